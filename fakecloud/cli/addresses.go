@@ -12,11 +12,11 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) addresses() *cobra.Command {
+func (a *app) addressesCommand() *cobra.Command {
 	k := a.addressKind()
 	release := k.deleteCommand("release", "End reservations", "  fakecloud addresses release web", (*client.Client).ReleaseAddress)
 	release.Long = "End reservations. An address that is in use is not released."
-	return group("addresses", "Reserved addresses, and who holds them", `  fakecloud addresses reserve web
+	return groupCommand("addresses", "Reserved addresses, and who holds them", `  fakecloud addresses reserve web
   fakecloud addresses attach web node-1
   fakecloud load-balancers create web --listener 8080:30080 --address web`,
 		a.addressesList(),
@@ -50,9 +50,9 @@ func (a *app) addressesList() *cobra.Command {
 		func(ctx context.Context, c *client.Client) ([]api.ReservedAddress, error) {
 			return c.ListAddresses(ctx, f)
 		},
-		inEvent(func(ev api.Event) *api.ReservedAddress { return ev.Address }, func(r *api.ReservedAddress) bool { return hasTags(r.Tags, f.Tags) }))
-	tagFilter(cmd, &f.Tags)
-	stateFlag(cmd, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
+		resourceInEvent(func(ev api.Event) *api.ReservedAddress { return ev.Address }, func(r *api.ReservedAddress) bool { return hasTags(r.Tags, f.Tags) }))
+	addTagFlag(cmd, &f.Tags)
+	addStateFlag(cmd, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
 	return cmd
 }
 
@@ -63,9 +63,9 @@ func (a *app) printAddresses(cmd *cobra.Command, value any, items []api.Reserved
 		if r.Holder != nil {
 			holder = r.Holder.ID // The prefix tells its kind.
 		}
-		rows = append(rows, []string{r.Name, r.ID, r.IP, string(r.State), holder, a.age(r.CreatedAt)})
+		rows = append(rows, []string{r.Name, r.ID, r.IP, string(r.State), holder, a.formatAge(r.CreatedAt)})
 	}
-	return a.print(cmd.OutOrStdout(), value, "NAME ID IP STATE HOLDER AGE", rows)
+	return a.printOutput(cmd.OutOrStdout(), value, "NAME ID IP STATE HOLDER AGE", rows)
 }
 
 // resolveAddress finds a reserved address by name, ID or IP.
@@ -108,12 +108,12 @@ func (a *app) addressesReserve() *cobra.Command {
 			if ip != "" {
 				body.IP = &ip
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
 			r, err := c.ReserveAddress(cmd.Context(), body)
-			return a.addressKind().showOne(cmd, r, err)
+			return a.addressKind().printOne(cmd, r, err)
 		},
 	}
 	a.addOutput(cmd)
@@ -138,10 +138,10 @@ func (a *app) addressesAttach() *cobra.Command {
 				return err
 			}
 			r, err = c.AttachAddress(cmd.Context(), r.ID, in.ID)
-			return a.addressKind().showOne(cmd, r, err)
+			return a.addressKind().printOne(cmd, r, err)
 		}),
 	}
-	byPlace := []cobra.CompletionFunc{a.addressKind().complete(), a.instanceKind().complete()}
+	byPlace := []cobra.CompletionFunc{a.addressKind().completeRefs(), a.instanceKind().completeRefs()}
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		if len(given) >= len(byPlace) {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -12,7 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// What becomes of a resource.
+// What apply does with a resource.
 const (
 	created   = "created"
 	updated   = "updated"
@@ -20,13 +20,13 @@ const (
 	failed    = "failed"
 )
 
-// applied is one resource and what became of it.
+// applied is one resource and what apply did with it.
 type applied struct {
 	Kind   string `json:"kind"`
 	Name   string `json:"name"`
 	ID     string `json:"id,omitempty"`
 	Action string `json:"action"`
-	// Changes are the fields that an update is about.
+	// Changes are the fields that an update changes.
 	Changes []string `json:"changes,omitempty"`
 }
 
@@ -35,7 +35,7 @@ type appliedList struct {
 	Items  []*applied `json:"items"`
 }
 
-func (a *app) apply() *cobra.Command {
+func (a *app) applyCommand() *cobra.Command {
 	var file string
 	var dryRun bool
 	var w waiter
@@ -79,12 +79,12 @@ The manifest is YAML:
 			if err != nil {
 				return usageError{err}
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
 			p := &plan{cmd: cmd, client: c, waiter: &w, instances: map[string]*api.Instance{}, ids: map[string]string{}}
-			if err := p.make(cmd.Context(), wanted); err != nil {
+			if err := p.computeSteps(cmd.Context(), wanted); err != nil {
 				return err
 			}
 			if dryRun {
@@ -92,17 +92,17 @@ The manifest is YAML:
 			} else {
 				err = p.run(cmd.Context())
 			}
-			return errors.Join(err, a.printApplied(cmd, appliedList{dryRun, p.results()}))
+			return errors.Join(err, a.printApplied(cmd, appliedList{dryRun, p.appliedResources()}))
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(a, cmd)
+	w.addFlags(a, cmd)
 	cmd.Flags().StringVarP(&file, "filename", "f", "", "the manifest, or - for standard input")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only show what would become of each resource")
 	return cmd
 }
 
-func readManifest(cmd *cobra.Command, file string) ([]*wanted, error) {
+func readManifest(cmd *cobra.Command, file string) ([]*wantedResource, error) {
 	if file == "-" {
 		return parseManifest("standard input", cmd.InOrStdin())
 	}
@@ -123,5 +123,5 @@ func (a *app) printApplied(cmd *cobra.Command, list appliedList) error {
 		}
 		rows = append(rows, []string{r.Kind, r.Name, r.Action, changes})
 	}
-	return a.print(cmd.OutOrStdout(), list, "KIND NAME ACTION CHANGES", rows)
+	return a.printOutput(cmd.OutOrStdout(), list, "KIND NAME ACTION CHANGES", rows)
 }

@@ -15,31 +15,31 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// plan is what has to be done.
+// plan compares a manifest with the cloud (computeSteps), and makes the difference disappear
+// (run, in apply_run.go).
 type plan struct {
 	cmd    *cobra.Command
 	client *client.Client
 	waiter *waiter
 	steps  []*step
-	// instances are those there are, and those created, by name.
+	// instances are the existing and the created instances, by name.
 	instances map[string]*api.Instance
-	// ids are those of all that is there, by kind and name.
+	// ids are the IDs of the existing and created resources, by "kind/name".
 	ids       map[string]string
 	project   string
-	balancers []api.LoadBalancer // those changed, to be waited for
+	balancers []api.LoadBalancer // created or updated, to wait for
 }
 
-// step brings one resource to what is wanted. Its patch holds the fields that
-// differ.
+// step is what has to be done with one resource. Its patch holds the fields that differ.
 type step struct {
 	applied
-	want  *wanted
+	want  *wantedResource
 	patch map[string]any
-	// version is that of the resource whose tags the patch goes out from.
+	// version of the existing resource, whose tags the patch is merged with.
 	version int64
 }
 
-func (p *plan) results() []*applied {
+func (p *plan) appliedResources() []*applied {
 	out := []*applied{}
 	for _, s := range p.steps {
 		out = append(out, &s.applied)
@@ -47,10 +47,10 @@ func (p *plan) results() []*applied {
 	return out
 }
 
-// make compares what is wanted with what there is. The error is all that cannot
-// be done.
-func (p *plan) make(ctx context.Context, all []*wanted) error {
-	there, err := p.look(ctx, all)
+// computeSteps compares the manifest with the cloud, and fills p.steps. The error joins all
+// that cannot be done.
+func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
+	there, err := p.listExisting(ctx, all)
 	if err != nil {
 		return err
 	}
@@ -60,22 +60,22 @@ func (p *plan) make(ctx context.Context, all []*wanted) error {
 	}
 	known := func(kind, name string) bool { return named[kind+"/"+name] || p.ids[kind+"/"+name] != "" }
 	var errs []error
-	for _, k := range kinds {
+	for _, k := range manifestKinds {
 		for _, w := range all {
 			if w.kind != k {
 				continue
 			}
 			for _, ref := range w.refs {
 				if !known(ref.kind, ref.name) {
-					errs = append(errs, fmt.Errorf("%s: %s %q is not there, neither here nor in the cloud", w.at, ref.field, ref.name))
+					errs = append(errs, fmt.Errorf("%s: %s %q is not there, neither here nor in the cloud", w.position, ref.field, ref.name))
 				}
 			}
 			for _, name := range w.targets {
 				if !known("instances", name) {
-					errs = append(errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.at, name))
+					errs = append(errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.position, name))
 				}
 			}
-			s, err := p.compare(w, there[k.key+"/"+w.name])
+			s, err := p.compareResource(w, there[k.key+"/"+w.name])
 			errs = append(errs, err)
 			p.steps = append(p.steps, s)
 		}
@@ -83,8 +83,9 @@ func (p *plan) make(ctx context.Context, all []*wanted) error {
 	return errors.Join(errs...)
 }
 
-// look finds what there is of the kinds that matter.
-func (p *plan) look(ctx context.Context, all []*wanted) (map[string]any, error) {
+// listExisting lists the existing resources of the kinds that the manifest has or refers
+// to, by "kind/name".
+func (p *plan) listExisting(ctx context.Context, all []*wantedResource) (map[string]any, error) {
 	matters := map[string]bool{"instances": true}
 	for _, w := range all {
 		matters[w.kind.key] = true
@@ -143,9 +144,9 @@ func (p *plan) look(ctx context.Context, all []*wanted) (map[string]any, error) 
 	return there, errors.Join(errs...)
 }
 
-// compare finds what differs between a resource that is wanted and the one
-// there is, which may be nil.
-func (p *plan) compare(w *wanted, there any) (*step, error) {
+// compareResource finds the fields that differ between a wanted resource and the existing
+// one, there, which is nil if there is none.
+func (p *plan) compareResource(w *wantedResource, there any) (*step, error) {
 	s := &step{applied: applied{Kind: w.kind.singular, Name: w.name, Action: unchanged}, want: w, patch: map[string]any{}}
 	if there == nil {
 		s.Action = created
@@ -166,7 +167,7 @@ func (p *plan) compare(w *wanted, there any) (*step, error) {
 		if at := slices.IndexFunc(of.Addresses, func(a api.Address) bool { return a.Type == api.AddressInternal }); at >= 0 {
 			has["address"] = of.Addresses[at].IP
 		}
-		if w.state != "" && w.state != settled(of.State) {
+		if w.state != "" && w.state != settledState(of.State) {
 			s.Changes = append(s.Changes, "state")
 		}
 	case api.LoadBalancer:
@@ -180,10 +181,10 @@ func (p *plan) compare(w *wanted, there any) (*step, error) {
 	var errs []error
 	for _, field := range slices.Sorted(maps.Keys(given)) {
 		switch {
-		case covers(has[field], given[field]):
+		case includesAll(has[field], given[field]):
 			continue
 		case slices.Contains(w.kind.fixed, field):
-			errs = append(errs, fmt.Errorf("%s: %s is %v in the cloud (%s), which cannot be changed: take the field out, or end that one first", w.at, field, has[field], s.ID))
+			errs = append(errs, fmt.Errorf("%s: %s is %v in the cloud (%s), which cannot be changed: take the field out, or end that one first", w.position, field, has[field], s.ID))
 			continue
 		case field == "tags":
 			s.patch[field] = mergedTags(has, given)
@@ -199,7 +200,7 @@ func (p *plan) compare(w *wanted, there any) (*step, error) {
 }
 
 func versionOf(has map[string]any) int64 {
-	version, _ := has["version"].(float64) // Quotas have none.
+	version, _ := has["version"].(float64) // Quotas have no version.
 	return int64(version)
 }
 
@@ -209,8 +210,8 @@ func mergedTags(has, given map[string]any) map[string]any {
 	return merged
 }
 
-// settled is the state that an instance is in or on its way to.
-func settled(state api.InstanceState) string {
+// settledState is the state that an instance is in or will be in after its transition.
+func settledState(state api.InstanceState) string {
 	switch state {
 	case api.InstanceStopping:
 		return "stopped"
@@ -230,7 +231,7 @@ func (p *plan) sameTargets(names []string, has []api.Target) bool {
 	})
 }
 
-// toMap is a resource as its JSON has it.
+// toMap converts a resource to its JSON fields.
 func toMap(v any) map[string]any {
 	text, err := json.Marshal(v)
 	var out map[string]any
@@ -238,19 +239,19 @@ func toMap(v any) map[string]any {
 		err = json.Unmarshal(text, &out)
 	}
 	if err != nil {
-		panic(fmt.Sprintf("%T has no JSON form: %v", v, err)) // The API's types have one.
+		panic(fmt.Sprintf("%T has no JSON form: %v", v, err)) // All types of the API have one.
 	}
 	return out
 }
 
-// covers tells whether a value has all that is given. What is not there is
-// zero, and the order of lists means nothing.
-func covers(has, given any) bool {
+// includesAll tells whether has contains everything in given, also within objects and
+// lists. A missing value counts as the zero value, and lists are compared as sets.
+func includesAll(has, given any) bool {
 	switch want := given.(type) {
 	case map[string]any:
 		have, _ := has.(map[string]any)
 		for key, v := range want {
-			if !covers(have[key], v) {
+			if !includesAll(have[key], v) {
 				return false
 			}
 		}
@@ -258,9 +259,9 @@ func covers(has, given any) bool {
 	case []any:
 		have, _ := has.([]any)
 		return !slices.ContainsFunc(want, func(v any) bool {
-			return !slices.ContainsFunc(have, func(h any) bool { return covers(h, v) })
+			return !slices.ContainsFunc(have, func(h any) bool { return includesAll(h, v) })
 		}) && !slices.ContainsFunc(have, func(h any) bool {
-			return !slices.ContainsFunc(want, func(v any) bool { return covers(h, v) })
+			return !slices.ContainsFunc(want, func(v any) bool { return includesAll(h, v) })
 		})
 	}
 	return has == given || has == nil && given != nil && reflect.ValueOf(given).IsZero()

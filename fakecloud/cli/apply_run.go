@@ -14,8 +14,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// run does it, whatever becomes of single resources; what refers to one that
-// failed fails with it.
+// run takes all steps, kind by kind. It goes on when a step fails; steps that refer to that
+// resource then fail too. At the end it waits for the changes, if --wait asks for that.
 func (p *plan) run(ctx context.Context) error {
 	var errs []error
 	do := func(kind string, what func(context.Context, *step) error) {
@@ -25,7 +25,7 @@ func (p *plan) run(ctx context.Context) error {
 			}
 			if err := what(ctx, s); err != nil {
 				s.Action = failed
-				errs = append(errs, fmt.Errorf("%s: %w", s.want.at, err))
+				errs = append(errs, fmt.Errorf("%s: %w", s.want.position, err))
 			}
 		}
 	}
@@ -45,8 +45,8 @@ func (p *plan) run(ctx context.Context) error {
 	return errors.Join(errors.Join(errs...), p.waiter.awaitInstances(p.cmd, p.client, waited), p.waiter.awaitBalancers(p.cmd, p.client, p.balancers))
 }
 
-// into gives a request the form that the client takes.
-func into[T any](fields map[string]any) (T, error) {
+// decodeInto converts the JSON fields of a request to the type that the client takes.
+func decodeInto[T any](fields map[string]any) (T, error) {
 	var out T
 	text, err := json.Marshal(fields)
 	if err == nil {
@@ -57,13 +57,14 @@ func into[T any](fields map[string]any) (T, error) {
 	return out, err
 }
 
-// once makes a create that breaks on the way safe to send again.
-func once(ctx context.Context) context.Context {
+// withIdempotencyKey lets the client repeat a create whose answer is lost.
+func withIdempotencyKey(ctx context.Context) context.Context {
 	return client.IdempotencyKey(ctx, "apply-"+rand.Text())
 }
 
-// sent are the fields of a step's request, with the IDs of what it refers to.
-func (p *plan) sent(s *step) (map[string]any, error) {
+// requestFields are the fields of a step's request, with the IDs of the resources that it
+// refers to.
+func (p *plan) requestFields(s *step) (map[string]any, error) {
 	if s.Action != created {
 		return s.patch, nil
 	}
@@ -78,41 +79,41 @@ func (p *plan) sent(s *step) (map[string]any, error) {
 	return fields, nil
 }
 
-// bring creates or updates one resource, and notes its ID.
-func bring[C, U, R any](ctx context.Context, p *plan, s *step, create func(context.Context, C) (R, error), get func(context.Context, string) (R, error), update func(context.Context, string, U) (R, error), id func(R) string) (done R, err error) {
-	fields, err := p.sent(s)
+// createOrUpdate creates or updates one resource. It keeps the ID of a created one in p.ids.
+func createOrUpdate[C, U, R any](ctx context.Context, p *plan, s *step, create func(context.Context, C) (R, error), get func(context.Context, string) (R, error), update func(context.Context, string, U) (R, error), id func(R) string) (done R, err error) {
+	fields, err := p.requestFields(s)
 	if err != nil {
 		return done, err
 	}
 	if s.Action == created {
-		body, err := into[C](fields)
+		body, err := decodeInto[C](fields)
 		if err != nil {
 			return done, err
 		}
-		done, err = create(once(ctx), body)
+		done, err = create(withIdempotencyKey(ctx), body)
 		if err == nil {
 			s.ID = id(done)
 			p.ids[s.want.kind.key+"/"+s.Name] = s.ID
 		}
 		return done, err
 	}
-	done, err = change(ctx, s, update)
+	done, err = sendPatch(ctx, s, update)
 	if !client.HasCode(err, api.PreconditionFailed) {
 		return done, err
 	}
-	now, err := get(ctx, s.ID) // It has changed meanwhile: its new tags stay, too.
+	now, err := get(ctx, s.ID) // It has changed meanwhile: keep its new tags too.
 	if err != nil {
 		return done, err
 	}
 	has := toMap(now)
 	s.version, s.patch["tags"] = versionOf(has), mergedTags(has, s.want.given)
-	return change(ctx, s, update)
+	return sendPatch(ctx, s, update)
 }
 
-// change sends a step's patch. Tags are merged from those read, so that it is for
-// that version only.
-func change[U, R any](ctx context.Context, s *step, update func(context.Context, string, U) (R, error)) (done R, err error) {
-	body, err := into[U](s.patch)
+// sendPatch sends a step's patch. If it has tags, they were merged with those of a version of
+// the resource, so the patch is for that version only.
+func sendPatch[U, R any](ctx context.Context, s *step, update func(context.Context, string, U) (R, error)) (done R, err error) {
+	body, err := decodeInto[U](s.patch)
 	if err != nil {
 		return done, fmt.Errorf("%s cannot be changed: %w", strings.Join(s.Changes, ", "), err)
 	}
@@ -123,7 +124,7 @@ func change[U, R any](ctx context.Context, s *step, update func(context.Context,
 }
 
 func (p *plan) setQuotas(ctx context.Context, s *step) error {
-	body, err := into[api.QuotasUpdate](s.patch)
+	body, err := decodeInto[api.QuotasUpdate](s.patch)
 	if err == nil {
 		_, err = p.client.UpdateProjectQuotas(ctx, p.project, body)
 	}
@@ -131,17 +132,17 @@ func (p *plan) setQuotas(ctx context.Context, s *step) error {
 }
 
 func (p *plan) applyNetwork(ctx context.Context, s *step) error {
-	_, err := bring(ctx, p, s, p.client.CreateNetwork, p.client.GetNetwork, p.client.UpdateNetwork, func(n *api.Network) string { return n.ID })
+	_, err := createOrUpdate(ctx, p, s, p.client.CreateNetwork, p.client.GetNetwork, p.client.UpdateNetwork, func(n *api.Network) string { return n.ID })
 	return err
 }
 
 func (p *plan) applyAddress(ctx context.Context, s *step) error {
-	_, err := bring(ctx, p, s, p.client.ReserveAddress, p.client.GetAddress, p.client.UpdateAddress, func(a *api.ReservedAddress) string { return a.ID })
+	_, err := createOrUpdate(ctx, p, s, p.client.ReserveAddress, p.client.GetAddress, p.client.UpdateAddress, func(a *api.ReservedAddress) string { return a.ID })
 	return err
 }
 
 func (p *plan) applyRoute(ctx context.Context, s *step) error {
-	_, err := bring(ctx, p, s, p.client.CreateRoute, p.client.GetRoute, p.client.UpdateRoute, func(r *api.Route) string { return r.ID })
+	_, err := createOrUpdate(ctx, p, s, p.client.CreateRoute, p.client.GetRoute, p.client.UpdateRoute, func(r *api.Route) string { return r.ID })
 	return err
 }
 
@@ -149,8 +150,8 @@ func (p *plan) applyInstance(ctx context.Context, s *step) error {
 	if s.Action == updated && len(s.patch) == 0 {
 		return nil // Only its state differs.
 	}
-	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
-		in, err := bring(ctx, p, s, p.client.CreateInstance, p.client.GetInstance, p.client.UpdateInstance, func(in *api.Instance) string { return in.ID })
+	return p.waiter.recordOperation(ctx, func(ctx context.Context) (string, error) {
+		in, err := createOrUpdate(ctx, p, s, p.client.CreateInstance, p.client.GetInstance, p.client.UpdateInstance, func(in *api.Instance) string { return in.ID })
 		if err != nil {
 			return "", err
 		}
@@ -159,11 +160,11 @@ func (p *plan) applyInstance(ctx context.Context, s *step) error {
 	})
 }
 
-// bringToState starts or stops an instance. One that is on its way to another
-// state gets there first.
+// bringToState starts or stops an instance. If the instance is in transition to another
+// state, bringToState first waits until it is there.
 func (p *plan) bringToState(ctx context.Context, s *step) error {
 	in := p.instances[s.Name]
-	if s.want.state == "" || s.want.state == settled(in.State) {
+	if s.want.state == "" || s.want.state == settledState(in.State) {
 		return nil
 	}
 	first := waiter{wait: true, timeout: p.waiter.timeout, operations: p.waiter.operations}
@@ -178,7 +179,7 @@ func (p *plan) bringToState(ctx context.Context, s *step) error {
 	if s.want.state == "running" {
 		act = p.client.StartInstance
 	}
-	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
+	return p.waiter.recordOperation(ctx, func(ctx context.Context) (string, error) {
 		now, err := act(ctx, in.ID)
 		if err == nil {
 			p.instances[s.Name] = now
@@ -199,8 +200,8 @@ func (p *plan) applyBalancer(ctx context.Context, s *step) error {
 		}
 		s.patch["targets"], s.want.given["targets"] = targets, targets
 	}
-	return p.waiter.note(ctx, func(ctx context.Context) (string, error) {
-		lb, err := bring(ctx, p, s, p.client.CreateLoadBalancer, p.client.GetLoadBalancer, p.client.UpdateLoadBalancer, func(lb *api.LoadBalancer) string { return lb.ID })
+	return p.waiter.recordOperation(ctx, func(ctx context.Context) (string, error) {
+		lb, err := createOrUpdate(ctx, p, s, p.client.CreateLoadBalancer, p.client.GetLoadBalancer, p.client.UpdateLoadBalancer, func(lb *api.LoadBalancer) string { return lb.ID })
 		if err != nil {
 			return "", err
 		}

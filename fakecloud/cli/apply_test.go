@@ -16,7 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-const seed = `
+const seedManifest = `
 quotas: {instances: 50}
 networks:
 - {name: backend, cidr: 127.91.0.0/24}
@@ -52,13 +52,13 @@ type applyRig struct {
 
 func newApplyRig(t *testing.T) *applyRig {
 	dir := t.TempDir()
-	return &applyRig{serve(t, dir, "--default-tag", "cluster=lab"), t, dir}
+	return &applyRig{startServe(t, dir, "--default-tag", "cluster=lab"), t, dir}
 }
 
-// apply gives what became of each resource, as "name action field,field".
+// apply applies a manifest and returns what it did, as "name action field,field".
 func (r *applyRig) apply(manifest string, args ...string) []string {
 	r.t.Helper()
-	out, errs, code := r.try(manifest, append(args, "-o", "json")...)
+	out, errs, code := r.runApply(manifest, append(args, "-o", "json")...)
 	require.Zero(r.t, code, errs)
 	var list struct {
 		DryRun bool
@@ -76,7 +76,7 @@ func (r *applyRig) apply(manifest string, args ...string) []string {
 	return told
 }
 
-func (r *applyRig) try(manifest string, args ...string) (out, errs string, code int) {
+func (r *applyRig) runApply(manifest string, args ...string) (out, errs string, code int) {
 	r.t.Helper()
 	file := filepath.Join(r.dir, "cloud.yaml")
 	require.NoError(r.t, os.WriteFile(file, []byte(manifest), 0o600))
@@ -91,9 +91,9 @@ func (r *applyRig) instance(name string) api.Instance {
 	return all[0]
 }
 
-// settle waits until the only balancer's targets have been checked, which nobody
-// answers, and its reason tells of it: then nothing changes by itself.
-func (r *applyRig) settle() {
+// awaitBalancerChecked waits until the only balancer's targets have failed their checks and its
+// reason says so. After that nothing changes by itself.
+func (r *applyRig) awaitBalancerChecked() {
 	r.t.Helper()
 	require.EventuallyWithT(r.t, func(c *assert.CollectT) {
 		lbs, err := r.client.ListLoadBalancers(r.t.Context(), client.LoadBalancerFilter{})
@@ -120,7 +120,7 @@ func TestApply(t *testing.T) {
 	there, err := r.client.CreateInstance(ctx, api.InstanceCreate{Name: new("there")})
 	require.NoError(t, err)
 	want := []string{"quotas updated instances", "backend created", "front created", "node-1 created", "node-2 created", "node-3 created", "web created", "node-1 created"}
-	assert.Equal(t, want, r.apply(seed, "--dry-run"))
+	assert.Equal(t, want, r.apply(seedManifest, "--dry-run"))
 	all, err := r.client.ListInstances(ctx, client.InstanceFilter{})
 	require.NoError(t, err)
 	assert.Len(t, all, 1, "a dry run")
@@ -130,7 +130,7 @@ func TestApply(t *testing.T) {
 		_, err := r.client.CreateFault(ctx, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{op}}, Effect: api.FaultEffect{Drop: true}})
 		require.NoError(t, err)
 	}
-	assert.Equal(t, want, r.apply(seed, "--wait"))
+	assert.Equal(t, want, r.apply(seedManifest, "--wait"))
 	assert.Equal(t, api.InstanceStopped, r.instance("node-2").State)
 	assert.Equal(t, api.InstanceRunning, r.instance("node-3").State)
 	one := r.instance("node-1")
@@ -150,19 +150,19 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, addresses[0].IP, lbs[0].Address)
 	assert.Equal(t, []api.Target{{InstanceID: one.ID}, {InstanceID: there.ID}}, lbs[0].Targets)
 
-	r.settle()
-	before := events(t, r.client)
+	r.awaitBalancerChecked()
+	before := countEvents(t, r.client)
 	for _, args := range [][]string{nil, {"--wait"}, {"--dry-run"}} {
-		assert.Equal(t, []string{"quotas unchanged", "backend unchanged", "front unchanged", "node-1 unchanged", "node-2 unchanged", "node-3 unchanged", "web unchanged", "node-1 unchanged"}, r.apply(seed, args...))
+		assert.Equal(t, []string{"quotas unchanged", "backend unchanged", "front unchanged", "node-1 unchanged", "node-2 unchanged", "node-3 unchanged", "web unchanged", "node-1 unchanged"}, r.apply(seedManifest, args...))
 	}
-	assert.Equal(t, before, events(t, r.client), "a second apply changes nothing")
+	assert.Equal(t, before, countEvents(t, r.client), "a second apply changes nothing")
 
 	other := strings.NewReplacer(
 		"state: running", "state: stopped", "state: stopped", "state: running",
 		"targets: [node-1, there]", "targets: [node-3, node-1]\n  tags: {team: a}", "10256", "10257",
 		"role: worker", "role: server", "a: b", "a: c", "instances: 50", "instances: 60", "127.91.0.0/24", "127.91.0.0/24, tags: {x: y}",
 		"instance: node-1}", "instance: node-1, tags: {r: s}}", "routes:", "routes:\n- {name: there, destination: 10.244.2.0/24, instance: there}",
-	).Replace(seed)
+	).Replace(seedManifest)
 	assert.Equal(t, []string{
 		"quotas updated instances", "backend updated tags", "front updated tags", "node-1 updated tags", "node-2 updated state", "node-3 updated state",
 		"web updated targets,healthCheck,tags", "there created", "node-1 updated tags",
@@ -182,31 +182,31 @@ func TestApply(t *testing.T) {
 	assert.NotContains(t, strings.Join(r.apply(other), "\n"), "updated")
 }
 
-func events(t *testing.T, c *client.Client) (n int) {
+func countEvents(t *testing.T, c *client.Client) (n int) {
 	t.Helper()
 	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(api.Event) error { n++; return nil }))
 	return n
 }
 
-func TestApplyRefusesBeforeItChangesAnything(t *testing.T) {
+func TestApplyChecksManifestBeforeChanging(t *testing.T) {
 	r := newApplyRig(t)
-	r.apply(strings.Replace(seed, "node-1, there", "node-1", 1), "--wait")
-	r.settle()
-	before := events(t, r.client)
+	r.apply(strings.Replace(seedManifest, "node-1, there", "node-1", 1), "--wait")
+	r.awaitBalancerChecked()
+	before := countEvents(t, r.client)
 	for _, c := range []struct {
 		manifest, says string
 		code           int
 	}{
-		{seed + "servers: []\n", "servers is not known", 2},
+		{seedManifest + "servers: []\n", "servers is not known", 2},
 		{"instances:\n- name: new\n- {name: node-1, zone: nebula-1a}\n", "cloud.yaml:3: instances[1] (node-1): zone is nebula-1b in the cloud", 1},
 		{"instances:\n- name: new\nroutes:\n- {name: node-1, destination: 10.245.0.0/16, instance: new}\n", "destination is 10.244.1.0/24 in the cloud", 1},
 		{"instances:\n- name: new\nloadBalancers:\n- {name: b, listeners: [{protocol: tcp, port: 1, targetPort: 1}], targets: [none]}\n", `no instance is named "none", here or in the cloud`, 1},
 	} {
-		_, errs, code := r.try(c.manifest)
+		_, errs, code := r.runApply(c.manifest)
 		assert.Equal(t, c.code, code, errs)
 		assert.Contains(t, errs, c.says)
 	}
-	assert.Equal(t, before, events(t, r.client))
+	assert.Equal(t, before, countEvents(t, r.client))
 	_, errs, code := r.run(t, "apply")
 	assert.Equal(t, 2, code)
 	assert.Contains(t, errs, "give the manifest with -f FILE")
@@ -218,7 +218,7 @@ func TestApplyRefusesBeforeItChangesAnything(t *testing.T) {
 	assert.Contains(t, errs, "standard input:1: asks for nothing")
 
 	// One that fails does not keep the others from being done, but those that need it.
-	out, errs, code := r.try(`
+	out, errs, code := r.runApply(`
 instances:
 - name: far
   address: 127.90.0.1

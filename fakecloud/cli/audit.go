@@ -12,21 +12,21 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
-func (a *app) audit() *cobra.Command {
-	return group("audit", "Who called what, and what that cost", `  fakecloud audit list --token ccm --status 4xx
+func (a *app) auditCommand() *cobra.Command {
+	return groupCommand("audit", "Who called what, and what that cost", `  fakecloud audit list --token ccm --status 4xx
   fakecloud audit sum --by token,operation`, a.auditList(), a.auditSum())
 }
 
-// auditFlags are those that list and sum share.
-func (a *app) auditFlags(cmd *cobra.Command, f *client.AuditFilter) {
+// addAuditFlags adds the flags that list and sum share.
+func (a *app) addAuditFlags(cmd *cobra.Command, f *client.AuditFilter) {
 	cmd.Flags().StringVar(&f.Token, "token", "", "only calls of the token of this name")
 	cmd.Flags().StringVar(&f.UserAgent, "user-agent", "", "only calls whose User-Agent begins like this")
 	cmd.Flags().StringVar(&f.Operation, "operation", "", "only calls of this operation, by its operationId")
-	offer(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	completeFlag(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		operations, _ := server.AuditedOperations() // None to offer, if any error.
 		return operations, cobra.ShellCompDirectiveNoFileComp
 	})
-	offer(cmd, "token", a.tokenKind(new(string)).complete())
+	completeFlag(cmd, "token", a.tokenKind(new(string)).completeRefs())
 }
 
 func (a *app) auditList() *cobra.Command {
@@ -51,7 +51,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 			if since > 0 {
 				f.Since = a.cloudNow().Add(-since)
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -63,24 +63,24 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 			for _, e := range items {
 				rows = append(rows, []string{
 					e.Time.Local().Format("15:04:05.000"), e.Token, cmp.Or(e.UserAgent, "-"), e.Operation, orDash(e.Resource),
-					outcome(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn), fmt.Sprint(e.BytesOut),
+					outcomeText(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn), fmt.Sprint(e.BytesOut),
 				})
 			}
-			return a.print(cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)}, "TIME TOKEN +USER-AGENT OPERATION RESOURCE OUTCOME TOOK +IN +OUT", rows)
+			return a.printOutput(cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)}, "TIME TOKEN +USER-AGENT OPERATION RESOURCE OUTCOME TOOK +IN +OUT", rows)
 		},
 	}
 	a.addOutput(cmd)
-	a.auditFlags(cmd, &f)
+	a.addAuditFlags(cmd, &f)
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only calls about the resource of this ID")
 	cmd.Flags().StringVar(&status, "status", "", "only calls answered with a status of this class: 2xx, 3xx, 4xx, 5xx, or none for those broken off")
 	cmd.Flags().DurationVar(&since, "since", 0, "only calls of the last so long, e.g. 10m")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many; 0: all that are kept")
-	noFiles(cmd, map[string][]string{"status": {"2xx", "3xx", "4xx", "5xx", "none"}})
+	completeFlagValues(cmd, map[string][]string{"status": {"2xx", "3xx", "4xx", "5xx", "none"}})
 	return cmd
 }
 
-// outcome is how a call ended, in a word or three.
-func outcome(e api.AuditEntry) string {
+// outcomeText is the status of a call, its problem code and the fault applied, if any.
+func outcomeText(e api.AuditEntry) string {
 	text := fmt.Sprint(e.Status)
 	if e.Status == 0 {
 		text = "broken-off"
@@ -111,7 +111,7 @@ func (a *app) auditSum() *cobra.Command {
 				}
 				groups = append(groups, g)
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -126,13 +126,13 @@ func (a *app) auditSum() *cobra.Command {
 					fmt.Sprint(s.Throttled), fmt.Sprintf("%.1fms", s.DurationMilliseconds), fmt.Sprint(s.BytesIn), fmt.Sprint(s.BytesOut),
 				})
 			}
-			return a.print(cmd.OutOrStdout(), api.AuditSumList{Items: orEmpty(items)}, "TOKEN USER-AGENT OPERATION CALLS ERRORS FAULTS THROTTLED TOOK IN OUT", rows)
+			return a.printOutput(cmd.OutOrStdout(), api.AuditSumList{Items: orEmpty(items)}, "TOKEN USER-AGENT OPERATION CALLS ERRORS FAULTS THROTTLED TOOK IN OUT", rows)
 		},
 	}
 	a.addOutput(cmd)
-	a.auditFlags(cmd, &f)
+	a.addAuditFlags(cmd, &f)
 	cmd.Flags().StringSliceVar(&by, "by", nil, "what to sum by: token, user-agent, operation; repeatable (default all three)")
-	noFiles(cmd, map[string][]string{"by": {"token", "user-agent", "operation"}})
+	completeFlagValues(cmd, map[string][]string{"by": {"token", "user-agent", "operation"}})
 	return cmd
 }
 

@@ -13,7 +13,7 @@ func (a *app) balancersHealth() *cobra.Command {
 	var history bool
 	cmd := &cobra.Command{
 		Use: "health NAME|ID", Short: "Show what a load balancer knows of its targets", Args: cobra.ExactArgs(1),
-		Example: "  fakecloud load-balancers health web\n  fakecloud load-balancers health web --history", ValidArgsFunction: a.balancerKind().complete(),
+		Example: "  fakecloud load-balancers health web\n  fakecloud load-balancers health web --history", ValidArgsFunction: a.balancerKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			lb, err := resolveBalancer(cmd.Context(), c, args[0])
 			if err != nil {
@@ -29,7 +29,7 @@ func (a *app) balancersHealth() *cobra.Command {
 				for _, t := range health.Targets {
 					ids = append(ids, t.InstanceID)
 				}
-				names.learn(cmd.Context(), ids)
+				names.lookUpMissing(cmd.Context(), ids)
 			}
 			header, rows := "TARGET +ID HEALTH FOR REASON", a.healthRows
 			if history {
@@ -38,10 +38,10 @@ func (a *app) balancersHealth() *cobra.Command {
 			var all [][]string
 			for _, t := range health.Targets {
 				for _, row := range rows(t) {
-					all = append(all, append([]string{names.of(t.InstanceID), t.InstanceID}, row...))
+					all = append(all, append([]string{names.nameOf(t.InstanceID), t.InstanceID}, row...))
 				}
 			}
-			return a.print(cmd.OutOrStdout(), health, header, all)
+			return a.printOutput(cmd.OutOrStdout(), health, header, all)
 		}),
 	}
 	a.addOutput(cmd)
@@ -52,20 +52,20 @@ func (a *app) balancersHealth() *cobra.Command {
 func (a *app) healthRows(t api.TargetHealth) [][]string {
 	since := "-"
 	if t.Since != nil {
-		since = a.age(*t.Since)
+		since = a.formatAge(*t.Since)
 	}
 	return [][]string{{string(t.Health), since, orDash(t.Reason)}}
 }
 
-// historyRows say what became of what, and when. What a target was before the
-// oldest change that is known is a dash.
+// historyRows are the changes of a target's health. The health before the oldest known change
+// is a dash.
 func (a *app) historyRows(t api.TargetHealth) (rows [][]string) {
 	for i, h := range t.History {
 		before := "-"
 		if i+1 < len(t.History) {
 			before = string(t.History[i+1].Health)
 		}
-		rows = append(rows, []string{h.At.Local().Format(time.RFC3339), a.age(h.At), before + " -> " + string(h.Health), orDash(h.Reason)})
+		rows = append(rows, []string{h.At.Local().Format(time.RFC3339), a.formatAge(h.At), before + " -> " + string(h.Health), orDash(h.Reason)})
 	}
 	if rows == nil {
 		rows = [][]string{{"-", "-", "- -> " + string(t.Health), orDash(t.Reason)}}

@@ -16,8 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// balancerOptions are what a new load balancer can be asked for, and an old one
-// be given instead.
+// balancerOptions are the flags of `load-balancers create` and `update`.
 type balancerOptions struct {
 	listeners, targets, sources          []string
 	scheme, algorithm                    string
@@ -29,7 +28,7 @@ type balancerOptions struct {
 	tags                                 map[string]string
 }
 
-func (a *app) balancerFlags(cmd *cobra.Command, o *balancerOptions) {
+func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	f := cmd.Flags()
 	f.StringArrayVar(&o.listeners, "listener", nil, "PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; repeatable")
 	f.StringArrayVar(&o.targets, "target", nil, "name or ID of an instance; repeatable")
@@ -48,15 +47,15 @@ func (a *app) balancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	f.IntVar(&o.healthyThreshold, "healthy-threshold", 0, "so many good checks in a row make a target healthy (default 2)")
 	f.IntVar(&o.unhealthyThreshold, "unhealthy-threshold", 0, "so many bad checks in a row make a target unhealthy (default 2)")
 	f.StringToStringVar(&o.tags, "tag", nil, "KEY=VALUE; repeatable")
-	noFiles(cmd, map[string][]string{
+	completeFlagValues(cmd, map[string][]string{
 		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"}, "algorithm": {"round-robin", "least-connections", "source-hash"},
 	})
-	offer(cmd, "target", a.instanceKind().complete())
+	completeFlag(cmd, "target", a.instanceKind().completeRefs())
 }
 
-// update asks for what was given on the command line, but for the targets, which
-// have to be looked up.
-func (o *balancerOptions) update(cmd *cobra.Command, has api.LoadBalancer) (api.LoadBalancerUpdate, error) {
+// updateRequest makes the request of the flags that were given, without the targets: they
+// have to be found first (findTargets). has is the balancer as it is.
+func (o *balancerOptions) updateRequest(cmd *cobra.Command, has api.LoadBalancer) (api.LoadBalancerUpdate, error) {
 	var u api.LoadBalancerUpdate
 	given := cmd.Flags().Changed
 	var err error
@@ -65,7 +64,7 @@ func (o *balancerOptions) update(cmd *cobra.Command, has api.LoadBalancer) (api.
 			return u, err
 		}
 	}
-	if u.HealthCheck, err = o.withCheck(given, has.HealthCheck); err != nil {
+	if u.HealthCheck, err = o.withHealthCheck(given, has.HealthCheck); err != nil {
 		return u, err
 	}
 	for _, option := range []struct {
@@ -102,8 +101,8 @@ func (o *balancerOptions) update(cmd *cobra.Command, has api.LoadBalancer) (api.
 	return u, nil
 }
 
-// withListeners are the listeners given, or those that are there, with the
-// options of listeners that were given.
+// withListeners are the listeners given or, if none was, the present ones, with the listener
+// options that were given.
 func (o *balancerOptions) withListeners(given func(string) bool, has []api.Listener) (*api.Listeners, error) {
 	listeners, err := parseListeners(o.listeners)
 	if err != nil {
@@ -141,9 +140,9 @@ func parseListeners(given []string) ([]api.Listener, error) {
 	return out, nil
 }
 
-// withCheck is the check given, or the one that is there, with the options of
-// checks that were given; nil if none was.
-func (o *balancerOptions) withCheck(given func(string) bool, has *api.HealthCheck) (*api.HealthCheck, error) {
+// withHealthCheck is the health check given or, if none was, the present one, with the check
+// options that were given. It is nil if no flag of a health check was given.
+func (o *balancerOptions) withHealthCheck(given func(string) bool, has *api.HealthCheck) (*api.HealthCheck, error) {
 	some := slices.ContainsFunc([]string{
 		"expected-codes", "health-check-interval", "health-check-timeout", "healthy-threshold", "unhealthy-threshold",
 	}, given)
@@ -151,7 +150,7 @@ func (o *balancerOptions) withCheck(given func(string) bool, has *api.HealthChec
 	switch {
 	case given("health-check"):
 		var err error
-		if h, err = parseCheck(o.check); err != nil {
+		if h, err = parseHealthCheck(o.check); err != nil {
 			return nil, err
 		}
 	case !some:
@@ -172,7 +171,7 @@ func (o *balancerOptions) withCheck(given func(string) bool, has *api.HealthChec
 	return &h, cmp.Or(err1, err2)
 }
 
-func parseCheck(s string) (api.HealthCheck, error) {
+func parseHealthCheck(s string) (api.HealthCheck, error) {
 	if s == string(api.HealthCheckNone) {
 		return api.HealthCheck{Protocol: api.HealthCheckNone}, nil
 	}
@@ -189,7 +188,7 @@ func parseCheck(s string) (api.HealthCheck, error) {
 	return h, nil
 }
 
-// wholeSeconds is how the API counts.
+// wholeSeconds converts a duration to seconds, of which the API takes whole ones only.
 func wholeSeconds(flag string, d time.Duration) (int, error) {
 	if d%time.Second != 0 {
 		return 0, misuse("--%s %s: want whole seconds", flag, d)
@@ -197,8 +196,8 @@ func wholeSeconds(flag string, d time.Duration) (int, error) {
 	return int(d / time.Second), nil
 }
 
-// lookUp finds the targets given; nil if none was.
-func (o *balancerOptions) lookUp(ctx context.Context, c *client.Client) (*api.Targets, error) {
+// findTargets finds the instances given with --target. It returns nil if none was given.
+func (o *balancerOptions) findTargets(ctx context.Context, c *client.Client) (*api.Targets, error) {
 	var found api.Targets
 	for _, ref := range o.targets {
 		in, err := resolveInstance(ctx, c, ref)
@@ -229,7 +228,7 @@ func (a *app) balancersCreate() *cobra.Command {
 			if len(o.listeners) == 0 {
 				return misuse("a load balancer needs at least one --listener PORT:TARGETPORT")
 			}
-			u, err := o.update(cmd, api.LoadBalancer{})
+			u, err := o.updateRequest(cmd, api.LoadBalancer{})
 			if err != nil {
 				return err
 			}
@@ -238,7 +237,7 @@ func (a *app) balancersCreate() *cobra.Command {
 				ClientAffinitySeconds: u.ClientAffinitySeconds, IdleTimeoutSeconds: u.IdleTimeoutSeconds, DrainSeconds: u.DrainSeconds,
 				HealthCheck: u.HealthCheck, Tags: u.Tags,
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -255,27 +254,27 @@ func (a *app) balancersCreate() *cobra.Command {
 					*body.IPFamilies = append(*body.IPFamilies, api.IPFamily(f))
 				}
 			}
-			if body.Targets, err = o.lookUp(cmd.Context(), c); err != nil {
+			if body.Targets, err = o.findTargets(cmd.Context(), c); err != nil {
 				return err
 			}
 			return a.changeBalancer(cmd, c, &w, func(ctx context.Context) (*api.LoadBalancer, error) { return c.CreateLoadBalancer(ctx, body) })
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(a, cmd)
-	a.balancerFlags(cmd, &o)
+	w.addFlags(a, cmd)
+	a.addBalancerFlags(cmd, &o)
 	cmd.Flags().StringVar(&address, "address", "", "name, ID or IP of a reserved address (default: one of the pool, for as long as the balancer lives)")
 	cmd.Flags().StringSliceVar(&families, "ip-family", nil, "ipv4, or ipv4,ipv6 for an IPv6 address too, which is one of the pool (default ipv4)")
-	noFiles(cmd, map[string][]string{"ip-family": {"ipv4", "ipv4,ipv6"}})
-	offer(cmd, "address", a.addressKind().complete())
+	completeFlagValues(cmd, map[string][]string{"ip-family": {"ipv4", "ipv4,ipv6"}})
+	completeFlag(cmd, "address", a.addressKind().completeRefs())
 	return cmd
 }
 
-// changeBalancer makes a change, waits for it if that is wanted, and shows what
-// became of the balancer.
+// changeBalancer makes a change, waits for it if --wait asks for that, and prints the
+// balancer.
 func (a *app) changeBalancer(cmd *cobra.Command, c *client.Client, w *waiter, change func(context.Context) (*api.LoadBalancer, error)) error {
 	changed := make([]api.LoadBalancer, 1)
-	err := w.note(cmd.Context(), func(ctx context.Context) (string, error) {
+	err := w.recordOperation(cmd.Context(), func(ctx context.Context) (string, error) {
 		lb, err := change(ctx)
 		if err != nil {
 			return "", err
@@ -302,12 +301,12 @@ func (a *app) balancersUpdate() *cobra.Command {
 		Example: `  fakecloud load-balancers update web --target node-1 --target node-3 --drain 30s
   fakecloud load-balancers update web --algorithm source-hash --connection-limit 100
   fakecloud load-balancers update web --health-check none`,
-		ValidArgsFunction: a.balancerKind().complete(),
+		ValidArgsFunction: a.balancerKind().completeRefs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if noTargets && len(o.targets) > 0 {
 				return misuse("--no-targets, and a --target: give one of the two")
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -315,11 +314,11 @@ func (a *app) balancersUpdate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			u, err := o.update(cmd, *lb)
+			u, err := o.updateRequest(cmd, *lb)
 			if err != nil {
 				return err
 			}
-			if u.Targets, err = o.lookUp(cmd.Context(), c); err != nil {
+			if u.Targets, err = o.findTargets(cmd.Context(), c); err != nil {
 				return err
 			}
 			if noTargets {
@@ -335,14 +334,14 @@ func (a *app) balancersUpdate() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(a, cmd)
-	a.balancerFlags(cmd, &o)
+	w.addFlags(a, cmd)
+	a.addBalancerFlags(cmd, &o)
 	cmd.Flags().StringVar(&name, "name", "", "the new name")
 	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "leave it no target")
 	return cmd
 }
 
-// showOptions names what is not as it is by default.
+// showOptions names the options that differ from their defaults.
 func showOptions(lb api.LoadBalancer) string {
 	var out []string
 	if lb.Scheme == api.SchemeInternal {

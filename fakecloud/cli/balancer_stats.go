@@ -15,8 +15,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// minInterval keeps --watch from being a load of its own.
-const minInterval = 100 * time.Millisecond
+// minWatchInterval keeps --watch from loading the cloud.
+const minWatchInterval = 100 * time.Millisecond
 
 const statsHeader = "LISTENER +ID CONNS ACTIVE FAILED BROKEN REFUSED IN OUT"
 
@@ -37,15 +37,15 @@ elsewhere lines with a time are added, and -o json gives one object a line.`,
 		Example: `  fakecloud load-balancers stats web
   fakecloud load-balancers stats web --watch --interval 5s
   fakecloud load-balancers stats web --watch -o json | jq -c '[.at, .listeners[0].connections]'`,
-		ValidArgsFunction: a.balancerKind().complete(),
+		ValidArgsFunction: a.balancerKind().completeRefs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case !watch && cmd.Flags().Changed("interval"):
 				return misuse("--interval is how often --watch looks: give --watch too")
-			case interval < minInterval:
-				return misuse("--interval %s: want %s at least", interval, minInterval)
+			case interval < minWatchInterval:
+				return misuse("--interval %s: want %s at least", interval, minWatchInterval)
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -71,57 +71,57 @@ elsewhere lines with a time are added, and -o json gives one object a line.`,
 
 func (a *app) printStats(cmd *cobra.Command, c *client.Client, stats *api.LoadBalancerStats) error {
 	if a.output != "table" {
-		return a.print(cmd.OutOrStdout(), stats, "", nil)
+		return a.printOutput(cmd.OutOrStdout(), stats, "", nil)
 	}
 	names := instanceNames{client: c}
 	out := cmd.OutOrStdout()
-	text, err := a.statsTable(carriersOf(cmd.Context(), stats, &names), statsHeader, terminalWidth(out))
+	text, err := a.statsTable(statsRowsOf(cmd.Context(), stats, &names), statsHeader, terminalWidth(out))
 	if err == nil {
 		_, err = io.WriteString(out, text)
 	}
 	return err
 }
 
-// statsTable has the listeners, then under a header of their own, but in the same
-// columns, the targets.
-func (a *app) statsTable(all []carrier, header string, width int) (string, error) {
+// statsTable is a table of the listeners and, under a second header in the same columns, of
+// the targets.
+func (a *app) statsTable(all []statsRow, header string, width int) (string, error) {
 	var rows [][]string
 	columns := strings.Fields(strings.ReplaceAll(header, "+", ""))
 	for i, c := range all {
-		if c.kind == aTarget && (i == 0 || all[i-1].kind != aTarget) {
+		if c.kind == kindTarget && (i == 0 || all[i-1].kind != kindTarget) {
 			rows = append(rows, make([]string, len(columns)), append([]string{"TARGET"}, columns[1:]...))
 		}
-		rows = append(rows, c.cells(header))
+		rows = append(rows, c.tableCells(header))
 	}
-	header, rows = a.narrowed(header, rows)
+	header, rows = a.visibleColumns(header, rows)
 	var out strings.Builder
-	if err := table(&out, strings.Fields(header), rows, width); err != nil {
+	if err := writeTable(&out, strings.Fields(header), rows, width); err != nil {
 		return "", err
 	}
 	var text strings.Builder
 	for line := range strings.Lines(out.String()) {
-		text.WriteString(strings.TrimRight(line, " \n") + "\n") // The empty row is spaces.
+		text.WriteString(strings.TrimRight(line, " \n") + "\n") // The empty row consists of spaces.
 	}
 	return text.String(), nil
 }
 
-const aListener, aTarget = "listener", "target"
+const kindListener, kindTarget = "listener", "target"
 
-// carrier is a listener or a target, and what it carried.
-type carrier struct {
+// statsRow is a listener or a target, and its counters.
+type statsRow struct {
 	kind, id, name          string
 	connections, active     int64
 	failed, broken, refused int64
 	in, out                 int64
-	rates                   *rates // nil when not known
+	rates                   *rates // nil if not known
 }
 
 // rates are per second.
 type rates struct{ connections, in, out float64 }
 
-// since gives the carrier rates since it carried what it did before, unless it
-// has begun anew: the cloud was restarted.
-func (c carrier) since(before carrier, over time.Duration) carrier {
+// withRates computes the rates from the counters before and now. It computes none if the
+// counters have begun anew, because the cloud was restarted.
+func (c statsRow) withRates(before statsRow, over time.Duration) statsRow {
 	if over <= 0 || c.connections < before.connections || c.in < before.in || c.out < before.out {
 		return c
 	}
@@ -130,39 +130,39 @@ func (c carrier) since(before carrier, over time.Duration) carrier {
 	return c
 }
 
-func carriersOf(ctx context.Context, stats *api.LoadBalancerStats, names *instanceNames) []carrier {
-	var all []carrier
+func statsRowsOf(ctx context.Context, stats *api.LoadBalancerStats, names *instanceNames) []statsRow {
+	var all []statsRow
 	var ids []string
 	for _, l := range stats.Listeners {
 		name := fmt.Sprintf("%d/%s", l.Port, l.Protocol)
-		all = append(all, carrier{
-			kind: aListener, id: name, name: name, connections: l.Connections, active: l.ActiveConnections,
+		all = append(all, statsRow{
+			kind: kindListener, id: name, name: name, connections: l.Connections, active: l.ActiveConnections,
 			failed: l.FailedConnections, broken: l.BrokenConnections, refused: l.RefusedConnections, in: l.BytesIn, out: l.BytesOut,
 		})
 	}
 	for _, t := range stats.Targets {
 		ids = append(ids, t.InstanceID)
 	}
-	names.learn(ctx, ids)
+	names.lookUpMissing(ctx, ids)
 	for _, t := range stats.Targets {
-		all = append(all, carrier{
-			kind: aTarget, id: t.InstanceID, name: names.of(t.InstanceID), connections: t.Connections, active: t.ActiveConnections,
+		all = append(all, statsRow{
+			kind: kindTarget, id: t.InstanceID, name: names.nameOf(t.InstanceID), connections: t.Connections, active: t.ActiveConnections,
 			failed: t.FailedConnections, broken: t.BrokenConnections, in: t.BytesIn, out: t.BytesOut,
 		})
 	}
 	return all
 }
 
-// cells are those of a table with that header.
-func (c carrier) cells(header string) []string {
+// tableCells are the cells of a table with that header.
+func (c statsRow) tableCells(header string) []string {
 	var row []string
 	for column := range strings.FieldsSeq(header) {
-		row = append(row, c.cell(strings.TrimPrefix(column, "+")))
+		row = append(row, c.cellText(strings.TrimPrefix(column, "+")))
 	}
 	return row
 }
 
-func (c carrier) cell(column string) string {
+func (c statsRow) cellText(column string) string {
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
 	perSecond := c.rates
 	if perSecond == nil && strings.HasSuffix(column, "/S") {
@@ -172,14 +172,14 @@ func (c carrier) cell(column string) string {
 	case "TYPE":
 		return c.kind
 	case "ID":
-		if c.kind == aListener {
+		if c.kind == kindListener {
 			return "-"
 		}
 		return c.id
 	case "CONNS":
 		return number(c.connections)
 	case "CONNS/S":
-		return short(perSecond.connections)
+		return formatRate(perSecond.connections)
 	case "ACTIVE":
 		return number(c.active)
 	case "ERRORS":
@@ -189,24 +189,24 @@ func (c carrier) cell(column string) string {
 	case "BROKEN":
 		return number(c.broken)
 	case "REFUSED":
-		if c.kind == aTarget {
+		if c.kind == kindTarget {
 			return "-"
 		}
 		return number(c.refused)
 	case "IN":
-		return readable(float64(c.in))
+		return formatBytes(float64(c.in))
 	case "IN/S":
-		return readable(perSecond.in)
+		return formatBytes(perSecond.in)
 	case "OUT":
-		return readable(float64(c.out))
+		return formatBytes(float64(c.out))
 	case "OUT/S":
-		return readable(perSecond.out)
+		return formatBytes(perSecond.out)
 	}
 	return c.name // LISTENER, TARGET or NAME.
 }
 
-// short has one decimal where it would have but one digit; 0 is 0.
-func short(v float64) string {
+// formatRate has one decimal if the number would otherwise have a single digit; 0 is "0".
+func formatRate(v float64) string {
 	decimals := 0
 	if v != 0 && v < 9.95 {
 		decimals = 1
@@ -214,8 +214,8 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'f', decimals, 64)
 }
 
-// readable is a number of bytes in at most seven characters.
-func readable(v float64) string {
+// formatBytes is a number of bytes with a unit, in at most seven characters.
+func formatBytes(v float64) string {
 	if v < 1023.5 {
 		return strconv.FormatFloat(v, 'f', 0, 64) + "B"
 	}
@@ -223,18 +223,18 @@ func readable(v float64) string {
 	for v /= 1024; v >= 1023.5 && len(units) > 1; v /= 1024 {
 		units = units[1:]
 	}
-	return short(v) + units[0]
+	return formatRate(v) + units[0]
 }
 
-// instanceNames are names by ID.
+// instanceNames finds the names of instances by their IDs.
 type instanceNames struct {
 	client *client.Client
 	known  map[string]string
 }
 
-// learn looks for those that are not known yet. Where they are not to be had,
-// IDs serve.
-func (n *instanceNames) learn(ctx context.Context, ids []string) {
+// lookUpMissing asks the cloud for names that are not known yet. If it does not know them
+// either, their IDs stand for them.
+func (n *instanceNames) lookUpMissing(ctx context.Context, ids []string) {
 	missing := map[string]string{}
 	for _, id := range ids {
 		if n.known[id] == "" {
@@ -252,7 +252,7 @@ func (n *instanceNames) learn(ctx context.Context, ids []string) {
 		n.known = map[string]string{}
 	}
 	for id := range missing {
-		n.known[id] = id // Not looked for again, if none has it.
+		n.known[id] = id // Not looked up again if no instance has the ID.
 	}
 	for _, in := range items {
 		if missing[in.ID] != "" {
@@ -261,6 +261,6 @@ func (n *instanceNames) learn(ctx context.Context, ids []string) {
 	}
 }
 
-func (n *instanceNames) of(id string) string {
+func (n *instanceNames) nameOf(id string) string {
 	return cmp.Or(n.known[id], id)
 }

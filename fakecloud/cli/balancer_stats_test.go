@@ -24,37 +24,37 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-func TestBytesAreReadable(t *testing.T) {
+func TestFormatBytes(t *testing.T) {
 	for want, n := range map[string]int64{
 		"0B": 0, "1023B": 1023, "1.0KiB": 1024, "9.9KiB": 10188, "10KiB": 10189, "1023KiB": 1023 << 10,
 		"1.0MiB": 1<<20 - 1, "1.5GiB": 3 << 29, "8.0EiB": 1<<63 - 1,
 	} {
-		assert.Equal(t, want, readable(float64(n)))
+		assert.Equal(t, want, formatBytes(float64(n)))
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		assert.LessOrEqual(t, len(readable(float64(rapid.Int64Min(0).Draw(t, "n")))), 7)
+		assert.LessOrEqual(t, len(formatBytes(float64(rapid.Int64Min(0).Draw(t, "n")))), 7)
 	})
 }
 
-func TestRates(t *testing.T) {
-	before := carrier{connections: 10, in: 100, out: 1000}
-	now := carrier{connections: 13, in: 100, out: 5000}
-	assert.Equal(t, &rates{1.5, 0, 2000}, now.since(before, 2*time.Second).rates)
-	assert.Nil(t, before.since(now, time.Second).rates, "the counters began anew")
-	assert.Nil(t, now.since(before, 0).rates)
+func TestStatsRowRates(t *testing.T) {
+	before := statsRow{connections: 10, in: 100, out: 1000}
+	now := statsRow{connections: 13, in: 100, out: 5000}
+	assert.Equal(t, &rates{1.5, 0, 2000}, now.withRates(before, 2*time.Second).rates)
+	assert.Nil(t, before.withRates(now, time.Second).rates, "the counters began anew")
+	assert.Nil(t, now.withRates(before, 0).rates)
 	rapid.Check(t, func(t *rapid.T) {
-		some := rapid.Custom(func(t *rapid.T) carrier {
+		some := rapid.Custom(func(t *rapid.T) statsRow {
 			n := rapid.Int64Min(0)
-			return carrier{connections: n.Draw(t, "connections"), in: n.Draw(t, "in"), out: n.Draw(t, "out")}
+			return statsRow{connections: n.Draw(t, "connections"), in: n.Draw(t, "in"), out: n.Draw(t, "out")}
 		})
-		if r := some.Draw(t, "now").since(some.Draw(t, "before"), time.Duration(rapid.Int64().Draw(t, "over"))).rates; r != nil {
+		if r := some.Draw(t, "now").withRates(some.Draw(t, "before"), time.Duration(rapid.Int64().Draw(t, "over"))).rates; r != nil {
 			assert.GreaterOrEqual(t, min(r.connections, r.in, r.out), 0.0)
 		}
 	})
 }
 
-// busy are large counters of everything.
-func busy() *api.LoadBalancerStats {
+// largeStats are stats with large numbers in every counter.
+func largeStats() *api.LoadBalancerStats {
 	stats := &api.LoadBalancerStats{Listeners: []api.ListenerStats{{
 		Protocol: "tcp", Port: 8080, Connections: 1234567, ActiveConnections: 10000, FailedConnections: 99, BrokenConnections: 100,
 		RefusedConnections: 101, BytesIn: 1023 << 30, BytesOut: 1023 << 40,
@@ -68,14 +68,14 @@ func busy() *api.LoadBalancerStats {
 	return stats
 }
 
-func namesOfBusy() instanceNames {
+func largeStatsNames() instanceNames {
 	return instanceNames{known: map[string]string{"i-0": "node-0", "i-1": "node-1", "i-2": "i-2"}}
 }
 
-// What a busy balancer shows fits 80 columns whole, with and without rates.
+// The table of a busy balancer fits into 80 columns without cuts, with and without rates.
 func TestStatsFitTheTerminal(t *testing.T) {
-	names := namesOfBusy()
-	all := carriersOf(t.Context(), busy(), &names)
+	names := largeStatsNames()
+	all := statsRowsOf(t.Context(), largeStats(), &names)
 	for i := range all {
 		all[i].rates = &rates{12345, 1023 << 20, 1023 << 30}
 	}
@@ -99,25 +99,25 @@ func TestStatsFitTheTerminal(t *testing.T) {
 	assert.Equal(t, 2, strings.Count(text, "\n"), "no targets, no table of them")
 }
 
-func TestRedrawing(t *testing.T) {
+func TestScreenReplacesText(t *testing.T) {
 	var out strings.Builder
 	s := screen{out: &out}
 	drawn := func(text string, width, height int) string {
 		out.Reset()
-		require.NoError(t, s.draw(text, width, height))
+		require.NoError(t, s.replaceText(text, width, height))
 		return out.String()
 	}
 	assert.Equal(t, "\r\x1b[Ja\nb\n", drawn("a\nb\n", 80, 24))
 	assert.Equal(t, "\x1b[2A\r\x1b[Jone\ntw…\n", drawn("one\ntwo three\n", 3, 24))
 	assert.Equal(t, "\x1b[2A\r\x1b[J1\n2\n… 3 more lines\n", drawn("1\n2\n3\n4\n5\n", 80, 4))
 	assert.Equal(t, "\x1b[3A\r\x1b[J1\n2\n3\n", drawn("1\n2\n3\n", 80, 4), "what fits is whole")
-	s.drawn = 0
+	s.drawnLines = 0
 	assert.Equal(t, "\r\x1b[J1\n", drawn("1\n", 80, 24), "what was said since stays")
 }
 
-// aCloud answers what `stats` asks; the counters are those of answers, one after
-// the other, and 503 where there is none. After the last, finished is called.
-func aCloud(t *testing.T, finished func(), answers ...*api.LoadBalancerStats) {
+// startStatsCloud starts a server for `stats`. Its counters are the answers, one after the
+// other; a nil answer is a 503. After the last answer it calls finished.
+func startStatsCloud(t *testing.T, finished func(), answers ...*api.LoadBalancerStats) {
 	t.Helper()
 	next := 0
 	reply := func(w http.ResponseWriter, value any) {
@@ -153,32 +153,33 @@ func aCloud(t *testing.T, finished func(), answers ...*api.LoadBalancerStats) {
 	t.Setenv("FAKECLOUD_TOKEN_FILE", token)
 }
 
-// carrying is a balancer of one target, which both carried that much.
-func carrying(connections, in int64) *api.LoadBalancerStats {
+// statsWith are the counters of a balancer with one listener and one target, the same for
+// both.
+func statsWith(connections, in int64) *api.LoadBalancerStats {
 	return &api.LoadBalancerStats{
 		Listeners: []api.ListenerStats{{Protocol: "tcp", Port: 8080, Connections: connections, BytesIn: in, RefusedConnections: 2}},
 		Targets:   []api.TargetStats{{InstanceID: "i-0", Connections: connections, BytesIn: in, FailedConnections: 1}},
 	}
 }
 
-// failing is as often as a read is sent.
-var failing = []*api.LoadBalancerStats{nil, nil, nil}
+// failedReads are as many failures as the client makes attempts of one read.
+var failedReads = []*api.LoadBalancerStats{nil, nil, nil}
 
-func watchedStats(t *testing.T, args []string, answers ...*api.LoadBalancerStats) (code int, stdout, stderr string) {
+func runStatsWatch(t *testing.T, args []string, answers ...*api.LoadBalancerStats) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	aCloud(t, cancel, answers...)
+	startStatsCloud(t, cancel, answers...)
 	var out, errs bytes.Buffer
 	code = Run(ctx, append([]string{"load-balancers", "stats", "web", "--watch", "--interval", "100ms"}, args...), &out, &errs)
 	return code, out.String(), errs.String()
 }
 
-// Without a terminal each look adds lines; a look that fails is said, and one
-// after a restart tells of no rates.
+// Without a terminal each read adds lines. A failed read is reported, and the first read after
+// a restart has no rates.
 func TestStatsWatchAddsLines(t *testing.T) {
-	answers := slices.Concat([]*api.LoadBalancerStats{carrying(10, 1<<20), carrying(20, 2<<20)}, failing, []*api.LoadBalancerStats{carrying(1, 10), carrying(2, 20)})
-	code, out, errs := watchedStats(t, nil, answers...)
+	answers := slices.Concat([]*api.LoadBalancerStats{statsWith(10, 1<<20), statsWith(20, 2<<20)}, failedReads, []*api.LoadBalancerStats{statsWith(1, 10), statsWith(2, 20)})
+	code, out, errs := runStatsWatch(t, nil, answers...)
 	require.Zero(t, code, errs)
 	assert.Equal(t, 1, strings.Count(errs, "the counters could not be read, trying again: "), errs)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -192,12 +193,12 @@ func TestStatsWatchAddsLines(t *testing.T) {
 	assert.Regexp(t, at+`target +node-0 +2 +`+rate+` +0 +1 +20B +`+rate+`B +0B +0B$`, lines[8])
 }
 
-func TestStatsWatchGivesObjects(t *testing.T) {
-	code, out, errs := watchedStats(t, []string{"-o", "json"}, carrying(10, 1234567), carrying(11, 1234568))
+func TestStatsWatchJSON(t *testing.T) {
+	code, out, errs := runStatsWatch(t, []string{"-o", "json"}, statsWith(10, 1234567), statsWith(11, 1234568))
 	require.Zero(t, code, errs)
 	lines := bufio.NewScanner(strings.NewReader(out))
 	var last time.Time
-	for _, want := range []*api.LoadBalancerStats{carrying(10, 1234567), carrying(11, 1234568)} {
+	for _, want := range []*api.LoadBalancerStats{statsWith(10, 1234567), statsWith(11, 1234568)} {
 		require.True(t, lines.Scan(), out)
 		var got struct {
 			At time.Time
@@ -210,15 +211,14 @@ func TestStatsWatchGivesObjects(t *testing.T) {
 	}
 	require.False(t, lines.Scan())
 
-	code, out, errs = watchedStats(t, []string{"-o", "yaml"}, carrying(10, 1))
+	code, out, errs = runStatsWatch(t, []string{"-o", "yaml"}, statsWith(10, 1))
 	require.Zero(t, code, errs)
 	assert.Regexp(t, `^---\nat: .*\nlisteners:\n- activeConnections: 0\n`, out)
 }
 
-// A cloud that does not answer at first is an error, and so is a balancer that
-// goes: whoever watches would wait for nothing.
+// Watching fails if the first read fails, and when the balancer is deleted.
 func TestStatsWatchEndsWithTheBalancer(t *testing.T) {
-	code, _, errs := watchedStats(t, nil, failing...)
+	code, _, errs := runStatsWatch(t, nil, failedReads...)
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, errs, "starting")
 
@@ -239,12 +239,12 @@ func TestStatsWatchEndsWithTheBalancer(t *testing.T) {
 	}))
 	defer h.Close()
 	t.Setenv("FAKECLOUD_URL", h.URL)
-	code, _, errs = run(t, "load-balancers", "stats", "web", "--watch", "--interval", "100ms")
+	code, _, errs = runCommand(t, "load-balancers", "stats", "web", "--watch", "--interval", "100ms")
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, errs, "none of project p-1")
 }
 
-func TestHistoryTellsWhatBecameOfWhat(t *testing.T) {
+func TestHealthHistoryRows(t *testing.T) {
 	why := "connection refused by 127.0.0.1:80"
 	now := time.Now()
 	rows := (&app{}).historyRows(api.TargetHealth{Health: api.TargetUnhealthy, History: []api.HealthChange{

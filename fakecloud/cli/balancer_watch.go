@@ -20,11 +20,11 @@ const (
 	watchedLine   = "TYPE NAME +ID CONNS CONNS/S ACTIVE ERRORS +FAILED +BROKEN +REFUSED IN IN/S OUT OUT/S"
 )
 
-// watchStats looks again and again until it is interrupted, or the cloud
-// refuses: the balancer is gone, say. Other failures pass.
+// watchStats prints the counters at each interval until it is interrupted, or the cloud
+// refuses, for example because the balancer was deleted. After other failures it goes on.
 func (a *app) watchStats(cmd *cobra.Command, c *client.Client, id string, interval time.Duration) error {
 	ctx := cmd.Context()
-	show := a.statsShower(cmd, c)
+	show := a.newStatsPrinter(cmd, c)
 	for first := true; ; first = false {
 		stats, err := c.LoadBalancerStats(ctx, id)
 		var refused *client.Error
@@ -33,7 +33,7 @@ func (a *app) watchStats(cmd *cobra.Command, c *client.Client, id string, interv
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // Ctrl-C is how watching ends.
 		case err == nil:
-			if err := show.poll(stats, time.Now()); err != nil {
+			if err := show.printStats(stats, time.Now()); err != nil {
 				return err
 			}
 		case first, errors.As(err, &refused) && refused.Status < 500 && refused.Status != http.StatusTooManyRequests:
@@ -42,7 +42,7 @@ func (a *app) watchStats(cmd *cobra.Command, c *client.Client, id string, interv
 			if refused != nil {
 				pause = max(pause, refused.RetryAfter)
 			}
-			show.screen.drawn = 0 // What is said here stays.
+			show.screen.drawnLines = 0 // The next table goes below this line.
 			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "the counters could not be read, trying again: %v\n", err)
 		}
 		select {
@@ -53,29 +53,29 @@ func (a *app) watchStats(cmd *cobra.Command, c *client.Client, id string, interv
 	}
 }
 
-// statsShower shows what each look found.
-type statsShower struct {
+// statsPrinter prints the counters each time they were read.
+type statsPrinter struct {
 	app    *app
 	cmd    *cobra.Command
 	names  instanceNames
-	before map[string]carrier // by type and ID, as of then
+	before map[string]statsRow // by kind and ID, as read last
 	then   time.Time
 	screen screen
-	lines  changes // where there is no terminal
+	lines  changePrinter // if out is no terminal
 }
 
-func (a *app) statsShower(cmd *cobra.Command, c *client.Client) *statsShower {
+func (a *app) newStatsPrinter(cmd *cobra.Command, c *client.Client) *statsPrinter {
 	out := cmd.OutOrStdout()
-	return &statsShower{app: a, cmd: cmd, names: instanceNames{client: c}, screen: screen{out: out}, lines: changes{out: out}}
+	return &statsPrinter{app: a, cmd: cmd, names: instanceNames{client: c}, screen: screen{out: out}, lines: changePrinter{out: out}}
 }
 
-// statsAt is the API's object, and when it was had.
+// statsAt is the API's object, and when it was read.
 type statsAt struct {
 	At time.Time `json:"at"`
 	*api.LoadBalancerStats
 }
 
-func (s *statsShower) poll(stats *api.LoadBalancerStats, now time.Time) error {
+func (s *statsPrinter) printStats(stats *api.LoadBalancerStats, now time.Time) error {
 	out := s.cmd.OutOrStdout()
 	switch s.app.output {
 	case "json":
@@ -86,70 +86,71 @@ func (s *statsShower) poll(stats *api.LoadBalancerStats, now time.Time) error {
 		}
 		return printYAML(out, statsAt{now.UTC(), stats})
 	}
-	all := carriersOf(s.cmd.Context(), stats, &s.names)
-	s.rate(all, now)
+	all := statsRowsOf(s.cmd.Context(), stats, &s.names)
+	s.addRates(all, now)
 	width, height := terminalSize(out)
 	if width == 0 {
-		return s.append(all, now)
+		return s.appendLines(all, now)
 	}
 	text, err := s.app.statsTable(all, watchedHeader, width)
 	if err != nil {
 		return err
 	}
-	return s.screen.draw(text, width, height)
+	return s.screen.replaceText(text, width, height)
 }
 
-// rate gives carriers their rates since the look before.
-func (s *statsShower) rate(all []carrier, now time.Time) {
-	seen := make(map[string]carrier, len(all))
+// addRates computes the rates since the counters were last read.
+func (s *statsPrinter) addRates(all []statsRow, now time.Time) {
+	seen := make(map[string]statsRow, len(all))
 	for i, c := range all {
 		key := c.kind + " " + c.id
 		seen[key] = c
 		if before, ok := s.before[key]; ok {
-			all[i] = c.since(before, now.Sub(s.then))
+			all[i] = c.withRates(before, now.Sub(s.then))
 		}
 	}
 	s.before, s.then = seen, now
 }
 
-// append adds a line for each.
-func (s *statsShower) append(all []carrier, now time.Time) error {
+// appendLines prints a line for each row.
+func (s *statsPrinter) appendLines(all []statsRow, now time.Time) error {
 	var rows [][]string
 	for _, c := range all {
-		rows = append(rows, c.cells(watchedLine))
+		rows = append(rows, c.tableCells(watchedLine))
 	}
-	header, rows := s.app.narrowed(watchedLine, rows)
+	header, rows := s.app.visibleColumns(watchedLine, rows)
 	if s.lines.widths == nil {
-		s.lines.add(append([]string{"TIME"}, strings.Fields(header)...))
+		s.lines.addRow(append([]string{"TIME"}, strings.Fields(header)...))
 	}
 	for _, row := range rows {
-		s.lines.add(append([]string{now.Format("15:04:05.000")}, row...))
+		s.lines.addRow(append([]string{now.Format("15:04:05.000")}, row...))
 	}
-	return s.lines.flush()
+	return s.lines.flushRows()
 }
 
-// screen shows text in place of the text before.
+// screen replaces the text that it has written before, on a terminal.
 type screen struct {
-	out   io.Writer
-	drawn int // lines, above the cursor
+	out        io.Writer
+	drawnLines int // above the cursor
 }
 
-// draw cuts what the terminal has no room for: nothing else can be replaced.
-func (s *screen) draw(text string, width, height int) error {
+// replaceText cuts the text to the size of the terminal, as lines that scrolled away could
+// not be replaced.
+func (s *screen) replaceText(text string, width, height int) error {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	if room := max(height-1, 2); len(lines) > room {
 		left := len(lines) - room + 1
 		lines = append(lines[:room-1], fmt.Sprintf("… %d more lines", left))
 	}
 	var frame strings.Builder
-	if s.drawn > 0 {
-		fmt.Fprintf(&frame, "\x1b[%dA", s.drawn)
+	if s.drawnLines > 0 {
+		fmt.Fprintf(&frame, "\x1b[%dA", s.drawnLines)
 	}
 	frame.WriteString("\r\x1b[J")
 	for _, line := range lines {
-		frame.WriteString(shorten(line, width) + "\n")
+		frame.WriteString(truncateCell(line, width) + "\n")
 	}
-	s.drawn = len(lines)
+	s.drawnLines = len(lines)
 	_, err := io.WriteString(s.out, frame.String())
 	return err
 }

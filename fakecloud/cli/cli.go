@@ -1,5 +1,11 @@
-// Package cli is the fakecloud command: the cloud itself (`serve`), and what
-// people and scripts ask of it.
+// Package cli is the fakecloud command: `serve` runs the cloud, and the other commands
+// talk to a running one through fakecloud/client. Of the cloud's own packages only `serve`
+// and `restore` use what runs it; the others take from them no more than names to complete
+// and to check.
+//
+// Begin with Run and app.rootCommand in this file. Each command group has a file
+// (instances.go, tokens.go, …). What they share: resourceKind in kinds.go, flags and tables
+// in output.go, --wait in wait.go, --watch in watch.go.
 package cli
 
 import (
@@ -35,11 +41,11 @@ const (
 
 const defaultListen = "127.0.0.1:8470"
 
-// Run runs one command line and gives its exit code. It ends early, and
-// orderly, with ctx.
+// Run runs one command line and returns its exit code. It ends early, in good order, when
+// ctx ends.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	a := &app{}
-	root := a.root()
+	root := a.rootCommand()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -47,8 +53,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
-	for line := range strings.Lines(a.explain(err).Error()) { // Several errors are several lines.
-		_, _ = fmt.Fprintf(stderr, "fakecloud: %s\n", strings.TrimSuffix(line, "\n")) // There is nobody else to tell.
+	for line := range strings.Lines(a.explainError(err).Error()) { // Joined errors take a line each.
+		_, _ = fmt.Fprintf(stderr, "fakecloud: %s\n", strings.TrimSuffix(line, "\n")) // An error of stderr itself cannot be reported.
 	}
 	var usage usageError
 	if !a.started || errors.As(err, &usage) {
@@ -57,27 +63,29 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitFailed
 }
 
-// usageError is a command line that makes no sense.
+// usageError is the error of a command line that makes no sense.
 type usageError struct{ error }
 
 func misuse(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// app is what the commands share.
+// app holds the global flags and what else the commands share.
 type app struct {
 	url, tokenFile, caFile string
 	output                 string
 	wide                   bool // all columns
-	// ctx is the command's; cloudTime is as of when a virtual clock was last read.
-	ctx       context.Context
-	readAt    time.Time
-	cloudTime *time.Time
-	// capture, unless nil, is given what would be printed.
+	// ctx is the context of the running command.
+	ctx context.Context
+	// cloudTime is the time of a virtual clock when it was read, at clockReadAt. It is
+	// nil with a real clock.
+	clockReadAt time.Time
+	cloudTime   *time.Time
+	// capture, unless nil, gets the table that would be printed.
 	capture func(header string, rows [][]string)
-	// started tells errors of the command from errors of the command line.
+	// started is set once the command line is parsed: later errors are the command's.
 	started bool
 }
 
-func (a *app) root() *cobra.Command {
+func (a *app) rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "fakecloud",
 		Short: "A simulated cloud: instances with a life cycle, routes, load balancers that forward for real",
@@ -86,7 +94,7 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 		Example: `  fakecloud serve --profile realistic
   fakecloud instances create node-1 --wait
   fakecloud events --follow`,
-		Version:       version(),
+		Version:       buildVersion(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -94,23 +102,23 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 			return a.checkOutput()
 		},
 	}
-	root.SetFlagErrorFunc(explainFlag)
+	root.SetFlagErrorFunc(explainFlagError)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.url, "url", cmp.Or(os.Getenv("FAKECLOUD_URL"), "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
 	flags.StringVar(&a.tokenFile, "token-file", cmp.Or(os.Getenv("FAKECLOUD_TOKEN_FILE"), filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
 	flags.StringVar(&a.caFile, "ca-file", os.Getenv("FAKECLOUD_CA_FILE"), "PEM bundle to verify an https cloud with (FAKECLOUD_CA_FILE; default: the system's)")
-	root.AddCommand(a.serve(), a.apply(), a.regions(), a.zones(), a.instanceTypes(), a.networks(), a.instances(), a.addresses(),
-		a.loadBalancers(), a.routes(), a.operations(), a.events(), a.audit(), a.faults(), a.scenarios(), a.quotas(),
-		a.projects(), a.tokens(), a.clock(), a.snapshots(), a.restore())
-	offerNoFiles(root)
+	root.AddCommand(a.serveCommand(), a.applyCommand(), a.regionsCommand(), a.zonesCommand(), a.instanceTypesCommand(), a.networksCommand(), a.instancesCommand(), a.addressesCommand(),
+		a.loadBalancersCommand(), a.routesCommand(), a.operationsCommand(), a.eventsCommand(), a.auditCommand(), a.faultsCommand(), a.scenariosCommand(), a.quotasCommand(),
+		a.projectsCommand(), a.tokensCommand(), a.clockCommand(), a.snapshotsCommand(), a.restoreCommand())
+	disableFileCompletion(root)
 	return root
 }
 
-// release is set by the build, where it knows: see lab/build.
+// release is the version that the build sets, if it knows one: see lab/build.
 var release string
 
-// version is the release, the module's, or the commit that was built.
-func version() string {
+// buildVersion is the release, the module's version, or the commit that was built.
+func buildVersion() string {
 	if release != "" {
 		return release + " (" + runtime.Version() + ")"
 	}
@@ -130,24 +138,24 @@ func version() string {
 	return v + " (" + info.GoVersion + ")"
 }
 
-// stateDir is where the cloud keeps its data unless told otherwise.
+// stateDir is the default folder of the data and the token file.
 func stateDir() string {
 	dir := os.Getenv("XDG_STATE_HOME")
 	if dir == "" {
 		home, err := os.UserHomeDir()
 		if err != nil {
-			home = "." // No home: the data stays with who started it.
+			home = "." // Without a home, the working directory.
 		}
 		dir = filepath.Join(home, ".local", "state")
 	}
 	return filepath.Join(dir, "fakecloud")
 }
 
-// dataFile is where the state is unless told otherwise.
+// dataFile is the default of --data.
 func dataFile() string { return filepath.Join(stateDir(), "cloud.db") }
 
-// group is a command that only holds others.
-func group(use, short, example string, subcommands ...*cobra.Command) *cobra.Command {
+// groupCommand is a command that only has subcommands.
+func groupCommand(use, short, example string, subcommands ...*cobra.Command) *cobra.Command {
 	g := &cobra.Command{
 		Use: use, Short: short, Example: example,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -161,9 +169,9 @@ func group(use, short, example string, subcommands ...*cobra.Command) *cobra.Com
 	return g
 }
 
-// each runs do for every reference, whatever becomes of the others; for none if
-// the command line makes no sense.
-func each[T any](refs []string, do func(ref string) (*T, error)) ([]T, error) {
+// doForEach runs do for every reference, even if do fails for others, and returns the
+// results and all errors. If a reference is empty, it runs do for none.
+func doForEach[T any](refs []string, do func(ref string) (*T, error)) ([]T, error) {
 	if slices.Contains(refs, "") {
 		return nil, errNoRef
 	}
@@ -180,15 +188,15 @@ func each[T any](refs []string, do func(ref string) (*T, error)) ([]T, error) {
 	return done, errors.Join(errs...)
 }
 
-// eachRef is each for what gives nothing.
-func eachRef(refs []string, do func(ref string) error) error {
-	_, err := each(refs, func(ref string) (*struct{}, error) { return &struct{}{}, do(ref) })
+// doForEachRef is doForEach for a do without a result.
+func doForEachRef(refs []string, do func(ref string) error) error {
+	_, err := doForEach(refs, func(ref string) (*struct{}, error) { return &struct{}{}, do(ref) })
 	return err
 }
 
-// named finds a resource by its name, which is unique, or by its ID, which has
-// that prefix.
-func named[T any](ctx context.Context, kind, group, prefix, ref string, list func(context.Context) ([]T, error), get func(context.Context, string) (*T, error)) (*T, error) {
+// findByNameOrID finds a resource by its unique name or by its ID, which begins with prefix.
+// list lists the resources of that name. kind and group are for the error message.
+func findByNameOrID[T any](ctx context.Context, kind, group, prefix, ref string, list func(context.Context) ([]T, error), get func(context.Context, string) (*T, error)) (*T, error) {
 	if ref == "" {
 		return nil, errNoRef
 	}
@@ -204,14 +212,14 @@ func named[T any](ctx context.Context, kind, group, prefix, ref string, list fun
 	return nil, fmt.Errorf("no %s is named %q; `fakecloud %s list` shows those there are", kind, ref, group)
 }
 
-// errNoRef is for a reference that would match everything.
+// errNoRef is the error of an empty reference, which would match everything.
 var errNoRef = misuse("an empty name or ID refers to nothing: give one")
 
-// complete offers the names that list gives, but those given already. A cloud
-// that does not answer soon has none to offer.
-func (a *app) complete(list func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
+// completeNames completes arguments with the names that list returns, except those given
+// already. It offers none if the cloud does not answer within a second.
+func (a *app) completeNames(list func(context.Context, *client.Client) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, given []string, _ string) ([]string, cobra.ShellCompDirective) {
-		c, err := a.client()
+		c, err := a.newClient()
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -226,14 +234,14 @@ func (a *app) complete(list func(context.Context, *client.Client) ([]string, err
 	}
 }
 
-func (a *app) client() (*client.Client, error) {
-	return client.New(client.Config{URL: a.url, TokenFile: a.tokenFile, CAFile: a.caFile, UserAgent: "fakecloud-cli/" + version()})
+func (a *app) newClient() (*client.Client, error) {
+	return client.New(client.Config{URL: a.url, TokenFile: a.tokenFile, CAFile: a.caFile, UserAgent: "fakecloud-cli/" + buildVersion()})
 }
 
-// withClient is what a command does that begins with asking the cloud.
+// withClient is the RunE of a command that begins by making a client.
 func (a *app) withClient(run func(cmd *cobra.Command, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		c, err := a.client()
+		c, err := a.newClient()
 		if err != nil {
 			return usageError{err}
 		}
@@ -241,8 +249,8 @@ func (a *app) withClient(run func(cmd *cobra.Command, c *client.Client, args []s
 	}
 }
 
-// explain adds to an error what helps against it.
-func (a *app) explain(err error) error {
+// explainError adds to an error what helps.
+func (a *app) explainError(err error) error {
 	var transport *url.Error
 	var file *os.PathError
 	var answer *client.Error
@@ -266,8 +274,8 @@ func (a *app) explain(err error) error {
 	return err
 }
 
-// explainFlag says what fits, where a flag's own error does not.
-func explainFlag(_ *cobra.Command, err error) error {
+// explainFlagError says which values a flag takes, where pflag's own error does not.
+func explainFlagError(_ *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "duration" {
 		return fmt.Errorf("--%s %q: give numbers with units, such as 90s, 10m or 1h30m", invalid.GetFlag().Name, invalid.GetValue())
@@ -275,10 +283,10 @@ func explainFlag(_ *cobra.Command, err error) error {
 	return err
 }
 
-// age is how long ago something was, in one unit or two.
-func (a *app) age(t time.Time) string {
+// formatAge is how long ago t was by the cloud's clock, in one or two units.
+func (a *app) formatAge(t time.Time) string {
 	if a.output != "table" {
-		return "" // Nobody sees it.
+		return "" // It is shown in tables only.
 	}
 	d := max(a.cloudNow().Sub(t), 0)
 	switch {

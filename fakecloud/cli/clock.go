@@ -12,23 +12,23 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) clock() *cobra.Command {
-	return group("clock", "The cloud's time; a virtual one can be moved", `  fakecloud clock get
+func (a *app) clockCommand() *cobra.Command {
+	return groupCommand("clock", "The cloud's time; a virtual one can be moved", `  fakecloud clock get
   fakecloud clock advance 5m`,
 		a.clockGet(), a.clockAdvance())
 }
 
-// clockPatience bounds how long a table waits for the cloud's time, and how long
-// it goes by it.
+// clockPatience is how long a table waits for the cloud's time, and how long that is then
+// used without asking again.
 const clockPatience = time.Second
 
-// cloudNow is the cloud's time. A cloud that does not say goes by ours.
+// cloudNow is the cloud's time, or this machine's if the cloud does not answer.
 func (a *app) cloudNow() time.Time {
-	if time.Since(a.readAt) >= clockPatience {
-		a.readAt, a.cloudTime = time.Now(), nil
+	if time.Since(a.clockReadAt) >= clockPatience {
+		a.clockReadAt, a.cloudTime = time.Now(), nil
 		ctx, cancel := context.WithTimeout(a.ctx, clockPatience)
 		defer cancel()
-		if c, err := a.client(); err == nil {
+		if c, err := a.newClient(); err == nil {
 			if clock, err := c.Clock(ctx); err == nil && clock.Mode == api.ClockVirtual {
 				a.cloudTime = &clock.Now
 			}
@@ -40,9 +40,9 @@ func (a *app) cloudNow() time.Time {
 	return time.Now()
 }
 
-// refuseStill refuses to wait for a clock that nobody moves meanwhile.
-func (a *app) refuseStill(ctx context.Context, what string) error {
-	c, err := a.client()
+// refuseVirtualClock refuses to wait if the clock is virtual: nobody would move it meanwhile.
+func (a *app) refuseVirtualClock(ctx context.Context, what string) error {
+	c, err := a.newClient()
 	if err != nil {
 		return usageError{err}
 	}
@@ -61,7 +61,7 @@ func (a *app) clockGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.print(cmd.OutOrStdout(), clock, "MODE NOW", [][]string{{string(clock.Mode), clock.Now.Format(time.RFC3339Nano)}})
+			return a.printOutput(cmd.OutOrStdout(), clock, "MODE NOW", [][]string{{string(clock.Mode), clock.Now.Format(time.RFC3339Nano)}})
 		}),
 	}
 	a.addOutput(cmd)
@@ -82,7 +82,7 @@ falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 			if notDuration != nil && notTime != nil || by < 0 {
 				return misuse("%q: want a duration such as 5m, or a time such as 2027-01-01T00:00:00Z", args[0])
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -98,7 +98,7 @@ falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 			if !moved.Complete {
 				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "it stopped early, after %d transitions: move it on from there\n", moved.Transitions)
 			}
-			return a.print(cmd.OutOrStdout(), moved, "FROM NOW TRANSITIONS", [][]string{
+			return a.printOutput(cmd.OutOrStdout(), moved, "FROM NOW TRANSITIONS", [][]string{
 				{moved.From.Format(time.RFC3339Nano), moved.Now.Format(time.RFC3339Nano), strconv.Itoa(moved.Transitions)},
 			})
 		},

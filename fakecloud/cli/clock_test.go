@@ -17,8 +17,8 @@ import (
 
 func TestServeVirtualClock(t *testing.T) {
 	dir := t.TempDir()
-	p := serve(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
-	ok, _ := p.commands(t)
+	p := startServe(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
+	ok, _ := p.commandRunners(t)
 	assert.Contains(t, ok("clock", "get"), "virtual")
 	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestServeVirtualClock(t *testing.T) {
 	_, errs, code = p.run(t, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator="+p.token)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errs, "turn its time back")
-	p = serve(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
+	p = startServe(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
 	clock, err = p.client.Clock(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, ahead.Truncate(time.Second), clock.Now, "it goes on from where it stood")
@@ -63,8 +63,8 @@ func TestServeVirtualClock(t *testing.T) {
 }
 
 func TestOperationCommands(t *testing.T) {
-	p := serve(t, t.TempDir(), "--profile", "fast")
-	ok, _ := p.commands(t)
+	p := startServe(t, t.TempDir(), "--profile", "fast")
+	ok, _ := p.commandRunners(t)
 	ok("instances", "create", "node-1")
 	assert.Contains(t, ok("instances", "start", "node-1", "--wait"), "running", "what is under way is waited for")
 	out := ok("operations", "list", "--type", "createInstance", "--state", "done", "-o", "wide")
@@ -102,10 +102,10 @@ func TestOperationCommands(t *testing.T) {
 	}
 }
 
-// A killed cloud ends, when it runs again, what it had acknowledged.
-func TestOperationsOutliveACrash(t *testing.T) {
+// After a crash the cloud completes the operations that it had acknowledged.
+func TestOperationsSurviveCrash(t *testing.T) {
 	dir := t.TempDir()
-	p := serve(t, dir, "--profile", "fast")
+	p := startServe(t, dir, "--profile", "fast")
 	var ops []string
 	for range 20 {
 		var op string
@@ -114,7 +114,7 @@ func TestOperationsOutliveACrash(t *testing.T) {
 		ops = append(ops, op)
 	}
 	p.kill()
-	p = serve(t, dir, "--profile", "fast")
+	p = startServe(t, dir, "--profile", "fast")
 	for _, id := range ops {
 		op, err := p.client.AwaitOperation(t.Context(), id)
 		require.NoError(t, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// allCommands are those of the tree that are ours.
+// allCommands are all commands except those that cobra adds.
 func allCommands(t *testing.T) (all []*cobra.Command) {
 	t.Helper()
 	var walk func(*cobra.Command)
@@ -22,39 +22,39 @@ func allCommands(t *testing.T) (all []*cobra.Command) {
 			walk(sub)
 		}
 	}
-	walk((&app{}).root())
+	walk((&app{}).rootCommand())
 	require.Greater(t, len(all), 60)
 	return all
 }
 
-// path is what comes after "fakecloud".
-func path(cmd *cobra.Command) []string { return strings.Fields(cmd.CommandPath())[1:] }
+// commandArgs are the words of the command after "fakecloud".
+func commandArgs(cmd *cobra.Command) []string { return strings.Fields(cmd.CommandPath())[1:] }
 
-// run runs a command line against no cloud.
-func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+// runCommand runs a command line in this process.
+func runCommand(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	code = Run(t.Context(), args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
-// nowhere is an environment in which no cloud answers.
-func nowhere(t *testing.T) {
+// unreachableCloud sets an environment in which no cloud answers.
+func unreachableCloud(t *testing.T) {
 	t.Helper()
 	t.Setenv("FAKECLOUD_URL", "http://127.0.0.1:1")
 	t.Setenv("FAKECLOUD_TOKEN_FILE", filepath.Join(t.TempDir(), "token"))
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 }
 
-func TestEveryCommandExplainsItself(t *testing.T) {
-	nowhere(t)
+func TestEveryCommandHasHelp(t *testing.T) {
+	unreachableCloud(t)
 	for _, cmd := range allCommands(t) {
 		at := cmd.CommandPath()
 		assert.NotEmpty(t, cmd.Short, at)
 		assert.False(t, strings.HasSuffix(cmd.Short, "."), "%s: %s", at, cmd.Short)
 		assert.Contains(t, cmd.Example, at, "an example of %s", at)
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) { assert.NotEmpty(t, f.Usage, "%s --%s", at, f.Name) })
-		code, help, errs := run(t, append(path(cmd), "--help")...)
+		code, help, errs := runCommand(t, append(commandArgs(cmd), "--help")...)
 		assert.Equal(t, exitOK, code, "%s: %s", at, errs)
 		assert.Contains(t, help, "Usage:", at)
 		assert.Contains(t, help, cmd.Example, at)
@@ -62,9 +62,9 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 	}
 }
 
-// What the examples run is there, with the flags that they use.
-func TestExamplesAreOfCommandsThatAre(t *testing.T) {
-	root := (&app{}).root()
+// The commands and flags that examples use exist.
+func TestExamplesUseExistingCommands(t *testing.T) {
+	root := (&app{}).rootCommand()
 	for _, of := range allCommands(t) {
 		for line := range strings.Lines(of.Example) {
 			words := strings.Fields(line)
@@ -88,12 +88,12 @@ func TestExamplesAreOfCommandsThatAre(t *testing.T) {
 	}
 }
 
-// Completion offers what it can, and never fails or says anything else.
+// Completion offers values, never fails, and prints nothing else.
 func TestEveryCommandIsCompleted(t *testing.T) {
-	nowhere(t)
+	unreachableCloud(t)
 	for _, cmd := range allCommands(t) {
 		at := cmd.CommandPath()
-		code, out, _ := run(t, append(append([]string{cobra.ShellCompRequestCmd}, path(cmd)...), "")...)
+		code, out, _ := runCommand(t, append(append([]string{cobra.ShellCompRequestCmd}, commandArgs(cmd)...), "")...)
 		assert.Equal(t, exitOK, code, at)
 		assert.Regexp(t, `(?m)^:\d+$`, out, at)
 		for _, sub := range cmd.Commands() {
@@ -104,10 +104,10 @@ func TestEveryCommandIsCompleted(t *testing.T) {
 		if cmd.Flag("output") == nil {
 			continue
 		}
-		code, out, _ = run(t, append(append([]string{cobra.ShellCompRequestCmd}, path(cmd)...), "--output", "")...)
+		code, out, _ = runCommand(t, append(append([]string{cobra.ShellCompRequestCmd}, commandArgs(cmd)...), "--output", "")...)
 		assert.Equal(t, exitOK, code, at)
 		assert.Equal(t, "table\nwide\njson\nyaml\n:4\n", out, at)
-		code, _, _ = run(t, append(path(cmd), "-o", "xml")...)
+		code, _, _ = runCommand(t, append(commandArgs(cmd), "-o", "xml")...)
 		assert.Equal(t, exitUsage, code, at)
 	}
 }

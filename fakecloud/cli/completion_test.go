@@ -11,16 +11,16 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// completed is what the shell is offered, the directive last.
-func completed(t *testing.T, args ...string) []string {
+// completionsFor are the completions that the shell gets, and last the directive.
+func completionsFor(t *testing.T, args ...string) []string {
 	t.Helper()
-	code, out, _ := run(t, append([]string{cobra.ShellCompNoDescRequestCmd}, args...)...)
+	code, out, _ := runCommand(t, append([]string{cobra.ShellCompNoDescRequestCmd}, args...)...)
 	assert.Equal(t, exitOK, code, args)
 	return strings.Fields(out)
 }
 
-func TestFilesAreOfferedWhereOneFits(t *testing.T) {
-	nowhere(t)
+func TestFileCompletion(t *testing.T) {
+	unreachableCloud(t)
 	t.Chdir(t.TempDir())
 	const noFiles, files = ":4", ":0"
 	for _, cmd := range allCommands(t) {
@@ -31,20 +31,20 @@ func TestFilesAreOfferedWhereOneFits(t *testing.T) {
 			if f.NoOptDefVal != "" || f.Name == "help" {
 				return
 			}
-			got := completed(t, append(path(cmd), "--"+f.Name, "")...)
-			ofFile := slices.Contains(takeFiles, f.Name) && (f.Name != "token" || cmd.Name() == "serve")
+			got := completionsFor(t, append(commandArgs(cmd), "--"+f.Name, "")...)
+			ofFile := slices.Contains(fileFlags, f.Name) && (f.Name != "token" || cmd.Name() == "serve")
 			want := map[bool]string{true: files, false: noFiles}[ofFile]
 			assert.Equal(t, want, got[len(got)-1], "%s --%s", cmd.CommandPath(), f.Name)
 		})
 	}
 	for _, args := range [][]string{{"quotas", "get", ""}, {"instances", "list", ""}, {"clock", "get", ""}} {
-		assert.Equal(t, []string{noFiles}, completed(t, args...))
+		assert.Equal(t, []string{noFiles}, completionsFor(t, args...))
 	}
-	assert.Equal(t, files, completed(t, "restore", "")[0], filepath.Join("restore", "FILE"))
+	assert.Equal(t, files, completionsFor(t, "restore", "")[0], filepath.Join("restore", "FILE"))
 }
 
-func TestFlagsOfferTheirValues(t *testing.T) {
-	nowhere(t)
+func TestFlagValueCompletion(t *testing.T) {
+	unreachableCloud(t)
 	for offered, args := range map[string][]string{
 		"network":       {"events", "--resource", ""},
 		"address":       {"events", "--resource", ""},
@@ -55,6 +55,6 @@ func TestFlagsOfferTheirValues(t *testing.T) {
 		"source-hash":   {"load-balancers", "create", "--algorithm", ""},
 		"listInstances": {"audit", "list", "--operation", ""},
 	} {
-		assert.Contains(t, completed(t, args...), offered)
+		assert.Contains(t, completionsFor(t, args...), offered)
 	}
 }

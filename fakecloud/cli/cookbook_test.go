@@ -22,8 +22,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// inProcess runs a cloud that this process's commands talk to.
-func inProcess(t *testing.T) {
+// startInProcessCloud runs a cloud in this process, and points commands to it.
+func startInProcessCloud(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	st, err := store.Open(ctx, store.Memory)
@@ -60,18 +60,18 @@ func inProcess(t *testing.T) {
 }
 
 var (
-	word   = regexp.MustCompile(`"[^"]*"|\S+`)
-	anID   = regexp.MustCompile(`\b[fs]-[0-9a-z]{26}\b`)
-	fenced = regexp.MustCompile("(?s)```sh\n(.*?)```")
+	nameValue = regexp.MustCompile(`"[^"]*"|\S+`)
+	idPattern = regexp.MustCompile(`\b[fs]-[0-9a-z]{26}\b`)
+	fenced    = regexp.MustCompile("(?s)```sh\n(.*?)```")
 )
 
 func TestCookbook(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "faults", "COOKBOOK.md"))
 	require.NoError(t, err)
-	inProcess(t)
+	startInProcessCloud(t)
 	commands, last := 0, ""
 	run := func(line string) {
-		words := word.FindAllString(line, -1)
+		words := nameValue.FindAllString(line, -1)
 		require.Equal(t, "fakecloud", words[0], line)
 		for i := range words {
 			words[i] = strings.Trim(words[i], `"`)
@@ -83,7 +83,7 @@ func TestCookbook(t *testing.T) {
 		defer cancel()
 		var out, errs bytes.Buffer
 		require.Zero(t, cli.Run(ctx, words[1:], &out, &errs), "%s\n%s%s", line, out.String(), errs.String())
-		if id := anID.FindString(out.String()); id != "" {
+		if id := idPattern.FindString(out.String()); id != "" {
 			last = id
 		}
 		commands++
@@ -99,11 +99,11 @@ func TestCookbook(t *testing.T) {
 	assert.Greater(t, commands, 40)
 }
 
-// The commands of the cloud's README, but those that run it or do not end.
+// The commands in the cloud's README work, except those that run a cloud or do not end.
 func TestReadme(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "README.md"))
 	require.NoError(t, err)
-	inProcess(t)
+	startInProcessCloud(t)
 	t.Chdir(t.TempDir())
 	_, manifest, found := strings.Cut(string(text), "`cloud.yaml`:\n\n")
 	require.True(t, found)
@@ -134,7 +134,7 @@ func TestReadme(t *testing.T) {
 }
 
 func TestScenarioCommands(t *testing.T) {
-	inProcess(t)
+	startInProcessCloud(t)
 	run := func(code int, args ...string) string {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)

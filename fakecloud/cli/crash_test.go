@@ -18,10 +18,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// errand makes an instance with an address and a route, and ends some. What was
-// not answered is asked again, with the same key, so it can be gone on with when
-// the cloud is back.
-type errand struct {
+// workload creates an instance with an address and a route, and deletes some. It repeats calls
+// that were not answered, with the same idempotency key, so it can go on after a restart of
+// the cloud.
+type workload struct {
 	name, destination        string
 	withAddress, ends        bool
 	instance, address, route string // the IDs, once they are known
@@ -29,21 +29,21 @@ type errand struct {
 	ended                    bool
 }
 
-func (e *errand) run(ctx context.Context, c *client.Client) error {
+func (e *workload) run(ctx context.Context, c *client.Client) error {
 	if e.instance == "" {
-		in, err := c.CreateInstance(e.once(ctx, "instance"), api.InstanceCreate{Name: &e.name})
+		in, err := c.CreateInstance(e.withKey(ctx, "instance"), api.InstanceCreate{Name: &e.name})
 		if err != nil {
 			return err
 		}
 		e.instance = in.ID
 	}
 	if e.withAddress {
-		if err := e.attach(ctx, c); err != nil {
+		if err := e.attachAddress(ctx, c); err != nil {
 			return err
 		}
 	}
 	if e.route == "" {
-		r, err := c.CreateRoute(e.once(ctx, "route"), api.RouteCreate{Name: e.name, Destination: e.destination, InstanceID: e.instance})
+		r, err := c.CreateRoute(e.withKey(ctx, "route"), api.RouteCreate{Name: e.name, Destination: e.destination, InstanceID: e.instance})
 		if err != nil {
 			return err
 		}
@@ -58,14 +58,14 @@ func (e *errand) run(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// once has the create of that come but once.
-func (e *errand) once(ctx context.Context, what string) context.Context {
+// withKey gives the create of what its idempotency key.
+func (e *workload) withKey(ctx context.Context, what string) context.Context {
 	return client.IdempotencyKey(ctx, e.name+"-"+what)
 }
 
-func (e *errand) attach(ctx context.Context, c *client.Client) error {
+func (e *workload) attachAddress(ctx context.Context, c *client.Client) error {
 	if e.address == "" {
-		a, err := c.ReserveAddress(e.once(ctx, "address"), api.ReservedAddressCreate{Name: &e.name})
+		a, err := c.ReserveAddress(e.withKey(ctx, "address"), api.ReservedAddressCreate{Name: &e.name})
 		if err != nil {
 			return err
 		}
@@ -87,24 +87,24 @@ func (e *errand) attach(ctx context.Context, c *client.Client) error {
 	return err
 }
 
-// runner runs one errand after another.
-type runner struct {
+// workloadRunner runs one workload after another.
+type workloadRunner struct {
 	number int
 	random *rand.Rand
-	all    []*errand // the last may not be done
-	done   bool      // that one is
+	all    []*workload // the last may not be done
+	done   bool        // that one is
 }
 
-// run goes on until the cloud is gone, or through with what was begun. A refusal
-// is an error.
-func (r *runner) run(ctx context.Context, c *client.Client, only bool, counts *atomic.Int64) error {
+// run runs workloads until the cloud does not answer or, with only, until the workload that
+// was begun is done. A refusal is an error.
+func (r *workloadRunner) run(ctx context.Context, c *client.Client, only bool, counts *atomic.Int64) error {
 	for {
 		if len(r.all) == 0 || r.done {
 			if only {
 				return nil
 			}
 			n := len(r.all)
-			r.all = append(r.all, &errand{
+			r.all = append(r.all, &workload{
 				name: fmt.Sprintf("e-%d-%d", r.number, n), destination: fmt.Sprintf("10.%d.%d.%d/32", r.number, n/256, n%256),
 				withAddress: n%4 == 0 && n < 200, ends: r.random.IntN(3) == 0,
 			})
@@ -125,23 +125,23 @@ func (r *runner) run(ctx context.Context, c *client.Client, only bool, counts *a
 	}
 }
 
-func TestManyKillsUnderLoad(t *testing.T) {
+func TestSIGKILLUnderLoad(t *testing.T) {
 	const kills = 10
 	dir := t.TempDir()
 	random := rand.New(rand.NewPCG(3, 4))
-	var runners []*runner
+	var runners []*workloadRunner
 	for i := range 4 {
-		runners = append(runners, &runner{number: i, random: rand.New(rand.NewPCG(uint64(i), 5))})
+		runners = append(runners, &workloadRunner{number: i, random: rand.New(rand.NewPCG(uint64(i), 5))})
 	}
 	var done atomic.Int64
 	var seen []int64
-	p := serve(t, dir)
+	p := startServe(t, dir)
 	for kill := range kills + 1 {
 		follower, leave := context.WithCancel(t.Context())
 		followed := make(chan struct{})
 		go func() {
 			defer close(followed)
-			_ = p.client.Watch(follower, last(seen), true, func(e api.Event) error { seen = append(seen, e.Seq); return nil })
+			_ = p.client.Watch(follower, lastSeq(seen), true, func(e api.Event) error { seen = append(seen, e.Seq); return nil })
 		}()
 		var busy sync.WaitGroup
 		for _, r := range runners {
@@ -149,8 +149,8 @@ func TestManyKillsUnderLoad(t *testing.T) {
 		}
 		if kill == kills {
 			busy.Wait()
-			requireErrands(t, p.client, runners)
-			requireSeen(t, p.client, &seen, leave, followed)
+			requireWorkloadsDone(t, p.client, runners)
+			requireEventsFollowed(t, p.client, &seen, leave, followed)
 			break
 		}
 		enough := done.Load() + 1 + int64(random.IntN(60))
@@ -159,36 +159,35 @@ func TestManyKillsUnderLoad(t *testing.T) {
 		busy.Wait()
 		<-followed
 		leave()
-		p = serve(t, dir)
+		p = startServe(t, dir)
 	}
 }
 
-func last(seen []int64) int64 {
+func lastSeq(seen []int64) int64 {
 	if len(seen) == 0 {
 		return client.FromOldest
 	}
 	return seen[len(seen)-1]
 }
 
-// requireSeen wants the follower to have been told of each event of the log once,
-// in order.
-func requireSeen(t *testing.T, c *client.Client, seen *[]int64, leave func(), followed <-chan struct{}) {
+// requireEventsFollowed requires the follower to have got each event of the log once, in order.
+func requireEventsFollowed(t *testing.T, c *client.Client, seen *[]int64, leave func(), followed <-chan struct{}) {
 	t.Helper()
 	var log []int64
 	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error { log = append(log, e.Seq); return nil }))
 	leave()
 	<-followed
 	// Nothing happens any more; what was not told yet is told now.
-	require.NoError(t, c.Watch(t.Context(), last(*seen), false, func(e api.Event) error { *seen = append(*seen, e.Seq); return nil }))
+	require.NoError(t, c.Watch(t.Context(), lastSeq(*seen), false, func(e api.Event) error { *seen = append(*seen, e.Seq); return nil }))
 	require.Equal(t, log, *seen)
 	for i := range log[1:] {
 		require.Equal(t, log[i]+1, log[i+1], "no number is missing")
 	}
 }
 
-// requireErrands wants what the runners made to be there, once, as they left it,
-// and every operation to end.
-func requireErrands(t *testing.T, c *client.Client, runners []*runner) {
+// requireWorkloadsDone requires everything that the runners made to exist once, as they left
+// it, and every operation to end.
+func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRunner) {
 	t.Helper()
 	ctx := t.Context()
 	require.EventuallyWithT(t, func(ct *assert.CollectT) {

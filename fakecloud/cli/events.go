@@ -19,7 +19,7 @@ var eventKinds = []string{
 
 // completeProjectIDs offers the projects whose events can be followed.
 func (a *app) completeProjectIDs() cobra.CompletionFunc {
-	return a.complete(func(ctx context.Context, c *client.Client) ([]string, error) {
+	return a.completeNames(func(ctx context.Context, c *client.Client) ([]string, error) {
 		ids := []string{"*"}
 		items, err := c.ListProjects(ctx, "")
 		for _, p := range items {
@@ -29,7 +29,7 @@ func (a *app) completeProjectIDs() cobra.CompletionFunc {
 	})
 }
 
-func (a *app) events() *cobra.Command {
+func (a *app) eventsCommand() *cobra.Command {
 	var follow bool
 	var after int64
 	var only client.EventFilter
@@ -48,7 +48,7 @@ func (a *app) events() *cobra.Command {
 			if !follow {
 				return c.Watch(cmd.Context(), after, false, show, only)
 			}
-			err := c.Follow(cmd.Context(), after, show, sayBroken(cmd.ErrOrStderr()), only)
+			err := c.Follow(cmd.Context(), after, show, reportStreamBreaks(cmd.ErrOrStderr()), only)
 			if cmd.Context().Err() == nil {
 				return err
 			}
@@ -62,13 +62,12 @@ func (a *app) events() *cobra.Command {
 	cmd.Flags().StringSliceVar(&only.IDs, "id", nil, "only events of the resource of this ID; repeatable")
 	cmd.Flags().StringArrayVar(&only.Tags, "tag", nil, "only events of resources with this KEY=VALUE, or KEY; repeatable")
 	cmd.Flags().StringVar(&only.Project, "project", "", "the project of this ID, or * for all (admins only)")
-	noFiles(cmd, map[string][]string{"resource": eventKinds})
-	offer(cmd, "project", a.completeProjectIDs())
+	completeFlagValues(cmd, map[string][]string{"resource": eventKinds})
+	completeFlag(cmd, "project", a.completeProjectIDs())
 	return cmd
 }
 
-// eventPrinter shows one event at a time: a line, a JSON object on a line, or a
-// YAML document.
+// eventPrinter prints an event as a line, as a JSON object on a line, or as a YAML document.
 func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
 	switch a.output {
 	case "json":
@@ -92,8 +91,8 @@ func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
 	}
 }
 
-// sayBroken tells of each break of a stream, and not of its being open.
-func sayBroken(out io.Writer) func(error) {
+// reportStreamBreaks is an onBreak of client.Follow that prints each break of the stream.
+func reportStreamBreaks(out io.Writer) func(error) {
 	return func(err error) {
 		if err != nil {
 			_, _ = fmt.Fprintf(out, "the event stream broke, resuming: %v\n", err)

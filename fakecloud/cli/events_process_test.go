@@ -17,12 +17,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func TestReadersOverSIGKILL(t *testing.T) {
+func TestEventReadersAcrossSIGKILL(t *testing.T) {
 	const readers, rounds = 12, 4
 	dir := t.TempDir()
 	seen := make([][]int64, readers)
 	for range rounds {
-		p := serve(t, dir, "--profile", "instant")
+		p := startServe(t, dir, "--profile", "instant")
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		var wg sync.WaitGroup
 		for range 4 {
@@ -57,7 +57,7 @@ func TestReadersOverSIGKILL(t *testing.T) {
 		wg.Wait()
 		cancel()
 	}
-	p := serve(t, dir, "--profile", "instant")
+	p := startServe(t, dir, "--profile", "instant")
 	var log []int64
 	require.NoError(t, p.client.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error { log = append(log, e.Seq); return nil }))
 	for i := range readers {
@@ -67,7 +67,7 @@ func TestReadersOverSIGKILL(t *testing.T) {
 }
 
 func TestEventCommands(t *testing.T) {
-	p := serve(t, t.TempDir(), "--profile", "instant")
+	p := startServe(t, t.TempDir(), "--profile", "instant")
 	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}})
 	require.NoError(t, err)
 	_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID})
@@ -92,17 +92,17 @@ func TestEventCommands(t *testing.T) {
 	assert.Contains(t, errs, "resource.0")
 }
 
-// What was called before a restart is still told after it.
-func TestTheAuditOutlivesTheProcess(t *testing.T) {
+// The audit lists calls made before a restart.
+func TestAuditSurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
-	p := serve(t, dir)
+	p := startServe(t, dir)
 	for range 3 {
 		_, err := p.client.ListZones(t.Context())
 		require.NoError(t, err)
 	}
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-p.exited)
-	p = serve(t, dir)
+	p = startServe(t, dir)
 	_, err := p.client.ListZones(t.Context())
 	require.NoError(t, err)
 	sums, err := p.client.SumAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, api.AuditByOperation)
@@ -114,9 +114,9 @@ func TestTheAuditOutlivesTheProcess(t *testing.T) {
 	assert.Len(t, entries, 4)
 }
 
-// The newest calls come page by page, however many were made.
-func TestTheNewestCallsAreListedUntilAnOldOne(t *testing.T) {
-	p := serve(t, t.TempDir())
+// ListAuditUntil reads whole pages of the real audit until one ends with an old call.
+func TestListAuditUntil(t *testing.T) {
+	p := startServe(t, t.TempDir())
 	const calls = 120
 	for range calls {
 		_, err := p.client.ListZones(t.Context())

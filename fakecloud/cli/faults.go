@@ -9,11 +9,11 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) faults() *cobra.Command {
+func (a *app) faultsCommand() *cobra.Command {
 	k := a.faultKind()
 	get := k.getCommand("Show a fault rule", "  fakecloud faults get f-01jd3n9y5c7r -o yaml")
 	get.Use, get.Args = "get ID", cobra.ExactArgs(1)
-	return group("faults", "Calls and life cycles that go wrong, on purpose", `  fakecloud faults create --token ccm --status 503 --times 5
+	return groupCommand("faults", "Calls and life cycles that go wrong, on purpose", `  fakecloud faults create --token ccm --status 503 --times 5
   fakecloud faults create --operation listInstances --empty-list
   fakecloud faults create --zone-outage nebula-1a --for 30s
   fakecloud faults list
@@ -40,19 +40,19 @@ func (a *app) faultsDelete() *cobra.Command {
 		Long: `Lift faults. Calls and resources that they hold are let go of, and instances
 that an outage took are started again.`,
 		Example: `  fakecloud faults delete f-01jd3n9y5c7r
-  fakecloud faults delete --all`, ValidArgsFunction: a.faultKind().complete(),
+  fakecloud faults delete --all`, ValidArgsFunction: a.faultKind().completeRefs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if all == (len(args) > 0) {
 				return misuse("give the IDs of the faults to delete, or --all")
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
 			if all {
 				return c.DeleteFaults(cmd.Context())
 			}
-			return eachRef(args, func(id string) error { return c.DeleteFault(cmd.Context(), id) })
+			return doForEachRef(args, func(id string) error { return c.DeleteFault(cmd.Context(), id) })
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all faults of the project")

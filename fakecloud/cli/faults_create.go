@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
-// faultFlags are those of `faults create`.
+// faultFlags are the flags of `faults create`.
 type faultFlags struct {
 	api.FaultCreate
 	kinds                     []string
@@ -71,10 +71,10 @@ survive a restart of the cloud.`,
   fakecloud faults create --crash --tag name=node-2 --times 1
   fakecloud faults create --zone-outage nebula-1a --for 2m`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.settle(cmd); err != nil {
+			if err := f.buildFault(cmd); err != nil {
 				return err
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -86,22 +86,22 @@ survive a restart of the cloud.`,
 				f.Match.Project = p.ID
 			}
 			made, err := c.CreateFault(cmd.Context(), f.FaultCreate)
-			return a.faultKind().showOne(cmd, made, err)
+			return a.faultKind().printOne(cmd, made, err)
 		},
 	}
 	a.addOutput(cmd)
 	f.addMatch(cmd)
-	a.projectFlag(cmd, &f.project)
+	a.addProjectFlag(cmd, &f.project)
 	cmd.Flag("project").Usage = "name or ID of the project whose calls or resources are meant (default: your token's own)"
 	f.addTurns(cmd)
 	f.addEffects(cmd)
-	offer(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	completeFlag(cmd, "operation", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		operations, _ := server.Operations() // None to offer, if any error.
 		return operations, cobra.ShellCompDirectiveNoFileComp
 	})
-	offer(cmd, "token", a.tokenKind(new(string)).complete())
-	noFiles(cmd, map[string][]string{"kind": {"instance", "load-balancer"}})
-	offer(cmd, "zone-outage", a.completeZones())
+	completeFlag(cmd, "token", a.tokenKind(new(string)).completeRefs())
+	completeFlagValues(cmd, map[string][]string{"kind": {"instance", "load-balancer"}})
+	completeFlag(cmd, "zone-outage", a.completeZones())
 	return cmd
 }
 
@@ -151,16 +151,15 @@ func (f *faultFlags) addEffects(cmd *cobra.Command) {
 	flags.StringVar(&e.ZoneOutage, "zone-outage", "", "the zone of this name is lost: its instances go to error, and come back when the fault ends")
 }
 
-// ways are the flags that each end a call, or are a life cycle's.
-var ways = []string{
+// effectFlags are the flags of effects, of which a fault has one.
+var effectFlags = []string{
 	"status", "hang", "drop", "body", "empty-list", "throttle", "stale", "partial-list", "omit-field", "stuck", "fail", "crash", "zone-outage",
 }
 
-// settle turns flags into the fault, and refuses those that make none. The rest
-// the cloud knows better.
-func (f *faultFlags) settle(cmd *cobra.Command) error {
+// buildFault checks the flags and fills in the fault. What it does not check, the cloud does.
+func (f *faultFlags) buildFault(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
-	given := slices.DeleteFunc(slices.Clone(ways), func(name string) bool { return !changed(name) })
+	given := slices.DeleteFunc(slices.Clone(effectFlags), func(name string) bool { return !changed(name) })
 	edits := len(given) == 2 && given[0] == "partial-list" && given[1] == "omit-field"
 	switch {
 	case len(given) > 1 && !edits:
@@ -184,10 +183,10 @@ func (f *faultFlags) settle(cmd *cobra.Command) error {
 			return misuse("--%s %s: give whole milliseconds, 1ms or more", d.flag, d.value)
 		}
 	}
-	return f.fill(changed)
+	return f.fillFault(changed)
 }
 
-func (f *faultFlags) fill(changed func(flag string) bool) (err error) {
+func (f *faultFlags) fillFault(changed func(flag string) bool) (err error) {
 	e := &f.Effect
 	e.DelayMilliseconds, e.JitterMilliseconds = int(f.delay.Milliseconds()), int(f.jitter.Milliseconds())
 	e.RetryAfterSeconds = int(f.retryAfter.Seconds())

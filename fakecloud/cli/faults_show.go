@@ -23,13 +23,13 @@ func (a *app) printFaults(cmd *cobra.Command, value any, items []api.Fault) erro
 		if e := f.Effect; match == "" && (e.Stuck || e.Fail != "" || e.Crash || e.ZoneOutage != "") {
 			match = "every resource"
 		}
-		rows = append(rows, []string{f.ID, cmp.Or(match, "every call"), effectText(f.Effect), whenText(f), hits, strconv.Itoa(f.Matched), a.age(f.CreatedAt)})
+		rows = append(rows, []string{f.ID, cmp.Or(match, "every call"), effectText(f.Effect), whenText(f), hits, strconv.Itoa(f.Matched), a.formatAge(f.CreatedAt)})
 	}
-	return a.print(cmd.OutOrStdout(), value, "ID MATCH EFFECT +WHEN HITS +MATCHED AGE", rows)
+	return a.printOutput(cmd.OutOrStdout(), value, "ID MATCH EFFECT +WHEN HITS +MATCHED AGE", rows)
 }
 
-// words joins those that are there.
-func words(parts ...string) string {
+// joinNonEmpty joins the parts that are not empty.
+func joinNonEmpty(parts ...string) string {
 	var there []string
 	for _, p := range parts {
 		if p != "" {
@@ -39,8 +39,8 @@ func words(parts ...string) string {
 	return strings.Join(there, " ")
 }
 
-// word is name=value, or nothing for a value that is not set.
-func word[T comparable](name string, value T) string {
+// nameValue is name=value, or empty for the zero value.
+func nameValue[T comparable](name string, value T) string {
 	var zero T
 	if value == zero {
 		return ""
@@ -48,8 +48,8 @@ func word[T comparable](name string, value T) string {
 	return fmt.Sprintf("%s=%v", name, value)
 }
 
-// flag is the name of what is set.
-func flag(name string, set bool) string {
+// nameIfSet is the name, or empty if it is not set.
+func nameIfSet(name string, set bool) string {
 	if !set {
 		return ""
 	}
@@ -61,8 +61,8 @@ func matchText(m api.FaultMatch) string {
 	for _, k := range m.Kinds {
 		kinds = append(kinds, string(k))
 	}
-	return words(word("token", m.Token), word("operation", strings.Join(m.Operations, "|")), word("resource", m.Resource),
-		word("tag", m.Tag), word("kind", strings.Join(kinds, "|")), word("project", m.Project))
+	return joinNonEmpty(nameValue("token", m.Token), nameValue("operation", strings.Join(m.Operations, "|")), nameValue("resource", m.Resource),
+		nameValue("tag", m.Tag), nameValue("kind", strings.Join(kinds, "|")), nameValue("project", m.Project))
 }
 
 func effectText(e api.FaultEffect) string {
@@ -71,11 +71,11 @@ func effectText(e api.FaultEffect) string {
 	if e.Throttle != nil {
 		throttle = fmt.Sprintf("throttle=%g/s", e.Throttle.PerSecond)
 	}
-	return words(word("delay", ms(e.DelayMilliseconds)), word("jitter", ms(e.JitterMilliseconds)), flag("carry-out", e.CarryOut),
-		word("status", e.Status), word("retry-after", time.Duration(e.RetryAfterSeconds)*time.Second), word("project", e.Project),
-		flag("hang", e.Hang), flag("drop", e.Drop), flag("body", e.Body != nil), flag("empty-list", e.EmptyList), throttle,
-		flag("stale", e.Stale), word("partial-list", e.PartialList), word("omit-field", strings.Join(e.OmitFields, "|")),
-		flag("stuck", e.Stuck), flag("fail", e.Fail != ""), flag("crash", e.Crash), word("zone-outage", e.ZoneOutage))
+	return joinNonEmpty(nameValue("delay", ms(e.DelayMilliseconds)), nameValue("jitter", ms(e.JitterMilliseconds)), nameIfSet("carry-out", e.CarryOut),
+		nameValue("status", e.Status), nameValue("retry-after", time.Duration(e.RetryAfterSeconds)*time.Second), nameValue("project", e.Project),
+		nameIfSet("hang", e.Hang), nameIfSet("drop", e.Drop), nameIfSet("body", e.Body != nil), nameIfSet("empty-list", e.EmptyList), throttle,
+		nameIfSet("stale", e.Stale), nameValue("partial-list", e.PartialList), nameValue("omit-field", strings.Join(e.OmitFields, "|")),
+		nameIfSet("stuck", e.Stuck), nameIfSet("fail", e.Fail != ""), nameIfSet("crash", e.Crash), nameValue("zone-outage", e.ZoneOutage))
 }
 
 func whenText(f api.Fault) string {
@@ -85,6 +85,6 @@ func whenText(f api.Fault) string {
 		}
 		return t.UTC().Format("15:04:05")
 	}
-	return cmp.Or(words(word("skip", f.Skip), word("every", f.Every), word("probability", f.Probability), word("seed", f.Seed),
-		word("from", at(f.From)), word("until", at(f.Until)), flag("spent", f.Spent)), "always")
+	return cmp.Or(joinNonEmpty(nameValue("skip", f.Skip), nameValue("every", f.Every), nameValue("probability", f.Probability), nameValue("seed", f.Seed),
+		nameValue("from", at(f.From)), nameValue("until", at(f.Until)), nameIfSet("spent", f.Spent)), "always")
 }

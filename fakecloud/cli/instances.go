@@ -13,12 +13,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) instances() *cobra.Command {
+func (a *app) instancesCommand() *cobra.Command {
 	k := a.instanceKind()
 	act := func(verb, short string, do func(*client.Client, context.Context, string) (*api.Instance, error)) *cobra.Command {
 		return k.changeCommand(verb, short, fmt.Sprintf("  fakecloud instances %s node-1 node-2 --wait", verb), do, (*waiter).awaitInstances)
 	}
-	return group("instances", "Machines, and what can be done with them", `  fakecloud instances list
+	return groupCommand("instances", "Machines, and what can be done with them", `  fakecloud instances list
   fakecloud instances create node-1 --zone nebula-1b --wait
   fakecloud instances stop node-1 node-2`,
 		a.instancesList(),
@@ -60,13 +60,13 @@ func (a *app) instancesList() *cobra.Command {
 			}
 			return c.ListInstances(ctx, f)
 		},
-		inEvent(func(ev api.Event) *api.Instance { return ev.Instance }, func(in *api.Instance) bool {
+		resourceInEvent(func(ev api.Event) *api.Instance { return ev.Instance }, func(in *api.Instance) bool {
 			return hasTags(in.Tags, f.Tags) && (f.Zone == "" || in.Zone == f.Zone)
 		}))
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
-	offer(cmd, "zone", a.completeZones())
-	tagFilter(cmd, &f.Tags)
-	stateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
+	completeFlag(cmd, "zone", a.completeZones())
+	addTagFlag(cmd, &f.Tags)
+	addStateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
 	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
 	return cmd
 }
@@ -82,10 +82,10 @@ func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance
 		}
 		show := func(t api.AddressType) string { return cmp.Or(strings.Join(byType[t], ","), "-") }
 		rows = append(rows, []string{
-			in.Name, in.ID, in.Zone, string(in.Type), string(in.State), show(api.AddressInternal), show(api.AddressExternal), in.NetworkID, a.age(in.CreatedAt),
+			in.Name, in.ID, in.Zone, string(in.Type), string(in.State), show(api.AddressInternal), show(api.AddressExternal), in.NetworkID, a.formatAge(in.CreatedAt),
 		})
 	}
-	return a.print(cmd.OutOrStdout(), value, instanceHeader, rows)
+	return a.printOutput(cmd.OutOrStdout(), value, instanceHeader, rows)
 }
 
 var liveStates = []api.InstanceState{
@@ -99,8 +99,8 @@ func orEmpty[T any](v []T) []T {
 	return v
 }
 
-// resolveInstance finds an instance by ID, or by name: the one of that name
-// that is not terminated, else the one that was terminated last.
+// resolveInstance finds an instance by name or ID. Of several instances of that name it takes
+// the one that is not terminated, or, if all are, the newest one.
 func resolveInstance(ctx context.Context, c *client.Client, ref string) (*api.Instance, error) {
 	if ref == "" {
 		return nil, errNoRef
@@ -147,7 +147,7 @@ func (a *app) instancesCreate() *cobra.Command {
 				}
 				name = args[0]
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -160,7 +160,7 @@ func (a *app) instancesCreate() *cobra.Command {
 				body.NetworkID = &n.ID
 			}
 			made := make([]api.Instance, 1)
-			err = w.note(cmd.Context(), func(ctx context.Context) (string, error) {
+			err = w.recordOperation(cmd.Context(), func(ctx context.Context) (string, error) {
 				in, err := c.CreateInstance(ctx, body)
 				if err != nil {
 					return "", err
@@ -172,20 +172,20 @@ func (a *app) instancesCreate() *cobra.Command {
 				return err
 			}
 			err = w.awaitInstances(cmd, c, made)
-			return a.instanceKind().show(cmd, made, 1, err)
+			return a.instanceKind().printFound(cmd, made, 1, err)
 		},
 	}
 	a.addOutput(cmd)
-	w.flags(a, cmd)
+	w.addFlags(a, cmd)
 	cmd.Flags().StringVar(&name, "name", "", "the name, if not given as an argument")
 	cmd.Flags().StringVar(&zone, "zone", "", "the zone (default: the one with the fewest instances)")
 	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
 	cmd.Flags().StringVar(&address, "address", "", "the internal IPv4 address, in the network or not (default: the lowest free one of the network)")
 	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
-	offer(cmd, "network", a.networkKind().complete())
-	offer(cmd, "zone", a.completeZones())
+	completeFlag(cmd, "network", a.networkKind().completeRefs())
+	completeFlag(cmd, "zone", a.completeZones())
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
-	noFiles(cmd, map[string][]string{"type": {"small", "medium", "large"}})
+	completeFlagValues(cmd, map[string][]string{"type": {"small", "medium", "large"}})
 	return cmd
 }
 

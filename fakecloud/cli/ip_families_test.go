@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No machine has these addresses: a balancer that asks for one tells what helps.
+// No machine has these addresses, so a balancer with one cannot listen and says what helps.
 const cidr6 = "2001:db8:30::/64"
 
 func TestIPFamilyCommands(t *testing.T) {
-	p := serve(t, t.TempDir(), "--load-balancer-cidr6", cidr6)
+	p := startServe(t, t.TempDir(), "--load-balancer-cidr6", cidr6)
 	out, errs, code := p.run(t, "load-balancers", "create", "web", "--listener", "18086:30080", "--ip-family", "ipv4,ipv6", "--wait")
 	require.Equal(t, 1, code, "it cannot be built")
 	assert.Regexp(t, `(?m)^web\s+error\s+127\.[0-9.]+,2001:db8:30::1\s`, out)
@@ -39,13 +39,13 @@ func TestIPFamilyCommands(t *testing.T) {
 	}
 }
 
-func TestApplyOfIPFamilies(t *testing.T) {
+func TestApplyIPFamilies(t *testing.T) {
 	const manifest = "loadBalancers:\n- name: web\n  listeners: [{protocol: tcp, port: 18087, targetPort: 30080}]\n  sourceRanges: [\"fd00::/8\"]\n  ipFamilies: "
 	dir := t.TempDir()
-	r := &applyRig{serve(t, dir, "--load-balancer-cidr6", cidr6), t, dir}
+	r := &applyRig{startServe(t, dir, "--load-balancer-cidr6", cidr6), t, dir}
 	assert.Equal(t, []string{"web created"}, r.apply(manifest+"[ipv6, ipv4]"))
 	assert.Equal(t, []string{"web unchanged"}, r.apply(manifest+"[ipv4, ipv6]"))
-	_, errs, code := r.try(manifest + "[ipv4]")
+	_, errs, code := r.runApply(manifest + "[ipv4]")
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errs, "ipFamilies is [ipv4 ipv6] in the cloud")
 	assert.Contains(t, errs, "cannot be changed")

@@ -11,25 +11,25 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// resourceKind is one kind of resource, with the commands that several kinds have.
+// resourceKind is one kind of resource, for the commands that several kinds have.
 type resourceKind[T any] struct {
 	*app
 	name, group string // "network" and "networks"; for updateCommand
-	refs        string // what a resource is named by on the command line
+	refs        string // how the command line refers to one, in usage texts
 	list        func(context.Context, *client.Client) ([]T, error)
 	find        func(ctx context.Context, c *client.Client, ref string) (*T, error)
-	// label is the reference that is offered to complete a command line.
+	// label is the reference that completion offers.
 	label func(T) string
 	id    func(T) string
 	print func(cmd *cobra.Command, value any, items []T) error
-	// wrap is the API's list of them.
+	// wrap makes an API list of the items.
 	wrap func([]T) any
-	// version grows with each change; it is for those whose list can be watched.
+	// version grows with each change. Only kinds whose list can be watched have it.
 	version func(T) int64
 }
 
-func (k resourceKind[T]) complete() cobra.CompletionFunc {
-	return k.app.complete(func(ctx context.Context, c *client.Client) (labels []string, err error) {
+func (k resourceKind[T]) completeRefs() cobra.CompletionFunc {
+	return k.app.completeNames(func(ctx context.Context, c *client.Client) (labels []string, err error) {
 		items, err := k.list(ctx, c)
 		for _, one := range items {
 			labels = append(labels, k.label(one))
@@ -38,9 +38,10 @@ func (k resourceKind[T]) complete() cobra.CompletionFunc {
 	})
 }
 
-// show shows one resource as itself and several as a list. err is of those that
-// were asked for and are not among them.
-func (k resourceKind[T]) show(cmd *cobra.Command, found []T, asked int, err error) error {
+// printFound prints the resources that were found of the asked number: as itself if one was
+// asked for, otherwise as a list. err is the error of those that were not found, and is
+// returned.
+func (k resourceKind[T]) printFound(cmd *cobra.Command, found []T, asked int, err error) error {
 	switch {
 	case len(found) == 0:
 		return err
@@ -50,17 +51,16 @@ func (k resourceKind[T]) show(cmd *cobra.Command, found []T, asked int, err erro
 	return errors.Join(err, k.print(cmd, k.wrap(found), found))
 }
 
-// showOne shows what a call gave, unless that failed.
-func (k resourceKind[T]) showOne(cmd *cobra.Command, one *T, err error) error {
+// printOne prints the result of a call, unless the call failed.
+func (k resourceKind[T]) printOne(cmd *cobra.Command, one *T, err error) error {
 	if err != nil {
 		return err
 	}
 	return k.print(cmd, one, []T{*one})
 }
 
-// listCommand makes cmd one that lists what list gives. Unless changed is nil it
-// can be watched: that gives the resources that an event is about, if they belong
-// in the list.
+// listCommand completes cmd to a command that prints what list returns. Unless changed is
+// nil, it has --watch: changed returns the resources of an event that belong in the list.
 func (k resourceKind[T]) listCommand(
 	cmd *cobra.Command,
 	list func(context.Context, *client.Client) ([]T, error),
@@ -85,8 +85,9 @@ func (k resourceKind[T]) listCommand(
 	return cmd
 }
 
-// inEvent gives listCommand the one resource that an event has, if it is wanted.
-func inEvent[T any](of func(api.Event) *T, wanted func(*T) bool) func(context.Context, *client.Client, api.Event) ([]T, error) {
+// resourceInEvent is the changed function of listCommand for events that hold one resource:
+// of takes it out of the event, and wanted tells whether it belongs in the list.
+func resourceInEvent[T any](of func(api.Event) *T, wanted func(*T) bool) func(context.Context, *client.Client, api.Event) ([]T, error) {
 	return func(_ context.Context, _ *client.Client, ev api.Event) ([]T, error) {
 		if one := of(ev); one != nil && wanted(one) {
 			return []T{*one}, nil
@@ -99,28 +100,28 @@ func (k resourceKind[T]) getCommand(short, example string) *cobra.Command {
 	return k.actCommand("get", short, example, nil)
 }
 
-// actCommand does something with each resource named, unless do is nil, and shows
-// them.
+// actCommand is a command that calls do, unless that is nil, for each resource named, and
+// prints them.
 func (k resourceKind[T]) actCommand(verb, short, example string, do func(*client.Client, context.Context, string) (*T, error)) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: k.complete(),
+		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			found, err := each(args, func(ref string) (*T, error) {
+			found, err := doForEach(args, func(ref string) (*T, error) {
 				one, err := k.find(cmd.Context(), c, ref)
 				if err != nil || do == nil {
 					return one, err
 				}
 				return do(c, cmd.Context(), k.id(*one))
 			})
-			return k.show(cmd, found, len(args), err)
+			return k.printFound(cmd, found, len(args), err)
 		}),
 	}
 	k.addOutput(cmd)
 	return cmd
 }
 
-// changeCommand does something with each resource named, can wait until that is
-// done, and shows them.
+// changeCommand is a command that calls do for each resource named, can --wait until the
+// change is done, and prints them.
 func (k resourceKind[T]) changeCommand(
 	verb, short, example string,
 	do func(*client.Client, context.Context, string) (*T, error),
@@ -128,14 +129,14 @@ func (k resourceKind[T]) changeCommand(
 ) *cobra.Command {
 	var w waiter
 	cmd := &cobra.Command{
-		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: k.complete(),
+		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			changed, err := each(args, func(ref string) (*T, error) {
+			changed, err := doForEach(args, func(ref string) (*T, error) {
 				one, err := k.find(cmd.Context(), c, ref)
 				if err != nil {
 					return nil, err
 				}
-				err = w.note(cmd.Context(), func(ctx context.Context) (id string, err error) {
+				err = w.recordOperation(cmd.Context(), func(ctx context.Context) (id string, err error) {
 					id = k.id(*one)
 					one, err = do(c, ctx, id)
 					return id, err
@@ -143,15 +144,15 @@ func (k resourceKind[T]) changeCommand(
 				return one, err
 			})
 			err = errors.Join(err, await(&w, cmd, c, changed))
-			return k.show(cmd, changed, len(args), err)
+			return k.printFound(cmd, changed, len(args), err)
 		}),
 	}
 	k.addOutput(cmd)
-	w.flags(k.app, cmd)
+	w.addFlags(k.app, cmd)
 	return cmd
 }
 
-// updateCommand renames and tags.
+// updateCommand is the command that renames a resource or replaces its tags.
 func (k resourceKind[T]) updateCommand(do func(*client.Client, context.Context, string, api.ResourceUpdate) (*T, error)) *cobra.Command {
 	var name string
 	var tags map[string]string
@@ -160,7 +161,7 @@ func (k resourceKind[T]) updateCommand(do func(*client.Client, context.Context, 
 		Use: "update NAME|ID", Short: "Rename one " + k.name + ", or replace its tags", Args: cobra.ExactArgs(1),
 		Example: fmt.Sprintf(`  fakecloud %s update one --name other
   fakecloud %s update one --tag a=b --tag c=d`, k.group, k.group),
-		ValidArgsFunction: k.complete(),
+		ValidArgsFunction: k.completeRefs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var u api.ResourceUpdate
 			var err error
@@ -173,7 +174,7 @@ func (k resourceKind[T]) updateCommand(do func(*client.Client, context.Context, 
 			if u == (api.ResourceUpdate{}) {
 				return misuse("nothing to update: give --name, --tag or --no-tags")
 			}
-			c, err := k.client()
+			c, err := k.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -182,18 +183,18 @@ func (k resourceKind[T]) updateCommand(do func(*client.Client, context.Context, 
 				return err
 			}
 			one, err = do(c, cmd.Context(), k.id(*one), u)
-			return k.showOne(cmd, one, err)
+			return k.printOne(cmd, one, err)
 		},
 	}
 	k.addOutput(cmd)
 	cmd.Flags().StringVar(&name, "name", "", "a new name")
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE, in place of all the tags before; repeatable")
 	cmd.Flags().BoolVar(&noTags, "no-tags", false, "remove all tags")
-	noFiles(cmd, map[string][]string{"name": nil, "tag": nil})
+	completeFlagValues(cmd, map[string][]string{"name": nil, "tag": nil})
 	return cmd
 }
 
-// deleteCommand looks each resource up and deletes it.
+// deleteCommand is a command that finds each resource named and deletes it by its ID.
 func (k resourceKind[T]) deleteCommand(verb, short, example string, do func(*client.Client, context.Context, string) error) *cobra.Command {
 	return k.deleteByRefCommand(verb, short, example, func(c *client.Client, ctx context.Context, ref string) error {
 		one, err := k.find(ctx, c, ref)
@@ -204,12 +205,13 @@ func (k resourceKind[T]) deleteCommand(verb, short, example string, do func(*cli
 	})
 }
 
-// deleteByRefCommand deletes what the command line names, as it names it.
+// deleteByRefCommand is a command that deletes each resource by the reference given, without
+// finding it first.
 func (k resourceKind[T]) deleteByRefCommand(verb, short, example string, do func(*client.Client, context.Context, string) error) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: k.complete(),
+		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			return eachRef(args, func(ref string) error { return do(c, cmd.Context(), ref) })
+			return doForEachRef(args, func(ref string) error { return do(c, cmd.Context(), ref) })
 		}),
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) loadBalancers() *cobra.Command {
+func (a *app) loadBalancersCommand() *cobra.Command {
 	k := a.balancerKind()
-	return group("load-balancers", "Load balancers, and what they carry", `  fakecloud load-balancers list
+	return groupCommand("load-balancers", "Load balancers, and what they carry", `  fakecloud load-balancers list
   fakecloud load-balancers create web --listener 8080:30080 --target node-1
   fakecloud load-balancers stats web --watch`,
 		a.balancersList(),
@@ -44,9 +44,9 @@ func (a *app) balancersList() *cobra.Command {
 		func(ctx context.Context, c *client.Client) ([]api.LoadBalancer, error) {
 			return c.ListLoadBalancers(ctx, f)
 		},
-		inEvent(func(ev api.Event) *api.LoadBalancer { return ev.LoadBalancer }, func(lb *api.LoadBalancer) bool { return hasTags(lb.Tags, f.Tags) }))
-	tagFilter(cmd, &f.Tags)
-	stateFlag(cmd, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive, api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError)
+		resourceInEvent(func(ev api.Event) *api.LoadBalancer { return ev.LoadBalancer }, func(lb *api.LoadBalancer) bool { return hasTags(lb.Tags, f.Tags) }))
+	addTagFlag(cmd, &f.Tags)
+	addStateFlag(cmd, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive, api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError)
 	return cmd
 }
 
@@ -66,10 +66,10 @@ func (a *app) printBalancers(cmd *cobra.Command, value any, items []api.LoadBala
 		}
 		rows = append(rows, []string{
 			lb.Name, lb.ID, string(lb.State), showAddresses(lb), strings.Join(ports, ","), strconv.Itoa(len(lb.Targets)),
-			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), a.age(lb.CreatedAt), orDash(lb.StateReason),
+			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), a.formatAge(lb.CreatedAt), orDash(lb.StateReason),
 		})
 	}
-	return a.print(cmd.OutOrStdout(), value, "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON", rows)
+	return a.printOutput(cmd.OutOrStdout(), value, "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON", rows)
 }
 
 func showAddresses(lb api.LoadBalancer) string {
@@ -98,7 +98,7 @@ func showSources(ranges []string) string {
 
 // resolveBalancer finds a load balancer by name or ID.
 func resolveBalancer(ctx context.Context, c *client.Client, ref string) (*api.LoadBalancer, error) {
-	return named(ctx, "load balancer", "load-balancers", "lb-", ref, func(ctx context.Context) ([]api.LoadBalancer, error) {
+	return findByNameOrID(ctx, "load balancer", "load-balancers", "lb-", ref, func(ctx context.Context) ([]api.LoadBalancer, error) {
 		return c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: ref})
 	}, c.GetLoadBalancer)
 }

@@ -18,52 +18,53 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// maxManifest bounds what is read of a manifest, in bytes.
+// maxManifest is the largest size of a manifest, in bytes.
 const maxManifest = 16 << 20
 
-// wanted is one resource of a manifest.
-type wanted struct {
-	kind *kind
-	name string
-	line int
-	at   string // where in the manifest, for messages
-	// given is the request that creates it, with what the manifest says and
-	// nothing else. References to other resources are apart.
+// wantedResource is one resource of a manifest.
+type wantedResource struct {
+	kind     *manifestKind
+	name     string
+	line     int
+	position string // file, line and path in the manifest, for messages
+	// given holds the fields of the request that creates it, as the manifest gives
+	// them. References to other resources are in refs and targets.
 	given map[string]any
-	// state, targets and refs are the fields that a manifest has and the API has
-	// not, or as IDs; targets is nil when left out.
+	// state, targets and refs are fields that the API does not have, or has as IDs.
+	// targets is nil if the manifest leaves it out.
 	state   string
 	targets []string
 	refs    []reference
 }
 
-// reference names another resource where the API wants its ID.
+// reference is a field that names another resource (field) where the API takes its ID (id).
 type reference struct{ field, kind, name, id string }
 
-// kind is what can be in a manifest, in the order in which it is applied.
-type kind struct {
+// manifestKind is a kind of resource that a manifest can hold, under a key of its own.
+type manifestKind struct {
 	key, singular string
 	schema        string // of the API's request that creates one
-	single        bool   // there is one only, which has no name
+	single        bool   // a project has one of it, without a name
 	refs          []reference
-	// fixed are the fields that nothing can change once a resource is there.
+	// fixed are the fields that cannot be changed once the resource exists.
 	fixed []string
-	// own takes the fields that are the manifest's own out of a request, and gives
-	// those that are wrong.
-	own func(w *wanted) map[string]string
+	// takeOwnFields moves the fields that only the manifest has from w.given to w. It
+	// returns what is wrong, by field.
+	takeOwnFields func(w *wantedResource) map[string]string
 }
 
-// kinds come in the order of what refers to what.
-var kinds = []*kind{
+// manifestKinds are in the order in which they are applied: a kind refers only to kinds
+// before it.
+var manifestKinds = []*manifestKind{
 	{key: "quotas", singular: "quotas", schema: "QuotasUpdate", single: true},
 	{key: "networks", singular: "network", schema: "NetworkCreate", fixed: []string{"cidr"}},
 	{key: "addresses", singular: "address", schema: "ReservedAddressCreate", fixed: []string{"ip"}},
 	{
-		key: "instances", singular: "instance", schema: "InstanceCreate", fixed: []string{"zone", "type", "address", "networkId"}, own: ownOfInstance,
+		key: "instances", singular: "instance", schema: "InstanceCreate", fixed: []string{"zone", "type", "address", "networkId"}, takeOwnFields: takeInstanceFields,
 		refs: []reference{{field: "network", kind: "networks", id: "networkId"}},
 	},
 	{
-		key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate", fixed: []string{"address", "addressId", "ipFamilies"}, own: ownOfBalancer,
+		key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate", fixed: []string{"address", "addressId", "ipFamilies"}, takeOwnFields: takeBalancerFields,
 		refs: []reference{{field: "reservedAddress", kind: "addresses", id: "addressId"}},
 	},
 	{
@@ -72,7 +73,7 @@ var kinds = []*kind{
 	},
 }
 
-func ownOfInstance(w *wanted) map[string]string {
+func takeInstanceFields(w *wantedResource) map[string]string {
 	bad := map[string]string{}
 	if state, ok := w.given["state"]; ok {
 		if w.state, _ = state.(string); w.state != "running" && w.state != "stopped" {
@@ -83,7 +84,7 @@ func ownOfInstance(w *wanted) map[string]string {
 	return bad
 }
 
-func ownOfBalancer(w *wanted) map[string]string {
+func takeBalancerFields(w *wantedResource) map[string]string {
 	bad := map[string]string{}
 	targets, ok := w.given["targets"]
 	if !ok {
@@ -108,11 +109,12 @@ func ownOfBalancer(w *wanted) map[string]string {
 	return bad
 }
 
-// takeOwn takes the fields that are the manifest's own out of the request.
-func (w *wanted) takeOwn() map[string]string {
+// takeOwn moves the fields that only the manifest has, and the references, out of w.given.
+// It returns what is wrong, by field.
+func (w *wantedResource) takeOwn() map[string]string {
 	bad := map[string]string{}
-	if w.kind.own != nil {
-		bad = w.kind.own(w)
+	if w.kind.takeOwnFields != nil {
+		bad = w.kind.takeOwnFields(w)
 	}
 	for _, ref := range w.kind.refs {
 		if _, ok := w.given[ref.id]; ok {
@@ -127,7 +129,7 @@ func (w *wanted) takeOwn() map[string]string {
 			bad[ref.field] = "must be a name"
 		}
 		delete(w.given, ref.field)
-		w.given[ref.id] = "named" // The ID comes later.
+		w.given[ref.id] = "named" // A placeholder that satisfies the schema; the ID comes later.
 		w.refs = append(w.refs, ref)
 	}
 	return bad
@@ -135,11 +137,11 @@ func (w *wanted) takeOwn() map[string]string {
 
 var loadSpec = sync.OnceValues(func() (*openapi3.T, error) { return openapi3.NewLoader().LoadFromData(api.Spec) })
 
-// manifest collects what is wanted, and all that is wrong.
+// manifest is a manifest being read: the resources found, and all errors.
 type manifest struct {
 	file   string
 	spec   *openapi3.T
-	wanted []*wanted
+	wanted []*wantedResource
 	errs   []lineError
 }
 
@@ -148,12 +150,12 @@ type lineError struct {
 	text string
 }
 
-func (m *manifest) wrong(line int, format string, args ...any) {
+func (m *manifest) addError(line int, format string, args ...any) {
 	m.errs = append(m.errs, lineError{line, fmt.Sprintf(format, args...)})
 }
 
-// err is all that is wrong, in the order of the lines.
-func (m *manifest) err() error {
+// joinedErrors joins all errors, in the order of their lines.
+func (m *manifest) joinedErrors() error {
 	slices.SortFunc(m.errs, func(a, b lineError) int { return cmp.Or(a.line-b.line, strings.Compare(a.text, b.text)) })
 	var errs []error
 	for _, e := range m.errs {
@@ -162,9 +164,9 @@ func (m *manifest) err() error {
 	return errors.Join(errs...)
 }
 
-// parseManifest reads YAML documents. The error is all errors, each with its
-// line.
-func parseManifest(file string, from io.Reader) ([]*wanted, error) {
+// parseManifest reads the YAML documents of a manifest. The error joins all errors, each with
+// its line.
+func parseManifest(file string, from io.Reader) ([]*wantedResource, error) {
 	content, err := io.ReadAll(io.LimitReader(from, maxManifest+1))
 	if err != nil {
 		return nil, err
@@ -184,73 +186,74 @@ func parseManifest(file string, from io.Reader) ([]*wanted, error) {
 			break
 		}
 		if err != nil {
-			return nil, errors.Join(m.err(), fmt.Errorf("%s: %w", file, err))
+			return nil, errors.Join(m.joinedErrors(), fmt.Errorf("%s: %w", file, err))
 		}
 		if len(doc.Content) > 0 {
-			m.document(doc.Content[0])
+			m.readDocument(doc.Content[0])
 		}
 	}
-	m.twice()
+	m.checkDuplicateNames()
 	if len(m.wanted)+len(m.errs) == 0 {
-		m.wrong(1, "asks for nothing: give %s", keys())
+		m.addError(1, "asks for nothing: give %s", sectionKeys())
 	}
-	return m.wanted, m.err()
+	return m.wanted, m.joinedErrors()
 }
 
-func keys() string {
+func sectionKeys() string {
 	var names []string
-	for _, k := range kinds {
+	for _, k := range manifestKinds {
 		names = append(names, k.key)
 	}
 	return strings.Join(names, ", ")
 }
 
-func (m *manifest) document(root *yaml.Node) {
+func (m *manifest) readDocument(root *yaml.Node) {
 	switch {
 	case isNull(root):
 		return
 	case root.Kind != yaml.MappingNode:
-		m.wrong(root.Line, "must be a mapping with the keys %s", keys())
+		m.addError(root.Line, "must be a mapping with the keys %s", sectionKeys())
 		return
 	}
 	seen := map[string]int{}
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		key, list := root.Content[i], root.Content[i+1]
-		at := slices.IndexFunc(kinds, func(k *kind) bool { return k.key == key.Value })
+		at := slices.IndexFunc(manifestKinds, func(k *manifestKind) bool { return k.key == key.Value })
 		switch first, twice := seen[key.Value]; {
 		case at < 0:
-			m.wrong(key.Line, "%s is not known: choose among %s", key.Value, keys())
+			m.addError(key.Line, "%s is not known: choose among %s", key.Value, sectionKeys())
 			continue
 		case twice:
-			m.wrong(key.Line, "%s is in line %d already", key.Value, first)
+			m.addError(key.Line, "%s is in line %d already", key.Value, first)
 			continue
 		case isNull(list):
 			continue
-		case kinds[at].single:
-			m.item(kinds[at], key.Value, list)
+		case manifestKinds[at].single:
+			m.readItem(manifestKinds[at], key.Value, list)
 		case list.Kind != yaml.SequenceNode:
-			m.wrong(list.Line, "%s must be a list", key.Value)
+			m.addError(list.Line, "%s must be a list", key.Value)
 			continue
 		}
 		seen[key.Value] = key.Line
-		if kinds[at].single {
+		if manifestKinds[at].single {
 			continue
 		}
 		for n, item := range list.Content {
-			m.item(kinds[at], fmt.Sprintf("%s[%d]", key.Value, n), item)
+			m.readItem(manifestKinds[at], fmt.Sprintf("%s[%d]", key.Value, n), item)
 		}
 	}
 }
 
 func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag == "!!null" }
 
-// item reads one resource and checks it as far as that goes without the cloud.
-func (m *manifest) item(k *kind, at string, node *yaml.Node) {
+// readItem reads one resource and checks it as far as is possible without the cloud. at is
+// its path in the manifest.
+func (m *manifest) readItem(k *manifestKind, at string, node *yaml.Node) {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
 	if node.Kind != yaml.MappingNode {
-		m.wrong(node.Line, "%s must be a mapping", at)
+		m.addError(node.Line, "%s must be a mapping", at)
 		return
 	}
 	given, err := asJSON(node)
@@ -258,24 +261,24 @@ func (m *manifest) item(k *kind, at string, node *yaml.Node) {
 	switch {
 	case errors.As(err, &lines):
 		for _, e := range lines.Errors {
-			m.wrong(node.Line, "%s: %s", at, e)
+			m.addError(node.Line, "%s: %s", at, e)
 		}
 		return
 	case err != nil:
-		m.wrong(node.Line, "%s: %v", at, err)
+		m.addError(node.Line, "%s: %v", at, err)
 		return
 	}
-	w := &wanted{kind: k, line: node.Line, given: given}
+	w := &wantedResource{kind: k, line: node.Line, given: given}
 	if w.name, _ = given["name"].(string); k.single {
 		w.name = k.key
 	} else if w.name == "" {
-		m.wrong(node.Line, "%s.name is required: it is how a resource is found again", at)
+		m.addError(node.Line, "%s.name is required: it is how a resource is found again", at)
 	} else {
 		at = fmt.Sprintf("%s (%s)", at, w.name)
 	}
-	w.at = fmt.Sprintf("%s:%d: %s", m.file, node.Line, at)
+	w.position = fmt.Sprintf("%s:%d: %s", m.file, node.Line, at)
 	for path, why := range w.takeOwn() {
-		m.wrong(lineOf(node, strings.Split(path, "/")), "%s: %s %s", at, strings.ReplaceAll(path, "/", "."), why)
+		m.addError(lineOf(node, strings.Split(path, "/")), "%s: %s %s", at, strings.ReplaceAll(path, "/", "."), why)
 	}
 	err = m.spec.Components.Schemas[k.schema].Value.VisitJSON(w.given, openapi3.MultiErrors())
 	for _, e := range fieldErrors(err) {
@@ -285,12 +288,12 @@ func (m *manifest) item(k *kind, at string, node *yaml.Node) {
 				e.path = []string{ref.field}
 			}
 		}
-		m.wrong(lineOf(node, e.path), "%s: %s", at, strings.TrimSpace(strings.Join(e.path, ".")+" "+e.why))
+		m.addError(lineOf(node, e.path), "%s: %s", at, strings.TrimSpace(strings.Join(e.path, ".")+" "+e.why))
 	}
 	m.wanted = append(m.wanted, w)
 }
 
-// asJSON gives a mapping as the API's requests have it.
+// asJSON converts a YAML mapping to JSON values, as the API's requests have them.
 func asJSON(node *yaml.Node) (map[string]any, error) {
 	var raw map[string]any
 	if err := node.Decode(&raw); err != nil {
@@ -304,13 +307,13 @@ func asJSON(node *yaml.Node) (map[string]any, error) {
 	return given, json.Unmarshal(text, &given)
 }
 
-// fieldError is one field that does not fit the API, and why.
+// fieldError says why one field does not fit the API.
 type fieldError struct {
 	path []string
 	why  string
 }
 
-// fieldErrors are the leaves of what the validator says.
+// fieldErrors are the leaves of the validator's tree of errors.
 func fieldErrors(err error) []fieldError {
 	switch e := err.(type) { //nolint:errorlint // Walks the tree level by level.
 	case openapi3.MultiError:
@@ -321,7 +324,7 @@ func fieldErrors(err error) []fieldError {
 		return all
 	case *openapi3.SchemaError:
 		one := fieldError{e.JSONPointer(), e.Reason}
-		// What does not fit all of several schemas is told by the one at fault.
+		// Of a field that must fit several schemas, report the schema that fails.
 		if inner := fieldErrors(e.Origin); len(inner) == 1 {
 			one.why = inner[0].why
 			if len(inner[0].path) > 0 {
@@ -339,7 +342,7 @@ func fieldErrors(err error) []fieldError {
 	return nil
 }
 
-// lineOf is the line of a field, or of the deepest part of the way to it.
+// lineOf is the line of the field at path, or of the deepest part of path that exists.
 func lineOf(node *yaml.Node, path []string) int {
 	line := node.Line
 	for _, step := range path {
@@ -368,16 +371,16 @@ func lineOf(node *yaml.Node, path []string) int {
 	return line
 }
 
-// twice finds names that are given to two resources of a kind.
-func (m *manifest) twice() {
-	first := map[string]*wanted{}
+// checkDuplicateNames adds an error for each name that two resources of a kind have.
+func (m *manifest) checkDuplicateNames() {
+	first := map[string]*wantedResource{}
 	for _, w := range m.wanted {
 		if w.name == "" {
 			continue
 		}
 		id := w.kind.key + "/" + w.name
 		if other, ok := first[id]; ok {
-			m.wrong(w.line, "%s: %q is the name of that of line %d already", w.kind.key, w.name, other.line)
+			m.addError(w.line, "%s: %q is the name of that of line %d already", w.kind.key, w.name, other.line)
 			continue
 		}
 		first[id] = w

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const sound = `
+const validManifest = `
 instances:
 - name: node-1
   zone: nebula-1a
@@ -25,8 +25,8 @@ routes:
 - {name: node-1, destination: 10.244.1.0/24, instance: node-1}
 `
 
-func TestManifests(t *testing.T) {
-	all, err := parseManifest("m", strings.NewReader(sound))
+func TestParseManifest(t *testing.T) {
+	all, err := parseManifest("m", strings.NewReader(validManifest))
 	require.NoError(t, err)
 	require.Len(t, all, 4)
 	assert.Equal(t, "stopped", all[0].state)
@@ -34,11 +34,11 @@ func TestManifests(t *testing.T) {
 	assert.Nil(t, all[1].targets)
 	assert.Equal(t, []string{"node-1", "node-2"}, all[2].targets)
 	assert.Equal(t, []reference{{field: "instance", kind: "instances", name: "node-1", id: "instanceId"}}, all[3].refs)
-	assert.Equal(t, "m:15: routes[0] (node-1)", all[3].at)
+	assert.Equal(t, "m:15: routes[0] (node-1)", all[3].position)
 }
 
-// Everything that is wrong is told at once, by line and field.
-func TestManifestsThatAreWrong(t *testing.T) {
+// All errors are reported at once, by line and field.
+func TestManifestErrors(t *testing.T) {
 	_, err := parseManifest("m", strings.NewReader(`instances:
 - name: node-1
   zones: nebula-1a
@@ -95,7 +95,7 @@ routes:
 }
 
 func FuzzManifest(f *testing.F) {
-	f.Add(sound)
+	f.Add(validManifest)
 	f.Add("instances: [&a {name: x, tags: {b: *a}}]")
 	f.Add("instances:\n- &a {name: x}\n- *a\nroutes: [{name: r, instance: [1]}]")
 	f.Add("loadBalancers: [{name: 1, targets: x, healthCheck: [], listeners: {}}]")
@@ -112,7 +112,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-func TestWhatCoversWhat(t *testing.T) {
+func TestIncludesAll(t *testing.T) {
 	m := func(pairs ...any) map[string]any {
 		out := map[string]any{}
 		for i := 0; i+1 < len(pairs); i += 2 {
@@ -125,12 +125,12 @@ func TestWhatCoversWhat(t *testing.T) {
 		{m("a", "b", "c", "d"), m("a", "b")}, {[]any{1.0, 2.0}, []any{2.0, 1.0, 1.0}},
 		{[]any{m("port", 1.0, "limit", 0.0)}, []any{m("port", 1.0)}},
 	} {
-		assert.True(t, covers(same[0], same[1]), same)
+		assert.True(t, includesAll(same[0], same[1]), same)
 	}
 	for _, other := range [][2]any{
 		{"a", "b"}, {nil, "a"}, {nil, 1.0}, {"1", 1.0}, {m("a", "b"), m("a", "c")}, {nil, m("a", "b")},
 		{[]any{1.0}, []any{}}, {nil, []any{1.0}}, {[]any{1.0, 2.0}, []any{1.0}}, {[]any{m("port", 1.0)}, []any{m("port", 2.0)}}, {"a", []any{"a"}},
 	} {
-		assert.False(t, covers(other[0], other[1]), other)
+		assert.False(t, includesAll(other[0], other[1]), other)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) networks() *cobra.Command {
+func (a *app) networksCommand() *cobra.Command {
 	k := a.networkKind()
-	return group("networks", "Where instances get their addresses from", `  fakecloud networks list
+	return groupCommand("networks", "Where instances get their addresses from", `  fakecloud networks list
   fakecloud networks create backend --cidr 127.31.0.0/24
   fakecloud instances create node-9 --network backend`,
 		a.networksList(),
@@ -39,8 +39,8 @@ func (a *app) networksList() *cobra.Command {
 	cmd := a.networkKind().listCommand(
 		&cobra.Command{Short: "List networks, oldest first", Example: "  fakecloud networks list --tag tier=2"},
 		func(ctx context.Context, c *client.Client) ([]api.Network, error) { return c.ListNetworks(ctx, f) },
-		inEvent(func(ev api.Event) *api.Network { return ev.Network }, func(n *api.Network) bool { return hasTags(n.Tags, f.Tags) }))
-	tagFilter(cmd, &f.Tags)
+		resourceInEvent(func(ev api.Event) *api.Network { return ev.Network }, func(n *api.Network) bool { return hasTags(n.Tags, f.Tags) }))
+	addTagFlag(cmd, &f.Tags)
 	return cmd
 }
 
@@ -51,14 +51,14 @@ func (a *app) printNetworks(cmd *cobra.Command, value any, items []api.Network) 
 		if n.Default {
 			standard = "yes"
 		}
-		rows = append(rows, []string{n.Name, n.ID, n.Cidr, standard, a.age(n.CreatedAt)})
+		rows = append(rows, []string{n.Name, n.ID, n.Cidr, standard, a.formatAge(n.CreatedAt)})
 	}
-	return a.print(cmd.OutOrStdout(), value, "NAME ID CIDR DEFAULT AGE", rows)
+	return a.printOutput(cmd.OutOrStdout(), value, "NAME ID CIDR DEFAULT AGE", rows)
 }
 
 // resolveNetwork finds a network by name or ID.
 func resolveNetwork(ctx context.Context, c *client.Client, ref string) (*api.Network, error) {
-	return named(ctx, "network", "networks", "n-", ref, func(ctx context.Context) ([]api.Network, error) {
+	return findByNameOrID(ctx, "network", "networks", "n-", ref, func(ctx context.Context) ([]api.Network, error) {
 		return c.ListNetworks(ctx, client.NetworkFilter{Name: ref})
 	}, c.GetNetwork)
 }
@@ -74,12 +74,12 @@ func (a *app) networksCreate() *cobra.Command {
 			if cidr == "" {
 				return misuse("a network needs --cidr CIDR")
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
 			n, err := c.CreateNetwork(cmd.Context(), api.NetworkCreate{Name: args[0], Cidr: cidr, Tags: changedTags(cmd, "tag", tags)})
-			return a.networkKind().showOne(cmd, n, err)
+			return a.networkKind().printOne(cmd, n, err)
 		},
 	}
 	a.addOutput(cmd)

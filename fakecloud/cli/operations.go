@@ -14,15 +14,15 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-func (a *app) operations() *cobra.Command {
-	return group("operations", "What became of changes that take time", `  fakecloud operations list --state running
+func (a *app) operationsCommand() *cobra.Command {
+	return groupCommand("operations", "What became of changes that take time", `  fakecloud operations list --state running
   fakecloud operations wait op-01jd3n9z6d8s`,
 		a.operationsList(),
 		a.operationKind(client.OperationFilter{}).getCommand("Show operations", "  fakecloud operations get op-01jd3n9z6d8s -o yaml"),
 		a.operationsWait())
 }
 
-// operationKind offers those that the filter leaves.
+// operationKind is the kind of operations. Completion offers those that pass the filter.
 func (a *app) operationKind(offered client.OperationFilter) resourceKind[api.Operation] {
 	return resourceKind[api.Operation]{
 		app: a, refs: "ID", print: a.printOperations,
@@ -54,8 +54,8 @@ func (a *app) operationsList() *cobra.Command {
   fakecloud operations list --resource i-01jd3n6f0c5w3y -o json`,
 		},
 		func(ctx context.Context, c *client.Client) ([]api.Operation, error) { return c.ListOperations(ctx, f) },
-		// A resource's operations are asked for at each of its events: they begin and
-		// end with those.
+		// Operations have no events of their own. They begin and end with an event of
+		// their resource, so its operations are listed at each of those.
 		func(ctx context.Context, c *client.Client, ev api.Event) ([]api.Operation, error) {
 			if ev.Instance == nil && ev.LoadBalancer == nil || f.Resource != "" && ev.ID != f.Resource {
 				return nil, nil
@@ -65,8 +65,8 @@ func (a *app) operationsList() *cobra.Command {
 		})
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only those of the resource of this ID")
 	cmd.Flags().StringSliceVar(&f.Types, "type", nil, "only those of these types, such as createInstance")
-	noFiles(cmd, map[string][]string{"type": operationTypes()})
-	stateFlag(cmd, &f.States, "an operation", api.OperationRunning, api.OperationDone, api.OperationFailed, api.OperationSuperseded)
+	completeFlagValues(cmd, map[string][]string{"type": operationTypes()})
+	addStateFlag(cmd, &f.States, "an operation", api.OperationRunning, api.OperationDone, api.OperationFailed, api.OperationSuperseded)
 	return cmd
 }
 
@@ -77,7 +77,7 @@ func (a *app) operationRow(op api.Operation) []string {
 	if op.EndedAt != nil {
 		took = op.EndedAt.Sub(op.CreatedAt).Round(time.Millisecond).String()
 	}
-	return []string{op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), a.age(op.CreatedAt), took, orDash(op.Error)}
+	return []string{op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), a.formatAge(op.CreatedAt), took, orDash(op.Error)}
 }
 
 func (a *app) printOperations(cmd *cobra.Command, value any, items []api.Operation) error {
@@ -85,7 +85,7 @@ func (a *app) printOperations(cmd *cobra.Command, value any, items []api.Operati
 	for _, op := range items {
 		rows = append(rows, a.operationRow(op))
 	}
-	return a.print(cmd.OutOrStdout(), value, operationHeader, rows)
+	return a.printOutput(cmd.OutOrStdout(), value, operationHeader, rows)
 }
 
 func operationTypes() (types []string) {
@@ -103,15 +103,15 @@ func (a *app) operationsWait() *cobra.Command {
 		Use: "wait ID...", Short: "Wait until operations have ended", Args: cobra.MinimumNArgs(1),
 		Long:              "Wait until operations have ended. It fails if one of them ended otherwise than done, or has not ended in time.",
 		Example:           "  fakecloud operations wait op-01jd3n9z6d8s --timeout 30s",
-		ValidArgsFunction: k.complete(),
+		ValidArgsFunction: k.completeRefs(),
 		PreRunE: func(cmd *cobra.Command, _ []string) error {
-			return a.refuseStill(cmd.Context(), "operations wait")
+			return a.refuseVirtualClock(cmd.Context(), "operations wait")
 		},
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), timeout, fmt.Errorf("not ended after %s", timeout))
 			defer cancel()
 			var bad []error
-			ended, err := each(args, func(id string) (*api.Operation, error) {
+			ended, err := doForEach(args, func(id string) (*api.Operation, error) {
 				op, err := c.AwaitOperation(ctx, id)
 				switch {
 				case ctx.Err() != nil:
@@ -121,7 +121,7 @@ func (a *app) operationsWait() *cobra.Command {
 				}
 				return op, err
 			})
-			return errors.Join(append(bad, k.show(cmd, ended, len(args), err))...)
+			return errors.Join(append(bad, k.printFound(cmd, ended, len(args), err))...)
 		}),
 	}
 	a.addOutput(cmd)

@@ -17,10 +17,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// addOutput gives a command the flag -o.
+// addOutput adds the flag -o.
 func (a *app) addOutput(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.output, "output", "o", "table", "table, wide (a table of all columns), json or yaml")
-	noFiles(cmd, map[string][]string{"output": {"table", "wide", "json", "yaml"}})
+	completeFlagValues(cmd, map[string][]string{"output": {"table", "wide", "json", "yaml"}})
 }
 
 func (a *app) checkOutput() error {
@@ -34,15 +34,16 @@ func (a *app) checkOutput() error {
 	return misuse("--output %q: choose table, wide, json or yaml", a.output)
 }
 
-// noFiles completes flags with what they take, and nothing with file names.
-func noFiles(cmd *cobra.Command, values map[string][]string) {
+// completeFlagValues completes each flag with the values given for it, and never with file
+// names.
+func completeFlagValues(cmd *cobra.Command, values map[string][]string) {
 	for flag, v := range values {
-		offer(cmd, flag, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
+		completeFlag(cmd, flag, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
 
-// offer completes a flag, whatever the arguments are.
-func offer(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
+// completeFlag completes a flag by a function, whatever the arguments are.
+func completeFlag(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 		return with(cmd, nil, prefix)
 	}); err != nil {
@@ -50,55 +51,57 @@ func offer(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
 	}
 }
 
-// takeFiles are the flags that name files.
-var takeFiles = []string{"token-file", "ca-file", "data", "out", "filename", "tls-cert", "tls-key", "token"}
+// fileFlags are the flags that take file names.
+var fileFlags = []string{"token-file", "ca-file", "data", "out", "filename", "tls-cert", "tls-key", "token"}
 
-// offerNoFiles completes what has nothing else to offer: not with files.
-func offerNoFiles(cmd *cobra.Command) {
+// disableFileCompletion turns off the shell's completion with file names, for arguments and
+// flags without a completion of their own, except fileFlags.
+func disableFileCompletion(cmd *cobra.Command) {
 	if cmd.ValidArgsFunction == nil {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 	}
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if _, has := cmd.GetFlagCompletionFunc(f.Name); !has && !slices.Contains(takeFiles, f.Name) {
-			offer(cmd, f.Name, cobra.NoFileCompletions)
+		if _, has := cmd.GetFlagCompletionFunc(f.Name); !has && !slices.Contains(fileFlags, f.Name) {
+			completeFlag(cmd, f.Name, cobra.NoFileCompletions)
 		}
 	})
 	for _, sub := range cmd.Commands() {
-		offerNoFiles(sub)
+		disableFileCompletion(sub)
 	}
 }
 
-// tagFilter adds --tag, which narrows a list.
-func tagFilter(cmd *cobra.Command, tags *[]string) {
+// addTagFlag adds --tag, which filters a list.
+func addTagFlag(cmd *cobra.Command, tags *[]string) {
 	cmd.Flags().StringArrayVar(tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
 }
 
-// stateFlag adds --state, which takes the given states of something.
-func stateFlag[T ~string](cmd *cobra.Command, given *[]T, of string, all ...T) {
+// addStateFlag adds --state, which filters a list. all are the states that it takes, and of
+// is whose states they are, for the error message.
+func addStateFlag[T ~string](cmd *cobra.Command, given *[]T, of string, all ...T) {
 	var names []string
 	for _, s := range all {
 		names = append(names, string(s))
 	}
 	choose := strings.Join(names, ", ")
-	cmd.Flags().Var(&states[T]{given, func(s T) error {
+	cmd.Flags().Var(&stateList[T]{given, func(s T) error {
 		if !slices.Contains(all, s) {
 			return fmt.Errorf("%q is no state of %s: choose of %s", string(s), of, choose)
 		}
 		return nil
 	}}, "state", "only those in one of these states: "+choose)
-	noFiles(cmd, map[string][]string{"state": names})
+	completeFlagValues(cmd, map[string][]string{"state": names})
 }
 
-// states is the value of --state: words between commas, and repeatable.
-type states[T ~string] struct {
+// stateList is the value of --state: states separated by commas; the flag is repeatable.
+type stateList[T ~string] struct {
 	given *[]T
 	check func(T) error
 }
 
-func (s *states[T]) Type() string   { return "strings" }
-func (s *states[T]) String() string { return "" }
+func (s *stateList[T]) Type() string   { return "strings" }
+func (s *stateList[T]) String() string { return "" }
 
-func (s *states[T]) Set(text string) error {
+func (s *stateList[T]) Set(text string) error {
 	for word := range strings.SplitSeq(text, ",") {
 		if err := s.check(T(word)); err != nil {
 			return err
@@ -108,9 +111,9 @@ func (s *states[T]) Set(text string) error {
 	return nil
 }
 
-// narrowed leaves out the columns that are for -o wide: those with a + before
-// their name.
-func (a *app) narrowed(header string, rows [][]string) (string, [][]string) {
+// visibleColumns leaves out the columns that only -o wide shows: those with a + before
+// their name in the header.
+func (a *app) visibleColumns(header string, rows [][]string) (string, [][]string) {
 	if a.wide {
 		return strings.ReplaceAll(header, "+", ""), rows
 	}
@@ -130,9 +133,9 @@ func (a *app) narrowed(header string, rows [][]string) (string, [][]string) {
 	return strings.Join(names, " "), narrow
 }
 
-// print shows a value as JSON or YAML, or its rows as a table.
-func (a *app) print(out io.Writer, value any, header string, rows [][]string) error {
-	header, rows = a.narrowed(header, rows)
+// printOutput prints a value as JSON or YAML, or its rows as a table, by -o.
+func (a *app) printOutput(out io.Writer, value any, header string, rows [][]string) error {
+	header, rows = a.visibleColumns(header, rows)
 	if a.capture != nil {
 		a.capture(header, rows)
 		return nil
@@ -145,19 +148,19 @@ func (a *app) print(out io.Writer, value any, header string, rows [][]string) er
 	case "yaml":
 		return printYAML(out, value)
 	}
-	return table(out, strings.Fields(header), rows, terminalWidth(out))
+	return writeTable(out, strings.Fields(header), rows, terminalWidth(out))
 }
 
 const (
-	gap, smallGap = 3, 2 // spaces between columns
-	// keepWhole is the width up to which a column is not cut.
-	keepWhole = 20
+	columnGap, smallColumnGap = 3, 2 // spaces between columns
+	// uncutWidth is the width to which a column may always stay.
+	uncutWidth = 20
 )
 
-// anID is of no use in part.
-var anID = regexp.MustCompile(`\b[a-z]+-[0-9a-z]{26}\b`)
+// idPattern matches an ID, which is never cut: part of one is of no use.
+var idPattern = regexp.MustCompile(`\b[a-z]+-[0-9a-z]{26}\b`)
 
-// terminalWidth is 0 when nobody looks, but a file or a program reads.
+// terminalWidth is the width of the terminal that out is; 0 if it is none.
 func terminalWidth(out io.Writer) int {
 	width, _ := terminalSize(out)
 	return width
@@ -175,16 +178,16 @@ func terminalSize(out io.Writer) (width, height int) {
 	return width, height
 }
 
-// table shows rows in columns, and moves them together and cuts long cells where
-// lines would be wider than width; with width 0 nothing is cut.
-func table(out io.Writer, header []string, rows [][]string, width int) error {
+// writeTable writes rows in columns. Where lines would be wider than width, it narrows the
+// gaps and cuts long cells. With width 0 it cuts nothing.
+func writeTable(out io.Writer, header []string, rows [][]string, width int) error {
 	all := append([][]string{header}, rows...)
-	widths, between := columns(all, width)
+	widths, between := fitColumns(all, width)
 	t := tabwriter.NewWriter(out, 0, 0, between, ' ', 0)
 	for _, row := range all {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			cells[i] = shorten(cell, widths[i])
+			cells[i] = truncateCell(cell, widths[i])
 		}
 		if _, err := fmt.Fprintln(t, strings.Join(cells, "\t")); err != nil {
 			return err
@@ -193,18 +196,18 @@ func table(out io.Writer, header []string, rows [][]string, width int) error {
 	return t.Flush()
 }
 
-// columns are the widths and the gap that let lines fit. The widest columns are
-// made narrower, but none to less than keepWhole or its IDs.
-func columns(rows [][]string, width int) (widths []int, between int) {
+// fitColumns computes the columns' widths and the gap between them so that lines fit. It
+// narrows the widest columns, but none below uncutWidth or the length of its IDs.
+func fitColumns(rows [][]string, width int) (widths []int, between int) {
 	var least []int
 	for _, row := range rows {
 		for i, cell := range row {
 			if i == len(widths) {
-				widths, least = append(widths, 0), append(least, keepWhole)
+				widths, least = append(widths, 0), append(least, uncutWidth)
 			}
 			n := utf8.RuneCountInString(cell)
 			widths[i] = max(widths[i], n)
-			if anID.MatchString(cell) {
+			if idPattern.MatchString(cell) {
 				least[i] = max(least[i], n)
 			}
 		}
@@ -216,10 +219,10 @@ func columns(rows [][]string, width int) (widths []int, between int) {
 		}
 		return total - width
 	}
-	if width == 0 || over(gap) <= 0 {
-		return widths, gap
+	if width == 0 || over(columnGap) <= 0 {
+		return widths, columnGap
 	}
-	for n := over(smallGap); n > 0; n-- {
+	for n := over(smallColumnGap); n > 0; n-- {
 		widest := -1
 		for i, w := range widths {
 			if w > least[i] && (widest < 0 || w > widths[widest]) {
@@ -231,11 +234,11 @@ func columns(rows [][]string, width int) (widths []int, between int) {
 		}
 		widths[widest]--
 	}
-	return widths, smallGap
+	return widths, smallColumnGap
 }
 
-// shorten cuts what is longer, and shows that it did.
-func shorten(cell string, width int) string {
+// truncateCell cuts a cell that is longer than width, and ends it with an ellipsis.
+func truncateCell(cell string, width int) string {
 	if utf8.RuneCountInString(cell) <= width {
 		return cell
 	}

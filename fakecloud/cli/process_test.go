@@ -33,10 +33,10 @@ import (
 
 const patience = 20 * time.Second
 
-// binDir is where the binary is built, if a test needs it.
+// binDir is the folder in which buildBinary builds.
 var binDir string
 
-var build = sync.OnceValues(func() (string, error) {
+var buildBinary = sync.OnceValues(func() (string, error) {
 	binary := filepath.Join(binDir, "fakecloud")
 	out, err := exec.Command("go", "build", "-o", binary, "github.com/ccmlab/ccmlab/cmd/fakecloud").CombinedOutput()
 	if err != nil {
@@ -64,8 +64,8 @@ type process struct {
 	exited chan error
 }
 
-// Nobody listens on the addresses of instances here; those of balancers are each
-// test process's own.
+// Nothing listens on the instances' addresses here. The balancers' addresses are different in
+// each test process.
 const instanceCIDR = "127.90.0.0/16"
 
 func balancerCIDR() string {
@@ -75,15 +75,15 @@ func balancerCIDR() string {
 
 var readyLine = regexp.MustCompile(`^fakecloud is ready at (https?://\S+);`)
 
-func serve(t *testing.T, dir string, args ...string) *process {
+func startServe(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
-	return serveIn(t, nil, dir, args...)
+	return startServeWithEnv(t, nil, dir, args...)
 }
 
-// serveIn gives the process that environment, unless nil.
-func serveIn(t *testing.T, env []string, dir string, args ...string) *process {
+// startServeWithEnv starts a process with that environment, or this process's if env is nil.
+func startServeWithEnv(t *testing.T, env []string, dir string, args ...string) *process {
 	t.Helper()
-	binary, err := build()
+	binary, err := buildBinary()
 	require.NoError(t, err)
 	p := &process{token: filepath.Join(dir, "private", "token"), exited: make(chan error, 1)}
 	p.cmd = exec.Command(binary, append([]string{
@@ -124,22 +124,21 @@ func (p *process) kill() {
 	}
 }
 
-// gone is the state of what is not there any more.
-const gone = ""
+// stateGone is the state of a resource that does not exist any more.
+const stateGone = ""
 
-// outcomes are, by the ID of what the workers of the crash test were told of,
-// the states it may come to rest in: one, or two when the last call about it was
-// never answered.
-type outcomes map[string][]string
+// finalStates are the states in which each resource of the crash test may end, by ID: one, or
+// two if the last call about it was not answered.
+type finalStates map[string][]string
 
-// work creates, changes and ends instances and balancers until the cloud is
-// gone. A refusal is an error.
-func work(ctx context.Context, c *client.Client, r *rand.Rand) (outcomes, error) {
-	all := outcomes{}
+// makeRandomChanges creates, changes and deletes instances and balancers until the cloud does
+// not answer. A refusal is an error.
+func makeRandomChanges(ctx context.Context, c *client.Client, r *rand.Rand) (finalStates, error) {
+	all := finalStates{}
 	var refused *client.Error
 	var lb *api.LoadBalancer
 	for {
-		err := workOnce(ctx, c, r, all, &lb)
+		err := makeRandomChange(ctx, c, r, all, &lb)
 		switch {
 		case errors.As(err, &refused):
 			return all, err
@@ -149,7 +148,7 @@ func work(ctx context.Context, c *client.Client, r *rand.Rand) (outcomes, error)
 	}
 }
 
-func workOnce(ctx context.Context, c *client.Client, r *rand.Rand, all outcomes, lb **api.LoadBalancer) error {
+func makeRandomChange(ctx context.Context, c *client.Client, r *rand.Rand, all finalStates, lb **api.LoadBalancer) error {
 	in, err := c.CreateInstance(ctx, api.InstanceCreate{})
 	if err != nil {
 		return err
@@ -170,11 +169,11 @@ func workOnce(ctx context.Context, c *client.Client, r *rand.Rand, all outcomes,
 	default:
 		id := (*lb).ID
 		*lb = nil
-		all[id] = []string{"active", gone}
+		all[id] = []string{"active", stateGone}
 		if _, err := c.DeleteLoadBalancer(ctx, id); err != nil {
 			return err
 		}
-		all[id] = []string{gone}
+		all[id] = []string{stateGone}
 	}
 	if r.IntN(3) == 0 {
 		return nil
@@ -190,8 +189,8 @@ func workOnce(ctx context.Context, c *client.Client, r *rand.Rand, all outcomes,
 func TestSIGKILLLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	r := rand.New(rand.NewPCG(1, 2))
-	want := outcomes{}
-	p := serve(t, dir)
+	want := finalStates{}
+	p := startServe(t, dir)
 	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18080, TargetPort: 1}}})
 	require.NoError(t, err)
 	for range 4 {
@@ -199,7 +198,7 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 		var workers sync.WaitGroup
 		for i := range 3 {
 			workers.Go(func() {
-				done, err := work(t.Context(), p.client, rand.New(rand.NewPCG(uint64(i), 7)))
+				done, err := makeRandomChanges(t.Context(), p.client, rand.New(rand.NewPCG(uint64(i), 7)))
 				assert.NoError(t, err, "what is asked here is never refused")
 				mu.Lock()
 				defer mu.Unlock()
@@ -214,9 +213,9 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 		p.kill()
 		workers.Wait()
 
-		p = serve(t, dir)
-		requireFinals(t, p.client, want)
-		requireLog(t, p.client, want)
+		p = startServe(t, dir)
+		requireFinalStates(t, p.client, want)
+		requireEventLog(t, p.client, want)
 		found, err := p.client.GetLoadBalancer(t.Context(), lb.ID)
 		require.NoError(t, err)
 		require.Eventually(t, func() bool {
@@ -232,7 +231,7 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 	require.NoError(t, <-p.exited, "SIGTERM ends it in good order")
 }
 
-func requireFinals(t *testing.T, c *client.Client, want outcomes) {
+func requireFinalStates(t *testing.T, c *client.Client, want finalStates) {
 	t.Helper()
 	require.EventuallyWithT(t, func(ct *assert.CollectT) {
 		instances, err := c.ListInstances(t.Context(), client.InstanceFilter{})
@@ -252,9 +251,9 @@ func requireFinals(t *testing.T, c *client.Client, want outcomes) {
 	}, patience, 20*time.Millisecond)
 }
 
-// requireLog wants each resource's events to follow from one another and to end
-// where the resource is.
-func requireLog(t *testing.T, c *client.Client, want outcomes) {
+// requireEventLog requires each resource's events to be a possible sequence, ending with the
+// resource's present state.
+func requireEventLog(t *testing.T, c *client.Client, want finalStates) {
 	t.Helper()
 	last := map[string]string{}
 	require.NoError(t, c.Watch(t.Context(), 0, false, func(e api.Event) error {
@@ -276,10 +275,10 @@ func requireLog(t *testing.T, c *client.Client, want outcomes) {
 	}
 }
 
-// run runs a client command against the process.
+// run runs a command against the process.
 func (p *process) run(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	binary, err := build()
+	binary, err := buildBinary()
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -295,9 +294,10 @@ func (p *process) run(t *testing.T, args ...string) (stdout, stderr string, code
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
-// commands run the program. The one must succeed, and gives what it prints; the
-// other must fail with a code, and say something.
-func (p *process) commands(t *testing.T) (ok func(args ...string) string, fails func(code int, says string, args ...string)) {
+// commandRunners return two functions that run commands against the process. The command of ok
+// must succeed, and ok returns what it prints; that of fails must fail with a code and a
+// text.
+func (p *process) commandRunners(t *testing.T) (ok func(args ...string) string, fails func(code int, says string, args ...string)) {
 	ok = func(args ...string) string {
 		t.Helper()
 		out, errs, code := p.run(t, args...)
@@ -315,7 +315,7 @@ func (p *process) commands(t *testing.T) (ok func(args ...string) string, fails 
 
 func TestCommands(t *testing.T) {
 	dir := t.TempDir()
-	p := serve(t, dir, "--default-tag", "cluster=lab", "--zones", "z1,z2")
+	p := startServe(t, dir, "--default-tag", "cluster=lab", "--zones", "z1,z2")
 	info, err := os.Stat(p.token)
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
@@ -323,7 +323,7 @@ func TestCommands(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 
-	ok, fails := p.commands(t)
+	ok, fails := p.commandRunners(t)
 	assert.Equal(t, "NAME   REGION     STATE\nz1     nebula-1   available\nz2     nebula-1   available\n", ok("zones", "list"))
 	out := ok("instances", "create", "node-1", "--zone", "z2", "--type", "large", "--tag", "a=b", "--wait")
 	assert.Regexp(t, `(?m)^node-1\s+i-\S+\s+z2\s+large\s+running\s+127\.90\.0\.1\s+\ds$`, out)
@@ -440,8 +440,8 @@ func TestCommands(t *testing.T) {
 func TestFaultCommands(t *testing.T) {
 	dir := t.TempDir()
 	ccm := filepath.Join(dir, "ccm")
-	p := serve(t, dir, "--token", "ccm="+ccm)
-	ok, fails := p.commands(t)
+	p := startServe(t, dir, "--token", "ccm="+ccm)
+	ok, fails := p.commandRunners(t)
 	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
 	out := ok("faults", "create", "-o", "wide", "--token", "ccm", "--operation", "listZones,getProject", "--times", "2", "--delay", "1ms", "--status", "429", "--retry-after", "5s")
 	assert.Regexp(t, `(?m)^f-\S+\s+token=ccm operation=listZones\|getProject\s+delay=1ms status=429 retry-after=5s\s+always\s+0/2\s+0\s+\ds$`, out)
@@ -491,14 +491,14 @@ func TestFaultCommands(t *testing.T) {
 	fails(2, "an empty name or ID", "faults", "get", "")
 }
 
-func TestTokenFileThatChangesReplacesTheOldToken(t *testing.T) {
+func TestChangedTokenFileReplacesToken(t *testing.T) {
 	dir := t.TempDir()
-	p := serve(t, dir)
+	p := startServe(t, dir)
 	old, err := os.ReadFile(p.token)
 	require.NoError(t, err)
 	p.kill()
 	require.NoError(t, os.WriteFile(p.token, []byte("a-token-of-my-own-choice\n"), 0o600))
-	p = serve(t, dir)
+	p = startServe(t, dir)
 	_, err = p.client.Project(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(p.token, old, 0o600))
@@ -518,20 +518,20 @@ func TestTokensCanBeSwappedAndLeftOut(t *testing.T) {
 		}
 		return err == nil
 	}
-	p := serve(t, dir, "--token", "a="+a, "--token", "b="+b)
+	p := startServe(t, dir, "--token", "a="+a, "--token", "b="+b)
 	assert.True(t, valid(p, a) && valid(p, b))
 	p.kill()
-	p = serve(t, dir, "--token", "a="+b, "--token", "b="+a)
+	p = startServe(t, dir, "--token", "a="+b, "--token", "b="+a)
 	assert.True(t, valid(p, a) && valid(p, b))
 	p.kill()
-	p = serve(t, dir, "--token", "c="+b)
+	p = startServe(t, dir, "--token", "c="+b)
 	assert.True(t, valid(p, b))
 	assert.False(t, valid(p, a), "not given any more")
 }
 
 func TestFollowEndsWithCtrlC(t *testing.T) {
-	p := serve(t, t.TempDir(), "--profile", "instant")
-	binary, err := build()
+	p := startServe(t, t.TempDir(), "--profile", "instant")
+	binary, err := buildBinary()
 	require.NoError(t, err)
 	cmd := exec.Command(binary, "events", "--follow", "--url", p.url, "--token-file", p.token)
 	stdout, err := cmd.StdoutPipe()
@@ -549,10 +549,9 @@ func TestFollowEndsWithCtrlC(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// As in a container that holds nothing but the program: neither HOME nor a folder
-// for temporary files.
+// As in a container with nothing but the program: no HOME, and no folder for temporary files.
 func TestServeNeedsNoHome(t *testing.T) {
-	p := serveIn(t, []string{"TMPDIR=/nonexistent"}, t.TempDir())
+	p := startServeWithEnv(t, []string{"TMPDIR=/nonexistent"}, t.TempDir())
 	_, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
@@ -568,7 +567,7 @@ func TestServeTLS(t *testing.T) {
 	certFile, keyFile := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
 	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw}), 0o600))
 	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
-	p := serve(t, dir, "--tls-cert", certFile, "--tls-key", keyFile)
+	p := startServe(t, dir, "--tls-cert", certFile, "--tls-key", keyFile)
 	require.Regexp(t, "^https://", p.url)
 	out, errs, code := p.run(t, "zones", "list", "--ca-file", certFile)
 	require.Zero(t, code, errs)
@@ -594,8 +593,7 @@ func TestServeTLS(t *testing.T) {
 	require.NoError(t, <-p.exited)
 }
 
-// testAddressCommands takes commands that are to succeed, and those that are to
-// fail with an exit code and some words.
+// testAddressCommands runs commands by the functions of commandRunners.
 func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int, string, ...string)) {
 	t.Helper()
 	out := ok("addresses", "reserve", "shop", "--tag", "a=b")

@@ -13,9 +13,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) projects() *cobra.Command {
+func (a *app) projectsCommand() *cobra.Command {
 	k := a.projectKind()
-	return group("projects", "Projects, each with resources and tokens of its own; for admins", `  fakecloud projects list
+	return groupCommand("projects", "Projects, each with resources and tokens of its own; for admins", `  fakecloud projects list
   fakecloud projects create team-a --default-tag team=a
   fakecloud tokens create team-a-admin --project team-a --role admin --out team-a.token`,
 		k.listCommand(&cobra.Command{Short: "List the cloud's projects, oldest first", Example: "  fakecloud projects list -o json"}, k.list, nil),
@@ -44,7 +44,7 @@ func (a *app) projectsGet() *cobra.Command {
 			return named(cmd, args)
 		}
 		p, err := c.Project(cmd.Context())
-		return k.showOne(cmd, p, err)
+		return k.printOne(cmd, p, err)
 	})
 	return cmd
 }
@@ -52,12 +52,12 @@ func (a *app) projectsGet() *cobra.Command {
 func (a *app) printProjects(cmd *cobra.Command, value any, items []api.Project) error {
 	var rows [][]string
 	for _, p := range items {
-		rows = append(rows, []string{p.Name, p.ID, tagText(p.DefaultTags), a.age(p.CreatedAt)})
+		rows = append(rows, []string{p.Name, p.ID, tagText(p.DefaultTags), a.formatAge(p.CreatedAt)})
 	}
-	return a.print(cmd.OutOrStdout(), value, "NAME ID DEFAULT-TAGS AGE", rows)
+	return a.printOutput(cmd.OutOrStdout(), value, "NAME ID DEFAULT-TAGS AGE", rows)
 }
 
-// resolveProject finds a project by name or ID; "" is the caller's own.
+// resolveProject finds a project by name or ID; "" stands for the caller's own.
 func resolveProject(ctx context.Context, c *client.Client, ref string) (*api.Project, error) {
 	if ref == "" {
 		return c.Project(ctx)
@@ -74,10 +74,10 @@ func resolveProject(ctx context.Context, c *client.Client, ref string) (*api.Pro
 	return nil, fmt.Errorf("no project is named %q; `fakecloud projects list` shows those there are", ref)
 }
 
-// projectFlag adds --project, by default the caller's own.
-func (a *app) projectFlag(cmd *cobra.Command, ref *string) {
+// addProjectFlag adds --project. By default it is the caller's own project.
+func (a *app) addProjectFlag(cmd *cobra.Command, ref *string) {
 	cmd.Flags().StringVar(ref, "project", "", "name or ID of the project (default: your token's own)")
-	offer(cmd, "project", a.projectKind().complete())
+	completeFlag(cmd, "project", a.projectKind().completeRefs())
 }
 
 func (a *app) projectsCreate() *cobra.Command {
@@ -89,7 +89,7 @@ func (a *app) projectsCreate() *cobra.Command {
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			p, err := c.CreateProject(cmd.Context(), api.ProjectCreate{Name: args[0], DefaultTags: changedTags(cmd, "default-tag", tags)})
-			return a.projectKind().showOne(cmd, p, err)
+			return a.projectKind().printOne(cmd, p, err)
 		}),
 	}
 	a.addOutput(cmd)
@@ -97,7 +97,7 @@ func (a *app) projectsCreate() *cobra.Command {
 	return cmd
 }
 
-// someTags are the tags of a flag, if they are any.
+// someTags are the tags of a flag, or nil if there are none.
 func someTags(tags map[string]string) *api.Tags {
 	if len(tags) == 0 {
 		return nil
@@ -105,7 +105,7 @@ func someTags(tags map[string]string) *api.Tags {
 	return new(api.Tags(tags))
 }
 
-// changedTags are the tags of a flag, if it was given.
+// changedTags are the tags of a flag, or nil if the flag was not given.
 func changedTags(cmd *cobra.Command, flag string, tags map[string]string) *api.Tags {
 	if !cmd.Flags().Changed(flag) {
 		return nil
@@ -113,8 +113,8 @@ func changedTags(cmd *cobra.Command, flag string, tags map[string]string) *api.T
 	return new(api.Tags(tags))
 }
 
-// newTags are those that an update replaces all tags by: those of a flag, or
-// none at all if there is to be none.
+// newTags are the tags that replace all tags in an update: those of a flag, no tags if none is
+// set, or nil to leave the tags alone.
 func newTags(cmd *cobra.Command, flag string, tags map[string]string, none bool) (*api.Tags, error) {
 	given := changedTags(cmd, flag, tags)
 	switch {
@@ -133,7 +133,7 @@ func (a *app) projectsUpdate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "update NAME|ID", Short: "Rename a project, or replace its default tags", Args: cobra.ExactArgs(1),
 		Example: `  fakecloud projects update team-a --name team-b
-  fakecloud projects update team-a --default-tag team=b`, ValidArgsFunction: a.projectKind().complete(),
+  fakecloud projects update team-a --default-tag team=b`, ValidArgsFunction: a.projectKind().completeRefs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var u api.ProjectUpdate
 			var err error
@@ -146,7 +146,7 @@ func (a *app) projectsUpdate() *cobra.Command {
 			if u == (api.ProjectUpdate{}) {
 				return misuse("nothing to update: give --name, --default-tag or --no-default-tags")
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -155,18 +155,18 @@ func (a *app) projectsUpdate() *cobra.Command {
 				return err
 			}
 			p, err = c.UpdateProject(cmd.Context(), p.ID, u)
-			return a.projectKind().showOne(cmd, p, err)
+			return a.projectKind().printOne(cmd, p, err)
 		},
 	}
 	a.addOutput(cmd)
 	cmd.Flags().StringVar(&name, "name", "", "a new name")
 	cmd.Flags().StringToStringVar(&tags, "default-tag", nil, "KEY=VALUE, in place of all the tags before; repeatable")
 	cmd.Flags().BoolVar(&noTags, "no-default-tags", false, "remove all default tags")
-	noFiles(cmd, map[string][]string{"name": nil, "default-tag": nil})
+	completeFlagValues(cmd, map[string][]string{"name": nil, "default-tag": nil})
 	return cmd
 }
 
-// tagText is tags in a table's cell.
+// tagText is the tags, for a cell of a table.
 func tagText(tags map[string]string) string {
 	if len(tags) == 0 {
 		return "-"

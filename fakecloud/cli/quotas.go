@@ -9,8 +9,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) quotas() *cobra.Command {
-	return group("quotas", "How much a project may have, and has", `  fakecloud quotas get
+func (a *app) quotasCommand() *cobra.Command {
+	return groupCommand("quotas", "How much a project may have, and has", `  fakecloud quotas get
   fakecloud quotas set --project team-a --instances 100`,
 		a.quotasGet(), a.quotasSet())
 }
@@ -23,7 +23,7 @@ func (a *app) printQuotas(cmd *cobra.Command, q *api.Quotas) error {
 	}{{"instances", q.Instances}, {"load-balancers", q.LoadBalancers}, {"routes", q.Routes}, {"networks", q.Networks}, {"addresses", q.Addresses}} {
 		rows = append(rows, []string{one.name, strconv.FormatInt(one.Used, 10), strconv.FormatInt(one.Limit, 10)})
 	}
-	return a.print(cmd.OutOrStdout(), q, "QUOTA USED LIMIT", rows)
+	return a.printOutput(cmd.OutOrStdout(), q, "QUOTA USED LIMIT", rows)
 }
 
 func (a *app) quotasGet() *cobra.Command {
@@ -53,7 +53,7 @@ func (a *app) quotasGet() *cobra.Command {
 		}),
 	}
 	a.addOutput(cmd)
-	a.projectFlag(cmd, &project)
+	a.addProjectFlag(cmd, &project)
 	return cmd
 }
 
@@ -78,7 +78,7 @@ func (a *app) quotasSet() *cobra.Command {
 			if !given {
 				return misuse("nothing to set: give --instances, --load-balancers, --routes, --networks or --addresses")
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -94,47 +94,9 @@ func (a *app) quotasSet() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	a.projectFlag(cmd, &project)
+	a.addProjectFlag(cmd, &project)
 	for name := range limits {
 		values[name] = cmd.Flags().Int64(name, 0, "how many it may have")
 	}
 	return cmd
-}
-
-func (a *app) regions() *cobra.Command {
-	list := &cobra.Command{
-		Use: "list", Short: "List the regions", Args: cobra.NoArgs, Example: "  fakecloud regions list",
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			regions, err := c.ListRegions(cmd.Context())
-			if err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, r := range regions {
-				rows = append(rows, []string{r.Name})
-			}
-			return a.print(cmd.OutOrStdout(), api.RegionList{Items: regions}, "NAME", rows)
-		}),
-	}
-	a.addOutput(list)
-	return group("regions", "The cloud's regions", "  fakecloud regions list -o yaml", list)
-}
-
-func (a *app) instanceTypes() *cobra.Command {
-	list := &cobra.Command{
-		Use: "list", Short: "List the sizes of instances, the smallest first", Args: cobra.NoArgs, Example: "  fakecloud instance-types list",
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			sizes, err := c.ListInstanceTypes(cmd.Context())
-			if err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, s := range sizes {
-				rows = append(rows, []string{string(s.Name), strconv.Itoa(s.Vcpus), strconv.Itoa(s.MemoryMiB)})
-			}
-			return a.print(cmd.OutOrStdout(), api.InstanceSizeList{Items: sizes}, "NAME VCPUS MEMORY-MIB", rows)
-		}),
-	}
-	a.addOutput(list)
-	return group("instance-types", "The sizes that instances can have", "  fakecloud instance-types list -o yaml", list)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestBadFlagsSayWhatFits(t *testing.T) {
-	nowhere(t)
+func TestBadFlagMessages(t *testing.T) {
+	unreachableCloud(t)
 	taken := filepath.Join(t.TempDir(), "taken")
 	require.NoError(t, os.WriteFile(taken, []byte("mine"), 0o600))
 	for says, args := range map[string][]string{
@@ -25,7 +25,7 @@ func TestBadFlagsSayWhatFits(t *testing.T) {
 		"choose of running, done, failed, sup":      {"operations", "list", "--state", "foo"},
 		"taken exists already":                      {"tokens", "create", "ci", "--out", taken},
 	} {
-		code, _, errs := run(t, args...)
+		code, _, errs := runCommand(t, args...)
 		assert.Equal(t, exitUsage, code, args)
 		assert.Contains(t, errs, says)
 	}
@@ -34,7 +34,7 @@ func TestBadFlagsSayWhatFits(t *testing.T) {
 	assert.Equal(t, "mine", string(content))
 }
 
-func TestAFileThatExistsIsNotWrittenOver(t *testing.T) {
+func TestExistingFileIsNotOverwritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "out.db")
 	write := func(text string) error {
 		return writeFile(path, func(f *os.File) error { _, err := f.WriteString(text); return err })
@@ -47,21 +47,21 @@ func TestAFileThatExistsIsNotWrittenOver(t *testing.T) {
 	assert.Equal(t, []string{path}, left)
 }
 
-func TestHTTPToAnHTTPSCloudIsExplained(t *testing.T) {
-	nowhere(t)
+func TestErrorOfHTTPToHTTPSCloud(t *testing.T) {
+	unreachableCloud(t)
 	cloud := httptest.NewTLSServer(http.NotFoundHandler())
 	defer cloud.Close()
 	at := cloud.Listener.Addr().String()
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
-	code, _, errs := run(t, "zones", "list", "--url", "http://"+at, "--token-file", token)
+	code, _, errs := runCommand(t, "zones", "list", "--url", "http://"+at, "--token-file", token)
 	assert.Equal(t, exitFailed, code)
 	assert.Contains(t, errs, "set FAKECLOUD_URL to https://"+at)
 }
 
-func TestACertificateIsForWhereOthersReachUs(t *testing.T) {
+func TestSelfSignedServerNames(t *testing.T) {
 	for _, listen := range []string{":8470", "0.0.0.0:8470", "[::]:8470"} {
-		names, err := (&serveOptions{listen: listen, sans: []string{"cloud.example"}}).names()
+		names, err := (&serveOptions{listen: listen, sans: []string{"cloud.example"}}).serverNames()
 		require.NoError(t, err)
 		assert.Subset(t, names, []string{"localhost", "127.0.0.1", "cloud.example"})
 		addrs, err := net.InterfaceAddrs()
@@ -74,7 +74,7 @@ func TestACertificateIsForWhereOthersReachUs(t *testing.T) {
 		assert.NotContains(t, names, "0.0.0.0")
 		assert.NotContains(t, names, "::")
 	}
-	names, err := (&serveOptions{listen: "192.0.2.7:8470"}).names()
+	names, err := (&serveOptions{listen: "192.0.2.7:8470"}).serverNames()
 	require.NoError(t, err)
 	assert.Equal(t, []string{"127.0.0.1", "192.0.2.7", "localhost"}, names)
 }

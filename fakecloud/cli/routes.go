@@ -9,9 +9,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) routes() *cobra.Command {
+func (a *app) routesCommand() *cobra.Command {
 	k := a.routeKind()
-	return group("routes", "Routes, and whether they lead anywhere", `  fakecloud routes list
+	return groupCommand("routes", "Routes, and whether they lead anywhere", `  fakecloud routes list
   fakecloud routes create node-1 --destination 10.244.1.0/24 --instance node-1`,
 		a.routesList(),
 		k.getCommand("Show routes", "  fakecloud routes get node-1 -o yaml"),
@@ -38,22 +38,22 @@ func (a *app) routesList() *cobra.Command {
 	cmd := a.routeKind().listCommand(
 		&cobra.Command{Short: "List routes, oldest first", Example: "  fakecloud routes list --tag cluster=lab"},
 		func(ctx context.Context, c *client.Client) ([]api.Route, error) { return c.ListRoutes(ctx, f) },
-		inEvent(func(ev api.Event) *api.Route { return ev.Route }, func(r *api.Route) bool { return hasTags(r.Tags, f.Tags) }))
-	tagFilter(cmd, &f.Tags)
+		resourceInEvent(func(ev api.Event) *api.Route { return ev.Route }, func(r *api.Route) bool { return hasTags(r.Tags, f.Tags) }))
+	addTagFlag(cmd, &f.Tags)
 	return cmd
 }
 
 func (a *app) printRoutes(cmd *cobra.Command, value any, items []api.Route) error {
 	var rows [][]string
 	for _, r := range items {
-		rows = append(rows, []string{r.Name, r.ID, r.Destination, r.InstanceID, string(r.State), a.age(r.CreatedAt), orDash(r.StateReason)})
+		rows = append(rows, []string{r.Name, r.ID, r.Destination, r.InstanceID, string(r.State), a.formatAge(r.CreatedAt), orDash(r.StateReason)})
 	}
-	return a.print(cmd.OutOrStdout(), value, "NAME ID DESTINATION INSTANCE STATE AGE REASON", rows)
+	return a.printOutput(cmd.OutOrStdout(), value, "NAME ID DESTINATION INSTANCE STATE AGE REASON", rows)
 }
 
 // resolveRoute finds a route by name or ID.
 func resolveRoute(ctx context.Context, c *client.Client, ref string) (*api.Route, error) {
-	return named(ctx, "route", "routes", "r-", ref, func(ctx context.Context) ([]api.Route, error) {
+	return findByNameOrID(ctx, "route", "routes", "r-", ref, func(ctx context.Context) ([]api.Route, error) {
 		return c.ListRoutes(ctx, client.RouteFilter{Name: ref})
 	}, c.GetRoute)
 }
@@ -69,7 +69,7 @@ func (a *app) routesCreate() *cobra.Command {
 			if destination == "" || instance == "" {
 				return misuse("a route needs --destination CIDR and --instance NAME|ID")
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -78,13 +78,13 @@ func (a *app) routesCreate() *cobra.Command {
 				return err
 			}
 			r, err := c.CreateRoute(cmd.Context(), api.RouteCreate{Name: args[0], Destination: destination, InstanceID: in.ID, Tags: someTags(tags)})
-			return a.routeKind().showOne(cmd, r, err)
+			return a.routeKind().printOne(cmd, r, err)
 		},
 	}
 	a.addOutput(cmd)
 	cmd.Flags().StringVar(&destination, "destination", "", "where the packets are to, as a CIDR")
 	cmd.Flags().StringVar(&instance, "instance", "", "name or ID of the instance that they go to")
-	offer(cmd, "instance", a.instanceKind().complete())
+	completeFlag(cmd, "instance", a.instanceKind().completeRefs())
 	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
 	return cmd
 }

@@ -16,12 +16,11 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
 )
 
-// scenarioPoll is how often a scenario that is watched is looked at: there are no
-// events of it.
+// scenarioPoll is how often a watched scenario is read: scenarios have no events.
 const scenarioPoll = 100 * time.Millisecond
 
-func (a *app) scenarios() *cobra.Command {
-	return group("scenarios", "Faults and actions over time", `  fakecloud scenarios list --available
+func (a *app) scenariosCommand() *cobra.Command {
+	return groupCommand("scenarios", "Faults and actions over time", `  fakecloud scenarios list --available
   fakecloud scenarios run zone-outage --watch
   fakecloud scenarios run incident.yaml`,
 		a.scenariosRun(), a.scenariosList(), a.scenariosGet(), a.scenariosStop(),
@@ -66,7 +65,7 @@ The scenario goes on without this command; a restart of the cloud ends it and
 lifts its faults.`,
 		Example: `  fakecloud scenarios run flapping-node --watch
   fakecloud scenarios run ./incident.yaml --seed 7`,
-		ValidArgsFunction: completeReady,
+		ValidArgsFunction: completeReadyScenarios,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body, err := scenarios.Find(args[0])
 			if err != nil {
@@ -75,7 +74,7 @@ lifts its faults.`,
 			if cmd.Flags().Changed("seed") {
 				body.Seed = seed
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -95,7 +94,7 @@ lifts its faults.`,
 	return cmd
 }
 
-func completeReady(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+func completeReadyScenarios(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	ready, _ := scenarios.Available() // None to offer, if any error.
 	var names []string
 	for _, s := range ready {
@@ -104,8 +103,8 @@ func completeReady(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 	return names, cobra.ShellCompDirectiveDefault // Or a file.
 }
 
-// watchScenario shows steps until the scenario ends; or, as JSON or YAML, the
-// scenario as it ended.
+// watchScenario prints each step as it is done, until the scenario ends. As JSON or YAML it
+// prints the ended scenario only.
 func (a *app) watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenario) error {
 	out, id := cmd.OutOrStdout(), s.ID
 	if a.output != "table" {
@@ -177,9 +176,9 @@ func (a *app) printScenarios(cmd *cobra.Command, value any, items []api.Scenario
 				done++
 			}
 		}
-		rows = append(rows, []string{s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10), a.age(s.StartedAt)})
+		rows = append(rows, []string{s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10), a.formatAge(s.StartedAt)})
 	}
-	return a.print(cmd.OutOrStdout(), value, "ID NAME STATE STEPS SEED AGE", rows)
+	return a.printOutput(cmd.OutOrStdout(), value, "ID NAME STATE STEPS SEED AGE", rows)
 }
 
 func (a *app) scenariosList() *cobra.Command {
@@ -189,7 +188,7 @@ func (a *app) scenariosList() *cobra.Command {
 	listRun := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if available {
-			return a.printReady(cmd.OutOrStdout())
+			return a.printReadyScenarios(cmd.OutOrStdout())
 		}
 		return listRun(cmd, args)
 	}
@@ -197,31 +196,31 @@ func (a *app) scenariosList() *cobra.Command {
 	return cmd
 }
 
-func (a *app) printReady(out io.Writer) error {
+func (a *app) printReadyScenarios(out io.Writer) error {
 	ready, err := scenarios.Available()
 	if err != nil {
 		return err
 	}
 	if a.output == "table" {
 		for _, s := range ready {
-			if _, err := fmt.Fprintf(out, "%s\n%s\n", s.Name, indent(s.Description)); err != nil {
+			if _, err := fmt.Fprintf(out, "%s\n%s\n", s.Name, indentLines(s.Description)); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	return a.print(out, struct {
+	return a.printOutput(out, struct {
 		Items []api.ScenarioCreate `json:"items"`
 	}{ready}, "", nil)
 }
 
-// scenariosAct is a command about one scenario, which it shows.
+// scenariosAct is a command that calls do for one scenario and prints it.
 func (a *app) scenariosAct(verb, short string, do func(*client.Client, context.Context, string) (*api.Scenario, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: verb + " ID", Short: short, Args: cobra.ExactArgs(1),
-		Example: "  fakecloud scenarios " + verb + " s-01jd3n9y5c7r", ValidArgsFunction: a.scenarioKind().complete(),
+		Example: "  fakecloud scenarios " + verb + " s-01jd3n9y5c7r", ValidArgsFunction: a.scenarioKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			found, err := each(args, func(id string) (*api.Scenario, error) { return do(c, cmd.Context(), id) })
+			found, err := doForEach(args, func(id string) (*api.Scenario, error) { return do(c, cmd.Context(), id) })
 			if err != nil {
 				return err
 			}
@@ -257,10 +256,10 @@ func (a *app) printSteps(out io.Writer, s api.Scenario) error {
 			return err
 		}
 	}
-	return a.print(out, s, "AT STEP RESULT", rows)
+	return a.printOutput(out, s, "AT STEP RESULT", rows)
 }
 
-func indent(text string) string {
+func indentLines(text string) string {
 	out := ""
 	for line := range strings.Lines(text) {
 		out += "  " + line

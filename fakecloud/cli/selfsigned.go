@@ -25,21 +25,21 @@ import (
 const (
 	caLifetime     = 10 * 365 * 24 * time.Hour
 	serverLifetime = 365 * 24 * time.Hour
-	// renewBefore is how long before its end a certificate is replaced; that of a
-	// process that runs on is not.
+	// renewBefore is how long before its expiry a certificate is replaced, at a start of
+	// the cloud.
 	renewBefore = 30 * 24 * time.Hour
 )
 
-// validSAN is a DNS name, perhaps for all of a domain.
+// validSAN matches a DNS name, or a wildcard for a domain.
 var validSAN = regexp.MustCompile(`^(\*\.)?[a-zA-Z0-9]([-a-zA-Z0-9.]*[a-zA-Z0-9])?$`)
 
-// signed is a certificate, what signed it, and its key.
-type signed struct {
+// certificateAndKey is a certificate and its private key.
+type certificateAndKey struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// tlsDir is where certificates are kept: beside the data.
+// tlsDir is the folder of the certificates: that of the data.
 func (o *serveOptions) tlsDir() string {
 	if o.data == store.Memory {
 		return stateDir()
@@ -47,18 +47,18 @@ func (o *serveOptions) tlsDir() string {
 	return filepath.Dir(o.data)
 }
 
-// selfSigned gives a server certificate for the names that clients may use, and
-// the file of the CA that it can be verified with. Both are kept, and made anew
-// only when they end soon or the names are others.
+// selfSigned returns a server certificate for the names that clients may use, and the file
+// of the CA that signed it. Both are kept in files, and replaced only if they expire soon or
+// the names have changed.
 func (o *serveOptions) selfSigned(now time.Time) (*tls.Certificate, string, error) {
-	names, err := o.names()
+	names, err := o.serverNames()
 	if err != nil {
 		return nil, "", err
 	}
 	caFile := filepath.Join(o.tlsDir(), "ca.crt")
-	ca, err := load(caFile, filepath.Join(o.tlsDir(), "ca.key"))
+	ca, err := loadCertificate(caFile, filepath.Join(o.tlsDir(), "ca.key"))
 	if err == nil && (ca == nil || now.Add(renewBefore).After(ca.cert.NotAfter)) {
-		ca, err = o.issue("ca", &x509.Certificate{
+		ca, err = o.issueCertificate("ca", &x509.Certificate{
 			Subject: pkix.Name{CommonName: "fakecloud CA"}, NotAfter: now.Add(caLifetime),
 			IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true, KeyUsage: x509.KeyUsageCertSign,
 		}, nil, now)
@@ -66,9 +66,9 @@ func (o *serveOptions) selfSigned(now time.Time) (*tls.Certificate, string, erro
 	if err != nil {
 		return nil, "", err
 	}
-	server, err := load(filepath.Join(o.tlsDir(), "server.crt"), filepath.Join(o.tlsDir(), "server.key"))
-	if err == nil && !server.serves(names, ca, now) {
-		server, err = o.issue("server", forNames(names, now), ca, now)
+	server, err := loadCertificate(filepath.Join(o.tlsDir(), "server.crt"), filepath.Join(o.tlsDir(), "server.key"))
+	if err == nil && !server.isValidFor(names, ca, now) {
+		server, err = o.issueCertificate("server", serverCertificateTemplate(names, now), ca, now)
 	}
 	if err != nil {
 		return nil, "", err
@@ -76,8 +76,9 @@ func (o *serveOptions) selfSigned(now time.Time) (*tls.Certificate, string, erro
 	return &tls.Certificate{Certificate: [][]byte{server.cert.Raw, ca.cert.Raw}, PrivateKey: server.key, Leaf: server.cert}, caFile, nil
 }
 
-// names are what the server may be called, each once and sorted.
-func (o *serveOptions) names() ([]string, error) {
+// serverNames are the names and IP addresses that the server may be reached by, sorted and
+// without duplicates.
+func (o *serveOptions) serverNames() ([]string, error) {
 	names := []string{"localhost", "127.0.0.1"}
 	host, _, err := net.SplitHostPort(o.listen)
 	if err != nil {
@@ -103,21 +104,22 @@ func (o *serveOptions) names() ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// ownNames are what others may call this machine, as far as it knows.
+// ownNames are the host name and IP addresses by which others may reach this machine.
 func ownNames() (names []string) {
 	if host, err := os.Hostname(); err == nil && validSAN.MatchString(host) {
 		names = append(names, host)
 	}
-	addrs, _ := net.InterfaceAddrs() // Without them, --tls-san says the rest.
+	addrs, _ := net.InterfaceAddrs() // If they cannot be listed, --tls-san can name them.
 	for _, addr := range addrs {
-		if on, ok := addr.(*net.IPNet); ok && !on.IP.IsLinkLocalUnicast() { // Those are reached with a zone only.
+		if on, ok := addr.(*net.IPNet); ok && !on.IP.IsLinkLocalUnicast() { // A link-local address needs a zone, which no certificate has.
 			names = append(names, on.IP.String())
 		}
 	}
 	return names
 }
 
-func forNames(names []string, now time.Time) *x509.Certificate {
+// serverCertificateTemplate is the unsigned certificate of a server with these names.
+func serverCertificateTemplate(names []string, now time.Time) *x509.Certificate {
 	c := &x509.Certificate{
 		Subject: pkix.Name{CommonName: "fakecloud"}, NotAfter: now.Add(serverLifetime),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
@@ -132,9 +134,9 @@ func forNames(names []string, now time.Time) *x509.Certificate {
 	return c
 }
 
-// serves tells whether a certificate is the CA's, for exactly these names and
-// for a while yet.
-func (s *signed) serves(names []string, ca *signed, now time.Time) bool {
+// isValidFor tells whether a certificate is signed by ca, is for exactly these names, and
+// does not expire soon.
+func (s *certificateAndKey) isValidFor(names []string, ca *certificateAndKey, now time.Time) bool {
 	if s == nil || now.Add(renewBefore).After(s.cert.NotAfter) || s.cert.CheckSignatureFrom(ca.cert) != nil {
 		return false
 	}
@@ -146,8 +148,8 @@ func (s *signed) serves(names []string, ca *signed, now time.Time) bool {
 	return slices.Equal(has, names)
 }
 
-// load reads a certificate and its key; nil when either is missing.
-func load(certFile, keyFile string) (*signed, error) {
+// loadCertificate reads a certificate and its key. It returns nil if either is missing.
+func loadCertificate(certFile, keyFile string) (*certificateAndKey, error) {
 	pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -159,12 +161,12 @@ func load(certFile, keyFile string) (*signed, error) {
 	if !ok {
 		return nil, fmt.Errorf("--tls-self-signed: %s is not a key that this made; move it away", keyFile)
 	}
-	return &signed{pair.Leaf, key}, nil
+	return &certificateAndKey{pair.Leaf, key}, nil
 }
 
-// issue makes a certificate, signed by ca or, when that is nil, by itself, and
-// writes it and its key.
-func (o *serveOptions) issue(name string, c *x509.Certificate, ca *signed, now time.Time) (*signed, error) {
+// issueCertificate makes a key and a certificate for it, signed by ca or, if that is nil,
+// self-signed, and writes both to files.
+func (o *serveOptions) issueCertificate(name string, c *x509.Certificate, ca *certificateAndKey, now time.Time) (*certificateAndKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -172,9 +174,9 @@ func (o *serveOptions) issue(name string, c *x509.Certificate, ca *signed, now t
 	if c.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
 		return nil, err
 	}
-	c.NotBefore = now.Add(-time.Hour) // Clocks differ.
+	c.NotBefore = now.Add(-time.Hour) // Clients' clocks may be behind.
 	if ca == nil {
-		ca = &signed{c, key}
+		ca = &certificateAndKey{c, key}
 	}
 	raw, err := x509.CreateCertificate(rand.Reader, c, ca.cert, key.Public(), ca.key)
 	if err != nil {
@@ -184,7 +186,8 @@ func (o *serveOptions) issue(name string, c *x509.Certificate, ca *signed, now t
 	if err != nil {
 		return nil, err
 	}
-	// The key goes first: a certificate is never there without its own.
+	// Remove the old certificate first, and write the new one last: a certificate is
+	// never in its file without its own key in the other.
 	base := filepath.Join(o.tlsDir(), name)
 	if err := os.Remove(base + ".crt"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
@@ -199,5 +202,5 @@ func (o *serveOptions) issue(name string, c *x509.Certificate, ca *signed, now t
 		return nil, err
 	}
 	cert, err := x509.ParseCertificate(raw)
-	return &signed{cert, key}, err
+	return &certificateAndKey{cert, key}, err
 }

@@ -22,7 +22,7 @@ func TestServeSelfSigned(t *testing.T) {
 	}
 	run := func(args ...string) {
 		t.Helper()
-		p := serve(t, dir, append([]string{"--tls-self-signed"}, args...)...)
+		p := startServe(t, dir, append([]string{"--tls-self-signed"}, args...)...)
 		require.Regexp(t, "^https://", p.url)
 		c, err := client.New(client.Config{URL: p.url, TokenFile: p.token, CAFile: filepath.Join(dir, "ca.crt")})
 		require.NoError(t, err)

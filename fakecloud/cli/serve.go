@@ -38,7 +38,7 @@ type serveOptions struct {
 	rateLimit, rateBurst                   int
 }
 
-func (a *app) serve() *cobra.Command {
+func (a *app) serveCommand() *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -78,7 +78,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.IntVar(&o.rateBurst, "rate-burst", 1000, "calls that a token may make at once, before --rate-limit slows it down")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")
-	noFiles(cmd, map[string][]string{
+	completeFlagValues(cmd, map[string][]string{
 		"load-balancer-mode": balancerModes,
 		"profile":            {"instant", "fast", "realistic"}, "clock": {"real", "virtual"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
 	})

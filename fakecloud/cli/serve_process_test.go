@@ -12,8 +12,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-func TestServeTheControlPlaneOnly(t *testing.T) {
-	p := serve(t, t.TempDir(), "--load-balancer-mode", "none", "--profile", "instant")
+func TestServeControlPlaneOnly(t *testing.T) {
+	p := startServe(t, t.TempDir(), "--load-balancer-mode", "none", "--profile", "instant")
 	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
 	require.NoError(t, err)
 	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{

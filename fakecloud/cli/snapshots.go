@@ -14,9 +14,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-func (a *app) snapshots() *cobra.Command {
+func (a *app) snapshotsCommand() *cobra.Command {
 	k := a.snapshotKind()
-	g := group("snapshots", "The state of the whole cloud, put aside and brought back", `  fakecloud snapshots save before-lesson-2
+	g := groupCommand("snapshots", "The state of the whole cloud, put aside and brought back", `  fakecloud snapshots save before-lesson-2
   fakecloud snapshots list
   fakecloud snapshots restore before-lesson-2`,
 		k.listCommand(&cobra.Command{Short: "List snapshots by name", Example: "  fakecloud snapshots list -o json"}, k.list, nil),
@@ -42,9 +42,9 @@ func (a *app) snapshotKind() resourceKind[api.Snapshot] {
 func (a *app) printSnapshots(cmd *cobra.Command, value any, items []api.Snapshot) error {
 	var rows [][]string
 	for _, s := range items {
-		rows = append(rows, []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), a.age(s.CreatedAt)})
+		rows = append(rows, []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), a.formatAge(s.CreatedAt)})
 	}
-	return a.print(cmd.OutOrStdout(), value, "NAME SIZE AGE", rows)
+	return a.printOutput(cmd.OutOrStdout(), value, "NAME SIZE AGE", rows)
 }
 
 func (a *app) snapshotsSave() *cobra.Command {
@@ -57,7 +57,7 @@ data.`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			s, err := c.CreateSnapshot(cmd.Context(), args[0])
-			return a.snapshotKind().showOne(cmd, s, err)
+			return a.snapshotKind().printOne(cmd, s, err)
 		}),
 	}
 	a.addOutput(cmd)
@@ -68,10 +68,10 @@ func (a *app) snapshotsRestore() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore NAME", Short: "Make a snapshot's state the cloud's; what has happened since is gone", Args: cobra.ExactArgs(1),
 		Example:           "  fakecloud snapshots restore before-lesson-2",
-		ValidArgsFunction: a.snapshotKind().complete(),
+		ValidArgsFunction: a.snapshotKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			s, err := c.RestoreSnapshot(cmd.Context(), args[0])
-			return a.snapshotKind().showOne(cmd, s, err)
+			return a.snapshotKind().printOne(cmd, s, err)
 		}),
 	}
 	a.addOutput(cmd)
@@ -82,22 +82,21 @@ func (a *app) snapshotsExport() *cobra.Command {
 	return &cobra.Command{
 		Use: "export NAME FILE", Short: "Copy a snapshot out of the cloud; \"fakecloud restore\" takes it elsewhere", Args: cobra.ExactArgs(2),
 		Example:           "  fakecloud snapshots export before-lesson-2 room.db",
-		ValidArgsFunction: a.snapshotKind().complete(),
+		ValidArgsFunction: a.snapshotKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return writeFile(args[1], func(f *os.File) error { return c.SnapshotContent(cmd.Context(), args[0], f) })
 		}),
 	}
 }
 
-// writeFile makes a file that was not there, wholly or not at all; only its
-// owner reads it.
+// writeFile writes a new file that only its owner can read, completely or not at all.
 func writeFile(path string, write func(*os.File) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), ".export-*") // With mode 0600.
 	if err != nil {
 		return err
 	}
 	defer func() {
-		// A link is made where nothing is, or not at all.
+		// The content is in place once the link below is made. Link fails if path exists.
 		err = errors.Join(err, os.Remove(f.Name()))
 	}()
 	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
@@ -109,8 +108,8 @@ func writeFile(path string, write func(*os.File) error) (err error) {
 	return fmt.Errorf("%s exists already; choose another name", path)
 }
 
-// restore works on a data file that no cloud runs on.
-func (a *app) restore() *cobra.Command {
+// restoreCommand works on a data file that no running cloud uses.
+func (a *app) restoreCommand() *cobra.Command {
 	var data string
 	cmd := &cobra.Command{
 		Use: "restore FILE", Short: "Make an exported snapshot the state of a cloud that does not run", Args: cobra.ExactArgs(1),

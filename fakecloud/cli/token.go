@@ -16,7 +16,7 @@ type token struct {
 	role       cloud.Role
 }
 
-// read gives what the file holds; a missing file is created first, with a new
+// read returns the token in the file. If the file is missing, it is created with a new
 // secret.
 func (t token) read() (cloud.GivenToken, error) {
 	content, err := os.ReadFile(t.file)
@@ -30,7 +30,7 @@ func (t token) read() (cloud.GivenToken, error) {
 	return cloud.GivenToken{Name: t.name, Role: t.role, Secret: strings.TrimSpace(string(content))}, nil
 }
 
-// writeSecret makes a file that only its owner reads, wholly or not at all.
+// writeSecret writes a file that only its owner can read, completely or not at all.
 func writeSecret(path string, content []byte) (err error) {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (a *app) tokens() *cobra.Command {
-	return group("tokens", "Bearer tokens, and what they may do; for admins", `  fakecloud tokens list
+func (a *app) tokensCommand() *cobra.Command {
+	return groupCommand("tokens", "Bearer tokens, and what they may do; for admins", `  fakecloud tokens list
   fakecloud tokens create ci --role viewer --expires-in 720h --out ci.token
   fakecloud tokens rotate ci --grace 5m --out ci.token
   fakecloud tokens delete ci`,
@@ -27,20 +27,20 @@ func (a *app) printTokens(cmd *cobra.Command, value any, items []api.Token) erro
 		if t.ExpiresAt != nil {
 			expires = t.ExpiresAt.Format(time.RFC3339)
 		}
-		rows = append(rows, []string{t.Name, string(t.Role), string(t.Origin), expires, a.age(t.CreatedAt)})
+		rows = append(rows, []string{t.Name, string(t.Role), string(t.Origin), expires, a.formatAge(t.CreatedAt)})
 	}
-	return a.print(cmd.OutOrStdout(), value, "NAME ROLE ORIGIN EXPIRES AGE", rows)
+	return a.printOutput(cmd.OutOrStdout(), value, "NAME ROLE ORIGIN EXPIRES AGE", rows)
 }
 
 func (a *app) tokensList() *cobra.Command {
 	var project string
 	k := a.tokenKind(&project)
 	cmd := k.listCommand(&cobra.Command{Short: "List a project's tokens, expired ones included", Example: "  fakecloud tokens list --project team-a"}, k.list, nil)
-	a.projectFlag(cmd, &project)
+	a.addProjectFlag(cmd, &project)
 	return cmd
 }
 
-// tokenKind is of the tokens of a project; "" is the caller's own.
+// tokenKind is the kind of tokens in a project; "" stands for the caller's own project.
 func (a *app) tokenKind(project *string) resourceKind[api.Token] {
 	return resourceKind[api.Token]{
 		app: a, print: a.printTokens,
@@ -60,23 +60,23 @@ func (a *app) tokensGet() *cobra.Command {
 	var project string
 	cmd := &cobra.Command{
 		Use: "get NAME...", Short: "Show tokens, without their secrets", Args: cobra.MinimumNArgs(1),
-		Example: "  fakecloud tokens get ci -o yaml", ValidArgsFunction: a.tokenKind(&project).complete(),
+		Example: "  fakecloud tokens get ci -o yaml", ValidArgsFunction: a.tokenKind(&project).completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
 				return err
 			}
-			found, err := each(args, func(name string) (*api.Token, error) { return c.GetToken(cmd.Context(), p.ID, name) })
-			return a.tokenKind(&project).show(cmd, found, len(args), err)
+			found, err := doForEach(args, func(name string) (*api.Token, error) { return c.GetToken(cmd.Context(), p.ID, name) })
+			return a.tokenKind(&project).printFound(cmd, found, len(args), err)
 		}),
 	}
 	a.addOutput(cmd)
-	a.projectFlag(cmd, &project)
+	a.addProjectFlag(cmd, &project)
 	return cmd
 }
 
-// keepSecret writes a new secret to a file and shows the token, or shows both.
-// In a table the secret is all there is, for scripts to take.
+// keepSecret writes a new secret to the file out and prints the token. Without a file it prints
+// both; as a table, only the secret, for scripts.
 func (a *app) keepSecret(cmd *cobra.Command, out string, t *api.TokenWithSecret) error {
 	switch {
 	case out != "":
@@ -88,7 +88,7 @@ func (a *app) keepSecret(cmd *cobra.Command, out string, t *api.TokenWithSecret)
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), t.Secret)
 		return err
 	}
-	return a.print(cmd.OutOrStdout(), t, "", nil)
+	return a.printOutput(cmd.OutOrStdout(), t, "", nil)
 }
 
 func (a *app) tokensCreate() *cobra.Command {
@@ -108,10 +108,10 @@ func (a *app) tokensCreate() *cobra.Command {
 				return misuse("--out %s exists already: choose another name, or remove it", out)
 			}
 			var err error
-			if body.ExpiresAt, err = expiry(cmd, a.cloudNow, in, at); err != nil {
+			if body.ExpiresAt, err = expiryTime(cmd, a.cloudNow, in, at); err != nil {
 				return err
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -127,17 +127,17 @@ func (a *app) tokensCreate() *cobra.Command {
 		},
 	}
 	a.addOutput(cmd)
-	a.projectFlag(cmd, &project)
+	a.addProjectFlag(cmd, &project)
 	cmd.Flags().StringVar(&role, "role", string(api.RoleEditor), "viewer, editor or admin")
 	cmd.Flags().DurationVar(&in, "expires-in", 0, "how long it is valid (default: for ever)")
 	cmd.Flags().StringVar(&at, "expires-at", "", "when it ends, such as 2027-01-31T12:00:00Z")
 	cmd.Flags().StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
-	noFiles(cmd, map[string][]string{"role": {"viewer", "editor", "admin"}, "expires-in": nil, "expires-at": nil})
+	completeFlagValues(cmd, map[string][]string{"role": {"viewer", "editor", "admin"}, "expires-in": nil, "expires-at": nil})
 	return cmd
 }
 
-// expiry is when a token shall end, or nil.
-func expiry(cmd *cobra.Command, now func() time.Time, in time.Duration, at string) (*time.Time, error) {
+// expiryTime is when a token shall expire, or nil for never.
+func expiryTime(cmd *cobra.Command, now func() time.Time, in time.Duration, at string) (*time.Time, error) {
 	inGiven, atGiven := cmd.Flags().Changed("expires-in"), cmd.Flags().Changed("expires-at")
 	switch {
 	case inGiven && atGiven:
@@ -166,12 +166,12 @@ func (a *app) tokensRotate() *cobra.Command {
 
 One that "fakecloud serve --token" gives cannot be rotated: change its file and
 restart "fakecloud serve".`,
-		Example: "  fakecloud tokens rotate ci --grace 5m --out ci.token", ValidArgsFunction: a.tokenKind(&project).complete(),
+		Example: "  fakecloud tokens rotate ci --grace 5m --out ci.token", ValidArgsFunction: a.tokenKind(&project).completeRefs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if grace < 0 || grace%time.Second != 0 {
 				return misuse("--grace %s: give whole seconds", grace)
 			}
-			c, err := a.client()
+			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -187,7 +187,7 @@ restart "fakecloud serve".`,
 		},
 	}
 	a.addOutput(cmd)
-	a.projectFlag(cmd, &project)
+	a.addProjectFlag(cmd, &project)
 	cmd.Flags().DurationVar(&grace, "grace", 0, "how long the secret before stays valid")
 	cmd.Flags().StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
 	return cmd
@@ -201,15 +201,15 @@ func (a *app) tokensDelete() *cobra.Command {
 
 One that "fakecloud serve --token" gives cannot be deleted: restart "fakecloud
 serve" without it.`,
-		Example: "  fakecloud tokens delete ci", ValidArgsFunction: a.tokenKind(&project).complete(),
+		Example: "  fakecloud tokens delete ci", ValidArgsFunction: a.tokenKind(&project).completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
 				return err
 			}
-			return eachRef(args, func(name string) error { return c.DeleteToken(cmd.Context(), p.ID, name) })
+			return doForEachRef(args, func(name string) error { return c.DeleteToken(cmd.Context(), p.ID, name) })
 		}),
 	}
-	a.projectFlag(cmd, &project)
+	a.addProjectFlag(cmd, &project)
 	return cmd
 }

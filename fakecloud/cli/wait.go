@@ -13,32 +13,31 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// quietFor is how long a wait needs no explanation.
-const quietFor = 2 * time.Second
+// quietPeriod is the time between two lines that say what is waited for.
+const quietPeriod = 2 * time.Second
 
-// waiter holds the flags of commands that can wait, and what their changes
-// began.
+// waiter holds the flags of commands that can wait, and the operations to wait for.
 type waiter struct {
 	wait    bool
 	timeout time.Duration
-	// operations are the IDs of those begun, by the ID of their resource.
+	// operations are the IDs of the operations begun, by the ID of their resource.
 	operations map[string]string
 }
 
-func (w *waiter) flags(a *app, cmd *cobra.Command) {
+func (w *waiter) addFlags(a *app, cmd *cobra.Command) {
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if !w.wait {
 			return nil
 		}
-		return a.refuseStill(cmd.Context(), "--wait")
+		return a.refuseVirtualClock(cmd.Context(), "--wait")
 	}
 	cmd.Flags().BoolVar(&w.wait, "wait", false, "wait until it is done")
 	cmd.Flags().DurationVar(&w.timeout, "timeout", 2*time.Minute, "with --wait, give up after this long")
 }
 
-// note runs a change and remembers the operation it began. The resource's ID is
-// what the change gives.
-func (w *waiter) note(ctx context.Context, change func(context.Context) (id string, err error)) error {
+// recordOperation runs a change and remembers the operation that it began. The change returns
+// the ID of its resource.
+func (w *waiter) recordOperation(ctx context.Context, change func(context.Context) (id string, err error)) error {
 	var op string
 	id, err := change(client.OperationInto(ctx, &op))
 	if w.operations == nil {
@@ -48,20 +47,20 @@ func (w *waiter) note(ctx context.Context, change func(context.Context) (id stri
 	return err
 }
 
-// subject is what is waited for. Its reread gives the state anew; a resource
-// that is gone is no error.
-type subject struct {
+// awaitedResource is a resource that is waited for. reread reads its state again; a resource
+// that does not exist any more is no error.
+type awaitedResource struct {
 	kind, name, id, state string
 	reread                func(context.Context) (state string, err error)
 }
 
 func (w *waiter) awaitInstances(cmd *cobra.Command, c *client.Client, items []api.Instance) error {
-	return awaitAll(w, cmd, c, items, func(in *api.Instance) subject {
-		return subject{"instance", in.Name, in.ID, string(in.State), func(ctx context.Context) (string, error) {
+	return awaitAll(w, cmd, c, items, func(in *api.Instance) awaitedResource {
+		return awaitedResource{"instance", in.Name, in.ID, string(in.State), func(ctx context.Context) (string, error) {
 			now, err := c.GetInstance(ctx, in.ID)
 			switch {
 			case client.IsNotFound(err):
-				in.State = api.InstanceTerminated // It was, and is not even kept any more.
+				in.State = api.InstanceTerminated // It was terminated, and its record has expired.
 			case err != nil:
 				return "", err
 			default:
@@ -73,8 +72,8 @@ func (w *waiter) awaitInstances(cmd *cobra.Command, c *client.Client, items []ap
 }
 
 func (w *waiter) awaitBalancers(cmd *cobra.Command, c *client.Client, items []api.LoadBalancer) error {
-	return awaitAll(w, cmd, c, items, func(lb *api.LoadBalancer) subject {
-		return subject{"load balancer", lb.Name, lb.ID, string(lb.State), func(ctx context.Context) (string, error) {
+	return awaitAll(w, cmd, c, items, func(lb *api.LoadBalancer) awaitedResource {
+		return awaitedResource{"load balancer", lb.Name, lb.ID, string(lb.State), func(ctx context.Context) (string, error) {
 			now, err := c.GetLoadBalancer(ctx, lb.ID)
 			switch {
 			case client.IsNotFound(err):
@@ -89,9 +88,9 @@ func (w *waiter) awaitBalancers(cmd *cobra.Command, c *client.Client, items []ap
 	})
 }
 
-// awaitAll leaves the items as they are when what was asked of them has ended,
-// or as far as they came.
-func awaitAll[T any](w *waiter, cmd *cobra.Command, c *client.Client, items []T, of func(*T) subject) error {
+// awaitAll waits until the operations of all items have ended, if --wait was given. It
+// updates the items to their last state.
+func awaitAll[T any](w *waiter, cmd *cobra.Command, c *client.Client, items []T, of func(*T) awaitedResource) error {
 	if !w.wait {
 		return nil
 	}
@@ -107,14 +106,14 @@ func awaitAll[T any](w *waiter, cmd *cobra.Command, c *client.Client, items []T,
 	return errors.Join(errs...)
 }
 
-func (w *waiter) awaitOne(ctx context.Context, cmd *cobra.Command, c *client.Client, s *subject) error {
+func (w *waiter) awaitOne(ctx context.Context, cmd *cobra.Command, c *client.Client, s *awaitedResource) error {
 	id, err := w.operationFor(ctx, c, s.id)
 	if err != nil || id == "" {
 		return cmp.Or(context.Cause(ctx), err)
 	}
 	start := time.Now()
 	for {
-		op, err := c.GetOperation(ctx, id, quietFor)
+		op, err := c.GetOperation(ctx, id, quietPeriod)
 		if err == nil {
 			s.state, err = s.reread(ctx)
 		}
@@ -133,8 +132,8 @@ func (w *waiter) awaitOne(ctx context.Context, cmd *cobra.Command, c *client.Cli
 	}
 }
 
-// operationFor is the one that the change began or, if it changed nothing, the
-// one that is under way; empty when there is nothing to wait for.
+// operationFor is the ID of the operation that the change began or, if it began none, of the
+// newest one that is running; empty if there is nothing to wait for.
 func (w *waiter) operationFor(ctx context.Context, c *client.Client, resource string) (string, error) {
 	if op := w.operations[resource]; op != "" {
 		return op, nil

@@ -19,16 +19,16 @@ func addWatch(cmd *cobra.Command, watch *bool) {
 	cmd.Flags().BoolVarP(watch, "watch", "w", false, "go on with a line for each change, until interrupted; --state narrows the first list only")
 }
 
-// shown is one line of JSON, or one YAML document.
-type shown struct {
-	// Type is how the item comes to be shown: listed, created, updated, deleted.
+// changeRecord is what --watch prints of one item: a line of JSON, or a YAML document.
+type changeRecord struct {
+	// Type is listed, created, updated or deleted.
 	Type string `json:"type"`
 	Item any    `json:"item"`
 }
 
-// watchList shows the list, then changes until ctx ends. What happens between
-// the two is shown once: the event stream is followed from before the list was
-// made, and what the list knew already is left out.
+// watchList prints the list, then each change until ctx ends. No change is missed and none is
+// printed twice: the event stream is followed from before the list was read, and versions
+// that the list had already are left out.
 func watchList[T any](
 	cmd *cobra.Command,
 	c *client.Client,
@@ -45,7 +45,7 @@ func watchList[T any](
 	if err != nil {
 		return err
 	}
-	show := &changes{out: cmd.OutOrStdout(), format: k.output}
+	show := &changePrinter{out: cmd.OutOrStdout(), format: k.output}
 	seen := map[string]int64{}
 	one := func(kind string, item T, first bool) error {
 		id, version := k.id(item), k.version(item)
@@ -53,7 +53,7 @@ func watchList[T any](
 			return nil
 		}
 		seen[id] = version
-		return show.item(kind, item, first, func() (header string, row []string, err error) {
+		return show.printItem(kind, item, first, func() (header string, row []string, err error) {
 			k.capture = func(h string, rows [][]string) { header, row = h, rows[0] }
 			defer func() { k.capture = nil }()
 			return header, row, k.print(cmd, item, []T{item})
@@ -64,7 +64,7 @@ func watchList[T any](
 			return err
 		}
 	}
-	if err := show.flush(); err != nil {
+	if err := show.flushRows(); err != nil {
 		return err
 	}
 	err = c.Follow(ctx, from, func(ev api.Event) error {
@@ -75,57 +75,57 @@ func watchList[T any](
 			}
 		}
 		return err
-	}, sayBroken(cmd.ErrOrStderr()))
+	}, reportStreamBreaks(cmd.ErrOrStderr()))
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // Ctrl-C is how watching ends.
 	}
 	return err
 }
 
-// changes shows items one by one, in columns that fit those of the first list.
-type changes struct {
-	out     io.Writer
-	format  string
-	widths  []int
-	waiting [][]string // rows of the first list
+// changePrinter prints items one by one, in columns as wide as those of the first list.
+type changePrinter struct {
+	out         io.Writer
+	format      string
+	widths      []int
+	pendingRows [][]string // rows not yet printed: the columns widen until all of the first list are here
 }
 
-func (s *changes) item(kind string, item any, first bool, row func() (string, []string, error)) error {
+func (s *changePrinter) printItem(kind string, item any, first bool, row func() (string, []string, error)) error {
 	switch s.format {
 	case "json":
-		return json.NewEncoder(s.out).Encode(shown{kind, item})
+		return json.NewEncoder(s.out).Encode(changeRecord{kind, item})
 	case "yaml":
 		if _, err := fmt.Fprintln(s.out, "---"); err != nil {
 			return err
 		}
-		return printYAML(s.out, shown{kind, item})
+		return printYAML(s.out, changeRecord{kind, item})
 	}
 	header, cells, err := row()
 	if err != nil {
 		return err
 	}
 	if s.widths == nil {
-		s.add(append([]string{"CHANGE"}, strings.Fields(header)...))
+		s.addRow(append([]string{"CHANGE"}, strings.Fields(header)...))
 	}
-	s.add(append([]string{kind}, cells...))
+	s.addRow(append([]string{kind}, cells...))
 	if first {
 		return nil
 	}
-	return s.flush()
+	return s.flushRows()
 }
 
-func (s *changes) add(row []string) {
+func (s *changePrinter) addRow(row []string) {
 	for i, cell := range row {
 		if i == len(s.widths) {
 			s.widths = append(s.widths, 0)
 		}
 		s.widths[i] = max(s.widths[i], len(cell))
 	}
-	s.waiting = append(s.waiting, row)
+	s.pendingRows = append(s.pendingRows, row)
 }
 
-func (s *changes) flush() error {
-	for _, row := range s.waiting {
+func (s *changePrinter) flushRows() error {
+	for _, row := range s.pendingRows {
 		var line strings.Builder
 		for i, cell := range row {
 			fmt.Fprintf(&line, "%-*s   ", s.widths[i], cell)
@@ -134,7 +134,7 @@ func (s *changes) flush() error {
 			return err
 		}
 	}
-	s.waiting = nil
+	s.pendingRows = nil
 	return nil
 }
 

@@ -18,10 +18,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// watch starts a command that goes on until it is interrupted.
-func (p *process) watch(t *testing.T, args ...string) (lines *bufio.Scanner, end func()) {
+// startWatch starts a command that runs until it is interrupted by end.
+func (p *process) startWatch(t *testing.T, args ...string) (lines *bufio.Scanner, end func()) {
 	t.Helper()
-	binary, err := build()
+	binary, err := buildBinary()
 	require.NoError(t, err)
 	cmd := exec.Command(binary, append(args, "--url", p.url, "--token-file", p.token)...)
 	cmd.Stderr = os.Stderr
@@ -37,7 +37,7 @@ func (p *process) watch(t *testing.T, args ...string) (lines *bufio.Scanner, end
 }
 
 func TestWatch(t *testing.T) {
-	p := serve(t, t.TempDir(), "--clock", "virtual")
+	p := startServe(t, t.TempDir(), "--clock", "virtual")
 	advance := func() {
 		t.Helper()
 		_, err := p.client.AdvanceClock(t.Context(), 3600e9)
@@ -53,13 +53,13 @@ func TestWatch(t *testing.T) {
 		require.True(t, lines.Scan(), lines.Err())
 		assert.Regexp(t, want, lines.Text())
 	}
-	instances, endInstances := p.watch(t, "instances", "list", "--watch")
+	instances, endInstances := p.startWatch(t, "instances", "list", "--watch")
 	next(instances, `^CHANGE +NAME +ID`)
 	next(instances, `^listed +first +i-.* running`)
-	operations, endOperations := p.watch(t, "operations", "list", "--watch")
+	operations, endOperations := p.startWatch(t, "operations", "list", "--watch")
 	next(operations, `^CHANGE +ID +TYPE`)
 	next(operations, `^listed +op-\S+ +createInstance .* done`)
-	routes, endRoutes := p.watch(t, "routes", "list", "-w", "--tag", "a=b", "-o", "json")
+	routes, endRoutes := p.startWatch(t, "routes", "list", "-w", "--tag", "a=b", "-o", "json")
 	next(routes, `^\{"type":"listed","item":.*"name":"there"`)
 
 	second, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("second")})
@@ -86,7 +86,7 @@ func TestWatch(t *testing.T) {
 	endOperations()
 	endRoutes()
 
-	balancers, endBalancers := p.watch(t, "load-balancers", "list", "--watch", "-o", "yaml")
+	balancers, endBalancers := p.startWatch(t, "load-balancers", "list", "--watch", "-o", "yaml")
 	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "udp", Port: 18086, TargetPort: 1}}})
 	require.NoError(t, err)
 	next(balancers, `^---$`)
@@ -94,10 +94,10 @@ func TestWatch(t *testing.T) {
 	next(balancers, `^  address: `+lb.Address)
 	endBalancers()
 
-	networks, endNetworks := p.watch(t, "networks", "list", "--watch")
+	networks, endNetworks := p.startWatch(t, "networks", "list", "--watch")
 	next(networks, `^CHANGE +NAME`)
 	next(networks, `^listed +default `)
-	addresses, endAddresses := p.watch(t, "addresses", "list", "--watch", "-o", "json", "--tag", "a=b")
+	addresses, endAddresses := p.startWatch(t, "addresses", "list", "--watch", "-o", "json", "--tag", "a=b")
 	_, err = p.client.CreateNetwork(t.Context(), api.NetworkCreate{Name: "backend", Cidr: "127.31.0.0/24"})
 	require.NoError(t, err)
 	next(networks, `^created +backend `)
@@ -108,10 +108,10 @@ func TestWatch(t *testing.T) {
 	endAddresses()
 }
 
-// Counters are watched past a cloud that is killed and comes back.
-func TestStatsWatchOutlivesTheCloud(t *testing.T) {
+// Watching the counters goes on when the cloud is killed and started again.
+func TestStatsWatchSurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
-	p := serve(t, dir)
+	p := startServe(t, dir)
 	const port = "18088"
 	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18088, TargetPort: 1}}})
 	require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestStatsWatchOutlivesTheCloud(t *testing.T) {
 	}
 	connect()
 	connect()
-	lines, end := p.watch(t, "load-balancers", "stats", "web", "--watch", "--interval", "100ms", "-o", "json")
+	lines, end := p.startWatch(t, "load-balancers", "stats", "web", "--watch", "--interval", "100ms", "-o", "json")
 	await := func(connections int64) {
 		t.Helper()
 		var stats api.LoadBalancerStats
@@ -140,7 +140,7 @@ func TestStatsWatchOutlivesTheCloud(t *testing.T) {
 	}
 	await(2)
 	p.kill()
-	serve(t, dir, "--listen", strings.TrimPrefix(p.url, "http://"))
+	startServe(t, dir, "--listen", strings.TrimPrefix(p.url, "http://"))
 	await(0)
 	connect()
 	await(1)
