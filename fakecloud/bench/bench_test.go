@@ -21,8 +21,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// An answer that cannot be read whole is an error.
-func TestBrokenAnswers(t *testing.T) {
+// An answer that cannot be read completely is an error.
+func TestUnreadableAnswers(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "unexpected EOF",
 		"HTTP/1.1 2x0 OK\r\n\r\n":             "malformed HTTP status code",
@@ -40,14 +40,14 @@ func TestBrokenAnswers(t *testing.T) {
 			_, _ = io.WriteString(theirs, text)
 			_ = theirs.Close()
 		}()
-		_, _, err := (&conn{net: ours, in: bufio.NewReader(ours)}).do([]byte("?"))
+		_, _, err := (&conn{net: ours, in: bufio.NewReader(ours)}).exchange([]byte("?"))
 		assert.ErrorContains(t, err, want, text[:min(len(text), 100)])
 	}
 }
 
-// Whatever net/http's server sends in whatever pieces is read as it was meant,
-// and nothing of the next answer is taken.
-func TestAnswersOfARealServer(t *testing.T) {
+// Answers of net/http's server are read correctly, in whatever pieces they come, and nothing
+// of the next answer is read.
+func TestReadAnswersOfRealServer(t *testing.T) {
 	var next atomic.Pointer[[]string]
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for _, piece := range *next.Load() {
@@ -56,20 +56,20 @@ func TestAnswersOfARealServer(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	c, err := dial(t.Context(), s.Listener.Addr().String())
+	c, err := dialConn(t.Context(), s.Listener.Addr().String())
 	require.NoError(t, err)
 	defer c.close()
 	rapid.Check(t, func(t *rapid.T) {
 		pieces := rapid.SliceOfN(rapid.StringN(0, 3000, -1), 0, 4).Draw(t, "pieces")
 		next.Store(&pieces)
-		status, body, err := c.do(request("GET", "/", "here", "", nil))
+		status, body, err := c.exchange(httpRequest("GET", "/", "here", "", nil))
 		require.NoError(t, err)
 		assert.Equal(t, http.StatusOK, status)
 		assert.Equal(t, strings.Join(pieces, ""), string(body))
 	})
 }
 
-func TestAccountOfAWatcher(t *testing.T) {
+func TestEventAccount(t *testing.T) {
 	for name, c := range map[string]struct {
 		seen                 []int64
 		got, missed, doubled int64
@@ -85,24 +85,24 @@ func TestAccountOfAWatcher(t *testing.T) {
 		"more than expected": {[]int64{11, 12, 13, 14}, 4, 0, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := account{last: 10}
+			a := eventAccount{last: 10}
 			for _, seq := range c.seen {
-				a.saw(seq, time.Millisecond)
+				a.recordEvent(seq, time.Millisecond)
 			}
-			a.end(13)
-			assert.Equal(t, c.got, a.got, "got")
+			a.countMissing(13)
+			assert.Equal(t, c.got, a.received, "got")
 			assert.Equal(t, c.missed, a.missed, "missed")
 			assert.Equal(t, c.doubled, a.doubled, "doubled")
-			assert.Len(t, a.late, int(c.got))
+			assert.Len(t, a.latencies, int(c.got))
 		})
 	}
 }
 
-// A clock that was set back makes no event early.
-func TestLatenessIsNotNegative(t *testing.T) {
-	var a account
-	a.saw(1, -time.Second)
-	assert.Equal(t, machine.Latencies{0}, a.late)
+// If the clock was set back, the latency is 0.
+func TestEventLatencyIsNotNegative(t *testing.T) {
+	var a eventAccount
+	a.recordEvent(1, -time.Second)
+	assert.Equal(t, machine.Latencies{0}, a.latencies)
 }
 
 func TestReadMessage(t *testing.T) {
@@ -131,8 +131,8 @@ func TestReadMessage(t *testing.T) {
 	}
 }
 
-// What the load says it measured is what the server was asked.
-func TestLoadCountsWhatTheServerCounts(t *testing.T) {
+// The load reports as many calls as the server has counted.
+func TestLoadCountsMatchServer(t *testing.T) {
 	var asked, refused atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if asked.Add(1)%10 == 0 {
@@ -148,7 +148,7 @@ func TestLoadCountsWhatTheServerCounts(t *testing.T) {
 	r, err := load{Address: address, Clients: 7, Period: time.Minute, Max: 500, Next: func(_ int, n int64) call {
 		_, twice := numbers.LoadOrStore(n, true)
 		assert.False(t, twice, "call %d was made twice", n)
-		return call{request: request("GET", "/", address, "", nil), want: http.StatusOK, check: func(body []byte) error {
+		return call{request: httpRequest("GET", "/", address, "", nil), want: http.StatusOK, check: func(body []byte) error {
 			if string(body) != "fine" {
 				return fmt.Errorf("got %q", body)
 			}
@@ -166,7 +166,7 @@ func TestLoadCountsWhatTheServerCounts(t *testing.T) {
 	assert.Less(t, r.Elapsed, time.Minute)
 }
 
-// Nobody listens there: each client gives up, long before the period ends.
+// If nobody listens, each client gives up long before the period ends.
 func TestLoadWithoutAServerEnds(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -184,7 +184,7 @@ func TestLoadEndsWithItsContext(t *testing.T) {
 	defer s.Close()
 	address := s.Listener.Addr().String()
 	_, err := load{Address: address, Clients: 2, Period: time.Hour, Next: func(int, int64) call {
-		return call{request: request("GET", "/", address, "", nil), want: http.StatusOK}
+		return call{request: httpRequest("GET", "/", address, "", nil), want: http.StatusOK}
 	}}.run(ctx)
 	assert.ErrorIs(t, err, context.Canceled)
 }
@@ -208,8 +208,8 @@ func TestWatchers(t *testing.T) {
 	awaitAll(ctx, watchers, 100+events)
 	stop()
 	ended.Wait()
-	var w watched
-	w.sum(watchers, 100+events+1) // One was never sent.
+	var w watchResult
+	w.addWatchers(watchers, 100+events+1) // One was never sent.
 	assert.EqualValues(t, 5*events, w.Delivered)
 	assert.EqualValues(t, 5, w.Missed)
 	assert.Zero(t, w.Doubled)
@@ -217,32 +217,32 @@ func TestWatchers(t *testing.T) {
 	assert.NotEmpty(t, w.Failure)
 }
 
-// A watcher that is refused holds up nobody, and has missed everything.
-func TestWatcherThatIsRefused(t *testing.T) {
+// A refused watcher does not delay the others, and has missed every event.
+func TestRefusedWatcher(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
 	b := bench{size: size{Watchers: 2}, cloud: &machine.Cloud{Address: s.Listener.Addr().String()}}
 	var ended sync.WaitGroup
 	watchers := b.startWatchers(t.Context(), &ended, 10)
 	ended.Wait()
-	var w watched
-	w.sum(watchers, 13)
+	var w watchResult
+	w.addWatchers(watchers, 13)
 	assert.EqualValues(t, 6, w.Missed)
 	assert.Contains(t, w.Failure, "status 404")
 }
 
-func TestCompare(t *testing.T) {
+func TestAddRatio(t *testing.T) {
 	r := report{Rows: []row{{Name: "get", Values: map[string]float64{"perSecond": 300}}}}
 	line := row{Values: map[string]float64{"perSecond": 100}, Measured: "100/s"}
-	compare(&line, &r, "get")
+	addRatio(&line, &r, "get")
 	assert.Equal(t, "100/s; fakecloud does 3.00 times that", line.Measured)
-	compare(&line, &r, "create") // It was not measured.
+	addRatio(&line, &r, "create") // It was not measured.
 	assert.Equal(t, "100/s; fakecloud does 3.00 times that", line.Measured)
 }
 
-// Whatever keeps the peer away, there is a row that says so.
-func TestPeerThatCannotBeHad(t *testing.T) {
-	b := bench{dir: t.TempDir(), peer: t.TempDir(), size: quick}
+// If the peer is not available, a row says why.
+func TestPeerUnavailable(t *testing.T) {
+	b := bench{dir: t.TempDir(), peer: t.TempDir(), size: quickSize}
 	rows := b.measurePeer(t.Context(), &report{})
 	require.Len(t, rows, 1)
 	assert.Equal(t, "could not be measured", rows[0].Measured)
@@ -252,7 +252,7 @@ func TestPeerThatCannotBeHad(t *testing.T) {
 func TestPrintedReport(t *testing.T) {
 	yes, no := true, false
 	r := report{
-		Machine: machine.Machine{Cores: 2, CPU: "some", Kernel: "linux 6", Go: "go1", FileSystem: "tmpfs"}, Size: full,
+		Machine: machine.Machine{Cores: 2, CPU: "some", Kernel: "linux 6", Go: "go1", FileSystem: "tmpfs"}, Size: fullSize,
 		Server: &server{Validation: true},
 		Rows: []row{
 			{Figure: "get one", Measured: "9,000/s", Target: "≥ 8,000/s", Holds: &yes},
@@ -275,7 +275,7 @@ func TestPrintedReport(t *testing.T) {
 	assert.Contains(t, out.String(), `"holds": false`)
 }
 
-func TestWhatIsRefused(t *testing.T) {
+func TestRefusedFlags(t *testing.T) {
 	var b bench
 	assert.ErrorContains(t, b.run(t.Context(), "", []string{"speed"}, "table"), "no figure \"speed\"")
 	assert.ErrorContains(t, b.run(t.Context(), "", []string{"get"}, "yaml"), "choose table or json")

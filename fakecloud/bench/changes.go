@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	// fillTimeout bounds filling the cloud, and waiting until it has settled.
+	// fillTimeout bounds filling the cloud, and waiting until nothing is in transition.
 	fillTimeout = 10 * time.Minute
-	// listenPort is every balancer's; their addresses differ.
+	// listenPort is the port of every balancer, each at an address of its own.
 	listenPort = 28080
 )
 
-func (b *bench) get(path string) []byte { return b.request(http.MethodGet, path, nil) }
+func (b *bench) getRequest(path string) []byte { return b.authorizedRequest(http.MethodGet, path, nil) }
 
-func (b *bench) request(method, path string, body []byte) []byte {
+func (b *bench) authorizedRequest(method, path string, body []byte) []byte {
 	extra := "Authorization: Bearer " + b.cloud.Token + "\r\n"
 	if body != nil {
 		extra += "Content-Type: application/json\r\n"
 	}
-	return request(method, path, b.cloud.Address, extra, body)
+	return httpRequest(method, path, b.cloud.Address, extra, body)
 }
 
-// getOne asks for an instance drawn anew each time.
+// getOne is a call that reads a random instance.
 func (b *bench) getOne(int, int64) call {
 	id := b.instances[rand.IntN(len(b.instances))]
-	return call{request: b.get("/v1/instances/" + id), want: http.StatusOK, check: func(body []byte) error {
+	return call{request: b.getRequest("/v1/instances/" + id), want: http.StatusOK, check: func(body []byte) error {
 		if !bytes.Contains(body, []byte(id)) {
 			return fmt.Errorf("asked for %s, got %.200s", id, body)
 		}
@@ -43,17 +43,17 @@ func (b *bench) getOne(int, int64) call {
 	}}
 }
 
-// listPage is how many instances a list has.
-const listPage = 100
+// listPageSize is how many instances a list returns.
+const listPageSize = 100
 
-// listHundred asks for a page drawn anew each time.
+// listHundred is a call that reads a random page of the list of instances.
 func (b *bench) listHundred(int, int64) call {
-	want := min(listPage, len(b.instances))
-	path := fmt.Sprintf("/v1/instances?limit=%d", listPage)
+	want := min(listPageSize, len(b.instances))
+	path := fmt.Sprintf("/v1/instances?limit=%d", listPageSize)
 	if len(b.pages) > 0 {
 		path += "&pageToken=" + b.pages[rand.IntN(len(b.pages))]
 	}
-	return call{request: b.get(path), want: http.StatusOK, check: func(body []byte) error {
+	return call{request: b.getRequest(path), want: http.StatusOK, check: func(body []byte) error {
 		if n := bytes.Count(body, []byte(`"id":"i-`)); n != want {
 			return fmt.Errorf("a page of %d instances, not %d", n, want)
 		}
@@ -61,13 +61,13 @@ func (b *bench) listHundred(int, int64) call {
 	}}
 }
 
-// ids collects those of what is created.
-type ids struct {
+// createdIDs collects the IDs of created resources.
+type createdIDs struct {
 	mu  sync.Mutex
 	all []string
 }
 
-func (l *ids) add(body []byte) error {
+func (l *createdIDs) addFromBody(body []byte) error {
 	var made struct{ ID string }
 	if err := json.Unmarshal(body, &made); err != nil || made.ID == "" {
 		return fmt.Errorf("no ID in %.200s", body)
@@ -78,24 +78,24 @@ func (l *ids) add(body []byte) error {
 	return nil
 }
 
-// createInstance creates one as a lab would.
-func (b *bench) createInstance(made *ids, prefix string) func(int, int64) call {
+// createInstance returns calls that create instances like those of a lab.
+func (b *bench) createInstance(made *createdIDs, prefix string) func(int, int64) call {
 	return func(_ int, n int64) call {
 		body := fmt.Appendf(nil, `{"name":"%s-%d","type":"small","tags":{"cluster":"bench","role":"node"}}`, prefix, n)
-		return call{request: b.request(http.MethodPost, "/v1/instances", body), want: http.StatusCreated, check: made.add}
+		return call{request: b.authorizedRequest(http.MethodPost, "/v1/instances", body), want: http.StatusCreated, check: made.addFromBody}
 	}
 }
 
-func (b *bench) createBalancer(made *ids) func(int, int64) call {
+func (b *bench) createBalancer(made *createdIDs) func(int, int64) call {
 	return func(_ int, n int64) call {
 		body := fmt.Appendf(nil, `{"name":"lb-%d","listeners":[{"protocol":"tcp","port":%d,"targetPort":30080}],"targets":[{"instanceId":%q}],"tags":{"cluster":"bench"}}`,
 			n, listenPort, b.instances[n%int64(len(b.instances))])
-		return call{request: b.request(http.MethodPost, "/v1/load-balancers", body), want: http.StatusCreated, check: made.add}
+		return call{request: b.authorizedRequest(http.MethodPost, "/v1/load-balancers", body), want: http.StatusCreated, check: made.addFromBody}
 	}
 }
 
-// all makes so many calls and fails if one of them does.
-func (b *bench) all(ctx context.Context, n int, next func(int, int64) call) error {
+// makeCalls makes n calls, and fails if one of them does.
+func (b *bench) makeCalls(ctx context.Context, n int, next func(int, int64) call) error {
 	r, err := load{Address: b.cloud.Address, Clients: b.size.Clients, Period: fillTimeout, Max: int64(n), Next: next}.run(ctx)
 	switch {
 	case err != nil:
@@ -108,43 +108,43 @@ func (b *bench) all(ctx context.Context, n int, next func(int, int64) call) erro
 	return nil
 }
 
-// raiseQuotas lets the project have what the rows create beyond what is stored.
+// raiseQuotas raises the quotas so that the rows can create what they need.
 func (b *bench) raiseQuotas(ctx context.Context) error {
-	var project ids
-	if _, err := once(ctx, b.cloud.Address, call{request: b.get("/v1/project"), want: http.StatusOK, check: project.add}); err != nil {
+	var project createdIDs
+	if _, err := callOnce(ctx, b.cloud.Address, call{request: b.getRequest("/v1/project"), want: http.StatusOK, check: project.addFromBody}); err != nil {
 		return err
 	}
 	body := fmt.Appendf(nil, `{"instances":%d,"loadBalancers":%d}`, int64(b.size.Instances)+b.size.Creates, b.size.Balancers)
-	_, err := once(ctx, b.cloud.Address, call{request: b.request(http.MethodPatch, "/v1/projects/"+project.all[0]+"/quotas", body), want: http.StatusOK})
+	_, err := callOnce(ctx, b.cloud.Address, call{request: b.authorizedRequest(http.MethodPatch, "/v1/projects/"+project.all[0]+"/quotas", body), want: http.StatusOK})
 	return err
 }
 
-// fill makes the instances and balancers that are there from now on.
-func (b *bench) fill(ctx context.Context) error {
+// fillCloud creates the instances and balancers that stay for the whole run.
+func (b *bench) fillCloud(ctx context.Context) error {
 	if b.quotas {
 		if err := b.raiseQuotas(ctx); err != nil {
 			return fmt.Errorf("raising quotas: %w", err)
 		}
 	}
-	var instances, balancers ids
-	b.note("creating %d instances", b.size.Instances)
-	if err := b.all(ctx, b.size.Instances, b.createInstance(&instances, "node")); err != nil {
+	var instances, balancers createdIDs
+	b.logProgress("creating %d instances", b.size.Instances)
+	if err := b.makeCalls(ctx, b.size.Instances, b.createInstance(&instances, "node")); err != nil {
 		return fmt.Errorf("creating instances: %w", err)
 	}
 	b.instances = instances.all
-	b.note("creating %d load balancers", b.size.Balancers)
-	if err := b.all(ctx, b.size.Balancers, b.createBalancer(&balancers)); err != nil {
+	b.logProgress("creating %d load balancers", b.size.Balancers)
+	if err := b.makeCalls(ctx, b.size.Balancers, b.createBalancer(&balancers)); err != nil {
 		return fmt.Errorf("creating load balancers: %w", err)
 	}
-	if err := b.settle(ctx); err != nil {
+	if err := b.awaitSettled(ctx); err != nil {
 		return err
 	}
-	err := b.eachPage(ctx, "/v1/instances", listPage, func(p page) { b.pages = append(b.pages, p.NextPageToken) })
-	b.pages = b.pages[:max(0, len(b.instances)/listPage-1)] // After the first page.
+	err := b.eachPage(ctx, "/v1/instances", listPageSize, func(p page) { b.pages = append(b.pages, p.NextPageToken) })
+	b.pages = b.pages[:max(0, len(b.instances)/listPageSize-1)] // After the first page.
 	return err
 }
 
-// page is as much as is read of a list.
+// page is a page of a list, with the fields that are needed here.
 type page struct {
 	Items []struct {
 		State string
@@ -152,16 +152,16 @@ type page struct {
 	NextPageToken string
 }
 
-func (b *bench) page(ctx context.Context, path string) (p page, err error) {
-	_, err = once(ctx, b.cloud.Address, call{request: b.get(path), want: http.StatusOK, check: func(body []byte) error { return json.Unmarshal(body, &p) }})
+func (b *bench) readPage(ctx context.Context, path string) (p page, err error) {
+	_, err = callOnce(ctx, b.cloud.Address, call{request: b.getRequest(path), want: http.StatusOK, check: func(body []byte) error { return json.Unmarshal(body, &p) }})
 	return p, err
 }
 
-// eachPage visits the pages of a list, of limit items each.
+// eachPage calls visit for each page of a list, of limit items each.
 func (b *bench) eachPage(ctx context.Context, list string, limit int, visit func(page)) error {
 	first := fmt.Sprintf("%s?limit=%d", list, limit)
 	for path := first; ; {
-		p, err := b.page(ctx, path)
+		p, err := b.readPage(ctx, path)
 		if err != nil {
 			return err
 		}
@@ -173,18 +173,18 @@ func (b *bench) eachPage(ctx context.Context, list string, limit int, visit func
 	}
 }
 
-// settle waits until nothing is under way any more, so that no row pays for
-// what the one before it began.
-func (b *bench) settle(ctx context.Context) error {
+// awaitSettled waits until no resource is in transition, so that work begun by one row does
+// not slow down the next.
+func (b *bench) awaitSettled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
 	for {
 		var under int
 		for _, path := range []string{
-			"/v1/instances?limit=1&state=pending&state=stopping&state=terminating&state=terminated", // Kept for no time.
+			"/v1/instances?limit=1&state=pending&state=stopping&state=terminating&state=terminated", // With --retention 0s, terminated ones do not stay.
 			"/v1/load-balancers?limit=1&state=provisioning&state=updating&state=deleting",
 		} {
-			p, err := b.page(ctx, path)
+			p, err := b.readPage(ctx, path)
 			if err != nil {
 				return err
 			}
@@ -199,8 +199,8 @@ func (b *bench) settle(ctx context.Context) error {
 	}
 }
 
-// stored counts what a list has, by state.
-func (b *bench) stored(ctx context.Context, list string) (map[string]int, error) {
+// countByState counts the resources of a list by state.
+func (b *bench) countByState(ctx context.Context, list string) (map[string]int, error) {
 	states := map[string]int{}
 	return states, b.eachPage(ctx, list, 500, func(p page) {
 		for _, item := range p.Items {
@@ -209,49 +209,48 @@ func (b *bench) stored(ctx context.Context, list string) (map[string]int, error)
 	})
 }
 
-// terminate takes away what a row made beyond what is to be stored.
-func (b *bench) terminate(ctx context.Context, made []string) error {
-	err := b.all(ctx, len(made), func(_ int, n int64) call {
-		return call{request: b.request(http.MethodPost, "/v1/instances/"+made[n]+"/terminate", nil), want: http.StatusAccepted}
+// terminateInstances terminates the instances that a row created beyond those stored.
+func (b *bench) terminateInstances(ctx context.Context, made []string) error {
+	err := b.makeCalls(ctx, len(made), func(_ int, n int64) call {
+		return call{request: b.authorizedRequest(http.MethodPost, "/v1/instances/"+made[n]+"/terminate", nil), want: http.StatusAccepted}
 	})
 	if err != nil {
 		return fmt.Errorf("terminating instances: %w", err)
 	}
-	return b.settle(ctx)
+	return b.awaitSettled(ctx)
 }
 
-// changers bounds the changes under way at once, and the routes there are.
-const changers = 32
+// changerCount is how many changers make changes at the same time, each with one route.
+const changerCount = 32
 
-// change makes changes at a fixed rate: each is one call and one event. Routes
-// are taken because every other change of a resource is followed by another by
-// itself.
-func (b *bench) change(ctx context.Context) (watched, error) {
+// makeChanges makes changes at a fixed rate, of one call and one event each. It changes
+// routes, because a change of any other resource is followed by further events.
+func (b *bench) makeChanges(ctx context.Context) (watchResult, error) {
 	var next, acknowledged atomic.Int64
-	errs := make([]error, changers)
+	errs := make([]error, changerCount)
 	begin := time.Now()
 	var wg sync.WaitGroup
 	for i := range errs {
-		wg.Go(func() { errs[i] = b.changer(ctx, i, begin, &next, &acknowledged) })
+		wg.Go(func() { errs[i] = b.runChanger(ctx, i, begin, &next, &acknowledged) })
 	}
 	wg.Wait()
-	// The last call of each may be beyond the period; none begins there.
+	// The last call of a changer may end after the period, but none begins after it.
 	elapsed := time.Since(begin)
-	return watched{Changes: acknowledged.Load(), ChangesPerSec: float64(acknowledged.Load()) / elapsed.Seconds()}, errors.Join(errs...)
+	return watchResult{Changes: acknowledged.Load(), ChangesPerSec: float64(acknowledged.Load()) / elapsed.Seconds()}, errors.Join(errs...)
 }
 
-// changer creates and deletes a route of its own, each time it is due: the nth
-// change of all is due n/rate after the beginning.
-func (b *bench) changer(ctx context.Context, i int, begin time.Time, next, acknowledged *atomic.Int64) error {
-	c, err := dial(ctx, b.cloud.Address)
+// runChanger creates and deletes a route of its own, whenever a change is due. The nth
+// change of all changers is due n/rate after begin.
+func (b *bench) runChanger(ctx context.Context, i int, begin time.Time, next, acknowledged *atomic.Int64) error {
+	c, err := dialConn(ctx, b.cloud.Address)
 	if err != nil {
 		return err
 	}
 	defer c.close()
-	var route ids
-	create := call{request: b.request(http.MethodPost, "/v1/routes", fmt.Appendf(nil,
+	var route createdIDs
+	create := call{request: b.authorizedRequest(http.MethodPost, "/v1/routes", fmt.Appendf(nil,
 		`{"name":"route-%d","destination":"10.77.%d.0/24","instanceId":%q}`, i, i, b.instances[i%len(b.instances)])),
-		want: http.StatusCreated, check: route.add}
+		want: http.StatusCreated, check: route.addFromBody}
 	for ctx.Err() == nil {
 		due := begin.Add(time.Duration(next.Add(1)-1) * time.Second / time.Duration(b.size.ChangesPerSec))
 		over := due.Sub(begin) >= b.size.Period || time.Since(begin) >= b.size.Period
@@ -263,10 +262,10 @@ func (b *bench) changer(ctx context.Context, i int, begin time.Time, next, ackno
 		}
 		now := create
 		if len(route.all) > 0 {
-			now = call{request: b.request(http.MethodDelete, "/v1/routes/"+route.all[0], nil), want: http.StatusNoContent}
+			now = call{request: b.authorizedRequest(http.MethodDelete, "/v1/routes/"+route.all[0], nil), want: http.StatusNoContent}
 			route.all = nil
 		}
-		if _, err := c.ask(now); err != nil {
+		if _, err := c.makeCall(now); err != nil {
 			return err
 		}
 		acknowledged.Add(1)

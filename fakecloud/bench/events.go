@@ -17,42 +17,43 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// account is what one watcher has got, of numbers that grow by one.
-type account struct {
-	// last is the newest number seen; before the first, the one to follow.
+// eventAccount counts the events that one watcher receives. Their numbers grow by one.
+type eventAccount struct {
+	// last is the newest number received or, before the first event, the number to
+	// follow.
 	last            int64
-	got             int64
+	received        int64
 	missed, doubled int64
-	late            machine.Latencies
+	latencies       machine.Latencies
 }
 
-// saw counts an event. A number that comes late, after a greater one, is
-// counted as doubled: a stream is in order.
-func (a *account) saw(seq int64, late time.Duration) {
+// recordEvent counts an event. A number that comes after a greater one counts as doubled, as
+// a stream is in order.
+func (a *eventAccount) recordEvent(seq int64, late time.Duration) {
 	if seq <= a.last {
 		a.doubled++
 		return
 	}
 	a.missed += seq - a.last - 1
 	a.last = seq
-	a.got++
-	a.late = append(a.late, max(late, 0))
+	a.received++
+	a.latencies = append(a.latencies, max(late, 0))
 }
 
-// end counts what is missing up to the last event there was.
-func (a *account) end(newest int64) {
+// countMissing counts the events missing up to the newest one of the log as missed.
+func (a *eventAccount) countMissing(newest int64) {
 	a.missed += max(newest-a.last, 0)
 	a.last = max(newest, a.last)
 }
 
-// message is one server-sent event: its number, and when its change was made.
+// message is one server-sent event: its number, and the time of its change.
 type message struct {
 	seq  int64
 	time time.Time
 }
 
-// readMessage skips comments, and numbers without data, which only tell a reader
-// its place. It gives io.EOF when the stream ends.
+// readMessage reads the next event. It skips comments and heartbeats, which have a number and
+// no data. At the end of the stream it returns io.EOF.
 func readMessage(in *bufio.Reader) (message, error) {
 	var m message
 	for {
@@ -80,9 +81,9 @@ func readMessage(in *bufio.Reader) (message, error) {
 	}
 }
 
-// eventTime finds the event's own time. Decoding 100,000 events a second as
-// JSON would cost more than the server's part of the work. No resource within
-// an event has a field of that name.
+// eventTime finds the time of an event without decoding the JSON: at 100,000 events a second
+// that would cost more than the server's part of the work. No resource within an event has
+// a field "time".
 func eventTime(data []byte) (time.Time, error) {
 	_, rest, ok := bytes.Cut(data, []byte(`"time":"`))
 	value, _, closed := bytes.Cut(rest, []byte(`"`))
@@ -92,32 +93,33 @@ func eventTime(data []byte) (time.Time, error) {
 	return time.Parse(time.RFC3339Nano, string(value))
 }
 
-// maxEvent is the longest line of an event that is read.
+// maxEvent is the length of the longest line that can be read.
 const maxEvent = 64 << 10
 
-// watcher is one that follows the log.
+// watcher follows the event log.
 type watcher struct {
-	account
-	at  atomic.Int64 // account.last, for those who wait for it
-	err error        // why it ended
+	eventAccount
+	at  atomic.Int64 // eventAccount.last, for other goroutines
+	err error        // why readStream ended
 }
 
-// watch reads the stream until ctx ends. connected is called when it is open.
-func (w *watcher) watch(ctx context.Context, address string, req []byte, connected func()) error {
-	c, err := dial(ctx, address)
+// readStream reads the event stream until ctx ends. It calls connected when the stream is
+// open.
+func (w *watcher) readStream(ctx context.Context, address string, req []byte, connected func()) error {
+	c, err := dialConn(ctx, address)
 	if err != nil {
 		return err
 	}
 	defer c.close()
 	defer context.AfterFunc(ctx, c.close)()
-	r, err := c.send(req) //nolint:bodyclose // It has no end; the connection is closed.
+	r, err := c.sendRequest(req) //nolint:bodyclose // The body has no end; the connection is closed.
 	if err != nil {
 		return err
 	}
 	if r.StatusCode != http.StatusOK {
 		return fmt.Errorf("the event stream answers with status %d", r.StatusCode)
 	}
-	if err := c.net.SetDeadline(time.Time{}); err != nil { // ctx ends it.
+	if err := c.net.SetDeadline(time.Time{}); err != nil { // ctx ends the stream.
 		return err
 	}
 	connected()
@@ -127,15 +129,15 @@ func (w *watcher) watch(ctx context.Context, address string, req []byte, connect
 		if err != nil {
 			return err
 		}
-		w.saw(m.seq, time.Since(m.time))
+		w.recordEvent(m.seq, time.Since(m.time))
 		w.at.Store(w.last)
 	}
 }
 
-// newest is the number of the newest event after the given one, and how many
-// there are. after 0 reads from the oldest.
-func (b *bench) newest(ctx context.Context, after int64) (last, count int64, err error) {
-	body, err := once(ctx, b.cloud.Address, call{request: b.get("/v1/events?follow=false&after=" + strconv.FormatInt(after, 10)), want: http.StatusOK})
+// newestEvent returns the number of the newest event after the given one, and how many events
+// there are after it. after 0 counts from the oldest.
+func (b *bench) newestEvent(ctx context.Context, after int64) (last, count int64, err error) {
+	body, err := callOnce(ctx, b.cloud.Address, call{request: b.getRequest("/v1/events?follow=false&after=" + strconv.FormatInt(after, 10)), want: http.StatusOK})
 	if err != nil {
 		return 0, 0, fmt.Errorf("reading the event log: %w", err)
 	}
@@ -153,35 +155,34 @@ func (b *bench) newest(ctx context.Context, after int64) (last, count int64, err
 	}
 }
 
-// watched is what all watchers got together.
-type watched struct {
+// watchResult adds up what all watchers received.
+type watchResult struct {
 	Watchers        int
 	Changes         int64 // acknowledged
 	ChangesPerSec   float64
-	Events          int64 // in the log, of those changes
+	Events          int64 // of those changes, in the log
 	Delivered       int64
 	Missed, Doubled int64
 	Late            machine.Latencies
 	Failure         string
 }
 
-// watchChanges follows the log with many watchers while changes are made at a
-// fixed rate.
-func (b *bench) watchChanges(ctx context.Context) (watched, error) {
-	from, _, err := b.newest(ctx, 0)
+// watchChanges runs many watchers while changes are made at a fixed rate.
+func (b *bench) watchChanges(ctx context.Context) (watchResult, error) {
+	from, _, err := b.newestEvent(ctx, 0)
 	if err != nil {
-		return watched{}, err
+		return watchResult{}, err
 	}
 	watching, stop := context.WithCancel(ctx)
 	var ended sync.WaitGroup
 	defer ended.Wait()
 	defer stop()
 	watchers := b.startWatchers(watching, &ended, from)
-	out, err := b.change(ctx)
+	out, err := b.makeChanges(ctx)
 	if err != nil {
 		return out, err
 	}
-	newest, events, err := b.newest(ctx, from)
+	newest, events, err := b.newestEvent(ctx, from)
 	if err != nil {
 		return out, err
 	}
@@ -189,35 +190,35 @@ func (b *bench) watchChanges(ctx context.Context) (watched, error) {
 	stop()
 	ended.Wait()
 	out.Events = events
-	out.sum(watchers, newest)
+	out.addWatchers(watchers, newest)
 	return out, ctx.Err()
 }
 
-// startWatchers returns when all are connected, or have failed.
+// startWatchers starts the watchers, and returns when all have connected or failed.
 func (b *bench) startWatchers(ctx context.Context, ended *sync.WaitGroup, from int64) []*watcher {
-	req := b.get("/v1/events?after=" + strconv.FormatInt(from, 10))
+	req := b.getRequest("/v1/events?after=" + strconv.FormatInt(from, 10))
 	watchers := make([]*watcher, b.size.Watchers)
 	var connected sync.WaitGroup
 	connected.Add(len(watchers))
 	for i := range watchers {
-		w := &watcher{account: account{last: from}}
+		w := &watcher{eventAccount: eventAccount{last: from}}
 		watchers[i] = w
 		ended.Go(func() {
 			once := sync.OnceFunc(connected.Done)
 			defer once()
-			w.err = w.watch(ctx, b.cloud.Address, req, once)
+			w.err = w.readStream(ctx, b.cloud.Address, req, once)
 		})
 	}
 	connected.Wait()
 	return watchers
 }
 
-// grace is how long watchers are waited for after the last change. Whoever
-// comes later has missed the events.
-const grace = 15 * time.Second
+// watcherTimeout is how long watchers have after the last change. Events that have not come
+// by then count as missed.
+const watcherTimeout = 15 * time.Second
 
 func awaitAll(ctx context.Context, watchers []*watcher, newest int64) {
-	ctx, cancel := context.WithTimeout(ctx, grace)
+	ctx, cancel := context.WithTimeout(ctx, watcherTimeout)
 	defer cancel()
 	for _, w := range watchers {
 		for w.at.Load() < newest && ctx.Err() == nil {
@@ -226,18 +227,18 @@ func awaitAll(ctx context.Context, watchers []*watcher, newest int64) {
 	}
 }
 
-// sum adds up what watchers that have ended got.
-func (o *watched) sum(watchers []*watcher, newest int64) {
+// addWatchers adds what the watchers, which have ended, have received.
+func (o *watchResult) addWatchers(watchers []*watcher, newest int64) {
 	o.Watchers = len(watchers)
 	for _, w := range watchers {
 		if w.last < newest && w.err != nil {
 			o.Failure = w.err.Error()
 		}
-		w.end(newest)
+		w.countMissing(newest)
 		o.Missed += w.missed
 		o.Doubled += w.doubled
-		o.Delivered += w.got
-		o.Late = append(o.Late, w.late...)
+		o.Delivered += w.received
+		o.Late = append(o.Late, w.latencies...)
 	}
 	slices.Sort(o.Late)
 }

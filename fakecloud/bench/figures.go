@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// The issue's targets.
+// The targets of the figures.
 const (
 	getPerSec     = 8000
 	getP99        = 20 * time.Millisecond
@@ -32,7 +32,7 @@ type row struct {
 	Note     string             `json:"note,omitempty"`
 }
 
-// figure is how a row is measured.
+// figure measures one row.
 type figure struct {
 	name    string
 	measure func(*bench, context.Context) (row, error)
@@ -58,26 +58,26 @@ func rowNames() []string {
 	return append(names, peerRow)
 }
 
-// judge says whether the figure holds; small sizes say nothing about it.
-func (b *bench) judge(r *row, holds bool) {
+// setHolds records whether a row meets its target, unless the sizes are those of -quick.
+func (b *bench) setHolds(r *row, holds bool) {
 	if !b.quick {
 		r.Holds = &holds
 	}
 }
 
-func (b *bench) load(next func(int, int64) call) load {
+func (b *bench) newLoad(next func(int, int64) call) load {
 	return load{Address: b.cloud.Address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: next}
 }
 
-// runLoad also says who had how much of the machine: a figure measured while
-// others had a part of it is too low.
+// runLoad runs a load and fills in the row. It adds how many cores the server, the clients
+// and other programs had: a figure measured while others were busy is too low.
 func (b *bench) runLoad(ctx context.Context, l load, r *row) (result, error) {
-	begin, server, clients, all := time.Now(), b.cloud.CPU(), machine.OwnCPU(), machine.Busy(machine.Read("/proc/stat"))
+	begin, server, clients, all := time.Now(), b.cloud.CPU(), machine.OwnCPU(), machine.BusyTime(machine.ReadFile("/proc/stat"))
 	res, err := l.run(ctx)
-	rate(r, res)
+	describeRate(r, res)
 	elapsed := time.Since(begin).Seconds()
 	s, c := (b.cloud.CPU()-server).Seconds()/elapsed, (machine.OwnCPU()-clients).Seconds()/elapsed
-	others := max((machine.Busy(machine.Read("/proc/stat"))-all).Seconds()/elapsed-s-c, 0)
+	others := max((machine.BusyTime(machine.ReadFile("/proc/stat"))-all).Seconds()/elapsed-s-c, 0)
 	r.Values["serverCores"], r.Values["clientCores"], r.Values["otherCores"] = s, c, others
 	r.Measured += fmt.Sprintf("; cores: server %.1f, clients %.1f, others %.1f", s, c, others)
 	return res, err
@@ -87,8 +87,8 @@ func joinNotes(notes ...string) string {
 	return strings.Join(slices.DeleteFunc(notes, func(n string) bool { return n == "" }), "; ")
 }
 
-// rate describes what a load measured.
-func rate(r *row, res result) {
+// describeRate fills a row with the result of a load.
+func describeRate(r *row, res result) {
 	r.Measured = fmt.Sprintf("%s/s, p50 %s, p99 %s", machine.Grouped(res.perSecond()), machine.MS(res.Took.Percentile(50)), machine.MS(res.Took.Percentile(99)))
 	r.Values = map[string]float64{
 		"perSecond": res.perSecond(), "p50": res.Took.Percentile(50).Seconds(), "p99": res.Took.Percentile(99).Seconds(),
@@ -101,39 +101,39 @@ func rate(r *row, res result) {
 
 func (b *bench) figureGet(ctx context.Context) (row, error) {
 	r := row{Name: "get", Figure: "get one", Target: fmt.Sprintf("≥ %s/s, p99 ≤ %s", machine.Grouped(getPerSec), machine.MS(getP99))}
-	res, err := b.runLoad(ctx, b.load(b.getOne), &r)
-	b.judge(&r, res.Failed == 0 && res.perSecond() >= getPerSec && res.Took.Percentile(99) <= getP99)
+	res, err := b.runLoad(ctx, b.newLoad(b.getOne), &r)
+	b.setHolds(&r, res.Failed == 0 && res.perSecond() >= getPerSec && res.Took.Percentile(99) <= getP99)
 	return r, err
 }
 
 func (b *bench) figureList(ctx context.Context) (row, error) {
 	r := row{Name: "list", Figure: "list of 100", Target: fmt.Sprintf("≥ %s/s", machine.Grouped(listPerSec))}
-	res, err := b.runLoad(ctx, b.load(b.listHundred), &r)
-	b.judge(&r, res.Failed == 0 && res.perSecond() >= listPerSec)
+	res, err := b.runLoad(ctx, b.newLoad(b.listHundred), &r)
+	b.setHolds(&r, res.Failed == 0 && res.perSecond() >= listPerSec)
 	return r, err
 }
 
-// figureCreate takes away what it made: the rows after it have the number
-// stored that the table says.
+// figureCreate measures creates. It terminates what it created, so that the rows after it
+// have as many instances stored as the table says.
 func (b *bench) figureCreate(ctx context.Context) (row, error) {
 	r := row{Name: "create", Figure: "durable create", Target: fmt.Sprintf("≥ %s/s", machine.Grouped(createPerSec))}
-	var made ids
-	l := b.load(b.createInstance(&made, "created"))
-	l.Warm, l.Max = 0, b.size.Creates // Warm from filling the cloud.
+	var made createdIDs
+	l := b.newLoad(b.createInstance(&made, "created"))
+	l.Warm, l.Max = 0, b.size.Creates // Filling the cloud has warmed it up.
 	res, err := b.runLoad(ctx, l, &r)
 	if err != nil {
 		return r, err
 	}
-	b.judge(&r, res.Failed == 0 && res.perSecond() >= createPerSec)
-	// What the cloud put off does not count as done.
+	b.setHolds(&r, res.Failed == 0 && res.perSecond() >= createPerSec)
+	// Say how much later the created instances run.
 	begin := time.Now()
-	if err := b.settle(ctx); err != nil {
+	if err := b.awaitSettled(ctx); err != nil {
 		return r, err
 	}
 	settled := time.Since(begin)
 	r.Values["settled"] = settled.Seconds()
 	r.Measured += fmt.Sprintf("; all running %s later", machine.MS(settled))
-	return r, b.terminate(ctx, made.all)
+	return r, b.terminateInstances(ctx, made.all)
 }
 
 func (b *bench) figureEvents(ctx context.Context) (row, error) {
@@ -158,9 +158,9 @@ func (b *bench) figureEvents(ctx context.Context) (row, error) {
 	if w.Events != w.Changes {
 		r.Note = joinNotes(fmt.Sprintf("%d changes were acknowledged, the log has %d events", w.Changes, w.Events), r.Note)
 	}
-	// A pace that is a little late at the end is still the pace.
+	// The last changes may be a little late.
 	paced := w.ChangesPerSec >= 0.98*float64(b.size.ChangesPerSec)
-	b.judge(&r, paced && w.Missed == 0 && w.Doubled == 0 && w.Events == w.Changes && latest <= lateAtMost)
+	b.setHolds(&r, paced && w.Missed == 0 && w.Doubled == 0 && w.Events == w.Changes && latest <= lateAtMost)
 	return r, nil
 }
 
@@ -169,27 +169,27 @@ func (b *bench) figureMemory(context.Context) (row, error) {
 	now, peak, err := b.cloud.Memory()
 	r.Measured = fmt.Sprintf("%d MB, peak %d MB", now>>20, peak>>20)
 	r.Values = map[string]float64{"resident": float64(now), "peak": float64(peak)}
-	b.judge(&r, peak <= memoryAtMost)
+	b.setHolds(&r, peak <= memoryAtMost)
 	return r, err
 }
 
-// figureRestart also looks whether all that was acknowledged is there.
+// figureRestart measures restarts, and checks that everything acknowledged still exists.
 func (b *bench) figureRestart(ctx context.Context) (row, error) {
 	r := row{Name: "restart", Figure: "kill, start, ready", Target: fmt.Sprintf("≤ %s", restartAtMost)}
 	var took machine.Latencies
 	for range b.size.Restarts {
-		t, err := b.restart(ctx)
+		t, err := b.restartCloud(ctx)
 		if err != nil {
 			return r, err
 		}
 		took = append(took, t)
 	}
 	slices.Sort(took)
-	instances, err := b.stored(ctx, "/v1/instances")
+	instances, err := b.countByState(ctx, "/v1/instances")
 	if err != nil {
 		return r, err
 	}
-	balancers, err := b.stored(ctx, "/v1/load-balancers")
+	balancers, err := b.countByState(ctx, "/v1/load-balancers")
 	if err != nil {
 		return r, err
 	}
@@ -204,6 +204,6 @@ func (b *bench) figureRestart(ctx context.Context) (row, error) {
 	if !whole {
 		r.Note = fmt.Sprintf("%d instances and %d balancers were there; now by state: %v, %v", b.size.Instances, b.size.Balancers, instances, balancers)
 	}
-	b.judge(&r, whole && slowest <= restartAtMost)
+	b.setHolds(&r, whole && slowest <= restartAtMost)
 	return r, nil
 }

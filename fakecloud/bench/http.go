@@ -13,21 +13,21 @@ import (
 
 const (
 	dialTimeout = 5 * time.Second
-	// callTimeout bounds one call, so that a server that hangs ends the row.
+	// callTimeout bounds one call, so that a row ends if the server hangs.
 	callTimeout = 20 * time.Second
-	// maxBody is far above the largest answer asked for: the whole event log.
+	// maxBody is far above the largest answer, the whole event log.
 	maxBody = 64 << 20
 )
 
-// conn is one keep-alive connection that carries one call at a time. It has no
-// goroutines of its own, as http.Client's has: they would cost the server cores.
+// conn is a keep-alive connection that carries one call at a time. Unlike http.Client's
+// connections it has no goroutines, which would take processor time from the server.
 type conn struct {
 	net  net.Conn
 	in   *bufio.Reader
-	body bytes.Buffer // of the last answer; its room is used again
+	body bytes.Buffer // of the last answer; its memory is reused
 }
 
-func dial(ctx context.Context, address string) (*conn, error) {
+func dialConn(ctx context.Context, address string) (*conn, error) {
 	n, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err
@@ -37,8 +37,8 @@ func dial(ctx context.Context, address string) (*conn, error) {
 
 func (c *conn) close() { _ = c.net.Close() }
 
-// send writes a whole request and reads the head of its answer.
-func (c *conn) send(request []byte) (*http.Response, error) {
+// sendRequest writes a request and reads the head of the answer.
+func (c *conn) sendRequest(request []byte) (*http.Response, error) {
 	if err := c.net.SetDeadline(time.Now().Add(callTimeout)); err != nil {
 		return nil, err
 	}
@@ -48,10 +48,10 @@ func (c *conn) send(request []byte) (*http.Response, error) {
 	return http.ReadResponse(c.in, nil)
 }
 
-// do sends a whole request and reads the whole answer. The body is valid until
-// the next call. After an error the connection is of no use.
-func (c *conn) do(request []byte) (status int, body []byte, err error) {
-	r, err := c.send(request) //nolint:bodyclose // It is read to its end, or the connection is of no use any more.
+// exchange writes a request and reads the whole answer. The body is valid until the next
+// call. After an error the connection cannot be used any more.
+func (c *conn) exchange(request []byte) (status int, body []byte, err error) {
+	r, err := c.sendRequest(request) //nolint:bodyclose // It is read to its end, or the connection is closed.
 	if err != nil {
 		return 0, nil, err
 	}
@@ -62,20 +62,20 @@ func (c *conn) do(request []byte) (status int, body []byte, err error) {
 	return r.StatusCode, c.body.Bytes(), err
 }
 
-// once makes a single call on a connection of its own.
-func once(ctx context.Context, address string, call call) ([]byte, error) {
-	c, err := dial(ctx, address)
+// callOnce makes one call on a connection of its own.
+func callOnce(ctx context.Context, address string, call call) ([]byte, error) {
+	c, err := dialConn(ctx, address)
 	if err != nil {
 		return nil, err
 	}
 	defer c.close()
-	_, err = c.ask(call)
+	_, err = c.makeCall(call)
 	return c.body.Bytes(), err
 }
 
-// request is a whole HTTP request. extra are further header lines, each with
-// its end.
-func request(method, path, host, extra string, body []byte) []byte {
+// httpRequest is an HTTP request with head and body. extra are further header lines, each with
+// its line end.
+func httpRequest(method, path, host, extra string, body []byte) []byte {
 	if body != nil {
 		extra += fmt.Sprintf("Content-Length: %d\r\n", len(body))
 	}

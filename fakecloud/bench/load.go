@@ -12,34 +12,36 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// call is one thing to ask. Each client has a number, below the load's Clients.
+// call is one HTTP call of a load, and what its answer must be.
 type call struct {
 	request []byte
-	// want is the status that is no failure.
+	// want is the expected status.
 	want int
-	// check looks at the body of such an answer; nil accepts all.
+	// check fails if the body is wrong; nil accepts any body.
 	check func(body []byte) error
 }
 
-// load is a number of clients, each of which asks again once it is answered.
+// load is a number of clients, each of which makes its next call as soon as the one before
+// is answered.
 type load struct {
 	Address string
 	Clients int
-	// Warm is the time before anything is measured, Period that which is.
+	// Warm is the time before the measured period, Period the length of that.
 	Warm, Period time.Duration
-	// Max bounds the calls; 0 does not.
+	// Max is the greatest number of calls; 0 is no limit.
 	Max int64
-	// Next gives client's next call; n counts all clients' calls from 0.
+	// Next returns the next call of a client (from 0 to Clients-1). n is the number
+	// of the call among those of all clients, from 0.
 	Next func(client int, n int64) call
 }
 
 // result is what a load measured.
 type result struct {
 	Calls, Failed int64
-	// Failure is the first that was seen.
+	// Failure is the first error of one client.
 	Failure string
 	Elapsed time.Duration
-	// Took is sorted, without the failed calls.
+	// Took are the latencies of the calls that did not fail, sorted.
 	Took machine.Latencies
 }
 
@@ -50,30 +52,30 @@ func (r result) perSecond() float64 {
 	return float64(r.Calls) / r.Elapsed.Seconds()
 }
 
-// run ends after the load's time, or its count of calls, or with ctx. Calls are
-// measured that began and ended within the period.
+// run makes calls until the period is over, Max calls are made, or ctx ends. It measures the
+// calls that begin and end within the period.
 func (l load) run(ctx context.Context) (result, error) {
 	begin := time.Now().Add(l.Warm)
 	end := begin.Add(l.Period)
 	var n atomic.Int64
-	parts := make([]part, l.Clients)
+	parts := make([]clientResult, l.Clients)
 	var wg sync.WaitGroup
 	for i := range parts {
-		wg.Go(func() { l.client(ctx, i, &n, begin, end, &parts[i]) })
+		wg.Go(func() { l.runClient(ctx, i, &n, begin, end, &parts[i]) })
 	}
 	wg.Wait()
-	return total(parts, begin, end), ctx.Err()
+	return sumResults(parts, begin, end), ctx.Err()
 }
 
-// part is what one client measured.
-type part struct {
+// clientResult is what one client has measured.
+type clientResult struct {
 	took    machine.Latencies
 	failed  int64
 	failure error
 	last    time.Time
 }
 
-func (l load) client(ctx context.Context, i int, n *atomic.Int64, begin, end time.Time, p *part) {
+func (l load) runClient(ctx context.Context, i int, n *atomic.Int64, begin, end time.Time, p *clientResult) {
 	var c *conn
 	defer func() {
 		if c != nil {
@@ -87,14 +89,14 @@ func (l load) client(ctx context.Context, i int, n *atomic.Int64, begin, end tim
 		}
 		if c == nil {
 			var err error
-			if c, err = dial(ctx, l.Address); err != nil {
-				p.fail(err)
+			if c, err = dialConn(ctx, l.Address); err != nil {
+				p.recordFailure(err)
 				continue
 			}
 		}
 		next := l.Next(i, k)
 		start := time.Now()
-		broken, err := c.ask(next)
+		broken, err := c.makeCall(next)
 		done := time.Now()
 		if broken {
 			c.close()
@@ -102,7 +104,7 @@ func (l load) client(ctx context.Context, i int, n *atomic.Int64, begin, end tim
 		}
 		switch {
 		case err != nil:
-			p.fail(err)
+			p.recordFailure(err)
 		case !start.Before(begin) && !done.After(end):
 			p.took = append(p.took, done.Sub(start))
 			p.last = done
@@ -110,9 +112,9 @@ func (l load) client(ctx context.Context, i int, n *atomic.Int64, begin, end tim
 	}
 }
 
-// ask makes the call; broken says that the connection is of no further use.
-func (c *conn) ask(next call) (broken bool, err error) {
-	status, body, err := c.do(next.request)
+// makeCall makes a call. broken means that the connection cannot be used any more.
+func (c *conn) makeCall(next call) (broken bool, err error) {
+	status, body, err := c.exchange(next.request)
 	if err != nil {
 		return true, err
 	}
@@ -126,13 +128,13 @@ func (c *conn) ask(next call) (broken bool, err error) {
 	return false, err
 }
 
-func (p *part) fail(err error) {
+func (p *clientResult) recordFailure(err error) {
 	if p.failed++; p.failure == nil {
 		p.failure = err
 	}
 }
 
-func total(parts []part, begin, end time.Time) result {
+func sumResults(parts []clientResult, begin, end time.Time) result {
 	var r result
 	last := begin
 	for _, p := range parts {
@@ -147,7 +149,7 @@ func total(parts []part, begin, end time.Time) result {
 	}
 	slices.Sort(r.Took)
 	r.Calls = int64(len(r.Took))
-	// With a bound on the calls the load is over before the time is.
+	// With Max, the load may end before the period does.
 	r.Elapsed = min(last.Sub(begin), end.Sub(begin))
 	return r
 }

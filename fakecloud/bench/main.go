@@ -1,12 +1,15 @@
-// bench-cloud measures fakecloud as its users meet it: the real binary in a
-// process of its own, over loopback, its data on disk. It prints a table with
-// the target beside each figure; a figure that misses its target is no failure.
-// `make bench-cloud` calls it, from the root of a clone.
+// bench-cloud measures fakecloud as users run it: the real binary in a process of its own,
+// over loopback, with its data on disk. It prints a table with the target beside each
+// figure. A figure that misses its target is no failure. `make bench-cloud` calls it, from
+// the root of a clone.
 //
-// The clients share the machine's cores with the server, so they are lean:
-// HTTP/1.1 written and read by hand on keep-alive connections, every status
-// checked. All they take is the server's loss, as the figures mean it. The peer
-// is asked by the same clients.
+// The clients share the machine's cores with the server, and the processor time that they
+// take lowers the server's figures. So they are lean: they write and read HTTP/1.1 by hand
+// on keep-alive connections, and check every status. The peer, a vSphere simulator, is
+// measured with the same clients.
+//
+// Begin with figures in figures.go. load.go makes the calls, changes.go and events.go what
+// the figures are measured on.
 package main
 
 import (
@@ -23,7 +26,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// size says how much is stored, asked and waited for.
+// size says how many resources, clients and watchers there are, and how long is measured.
 type size struct {
 	Clients       int           `json:"clients"`
 	Instances     int           `json:"instances"`
@@ -32,33 +35,33 @@ type size struct {
 	ChangesPerSec int           `json:"changesPerSecond"`
 	Warm          time.Duration `json:"warmNanoseconds"`
 	Period        time.Duration `json:"periodNanoseconds"`
-	// Creates bounds what a create row may make beyond what is stored.
+	// Creates is how many instances the create row may create beyond those stored.
 	Creates  int64 `json:"creates"`
 	Restarts int   `json:"restarts"`
 }
 
 var (
-	full  = size{Clients: 64, Instances: 10_000, Balancers: 1_000, Watchers: 200, ChangesPerSec: 500, Warm: 2 * time.Second, Period: 10 * time.Second, Creates: 20_000, Restarts: 3}
-	quick = size{Clients: 16, Instances: 200, Balancers: 20, Watchers: 10, ChangesPerSec: 50, Warm: 200 * time.Millisecond, Period: time.Second, Creates: 200, Restarts: 1}
+	fullSize  = size{Clients: 64, Instances: 10_000, Balancers: 1_000, Watchers: 200, ChangesPerSec: 500, Warm: 2 * time.Second, Period: 10 * time.Second, Creates: 20_000, Restarts: 3}
+	quickSize = size{Clients: 16, Instances: 200, Balancers: 20, Watchers: 10, ChangesPerSec: 50, Warm: 200 * time.Millisecond, Period: time.Second, Creates: 200, Restarts: 1}
 )
 
-// bench is one run.
+// bench is one run of the benchmark.
 type bench struct {
-	size   size
-	quick  bool
-	binary string
-	peer   string // the folder of the peer's module
-	dir    string // holds all that the run writes
-	limits []string
-	quotas bool // the cloud has some
+	size           size
+	quick          bool
+	binary         string
+	peer           string // folder of the peer's module
+	dir            string // folder of all files that the run writes
+	rateLimitFlags []string
+	quotas         bool // the measured cloud has quotas
 
 	cloud     *machine.Cloud
-	instances []string // IDs of those stored
-	pages     []string // tokens of the list's full pages but the first
+	instances []string // IDs of the stored ones
+	pages     []string // tokens of the full pages of the list, without the first page
 }
 
 func main() {
-	b := bench{size: full}
+	b := bench{size: fullSize}
 	rows := flag.String("rows", strings.Join(rowNames(), ","), "the figures to measure")
 	flag.BoolVar(&b.quick, "quick", false, "small sizes, for a test that it works: the figures mean nothing")
 	output := flag.String("o", "table", "table or json")
@@ -78,7 +81,7 @@ func (b *bench) run(ctx context.Context, dir string, names []string, output stri
 		return err
 	}
 	if b.quick {
-		b.size = quick
+		b.size = quickSize
 	}
 	if b.binary, err = filepath.Abs(b.binary); err != nil {
 		return err
@@ -87,20 +90,20 @@ func (b *bench) run(ctx context.Context, dir string, names []string, output stri
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	if b.limits, err = limits(ctx, b.binary); err != nil {
+	if b.rateLimitFlags, err = rateLimitFlags(ctx, b.binary); err != nil {
 		return err
 	}
-	r := report{Quick: b.quick, Size: b.size, Machine: machine.Look(b.dir)}
-	err = b.measure(ctx, names, &r)
+	r := report{Quick: b.quick, Size: b.size, Machine: machine.Describe(b.dir)}
+	err = b.measureRows(ctx, names, &r)
 	if len(r.Rows) == 0 {
 		return err
 	}
-	// What was measured before something went wrong is still so.
+	// Rows that were measured before an error are printed all the same.
 	return errors.Join(err, r.print(os.Stdout, output))
 }
 
-// measure has the cloud's rows on one cloud, then the peer's when that is gone.
-func (b *bench) measure(ctx context.Context, names []string, r *report) error {
+// measureRows measures the rows of the cloud, and the peer's rows after the cloud has ended.
+func (b *bench) measureRows(ctx context.Context, names []string, r *report) error {
 	own := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == peerRow })
 	if len(own) > 0 {
 		if err := b.measureCloud(ctx, own, r); err != nil {
@@ -108,29 +111,29 @@ func (b *bench) measure(ctx context.Context, names []string, r *report) error {
 		}
 	}
 	if slices.Contains(names, peerRow) {
-		b.note("the peer")
+		b.logProgress("the peer")
 		r.Rows = append(r.Rows, b.measurePeer(ctx, r)...)
 	}
 	return ctx.Err()
 }
 
 func (b *bench) measureCloud(ctx context.Context, names []string, r *report) error {
-	defer b.end()
+	defer b.killCloud()
 	err := b.startCloud(ctx)
 	if err != nil {
 		return err
 	}
-	if r.Server, err = b.lookAtServer(ctx); err != nil {
+	if r.Server, err = b.inspectServer(ctx); err != nil {
 		return err
 	}
-	if err := b.fill(ctx); err != nil {
+	if err := b.fillCloud(ctx); err != nil {
 		return err
 	}
 	for _, f := range figures {
 		if !slices.Contains(names, f.name) {
 			continue
 		}
-		b.note("%s", f.name)
+		b.logProgress("%s", f.name)
 		row, err := f.measure(b, ctx)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
@@ -140,14 +143,14 @@ func (b *bench) measureCloud(ctx context.Context, names []string, r *report) err
 	return nil
 }
 
-// end kills the cloud that runs now, if there is one.
-func (b *bench) end() {
+// killCloud kills the running cloud, if there is one.
+func (b *bench) killCloud() {
 	if b.cloud != nil {
 		b.cloud.Kill()
 	}
 }
 
-// note says how far it is.
-func (b *bench) note(format string, a ...any) {
+// logProgress prints a line about the progress to stderr.
+func (b *bench) logProgress(format string, a ...any) {
 	fmt.Fprintf(os.Stderr, "%s "+format+" …\n", append([]any{time.Now().Format(time.TimeOnly)}, a...)...)
 }

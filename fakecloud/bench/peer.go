@@ -17,25 +17,25 @@ import (
 
 const (
 	peerBuildTimeout = 5 * time.Minute
-	// peerFillTimeout bounds filling the peer; it is measured with what it has
-	// by then.
+	// peerFillTimeout bounds filling the peer. It is measured with the machines that
+	// it has by then.
 	peerFillTimeout = 90 * time.Second
 )
 
-// peer is a running vSphere simulator. Its requests are written out as the
-// cloud's are, so that both are asked at the same cost.
+// peer is a running vSphere simulator. Its requests are written by hand, as the cloud's are, so
+// that the clients cost the same for both.
 type peer struct {
 	*machine.Process
 	address, folder, pool string
 	version               string
 	session               string
-	machines              []string // IDs of those stored
+	machines              []string // IDs of the stored ones
 }
 
 var peerLine = regexp.MustCompile(`(?m)^peer (\S+ is ready at \S+ folder \S+ pool \S+)$`)
 
-// measurePeer gives the peer's rows, or one that says why there are none: the
-// peer's module may be out of reach.
+// measurePeer returns the peer's rows, or one row that says why there are none: the peer's
+// module may not be available.
 func (b *bench) measurePeer(ctx context.Context, r *report) []row {
 	rows, err := b.peerRows(ctx, r)
 	if err != nil {
@@ -64,7 +64,7 @@ func (b *bench) peerRows(ctx context.Context, r *report) ([]row, error) {
 	if err := b.fillPeer(ctx, p); err != nil {
 		return nil, err
 	}
-	return b.askPeer(ctx, p, r)
+	return b.measurePeerCalls(ctx, p, r)
 }
 
 func (b *bench) startPeer(ctx context.Context, binary string) (*peer, error) {
@@ -79,14 +79,14 @@ func (b *bench) startPeer(ctx context.Context, binary string) (*peer, error) {
 		return nil, err
 	}
 	p := &peer{Process: proc}
-	line, err := proc.Said(ctx, peerLine)
+	line, err := proc.AwaitLine(ctx, peerLine)
 	if err != nil {
 		return p, err
 	}
 	if _, err := fmt.Sscanf(line, "%s is ready at %s folder %s pool %s", &p.version, &p.address, &p.folder, &p.pool); err != nil {
 		return p, fmt.Errorf("%q: %w", line, err)
 	}
-	body, err := p.once(ctx, `<Login xmlns="urn:vim25"><_this type="SessionManager">SessionManager</_this><userName>bench</userName><password>bench</password></Login>`)
+	body, err := p.callOnce(ctx, `<Login xmlns="urn:vim25"><_this type="SessionManager">SessionManager</_this><userName>bench</userName><password>bench</password></Login>`)
 	if err != nil {
 		return p, err
 	}
@@ -103,44 +103,43 @@ var (
 	machineID  = regexp.MustCompile(`>(vm-[0-9]+)<`)
 )
 
-func (p *peer) request(body string) []byte {
-	return request(http.MethodPost, "/sdk", p.address, "Content-Type: text/xml; charset=utf-8\r\nCookie: vmware_soap_session="+p.session+"\r\n",
+func (p *peer) soapRequest(body string) []byte {
+	return httpRequest(http.MethodPost, "/sdk", p.address, "Content-Type: text/xml; charset=utf-8\r\nCookie: vmware_soap_session="+p.session+"\r\n",
 		[]byte(`<?xml version="1.0" encoding="UTF-8"?><Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body>`+body+`</Body></Envelope>`))
 }
 
-// once makes a single call.
-func (p *peer) once(ctx context.Context, body string) ([]byte, error) {
-	return once(ctx, p.address, call{request: p.request(body), want: http.StatusOK})
+// callOnce makes one call.
+func (p *peer) callOnce(ctx context.Context, body string) ([]byte, error) {
+	return callOnce(ctx, p.address, call{request: p.soapRequest(body), want: http.StatusOK})
 }
 
-// create makes a virtual machine. A fault has status 500.
-func (p *peer) create(prefix string) func(int, int64) call {
+// createMachine returns calls that create virtual machines. A SOAP fault has status 500.
+func (p *peer) createMachine(prefix string) func(int, int64) call {
 	return func(_ int, n int64) call {
-		return call{want: http.StatusOK, request: p.request(fmt.Sprintf(`<CreateVM_Task xmlns="urn:vim25"><_this type="Folder">%s</_this>`+
+		return call{want: http.StatusOK, request: p.soapRequest(fmt.Sprintf(`<CreateVM_Task xmlns="urn:vim25"><_this type="Folder">%s</_this>`+
 			`<config><name>%s-%d</name><guestId>otherGuest</guestId><files><vmPathName>[LocalDS_0]</vmPathName></files><numCPUs>1</numCPUs><memoryMB>32</memoryMB></config>`+
 			`<pool type="ResourcePool">%s</pool></CreateVM_Task>`, p.folder, prefix, n, p.pool))}
 	}
 }
 
-// properties reads some of one object's.
-func properties(kind, id, path string) string {
+// retrieveProperties is the body of a call that reads a property of one object.
+func retrieveProperties(kind, id, path string) string {
 	return fmt.Sprintf(`<RetrieveProperties xmlns="urn:vim25"><_this type="PropertyCollector">propertyCollector</_this>`+
 		`<specSet><propSet><type>%[1]s</type><pathSet>%[3]s</pathSet></propSet><objectSet><obj type="%[1]s">%[2]s</obj></objectSet></specSet></RetrieveProperties>`, kind, id, path)
 }
 
-// describe asks for the summary of a machine drawn anew each time: its name,
-// configuration and state, as an instance's reply has them.
-func (p *peer) describe(int, int64) call {
-	return call{request: p.request(properties("VirtualMachine", p.machines[rand.IntN(len(p.machines))], "summary")), want: http.StatusOK}
+// describeMachine is a call that reads the summary of a random machine: name, configuration
+// and state, as a read of an instance returns them.
+func (p *peer) describeMachine(int, int64) call {
+	return call{request: p.soapRequest(retrieveProperties("VirtualMachine", p.machines[rand.IntN(len(p.machines))], "summary")), want: http.StatusOK}
 }
 
-// await lists the machines until there are as many as were acknowledged: the
-// peer makes them after its reply.
-func (p *peer) await(ctx context.Context, n int) error {
+// awaitMachines waits until the peer lists n machines: it creates them after its reply.
+func (p *peer) awaitMachines(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, machine.StartTimeout)
 	defer cancel()
 	for {
-		body, err := p.once(ctx, properties("Folder", p.folder, "childEntity"))
+		body, err := p.callOnce(ctx, retrieveProperties("Folder", p.folder, "childEntity"))
 		if err != nil {
 			return err
 		}
@@ -159,47 +158,47 @@ func (p *peer) await(ctx context.Context, n int) error {
 }
 
 func (b *bench) fillPeer(ctx context.Context, p *peer) error {
-	b.note("creating up to %d machines at the peer", b.size.Instances)
-	res, err := load{Address: p.address, Clients: b.size.Clients, Period: peerFillTimeout, Max: int64(b.size.Instances), Next: p.create("node")}.run(ctx)
+	b.logProgress("creating up to %d machines at the peer", b.size.Instances)
+	res, err := load{Address: p.address, Clients: b.size.Clients, Period: peerFillTimeout, Max: int64(b.size.Instances), Next: p.createMachine("node")}.run(ctx)
 	if err != nil {
 		return err
 	}
 	if res.Failed > 0 || res.Calls == 0 {
 		return fmt.Errorf("%d calls failed: %s", res.Failed, res.Failure)
 	}
-	return p.await(ctx, int(res.Calls))
+	return p.awaitMachines(ctx, int(res.Calls))
 }
 
-// askPeer measures describe and create, and compares them with the cloud's.
-func (b *bench) askPeer(ctx context.Context, p *peer, r *report) ([]row, error) {
-	l := load{Address: p.address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: p.describe}
+// measurePeerCalls measures describe and create, and compares them with the cloud's figures.
+func (b *bench) measurePeerCalls(ctx context.Context, p *peer, r *report) ([]row, error) {
+	l := load{Address: p.address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: p.describeMachine}
 	stored := len(p.machines)
 	described, err := l.run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l.Warm, l.Max, l.Next = 0, b.size.Creates, p.create("created")
+	l.Warm, l.Max, l.Next = 0, b.size.Creates, p.createMachine("created")
 	begin := time.Now()
 	created, err := l.run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.await(ctx, stored+int(created.Calls)); err != nil {
+	if err := p.awaitMachines(ctx, stored+int(created.Calls)); err != nil {
 		return nil, err
 	}
 	created.Elapsed = time.Since(begin)
 	describe, create := row{Name: peerRow, Figure: "peer: describe one"}, row{Name: peerRow, Figure: "peer: create"}
-	rate(&describe, described)
-	rate(&create, created)
-	compare(&describe, r, "get")
-	compare(&create, r, "create")
+	describeRate(&describe, described)
+	describeRate(&create, created)
+	addRatio(&describe, r, "get")
+	addRatio(&create, r, "create")
 	about := fmt.Sprintf("vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. Debian 12 has no package of moto.", p.version, machine.Grouped(float64(stored)))
 	describe.Note = joinNotes(about, describe.Note)
 	return []row{describe, create}, nil
 }
 
-// compare adds how many times as fast the cloud is, if that was measured.
-func compare(line *row, r *report, name string) {
+// addRatio adds how many times as fast the cloud is, if the cloud's row was measured.
+func addRatio(line *row, r *report, name string) {
 	theirs := line.Values["perSecond"]
 	for _, own := range r.Rows {
 		if own.Name == name && theirs > 0 {

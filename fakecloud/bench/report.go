@@ -10,16 +10,16 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// report is all that is printed.
+// report is what is printed.
 type report struct {
 	Quick   bool            `json:"quick"`
 	Machine machine.Machine `json:"machine"`
 	Size    size            `json:"size"`
-	Server  *server         `json:"server,omitempty"` // nil when no cloud was measured
+	Server  *server         `json:"server,omitempty"` // nil if no cloud was measured
 	Rows    []row           `json:"rows"`
 }
 
-// server is what the measured binary does with each call.
+// server says which costly things the measured binary does with each call.
 type server struct {
 	Flags      []string `json:"flags"`
 	Audit      bool     `json:"audit"`
@@ -27,20 +27,20 @@ type server struct {
 	Validation bool     `json:"validation"`
 }
 
-// lookAtServer finds out which of the things that cost time the binary does.
-func (b *bench) lookAtServer(ctx context.Context) (*server, error) {
-	s := &server{Flags: b.limits, RateLimit: len(b.limits) > 0}
-	spec, err := once(ctx, b.cloud.Address, call{request: b.get("/openapi.yaml"), want: http.StatusOK})
+// inspectServer finds out what the binary does with each call.
+func (b *bench) inspectServer(ctx context.Context) (*server, error) {
+	s := &server{Flags: b.rateLimitFlags, RateLimit: len(b.rateLimitFlags) > 0}
+	spec, err := callOnce(ctx, b.cloud.Address, call{request: b.getRequest("/openapi.yaml"), want: http.StatusOK})
 	if err != nil {
 		return nil, err
 	}
 	b.quotas = bytes.Contains(spec, []byte("\n  /v1/projects/{id}/quotas:"))
 	s.Audit = bytes.Contains(spec, []byte("\n  /v1/audit:"))
-	if _, err := once(ctx, b.cloud.Address, call{request: request(http.MethodGet, "/v1/instances", b.cloud.Address, "", nil), want: http.StatusUnauthorized}); err != nil {
+	if _, err := callOnce(ctx, b.cloud.Address, call{request: httpRequest(http.MethodGet, "/v1/instances", b.cloud.Address, "", nil), want: http.StatusUnauthorized}); err != nil {
 		return nil, err
 	}
-	// A limit that the spec forbids.
-	_, err = once(ctx, b.cloud.Address, call{request: b.get("/v1/instances?limit=0"), want: http.StatusBadRequest})
+	// The spec forbids this limit, so a server that validates refuses it.
+	_, err = callOnce(ctx, b.cloud.Address, call{request: b.getRequest("/v1/instances?limit=0"), want: http.StatusBadRequest})
 	s.Validation = err == nil
 	return s, nil
 }

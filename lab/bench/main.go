@@ -112,7 +112,7 @@ func (b *bench) measureFigures(ctx context.Context, names []string, output strin
 	if err := b.checkArguments(names, output); err != nil {
 		return r, err
 	}
-	r.Machine = machine.Look(os.TempDir())
+	r.Machine = machine.Describe(os.TempDir())
 	for _, f := range figures {
 		if !slices.Contains(names, f.name) {
 			continue

@@ -142,7 +142,7 @@ type usage struct {
 
 // readUsage reads the CCM's calls from the cloud's audit, and CPU times from /proc.
 func (s *stage) readUsage(ctx context.Context) (usage, error) {
-	u := usage{at: time.Now(), cpu: map[string]time.Duration{}, busy: machine.Busy(machine.Read("/proc/stat"))}
+	u := usage{at: time.Now(), cpu: map[string]time.Duration{}, busy: machine.BusyTime(machine.ReadFile("/proc/stat"))}
 	pids, err := s.bed.Processes()
 	if err != nil {
 		return u, err

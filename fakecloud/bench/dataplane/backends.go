@@ -16,11 +16,10 @@ import (
 
 const backendsCommand = "backends"
 
-// The backends' ports; every proxy listens on the same, on an address of its
-// own.
+// The ports of the backends. Every proxy listens on the same ports, at an address of its own.
 const (
-	portCount  = 30000 // says how much the sinks have had; not behind a proxy
-	portSource = 30001 // sends for as long as somebody reads
+	portCount  = 30000 // sends the counts of the sinks; used directly, not through a proxy
+	portSource = 30001 // sends as long as the client reads
 	portSink   = 30002 // reads and counts
 	portOnce   = 30003 // answers a request and closes
 	portEcho   = 30004 // answers requests
@@ -37,13 +36,12 @@ const (
 	datagramSize = 512       // at most
 )
 
-// ownAddress is one that no other benchmark at the same time is likely to have.
+// ownAddress is an address that no other benchmark at the same time is likely to use.
 func ownAddress(host int) string {
 	return fmt.Sprintf("%s%d.%d", machine.Pool(), 1+os.Getpid()/120%100, host)
 }
 
-// backendAddresses are where the backends are; instances of the cloud have the
-// same.
+// backendAddresses are the addresses of the backends, and of the cloud's instances.
 func backendAddresses() []string {
 	var all []string
 	for i := range backends {
@@ -52,8 +50,8 @@ func backendAddresses() []string {
 	return all
 }
 
-// block is what long transfers repeat. At each place it differs from its
-// neighbours, so that a piece left out or sent twice is noticed.
+// block is sent again and again in long transfers. Its bytes vary, so that a piece left out or sent
+// twice is noticed.
 var block = func() []byte {
 	b := make([]byte, blockSize)
 	for i := range b {
@@ -62,37 +60,37 @@ var block = func() []byte {
 	return b
 }()
 
-// follows tells whether a piece is what comes at that place of a long transfer,
-// by its ends: looking at all of it would cost the clients more than receiving.
-func follows(piece []byte, at int64) bool {
+// isExpectedPiece tells whether a piece belongs at that offset of a long transfer. It checks the
+// first and the last byte only: checking all would cost more than receiving.
+func isExpectedPiece(piece []byte, at int64) bool {
 	last := at + int64(len(piece)) - 1
 	return len(piece) == 0 || piece[0] == block[at%blockSize] && piece[len(piece)-1] == block[last%blockSize]
 }
 
-// received counts what the sinks have had, and how many of them had something
-// else than was sent.
-var received, spoilt atomic.Int64
+// receivedBytes and corruptStreams count the bytes that the sinks have received, and the streams
+// with other bytes than were sent.
+var receivedBytes, corruptStreams atomic.Int64
 
 func runBackends(addresses []string) error {
 	if err := startBackends(addresses); err != nil {
 		return err
 	}
 	fmt.Println("backends are ready")
-	select {} // Until we are killed.
+	select {} // Until this process is killed.
 }
 
 func startBackends(addresses []string) error {
 	for _, address := range addresses {
 		for port, serve := range map[int]func(net.Conn){
-			portCount: count, portSource: source, portSink: sink, portOnce: once, portEcho: echo,
+			portCount: serveCounts, portSource: serveSource, portSink: serveSink, portOnce: serveOnce, portEcho: serveEcho,
 		} {
-			l, err := net.Listen("tcp", join(address, port))
+			l, err := net.Listen("tcp", hostPort(address, port))
 			if err != nil {
 				return err
 			}
-			go accept(l, serve)
+			go acceptConnections(l, serve)
 		}
-		socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(join(address, portUDP))))
+		socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(hostPort(address, portUDP))))
 		if err != nil {
 			return err
 		}
@@ -102,9 +100,9 @@ func startBackends(addresses []string) error {
 	return nil
 }
 
-func join(address string, port int) string { return fmt.Sprintf("%s:%d", address, port) }
+func hostPort(address string, port int) string { return fmt.Sprintf("%s:%d", address, port) }
 
-func accept(l net.Listener, serve func(net.Conn)) {
+func acceptConnections(l net.Listener, serve func(net.Conn)) {
 	for {
 		c, err := l.Accept()
 		switch {
@@ -116,17 +114,17 @@ func accept(l net.Listener, serve func(net.Conn)) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
-			time.Sleep(time.Millisecond) // Too many files: one may be closed by then.
+			time.Sleep(time.Millisecond) // Too many open files; some may be closed by then.
 		}
 	}
 }
 
-func count(c net.Conn) {
-	both := binary.BigEndian.AppendUint64(nil, uint64(received.Load()))
-	_, _ = c.Write(binary.BigEndian.AppendUint64(both, uint64(spoilt.Load())))
+func serveCounts(c net.Conn) {
+	both := binary.BigEndian.AppendUint64(nil, uint64(receivedBytes.Load()))
+	_, _ = c.Write(binary.BigEndian.AppendUint64(both, uint64(corruptStreams.Load())))
 }
 
-func source(c net.Conn) {
+func serveSource(c net.Conn) {
 	for {
 		if _, err := c.Write(block); err != nil {
 			return
@@ -134,32 +132,32 @@ func source(c net.Conn) {
 	}
 }
 
-func sink(c net.Conn) {
+func serveSink(c net.Conn) {
 	buffer := make([]byte, blockSize)
 	for at := int64(0); ; {
 		n, err := c.Read(buffer)
-		if !follows(buffer[:n], at) {
-			spoilt.Add(1)
+		if !isExpectedPiece(buffer[:n], at) {
+			corruptStreams.Add(1)
 			return
 		}
 		at += int64(n)
-		received.Add(int64(n))
+		receivedBytes.Add(int64(n))
 		if err != nil {
 			return
 		}
 	}
 }
 
-func once(c net.Conn) { _ = answer(c, make([]byte, answerSize)) }
+func serveOnce(c net.Conn) { _ = answerRequest(c, make([]byte, answerSize)) }
 
-func echo(c net.Conn) {
+func serveEcho(c net.Conn) {
 	buffer := make([]byte, answerSize)
-	for answer(c, buffer) == nil {
+	for answerRequest(c, buffer) == nil {
 	}
 }
 
-// answer begins with the request.
-func answer(c net.Conn, buffer []byte) error {
+// answerRequest reads a request and sends its answer, which begins with the request.
+func answerRequest(c net.Conn, buffer []byte) error {
 	if _, err := io.ReadFull(c, buffer[:requestSize]); err != nil {
 		return err
 	}

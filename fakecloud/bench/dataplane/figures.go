@@ -9,15 +9,15 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// figure is how a row is measured.
+// figure measures one row.
 type figure struct {
 	name, title string
-	peers       []string // beside whom
-	rounds      int      // at most; 0 means as many as the size says
+	peers       []string // to compare with
+	rounds      int      // at most; 0 is no limit
 	measure     func(*stage, context.Context, *contender) (sample, error)
 	show        func(sample) string
-	// key is the value that is compared: ours divided by theirs is to be at
-	// least aim, or at most.
+	// key is the value that is compared: the ratio of fakecloud's value to the
+	// peer's shall be at least aim or, with atMost, at most aim.
 	key    string
 	aim    float64
 	atMost bool
@@ -32,35 +32,35 @@ var (
 var figures = []figure{
 	{
 		name: "throughput-down", title: "long transfers from backends", peers: tcpPeers,
-		measure: (*stage).download, show: showBytes, key: "bytesPerSecond", aim: 1,
+		measure: (*stage).measureDownload, show: showBytes, key: "bytesPerSecond", aim: 1,
 	},
 	{
 		name: "throughput-up", title: "long transfers to backends", peers: tcpPeers,
-		measure: (*stage).upload, show: showBytes, key: "bytesPerSecond", aim: 1,
+		measure: (*stage).measureUpload, show: showBytes, key: "bytesPerSecond", aim: 1,
 	},
 	{
 		name: "connections", title: "new connections", peers: tcpPeers,
-		measure: (*stage).connections, show: showRate, key: "perSecond", aim: 0.7,
+		measure: (*stage).measureConnections, show: showRate, key: "perSecond", aim: 0.7,
 	},
 	{
 		name: "requests", title: "small requests, as fast as answered", peers: tcpPeers,
-		measure: (*stage).requests, show: showRate, key: "p99", aim: 1.5, atMost: true,
+		measure: (*stage).measureRequests, show: showRate, key: "p99", aim: 1.5, atMost: true,
 	},
 	{
 		name: "requests-paced", title: "small requests at a fixed rate", peers: tcpPeers,
-		measure: (*stage).pacedRequests, show: showRate, key: "p99", aim: 1.5, atMost: true,
+		measure: (*stage).measurePacedRequests, show: showRate, key: "p99", aim: 1.5, atMost: true,
 	},
 	{
 		name: "idle", title: "memory of an idle connection", peers: tcpPeers, rounds: 1,
-		measure: (*stage).idle, show: showIdle, key: "bytesPerConnection", atMost: true,
+		measure: (*stage).measureIdle, show: showIdle, key: "bytesPerConnection", atMost: true,
 	},
 	{
 		name: "udp", title: "datagrams there and back", peers: udpPeers,
-		measure: (*stage).datagrams, show: showDatagrams, key: "perSecond", aim: 0.7,
+		measure: (*stage).measureDatagrams, show: showDatagrams, key: "perSecond", aim: 0.7,
 	},
 	{
-		name: "restart", title: "listening again after ready", // Only ours restarts with what it knows.
-		measure: (*stage).restart, show: showRestart, key: "late", aim: 1, atMost: true,
+		name: "restart", title: "listening again after ready", // Only fakecloud keeps its configuration over a restart.
+		measure: (*stage).measureRestart, show: showRestart, key: "late", aim: 1, atMost: true,
 	},
 }
 
@@ -72,22 +72,22 @@ func rowNames() []string {
 	return names
 }
 
-// row is one line of the table. What is measured is by contender: seconds,
-// bytes, counts, those per second, and the cores that the proxy had.
+// row is one line of the table. Values holds, by contender, seconds, bytes, counts, counts per
+// second, and the cores that the proxy had.
 type row struct {
 	Name   string             `json:"name"`
 	Figure string             `json:"figure"`
 	Values map[string]sample  `json:"values"`
 	Shown  map[string]string  `json:"shown"`
-	Ratios map[string]float64 `json:"ratios,omitempty"` // by peer, of ours to theirs
+	Ratios map[string]float64 `json:"ratios,omitempty"` // by peer, of fakecloud's value to the peer's
 	Aim    string             `json:"aim,omitempty"`
 	Holds  *bool              `json:"holds,omitempty"`
 	Notes  []string           `json:"notes,omitempty"`
 }
 
-// row judges if the sizes were such that they say something.
-func (f figure) row(s *stage, samples map[string]sample, judge bool) row {
-	r := row{Name: f.name, Figure: f.title, Values: samples, Shown: map[string]string{}, Ratios: map[string]float64{}, Aim: f.aimed(), Notes: s.absent()}
+// makeRow makes the row of the measured samples. With judge, it says whether the aim is met.
+func (f figure) makeRow(s *stage, samples map[string]sample, judge bool) row {
+	r := row{Name: f.name, Figure: f.title, Values: samples, Shown: map[string]string{}, Ratios: map[string]float64{}, Aim: f.aimText(), Notes: s.missingNotes()}
 	var cores []string
 	for _, name := range append([]string{fakecloud}, peerNames()...) {
 		v, ok := samples[name]
@@ -110,22 +110,22 @@ func (f figure) row(s *stage, samples map[string]sample, judge bool) row {
 		r.Notes = append(r.Notes, "cores: "+strings.Join(cores, "; "))
 	}
 	for name, err := range s.missing {
-		r.Shown[name] = firstOf(err)
+		r.Shown[name] = shortReason(err)
 	}
-	if holds, ok := f.holds(s.asked, samples, r.Ratios); ok && judge {
+	if holds, ok := f.meetsAim(s.requestedPeers, samples, r.Ratios); ok && judge {
 		r.Holds = &holds
 	}
 	return r
 }
 
-// firstOf is what fits into a table.
-func firstOf(err error) string {
+// shortReason is the begin of an error's text, for a cell of the table.
+func shortReason(err error) string {
 	reason, _, _ := strings.Cut(err.Error(), ":")
 	reason, _, _ = strings.Cut(reason, " (")
 	return reason
 }
 
-func (f figure) aimed() string {
+func (f figure) aimText() string {
 	sign := "≥"
 	if f.atMost {
 		sign = "≤"
@@ -139,11 +139,10 @@ func (f figure) aimed() string {
 	return fmt.Sprintf("%s %.1f×", sign, f.aim)
 }
 
-// holds compares with the peer that does best; ok is false if there is nothing
-// to compare. One peer of two says nothing of the other: unless all that were
-// asked for have been measured, and none failed a client, there is no verdict.
-// That ours fails clients needs no peer.
-func (f figure) holds(asked []string, samples map[string]sample, ratios map[string]float64) (holds, ok bool) {
+// meetsAim compares fakecloud with the best peer. ok is false if that cannot be done: all requested
+// peers must have been measured, and none may have failed a client. If fakecloud itself has
+// failed clients, it misses the aim, whatever the peers did.
+func (f figure) meetsAim(asked []string, samples map[string]sample, ratios map[string]float64) (holds, ok bool) {
 	ours := samples[fakecloud]
 	if f.aim == 0 {
 		return false, false
@@ -174,7 +173,7 @@ func (f figure) holds(asked []string, samples map[string]sample, ratios map[stri
 func showBytes(v sample) string { return machine.Grouped(v["bytesPerSecond"]/1e6) + " MB/s" }
 
 func showRate(v sample) string {
-	return fmt.Sprintf("%s/s, p50 %s, p99 %s", machine.Grouped(v["perSecond"]), micro(v["p50"]), micro(v["p99"]))
+	return fmt.Sprintf("%s/s, p50 %s, p99 %s", machine.Grouped(v["perSecond"]), formatMilliseconds(v["p50"]), formatMilliseconds(v["p99"]))
 }
 
 func showIdle(v sample) string {
@@ -189,5 +188,5 @@ func showRestart(v sample) string {
 	return fmt.Sprintf("%.1f ms (ready after %.0f ms)", v["late"]*1e3, v["ready"]*1e3)
 }
 
-// micro shows seconds as milliseconds with what a fast proxy needs of them.
-func micro(seconds float64) string { return fmt.Sprintf("%.2f ms", seconds*1e3) }
+// formatMilliseconds formats seconds as milliseconds, with enough decimals for a fast proxy.
+func formatMilliseconds(seconds float64) string { return fmt.Sprintf("%.2f ms", seconds*1e3) }

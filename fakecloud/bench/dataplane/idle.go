@@ -7,10 +7,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// idle opens connections, each of which has been used once, and looks at the
-// proxy's resident memory and open files before and after. What the kernel has
-// for those files is in no process's memory: at least as much again.
-func (s *stage) idle(ctx context.Context, c *contender) (sample, error) {
+// measureIdle opens connections, uses each once, and compares the proxy's resident memory and open
+// files before and after. It does not include the kernel's memory for the sockets, which is at
+// least as much.
+func (s *stage) measureIdle(ctx context.Context, c *contender) (sample, error) {
 	before, _, err := c.process.Memory()
 	filesBefore := c.process.Files()
 	if err != nil {
@@ -24,7 +24,7 @@ func (s *stage) idle(ctx context.Context, c *contender) (sample, error) {
 	if err := pingAll(ctx, conns); err != nil {
 		return nil, err
 	}
-	if err := machine.Sleep(ctx, s.size.Warm); err != nil { // What is only needed for opening may go.
+	if err := machine.Sleep(ctx, s.size.Warm); err != nil { // Memory needed only for opening may be freed.
 		return nil, err
 	}
 	after, _, err := c.process.Memory()
@@ -34,11 +34,11 @@ func (s *stage) idle(ctx context.Context, c *contender) (sample, error) {
 	n := float64(len(conns))
 	return sample{
 		"connections": n, "bytesPerConnection": float64(after-before) / n, "filesPerConnection": float64(c.process.Files()-filesBefore) / n,
-	}, pingAll(ctx, conns) // All of them are still there.
+	}, pingAll(ctx, conns) // All of them are still open.
 }
 
 func pingAll(ctx context.Context, conns []*net.TCPConn) error {
 	return forAll(ctx, len(conns), 16, func(i int) error {
-		return ask(conns[i], uint64(i), make([]byte, requestSize+answerSize))
+		return exchangeRequest(conns[i], uint64(i), make([]byte, requestSize+answerSize))
 	})
 }

@@ -1,13 +1,15 @@
-// bench-dataplane measures fakecloud's load balancers beside HAProxy and
-// nginx's stream module: the real binary, the same backends, the same clients,
-// the same run. It prints a table of medians, with how many times the peer's
-// figure ours is and what that is to be; a figure that misses its aim is no
-// failure. `make bench-dataplane` calls it, from the root of a clone.
+// bench-dataplane compares fakecloud's load balancers with HAProxy and nginx's stream module:
+// the real binary, with the same backends and clients in the same run. It prints a table of
+// medians, with the ratios of fakecloud's figures to those of the peers, and the aims for
+// the ratios. A figure that misses its aim is no failure. `make bench-dataplane` calls it,
+// from the root of a clone.
 //
-// Proxies, backends and clients are processes of their own and share the
-// machine's cores. All proxies are there at once, and idle while another is
-// measured; they are measured in turn, several times around, so that noise hits
-// all alike. All traffic is on loopback.
+// Proxies, backends and clients are processes of their own and share the machine's cores. All
+// proxies run at the same time; the others are idle while one is measured. They are measured
+// in turn, several rounds, so that noise affects all alike. All traffic is on loopback.
+//
+// Begin with figures in figures.go. stage.go runs what a figure needs; tcp.go, udp.go, idle.go
+// and restart.go measure.
 package main
 
 import (
@@ -25,40 +27,40 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// size says how much is sent and waited for.
+// size says how many clients there are, and how long is measured.
 type size struct {
 	Rounds    int           `json:"rounds"`
 	Warm      time.Duration `json:"warmNanoseconds"`
 	Period    time.Duration `json:"periodNanoseconds"`
 	Streams   int           `json:"streams"` // of throughput
-	Clients   int           `json:"clients"` // of all else
+	Clients   int           `json:"clients"` // of all other figures
 	Rate      int           `json:"requestsPerSecond"`
 	Idle      int           `json:"idleConnections"`
 	Window    int           `json:"datagramsOutstanding"` // of each client
-	Balancers int           `json:"balancers"`            // over a restart
+	Balancers int           `json:"balancers"`            // of the figure restart
 }
 
 var (
-	full  = size{Rounds: 3, Warm: 500 * time.Millisecond, Period: 3 * time.Second, Streams: 8, Clients: 64, Rate: 5000, Idle: 10_000, Window: 8, Balancers: 100}
-	quick = size{Rounds: 1, Warm: 50 * time.Millisecond, Period: 200 * time.Millisecond, Streams: 4, Clients: 16, Rate: 1000, Idle: 200, Window: 8, Balancers: 10}
+	fullSize  = size{Rounds: 3, Warm: 500 * time.Millisecond, Period: 3 * time.Second, Streams: 8, Clients: 64, Rate: 5000, Idle: 10_000, Window: 8, Balancers: 100}
+	quickSize = size{Rounds: 1, Warm: 50 * time.Millisecond, Period: 200 * time.Millisecond, Streams: 4, Clients: 16, Rate: 1000, Idle: 200, Window: 8, Balancers: 10}
 )
 
-// bench is one run.
+// bench is one run of the benchmark.
 type bench struct {
 	size   size
 	quick  bool
 	binary string
-	self   string   // this program, which also is the backends
-	peers  []string // to measure beside the cloud
-	dir    string   // holds all that the run writes
+	self   string   // this program's file, which also runs as the backends
+	peers  []string // to compare with
+	dir    string   // folder of all files that the run writes
 }
 
 func main() {
-	// Not for users: the backends are this program in a process of its own.
+	// Not for users: the backends run as this program, in a process of their own.
 	if len(os.Args) > 2 && os.Args[1] == backendsCommand {
-		exit(runBackends(os.Args[2:]))
+		exitWith(runBackends(os.Args[2:]))
 	}
-	b := bench{size: full}
+	b := bench{size: fullSize}
 	rows := flag.String("rows", strings.Join(rowNames(), ","), "the figures to measure; \"requests\" is also \"requests-paced\"")
 	peers := flag.String("peers", strings.Join(peerNames(), ","), "what to measure beside fakecloud, or none")
 	flag.BoolVar(&b.quick, "quick", false, "small sizes, for a test that it works: the figures mean nothing")
@@ -68,7 +70,7 @@ func main() {
 	dir := flag.String("dir", "", "folder for what the run writes (default: the system's for temporary files)")
 	flag.Parse()
 	if b.quick {
-		b.size = quick
+		b.size = quickSize
 	}
 	if *idle > 0 {
 		b.size.Idle = *idle
@@ -76,10 +78,10 @@ func main() {
 	if *peers != "none" {
 		b.peers = strings.Split(*peers, ",")
 	}
-	exit(machine.RunUntilInterrupted(func(ctx context.Context) error { return b.run(ctx, *dir, strings.Split(*rows, ","), *output) }))
+	exitWith(machine.RunUntilInterrupted(func(ctx context.Context) error { return b.run(ctx, *dir, strings.Split(*rows, ","), *output) }))
 }
 
-func exit(err error) {
+func exitWith(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-dataplane:", err)
 		os.Exit(1)
@@ -88,7 +90,7 @@ func exit(err error) {
 }
 
 func (b *bench) run(ctx context.Context, dir string, names []string, output string) (err error) {
-	if err := b.check(names, output); err != nil {
+	if err := b.checkFlags(names, output); err != nil {
 		return err
 	}
 	if b.binary, err = filepath.Abs(b.binary); err != nil {
@@ -104,20 +106,20 @@ func (b *bench) run(ctx context.Context, dir string, names []string, output stri
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	r := report{Quick: b.quick, Machine: machine.Look(b.dir), Peers: versions(ctx, b.peers)}
+	r := report{Quick: b.quick, Machine: machine.Describe(b.dir), Peers: peerVersions(ctx, b.peers)}
 	if err := b.raiseFiles(&r); err != nil {
 		return err
 	}
 	r.Size = b.size
-	err = b.measure(ctx, names, &r)
+	err = b.measureFigures(ctx, names, &r)
 	if len(r.Rows) == 0 {
 		return err
 	}
-	// What was measured before something went wrong is still so.
+	// Rows that were measured before an error are printed all the same.
 	return errors.Join(err, r.print(os.Stdout, output))
 }
 
-func (b *bench) check(names []string, output string) error {
+func (b *bench) checkFlags(names []string, output string) error {
 	if err := machine.CheckFlags(output, names, rowNames()); err != nil {
 		return err
 	}
@@ -129,15 +131,14 @@ func (b *bench) check(names []string, output string) error {
 	return nil
 }
 
-// measure has fresh processes for each figure: none is measured on what
-// another left behind.
-func (b *bench) measure(ctx context.Context, names []string, r *report) error {
+// measureFigures measures each figure with new processes, so that figures do not affect each other.
+func (b *bench) measureFigures(ctx context.Context, names []string, r *report) error {
 	for _, f := range figures {
-		if !slices.ContainsFunc(names, func(name string) bool { return machine.Chooses(name, f.name) }) {
+		if !slices.ContainsFunc(names, func(name string) bool { return machine.Selects(name, f.name) }) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "%s %s …\n", time.Now().Format(time.TimeOnly), f.name)
-		row, err := b.figure(ctx, f)
+		row, err := b.measureFigure(ctx, f)
 		if err != nil {
 			return fmt.Errorf("%s: %w", f.name, err)
 		}
@@ -146,24 +147,25 @@ func (b *bench) measure(ctx context.Context, names []string, r *report) error {
 	return nil
 }
 
-func (b *bench) figure(ctx context.Context, f figure) (row, error) {
+func (b *bench) measureFigure(ctx context.Context, f figure) (row, error) {
 	s, err := b.setUp(ctx, f)
-	defer s.end()
+	defer s.killProcesses()
 	if err != nil {
 		return row{}, err
 	}
-	samples, err := s.rounds(ctx, f)
+	samples, err := s.runRounds(ctx, f)
 	if err != nil {
 		return row{}, err
 	}
-	return f.row(s, samples, !b.quick), nil
+	return f.makeRow(s, samples, !b.quick), nil
 }
 
-// spareFiles are what a process opens beside its connections.
+// spareFiles is how many files a process opens beside its connections.
 const spareFiles = 300
 
-// raiseFiles lets us and our children have as many open files as may be, and
-// the idle connections be as many as a proxy then can have, two files each.
+// raiseFiles raises the limit of open files for this process and its children. If the limit cannot
+// be high enough, it lowers the number of idle connections, of which each takes two of the
+// proxy's files.
 func (b *bench) raiseFiles(r *report) error {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
@@ -171,7 +173,7 @@ func (b *bench) raiseFiles(r *report) error {
 	}
 	need := uint64(2*b.size.Idle + spareFiles)
 	more := syscall.Rlimit{Cur: max(l.Max, need), Max: max(l.Max, need)}
-	if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &more) == nil { // Root may.
+	if syscall.Setrlimit(syscall.RLIMIT_NOFILE, &more) == nil { // Only root can raise the hard limit.
 		return nil
 	}
 	more = syscall.Rlimit{Cur: l.Max, Max: l.Max}

@@ -46,8 +46,8 @@ func peerNames() []string {
 	return names
 }
 
-// find also looks where Debian has servers, which is not on everybody's path.
-func (p peer) find() (string, error) {
+// findProgram finds the peer's program on the path or where Debian installs servers.
+func (p peer) findProgram() (string, error) {
 	for _, name := range []string{p.program, "/usr/sbin/" + p.program, "/usr/local/sbin/" + p.program} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
@@ -56,9 +56,9 @@ func (p peer) find() (string, error) {
 	return "", fmt.Errorf("%w: apt-get install %s", errNotInstalled, p.packages)
 }
 
-// start runs the peer on an address of its own, until it forwards.
-func (p peer) start(ctx context.Context, dir string) (*contender, error) {
-	path, err := p.find()
+// startPeer starts the peer at an address of its own, and waits until it forwards.
+func (p peer) startPeer(ctx context.Context, dir string) (*contender, error) {
+	path, err := p.findProgram()
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (p peer) start(ctx context.Context, dir string) (*contender, error) {
 	if c.process, err = machine.Start(exec.Command(path, p.args(config, dir)...), filepath.Join(dir, p.name+".log")); err != nil {
 		return nil, err
 	}
-	if err := c.await(ctx); err != nil {
+	if err := c.awaitForwarding(ctx); err != nil {
 		c.process.Kill()
 		return nil, fmt.Errorf("does not run (apt-get install %s): %w", p.packages, err)
 	}
@@ -81,8 +81,8 @@ func indexOf(name string) int {
 	return slices.IndexFunc(peers, func(p peer) bool { return p.name == name })
 }
 
-// haproxyConfig is a plain proxy's that uses the whole machine: a thread per
-// core, no logs, no checks, connections in plenty. Round robin, as ours.
+// haproxyConfig configures a plain proxy that uses the whole machine: a thread for each core, no
+// logs, no checks, many connections, and round robin as fakecloud.
 func haproxyConfig(address string, splice bool) string {
 	var c strings.Builder
 	_, _ = fmt.Fprintf(&c, "global\n  nbthread %d\n  maxpipes %d\n  maxconn %d\n", runtime.NumCPU(), maxPipes, haproxyConnections())
@@ -92,20 +92,20 @@ func haproxyConfig(address string, splice bool) string {
 		_, _ = fmt.Fprintln(&c, "  option splice-auto")
 	}
 	for _, port := range tcpPorts {
-		_, _ = fmt.Fprintf(&c, "listen p%d\n  bind %s\n", port, join(address, port))
+		_, _ = fmt.Fprintf(&c, "listen p%d\n  bind %s\n", port, hostPort(address, port))
 		for i, backend := range backendAddresses() {
-			_, _ = fmt.Fprintf(&c, "  server b%d %s\n", i, join(backend, port))
+			_, _ = fmt.Fprintf(&c, "  server b%d %s\n", i, hostPort(backend, port))
 		}
 	}
 	return c.String()
 }
 
-// maxPipes is ample for splicing in both directions of every stream; unset it
-// would be a quarter of the connections.
+// maxPipes is enough to splice both directions of every stream. HAProxy's default would be a quarter
+// of the connections.
 const maxPipes = 32
 
-// haproxyConnections is as many as HAProxy may have with the files we may open:
-// it refuses to start with more. It has memory ready for all of them.
+// haproxyConnections is the most connections that HAProxy can have with the limit of open files: it
+// refuses to start with more, and allocates memory for all of them.
 func haproxyConnections() int {
 	var l syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &l); err != nil {
@@ -114,9 +114,9 @@ func haproxyConnections() int {
 	return int(min(l.Max, 1<<17)-spareFiles/2-2*maxPipes) / 2
 }
 
-// nginxConfig forwards datagrams to the backends in turn, in sessions that last
-// as ours do. Each worker has a socket (reuseport): sessions are a worker's own,
-// and a client's datagrams would else begin one at each.
+// nginxConfig forwards datagrams to the backends in turn, in sessions with the same idle timeout as
+// fakecloud's. Each worker has a socket of its own (reuseport): sessions belong to a worker, and
+// a client's datagrams would otherwise begin one in each.
 func nginxConfig(address string) string {
 	var c strings.Builder
 	for _, module := range []string{"/usr/lib/nginx/modules/ngx_stream_module.so", "/usr/lib64/nginx/modules/ngx_stream_module.so"} {
@@ -127,19 +127,19 @@ func nginxConfig(address string) string {
 	}
 	_, _ = fmt.Fprint(&c, "daemon off;\nworker_processes auto;\npid nginx.pid;\nerror_log stderr error;\nevents { worker_connections 8192; }\nstream {\n  access_log off;\n  upstream backends {\n")
 	for _, backend := range backendAddresses() {
-		_, _ = fmt.Fprintf(&c, "    server %s;\n", join(backend, portUDP))
+		_, _ = fmt.Fprintf(&c, "    server %s;\n", hostPort(backend, portUDP))
 	}
-	_, _ = fmt.Fprintf(&c, "  }\n  server {\n    listen %s udp reuseport rcvbuf=4m;\n    proxy_pass backends;\n    proxy_timeout 30s;\n  }\n}\n", join(address, portUDP))
+	_, _ = fmt.Fprintf(&c, "  }\n  server {\n    listen %s udp reuseport rcvbuf=4m;\n    proxy_pass backends;\n    proxy_timeout 30s;\n  }\n}\n", hostPort(address, portUDP))
 	return c.String()
 }
 
 var version = regexp.MustCompile(`(?:HAProxy version |nginx/)(\S+)`)
 
-// versions are those of the peers that are installed.
-func versions(ctx context.Context, names []string) map[string]string {
+// peerVersions are the versions of the installed peers, by name.
+func peerVersions(ctx context.Context, names []string) map[string]string {
 	found := map[string]string{}
 	for _, name := range names {
-		path, err := peers[indexOf(name)].find()
+		path, err := peers[indexOf(name)].findProgram()
 		if err != nil {
 			continue
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// report is all that is printed.
+// report is what is printed.
 type report struct {
 	Quick   bool              `json:"quick"`
 	Machine machine.Machine   `json:"machine"`
@@ -44,7 +44,7 @@ func (r *report) print(out io.Writer, output string) error {
 
 func (r *report) printRows(out io.Writer) error {
 	err := machine.PrintTable(out, "FIGURE\tFAKECLOUD\tHAPROXY\tHAPROXY SPLICE-AUTO\tNGINX\tRATIO\tAIM", r.Rows, func(r row) ([]string, *bool) {
-		return []string{r.Figure, r.Shown[fakecloud], r.Shown[haproxy], r.Shown[haproxySplice], r.Shown[nginx], r.ratios(), r.Aim}, r.Holds
+		return []string{r.Figure, r.Shown[fakecloud], r.Shown[haproxy], r.Shown[haproxySplice], r.Shown[nginx], r.ratioText(), r.Aim}, r.Holds
 	})
 	if err != nil {
 		return err
@@ -57,8 +57,8 @@ func (r *report) printRows(out io.Writer) error {
 	return nil
 }
 
-// ratios are in the order of the columns.
-func (r row) ratios() string {
+// ratioText is the ratios, in the order of the columns.
+func (r row) ratioText() string {
 	var all []string
 	for _, name := range peerNames() {
 		if ratio, ok := r.Ratios[name]; ok {

@@ -8,11 +8,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// restart kills the cloud and gives the time from when the next one says that
-// it is ready until each balancer forwards again, on the address it had. Asking
-// them all is in that time.
-func (s *stage) restart(ctx context.Context, c *contender) (sample, error) {
-	addresses, err := s.addresses(ctx)
+// measureRestart kills the cloud and starts it again. It measures the time from when the cloud is
+// ready until each balancer forwards again at its address, which includes asking all of them.
+func (s *stage) measureRestart(ctx context.Context, c *contender) (sample, error) {
+	addresses, err := s.restartBalancers(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -26,31 +25,32 @@ func (s *stage) restart(ctx context.Context, c *contender) (sample, error) {
 		return nil, err
 	}
 	ready := time.Now()
-	err = forAll(ctx, len(addresses), len(addresses), func(i int) error { return listening(ctx, addresses[i]) })
+	err = forAll(ctx, len(addresses), len(addresses), func(i int) error { return awaitForwarding(ctx, addresses[i]) })
 	return sample{"ready": ready.Sub(begin).Seconds(), "late": time.Since(ready).Seconds(), "balancers": float64(len(addresses))}, err
 }
 
-// addresses are those of the balancers, as many of them as the size says.
-func (s *stage) addresses(ctx context.Context) ([]string, error) {
+// restartBalancers creates the balancers, as many as the size says, unless they exist. It returns
+// their addresses.
+func (s *stage) restartBalancers(ctx context.Context) ([]string, error) {
 	for i := len(s.balancers); i < s.size.Balancers; i++ {
-		address, err := s.balancer(ctx, fmt.Sprintf("restart-%d", i))
+		address, err := s.createBalancer(ctx, fmt.Sprintf("restart-%d", i))
 		if err != nil {
 			return nil, err
 		}
 		s.balancers = append(s.balancers, address)
-		if err := listening(ctx, address); err != nil {
+		if err := awaitForwarding(ctx, address); err != nil {
 			return nil, err
 		}
 	}
 	return s.balancers, nil
 }
 
-// listening returns when a balancer forwards.
-func listening(ctx context.Context, address string) error {
+// awaitForwarding waits until a balancer forwards.
+func awaitForwarding(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		err := ping(address)
+		err := pingTCP(address)
 		if err == nil {
 			return nil
 		}

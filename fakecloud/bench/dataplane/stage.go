@@ -18,40 +18,40 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// contender is a proxy that is measured.
+// contender is a proxy that is measured: fakecloud or a peer.
 type contender struct {
 	name, address string
 	process       *machine.Process
-	failure       error // the first of those that are counted
+	failure       error // the first failure of a client
 }
 
-// stage is what runs while a figure is measured.
+// stage holds the processes that run while a figure is measured.
 type stage struct {
-	size       size
-	backends   *machine.Process
-	cloud      *machine.Cloud
-	client     *client.Client
-	instances  []string // IDs, of those that the backends are
-	contenders []*contender
-	asked      []string         // peers that are to be measured
-	missing    map[string]error // why one is not measured
-	balancers  []string         // addresses of those made for the restart
-	dir        string
+	size           size
+	backends       *machine.Process
+	cloud          *machine.Cloud
+	client         *client.Client
+	instances      []string // IDs, at the addresses of the backends
+	contenders     []*contender
+	requestedPeers []string         // names
+	missing        map[string]error // by name of the peer: why it is not measured
+	balancers      []string         // addresses of the balancers created for the figure restart
+	dir            string
 }
 
 const fakecloud = "fakecloud"
 
-// setUp gives a stage to end even when it fails.
+// setUp starts all processes of a stage. The caller calls killProcesses even after an error.
 func (b *bench) setUp(ctx context.Context, f figure) (*stage, error) {
 	s := &stage{size: b.size, missing: map[string]error{}, dir: filepath.Join(b.dir, f.name)}
-	if err := os.Mkdir(s.dir, 0o755); err != nil { // nginx's workers may be somebody else.
+	if err := os.Mkdir(s.dir, 0o755); err != nil { // nginx's workers may run as another user.
 		return s, err
 	}
 	var err error
 	if s.backends, err = machine.Start(exec.Command(b.self, append([]string{backendsCommand}, backendAddresses()...)...), filepath.Join(s.dir, "backends.log")); err != nil {
 		return s, err
 	}
-	if _, err = s.backends.Said(ctx, regexp.MustCompile("(backends are ready)")); err != nil {
+	if _, err = s.backends.AwaitLine(ctx, regexp.MustCompile("(backends are ready)")); err != nil {
 		return s, err
 	}
 	if err := s.startCloud(ctx, b.binary); err != nil {
@@ -61,8 +61,8 @@ func (b *bench) setUp(ctx context.Context, f figure) (*stage, error) {
 		if !slices.Contains(b.peers, p.name) || !slices.Contains(f.peers, p.name) {
 			continue
 		}
-		s.asked = append(s.asked, p.name)
-		c, err := p.start(ctx, s.dir)
+		s.requestedPeers = append(s.requestedPeers, p.name)
+		c, err := p.startPeer(ctx, s.dir)
 		if err != nil {
 			s.missing[p.name] = err
 			continue
@@ -72,8 +72,8 @@ func (b *bench) setUp(ctx context.Context, f figure) (*stage, error) {
 	return s, ctx.Err()
 }
 
-// end leaves no process behind.
-func (s *stage) end() {
+// killProcesses kills all processes of the stage.
+func (s *stage) killProcesses() {
 	for _, c := range s.contenders {
 		if c.name != fakecloud {
 			c.process.Kill()
@@ -101,18 +101,18 @@ func (s *stage) startCloud(ctx context.Context, binary string) (err error) {
 		}
 		s.instances = append(s.instances, i.ID)
 	}
-	address, err := s.balancer(ctx, "bench")
+	address, err := s.createBalancer(ctx, "bench")
 	if err != nil {
 		return err
 	}
 	c := &contender{name: fakecloud, address: address, process: s.cloud.Process}
 	s.contenders = append(s.contenders, c)
-	return c.await(ctx)
+	return c.awaitForwarding(ctx)
 }
 
-// balancer makes one that forwards every port to all backends, without checking
-// them, and gives its address.
-func (s *stage) balancer(ctx context.Context, name string) (string, error) {
+// createBalancer creates a load balancer that forwards every port to all backends, without health
+// checks, and returns its address.
+func (s *stage) createBalancer(ctx context.Context, name string) (string, error) {
 	lb := api.LoadBalancerCreate{Name: name, HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone}}
 	for _, port := range tcpPorts {
 		lb.Listeners = append(lb.Listeners, api.Listener{Protocol: api.ProtocolTCP, Port: port, TargetPort: port})
@@ -130,38 +130,38 @@ func (s *stage) balancer(ctx context.Context, name string) (string, error) {
 	return made.Address, nil
 }
 
-// await waits until the proxy forwards: all peers do tcp or udp or both.
-func (c *contender) await(ctx context.Context) error {
+// awaitForwarding waits until the proxy forwards: UDP for nginx, TCP for the others.
+func (c *contender) awaitForwarding(ctx context.Context) error {
 	return c.process.Await(ctx, 5*time.Millisecond, func() bool {
-		return c.name != nginx && ping(c.address) == nil || c.name == nginx && pingUDP(c.address) == nil
+		return c.name != nginx && pingTCP(c.address) == nil || c.name == nginx && pingUDP(c.address) == nil
 	})
 }
 
-// sample is what was measured once. Counts of what went wrong are added up over
-// the rounds; of all else the median counts.
+// sample holds the values of one measurement. Over the rounds, failed and lost are added up; of all
+// other values the median is taken.
 type sample map[string]float64
 
-// The values that are added up.
+// Values of a sample that are added up over the rounds.
 const (
 	failed = "failed"
 	lost   = "lost"
 )
 
-// rounds measures each in turn, and all again. One that fails is left out from
-// then on, and why is kept.
-func (s *stage) rounds(ctx context.Context, f figure) (map[string]sample, error) {
+// runRounds measures all contenders in turn, in each round. A contender that fails is left out from
+// then on; the reason is in s.missing.
+func (s *stage) runRounds(ctx context.Context, f figure) (map[string]sample, error) {
 	all := map[string][]sample{}
 	for range max(1, min(f.rounds, s.size.Rounds)) {
 		for _, c := range s.contenders {
 			if s.missing[c.name] != nil {
 				continue
 			}
-			took, err := s.measure(ctx, f, c)
+			took, err := s.measureContender(ctx, f, c)
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
 			if err != nil {
-				s.missing[c.name] = fmt.Errorf("failed: %w%s", err, s.lastWords(c))
+				s.missing[c.name] = fmt.Errorf("failed: %w%s", err, s.lastLogOf(c))
 				continue
 			}
 			all[c.name] = append(all[c.name], took)
@@ -170,13 +170,13 @@ func (s *stage) rounds(ctx context.Context, f figure) (map[string]sample, error)
 	medians := map[string]sample{}
 	for name, samples := range all {
 		if s.missing[name] == nil {
-			medians[name] = median(samples)
+			medians[name] = medianSample(samples)
 		}
 	}
 	return medians, nil
 }
 
-func (s *stage) lastWords(c *contender) string {
+func (s *stage) lastLogOf(c *contender) string {
 	select {
 	case <-c.process.Exited():
 		text := c.process.Log()
@@ -186,24 +186,23 @@ func (s *stage) lastWords(c *contender) string {
 	}
 }
 
-// measure also says who had how many cores: what the clients and the backends
-// take is the proxies' loss, as the figures mean it; a figure measured while
-// others had a part of the machine says less.
-func (s *stage) measure(ctx context.Context, f figure, c *contender) (sample, error) {
-	begin, proxy, clients, backends, all := time.Now(), c.process.CPU(), machine.OwnCPU(), s.backends.CPU(), machine.Busy(machine.Read("/proc/stat"))
+// measureContender measures one contender. It adds how many cores the proxy, the clients, the
+// backends and other programs had: cores that others take are missing to the proxy.
+func (s *stage) measureContender(ctx context.Context, f figure, c *contender) (sample, error) {
+	begin, proxy, clients, backends, all := time.Now(), c.process.CPU(), machine.OwnCPU(), s.backends.CPU(), machine.BusyTime(machine.ReadFile("/proc/stat"))
 	took, err := f.measure(s, ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	elapsed := time.Since(begin).Seconds()
-	took["cores"] = max((c.process.CPU()-proxy).Seconds()/elapsed, 0) // After a restart it is another one.
+	took["cores"] = max((c.process.CPU()-proxy).Seconds()/elapsed, 0) // After a restart it is another process.
 	took["clientCores"] = (machine.OwnCPU() - clients).Seconds() / elapsed
 	took["backendCores"] = (s.backends.CPU() - backends).Seconds() / elapsed
-	took["otherCores"] = max((machine.Busy(machine.Read("/proc/stat"))-all).Seconds()/elapsed-took["cores"]-took["clientCores"]-took["backendCores"], 0)
+	took["otherCores"] = max((machine.BusyTime(machine.ReadFile("/proc/stat"))-all).Seconds()/elapsed-took["cores"]-took["clientCores"]-took["backendCores"], 0)
 	return took, nil
 }
 
-func median(samples []sample) sample {
+func medianSample(samples []sample) sample {
 	values := map[string][]float64{}
 	for _, s := range samples {
 		for k, v := range s {
@@ -224,8 +223,8 @@ func median(samples []sample) sample {
 	return m
 }
 
-// absent says why some are not in a row.
-func (s *stage) absent() []string {
+// missingNotes says why contenders are missing in a row.
+func (s *stage) missingNotes() []string {
 	var notes []string
 	for _, name := range slices.Sorted(maps.Keys(s.missing)) {
 		notes = append(notes, name+": "+strings.TrimSpace(s.missing[name].Error()))

@@ -16,22 +16,21 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// patience bounds what takes no time if all is well.
+// patience is the timeout of everything that takes no time if all is well.
 const patience = 5 * time.Second
 
-// dialer does without keep-alive: setting it up costs each connection calls.
+// dialer sets no keep-alives, which would take further system calls for each connection.
 var dialer = net.Dialer{Timeout: patience, KeepAlive: -1}
 
-func dial(address string, port int) (*net.TCPConn, error) {
-	c, err := dialer.Dial("tcp", join(address, port))
+func dialTCP(address string, port int) (*net.TCPConn, error) {
+	c, err := dialer.Dial("tcp", hostPort(address, port))
 	if err != nil {
 		return nil, err
 	}
 	return c.(*net.TCPConn), nil
 }
 
-// forAll does something n times, by so many workers, each of which ends with the
-// first that fails.
+// forAll calls do for each i below n, in several workers. A worker stops at its first error.
 func forAll(ctx context.Context, n, workers int, do func(i int) error) error {
 	errs := make([]error, workers)
 	var wg sync.WaitGroup
@@ -46,11 +45,11 @@ func forAll(ctx context.Context, n, workers int, do func(i int) error) error {
 	return firstError(append(errs, ctx.Err()))
 }
 
-// dialAll opens so many connections.
+// dialAll opens n connections.
 func dialAll(ctx context.Context, address string, port, n int) ([]*net.TCPConn, error) {
 	conns := make([]*net.TCPConn, n)
 	err := forAll(ctx, n, 64, func(i int) (err error) {
-		conns[i], err = dial(address, port)
+		conns[i], err = dialTCP(address, port)
 		return err
 	})
 	if err != nil {
@@ -60,8 +59,7 @@ func dialAll(ctx context.Context, address string, port, n int) ([]*net.TCPConn, 
 	return conns, nil
 }
 
-// firstError of many that are alike, with how many they are; nil if there is
-// none.
+// firstError is the first of the errors, with the number of further ones; nil if there is none.
 func firstError(errs []error) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if len(errs) > 1 {
@@ -78,19 +76,18 @@ func closeAll(conns []*net.TCPConn) {
 	}
 }
 
-// ping proves that a proxy forwards.
-func ping(address string) error {
-	c, err := dial(address, portEcho)
+// pingTCP sends a request through a proxy and checks its answer.
+func pingTCP(address string) error {
+	c, err := dialTCP(address, portEcho)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	return ask(c, 1, make([]byte, requestSize+answerSize))
+	return exchangeRequest(c, 1, make([]byte, requestSize+answerSize))
 }
 
-// ask sends a request with that number and reads its answer. buffer has room
-// for both.
-func ask(c *net.TCPConn, number uint64, buffer []byte) error {
+// exchangeRequest sends a request with a number and checks its answer. buffer has room for both.
+func exchangeRequest(c *net.TCPConn, number uint64, buffer []byte) error {
 	request, answer := buffer[:requestSize], buffer[requestSize:requestSize+answerSize]
 	binary.BigEndian.PutUint64(request, number)
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
@@ -108,14 +105,14 @@ func ask(c *net.TCPConn, number uint64, buffer []byte) error {
 	return nil
 }
 
-// download has the clients count what they receive.
-func (s *stage) download(ctx context.Context, c *contender) (sample, error) {
+// measureDownload measures how many bytes the clients receive.
+func (s *stage) measureDownload(ctx context.Context, c *contender) (sample, error) {
 	var got atomic.Int64
-	return s.transfer(ctx, c, portSource, func(c *net.TCPConn) error {
+	return s.runTransfers(ctx, c, portSource, func(c *net.TCPConn) error {
 		buffer := make([]byte, blockSize)
 		for at := int64(0); ; {
 			n, err := c.Read(buffer)
-			if !follows(buffer[:n], at) {
+			if !isExpectedPiece(buffer[:n], at) {
 				return fmt.Errorf("after %d bytes comes what was not sent then", at)
 			}
 			at += int64(n)
@@ -127,20 +124,20 @@ func (s *stage) download(ctx context.Context, c *contender) (sample, error) {
 	}, func() (int64, error) { return got.Load(), nil })
 }
 
-// upload has the backends count what they receive.
-func (s *stage) upload(ctx context.Context, c *contender) (sample, error) {
-	return s.transfer(ctx, c, portSink, func(c *net.TCPConn) error {
+// measureUpload measures how many bytes the backends receive.
+func (s *stage) measureUpload(ctx context.Context, c *contender) (sample, error) {
+	return s.runTransfers(ctx, c, portSink, func(c *net.TCPConn) error {
 		for {
 			if _, err := c.Write(block); err != nil {
 				return err
 			}
 		}
-	}, sunk)
+	}, readSinkCount)
 }
 
-// sunk asks the backends, not through a proxy.
-func sunk() (int64, error) {
-	c, err := dial(backendAddresses()[0], portCount)
+// readSinkCount reads from the backends, not through a proxy, how many bytes the sinks received.
+func readSinkCount() (int64, error) {
+	c, err := dialTCP(backendAddresses()[0], portCount)
 	if err != nil {
 		return 0, err
 	}
@@ -155,9 +152,9 @@ func sunk() (int64, error) {
 	return int64(binary.BigEndian.Uint64(both[:])), nil
 }
 
-// transfer has every stream do the same until its connection is closed, and
-// looks in between how much arrives.
-func (s *stage) transfer(ctx context.Context, c *contender, port int, stream func(*net.TCPConn) error, arrived func() (int64, error)) (sample, error) {
+// runTransfers runs all streams, each until its connection is closed, and measures how much arrives
+// meanwhile.
+func (s *stage) runTransfers(ctx context.Context, c *contender, port int, stream func(*net.TCPConn) error, arrived func() (int64, error)) (sample, error) {
 	conns, err := dialAll(ctx, c.address, port, s.size.Streams)
 	if err != nil {
 		return nil, err
@@ -172,15 +169,15 @@ func (s *stage) transfer(ctx context.Context, c *contender, port int, stream fun
 			}
 		})
 	}
-	rate, err := s.arriving(ctx, arrived)
+	rate, err := s.arrivalRate(ctx, arrived)
 	closing.Store(true)
 	closeAll(conns)
 	wg.Wait()
 	return sample{"bytesPerSecond": rate}, firstError(append(errs, err))
 }
 
-// arriving is how much arrives each second of the period.
-func (s *stage) arriving(ctx context.Context, arrived func() (int64, error)) (float64, error) {
+// arrivalRate is how many bytes arrive in a second, during the period.
+func (s *stage) arrivalRate(ctx context.Context, arrived func() (int64, error)) (float64, error) {
 	if err := machine.Sleep(ctx, s.size.Warm); err != nil {
 		return 0, err
 	}
@@ -196,31 +193,31 @@ func (s *stage) arriving(ctx context.Context, arrived func() (int64, error)) (fl
 	return float64(after-before) / time.Since(begin).Seconds(), err
 }
 
-// worked is what one client did within the period.
-type worked struct {
+// clientWork is what one client has done within the period.
+type clientWork struct {
 	took   machine.Latencies
 	failed int
-	err    error // the first
+	err    error // the first failure
 }
 
-func (w *worked) fail(err error) {
+func (w *clientWork) recordFailure(err error) {
 	if w.failed++; w.err == nil {
 		w.err = err
 	}
 }
 
-// maxFailures of one client end its work: nothing is to be had any more.
+// maxFailures is how many failures end the work of a client.
 const maxFailures = 100
 
-// clients work at the same time, each until the period ends. do says how long
-// what counts took.
-func (s *stage) clients(ctx context.Context, c *contender, begin func(client int) (do func() (time.Duration, error), end func(), err error)) (sample, error) {
-	parts := make([]worked, s.size.Clients)
+// runClients runs all clients at the same time until the period ends. begin prepares a client; do is
+// one exchange, and returns how long it took.
+func (s *stage) runClients(ctx context.Context, c *contender, begin func(client int) (do func() (time.Duration, error), end func(), err error)) (sample, error) {
+	parts := make([]clientWork, s.size.Clients)
 	start := time.Now().Add(s.size.Warm)
 	stop := start.Add(s.size.Period)
 	var wg sync.WaitGroup
 	for i := range parts {
-		wg.Go(func() { parts[i].work(ctx, start, stop, i, begin) })
+		wg.Go(func() { parts[i].runUntil(ctx, start, stop, i, begin) })
 	}
 	wg.Wait()
 	for _, p := range parts {
@@ -228,13 +225,13 @@ func (s *stage) clients(ctx context.Context, c *contender, begin func(client int
 			c.failure = p.err
 		}
 	}
-	return summary(parts, s.size.Period), ctx.Err()
+	return summarize(parts, s.size.Period), ctx.Err()
 }
 
-func (w *worked) work(ctx context.Context, start, stop time.Time, i int, begin func(int) (func() (time.Duration, error), func(), error)) {
+func (w *clientWork) runUntil(ctx context.Context, start, stop time.Time, i int, begin func(int) (func() (time.Duration, error), func(), error)) {
 	do, end, err := begin(i)
 	if err != nil {
-		w.fail(err)
+		w.recordFailure(err)
 		return
 	}
 	defer end()
@@ -246,15 +243,15 @@ func (w *worked) work(ctx context.Context, start, stop time.Time, i int, begin f
 		case now.After(stop):
 			return
 		case err != nil:
-			w.fail(err)
+			w.recordFailure(err)
 		case now.After(start):
 			w.took = append(w.took, took)
 		}
 	}
 }
 
-// summary is of all clients' work within the period.
-func summary(parts []worked, period time.Duration) sample {
+// summarize adds up the work of all clients.
+func summarize(parts []clientWork, period time.Duration) sample {
 	var all machine.Latencies
 	v := sample{failed: 0}
 	for _, p := range parts {
@@ -267,32 +264,31 @@ func summary(parts []worked, period time.Duration) sample {
 	return v
 }
 
-// connections opens one after the other, each for one request. The backend
-// closes once it has answered, and the client when it has seen that through the
-// proxy: a whole life in order, of both of the proxy's connections. Who closes
-// first keeps the pair of addresses for a minute (TIME_WAIT). Here these are
-// the ends that were connected to, which do not choose a port, so that neither
-// the client nor any proxy runs out of ports.
-func (s *stage) connections(ctx context.Context, c *contender) (sample, error) {
-	return s.clients(ctx, c, func(client int) (func() (time.Duration, error), func(), error) {
+// measureConnections measures connections that each client opens one after the other, each for one
+// request. The backend closes when it has answered, and the client when it has seen that through
+// the proxy, so both connections of the proxy end in good order. The end that closes first stays
+// in TIME_WAIT for a minute. Here these are the accepting ends, which take no local port, so
+// neither the clients nor a proxy run out of ports.
+func (s *stage) measureConnections(ctx context.Context, c *contender) (sample, error) {
+	return s.runClients(ctx, c, func(client int) (func() (time.Duration, error), func(), error) {
 		buffer := make([]byte, requestSize+answerSize)
 		number := uint64(client) << 32
 		return func() (time.Duration, error) {
 			number++
 			begin := time.Now()
-			err := askOnce(c.address, number, buffer)
+			err := exchangeOnce(c.address, number, buffer)
 			return time.Since(begin), err
 		}, func() {}, nil
 	})
 }
 
-func askOnce(address string, number uint64, buffer []byte) error {
-	c, err := dial(address, portOnce)
+func exchangeOnce(address string, number uint64, buffer []byte) error {
+	c, err := dialTCP(address, portOnce)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = c.Close() }()
-	if err := ask(c, number, buffer); err != nil {
+	if err := exchangeRequest(c, number, buffer); err != nil {
 		return err
 	}
 	switch n, err := c.Read(buffer); {
@@ -304,29 +300,29 @@ func askOnce(address string, number uint64, buffer []byte) error {
 	return nil
 }
 
-// requests are asked on connections that last, the next as soon as one is
-// answered.
-func (s *stage) requests(ctx context.Context, c *contender) (sample, error) {
-	return s.ask(ctx, c, 0)
+// measureRequests measures requests on connections that stay open, each sent as soon as the one
+// before is answered.
+func (s *stage) measureRequests(ctx context.Context, c *contender) (sample, error) {
+	return s.runRequests(ctx, c, 0)
 }
 
-// pacedRequests are the same at a rate that every proxy bears. What counts is
-// the time from when a request was sent, not from when it was due: the clients'
-// timers are no better than a millisecond.
-func (s *stage) pacedRequests(ctx context.Context, c *contender) (sample, error) {
-	return s.ask(ctx, c, time.Second*time.Duration(s.size.Clients)/time.Duration(s.size.Rate))
+// measurePacedRequests measures requests at a rate that every proxy can sustain. The latency counts
+// from when a request was sent, not from when it was due: the clients' timers are accurate to a
+// millisecond only.
+func (s *stage) measurePacedRequests(ctx context.Context, c *contender) (sample, error) {
+	return s.runRequests(ctx, c, time.Second*time.Duration(s.size.Clients)/time.Duration(s.size.Rate))
 }
 
-// ask has each client ask at most once in every interval.
-func (s *stage) ask(ctx context.Context, c *contender, interval time.Duration) (sample, error) {
-	return s.clients(ctx, c, func(client int) (func() (time.Duration, error), func(), error) {
-		conn, err := dial(c.address, portEcho)
+// runRequests runs clients that each send at most one request in every interval.
+func (s *stage) runRequests(ctx context.Context, c *contender, interval time.Duration) (sample, error) {
+	return s.runClients(ctx, c, func(client int) (func() (time.Duration, error), func(), error) {
+		conn, err := dialTCP(c.address, portEcho)
 		if err != nil {
 			return nil, nil, err
 		}
 		buffer := make([]byte, requestSize+answerSize)
 		number := uint64(client) << 32
-		// They begin spread over the interval.
+		// The clients begin spread over the interval.
 		due := time.Now().Add(interval * time.Duration(client) / time.Duration(s.size.Clients))
 		return func() (time.Duration, error) {
 			if interval > 0 {
@@ -335,7 +331,7 @@ func (s *stage) ask(ctx context.Context, c *contender, interval time.Duration) (
 			}
 			number++
 			begin := time.Now()
-			err := ask(conn, number, buffer)
+			err := exchangeRequest(conn, number, buffer)
 			return time.Since(begin), err
 		}, func() { _ = conn.Close() }, nil
 	})

@@ -12,51 +12,51 @@ import (
 )
 
 const (
-	// tick is how often a client looks for what was lost, lostAfter how long a
+	// tick is how often a client looks for lost datagrams, lostAfter how long a
 	// datagram may take.
 	tick      = 50 * time.Millisecond
 	lostAfter = 250 * time.Millisecond
 )
 
-// pingUDP proves that a proxy forwards datagrams.
+// pingUDP sends a datagram through a proxy and waits for its answer.
 func pingUDP(address string) error {
-	d, err := newDatagrams(address, 1)
+	d, err := newDatagramClient(address, 1)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = d.socket.Close() }()
-	if err := d.send(0); err != nil {
+	if err := d.sendNew(0); err != nil {
 		return err
 	}
 	if err := d.socket.SetReadDeadline(time.Now().Add(lostAfter)); err != nil {
 		return err
 	}
-	_, err = d.receive()
+	_, err = d.receiveOne()
 	return err
 }
 
-// datagrams is one client: a window of datagrams that are on their way, each of
-// which is followed by another when it is back.
-type datagrams struct {
+// datagramClient is a client with a window of datagrams on their way. For each one that comes back
+// it sends another.
+type datagramClient struct {
 	socket  *net.UDPConn
 	next    uint64
 	window  []outstanding
 	buffer  [datagramSize]byte
 	payload [datagramSize]byte
 
-	begin, end time.Time
-	back, lost int
+	begin, end     time.Time
+	answered, lost int
 }
 
-// outstanding is a datagram's place in the window: a late one is told by its
-// number.
+// outstanding is a place in the window, with the datagram sent last. Answers to earlier ones are
+// recognised by their number.
 type outstanding struct {
 	number uint64
 	sent   time.Time
 }
 
-func newDatagrams(address string, window int) (*datagrams, error) {
-	to, err := netip.ParseAddrPort(join(address, portUDP))
+func newDatagramClient(address string, window int) (*datagramClient, error) {
+	to, err := netip.ParseAddrPort(hostPort(address, portUDP))
 	if err != nil {
 		return nil, err
 	}
@@ -64,26 +64,26 @@ func newDatagrams(address string, window int) (*datagrams, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &datagrams{socket: socket, window: make([]outstanding, window)}
+	d := &datagramClient{socket: socket, window: make([]outstanding, window)}
 	copy(d.payload[:], block)
 	return d, nil
 }
 
-// length of a datagram follows from its number: 64 to 512 bytes.
-func length(number uint64) int { return 64 + int(number*64)%(datagramSize-63) }
+// datagramLength is the length of the datagram with that number: 64 to 512 bytes.
+func datagramLength(number uint64) int { return 64 + int(number*64)%(datagramSize-63) }
 
-// send puts a new datagram into a place of the window. Its number says which.
-func (d *datagrams) send(place int) error {
+// sendNew sends a new datagram for a place of the window. The place follows from its number.
+func (d *datagramClient) sendNew(place int) error {
 	d.next++
 	number := d.next*uint64(len(d.window)) + uint64(place)
 	d.window[place] = outstanding{number: number, sent: time.Now()}
 	binary.BigEndian.PutUint64(d.payload[:], number)
-	_, err := d.socket.Write(d.payload[:length(number)])
+	_, err := d.socket.Write(d.payload[:datagramLength(number)])
 	return err
 }
 
-// receive gives the place of one that is back, or -1 of one given up before.
-func (d *datagrams) receive() (int, error) {
+// receiveOne receives a datagram and returns its place, or -1 if it had been given up as lost.
+func (d *datagramClient) receiveOne() (int, error) {
 	n, err := d.socket.Read(d.buffer[:])
 	if err != nil {
 		return -1, err
@@ -92,7 +92,7 @@ func (d *datagrams) receive() (int, error) {
 		return -1, fmt.Errorf("a datagram of %d bytes was not sent", n)
 	}
 	number := binary.BigEndian.Uint64(d.buffer[:])
-	if n != length(number) || d.buffer[n-1] != block[n-1] {
+	if n != datagramLength(number) || d.buffer[n-1] != block[n-1] {
 		return -1, fmt.Errorf("datagram %d of %d bytes was not sent so", number, n)
 	}
 	place := int(number % uint64(len(d.window)))
@@ -102,35 +102,35 @@ func (d *datagrams) receive() (int, error) {
 	return place, nil
 }
 
-// run keeps the window full until the end.
-func (d *datagrams) run(ctx context.Context) error {
+// run keeps the window full until d.end.
+func (d *datagramClient) run(ctx context.Context) error {
 	for place := range d.window {
-		if err := d.send(place); err != nil {
+		if err := d.sendNew(place); err != nil {
 			return err
 		}
 	}
 	for {
-		// Reads then fail with the next tick, whatever arrives.
+		// So reads fail at the next tick, even if datagrams keep arriving.
 		if err := d.socket.SetReadDeadline(time.Now().Add(tick)); err != nil {
 			return err
 		}
-		if err := d.untilTick(); err != nil {
+		if err := d.receiveUntilTick(); err != nil {
 			return err
 		}
 		now := time.Now()
 		if ctx.Err() != nil || now.After(d.end) {
 			return ctx.Err()
 		}
-		if err := d.resend(now); err != nil {
+		if err := d.replaceLost(now); err != nil {
 			return err
 		}
 	}
 }
 
-// untilTick sends another for each that is back.
-func (d *datagrams) untilTick() error {
+// receiveUntilTick receives datagrams until the read deadline, and sends another for each.
+func (d *datagramClient) receiveUntilTick() error {
 	for {
-		place, err := d.receive()
+		place, err := d.receiveOne()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return nil
@@ -139,17 +139,17 @@ func (d *datagrams) untilTick() error {
 		case place < 0:
 			continue
 		}
-		if err := d.send(place); err != nil {
+		if err := d.sendNew(place); err != nil {
 			return err
 		}
 		if now := d.window[place].sent; now.After(d.begin) && now.Before(d.end) {
-			d.back++
+			d.answered++
 		}
 	}
 }
 
-// resend gives up what is lost, and sends another in its place.
-func (d *datagrams) resend(now time.Time) error {
+// replaceLost gives up lost datagrams, and sends others in their places.
+func (d *datagramClient) replaceLost(now time.Time) error {
 	for place, o := range d.window {
 		if now.Sub(o.sent) < lostAfter {
 			continue
@@ -157,19 +157,19 @@ func (d *datagrams) resend(now time.Time) error {
 		if now.After(d.begin) {
 			d.lost++
 		}
-		if err := d.send(place); err != nil {
+		if err := d.sendNew(place); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// datagrams measures how many come back in the period.
-func (s *stage) datagrams(ctx context.Context, c *contender) (sample, error) {
-	all := make([]*datagrams, s.size.Clients)
+// measureDatagrams measures how many datagrams come back within the period.
+func (s *stage) measureDatagrams(ctx context.Context, c *contender) (sample, error) {
+	all := make([]*datagramClient, s.size.Clients)
 	begin := time.Now().Add(s.size.Warm)
 	for i := range all {
-		d, err := newDatagrams(c.address, s.size.Window)
+		d, err := newDatagramClient(c.address, s.size.Window)
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +180,7 @@ func (s *stage) datagrams(ctx context.Context, c *contender) (sample, error) {
 	err := forAll(ctx, len(all), len(all), func(i int) error { return all[i].run(ctx) })
 	v := sample{lost: 0}
 	for _, d := range all {
-		v["perSecond"] += float64(d.back) / s.size.Period.Seconds()
+		v["perSecond"] += float64(d.answered) / s.size.Period.Seconds()
 		v[lost] += float64(d.lost)
 	}
 	return v, err

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Cloud is a `fakecloud serve` in a process of its own.
+// Cloud is a running `fakecloud serve`.
 type Cloud struct {
 	*Process
 	Address, Token string
@@ -20,19 +20,19 @@ type Cloud struct {
 
 var readyLine = regexp.MustCompile(`(?m)^fakecloud is ready at http://(\S+);`)
 
-// Pool is the first two bytes of this process's own part of loopback, so that
-// neither a lab nor a second benchmark on this machine has the same addresses.
+// Pool is the first two bytes of the loopback addresses that this process uses. Neither a lab
+// nor a second benchmark on this machine uses the same.
 func Pool() string { return fmt.Sprintf("127.%d.", 128+os.Getpid()%120) }
 
-// StartCloud starts one that listens on any port and has its data in dir, and
-// returns when it is ready. It has operator's token in TokenFile.
+// StartCloud starts a cloud that listens on any port and has its data in dir, and returns
+// when it is ready.
 func StartCloud(ctx context.Context, binary, dir string, flags ...string) (*Cloud, error) {
 	c := &Cloud{binary: binary, dir: dir, flags: flags}
-	if err := c.serve("127.0.0.1:0"); err != nil {
+	if err := c.startServe("127.0.0.1:0"); err != nil {
 		return nil, err
 	}
 	var err error
-	if c.Address, err = c.Said(ctx, readyLine); err != nil {
+	if c.Address, err = c.AwaitLine(ctx, readyLine); err != nil {
 		c.Kill()
 		return nil, err
 	}
@@ -48,14 +48,14 @@ func StartCloud(ctx context.Context, binary, dir string, flags ...string) (*Clou
 // TokenFile holds an administrator's token.
 func (c *Cloud) TokenFile() string { return filepath.Join(c.dir, "token") }
 
-// Restart kills the cloud at once and starts the next one on the same address;
-// that is not ready yet.
+// Restart kills the cloud and starts it again at the same address, without waiting until it
+// is ready.
 func (c *Cloud) Restart() error {
 	c.Kill()
-	return c.serve(c.Address)
+	return c.startServe(c.Address)
 }
 
-func (c *Cloud) serve(listen string) error {
+func (c *Cloud) startServe(listen string) error {
 	args := append([]string{
 		"serve", "--listen", listen, "--data", filepath.Join(c.dir, "cloud.db"), "--token", "operator:admin=" + c.TokenFile(),
 		"--profile", "instant", "--retention", "0s", "--instance-cidr", Pool() + "0.0/17", "--load-balancer-cidr", Pool() + "128.0/17",

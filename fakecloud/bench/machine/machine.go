@@ -1,5 +1,6 @@
-// Package machine is what the benchmarks share: on which machine is measured,
-// what its processes take, and how are figures written?
+// Package machine is what all benchmarks share: it describes the machine that is measured on,
+// starts processes and measures what they take, and formats figures. It knows nothing of
+// what is measured. Begin with Machine, and with Process in process.go.
 package machine
 
 import (
@@ -13,7 +14,7 @@ import (
 	"time"
 )
 
-// Machine is what a figure depends on beside the program.
+// Machine describes the machine that figures were measured on.
 type Machine struct {
 	Cores      int     `json:"cores"`
 	CPU        string  `json:"cpu"`
@@ -24,32 +25,32 @@ type Machine struct {
 	Load       float64 `json:"load"`  // of the last minute, before the run
 }
 
-// Look describes this machine, and the disk that dir is on.
-func Look(dir string) Machine {
+// Describe describes this machine and the disk that dir is on.
+func Describe(dir string) Machine {
 	m := Machine{Cores: runtime.NumCPU(), Go: runtime.Version(), CPU: runtime.GOARCH, Kernel: runtime.GOOS}
-	for line := range strings.Lines(Read("/proc/cpuinfo")) {
+	for line := range strings.Lines(ReadFile("/proc/cpuinfo")) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
 			m.CPU = strings.TrimSpace(value)
 			break
 		}
 	}
-	if release := strings.TrimSpace(Read("/proc/sys/kernel/osrelease")); release != "" {
+	if release := strings.TrimSpace(ReadFile("/proc/sys/kernel/osrelease")); release != "" {
 		m.Kernel += " " + release
 	}
-	_, _ = fmt.Sscan(Read("/proc/loadavg"), &m.Load)
-	m.FileSystem = fileSystem(Read("/proc/self/mountinfo"), dir)
+	_, _ = fmt.Sscan(ReadFile("/proc/loadavg"), &m.Load)
+	m.FileSystem = fileSystem(ReadFile("/proc/self/mountinfo"), dir)
 	m.Fsync = fsyncTime(dir).Seconds()
 	return m
 }
 
-// String is a line about it.
+// String describes the machine in a line.
 func (m Machine) String() string {
 	return fmt.Sprintf("%d cores (%s), %s, %s; data on %s, a durable write %s; load before: %.1f",
 		m.Cores, m.CPU, m.Kernel, m.Go, m.FileSystem, MS(time.Duration(m.Fsync*float64(time.Second))), m.Load)
 }
 
-// Read is a file's content, or nothing where there is no such file.
-func Read(file string) string {
+// ReadFile is the content of a file, or empty if it cannot be read.
+func ReadFile(file string) string {
 	content, err := os.ReadFile(file)
 	if err != nil {
 		return ""
@@ -57,7 +58,7 @@ func Read(file string) string {
 	return string(content)
 }
 
-// fileSystem is the type of what is mounted at dir or nearest above it.
+// fileSystem is the type of the file system that dir is on.
 func fileSystem(mountinfo, dir string) string {
 	found, at := "unknown", ""
 	for line := range strings.Lines(mountinfo) {
@@ -75,8 +76,7 @@ func fileSystem(mountinfo, dir string) string {
 	return found
 }
 
-// fsyncTime is the least that a durable change costs here; 0 if it cannot be
-// measured.
+// fsyncTime is the least time that a durable change takes here; 0 if it cannot be measured.
 func fsyncTime(dir string) time.Duration {
 	f, err := os.CreateTemp(dir, "fsync-")
 	if err != nil {
@@ -100,10 +100,10 @@ func fsyncTime(dir string) time.Duration {
 	return took.Percentile(50)
 }
 
-// Busy is the processor time that everything on the machine has had, of
-// /proc/stat: all but idle time and waiting for a disk. What a hypervisor gave
-// to others is in it.
-func Busy(stat string) time.Duration {
+// BusyTime is the processor time that all programs on the machine have had, from the text of
+// /proc/stat: all times except idle and iowait. It includes steal, the time that a
+// hypervisor gave to others.
+func BusyTime(stat string) time.Duration {
 	line, _, _ := strings.Cut(stat, "\n")
 	f := strings.Fields(line)
 	if len(f) < 9 || f[0] != "cpu" {
@@ -119,5 +119,5 @@ func Busy(stat string) time.Duration {
 			total += n
 		}
 	}
-	return time.Duration(total) * tick
+	return time.Duration(total) * clockTick
 }

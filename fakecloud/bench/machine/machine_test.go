@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-func TestPercentileIsTheNearestRank(t *testing.T) {
+func TestPercentile(t *testing.T) {
 	ten := Latencies{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}
 	for p, want := range map[float64]time.Duration{0: 1, 10: 1, 11: 2, 50: 5, 90: 9, 99: 10, 100: 10} {
 		assert.Equal(t, want, ten.Percentile(p), "p%v", p)
@@ -34,10 +34,10 @@ func TestCPUOf(t *testing.T) {
 	assert.Zero(t, cpuOf("42 (a) S 1"))
 }
 
-func TestBusy(t *testing.T) {
-	assert.Equal(t, 430*time.Millisecond, Busy("cpu  10 2 20 1000 500 3 4 4 9 9\ncpu0 1 1 1 1 1 1 1 1\n"))
-	assert.Zero(t, Busy(""))
-	assert.Zero(t, Busy("cpu 1 2 3"))
+func TestBusyTime(t *testing.T) {
+	assert.Equal(t, 430*time.Millisecond, BusyTime("cpu  10 2 20 1000 500 3 4 4 9 9\ncpu0 1 1 1 1 1 1 1 1\n"))
+	assert.Zero(t, BusyTime(""))
+	assert.Zero(t, BusyTime("cpu 1 2 3"))
 }
 
 func TestGrouped(t *testing.T) {

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// Latencies are sorted before they are asked for a percentile.
+// Latencies must be sorted before Percentile is called.
 type Latencies []time.Duration
 
-// Percentile is the least value that at least p percent of all do not exceed
-// (nearest rank); 0 of none.
+// Percentile is the least value that at least p percent of all values do not exceed (nearest
+// rank). It is 0 if there are none.
 func (l Latencies) Percentile(p float64) time.Duration {
 	if len(l) == 0 {
 		return 0
@@ -19,7 +19,7 @@ func (l Latencies) Percentile(p float64) time.Duration {
 	return l[min(max(rank, 1), len(l))-1]
 }
 
-// MS shows a time in milliseconds, with a decimal where that matters.
+// MS formats a time in milliseconds, below 10 ms with a decimal.
 func MS(d time.Duration) string {
 	v := float64(d) / float64(time.Millisecond)
 	if v < 10 {
@@ -28,7 +28,7 @@ func MS(d time.Duration) string {
 	return fmt.Sprintf("%.0f ms", v)
 }
 
-// Grouped shows a number with its thousands apart.
+// Grouped formats a number with commas between its thousands.
 func Grouped(v float64) string {
 	if v < 10 {
 		return fmt.Sprintf("%.1f", v)

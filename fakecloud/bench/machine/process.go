@@ -13,41 +13,41 @@ import (
 	"time"
 )
 
-// StartTimeout bounds the time until a server is ready.
+// StartTimeout is how long a server may take until it is ready.
 const StartTimeout = 60 * time.Second
 
-// Process is a server that runs beside us, the head of a process group. What it
-// says is in a file: read through a pipe, every line of its log would cost the
-// client time.
+// Process is a running server, the leader of a process group. Its output goes to a file:
+// reading it from a pipe would take processor time from the clients.
 type Process struct {
 	cmd    *exec.Cmd
 	log    string
 	exited chan struct{}
 }
 
-// Start runs the command; it ends with us, however we end.
+// Start runs a command, whose output it writes to the file log. On Linux the command ends when
+// this process does.
 func Start(cmd *exec.Cmd, log string) (*Process, error) {
 	out, err := os.Create(log)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = out.Close() }() // The process has its own.
+	defer func() { _ = out.Close() }() // The process has its own descriptor.
 	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = endWithUs()
+	cmd.SysProcAttr = processGroupAttr()
 	p := &Process{cmd: cmd, log: log, exited: make(chan struct{})}
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	go func() {
-		_ = cmd.Wait() // It is killed in the end.
+		_ = cmd.Wait() // The process is killed in the end, so this is an error as a rule.
 		close(p.exited)
 	}()
 	return p, nil
 }
 
-// Kill ends it and its children at once and returns when it is gone.
+// Kill kills the process and its children, and returns when the process has ended.
 func (p *Process) Kill() {
-	// The group is there until its head has been waited for.
+	// The process group exists until its leader has been waited for.
 	select {
 	case <-p.exited:
 	default:
@@ -59,11 +59,11 @@ func (p *Process) Kill() {
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Log is what the process has said so far.
-func (p *Process) Log() string { return Read(p.log) }
+// Log is the output of the process so far.
+func (p *Process) Log() string { return ReadFile(p.log) }
 
-// Said waits for a line that matches and gives its first group.
-func (p *Process) Said(ctx context.Context, line *regexp.Regexp) (string, error) {
+// AwaitLine waits until a line of the output matches, and returns its first group.
+func (p *Process) AwaitLine(ctx context.Context, line *regexp.Regexp) (string, error) {
 	var found string
 	err := p.Await(ctx, 10*time.Millisecond, func() bool {
 		m := line.FindStringSubmatch(p.Log())
@@ -75,8 +75,8 @@ func (p *Process) Said(ctx context.Context, line *regexp.Regexp) (string, error)
 	return found, err
 }
 
-// Await looks, so often, whether the process is ready; it fails if that ends or
-// takes more than StartTimeout.
+// Await calls ready at each interval often, until it returns true. It fails if the process ends
+// or takes longer than StartTimeout.
 func (p *Process) Await(ctx context.Context, often time.Duration, ready func() bool) error {
 	ctx, cancel := context.WithTimeout(ctx, StartTimeout)
 	defer cancel()
@@ -92,16 +92,16 @@ func (p *Process) Await(ctx context.Context, often time.Duration, ready func() b
 	return nil
 }
 
-// members are the process and its children.
-func (p *Process) members() []string {
+// processIDs are the IDs of the process and its children.
+func (p *Process) processIDs() []string {
 	pid := strconv.Itoa(p.cmd.Process.Pid)
-	return append(strings.Fields(Read(fmt.Sprintf("/proc/%s/task/%s/children", pid, pid))), pid)
+	return append(strings.Fields(ReadFile(fmt.Sprintf("/proc/%s/task/%s/children", pid, pid))), pid)
 }
 
-// Memory is what the process and its children have resident now, and had at
-// most, in bytes.
+// Memory is the resident memory of the process and its children, now and at its peak, in
+// bytes.
 func (p *Process) Memory() (now, peak int64, err error) {
-	for _, pid := range p.members() {
+	for _, pid := range p.processIDs() {
 		n, most, err := memoryOf(pid)
 		if err != nil {
 			return 0, 0, err
@@ -135,42 +135,39 @@ func memoryOf(pid string) (now, peak int64, err error) {
 	return now, peak, nil
 }
 
-// Files counts what the process and its children have open; 0 where Linux's
-// /proc does not say.
+// Files counts the open files of the process and its children; 0 without Linux's /proc.
 func (p *Process) Files() int {
 	n := 0
-	for _, pid := range p.members() {
+	for _, pid := range p.processIDs() {
 		open, _ := os.ReadDir("/proc/" + pid + "/fd")
 		n += len(open)
 	}
 	return n
 }
 
-// CPU is the processor time that the process and its children have had; 0 where
-// Linux's /proc does not say.
+// CPU is the processor time of the process and its children; 0 without Linux's /proc.
 func (p *Process) CPU() time.Duration {
 	var sum time.Duration
-	for _, pid := range p.members() {
-		sum += cpuOf(Read("/proc/" + pid + "/stat"))
+	for _, pid := range p.processIDs() {
+		sum += cpuOf(ReadFile("/proc/" + pid + "/stat"))
 	}
 	return sum
 }
 
-// CPUOf is the processor time that any process has had, without its children; 0
-// where Linux's /proc does not say.
-func CPUOf(pid int) time.Duration { return cpuOf(Read(fmt.Sprintf("/proc/%d/stat", pid))) }
+// CPUOf is the processor time of any process, without its children; 0 without Linux's /proc.
+func CPUOf(pid int) time.Duration { return cpuOf(ReadFile(fmt.Sprintf("/proc/%d/stat", pid))) }
 
-// MemoryOf is what any process has resident now, and had at most, in bytes.
+// MemoryOf is the resident memory of any process, now and at its peak, in bytes.
 func MemoryOf(pid int) (now, peak int64, err error) { return memoryOf(strconv.Itoa(pid)) }
 
-// OwnCPU is the same of this process, the clients'.
-func OwnCPU() time.Duration { return cpuOf(Read("/proc/self/stat")) }
+// OwnCPU is the processor time of this process, in which the clients run.
+func OwnCPU() time.Duration { return cpuOf(ReadFile("/proc/self/stat")) }
 
-// tick is the unit of times in /proc, on every machine that Go runs on.
-const tick = 10 * time.Millisecond
+// clockTick is the unit of times in /proc, the same on every machine that Go runs on.
+const clockTick = 10 * time.Millisecond
 
-// cpuOf adds user and system time. They are counted from the end of the
-// program's name, which may hold anything.
+// cpuOf adds user and system time in the text of /proc/PID/stat. It counts the fields from the
+// end of the program's name, which may contain spaces and parentheses.
 func cpuOf(stat string) time.Duration {
 	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(f) < 13 {
@@ -181,5 +178,5 @@ func cpuOf(stat string) time.Duration {
 	if err != nil || err2 != nil {
 		return 0
 	}
-	return time.Duration(user+system) * tick
+	return time.Duration(user+system) * clockTick
 }

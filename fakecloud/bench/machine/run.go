@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// RunUntilInterrupted has ctx end with the user's patience.
+// RunUntilInterrupted calls run with a context that ends on SIGINT and SIGTERM.
 func RunUntilInterrupted(run func(ctx context.Context) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -28,7 +28,7 @@ func RunUntilInterrupted(run func(ctx context.Context) error) error {
 	return err
 }
 
-// Sleep is for periods that are part of what is measured. It ends with ctx, too.
+// Sleep waits for d, or until ctx ends. It is for periods of a measurement, not for polling.
 func Sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
@@ -38,24 +38,24 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Chooses tells whether a row asked for is this figure: "throughput" is both
+// Selects tells whether a value of -rows selects a figure: "throughput" selects both
 // throughput-down and throughput-up.
-func Chooses(row, figure string) bool { return row == figure || strings.HasPrefix(figure, row+"-") }
+func Selects(row, figure string) bool { return row == figure || strings.HasPrefix(figure, row+"-") }
 
-// CheckFlags checks what every benchmark can be told: -o and -rows.
+// CheckFlags checks the flags that every benchmark has: -o and -rows.
 func CheckFlags(output string, rows, figures []string) error {
 	if output != "table" && output != "json" {
 		return fmt.Errorf("-o %q: choose table or json", output)
 	}
 	for _, row := range rows {
-		if !slices.ContainsFunc(figures, func(figure string) bool { return Chooses(row, figure) }) {
+		if !slices.ContainsFunc(figures, func(figure string) bool { return Selects(row, figure) }) {
 			return fmt.Errorf("-rows: no figure %q: choose from %s", row, strings.Join(figures, ","))
 		}
 	}
 	return nil
 }
 
-// WorkDir makes a folder below dir, or where temporary files are.
+// WorkDir makes a folder in dir or, if that is empty, in the system's temporary folder.
 func WorkDir(dir, name string) (string, error) {
 	made, err := os.MkdirTemp(dir, name+"-")
 	if err != nil {
@@ -64,15 +64,15 @@ func WorkDir(dir, name string) (string, error) {
 	return filepath.Abs(made)
 }
 
-// PrintJSON shows a whole report.
+// PrintJSON prints a report.
 func PrintJSON(out io.Writer, report any) error {
 	e := json.NewEncoder(out)
 	e.SetIndent("", "  ")
 	return e.Encode(report)
 }
 
-// PrintTable shows the rows of a report. The last column says whether a figure
-// holds, nil that nobody can say. A cell without text is a dash.
+// PrintTable prints the rows of a report. The last column says whether a figure meets its
+// target; nil means that this is unknown. An empty cell becomes a dash.
 func PrintTable[R any](out io.Writer, header string, rows []R, cells func(R) ([]string, *bool)) error {
 	t := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	_, _ = fmt.Fprintf(t, "\n%s\tHOLDS\n", header)

@@ -1,8 +1,8 @@
-// peer serves govmomi's vSphere simulator, the engine of its program vcsim, for
-// bench-cloud to compare fakecloud with: plain HTTP on loopback, one data
-// centre, no virtual machine yet. It prints where it is and what a client needs
-// to create one, and serves until it is killed. It is a module of its own, so
-// that the project depends on nothing of it.
+// peer serves govmomi's vSphere simulator, the engine of its program vcsim, to which
+// bench-cloud compares fakecloud: plain HTTP on loopback, one data centre, no virtual
+// machine. It prints its address and what a client needs to create a machine, and serves
+// until it is killed. It is a module of its own, so that the project does not depend on
+// govmomi.
 package main
 
 import (
@@ -24,7 +24,7 @@ func main() {
 func run() error {
 	model := simulator.VPX()
 	model.Machine = 0
-	if err := model.Create(); err != nil { // Its files are in TMPDIR, which whoever started this removes.
+	if err := model.Create(); err != nil { // Its files are in TMPDIR, which bench-cloud removes.
 		return err
 	}
 	centre, ok := model.Map().Any("Datacenter").(*simulator.Datacenter)
@@ -34,12 +34,12 @@ func run() error {
 	pool := model.Map().Any("ResourcePool").Reference()
 	model.Service.Listen = &url.URL{Host: "127.0.0.1:0"}
 	s := model.Service.NewServer()
-	fmt.Printf("peer %s is ready at %s folder %s pool %s\n", version(), s.URL.Host, centre.VmFolder.Value, pool.Value)
+	fmt.Printf("peer %s is ready at %s folder %s pool %s\n", govmomiVersion(), s.URL.Host, centre.VmFolder.Value, pool.Value)
 	select {}
 }
 
-// version is govmomi's.
-func version() string {
+// govmomiVersion is the version of govmomi in the build.
+func govmomiVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
 			if m.Path == "github.com/vmware/govmomi" {

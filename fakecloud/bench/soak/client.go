@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// maxBody is the largest request.
+	// maxBody is the size of the largest request, in bytes.
 	maxBody = 4096
-	// patience is how long a client waits before it calls a connection failed.
+	// patience is how long a client waits until a connection counts as failed.
 	patience = 20 * time.Second
-	// lossAfter is when a datagram counts as lost.
+	// lossAfter is how long a client waits until a datagram counts as lost.
 	lossAfter = 500 * time.Millisecond
-	// perSocket is how many datagrams a client sends from one port.
-	perSocket = 50
+	// datagramsPerSocket is how many datagrams a client sends from one port.
+	datagramsPerSocket = 50
 )
 
-// client makes one connection after the other, from an address of its own: the
-// ports of one would not be enough for all that TIME_WAIT keeps.
+// client makes one connection after the other, from an address of its own: one address has too
+// few ports for all connections in TIME_WAIT.
 type client struct {
 	*soak
 	number int
@@ -49,53 +49,54 @@ func newClient(s *soak, number int) *client {
 	return c
 }
 
-// run connects until enough have been made, or there is no time left.
+// run makes connections, and now and then sends a datagram, until connectionGoal is reached or
+// ctx ends.
 func (c *client) run(ctx context.Context) {
 	defer func() {
 		if c.session != nil {
 			_ = c.session.Close()
 		}
 	}()
-	for ctx.Err() == nil && c.begun.Add(1) <= c.last {
-		c.connect()
+	for ctx.Err() == nil && c.begun.Add(1) <= c.connectionGoal {
+		c.makeConnection()
 		if c.random.IntN(c.connections) < c.datagrams {
-			c.tell()
+			c.sendDatagram()
 		}
 	}
 }
 
-// connect makes a connection and judges it.
-func (c *client) connect() {
+// makeConnection makes a connection, and counts how it ended.
+func (c *client) makeConnection() {
 	crashes := c.crashes.Load()
-	served, err := c.exchange()
+	served, err := c.exchangeRequest()
 	if c.made.Add(1)%int64(c.changeEvery) == 0 {
 		select {
-		case c.due <- struct{}{}:
-		default: // The last one is still to come.
+		case c.changeDue <- struct{}{}:
+		default: // A change is due already.
 		}
 	}
 	switch {
 	case err == nil:
 	case served != nil && served.crashed.Load():
 		c.crashed.Add(1)
-	case served == nil && broken(err) && (crashes%2 == 1 || c.crashes.Load() != crashes):
-		// The kernel had accepted it for a target that crashed before it could say
-		// its name.
+	case served == nil && isBrokenConnection(err) && (crashes%2 == 1 || c.crashes.Load() != crashes):
+		// The kernel had accepted the connection for a target that crashed before it
+		// sent its number.
 		c.crashed.Add(1)
 	default:
-		c.fail(fmt.Errorf("connection of client %d to %s: %w", c.number, served, err))
+		c.recordFailure(fmt.Errorf("connection of client %d to %s: %w", c.number, served, err))
 	}
 }
 
-// broken tells whether a peer broke a connection, rather than said something
-// wrong or nothing.
-func broken(err error) bool {
+// isBrokenConnection tells whether the peer has broken the connection, rather than sent a wrong
+// answer or none.
+func isBrokenConnection(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) || errors.Is(err, io.EOF)
 }
 
-// exchange has one request answered; it gives whose answer that was, or would
-// have been, if that is known.
-func (c *client) exchange() (served *life, err error) {
+// exchangeRequest makes a connection, sends one request and checks its answer. It returns the
+// life of the target that served it, if that is known.
+func (c *client) exchangeRequest() (served *targetLife, err error) {
 	dialled, err := c.dialer.Dial("tcp4", c.front.String())
 	if err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ func (c *client) exchange() (served *life, err error) {
 	if _, err := io.ReadFull(conn, number[:]); err != nil {
 		return nil, err
 	}
-	if served = c.lives.of(binary.BigEndian.Uint32(number[:])); served == nil {
+	if served = c.lives.byNumber(binary.BigEndian.Uint32(number[:])); served == nil {
 		return nil, fmt.Errorf("no target is called %x", number)
 	}
 	how := clientResets
@@ -144,27 +145,27 @@ func (c *client) exchange() (served *life, err error) {
 	return served, nil
 }
 
-// tell sends a datagram and waits for its answer. Losses are counted; an answer
-// to somebody else is a failure.
-func (c *client) tell() {
-	err := c.ask()
-	c.told.Add(1)
+// sendDatagram sends a datagram and waits for its answer. A lost one is counted; a wrong answer
+// is a failure.
+func (c *client) sendDatagram() {
+	err := c.exchangeDatagram()
+	c.datagramsSent.Add(1)
 	switch {
 	case err == nil:
 		return
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ECONNREFUSED):
-		c.lost.Add(1)
+		c.datagramsLost.Add(1)
 	default:
-		c.fail(fmt.Errorf("datagram of client %d: %w", c.number, err))
+		c.recordFailure(fmt.Errorf("datagram of client %d: %w", c.number, err))
 	}
 	if c.session != nil {
-		_ = c.session.Close() // A late answer would be taken for the next.
+		_ = c.session.Close() // A late answer would be taken for that of the next datagram.
 		c.session = nil
 	}
 }
 
-func (c *client) ask() (err error) {
-	if c.session != nil && c.sent%perSocket == 0 {
+func (c *client) exchangeDatagram() (err error) {
+	if c.session != nil && c.sent%datagramsPerSocket == 0 {
 		_ = c.session.Close()
 		c.session = nil
 	}

@@ -1,11 +1,13 @@
-// soak sends a million small connections, and datagrams between them, through
-// load balancers on loopback, while targets come, go and crash. It fails if a
-// connection failed for which no crash accounts, if datagrams flow no more, or if
-// files, goroutines or memory were not given back. It makes what its time allows,
-// and says in its last line if that was not all. `make soak` calls it.
+// soak sends a million small connections, and datagrams between them, through load balancers
+// on loopback, while targets come, go and crash. It fails if a connection fails for which no
+// crash accounts, if datagrams are no longer answered, or if files, goroutines or memory are
+// left over. It stops when its time is over, and says in its last line if that was before
+// all connections were made. `make soak` calls it.
 //
-// Clients, balancers and targets share one process, so that whatever is left
-// over is counted, whoever left it.
+// Clients, balancers and targets share one process, so that everything left over is counted.
+//
+// Begin with run in soak.go. client.go has the clients, session_group.go the sessions of
+// datagrams that are open when a target crashes, target.go the targets, report.go the result.
 package main
 
 import (
@@ -31,7 +33,7 @@ func main() {
 	flag.DurationVar(&o.every, "every", 5*time.Second, "how often to say how far it is")
 	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the changes and of what is sent; their times differ all the same")
 	flag.Parse()
-	if err := o.check(); err != nil {
+	if err := o.validate(); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(2)
 	}
@@ -46,7 +48,7 @@ func main() {
 	}
 	r.print(os.Stdout)
 	err = errors.Join(err, r.verdict())
-	fmt.Printf("\n%s\n", r.closing(err))
+	fmt.Printf("\n%s\n", r.closingLine(err))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)
@@ -54,13 +56,13 @@ func main() {
 }
 
 const (
-	// maxClients is how many addresses of theirs end in another number.
+	// maxClients is how many different addresses clientAddress has.
 	maxClients = 250
-	// maxSessions leaves room for other sessions: a listener has 1024.
+	// maxSessions leaves room for the clients' sessions: a listener may have 1024.
 	maxSessions = 500
 )
 
-// options say how long a soak is.
+// options are the flags.
 type options struct {
 	connections, datagrams, clients int
 	sessions                        int
@@ -70,7 +72,7 @@ type options struct {
 	progress                        io.Writer
 }
 
-func (o options) check() error {
+func (o options) validate() error {
 	switch {
 	case o.connections < 1:
 		return fmt.Errorf("-connections %d: there must be one at least", o.connections)

@@ -15,27 +15,26 @@ import (
 )
 
 const (
-	// maxHeap and maxResident are how much more memory, in MiB, a soak may have at
-	// its end than when it was warm. A connection costs its balancer some hundred
-	// bytes while it lasts: were they kept of only one in ten, a million would
-	// leave ten MiB on the heap. What the kernel counts as resident, stacks and
-	// holes of the heap among it, is noise up to some ten MiB.
+	// maxHeap and maxResident are how much memory, in MiB, may grow from the warm
+	// state to the end. A connection takes some hundred bytes in its balancer while
+	// it is open: if they leaked for only one connection in ten, a million would
+	// leave ten MiB on the heap. Resident memory, which includes stacks and holes in
+	// the heap, varies by some ten MiB.
 	maxHeap     = 8
 	maxResident = 48
-	// maxLoss: of so many datagrams one may be lost without a crash: in a socket's
-	// buffer on a busy machine, or under way when its target leaves.
+	// maxLoss is of how many datagrams one may be lost without a crash: in a full
+	// socket buffer on a busy machine, or on its way when the target is taken out.
 	maxLoss = 100
 )
 
-// figures are what this process has at a time. Memory is in MiB.
+// figures are what this process uses at one time. Memory is in MiB.
 type figures struct {
 	files, goroutines int
 	heap, resident    float64
 }
 
-// measure takes the figures as they are. Where /proc is not there, what it tells
-// is 0.
-func measure() figures {
+// currentFigures measures the figures. Without /proc, files and resident memory are 0.
+func currentFigures() figures {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	f := figures{goroutines: runtime.NumGoroutine(), heap: float64(m.HeapAlloc) / (1 << 20)}
@@ -48,25 +47,25 @@ func measure() figures {
 	return f
 }
 
-// look measures what is in use: the garbage is collected, and with it the pipes
-// that were kept for splicing.
-func look() figures {
+// figuresAfterGC measures the figures after collecting garbage, which also closes the pipes that
+// sync.Pool keeps for splicing.
+func figuresAfterGC() figures {
 	for range 3 {
 		runtime.GC()
 	}
 	debug.FreeOSMemory()
-	return measure()
+	return currentFigures()
 }
 
-// settled looks until there are no more files and goroutines than there were,
-// but not forever: what ends does so in its own time.
-func settled(were figures) figures {
+// settledFigures measures the figures, repeatedly for some time until there are no more files and
+// goroutines than before: some end a little later.
+func settledFigures(were figures) figures {
 	deadline := time.Now().Add(5 * time.Second)
 	if were.goroutines == 0 {
 		deadline = time.Now().Add(500 * time.Millisecond)
 	}
 	for {
-		f := look()
+		f := figuresAfterGC()
 		if f.files <= were.files && f.goroutines <= were.goroutines || time.Now().After(deadline) {
 			return f
 		}
@@ -74,8 +73,8 @@ func settled(were figures) figures {
 	}
 }
 
-// beyond says which files and goroutines are more than there were.
-func (f figures) beyond(were figures, when string) error {
+// excessOver is an error if there are more files or goroutines than before.
+func (f figures) excessOver(were figures, when string) error {
 	var errs []error
 	if f.files > were.files {
 		errs = append(errs, fmt.Errorf("%d files are open %s, %d were before", f.files, when, were.files))
@@ -86,20 +85,20 @@ func (f figures) beyond(were figures, when string) error {
 	return errors.Join(errs...)
 }
 
-// report is what a soak found.
+// report is the result of a soak.
 type report struct {
-	limit, took               time.Duration
-	wanted                    int64 // connections
-	made, crashed, failed     int64
-	clients, told, lost       int64
-	sessions, open            int64 // open at a crash, when they were fewest
-	changes, crashes          int64
-	before, begin, end, after figures // without balancers; warm; done; without them again
-	errs                      []error
+	limit, took                           time.Duration
+	wanted                                int64 // connections
+	made, crashed, failed                 int64
+	clients, datagramsSent, datagramsLost int64
+	sessions, fewestOpen                  int64 // fewestOpen: the fewest that were open at a crash
+	changes, crashes                      int64
+	before, begin, end, after             figures // before the balancers; warm; after all connections; after the balancers
+	errs                                  []error
 }
 
-// memory says what has grown beyond bounds.
-func (r report) memory() error {
+// memoryGrowth is an error if memory has grown by more than is allowed.
+func (r report) memoryGrowth() error {
 	var errs []error
 	if grown := r.end.heap - r.begin.heap; grown > maxHeap {
 		errs = append(errs, fmt.Errorf("the heap grew by %.1f MiB, more than %d", grown, maxHeap))
@@ -113,7 +112,7 @@ func (r report) memory() error {
 func (r report) print(w io.Writer) {
 	fmt.Fprintf(w, "%d connections in %v (%.0f/s): %d failed, %d crashed with a target\n",
 		r.made, r.took.Round(time.Second), float64(r.made)/r.took.Seconds(), r.failed, r.crashed)
-	fmt.Fprintf(w, "%d datagrams: %d lost\n%d changes of targets, %d crashes, each with %d sessions open or more\n\n", r.told, r.lost, r.changes, r.crashes, r.open)
+	fmt.Fprintf(w, "%d datagrams: %d lost\n%d changes of targets, %d crashes, each with %d sessions open or more\n\n", r.datagramsSent, r.datagramsLost, r.changes, r.crashes, r.fewestOpen)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, strings.Join([]string{"", "files", "goroutines", "heap MiB", "resident MiB", ""}, "\t"))
 	for _, row := range []struct {

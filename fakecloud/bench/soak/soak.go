@@ -19,20 +19,21 @@ import (
 )
 
 const (
-	targets = 5
-	// crashEvery is how many changes of the targets in force there are to a crash.
+	targetCount = 5
+	// crashEvery is how many changes of the targets in force there are for each crash.
 	crashEvery = 5
-	// sessionIdle is how long the balancer of datagrams keeps a silent session:
-	// not long, because the soak waits for the last.
+	// sessionIdle is the idle timeout of the balancer of datagrams. It is short,
+	// because the soak waits until the last session has ended.
 	sessionIdle = time.Second
-	// grace is how long all may take to end. Who waits for a connection or a
-	// session has given up before.
-	grace = time.Minute
-	// maxErrors is how many failures are told.
+	// endTimeout is how long the soak may take to end. Waiting for a connection or a
+	// session times out before.
+	endTimeout = time.Minute
+	// maxErrors is how many failures are reported.
 	maxErrors = 10
 )
 
-// The addresses are this process's own, so that soaks can run at the same time.
+// frontAddress is the balancers' address. All addresses are different in each process, so that
+// several soaks can run at the same time.
 func frontAddress() netip.Addr { return ownAddress(120) }
 
 func targetAddress(i int) netip.Addr { return ownAddress(byte(121 + i)) }
@@ -45,31 +46,31 @@ func clientAddress(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 127, byte(os.Getpid()), byte(i + 1)})
 }
 
-// soak is one under way.
+// soak is a running soak.
 type soak struct {
 	options
 	plane   *dataplane.Plane
 	front   netip.AddrPort
 	targets []*target
-	lives   lives
+	lives   targetLives
 
-	last    int64 // so many connections are to have begun in the end
-	began   time.Time
-	due     chan struct{} // a change is
-	crashes atomic.Int64  // twice as many, and one more while a target crashes
-	changes atomic.Int64  // of the targets in force
-	silence chan error    // Datagrams flow no more.
+	connectionGoal int64 // how many connections are to be begun in this stage
+	startTime      time.Time
+	changeDue      chan struct{} // holds a value when the targets are to be changed
+	crashes        atomic.Int64  // counts twice: at the begin and at the end of each crash
+	changes        atomic.Int64  // of the targets in force
+	unanswered     chan error    // gets an error when datagrams are no longer answered
 
 	begun, made, crashed, failed atomic.Int64 // connections
-	told, lost                   atomic.Int64 // datagrams
-	spoken, heard                atomic.Int64 // those of the crowd, and answers
-	open                         atomic.Int64 // the crowd's sessions at a crash, when they were fewest
+	datagramsSent, datagramsLost atomic.Int64 // datagrams
+	groupSent, groupAnswered     atomic.Int64 // datagrams of the session group, and answers
+	fewestOpen                   atomic.Int64 // the fewest sessions of the group that were open at a crash
 
 	mu   sync.Mutex
 	errs []error // the first failures
 }
 
-func (s *soak) fail(err error) {
+func (s *soak) recordFailure(err error) {
 	s.failed.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,14 +79,13 @@ func (s *soak) fail(err error) {
 	}
 }
 
-// errStuck: something waits for what does not come. Its goroutines are still
-// there.
+// errStuck means that the soak waits for something that does not come. Its goroutines still run.
 var errStuck = errors.New("stuck")
 
-// run soaks. An error means that it could not, or not to its end; what it found
-// is the report's.
+// run runs a soak. An error means that it could not run to its end. Whether the soak has passed is
+// in the report.
 func run(ctx context.Context, o options) (report, error) {
-	s := &soak{options: o, plane: dataplane.New(dataplane.Options{}), began: time.Now(), due: make(chan struct{}, 1), silence: make(chan error, 1)}
+	s := &soak{options: o, plane: dataplane.New(dataplane.Options{}), startTime: time.Now(), changeDue: make(chan struct{}, 1), unanswered: make(chan error, 1)}
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
 	finished := make(chan error, 1)
@@ -95,51 +95,51 @@ func run(ctx context.Context, o options) (report, error) {
 	for ending := ctx.Done(); ; {
 		select {
 		case err := <-finished:
-			return s.found(r), err
-		case err := <-s.silence:
-			return s.found(report{}), fmt.Errorf("%w: %w", errStuck, err)
+			return s.fillReport(r), err
+		case err := <-s.unanswered:
+			return s.fillReport(report{}), fmt.Errorf("%w: %w", errStuck, err)
 		case <-ending:
-			ending, late = nil, time.After(grace)
+			ending, late = nil, time.After(endTimeout)
 		case <-late:
-			return s.found(report{}), fmt.Errorf("%w: there is no end %v after the last connection", errStuck, grace)
+			return s.fillReport(report{}), fmt.Errorf("%w: there is no end %v after the last connection", errStuck, endTimeout)
 		}
 	}
 }
 
-// run cancels when the last connection has been made.
+// run calls cancel when the last connection has been made.
 func (s *soak) run(ctx context.Context, cancel func(), r *report) error {
-	r.before = look()
-	err := s.start()
+	r.before = figuresAfterGC()
+	err := s.startListeners()
 	if err == nil {
-		err = s.work(ctx, r)
+		err = s.warmUpAndSoak(ctx, r)
 	}
 	cancel()
 	s.plane.Close()
 	for _, t := range s.targets {
 		t.crash()
 	}
-	r.after = settled(r.before)
+	r.after = settledFigures(r.before)
 	return err
 }
 
-// found adds what was counted to what was measured.
-func (s *soak) found(r report) report {
+// fillReport adds the counts to the measured figures.
+func (s *soak) fillReport(r report) report {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	r.limit, r.took, r.wanted = s.limit, time.Since(s.began), int64(s.connections)
+	r.limit, r.took, r.wanted = s.limit, time.Since(s.startTime), int64(s.connections)
 	r.made, r.crashed, r.failed, r.errs = s.made.Load(), s.crashed.Load(), s.failed.Load(), slices.Clone(s.errs)
-	r.clients, r.sessions, r.open = int64(s.clients), int64(s.sessions), s.open.Load()
-	r.told, r.lost = s.told.Load()+s.spoken.Load(), s.lost.Load()+s.spoken.Load()-s.heard.Load()
+	r.clients, r.sessions, r.fewestOpen = int64(s.clients), int64(s.sessions), s.fewestOpen.Load()
+	r.datagramsSent, r.datagramsLost = s.datagramsSent.Load()+s.groupSent.Load(), s.datagramsLost.Load()+s.groupSent.Load()-s.groupAnswered.Load()
 	r.changes, r.crashes = s.changes.Load(), s.crashes.Load()/2
 	return r
 }
 
-// start has targets and balancers listen.
-func (s *soak) start() error {
+// startListeners starts the targets and the balancers.
+func (s *soak) startListeners() error {
 	tcp, udp := 0, 0
-	for i := range targets {
+	for i := range targetCount {
 		t := newTarget(&s.lives, i, targetAddress(i), tcp, udp)
-		if err := t.start(); err != nil {
+		if err := t.startLife(); err != nil {
 			return err
 		}
 		s.targets = append(s.targets, t)
@@ -153,12 +153,12 @@ func (s *soak) start() error {
 	if err := free.Close(); err != nil {
 		return err
 	}
-	return s.apply(s.targets, 0)
+	return s.applyTargets(s.targets, 0)
 }
 
-// apply puts targets in force, on one balancer for connections and one for
+// applyTargets puts targets in force, on the balancer for connections and on the one for
 // datagrams.
-func (s *soak) apply(using []*target, turn int64) error {
+func (s *soak) applyTargets(using []*target, turn int64) error {
 	f := cloud.Forwarding{
 		ID: "lb-tcp", Address: s.front.Addr(),
 		Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: int(s.front.Port()), TargetPort: s.targets[0].tcp}},
@@ -176,38 +176,38 @@ func (s *soak) apply(using []*target, turn int64) error {
 	return cmp.Or(err, s.plane.Apply(f))
 }
 
-// work warms up, so that pools and stacks have the size that they will have,
-// and then soaks.
-func (s *soak) work(ctx context.Context, r *report) (err error) {
+// warmUpAndSoak makes some connections first, so that pools and stacks have their final size, and
+// then all of them.
+func (s *soak) warmUpAndSoak(ctx context.Context, r *report) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
-		s.tellProgress(ctx)
+		s.printProgress(ctx)
 	}()
 	defer func() {
 		cancel()
 		<-told
 	}()
 	all := int64(s.connections)
-	if err := s.stage(ctx, max(all/50, min(all, 1000))); err != nil {
+	if err := s.runStage(ctx, max(all/50, min(all, 1000))); err != nil {
 		return err
 	}
-	r.begin = settled(figures{})
-	if err := s.stage(ctx, all); err != nil {
+	r.begin = settledFigures(figures{})
+	if err := s.runStage(ctx, all); err != nil {
 		return err
 	}
-	r.end = settled(r.begin)
+	r.end = settledFigures(r.begin)
 	return nil
 }
 
-// stage runs the clients, and the crowd, until so many connections have been
-// made, and then waits until the balancers have none.
-func (s *soak) stage(ctx context.Context, last int64) error {
-	s.last = last
+// runStage runs the clients and the session group until last connections have been made, and then
+// waits until the balancers have none open.
+func (s *soak) runStage(ctx context.Context, last int64) error {
+	s.connectionGoal = last
 	s.begun.Store(s.made.Load())
-	all, err := s.gather()
+	all, err := s.openSessionGroup()
 	if err != nil {
 		return err
 	}
@@ -216,10 +216,10 @@ func (s *soak) stage(ctx context.Context, last int64) error {
 	done := make(chan struct{})
 	var changer, clients, talk sync.WaitGroup
 	var failure error
-	changer.Go(func() { failure = s.change(all, done) })
+	changer.Go(func() { failure = s.changeTargets(all, done) })
 	talk.Go(func() {
-		if err := all.converse(ctx, time.Tick(speakEvery)); err != nil {
-			s.silence <- err
+		if err := all.keepSessionsAlive(ctx, time.Tick(sendInterval)); err != nil {
+			s.unanswered <- err
 		}
 	})
 	for i := range s.clients {
@@ -230,23 +230,23 @@ func (s *soak) stage(ctx context.Context, last int64) error {
 	changer.Wait()
 	cancel()
 	talk.Wait()
-	all.leave()
+	all.closeSessions()
 	if failure != nil {
 		return failure
 	}
-	return s.drain()
+	return s.awaitDrained()
 }
 
-func (s *soak) drain() error {
-	for deadline := time.Now().Add(patience); s.active() > 0; time.Sleep(10 * time.Millisecond) {
+func (s *soak) awaitDrained() error {
+	for deadline := time.Now().Add(patience); s.activeConnections() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d connections and sessions are still open %v after the last client left", s.active(), patience)
+			return fmt.Errorf("%d connections and sessions are still open %v after the last client left", s.activeConnections(), patience)
 		}
 	}
 	return nil
 }
 
-func (s *soak) active() (n int64) {
+func (s *soak) activeConnections() (n int64) {
 	for _, id := range []string{"lb-tcp", "lb-udp"} {
 		for _, l := range s.plane.Stats(id).Listeners {
 			n += l.Active
@@ -255,45 +255,45 @@ func (s *soak) active() (n int64) {
 	return n
 }
 
-// change adds and removes targets until done is closed. Now and then one that is
-// in force crashes, while the crowd has sessions, and comes back with the next
-// change; there is always one more in force.
-func (s *soak) change(all *crowd, done <-chan struct{}) error {
+// changeTargets changes the targets in force, whenever that is due, until done is closed. Each
+// crashEvery-th time it crashes one that is in force, and restarts it at the next change. At
+// least one other is always in force.
+func (s *soak) changeTargets(all *sessionGroup, done <-chan struct{}) error {
 	random := rand.New(rand.NewPCG(s.seed, uint64(s.changes.Load())))
 	var dead *target
 	for {
 		select {
 		case <-done:
-			return revive(dead)
-		case <-s.due:
+			return restartTarget(dead)
+		case <-s.changeDue:
 		}
-		if err := revive(dead); err != nil {
+		if err := restartTarget(dead); err != nil {
 			return err
 		}
 		dead = nil
-		using := make([]*target, 0, targets)
-		for _, i := range random.Perm(targets)[:2+random.IntN(targets-1)] {
+		using := make([]*target, 0, targetCount)
+		for _, i := range random.Perm(targetCount)[:2+random.IntN(targetCount-1)] {
 			using = append(using, s.targets[i])
 		}
 		turn := s.changes.Add(1)
-		if err := s.apply(using, turn); err != nil {
+		if err := s.applyTargets(using, turn); err != nil {
 			return err
 		}
 		if turn%crashEvery == 0 {
 			dead = using[0]
-			all.witness(dead.crash)
+			all.crashWithSessions(dead.crash)
 		}
 	}
 }
 
-func revive(t *target) error {
+func restartTarget(t *target) error {
 	if t == nil {
 		return nil
 	}
-	return t.start()
+	return t.startLife()
 }
 
-func (s *soak) tellProgress(ctx context.Context) {
+func (s *soak) printProgress(ctx context.Context) {
 	var last int64
 	for tick := time.Tick(s.every); ; {
 		select {
@@ -302,16 +302,16 @@ func (s *soak) tellProgress(ctx context.Context) {
 		case <-tick:
 		}
 		made := s.made.Load()
-		f, found := measure(), s.found(report{})
+		f, found := currentFigures(), s.fillReport(report{})
 		fmt.Fprintf(s.progress, "%s %d connections (%.0f/s), %d failed, %d crashed with a target; %d datagrams, %d lost; %d files, %d goroutines, %.0f MiB resident\n",
 			time.Now().Format(time.TimeOnly), made, float64(made-last)/s.every.Seconds(), s.failed.Load(), s.crashed.Load(),
-			found.told, found.lost, f.files, f.goroutines, f.resident)
+			found.datagramsSent, found.datagramsLost, f.files, f.goroutines, f.resident)
 		last = made
 	}
 }
 
-// verdict says what is wrong with what a soak found; nil if nothing is. That
-// its time was over before all was made is nothing wrong: closing says so.
+// verdict is an error with everything that is wrong in the report, or nil. It is not wrong if the
+// time was over before all connections were made; closingLine says so.
 func (r report) verdict() error {
 	var errs []error
 	if r.made == 0 {
@@ -320,20 +320,20 @@ func (r report) verdict() error {
 	if r.failed > 0 {
 		errs = append(errs, fmt.Errorf("%d failures that no crash accounts for, among them:\n%w", r.failed, errors.Join(r.errs...)))
 	}
-	// With a crash, each client may lose the one that finds out about it.
-	if most := r.crashes*(r.clients+lastWords*r.sessions) + r.told/maxLoss; r.lost > most {
-		errs = append(errs, fmt.Errorf("%d of %d datagrams were lost; crashes account for %d at most", r.lost, r.told, most))
+	// With each crash, a client may lose the datagram that notices it.
+	if most := r.crashes*(r.clients+sendsAfterCrash*r.sessions) + r.datagramsSent/maxLoss; r.datagramsLost > most {
+		errs = append(errs, fmt.Errorf("%d of %d datagrams were lost; crashes account for %d at most", r.datagramsLost, r.datagramsSent, most))
 	}
-	if r.crashes > 0 && r.open < r.sessions/2 {
-		errs = append(errs, fmt.Errorf("only %d of %d sessions were open when a target crashed", r.open, r.sessions))
+	if r.crashes > 0 && r.fewestOpen < r.sessions/2 {
+		errs = append(errs, fmt.Errorf("only %d of %d sessions were open when a target crashed", r.fewestOpen, r.sessions))
 	}
-	errs = append(errs, r.end.beyond(r.begin, "after the connections"), r.after.beyond(r.before, "after the balancers"))
-	return errors.Join(append(errs, r.memory())...)
+	errs = append(errs, r.end.excessOver(r.begin, "after the connections"), r.after.excessOver(r.before, "after the balancers"))
+	return errors.Join(append(errs, r.memoryGrowth())...)
 }
 
-// closing are the last words on a soak: whether it passed, and whether all of it
-// was made. err says what was wrong.
-func (r report) closing(err error) string {
+// closingLine is the last line of the output: whether the soak has passed, and whether all
+// connections were made. err is what was wrong.
+func (r report) closingLine(err error) string {
 	switch all := fmt.Sprintf("%d of %d connections", r.made, r.wanted); {
 	case err != nil:
 		return "FAILED after " + all

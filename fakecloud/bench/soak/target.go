@@ -16,50 +16,51 @@ import (
 type ending byte
 
 const (
-	// clientEnds: the client says all and ends its direction. Its side, and the
-	// balancer's towards the target, are left in TIME_WAIT.
+	// clientEnds: the client sends its request and closes its direction. Its end, and
+	// the balancer's end towards the target, stay in TIME_WAIT.
 	clientEnds ending = iota
-	// targetEnds: the target ends when it has answered. Its side, and the
-	// balancer's towards the client, are left in TIME_WAIT.
+	// targetEnds: the target closes when it has answered. Its end, and the balancer's
+	// end towards the client, stay in TIME_WAIT.
 	targetEnds
-	// clientResets: the client breaks the connection when it has the whole
-	// answer. Nobody is left in TIME_WAIT. Most end like this: a million others
-	// in the minute that TIME_WAIT lasts would be the kernel's soak, not ours.
+	// clientResets: the client resets the connection when it has the whole answer. No
+	// end stays in TIME_WAIT. Most connections end like this: a million in TIME_WAIT,
+	// which lasts a minute, would load the kernel and not the balancer.
 	clientResets
 )
 
-// header begins a request: how it ends, and how many bytes follow.
+// headerSize is the size of a request's header: how the connection ends, and how many bytes
+// follow.
 const headerSize = 1 + 4
 
-// life is a target from its start to its crash.
-type life struct {
+// targetLife is a life of a target, from its start to its crash.
+type targetLife struct {
 	name    string
 	crashed atomic.Bool // or is about to
 }
 
-func (l *life) String() string {
+func (l *targetLife) String() string {
 	if l == nil {
 		return "a target that did not say its name"
 	}
 	return "target " + l.name
 }
 
-// lives are all there ever were, by number: a connection's target says its own
-// first of all.
-type lives struct {
+// targetLives are all lives of all targets, by number. A target first sends the number of its life
+// on each connection.
+type targetLives struct {
 	mu  sync.Mutex
-	all []*life
+	all []*targetLife
 }
 
-func (l *lives) begin(name string) (uint32, *life) {
+func (l *targetLives) beginLife(name string) (uint32, *targetLife) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.all = append(l.all, &life{name: name})
+	l.all = append(l.all, &targetLife{name: name})
 	return uint32(len(l.all) - 1), l.all[len(l.all)-1]
 }
 
-// of gives a life by its number; nil if there is none.
-func (l *lives) of(number uint32) *life {
+// byNumber returns the life with that number, or nil.
+func (l *targetLives) byNumber(number uint32) *targetLife {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if int(number) >= len(l.all) {
@@ -68,13 +69,13 @@ func (l *lives) of(number uint32) *life {
 	return l.all[number]
 }
 
-// target answers on TCP and UDP, at the same ports in each of its lives.
+// target echoes on TCP and UDP, on the same ports in each of its lives.
 type target struct {
 	backend  cloud.Backend
-	lives    *lives
+	lives    *targetLives
 	tcp, udp int // 0 before the first life
 
-	life     *life
+	life     *targetLife
 	listener *net.TCPListener
 	socket   *net.UDPConn
 	running  sync.WaitGroup
@@ -83,32 +84,33 @@ type target struct {
 	conns map[*net.TCPConn]bool // nil while it is dead
 }
 
-func newTarget(l *lives, i int, address netip.Addr, tcp, udp int) *target {
+func newTarget(l *targetLives, i int, address netip.Addr, tcp, udp int) *target {
 	return &target{backend: cloud.Backend{Target: fmt.Sprintf("i-%d", i), Address: address}, lives: l, tcp: tcp, udp: udp}
 }
 
-// start begins a life.
-func (t *target) start() (err error) {
+// startLife starts the target, in a new life.
+func (t *target) startLife() (err error) {
 	if t.listener, err = net.ListenTCP("tcp4", &net.TCPAddr{IP: t.backend.Address.AsSlice(), Port: t.tcp}); err != nil {
 		return err
 	}
 	if t.socket, err = net.ListenUDP("udp4", &net.UDPAddr{IP: t.backend.Address.AsSlice(), Port: t.udp}); err != nil {
 		return err
 	}
-	_ = t.socket.SetReadBuffer(1 << 20) // For what all of a crowd say at once, if the system allows.
+	_ = t.socket.SetReadBuffer(1 << 20) // For the datagrams of a whole session group, if the system allows.
 	t.tcp, t.udp = t.listener.Addr().(*net.TCPAddr).Port, t.socket.LocalAddr().(*net.UDPAddr).Port
 	var number uint32
-	number, t.life = t.lives.begin(t.backend.Target)
+	number, t.life = t.lives.beginLife(t.backend.Target)
 	t.mu.Lock()
 	t.conns = map[*net.TCPConn]bool{}
 	t.mu.Unlock()
 	listener, socket := t.listener, t.socket
-	t.running.Go(func() { t.accept(listener, number) })
-	t.running.Go(func() { mirror(socket) })
+	t.running.Go(func() { t.acceptConnections(listener, number) })
+	t.running.Go(func() { echoDatagrams(socket) })
 	return nil
 }
 
-// crash ends a life, its connections with it, and waits until all is over.
+// crash ends the life of the target, resets its connections, and waits until its goroutines have
+// ended.
 func (t *target) crash() {
 	t.life.crashed.Store(true)
 	_ = t.listener.Close()
@@ -123,19 +125,18 @@ func (t *target) crash() {
 	t.running.Wait()
 }
 
-func (t *target) accept(listener *net.TCPListener, number uint32) {
+func (t *target) acceptConnections(listener *net.TCPListener, number uint32) {
 	for {
 		c, err := listener.AcceptTCP()
 		if err != nil {
 			return
 		}
-		t.running.Go(func() { t.serve(c, number) })
+		t.running.Go(func() { t.serveRequest(c, number) })
 	}
 }
 
-// serve answers one request with the same bytes. What goes wrong is the
-// client's to judge.
-func (t *target) serve(c *net.TCPConn, number uint32) {
+// serveRequest answers one request with the same bytes. It reports no errors: the client does.
+func (t *target) serveRequest(c *net.TCPConn, number uint32) {
 	defer func() { _ = c.Close() }()
 	t.mu.Lock()
 	dead := t.conns == nil
@@ -166,17 +167,17 @@ func (t *target) serve(c *net.TCPConn, number uint32) {
 	}
 	if ending(header[0]) == clientEnds {
 		if n, err := io.Copy(io.Discard, c); n != 0 || err != nil {
-			return // The client gets no answer, and tells.
+			return // The client gets no answer, and reports that.
 		}
 	}
 	if _, err := c.Write(body); err != nil || ending(header[0]) != clientResets {
 		return
 	}
-	_, _ = c.Read(header[:]) // Until the client breaks it.
+	_, _ = c.Read(header[:]) // Until the client resets it.
 }
 
-// mirror answers each datagram with the same.
-func mirror(socket *net.UDPConn) {
+// echoDatagrams answers each datagram with the same bytes.
+func echoDatagrams(socket *net.UDPConn) {
 	buffer := make([]byte, 64<<10)
 	for {
 		n, from, err := socket.ReadFromUDPAddrPort(buffer)

@@ -10,9 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// crowdBefore gathers a crowd whose balancer answers as the test has it: nil is
-// no answer.
-func crowdBefore(t *testing.T, answer func([]byte) []byte) *crowd {
+// newTestGroup opens a session group whose datagrams are answered by answer; nil is no answer.
+func newTestGroup(t *testing.T, answer func([]byte) []byte) *sessionGroup {
 	t.Helper()
 	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: frontAddress().AsSlice()})
 	require.NoError(t, err)
@@ -30,22 +29,22 @@ func crowdBefore(t *testing.T, answer func([]byte) []byte) *crowd {
 			}
 		}
 	}()
-	o := small()
+	o := smallOptions()
 	o.sessions = 8
 	s := &soak{options: o, front: socket.LocalAddr().(*net.UDPAddr).AddrPort()}
-	c, err := s.gather()
+	c, err := s.openSessionGroup()
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		c.leave()
+		c.closeSessions()
 		_ = socket.Close()
 		<-done
 	})
 	return c
 }
 
-func same(b []byte) []byte { return b }
+func echo(b []byte) []byte { return b }
 
-// ticks are so many, and then no more.
+// ticks sends n ticks.
 func ticks(n int) <-chan time.Time {
 	all := make(chan time.Time, n)
 	for range n {
@@ -54,9 +53,9 @@ func ticks(n int) <-chan time.Time {
 	return all
 }
 
-func TestACrashMeetsOpenSessions(t *testing.T) {
-	c := crowdBefore(t, same)
-	c.witness(func() {
+func TestCrashMeetsOpenSessions(t *testing.T) {
+	c := newTestGroup(t, echo)
+	c.crashWithSessions(func() {
 		assert.EqualValues(t, 1, c.crashes.Load(), "it is under way")
 		for _, m := range c.members {
 			assert.EqualValues(t, 1, m.sent.Load())
@@ -64,45 +63,45 @@ func TestACrashMeetsOpenSessions(t *testing.T) {
 		}
 	})
 	assert.EqualValues(t, 2, c.crashes.Load())
-	assert.EqualValues(t, 8, c.open.Load())
-	assert.EqualValues(t, 8*(1+lastWords), c.spoken.Load())
-	assert.EqualValues(t, 8, c.settle())
+	assert.EqualValues(t, 8, c.fewestOpen.Load())
+	assert.EqualValues(t, 8*(1+sendsAfterCrash), c.groupSent.Load())
+	assert.EqualValues(t, 8, c.establishSessions())
 	assert.Zero(t, c.failed.Load())
 }
 
-func TestSessionsWithoutAnAnswerAreNotOpen(t *testing.T) {
-	c := crowdBefore(t, func(b []byte) []byte {
+func TestUnansweredSessionsAreNotOpen(t *testing.T) {
+	c := newTestGroup(t, func(b []byte) []byte {
 		if b[3] >= 5 { // the last of the member's number
 			return nil
 		}
 		return b
 	})
-	c.witness(func() {})
-	assert.EqualValues(t, 5, c.open.Load())
+	c.crashWithSessions(func() {})
+	assert.EqualValues(t, 5, c.fewestOpen.Load())
 }
 
-func TestNoAnswersForLongAreNoticed(t *testing.T) {
-	c := crowdBefore(t, func([]byte) []byte { return nil })
-	require.ErrorContains(t, c.converse(t.Context(), ticks(maxSilent+1)), "no datagram has been answered for 5s")
-	assert.EqualValues(t, 8*maxSilent, c.spoken.Load())
+func TestLongSilenceIsError(t *testing.T) {
+	c := newTestGroup(t, func([]byte) []byte { return nil })
+	require.ErrorContains(t, c.keepSessionsAlive(t.Context(), ticks(maxUnansweredRounds+1)), "no datagram has been answered for 5s")
+	assert.EqualValues(t, 8*maxUnansweredRounds, c.groupSent.Load())
 }
 
-func TestAnyAnswerBreaksTheSilence(t *testing.T) {
-	c := crowdBefore(t, same)
+func TestAnyAnswerEndsSilence(t *testing.T) {
+	c := newTestGroup(t, echo)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	tick, done := make(chan time.Time), make(chan error)
-	go func() { done <- c.converse(ctx, tick) }()
-	for range 3 * maxSilent {
-		heard := c.heard.Load()
+	go func() { done <- c.keepSessionsAlive(ctx, tick) }()
+	for range 3 * maxUnansweredRounds {
+		heard := c.groupAnswered.Load()
 		tick <- time.Time{}
-		require.Eventually(t, func() bool { return c.heard.Load() > heard }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return c.groupAnswered.Load() > heard }, patience, time.Millisecond)
 	}
 	cancel()
 	require.NoError(t, <-done)
 }
 
-func TestOthersAnswersAreFailures(t *testing.T) {
+func TestAnswersToOthersAreFailures(t *testing.T) {
 	for name, spoil := range map[string]func([]byte) []byte{
 		"of another":   func(b []byte) []byte { b[3]++; return b },
 		"of no number": func(b []byte) []byte { clear(b[4:12]); return b },
@@ -112,11 +111,11 @@ func TestOthersAnswersAreFailures(t *testing.T) {
 		"too long":     func(b []byte) []byte { return append(b, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := crowdBefore(t, spoil)
-			c.speak()
+			c := newTestGroup(t, spoil)
+			c.sendAll()
 			require.Eventually(t, func() bool { return c.failed.Load() == 8 }, patience, time.Millisecond)
-			assert.ErrorContains(t, c.found(report{}).errs[0], "was answered with")
-			assert.Zero(t, c.heard.Load())
+			assert.ErrorContains(t, c.fillReport(report{}).errs[0], "was answered with")
+			assert.Zero(t, c.groupAnswered.Load())
 		})
 	}
 }
