@@ -15,10 +15,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/cli"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
-	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -26,33 +25,34 @@ import (
 func startInProcessCloud(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	st, err := store.Open(ctx, store.Memory)
-	require.NoError(t, err)
-	plane := dataplane.New(dataplane.Options{})
-	c, err := cloud.New(cloud.Config{
-		Store: st, DataPlane: plane, Profile: cloud.Profiles[0], InstanceCIDR: netip.MustParsePrefix(instanceCIDR),
-		LoadBalancerCIDR: netip.MustParsePrefix(balancerCIDR()), Retention: cloud.DefaultRetention,
-		SnapshotDir: t.TempDir(),
+	const secret = "a-secret-of-the-cookbook"
+	f, err := fakecloud.New(ctx, fakecloud.Config{
+		Data: store.Memory,
+		Cloud: cloud.Config{
+			Profile: cloud.Profiles[0], InstanceCIDR: netip.MustParsePrefix(instanceCIDR),
+			LoadBalancerCIDR: netip.MustParsePrefix(balancerCIDR()), Retention: cloud.DefaultRetention,
+			SnapshotDir: t.TempDir(),
+		},
+		SetUp: func(ctx context.Context, c *cloud.Cloud) error {
+			p, err := c.EnsureProject(ctx, "default", nil)
+			if err != nil {
+				return err
+			}
+			return c.SetTokens(ctx, p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}})
+		},
 	})
 	require.NoError(t, err)
-	p, err := c.EnsureProject(ctx, "default", nil)
-	require.NoError(t, err)
-	const secret = "a-secret-of-the-cookbook"
-	require.NoError(t, c.SetTokens(ctx, p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}}))
-	srv, err := server.New(server.Config{Cloud: c})
-	require.NoError(t, err)
 	done := make(chan error, 1)
-	go func() { done <- c.Run(ctx) }()
-	h := httptest.NewServer(srv)
+	go func() { done <- f.Cloud.Run(ctx) }()
+	h := httptest.NewServer(f.API)
 	t.Cleanup(func() {
-		srv.Stop()
+		f.API.Stop()
 		h.Close()
 		cancel()
 		assert.NoError(t, <-done)
-		plane.Close()
-		assert.NoError(t, st.Close())
+		assert.NoError(t, f.Close())
 	})
-	<-c.Ready()
+	<-f.Cloud.Ready()
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, []byte(secret), 0o600))
 	t.Setenv("FAKECLOUD_URL", h.URL)

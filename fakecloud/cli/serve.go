@@ -8,15 +8,14 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
@@ -114,44 +113,27 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	defer func() { _ = listener.Close() }() // Closed by the server, if it came to that.
-	if cfg.Store, err = store.Open(ctx, o.data); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, cfg.Store.Close()) }()
-	if cfg.Virtual, err = o.startTime(ctx, cfg.Store); err != nil {
-		return fmt.Errorf("--clock %s, --data %s: %w", o.clock, o.data, err)
-	}
-	plane := o.dataPlane(log)
-	defer plane.Close()
-	cfg.DataPlane = plane
-	if o.data == store.Memory {
-		if cfg.SnapshotDir, err = os.MkdirTemp("", "fakecloud-snapshots-"); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(cfg.SnapshotDir)) }()
-	} else {
-		cfg.SnapshotDir = o.data + ".snapshots"
-	}
-	c, err := cloud.New(cfg)
-	if err != nil {
-		return usageError{err}
-	}
-	given, err := readTokens(tokens)
-	if err != nil {
-		return err
-	}
-	admit := func(ctx context.Context) error { return o.admit(ctx, c, given) }
-	if err := admit(ctx); err != nil {
-		return err
-	}
-	c.OnReplaced(admit) // A snapshot may be older than a token.
-	srv, err := server.New(server.Config{
-		Cloud: c, Logger: log, Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst,
-		StoreStats: func() server.StoreStats { return server.StoreStats(cfg.Store.Stats()) },
+	var given []cloud.GivenToken            // read when the rest of the configuration is known to work
+	f, err := fakecloud.New(ctx, fakecloud.Config{
+		Data: o.data, Logger: log, Cloud: cfg, DataPlane: o.dataPlane(log), StartClock: o.startTime,
+		SetUp: func(ctx context.Context, c *cloud.Cloud) (err error) {
+			if given == nil {
+				if given, err = readTokens(tokens); err != nil {
+					return err
+				}
+			}
+			return o.admit(ctx, c, given)
+		},
+		API: server.Config{Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst},
 	})
-	if err != nil {
+	var senseless *fakecloud.ConfigError
+	switch {
+	case errors.As(err, &senseless):
+		return usageError{err}
+	case err != nil:
 		return err
 	}
+	defer func() { err = errors.Join(err, f.Close()) }()
 	scheme, ca := "http", ""
 	if cert != nil {
 		scheme = "https"
@@ -159,17 +141,22 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if caFile != "" {
 		ca = "; CA in " + caFile
 	}
-	return serveCloud(ctx, c, srv, listener, func() {
+	return f.Run(ctx, listener, func() {
 		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s%s\n", scheme, listener.Addr(), tokens[0].file, ca)
 	})
 }
 
 // startTime puts the data under the clock asked for.
-func (o *serveOptions) startTime(ctx context.Context, s *store.Store) (*cloud.VirtualTime, error) {
+func (o *serveOptions) startTime(ctx context.Context, s *store.Store) (virtual *cloud.VirtualTime, err error) {
 	if o.clock == "virtual" {
-		return cloud.StartVirtualTime(ctx, s, time.Now())
+		virtual, err = cloud.StartVirtualTime(ctx, s, time.Now())
+	} else {
+		err = cloud.StartRealTime(ctx, s, time.Now())
 	}
-	return nil, cloud.StartRealTime(ctx, s, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("--clock %s, --data %s: %w", o.clock, o.data, err)
+	}
+	return virtual, nil
 }
 
 // admit sets up the project and those who may use it.
@@ -198,22 +185,6 @@ func readTokens(files []token) (tokens []cloud.GivenToken, err error) {
 		tokens = append(tokens, t)
 	}
 	return tokens, nil
-}
-
-// serveCloud runs the cloud and its API until ctx ends or either fails.
-func serveCloud(ctx context.Context, c *cloud.Cloud, srv *server.Server, l net.Listener, ready func()) error {
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return c.Run(ctx) })
-	g.Go(func() error { return srv.Serve(ctx, l) })
-	g.Go(func() error {
-		select {
-		case <-c.Ready():
-			ready()
-		case <-ctx.Done():
-		}
-		return nil
-	})
-	return g.Wait()
 }
 
 func (o *serveOptions) logger(cmd *cobra.Command) (*slog.Logger, error) {

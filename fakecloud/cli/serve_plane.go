@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 )
 
@@ -32,13 +32,7 @@ func (o *serveOptions) checkBalancerMode() error {
 	return nil
 }
 
-// closingPlane is a data plane that ends with the process.
-type closingPlane interface {
-	cloud.DataPlane
-	Close()
-}
-
-func (o *serveOptions) dataPlane(log *slog.Logger) closingPlane {
+func (o *serveOptions) dataPlane(log *slog.Logger) fakecloud.DataPlane {
 	if o.loadBalancerMode == modeNone {
 		return &dataplane.None{}
 	}

@@ -99,7 +99,7 @@ func (s *admissions) forget() {
 
 // changeAccess is change for what admissions are made of. When it returns, what
 // they were is forgotten: nobody gets in by it after the answer.
-func (c *Cloud) changeAccess(ctx context.Context, fn func(ctx context.Context, tx *store.Tx, now time.Time) error) error {
+func (c *Cloud) changeAccess(ctx context.Context, fn func(ctx context.Context, tx *changeTx, now time.Time) error) error {
 	defer c.admissions.forget()
 	return c.change(ctx, fn)
 }

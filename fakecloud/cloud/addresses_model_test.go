@@ -109,7 +109,7 @@ var addressNames = []string{"a", "b", "c", "d", "e"}
 func (e *estate) reserve(t *rapid.T) {
 	m := modelAddress{name: rapid.SampledFrom(addressNames).Draw(t, "name")}
 	want := rapid.SampledFrom([]string{"", "", "127.60.0.0", "127.60.0.1", "127.60.0.3", "127.60.0.6", "127.60.0.7", "10.0.0.1"}).Draw(t, "ip")
-	a, err := e.cloud.ReserveAddress(t.Context(), e.proj, AddressSpec{Name: m.name, IP: want})
+	a, _, err := e.cloud.ReserveAddress(t.Context(), e.proj, AddressSpec{Name: m.name, IP: want})
 	if m.ip = want; want == "" {
 		m.ip = e.lowest()
 	}
@@ -213,7 +213,7 @@ func (e *estate) createBalancer(t *rapid.T) {
 		spec.AddressID, spec.Address = "", m.ip
 	}
 	own := e.lowest()
-	lb, err := e.cloud.CreateLoadBalancer(t.Context(), e.proj, spec)
+	lb, _, err := e.cloud.CreateLoadBalancer(t.Context(), e.proj, spec)
 	switch {
 	case m != nil && m.holder != "":
 		requireCode(t, AddressInUse, err)
@@ -236,7 +236,7 @@ func (e *estate) createBalancer(t *rapid.T) {
 
 func (e *estate) deleteBalancer(t *rapid.T) {
 	id := drawKey(t, e.balancers)
-	_, err := e.cloud.DeleteLoadBalancer(t.Context(), e.proj, id)
+	_, _, err := e.cloud.DeleteLoadBalancer(t.Context(), e.proj, id)
 	switch m := e.balancers[id]; {
 	case e.ended(m):
 		requireCode(t, NotFound, err)
@@ -249,7 +249,7 @@ func (e *estate) deleteBalancer(t *rapid.T) {
 }
 
 func (e *estate) createInstance(t *rapid.T) {
-	in, err := e.cloud.CreateInstance(t.Context(), e.proj, InstanceSpec{})
+	in, _, err := e.cloud.CreateInstance(t.Context(), e.proj, InstanceSpec{})
 	require.NoError(t, err)
 	e.instances[in.ID] = &modelHolder{}
 }
@@ -259,7 +259,7 @@ func (e *estate) terminate(t *rapid.T) {
 	if e.ended(e.instances[id]) {
 		t.Skip("it has ended")
 	}
-	_, err := e.cloud.TerminateInstance(t.Context(), e.proj, id)
+	_, _, err := e.cloud.TerminateInstance(t.Context(), e.proj, id)
 	require.NoError(t, err)
 	if m := e.instances[id]; m.end.IsZero() {
 		m.end = e.clock.Now().Add(200 * time.Millisecond)

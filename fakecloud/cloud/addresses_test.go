@@ -90,17 +90,17 @@ func TestTheLowestFreeAddressIsGiven(t *testing.T) {
 // A create that comes to nothing leaves its address to the next.
 func TestFailedCreatesTakeNoAddress(t *testing.T) {
 	c, p := newCloud(t, nil)
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "a"})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "a"})
 	require.NoError(t, err)
 	ids := c.random // An ID that is there already: the insert fails after the address was chosen.
 	c.random = newRandom(3, 0)
-	seeded, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "b"})
+	seeded, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "b"})
 	require.NoError(t, err)
 	c.random = newRandom(3, 0)
-	_, err = c.CreateInstance(t.Context(), p, InstanceSpec{Name: "c"})
+	_, _, err = c.CreateInstance(t.Context(), p, InstanceSpec{Name: "c"})
 	require.ErrorContains(t, err, "UNIQUE constraint failed: instances.id")
 	c.random = ids
-	next, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "d"})
+	next, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "d"})
 	require.NoError(t, err)
 	assert.Equal(t, []string{"127.30.16.1", "127.30.16.2", "127.30.16.3"}, []string{in.Address.String(), seeded.Address.String(), next.Address.String()})
 }

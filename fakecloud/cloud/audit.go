@@ -135,21 +135,16 @@ func (c *Cloud) ListAudit(ctx context.Context, p Project, f AuditFilter) (page [
 	if !f.Since.IsZero() {
 		params.Since = f.Since.UnixMilli()
 	}
-	var rows []db.Audit
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err = tx.ListAudit(ctx, params)
-		return err
-	})
-	rows, more = firstPage(rows, f.Limit)
-	for _, r := range rows {
-		page = append(page, AuditEntry{
-			ID: r.ID, Time: fromMillis(r.Time), RequestID: r.RequestID,
-			AuditCaller: AuditCaller{Project: r.ProjectID, Token: r.Token, UserAgent: r.UserAgent, Operation: r.Operation},
-			Resource:    r.ResourceID, Status: int(r.Status), Code: r.Code, Fault: r.Fault,
-			Duration: time.Duration(r.Duration) * time.Microsecond, BytesIn: r.BytesIn, BytesOut: r.BytesOut,
-		})
-	}
-	return page, more, err
+	return readPage(ctx, c, f.Limit, auditEntryFrom, func(tx *store.Tx) ([]db.Audit, error) { return tx.ListAudit(ctx, params) })
+}
+
+func auditEntryFrom(row db.Audit) (AuditEntry, error) {
+	return AuditEntry{
+		ID: row.ID, Time: fromMillis(row.Time), RequestID: row.RequestID,
+		AuditCaller: AuditCaller{Project: row.ProjectID, Token: row.Token, UserAgent: row.UserAgent, Operation: row.Operation},
+		Resource:    row.ResourceID, Status: int(row.Status), Code: row.Code, Fault: row.Fault,
+		Duration: time.Duration(row.Duration) * time.Microsecond, BytesIn: row.BytesIn, BytesOut: row.BytesOut,
+	}, nil
 }
 
 // SumAudit sums a project's calls by the fields that group keeps of a caller,

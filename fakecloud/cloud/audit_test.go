@@ -9,8 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
@@ -56,13 +54,13 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 // A change that failed made no transition.
 func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	c, p := newCloud(t, nil)
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
 	want := map[Transition]int64{{Resource: InstanceResource, To: "pending"}: 1}
 	assert.Equal(t, want, c.Transitions())
 	undone := errors.New("undone")
-	err = c.change(t.Context(), func(ctx context.Context, tx *store.Tx, _ time.Time) error {
-		require.NoError(t, instanceEvent(ctx, tx, Updated, InstancePending, in))
+	err = c.change(t.Context(), func(ctx context.Context, tx *changeTx, _ time.Time) error {
+		require.NoError(t, appendEvent(ctx, tx, Updated, InstancePending, in))
 		return undone
 	})
 	require.ErrorIs(t, err, undone)

@@ -45,13 +45,13 @@ func TestAllThatIsWrongWithABalancerIsToldAtOnce(t *testing.T) {
 		}
 		return paths
 	}
-	_, err := c.CreateLoadBalancer(t.Context(), p, spec)
+	_, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
 	assert.ElementsMatch(t, []string{
 		"address", "listeners.0.proxyProtocol", "listeners.0.connectionLimit", "listeners.1", "sourceRanges.0", "sourceRanges.1",
 		"scheme", "algorithm", "drainSeconds", "healthCheck.expectedCodes", "healthCheck.port",
 	}, fields(err))
 	lb, in := newBalancer(t, c, p)
-	_, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+	_, _, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
 		Name: lb.Name, Listeners: lb.Listeners, AddressID: "a-none", Targets: []string{"i-1", in.ID, in.ID, "i-2"},
 	})
 	assert.ElementsMatch(t, []string{"name", "addressId", "targets.0.instanceId", "targets.2.instanceId", "targets.3.instanceId"}, fields(err))
@@ -69,10 +69,10 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	} {
 		before, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
 		require.NoError(t, err)
-		changed, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
+		changed, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
 		require.NoError(t, err)
 		assert.Equal(t, before.Version+1, changed.Version)
-		same, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
+		same, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
 		require.NoError(t, err)
 		assert.Equal(t, changed.Version, same.Version, "a change of nothing")
 	}
@@ -90,7 +90,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 
 func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	c, p := newCloud(t, nil)
-	a, err := c.ReserveAddress(t.Context(), p, AddressSpec{})
+	a, _, err := c.ReserveAddress(t.Context(), p, AddressSpec{})
 	require.NoError(t, err)
 	tcp, udp := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, []Listener{{Protocol: UDP, Port: 53, TargetPort: 53}}
 	for field, spec := range map[string]LoadBalancerSpec{
@@ -99,14 +99,14 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 		"drainSeconds": {Drain: time.Second, Listeners: udp},
 	} {
 		spec.Name = "web"
-		requireRefusedAt(t, InvalidRequest, field, func() error { _, err := c.CreateLoadBalancer(t.Context(), p, spec); return err })
+		requireRefusedAt(t, InvalidRequest, field, func() error { _, _, err := c.CreateLoadBalancer(t.Context(), p, spec); return err })
 	}
-	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", AddressID: a.ID, Drain: time.Second, Listeners: tcp})
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", AddressID: a.ID, Drain: time.Second, Listeners: tcp})
 	require.NoError(t, err)
 	for field, u := range map[string]LoadBalancerUpdate{
 		"scheme":       {Scheme: orNil(Internal)},
 		"drainSeconds": {Listeners: &udp},
 	} {
-		requireRefusedAt(t, InvalidRequest, field, func() error { _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u); return err })
+		requireRefusedAt(t, InvalidRequest, field, func() error { _, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u); return err })
 	}
 }

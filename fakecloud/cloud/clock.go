@@ -168,7 +168,7 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	}
 	v.clock.Advance(end.Sub(out.Now))
 	out.Now, out.Complete = end, true
-	return out, c.change(ctx, func(context.Context, *store.Tx, time.Time) error { return nil })
+	return out, c.change(ctx, func(context.Context, *changeTx, time.Time) error { return nil })
 }
 
 // fireDue makes the transitions that are due, and those that these make due
@@ -244,7 +244,7 @@ func (c *Cloud) checkTime(ctx context.Context, snapshot string) (then time.Time,
 
 // keepTime puts data that was just brought in under the cloud's clock.
 func (c *Cloud) keepTime(ctx context.Context) error {
-	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		if c.cfg.Virtual == nil {
 			return tx.EndVirtualClock(ctx)
 		}

@@ -61,7 +61,7 @@ func story(t require.TestingT, ctx context.Context, c *Cloud, p Project) []strin
 
 func TestAVirtualClockMovesFromDueTimeToDueTime(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[1])
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "a"})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "a"})
 	require.NoError(t, err)
 	now, virtual := c.Now()
 	assert.True(t, virtual)
@@ -80,7 +80,7 @@ func TestAVirtualClockMovesFromDueTimeToDueTime(t *testing.T) {
 	assert.Equal(t, InstanceRunning, got.State)
 	assert.Equal(t, epoch.Add(300*time.Millisecond), got.UpdatedAt, "its own time, not that of the call's end")
 
-	_, err = c.TerminateInstance(t.Context(), p, in.ID)
+	_, _, err = c.TerminateInstance(t.Context(), p, in.ID)
 	require.NoError(t, err)
 	moved, err = c.Advance(t.Context(), by(time.Hour))
 	require.NoError(t, err)
@@ -92,12 +92,12 @@ func TestAVirtualClockMovesFromDueTimeToDueTime(t *testing.T) {
 func TestWhatTakesNoTimeHappensWithTheNextMove(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[0])
 	c.cfg.Retention = 0
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
 	moved, err := c.Advance(t.Context(), by(0))
 	require.NoError(t, err)
 	assert.Equal(t, Advanced{From: epoch, Now: epoch, Transitions: 1, Complete: true}, moved)
-	_, err = c.TerminateInstance(t.Context(), p, in.ID)
+	_, _, err = c.TerminateInstance(t.Context(), p, in.ID)
 	require.NoError(t, err)
 	moved, err = c.Advance(t.Context(), by(0))
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func TestMovesThatAreRefused(t *testing.T) {
 		_, err := c.Advance(t.Context(), by(d))
 		requireCode(t, InvalidRequest, err)
 	}
-	_, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -129,19 +129,19 @@ func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
 	spec := LoadBalancerSpec{Name: "checked", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check}
-	lb, err := c.CreateLoadBalancer(t.Context(), p, spec)
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
 	require.NoError(t, err)
 	_, err = StartVirtualTime(t.Context(), s, epoch)
 	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
-	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	require.NoError(t, err)
 	c, p = newVirtual(t, t.Context(), s, newFakePlane(), Profiles[1])
-	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check})
+	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check})
 	requireCode(t, VirtualClock, err)
-	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	require.NoError(t, err)
 	spec.Name = "other"
-	_, err = c.CreateLoadBalancer(t.Context(), p, spec)
+	_, _, err = c.CreateLoadBalancer(t.Context(), p, spec)
 	requireCode(t, VirtualClock, err)
 	require.NoError(t, s.Close())
 }
@@ -179,9 +179,9 @@ func TestACrashWhileTheClockMoves(t *testing.T) {
 	s := openStore(t, store.Memory)
 	plane := newFakePlane()
 	c, p := newVirtual(t, t.Context(), s, plane, Profiles[1])
-	_, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
-	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
 	require.NoError(t, err)
 	c.cfg.DataPlane = panics{plane}
 	func() {
@@ -198,7 +198,7 @@ func TestACrashWhileTheClockMoves(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, LoadBalancerActive, built.State)
 	assert.Equal(t, epoch.Add(400*time.Millisecond), built.UpdatedAt)
-	other, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	other, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err, "the same seed gives other IDs after a restart")
 	assert.NotEmpty(t, other.ID)
 }
@@ -268,20 +268,20 @@ func do(ctx context.Context, c *Cloud, p Project, what int, name string) {
 	}
 	switch what {
 	case 0:
-		_, _ = c.CreateInstance(ctx, p, InstanceSpec{Name: name})
+		_, _, _ = c.CreateInstance(ctx, p, InstanceSpec{Name: name})
 	case 1:
-		_, _ = c.StopInstance(ctx, p, id)
+		_, _, _ = c.StopInstance(ctx, p, id)
 	case 2:
-		_, _ = c.StartInstance(ctx, p, id)
+		_, _, _ = c.StartInstance(ctx, p, id)
 	case 3:
-		_, _ = c.TerminateInstance(ctx, p, id)
+		_, _, _ = c.TerminateInstance(ctx, p, id)
 	case 4:
-		_, _ = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: name, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+		_, _, _ = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: name, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
 	case 5:
 		port := 99 // It is blocked: the balancer is tried again and again.
-		_, _ = c.UpdateLoadBalancer(ctx, p, lb, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}})
+		_, _, _ = c.UpdateLoadBalancer(ctx, p, lb, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}})
 	case 6:
-		_, _ = c.DeleteLoadBalancer(ctx, p, lb)
+		_, _, _ = c.DeleteLoadBalancer(ctx, p, lb)
 	}
 }
 
@@ -293,7 +293,7 @@ func TestSnapshotsKeepToTheClock(t *testing.T) {
 	c, p := newVirtual(t, ctx, s, newFakePlane(), Profiles[1])
 	c.snapshots.dir = dir
 	real, q := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = dir })
-	in, err := c.CreateInstance(ctx, p, InstanceSpec{})
+	in, _, err := c.CreateInstance(ctx, p, InstanceSpec{})
 	require.NoError(t, err)
 	_, err = c.SaveSnapshot(ctx, "early")
 	require.NoError(t, err)
@@ -320,7 +320,7 @@ func TestSnapshotsKeepToTheClock(t *testing.T) {
 	requireCode(t, SnapshotUnusable, err)
 	require.ErrorContains(t, err, "backwards")
 	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
-	_, err = real.CreateLoadBalancer(ctx, q, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check})
+	_, _, err = real.CreateLoadBalancer(ctx, q, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check})
 	require.NoError(t, err)
 	_, err = real.SaveSnapshot(ctx, "checked")
 	require.NoError(t, err)

@@ -202,42 +202,36 @@ func (c *Cloud) Ready() <-chan struct{} { return c.ready }
 // now has the precision that is stored.
 func (c *Cloud) now() time.Time { return c.clock.Now().UTC().Truncate(time.Millisecond) }
 
-// notes are what a change writes down in its context, for when it is committed.
-type notes struct {
-	ended       []string // the IDs of operations
-	transitions []Transition
+// changeTx is the transaction of one change. It records what the change brings
+// about beside the stored rows; change passes that on once it is committed.
+type changeTx struct {
+	*store.Tx
+	endedOperations []string // IDs
+	transitions     []Transition
 }
 
-type notesKey struct{}
-
-// noting gives what a change notes; outside of one, nobody reads it.
-func noting(ctx context.Context) *notes {
-	if o, ok := ctx.Value(notesKey{}).(*notes); ok {
-		return o
-	}
-	return &notes{}
-}
-
-// change runs one transaction at one time, then lets the worker look again.
-func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *store.Tx, now time.Time) error) error {
-	// Who asked may be gone by now; what was begun is ended all the same.
-	var made notes
-	ctx = context.WithValue(context.WithoutCancel(ctx), notesKey{}, &made)
+// change runs fn in one transaction, at one point in time, and then wakes the
+// worker. The caller's cancellation does not interrupt it: a change that has
+// begun is completed even if nobody waits for the answer any more.
+func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *changeTx, now time.Time) error) error {
+	ctx = context.WithoutCancel(ctx)
 	c.replacing.RLock()
 	defer c.replacing.RUnlock()
+	var made *changeTx
 	err := c.store.Write(ctx, func(tx *store.Tx) error {
+		made = &changeTx{Tx: tx}
 		now := c.now()
 		if c.cfg.Virtual != nil {
 			if err := tx.AdvanceClock(ctx, now.UnixMilli()); err != nil {
 				return err
 			}
 		}
-		return fn(ctx, tx, now)
+		return fn(ctx, made, now)
 	})
 	if err != nil {
 		return err
 	}
-	c.waits.tell(made.ended)
+	c.waits.tell(made.endedOperations)
 	c.transitions.count(made.transitions)
 	c.nudge()
 	return nil

@@ -47,7 +47,7 @@ func TestSeedRepeatsIDsAndNames(t *testing.T) {
 	var made []Instance
 	for range 2 {
 		c, p := newCloud(t, func(cfg *Config) { cfg.Seed = 7 })
-		in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 		require.NoError(t, err)
 		made = append(made, in)
 	}
@@ -138,27 +138,27 @@ func TestDefaultTagsAreTags(t *testing.T) {
 func TestNamesAreChecked(t *testing.T) {
 	c, p := newCloud(t, nil)
 	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}
-	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "a.b-c.d", Listeners: listeners})
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "a.b-c.d", Listeners: listeners})
 	require.NoError(t, err)
 	for _, name := range []string{"a..b", "-a", "a-", ".a", "A", "a_b", "a\n", strings.Repeat("a", 254)} {
-		_, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: name})
+		_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: name})
 		requireCode(t, InvalidRequest, err)
-		_, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: name, Listeners: listeners})
+		_, _, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: name, Listeners: listeners})
 		requireCode(t, InvalidRequest, err)
-		_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Name: &name})
+		_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Name: &name})
 		requireCode(t, InvalidRequest, err)
 	}
-	_, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Listeners: listeners})
+	_, _, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Listeners: listeners})
 	requireCode(t, InvalidRequest, err)
 }
 
 // newBalancer has one running target.
 func newBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	t.Helper()
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
 	advance(t, c, c.cfg.Profile.Delays[DelayPending])
-	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID}})
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID}})
 	require.NoError(t, err)
 	return lb, in
 }
@@ -182,7 +182,7 @@ func TestUpdatesDoNotPutABalancerOff(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb, _ := newBalancer(t, c, p)
 	change := func(n int) {
-		_, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Tags: &map[string]string{"n": fmt.Sprint(n)}})
+		_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Tags: &map[string]string{"n": fmt.Sprint(n)}})
 		require.NoError(t, err)
 	}
 	for n := range 3 {
@@ -205,7 +205,7 @@ func TestWhatIsNotDueIsLeftAlone(t *testing.T) {
 	lb, _ := newBalancer(t, c, p)
 	require.NoError(t, c.turnBalancers(t.Context(), []string{lb.ID}, false))
 	assert.Equal(t, LoadBalancerProvisioning, balancerState(t, c, p, lb.ID))
-	_, err := c.DeleteLoadBalancer(t.Context(), p, lb.ID)
+	_, _, err := c.DeleteLoadBalancer(t.Context(), p, lb.ID)
 	require.NoError(t, err)
 	require.NoError(t, c.turnBalancers(t.Context(), []string{lb.ID}, false))
 	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
@@ -219,10 +219,10 @@ func TestTargetsThatCouldNotBeRefreshedAreTriedAgain(t *testing.T) {
 	require.Len(t, plane.applied[lb.ID].Backends, 1)
 
 	plane.broken = errors.New("out of order")
-	_, err := c.StartInstance(t.Context(), p, in.ID)
+	_, _, err := c.StartInstance(t.Context(), p, in.ID)
 	require.NoError(t, err)
 	assert.Empty(t, c.dirty, "what changes nothing concerns no balancer")
-	_, err = c.StopInstance(t.Context(), p, in.ID)
+	_, _, err = c.StopInstance(t.Context(), p, in.ID)
 	require.NoError(t, err)
 	_, err = c.step(t.Context())
 	require.ErrorContains(t, err, "out of order")
@@ -236,7 +236,7 @@ func TestTargetsThatCouldNotBeRefreshedAreTriedAgain(t *testing.T) {
 
 func TestShutdownIsSeenBetweenTransitions(t *testing.T) {
 	c, p := newCloud(t, nil)
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
 	c.clock.(*clockwork.FakeClock).Advance(time.Second)
 	ended, end := context.WithCancel(t.Context())
@@ -298,7 +298,7 @@ func TestRunSleepsUntilSomethingIsDue(t *testing.T) {
 	}
 	sleeps(time.Hour)
 	sleeps(time.Hour) // The project's making has woken it once.
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
 	sleeps(300 * time.Millisecond)
 	clock.Advance(299 * time.Millisecond)
@@ -320,12 +320,12 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 	require.Len(t, before.Backends, 1)
 
 	affinity := time.Minute
-	_, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
+	_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
 		Listeners:    &[]Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ProxyProtocol: ProxyV1}, {Protocol: UDP, Port: 80, TargetPort: 80}},
 		SourceRanges: &[]string{"10.0.0.0/8", "10.0.0.0/8"}, Affinity: &affinity, HealthCheck: &HealthCheck{Protocol: CheckTCP, Port: 99},
 	})
 	require.NoError(t, err)
-	_, err = c.StopInstance(t.Context(), p, in.ID)
+	_, _, err = c.StopInstance(t.Context(), p, in.ID)
 	require.NoError(t, err)
 	before.Backends = []Backend{}
 	assert.Equal(t, before, plane.applied[lb.ID])
@@ -339,10 +339,10 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 	}, after.HealthCheck)
 	assert.Len(t, after.Listeners, 2)
 
-	same, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck})
+	same, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck})
 	require.NoError(t, err)
 	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
-	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	require.NoError(t, err)
 	advance(t, c, 50*time.Millisecond)
 	assert.Nil(t, plane.applied[lb.ID].HealthCheck)
@@ -385,16 +385,16 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 	} {
 		spec := LoadBalancerSpec{Name: "new", Listeners: []Listener{tcp}}
 		change(&spec)
-		requireRefusedAt(t, InvalidRequest, field, func() error { _, err := c.CreateLoadBalancer(t.Context(), p, spec); return err })
+		requireRefusedAt(t, InvalidRequest, field, func() error { _, _, err := c.CreateLoadBalancer(t.Context(), p, spec); return err })
 		requireRefusedAt(t, InvalidRequest, field, func() error {
-			_, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
+			_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
 				Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, Affinity: &spec.Affinity, HealthCheck: spec.HealthCheck,
 				Scheme: orNil(spec.Scheme), Algorithm: orNil(spec.Algorithm), IdleTimeout: &spec.IdleTimeout, Drain: &spec.Drain,
 			})
 			return err
 		})
 	}
-	made, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "quick", Listeners: []Listener{tcp}, HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 80, Interval: time.Second}})
+	made, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "quick", Listeners: []Listener{tcp}, HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 80, Interval: time.Second}})
 	require.NoError(t, err)
 	assert.Equal(t, time.Second, made.HealthCheck.Timeout, "the default is not above the interval")
 	assert.Equal(t, "/", made.HealthCheck.Path)
@@ -422,9 +422,9 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	lb, in := newBalancer(t, c, p)
-	other, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	other, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
-	_, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
+	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
 	require.NoError(t, err)
 	health := func() []TargetHealth {
 		h, err := c.LoadBalancerHealth(t.Context(), p, lb.ID)
@@ -448,7 +448,8 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 func TestAddressesMayBeChosen(t *testing.T) {
 	c, p := newCloud(t, nil)
 	create := func(p Project, address string) (Instance, error) {
-		return c.CreateInstance(t.Context(), p, InstanceSpec{Address: address})
+		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Address: address})
+		return in, err
 	}
 	for _, address := range []string{"nonsense", "fd00::1", "::ffff:10.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "10.0.0.1/8"} {
 		requireRefusedAt(t, InvalidRequest, "address", func() error { _, err := create(p, address); return err })
@@ -478,7 +479,7 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	requireCode(t, AddressInUse, err)
 	assert.NotContains(t, err.Error(), there.ID, "of another project")
 
-	_, err = c.TerminateInstance(t.Context(), p, first.ID)
+	_, _, err = c.TerminateInstance(t.Context(), p, first.ID)
 	require.NoError(t, err)
 	_, err = create(p, "127.30.16.1")
 	requireCode(t, AddressInUse, err)
@@ -491,16 +492,16 @@ func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	c, p := newCloud(t, nil)
 	q, err := c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"})
 	require.NoError(t, err)
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
-	theirs, err := c.CreateInstance(t.Context(), q, InstanceSpec{})
+	theirs, _, err := c.CreateInstance(t.Context(), q, InstanceSpec{})
 	require.NoError(t, err)
 	spec := RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: in.ID}
-	r, err := c.CreateRoute(t.Context(), p, spec)
+	r, _, err := c.CreateRoute(t.Context(), p, spec)
 	require.NoError(t, err)
-	requireRefusedAt(t, UnknownInstance, "instanceId", func() error { _, err := c.CreateRoute(t.Context(), q, spec); return err })
+	requireRefusedAt(t, UnknownInstance, "instanceId", func() error { _, _, err := c.CreateRoute(t.Context(), q, spec); return err })
 	spec.Instance = theirs.ID
-	other, err := c.CreateRoute(t.Context(), q, spec)
+	other, _, err := c.CreateRoute(t.Context(), q, spec)
 	require.NoError(t, err, "the same name and destination as in another project")
 	assert.Equal(t, map[string]string{"owner": "q"}, other.Tags)
 	_, err = c.GetRoute(t.Context(), q, r.ID)
@@ -508,7 +509,7 @@ func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	requireCode(t, NotFound, c.DeleteRoute(t.Context(), q, r.ID))
 	for destination, field := range map[string]string{"10.0.0.1/24": "destination", "fd00::/64": "destination", "10.1.0.0": "destination"} {
 		requireRefusedAt(t, InvalidRequest, field, func() error {
-			_, err := c.CreateRoute(t.Context(), p, RouteSpec{Name: "b", Destination: destination, Instance: in.ID})
+			_, _, err := c.CreateRoute(t.Context(), p, RouteSpec{Name: "b", Destination: destination, Instance: in.ID})
 			return err
 		})
 	}

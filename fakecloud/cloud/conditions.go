@@ -131,7 +131,7 @@ func (c *Cloud) tellSome(ctx context.Context, ids []string) error {
 	c.conditions.tell(c.now(), differ)
 	all := make([]changing, len(differ))
 	for i, id := range differ {
-		all[i] = func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		all[i] = func(ctx context.Context, tx *changeTx, now time.Time) error {
 			return tellCondition(ctx, tx, id, reasons[id], now)
 		}
 	}
@@ -140,7 +140,7 @@ func (c *Cloud) tellSome(ctx context.Context, ids []string) error {
 
 // tellCondition writes a balancer's condition, unless the balancer has changed
 // meanwhile.
-func tellCondition(ctx context.Context, tx *store.Tx, id, reason string, now time.Time) error {
+func tellCondition(ctx context.Context, tx *changeTx, id, reason string, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
@@ -148,7 +148,7 @@ func tellCondition(ctx context.Context, tx *store.Tx, id, reason string, now tim
 	if err != nil {
 		return err
 	}
-	lb, err := loadBalancerFrom(ctx, tx, row)
+	lb, err := loadBalancerFrom(ctx, tx.Tx, row)
 	if err != nil {
 		return err
 	}

@@ -17,9 +17,9 @@ import (
 // activeBalancer is one whose only target runs.
 func activeBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	t.Helper()
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
-	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
 		Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID},
 	})
 	require.NoError(t, err)
@@ -52,24 +52,24 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	last := events[len(events)-1]
 	assert.Equal(t, []any{Updated, lb.ID, "active", "active", "all are sick"}, []any{last.Type, last.ID, last.From, last.To, last.Reason})
 	version := lb.Version
-	_, err = c.DeleteLoadBalancer(WithRequest(t.Context(), &Request{IfMatch: &version}), p, lb.ID)
+	_, _, err = c.DeleteLoadBalancer(WithRequest(t.Context(), Request{IfMatch: &version}), p, lb.ID)
 	requireCode(t, PreconditionFailed, err)
 
 	plane.turn(lb.ID)
 	advance(t, c, conditionPause)
 	assert.Empty(t, balancerNow(t, c, p, lb).StateReason)
-	_, err = c.StopInstance(t.Context(), p, in.ID)
+	_, _, err = c.StopInstance(t.Context(), p, in.ID)
 	require.NoError(t, err)
 	advance(t, c, conditionPause)
 	assert.Equal(t, "none of 1 targets runs", balancerNow(t, c, p, lb).StateReason)
-	_, err = c.TerminateInstance(t.Context(), p, in.ID)
+	_, _, err = c.TerminateInstance(t.Context(), p, in.ID)
 	require.NoError(t, err)
 	advance(t, c, time.Second)
 	advance(t, c, conditionPause)
 	assert.Equal(t, "none of 0 targets runs", balancerNow(t, c, p, lb).StateReason)
 
 	// An update is for another state, which has no condition.
-	updated, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}})
+	updated, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}})
 	require.NoError(t, err)
 	assert.Empty(t, updated.StateReason)
 	plane.turn(lb.ID)
@@ -203,7 +203,7 @@ func TestANewBalancersReasonIsEmptyUntilItsConditionIsKnown(t *testing.T) {
 func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), plane, Profiles[1])
-	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
 	require.NoError(t, err)
 	_, err = c.Advance(t.Context(), by(400*time.Millisecond))
 	require.NoError(t, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"math"
 	"time"
 
@@ -113,7 +114,7 @@ func (c *Cloud) StoredFaults(ctx context.Context) ([]StoredFault, error) {
 
 // SaveFault keeps a new rule.
 func (c *Cloud) SaveFault(ctx context.Context, f StoredFault) error {
-	return c.change(ctx, func(ctx context.Context, tx *store.Tx, _ time.Time) error {
+	return c.change(ctx, func(ctx context.Context, tx *changeTx, _ time.Time) error {
 		return tx.InsertFault(ctx, db.InsertFaultParams{
 			ID: f.ID, ProjectID: f.Project, Spec: string(f.Spec), CreatedAt: f.CreatedAt.UnixMilli(),
 			Matched: f.Matched, Hits: f.Hits, Phase: int64(f.Phase),
@@ -146,12 +147,12 @@ func (c *Cloud) LiftFaults(ctx context.Context, ids []string) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		return c.liftFaults(ctx, tx, ids, now)
 	})
 }
 
-func (c *Cloud) liftFaults(ctx context.Context, tx *store.Tx, ids []string, now time.Time) error {
+func (c *Cloud) liftFaults(ctx context.Context, tx *changeTx, ids []string, now time.Time) error {
 	for _, id := range ids {
 		if err := c.endOutage(ctx, tx, id, now); err != nil {
 			return err
@@ -165,7 +166,7 @@ func (c *Cloud) liftFaults(ctx context.Context, tx *store.Tx, ids []string, now 
 
 // liftFaultsOf lifts the rules that a project made and those about it, which is
 // being deleted.
-func (c *Cloud) liftFaultsOf(ctx context.Context, tx *store.Tx, project string, now time.Time) error {
+func (c *Cloud) liftFaultsOf(ctx context.Context, tx *changeTx, project string, now time.Time) error {
 	f := c.faults()
 	if f == nil {
 		return nil
@@ -180,18 +181,18 @@ func (c *Cloud) liftFaultsOf(ctx context.Context, tx *store.Tx, project string, 
 // an outage took of which nothing is kept, and what is stuck in other projects
 // than these, whose IDs are given.
 func (c *Cloud) ReleaseOrphans(ctx context.Context, stuck []string) error {
-	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		rows, err := tx.OutageOrphans(ctx)
 		if err != nil {
 			return err
 		}
-		return errors.Join(c.startAgain(ctx, tx, rows, now), releaseBut(ctx, tx, stuck, now))
+		return errors.Join(c.startAgain(ctx, tx, rows, now), releaseBut(ctx, tx.Tx, stuck, now))
 	})
 }
 
 // release has everything that is held looked at again.
-func release(ctx context.Context, tx *store.Tx, now time.Time) error {
-	return releaseBut(ctx, tx, nil, now)
+func release(ctx context.Context, tx *changeTx, now time.Time) error {
+	return releaseBut(ctx, tx.Tx, nil, now)
 }
 
 // releaseBut leaves out what is held in the projects of these IDs.
@@ -237,7 +238,7 @@ func (c *Cloud) nextSweep() time.Time {
 
 func (c *Cloud) sweep(ctx context.Context, f Faults, s FaultSweep) error {
 	var taken []string
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
 		known, err := tx.SetFaultPhase(ctx, db.SetFaultPhaseParams{ID: s.Rule, Phase: int64(s.To)})
 		switch {
 		case err != nil || known == 0: // It has been lifted meanwhile.
@@ -258,7 +259,7 @@ func (c *Cloud) sweep(ctx context.Context, f Faults, s FaultSweep) error {
 
 // strike puts the instances that a rule's begin takes in error, and gives their
 // IDs.
-func (c *Cloud) strike(ctx context.Context, tx *store.Tx, f Faults, s FaultSweep, now time.Time) (taken []string, err error) {
+func (c *Cloud) strike(ctx context.Context, tx *changeTx, f Faults, s FaultSweep, now time.Time) (taken []string, err error) {
 	rows, err := tx.FaultableInstances(ctx, s.Project)
 	if err != nil {
 		return nil, err
@@ -288,7 +289,7 @@ func (c *Cloud) strike(ctx context.Context, tx *store.Tx, f Faults, s FaultSweep
 }
 
 // endOutage starts again what an outage took, if it is one.
-func (c *Cloud) endOutage(ctx context.Context, tx *store.Tx, rule string, now time.Time) error {
+func (c *Cloud) endOutage(ctx context.Context, tx *changeTx, rule string, now time.Time) error {
 	rows, err := tx.InstancesOfFault(ctx, rule)
 	if err != nil {
 		return err
@@ -301,7 +302,7 @@ func (c *Cloud) endOutage(ctx context.Context, tx *store.Tx, rule string, now ti
 
 // startAgain has instances recover from an outage that is over. What is lost to
 // another as well becomes that one's.
-func (c *Cloud) startAgain(ctx context.Context, tx *store.Tx, rows []db.Instance, now time.Time) error {
+func (c *Cloud) startAgain(ctx context.Context, tx *changeTx, rows []db.Instance, now time.Time) error {
 	for _, row := range rows {
 		in, err := instanceFrom(row)
 		if err != nil {
@@ -336,7 +337,7 @@ func balancerSubject(lb LoadBalancer) Subject {
 }
 
 // endState ends the state an instance is in, as the faults will have it.
-func (c *Cloud) endState(ctx context.Context, tx *store.Tx, in *Instance, rule Rule[InstanceState], now time.Time) error {
+func (c *Cloud) endState(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState], now time.Time) error {
 	f := c.faults()
 	if f == nil || in.State == InstanceTerminated {
 		return c.moveInstance(ctx, tx, in, rule, now)
@@ -374,7 +375,7 @@ func (c *Cloud) holdLoadBalancer(ctx context.Context, lb LoadBalancer) (holds bo
 	}
 	// The rule may have been lifted since; if it is lifted after this, it releases
 	// the balancer.
-	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	err = c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		row, err := tx.GetLoadBalancer(ctx, lb.ID)
 		if err != nil {
 			return err
@@ -446,23 +447,37 @@ func (c *Cloud) HasProject(ctx context.Context, id string) (bool, error) {
 	return has, err
 }
 
-// TagsOf gives the tags of a resource of the project; none if there is no such
-// resource.
-func (c *Cloud) TagsOf(ctx context.Context, p Project, id string) map[string]string {
-	if in, err := c.GetInstance(ctx, p, id); err == nil {
-		return in.Tags
+// ResourceTags gives the tags of a resource of a kind; none if the project has no
+// such resource.
+func (c *Cloud) ResourceTags(ctx context.Context, p Project, kind Resource, id string) (map[string]string, error) {
+	var tags map[string]string
+	var err error
+	switch kind {
+	case InstanceResource:
+		var in Instance
+		in, err = c.GetInstance(ctx, p, id)
+		tags = in.Tags
+	case LoadBalancerResource:
+		var lb LoadBalancer
+		lb, err = c.GetLoadBalancer(ctx, p, id)
+		tags = lb.Tags
+	case AddressResource:
+		var a ReservedAddress
+		a, err = c.GetAddress(ctx, p, id)
+		tags = a.Tags
+	case RouteResource:
+		var r Route
+		r, err = c.GetRoute(ctx, p, id)
+		tags = r.Tags
+	case NetworkResource:
+		var n Network
+		n, err = c.GetNetwork(ctx, p, id)
+		tags = n.Tags
+	default:
+		return nil, fmt.Errorf("resources of kind %q have no tags", kind)
 	}
-	if lb, err := c.GetLoadBalancer(ctx, p, id); err == nil {
-		return lb.Tags
+	if refused := (*Error)(nil); errors.As(err, &refused) && refused.Code == NotFound {
+		return nil, nil
 	}
-	if r, err := c.GetRoute(ctx, p, id); err == nil {
-		return r.Tags
-	}
-	if n, err := c.GetNetwork(ctx, p, id); err == nil {
-		return n.Tags
-	}
-	if a, err := c.GetAddress(ctx, p, id); err == nil {
-		return a.Tags
-	}
-	return nil
+	return tags, err
 }

@@ -33,43 +33,35 @@ func checkName(name string) error {
 }
 
 // CreateInstance gives the new instance in state pending.
-func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec) (Instance, error) {
+func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec) (Instance, Outcome, error) {
 	if err := c.checkInstanceSpec(spec); err != nil {
-		return Instance{}, err
+		return Instance{}, Outcome{}, err
 	}
-	var in Instance
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		err := once(ctx, c, tx, p, now, &in, func() (err error) {
-			if in, err = c.newInstance(ctx, tx, p, spec, now); err != nil {
-				return err
-			}
-			return c.begin(ctx, tx, p.ID, InstanceResource, in.ID, Create, now)
-		})
-		return errors.Join(err, recall(ctx, tx, in.ID, "createInstance"))
+	return createWithOperation(ctx, c, p, "createInstance", func(ctx context.Context, tx *changeTx, now time.Time) (Instance, error) {
+		return c.newInstance(ctx, tx, p, spec, now)
 	})
-	return in, err
 }
 
-func (c *Cloud) newInstance(ctx context.Context, tx *store.Tx, p Project, spec InstanceSpec, now time.Time) (Instance, error) {
-	if err := withinQuota(ctx, tx, p, QuotaInstances); err != nil {
+func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec InstanceSpec, now time.Time) (Instance, error) {
+	if err := withinQuota(ctx, tx.Tx, p, QuotaInstances); err != nil {
 		return Instance{}, err
 	}
-	name, err := c.instanceName(ctx, tx, p, spec.Name)
+	name, err := c.instanceName(ctx, tx.Tx, p, spec.Name)
 	if err != nil {
 		return Instance{}, err
 	}
-	zone, err := c.instanceZone(ctx, tx, p, spec.Zone)
+	zone, err := c.instanceZone(ctx, tx.Tx, p, spec.Zone)
 	if err != nil {
 		return Instance{}, err
 	}
 	if err := c.zoneWorks(p, zone); err != nil {
 		return Instance{}, err
 	}
-	network, err := c.instanceNetwork(ctx, tx, p, spec.Network)
+	network, err := c.instanceNetwork(ctx, tx.Tx, p, spec.Network)
 	if err != nil {
 		return Instance{}, err
 	}
-	address, err := c.instanceAddress(ctx, tx, p, network, spec.Address)
+	address, err := c.instanceAddress(ctx, tx.Tx, p, network, spec.Address)
 	if err != nil {
 		return Instance{}, err
 	}
@@ -188,12 +180,6 @@ func listJSON[T any](v []T) string {
 	return toJSON(v)
 }
 
-// firstPage cuts rows, of which one more than the limit was asked for, and tells
-// whether more follow.
-func firstPage[R any](rows []R, limit int) ([]R, bool) {
-	return rows[:min(len(rows), limit)], len(rows) > limit
-}
-
 func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
 	out := make([]B, 0, len(in))
 	for _, a := range in {
@@ -209,8 +195,8 @@ func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
 // UpdateInstance replaces what is given, of an instance that is not terminated.
 func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u ResourceUpdate) (Instance, error) {
 	var in Instance
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
-		if in, err = loadInstance(ctx, tx, p, id); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		if in, err = loadInstance(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := unchanged(ctx, in.ID, in.Version); err != nil {
@@ -224,7 +210,7 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 			return err
 		}
 		if name != in.Name {
-			if err := checkInstanceName(ctx, tx, p, name); err != nil {
+			if err := checkInstanceName(ctx, tx.Tx, p, name); err != nil {
 				return err
 			}
 		}
@@ -234,42 +220,43 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 		if err != nil {
 			return err
 		}
-		return instanceEvent(ctx, tx, Updated, in.State, in)
+		return appendEvent(ctx, tx, Updated, in.State, in)
 	})
 	return in, err
 }
 
 // StartInstance starts an instance that is stopped or in error; a pending or
 // running one stays.
-func (c *Cloud) StartInstance(ctx context.Context, p Project, id string) (Instance, error) {
+func (c *Cloud) StartInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Start)
 }
 
 // StopInstance stops an instance that runs or is in error; a stopping or stopped one stays.
-func (c *Cloud) StopInstance(ctx context.Context, p Project, id string) (Instance, error) {
+func (c *Cloud) StopInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Stop)
 }
 
 // RebootInstance has a running instance be pending again; a pending one stays.
-func (c *Cloud) RebootInstance(ctx context.Context, p Project, id string) (Instance, error) {
+func (c *Cloud) RebootInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Reboot)
 }
 
 // CrashInstance puts an instance that runs, or is about to, in error.
-func (c *Cloud) CrashInstance(ctx context.Context, p Project, id string) (Instance, error) {
+func (c *Cloud) CrashInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Crash)
 }
 
 // TerminateInstance ends an instance from any state.
-func (c *Cloud) TerminateInstance(ctx context.Context, p Project, id string) (Instance, error) {
+func (c *Cloud) TerminateInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Terminate)
 }
 
-func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Action) (Instance, error) {
+func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Action) (Instance, Outcome, error) {
 	var in Instance
+	var outcome Outcome
 	var moved bool
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
-		if in, err = loadInstance(ctx, tx, p, id); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		if in, err = loadInstance(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := unchanged(ctx, in.ID, in.Version); err != nil {
@@ -291,15 +278,16 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 		if err := c.moveInstance(ctx, tx, &in, rule, now); err != nil {
 			return err
 		}
-		return c.begin(ctx, tx, p.ID, InstanceResource, in.ID, on, now)
+		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, InstanceResource, in.ID, on, now)
+		return err
 	})
 	if err != nil {
-		return Instance{}, err
+		return Instance{}, Outcome{}, err
 	}
 	if moved {
 		c.retarget(context.WithoutCancel(ctx), in.ID)
 	}
-	return in, nil
+	return in, outcome, nil
 }
 
 // insteadOf says what to do about a wrong state.
@@ -318,7 +306,7 @@ func insteadOf(on Action, state InstanceState) string {
 }
 
 // moveInstance makes one transition in the transaction.
-func (c *Cloud) moveInstance(ctx context.Context, tx *store.Tx, in *Instance, rule Rule[InstanceState], now time.Time) error {
+func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState], now time.Time) error {
 	from := in.State
 	if rule.To == instanceNone {
 		if err := tx.DeleteInstance(ctx, in.ID); err != nil {
@@ -326,14 +314,14 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *store.Tx, in *Instance, ru
 		}
 		in.Version++
 		in.UpdatedAt = now
-		if err := instanceEvent(ctx, tx, Deleted, from, *in); err != nil {
+		if err := appendEvent(ctx, tx, Deleted, from, *in); err != nil {
 			return err
 		}
 		return followInstance(ctx, tx, in.ID, instanceNone, now)
 	}
 	in.State, in.StateReason, in.due = rule.To, rule.Reason, c.after(now, rule.Wait)
 	if rule.To == InstanceTerminated {
-		c.addresses.release(tx, in.Address)
+		c.addresses.release(tx.Tx, in.Address)
 		in.Address = netip.Addr{}
 		if err := dropExternal(ctx, tx, in, now); err != nil {
 			return err
@@ -352,7 +340,7 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *store.Tx, in *Instance, ru
 }
 
 // dropTarget takes a terminated instance out of every balancer.
-func dropTarget(ctx context.Context, tx *store.Tx, id string, now time.Time) error {
+func dropTarget(ctx context.Context, tx *changeTx, id string, now time.Time) error {
 	balancers, err := tx.LoadBalancersTargeting(ctx, id)
 	if err != nil {
 		return err
@@ -365,7 +353,7 @@ func dropTarget(ctx context.Context, tx *store.Tx, id string, now time.Time) err
 		if err != nil {
 			return fmt.Errorf("load balancer %s of a terminated target: %w", b, err)
 		}
-		lb, err := loadBalancerFrom(ctx, tx, row)
+		lb, err := loadBalancerFrom(ctx, tx.Tx, row)
 		if err != nil {
 			return err
 		}

@@ -21,9 +21,10 @@ var bothFamilies = []IPFamily{IPv4, IPv6}
 
 func createBoth(t *testing.T, c *Cloud, p Project, name string) (LoadBalancer, error) {
 	t.Helper()
-	return c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
 		Name: name, IPFamilies: bothFamilies, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
 	})
+	return lb, err
 }
 
 func TestIPv6PoolsThatCannotWork(t *testing.T) {
@@ -113,14 +114,14 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 
 	six, other := lb.Address6.String(), "fd00::2"
 	reversed, only4 := []IPFamily{IPv6, IPv4}, []IPFamily{IPv4}
-	same, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Address6: &six, IPFamilies: &reversed})
+	same, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Address6: &six, IPFamilies: &reversed})
 	require.NoError(t, err)
 	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
 	for field, u := range map[string]LoadBalancerUpdate{"ipv6Address": {Address6: &other}, "ipFamilies": {IPFamilies: &only4}} {
-		requireRefusedAt(t, InvalidRequest, field, func() error { _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u); return err })
+		requireRefusedAt(t, InvalidRequest, field, func() error { _, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u); return err })
 	}
 	requireRefusedAt(t, InvalidRequest, "ipFamilies", func() error {
-		_, err := c.UpdateLoadBalancer(t.Context(), p, four.ID, LoadBalancerUpdate{IPFamilies: &reversed})
+		_, _, err := c.UpdateLoadBalancer(t.Context(), p, four.ID, LoadBalancerUpdate{IPFamilies: &reversed})
 		return err
 	})
 
@@ -130,7 +131,7 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 	}
 	_, err = createBoth(t, c, p, "four")
 	requireCode(t, AddressPoolExhausted, err)
-	_, err = c.DeleteLoadBalancer(t.Context(), p, lb.ID)
+	_, _, err = c.DeleteLoadBalancer(t.Context(), p, lb.ID)
 	require.NoError(t, err)
 	_, err = createBoth(t, c, p, "four")
 	requireCode(t, AddressPoolExhausted, err)
@@ -173,7 +174,7 @@ func TestIPv6AddressesOutliveThePool(t *testing.T) {
 	err = c.store.Write(t.Context(), func(tx *store.Tx) error {
 		twice := first
 		twice.ID, twice.Name, twice.Address = "lb-x", "x", netip.MustParseAddr("127.30.64.99")
-		return insertLoadBalancer(t.Context(), tx, twice)
+		return insertLoadBalancer(t.Context(), &changeTx{Tx: tx}, twice)
 	})
 	require.ErrorContains(t, err, "UNIQUE constraint failed: load_balancers.address6")
 }
@@ -185,7 +186,7 @@ func TestFamiliesThatNoBalancerHas(t *testing.T) {
 		field    string
 	}{{[]IPFamily{IPv6}, "ipFamilies"}, {[]IPFamily{IPv4, "ipv5"}, "ipFamilies.1"}, {[]IPFamily{IPv4, IPv4}, "ipFamilies.1"}} {
 		requireRefusedAt(t, InvalidRequest, wrong.field, func() error {
-			_, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+			_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
 				Name: "web", IPFamilies: wrong.families, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
 			})
 			return err
@@ -213,7 +214,7 @@ func TestSnapshotsKeepIPv6Addresses(t *testing.T) {
 	require.NoError(t, err)
 	_, err = createBoth(t, c, p, "second")
 	require.NoError(t, err)
-	_, err = c.DeleteLoadBalancer(t.Context(), p, first.ID)
+	_, _, err = c.DeleteLoadBalancer(t.Context(), p, first.ID)
 	require.NoError(t, err)
 	advance(t, c, time.Minute)
 	_, err = c.RestoreSnapshot(t.Context(), "one")

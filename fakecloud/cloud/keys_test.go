@@ -19,8 +19,8 @@ func TestIdempotencyKeysAreBounded(t *testing.T) {
 	clock := c.clock.(interface{ Advance(d time.Duration) })
 	c.keys.most, c.keys.between = 20, 5
 	reserve := func(p Project, key string) string {
-		ctx := WithRequest(t.Context(), &Request{Key: key, Fingerprint: []byte("same")})
-		a, err := c.ReserveAddress(ctx, p, AddressSpec{})
+		ctx := WithRequest(t.Context(), Request{Key: key, Fingerprint: []byte("same")})
+		a, _, err := c.ReserveAddress(ctx, p, AddressSpec{})
 		require.NoError(t, err)
 		require.NoError(t, c.ReleaseAddress(t.Context(), p, a.ID))
 		return a.ID

@@ -27,38 +27,30 @@ const (
 
 // CreateLoadBalancer gives the new balancer in state provisioning. Its addresses
 // are final.
-func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, error) {
+func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, Outcome, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.checked()
 	err := together(checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr, spec.options().check(),
 		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags), c.refuseCheck(spec.HealthCheck))
 	if err != nil {
-		return LoadBalancer{}, err
+		return LoadBalancer{}, Outcome{}, err
 	}
-	var lb LoadBalancer
-	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		err := once(ctx, c, tx, p, now, &lb, func() (err error) {
-			if lb, err = c.newLoadBalancer(ctx, tx, p, spec, now); err != nil {
-				return err
-			}
-			return c.begin(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Create, now)
-		})
-		return errors.Join(err, recall(ctx, tx, lb.ID, "createLoadBalancer"))
+	return createWithOperation(ctx, c, p, "createLoadBalancer", func(ctx context.Context, tx *changeTx, now time.Time) (LoadBalancer, error) {
+		return c.newLoadBalancer(ctx, tx, p, spec, now)
 	})
-	return lb, err
 }
 
 // newLoadBalancer inserts a balancer whose spec is sound as far as that can be
 // seen without the store.
-func (c *Cloud) newLoadBalancer(ctx context.Context, tx *store.Tx, p Project, spec LoadBalancerSpec, now time.Time) (LoadBalancer, error) {
-	if err := withinQuota(ctx, tx, p, QuotaLoadBalancers); err != nil {
+func (c *Cloud) newLoadBalancer(ctx context.Context, tx *changeTx, p Project, spec LoadBalancerSpec, now time.Time) (LoadBalancer, error) {
+	if err := withinQuota(ctx, tx.Tx, p, QuotaLoadBalancers); err != nil {
 		return LoadBalancer{}, err
 	}
 	ranges, rangesErr := parseRanges(spec.SourceRanges)
 	check, checkErr := spec.HealthCheck.checked()
-	address, reserved, addressErr := c.balancerAddress(ctx, tx, p, spec)
-	address6, address6Err := c.balancerAddress6(tx, spec)
-	err := together(rangesErr, checkErr, checkBalancerName(ctx, tx, p, "", spec.Name), addressErr, address6Err, checkTargets(ctx, tx, p, spec.Targets))
+	address, reserved, addressErr := c.balancerAddress(ctx, tx.Tx, p, spec)
+	address6, address6Err := c.balancerAddress6(tx.Tx, spec)
+	err := together(rangesErr, checkErr, checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err, checkTargets(ctx, tx.Tx, p, spec.Targets))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
@@ -233,30 +225,25 @@ func (c *Cloud) GetLoadBalancer(ctx context.Context, p Project, id string) (Load
 
 // ListLoadBalancers gives one page, oldest first, and whether more follow.
 func (c *Cloud) ListLoadBalancers(ctx context.Context, p Project, f Filter) (page []LoadBalancer, more bool, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err := tx.ListLoadBalancers(ctx, db.ListLoadBalancersParams{
+	withTargets := func(tx *store.Tx, row db.LoadBalancer) (LoadBalancer, error) { return loadBalancerFrom(ctx, tx, row) }
+	return readPageInTx(ctx, c, f.Limit, withTargets, func(tx *store.Tx) ([]db.LoadBalancer, error) {
+		return tx.ListLoadBalancers(ctx, db.ListLoadBalancersParams{
 			ProjectID: p.ID, After: f.After, Name: f.Name,
 			States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
 		})
-		if err != nil {
-			return err
-		}
-		rows, more = firstPage(rows, f.Limit)
-		page, err = mapAll(rows, func(row db.LoadBalancer) (LoadBalancer, error) { return loadBalancerFrom(ctx, tx, row) })
-		return err
 	})
-	return page, more, err
 }
 
 // UpdateLoadBalancer replaces what is given. What changes nothing leaves
 // version and state alone.
-func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u LoadBalancerUpdate) (LoadBalancer, error) {
+func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u LoadBalancerUpdate) (LoadBalancer, Outcome, error) {
 	if err := c.refuseCheck(u.HealthCheck); err != nil {
-		return LoadBalancer{}, err
+		return LoadBalancer{}, Outcome{}, err
 	}
 	var lb LoadBalancer
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		old, err := loadBalancer(ctx, tx, p, id)
+	var outcome Outcome
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		old, err := loadBalancer(ctx, tx.Tx, p, id)
 		if err != nil {
 			return err
 		}
@@ -267,7 +254,7 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 		if !ok {
 			return refuse(WrongState, "cannot update load balancer %q (%s) while it is %s: that is for good; create another when it is gone", old.Name, old.ID, old.State)
 		}
-		if lb, err = merge(ctx, tx, p, old, u); err != nil {
+		if lb, err = merge(ctx, tx.Tx, p, old, u); err != nil {
 			return err
 		}
 		if sameBalancer(old, lb) {
@@ -281,16 +268,17 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 			lb.due = c.after(now, rule.Wait)
 		}
 		if !slices.Equal(lb.Targets, old.Targets) {
-			if err := replaceTargets(ctx, tx, lb); err != nil {
+			if err := replaceTargets(ctx, tx.Tx, lb); err != nil {
 				return err
 			}
 		}
 		if err := saveLoadBalancer(ctx, tx, old.State, &lb, now); err != nil {
 			return err
 		}
-		return c.begin(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Update, now)
+		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Update, now)
+		return err
 	})
-	return lb, err
+	return lb, outcome, err
 }
 
 // merge checks the update and puts it on top of what is there.
@@ -361,10 +349,11 @@ func sameSet[T comparable](a, b []T) bool {
 
 // DeleteLoadBalancer stops forwarding at once; the balancer is gone after a
 // while.
-func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (LoadBalancer, error) {
+func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (LoadBalancer, Outcome, error) {
 	var lb LoadBalancer
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
-		if lb, err = loadBalancer(ctx, tx, p, id); err != nil {
+	var outcome Outcome
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		if lb, err = loadBalancer(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := unchanged(ctx, lb.ID, lb.Version); err != nil {
@@ -382,10 +371,11 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 		if err := saveLoadBalancer(ctx, tx, from, &lb, now); err != nil {
 			return err
 		}
-		return c.begin(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Delete, now)
+		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Delete, now)
+		return err
 	})
 	if err != nil {
-		return LoadBalancer{}, err
+		return LoadBalancer{}, Outcome{}, err
 	}
-	return lb, c.unforceDeleted(context.WithoutCancel(ctx), id)
+	return lb, outcome, c.unforceDeleted(context.WithoutCancel(ctx), id)
 }

@@ -18,15 +18,15 @@ type modelKey struct{ name, instance string }
 
 // createOnce creates with a key that may have been used, before a crash perhaps.
 func (w *world) createOnce(t *rapid.T) {
-	r := &Request{Key: rapid.SampledFrom([]string{"k1", "k2", "k3", "k4"}).Draw(t, "key")}
+	r := Request{Key: rapid.SampledFrom([]string{"k1", "k2", "k3", "k4"}).Draw(t, "key")}
 	name := instanceNames.Draw(t, "name")
 	r.Fingerprint = []byte(name)
 	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool { return in.name == name && in.state != "terminated" })
-	in, err := w.cloud.CreateInstance(WithRequest(t.Context(), r), w.proj, InstanceSpec{Name: name})
+	in, outcome, err := w.cloud.CreateInstance(WithRequest(t.Context(), r), w.proj, InstanceSpec{Name: name})
 	first, used := w.keys[r.Key]
-	require.Equal(t, used && first.name == name, r.Replayed)
+	require.Equal(t, used && first.name == name, outcome.Replayed)
 	switch {
-	case r.Replayed:
+	case outcome.Replayed:
 		require.NoError(t, err)
 		require.Equal(t, first.instance, in.ID)
 		require.Equal(t, InstancePending, in.State, "it is told what the first was")
@@ -49,13 +49,13 @@ func (w *world) ifMatch(t *rapid.T) {
 	before, err := w.cloud.GetInstance(t.Context(), w.proj, id)
 	require.NoError(t, err)
 	version := before.Version + rapid.Int64Range(-1, 1).Draw(t, "too high by")
-	ctx := WithRequest(t.Context(), &Request{IfMatch: &version})
+	ctx := WithRequest(t.Context(), Request{IfMatch: &version})
 	tags := map[string]string{"drawn": w.cloud.random.letters(8)}
 	after, err := w.cloud.UpdateInstance(ctx, w.proj, id, ResourceUpdate{Tags: &tags})
 	switch {
 	case version != before.Version:
 		requireCode(t, PreconditionFailed, err)
-		_, err = w.cloud.TerminateInstance(ctx, w.proj, id)
+		_, _, err = w.cloud.TerminateInstance(ctx, w.proj, id)
 		requireCode(t, PreconditionFailed, err)
 		after, err = w.cloud.GetInstance(t.Context(), w.proj, id)
 		require.NoError(t, err)
@@ -104,7 +104,7 @@ func (w *world) createNetwork(t *rapid.T) {
 	has := func(with func(NetworkSpec) bool) bool {
 		return slices.ContainsFunc(slices.Collect(maps.Values(w.networks)), with)
 	}
-	n, err := w.cloud.CreateNetwork(t.Context(), w.proj, spec)
+	n, _, err := w.cloud.CreateNetwork(t.Context(), w.proj, spec)
 	switch {
 	case has(func(o NetworkSpec) bool { return o.Name == spec.Name }):
 		requireCode(t, NameTaken, err)

@@ -469,7 +469,7 @@ func (w *world) newInstance(name string, in Instance) *modelInstance {
 func (w *world) createInstance(t *rapid.T) {
 	name := instanceNames.Draw(t, "name")
 	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool { return in.name == name && in.state != "terminated" })
-	in, err := w.cloud.CreateInstance(t.Context(), w.proj, InstanceSpec{Name: name})
+	in, _, err := w.cloud.CreateInstance(t.Context(), w.proj, InstanceSpec{Name: name})
 	switch address := w.lowestFree(); {
 	case taken:
 		requireCode(t, NameTaken, err)
@@ -492,7 +492,7 @@ func requireCode(t require.TestingT, want Code, err error) {
 func (w *world) actOnInstance(t *rapid.T) {
 	id := drawKey(t, w.instances)
 	action := rapid.SampledFrom([]Action{Start, Stop, Reboot, Crash, Terminate}).Draw(t, "action")
-	_, err := w.cloud.actOnInstance(t.Context(), w.proj, id, action)
+	_, _, err := w.cloud.actOnInstance(t.Context(), w.proj, id, action)
 	m := w.instances[id]
 	to, wait, ok := "", time.Duration(0), true
 	switch fmt.Sprint(action, " ", m.state) {
@@ -581,7 +581,7 @@ var modelPorts = []int{8001, 8002, 8003}
 func (w *world) createBalancer(t *rapid.T) {
 	port := rapid.SampledFrom(modelPorts).Draw(t, "port")
 	ids, terminated := w.drawTargets(t)
-	lb, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj, LoadBalancerSpec{
+	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj, LoadBalancerSpec{
 		Name: "lb-" + w.cloud.random.letters(8), Listeners: []Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, Targets: ids,
 	})
 	if terminated {
@@ -599,7 +599,7 @@ func (w *world) updateBalancer(t *rapid.T) {
 	ids, terminated := w.drawTargets(t)
 	before, err := w.cloud.GetLoadBalancer(t.Context(), w.proj, id)
 	require.NoError(t, err)
-	lb, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj, id, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, Targets: &ids})
+	lb, _, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj, id, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, Targets: &ids})
 	switch {
 	case m.state == "deleting":
 		requireCode(t, WrongState, err)
@@ -622,7 +622,7 @@ func (w *world) updateBalancer(t *rapid.T) {
 
 func (w *world) deleteBalancer(t *rapid.T) {
 	id := drawKey(t, w.balancers)
-	_, err := w.cloud.DeleteLoadBalancer(t.Context(), w.proj, id)
+	_, _, err := w.cloud.DeleteLoadBalancer(t.Context(), w.proj, id)
 	require.NoError(t, err)
 	if m := w.balancers[id]; m.state != "deleting" {
 		m.state, m.held, m.due = "deleting", false, w.clock.Now().Add(100*time.Millisecond)
@@ -638,7 +638,7 @@ func (w *world) createRoute(t *rapid.T) {
 	has := func(with func(modelRoute) bool) bool {
 		return slices.ContainsFunc(slices.Collect(maps.Values(w.routes)), with)
 	}
-	r, err := w.cloud.CreateRoute(t.Context(), w.proj, RouteSpec{Name: m.name, Destination: m.destination, Instance: m.instance})
+	r, _, err := w.cloud.CreateRoute(t.Context(), w.proj, RouteSpec{Name: m.name, Destination: m.destination, Instance: m.instance})
 	switch {
 	case has(func(o modelRoute) bool { return o.name == m.name }):
 		requireCode(t, NameTaken, err)

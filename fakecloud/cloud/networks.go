@@ -65,32 +65,27 @@ func (u ResourceUpdate) applied(name string, tags map[string]string) (string, ma
 }
 
 // CreateNetwork gives the new network.
-func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) (Network, error) {
+func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) (Network, Outcome, error) {
 	cidr, err := parseCIDR("cidr", spec.CIDR)
 	if err == nil && (cidr.Bits() < largestNetwork || cidr.Bits() > smallestNetwork) {
 		err = refuse(InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork).at("cidr", "has no size that a network can have")
 	}
 	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
-		return Network{}, err
+		return Network{}, Outcome{}, err
 	}
-	var n Network
-	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, c, tx, p, now, &n, func() (err error) {
-			n, err = c.newNetwork(ctx, tx, p, spec, cidr, now)
-			return err
-		})
+	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx, now time.Time) (Network, error) {
+		return c.newNetwork(ctx, tx, p, spec, cidr, now)
 	})
-	return n, err
 }
 
-func (c *Cloud) newNetwork(ctx context.Context, tx *store.Tx, p Project, spec NetworkSpec, cidr netip.Prefix, now time.Time) (Network, error) {
-	if err := withinQuota(ctx, tx, p, QuotaNetworks); err != nil {
+func (c *Cloud) newNetwork(ctx context.Context, tx *changeTx, p Project, spec NetworkSpec, cidr netip.Prefix, now time.Time) (Network, error) {
+	if err := withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
 		return Network{}, err
 	}
-	if err := checkNetworkName(ctx, tx, p, spec.Name); err != nil {
+	if err := checkNetworkName(ctx, tx.Tx, p, spec.Name); err != nil {
 		return Network{}, err
 	}
-	if err := c.checkNetworkCIDR(ctx, tx, p, cidr); err != nil {
+	if err := c.checkNetworkCIDR(ctx, tx.Tx, p, cidr); err != nil {
 		return Network{}, err
 	}
 	id, err := c.random.id("n", now)
@@ -107,7 +102,7 @@ func (c *Cloud) newNetwork(ctx context.Context, tx *store.Tx, p Project, spec Ne
 	if err != nil {
 		return Network{}, err
 	}
-	return n, networkEvent(ctx, tx, Created, n)
+	return n, appendEvent(ctx, tx, Created, networkNone, n)
 }
 
 func checkNetworkName(ctx context.Context, tx *store.Tx, p Project, name string) error {
@@ -156,8 +151,8 @@ func (c *Cloud) ListNetworks(ctx context.Context, p Project, f Filter) (page []N
 // UpdateNetwork replaces what is given.
 func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u ResourceUpdate) (Network, error) {
 	var n Network
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
-		if n, err = c.loadNetwork(ctx, tx, p, id); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		if n, err = c.loadNetwork(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := unchanged(ctx, n.ID, n.Version); err != nil {
@@ -168,7 +163,7 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 			return err
 		}
 		if name != n.Name {
-			if err := checkNetworkName(ctx, tx, p, name); err != nil {
+			if err := checkNetworkName(ctx, tx.Tx, p, name); err != nil {
 				return err
 			}
 		}
@@ -178,15 +173,15 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 		if err != nil {
 			return err
 		}
-		return networkEvent(ctx, tx, Updated, n)
+		return appendEvent(ctx, tx, Updated, networkNone, n)
 	})
 	return n, err
 }
 
 // DeleteNetwork ends a network that no instance is in. The default one stays.
 func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
-	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		n, err := c.loadNetwork(ctx, tx, p, id)
+	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		n, err := c.loadNetwork(ctx, tx.Tx, p, id)
 		if err != nil {
 			return err
 		}
@@ -207,7 +202,7 @@ func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 		}
 		n.Version++
 		n.UpdatedAt = now
-		return networkEvent(ctx, tx, Deleted, n)
+		return appendEvent(ctx, tx, Deleted, networkNone, n)
 	})
 }
 
@@ -255,11 +250,4 @@ func (c *Cloud) networkFrom(row db.Network) (Network, error) {
 		return Network{}, fmt.Errorf("stored network %s: %w", row.ID, err)
 	}
 	return n, nil
-}
-
-func networkEvent(ctx context.Context, tx *store.Tx, t EventType, n Network) error {
-	return appendEvent(ctx, tx, db.InsertEventParams{
-		ProjectID: n.Project, Time: n.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(NetworkResource),
-		ResourceID: n.ID, Name: n.Name, Body: toJSON(n),
-	})
 }

@@ -48,49 +48,53 @@ type OperationFilter struct {
 	Limit int
 }
 
-// begin notes a change that was just made, and supersedes a running one of the
-// same type.
-func (c *Cloud) begin(ctx context.Context, tx *store.Tx, project string, resource Resource, id string, on Action, now time.Time) error {
+// beginOperation records the operation of a change that was just made and gives
+// its ID, which is empty if such a change takes no time. It supersedes a running
+// operation of the same type.
+func (c *Cloud) beginOperation(ctx context.Context, tx *changeTx, project string, resource Resource, id string, on Action, now time.Time) (string, error) {
 	at := slices.IndexFunc(OperationRules, func(r OperationRule) bool { return r.Resource == resource && r.On == on })
 	if at < 0 {
-		return nil
+		return "", nil
 	}
 	kind := OperationRules[at].Type
 	if on != Create { // Nothing runs for what is new.
 		running, err := tx.RunningOperations(ctx, id)
 		if err != nil {
-			return err
+			return "", err
 		}
 		for _, row := range running {
 			if OperationType(row.Type) != kind {
 				continue
 			}
 			if err := endOperation(ctx, tx, row, OperationSuperseded, "a later "+string(kind)+" took its place", now); err != nil {
-				return err
+				return "", err
 			}
 		}
 	}
 	op, err := c.random.id("op", now)
 	if err != nil {
-		return err
+		return "", err
 	}
-	r := requestOf(ctx)
 	seq, err := tx.InsertOperation(ctx, db.InsertOperationParams{
 		ID: op, ProjectID: project, Type: string(kind), Resource: string(resource), ResourceID: id,
-		State: string(OperationRunning), Token: r.Token, CreatedAt: now.UnixMilli(),
+		State: string(OperationRunning), Token: requestOf(ctx).Token, CreatedAt: now.UnixMilli(),
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
-	r.Operation = op
 	if seq%pruneEvery == 0 {
-		return tx.PruneOperations(ctx, seq-keepOperations)
+		return op, tx.PruneOperations(ctx, seq-keepOperations)
 	}
-	return nil
+	return op, nil
 }
 
-// settle ends the operations that a resource's new state decides.
-func settle(ctx context.Context, tx *store.Tx, id, state, reason string, now time.Time) error {
+// hasOperations tells whether changes of such resources take time.
+func hasOperations(resource Resource) bool {
+	return slices.ContainsFunc(OperationRules, func(r OperationRule) bool { return r.Resource == resource })
+}
+
+// endDecidedOperations ends the operations that a resource's new state decides.
+func endDecidedOperations(ctx context.Context, tx *changeTx, id, state, reason string, now time.Time) error {
 	running, err := tx.RunningOperations(ctx, id)
 	if err != nil {
 		return err
@@ -126,9 +130,8 @@ func outcome(kind OperationType, state, reason string) (OperationState, string) 
 	return OperationSuperseded, "the resource is " + state
 }
 
-func endOperation(ctx context.Context, tx *store.Tx, row db.Operation, end OperationState, why string, now time.Time) error {
-	o := noting(ctx)
-	o.ended = append(o.ended, row.ID)
+func endOperation(ctx context.Context, tx *changeTx, row db.Operation, end OperationState, why string, now time.Time) error {
+	tx.endedOperations = append(tx.endedOperations, row.ID)
 	at := now.UnixMilli()
 	return tx.EndOperation(ctx, db.EndOperationParams{State: string(end), Error: why, EndedAt: &at, Seq: row.Seq})
 }
@@ -243,31 +246,22 @@ func (c *Cloud) awaitOnce(ctx context.Context, p Project, id string, until <-cha
 
 // ListOperations gives one page, oldest first, and whether more follow.
 func (c *Cloud) ListOperations(ctx context.Context, p Project, f OperationFilter) (page []Operation, more bool, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		rows, err := tx.ListOperations(ctx, db.ListOperationsParams{
+	from := func(row db.Operation) (Operation, error) { return operationFrom(row), nil }
+	return readPage(ctx, c, f.Limit, from, func(tx *store.Tx) ([]db.Operation, error) {
+		return tx.ListOperations(ctx, db.ListOperationsParams{
 			ProjectID: p.ID, After: f.After, ResourceID: f.Resource, Types: listJSON(f.Types), States: listJSON(f.States), Max: int64(f.Limit) + 1,
 		})
-		rows, more = firstPage(rows, f.Limit)
-		for _, row := range rows {
-			page = append(page, operationFrom(row))
-		}
-		return err
 	})
-	return page, more, err
 }
 
-// recall gives a repeated create the operation of the first.
-func recall(ctx context.Context, tx *store.Tx, id string, kind OperationType) error {
-	r := requestOf(ctx)
-	if !r.Replayed {
-		return nil
-	}
+// firstOperation gives the ID of a resource's first operation of a type, for a
+// create that is repeated. It is empty if that operation is not kept any more.
+func firstOperation(ctx context.Context, tx *store.Tx, id string, kind OperationType) (string, error) {
 	op, err := tx.FirstOperation(ctx, db.FirstOperationParams{ResourceID: id, Type: string(kind)})
 	if errors.Is(err, sql.ErrNoRows) {
-		return nil // It is not kept any more.
+		return "", nil
 	}
-	r.Operation = op
-	return err
+	return op, err
 }
 
 func operationFrom(row db.Operation) Operation {

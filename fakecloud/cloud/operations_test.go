@@ -19,14 +19,14 @@ import (
 )
 
 // asked runs a change and gives the operation it began, if any.
-func asked(t *testing.T, c *Cloud, p Project, change func(ctx context.Context) error) Operation {
+func asked(t *testing.T, c *Cloud, p Project, change func(ctx context.Context) (Outcome, error)) Operation {
 	t.Helper()
-	r := &Request{Token: "operator"}
-	require.NoError(t, change(WithRequest(t.Context(), r)))
-	if r.Operation == "" {
+	outcome, err := change(WithRequest(t.Context(), Request{Token: "operator"}))
+	require.NoError(t, err)
+	if outcome.Operation == "" {
 		return Operation{}
 	}
-	return operation(t, c, p, r.Operation)
+	return operation(t, c, p, outcome.Operation)
 }
 
 func operation(t *testing.T, c *Cloud, p Project, id string) Operation {
@@ -47,15 +47,15 @@ func requireEnd(t *testing.T, c *Cloud, p Project, id string, want OperationStat
 func TestOperationsOfAnInstance(t *testing.T) {
 	c, p := newCloud(t, nil)
 	var in Instance
-	act := func(do func(context.Context, Project, string) (Instance, error)) Operation {
-		return asked(t, c, p, func(ctx context.Context) (err error) {
-			in, err = do(ctx, p, in.ID)
-			return err
+	act := func(do func(context.Context, Project, string) (Instance, Outcome, error)) Operation {
+		return asked(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
+			in, outcome, err = do(ctx, p, in.ID)
+			return outcome, err
 		})
 	}
-	create := asked(t, c, p, func(ctx context.Context) (err error) {
-		in, err = c.CreateInstance(ctx, p, InstanceSpec{Name: "a"})
-		return err
+	create := asked(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
+		in, outcome, err = c.CreateInstance(ctx, p, InstanceSpec{Name: "a"})
+		return outcome, err
 	})
 	assert.Equal(t, Operation{
 		ID: create.ID, Project: p.ID, Type: "createInstance", Resource: InstanceResource, ResourceID: in.ID,
@@ -88,14 +88,14 @@ func TestOperationsOfABalancer(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	var lb LoadBalancer
-	create := asked(t, c, p, func(ctx context.Context) (err error) {
-		lb, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
-		return err
+	create := asked(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
+		lb, outcome, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+		return outcome, err
 	})
 	update := func(port int) Operation {
-		return asked(t, c, p, func(ctx context.Context) error {
-			_, err := c.UpdateLoadBalancer(ctx, p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}})
-			return err
+		return asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+			_, outcome, err := c.UpdateLoadBalancer(ctx, p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}})
+			return outcome, err
 		})
 	}
 	early, later := update(81), update(82)
@@ -113,14 +113,14 @@ func TestOperationsOfABalancer(t *testing.T) {
 	advance(t, c, retryAfter)
 	requireEnd(t, c, p, blocked.ID, OperationFailed, "port 90 is blocked")
 	last := update(91)
-	gone := asked(t, c, p, func(ctx context.Context) error {
-		_, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
-		return err
+	gone := asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+		_, outcome, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
+		return outcome, err
 	})
 	requireEnd(t, c, p, last.ID, OperationSuperseded, "the resource is deleting")
-	assert.Zero(t, asked(t, c, p, func(ctx context.Context) error {
-		_, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
-		return err
+	assert.Zero(t, asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+		_, outcome, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
+		return outcome, err
 	}))
 	advance(t, c, 100*time.Millisecond)
 	requireEnd(t, c, p, gone.ID, OperationDone, "")
@@ -179,11 +179,11 @@ func TestARepeatedCreateHasTheOperationOfTheFirst(t *testing.T) {
 	c, p := newCloud(t, nil)
 	var ops []string
 	for range 2 {
-		r := &Request{Key: "k", Fingerprint: []byte("f")}
-		_, err := c.CreateInstance(WithRequest(t.Context(), r), p, InstanceSpec{})
+		r := Request{Key: "k", Fingerprint: []byte("f")}
+		_, outcome, err := c.CreateInstance(WithRequest(t.Context(), r), p, InstanceSpec{})
 		require.NoError(t, err)
-		assert.Equal(t, len(ops) == 1, r.Replayed)
-		ops = append(ops, r.Operation)
+		assert.Equal(t, len(ops) == 1, outcome.Replayed)
+		ops = append(ops, outcome.Operation)
 	}
 	assert.NotEmpty(t, ops[0])
 	assert.Equal(t, ops[0], ops[1])
@@ -199,9 +199,9 @@ func TestOperationsEndAfterARestart(t *testing.T) {
 		return c, p, s
 	}
 	c, p, s := open()
-	create := asked(t, c, p, func(ctx context.Context) error {
-		_, err := c.CreateInstance(ctx, p, InstanceSpec{})
-		return err
+	create := asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
+		return outcome, err
 	})
 	require.NoError(t, s.Close())
 	c, p, s = open()
@@ -213,9 +213,9 @@ func TestOperationsEndAfterARestart(t *testing.T) {
 
 func TestWaitingForOperations(t *testing.T) {
 	c, p := newCloud(t, nil)
-	create := asked(t, c, p, func(ctx context.Context) error {
-		_, err := c.CreateInstance(ctx, p, InstanceSpec{})
-		return err
+	create := asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
+		return outcome, err
 	})
 	over := make(chan struct{})
 	close(over)
@@ -250,18 +250,18 @@ func TestWaitingForOperations(t *testing.T) {
 
 func TestTheOldestOperationsAreDropped(t *testing.T) {
 	c, p := newCloud(t, nil)
-	running := asked(t, c, p, func(ctx context.Context) error {
-		_, err := c.CreateInstance(ctx, p, InstanceSpec{})
-		return err
+	running := asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
+		return outcome, err
 	})
 	end := errors.New("enough")
-	err := c.change(t.Context(), func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx, now time.Time) error {
 		for n := range keepOperations + 2*pruneEvery {
 			id := fmt.Sprintf("i-%d", n)
-			if err := c.begin(ctx, tx, p.ID, InstanceResource, id, Stop, now); err != nil {
+			if _, err := c.beginOperation(ctx, tx, p.ID, InstanceResource, id, Stop, now); err != nil {
 				return err
 			}
-			if err := settle(ctx, tx, id, string(InstanceStopped), "", now); err != nil {
+			if err := endDecidedOperations(ctx, tx, id, string(InstanceStopped), "", now); err != nil {
 				return err
 			}
 		}

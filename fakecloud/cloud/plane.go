@@ -141,17 +141,17 @@ func (c *Cloud) recordBuild(built LoadBalancer, failure error) changing {
 	if failure != nil {
 		on, reason = Failed, failure.Error()
 	}
-	return func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	return func(ctx context.Context, tx *changeTx, now time.Time) error {
 		return c.recordOutcome(ctx, tx, built, on, reason, stateReasonCode(failure), now)
 	}
 }
 
-func (c *Cloud) recordOutcome(ctx context.Context, tx *store.Tx, built LoadBalancer, on Action, reason string, code StateReasonCode, now time.Time) error {
+func (c *Cloud) recordOutcome(ctx context.Context, tx *changeTx, built LoadBalancer, on Action, reason string, code StateReasonCode, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, built.ID)
 	if err != nil {
 		return err
 	}
-	lb, err := loadBalancerFrom(ctx, tx, row)
+	lb, err := loadBalancerFrom(ctx, tx.Tx, row)
 	if err != nil || lb.Version != built.Version {
 		return err
 	}
@@ -166,7 +166,7 @@ func (c *Cloud) recordOutcome(ctx context.Context, tx *store.Tx, built LoadBalan
 		pause := min(max(now.Sub(lb.UpdatedAt), c.delay(rule.Wait)), maxRetryAfter)
 		due := now.Add(pause)
 		lb.due = &due
-		return updateLoadBalancerRow(ctx, tx, lb) // Only the next try moves.
+		return updateLoadBalancerRow(ctx, tx.Tx, lb) // Only the next try moves.
 	}
 	if on == Failed {
 		c.log.Warn("load balancer cannot be built", "id", lb.ID, "name", lb.Name, "reason", reason)

@@ -36,11 +36,11 @@ func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[
 		return Project{}, err
 	}
 	var p Project
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		row, err := tx.ProjectNamed(ctx, name)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			p, err = c.newProject(ctx, tx, ProjectSpec{Name: name, DefaultTags: defaultTags}, now)
+			p, err = c.newProject(ctx, tx.Tx, ProjectSpec{Name: name, DefaultTags: defaultTags}, now)
 			return err
 		case err != nil:
 			return err
@@ -49,7 +49,7 @@ func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[
 			return err
 		}
 		p.DefaultTags = tagsOrEmpty(defaultTags)
-		return saveProject(ctx, tx, &p, now)
+		return saveProject(ctx, tx.Tx, &p, now)
 	})
 	return p, err
 }
@@ -77,21 +77,16 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 
 // CreateProject gives the new project. Its idempotency key, if any, is the
 // caller's project's.
-func (c *Cloud) CreateProject(ctx context.Context, caller Project, spec ProjectSpec) (Project, error) {
+func (c *Cloud) CreateProject(ctx context.Context, caller Project, spec ProjectSpec) (Project, Outcome, error) {
 	if err := errors.Join(checkName(spec.Name), checkTags(spec.DefaultTags)); err != nil {
-		return Project{}, err
+		return Project{}, Outcome{}, err
 	}
-	var p Project
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, c, tx, caller, now, &p, func() (err error) {
-			if err := checkProjectName(ctx, tx, spec.Name); err != nil {
-				return err
-			}
-			p, err = c.newProject(ctx, tx, spec, now)
-			return err
-		})
+	return createResource(ctx, c.changeAccess, c, caller, func(ctx context.Context, tx *changeTx, now time.Time) (Project, error) {
+		if err := checkProjectName(ctx, tx.Tx, spec.Name); err != nil {
+			return Project{}, err
+		}
+		return c.newProject(ctx, tx.Tx, spec, now)
 	})
-	return p, err
 }
 
 func checkProjectName(ctx context.Context, tx *store.Tx, name string) error {
@@ -121,8 +116,8 @@ func (c *Cloud) ListProjects(ctx context.Context, f Filter) (page []Project, mor
 // UpdateProject replaces what is given.
 func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (Project, error) {
 	var p Project
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
-		if p, err = loadProject(ctx, tx, id); err != nil {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		if p, err = loadProject(ctx, tx.Tx, id); err != nil {
 			return err
 		}
 		if err := unchanged(ctx, p.ID, p.Version); err != nil {
@@ -130,7 +125,7 @@ func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (
 		}
 		old := p
 		if u.Name != nil && *u.Name != p.Name {
-			if err := errors.Join(checkName(*u.Name), checkProjectName(ctx, tx, *u.Name)); err != nil {
+			if err := errors.Join(checkName(*u.Name), checkProjectName(ctx, tx.Tx, *u.Name)); err != nil {
 				return err
 			}
 			p.Name = *u.Name
@@ -144,7 +139,7 @@ func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (
 		if p.Name == old.Name && maps.Equal(p.DefaultTags, old.DefaultTags) {
 			return nil
 		}
-		return saveProject(ctx, tx, &p, now)
+		return saveProject(ctx, tx.Tx, &p, now)
 	})
 	return p, err
 }
@@ -153,8 +148,8 @@ func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (
 // it, and lifts the faults that it made and those about it. The caller's own
 // cannot be deleted.
 func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) error {
-	return c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		p, err := loadProject(ctx, tx, id)
+	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		p, err := loadProject(ctx, tx.Tx, id)
 		if err != nil {
 			return err
 		}
@@ -164,7 +159,7 @@ func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) er
 		if p.ID == caller.ID {
 			return refuse(InUse, "project %q is your token's own: delete it with an admin's token of another project", p.Name)
 		}
-		if err := nothingLives(ctx, tx, p); err != nil {
+		if err := nothingLives(ctx, tx.Tx, p); err != nil {
 			return err
 		}
 		if err := c.liftFaultsOf(ctx, tx, p.ID, now); err != nil {

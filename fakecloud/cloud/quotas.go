@@ -76,8 +76,8 @@ func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]
 		}
 	}
 	var all []QuotaUse
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, _ time.Time) error {
-		if _, err := loadProject(ctx, tx, project); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, _ time.Time) error {
+		if _, err := loadProject(ctx, tx.Tx, project); err != nil {
 			return err
 		}
 		for q, limit := range limits {
@@ -86,7 +86,7 @@ func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]
 			}
 		}
 		var err error
-		all, err = quotasOf(ctx, tx, project)
+		all, err = quotasOf(ctx, tx.Tx, project)
 		return err
 	})
 	return all, err

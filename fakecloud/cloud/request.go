@@ -17,7 +17,9 @@ import (
 // KeyLifetime is how long an idempotency key is remembered.
 const KeyLifetime = 24 * time.Hour
 
-// Request goes with a call's context: what holds for any kind of change.
+// Request is who asks for a change, and on which conditions. It goes with the
+// call's context, as it holds for any kind of change. What came of the change is
+// in the Outcome that the change returns.
 type Request struct {
 	// Key, unless empty, makes a create happen once.
 	Key string
@@ -27,26 +29,28 @@ type Request struct {
 	IfMatch *int64
 	// Token is the name of the token that asks, if one does.
 	Token string
-	// Replayed is set when the result is that of an earlier request.
-	Replayed bool
-	// Operation is set to the ID of the operation that the change began; empty
-	// when it changed nothing, or nothing that takes time.
+}
+
+// Outcome is what a change did beside changing a resource.
+type Outcome struct {
+	// Operation is the ID of the operation that the change began. It is empty when
+	// nothing was changed, or nothing that takes time.
 	Operation string
+	// Replayed tells that the result is that of an earlier request with the same
+	// idempotency key, and Operation is that request's.
+	Replayed bool
 }
 
 type requestKey struct{}
 
-// WithRequest gives a context whose changes keep to r, and set what it says of
-// the result.
-func WithRequest(ctx context.Context, r *Request) context.Context {
+// WithRequest gives a context whose changes keep to r.
+func WithRequest(ctx context.Context, r Request) context.Context {
 	return context.WithValue(ctx, requestKey{}, r)
 }
 
-func requestOf(ctx context.Context) *Request {
-	if r, ok := ctx.Value(requestKey{}).(*Request); ok {
-		return r
-	}
-	return &Request{}
+func requestOf(ctx context.Context) Request {
+	r, _ := ctx.Value(requestKey{}).(Request)
+	return r
 }
 
 const (
@@ -75,37 +79,72 @@ func (k *keys) prune(ctx context.Context, tx *store.Tx, now time.Time) error {
 	return tx.BoundIdempotencyKeys(ctx, k.most-k.between)
 }
 
-// once runs create, which sets result, or sets result to what the first request
-// with the same idempotency key got. A create that fails leaves its key unused.
-func once[T any](ctx context.Context, c *Cloud, tx *store.Tx, p Project, now time.Time, result *T, create func() error) error {
+// createOnce runs create, or gives what the first request with the same
+// idempotency key got; replayed tells which. A create that fails leaves its key
+// unused.
+func createOnce[T any](ctx context.Context, c *Cloud, tx *changeTx, p Project, now time.Time, create func() (T, error)) (result T, replayed bool, err error) {
 	r := requestOf(ctx)
 	if r.Key == "" {
-		return create()
+		result, err = create()
+		return result, false, err
 	}
-	if err := c.keys.prune(ctx, tx, now); err != nil {
-		return err
+	if err := c.keys.prune(ctx, tx.Tx, now); err != nil {
+		return result, false, err
 	}
 	row, err := tx.IdempotencyKey(ctx, db.IdempotencyKeyParams{ProjectID: p.ID, Key: r.Key})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 	case err != nil:
-		return err
+		return result, false, err
 	case !bytes.Equal(row.Fingerprint, r.Fingerprint):
-		return refuse(IdempotencyKeyReused, "the idempotency key %q was used for another request: use a new key for each thing that is to be created", r.Key).
+		return result, false, refuse(IdempotencyKeyReused, "the idempotency key %q was used for another request: use a new key for each thing that is to be created", r.Key).
 			at("Idempotency-Key", "was used for another request")
 	default:
-		r.Replayed = true
-		if err := json.Unmarshal([]byte(row.Result), result); err != nil {
-			return fmt.Errorf("stored result of idempotency key %q: %w", r.Key, err)
+		if err := json.Unmarshal([]byte(row.Result), &result); err != nil {
+			return result, true, fmt.Errorf("stored result of idempotency key %q: %w", r.Key, err)
 		}
-		return nil
+		return result, true, nil
 	}
-	if err := create(); err != nil {
-		return err
+	if result, err = create(); err != nil {
+		return result, false, err
 	}
-	return tx.InsertIdempotencyKey(ctx, db.InsertIdempotencyKeyParams{
+	return result, false, tx.InsertIdempotencyKey(ctx, db.InsertIdempotencyKeyParams{
 		ProjectID: p.ID, Key: r.Key, Fingerprint: r.Fingerprint, Result: toJSON(result), ExpiresAt: now.Add(KeyLifetime).UnixMilli(),
 	})
+}
+
+// changeFunc is Cloud.change or a method that wraps it.
+type changeFunc func(ctx context.Context, fn func(ctx context.Context, tx *changeTx, now time.Time) error) error
+
+// createResource makes a resource of the project in a change of its own, once for
+// each idempotency key. It is for creates that take no time.
+func createResource[T any](ctx context.Context, change changeFunc, c *Cloud, p Project, newResource func(context.Context, *changeTx, time.Time) (T, error)) (created T, outcome Outcome, err error) {
+	err = change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		created, outcome.Replayed, err = createOnce(ctx, c, tx, p, now, func() (T, error) { return newResource(ctx, tx, now) })
+		return err
+	})
+	return created, outcome, err
+}
+
+// createWithOperation is createResource for creates that take time. A repeated
+// create has the operation of the first.
+func createWithOperation[T eventSubject](ctx context.Context, c *Cloud, p Project, kind OperationType, newResource func(context.Context, *changeTx, time.Time) (T, error)) (created T, outcome Outcome, err error) {
+	err = c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		created, outcome.Replayed, err = createOnce(ctx, c, tx, p, now, func() (T, error) {
+			made, err := newResource(ctx, tx, now)
+			if err != nil {
+				return made, err
+			}
+			d := made.describeForEvent()
+			outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, d.resource, d.id, Create, now)
+			return made, err
+		})
+		if err == nil && outcome.Replayed {
+			outcome.Operation, err = firstOperation(ctx, tx.Tx, created.describeForEvent().id, kind)
+		}
+		return err
+	})
+	return created, outcome, err
 }
 
 // unchanged refuses a change that was meant for another version of the resource.

@@ -48,23 +48,18 @@ type AddressSpec struct {
 }
 
 // ReserveAddress gives an address of the load balancers' pool to the project.
-func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, error) {
-	var a ReservedAddress
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, c, tx, p, now, &a, func() (err error) {
-			a, err = c.newAddress(ctx, tx, p, spec, now)
-			return err
-		})
+func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, Outcome, error) {
+	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx, now time.Time) (ReservedAddress, error) {
+		return c.newAddress(ctx, tx, p, spec, now)
 	})
-	return a, err
 }
 
-func (c *Cloud) newAddress(ctx context.Context, tx *store.Tx, p Project, spec AddressSpec, now time.Time) (ReservedAddress, error) {
-	if err := withinQuota(ctx, tx, p, QuotaAddresses); err != nil {
+func (c *Cloud) newAddress(ctx context.Context, tx *changeTx, p Project, spec AddressSpec, now time.Time) (ReservedAddress, error) {
+	if err := withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
 		return ReservedAddress{}, err
 	}
-	ip, ipErr := c.reservable(ctx, tx, p, spec.IP)
-	name, nameErr := c.addressName(ctx, tx, p, spec.Name)
+	ip, ipErr := c.reservable(ctx, tx.Tx, p, spec.IP)
+	name, nameErr := c.addressName(ctx, tx.Tx, p, spec.Name)
 	if err := together(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
 		return ReservedAddress{}, err
 	}
@@ -137,12 +132,12 @@ func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []
 // UpdateAddress replaces what is given. What changes nothing leaves the version
 // alone.
 func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u ResourceUpdate) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
+	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
 		changed := *a
 		var errs []error
 		if u.Name != nil {
 			changed.Name = *u.Name
-			errs = append(errs, checkAddressName(ctx, tx, p, a.ID, *u.Name))
+			errs = append(errs, checkAddressName(ctx, tx.Tx, p, a.ID, *u.Name))
 		}
 		if u.Tags != nil {
 			changed.Tags = tagsOrEmpty(*u.Tags)
@@ -159,8 +154,8 @@ func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u Resou
 // AttachAddress gives an available address to an instance that is not about to
 // end; the instance that has it already keeps it.
 func (c *Cloud) AttachAddress(ctx context.Context, p Project, id, instance string) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
-		in, err := addressee(ctx, tx, p, instance)
+	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+		in, err := addressee(ctx, tx.Tx, p, instance)
 		holder := AddressHolder{InstanceResource, instance}
 		switch {
 		case err != nil || a.Holder == holder:
@@ -195,7 +190,7 @@ func addressee(ctx context.Context, tx *store.Tx, p Project, id string) (Instanc
 
 // DetachAddress takes an address from its instance; an available one stays so.
 func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
+	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
 		switch a.Holder.Kind {
 		case InstanceResource:
 		case LoadBalancerResource:
@@ -203,7 +198,7 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 		default:
 			return nil
 		}
-		in, err := loadInstance(ctx, tx, p, a.Holder.ID)
+		in, err := loadInstance(ctx, tx.Tx, p, a.Holder.ID)
 		if err != nil {
 			return fmt.Errorf("holder of address %s: %w", a.ID, err)
 		}
@@ -216,27 +211,27 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 
 // ReleaseAddress ends a reservation at once, unless something holds the address.
 func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error {
-	_, err := c.changeAddress(ctx, p, id, func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
+	_, err := c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
 		if _, ok := find(AddressRules, a.State, Delete); !ok {
 			return a.inUse("detach it, or delete the balancer, first")
 		}
 		if err := tx.DeleteAddress(ctx, a.ID); err != nil {
 			return err
 		}
-		c.addresses.release(tx, a.IP)
+		c.addresses.release(tx.Tx, a.IP)
 		a.Version++
 		a.UpdatedAt = now
-		return addressEvent(ctx, tx, Deleted, a.State, *a)
+		return appendEvent(ctx, tx, Deleted, a.State, *a)
 	})
 	return err
 }
 
 // changeAddress runs do with an address at the version that the caller means,
 // and gives it as do leaves it.
-func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do func(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error) (ReservedAddress, error) {
+func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error) (ReservedAddress, error) {
 	var a ReservedAddress
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
-		if a, err = loadAddress(ctx, tx, p, id); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		if a, err = loadAddress(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := unchanged(ctx, a.ID, a.Version); err != nil {
@@ -255,7 +250,7 @@ func (a *ReservedAddress) inUse(instead string) *Error {
 }
 
 // takeAddress gives an available address to a holder.
-func takeAddress(ctx context.Context, tx *store.Tx, a *ReservedAddress, holder AddressHolder, now time.Time) error {
+func takeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder AddressHolder, now time.Time) error {
 	rule, ok := find(AddressRules, a.State, Attach)
 	if !ok {
 		return a.inUse("detach it first, or choose another")
@@ -266,7 +261,7 @@ func takeAddress(ctx context.Context, tx *store.Tx, a *ReservedAddress, holder A
 }
 
 // giveBackAddress makes an address that is held available.
-func giveBackAddress(ctx context.Context, tx *store.Tx, a *ReservedAddress, now time.Time) error {
+func giveBackAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
 	rule, ok := find(AddressRules, a.State, Detach)
 	if !ok || rule.Same {
 		return fmt.Errorf("address %s is %s and cannot be given back", a.ID, a.State)
@@ -277,7 +272,7 @@ func giveBackAddress(ctx context.Context, tx *store.Tx, a *ReservedAddress, now 
 }
 
 // giveBackAll makes what a holder has available, as that ends.
-func giveBackAll(ctx context.Context, tx *store.Tx, holder string, now time.Time) error {
+func giveBackAll(ctx context.Context, tx *changeTx, holder string, now time.Time) error {
 	rows, err := tx.AddressesHeldBy(ctx, holder)
 	if err != nil {
 		return err
@@ -295,16 +290,16 @@ func giveBackAll(ctx context.Context, tx *store.Tx, holder string, now time.Time
 }
 
 // setExternal writes which addresses an instance holds, as its next version.
-func setExternal(ctx context.Context, tx *store.Tx, in *Instance, ips []netip.Addr, now time.Time) error {
+func setExternal(ctx context.Context, tx *changeTx, in *Instance, ips []netip.Addr, now time.Time) error {
 	in.External = ips
-	if err := storeExternal(ctx, tx, *in); err != nil {
+	if err := storeExternal(ctx, tx.Tx, *in); err != nil {
 		return err
 	}
 	return saveInstance(ctx, tx, in.State, in, now)
 }
 
 // dropExternal gives an instance's addresses back, as it ends.
-func dropExternal(ctx context.Context, tx *store.Tx, in *Instance, now time.Time) error {
+func dropExternal(ctx context.Context, tx *changeTx, in *Instance, now time.Time) error {
 	if len(in.External) == 0 {
 		return nil
 	}
@@ -312,7 +307,7 @@ func dropExternal(ctx context.Context, tx *store.Tx, in *Instance, now time.Time
 	if err := giveBackAll(ctx, tx, in.ID, now); err != nil {
 		return err
 	}
-	return storeExternal(ctx, tx, *in)
+	return storeExternal(ctx, tx.Tx, *in)
 }
 
 func storeExternal(ctx context.Context, tx *store.Tx, in Instance) error {
@@ -418,7 +413,7 @@ func addressFrom(row db.Address) (ReservedAddress, error) {
 }
 
 // insertAddress writes a new address and its event.
-func insertAddress(ctx context.Context, tx *store.Tx, a ReservedAddress) error {
+func insertAddress(ctx context.Context, tx *changeTx, a ReservedAddress) error {
 	err := tx.InsertAddress(ctx, db.InsertAddressParams{
 		ID: a.ID, ProjectID: a.Project, Name: a.Name, Region: a.Region, Ip: a.IP.String(), State: string(a.State),
 		HolderKind: string(a.Holder.Kind), HolderID: a.Holder.ID, Tags: toJSON(a.Tags), Version: a.Version,
@@ -427,12 +422,12 @@ func insertAddress(ctx context.Context, tx *store.Tx, a ReservedAddress) error {
 	if err != nil {
 		return err
 	}
-	return addressEvent(ctx, tx, Created, addressNone, a)
+	return appendEvent(ctx, tx, Created, addressNone, a)
 }
 
 // saveAddress writes what can change of an address, as its next version, and
 // the event.
-func saveAddress(ctx context.Context, tx *store.Tx, from AddressState, a *ReservedAddress, now time.Time) error {
+func saveAddress(ctx context.Context, tx *changeTx, from AddressState, a *ReservedAddress, now time.Time) error {
 	a.Version++
 	a.UpdatedAt = now
 	err := tx.UpdateAddress(ctx, db.UpdateAddressParams{
@@ -442,12 +437,5 @@ func saveAddress(ctx context.Context, tx *store.Tx, from AddressState, a *Reserv
 	if err != nil {
 		return err
 	}
-	return addressEvent(ctx, tx, Updated, from, *a)
-}
-
-func addressEvent(ctx context.Context, tx *store.Tx, t EventType, from AddressState, a ReservedAddress) error {
-	return appendEvent(ctx, tx, db.InsertEventParams{
-		ProjectID: a.Project, Time: a.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(AddressResource),
-		ResourceID: a.ID, Name: a.Name, FromState: string(from), ToState: stateAfter(t, a.State), Body: toJSON(a),
-	})
+	return appendEvent(ctx, tx, Updated, from, *a)
 }

@@ -14,33 +14,28 @@ import (
 )
 
 // CreateRoute gives the new route, which is in force.
-func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Route, error) {
+func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Route, Outcome, error) {
 	destination, err := parseCIDR("destination", spec.Destination)
 	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
-		return Route{}, err
+		return Route{}, Outcome{}, err
 	}
-	var r Route
-	err = c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		return once(ctx, c, tx, p, now, &r, func() (err error) {
-			r, err = c.newRoute(ctx, tx, p, spec, destination, now)
-			return err
-		})
+	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx, now time.Time) (Route, error) {
+		return c.newRoute(ctx, tx, p, spec, destination, now)
 	})
-	return r, err
 }
 
-func (c *Cloud) newRoute(ctx context.Context, tx *store.Tx, p Project, spec RouteSpec, destination netip.Prefix, now time.Time) (Route, error) {
-	if err := withinQuota(ctx, tx, p, QuotaRoutes); err != nil {
+func (c *Cloud) newRoute(ctx context.Context, tx *changeTx, p Project, spec RouteSpec, destination netip.Prefix, now time.Time) (Route, error) {
+	if err := withinQuota(ctx, tx.Tx, p, QuotaRoutes); err != nil {
 		return Route{}, err
 	}
-	if err := checkRouteName(ctx, tx, p, spec.Name); err != nil {
+	if err := checkRouteName(ctx, tx.Tx, p, spec.Name); err != nil {
 		return Route{}, err
 	}
-	in, err := nextHop(ctx, tx, p, spec.Instance)
+	in, err := nextHop(ctx, tx.Tx, p, spec.Instance)
 	if err != nil {
 		return Route{}, err
 	}
-	if err := c.checkDestination(ctx, tx, p, in.Network, destination); err != nil {
+	if err := c.checkDestination(ctx, tx.Tx, p, in.Network, destination); err != nil {
 		return Route{}, err
 	}
 	id, err := c.random.id("r", now)
@@ -135,8 +130,8 @@ func (c *Cloud) ListRoutes(ctx context.Context, p Project, f Filter) (page []Rou
 // UpdateRoute replaces what is given.
 func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u ResourceUpdate) (Route, error) {
 	var r Route
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) (err error) {
-		if r, err = loadRoute(ctx, tx, p, id); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		if r, err = loadRoute(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := unchanged(ctx, r.ID, r.Version); err != nil {
@@ -147,7 +142,7 @@ func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u Resourc
 			return err
 		}
 		if name != r.Name {
-			if err := checkRouteName(ctx, tx, p, name); err != nil {
+			if err := checkRouteName(ctx, tx.Tx, p, name); err != nil {
 				return err
 			}
 		}
@@ -157,15 +152,15 @@ func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u Resourc
 		if err != nil {
 			return err
 		}
-		return routeEvent(ctx, tx, Updated, r.State, r)
+		return appendEvent(ctx, tx, Updated, r.State, r)
 	})
 	return r, err
 }
 
 // DeleteRoute ends a route at once.
 func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
-	return c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		r, err := loadRoute(ctx, tx, p, id)
+	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		r, err := loadRoute(ctx, tx.Tx, p, id)
 		if err != nil {
 			return err
 		}
@@ -177,13 +172,13 @@ func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
 		}
 		r.Version++
 		r.UpdatedAt = now
-		return routeEvent(ctx, tx, Deleted, r.State, r)
+		return appendEvent(ctx, tx, Deleted, r.State, r)
 	})
 }
 
 // followInstance gives the routes via an instance the state that follows from
 // the instance's, in the transaction in which that changed.
-func followInstance(ctx context.Context, tx *store.Tx, instance string, state InstanceState, now time.Time) error {
+func followInstance(ctx context.Context, tx *changeTx, instance string, state InstanceState, now time.Time) error {
 	rows, err := tx.RoutesVia(ctx, instance)
 	if err != nil {
 		return err
@@ -206,7 +201,7 @@ func followInstance(ctx context.Context, tx *store.Tx, instance string, state In
 		if err != nil {
 			return err
 		}
-		if err := routeEvent(ctx, tx, Updated, from, r); err != nil {
+		if err := appendEvent(ctx, tx, Updated, from, r); err != nil {
 			return err
 		}
 	}
@@ -239,7 +234,7 @@ func routeFrom(row db.Route) (Route, error) {
 }
 
 // insertRoute writes a new route and its event.
-func insertRoute(ctx context.Context, tx *store.Tx, r Route) error {
+func insertRoute(ctx context.Context, tx *changeTx, r Route) error {
 	first, _ := bounds(r.Destination)
 	err := tx.InsertRoute(ctx, db.InsertRouteParams{
 		ID: r.ID, ProjectID: r.Project, Name: r.Name, NetworkID: r.Network, InstanceID: r.Instance,
@@ -250,13 +245,5 @@ func insertRoute(ctx context.Context, tx *store.Tx, r Route) error {
 	if err != nil {
 		return err
 	}
-	return routeEvent(ctx, tx, Created, routeNone, r)
-}
-
-func routeEvent(ctx context.Context, tx *store.Tx, t EventType, from RouteState, r Route) error {
-	return appendEvent(ctx, tx, db.InsertEventParams{
-		ProjectID: r.Project, Time: r.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(RouteResource),
-		ResourceID: r.ID, Name: r.Name, FromState: string(from), ToState: stateAfter(t, r.State),
-		Reason: r.StateReason, Body: toJSON(r),
-	})
+	return appendEvent(ctx, tx, Created, routeNone, r)
 }

@@ -15,7 +15,7 @@ func TestRoutesOfANetworkDoNotOverlap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		p, err := c.EnsureProject(t.Context(), "p"+c.random.letters(10), nil)
 		require.NoError(rt, err)
-		in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 		require.NoError(rt, err)
 		has := []netip.Prefix{c.cfg.InstanceCIDR}
 		ids := map[netip.Prefix]string{}
@@ -27,7 +27,7 @@ func TestRoutesOfANetworkDoNotOverlap(t *testing.T) {
 			for _, h := range has {
 				overlaps = overlaps || h.Overlaps(want)
 			}
-			r, err := c.CreateRoute(t.Context(), p, RouteSpec{Name: "r" + c.random.letters(10), Destination: want.String(), Instance: in.ID})
+			r, _, err := c.CreateRoute(t.Context(), p, RouteSpec{Name: "r" + c.random.letters(10), Destination: want.String(), Instance: in.ID})
 			if overlaps {
 				requireCode(rt, RouteConflict, err)
 				if id := ids[want]; id != "" && rapid.Bool().Draw(rt, "make room") {

@@ -97,7 +97,7 @@ func loadInstance(ctx context.Context, tx *store.Tx, p Project, id string) (Inst
 }
 
 // insertInstance writes a new instance and its event.
-func insertInstance(ctx context.Context, tx *store.Tx, in Instance) error {
+func insertInstance(ctx context.Context, tx *changeTx, in Instance) error {
 	err := tx.InsertInstance(ctx, db.InsertInstanceParams{
 		ID: in.ID, ProjectID: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
 		Type: string(in.Type), NetworkID: in.Network, State: string(in.State), StateReason: in.StateReason,
@@ -107,12 +107,12 @@ func insertInstance(ctx context.Context, tx *store.Tx, in Instance) error {
 	if err != nil {
 		return err
 	}
-	return instanceEvent(ctx, tx, Created, instanceNone, in)
+	return appendEvent(ctx, tx, Created, instanceNone, in)
 }
 
 // saveInstance writes what can change of an instance, as its next version, and
 // the event.
-func saveInstance(ctx context.Context, tx *store.Tx, from InstanceState, in *Instance, now time.Time) error {
+func saveInstance(ctx context.Context, tx *changeTx, from InstanceState, in *Instance, now time.Time) error {
 	in.Version++
 	in.UpdatedAt = now
 	err := tx.UpdateInstance(ctx, db.UpdateInstanceParams{
@@ -122,29 +122,7 @@ func saveInstance(ctx context.Context, tx *store.Tx, from InstanceState, in *Ins
 	if err != nil {
 		return err
 	}
-	return instanceEvent(ctx, tx, Updated, from, *in)
-}
-
-// stateAfter is what an event says the state is now: none of what is deleted,
-// though the event shows the resource as it last was.
-func stateAfter[S ~string](t EventType, last S) string {
-	if t == Deleted {
-		return ""
-	}
-	return string(last)
-}
-
-func instanceEvent(ctx context.Context, tx *store.Tx, t EventType, from InstanceState, in Instance) error {
-	if to := stateAfter(t, in.State); t != Created && to != string(from) {
-		if err := settle(ctx, tx, in.ID, to, in.StateReason, in.UpdatedAt); err != nil {
-			return err
-		}
-	}
-	return appendEvent(ctx, tx, db.InsertEventParams{
-		ProjectID: in.Project, Time: in.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(InstanceResource),
-		ResourceID: in.ID, Name: in.Name, FromState: string(from), ToState: stateAfter(t, in.State),
-		Reason: in.StateReason, Body: toJSON(in),
-	})
+	return appendEvent(ctx, tx, Updated, from, *in)
 }
 
 func loadBalancerFrom(ctx context.Context, tx *store.Tx, row db.LoadBalancer) (LoadBalancer, error) {
@@ -190,7 +168,7 @@ func loadBalancer(ctx context.Context, tx *store.Tx, p Project, id string) (Load
 	return loadBalancerFrom(ctx, tx, row)
 }
 
-func insertLoadBalancer(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
+func insertLoadBalancer(ctx context.Context, tx *changeTx, lb LoadBalancer) error {
 	err := tx.InsertLoadBalancer(ctx, db.InsertLoadBalancerParams{
 		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNull(lb.AddressID), Address6: addressOrNull(lb.Address6),
 		State: string(lb.State), StateReason: lb.StateReason, StateReasonCode: string(lb.StateReasonCode),
@@ -202,10 +180,10 @@ func insertLoadBalancer(ctx context.Context, tx *store.Tx, lb LoadBalancer) erro
 	if err != nil {
 		return err
 	}
-	if err := insertTargets(ctx, tx, lb); err != nil {
+	if err := insertTargets(ctx, tx.Tx, lb); err != nil {
 		return err
 	}
-	return loadBalancerEvent(ctx, tx, Created, loadBalancerNone, lb)
+	return appendEvent(ctx, tx, Created, loadBalancerNone, lb)
 }
 
 func insertTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
@@ -236,26 +214,13 @@ func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) e
 
 // saveLoadBalancer writes all but the targets as the next version, and the
 // event.
-func saveLoadBalancer(ctx context.Context, tx *store.Tx, from LoadBalancerState, lb *LoadBalancer, now time.Time) error {
+func saveLoadBalancer(ctx context.Context, tx *changeTx, from LoadBalancerState, lb *LoadBalancer, now time.Time) error {
 	lb.Version++
 	lb.UpdatedAt = now
-	if err := updateLoadBalancerRow(ctx, tx, *lb); err != nil {
+	if err := updateLoadBalancerRow(ctx, tx.Tx, *lb); err != nil {
 		return err
 	}
-	return loadBalancerEvent(ctx, tx, Updated, from, *lb)
-}
-
-func loadBalancerEvent(ctx context.Context, tx *store.Tx, t EventType, from LoadBalancerState, lb LoadBalancer) error {
-	if to := stateAfter(t, lb.State); t != Created && to != string(from) {
-		if err := settle(ctx, tx, lb.ID, to, lb.StateReason, lb.UpdatedAt); err != nil {
-			return err
-		}
-	}
-	return appendEvent(ctx, tx, db.InsertEventParams{
-		ProjectID: lb.Project, Time: lb.UpdatedAt.UnixMilli(), Type: string(t), Resource: string(LoadBalancerResource),
-		ResourceID: lb.ID, Name: lb.Name, FromState: string(from), ToState: stateAfter(t, lb.State),
-		Reason: lb.StateReason, Body: toJSON(lb),
-	})
+	return appendEvent(ctx, tx, Updated, from, *lb)
 }
 
 // readOne gives what a read finds.
@@ -267,16 +232,21 @@ func readOne[T any](ctx context.Context, c *Cloud, read func(tx *store.Tx) (T, e
 	return found, err
 }
 
-// readPage gives the page that a list begins with, and whether more follow: list
-// asks for one more than the limit.
+// readPage gives one page of a list, and whether more follow. list reads one row
+// more than the limit; from makes a resource of a row.
 func readPage[R, T any](ctx context.Context, c *Cloud, limit int, from func(R) (T, error), list func(tx *store.Tx) ([]R, error)) (page []T, more bool, err error) {
+	return readPageInTx(ctx, c, limit, func(_ *store.Tx, row R) (T, error) { return from(row) }, list)
+}
+
+// readPageInTx is readPage for resources that are more than one row.
+func readPageInTx[R, T any](ctx context.Context, c *Cloud, limit int, from func(*store.Tx, R) (T, error), list func(tx *store.Tx) ([]R, error)) (page []T, more bool, err error) {
 	err = c.store.Read(ctx, func(tx *store.Tx) error {
 		rows, err := list(tx)
 		if err != nil {
 			return err
 		}
-		rows, more = firstPage(rows, limit)
-		page, err = mapAll(rows, from)
+		rows, more = rows[:min(len(rows), limit)], len(rows) > limit
+		page, err = mapAll(rows, func(row R) (T, error) { return from(tx, row) })
 		return err
 	})
 	return page, more, err

@@ -98,9 +98,9 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 func TestWhoWaitsLearnsOfASnapshot(t *testing.T) {
 	ctx := t.Context()
 	c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = t.TempDir() })
-	create := func(ctx context.Context) error {
-		_, err := c.CreateInstance(ctx, p, InstanceSpec{})
-		return err
+	create := func(ctx context.Context) (Outcome, error) {
+		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
+		return outcome, err
 	}
 	kept := asked(t, c, p, create)
 	_, err := c.SaveSnapshot(ctx, "then")
@@ -131,8 +131,8 @@ func TestWhoWaitsLearnsOfASnapshot(t *testing.T) {
 func TestIdempotencyKeysAreThoseOfTheSnapshot(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = t.TempDir() })
 	create := func(key string) string {
-		ctx := WithRequest(t.Context(), &Request{Key: key, Fingerprint: []byte("same")})
-		in, err := c.CreateInstance(ctx, p, InstanceSpec{})
+		ctx := WithRequest(t.Context(), Request{Key: key, Fingerprint: []byte("same")})
+		in, _, err := c.CreateInstance(ctx, p, InstanceSpec{})
 		require.NoError(t, err)
 		return in.ID
 	}
@@ -157,7 +157,7 @@ func TestSnapshotsOfEarlierReleasesAreRestored(t *testing.T) {
 			dir, plane := t.TempDir(), newFakePlane()
 			saveOfRelease(t, dir, name)
 			c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir, cfg.DataPlane = dir, plane })
-			_, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+			_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 			require.NoError(t, err)
 			_, err = c.RestoreSnapshot(t.Context(), name)
 			require.NoError(t, err)
@@ -210,7 +210,7 @@ func TestWhatASnapshotHoldsIsLookedAtAgain(t *testing.T) {
 func TestASnapshotOfNonsenseChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = dir })
-	in, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
 	_, err = c.SaveSnapshot(t.Context(), "bad")
 	require.NoError(t, err)
@@ -287,9 +287,9 @@ func isClosed(c <-chan struct{}) bool {
 // churn makes an instance and a balancer that forwards to it, and ends what it
 // finds of others'. That something is not there any more is no error.
 func churn(ctx context.Context, c *Cloud, p Project) error {
-	in, err := c.CreateInstance(ctx, p, InstanceSpec{})
+	in, _, err := c.CreateInstance(ctx, p, InstanceSpec{})
 	if err == nil {
-		_, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{
+		_, _, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{
 			Name: "lb-" + c.random.letters(12), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID},
 		})
 	}
@@ -299,9 +299,9 @@ func churn(ctx context.Context, c *Cloud, p Project) error {
 	for i, in := range instances {
 		switch i % 4 {
 		case 0:
-			_, err = c.StopInstance(ctx, p, in.ID)
+			_, _, err = c.StopInstance(ctx, p, in.ID)
 		case 1:
-			_, err = c.TerminateInstance(ctx, p, in.ID)
+			_, _, err = c.TerminateInstance(ctx, p, in.ID)
 		default:
 			continue
 		}
@@ -310,7 +310,7 @@ func churn(ctx context.Context, c *Cloud, p Project) error {
 	balancers, more, err := c.ListLoadBalancers(ctx, p, Filter{Limit: 5})
 	errs = append(errs, err)
 	if more {
-		_, err = c.DeleteLoadBalancer(ctx, p, balancers[0].ID)
+		_, _, err = c.DeleteLoadBalancer(ctx, p, balancers[0].ID)
 		errs = append(errs, err)
 	}
 	var refused *Error

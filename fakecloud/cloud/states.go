@@ -57,6 +57,9 @@ const (
 	addressNone AddressState = ""
 )
 
+// networkNone is the only state of a network: it has none.
+const networkNone = ""
+
 // Action is what moves a resource from state to state.
 type Action string
 

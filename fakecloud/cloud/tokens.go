@@ -57,7 +57,7 @@ func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) e
 	if err := checkGiven(tokens); err != nil {
 		return err
 	}
-	return c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		if err := tx.DeleteFlagTokens(ctx, p.ID); err != nil {
 			return err
 		}
@@ -110,8 +110,8 @@ func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec)
 	}
 	secret := NewSecret()
 	var t Token
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		p, err := loadProject(ctx, tx, project)
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		p, err := loadProject(ctx, tx.Tx, project)
 		if err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec)
 		if err != nil {
 			return err
 		}
-		t, err = loadToken(ctx, tx, project, spec.Name)
+		t, err = loadToken(ctx, tx.Tx, project, spec.Name)
 		return err
 	})
 	if err != nil {
@@ -149,11 +149,11 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 	}
 	secret := NewSecret()
 	var t Token
-	err := c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		if _, err := loadProject(ctx, tx, project); err != nil {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		if _, err := loadProject(ctx, tx.Tx, project); err != nil {
 			return err
 		}
-		old, err := loadToken(ctx, tx, project, name)
+		old, err := loadToken(ctx, tx.Tx, project, name)
 		if err != nil {
 			return err
 		}
@@ -172,7 +172,7 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 		if err != nil {
 			return err
 		}
-		t, err = loadToken(ctx, tx, project, name)
+		t, err = loadToken(ctx, tx.Tx, project, name)
 		return err
 	})
 	if err != nil {
@@ -196,30 +196,22 @@ func (c *Cloud) GetToken(ctx context.Context, project, name string) (Token, erro
 // ListTokens gives one page, by name, and whether more follow. Filter.After is
 // a name; tags and the like do not count.
 func (c *Cloud) ListTokens(ctx context.Context, project string, f Filter) (page []Token, more bool, err error) {
-	err = c.store.Read(ctx, func(tx *store.Tx) error {
+	from := func(row db.Token) (Token, error) { return tokenFrom(row), nil }
+	return readPage(ctx, c, f.Limit, from, func(tx *store.Tx) ([]db.Token, error) {
 		if _, err := loadProject(ctx, tx, project); err != nil {
-			return err
+			return nil, err
 		}
-		rows, err := tx.ListTokens(ctx, db.ListTokensParams{ProjectID: project, After: f.After, Name: f.Name, Max: int64(f.Limit) + 1})
-		if err != nil {
-			return err
-		}
-		rows, more = firstPage(rows, f.Limit)
-		for _, row := range rows {
-			page = append(page, tokenFrom(row))
-		}
-		return nil
+		return tx.ListTokens(ctx, db.ListTokensParams{ProjectID: project, After: f.After, Name: f.Name, Max: int64(f.Limit) + 1})
 	})
-	return page, more, err
 }
 
 // DeleteToken ends a token. The last admin's stays: nobody could make another.
 func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
-	return c.changeAccess(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
-		if _, err := loadProject(ctx, tx, project); err != nil {
+	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		if _, err := loadProject(ctx, tx.Tx, project); err != nil {
 			return err
 		}
-		t, err := loadToken(ctx, tx, project, name)
+		t, err := loadToken(ctx, tx.Tx, project, name)
 		if err != nil {
 			return err
 		}

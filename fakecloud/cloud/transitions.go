@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
-	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 // Transition is a change of state. From is empty when a resource is created, To
@@ -38,14 +37,6 @@ func (c *Cloud) Transitions() map[Transition]int64 {
 	c.transitions.mu.Lock()
 	defer c.transitions.mu.Unlock()
 	return maps.Clone(c.transitions.many)
-}
-
-// appendEvent is how a change writes an event: the transition that it tells of
-// is counted when the change is committed.
-func appendEvent(ctx context.Context, tx *store.Tx, e db.InsertEventParams) error {
-	o := noting(ctx)
-	o.transitions = append(o.transitions, Transition{Resource: Resource(e.Resource), From: e.FromState, To: e.ToState})
-	return tx.AppendEvent(ctx, e)
 }
 
 // ResourceCount is how many resources of a kind are in a state.

@@ -138,7 +138,7 @@ func someUntil(ending <-chan struct{}, ids []string, do func(some []string) erro
 }
 
 // changing is what a transition writes.
-type changing func(ctx context.Context, tx *store.Tx, now time.Time) error
+type changing func(ctx context.Context, tx *changeTx, now time.Time) error
 
 // changeAll makes changes in their order, in one write: they wait for the disk
 // once. If that fails they are made one by one, so that what cannot be written
@@ -147,7 +147,7 @@ func (c *Cloud) changeAll(ctx context.Context, all []changing) error {
 	if len(all) == 0 {
 		return nil
 	}
-	err := c.change(ctx, func(ctx context.Context, tx *store.Tx, now time.Time) error {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		for _, one := range all {
 			if err := one(ctx, tx, now); err != nil {
 				return err
@@ -169,7 +169,7 @@ func (c *Cloud) changeAll(ctx context.Context, all []changing) error {
 func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
 	all := make([]changing, len(ids))
 	for i, id := range ids {
-		all[i] = func(ctx context.Context, tx *store.Tx, now time.Time) error {
+		all[i] = func(ctx context.Context, tx *changeTx, now time.Time) error {
 			return c.elapseInstance(ctx, tx, id, now)
 		}
 	}
@@ -179,7 +179,7 @@ func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
 	return err
 }
 
-func (c *Cloud) elapseInstance(ctx context.Context, tx *store.Tx, id string, now time.Time) error {
+func (c *Cloud) elapseInstance(ctx context.Context, tx *changeTx, id string, now time.Time) error {
 	row, err := tx.GetInstance(ctx, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
@@ -245,7 +245,7 @@ func (c *Cloud) turnBalancer(ctx context.Context, id string, early bool) (changi
 	case deleting:
 		// The sockets go first: the next balancer may get the address at once.
 		c.unforce(id)
-		return func(ctx context.Context, tx *store.Tx, now time.Time) error { return c.dropBalancer(ctx, tx, id, now) }, nil
+		return func(ctx context.Context, tx *changeTx, now time.Time) error { return c.dropBalancer(ctx, tx, id, now) }, nil
 	}
 	failure, err := c.build(ctx, lb)
 	if err != nil || held {
@@ -255,12 +255,12 @@ func (c *Cloud) turnBalancer(ctx context.Context, id string, early bool) (changi
 }
 
 // dropBalancer ends the life of a deleted balancer.
-func (c *Cloud) dropBalancer(ctx context.Context, tx *store.Tx, id string, now time.Time) error {
+func (c *Cloud) dropBalancer(ctx context.Context, tx *changeTx, id string, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, id)
 	if err != nil {
 		return err
 	}
-	lb, err := loadBalancerFrom(ctx, tx, row)
+	lb, err := loadBalancerFrom(ctx, tx.Tx, row)
 	if err != nil {
 		return err
 	}
@@ -268,15 +268,15 @@ func (c *Cloud) dropBalancer(ctx context.Context, tx *store.Tx, id string, now t
 		return err
 	}
 	if lb.AddressID == "" {
-		c.addresses.release(tx, lb.Address)
+		c.addresses.release(tx.Tx, lb.Address)
 	}
-	c.addresses6.release(tx, lb.Address6)
+	c.addresses6.release(tx.Tx, lb.Address6)
 	if err := giveBackAll(ctx, tx, id, now); err != nil {
 		return err
 	}
 	lb.Version++
 	lb.UpdatedAt = now
-	return loadBalancerEvent(ctx, tx, Deleted, lb.State, lb)
+	return appendEvent(ctx, tx, Deleted, lb.State, lb)
 }
 
 func (c *Cloud) nextDue(ctx context.Context) (time.Time, error) {

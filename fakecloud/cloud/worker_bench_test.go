@@ -15,14 +15,14 @@ import (
 
 func BenchmarkDueInstances(b *testing.B) {
 	benchmarkDue(b, func(c *Cloud, p Project, i int) error {
-		_, err := c.CreateInstance(b.Context(), p, InstanceSpec{Name: fmt.Sprint("i-", i)})
+		_, _, err := c.CreateInstance(b.Context(), p, InstanceSpec{Name: fmt.Sprint("i-", i)})
 		return err
 	})
 }
 
 func BenchmarkDueBalancers(b *testing.B) {
 	benchmarkDue(b, func(c *Cloud, p Project, i int) error {
-		_, err := c.CreateLoadBalancer(b.Context(), p, LoadBalancerSpec{
+		_, _, err := c.CreateLoadBalancer(b.Context(), p, LoadBalancerSpec{
 			Name: fmt.Sprint("lb-", i), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 30080}},
 		})
 		return err

@@ -18,11 +18,11 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	var ids []string
 	for i := range 5 {
-		in, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: fmt.Sprint(i)})
+		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: fmt.Sprint(i)})
 		require.NoError(t, err)
 		ids = append(ids, in.ID)
 	}
-	lb, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: ids})
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: ids})
 	require.NoError(t, err)
 	row := func(state string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
@@ -31,7 +31,7 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 			in, err := instanceFrom(row)
 			require.NoError(t, err)
 			in.State = InstanceState(state)
-			return saveInstance(t.Context(), tx, InstancePending, &in, c.now())
+			return saveInstance(t.Context(), &changeTx{Tx: tx}, InstancePending, &in, c.now())
 		}))
 	}
 	row("error") // Which is never due.

@@ -46,9 +46,9 @@ type Call struct {
 	// Operation is the operationId of the API's spec.
 	Operation string
 	Resource  string // the ID in the path, or ""
-	// Tags gives those of the resource. It is asked only if a rule needs them, and
+	// Tags reads those of the resource. It is called only if a rule needs them, and
 	// may be nil.
-	Tags func() map[string]string
+	Tags func() (map[string]string, error)
 }
 
 // Match says which calls or resources; what is empty matches all.
@@ -374,11 +374,15 @@ func (r *Rules) suspend(which func(*rule) bool) (ids []string, settle func(gone 
 }
 
 // Apply finds the oldest rule that matches the call and whose turn it is, and
-// counts the hit; nil if there is none.
-func (r *Rules) Apply(c Call) *Hit {
+// counts the hit; nil if there is none. An error means that the resource's tags
+// cannot be read: no rule has been applied, and none has counted the call.
+func (r *Rules) Apply(c Call) (*Hit, error) {
 	var tags map[string]string
 	if c.Tags != nil && c.Resource != "" && r.asksTags(c) {
-		tags = c.Tags()
+		var err error
+		if tags, err = c.Tags(); err != nil {
+			return nil, fmt.Errorf("tags of %s, for faults: %w", c.Resource, err)
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -401,9 +405,9 @@ func (r *Rules) Apply(c Call) *Hit {
 		}
 		e.Delay += one.jitter(one.Matched, e.Jitter)
 		one.Hits++
-		return &Hit{Fault: one.ID, Effect: e, Lifted: one.lifted, Answers: &one.answers}
+		return &Hit{Fault: one.ID, Effect: e, Lifted: one.lifted, Answers: &one.answers}, nil
 	}
-	return nil
+	return nil, nil
 }
 
 // asksTags tells whether what becomes of the call may hang on its resource's

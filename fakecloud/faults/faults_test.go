@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -124,6 +125,29 @@ func (w *world) make(t require.TestingT, s faults.Spec) faults.Fault {
 	return f
 }
 
+// applyTo applies the rules to a call.
+func applyTo(t assert.TestingT, r *faults.Rules, c faults.Call) *faults.Hit {
+	hit, err := r.Apply(c)
+	assert.NoError(t, err)
+	return hit
+}
+
+func TestTagsThatCannotBeReadApplyNoRule(t *testing.T) {
+	w := theWorld(t)
+	f := w.make(t, unavailable(faults.Match{Tag: "role=worker"}))
+	call := faults.Call{Project: w.project, Operation: "getThing", Resource: "t-1"}
+	unreadable := errors.New("the disk is gone")
+	call.Tags = func() (map[string]string, error) { return nil, unreadable }
+	hit, err := w.Apply(call)
+	require.ErrorIs(t, err, unreadable)
+	assert.Nil(t, hit)
+	got, err := w.Get(w.project, f.ID)
+	require.NoError(t, err)
+	assert.Zero(t, got.Matched)
+	call.Tags = func() (map[string]string, error) { return map[string]string{"role": "worker"}, nil }
+	assert.NotNil(t, applyTo(t, w.Rules, call))
+}
+
 func unavailable(m faults.Match) faults.Spec {
 	return faults.Spec{Match: m, Effect: faults.Effect{Status: 503}}
 }
@@ -136,7 +160,7 @@ func TestWhatARuleMatches(t *testing.T) {
 	make := faults.Call{Project: project, Operation: "makeThing"}
 	follow := faults.Call{Project: project, Operation: "follow"}
 	tagged := get
-	tagged.Tags = func() map[string]string { return map[string]string{"role": "worker"} }
+	tagged.Tags = func() (map[string]string, error) { return map[string]string{"role": "worker"}, nil }
 	empty := faults.Spec{Effect: faults.Effect{EmptyList: true}}
 	for name, tc := range map[string]struct {
 		spec faults.Spec
@@ -177,7 +201,7 @@ func TestWhatARuleMatches(t *testing.T) {
 	} {
 		f, err := w.Create(t.Context(), project, tc.spec)
 		require.NoError(t, err, name)
-		hit := w.Apply(tc.call)
+		hit := applyTo(t, w.Rules, tc.call)
 		assert.Equal(t, tc.hit, hit != nil, name)
 		f, err = w.Get(project, f.ID)
 		require.NoError(t, err, name)
@@ -299,14 +323,14 @@ func TestDeletingLetsGo(t *testing.T) {
 	r := theWorld(t)
 	project := r.project
 	f := r.make(t, faults.Spec{Effect: faults.Effect{Hang: true}, When: faults.When{Times: 1}})
-	hit := r.Apply(faults.Call{Project: project, Operation: "getThing"})
+	hit := applyTo(t, r.Rules, faults.Call{Project: project, Operation: "getThing"})
 	require.NotNil(t, hit)
 	select {
 	case <-hit.Lifted:
 		t.Fatal("let go too early")
 	default:
 	}
-	assert.Nil(t, r.Apply(faults.Call{Project: project, Operation: "getThing"}), "spent while it holds")
+	assert.Nil(t, applyTo(t, r.Rules, faults.Call{Project: project, Operation: "getThing"}), "spent while it holds")
 	require.NoError(t, r.Delete(t.Context(), project, f.ID))
 	_, open := <-hit.Lifted
 	assert.False(t, open)
@@ -355,7 +379,7 @@ func TestOldestLiveRuleWins(t *testing.T) {
 					}
 				}
 				got := ""
-				if hit := r.Apply(c); hit != nil {
+				if hit := applyTo(t, r.Rules, c); hit != nil {
 					got = hit.Fault
 				}
 				require.Equal(t, want, got)
@@ -387,7 +411,7 @@ func TestTimesHoldUnderConcurrency(t *testing.T) {
 		for i := range callers {
 			wg.Go(func() {
 				for range each {
-					if r.Apply(faults.Call{Project: project, Operation: "getThing"}) != nil {
+					if applyTo(t, r.Rules, faults.Call{Project: project, Operation: "getThing"}) != nil {
 						hits[i]++
 					}
 				}
@@ -426,10 +450,10 @@ func TestTheSameSeedDrawsTheSame(t *testing.T) {
 				case "restart":
 					w.reopen(t)
 				case "other": // Matches nothing.
-					require.Nil(t, w.Apply(faults.Call{Project: w.other, Operation: "getThing"}))
+					require.Nil(t, applyTo(t, w.Rules, faults.Call{Project: w.other, Operation: "getThing"}))
 				default:
 					fate := "goes through"
-					if hit := w.Apply(faults.Call{Project: w.project, Operation: "getThing"}); hit != nil {
+					if hit := applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: "getThing"}); hit != nil {
 						fate = hit.Effect.Delay.String()
 					}
 					fates = append(fates, fate)
@@ -456,7 +480,7 @@ func TestProbabilityIsAboutWhatItSays(t *testing.T) {
 	assert.Positive(t, f.Seed, "drawn, and shown")
 	hits := 0
 	for range 2000 {
-		if w.Apply(faults.Call{Project: w.project, Operation: "getThing"}) != nil {
+		if applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: "getThing"}) != nil {
 			hits++
 		}
 	}
@@ -469,7 +493,7 @@ func TestSkipAndEvery(t *testing.T) {
 	second := w.make(t, faults.Spec{Effect: faults.Effect{Status: 503}})
 	var dropped []int
 	for n := 1; n <= 12; n++ {
-		if w.Apply(faults.Call{Project: w.project, Operation: "getThing"}).Effect.Drop {
+		if applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: "getThing"}).Effect.Drop {
 			dropped = append(dropped, n)
 		}
 	}
@@ -486,7 +510,7 @@ func TestWindows(t *testing.T) {
 	require.Equal(t, epoch.Add(15*time.Second), *f.Until)
 	var hits []int
 	for second := range 20 {
-		if w.Apply(faults.Call{Project: w.project, Operation: "getThing"}) != nil {
+		if applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: "getThing"}) != nil {
 			hits = append(hits, second)
 		}
 		w.clock.Advance(time.Second)
@@ -509,7 +533,7 @@ func TestThrottlesAreHonest(t *testing.T) {
 		through, hits := 0, 0
 		for range 40 {
 			w.clock.Advance(time.Duration(rapid.IntRange(0, 300).Draw(t, "pause")) * time.Millisecond)
-			hit := w.Apply(faults.Call{Project: w.project, Operation: "getThing"})
+			hit := applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: "getThing"})
 			if hit == nil {
 				through++
 				continue
@@ -520,7 +544,7 @@ func TestThrottlesAreHonest(t *testing.T) {
 			require.Zero(t, hit.Effect.RetryAfter%time.Second)
 			if rapid.Bool().Draw(t, "wait") {
 				w.clock.Advance(hit.Effect.RetryAfter)
-				require.Nil(t, w.Apply(faults.Call{Project: w.project, Operation: "getThing"}))
+				require.Nil(t, applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: "getThing"}))
 				through++
 			}
 		}
@@ -544,7 +568,7 @@ func TestRulesSurviveARestart(t *testing.T) {
 	}
 	left, err := w.Create(t.Context(), w.project, faults.Spec{Effect: faults.Effect{Drop: true}, Scenario: "s-1"})
 	require.NoError(t, err)
-	require.NotNil(t, w.Apply(faults.Call{Project: w.project, Operation: "listThings"}))
+	require.NotNil(t, applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: "listThings"}))
 	before := w.List(w.project)
 	w.reopen(t)
 	assert.Equal(t, before[:4], w.List(w.project), "but not those of a scenario")

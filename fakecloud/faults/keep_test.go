@@ -38,7 +38,7 @@ func TestCountsThatWereNotStoredAreTriedAgain(t *testing.T) {
 	a := w.make(t, unavailable(faults.Match{Operations: []string{"makeThing"}}))
 	b := w.make(t, unavailable(faults.Match{Operations: []string{"getThing"}}))
 	call := func(operation string) {
-		require.NotNil(t, w.Apply(faults.Call{Project: w.project, Operation: operation}))
+		require.NotNil(t, applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: operation}))
 	}
 	call("makeThing")
 	call("makeThing")

@@ -41,7 +41,7 @@ func (w *world) proj() cloud.Project { return cloud.Project{ID: w.project, Name:
 
 func (w *world) instance(t *testing.T, name, zone string) string {
 	t.Helper()
-	in, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Name: name, Zone: zone, Tags: map[string]string{"name": name}})
+	in, _, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Name: name, Zone: zone, Tags: map[string]string{"name": name}})
 	require.NoError(t, err)
 	return in.ID
 }
@@ -56,7 +56,7 @@ func (w *world) runs(t *testing.T, name, zone string) string {
 
 func (w *world) balancer(t *testing.T, name string) string {
 	t.Helper()
-	lb, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{Name: name, Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 80, TargetPort: 80}}})
+	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{Name: name, Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 80, TargetPort: 80}}})
 	require.NoError(t, err)
 	return lb.ID
 }
@@ -127,9 +127,9 @@ func TestStuckUntilLifted(t *testing.T) {
 	w.state(t, lb, "active", "")
 
 	f = w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}}, When: faults.When{For: time.Minute}})
-	_, err := w.cloud.StopInstance(t.Context(), w.proj(), in)
+	_, _, err := w.cloud.StopInstance(t.Context(), w.proj(), in)
 	require.NoError(t, err)
-	_, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
+	_, _, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
 	require.NoError(t, err)
 	w.pass(t, 30*time.Second)
 	w.state(t, in, "stopped", "")
@@ -167,7 +167,7 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 	w.counts(t, f.ID, 2, 2)
 	w.pass(t, 2*time.Second)
 	w.state(t, lb, "active", "")
-	started, err := w.cloud.StartInstance(t.Context(), w.proj(), in)
+	started, _, err := w.cloud.StartInstance(t.Context(), w.proj(), in)
 	require.NoError(t, err)
 	assert.Equal(t, "pending ", string(started.State)+" "+started.StateReason)
 	w.pass(t, time.Second)
@@ -175,7 +175,7 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 
 	name := "c"
 	w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: lb}})
-	_, err = w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, cloud.LoadBalancerUpdate{Name: &name})
+	_, _, err = w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), lb, cloud.LoadBalancerUpdate{Name: &name})
 	require.NoError(t, err)
 	w.pass(t, time.Second)
 	w.state(t, lb, "error", reason)
@@ -189,11 +189,11 @@ func TestCrashes(t *testing.T) {
 	assert.Equal(t, "running ", w.stateOf(t, b))
 	w.counts(t, f.ID, 1, 1)
 	w.reopen(t)
-	_, err := w.cloud.StartInstance(t.Context(), w.proj(), a)
+	_, _, err := w.cloud.StartInstance(t.Context(), w.proj(), a)
 	require.NoError(t, err)
 	w.pass(t, time.Second)
 	w.state(t, a, "error", "crashed")
-	_, err = w.cloud.StartInstance(t.Context(), w.proj(), a)
+	_, _, err = w.cloud.StartInstance(t.Context(), w.proj(), a)
 	require.NoError(t, err)
 	w.pass(t, time.Second)
 	w.state(t, a, "running", "")
@@ -204,12 +204,12 @@ func TestCrashes(t *testing.T) {
 	w.pass(t, time.Minute)
 	w.state(t, a, "error", "crashed")
 	w.state(t, b, "error", "crashed")
-	stopping, err := w.cloud.StopInstance(t.Context(), w.proj(), b)
+	stopping, _, err := w.cloud.StopInstance(t.Context(), w.proj(), b)
 	require.NoError(t, err)
 	assert.Equal(t, cloud.InstanceStopping, stopping.State)
 	w.pass(t, time.Second)
 	w.state(t, b, "stopped", "")
-	_, err = w.cloud.RebootInstance(t.Context(), w.proj(), b)
+	_, _, err = w.cloud.RebootInstance(t.Context(), w.proj(), b)
 	requireCode(t, cloud.WrongState, err)
 }
 
@@ -220,7 +220,7 @@ func TestZoneOutage(t *testing.T) {
 	pending := w.instance(t, "d", zone)
 	stopped := w.runs(t, "e", zone)
 	w.state(t, pending, "running", "")
-	_, err := w.cloud.StopInstance(t.Context(), w.proj(), stopped)
+	_, _, err := w.cloud.StopInstance(t.Context(), w.proj(), stopped)
 	require.NoError(t, err)
 	w.pass(t, time.Second)
 	w.state(t, stopped, "stopped", "")
@@ -232,21 +232,21 @@ func TestZoneOutage(t *testing.T) {
 	}
 	w.counts(t, f.ID, 4, 4)
 	assert.Equal(t, "running ", w.stateOf(t, elsewhere))
-	_, err = w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
+	_, _, err = w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
 	requireCode(t, cloud.ZoneUnavailable, err)
 	for _, id := range []string{a, stopped} {
-		_, err = w.cloud.StartInstance(t.Context(), w.proj(), id)
+		_, _, err = w.cloud.StartInstance(t.Context(), w.proj(), id)
 		requireCode(t, cloud.ZoneUnavailable, err)
 	}
 	for range 4 {
-		in, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{})
+		in, _, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{})
 		require.NoError(t, err)
 		assert.NotEqual(t, zone, in.Zone, "the cloud chooses one that works")
 	}
-	_, err = w.cloud.CreateInstance(t.Context(), cloud.Project{ID: w.other}, cloud.InstanceSpec{Zone: zone})
+	_, _, err = w.cloud.CreateInstance(t.Context(), cloud.Project{ID: w.other}, cloud.InstanceSpec{Zone: zone})
 	require.NoError(t, err, "another project has no part in it")
 
-	_, err = w.cloud.TerminateInstance(t.Context(), w.proj(), b)
+	_, _, err = w.cloud.TerminateInstance(t.Context(), w.proj(), b)
 	require.NoError(t, err)
 	w.reopen(t)
 	assert.Equal(t, "error "+reason, w.stateOf(t, a), "an outage outlives the process")
@@ -261,7 +261,7 @@ func TestZoneOutage(t *testing.T) {
 	w.pass(t, time.Second)
 	w.state(t, a, "running", "")
 	require.NotContains(t, []string{"running ", "pending "}, w.stateOf(t, b))
-	_, err = w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
+	_, _, err = w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Zone: zone})
 	require.NoError(t, err)
 }
 
@@ -281,7 +281,7 @@ func TestReboot(t *testing.T) {
 	w := living(t)
 	a := w.runs(t, "a", "")
 	for range 2 {
-		in, err := w.cloud.RebootInstance(t.Context(), w.proj(), a)
+		in, _, err := w.cloud.RebootInstance(t.Context(), w.proj(), a)
 		require.NoError(t, err)
 		assert.Equal(t, "pending rebooting", string(in.State)+" "+in.StateReason)
 	}
@@ -311,7 +311,7 @@ func TestStuckAndFailingBalancersOutliveTheProcess(t *testing.T) {
 			w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: ids[1]}})
 			for i, id := range ids {
 				name := fmt.Sprintf("new-%d", i)
-				_, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), id, cloud.LoadBalancerUpdate{Name: &name})
+				_, _, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), id, cloud.LoadBalancerUpdate{Name: &name})
 				require.NoError(t, err)
 			}
 			w.pass(t, time.Second)
@@ -360,7 +360,7 @@ func TestWindowsOnAVirtualClock(t *testing.T) {
 	advance(time.Second)
 	w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, When: faults.When{After: time.Minute, For: time.Minute}})
 	w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: lb}, When: faults.When{For: time.Hour}})
-	_, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
+	_, _, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
 	require.NoError(t, err)
 	advance(90 * time.Second)
 	assert.Equal(t, "error zone nebula-1a has an outage", w.stateOf(t, in))

@@ -32,18 +32,18 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	w.state(t, lost, "error", "zone nebula-1a has an outage")
 	require.Eventually(t, func() bool { return w.List(w.other)[1].Hits == 1 }, patience, time.Millisecond)
 	call := faults.Call{Project: w.project, Operation: "getThing"}
-	hit := w.Apply(call)
+	hit := applyTo(t, w.Rules, call)
 	require.NotNil(t, hit)
 
 	inOther := cloud.Project{ID: w.other, Name: "p1"}
-	in, err := w.cloud.CreateInstance(ctx, inOther, cloud.InstanceSpec{})
+	in, _, err := w.cloud.CreateInstance(ctx, inOther, cloud.InstanceSpec{})
 	require.NoError(t, err)
 	requireCode(t, cloud.InUse, w.cloud.DeleteProject(ctx, w.proj(), w.other))
 	require.Len(t, w.List(w.other), 3, "they stay if the project does")
-	require.NotNil(t, w.Apply(call))
+	require.NotNil(t, applyTo(t, w.Rules, call))
 	w.lift(t, about)
 	about = w.make(t, faults.Spec{Effect: faults.Effect{Hang: true}, Match: faults.Match{Project: w.other}})
-	_, err = w.cloud.TerminateInstance(ctx, inOther, in.ID)
+	_, _, err = w.cloud.TerminateInstance(ctx, inOther, in.ID)
 	require.NoError(t, err)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		w.clock.Advance(time.Second)
@@ -51,7 +51,7 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	}, patience, time.Millisecond)
 
 	<-hit.Lifted
-	assert.Nil(t, w.Apply(call))
+	assert.Nil(t, applyTo(t, w.Rules, call))
 	assert.Empty(t, w.List(w.other))
 	assert.Equal(t, []faults.Fault{own}, w.List(w.project))
 	_, err = w.Get(w.project, about.ID)

@@ -12,7 +12,7 @@ import (
 )
 
 // actions are those on instances.
-var actions = map[string]func(*cloud.Cloud, context.Context, cloud.Project, string) (cloud.Instance, error){
+var actions = map[string]func(*cloud.Cloud, context.Context, cloud.Project, string) (cloud.Instance, cloud.Outcome, error){
 	"start":     (*cloud.Cloud).StartInstance,
 	"stop":      (*cloud.Cloud).StopInstance,
 	"reboot":    (*cloud.Cloud).RebootInstance,
@@ -65,9 +65,9 @@ func (r *Runner) act(ctx context.Context, one *run, step Step) (string, error) {
 	var done []string
 	for _, t := range one.pick(all, selector.Pick) {
 		if step.Action == Delete {
-			_, err = r.cloud.DeleteLoadBalancer(ctx, one.project, t.id)
+			_, _, err = r.cloud.DeleteLoadBalancer(ctx, one.project, t.id)
 		} else {
-			_, err = actions[step.Action](r.cloud, ctx, one.project, t.id)
+			_, _, err = actions[step.Action](r.cloud, ctx, one.project, t.id)
 		}
 		if err != nil {
 			return "", err

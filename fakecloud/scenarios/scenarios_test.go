@@ -71,7 +71,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) instance(t *testing.T, name string) string {
 	t.Helper()
-	in, err := w.cloud.CreateInstance(t.Context(), w.project, cloud.InstanceSpec{Name: name, Tags: map[string]string{"name": name}})
+	in, _, err := w.cloud.CreateInstance(t.Context(), w.project, cloud.InstanceSpec{Name: name, Tags: map[string]string{"name": name}})
 	require.NoError(t, err)
 	w.awaitState(t, in.ID, "running")
 	return in.ID
@@ -153,7 +153,9 @@ func TestStepsComeInTheirTime(t *testing.T) {
 		[]string{s.Steps[0].Does, s.Steps[1].Does, s.Steps[2].Does, s.Steps[3].Does})
 	require.Len(t, w.rules.List(w.project.ID), 1)
 	assert.Equal(t, id, w.rules.List(w.project.ID)[0].Scenario)
-	require.NotNil(t, w.rules.Apply(faults.Call{Project: w.project.ID, Operation: "listThings"}))
+	hit, err := w.rules.Apply(faults.Call{Project: w.project.ID, Operation: "listThings"})
+	require.NoError(t, err)
+	require.NotNil(t, hit)
 	w.pass(t, 10*time.Second)
 	s = w.await(t, id, 2, 0)
 	assert.Equal(t, "crash a ("+a+")", s.Steps[2].Result)
@@ -168,7 +170,7 @@ func TestStepsComeInTheirTime(t *testing.T) {
 	s = w.awaitEnd(t, id, scenarios.Done)
 	assert.Equal(t, epoch.Add(40*time.Second), s.EndedAt)
 	require.Len(t, w.rules.List(w.project.ID), 1, "a fault without an end outlives its scenario")
-	s, err := w.Stop(t.Context(), w.project.ID, id)
+	s, err = w.Stop(t.Context(), w.project.ID, id)
 	require.NoError(t, err)
 	assert.Equal(t, scenarios.Done, s.State)
 	assert.Empty(t, w.rules.List(w.project.ID))

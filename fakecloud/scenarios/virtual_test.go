@@ -36,7 +36,7 @@ func TestAVirtualClockStopsAtEachStep(t *testing.T) {
 		defer rules.Close()
 		runner := scenarios.New(c, rules, quiet)
 		defer runner.Close()
-		in, err := c.CreateInstance(ctx, p, cloud.InstanceSpec{Name: "a"})
+		in, _, err := c.CreateInstance(ctx, p, cloud.InstanceSpec{Name: "a"})
 		require.NoError(t, err)
 		a := &scenarios.Selector{Name: "a"}
 		started, err := runner.Run(ctx, p, scenarios.Spec{Name: "s", Steps: []scenarios.Step{
@@ -94,7 +94,7 @@ func TestAFaultForAWhileUnderAVirtualClock(t *testing.T) {
 		runner := scenarios.New(c, rules, quiet)
 		defer runner.Close()
 		for _, name := range []string{"a", "b", "c", "d"} {
-			_, err := c.CreateInstance(ctx, p, cloud.InstanceSpec{Name: name})
+			_, _, err := c.CreateInstance(ctx, p, cloud.InstanceSpec{Name: name})
 			require.NoError(t, err)
 		}
 		_, err = c.Advance(ctx, func(now time.Time) time.Time { return now.Add(time.Minute) })

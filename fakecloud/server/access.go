@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"net/http"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -30,14 +31,10 @@ func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
 
 // ListProjects implements api.ServerInterface.
 func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams) {
-	f, err := filter("p-", params.Name, nil, params.Limit, params.PageToken)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	items, more, err := s.cloud.ListProjects(r.Context(), f)
-	next := nextPage(items, more, func(last cloud.Project) string { return last.ID })
-	s.result(w, r, http.StatusOK, api.ProjectList{Items: each(items, projectOf), NextPageToken: next}, err)
+	f, err := filterOf("p-", params.Name, nil, params.Limit, params.PageToken)
+	answerList(s, w, r, f, err, s.cloud.ListProjects, func(last cloud.Project) string { return last.ID }, projectOf, func(items []api.Project, next *string) any {
+		return api.ProjectList{Items: items, NextPageToken: next}
+	})
 }
 
 // CreateProject implements api.ServerInterface.
@@ -46,14 +43,14 @@ func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request, _ api.Cre
 	if !ok {
 		return
 	}
-	p, err := s.cloud.CreateProject(r.Context(), project(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: value(body.DefaultTags)})
-	s.created(w, r, "/v1/projects/"+p.ID, p.Version, projectOf(p), err)
+	p, outcome, err := s.cloud.CreateProject(r.Context(), project(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: value(body.DefaultTags)})
+	s.answerCreated(w, r, "/v1/projects/"+p.ID, p.Version, projectOf(p), outcome, err)
 }
 
 // GetProjectByID implements api.ServerInterface.
 func (s *Server) GetProjectByID(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	p, err := s.cloud.ProjectByID(r.Context(), id)
-	s.resource(w, r, http.StatusOK, p.Version, projectOf(p), err)
+	s.answerResource(w, r, http.StatusOK, p.Version, projectOf(p), err)
 }
 
 // UpdateProject implements api.ServerInterface.
@@ -63,24 +60,23 @@ func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.Pr
 		return
 	}
 	p, err := s.cloud.UpdateProject(r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: toTags(body.DefaultTags)})
-	s.resource(w, r, http.StatusOK, p.Version, projectOf(p), err)
+	s.answerResource(w, r, http.StatusOK, p.Version, projectOf(p), err)
 }
 
 // DeleteProject implements api.ServerInterface.
 func (s *Server) DeleteProject(w http.ResponseWriter, r *http.Request, id api.ProjectID, _ api.DeleteProjectParams) {
-	s.done(w, r, s.cloud.DeleteProject(r.Context(), project(r), id))
+	s.answerNoContent(w, r, s.cloud.DeleteProject(r.Context(), project(r), id))
 }
 
 // ListTokens implements api.ServerInterface.
 func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.ProjectID, params api.ListTokensParams) {
-	f, err := filter("", params.Name, nil, params.Limit, params.PageToken)
-	if err != nil {
-		s.fail(w, r, err)
-		return
+	f, err := filterOf("", params.Name, nil, params.Limit, params.PageToken)
+	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Token, bool, error) {
+		return s.cloud.ListTokens(ctx, id, f)
 	}
-	items, more, err := s.cloud.ListTokens(r.Context(), id, f)
-	next := nextPage(items, more, func(last cloud.Token) string { return last.Name })
-	s.result(w, r, http.StatusOK, api.TokenList{Items: each(items, tokenOf), NextPageToken: next}, err)
+	answerList(s, w, r, f, err, list, func(last cloud.Token) string { return last.Name }, tokenOf, func(items []api.Token, next *string) any {
+		return api.TokenList{Items: items, NextPageToken: next}
+	})
 }
 
 // CreateToken implements api.ServerInterface.
@@ -101,12 +97,12 @@ func (s *Server) CreateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 // GetToken implements api.ServerInterface.
 func (s *Server) GetToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	t, err := s.cloud.GetToken(r.Context(), id, name)
-	s.result(w, r, http.StatusOK, tokenOf(t), err)
+	s.answerResult(w, r, http.StatusOK, tokenOf(t), err)
 }
 
 // DeleteToken implements api.ServerInterface.
 func (s *Server) DeleteToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
-	s.done(w, r, s.cloud.DeleteToken(r.Context(), id, name))
+	s.answerNoContent(w, r, s.cloud.DeleteToken(r.Context(), id, name))
 }
 
 // RotateToken implements api.ServerInterface.
@@ -116,7 +112,7 @@ func (s *Server) RotateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 		return
 	}
 	t, secret, err := s.cloud.RotateToken(r.Context(), id, name, seconds(body.GraceSeconds))
-	s.result(w, r, http.StatusOK, api.TokenWithSecret{Token: tokenOf(t), Secret: secret}, err)
+	s.answerResult(w, r, http.StatusOK, api.TokenWithSecret{Token: tokenOf(t), Secret: secret}, err)
 }
 
 func projectOf(p cloud.Project) api.Project {

@@ -13,11 +13,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
-	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
@@ -312,19 +311,14 @@ func TestTheLastAdminStays(t *testing.T) {
 
 // An expired token is told so, and when it was, by the cloud's clock.
 func TestExpiredTokens(t *testing.T) {
-	st, err := store.Open(t.Context(), store.Memory)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, st.Close()) })
-	plane := dataplane.New(dataplane.Options{})
-	t.Cleanup(plane.Close)
 	clock := clockwork.NewFakeClockAt(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	c, err := cloud.New(cloud.Config{Store: st, DataPlane: plane, Profile: cloud.Profiles[0], Clock: clock})
+	f, err := fakecloud.New(t.Context(), fakecloud.Config{Data: store.Memory, Cloud: cloud.Config{Profile: cloud.Profiles[0], Clock: clock}})
 	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, f.Close()) })
+	c, srv := f.Cloud, f.API
 	p, err := c.EnsureProject(t.Context(), "default", nil)
 	require.NoError(t, err)
 	require.NoError(t, c.SetTokens(t.Context(), p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}}))
-	srv, err := server.New(server.Config{Cloud: c})
-	require.NoError(t, err)
 	h := httptest.NewServer(srv)
 	t.Cleanup(func() { srv.Stop(); h.Close() })
 	r := &rig{Client: newClient(t, h.URL, secret), url: h.URL, cloud: c, project: p}

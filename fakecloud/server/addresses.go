@@ -20,15 +20,11 @@ func addressOf(a cloud.ReservedAddress) api.ReservedAddress {
 
 // ListAddresses implements api.ServerInterface.
 func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params api.ListAddressesParams) {
-	f, err := filter("a-", params.Name, params.Tag, params.Limit, params.PageToken)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
+	f, err := filterOf("a-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = each(value(params.State), func(v api.AddressState) string { return string(v) })
-	items, more, err := s.cloud.ListAddresses(r.Context(), project(r), f)
-	next := nextPage(items, more, func(last cloud.ReservedAddress) string { return last.ID })
-	s.result(w, r, http.StatusOK, api.ReservedAddressList{Items: each(items, addressOf), NextPageToken: next}, err)
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), func(last cloud.ReservedAddress) string { return last.ID }, addressOf, func(items []api.ReservedAddress, next *string) any {
+		return api.ReservedAddressList{Items: items, NextPageToken: next}
+	})
 }
 
 // ReserveAddress implements api.ServerInterface.
@@ -37,14 +33,14 @@ func (s *Server) ReserveAddress(w http.ResponseWriter, r *http.Request, _ api.Re
 	if !ok {
 		return
 	}
-	a, err := s.cloud.ReserveAddress(r.Context(), project(r), cloud.AddressSpec{Name: value(body.Name), IP: value(body.IP), Tags: value(body.Tags)})
-	s.created(w, r, "/v1/addresses/"+a.ID, a.Version, addressOf(a), err)
+	a, outcome, err := s.cloud.ReserveAddress(r.Context(), project(r), cloud.AddressSpec{Name: value(body.Name), IP: value(body.IP), Tags: value(body.Tags)})
+	s.answerCreated(w, r, "/v1/addresses/"+a.ID, a.Version, addressOf(a), outcome, err)
 }
 
 // GetAddress implements api.ServerInterface.
 func (s *Server) GetAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
 	a, err := s.cloud.GetAddress(r.Context(), project(r), id)
-	s.resource(w, r, http.StatusOK, a.Version, addressOf(a), err)
+	s.answerResource(w, r, http.StatusOK, a.Version, addressOf(a), err)
 }
 
 // UpdateAddress implements api.ServerInterface.
@@ -54,7 +50,7 @@ func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 		return
 	}
 	a, err := s.cloud.UpdateAddress(r.Context(), project(r), id, cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)})
-	s.resource(w, r, http.StatusOK, a.Version, addressOf(a), err)
+	s.answerResource(w, r, http.StatusOK, a.Version, addressOf(a), err)
 }
 
 // AttachAddress implements api.ServerInterface.
@@ -64,16 +60,16 @@ func (s *Server) AttachAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 		return
 	}
 	a, err := s.cloud.AttachAddress(r.Context(), project(r), id, body.InstanceID)
-	s.resource(w, r, http.StatusOK, a.Version, addressOf(a), err)
+	s.answerResource(w, r, http.StatusOK, a.Version, addressOf(a), err)
 }
 
 // DetachAddress implements api.ServerInterface.
 func (s *Server) DetachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.DetachAddressParams) {
 	a, err := s.cloud.DetachAddress(r.Context(), project(r), id)
-	s.resource(w, r, http.StatusOK, a.Version, addressOf(a), err)
+	s.answerResource(w, r, http.StatusOK, a.Version, addressOf(a), err)
 }
 
 // ReleaseAddress implements api.ServerInterface.
 func (s *Server) ReleaseAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.ReleaseAddressParams) {
-	s.done(w, r, s.cloud.ReleaseAddress(r.Context(), project(r), id))
+	s.answerNoContent(w, r, s.cloud.ReleaseAddress(r.Context(), project(r), id))
 }

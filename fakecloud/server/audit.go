@@ -37,7 +37,7 @@ func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.Li
 	}
 	items, more, err := s.cloud.ListAudit(r.Context(), project(r), f)
 	next := nextPage(items, more, func(last cloud.AuditEntry) string { return "audit-" + strconv.FormatInt(last.ID, 10) })
-	s.result(w, r, http.StatusOK, api.AuditList{Items: each(items, auditOf), NextPageToken: next}, err)
+	s.answerResult(w, r, http.StatusOK, api.AuditList{Items: each(items, auditOf), NextPageToken: next}, err)
 }
 
 func auditPosition(token string) (int64, error) {
@@ -71,7 +71,7 @@ func (s *Server) SumAudit(w http.ResponseWriter, r *http.Request, params api.Sum
 			Token: keep(api.AuditByToken, c.Token), UserAgent: keep(api.AuditByUserAgent, c.UserAgent), Operation: keep(api.AuditByOperation, c.Operation),
 		}
 	})
-	s.result(w, r, http.StatusOK, api.AuditSumList{Items: each(sums, auditSumOf)}, err)
+	s.answerResult(w, r, http.StatusOK, api.AuditSumList{Items: each(sums, auditSumOf)}, err)
 }
 
 func auditOf(e cloud.AuditEntry) api.AuditEntry {

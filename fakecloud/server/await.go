@@ -13,18 +13,17 @@ import (
 
 // ListOperations implements api.ServerInterface.
 func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams) {
-	page, err := filter("op-", nil, nil, params.Limit, params.PageToken)
-	if err != nil {
-		s.fail(w, r, err)
-		return
+	f, err := filterOf("op-", nil, nil, params.Limit, params.PageToken)
+	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Operation, bool, error) {
+		return s.cloud.ListOperations(ctx, project(r), cloud.OperationFilter{
+			Resource: value(params.Resource), Types: value(params.Type),
+			States: each(value(params.State), func(v api.OperationState) string { return string(v) }),
+			After:  f.After, Limit: f.Limit,
+		})
 	}
-	items, more, err := s.cloud.ListOperations(r.Context(), project(r), cloud.OperationFilter{
-		Resource: value(params.Resource), Types: value(params.Type),
-		States: each(value(params.State), func(v api.OperationState) string { return string(v) }),
-		After:  page.After, Limit: page.Limit,
+	answerList(s, w, r, f, err, list, func(last cloud.Operation) string { return last.ID }, operationOf, func(items []api.Operation, next *string) any {
+		return api.OperationList{Items: items, NextPageToken: next}
 	})
-	next := nextPage(items, more, func(last cloud.Operation) string { return last.ID })
-	s.result(w, r, http.StatusOK, api.OperationList{Items: each(items, operationOf), NextPageToken: next}, err)
 }
 
 // GetOperation implements api.ServerInterface.
@@ -32,7 +31,7 @@ func (s *Server) GetOperation(w http.ResponseWriter, r *http.Request, id api.Ope
 	until, cancel := s.patience(w, r, time.Duration(value(params.Wait))*time.Second)
 	defer cancel()
 	op, err := s.cloud.AwaitOperation(r.Context(), project(r), id, until.Done())
-	s.result(w, r, http.StatusOK, operationOf(op), err)
+	s.answerResult(w, r, http.StatusOK, operationOf(op), err)
 }
 
 // patience ends after so long, when the caller goes away, and when the server
@@ -51,11 +50,12 @@ func (s *Server) patience(w http.ResponseWriter, r *http.Request, wait time.Dura
 	return ctx, func() { unhook(); cancel() }
 }
 
-// awaited gives what was changed as it is when the change's operation has
-// ended, if the call asks for that, and names the operation. What is gone by
-// then is shown as it last was.
-func awaited[T any](s *Server, w http.ResponseWriter, r *http.Request, changed T, id string, read func(context.Context, cloud.Project, string) (T, error)) (T, error) {
-	op := callOf(r).request.Operation
+// awaitOperation names the operation that a change began in the answer's headers.
+// If the call asks for it, awaitOperation waits until the operation has ended, and
+// gives the resource as it is then. A resource that is gone by then is given as
+// it last was.
+func awaitOperation[T any](s *Server, w http.ResponseWriter, r *http.Request, changed T, outcome cloud.Outcome, id string, read func(context.Context, cloud.Project, string) (T, error)) (T, error) {
+	op := outcome.Operation
 	if op == "" {
 		return changed, nil
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
@@ -21,7 +22,7 @@ import (
 // frozen is a rig in which time stands still: what takes time does not end.
 func frozen(t *testing.T) (*rig, *clockwork.FakeClock) {
 	clock := clockwork.NewFakeClockAt(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	return newRigOf(t, func(cfg *cloud.Config) { cfg.Clock, cfg.Profile = clock, cloud.Profiles[1] }), clock
+	return newRigOf(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock, cfg.Cloud.Profile = clock, cloud.Profiles[1] }), clock
 }
 
 func location(a answer) string { return a.Header.Get("Operation-Location") }
@@ -150,7 +151,7 @@ func TestWaitingHasAnEnd(t *testing.T) {
 
 func TestShutdownEndsWaiting(t *testing.T) {
 	r, _ := frozen(t)
-	srv, err := server.New(server.Config{Cloud: r.cloud})
+	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
@@ -47,6 +48,8 @@ func (p *countingPlane) Health(id string) []cloud.TargetHealth {
 	defer p.mu.Unlock()
 	return p.health[id]
 }
+
+func (p *countingPlane) Close() {}
 
 func (p *countingPlane) set(id string, stats cloud.LoadBalancerStats, health ...cloud.TargetHealth) {
 	p.mu.Lock()
@@ -89,7 +92,7 @@ func at(s int) time.Time { return time.Date(2026, 1, 2, 3, 4, s, 0, time.UTC) }
 func countingRig(t *testing.T) (*rig, *countingPlane) {
 	t.Helper()
 	p := newCountingPlane()
-	return newRigOf(t, func(cfg *cloud.Config) { cfg.DataPlane = p }), p
+	return newRigOf(t, func(cfg *fakecloud.Config) { cfg.DataPlane = p }), p
 }
 
 func TestStatsAndHealthAreThePlanes(t *testing.T) {

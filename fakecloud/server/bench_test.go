@@ -9,10 +9,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
-	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 // discard is an answer that nobody reads.
@@ -26,33 +25,32 @@ func (d *discard) WriteHeader(status int)      { d.status = status }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // benchServer has so many instances, on disk, and limits nobody much.
-func benchServer(b *testing.B, instances int) (*server.Server, []string) {
+func benchServer(b *testing.B, instances int) (*fakecloud.API, []string) {
 	b.Helper()
-	st, err := store.Open(b.Context(), b.TempDir()+"/cloud.db")
+	f, err := fakecloud.New(b.Context(), fakecloud.Config{
+		Data:  b.TempDir() + "/cloud.db",
+		Cloud: cloud.Config{Profile: cloud.Profiles[0], InstanceCIDR: netip.MustParsePrefix("127.54.0.0/16")},
+		API:   server.Config{RateLimit: 1_000_000, RateBurst: 1_000_000},
+	})
 	require.NoError(b, err)
-	plane := dataplane.New(dataplane.Options{})
-	c, err := cloud.New(cloud.Config{Store: st, DataPlane: plane, Profile: cloud.Profiles[0], InstanceCIDR: netip.MustParsePrefix("127.54.0.0/16")})
-	require.NoError(b, err)
+	c, srv := f.Cloud, f.API
 	p, err := c.EnsureProject(b.Context(), "default", nil)
 	require.NoError(b, err)
 	require.NoError(b, c.SetTokens(b.Context(), p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}}))
 	var ids []string
 	for i := range instances {
-		in, err := c.CreateInstance(b.Context(), p, cloud.InstanceSpec{Name: fmt.Sprint("node-", i), Tags: map[string]string{"cluster": "lab", "role": "worker"}})
+		in, _, err := c.CreateInstance(b.Context(), p, cloud.InstanceSpec{Name: fmt.Sprint("node-", i), Tags: map[string]string{"cluster": "lab", "role": "worker"}})
 		require.NoError(b, err)
 		ids = append(ids, in.ID)
 	}
-	srv, err := server.New(server.Config{Cloud: c, RateLimit: 1_000_000, RateBurst: 1_000_000})
-	require.NoError(b, err)
 	b.Cleanup(func() {
 		srv.Stop()
-		plane.Close()
-		require.NoError(b, st.Close())
+		require.NoError(b, f.Close())
 	})
 	return srv, ids
 }
 
-func bench(b *testing.B, srv *server.Server, target func(i int) string) {
+func bench(b *testing.B, srv *fakecloud.API, target func(i int) string) {
 	b.Helper()
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {

@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -8,20 +9,22 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func virtualRig(t *testing.T) *rig {
 	t.Helper()
-	return newRigOf(t, func(cfg *cloud.Config) {
-		var err error
-		cfg.Virtual, err = cloud.StartVirtualTime(t.Context(), cfg.Store, start)
-		require.NoError(t, err)
-		cfg.Profile = cloud.Profiles[2]
+	return newRigOf(t, func(cfg *fakecloud.Config) {
+		cfg.StartClock = func(ctx context.Context, s *store.Store) (*cloud.VirtualTime, error) {
+			return cloud.StartVirtualTime(ctx, s, start)
+		}
+		cfg.Cloud.Profile = cloud.Profiles[2]
 	})
 }
 

@@ -10,13 +10,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 	clock := clockwork.NewFakeClockAt(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	r := newRigOf(t, func(cfg *cloud.Config) { cfg.Clock = clock })
+	r := newRigOf(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock = clock })
 	ctx := t.Context()
 	soon := clock.Now().Add(time.Minute)
 	gone, err := r.CreateProject(ctx, api.ProjectCreate{Name: "gone"})

@@ -27,7 +27,7 @@ import (
 func (r *rig) routes(t *testing.T, worker, rounds int) {
 	t.Helper()
 	for i := range rounds {
-		route, err := r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{
+		route, _, err := r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{
 			Name: fmt.Sprintf("r%d", worker), Destination: fmt.Sprintf("10.%d.0.0/24", worker), Instance: r.hop,
 			Tags: map[string]string{"parity": fmt.Sprint(i % 2)},
 		})
@@ -294,7 +294,7 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 		})
 	}()
 	r.feed(t, underway, func() bool { _, cut := r.srv.Readers(); return cut > 0 })
-	_, err = r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{Name: "last", Destination: "10.1.0.0/24", Instance: r.hop})
+	_, _, err = r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{Name: "last", Destination: "10.1.0.0/24", Instance: r.hop})
 	require.NoError(t, err)
 	select {
 	case err := <-done:
@@ -326,7 +326,7 @@ func (r *rig) feed(t *testing.T, underway chan<- struct{}, enough func() bool) {
 				t.Fatal("the slow reader was not cut off, or the other one was held up")
 			}
 		}
-		route, err := r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big})
+		route, _, err := r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big})
 		require.NoError(t, err)
 		require.NoError(t, r.cloud.DeleteRoute(t.Context(), r.project, route.ID))
 	}

@@ -28,11 +28,18 @@ func (s *Server) meter(next http.Handler) http.Handler {
 			return
 		}
 		id := mux.Vars(r)["id"]
-		hit := s.faults.Apply(faults.Call{
-			Project: c.who.Project.ID, Token: c.who.Token, Operation: op.id, Resource: id,
-			Tags: func() map[string]string { return s.cloud.TagsOf(r.Context(), c.who.Project, id) },
-		})
-		if hit == nil {
+		call := faults.Call{Project: c.who.Project.ID, Token: c.who.Token, Operation: op.id, Resource: id}
+		if op.kind != "" {
+			call.Tags = func() (map[string]string, error) {
+				return s.cloud.ResourceTags(r.Context(), c.who.Project, op.kind, id)
+			}
+		}
+		hit, err := s.faults.Apply(call)
+		switch {
+		case err != nil:
+			s.fail(w, r, err)
+			return
+		case hit == nil:
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -202,17 +209,17 @@ func (s *Server) CreateFault(w http.ResponseWriter, r *http.Request) {
 // GetFault implements api.ServerInterface.
 func (s *Server) GetFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
 	f, err := s.faults.Get(project(r).ID, id)
-	s.result(w, r, http.StatusOK, faultOf(f), err)
+	s.answerResult(w, r, http.StatusOK, faultOf(f), err)
 }
 
 // DeleteFault implements api.ServerInterface.
 func (s *Server) DeleteFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
-	s.done(w, r, s.faults.Delete(r.Context(), project(r).ID, id))
+	s.answerNoContent(w, r, s.faults.Delete(r.Context(), project(r).ID, id))
 }
 
 // DeleteFaults implements api.ServerInterface.
 func (s *Server) DeleteFaults(w http.ResponseWriter, r *http.Request) {
-	s.done(w, r, s.faults.DeleteAll(r.Context(), project(r).ID))
+	s.answerNoContent(w, r, s.faults.DeleteAll(r.Context(), project(r).ID))
 }
 
 func (s *Server) zoneState(p cloud.Project, zone string) api.ZoneState {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
@@ -206,7 +207,7 @@ func TestFaultsForAnotherProject(t *testing.T) {
 // A server that comes after goes on with the rules, and knows their counts.
 func TestFaultsOutliveTheirServer(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	first, err := server.New(server.Config{Cloud: r.cloud})
+	first, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{})
 	require.NoError(t, err)
 	h := serve(t, first)
 	f, err := h.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 409}, Times: 3})
@@ -215,7 +216,7 @@ func TestFaultsOutliveTheirServer(t *testing.T) {
 	require.True(t, client.HasCode(err, api.WrongState), err)
 	first.Stop()
 
-	second, err := server.New(server.Config{Cloud: r.cloud})
+	second, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{})
 	require.NoError(t, err)
 	h = serve(t, second)
 	got, err := h.GetFault(ctx, f.ID)
@@ -254,7 +255,7 @@ func TestFaultsTheSpecRefuses(t *testing.T) {
 }
 
 // serve gives the operator's client of one more server.
-func serve(t *testing.T, srv *server.Server) *client.Client {
+func serve(t *testing.T, srv *fakecloud.API) *client.Client {
 	t.Helper()
 	h := httptest.NewServer(srv)
 	t.Cleanup(func() { srv.Stop(); h.Close() })

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
@@ -284,7 +285,7 @@ func TestDelayedCallsAreCarriedOut(t *testing.T) {
 // A delay may be longer than an answer may take.
 func TestDelaysOutlastTheDeadlineOfAnswers(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	srv, err := server.New(server.Config{Cloud: r.cloud})
+	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{})
 	require.NoError(t, err)
 	h := httptest.NewUnstartedServer(srv)
 	h.Config.WriteTimeout = time.Millisecond
@@ -350,7 +351,7 @@ func (r *rig) serveTLS(t *testing.T) (url string, byMajor map[int]*http.Transpor
 	t.Helper()
 	borrowed := httptest.NewTLSServer(nil) // For its certificate.
 	borrowed.Close()
-	srv, err := server.New(server.Config{Cloud: r.cloud, Certificate: &borrowed.TLS.Certificates[0]})
+	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{Certificate: &borrowed.TLS.Certificates[0]})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)

@@ -45,31 +45,48 @@ func (s *Server) plain(w http.ResponseWriter, r *http.Request, status int, conte
 
 // ListInstances implements api.ServerInterface.
 func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams) {
-	f, err := filter("i-", params.Name, params.Tag, params.Limit, params.PageToken)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
+	f, err := filterOf("i-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.Zone = value(params.Zone)
 	f.States = each(value(params.State), func(v api.InstanceState) string { return string(v) })
-	items, more, err := s.cloud.ListInstances(r.Context(), project(r), f)
-	next := nextPage(items, more, func(last cloud.Instance) string { return last.ID })
-	s.result(w, r, http.StatusOK, api.InstanceList{Items: each(items, instanceOf), NextPageToken: next}, err)
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), func(last cloud.Instance) string { return last.ID }, instanceOf, func(items []api.Instance, next *string) any {
+		return api.InstanceList{Items: items, NextPageToken: next}
+	})
 }
 
-func filter(prefix string, name *string, tags *[]string, limit *int, token *string) (cloud.Filter, error) {
+// filterOf reads the query parameters that all lists of resources have.
+func filterOf(idPrefix string, name *string, tags *[]string, limit *int, pageToken *string) (cloud.Filter, error) {
 	f := cloud.Filter{Name: value(name), Limit: defaultLimit, Tags: each(value(tags), cloud.ParseTagFilter)}
 	if limit != nil {
 		f.Limit = *limit
 	}
-	if token != nil {
-		id, err := base64.RawURLEncoding.DecodeString(*token)
-		if err != nil || !strings.HasPrefix(string(id), prefix) {
+	if pageToken != nil {
+		id, err := base64.RawURLEncoding.DecodeString(*pageToken)
+		if err != nil || !strings.HasPrefix(string(id), idPrefix) {
 			return f, badPageToken()
 		}
 		f.After = string(id)
 	}
 	return f, nil
+}
+
+// answerList answers with one page of a list. f and filterErr are what filterOf
+// gave, id gives what a page token is made of, and body makes the answer.
+func answerList[R, A any](
+	s *Server, w http.ResponseWriter, r *http.Request, f cloud.Filter, filterErr error,
+	list func(context.Context, cloud.Filter) ([]R, bool, error),
+	id func(R) string, toAPI func(R) A, body func(items []A, nextPageToken *string) any,
+) {
+	if filterErr != nil {
+		s.fail(w, r, filterErr)
+		return
+	}
+	items, more, err := list(r.Context(), f)
+	s.answerResult(w, r, http.StatusOK, body(each(items, toAPI), nextPage(items, more, id)), err)
+}
+
+// inProject binds a list of the cloud's to the caller's project.
+func inProject[R any](r *http.Request, list func(context.Context, cloud.Project, cloud.Filter) ([]R, bool, error)) func(context.Context, cloud.Filter) ([]R, bool, error) {
+	return func(ctx context.Context, f cloud.Filter) ([]R, bool, error) { return list(ctx, project(r), f) }
 }
 
 func badPageToken() error {
@@ -103,60 +120,58 @@ func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request, _ api.Cr
 	if !ok {
 		return
 	}
-	in, err := s.cloud.CreateInstance(r.Context(), project(r), cloud.InstanceSpec{
+	in, outcome, err := s.cloud.CreateInstance(r.Context(), project(r), cloud.InstanceSpec{
 		Name: value(body.Name), Zone: value(body.Zone), Type: cloud.InstanceType(value(body.Type)),
 		Network: value(body.NetworkID), Address: value(body.Address), Tags: value(body.Tags),
 	})
 	if err == nil {
-		in, err = awaited(s, w, r, in, in.ID, s.cloud.GetInstance)
+		in, err = awaitOperation(s, w, r, in, outcome, in.ID, s.cloud.GetInstance)
 	}
-	s.created(w, r, "/v1/instances/"+in.ID, in.Version, instanceOf(in), err)
+	s.answerCreated(w, r, "/v1/instances/"+in.ID, in.Version, instanceOf(in), outcome, err)
 }
 
 // GetInstance implements api.ServerInterface.
 func (s *Server) GetInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
-	s.instance(w, r, http.StatusOK, id, s.cloud.GetInstance)
+	in, err := s.cloud.GetInstance(r.Context(), project(r), id)
+	s.answerResource(w, r, http.StatusOK, in.Version, instanceOf(in), err)
 }
 
 // StartInstance implements api.ServerInterface.
 func (s *Server) StartInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.StartInstanceParams) {
-	s.instance(w, r, http.StatusAccepted, id, s.cloud.StartInstance)
+	s.actOnInstance(w, r, id, s.cloud.StartInstance)
 }
 
 // StopInstance implements api.ServerInterface.
 func (s *Server) StopInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.StopInstanceParams) {
-	s.instance(w, r, http.StatusAccepted, id, s.cloud.StopInstance)
+	s.actOnInstance(w, r, id, s.cloud.StopInstance)
 }
 
 // RebootInstance implements api.ServerInterface.
 func (s *Server) RebootInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.RebootInstanceParams) {
-	s.instance(w, r, http.StatusAccepted, id, s.cloud.RebootInstance)
+	s.actOnInstance(w, r, id, s.cloud.RebootInstance)
 }
 
 // TerminateInstance implements api.ServerInterface.
 func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.TerminateInstanceParams) {
-	s.instance(w, r, http.StatusAccepted, id, s.cloud.TerminateInstance)
+	s.actOnInstance(w, r, id, s.cloud.TerminateInstance)
 }
 
-func (s *Server) instance(w http.ResponseWriter, r *http.Request, status int, id string, do func(context.Context, cloud.Project, string) (cloud.Instance, error)) {
-	in, err := do(r.Context(), project(r), id)
+// actOnInstance answers a call that moves an instance to another state.
+func (s *Server) actOnInstance(w http.ResponseWriter, r *http.Request, id string, act func(context.Context, cloud.Project, string) (cloud.Instance, cloud.Outcome, error)) {
+	in, outcome, err := act(r.Context(), project(r), id)
 	if err == nil {
-		in, err = awaited(s, w, r, in, id, s.cloud.GetInstance)
+		in, err = awaitOperation(s, w, r, in, outcome, id, s.cloud.GetInstance)
 	}
-	s.resource(w, r, status, in.Version, instanceOf(in), err)
+	s.answerResource(w, r, http.StatusAccepted, in.Version, instanceOf(in), err)
 }
 
 // ListLoadBalancers implements api.ServerInterface.
 func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
-	f, err := filter("lb-", params.Name, params.Tag, params.Limit, params.PageToken)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
+	f, err := filterOf("lb-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = each(value(params.State), func(v api.LoadBalancerState) string { return string(v) })
-	items, more, err := s.cloud.ListLoadBalancers(r.Context(), project(r), f)
-	next := nextPage(items, more, func(last cloud.LoadBalancer) string { return last.ID })
-	s.result(w, r, http.StatusOK, api.LoadBalancerList{Items: each(items, loadBalancerOf), NextPageToken: next}, err)
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), func(last cloud.LoadBalancer) string { return last.ID }, loadBalancerOf, func(items []api.LoadBalancer, next *string) any {
+		return api.LoadBalancerList{Items: items, NextPageToken: next}
+	})
 }
 
 // CreateLoadBalancer implements api.ServerInterface.
@@ -165,7 +180,7 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 	if !ok {
 		return
 	}
-	lb, err := s.cloud.CreateLoadBalancer(r.Context(), project(r), cloud.LoadBalancerSpec{
+	lb, outcome, err := s.cloud.CreateLoadBalancer(r.Context(), project(r), cloud.LoadBalancerSpec{
 		Name: body.Name, AddressID: value(body.AddressID), Address: value(body.Address), IPFamilies: each(value(body.IPFamilies), toFamily),
 		Scheme: cloud.Scheme(value(body.Scheme)), Algorithm: cloud.Algorithm(value(body.Algorithm)),
 		Listeners: each(body.Listeners, toListener), Targets: each(value(body.Targets), toTarget),
@@ -174,27 +189,24 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 		Tags: value(body.Tags),
 	})
 	if err == nil {
-		lb, err = awaited(s, w, r, lb, lb.ID, s.cloud.GetLoadBalancer)
+		lb, err = awaitOperation(s, w, r, lb, outcome, lb.ID, s.cloud.GetLoadBalancer)
 	}
-	s.created(w, r, "/v1/load-balancers/"+lb.ID, lb.Version, loadBalancerOf(lb), err)
+	s.answerCreated(w, r, "/v1/load-balancers/"+lb.ID, lb.Version, loadBalancerOf(lb), outcome, err)
 }
 
 // GetLoadBalancer implements api.ServerInterface.
 func (s *Server) GetLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
-	s.loadBalancer(w, r, http.StatusOK, id, s.cloud.GetLoadBalancer)
+	lb, err := s.cloud.GetLoadBalancer(r.Context(), project(r), id)
+	s.answerResource(w, r, http.StatusOK, lb.Version, loadBalancerOf(lb), err)
 }
 
 // DeleteLoadBalancer implements api.ServerInterface.
 func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID, _ api.DeleteLoadBalancerParams) {
-	s.loadBalancer(w, r, http.StatusAccepted, id, s.cloud.DeleteLoadBalancer)
-}
-
-func (s *Server) loadBalancer(w http.ResponseWriter, r *http.Request, status int, id string, do func(context.Context, cloud.Project, string) (cloud.LoadBalancer, error)) {
-	lb, err := do(r.Context(), project(r), id)
+	lb, outcome, err := s.cloud.DeleteLoadBalancer(r.Context(), project(r), id)
 	if err == nil {
-		lb, err = awaited(s, w, r, lb, id, s.cloud.GetLoadBalancer)
+		lb, err = awaitOperation(s, w, r, lb, outcome, id, s.cloud.GetLoadBalancer)
 	}
-	s.resource(w, r, status, lb.Version, loadBalancerOf(lb), err)
+	s.answerResource(w, r, http.StatusAccepted, lb.Version, loadBalancerOf(lb), err)
 }
 
 // UpdateLoadBalancer implements api.ServerInterface.
@@ -220,35 +232,31 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 		t := each(*body.Targets, toTarget)
 		u.Targets = &t
 	}
-	lb, err := s.cloud.UpdateLoadBalancer(r.Context(), project(r), id, u)
+	lb, outcome, err := s.cloud.UpdateLoadBalancer(r.Context(), project(r), id, u)
 	if err == nil {
-		lb, err = awaited(s, w, r, lb, id, s.cloud.GetLoadBalancer)
+		lb, err = awaitOperation(s, w, r, lb, outcome, id, s.cloud.GetLoadBalancer)
 	}
-	s.resource(w, r, http.StatusAccepted, lb.Version, loadBalancerOf(lb), err)
+	s.answerResource(w, r, http.StatusAccepted, lb.Version, loadBalancerOf(lb), err)
 }
 
 // GetLoadBalancerStats implements api.ServerInterface.
 func (s *Server) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	stats, err := s.cloud.LoadBalancerStats(r.Context(), project(r), id)
-	s.result(w, r, http.StatusOK, statsOf(stats), err)
+	s.answerResult(w, r, http.StatusOK, statsOf(stats), err)
 }
 
 // GetLoadBalancerHealth implements api.ServerInterface.
 func (s *Server) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	targets, err := s.cloud.LoadBalancerHealth(r.Context(), project(r), id)
-	s.result(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: each(targets, healthOf)}, err)
+	s.answerResult(w, r, http.StatusOK, api.LoadBalancerHealth{Targets: each(targets, healthOf)}, err)
 }
 
 // ListRoutes implements api.ServerInterface.
 func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.ListRoutesParams) {
-	f, err := filter("r-", params.Name, params.Tag, params.Limit, params.PageToken)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	items, more, err := s.cloud.ListRoutes(r.Context(), project(r), f)
-	next := nextPage(items, more, func(last cloud.Route) string { return last.ID })
-	s.result(w, r, http.StatusOK, api.RouteList{Items: each(items, routeOf), NextPageToken: next}, err)
+	f, err := filterOf("r-", params.Name, params.Tag, params.Limit, params.PageToken)
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListRoutes), func(last cloud.Route) string { return last.ID }, routeOf, func(items []api.Route, next *string) any {
+		return api.RouteList{Items: items, NextPageToken: next}
+	})
 }
 
 // CreateRoute implements api.ServerInterface.
@@ -257,19 +265,19 @@ func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request, _ api.Creat
 	if !ok {
 		return
 	}
-	route, err := s.cloud.CreateRoute(r.Context(), project(r), cloud.RouteSpec{
+	route, outcome, err := s.cloud.CreateRoute(r.Context(), project(r), cloud.RouteSpec{
 		Name: body.Name, Destination: body.Destination, Instance: body.InstanceID, Tags: value(body.Tags),
 	})
-	s.created(w, r, "/v1/routes/"+route.ID, route.Version, routeOf(route), err)
+	s.answerCreated(w, r, "/v1/routes/"+route.ID, route.Version, routeOf(route), outcome, err)
 }
 
 // GetRoute implements api.ServerInterface.
 func (s *Server) GetRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
 	route, err := s.cloud.GetRoute(r.Context(), project(r), id)
-	s.resource(w, r, http.StatusOK, route.Version, routeOf(route), err)
+	s.answerResource(w, r, http.StatusOK, route.Version, routeOf(route), err)
 }
 
 // DeleteRoute implements api.ServerInterface.
 func (s *Server) DeleteRoute(w http.ResponseWriter, r *http.Request, id api.RouteID, _ api.DeleteRouteParams) {
-	s.done(w, r, s.cloud.DeleteRoute(r.Context(), project(r), id))
+	s.answerNoContent(w, r, s.cloud.DeleteRoute(r.Context(), project(r), id))
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 func newRig6(t *testing.T) *rig {
 	t.Helper()
-	return newRigOf(t, func(cfg *cloud.Config) { cfg.LoadBalancerCIDR6 = netip.MustParsePrefix("::1/128") })
+	return newRigOf(t, func(cfg *fakecloud.Config) { cfg.Cloud.LoadBalancerCIDR6 = netip.MustParsePrefix("::1/128") })
 }
 
 func TestFamiliesThatCannotBeHad(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
@@ -18,7 +19,7 @@ import (
 
 func TestRateLimits(t *testing.T) {
 	r := newRig(t)
-	srv, err := server.New(server.Config{Cloud: r.cloud, RateLimit: 1, RateBurst: 3})
+	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{RateLimit: 1, RateBurst: 3})
 	require.NoError(t, err)
 	h := httptest.NewServer(srv)
 	t.Cleanup(func() { srv.Stop(); h.Close() })

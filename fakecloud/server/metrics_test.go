@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
@@ -102,12 +103,18 @@ func TestMetrics(t *testing.T) {
 		if strings.HasPrefix(name, "fakecloud_build_info{") {
 			builds++
 		}
-		assert.NotContains(t, name, "fakecloud_store_", "no store was given")
 	}
 	assert.Equal(t, 1, builds)
 
-	srv, err := server.New(server.Config{
-		Cloud: r.cloud, RateLimit: 1, RateBurst: 1,
+	bare, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{})
+	require.NoError(t, err)
+	withoutStore := httptest.NewServer(bare)
+	t.Cleanup(func() { bare.Stop(); withoutStore.Close() })
+	for name := range samples(t, withoutStore.URL) {
+		assert.NotContains(t, name, "fakecloud_store_", "no store was given")
+	}
+	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{
+		RateLimit: 1, RateBurst: 1,
 		StoreStats: func() server.StoreStats { return server.StoreStats{Writes: 7, Commits: 3, Fsyncs: 4, Checkpoints: 1} },
 	})
 	require.NoError(t, err)

@@ -35,8 +35,6 @@ type call struct {
 	wait  time.Duration
 	fault string // the ID of the rule that was applied, or ""
 	code  api.ProblemCode
-	// request is what the headers of a change say; nil before that is known.
-	request *cloud.Request
 	// count, when not nil, is told the status as the answer begins; 0 when the
 	// call is broken off.
 	count func(status int)

@@ -9,14 +9,10 @@ import (
 
 // ListNetworks implements api.ServerInterface.
 func (s *Server) ListNetworks(w http.ResponseWriter, r *http.Request, params api.ListNetworksParams) {
-	f, err := filter("n-", params.Name, params.Tag, params.Limit, params.PageToken)
-	if err != nil {
-		s.fail(w, r, err)
-		return
-	}
-	items, more, err := s.cloud.ListNetworks(r.Context(), project(r), f)
-	next := nextPage(items, more, func(last cloud.Network) string { return last.ID })
-	s.result(w, r, http.StatusOK, api.NetworkList{Items: each(items, networkOf), NextPageToken: next}, err)
+	f, err := filterOf("n-", params.Name, params.Tag, params.Limit, params.PageToken)
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListNetworks), func(last cloud.Network) string { return last.ID }, networkOf, func(items []api.Network, next *string) any {
+		return api.NetworkList{Items: items, NextPageToken: next}
+	})
 }
 
 // CreateNetwork implements api.ServerInterface.
@@ -25,19 +21,19 @@ func (s *Server) CreateNetwork(w http.ResponseWriter, r *http.Request, _ api.Cre
 	if !ok {
 		return
 	}
-	n, err := s.cloud.CreateNetwork(r.Context(), project(r), cloud.NetworkSpec{Name: body.Name, CIDR: body.Cidr, Tags: value(body.Tags)})
-	s.created(w, r, "/v1/networks/"+n.ID, n.Version, networkOf(n), err)
+	n, outcome, err := s.cloud.CreateNetwork(r.Context(), project(r), cloud.NetworkSpec{Name: body.Name, CIDR: body.Cidr, Tags: value(body.Tags)})
+	s.answerCreated(w, r, "/v1/networks/"+n.ID, n.Version, networkOf(n), outcome, err)
 }
 
 // GetNetwork implements api.ServerInterface.
 func (s *Server) GetNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID) {
 	n, err := s.cloud.GetNetwork(r.Context(), project(r), id)
-	s.resource(w, r, http.StatusOK, n.Version, networkOf(n), err)
+	s.answerResource(w, r, http.StatusOK, n.Version, networkOf(n), err)
 }
 
 // DeleteNetwork implements api.ServerInterface.
 func (s *Server) DeleteNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID, _ api.DeleteNetworkParams) {
-	s.done(w, r, s.cloud.DeleteNetwork(r.Context(), project(r), id))
+	s.answerNoContent(w, r, s.cloud.DeleteNetwork(r.Context(), project(r), id))
 }
 
 // UpdateNetwork implements api.ServerInterface.
@@ -47,7 +43,7 @@ func (s *Server) UpdateNetwork(w http.ResponseWriter, r *http.Request, id api.Ne
 		return
 	}
 	n, err := s.cloud.UpdateNetwork(r.Context(), project(r), id, u)
-	s.resource(w, r, http.StatusOK, n.Version, networkOf(n), err)
+	s.answerResource(w, r, http.StatusOK, n.Version, networkOf(n), err)
 }
 
 // UpdateInstance implements api.ServerInterface.
@@ -57,7 +53,7 @@ func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.I
 		return
 	}
 	in, err := s.cloud.UpdateInstance(r.Context(), project(r), id, u)
-	s.resource(w, r, http.StatusOK, in.Version, instanceOf(in), err)
+	s.answerResource(w, r, http.StatusOK, in.Version, instanceOf(in), err)
 }
 
 // UpdateRoute implements api.ServerInterface.
@@ -67,7 +63,7 @@ func (s *Server) UpdateRoute(w http.ResponseWriter, r *http.Request, id api.Rout
 		return
 	}
 	route, err := s.cloud.UpdateRoute(r.Context(), project(r), id, u)
-	s.resource(w, r, http.StatusOK, route.Version, routeOf(route), err)
+	s.answerResource(w, r, http.StatusOK, route.Version, routeOf(route), err)
 }
 
 func (s *Server) resourceUpdate(w http.ResponseWriter, r *http.Request) (cloud.ResourceUpdate, bool) {

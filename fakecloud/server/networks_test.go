@@ -326,21 +326,21 @@ func TestRegionsZonesAndInstanceTypes(t *testing.T) {
 // A caller that was let in before its project was deleted is refused, not failed.
 func TestCreatesInADeletedProject(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	p, err := r.cloud.CreateProject(ctx, r.project, cloud.ProjectSpec{Name: "short"})
+	p, _, err := r.cloud.CreateProject(ctx, r.project, cloud.ProjectSpec{Name: "short"})
 	require.NoError(t, err)
 	require.NoError(t, r.cloud.DeleteProject(ctx, r.project, p.ID))
 	for _, create := range []func() error{
-		func() error { _, err := r.cloud.CreateInstance(ctx, p, cloud.InstanceSpec{}); return err },
+		func() error { _, _, err := r.cloud.CreateInstance(ctx, p, cloud.InstanceSpec{}); return err },
 		func() error {
-			_, err := r.cloud.CreateLoadBalancer(ctx, p, cloud.LoadBalancerSpec{Name: "a", Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 1, TargetPort: 1}}})
+			_, _, err := r.cloud.CreateLoadBalancer(ctx, p, cloud.LoadBalancerSpec{Name: "a", Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 1, TargetPort: 1}}})
 			return err
 		},
 		func() error {
-			_, err := r.cloud.CreateRoute(ctx, p, cloud.RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: "i-1"})
+			_, _, err := r.cloud.CreateRoute(ctx, p, cloud.RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: "i-1"})
 			return err
 		},
 		func() error {
-			_, err := r.cloud.CreateNetwork(ctx, p, cloud.NetworkSpec{Name: "a", CIDR: "10.0.0.0/24"})
+			_, _, err := r.cloud.CreateNetwork(ctx, p, cloud.NetworkSpec{Name: "a", CIDR: "10.0.0.0/24"})
 			return err
 		},
 	} {

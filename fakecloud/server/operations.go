@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -29,9 +30,10 @@ var loadSpec = sync.OnceValues(func() (*openapi3.T, error) {
 type operation struct {
 	id      string // its operationId
 	faults  faults.Operation
-	open    bool       // needs no token
-	role    cloud.Role // the least that may
-	faulty  bool       // faults can touch it
+	kind    cloud.Resource // of the resource in its path; empty if that has none, or no tags
+	open    bool           // needs no token
+	role    cloud.Role     // the least that may
+	faulty  bool           // faults can touch it
 	audited bool
 	query   map[string]bool // its query parameters; true for those that may be given several times
 	headers map[string]bool // its header parameters
@@ -52,7 +54,7 @@ func operationsOf(spec *openapi3.T) operations {
 		for method, op := range item.Operations() {
 			audit := slices.Contains(op.Tags, "audit")
 			o := &operation{
-				id: op.OperationID, faults: faultable(method, path, op), open: op.Security != nil,
+				id: op.OperationID, faults: faultable(method, path, op), kind: pathResources[collectionOf(path)].kind, open: op.Security != nil,
 				query: map[string]bool{}, headers: map[string]bool{}, json: op.RequestBody != nil && op.RequestBody.Value.Content["application/json"] != nil && len(op.RequestBody.Value.Content) == 1,
 				route: &routers.Route{Spec: spec, Path: path, PathItem: item, Method: method, Operation: op},
 			}
@@ -80,10 +82,27 @@ func operationsOf(spec *openapi3.T) operations {
 	return all
 }
 
-// idPrefixes are what the IDs in paths begin with, by the paths' part before them;
-// a path without an ID has none.
-var idPrefixes = map[string]string{
-	"networks": "n-", "instances": "i-", "load-balancers": "lb-", "addresses": "a-", "routes": "r-", "operations": "op-",
+// pathResources are the resources whose IDs are in paths, by the collection that
+// precedes the ID. An operation has no kind: it has no tags.
+var pathResources = map[string]struct {
+	idPrefix string
+	kind     cloud.Resource
+}{
+	"networks":       {"n-", cloud.NetworkResource},
+	"instances":      {"i-", cloud.InstanceResource},
+	"load-balancers": {"lb-", cloud.LoadBalancerResource},
+	"addresses":      {"a-", cloud.AddressResource},
+	"routes":         {"r-", cloud.RouteResource},
+	"operations":     {"op-", ""},
+}
+
+// collectionOf gives the part of a path that precedes an ID; empty if it has none.
+func collectionOf(path string) string {
+	collection, _, has := strings.Cut(strings.TrimPrefix(path, "/v1/"), "/{id}")
+	if !has {
+		return ""
+	}
+	return collection
 }
 
 // faultable is what faults must know of an operation.
@@ -97,12 +116,9 @@ func faultable(method, path string, op *openapi3.Operation) faults.Operation {
 	if ok := op.Responses.Status(http.StatusOK); ok != nil {
 		stream = ok.Value.Content.Get("text/event-stream") != nil
 	}
-	kind, _, has := strings.Cut(strings.TrimPrefix(path, "/v1/"), "/{id}")
-	if !has {
-		kind = ""
-	}
+	resource := pathResources[collectionOf(path)]
 	return faults.Operation{
-		Reads: method == http.MethodGet, Lists: lists, Streams: stream, Resource: idPrefixes[kind], Tags: idPrefixes[kind] != "" && kind != "operations",
+		Reads: method == http.MethodGet, Lists: lists, Streams: stream, Resource: resource.idPrefix, Tags: resource.kind != "",
 		Answers: func(field string) bool { return hasField(answer, strings.Split(field, ".")) },
 	}
 }
@@ -176,6 +192,16 @@ func (o operations) byID() map[string]faults.Operation {
 		}
 	}
 	return ids
+}
+
+// FaultableOperations gives what faults must know of each operation that they can
+// touch, by its operationId.
+func FaultableOperations() (map[string]faults.Operation, error) {
+	spec, err := loadSpec()
+	if err != nil {
+		return nil, fmt.Errorf("the API's spec: %w", err)
+	}
+	return operationsOf(spec).byID(), nil
 }
 
 // Operations are the operationIds that a fault can name, sorted.

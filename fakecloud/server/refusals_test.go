@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
 // refused wants the code, the field if one is named, and a detail that says what
@@ -118,7 +118,7 @@ func TestEventsOfOtherProjectsAreForAdmins(t *testing.T) {
 }
 
 func TestACloudWithoutAFolderTakesNoSnapshots(t *testing.T) {
-	r := newRigOf(t, func(cfg *cloud.Config) { cfg.SnapshotDir = "" })
+	r := newRigOf(t, func(cfg *fakecloud.Config) { cfg.NoSnapshots = true })
 	r.refused(t, "POST", "/v1/snapshots", `{"name":"a"}`, api.SnapshotUnusable, "", "no folder for snapshots")
 	all, err := r.ListSnapshots(t.Context())
 	require.NoError(t, err)

@@ -16,7 +16,7 @@ import (
 // seen to their form.
 func (s *Server) conditions(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		req := &cloud.Request{Key: r.Header.Get("Idempotency-Key")}
+		req := cloud.Request{Key: r.Header.Get("Idempotency-Key")}
 		if who := callOf(r).who; who != nil {
 			req.Token = who.Token
 		}
@@ -38,22 +38,18 @@ func (s *Server) conditions(next http.Handler) http.Handler {
 			sum := sha256.Sum256([]byte(r.Method + " " + r.URL.Path + "\n" + string(body)))
 			req.Fingerprint = sum[:]
 		}
-		callOf(r).request = req
 		next.ServeHTTP(w, r.WithContext(cloud.WithRequest(r.Context(), req)))
 	})
 }
 
-// resource answers with one resource, at a version, unless err.
-func (s *Server) resource(w http.ResponseWriter, r *http.Request, status int, version int64, body any, err error) {
+// answerResource answers with one resource, at a version, unless err.
+func (s *Server) answerResource(w http.ResponseWriter, r *http.Request, status int, version int64, body any, err error) {
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	tag := `"` + strconv.FormatInt(version, 10) + `"`
 	w.Header().Set("ETag", tag)
-	if req := callOf(r).request; req != nil && req.Replayed {
-		w.Header().Set("Idempotent-Replayed", "true")
-	}
 	if r.Method == http.MethodGet && r.Header.Get("If-None-Match") == tag {
 		w.WriteHeader(http.StatusNotModified)
 		return
@@ -61,16 +57,20 @@ func (s *Server) resource(w http.ResponseWriter, r *http.Request, status int, ve
 	s.reply(w, r, status, body)
 }
 
-// created is resource for one that was just made, and says where it is.
-func (s *Server) created(w http.ResponseWriter, r *http.Request, location string, version int64, body any, err error) {
+// answerCreated answers with a resource that was just made, says where it is, and
+// whether an earlier request with the same idempotency key made it.
+func (s *Server) answerCreated(w http.ResponseWriter, r *http.Request, location string, version int64, body any, outcome cloud.Outcome, err error) {
 	if err == nil {
 		w.Header().Set("Location", location)
+		if outcome.Replayed {
+			w.Header().Set("Idempotent-Replayed", "true")
+		}
 	}
-	s.resource(w, r, http.StatusCreated, version, body, err)
+	s.answerResource(w, r, http.StatusCreated, version, body, err)
 }
 
-// result answers with what was found or done, unless err.
-func (s *Server) result(w http.ResponseWriter, r *http.Request, status int, body any, err error) {
+// answerResult answers with what was found or done, unless err.
+func (s *Server) answerResult(w http.ResponseWriter, r *http.Request, status int, body any, err error) {
 	if err != nil {
 		s.fail(w, r, err)
 		return
@@ -78,8 +78,8 @@ func (s *Server) result(w http.ResponseWriter, r *http.Request, status int, body
 	s.reply(w, r, status, body)
 }
 
-// done answers that there is nothing to tell, unless err.
-func (s *Server) done(w http.ResponseWriter, r *http.Request, err error) {
+// answerNoContent answers that there is nothing to tell, unless err.
+func (s *Server) answerNoContent(w http.ResponseWriter, r *http.Request, err error) {
 	if err != nil {
 		s.fail(w, r, err)
 		return

@@ -41,18 +41,18 @@ func (s *Server) RunScenario(w http.ResponseWriter, r *http.Request) {
 // GetScenario implements api.ServerInterface.
 func (s *Server) GetScenario(w http.ResponseWriter, r *http.Request, id api.ScenarioID) {
 	found, err := s.scenarios.Get(project(r).ID, id)
-	s.result(w, r, http.StatusOK, scenarioOf(found), err)
+	s.answerResult(w, r, http.StatusOK, scenarioOf(found), err)
 }
 
 // StopScenario implements api.ServerInterface.
 func (s *Server) StopScenario(w http.ResponseWriter, r *http.Request, id api.ScenarioID) {
 	stopped, err := s.scenarios.Stop(r.Context(), project(r).ID, id)
-	s.result(w, r, http.StatusOK, scenarioOf(stopped), err)
+	s.answerResult(w, r, http.StatusOK, scenarioOf(stopped), err)
 }
 
 // DeleteScenario implements api.ServerInterface.
 func (s *Server) DeleteScenario(w http.ResponseWriter, r *http.Request, id api.ScenarioID) {
-	s.done(w, r, s.scenarios.Delete(r.Context(), project(r).ID, id))
+	s.answerNoContent(w, r, s.scenarios.Delete(r.Context(), project(r).ID, id))
 }
 
 func toScenario(body api.ScenarioCreate) (scenarios.Spec, error) {

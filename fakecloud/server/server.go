@@ -36,10 +36,14 @@ const (
 	defaultBeat     = 15 * time.Second
 )
 
-// Config is what a server needs; Cloud is required.
+// Config is what a server needs. Cloud, Faults and Scenarios are required;
+// package fakecloud puts them together.
 type Config struct {
-	Cloud  *cloud.Cloud
-	Logger *slog.Logger // silent when nil
+	Cloud *cloud.Cloud
+	// Faults are the rules in force. They are for FaultableOperations.
+	Faults    *faults.Rules
+	Scenarios *scenarios.Runner
+	Logger    *slog.Logger // silent when nil
 	// Certificate makes it HTTPS; plain HTTP when nil.
 	Certificate *tls.Certificate
 	// Heartbeat is the pause between an event stream's comment lines; 15 s when
@@ -80,7 +84,10 @@ var _ api.ServerInterface = (*Server)(nil)
 
 // New builds the server's routes.
 func New(cfg Config) (*Server, error) {
-	s := &Server{cloud: cfg.Cloud, log: cfg.Logger, cert: cfg.Certificate, beat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted}
+	if cfg.Cloud == nil || cfg.Faults == nil || cfg.Scenarios == nil {
+		return nil, errors.New("a server needs a cloud, faults and scenarios")
+	}
+	s := &Server{cloud: cfg.Cloud, faults: cfg.Faults, scenarios: cfg.Scenarios, log: cfg.Logger, cert: cfg.Certificate, beat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -95,10 +102,6 @@ func New(cfg Config) (*Server, error) {
 		return nil, fmt.Errorf("the API's spec: %w", err)
 	}
 	s.operations = operationsOf(spec)
-	if s.faults, err = faults.Open(context.Background(), s.cloud, s.operations.byID(), s.log); err != nil {
-		return nil, err
-	}
-	s.scenarios = scenarios.New(s.cloud, s.faults, s.log)
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = s.refuse(s.noSuchPath)
 	router.MethodNotAllowedHandler = s.refuse(s.methodNotAllowed(router))
@@ -121,13 +124,8 @@ func New(cfg Config) (*Server, error) {
 // ServeHTTP answers one request.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.ServeHTTP(w, r) }
 
-// Stop ends the event streams, the calls that faults hold and the scenarios, and
-// stores what faults counted.
-func (s *Server) Stop() {
-	s.stop()
-	s.scenarios.Close()
-	s.faults.Close()
-}
+// Stop ends the event streams and the calls that faults hold.
+func (s *Server) Stop() { s.stop() }
 
 // Serve answers until ctx ends, then lets calls under way finish.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {

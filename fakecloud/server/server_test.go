@@ -22,10 +22,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -43,7 +43,7 @@ type rig struct {
 	url            string
 	cloud          *cloud.Cloud
 	project        cloud.Project
-	srv            *server.Server
+	srv            *fakecloud.API
 	hop            string // an instance for routes to lead to, if withHop made one
 	snapshots      string // the folder
 }
@@ -56,28 +56,30 @@ const (
 
 func newRig(t testing.TB, opts ...store.Option) *rig {
 	t.Helper()
-	return newRigOf(t, func(*cloud.Config) {}, opts...)
+	return newRigOf(t, func(*fakecloud.Config) {}, opts...)
 }
 
 // newRigOf is newRig with a configuration that is changed first.
-func newRigOf(t testing.TB, change func(*cloud.Config), opts ...store.Option) *rig {
+func newRigOf(t testing.TB, change func(*fakecloud.Config), opts ...store.Option) *rig {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	st, err := store.Open(ctx, store.Memory, opts...)
-	require.NoError(t, err)
-	plane := dataplane.New(dataplane.Options{})
 	pid := os.Getpid()
 	snapshots := t.TempDir()
-	cfg := cloud.Config{
-		SnapshotDir: snapshots,
-		Store:       st, DataPlane: plane, Profile: cloud.Profiles[0],
-		InstanceCIDR:     netip.MustParsePrefix("127.51.0.0/29"),
-		Retention:        cloud.DefaultRetention,
-		LoadBalancerCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 100 + byte(pid>>8&127), byte(pid), 0}), 28),
+	log := newFaultLog()
+	cfg := fakecloud.Config{
+		Data: store.Memory, StoreOptions: opts,
+		Cloud: cloud.Config{
+			SnapshotDir: snapshots, Profile: cloud.Profiles[0],
+			InstanceCIDR:     netip.MustParsePrefix("127.51.0.0/29"),
+			Retention:        cloud.DefaultRetention,
+			LoadBalancerCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 100 + byte(pid>>8&127), byte(pid), 0}), 28),
+		},
+		API: server.Config{Heartbeat: streamBeat, Logger: slog.New(log)},
 	}
 	change(&cfg)
-	c, err := cloud.New(cfg)
+	f, err := fakecloud.New(ctx, cfg)
 	require.NoError(t, err)
+	c, srv := f.Cloud, f.API
 	p, err := c.EnsureProject(ctx, "default", map[string]string{"owner": "lab"})
 	require.NoError(t, err)
 	q, err := c.EnsureProject(ctx, "other", nil)
@@ -86,17 +88,13 @@ func newRigOf(t testing.TB, change func(*cloud.Config), opts ...store.Option) *r
 	require.NoError(t, c.SetTokens(ctx, q, []cloud.GivenToken{{Name: "stranger", Secret: otherSecret, Role: cloud.Admin}}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	log := newFaultLog()
-	srv, err := server.New(server.Config{Cloud: c, Heartbeat: streamBeat, Logger: slog.New(log)})
-	require.NoError(t, err)
 	h := httptest.NewServer(keeping(t, srv, log))
 	t.Cleanup(func() {
 		srv.Stop()
 		h.Close()
 		cancel()
 		assert.NoError(t, <-ended)
-		plane.Close()
-		assert.NoError(t, st.Close())
+		assert.NoError(t, f.Close())
 	})
 	<-c.Ready()
 	return &rig{
@@ -110,7 +108,7 @@ func newRigOf(t testing.TB, change func(*cloud.Config), opts ...store.Option) *r
 func (r *rig) throttled(t *testing.T) *rig {
 	t.Helper()
 	log := newFaultLog()
-	srv, err := server.New(server.Config{Cloud: r.cloud, RateLimit: 1, RateBurst: 1, Logger: slog.New(log)})
+	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{RateLimit: 1, RateBurst: 1, Logger: slog.New(log)})
 	require.NoError(t, err)
 	h := httptest.NewServer(keeping(t, srv, log))
 	t.Cleanup(func() { srv.Stop(); h.Close() })
@@ -655,7 +653,7 @@ func TestEventStreamShowsThatItLives(t *testing.T) {
 
 func TestServeEndsStreamsOnShutdown(t *testing.T) {
 	r := newRig(t)
-	srv, err := server.New(server.Config{Cloud: r.cloud})
+	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -852,7 +850,7 @@ func TestTLS(t *testing.T) {
 	r := newRig(t)
 	borrowed := httptest.NewTLSServer(nil) // For its certificate.
 	borrowed.Close()
-	srv, err := server.New(server.Config{Cloud: r.cloud, Heartbeat: 20 * time.Millisecond, Certificate: &borrowed.TLS.Certificates[0]})
+	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{Heartbeat: 20 * time.Millisecond, Certificate: &borrowed.TLS.Certificates[0]})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)

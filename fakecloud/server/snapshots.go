@@ -18,7 +18,7 @@ func snapshotOf(s cloud.Snapshot) api.Snapshot {
 // ListSnapshots implements api.ServerInterface.
 func (s *Server) ListSnapshots(w http.ResponseWriter, r *http.Request) {
 	all, err := s.cloud.ListSnapshots(r.Context())
-	s.result(w, r, http.StatusOK, api.SnapshotList{Items: each(all, snapshotOf)}, err)
+	s.answerResult(w, r, http.StatusOK, api.SnapshotList{Items: each(all, snapshotOf)}, err)
 }
 
 // CreateSnapshot implements api.ServerInterface.
@@ -33,18 +33,18 @@ func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		w.Header().Set("Location", "/v1/snapshots/"+body.Name)
 	}
-	s.result(w, r, http.StatusCreated, snapshotOf(snap), err)
+	s.answerResult(w, r, http.StatusCreated, snapshotOf(snap), err)
 }
 
 // GetSnapshot implements api.ServerInterface.
 func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
 	snap, err := s.cloud.GetSnapshot(r.Context(), name)
-	s.result(w, r, http.StatusOK, snapshotOf(snap), err)
+	s.answerResult(w, r, http.StatusOK, snapshotOf(snap), err)
 }
 
 // DeleteSnapshot implements api.ServerInterface.
 func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
-	s.done(w, r, s.cloud.DeleteSnapshot(r.Context(), name))
+	s.answerNoContent(w, r, s.cloud.DeleteSnapshot(r.Context(), name))
 }
 
 // RestoreSnapshot implements api.ServerInterface.
@@ -52,7 +52,7 @@ func (s *Server) RestoreSnapshot(w http.ResponseWriter, r *http.Request, name ap
 	ctx, cancel := s.patience(w, r, maxSnapshotting)
 	defer cancel()
 	snap, err := s.cloud.RestoreSnapshot(ctx, name)
-	s.result(w, r, http.StatusOK, snapshotOf(snap), err)
+	s.answerResult(w, r, http.StatusOK, snapshotOf(snap), err)
 }
 
 // GetSnapshotContent implements api.ServerInterface.

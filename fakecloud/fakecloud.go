@@ -1,0 +1,213 @@
+// Package fakecloud puts a cloud together from its parts: the store, the data
+// plane, the domain (package cloud), the stored fault rules, the scenarios and the
+// API over HTTP. It is the only place that does so: `fakecloud serve`, tests and
+// benchmarks say in a Config what differs. What the parts do is none of its
+// business. Begin with New.
+package fakecloud
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// DataPlane is a cloud.DataPlane that is closed with the cloud.
+type DataPlane interface {
+	cloud.DataPlane
+	Close()
+}
+
+// Config is what differs between clouds.
+type Config struct {
+	// Data is the file that holds the state, or store.Memory.
+	Data string
+	// StoreOptions are for tests.
+	StoreOptions []store.Option
+	// DataPlane listens on this machine's addresses when nil.
+	DataPlane DataPlane
+	Logger    *slog.Logger // silent when nil
+
+	// Cloud is without Store, DataPlane and Logger, which New sets. Its SnapshotDir is
+	// beside the data when empty.
+	Cloud cloud.Config
+	// NoSnapshots makes a cloud that has no place for any.
+	NoSnapshots bool
+	// StartClock, unless nil, puts the stored state under a clock before the cloud
+	// is made: its own virtual one, or the real one if the result is nil.
+	StartClock func(context.Context, *store.Store) (*cloud.VirtualTime, error)
+	// SetUp, unless nil, makes what must be there before the API is: projects and
+	// tokens. It is called again whenever a snapshot has taken the place of the
+	// state.
+	SetUp func(context.Context, *cloud.Cloud) error
+
+	// API is without Cloud, Faults, Scenarios and StoreStats, which New sets, as it
+	// does with Logger if that is nil.
+	API server.Config
+}
+
+// ConfigError means that Config.Cloud makes no sense.
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// Fakecloud is a whole cloud. Close it when it is not needed any more.
+type Fakecloud struct {
+	Cloud *cloud.Cloud
+	API   *API
+
+	closers []func() error // in the order in which things were opened
+}
+
+// New opens the state and puts a cloud on top of it. Nothing happens in it by
+// itself before Run.
+func New(ctx context.Context, cfg Config) (made *Fakecloud, err error) {
+	f := &Fakecloud{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	st, err := store.Open(ctx, cfg.Data, cfg.StoreOptions...)
+	if err != nil {
+		return nil, err
+	}
+	f.closers = append(f.closers, st.Close)
+	cfg.Cloud.Store, cfg.Cloud.Logger = st, cfg.Logger
+	if cfg.StartClock != nil {
+		if cfg.Cloud.Virtual, err = cfg.StartClock(ctx, st); err != nil {
+			return nil, err
+		}
+	}
+	plane := cfg.DataPlane
+	if plane == nil {
+		plane = dataplane.New(dataplane.Options{Logger: cfg.Logger})
+	}
+	f.closers = append(f.closers, func() error { plane.Close(); return nil })
+	cfg.Cloud.DataPlane = plane
+	if err := f.chooseSnapshotDir(&cfg); err != nil {
+		return nil, err
+	}
+	if f.Cloud, err = cloud.New(cfg.Cloud); err != nil {
+		return nil, &ConfigError{err}
+	}
+	if cfg.SetUp != nil {
+		setUp := func(ctx context.Context) error { return cfg.SetUp(ctx, f.Cloud) }
+		if err := setUp(ctx); err != nil {
+			return nil, err
+		}
+		f.Cloud.OnReplaced(setUp) // A snapshot may be older than a token.
+	}
+	if cfg.API.Logger == nil {
+		cfg.API.Logger = cfg.Logger
+	}
+	cfg.API.StoreStats = func() server.StoreStats { return server.StoreStats(st.Stats()) }
+	if f.API, err = NewAPI(ctx, f.Cloud, cfg.API); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// chooseSnapshotDir has snapshots kept beside the data; those of a state in
+// memory are gone with it.
+func (f *Fakecloud) chooseSnapshotDir(cfg *Config) (err error) {
+	switch {
+	case cfg.NoSnapshots:
+		cfg.Cloud.SnapshotDir = ""
+		return nil
+	case cfg.Cloud.SnapshotDir != "":
+		return nil
+	case cfg.Data != store.Memory:
+		cfg.Cloud.SnapshotDir = cfg.Data + ".snapshots"
+		return nil
+	}
+	if cfg.Cloud.SnapshotDir, err = os.MkdirTemp("", "fakecloud-snapshots-"); err != nil {
+		return err
+	}
+	dir := cfg.Cloud.SnapshotDir
+	f.closers = append(f.closers, func() error { return os.RemoveAll(dir) })
+	return nil
+}
+
+// Run runs the cloud and its API until ctx ends or either fails. It calls ready
+// once the balancers of before forward again.
+func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return f.Cloud.Run(ctx) })
+	g.Go(func() error { return f.API.Serve(ctx, l) })
+	g.Go(func() error {
+		select {
+		case <-f.Cloud.Ready():
+			ready()
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// Close closes what New opened, the latest first. Run must have returned.
+func (f *Fakecloud) Close() error {
+	var errs []error
+	for i := len(f.closers) - 1; i >= 0; i-- {
+		errs = append(errs, f.closers[i]())
+	}
+	f.closers = nil
+	return errors.Join(errs...)
+}
+
+// API is a cloud's front over HTTP, with the faults and scenarios that it serves.
+type API struct {
+	*server.Server
+	faults    *faults.Rules
+	scenarios *scenarios.Runner
+}
+
+// NewAPI brings the stored fault rules of a cloud into force and serves the
+// cloud with them. It sets cfg's Cloud, Faults and Scenarios. The rules of an API
+// take the place of those of the cloud's API before.
+func NewAPI(ctx context.Context, c *cloud.Cloud, cfg server.Config) (*API, error) {
+	log := cfg.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	operations, err := server.FaultableOperations()
+	if err != nil {
+		return nil, err
+	}
+	rules, err := faults.Open(ctx, c, operations, log)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Cloud, cfg.Faults, cfg.Scenarios = c, rules, scenarios.New(c, rules, log)
+	srv, err := server.New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &API{Server: srv, faults: rules, scenarios: cfg.Scenarios}, nil
+}
+
+// Serve answers calls until ctx ends, lets those under way finish, and stops.
+func (a *API) Serve(ctx context.Context, l net.Listener) error {
+	defer a.Stop()
+	return a.Server.Serve(ctx, l)
+}
+
+// Stop ends the event streams, the calls that faults hold and the scenarios, and
+// stores what faults counted.
+func (a *API) Stop() {
+	a.Server.Stop()
+	a.scenarios.Close()
+	a.faults.Close()
+}
