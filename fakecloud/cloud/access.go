@@ -49,8 +49,8 @@ type admission struct {
 	rotated bool
 }
 
-// at is the principal, unless the secret has ended by now.
-func (a admission) at(now time.Time) (Principal, error) {
+// principalAt is the principal, unless the secret has ended by now.
+func (a admission) principalAt(now time.Time) (Principal, error) {
 	switch {
 	case !isDue(a.until, now):
 		return a.who, nil
@@ -60,53 +60,53 @@ func (a admission) at(now time.Time) (Principal, error) {
 	return Principal{}, refuse(Unauthenticated, "token %q expired at %s: ask an admin of this cloud for another", a.who.Token, a.until.Format(time.RFC3339))
 }
 
-// admissions saves looking tokens up: they are read with every call, and hardly
+// admissionCache saves looking tokens up: they are read with every call, and hardly
 // ever change.
-type admissions struct {
+type admissionCache struct {
 	mu sync.RWMutex
 	// changes counts what was forgotten, so that nothing is kept that was looked
 	// up before.
 	changes int64
-	known   map[[sha256.Size]byte]admission
+	byHash  map[[sha256.Size]byte]admission
 }
 
-func (s *admissions) find(hash [sha256.Size]byte) (a admission, changes int64, ok bool) {
+func (s *admissionCache) get(hash [sha256.Size]byte) (a admission, changes int64, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	a, ok = s.known[hash]
+	a, ok = s.byHash[hash]
 	return a, s.changes, ok
 }
 
-// keep remembers what was looked up when so many changes had been made.
-func (s *admissions) keep(hash [sha256.Size]byte, a admission, changes int64) {
+// put remembers what was looked up when so many changes had been made.
+func (s *admissionCache) put(hash [sha256.Size]byte, a admission, changes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.changes != changes {
 		return
 	}
-	if s.known == nil {
-		s.known = map[[sha256.Size]byte]admission{}
+	if s.byHash == nil {
+		s.byHash = map[[sha256.Size]byte]admission{}
 	}
-	s.known[hash] = a
+	s.byHash[hash] = a
 }
 
-func (s *admissions) forget() {
+func (s *admissionCache) clear() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.changes++
-	s.known = nil
+	s.byHash = nil
 }
 
 // changeAccess is change for what admissions are made of. When it returns, what
 // they were is forgotten: nobody gets in by it after the answer.
 func (c *Cloud) changeAccess(ctx context.Context, fn func(ctx context.Context, tx *changeTx, now time.Time) error) error {
-	defer c.admissions.forget()
+	defer c.admissions.clear()
 	return c.change(ctx, fn)
 }
 
 // Remembers tells whether Authenticate knows the secret without the store.
 func (c *Cloud) Remembers(secret string) bool {
-	_, _, ok := c.admissions.find(sha256.Sum256([]byte(secret)))
+	_, _, ok := c.admissions.get(sha256.Sum256([]byte(secret)))
 	return ok
 }
 
@@ -114,18 +114,18 @@ func (c *Cloud) Remembers(secret string) bool {
 // tells nothing about a secret.
 func (c *Cloud) Authenticate(ctx context.Context, secret string) (Principal, error) {
 	hash := sha256.Sum256([]byte(secret))
-	a, changes, ok := c.admissions.find(hash)
+	a, changes, ok := c.admissions.get(hash)
 	if !ok {
 		var err error
-		if a, err = c.admit(ctx, hash); err != nil {
+		if a, err = c.loadAdmission(ctx, hash); err != nil {
 			return Principal{}, err
 		}
-		c.admissions.keep(hash, a, changes)
+		c.admissions.put(hash, a, changes)
 	}
-	return a.at(c.now())
+	return a.principalAt(c.now())
 }
 
-func (c *Cloud) admit(ctx context.Context, hash [sha256.Size]byte) (admission, error) {
+func (c *Cloud) loadAdmission(ctx context.Context, hash [sha256.Size]byte) (admission, error) {
 	var a admission
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		row, err := tx.TokenByHash(ctx, hash[:])

@@ -48,7 +48,7 @@ func TestTokensExpireByTheCloudsClock(t *testing.T) {
 		_, err = c.Authenticate(ctx, secret)
 		requireCode(t, Unauthenticated, err)
 		assert.ErrorContains(t, err, `token "ci" expired at 2026-01-02T04:04:05Z`)
-		c.admissions.forget()
+		c.admissions.clear()
 	}
 	_, _, err = c.RotateToken(ctx, p.ID, "ci", 0)
 	requireCode(t, WrongState, err)

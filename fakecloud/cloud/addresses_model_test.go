@@ -55,13 +55,13 @@ func (e *estate) open() {
 	require.NoError(e.t, err)
 	e.proj, err = e.cloud.EnsureProject(e.t.Context(), "default", nil)
 	require.NoError(e.t, err)
-	require.NoError(e.t, e.cloud.restore(e.t.Context()))
+	require.NoError(e.t, e.cloud.restoreBalancers(e.t.Context()))
 }
 
 // settle makes everything happen that is due.
 func (e *estate) settle() {
 	for {
-		next, err := e.cloud.step(e.t.Context())
+		next, err := e.cloud.runDueTransitions(e.t.Context())
 		require.NoError(e.t, err)
 		if next.IsZero() || next.After(e.clock.Now()) {
 			break

@@ -43,15 +43,15 @@ type balancerOptions struct {
 	affinity, idle, drain time.Duration
 }
 
-func (o balancerOptions) check() error {
+func (o balancerOptions) checkOptions() error {
 	var errs []error
 	if o.scheme != Public && o.scheme != Internal {
-		errs = append(errs, refuse(InvalidRequest, "no scheme %q: choose public or internal", o.scheme).at("scheme", "is none there is"))
+		errs = append(errs, refuse(InvalidRequest, "no scheme %q: choose public or internal", o.scheme).withField("scheme", "is none there is"))
 	}
 	if !slices.Contains([]Algorithm{RoundRobin, LeastConnections, SourceHash}, o.algorithm) {
-		errs = append(errs, refuse(InvalidRequest, "no algorithm %q: choose round-robin, least-connections or source-hash", o.algorithm).at("algorithm", "is none there is"))
+		errs = append(errs, refuse(InvalidRequest, "no algorithm %q: choose round-robin, least-connections or source-hash", o.algorithm).withField("algorithm", "is none there is"))
 	}
-	return together(append(errs,
+	return joinRefusals(append(errs,
 		inRange("client affinity", "clientAffinitySeconds", o.affinity, maxAffinity),
 		inRange("an idle timeout", "idleTimeoutSeconds", o.idle, maxIdle),
 		inRange("draining", "drainSeconds", o.drain, maxDrain))...)
@@ -59,35 +59,35 @@ func (o balancerOptions) check() error {
 
 func inRange(what, field string, d, most time.Duration) error {
 	if d < 0 || d > most {
-		return refuse(InvalidRequest, "%s of %s: want at least 0 and at most %s", what, d, most).at(field, "is out of range")
+		return refuse(InvalidRequest, "%s of %s: want at least 0 and at most %s", what, d, most).withField(field, "is out of range")
 	}
 	return nil
 }
 
-// options gives the defaults to what is left zero.
-func (spec LoadBalancerSpec) options() balancerOptions {
+// optionsWithDefaults gives the defaults to what is left zero.
+func (spec LoadBalancerSpec) optionsWithDefaults() balancerOptions {
 	return balancerOptions{cmp.Or(spec.Scheme, Public), cmp.Or(spec.Algorithm, RoundRobin), spec.Affinity, spec.IdleTimeout, spec.Drain}
 }
 
-func (lb *LoadBalancer) options() balancerOptions {
+func (lb *LoadBalancer) currentOptions() balancerOptions {
 	return balancerOptions{lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain}
 }
 
-func (lb *LoadBalancer) set(o balancerOptions) {
+func (lb *LoadBalancer) setOptions(o balancerOptions) {
 	lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain = o.scheme, o.algorithm, o.affinity, o.idle, o.drain
 }
 
-// updated puts an update's options in place of those that are there.
-func (o balancerOptions) updated(u LoadBalancerUpdate) balancerOptions {
-	replace(&o.scheme, u.Scheme)
-	replace(&o.algorithm, u.Algorithm)
-	replace(&o.affinity, u.Affinity)
-	replace(&o.idle, u.IdleTimeout)
-	replace(&o.drain, u.Drain)
+// withUpdate puts an update's options in place of those that are there.
+func (o balancerOptions) withUpdate(u LoadBalancerUpdate) balancerOptions {
+	replaceIfGiven(&o.scheme, u.Scheme)
+	replaceIfGiven(&o.algorithm, u.Algorithm)
+	replaceIfGiven(&o.affinity, u.Affinity)
+	replaceIfGiven(&o.idle, u.IdleTimeout)
+	replaceIfGiven(&o.drain, u.Drain)
 	return o
 }
 
-func replace[T any](has, by *T) {
+func replaceIfGiven[T any](has, by *T) {
 	if by != nil {
 		*has = *by
 	}
@@ -96,14 +96,14 @@ func replace[T any](has, by *T) {
 // checkDrain refuses draining where there is nothing to drain.
 func checkDrain(drain time.Duration, listeners []Listener) error {
 	if drain > 0 && !slices.ContainsFunc(listeners, func(l Listener) bool { return l.Protocol == TCP }) {
-		return refuse(InvalidRequest, "draining is for tcp connections, and the balancer has no tcp listener: leave it 0").at("drainSeconds", "is for tcp only")
+		return refuse(InvalidRequest, "draining is for tcp connections, and the balancer has no tcp listener: leave it 0").withField("drainSeconds", "is for tcp only")
 	}
 	return nil
 }
 
 func checkConnectionLimit(l Listener, field string) error {
 	if l.ConnectionLimit < 0 || l.ConnectionLimit > maxConnectionLimit {
-		return refuse(InvalidRequest, "port %d: want a connection limit from 1 to %d, or 0 for none", l.Port, maxConnectionLimit).at(field, "is out of range")
+		return refuse(InvalidRequest, "port %d: want a connection limit from 1 to %d, or 0 for none", l.Port, maxConnectionLimit).withField(field, "is out of range")
 	}
 	return nil
 }

@@ -61,7 +61,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	lb, _ := newBalancer(t, c, p)
-	assert.Equal(t, balancerOptions{scheme: Public, algorithm: RoundRobin}, lb.options())
+	assert.Equal(t, balancerOptions{scheme: Public, algorithm: RoundRobin}, lb.currentOptions())
 	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ConnectionLimit: 7}}
 	for _, u := range []LoadBalancerUpdate{
 		{Scheme: orNil(Internal)}, {Algorithm: orNil(SourceHash)}, {IdleTimeout: orNil(time.Minute)}, {Drain: orNil(time.Hour)}, {Listeners: &listeners},
@@ -85,7 +85,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	assert.Equal(t, "204", f.HealthCheck.ExpectedCodes)
 	stored, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
 	require.NoError(t, err)
-	assert.Equal(t, balancerOptions{Internal, SourceHash, 0, time.Minute, time.Hour}, stored.options())
+	assert.Equal(t, balancerOptions{Internal, SourceHash, 0, time.Minute, time.Hour}, stored.currentOptions())
 }
 
 func TestOptionsThatDoNotGoTogether(t *testing.T) {

@@ -42,9 +42,9 @@ type Agenda interface {
 	Settle(ctx context.Context, now time.Time)
 }
 
-// Follow has a virtual clock stop at the times of an agenda, too. At one time,
+// AddAgenda has a virtual clock stop at the times of an agenda, too. At one time,
 // transitions come first.
-func (c *Cloud) Follow(a Agenda) {
+func (c *Cloud) AddAgenda(a Agenda) {
 	if v := c.cfg.Virtual; v != nil {
 		v.mu.Lock()
 		defer v.mu.Unlock()
@@ -99,13 +99,13 @@ func StartRealTime(ctx context.Context, s *store.Store, now time.Time) error {
 // Now is the cloud's time, and whether it stands still.
 func (c *Cloud) Now() (now time.Time, virtual bool) { return c.now(), c.cfg.Virtual != nil }
 
-// refuseCheck says why there can be no health check, if that is so.
-func (c *Cloud) refuseCheck(h *HealthCheck) error {
+// checkHealthCheckAllowed says why there can be no health check, if that is so.
+func (c *Cloud) checkHealthCheckAllowed(h *HealthCheck) error {
 	if c.cfg.Virtual == nil || h == nil || h.Protocol == CheckNone {
 		return nil
 	}
 	return refuse(VirtualClock, "this cloud runs on a virtual clock, and health checks run in real time: their verdicts would disagree with its time; leave the check out, or use a cloud on the real clock").
-		at("healthCheck", "is not possible with a virtual clock")
+		withField("healthCheck", "is not possible with a virtual clock")
 }
 
 // Advanced is how far a virtual clock was moved.
@@ -132,9 +132,9 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	end := until(out.From).UTC().Truncate(time.Millisecond)
 	switch {
 	case end.Before(out.From):
-		return out, refuse(InvalidRequest, "it is %s by now: time does not run backwards", out.From.Format(time.RFC3339Nano)).at("until", "is in the past")
+		return out, refuse(InvalidRequest, "it is %s by now: time does not run backwards", out.From.Format(time.RFC3339Nano)).withField("until", "is in the past")
 	case end.Sub(out.From) > MaxAdvance:
-		return out, refuse(InvalidRequest, "%s is too far: at most %d days at once", end.Sub(out.From), int(MaxAdvance.Hours()/24)).at("until", "is too far ahead")
+		return out, refuse(InvalidRequest, "%s is too far: at most %d days at once", end.Sub(out.From), int(MaxAdvance.Hours()/24)).withField("until", "is too far ahead")
 	}
 	for {
 		if err := c.SweepFaults(ctx); err != nil {
@@ -153,14 +153,14 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 		if err != nil || ctx.Err() != nil || out.Transitions >= maxTransitions {
 			return out, err
 		}
-		next, err := c.dueAfter(ctx, out.Now)
+		next, err := c.nextDueAfter(ctx, out.Now)
 		if err != nil {
 			return out, err
 		}
 		for _, a := range v.agenda {
-			next = earliest(next, a.Next(out.Now))
+			next = earliestNonZero(next, a.Next(out.Now))
 		}
-		next = earliest(next, c.nextSweep(), c.conditions.next())
+		next = earliestNonZero(next, c.nextSweep(), c.conditionQueue.nextReadyTime())
 		if next.IsZero() || next.After(end) {
 			break
 		}
@@ -184,9 +184,9 @@ func (c *Cloud) fireDue(ctx context.Context, budget int) (fired int, err error) 
 			return err
 		})
 		if err != nil || len(due) == 0 || slices.Equal(due, before) {
-			return fired, errors.Join(err, c.tellConditions(whole))
+			return fired, errors.Join(err, c.reportConditions(whole))
 		}
-		if _, err := c.step(ctx); err != nil {
+		if _, err := c.runDueTransitions(ctx); err != nil {
 			return fired, err
 		}
 		fired += len(due)
@@ -195,8 +195,8 @@ func (c *Cloud) fireDue(ctx context.Context, budget int) (fired int, err error) 
 	return fired, nil
 }
 
-// dueAfter is when the next transition falls due; zero if none does.
-func (c *Cloud) dueAfter(ctx context.Context, now time.Time) (next time.Time, err error) {
+// nextDueAfter is when the next transition falls due; zero if none does.
+func (c *Cloud) nextDueAfter(ctx context.Context, now time.Time) (next time.Time, err error) {
 	ctx = context.WithoutCancel(ctx)
 	err = c.store.Read(ctx, func(tx *store.Tx) error {
 		ms, err := tx.DueAfter(ctx, now.UnixMilli())
@@ -208,15 +208,15 @@ func (c *Cloud) dueAfter(ctx context.Context, now time.Time) (next time.Time, er
 	return next, err
 }
 
-// checkTime gives the time at which a snapshot's virtual clock stood, or zero. It
+// checkSnapshotTime gives the time at which a snapshot's virtual clock stood, or zero. It
 // refuses one that makes no sense or does not fit the cloud's clock: time would
 // run backwards, or health checks disagree with it.
-func (c *Cloud) checkTime(ctx context.Context, snapshot string) (then time.Time, err error) {
+func (c *Cloud) checkSnapshotTime(ctx context.Context, snapshot string) (then time.Time, err error) {
 	unusable := func(format string, args ...any) error {
 		return refuse(SnapshotUnusable, "snapshot %q: "+format, append([]any{snapshot}, args...)...)
 	}
 	err = c.store.Inspect(ctx, c.snapshotFile(snapshot), func(tx *store.Tx) error {
-		if err := new(addressSet).load(ctx, tx); err != nil {
+		if err := new(usedAddresses).load(ctx, tx); err != nil {
 			return unusable("%v", err)
 		}
 		checked, err := tx.CheckedLoadBalancers(ctx)
@@ -242,8 +242,8 @@ func (c *Cloud) checkTime(ctx context.Context, snapshot string) (then time.Time,
 	return then, err
 }
 
-// keepTime puts data that was just brought in under the cloud's clock.
-func (c *Cloud) keepTime(ctx context.Context) error {
+// adoptClock puts data that was just brought in under the cloud's clock.
+func (c *Cloud) adoptClock(ctx context.Context) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		if c.cfg.Virtual == nil {
 			return tx.EndVirtualClock(ctx)

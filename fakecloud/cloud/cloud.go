@@ -62,23 +62,23 @@ type Config struct {
 
 // Cloud is safe for concurrent use. Its transitions happen while Run runs.
 type Cloud struct {
-	cfg    Config
-	store  *store.Store
-	clock  clockwork.Clock
-	log    *slog.Logger
-	random *random
-	wake   chan struct{} // something is due sooner than was known
-	ready  chan struct{} // closed by Run once balancers are restored
-	waits  waits
+	cfg     Config
+	store   *store.Store
+	clock   clockwork.Clock
+	log     *slog.Logger
+	random  *random
+	wake    chan struct{} // something is due sooner than was known
+	ready   chan struct{} // closed by Run once balancers are restored
+	waiters operationWaiters
 
-	admissions admissions
-	keys       keys
-	addresses  addressSet
-	addresses6 addressSet // of the IPv6 pool
+	admissions      admissionCache
+	idempotencyKeys idempotencyKeys
+	usedIPv4        usedAddresses
+	usedIPv6        usedAddresses // of the IPv6 pool
 
-	transitions transitions
+	transitions transitionCounter
 
-	obeyed atomic.Pointer[Faults] // nil: none
+	activeFaults atomic.Pointer[Faults] // nil: none
 	// sweepMu lets one at a time carry out what faults begin and end. It is taken
 	// before planeMu.
 	sweepMu sync.Mutex
@@ -87,16 +87,16 @@ type Cloud struct {
 	// it is never older than what was applied before. It is taken before, never
 	// inside, a transaction.
 	planeMu sync.Mutex
-	// inForce are the balancers as they are forwarding now, by ID. One differs from
+	// forwarding are the balancers as they are forwarding now, by ID. One differs from
 	// the stored one while an update has not been built yet or cannot be.
-	inForce map[string]LoadBalancer
-	// targeting are those of them that have an instance as a target, by both IDs.
-	targeting map[string]map[string]bool
-	dirty     map[string]bool // in force, but with targets that could not be refreshed
+	forwarding map[string]LoadBalancer
+	// balancersByTarget are those of them that have an instance as a target, by both IDs.
+	balancersByTarget map[string]map[string]bool
+	staleBalancers    map[string]bool // in force, but with targets that could not be refreshed
 
-	conditions conditions
+	conditionQueue conditionQueue
 
-	snapshots snapshots
+	snapshots snapshotFiles
 	// replacing is held while all of the state becomes another's: no change may
 	// be under way then.
 	replacing sync.RWMutex
@@ -123,37 +123,37 @@ func New(cfg Config) (*Cloud, error) {
 	}
 	c := &Cloud{
 		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
-		random: newRandom(cfg.Seed, cfg.round()),
-		wake:   make(chan struct{}, 1),
-		ready:  make(chan struct{}),
-		waits:  waits{byID: map[string]*wait{}},
-		keys:   keys{most: maxKeys, between: keysBetween},
+		random:          newRandom(cfg.Seed, cfg.startNumber()),
+		wake:            make(chan struct{}, 1),
+		ready:           make(chan struct{}),
+		waiters:         operationWaiters{byID: map[string]*operationWait{}},
+		idempotencyKeys: idempotencyKeys{most: maxKeys, between: keysBetween},
 
-		addresses:  newAddressSet(everyIPv4),
-		addresses6: newAddressSet(countable(cfg.LoadBalancerCIDR6)),
+		usedIPv4: newUsedAddresses(everyIPv4),
+		usedIPv6: newUsedAddresses(trackedPrefix(cfg.LoadBalancerCIDR6)),
 
-		snapshots: snapshots{dir: cfg.SnapshotDir},
+		snapshots: snapshotFiles{dir: cfg.SnapshotDir},
 
-		inForce:   map[string]LoadBalancer{},
-		targeting: map[string]map[string]bool{},
-		dirty:     map[string]bool{},
+		forwarding:        map[string]LoadBalancer{},
+		balancersByTarget: map[string]map[string]bool{},
+		staleBalancers:    map[string]bool{},
 
-		conditions: conditions{asked: map[string]bool{}, told: map[string]time.Time{}},
+		conditionQueue: conditionQueue{queued: map[string]bool{}, reportedAt: map[string]time.Time{}},
 	}
-	cfg.DataPlane.Notify(c.conditionChanged)
-	return c, errors.Join(c.snapshots.tidy(), c.Reload(context.Background()))
+	cfg.DataPlane.Notify(c.queueCondition)
+	return c, errors.Join(c.snapshots.removePartial(), c.Reload(context.Background()))
 }
 
 // Reload reads what is kept in memory anew: for New, and for when the store's
 // content has been replaced. No change may be under way.
 func (c *Cloud) Reload(ctx context.Context) error {
-	c.admissions.forget()
-	return c.store.Read(ctx, func(tx *store.Tx) error { return c.loadAddresses(ctx, tx) })
+	c.admissions.clear()
+	return c.store.Read(ctx, func(tx *store.Tx) error { return c.loadUsedAddresses(ctx, tx) })
 }
 
-// round tells one start from the next where the time does not: with the same
+// startNumber tells one start from the next where the time does not: with the same
 // time and seed, both would give the same IDs.
-func (cfg *Config) round() int64 {
+func (cfg *Config) startNumber() int64 {
 	if cfg.Virtual == nil {
 		return 0
 	}
@@ -231,14 +231,14 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *cha
 	if err != nil {
 		return err
 	}
-	c.waits.tell(made.endedOperations)
-	c.transitions.count(made.transitions)
-	c.nudge()
+	c.waiters.notifyEnded(made.endedOperations)
+	c.transitions.addAll(made.transitions)
+	c.wakeWorker()
 	return nil
 }
 
-// nudge lets the worker look for what is to be done.
-func (c *Cloud) nudge() {
+// wakeWorker lets the worker look for what is to be done.
+func (c *Cloud) wakeWorker() {
 	select {
 	case c.wake <- struct{}{}:
 	default: // It has been told already.
@@ -248,11 +248,11 @@ func (c *Cloud) nudge() {
 // isDue tells whether a state with that end, if any, has come to it.
 func isDue(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
-// after is when a state that was entered now ends, or nil if it lasts.
-func (c *Cloud) after(now time.Time, wait Delay) *time.Time {
+// stateEnd is when a state that was entered now ends, or nil if it lasts.
+func (c *Cloud) stateEnd(now time.Time, wait Delay) *time.Time {
 	if wait == "" {
 		return nil
 	}
-	t := now.Add(c.delay(wait))
+	t := now.Add(c.drawDelay(wait))
 	return &t
 }

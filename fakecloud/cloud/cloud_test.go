@@ -36,7 +36,7 @@ func TestRealisticDelaysAreDrawnAroundTheirMean(t *testing.T) {
 	c, _ := newCloud(t, func(cfg *Config) { cfg.Profile = Profiles[2] })
 	seen := map[time.Duration]bool{}
 	for range 200 {
-		d := c.delay(DelayPending)
+		d := c.drawDelay(DelayPending)
 		assert.InDelta(t, 15, d.Seconds(), 3)
 		seen[d] = true
 	}
@@ -77,13 +77,13 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 
 func TestAddressesSkipTheNetworkAndTheBroadcast(t *testing.T) {
 	pool := netip.MustParsePrefix("127.9.0.0/30")
-	s := newAddressSet(everyIPv4)
+	s := newUsedAddresses(everyIPv4)
 	for _, want := range []string{"127.9.0.1", "127.9.0.2"} {
-		a, err := s.takeLowest(new(store.Tx), pool)
+		a, err := s.takeLowestFree(new(store.Tx), pool)
 		require.NoError(t, err)
 		assert.Equal(t, want, a.String())
 	}
-	_, err := s.takeLowest(new(store.Tx), pool)
+	_, err := s.takeLowestFree(new(store.Tx), pool)
 	requireCode(t, AddressPoolExhausted, err)
 }
 
@@ -167,7 +167,7 @@ func newBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 func advance(t *testing.T, c *Cloud, d time.Duration) {
 	t.Helper()
 	c.clock.(*clockwork.FakeClock).Advance(d)
-	_, err := c.step(t.Context())
+	_, err := c.runDueTransitions(t.Context())
 	require.NoError(t, err)
 }
 
@@ -203,11 +203,11 @@ func TestUpdatesDoNotPutABalancerOff(t *testing.T) {
 func TestWhatIsNotDueIsLeftAlone(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb, _ := newBalancer(t, c, p)
-	require.NoError(t, c.turnBalancers(t.Context(), []string{lb.ID}, false))
+	require.NoError(t, c.advanceBalancers(t.Context(), []string{lb.ID}, false))
 	assert.Equal(t, LoadBalancerProvisioning, balancerState(t, c, p, lb.ID))
 	_, _, err := c.DeleteLoadBalancer(t.Context(), p, lb.ID)
 	require.NoError(t, err)
-	require.NoError(t, c.turnBalancers(t.Context(), []string{lb.ID}, false))
+	require.NoError(t, c.advanceBalancers(t.Context(), []string{lb.ID}, false))
 	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
 }
 
@@ -221,17 +221,17 @@ func TestTargetsThatCouldNotBeRefreshedAreTriedAgain(t *testing.T) {
 	plane.broken = errors.New("out of order")
 	_, _, err := c.StartInstance(t.Context(), p, in.ID)
 	require.NoError(t, err)
-	assert.Empty(t, c.dirty, "what changes nothing concerns no balancer")
+	assert.Empty(t, c.staleBalancers, "what changes nothing concerns no balancer")
 	_, _, err = c.StopInstance(t.Context(), p, in.ID)
 	require.NoError(t, err)
-	_, err = c.step(t.Context())
+	_, err = c.runDueTransitions(t.Context())
 	require.ErrorContains(t, err, "out of order")
 	require.Len(t, plane.applied[lb.ID].Backends, 1)
 	plane.broken = nil
-	_, err = c.step(t.Context())
+	_, err = c.runDueTransitions(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, plane.applied[lb.ID].Backends)
-	assert.Empty(t, c.dirty)
+	assert.Empty(t, c.staleBalancers)
 }
 
 func TestShutdownIsSeenBetweenTransitions(t *testing.T) {
@@ -246,7 +246,7 @@ func TestShutdownIsSeenBetweenTransitions(t *testing.T) {
 		require.NoError(t, err)
 		return now.State
 	}
-	_, err = c.step(ended)
+	_, err = c.runDueTransitions(ended)
 	require.NoError(t, err)
 	assert.Equal(t, InstancePending, state())
 	advance(t, c, 0)

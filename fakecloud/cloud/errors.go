@@ -55,15 +55,15 @@ func refuse(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// at adds the field that the refusal is about.
-func (e *Error) at(path, format string, args ...any) *Error {
+// withField adds the field that the refusal is about.
+func (e *Error) withField(path, format string, args ...any) *Error {
 	e.Fields = append(e.Fields, Field{Path: path, Message: fmt.Sprintf(format, args...)})
 	return e
 }
 
-// together makes one refusal of all, with the code of the first; an error that
+// joinRefusals makes one refusal of all, with the code of the first; an error that
 // is no refusal comes before them.
-func together(errs ...error) error {
+func joinRefusals(errs ...error) error {
 	var all *Error
 	for _, err := range errs {
 		var refused *Error

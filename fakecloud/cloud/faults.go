@@ -82,15 +82,15 @@ var heldDue = int64(math.MaxInt64 >> 16)
 // Clock is the one that the cloud runs on.
 func (c *Cloud) Clock() clockwork.Clock { return c.clock }
 
-// Obey makes the cloud ask f from now on.
-func (c *Cloud) Obey(f Faults) {
-	c.obeyed.Store(&f)
-	c.nudge()
+// SetFaults makes the cloud ask f from now on.
+func (c *Cloud) SetFaults(f Faults) {
+	c.activeFaults.Store(&f)
+	c.wakeWorker()
 }
 
-// faults may be nil.
-func (c *Cloud) faults() Faults {
-	if f := c.obeyed.Load(); f != nil {
+// currentFaults may be nil.
+func (c *Cloud) currentFaults() Faults {
+	if f := c.activeFaults.Load(); f != nil {
 		return *f
 	}
 	return nil
@@ -124,7 +124,7 @@ func (c *Cloud) SaveFault(ctx context.Context, f StoredFault) error {
 
 // FaultsChanged has the worker ask again what begins or ends next. SaveFault does
 // so too early: a new rule is in force only after it is kept.
-func (c *Cloud) FaultsChanged() { c.nudge() }
+func (c *Cloud) FaultsChanged() { c.wakeWorker() }
 
 // CountFaults keeps what rules counted.
 func (c *Cloud) CountFaults(ctx context.Context, counts []StoredFault) error {
@@ -161,13 +161,13 @@ func (c *Cloud) liftFaults(ctx context.Context, tx *changeTx, ids []string, now 
 			return err
 		}
 	}
-	return release(ctx, tx, now)
+	return releaseHeld(ctx, tx, now)
 }
 
 // liftFaultsOf lifts the rules that a project made and those about it, which is
 // being deleted.
 func (c *Cloud) liftFaultsOf(ctx context.Context, tx *changeTx, project string, now time.Time) error {
-	f := c.faults()
+	f := c.currentFaults()
 	if f == nil {
 		return nil
 	}
@@ -186,17 +186,17 @@ func (c *Cloud) ReleaseOrphans(ctx context.Context, stuck []string) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(c.startAgain(ctx, tx, rows, now), releaseBut(ctx, tx.Tx, stuck, now))
+		return errors.Join(c.recoverInstances(ctx, tx, rows, now), releaseHeldExcept(ctx, tx.Tx, stuck, now))
 	})
 }
 
-// release has everything that is held looked at again.
-func release(ctx context.Context, tx *changeTx, now time.Time) error {
-	return releaseBut(ctx, tx.Tx, nil, now)
+// releaseHeld has everything that is held looked at again.
+func releaseHeld(ctx context.Context, tx *changeTx, now time.Time) error {
+	return releaseHeldExcept(ctx, tx.Tx, nil, now)
 }
 
-// releaseBut leaves out what is held in the projects of these IDs.
-func releaseBut(ctx context.Context, tx *store.Tx, projects []string, now time.Time) error {
+// releaseHeldExcept leaves out what is held in the projects of these IDs.
+func releaseHeldExcept(ctx context.Context, tx *store.Tx, projects []string, now time.Time) error {
 	ms, but := now.UnixMilli(), listJSON(projects)
 	return errors.Join(
 		tx.ReleaseInstances(ctx, db.ReleaseInstancesParams{Now: &ms, Held: &heldDue, But: but}),
@@ -206,7 +206,7 @@ func releaseBut(ctx context.Context, tx *store.Tx, projects []string, now time.T
 
 // SweepFaults carries out what begins or ends now.
 func (c *Cloud) SweepFaults(ctx context.Context) error {
-	f := c.faults()
+	f := c.currentFaults()
 	if f == nil {
 		return nil
 	}
@@ -214,7 +214,7 @@ func (c *Cloud) SweepFaults(ctx context.Context) error {
 	defer c.sweepMu.Unlock()
 	due, _ := f.Sweeps(c.now())
 	for _, s := range due {
-		if err := c.sweep(ctx, f, s); err != nil {
+		if err := c.carryOutSweep(ctx, f, s); err != nil {
 			return err
 		}
 	}
@@ -224,7 +224,7 @@ func (c *Cloud) SweepFaults(ctx context.Context) error {
 // nextSweep is when there will be something to carry out; zero if it is not
 // known.
 func (c *Cloud) nextSweep() time.Time {
-	f := c.faults()
+	f := c.currentFaults()
 	if f == nil {
 		return time.Time{}
 	}
@@ -236,7 +236,7 @@ func (c *Cloud) nextSweep() time.Time {
 	return next
 }
 
-func (c *Cloud) sweep(ctx context.Context, f Faults, s FaultSweep) error {
+func (c *Cloud) carryOutSweep(ctx context.Context, f Faults, s FaultSweep) error {
 	var taken []string
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
 		known, err := tx.SetFaultPhase(ctx, db.SetFaultPhaseParams{ID: s.Rule, Phase: int64(s.To)})
@@ -244,22 +244,22 @@ func (c *Cloud) sweep(ctx context.Context, f Faults, s FaultSweep) error {
 		case err != nil || known == 0: // It has been lifted meanwhile.
 			return err
 		case s.To == FaultBegun:
-			taken, err = c.strike(ctx, tx, f, s, now)
+			taken, err = c.beginFault(ctx, tx, f, s, now)
 			return err
 		}
-		return errors.Join(c.endOutage(ctx, tx, s.Rule, now), release(ctx, tx, now))
+		return errors.Join(c.endOutage(ctx, tx, s.Rule, now), releaseHeld(ctx, tx, now))
 	})
 	if err != nil {
 		return err
 	}
 	f.Swept(s, len(taken))
-	c.retarget(context.WithoutCancel(ctx), taken...)
+	c.refreshBalancersOf(context.WithoutCancel(ctx), taken...)
 	return nil
 }
 
-// strike puts the instances that a rule's begin takes in error, and gives their
+// beginFault puts the instances that a rule's begin takes in error, and gives their
 // IDs.
-func (c *Cloud) strike(ctx context.Context, tx *changeTx, f Faults, s FaultSweep, now time.Time) (taken []string, err error) {
+func (c *Cloud) beginFault(ctx context.Context, tx *changeTx, f Faults, s FaultSweep, now time.Time) (taken []string, err error) {
 	rows, err := tx.FaultableInstances(ctx, s.Project)
 	if err != nil {
 		return nil, err
@@ -269,12 +269,12 @@ func (c *Cloud) strike(ctx context.Context, tx *changeTx, f Faults, s FaultSweep
 		if err != nil {
 			return nil, err
 		}
-		rule, _ := find(InstanceRules, in.State, Crash)
+		rule, _ := findRule(InstanceRules, in.State, Crash)
 		switch {
 		case s.Zone == in.Zone:
 			rule.Reason = "zone " + in.Zone + " has an outage"
 			err = tx.InsertFaultInstance(ctx, db.InsertFaultInstanceParams{FaultID: s.Rule, InstanceID: in.ID})
-		case s.Zone != "" || in.State != InstanceRunning || !f.Crash(subjectOf(in), now, s.Rule, tx.OnRollback):
+		case s.Zone != "" || in.State != InstanceRunning || !f.Crash(instanceSubject(in), now, s.Rule, tx.OnRollback):
 			continue
 		}
 		if err == nil {
@@ -297,23 +297,23 @@ func (c *Cloud) endOutage(ctx context.Context, tx *changeTx, rule string, now ti
 	if err := tx.DeleteFaultInstances(ctx, rule); err != nil {
 		return err
 	}
-	return c.startAgain(ctx, tx, rows, now)
+	return c.recoverInstances(ctx, tx, rows, now)
 }
 
-// startAgain has instances recover from an outage that is over. What is lost to
+// recoverInstances has instances recover from an outage that is over. What is lost to
 // another as well becomes that one's.
-func (c *Cloud) startAgain(ctx context.Context, tx *changeTx, rows []db.Instance, now time.Time) error {
+func (c *Cloud) recoverInstances(ctx context.Context, tx *changeTx, rows []db.Instance, now time.Time) error {
 	for _, row := range rows {
 		in, err := instanceFrom(row)
 		if err != nil {
 			return err
 		}
-		move, ok := find(InstanceRules, in.State, Recover)
+		move, ok := findRule(InstanceRules, in.State, Recover)
 		if !ok {
 			continue
 		}
 		other, lost := "", false
-		if f := c.faults(); f != nil {
+		if f := c.currentFaults(); f != nil {
 			other, lost = f.Outage(in.Project, in.Zone, now)
 		}
 		if lost {
@@ -328,7 +328,7 @@ func (c *Cloud) startAgain(ctx context.Context, tx *changeTx, rows []db.Instance
 	return nil
 }
 
-func subjectOf(in Instance) Subject {
+func instanceSubject(in Instance) Subject {
 	return Subject{Project: in.Project, Kind: InstanceResource, ID: in.ID, Tags: in.Tags}
 }
 
@@ -336,17 +336,17 @@ func balancerSubject(lb LoadBalancer) Subject {
 	return Subject{Project: lb.Project, Kind: LoadBalancerResource, ID: lb.ID, Tags: lb.Tags}
 }
 
-// endState ends the state an instance is in, as the faults will have it.
-func (c *Cloud) endState(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState], now time.Time) error {
-	f := c.faults()
+// endInstanceState ends the state an instance is in, as the faults will have it.
+func (c *Cloud) endInstanceState(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState], now time.Time) error {
+	f := c.currentFaults()
 	if f == nil || in.State == InstanceTerminated {
 		return c.moveInstance(ctx, tx, in, rule, now)
 	}
-	s := subjectOf(*in)
+	s := instanceSubject(*in)
 	if f.Stuck(s, now, tx.OnRollback) {
 		return tx.SetInstanceDue(ctx, db.SetInstanceDueParams{ID: in.ID, DueAt: &heldDue})
 	}
-	if failed, ok := find(InstanceRules, in.State, Failed); ok {
+	if failed, ok := findRule(InstanceRules, in.State, Failed); ok {
 		if reason, fails := f.Fail(s, now, tx.OnRollback); fails {
 			rule, rule.Reason = failed, reason
 		}
@@ -357,14 +357,14 @@ func (c *Cloud) endState(ctx context.Context, tx *changeTx, in *Instance, rule R
 	if in.State != InstanceRunning || !f.Crash(s, now, "", tx.OnRollback) {
 		return nil
 	}
-	rule, _ = find(InstanceRules, in.State, Crash)
+	rule, _ = findRule(InstanceRules, in.State, Crash)
 	return c.moveInstance(ctx, tx, in, rule, now)
 }
 
-// holdLoadBalancer tells whether a balancer stays in the transitional state that
+// holdIfStuck tells whether a balancer stays in the transitional state that
 // it is in, and has it wait if it does.
-func (c *Cloud) holdLoadBalancer(ctx context.Context, lb LoadBalancer) (holds bool, err error) {
-	f := c.faults()
+func (c *Cloud) holdIfStuck(ctx context.Context, lb LoadBalancer) (holds bool, err error) {
+	f := c.currentFaults()
 	switch lb.State {
 	case LoadBalancerProvisioning, LoadBalancerUpdating, LoadBalancerDeleting:
 	default:
@@ -381,7 +381,7 @@ func (c *Cloud) holdLoadBalancer(ctx context.Context, lb LoadBalancer) (holds bo
 			return err
 		}
 		holds = f.Stuck(balancerSubject(lb), now, tx.OnRollback)
-		if !holds || row.Version != lb.Version || !isDue(dueFrom(row.DueAt), now) {
+		if !holds || row.Version != lb.Version || !isDue(timeOrNil(row.DueAt), now) {
 			return nil
 		}
 		return tx.SetLoadBalancerDue(ctx, db.SetLoadBalancerDueParams{ID: lb.ID, DueAt: &heldDue})
@@ -389,10 +389,10 @@ func (c *Cloud) holdLoadBalancer(ctx context.Context, lb LoadBalancer) (holds bo
 	return holds, err
 }
 
-// failBuild is why a balancer that is to be built cannot be. One that is active
+// injectedBuildFailure is why a balancer that is to be built cannot be. One that is active
 // stays so.
-func (c *Cloud) failBuild(lb LoadBalancer) error {
-	f := c.faults()
+func (c *Cloud) injectedBuildFailure(lb LoadBalancer) error {
+	f := c.currentFaults()
 	if f == nil || lb.State == LoadBalancerActive {
 		return nil
 	}
@@ -402,16 +402,16 @@ func (c *Cloud) failBuild(lb LoadBalancer) error {
 	return nil
 }
 
-// zoneWorks refuses what needs a zone that is lost to the project.
-func (c *Cloud) zoneWorks(p Project, zone string) error {
-	if c.zoneLost(p, zone) {
-		return refuse(ZoneUnavailable, "zone %s has an outage: choose another, or try again when it is over", zone).at("zone", "has an outage")
+// checkZoneAvailable refuses what needs a zone that is lost to the project.
+func (c *Cloud) checkZoneAvailable(p Project, zone string) error {
+	if c.hasZoneOutage(p, zone) {
+		return refuse(ZoneUnavailable, "zone %s has an outage: choose another, or try again when it is over", zone).withField("zone", "has an outage")
 	}
 	return nil
 }
 
-func (c *Cloud) zoneLost(p Project, zone string) bool {
-	f := c.faults()
+func (c *Cloud) hasZoneOutage(p Project, zone string) bool {
+	f := c.currentFaults()
 	if f == nil {
 		return false
 	}
@@ -419,11 +419,11 @@ func (c *Cloud) zoneLost(p Project, zone string) bool {
 	return lost
 }
 
-// workingZones are those that are not lost to the project; all, if all are.
-func (c *Cloud) workingZones(p Project) []string {
+// availableZones are those that are not lost to the project; all, if all are.
+func (c *Cloud) availableZones(p Project) []string {
 	var work []string
 	for _, z := range c.cfg.Zones {
-		if !c.zoneLost(p, z) {
+		if !c.hasZoneOutage(p, z) {
 			work = append(work, z)
 		}
 	}

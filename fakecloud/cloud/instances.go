@@ -27,7 +27,7 @@ var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-
 func checkName(name string) error {
 	if len(name) > maxName || !validName.MatchString(name) {
 		return refuse(InvalidRequest, "%q cannot be a name: names are DNS subdomains, of lower-case letters, digits, \"-\" and \".\", such as node-1", name).
-			at("name", "must be a DNS subdomain of at most %d characters", maxName)
+			withField("name", "must be a DNS subdomain of at most %d characters", maxName)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec I
 	if err != nil {
 		return Instance{}, err
 	}
-	if err := c.zoneWorks(p, zone); err != nil {
+	if err := c.checkZoneAvailable(p, zone); err != nil {
 		return Instance{}, err
 	}
 	network, err := c.instanceNetwork(ctx, tx.Tx, p, spec.Network)
@@ -65,15 +65,15 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec I
 	if err != nil {
 		return Instance{}, err
 	}
-	id, err := c.random.id("i", now)
+	id, err := c.random.newID("i", now)
 	if err != nil {
 		return Instance{}, err
 	}
-	rule, _ := find(InstanceRules, instanceNone, Create)
+	rule, _ := findRule(InstanceRules, instanceNone, Create)
 	in := Instance{
 		ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type, Network: network.ID,
 		State: rule.To, Address: address, Tags: withDefaults(spec.Tags, p.DefaultTags),
-		Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
+		Version: 1, CreatedAt: now, UpdatedAt: now, due: c.stateEnd(now, rule.Wait),
 	}
 	if in.Type == "" {
 		in.Type = Small
@@ -83,10 +83,10 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec I
 
 func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
 	if spec.Zone != "" && !slices.Contains(c.cfg.Zones, spec.Zone) {
-		return refuse(UnknownZone, "no zone %q: choose one of %s", spec.Zone, strings.Join(c.cfg.Zones, ", ")).at("zone", "is not a zone of this cloud")
+		return refuse(UnknownZone, "no zone %q: choose one of %s", spec.Zone, strings.Join(c.cfg.Zones, ", ")).withField("zone", "is not a zone of this cloud")
 	}
 	if spec.Type != "" && !slices.Contains([]InstanceType{Small, Medium, Large}, spec.Type) {
-		return refuse(InvalidRequest, "no instance type %q: choose small, medium or large", spec.Type).at("type", "is not an instance type")
+		return refuse(InvalidRequest, "no instance type %q: choose small, medium or large", spec.Type).withField("type", "is not an instance type")
 	}
 	if spec.Name != "" {
 		if err := checkName(spec.Name); err != nil {
@@ -99,10 +99,10 @@ func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
 func checkTags(tags map[string]string) error {
 	for k, v := range tags {
 		if k == "" || len(k) > maxTagKey || strings.Contains(k, "=") {
-			return refuse(InvalidRequest, "tag key %q cannot be used: keys have 1 to %d bytes and no \"=\"", k, maxTagKey).at("tags."+k, "is no valid key")
+			return refuse(InvalidRequest, "tag key %q cannot be used: keys have 1 to %d bytes and no \"=\"", k, maxTagKey).withField("tags."+k, "is no valid key")
 		}
 		if len(v) > maxTagValue {
-			return refuse(InvalidRequest, "the value of tag %q is too long: at most %d bytes", k, maxTagValue).at("tags."+k, "is too long")
+			return refuse(InvalidRequest, "the value of tag %q is too long: at most %d bytes", k, maxTagValue).withField("tags."+k, "is too long")
 		}
 	}
 	return nil
@@ -155,7 +155,7 @@ func (c *Cloud) instanceZone(ctx context.Context, tx *store.Tx, p Project, want 
 	for _, r := range rows {
 		live[r.Zone] = r.Live
 	}
-	return slices.MinFunc(c.workingZones(p), func(a, b string) int { return int(live[a] - live[b]) }), nil
+	return slices.MinFunc(c.availableZones(p), func(a, b string) int { return int(live[a] - live[b]) }), nil
 }
 
 // GetInstance reads one instance.
@@ -199,13 +199,13 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 		if in, err = loadInstance(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
-		if err := unchanged(ctx, in.ID, in.Version); err != nil {
+		if err := checkIfMatch(ctx, in.ID, in.Version); err != nil {
 			return err
 		}
 		if in.State == InstanceTerminated {
 			return refuse(WrongState, "cannot update instance %q (%s) while it is %s: that is for good", in.Name, in.ID, in.State)
 		}
-		name, tags, differs, err := u.applied(in.Name, in.Tags)
+		name, tags, differs, err := u.mergeInto(in.Name, in.Tags)
 		if err != nil || !differs {
 			return err
 		}
@@ -259,18 +259,18 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 		if in, err = loadInstance(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
-		if err := unchanged(ctx, in.ID, in.Version); err != nil {
+		if err := checkIfMatch(ctx, in.ID, in.Version); err != nil {
 			return err
 		}
-		rule, ok := find(InstanceRules, in.State, on)
+		rule, ok := findRule(InstanceRules, in.State, on)
 		if ok && on == Start && !rule.Same {
-			if err := c.zoneWorks(p, in.Zone); err != nil {
+			if err := c.checkZoneAvailable(p, in.Zone); err != nil {
 				return err
 			}
 		}
 		switch {
 		case !ok:
-			return refuse(WrongState, "cannot %s instance %q (%s) while it is %s%s", on, in.Name, in.ID, in.State, insteadOf(on, in.State))
+			return refuse(WrongState, "cannot %s instance %q (%s) while it is %s%s", on, in.Name, in.ID, in.State, wrongStateHint(on, in.State))
 		case rule.Same:
 			return nil
 		}
@@ -285,13 +285,13 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 		return Instance{}, Outcome{}, err
 	}
 	if moved {
-		c.retarget(context.WithoutCancel(ctx), in.ID)
+		c.refreshBalancersOf(context.WithoutCancel(ctx), in.ID)
 	}
 	return in, outcome, nil
 }
 
-// insteadOf says what to do about a wrong state.
-func insteadOf(on Action, state InstanceState) string {
+// wrongStateHint says what to do about a wrong state.
+func wrongStateHint(on Action, state InstanceState) string {
 	switch {
 	case state == InstanceTerminating || state == InstanceTerminated:
 		return ": that is for good; create another instance"
@@ -317,30 +317,30 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, ru
 		if err := appendEvent(ctx, tx, Deleted, from, *in); err != nil {
 			return err
 		}
-		return followInstance(ctx, tx, in.ID, instanceNone, now)
+		return updateRoutesVia(ctx, tx, in.ID, instanceNone, now)
 	}
-	in.State, in.StateReason, in.due = rule.To, rule.Reason, c.after(now, rule.Wait)
+	in.State, in.StateReason, in.due = rule.To, rule.Reason, c.stateEnd(now, rule.Wait)
 	if rule.To == InstanceTerminated {
-		c.addresses.release(tx.Tx, in.Address)
+		c.usedIPv4.markFree(tx.Tx, in.Address)
 		in.Address = netip.Addr{}
-		if err := dropExternal(ctx, tx, in, now); err != nil {
+		if err := releaseExternalAddresses(ctx, tx, in, now); err != nil {
 			return err
 		}
 	}
 	if err := saveInstance(ctx, tx, from, in, now); err != nil {
 		return err
 	}
-	if err := followInstance(ctx, tx, in.ID, in.State, now); err != nil {
+	if err := updateRoutesVia(ctx, tx, in.ID, in.State, now); err != nil {
 		return err
 	}
 	if rule.To == InstanceTerminated {
-		return dropTarget(ctx, tx, in.ID, now)
+		return removeTargetEverywhere(ctx, tx, in.ID, now)
 	}
 	return nil
 }
 
-// dropTarget takes a terminated instance out of every balancer.
-func dropTarget(ctx context.Context, tx *changeTx, id string, now time.Time) error {
+// removeTargetEverywhere takes a terminated instance out of every balancer.
+func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string, now time.Time) error {
 	balancers, err := tx.LoadBalancersTargeting(ctx, id)
 	if err != nil {
 		return err

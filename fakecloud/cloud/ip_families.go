@@ -44,9 +44,9 @@ func checkPool6(p netip.Prefix) error {
 	return nil
 }
 
-// countable is that part of an IPv6 pool which an addressSet keeps account of:
+// trackedPrefix is that part of an IPv6 pool which an addressSet keeps account of:
 // the first 2^32 addresses of it, if it has more.
-func countable(pool netip.Prefix) netip.Prefix {
+func trackedPrefix(pool netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(pool.Addr(), max(pool.Bits(), 96))
 }
 
@@ -55,18 +55,18 @@ func countable(pool netip.Prefix) netip.Prefix {
 func (c *Cloud) checkFamilies(families []IPFamily) error {
 	for i, f := range families {
 		if f != IPv4 && f != IPv6 {
-			return refuse(InvalidRequest, "no IP family %q: choose ipv4, or ipv4 and ipv6", f).at(fmt.Sprintf("ipFamilies.%d", i), "is none there is")
+			return refuse(InvalidRequest, "no IP family %q: choose ipv4, or ipv4 and ipv6", f).withField(fmt.Sprintf("ipFamilies.%d", i), "is none there is")
 		}
 		if slices.Contains(families[:i], f) {
-			return refuse(InvalidRequest, "IP family %s is given twice: give it once", f).at(fmt.Sprintf("ipFamilies.%d", i), "is given before")
+			return refuse(InvalidRequest, "IP family %s is given twice: give it once", f).withField(fmt.Sprintf("ipFamilies.%d", i), "is given before")
 		}
 	}
 	if len(families) > 0 && !slices.Contains(families, IPv4) {
-		return refuse(InvalidRequest, "every load balancer has an IPv4 address: want ipv4, or ipv4 and ipv6").at("ipFamilies", "must hold ipv4")
+		return refuse(InvalidRequest, "every load balancer has an IPv4 address: want ipv4, or ipv4 and ipv6").withField("ipFamilies", "must hold ipv4")
 	}
 	if slices.Contains(families, IPv6) && !c.cfg.LoadBalancerCIDR6.IsValid() {
 		return refuse(InvalidRequest, "this cloud has no IPv6 addresses to give: leave out ipv6, or start it with --load-balancer-cidr6, such as ::1/128").
-			at("ipFamilies", "cannot hold ipv6: the cloud has no --load-balancer-cidr6")
+			withField("ipFamilies", "cannot hold ipv6: the cloud has no --load-balancer-cidr6")
 	}
 	return nil
 }
@@ -77,15 +77,15 @@ func (c *Cloud) balancerAddress6(tx *store.Tx, spec LoadBalancerSpec) (netip.Add
 	if !slices.Contains(spec.IPFamilies, IPv6) {
 		return netip.Addr{}, nil
 	}
-	return c.addresses6.takeLowest(tx, c.cfg.LoadBalancerCIDR6)
+	return c.usedIPv6.takeLowestFree(tx, c.cfg.LoadBalancerCIDR6)
 }
 
-// loadAddresses replaces what is known of the addresses taken by what is stored.
-func (c *Cloud) loadAddresses(ctx context.Context, tx *store.Tx) error {
-	if err := c.addresses.load(ctx, tx); err != nil {
+// loadUsedAddresses replaces what is known of the addresses taken by what is stored.
+func (c *Cloud) loadUsedAddresses(ctx context.Context, tx *store.Tx) error {
+	if err := c.usedIPv4.load(ctx, tx); err != nil {
 		return err
 	}
-	return c.addresses6.load(ctx, tx)
+	return c.usedIPv6.load(ctx, tx)
 }
 
 // checkSameFamilies refuses an update that names other families, or another IPv6
@@ -96,7 +96,7 @@ func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
 		has = "the IPv6 address " + lb.Address6.String()
 	}
 	final := func(field string) error {
-		return refuse(InvalidRequest, "load balancer %q has %s for life: leave %s out, or create another balancer", lb.Name, has, field).at(field, "is final")
+		return refuse(InvalidRequest, "load balancer %q has %s for life: leave %s out, or create another balancer", lb.Name, has, field).withField(field, "is final")
 	}
 	var errs []error
 	if u.IPFamilies != nil && !sameSet(*u.IPFamilies, lb.IPFamilies()) {
@@ -107,14 +107,14 @@ func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
 			errs = append(errs, final("ipv6Address"))
 		}
 	}
-	return together(errs...)
+	return joinRefusals(errs...)
 }
 
 // parseRange reads a source range of either family.
 func parseRange(field, s string) (netip.Prefix, error) {
 	cidr, err := netip.ParsePrefix(s)
 	if err != nil || cidr.Addr().Is4In6() {
-		return cidr, refuse(InvalidRequest, "%q is no CIDR: want one such as 10.0.0.0/8 or fd00::/8", s).at(field, "is no IPv4 or IPv6 CIDR")
+		return cidr, refuse(InvalidRequest, "%q is no CIDR: want one such as 10.0.0.0/8 or fd00::/8", s).withField(field, "is no IPv4 or IPv6 CIDR")
 	}
 	return withoutHostBits(field, cidr)
 }

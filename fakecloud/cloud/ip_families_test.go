@@ -50,9 +50,9 @@ func TestTheFirstIPv6AddressesOfPools(t *testing.T) {
 		"2001:db8::ff00/120": {"2001:db8::ff01", "2001:db8::ff02"},
 	} {
 		prefix := netip.MustParsePrefix(pool)
-		set := newAddressSet(countable(prefix))
+		set := newUsedAddresses(trackedPrefix(prefix))
 		for _, w := range want {
-			a, err := set.takeLowest(new(store.Tx), prefix)
+			a, err := set.takeLowestFree(new(store.Tx), prefix)
 			if w == "" {
 				requireCode(t, AddressPoolExhausted, err)
 				continue
@@ -68,7 +68,7 @@ func TestTheFirstIPv6AddressesOfPools(t *testing.T) {
 func TestTheLowestFreeIPv6AddressIsGiven(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pool := netip.MustParsePrefix(rapid.SampledFrom([]string{"fd00::/64", "fd00::/121", "fd00::ff8/125", "fd00::10/127"}).Draw(t, "pool"))
-		set := newAddressSet(countable(pool))
+		set := newUsedAddresses(trackedPrefix(pool))
 		taken := map[netip.Addr]bool{}
 		lowest := func() netip.Addr {
 			a := pool.Addr()
@@ -79,14 +79,14 @@ func TestTheLowestFreeIPv6AddressIsGiven(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 200).Draw(t, "changes") {
 			if rapid.IntRange(0, 2).Draw(t, "release") == 0 {
-				a := withNumber(pool.Addr(), number(pool.Addr())+uint32(rapid.IntRange(0, 20).Draw(t, "host")))
-				set.release(new(store.Tx), a)
+				a := withAddressNumber(pool.Addr(), addressNumber(pool.Addr())+uint32(rapid.IntRange(0, 20).Draw(t, "host")))
+				set.markFree(new(store.Tx), a)
 				delete(taken, a)
-				set.release(new(store.Tx), withNumber(netip.MustParseAddr("fd01::"), number(a))) // Another pool's.
+				set.markFree(new(store.Tx), withAddressNumber(netip.MustParseAddr("fd01::"), addressNumber(a))) // Another pool's.
 				continue
 			}
 			want := lowest()
-			got, err := set.takeLowest(new(store.Tx), pool)
+			got, err := set.takeLowestFree(new(store.Tx), pool)
 			if !pool.Contains(want) {
 				requireCode(t, AddressPoolExhausted, err)
 				continue

@@ -17,7 +17,7 @@ func TestIdempotencyKeysAreBounded(t *testing.T) {
 	q, err := c.EnsureProject(t.Context(), "other", nil)
 	require.NoError(t, err)
 	clock := c.clock.(interface{ Advance(d time.Duration) })
-	c.keys.most, c.keys.between = 20, 5
+	c.idempotencyKeys.most, c.idempotencyKeys.between = 20, 5
 	reserve := func(p Project, key string) string {
 		ctx := WithRequest(t.Context(), Request{Key: key, Fingerprint: []byte("same")})
 		a, _, err := c.ReserveAddress(ctx, p, AddressSpec{})

@@ -29,9 +29,9 @@ const (
 // are final.
 func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, Outcome, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
-	_, checkErr := spec.HealthCheck.checked()
-	err := together(checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr, spec.options().check(),
-		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags), c.refuseCheck(spec.HealthCheck))
+	_, checkErr := spec.HealthCheck.validatedWithDefaults()
+	err := joinRefusals(checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr, spec.optionsWithDefaults().checkOptions(),
+		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags), c.checkHealthCheckAllowed(spec.HealthCheck))
 	if err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}
@@ -47,24 +47,24 @@ func (c *Cloud) newLoadBalancer(ctx context.Context, tx *changeTx, p Project, sp
 		return LoadBalancer{}, err
 	}
 	ranges, rangesErr := parseRanges(spec.SourceRanges)
-	check, checkErr := spec.HealthCheck.checked()
+	check, checkErr := spec.HealthCheck.validatedWithDefaults()
 	address, reserved, addressErr := c.balancerAddress(ctx, tx.Tx, p, spec)
 	address6, address6Err := c.balancerAddress6(tx.Tx, spec)
-	err := together(rangesErr, checkErr, checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err, checkTargets(ctx, tx.Tx, p, spec.Targets))
+	err := joinRefusals(rangesErr, checkErr, checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err, checkTargets(ctx, tx.Tx, p, spec.Targets))
 	if err != nil {
 		return LoadBalancer{}, err
 	}
-	id, err := c.random.id("lb", now)
+	id, err := c.random.newID("lb", now)
 	if err != nil {
 		return LoadBalancer{}, err
 	}
-	rule, _ := find(LoadBalancerRules, loadBalancerNone, Create)
+	rule, _ := findRule(LoadBalancerRules, loadBalancerNone, Create)
 	lb := LoadBalancer{
 		ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, Address6: address6, State: rule.To,
 		Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now, due: c.after(now, rule.Wait),
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now, due: c.stateEnd(now, rule.Wait),
 	}
-	lb.set(spec.options())
+	lb.setOptions(spec.optionsWithDefaults())
 	if reserved == nil {
 		return lb, insertLoadBalancer(ctx, tx, lb)
 	}
@@ -72,12 +72,12 @@ func (c *Cloud) newLoadBalancer(ctx context.Context, tx *changeTx, p Project, sp
 	if err := insertLoadBalancer(ctx, tx, lb); err != nil {
 		return LoadBalancer{}, err
 	}
-	return lb, takeAddress(ctx, tx, reserved, AddressHolder{LoadBalancerResource, lb.ID}, now)
+	return lb, holdAddress(ctx, tx, reserved, AddressHolder{LoadBalancerResource, lb.ID}, now)
 }
 
 func checkListeners(listeners []Listener) error {
 	if len(listeners) == 0 {
-		return refuse(InvalidRequest, "a load balancer needs a listener").at("listeners", "must not be empty")
+		return refuse(InvalidRequest, "a load balancer needs a listener").withField("listeners", "must not be empty")
 	}
 	type key struct {
 		protocol Protocol
@@ -90,19 +90,19 @@ func checkListeners(listeners []Listener) error {
 		k := key{l.Protocol, l.Port}
 		if j, twice := seen[k]; twice {
 			errs = append(errs, refuse(ListenerConflict, "listeners %d and %d both want %s port %d: give each a port of its own", j, i, l.Protocol, l.Port).
-				at(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j))
+				withField(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j))
 			continue
 		}
 		seen[k] = i
 	}
-	return together(errs...)
+	return joinRefusals(errs...)
 }
 
 func checkListener(l Listener, field string) error {
 	if l.Protocol != TCP && l.Protocol != UDP || !validPort(l.Port) || !validPort(l.TargetPort) {
-		return refuse(InvalidRequest, "%s: want protocol tcp or udp and ports from 1 to 65535", field).at(field, "is not valid")
+		return refuse(InvalidRequest, "%s: want protocol tcp or udp and ports from 1 to 65535", field).withField(field, "is not valid")
 	}
-	return together(checkProxyProtocol(l, field+".proxyProtocol"), checkConnectionLimit(l, field+".connectionLimit"))
+	return joinRefusals(checkProxyProtocol(l, field+".proxyProtocol"), checkConnectionLimit(l, field+".connectionLimit"))
 }
 
 func validPort(port int) bool { return port >= 1 && port <= 65535 }
@@ -112,9 +112,9 @@ func checkProxyProtocol(l Listener, field string) error {
 	case l.ProxyProtocol == ProxyNone:
 		return nil
 	case l.ProxyProtocol != ProxyV1 && l.ProxyProtocol != ProxyV2:
-		return refuse(InvalidRequest, "no PROXY protocol %q: choose v1 or v2, or leave it out", l.ProxyProtocol).at(field, "is no version of it")
+		return refuse(InvalidRequest, "no PROXY protocol %q: choose v1 or v2, or leave it out", l.ProxyProtocol).withField(field, "is no version of it")
 	case l.Protocol != TCP:
-		return refuse(InvalidRequest, "port %d: only tcp carries the PROXY protocol: leave it out for %s", l.Port, l.Protocol).at(field, "is for tcp only")
+		return refuse(InvalidRequest, "port %d: only tcp carries the PROXY protocol: leave it out for %s", l.Port, l.Protocol).withField(field, "is for tcp only")
 	}
 	return nil
 }
@@ -122,7 +122,7 @@ func checkProxyProtocol(l Listener, field string) error {
 // parseRanges reads source ranges, each once.
 func parseRanges(cidrs []string) ([]netip.Prefix, error) {
 	if len(cidrs) > maxSourceRanges {
-		return nil, refuse(InvalidRequest, "%d source ranges: %d are the most", len(cidrs), maxSourceRanges).at("sourceRanges", "are too many")
+		return nil, refuse(InvalidRequest, "%d source ranges: %d are the most", len(cidrs), maxSourceRanges).withField("sourceRanges", "are too many")
 	}
 	var out []netip.Prefix
 	var errs []error
@@ -133,12 +133,12 @@ func parseRanges(cidrs []string) ([]netip.Prefix, error) {
 			out = append(out, r)
 		}
 	}
-	return out, together(errs...)
+	return out, joinRefusals(errs...)
 }
 
-// checked fills in what is left zero; the result is nil if there is to be no
+// validatedWithDefaults fills in what is left zero; the result is nil if there is to be no
 // check.
-func (h *HealthCheck) checked() (*HealthCheck, error) {
+func (h *HealthCheck) validatedWithDefaults() (*HealthCheck, error) {
 	if h == nil || *h == (HealthCheck{Protocol: CheckNone}) {
 		return nil, nil
 	}
@@ -150,14 +150,14 @@ func (h *HealthCheck) checked() (*HealthCheck, error) {
 	full.Timeout = cmp.Or(full.Timeout, min(defaultTimeout, full.Interval))
 	full.HealthyThreshold = cmp.Or(full.HealthyThreshold, defaultThreshold)
 	full.UnhealthyThreshold = cmp.Or(full.UnhealthyThreshold, defaultThreshold)
-	return &full, full.check()
+	return &full, full.checkFields()
 }
 
-func (h *HealthCheck) check() error {
+func (h *HealthCheck) checkFields() error {
 	var errs []error
 	want := func(ok bool, field, format string, args ...any) {
 		if !ok {
-			errs = append(errs, refuse(InvalidRequest, "the health check's "+field+" "+format, args...).at("healthCheck."+field, format, args...))
+			errs = append(errs, refuse(InvalidRequest, "the health check's "+field+" "+format, args...).withField("healthCheck."+field, format, args...))
 		}
 	}
 	_, pathErr := url.ParseRequestURI(h.Path)
@@ -165,7 +165,7 @@ func (h *HealthCheck) check() error {
 	switch h.Protocol {
 	case CheckNone:
 		want(false, "protocol", "is none: leave out the rest, or choose tcp or http")
-		return together(errs...)
+		return joinRefusals(errs...)
 	case CheckTCP:
 		want(h.Path == "", "path", "is for http only: leave it out")
 		want(h.ExpectedCodes == "", "expectedCodes", "are for http only: leave them out")
@@ -180,7 +180,7 @@ func (h *HealthCheck) check() error {
 	want(h.Timeout >= time.Second && h.Timeout <= min(maxTimeout, h.Interval), "timeoutSeconds", "must be from 1 to %d, and not above the interval", int(maxTimeout.Seconds()))
 	want(h.HealthyThreshold >= 1 && h.HealthyThreshold <= maxThreshold, "healthyThreshold", "must be from 1 to %d", maxThreshold)
 	want(h.UnhealthyThreshold >= 1 && h.UnhealthyThreshold <= maxThreshold, "unhealthyThreshold", "must be from 1 to %d", maxThreshold)
-	return together(errs...)
+	return joinRefusals(errs...)
 }
 
 // checkBalancerName makes sure that it is a name, and that no other balancer
@@ -201,7 +201,7 @@ func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string
 	for i, t := range targets {
 		field := fmt.Sprintf("targets.%d.instanceId", i)
 		if seen[t] {
-			errs = append(errs, refuse(InvalidRequest, "instance %q is a target twice: name it once", t).at(field, "is named before"))
+			errs = append(errs, refuse(InvalidRequest, "instance %q is a target twice: name it once", t).withField(field, "is named before"))
 			continue
 		}
 		seen[t] = true
@@ -209,13 +209,13 @@ func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string
 		var refused *Error
 		switch {
 		case errors.As(err, &refused):
-			err = refuse(UnknownInstance, "target %d: no instance %q in project %q", i, t, p.Name).at(field, "is no instance of the project")
+			err = refuse(UnknownInstance, "target %d: no instance %q in project %q", i, t, p.Name).withField(field, "is no instance of the project")
 		case err == nil && in.State == InstanceTerminated:
-			err = refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).at(field, "is terminated")
+			err = refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).withField(field, "is terminated")
 		}
 		errs = append(errs, err)
 	}
-	return together(errs...)
+	return joinRefusals(errs...)
 }
 
 // GetLoadBalancer reads one balancer.
@@ -237,7 +237,7 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, p Project, f Filter) (pag
 // UpdateLoadBalancer replaces what is given. What changes nothing leaves
 // version and state alone.
 func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u LoadBalancerUpdate) (LoadBalancer, Outcome, error) {
-	if err := c.refuseCheck(u.HealthCheck); err != nil {
+	if err := c.checkHealthCheckAllowed(u.HealthCheck); err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}
 	var lb LoadBalancer
@@ -247,14 +247,14 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 		if err != nil {
 			return err
 		}
-		if err := unchanged(ctx, old.ID, old.Version); err != nil {
+		if err := checkIfMatch(ctx, old.ID, old.Version); err != nil {
 			return err
 		}
-		rule, ok := find(LoadBalancerRules, old.State, Update)
+		rule, ok := findRule(LoadBalancerRules, old.State, Update)
 		if !ok {
 			return refuse(WrongState, "cannot update load balancer %q (%s) while it is %s: that is for good; create another when it is gone", old.Name, old.ID, old.State)
 		}
-		if lb, err = merge(ctx, tx.Tx, p, old, u); err != nil {
+		if lb, err = mergeUpdate(ctx, tx.Tx, p, old, u); err != nil {
 			return err
 		}
 		if sameBalancer(old, lb) {
@@ -265,7 +265,7 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 		if lb.State != old.State || old.due == nil {
 			// One that is being built is not put off: changes that keep coming would
 			// keep it from ever being built.
-			lb.due = c.after(now, rule.Wait)
+			lb.due = c.stateEnd(now, rule.Wait)
 		}
 		if !slices.Equal(lb.Targets, old.Targets) {
 			if err := replaceTargets(ctx, tx.Tx, lb); err != nil {
@@ -281,8 +281,8 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 	return lb, outcome, err
 }
 
-// merge checks the update and puts it on top of what is there.
-func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u LoadBalancerUpdate) (LoadBalancer, error) {
+// mergeUpdate checks the update and puts it on top of what is there.
+func mergeUpdate(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u LoadBalancerUpdate) (LoadBalancer, error) {
 	errs := []error{checkSameAddress(lb, u), checkSameFamilies(lb, u)}
 	if u.Name != nil {
 		errs = append(errs, checkBalancerName(ctx, tx, p, lb.ID, *u.Name))
@@ -301,10 +301,10 @@ func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u Load
 		errs = append(errs, err)
 		lb.SourceRanges = ranges
 	}
-	lb.set(lb.options().updated(u))
-	errs = append(errs, lb.options().check(), checkDrain(lb.Drain, lb.Listeners), checkReservable(lb))
+	lb.setOptions(lb.currentOptions().withUpdate(u))
+	errs = append(errs, lb.currentOptions().checkOptions(), checkDrain(lb.Drain, lb.Listeners), checkReservable(lb))
 	if u.HealthCheck != nil {
-		check, err := u.HealthCheck.checked()
+		check, err := u.HealthCheck.validatedWithDefaults()
 		errs = append(errs, err)
 		lb.HealthCheck = check
 	}
@@ -312,14 +312,14 @@ func merge(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u Load
 		errs = append(errs, checkTags(*u.Tags))
 		lb.Tags = tagsOrEmpty(*u.Tags)
 	}
-	return lb, together(errs...)
+	return lb, joinRefusals(errs...)
 }
 
 // sameBalancer compares what an update can change. The order of targets,
 // listeners and source ranges means nothing.
 func sameBalancer(a, b LoadBalancer) bool {
 	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners) &&
-		sameSet(a.SourceRanges, b.SourceRanges) && a.options() == b.options() && sameCheck(a.HealthCheck, b.HealthCheck)
+		sameSet(a.SourceRanges, b.SourceRanges) && a.currentOptions() == b.currentOptions() && sameCheck(a.HealthCheck, b.HealthCheck)
 }
 
 func sameCheck(a, b *HealthCheck) bool {
@@ -356,10 +356,10 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 		if lb, err = loadBalancer(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
-		if err := unchanged(ctx, lb.ID, lb.Version); err != nil {
+		if err := checkIfMatch(ctx, lb.ID, lb.Version); err != nil {
 			return err
 		}
-		rule, ok := find(LoadBalancerRules, lb.State, Delete)
+		rule, ok := findRule(LoadBalancerRules, lb.State, Delete)
 		switch {
 		case !ok:
 			return refuse(WrongState, "cannot delete load balancer %q (%s) while it is %s", lb.Name, lb.ID, lb.State)
@@ -367,7 +367,7 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 			return nil
 		}
 		from := lb.State
-		lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, "", "", c.after(now, rule.Wait)
+		lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, "", "", c.stateEnd(now, rule.Wait)
 		if err := saveLoadBalancer(ctx, tx, from, &lb, now); err != nil {
 			return err
 		}
@@ -377,5 +377,5 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 	if err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}
-	return lb, outcome, c.unforceDeleted(context.WithoutCancel(ctx), id)
+	return lb, outcome, c.stopForwardingDeleted(context.WithoutCancel(ctx), id)
 }

@@ -168,7 +168,7 @@ func (w *world) open() {
 	require.NoError(w.t, err)
 	w.proj, err = w.cloud.EnsureProject(ctx, "default", nil)
 	require.NoError(w.t, err)
-	w.cloud.Obey(&w.faults)
+	w.cloud.SetFaults(&w.faults)
 }
 
 // reopen is a crash: the sockets and all memory are gone.
@@ -176,7 +176,7 @@ func (w *world) reopen() {
 	require.NoError(w.t, w.store.Close())
 	w.plane.applied = map[string]Forwarding{}
 	w.open()
-	require.NoError(w.t, w.cloud.restore(w.t.Context()))
+	require.NoError(w.t, w.cloud.restoreBalancers(w.t.Context()))
 	w.buildAll()
 }
 
@@ -217,7 +217,7 @@ func (w *world) build(b *modelBalancer, early bool) {
 // settle makes everything happen that is due.
 func (w *world) settle() {
 	for {
-		next, err := w.cloud.step(w.t.Context())
+		next, err := w.cloud.runDueTransitions(w.t.Context())
 		require.NoError(w.t, err)
 		if next.IsZero() || next.After(w.clock.Now()) {
 			break

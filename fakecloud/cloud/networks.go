@@ -49,8 +49,8 @@ type ResourceUpdate struct {
 	Tags *map[string]string
 }
 
-// applied gives the name and tags after the update, and whether they differ.
-func (u ResourceUpdate) applied(name string, tags map[string]string) (string, map[string]string, bool, error) {
+// mergeInto gives the name and tags after the update, and whether they differ.
+func (u ResourceUpdate) mergeInto(name string, tags map[string]string) (string, map[string]string, bool, error) {
 	newName, newTags := name, tags
 	if u.Name != nil {
 		newName = *u.Name
@@ -68,7 +68,7 @@ func (u ResourceUpdate) applied(name string, tags map[string]string) (string, ma
 func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) (Network, Outcome, error) {
 	cidr, err := parseCIDR("cidr", spec.CIDR)
 	if err == nil && (cidr.Bits() < largestNetwork || cidr.Bits() > smallestNetwork) {
-		err = refuse(InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork).at("cidr", "has no size that a network can have")
+		err = refuse(InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork).withField("cidr", "has no size that a network can have")
 	}
 	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
 		return Network{}, Outcome{}, err
@@ -88,7 +88,7 @@ func (c *Cloud) newNetwork(ctx context.Context, tx *changeTx, p Project, spec Ne
 	if err := c.checkNetworkCIDR(ctx, tx.Tx, p, cidr); err != nil {
 		return Network{}, err
 	}
-	id, err := c.random.id("n", now)
+	id, err := c.random.newID("n", now)
 	if err != nil {
 		return Network{}, err
 	}
@@ -115,7 +115,7 @@ func checkNetworkName(ctx context.Context, tx *store.Tx, p Project, name string)
 func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, cidr netip.Prefix) error {
 	if pool := c.cfg.LoadBalancerCIDR; pool.Overlaps(cidr) {
 		return refuse(NetworkConflict, "%s overlaps with %s, where this cloud's load balancers get their addresses: choose another", cidr, pool).
-			at("cidr", "overlaps with the load balancers' %s", pool)
+			withField("cidr", "overlaps with the load balancers' %s", pool)
 	}
 	rows, err := tx.NetworksOf(ctx, p.ID)
 	if err != nil {
@@ -128,7 +128,7 @@ func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, c
 	for _, n := range has {
 		if n.CIDR.Overlaps(cidr) {
 			return refuse(NetworkConflict, "network %q (%s) has %s, which overlaps with %s: choose another, or delete that network first", n.Name, n.ID, n.CIDR, cidr).
-				at("cidr", "overlaps with %s of network %s", n.CIDR, n.ID)
+				withField("cidr", "overlaps with %s of network %s", n.CIDR, n.ID)
 		}
 	}
 	return nil
@@ -155,10 +155,10 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 		if n, err = c.loadNetwork(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
-		if err := unchanged(ctx, n.ID, n.Version); err != nil {
+		if err := checkIfMatch(ctx, n.ID, n.Version); err != nil {
 			return err
 		}
-		name, tags, differs, err := u.applied(n.Name, n.Tags)
+		name, tags, differs, err := u.mergeInto(n.Name, n.Tags)
 		if err != nil || !differs {
 			return err
 		}
@@ -185,7 +185,7 @@ func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 		if err != nil {
 			return err
 		}
-		if err := unchanged(ctx, n.ID, n.Version); err != nil {
+		if err := checkIfMatch(ctx, n.ID, n.Version); err != nil {
 			return err
 		}
 		if n.Default {
@@ -218,7 +218,7 @@ func (c *Cloud) instanceNetwork(ctx context.Context, tx *store.Tx, p Project, wa
 	n, err := c.loadNetwork(ctx, tx, p, want)
 	var refused *Error
 	if errors.As(err, &refused) {
-		return n, refuse(UnknownNetwork, "no network %q in project %q", want, p.Name).at("networkId", "is no network of the project")
+		return n, refuse(UnknownNetwork, "no network %q in project %q", want, p.Name).withField("networkId", "is no network of the project")
 	}
 	return n, err
 }

@@ -71,7 +71,7 @@ func (c *Cloud) beginOperation(ctx context.Context, tx *changeTx, project string
 			}
 		}
 	}
-	op, err := c.random.id("op", now)
+	op, err := c.random.newID("op", now)
 	if err != nil {
 		return "", err
 	}
@@ -100,7 +100,7 @@ func endDecidedOperations(ctx context.Context, tx *changeTx, id, state, reason s
 		return err
 	}
 	for _, row := range running {
-		end, why := outcome(OperationType(row.Type), state, reason)
+		end, why := operationResult(OperationType(row.Type), state, reason)
 		if end == OperationRunning {
 			continue
 		}
@@ -111,9 +111,9 @@ func endDecidedOperations(ctx context.Context, tx *changeTx, id, state, reason s
 	return nil
 }
 
-// outcome is what an operation of that type comes to when its resource enters a
+// operationResult is what an operation of that type comes to when its resource enters a
 // state.
-func outcome(kind OperationType, state, reason string) (OperationState, string) {
+func operationResult(kind OperationType, state, reason string) (OperationState, string) {
 	at := slices.IndexFunc(OperationRules, func(r OperationRule) bool { return r.Type == kind })
 	switch {
 	case at < 0:
@@ -136,25 +136,25 @@ func endOperation(ctx context.Context, tx *changeTx, row db.Operation, end Opera
 	return tx.EndOperation(ctx, db.EndOperationParams{State: string(end), Error: why, EndedAt: &at, Seq: row.Seq})
 }
 
-// waits are who waits for operations, by their ID.
-type waits struct {
+// operationWaiters are who waits for operations, by their ID.
+type operationWaiters struct {
 	mu   sync.Mutex
-	byID map[string]*wait
+	byID map[string]*operationWait
 }
 
-type wait struct {
+type operationWait struct {
 	ended   chan struct{}
 	waiting int
 }
 
-// join gives a channel that is closed when the operation ends from now on; leave
+// waitFor gives a channel that is closed when the operation ends from now on; leave
 // when done with it.
-func (w *waits) join(id string) (ended <-chan struct{}, leave func()) {
+func (w *operationWaiters) waitFor(id string) (ended <-chan struct{}, leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	one, ok := w.byID[id]
 	if !ok {
-		one = &wait{ended: make(chan struct{})}
+		one = &operationWait{ended: make(chan struct{})}
 		w.byID[id] = one
 	}
 	one.waiting++
@@ -169,15 +169,15 @@ func (w *waits) join(id string) (ended <-chan struct{}, leave func()) {
 
 // Waiting is how many wait for an operation just now.
 func (c *Cloud) Waiting(operation string) int {
-	c.waits.mu.Lock()
-	defer c.waits.mu.Unlock()
-	if one, ok := c.waits.byID[operation]; ok {
+	c.waiters.mu.Lock()
+	defer c.waiters.mu.Unlock()
+	if one, ok := c.waiters.byID[operation]; ok {
 		return one.waiting
 	}
 	return 0
 }
 
-func (w *waits) tell(ids []string) {
+func (w *operationWaiters) notifyEnded(ids []string) {
 	if len(ids) == 0 {
 		return
 	}
@@ -191,8 +191,8 @@ func (w *waits) tell(ids []string) {
 	}
 }
 
-// tellAll has everybody who waits look again.
-func (w *waits) tellAll() {
+// notifyAll has everybody who waits look again.
+func (w *operationWaiters) notifyAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, one := range w.byID {
@@ -229,7 +229,7 @@ func (c *Cloud) AwaitOperation(ctx context.Context, p Project, id string, until 
 // awaitOnce tells whether to look again: a snapshot may have brought back an
 // operation that runs.
 func (c *Cloud) awaitOnce(ctx context.Context, p Project, id string, until <-chan struct{}) (again bool, op Operation, err error) {
-	ended, leave := c.waits.join(id)
+	ended, leave := c.waiters.waitFor(id)
 	defer leave()
 	op, err = c.GetOperation(ctx, p, id)
 	if err != nil || op.State != OperationRunning {

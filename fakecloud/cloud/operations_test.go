@@ -151,12 +151,12 @@ func TestEveryChangeThatTakesTimeHasAnOperation(t *testing.T) {
 	for _, r := range OperationRules {
 		has[string(r.Resource)+" "+string(r.On)] = true
 		for _, state := range r.While {
-			end, _ := outcome(r.Type, state, "")
+			end, _ := operationResult(r.Type, state, "")
 			assert.Equal(t, OperationRunning, end, "%s in %s", r.Type, state)
 		}
-		end, _ := outcome(r.Type, r.Done, "")
+		end, _ := operationResult(r.Type, r.Done, "")
 		assert.Equal(t, OperationDone, end)
-		end, why := outcome(r.Type, r.Failed, "because")
+		end, why := operationResult(r.Type, r.Failed, "because")
 		assert.Equal(t, OperationFailed, end)
 		assert.Equal(t, "because", why)
 	}
@@ -222,7 +222,7 @@ func TestWaitingForOperations(t *testing.T) {
 	op, err := c.AwaitOperation(t.Context(), p, create.ID, over)
 	require.NoError(t, err)
 	assert.Equal(t, OperationRunning, op.State, "the time is up")
-	assert.Empty(t, c.waits.byID)
+	assert.Empty(t, c.waiters.byID)
 
 	var wg sync.WaitGroup
 	got := make([]Operation, 8)
@@ -239,7 +239,7 @@ func TestWaitingForOperations(t *testing.T) {
 	for _, op := range got {
 		assert.Equal(t, OperationDone, op.State)
 	}
-	assert.Empty(t, c.waits.byID)
+	assert.Empty(t, c.waiters.byID)
 	_, err = c.AwaitOperation(t.Context(), p, "op-none", nil)
 	requireCode(t, NotFound, err)
 	other, err := c.EnsureProject(t.Context(), "other", nil)
@@ -302,7 +302,7 @@ func TestEveryOperationEnds(t *testing.T) {
 			},
 			"restart": func(t *rapid.T) {
 				c, p = newVirtual(t, t.Context(), s, plane, profile)
-				require.NoError(t, c.restore(t.Context()))
+				require.NoError(t, c.restoreBalancers(t.Context()))
 			},
 			"": func(t *rapid.T) {
 				running := map[string]int{}

@@ -72,8 +72,8 @@ func ProfileNamed(name string) (Profile, error) {
 	return Profile{}, fmt.Errorf("unknown profile %q: choose instant, fast or realistic", name)
 }
 
-// delay draws how long a state lasts.
-func (c *Cloud) delay(d Delay) time.Duration {
+// drawDelay draws how long a state lasts.
+func (c *Cloud) drawDelay(d Delay) time.Duration {
 	switch d {
 	case DelayRetention:
 		return c.cfg.Retention

@@ -30,7 +30,7 @@ type ProjectUpdate struct {
 // that name.
 func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[string]string) (Project, error) {
 	if name == "" {
-		return Project{}, refuse(InvalidRequest, "a project needs a name").at("name", "must not be empty")
+		return Project{}, refuse(InvalidRequest, "a project needs a name").withField("name", "must not be empty")
 	}
 	if err := checkTags(defaultTags); err != nil {
 		return Project{}, err
@@ -57,7 +57,7 @@ func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[
 // newProject inserts a project with its default network. No event tells of
 // that one: nobody can have been watching.
 func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, now time.Time) (Project, error) {
-	id, err := c.random.id("p", now)
+	id, err := c.random.newID("p", now)
 	if err != nil {
 		return Project{}, err
 	}
@@ -97,7 +97,7 @@ func checkProjectName(ctx context.Context, tx *store.Tx, name string) error {
 	case err != nil:
 		return err
 	}
-	return refuse(NameTaken, "project %s already has the name %q: choose another", row.ID, name).at("name", "is taken")
+	return refuse(NameTaken, "project %s already has the name %q: choose another", row.ID, name).withField("name", "is taken")
 }
 
 // ProjectByID reads one project.
@@ -120,7 +120,7 @@ func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (
 		if p, err = loadProject(ctx, tx.Tx, id); err != nil {
 			return err
 		}
-		if err := unchanged(ctx, p.ID, p.Version); err != nil {
+		if err := checkIfMatch(ctx, p.ID, p.Version); err != nil {
 			return err
 		}
 		old := p
@@ -153,13 +153,13 @@ func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) er
 		if err != nil {
 			return err
 		}
-		if err := unchanged(ctx, p.ID, p.Version); err != nil {
+		if err := checkIfMatch(ctx, p.ID, p.Version); err != nil {
 			return err
 		}
 		if p.ID == caller.ID {
 			return refuse(InUse, "project %q is your token's own: delete it with an admin's token of another project", p.Name)
 		}
-		if err := nothingLives(ctx, tx.Tx, p); err != nil {
+		if err := checkProjectEmpty(ctx, tx.Tx, p); err != nil {
 			return err
 		}
 		if err := c.liftFaultsOf(ctx, tx, p.ID, now); err != nil {
@@ -177,9 +177,9 @@ func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) er
 	})
 }
 
-// nothingLives refuses to delete a project that owns more than its default
+// checkProjectEmpty refuses to delete a project that owns more than its default
 // network.
-func nothingLives(ctx context.Context, tx *store.Tx, p Project) error {
+func checkProjectEmpty(ctx context.Context, tx *store.Tx, p Project) error {
 	rows, err := tx.UsageOf(ctx, p.ID)
 	if err != nil {
 		return err

@@ -33,8 +33,8 @@ func newRandom(seed, round int64) *random {
 	return &random{rand: rand.New(src), entropy: ulid.Monotonic(src, 0)}
 }
 
-// id is unique and sorts by creation time.
-func (r *random) id(prefix string, now time.Time) (string, error) {
+// newID is unique and sorts by creation time.
+func (r *random) newID(prefix string, now time.Time) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	u, err := ulid.New(ulid.Timestamp(now), r.entropy)

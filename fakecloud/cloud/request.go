@@ -61,15 +61,15 @@ const (
 	keysBetween = 1000
 )
 
-// keys bounds the idempotency keys.
-type keys struct {
+// idempotencyKeys bounds the idempotency keys.
+type idempotencyKeys struct {
 	most, between int64
 	since         atomic.Int64 // how many came since the process began
 }
 
-// prune makes room for one more key. Those of before this process are bounded
+// makeRoom makes room for one more key. Those of before this process are bounded
 // with its first.
-func (k *keys) prune(ctx context.Context, tx *store.Tx, now time.Time) error {
+func (k *idempotencyKeys) makeRoom(ctx context.Context, tx *store.Tx, now time.Time) error {
 	if err := tx.PruneIdempotencyKeys(ctx, now.UnixMilli()); err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func createOnce[T any](ctx context.Context, c *Cloud, tx *changeTx, p Project, n
 		result, err = create()
 		return result, false, err
 	}
-	if err := c.keys.prune(ctx, tx.Tx, now); err != nil {
+	if err := c.idempotencyKeys.makeRoom(ctx, tx.Tx, now); err != nil {
 		return result, false, err
 	}
 	row, err := tx.IdempotencyKey(ctx, db.IdempotencyKeyParams{ProjectID: p.ID, Key: r.Key})
@@ -98,7 +98,7 @@ func createOnce[T any](ctx context.Context, c *Cloud, tx *changeTx, p Project, n
 		return result, false, err
 	case !bytes.Equal(row.Fingerprint, r.Fingerprint):
 		return result, false, refuse(IdempotencyKeyReused, "the idempotency key %q was used for another request: use a new key for each thing that is to be created", r.Key).
-			at("Idempotency-Key", "was used for another request")
+			withField("Idempotency-Key", "was used for another request")
 	default:
 		if err := json.Unmarshal([]byte(row.Result), &result); err != nil {
 			return result, true, fmt.Errorf("stored result of idempotency key %q: %w", r.Key, err)
@@ -147,12 +147,12 @@ func createWithOperation[T eventSubject](ctx context.Context, c *Cloud, p Projec
 	return created, outcome, err
 }
 
-// unchanged refuses a change that was meant for another version of the resource.
-func unchanged(ctx context.Context, id string, version int64) error {
+// checkIfMatch refuses a change that was meant for another version of the resource.
+func checkIfMatch(ctx context.Context, id string, version int64) error {
 	want := requestOf(ctx).IfMatch
 	if want == nil || *want == version {
 		return nil
 	}
 	return refuse(PreconditionFailed, "%s is at version %d by now, not %d: read it again, and decide anew", id, version, *want).
-		at("If-Match", "is not the present version")
+		withField("If-Match", "is not the present version")
 }

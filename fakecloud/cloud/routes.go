@@ -38,7 +38,7 @@ func (c *Cloud) newRoute(ctx context.Context, tx *changeTx, p Project, spec Rout
 	if err := c.checkDestination(ctx, tx.Tx, p, in.Network, destination); err != nil {
 		return Route{}, err
 	}
-	id, err := c.random.id("r", now)
+	id, err := c.random.newID("r", now)
 	if err != nil {
 		return Route{}, err
 	}
@@ -46,12 +46,12 @@ func (c *Cloud) newRoute(ctx context.Context, tx *changeTx, p Project, spec Rout
 		ID: id, Project: p.ID, Name: spec.Name, Network: in.Network, Destination: destination, Instance: in.ID,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 	}
-	r.State, r.StateReason = routeVia(in.State)
+	r.State, r.StateReason = routeStateFor(in.State)
 	return r, insertRoute(ctx, tx, r)
 }
 
-// routeVia is the state of a route via an instance in that state, and why.
-func routeVia(state InstanceState) (RouteState, string) {
+// routeStateFor is the state of a route via an instance in that state, and why.
+func routeStateFor(state InstanceState) (RouteState, string) {
 	switch state {
 	case InstanceRunning:
 		return RouteActive, ""
@@ -72,11 +72,11 @@ func nextHop(ctx context.Context, tx *store.Tx, p Project, id string) (Instance,
 	var refused *Error
 	switch {
 	case errors.As(err, &refused):
-		return in, refuse(UnknownInstance, "no instance %q in project %q: a route needs one as its next hop", id, p.Name).at("instanceId", "is no instance of the project")
+		return in, refuse(UnknownInstance, "no instance %q in project %q: a route needs one as its next hop", id, p.Name).withField("instanceId", "is no instance of the project")
 	case err != nil:
 		return in, err
 	case in.State == InstanceTerminated:
-		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: a route needs one that is not", in.Name, id).at("instanceId", "is terminated")
+		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: a route needs one that is not", in.Name, id).withField("instanceId", "is terminated")
 	}
 	return in, nil
 }
@@ -90,11 +90,11 @@ func (c *Cloud) checkDestination(ctx context.Context, tx *store.Tx, p Project, n
 	}
 	if n.CIDR.Overlaps(want) {
 		return refuse(RouteConflict, "%s overlaps with %s, which is the network %q (%s) itself: choose another destination", want, n.CIDR, n.Name, n.ID).
-			at("destination", "overlaps with the network's %s", n.CIDR)
+			withField("destination", "overlaps with the network's %s", n.CIDR)
 	}
 	// A network's routes do not overlap: of those that begin no later than the
 	// destination ends, only the last can reach into it.
-	_, last := bounds(want)
+	_, last := addressRange(want)
 	row, err := tx.LastRouteUpTo(ctx, db.LastRouteUpToParams{NetworkID: network, Address: int64(last)})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
@@ -108,7 +108,7 @@ func (c *Cloud) checkDestination(ctx context.Context, tx *store.Tx, p Project, n
 	}
 	if has.Overlaps(want) {
 		return refuse(RouteConflict, "route %q (%s) is for %s, which overlaps with %s: choose another destination, or delete that route first", row.Name, row.ID, has, want).
-			at("destination", "overlaps with %s of route %s", has, row.ID)
+			withField("destination", "overlaps with %s of route %s", has, row.ID)
 	}
 	return nil
 }
@@ -134,10 +134,10 @@ func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u Resourc
 		if r, err = loadRoute(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
-		if err := unchanged(ctx, r.ID, r.Version); err != nil {
+		if err := checkIfMatch(ctx, r.ID, r.Version); err != nil {
 			return err
 		}
-		name, tags, differs, err := u.applied(r.Name, r.Tags)
+		name, tags, differs, err := u.mergeInto(r.Name, r.Tags)
 		if err != nil || !differs {
 			return err
 		}
@@ -164,7 +164,7 @@ func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
 		if err != nil {
 			return err
 		}
-		if err := unchanged(ctx, r.ID, r.Version); err != nil {
+		if err := checkIfMatch(ctx, r.ID, r.Version); err != nil {
 			return err
 		}
 		if err := tx.DeleteRoute(ctx, id); err != nil {
@@ -176,9 +176,9 @@ func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
 	})
 }
 
-// followInstance gives the routes via an instance the state that follows from
+// updateRoutesVia gives the routes via an instance the state that follows from
 // the instance's, in the transaction in which that changed.
-func followInstance(ctx context.Context, tx *changeTx, instance string, state InstanceState, now time.Time) error {
+func updateRoutesVia(ctx context.Context, tx *changeTx, instance string, state InstanceState, now time.Time) error {
 	rows, err := tx.RoutesVia(ctx, instance)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ func followInstance(ctx context.Context, tx *changeTx, instance string, state In
 			return err
 		}
 		from := r.State
-		r.State, r.StateReason = routeVia(state)
+		r.State, r.StateReason = routeStateFor(state)
 		if r.State == from && r.StateReason == row.StateReason {
 			continue
 		}
@@ -235,7 +235,7 @@ func routeFrom(row db.Route) (Route, error) {
 
 // insertRoute writes a new route and its event.
 func insertRoute(ctx context.Context, tx *changeTx, r Route) error {
-	first, _ := bounds(r.Destination)
+	first, _ := addressRange(r.Destination)
 	err := tx.InsertRoute(ctx, db.InsertRouteParams{
 		ID: r.ID, ProjectID: r.Project, Name: r.Name, NetworkID: r.Network, InstanceID: r.Instance,
 		Destination: r.Destination.String(), FirstAddress: int64(first),

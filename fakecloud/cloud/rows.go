@@ -23,7 +23,7 @@ func toJSON(v any) string {
 	return string(b)
 }
 
-func millis(t *time.Time) *int64 {
+func millisOrNull(t *time.Time) *int64 {
 	if t == nil {
 		return nil
 	}
@@ -33,7 +33,7 @@ func millis(t *time.Time) *int64 {
 
 func fromMillis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
 
-func dueFrom(ms *int64) *time.Time {
+func timeOrNil(ms *int64) *time.Time {
 	if ms == nil {
 		return nil
 	}
@@ -69,7 +69,7 @@ func instanceFrom(row db.Instance) (Instance, error) {
 		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region, Zone: row.Zone,
 		Type: InstanceType(row.Type), Network: row.NetworkID, State: InstanceState(row.State), StateReason: row.StateReason,
 		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
-		due: dueFrom(row.DueAt),
+		due: timeOrNil(row.DueAt),
 	}
 	var err error
 	if row.Address != nil {
@@ -102,7 +102,7 @@ func insertInstance(ctx context.Context, tx *changeTx, in Instance) error {
 		ID: in.ID, ProjectID: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
 		Type: string(in.Type), NetworkID: in.Network, State: string(in.State), StateReason: in.StateReason,
 		Address: addressOrNull(in.Address), Tags: toJSON(in.Tags), Version: in.Version,
-		CreatedAt: in.CreatedAt.UnixMilli(), UpdatedAt: in.UpdatedAt.UnixMilli(), DueAt: millis(in.due),
+		CreatedAt: in.CreatedAt.UnixMilli(), UpdatedAt: in.UpdatedAt.UnixMilli(), DueAt: millisOrNull(in.due),
 	})
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func saveInstance(ctx context.Context, tx *changeTx, from InstanceState, in *Ins
 	in.UpdatedAt = now
 	err := tx.UpdateInstance(ctx, db.UpdateInstanceParams{
 		ID: in.ID, State: string(in.State), StateReason: in.StateReason, Address: addressOrNull(in.Address),
-		Version: in.Version, UpdatedAt: now.UnixMilli(), DueAt: millis(in.due),
+		Version: in.Version, UpdatedAt: now.UnixMilli(), DueAt: millisOrNull(in.due),
 	})
 	if err != nil {
 		return err
@@ -133,7 +133,7 @@ func loadBalancerFrom(ctx context.Context, tx *store.Tx, row db.LoadBalancer) (L
 		Affinity:    time.Duration(row.Affinity) * time.Millisecond,
 		IdleTimeout: time.Duration(row.IdleTimeout) * time.Millisecond, Drain: time.Duration(row.Drain) * time.Millisecond,
 		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
-		due: dueFrom(row.DueAt),
+		due: timeOrNil(row.DueAt),
 	}
 	var err error
 	lb.Address, err = netip.ParseAddr(row.Address)
@@ -175,7 +175,7 @@ func insertLoadBalancer(ctx context.Context, tx *changeTx, lb LoadBalancer) erro
 		Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), Listeners: toJSON(lb.Listeners),
 		IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
 		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck), Tags: toJSON(lb.Tags),
-		Version: lb.Version, CreatedAt: lb.CreatedAt.UnixMilli(), UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
+		Version: lb.Version, CreatedAt: lb.CreatedAt.UnixMilli(), UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millisOrNull(lb.due),
 	})
 	if err != nil {
 		return err
@@ -208,7 +208,7 @@ func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) e
 		ID: lb.ID, Name: lb.Name, State: string(lb.State), StateReason: lb.StateReason, StateReasonCode: string(lb.StateReasonCode),
 		Listeners: toJSON(lb.Listeners), Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
 		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck),
-		Tags: toJSON(lb.Tags), Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millis(lb.due),
+		Tags: toJSON(lb.Tags), Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millisOrNull(lb.due),
 	})
 }
 
@@ -262,5 +262,5 @@ func checkUnused(err error, id, self, kind string, p Project, name, verb string)
 	case err != nil:
 		return err
 	}
-	return refuse(NameTaken, "%s %s in project %q already has the name %q: choose another, or %s that one first", kind, id, p.Name, name, verb).at("name", "is taken")
+	return refuse(NameTaken, "%s %s in project %q already has the name %q: choose another, or %s that one first", kind, id, p.Name, name, verb).withField("name", "is taken")
 }

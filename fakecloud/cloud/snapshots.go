@@ -37,12 +37,12 @@ type Snapshot struct {
 	Bytes    int64
 }
 
-// snapshots orders what is done with the files.
-type snapshots struct {
+// snapshotFiles orders what is done with the files.
+type snapshotFiles struct {
 	mu  sync.Mutex
 	dir string
-	// replacing are told before the state becomes another's, replaced when it has.
-	replacing, replaced []func(context.Context) error
+	// onReplacing are told before the state becomes another's, replaced when it has.
+	onReplacing, onReplaced []func(context.Context) error
 }
 
 // OnReplacing has fn called before a snapshot takes the place of the state, so
@@ -50,11 +50,11 @@ type snapshots struct {
 func (c *Cloud) OnReplacing(fn func(context.Context) error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	c.snapshots.replacing = append(c.snapshots.replacing, fn)
+	c.snapshots.onReplacing = append(c.snapshots.onReplacing, fn)
 }
 
-// tidy removes what a process that was killed had not finished.
-func (s *snapshots) tidy() error {
+// removePartial removes what a process that was killed had not finished.
+func (s *snapshotFiles) removePartial() error {
 	if s.dir == "" {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (s *snapshots) tidy() error {
 func (c *Cloud) OnReplaced(fn func(context.Context) error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	c.snapshots.replaced = append(c.snapshots.replaced, fn)
+	c.snapshots.onReplaced = append(c.snapshots.onReplaced, fn)
 }
 
 // SaveSnapshot puts the present state aside under a name that is free.
@@ -86,7 +86,7 @@ func (c *Cloud) SaveSnapshot(ctx context.Context, name string) (Snapshot, error)
 	case err != nil:
 		return Snapshot{}, err
 	case slices.ContainsFunc(all, func(s Snapshot) bool { return s.Name == name }):
-		return Snapshot{}, refuse(NameTaken, "there is a snapshot %q already: choose another name, or delete that one first", name).at("name", "is taken")
+		return Snapshot{}, refuse(NameTaken, "there is a snapshot %q already: choose another name, or delete that one first", name).withField("name", "is taken")
 	case len(all) >= maxSnapshots:
 		return Snapshot{}, refuse(QuotaExceeded, "there are %d snapshots already, which is the limit: delete some first", maxSnapshots)
 	}
@@ -96,7 +96,7 @@ func (c *Cloud) SaveSnapshot(ctx context.Context, name string) (Snapshot, error)
 	if err := c.store.Backup(ctx, path); err != nil {
 		return Snapshot{}, fmt.Errorf("snapshot %q: %w", name, err)
 	}
-	return c.snapshot(ctx, name)
+	return c.describeSnapshot(ctx, name)
 }
 
 // ListSnapshots gives all of them, by name.
@@ -110,14 +110,14 @@ func (c *Cloud) ListSnapshots(ctx context.Context) ([]Snapshot, error) {
 func (c *Cloud) GetSnapshot(ctx context.Context, name string) (Snapshot, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	return c.snapshot(ctx, name)
+	return c.describeSnapshot(ctx, name)
 }
 
 // OpenSnapshot gives the content of one: a SQLite database. The caller closes it.
 func (c *Cloud) OpenSnapshot(ctx context.Context, name string) (io.ReadSeekCloser, Snapshot, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	s, err := c.snapshot(ctx, name)
+	s, err := c.describeSnapshot(ctx, name)
 	if err != nil {
 		return nil, s, err
 	}
@@ -129,7 +129,7 @@ func (c *Cloud) OpenSnapshot(ctx context.Context, name string) (io.ReadSeekClose
 func (c *Cloud) DeleteSnapshot(ctx context.Context, name string) error {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	if _, err := c.snapshot(ctx, name); err != nil {
+	if _, err := c.describeSnapshot(ctx, name); err != nil {
 		return err
 	}
 	return os.Remove(c.snapshotFile(name))
@@ -144,7 +144,7 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	ctx = context.WithoutCancel(ctx)
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
-	s, err := c.snapshot(ctx, name)
+	s, err := c.describeSnapshot(ctx, name)
 	if err != nil {
 		return s, err
 	}
@@ -152,11 +152,11 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 		v.mu.Lock()
 		defer v.mu.Unlock()
 	}
-	then, err := c.checkTime(ctx, name)
+	then, err := c.checkSnapshotTime(ctx, name)
 	if err != nil {
 		return s, err
 	}
-	for _, fn := range c.snapshots.replacing {
+	for _, fn := range c.snapshots.onReplacing {
 		if err := fn(ctx); err != nil {
 			return s, fmt.Errorf("snapshot %q: nothing was changed: %w", name, err)
 		}
@@ -164,15 +164,15 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	if err := c.replaceState(ctx, name, then); err != nil {
 		return s, err
 	}
-	errs := []error{c.keepTime(ctx)}
-	for _, fn := range c.snapshots.replaced {
+	errs := []error{c.adoptClock(ctx)}
+	for _, fn := range c.snapshots.onReplaced {
 		errs = append(errs, fn(ctx))
 	}
 	// A rule of before may have held something since.
-	errs = append(errs, c.change(ctx, release))
+	errs = append(errs, c.change(ctx, releaseHeld))
 	// Until here nobody forwards: the balancers of before are gone.
-	errs = append(errs, c.restore(ctx))
-	c.nudge()
+	errs = append(errs, c.restoreBalancers(ctx))
+	c.wakeWorker()
 	if err := errors.Join(errs...); err != nil {
 		return s, fmt.Errorf("snapshot %q has taken the place of the state, but: %w", name, err)
 	}
@@ -194,10 +194,10 @@ func (c *Cloud) replaceState(ctx context.Context, name string, then time.Time) e
 	if v := c.cfg.Virtual; v != nil {
 		v.clock.Advance(max(then.Sub(c.now()), 0))
 	}
-	for id := range c.inForce {
-		c.unforce(id)
+	for id := range c.forwarding {
+		c.stopForwarding(id)
 	}
-	c.waits.tellAll()
+	c.waiters.notifyAll()
 	return c.Reload(ctx)
 }
 
@@ -207,7 +207,7 @@ func (c *Cloud) snapshotFile(name string) string {
 
 func (c *Cloud) snapshotPath(name string) (string, error) {
 	if !validSnapshot.MatchString(name) {
-		return "", refuse(InvalidRequest, "%q cannot be a snapshot's name: want lower-case letters, digits, \"-\" and \".\", at most 63", name).at("name", "is not valid")
+		return "", refuse(InvalidRequest, "%q cannot be a snapshot's name: want lower-case letters, digits, \"-\" and \".\", at most 63", name).withField("name", "is not valid")
 	}
 	if c.snapshots.dir == "" {
 		return "", refuse(SnapshotUnusable, "this cloud has no folder for snapshots")
@@ -215,8 +215,8 @@ func (c *Cloud) snapshotPath(name string) (string, error) {
 	return c.snapshotFile(name), nil
 }
 
-// snapshot describes one; the lock is held.
-func (c *Cloud) snapshot(ctx context.Context, name string) (Snapshot, error) {
+// describeSnapshot describes one; the lock is held.
+func (c *Cloud) describeSnapshot(ctx context.Context, name string) (Snapshot, error) {
 	absent := refuse(NotFound, "no snapshot %q; list those there are", name)
 	if !validSnapshot.MatchString(name) || c.snapshots.dir == "" {
 		return Snapshot{}, absent
@@ -261,7 +261,7 @@ func (c *Cloud) listSnapshots(ctx context.Context) ([]Snapshot, error) {
 		if !ok || !validSnapshot.MatchString(name) {
 			continue
 		}
-		s, err := c.snapshot(ctx, name)
+		s, err := c.describeSnapshot(ctx, name)
 		if err != nil {
 			return nil, err
 		}

@@ -187,7 +187,7 @@ func saveOfRelease(t *testing.T, dir, number string) {
 func TestWhatASnapshotHoldsIsLookedAtAgain(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = t.TempDir() })
 	rules := &modelFaults{stuck: true}
-	c.Obey(rules)
+	c.SetFaults(rules)
 	lb, in := newBalancer(t, c, p)
 	advance(t, c, time.Minute)
 	_, err := c.SaveSnapshot(t.Context(), "then")
@@ -267,7 +267,7 @@ func TestSnapshotsMayBeRestoredWhileTheCloudIsBusy(t *testing.T) {
 	close(over)
 	require.NoError(t, busy.Wait())
 	require.Eventually(t, func() bool {
-		next, err := c.nextDue(ctx)
+		next, err := c.nextWakeTime(ctx)
 		return err == nil && (next.IsZero() || next.After(c.now()))
 	}, time.Minute, time.Millisecond)
 	stop()
@@ -349,9 +349,9 @@ func readUntil(ctx context.Context, c *Cloud, p Project, over <-chan struct{}) e
 func requireSound(t *testing.T, c *Cloud, p Project, plane *fakePlane) {
 	t.Helper()
 	ctx := t.Context()
-	stored := newAddressSet(everyIPv4)
+	stored := newUsedAddresses(everyIPv4)
 	require.NoError(t, c.store.Read(ctx, func(tx *store.Tx) error { return stored.load(ctx, tx) }))
-	require.Equal(t, stored.pages, c.addresses.pages)
+	require.Equal(t, stored.pages, c.usedIPv4.pages)
 
 	used := map[Quota]int64{QuotaNetworks: 1}
 	for more, f := true, (Filter{Limit: 500}); more; {
@@ -377,9 +377,9 @@ func requireSound(t *testing.T, c *Cloud, p Project, plane *fakePlane) {
 		more = next
 	}
 	require.Len(t, plane.applied, int(used[QuotaLoadBalancers]))
-	require.Len(t, c.inForce, len(plane.applied))
+	require.Len(t, c.forwarding, len(plane.applied))
 	targets := map[string]map[string]bool{}
-	for id, lb := range c.inForce {
+	for id, lb := range c.forwarding {
 		for _, in := range lb.Targets {
 			if targets[in] == nil {
 				targets[in] = map[string]bool{}
@@ -387,7 +387,7 @@ func requireSound(t *testing.T, c *Cloud, p Project, plane *fakePlane) {
 			targets[in][id] = true
 		}
 	}
-	require.Equal(t, targets, c.targeting)
+	require.Equal(t, targets, c.balancersByTarget)
 	quotas, err := c.ProjectQuotas(ctx, p.ID)
 	require.NoError(t, err)
 	for _, q := range quotas {

@@ -195,17 +195,17 @@ type OperationRule struct {
 // balancer is being created leaves its creation running: both end when it is
 // active.
 var OperationRules = []OperationRule{
-	{Type: "createInstance", Resource: InstanceResource, On: Create, While: states(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
-	{Type: "startInstance", Resource: InstanceResource, On: Start, While: states(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
-	{Type: "rebootInstance", Resource: InstanceResource, On: "reboot", While: states(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
-	{Type: "stopInstance", Resource: InstanceResource, On: Stop, While: states(InstanceStopping), Done: string(InstanceStopped), Failed: string(InstanceError)},
-	{Type: "terminateInstance", Resource: InstanceResource, On: Terminate, While: states(InstanceTerminating), Done: string(InstanceTerminated), Failed: string(InstanceError)},
-	{Type: "createLoadBalancer", Resource: LoadBalancerResource, On: Create, While: states(LoadBalancerProvisioning), Done: string(LoadBalancerActive), Failed: string(LoadBalancerError)},
-	{Type: "updateLoadBalancer", Resource: LoadBalancerResource, On: Update, While: states(LoadBalancerProvisioning, LoadBalancerUpdating), Done: string(LoadBalancerActive), Failed: string(LoadBalancerError)},
-	{Type: "deleteLoadBalancer", Resource: LoadBalancerResource, On: Delete, While: states(LoadBalancerDeleting), Done: string(loadBalancerNone), Failed: string(LoadBalancerError)},
+	{Type: "createInstance", Resource: InstanceResource, On: Create, While: stateNames(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
+	{Type: "startInstance", Resource: InstanceResource, On: Start, While: stateNames(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
+	{Type: "rebootInstance", Resource: InstanceResource, On: "reboot", While: stateNames(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
+	{Type: "stopInstance", Resource: InstanceResource, On: Stop, While: stateNames(InstanceStopping), Done: string(InstanceStopped), Failed: string(InstanceError)},
+	{Type: "terminateInstance", Resource: InstanceResource, On: Terminate, While: stateNames(InstanceTerminating), Done: string(InstanceTerminated), Failed: string(InstanceError)},
+	{Type: "createLoadBalancer", Resource: LoadBalancerResource, On: Create, While: stateNames(LoadBalancerProvisioning), Done: string(LoadBalancerActive), Failed: string(LoadBalancerError)},
+	{Type: "updateLoadBalancer", Resource: LoadBalancerResource, On: Update, While: stateNames(LoadBalancerProvisioning, LoadBalancerUpdating), Done: string(LoadBalancerActive), Failed: string(LoadBalancerError)},
+	{Type: "deleteLoadBalancer", Resource: LoadBalancerResource, On: Delete, While: stateNames(LoadBalancerDeleting), Done: string(loadBalancerNone), Failed: string(LoadBalancerError)},
 }
 
-func states[S ~string](in ...S) []string {
+func stateNames[S ~string](in ...S) []string {
 	out := make([]string, len(in))
 	for i, s := range in {
 		out[i] = string(s)
@@ -224,7 +224,7 @@ var AddressRules = []Rule[AddressState]{
 	{From: AddressAvailable, On: Delete, To: addressNone},
 }
 
-func find[S ~string](rules []Rule[S], from S, on Action) (Rule[S], bool) {
+func findRule[S ~string](rules []Rule[S], from S, on Action) (Rule[S], bool) {
 	for _, r := range rules {
 		if r.From == from && r.On == on {
 			return r, true

@@ -54,7 +54,7 @@ type GivenToken struct {
 // SetTokens makes these the project's tokens, and no others that were set so
 // before; those that CreateToken made stay.
 func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) error {
-	if err := checkGiven(tokens); err != nil {
+	if err := checkGivenTokens(tokens); err != nil {
 		return err
 	}
 	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
@@ -73,7 +73,7 @@ func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) e
 	})
 }
 
-func checkGiven(tokens []GivenToken) error {
+func checkGivenTokens(tokens []GivenToken) error {
 	names := map[string]bool{}
 	bySecret := map[string]string{}
 	for _, t := range tokens {
@@ -97,7 +97,7 @@ func checkGiven(tokens []GivenToken) error {
 
 func checkRole(r Role) error {
 	if !slices.Contains(Roles, r) {
-		return refuse(InvalidRequest, "no role %q: choose viewer, editor or admin", r).at("role", "is none")
+		return refuse(InvalidRequest, "no role %q: choose viewer, editor or admin", r).withField("role", "is none")
 	}
 	return nil
 }
@@ -117,17 +117,17 @@ func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec)
 		}
 		if isDue(spec.ExpiresAt, now) {
 			return refuse(InvalidRequest, "a token that expires at %s would have expired already: by the cloud's clock it is %s", spec.ExpiresAt.Format(time.RFC3339), now.Format(time.RFC3339)).
-				at("expiresAt", "is not in the future")
+				withField("expiresAt", "is not in the future")
 		}
 		switch _, err := tx.GetToken(ctx, spec.Name); {
 		case err == nil:
-			return refuse(NameTaken, "this cloud already has a token %q, in this project or another: choose another name", spec.Name).at("name", "is taken")
+			return refuse(NameTaken, "this cloud already has a token %q, in this project or another: choose another name", spec.Name).withField("name", "is taken")
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
 		hash := sha256.Sum256([]byte(secret))
 		err = tx.InsertToken(ctx, db.InsertTokenParams{
-			Name: spec.Name, ProjectID: p.ID, Hash: hash[:], Role: string(spec.Role), ExpiresAt: millis(spec.ExpiresAt), CreatedAt: now.UnixMilli(),
+			Name: spec.Name, ProjectID: p.ID, Hash: hash[:], Role: string(spec.Role), ExpiresAt: millisOrNull(spec.ExpiresAt), CreatedAt: now.UnixMilli(),
 		})
 		if err != nil {
 			return err
@@ -145,7 +145,7 @@ func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec)
 // stays valid for the grace.
 func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace time.Duration) (Token, string, error) {
 	if grace < 0 || grace > maxGrace {
-		return Token{}, "", refuse(InvalidRequest, "a grace of %s: want at least 0 and at most %s", grace, maxGrace).at("graceSeconds", "is out of range")
+		return Token{}, "", refuse(InvalidRequest, "a grace of %s: want at least 0 and at most %s", grace, maxGrace).withField("graceSeconds", "is out of range")
 	}
 	secret := NewSecret()
 	var t Token
@@ -157,7 +157,7 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 		if err != nil {
 			return err
 		}
-		if err := old.given("rotated"); err != nil {
+		if err := old.checkNotGiven("rotated"); err != nil {
 			return err
 		}
 		if isDue(old.ExpiresAt, now) {
@@ -168,7 +168,7 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 			return err
 		}
 		hash, until := sha256.Sum256([]byte(secret)), now.Add(grace)
-		err = tx.RotateToken(ctx, db.RotateTokenParams{Name: name, Hash: hash[:], RotatedAt: millis(&now), PreviousHash: row.Hash, PreviousUntil: millis(&until)})
+		err = tx.RotateToken(ctx, db.RotateTokenParams{Name: name, Hash: hash[:], RotatedAt: millisOrNull(&now), PreviousHash: row.Hash, PreviousUntil: millisOrNull(&until)})
 		if err != nil {
 			return err
 		}
@@ -215,10 +215,10 @@ func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 		if err != nil {
 			return err
 		}
-		if err := t.given("deleted"); err != nil {
+		if err := t.checkNotGiven("deleted"); err != nil {
 			return err
 		}
-		others, err := tx.OtherAdmins(ctx, db.OtherAdminsParams{Name: name, Now: millis(&now)})
+		others, err := tx.OtherAdmins(ctx, db.OtherAdminsParams{Name: name, Now: millisOrNull(&now)})
 		switch {
 		case err != nil:
 			return err
@@ -229,8 +229,8 @@ func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 	})
 }
 
-// given refuses what the next start, or a snapshot, would undo.
-func (t Token) given(what string) error {
+// checkNotGiven refuses what the next start, or a snapshot, would undo.
+func (t Token) checkNotGiven(what string) error {
 	if !t.Given {
 		return nil
 	}
@@ -249,6 +249,6 @@ func loadToken(ctx context.Context, tx *store.Tx, project, name string) (Token, 
 func tokenFrom(row db.Token) Token {
 	return Token{
 		Name: row.Name, Project: row.ProjectID, Role: Role(row.Role), Given: row.Origin == "flag",
-		CreatedAt: fromMillis(row.CreatedAt), ExpiresAt: dueFrom(row.ExpiresAt), RotatedAt: dueFrom(row.RotatedAt), PreviousUntil: dueFrom(row.PreviousUntil),
+		CreatedAt: fromMillis(row.CreatedAt), ExpiresAt: timeOrNil(row.ExpiresAt), RotatedAt: timeOrNil(row.RotatedAt), PreviousUntil: timeOrNil(row.PreviousUntil),
 	}
 }

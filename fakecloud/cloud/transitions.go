@@ -15,20 +15,20 @@ type Transition struct {
 	From, To string
 }
 
-// transitions counts those that were committed since the process started.
-type transitions struct {
-	mu   sync.Mutex
-	many map[Transition]int64
+// transitionCounter counts those that were committed since the process started.
+type transitionCounter struct {
+	mu     sync.Mutex
+	counts map[Transition]int64
 }
 
-func (t *transitions) count(all []Transition) {
+func (t *transitionCounter) addAll(all []Transition) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.many == nil {
-		t.many = map[Transition]int64{}
+	if t.counts == nil {
+		t.counts = map[Transition]int64{}
 	}
 	for _, one := range all {
-		t.many[one]++
+		t.counts[one]++
 	}
 }
 
@@ -36,7 +36,7 @@ func (t *transitions) count(all []Transition) {
 func (c *Cloud) Transitions() map[Transition]int64 {
 	c.transitions.mu.Lock()
 	defer c.transitions.mu.Unlock()
-	return maps.Clone(c.transitions.many)
+	return maps.Clone(c.transitions.counts)
 }
 
 // ResourceCount is how many resources of a kind are in a state.

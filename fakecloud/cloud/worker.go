@@ -11,19 +11,19 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// afterTrouble is the pause after a step that failed, so that a full disk is
+// pauseAfterError is the pause after a step that failed, so that a full disk is
 // not hammered.
-const afterTrouble = time.Second
+const pauseAfterError = time.Second
 
-// shared is how many transitions wait for the disk together at most. Others who
+// maxSharedWrites is how many transitions wait for the disk together at most. Others who
 // write wait meanwhile.
-const shared = 128
+const maxSharedWrites = 128
 
 // Run restores the balancers, then makes transitions as they fall due, until
 // ctx ends. What was due while no process ran happens at once. With a virtual
 // clock, transitions are left to Advance.
 func (c *Cloud) Run(ctx context.Context) error {
-	if err := c.restore(ctx); err != nil {
+	if err := c.restoreBalancers(ctx); err != nil {
 		return fmt.Errorf("restoring load balancers: %w", err)
 	}
 	close(c.ready)
@@ -32,8 +32,8 @@ func (c *Cloud) Run(ctx context.Context) error {
 		return nil
 	}
 	for ctx.Err() == nil {
-		next, err := c.step(ctx)
-		wait := afterTrouble
+		next, err := c.runDueTransitions(ctx)
+		wait := pauseAfterError
 		switch {
 		case err != nil:
 			c.log.Error("a transition failed and will be tried again", "err", err)
@@ -59,9 +59,9 @@ func (c *Cloud) Run(ctx context.Context) error {
 	return nil
 }
 
-// restore brings back into force what was forwarding, or about to, when the
+// restoreBalancers brings back into force what was forwarding, or about to, when the
 // last process ended.
-func (c *Cloud) restore(ctx context.Context) error {
+func (c *Cloud) restoreBalancers(ctx context.Context) error {
 	var ids []string
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		all, err := tx.AllLoadBalancerIDs(ctx)
@@ -83,17 +83,17 @@ func (c *Cloud) restore(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for some := range slices.Chunk(ids, shared) {
-		if err := c.turnBalancers(ctx, some, true); err != nil {
+	for some := range slices.Chunk(ids, maxSharedWrites) {
+		if err := c.advanceBalancers(ctx, some, true); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// step makes every transition that is due and says when the next will be; zero
+// runDueTransitions makes every transition that is due and says when the next will be; zero
 // when none is under way. When ctx ends, the transitions under way are its last.
-func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
+func (c *Cloud) runDueTransitions(ctx context.Context) (next time.Time, err error) {
 	ending := ctx.Done()
 	ctx = context.WithoutCancel(ctx)
 	if err := c.SweepFaults(ctx); err != nil {
@@ -112,21 +112,21 @@ func (c *Cloud) step(ctx context.Context) (next time.Time, err error) {
 		return time.Time{}, err
 	}
 	err = errors.Join(
-		c.refreshDirty(ctx),
-		someUntil(ending, instances, func(ids []string) error { return c.elapseInstances(ctx, ids) }),
-		someUntil(ending, balancers, func(ids []string) error { return c.turnBalancers(ctx, ids, false) }),
-		c.tellConditions(ctx),
+		c.refreshStaleBalancers(ctx),
+		forEachChunkUntil(ending, instances, func(ids []string) error { return c.elapseInstances(ctx, ids) }),
+		forEachChunkUntil(ending, balancers, func(ids []string) error { return c.advanceBalancers(ctx, ids, false) }),
+		c.reportConditions(ctx),
 	)
 	if err != nil {
 		return time.Time{}, err
 	}
-	return c.nextDue(ctx)
+	return c.nextWakeTime(ctx)
 }
 
-// someUntil hands out as many as share a write, and stops once ending is closed.
-func someUntil(ending <-chan struct{}, ids []string, do func(some []string) error) error {
+// forEachChunkUntil hands out as many as share a write, and stops once ending is closed.
+func forEachChunkUntil(ending <-chan struct{}, ids []string, do func(some []string) error) error {
 	var errs []error
-	for some := range slices.Chunk(ids, shared) {
+	for some := range slices.Chunk(ids, maxSharedWrites) {
 		select {
 		case <-ending:
 			return errors.Join(errs...)
@@ -137,13 +137,13 @@ func someUntil(ending <-chan struct{}, ids []string, do func(some []string) erro
 	return errors.Join(errs...)
 }
 
-// changing is what a transition writes.
-type changing func(ctx context.Context, tx *changeTx, now time.Time) error
+// pendingChange is what a transition writes.
+type pendingChange func(ctx context.Context, tx *changeTx, now time.Time) error
 
-// changeAll makes changes in their order, in one write: they wait for the disk
+// changeTogether makes changes in their order, in one write: they wait for the disk
 // once. If that fails they are made one by one, so that what cannot be written
 // holds up nothing else.
-func (c *Cloud) changeAll(ctx context.Context, all []changing) error {
+func (c *Cloud) changeTogether(ctx context.Context, all []pendingChange) error {
 	if len(all) == 0 {
 		return nil
 	}
@@ -167,15 +167,15 @@ func (c *Cloud) changeAll(ctx context.Context, all []changing) error {
 
 // elapseInstances ends the states that instances are in, if their time has come.
 func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
-	all := make([]changing, len(ids))
+	all := make([]pendingChange, len(ids))
 	for i, id := range ids {
 		all[i] = func(ctx context.Context, tx *changeTx, now time.Time) error {
 			return c.elapseInstance(ctx, tx, id, now)
 		}
 	}
-	err := c.changeAll(ctx, all)
+	err := c.changeTogether(ctx, all)
 	// Even if some failed: others did not.
-	c.retarget(ctx, ids...)
+	c.refreshBalancersOf(ctx, ids...)
 	return err
 }
 
@@ -191,34 +191,34 @@ func (c *Cloud) elapseInstance(ctx context.Context, tx *changeTx, id string, now
 	if err != nil || !isDue(in.due, now) {
 		return err
 	}
-	rule, ok := find(InstanceRules, in.State, Elapsed)
+	rule, ok := findRule(InstanceRules, in.State, Elapsed)
 	if !ok {
 		return fmt.Errorf("instance %s is due in state %s, which does not end by itself", id, in.State)
 	}
-	return c.endState(ctx, tx, &in, rule, now)
+	return c.endInstanceState(ctx, tx, &in, rule, now)
 }
 
-// turnBalancers builds those balancers that are due or, if it is early, that
+// advanceBalancers builds those balancers that are due or, if it is early, that
 // are not; and lets deleted ones go that are due. The data plane comes first, one
 // by one, then what became of all is written.
-func (c *Cloud) turnBalancers(ctx context.Context, ids []string, early bool) error {
+func (c *Cloud) advanceBalancers(ctx context.Context, ids []string, early bool) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
-	var all []changing
+	var all []pendingChange
 	var errs []error
 	for _, id := range ids {
-		outcome, err := c.turnBalancer(ctx, id, early)
+		outcome, err := c.advanceBalancer(ctx, id, early)
 		errs = append(errs, err)
 		if outcome != nil {
 			all = append(all, outcome)
 		}
 	}
-	return errors.Join(append(errs, c.changeAll(ctx, all))...)
+	return errors.Join(append(errs, c.changeTogether(ctx, all))...)
 }
 
-// turnBalancer gives what is to be written, or nil. What was due when it was
+// advanceBalancer gives what is to be written, or nil. What was due when it was
 // looked up may have been given a new time since.
-func (c *Cloud) turnBalancer(ctx context.Context, id string, early bool) (changing, error) {
+func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pendingChange, error) {
 	var lb LoadBalancer
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		row, err := tx.GetLoadBalancer(ctx, id)
@@ -234,28 +234,30 @@ func (c *Cloud) turnBalancer(ctx context.Context, id string, early bool) (changi
 	case err != nil || !early && !isDue(lb.due, c.now()):
 		return nil, err
 	}
-	_, deleting := find(LoadBalancerRules, lb.State, Elapsed)
+	_, deleting := findRule(LoadBalancerRules, lb.State, Elapsed)
 	if deleting && early {
 		return nil, nil
 	}
-	held, err := c.holdLoadBalancer(ctx, lb)
+	held, err := c.holdIfStuck(ctx, lb)
 	switch {
 	case err != nil || held && !early:
 		return nil, err
 	case deleting:
 		// The sockets go first: the next balancer may get the address at once.
-		c.unforce(id)
-		return func(ctx context.Context, tx *changeTx, now time.Time) error { return c.dropBalancer(ctx, tx, id, now) }, nil
+		c.stopForwarding(id)
+		return func(ctx context.Context, tx *changeTx, now time.Time) error {
+			return c.removeBalancer(ctx, tx, id, now)
+		}, nil
 	}
-	failure, err := c.build(ctx, lb)
+	failure, err := c.buildBalancer(ctx, lb)
 	if err != nil || held {
 		return nil, err // If held it forwards as before, and is as unfinished.
 	}
 	return c.recordBuild(lb, failure), nil
 }
 
-// dropBalancer ends the life of a deleted balancer.
-func (c *Cloud) dropBalancer(ctx context.Context, tx *changeTx, id string, now time.Time) error {
+// removeBalancer ends the life of a deleted balancer.
+func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, id)
 	if err != nil {
 		return err
@@ -268,10 +270,10 @@ func (c *Cloud) dropBalancer(ctx context.Context, tx *changeTx, id string, now t
 		return err
 	}
 	if lb.AddressID == "" {
-		c.addresses.release(tx.Tx, lb.Address)
+		c.usedIPv4.markFree(tx.Tx, lb.Address)
 	}
-	c.addresses6.release(tx.Tx, lb.Address6)
-	if err := giveBackAll(ctx, tx, id, now); err != nil {
+	c.usedIPv6.markFree(tx.Tx, lb.Address6)
+	if err := freeAddressesHeldBy(ctx, tx, id, now); err != nil {
 		return err
 	}
 	lb.Version++
@@ -279,7 +281,7 @@ func (c *Cloud) dropBalancer(ctx context.Context, tx *changeTx, id string, now t
 	return appendEvent(ctx, tx, Deleted, lb.State, lb)
 }
 
-func (c *Cloud) nextDue(ctx context.Context) (time.Time, error) {
+func (c *Cloud) nextWakeTime(ctx context.Context) (time.Time, error) {
 	var next time.Time
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		for _, query := range []func(context.Context) (*int64, error){tx.NextInstanceDue, tx.NextLoadBalancerDue} {
@@ -296,11 +298,11 @@ func (c *Cloud) nextDue(ctx context.Context) (time.Time, error) {
 		}
 		return nil
 	})
-	return earliest(next, c.nextSweep(), c.conditions.next()), err
+	return earliestNonZero(next, c.nextSweep(), c.conditionQueue.nextReadyTime()), err
 }
 
-// earliest leaves out those that are zero.
-func earliest(times ...time.Time) (first time.Time) {
+// earliestNonZero leaves out those that are zero.
+func earliestNonZero(times ...time.Time) (first time.Time) {
 	for _, t := range times {
 		if first.IsZero() || !t.IsZero() && t.Before(first) {
 			first = t

@@ -50,6 +50,6 @@ func benchmarkDue(b *testing.B, create func(c *Cloud, p Project, i int) error) {
 	require.NoError(b, creating.Wait())
 	clock.Advance(time.Minute)
 	b.ResetTimer()
-	_, err = c.step(ctx)
+	_, err = c.runDueTransitions(ctx)
 	require.NoError(b, err)
 }

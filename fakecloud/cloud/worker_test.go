@@ -36,7 +36,7 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	}
 	row("error") // Which is never due.
 	c.clock.(*clockwork.FakeClock).Advance(time.Minute)
-	_, err = c.step(t.Context())
+	_, err = c.runDueTransitions(t.Context())
 	require.ErrorContains(t, err, ids[2])
 	for i, id := range ids {
 		got, err := c.GetInstance(t.Context(), p, id)

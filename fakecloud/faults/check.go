@@ -23,13 +23,13 @@ func (p *Problems) Add(path, format string, args ...any) {
 // what can never match and what can never do anything.
 func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
 	var p Problems
-	s.Effect.check(&p)
+	s.Effect.checkEffect(&p)
 	if s.Effect.ofLifeCycles() {
 		r.checkLifeCycle(s, &p)
 	} else {
 		r.checkCalls(s, &p)
 	}
-	s.check(s.Effect, now, &p)
+	s.checkWhen(s.Effect, now, &p)
 	if key, _, _ := strings.Cut(s.Match.Tag, "="); s.Match.Tag != "" && key == "" {
 		p.Add("match.tag", "has no key: give key=value, or key")
 	}
@@ -72,7 +72,7 @@ func (r *Rules) checkCalls(s Spec, p *Problems) {
 		ops = append(ops, op)
 		if !known {
 			p.Add(path, "is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds", id)
-		} else if why := e.unsuited(op); why != "" {
+		} else if why := e.unsuitedReason(op); why != "" {
 			p.Add(path, "is %q, which %s", id, why)
 		}
 	}
@@ -98,10 +98,10 @@ func (r *Rules) checkCalls(s Spec, p *Problems) {
 	r.checkOmitted(s, p)
 }
 
-// unsuited says why the effect cannot be had on calls of the operation.
-func (e Effect) unsuited(op Operation) string {
+// unsuitedReason says why the effect cannot be had on calls of the operation.
+func (e Effect) unsuitedReason(op Operation) string {
 	switch {
-	case e.suits(op):
+	case e.suitsOperation(op):
 		return ""
 	case e.EmptyList:
 		return "does not list: effect.emptyList is for those that do"
@@ -152,8 +152,8 @@ func (r *Rules) checkLifeCycle(s Spec, p *Problems) {
 	case len(m.Kinds) > 0:
 		kinds = m.Kinds
 	}
-	if m.Resource != "" && !slices.ContainsFunc(kinds, func(k cloud.Resource) bool { return strings.HasPrefix(m.Resource, prefixes[k]) }) {
-		p.Add("match.resource", "is %q, which is none of what the effect is for: %s", m.Resource, join(kinds))
+	if m.Resource != "" && !slices.ContainsFunc(kinds, func(k cloud.Resource) bool { return strings.HasPrefix(m.Resource, idPrefixes[k]) }) {
+		p.Add("match.resource", "is %q, which is none of what the effect is for: %s", m.Resource, joinKinds(kinds))
 	}
 	if e.ZoneOutage == "" {
 		return
@@ -174,10 +174,10 @@ func (r *Rules) checkLifeCycle(s Spec, p *Problems) {
 	}
 }
 
-// prefixes of the IDs of what has a life cycle.
-var prefixes = map[cloud.Resource]string{cloud.InstanceResource: "i-", cloud.LoadBalancerResource: "lb-"}
+// idPrefixes of the IDs of what has a life cycle.
+var idPrefixes = map[cloud.Resource]string{cloud.InstanceResource: "i-", cloud.LoadBalancerResource: "lb-"}
 
-func join(kinds []cloud.Resource) string {
+func joinKinds(kinds []cloud.Resource) string {
 	var names []string
 	for _, k := range kinds {
 		names = append(names, string(k))
@@ -185,9 +185,9 @@ func join(kinds []cloud.Resource) string {
 	return strings.Join(names, ", ")
 }
 
-// ways are the effects given that exclude each other, of calls and of life
+// exclusiveEffects are the effects given that exclude each other, of calls and of life
 // cycles.
-func (e Effect) ways() (ends, cycles []string) {
+func (e Effect) exclusiveEffects() (ends, cycles []string) {
 	edits := ""
 	switch {
 	case e.PartialList != 0:
@@ -219,15 +219,15 @@ func (e Effect) ways() (ends, cycles []string) {
 
 // Kind names what ends a call, or a life cycle's effect; "delay" if nothing does.
 func (e Effect) Kind() string {
-	ends, cycles := e.ways()
+	ends, cycles := e.exclusiveEffects()
 	if all := slices.Concat(ends, cycles); len(all) > 0 {
 		return all[len(all)-1] // A throttle's hit has a status, too.
 	}
 	return "delay"
 }
 
-func (e Effect) check(p *Problems) {
-	ends, cycles := e.ways()
+func (e Effect) checkEffect(p *Problems) {
+	ends, cycles := e.exclusiveEffects()
 	switch {
 	case len(cycles) > 1:
 		p.Add("effect."+cycles[1], "cannot go with effect.%s: make two faults", cycles[0])
@@ -275,7 +275,7 @@ func (e Effect) checkCompanions(p *Problems) {
 	}
 }
 
-func (w When) check(e Effect, now time.Time, p *Problems) {
+func (w When) checkWhen(e Effect, now time.Time, p *Problems) {
 	counts := []struct {
 		path string
 		n    int
@@ -313,7 +313,7 @@ func (w When) checkWindow(now time.Time, p *Problems) {
 	if w.For < 0 || w.Until != nil && w.For != 0 {
 		p.Add("forSeconds", "cannot be negative, or go with until: give one")
 	}
-	w.settle(now, Effect{})
+	w.makeAbsolute(now, Effect{})
 	switch {
 	case w.Until == nil:
 	case !w.Until.After(now):

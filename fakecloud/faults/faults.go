@@ -20,8 +20,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// limit bounds the rules that one project made.
-const limit = 100
+// maxRules bounds the rules that one project made.
+const maxRules = 100
 
 // Operation is what a rule must know of an operation of the API.
 type Operation struct {
@@ -146,29 +146,29 @@ type Hit struct {
 
 type rule struct {
 	Fault
-	phase   cloud.FaultPhase
-	lifted  chan struct{}
-	answers Answers
-	bucket  bucket
-	held    map[string]bool // resources that are stuck
-	dirty   bool            // counts differ from those stored
-	gone    bool            // out of force, while it is being lifted
+	phase     cloud.FaultPhase
+	lifted    chan struct{}
+	answers   Answers
+	bucket    throttleBucket
+	held      map[string]bool // resources that are stuck
+	dirty     bool            // counts differ from those stored
+	suspended bool            // out of force, while it is being lifted
 }
 
-// project is whose calls and resources the rule is about.
-func (r *rule) project() string {
+// projectID is whose calls and resources the rule is about.
+func (r *rule) projectID() string {
 	if r.Match.Project != "" {
 		return r.Match.Project
 	}
 	return r.Owner
 }
 
-func (r *rule) spent(now time.Time) bool {
+func (r *rule) isSpent(now time.Time) bool {
 	return r.Times > 0 && r.Hits >= r.Times || r.Until != nil && !now.Before(*r.Until)
 }
 
-func (r *rule) inForce(now time.Time) bool {
-	return !r.gone && !r.spent(now) && (r.From == nil || !now.Before(*r.From))
+func (r *rule) isInForce(now time.Time) bool {
+	return !r.suspended && !r.isSpent(now) && (r.From == nil || !now.Before(*r.From))
 }
 
 // Rules are the faults of all projects. Safe for concurrent use.
@@ -184,23 +184,23 @@ type Rules struct {
 	// writing orders what brings counts into the store.
 	writing sync.Mutex
 
-	mu     sync.Mutex
-	rules  []*rule // oldest first
-	flush  *time.Timer
-	closed bool
+	mu         sync.Mutex
+	rules      []*rule // oldest first
+	flushTimer *time.Timer
+	closed     bool
 }
 
 // Open brings back the rules that the cloud's store has, for calls of these
 // operations, and makes the cloud obey them. Those of scenarios are lifted.
 func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, log *slog.Logger) (*Rules, error) {
 	r := &Rules{cloud: c, clock: c.Clock(), log: log, operations: operations}
-	c.Obey(r)
-	c.OnReplaced(r.load)
-	return r, r.load(ctx)
+	c.SetFaults(r)
+	c.OnReplaced(r.loadStored)
+	return r, r.loadStored(ctx)
 }
 
-// load makes the rules those that are stored, and lets go of what others held.
-func (r *Rules) load(ctx context.Context) error {
+// loadStored makes the rules those that are stored, and lets go of what others held.
+func (r *Rules) loadStored(ctx context.Context) error {
 	r.change.Lock()
 	defer r.change.Unlock()
 	stored, err := r.cloud.StoredFaults(ctx)
@@ -221,7 +221,7 @@ func (r *Rules) load(ctx context.Context) error {
 		}
 		rules = append(rules, back)
 		if back.Effect.Stuck {
-			stuck = append(stuck, back.project())
+			stuck = append(stuck, back.projectID())
 		}
 	}
 	r.mu.Lock()
@@ -250,9 +250,9 @@ func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, erro
 		return Fault{}, err
 	}
 	s.Match.Operations = append([]string(nil), s.Match.Operations...)
-	s.settle(now, s.Effect)
+	s.makeAbsolute(now, s.Effect)
 	made := newRule(Fault{ID: "f-" + strings.ToLower(ulid.Make().String()), Owner: project, CreatedAt: now, Spec: s})
-	if err := r.add(ctx, made); err != nil {
+	if err := r.addRule(ctx, made); err != nil {
 		return Fault{}, err
 	}
 	if s.Effect.Crash || s.Effect.ZoneOutage != "" {
@@ -264,11 +264,11 @@ func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, erro
 	return r.Get(project, made.ID)
 }
 
-func (r *Rules) add(ctx context.Context, made *rule) error {
+func (r *Rules) addRule(ctx context.Context, made *rule) error {
 	r.change.Lock()
 	defer r.change.Unlock()
-	if len(r.List(made.Owner)) >= limit {
-		return &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf("the project has %d faults already, which is the limit: delete some first, spent ones for instance", limit)}
+	if len(r.List(made.Owner)) >= maxRules {
+		return &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf("the project has %d faults already, which is the limit: delete some first, spent ones for instance", maxRules)}
 	}
 	spec, err := json.Marshal(made.Spec)
 	if err != nil {
@@ -290,16 +290,16 @@ func (r *Rules) List(project string) []Fault {
 	defer r.mu.Unlock()
 	all := []Fault{}
 	for _, one := range r.rules {
-		if one.Owner == project && !one.gone {
-			all = append(all, r.show(one))
+		if one.Owner == project && !one.suspended {
+			all = append(all, r.toFault(one))
 		}
 	}
 	return all
 }
 
-func (r *Rules) show(one *rule) Fault {
+func (r *Rules) toFault(one *rule) Fault {
 	f := one.Fault
-	f.Spent = one.spent(r.now())
+	f.Spent = one.isSpent(r.now())
 	return f
 }
 
@@ -308,8 +308,8 @@ func (r *Rules) Get(project, id string) (Fault, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
-		if one.Owner == project && one.ID == id && !one.gone {
-			return r.show(one), nil
+		if one.Owner == project && one.ID == id && !one.suspended {
+			return r.toFault(one), nil
 		}
 	}
 	return Fault{}, &cloud.Error{Code: cloud.NotFound, Message: fmt.Sprintf("the project has no fault %q", id)}
@@ -317,7 +317,7 @@ func (r *Rules) Get(project, id string) (Fault, error) {
 
 // Delete lifts a rule, and lets go of what it holds.
 func (r *Rules) Delete(ctx context.Context, project, id string) error {
-	lifted, err := r.lift(ctx, func(one *rule) bool { return one.Owner == project && one.ID == id })
+	lifted, err := r.liftRules(ctx, func(one *rule) bool { return one.Owner == project && one.ID == id })
 	if err == nil && lifted == 0 {
 		_, err = r.Get(project, id)
 	}
@@ -326,16 +326,16 @@ func (r *Rules) Delete(ctx context.Context, project, id string) error {
 
 // DeleteAll lifts the rules that a project made.
 func (r *Rules) DeleteAll(ctx context.Context, project string) error {
-	_, err := r.lift(ctx, func(one *rule) bool { return one.Owner == project })
+	_, err := r.liftRules(ctx, func(one *rule) bool { return one.Owner == project })
 	return err
 }
 
-// lift takes rules out of force before it undoes what they did: no resource is
+// liftRules takes rules out of force before it undoes what they did: no resource is
 // to be held again by one that is going.
-func (r *Rules) lift(ctx context.Context, which func(*rule) bool) (int, error) {
+func (r *Rules) liftRules(ctx context.Context, which func(*rule) bool) (int, error) {
 	r.change.Lock()
 	defer r.change.Unlock()
-	ids, settle := r.suspend(which)
+	ids, settle := r.suspendRules(which)
 	err := r.cloud.LiftFaults(ctx, ids)
 	settle(err == nil)
 	return len(ids), err
@@ -343,17 +343,17 @@ func (r *Rules) lift(ctx context.Context, which func(*rule) bool) (int, error) {
 
 // Suspend implements cloud.Faults.
 func (r *Rules) Suspend(project string) (ids []string, settle func(gone bool)) {
-	return r.suspend(func(one *rule) bool { return one.Owner == project || one.project() == project })
+	return r.suspendRules(func(one *rule) bool { return one.Owner == project || one.projectID() == project })
 }
 
-// suspend takes rules out of force; settle takes them away, or puts them back.
-func (r *Rules) suspend(which func(*rule) bool) (ids []string, settle func(gone bool)) {
+// suspendRules takes rules out of force; settle takes them away, or puts them back.
+func (r *Rules) suspendRules(which func(*rule) bool) (ids []string, settle func(gone bool)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	suspended := map[*rule]bool{}
 	for _, one := range r.rules {
-		if !one.gone && which(one) {
-			one.gone, suspended[one] = true, true
+		if !one.suspended && which(one) {
+			one.suspended, suspended[one] = true, true
 			ids = append(ids, one.ID)
 		}
 	}
@@ -366,7 +366,7 @@ func (r *Rules) suspend(which func(*rule) bool) (ids []string, settle func(gone 
 				close(one.lifted)
 				continue
 			}
-			one.gone = one.gone && !suspended[one]
+			one.suspended = one.suspended && !suspended[one]
 			left = append(left, one)
 		}
 		r.rules = left
@@ -378,7 +378,7 @@ func (r *Rules) suspend(which func(*rule) bool) (ids []string, settle func(gone 
 // cannot be read: no rule has been applied, and none has counted the call.
 func (r *Rules) Apply(c Call) (*Hit, error) {
 	var tags map[string]string
-	if c.Tags != nil && c.Resource != "" && r.asksTags(c) {
+	if c.Tags != nil && c.Resource != "" && r.needsTags(c) {
 		var err error
 		if tags, err = c.Tags(); err != nil {
 			return nil, fmt.Errorf("tags of %s, for faults: %w", c.Resource, err)
@@ -388,11 +388,11 @@ func (r *Rules) Apply(c Call) (*Hit, error) {
 	defer r.mu.Unlock()
 	now := r.now()
 	for _, one := range r.rules {
-		if !one.inForce(now) || !r.matches(one, c, tags) {
+		if !one.isInForce(now) || !r.matchesCall(one, c, tags) {
 			continue
 		}
-		r.count(one)
-		if !one.turn(one.Matched) {
+		r.countMatch(one)
+		if !one.isTurn(one.Matched) {
 			continue
 		}
 		e := one.Effect
@@ -403,36 +403,36 @@ func (r *Rules) Apply(c Call) (*Hit, error) {
 			}
 			e.Status, e.RetryAfter = 429, wait
 		}
-		e.Delay += one.jitter(one.Matched, e.Jitter)
+		e.Delay += one.drawJitter(one.Matched, e.Jitter)
 		one.Hits++
 		return &Hit{Fault: one.ID, Effect: e, Lifted: one.lifted, Answers: &one.answers}, nil
 	}
 	return nil, nil
 }
 
-// asksTags tells whether what becomes of the call may hang on its resource's
+// needsTags tells whether what becomes of the call may hang on its resource's
 // tags, which are read from the store.
-func (r *Rules) asksTags(c Call) bool {
+func (r *Rules) needsTags(c Call) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.rules, func(one *rule) bool {
-		return one.Match.Tag != "" && one.project() == c.Project && !one.Effect.ofLifeCycles()
+		return one.Match.Tag != "" && one.projectID() == c.Project && !one.Effect.ofLifeCycles()
 	})
 }
 
-func (r *Rules) matches(one *rule, c Call, tags map[string]string) bool {
+func (r *Rules) matchesCall(one *rule, c Call, tags map[string]string) bool {
 	op, known := r.operations[c.Operation]
 	m := one.Match
-	return known && !one.Effect.ofLifeCycles() && one.project() == c.Project &&
+	return known && !one.Effect.ofLifeCycles() && one.projectID() == c.Project &&
 		(m.Token == "" || m.Token == c.Token) &&
 		(len(m.Operations) == 0 || slices.Contains(m.Operations, c.Operation)) &&
 		(m.Resource == "" || m.Resource == c.Resource) &&
 		(m.Tag == "" || cloud.ParseTagFilter(m.Tag).Matches(tags)) &&
-		one.Effect.suits(op)
+		one.Effect.suitsOperation(op)
 }
 
-// suits tells whether the effect can be had on a call of the operation.
-func (e Effect) suits(op Operation) bool {
+// suitsOperation tells whether the effect can be had on a call of the operation.
+func (e Effect) suitsOperation(op Operation) bool {
 	switch {
 	case e.EmptyList:
 		return op.Lists
@@ -446,8 +446,8 @@ func (e Effect) suits(op Operation) bool {
 	return true
 }
 
-// count is called with mu held.
-func (r *Rules) count(one *rule) {
+// countMatch is called with mu held.
+func (r *Rules) countMatch(one *rule) {
 	one.Matched++
-	r.touch(one)
+	r.scheduleFlush(one)
 }

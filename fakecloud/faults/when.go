@@ -36,8 +36,8 @@ type When struct {
 	For   time.Duration `json:"-"`
 }
 
-// settle makes definite what is relative or drawn.
-func (w *When) settle(now time.Time, e Effect) {
+// makeAbsolute makes definite what is relative or drawn.
+func (w *When) makeAbsolute(now time.Time, e Effect) {
 	begin := now
 	if w.After > 0 {
 		from := now.Add(w.After)
@@ -68,38 +68,38 @@ func DrawSeed() int64 {
 	return 1 + int64(binary.LittleEndian.Uint64(b[:])%maxSeed)
 }
 
-// turn tells whether the rule is applied to the nth that matches, the first
+// isTurn tells whether the rule is applied to the nth that matches, the first
 // being 1.
-func (w When) turn(n int) bool {
+func (w When) isTurn(n int) bool {
 	n -= w.Skip
 	if n < 1 || w.Every > 0 && n%w.Every != 0 {
 		return false
 	}
-	return w.Probability == 0 || w.draw(n+w.Skip, 0) < w.Probability
+	return w.Probability == 0 || w.drawUnit(n+w.Skip, 0) < w.Probability
 }
 
-// jitter is what is added to the delay of the nth that matches.
-func (w When) jitter(n int, most time.Duration) time.Duration {
+// drawJitter is what is added to the delay of the nth that matches.
+func (w When) drawJitter(n int, most time.Duration) time.Duration {
 	if most == 0 {
 		return 0
 	}
-	return time.Duration(w.draw(n, 1) * float64(most)).Truncate(time.Millisecond)
+	return time.Duration(w.drawUnit(n, 1) * float64(most)).Truncate(time.Millisecond)
 }
 
-// draw is in [0,1), one number for each n and use.
-func (w When) draw(n int, use uint64) float64 {
+// drawUnit is in [0,1), one number for each n and use.
+func (w When) drawUnit(n int, use uint64) float64 {
 	return rand.New(rand.NewPCG(uint64(w.Seed), uint64(n)<<1|use)).Float64()
 }
 
-// bucket is how much a throttle lets through just now.
-type bucket struct {
+// throttleBucket is how much a throttle lets through just now.
+type throttleBucket struct {
 	tokens float64
 	at     time.Time // zero: it is full
 }
 
 // take gives 0 to a call that goes through, and otherwise the whole seconds
 // after which one will.
-func (b *bucket) take(now time.Time, t Throttle) time.Duration {
+func (b *throttleBucket) take(now time.Time, t Throttle) time.Duration {
 	burst := float64(max(t.Burst, 1))
 	if b.at.IsZero() {
 		b.tokens = burst

@@ -11,8 +11,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// actions are those on instances.
-var actions = map[string]func(*cloud.Cloud, context.Context, cloud.Project, string) (cloud.Instance, cloud.Outcome, error){
+// instanceActions are those on instances.
+var instanceActions = map[string]func(*cloud.Cloud, context.Context, cloud.Project, string) (cloud.Instance, cloud.Outcome, error){
 	"start":     (*cloud.Cloud).StartInstance,
 	"stop":      (*cloud.Cloud).StopInstance,
 	"reboot":    (*cloud.Cloud).RebootInstance,
@@ -20,20 +20,20 @@ var actions = map[string]func(*cloud.Cloud, context.Context, cloud.Project, stri
 	"terminate": (*cloud.Cloud).TerminateInstance,
 }
 
-// does says what a step is about.
-func (s Step) does() string {
+// describeStep says what a step is about.
+func (s Step) describeStep() string {
 	switch {
 	case s.Fault != nil && s.For > 0:
 		return "fault for " + s.For.String()
 	case s.Fault != nil:
 		return "fault"
 	case s.Action == Delete:
-		return Delete + " load balancers" + s.LoadBalancers.text()
+		return Delete + " load balancers" + s.LoadBalancers.describeSelector()
 	}
-	return s.Action + " instances" + s.Instances.text()
+	return s.Action + " instances" + s.Instances.describeSelector()
 }
 
-func (s *Selector) text() string {
+func (s *Selector) describeSelector() string {
 	text := ""
 	for _, part := range []struct{ name, value string }{{"name", s.Name}, {"tag", s.Tag}, {"zone", s.Zone}} {
 		if part.value != "" {
@@ -43,31 +43,31 @@ func (s *Selector) text() string {
 	return text
 }
 
-// draw is a source that is the same for the same seed and use.
-func (one *run) draw(use uint64) *rand.Rand { return rand.New(rand.NewPCG(uint64(one.Seed), use)) }
+// newRand is a source that is the same for the same seed and use.
+func (one *run) newRand(use uint64) *rand.Rand { return rand.New(rand.NewPCG(uint64(one.Seed), use)) }
 
-// thing is a resource that a selector may find.
-type thing struct{ id, name string }
+// resourceRef is a resource that a selector may find.
+type resourceRef struct{ id, name string }
 
-// act does a step's action to each resource that it selects, and says to which.
-func (r *Runner) act(ctx context.Context, one *run, step Step) (string, error) {
-	found, selector := r.instances, step.Instances
+// runAction does a step's action to each resource that it selects, and says to which.
+func (r *Runner) runAction(ctx context.Context, one *run, step Step) (string, error) {
+	found, selector := r.selectInstances, step.Instances
 	if step.Action == Delete {
-		found, selector = r.balancers, step.LoadBalancers
+		found, selector = r.selectLoadBalancers, step.LoadBalancers
 	}
 	all, err := found(ctx, one.project, *selector)
 	if err != nil {
 		return "", err
 	}
 	if len(all) == 0 || len(all) < selector.Pick {
-		return "", fmt.Errorf("%d match%s, which is too few", len(all), selector.text())
+		return "", fmt.Errorf("%d match%s, which is too few", len(all), selector.describeSelector())
 	}
 	var done []string
-	for _, t := range one.pick(all, selector.Pick) {
+	for _, t := range one.pickResources(all, selector.Pick) {
 		if step.Action == Delete {
 			_, _, err = r.cloud.DeleteLoadBalancer(ctx, one.project, t.id)
 		} else {
-			_, _, err = actions[step.Action](r.cloud, ctx, one.project, t.id)
+			_, _, err = instanceActions[step.Action](r.cloud, ctx, one.project, t.id)
 		}
 		if err != nil {
 			return "", err
@@ -77,15 +77,15 @@ func (r *Runner) act(ctx context.Context, one *run, step Step) (string, error) {
 	return step.Action + " " + strings.Join(done, ", "), nil
 }
 
-// pick takes n of them, or all if n is 0. It goes by names, which a cloud that is
+// pickResources takes n of them, or all if n is 0. It goes by names, which a cloud that is
 // set up anew has again.
-func (one *run) pick(all []thing, n int) []thing {
-	slices.SortFunc(all, func(a, b thing) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.id, b.id)) })
+func (one *run) pickResources(all []resourceRef, n int) []resourceRef {
+	slices.SortFunc(all, func(a, b resourceRef) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.id, b.id)) })
 	if n == 0 {
 		return all
 	}
-	var picked []thing
-	for _, i := range one.draw(0).Perm(len(all))[:n] {
+	var picked []resourceRef
+	for _, i := range one.newRand(0).Perm(len(all))[:n] {
 		picked = append(picked, all[i])
 	}
 	return picked
@@ -93,7 +93,7 @@ func (one *run) pick(all []thing, n int) []thing {
 
 const pageSize = 500
 
-func (s Selector) filter() cloud.Filter {
+func (s Selector) toFilter() cloud.Filter {
 	f := cloud.Filter{Name: s.Name, Zone: s.Zone, Limit: pageSize}
 	if s.Tag != "" {
 		f.Tags = []cloud.TagFilter{cloud.ParseTagFilter(s.Tag)}
@@ -101,22 +101,22 @@ func (s Selector) filter() cloud.Filter {
 	return f
 }
 
-func (r *Runner) instances(ctx context.Context, p cloud.Project, s Selector) ([]thing, error) {
-	f := s.filter()
+func (r *Runner) selectInstances(ctx context.Context, p cloud.Project, s Selector) ([]resourceRef, error) {
+	f := s.toFilter()
 	for _, state := range []cloud.InstanceState{cloud.InstancePending, cloud.InstanceRunning, cloud.InstanceStopping, cloud.InstanceStopped, cloud.InstanceError} {
 		f.States = append(f.States, string(state))
 	}
-	return everyPage(f, func(f cloud.Filter) ([]cloud.Instance, bool, error) { return r.cloud.ListInstances(ctx, p, f) },
-		func(in cloud.Instance) thing { return thing{in.ID, in.Name} })
+	return listEveryPage(f, func(f cloud.Filter) ([]cloud.Instance, bool, error) { return r.cloud.ListInstances(ctx, p, f) },
+		func(in cloud.Instance) resourceRef { return resourceRef{in.ID, in.Name} })
 }
 
-func (r *Runner) balancers(ctx context.Context, p cloud.Project, s Selector) ([]thing, error) {
-	return everyPage(s.filter(), func(f cloud.Filter) ([]cloud.LoadBalancer, bool, error) { return r.cloud.ListLoadBalancers(ctx, p, f) },
-		func(lb cloud.LoadBalancer) thing { return thing{lb.ID, lb.Name} })
+func (r *Runner) selectLoadBalancers(ctx context.Context, p cloud.Project, s Selector) ([]resourceRef, error) {
+	return listEveryPage(s.toFilter(), func(f cloud.Filter) ([]cloud.LoadBalancer, bool, error) { return r.cloud.ListLoadBalancers(ctx, p, f) },
+		func(lb cloud.LoadBalancer) resourceRef { return resourceRef{lb.ID, lb.Name} })
 }
 
-func everyPage[T any](f cloud.Filter, page func(cloud.Filter) ([]T, bool, error), of func(T) thing) ([]thing, error) {
-	var all []thing
+func listEveryPage[T any](f cloud.Filter, page func(cloud.Filter) ([]T, bool, error), of func(T) resourceRef) ([]resourceRef, error) {
+	var all []resourceRef
 	for {
 		items, more, err := page(f)
 		if err != nil {

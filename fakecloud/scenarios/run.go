@@ -83,7 +83,7 @@ type Runner struct {
 // New makes a runner that has run nothing yet.
 func New(c *cloud.Cloud, rules *faults.Rules, log *slog.Logger) *Runner {
 	r := &Runner{cloud: c, faults: rules, clock: c.Clock(), log: log, moved: make(chan struct{})}
-	c.Follow(r)
+	c.AddAgenda(r)
 	// Once more afterwards: one may have been started in between.
 	c.OnReplacing(r.stopAll)
 	c.OnReplaced(r.stopAll)
@@ -121,17 +121,17 @@ func (r *Runner) Settle(ctx context.Context, now time.Time) {
 	}
 }
 
-// move tells those who settle; the lock is held.
-func (r *Runner) move() {
+// signalMoved tells those who settle; the lock is held.
+func (r *Runner) signalMoved() {
 	close(r.moved)
 	r.moved = make(chan struct{})
 }
 
-func (r *Runner) expect(one *run, next time.Time) {
+func (r *Runner) setNext(one *run, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one.next = next
-	r.move()
+	r.signalMoved()
 }
 
 func (r *Runner) now() time.Time { return r.clock.Now().UTC().Truncate(time.Millisecond) }
@@ -139,7 +139,7 @@ func (r *Runner) now() time.Time { return r.clock.Now().UTC().Truncate(time.Mill
 // Run starts a scenario. One that makes no sense is refused as a whole, with the
 // names of the fields.
 func (r *Runner) Run(ctx context.Context, p cloud.Project, s Spec) (Status, error) {
-	if err := r.check(ctx, s); err != nil {
+	if err := r.checkSpec(ctx, s); err != nil {
 		return Status{}, err
 	}
 	s.Seed = cmp.Or(s.Seed, faults.DrawSeed())
@@ -150,22 +150,22 @@ func (r *Runner) Run(ctx context.Context, p cloud.Project, s Spec) (Status, erro
 	}}
 	started.next = started.StartedAt // Until it has looked when its first step is.
 	for _, step := range s.Steps {
-		started.Steps = append(started.Steps, StepStatus{At: step.At, Does: step.does()})
+		started.Steps = append(started.Steps, StepStatus{At: step.At, Does: step.describeStep()})
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if err := r.room(p); err != nil {
+	if err := r.makeRoom(p); err != nil {
 		cancel()
 		return Status{}, err
 	}
 	r.runs = append(r.runs, started)
-	go r.follow(ctx, started)
-	return started.show(), nil
+	go r.runSteps(ctx, started)
+	return started.copyStatus(), nil
 }
 
-// room forgets the oldest that have ended, and refuses one too many. It is called
+// makeRoom forgets the oldest that have ended, and refuses one too many. It is called
 // with mu held.
-func (r *Runner) room(p cloud.Project) error {
+func (r *Runner) makeRoom(p cloud.Project) error {
 	running, ended := 0, 0
 	for _, one := range r.runs {
 		switch {
@@ -183,7 +183,7 @@ func (r *Runner) room(p cloud.Project) error {
 		return &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf("the project runs %d scenarios already, which is the limit: stop one first", maxRunning)}
 	}
 	r.runs = slices.DeleteFunc(r.runs, func(one *run) bool {
-		old := ended > maxKept && one.project.ID == p.ID && one.State != Running && !one.holds()
+		old := ended > maxKept && one.project.ID == p.ID && one.State != Running && !one.holdsFault()
 		if old {
 			ended--
 		}
@@ -192,12 +192,12 @@ func (r *Runner) room(p cloud.Project) error {
 	return nil
 }
 
-// holds tells whether a fault of the scenario may still be in force.
-func (one *run) holds() bool {
+// holdsFault tells whether a fault of the scenario may still be in force.
+func (one *run) holdsFault() bool {
 	return slices.ContainsFunc(one.Steps, func(s StepStatus) bool { return s.Fault != "" && s.LiftedAt.IsZero() })
 }
 
-func (one *run) show() Status {
+func (one *run) copyStatus() Status {
 	s := one.Status
 	s.Steps = slices.Clone(s.Steps)
 	return s
@@ -210,14 +210,14 @@ func (r *Runner) List(project string) []Status {
 	all := []Status{}
 	for _, one := range r.runs {
 		if one.project.ID == project {
-			all = append(all, one.show())
+			all = append(all, one.copyStatus())
 		}
 	}
 	return all
 }
 
-// find is called with mu held.
-func (r *Runner) find(project, id string) (*run, error) {
+// findRun is called with mu held.
+func (r *Runner) findRun(project, id string) (*run, error) {
 	for _, one := range r.runs {
 		if one.project.ID == project && one.ID == id {
 			return one, nil
@@ -230,27 +230,27 @@ func (r *Runner) find(project, id string) (*run, error) {
 func (r *Runner) Get(project, id string) (Status, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	one, err := r.find(project, id)
+	one, err := r.findRun(project, id)
 	if err != nil {
 		return Status{}, err
 	}
-	return one.show(), nil
+	return one.copyStatus(), nil
 }
 
 // Stop ends a scenario, if it runs, and lifts its faults.
 func (r *Runner) Stop(ctx context.Context, project, id string) (Status, error) {
 	r.mu.Lock()
-	one, err := r.find(project, id)
+	one, err := r.findRun(project, id)
 	r.mu.Unlock()
 	if err != nil {
 		return Status{}, err
 	}
-	if err := r.halt(ctx, one); err != nil {
+	if err := r.stopRun(ctx, one); err != nil {
 		return Status{}, err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return one.show(), nil
+	return one.copyStatus(), nil
 }
 
 // stopAll ends all scenarios: the state that they act on becomes another.
@@ -260,15 +260,15 @@ func (r *Runner) stopAll(ctx context.Context) error {
 	r.mu.Unlock()
 	var errs []error
 	for _, one := range all {
-		errs = append(errs, r.halt(ctx, one))
+		errs = append(errs, r.stopRun(ctx, one))
 	}
 	return errors.Join(errs...)
 }
 
-func (r *Runner) halt(ctx context.Context, one *run) error {
+func (r *Runner) stopRun(ctx context.Context, one *run) error {
 	one.cancel()
 	<-one.ended
-	return r.liftAll(ctx, one)
+	return r.liftStepFaults(ctx, one)
 }
 
 // Delete stops a scenario and forgets it.
@@ -301,8 +301,8 @@ type moment struct {
 	lift bool
 }
 
-// moments are in the order of time; of those at one time, what ends comes first.
-func (s Spec) moments() []moment {
+// sortedMoments are in the order of time; of those at one time, what ends comes first.
+func (s Spec) sortedMoments() []moment {
 	var all []moment
 	for i, step := range s.Steps {
 		all = append(all, moment{step.At, i, false})
@@ -322,30 +322,30 @@ func (s Spec) moments() []moment {
 	return all
 }
 
-// follow carries the scenario out.
-func (r *Runner) follow(ctx context.Context, one *run) {
+// runSteps carries the scenario out.
+func (r *Runner) runSteps(ctx context.Context, one *run) {
 	defer close(one.ended)
 	defer one.cancel()
-	for _, m := range one.spec.moments() {
-		r.expect(one, one.StartedAt.Add(m.at))
-		if !r.wait(ctx, one.StartedAt.Add(m.at)) {
-			r.end(one, Stopped)
+	for _, m := range one.spec.sortedMoments() {
+		r.setNext(one, one.StartedAt.Add(m.at))
+		if !r.waitUntil(ctx, one.StartedAt.Add(m.at)) {
+			r.endRun(one, Stopped)
 			return
 		}
 		if err := r.carryOut(one, m); err != nil {
 			r.log.Warn("a scenario failed", "id", one.ID, "name", one.Name, "step", m.step, "err", err)
-			err = r.liftAll(context.WithoutCancel(ctx), one)
+			err = r.liftStepFaults(context.WithoutCancel(ctx), one)
 			if err != nil {
 				r.log.Error("faults of a scenario are still in force", "id", one.ID, "err", err)
 			}
-			r.end(one, Failed)
+			r.endRun(one, Failed)
 			return
 		}
 	}
-	r.end(one, Done)
+	r.endRun(one, Done)
 }
 
-func (r *Runner) wait(ctx context.Context, until time.Time) bool {
+func (r *Runner) waitUntil(ctx context.Context, until time.Time) bool {
 	for {
 		d := until.Sub(r.clock.Now())
 		if d <= 0 {
@@ -366,28 +366,28 @@ func (r *Runner) wait(ctx context.Context, until time.Time) bool {
 	}
 }
 
-func (r *Runner) end(one *run, state State) {
+func (r *Runner) endRun(one *run, state State) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	one.State, one.EndedAt = state, r.now()
-	r.move()
+	r.signalMoved()
 }
 
 // carryOut does what is to be done at a moment, and says so in the step's status.
 func (r *Runner) carryOut(one *run, m moment) error {
 	ctx := context.Background() // What was begun is ended.
 	if m.lift {
-		return r.lift(ctx, one, m.step)
+		return r.liftStepFault(ctx, one, m.step)
 	}
 	step := one.spec.Steps[m.step]
 	var did string
 	var id string
 	var err error
 	if step.Fault != nil {
-		id, err = r.strike(ctx, one, m.step)
+		id, err = r.createStepFault(ctx, one, m.step)
 		did = "made fault " + id
 	} else {
-		did, err = r.act(ctx, one, step)
+		did, err = r.runAction(ctx, one, step)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -399,20 +399,20 @@ func (r *Runner) carryOut(one *run, m moment) error {
 	return err
 }
 
-// strike makes a step's fault. One that draws, and has no seed of its own, gets
+// createStepFault makes a step's fault. One that draws, and has no seed of its own, gets
 // one that follows from the scenario's.
-func (r *Runner) strike(ctx context.Context, one *run, step int) (string, error) {
+func (r *Runner) createStepFault(ctx context.Context, one *run, step int) (string, error) {
 	spec := *one.spec.Steps[step].Fault
 	spec.Scenario = one.ID
 	if spec.Seed == 0 && (spec.Probability > 0 || spec.Effect.Jitter > 0) {
-		spec.Seed = 1 + one.draw(uint64(step)+1).Int64N(1<<53-1)
+		spec.Seed = 1 + one.newRand(uint64(step)+1).Int64N(1<<53-1)
 	}
 	f, err := r.faults.Create(ctx, one.project.ID, spec)
 	return f.ID, err
 }
 
-// lift ends a step's fault. Someone may have deleted it before.
-func (r *Runner) lift(ctx context.Context, one *run, step int) error {
+// liftStepFault ends a step's fault. Someone may have deleted it before.
+func (r *Runner) liftStepFault(ctx context.Context, one *run, step int) error {
 	r.mu.Lock()
 	id := one.Steps[step].Fault
 	done := id == "" || !one.Steps[step].LiftedAt.IsZero()
@@ -436,10 +436,10 @@ func (r *Runner) lift(ctx context.Context, one *run, step int) error {
 	return nil
 }
 
-func (r *Runner) liftAll(ctx context.Context, one *run) error {
+func (r *Runner) liftStepFaults(ctx context.Context, one *run) error {
 	var errs []error
 	for i := range one.spec.Steps {
-		errs = append(errs, r.lift(ctx, one, i))
+		errs = append(errs, r.liftStepFault(ctx, one, i))
 	}
 	return errors.Join(errs...)
 }

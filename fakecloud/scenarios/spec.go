@@ -41,14 +41,14 @@ type Spec struct {
 // Delete is the action on load balancers; the others are on instances.
 const Delete = "delete"
 
-func (r *Runner) check(ctx context.Context, s Spec) error {
+func (r *Runner) checkSpec(ctx context.Context, s Spec) error {
 	var p faults.Problems
 	if len(s.Steps) == 0 {
 		p.Add("steps", "must not be empty")
 	}
 	for i, step := range s.Steps {
 		at := fmt.Sprintf("steps.%d", i)
-		step.check(at, &p)
+		step.checkStep(at, &p)
 		if step.Fault == nil {
 			continue
 		}
@@ -66,7 +66,7 @@ func (r *Runner) check(ctx context.Context, s Spec) error {
 	return p.Refuse("this scenario")
 }
 
-func (s Step) check(at string, p *faults.Problems) {
+func (s Step) checkStep(at string, p *faults.Problems) {
 	selector, where := s.Instances, at+".instances"
 	if s.Action == Delete {
 		selector, where = s.LoadBalancers, at+".loadBalancers"
@@ -89,7 +89,7 @@ func (s Step) check(at string, p *faults.Problems) {
 		p.Add(at+".loadBalancers", "cannot go with instances: make two steps")
 	case s.Action == Delete && selector.Zone != "":
 		p.Add(where+".zone", "is for instances: a load balancer is in none")
-	case s.Action != Delete && actions[s.Action] == nil:
+	case s.Action != Delete && instanceActions[s.Action] == nil:
 		p.Add(at+".action", "is %q: choose start, stop, reboot, crash, terminate or delete", s.Action)
 	}
 }

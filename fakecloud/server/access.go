@@ -8,13 +8,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// authorize lets through who may; who is not known is told so by the validator.
-func (s *Server) authorize(next http.Handler) http.Handler {
+// requireRole lets through who may; who is not known is told so by the validator.
+func (s *Server) requireRole(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := callOf(r)
-		who, need := c.who, c.op.role
-		if who != nil && !c.op.open && !who.Role.Allows(need) {
-			s.problem(w, r, http.StatusForbidden, api.Forbidden, "this needs the role "+string(need)+", and token \""+who.Token+"\" has the role "+string(who.Role)+": use another token, or ask an admin of this cloud for one", nil)
+		c := recordOf(r)
+		who, need := c.principal, c.op.role
+		if who != nil && !c.op.public && !who.Role.Allows(need) {
+			s.answerProblem(w, r, http.StatusForbidden, api.Forbidden, "this needs the role "+string(need)+", and token \""+who.Token+"\" has the role "+string(who.Role)+": use another token, or ask an admin of this cloud for one", nil)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -23,49 +23,49 @@ func (s *Server) authorize(next http.Handler) http.Handler {
 
 // GetProject implements api.ServerInterface.
 func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
-	who := callOf(r).who
-	p, t := projectOf(who.Project), tokenOf(who.Details)
+	who := recordOf(r).principal
+	p, t := toAPIProject(who.Project), toAPIToken(who.Details)
 	p.Token = &t
-	s.reply(w, r, http.StatusOK, p)
+	s.answerJSON(w, r, http.StatusOK, p)
 }
 
 // ListProjects implements api.ServerInterface.
 func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams) {
 	f, err := filterOf("p-", params.Name, nil, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, s.cloud.ListProjects, func(last cloud.Project) string { return last.ID }, projectOf, func(items []api.Project, next *string) any {
+	answerList(s, w, r, f, err, s.cloud.ListProjects, func(last cloud.Project) string { return last.ID }, toAPIProject, func(items []api.Project, next *string) any {
 		return api.ProjectList{Items: items, NextPageToken: next}
 	})
 }
 
 // CreateProject implements api.ServerInterface.
 func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request, _ api.CreateProjectParams) {
-	body, ok := decode[api.ProjectCreate](s, w, r)
+	body, ok := decodeBody[api.ProjectCreate](s, w, r)
 	if !ok {
 		return
 	}
-	p, outcome, err := s.cloud.CreateProject(r.Context(), project(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: value(body.DefaultTags)})
-	s.answerCreated(w, r, "/v1/projects/"+p.ID, p.Version, projectOf(p), outcome, err)
+	p, outcome, err := s.cloud.CreateProject(r.Context(), callerProject(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: valueOrZero(body.DefaultTags)})
+	s.answerCreated(w, r, "/v1/projects/"+p.ID, p.Version, toAPIProject(p), outcome, err)
 }
 
 // GetProjectByID implements api.ServerInterface.
 func (s *Server) GetProjectByID(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	p, err := s.cloud.ProjectByID(r.Context(), id)
-	s.answerResource(w, r, http.StatusOK, p.Version, projectOf(p), err)
+	s.answerResource(w, r, http.StatusOK, p.Version, toAPIProject(p), err)
 }
 
 // UpdateProject implements api.ServerInterface.
 func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.ProjectID, _ api.UpdateProjectParams) {
-	body, ok := decode[api.ProjectUpdate](s, w, r)
+	body, ok := decodeBody[api.ProjectUpdate](s, w, r)
 	if !ok {
 		return
 	}
 	p, err := s.cloud.UpdateProject(r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: toTags(body.DefaultTags)})
-	s.answerResource(w, r, http.StatusOK, p.Version, projectOf(p), err)
+	s.answerResource(w, r, http.StatusOK, p.Version, toAPIProject(p), err)
 }
 
 // DeleteProject implements api.ServerInterface.
 func (s *Server) DeleteProject(w http.ResponseWriter, r *http.Request, id api.ProjectID, _ api.DeleteProjectParams) {
-	s.answerNoContent(w, r, s.cloud.DeleteProject(r.Context(), project(r), id))
+	s.answerNoContent(w, r, s.cloud.DeleteProject(r.Context(), callerProject(r), id))
 }
 
 // ListTokens implements api.ServerInterface.
@@ -74,30 +74,30 @@ func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.Proje
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Token, bool, error) {
 		return s.cloud.ListTokens(ctx, id, f)
 	}
-	answerList(s, w, r, f, err, list, func(last cloud.Token) string { return last.Name }, tokenOf, func(items []api.Token, next *string) any {
+	answerList(s, w, r, f, err, list, func(last cloud.Token) string { return last.Name }, toAPIToken, func(items []api.Token, next *string) any {
 		return api.TokenList{Items: items, NextPageToken: next}
 	})
 }
 
 // CreateToken implements api.ServerInterface.
 func (s *Server) CreateToken(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
-	body, ok := decode[api.TokenCreate](s, w, r)
+	body, ok := decodeBody[api.TokenCreate](s, w, r)
 	if !ok {
 		return
 	}
 	t, secret, err := s.cloud.CreateToken(r.Context(), id, cloud.TokenSpec{Name: body.Name, Role: cloud.Role(body.Role), ExpiresAt: body.ExpiresAt})
 	if err != nil {
-		s.fail(w, r, err)
+		s.answerError(w, r, err)
 		return
 	}
 	w.Header().Set("Location", "/v1/projects/"+t.Project+"/tokens/"+t.Name)
-	s.reply(w, r, http.StatusCreated, api.TokenWithSecret{Token: tokenOf(t), Secret: secret})
+	s.answerJSON(w, r, http.StatusCreated, api.TokenWithSecret{Token: toAPIToken(t), Secret: secret})
 }
 
 // GetToken implements api.ServerInterface.
 func (s *Server) GetToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
 	t, err := s.cloud.GetToken(r.Context(), id, name)
-	s.answerResult(w, r, http.StatusOK, tokenOf(t), err)
+	s.answerResult(w, r, http.StatusOK, toAPIToken(t), err)
 }
 
 // DeleteToken implements api.ServerInterface.
@@ -107,19 +107,19 @@ func (s *Server) DeleteToken(w http.ResponseWriter, r *http.Request, id api.Proj
 
 // RotateToken implements api.ServerInterface.
 func (s *Server) RotateToken(w http.ResponseWriter, r *http.Request, id api.ProjectID, name api.TokenName) {
-	body, ok := decode[api.TokenRotate](s, w, r)
+	body, ok := decodeBody[api.TokenRotate](s, w, r)
 	if !ok {
 		return
 	}
-	t, secret, err := s.cloud.RotateToken(r.Context(), id, name, seconds(body.GraceSeconds))
-	s.answerResult(w, r, http.StatusOK, api.TokenWithSecret{Token: tokenOf(t), Secret: secret}, err)
+	t, secret, err := s.cloud.RotateToken(r.Context(), id, name, secondsToDuration(body.GraceSeconds))
+	s.answerResult(w, r, http.StatusOK, api.TokenWithSecret{Token: toAPIToken(t), Secret: secret}, err)
 }
 
-func projectOf(p cloud.Project) api.Project {
+func toAPIProject(p cloud.Project) api.Project {
 	return api.Project{ID: p.ID, Name: p.Name, DefaultTags: p.DefaultTags, Version: p.Version, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt}
 }
 
-func tokenOf(t cloud.Token) api.Token {
+func toAPIToken(t cloud.Token) api.Token {
 	origin := api.TokenFromAPI
 	if t.Given {
 		origin = api.TokenFromFlag

@@ -7,7 +7,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-func addressOf(a cloud.ReservedAddress) api.ReservedAddress {
+func toAPIAddress(a cloud.ReservedAddress) api.ReservedAddress {
 	out := api.ReservedAddress{
 		ID: a.ID, Project: a.Project, Name: a.Name, Region: a.Region, IP: a.IP.String(), State: api.AddressState(a.State),
 		Tags: a.Tags, Version: a.Version, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
@@ -21,55 +21,55 @@ func addressOf(a cloud.ReservedAddress) api.ReservedAddress {
 // ListAddresses implements api.ServerInterface.
 func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params api.ListAddressesParams) {
 	f, err := filterOf("a-", params.Name, params.Tag, params.Limit, params.PageToken)
-	f.States = each(value(params.State), func(v api.AddressState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), func(last cloud.ReservedAddress) string { return last.ID }, addressOf, func(items []api.ReservedAddress, next *string) any {
+	f.States = mapSlice(valueOrZero(params.State), func(v api.AddressState) string { return string(v) })
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), func(last cloud.ReservedAddress) string { return last.ID }, toAPIAddress, func(items []api.ReservedAddress, next *string) any {
 		return api.ReservedAddressList{Items: items, NextPageToken: next}
 	})
 }
 
 // ReserveAddress implements api.ServerInterface.
 func (s *Server) ReserveAddress(w http.ResponseWriter, r *http.Request, _ api.ReserveAddressParams) {
-	body, ok := decode[api.ReservedAddressCreate](s, w, r)
+	body, ok := decodeBody[api.ReservedAddressCreate](s, w, r)
 	if !ok {
 		return
 	}
-	a, outcome, err := s.cloud.ReserveAddress(r.Context(), project(r), cloud.AddressSpec{Name: value(body.Name), IP: value(body.IP), Tags: value(body.Tags)})
-	s.answerCreated(w, r, "/v1/addresses/"+a.ID, a.Version, addressOf(a), outcome, err)
+	a, outcome, err := s.cloud.ReserveAddress(r.Context(), callerProject(r), cloud.AddressSpec{Name: valueOrZero(body.Name), IP: valueOrZero(body.IP), Tags: valueOrZero(body.Tags)})
+	s.answerCreated(w, r, "/v1/addresses/"+a.ID, a.Version, toAPIAddress(a), outcome, err)
 }
 
 // GetAddress implements api.ServerInterface.
 func (s *Server) GetAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
-	a, err := s.cloud.GetAddress(r.Context(), project(r), id)
-	s.answerResource(w, r, http.StatusOK, a.Version, addressOf(a), err)
+	a, err := s.cloud.GetAddress(r.Context(), callerProject(r), id)
+	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
 }
 
 // UpdateAddress implements api.ServerInterface.
 func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.UpdateAddressParams) {
-	body, ok := decode[api.ReservedAddressUpdate](s, w, r)
+	body, ok := decodeBody[api.ReservedAddressUpdate](s, w, r)
 	if !ok {
 		return
 	}
-	a, err := s.cloud.UpdateAddress(r.Context(), project(r), id, cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)})
-	s.answerResource(w, r, http.StatusOK, a.Version, addressOf(a), err)
+	a, err := s.cloud.UpdateAddress(r.Context(), callerProject(r), id, cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)})
+	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
 }
 
 // AttachAddress implements api.ServerInterface.
 func (s *Server) AttachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.AttachAddressParams) {
-	body, ok := decode[api.AddressAttach](s, w, r)
+	body, ok := decodeBody[api.AddressAttach](s, w, r)
 	if !ok {
 		return
 	}
-	a, err := s.cloud.AttachAddress(r.Context(), project(r), id, body.InstanceID)
-	s.answerResource(w, r, http.StatusOK, a.Version, addressOf(a), err)
+	a, err := s.cloud.AttachAddress(r.Context(), callerProject(r), id, body.InstanceID)
+	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
 }
 
 // DetachAddress implements api.ServerInterface.
 func (s *Server) DetachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.DetachAddressParams) {
-	a, err := s.cloud.DetachAddress(r.Context(), project(r), id)
-	s.answerResource(w, r, http.StatusOK, a.Version, addressOf(a), err)
+	a, err := s.cloud.DetachAddress(r.Context(), callerProject(r), id)
+	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
 }
 
 // ReleaseAddress implements api.ServerInterface.
 func (s *Server) ReleaseAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.ReleaseAddressParams) {
-	s.answerNoContent(w, r, s.cloud.ReleaseAddress(r.Context(), project(r), id))
+	s.answerNoContent(w, r, s.cloud.ReleaseAddress(r.Context(), callerProject(r), id))
 }

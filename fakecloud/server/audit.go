@@ -14,8 +14,8 @@ import (
 // ListAudit implements api.ServerInterface.
 func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.ListAuditParams) {
 	f := cloud.AuditFilter{
-		Token: value(params.Token), UserAgent: value(params.UserAgent), Operation: value(params.Operation), Resource: value(params.Resource),
-		Since: value(params.Since), Limit: defaultLimit,
+		Token: valueOrZero(params.Token), UserAgent: valueOrZero(params.UserAgent), Operation: valueOrZero(params.Operation), Resource: valueOrZero(params.Resource),
+		Since: valueOrZero(params.Since), Limit: defaultLimit,
 	}
 	if params.Limit != nil {
 		f.Limit = *params.Limit
@@ -27,17 +27,17 @@ func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.Li
 	if params.PageToken != nil {
 		var err error
 		if f.Before, err = auditPosition(*params.PageToken); err != nil {
-			s.fail(w, r, err)
+			s.answerError(w, r, err)
 			return
 		}
 	}
 	if err := s.journal.flush(r.Context()); err != nil {
-		s.fail(w, r, err)
+		s.answerError(w, r, err)
 		return
 	}
-	items, more, err := s.cloud.ListAudit(r.Context(), project(r), f)
+	items, more, err := s.cloud.ListAudit(r.Context(), callerProject(r), f)
 	next := nextPage(items, more, func(last cloud.AuditEntry) string { return "audit-" + strconv.FormatInt(last.ID, 10) })
-	s.answerResult(w, r, http.StatusOK, api.AuditList{Items: each(items, auditOf), NextPageToken: next}, err)
+	s.answerResult(w, r, http.StatusOK, api.AuditList{Items: mapSlice(items, toAPIAuditEntry), NextPageToken: next}, err)
 }
 
 func auditPosition(token string) (int64, error) {
@@ -55,7 +55,7 @@ func auditPosition(token string) (int64, error) {
 // SumAudit implements api.ServerInterface.
 func (s *Server) SumAudit(w http.ResponseWriter, r *http.Request, params api.SumAuditParams) {
 	if err := s.journal.flush(r.Context()); err != nil {
-		s.fail(w, r, err)
+		s.answerError(w, r, err)
 		return
 	}
 	by := func(g api.AuditGroup) bool { return params.GroupBy == nil || slices.Contains(*params.GroupBy, g) }
@@ -65,29 +65,29 @@ func (s *Server) SumAudit(w http.ResponseWriter, r *http.Request, params api.Sum
 		}
 		return ""
 	}
-	f := cloud.AuditFilter{Token: value(params.Token), UserAgent: value(params.UserAgent), Operation: value(params.Operation)}
-	sums, err := s.cloud.SumAudit(r.Context(), project(r), f, func(c cloud.AuditCaller) cloud.AuditCaller {
+	f := cloud.AuditFilter{Token: valueOrZero(params.Token), UserAgent: valueOrZero(params.UserAgent), Operation: valueOrZero(params.Operation)}
+	sums, err := s.cloud.SumAudit(r.Context(), callerProject(r), f, func(c cloud.AuditCaller) cloud.AuditCaller {
 		return cloud.AuditCaller{
 			Token: keep(api.AuditByToken, c.Token), UserAgent: keep(api.AuditByUserAgent, c.UserAgent), Operation: keep(api.AuditByOperation, c.Operation),
 		}
 	})
-	s.answerResult(w, r, http.StatusOK, api.AuditSumList{Items: each(sums, auditSumOf)}, err)
+	s.answerResult(w, r, http.StatusOK, api.AuditSumList{Items: mapSlice(sums, toAPIAuditSum)}, err)
 }
 
-func auditOf(e cloud.AuditEntry) api.AuditEntry {
+func toAPIAuditEntry(e cloud.AuditEntry) api.AuditEntry {
 	return api.AuditEntry{
 		Time: e.Time, RequestID: e.RequestID, Token: e.Token, UserAgent: e.UserAgent, Operation: e.Operation,
-		Resource: text(e.Resource), Status: e.Status, Code: text(e.Code), Fault: text(e.Fault),
-		DurationMilliseconds: milliseconds(e.Duration), BytesIn: e.BytesIn, BytesOut: e.BytesOut,
+		Resource: textOrNil(e.Resource), Status: e.Status, Code: textOrNil(e.Code), Fault: textOrNil(e.Fault),
+		DurationMilliseconds: toMilliseconds(e.Duration), BytesIn: e.BytesIn, BytesOut: e.BytesOut,
 	}
 }
 
-func auditSumOf(s cloud.AuditSum) api.AuditSum {
+func toAPIAuditSum(s cloud.AuditSum) api.AuditSum {
 	return api.AuditSum{
 		Token: s.Token, UserAgent: s.UserAgent, Operation: s.Operation,
 		Calls: s.Calls, Errors: s.Errors, Faults: s.Faults, Throttled: s.Throttled,
-		BytesIn: s.BytesIn, BytesOut: s.BytesOut, DurationMilliseconds: milliseconds(s.Duration),
+		BytesIn: s.BytesIn, BytesOut: s.BytesOut, DurationMilliseconds: toMilliseconds(s.Duration),
 	}
 }
 
-func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+func toMilliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -108,7 +108,7 @@ func TestTheAuditTellsOfEachCall(t *testing.T) {
 		assert.Positive(t, all[i].DurationMilliseconds)
 		all[i].Time, all[i].DurationMilliseconds = time.Time{}, 0
 	}
-	entry := func(a answer, token, agent, operation string, in int) api.AuditEntry {
+	entry := func(a bufferedAnswer, token, agent, operation string, in int) api.AuditEntry {
 		return api.AuditEntry{
 			RequestID: a.Header.Get("X-Request-Id"), Token: token, UserAgent: agent, Operation: operation, Status: a.StatusCode,
 			BytesIn: int64(in), BytesOut: int64(len(a.Body)),

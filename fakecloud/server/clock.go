@@ -15,7 +15,7 @@ func (s *Server) GetClock(w http.ResponseWriter, r *http.Request) {
 	if virtual {
 		clock.Mode = api.ClockVirtual
 	}
-	s.reply(w, r, http.StatusOK, clock)
+	s.answerJSON(w, r, http.StatusOK, clock)
 }
 
 // maxAdvancing bounds how long one call may move the clock.
@@ -23,17 +23,17 @@ const maxAdvancing = time.Hour
 
 // AdvanceClock implements api.ServerInterface.
 func (s *Server) AdvanceClock(w http.ResponseWriter, r *http.Request) {
-	body, ok := decode[api.ClockAdvance](s, w, r)
+	body, ok := decodeBody[api.ClockAdvance](s, w, r)
 	if !ok {
 		return
 	}
-	ctx, cancel := s.patience(w, r, maxAdvancing)
+	ctx, cancel := s.waitContext(w, r, maxAdvancing)
 	defer cancel()
 	moved, err := s.cloud.Advance(ctx, func(now time.Time) time.Time {
 		if body.Until != nil {
 			return *body.Until
 		}
-		return now.Add(time.Duration(math.Round(value(body.Seconds)*1000)) * time.Millisecond)
+		return now.Add(time.Duration(math.Round(valueOrZero(body.Seconds)*1000)) * time.Millisecond)
 	})
 	s.answerResult(w, r, http.StatusOK, api.ClockAdvanced{From: moved.From, Now: moved.Now, Transitions: moved.Transitions, Complete: moved.Complete}, err)
 }

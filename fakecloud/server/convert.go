@@ -9,14 +9,14 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-func text(s string) *string {
+func textOrNil(s string) *string {
 	if s == "" {
 		return nil
 	}
 	return &s
 }
 
-func value[T any](p *T) T {
+func valueOrZero[T any](p *T) T {
 	if p == nil {
 		var zero T
 		return zero
@@ -24,7 +24,7 @@ func value[T any](p *T) T {
 	return *p
 }
 
-func each[A, B any](in []A, fn func(A) B) []B {
+func mapSlice[A, B any](in []A, fn func(A) B) []B {
 	out := make([]B, len(in))
 	for i, a := range in {
 		out[i] = fn(a)
@@ -32,7 +32,7 @@ func each[A, B any](in []A, fn func(A) B) []B {
 	return out
 }
 
-func instanceOf(in cloud.Instance) api.Instance {
+func toAPIInstance(in cloud.Instance) api.Instance {
 	addresses := []api.Address{}
 	if in.Address.IsValid() {
 		addresses = append(addresses, api.Address{Type: api.AddressInternal, IP: in.Address.String()})
@@ -42,30 +42,30 @@ func instanceOf(in cloud.Instance) api.Instance {
 	}
 	return api.Instance{
 		ID: in.ID, Project: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
-		Type: api.InstanceType(in.Type), NetworkID: in.Network, State: api.InstanceState(in.State), StateReason: text(in.StateReason),
+		Type: api.InstanceType(in.Type), NetworkID: in.Network, State: api.InstanceState(in.State), StateReason: textOrNil(in.StateReason),
 		Addresses: addresses, Tags: in.Tags, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
 	}
 }
 
-func loadBalancerOf(lb cloud.LoadBalancer) api.LoadBalancer {
+func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 	return api.LoadBalancer{
-		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: text(lb.AddressID),
-		IPFamilies: each(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }), IPv6Address: ipv6Of(lb.Address6),
-		State: api.LoadBalancerState(lb.State), StateReason: text(lb.StateReason), StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
+		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNil(lb.AddressID),
+		IPFamilies: mapSlice(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }), IPv6Address: addressOrNil(lb.Address6),
+		State: api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason), StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
 		// Events from before there was a choice tell of none.
 		Scheme: api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)), Algorithm: api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
-		Listeners:             each(lb.Listeners, listenerOf),
-		Targets:               each(lb.Targets, func(id string) api.Target { return api.Target{InstanceID: id} }),
-		SourceRanges:          each(lb.SourceRanges, netip.Prefix.String),
+		Listeners:             mapSlice(lb.Listeners, toAPIListener),
+		Targets:               mapSlice(lb.Targets, func(id string) api.Target { return api.Target{InstanceID: id} }),
+		SourceRanges:          mapSlice(lb.SourceRanges, netip.Prefix.String),
 		ClientAffinitySeconds: int(lb.Affinity.Seconds()),
 		IdleTimeoutSeconds:    int(lb.IdleTimeout.Seconds()),
 		DrainSeconds:          int(lb.Drain.Seconds()),
-		HealthCheck:           checkOf(lb.HealthCheck),
+		HealthCheck:           toAPIHealthCheck(lb.HealthCheck),
 		Tags:                  lb.Tags, Version: lb.Version, CreatedAt: lb.CreatedAt, UpdatedAt: lb.UpdatedAt,
 	}
 }
 
-func ipv6Of(a netip.Addr) *string {
+func addressOrNil(a netip.Addr) *string {
 	if !a.IsValid() {
 		return nil
 	}
@@ -75,14 +75,14 @@ func ipv6Of(a netip.Addr) *string {
 
 func toFamily(f api.IPFamily) cloud.IPFamily { return cloud.IPFamily(f) }
 
-func listenerOf(l cloud.Listener) api.Listener {
+func toAPIListener(l cloud.Listener) api.Listener {
 	return api.Listener{
 		Protocol: api.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort,
 		ProxyProtocol: api.ProxyProtocol(l.ProxyProtocol), ConnectionLimit: l.ConnectionLimit,
 	}
 }
 
-func checkOf(h *cloud.HealthCheck) *api.HealthCheck {
+func toAPIHealthCheck(h *cloud.HealthCheck) *api.HealthCheck {
 	if h == nil {
 		return nil
 	}
@@ -93,29 +93,29 @@ func checkOf(h *cloud.HealthCheck) *api.HealthCheck {
 	}
 }
 
-func toCheck(h *api.HealthCheck) *cloud.HealthCheck {
+func toHealthCheck(h *api.HealthCheck) *cloud.HealthCheck {
 	if h == nil {
 		return nil
 	}
 	return &cloud.HealthCheck{
 		Protocol: cloud.HealthCheckProtocol(h.Protocol), Port: h.Port, Path: h.Path, ExpectedCodes: h.ExpectedCodes,
-		Interval: seconds(h.IntervalSeconds), Timeout: seconds(h.TimeoutSeconds),
+		Interval: secondsToDuration(h.IntervalSeconds), Timeout: secondsToDuration(h.TimeoutSeconds),
 		HealthyThreshold: h.HealthyThreshold, UnhealthyThreshold: h.UnhealthyThreshold,
 	}
 }
 
-func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
+func secondsToDuration(n int) time.Duration { return time.Duration(n) * time.Second }
 
-func secondsOf(n *int) *time.Duration {
+func secondsToDurationOrNil(n *int) *time.Duration {
 	if n == nil {
 		return nil
 	}
-	d := seconds(*n)
+	d := secondsToDuration(*n)
 	return &d
 }
 
-func healthOf(h cloud.TargetHealth) api.TargetHealth {
-	out := api.TargetHealth{InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: text(h.Reason), History: each(h.History, changeOf)}
+func toAPITargetHealth(h cloud.TargetHealth) api.TargetHealth {
+	out := api.TargetHealth{InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: textOrNil(h.Reason), History: mapSlice(h.History, toAPIHealthChange)}
 	if !h.Since.IsZero() {
 		since := h.Since.UTC()
 		out.Since = &since
@@ -123,30 +123,30 @@ func healthOf(h cloud.TargetHealth) api.TargetHealth {
 	return out
 }
 
-func changeOf(c cloud.HealthChange) api.HealthChange {
-	return api.HealthChange{Health: api.TargetHealthState(c.Health), Reason: text(c.Reason), At: c.At.UTC()}
+func toAPIHealthChange(c cloud.HealthChange) api.HealthChange {
+	return api.HealthChange{Health: api.TargetHealthState(c.Health), Reason: textOrNil(c.Reason), At: c.At.UTC()}
 }
 
-func routeOf(r cloud.Route) api.Route {
+func toAPIRoute(r cloud.Route) api.Route {
 	return api.Route{
 		ID: r.ID, Project: r.Project, Name: r.Name, NetworkID: r.Network, Destination: r.Destination.String(), InstanceID: r.Instance,
-		State: api.RouteState(r.State), StateReason: text(r.StateReason),
+		State: api.RouteState(r.State), StateReason: textOrNil(r.StateReason),
 		Tags: r.Tags, Version: r.Version, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
 }
 
-func statsOf(s cloud.LoadBalancerStats) api.LoadBalancerStats {
-	return api.LoadBalancerStats{Listeners: each(s.Listeners, listenerStatsOf), Targets: each(s.Targets, targetStatsOf)}
+func toAPIStats(s cloud.LoadBalancerStats) api.LoadBalancerStats {
+	return api.LoadBalancerStats{Listeners: mapSlice(s.Listeners, toAPIListenerStats), Targets: mapSlice(s.Targets, toAPITargetStats)}
 }
 
-func targetStatsOf(s cloud.TargetStats) api.TargetStats {
+func toAPITargetStats(s cloud.TargetStats) api.TargetStats {
 	return api.TargetStats{
 		InstanceID: s.Target, Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
 		BrokenConnections: s.Broken, BytesIn: s.In, BytesOut: s.Out,
 	}
 }
 
-func listenerStatsOf(s cloud.ListenerStats) api.ListenerStats {
+func toAPIListenerStats(s cloud.ListenerStats) api.ListenerStats {
 	return api.ListenerStats{
 		Protocol: api.Protocol(s.Listener.Protocol), Port: s.Listener.Port,
 		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
@@ -164,29 +164,29 @@ func toListener(l api.Listener) cloud.Listener {
 
 func toTarget(t api.Target) string { return t.InstanceID }
 
-func eventOf(e cloud.Event) api.Event {
+func toAPIEvent(e cloud.Event) api.Event {
 	out := api.Event{
 		Seq: e.Seq, Time: e.Time, Type: api.EventType(e.Type), Resource: api.ResourceKind(e.Resource),
-		ID: e.ID, Name: e.Name, From: text(e.From), To: text(e.To), Reason: text(e.Reason),
+		ID: e.ID, Name: e.Name, From: textOrNil(e.From), To: textOrNil(e.To), Reason: textOrNil(e.Reason),
 	}
 	if e.Instance != nil {
-		in := instanceOf(*e.Instance)
+		in := toAPIInstance(*e.Instance)
 		out.Instance = &in
 	}
 	if e.LoadBalancer != nil {
-		lb := loadBalancerOf(*e.LoadBalancer)
+		lb := toAPILoadBalancer(*e.LoadBalancer)
 		out.LoadBalancer = &lb
 	}
 	if e.Address != nil {
-		a := addressOf(*e.Address)
+		a := toAPIAddress(*e.Address)
 		out.Address = &a
 	}
 	if e.Route != nil {
-		r := routeOf(*e.Route)
+		r := toAPIRoute(*e.Route)
 		out.Route = &r
 	}
 	if e.Network != nil {
-		n := networkOf(*e.Network)
+		n := toAPINetwork(*e.Network)
 		out.Network = &n
 	}
 	return out

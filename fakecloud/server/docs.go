@@ -85,16 +85,16 @@ func (s *Server) GetDocs(w http.ResponseWriter, r *http.Request) {
 			h.Set("Content-Encoding", "gzip")
 		} else {
 			var err error
-			if body, err = unzip(f.gzip); err != nil {
-				s.fail(w, r, err)
+			if body, err = gunzip(f.gzip); err != nil {
+				s.answerError(w, r, err)
 				return
 			}
 		}
 	}
-	s.plain(w, r, http.StatusOK, f.contentType, body)
+	s.answerPlain(w, r, http.StatusOK, f.contentType, body)
 }
 
-func unzip(data []byte) ([]byte, error) {
+func gunzip(data []byte) ([]byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, err

@@ -19,7 +19,7 @@ import (
 func TestDocsPageWorksOffline(t *testing.T) {
 	r := newRig(t)
 	var last *url.URL // where redirects led
-	get := func(target string, header ...string) answer {
+	get := func(target string, header ...string) bufferedAnswer {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+target, nil)
 		require.NoError(t, err)
 		for i := 0; i+1 < len(header); i += 2 {
@@ -31,7 +31,7 @@ func TestDocsPageWorksOffline(t *testing.T) {
 		body, err := io.ReadAll(resp.Body)
 		require.NoError(t, err)
 		last = resp.Request.URL
-		return answer{resp.StatusCode, resp.Header, string(body)}
+		return bufferedAnswer{resp.StatusCode, resp.Header, string(body)}
 	}
 	page := get("/docs")
 	assert.Equal(t, "/docs/", last.Path)

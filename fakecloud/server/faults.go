@@ -18,74 +18,74 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
-// meter applies faults to calls that one matches.
-func (s *Server) meter(next http.Handler) http.Handler {
+// injectFaults applies faults to calls that one matches.
+func (s *Server) injectFaults(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := callOf(r)
+		c := recordOf(r)
 		op := c.op
-		if !op.faulty || c.who == nil {
+		if !op.faultable || c.principal == nil {
 			next.ServeHTTP(w, r)
 			return
 		}
 		id := mux.Vars(r)["id"]
-		call := faults.Call{Project: c.who.Project.ID, Token: c.who.Token, Operation: op.id, Resource: id}
+		call := faults.Call{Project: c.principal.Project.ID, Token: c.principal.Token, Operation: op.id, Resource: id}
 		if op.kind != "" {
 			call.Tags = func() (map[string]string, error) {
-				return s.cloud.ResourceTags(r.Context(), c.who.Project, op.kind, id)
+				return s.cloud.ResourceTags(r.Context(), c.principal.Project, op.kind, id)
 			}
 		}
 		hit, err := s.faults.Apply(call)
 		switch {
 		case err != nil:
-			s.fail(w, r, err)
+			s.answerError(w, r, err)
 			return
 		case hit == nil:
 			next.ServeHTTP(w, r)
 			return
 		}
 		c.fault = hit.Fault
-		s.metrics.fault(hit.Effect)
-		s.apply(w, r, hit, next)
+		s.metrics.countFault(hit.Effect)
+		s.applyFault(w, r, hit, next)
 	})
 }
 
-func (s *Server) apply(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
+func (s *Server) applyFault(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
 	e := hit.Effect
-	if e.Delay > 0 && !s.hold(w, r, hit, e.Delay) {
+	if e.Delay > 0 && !s.holdCall(w, r, hit, e.Delay) {
 		s.breakOff(w, r)
 		return
 	}
 	if e.CarryOut {
-		next.ServeHTTP(&answer{header: http.Header{}, lost: true}, r)
+		next.ServeHTTP(&bufferedAnswer{header: http.Header{}, discarded: true}, r)
 	}
 	switch {
 	case e.Hang:
-		s.hold(w, r, hit, forever)
+		s.holdCall(w, r, hit, holdForever)
 		s.breakOff(w, r)
 	case e.Drop:
 		s.breakOff(w, r)
 	case e.Status != 0:
-		s.fault(w, r, hit)
+		s.answerFault(w, r, hit)
 	case e.Body != nil:
-		s.plain(w, r, http.StatusOK, cmp.Or(e.ContentType, "application/json"), []byte(*e.Body))
+		s.answerPlain(w, r, http.StatusOK, cmp.Or(e.ContentType, "application/json"), []byte(*e.Body))
 	case e.EmptyList:
-		s.reply(w, r, http.StatusOK, map[string]any{"items": []any{}})
+		s.answerJSON(w, r, http.StatusOK, map[string]any{"items": []any{}})
 	case e.Stale:
-		s.stale(w, r, hit, next)
+		s.answerStale(w, r, hit, next)
 	case e.PartialList > 0 || len(e.OmitFields) > 0:
-		s.edited(w, r, hit, next)
+		s.answerEdited(w, r, hit, next)
 	default:
 		next.ServeHTTP(w, r)
 	}
 }
 
-// forever holds a call until something else ends it.
-const forever = -1
+// holdForever holds a call until something else ends it.
+const holdForever = -1
 
-// hold keeps a call waiting; false when it is not to go on afterwards. A caller
+// holdCall keeps a call waiting; false when it is not to go on afterwards. A caller
 // that gives up is noticed only while nothing of its request is left to read,
 // so the body is read first.
-func (s *Server) hold(w http.ResponseWriter, r *http.Request, hit *faults.Hit, d time.Duration) bool {
+func (s *Server) holdCall(w http.ResponseWriter, r *http.Request, hit *faults.Hit, d time.Duration) bool {
 	body, err := io.ReadAll(r.Body)
 	// An error comes again for whoever reads on; there is no waiting with it.
 	r.Body = struct {
@@ -93,12 +93,12 @@ func (s *Server) hold(w http.ResponseWriter, r *http.Request, hit *faults.Hit, d
 		io.Closer
 	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
 	if err != nil {
-		return d != forever
+		return d != holdForever
 	}
 	control := http.NewResponseController(w)
-	s.deadlines(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Time{}))
+	s.logDeadlineErrors(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Time{}))
 	var over <-chan time.Time
-	if d != forever {
+	if d != holdForever {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		over = timer.C
@@ -111,13 +111,13 @@ func (s *Server) hold(w http.ResponseWriter, r *http.Request, hit *faults.Hit, d
 	case <-hit.Lifted:
 	case <-over:
 	}
-	s.deadlines(control.SetWriteDeadline(time.Now().Add(writeTimeout)))
+	s.logDeadlineErrors(control.SetWriteDeadline(time.Now().Add(writeTimeout)))
 	return true
 }
 
-// deadlines tells of those that could not be set. Not everything that serves
+// logDeadlineErrors tells of those that could not be set. Not everything that serves
 // requests has them.
-func (s *Server) deadlines(errs ...error) {
+func (s *Server) logDeadlineErrors(errs ...error) {
 	for _, err := range errs {
 		if err != nil && !errors.Is(err, http.ErrNotSupported) {
 			s.log.Warn("cannot change a deadline of a call that is held", "err", err)
@@ -128,8 +128,8 @@ func (s *Server) deadlines(errs ...error) {
 // breakOff ends a call without an answer: the connection is reset or, where
 // calls share one (HTTP/2), this call's stream.
 func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
-	if c := callOf(r); c.count != nil {
-		c.count(0)
+	if c := recordOf(r); c.onAnswer != nil {
+		c.onAnswer(0)
 	}
 	conn, _, err := http.NewResponseController(w).Hijack()
 	if err != nil {
@@ -143,13 +143,13 @@ func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 		err = tcp.SetLinger(0) // What turns closing into a reset.
 	}
 	if err = errors.Join(err, below.Close()); err != nil {
-		s.log.Debug("a connection was not reset", "requestId", callOf(r).id, "err", err)
+		s.log.Debug("a connection was not reset", "requestId", recordOf(r).id, "err", err)
 	}
 }
 
-// codes are what the cloud itself answers with such a status or, where it never
+// problemCodes are what the cloud itself answers with such a status or, where it never
 // does, a cloud would.
-var codes = map[int]api.ProblemCode{
+var problemCodes = map[int]api.ProblemCode{
 	http.StatusUnauthorized:          api.Unauthenticated,
 	http.StatusForbidden:             api.Forbidden,
 	http.StatusNotFound:              api.NotFound,
@@ -161,11 +161,11 @@ var codes = map[int]api.ProblemCode{
 	http.StatusInternalServerError:   api.Internal,
 }
 
-// fault answers with the status that the rule wants, and the code that goes with
+// answerFault answers with the status that the rule wants, and the code that goes with
 // it.
-func (s *Server) fault(w http.ResponseWriter, r *http.Request, hit *faults.Hit) {
+func (s *Server) answerFault(w http.ResponseWriter, r *http.Request, hit *faults.Hit) {
 	e := hit.Effect
-	code, ok := codes[e.Status]
+	code, ok := problemCodes[e.Status]
 	switch {
 	case ok:
 	case e.Status < http.StatusInternalServerError:
@@ -180,46 +180,46 @@ func (s *Server) fault(w http.ResponseWriter, r *http.Request, hit *faults.Hit) 
 	if e.Status == http.StatusUnauthorized { // As a genuine one, it names no project.
 		w.Header().Set("WWW-Authenticate", challenge)
 	} else {
-		named := cmp.Or(e.Project, callOf(r).who.Project.ID)
+		named := cmp.Or(e.Project, recordOf(r).principal.Project.ID)
 		p.Project = &named
 	}
-	s.write(w, r, p)
+	s.writeProblem(w, r, p)
 }
 
 // ListFaults implements api.ServerInterface.
 func (s *Server) ListFaults(w http.ResponseWriter, r *http.Request) {
-	s.reply(w, r, http.StatusOK, api.FaultList{Items: each(s.faults.List(project(r).ID), faultOf)})
+	s.answerJSON(w, r, http.StatusOK, api.FaultList{Items: mapSlice(s.faults.List(callerProject(r).ID), toAPIFault)})
 }
 
 // CreateFault implements api.ServerInterface.
 func (s *Server) CreateFault(w http.ResponseWriter, r *http.Request) {
-	body, ok := decode[api.FaultCreate](s, w, r)
+	body, ok := decodeBody[api.FaultCreate](s, w, r)
 	if !ok {
 		return
 	}
-	f, err := s.faults.Create(r.Context(), project(r).ID, toFault(body))
+	f, err := s.faults.Create(r.Context(), callerProject(r).ID, toFaultSpec(body))
 	if err != nil {
-		s.fail(w, r, err)
+		s.answerError(w, r, err)
 		return
 	}
 	w.Header().Set("Location", "/v1/faults/"+f.ID)
-	s.reply(w, r, http.StatusCreated, faultOf(f))
+	s.answerJSON(w, r, http.StatusCreated, toAPIFault(f))
 }
 
 // GetFault implements api.ServerInterface.
 func (s *Server) GetFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
-	f, err := s.faults.Get(project(r).ID, id)
-	s.answerResult(w, r, http.StatusOK, faultOf(f), err)
+	f, err := s.faults.Get(callerProject(r).ID, id)
+	s.answerResult(w, r, http.StatusOK, toAPIFault(f), err)
 }
 
 // DeleteFault implements api.ServerInterface.
 func (s *Server) DeleteFault(w http.ResponseWriter, r *http.Request, id api.FaultID) {
-	s.answerNoContent(w, r, s.faults.Delete(r.Context(), project(r).ID, id))
+	s.answerNoContent(w, r, s.faults.Delete(r.Context(), callerProject(r).ID, id))
 }
 
 // DeleteFaults implements api.ServerInterface.
 func (s *Server) DeleteFaults(w http.ResponseWriter, r *http.Request) {
-	s.answerNoContent(w, r, s.faults.DeleteAll(r.Context(), project(r).ID))
+	s.answerNoContent(w, r, s.faults.DeleteAll(r.Context(), callerProject(r).ID))
 }
 
 func (s *Server) zoneState(p cloud.Project, zone string) api.ZoneState {
@@ -229,20 +229,20 @@ func (s *Server) zoneState(p cloud.Project, zone string) api.ZoneState {
 	return api.ZoneAvailable
 }
 
-func faultOf(f faults.Fault) api.Fault {
+func toAPIFault(f faults.Fault) api.Fault {
 	m, e := f.Match, f.Effect
 	return api.Fault{
 		ID: f.ID, CreatedAt: f.CreatedAt, Matched: f.Matched, Hits: f.Hits, Spent: f.Spent, Scenario: f.Scenario,
 		Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From, Until: f.Until,
 		Match: api.FaultMatch{
 			Token: m.Token, Operations: m.Operations, Resource: m.Resource, Tag: m.Tag, Project: m.Project,
-			Kinds: some(m.Kinds, func(k cloud.Resource) api.FaultMatchKinds { return api.FaultMatchKinds(k) }),
+			Kinds: mapSliceOrNil(m.Kinds, func(k cloud.Resource) api.FaultMatchKinds { return api.FaultMatchKinds(k) }),
 		},
-		Effect: effectOf(e),
+		Effect: toAPIFaultEffect(e),
 	}
 }
 
-func effectOf(e faults.Effect) api.FaultEffect {
+func toAPIFaultEffect(e faults.Effect) api.FaultEffect {
 	out := api.FaultEffect{
 		DelayMilliseconds: int(e.Delay.Milliseconds()), JitterMilliseconds: int(e.Jitter.Milliseconds()),
 		Status: e.Status, RetryAfterSeconds: int(e.RetryAfter.Seconds()), Project: e.Project,
@@ -256,21 +256,21 @@ func effectOf(e faults.Effect) api.FaultEffect {
 	return out
 }
 
-func toFault(f api.FaultCreate) faults.Spec {
+func toFaultSpec(f api.FaultCreate) faults.Spec {
 	m, e := f.Match, f.Effect
 	spec := faults.Spec{
 		When: faults.When{
 			Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From, Until: f.Until,
-			After: fraction(f.AfterSeconds), For: fraction(f.ForSeconds),
+			After: fractionalSeconds(f.AfterSeconds), For: fractionalSeconds(f.ForSeconds),
 		},
 		Match: faults.Match{
 			Token: m.Token, Operations: m.Operations, Resource: m.Resource, Tag: m.Tag, Project: m.Project,
-			Kinds: some(m.Kinds, func(k api.FaultMatchKinds) cloud.Resource { return cloud.Resource(k) }),
+			Kinds: mapSliceOrNil(m.Kinds, func(k api.FaultMatchKinds) cloud.Resource { return cloud.Resource(k) }),
 		},
 		Effect: faults.Effect{
 			Delay:  time.Duration(e.DelayMilliseconds) * time.Millisecond,
 			Jitter: time.Duration(e.JitterMilliseconds) * time.Millisecond,
-			Status: e.Status, RetryAfter: seconds(e.RetryAfterSeconds), Project: e.Project,
+			Status: e.Status, RetryAfter: secondsToDuration(e.RetryAfterSeconds), Project: e.Project,
 			Hang: e.Hang, Drop: e.Drop, Body: e.Body, ContentType: e.ContentType, EmptyList: e.EmptyList,
 			Stale: e.Stale, PartialList: e.PartialList, OmitFields: e.OmitFields, CarryOut: e.CarryOut,
 			Stuck: e.Stuck, Fail: e.Fail, Crash: e.Crash, ZoneOutage: e.ZoneOutage,
@@ -282,16 +282,16 @@ func toFault(f api.FaultCreate) faults.Spec {
 	return spec
 }
 
-// some is each, but nothing stays nil.
-func some[A, B any](in []A, fn func(A) B) []B {
+// mapSliceOrNil is each, but nothing stays nil.
+func mapSliceOrNil[A, B any](in []A, fn func(A) B) []B {
 	if len(in) == 0 {
 		return nil
 	}
-	return each(in, fn)
+	return mapSlice(in, fn)
 }
 
-// fraction is a duration of at least the millisecond that the cloud's times have.
-func fraction(seconds float64) time.Duration {
+// fractionalSeconds is a duration of at least the millisecond that the cloud's times have.
+func fractionalSeconds(seconds float64) time.Duration {
 	if seconds <= 0 {
 		return 0
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 // asCCM is a raw call with the token that faults are made for here.
-func (r *rig) asCCM(t *testing.T, method, path, body string) (answer, api.Problem) {
+func (r *rig) asCCM(t *testing.T, method, path, body string) (bufferedAnswer, api.Problem) {
 	t.Helper()
 	return r.call(t, method, path, body, "Authorization", "Bearer "+ccmSecret)
 }
@@ -127,7 +127,7 @@ func TestFaultsAnswerWithProblems(t *testing.T) {
 		resp, p := r.asCCM(t, "GET", "/v1/instances/"+in.ID, "")
 		require.Equal(t, status, resp.StatusCode)
 		assert.Equal(t, tc.code, p.Code, status)
-		assert.Equal(t, tc.project, value(p.Project, ""), status)
+		assert.Equal(t, tc.project, valueOrZero(p.Project, ""), status)
 		assert.Contains(t, p.Detail, f.ID)
 		if tc.effect.RetryAfterSeconds > 0 {
 			assert.Equal(t, "5", resp.Header.Get("Retry-After"))

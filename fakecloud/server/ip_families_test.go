@@ -75,7 +75,7 @@ func TestBothFamiliesOverTheAPI(t *testing.T) {
 	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error {
 		if e.ID == lb.ID {
 			require.NotNil(t, e.LoadBalancer)
-			told = append(told, value(e.LoadBalancer.IPv6Address, "none"))
+			told = append(told, valueOrZero(e.LoadBalancer.IPv6Address, "none"))
 		}
 		return nil
 	}))

@@ -22,46 +22,46 @@ const (
 	bucketLimit = 10_000
 )
 
-// limits are the token buckets of all callers. Time is real, whatever the
+// rateLimits are the token buckets of all callers. Time is real, whatever the
 // cloud's clock says.
-type limits struct{ tokens, strangers buckets }
+type rateLimits struct{ tokens, strangers tokenBuckets }
 
-// newLimits limits nobody when perSecond is 0.
-func newLimits(perSecond, burst int) limits {
+// newRateLimits limits nobody when perSecond is 0.
+func newRateLimits(perSecond, burst int) rateLimits {
 	if perSecond <= 0 {
-		return limits{}
+		return rateLimits{}
 	}
-	return limits{
-		tokens:    buckets{rate: rate.Limit(perSecond), burst: max(burst, 1)},
-		strangers: buckets{rate: strangerRate, burst: strangerBurst},
+	return rateLimits{
+		tokens:    tokenBuckets{rate: rate.Limit(perSecond), burst: max(burst, 1)},
+		strangers: tokenBuckets{rate: strangerRate, burst: strangerBurst},
 	}
 }
 
-// token takes a call of a token, or tells how long it has to wait.
-func (l *limits) token(project, name string) time.Duration {
-	return l.tokens.take(project+"/"+name, time.Now())
+// takeForToken takes a call of a token, or tells how long it has to wait.
+func (l *rateLimits) takeForToken(project, name string) time.Duration {
+	return l.tokens.takeOne(project+"/"+name, time.Now())
 }
 
-// stranger takes a call of who has no valid token.
-func (l *limits) stranger(address string) time.Duration {
-	return l.strangers.take(host(address), time.Now())
+// takeForAddress takes a call of who has no valid token.
+func (l *rateLimits) takeForAddress(address string) time.Duration {
+	return l.strangers.takeOne(hostOf(address), time.Now())
 }
 
-// strangerWaits tells how long such a call would have to wait.
-func (l *limits) strangerWaits(address string) time.Duration {
-	return l.strangers.wait(host(address), time.Now())
+// addressWait tells how long such a call would have to wait.
+func (l *rateLimits) addressWait(address string) time.Duration {
+	return l.strangers.waitTime(hostOf(address), time.Now())
 }
 
-func host(address string) string {
+func hostOf(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host
 	}
 	return address
 }
 
-// buckets has one bucket for each that called lately. One that is full again is
+// tokenBuckets has one bucket for each that called lately. One that is full again is
 // as good as none.
-type buckets struct {
+type tokenBuckets struct {
 	rate  rate.Limit // 0: no limit
 	burst int
 
@@ -69,43 +69,43 @@ type buckets struct {
 	all map[string]*rate.Limiter
 }
 
-// take takes one from a bucket. When it is empty, it tells how long it will be
+// takeOne takes one from a bucket. When it is empty, it tells how long it will be
 // so.
-func (b *buckets) take(key string, now time.Time) time.Duration {
+func (b *tokenBuckets) takeOne(key string, now time.Time) time.Duration {
 	if b.rate == 0 {
 		return 0
 	}
 	b.mu.Lock()
 	bucket := b.all[key]
 	if bucket == nil {
-		bucket = b.make(key, now)
+		bucket = b.makeBucket(key, now)
 	}
 	b.mu.Unlock()
 	if bucket.AllowN(now, 1) {
 		return 0
 	}
-	return max(b.until(bucket, now), 1)
+	return max(b.timeUntilNext(bucket, now), 1)
 }
 
-// wait tells how long a bucket will be empty, and takes nothing.
-func (b *buckets) wait(key string, now time.Time) time.Duration {
+// waitTime tells how long a bucket will be empty, and takes nothing.
+func (b *tokenBuckets) waitTime(key string, now time.Time) time.Duration {
 	b.mu.Lock()
 	bucket := b.all[key]
 	b.mu.Unlock()
 	if bucket == nil {
 		return 0
 	}
-	return b.until(bucket, now)
+	return b.timeUntilNext(bucket, now)
 }
 
-// until is 0 when a bucket has one to take.
-func (b *buckets) until(bucket *rate.Limiter, now time.Time) time.Duration {
+// timeUntilNext is 0 when a bucket has one to take.
+func (b *tokenBuckets) timeUntilNext(bucket *rate.Limiter, now time.Time) time.Duration {
 	missing := 1 - bucket.TokensAt(now)
 	return max(time.Duration(missing/float64(b.rate)*float64(time.Second)), 0)
 }
 
-// make is called with mu held.
-func (b *buckets) make(key string, now time.Time) *rate.Limiter {
+// makeBucket is called with mu held.
+func (b *tokenBuckets) makeBucket(key string, now time.Time) *rate.Limiter {
 	if b.all == nil {
 		b.all = map[string]*rate.Limiter{}
 	}
@@ -127,24 +127,24 @@ func (b *buckets) make(key string, now time.Time) *rate.Limiter {
 	return bucket
 }
 
-// throttled answers a call that came too soon.
-func (s *Server) throttled(w http.ResponseWriter, r *http.Request) bool {
-	switch c := callOf(r); {
-	case c.wait == 0:
+// answerThrottled answers a call that came too soon.
+func (s *Server) answerThrottled(w http.ResponseWriter, r *http.Request) bool {
+	switch c := recordOf(r); {
+	case c.throttledFor == 0:
 		return false
-	case c.who == nil:
+	case c.principal == nil:
 		s.metrics.throttled.WithLabelValues("address").Inc()
-		s.tooMany(w, r, c.wait, "calls without a valid token from this address")
+		s.answerTooMany(w, r, c.throttledFor, "calls without a valid token from this address")
 	default:
 		s.metrics.throttled.WithLabelValues("token").Inc()
-		s.tooMany(w, r, c.wait, fmt.Sprintf("calls of token %q", c.who.Token))
+		s.answerTooMany(w, r, c.throttledFor, fmt.Sprintf("calls of token %q", c.principal.Token))
 	}
 	return true
 }
 
-// tooMany tells when to come again, in whole seconds.
-func (s *Server) tooMany(w http.ResponseWriter, r *http.Request, wait time.Duration, what string) {
+// answerTooMany tells when to come again, in whole seconds.
+func (s *Server) answerTooMany(w http.ResponseWriter, r *http.Request, wait time.Duration, what string) {
 	seconds := max(int(math.Ceil(wait.Seconds())), 1)
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
-	s.problem(w, r, http.StatusTooManyRequests, api.RateLimited, fmt.Sprintf("too many %s: come again in %d s", what, seconds), nil)
+	s.answerProblem(w, r, http.StatusTooManyRequests, api.RateLimited, fmt.Sprintf("too many %s: come again in %d s", what, seconds), nil)
 }

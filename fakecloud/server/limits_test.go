@@ -24,7 +24,7 @@ func TestRateLimits(t *testing.T) {
 	h := httptest.NewServer(srv)
 	t.Cleanup(func() { srv.Stop(); h.Close() })
 	r.url = h.URL
-	until429 := func(header ...string) (ok int, resp answer, p api.Problem) {
+	until429 := func(header ...string) (ok int, resp bufferedAnswer, p api.Problem) {
 		for range 300 {
 			if resp, p = r.call(t, "GET", "/v1/zones", "", header...); resp.StatusCode == http.StatusTooManyRequests {
 				return ok, resp, p

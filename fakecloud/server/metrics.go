@@ -28,47 +28,47 @@ type StoreStats struct {
 // metrics are what is counted as it happens; the collector has what is asked
 // for when somebody looks.
 type metrics struct {
-	registry  *prometheus.Registry
-	handler   http.Handler // what anybody may see
-	whole     http.Handler // with what projects have
-	requests  *prometheus.CounterVec
-	duration  *prometheus.HistogramVec
-	in, out   *prometheus.CounterVec
-	inFlight  prometheus.GaugeFunc
-	throttled *prometheus.CounterVec
-	faultHits *prometheus.CounterVec
+	registry      *prometheus.Registry
+	publicHandler http.Handler // what anybody may see
+	fullHandler   http.Handler // with what projects have
+	requests      *prometheus.CounterVec
+	duration      *prometheus.HistogramVec
+	in, out       *prometheus.CounterVec
+	inFlight      prometheus.GaugeFunc
+	throttled     *prometheus.CounterVec
+	faultHits     *prometheus.CounterVec
 }
 
-func counter(name, help string, labels ...string) *prometheus.CounterVec {
+func newCounterVec(name, help string, labels ...string) *prometheus.CounterVec {
 	return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
 }
 
 func newMetrics(s *Server, stats func() StoreStats) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		requests: counter("requests_total", "Calls, by operation (none: no path of the API) and status (0: broken off).", "operation", "code"),
+		requests: newCounterVec("requests_total", "Calls, by operation (none: no path of the API) and status (0: broken off).", "operation", "code"),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "request_duration_seconds", Help: "Time until a call's answer begins, by operation.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"operation"}),
-		in:  counter("request_bytes_total", "Bytes of requests' bodies, by operation.", "operation"),
-		out: counter("response_bytes_total", "Bytes of answers' bodies, by operation.", "operation"),
+		in:  newCounterVec("request_bytes_total", "Bytes of requests' bodies, by operation.", "operation"),
+		out: newCounterVec("response_bytes_total", "Bytes of answers' bodies, by operation.", "operation"),
 		inFlight: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "requests_in_flight", Help: "Calls under way, event streams among them.",
-		}, func() float64 { return float64(s.calls.Load()) }),
-		throttled: counter("rate_limited_total", "Calls refused by a rate limit, by whose it was: a token's, or an address's.", "limit"),
-		faultHits: counter("fault_hits_total", "Calls that a fault was applied to, by its effect.", "effect"),
+		}, func() float64 { return float64(s.callsUnderWay.Load()) }),
+		throttled: newCounterVec("rate_limited_total", "Calls refused by a rate limit, by whose it was: a token's, or an address's.", "limit"),
+		faultHits: newCounterVec("fault_hits_total", "Calls that a fault was applied to, by its effect.", "effect"),
 	}
 	m.registry.MustRegister(m.requests, m.duration, m.in, m.out, m.inFlight, m.throttled, m.faultHits,
-		&collector{server: s, stats: stats}, buildInfo(),
+		&cloudCollector{server: s, stats: stats}, buildInfo(),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	balancers := prometheus.NewRegistry()
 	balancers.MustRegister(&balancerCollector{server: s})
-	m.handler, m.whole = serving(m.registry), serving(prometheus.Gatherers{m.registry, balancers})
+	m.publicHandler, m.fullHandler = metricsHandler(m.registry), metricsHandler(prometheus.Gatherers{m.registry, balancers})
 	return m
 }
 
-func serving(from prometheus.Gatherer) http.Handler {
+func metricsHandler(from prometheus.Gatherer) http.Handler {
 	return promhttp.HandlerFor(from, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true})
 }
 
@@ -84,40 +84,40 @@ func buildInfo() prometheus.Collector {
 	return g
 }
 
-// observe counts a call that has ended.
-func (m *metrics) observe(c *call, rec *recorder) {
+// countCall counts a call that has ended.
+func (m *metrics) countCall(c *requestRecord, rec *responseRecorder) {
 	m.requests.WithLabelValues(c.op.id, strconv.Itoa(rec.status)).Inc()
-	m.duration.WithLabelValues(c.op.id).Observe(rec.began.Seconds())
+	m.duration.WithLabelValues(c.op.id).Observe(rec.timeToAnswer.Seconds())
 	m.in.WithLabelValues(c.op.id).Add(float64(c.bytesIn))
 	m.out.WithLabelValues(c.op.id).Add(float64(rec.bytes))
 }
 
-// fault counts what a fault does to a call.
-func (m *metrics) fault(e faults.Effect) {
+// countFault counts what a fault does to a call.
+func (m *metrics) countFault(e faults.Effect) {
 	m.faultHits.WithLabelValues(e.Kind()).Inc()
 }
 
 // GetMetrics implements api.ServerInterface.
 func (s *Server) GetMetrics(w http.ResponseWriter, r *http.Request) {
-	if seesProjects(r) {
-		s.metrics.whole.ServeHTTP(w, r)
+	if maySeeProjects(r) {
+		s.metrics.fullHandler.ServeHTTP(w, r)
 		return
 	}
-	s.metrics.handler.ServeHTTP(w, r)
+	s.metrics.publicHandler.ServeHTTP(w, r)
 }
 
-// seesProjects tells whether a caller may know what projects have: one on this
+// maySeeProjects tells whether a caller may know what projects have: one on this
 // machine, or an admin.
-func seesProjects(r *http.Request) bool {
-	if who := callOf(r).who; who != nil && who.Role == cloud.Admin {
+func maySeeProjects(r *http.Request) bool {
+	if who := recordOf(r).principal; who != nil && who.Role == cloud.Admin {
 		return true
 	}
 	from, err := netip.ParseAddrPort(r.RemoteAddr)
 	return err == nil && from.Addr().Unmap().IsLoopback()
 }
 
-// collector reads, when somebody looks, what others count.
-type collector struct {
+// cloudCollector reads, when somebody looks, what others count.
+type cloudCollector struct {
 	server *Server
 	stats  func() StoreStats // nil when there are none
 
@@ -130,25 +130,25 @@ type collector struct {
 // defaultCountsAge is how old the counts of resources may be.
 const defaultCountsAge = time.Second
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
+func metricDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, labels, nil)
 }
 
 var (
-	watchersDesc    = desc("event_watchers", "Event streams that are open.")
-	eventsSentDesc  = desc("events_sent_total", "Events sent, to all streams together.")
-	cutOffDesc      = desc("event_watchers_cut_off_total", "Event streams cut off because their reader was too slow.")
-	auditQueueDesc  = desc("audit_queue_calls", "Calls that wait to be stored in the audit.")
-	transitionsDesc = desc("transitions_total", "Changes of resources, by kind and by state before and after; empty where there is none.", "resource", "from", "to")
-	resourcesDesc   = desc("resources", "Resources of all projects, by kind and state; networks have none.", "resource", "state")
-	writesDesc      = desc("store_writes_total", "Changes committed to the store. With store_commits_total, how many shared one.")
-	commitsDesc     = desc("store_commits_total", "Transactions committed to the store.")
-	checkpointsDesc = desc("store_checkpoints_total", "Times that the store's log went into its data file.")
-	fsyncsDesc      = desc("store_fsyncs_total", "Times that the store waited for the disk.")
+	watchersDesc    = metricDesc("event_watchers", "Event streams that are open.")
+	eventsSentDesc  = metricDesc("events_sent_total", "Events sent, to all streams together.")
+	cutOffDesc      = metricDesc("event_watchers_cut_off_total", "Event streams cut off because their reader was too slow.")
+	auditQueueDesc  = metricDesc("audit_queue_calls", "Calls that wait to be stored in the audit.")
+	transitionsDesc = metricDesc("transitions_total", "Changes of resources, by kind and by state before and after; empty where there is none.", "resource", "from", "to")
+	resourcesDesc   = metricDesc("resources", "Resources of all projects, by kind and state; networks have none.", "resource", "state")
+	writesDesc      = metricDesc("store_writes_total", "Changes committed to the store. With store_commits_total, how many shared one.")
+	commitsDesc     = metricDesc("store_commits_total", "Transactions committed to the store.")
+	checkpointsDesc = metricDesc("store_checkpoints_total", "Times that the store's log went into its data file.")
+	fsyncsDesc      = metricDesc("store_fsyncs_total", "Times that the store waited for the disk.")
 )
 
 // Describe implements prometheus.Collector.
-func (c *collector) Describe(out chan<- *prometheus.Desc) {
+func (c *cloudCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{watchersDesc, eventsSentDesc, cutOffDesc, auditQueueDesc, transitionsDesc, resourcesDesc} {
 		out <- d
 	}
@@ -160,7 +160,7 @@ func (c *collector) Describe(out chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (c *collector) Collect(out chan<- prometheus.Metric) {
+func (c *cloudCollector) Collect(out chan<- prometheus.Metric) {
 	put := func(d *prometheus.Desc, t prometheus.ValueType, v int64, labels ...string) {
 		out <- prometheus.MustNewConstMetric(d, t, float64(v), labels...)
 	}
@@ -168,7 +168,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	put(watchersDesc, prometheus.GaugeValue, s.hub.readers.Load())
 	put(eventsSentDesc, prometheus.CounterValue, s.hub.sent.Load())
 	put(cutOffDesc, prometheus.CounterValue, s.hub.cutOff.Load())
-	put(auditQueueDesc, prometheus.GaugeValue, s.journal.queued())
+	put(auditQueueDesc, prometheus.GaugeValue, s.journal.queueLength())
 	for t, n := range s.cloud.Transitions() {
 		put(transitionsDesc, prometheus.CounterValue, n, string(t.Resource), t.From, t.To)
 	}
@@ -182,7 +182,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func (c *collector) collectResources(put func(*prometheus.Desc, prometheus.ValueType, int64, ...string), out chan<- prometheus.Metric) {
+func (c *cloudCollector) collectResources(put func(*prometheus.Desc, prometheus.ValueType, int64, ...string), out chan<- prometheus.Metric) {
 	counts, err := c.countResources()
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(resourcesDesc, err)
@@ -193,7 +193,7 @@ func (c *collector) collectResources(put func(*prometheus.Desc, prometheus.Value
 	}
 }
 
-func (c *collector) countResources() ([]cloud.ResourceCount, error) {
+func (c *cloudCollector) countResources() ([]cloud.ResourceCount, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.counted.IsZero() && time.Since(c.counted) < c.server.countsAge {

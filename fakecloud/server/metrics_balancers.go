@@ -22,15 +22,15 @@ const defaultMaxCounted = 5_000
 type balancerCollector struct {
 	server *Server
 
-	mu   sync.Mutex
-	last []prometheus.Metric // as of then
-	then time.Time
+	mu          sync.Mutex
+	lastMetrics []prometheus.Metric // as of then
+	lastTime    time.Time
 }
 
 var bounded = fmt.Sprintf(" Of at most %d; the oldest balancers come first.", defaultMaxCounted)
 
 func balancerDesc(name, help string, labels ...string) *prometheus.Desc {
-	return desc("load_balancer_"+name, help, append([]string{"project", "load_balancer"}, labels...)...)
+	return metricDesc("load_balancer_"+name, help, append([]string{"project", "load_balancer"}, labels...)...)
 }
 
 func listenerDesc(name, help string, labels ...string) *prometheus.Desc {
@@ -43,7 +43,7 @@ func targetDesc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	balancerInfoDesc = balancerDesc("info", "Always 1, for each balancer that forwards; to join the ID that its other series have with its name.", "name")
-	leftOutDesc      = desc("load_balancer_left_out", "Listeners and targets that have no series, as there would be too many.", "of")
+	leftOutDesc      = metricDesc("load_balancer_left_out", "Listeners and targets that have no series, as there would be too many.", "of")
 
 	listenerConnectionsDesc = listenerDesc("connections_total", "Connections accepted from clients, by listener.")
 	listenerActiveDesc      = listenerDesc("active_connections", "Connections that are open, by listener.")
@@ -75,89 +75,89 @@ func (c *balancerCollector) Describe(out chan<- *prometheus.Desc) {
 func (c *balancerCollector) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.then.IsZero() || time.Since(c.then) >= c.server.countsAge {
-		c.last, c.then = c.count(), time.Now()
+	if c.lastTime.IsZero() || time.Since(c.lastTime) >= c.server.countsAge {
+		c.lastMetrics, c.lastTime = c.countBalancers(), time.Now()
 	}
-	for _, m := range c.last {
+	for _, m := range c.lastMetrics {
 		out <- m
 	}
 }
 
-// series are metrics that have some labels in common.
-type series struct {
+// metricSeries are metrics that have some labels in common.
+type metricSeries struct {
 	labels []string
 	all    *[]prometheus.Metric
 }
 
-// of gives series with more labels.
-func (s series) of(labels ...string) series {
-	return series{append(s.labels[:len(s.labels):len(s.labels)], labels...), s.all}
+// withLabels gives series with more labels.
+func (s metricSeries) withLabels(labels ...string) metricSeries {
+	return metricSeries{append(s.labels[:len(s.labels):len(s.labels)], labels...), s.all}
 }
 
-func (s series) gauge(d *prometheus.Desc, v int64, labels ...string) {
-	*s.all = append(*s.all, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), s.of(labels...).labels...))
+func (s metricSeries) addGauge(d *prometheus.Desc, v int64, labels ...string) {
+	*s.all = append(*s.all, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), s.withLabels(labels...).labels...))
 }
 
-func (s series) counter(d *prometheus.Desc, v int64, labels ...string) {
-	*s.all = append(*s.all, prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), s.of(labels...).labels...))
+func (s metricSeries) addCounter(d *prometheus.Desc, v int64, labels ...string) {
+	*s.all = append(*s.all, prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), s.withLabels(labels...).labels...))
 }
 
-func (c *balancerCollector) count() []prometheus.Metric {
+func (c *balancerCollector) countBalancers() []prometheus.Metric {
 	var all []prometheus.Metric
-	listeners, targets := budget{left: c.server.maxCounted}, budget{left: c.server.maxCounted}
-	for _, lb := range c.server.cloud.InForce() {
-		s := series{[]string{lb.Project, lb.ID}, &all}
-		withListeners, withTargets := listeners.spend(lb.Listeners), targets.spend(lb.Targets)
+	listeners, targets := seriesBudget{left: c.server.maxCounted}, seriesBudget{left: c.server.maxCounted}
+	for _, lb := range c.server.cloud.ForwardingBalancers() {
+		s := metricSeries{[]string{lb.Project, lb.ID}, &all}
+		withListeners, withTargets := listeners.takeAll(lb.Listeners), targets.takeAll(lb.Targets)
 		if !withListeners && !withTargets {
 			continue
 		}
-		s.gauge(balancerInfoDesc, 1, lb.Name)
+		s.addGauge(balancerInfoDesc, 1, lb.Name)
 		stats := lb.Stats()
 		if withListeners {
 			for _, l := range stats.Listeners {
-				s.of(string(l.Listener.Protocol), strconv.Itoa(l.Listener.Port)).listener(l)
+				s.withLabels(string(l.Listener.Protocol), strconv.Itoa(l.Listener.Port)).addListener(l)
 			}
 		}
 		if withTargets {
 			for _, t := range stats.Targets {
-				s.of(t.Target).target(t)
+				s.withLabels(t.Target).addTarget(t)
 			}
 			for health, n := range lb.Health() {
-				s.gauge(targetsDesc, int64(n), string(health))
+				s.addGauge(targetsDesc, int64(n), string(health))
 			}
 		}
 	}
-	series{nil, &all}.gauge(leftOutDesc, int64(listeners.over), "listeners")
-	series{nil, &all}.gauge(leftOutDesc, int64(targets.over), "targets")
+	metricSeries{nil, &all}.addGauge(leftOutDesc, int64(listeners.leftOut), "listeners")
+	metricSeries{nil, &all}.addGauge(leftOutDesc, int64(targets.leftOut), "targets")
 	return all
 }
 
-func (s series) listener(l cloud.ListenerStats) {
-	s.counter(listenerConnectionsDesc, l.Connections)
-	s.gauge(listenerActiveDesc, l.Active)
-	s.counter(listenerFailedDesc, l.Failed)
-	s.counter(listenerBrokenDesc, l.Broken)
-	s.counter(listenerRefusedDesc, l.Refused)
-	s.counter(listenerBytesDesc, l.In, "in")
-	s.counter(listenerBytesDesc, l.Out, "out")
+func (s metricSeries) addListener(l cloud.ListenerStats) {
+	s.addCounter(listenerConnectionsDesc, l.Connections)
+	s.addGauge(listenerActiveDesc, l.Active)
+	s.addCounter(listenerFailedDesc, l.Failed)
+	s.addCounter(listenerBrokenDesc, l.Broken)
+	s.addCounter(listenerRefusedDesc, l.Refused)
+	s.addCounter(listenerBytesDesc, l.In, "in")
+	s.addCounter(listenerBytesDesc, l.Out, "out")
 }
 
-func (s series) target(t cloud.TargetStats) {
-	s.counter(targetConnectionsDesc, t.Connections)
-	s.gauge(targetActiveDesc, t.Active)
-	s.counter(targetFailedDesc, t.Failed)
-	s.counter(targetBrokenDesc, t.Broken)
-	s.counter(targetBytesDesc, t.In, "in")
-	s.counter(targetBytesDesc, t.Out, "out")
+func (s metricSeries) addTarget(t cloud.TargetStats) {
+	s.addCounter(targetConnectionsDesc, t.Connections)
+	s.addGauge(targetActiveDesc, t.Active)
+	s.addCounter(targetFailedDesc, t.Failed)
+	s.addCounter(targetBrokenDesc, t.Broken)
+	s.addCounter(targetBytesDesc, t.In, "in")
+	s.addCounter(targetBytesDesc, t.Out, "out")
 }
 
-// budget is how many more there may be; over counts those that there are not.
-type budget struct{ left, over int }
+// seriesBudget is how many more there may be; over counts those that there are not.
+type seriesBudget struct{ left, leftOut int }
 
-// spend takes all n, or none.
-func (b *budget) spend(n int) bool {
+// takeAll takes all n, or none.
+func (b *seriesBudget) takeAll(n int) bool {
 	if n > b.left {
-		b.over += n
+		b.leftOut += n
 		return false
 	}
 	b.left -= n

@@ -54,7 +54,7 @@ func TestMetrics(t *testing.T) {
 	r := newRig(t).withHop(t)
 	r.routes(t, 1, 2)
 	r.reserve(t, "kept")
-	var zones answer
+	var zones bufferedAnswer
 	for range 3 {
 		zones, _ = r.call(t, "GET", "/v1/zones", "")
 	}

@@ -10,30 +10,30 @@ import (
 // ListNetworks implements api.ServerInterface.
 func (s *Server) ListNetworks(w http.ResponseWriter, r *http.Request, params api.ListNetworksParams) {
 	f, err := filterOf("n-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListNetworks), func(last cloud.Network) string { return last.ID }, networkOf, func(items []api.Network, next *string) any {
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListNetworks), func(last cloud.Network) string { return last.ID }, toAPINetwork, func(items []api.Network, next *string) any {
 		return api.NetworkList{Items: items, NextPageToken: next}
 	})
 }
 
 // CreateNetwork implements api.ServerInterface.
 func (s *Server) CreateNetwork(w http.ResponseWriter, r *http.Request, _ api.CreateNetworkParams) {
-	body, ok := decode[api.NetworkCreate](s, w, r)
+	body, ok := decodeBody[api.NetworkCreate](s, w, r)
 	if !ok {
 		return
 	}
-	n, outcome, err := s.cloud.CreateNetwork(r.Context(), project(r), cloud.NetworkSpec{Name: body.Name, CIDR: body.Cidr, Tags: value(body.Tags)})
-	s.answerCreated(w, r, "/v1/networks/"+n.ID, n.Version, networkOf(n), outcome, err)
+	n, outcome, err := s.cloud.CreateNetwork(r.Context(), callerProject(r), cloud.NetworkSpec{Name: body.Name, CIDR: body.Cidr, Tags: valueOrZero(body.Tags)})
+	s.answerCreated(w, r, "/v1/networks/"+n.ID, n.Version, toAPINetwork(n), outcome, err)
 }
 
 // GetNetwork implements api.ServerInterface.
 func (s *Server) GetNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID) {
-	n, err := s.cloud.GetNetwork(r.Context(), project(r), id)
-	s.answerResource(w, r, http.StatusOK, n.Version, networkOf(n), err)
+	n, err := s.cloud.GetNetwork(r.Context(), callerProject(r), id)
+	s.answerResource(w, r, http.StatusOK, n.Version, toAPINetwork(n), err)
 }
 
 // DeleteNetwork implements api.ServerInterface.
 func (s *Server) DeleteNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID, _ api.DeleteNetworkParams) {
-	s.answerNoContent(w, r, s.cloud.DeleteNetwork(r.Context(), project(r), id))
+	s.answerNoContent(w, r, s.cloud.DeleteNetwork(r.Context(), callerProject(r), id))
 }
 
 // UpdateNetwork implements api.ServerInterface.
@@ -42,8 +42,8 @@ func (s *Server) UpdateNetwork(w http.ResponseWriter, r *http.Request, id api.Ne
 	if !ok {
 		return
 	}
-	n, err := s.cloud.UpdateNetwork(r.Context(), project(r), id, u)
-	s.answerResource(w, r, http.StatusOK, n.Version, networkOf(n), err)
+	n, err := s.cloud.UpdateNetwork(r.Context(), callerProject(r), id, u)
+	s.answerResource(w, r, http.StatusOK, n.Version, toAPINetwork(n), err)
 }
 
 // UpdateInstance implements api.ServerInterface.
@@ -52,8 +52,8 @@ func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.I
 	if !ok {
 		return
 	}
-	in, err := s.cloud.UpdateInstance(r.Context(), project(r), id, u)
-	s.answerResource(w, r, http.StatusOK, in.Version, instanceOf(in), err)
+	in, err := s.cloud.UpdateInstance(r.Context(), callerProject(r), id, u)
+	s.answerResource(w, r, http.StatusOK, in.Version, toAPIInstance(in), err)
 }
 
 // UpdateRoute implements api.ServerInterface.
@@ -62,16 +62,16 @@ func (s *Server) UpdateRoute(w http.ResponseWriter, r *http.Request, id api.Rout
 	if !ok {
 		return
 	}
-	route, err := s.cloud.UpdateRoute(r.Context(), project(r), id, u)
-	s.answerResource(w, r, http.StatusOK, route.Version, routeOf(route), err)
+	route, err := s.cloud.UpdateRoute(r.Context(), callerProject(r), id, u)
+	s.answerResource(w, r, http.StatusOK, route.Version, toAPIRoute(route), err)
 }
 
 func (s *Server) resourceUpdate(w http.ResponseWriter, r *http.Request) (cloud.ResourceUpdate, bool) {
-	body, ok := decode[api.ResourceUpdate](s, w, r)
+	body, ok := decodeBody[api.ResourceUpdate](s, w, r)
 	return cloud.ResourceUpdate{Name: body.Name, Tags: toTags(body.Tags)}, ok
 }
 
-func networkOf(n cloud.Network) api.Network {
+func toAPINetwork(n cloud.Network) api.Network {
 	return api.Network{
 		ID: n.ID, Project: n.Project, Name: n.Name, Cidr: n.CIDR.String(), Default: n.Default,
 		Tags: n.Tags, Version: n.Version, CreatedAt: n.CreatedAt, UpdatedAt: n.UpdatedAt,

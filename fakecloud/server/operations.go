@@ -28,17 +28,17 @@ var loadSpec = sync.OnceValues(func() (*openapi3.T, error) {
 
 // operation is what the spec says of one.
 type operation struct {
-	id      string // its operationId
-	faults  faults.Operation
-	kind    cloud.Resource // of the resource in its path; empty if that has none, or no tags
-	open    bool           // needs no token
-	role    cloud.Role     // the least that may
-	faulty  bool           // faults can touch it
-	audited bool
-	query   map[string]bool // its query parameters; true for those that may be given several times
-	headers map[string]bool // its header parameters
-	json    bool            // takes a body, which is JSON
-	route   *routers.Route
+	id        string // its operationId
+	faults    faults.Operation
+	kind      cloud.Resource // of the resource in its path; empty if that has none, or no tags
+	public    bool           // needs no token
+	role      cloud.Role     // the least that may
+	faultable bool           // faults can touch it
+	audited   bool
+	query     map[string]bool // its query parameters; true for those that may be given several times
+	headers   map[string]bool // its header parameters
+	json      bool            // takes a body, which is JSON
+	route     *routers.Route
 }
 
 // operations are found by method and path as the spec has it: "GET /v1/zones".
@@ -54,12 +54,12 @@ func operationsOf(spec *openapi3.T) operations {
 		for method, op := range item.Operations() {
 			audit := slices.Contains(op.Tags, "audit")
 			o := &operation{
-				id: op.OperationID, faults: faultable(method, path, op), kind: pathResources[collectionOf(path)].kind, open: op.Security != nil,
+				id: op.OperationID, faults: toFaultOperation(method, path, op), kind: pathResources[collectionOf(path)].kind, public: op.Security != nil,
 				query: map[string]bool{}, headers: map[string]bool{}, json: op.RequestBody != nil && op.RequestBody.Value.Content["application/json"] != nil && len(op.RequestBody.Value.Content) == 1,
 				route: &routers.Route{Spec: spec, Path: path, PathItem: item, Method: method, Operation: op},
 			}
-			o.faulty = !o.open && !audit && op.Extensions["x-role"] != string(cloud.Admin)
-			o.audited = !o.open && !audit && !slices.Contains(op.Tags, "faults")
+			o.faultable = !o.public && !audit && op.Extensions["x-role"] != string(cloud.Admin)
+			o.audited = !o.public && !audit && !slices.Contains(op.Tags, "faults")
 			switch {
 			case op.Extensions["x-role"] == string(cloud.Admin):
 				o.role = cloud.Admin
@@ -105,8 +105,8 @@ func collectionOf(path string) string {
 	return collection
 }
 
-// faultable is what faults must know of an operation.
-func faultable(method, path string, op *openapi3.Operation) faults.Operation {
+// toFaultOperation is what faults must know of an operation.
+func toFaultOperation(method, path string, op *openapi3.Operation) faults.Operation {
 	answer := answerOf(op)
 	lists := answer != nil && answer.Properties["items"] != nil
 	if lists {
@@ -187,7 +187,7 @@ func (o operations) byRoute(router *mux.Router) (map[*mux.Route]*operation, erro
 func (o operations) byID() map[string]faults.Operation {
 	ids := map[string]faults.Operation{}
 	for _, op := range o {
-		if op.faulty {
+		if op.faultable {
 			ids[op.id] = op.faults
 		}
 	}
@@ -205,7 +205,9 @@ func FaultableOperations() (map[string]faults.Operation, error) {
 }
 
 // Operations are the operationIds that a fault can name, sorted.
-func Operations() ([]string, error) { return operationIDs(func(o *operation) bool { return o.faulty }) }
+func Operations() ([]string, error) {
+	return operationIDs(func(o *operation) bool { return o.faultable })
+}
 
 // AuditedOperations are the operationIds that the audit knows, sorted.
 func AuditedOperations() ([]string, error) {

@@ -51,58 +51,58 @@ const maxBuffer = 1 << 20
 // challenge tells whoever is not known how to become so.
 const challenge = `Bearer realm="fakecloud"`
 
-// fail answers with what an error means.
-func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+// answerError answers with what an error means.
+func (s *Server) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	var refused *cloud.Error
 	if errors.As(err, &refused) {
 		if refused.Code == cloud.Unauthenticated {
 			w.Header().Set("WWW-Authenticate", challenge)
 		}
-		s.problem(w, r, statuses[refused.Code], api.ProblemCode(refused.Code), refused.Message, refused.Fields)
+		s.answerProblem(w, r, statuses[refused.Code], api.ProblemCode(refused.Code), refused.Message, refused.Fields)
 		return
 	}
 	if r.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		s.log.Debug("the caller went away", "requestId", callOf(r).id)
+		s.log.Debug("the caller went away", "requestId", recordOf(r).id)
 	} else {
-		s.log.Error("a call failed", "requestId", callOf(r).id, "err", err)
+		s.log.Error("a call failed", "requestId", recordOf(r).id, "err", err)
 	}
-	s.problem(w, r, http.StatusInternalServerError, api.Internal, "the cloud failed; its log has more under this request ID", nil)
+	s.answerProblem(w, r, http.StatusInternalServerError, api.Internal, "the cloud failed; its log has more under this request ID", nil)
 }
 
-// problem answers with problem+json, which names the caller's project.
-func (s *Server) problem(w http.ResponseWriter, r *http.Request, status int, code api.ProblemCode, detail string, fields []cloud.Field) {
+// answerProblem answers with problem+json, which names the caller's project.
+func (s *Server) answerProblem(w http.ResponseWriter, r *http.Request, status int, code api.ProblemCode, detail string, fields []cloud.Field) {
 	p := s.newProblem(r, status, code, detail, fields)
-	if who := callOf(r).who; who != nil {
+	if who := recordOf(r).principal; who != nil {
 		p.Project = &who.Project.ID
 	}
-	s.write(w, r, p)
+	s.writeProblem(w, r, p)
 }
 
 func (s *Server) newProblem(r *http.Request, status int, code api.ProblemCode, detail string, fields []cloud.Field) api.Problem {
-	callOf(r).code = code
+	recordOf(r).code = code
 	p := api.Problem{
 		Type: "urn:fakecloud:problem:" + string(code), Title: http.StatusText(status), Status: status,
-		Code: code, Detail: detail, RequestID: callOf(r).id,
+		Code: code, Detail: detail, RequestID: recordOf(r).id,
 	}
 	if len(fields) > 0 {
-		list := each(fields, func(f cloud.Field) api.ProblemField { return api.ProblemField{Field: f.Path, Message: f.Message} })
+		list := mapSlice(fields, func(f cloud.Field) api.ProblemField { return api.ProblemField{Field: f.Path, Message: f.Message} })
 		p.Fields = &list
 	}
 	return p
 }
 
-func (s *Server) write(w http.ResponseWriter, r *http.Request, p api.Problem) {
+func (s *Server) writeProblem(w http.ResponseWriter, r *http.Request, p api.Problem) {
 	w.Header().Set("Content-Type", "application/problem+json")
-	s.encode(w, r, p.Status, p)
+	s.encodeJSON(w, r, p.Status, p)
 }
 
-// reply answers with JSON.
-func (s *Server) reply(w http.ResponseWriter, r *http.Request, status int, body any) {
+// answerJSON answers with JSON.
+func (s *Server) answerJSON(w http.ResponseWriter, r *http.Request, status int, body any) {
 	w.Header().Set("Content-Type", "application/json")
-	s.encode(w, r, status, body)
+	s.encodeJSON(w, r, status, body)
 }
 
-func (s *Server) encode(w http.ResponseWriter, r *http.Request, status int, body any) {
+func (s *Server) encodeJSON(w http.ResponseWriter, r *http.Request, status int, body any) {
 	buf := buffers.Get().(*bytes.Buffer)
 	defer func() {
 		if buf.Cap() <= maxBuffer {
@@ -117,6 +117,6 @@ func (s *Server) encode(w http.ResponseWriter, r *http.Request, status int, body
 	w.Header().Set("Content-Length", strconv.Itoa(buf.Len()))
 	w.WriteHeader(status)
 	if _, err := w.Write(buf.Bytes()); err != nil {
-		s.log.Debug("the answer did not reach the caller", "requestId", callOf(r).id, "err", err)
+		s.log.Debug("the answer did not reach the caller", "requestId", recordOf(r).id, "err", err)
 	}
 }

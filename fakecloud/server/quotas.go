@@ -10,17 +10,17 @@ import (
 
 // GetQuotas implements api.ServerInterface.
 func (s *Server) GetQuotas(w http.ResponseWriter, r *http.Request) {
-	s.quotas(w, r, project(r).ID, s.cloud.ProjectQuotas)
+	s.answerQuotas(w, r, callerProject(r).ID, s.cloud.ProjectQuotas)
 }
 
 // GetProjectQuotas implements api.ServerInterface.
 func (s *Server) GetProjectQuotas(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
-	s.quotas(w, r, id, s.cloud.ProjectQuotas)
+	s.answerQuotas(w, r, id, s.cloud.ProjectQuotas)
 }
 
 // UpdateProjectQuotas implements api.ServerInterface.
 func (s *Server) UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
-	body, ok := decode[api.QuotasUpdate](s, w, r)
+	body, ok := decodeBody[api.QuotasUpdate](s, w, r)
 	if !ok {
 		return
 	}
@@ -33,22 +33,22 @@ func (s *Server) UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id 
 			limits[q] = *limit
 		}
 	}
-	s.quotas(w, r, id, func(ctx context.Context, id string) ([]cloud.QuotaUse, error) {
+	s.answerQuotas(w, r, id, func(ctx context.Context, id string) ([]cloud.QuotaUse, error) {
 		return s.cloud.SetQuotas(ctx, id, limits)
 	})
 }
 
-func (s *Server) quotas(w http.ResponseWriter, r *http.Request, id string, do func(context.Context, string) ([]cloud.QuotaUse, error)) {
+func (s *Server) answerQuotas(w http.ResponseWriter, r *http.Request, id string, do func(context.Context, string) ([]cloud.QuotaUse, error)) {
 	uses, err := do(r.Context(), id)
 	if err != nil {
-		s.fail(w, r, err)
+		s.answerError(w, r, err)
 		return
 	}
 	of := map[cloud.Quota]api.Quota{}
 	for _, u := range uses {
 		of[u.Quota] = api.Quota{Limit: u.Limit, Used: u.Used}
 	}
-	s.reply(w, r, http.StatusOK, api.Quotas{
+	s.answerJSON(w, r, http.StatusOK, api.Quotas{
 		Instances: of[cloud.QuotaInstances], LoadBalancers: of[cloud.QuotaLoadBalancers], Routes: of[cloud.QuotaRoutes],
 		Networks: of[cloud.QuotaNetworks], Addresses: of[cloud.QuotaAddresses],
 	})
@@ -56,19 +56,19 @@ func (s *Server) quotas(w http.ResponseWriter, r *http.Request, id string, do fu
 
 // ListRegions implements api.ServerInterface.
 func (s *Server) ListRegions(w http.ResponseWriter, r *http.Request) {
-	s.reply(w, r, http.StatusOK, api.RegionList{Items: each(s.cloud.Regions(), func(name string) api.Region { return api.Region{Name: name} })})
+	s.answerJSON(w, r, http.StatusOK, api.RegionList{Items: mapSlice(s.cloud.Regions(), func(name string) api.Region { return api.Region{Name: name} })})
 }
 
 // ListZones implements api.ServerInterface.
 func (s *Server) ListZones(w http.ResponseWriter, r *http.Request) {
-	s.reply(w, r, http.StatusOK, api.ZoneList{Items: each(s.cloud.Zones(), func(z cloud.Zone) api.Zone {
-		return api.Zone{Name: z.Name, Region: z.Region, State: s.zoneState(project(r), z.Name)}
+	s.answerJSON(w, r, http.StatusOK, api.ZoneList{Items: mapSlice(s.cloud.Zones(), func(z cloud.Zone) api.Zone {
+		return api.Zone{Name: z.Name, Region: z.Region, State: s.zoneState(callerProject(r), z.Name)}
 	})})
 }
 
 // ListInstanceTypes implements api.ServerInterface.
 func (s *Server) ListInstanceTypes(w http.ResponseWriter, r *http.Request) {
-	s.reply(w, r, http.StatusOK, api.InstanceSizeList{Items: each(cloud.InstanceSizes, func(i cloud.InstanceSize) api.InstanceSize {
+	s.answerJSON(w, r, http.StatusOK, api.InstanceSizeList{Items: mapSlice(cloud.InstanceSizes, func(i cloud.InstanceSize) api.InstanceSize {
 		return api.InstanceSize{Name: api.InstanceType(i.Type), Vcpus: i.VCPUs, MemoryMiB: i.MemoryMiB}
 	})})
 }

@@ -32,8 +32,8 @@ const (
 	idleTimeout  = 2 * time.Minute
 	// shutdownTimeout bounds how long calls under way are waited for. For 5 s
 	// net/http takes a connection that has sent nothing yet for one of them.
-	shutdownTimeout = 8 * time.Second
-	defaultBeat     = 15 * time.Second
+	shutdownTimeout  = 8 * time.Second
+	defaultHeartbeat = 15 * time.Second
 )
 
 // Config is what a server needs. Cloud, Faults and Scenarios are required;
@@ -58,24 +58,24 @@ type Config struct {
 
 // Server serves one cloud.
 type Server struct {
-	cloud    *cloud.Cloud
-	log      *slog.Logger
-	cert     *tls.Certificate
-	beat     time.Duration
-	stopping context.Context // ends event streams, which would go on otherwise
-	stop     context.CancelFunc
-	handler  http.Handler
-	calls    atomic.Int64 // that are under way
+	cloud         *cloud.Cloud
+	log           *slog.Logger
+	cert          *tls.Certificate
+	heartbeat     time.Duration
+	stopping      context.Context // ends event streams, which would go on otherwise
+	stop          context.CancelFunc
+	handler       http.Handler
+	callsUnderWay atomic.Int64 // that are under way
 
 	operations operations
 	faults     *faults.Rules
 	scenarios  *scenarios.Runner
 	routes     map[*mux.Route]*operation
 	journal    *journal
-	limits     limits
+	limits     rateLimits
 	metrics    *metrics
 	docs       map[string]docsFile
-	hub        hub
+	hub        eventHub
 	countsAge  time.Duration
 	maxCounted int
 }
@@ -87,15 +87,15 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Cloud == nil || cfg.Faults == nil || cfg.Scenarios == nil {
 		return nil, errors.New("a server needs a cloud, faults and scenarios")
 	}
-	s := &Server{cloud: cfg.Cloud, faults: cfg.Faults, scenarios: cfg.Scenarios, log: cfg.Logger, cert: cfg.Certificate, beat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted}
+	s := &Server{cloud: cfg.Cloud, faults: cfg.Faults, scenarios: cfg.Scenarios, log: cfg.Logger, cert: cfg.Certificate, heartbeat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if s.beat == 0 {
-		s.beat = defaultBeat
+	if s.heartbeat == 0 {
+		s.heartbeat = defaultHeartbeat
 	}
-	s.hub = hub{cloud: s.cloud, log: s.log, maxEvents: tailEvents, maxBytes: tailBytes, timeout: eventTimeout}
-	s.limits = newLimits(cfg.RateLimit, cfg.RateBurst)
+	s.hub = eventHub{cloud: s.cloud, log: s.log, maxEvents: tailEvents, maxBytes: tailBytes, timeout: eventTimeout}
+	s.limits = newRateLimits(cfg.RateLimit, cfg.RateBurst)
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	spec, err := loadSpec()
 	if err != nil {
@@ -103,13 +103,13 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.operations = operationsOf(spec)
 	router := mux.NewRouter().SkipClean(true)
-	router.NotFoundHandler = s.refuse(s.noSuchPath)
-	router.MethodNotAllowedHandler = s.refuse(s.methodNotAllowed(router))
-	router.Use(s.admit, s.meter, s.authorize, s.validate, s.conditions)
+	router.NotFoundHandler = s.throttleRefusals(s.answerNoSuchPath)
+	router.MethodNotAllowedHandler = s.throttleRefusals(s.answerMethodNotAllowed(router))
+	router.Use(s.admitCaller, s.injectFaults, s.requireRole, s.validateRequest, s.readChangeConditions)
 	if err := s.serveDocs(router); err != nil {
 		return nil, err
 	}
-	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.badParameter})
+	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.answerBadParameter})
 	if s.routes, err = s.operations.byRoute(router); err != nil {
 		return nil, fmt.Errorf("the API's routes: %w", err)
 	}
@@ -117,7 +117,7 @@ func New(cfg Config) (*Server, error) {
 	if s.journal, err = newJournal(s.cloud, s.log, s.stopping.Done()); err != nil {
 		return nil, fmt.Errorf("the audit: %w", err)
 	}
-	s.handler = s.observe(s.recoverPanics(s.authenticate(s.limitBody(routes))))
+	s.handler = s.recordRequests(s.recoverPanics(s.authenticateCaller(s.limitBody(routes))))
 	return s, nil
 }
 
@@ -154,7 +154,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	err := h.Shutdown(end)
 	switch {
 	case err == nil:
-	case s.calls.Load() == 0: // net/http may wait for an HTTP/2 connection on which nothing happens.
+	case s.callsUnderWay.Load() == 0: // net/http may wait for an HTTP/2 connection on which nothing happens.
 		err = h.Close()
 	default:
 		err = errors.Join(fmt.Errorf("calls under way were cut off: %w", err), h.Close())

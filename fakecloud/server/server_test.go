@@ -130,7 +130,7 @@ func tokenFile(t testing.TB, token string) string {
 }
 
 // call is a request as no generated client would send it.
-func (r *rig) call(t *testing.T, method, path, body string, header ...string) (answer, api.Problem) {
+func (r *rig) call(t *testing.T, method, path, body string, header ...string) (bufferedAnswer, api.Problem) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -154,11 +154,11 @@ func (r *rig) call(t *testing.T, method, path, body string, header ...string) (a
 		assert.Equal(t, "urn:fakecloud:problem:"+string(p.Code), p.Type)
 		assert.NotEmpty(t, p.Detail)
 	}
-	return answer{resp.StatusCode, resp.Header, string(content)}, p
+	return bufferedAnswer{resp.StatusCode, resp.Header, string(content)}, p
 }
 
-// answer is a response whose body has been read.
-type answer struct {
+// bufferedAnswer is a response whose body has been read.
+type bufferedAnswer struct {
 	StatusCode int
 	Header     http.Header
 	Body       string
@@ -826,9 +826,9 @@ func requireRouteEvents(t *testing.T, r *rig, id string) {
 			if e.Type == api.EventUpdated {
 				assert.Equal(t, e.Route.InstanceID, before.ID)
 				assert.Equal(t, e.Time, before.Time)
-				assert.Equal(t, "instance is "+*before.To, value(e.Reason, "instance is running"))
+				assert.Equal(t, "instance is "+*before.To, valueOrZero(e.Reason, "instance is running"))
 			}
-			seen = append(seen, value(e.From, "-")+" "+*e.To)
+			seen = append(seen, valueOrZero(e.From, "-")+" "+*e.To)
 		}
 		before = e
 		return nil
@@ -838,7 +838,7 @@ func requireRouteEvents(t *testing.T, r *rig, id string) {
 	}, seen, "stopping, stopped, pending, running, terminating, terminated")
 }
 
-func value(s *string, otherwise string) string {
+func valueOrZero(s *string, otherwise string) string {
 	if s == nil {
 		return otherwise
 	}

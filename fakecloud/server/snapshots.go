@@ -11,35 +11,35 @@ import (
 // maxSnapshotting bounds how long taking or restoring a snapshot may take.
 const maxSnapshotting = time.Hour
 
-func snapshotOf(s cloud.Snapshot) api.Snapshot {
+func toAPISnapshot(s cloud.Snapshot) api.Snapshot {
 	return api.Snapshot{Name: s.Name, CreatedAt: s.CreatedAt, Bytes: s.Bytes}
 }
 
 // ListSnapshots implements api.ServerInterface.
 func (s *Server) ListSnapshots(w http.ResponseWriter, r *http.Request) {
 	all, err := s.cloud.ListSnapshots(r.Context())
-	s.answerResult(w, r, http.StatusOK, api.SnapshotList{Items: each(all, snapshotOf)}, err)
+	s.answerResult(w, r, http.StatusOK, api.SnapshotList{Items: mapSlice(all, toAPISnapshot)}, err)
 }
 
 // CreateSnapshot implements api.ServerInterface.
 func (s *Server) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
-	body, ok := decode[api.SnapshotCreate](s, w, r)
+	body, ok := decodeBody[api.SnapshotCreate](s, w, r)
 	if !ok {
 		return
 	}
-	ctx, cancel := s.patience(w, r, maxSnapshotting)
+	ctx, cancel := s.waitContext(w, r, maxSnapshotting)
 	defer cancel()
 	snap, err := s.cloud.SaveSnapshot(ctx, body.Name)
 	if err == nil {
 		w.Header().Set("Location", "/v1/snapshots/"+body.Name)
 	}
-	s.answerResult(w, r, http.StatusCreated, snapshotOf(snap), err)
+	s.answerResult(w, r, http.StatusCreated, toAPISnapshot(snap), err)
 }
 
 // GetSnapshot implements api.ServerInterface.
 func (s *Server) GetSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
 	snap, err := s.cloud.GetSnapshot(r.Context(), name)
-	s.answerResult(w, r, http.StatusOK, snapshotOf(snap), err)
+	s.answerResult(w, r, http.StatusOK, toAPISnapshot(snap), err)
 }
 
 // DeleteSnapshot implements api.ServerInterface.
@@ -49,17 +49,17 @@ func (s *Server) DeleteSnapshot(w http.ResponseWriter, r *http.Request, name api
 
 // RestoreSnapshot implements api.ServerInterface.
 func (s *Server) RestoreSnapshot(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
-	ctx, cancel := s.patience(w, r, maxSnapshotting)
+	ctx, cancel := s.waitContext(w, r, maxSnapshotting)
 	defer cancel()
 	snap, err := s.cloud.RestoreSnapshot(ctx, name)
-	s.answerResult(w, r, http.StatusOK, snapshotOf(snap), err)
+	s.answerResult(w, r, http.StatusOK, toAPISnapshot(snap), err)
 }
 
 // GetSnapshotContent implements api.ServerInterface.
 func (s *Server) GetSnapshotContent(w http.ResponseWriter, r *http.Request, name api.SnapshotName) {
 	f, snap, err := s.cloud.OpenSnapshot(r.Context(), name)
 	if err != nil {
-		s.fail(w, r, err)
+		s.answerError(w, r, err)
 		return
 	}
 	defer func() { _ = f.Close() }() // Only read.
@@ -75,6 +75,6 @@ type patientWriter struct {
 }
 
 func (p *patientWriter) Write(b []byte) (int, error) {
-	p.server.deadlines(http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout)))
+	p.server.logDeadlineErrors(http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout)))
 	return p.ResponseWriter.Write(b)
 }

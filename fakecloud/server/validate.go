@@ -28,23 +28,23 @@ var validatorOptions = &openapi3filter.Options{
 	SkipSettingDefaults: true,
 }
 
-// validate checks each request against the spec, and refuses what it does not
+// validateRequest checks each request against the spec, and refuses what it does not
 // know of.
-func (s *Server) validate(next http.Handler) http.Handler {
+func (s *Server) validateRequest(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		op := callOf(r).op
+		op := recordOf(r).op
 		if op == noOperation {
 			next.ServeHTTP(w, r)
 			return
 		}
 		query, fields := strictQuery(op, r.URL.RawQuery)
 		if fields = append(fields, strictHeaders(op, r.Header)...); len(fields) > 0 {
-			s.unfit(w, r, fields)
+			s.answerInvalidFields(w, r, fields)
 			return
 		}
 		if op.json {
 			if err := strictBody(r); err != nil {
-				s.invalid(w, r, err)
+				s.answerInvalid(w, r, err)
 				return
 			}
 		}
@@ -52,7 +52,7 @@ func (s *Server) validate(next http.Handler) http.Handler {
 			Request: r, PathParams: mux.Vars(r), QueryParams: query, Route: op.route, Options: validatorOptions,
 		})
 		if err != nil {
-			s.invalid(w, r, err)
+			s.answerInvalid(w, r, err)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -70,7 +70,7 @@ func strictQuery(op *operation, raw string) (url.Values, []cloud.Field) {
 		several, known := op.query[name]
 		switch {
 		case !known:
-			fields = append(fields, cloud.Field{Path: name, Message: "is no parameter of this operation" + choice(op.query)})
+			fields = append(fields, cloud.Field{Path: name, Message: "is no parameter of this operation" + choicesHint(op.query)})
 		case len(values) > 1 && !several:
 			fields = append(fields, cloud.Field{Path: name, Message: "is given more than once"})
 		}
@@ -109,8 +109,8 @@ func strictBody(r *http.Request) error {
 	return strictJSON(body)
 }
 
-// level is an object or array that a JSON text is in the middle of.
-type level struct {
+// jsonLevel is an object or array that a JSON text is in the middle of.
+type jsonLevel struct {
 	name string
 	keys map[string]bool // nil for an array
 	key  string          // the one whose value comes next, or ""
@@ -118,7 +118,7 @@ type level struct {
 
 func strictJSON(body []byte) error {
 	d := json.NewDecoder(bytes.NewReader(body))
-	var in []level
+	var in []jsonLevel
 	for started := false; !started || len(in) > 0; started = true {
 		token, err := d.Token()
 		if err != nil {
@@ -146,9 +146,9 @@ func strictJSON(body []byte) error {
 		}
 		switch token {
 		case json.Delim('{'):
-			in = append(in, level{name: name, keys: map[string]bool{}})
+			in = append(in, jsonLevel{name: name, keys: map[string]bool{}})
 		case json.Delim('['):
-			in = append(in, level{name: name})
+			in = append(in, jsonLevel{name: name})
 		}
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
@@ -170,39 +170,39 @@ type twiceError struct{ path string }
 
 func (e *twiceError) Error() string { return e.path + " is given twice" }
 
-// invalid answers for a request that does not fit.
-func (s *Server) invalid(w http.ResponseWriter, r *http.Request, err error) {
+// answerInvalid answers for a request that does not fit.
+func (s *Server) answerInvalid(w http.ResponseWriter, r *http.Request, err error) {
 	var tooLarge *http.MaxBytesError
 	var twice *twiceError
 	switch {
 	case errors.As(err, &tooLarge):
-		s.problem(w, r, http.StatusRequestEntityTooLarge, api.TooLarge, fmt.Sprintf("the request's body is larger than %d bytes", tooLarge.Limit), nil)
+		s.answerProblem(w, r, http.StatusRequestEntityTooLarge, api.TooLarge, fmt.Sprintf("the request's body is larger than %d bytes", tooLarge.Limit), nil)
 	case errors.As(err, &twice):
-		s.unfit(w, r, []cloud.Field{{Path: twice.path, Message: "is given twice"}})
+		s.answerInvalidFields(w, r, []cloud.Field{{Path: twice.path, Message: "is given twice"}})
 	case errors.Is(err, errTrailing), errors.Is(err, errDeep):
-		s.unfit(w, r, []cloud.Field{{Path: "body", Message: err.Error()}})
+		s.answerInvalidFields(w, r, []cloud.Field{{Path: "body", Message: err.Error()}})
 	default:
-		s.unfit(w, r, offending(err, ""))
+		s.answerInvalidFields(w, r, offendingFields(err, ""))
 	}
 }
 
-func (s *Server) unfit(w http.ResponseWriter, r *http.Request, fields []cloud.Field) {
+func (s *Server) answerInvalidFields(w http.ResponseWriter, r *http.Request, fields []cloud.Field) {
 	slices.SortFunc(fields, func(a, b cloud.Field) int { return strings.Compare(a.Path+a.Message, b.Path+b.Message) })
 	fields = slices.Compact(fields)
 	var said []string
 	for _, f := range fields {
 		said = append(said, strings.TrimSpace(f.Path+" "+f.Message))
 	}
-	s.problem(w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+strings.Join(said, "; "), fields)
+	s.answerProblem(w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+strings.Join(said, "; "), fields)
 }
 
-// offending finds the fields that the validator's error is about.
-func offending(err error, at string) []cloud.Field {
+// offendingFields finds the fields that the validator's error is about.
+func offendingFields(err error, at string) []cloud.Field {
 	switch e := err.(type) { //nolint:errorlint // Walks the tree level by level: each level says where.
 	case openapi3.MultiError:
 		var all []cloud.Field
 		for _, one := range e {
-			all = append(all, offending(one, at)...)
+			all = append(all, offendingFields(one, at)...)
 		}
 		return all
 	case *openapi3filter.RequestError:
@@ -216,7 +216,7 @@ func offending(err error, at string) []cloud.Field {
 		case errors.Is(e.Err, openapi3filter.ErrInvalidRequired):
 			return []cloud.Field{{Path: at, Message: "is required"}}
 		case e.Err != nil:
-			return offending(e.Err, at)
+			return offendingFields(e.Err, at)
 		case strings.HasPrefix(e.Reason, "header Content-Type"):
 			return []cloud.Field{{Path: at, Message: "must be JSON: send the header Content-Type: application/json"}}
 		}
@@ -255,11 +255,11 @@ func schemaField(e *openapi3.SchemaError, at string) cloud.Field {
 func schemaMessage(e *openapi3.SchemaError, unknown bool) string {
 	switch {
 	case unknown:
-		return "is not known" + choice(e.Schema.Properties)
+		return "is not known" + choicesHint(e.Schema.Properties)
 	case strings.HasSuffix(e.Reason, "is missing"):
 		return "is required"
 	case e.SchemaField == "enum":
-		return "must be " + strings.Join(each(e.Schema.Enum, func(v any) string { return fmt.Sprint(v) }), " or ")
+		return "must be " + strings.Join(mapSlice(e.Schema.Enum, func(v any) string { return fmt.Sprint(v) }), " or ")
 	case e.SchemaField == "pattern" && e.Schema.Example != nil:
 		return fmt.Sprintf("must be one such as %v (%s)", e.Schema.Example, e.Schema.Pattern)
 	case e.SchemaField == "pattern":
@@ -268,8 +268,8 @@ func schemaMessage(e *openapi3.SchemaError, unknown bool) string {
 	return e.Reason
 }
 
-// choice names what can be given instead, if there is anything.
-func choice[V any](known map[string]V) string {
+// choicesHint names what can be given instead, if there is anything.
+func choicesHint[V any](known map[string]V) string {
 	if len(known) == 0 {
 		return ""
 	}
@@ -281,8 +281,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// badParameter answers for what the generated router cannot read.
-func (s *Server) badParameter(w http.ResponseWriter, r *http.Request, err error) {
+// answerBadParameter answers for what the generated router cannot read.
+func (s *Server) answerBadParameter(w http.ResponseWriter, r *http.Request, err error) {
 	field := "parameter"
 	var format *api.InvalidParamFormatError
 	var many *api.TooManyValuesForParamError
@@ -292,5 +292,5 @@ func (s *Server) badParameter(w http.ResponseWriter, r *http.Request, err error)
 	case errors.As(err, &many):
 		field = many.ParamName
 	}
-	s.problem(w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+firstLine(err.Error()), []cloud.Field{{Path: field, Message: firstLine(err.Error())}})
+	s.answerProblem(w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+firstLine(err.Error()), []cloud.Field{{Path: field, Message: firstLine(err.Error())}})
 }

@@ -25,11 +25,11 @@ const PartialSuffix = ".partial"
 // whose readers keep writers waiting anyway. A file of that name is replaced when
 // the new one is whole and on disk, never before.
 func (s *Store) Backup(ctx context.Context, path string) error {
-	path, err := s.outside(path)
+	path, err := s.resolveOutside(path)
 	if err != nil {
 		return fmt.Errorf("backup to %s: %w", path, err)
 	}
-	err = s.oneCopy(func() error {
+	err = s.runOneCopy(func() error {
 		part := path + PartialSuffix
 		defer func() { _ = os.Remove(part) }() // Is there only if something failed.
 		if err := s.writeCopy(ctx, part); err != nil {
@@ -46,8 +46,8 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 	return nil
 }
 
-// oneCopy runs one backup or restore at a time, and lets Close wait for it.
-func (s *Store) oneCopy(fn func() error) error {
+// runOneCopy runs one backup or restore at a time, and lets Close wait for it.
+func (s *Store) runOneCopy(fn func() error) error {
 	s.copying.Lock()
 	defer s.copying.Unlock()
 	s.open.RLock()
@@ -58,8 +58,8 @@ func (s *Store) oneCopy(fn func() error) error {
 	return fn()
 }
 
-// outside makes the path absolute and refuses this store's own files.
-func (s *Store) outside(path string) (string, error) {
+// resolveOutside makes the path absolute and refuses this store's own files.
+func (s *Store) resolveOutside(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil || s.path == Memory {
 		return path, err
@@ -94,7 +94,7 @@ func (s *Store) writeCopy(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	err = onlyConn(ctx, file, func(to *sql.Conn) error {
+	err = withOnlyConn(ctx, file, func(to *sql.Conn) error {
 		if err := s.copyOut(ctx, to, from); err != nil {
 			return err
 		}
@@ -109,14 +109,14 @@ func (s *Store) writeCopy(ctx context.Context, path string) error {
 
 func (s *Store) copyOut(ctx context.Context, to, from *sql.Conn) error {
 	if s.path == Memory {
-		return s.exclusively(func() error { return copyPages(ctx, to, from) })
+		return s.runExclusively(func() error { return copyPages(ctx, to, from) })
 	}
 	return copyPages(ctx, to, from)
 }
 
 // openAlone opens a file that nobody else has open and that a crash may take.
 func openAlone(path string) (*sql.DB, error) {
-	file, err := sql.Open("sqlite3", uri(path)+"?_synchronous=OFF&_foreign_keys=on")
+	file, err := sql.Open("sqlite3", fileURI(path)+"?_synchronous=OFF&_foreign_keys=on")
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func openAlone(path string) (*sql.DB, error) {
 	return file, nil
 }
 
-func onlyConn(ctx context.Context, file *sql.DB, fn func(*sql.Conn) error) error {
+func withOnlyConn(ctx context.Context, file *sql.DB, fn func(*sql.Conn) error) error {
 	conn, err := file.Conn(ctx)
 	if err != nil {
 		return err
@@ -170,30 +170,30 @@ func syncFile(path string) error {
 // and no number given before is one of the log's any more: readers get
 // ErrEventsExpired. The file itself is only read.
 func (s *Store) Restore(ctx context.Context, path string) error {
-	path, err := s.outside(path)
+	path, err := s.resolveOutside(path)
 	if err != nil {
 		return fmt.Errorf("restore from %s: %w", path, err)
 	}
-	if err := s.oneCopy(func() error { return s.restore(ctx, path) }); err != nil {
+	if err := s.runOneCopy(func() error { return s.restoreFile(ctx, path) }); err != nil {
 		return fmt.Errorf("restore from %s: nothing was changed: %w", path, err)
 	}
 	return nil
 }
 
-func (s *Store) restore(ctx context.Context, path string) error {
-	return s.staged(ctx, path, func(from *sql.Conn) error {
-		return s.exclusively(func() error { return s.replace(ctx, from) })
+func (s *Store) restoreFile(ctx context.Context, path string) error {
+	return s.withStagedCopy(ctx, path, func(from *sql.Conn) error {
+		return s.runExclusively(func() error { return s.replaceContent(ctx, from) })
 	})
 }
 
 // Inspect shows fn what Restore would bring in, and changes nothing.
 func (s *Store) Inspect(ctx context.Context, path string, fn func(*Tx) error) error {
-	path, err := s.outside(path)
+	path, err := s.resolveOutside(path)
 	if err != nil {
 		return err
 	}
-	return s.oneCopy(func() error {
-		return s.staged(ctx, path, func(from *sql.Conn) error { return fn(newTx(conn{from}, s.keep)) })
+	return s.runOneCopy(func() error {
+		return s.withStagedCopy(ctx, path, func(from *sql.Conn) error { return fn(newTx(conn{from}, s.keepEvents)) })
 	})
 }
 
@@ -201,7 +201,7 @@ func (s *Store) Inspect(ctx context.Context, path string, fn func(*Tx) error) er
 // file is neither locked nor changed, and need not have today's schema. It is
 // sql.ErrNoRows for data that was never under a virtual clock.
 func ReadClock(ctx context.Context, path string) (db.Clock, error) {
-	file, err := sql.Open("sqlite3", uri(path)+"?mode=ro&immutable=1")
+	file, err := sql.Open("sqlite3", fileURI(path)+"?mode=ro&immutable=1")
 	if err != nil {
 		return db.Clock{}, err
 	}
@@ -209,33 +209,33 @@ func ReadClock(ctx context.Context, path string) (db.Clock, error) {
 	return db.New(file).Clock(ctx)
 }
 
-// staged runs do with a copy of a file that has today's schema.
-func (s *Store) staged(ctx context.Context, path string, do func(*sql.Conn) error) error {
-	dir, err := s.makeStaging()
+// withStagedCopy runs do with a copy of a file that has today's schema.
+func (s *Store) withStagedCopy(ctx context.Context, path string, do func(*sql.Conn) error) error {
+	dir, err := s.makeStagingDir()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	file, err := s.stage(ctx, filepath.Join(dir, "cloud.db"), path)
+	file, err := s.stageCopy(ctx, filepath.Join(dir, "cloud.db"), path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(onlyConn(ctx, file, do), file.Close())
+	return errors.Join(withOnlyConn(ctx, file, do), file.Close())
 }
 
-// staging is where a file that is being restored is made ready.
-func staging(path string) string { return path + ".restore" }
+// stagingDir is where a file that is being restored is made ready.
+func stagingDir(path string) string { return path + ".restore" }
 
-func (s *Store) makeStaging() (string, error) {
+func (s *Store) makeStagingDir() (string, error) {
 	if s.path == Memory {
 		return os.MkdirTemp("", "fakecloud-restore-")
 	}
-	dir := staging(s.path)
+	dir := stagingDir(s.path)
 	return dir, errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700))
 }
 
-// stage makes a copy that has today's schema.
-func (s *Store) stage(ctx context.Context, staged, path string) (*sql.DB, error) {
+// stageCopy makes a copy that has today's schema.
+func (s *Store) stageCopy(ctx context.Context, staged, path string) (*sql.DB, error) {
 	if err := copyFile(staged, path); err != nil {
 		return nil, err
 	}
@@ -249,7 +249,7 @@ func (s *Store) stage(ctx context.Context, staged, path string) (*sql.DB, error)
 	if err != nil {
 		return nil, err
 	}
-	if err = migrate(ctx, file); err == nil {
+	if err = migrateSchema(ctx, file); err == nil {
 		err = s.fitPages(ctx, file)
 	}
 	if err != nil {
@@ -272,10 +272,10 @@ func (s *Store) fitPages(ctx context.Context, file *sql.DB) error {
 	return err
 }
 
-// replace brings the copy in, with an event log that none of the readers of
+// replaceContent brings the copy in, with an event log that none of the readers of
 // either can resume (see migration 2).
-func (s *Store) replace(ctx context.Context, from *sql.Conn) error {
-	given, err := newTx(s.writer, s.keep).newestEvent(ctx)
+func (s *Store) replaceContent(ctx context.Context, from *sql.Conn) error {
+	given, err := newTx(s.writer, s.keepEvents).newestEvent(ctx)
 	if err != nil {
 		return err
 	}
@@ -298,11 +298,11 @@ func (s *Store) replace(ctx context.Context, from *sql.Conn) error {
 		return err
 	}
 	if s.path != Memory {
-		if s.frames, _, err = s.wal("TRUNCATE"); err != nil {
+		if s.frames, _, err = s.runCheckpoint("TRUNCATE"); err != nil {
 			s.frames = 0 // It only makes the count of fsyncs wrong by one.
 		}
 	}
-	s.announce()
+	s.announceCommit()
 	return nil
 }
 
@@ -313,7 +313,7 @@ func copyFile(to, from string) error {
 		return err
 	}
 	if !info.Mode().IsRegular() { // Opening a pipe would wait, and reading a device never end.
-		return unusable("%s is no ordinary file", from)
+		return unusableError("%s is no ordinary file", from)
 	}
 	in, err := os.Open(from)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // fakecloud.
 var ErrUnusable = errors.New("not a usable database")
 
-func unusable(format string, args ...any) error {
+func unusableError(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrUnusable, fmt.Errorf(format, args...))
 }
 
@@ -33,23 +33,23 @@ func CheckFile(ctx context.Context, path string) error {
 		return err
 	}
 	if !bytes.Equal(head, sqliteHeader) {
-		return unusable("its header is not SQLite's")
+		return unusableError("its header is not SQLite's")
 	}
 	if err := checkLog(path + "-wal"); err != nil {
 		return err
 	}
 	// SQLite moves a log's pages to the data file on closing, unless it may not.
-	conn, err := sql.Open("sqlite3", uri(path)+"?mode=ro&_busy_timeout=10000")
+	conn, err := sql.Open("sqlite3", fileURI(path)+"?mode=ro&_busy_timeout=10000")
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
 	var verdict string
 	if err := conn.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&verdict); err != nil {
-		return unusable("%w", err)
+		return unusableError("%w", err)
 	}
 	if verdict != "ok" {
-		return unusable("%s", verdict)
+		return unusableError("%s", verdict)
 	}
 	if err := checkSchema(ctx, conn); err != nil {
 		return err
@@ -65,27 +65,27 @@ func checkReferences(ctx context.Context, conn *sql.DB) error {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil
 	case err != nil:
-		return unusable("%w", err)
+		return unusableError("%w", err)
 	}
-	return unusable("row %d of table %s refers to one that is missing in table %s", row.Int64, table, parent)
+	return unusableError("row %d of table %s refers to one that is missing in table %s", row.Int64, table, parent)
 }
 
 // checkSchema refuses what no release up to this one has written.
 func checkSchema(ctx context.Context, conn *sql.DB) error {
 	var ours bool
 	if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = ?", goose.DefaultTablename).Scan(&ours); err != nil {
-		return unusable("%w", err)
+		return unusableError("%w", err)
 	}
 	if !ours {
-		return unusable("it is another program's")
+		return unusableError("it is another program's")
 	}
 	var has int64
 	if err := conn.QueryRowContext(ctx, "SELECT max(version_id) FROM "+goose.DefaultTablename).Scan(&has); err != nil {
-		return unusable("%w", err)
+		return unusableError("%w", err)
 	}
 	knows, err := newestSchema()
 	if err == nil && has > knows {
-		err = unusable("it was written by a newer fakecloud (schema %d, this one knows %d): use that one", has, knows)
+		err = unusableError("it was written by a newer fakecloud (schema %d, this one knows %d): use that one", has, knows)
 	}
 	return err
 }
@@ -99,13 +99,13 @@ func newestSchema() (int64, error) {
 	return goose.NumericComponent(files[len(files)-1].Name())
 }
 
-// inspect is CheckFile for what need not exist yet.
-func inspect(ctx context.Context, path string) error {
+// checkIfExists is CheckFile for what need not exist yet.
+func checkIfExists(ctx context.Context, path string) error {
 	head, err := readHead(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(head) == 0 {
 		// SQLite would remove a log of what is not there.
 		if log, err := os.Stat(path + "-wal"); err == nil && log.Size() > 0 {
-			return unusable("it is empty or missing, but its write-ahead log (-wal) is there")
+			return unusableError("it is empty or missing, but its write-ahead log (-wal) is there")
 		}
 		return nil
 	}
@@ -126,5 +126,5 @@ func readHead(path string) ([]byte, error) {
 	return head[:n], err
 }
 
-// uri names a file to SQLite, whatever characters its path has.
-func uri(path string) string { return (&url.URL{Scheme: "file", Path: path}).String() }
+// fileURI names a file to SQLite, whatever characters its path has.
+func fileURI(path string) string { return (&url.URL{Scheme: "file", Path: path}).String() }

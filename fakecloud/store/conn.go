@@ -7,9 +7,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// statements bounds the prepared statements that the driver keeps for each
+// maxStatements bounds the prepared statements that the driver keeps for each
 // connection: more than there are queries, so that each is compiled once.
-const statements = "512"
+const maxStatements = "512"
 
 // conn is a connection that is one user's at a time, and does the generated
 // queries' work. It knows no cancellation: interrupted, SQLite undoes the
@@ -19,8 +19,8 @@ type conn struct{ sql *sql.Conn }
 
 var _ db.DBTX = conn{}
 
-// pin takes a connection out of the pool for good, and sets it up.
-func pin(ctx context.Context, pool *sql.DB, pragmas ...string) (conn, error) {
+// pinConn takes a connection out of the pool for good, and sets it up.
+func pinConn(ctx context.Context, pool *sql.DB, pragmas ...string) (conn, error) {
 	c, err := pool.Conn(ctx)
 	if err != nil {
 		return conn{}, err

@@ -21,7 +21,7 @@ func (tx *Tx) AppendEvent(ctx context.Context, e db.InsertEventParams) error {
 		return err
 	}
 	tx.events++
-	return tx.PruneEvents(ctx, seq-tx.keep)
+	return tx.PruneEvents(ctx, seq-tx.keepEvents)
 }
 
 // Batch is a run of a project's events.
@@ -90,7 +90,7 @@ func (s *Store) Committed() <-chan struct{} {
 	return s.commits
 }
 
-func (s *Store) announce() {
+func (s *Store) announceCommit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.commits)

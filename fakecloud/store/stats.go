@@ -37,7 +37,7 @@ func OnCommit(fn func(writes int)) Option {
 	return func(s *Store) { s.onCommit = fn }
 }
 
-func (s *Store) count(writes int) {
+func (s *Store) countCommit(writes int) {
 	s.counts.writes.Add(int64(writes))
 	s.counts.commits.Add(1)
 	if s.onCommit != nil {
@@ -45,13 +45,13 @@ func (s *Store) count(writes int) {
 	}
 }
 
-// checkpoint empties the write-ahead log when it has grown enough. It does so in
+// checkpointIfGrown empties the write-ahead log when it has grown enough. It does so in
 // place of SQLite because SQLite tells nobody, and would let callers wait.
-func (s *Store) checkpoint() {
+func (s *Store) checkpointIfGrown() {
 	if s.path == Memory {
 		return
 	}
-	frames, _, err := s.wal("NOOP")
+	frames, _, err := s.runCheckpoint("NOOP")
 	if err != nil {
 		return // The next commit looks again, and tells if something is wrong.
 	}
@@ -64,20 +64,20 @@ func (s *Store) checkpoint() {
 	if s.frames = frames; frames < checkpointFrames {
 		return
 	}
-	_, before, err := s.wal("NOOP")
+	_, before, err := s.runCheckpoint("NOOP")
 	if err != nil {
 		return
 	}
 	// Readers may keep it from being whole; then the next commit goes on with it.
-	if _, after, err := s.wal("PASSIVE"); err == nil && after > before {
+	if _, after, err := s.runCheckpoint("PASSIVE"); err == nil && after > before {
 		s.counts.checkpoints.Add(1)
 		s.counts.fsyncs.Add(2) // The log, then the data file.
 	}
 }
 
-// wal runs a checkpoint of that kind, and gives how many pages there are in the
+// runCheckpoint runs a checkpoint of that kind, and gives how many pages there are in the
 // log and how many of them are also in the data file.
-func (s *Store) wal(kind string) (frames, moved int64, err error) {
+func (s *Store) runCheckpoint(kind string) (frames, moved int64, err error) {
 	var busy int64
 	err = s.writer.QueryRowContext(context.Background(), "PRAGMA wal_checkpoint("+kind+")").Scan(&busy, &frames, &moved)
 	return frames, moved, err

@@ -33,10 +33,10 @@ const Memory = ":memory:"
 // contend for the same two or four cores.
 const readers = 4
 
-// everyConn is set for readers and the writer alike. In memory they wait for
+// connParams is set for readers and the writer alike. In memory they wait for
 // each other; nobody else has a file open. SQLite's small caches are left as they
 // are: neither larger ones nor mmap made reads any faster with 10,000 instances.
-const everyConn = "&_foreign_keys=on&_busy_timeout=10000&_stmt_cache_size=" + statements
+const connParams = "&_foreign_keys=on&_busy_timeout=10000&_stmt_cache_size=" + maxStatements
 
 //go:embed migrations/*.sql
 var migrations embed.FS
@@ -53,9 +53,9 @@ type Store struct {
 
 	pageSize int // bytes
 
-	keep     int64            // newest events kept
-	onCommit func(writes int) // may be nil
-	counts   counters
+	keepEvents int64            // newest events kept
+	onCommit   func(writes int) // may be nil
+	counts     counters
 
 	open   sync.RWMutex // held for reading by whatever Close waits for
 	closed bool
@@ -63,7 +63,7 @@ type Store struct {
 
 	waiting atomic.Int64 // writes that have not had their turn
 	turn    sync.Mutex   // whose holder uses writer and what follows
-	batch   *batch       // nil when no transaction is open
+	batch   *writeBatch  // nil when no transaction is open
 	frames  int64        // in the write-ahead log after the last commit
 
 	copying sync.Mutex // held by Backup and Restore
@@ -76,42 +76,42 @@ type Store struct {
 type Option func(*Store)
 
 // KeepEvents sets how many of the newest events are kept.
-func KeepEvents(n int64) Option { return func(s *Store) { s.keep = n } }
+func KeepEvents(n int64) Option { return func(s *Store) { s.keepEvents = n } }
 
 // Open opens or creates the database at path, or in memory, and brings its
 // schema up to date. A file that is damaged, of another program or in use is
 // an error, and is left as it was.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
-	s := &Store{keep: 10_000, readers: make(chan conn, readers), ended: make(chan struct{}), commits: make(chan struct{})}
+	s := &Store{keepEvents: 10_000, readers: make(chan conn, readers), ended: make(chan struct{}), commits: make(chan struct{})}
 	for _, o := range opts {
 		o(s)
 	}
-	if err := s.start(ctx, path); err != nil {
+	if err := s.openDatabase(ctx, path); err != nil {
 		return nil, errors.Join(fmt.Errorf("data file %s: %w", path, err), s.Close())
 	}
 	return s, nil
 }
 
-func (s *Store) start(ctx context.Context, path string) error {
+func (s *Store) openDatabase(ctx context.Context, path string) error {
 	s.path = path
 	if path == Memory {
 		// memdb is shared by the process's connections and locks like a file; the
 		// writer's connection never closes, so it lives as long as the store.
-		name := "file:/fakecloud-" + rand.Text() + "?vfs=memdb" + everyConn
-		return s.connect(ctx, name, name+"&_query_only=on")
+		name := "file:/fakecloud-" + rand.Text() + "?vfs=memdb" + connParams
+		return s.connectWriter(ctx, name, name+"&_query_only=on")
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return err
 	}
 	s.path = abs
-	if err := s.acquire(abs); err != nil {
+	if err := s.acquireLock(abs); err != nil {
 		return err
 	}
-	if err := inspect(ctx, abs); err != nil {
+	if err := checkIfExists(ctx, abs); err != nil {
 		return fmt.Errorf("%w; it was left untouched: move it and its -wal file away to start afresh, or to put a backup in its place", err)
 	}
-	if err := os.RemoveAll(staging(abs)); err != nil {
+	if err := os.RemoveAll(stagingDir(abs)); err != nil {
 		return err
 	}
 	// SQLite would let others read a new file, and gives those it keeps beside it
@@ -120,14 +120,14 @@ func (s *Store) start(ctx context.Context, path string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	name := uri(abs) + "?_journal_mode=WAL&_synchronous=FULL" + everyConn
-	return s.connect(ctx, name, name+"&_query_only=on")
+	name := fileURI(abs) + "?_journal_mode=WAL&_synchronous=FULL" + connParams
+	return s.connectWriter(ctx, name, name+"&_query_only=on")
 }
 
-// acquire makes sure that one process at a time works on the file. The lock is
+// acquireLock makes sure that one process at a time works on the file. The lock is
 // on a file of its own, because SQLite's locks on the data file are lost when
 // any other descriptor of it is closed.
-func (s *Store) acquire(path string) error {
+func (s *Store) acquireLock(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
@@ -146,7 +146,7 @@ func (s *Store) acquire(path string) error {
 	return nil
 }
 
-func (s *Store) connect(ctx context.Context, writeDSN, readDSN string) error {
+func (s *Store) connectWriter(ctx context.Context, writeDSN, readDSN string) error {
 	var err error
 	if s.write, err = sql.Open("sqlite3", writeDSN); err != nil {
 		return err
@@ -155,17 +155,17 @@ func (s *Store) connect(ctx context.Context, writeDSN, readDSN string) error {
 	if err := s.write.PingContext(ctx); err != nil {
 		return err
 	}
-	if err := migrate(ctx, s.write); err != nil {
+	if err := migrateSchema(ctx, s.write); err != nil {
 		return err
 	}
-	if s.writer, err = pin(ctx, s.write, "wal_autocheckpoint = 0"); err != nil { // See checkpoint.
+	if s.writer, err = pinConn(ctx, s.write, "wal_autocheckpoint = 0"); err != nil { // See checkpoint.
 		return err
 	}
 	if err := s.writer.QueryRowContext(ctx, "PRAGMA page_size").Scan(&s.pageSize); err != nil {
 		return err
 	}
 	// A log that begins empty holds nothing of a process that crashed: see checkLog.
-	if _, _, err := s.wal("TRUNCATE"); err != nil {
+	if _, _, err := s.runCheckpoint("TRUNCATE"); err != nil {
 		return err
 	}
 	return s.connectReaders(ctx, readDSN)
@@ -176,7 +176,7 @@ func (s *Store) connectReaders(ctx context.Context, dsn string) (err error) {
 		return err
 	}
 	for range readers {
-		c, err := pin(ctx, s.read)
+		c, err := pinConn(ctx, s.read)
 		if err != nil {
 			return err
 		}
@@ -186,9 +186,9 @@ func (s *Store) connectReaders(ctx context.Context, dsn string) (err error) {
 	return nil
 }
 
-// migrate brings the schema up to date. Each migration is one block of statements:
+// migrateSchema brings the schema up to date. Each migration is one block of statements:
 // of another goose would look for the end of each, in a buffer of 4 MB a line.
-func migrate(ctx context.Context, database *sql.DB) error {
+func migrateSchema(ctx context.Context, database *sql.DB) error {
 	sub, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return err
@@ -233,14 +233,14 @@ func (s *Store) Close() error {
 // Tx is one transaction. Its queries see its own changes.
 type Tx struct {
 	*db.Queries
-	conn   conn
-	keep   int64
-	events int
+	conn       conn
+	keepEvents int64
+	events     int
 
 	onRollback, afterCommit []func()
 }
 
-func newTx(c conn, keep int64) *Tx { return &Tx{Queries: db.New(c), conn: c, keep: keep} }
+func newTx(c conn, keep int64) *Tx { return &Tx{Queries: db.New(c), conn: c, keepEvents: keep} }
 
 // Read runs queries that see one state of the database. Changing it there is
 // an error. fn must not use its Tx after it has returned.
@@ -258,5 +258,5 @@ func (s *Store) Read(ctx context.Context, fn func(*Tx) error) error {
 		return err
 	}
 	defer func() { _ = c.run("ROLLBACK") }() // Nothing to commit.
-	return fn(newTx(c, s.keep))
+	return fn(newTx(c, s.keepEvents))
 }

@@ -42,12 +42,12 @@ func checkLog(path string) error {
 func readLog(r io.Reader) error {
 	head := make([]byte, logHeader)
 	if err := readFull(r, head); err != nil {
-		return ended(err)
+		return nilAtEOF(err)
 	}
-	sum := newSum(head)
+	sum := newLogSum(head)
 	sum.add(head[:24])
 	size := binary.BigEndian.Uint32(head[8:])
-	sound := sum.is(head[24:]) && binary.BigEndian.Uint32(head)>>1 == 0x377f0682>>1 && size >= 512 && size <= 1<<16
+	sound := sum.equals(head[24:]) && binary.BigEndian.Uint32(head)>>1 == 0x377f0682>>1 && size >= 512 && size <= 1<<16
 	if !sound {
 		size = 0 // Only whether anything follows matters then.
 	}
@@ -55,17 +55,17 @@ func readLog(r io.Reader) error {
 	broken, lost := false, false // a bad page has come; the end of a commit after it
 	for n := 1; ; n++ {
 		if err := readFull(r, frame); err != nil {
-			return ended(err)
+			return nilAtEOF(err)
 		}
 		if !sound {
-			return unusable("its write-ahead log (-wal) has a damaged header")
+			return unusableError("its write-ahead log (-wal) has a damaged header")
 		}
 		ours := string(frame[8:16]) == string(head[16:24]) // else left of an earlier log
 		sum.add(frame[:8])
 		sum.add(frame[frameHeader:])
-		broken = broken || !ours || !sum.is(frame[16:])
+		broken = broken || !ours || !sum.equals(frame[16:])
 		if lost && ours {
-			return unusable("its write-ahead log (-wal) is damaged before page %d of it, and changes that were acknowledged are lost", n)
+			return unusableError("its write-ahead log (-wal) is damaged before page %d of it, and changes that were acknowledged are lost", n)
 		}
 		lost = lost || broken && ours && binary.BigEndian.Uint32(frame[4:]) != 0
 	}
@@ -80,7 +80,7 @@ func readFull(r io.Reader, into []byte) error {
 	return err
 }
 
-func ended(err error) error {
+func nilAtEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
 	}
@@ -93,8 +93,8 @@ type logSum struct {
 	s0, s1 uint32
 }
 
-// newSum knows from the header in which order words are summed.
-func newSum(head []byte) *logSum {
+// newLogSum knows from the header in which order words are summed.
+func newLogSum(head []byte) *logSum {
 	if head[3]&1 == 1 {
 		return &logSum{order: binary.BigEndian}
 	}
@@ -108,7 +108,7 @@ func (s *logSum) add(b []byte) {
 	}
 }
 
-// is compares it with one that is stored.
-func (s *logSum) is(b []byte) bool {
+// equals compares it with one that is stored.
+func (s *logSum) equals(b []byte) bool {
 	return s.s0 == binary.BigEndian.Uint32(b) && s.s1 == binary.BigEndian.Uint32(b[4:])
 }

@@ -25,8 +25,8 @@ const maxBatch = 256
 // ErrClosed is the error of a store that was closed.
 var ErrClosed = errors.New("the store is closed")
 
-// batch is the writes that share the transaction that is open.
-type batch struct {
+// writeBatch is the writes that share the transaction that is open.
+type writeBatch struct {
 	done []*Tx // those that succeeded
 	lost error // why the transaction cannot be committed
 
@@ -45,7 +45,7 @@ func (s *Store) Write(_ context.Context, fn func(*Tx) error) error {
 	if s.closed {
 		return ErrClosed
 	}
-	b, err := s.join(fn)
+	b, err := s.runInBatch(fn)
 	if b == nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func (s *Store) Write(_ context.Context, fn func(*Tx) error) error {
 	return b.err
 }
 
-// join runs fn in the batch that is open, or in a new one.
-func (s *Store) join(fn func(*Tx) error) (*batch, error) {
+// runInBatch runs fn in the batch that is open, or in a new one.
+func (s *Store) runInBatch(fn func(*Tx) error) (*writeBatch, error) {
 	s.waiting.Add(1)
 	s.turn.Lock()
 	s.waiting.Add(-1)
@@ -67,24 +67,24 @@ func (s *Store) join(fn func(*Tx) error) (*batch, error) {
 		if err := s.writer.run("BEGIN IMMEDIATE"); err != nil {
 			return nil, err
 		}
-		s.batch = &batch{over: make(chan struct{})}
+		s.batch = &writeBatch{over: make(chan struct{})}
 	}
 	b := s.batch
 	defer func() { // Also when fn panics.
 		if s.waiting.Load() == 0 || b.lost != nil || len(b.done) >= maxBatch {
-			s.commit()
+			s.commitBatch()
 		}
 	}()
-	return b, s.runIn(b, fn)
+	return b, s.runInSavepoint(b, fn)
 }
 
-// runIn runs fn in a savepoint of the batch's transaction.
-func (s *Store) runIn(b *batch, fn func(*Tx) error) error {
+// runInSavepoint runs fn in a savepoint of the batch's transaction.
+func (s *Store) runInSavepoint(b *writeBatch, fn func(*Tx) error) error {
 	if err := s.writer.run("SAVEPOINT change"); err != nil {
 		b.lost = err
 		return err
 	}
-	tx := newTx(s.writer, s.keep)
+	tx := newTx(s.writer, s.keepEvents)
 	kept := false
 	defer func() {
 		if kept {
@@ -94,7 +94,7 @@ func (s *Store) runIn(b *batch, fn func(*Tx) error) error {
 		if err := s.writer.run("ROLLBACK TO change; RELEASE change"); err != nil {
 			b.lost = err
 		}
-		tx.undone()
+		tx.runRollbackHooks()
 	}()
 	if err := fn(tx); err != nil {
 		return err
@@ -107,15 +107,15 @@ func (s *Store) runIn(b *batch, fn func(*Tx) error) error {
 	return nil
 }
 
-// commit ends the batch that is open.
-func (s *Store) commit() {
+// commitBatch ends the batch that is open.
+func (s *Store) commitBatch() {
 	b := s.batch
 	s.batch = nil
-	s.end(b)
-	s.checkpoint()
+	s.endBatch(b)
+	s.checkpointIfGrown()
 }
 
-func (s *Store) end(b *batch) {
+func (s *Store) endBatch(b *writeBatch) {
 	defer close(b.over) // Also when a hook panics.
 	err := b.lost
 	if err == nil && len(b.done) > 0 {
@@ -125,21 +125,21 @@ func (s *Store) end(b *batch) {
 		_ = s.writer.run("ROLLBACK") // Nothing to undo if SQLite has.
 	}
 	if err == nil {
-		s.committed(b)
+		s.notifyCommitted(b)
 		return
 	}
 	b.err = fmt.Errorf("nothing was changed: committing %d writes together: %w", len(b.done), err)
 	for _, tx := range slices.Backward(b.done) {
-		tx.undone()
+		tx.runRollbackHooks()
 	}
 }
 
-// committed tells who has to know.
-func (s *Store) committed(b *batch) {
+// notifyCommitted tells who has to know.
+func (s *Store) notifyCommitted(b *writeBatch) {
 	if len(b.done) == 0 {
 		return
 	}
-	s.count(len(b.done))
+	s.countCommit(len(b.done))
 	events := 0
 	for _, tx := range b.done {
 		for _, fn := range tx.afterCommit {
@@ -148,16 +148,16 @@ func (s *Store) committed(b *batch) {
 		events += tx.events
 	}
 	if events > 0 {
-		s.announce()
+		s.announceCommit()
 	}
 }
 
-// exclusively runs fn while no write is under way and none is uncommitted.
-func (s *Store) exclusively(fn func() error) error {
+// runExclusively runs fn while no write is under way and none is uncommitted.
+func (s *Store) runExclusively(fn func() error) error {
 	s.turn.Lock()
 	defer s.turn.Unlock()
 	if s.batch != nil {
-		s.commit()
+		s.commitBatch()
 	}
 	return fn()
 }
@@ -172,7 +172,7 @@ func (tx *Tx) OnRollback(fn func()) { tx.onRollback = append(tx.onRollback, fn) 
 // and before any later change. fn must be short and must not use the store.
 func (tx *Tx) AfterCommit(fn func()) { tx.afterCommit = append(tx.afterCommit, fn) }
 
-func (tx *Tx) undone() {
+func (tx *Tx) runRollbackHooks() {
 	for _, fn := range slices.Backward(tx.onRollback) {
 		fn()
 	}

@@ -10,20 +10,20 @@ import (
 // flushEvery is how old counts in the store may be.
 const flushEvery = time.Second
 
-// touch has a rule's counts written soon. It is called with mu held.
-func (r *Rules) touch(one *rule) {
+// scheduleFlush has a rule's counts written soon. It is called with mu held.
+func (r *Rules) scheduleFlush(one *rule) {
 	one.dirty = true
-	if r.flush == nil && !r.closed {
-		r.flush = time.AfterFunc(flushEvery, r.write)
+	if r.flushTimer == nil && !r.closed {
+		r.flushTimer = time.AfterFunc(flushEvery, r.writeCounts)
 	}
 }
 
-// write brings the counts that changed into the store.
-func (r *Rules) write() {
+// writeCounts brings the counts that changed into the store.
+func (r *Rules) writeCounts() {
 	r.writing.Lock()
 	defer r.writing.Unlock()
 	r.mu.Lock()
-	r.flush = nil
+	r.flushTimer = nil
 	var dirty []*rule
 	var counts []cloud.StoredFault
 	for _, one := range r.rules {
@@ -39,7 +39,7 @@ func (r *Rules) write() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, one := range dirty {
-			r.touch(one)
+			r.scheduleFlush(one)
 		}
 	}
 }
@@ -49,9 +49,9 @@ func (r *Rules) write() {
 func (r *Rules) Close() {
 	r.mu.Lock()
 	r.closed = true
-	if r.flush != nil {
-		r.flush.Stop() // One that runs already finds nothing left to write.
+	if r.flushTimer != nil {
+		r.flushTimer.Stop() // One that runs already finds nothing left to write.
 	}
 	r.mu.Unlock()
-	r.write()
+	r.writeCounts()
 }

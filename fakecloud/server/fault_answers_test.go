@@ -163,7 +163,7 @@ func TestFieldsThatAreMissing(t *testing.T) {
 	resp, p := r.asCCM(t, "GET", "/v1/instances/i-none", "")
 	assert.Equal(t, http.StatusNotFound, resp.StatusCode, "a problem stays as it is")
 	assert.Equal(t, api.NotFound, p.Code)
-	assert.Equal(t, r.project.ID, value(p.Project, ""))
+	assert.Equal(t, r.project.ID, valueOrZero(p.Project, ""))
 
 	_, err := r.CreateFault(t.Context(), api.FaultCreate{Effect: api.FaultEffect{OmitFields: []string{"addresses.port"}}})
 	var refused *client.Error

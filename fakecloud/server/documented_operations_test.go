@@ -153,7 +153,7 @@ func TestEveryOperationIsLimited(t *testing.T) {
 		if d.OperationID == "streamEvents" {
 			d.url += "?follow=false"
 		}
-		var answer answer
+		var answer bufferedAnswer
 		var p api.Problem
 		for range 300 { // Now and then a call is let through.
 			if answer, p = r.call(t, d.method, d.url, "{"); answer.StatusCode == http.StatusTooManyRequests {

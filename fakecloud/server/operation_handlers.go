@@ -15,28 +15,28 @@ import (
 func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams) {
 	f, err := filterOf("op-", nil, nil, params.Limit, params.PageToken)
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Operation, bool, error) {
-		return s.cloud.ListOperations(ctx, project(r), cloud.OperationFilter{
-			Resource: value(params.Resource), Types: value(params.Type),
-			States: each(value(params.State), func(v api.OperationState) string { return string(v) }),
+		return s.cloud.ListOperations(ctx, callerProject(r), cloud.OperationFilter{
+			Resource: valueOrZero(params.Resource), Types: valueOrZero(params.Type),
+			States: mapSlice(valueOrZero(params.State), func(v api.OperationState) string { return string(v) }),
 			After:  f.After, Limit: f.Limit,
 		})
 	}
-	answerList(s, w, r, f, err, list, func(last cloud.Operation) string { return last.ID }, operationOf, func(items []api.Operation, next *string) any {
+	answerList(s, w, r, f, err, list, func(last cloud.Operation) string { return last.ID }, toAPIOperation, func(items []api.Operation, next *string) any {
 		return api.OperationList{Items: items, NextPageToken: next}
 	})
 }
 
 // GetOperation implements api.ServerInterface.
 func (s *Server) GetOperation(w http.ResponseWriter, r *http.Request, id api.OperationID, params api.GetOperationParams) {
-	until, cancel := s.patience(w, r, time.Duration(value(params.Wait))*time.Second)
+	until, cancel := s.waitContext(w, r, time.Duration(valueOrZero(params.Wait))*time.Second)
 	defer cancel()
-	op, err := s.cloud.AwaitOperation(r.Context(), project(r), id, until.Done())
-	s.answerResult(w, r, http.StatusOK, operationOf(op), err)
+	op, err := s.cloud.AwaitOperation(r.Context(), callerProject(r), id, until.Done())
+	s.answerResult(w, r, http.StatusOK, toAPIOperation(op), err)
 }
 
-// patience ends after so long, when the caller goes away, and when the server
+// waitContext ends after so long, when the caller goes away, and when the server
 // stops. The connection's deadlines are put off by as much.
-func (s *Server) patience(w http.ResponseWriter, r *http.Request, wait time.Duration) (context.Context, context.CancelFunc) {
+func (s *Server) waitContext(w http.ResponseWriter, r *http.Request, wait time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	unhook := context.AfterFunc(s.stopping, cancel)
 	if wait > 0 {
@@ -44,7 +44,7 @@ func (s *Server) patience(w http.ResponseWriter, r *http.Request, wait time.Dura
 		// The body has been read: the deadline for that would end the call.
 		err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(wait+writeTimeout)))
 		if err != nil && !errors.Is(err, http.ErrNotSupported) {
-			s.log.Warn("cannot put off the deadlines of a call that waits", "requestId", callOf(r).id, "err", err)
+			s.log.Warn("cannot put off the deadlines of a call that waits", "requestId", recordOf(r).id, "err", err)
 		}
 	}
 	return ctx, func() { unhook(); cancel() }
@@ -64,23 +64,23 @@ func awaitOperation[T any](s *Server, w http.ResponseWriter, r *http.Request, ch
 	if err != nil || wait == 0 {
 		return changed, nil // None is given: the validator has seen to its form.
 	}
-	until, cancel := s.patience(w, r, time.Duration(wait)*time.Second)
+	until, cancel := s.waitContext(w, r, time.Duration(wait)*time.Second)
 	defer cancel()
 	var refused *cloud.Error
-	if _, err := s.cloud.AwaitOperation(r.Context(), project(r), op, until.Done()); err != nil && !errors.As(err, &refused) {
+	if _, err := s.cloud.AwaitOperation(r.Context(), callerProject(r), op, until.Done()); err != nil && !errors.As(err, &refused) {
 		return changed, err
 	}
-	now, err := read(r.Context(), project(r), id)
+	now, err := read(r.Context(), callerProject(r), id)
 	if errors.As(err, &refused) && refused.Code == cloud.NotFound {
 		return changed, nil
 	}
 	return now, err
 }
 
-func operationOf(op cloud.Operation) api.Operation {
+func toAPIOperation(op cloud.Operation) api.Operation {
 	out := api.Operation{
 		ID: op.ID, Project: op.Project, Type: string(op.Type), Resource: api.OperationResource(op.Resource), ResourceID: op.ResourceID,
-		State: api.OperationState(op.State), Error: text(op.Error), Token: text(op.Token), CreatedAt: op.CreatedAt,
+		State: api.OperationState(op.State), Error: textOrNil(op.Error), Token: textOrNil(op.Token), CreatedAt: op.CreatedAt,
 	}
 	if !op.EndedAt.IsZero() {
 		out.EndedAt = &op.EndedAt

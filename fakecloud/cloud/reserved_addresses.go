@@ -58,16 +58,16 @@ func (c *Cloud) newAddress(ctx context.Context, tx *changeTx, p Project, spec Ad
 	if err := withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
 		return ReservedAddress{}, err
 	}
-	ip, ipErr := c.reservable(ctx, tx.Tx, p, spec.IP)
+	ip, ipErr := c.chooseReservedIP(ctx, tx.Tx, p, spec.IP)
 	name, nameErr := c.addressName(ctx, tx.Tx, p, spec.Name)
-	if err := together(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
+	if err := joinRefusals(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
 		return ReservedAddress{}, err
 	}
-	id, err := c.random.id("a", now)
+	id, err := c.random.newID("a", now)
 	if err != nil {
 		return ReservedAddress{}, err
 	}
-	rule, _ := find(AddressRules, addressNone, Create)
+	rule, _ := findRule(AddressRules, addressNone, Create)
 	a := ReservedAddress{
 		ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, IP: ip, State: rule.To,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
@@ -75,16 +75,16 @@ func (c *Cloud) newAddress(ctx context.Context, tx *changeTx, p Project, spec Ad
 	return a, insertAddress(ctx, tx, a)
 }
 
-// reservable is the address asked for, if it is free, or the lowest free one.
-func (c *Cloud) reservable(ctx context.Context, tx *store.Tx, p Project, want string) (netip.Addr, error) {
+// chooseReservedIP is the address asked for, if it is free, or the lowest free one.
+func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, want string) (netip.Addr, error) {
 	pool := c.cfg.LoadBalancerCIDR
 	if want == "" {
-		return c.addresses.takeLowest(tx, pool)
+		return c.usedIPv4.takeLowestFree(tx, pool)
 	}
 	ip, err := netip.ParseAddr(want)
 	if err != nil || !pool.Contains(ip) || ip == pool.Addr() || !pool.Contains(ip.Next()) {
 		return ip, refuse(InvalidRequest, "%q cannot be reserved: choose an address of %s that is neither its first nor its last", want, pool).
-			at("ip", "is not in the pool, %s", pool)
+			withField("ip", "is not in the pool, %s", pool)
 	}
 	return ip, c.takeWanted(ctx, tx, p, "ip", ip)
 }
@@ -143,7 +143,7 @@ func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u Resou
 			changed.Tags = tagsOrEmpty(*u.Tags)
 			errs = append(errs, checkTags(*u.Tags))
 		}
-		if err := together(errs...); err != nil || changed.Name == a.Name && maps.Equal(changed.Tags, a.Tags) {
+		if err := joinRefusals(errs...); err != nil || changed.Name == a.Name && maps.Equal(changed.Tags, a.Tags) {
 			return err
 		}
 		*a = changed
@@ -155,35 +155,35 @@ func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u Resou
 // end; the instance that has it already keeps it.
 func (c *Cloud) AttachAddress(ctx context.Context, p Project, id, instance string) (ReservedAddress, error) {
 	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
-		in, err := addressee(ctx, tx.Tx, p, instance)
+		in, err := instanceToAttach(ctx, tx.Tx, p, instance)
 		holder := AddressHolder{InstanceResource, instance}
 		switch {
 		case err != nil || a.Holder == holder:
 			return err
 		case len(in.External) >= maxExternal:
 			return refuse(WrongState, "instance %q (%s) has %d reserved addresses, which are the most: detach one first", in.Name, in.ID, maxExternal).
-				at("instanceId", "has %d addresses", maxExternal)
+				withField("instanceId", "has %d addresses", maxExternal)
 		}
-		if err := takeAddress(ctx, tx, a, holder, now); err != nil {
+		if err := holdAddress(ctx, tx, a, holder, now); err != nil {
 			return err
 		}
-		return setExternal(ctx, tx, &in, append(in.External, a.IP), now)
+		return saveExternalAddresses(ctx, tx, &in, append(in.External, a.IP), now)
 	})
 }
 
-// addressee finds the instance that an address is to be attached to.
-func addressee(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
+// instanceToAttach finds the instance that an address is to be attached to.
+func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
 	in, err := loadInstance(ctx, tx, p, id)
 	var refused *Error
 	switch {
 	case errors.As(err, &refused):
-		return in, refuse(UnknownInstance, "no instance %q in project %q to attach the address to", id, p.Name).at("instanceId", "is no instance of the project")
+		return in, refuse(UnknownInstance, "no instance %q in project %q to attach the address to", id, p.Name).withField("instanceId", "is no instance of the project")
 	case err != nil:
 		return in, err
 	case in.State == InstanceTerminated:
-		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: an address is attached to one that is not", in.Name, id).at("instanceId", "is terminated")
+		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: an address is attached to one that is not", in.Name, id).withField("instanceId", "is terminated")
 	case in.State == InstanceTerminating:
-		return in, refuse(WrongState, "instance %q (%s) is terminating: an address is attached to one that stays", in.Name, id).at("instanceId", "is terminating")
+		return in, refuse(WrongState, "instance %q (%s) is terminating: an address is attached to one that stays", in.Name, id).withField("instanceId", "is terminating")
 	}
 	return in, nil
 }
@@ -194,7 +194,7 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 		switch a.Holder.Kind {
 		case InstanceResource:
 		case LoadBalancerResource:
-			return a.inUse("a balancer keeps its address for life: delete it first")
+			return a.refuseInUse("a balancer keeps its address for life: delete it first")
 		default:
 			return nil
 		}
@@ -202,23 +202,23 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 		if err != nil {
 			return fmt.Errorf("holder of address %s: %w", a.ID, err)
 		}
-		if err := giveBackAddress(ctx, tx, a, now); err != nil {
+		if err := freeAddress(ctx, tx, a, now); err != nil {
 			return err
 		}
-		return setExternal(ctx, tx, &in, slices.DeleteFunc(in.External, func(ip netip.Addr) bool { return ip == a.IP }), now)
+		return saveExternalAddresses(ctx, tx, &in, slices.DeleteFunc(in.External, func(ip netip.Addr) bool { return ip == a.IP }), now)
 	})
 }
 
 // ReleaseAddress ends a reservation at once, unless something holds the address.
 func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error {
 	_, err := c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
-		if _, ok := find(AddressRules, a.State, Delete); !ok {
-			return a.inUse("detach it, or delete the balancer, first")
+		if _, ok := findRule(AddressRules, a.State, Delete); !ok {
+			return a.refuseInUse("detach it, or delete the balancer, first")
 		}
 		if err := tx.DeleteAddress(ctx, a.ID); err != nil {
 			return err
 		}
-		c.addresses.release(tx.Tx, a.IP)
+		c.usedIPv4.markFree(tx.Tx, a.IP)
 		a.Version++
 		a.UpdatedAt = now
 		return appendEvent(ctx, tx, Deleted, a.State, *a)
@@ -234,7 +234,7 @@ func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do func
 		if a, err = loadAddress(ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
-		if err := unchanged(ctx, a.ID, a.Version); err != nil {
+		if err := checkIfMatch(ctx, a.ID, a.Version); err != nil {
 			return err
 		}
 		return do(ctx, tx, &a, now)
@@ -245,24 +245,24 @@ func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do func
 	return a, nil
 }
 
-func (a *ReservedAddress) inUse(instead string) *Error {
+func (a *ReservedAddress) refuseInUse(instead string) *Error {
 	return refuse(InUse, "address %q (%s) is in use by %s %s: %s", a.Name, a.IP, a.Holder.Kind, a.Holder.ID, instead)
 }
 
-// takeAddress gives an available address to a holder.
-func takeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder AddressHolder, now time.Time) error {
-	rule, ok := find(AddressRules, a.State, Attach)
+// holdAddress gives an available address to a holder.
+func holdAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder AddressHolder, now time.Time) error {
+	rule, ok := findRule(AddressRules, a.State, Attach)
 	if !ok {
-		return a.inUse("detach it first, or choose another")
+		return a.refuseInUse("detach it first, or choose another")
 	}
 	from := a.State
 	a.State, a.Holder = rule.To, holder
 	return saveAddress(ctx, tx, from, a, now)
 }
 
-// giveBackAddress makes an address that is held available.
-func giveBackAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
-	rule, ok := find(AddressRules, a.State, Detach)
+// freeAddress makes an address that is held available.
+func freeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+	rule, ok := findRule(AddressRules, a.State, Detach)
 	if !ok || rule.Same {
 		return fmt.Errorf("address %s is %s and cannot be given back", a.ID, a.State)
 	}
@@ -271,8 +271,8 @@ func giveBackAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, now 
 	return saveAddress(ctx, tx, from, a, now)
 }
 
-// giveBackAll makes what a holder has available, as that ends.
-func giveBackAll(ctx context.Context, tx *changeTx, holder string, now time.Time) error {
+// freeAddressesHeldBy makes what a holder has available, as that ends.
+func freeAddressesHeldBy(ctx context.Context, tx *changeTx, holder string, now time.Time) error {
 	rows, err := tx.AddressesHeldBy(ctx, holder)
 	if err != nil {
 		return err
@@ -282,35 +282,35 @@ func giveBackAll(ctx context.Context, tx *changeTx, holder string, now time.Time
 		if err != nil {
 			return err
 		}
-		if err := giveBackAddress(ctx, tx, &a, now); err != nil {
+		if err := freeAddress(ctx, tx, &a, now); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// setExternal writes which addresses an instance holds, as its next version.
-func setExternal(ctx context.Context, tx *changeTx, in *Instance, ips []netip.Addr, now time.Time) error {
+// saveExternalAddresses writes which addresses an instance holds, as its next version.
+func saveExternalAddresses(ctx context.Context, tx *changeTx, in *Instance, ips []netip.Addr, now time.Time) error {
 	in.External = ips
-	if err := storeExternal(ctx, tx.Tx, *in); err != nil {
+	if err := storeExternalAddresses(ctx, tx.Tx, *in); err != nil {
 		return err
 	}
 	return saveInstance(ctx, tx, in.State, in, now)
 }
 
-// dropExternal gives an instance's addresses back, as it ends.
-func dropExternal(ctx context.Context, tx *changeTx, in *Instance, now time.Time) error {
+// releaseExternalAddresses gives an instance's addresses back, as it ends.
+func releaseExternalAddresses(ctx context.Context, tx *changeTx, in *Instance, now time.Time) error {
 	if len(in.External) == 0 {
 		return nil
 	}
 	in.External = nil
-	if err := giveBackAll(ctx, tx, in.ID, now); err != nil {
+	if err := freeAddressesHeldBy(ctx, tx, in.ID, now); err != nil {
 		return err
 	}
-	return storeExternal(ctx, tx.Tx, *in)
+	return storeExternalAddresses(ctx, tx.Tx, *in)
 }
 
-func storeExternal(ctx context.Context, tx *store.Tx, in Instance) error {
+func storeExternalAddresses(ctx context.Context, tx *store.Tx, in Instance) error {
 	var list *string
 	if len(in.External) > 0 {
 		s := toJSON(in.External)
@@ -323,7 +323,7 @@ func storeExternal(ctx context.Context, tx *store.Tx, in Instance) error {
 // lowest free one and nil.
 func (c *Cloud) balancerAddress(ctx context.Context, tx *store.Tx, p Project, spec LoadBalancerSpec) (netip.Addr, *ReservedAddress, error) {
 	if spec.AddressID == "" && spec.Address == "" {
-		ip, err := c.addresses.takeLowest(tx, c.cfg.LoadBalancerCIDR)
+		ip, err := c.usedIPv4.takeLowestFree(tx, c.cfg.LoadBalancerCIDR)
 		return ip, nil, err
 	}
 	field, look, want := "addressId", tx.GetAddress, spec.AddressID
@@ -334,13 +334,13 @@ func (c *Cloud) balancerAddress(ctx context.Context, tx *store.Tx, p Project, sp
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID:
 		return netip.Addr{}, nil, refuse(UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name, want).
-			at(field, "is no reserved address of the project")
+			withField(field, "is no reserved address of the project")
 	case err != nil:
 		return netip.Addr{}, nil, err
 	}
 	a, err := addressFrom(row)
 	if err == nil && a.State != AddressAvailable {
-		err = refuse(AddressInUse, "address %q (%s) is in use by %s %s: choose another", a.Name, a.IP, a.Holder.Kind, a.Holder.ID).at(field, "is in use")
+		err = refuse(AddressInUse, "address %q (%s) is in use by %s %s: choose another", a.Name, a.IP, a.Holder.Kind, a.Holder.ID).withField(field, "is in use")
 	}
 	return a.IP, &a, err
 }
@@ -348,14 +348,14 @@ func (c *Cloud) balancerAddress(ctx context.Context, tx *store.Tx, p Project, sp
 // checkAddressChoice refuses what names an address in two ways.
 func checkAddressChoice(spec LoadBalancerSpec) error {
 	if spec.AddressID != "" && spec.Address != "" {
-		return refuse(InvalidRequest, "a reserved address by its ID and one by its IP: give one of the two").at("address", "cannot be given beside addressId")
+		return refuse(InvalidRequest, "a reserved address by its ID and one by its IP: give one of the two").withField("address", "cannot be given beside addressId")
 	}
 	if spec.Scheme == Internal && spec.AddressID+spec.Address != "" {
 		field := "addressId"
 		if spec.AddressID == "" {
 			field = "address"
 		}
-		return refuse(InvalidRequest, "reserved addresses are public: leave it out, or make the balancer public").at(field, "is not for an internal balancer")
+		return refuse(InvalidRequest, "reserved addresses are public: leave it out, or make the balancer public").withField(field, "is not for an internal balancer")
 	}
 	return nil
 }
@@ -365,7 +365,7 @@ func checkAddressChoice(spec LoadBalancerSpec) error {
 func checkReservable(lb LoadBalancer) error {
 	if lb.Scheme == Internal && lb.AddressID != "" {
 		return refuse(InvalidRequest, "load balancer %q has the reserved address %s, which is public: create another balancer for internal use", lb.Name, lb.Address).
-			at("scheme", "must be public, as is its reserved address")
+			withField("scheme", "must be public, as is its reserved address")
 	}
 	return nil
 }
@@ -374,7 +374,7 @@ func checkReservable(lb LoadBalancer) error {
 // balancer's own.
 func checkSameAddress(lb LoadBalancer, u LoadBalancerUpdate) error {
 	final := func(field string) error {
-		return refuse(InvalidRequest, "the address of load balancer %q is %s for life: leave it out, or create another balancer", lb.Name, lb.Address).at(field, "is final")
+		return refuse(InvalidRequest, "the address of load balancer %q is %s for life: leave it out, or create another balancer", lb.Name, lb.Address).withField(field, "is final")
 	}
 	var errs []error
 	if u.AddressID != nil && *u.AddressID != lb.AddressID {
@@ -383,7 +383,7 @@ func checkSameAddress(lb LoadBalancer, u LoadBalancerUpdate) error {
 	if u.Address != nil && *u.Address != lb.Address.String() {
 		errs = append(errs, final("address"))
 	}
-	return together(errs...)
+	return joinRefusals(errs...)
 }
 
 // loadAddress reads an address; another project's is not found.

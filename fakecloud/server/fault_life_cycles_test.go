@@ -17,7 +17,7 @@ func (r *rig) awaitReason(t *testing.T, id string, want api.InstanceState, reaso
 		in, err := r.GetInstance(t.Context(), id)
 		if assert.NoError(c, err) {
 			assert.Equal(c, want, in.State)
-			assert.Equal(c, reason, value(in.StateReason, ""))
+			assert.Equal(c, reason, valueOrZero(in.StateReason, ""))
 		}
 	}, patience, 2*time.Millisecond)
 }
@@ -55,7 +55,7 @@ func TestLifeCyclesGoWrong(t *testing.T) {
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
 	rebooted, err := r.RebootInstance(ctx, in.ID)
 	require.NoError(t, err)
-	assert.Equal(t, "rebooting", value(rebooted.StateReason, ""))
+	assert.Equal(t, "rebooting", valueOrZero(rebooted.StateReason, ""))
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
 }
 

@@ -17,12 +17,12 @@ func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) (Lo
 	if err != nil {
 		return LoadBalancerStats{}, err
 	}
-	return c.carried(lb), nil
+	return c.orderedStats(lb), nil
 }
 
-// carried are a balancer's counters, in the order of its listeners and targets:
+// orderedStats are a balancer's counters, in the order of its listeners and targets:
 // zeros for those that the data plane does not know yet.
-func (c *Cloud) carried(lb LoadBalancer) LoadBalancerStats {
+func (c *Cloud) orderedStats(lb LoadBalancer) LoadBalancerStats {
 	stats := c.cfg.DataPlane.Stats(lb.ID)
 	byTarget := make(map[string]TargetStats, len(stats.Targets))
 	for _, s := range stats.Targets {
@@ -83,8 +83,8 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 	return out, nil
 }
 
-// InForce is a balancer that forwards, as the data plane was last told of it.
-type InForce struct {
+// ForwardingBalancer is a balancer that forwards, as the data plane was last told of it.
+type ForwardingBalancer struct {
 	ID, Project, Name string // the project's ID
 	// Listeners and Targets are how many it has.
 	Listeners, Targets int
@@ -93,27 +93,27 @@ type InForce struct {
 	lb    LoadBalancer
 }
 
-// InForce gives the balancers of all projects that forward, the oldest first. It
+// ForwardingBalancers gives the balancers of all projects that forward, the oldest first. It
 // does not ask the store.
-func (c *Cloud) InForce() []InForce {
+func (c *Cloud) ForwardingBalancers() []ForwardingBalancer {
 	c.planeMu.Lock()
-	all := make([]InForce, 0, len(c.inForce))
-	for _, lb := range c.inForce {
-		all = append(all, InForce{ID: lb.ID, Project: lb.Project, Name: lb.Name, Listeners: len(lb.Listeners), Targets: len(lb.Targets), cloud: c, lb: lb})
+	all := make([]ForwardingBalancer, 0, len(c.forwarding))
+	for _, lb := range c.forwarding {
+		all = append(all, ForwardingBalancer{ID: lb.ID, Project: lb.Project, Name: lb.Name, Listeners: len(lb.Listeners), Targets: len(lb.Targets), cloud: c, lb: lb})
 	}
 	c.planeMu.Unlock()
-	slices.SortFunc(all, func(a, b InForce) int {
+	slices.SortFunc(all, func(a, b ForwardingBalancer) int {
 		return cmp.Or(a.lb.CreatedAt.Compare(b.lb.CreatedAt), strings.Compare(a.ID, b.ID))
 	})
 	return all
 }
 
 // Stats are the balancer's counters.
-func (f InForce) Stats() LoadBalancerStats { return f.cloud.carried(f.lb) }
+func (f ForwardingBalancer) Stats() LoadBalancerStats { return f.cloud.orderedStats(f.lb) }
 
 // Health counts its targets by their health; those whose instances do not run
 // are unhealthy.
-func (f InForce) Health() map[Health]int {
+func (f ForwardingBalancer) Health() map[Health]int {
 	known := f.cloud.cfg.DataPlane.Health(f.ID)
 	counts := map[Health]int{Healthy: 0, Unhealthy: max(f.Targets-len(known), 0), Unknown: 0}
 	for _, h := range known {

@@ -30,8 +30,8 @@ var (
 	errTailOver = errors.New("nobody reads the log any more")
 )
 
-// message is one event, as it is sent and as filters see it.
-type message struct {
+// eventMessage is one event, as it is sent and as filters see it.
+type eventMessage struct {
 	seq      int64
 	project  string
 	resource cloud.Resource
@@ -40,22 +40,22 @@ type message struct {
 	data     []byte
 }
 
-func messageOf(e cloud.Event) (message, error) {
-	body, err := json.Marshal(eventOf(e))
+func toEventMessage(e cloud.Event) (eventMessage, error) {
+	body, err := json.Marshal(toAPIEvent(e))
 	if err != nil {
-		return message{}, fmt.Errorf("event %d: %w", e.Seq, err)
+		return eventMessage{}, fmt.Errorf("event %d: %w", e.Seq, err)
 	}
 	data := make([]byte, 0, len(body)+64)
 	data = fmt.Appendf(data, "id: %d\nevent: %s\ndata: ", e.Seq, e.Type)
 	data = append(append(data, body...), "\n\n"...)
-	return message{seq: e.Seq, project: e.Project, resource: e.Resource, id: e.ID, tags: e.Tags, data: data}, nil
+	return eventMessage{seq: e.Seq, project: e.Project, resource: e.Resource, id: e.ID, tags: e.Tags, data: data}, nil
 }
 
-func messagesOf(events []cloud.Event) ([]message, error) {
-	all := make([]message, len(events))
+func toEventMessages(events []cloud.Event) ([]eventMessage, error) {
+	all := make([]eventMessage, len(events))
 	for i, e := range events {
 		var err error
-		if all[i], err = messageOf(e); err != nil {
+		if all[i], err = toEventMessage(e); err != nil {
 			return nil, err
 		}
 	}
@@ -70,7 +70,7 @@ type eventFilter struct {
 	tags      []cloud.TagFilter
 }
 
-func (f eventFilter) wants(m message) bool {
+func (f eventFilter) wantsMessage(m eventMessage) bool {
 	if f.project != "" && f.project != m.project ||
 		len(f.resources) > 0 && !slices.Contains(f.resources, m.resource) ||
 		len(f.ids) > 0 && !slices.Contains(f.ids, m.id) {
@@ -84,21 +84,21 @@ func (f eventFilter) wants(m message) bool {
 	return true
 }
 
-// hub reads the log for all who follow it: while there are any, one tail does.
-type hub struct {
+// eventHub reads the log for all who follow it: while there are any, one tail does.
+type eventHub struct {
 	cloud               *cloud.Cloud
 	log                 *slog.Logger
 	maxEvents, maxBytes int
 	timeout             time.Duration // of one write to a reader
 
 	mu   sync.Mutex
-	tail *tail // nil when nobody follows
+	tail *eventTail // nil when nobody follows
 
 	readers, sent, cutOff atomic.Int64
 }
 
-// join gives the tail, which starts with its first reader. Each one leaves.
-func (h *hub) join(ctx context.Context) (*tail, error) {
+// joinTail gives the tail, which starts with its first reader. Each one leaves.
+func (h *eventHub) joinTail(ctx context.Context) (*eventTail, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.tail == nil {
@@ -108,60 +108,60 @@ func (h *hub) join(ctx context.Context) (*tail, error) {
 			return nil, err
 		}
 		life, end := context.WithCancel(context.Background())
-		h.tail = &tail{cloud: h.cloud, end: end, low: last, high: last, changed: make(chan struct{}), maxEvents: h.maxEvents, maxBytes: h.maxBytes}
-		go h.run(life, h.tail, more)
+		h.tail = &eventTail{cloud: h.cloud, end: end, low: last, high: last, changed: make(chan struct{}), maxEvents: h.maxEvents, maxBytes: h.maxBytes}
+		go h.runTail(life, h.tail, more)
 	}
 	h.tail.readers++
 	h.readers.Add(1)
 	return h.tail, nil
 }
 
-// leave ends the tail with its last reader.
-func (h *hub) leave(t *tail) {
+// leaveTail ends the tail with its last reader.
+func (h *eventHub) leaveTail(t *eventTail) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.readers.Add(-1)
 	if t.readers--; t.readers == 0 {
-		h.drop(t)
+		h.dropTail(t)
 	}
 }
 
-func (h *hub) drop(t *tail) {
+func (h *eventHub) dropTail(t *eventTail) {
 	t.end()
 	if h.tail == t {
 		h.tail = nil
 	}
 }
 
-// run tails the log until it is told to end, or cannot go on: the readers are
+// runTail tails the log until it is told to end, or cannot go on: the readers are
 // sent away then, and learn why when they come again.
-func (h *hub) run(ctx context.Context, t *tail, more <-chan struct{}) {
+func (h *eventHub) runTail(ctx context.Context, t *eventTail, more <-chan struct{}) {
 	err := t.run(ctx, more)
 	if ctx.Err() == nil {
 		h.log.Info("the event streams end", "err", err)
 	}
 	h.mu.Lock()
-	h.drop(t)
+	h.dropTail(t)
 	h.mu.Unlock()
 	t.close()
 }
 
-// tail holds the newest events, all of those after low and up to high.
-type tail struct {
+// eventTail holds the newest events, all of those after low and up to high.
+type eventTail struct {
 	cloud               *cloud.Cloud
 	end                 context.CancelFunc
 	readers             int // guarded by the hub's mu
 	maxEvents, maxBytes int
 
 	mu        sync.Mutex
-	messages  []message // never changed but by appending and reslicing: readers share it
+	messages  []eventMessage // never changed but by appending and reslicing: readers share it
 	size      int
 	low, high int64
 	over      bool
 	changed   chan struct{} // closed and replaced when there is more
 }
 
-func (t *tail) run(ctx context.Context, more <-chan struct{}) error {
+func (t *eventTail) run(ctx context.Context, more <-chan struct{}) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -176,30 +176,30 @@ func (t *tail) run(ctx context.Context, more <-chan struct{}) error {
 		case <-pause.C:
 		}
 		more = t.cloud.MoreEvents()
-		if err := t.read(ctx); err != nil {
+		if err := t.readNewEvents(ctx); err != nil {
 			return err
 		}
 		pause.Reset(tailPause)
 	}
 }
 
-// read takes in what is new.
-func (t *tail) read(ctx context.Context) error {
+// readNewEvents takes in what is new.
+func (t *eventTail) readNewEvents(ctx context.Context) error {
 	for {
 		// Only this goroutine changes high.
 		events, through, err := t.cloud.Events(ctx, cloud.Project{}, t.high)
 		if err != nil || through == t.high {
 			return err
 		}
-		messages, err := messagesOf(events)
+		messages, err := toEventMessages(events)
 		if err != nil {
 			return err
 		}
-		t.publish(messages, through)
+		t.publishMessages(messages, through)
 	}
 }
 
-func (t *tail) publish(messages []message, through int64) {
+func (t *eventTail) publishMessages(messages []eventMessage, through int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range messages {
@@ -217,7 +217,7 @@ func (t *tail) publish(messages []message, through int64) {
 }
 
 // close sends the readers away.
-func (t *tail) close() {
+func (t *eventTail) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.over = true
@@ -225,9 +225,9 @@ func (t *tail) close() {
 	t.changed = make(chan struct{})
 }
 
-// after gives what follows a number, the number that this goes up to, and a
+// messagesAfter gives what follows a number, the number that this goes up to, and a
 // channel that is closed when there is more.
-func (t *tail) after(seq int64) ([]message, int64, <-chan struct{}, error) {
+func (t *eventTail) messagesAfter(seq int64) ([]eventMessage, int64, <-chan struct{}, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -240,8 +240,8 @@ func (t *tail) after(seq int64) ([]message, int64, <-chan struct{}, error) {
 	return t.messages[first:], max(seq, t.high), t.changed, nil
 }
 
-// holds tells whether everything after a number is held.
-func (t *tail) holds(seq int64) bool {
+// holdsAllAfter tells whether everything after a number is held.
+func (t *eventTail) holdsAllAfter(seq int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return seq >= t.low

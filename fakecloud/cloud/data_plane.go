@@ -97,12 +97,12 @@ func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
 	}
 }
 
-// apply has the data plane forward to those targets that run now; the lock is
+// applyForwarding has the data plane forward to those targets that run now; the lock is
 // held.
-func (c *Cloud) apply(ctx context.Context, lb LoadBalancer) (failure, err error) {
+func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, err error) {
 	var f Forwarding
 	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		backends, err := runningOf(ctx, tx, lb.Targets)
+		backends, err := runningBackends(ctx, tx, lb.Targets)
 		if err != nil {
 			return err
 		}
@@ -115,26 +115,26 @@ func (c *Cloud) apply(ctx context.Context, lb LoadBalancer) (failure, err error)
 		return nil, err
 	}
 	failure = c.cfg.DataPlane.Apply(f)
-	c.conditionChanged(lb.ID)
+	c.queueCondition(lb.ID)
 	return failure, nil
 }
 
-// build brings a balancer's configuration into force, or tells why that fails.
+// buildBalancer brings a balancer's configuration into force, or tells why that fails.
 // It is called with planeMu held.
-func (c *Cloud) build(ctx context.Context, lb LoadBalancer) (failure, err error) {
-	if failure := c.failBuild(lb); failure != nil {
+func (c *Cloud) buildBalancer(ctx context.Context, lb LoadBalancer) (failure, err error) {
+	if failure := c.injectedBuildFailure(lb); failure != nil {
 		return failure, nil
 	}
-	failure, err = c.apply(ctx, lb)
+	failure, err = c.applyForwarding(ctx, lb)
 	if failure == nil && err == nil {
-		c.force(lb)
+		c.markForwarding(lb)
 	}
 	return failure, err
 }
 
 // recordBuild gives the write of the outcome, which does nothing if the balancer
 // has changed meanwhile: then it is built again.
-func (c *Cloud) recordBuild(built LoadBalancer, failure error) changing {
+func (c *Cloud) recordBuild(built LoadBalancer, failure error) pendingChange {
 	// Asked for before the write, as in tellSome; empty until it is known.
 	reason, _ := c.cfg.DataPlane.Condition(built.ID)
 	on := Built
@@ -155,15 +155,15 @@ func (c *Cloud) recordOutcome(ctx context.Context, tx *changeTx, built LoadBalan
 	if err != nil || lb.Version != built.Version {
 		return err
 	}
-	rule, ok := find(LoadBalancerRules, lb.State, on)
+	rule, ok := findRule(LoadBalancerRules, lb.State, on)
 	if !ok || rule.Same {
 		return nil
 	}
 	before := lb
-	lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, reason, code, c.after(now, rule.Wait)
+	lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, reason, code, c.stateEnd(now, rule.Wait)
 	if lb.State == before.State && lb.StateReason == before.StateReason && lb.StateReasonCode == before.StateReasonCode {
 		// So the pauses double: what is broken for long costs a write a minute.
-		pause := min(max(now.Sub(lb.UpdatedAt), c.delay(rule.Wait)), maxRetryAfter)
+		pause := min(max(now.Sub(lb.UpdatedAt), c.drawDelay(rule.Wait)), maxRetryAfter)
 		due := now.Add(pause)
 		lb.due = &due
 		return updateLoadBalancerRow(ctx, tx.Tx, lb) // Only the next try moves.
@@ -174,7 +174,7 @@ func (c *Cloud) recordOutcome(ctx context.Context, tx *changeTx, built LoadBalan
 	return saveLoadBalancer(ctx, tx, before.State, &lb, now)
 }
 
-func runningOf(ctx context.Context, tx *store.Tx, targets []string) ([]Backend, error) {
+func runningBackends(ctx context.Context, tx *store.Tx, targets []string) ([]Backend, error) {
 	rows, err := tx.RunningAddresses(ctx, listJSON(targets))
 	if err != nil {
 		return nil, err
@@ -185,69 +185,69 @@ func runningOf(ctx context.Context, tx *store.Tx, targets []string) ([]Backend, 
 	})
 }
 
-// retarget tells the balancers that forward to instances that these may have
+// refreshBalancersOf tells the balancers that forward to instances that these may have
 // started or ceased to run.
-func (c *Cloud) retarget(ctx context.Context, instances ...string) {
+func (c *Cloud) refreshBalancersOf(ctx context.Context, instances ...string) {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	balancers := map[string]bool{}
 	for _, in := range instances {
-		maps.Copy(balancers, c.targeting[in])
+		maps.Copy(balancers, c.balancersByTarget[in])
 	}
 	for _, id := range slices.Sorted(maps.Keys(balancers)) {
-		if err := c.refresh(ctx, c.inForce[id]); err != nil {
+		if err := c.refreshForwarding(ctx, c.forwarding[id]); err != nil {
 			c.log.Error("targets are not as they should be and will be tried again", "err", err)
-			c.dirty[id] = true
-			c.nudge()
+			c.staleBalancers[id] = true
+			c.wakeWorker()
 		}
 	}
 }
 
-// refreshDirty tries again what retarget could not do.
-func (c *Cloud) refreshDirty(ctx context.Context) error {
+// refreshStaleBalancers tries again what retarget could not do.
+func (c *Cloud) refreshStaleBalancers(ctx context.Context) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	var errs []error
-	for id := range c.dirty {
-		if err := c.refresh(ctx, c.inForce[id]); err != nil {
+	for id := range c.staleBalancers {
+		if err := c.refreshForwarding(ctx, c.forwarding[id]); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		delete(c.dirty, id)
+		delete(c.staleBalancers, id)
 	}
 	return errors.Join(errs...)
 }
 
-// refresh forwards as before, to those targets that run now.
-func (c *Cloud) refresh(ctx context.Context, lb LoadBalancer) error {
-	failure, err := c.apply(ctx, lb)
+// refreshForwarding forwards as before, to those targets that run now.
+func (c *Cloud) refreshForwarding(ctx context.Context, lb LoadBalancer) error {
+	failure, err := c.applyForwarding(ctx, lb)
 	if err := cmp.Or(failure, err); err != nil {
 		return fmt.Errorf("load balancer %s forwards to the targets of before: %w", lb.ID, err)
 	}
 	return nil
 }
 
-// force notes that a balancer forwards; the lock is held.
-func (c *Cloud) force(lb LoadBalancer) {
-	c.forget(lb.ID)
-	c.inForce[lb.ID] = lb
+// markForwarding notes that a balancer forwards; the lock is held.
+func (c *Cloud) markForwarding(lb LoadBalancer) {
+	c.unmarkForwarding(lb.ID)
+	c.forwarding[lb.ID] = lb
 	for _, t := range lb.Targets {
-		if c.targeting[t] == nil {
-			c.targeting[t] = map[string]bool{}
+		if c.balancersByTarget[t] == nil {
+			c.balancersByTarget[t] = map[string]bool{}
 		}
-		c.targeting[t][lb.ID] = true
+		c.balancersByTarget[t][lb.ID] = true
 	}
 }
 
-// unforce ends a balancer's forwarding; the lock is held.
-func (c *Cloud) unforce(id string) {
+// stopForwarding ends a balancer's forwarding; the lock is held.
+func (c *Cloud) stopForwarding(id string) {
 	c.cfg.DataPlane.Remove(id)
-	c.forget(id)
+	c.unmarkForwarding(id)
 }
 
-// unforceDeleted ends the forwarding of a balancer that was just deleted, unless
+// stopForwardingDeleted ends the forwarding of a balancer that was just deleted, unless
 // a snapshot that was restored meanwhile has it.
-func (c *Cloud) unforceDeleted(ctx context.Context, id string) error {
+func (c *Cloud) stopForwardingDeleted(ctx context.Context, id string) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
@@ -255,7 +255,7 @@ func (c *Cloud) unforceDeleted(ctx context.Context, id string) error {
 		if err == nil && LoadBalancerState(row.State) != LoadBalancerDeleting {
 			return nil
 		}
-		c.unforce(id)
+		c.stopForwarding(id)
 		return err
 	})
 	if errors.Is(err, sql.ErrNoRows) {
@@ -264,13 +264,13 @@ func (c *Cloud) unforceDeleted(ctx context.Context, id string) error {
 	return err
 }
 
-// forget undoes force.
-func (c *Cloud) forget(id string) {
-	for _, t := range c.inForce[id].Targets {
-		if delete(c.targeting[t], id); len(c.targeting[t]) == 0 {
-			delete(c.targeting, t)
+// unmarkForwarding undoes force.
+func (c *Cloud) unmarkForwarding(id string) {
+	for _, t := range c.forwarding[id].Targets {
+		if delete(c.balancersByTarget[t], id); len(c.balancersByTarget[t]) == 0 {
+			delete(c.balancersByTarget, t)
 		}
 	}
-	delete(c.inForce, id)
-	delete(c.dirty, id)
+	delete(c.forwarding, id)
+	delete(c.staleBalancers, id)
 }

@@ -25,7 +25,7 @@ func frozen(t *testing.T) (*rig, *clockwork.FakeClock) {
 	return newRigOf(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock, cfg.Cloud.Profile = clock, cloud.Profiles[1] }), clock
 }
 
-func location(a answer) string { return a.Header.Get("Operation-Location") }
+func location(a bufferedAnswer) string { return a.Header.Get("Operation-Location") }
 
 func TestChangesNameTheirOperation(t *testing.T) {
 	r, ctx := newRig(t), t.Context()

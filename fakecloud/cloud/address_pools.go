@@ -37,62 +37,64 @@ func checkPools(instances, balancers, balancers6 netip.Prefix) error {
 // pageSize is the number of addresses in a page of an addressSet: a power of 2.
 const pageSize = 4096
 
-// page has a bit for each of its addresses that is taken.
-type page struct {
+// addressPage has a bit for each of its addresses that is taken.
+type addressPage struct {
 	taken int
 	bits  [pageSize / 64]uint64
 }
 
-// addressSet are those addresses of a prefix that something in the cloud has. It
+// usedAddresses are those addresses of a prefix that something in the cloud has. It
 // is changed only in transactions, of which there is one at a time; what one that
 // fails has changed is taken back.
-type addressSet struct {
+type usedAddresses struct {
 	of    netip.Prefix // its addresses differ in the last 32 bits only
 	mu    sync.Mutex
-	pages map[uint32]*page
+	pages map[uint32]*addressPage
 }
 
 var everyIPv4 = netip.MustParsePrefix("0.0.0.0/0")
 
-func newAddressSet(of netip.Prefix) addressSet { return addressSet{of: of, pages: map[uint32]*page{}} }
+func newUsedAddresses(of netip.Prefix) usedAddresses {
+	return usedAddresses{of: of, pages: map[uint32]*addressPage{}}
+}
 
 // load replaces the set by what is stored.
-func (s *addressSet) load(ctx context.Context, tx *store.Tx) error {
+func (s *usedAddresses) load(ctx context.Context, tx *store.Tx) error {
 	used, err := tx.AddressesInUse(ctx)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.pages = map[uint32]*page{}
+	s.pages = map[uint32]*addressPage{}
 	for _, u := range used {
 		a, err := netip.ParseAddr(u)
 		if err != nil {
 			return fmt.Errorf("stored address: %w", err)
 		}
 		if s.of.Contains(a) {
-			s.set(number(a), true)
+			s.setBit(addressNumber(a), true)
 		}
 	}
 	return nil
 }
 
-// takeLowest takes the first host of the prefix that is free.
-func (s *addressSet) takeLowest(tx *store.Tx, pool netip.Prefix) (netip.Addr, error) {
-	n, ok := s.lowest(hosts(pool))
+// takeLowestFree takes the first host of the prefix that is free.
+func (s *usedAddresses) takeLowestFree(tx *store.Tx, pool netip.Prefix) (netip.Addr, error) {
+	n, ok := s.lowestFree(hostRange(pool))
 	if !ok {
 		return netip.Addr{}, refuse(AddressPoolExhausted, "all addresses of %s are in use: terminate or delete what is not needed, or choose a larger CIDR", pool)
 	}
-	a := withNumber(pool.Addr(), n)
-	s.take(tx, a)
+	a := withAddressNumber(pool.Addr(), n)
+	s.markUsed(tx, a)
 	return a, nil
 }
 
-// hosts are the first and the last address of a prefix that can be given, as
+// hostRange are the first and the last address of a prefix that can be given, as
 // numbers. An IPv4 prefix's first and last are none; of an IPv6 one the first is
 // for routers, unless there are two at most.
-func hosts(p netip.Prefix) (first, last uint32) {
-	first, last = bounds(p)
+func hostRange(p netip.Prefix) (first, last uint32) {
+	first, last = addressRange(p)
 	switch {
 	case p.Addr().Is4():
 		return first + 1, last - 1
@@ -102,8 +104,8 @@ func hosts(p netip.Prefix) (first, last uint32) {
 	return first, last
 }
 
-// lowest is the first number of the range that is free.
-func (s *addressSet) lowest(first, last uint32) (uint32, bool) {
+// lowestFree is the first number of the range that is free.
+func (s *usedAddresses) lowestFree(first, last uint32) (uint32, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for n := uint64(first); n <= uint64(last); {
@@ -125,33 +127,33 @@ func (s *addressSet) lowest(first, last uint32) (uint32, bool) {
 	return 0, false
 }
 
-// take takes an address that is free.
-func (s *addressSet) take(tx *store.Tx, a netip.Addr) { s.change(tx, a, true) }
+// markUsed takes an address that is free.
+func (s *usedAddresses) markUsed(tx *store.Tx, a netip.Addr) { s.setUsed(tx, a, true) }
 
-// release gives up an address; an invalid one is none.
-func (s *addressSet) release(tx *store.Tx, a netip.Addr) { s.change(tx, a, false) }
+// markFree gives up an address; an invalid one is none.
+func (s *usedAddresses) markFree(tx *store.Tx, a netip.Addr) { s.setUsed(tx, a, false) }
 
-func (s *addressSet) change(tx *store.Tx, a netip.Addr, taken bool) {
+func (s *usedAddresses) setUsed(tx *store.Tx, a netip.Addr, taken bool) {
 	if !s.of.Contains(a) {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.set(number(a), taken) {
+	if !s.setBit(addressNumber(a), taken) {
 		return
 	}
 	tx.OnRollback(func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.set(number(a), !taken)
+		s.setBit(addressNumber(a), !taken)
 	})
 }
 
-// set tells whether that changed anything.
-func (s *addressSet) set(n uint32, taken bool) bool {
+// setBit tells whether that changed anything.
+func (s *usedAddresses) setBit(n uint32, taken bool) bool {
 	p := s.pages[n/pageSize]
 	if p == nil {
-		p = &page{}
+		p = &addressPage{}
 		s.pages[n/pageSize] = p
 	}
 	word, bit := &p.bits[n%pageSize/64], uint64(1)<<(n%64)
@@ -165,21 +167,21 @@ func (s *addressSet) set(n uint32, taken bool) bool {
 	return true
 }
 
-// bounds are the first and the last address of a prefix, as numbers. An IPv6
+// addressRange are the first and the last address of a prefix, as numbers. An IPv6
 // prefix that is larger than a number counts ends after 2^32 addresses.
-func bounds(p netip.Prefix) (first, last uint32) {
-	first = number(p.Addr())
+func addressRange(p netip.Prefix) (first, last uint32) {
+	first = addressNumber(p.Addr())
 	return first, first | uint32(1<<min(32, p.Addr().BitLen()-p.Bits())-1)
 }
 
-// number is the last 32 bits of an address, which are all that an IPv4 one has.
-func number(a netip.Addr) uint32 {
+// addressNumber is the last 32 bits of an address, which are all that an IPv4 one has.
+func addressNumber(a netip.Addr) uint32 {
 	b := a.As16()
 	return binary.BigEndian.Uint32(b[12:])
 }
 
-// withNumber is an address with other last 32 bits.
-func withNumber(a netip.Addr, n uint32) netip.Addr {
+// withAddressNumber is an address with other last 32 bits.
+func withAddressNumber(a netip.Addr, n uint32) netip.Addr {
 	b := a.As16()
 	binary.BigEndian.PutUint32(b[12:], n)
 	return netip.AddrFrom16(b).Unmap() // As16 mapped it, if it is an IPv4 one.
@@ -189,12 +191,12 @@ func withNumber(a netip.Addr, n uint32) netip.Addr {
 // network's.
 func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx, p Project, n Network, want string) (netip.Addr, error) {
 	if want == "" {
-		return c.addresses.takeLowest(tx, n.CIDR)
+		return c.usedIPv4.takeLowestFree(tx, n.CIDR)
 	}
 	a, err := netip.ParseAddr(want)
-	if err != nil || !unicast(a) {
+	if err != nil || !isUnicast(a) {
 		return a, refuse(InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want).
-			at("address", "is no unicast IPv4 address")
+			withField("address", "is no unicast IPv4 address")
 	}
 	return a, c.takeWanted(ctx, tx, p, "address", a)
 }
@@ -204,33 +206,33 @@ func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field s
 	has, err := tx.AddressHolder(ctx, a.String())
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		c.addresses.take(tx, a)
+		c.usedIPv4.markUsed(tx, a)
 		return nil
 	case err != nil:
 		return err
 	case has.ProjectID != p.ID:
-		return refuse(AddressInUse, "%s is the address of something in another project: choose another", a).at(field, "is in use")
+		return refuse(AddressInUse, "%s is the address of something in another project: choose another", a).withField(field, "is in use")
 	}
 	return refuse(AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a, has.Kind, has.Name, has.ID).
-		at(field, "is in use")
+		withField(field, "is in use")
 }
 
-// unicast leaves out "this network" below 1.0.0.0, and what begins with
+// isUnicast leaves out "this network" below 1.0.0.0, and what begins with
 // multicast at 224.0.0.0.
-func unicast(a netip.Addr) bool { return a.Is4() && a.As4()[0] >= 1 && a.As4()[0] < 224 }
+func isUnicast(a netip.Addr) bool { return a.Is4() && a.As4()[0] >= 1 && a.As4()[0] < 224 }
 
 // parseCIDR reads an IPv4 prefix of a request.
 func parseCIDR(field, s string) (netip.Prefix, error) {
 	cidr, err := netip.ParsePrefix(s)
 	if err != nil || !cidr.Addr().Is4() {
-		return cidr, refuse(InvalidRequest, "%q is no IPv4 CIDR: want one such as 10.244.1.0/24", s).at(field, "is no IPv4 CIDR")
+		return cidr, refuse(InvalidRequest, "%q is no IPv4 CIDR: want one such as 10.244.1.0/24", s).withField(field, "is no IPv4 CIDR")
 	}
 	return withoutHostBits(field, cidr)
 }
 
 func withoutHostBits(field string, cidr netip.Prefix) (netip.Prefix, error) {
 	if cidr != cidr.Masked() {
-		return cidr, refuse(InvalidRequest, "%s has host bits set: did you mean %s?", cidr, cidr.Masked()).at(field, "has host bits set: did you mean %s?", cidr.Masked())
+		return cidr, refuse(InvalidRequest, "%s has host bits set: did you mean %s?", cidr, cidr.Masked()).withField(field, "has host bits set: did you mean %s?", cidr.Masked())
 	}
 	return cidr, nil
 }

@@ -73,7 +73,7 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, updated.StateReason)
 	plane.turn(lb.ID)
-	require.NoError(t, c.tellConditions(t.Context()))
+	require.NoError(t, c.reportConditions(t.Context()))
 	assert.Equal(t, updated, balancerNow(t, c, p, lb))
 	advance(t, c, time.Second)
 	assert.Equal(t, "all are sick", balancerNow(t, c, p, lb).StateReason, "told as it became active")
@@ -92,13 +92,13 @@ func TestFlappingTargetsAreToldOnceASecond(t *testing.T) {
 	wrote := balancerNow(t, c, p, lb).Version - lb.Version
 	assert.GreaterOrEqual(t, wrote, int64(2), "it is told all the same")
 	assert.LessOrEqual(t, wrote, 1+int64(c.now().Sub(start)/conditionPause))
-	next, err := c.step(t.Context())
+	next, err := c.runDueTransitions(t.Context())
 	require.NoError(t, err)
 	assert.LessOrEqual(t, next.Sub(c.now()), conditionPause, "the last one is not forgotten")
 	advance(t, c, conditionPause)
 	reason, _ := plane.Condition(lb.ID)
 	assert.Equal(t, reason, balancerNow(t, c, p, lb).StateReason)
-	next, err = c.step(t.Context())
+	next, err = c.runDueTransitions(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, next, "nothing is left to be told")
 }
@@ -122,7 +122,7 @@ func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
 		c, p := newCloud(t, func(cfg *Config) {
 			cfg.Store, cfg.Clock, cfg.DataPlane, cfg.SnapshotDir = s, clock, plane, filepath.Join(dir, "snapshots")
 		})
-		require.NoError(t, c.restore(t.Context()))
+		require.NoError(t, c.restoreBalancers(t.Context()))
 		advance(t, c, 0)
 		return c, p
 	}
@@ -165,7 +165,7 @@ func TestAReasonStaysUntilTheConditionIsKnown(t *testing.T) {
 	plane = newFakePlane()
 	plane.forget(lb.ID)
 	c, p = start(plane)
-	require.NoError(t, c.restore(t.Context()))
+	require.NoError(t, c.restoreBalancers(t.Context()))
 	advance(t, c, conditionPause)
 	assert.Equal(t, sick, balancerNow(t, c, p, lb), "nothing is known of its targets")
 	plane.turn(lb.ID)
@@ -267,7 +267,7 @@ func TestAConditionThatCannotBeWrittenIsToldLater(t *testing.T) {
 	row(`{"no": "list"}`)
 	plane.turn(lb.ID)
 	plane.turn(other.ID)
-	_, err := c.step(t.Context())
+	_, err := c.runDueTransitions(t.Context())
 	require.ErrorContains(t, err, lb.ID)
 	assert.Equal(t, well.Version+1, balancerNow(t, c, p, other).Version, "the other one is told")
 	row(toJSON(lb.Listeners))

@@ -12,26 +12,26 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// conditions hands the cloud what a change's headers ask for; the validator has
+// readChangeConditions hands the cloud what a change's headers ask for; the validator has
 // seen to their form.
-func (s *Server) conditions(next http.Handler) http.Handler {
+func (s *Server) readChangeConditions(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req := cloud.Request{Key: r.Header.Get("Idempotency-Key")}
-		if who := callOf(r).who; who != nil {
+		if who := recordOf(r).principal; who != nil {
 			req.Token = who.Token
 		}
 		if match := r.Header.Get("If-Match"); match != "" && match != "*" {
 			v, err := strconv.ParseInt(strings.Trim(match, `"`), 10, 64)
 			if err != nil {
-				s.unfit(w, r, []cloud.Field{{Path: "If-Match", Message: "is no version"}})
+				s.answerInvalidFields(w, r, []cloud.Field{{Path: "If-Match", Message: "is no version"}})
 				return
 			}
 			req.IfMatch = &v
 		}
-		if req.Key != "" && callOf(r).op.json {
+		if req.Key != "" && recordOf(r).op.json {
 			body, err := io.ReadAll(r.Body) // The validator has read it: it is in memory.
 			if err != nil {
-				s.fail(w, r, fmt.Errorf("reading a body again: %w", err))
+				s.answerError(w, r, fmt.Errorf("reading a body again: %w", err))
 				return
 			}
 			r.Body = io.NopCloser(bytes.NewReader(body))
@@ -45,7 +45,7 @@ func (s *Server) conditions(next http.Handler) http.Handler {
 // answerResource answers with one resource, at a version, unless err.
 func (s *Server) answerResource(w http.ResponseWriter, r *http.Request, status int, version int64, body any, err error) {
 	if err != nil {
-		s.fail(w, r, err)
+		s.answerError(w, r, err)
 		return
 	}
 	tag := `"` + strconv.FormatInt(version, 10) + `"`
@@ -54,7 +54,7 @@ func (s *Server) answerResource(w http.ResponseWriter, r *http.Request, status i
 		w.WriteHeader(http.StatusNotModified)
 		return
 	}
-	s.reply(w, r, status, body)
+	s.answerJSON(w, r, status, body)
 }
 
 // answerCreated answers with a resource that was just made, says where it is, and
@@ -72,16 +72,16 @@ func (s *Server) answerCreated(w http.ResponseWriter, r *http.Request, location 
 // answerResult answers with what was found or done, unless err.
 func (s *Server) answerResult(w http.ResponseWriter, r *http.Request, status int, body any, err error) {
 	if err != nil {
-		s.fail(w, r, err)
+		s.answerError(w, r, err)
 		return
 	}
-	s.reply(w, r, status, body)
+	s.answerJSON(w, r, status, body)
 }
 
 // answerNoContent answers that there is nothing to tell, unless err.
 func (s *Server) answerNoContent(w http.ResponseWriter, r *http.Request, err error) {
 	if err != nil {
-		s.fail(w, r, err)
+		s.answerError(w, r, err)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

@@ -32,11 +32,11 @@ func TestTheLowestFreeAddressIsGiven(t *testing.T) {
 	}
 	undone := errors.New("undone")
 	rapid.Check(t, func(t *rapid.T) {
-		set := newAddressSet(everyIPv4)
+		set := newUsedAddresses(everyIPv4)
 		taken := map[netip.Addr]bool{}
 		if pool := pools[2]; rapid.Bool().Draw(t, "all before is taken") {
 			for a := netip.MustParseAddr("10.0.0.0"); a.Less(pool.Addr()); a = a.Next() {
-				set.set(number(a), true)
+				set.setBit(addressNumber(a), true)
 				taken[a] = true
 			}
 		}
@@ -51,12 +51,12 @@ func TestTheLowestFreeAddressIsGiven(t *testing.T) {
 					pool := rapid.SampledFrom(pools).Draw(t, "pool")
 					if rapid.IntRange(0, 3).Draw(t, "release") == 0 {
 						a := netip.AddrFrom4([4]byte{10, 0, byte(rapid.SampledFrom([]int{0, 15, 16}).Draw(t, "block")), rapid.Byte().Draw(t, "host")})
-						set.release(tx, a)
+						set.markFree(tx, a)
 						delete(after, a)
 						continue
 					}
 					want := lowest(after, pool)
-					got, err := set.takeLowest(tx, pool)
+					got, err := set.takeLowestFree(tx, pool)
 					require.Equal(t, want, got)
 					if !want.IsValid() {
 						require.Error(t, err)
@@ -77,11 +77,11 @@ func TestTheLowestFreeAddressIsGiven(t *testing.T) {
 			}
 		}
 		for _, pool := range pools {
-			n, ok := set.lowest(number(pool.Addr().Next()), number(pool.Addr())+1<<(32-pool.Bits())-2)
+			n, ok := set.lowestFree(addressNumber(pool.Addr().Next()), addressNumber(pool.Addr())+1<<(32-pool.Bits())-2)
 			want := lowest(taken, pool)
 			require.Equal(t, want.IsValid(), ok)
 			if ok {
-				require.Equal(t, number(want), n)
+				require.Equal(t, addressNumber(want), n)
 			}
 		}
 	})

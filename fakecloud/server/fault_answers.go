@@ -19,46 +19,46 @@ const maxAnswer = 16 << 20
 
 var errTooLong = errors.New("the answer is too long for a fault to keep or change")
 
-// answer is written to in place of the caller.
-type answer struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-	lost   bool // nobody will read it
-	long   bool // it did not fit
+// bufferedAnswer is written to in place of the caller.
+type bufferedAnswer struct {
+	header    http.Header
+	status    int
+	body      bytes.Buffer
+	discarded bool // nobody will read it
+	tooLong   bool // it did not fit
 }
 
 // Header implements http.ResponseWriter.
-func (a *answer) Header() http.Header { return a.header }
+func (a *bufferedAnswer) Header() http.Header { return a.header }
 
 // WriteHeader implements http.ResponseWriter.
-func (a *answer) WriteHeader(status int) {
+func (a *bufferedAnswer) WriteHeader(status int) {
 	if a.status == 0 {
 		a.status = status
 	}
 }
 
 // Write implements http.ResponseWriter.
-func (a *answer) Write(b []byte) (int, error) {
+func (a *bufferedAnswer) Write(b []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	switch {
-	case a.lost:
+	case a.discarded:
 		return len(b), nil
-	case a.long || a.body.Len()+len(b) > maxAnswer:
-		a.long = true
+	case a.tooLong || a.body.Len()+len(b) > maxAnswer:
+		a.tooLong = true
 		return 0, errTooLong
 	}
 	return a.body.Write(b)
 }
 
-// found is what the operation answers with; false if that does not fit. A read
+// captureAnswer is what the operation answers with; false if that does not fit. A read
 // is answered in full, whatever its caller has already.
-func (s *Server) found(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) (faults.Answer, bool) {
-	a := &answer{header: http.Header{}}
+func (s *Server) captureAnswer(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) (faults.Answer, bool) {
+	a := &bufferedAnswer{header: http.Header{}}
 	r.Header.Del("If-None-Match")
 	next.ServeHTTP(a, r)
-	if a.long {
-		s.problem(w, r, http.StatusServiceUnavailable, api.Unavailable,
+	if a.tooLong {
+		s.answerProblem(w, r, http.StatusServiceUnavailable, api.Unavailable,
 			fmt.Sprintf("the answer has more than the %d bytes that fault %s can keep or change: ask for less at a time, or delete the fault", maxAnswer, hit.Fault), nil)
 		return faults.Answer{}, false
 	}
@@ -66,54 +66,54 @@ func (s *Server) found(w http.ResponseWriter, r *http.Request, hit *faults.Hit, 
 	return faults.Answer{Status: a.status, Header: a.header, Body: a.body.Bytes()}, true
 }
 
-// stale answers as the same question of the same token was answered first.
-func (s *Server) stale(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
-	question := callOf(r).who.Project.ID + " " + callOf(r).who.Token + " " + r.URL.RequestURI()
+// answerStale answers as the same question of the same token was answered first.
+func (s *Server) answerStale(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
+	question := recordOf(r).principal.Project.ID + " " + recordOf(r).principal.Token + " " + r.URL.RequestURI()
 	known, ok := hit.Answers.Get(question)
 	if !ok {
-		if known, ok = s.found(w, r, hit, next); !ok {
+		if known, ok = s.captureAnswer(w, r, hit, next); !ok {
 			return
 		}
 		known = hit.Answers.Keep(question, known)
 	}
-	s.again(w, r, known)
+	s.replayAnswer(w, r, known)
 }
 
-// edited answers with less than there is.
-func (s *Server) edited(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
-	a, ok := s.found(w, r, hit, next)
+// answerEdited answers with less than there is.
+func (s *Server) answerEdited(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
+	a, ok := s.captureAnswer(w, r, hit, next)
 	if !ok {
 		return
 	}
 	if a.Status < http.StatusMultipleChoices && a.Header.Get("Content-Type") == "application/json" {
-		body, err := edit(a.Body, hit.Effect)
+		body, err := editAnswer(a.Body, hit.Effect)
 		if err != nil {
-			s.fail(w, r, fmt.Errorf("changing an answer for fault %s: %w", hit.Fault, err))
+			s.answerError(w, r, fmt.Errorf("changing an answer for fault %s: %w", hit.Fault, err))
 			return
 		}
 		a.Body = body
 	}
-	s.again(w, r, a)
+	s.replayAnswer(w, r, a)
 }
 
-func (s *Server) again(w http.ResponseWriter, r *http.Request, a faults.Answer) {
+func (s *Server) replayAnswer(w http.ResponseWriter, r *http.Request, a faults.Answer) {
 	maps.Copy(w.Header(), a.Header)
 	w.Header().Set("Content-Length", strconv.Itoa(len(a.Body))) // It may have been edited.
 	w.WriteHeader(a.Status)
 	if _, err := w.Write(a.Body); err != nil {
-		s.log.Debug("the answer did not reach the caller", "requestId", callOf(r).id, "err", err)
+		s.log.Debug("the answer did not reach the caller", "requestId", recordOf(r).id, "err", err)
 	}
 }
 
-// edit takes items and fields out of an answer; what it leaves keeps its bytes.
-func edit(body []byte, e faults.Effect) ([]byte, error) {
+// editAnswer takes items and fields out of an answer; what it leaves keeps its bytes.
+func editAnswer(body []byte, e faults.Effect) ([]byte, error) {
 	var whole map[string]json.RawMessage
 	if err := json.Unmarshal(body, &whole); err != nil {
 		return nil, err
 	}
 	content, lists := whole["items"]
 	if !lists {
-		return omit(body, e.OmitFields)
+		return omitFields(body, e.OmitFields)
 	}
 	var items []json.RawMessage
 	if err := json.Unmarshal(content, &items); err != nil {
@@ -125,7 +125,7 @@ func edit(body []byte, e faults.Effect) ([]byte, error) {
 	}
 	for i := range items {
 		var err error
-		if items[i], err = omit(items[i], e.OmitFields); err != nil {
+		if items[i], err = omitFields(items[i], e.OmitFields); err != nil {
 			return nil, err
 		}
 	}
@@ -136,26 +136,26 @@ func edit(body []byte, e faults.Effect) ([]byte, error) {
 	return json.Marshal(whole)
 }
 
-// omit takes fields out of an object.
-func omit(object []byte, fields []string) ([]byte, error) {
+// omitFields takes fields out of an object.
+func omitFields(object []byte, fields []string) ([]byte, error) {
 	for _, field := range fields {
 		var err error
-		if object, err = cut(object, field); err != nil {
+		if object, err = cutField(object, field); err != nil {
 			return nil, err
 		}
 	}
 	return object, nil
 }
 
-// cut takes out one field. Where the way to it leads through a list, it is cut
+// cutField takes out one field. Where the way to it leads through a list, it is cut
 // from each item; where there is none, nothing is. A map's keys may have dots: a
 // whole path that is a key is meant as one.
-func cut(value json.RawMessage, path string) (json.RawMessage, error) {
+func cutField(value json.RawMessage, path string) (json.RawMessage, error) {
 	var list []json.RawMessage
 	if json.Unmarshal(value, &list) == nil && list != nil {
 		for i := range list {
 			var err error
-			if list[i], err = cut(list[i], path); err != nil {
+			if list[i], err = cutField(list[i], path); err != nil {
 				return nil, err
 			}
 		}
@@ -173,7 +173,7 @@ func cut(value json.RawMessage, path string) (json.RawMessage, error) {
 		delete(object, path)
 	case has:
 		var err error
-		if object[key], err = cut(below, rest); err != nil {
+		if object[key], err = cutField(below, rest); err != nil {
 			return nil, err
 		}
 	}

@@ -33,26 +33,26 @@ type journalEntry struct {
 
 // journal takes in calls and stores them in batches.
 type journal struct {
-	// keep stores a batch and gives the ID of its first entry.
-	keep func(context.Context, cloud.AuditBatch) (int64, error)
-	log  *slog.Logger
-	over <-chan struct{} // closed when what cannot be stored need not be
+	// appendBatch stores a batch and gives the ID of its first entry.
+	appendBatch func(context.Context, cloud.AuditBatch) (int64, error)
+	log         *slog.Logger
+	stopped     <-chan struct{} // closed when what cannot be stored need not be
 
 	flushing sync.Mutex // one batch at a time
 
-	mu      sync.Mutex
-	room    sync.Cond
-	entries []*journalEntry
-	amended []*journalEntry
-	sums    map[cloud.AuditCaller]*cloud.AuditSum
-	agents  map[cloud.AuditCaller]map[string]bool // by project and token
-	armed   bool
-	failing bool
-	lost    int64
+	mu             sync.Mutex
+	room           sync.Cond
+	entries        []*journalEntry
+	amended        []*journalEntry
+	sums           map[cloud.AuditCaller]*cloud.AuditSum
+	agents         map[cloud.AuditCaller]map[string]bool // by project and token
+	flushScheduled bool
+	failing        bool
+	lost           int64
 }
 
 func newJournal(c *cloud.Cloud, log *slog.Logger, over <-chan struct{}) (*journal, error) {
-	j := &journal{keep: c.AppendAudit, log: log, over: over, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{}}
+	j := &journal{appendBatch: c.AppendAudit, log: log, stopped: over, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{}}
 	j.room.L = &j.mu
 	learn := func(ctx context.Context) error {
 		known, err := c.AuditAgents(ctx)
@@ -60,7 +60,7 @@ func newJournal(c *cloud.Cloud, log *slog.Logger, over <-chan struct{}) (*journa
 		defer j.mu.Unlock()
 		clear(j.agents)
 		for _, k := range known {
-			j.agent(k)
+			j.sumAgent(k)
 		}
 		return err
 	}
@@ -68,8 +68,8 @@ func newJournal(c *cloud.Cloud, log *slog.Logger, over <-chan struct{}) (*journa
 	return j, learn(context.Background())
 }
 
-// agent is the name that a user agent is summed under.
-func (j *journal) agent(who cloud.AuditCaller) string {
+// sumAgent is the name that a user agent is summed under.
+func (j *journal) sumAgent(who cloud.AuditCaller) string {
 	of := cloud.AuditCaller{Project: who.Project, Token: who.Token}
 	known := j.agents[of]
 	switch {
@@ -84,25 +84,25 @@ func (j *journal) agent(who cloud.AuditCaller) string {
 	return who.UserAgent
 }
 
-// record takes in a call. It waits while there is no room.
-func (j *journal) record(e cloud.AuditEntry) *journalEntry {
+// recordCall takes in a call. It waits while there is no room.
+func (j *journal) recordCall(e cloud.AuditEntry) *journalEntry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for len(j.entries) >= journalLimit && !j.failing {
 		j.room.Wait()
 	}
-	entry := j.take(e)
+	entry := j.addEntry(e)
 	if len(j.entries) == journalBatch {
 		go j.flushOrRetry()
 	}
-	j.arm(journalPause)
+	j.scheduleFlush(journalPause)
 	return entry
 }
 
-// take is called with mu held.
-func (j *journal) take(e cloud.AuditEntry) *journalEntry {
+// addEntry is called with mu held.
+func (j *journal) addEntry(e cloud.AuditEntry) *journalEntry {
 	entry := &journalEntry{AuditEntry: e}
-	j.add(e.AuditCaller, sumOf(e))
+	j.addToSums(e.AuditCaller, sumOf(e))
 	if len(j.entries) >= journalLimit {
 		j.lost++
 	} else {
@@ -111,8 +111,8 @@ func (j *journal) take(e cloud.AuditEntry) *journalEntry {
 	return entry
 }
 
-// queued is how many calls wait to be stored.
-func (j *journal) queued() int64 {
+// queueLength is how many calls wait to be stored.
+func (j *journal) queueLength() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return int64(len(j.entries))
@@ -132,32 +132,32 @@ func sumOf(e cloud.AuditEntry) cloud.AuditSum {
 	return s
 }
 
-func (j *journal) add(who cloud.AuditCaller, s cloud.AuditSum) {
-	who.UserAgent = j.agent(who)
+func (j *journal) addToSums(who cloud.AuditCaller, s cloud.AuditSum) {
+	who.UserAgent = j.sumAgent(who)
 	if j.sums[who] == nil {
 		j.sums[who] = &cloud.AuditSum{AuditCaller: who}
 	}
 	j.sums[who].Add(s)
 }
 
-// amend adds what a call went on with after its answer began.
-func (j *journal) amend(e *journalEntry, bytes int64, duration time.Duration) {
+// amendEntry adds what a call went on with after its answer began.
+func (j *journal) amendEntry(e *journalEntry, bytes int64, duration time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.add(e.AuditCaller, cloud.AuditSum{BytesOut: bytes, Duration: duration - e.Duration})
+	j.addToSums(e.AuditCaller, cloud.AuditSum{BytesOut: bytes, Duration: duration - e.Duration})
 	e.BytesOut += bytes
 	e.Duration = duration
 	if e.written && !e.amended {
 		e.amended = true
 		j.amended = append(j.amended, e)
 	}
-	j.arm(journalPause)
+	j.scheduleFlush(journalPause)
 }
 
-// arm has what is there stored before long.
-func (j *journal) arm(pause time.Duration) {
-	if !j.armed {
-		j.armed = true
+// scheduleFlush has what is there stored before long.
+func (j *journal) scheduleFlush(pause time.Duration) {
+	if !j.flushScheduled {
+		j.flushScheduled = true
 		time.AfterFunc(pause, j.flushOrRetry)
 	}
 }
@@ -165,7 +165,7 @@ func (j *journal) arm(pause time.Duration) {
 func (j *journal) flushOrRetry() {
 	if err := j.flush(context.Background()); err != nil {
 		select {
-		case <-j.over:
+		case <-j.stopped:
 			return
 		default:
 		}
@@ -178,19 +178,19 @@ func (j *journal) flush(ctx context.Context) error {
 	j.flushing.Lock()
 	defer j.flushing.Unlock()
 	j.mu.Lock()
-	j.armed = false
+	j.flushScheduled = false
 	batches := (len(j.entries) + journalBatch) / journalBatch
 	j.mu.Unlock()
 	for range batches {
-		if err := j.store(ctx); err != nil {
+		if err := j.storeBatch(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// store stores one batch: all sums, and so many entries. flushing is held.
-func (j *journal) store(ctx context.Context) error {
+// storeBatch stores one batch: all sums, and so many entries. flushing is held.
+func (j *journal) storeBatch(ctx context.Context) error {
 	j.mu.Lock()
 	entries := j.entries[:min(len(j.entries), journalBatch)]
 	amended, sums := j.amended, j.sums
@@ -214,7 +214,7 @@ func (j *journal) store(ctx context.Context) error {
 	}
 	j.mu.Unlock()
 
-	first, err := j.keep(ctx, b)
+	first, err := j.appendBatch(ctx, b)
 
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -249,5 +249,5 @@ func (j *journal) takeBack(entries, amended []*journalEntry, sums map[cloud.Audi
 		}
 		j.sums[who] = s
 	}
-	j.arm(10 * journalPause)
+	j.scheduleFlush(10 * journalPause)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (r *rig) head(t *testing.T, path string) answer {
+func (r *rig) head(t *testing.T, path string) bufferedAnswer {
 	t.Helper()
 	req := authorized(t, r.url+path)
 	req.Method = http.MethodHead
@@ -20,7 +20,7 @@ func (r *rig) head(t *testing.T, path string) answer {
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	return answer{resp.StatusCode, resp.Header, string(body)}
+	return bufferedAnswer{resp.StatusCode, resp.Header, string(body)}
 }
 
 func TestHeadIsGetWithoutABody(t *testing.T) {

@@ -50,7 +50,7 @@ func TestTheJournalLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &shelf{sums: map[cloud.AuditCaller]cloud.AuditSum{}}
 		// Armed: nothing is stored but when this test says so.
-		j := &journal{keep: s.keep, log: slog.New(slog.DiscardHandler), over: over, armed: true, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{}}
+		j := &journal{appendBatch: s.keep, log: slog.New(slog.DiscardHandler), stopped: over, flushScheduled: true, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{}}
 		j.room.L = &j.mu
 		var all []*journalEntry
 		calls := rapid.IntRange(1, 1200).Draw(t, "calls")
@@ -61,12 +61,12 @@ func TestTheJournalLosesNothing(t *testing.T) {
 			}
 			all = append(all, j.recordQuietly(e))
 			if i%37 == 0 {
-				j.amend(all[rapid.IntRange(0, i).Draw(t, "which")], 1000, time.Second)
+				j.amendEntry(all[rapid.IntRange(0, i).Draw(t, "which")], 1000, time.Second)
 			}
 			if i%101 == 0 {
 				s.broken = rapid.Bool().Draw(t, "broken")
 				err := j.flush(t.Context())
-				j.armed = true
+				j.flushScheduled = true
 				require.Equal(t, s.broken, err != nil)
 			}
 		}
@@ -92,7 +92,7 @@ func TestTheJournalLosesNothing(t *testing.T) {
 func (j *journal) recordQuietly(e cloud.AuditEntry) *journalEntry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.take(e)
+	return j.addEntry(e)
 }
 
 // A full queue holds callers up until there is room, and lets them go with their
@@ -101,15 +101,15 @@ func TestTheJournalIsBounded(t *testing.T) {
 	s := &shelf{broken: true, sums: map[cloud.AuditCaller]cloud.AuditSum{}}
 	stuck := make(chan struct{})
 	j := &journal{
-		log: slog.New(slog.DiscardHandler), over: make(chan struct{}), armed: true, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{},
-		keep: func(ctx context.Context, b cloud.AuditBatch) (int64, error) { <-stuck; return s.keep(ctx, b) },
+		log: slog.New(slog.DiscardHandler), stopped: make(chan struct{}), flushScheduled: true, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{},
+		appendBatch: func(ctx context.Context, b cloud.AuditBatch) (int64, error) { <-stuck; return s.keep(ctx, b) },
 	}
 	j.room.L = &j.mu
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for range journalLimit + journalBatch + 10 {
-			j.record(cloud.AuditEntry{Status: 200})
+			j.recordCall(cloud.AuditEntry{Status: 200})
 		}
 	}()
 	full := func() bool {

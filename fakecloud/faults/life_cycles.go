@@ -9,26 +9,26 @@ import (
 
 var _ cloud.Faults = (*Rules)(nil)
 
-// about tells whether a rule on life cycles is about the resource.
-func (r *rule) about(s cloud.Subject) bool {
+// matchesSubject tells whether a rule on life cycles is about the resource.
+func (r *rule) matchesSubject(s cloud.Subject) bool {
 	m := r.Match
-	return r.project() == s.Project &&
+	return r.projectID() == s.Project &&
 		(m.Resource == "" || m.Resource == s.ID) &&
 		(m.Tag == "" || cloud.ParseTagFilter(m.Tag).Matches(s.Tags)) &&
 		(len(m.Kinds) == 0 || slices.Contains(m.Kinds, s.Kind))
 }
 
-// first counts the match of each rule that is in force, has the effect and is
+// firstHit counts the match of each rule that is in force, has the effect and is
 // about the resource, up to the first whose turn it is, and counts its hit.
-func (r *Rules) first(s cloud.Subject, now time.Time, undo func(func()), has func(*rule) bool) *rule {
+func (r *Rules) firstHit(s cloud.Subject, now time.Time, undo func(func()), has func(*rule) bool) *rule {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
-		if !has(one) || !one.inForce(now) || !one.about(s) {
+		if !has(one) || !one.isInForce(now) || !one.matchesSubject(s) {
 			continue
 		}
-		r.count(one)
-		hit := one.turn(one.Matched)
+		r.countMatch(one)
+		hit := one.isTurn(one.Matched)
 		if hit {
 			one.Hits++
 		}
@@ -54,7 +54,7 @@ func (r *Rules) onUndo(undo func(func()), one *rule, hit bool, held string) {
 			one.Hits--
 		}
 		delete(one.held, held)
-		r.touch(one)
+		r.scheduleFlush(one)
 	})
 }
 
@@ -63,12 +63,12 @@ func (r *Rules) Stuck(s cloud.Subject, now time.Time, undo func(func())) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
-		if !one.Effect.Stuck || !one.inForce(now) || !one.about(s) {
+		if !one.Effect.Stuck || !one.isInForce(now) || !one.matchesSubject(s) {
 			continue
 		}
 		if !one.held[s.ID] {
 			one.held[s.ID] = true
-			r.count(one)
+			r.countMatch(one)
 			one.Hits++
 			r.onUndo(undo, one, true, s.ID)
 		}
@@ -79,7 +79,7 @@ func (r *Rules) Stuck(s cloud.Subject, now time.Time, undo func(func())) bool {
 
 // Fail implements cloud.Faults.
 func (r *Rules) Fail(s cloud.Subject, now time.Time, undo func(func())) (string, bool) {
-	one := r.first(s, now, undo, func(one *rule) bool { return one.Effect.Fail != "" })
+	one := r.firstHit(s, now, undo, func(one *rule) bool { return one.Effect.Fail != "" })
 	if one == nil {
 		return "", false
 	}
@@ -88,7 +88,7 @@ func (r *Rules) Fail(s cloud.Subject, now time.Time, undo func(func())) (string,
 
 // Crash implements cloud.Faults.
 func (r *Rules) Crash(s cloud.Subject, now time.Time, id string, undo func(func())) bool {
-	return r.first(s, now, undo, func(one *rule) bool { return one.Effect.Crash && (id == "" || one.ID == id) }) != nil
+	return r.firstHit(s, now, undo, func(one *rule) bool { return one.Effect.Crash && (id == "" || one.ID == id) }) != nil
 }
 
 // Outage implements cloud.Faults.
@@ -96,7 +96,7 @@ func (r *Rules) Outage(project, zone string, now time.Time) (string, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
-		if one.Effect.ZoneOutage == zone && one.project() == project && one.inForce(now) {
+		if one.Effect.ZoneOutage == zone && one.projectID() == project && one.isInForce(now) {
 			return one.ID, true
 		}
 	}
@@ -108,17 +108,17 @@ func (r *Rules) Sweeps(now time.Time) (due []cloud.FaultSweep, next time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, one := range r.rules {
-		if one.gone {
+		if one.suspended {
 			continue
 		}
 		to, at := one.nextPhase()
 		switch {
 		case at == nil:
 		case !at.After(now):
-			if one.spent(now) {
+			if one.isSpent(now) {
 				to = cloud.FaultEnded // All of its window passed while no process ran.
 			}
-			due = append(due, cloud.FaultSweep{Rule: one.ID, Project: one.project(), To: to, Zone: one.Effect.ZoneOutage})
+			due = append(due, cloud.FaultSweep{Rule: one.ID, Project: one.projectID(), To: to, Zone: one.Effect.ZoneOutage})
 		case next.IsZero() || at.Before(next):
 			next = *at
 		}
@@ -155,7 +155,7 @@ func (r *Rules) Swept(s cloud.FaultSweep, took int) {
 		if s.Zone != "" && s.To == cloud.FaultBegun {
 			one.Matched += took
 			one.Hits += took
-			r.touch(one)
+			r.scheduleFlush(one)
 		}
 	}
 }

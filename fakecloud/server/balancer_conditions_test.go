@@ -23,7 +23,7 @@ func (r *rig) awaitCondition(t *testing.T, id, want string) api.LoadBalancer {
 		var err error
 		lb, err = r.GetLoadBalancer(t.Context(), id)
 		if assert.NoError(c, err) && assert.Equal(c, api.LoadBalancerActive, lb.State) {
-			begins, _, _ := strings.Cut(value(lb.StateReason, ""), ":")
+			begins, _, _ := strings.Cut(valueOrZero(lb.StateReason, ""), ":")
 			assert.Equal(c, want, begins)
 		}
 	}, patience, 2*time.Millisecond)
@@ -70,9 +70,9 @@ func TestABalancerWithoutHealthyTargetSaysSo(t *testing.T) {
 
 	var told []string
 	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(ev api.Event) error {
-		if ev.ID == lb.ID && value(ev.From, "") == "active" && value(ev.To, "") == "active" {
+		if ev.ID == lb.ID && valueOrZero(ev.From, "") == "active" && valueOrZero(ev.To, "") == "active" {
 			assert.Equal(t, api.EventUpdated, ev.Type)
-			begins, _, _ := strings.Cut(value(ev.Reason, ""), ":")
+			begins, _, _ := strings.Cut(valueOrZero(ev.Reason, ""), ":")
 			assert.Equal(t, ev.Reason, ev.LoadBalancer.StateReason)
 			told = append(told, begins)
 		}
