@@ -67,11 +67,11 @@ func TestInitializeDoesNotWaitForTheCloud(t *testing.T) {
 
 // What was said of a Node or Service goes with it, though there is no cloud
 // watch.
-func TestWhatWasSaidOfAnObjectGoesWithIt(t *testing.T) {
+func TestForgetReportedCausesOfDeletedObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newTestCloud(&fakeAPI{t: t})
 		c.explain.setRecorder(record.NewFakeRecorder(10))
-		waiting, svc, stays := node(""), balancedService(), node("")
+		waiting, svc, stays := node(""), serviceWithAddress(), node("")
 		stays.Name, stays.UID = "node-2", "u2"
 		kube := fake.NewClientset(waiting, svc, stays)
 		shared := informers.NewSharedInformerFactory(kube, 0)
@@ -79,7 +79,7 @@ func TestWhatWasSaidOfAnObjectGoesWithIt(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		shared.Start(ctx.Done())
 		defer func() { cancel(); shared.Shutdown() }()
-		passes(time.Second)
+		advanceTime(time.Second)
 
 		for _, n := range []*corev1.Node{waiting, stays} {
 			c.explain.warnOnce(n, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
@@ -88,7 +88,7 @@ func TestWhatWasSaidOfAnObjectGoesWithIt(t *testing.T) {
 		c.explain.warnOnce(svc, topicLoadBalancer, cause{reason: "Any"}, "any")
 		require.NoError(t, kube.CoreV1().Nodes().Delete(ctx, waiting.Name, metav1.DeleteOptions{}))
 		require.NoError(t, kube.CoreV1().Services(svc.Namespace).Delete(ctx, svc.Name, metav1.DeleteOptions{}))
-		passes(time.Second)
+		advanceTime(time.Second)
 		assert.Len(t, c.explain.reported, 2, "those of the Node that is there")
 
 		// An informer that missed the deletion.

@@ -37,12 +37,12 @@ import (
 
 // fakeInventory is an inventory that a test writes.
 type fakeInventory struct {
-	t         *testing.T
-	mu        sync.Mutex
-	instances []api.Instance
-	balancers []api.LoadBalancer
-	err       error
-	named     int // how often somebody asked by name
+	t          *testing.T
+	mu         sync.Mutex
+	instances  []api.Instance
+	balancers  []api.LoadBalancer
+	err        error
+	namedCalls int // how often somebody asked by name
 }
 
 func (f *fakeInventory) Instance(_ context.Context, id string) (*api.Instance, error) {
@@ -59,7 +59,7 @@ func (f *fakeInventory) Instance(_ context.Context, id string) (*api.Instance, e
 func (f *fakeInventory) InstancesNamed(_ context.Context, name string) ([]api.Instance, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.named++
+	f.namedCalls++
 	var named []api.Instance
 	for _, i := range f.instances {
 		if i.Name == name {
@@ -83,7 +83,7 @@ func (f *fakeInventory) LoadBalancersOf(uid string) []api.LoadBalancer {
 	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] != uid })
 }
 
-func (f *fakeInventory) has(balancers ...api.LoadBalancer) {
+func (f *fakeInventory) setBalancers(balancers ...api.LoadBalancer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.balancers = balancers
@@ -136,9 +136,9 @@ func (w *watchWorld) reportChange(c inventory.Change) {
 	}
 }
 
-// passes is time of a synctest bubble's clock, until all have done what they do
+// advanceTime is time of a synctest bubble's clock, until all have done what they do
 // meanwhile.
-func passes(d time.Duration) {
+func advanceTime(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -195,8 +195,8 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 	return w
 }
 
-// events are those since the last call.
-func (w *watchWorld) events() []string {
+// takeEvents are those since the last call.
+func (w *watchWorld) takeEvents() []string {
 	var all []string
 	for {
 		select {
@@ -208,9 +208,9 @@ func (w *watchWorld) events() []string {
 	}
 }
 
-// writes are the calls to the API server that change something, since the last
+// takeWrites are the calls to the API server that change something, since the last
 // call.
-func (w *watchWorld) writes() []k8stesting.Action {
+func (w *watchWorld) takeWrites() []k8stesting.Action {
 	defer w.api.ClearActions()
 	return slices.DeleteFunc(slices.Clone(w.api.Actions()), func(a k8stesting.Action) bool {
 		return slices.Contains([]string{"get", "list", "watch"}, a.GetVerb())
@@ -239,11 +239,11 @@ func (w *watchWorld) run() {
 		shared.Shutdown()
 	})
 	// That the informers are in sync is asked every 100 ms of the bubble's clock.
-	passes(time.Second)
+	advanceTime(time.Second)
 }
 
-// counted is what a function adds to a counter.
-func counted(t *testing.T, counter metrics.CounterMetric, fn func()) int {
+// countIncrements is what a function adds to a counter.
+func countIncrements(t *testing.T, counter metrics.CounterMetric, fn func()) int {
 	t.Helper()
 	before, err := testutil.GetCounterMetricValue(counter)
 	require.NoError(t, err)
@@ -255,10 +255,10 @@ func counted(t *testing.T, counter metrics.CounterMetric, fn func()) int {
 
 // What happens in the cloud and in the cluster becomes keys, and nothing else
 // is done on the inventory's time.
-func TestWatchObserves(t *testing.T) {
+func TestChangesBecomeKeys(t *testing.T) {
 	ended, named := node("fakecloud://i-1"), node("")
 	ended.Name, named.Name, named.UID = "other-name", "node-1", "u2"
-	w := newWatchWorld(t, ended, named, balancedService())
+	w := newWatchWorld(t, ended, named, serviceWithAddress())
 	keys := func(q interface {
 		Len() int
 		Get() (string, bool)
@@ -279,7 +279,7 @@ func TestWatchObserves(t *testing.T) {
 	assert.Equal(t, []string{"node-1", "other-name"}, keys(w.nodeWatch.queue), "by provider ID and by name")
 	assert.Empty(t, keys(w.serviceWatch.queue))
 
-	another := balancedService()
+	another := serviceWithAddress()
 	another.Name, another.UID = "another", "some-uid"
 	require.NoError(t, w.services.Add(another))
 	w.reportChange(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}}})
@@ -300,7 +300,7 @@ func TestWatchObserves(t *testing.T) {
 
 // With the informers and workers of a real run: an instance ends while its Node
 // is Ready, the verdict is held back twice, and the Node goes all the same.
-func TestWatchRetriesUntilThereIsAVerdict(t *testing.T) {
+func TestNodeWatchRetriesUntilThereIsAVerdict(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ready := node("fakecloud://i-1")
 		ready.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
@@ -320,16 +320,16 @@ func TestWatchRetriesUntilThereIsAVerdict(t *testing.T) {
 		w.cloud.instances = []api.Instance{one}
 		w.cloud.mu.Unlock()
 		w.reportChange(inventory.Change{Instance: &one})
-		passes(4 * time.Second)
+		advanceTime(4 * time.Second)
 		_, err := w.api.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
 		assert.True(t, apierrors.IsNotFound(err), "gone within 5 s: %v", err)
 		assert.Equal(t, 3, asked)
-		assert.Equal(t, []string{"Normal NodeRemoved Node is removed: its instance i-1 is terminated"}, w.events())
+		assert.Equal(t, []string{"Normal NodeRemoved Node is removed: its instance i-1 is terminated"}, w.takeEvents())
 	})
 }
 
 // The stream is broken: nobody tells of a change, and it is found all the same.
-func TestWatchConvergesUntold(t *testing.T) {
+func TestNodeWatchConvergesWithoutEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t, node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
@@ -338,20 +338,20 @@ func TestWatchConvergesUntold(t *testing.T) {
 		w.cloud.mu.Lock()
 		w.cloud.instances = nil
 		w.cloud.mu.Unlock()
-		passes(time.Minute + time.Second)
+		advanceTime(time.Minute + time.Second)
 		_, err := w.api.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
 		assert.True(t, apierrors.IsNotFound(err), "%v", err)
 	})
 }
 
-func TestWatchForgetsWhatIsGone(t *testing.T) {
+func TestWatchesForgetDeletedObjects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		waiting, svc := node(""), balancedService()
+		waiting, svc := node(""), serviceWithAddress()
 		w := newWatchWorld(t, waiting, svc)
 		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 			return &svc.Status.LoadBalancer, nil
 		}
-		w.cloud.has(*built(t, api.LoadBalancerActive))
+		w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
 		w.run()
 		require.NoError(t, w.api.CoreV1().Nodes().Delete(t.Context(), waiting.Name, metav1.DeleteOptions{}))
 		require.NoError(t, w.api.CoreV1().Services(svc.Namespace).Delete(t.Context(), svc.Name, metav1.DeleteOptions{}))

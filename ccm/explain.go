@@ -183,8 +183,7 @@ func (e *explainer) forgetObject(obj any) {
 // explainInitialization explains why a Node stays uninitialised, or resolves that when err is
 // nil. Of a Node that is initialised there is little to explain, since the controller asks
 // again for its addresses every few minutes; but if the kubelet does not agree with them they
-// never come. Another error says nothing of that, either
-// way.
+// never come. Another error neither explains nor resolves that.
 func (e *explainer) explainInitialization(node *corev1.Node, err error) {
 	if err == nil {
 		e.markResolved(node, topicInitialization)

@@ -159,7 +159,7 @@ func TestEachReasonHasANextStep(t *testing.T) {
 
 		e, recorder := newExplainer(), record.NewFakeRecorder(1)
 		e.setRecorder(recorder)
-		require.Error(t, (&loadBalancers{explain: e}).reportOutcome(balancedService(), "It is not so", nil, newReasonError(reason, "why")))
+		require.Error(t, (&loadBalancers{explain: e}).reportOutcome(serviceWithAddress(), "It is not so", nil, newReasonError(reason, "why")))
 		want := "Warning " + reason + " It is not so: why"
 		if step != "" {
 			want += "; " + step

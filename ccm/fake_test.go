@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -75,6 +76,15 @@ func (f *fakeAPI) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Route,
 func (f *fakeAPI) DeleteRoute(_ context.Context, id string) error {
 	require.NotNil(f.t, f.deleteRoute, "unexpected DeleteRoute(%s)", id)
 	return f.deleteRoute(id)
+}
+
+// Follow is a stream that never opens.
+func (f *fakeAPI) Follow(
+	ctx context.Context, _ int64, _ func(api.Event) error, onBreak func(error), _ ...client.EventFilter,
+) error {
+	onBreak(errors.New("this fake has no events"))
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 func ours() (*api.Project, error) { return &api.Project{ID: ourProject, Name: "lab"}, nil }

@@ -24,7 +24,7 @@ import (
 )
 
 // Which Nodes the watch removes, and of which it does not even ask.
-func TestWatchRemovesNodes(t *testing.T) {
+func TestNodeWatchDeletesNodes(t *testing.T) {
 	says := func(gone bool, err error) func(context.Context, *corev1.Node) (bool, error) {
 		return func(context.Context, *corev1.Node) (bool, error) { return gone, err }
 	}
@@ -58,7 +58,7 @@ func TestWatchRemovesNodes(t *testing.T) {
 			if tc.gone != nil {
 				w.mayDeleteNode = tc.gone
 			}
-			removed := counted(t, nodesRemoved, func() {
+			removed := countIncrements(t, nodesRemoved, func() {
 				err := w.syncNode(t.Context(), "node-1")
 				if tc.wantErr == "" {
 					assert.NoError(t, err)
@@ -66,14 +66,14 @@ func TestWatchRemovesNodes(t *testing.T) {
 					assert.ErrorContains(t, err, tc.wantErr)
 				}
 			})
-			writes := w.writes()
+			writes := w.takeWrites()
 			if tc.event == "" {
 				assert.Empty(t, writes)
-				assert.Empty(t, w.events())
+				assert.Empty(t, w.takeEvents())
 				assert.Zero(t, removed)
 				return
 			}
-			assert.Equal(t, []string{tc.event}, w.events())
+			assert.Equal(t, []string{tc.event}, w.takeEvents())
 			assert.Equal(t, 1, removed)
 			require.Len(t, writes, 1)
 			deletion, ok := writes[0].(k8stesting.DeleteActionImpl)
@@ -85,7 +85,7 @@ func TestWatchRemovesNodes(t *testing.T) {
 }
 
 // Another Node of that name, or none by now, is no failure and no removal.
-func TestWatchRemovalMissed(t *testing.T) {
+func TestNodeWatchDeletionOfReplacedNode(t *testing.T) {
 	for name, answer := range map[string]error{
 		"gone":    apierrors.NewNotFound(schema.GroupResource{}, "node-1"),
 		"another": apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid")),
@@ -95,14 +95,14 @@ func TestWatchRemovalMissed(t *testing.T) {
 			w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
 			w.api.PrependReactor("delete", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
 			require.NoError(t, w.syncNode(t.Context(), "node-1"))
-			assert.Empty(t, w.events())
+			assert.Empty(t, w.takeEvents())
 		})
 	}
 }
 
 // Each time that an instance ceases to run there is one Event, and nothing is
 // written on the Node: the taint is upstream's.
-func TestWatchTellsOfInstances(t *testing.T) {
+func TestNodeWatchExplainsInstanceState(t *testing.T) {
 	w := newWatchWorld(t, node("fakecloud://i-1"))
 	is := func(state api.InstanceState, reason string) []string {
 		one := instance(state)
@@ -113,7 +113,7 @@ func TestWatchTellsOfInstances(t *testing.T) {
 		for range 3 {
 			require.NoError(t, w.syncNode(t.Context(), "node-1"))
 		}
-		events := w.events()
+		events := w.takeEvents()
 		for i, e := range events {
 			events[i], _, _ = strings.Cut(e, ";") // What to do about it may follow.
 		}
@@ -128,11 +128,11 @@ func TestWatchTellsOfInstances(t *testing.T) {
 	assert.Equal(t, []string{"Warning InstanceInError Instance i-1 is in error: disk broke"}, is(api.InstanceError, "disk broke"))
 	assert.Equal(t, []string{"Warning InstanceInError Instance i-1 is in error: no host"}, is(api.InstanceError, "no host"), "another cause")
 	assert.Equal(t, []string{"Warning InstanceInError Instance i-1 is in error: the cloud gives no reason"}, is(api.InstanceError, ""))
-	assert.Empty(t, w.writes())
+	assert.Empty(t, w.takeWrites())
 }
 
 // Which Nodes are prompted: those that were tried, failed, and would succeed.
-func TestWatchPrompts(t *testing.T) {
+func TestNodeWatchPrompts(t *testing.T) {
 	late := instance(api.InstanceRunning)
 	second := late
 	second.ID = "i-2"
@@ -161,11 +161,11 @@ func TestWatchPrompts(t *testing.T) {
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
 			if !tc.untried {
 				w.explain.warnOnce(tc.node, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
-				require.Len(t, w.events(), 1)
+				require.Len(t, w.takeEvents(), 1)
 			}
-			prompts := counted(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
-			writes := w.writes()
-			assert.Empty(t, w.events())
+			prompts := countIncrements(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
+			writes := w.takeWrites()
+			assert.Empty(t, w.takeEvents())
 			if !tc.want {
 				assert.Empty(t, writes)
 				assert.Zero(t, prompts)
@@ -187,7 +187,7 @@ func TestWatchPrompts(t *testing.T) {
 }
 
 // A Node that is gone, or another's of that name by now, was not prompted.
-func TestWatchPromptMissed(t *testing.T) {
+func TestNodeWatchPromptOfReplacedNode(t *testing.T) {
 	for name, answer := range map[string]error{
 		"gone":    apierrors.NewNotFound(schema.GroupResource{}, "node-1"),
 		"another": apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid")),
@@ -198,8 +198,8 @@ func TestWatchPromptMissed(t *testing.T) {
 			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 			w.explain.warnOnce(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 			w.api.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
-			prompts := counted(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
-			assert.Len(t, w.writes(), 1)
+			prompts := countIncrements(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
+			assert.Len(t, w.takeWrites(), 1)
 			assert.Zero(t, prompts)
 		})
 	}
@@ -208,7 +208,7 @@ func TestWatchPromptMissed(t *testing.T) {
 // A Node that fails whatever its instance looks like, say for its kubelet's
 // --node-ip, is prompted ever more rarely; a change of its instance, and a cloud
 // that is well again, begin anew.
-func TestWatchPromptsEverMoreRarely(t *testing.T) {
+func TestNodeWatchPromptBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := node("")
 		w := newWatchWorld(t, stuck)
@@ -219,10 +219,10 @@ func TestWatchPromptsEverMoreRarely(t *testing.T) {
 			began := time.Now()
 			for time.Since(began) < time.Hour {
 				require.NoError(t, w.syncNode(t.Context(), "node-1"))
-				if len(w.writes()) > 0 {
+				if len(w.takeWrites()) > 0 {
 					break
 				}
-				passes(time.Second)
+				advanceTime(time.Second)
 			}
 			return time.Since(began)
 		}
@@ -240,43 +240,43 @@ func TestWatchPromptsEverMoreRarely(t *testing.T) {
 
 // The cloud did not answer, and does again, without any change of the instance:
 // the periodic look prompts.
-func TestWatchPromptsAfterTrouble(t *testing.T) {
+func TestNodeWatchPromptsAfterCloudRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := node("")
 		w := newWatchWorld(t, waiting)
 		w.cloud.instances, w.cloud.err = []api.Instance{instance(api.InstanceRunning)}, errors.New("503")
 		w.run()
 		w.explain.warnOnce(waiting, topicInitialization, cause{reason: contract.ReasonCloudUnavailable}, "503")
-		passes(10 * time.Minute)
-		assert.Empty(t, w.writes(), "no verdict, no prompt")
+		advanceTime(10 * time.Minute)
+		assert.Empty(t, w.takeWrites(), "no verdict, no prompt")
 		w.cloud.mu.Lock()
 		w.cloud.err = nil
 		w.cloud.mu.Unlock()
-		passes(waitingNodesPeriod + time.Second)
-		assert.Len(t, w.writes(), 1)
+		advanceTime(waitingNodesPeriod + time.Second)
+		assert.Len(t, w.takeWrites(), 1)
 	})
 }
 
 // A Node for which there is no instance costs a list now and then, and not with
 // every look: its coming is told.
-func TestWatchSeldomLooksForWhatIsNotThere(t *testing.T) {
+func TestNodeWatchRarelyListsForMissingInstance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := node("")
 		w := newWatchWorld(t, waiting)
 		w.run()
 		w.explain.warnOnce(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
 		w.cloud.mu.Lock()
-		w.cloud.named = 0
+		w.cloud.namedCalls = 0
 		w.cloud.mu.Unlock()
-		passes(10 * time.Minute)
+		advanceTime(10 * time.Minute)
 		w.cloud.mu.Lock()
-		looks := w.cloud.named
+		looks := w.cloud.namedCalls
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		w.cloud.mu.Unlock()
 		assert.InDelta(t, 20+10, looks, 2, "every half minute, and with all Nodes every minute")
 		late := instance(api.InstanceRunning)
 		w.reportChange(inventory.Change{Instance: &late})
 		synctest.Wait()
-		assert.Len(t, w.writes(), 1, "at once")
+		assert.Len(t, w.takeWrites(), 1, "at once")
 	})
 }

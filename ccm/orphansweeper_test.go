@@ -19,8 +19,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// leaked is a balancer of this very cluster.
-func leaked(t *testing.T) *api.LoadBalancer {
+// orphanedBalancer is a balancer of this very cluster.
+func orphanedBalancer(t *testing.T) *api.LoadBalancer {
 	lb := built(t, api.LoadBalancerActive)
 	lb.Tags[contract.TagClusterUID] = "cluster-uid"
 	return lb
@@ -34,7 +34,7 @@ func orphanGauge(t *testing.T, owner string) float64 {
 }
 
 // Which balancers are deleted for want of a Service, on the second look.
-func TestWatchDeletesOrphans(t *testing.T) {
+func TestSweeperDeletesOrphans(t *testing.T) {
 	class := "other"
 	plain := service()
 	plain.Spec.Type = corev1.ServiceTypeClusterIP
@@ -92,14 +92,14 @@ func TestWatchDeletesOrphans(t *testing.T) {
 				if tc.apiErr != nil {
 					w.api.PrependReactor("get", "services", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, tc.apiErr })
 				}
-				lb := leaked(t)
+				lb := orphanedBalancer(t)
 				if tc.lb != nil {
 					tc.lb(lb)
 				}
-				w.cloud.has(*lb)
+				w.cloud.setBalancers(*lb)
 
 				w.sweepOrphans(t.Context())
-				passes(orphanMinAge - time.Second)
+				advanceTime(orphanMinAge - time.Second)
 				w.sweepOrphans(t.Context())
 				wantOwn, wantUnknown := 0., 0.
 				if tc.deleted {
@@ -112,39 +112,39 @@ func TestWatchDeletesOrphans(t *testing.T) {
 				assert.InDelta(t, wantUnknown, orphanGauge(t, "unknown"), 0)
 
 				// Till here nothing was deleted: the reconciler fails on it.
-				passes(time.Second)
+				advanceTime(time.Second)
 				deleted := 0
 				if tc.deleted {
 					w.reconciler.deleted = func(svc *corev1.Service) error {
 						deleted++
 						assert.Equal(t, "default/web 01234567-89ab", svc.Namespace+"/"+svc.Name+" "+string(svc.UID))
-						w.cloud.has()
+						w.cloud.setBalancers()
 						return nil
 					}
 				}
-				n := counted(t, orphansDeleted, func() {
+				n := countIncrements(t, orphansDeleted, func() {
 					w.sweepOrphans(t.Context())
-					passes(time.Hour)
+					advanceTime(time.Hour)
 					w.sweepOrphans(t.Context())
 				})
 				assert.InDelta(t, wantOwn, float64(deleted), 0)
 				assert.Equal(t, deleted, n)
 				assert.Zero(t, orphanGauge(t, "this_cluster"))
-				assert.Empty(t, w.writes())
+				assert.Empty(t, w.takeWrites())
 			})
 		})
 	}
 }
 
 // A Service that is there after all ends the suspicion: the next begins anew.
-func TestWatchOrphanAcquitted(t *testing.T) {
+func TestSweeperForgetsOrphanWithService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t)
-		w.cloud.has(*leaked(t))
+		w.cloud.setBalancers(*orphanedBalancer(t))
 		w.sweepOrphans(t.Context())
 		_, err := w.api.CoreV1().Services("default").Create(t.Context(), service(), metav1.CreateOptions{})
 		require.NoError(t, err)
-		passes(time.Hour)
+		advanceTime(time.Hour)
 		w.sweepOrphans(t.Context())
 		require.NoError(t, w.api.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
 		w.sweepOrphans(t.Context()) // The reconciler fails on a deletion.
@@ -153,19 +153,19 @@ func TestWatchOrphanAcquitted(t *testing.T) {
 }
 
 // A deletion that fails is tried again, ever more rarely, and is not counted.
-func TestWatchOrphanStays(t *testing.T) {
+func TestSweeperRetriesFailedDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t)
-		w.cloud.has(*leaked(t))
+		w.cloud.setBalancers(*orphanedBalancer(t))
 		asked := 0
 		w.reconciler.deleted = func(*corev1.Service) error {
 			asked++
 			return errors.New("503")
 		}
-		n := counted(t, orphansDeleted, func() {
+		n := countIncrements(t, orphansDeleted, func() {
 			for range 9 {
 				w.sweepOrphans(t.Context())
-				passes(sweepPeriod)
+				advanceTime(sweepPeriod)
 			}
 		})
 		assert.Equal(t, 4, asked, "after 30 s, and then 30 s, 1 min and 2 min later")
@@ -174,43 +174,43 @@ func TestWatchOrphanStays(t *testing.T) {
 }
 
 // Those that cannot be deleted leave the others their turn, however many they are.
-func TestWatchUndeletableOrphans(t *testing.T) {
+func TestSweeperUndeletableOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t)
 		var many []api.LoadBalancer
 		for i := range 40 {
-			lb := leaked(t)
+			lb := orphanedBalancer(t)
 			lb.ID, lb.Tags[contract.TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
 			many = append(many, *lb)
 		}
-		w.cloud.has(many...)
+		w.cloud.setBalancers(many...)
 		last := many[len(many)-1]
 		w.reconciler.deleted = func(svc *corev1.Service) error {
 			if string(svc.UID) != last.Tags[contract.TagServiceUID] {
 				return errors.New("409")
 			}
-			w.cloud.has(many[:len(many)-1]...)
+			w.cloud.setBalancers(many[:len(many)-1]...)
 			return nil
 		}
-		deleted := counted(t, orphansDeleted, func() {
+		deleted := countIncrements(t, orphansDeleted, func() {
 			w.run()
-			passes(time.Hour)
+			advanceTime(time.Hour)
 		})
 		assert.Equal(t, 1, deleted)
 	})
 }
 
 // Many at once are suspicious: a few go per minute.
-func TestWatchDeletesAFewOrphansPerMinute(t *testing.T) {
+func TestSweeperDeletesAFewPerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t)
 		var many []api.LoadBalancer
 		for i := range 20 {
-			lb := leaked(t)
+			lb := orphanedBalancer(t)
 			lb.ID, lb.Tags[contract.TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
 			many = append(many, *lb)
 		}
-		w.cloud.has(many...)
+		w.cloud.setBalancers(many...)
 		gone := map[string]time.Time{}
 		w.reconciler.deleted = func(svc *corev1.Service) error {
 			gone[string(svc.UID)] = time.Now()
@@ -227,7 +227,7 @@ func TestWatchDeletesAFewOrphansPerMinute(t *testing.T) {
 		began := time.Now()
 		w.run()
 		for len(w.cloud.LoadBalancers()) > 0 && time.Since(began) < time.Hour {
-			passes(time.Second)
+			advanceTime(time.Second)
 		}
 		require.Len(t, gone, 20)
 		perMinute := map[int]int{}

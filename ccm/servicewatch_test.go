@@ -21,8 +21,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// balancedService is one that upstream's controller is done with.
-func balancedService() *corev1.Service {
+// serviceWithAddress is one that upstream's controller is done with.
+func serviceWithAddress() *corev1.Service {
 	svc := service()
 	svc.Finalizers = []string{"service.kubernetes.io/load-balancer-cleanup"}
 	svc.Annotations = map[string]string{"team": "blue"}
@@ -30,9 +30,9 @@ func balancedService() *corev1.Service {
 	return svc
 }
 
-// reconciles has EnsureLoadBalancer bring that balancer about: first it is
+// ensureInTwoSteps has EnsureLoadBalancer bring that balancer about: first it is
 // provisioning, then active.
-func (w *watchWorld) reconciles(lb api.LoadBalancer) (called *int) {
+func (w *watchWorld) ensureInTwoSteps(lb api.LoadBalancer) (called *int) {
 	called = new(int)
 	w.reconciler.ensure = func(svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 		*called++
@@ -41,18 +41,18 @@ func (w *watchWorld) reconciles(lb api.LoadBalancer) (called *int) {
 		w.t.Logf("%s: reconcile %d", time.Now().Format(time.TimeOnly), *called)
 		if *called == 1 {
 			lb.State = api.LoadBalancerProvisioning
-			w.cloud.has(lb)
+			w.cloud.setBalancers(lb)
 			return nil, cloudproviderapi.NewRetryError("provisioning", provisioningRetry)
 		}
 		lb.State = api.LoadBalancerActive
-		w.cloud.has(lb)
+		w.cloud.setBalancers(lb)
 		return balancerStatus(svc, &lb), nil
 	}
 	return called
 }
 
 // What is done out of band is undone, once, and told once.
-func TestWatchRepairs(t *testing.T) {
+func TestServiceWatchRepairs(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(lb *api.LoadBalancer) bool // false: deleted
 		event  string
@@ -74,37 +74,37 @@ func TestWatchRepairs(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				excluded := node("fakecloud://i-2")
 				excluded.Name, excluded.Labels = "node-2", map[string]string{corev1.LabelNodeExcludeBalancers: ""}
-				w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"), excluded)
+				w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"), excluded)
 				w.cloud.instances = []api.Instance{instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning}}
 				good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-				w.cloud.has(good)
+				w.cloud.setBalancers(good)
 				w.run() // and nothing is called: the balancer is as it should be
 
 				changed := good
 				there := tc.change(&changed)
 				again := good
 				if there {
-					w.cloud.has(changed)
+					w.cloud.setBalancers(changed)
 				} else {
-					w.cloud.has()
+					w.cloud.setBalancers()
 					again.ID = "lb-2"
 				}
 				if tc.moves {
 					again.Address = "127.30.64.9"
 				}
-				called := w.reconciles(again)
-				repairs := counted(t, balancerRepairs, func() {
+				called := w.ensureInTwoSteps(again)
+				repairs := countIncrements(t, balancerRepairs, func() {
 					kind := inventory.Updated
 					if !there {
 						kind = inventory.Deleted
 					}
 					w.reportChange(inventory.Change{Kind: kind, LoadBalancer: &changed})
-					passes(10 * time.Second)
+					advanceTime(10 * time.Second)
 				})
 				assert.Equal(t, 1, repairs)
 				assert.Equal(t, 2, *called, "until it is active, and no more")
-				assert.Equal(t, []string{"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " + tc.event}, w.events())
-				writes := w.writes()
+				assert.Equal(t, []string{"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " + tc.event}, w.takeEvents())
+				writes := w.takeWrites()
 				if !tc.moves {
 					assert.Empty(t, writes)
 				} else {
@@ -121,9 +121,9 @@ func TestWatchRepairs(t *testing.T) {
 				assert.Equal(t, again.Address, svc.Status.LoadBalancer.Ingress[0].IP)
 				assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
 
-				passes(time.Hour)
+				advanceTime(time.Hour)
 				assert.Equal(t, 2, *called, "nothing differs, nothing is asked")
-				assert.Empty(t, w.events())
+				assert.Empty(t, w.takeEvents())
 			})
 		})
 	}
@@ -131,9 +131,9 @@ func TestWatchRepairs(t *testing.T) {
 
 // What was changed before the watch has seen it fulfilled was fulfilled all the same:
 // upstream's controller saw that, or there would be no address.
-func TestWatchRepairsWhatItHasNotSeenWhole(t *testing.T) {
+func TestServiceWatchRepairsWhatUpstreamEnsured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"))
+		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		upstream := (&fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(good)}}).loadBalancers()
@@ -142,13 +142,13 @@ func TestWatchRepairsWhatItHasNotSeenWhole(t *testing.T) {
 		w.lastEnsured = upstream.lastEnsured
 		bent := good
 		bent.Listeners = []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}
-		w.cloud.has(bent)
-		called := w.reconciles(good)
+		w.cloud.setBalancers(bent)
+		called := w.ensureInTwoSteps(good)
 		w.run()
-		passes(10 * time.Second)
+		advanceTime(10 * time.Second)
 		assert.Equal(t, 2, *called)
 		assert.Equal(t, []string{"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " +
-			"update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]"}, w.events())
+			"update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]"}, w.takeEvents())
 	})
 }
 
@@ -182,13 +182,13 @@ func TestLastEnsuredGoesWithTheBalancer(t *testing.T) {
 }
 
 // Another failure than "not yet" is tried again with back-off.
-func TestWatchRetriesARepair(t *testing.T) {
+func TestServiceWatchRetriesRepair(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, balancedService())
+		w := newWatchWorld(t, serviceWithAddress())
 		good := *built(t, api.LoadBalancerActive)
-		w.cloud.has(good)
+		w.cloud.setBalancers(good)
 		w.run()
-		w.cloud.has()
+		w.cloud.setBalancers()
 		called := 0
 		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 			if called++; called < 4 {
@@ -196,32 +196,32 @@ func TestWatchRetriesARepair(t *testing.T) {
 			}
 			made := good
 			made.ID = "lb-2"
-			w.cloud.has(made)
+			w.cloud.setBalancers(made)
 			return balancerStatus(svc, &made), nil
 		}
 		w.reportChange(inventory.Change{LoadBalancer: &good, Kind: inventory.Deleted})
-		passes(time.Minute)
+		advanceTime(time.Minute)
 		assert.Equal(t, 4, called)
-		assert.Len(t, w.events(), 1)
+		assert.Len(t, w.takeEvents(), 1)
 	})
 }
 
-// looksAfter is a Service that was seen fulfilled, then changed, and looked at
+// syncAfterChange is a Service that was seen fulfilled, then changed, and looked at
 // until all has settled.
-func (w *watchWorld) looksAfter(change func()) {
+func (w *watchWorld) syncAfterChange(change func()) {
 	require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
 	change()
 	w.reportChange(inventory.Change{LoadBalancer: built(w.t, api.LoadBalancerActive)})
 	for range 3 {
 		require.NoError(w.t, w.syncService(w.t.Context(), "01234567-89ab"))
-		passes(outOfBandDelay)
+		advanceTime(outOfBandDelay)
 	}
 }
 
 // What is not the watch's business: the reconciler fails on any call.
-func TestWatchLeavesServicesAlone(t *testing.T) {
+func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 	class, now := "other", metav1.Now()
-	deleteBalancer := func(_ *testing.T, w *watchWorld, _ *corev1.Service) { w.cloud.has() }
+	deleteBalancer := func(_ *testing.T, w *watchWorld, _ *corev1.Service) { w.cloud.setBalancers() }
 	for name, tc := range map[string]struct {
 		svc    func(svc *corev1.Service)
 		change func(t *testing.T, w *watchWorld, svc *corev1.Service)
@@ -234,7 +234,7 @@ func TestWatchLeavesServicesAlone(t *testing.T) {
 		"that asks for what cannot be": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			s.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v9"}
 			require.NoError(t, w.services.Update(s))
-			w.cloud.has()
+			w.cloud.setBalancers()
 		}},
 		"as it should be": {change: func(*testing.T, *watchWorld, *corev1.Service) {}},
 		"that the user changed": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
@@ -245,43 +245,43 @@ func TestWatchLeavesServicesAlone(t *testing.T) {
 			require.NoError(t, w.nodes.Add(node("fakecloud://i-1")))
 		}},
 		"whose balancer is on its way out": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
-			w.cloud.has(*built(t, api.LoadBalancerDeleting))
+			w.cloud.setBalancers(*built(t, api.LoadBalancerDeleting))
 		}},
 		"with two balancers": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
-			w.cloud.has(*built(t, api.LoadBalancerActive), *built(t, api.LoadBalancerActive))
+			w.cloud.setBalancers(*built(t, api.LoadBalancerActive), *built(t, api.LoadBalancerActive))
 		}},
 		"whose balancer somebody tagged": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {
 			tagged := built(t, api.LoadBalancerActive)
 			tagged.Tags["team"] = "blue"
-			w.cloud.has(*tagged)
+			w.cloud.setBalancers(*tagged)
 		}},
 		"deleted a moment ago": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			require.NoError(t, w.api.CoreV1().Services(s.Namespace).Delete(t.Context(), s.Name, metav1.DeleteOptions{}))
-			w.cloud.has()
+			w.cloud.setBalancers()
 		}},
 		"deleted and made anew a moment ago": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			another := s.DeepCopy()
 			another.UID = "another"
 			_, err := w.api.CoreV1().Services(s.Namespace).Update(t.Context(), another, metav1.UpdateOptions{})
 			require.NoError(t, err)
-			w.cloud.has()
+			w.cloud.setBalancers()
 		}},
 		"gone": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			require.NoError(t, w.services.Delete(s))
-			w.cloud.has()
+			w.cloud.setBalancers()
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				svc := balancedService()
+				svc := serviceWithAddress()
 				if tc.svc != nil {
 					tc.svc(svc)
 				}
 				w := newWatchWorld(t, svc)
-				w.cloud.has(*built(t, api.LoadBalancerActive))
-				w.looksAfter(func() { tc.change(t, w, svc.DeepCopy()) })
-				assert.Empty(t, w.events())
-				for _, a := range w.writes() {
+				w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
+				w.syncAfterChange(func() { tc.change(t, w, svc.DeepCopy()) })
+				assert.Empty(t, w.takeEvents())
+				for _, a := range w.takeWrites() {
 					assert.NotEqual(t, "patch", a.GetVerb())
 				}
 			})
@@ -292,78 +292,78 @@ func TestWatchLeavesServicesAlone(t *testing.T) {
 // What was never seen as it should be is upstream's: its controller looks at
 // each Service when it starts. But a Service with an address had a balancer, and
 // one that was deleted as soon as it was there comes back too.
-func TestWatchAndTheUnfulfilled(t *testing.T) {
+func TestServiceWatchNeverFulfilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"))
+		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		other := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		other.Listeners[0].TargetPort++
-		w.cloud.has(other)
-		w.looksAfter(func() {})
-		assert.Empty(t, w.events())
+		w.cloud.setBalancers(other)
+		w.syncAfterChange(func() {})
+		assert.Empty(t, w.takeEvents())
 
-		w.cloud.has()
-		called := w.reconciles(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w.cloud.setBalancers()
+		called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		w.run()
 		w.reportChange(inventory.Change{LoadBalancer: &other, Kind: inventory.Deleted})
-		passes(time.Minute)
+		advanceTime(time.Minute)
 		assert.Positive(t, *called)
-		require.Len(t, w.events(), 1)
+		require.Len(t, w.takeEvents(), 1)
 	})
 }
 
 // The inventory says nothing of what may be out of date. That is no reason to
 // ask the cloud for each balancer, unless it told something of one.
-func TestWatchOutOfSight(t *testing.T) {
+func TestServiceWatchBalancerNotInInventory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, balancedService())
+		w := newWatchWorld(t, serviceWithAddress())
 		good := *built(t, api.LoadBalancerActive)
-		w.cloud.has(good)
+		w.cloud.setBalancers(good)
 		w.run()
-		w.cloud.has()
-		passes(time.Hour) // The reconciler fails on any call.
+		w.cloud.setBalancers()
+		advanceTime(time.Hour) // The reconciler fails on any call.
 
 		called := 0
 		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 			called++
-			w.cloud.has(good) // It was there all the time.
+			w.cloud.setBalancers(good) // It was there all the time.
 			return &svc.Status.LoadBalancer, nil
 		}
-		repairs := counted(t, balancerRepairs, func() {
+		repairs := countIncrements(t, balancerRepairs, func() {
 			w.reportChange(inventory.Change{Kind: inventory.Relisted})
-			passes(time.Minute)
+			advanceTime(time.Minute)
 		})
 		assert.Equal(t, 1, called)
 		assert.Zero(t, repairs)
-		assert.Empty(t, w.events(), "nothing was repaired")
-		assert.Empty(t, w.writes())
+		assert.Empty(t, w.takeEvents(), "nothing was repaired")
+		assert.Empty(t, w.takeWrites())
 	})
 }
 
 // What cannot be bridged, such as a target whose instance has ended while its
 // Node is there, is not tried for ever, and never said to be repaired.
-func TestWatchGivesUpWhatCannotBe(t *testing.T) {
+func TestServiceWatchGivesUpImpossibleDifference(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"))
+		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		w.run()
 		without := *built(t, api.LoadBalancerActive)
-		w.cloud.has(without)
+		w.cloud.setBalancers(without)
 		called := 0
 		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 			called++
 			return &svc.Status.LoadBalancer, nil
 		}
 		w.reportChange(inventory.Change{LoadBalancer: &without})
-		passes(time.Minute)
+		advanceTime(time.Minute)
 		assert.Equal(t, 1, called)
-		assert.Empty(t, w.events())
+		assert.Empty(t, w.takeEvents())
 	})
 }
 
-// joins has a Node in the informer, whose instance has that ID.
-func (w *watchWorld) joins(instance string) {
+// addNodeOf has a Node in the informer, whose instance has that ID.
+func (w *watchWorld) addNodeOf(instance string) {
 	n := node("fakecloud://" + instance)
 	n.Name = "node-of-" + instance
 	require.NoError(w.t, w.nodes.Add(n))
@@ -372,42 +372,42 @@ func (w *watchWorld) joins(instance string) {
 // Nodes come one after the other, and upstream is slow: what it has written on
 // its way to the newest node set was changed by nobody else. What somebody else
 // does meanwhile is found all the same.
-func TestWatchWhileNodesCome(t *testing.T) {
+func TestServiceWatchWhileNodesJoin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc := balancedService()
+		svc := serviceWithAddress()
 		w := newWatchWorld(t, svc)
 		sync := func() { require.NoError(t, w.syncService(t.Context(), string(svc.UID))) }
-		w.joins("i-1")
-		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w.addNodeOf("i-1")
+		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		sync()
-		w.joins("i-2")
-		w.joins("i-3")
-		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2"))
+		w.addNodeOf("i-2")
+		w.addNodeOf("i-3")
+		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2"))
 		for range 10 { // The reconciler fails on any call.
 			sync()
-			passes(outOfBandDelay)
+			advanceTime(outOfBandDelay)
 		}
 		bent := built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2")
 		bent.Listeners[0].TargetPort++
-		w.cloud.has(*bent)
+		w.cloud.setBalancers(*bent)
 		called := 0
 		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 			called++
-			w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"))
+			w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"))
 			return &svc.Status.LoadBalancer, nil
 		}
 		for range 3 {
 			sync()
-			passes(outOfBandDelay)
+			advanceTime(outOfBandDelay)
 		}
 		assert.Equal(t, 1, called)
-		assert.Len(t, w.events(), 1)
+		assert.Len(t, w.takeEvents(), 1)
 	})
 }
 
 // A difference that upstream's controller should be at, and which lasts, is
 // bridged; that is no repair.
-func TestWatchBridgesWhatLasts(t *testing.T) {
+func TestServiceWatchReconcilesOverdueDifference(t *testing.T) {
 	for name, tc := range map[string]struct {
 		seenBefore bool
 		change     func(lb *api.LoadBalancer)
@@ -417,38 +417,38 @@ func TestWatchBridgesWhatLasts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				svc := balancedService()
+				svc := serviceWithAddress()
 				if tc.seenBefore {
 					svc.Spec.Ports = svc.Spec.Ports[:1]
 				}
 				w := newWatchWorld(t, svc)
 				differs := built(t, api.LoadBalancerActive)
 				tc.change(differs)
-				w.cloud.has(*differs)
+				w.cloud.setBalancers(*differs)
 				var called atomic.Int32
 				w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 					called.Add(1)
-					w.cloud.has(*built(t, api.LoadBalancerActive))
+					w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
 					return &svc.Status.LoadBalancer, nil
 				}
 				w.run()
 				if tc.seenBefore {
-					_, err := w.api.CoreV1().Services("default").Update(t.Context(), balancedService(), metav1.UpdateOptions{})
+					_, err := w.api.CoreV1().Services("default").Update(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
 					require.NoError(t, err)
 				}
-				passes(overdueDelay - 2*time.Second)
+				advanceTime(overdueDelay - 2*time.Second)
 				assert.Zero(t, called.Load())
-				repairs := counted(t, balancerRepairs, func() { passes(time.Hour) })
+				repairs := countIncrements(t, balancerRepairs, func() { advanceTime(time.Hour) })
 				assert.EqualValues(t, 1, called.Load())
 				assert.Zero(t, repairs)
-				assert.Empty(t, w.events())
+				assert.Empty(t, w.takeEvents())
 			})
 		})
 	}
 }
 
 // A balancer is deleted before the informer has the address that upstream wrote.
-func TestWatchDeletionBeforeTheAddress(t *testing.T) {
+func TestServiceWatchDeletionBeforeAddress(t *testing.T) {
 	for name, told := range map[string]inventory.Change{
 		"told of":       {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "01234567-89ab"}}, Kind: inventory.Deleted},
 		"listed anew":   {Kind: inventory.Relisted},
@@ -456,63 +456,63 @@ func TestWatchDeletionBeforeTheAddress(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				early := balancedService()
+				early := serviceWithAddress()
 				early.Status = corev1.ServiceStatus{}
 				w := newWatchWorld(t, early, node("fakecloud://i-1"))
 				w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 				w.run()
 				w.reportChange(told)
-				passes(time.Second)
-				called := w.reconciles(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
-				_, err := w.api.CoreV1().Services("default").UpdateStatus(t.Context(), balancedService(), metav1.UpdateOptions{})
+				advanceTime(time.Second)
+				called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+				_, err := w.api.CoreV1().Services("default").UpdateStatus(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
 				require.NoError(t, err)
-				passes(overdueDelay + 10*time.Second)
+				advanceTime(overdueDelay + 10*time.Second)
 				assert.Positive(t, *called)
 				// Only of the balancer's own end is it certain that there was one.
-				assert.Equal(t, told.Kind == inventory.Deleted, len(w.events()) == 1)
+				assert.Equal(t, told.Kind == inventory.Deleted, len(w.takeEvents()) == 1)
 			})
 		})
 	}
 }
 
 // Somebody gave the balancer another Service's UID: it is missed.
-func TestWatchMissesABalancerOfAnotherUID(t *testing.T) {
+func TestServiceWatchBalancerTaggedWithOtherUID(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, balancedService(), node("fakecloud://i-1"))
+		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.cloud.has(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
 		w.run()
 		lost := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		lost.Tags[contract.TagServiceUID] = "nobody"
-		w.cloud.has(lost)
+		w.cloud.setBalancers(lost)
 		again := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 		again.ID = "lb-2"
-		w.reconciles(again)
+		w.ensureInTwoSteps(again)
 		w.reportChange(inventory.Change{LoadBalancer: &lost})
-		passes(10 * time.Second)
-		assert.Len(t, w.events(), 1)
+		advanceTime(10 * time.Second)
+		assert.Len(t, w.takeEvents(), 1)
 	})
 }
 
 // Upstream's controller was at it: the difference is gone before it is acted on.
-func TestWatchLetsThingsSettle(t *testing.T) {
+func TestServiceWatchWaitsForUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWatchWorld(t, balancedService())
-		w.cloud.has(*built(t, api.LoadBalancerActive))
-		w.looksAfter(func() {
-			w.cloud.has()
+		w := newWatchWorld(t, serviceWithAddress())
+		w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
+		w.syncAfterChange(func() {
+			w.cloud.setBalancers()
 			require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
-			passes(outOfBandDelay / 2)
-			w.cloud.has(*built(t, api.LoadBalancerActive))
+			advanceTime(outOfBandDelay / 2)
+			w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
 		})
-		assert.Empty(t, w.events())
+		assert.Empty(t, w.takeEvents())
 	})
 }
 
 // A balancer that has all that is wanted and does not work is EnsureLoadBalancer's
 // to explain; that it works again, too.
-func TestWatchHasTroubleExplained(t *testing.T) {
-	w := newWatchWorld(t, balancedService())
+func TestServiceWatchHasTroubleExplained(t *testing.T) {
+	w := newWatchWorld(t, serviceWithAddress())
 	called := 0
 	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 		if called++; called == 1 {
@@ -521,55 +521,22 @@ func TestWatchHasTroubleExplained(t *testing.T) {
 		w.explain.markResolved(svc, topicLoadBalancer)
 		return &svc.Status.LoadBalancer, nil
 	}
-	w.cloud.has(*built(t, api.LoadBalancerError))
+	w.cloud.setBalancers(*built(t, api.LoadBalancerError))
 	var retry *cloudproviderapi.RetryError
 	require.ErrorAs(t, w.syncService(t.Context(), "01234567-89ab"), &retry)
 	assert.Equal(t, failedStateRetry, retry.RetryAfter())
 
-	w.explain.warnOnce(balancedService(), topicLoadBalancer, cause{reason: "PortCannotBeBound"}, "why")
-	require.Len(t, w.events(), 1)
-	w.cloud.has(*built(t, api.LoadBalancerActive))
+	w.explain.warnOnce(serviceWithAddress(), topicLoadBalancer, cause{reason: "PortCannotBeBound"}, "why")
+	require.Len(t, w.takeEvents(), 1)
+	w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
 	for range 2 {
 		require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
 	}
 	assert.Equal(t, 2, called, "once, as then nothing is to be explained any more")
 	idle, why := built(t, api.LoadBalancerActive), "it has no targets"
 	idle.StateReason = &why
-	w.cloud.has(*idle)
+	w.cloud.setBalancers(*idle)
 	require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
 	assert.Equal(t, 3, called, "active, and refuses clients")
-	assert.Empty(t, w.events(), "nothing was repaired")
-}
-
-// Which Nodes become targets, as upstream's stableNodeSetPredicates have it.
-func TestBalancerNodes(t *testing.T) {
-	now := metav1.Now()
-	for name, tc := range map[string]struct {
-		change func(n *corev1.Node)
-		want   bool
-	}{
-		"a plain one": {change: func(*corev1.Node) {}, want: true},
-		"not Ready: the health check finds out": {change: func(n *corev1.Node) {
-			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse}}
-		}, want: true},
-		"cordoned": {change: func(n *corev1.Node) { n.Spec.Unschedulable = true }, want: true},
-		"tainted": {change: func(n *corev1.Node) {
-			n.Spec.Taints = []corev1.Taint{{Key: "any", Effect: corev1.TaintEffectNoSchedule}}
-		}, want: true},
-		"being deleted":    {change: func(n *corev1.Node) { n.DeletionTimestamp = &now }},
-		"excluded":         {change: func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "true"} }},
-		"excluded by \"\"": {change: func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""} }},
-		"told that it is not excluded": {change: func(n *corev1.Node) {
-			n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "false"}
-		}, want: true},
-		"about to be removed by the autoscaler": {change: func(n *corev1.Node) {
-			n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := node("fakecloud://i-1")
-			tc.change(n)
-			assert.Equal(t, tc.want, isTargetNode(n))
-		})
-	}
+	assert.Empty(t, w.takeEvents(), "nothing was repaired")
 }
