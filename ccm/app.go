@@ -109,7 +109,7 @@ func initializeCloud(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.I
 		fmt.Fprintf(os.Stderr, "ccm: %v\n", err)
 		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 	}
-	go ccmversion.TellSkew(context.Background(), cfg.VersionedClient.Discovery())
+	go ccmversion.LogSkew(context.Background(), cfg.VersionedClient.Discovery())
 	return cloud
 }
 

@@ -23,11 +23,11 @@ type nodeLabels struct {
 	Prefix string
 }
 
-// kubernetesPrefixes are Kubernetes' own prefixes, whose labels upstream discards
-// (controllers/node, getNodeModifiersFromCloudProvider).
+// kubernetesPrefixes matches the prefixes that belong to Kubernetes. Upstream discards
+// labels with them (controllers/node, getNodeModifiersFromCloudProvider).
 var kubernetesPrefixes = regexp.MustCompile(`(^|\.)(kubernetes|k8s)\.io/`)
 
-// invalidLabelValueChars is what a label's value cannot hold.
+// invalidLabelValueChars matches what a label's value cannot hold.
 var invalidLabelValueChars = regexp.MustCompile(`[^-A-Za-z0-9_.]+`)
 
 // additionalLabels are the labels from the instance's tags. A tag that cannot be a label is left
@@ -70,7 +70,8 @@ func labelFromTag(key, value string) (string, string, error) {
 		return "", "", fmt.Errorf("%q is no label's key: %s", key, strings.Join(problems, ", "))
 	}
 	if kubernetesPrefixes.MatchString(key) {
-		return "", "", fmt.Errorf("%q is in a namespace of Kubernetes, whose labels are not for clouds to set", key)
+		return "", "", fmt.Errorf(
+			"%q is in a namespace of Kubernetes, whose labels are not for clouds to set", key)
 	}
 	fit := invalidLabelValueChars.ReplaceAllString(value, "-")
 	fit = strings.Trim(fit[:min(len(fit), validation.LabelValueMaxLength)], "-_.")

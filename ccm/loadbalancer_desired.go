@@ -197,14 +197,14 @@ func listenersOf(svc *corev1.Service, asked annotations.Values) api.Listeners {
 // have.
 func validatePortAnnotations(asked annotations.Values, listeners api.Listeners) error {
 	var errs []error
-	if ports := asked.ConnectionLimit.Idle(listeners); len(ports) > 0 {
+	if ports := asked.ConnectionLimit.UnusedPorts(listeners); len(ports) > 0 {
 		errs = append(errs, asked.Error(annotations.ConnectionLimit,
 			"the Service has no port %s", strings.Join(ports, ", ")))
 	}
 	tcp := slices.DeleteFunc(slices.Clone(listeners), func(l api.Listener) bool {
 		return l.Protocol != api.ProtocolTCP
 	})
-	if ports := asked.ProxyProtocol.Idle(tcp); len(ports) > 0 {
+	if ports := asked.ProxyProtocol.UnusedPorts(tcp); len(ports) > 0 {
 		errs = append(errs, asked.Error(annotations.ProxyProtocol,
 			"the Service has no TCP port %s", strings.Join(ports, ", ")))
 	}

@@ -2,8 +2,8 @@ package ccm
 
 import "sync"
 
-// keyedLocks are locks that exist while somebody holds or wants them. The zero
-// value is ready.
+// keyedLocks has a lock for each key, which exists while somebody holds it or waits
+// for it. The zero value is ready.
 type keyedLocks struct {
 	mu   sync.Mutex
 	held map[string]*keyedLock
@@ -14,7 +14,7 @@ type keyedLock struct {
 	users int
 }
 
-// lock waits for the key's lock and returns what lets go of it.
+// lock waits for the key's lock. The caller unlocks it with the function returned.
 func (k *keyedLocks) lock(key string) (unlock func()) {
 	k.mu.Lock()
 	if k.held == nil {

@@ -1,6 +1,7 @@
-// Package annotations is what a Service may ask of its load balancer beyond what
-// a Service has fields for. The table of definitions is what is parsed by and
-// what ANNOTATIONS.md is written from, so that neither can be ahead of the other.
+// Package annotations reads what a Service asks of its load balancer beyond what
+// Services have fields for. Definitions is the table of all annotations: Parse reads
+// by it, and ANNOTATIONS.md is written from it, so that both agree. What becomes of
+// the values is package ccm's to say.
 package annotations
 
 import (
@@ -17,13 +18,13 @@ import (
 
 //go:generate go run ./docs ../ANNOTATIONS.md
 
-// Prefix is that of all our annotations. One that begins with it and is not
-// defined is an error: a typo must not be silent.
+// Prefix begins the names of all our annotations. An annotation that begins with it
+// and is not defined is an error: a typo must not be silent.
 const Prefix = contract.AnnotationPrefix
 
-// The names of the annotations, without Prefix. There is none for a balancer's
-// name: it holds the Service's UID, which is what keeps a second balancer of the
-// same Service from being made.
+// The names of the annotations, without Prefix. None sets the balancer's name: that
+// holds the Service's UID, so that a second balancer of the same Service cannot be
+// made.
 const (
 	Scheme                        = "scheme"
 	Algorithm                     = "algorithm"
@@ -43,7 +44,8 @@ const (
 	Tags                          = "tags"
 )
 
-// Values are the annotations of one Service. What was not given is zero.
+// Values are what the annotations of one Service say. A field is zero if its
+// annotation was not given.
 type Values struct {
 	Scheme    api.LoadBalancerScheme
 	Algorithm api.LoadBalancerAlgorithm
@@ -64,12 +66,12 @@ func (v Values) Given(name string) bool {
 	return given
 }
 
-// Error is about the annotation of that name: what it is, and what it should be.
+// Error says what the annotation of that name is, and what it should be.
 func (v Values) Error(name, format string, args ...any) error {
-	return invalid(name, v.given[name], fmt.Sprintf(format, args...))
+	return invalidValueError(name, v.given[name], fmt.Sprintf(format, args...))
 }
 
-func invalid(name, value, want string) error {
+func invalidValueError(name, value, want string) error {
 	return fmt.Errorf("annotation %s%s is %q; %s", Prefix, name, value, want)
 }
 
@@ -77,7 +79,7 @@ func invalid(name, value, want string) error {
 type Definition struct {
 	// Name is without Prefix.
 	Name string
-	// Want are the values that it takes, as a person would say it.
+	// Want describes the values that it takes.
 	Want    string
 	Default string
 	Example string
@@ -87,8 +89,8 @@ type Definition struct {
 	set func(v *Values, value string) bool
 }
 
-// Parse reads the annotations of a Service that are ours, and reports all that is
-// wrong with them by themselves at once.
+// Parse reads those annotations of a Service that are ours. Its error names
+// everything that is wrong with them, without regard to the rest of the Service.
 func Parse(all map[string]string) (Values, error) {
 	v := Values{given: map[string]string{}}
 	var errs []error
@@ -99,22 +101,23 @@ func Parse(all map[string]string) (Values, error) {
 		}
 		i := slices.IndexFunc(Definitions, func(d Definition) bool { return d.Name == name })
 		if i < 0 {
-			errs = append(errs, fmt.Errorf("annotation %s is unknown; did you mean %s%s?", key, Prefix, nearest(name)))
+			errs = append(errs, fmt.Errorf("annotation %s is unknown; did you mean %s%s?", key, Prefix, nearestName(name)))
 			continue
 		}
 		v.given[name] = all[key]
 		if !Definitions[i].set(&v, all[key]) {
-			errs = append(errs, invalid(name, all[key], "want "+Definitions[i].Want))
+			errs = append(errs, invalidValueError(name, all[key], "want "+Definitions[i].Want))
 		}
 	}
-	return v, errors.Join(append(errs, v.together()...)...)
+	return v, errors.Join(append(errs, v.conflictErrors()...)...)
 }
 
-// together are the errors of annotations that do not go with each other.
-func (v Values) together() []error {
+// conflictErrors are the errors of annotations that exclude each other.
+func (v Values) conflictErrors() []error {
 	var errs []error
 	if v.Scheme == api.SchemeInternal && v.Given(Address) {
-		errs = append(errs, v.Error(Address, "an internal load balancer takes no reserved address: leave it out, or %s%s", Prefix, Scheme))
+		errs = append(errs, v.Error(Address,
+			"an internal load balancer takes no reserved address: leave it out, or %s%s", Prefix, Scheme))
 	}
 	if v.HealthCheck.Protocol != api.HealthCheckHTTP {
 		for _, name := range []string{HealthCheckPath, HealthCheckCodes} {
@@ -126,15 +129,15 @@ func (v Values) together() []error {
 	return errs
 }
 
-// nearest is the defined name with the fewest letters' difference.
-func nearest(name string) string {
+// nearestName is the defined name that differs from name by the fewest letters.
+func nearestName(name string) string {
 	return slices.MinFunc(Definitions, func(a, b Definition) int {
-		return cmp.Compare(distance(name, a.Name), distance(name, b.Name))
+		return cmp.Compare(levenshteinDistance(name, a.Name), levenshteinDistance(name, b.Name))
 	}).Name
 }
 
-// distance is Levenshtein's.
-func distance(a, b string) int {
+// levenshteinDistance counts the letters to insert, delete or replace between a and b.
+func levenshteinDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

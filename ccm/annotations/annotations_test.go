@@ -12,8 +12,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// context is what an annotation needs beside it to make sense.
-var context = map[string]map[string]string{
+// alsoNeeded are the annotations that another needs beside it to make sense.
+var alsoNeeded = map[string]map[string]string{
 	HealthCheckPath:  {Prefix + HealthCheck: "http"},
 	HealthCheckCodes: {Prefix + HealthCheck: "http"},
 }
@@ -21,10 +21,10 @@ var context = map[string]map[string]string{
 func TestEveryExampleParses(t *testing.T) {
 	for _, d := range Definitions {
 		all := map[string]string{Prefix + d.Name: d.Example, "other.example/scheme": "nonsense"}
-		maps.Copy(all, context[d.Name])
+		maps.Copy(all, alsoNeeded[d.Name])
 		v, err := Parse(all)
 		require.NoError(t, err, d.Name)
-		without, err := Parse(context[d.Name])
+		without, err := Parse(alsoNeeded[d.Name])
 		require.NoError(t, err)
 		assert.True(t, v.Given(d.Name))
 		v.given, without.given = nil, nil
@@ -53,7 +53,7 @@ func TestParse(t *testing.T) {
 	} {
 		assert.Equal(t, want, v.ConnectionLimit.For(l))
 	}
-	assert.Equal(t, []string{"53/udp"}, v.ConnectionLimit.Idle([]api.Listener{{Protocol: "tcp", Port: 53}}))
+	assert.Equal(t, []string{"53/udp"}, v.ConnectionLimit.UnusedPorts([]api.Listener{{Protocol: "tcp", Port: 53}}))
 }
 
 func TestRefusedValues(t *testing.T) {
@@ -95,8 +95,9 @@ func TestAllErrorsAtOnce(t *testing.T) {
 	}
 }
 
-// Nothing that people write panics, and what is taken is in the cloud's bounds.
-func TestAnything(t *testing.T) {
+// Nothing that people write makes it panic, and what is accepted is within the
+// cloud's bounds.
+func TestParseNeverPanics(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d := rapid.SampledFrom(Definitions).Draw(t, "annotation")
 		value := rapid.OneOf(rapid.String(), rapid.StringMatching(`[-/=,0-9a-z]{0,12}`)).Draw(t, "value")

@@ -1,6 +1,6 @@
 package annotations
 
-// Every annotation that there is.
+// The table of all annotations, and how their values are parsed.
 
 import (
 	"net/url"
@@ -14,48 +14,48 @@ import (
 )
 
 const (
-	day     = 24 * time.Hour
-	ofCheck = "a check must be asked for, or there by `externalTrafficPolicy: Local`"
+	day              = 24 * time.Hour
+	needsHealthCheck = "a check must be asked for, or there by `externalTrafficPolicy: Local`"
 )
 
-// Definitions is the table of all annotations, in the order of the document.
+// Definitions are all annotations, in the order of ANNOTATIONS.md.
 var Definitions = []Definition{
 	{
 		Name: Scheme, Want: "public or internal", Default: "public", Example: "internal",
 		Effect: "`scheme`. An internal balancer takes no reserved address; one that has one is replaced when it is made internal.",
-		set:    func(v *Values, s string) bool { return oneOf(&v.Scheme, s, api.SchemePublic, api.SchemeInternal) },
+		set:    func(v *Values, s string) bool { return parseEnum(&v.Scheme, s, api.SchemePublic, api.SchemeInternal) },
 	},
 	{
 		Name: Algorithm, Want: "round-robin, least-connections or source-hash", Default: "round-robin", Example: "least-connections",
 		Effect: "`algorithm`: which target a new connection goes to.",
 		set: func(v *Values, s string) bool {
-			return oneOf(&v.Algorithm, s, api.AlgorithmRoundRobin, api.AlgorithmLeastConnections, api.AlgorithmSourceHash)
+			return parseEnum(&v.Algorithm, s, api.AlgorithmRoundRobin, api.AlgorithmLeastConnections, api.AlgorithmSourceHash)
 		},
 	},
 	{
 		Name: IdleTimeout, Want: "a duration in whole seconds up to 24h, such as 90s or 5m, or 0 for the cloud's own", Default: "0", Example: "5m",
 		Effect: "`idleTimeoutSeconds`: connections that are silent for so long are broken.",
-		set:    func(v *Values, s string) bool { return seconds(&v.IdleTimeout, s, 0, day) },
+		set:    func(v *Values, s string) bool { return parseSeconds(&v.IdleTimeout, s, 0, day) },
 	},
 	{
 		Name: Drain, Want: "a duration in whole seconds up to 24h, such as 90s or 5m, or 0 for as long as it likes", Default: "0", Example: "30s",
 		Effect: "`drainSeconds`: how long a connection may go on whose port or node is none of the Service's any more. The Service must have a TCP port.",
-		set:    func(v *Values, s string) bool { return seconds(&v.Drain, s, 0, day) },
+		set:    func(v *Values, s string) bool { return parseSeconds(&v.Drain, s, 0, day) },
 	},
 	{
 		Name: ConnectionLimit, Default: "0", Example: "1000,443=200,53/udp=50",
 		Want:   "a number from 0 (no limit) to 1000000, for all ports or by port, such as 1000 or 1000,443=200,53/udp=50",
 		Effect: "`connectionLimit` of the listeners: so many connections (of UDP, clients) at a time.",
 		set: func(v *Values, s string) bool {
-			return perPort(&v.ConnectionLimit, s, func(n *int, s string) bool { return number(n, s, 0, 1_000_000) })
+			return parsePerPort(&v.ConnectionLimit, s, func(n *int, s string) bool { return parseNumber(n, s, 0, 1_000_000) })
 		},
 	},
 	{
 		Name: ProxyProtocol, Want: "v1 or v2, for all TCP ports or by port, such as v2 or 443=v2,8443=v1", Default: "none", Example: "443=v2,8443=v1",
 		Effect: "`proxyProtocol` of the TCP listeners: the pods are told who connected, by a header that they must expect.",
 		set: func(v *Values, s string) bool {
-			return perPort(&v.ProxyProtocol, s, func(p *api.ProxyProtocol, s string) bool {
-				return oneOf(p, s, api.ProxyProtocolV1, api.ProxyProtocolV2)
+			return parsePerPort(&v.ProxyProtocol, s, func(p *api.ProxyProtocol, s string) bool {
+				return parseEnum(p, s, api.ProxyProtocolV1, api.ProxyProtocolV2)
 			})
 		},
 	},
@@ -63,87 +63,88 @@ var Definitions = []Definition{
 		Name: HealthCheck, Want: "none, tcp or http", Default: "none", Example: "tcp",
 		Effect: "`healthCheck.protocol`: how the balancer asks a node whether it serves. Not with `externalTrafficPolicy: Local`, where kube-proxy is asked, by HTTP on the `healthCheckNodePort`.",
 		set: func(v *Values, s string) bool {
-			return oneOf(&v.HealthCheck.Protocol, s, api.HealthCheckNone, api.HealthCheckTCP, api.HealthCheckHTTP)
+			return parseEnum(&v.HealthCheck.Protocol, s, api.HealthCheckNone, api.HealthCheckTCP, api.HealthCheckHTTP)
 		},
 	},
 	{
 		Name: HealthCheckPort, Want: "a port of the nodes, from 1 to 65535", Default: "the node port of the Service's first TCP port", Example: "10256",
 		Effect: "`healthCheck.port`. 10256 is where kube-proxy tells of its own health, on `/healthz`.",
-		set:    func(v *Values, s string) bool { return number(&v.HealthCheck.Port, s, 1, 65535) },
+		set:    func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.Port, s, 1, 65535) },
 	},
 	{
 		Name: HealthCheckPath, Want: "a path that begins with /, of at most 1024 printable characters", Default: "/", Example: "/healthz",
 		Effect: "`healthCheck.path`, of an HTTP check.",
-		set:    func(v *Values, s string) bool { v.HealthCheck.Path = s; return isPath(s) },
+		set:    func(v *Values, s string) bool { v.HealthCheck.Path = s; return isURLPath(s) },
 	},
 	{
 		Name: HealthCheckCodes, Want: "HTTP statuses from 200 to 599 and ranges of them, such as 200-299,301", Default: "200", Example: "200-299,301",
 		Effect: "`healthCheck.expectedCodes`, of an HTTP check.",
-		set:    func(v *Values, s string) bool { v.HealthCheck.ExpectedCodes = s; return areCodes(s) },
+		set:    func(v *Values, s string) bool { v.HealthCheck.ExpectedCodes = s; return areStatusCodes(s) },
 	},
 	{
 		Name: HealthCheckInterval, Want: "a duration in whole seconds from 1s to 5m", Default: "5s; with `externalTrafficPolicy: Local` 1s", Example: "10s",
-		Effect: "`healthCheck.intervalSeconds`; " + ofCheck + ".",
+		Effect: "`healthCheck.intervalSeconds`; " + needsHealthCheck + ".",
 		set: func(v *Values, s string) bool {
-			return seconds(&v.HealthCheck.IntervalSeconds, s, time.Second, 5*time.Minute)
+			return parseSeconds(&v.HealthCheck.IntervalSeconds, s, time.Second, 5*time.Minute)
 		},
 	},
 	{
 		Name: HealthCheckTimeout, Want: "a duration in whole seconds from 1s to 1m", Default: "2s, or the interval if that is less", Example: "3s",
-		Effect: "`healthCheck.timeoutSeconds`, at most the interval; " + ofCheck + ".",
+		Effect: "`healthCheck.timeoutSeconds`, at most the interval; " + needsHealthCheck + ".",
 		set: func(v *Values, s string) bool {
-			return seconds(&v.HealthCheck.TimeoutSeconds, s, time.Second, time.Minute)
+			return parseSeconds(&v.HealthCheck.TimeoutSeconds, s, time.Second, time.Minute)
 		},
 	},
 	{
 		Name: HealthCheckHealthyThreshold, Want: "a number from 1 to 10", Default: "2; with `externalTrafficPolicy: Local` 1", Example: "3",
-		Effect: "`healthCheck.healthyThreshold`: so many good answers in a row make a node serve; " + ofCheck + ".",
-		set:    func(v *Values, s string) bool { return number(&v.HealthCheck.HealthyThreshold, s, 1, 10) },
+		Effect: "`healthCheck.healthyThreshold`: so many good answers in a row make a node serve; " + needsHealthCheck + ".",
+		set:    func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.HealthyThreshold, s, 1, 10) },
 	},
 	{
 		Name: HealthCheckUnhealthyThreshold, Want: "a number from 1 to 10", Default: "2", Example: "3",
-		Effect: "`healthCheck.unhealthyThreshold`: so many bad answers in a row make a node serve no more; " + ofCheck + ".",
-		set:    func(v *Values, s string) bool { return number(&v.HealthCheck.UnhealthyThreshold, s, 1, 10) },
+		Effect: "`healthCheck.unhealthyThreshold`: so many bad answers in a row make a node serve no more; " + needsHealthCheck + ".",
+		set:    func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.UnhealthyThreshold, s, 1, 10) },
 	},
 	{
 		Name: Address, Want: "the name or the ID of a reserved address of the project", Default: "the lowest free one", Example: "web",
 		Effect: "`addressId`. The address is final in the cloud: another one has the balancer replaced, once it is seen to be free. Without the annotation a balancer keeps the address that it has. `loadBalancerIP` does the same by IP.",
-		set:    func(v *Values, s string) bool { v.Address = s; return isName(s) },
+		set:    func(v *Values, s string) bool { v.Address = s; return isNameOrID(s) },
 	},
 	{
 		Name: Tags, Want: "key=value pairs with commas between, keys of at most 128 bytes and values of at most 256, none beginning with kubernetes-", Default: "none", Example: "team=blue,cost-centre=42",
 		Effect: "`tags`, beside our own. One that is taken out of the annotation stays in the cloud, where it may have become somebody else's.",
-		set:    func(v *Values, s string) bool { return tags(&v.Tags, s) },
+		set:    func(v *Values, s string) bool { return parseTags(&v.Tags, s) },
 	},
 }
 
-func oneOf[T ~string](to *T, s string, values ...T) bool {
+func parseEnum[T ~string](to *T, s string, values ...T) bool {
 	*to = T(s)
 	return slices.Contains(values, *to)
 }
 
-func number(to *int, s string, least, most int) bool {
+func parseNumber(to *int, s string, least, most int) bool {
 	n, err := strconv.Atoi(s)
 	*to = n
 	return err == nil && n >= least && n <= most
 }
 
-func seconds(to *int, s string, least, most time.Duration) bool {
+func parseSeconds(to *int, s string, least, most time.Duration) bool {
 	d, err := time.ParseDuration(s)
 	*to = int(d / time.Second)
 	return err == nil && d%time.Second == 0 && d >= least && d <= most
 }
 
-var printable = regexp.MustCompile(`^/[!-~]*$`)
+var printablePath = regexp.MustCompile(`^/[!-~]*$`)
 
-func isPath(s string) bool {
+func isURLPath(s string) bool {
 	_, err := url.ParseRequestURI(s)
-	return err == nil && printable.MatchString(s) && len(s) <= 1024
+	return err == nil && printablePath.MatchString(s) && len(s) <= 1024
 }
 
-// areCodes is the cloud's own rule.
-func areCodes(s string) bool {
-	status := func(s string) (n int, ok bool) { ok = number(&n, s, 200, 599) && len(s) == 3; return }
+// areStatusCodes tells whether s is a list of HTTP statuses and ranges, by the same
+// rule as the cloud's.
+func areStatusCodes(s string) bool {
+	status := func(s string) (n int, ok bool) { ok = parseNumber(&n, s, 200, 599) && len(s) == 3; return }
 	for part := range strings.SplitSeq(s, ",") {
 		from, to, isRange := strings.Cut(part, "-")
 		first, ok := status(from)
@@ -159,11 +160,11 @@ func areCodes(s string) bool {
 	return len(s) <= 100
 }
 
-var nameOrID = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
+var nameOrIDPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
-func isName(s string) bool { return nameOrID.MatchString(s) && len(s) <= 253 }
+func isNameOrID(s string) bool { return nameOrIDPattern.MatchString(s) && len(s) <= 253 }
 
-func tags(to *api.Tags, s string) bool {
+func parseTags(to *api.Tags, s string) bool {
 	*to = api.Tags{}
 	for pair := range strings.SplitSeq(s, ",") {
 		key, value, ok := strings.Cut(strings.TrimSpace(pair), "=")

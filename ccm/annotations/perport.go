@@ -16,14 +16,14 @@ type PerPort[T any] struct {
 	Ports []OfPort[T]
 }
 
-// OfPort is the value of one port: of both protocols, unless one is named.
+// OfPort is the value of one port: for both protocols, unless one is named.
 type OfPort[T any] struct {
 	Port     int
 	Protocol api.Protocol
 	Value    T
 }
 
-func (o OfPort[T]) is(l api.Listener) bool {
+func (o OfPort[T]) isFor(l api.Listener) bool {
 	return o.Port == l.Port && (o.Protocol == "" || o.Protocol == l.Protocol)
 }
 
@@ -34,11 +34,12 @@ func (o OfPort[T]) String() string {
 	return fmt.Sprintf("%d/%s", o.Port, o.Protocol)
 }
 
-// For is the listener's value. What names the protocol too comes first.
+// For is the listener's value. A value for its port and protocol precedes one for its
+// port alone.
 func (p PerPort[T]) For(l api.Listener) T {
 	value := p.All
 	for _, o := range p.Ports {
-		if o.is(l) {
+		if o.isFor(l) {
 			value = o.Value
 			if o.Protocol != "" {
 				break
@@ -48,18 +49,20 @@ func (p PerPort[T]) For(l api.Listener) T {
 	return value
 }
 
-// Idle are the ports that none of the listeners has.
-func (p PerPort[T]) Idle(listeners []api.Listener) []string {
+// UnusedPorts are the ports with a value that none of the listeners has.
+func (p PerPort[T]) UnusedPorts(listeners []api.Listener) []string {
 	var idle []string
 	for _, o := range p.Ports {
-		if !slices.ContainsFunc(listeners, o.is) {
+		if !slices.ContainsFunc(listeners, o.isFor) {
 			idle = append(idle, o.String())
 		}
 	}
 	return idle
 }
 
-func perPort[T any](to *PerPort[T], s string, parse func(*T, string) bool) bool {
+// parsePerPort reads a value for all ports, values by port, or both. parse reads one
+// value.
+func parsePerPort[T any](to *PerPort[T], s string, parse func(*T, string) bool) bool {
 	all := false
 	for item := range strings.SplitSeq(s, ",") {
 		port, value, isPort := strings.Cut(strings.TrimSpace(item), "=")
@@ -72,8 +75,12 @@ func perPort[T any](to *PerPort[T], s string, parse func(*T, string) bool) bool 
 		}
 		var o OfPort[T]
 		n, protocol, named := strings.Cut(port, "/")
-		ok := number(&o.Port, n, 1, 65535) && parse(&o.Value, value) && (!named || oneOf(&o.Protocol, protocol, api.ProtocolTCP, api.ProtocolUDP))
-		if !ok || slices.ContainsFunc(to.Ports, func(has OfPort[T]) bool { return has.Port == o.Port && has.Protocol == o.Protocol }) {
+		ok := parseNumber(&o.Port, n, 1, 65535) && parse(&o.Value, value) &&
+			(!named || parseEnum(&o.Protocol, protocol, api.ProtocolTCP, api.ProtocolUDP))
+		twice := slices.ContainsFunc(to.Ports, func(other OfPort[T]) bool {
+			return other.Port == o.Port && other.Protocol == o.Protocol
+		})
+		if !ok || twice {
 			return false
 		}
 		to.Ports = append(to.Ports, o)

@@ -1,11 +1,12 @@
-// Package calls is about what the CCM's calls to the cloud cost: which
-// controller made them, how many there were and how long they took, and how
-// many are allowed.
+// Package calls counts and limits the CCM's calls to the cloud: which controller
+// made them, how many there were, how long they took, and how many are allowed. It
+// is an HTTP transport (Wrap) and the metrics that it feeds, and knows nothing of
+// what the calls are for.
 package calls
 
 import "context"
 
-// Controllers, by their names at upstream, to which calls are charged.
+// Controllers to which calls are charged, by upstream's names.
 const (
 	CloudNode          = "cloud-node-controller"
 	CloudNodeLifecycle = "cloud-node-lifecycle-controller"
@@ -17,10 +18,10 @@ const (
 
 type controllerKey struct{}
 
-// For gives a context in which calls to the cloud are charged to a controller.
-// Upstream's controllers say nothing of themselves in the context that they
-// pass, so each method of the provider says which one calls it. A context that
-// is charged already stays so: the cloud watch calls the same methods.
+// For returns a context in which calls to the cloud are charged to a controller.
+// Upstream's controllers do not name themselves in the contexts that they pass, so
+// each method of the provider names the controller that calls it. A context that is
+// charged already stays so: the cloud watch calls the same methods.
 func For(ctx context.Context, controller string) context.Context {
 	if Controller(ctx) != "" {
 		return ctx
@@ -28,7 +29,8 @@ func For(ctx context.Context, controller string) context.Context {
 	return context.WithValue(ctx, controllerKey{}, controller)
 }
 
-// Controller is to whom calls in this context are charged; "" when to nobody.
+// Controller is the controller that calls in this context are charged to, "" if
+// none.
 func Controller(ctx context.Context) string {
 	name, _ := ctx.Value(controllerKey{}).(string)
 	return name

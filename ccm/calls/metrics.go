@@ -1,8 +1,7 @@
 package calls
 
-// What the CCM tells of itself on its own /metrics, beside what upstream's
-// controllers tell there. Every metric is made by one of the functions here, so
-// that METRICS.md cannot forget one.
+// The CCM's own metrics, on the same /metrics as those of upstream's controllers.
+// Every metric is made by one of the functions here, so that METRICS.md lists all.
 
 import (
 	"fmt"
@@ -26,45 +25,47 @@ var documented []Metric
 
 // Documented are all metrics that the CCM's packages have made, by name.
 func Documented() []Metric {
-	return slices.SortedFunc(slices.Values(documented), func(a, b Metric) int { return strings.Compare(a.Name, b.Name) })
+	return slices.SortedFunc(slices.Values(documented), func(a, b Metric) int {
+		return strings.Compare(a.Name, b.Name)
+	})
 }
 
-func document(kind, name, help string, labels []string) string {
+// documentMetric adds a line to METRICS.md, and returns the metric's full name.
+func documentMetric(kind, name, help string, labels []string) string {
 	documented = append(documented, Metric{Name: prefix + name, Type: kind, Help: help, Labels: labels})
 	return prefix + name
 }
 
-// NewCounter makes a counter, documents it and puts it on /metrics. The name
-// goes without "fakecloud_ccm_". It is to be called once, while a package is
-// initialised.
+// NewCounter makes a counter, documents it and puts it on /metrics. The name is
+// given without "fakecloud_ccm_". Call it once, while a package is initialised.
 func NewCounter(name, help string, labels ...string) *metrics.CounterVec {
 	v := metrics.NewCounterVec(&metrics.CounterOpts{
-		Name: document("counter", name, help, labels), Help: help, StabilityLevel: metrics.ALPHA,
+		Name: documentMetric("counter", name, help, labels), Help: help, StabilityLevel: metrics.ALPHA,
 	}, labels)
 	legacyregistry.MustRegister(v)
 	return v
 }
 
-// NewGauge is NewCounter for what goes up and down.
+// NewGauge is NewCounter for a value that goes up and down.
 func NewGauge(name, help string, labels ...string) *metrics.GaugeVec {
 	v := metrics.NewGaugeVec(&metrics.GaugeOpts{
-		Name: document("gauge", name, help, labels), Help: help, StabilityLevel: metrics.ALPHA,
+		Name: documentMetric("gauge", name, help, labels), Help: help, StabilityLevel: metrics.ALPHA,
 	}, labels)
 	legacyregistry.MustRegister(v)
 	return v
 }
 
-// NewGaugeFunc is a gauge that is worked out when it is asked for.
+// NewGaugeFunc is NewGauge for a value that is computed when /metrics is read.
 func NewGaugeFunc(name, help string, value func() float64) {
 	legacyregistry.RawMustRegister(metrics.NewGaugeFunc(&metrics.GaugeOpts{
-		Name: document("gauge", name, help, nil), Help: help, StabilityLevel: metrics.ALPHA,
+		Name: documentMetric("gauge", name, help, nil), Help: help, StabilityLevel: metrics.ALPHA,
 	}, value))
 }
 
-// NewHistogram is NewCounter for how long something takes, in seconds.
+// NewHistogram is NewCounter for durations, in seconds.
 func NewHistogram(name, help string, buckets []float64, labels ...string) *metrics.HistogramVec {
 	v := metrics.NewHistogramVec(&metrics.HistogramOpts{
-		Name: document("histogram", name, help, labels), Help: help, StabilityLevel: metrics.ALPHA, Buckets: buckets,
+		Name: documentMetric("histogram", name, help, labels), Help: help, StabilityLevel: metrics.ALPHA, Buckets: buckets,
 	}, labels)
 	legacyregistry.MustRegister(v)
 	return v
@@ -80,24 +81,26 @@ var (
 	throttles = NewCounter("cloud_throttles_total",
 		"Calls that were throttled, by whom (cloud: the cloud asked to stay away; client: our own qps and burst) and how (answered: the cloud refused one that was sent; delayed: it waited and was then sent; held-back: it was not sent, and is for its caller to retry).",
 		"by", "how")
-	questions = NewCounter("cache_questions_total",
+	cacheQuestions = NewCounter("cache_questions_total",
 		"Questions to what the CCM remembers of the cloud, by resource and result.",
 		"resource", "result")
 )
 
-// CacheQuestion counts a question to the CCM's memory of the cloud.
-func CacheQuestion(resource, result string) { questions.WithLabelValues(resource, result).Inc() }
+// CacheQuestion counts a question to the inventory, the CCM's memory of the cloud.
+func CacheQuestion(resource, result string) { cacheQuestions.WithLabelValues(resource, result).Inc() }
 
-func throttled(by throttler, how string) { throttles.WithLabelValues(string(by), how).Inc() }
+func countThrottle(by throttler, how string) {
+	throttles.WithLabelValues(string(by), how).Inc()
+}
 
-func sent(controller, operation, code string) {
+func countRequest(controller, operation, code string) {
 	if controller == "" {
 		controller = "unknown"
 	}
 	requests.WithLabelValues(controller, operation, code).Inc()
 }
 
-func answered(operation string, after time.Duration) {
+func observeDuration(operation string, after time.Duration) {
 	if operation != streamEvents {
 		durations.WithLabelValues(operation).Observe(after.Seconds())
 	}

@@ -1,7 +1,7 @@
 package calls
 
-// How a call is called in metrics, and what became of it: few words, whatever
-// is in its path.
+// The labels of a call in metrics: its operation and its outcome. There are few of
+// each, whatever is in a path.
 
 import (
 	"context"
@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	streamEvents = "stream-events"
-	other        = "other"
+	streamEvents   = "stream-events"
+	otherOperation = "other"
 )
 
-// resources are the collections of the cloud's API, and what one of each is called.
+// resources are the collections of the cloud's API, with the name of one element.
 var resources = map[string]string{
 	"addresses": "address", "instances": "instance", "instance-types": "instance-type", "load-balancers": "load-balancer",
 	"networks": "network", "operations": "operation", "projects": "project", "quotas": "quota", "regions": "region",
@@ -30,13 +30,13 @@ var resources = map[string]string{
 
 var verbs = map[string]string{http.MethodGet: "get", http.MethodPatch: "update", http.MethodPut: "update", http.MethodDelete: "delete"}
 
-// Operation is the name of a call: list-instances, get-instance,
-// create-load-balancer, start-instance, get-load-balancer-stats. What is no
-// call of the cloud's API that a CCM could make is "other".
+// Operation is the name of a call, such as list-instances, get-instance,
+// create-load-balancer, start-instance, get-load-balancer-stats. It is "other" for
+// what is no call of the cloud's API that a CCM could make.
 func Operation(method, path string) string {
 	_, rest, ok := strings.Cut(path, "/v1/")
 	if !ok {
-		return other
+		return otherOperation
 	}
 	switch rest {
 	case "events":
@@ -49,7 +49,7 @@ func Operation(method, path string) string {
 	verb := verbs[method]
 	switch {
 	case !ok || len(parts) > 3:
-		return other
+		return otherOperation
 	case len(parts) == 1 && method == http.MethodGet:
 		return "list-" + parts[0]
 	case len(parts) == 1 && method == http.MethodPost:
@@ -57,13 +57,13 @@ func Operation(method, path string) string {
 	case len(parts) == 2 && verb != "":
 		return verb + "-" + one
 	case len(parts) == 3:
-		return part(method, one, parts[2])
+		return subresourceOperation(method, one, parts[2])
 	}
-	return other
+	return otherOperation
 }
 
-// part names a call to what is below one resource.
-func part(method, one, name string) string {
+// subresourceOperation names a call to a path below one resource.
+func subresourceOperation(method, one, name string) string {
 	switch name {
 	case "start", "stop", "reboot", "terminate", "attach", "detach":
 		if method == http.MethodPost {
@@ -74,10 +74,10 @@ func part(method, one, name string) string {
 			return "get-" + one + "-" + name
 		}
 	}
-	return other
+	return otherOperation
 }
 
-// codeOf is the status of an answer, or the kind of the error that came instead.
+// codeOf is the status of an answer, or the kind of error that came instead.
 func codeOf(resp *http.Response, err error) string {
 	if err == nil {
 		return strconv.Itoa(resp.StatusCode)

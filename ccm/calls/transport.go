@@ -1,7 +1,7 @@
 package calls
 
-// Through what all calls to the cloud go: they are counted, kept below our own
-// limit, and none is sent while the cloud asks to stay away.
+// The transport of all calls to the cloud. It counts them, keeps them below our own
+// limit, and sends none while the cloud asks us to stay away (Retry-After).
 
 import (
 	"bytes"
@@ -21,25 +21,25 @@ import (
 )
 
 const (
-	// patience is how long a call waits for the cloud's Retry-After to pass. One
-	// that would wait longer is answered at once: its caller's own retry comes
-	// later than that, and does not keep a worker.
-	patience = time.Second
-	// longest is the longest Retry-After that is believed: something on the way
-	// that errs must not silence a CCM for a day.
-	longest = 10 * time.Minute
+	// maxDelay is how long a call waits at most for the cloud's Retry-After to pass.
+	// A call that would wait longer is answered at once: its caller's own retry
+	// comes later than that, and meanwhile keeps no worker busy.
+	maxDelay = time.Second
+	// maxRetryAfter is the longest Retry-After that is believed: a faulty proxy on the
+	// way must not silence a CCM for a day.
+	maxRetryAfter = 10 * time.Minute
 )
 
 // Options say how many calls may be sent.
 type Options struct {
-	// QPS are calls a second, in the long run; 0: any number.
+	// QPS are calls a second, in the long run; 0 means any number.
 	QPS float64
 	// Burst are calls at once.
 	Burst int
 }
 
-// Wrap makes what client.Config.Wrap wants. Each transport that it makes has a
-// limit of its own.
+// Wrap returns a function for client.Config.Wrap. Each transport that it makes has
+// a limit of its own.
 func Wrap(o Options) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
 		t := &transport{next: next, opts: o}
@@ -56,8 +56,8 @@ type transport struct {
 	limit *rate.Limiter // nil: none
 
 	mu sync.Mutex
-	// away is until when the cloud asked to stay away.
-	away time.Time
+	// stayAwayUntil is when the time ends for which the cloud asked us to stay away.
+	stayAwayUntil time.Time
 }
 
 type throttler string
@@ -67,76 +67,77 @@ const (
 	byClient throttler = "client"
 )
 
-// RoundTrip sends a call, or answers in the cloud's place that it comes too early.
+// RoundTrip sends a call, or answers it in the cloud's place: 429, held back.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if by, wait, err := t.admit(req.Context()); err != nil || wait > 0 {
+	if by, wait, err := t.waitForTurn(req.Context()); err != nil || wait > 0 {
 		if req.Body != nil {
 			_ = req.Body.Close() // As RoundTrippers must.
 		}
 		if err != nil {
 			return nil, err
 		}
-		throttled(by, "held-back")
-		return t.tooEarly(req, by, wait), nil
+		countThrottle(by, "held-back")
+		return t.heldBackResponse(req, by, wait), nil
 	}
 	operation := Operation(req.Method, req.URL.Path)
 	began := time.Now()
 	resp, err := t.next.RoundTrip(req)
-	sent(Controller(req.Context()), operation, codeOf(resp, err))
+	countRequest(Controller(req.Context()), operation, codeOf(resp, err))
 	if err != nil {
 		return nil, err
 	}
-	answered(operation, time.Since(began))
-	if wait := retryAfter(resp); wait > 0 {
-		throttled(byCloud, "answered")
+	observeDuration(operation, time.Since(began))
+	if wait := retryAfterOf(resp); wait > 0 {
+		countThrottle(byCloud, "answered")
 		t.stayAway(wait)
 	}
 	return resp, nil
 }
 
-// admit returns when a call may be sent; or, for one that may not, who says so
-// and for how long.
-func (t *transport) admit(ctx context.Context) (throttler, time.Duration, error) {
-	// First the limit: while it is waited for, the cloud may ask to stay away.
+// waitForTurn returns zero values when the call may be sent. For a call that is held
+// back it returns at once, with who throttles it and for how long.
+func (t *transport) waitForTurn(ctx context.Context) (throttler, time.Duration, error) {
+	// Our own limit comes first: while a call waits for it, the cloud may ask us to
+	// stay away.
 	if t.limit != nil {
-		if wait := t.awayFor(); wait > patience {
+		if wait := t.remainingStayAway(); wait > maxDelay {
 			return byCloud, wait, nil // It takes nothing from the limit.
 		}
 		now := time.Now()
 		turn := t.limit.ReserveN(now, 1)
 		wait := turn.DelayFrom(now)
-		if wait > allowed(ctx, now) {
+		if wait > maxWait(ctx, now) {
 			turn.CancelAt(now)
 			return byClient, wait, nil
 		}
 		if wait > 0 {
-			throttled(byClient, "delayed")
-			if err := sleep(ctx, wait); err != nil {
+			countThrottle(byClient, "delayed")
+			if err := sleepContext(ctx, wait); err != nil {
 				turn.Cancel()
 				return "", 0, err
 			}
 		}
 	}
 	for delayed := false; ; {
-		wait := t.awayFor()
+		wait := t.remainingStayAway()
 		switch {
 		case wait <= 0:
 			return "", 0, nil
-		case wait > min(patience, allowed(ctx, time.Now())):
+		case wait > min(maxDelay, maxWait(ctx, time.Now())):
 			return byCloud, wait, nil
 		case !delayed:
 			delayed = true
-			throttled(byCloud, "delayed")
+			countThrottle(byCloud, "delayed")
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := sleepContext(ctx, wait); err != nil {
 			return "", 0, err
 		}
 	}
 }
 
-// allowed is how long a call may wait before it is sent: half of the time that
-// it has, so that the other half is left for its answer.
-func allowed(ctx context.Context, now time.Time) time.Duration {
+// maxWait is how long a call may wait before it is sent: half of the time until its
+// deadline, so that the other half is left for its answer.
+func maxWait(ctx context.Context, now time.Time) time.Duration {
 	end, ok := ctx.Deadline()
 	if !ok {
 		return math.MaxInt64 // The event stream.
@@ -144,21 +145,21 @@ func allowed(ctx context.Context, now time.Time) time.Duration {
 	return end.Sub(now) / 2
 }
 
-func (t *transport) awayFor() time.Duration {
+func (t *transport) remainingStayAway() time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return time.Until(t.away)
+	return time.Until(t.stayAwayUntil)
 }
 
 func (t *transport) stayAway(wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if until := time.Now().Add(wait); until.After(t.away) {
-		t.away = until
+	if until := time.Now().Add(wait); until.After(t.stayAwayUntil) {
+		t.stayAwayUntil = until
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -169,10 +170,9 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// retryAfter is how long an answer asks to stay away; 0 if it does not. A 429
-// that does not say how long means a second; a 503 that does not is no request
-// to stay away.
-func retryAfter(resp *http.Response) time.Duration {
+// retryAfterOf is for how long an answer asks us to stay away, 0 if it does not. A
+// 429 without a Retry-After means a second. A 503 without one asks for nothing.
+func retryAfterOf(resp *http.Response) time.Duration {
 	if resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode != http.StatusServiceUnavailable {
 		return 0
 	}
@@ -183,16 +183,16 @@ func retryAfter(resp *http.Response) time.Duration {
 	}
 	switch {
 	case err == nil && wait > 0:
-		return min(wait, longest)
+		return min(wait, maxRetryAfter)
 	case resp.StatusCode == http.StatusTooManyRequests:
 		return time.Second
 	}
 	return 0
 }
 
-// tooEarly is an answer in the cloud's place, in its own words, so that callers
-// need to know one kind of throttling only.
-func (t *transport) tooEarly(req *http.Request, by throttler, wait time.Duration) *http.Response {
+// heldBackResponse is the answer to a call that was not sent. It has the form of the
+// cloud's own answers, so that callers need to know one kind of throttling only.
+func (t *transport) heldBackResponse(req *http.Request, by throttler, wait time.Duration) *http.Response {
 	seconds := int(math.Ceil(wait.Seconds()))
 	detail := fmt.Sprintf("not sent: the cloud asked to stay away for another %d s", seconds)
 	if by == byClient {

@@ -1,6 +1,6 @@
-// Package config reads the file behind --cloud-config: where the cloud is, who
-// we are there, which project we expect to be in, and how the cloud is treated.
-// Its example.yaml shows every field.
+// Package config reads the file of --cloud-config: where the cloud is, whose token is
+// used, which project is expected, and how many calls are made. example.yaml shows
+// every field. Begin with Config and Read.
 package config
 
 import (
@@ -35,53 +35,52 @@ type Config struct {
 	// Project is the name or ID of the project that holds this cluster's
 	// instances. "No such instance" is believed only from this project.
 	Project string `json:"project" env:"FAKECLOUD_PROJECT"`
-	// CAFile is a PEM bundle to verify an https URL with; the system's when
-	// empty.
+	// CAFile is a PEM bundle to verify an https URL with. Empty means the system's.
 	CAFile string `json:"caFile,omitempty" env:"FAKECLOUD_CA_FILE"`
-	// Cache has instances, balancers and routes remembered and kept up to date
-	// by the cloud's events.
+	// Cache says whether instances, balancers and routes are remembered, and kept up
+	// to date by the cloud's events.
 	Cache bool `json:"cache" env:"FAKECLOUD_CACHE"`
-	// QPS bounds the calls to the cloud a second, in the long run; 0 does not.
+	// QPS is how many calls a second may be sent, in the long run; 0 means any number.
 	QPS float64 `json:"qps" env:"FAKECLOUD_QPS"`
 	// Burst is how many calls may be sent at once.
 	Burst int `json:"burst" env:"FAKECLOUD_BURST"`
-	// MassDeletion is when the removal of Nodes is stopped.
+	// MassDeletion says when the removal of Nodes is stopped.
 	MassDeletion MassDeletion `json:"massDeletion"`
-	// NodeLabels are which tags of an instance become labels of its Node.
+	// NodeLabels says which tags of an instance become labels of its Node.
 	NodeLabels NodeLabels `json:"nodeLabels"`
 }
 
-// MassDeletion says how many Nodes may go at once before the CCM stops and looks
-// at each again: an error that makes many instances look gone must not take a
-// cluster's Nodes.
+// MassDeletion says how many Nodes may be deleted at once before the CCM stops and
+// checks each again: an error that makes many instances look gone must not cost a
+// cluster its Nodes.
 type MassDeletion struct {
-	// Share of all Nodes, over 0 and up to 1, that may go within Window.
+	// Share of all Nodes, over 0 and up to 1, that may be deleted within Window.
 	Share float64 `json:"share" env:"FAKECLOUD_MASS_DELETION_SHARE"`
-	// Minimum is how many may go whatever their share is.
+	// Minimum is how many may be deleted whatever their share is.
 	Minimum int `json:"minimum" env:"FAKECLOUD_MASS_DELETION_MINIMUM"`
-	// Window is the time in which they are counted.
+	// Window is the time over which deletions are counted.
 	Window metav1.Duration `json:"window" env:"FAKECLOUD_MASS_DELETION_WINDOW"`
-	// Hold is for how long none goes once there were too many.
+	// Hold is for how long no Node is deleted once there were too many.
 	Hold metav1.Duration `json:"hold" env:"FAKECLOUD_MASS_DELETION_HOLD"`
 }
 
-// NodeLabels has an instance's tag KEY=VALUE become its Node's label
-// PrefixKEY=VALUE.
+// NodeLabels says which tags KEY=VALUE of an instance become labels
+// PrefixKEY=VALUE of its Node.
 type NodeLabels struct {
-	// Tags are the keys of those tags; none of them by default.
+	// Tags are the keys of those tags, none by default.
 	Tags []string `json:"tags,omitempty" env:"FAKECLOUD_NODE_LABELS_TAGS"`
 	// Prefix is a DNS name and a slash.
 	Prefix string `json:"prefix" env:"FAKECLOUD_NODE_LABELS_PREFIX"`
 }
 
-// Default is what holds where nothing is said. It suits a cluster of 1,000
-// Nodes.
+// Default is the configuration without a file or an environment. It suits a cluster
+// of 1,000 Nodes.
 func Default() Config {
 	return Config{
 		Cache: true,
-		// Half of what fakecloud allows each token by default (500 and 1,000):
-		// enough for 1,000 routes in about two seconds, and a standby or an
-		// operator with the same token is not shut out.
+		// Half of what fakecloud allows each token by default (500 and 1,000). This is
+		// enough for 1,000 routes in about two seconds, and leaves calls to a standby
+		// or an operator with the same token.
 		QPS: 250, Burst: 500,
 		MassDeletion: MassDeletion{
 			Share: 0.33, Minimum: 5,
@@ -91,8 +90,8 @@ func Default() Config {
 	}
 }
 
-// Read parses, overrides from the environment and validates. It reports
-// everything that is wrong at once.
+// Read parses the file, overrides it from the environment and validates it. Its
+// error names everything that is wrong. A nil r means that there is no file.
 func Read(r io.Reader, getenv func(string) string) (Config, error) {
 	c := Default()
 	var given map[string]any
@@ -102,12 +101,12 @@ func Read(r io.Reader, getenv func(string) string) (Config, error) {
 		if err != nil {
 			return c, fmt.Errorf("reading the cloud config: %w", err)
 		}
-		if given, err = parse(data); err != nil {
+		if given, err = parseYAML(data); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	bad := map[string]bool{}
-	for _, err := range fill(&c, given, getenv) {
+	for _, err := range fillFields(&c, given, getenv) {
 		errs = append(errs, err)
 		bad[err.path] = true
 	}
@@ -122,8 +121,8 @@ func Read(r io.Reader, getenv func(string) string) (Config, error) {
 	return c, nil
 }
 
-// parse leaves numbers as they are written.
-func parse(data []byte) (given map[string]any, err error) {
+// parseYAML leaves numbers as they are written, so that errors can quote them.
+func parseYAML(data []byte) (given map[string]any, err error) {
 	text, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		return nil, fmt.Errorf("not readable as YAML: %w", err)
@@ -136,7 +135,7 @@ func parse(data []byte) (given map[string]any, err error) {
 	return given, nil
 }
 
-// validate is about values; that they are of the right kind is known.
+// validate checks values. Their kinds have been checked by fillFields.
 func (c Config) validate() (errs []*fieldError) {
 	wrong := func(path, format string, args ...any) {
 		errs = append(errs, &fieldError{path, fmt.Errorf(format, args...)})
@@ -175,7 +174,7 @@ func (m MassDeletion) validate() (errs []*fieldError) {
 		path := "massDeletion." + name
 		errs = append(errs, &fieldError{path, fmt.Errorf(path+" "+format, args...)})
 	}
-	if !(m.Share > 0 && m.Share <= 1) { // Not a number is neither.
+	if !(m.Share > 0 && m.Share <= 1) { // NaN is neither.
 		wrong("share", "%g: want a share of all Nodes over 0 and up to 1, e.g. 0.33", m.Share)
 	}
 	if m.Minimum < 0 {
@@ -200,12 +199,16 @@ func (n NodeLabels) validate() (errs []*fieldError) {
 	case !slash || len(validation.IsDNS1123Subdomain(name)) > 0:
 		wrong("prefix", "%q: want a DNS name and a slash, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
 	// The kubelet and Kubernetes itself give these a meaning.
-	case name == "kubernetes.io" || name == "k8s.io" || strings.HasSuffix(name, ".kubernetes.io") || strings.HasSuffix(name, ".k8s.io"):
-		wrong("prefix", "%q: kubernetes.io/ and k8s.io/ are Kubernetes' own; want one of yours, e.g. tags.fakecloud.ccmlab.io/", n.Prefix)
+	case name == "kubernetes.io" || strings.HasSuffix(name, ".kubernetes.io"),
+		name == "k8s.io" || strings.HasSuffix(name, ".k8s.io"):
+		wrong("prefix",
+			"%q: kubernetes.io/ and k8s.io/ are Kubernetes' own; want one of yours, e.g. tags.fakecloud.ccmlab.io/",
+			n.Prefix)
 	}
 	for _, tag := range n.Tags {
 		if msgs := validation.IsQualifiedName(tag); len(msgs) > 0 || strings.Contains(tag, "/") {
-			wrong("tags", "%q: want keys of tags that can be the name of a label (letters, digits, '-', '_', '.'; 63 at most)", tag)
+			wrong("tags",
+				"%q: want keys of tags that can be the name of a label (letters, digits, '-', '_', '.'; 63 at most)", tag)
 		}
 	}
 	return errs
@@ -220,8 +223,8 @@ func (c Config) Client(userAgent string) (*client.Client, error) {
 	})
 }
 
-// Token tells tokens apart: it changes when what is in TokenFile does, and keeps
-// no token in memory. It is "" while the file cannot be read.
+// Token is a hash of what is in TokenFile, by which tokens can be told apart without
+// keeping one in memory. It is "" while the file cannot be read.
 func (c Config) Token() string {
 	content, err := os.ReadFile(c.TokenFile)
 	if err != nil {

@@ -90,7 +90,7 @@ func TestWhatCannotBeTakenForAConfig(t *testing.T) {
 	}
 }
 
-// leaves are all fields of a Config.
+// leaves are all fields of a Config that hold a value.
 func leaves(v reflect.Value, prefix string) (all []field) {
 	for i := range v.NumField() {
 		tag := v.Type().Field(i).Tag
@@ -117,7 +117,7 @@ func TestExample(t *testing.T) {
 	want.URL, want.TokenFile, want.Project = got.URL, token, got.Project
 	assert.Equal(t, want, got)
 
-	given, err := parse(text)
+	given, err := parseYAML(text)
 	require.NoError(t, err)
 	var envs []string
 	for _, f := range leaves(reflect.ValueOf(got), "") {

@@ -1,7 +1,7 @@
 package config
 
-// How fields get their values: from the file, then from the environment, each
-// by the same rules, and with the field's name in every error.
+// How fields get their values: from the file, then from the environment, both by the
+// same rules. Every error names the field.
 
 import (
 	"encoding/json"
@@ -32,8 +32,9 @@ type field struct {
 	value     reflect.Value
 }
 
-// fill sets fields to what is given in the file and in the environment.
-func fill(c *Config, given map[string]any, getenv func(string) string) (errs []*fieldError) {
+// fillFields sets the fields of c from the file's content (given) and from the
+// environment.
+func fillFields(c *Config, given map[string]any, getenv func(string) string) (errs []*fieldError) {
 	return fillStruct(reflect.ValueOf(c).Elem(), "", given, getenv)
 }
 
@@ -49,16 +50,16 @@ func fillStruct(v reflect.Value, prefix string, given map[string]any, getenv fun
 		if f.env == "" {
 			below, ok := content.(map[string]any)
 			if content != nil && !ok {
-				errs = append(errs, &fieldError{f.path, fmt.Errorf("%s: want fields of its own below it, not %s", f.path, text(content))})
+				errs = append(errs, &fieldError{f.path, fmt.Errorf("%s: want fields of its own below it, not %s", f.path, formatValue(content))})
 			}
 			errs = append(errs, fillStruct(f.value, f.path+".", below, getenv)...)
 			continue
 		}
 		if said && content != nil {
-			errs = appendErr(errs, f.set(content, f.path))
+			errs = appendErr(errs, f.setValue(content, f.path))
 		}
 		if value := getenv(f.env); value != "" {
-			errs = appendErr(errs, f.set(value, f.env))
+			errs = appendErr(errs, f.setValue(value, f.env))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {
@@ -74,13 +75,14 @@ func appendErr(errs []*fieldError, err *fieldError) []*fieldError {
 	return append(errs, err)
 }
 
-// set gives the field a value, which the file or the environment (from) has.
-func (f field) set(content any, from string) *fieldError {
+// setValue sets the field to a value of the file or the environment. from is the name
+// that the value has there.
+func (f field) setValue(content any, from string) *fieldError {
 	wrong := func(want string) *fieldError {
-		return &fieldError{f.path, fmt.Errorf("%s: %s; want %s", from, text(content), want)}
+		return &fieldError{f.path, fmt.Errorf("%s: %s; want %s", from, formatValue(content), want)}
 	}
 	if list, ok := f.value.Addr().Interface().(*[]string); ok {
-		items, ok := listOf(content)
+		items, ok := toStringList(content)
 		if !ok {
 			return wrong("a list of texts, e.g. [team, pool]; in the environment, team,pool")
 		}
@@ -118,7 +120,7 @@ func (f field) set(content any, from string) *fieldError {
 	return nil
 }
 
-func listOf(content any) (items []string, ok bool) {
+func toStringList(content any) (items []string, ok bool) {
 	switch content := content.(type) {
 	case string:
 		for item := range strings.SplitSeq(content, ",") {
@@ -140,8 +142,8 @@ func listOf(content any) (items []string, ok bool) {
 	return nil, false
 }
 
-// text shows a value as it may have been written.
-func text(content any) string {
+// formatValue quotes a value roughly as it was written.
+func formatValue(content any) string {
 	b, err := json.Marshal(content)
 	if err != nil {
 		return fmt.Sprint(content)

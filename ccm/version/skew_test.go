@@ -18,12 +18,12 @@ func TestSkew(t *testing.T) {
 	of := func(minor string) *apiversion.Info {
 		return &apiversion.Info{Major: "1", Minor: minor, GitVersion: "v1." + minor + ".0"}
 	}
-	require.NoError(t, skew(of(fmt.Sprint(MaxMinor))))
-	require.NoError(t, skew(of(fmt.Sprintf("%d+", MinMinor))), "some providers' minors have a plus")
-	require.ErrorContains(t, skew(of(fmt.Sprint(MinMinor-1))), "must not be newer than the API server")
-	require.ErrorContains(t, skew(of(fmt.Sprint(MaxMinor+1))), "run a newer ccm")
-	require.ErrorContains(t, skew(&apiversion.Info{Major: "2", Minor: "0", GitVersion: "v2.0.0"}), "knows nothing")
-	require.ErrorContains(t, skew(&apiversion.Info{}), "knows nothing")
+	require.NoError(t, checkSkew(of(fmt.Sprint(MaxMinor))))
+	require.NoError(t, checkSkew(of(fmt.Sprintf("%d+", MinMinor))), "some providers' minors have a plus")
+	require.ErrorContains(t, checkSkew(of(fmt.Sprint(MinMinor-1))), "must not be newer than the API server")
+	require.ErrorContains(t, checkSkew(of(fmt.Sprint(MaxMinor+1))), "run a newer ccm")
+	require.ErrorContains(t, checkSkew(&apiversion.Info{Major: "2", Minor: "0", GitVersion: "v2.0.0"}), "knows nothing")
+	require.ErrorContains(t, checkSkew(&apiversion.Info{}), "knows nothing")
 }
 
 // fakeVersions answers once it has been asked twice.
@@ -53,7 +53,7 @@ func TestSkewIsToldOnceTheServerAnswers(t *testing.T) {
 				klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&out))))
 				defer klog.ClearLogger()
 				server := &fakeVersions{info: apiversion.Info{Major: "1", Minor: fmt.Sprint(tc.minor), GitVersion: fmt.Sprintf("v1.%d.2", tc.minor)}}
-				TellSkew(t.Context(), server)
+				LogSkew(t.Context(), server)
 				assert.Equal(t, 3, server.asked)
 				for _, want := range append(tc.want, server.info.GitVersion) {
 					assert.Contains(t, out.String(), want)

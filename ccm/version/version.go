@@ -1,4 +1,5 @@
-// Package version says what this build is, and which Kubernetes it is for.
+// Package version says what this build is, and which versions of Kubernetes it was
+// tested with.
 package version
 
 import (
@@ -14,9 +15,9 @@ import (
 // The minors of Kubernetes 1 whose clusters this build was tested with. Upstream's
 // version skew policy (https://kubernetes.io/releases/version-skew-policy/) lets
 // a cloud controller manager be of kube-apiserver's minor or one older, never
-// newer; its minor is that of the libraries it is built with. By that alone, one
-// minor above these is fine, but nobody has tried; and the lowest is not, but the
-// conformance suite passes on it (make test-minors).
+// newer; its minor is that of the libraries it is built with. By that policy one minor
+// above these is fine, but untested; the lowest is not, but the conformance suite
+// passes on it (make test-minors).
 const (
 	MinMinor = 35
 	MaxMinor = 36
@@ -36,10 +37,12 @@ type Info struct {
 	Kubernetes string
 }
 
-const unstamped = "$Format" // In what upstream's variables say until somebody sets them.
+// unstamped is in upstream's variables until a build sets them.
+const unstamped = "$Format"
 
-// Get reads what the build set in upstream's variables, as releases of
-// Kubernetes do, and else what Go itself noted.
+// Get reads the variables of upstream's version package, which our builds set as
+// releases of Kubernetes do. What is not set there comes from Go's own build
+// information.
 func Get() Info {
 	info := Info{Go: runtime.Version(), Kubernetes: "v" + kube.DefaultKubeBinaryVersion}
 	if stamp := kube.Get(); !strings.Contains(stamp.GitVersion, unstamped) {
@@ -52,13 +55,14 @@ func Get() Info {
 		}
 	}
 	if build, ok := debug.ReadBuildInfo(); ok {
-		noted(&info, build)
+		fillFromBuildInfo(&info, build)
 	}
 	info.Version, info.Commit = cmp.Or(info.Version, "v0.0.0-devel"), cmp.Or(info.Commit, "unknown")
 	return info
 }
 
-func noted(info *Info, build *debug.BuildInfo) {
+// fillFromBuildInfo adds what Go recorded of the build to what info lacks.
+func fillFromBuildInfo(info *Info, build *debug.BuildInfo) {
 	for _, dep := range build.Deps {
 		if dep.Path == "k8s.io/cloud-provider" {
 			info.Kubernetes = dep.Version

@@ -17,16 +17,16 @@ func TestWhatGoNoted(t *testing.T) {
 		Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "0123abc"}, {Key: "vcs.modified", Value: "true"}},
 	}
 	var info Info
-	noted(&info, build)
+	fillFromBuildInfo(&info, build)
 	assert.Equal(t, Info{Version: "v1.2.3", Commit: "0123abc-dirty", Kubernetes: "v0.36.3"}, info)
 
 	info = Info{Version: "v9.9.9", Commit: "ffff"}
-	noted(&info, build)
+	fillFromBuildInfo(&info, build)
 	assert.Equal(t, Info{Version: "v9.9.9", Commit: "ffff", Kubernetes: "v0.36.3"}, info, "what the build set goes first")
 
 	build.Main.Version, build.Settings = "(devel)", nil
 	info = Info{}
-	noted(&info, build)
+	fillFromBuildInfo(&info, build)
 	assert.Equal(t, Info{Kubernetes: "v0.36.3"}, info)
 }
 

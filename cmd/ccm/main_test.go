@@ -1,5 +1,5 @@
-// These tests answer: what does the program itself do, from its command line to
-// its endpoints? It runs as a process of its own: this test's binary, again.
+// These tests run the program as a process, from its command line to its endpoints.
+// The process is the test's own binary, which runs main if runAsCCMEnv is set.
 
 package main
 
@@ -26,31 +26,31 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const beCCM = "CCM_TEST_MAIN"
+const runAsCCMEnv = "CCM_TEST_MAIN"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(beCCM) != "" {
+	if os.Getenv(runAsCCMEnv) != "" {
 		main()
 		return
 	}
 	os.Exit(m.Run())
 }
 
-func command(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
+func ccmCommand(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	self, err := os.Executable()
 	require.NoError(t, err)
 	cmd := exec.CommandContext(ctx, self, args...)
-	cmd.Env = append(os.Environ(), beCCM+"=1")
+	cmd.Env = append(os.Environ(), runAsCCMEnv+"=1")
 	return cmd
 }
 
-// output runs ccm to its end.
-func output(t *testing.T, args ...string) (stdout, stderr string, code int) {
+// runToEnd runs ccm and returns what it printed.
+func runToEnd(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := command(ctx, t, args...)
+	cmd := ccmCommand(ctx, t, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
@@ -63,17 +63,17 @@ func output(t *testing.T, args ...string) (stdout, stderr string, code int) {
 }
 
 func TestVersion(t *testing.T) {
-	stdout, _, code := output(t, "--version")
+	stdout, _, code := runToEnd(t, "--version")
 	assert.Zero(t, code)
 	assert.Regexp(t, `^ccm v\d+\.\d+\.\d+\S*\ncommit: +\S+\nGo: +go1\.\S+\nKubernetes libraries: v\d+\.\d+\S*\nKubernetes supported: 1\.\d+`, stdout)
 
-	stdout, _, code = output(t, "--version=raw")
+	stdout, _, code = runToEnd(t, "--version=raw")
 	assert.Zero(t, code)
 	assert.Contains(t, stdout, "version.Info{", "upstream's")
 }
 
 func TestHelp(t *testing.T) {
-	stdout, _, code := output(t, "--help")
+	stdout, _, code := runToEnd(t, "--help")
 	assert.Zero(t, code)
 	for _, want := range []string{
 		"ccm is the cloud controller manager for fakecloud", "Examples:", "Exit codes:", "Usage:\n  ccm ",
@@ -96,7 +96,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"no kubeconfig":      {[]string{"--kubeconfig=/does/not/exist"}, "/does/not/exist"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, stderr, code := output(t, tc.args...)
+			_, stderr, code := runToEnd(t, tc.args...)
 			assert.Equal(t, 1, code)
 			assert.Contains(t, stderr, tc.want)
 			assert.NotContains(t, stderr, "Usage:", "a hundred flags say nothing about this one")
@@ -104,9 +104,9 @@ func TestWrongCommandLines(t *testing.T) {
 	}
 }
 
-// apiServer is as much of Kubernetes' API as a CCM needs to start on an empty
+// startAPIServer serves as much of Kubernetes' API as a CCM needs to start on an empty
 // cluster.
-func apiServer(t *testing.T) (kubeconfig string) {
+func startAPIServer(t *testing.T) (kubeconfig string) {
 	t.Helper()
 	done := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -148,8 +148,9 @@ current-context: a
 	return file
 }
 
-// cloud answers that the token's project is "default", and knows nothing else.
-func cloud(t *testing.T) (env []string) {
+// startCloud serves a cloud that answers which project the token belongs to, and
+// nothing else.
+func startCloud(t *testing.T) (env []string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
@@ -165,19 +166,19 @@ func cloud(t *testing.T) (env []string) {
 	return []string{"FAKECLOUD_URL=" + server.URL, "FAKECLOUD_TOKEN_FILE=" + token, "FAKECLOUD_PROJECT=default"}
 }
 
-// log is what a process says, for whoever reads it meanwhile.
-type log struct {
+// lockedBuffer is a process's output, which can be read while the process writes.
+type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
 }
 
-func (l *log) Write(p []byte) (int, error) {
+func (l *lockedBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
 
-func (l *log) String() string {
+func (l *lockedBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.b.String()
@@ -194,16 +195,16 @@ func freePort(t *testing.T) string {
 	return port
 }
 
-// start runs ccm until the test ends, and returns how its endpoints are read.
-func start(t *testing.T, args ...string) (get func(path string) (int, string), said *log) {
+// startCCM runs ccm until the test ends. get reads one of its endpoints.
+func startCCM(t *testing.T, args ...string) (get func(path string) (int, string), said *lockedBuffer) {
 	t.Helper()
 	port := freePort(t)
-	cmd := command(context.Background(), t, append([]string{
-		"--kubeconfig=" + apiServer(t), "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=" + port,
+	cmd := ccmCommand(context.Background(), t, append([]string{
+		"--kubeconfig=" + startAPIServer(t), "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=" + port,
 		"--authorization-always-allow-paths=/healthz,/metrics,/configz,/livez",
 	}, args...)...)
-	said = &log{}
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(cmd.Env, cloud(t)...), said, said
+	said = &lockedBuffer{}
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(cmd.Env, startCloud(t)...), said, said
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -224,7 +225,7 @@ func start(t *testing.T, args ...string) (get func(path string) (int, string), s
 }
 
 func TestEndpoints(t *testing.T) {
-	get, said := start(t)
+	get, said := startCCM(t)
 	require.Eventually(t, func() bool {
 		_, body := get("/healthz?verbose")
 		return strings.Contains(body, "service-lb-controller ok")
@@ -249,7 +250,7 @@ func TestEndpoints(t *testing.T) {
 
 // Controllers are switched off by name and by alias; flags change our defaults.
 func TestControllersAndDefaultsCanBeChanged(t *testing.T) {
-	get, said := start(t, "--controllers=*,-service,-cloud-node-lifecycle-controller", "--concurrent-node-syncs=3", "--kube-api-qps=7")
+	get, said := startCCM(t, "--controllers=*,-service,-cloud-node-lifecycle-controller", "--concurrent-node-syncs=3", "--kube-api-qps=7")
 	require.Eventually(t, func() bool {
 		_, body := get("/healthz?verbose")
 		return strings.Contains(body, "cloud-node-controller ok")
