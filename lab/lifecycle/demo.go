@@ -1,0 +1,211 @@
+package lifecycle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/ui"
+	"github.com/ccmlab/ccmlab/manifests"
+)
+
+func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) {
+	if err := u.poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
+		// What somebody has made of the demo since stays.
+		made, err := apply.Missing(ctx, u.Cluster.Kubeconfig(), u.demo())
+		if len(made) > 0 {
+			u.did("created " + strings.Join(made, ", "))
+		}
+		return err
+	}); err != nil {
+		return "", err
+	}
+	demo, err := u.kube.AppsV1().Deployments(manifests.DemoNamespace).Get(ctx, manifests.DemoName, metav1.GetOptions{})
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case demo.Spec.Replicas != nil && *demo.Spec.Replicas == 0:
+		u.idle = asleep
+	case len(u.census.workers) == 0:
+		u.idle = noNode
+	}
+	if u.idle != "" {
+		return u.idle, nil
+	}
+	var said string
+	err = u.poll(ctx, "the demo's pods to be scheduled, or to have an event that says why not", func(ctx context.Context) error {
+		pods, err := u.demoPods(ctx)
+		if err != nil {
+			return err
+		}
+		if len(pods) == 0 {
+			return errors.New("kube-controller-manager has not created the demo's pods yet")
+		}
+		note("waiting for the scheduler's word")
+		scheduled, why := 0, ""
+		for _, p := range pods {
+			if p.Spec.NodeName != "" {
+				scheduled++
+			} else if i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled }); i >= 0 {
+				why = p.Status.Conditions[i].Message
+			}
+		}
+		if scheduled == len(pods) {
+			said = "scheduled"
+			return nil
+		}
+		if why != "" && !u.fresh { // Somebody may have seen to it that they fit nowhere.
+			said = "Pending: " + ui.FirstSentence(why)
+			return nil
+		}
+		events, err := u.kube.CoreV1().Events(manifests.DemoNamespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+		if err != nil {
+			return err
+		}
+		for _, e := range events.Items {
+			if strings.Contains(e.Message, "untolerated taint") {
+				said = "Pending: " + ui.FirstSentence(e.Message)
+				return nil
+			}
+		}
+		return errors.New("no FailedScheduling event that speaks of the taint yet")
+	})
+	return said, err
+}
+
+// demo is the manifest, on another port where the usual one is held by
+// somebody on 0.0.0.0.
+func (u *up) demo() []byte {
+	port := u.Cluster.Traits().DemoPort
+	return bytes.ReplaceAll(manifests.Demo, []byte("8080"), []byte(strconv.Itoa(port)))
+}
+
+func (u *up) demoPods(ctx context.Context) ([]corev1.Pod, error) {
+	list, err := u.kube.CoreV1().Pods(manifests.DemoNamespace).List(ctx, metav1.ListOptions{LabelSelector: manifests.DemoSelector})
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// asleep is what is said of a demo that somebody has scaled to nothing.
+const asleep = "none: deployment web is scaled to 0"
+
+func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
+	if u.idle != "" {
+		return u.idle, nil
+	}
+	var m muster
+	var meant patience
+	err := u.poll(ctx, "the demo's pods to run", func(ctx context.Context) error {
+		pods, err := u.demoPods(ctx)
+		if err == nil && !u.fresh { // Nodes come and go there.
+			err = u.look(ctx)
+		}
+		if err != nil {
+			return err
+		}
+		m = u.census.muster(pods)
+		note(fmt.Sprintf("%d of %d Ready", len(m.nodes), m.all))
+		if m.idle != "" || len(m.nodes) >= m.want {
+			return nil
+		}
+		lacks := fmt.Errorf("%d of %d pods are Ready", len(m.nodes), m.want)
+		if !u.fresh && u.Cluster.Traits().HollowNodes && meant.gone(m.all > 0 && m.settled, time.Now()) {
+			return hopeless{fmt.Errorf("%w, and no other has become so for %s; `lab explain service/%s` says why", lacks, settledBound, manifests.DemoName)}
+		}
+		return lacks
+	})
+	if u.idle = m.idle; u.idle != "" {
+		return u.idle, err
+	}
+	return fmt.Sprintf("%d Ready on %s", len(m.nodes), strings.Join(slices.Compact(m.nodes), ", ")), err
+}
+
+func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, error) {
+	var svc *corev1.Service
+	note("waiting for the Service's address")
+	err := u.poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
+		var err error
+		if svc, err = u.kube.CoreV1().Services(manifests.DemoNamespace).Get(ctx, manifests.DemoName, metav1.GetOptions{}); err != nil {
+			return err
+		}
+		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || timeline.IngressIP(svc) != "" {
+			return nil
+		}
+		balancers, err := u.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)}})
+		if err != nil || len(balancers) == 0 {
+			return errors.Join(errors.New("the cloud has no load balancer for it yet"), err)
+		}
+		lb := balancers[0]
+		if lb.StateReason != nil {
+			return fmt.Errorf("its load balancer %s is %s: %s", lb.ID, lb.State, *lb.StateReason)
+		}
+		return fmt.Errorf("its load balancer %s is %s", lb.ID, lb.State)
+	})
+	if err != nil {
+		return "", err
+	}
+	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		u.idle = fmt.Sprintf(noSuchService, svc.Spec.Type)
+		return u.idle, nil
+	}
+	u.answer = fmt.Sprintf("http://%s:%d/", timeline.IngressIP(svc), svc.Spec.Ports[0].Port)
+	return "service web has " + u.answer, nil
+}
+
+func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
+	if u.idle != "" {
+		return u.idle, nil
+	}
+	var body string
+	err := u.poll(ctx, u.answer+" to answer", func(ctx context.Context) error {
+		var err error
+		body, err = get(ctx, u.answer)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	const first = "first-answer"
+	entries, err := u.Timeline().Read()
+	if err != nil || slices.ContainsFunc(entries, func(e timeline.Entry) bool { return e.What == first }) {
+		return body, err
+	}
+	return body, u.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: "service/" + manifests.DemoName, What: first, Detail: body})
+}
+
+// get fetches a page once, over a connection of its own, as curl would.
+func get(ctx context.Context, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return strings.TrimSpace(string(body)), err
+}

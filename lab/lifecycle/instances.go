@@ -1,0 +1,105 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error) {
+	have, err := u.liveInstances(ctx)
+	if err != nil {
+		return "", err
+	}
+	zones, err := u.cloud.ListZones(ctx)
+	if err != nil {
+		return "", err
+	}
+	made, err := u.registerPresent(ctx, have, zones)
+	if err != nil {
+		return "", err
+	}
+	for i := range u.State.Nodes {
+		name := fmt.Sprintf("node-%d", i+1)
+		if instanceNamed(have, name) != nil {
+			continue
+		}
+		created, err := u.createInstance(ctx, api.InstanceCreate{Name: &name, Zone: &zones[i%len(zones)].Name})
+		if err != nil {
+			return "", err
+		}
+		made = append(made, name+" in "+created.Zone)
+	}
+	if err := startAgent(u.Lab, u.hold); err != nil {
+		return "", err
+	}
+	u.agent = true
+	if len(made) > 0 {
+		u.did("created " + strings.Join(made, ", "))
+	}
+	if len(made) == 0 {
+		return fmt.Sprintf("%d there already", len(have)), nil
+	}
+	return strings.Join(made, ", "), nil
+}
+
+// registerPresent makes instances of the machines that are there without the
+// cloud's doing.
+func (u *up) registerPresent(ctx context.Context, have []api.Instance, zones []api.Zone) (made []string, err error) {
+	present, err := u.Cluster.Present(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for i, m := range present {
+		instance := instanceNamed(have, m.Name)
+		if instance == nil {
+			spec := api.InstanceCreate{Name: &m.Name, Zone: &zones[i%len(zones)].Name}
+			if m.Address != "" { // A node's may be the CCM's to set; then the cloud chooses it.
+				spec.Address = &m.Address
+			}
+			instance, err = u.createInstance(ctx, spec)
+			if err != nil {
+				return made, err
+			}
+			made = append(made, m.Name+" in "+instance.Zone)
+		}
+		// A stopped control plane could be asked nothing, not even by this run.
+		if instance.State == api.InstanceStopped {
+			if _, err := u.cloud.StartInstance(ctx, instance.ID); err != nil {
+				return made, err
+			}
+		}
+		m.ID = instance.ID
+		if err := u.Cluster.Adopt(m); err != nil {
+			return made, err
+		}
+	}
+	return made, nil
+}
+
+func (u *up) createInstance(ctx context.Context, spec api.InstanceCreate) (*api.Instance, error) {
+	spec.Tags = &api.Tags{contract.TagCluster: u.State.Name}
+	created, err := u.cloud.CreateInstance(ctx, spec)
+	if err != nil {
+		return nil, fmt.Errorf("creating instance %s: %w", *spec.Name, err)
+	}
+	return created, nil
+}
+
+func instanceNamed(all []api.Instance, name string) *api.Instance {
+	if i := slices.IndexFunc(all, func(i api.Instance) bool { return i.Name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
+func (u *up) liveInstances(ctx context.Context) ([]api.Instance, error) {
+	return u.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{u.Tag()}, States: []api.InstanceState{
+		api.InstancePending, api.InstanceRunning, api.InstanceStopping, api.InstanceStopped,
+	}})
+}
