@@ -20,9 +20,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// RunAgent is the lab's background process: machines for instances, what the
-// cluster needs tending, and the timeline. Told that it holds the lab's claim, it
-// has inherited that as descriptor 3, and has it for as long as it lives.
+// RunAgent is the lab's background process. It boots and halts machines for instances, does
+// what the cluster needs as long as it lives, and writes the timeline. With holds, it has
+// inherited the lab's claim as descriptor 3, and keeps it until it ends.
 func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) error {
 	if holds {
 		lock := os.NewFile(3, "claim")
@@ -70,8 +70,8 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	return group.Wait()
 }
 
-// optionalComponents are the components that may start at any time: somebody may want the
-// CCM only later.
+// optionalComponents are the processes that may start at any time: somebody may want the CCM
+// only later.
 func optionalComponents(l *lab.Lab) []string {
 	if traits := l.Cluster.Traits(); traits.InContainers || traits.NoCloudProvider {
 		return nil
@@ -84,7 +84,7 @@ func isWanted(l *lab.Lab, name string) bool {
 	return name != local.ComponentCCM || l.CCMWanted()
 }
 
-// startAgent hands the hold to the agent, which has it from then on.
+// startAgent starts the agent unless it runs, and passes the hold on to it.
 func startAgent(l *lab.Lab, hold cluster.Hold) error {
 	running, err := l.Host.Running()
 	if err != nil || running[lab.ComponentAgent] != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// createLab records a new lab and claims what it needs for itself. The hold must
-// be passed on to the agent or closed; it may be nil.
+// createLab records a new lab and claims what it needs for itself. The caller passes the
+// hold, which may be nil, on to the agent, or closes it.
 func createLab(ctx context.Context, st *state.Lab, o Options) (*lab.Lab, cluster.Hold, error) {
 	if err := checkNothingRuns(st); err != nil {
 		return nil, nil, errors.Join(err, st.Remove())
@@ -35,8 +35,8 @@ func createLab(ctx context.Context, st *state.Lab, o Options) (*lab.Lab, cluster
 	return l, hold, nil
 }
 
-// checkNothingRuns is an error while processes of an earlier lab of this folder run, which
-// would be taken for the new one's: they have other tokens and certificates.
+// checkNothingRuns is an error while processes of an earlier lab of this folder run. They
+// would be taken for the new lab's, and have other tokens and certificates.
 func checkNothingRuns(st *state.Lab) error {
 	running, err := process.Host{Lab: st.Path()}.Running()
 	if err != nil || len(running) == 0 {
@@ -79,8 +79,8 @@ func claimNew(ctx context.Context, st *state.Lab, o Options) (*lab.Lab, cluster.
 	return l, hold, errors.Join(st.Save(), l.Timeline().Create())
 }
 
-// resumeLab takes hold of a lab that is there, whole or in pieces. The hold is
-// nil if the agent still has it.
+// resumeLab takes hold of a lab that is there, whole or not. The hold is nil if the agent
+// still has it.
 func resumeLab(ctx context.Context, st *state.Lab, o Options) (*lab.Lab, cluster.Hold, error) {
 	if err := checkUnchanged(st, o); err != nil {
 		return nil, nil, err
@@ -108,7 +108,7 @@ func resumeLab(ctx context.Context, st *state.Lab, o Options) (*lab.Lab, cluster
 	return l, hold, nil
 }
 
-// checkUnchanged is an error when the lab that is there is another than is asked for.
+// checkUnchanged is an error if the options ask for another lab than the one that is there.
 func checkUnchanged(st *state.Lab, o Options) error {
 	has, wanted := cluster.RecordedSettings(st), o.settings()
 	for _, p := range []struct{ what, have, want string }{

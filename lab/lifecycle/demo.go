@@ -23,12 +23,14 @@ import (
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
-func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) {
+// deployDemo creates what is missing of the demo, and waits until its pods are scheduled, or
+// an Event says why they are not.
+func (u *upRun) deployDemo(ctx context.Context, note func(string)) (string, error) {
 	if err := u.poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
-		// What somebody has made of the demo since stays.
-		made, err := apply.Missing(ctx, u.Cluster.Kubeconfig(), u.demo())
+		// What somebody has changed of the demo since stays.
+		made, err := apply.Missing(ctx, u.Cluster.Kubeconfig(), u.demoManifest())
 		if len(made) > 0 {
-			u.did("created " + strings.Join(made, ", "))
+			u.addChange("created " + strings.Join(made, ", "))
 		}
 		return err
 	}); err != nil {
@@ -40,16 +42,16 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 	}
 	switch {
 	case demo.Spec.Replicas != nil && *demo.Spec.Replicas == 0:
-		u.idle = asleep
-	case len(u.census.workers) == 0:
-		u.idle = noNode
+		u.demoIdle = idleScaledToZero
+	case len(u.nodes.workers) == 0:
+		u.demoIdle = idleNoNode
 	}
-	if u.idle != "" {
-		return u.idle, nil
+	if u.demoIdle != "" {
+		return u.demoIdle, nil
 	}
-	var said string
+	var detail string
 	err = u.poll(ctx, "the demo's pods to be scheduled, or to have an event that says why not", func(ctx context.Context) error {
-		pods, err := u.demoPods(ctx)
+		pods, err := u.listDemoPods(ctx)
 		if err != nil {
 			return err
 		}
@@ -66,11 +68,11 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 			}
 		}
 		if scheduled == len(pods) {
-			said = "scheduled"
+			detail = "scheduled"
 			return nil
 		}
-		if why != "" && !u.fresh { // Somebody may have seen to it that they fit nowhere.
-			said = "Pending: " + ui.FirstSentence(why)
+		if why != "" && !u.fresh { // Somebody may have made them fit on no node.
+			detail = "Pending: " + ui.FirstSentence(why)
 			return nil
 		}
 		events, err := u.kube.CoreV1().Events(manifests.DemoNamespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
@@ -79,23 +81,23 @@ func (u *up) deployDemo(ctx context.Context, note func(string)) (string, error) 
 		}
 		for _, e := range events.Items {
 			if strings.Contains(e.Message, "untolerated taint") {
-				said = "Pending: " + ui.FirstSentence(e.Message)
+				detail = "Pending: " + ui.FirstSentence(e.Message)
 				return nil
 			}
 		}
 		return errors.New("no FailedScheduling event that speaks of the taint yet")
 	})
-	return said, err
+	return detail, err
 }
 
-// demo is the manifest, on another port where the usual one is held by
-// somebody on 0.0.0.0.
-func (u *up) demo() []byte {
+// demoManifest is the demo's manifest, with another port if somebody listens on the usual
+// one on 0.0.0.0.
+func (u *upRun) demoManifest() []byte {
 	port := u.Cluster.Traits().DemoPort
 	return bytes.ReplaceAll(manifests.Demo, []byte("8080"), []byte(strconv.Itoa(port)))
 }
 
-func (u *up) demoPods(ctx context.Context) ([]corev1.Pod, error) {
+func (u *upRun) listDemoPods(ctx context.Context) ([]corev1.Pod, error) {
 	list, err := u.kube.CoreV1().Pods(manifests.DemoNamespace).List(ctx, metav1.ListOptions{LabelSelector: manifests.DemoSelector})
 	if err != nil {
 		return nil, err
@@ -103,41 +105,40 @@ func (u *up) demoPods(ctx context.Context) ([]corev1.Pod, error) {
 	return list.Items, nil
 }
 
-// asleep is what is said of a demo that somebody has scaled to nothing.
-const asleep = "none: deployment web is scaled to 0"
-
-func (u *up) awaitPods(ctx context.Context, note func(string)) (string, error) {
-	if u.idle != "" {
-		return u.idle, nil
+// waitForDemoPods waits until as many of the demo's pods as can be are Ready.
+func (u *upRun) waitForDemoPods(ctx context.Context, note func(string)) (string, error) {
+	if u.demoIdle != "" {
+		return u.demoIdle, nil
 	}
-	var m muster
-	var meant patience
+	var pods podReadiness
+	var stuck stuckTimer
 	err := u.poll(ctx, "the demo's pods to run", func(ctx context.Context) error {
-		pods, err := u.demoPods(ctx)
+		list, err := u.listDemoPods(ctx)
 		if err == nil && !u.fresh { // Nodes come and go there.
-			err = u.look(ctx)
+			err = u.updateNodeReadiness(ctx)
 		}
 		if err != nil {
 			return err
 		}
-		m = u.census.muster(pods)
-		note(fmt.Sprintf("%d of %d Ready", len(m.nodes), m.all))
-		if m.idle != "" || len(m.nodes) >= m.want {
+		pods = u.nodes.readinessOfPods(list)
+		note(fmt.Sprintf("%d of %d Ready", len(pods.readyOn), pods.total))
+		if pods.idle != "" || len(pods.readyOn) >= pods.wantReady {
 			return nil
 		}
-		lacks := fmt.Errorf("%d of %d pods are Ready", len(m.nodes), m.want)
-		if !u.fresh && u.Cluster.Traits().HollowNodes && meant.gone(m.all > 0 && m.settled, time.Now()) {
-			return hopeless{fmt.Errorf("%w, and no other has become so for %s; `lab explain service/%s` says why", lacks, settledBound, manifests.DemoName)}
+		missing := fmt.Errorf("%d of %d pods are Ready", len(pods.readyOn), pods.wantReady)
+		if !u.fresh && u.Cluster.Traits().HollowNodes && stuck.expired(pods.total > 0 && pods.settled, time.Now()) {
+			return permanentError{fmt.Errorf("%w, and no other has become so for %s; `lab explain service/%s` says why", missing, stuckBound, manifests.DemoName)}
 		}
-		return lacks
+		return missing
 	})
-	if u.idle = m.idle; u.idle != "" {
-		return u.idle, err
+	if u.demoIdle = pods.idle; u.demoIdle != "" {
+		return u.demoIdle, err
 	}
-	return fmt.Sprintf("%d Ready on %s", len(m.nodes), strings.Join(slices.Compact(m.nodes), ", ")), err
+	return fmt.Sprintf("%d Ready on %s", len(pods.readyOn), strings.Join(slices.Compact(pods.readyOn), ", ")), err
 }
 
-func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, error) {
+// waitForLoadBalancer waits until the demo's Service has an address.
+func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (string, error) {
 	var svc *corev1.Service
 	note("waiting for the Service's address")
 	err := u.poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
@@ -162,21 +163,23 @@ func (u *up) awaitBalancer(ctx context.Context, note func(string)) (string, erro
 		return "", err
 	}
 	if svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		u.idle = fmt.Sprintf(noSuchService, svc.Spec.Type)
-		return u.idle, nil
+		u.demoIdle = fmt.Sprintf(idleServiceType, svc.Spec.Type)
+		return u.demoIdle, nil
 	}
-	u.answer = fmt.Sprintf("http://%s:%d/", timeline.IngressIP(svc), svc.Spec.Ports[0].Port)
-	return "service web has " + u.answer, nil
+	u.demoURL = fmt.Sprintf("http://%s:%d/", timeline.IngressIP(svc), svc.Spec.Ports[0].Port)
+	return "service web has " + u.demoURL, nil
 }
 
-func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
-	if u.idle != "" {
-		return u.idle, nil
+// waitForFirstAnswer waits until the demo answers through its balancer. The timeline has
+// the first answer ever.
+func (u *upRun) waitForFirstAnswer(ctx context.Context, _ func(string)) (string, error) {
+	if u.demoIdle != "" {
+		return u.demoIdle, nil
 	}
 	var body string
-	err := u.poll(ctx, u.answer+" to answer", func(ctx context.Context) error {
+	err := u.poll(ctx, u.demoURL+" to answer", func(ctx context.Context) error {
 		var err error
-		body, err = get(ctx, u.answer)
+		body, err = fetchPage(ctx, u.demoURL)
 		return err
 	})
 	if err != nil {
@@ -190,8 +193,8 @@ func (u *up) awaitAnswer(ctx context.Context, _ func(string)) (string, error) {
 	return body, u.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: "service/" + manifests.DemoName, What: first, Detail: body})
 }
 
-// get fetches a page once, over a connection of its own, as curl would.
-func get(ctx context.Context, url string) (string, error) {
+// fetchPage fetches a page once, over a connection of its own, as curl would.
+func fetchPage(ctx context.Context, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

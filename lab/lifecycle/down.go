@@ -19,8 +19,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// labOfFolder is a lab of which only the folder's name is known: all that carries
-// its mark, whatever its cluster was.
+// labOfFolder is a lab of which only the folder is known. Whatever carries the folder's mark
+// is taken for its own, whatever its cluster was.
 func labOfFolder(dir string) *lab.Lab {
 	st := state.InDir(dir, filepath.Base(dir))
 	return &lab.Lab{State: st, Cluster: unknownCluster{lab: st}, Host: process.Host{Lab: dir}}
@@ -48,8 +48,8 @@ func (u unknownCluster) Down(ctx context.Context) (ended int, err error) {
 // downGrace is how long the agent has to end by itself.
 const downGrace = 1500 * time.Millisecond
 
-// Down ends everything of the lab and deletes its folder. It also works on
-// what a crash left, and on a lab that is not there (then it says so).
+// Down ends everything of the lab and deletes its folder. It also ends what a crash left.
+// If there is no such lab it returns state.ErrNone.
 func Down(ctx context.Context, name string) (ended int, err error) {
 	dir, err := state.Dir(name)
 	if err != nil {
@@ -85,15 +85,17 @@ func DownDir(ctx context.Context, dir string) (ended int, err error) {
 	return ended, folder.Remove()
 }
 
-// hasRunningProcesses tells whether processes of the lab run: then the folder is theirs. Where
-// somebody deletes it under them, a kubelet makes some of it anew.
+// hasRunningProcesses tells whether processes of the lab run. Then the folder is the lab's
+// even without a record: if somebody deletes it under them, a kubelet makes some of it
+// anew.
 func hasRunningProcesses(l *lab.Lab) bool {
 	running, err := l.Host.Running()
 	return err == nil && len(running) > 0
 }
 
-// downWithoutFolder makes the folder, so as to lock it: an `up` that begins
-// meanwhile must not lose what it starts. Where none can be made, none begins.
+// downWithoutFolder takes down a lab whose folder is gone. It makes the folder so as to
+// lock it: an `up` that begins meanwhile must not lose what it starts. Where the folder
+// cannot be made, no `up` can begin either.
 func downWithoutFolder(ctx context.Context, l *lab.Lab) (ended int, err error) {
 	dir := l.State.Path()
 	var parents []string // That are not there either.
@@ -130,8 +132,8 @@ func explainInterrupt(ctx context.Context, st *state.Lab, err error) error {
 	return fmt.Errorf("interrupted; `lab down --name %s` again ends what is left", st.Name)
 }
 
-// endLab ends the agent first: it would boot again what ends. The cluster keeps
-// its claim until all has ended.
+// endLab ends the agent, which would boot again what ends, and then the cluster. The
+// cluster keeps its claim until all has ended.
 func endLab(ctx context.Context, l *lab.Lab) (ended int, err error) {
 	if ended, err = endAgent(ctx, l); err != nil {
 		return ended, err

@@ -1,7 +1,7 @@
 package lifecycle
 
-// What dies while somebody waits for its work is told at once, with the end of
-// its log, and not when the wait has reached its bound.
+// A component that exits while a step waits for its work ends the step at once, with the
+// end of its log, rather than when the step reaches its bound.
 
 import (
 	"context"
@@ -16,86 +16,87 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// vigilEvery is how often it is looked whether all still runs.
-const vigilEvery = 500 * time.Millisecond
+// exitCheckInterval is how often the components are checked.
+const exitCheckInterval = 500 * time.Millisecond
 
-// watched does a step, and ends it when the agent or one of the control plane's
-// processes ends, each of which should outlast it.
-func (u *up) watched(ctx context.Context, note func(string), do func(context.Context, func(string)) (string, error)) (string, error) {
-	if u.kube == nil { // The step that makes the control plane looks after it itself.
+// runUntilExit runs a step, and ends it when the agent or one of the control plane's
+// processes exits.
+func (u *upRun) runUntilExit(ctx context.Context, note func(string), do func(context.Context, func(string)) (string, error)) (string, error) {
+	if u.kube == nil { // The step that starts the control plane watches it itself.
 		return do(ctx, note)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	ended := make(chan error, 1)
+	exited := make(chan error, 1)
 	go func() {
-		ended <- awaitEnd(ctx, u.ended)
+		exited <- waitForExit(ctx, u.checkExits)
 		cancel()
 	}()
 	said, err := do(ctx, note)
 	cancel()
-	if died := <-ended; err != nil && died != nil {
-		return "", died // What was waited for could not come.
+	if exitErr := <-exited; err != nil && exitErr != nil {
+		return "", exitErr // What was waited for could not come.
 	}
 	return said, err
 }
 
-// ended is an error that names what does not run though an earlier step saw to it.
-func (u *up) ended() error {
+// checkExits is an error that names what does not run any more though an earlier step
+// started it.
+func (u *upRun) checkExits() error {
 	var errs []error
 	if c, ok := u.Cluster.(cluster.Supervised); ok {
 		errs = append(errs, c.Ended())
 	}
-	if u.agent {
+	if u.agentStarted {
 		errs = append(errs, local.NewSite(u.State, cluster.Binaries{}).Ended(lab.ComponentAgent))
 	}
 	return errors.Join(errs...)
 }
 
-// deathsBound is how often a machine may end by itself while its node is waited
-// for; the agent boots it again each time.
-const deathsBound = 3
+// maxMachineExits is how often a machine may end by itself while a step waits for its node;
+// the agent boots it again each time.
+const maxMachineExits = 3
 
-// deaths counts, from the timeline, how often each machine has.
-type deaths struct {
-	news *timeline.Reader
-	of   map[string]int
+// machineExits counts, from the timeline, how often each machine has ended by itself.
+type machineExits struct {
+	timeline *timeline.Reader
+	count    map[string]int
 }
 
-// deaths begins to count now. It is for the caller to close.
-func (u *up) deaths() (*deaths, error) {
-	news, err := u.Timeline().Open()
+// countMachineExits begins to count now. The caller closes its timeline.
+func (u *upRun) countMachineExits() (*machineExits, error) {
+	reader, err := u.Timeline().Open()
 	if err != nil {
 		return nil, err
 	}
-	d := &deaths{news, map[string]int{}}
-	if _, err := news.Next(); err != nil {
-		return nil, errors.Join(err, news.Close())
+	m := &machineExits{reader, map[string]int{}}
+	if _, err := reader.Next(); err != nil {
+		return nil, errors.Join(err, reader.Close())
 	}
-	return d, nil
+	return m, nil
 }
 
-// often names a machine that ends again and again; "" if none does.
-func (d *deaths) often() (machine string, err error) {
-	entries, err := d.news.Next()
+// machineThatKeepsExiting names a machine that ends again and again; "" if none does.
+func (m *machineExits) machineThatKeepsExiting() (machine string, err error) {
+	entries, err := m.timeline.Next()
 	for _, e := range entries {
 		if name, ok := strings.CutPrefix(e.Subject, agent.MachineSubject); ok && e.What == agent.MachineEnded {
-			d.of[name]++
+			m.count[name]++
 		}
 	}
-	for name, times := range d.of {
-		if times >= deathsBound {
+	for name, times := range m.count {
+		if times >= maxMachineExits {
 			return name, err
 		}
 	}
 	return "", err
 }
 
-// awaitEnd looks until something has ended, or ctx has.
-func awaitEnd(ctx context.Context, look func() error) error {
-	tick := time.NewTicker(vigilEvery)
+// waitForExit calls check until it returns an error, or ctx ends.
+func waitForExit(ctx context.Context, check func() error) error {
+	tick := time.NewTicker(exitCheckInterval)
 	defer tick.Stop()
 	for {
-		if err := look(); err != nil {
+		if err := check(); err != nil {
 			return err
 		}
 		select {

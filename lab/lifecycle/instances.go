@@ -11,8 +11,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error) {
-	have, err := u.liveInstances(ctx)
+func (u *upRun) createInstances(ctx context.Context, _ func(string)) (string, error) {
+	have, err := u.listLiveInstances(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -20,7 +20,7 @@ func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error
 	if err != nil {
 		return "", err
 	}
-	made, err := u.registerPresent(ctx, have, zones)
+	made, err := u.registerPresentMachines(ctx, have, zones)
 	if err != nil {
 		return "", err
 	}
@@ -38,9 +38,9 @@ func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error
 	if err := startAgent(u.Lab, u.hold); err != nil {
 		return "", err
 	}
-	u.agent = true
+	u.agentStarted = true
 	if len(made) > 0 {
-		u.did("created " + strings.Join(made, ", "))
+		u.addChange("created " + strings.Join(made, ", "))
 	}
 	if len(made) == 0 {
 		return fmt.Sprintf("%d there already", len(have)), nil
@@ -48,9 +48,9 @@ func (u *up) createInstances(ctx context.Context, _ func(string)) (string, error
 	return strings.Join(made, ", "), nil
 }
 
-// registerPresent makes instances of the machines that are there without the
+// registerPresentMachines makes instances of the machines that are there without the
 // cloud's doing.
-func (u *up) registerPresent(ctx context.Context, have []api.Instance, zones []api.Zone) (made []string, err error) {
+func (u *upRun) registerPresentMachines(ctx context.Context, have []api.Instance, zones []api.Zone) (made []string, err error) {
 	present, err := u.Cluster.Present(ctx)
 	if err != nil {
 		return nil, err
@@ -82,7 +82,7 @@ func (u *up) registerPresent(ctx context.Context, have []api.Instance, zones []a
 	return made, nil
 }
 
-func (u *up) createInstance(ctx context.Context, spec api.InstanceCreate) (*api.Instance, error) {
+func (u *upRun) createInstance(ctx context.Context, spec api.InstanceCreate) (*api.Instance, error) {
 	spec.Tags = &api.Tags{contract.TagCluster: u.State.Name}
 	created, err := u.cloud.CreateInstance(ctx, spec)
 	if err != nil {
@@ -98,7 +98,7 @@ func instanceNamed(all []api.Instance, name string) *api.Instance {
 	return nil
 }
 
-func (u *up) liveInstances(ctx context.Context) ([]api.Instance, error) {
+func (u *upRun) listLiveInstances(ctx context.Context) ([]api.Instance, error) {
 	return u.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{u.Tag()}, States: []api.InstanceState{
 		api.InstancePending, api.InstanceRunning, api.InstanceStopping, api.InstanceStopped,
 	}})

@@ -14,68 +14,69 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// awaitNodes waits for a Ready node of each instance that runs or is about to.
-func (u *up) awaitNodes(ctx context.Context, note func(string)) (string, error) {
-	ended, err := u.deaths()
+// waitForNodesReady waits until each instance that runs, or is about to, has a Ready node.
+func (u *upRun) waitForNodesReady(ctx context.Context, note func(string)) (string, error) {
+	exits, err := u.countMachineExits()
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = ended.news.Close() }()
-	if err := u.clearNames(ctx, note); err != nil {
+	defer func() { _ = exits.timeline.Close() }()
+	if err := u.startCCMForStaleNodes(ctx, note); err != nil {
 		return "", err
 	}
 	err = u.poll(ctx, "every running instance to have a Ready node; `lab logs` has a log per node", func(ctx context.Context) error {
-		if err := u.look(ctx); err != nil {
+		if err := u.updateNodeReadiness(ctx); err != nil {
 			return err
 		}
-		note(fmt.Sprintf("%d of %d Ready", u.census.ready(), len(u.census.wanted)))
-		lacks := u.census.lacks()
-		if lacks == nil {
+		note(fmt.Sprintf("%d of %d Ready", u.nodes.readyCount(), len(u.nodes.expected)))
+		missing := u.nodes.missingError()
+		if missing == nil {
 			return nil
 		}
-		machine, err := ended.often()
+		machine, err := exits.machineThatKeepsExiting()
 		if machine != "" {
-			return hopeless{fmt.Errorf("machine %s ends again and again\n%s", machine, u.LogHint("node/"+machine))}
+			return permanentError{fmt.Errorf("machine %s ends again and again\n%s", machine, u.LogHint("node/"+machine))}
 		}
-		return errors.Join(lacks, err)
+		return errors.Join(missing, err)
 	})
 	if u.Cluster.Traits().NoCloudProvider {
-		return fmt.Sprintf("%d Ready, none tainted: their kubelets wait for nobody", u.census.ready()), err
+		return fmt.Sprintf("%d Ready, none tainted: their kubelets wait for nobody", u.nodes.readyCount()), err
 	}
-	return fmt.Sprintf("%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", u.census.ready(), u.census.tainted), err
+	return fmt.Sprintf("%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", u.nodes.readyCount(), u.nodes.tainted), err
 }
 
-// clearNames starts the CCM before its turn where a node is missing in a lab that
-// was there: a new machine waits until a CCM has deleted an earlier one's Node.
-func (u *up) clearNames(ctx context.Context, note func(string)) error {
-	if u.fresh || !u.ccm {
+// startCCMForStaleNodes starts the CCM before its own step if the lab was there before and
+// a node is missing: a new machine waits until a CCM has deleted the Node of an earlier
+// instance of its name.
+func (u *upRun) startCCMForStaleNodes(ctx context.Context, note func(string)) error {
+	if u.fresh || !u.wantsCCM {
 		return nil
 	}
-	if err := u.look(ctx); err == nil && u.census.lacks() == nil {
+	if err := u.updateNodeReadiness(ctx); err == nil && u.nodes.missingError() == nil {
 		return nil
 	}
 	note("starting the CCM, which deletes the Nodes of instances that are gone")
 	return u.StartCCM(ctx)
 }
 
-// look takes the census anew.
-func (u *up) look(ctx context.Context) error {
-	instances, err := u.liveInstances(ctx)
+// updateNodeReadiness compares instances and nodes anew.
+func (u *upRun) updateNodeReadiness(ctx context.Context) error {
+	instances, err := u.listLiveInstances(ctx)
 	if err != nil {
 		return err
 	}
-	alive, err := u.aliveNodes(ctx)
+	alive, err := u.listAliveNodes(ctx)
 	if err != nil {
 		return err
 	}
-	u.census = takeCensus(instances, alive)
+	u.nodes = readinessOfNodes(instances, alive)
 	return nil
 }
 
-// aliveNodes are those whose kubelet renews its lease now: after a crash, what
-// a Node says of itself is still what it said before. In a new lab there is no
-// before, and the first renewal need not be waited for.
-func (u *up) aliveNodes(ctx context.Context) ([]corev1.Node, error) {
+// listAliveNodes lists the Nodes whose kubelet renews its lease now. After a crash a Node's
+// status is still what it was before. In a new lab there is no such status, so the first
+// renewal need not be waited for.
+func (u *upRun) listAliveNodes(ctx context.Context) ([]corev1.Node, error) {
 	nodes, err := u.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil || u.fresh {
 		return nodes.Items, err
@@ -89,7 +90,7 @@ func (u *up) aliveNodes(ctx context.Context) ([]corev1.Node, error) {
 		renewed[l.Name] = l.Spec.RenewTime != nil && l.Spec.LeaseDurationSeconds != nil &&
 			time.Since(l.Spec.RenewTime.Time) < time.Duration(*l.Spec.LeaseDurationSeconds)*time.Second
 	}
-	if u.Cluster.Traits().HollowNodes { // A machine that has ended just now has renewed it, too.
+	if u.Cluster.Traits().HollowNodes { // The lease of a machine that has ended just now is still fresh.
 		machines, err := u.Cluster.Machines(ctx)
 		if err != nil {
 			return nil, err
@@ -103,8 +104,8 @@ func (u *up) aliveNodes(ctx context.Context) ([]corev1.Node, error) {
 	return slices.DeleteFunc(nodes.Items, func(n corev1.Node) bool { return !renewed[n.Name] }), nil
 }
 
-// startController starts the CCM and sees the taints lift.
-func (u *up) startController(ctx context.Context, note func(string)) (string, error) {
+// startCCMAndInitializeNodes starts the CCM and waits until no node has its taint.
+func (u *upRun) startCCMAndInitializeNodes(ctx context.Context, note func(string)) (string, error) {
 	note("starting")
 	if err := u.StartCCM(ctx); err != nil {
 		return "", err

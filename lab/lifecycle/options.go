@@ -23,11 +23,10 @@ type Options struct {
 	Nodes int
 	// Profile is the cloud's; "" is the one that the lab has, or
 	// DefaultProfile.
-	Profile    string
-	WithoutCCM bool
-	// WithoutDemo leaves the demo out.
-	WithoutDemo bool
-	// Fleeting takes a new lab down again that does not come up.
+	Profile string
+	// WithoutCCM and WithoutDemo leave the CCM and the demo out.
+	WithoutCCM, WithoutDemo bool
+	// Fleeting has a new lab that does not come up taken down again.
 	Fleeting bool
 	// NodeImage and PodNetwork are for kind, Kubeconfig is for external; "" is
 	// what the lab has, or the default.

@@ -1,7 +1,7 @@
 package lifecycle
 
-// What an `up` changed of a lab that was there: what each step started, made or
-// had to wait for. A step that found everything did nothing.
+// What an `up` changed of a lab that was there before: what each step started, created or
+// had to wait for. A step that found everything in place changed nothing.
 
 import (
 	"context"
@@ -31,87 +31,89 @@ type Outcome struct {
 	Result string `json:"result"`
 	// Did says what a completed lab lacked, in the order of the steps.
 	Did []string `json:"did,omitempty"`
-	// Began is when.
+	// Began is when it began.
 	Began time.Time `json:"began"`
 }
 
-// asItWas is what a step says that changed nothing.
-const asItWas = "as it was"
+// unchangedDetail is the detail of a step that changed nothing.
+const unchangedDetail = "as it was"
 
-// told runs one step of an `up` that found a lab, and says what was changed.
-func (u *up) told(ctx context.Context, title string, step func() (string, error)) (string, error) {
+// runAndReport runs one step. In a lab that was there before, it returns what the step
+// changed instead of the step's own detail.
+func (u *upRun) runAndReport(ctx context.Context, title string, step func() (string, error)) (string, error) {
 	if u.fresh {
 		return step()
 	}
-	began := len(u.outcome.Did)
+	began := len(u.result.Did)
 	u.waited = false
 	detail, err := step()
 	if err != nil {
 		return detail, err
 	}
-	started, err := u.started(ctx)
+	started, err := u.listNewlyStarted(ctx)
 	if len(started) > 0 {
-		u.did("started " + strings.Join(started, ", "))
+		u.addChange("started " + strings.Join(started, ", "))
 	}
-	switch did := u.outcome.Did[began:]; {
+	switch did := u.result.Did[began:]; {
 	case len(did) > 0:
 		return strings.Join(did, "; "), err
 	case u.waited:
-		u.did("waited for " + title)
+		u.addChange("waited for " + title)
 		return detail, err
-	case u.idle != "" && detail == u.idle:
+	case u.demoIdle != "" && detail == u.demoIdle:
 		return detail, err
 	}
-	return asItWas, err
+	return unchangedDetail, err
 }
 
-func (u *up) did(what string) { u.outcome.Did = append(u.outcome.Did, what) }
+// addChange adds to what this run did.
+func (u *upRun) addChange(what string) { u.result.Did = append(u.result.Did, what) }
 
-// hopeless is an error that no further try takes away.
-type hopeless struct{ error }
+// permanentError is an error that no further try takes away.
+type permanentError struct{ error }
 
-// poll is cluster.Poll, and remembers that there was something to wait for. It
-// ends at once with what is hopeless.
-func (u *up) poll(ctx context.Context, what string, try func(context.Context) error) error {
+// poll is cluster.Poll; it records in waited that there was something to wait for, and ends
+// at once with a permanentError.
+func (u *upRun) poll(ctx context.Context, what string, try func(context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	var lost hopeless
+	var permanent permanentError
 	err := cluster.Poll(ctx, what, func(ctx context.Context) error {
-		if lost.error != nil {
-			return lost
+		if permanent.error != nil {
+			return permanent
 		}
 		err := try(ctx)
 		u.waited = u.waited || err != nil
-		if errors.As(err, &lost) {
+		if errors.As(err, &permanent) {
 			stop()
 		}
 		return err
 	})
-	if lost.error != nil {
-		return lost.error
+	if permanent.error != nil {
+		return permanent.error
 	}
 	return err
 }
 
-// started names what runs now and did not when this was asked last.
-func (u *up) started(ctx context.Context) ([]string, error) {
+// listNewlyStarted names the components that run now and did not when it was last called.
+func (u *upRun) listNewlyStarted(ctx context.Context) ([]string, error) {
 	now, err := runningComponents(ctx, u.Lab)
 	if err != nil {
 		return nil, err
 	}
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(now)) {
-		if pid, ran := u.seen[name]; !ran || pid != now[name] {
+		if pid, ran := u.lastPIDs[name]; !ran || pid != now[name] {
 			short, _, _ := strings.Cut(name, "@")
 			names = append(names, short)
 		}
 	}
-	u.seen = now
+	u.lastPIDs = now
 	return names, nil
 }
 
-// runningComponents is what runs, with its process ID if it is a process here: then one
-// look at /proc tells all.
+// runningComponents are the components that run, with their process IDs. Where all of them
+// are processes of this machine, one look at /proc finds them.
 func runningComponents(ctx context.Context, l *lab.Lab) (map[string]int, error) {
 	now := map[string]int{}
 	if !l.Cluster.Traits().InContainers {
@@ -130,29 +132,29 @@ func runningComponents(ctx context.Context, l *lab.Lab) (map[string]int, error) 
 	return now, err
 }
 
-// lacking is an error that names what should run now and does not, with the end
-// of its log. A CCM that this `up` was not to start is left out.
-func (u *up) lacking(ctx context.Context) error {
+// checkComponents is an error that names the components that should run and do not, with
+// the end of their logs. A CCM that this `up` was not to start is left out.
+func (u *upRun) checkComponents(ctx context.Context) error {
 	all, err := u.Components(ctx)
 	errs := []error{err}
 	for _, c := range all {
-		if c.Wanted && c.State != cluster.StateRunning && (c.Name != local.ComponentCCM || u.ccm) {
+		if c.Wanted && c.State != cluster.StateRunning && (c.Name != local.ComponentCCM || u.wantsCCM) {
 			errs = append(errs, fmt.Errorf("%s does not run\n%s", c.Name, u.LogHint(c.Name)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// concluded fills in the result, and has the timeline tell what was completed.
-func (u *up) concluded() error {
+// recordResult fills in the result, and adds to the timeline what was completed.
+func (u *upRun) recordResult() error {
 	switch {
 	case u.fresh:
-		u.outcome.Result, u.outcome.Did = Created, nil
-	case len(u.outcome.Did) == 0:
-		u.outcome.Result = Unchanged
+		u.result.Result, u.result.Did = Created, nil
+	case len(u.result.Did) == 0:
+		u.result.Result = Unchanged
 	default:
-		u.outcome.Result = Completed
-		return u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "lab/" + u.State.Name, What: Completed, Detail: strings.Join(u.outcome.Did, "; ")})
+		u.result.Result = Completed
+		return u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "lab/" + u.State.Name, What: Completed, Detail: strings.Join(u.result.Did, "; ")})
 	}
 	return nil
 }

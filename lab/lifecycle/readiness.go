@@ -1,7 +1,7 @@
 package lifecycle
 
-// Which nodes and pods of the demo an `up` has to wait for: those of instances
-// that run, by name, and none that somebody has stopped.
+// Which nodes, and which pods of the demo, an `up` has to wait for: those of instances that
+// run, and none that somebody has stopped.
 
 import (
 	"fmt"
@@ -20,22 +20,23 @@ import (
 
 const labelControlPlane = "node-role.kubernetes.io/control-plane"
 
-// census is what there is of nodes at one look.
-type census struct {
-	// wanted are the names of the instances that run a node or are about to.
-	wanted []string
-	// missing says of those without a Ready node of their own which they are.
+// nodeReadiness says which instances have a Ready node.
+type nodeReadiness struct {
+	// expected are the names of the instances that run a node or are about to.
+	expected []string
+	// missing are those of expected without a Ready node of their own, each with the
+	// reason if it is known.
 	missing []string
-	// tainted counts those whose node waits for a CCM.
+	// tainted counts those of expected whose node waits for a CCM.
 	tainted int
-	// workers are those that may have a pod of the demo, and whether their node is
-	// Ready.
+	// workers are those of expected that may have a pod of the demo, and whether their
+	// node is Ready.
 	workers map[string]bool
 }
 
-// takeCensus compares instances with the nodes whose kubelets are alive.
-func takeCensus(instances []api.Instance, alive []corev1.Node) census {
-	c := census{workers: map[string]bool{}}
+// readinessOfNodes compares instances with the nodes whose kubelets are alive.
+func readinessOfNodes(instances []api.Instance, alive []corev1.Node) nodeReadiness {
+	r := nodeReadiness{workers: map[string]bool{}}
 	nodes := map[string]*corev1.Node{}
 	for i := range alive {
 		nodes[alive[i].Name] = &alive[i]
@@ -44,134 +45,138 @@ func takeCensus(instances []api.Instance, alive []corev1.Node) census {
 		if i.State != api.InstancePending && i.State != api.InstanceRunning || !agent.IsMachine(i.Tags) {
 			continue
 		}
-		c.wanted = append(c.wanted, i.Name)
+		r.expected = append(r.expected, i.Name)
 		n, own := nodes[i.Name], cluster.Machine{ID: i.ID}.ProviderID()
 		switch {
 		case n != nil && n.Spec.ProviderID != own && strings.HasPrefix(n.Spec.ProviderID, contract.ProviderIDPrefix):
-			c.missing = append(c.missing, i.Name+", whose Node is still that of an earlier instance until a CCM deletes it")
+			r.missing = append(r.missing, i.Name+", whose Node is still that of an earlier instance until a CCM deletes it")
 			n = nil
 		case n == nil || !timeline.Ready(n):
-			c.missing = append(c.missing, i.Name)
+			r.missing = append(r.missing, i.Name)
 		case timeline.Uninitialized(n):
-			c.tainted++
+			r.tainted++
 		}
 		if n == nil {
-			c.workers[i.Name] = false
+			r.workers[i.Name] = false
 		} else if _, controlPlane := n.Labels[labelControlPlane]; !controlPlane {
-			c.workers[i.Name] = timeline.Ready(n)
+			r.workers[i.Name] = timeline.Ready(n)
 		}
 	}
-	return c
+	return r
 }
 
-// ready is how many of the wanted have a Ready node.
-func (c census) ready() int { return len(c.wanted) - len(c.missing) }
+// readyCount is how many of those expected have a Ready node.
+func (r nodeReadiness) readyCount() int { return len(r.expected) - len(r.missing) }
 
 // namedMissing is how many of the missing an error names.
 const namedMissing = 5
 
-// lacks is an error that names nodes that are not Ready; nil if all are.
-func (c census) lacks() error {
-	if len(c.missing) == 0 {
+// missingError is an error that names nodes that are not Ready; nil if all are.
+func (r nodeReadiness) missingError() error {
+	if len(r.missing) == 0 {
 		return nil
 	}
-	names := c.missing[:min(namedMissing, len(c.missing))]
+	names := r.missing[:min(namedMissing, len(r.missing))]
 	more := ""
-	if n := len(c.missing) - len(names); n > 0 {
+	if n := len(r.missing) - len(names); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return fmt.Errorf("%d of %d nodes are Ready, without %s%s", c.ready(), len(c.wanted), strings.Join(names, ", "), more)
+	return fmt.Errorf("%d of %d nodes are Ready, without %s%s", r.readyCount(), len(r.expected), strings.Join(names, ", "), more)
 }
 
-// What is said of a demo that has nothing to wait for.
+// Reasons why there is nothing to wait for with the demo.
 const (
-	noNode        = "none: no node runs"
-	noPodOnANode  = "none: the pods of deployment web are on nodes that do not run"
-	noSuchService = "none: service web is of type %s"
+	idleScaledToZero       = "none: deployment web is scaled to 0"
+	idleNoNode             = "none: no node runs"
+	idlePodsOnStoppedNodes = "none: the pods of deployment web are on nodes that do not run"
+	idleServiceType        = "none: service web is of type %s"
 )
 
-// muster is how the demo's pods are spread over those nodes.
-type muster struct {
-	// nodes have a Ready pod, one name per pod.
-	nodes []string
-	// all are the pods that count, want is how many of them should be Ready.
-	all, want int
-	// idle says why there is nothing to wait for.
+// podReadiness says how many of the demo's pods are Ready.
+type podReadiness struct {
+	// readyOn are the nodes of the Ready pods, one name per pod.
+	readyOn []string
+	// total is the number of pods that have not ended for good, wantReady how many of them
+	// should be Ready.
+	total, wantReady int
+	// idle says why there is nothing to wait for; "" if there is something.
 	idle string
-	// settled means that those that are not Ready will not be by themselves: what
-	// runs says that it is not ready, what ended ends again, and the rest fits
-	// nowhere.
+	// settled says that the pods that are not Ready will not become so by themselves:
+	// those that run fail their probe, those that ended end again, and the others fit on
+	// no node.
 	settled bool
 }
 
-// muster counts the pods. Every node that runs has one, up to their number: see
-// the demo's topologySpreadConstraints. Those of a stopped node wait for it.
-func (c census) muster(pods []corev1.Pod) muster {
-	m := muster{settled: true}
+// readinessOfPods counts the demo's pods. By the demo's topologySpreadConstraints each node
+// that runs has one, up to their number. The pods of a stopped node wait for it.
+func (r nodeReadiness) readinessOfPods(pods []corev1.Pod) podReadiness {
+	m := podReadiness{settled: true}
 	for _, p := range pods {
 		if p.Status.Phase == corev1.PodFailed || p.Status.Phase == corev1.PodSucceeded {
-			continue // It is only there to be looked at.
+			continue // It is kept only for people to see.
 		}
-		m.all++
-		if _, runs := c.workers[p.Spec.NodeName]; p.Spec.NodeName != "" && !runs {
+		m.total++
+		if _, runs := r.workers[p.Spec.NodeName]; p.Spec.NodeName != "" && !runs {
 			continue
 		}
-		m.want++
-		if conditionIs(&p, corev1.PodReady, corev1.ConditionTrue) {
-			m.nodes = append(m.nodes, p.Spec.NodeName)
+		m.wantReady++
+		if hasCondition(&p, corev1.PodReady, corev1.ConditionTrue) {
+			m.readyOn = append(m.readyOn, p.Spec.NodeName)
 		} else {
-			m.settled = m.settled && settled(&p)
+			m.settled = m.settled && isSettled(&p)
 		}
 	}
 	ready := 0
-	for _, isReady := range c.workers {
+	for _, isReady := range r.workers {
 		if isReady {
 			ready++
 		}
 	}
 	switch {
-	case len(c.workers) == 0:
-		m.idle = noNode
-	case m.all > 0 && m.want == 0:
-		m.idle = noPodOnANode
+	case len(r.workers) == 0:
+		m.idle = idleNoNode
+	case m.total > 0 && m.wantReady == 0:
+		m.idle = idlePodsOnStoppedNodes
 	}
-	m.want = max(1, min(m.want, ready))
-	slices.Sort(m.nodes)
+	m.wantReady = max(1, min(m.wantReady, ready))
+	slices.Sort(m.readyOn)
 	return m
 }
 
-func conditionIs(p *corev1.Pod, what corev1.PodConditionType, status corev1.ConditionStatus) bool {
+func hasCondition(p *corev1.Pod, what corev1.PodConditionType, status corev1.ConditionStatus) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == what && c.Status == status })
 }
 
-func settled(p *corev1.Pod) bool {
+// isSettled tells whether a pod that is not Ready will not become so by itself.
+func isSettled(p *corev1.Pod) bool {
 	if p.DeletionTimestamp != nil {
 		return false // Another one comes.
 	}
 	if p.Spec.NodeName == "" {
-		return conditionIs(p, corev1.PodScheduled, corev1.ConditionFalse)
+		return hasCondition(p, corev1.PodScheduled, corev1.ConditionFalse)
 	}
 	return len(p.Status.ContainerStatuses) > 0 && !slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
 		return s.State.Waiting != nil && (s.State.Waiting.Reason == "ContainerCreating" || s.State.Waiting.Reason == "PodInitializing")
 	})
 }
 
-// settledBound is how long the demo of a lab that was there may be as somebody
-// made it before `up` takes it for meant; a pod that starts is Ready sooner.
-const settledBound = 15 * time.Second
+// stuckBound is how long the demo of a lab that was there before may lack Ready pods before
+// `up` gives up on them; a pod that starts is Ready sooner.
+const stuckBound = 15 * time.Second
 
-// patience is how long something has lasted.
-type patience struct{ since time.Time }
+// stuckTimer measures how long something has been stuck.
+type stuckTimer struct{ since time.Time }
 
-// gone tells whether it has lasted too long.
-func (p *patience) gone(lasts bool, now time.Time) bool {
+// expired tells whether it has been stuck for stuckBound; a look at which it is not stuck
+// begins anew.
+func (t *stuckTimer) expired(stuck bool, now time.Time) bool {
 	switch {
-	case !lasts:
-		p.since = time.Time{}
-	case p.since.IsZero():
-		p.since = now
+	case !stuck:
+		t.since = time.Time{}
+	case t.since.IsZero():
+		t.since = now
 	default:
-		return now.Sub(p.since) >= settledBound
+		return now.Sub(t.since) >= stuckBound
 	}
 	return false
 }

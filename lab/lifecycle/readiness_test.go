@@ -30,7 +30,7 @@ func nodeOf(name string, ready corev1.ConditionStatus) corev1.Node {
 	}
 }
 
-func TestTakeCensus(t *testing.T) {
+func TestReadinessOfNodes(t *testing.T) {
 	noMachine := instance("stand-in", api.InstanceRunning)
 	noMachine.Tags["ccmlab-machine"] = "none"
 	earlier, own, tainted, controlPlane := nodeOf("b", corev1.ConditionTrue), nodeOf("b", corev1.ConditionTrue), nodeOf("b", corev1.ConditionTrue), nodeOf("a", corev1.ConditionTrue)
@@ -59,14 +59,14 @@ func TestTakeCensus(t *testing.T) {
 		"more than a message can say": {[]api.Instance{a, a, a, a, a, a, a}, nil, 0, 0, map[string]bool{"a": false}, "without a, a, a, a, a and 2 more"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := takeCensus(tc.instances, tc.nodes)
-			assert.Equal(t, tc.ready, c.ready())
+			c := readinessOfNodes(tc.instances, tc.nodes)
+			assert.Equal(t, tc.ready, c.readyCount())
 			assert.Equal(t, tc.tainted, c.tainted)
 			assert.Equal(t, tc.workers, c.workers)
 			if tc.lacks == "" {
-				assert.NoError(t, c.lacks())
+				assert.NoError(t, c.missingError())
 			} else {
-				assert.ErrorContains(t, c.lacks(), tc.lacks)
+				assert.ErrorContains(t, c.missingError(), tc.lacks)
 			}
 		})
 	}
@@ -80,7 +80,7 @@ func podOn(node string, ready corev1.ConditionStatus, state corev1.ContainerStat
 	return p
 }
 
-func TestMuster(t *testing.T) {
+func TestReadinessOfPods(t *testing.T) {
 	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	waits := func(why string) corev1.ContainerState {
 		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: why}}
@@ -104,8 +104,8 @@ func TestMuster(t *testing.T) {
 		"one on each":                   {three, []corev1.Pod{ready("a"), ready("b"), ready("c")}, 3, 3, "", true},
 		"one on a stopped node":         {three, []corev1.Pod{ready("a"), ready("b"), unready("stopped")}, 2, 2, "", true},
 		"not made yet":                  {three, nil, 0, 1, "", true},
-		"no node runs":                  {nil, []corev1.Pod{unready("stopped")}, 0, 1, noNode, true},
-		"all on a stopped node":         {one, []corev1.Pod{unready("stopped")}, 0, 1, noPodOnANode, true},
+		"no node runs":                  {nil, []corev1.Pod{unready("stopped")}, 0, 1, idleNoNode, true},
+		"all on a stopped node":         {one, []corev1.Pod{unready("stopped")}, 0, 1, idlePodsOnStoppedNodes, true},
 		"more than nodes":               {one, []corev1.Pod{ready("a"), homeless, homeless}, 1, 1, "", true},
 		"a node not Ready yet":          {map[string]bool{"a": true, "b": false}, []corev1.Pod{ready("a"), unready("b")}, 1, 1, "", true},
 		"told to be unready":            {one, []corev1.Pod{unready("a")}, 0, 1, "", true},
@@ -116,61 +116,61 @@ func TestMuster(t *testing.T) {
 		"what has ended counts for nil": {three, []corev1.Pod{ready("a"), ended}, 1, 1, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := census{workers: tc.workers}.muster(tc.pods)
-			assert.Len(t, m.nodes, tc.ready)
-			assert.Equal(t, tc.want, m.want)
+			m := nodeReadiness{workers: tc.workers}.readinessOfPods(tc.pods)
+			assert.Len(t, m.readyOn, tc.ready)
+			assert.Equal(t, tc.want, m.wantReady)
 			assert.Equal(t, tc.idle, m.idle)
 			assert.Equal(t, tc.settled, m.settled)
 		})
 	}
 }
 
-func TestPatience(t *testing.T) {
-	var p patience
+func TestStuckTimer(t *testing.T) {
+	var p stuckTimer
 	now := time.Now()
-	assert.False(t, p.gone(true, now))
-	assert.False(t, p.gone(true, now.Add(settledBound-1)))
-	assert.True(t, p.gone(true, now.Add(settledBound)))
-	assert.False(t, p.gone(false, now.Add(2*settledBound)), "it is over")
-	assert.False(t, p.gone(true, now.Add(3*settledBound)), "and begins anew")
+	assert.False(t, p.expired(true, now))
+	assert.False(t, p.expired(true, now.Add(stuckBound-1)))
+	assert.True(t, p.expired(true, now.Add(stuckBound)))
+	assert.False(t, p.expired(false, now.Add(2*stuckBound)), "it is over")
+	assert.False(t, p.expired(true, now.Add(3*stuckBound)), "and begins anew")
 }
 
-func TestDeaths(t *testing.T) {
+func TestMachineExits(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	st, err := state.Create("lab")
 	require.NoError(t, err)
 	defer st.Unlock()
-	u := &up{Lab: &lab.Lab{State: st}}
+	u := &upRun{Lab: &lab.Lab{State: st}}
 	require.NoError(t, u.Timeline().Create())
 	end := func(name, what string) {
 		require.NoError(t, u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: agent.MachineSubject + name, What: what}))
 	}
-	for range deathsBound {
+	for range maxMachineExits {
 		end("before", agent.MachineEnded)
 	}
-	d, err := u.deaths()
+	d, err := u.countMachineExits()
 	require.NoError(t, err)
-	defer func() { assert.NoError(t, d.news.Close()) }()
-	for i := range deathsBound {
+	defer func() { assert.NoError(t, d.timeline.Close()) }()
+	for i := range maxMachineExits {
 		end("halted", "halted")
-		name, err := d.often()
+		name, err := d.machineThatKeepsExiting()
 		require.NoError(t, err)
 		assert.Empty(t, name, i)
 		end("dying", agent.MachineEnded)
 	}
-	name, err := d.often()
+	name, err := d.machineThatKeepsExiting()
 	require.NoError(t, err)
 	assert.Equal(t, "dying", name)
 }
 
-func TestPollEndsWithWhatIsHopeless(t *testing.T) {
-	u := &up{}
+func TestPollEndsWithPermanentError(t *testing.T) {
+	u := &upRun{}
 	tries := 0
 	err := u.poll(t.Context(), "what never comes", func(context.Context) error {
 		if tries++; tries < 2 {
 			return errors.New("not yet")
 		}
-		return hopeless{errors.New("it is gone")}
+		return permanentError{errors.New("it is gone")}
 	})
 	assert.EqualError(t, err, "it is gone")
 	assert.Equal(t, 2, tries)
