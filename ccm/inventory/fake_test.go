@@ -43,14 +43,14 @@ type fakeCloud struct {
 
 type step func(fn func(api.Event) error, onBreak func(error)) error
 
-func (f *fakeCloud) unexpected(format string, args ...any) error {
+func (f *fakeCloud) failUnexpected(format string, args ...any) error {
 	f.t.Errorf("unexpected "+format, args...)
 	return errUnexpected
 }
 
 func (f *fakeCloud) GetInstance(_ context.Context, id string) (*api.Instance, error) {
 	if f.getInstance == nil {
-		return nil, f.unexpected("GetInstance(%s)", id)
+		return nil, f.failUnexpected("GetInstance(%s)", id)
 	}
 	return f.getInstance(id)
 }
@@ -63,7 +63,7 @@ func (f *fakeCloud) ListInstances(_ context.Context, filter client.InstanceFilte
 	case f.named != nil && filter.Name != "":
 		return f.named(filter.Name)
 	case list == nil || filter.Name != "":
-		return nil, f.unexpected("ListInstances(%+v)", filter)
+		return nil, f.failUnexpected("ListInstances(%+v)", filter)
 	}
 	f.lists.Add(1)
 	return list()
@@ -71,7 +71,7 @@ func (f *fakeCloud) ListInstances(_ context.Context, filter client.InstanceFilte
 
 func (f *fakeCloud) ListLoadBalancers(_ context.Context, filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	if f.listBalancers == nil {
-		return nil, f.unexpected("ListLoadBalancers(%+v)", filter)
+		return nil, f.failUnexpected("ListLoadBalancers(%+v)", filter)
 	}
 	assert.Equal(f.t, client.LoadBalancerFilter{Tags: []string{clusterTag}}, filter)
 	f.lists.Add(1)
@@ -80,7 +80,7 @@ func (f *fakeCloud) ListLoadBalancers(_ context.Context, filter client.LoadBalan
 
 func (f *fakeCloud) ListRoutes(_ context.Context, filter client.RouteFilter) ([]api.Route, error) {
 	if f.listRoutes == nil {
-		return nil, f.unexpected("ListRoutes(%+v)", filter)
+		return nil, f.failUnexpected("ListRoutes(%+v)", filter)
 	}
 	assert.Equal(f.t, client.RouteFilter{Tags: []string{clusterTag}}, filter)
 	f.lists.Add(1)
@@ -89,7 +89,7 @@ func (f *fakeCloud) ListRoutes(_ context.Context, filter client.RouteFilter) ([]
 
 func (f *fakeCloud) Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...client.EventFilter) error {
 	if f.stream == nil {
-		return f.unexpected("Follow")
+		return f.failUnexpected("Follow")
 	}
 	assert.Equal(f.t, client.FromNewest, after)
 	assert.Equal(f.t, []client.EventFilter{{Resources: []api.ResourceKind{api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute}}}, only)
@@ -107,12 +107,12 @@ func (f *fakeCloud) Follow(ctx context.Context, after int64, fn func(api.Event) 
 
 // The stream's steps, each of which is over when it returns.
 
-func (f *fakeCloud) opens() {
+func (f *fakeCloud) openStream() {
 	f.stream <- func(_ func(api.Event) error, onBreak func(error)) error { onBreak(nil); return nil }
 	synctest.Wait()
 }
 
-func (f *fakeCloud) breaks() {
+func (f *fakeCloud) breakStream() {
 	f.stream <- func(_ func(api.Event) error, onBreak func(error)) error {
 		onBreak(errors.New("connection reset"))
 		return nil
@@ -120,12 +120,12 @@ func (f *fakeCloud) breaks() {
 	synctest.Wait()
 }
 
-func (f *fakeCloud) refuses(code api.ProblemCode) {
+func (f *fakeCloud) refuseStream(code api.ProblemCode) {
 	f.stream <- func(func(api.Event) error, func(error)) error { return problem(code) }
 	synctest.Wait()
 }
 
-func (f *fakeCloud) tells(kind api.EventType, resource any) {
+func (f *fakeCloud) sendEvent(kind api.EventType, resource any) {
 	ev := api.Event{Type: kind}
 	switch r := resource.(type) {
 	case api.Instance:
@@ -143,8 +143,8 @@ func problem(code api.ProblemCode) error {
 	return &client.Error{Status: http.StatusGone, Problem: api.Problem{Status: http.StatusGone, Code: code, Detail: string(code)}}
 }
 
-// shows has the cloud list these instances.
-func (f *fakeCloud) shows(instances ...api.Instance) {
+// setInstances has the cloud list these instances.
+func (f *fakeCloud) setInstances(instances ...api.Instance) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.listInstances = func() ([]api.Instance, error) { return slices.Clone(instances), nil }
@@ -171,8 +171,8 @@ func route(id string, version int64) api.Route {
 // owns is the guard of a CCM whose project is ours.
 func owns(_ context.Context, project string) (bool, error) { return project == ourProject, nil }
 
-// rig is an inventory of a fake cloud, in a synctest bubble.
-type rig struct {
+// harness is an inventory of a fake cloud, in a synctest bubble.
+type harness struct {
 	*inventory.Inventory
 	t     *testing.T
 	cloud *fakeCloud
@@ -183,10 +183,10 @@ type rig struct {
 }
 
 // inBubble has test run with an inventory. Every goroutine has to end with it.
-func inBubble(t *testing.T, change func(*inventory.Options), test func(r *rig)) {
+func inBubble(t *testing.T, change func(*inventory.Options), test func(r *harness)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{t: t, cloud: &fakeCloud{t: t}, asked: map[string]int{}}
+		r := &harness{t: t, cloud: &fakeCloud{t: t}, asked: map[string]int{}}
 		opts := inventory.Options{ClusterTag: clusterTag, ServiceTag: serviceTag, Owns: owns, Observe: func(resource, result string) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -199,13 +199,13 @@ func inBubble(t *testing.T, change func(*inventory.Options), test func(r *rig)) 
 		r.Subscribe(func(c inventory.Change) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.changes = append(r.changes, describe(c))
+			r.changes = append(r.changes, describeChange(c))
 		})
 		test(r)
 	})
 }
 
-func describe(c inventory.Change) string {
+func describeChange(c inventory.Change) string {
 	s := "listed anew"
 	switch {
 	case c.Instance != nil:
@@ -224,8 +224,8 @@ func describe(c inventory.Change) string {
 	return s
 }
 
-// told are the changes since it was asked last.
-func (r *rig) told() []string {
+// takeChanges are the changes since it was asked last.
+func (r *harness) takeChanges() []string {
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,7 +234,7 @@ func (r *rig) told() []string {
 }
 
 // run has the inventory follow the cloud until the test ends.
-func (r *rig) run() {
+func (r *harness) run() {
 	r.cloud.stream = make(chan step)
 	ctx, stop := context.WithCancel(r.t.Context())
 	done := make(chan struct{})
@@ -243,14 +243,14 @@ func (r *rig) run() {
 	synctest.Wait()
 }
 
-// follow is run with a stream that is open.
-func (r *rig) follow() {
+// runWithOpenStream is run with a stream that is open.
+func (r *harness) runWithOpenStream() {
 	r.run()
-	r.cloud.opens()
+	r.cloud.openStream()
 }
 
-// version is that of the instance, 0 of none.
-func (r *rig) version(id string) int64 {
+// instanceVersion is that of the instance, 0 of none.
+func (r *harness) instanceVersion(id string) int64 {
 	r.t.Helper()
 	i, err := r.Instance(r.t.Context(), id)
 	assert.NoError(r.t, err)

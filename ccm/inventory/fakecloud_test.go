@@ -31,11 +31,11 @@ const patience = 20 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// site is a cloud, and an inventory that sees it through a gate.
-type site struct {
+// realCloud is a cloud, and an inventory that sees it through a gate.
+type realCloud struct {
 	*inventory.Inventory
 	operator *client.Client
-	gate     *gate
+	gate     *recordingTransport
 	dir      string
 	token    string // the file of the CCM's
 	end      func() // of the cloud
@@ -44,17 +44,17 @@ type site struct {
 	changes []string
 }
 
-// newSite has a cloud with so many running instances, and follows it.
-func newSite(t *testing.T, instances int, change func(*inventory.Options)) *site {
+// newRealCloud has a cloud with so many running instances, and follows it.
+func newRealCloud(t *testing.T, instances int, change func(*inventory.Options)) *realCloud {
 	t.Helper()
-	s := &site{dir: t.TempDir(), gate: &gate{calls: map[string]int{}}}
+	s := &realCloud{dir: t.TempDir(), gate: &recordingTransport{calls: map[string]int{}}}
 	s.token = filepath.Join(s.dir, "ccm")
-	s.serve(t, "cloud")
+	s.serveCloud(t, "cloud")
 	t.Cleanup(func() { s.end() })
 	var err error
 	s.operator, err = client.New(client.Config{URL: "http://cloud", TokenFile: filepath.Join(s.dir, "operator"), Transport: s.gate.to()})
 	require.NoError(t, err)
-	s.create(t, instances)
+	s.createInstances(t, instances)
 	ccm, err := client.New(client.Config{URL: "http://cloud", TokenFile: s.token, Transport: s.gate})
 	require.NoError(t, err)
 	opts := inventory.Options{
@@ -80,20 +80,20 @@ func newSite(t *testing.T, instances int, change func(*inventory.Options)) *site
 	s.Subscribe(func(c inventory.Change) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.changes = append(s.changes, describe(c))
+		s.changes = append(s.changes, describeChange(c))
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { s.Run(ctx); close(done) }()
 	t.Cleanup(func() { stop(); <-done })
-	require.Eventually(t, func() bool { return s.gate.made(streamCall) > 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return s.gate.callCount(streamCall) > 0 }, patience, time.Millisecond)
 	return s
 }
 
 var readyLine = regexp.MustCompile(`^fakecloud is ready at http://(\S+);`)
 
-// serve runs a cloud with data of that name, for the gate to lead to.
-func (s *site) serve(t *testing.T, data string) {
+// serveCloud runs a cloud with data of that name, for the gate to lead to.
+func (s *realCloud) serveCloud(t *testing.T, data string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	out, in := io.Pipe()
@@ -129,8 +129,8 @@ func (s *site) serve(t *testing.T, data string) {
 	}
 }
 
-// create makes running instances, node-0000 and so on.
-func (s *site) create(t *testing.T, n int) {
+// createInstances makes running instances, node-0000 and so on.
+func (s *realCloud) createInstances(t *testing.T, n int) {
 	t.Helper()
 	var making sync.WaitGroup
 	next := make(chan int)
@@ -153,9 +153,9 @@ func (s *site) create(t *testing.T, n int) {
 	}, patience, 5*time.Millisecond)
 }
 
-// gate is the way to the cloud, wherever that is now. It counts the CCM's calls,
+// recordingTransport is the way to the cloud, wherever that is now. It counts the CCM's calls,
 // and can break the event stream.
-type gate struct {
+type recordingTransport struct {
 	mu      sync.Mutex
 	host    string
 	calls   map[string]int
@@ -164,13 +164,13 @@ type gate struct {
 	direct  http.Transport
 }
 
-func (g *gate) set(fn func()) {
+func (g *recordingTransport) set(fn func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	fn()
 }
 
-func (g *gate) RoundTrip(req *http.Request) (*http.Response, error) {
+func (g *recordingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	g.mu.Lock()
 	what, broken := req.Method+" "+req.URL.Path, g.broken
 	g.calls[what]++
@@ -192,7 +192,7 @@ const (
 )
 
 // to leads to the cloud, and counts nothing.
-func (g *gate) to() roundTripper {
+func (g *recordingTransport) to() roundTripper {
 	return func(req *http.Request) (*http.Response, error) {
 		req = req.Clone(req.Context())
 		g.set(func() { req.URL.Host = g.host })
@@ -204,7 +204,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-func (g *gate) idle() {
+func (g *recordingTransport) idle() {
 	g.set(func() {
 		for _, end := range g.streams {
 			end()
@@ -214,13 +214,13 @@ func (g *gate) idle() {
 	g.direct.CloseIdleConnections()
 }
 
-// count gives the calls made since it was asked last.
-func (g *gate) count() (calls map[string]int) {
+// countCalls gives the calls made since it was asked last.
+func (g *recordingTransport) countCalls() (calls map[string]int) {
 	g.set(func() { calls, g.calls = g.calls, map[string]int{} })
 	return calls
 }
 
-func (g *gate) breakStream(broken bool) {
+func (g *recordingTransport) breakStream(broken bool) {
 	g.set(func() {
 		g.broken = broken
 		for _, end := range g.streams {
@@ -230,7 +230,7 @@ func (g *gate) breakStream(broken bool) {
 	})
 }
 
-func (s *site) one(t *testing.T, name string) api.Instance {
+func (s *realCloud) getInstanceNamed(t *testing.T, name string) api.Instance {
 	t.Helper()
 	named, err := s.InstancesNamed(t.Context(), name)
 	require.NoError(t, err)
@@ -239,7 +239,7 @@ func (s *site) one(t *testing.T, name string) api.Instance {
 }
 
 // awaitState awaits that the inventory shows an instance in a state.
-func (s *site) awaitState(t *testing.T, id string, want api.InstanceState) {
+func (s *realCloud) awaitState(t *testing.T, id string, want api.InstanceState) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		i, err := s.Instance(t.Context(), id)
@@ -248,7 +248,7 @@ func (s *site) awaitState(t *testing.T, id string, want api.InstanceState) {
 }
 
 // awaitChange awaits what the subscribers are told, doing something meanwhile.
-func (s *site) awaitChange(t *testing.T, want string, meanwhile ...func()) {
+func (s *realCloud) awaitChange(t *testing.T, want string, meanwhile ...func()) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		for _, do := range meanwhile {
@@ -264,7 +264,7 @@ func (s *site) awaitChange(t *testing.T, want string, meanwhile ...func()) {
 // two pages and a stream; what changes, no call at all.
 func TestAThousandInstances(t *testing.T) {
 	const n = 1000
-	s := newSite(t, n, nil)
+	s := newRealCloud(t, n, nil)
 	var asking sync.WaitGroup
 	names := make(chan int)
 	for range 30 {
@@ -292,22 +292,22 @@ func TestAThousandInstances(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.changes) == 2 // Both kinds listed anew.
 	}, patience, 5*time.Millisecond)
-	assert.Equal(t, map[string]int{streamCall: 1, listCall: 2, "GET /v1/load-balancers": 1, "GET /v1/project": 1}, s.gate.count())
+	assert.Equal(t, map[string]int{streamCall: 1, listCall: 2, "GET /v1/load-balancers": 1, "GET /v1/project": 1}, s.gate.countCalls())
 
-	one := s.one(t, "node-0500")
+	one := s.getInstanceNamed(t, "node-0500")
 	_, err := s.operator.StopInstance(t.Context(), one.ID)
 	require.NoError(t, err)
 	s.awaitState(t, one.ID, api.InstanceStopped)
 	_, err = s.operator.TerminateInstance(t.Context(), one.ID)
 	require.NoError(t, err)
 	s.awaitState(t, one.ID, api.InstanceTerminated)
-	s.awaitChange(t, fmt.Sprintf("%s v%d terminated gone", one.ID, s.one(t, one.Name).Version))
-	assert.Empty(t, s.gate.count())
+	s.awaitChange(t, fmt.Sprintf("%s v%d terminated gone", one.ID, s.getInstanceNamed(t, one.Name).Version))
+	assert.Empty(t, s.gate.countCalls())
 }
 
 func TestBalancersAndRoutesFollowTheCloud(t *testing.T) {
-	s := newSite(t, 1, nil)
-	hop := s.one(t, "node-0000")
+	s := newRealCloud(t, 1, nil)
+	hop := s.getInstanceNamed(t, "node-0000")
 	routes, err := s.Routes(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, routes)
@@ -337,7 +337,7 @@ func TestBalancersAndRoutesFollowTheCloud(t *testing.T) {
 	_, err = s.operator.DeleteLoadBalancer(t.Context(), lb.ID)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(s.LoadBalancersOf("uid-1")) == 0 }, patience, 5*time.Millisecond)
-	calls := s.gate.count()
+	calls := s.gate.countCalls()
 	assert.Equal(t, 1, calls["GET /v1/routes"])
 	assert.Equal(t, 1, calls["GET /v1/load-balancers"])
 }
@@ -345,17 +345,17 @@ func TestBalancersAndRoutesFollowTheCloud(t *testing.T) {
 // A cloud that comes back with other data has other events: nothing of what was
 // known counts.
 func TestACloudThatComesBackWithOtherData(t *testing.T) {
-	s := newSite(t, 3, func(o *inventory.Options) {
+	s := newRealCloud(t, 3, func(o *inventory.Options) {
 		o.Owns = nil // The project is another's, too, by its ID.
 	})
-	before := s.one(t, "node-0000")
+	before := s.getInstanceNamed(t, "node-0000")
 	s.end()
 	_, err := s.Instance(t.Context(), "i-any")
 	for err == nil { // Current for a little while.
 		_, err = s.Instance(t.Context(), "i-any")
 	}
-	s.serve(t, "other")
-	s.create(t, 2)
+	s.serveCloud(t, "other")
+	s.createInstances(t, 2)
 	require.Eventually(t, func() bool {
 		named, err := s.InstancesNamed(t.Context(), "node-0000")
 		return err == nil && len(named) == 1 && named[0].ID != before.ID
@@ -363,7 +363,7 @@ func TestACloudThatComesBackWithOtherData(t *testing.T) {
 	gone, err := s.Instance(t.Context(), before.ID)
 	require.NoError(t, err)
 	assert.Nil(t, gone)
-	one := s.one(t, "node-0001")
+	one := s.getInstanceNamed(t, "node-0001")
 	_, err = s.operator.StopInstance(t.Context(), one.ID)
 	require.NoError(t, err)
 	s.awaitState(t, one.ID, api.InstanceStopped)
@@ -378,8 +378,8 @@ func TestACloudThatComesBackWithOtherData(t *testing.T) {
 // Without the stream what is asked for is right all the same; once it is there
 // again, what happened meanwhile is told.
 func TestABrokenStreamOfACloud(t *testing.T) {
-	s := newSite(t, 2, nil)
-	one, two := s.one(t, "node-0000"), s.one(t, "node-0001")
+	s := newRealCloud(t, 2, nil)
+	one, two := s.getInstanceNamed(t, "node-0000"), s.getInstanceNamed(t, "node-0001")
 	s.gate.breakStream(true)
 	_, err := s.operator.StopInstance(t.Context(), one.ID)
 	require.NoError(t, err)
@@ -393,34 +393,34 @@ func TestABrokenStreamOfACloud(t *testing.T) {
 // Lists that are empty or stale: what they lack is for the cloud to be asked
 // for, and nothing goes back to what it was.
 func TestListsThatLack(t *testing.T) {
-	s := newSite(t, 2, nil)
-	one := s.one(t, "node-0000")
-	s.fault(t, api.FaultEffect{EmptyList: true})
+	s := newRealCloud(t, 2, nil)
+	one := s.getInstanceNamed(t, "node-0000")
+	s.addFault(t, api.FaultEffect{EmptyList: true})
 	s.gate.breakStream(true) // So that lists are all there is.
-	s.awaitChange(t, fmt.Sprintf("%s v%d running missing", one.ID, one.Version), func() { s.ask(t, one.ID) })
+	s.awaitChange(t, fmt.Sprintf("%s v%d running missing", one.ID, one.Version), func() { s.askForInstance(t, one.ID) })
 	found, err := s.Instance(t.Context(), one.ID)
 	require.NoError(t, err)
 	assert.Nil(t, found)
-	s.fault(t, api.FaultEffect{Stale: true})
-	s.awaitChange(t, fmt.Sprintf("%s v%d running", one.ID, one.Version), func() { s.ask(t, one.ID) })
+	s.addFault(t, api.FaultEffect{Stale: true})
+	s.awaitChange(t, fmt.Sprintf("%s v%d running", one.ID, one.Version), func() { s.askForInstance(t, one.ID) })
 	s.gate.breakStream(false)
 	_, err = s.operator.StopInstance(t.Context(), one.ID)
 	require.NoError(t, err)
 	s.awaitState(t, one.ID, api.InstanceStopped)
-	s.gate.count()
+	s.gate.countCalls()
 	s.gate.breakStream(true)
-	for s.gate.made(listCall) < 3 {
-		s.ask(t, one.ID)
+	for s.gate.callCount(listCall) < 3 {
+		s.askForInstance(t, one.ID)
 	}
 	s.awaitState(t, one.ID, api.InstanceStopped)
 	require.NoError(t, s.operator.DeleteFaults(t.Context()))
-	assert.Len(t, s.one(t, "node-0001").Addresses, len(one.Addresses))
+	assert.Len(t, s.getInstanceNamed(t, "node-0001").Addresses, len(one.Addresses))
 }
 
 // A token that is swapped to another project shows nothing of ours.
 func TestATokenOfAnotherProject(t *testing.T) {
-	s := newSite(t, 1, nil)
-	one := s.one(t, "node-0000")
+	s := newRealCloud(t, 1, nil)
+	one := s.getInstanceNamed(t, "node-0000")
 	other, err := s.operator.CreateProject(t.Context(), api.ProjectCreate{Name: "other"})
 	require.NoError(t, err)
 	theirs, err := s.operator.CreateToken(t.Context(), other.ID, api.TokenCreate{Name: "stranger", Role: api.RoleAdmin})
@@ -439,8 +439,8 @@ func TestATokenOfAnotherProject(t *testing.T) {
 	require.ErrorContains(t, err, "which is not ours")
 }
 
-// fault has the CCM's lists of instances go wrong in this way only.
-func (s *site) fault(t *testing.T, e api.FaultEffect) {
+// addFault has the CCM's lists of instances go wrong in this way only.
+func (s *realCloud) addFault(t *testing.T, e api.FaultEffect) {
 	t.Helper()
 	require.NoError(t, s.operator.DeleteFaults(t.Context()))
 	_, err := s.operator.CreateFault(t.Context(), api.FaultCreate{
@@ -449,13 +449,13 @@ func (s *site) fault(t *testing.T, e api.FaultEffect) {
 	require.NoError(t, err)
 }
 
-func (s *site) ask(t *testing.T, id string) {
+func (s *realCloud) askForInstance(t *testing.T, id string) {
 	_, err := s.Instance(t.Context(), id)
 	assert.NoError(t, err)
 }
 
-// made is how many such calls were made since the last count.
-func (g *gate) made(what string) (n int) {
+// callCount is how many such calls were made since the last count.
+func (g *recordingTransport) callCount(what string) (n int) {
 	g.set(func() { n = g.calls[what] })
 	return n
 }

@@ -22,7 +22,7 @@ import (
 )
 
 func TestOneListForAllWhoAskAtOnce(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		var all []api.Instance
 		for i := range 1000 {
 			all = append(all, instance(fmt.Sprintf("i-%04d", i), 1, api.InstanceRunning))
@@ -36,7 +36,7 @@ func TestOneListForAllWhoAskAtOnce(t *testing.T) {
 		})
 		synctest.Wait()
 		for i := range all {
-			asking.Go(func() { assert.EqualValues(t, 1, r.version(all[i].ID)) })
+			asking.Go(func() { assert.EqualValues(t, 1, r.instanceVersion(all[i].ID)) })
 			asking.Go(func() {
 				named, err := r.InstancesNamed(r.t.Context(), all[i].Name)
 				assert.NoError(t, err)
@@ -46,44 +46,44 @@ func TestOneListForAllWhoAskAtOnce(t *testing.T) {
 		leave()
 		asking.Wait()
 		assert.EqualValues(t, 1, r.cloud.lists.Load())
-		assert.EqualValues(t, 1, r.version("i-0001"))
+		assert.EqualValues(t, 1, r.instanceVersion("i-0001"))
 		assert.Equal(t, map[string]int{"instance listed": 2001, "instance hit": 1}, r.asked)
 	})
 }
 
 // Without a stream a list is current for MaxAge, and is made only for a question.
 func TestWithoutAStreamListsAreCurrentForMaxAge(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
-		assert.EqualValues(t, 1, r.version("i-1"))
-		r.cloud.shows(instance("i-1", 2, api.InstanceRunning))
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+		r.cloud.setInstances(instance("i-1", 2, api.InstanceRunning))
 		time.Sleep(inventory.DefaultMaxAge - time.Millisecond)
-		assert.EqualValues(t, 1, r.version("i-1"))
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 		assert.EqualValues(t, 1, r.cloud.lists.Load())
 		time.Sleep(time.Millisecond)
-		assert.EqualValues(t, 2, r.version("i-1"))
+		assert.EqualValues(t, 2, r.instanceVersion("i-1"))
 		time.Sleep(time.Hour)
 		assert.EqualValues(t, 2, r.cloud.lists.Load())
-		assert.Equal(t, []string{"listed anew", "i-1 v2 running"}, r.told())
+		assert.Equal(t, []string{"listed anew", "i-1 v2 running"}, r.takeChanges())
 	})
 }
 
 func TestAnOpenStreamKeepsCurrent(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
-		r.follow()
-		assert.EqualValues(t, 1, r.version("i-1"))
-		r.cloud.tells(api.EventUpdated, instance("i-1", 2, api.InstanceStopping))
-		r.cloud.tells(api.EventCreated, instance("i-2", 1, api.InstancePending))
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+		r.runWithOpenStream()
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 2, api.InstanceStopping))
+		r.cloud.sendEvent(api.EventCreated, instance("i-2", 1, api.InstancePending))
 		time.Sleep(inventory.DefaultResync - time.Second)
-		assert.EqualValues(t, 2, r.version("i-1"))
-		assert.EqualValues(t, 1, r.version("i-2"))
+		assert.EqualValues(t, 2, r.instanceVersion("i-1"))
+		assert.EqualValues(t, 1, r.instanceVersion("i-2"))
 		assert.EqualValues(t, 1, r.cloud.lists.Load())
-		assert.Equal(t, []string{"listed anew", "i-1 v2 stopping", "i-2 v1 pending"}, r.told())
+		assert.Equal(t, []string{"listed anew", "i-1 v2 stopping", "i-2 v1 pending"}, r.takeChanges())
 
-		r.cloud.shows(instance("i-1", 3, api.InstanceStopped), instance("i-2", 1, api.InstancePending))
+		r.cloud.setInstances(instance("i-1", 3, api.InstanceStopped), instance("i-2", 1, api.InstancePending))
 		time.Sleep(time.Second) // Everything is listed again all the same, with nobody's asking.
-		assert.Equal(t, []string{"i-1 v3 stopped"}, r.told())
+		assert.Equal(t, []string{"i-1 v3 stopped"}, r.takeChanges())
 		time.Sleep(inventory.DefaultResync)
 		synctest.Wait()
 		assert.EqualValues(t, 3, r.cloud.lists.Load())
@@ -93,56 +93,56 @@ func TestAnOpenStreamKeepsCurrent(t *testing.T) {
 // A list that begins before the stream is open may miss what happens between
 // the two: it waits for it, but not for long.
 func TestListsWaitForTheStreamToOpen(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
 		r.run()
 		var asking sync.WaitGroup
-		asking.Go(func() { assert.EqualValues(t, 1, r.version("i-1")) })
+		asking.Go(func() { assert.EqualValues(t, 1, r.instanceVersion("i-1")) })
 		synctest.Wait()
 		assert.Zero(t, r.cloud.lists.Load())
-		r.cloud.opens()
+		r.cloud.openStream()
 		asking.Wait()
 		time.Sleep(time.Minute)
-		assert.EqualValues(t, 1, r.version("i-1"))
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 		assert.EqualValues(t, 1, r.cloud.lists.Load())
 	})
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
 		r.run()
-		assert.EqualValues(t, 1, r.version("i-1"), "with a stream that does not open")
-		r.cloud.opens()
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"), "with a stream that does not open")
+		r.cloud.openStream()
 		time.Sleep(inventory.DefaultMaxAge)
-		assert.EqualValues(t, 1, r.version("i-1"))
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 		assert.EqualValues(t, 2, r.cloud.lists.Load(), "the first was before the stream opened")
 	})
 }
 
 func TestABrokenStreamIsPolledFor(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
-		r.follow()
-		assert.EqualValues(t, 1, r.version("i-1"))
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+		r.runWithOpenStream()
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 		time.Sleep(time.Minute)
-		r.cloud.breaks()
-		r.cloud.shows(instance("i-1", 2, api.InstanceStopped))
-		assert.EqualValues(t, 2, r.version("i-1"))
+		r.cloud.breakStream()
+		r.cloud.setInstances(instance("i-1", 2, api.InstanceStopped))
+		assert.EqualValues(t, 2, r.instanceVersion("i-1"))
 		assert.EqualValues(t, 2, r.cloud.lists.Load())
 		time.Sleep(inventory.DefaultMaxAge)
-		assert.EqualValues(t, 2, r.version("i-1"))
+		assert.EqualValues(t, 2, r.instanceVersion("i-1"))
 		assert.EqualValues(t, 3, r.cloud.lists.Load())
-		r.cloud.opens() // And what happened meanwhile is on its way.
+		r.cloud.openStream() // And what happened meanwhile is on its way.
 		time.Sleep(inventory.DefaultMaxAge)
-		assert.EqualValues(t, 2, r.version("i-1"))
+		assert.EqualValues(t, 2, r.instanceVersion("i-1"))
 		time.Sleep(time.Minute)
-		assert.EqualValues(t, 2, r.version("i-1"))
+		assert.EqualValues(t, 2, r.instanceVersion("i-1"))
 		assert.EqualValues(t, 4, r.cloud.lists.Load(), "one for its having been broken")
 	})
 }
 
 func TestUnknownNamesCostAListASecond(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
-		r.follow()
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+		r.runWithOpenStream()
 		for second := range int32(3) {
 			var asking sync.WaitGroup
 			for i := range 1000 {
@@ -156,7 +156,7 @@ func TestUnknownNamesCostAListASecond(t *testing.T) {
 			assert.Equal(t, second+1, r.cloud.lists.Load())
 			time.Sleep(time.Second)
 		}
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning)) // No event tells.
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning)) // No event tells.
 		named, err := r.InstancesNamed(r.t.Context(), "node-i-2")
 		require.NoError(t, err)
 		assert.Len(t, named, 1)
@@ -171,73 +171,73 @@ func TestUnknownNamesCostAListASecond(t *testing.T) {
 }
 
 func TestOlderNewsChangeNothing(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 5, api.InstanceRunning), instance("i-2", 5, api.InstanceRunning))
-		r.follow()
-		assert.EqualValues(t, 5, r.version("i-1"))
-		r.told()
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 5, api.InstanceRunning), instance("i-2", 5, api.InstanceRunning))
+		r.runWithOpenStream()
+		assert.EqualValues(t, 5, r.instanceVersion("i-1"))
+		r.takeChanges()
 		for v := range int64(5) {
-			r.cloud.tells(api.EventUpdated, instance("i-1", v+1, api.InstancePending))
+			r.cloud.sendEvent(api.EventUpdated, instance("i-1", v+1, api.InstancePending))
 		}
-		assert.Empty(t, r.told())
-		r.cloud.tells(api.EventUpdated, instance("i-1", 6, api.InstanceTerminated))
-		r.cloud.tells(api.EventDeleted, instance("i-2", 5, api.InstanceRunning))
-		r.cloud.tells(api.EventUpdated, instance("i-2", 6, api.InstanceRunning))
-		assert.Equal(t, []string{"i-1 v6 terminated gone", "i-2 v5 running gone"}, r.told())
-		r.cloud.breaks()
+		assert.Empty(t, r.takeChanges())
+		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 6, api.InstanceTerminated))
+		r.cloud.sendEvent(api.EventDeleted, instance("i-2", 5, api.InstanceRunning))
+		r.cloud.sendEvent(api.EventUpdated, instance("i-2", 6, api.InstanceRunning))
+		assert.Equal(t, []string{"i-1 v6 terminated gone", "i-2 v5 running gone"}, r.takeChanges())
+		r.cloud.breakStream()
 		time.Sleep(time.Minute)
-		assert.EqualValues(t, 6, r.version("i-1"), "after a stale list")
-		assert.Zero(t, r.version("i-2"), "a deleted one does not come back")
+		assert.EqualValues(t, 6, r.instanceVersion("i-1"), "after a stale list")
+		assert.Zero(t, r.instanceVersion("i-2"), "a deleted one does not come back")
 		named, err := r.InstancesNamed(r.t.Context(), "node-i-1")
 		require.NoError(t, err)
 		assert.Len(t, named, 1, "ended ones are shown")
-		assert.Empty(t, r.told())
+		assert.Empty(t, r.takeChanges())
 	})
 }
 
 // That a list lacks something proves nothing: whoever asks for it has to ask the
 // cloud, and the subscribers hear that.
 func TestWhatAListLacksIsMissingAndNotGone(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		good := []api.Instance{instance("i-1", 3, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning), instance("i-3", 9, api.InstanceTerminated)}
-		r.cloud.shows(good...)
-		assert.EqualValues(t, 3, r.version("i-1"))
-		assert.Equal(t, []string{"listed anew"}, r.told())
-		r.cloud.shows()
+		r.cloud.setInstances(good...)
+		assert.EqualValues(t, 3, r.instanceVersion("i-1"))
+		assert.Equal(t, []string{"listed anew"}, r.takeChanges())
+		r.cloud.setInstances()
 		time.Sleep(time.Minute)
-		assert.Zero(t, r.version("i-1"))
+		assert.Zero(t, r.instanceVersion("i-1"))
 		named, err := r.InstancesNamed(r.t.Context(), "node-i-2")
 		require.NoError(t, err)
 		assert.Empty(t, named)
-		assert.Equal(t, []string{"i-1 v3 running missing", "i-2 v1 running missing"}, r.told())
+		assert.Equal(t, []string{"i-1 v3 running missing", "i-2 v1 running missing"}, r.takeChanges())
 		time.Sleep(time.Minute)
-		assert.Zero(t, r.version("i-1"))
-		assert.Empty(t, r.told(), "it is said once")
-		r.cloud.shows(instance("i-1", 2, api.InstancePending), good[1])
+		assert.Zero(t, r.instanceVersion("i-1"))
+		assert.Empty(t, r.takeChanges(), "it is said once")
+		r.cloud.setInstances(instance("i-1", 2, api.InstancePending), good[1])
 		time.Sleep(time.Minute)
-		assert.EqualValues(t, 3, r.version("i-1"), "an older version does not take its place")
-		assert.Equal(t, []string{"i-1 v3 running", "i-2 v1 running"}, r.told())
+		assert.EqualValues(t, 3, r.instanceVersion("i-1"), "an older version does not take its place")
+		assert.Equal(t, []string{"i-1 v3 running", "i-2 v1 running"}, r.takeChanges())
 	})
 }
 
 // An event that comes while a list is made is of what the list may be too old for.
 func TestEventsDuringAList(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		r.cloud.listInstances = func() ([]api.Instance, error) {
 			time.Sleep(time.Second)
 			return []api.Instance{instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning)}, nil
 		}
-		r.follow()
+		r.runWithOpenStream()
 		var asking sync.WaitGroup
-		asking.Go(func() { assert.EqualValues(t, 2, r.version("i-1")) })
+		asking.Go(func() { assert.EqualValues(t, 2, r.instanceVersion("i-1")) })
 		synctest.Wait()
-		r.cloud.tells(api.EventUpdated, instance("i-1", 2, api.InstanceStopped))
-		r.cloud.tells(api.EventDeleted, instance("i-2", 2, api.InstanceTerminated))
-		r.cloud.tells(api.EventCreated, instance("i-3", 1, api.InstancePending))
+		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 2, api.InstanceStopped))
+		r.cloud.sendEvent(api.EventDeleted, instance("i-2", 2, api.InstanceTerminated))
+		r.cloud.sendEvent(api.EventCreated, instance("i-3", 1, api.InstancePending))
 		asking.Wait()
-		assert.Zero(t, r.version("i-2"))
-		assert.EqualValues(t, 1, r.version("i-3"))
-		assert.Equal(t, []string{"i-1 v2 stopped", "i-2 v2 terminated gone", "i-3 v1 pending", "listed anew"}, r.told())
+		assert.Zero(t, r.instanceVersion("i-2"))
+		assert.EqualValues(t, 1, r.instanceVersion("i-3"))
+		assert.Equal(t, []string{"i-1 v2 stopped", "i-2 v2 terminated gone", "i-3 v1 pending", "listed anew"}, r.takeChanges())
 	})
 }
 
@@ -266,21 +266,21 @@ func TestDoubtfulListsReplaceNothing(t *testing.T) {
 					}
 					return p == ourProject, nil
 				}
-			}, func(r *rig) {
-				r.cloud.shows(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
-				assert.EqualValues(t, 1, r.version("i-1"))
-				r.told()
-				r.cloud.shows(instance("i-1", 2, api.InstanceTerminated), tc.item)
+			}, func(r *harness) {
+				r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
+				assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+				r.takeChanges()
+				r.cloud.setInstances(instance("i-1", 2, api.InstanceTerminated), tc.item)
 				time.Sleep(time.Minute)
 				_, err := r.Instance(r.t.Context(), "i-1")
 				require.ErrorContains(t, err, tc.want)
 				_, err = r.InstancesNamed(r.t.Context(), "node-i-1")
 				require.ErrorContains(t, err, tc.want)
-				assert.Empty(t, r.told())
-				r.cloud.shows(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
-				assert.EqualValues(t, 1, r.version("i-1"))
-				assert.EqualValues(t, 1, r.version("i-2"))
-				assert.Empty(t, r.told())
+				assert.Empty(t, r.takeChanges())
+				r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
+				assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+				assert.EqualValues(t, 1, r.instanceVersion("i-2"))
+				assert.Empty(t, r.takeChanges())
 			})
 		})
 	}
@@ -288,42 +288,42 @@ func TestDoubtfulListsReplaceNothing(t *testing.T) {
 
 // A token that was swapped has the stream show another project.
 func TestAnEventOfAnotherProjectEndsTheStream(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
-		r.follow()
-		assert.EqualValues(t, 1, r.version("i-1"))
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+		r.runWithOpenStream()
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 		foreign := instance("i-1", 2, api.InstanceTerminated)
 		foreign.Project = "p-theirs"
-		r.cloud.tells(api.EventDeleted, foreign)
-		assert.EqualValues(t, 1, r.version("i-1"))
+		r.cloud.sendEvent(api.EventDeleted, foreign)
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 		assert.EqualValues(t, 2, r.cloud.lists.Load())
-		assert.Equal(t, []string{"listed anew", "listed anew"}, r.told())
+		assert.Equal(t, []string{"listed anew", "listed anew"}, r.takeChanges())
 	})
 }
 
 // When events were lost, or the cloud's data is another's, versions tell nothing.
 func TestLostEventsHaveEverythingListedAnew(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 9, api.InstanceRunning), instance("i-2", 9, api.InstanceRunning))
-		r.follow()
-		assert.EqualValues(t, 9, r.version("i-1"))
-		r.cloud.tells(api.EventDeleted, instance("i-2", 9, api.InstanceRunning))
-		r.cloud.shows(instance("i-1", 4, api.InstanceStopped), instance("i-2", 4, api.InstanceRunning))
-		r.cloud.breaks()
-		r.told()
-		r.cloud.refuses(api.EventsExpired)
-		r.cloud.opens() // Nobody asks; those who follow want to know.
-		assert.Equal(t, []string{"listed anew"}, r.told())
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 9, api.InstanceRunning), instance("i-2", 9, api.InstanceRunning))
+		r.runWithOpenStream()
+		assert.EqualValues(t, 9, r.instanceVersion("i-1"))
+		r.cloud.sendEvent(api.EventDeleted, instance("i-2", 9, api.InstanceRunning))
+		r.cloud.setInstances(instance("i-1", 4, api.InstanceStopped), instance("i-2", 4, api.InstanceRunning))
+		r.cloud.breakStream()
+		r.takeChanges()
+		r.cloud.refuseStream(api.EventsExpired)
+		r.cloud.openStream() // Nobody asks; those who follow want to know.
+		assert.Equal(t, []string{"listed anew"}, r.takeChanges())
 		time.Sleep(time.Minute)
-		assert.EqualValues(t, 4, r.version("i-1"))
-		assert.EqualValues(t, 4, r.version("i-2"))
+		assert.EqualValues(t, 4, r.instanceVersion("i-1"))
+		assert.EqualValues(t, 4, r.instanceVersion("i-2"))
 		assert.EqualValues(t, 2, r.cloud.lists.Load())
 	})
 }
 
 // A list that was under way when all was forgotten is of what was before.
 func TestAListFromBeforeIsNotTakenIn(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		var version atomic.Int64
 		version.Store(9)
 		r.cloud.listInstances = func() ([]api.Instance, error) {
@@ -331,34 +331,34 @@ func TestAListFromBeforeIsNotTakenIn(t *testing.T) {
 			time.Sleep(time.Second)
 			return []api.Instance{instance("i-1", was, api.InstanceRunning)}, nil
 		}
-		r.follow()
+		r.runWithOpenStream()
 		var asking sync.WaitGroup
-		asking.Go(func() { assert.EqualValues(t, 4, r.version("i-1")) })
+		asking.Go(func() { assert.EqualValues(t, 4, r.instanceVersion("i-1")) })
 		synctest.Wait()
 		version.Store(4)
-		r.cloud.refuses(api.EventsExpired)
-		r.cloud.opens()
+		r.cloud.refuseStream(api.EventsExpired)
+		r.cloud.openStream()
 		asking.Wait()
 	})
 }
 
 func TestRefusedStreamsAreTriedAgain(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
 		r.run()
 		for range 3 {
-			r.cloud.refuses(api.Unauthenticated)
-			assert.EqualValues(t, 1, r.version("i-1"))
+			r.cloud.refuseStream(api.Unauthenticated)
+			assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 			time.Sleep(time.Second)
 			synctest.Wait()
 		}
-		r.cloud.opens()
-		assert.EqualValues(t, 1, r.version("i-1"))
+		r.cloud.openStream()
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 	})
 }
 
 func TestErrorsOfAListGoToWhoAsked(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		fail := errors.New("503")
 		r.cloud.listInstances = func() ([]api.Instance, error) { return nil, fail }
 		r.cloud.listRoutes = func() ([]api.Route, error) { return nil, fail }
@@ -371,9 +371,9 @@ func TestErrorsOfAListGoToWhoAsked(t *testing.T) {
 		r.cloud.listInstances = func() ([]api.Instance, error) {
 			return []api.Instance{instance("i-1", 1, api.InstanceRunning)}, nil
 		}
-		assert.EqualValues(t, 1, r.version("i-1"))
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 		r.cloud.listInstances = func() ([]api.Instance, error) { return nil, fail }
-		assert.EqualValues(t, 1, r.version("i-1"), "current for a while")
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"), "current for a while")
 		time.Sleep(inventory.DefaultMaxAge)
 		_, err = r.Instance(r.t.Context(), "i-1")
 		require.ErrorIs(t, err, fail)
@@ -382,7 +382,7 @@ func TestErrorsOfAListGoToWhoAsked(t *testing.T) {
 
 // A list that fails in the background is tried again, at a pace.
 func TestTheKeeperTriesAgain(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		var up atomic.Bool
 		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) {
 			if !up.Load() {
@@ -390,7 +390,7 @@ func TestTheKeeperTriesAgain(t *testing.T) {
 			}
 			return []api.LoadBalancer{balancer("lb-1", "uid-1", 1)}, nil
 		}
-		r.follow()
+		r.runWithOpenStream()
 		assert.Empty(t, r.LoadBalancers())
 		for range 100 {
 			r.LoadBalancers()
@@ -407,15 +407,15 @@ func TestTheKeeperTriesAgain(t *testing.T) {
 // Each kind is listed when it is first asked for, balancers without anybody's
 // waiting.
 func TestKindsAreListedWhenNeeded(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.follow()
+	inBubble(t, nil, func(r *harness) {
+		r.runWithOpenStream()
 		time.Sleep(2 * inventory.DefaultResync)
 		r.cloud.listRoutes = func() ([]api.Route, error) { return []api.Route{route("r-2", 1), route("r-1", 1)}, nil }
 		routes, err := r.Routes(r.t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, []api.Route{route("r-1", 1), route("r-2", 1)}, routes)
-		r.cloud.tells(api.EventDeleted, route("r-1", 1))
-		r.cloud.tells(api.EventCreated, route("r-3", 1))
+		r.cloud.sendEvent(api.EventDeleted, route("r-1", 1))
+		r.cloud.sendEvent(api.EventCreated, route("r-3", 1))
 		routes, err = r.Routes(r.t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, []api.Route{route("r-2", 1), route("r-3", 1)}, routes)
@@ -434,15 +434,15 @@ func TestKindsAreListedWhenNeeded(t *testing.T) {
 
 // Balancers that may be out of date are not there.
 func TestBalancersThatMayBeOutOfDate(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		lb := balancer("lb-1", "uid-1", 1)
 		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) { return []api.LoadBalancer{lb}, nil }
-		r.follow()
+		r.runWithOpenStream()
 		r.LoadBalancers()
 		synctest.Wait()
 		assert.Len(t, r.LoadBalancers(), 1)
 		time.Sleep(time.Minute)
-		r.cloud.breaks()
+		r.cloud.breakStream()
 		assert.Empty(t, r.LoadBalancersOf("uid-1"))
 		synctest.Wait()
 		assert.Len(t, r.LoadBalancersOf("uid-1"), 1, "listed again")
@@ -453,23 +453,23 @@ func TestBalancersThatMayBeOutOfDate(t *testing.T) {
 }
 
 func TestNotesAreTakenIn(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) { return nil, nil }
 		r.cloud.listRoutes = func() ([]api.Route, error) { return nil, nil }
-		r.follow()
+		r.runWithOpenStream()
 		r.NoteLoadBalancer(balancer("lb-1", "uid-1", 2))
 		r.NoteLoadBalancer(balancer("lb-1", "uid-1", 1))
 		stranger := balancer("lb-2", "uid-1", 1)
 		stranger.Tags = nil
 		r.NoteLoadBalancer(stranger)
 		r.NoteLoadBalancer(api.LoadBalancer{Tags: api.Tags{"cluster": "lab"}})
-		assert.Equal(t, []string{"lb-1 v2"}, r.told())
+		assert.Equal(t, []string{"lb-1 v2"}, r.takeChanges())
 		assert.Equal(t, []api.LoadBalancer{balancer("lb-1", "uid-1", 2)}, r.LoadBalancersOf("uid-1"))
 		synctest.Wait()
-		assert.Equal(t, []string{"lb-1 v2 missing", "listed anew"}, r.told())
+		assert.Equal(t, []string{"lb-1 v2 missing", "listed anew"}, r.takeChanges())
 		r.NoteLoadBalancer(balancer("lb-1", "uid-1", 2))
 		assert.Len(t, r.LoadBalancersOf("uid-1"), 1)
-		r.cloud.tells(api.EventDeleted, balancer("lb-1", "uid-1", 3))
+		r.cloud.sendEvent(api.EventDeleted, balancer("lb-1", "uid-1", 3))
 		r.NoteLoadBalancer(balancer("lb-1", "uid-1", 2))
 		assert.Empty(t, r.LoadBalancersOf("uid-1"))
 
@@ -484,29 +484,29 @@ func TestNotesAreTakenIn(t *testing.T) {
 
 // A balancer that loses the cluster's tag is not the cluster's any more.
 func TestATagThatIsTakenAway(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) {
 			return []api.LoadBalancer{balancer("lb-1", "uid-1", 1)}, nil
 		}
-		r.follow()
+		r.runWithOpenStream()
 		r.LoadBalancers()
 		synctest.Wait()
 		stranger := balancer("lb-1", "uid-1", 2)
 		delete(stranger.Tags, "cluster")
-		r.told()
-		r.cloud.tells(api.EventUpdated, stranger)
+		r.takeChanges()
+		r.cloud.sendEvent(api.EventUpdated, stranger)
 		assert.Empty(t, r.LoadBalancers())
-		assert.Equal(t, []string{"lb-1 v2 missing"}, r.told())
+		assert.Equal(t, []string{"lb-1 v2 missing"}, r.takeChanges())
 		time.Sleep(inventory.DefaultResync) // A stale list.
 		assert.Empty(t, r.LoadBalancers())
-		r.cloud.tells(api.EventUpdated, balancer("lb-1", "uid-2", 3))
+		r.cloud.sendEvent(api.EventUpdated, balancer("lb-1", "uid-2", 3))
 		assert.Empty(t, r.LoadBalancersOf("uid-1"))
 		assert.Len(t, r.LoadBalancersOf("uid-2"), 1)
 	})
 }
 
 func TestOffAsksTheCloud(t *testing.T) {
-	inBubble(t, func(o *inventory.Options) { o.Off = true }, func(r *rig) {
+	inBubble(t, func(o *inventory.Options) { o.Off = true }, func(r *harness) {
 		one := instance("i-1", 1, api.InstanceRunning)
 		gone := errors.New("404")
 		r.cloud.getInstance = func(id string) (*api.Instance, error) {
@@ -521,7 +521,7 @@ func TestOffAsksTheCloud(t *testing.T) {
 		done := make(chan struct{})
 		go func() { r.Run(ctx); close(done) }()
 		for range 2 {
-			assert.EqualValues(t, 1, r.version("i-1"))
+			assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 			_, err := r.Instance(r.t.Context(), "i-2")
 			require.ErrorIs(t, err, gone)
 			named, err := r.InstancesNamed(r.t.Context(), "x")
@@ -537,20 +537,20 @@ func TestOffAsksTheCloud(t *testing.T) {
 		stop()
 		<-done
 		assert.Equal(t, map[string]int{"instance asked": 6, "route asked": 2, "load-balancer asked": 4}, r.asked)
-		assert.Empty(t, r.told())
+		assert.Empty(t, r.takeChanges())
 	})
 }
 
 // A caller may do what it likes with an answer, and so may a subscriber.
 func TestAnswersAreCopies(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
 		r.Subscribe(func(c inventory.Change) {
 			if c.Instance != nil {
 				c.Instance.Tags["role"] = "x"
 			}
 		})
-		r.follow()
+		r.runWithOpenStream()
 		spoil := func(i *api.Instance) { i.Tags["role"], i.Addresses[0].IP, i.State = "x", "y", "z" }
 		i, err := r.Instance(r.t.Context(), "i-1")
 		require.NoError(t, err)
@@ -559,7 +559,7 @@ func TestAnswersAreCopies(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, instance("i-1", 1, api.InstanceRunning), named[0])
 		spoil(&named[0])
-		r.cloud.tells(api.EventUpdated, instance("i-1", 2, api.InstanceStopped))
+		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 2, api.InstanceStopped))
 		i, err = r.Instance(r.t.Context(), "i-1")
 		require.NoError(t, err)
 		assert.Equal(t, instance("i-1", 2, api.InstanceStopped), *i)
@@ -568,7 +568,7 @@ func TestAnswersAreCopies(t *testing.T) {
 
 // A subscriber may ask, and note, while it is told.
 func TestSubscribersMayAsk(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) { return nil, nil }
 		var saw []int64
 		r.Subscribe(func(c inventory.Change) {
@@ -588,31 +588,31 @@ func TestSubscribersMayAsk(t *testing.T) {
 
 // What was lost long ago takes no memory: nothing is stale enough to show it.
 func TestLossesAreForgottenInTheEnd(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 5, api.InstanceRunning))
-		assert.EqualValues(t, 5, r.version("i-1"))
-		r.cloud.shows()
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 5, api.InstanceRunning))
+		assert.EqualValues(t, 5, r.instanceVersion("i-1"))
+		r.cloud.setInstances()
 		time.Sleep(time.Minute)
-		assert.Zero(t, r.version("i-1"))
+		assert.Zero(t, r.instanceVersion("i-1"))
 		time.Sleep(2 * time.Hour)
-		assert.Zero(t, r.version("i-1"))
-		r.cloud.shows(instance("i-1", 4, api.InstanceRunning))
+		assert.Zero(t, r.instanceVersion("i-1"))
+		r.cloud.setInstances(instance("i-1", 4, api.InstanceRunning))
 		time.Sleep(time.Minute)
-		assert.EqualValues(t, 4, r.version("i-1"))
+		assert.EqualValues(t, 4, r.instanceVersion("i-1"))
 	})
 }
 
 // Run ends with its context, and so do lists that are under way.
 func TestRunEndsPromptly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cloud := &hanging{fakeCloud: fakeCloud{t: t, stream: make(chan step)}}
+		cloud := &hangingCloud{fakeCloud: fakeCloud{t: t, stream: make(chan step)}}
 		v := inventory.New(cloud, inventory.Options{})
 		ctx, stop := context.WithCancel(t.Context())
 		began := time.Now()
 		done := make(chan struct{})
 		go func() { v.Run(ctx); close(done) }()
 		synctest.Wait()
-		cloud.opens()
+		cloud.openStream()
 		v.LoadBalancers() // Has the keeper list.
 		asked := make(chan error, 1)
 		go func() { _, err := v.Instance(t.Context(), "i-1"); asked <- err }()
@@ -624,15 +624,15 @@ func TestRunEndsPromptly(t *testing.T) {
 	})
 }
 
-// hanging is a cloud that answers no list.
-type hanging struct{ fakeCloud }
+// hangingCloud is a cloud that answers no list.
+type hangingCloud struct{ fakeCloud }
 
-func (h *hanging) ListInstances(ctx context.Context, _ client.InstanceFilter) ([]api.Instance, error) {
+func (h *hangingCloud) ListInstances(ctx context.Context, _ client.InstanceFilter) ([]api.Instance, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
 
-func (h *hanging) ListLoadBalancers(ctx context.Context, _ client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+func (h *hangingCloud) ListLoadBalancers(ctx context.Context, _ client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }

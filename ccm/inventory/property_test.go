@@ -22,8 +22,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// world is a cloud whose lists and events come as they please.
-type world struct {
+// propertyCloud is a cloud whose lists and events come as they please.
+type propertyCloud struct {
 	mu     sync.Mutex
 	now    map[string]api.Instance
 	past   []map[string]api.Instance // what a stale list may show
@@ -34,7 +34,7 @@ type world struct {
 	change chan struct{} // closed and replaced when there is something to tell
 }
 
-func (w *world) edit(fn func()) {
+func (w *propertyCloud) edit(fn func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	fn()
@@ -43,7 +43,7 @@ func (w *world) edit(fn func()) {
 }
 
 // set makes the next version of an instance, or its end.
-func (w *world) set(id string, state api.InstanceState) {
+func (w *propertyCloud) set(id string, state api.InstanceState) {
 	w.edit(func() {
 		w.past = append(w.past, maps.Clone(w.now))
 		i, ok := w.now[id]
@@ -62,7 +62,7 @@ func (w *world) set(id string, state api.InstanceState) {
 	})
 }
 
-func (w *world) ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error) {
+func (w *propertyCloud) ListInstances(context.Context, client.InstanceFilter) ([]api.Instance, error) {
 	w.mu.Lock()
 	mode, delay, shown := w.mode, w.delay, slices.Collect(maps.Values(w.now))
 	switch mode {
@@ -88,7 +88,7 @@ func (w *world) ListInstances(context.Context, client.InstanceFilter) ([]api.Ins
 }
 
 // Follow tells the log in order, each event once or, as after a break, again.
-func (w *world) Follow(ctx context.Context, _ int64, fn func(api.Event) error, onBreak func(error), _ ...client.EventFilter) error {
+func (w *propertyCloud) Follow(ctx context.Context, _ int64, fn func(api.Event) error, onBreak func(error), _ ...client.EventFilter) error {
 	open := false
 	var last []api.Event
 	for {
@@ -120,28 +120,30 @@ func (w *world) Follow(ctx context.Context, _ int64, fn func(api.Event) error, o
 	}
 }
 
-func (*world) GetInstance(context.Context, string) (*api.Instance, error) { return nil, errUnexpected }
-func (*world) ListRoutes(context.Context, client.RouteFilter) ([]api.Route, error) {
+func (*propertyCloud) GetInstance(context.Context, string) (*api.Instance, error) {
 	return nil, errUnexpected
 }
-func (*world) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+func (*propertyCloud) ListRoutes(context.Context, client.RouteFilter) ([]api.Route, error) {
+	return nil, errUnexpected
+}
+func (*propertyCloud) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	return nil, errUnexpected
 }
 
-// watcher is what users of the inventory saw.
-type watcher struct {
+// versionWatcher is what users of the inventory saw.
+type versionWatcher struct {
 	mu   sync.Mutex
 	seen map[string]int64
 }
 
 // before is what had been seen when something began.
-func (s *watcher) before() map[string]int64 {
+func (s *versionWatcher) before() map[string]int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return maps.Clone(s.seen)
 }
 
-func (s *watcher) saw(t *rapid.T, before map[string]int64, i *api.Instance) {
+func (s *versionWatcher) saw(t *rapid.T, before map[string]int64, i *api.Instance) {
 	if i.Version < before[i.ID] {
 		t.Errorf("%s was seen at version %d, and then at %d", i.ID, before[i.ID], i.Version)
 	}
@@ -164,9 +166,9 @@ func TestVersionsNeverGoBack(t *testing.T) {
 }
 
 func checkWorld(t *rapid.T) {
-	w := &world{now: map[string]api.Instance{}, change: make(chan struct{}), open: true}
+	w := &propertyCloud{now: map[string]api.Instance{}, change: make(chan struct{}), open: true}
 	v := inventory.New(w, inventory.Options{Owns: owns})
-	answers, changes := &watcher{seen: map[string]int64{}}, &watcher{seen: map[string]int64{}}
+	answers, changes := &versionWatcher{seen: map[string]int64{}}, &versionWatcher{seen: map[string]int64{}}
 	v.Subscribe(func(c inventory.Change) {
 		if c.Instance != nil {
 			changes.saw(t, changes.before(), c.Instance)
@@ -190,18 +192,18 @@ func checkWorld(t *rapid.T) {
 	ask := func(among int) {
 		for i := range among {
 			before := answers.before()
-			if found, err := v.Instance(ctx, id(i)); err == nil && found != nil {
+			if found, err := v.Instance(ctx, instanceID(i)); err == nil && found != nil {
 				answers.saw(t, before, found)
 			}
 			before = answers.before()
-			named, _ := v.InstancesNamed(ctx, "node-"+id(i))
+			named, _ := v.InstancesNamed(ctx, "node-"+instanceID(i))
 			for _, found := range named {
 				answers.saw(t, before, &found)
 			}
 		}
 	}
 	t.Repeat(map[string]func(*rapid.T){
-		"create": func(*rapid.T) { w.set(id(next), api.InstancePending); next++ },
+		"create": func(*rapid.T) { w.set(instanceID(next), api.InstancePending); next++ },
 		"change": func(t *rapid.T) {
 			if one := pick(); one != "" {
 				w.set(one, rapid.SampledFrom([]api.InstanceState{api.InstanceRunning, api.InstanceStopped, api.InstanceTerminated}).Draw(t, "state"))
@@ -229,20 +231,20 @@ func checkWorld(t *rapid.T) {
 	time.Sleep(2 * inventory.DefaultResync)
 	synctest.Wait()
 	for i := range next {
-		found, err := v.Instance(ctx, id(i))
+		found, err := v.Instance(ctx, instanceID(i))
 		assert.NoError(t, err)
-		have, ok := w.now[id(i)]
+		have, ok := w.now[instanceID(i)]
 		if !ok {
-			assert.Nil(t, found, id(i))
+			assert.Nil(t, found, instanceID(i))
 			continue
 		}
-		if assert.NotNil(t, found, id(i)) {
+		if assert.NotNil(t, found, instanceID(i)) {
 			assert.Equal(t, have, *found)
 		}
-		named, err := v.InstancesNamed(ctx, "node-"+id(i))
+		named, err := v.InstancesNamed(ctx, "node-"+instanceID(i))
 		assert.NoError(t, err)
 		assert.Equal(t, []api.Instance{have}, named)
 	}
 }
 
-func id(i int) string { return fmt.Sprintf("i-%03d", i) }
+func instanceID(i int) string { return fmt.Sprintf("i-%03d", i) }

@@ -43,23 +43,23 @@ func (f *tokenFile) use(o *inventory.Options) { o.Token, o.Check = f.is, f.check
 // nothing of ours ever changes.
 func TestAStreamThatWasResumedWithAnotherToken(t *testing.T) {
 	file := newTokenFile()
-	inBubble(t, file.use, func(r *rig) {
-		r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
-		r.follow()
-		assert.EqualValues(t, 1, r.version("i-1"))
-		r.cloud.breaks()
+	inBubble(t, file.use, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+		r.runWithOpenStream()
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+		r.cloud.breakStream()
 		file.Store("theirs")
-		r.cloud.opens()
+		r.cloud.openStream()
 		file.Store("ours")
-		assert.EqualValues(t, 1, r.version("i-1"))
-		r.cloud.shows(instance("i-1", 2, api.InstanceTerminated)) // No event of ours tells.
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+		r.cloud.setInstances(instance("i-1", 2, api.InstanceTerminated)) // No event of ours tells.
 		time.Sleep(inventory.DefaultMaxAge)
-		assert.EqualValues(t, 2, r.version("i-1"))
-		r.cloud.opens()
+		assert.EqualValues(t, 2, r.instanceVersion("i-1"))
+		r.cloud.openStream()
 		time.Sleep(time.Minute)
-		r.cloud.tells(api.EventUpdated, instance("i-1", 3, api.InstanceTerminated))
+		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 3, api.InstanceTerminated))
 		lists := r.cloud.lists.Load()
-		assert.EqualValues(t, 3, r.version("i-1"))
+		assert.EqualValues(t, 3, r.instanceVersion("i-1"))
 		assert.Equal(t, lists, r.cloud.lists.Load(), "the stream is ours again, and tells all")
 	})
 }
@@ -70,10 +70,10 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 	for name, asked := range map[string]bool{"by a question": true, "in time": false} {
 		t.Run(name, func(t *testing.T) {
 			file := newTokenFile()
-			inBubble(t, file.use, func(r *rig) {
-				r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
-				r.follow()
-				assert.EqualValues(t, 1, r.version("i-1"))
+			inBubble(t, file.use, func(r *harness) {
+				r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+				r.runWithOpenStream()
+				assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 				time.Sleep(time.Minute + time.Second/2) // Between two looks at the token.
 				file.Store("theirs")
 				if asked {
@@ -84,11 +84,11 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 					synctest.Wait()
 				}
 				file.Store("ours")
-				r.cloud.shows(instance("i-1", 2, api.InstanceStopped))
-				r.told()
-				r.cloud.opens()
-				assert.Equal(t, []string{"listed anew"}, r.told(), "with nobody's asking")
-				assert.EqualValues(t, 2, r.version("i-1"))
+				r.cloud.setInstances(instance("i-1", 2, api.InstanceStopped))
+				r.takeChanges()
+				r.cloud.openStream()
+				assert.Equal(t, []string{"listed anew"}, r.takeChanges(), "with nobody's asking")
+				assert.EqualValues(t, 2, r.instanceVersion("i-1"))
 			})
 		})
 	}
@@ -97,12 +97,12 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 // A stream that another's token opened at once is never open.
 func TestAStreamThatAnotherTokenOpened(t *testing.T) {
 	file := newTokenFile()
-	inBubble(t, file.use, func(r *rig) {
+	inBubble(t, file.use, func(r *harness) {
 		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) {
 			return []api.LoadBalancer{balancer("lb-1", "uid-1", 1)}, nil
 		}
 		file.Store("theirs")
-		r.follow()
+		r.runWithOpenStream()
 		r.LoadBalancers()
 		synctest.Wait()
 		assert.Empty(t, r.LoadBalancers())
@@ -112,7 +112,7 @@ func TestAStreamThatAnotherTokenOpened(t *testing.T) {
 		assert.Len(t, r.LoadBalancers(), 1)
 		time.Sleep(inventory.DefaultMaxAge)
 		assert.Empty(t, r.LoadBalancers(), "may be out of date")
-		r.cloud.opens()
+		r.cloud.openStream()
 		time.Sleep(time.Minute)
 		assert.Len(t, r.LoadBalancers(), 1)
 	})
@@ -126,28 +126,28 @@ func TestAnEmptyListOfAnotherProject(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := newTokenFile()
-			inBubble(t, file.use, func(r *rig) {
-				r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
-				assert.EqualValues(t, 1, r.version("i-1"))
-				r.told()
+			inBubble(t, file.use, func(r *harness) {
+				r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+				assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+				r.takeChanges()
 				time.Sleep(time.Minute)
 				if swap != nil {
 					swap(file)
-					r.cloud.shows()
+					r.cloud.setInstances()
 				} else {
 					file.Store("theirs")
 					r.cloud.listInstances = func() ([]api.Instance, error) { file.Store("ours"); return nil, nil }
 				}
 				_, err := r.Instance(r.t.Context(), "i-1")
 				require.ErrorContains(t, err, "token")
-				assert.Empty(t, r.told(), "nothing is missing")
+				assert.Empty(t, r.takeChanges(), "nothing is missing")
 				file.Store("ours")
-				r.cloud.shows(instance("i-1", 1, api.InstanceRunning))
-				assert.EqualValues(t, 1, r.version("i-1"))
-				r.cloud.shows()
+				r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+				assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+				r.cloud.setInstances()
 				time.Sleep(time.Minute)
-				assert.Zero(t, r.version("i-1"))
-				assert.Equal(t, []string{"i-1 v1 running missing"}, r.told(), "an empty list of ours")
+				assert.Zero(t, r.instanceVersion("i-1"))
+				assert.Equal(t, []string{"i-1 v1 running missing"}, r.takeChanges(), "an empty list of ours")
 			})
 		})
 	}
@@ -156,7 +156,7 @@ func TestAnEmptyListOfAnotherProject(t *testing.T) {
 // A cloud that refuses the stream for long, as behind a proxy that knows none,
 // is listed: slow lists come to their end, and are compared with those before.
 func TestAStreamThatIsRefusedForLong(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
+	inBubble(t, nil, func(r *harness) {
 		var refused atomic.Int32
 		var version atomic.Int64
 		version.Store(1)
@@ -184,60 +184,60 @@ func TestAStreamThatIsRefusedForLong(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		assert.LessOrEqual(t, refused.Load(), int32(30), "the cloud is asked less and less")
 		version.Store(2)
-		assert.EqualValues(t, 2, r.version("i-1"))
-		assert.Equal(t, []string{"listed anew", "i-1 v2 running"}, r.told())
+		assert.EqualValues(t, 2, r.instanceVersion("i-1"))
+		assert.Equal(t, []string{"listed anew", "i-1 v2 running"}, r.takeChanges())
 		close(leave)
 		proxy.Wait()
-		r.cloud.opens()
-		assert.EqualValues(t, 2, r.version("i-1"))
-		assert.Equal(t, []string{"listed anew"}, r.told(), "what the stream did not tell meanwhile")
+		r.cloud.openStream()
+		assert.EqualValues(t, 2, r.instanceVersion("i-1"))
+		assert.Equal(t, []string{"listed anew"}, r.takeChanges(), "what the stream did not tell meanwhile")
 	})
 }
 
 // While the stream was refused the cloud may have got other data, as after a
 // restore: its versions are not compared with those from before.
 func TestOtherDataAfterARefusal(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 9, api.InstanceRunning))
-		r.follow()
-		assert.EqualValues(t, 9, r.version("i-1"))
-		r.cloud.refuses(api.Unauthenticated)
-		r.cloud.shows(instance("i-1", 4, api.InstanceStopped))
-		r.cloud.opens()
-		assert.EqualValues(t, 4, r.version("i-1"))
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 9, api.InstanceRunning))
+		r.runWithOpenStream()
+		assert.EqualValues(t, 9, r.instanceVersion("i-1"))
+		r.cloud.refuseStream(api.Unauthenticated)
+		r.cloud.setInstances(instance("i-1", 4, api.InstanceStopped))
+		r.cloud.openStream()
+		assert.EqualValues(t, 4, r.instanceVersion("i-1"))
 	})
 }
 
 // What a list lacks by mistake is known again when the cloud has been asked.
 func TestAnInstanceThatWasAskedFor(t *testing.T) {
-	inBubble(t, nil, func(r *rig) {
-		r.cloud.shows(instance("i-1", 3, api.InstanceRunning))
-		r.follow()
-		assert.EqualValues(t, 3, r.version("i-1"))
-		r.cloud.shows()
+	inBubble(t, nil, func(r *harness) {
+		r.cloud.setInstances(instance("i-1", 3, api.InstanceRunning))
+		r.runWithOpenStream()
+		assert.EqualValues(t, 3, r.instanceVersion("i-1"))
+		r.cloud.setInstances()
 		time.Sleep(inventory.DefaultResync)
 		synctest.Wait()
-		assert.Zero(t, r.version("i-1"))
-		r.told()
+		assert.Zero(t, r.instanceVersion("i-1"))
+		r.takeChanges()
 		r.NoteInstance(instance("i-1", 3, api.InstanceRunning))
 		r.NoteInstance(instance("i-2", 1, api.InstanceRunning)) // It was in no list.
 		r.NoteInstance(instance("", 1, api.InstanceRunning))
-		assert.Equal(t, []string{"i-1 v3 running", "i-2 v1 running"}, r.told())
+		assert.Equal(t, []string{"i-1 v3 running", "i-2 v1 running"}, r.takeChanges())
 		lists := r.cloud.lists.Load()
-		assert.EqualValues(t, 3, r.version("i-1"))
-		assert.EqualValues(t, 1, r.version("i-2"))
+		assert.EqualValues(t, 3, r.instanceVersion("i-1"))
+		assert.EqualValues(t, 1, r.instanceVersion("i-2"))
 		assert.Equal(t, lists, r.cloud.lists.Load())
-		r.cloud.tells(api.EventDeleted, instance("i-1", 4, api.InstanceTerminated))
+		r.cloud.sendEvent(api.EventDeleted, instance("i-1", 4, api.InstanceTerminated))
 		r.NoteInstance(instance("i-1", 3, api.InstanceRunning))
-		assert.Zero(t, r.version("i-1"), "an older answer")
+		assert.Zero(t, r.instanceVersion("i-1"), "an older answer")
 	})
 }
 
 // The same of a cloud: the file holds another project's token for a moment, and
 // in that moment the stream breaks.
 func TestATokenThatIsSwappedAndMended(t *testing.T) {
-	s := newSite(t, 1, nil)
-	one := s.one(t, "node-0000")
+	s := newRealCloud(t, 1, nil)
+	one := s.getInstanceNamed(t, "node-0000")
 	ours, err := os.ReadFile(s.token)
 	require.NoError(t, err)
 	other, err := s.operator.CreateProject(t.Context(), api.ProjectCreate{Name: "other"})
@@ -245,11 +245,11 @@ func TestATokenThatIsSwappedAndMended(t *testing.T) {
 	theirs, err := s.operator.CreateToken(t.Context(), other.ID, api.TokenCreate{Name: "stranger", Role: api.RoleAdmin})
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(s.token, []byte(theirs.Secret), 0o600))
-	s.gate.count()
+	s.gate.countCalls()
 	s.gate.breakStream(false)
 	require.Eventually(t, func() bool {
 		_, err := s.Instance(t.Context(), one.ID)
-		return err != nil && s.gate.made(streamCall) > 0
+		return err != nil && s.gate.callCount(streamCall) > 0
 	}, patience, 5*time.Millisecond)
 	require.NoError(t, os.WriteFile(s.token, ours, 0o600))
 	require.Eventually(t, func() bool {
