@@ -52,7 +52,9 @@ func TestAddressRetrierAfterOutage(t *testing.T) {
 		assert.Empty(t, w.takeWrites())
 
 		up.Store(1)
-		repairs := countIncrements(t, balancerRepairs, func() { advanceTime(addressPause + addressPeriod + time.Second) })
+		repairs := countIncrements(t, balancerRepairs, func() {
+			advanceTime(addressPause + addressPeriod + time.Second)
+		})
 		assert.Zero(t, repairs)
 		got, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 		require.NoError(t, err)
@@ -74,16 +76,31 @@ func TestAddressRetrierLeavesServicesAlone(t *testing.T) {
 		change func(svc *corev1.Service)
 		late   func(svc *corev1.Service) // what the informer has not seen
 	}{
-		"no trouble told":      {},
-		"the Service's fault":  {cause: contract.ReasonInvalidService},
-		"a name taken":         {cause: contract.ReasonLoadBalancerNameTaken},
-		"of a class":           {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }},
-		"of another type":      {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }},
-		"without a finalizer":  {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { s.Finalizers = nil }},
-		"being deleted":        {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) { now := metav1.Now(); s.DeletionTimestamp = &now }},
-		"made anew since":      {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.UID = "another" }},
-		"upstream was quicker": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.Status = serviceWithAddress().Status }},
-		"no longer wants one":  {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }},
+		"no trouble told":     {},
+		"the Service's fault": {cause: contract.ReasonInvalidService},
+		"a name taken":        {cause: contract.ReasonLoadBalancerNameTaken},
+		"of a class": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
+			s.Spec.LoadBalancerClass = &class
+		}},
+		"of another type": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeClusterIP
+		}},
+		"without a finalizer": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
+			s.Finalizers = nil
+		}},
+		"being deleted": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
+			now := metav1.Now()
+			s.DeletionTimestamp = &now
+		}},
+		"made anew since": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
+			s.UID = "another"
+		}},
+		"upstream was quicker": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
+			s.Status = serviceWithAddress().Status
+		}},
+		"no longer wants one": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeClusterIP
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			svc := serviceWithoutAddress()
@@ -94,7 +111,8 @@ func TestAddressRetrierLeavesServicesAlone(t *testing.T) {
 			if tc.late != nil {
 				late := svc.DeepCopy()
 				tc.late(late)
-				require.NoError(t, w.api.Tracker().Update(corev1.SchemeGroupVersion.WithResource("services"), late, "default"))
+				require.NoError(t, w.api.Tracker().
+					Update(corev1.SchemeGroupVersion.WithResource("services"), late, "default"))
 			}
 			if tc.cause != "" {
 				w.explain.warnOnce(svc, topicLoadBalancer, cause{reason: tc.cause}, "told")

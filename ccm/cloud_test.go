@@ -83,7 +83,9 @@ func TestForgetReportedCausesOfDeletedObject(t *testing.T) {
 
 		for _, n := range []*corev1.Node{waiting, stays} {
 			c.explain.warnOnce(n, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
-			c.explain.warnOnce(n, topicRoute+" 10.244.1.0/24", cause{reason: contract.ReasonRouteConflict}, "in the way")
+			c.explain.warnOnce(
+				n, topicRoute+" 10.244.1.0/24", cause{reason: contract.ReasonRouteConflict}, "in the way",
+			)
 		}
 		c.explain.warnOnce(svc, topicLoadBalancer, cause{reason: "Any"}, "any")
 		require.NoError(t, kube.CoreV1().Nodes().Delete(ctx, waiting.Name, metav1.DeleteOptions{}))
@@ -105,8 +107,11 @@ func TestClusterUID(t *testing.T) {
 		want    string
 		calls   int
 	}{
-		"there":                {want: "cluster-uid", calls: 1},
-		"API server comes up":  {answers: []error{apierrors.NewServiceUnavailable("x"), errors.New("connection refused")}, want: "cluster-uid", calls: 3},
+		"there": {want: "cluster-uid", calls: 1},
+		"API server comes up": {
+			answers: []error{apierrors.NewServiceUnavailable("x"), errors.New("connection refused")},
+			want:    "cluster-uid", calls: 3,
+		},
 		"not allowed to":       {answers: []error{apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, calls: 1},
 		"API server stays off": {answers: slices.Repeat([]error{errors.New("connection refused")}, 100), calls: 20},
 	} {

@@ -65,8 +65,8 @@ func startCloudWatch(
 				calls.CloudWatch, contract.ProviderName, provider.ProviderName())
 		}
 		if !c.cached {
-			klog.Warningf("%s is off: it lives on what is remembered of the cloud, and the configuration says cache: false",
-				calls.CloudWatch)
+			klog.Warningf("%s is off: it lives on what is remembered of the cloud, "+
+				"and the configuration says cache: false", calls.CloudWatch)
 			return nil, false, nil
 		}
 		jobs, err := newWatchJobs(c, cfg.ClientBuilder.ClientOrDie(as.ClientName), cfg.SharedInformers)

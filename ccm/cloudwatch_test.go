@@ -80,7 +80,9 @@ func (f *fakeInventory) LoadBalancers() []api.LoadBalancer {
 }
 
 func (f *fakeInventory) LoadBalancersOf(uid string) []api.LoadBalancer {
-	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] != uid })
+	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool {
+		return lb.Tags[contract.TagServiceUID] != uid
+	})
 }
 
 func (f *fakeInventory) setBalancers(balancers ...api.LoadBalancer) {
@@ -96,7 +98,12 @@ type fakeReconciler struct {
 	deleted func(svc *corev1.Service) error
 }
 
-func (f *fakeReconciler) EnsureLoadBalancer(_ context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+func (f *fakeReconciler) EnsureLoadBalancer(
+	_ context.Context,
+	cluster string,
+	svc *corev1.Service,
+	nodes []*corev1.Node,
+) (*corev1.LoadBalancerStatus, error) {
 	require.NotNil(f.t, f.ensure, "unexpected EnsureLoadBalancer(%s)", svc.Name)
 	assert.Equal(f.t, clusterName, cluster)
 	return f.ensure(svc, nodes)
@@ -282,11 +289,15 @@ func TestChangesBecomeKeys(t *testing.T) {
 	another := serviceWithAddress()
 	another.Name, another.UID = "another", "some-uid"
 	require.NoError(t, w.services.Add(another))
-	w.reportChange(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}}})
+	w.reportChange(
+		inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}}},
+	)
 	assert.Empty(t, keys(w.nodeWatch.queue))
 	assert.Equal(t, []string{"some-uid"}, keys(w.serviceWatch.queue))
 	require.NoError(t, w.services.Delete(another))
-	w.reportChange(inventory.Change{LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "some-uid"}, State: api.LoadBalancerDeleting}})
+	w.reportChange(inventory.Change{LoadBalancer: &api.LoadBalancer{
+		Tags: api.Tags{contract.TagServiceUID: "some-uid"}, State: api.LoadBalancerDeleting,
+	}})
 	assert.Equal(t, []string{"some-uid"}, keys(w.serviceWatch.queue), "on its way out after its Service")
 
 	w.reportChange(inventory.Change{Route: &api.Route{}})
@@ -392,7 +403,9 @@ func TestCloudWatchIsAController(t *testing.T) {
 			require.Empty(t, opts.Generic.Validate(names, nil, controllerAliases()))
 			var cfg cmconfig.GenericControllerManagerConfiguration
 			require.NoError(t, opts.Generic.ApplyTo(&cfg, names, nil, controllerAliases()))
-			assert.Equal(t, want, controllermanager.IsControllerEnabled("cloud-watch-controller", app.ControllersDisabledByDefault, cfg.Controllers))
+			assert.Equal(t, want, controllermanager.IsControllerEnabled(
+				"cloud-watch-controller", app.ControllersDisabledByDefault, cfg.Controllers,
+			))
 		})
 	}
 	assert.Len(t, app.DefaultInitFuncConstructors, 4, "upstream's own map is left as it was")

@@ -75,7 +75,9 @@ func (r *remembered) InstancesNamed(_ context.Context, name string) ([]api.Insta
 }
 
 func (r *remembered) NoteInstance(i api.Instance) {
-	r.instances = append(slices.DeleteFunc(slices.Clone(r.instances), func(old api.Instance) bool { return old.ID == i.ID }), i)
+	r.instances = append(slices.DeleteFunc(slices.Clone(r.instances), func(old api.Instance) bool {
+		return old.ID == i.ID
+	}), i)
 }
 
 // An instance that a list lacks is asked about once, and is known from then on;
@@ -208,40 +210,133 @@ func answersByID() []answer {
 		{answer: "200, pending", get: inState(api.InstancePending), concludes: exists},
 		{answer: "200, running", get: inState(api.InstanceRunning), concludes: exists},
 		{answer: "200, stopping", get: inState(api.InstanceStopping), concludes: exists},
-		{answer: "200, stopped", get: inState(api.InstanceStopped), concludes: exists, shutdown: true, reason: contract.ReasonInstanceStopped},
-		{answer: "200, error", get: inState(api.InstanceError), concludes: exists, reason: contract.ReasonInstanceInError},
+		{
+			answer: "200, stopped", get: inState(api.InstanceStopped), concludes: exists, shutdown: true,
+			reason: contract.ReasonInstanceStopped,
+		},
+		{
+			answer: "200, error", get: inState(api.InstanceError), concludes: exists,
+			reason: contract.ReasonInstanceInError,
+		},
 		{answer: "200, terminating", get: inState(api.InstanceTerminating), concludes: exists},
-		{answer: "200, terminated", get: inState(api.InstanceTerminated), concludes: gone, reason: contract.ReasonInstanceNotFound},
-		{answer: "200, terminated, of another project", get: with(func(i *api.Instance) { i.State, i.Project = api.InstanceTerminated, "p-other" }), concludes: unknown, reason: contract.ReasonWrongProject},
-		{answer: "200, running, of another project", get: with(func(i *api.Instance) { i.Project = "p-other" }), concludes: unknown, reason: contract.ReasonWrongProject},
-		{answer: "200, about another instance", get: with(func(i *api.Instance) { i.ID = "i-2" }), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "200, an empty object", get: func(string) (*api.Instance, error) { return &api.Instance{}, nil }, concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "200, garbage", get: failsWith(errors.New("the cloud's answer is not what its API promises: invalid character '<'")), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "200, without a zone", get: hollow(func(i *api.Instance) { i.Zone = "" }), concludes: exists, hollow: true, reason: contract.ReasonCloudUnavailable},
-		{answer: "200, without an internal address", get: hollow(func(i *api.Instance) { i.Addresses = i.Addresses[1:] }), concludes: exists, hollow: true, reason: contract.ReasonCloudUnavailable},
-		{answer: "404 of our project", get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone, reason: contract.ReasonInstanceNotFound},
-		{answer: "404 of another project: the token was swapped", get: failsWith(problem(404, api.NotFound, "p-other")), token: othersToken, concludes: unknown, reason: contract.ReasonWrongProject},
-		{answer: "404 of another project, our token is back", get: failsWith(problem(404, api.NotFound, "p-other")), concludes: unknown, reason: contract.ReasonWrongProject},
-		{answer: "404 that names no project", get: failsWith(&client.Error{Status: 404, Problem: api.Problem{Status: 404, Code: api.NotFound}}), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "404 of something on the way", get: failsWith(&client.Error{Status: 404, Problem: api.Problem{Detail: "nginx"}}), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "401", get: failsWith(problem(401, api.Unauthenticated, "")), concludes: unknown, reason: contract.ReasonCloudAccessDenied},
-		{answer: "403", get: failsWith(problem(403, api.Forbidden, ourProject)), concludes: unknown, reason: contract.ReasonCloudAccessDenied},
-		{answer: "409", get: failsWith(problem(409, api.WrongState, ourProject)), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "410", get: failsWith(&client.Error{Status: 410}), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "429", get: failsWith(problem(429, api.RateLimited, ourProject)), concludes: unknown, reason: contract.ReasonCloudThrottled},
-		{answer: "500", get: failsWith(problem(500, api.Internal, ourProject)), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "502, 503 or 504 of something on the way", get: failsWith(&client.Error{Status: 503}), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "timeout", get: failsWith(context.DeadlineExceeded), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "connection refused", get: failsWith(errors.New("connect: connection refused")), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "404 of our project, which cannot be told from another as the cloud is down", get: failsWith(problem(404, api.NotFound, ourProject)),
-			token: func() (*api.Project, error) { return nil, context.DeadlineExceeded }, concludes: unknown, reason: contract.ReasonCloudUnavailable},
+		{
+			answer: "200, terminated", get: inState(api.InstanceTerminated), concludes: gone,
+			reason: contract.ReasonInstanceNotFound,
+		},
+		{answer: "200, terminated, of another project", get: with(func(i *api.Instance) {
+			i.State, i.Project = api.InstanceTerminated, "p-other"
+		}), concludes: unknown, reason: contract.ReasonWrongProject},
+		{answer: "200, running, of another project", get: with(func(i *api.Instance) {
+			i.Project = "p-other"
+		}), concludes: unknown, reason: contract.ReasonWrongProject},
+		{answer: "200, about another instance", get: with(func(i *api.Instance) {
+			i.ID = "i-2"
+		}), concludes: unknown, reason: contract.ReasonCloudUnavailable},
+		{answer: "200, an empty object", get: func(string) (*api.Instance, error) {
+			return &api.Instance{}, nil
+		}, concludes: unknown, reason: contract.ReasonCloudUnavailable},
+		{
+			answer:    "200, garbage",
+			get:       failsWith(errors.New("the cloud's answer is not what its API promises: invalid character '<'")),
+			concludes: unknown, reason: contract.ReasonCloudUnavailable,
+		},
+		{answer: "200, without a zone", get: hollow(func(i *api.Instance) {
+			i.Zone = ""
+		}), concludes: exists, hollow: true, reason: contract.ReasonCloudUnavailable},
+		{answer: "200, without an internal address", get: hollow(func(i *api.Instance) {
+			i.Addresses = i.Addresses[1:]
+		}), concludes: exists, hollow: true, reason: contract.ReasonCloudUnavailable},
+		{
+			answer: "404 of our project", get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone,
+			reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer: "404 of another project: the token was swapped",
+			get:    failsWith(problem(404, api.NotFound, "p-other")), token: othersToken, concludes: unknown,
+			reason: contract.ReasonWrongProject,
+		},
+		{
+			answer: "404 of another project, our token is back", get: failsWith(problem(404, api.NotFound, "p-other")),
+			concludes: unknown, reason: contract.ReasonWrongProject,
+		},
+		{
+			answer:    "404 that names no project",
+			get:       failsWith(&client.Error{Status: 404, Problem: api.Problem{Status: 404, Code: api.NotFound}}),
+			concludes: unknown, reason: contract.ReasonCloudUnavailable,
+		},
+		{
+			answer: "404 of something on the way",
+			get:    failsWith(&client.Error{Status: 404, Problem: api.Problem{Detail: "nginx"}}), concludes: unknown,
+			reason: contract.ReasonCloudUnavailable,
+		},
+		{
+			answer: "401", get: failsWith(problem(401, api.Unauthenticated, "")), concludes: unknown,
+			reason: contract.ReasonCloudAccessDenied,
+		},
+		{
+			answer: "403", get: failsWith(problem(403, api.Forbidden, ourProject)), concludes: unknown,
+			reason: contract.ReasonCloudAccessDenied,
+		},
+		{
+			answer: "409", get: failsWith(problem(409, api.WrongState, ourProject)), concludes: unknown,
+			reason: contract.ReasonCloudUnavailable,
+		},
+		{
+			answer: "410", get: failsWith(&client.Error{Status: 410}), concludes: unknown,
+			reason: contract.ReasonCloudUnavailable,
+		},
+		{
+			answer: "429", get: failsWith(problem(429, api.RateLimited, ourProject)), concludes: unknown,
+			reason: contract.ReasonCloudThrottled,
+		},
+		{
+			answer: "500", get: failsWith(problem(500, api.Internal, ourProject)), concludes: unknown,
+			reason: contract.ReasonCloudUnavailable,
+		},
+		{
+			answer: "502, 503 or 504 of something on the way", get: failsWith(&client.Error{Status: 503}),
+			concludes: unknown, reason: contract.ReasonCloudUnavailable,
+		},
+		{
+			answer: "timeout", get: failsWith(context.DeadlineExceeded), concludes: unknown,
+			reason: contract.ReasonCloudUnavailable,
+		},
+		{
+			answer: "connection refused", get: failsWith(errors.New("connect: connection refused")), concludes: unknown,
+			reason: contract.ReasonCloudUnavailable,
+		},
+		{answer: "404 of our project, which cannot be told from another as the cloud is down", get: failsWith(
+			problem(404, api.NotFound, ourProject),
+		),
+			token: func() (*api.Project, error) {
+				return nil, context.DeadlineExceeded
+			}, concludes: unknown, reason: contract.ReasonCloudUnavailable},
 		{answer: "none: the inventory knows it", known: known(api.InstanceRunning), concludes: exists},
-		{answer: "none: the inventory knows it stopped", known: known(api.InstanceStopped), concludes: exists, shutdown: true, reason: contract.ReasonInstanceStopped},
-		{answer: "none: the inventory cannot be used", known: &remembered{err: errors.New("boom")}, concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "the inventory saw its end; 200, running: a stale list", known: known(api.InstanceTerminated), get: inState(api.InstanceRunning), concludes: exists},
-		{answer: "the inventory saw its end; 404 of our project", known: known(api.InstanceTerminated), get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone, reason: contract.ReasonInstanceNotFound},
-		{answer: "none: the provider ID is another cloud's", providerID: "aws:///eu/i-1", concludes: unknown, reason: contract.ReasonForeignProviderID},
-		{answer: "none: the provider ID names no instance", providerID: "fakecloud://", concludes: unknown, reason: contract.ReasonForeignProviderID},
+		{
+			answer: "none: the inventory knows it stopped", known: known(api.InstanceStopped), concludes: exists,
+			shutdown: true, reason: contract.ReasonInstanceStopped,
+		},
+		{
+			answer: "none: the inventory cannot be used", known: &remembered{err: errors.New("boom")},
+			concludes: unknown, reason: contract.ReasonCloudUnavailable,
+		},
+		{
+			answer: "the inventory saw its end; 200, running: a stale list", known: known(api.InstanceTerminated),
+			get: inState(api.InstanceRunning), concludes: exists,
+		},
+		{
+			answer: "the inventory saw its end; 404 of our project", known: known(api.InstanceTerminated),
+			get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone,
+			reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer: "none: the provider ID is another cloud's", providerID: "aws:///eu/i-1", concludes: unknown,
+			reason: contract.ReasonForeignProviderID,
+		},
+		{
+			answer: "none: the provider ID names no instance", providerID: "fakecloud://", concludes: unknown,
+			reason: contract.ReasonForeignProviderID,
+		},
 	}
 	for n := range rows {
 		if rows[n].providerID == "" {
@@ -261,24 +356,86 @@ func answersByName() []answer {
 	return []answer{
 		{answer: "a list with one of that name", list: lists(running), concludes: exists},
 		{answer: "a list with one of that name and an ended namesake", list: lists(ended, running), concludes: exists},
-		{answer: "a list without the name: empty, partial, stale, or too early", list: lists(), concludes: unknown, reason: contract.ReasonInstanceNotFound},
-		{answer: "a list of others: the filter was not understood", list: lists(api.Instance{ID: "i-9", Name: "other", Project: ourProject, State: api.InstanceRunning}), concludes: unknown, reason: contract.ReasonInstanceNotFound},
-		{answer: "an empty list, the token was swapped", list: lists(), token: othersToken, concludes: unknown, reason: contract.ReasonWrongProject},
-		{answer: "a list of another project's", list: lists(changed(api.InstanceRunning, "i-7", "p-other")), concludes: unknown, reason: contract.ReasonWrongProject},
-		{answer: "a list with another project's ended one", list: lists(changed(api.InstanceTerminated, "i-7", "p-other")), concludes: unknown, reason: contract.ReasonWrongProject},
-		{answer: "a list with two of that name", list: lists(running, changed(api.InstanceStopped, "i-2", ourProject)), concludes: unknown, reason: contract.ReasonInstanceAmbiguous},
-		{answer: "a list with only an ended one; 200, terminated", list: lists(ended), get: with(func(i *api.Instance) { *i = ended }), concludes: gone, reason: contract.ReasonInstanceNotFound},
-		{answer: "a list with only an ended one; 404 of our project", list: lists(ended), get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone, reason: contract.ReasonInstanceNotFound},
-		{answer: "a list with only an ended one, and the Node came after its end: a stale list hides a live namesake", came: end.Add(time.Minute).Truncate(time.Second), list: lists(ended), concludes: unknown, reason: contract.ReasonInstanceNotFound},
-		{answer: "a list with only an ended one, and the Node came within the second of its end", came: end.Truncate(time.Second), list: lists(ended), concludes: unknown, reason: contract.ReasonInstanceNotFound},
-		{answer: "a list with only an ended one, which does not say when it ended", came: end, list: lists(timeless), concludes: unknown, reason: contract.ReasonInstanceNotFound},
-		{answer: "the inventory saw the end of one; an empty list, and the Node came after that end", known: stale, came: end.Add(time.Minute).Truncate(time.Second), list: lists(), concludes: unknown, reason: contract.ReasonInstanceNotFound},
-		{answer: "the inventory saw the end of one; the list has one that ended later; 200, terminated", known: &remembered{instances: []api.Instance{timeless}}, came: end.Add(-time.Minute), list: lists(ended), get: with(func(i *api.Instance) { *i = ended }), concludes: gone, reason: contract.ReasonInstanceNotFound},
-		{answer: "a list with only an ended one; timeout", list: lists(ended), get: failsWith(context.DeadlineExceeded), concludes: unknown, reason: contract.ReasonCloudUnavailable},
-		{answer: "the inventory saw the end of one; a list with a live namesake", known: stale, list: lists(ended, running), concludes: exists},
-		{answer: "the inventory saw the end of one; a list with two live namesakes", known: stale, list: lists(running, changed(api.InstanceRunning, "i-2", ourProject)), concludes: unknown, reason: contract.ReasonInstanceAmbiguous},
-		{answer: "the inventory saw the end of one; an empty list; 404 of our project", known: stale, list: lists(), get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone, reason: contract.ReasonInstanceNotFound},
-		{answer: "the list fails", list: func(client.InstanceFilter) ([]api.Instance, error) { return nil, errors.New("boom") }, concludes: unknown, reason: contract.ReasonCloudUnavailable},
+		{
+			answer: "a list without the name: empty, partial, stale, or too early", list: lists(), concludes: unknown,
+			reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer:    "a list of others: the filter was not understood",
+			list:      lists(api.Instance{ID: "i-9", Name: "other", Project: ourProject, State: api.InstanceRunning}),
+			concludes: unknown, reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer: "an empty list, the token was swapped", list: lists(), token: othersToken, concludes: unknown,
+			reason: contract.ReasonWrongProject,
+		},
+		{
+			answer: "a list of another project's", list: lists(changed(api.InstanceRunning, "i-7", "p-other")),
+			concludes: unknown, reason: contract.ReasonWrongProject,
+		},
+		{
+			answer: "a list with another project's ended one",
+			list:   lists(changed(api.InstanceTerminated, "i-7", "p-other")), concludes: unknown,
+			reason: contract.ReasonWrongProject,
+		},
+		{
+			answer: "a list with two of that name",
+			list:   lists(running, changed(api.InstanceStopped, "i-2", ourProject)), concludes: unknown,
+			reason: contract.ReasonInstanceAmbiguous,
+		},
+		{answer: "a list with only an ended one; 200, terminated", list: lists(ended), get: with(func(i *api.Instance) {
+			*i = ended
+		}), concludes: gone, reason: contract.ReasonInstanceNotFound},
+		{
+			answer: "a list with only an ended one; 404 of our project", list: lists(ended),
+			get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone,
+			reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer: "a list with only an ended one, and the Node came after its end: a stale list hides a live namesake",
+			came:   end.Add(time.Minute).Truncate(time.Second), list: lists(ended), concludes: unknown,
+			reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer: "a list with only an ended one, and the Node came within the second of its end",
+			came:   end.Truncate(time.Second), list: lists(ended), concludes: unknown,
+			reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer: "a list with only an ended one, which does not say when it ended", came: end, list: lists(timeless),
+			concludes: unknown, reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer: "the inventory saw the end of one; an empty list, and the Node came after that end", known: stale,
+			came: end.Add(time.Minute).Truncate(time.Second), list: lists(), concludes: unknown,
+			reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer: "the inventory saw the end of one; the list has one that ended later; 200, terminated",
+			known:  &remembered{instances: []api.Instance{timeless}}, came: end.Add(-time.Minute), list: lists(ended),
+			get: with(func(i *api.Instance) { *i = ended }), concludes: gone, reason: contract.ReasonInstanceNotFound,
+		},
+		{
+			answer: "a list with only an ended one; timeout", list: lists(ended),
+			get: failsWith(context.DeadlineExceeded), concludes: unknown, reason: contract.ReasonCloudUnavailable,
+		},
+		{
+			answer: "the inventory saw the end of one; a list with a live namesake", known: stale,
+			list: lists(ended, running), concludes: exists,
+		},
+		{
+			answer: "the inventory saw the end of one; a list with two live namesakes", known: stale,
+			list: lists(running, changed(api.InstanceRunning, "i-2", ourProject)), concludes: unknown,
+			reason: contract.ReasonInstanceAmbiguous,
+		},
+		{
+			answer: "the inventory saw the end of one; an empty list; 404 of our project", known: stale, list: lists(),
+			get: failsWith(problem(404, api.NotFound, ourProject)), concludes: gone,
+			reason: contract.ReasonInstanceNotFound,
+		},
+		{answer: "the list fails", list: func(client.InstanceFilter) ([]api.Instance, error) {
+			return nil, errors.New("boom")
+		}, concludes: unknown, reason: contract.ReasonCloudUnavailable},
 		{answer: "the list is throttled", list: func(client.InstanceFilter) ([]api.Instance, error) {
 			return nil, problem(429, api.RateLimited, ourProject)
 		}, concludes: unknown, reason: contract.ReasonCloudThrottled},
@@ -397,13 +554,20 @@ that waits to be initialised; it comes once, not at every retry.
 		{"Asked for the instance of a provider ID", answersByID()},
 		{"Asked for the instance of a Node without one, by its name", answersByName()},
 	} {
-		fmt.Fprintf(&b, "\n## %s\n\n| the cloud's answer | the instance | the Node | its place in balancers | its route | Event |\n|---|---|---|---|---|---|\n", part.title)
+		fmt.Fprintf(
+			&b,
+			"\n## %s\n\n| the cloud's answer | the instance | the Node | its place in balancers | its route | Event |\n|---|---|---|---|---|---|\n",
+			part.title,
+		)
 		for _, a := range part.rows {
 			reason := "–"
 			if a.reason != "" {
 				reason = "`" + a.reason + "`"
 			}
-			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", a.answer, a.concludes, a.node(), a.balancer(), a.route(), reason)
+			fmt.Fprintf(
+				&b, "| %s | %s | %s | %s | %s | %s |\n", a.answer, a.concludes, a.node(), a.balancer(), a.route(),
+				reason,
+			)
 		}
 	}
 	b.WriteString("\n## The reasons, and what to do\n\n| reason | what to do |\n|---|---|\n")

@@ -28,25 +28,32 @@ import (
 // nextSteps say what a person can do about each reason, or that nobody need do anything. A
 // reason whose messages say so themselves has none.
 var nextSteps = map[string]string{
-	contract.ReasonInstanceNotFound:     "create an instance with the Node's name in the project of this CCM, or delete the Node",
-	contract.ReasonInstanceAmbiguous:    "terminate all but the Node's own, or give the kubelet a --provider-id",
-	contract.ReasonInstanceStopped:      "start it, or terminate it if it is not to come back",
-	contract.ReasonInstanceInError:      "mend or replace the instance",
-	contract.ReasonForeignProviderID:    "a Node of another cloud is left alone; if this one is ours, delete it and start its kubelet without --provider-id",
-	contract.ReasonProvidedNodeIP:       "start the kubelet with one of these addresses as --node-ip, or without it",
-	contract.ReasonNodeLabelSkipped:     "change the tag, or leave it out of the CCM's nodeLabels",
-	contract.ReasonMassDeletionHeld:     "if the instance is really gone there is nothing to do, as it is asked about again; if it is not, mend the cloud, and the Node stays",
-	contract.ReasonRouteConflict:        "the route comes by itself once the way is free",
-	contract.ReasonWrongProject:         "give the CCM a token of the project that it is configured for",
-	contract.ReasonQuotaExceeded:        "delete what is not needed, or have the project's quota raised",
-	contract.ReasonAddressPoolExhausted: "delete balancers or release addresses that are not needed, or have the pool enlarged",
-	contract.ReasonCloudThrottled:       "it is tried again by itself; if this lasts, look for who calls the cloud so often, or have the limit raised",
-	contract.ReasonCloudAccessDenied:    "give the CCM a valid token with the role editor",
-	contract.ReasonCloudUnavailable:     "it is tried again by itself; if this lasts, see to the cloud and the way there",
+	contract.ReasonInstanceNotFound: "create an instance with the Node's name in the project of this CCM, " +
+		"or delete the Node",
+	contract.ReasonInstanceAmbiguous: "terminate all but the Node's own, or give the kubelet a --provider-id",
+	contract.ReasonInstanceStopped:   "start it, or terminate it if it is not to come back",
+	contract.ReasonInstanceInError:   "mend or replace the instance",
+	contract.ReasonForeignProviderID: "a Node of another cloud is left alone; if this one is ours, delete it " +
+		"and start its kubelet without --provider-id",
+	contract.ReasonProvidedNodeIP:   "start the kubelet with one of these addresses as --node-ip, or without it",
+	contract.ReasonNodeLabelSkipped: "change the tag, or leave it out of the CCM's nodeLabels",
+	contract.ReasonMassDeletionHeld: "if the instance is really gone there is nothing to do, as it is asked about again; " +
+		"if it is not, mend the cloud, and the Node stays",
+	contract.ReasonRouteConflict: "the route comes by itself once the way is free",
+	contract.ReasonWrongProject:  "give the CCM a token of the project that it is configured for",
+	contract.ReasonQuotaExceeded: "delete what is not needed, or have the project's quota raised",
+	contract.ReasonAddressPoolExhausted: "delete balancers or release addresses that are not needed, " +
+		"or have the pool enlarged",
+	contract.ReasonCloudThrottled: "it is tried again by itself; if this lasts, look for who calls the cloud so often, " +
+		"or have the limit raised",
+	contract.ReasonCloudAccessDenied: "give the CCM a valid token with the role editor",
+	contract.ReasonCloudUnavailable: "it is tried again by itself; if this lasts, " +
+		"see to the cloud and the way there",
 
 	// Of balancers: see loadbalancer_report.go.
-	contract.ReasonInvalidService:        "change the Service's spec or annotations",
-	contract.ReasonLoadBalancerFailed:    "the cloud tries again by itself; if this lasts, mend what it names, or see to the cloud",
+	contract.ReasonInvalidService: "change the Service's spec or annotations",
+	contract.ReasonLoadBalancerFailed: "the cloud tries again by itself; if this lasts, mend what it names, " +
+		"or see to the cloud",
 	contract.ReasonPortCannotBeBound:     "the cloud tries again by itself, and succeeds once the port can be bound",
 	contract.ReasonLoadBalancerAmbiguous: "delete the balancers that are not this Service's, or remove their tags",
 	// The messages of these say what to do.

@@ -26,7 +26,8 @@ func TestCauseOf(t *testing.T) {
 	_, ended := verdict{goneReason: "it ended"}.existingInstance()
 	_, foreign := parseProviderID("aws:///eu/i-1")
 	swapped := newProjectGuard(&fakeAPI{t: t, project: othersToken}, "lab")
-	_, otherProject := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab").isDefiniteNotFound(t.Context(), problem(404, api.NotFound, "p-other"))
+	_, otherProject := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab").
+		isDefiniteNotFound(t.Context(), problem(404, api.NotFound, "p-other"))
 	strange := changed(api.InstanceRunning, "i-1", "p-other")
 	ids := newAmbiguousError("n", []api.Instance{{ID: "i-2"}, {ID: "i-1"}})
 	nodeIP := &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("boom")}
@@ -34,27 +35,44 @@ func TestCauseOf(t *testing.T) {
 		err  error
 		want cause
 	}{
-		"an ended instance":                       {ended, cause{reason: "InstanceNotFound"}},
-		"gone":                                    {cloudprovider.InstanceNotFound, cause{reason: "InstanceNotFound"}},
-		"no instance of that name":                {errNoSuchName, cause{reason: "InstanceNotFound"}},
-		"two of that name":                        {ids, cause{"InstanceAmbiguous", "i-1 i-2"}},
-		"another cloud's provider ID":             {foreign, cause{"ForeignProviderID", "aws:///eu/i-1"}},
-		"a node IP that the instance lacks":       {nodeIP, cause{"ProvidedNodeIPMismatch", "10.0.0.9[]"}},
-		"a token of another project":              {swapped.checkToken(t.Context()), cause{reason: "WrongProject"}},
-		"not found, in another project":           {otherProject, cause{reason: "WrongProject"}},
-		"an instance of another project":          {newInstances(&fakeAPI{t: t, project: ours}).checkProject(t.Context(), &strange), cause{reason: "WrongProject"}},
-		"a route in the way":                      {&routeConflictError{have: route()}, cause{"RouteConflict", "r-1"}},
-		"a route in the way that is out of sight": {problem(409, api.RouteConflict, ourProject), cause{reason: "RouteConflict"}},
-		"quota":                             {problem(409, api.QuotaExceeded, ourProject), cause{reason: "QuotaExceeded"}},
-		"no address left":                   {problem(409, api.AddressPoolExhausted, ourProject), cause{reason: "AddressPoolExhausted"}},
-		"throttled":                         {problem(429, api.RateLimited, ourProject), cause{reason: "CloudThrottled"}},
+		"an ended instance":                 {ended, cause{reason: "InstanceNotFound"}},
+		"gone":                              {cloudprovider.InstanceNotFound, cause{reason: "InstanceNotFound"}},
+		"no instance of that name":          {errNoSuchName, cause{reason: "InstanceNotFound"}},
+		"two of that name":                  {ids, cause{"InstanceAmbiguous", "i-1 i-2"}},
+		"another cloud's provider ID":       {foreign, cause{"ForeignProviderID", "aws:///eu/i-1"}},
+		"a node IP that the instance lacks": {nodeIP, cause{"ProvidedNodeIPMismatch", "10.0.0.9[]"}},
+		"a token of another project":        {swapped.checkToken(t.Context()), cause{reason: "WrongProject"}},
+		"not found, in another project":     {otherProject, cause{reason: "WrongProject"}},
+		"an instance of another project": {newInstances(&fakeAPI{t: t, project: ours}).
+			checkProject(t.Context(), &strange), cause{reason: "WrongProject"}},
+		"a route in the way": {&routeConflictError{have: route()}, cause{"RouteConflict", "r-1"}},
+		"a route in the way that is out of sight": {
+			problem(409, api.RouteConflict, ourProject), cause{reason: "RouteConflict"},
+		},
+		"quota": {
+			problem(409, api.QuotaExceeded, ourProject), cause{reason: "QuotaExceeded"},
+		},
+		"no address left": {
+			problem(409, api.AddressPoolExhausted, ourProject), cause{reason: "AddressPoolExhausted"},
+		},
+		"throttled": {
+			problem(429, api.RateLimited, ourProject), cause{reason: "CloudThrottled"},
+		},
 		"throttled by something on the way": {&client.Error{Status: 429}, cause{reason: "CloudThrottled"}},
-		"a bad token":                       {problem(401, api.Unauthenticated, ""), cause{reason: "CloudAccessDenied"}},
-		"a role too small":                  {problem(403, api.Forbidden, ourProject), cause{reason: "CloudAccessDenied"}},
-		"the cloud fails":                   {problem(500, api.Internal, ourProject), cause{reason: "CloudUnavailable"}},
-		"something on the way fails":        {&client.Error{Status: 502}, cause{reason: "CloudUnavailable"}},
-		"timeout":                           {context.DeadlineExceeded, cause{reason: "CloudUnavailable"}},
-		"refused":                           {&net.OpError{Op: "dial", Err: errors.New("connection refused")}, cause{reason: "CloudUnavailable"}},
+		"a bad token": {
+			problem(401, api.Unauthenticated, ""), cause{reason: "CloudAccessDenied"},
+		},
+		"a role too small": {
+			problem(403, api.Forbidden, ourProject), cause{reason: "CloudAccessDenied"},
+		},
+		"the cloud fails": {
+			problem(500, api.Internal, ourProject), cause{reason: "CloudUnavailable"},
+		},
+		"something on the way fails": {&client.Error{Status: 502}, cause{reason: "CloudUnavailable"}},
+		"timeout":                    {context.DeadlineExceeded, cause{reason: "CloudUnavailable"}},
+		"refused": {
+			&net.OpError{Op: "dial", Err: errors.New("connection refused")}, cause{reason: "CloudUnavailable"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.Error(t, tc.err)
@@ -69,10 +87,14 @@ func TestOneEventPerCauseNotPerRequest(t *testing.T) {
 	recorder := record.NewFakeRecorder(9)
 	e.setRecorder(recorder)
 	for n := range 5 {
-		e.explainInitialization(node(""), &client.Error{Status: 429, Problem: api.Problem{Code: api.RateLimited, Detail: "too many calls", RequestID: fmt.Sprint(n)}})
+		e.explainInitialization(node(""), &client.Error{
+			Status:  429,
+			Problem: api.Problem{Code: api.RateLimited, Detail: "too many calls", RequestID: fmt.Sprint(n)},
+		})
 	}
 	require.Len(t, recorder.Events, 1)
-	assert.Equal(t, "Warning CloudThrottled Node stays uninitialized: too many calls (rate-limited, request 0); "+nextStep("CloudThrottled"), <-recorder.Events)
+	assert.Equal(t, "Warning CloudThrottled Node stays uninitialized: too many calls (rate-limited, request 0); "+
+		nextStep("CloudThrottled"), <-recorder.Events)
 }
 
 // A storm, in which each retry fails in another way, is one Event for each way;
@@ -103,7 +125,10 @@ func TestManyCauses(t *testing.T) {
 	e := newExplainer()
 	e.setRecorder(record.NewFakeRecorder(1000))
 	for n := range 500 {
-		e.warnOnce(node(""), topicInitialization, cause{reason: contract.ReasonInstanceAmbiguous, detail: fmt.Sprint(n)}, "why")
+		e.warnOnce(
+			node(""), topicInitialization, cause{reason: contract.ReasonInstanceAmbiguous, detail: fmt.Sprint(n)},
+			"why",
+		)
 	}
 	assert.Len(t, e.reported[objectTopic{"u1", topicInitialization}], maxReportedCauses)
 }
@@ -116,7 +141,9 @@ func TestAHiccupDoesNotResolveAMismatch(t *testing.T) {
 	e.setRecorder(recorder)
 	initialised := node(byID)
 	for range 3 {
-		e.explainInitialization(initialised, &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("no match")})
+		e.explainInitialization(
+			initialised, &nodeIPError{provided: "10.0.0.9", instance: "i-1", err: errors.New("no match")},
+		)
 		e.explainInitialization(initialised, context.DeadlineExceeded)
 		assert.True(t, e.hasUnresolved(initialised, topicInitialization))
 	}
@@ -159,7 +186,9 @@ func TestEachReasonHasANextStep(t *testing.T) {
 
 		e, recorder := newExplainer(), record.NewFakeRecorder(1)
 		e.setRecorder(recorder)
-		require.Error(t, (&loadBalancers{explain: e}).reportOutcome(serviceWithAddress(), "It is not so", nil, newReasonError(reason, "why")))
+		require.Error(t, (&loadBalancers{explain: e}).reportOutcome(
+			serviceWithAddress(), "It is not so", nil, newReasonError(reason, "why"),
+		))
 		want := "Warning " + reason + " It is not so: why"
 		if step != "" {
 			want += "; " + step

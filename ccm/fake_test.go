@@ -53,7 +53,11 @@ func (f *fakeAPI) CreateLoadBalancer(_ context.Context, lb api.LoadBalancerCreat
 	return f.create(lb)
 }
 
-func (f *fakeAPI) UpdateLoadBalancer(_ context.Context, id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+func (f *fakeAPI) UpdateLoadBalancer(
+	_ context.Context,
+	id string,
+	u api.LoadBalancerUpdate,
+) (*api.LoadBalancer, error) {
 	require.NotNil(f.t, f.update, "unexpected UpdateLoadBalancer(%s)", id)
 	return f.update(id, u)
 }
@@ -91,12 +95,16 @@ func ours() (*api.Project, error) { return &api.Project{ID: ourProject, Name: "l
 
 // problem is an answer of the cloud itself.
 func problem(status int, code api.ProblemCode, project string) error {
-	return &client.Error{Status: status, Problem: api.Problem{Status: status, Code: code, Detail: string(code), Project: &project}}
+	return &client.Error{
+		Status: status, Problem: api.Problem{Status: status, Code: code, Detail: string(code), Project: &project},
+	}
 }
 
 func instance(state api.InstanceState) api.Instance {
 	return api.Instance{
 		ID: "i-1", Project: ourProject, Name: "node-1", Region: "r", Zone: "r-a", Type: "small", State: state,
-		Addresses: []api.Address{{Type: api.AddressInternal, IP: "127.30.16.1"}, {Type: api.AddressExternal, IP: "192.0.2.1"}},
+		Addresses: []api.Address{
+			{Type: api.AddressInternal, IP: "127.30.16.1"}, {Type: api.AddressExternal, IP: "192.0.2.1"},
+		},
 	}
 }

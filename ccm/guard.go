@@ -125,8 +125,9 @@ func (g *deletionGuard) admitDeletion(node *corev1.Node, why string) error {
 		g.active = true
 		g.trips++
 		massDeletionTrips.Inc()
-		klog.ErrorS(nil, "Mass-deletion guard: too many instances are gone at once; the nodes of further ones are kept, "+
-			"to be asked about again and let go one by one. If the instances are there, mend the cloud; the nodes then stay",
+		klog.ErrorS(nil, "Mass-deletion guard: too many instances are gone at once; the nodes of further ones "+
+			"are kept, to be asked about again and let go one by one. If the instances are there, mend the cloud; "+
+			"the nodes then stay",
 			"found", count, "nodes", known, "window", g.limits.Window, "share", g.limits.Share, "hold", g.limits.Hold)
 	}
 	h := &heldNode{node: node, since: now, asked: now}

@@ -147,7 +147,10 @@ func TestMassDeletionGuard(t *testing.T) {
 			h.requireState(tc.held > 0, tc.held)
 			assert.Len(t, h.said.Events, tc.held, "one Event on each that is held")
 			if tc.held > 0 {
-				assert.Contains(t, <-h.said.Events, "Warning MassDeletionHeld Node is not deleted yet: the cloud has no instance i-0")
+				assert.Contains(
+					t, <-h.said.Events,
+					"Warning MassDeletionHeld Node is not deleted yet: the cloud has no instance i-0",
+				)
 			}
 			assert.Len(t, h.all(), tc.size-tc.went)
 		})

@@ -117,8 +117,8 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	// or it would never get its zone.
 	if instance.Type == "" || instance.Zone == "" || instance.Region == "" ||
 		!slices.ContainsFunc(addresses, isInternalAddress) {
-		return nil, fmt.Errorf("the cloud's answer about instance %s lacks its type, zone, region or internal address: "+
-			"type %q, zone %q, region %q, addresses %v",
+		return nil, fmt.Errorf("the cloud's answer about instance %s lacks its type, zone, region "+
+			"or internal address: type %q, zone %q, region %q, addresses %v",
 			instance.ID, instance.Type, instance.Zone, instance.Region, instance.Addresses)
 	}
 	if err := checkKubeletNodeIP(node, instance.ID, addresses); err != nil {

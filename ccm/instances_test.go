@@ -27,7 +27,9 @@ import (
 )
 
 func node(providerID string) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"}, Spec: corev1.NodeSpec{ProviderID: providerID}}
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1", UID: "u1"}, Spec: corev1.NodeSpec{ProviderID: providerID},
+	}
 	if providerID == "" {
 		n.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
 	}
@@ -39,7 +41,9 @@ func newInstances(f *fakeAPI) *instances {
 	explain := newExplainer()
 	guard := newDeletionGuard(oneThird, clock.RealClock{}, explain)
 	guard.nodes = corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}))
-	return &instances{api: f, project: newProjectGuard(f, "lab"), inventory: forgetful{instances: f}, guard: guard, explain: explain}
+	return &instances{
+		api: f, project: newProjectGuard(f, "lab"), inventory: forgetful{instances: f}, guard: guard, explain: explain,
+	}
 }
 
 func TestLookupByNameAsksForTheName(t *testing.T) {
@@ -87,7 +91,9 @@ func TestKnownInstancesCostNothing(t *testing.T) {
 func TestInstanceMetadata(t *testing.T) {
 	tagged := instance(api.InstancePending)
 	tagged.Tags = api.Tags{"team": "Team A", "rack": "", "private": "x"}
-	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) { return &tagged, nil }})
+	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+		return &tagged, nil
+	}})
 	i.labels = nodeLabels{Tags: []string{"team", "rack", "absent"}, Prefix: "example.org/"}
 	meta, err := i.InstanceMetadata(t.Context(), node("fakecloud://i-1"))
 	require.NoError(t, err)
@@ -109,13 +115,25 @@ func TestNodeAddresses(t *testing.T) {
 		has  []api.Address
 		want string
 	}{
-		"one":                         {[]api.Address{in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1"},
-		"both families, of each kind": {[]api.Address{out("2001:db8::2"), in("fd00::1"), out("192.0.2.1"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1 ExternalIP:192.0.2.1 ExternalIP:2001:db8::2"},
-		"the cloud's first is first":  {[]api.Address{in("10.0.0.9"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.9 InternalIP:10.0.0.1"},
-		"twice, in two spellings":     {[]api.Address{in("fd00::1"), in("fd00:0::1"), in("10.0.0.1"), in("::ffff:10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1"},
-		"internal and external alike": {[]api.Address{in("10.0.0.1"), out("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1 ExternalIP:10.0.0.1"},
-		"garbage among them":          {[]api.Address{in(""), in("x"), in("fe80::1%eth0"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1"},
-		"IPv6 only":                   {[]api.Address{in("fd00::1")}, "Hostname:n InternalIP:fd00::1"},
+		"one": {[]api.Address{in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1"},
+		"both families, of each kind": {
+			[]api.Address{out("2001:db8::2"), in("fd00::1"), out("192.0.2.1"), in("10.0.0.1")},
+			"Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1 ExternalIP:192.0.2.1 ExternalIP:2001:db8::2",
+		},
+		"the cloud's first is first": {
+			[]api.Address{in("10.0.0.9"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.9 InternalIP:10.0.0.1",
+		},
+		"twice, in two spellings": {
+			[]api.Address{in("fd00::1"), in("fd00:0::1"), in("10.0.0.1"), in("::ffff:10.0.0.1")},
+			"Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1",
+		},
+		"internal and external alike": {
+			[]api.Address{in("10.0.0.1"), out("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1 ExternalIP:10.0.0.1",
+		},
+		"garbage among them": {
+			[]api.Address{in(""), in("x"), in("fe80::1%eth0"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1",
+		},
+		"IPv6 only": {[]api.Address{in("fd00::1")}, "Hostname:n InternalIP:fd00::1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -176,7 +194,9 @@ func TestNodeEvents(t *testing.T) {
 	recorder := record.NewFakeRecorder(10)
 	var list []api.Instance
 	var listErr error
-	i := newInstances(&fakeAPI{t: t, project: ours, listInstances: func(client.InstanceFilter) ([]api.Instance, error) { return list, listErr }})
+	i := newInstances(&fakeAPI{t: t, project: ours, listInstances: func(client.InstanceFilter) ([]api.Instance, error) {
+		return list, listErr
+	}})
 	i.explain.setRecorder(recorder)
 	ask := func() { _, _ = i.InstanceMetadata(t.Context(), node("")) }
 
@@ -199,7 +219,10 @@ func TestNodeEvents(t *testing.T) {
 		reasons = append(reasons, e)
 	}
 	require.Len(t, reasons, 4)
-	for n, want := range []string{contract.ReasonInstanceNotFound, contract.ReasonCloudUnavailable, contract.ReasonInstanceAmbiguous, contract.ReasonInstanceNotFound} {
+	for n, want := range []string{
+		contract.ReasonInstanceNotFound, contract.ReasonCloudUnavailable, contract.ReasonInstanceAmbiguous,
+		contract.ReasonInstanceNotFound,
+	} {
 		assert.Contains(t, reasons[n], "Warning "+want)
 	}
 }
@@ -210,7 +233,9 @@ func TestInstanceInError(t *testing.T) {
 	why := "no host has room"
 	current := instance(api.InstanceError)
 	current.StateReason = &why
-	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) { return &current, nil }})
+	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+		return &current, nil
+	}})
 	recorder := record.NewFakeRecorder(9)
 	i.explain.setRecorder(recorder)
 	ask := func() {
@@ -251,7 +276,10 @@ func TestTagsThatCanBeNoLabels(t *testing.T) {
 	assert.Equal(t, want, ask("example.org/"))
 	require.Len(t, recorder.Events, 1, "both are told of at once, and once")
 	said := <-recorder.Events
-	assert.Contains(t, said, `Warning NodeLabelSkipped Not all tags of instance i-1 can be labels of the Node: tag "a b": "example.org/a b" is no label's key`)
+	assert.Contains(
+		t, said,
+		`Warning NodeLabelSkipped Not all tags of instance i-1 can be labels of the Node: tag "a b": "example.org/a b" is no label's key`,
+	)
 	assert.Contains(t, said, `tag "dots": nothing of its value "..." can be in a label`)
 	assert.Nil(t, ask("node.kubernetes.io/"))
 	assert.Contains(t, <-recorder.Events, "a namespace of Kubernetes")
@@ -277,7 +305,9 @@ func TestAddressesAreValid(t *testing.T) {
 	addresses := rapid.SliceOf(rapid.Custom(func(t *rapid.T) api.Address {
 		return api.Address{
 			Type: rapid.SampledFrom([]api.AddressType{api.AddressInternal, api.AddressExternal}).Draw(t, "type"),
-			IP:   rapid.SampledFrom([]string{"10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1", "fd00::1", "fd00:0:0::1", "x", ""}).Draw(t, "ip"),
+			IP: rapid.SampledFrom(
+				[]string{"10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1", "fd00::1", "fd00:0:0::1", "x", ""},
+			).Draw(t, "ip"),
 		}
 	}))
 	rapid.Check(t, func(t *rapid.T) {

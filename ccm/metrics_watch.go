@@ -1,18 +1,21 @@
 package ccm
 
-// What the cloud watch has done, for /metrics.
-
 import "github.com/ccmlab/ccmlab/ccm/calls"
 
+// What the cloud watch has done, for /metrics.
 var (
 	balancerRepairs = calls.NewCounter("load_balancer_repairs_total",
-		"Load balancers that were changed or deleted out of band and brought back to what their Service wants.").WithLabelValues()
+		"Load balancers that were changed or deleted out of band "+
+			"and brought back to what their Service wants.").WithLabelValues()
 	orphansDeleted = calls.NewCounter("orphaned_load_balancers_deleted_total",
-		"Load balancers of this cluster that were deleted because their Service does not exist or wants none.").WithLabelValues()
+		"Load balancers of this cluster that were deleted "+
+			"because their Service does not exist or wants none.").WithLabelValues()
 	nodesRemoved = calls.NewCounter("nodes_removed_total",
-		"Nodes that were deleted while following the cloud because their instance had ended, beside those that the lifecycle controller deletes.").WithLabelValues()
+		"Nodes that were deleted while following the cloud because their instance had ended, "+
+			"beside those that the lifecycle controller deletes.").WithLabelValues()
 	nodesPrompted = calls.NewCounter("nodes_prompted_total",
 		"Prompts of uninitialised Nodes whose instance came late.").WithLabelValues()
 	orphanedBalancers = calls.NewGauge("orphaned_load_balancers",
-		"Load balancers without a Service, by owner: those of this_cluster get deleted; those of an unknown one, which carry the cluster's name and not its UID, are left alone.", "owner")
+		"Load balancers without a Service, by owner: those of this_cluster get deleted; "+
+			"those of an unknown one, which carry the cluster's name and not its UID, are left alone.", "owner")
 )

@@ -116,7 +116,10 @@ func (m *modelCloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			e = &refusal{400, api.InvalidRequest, err.Error()}
 		}
 		project := ourProject
-		status, body = e.status, api.Problem{Status: e.status, Code: e.code, Detail: e.Error(), Project: &project, Fields: &[]api.ProblemField{{Field: e.field, Message: "is refused"}}}
+		status, body = e.status, api.Problem{
+			Status: e.status, Code: e.code, Detail: e.Error(), Project: &project,
+			Fields: &[]api.ProblemField{{Field: e.field, Message: "is refused"}},
+		}
 		w.Header().Set("Content-Type", "application/problem+json")
 	}
 	w.WriteHeader(status)
@@ -145,7 +148,8 @@ func (m *modelCloud) answer(r *http.Request) (int, any, error) {
 		return 0, nil, &refusal{404, api.NotFound, r.URL.Path}
 	}
 	lb := m.balancers[i]
-	if match := r.Header.Get("If-Match"); r.Method != http.MethodGet && match != strconv.Quote(strconv.FormatInt(lb.Version, 10)) {
+	if match := r.Header.Get("If-Match"); r.Method != http.MethodGet &&
+		match != strconv.Quote(strconv.FormatInt(lb.Version, 10)) {
 		return 0, nil, &refusal{412, api.PreconditionFailed, match} // Without one too: ours always has one.
 	}
 	switch r.Method {
@@ -197,7 +201,8 @@ func (m *modelCloud) create(r *http.Request) (*api.LoadBalancer, error) {
 	}
 	m.next++
 	lb := &api.LoadBalancer{
-		ID: fmt.Sprintf("lb-%d", m.next), Project: ourProject, Name: want.Name, Address: fmt.Sprintf("127.30.64.%d", m.next%100+1), Version: 1,
+		ID: fmt.Sprintf("lb-%d", m.next), Project: ourProject, Name: want.Name,
+		Address: fmt.Sprintf("127.30.64.%d", m.next%100+1), Version: 1,
 		State: api.LoadBalancerProvisioning, IPFamilies: *want.IPFamilies, Tags: api.Tags{},
 	}
 	if slices.Contains(lb.IPFamilies, api.IPv6) {
@@ -211,9 +216,11 @@ func (m *modelCloud) create(r *http.Request) (*api.LoadBalancer, error) {
 		return nil, &refusal{409, api.NameTaken, "name"}
 	}
 	err := m.applyUpdate(lb, api.LoadBalancerUpdate{
-		Listeners: &want.Listeners, Scheme: want.Scheme, Algorithm: want.Algorithm, Targets: want.Targets, SourceRanges: want.SourceRanges,
-		ClientAffinitySeconds: want.ClientAffinitySeconds, IdleTimeoutSeconds: want.IdleTimeoutSeconds, DrainSeconds: want.DrainSeconds,
-		HealthCheck: want.HealthCheck, Tags: want.Tags,
+		Listeners: &want.Listeners, Scheme: want.Scheme, Algorithm: want.Algorithm, Targets: want.Targets,
+		SourceRanges:          want.SourceRanges,
+		ClientAffinitySeconds: want.ClientAffinitySeconds, IdleTimeoutSeconds: want.IdleTimeoutSeconds,
+		DrainSeconds: want.DrainSeconds,
+		HealthCheck:  want.HealthCheck, Tags: want.Tags,
 	})
 	if err == nil && want.AddressID != nil {
 		err = m.holdAddress(lb, *want.AddressID)
@@ -281,9 +288,13 @@ func (m *modelCloud) applyUpdate(lb *api.LoadBalancer, u api.LoadBalancerUpdate)
 		lb.HealthCheck = withDefaults(*u.HealthCheck)
 	}
 	switch {
-	case lb.DrainSeconds > 0 && !slices.ContainsFunc(lb.Listeners, func(l api.Listener) bool { return l.Protocol == api.ProtocolTCP }):
+	case lb.DrainSeconds > 0 && !slices.ContainsFunc(lb.Listeners, func(l api.Listener) bool {
+		return l.Protocol == api.ProtocolTCP
+	}):
 		return &refusal{400, api.InvalidRequest, "drainSeconds"}
-	case slices.ContainsFunc(lb.Listeners, func(l api.Listener) bool { return l.Protocol == api.ProtocolUDP && l.ProxyProtocol != "" }):
+	case slices.ContainsFunc(lb.Listeners, func(l api.Listener) bool {
+		return l.Protocol == api.ProtocolUDP && l.ProxyProtocol != ""
+	}):
 		return &refusal{400, api.InvalidRequest, "proxyProtocol"}
 	case lb.AddressID != nil && lb.Scheme == api.SchemeInternal:
 		return &refusal{400, api.InvalidRequest, "scheme"}

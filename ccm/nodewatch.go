@@ -238,7 +238,8 @@ func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node, id 
 		return fmt.Errorf("has the instance of node %s ended: %w", node.Name, err)
 	}
 	if !gone {
-		klog.V(2).InfoS("Node stays: the cloud says that its instance is there", "node", klog.KObj(node), "instance", id)
+		klog.V(2).InfoS("Node stays: the cloud says that its instance is there",
+			"node", klog.KObj(node), "instance", id)
 		return nil
 	}
 	why := "no longer exists"

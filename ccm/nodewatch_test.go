@@ -38,19 +38,32 @@ func TestNodeWatchDeletesNodes(t *testing.T) {
 		event     string
 		wantErr   string
 	}{
-		"terminated": {node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminated)}, gone: says(true, nil),
+		"terminated": {node: node("fakecloud://i-1"), instances: []api.Instance{
+			instance(api.InstanceTerminated),
+		}, gone: says(true, nil),
 			event: "Normal NodeRemoved Node is removed: its instance i-1 is terminated"},
 		"not known, and gone": {node: node("fakecloud://i-1"), gone: says(true, nil),
 			event: "Normal NodeRemoved Node is removed: its instance i-1 no longer exists"},
-		"not known, but there":            {node: node("fakecloud://i-1"), gone: says(false, nil)},
-		"terminated, says a stale memory": {node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminated)}, gone: says(false, nil)},
-		"no verdict":                      {node: node("fakecloud://i-1"), gone: says(true, errors.New("429")), wantErr: "429"},
-		"nothing can be told":             {node: node("fakecloud://i-1"), err: errors.New("refused"), wantErr: "refused"},
-		"running":                         {node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceRunning)}},
-		"terminating":                     {node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminating)}},
-		"of another cloud":                {node: node("aws:///i-1")},
-		"without a provider ID":           {node: node("")},
-		"on its way out already":          {node: leaving},
+		"not known, but there": {node: node("fakecloud://i-1"), gone: says(false, nil)},
+		"terminated, says a stale memory": {
+			node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminated)},
+			gone: says(false, nil),
+		},
+		"no verdict": {
+			node: node("fakecloud://i-1"), gone: says(true, errors.New("429")), wantErr: "429",
+		},
+		"nothing can be told": {
+			node: node("fakecloud://i-1"), err: errors.New("refused"), wantErr: "refused",
+		},
+		"running": {
+			node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceRunning)},
+		},
+		"terminating": {
+			node: node("fakecloud://i-1"), instances: []api.Instance{instance(api.InstanceTerminating)},
+		},
+		"of another cloud":       {node: node("aws:///i-1")},
+		"without a provider ID":  {node: node("")},
+		"on its way out already": {node: leaving},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchWorld(t, tc.node)
@@ -93,7 +106,9 @@ func TestNodeWatchDeletionOfReplacedNode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchWorld(t, node("fakecloud://i-1"))
 			w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
-			w.api.PrependReactor("delete", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
+			w.api.PrependReactor("delete", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
+				return true, nil, answer
+			})
 			require.NoError(t, w.syncNode(t.Context(), "node-1"))
 			assert.Empty(t, w.takeEvents())
 		})
@@ -124,10 +139,21 @@ func TestNodeWatchExplainsInstanceState(t *testing.T) {
 	assert.Equal(t, []string{"Warning InstanceStopped Instance i-1 is stopped"}, is(api.InstanceStopped, ""))
 	assert.Empty(t, is(api.InstanceStopped, ""), "once per cause")
 	assert.Empty(t, is(api.InstanceRunning, ""))
-	assert.Equal(t, []string{"Warning InstanceStopped Instance i-1 is stopped"}, is(api.InstanceStopped, ""), "stopped again")
-	assert.Equal(t, []string{"Warning InstanceInError Instance i-1 is in error: disk broke"}, is(api.InstanceError, "disk broke"))
-	assert.Equal(t, []string{"Warning InstanceInError Instance i-1 is in error: no host"}, is(api.InstanceError, "no host"), "another cause")
-	assert.Equal(t, []string{"Warning InstanceInError Instance i-1 is in error: the cloud gives no reason"}, is(api.InstanceError, ""))
+	assert.Equal(
+		t, []string{"Warning InstanceStopped Instance i-1 is stopped"}, is(api.InstanceStopped, ""), "stopped again",
+	)
+	assert.Equal(
+		t, []string{"Warning InstanceInError Instance i-1 is in error: disk broke"},
+		is(api.InstanceError, "disk broke"),
+	)
+	assert.Equal(
+		t, []string{"Warning InstanceInError Instance i-1 is in error: no host"}, is(api.InstanceError, "no host"),
+		"another cause",
+	)
+	assert.Equal(
+		t, []string{"Warning InstanceInError Instance i-1 is in error: the cloud gives no reason"},
+		is(api.InstanceError, ""),
+	)
 	assert.Empty(t, w.takeWrites())
 }
 
@@ -145,25 +171,35 @@ func TestNodeWatchPrompts(t *testing.T) {
 		err       error
 		want      bool
 	}{
-		"its instance came":             {node: node(""), instances: []api.Instance{late}, want: true},
-		"by provider ID":                {node: byID, instances: []api.Instance{late}, want: true},
-		"beside one that has ended":     {node: node(""), instances: []api.Instance{late, instance(api.InstanceTerminated)}, want: true},
-		"still no instance":             {node: node("")},
-		"two of that name":              {node: node(""), instances: []api.Instance{late, second}},
-		"only one that has ended":       {node: node(""), instances: []api.Instance{instance(api.InstanceTerminated)}},
-		"the cloud does not answer":     {node: node(""), instances: []api.Instance{late}, err: errors.New("refused")},
-		"upstream has not tried yet":    {node: node(""), untried: true, instances: []api.Instance{late}},
-		"it is initialised by now":      {node: node("fakecloud://i-1"), instances: []api.Instance{late}},
-		"its provider ID is of another": {node: func() *corev1.Node { n := byID.DeepCopy(); n.Spec.ProviderID = "aws:///x"; return n }(), instances: []api.Instance{late}},
+		"its instance came": {node: node(""), instances: []api.Instance{late}, want: true},
+		"by provider ID":    {node: byID, instances: []api.Instance{late}, want: true},
+		"beside one that has ended": {
+			node: node(""), instances: []api.Instance{late, instance(api.InstanceTerminated)}, want: true,
+		},
+		"still no instance":          {node: node("")},
+		"two of that name":           {node: node(""), instances: []api.Instance{late, second}},
+		"only one that has ended":    {node: node(""), instances: []api.Instance{instance(api.InstanceTerminated)}},
+		"the cloud does not answer":  {node: node(""), instances: []api.Instance{late}, err: errors.New("refused")},
+		"upstream has not tried yet": {node: node(""), untried: true, instances: []api.Instance{late}},
+		"it is initialised by now":   {node: node("fakecloud://i-1"), instances: []api.Instance{late}},
+		"its provider ID is of another": {node: func() *corev1.Node {
+			n := byID.DeepCopy()
+			n.Spec.ProviderID = "aws:///x"
+			return n
+		}(), instances: []api.Instance{late}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchWorld(t, tc.node)
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
 			if !tc.untried {
-				w.explain.warnOnce(tc.node, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+				w.explain.warnOnce(
+					tc.node, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there",
+				)
 				require.Len(t, w.takeEvents(), 1)
 			}
-			prompts := countIncrements(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
+			prompts := countIncrements(t, nodesPrompted, func() {
+				require.NoError(t, w.syncNode(t.Context(), "node-1"))
+			})
 			writes := w.takeWrites()
 			assert.Empty(t, w.takeEvents())
 			if !tc.want {
@@ -196,9 +232,15 @@ func TestNodeWatchPromptOfReplacedNode(t *testing.T) {
 			waiting := node("")
 			w := newWatchWorld(t, waiting)
 			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-			w.explain.warnOnce(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
-			w.api.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, answer })
-			prompts := countIncrements(t, nodesPrompted, func() { require.NoError(t, w.syncNode(t.Context(), "node-1")) })
+			w.explain.warnOnce(
+				waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there",
+			)
+			w.api.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
+				return true, nil, answer
+			})
+			prompts := countIncrements(t, nodesPrompted, func() {
+				require.NoError(t, w.syncNode(t.Context(), "node-1"))
+			})
 			assert.Len(t, w.takeWrites(), 1)
 			assert.Zero(t, prompts)
 		})

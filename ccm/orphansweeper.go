@@ -179,8 +179,8 @@ func (s *orphanSweeper) getOrphanedSince(id string) time.Time {
 // reportLeftAlone logs, once for each balancer, that it is not deleted.
 func (s *orphanSweeper) reportLeftAlone(lb *api.LoadBalancer) {
 	if !s.reported.Has(lb.ID) {
-		klog.InfoS("Load balancer has no Service here, and is left alone: it may be of another cluster of the same name. "+
-			"If it is of none, delete it by hand",
+		klog.InfoS("Load balancer has no Service here, and is left alone: "+
+			"it may be of another cluster of the same name. If it is of none, delete it by hand",
 			"id", lb.ID, "name", lb.Name, "service", lb.Tags[contract.TagService],
 			"wantTag", contract.TagClusterUID+"="+s.clusterUID)
 	}

@@ -53,28 +53,44 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 		deleted  bool
 		unknown  bool
 	}{
-		"no such Service":                   {deleted: true},
-		"another Service of that name":      {svc: another, deleted: true},
-		"the Service wants none any more":   {svc: plain, deleted: true},
-		"the Service is another's by now":   {svc: classed, deleted: true},
-		"in error, too":                     {lb: func(lb *api.LoadBalancer) { lb.State = api.LoadBalancerError }, deleted: true},
-		"the Service wants it":              {svc: service(), informed: true},
-		"the informer lags behind":          {svc: service()},
-		"upstream is yet to clean up":       {svc: cleaning, informed: true},
-		"the API server does not answer":    {apiErr: errors.New("refused")},
-		"it is going":                       {lb: func(lb *api.LoadBalancer) { lb.State = api.LoadBalancerDeleting }},
-		"of another cluster's name":         {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagCluster] = "blue" }},
-		"of another cluster of that name":   {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagClusterUID] = "blue" }},
-		"without the cluster's UID":         {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagClusterUID) }, unknown: true},
-		"we do not know our cluster's UID":  {own: "-", unknown: true},
-		"neither it nor we have one":        {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagClusterUID) }, own: "-", unknown: true},
-		"no Service named":                  {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }},
-		"a Service named badly":             {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagService] = "web" }},
-		"a Service without a name":          {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagService] = "default/" }},
-		"no Service's UID":                  {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagServiceUID) }},
-		"its name tag bent by hand":         {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagService] = "a/b" }},
-		"the API server may not be asked":   {apiErr: errors.New("forbidden")},
-		"the UID of neither, but a Service": {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagClusterUID) }},
+		"no such Service":                 {deleted: true},
+		"another Service of that name":    {svc: another, deleted: true},
+		"the Service wants none any more": {svc: plain, deleted: true},
+		"the Service is another's by now": {svc: classed, deleted: true},
+		"in error, too": {lb: func(lb *api.LoadBalancer) {
+			lb.State = api.LoadBalancerError
+		}, deleted: true},
+		"the Service wants it":           {svc: service(), informed: true},
+		"the informer lags behind":       {svc: service()},
+		"upstream is yet to clean up":    {svc: cleaning, informed: true},
+		"the API server does not answer": {apiErr: errors.New("refused")},
+		"it is going":                    {lb: func(lb *api.LoadBalancer) { lb.State = api.LoadBalancerDeleting }},
+		"of another cluster's name":      {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagCluster] = "blue" }},
+		"of another cluster of that name": {lb: func(lb *api.LoadBalancer) {
+			lb.Tags[contract.TagClusterUID] = "blue"
+		}},
+		"without the cluster's UID": {lb: func(lb *api.LoadBalancer) {
+			delete(lb.Tags, contract.TagClusterUID)
+		}, unknown: true},
+		"we do not know our cluster's UID": {own: "-", unknown: true},
+		"neither it nor we have one": {lb: func(lb *api.LoadBalancer) {
+			delete(lb.Tags, contract.TagClusterUID)
+		}, own: "-", unknown: true},
+		"no Service named":      {lb: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }},
+		"a Service named badly": {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagService] = "web" }},
+		"a Service without a name": {lb: func(lb *api.LoadBalancer) {
+			lb.Tags[contract.TagService] = "default/"
+		}},
+		"no Service's UID": {lb: func(lb *api.LoadBalancer) {
+			delete(lb.Tags, contract.TagServiceUID)
+		}},
+		"its name tag bent by hand": {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) {
+			lb.Tags[contract.TagService] = "a/b"
+		}},
+		"the API server may not be asked": {apiErr: errors.New("forbidden")},
+		"the UID of neither, but a Service": {svc: service(), informed: true, lb: func(lb *api.LoadBalancer) {
+			delete(lb.Tags, contract.TagClusterUID)
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -90,7 +106,9 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 					w.clusterUID = ""
 				}
 				if tc.apiErr != nil {
-					w.api.PrependReactor("get", "services", func(k8stesting.Action) (bool, runtime.Object, error) { return true, nil, tc.apiErr })
+					w.api.PrependReactor("get", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
+						return true, nil, tc.apiErr
+					})
 				}
 				lb := orphanedBalancer(t)
 				if tc.lb != nil {

@@ -46,7 +46,9 @@ func TestTokenSwappedToAnotherProject(t *testing.T) {
 	for range 2 {
 		// Even one that names our project: whoever answers is not believed.
 		gone, err = s.guard.isDefiniteNotFound(t.Context(), notFound)
-		require.ErrorContains(t, err, `the cloud token belongs to project other (p-other), but this CCM is configured for "lab"`)
+		require.ErrorContains(
+			t, err, `the cloud token belongs to project other (p-other), but this CCM is configured for "lab"`,
+		)
 		assert.False(t, gone)
 	}
 	require.ErrorContains(t, s.guard.checkToken(t.Context()), "belongs to project other", "no list is believed")

@@ -36,7 +36,9 @@ func (c *routeTable) ListRoutes(_ context.Context, f client.RouteFilter) ([]api.
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lists++
-	return slices.DeleteFunc(slices.Clone(c.routes), func(r api.Route) bool { return f.Name != "" && r.Name != f.Name }), nil
+	return slices.DeleteFunc(slices.Clone(c.routes), func(r api.Route) bool {
+		return f.Name != "" && r.Name != f.Name
+	}), nil
 }
 
 func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Route, error) {
@@ -48,7 +50,10 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 			return nil, problem(409, api.RouteConflict, ourProject)
 		}
 	}
-	created := api.Route{ID: "r-" + r.Name, Project: ourProject, Name: r.Name, Destination: r.Destination, InstanceID: r.InstanceID, State: api.RouteActive, Tags: *r.Tags}
+	created := api.Route{
+		ID: "r-" + r.Name, Project: ourProject, Name: r.Name, Destination: r.Destination, InstanceID: r.InstanceID,
+		State: api.RouteActive, Tags: *r.Tags,
+	}
 	c.routes = append(c.routes, created)
 	return &created, nil
 }
@@ -89,9 +94,18 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 	}
 	kube := fake.NewClientset(nodeNamed("node-1", "i-1", "10.244.1.0/24"), nodeNamed("node-2", "i-2", "10.244.2.0/24"))
 	cloud := &routeTable{routes: []api.Route{
-		{ID: "r-person", Project: ourProject, Name: "mine", Destination: "10.244.9.0/24", InstanceID: "i-1", Tags: api.Tags{contract.TagCluster: clusterName}},
-		{ID: "r-blue", Project: ourProject, Name: "blue", Destination: "10.244.8.0/24", InstanceID: "i-1", Tags: api.Tags{contract.TagCluster: "blue", contract.TagNode: "node-1"}},
-		{ID: "r-left", Project: ourProject, Name: "left-behind", Destination: "10.244.7.0/24", InstanceID: "i-7", State: api.RouteBlackhole, Tags: api.Tags{contract.TagCluster: clusterName, contract.TagNode: "node-7"}},
+		{
+			ID: "r-person", Project: ourProject, Name: "mine", Destination: "10.244.9.0/24", InstanceID: "i-1",
+			Tags: api.Tags{contract.TagCluster: clusterName},
+		},
+		{
+			ID: "r-blue", Project: ourProject, Name: "blue", Destination: "10.244.8.0/24", InstanceID: "i-1",
+			Tags: api.Tags{contract.TagCluster: "blue", contract.TagNode: "node-1"},
+		},
+		{
+			ID: "r-left", Project: ourProject, Name: "left-behind", Destination: "10.244.7.0/24", InstanceID: "i-7",
+			State: api.RouteBlackhole, Tags: api.Tags{contract.TagCluster: clusterName, contract.TagNode: "node-7"},
+		},
 	}}
 	f := &fakeAPI{t: t, project: ours, getInstance: func(id string) (*api.Instance, error) {
 		i := instance(api.InstanceRunning)
@@ -100,7 +114,10 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 	}}
 	factory := informers.NewSharedInformerFactory(kube, 0)
 	i := newInstances(f)
-	r := &routes{api: cloud, project: i.project, inventory: forgetful{routes: cloud}, instances: i, explain: i.explain, nodes: factory.Core().V1().Nodes().Lister()}
+	r := &routes{
+		api: cloud, project: i.project, inventory: forgetful{routes: cloud}, instances: i, explain: i.explain,
+		nodes: factory.Core().V1().Nodes().Lister(),
+	}
 	_, cidr, err := net.ParseCIDR("10.244.0.0/16")
 	require.NoError(t, err)
 	controller, err := routecontroller.New(r, kube, factory.Core().V1().Nodes(), clusterName, []*net.IPNet{cidr})
@@ -115,7 +132,10 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 	defer func() { cancel(); <-done; factory.Shutdown() }()
 
 	create1, create2 := "create node-1-10.244.1.0-24 to i-1", "create node-2-10.244.2.0-24 to i-2"
-	assert.Equal(t, []string{create1, create2, "delete r-left"}, cloud.settle(t), "what is missing comes, what is left behind goes, what is others' stays")
+	assert.Equal(
+		t, []string{create1, create2, "delete r-left"}, cloud.settle(t),
+		"what is missing comes, what is left behind goes, what is others' stays",
+	)
 	assert.Eventually(t, func() bool {
 		n, err := kube.CoreV1().Nodes().Get(ctx, "node-2", metav1.GetOptions{})
 		return err == nil && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
@@ -133,10 +153,16 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 	assert.Empty(t, cloud.settle(t), "a stopped instance's route is left in peace")
 
 	cloud.change(func() { cloud.routes[find("node-2-10.244.2.0-24")].InstanceID = "i-old" })
-	assert.Equal(t, []string{create2, "delete r-node-2-10.244.2.0-24"}, cloud.settle(t), "a node that became another instance gets a new route")
+	assert.Equal(
+		t, []string{create2, "delete r-node-2-10.244.2.0-24"}, cloud.settle(t),
+		"a node that became another instance gets a new route",
+	)
 
 	cloud.change(func() {})
 	require.NoError(t, kube.CoreV1().Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}))
-	require.Eventually(t, func() bool { _, err := r.nodes.Get("node-2"); return err != nil }, 30*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, err := r.nodes.Get("node-2")
+		return err != nil
+	}, 30*time.Second, 5*time.Millisecond)
 	assert.Equal(t, []string{"delete r-node-2-10.244.2.0-24"}, cloud.settle(t), "and with the node its route goes")
 }

@@ -84,7 +84,8 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		if owned, err := r.project.ownsProject(ctx, route.Project); err != nil {
 			return nil, err
 		} else if !owned {
-			return nil, fmt.Errorf("%w: doubtful list of routes, taken for none: route %s belongs to project %q, which is not ours",
+			return nil, fmt.Errorf("%w: doubtful list of routes, taken for none: "+
+				"route %s belongs to project %q, which is not ours",
 				errWrongProject, route.ID, route.Project)
 		}
 		if !isRouteOfCluster(cluster, &route) {

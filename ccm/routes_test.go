@@ -70,15 +70,27 @@ func TestListRoutes(t *testing.T) {
 		want []*cloudprovider.Route
 		fail string
 	}{
-		"none":                          {},
-		"one":                           {have: []api.Route{route()}, node: "fakecloud://i-1", want: []*cloudprovider.Route{wanted()}},
-		"its instance is stopped":       {have: []api.Route{route(blackhole)}, node: "fakecloud://i-1", want: []*cloudprovider.Route{wanted()}},
-		"its node is another instance":  {have: []api.Route{route(blackhole)}, node: "fakecloud://i-2", want: []*cloudprovider.Route{outdated}},
-		"its node is new":               {have: []api.Route{route()}, want: []*cloudprovider.Route{wanted()}},
-		"its node is gone":              {have: []api.Route{route(func(r *api.Route) { r.Tags[contract.TagNode] = "node-9" })}, want: []*cloudprovider.Route{elsewhere}},
-		"one of a person":               {have: []api.Route{route(func(r *api.Route) { delete(r.Tags, contract.TagNode) })}},
-		"the filter was not understood": {have: []api.Route{route(func(r *api.Route) { r.Tags[contract.TagCluster] = "other" })}},
-		"the cloud is down":             {err: errors.New("refused"), fail: "refused"},
+		"none": {},
+		"one": {
+			have: []api.Route{route()}, node: "fakecloud://i-1", want: []*cloudprovider.Route{wanted()},
+		},
+		"its instance is stopped": {
+			have: []api.Route{route(blackhole)}, node: "fakecloud://i-1", want: []*cloudprovider.Route{wanted()},
+		},
+		"its node is another instance": {
+			have: []api.Route{route(blackhole)}, node: "fakecloud://i-2", want: []*cloudprovider.Route{outdated},
+		},
+		"its node is new": {have: []api.Route{route()}, want: []*cloudprovider.Route{wanted()}},
+		"its node is gone": {have: []api.Route{route(func(r *api.Route) {
+			r.Tags[contract.TagNode] = "node-9"
+		})}, want: []*cloudprovider.Route{elsewhere}},
+		"one of a person": {have: []api.Route{route(func(r *api.Route) {
+			delete(r.Tags, contract.TagNode)
+		})}},
+		"the filter was not understood": {have: []api.Route{route(func(r *api.Route) {
+			r.Tags[contract.TagCluster] = "other"
+		})}},
+		"the cloud is down": {err: errors.New("refused"), fail: "refused"},
 		"a stranger's among them": {have: []api.Route{route(), route(func(r *api.Route) { r.Project = "p-other" })},
 			fail: "doubtful list"},
 	} {
@@ -119,9 +131,13 @@ func TestCreateRoute(t *testing.T) {
 		"the way is free":          {create: func(api.RouteCreate) (*api.Route, error) { return &api.Route{}, nil }},
 		"it is there":              {create: refused(api.RouteConflict), have: []api.Route{route()}},
 		"it is there, by its name": {create: refused(api.NameTaken), have: []api.Route{route()}},
-		"it leads to the node's old instance": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.InstanceID = "i-0" })},
+		"it leads to the node's old instance": {create: refused(api.RouteConflict), have: []api.Route{
+			route(func(r *api.Route) { r.InstanceID = "i-0" }),
+		},
 			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0) of this cluster's node node-1; it goes first"},
-		"it leads to another node": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.Tags[contract.TagNode] = "node-9" })},
+		"it leads to another node": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
+			r.Tags[contract.TagNode] = "node-9"
+		})},
 			fail: "this cluster's node node-9; it goes first"},
 		"a wider one of another cluster": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
 			r.Name, r.Destination = "x", "10.244.0.0/16"
@@ -131,10 +147,16 @@ func TestCreateRoute(t *testing.T) {
 			r.Destination = "192.0.2.0/24"
 			delete(r.Tags, contract.TagNode)
 		})}, fail: "of no node of a cluster"},
-		"nothing is in sight": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) { r.Name, r.Destination = "x", "10.9.0.0/24" })},
+		"nothing is in sight": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
+			r.Name, r.Destination = "x", "10.9.0.0/24"
+		})},
 			fail: "route-conflict"},
-		"the instance has ended": {create: refused(api.UnknownInstance), fail: "routing 10.244.1.0/24 to instance i-1: unknown-instance"},
-		"the cloud is down":      {create: func(api.RouteCreate) (*api.Route, error) { return nil, errors.New("boom") }, fail: "boom"},
+		"the instance has ended": {
+			create: refused(api.UnknownInstance), fail: "routing 10.244.1.0/24 to instance i-1: unknown-instance",
+		},
+		"the cloud is down": {create: func(api.RouteCreate) (*api.Route, error) {
+			return nil, errors.New("boom")
+		}, fail: "boom"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
@@ -180,11 +202,15 @@ func TestCreateRouteToNowhere(t *testing.T) {
 		"the cloud does not answer": {err: errors.New("boom"), fail: "boom"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) { return tc.found, tc.err }}
-			assert.ErrorContains(t, newRoutes(t, f, node("fakecloud://i-1")).CreateRoute(t.Context(), clusterName, "", wanted()), tc.fail)
+			f := &fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
+				return tc.found, tc.err
+			}}
+			assert.ErrorContains(t, newRoutes(t, f, node("fakecloud://i-1")).
+				CreateRoute(t.Context(), clusterName, "", wanted()), tc.fail)
 		})
 	}
-	assert.ErrorContains(t, newRoutes(t, &fakeAPI{t: t}).CreateRoute(t.Context(), clusterName, "", wanted()), "not found")
+	assert.ErrorContains(t, newRoutes(t, &fakeAPI{t: t}).
+		CreateRoute(t.Context(), clusterName, "", wanted()), "not found")
 }
 
 func TestDeleteRoute(t *testing.T) {
@@ -195,14 +221,24 @@ func TestDeleteRoute(t *testing.T) {
 		want   []string
 		fail   string
 	}{
-		"there":             {have: []api.Route{route()}, want: []string{"r-1"}},
-		"not there":         {},
-		"gone meanwhile":    {have: []api.Route{route()}, remove: problem(404, api.NotFound, ourProject), want: []string{"r-1"}},
-		"404 of a stranger": {have: []api.Route{route()}, remove: problem(404, api.NotFound, "p-other"), want: []string{"r-1"}, fail: "not ours"},
-		"refused":           {have: []api.Route{route()}, remove: errors.New("boom"), want: []string{"r-1"}, fail: "deleting route node-1-10.244.1.0-24 (r-1): boom"},
-		"the list fails":    {list: errors.New("boom"), fail: "boom"},
+		"there":     {have: []api.Route{route()}, want: []string{"r-1"}},
+		"not there": {},
+		"gone meanwhile": {
+			have: []api.Route{route()}, remove: problem(404, api.NotFound, ourProject), want: []string{"r-1"},
+		},
+		"404 of a stranger": {
+			have: []api.Route{route()}, remove: problem(404, api.NotFound, "p-other"), want: []string{"r-1"},
+			fail: "not ours",
+		},
+		"refused": {
+			have: []api.Route{route()}, remove: errors.New("boom"), want: []string{"r-1"},
+			fail: "deleting route node-1-10.244.1.0-24 (r-1): boom",
+		},
+		"the list fails": {list: errors.New("boom"), fail: "boom"},
 		"a person's, another cluster's, another range, another name": {have: []api.Route{
-			route(func(r *api.Route) { delete(r.Tags, contract.TagNode) }), route(func(r *api.Route) { r.Tags[contract.TagCluster] = "blue" }),
+			route(func(r *api.Route) { delete(r.Tags, contract.TagNode) }), route(func(r *api.Route) {
+				r.Tags[contract.TagCluster] = "blue"
+			}),
 			route(func(r *api.Route) { r.Destination = "10.244.9.0/24" }), route(func(r *api.Route) { r.Name = "x" }),
 		}},
 	} {
@@ -252,11 +288,15 @@ func testRouteEvents(t *testing.T) {
 	way = []api.Route{way[0]}
 	way[0].ID = "r-10"
 	time.Sleep(routeListMaxAge)
-	expect("RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-10")
+	expect(
+		"RouteConflict Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: in the way is route r-10",
+	)
 	refusal = problem(409, api.QuotaExceeded, ourProject)
 	require.Error(t, r.CreateRoute(t.Context(), clusterName, "", second))
 	assert.Contains(t, <-recorder.Events, "Warning QuotaExceeded Route 10.244.2.0/24 is missing")
-	expect("Warning QuotaExceeded Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: quota-exceeded")
+	expect(
+		"Warning QuotaExceeded Route 10.244.1.0/24 is missing: routing 10.244.1.0/24 to instance i-1: quota-exceeded",
+	)
 	require.Error(t, r.CreateRoute(t.Context(), clusterName, "", second))
 	expect()
 	refusal = problem(429, api.RateLimited, ourProject)
@@ -285,7 +325,9 @@ func TestManyRefusalsOneLook(t *testing.T) {
 		}
 		listErr := errors.New("boom")
 		f := &fakeAPI{t: t, project: ours, getInstance: inState(api.InstanceRunning)}
-		f.createRoute = func(api.RouteCreate) (*api.Route, error) { return nil, problem(409, api.RouteConflict, ourProject) }
+		f.createRoute = func(api.RouteCreate) (*api.Route, error) {
+			return nil, problem(409, api.RouteConflict, ourProject)
+		}
 		f.listRoutes = func(filter client.RouteFilter) ([]api.Route, error) {
 			assert.Equal(t, client.RouteFilter{}, filter)
 			lists++ // One at a time.

@@ -23,14 +23,20 @@ func TestTargetNodes(t *testing.T) {
 		"tainted": {change: func(n *corev1.Node) {
 			n.Spec.Taints = []corev1.Taint{{Key: "any", Effect: corev1.TaintEffectNoSchedule}}
 		}, want: true},
-		"being deleted":    {change: func(n *corev1.Node) { n.DeletionTimestamp = &now }},
-		"excluded":         {change: func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "true"} }},
-		"excluded by \"\"": {change: func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""} }},
+		"being deleted": {change: func(n *corev1.Node) { n.DeletionTimestamp = &now }},
+		"excluded": {change: func(n *corev1.Node) {
+			n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "true"}
+		}},
+		"excluded by \"\"": {change: func(n *corev1.Node) {
+			n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""}
+		}},
 		"told that it is not excluded": {change: func(n *corev1.Node) {
 			n.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: "false"}
 		}, want: true},
 		"about to be removed by the autoscaler": {change: func(n *corev1.Node) {
-			n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}}
+			n.Spec.Taints = []corev1.Taint{
+				{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule},
+			}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -75,7 +75,9 @@ func TestServiceWatchRepairs(t *testing.T) {
 				excluded := node("fakecloud://i-2")
 				excluded.Name, excluded.Labels = "node-2", map[string]string{corev1.LabelNodeExcludeBalancers: ""}
 				w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"), excluded)
-				w.cloud.instances = []api.Instance{instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning}}
+				w.cloud.instances = []api.Instance{
+					instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning},
+				}
 				good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
 				w.cloud.setBalancers(good)
 				w.run() // and nothing is called: the balancer is as it should be
@@ -103,7 +105,10 @@ func TestServiceWatchRepairs(t *testing.T) {
 				})
 				assert.Equal(t, 1, repairs)
 				assert.Equal(t, 2, *called, "until it is active, and no more")
-				assert.Equal(t, []string{"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " + tc.event}, w.takeEvents())
+				assert.Equal(t, []string{
+					"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " +
+						tc.event,
+				}, w.takeEvents())
 				writes := w.takeWrites()
 				if !tc.moves {
 					assert.Empty(t, writes)
@@ -114,7 +119,10 @@ func TestServiceWatchRepairs(t *testing.T) {
 					assert.Equal(t, "status", patch.GetSubresource())
 					var got map[string]map[string]any
 					require.NoError(t, json.Unmarshal(patch.GetPatch(), &got))
-					assert.Equal(t, map[string]any{"uid": "01234567-89ab"}, got["metadata"], "nothing of the user's, and no other Service of that name")
+					assert.Equal(
+						t, map[string]any{"uid": "01234567-89ab"}, got["metadata"],
+						"nothing of the user's, and no other Service of that name",
+					)
 				}
 				svc, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
 				require.NoError(t, err)
@@ -136,7 +144,9 @@ func TestServiceWatchRepairsWhatUpstreamEnsured(t *testing.T) {
 		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-		upstream := (&fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(good)}}).loadBalancers()
+		upstream := (&fakeBalancers{
+			fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(good)},
+		}).loadBalancers()
 		_, err := upstream.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
 		require.NoError(t, err)
 		w.lastEnsured = upstream.lastEnsured
@@ -167,7 +177,9 @@ func TestLastEnsuredGoesWithTheBalancer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}}
+			f := &fakeBalancers{
+				fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))},
+			}
 			l := f.loadBalancers()
 			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 			require.NoError(t, err)
@@ -226,11 +238,21 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 		svc    func(svc *corev1.Service)
 		change func(t *testing.T, w *watchWorld, svc *corev1.Service)
 	}{
-		"of another type":                  {svc: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }, change: deleteBalancer},
-		"of a class":                       {svc: func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }, change: deleteBalancer},
-		"being deleted":                    {svc: func(s *corev1.Service) { s.DeletionTimestamp = &now }, change: deleteBalancer},
-		"without upstream's finalizer":     {svc: func(s *corev1.Service) { s.Finalizers = nil }, change: deleteBalancer},
-		"without an address, not done yet": {svc: func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }, change: deleteBalancer},
+		"of another type": {svc: func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeNodePort
+		}, change: deleteBalancer},
+		"of a class": {svc: func(s *corev1.Service) {
+			s.Spec.LoadBalancerClass = &class
+		}, change: deleteBalancer},
+		"being deleted": {svc: func(s *corev1.Service) {
+			s.DeletionTimestamp = &now
+		}, change: deleteBalancer},
+		"without upstream's finalizer": {svc: func(s *corev1.Service) {
+			s.Finalizers = nil
+		}, change: deleteBalancer},
+		"without an address, not done yet": {svc: func(s *corev1.Service) {
+			s.Status = corev1.ServiceStatus{}
+		}, change: deleteBalancer},
 		"that asks for what cannot be": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			s.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v9"}
 			require.NoError(t, w.services.Update(s))
@@ -393,7 +415,9 @@ func TestServiceWatchWhileNodesJoin(t *testing.T) {
 		called := 0
 		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
 			called++
-			w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"))
+			w.cloud.setBalancers(
+				*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"),
+			)
 			return &svc.Status.LoadBalancer, nil
 		}
 		for range 3 {
@@ -412,7 +436,9 @@ func TestServiceWatchReconcilesOverdueDifference(t *testing.T) {
 		seenBefore bool
 		change     func(lb *api.LoadBalancer)
 	}{
-		"the wish changed":           {seenBefore: true, change: func(lb *api.LoadBalancer) { lb.Listeners = lb.Listeners[:1] }},
+		"the wish changed": {seenBefore: true, change: func(lb *api.LoadBalancer) {
+			lb.Listeners = lb.Listeners[:1]
+		}},
 		"never seen as it should be": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort++ }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -433,7 +459,8 @@ func TestServiceWatchReconcilesOverdueDifference(t *testing.T) {
 				}
 				w.run()
 				if tc.seenBefore {
-					_, err := w.api.CoreV1().Services("default").Update(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
+					_, err := w.api.CoreV1().Services("default").
+						Update(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
 					require.NoError(t, err)
 				}
 				advanceTime(overdueDelay - 2*time.Second)
@@ -450,7 +477,10 @@ func TestServiceWatchReconcilesOverdueDifference(t *testing.T) {
 // A balancer is deleted before the informer has the address that upstream wrote.
 func TestServiceWatchDeletionBeforeAddress(t *testing.T) {
 	for name, told := range map[string]inventory.Change{
-		"told of":       {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "01234567-89ab"}}, Kind: inventory.Deleted},
+		"told of": {
+			LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "01234567-89ab"}},
+			Kind:         inventory.Deleted,
+		},
 		"listed anew":   {Kind: inventory.Relisted},
 		"its UID taken": {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "nobody"}}},
 	} {
@@ -464,7 +494,8 @@ func TestServiceWatchDeletionBeforeAddress(t *testing.T) {
 				w.reportChange(told)
 				advanceTime(time.Second)
 				called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
-				_, err := w.api.CoreV1().Services("default").UpdateStatus(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
+				_, err := w.api.CoreV1().Services("default").
+					UpdateStatus(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
 				require.NoError(t, err)
 				advanceTime(overdueDelay + 10*time.Second)
 				assert.Positive(t, *called)

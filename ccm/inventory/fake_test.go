@@ -87,12 +87,20 @@ func (f *fakeCloud) ListRoutes(_ context.Context, filter client.RouteFilter) ([]
 	return f.listRoutes()
 }
 
-func (f *fakeCloud) Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...client.EventFilter) error {
+func (f *fakeCloud) Follow(
+	ctx context.Context,
+	after int64,
+	fn func(api.Event) error,
+	onBreak func(error),
+	only ...client.EventFilter,
+) error {
 	if f.stream == nil {
 		return f.failUnexpected("Follow")
 	}
 	assert.Equal(f.t, client.FromNewest, after)
-	assert.Equal(f.t, []client.EventFilter{{Resources: []api.ResourceKind{api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute}}}, only)
+	assert.Equal(f.t, []client.EventFilter{
+		{Resources: []api.ResourceKind{api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute}},
+	}, only)
 	for {
 		select {
 		case <-ctx.Done():
@@ -140,7 +148,9 @@ func (f *fakeCloud) sendEvent(kind api.EventType, resource any) {
 }
 
 func problem(code api.ProblemCode) error {
-	return &client.Error{Status: http.StatusGone, Problem: api.Problem{Status: http.StatusGone, Code: code, Detail: string(code)}}
+	return &client.Error{
+		Status: http.StatusGone, Problem: api.Problem{Status: http.StatusGone, Code: code, Detail: string(code)},
+	}
 }
 
 // setInstances has the cloud list these instances.
@@ -165,7 +175,9 @@ func balancer(id, service string, version int64) api.LoadBalancer {
 }
 
 func route(id string, version int64) api.Route {
-	return api.Route{ID: id, Project: ourProject, Version: version, State: api.RouteActive, Tags: api.Tags{"cluster": "lab"}}
+	return api.Route{
+		ID: id, Project: ourProject, Version: version, State: api.RouteActive, Tags: api.Tags{"cluster": "lab"},
+	}
 }
 
 // owns is the guard of a CCM whose project is ours.

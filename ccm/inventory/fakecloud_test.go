@@ -52,7 +52,9 @@ func newRealCloud(t *testing.T, instances int, change func(*inventory.Options)) 
 	s.serveCloud(t, "cloud")
 	t.Cleanup(func() { s.end() })
 	var err error
-	s.operator, err = client.New(client.Config{URL: "http://cloud", TokenFile: filepath.Join(s.dir, "operator"), Transport: s.gate.to()})
+	s.operator, err = client.New(
+		client.Config{URL: "http://cloud", TokenFile: filepath.Join(s.dir, "operator"), Transport: s.gate.to()},
+	)
 	require.NoError(t, err)
 	s.createInstances(t, instances)
 	ccm, err := client.New(client.Config{URL: "http://cloud", TokenFile: s.token, Transport: s.gate})
@@ -137,7 +139,9 @@ func (s *realCloud) createInstances(t *testing.T, n int) {
 	for range 8 {
 		making.Go(func() {
 			for i := range next {
-				_, err := s.operator.CreateInstance(t.Context(), api.InstanceCreate{Name: new(fmt.Sprintf("node-%04d", i))})
+				_, err := s.operator.CreateInstance(
+					t.Context(), api.InstanceCreate{Name: new(fmt.Sprintf("node-%04d", i))},
+				)
 				assert.NoError(t, err)
 			}
 		})
@@ -148,7 +152,9 @@ func (s *realCloud) createInstances(t *testing.T, n int) {
 	close(next)
 	making.Wait()
 	require.Eventually(t, func() bool {
-		up, err := s.operator.ListInstances(t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceRunning}})
+		up, err := s.operator.ListInstances(
+			t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceRunning}},
+		)
 		return err == nil && len(up) == n
 	}, patience, 5*time.Millisecond)
 }
@@ -292,7 +298,10 @@ func TestAThousandInstances(t *testing.T) {
 		defer s.mu.Unlock()
 		return len(s.changes) == 2 // Both kinds listed anew.
 	}, patience, 5*time.Millisecond)
-	assert.Equal(t, map[string]int{streamCall: 1, listCall: 2, "GET /v1/load-balancers": 1, "GET /v1/project": 1}, s.gate.countCalls())
+	assert.Equal(
+		t, map[string]int{streamCall: 1, listCall: 2, "GET /v1/load-balancers": 1, "GET /v1/project": 1},
+		s.gate.countCalls(),
+	)
 
 	one := s.getInstanceNamed(t, "node-0500")
 	_, err := s.operator.StopInstance(t.Context(), one.ID)
@@ -312,9 +321,13 @@ func TestBalancersAndRoutesFollowTheCloud(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, routes)
 	tags := &api.Tags{"cluster": "lab", serviceTag: "uid-1"}
-	route, err := s.operator.CreateRoute(t.Context(), api.RouteCreate{Name: "r", Destination: "10.244.0.0/24", InstanceID: hop.ID, Tags: tags})
+	route, err := s.operator.CreateRoute(
+		t.Context(), api.RouteCreate{Name: "r", Destination: "10.244.0.0/24", InstanceID: hop.ID, Tags: tags},
+	)
 	require.NoError(t, err)
-	_, err = s.operator.CreateRoute(t.Context(), api.RouteCreate{Name: "theirs", Destination: "10.244.1.0/24", InstanceID: hop.ID})
+	_, err = s.operator.CreateRoute(
+		t.Context(), api.RouteCreate{Name: "theirs", Destination: "10.244.1.0/24", InstanceID: hop.ID},
+	)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		routes, err := s.Routes(t.Context())

@@ -156,7 +156,8 @@ func TestUnknownNamesCostAListASecond(t *testing.T) {
 			assert.Equal(t, second+1, r.cloud.lists.Load())
 			time.Sleep(time.Second)
 		}
-		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning)) // No event tells.
+		// No event tells.
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
 		named, err := r.InstancesNamed(r.t.Context(), "node-i-2")
 		require.NoError(t, err)
 		assert.Len(t, named, 1)
@@ -199,7 +200,10 @@ func TestOlderNewsChangeNothing(t *testing.T) {
 // cloud, and the subscribers hear that.
 func TestWhatAListLacksIsMissingAndNotGone(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		good := []api.Instance{instance("i-1", 3, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning), instance("i-3", 9, api.InstanceTerminated)}
+		good := []api.Instance{
+			instance("i-1", 3, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning),
+			instance("i-3", 9, api.InstanceTerminated),
+		}
 		r.cloud.setInstances(good...)
 		assert.EqualValues(t, 3, r.instanceVersion("i-1"))
 		assert.Equal(t, []string{"listed anew"}, r.takeChanges())
@@ -237,7 +241,9 @@ func TestEventsDuringAList(t *testing.T) {
 		asking.Wait()
 		assert.Zero(t, r.instanceVersion("i-2"))
 		assert.EqualValues(t, 1, r.instanceVersion("i-3"))
-		assert.Equal(t, []string{"i-1 v2 stopped", "i-2 v2 terminated gone", "i-3 v1 pending", "listed anew"}, r.takeChanges())
+		assert.Equal(
+			t, []string{"i-1 v2 stopped", "i-2 v2 terminated gone", "i-3 v1 pending", "listed anew"}, r.takeChanges(),
+		)
 	})
 }
 
@@ -428,7 +434,10 @@ func TestKindsAreListedWhenNeeded(t *testing.T) {
 		assert.Equal(t, []api.LoadBalancer{balancer("lb-1", "uid-1", 1)}, r.LoadBalancersOf("uid-1"))
 		assert.Len(t, r.LoadBalancers(), 2)
 		assert.EqualValues(t, 2, r.cloud.lists.Load())
-		assert.Equal(t, map[string]int{"route listed": 1, "route hit": 1, "load-balancer asked": 1, "load-balancer hit": 2}, r.asked)
+		assert.Equal(
+			t, map[string]int{"route listed": 1, "route hit": 1, "load-balancer asked": 1, "load-balancer hit": 2},
+			r.asked,
+		)
 	})
 }
 

@@ -88,7 +88,13 @@ func (w *propertyCloud) ListInstances(context.Context, client.InstanceFilter) ([
 }
 
 // Follow tells the log in order, each event once or, as after a break, again.
-func (w *propertyCloud) Follow(ctx context.Context, _ int64, fn func(api.Event) error, onBreak func(error), _ ...client.EventFilter) error {
+func (w *propertyCloud) Follow(
+	ctx context.Context,
+	_ int64,
+	fn func(api.Event) error,
+	onBreak func(error),
+	_ ...client.EventFilter,
+) error {
 	open := false
 	var last []api.Event
 	for {
@@ -206,7 +212,9 @@ func checkWorld(t *rapid.T) {
 		"create": func(*rapid.T) { w.set(instanceID(next), api.InstancePending); next++ },
 		"change": func(t *rapid.T) {
 			if one := pick(); one != "" {
-				w.set(one, rapid.SampledFrom([]api.InstanceState{api.InstanceRunning, api.InstanceStopped, api.InstanceTerminated}).Draw(t, "state"))
+				w.set(one, rapid.SampledFrom(
+					[]api.InstanceState{api.InstanceRunning, api.InstanceStopped, api.InstanceTerminated},
+				).Draw(t, "state"))
 			}
 		},
 		"delete": func(*rapid.T) {
@@ -220,7 +228,9 @@ func checkWorld(t *rapid.T) {
 			delay := time.Duration(rapid.IntRange(0, 3).Draw(t, "seconds")) * time.Second
 			w.edit(func() { w.mode, w.delay = mode, delay })
 		},
-		"wait":          func(t *rapid.T) { time.Sleep(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond) },
+		"wait": func(t *rapid.T) {
+			time.Sleep(time.Duration(rapid.IntRange(1, 3000).Draw(t, "ms")) * time.Millisecond)
+		},
 		"ask":           func(*rapid.T) { ask(next) },
 		"ask meanwhile": func(*rapid.T) { among := next; asking.Go(func() { ask(among) }) },
 		"settle":        func(*rapid.T) { synctest.Wait() },

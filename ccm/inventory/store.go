@@ -258,8 +258,8 @@ func cloneInstance(i api.Instance) api.Instance {
 }
 
 func cloneBalancer(lb api.LoadBalancer) api.LoadBalancer {
-	lb.AddressID, lb.IPv6Address, lb.StateReason = clonePtr(lb.AddressID), clonePtr(lb.IPv6Address), clonePtr(lb.StateReason)
-	lb.HealthCheck, lb.Tags = clonePtr(lb.HealthCheck), maps.Clone(lb.Tags)
+	lb.AddressID, lb.IPv6Address = clonePtr(lb.AddressID), clonePtr(lb.IPv6Address)
+	lb.StateReason, lb.HealthCheck, lb.Tags = clonePtr(lb.StateReason), clonePtr(lb.HealthCheck), maps.Clone(lb.Tags)
 	lb.IPFamilies, lb.Listeners = slices.Clone(lb.IPFamilies), slices.Clone(lb.Listeners)
 	lb.SourceRanges, lb.Targets = slices.Clone(lb.SourceRanges), slices.Clone(lb.Targets)
 	return lb

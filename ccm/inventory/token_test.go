@@ -170,7 +170,10 @@ func TestAStreamThatIsRefusedForLong(t *testing.T) {
 		proxy.Go(func() {
 			for {
 				select {
-				case r.cloud.stream <- func(func(api.Event) error, func(error)) error { refused.Add(1); return problem(api.Forbidden) }:
+				case r.cloud.stream <- func(func(api.Event) error, func(error)) error {
+					refused.Add(1)
+					return problem(api.Forbidden)
+				}:
 				case <-leave:
 					return
 				}
