@@ -153,19 +153,38 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 		want api.HealthCheck
 		errs []string
 	}{
-		"tcp": {svc: serviceWithAnnotations(annotations.HealthCheck, "tcp"), want: api.HealthCheck{Protocol: "tcp", Port: 30443, IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 2, UnhealthyThreshold: 2}},
-		"http, often": {svc: serviceWithAnnotations(annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval, "1s"),
-			want: api.HealthCheck{Protocol: "http", Port: 10256, Path: "/", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 2, UnhealthyThreshold: 2}},
-		"local, patiently": {svc: local(serviceWithAnnotations(annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s")),
-			want: api.HealthCheck{Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 3, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 5}},
-		"local and another": {svc: local(serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckPort, "22")),
-			errs: []string{`health-check is "tcp"; externalTrafficPolicy Local`, `health-check-port is "22"; externalTrafficPolicy Local`}},
-		"none, with a port": {svc: serviceWithAnnotations(annotations.HealthCheckPort, "22", annotations.HealthCheckTimeout, "1s"),
-			errs: []string{"health-check-port is \"22\"; nothing is checked", "health-check-timeout is"}},
-		"too patient":   {svc: serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckTimeout, "6s"), errs: []string{`timeout is "6s"; the interval is 5 s`}},
-		"nobody to ask": {svc: udp(serviceWithAnnotations(annotations.HealthCheck, "tcp")), errs: []string{"no TCP port to ask on"}},
-		"ports that are not there": {svc: udp(serviceWithAnnotations(annotations.ProxyProtocol, "53=v1", annotations.ConnectionLimit, "54=3", annotations.Drain, "9s")),
-			errs: []string{"no TCP port 53", "no port 54", "drain is \"9s\"; it is for TCP"}},
+		"tcp": {
+			svc:  serviceWithAnnotations(annotations.HealthCheck, "tcp"),
+			want: api.HealthCheck{Protocol: "tcp", Port: 30443, IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 2, UnhealthyThreshold: 2},
+		},
+		"http, often": {
+			svc:  serviceWithAnnotations(annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval, "1s"),
+			want: api.HealthCheck{Protocol: "http", Port: 10256, Path: "/", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 2, UnhealthyThreshold: 2},
+		},
+		"local, patiently": {
+			svc:  local(serviceWithAnnotations(annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s")),
+			want: api.HealthCheck{Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 3, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 5},
+		},
+		"local and another": {
+			svc:  local(serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckPort, "22")),
+			errs: []string{`health-check is "tcp"; externalTrafficPolicy Local`, `health-check-port is "22"; externalTrafficPolicy Local`},
+		},
+		"none, with a port": {
+			svc:  serviceWithAnnotations(annotations.HealthCheckPort, "22", annotations.HealthCheckTimeout, "1s"),
+			errs: []string{"health-check-port is \"22\"; nothing is checked", "health-check-timeout is"},
+		},
+		"too patient": {
+			svc:  serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckTimeout, "6s"),
+			errs: []string{`timeout is "6s"; the interval is 5 s`},
+		},
+		"nobody to ask": {
+			svc:  udp(serviceWithAnnotations(annotations.HealthCheck, "tcp")),
+			errs: []string{"no TCP port to ask on"},
+		},
+		"ports that are not there": {
+			svc:  udp(serviceWithAnnotations(annotations.ProxyProtocol, "53=v1", annotations.ConnectionLimit, "54=3", annotations.Drain, "9s")),
+			errs: []string{"no TCP port 53", "no port 54", "drain is \"9s\"; it is for TCP"},
+		},
 		"two addresses": {svc: func() *corev1.Service {
 			svc := serviceWithAnnotations(annotations.Address, "web")
 			svc.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // Deprecated, and used.

@@ -88,10 +88,19 @@ func TestEmptyListIsDoubtful(t *testing.T) {
 		exists  bool
 		wantErr string
 	}{
-		"it is there":       {get: func(string) (*api.LoadBalancer, error) { return built(t, api.LoadBalancerActive), nil }, exists: true},
-		"definitely gone":   {get: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, ourProject) }},
-		"404 of a stranger": {get: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, "p-other") }, wantErr: "not ours"},
-		"no answer":         {get: func(string) (*api.LoadBalancer, error) { return nil, errors.New("refused") }, wantErr: "refused"},
+		"it is there": {
+			get:    func(string) (*api.LoadBalancer, error) { return built(t, api.LoadBalancerActive), nil },
+			exists: true,
+		},
+		"definitely gone": {get: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, ourProject) }},
+		"404 of a stranger": {
+			get:     func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, "p-other") },
+			wantErr: "not ours",
+		},
+		"no answer": {
+			get:     func(string) (*api.LoadBalancer, error) { return nil, errors.New("refused") },
+			wantErr: "refused",
+		},
 		"it lost our tags": {get: func(string) (*api.LoadBalancer, error) {
 			lb := built(t, api.LoadBalancerActive)
 			delete(lb.Tags, contract.TagServiceUID)

@@ -21,25 +21,40 @@ func TestPlanSteps(t *testing.T) {
 		change func(lb *api.LoadBalancer)
 		want   []string
 	}{
-		"nothing to do":         {change: func(*api.LoadBalancer) {}},
-		"another order":         {change: func(lb *api.LoadBalancer) { lb.Listeners[0], lb.Listeners[1] = lb.Listeners[1], lb.Listeners[0] }},
-		"somebody else's tag":   {change: func(lb *api.LoadBalancer) { lb.Tags["team"] = "blue" }},
-		"a target went missing": {change: func(lb *api.LoadBalancer) { lb.Targets = nil }, want: []string{"update load balancer lb-1: targets 0 to 1"}},
-		"a target too many": {change: func(lb *api.LoadBalancer) { lb.Targets = append(lb.Targets, api.Target{InstanceID: "i-9"}) },
-			want: []string{"update load balancer lb-1: targets 2 to 1"}},
+		"nothing to do":       {change: func(*api.LoadBalancer) {}},
+		"another order":       {change: func(lb *api.LoadBalancer) { lb.Listeners[0], lb.Listeners[1] = lb.Listeners[1], lb.Listeners[0] }},
+		"somebody else's tag": {change: func(lb *api.LoadBalancer) { lb.Tags["team"] = "blue" }},
+		"a target went missing": {
+			change: func(lb *api.LoadBalancer) { lb.Targets = nil },
+			want:   []string{"update load balancer lb-1: targets 0 to 1"},
+		},
+		"a target too many": {
+			change: func(lb *api.LoadBalancer) { lb.Targets = append(lb.Targets, api.Target{InstanceID: "i-9"}) },
+			want:   []string{"update load balancer lb-1: targets 2 to 1"},
+		},
 		"renamed by hand": {change: func(lb *api.LoadBalancer) { lb.Name = "mine" }},
-		"a listener changed": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort = 1 },
-			want: []string{"update load balancer lb-1: listeners [tcp:8080→1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
+		"a listener changed": {
+			change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort = 1 },
+			want:   []string{"update load balancer lb-1: listeners [tcp:8080→1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"},
+		},
 		"ranges set by hand": {change: func(lb *api.LoadBalancer) { lb.SourceRanges = api.SourceRanges{"10.0.0.0/8"} },
 			want: []string{"update load balancer lb-1: source ranges [10.0.0.0/8] to []"}},
 		"affinity set by hand": {change: func(lb *api.LoadBalancer) { lb.ClientAffinitySeconds = 5 },
 			want: []string{"update load balancer lb-1: client affinity 5 s to 0 s"}},
-		"a check set by hand": {change: func(lb *api.LoadBalancer) {
-			lb.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 22, IntervalSeconds: 5}
-		}, want: []string{"update load balancer lb-1: health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to none"}},
-		"PROXY protocol set by hand": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].ProxyProtocol = api.ProxyProtocolV1 },
-			want: []string{"update load balancer lb-1: listeners [tcp:8080→30080+proxy-v1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"}},
-		"our tag removed": {change: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) }, want: []string{"update load balancer lb-1: tags"}},
+		"a check set by hand": {
+			change: func(lb *api.LoadBalancer) {
+				lb.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 22, IntervalSeconds: 5}
+			},
+			want: []string{"update load balancer lb-1: health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to none"},
+		},
+		"PROXY protocol set by hand": {
+			change: func(lb *api.LoadBalancer) { lb.Listeners[0].ProxyProtocol = api.ProxyProtocolV1 },
+			want:   []string{"update load balancer lb-1: listeners [tcp:8080→30080+proxy-v1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"},
+		},
+		"our tag removed": {
+			change: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) },
+			want:   []string{"update load balancer lb-1: tags"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive, target)
@@ -77,18 +92,39 @@ func TestPlanReplacesImmutableDifferences(t *testing.T) {
 		have func(*api.LoadBalancer)
 		why  string
 	}{
-		"the same address":            {svc: serviceWithLoadBalancerIP("127.30.64.1")},
-		"the same, by ID":             {svc: serviceWithAnnotations(annotations.Address, "a-1"), have: func(lb *api.LoadBalancer) { lb.AddressID = &id }},
+		"the same address": {svc: serviceWithLoadBalancerIP("127.30.64.1")},
+		"the same, by ID": {
+			svc:  serviceWithAnnotations(annotations.Address, "a-1"),
+			have: func(lb *api.LoadBalancer) { lb.AddressID = &id },
+		},
 		"an address no longer chosen": {svc: service(), have: func(lb *api.LoadBalancer) { lb.AddressID = &id }},
-		"IPv6 no longer chosen":       {svc: serviceWithFamilies("SingleStack", "IPv4"), have: func(lb *api.LoadBalancer) { lb.IPv6Address = &v6 }},
-		"IPv6 preferred":              {svc: serviceWithFamilies("PreferDualStack", "IPv4", "IPv6")},
-		"IPv6 there":                  {svc: serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), have: func(lb *api.LoadBalancer) { lb.IPv6Address = &v6 }},
-		"another address":             {svc: serviceWithLoadBalancerIP("127.30.64.9"), why: "address 127.30.64.1 to 127.30.64.9"},
-		"another, by name":            {svc: serviceWithAnnotations(annotations.Address, "web"), why: "address 127.30.64.1 to web"},
-		"IPv6 required":               {svc: serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), why: "it has no IPv6 address"},
-		"IPv6 alone":                  {svc: serviceWithFamilies("SingleStack", "IPv6"), why: "it has no IPv6 address"},
-		"internal, and it is reserved": {svc: serviceWithAnnotations(annotations.Scheme, "internal"), have: func(lb *api.LoadBalancer) { lb.AddressID = &id },
-			why: "address 127.30.64.1 is reserved, which an internal one's is not"},
+		"IPv6 no longer chosen": {
+			svc:  serviceWithFamilies("SingleStack", "IPv4"),
+			have: func(lb *api.LoadBalancer) { lb.IPv6Address = &v6 },
+		},
+		"IPv6 preferred": {svc: serviceWithFamilies("PreferDualStack", "IPv4", "IPv6")},
+		"IPv6 there": {
+			svc:  serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"),
+			have: func(lb *api.LoadBalancer) { lb.IPv6Address = &v6 },
+		},
+		"another address": {
+			svc: serviceWithLoadBalancerIP("127.30.64.9"),
+			why: "address 127.30.64.1 to 127.30.64.9",
+		},
+		"another, by name": {
+			svc: serviceWithAnnotations(annotations.Address, "web"),
+			why: "address 127.30.64.1 to web",
+		},
+		"IPv6 required": {
+			svc: serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"),
+			why: "it has no IPv6 address",
+		},
+		"IPv6 alone": {svc: serviceWithFamilies("SingleStack", "IPv6"), why: "it has no IPv6 address"},
+		"internal, and it is reserved": {
+			svc:  serviceWithAnnotations(annotations.Scheme, "internal"),
+			have: func(lb *api.LoadBalancer) { lb.AddressID = &id },
+			why:  "address 127.30.64.1 is reserved, which an internal one's is not",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive)

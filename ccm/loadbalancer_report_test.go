@@ -51,31 +51,85 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 		reason, text string
 		retry        time.Duration
 	}{
-		"an annotation":    {svc: serviceWithAnnotations(annotations.Scheme, "x"), cloud: func(*fakeBalancers) {}, reason: contract.ReasonInvalidService, text: `is "x"; want public or internal`},
-		"in error":         {cloud: inError("the plane is down", ""), reason: contract.ReasonLoadBalancerFailed, text: "the plane is down", retry: failedStateRetry},
-		"without a reason": {cloud: inError("", ""), reason: contract.ReasonLoadBalancerFailed, text: "gives no reason", retry: failedStateRetry},
-		"a port": {cloud: inError("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged", api.ReasonCannotListen), reason: contract.ReasonPortCannotBeBound,
-			text: "permission denied", retry: failedStateRetry},
-		"a stranger's name": {cloud: func(f *fakeBalancers) {
-			refused(problem(409, api.NameTaken, ourProject))(f)
-			f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-				if by.Name == "" {
-					return nil, nil
+		"an annotation": {
+			svc:    serviceWithAnnotations(annotations.Scheme, "x"),
+			cloud:  func(*fakeBalancers) {},
+			reason: contract.ReasonInvalidService,
+			text:   `is "x"; want public or internal`,
+		},
+		"in error": {
+			cloud:  inError("the plane is down", ""),
+			reason: contract.ReasonLoadBalancerFailed,
+			text:   "the plane is down",
+			retry:  failedStateRetry,
+		},
+		"without a reason": {
+			cloud:  inError("", ""),
+			reason: contract.ReasonLoadBalancerFailed,
+			text:   "gives no reason",
+			retry:  failedStateRetry,
+		},
+		"a port": {
+			cloud:  inError("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged", api.ReasonCannotListen),
+			reason: contract.ReasonPortCannotBeBound,
+			text:   "permission denied",
+			retry:  failedStateRetry,
+		},
+		"a stranger's name": {
+			cloud: func(f *fakeBalancers) {
+				refused(problem(409, api.NameTaken, ourProject))(f)
+				f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+					if by.Name == "" {
+						return nil, nil
+					}
+					return []api.LoadBalancer{other}, nil
 				}
-				return []api.LoadBalancer{other}, nil
-			}
-		}, reason: contract.ReasonLoadBalancerNameTaken, text: "load balancer lb-2 has the name web-01234567 and is not this Service's (it carries no tags of a Service)"},
-		"no such address":    {svc: serviceWithLoadBalancerIP("127.30.64.8"), cloud: reserved(held), reason: contract.ReasonAddressNotAvailable, text: "no reserved address 127.30.64.8"},
-		"address in use":     {svc: serviceWithLoadBalancerIP("127.30.64.9"), cloud: reserved(held), reason: contract.ReasonAddressNotAvailable, text: "in use by instance i-9"},
-		"no such name":       {svc: serviceWithAnnotations(annotations.Address, "a-2"), cloud: reserved(held), reason: contract.ReasonAddressNotAvailable, text: "no reserved address a-2"},
-		"taken meanwhile":    {cloud: refused(problem(409, api.AddressInUse, ourProject)), reason: contract.ReasonAddressNotAvailable, text: "address-in-use"},
-		"two of ours":        {cloud: func(f *fakeBalancers) { f.listBalancers = listReturns(*built(t, api.LoadBalancerActive), twin) }, reason: contract.ReasonLoadBalancerAmbiguous, text: "none is chosen by guess"},
-		"a namesake cluster": {cloud: func(f *fakeBalancers) { f.listBalancers = listReturns(foreign) }, reason: contract.ReasonLoadBalancerAmbiguous, text: "in another cluster of the name"},
-		"throttled": {cloud: func(f *fakeBalancers) {
-			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-				return nil, &client.Error{Status: 429, RetryAfter: 7 * time.Second, Problem: api.Problem{Code: api.RateLimited, Detail: "too many"}}
-			}
-		}, text: "too many", retry: 7 * time.Second},
+			},
+			reason: contract.ReasonLoadBalancerNameTaken,
+			text:   "load balancer lb-2 has the name web-01234567 and is not this Service's (it carries no tags of a Service)",
+		},
+		"no such address": {
+			svc:    serviceWithLoadBalancerIP("127.30.64.8"),
+			cloud:  reserved(held),
+			reason: contract.ReasonAddressNotAvailable,
+			text:   "no reserved address 127.30.64.8",
+		},
+		"address in use": {
+			svc:    serviceWithLoadBalancerIP("127.30.64.9"),
+			cloud:  reserved(held),
+			reason: contract.ReasonAddressNotAvailable,
+			text:   "in use by instance i-9",
+		},
+		"no such name": {
+			svc:    serviceWithAnnotations(annotations.Address, "a-2"),
+			cloud:  reserved(held),
+			reason: contract.ReasonAddressNotAvailable,
+			text:   "no reserved address a-2",
+		},
+		"taken meanwhile": {
+			cloud:  refused(problem(409, api.AddressInUse, ourProject)),
+			reason: contract.ReasonAddressNotAvailable,
+			text:   "address-in-use",
+		},
+		"two of ours": {
+			cloud:  func(f *fakeBalancers) { f.listBalancers = listReturns(*built(t, api.LoadBalancerActive), twin) },
+			reason: contract.ReasonLoadBalancerAmbiguous,
+			text:   "none is chosen by guess",
+		},
+		"a namesake cluster": {
+			cloud:  func(f *fakeBalancers) { f.listBalancers = listReturns(foreign) },
+			reason: contract.ReasonLoadBalancerAmbiguous,
+			text:   "in another cluster of the name",
+		},
+		"throttled": {
+			cloud: func(f *fakeBalancers) {
+				f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+					return nil, &client.Error{Status: 429, RetryAfter: 7 * time.Second, Problem: api.Problem{Code: api.RateLimited, Detail: "too many"}}
+				}
+			},
+			text:  "too many",
+			retry: 7 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			svc := tc.svc

@@ -115,12 +115,26 @@ func TestEnsureLoadBalancerDeleted(t *testing.T) {
 		remove  func(string) (*api.LoadBalancer, error)
 		wantErr string
 	}{
-		"there":             {have: []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerActive}}, remove: func(string) (*api.LoadBalancer, error) { return &api.LoadBalancer{}, nil }},
-		"not there":         {},
-		"already deleting":  {have: []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerDeleting}}},
-		"gone meanwhile":    {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, ourProject) }},
-		"404 of a stranger": {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, "p-other") }, wantErr: "not ours"},
-		"the cloud is down": {have: []api.LoadBalancer{{ID: "lb-1"}}, remove: func(string) (*api.LoadBalancer, error) { return nil, errors.New("refused") }, wantErr: "refused"},
+		"there": {
+			have:   []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerActive}},
+			remove: func(string) (*api.LoadBalancer, error) { return &api.LoadBalancer{}, nil },
+		},
+		"not there":        {},
+		"already deleting": {have: []api.LoadBalancer{{ID: "lb-1", State: api.LoadBalancerDeleting}}},
+		"gone meanwhile": {
+			have:   []api.LoadBalancer{{ID: "lb-1"}},
+			remove: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, ourProject) },
+		},
+		"404 of a stranger": {
+			have:    []api.LoadBalancer{{ID: "lb-1"}},
+			remove:  func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, "p-other") },
+			wantErr: "not ours",
+		},
+		"the cloud is down": {
+			have:    []api.LoadBalancer{{ID: "lb-1"}},
+			remove:  func(string) (*api.LoadBalancer, error) { return nil, errors.New("refused") },
+			wantErr: "refused",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for i := range tc.have {
