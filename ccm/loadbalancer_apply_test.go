@@ -14,7 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// PreferDualStack takes what there is, and says so.
+// A Service with PreferDualStack gets IPv4 alone, and an Event, from a cloud without IPv6.
 func TestPreferDualStackFallsBack(t *testing.T) {
 	field := []api.ProblemField{{Field: "ipFamilies", Message: "cannot hold ipv6"}}
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns()}}
@@ -55,14 +55,14 @@ func TestEndedTargetsAreLeftOut(t *testing.T) {
 	assert.Equal(t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-4"}}, asked[2])
 }
 
-// A cloud that names targets that were not sent is not believed, and no more.
+// Targets that the cloud refuses and that were not sent are ignored.
 func TestEndedTargetsThatWereNotSent(t *testing.T) {
 	fields := []api.ProblemField{{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.0.instanceId"}, {Field: "name"}}
 	err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance, Fields: &fields}}
 	assert.Equal(t, []string{"i-1"}, endedTargets(err, api.Targets{{InstanceID: "i-1"}}))
 }
 
-// What changed between the look and the change is looked at again, soon.
+// A balancer that changed since it was read is read again soon.
 func TestConflictIsRetriedSoon(t *testing.T) {
 	for _, err := range []error{problem(412, api.PreconditionFailed, ourProject), problem(409, api.WrongState, ourProject), problem(404, api.NotFound, ourProject)} {
 		f := &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}
@@ -72,7 +72,7 @@ func TestConflictIsRetriedSoon(t *testing.T) {
 	}
 }
 
-// A create whose answer was lost, and a list that does not show it yet.
+// The answer to a create was lost, and the list does not show the balancer yet.
 func TestNameTakenByTheServicesOwnBalancer(t *testing.T) {
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
 	f.listBalancers = func(by client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
@@ -93,7 +93,7 @@ func TestNameTakenByTheServicesOwnBalancer(t *testing.T) {
 	assert.Empty(t, f.takeEvents())
 }
 
-// Limits are the cloud's, and what goes beyond is the Service's to mend.
+// The cloud knows its own limits. Going beyond them is an error of the Service.
 func TestInvalidRequestIsReportedAsInvalidService(t *testing.T) {
 	f := &fakeAPI{t: t, project: ours, listBalancers: listReturns()}
 	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {

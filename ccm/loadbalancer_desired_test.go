@@ -13,8 +13,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// What each thing that a Service may ask for becomes in the cloud. With that
-// in the cloud already, in whatever order, nothing is called.
+// What each field of a Service becomes in the cloud. If the cloud has that already,
+// in whatever order, the plan is empty.
 func TestNewBalancerSpec(t *testing.T) {
 	seconds := int32(60)
 	plain := api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443}}
@@ -100,7 +100,7 @@ func TestNewBalancerSpec(t *testing.T) {
 	}
 }
 
-// Tags: ours, the Service's own, and the cluster's UID once it is known.
+// The tags are ours, the Service's own, and the cluster's UID once it is known.
 func TestBalancerTags(t *testing.T) {
 	svc := serviceWithAnnotations(annotations.Tags, "team=blue")
 	want, err := newBalancerSpec(clusterID{name: clusterName, uid: "k-1"}, svc, nil)
@@ -209,8 +209,8 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 	}
 }
 
-// Which nodes may be targets is upstream's to say (the exclusion label among
-// others): one that is not among those given is taken out, and stays out.
+// Upstream chooses the nodes (by the exclusion label among others). A target whose node
+// is not among them is taken out, and stays out.
 func TestTargetsAreTheNodesGiven(t *testing.T) {
 	excluded := node("fakecloud://i-1")
 	excluded.Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""}
@@ -231,7 +231,7 @@ func TestTargetsAreTheNodesGiven(t *testing.T) {
 	assert.Equal(t, api.Targets{{InstanceID: "i-1"}}, want.targets)
 }
 
-// Whatever the cloud cannot do is refused before any call, all of it at once.
+// One error names everything that the cloud cannot do, before any call.
 func TestUnsupportedFieldsAreRefusedAtOnce(t *testing.T) {
 	svc := service()
 	svc.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v3"}
@@ -247,7 +247,7 @@ func TestUnsupportedFieldsAreRefusedAtOnce(t *testing.T) {
 	}
 }
 
-// A balancer is never open to more than those who were meant.
+// A source range that cannot be read must not open the balancer to everyone.
 func TestInvalidSourceRangesAreRefused(t *testing.T) {
 	for _, ranges := range []string{"192.0.2.0", "192.0.2.0/24,", "here"} {
 		svc := service()

@@ -36,7 +36,7 @@ func serviceWithAnnotations(pairs ...string) *corev1.Service {
 	return svc
 }
 
-// serviceWithFamilies has the Service ask for these, by this policy.
+// serviceWithFamilies is service() with IP families and an IP family policy.
 func serviceWithFamilies(policy corev1.IPFamilyPolicy, of ...corev1.IPFamily) *corev1.Service {
 	svc := service()
 	svc.Spec.IPFamilies, svc.Spec.IPFamilyPolicy = of, &policy
@@ -74,7 +74,7 @@ func listReturns(lb ...api.LoadBalancer) func(client.LoadBalancerFilter) ([]api.
 
 func newLoadBalancers(f *fakeAPI) *loadBalancers { return (&fakeBalancers{fakeAPI: f}).loadBalancers() }
 
-// fakeBalancers is fakeAPI with what only balancers ask for, and a memory.
+// fakeBalancers is fakeAPI with the calls that only balancers need, and a memory.
 type fakeBalancers struct {
 	*fakeAPI
 	get       func(id string) (*api.LoadBalancer, error)
@@ -100,7 +100,7 @@ func (f *fakeBalancers) loadBalancers() *loadBalancers {
 	return &loadBalancers{api: f, project: newProjectGuard(f, "lab"), inventory: (*fakeMemory)(f), explain: explain}
 }
 
-// takeEvents are the Events since the last call.
+// takeEvents returns the Events since it was last called.
 func (f *fakeBalancers) takeEvents() []string {
 	var events []string
 	for len(f.events.Events) > 0 {
@@ -115,7 +115,7 @@ func (f *fakeMemory) LoadBalancersOf(uid string) []api.LoadBalancer {
 	return slices.DeleteFunc(slices.Clone(f.memory), func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] != uid })
 }
 
-// NoteLoadBalancer remembers as the inventory does: an older version is no news.
+// NoteLoadBalancer remembers as the inventory does: an older version is ignored.
 func (f *fakeMemory) NoteLoadBalancer(lb api.LoadBalancer) {
 	i := slices.IndexFunc(f.memory, func(has api.LoadBalancer) bool { return has.ID == lb.ID })
 	switch {

@@ -13,7 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// What is remembered is believed when there is nothing to do: no call is made.
+// With nothing to change, the remembered balancer is enough: no call is made.
 func TestRememberedBalancerNeedsNoCall(t *testing.T) {
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}, memory: []api.LoadBalancer{*built(t, api.LoadBalancerActive, "fakecloud://i-1")}}
 	l := f.loadBalancers()
@@ -26,7 +26,7 @@ func TestRememberedBalancerNeedsNoCall(t *testing.T) {
 	assert.True(t, exists)
 }
 
-// Whatever would be changed, created or doubted is asked of the cloud itself.
+// Before a change, a creation, or in doubt, the cloud itself is asked.
 func TestChangesAreNotMadeFromMemory(t *testing.T) {
 	truth := built(t, api.LoadBalancerActive, "fakecloud://i-1")
 	for name, change := range map[string]func(*fakeBalancers, *loadBalancers){
@@ -61,7 +61,7 @@ func TestChangesAreNotMadeFromMemory(t *testing.T) {
 	}
 }
 
-// While it is built, the retries cost nothing.
+// While a balancer is being built, retries make no call.
 func TestRetriesWhilePendingNeedNoCall(t *testing.T) {
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns()}}
 	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
@@ -80,8 +80,8 @@ func TestRetriesWhilePendingNeedNoCall(t *testing.T) {
 	assert.Zero(t, l.records.get(service().UID).listedAt, "nothing is kept of what is done")
 }
 
-// An empty list is no proof while a balancer is remembered: upstream deletes
-// nothing that GetLoadBalancer does not know, and lets the Service go.
+// An empty list is no proof while a balancer is remembered: upstream does not delete
+// what GetLoadBalancer does not report, and takes the finalizer off the Service.
 func TestEmptyListIsDoubtful(t *testing.T) {
 	for name, tc := range map[string]struct {
 		get     func(string) (*api.LoadBalancer, error)
@@ -129,8 +129,8 @@ func TestEmptyListIsDoubtful(t *testing.T) {
 	}
 }
 
-// With the token of another project the list is empty too; a Service must not
-// lose its finalizer over that, nor get a second balancer.
+// With the token of another project the list is empty too. A Service must neither lose
+// its finalizer over that, nor get a second balancer.
 func TestEmptyListOfAnotherProject(t *testing.T) {
 	l := newLoadBalancers(&fakeAPI{t: t, listBalancers: listReturns(), project: func() (*api.Project, error) {
 		return &api.Project{ID: "p-other", Name: "other"}, nil

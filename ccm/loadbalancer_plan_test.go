@@ -70,7 +70,7 @@ func TestPlanSteps(t *testing.T) {
 	}
 }
 
-// What is no longer asked for is taken away, in terms that the API has.
+// What the Service no longer asks for is reset to values that the API has.
 func TestPlanResetsWhatIsNoLongerAskedFor(t *testing.T) {
 	have := built(t, api.LoadBalancerActive)
 	have.SourceRanges, have.ClientAffinitySeconds = api.SourceRanges{"10.0.0.0/8"}, 60
@@ -84,7 +84,7 @@ func TestPlanResetsWhatIsNoLongerAskedFor(t *testing.T) {
 	assert.JSONEq(t, `{"sourceRanges":[],"clientAffinitySeconds":0,"healthCheck":{"protocol":"none"}}`, string(sent))
 }
 
-// What is final in the cloud is replaced only when the Service asks for it.
+// A balancer is replaced only where the Service asks for something that it lacks.
 func TestPlanReplacesImmutableDifferences(t *testing.T) {
 	id, v6 := "a-1", "fd00:30::1"
 	for name, tc := range map[string]struct {
@@ -144,8 +144,8 @@ func TestPlanReplacesImmutableDifferences(t *testing.T) {
 	}
 }
 
-// A balancer is given up for an address only when that is seen to be free, and
-// not by the path that could not create the other.
+// A balancer is replaced for another address only if that is free, and not by
+// UpdateLoadBalancer, which could not create the other.
 func TestReplaceForReservedAddress(t *testing.T) {
 	free := api.ReservedAddress{ID: "a-9", Name: "web", IP: "127.30.64.9", State: api.AddressAvailable}
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}}
@@ -176,8 +176,8 @@ func TestReplaceForReservedAddress(t *testing.T) {
 	assert.True(t, isPending(err), "%v", err)
 }
 
-// Before a balancer is given up for one with IPv6, the cloud is made to say
-// whether it has any.
+// Before a balancer is replaced by one with IPv6, a dry run finds out whether the cloud
+// has IPv6.
 func TestReplaceForIPv6NeedsDryRun(t *testing.T) {
 	field := []api.ProblemField{{Field: "ipFamilies", Message: "cannot hold ipv6"}}
 	noIPv6 := &client.Error{Status: 400, Problem: api.Problem{Code: api.InvalidRequest, Detail: "no IPv6 addresses to give", Fields: &field}}
@@ -209,7 +209,7 @@ func TestReplaceForIPv6NeedsDryRun(t *testing.T) {
 	}
 }
 
-// A rehearsal leaves nothing, not even in a cloud that is content with anything.
+// A dry run leaves nothing behind, not even in a cloud that accepts its balancer.
 func TestDryRunLeavesNothing(t *testing.T) {
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}}
 	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {

@@ -17,8 +17,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// balancerCloud is one that can be told to finish what has begun, and says
-// what was asked of it.
+// balancerCloud is a cloud that finishes its pending work when told to, and counts
+// calls.
 type balancerCloud interface {
 	loadBalancersAPI
 	projectAPI
@@ -26,9 +26,9 @@ type balancerCloud interface {
 	takeCallCounts() (writes []string, reads int)
 }
 
-// Whatever a Service asks for, and whatever it is changed to: it is refused
-// before anything is written, or the balancer becomes so within a few rounds, and
-// then nothing is written again. In the end nothing is left.
+// Any Service, changed in any way, is either refused before anything is written, or its
+// balancer becomes what it asks for within a few rounds, after which nothing is written
+// again. In the end nothing is left.
 func TestAnyServiceConverges(t *testing.T) {
 	cloud := newModelCloud(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -72,7 +72,8 @@ func checkConvergence(t *rapid.T, cloud balancerCloud) {
 	assert.Empty(t, left)
 }
 
-// ensureUntilDone does as upstream's controller does: it comes back while it is told to.
+// ensureUntilDone calls again, as upstream's controller does, while the balancer is
+// pending.
 func ensureUntilDone(t *rapid.T, l *loadBalancers, cloud balancerCloud, memory *fakeBalancers, svc *corev1.Service, targets []*corev1.Node) error {
 	var err error
 	for range 6 {
@@ -149,7 +150,7 @@ func drawService(t *rapid.T) *corev1.Service {
 	return svc
 }
 
-// drawAnnotations are each right by itself.
+// drawAnnotations draws annotations that are each valid by itself.
 func drawAnnotations(t *rapid.T) map[string]string {
 	other := map[string]string{
 		annotations.Scheme: "public", annotations.Address: "a-2", annotations.ConnectionLimit: "80=5", annotations.ProxyProtocol: "v1",

@@ -17,7 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// Each trouble is an Event by its reason, once, however often it is met.
+// Each failure is one Event with its reason, however often it occurs.
 func TestEachFailureIsReportedOnce(t *testing.T) {
 	inError := func(reason string, code api.StateReasonCode) func(*fakeBalancers) {
 		return func(f *fakeBalancers) {
@@ -159,8 +159,8 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 	}
 }
 
-// A trouble that is over may be told again; a balancer that serves nobody is a
-// trouble of its own.
+// An active balancer that refuses clients has an Event of its own, and another when it
+// refuses them again.
 func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 	lb := built(t, api.LoadBalancerActive)
 	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) { return []api.LoadBalancer{*lb}, nil }}}
@@ -182,7 +182,7 @@ func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 	}
 }
 
-// A balancer that is slow to come is looked at less and less often.
+// A balancer that takes long to build is checked less and less often.
 func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lb := built(t, api.LoadBalancerProvisioning)
@@ -214,7 +214,7 @@ func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 	})
 }
 
-// The status has the families that the Service asks for, in its order.
+// The status has the IP families that the Service asks for, in its order.
 func TestBalancerStatusFamilies(t *testing.T) {
 	v6 := "fd00:30::1"
 	lb := &api.LoadBalancer{Address: "127.30.64.1", IPv6Address: &v6}

@@ -74,7 +74,7 @@ func TestEnsureLoadBalancerByState(t *testing.T) {
 	}
 }
 
-// A Service with a class is another controller's.
+// A Service with a load balancer class belongs to another controller.
 func TestLoadBalancerClass(t *testing.T) {
 	class := "other.example/class"
 	svc := service()
@@ -86,7 +86,7 @@ func TestLoadBalancerClass(t *testing.T) {
 	assert.True(t, err == cloudprovider.ImplementedElsewhere) //nolint:errorlint // As above.
 }
 
-// Upstream hands over Services that may be older than what is in the cloud.
+// Upstream may pass a Service that is older than what the cloud has.
 func TestUpdateLoadBalancerChangesTargetsOnly(t *testing.T) {
 	have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
 	have.SourceRanges = api.SourceRanges{"192.0.2.0/24"}
@@ -151,8 +151,8 @@ func TestEnsureLoadBalancerDeleted(t *testing.T) {
 	}
 }
 
-// What is remembered is deleted by its ID and version, and where that is no
-// longer so, the cloud is asked once more.
+// The remembered balancer is deleted by its ID and version. If those are out of date,
+// the cloud is asked once more.
 func TestDeleteRememberedBalancer(t *testing.T) {
 	lb := built(t, api.LoadBalancerActive)
 	for name, tc := range map[string]struct {
@@ -182,8 +182,8 @@ func TestDeleteRememberedBalancer(t *testing.T) {
 	}
 }
 
-// Both of two that say that they are the Service's go with it; only which of
-// them should serve it would be a guess.
+// Two balancers with one Service's tags are both deleted with it. Neither is used: the
+// choice would be a guess.
 func TestTwoBalancersOfOneService(t *testing.T) {
 	first, twin, leaving, other, foreign := built(t, api.LoadBalancerActive), built(t, api.LoadBalancerError), built(t, api.LoadBalancerDeleting), built(t, api.LoadBalancerActive), built(t, api.LoadBalancerActive)
 	twin.ID, leaving.ID, other.ID, foreign.ID = "lb-2", "lb-3", "lb-4", "lb-5"

@@ -21,8 +21,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// modelCloud is the part of the cloud that balancers are, behind HTTP: what its
-// spec would refuse it refuses, and what is final there is final here.
+// modelCloud serves the cloud's API of balancers. It refuses what the spec refuses, and
+// what is immutable in the cloud is immutable here.
 type modelCloud struct {
 	*client.Client
 	schemas openapi3.Schemas
@@ -51,7 +51,7 @@ func newModelCloud(t testing.TB) *modelCloud {
 	return m
 }
 
-// reset is a cloud with two reserved addresses and no balancers.
+// reset leaves two reserved addresses and no balancers.
 func (m *modelCloud) reset(ipv6 bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -62,7 +62,7 @@ func (m *modelCloud) reset(ipv6 bool) {
 	}
 }
 
-// finishPendingWork finishes what has begun.
+// finishPendingWork makes balancers active, or gone if they are being deleted.
 func (m *modelCloud) finishPendingWork() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -83,7 +83,7 @@ func (m *modelCloud) finishPendingWork() {
 	})
 }
 
-// takeCallCounts are the calls since the last time.
+// takeCallCounts returns the calls since it was last called.
 func (m *modelCloud) takeCallCounts() (writes []string, reads int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,7 +178,7 @@ func (m *modelCloud) list(r *http.Request) api.LoadBalancerList {
 	return list
 }
 
-// decodeValidated decodes a body that the spec allows.
+// decodeValidated decodes a body, and refuses one that the spec does not allow.
 func (m *modelCloud) decodeValidated(r *http.Request, schema string, into any) error {
 	var raw any
 	if err := json.NewDecoder(r.Body).Decode(&raw); err != nil {
@@ -271,7 +271,7 @@ func copyIfSet[T any](to, from *T) {
 	}
 }
 
-// applyUpdate puts what is given in place, and refuses what makes no sense.
+// applyUpdate sets the fields that u has, and refuses combinations that the cloud refuses.
 func (m *modelCloud) applyUpdate(lb *api.LoadBalancer, u api.LoadBalancerUpdate) error {
 	copyIfSet(&lb.Listeners, u.Listeners)
 	copyIfSet(&lb.Targets, u.Targets)
@@ -304,7 +304,7 @@ func (m *modelCloud) applyUpdate(lb *api.LoadBalancer, u api.LoadBalancerUpdate)
 	return nil
 }
 
-// withDefaults is a check with the cloud's defaults, nil for none.
+// withDefaults returns the check with the cloud's defaults filled in, nil for none.
 func withDefaults(c api.HealthCheck) *api.HealthCheck {
 	if c.Protocol == api.HealthCheckNone {
 		return nil

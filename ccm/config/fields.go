@@ -38,7 +38,9 @@ func fillFields(c *Config, given map[string]any, getenv func(string) string) (er
 	return fillStruct(reflect.ValueOf(c).Elem(), "", given, getenv)
 }
 
-func fillStruct(v reflect.Value, prefix string, given map[string]any, getenv func(string) string) (errs []*fieldError) {
+func fillStruct(
+	v reflect.Value, prefix string, given map[string]any, getenv func(string) string,
+) (errs []*fieldError) {
 	unknown := maps.Clone(given)
 	var names []string
 	for i := range v.NumField() {
@@ -50,7 +52,8 @@ func fillStruct(v reflect.Value, prefix string, given map[string]any, getenv fun
 		if f.env == "" {
 			below, ok := content.(map[string]any)
 			if content != nil && !ok {
-				errs = append(errs, &fieldError{f.path, fmt.Errorf("%s: want fields of its own below it, not %s", f.path, formatValue(content))})
+				errs = append(errs, &fieldError{f.path, fmt.Errorf(
+					"%s: want fields of its own below it, not %s", f.path, formatValue(content))})
 			}
 			errs = append(errs, fillStruct(f.value, f.path+".", below, getenv)...)
 			continue
@@ -63,7 +66,8 @@ func fillStruct(v reflect.Value, prefix string, given map[string]any, getenv fun
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unknown)) {
-		errs = append(errs, &fieldError{prefix + name, fmt.Errorf("unknown field %q: there are %s", prefix+name, strings.Join(names, ", "))})
+		errs = append(errs, &fieldError{prefix + name, fmt.Errorf(
+			"unknown field %q: there are %s", prefix+name, strings.Join(names, ", "))})
 	}
 	return errs
 }
