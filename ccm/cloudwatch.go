@@ -53,6 +53,7 @@ func controllerAliases() map[string]string {
 	return aliases
 }
 
+// startCloudWatch starts the jobs of the cloud watch, unless nothing is remembered of the cloud.
 func startCloudWatch(
 	as app.ControllerInitContext,
 	cfg *cloudcontrollerconfig.CompletedConfig,

@@ -1,18 +1,16 @@
 package ccm
 
-// The mass-deletion guard's metrics. What it does now is worked out when it is
-// asked for: nobody calls the guard once all is well.
-
 import (
 	"sync/atomic"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
 )
 
-// guardInUse is the guard of this process's cloud.
+// guardInUse is the mass-deletion guard of this process's provider, for its metrics. They are
+// worked out when they are read: nobody calls the guard once all is well.
 var guardInUse atomic.Pointer[deletionGuard]
 
-// massDeletionTrips is there from the start, as 0.
+// massDeletionTrips exists from the start, as 0.
 var massDeletionTrips = calls.NewCounter("mass_deletion_guard_trips_total",
 	"How often too many instances were gone at once, so that further Nodes were kept for a while.").WithLabelValues()
 
@@ -33,6 +31,7 @@ func init() {
 		})
 }
 
+// guardState asks the guard in use.
 func guardState() (active bool, held int) {
 	if g := guardInUse.Load(); g != nil {
 		return g.activeAndHeld()
