@@ -9,7 +9,7 @@ import (
 )
 
 // What is missing is asked for in the command's own words.
-func TestArgumentsThatAreMissing(t *testing.T) {
+func TestMissingArguments(t *testing.T) {
 	for _, c := range []struct {
 		args []string
 		says string

@@ -18,7 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
-func newBundle(o *options) *cobra.Command {
+func newBundle(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "bundle FILE",
 		Short: "Pack all that a room without internet needs into one archive",
@@ -35,9 +35,9 @@ It is run in a clone, and packs the Go that the clone is built with.`,
 		Example: `  make build node-image && lab bundle ccmlab.tar.gz
   tar xzf ccmlab.tar.gz lab && ./lab up --bundle ccmlab.tar.gz   # elsewhere
   ./lab lesson --bundle ccmlab.tar.gz list`,
-		Args: oneArgument,
+		Args: requireOneArgument,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.steps().Do("bundle", func(note func(string)) (string, error) {
+			return o.newSteps().Do("bundle", func(note func(string)) (string, error) {
 				n, err := writeBundle(cmd.Context(), args[0], note)
 				if err != nil {
 					return "", err
@@ -58,21 +58,21 @@ func writeBundle(ctx context.Context, file string, note func(string)) (packed in
 		return 0, remedy.With(err)
 	}
 	defer func() { _ = os.RemoveAll(scratch) }()
-	more, err := lessons.Pack(ctx, scratch, note)
+	files, err := lessons.Pack(ctx, scratch, note)
 	if err != nil {
 		return 0, err
 	}
-	more[notices.LicenseFile] = filepath.Join(filepath.Dir(binDir()), notices.LicenseFile)
-	return bundle.Write(ctx, binDir(), more, file, note)
+	files[notices.LicenseFile] = filepath.Join(filepath.Dir(binDir()), notices.LicenseFile)
+	return bundle.Write(ctx, binDir(), files, file, note)
 }
 
 // newLessonParts is for the image of a seat.
-func newLessonParts(o *options) *cobra.Command {
+func newLessonParts(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
-		Use: "lesson-parts FOLDER", Hidden: true, Args: oneArgument,
+		Use: "lesson-parts FOLDER", Hidden: true, Args: requireOneArgument,
 		Short: "Write what lessons need beside the programs into a new folder; make seat-image runs it",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.steps().Do("lessons' parts", func(note func(string)) (string, error) {
+			return o.newSteps().Do("lessons' parts", func(note func(string)) (string, error) {
 				return args[0], writeLessonParts(cmd.Context(), args[0], note)
 			})
 		},
@@ -123,30 +123,30 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// addBundle gives a command, and all below it, the flag --bundle: the same command is
+// addBundleFlag gives a command, and all below it, the flag --bundle: the same command is
 // then run by the bundle's own lab, so that all of it runs beside the bundle's programs.
-func addBundle(cmd *cobra.Command, o *options) {
+func addBundleFlag(cmd *cobra.Command, o *globalOptions) {
 	var file string
 	cmd.PersistentFlags().StringVar(&file, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, which is unpacked once")
 	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { // In place of the root's.
-		if err := o.speak(); err != nil || file == "" {
+		if err := o.configureLogging(); err != nil || file == "" {
 			return err
 		}
 		var dir string
-		if err := o.steps().Do("bundle", func(note func(string)) (_ string, err error) {
+		if err := o.newSteps().Do("bundle", func(note func(string)) (_ string, err error) {
 			dir, err = bundle.Unpack(cmd.Context(), file, note)
 			return "unpacked in " + dir, err
 		}); err != nil {
 			return err
 		}
 		self := filepath.Join(dir, "lab")
-		err := syscall.Exec(self, append([]string{self}, withoutBundle(os.Args[1:])...), os.Environ())
+		err := syscall.Exec(self, append([]string{self}, argsWithoutBundle(os.Args[1:])...), os.Environ())
 		return fmt.Errorf("%s cannot be run (%w): a bundle is for machines like the one that packed it, and XDG_CACHE_HOME must be where programs may be run", self, err)
 	}
 }
 
-// withoutBundle are arguments without the flag --bundle.
-func withoutBundle(args []string) []string {
+// argsWithoutBundle are arguments without the flag --bundle.
+func argsWithoutBundle(args []string) []string {
 	var left []string
 	for i := 0; i < len(args); i++ {
 		switch {

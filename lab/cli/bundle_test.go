@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestArgumentsWithoutBundle(t *testing.T) {
+func TestArgsWithoutBundle(t *testing.T) {
 	for line, want := range map[string]string{
 		"lesson --bundle b.tar.gz start taint":  "lesson start taint",
 		"lesson start --bundle=b.tar.gz taint":  "lesson start taint",
@@ -17,25 +17,25 @@ func TestArgumentsWithoutBundle(t *testing.T) {
 		"lesson verify taint --name a --bundle": "lesson verify taint --name a",
 		"lesson text -- --bundle":               "lesson text -- --bundle",
 	} {
-		assert.Equal(t, want, strings.Join(withoutBundle(strings.Fields(line)), " "), line)
+		assert.Equal(t, want, strings.Join(argsWithoutBundle(strings.Fields(line)), " "), line)
 	}
 }
 
 // A bundle that cannot be had fails the command, whichever it is, before it does anything.
-func TestLessonFromNoBundle(t *testing.T) {
+func TestLessonFailsWithoutItsBundle(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	missing := filepath.Join(t.TempDir(), "missing.tar.gz")
 	for _, line := range []string{"list", "start taint", "text taint", "stop", "verify"} {
-		out, stderr, code := run(t.Context(), append([]string{"lesson", "--bundle", missing}, strings.Fields(line)...)...)
+		out, stderr, code := runCommandLine(t.Context(), append([]string{"lesson", "--bundle", missing}, strings.Fields(line)...)...)
 		assert.Equal(t, exitFailed, code, line)
 		assert.Contains(t, stderr, missing, line)
 		assert.Empty(t, out, line)
 	}
-	_, stderr, code := run(t.Context(), "lesson", "list", "--bundle", missing, "-q", "-v")
+	_, stderr, code := runCommandLine(t.Context(), "lesson", "list", "--bundle", missing, "-q", "-v")
 	assert.Equal(t, exitUsage, code)
 	assert.Contains(t, stderr, "--quiet and --verbose")
-	out, _, code := run(t.Context(), "__complete", "lesson", "start", "--bun")
+	out, _, code := runCommandLine(t.Context(), "__complete", "lesson", "start", "--bun")
 	require.Zero(t, code)
 	assert.Contains(t, out, "--bundle")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
-func newCCMUse(o *options) *cobra.Command {
+func newCCMUse(o *globalOptions) *cobra.Command {
 	own := false
 	cmd := &cobra.Command{
 		Use:   "use PROGRAM [-- ARGS...]",
@@ -21,7 +21,7 @@ runs is replaced at once, and the lab starts it again if it ends, as it does its
 
 Without arguments the program is given those of the lab's own CCM, all of which are
 flags of k8s.io/cloud-provider. With arguments after -- it is given these; they are
-templates with the fields ` + wrapped(program.ValueNames()) + `.
+templates with the fields ` + wrapHelpText(program.ValueNames()) + `.
 
 The cluster's CCM must be a process of this machine (embedded, external).`,
 		Example: `  lab ccm use ./my-ccm
@@ -29,12 +29,12 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
   lab ccm use --own`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if own {
-				return noArguments(cmd, args)
+				return requireNoArguments(cmd, args)
 			}
-			return oneArgument(cmd, args[:programs(cmd, args)])
+			return requireOneArgument(cmd, args[:countBeforeDash(cmd, args)])
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.onCCM("ccm use", func(l *lab.Lab) (string, error) {
+			return o.runOnCCM("ccm use", func(l *lab.Lab) (string, error) {
 				which, use := "the lab's own", func(ctx context.Context) error { return l.UseCCM(ctx, nil) }
 				if !own {
 					path, err := filepath.Abs(args[0])
@@ -44,7 +44,7 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 					which, use = path, func(ctx context.Context) error { return suite.UseCCM(ctx, l, path, args[1:]) }
 				}
 				if !l.CCMWanted() {
-					which += "; none runs before " + invocation() + " ccm start"
+					which += "; none runs before " + invokedAs() + " ccm start"
 				}
 				return which, use(cmd.Context())
 			})
@@ -54,8 +54,8 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 	return cmd
 }
 
-// programs is how many arguments came before the dash.
-func programs(cmd *cobra.Command, args []string) int {
+// countBeforeDash is how many arguments came before the dash.
+func countBeforeDash(cmd *cobra.Command, args []string) int {
 	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 		return dash
 	}

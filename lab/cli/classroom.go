@@ -19,7 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
-func newClassroom(o *options) *cobra.Command {
+func newClassroom(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "classroom",
 		Short: "Run the lessons with a whole class: a seat for each, and a page that shows how far they are",
@@ -39,27 +39,27 @@ purpose. For people who do not trust each other give each a machine, a container
   ./lab classroom --bundle ccmlab-bundle.tar.gz up --seats 20   # without internet`,
 	}
 	cmd.AddCommand(newClassroomUp(o), newClassroomStatus(), newClassroomCards(), newClassroomRun(), newClassroomShell(), newClassroomDown(o), newClassroomPage(), newClassroomServe())
-	addBundle(cmd, o)
+	addBundleFlag(cmd, o)
 	return cmd
 }
 
-// classroomUp are what a room is asked to be.
-type classroomUp struct {
-	seats    int
-	seat     string
-	password string // The file that has it.
-	lesson   string
-	listen   string
-	pagePort int
-	sshPort  int
-	pageURL  string
-	stay     bool
+// classroomUpFlags are what a room is asked to be.
+type classroomUpFlags struct {
+	seats        int
+	seat         string
+	passwordFile string // The file that has it.
+	lesson       string
+	listen       string
+	pagePort     int
+	sshPort      int
+	pageURL      string
+	foreground   bool
 }
 
 const noLesson = "none"
 
-func newClassroomUp(o *options) *cobra.Command {
-	var c classroomUp
+func newClassroomUp(o *globalOptions) *cobra.Command {
+	var c classroomUpFlags
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Make the seats, begin a lesson at each, and let learners in",
@@ -77,28 +77,28 @@ that is there.`,
   lab classroom up --seats 20 --listen 0.0.0.0 --lesson taint
   lab classroom up --seats 24    # four more
   lab classroom up --foreground --listen 0.0.0.0 --seat seat-3 --password-file FILE   # a pod's`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.runUp(cmd, o) },
 	}
 	cmd.Flags().IntVar(&c.seats, "seats", 0, fmt.Sprintf("how many there are to be, up to %d (default 1, or as many as there are)", classroom.MaxSeats()))
 	cmd.Flags().StringVar(&c.lesson, "lesson", "", "the `ID` of the lesson to begin at new seats, or none (default the first)")
 	cmd.Flags().StringVar(&c.listen, "listen", "", "the `ADDRESS` at which page and seats are reached: 0.0.0.0 is every one of this machine (default 127.0.0.1, or as before)")
 	cmd.Flags().StringVar(&c.seat, "seat", "", "a seat of this `NAME` is to be there, such as seat-3, in place of a number of them")
-	cmd.Flags().StringVar(&c.password, "password-file", "", fmt.Sprintf("the `FILE` that has the password of --seat, %d characters or more, and is read each time (default: a random one, printed once); of a folder, which is what Kubernetes mounts where a Secret has no such key, nothing is read", classroom.MinPassword))
-	cmd.Flags().BoolVar(&c.stay, "foreground", false, "stay, and end what down ends at the end (Ctrl-C, SIGTERM)")
+	cmd.Flags().StringVar(&c.passwordFile, "password-file", "", fmt.Sprintf("the `FILE` that has the password of --seat, %d characters or more, and is read each time (default: a random one, printed once); of a folder, which is what Kubernetes mounts where a Secret has no such key, nothing is read", classroom.MinPassword))
+	cmd.Flags().BoolVar(&c.foreground, "foreground", false, "stay, and end what down ends at the end (Ctrl-C, SIGTERM)")
 	cmd.Flags().StringVar(&c.pageURL, "page-url", "", "the `URL` that learners are told for the page and the text, where those are reached by another name than this machine's")
 	cmd.Flags().IntVar(&c.pagePort, "page-port", 0, "the page's port (default 8400, or as before)")
 	cmd.Flags().IntVar(&c.sshPort, "ssh-port", 0, "the seats' port (default 2222, or as before)")
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	_ = cmd.RegisterFlagCompletionFunc("lesson", completeLesson)
 	return cmd
 }
 
-func (c *classroomUp) run(cmd *cobra.Command, o *options) error {
-	lesson, err := c.first()
+func (c *classroomUpFlags) runUp(cmd *cobra.Command, o *globalOptions) error {
+	lesson, err := c.firstLessonID()
 	if err != nil {
 		return err
 	}
-	password, err := c.known()
+	password, err := c.readPassword()
 	if err != nil {
 		return err
 	}
@@ -106,13 +106,13 @@ func (c *classroomUp) run(cmd *cobra.Command, o *options) error {
 	if err != nil {
 		return err
 	}
-	if err := c.settle(room); err != nil {
+	if err := c.configureRoom(room); err != nil {
 		room.Leave()
 		return err
 	}
-	err = c.open(cmd, o, room, lesson, password)
+	err = c.openRoom(cmd, o, room, lesson, password)
 	room.Leave() // Who stays lets others give new cards.
-	if !c.stay {
+	if !c.foreground {
 		return err
 	}
 	ctx := cmd.Context()
@@ -125,9 +125,9 @@ func (c *classroomUp) run(cmd *cobra.Command, o *options) error {
 	return errors.Join(err, closeRoom(context.WithoutCancel(ctx), o, false))
 }
 
-// open has the room be as it was asked for.
-func (c *classroomUp) open(cmd *cobra.Command, o *options, room *classroom.Room, lesson, password string) error {
-	cards, err := c.grow(room, password)
+// openRoom has the room be as it was asked for.
+func (c *classroomUpFlags) openRoom(cmd *cobra.Command, o *globalOptions, room *classroom.Room, lesson, password string) error {
+	cards, err := c.addMissingSeats(room, password)
 	if err != nil {
 		return err
 	}
@@ -139,19 +139,19 @@ func (c *classroomUp) open(cmd *cobra.Command, o *options, room *classroom.Room,
 	if err != nil {
 		return err
 	}
-	steps := o.steps()
+	steps := o.newSteps()
 	if err := steps.Do("door", func(func(string)) (string, error) { return "open: " + room.Page(), room.StartServer(cmd.Context()) }); err != nil {
 		return err
 	}
-	if err := warnOfMemory(o, room, lesson); err != nil {
+	if err := warnOfMemoryShortage(o, room, lesson); err != nil {
 		return err
 	}
 	return room.Begin(cmd.Context(), lesson, steps)
 }
 
-// grow makes the seats that are missing, and returns the cards to hand out: a password
+// addMissingSeats makes the seats that are missing, and returns the cards to hand out: a password
 // that is known elsewhere is on none.
-func (c *classroomUp) grow(room *classroom.Room, password string) ([]classroom.Card, error) {
+func (c *classroomUpFlags) addMissingSeats(room *classroom.Room, password string) ([]classroom.Card, error) {
 	if c.seat == "" {
 		return room.Grow(c.seats)
 	}
@@ -160,17 +160,17 @@ func (c *classroomUp) grow(room *classroom.Room, password string) ([]classroom.C
 		return cards, err
 	}
 	if err := room.Admit(c.seat, password); err != nil {
-		return nil, fmt.Errorf("%s: %w", c.password, err)
+		return nil, fmt.Errorf("%s: %w", c.passwordFile, err)
 	}
 	return nil, nil
 }
 
-// known is the password in the file; "" is none.
-func (c *classroomUp) known() (string, error) {
-	if c.password == "" {
+// readPassword is the password in the file; "" is none.
+func (c *classroomUpFlags) readPassword() (string, error) {
+	if c.passwordFile == "" {
 		return "", nil
 	}
-	data, err := os.ReadFile(c.password)
+	data, err := os.ReadFile(c.passwordFile)
 	if errors.Is(err, syscall.EISDIR) {
 		return "", nil
 	}
@@ -179,18 +179,18 @@ func (c *classroomUp) known() (string, error) {
 	}
 	password := strings.TrimRight(string(data), "\r\n")
 	if err := classroom.CheckPassword(password); err != nil {
-		return "", usagef("--password-file %s: %w", c.password, err)
+		return "", usagef("--password-file %s: %w", c.passwordFile, err)
 	}
 	return password, nil
 }
 
-// first is the lesson to begin with; "" is none.
-func (c *classroomUp) first() (string, error) {
+// firstLessonID is the lesson to begin with; "" is none.
+func (c *classroomUpFlags) firstLessonID() (string, error) {
 	if c.lesson == noLesson {
 		return "", nil
 	}
 	if c.lesson != "" {
-		l, err := lessonArg(c.lesson)
+		l, err := findLesson(c.lesson)
 		if err != nil {
 			return "", err
 		}
@@ -203,15 +203,15 @@ func (c *classroomUp) first() (string, error) {
 	return all[0].ID, nil
 }
 
-// settle is what the room is to be, where it was not said as it was before.
-func (c *classroomUp) settle(room *classroom.Room) error {
+// configureRoom is what the room is to be, where it was not said as it was before.
+func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 	if err := classroom.CheckName(c.seat); err != nil && c.seat != "" {
 		return usagef("--seat %w", err)
 	}
 	switch {
 	case c.seat != "" && c.seats != 0:
 		return usagef("--seat and --seats: want one of them")
-	case c.password != "" && c.seat == "":
+	case c.passwordFile != "" && c.seat == "":
 		return usagef("--password-file: say with --seat which seat's it is")
 	case c.seats < 0 || c.seats > classroom.MaxSeats():
 		return usagef("--seats %d: want 1 to %d", c.seats, classroom.MaxSeats())
@@ -227,11 +227,11 @@ func (c *classroomUp) settle(room *classroom.Room) error {
 	return nil
 }
 
-// labMemory is about what a lab takes of the machine's memory: lab/FIGURES.md has how that
+// labMemoryBytes is about what a lab takes of the machine's memory: lab/FIGURES.md has how that
 // was measured.
-const labMemory = 350 << 20
+const labMemoryBytes = 350 << 20
 
-func warnOfMemory(o *options, room *classroom.Room, lesson string) error {
+func warnOfMemoryShortage(o *globalOptions, room *classroom.Room, lesson string) error {
 	labs, err := classroom.Labs(lesson)
 	if err != nil {
 		return err
@@ -240,9 +240,9 @@ func warnOfMemory(o *options, room *classroom.Room, lesson string) error {
 	if err != nil {
 		return err
 	}
-	need := uint64(labs*missing) * labMemory //nolint:gosec // Neither is negative.
+	need := uint64(labs*missing) * labMemoryBytes //nolint:gosec // Neither is negative.
 	if m := classroom.ThisMachine(); m != nil && need > m.MemoryAvailable {
-		o.steps().Say(" ! %d labs take about %.1f GB of memory, and %.1f GB are free: some may be killed. Fewer seats, or more memory.",
+		o.newSteps().Say(" ! %d labs take about %.1f GB of memory, and %.1f GB are free: some may be killed. Fewer seats, or more memory.",
 			labs*missing, float64(need)/(1<<30), float64(m.MemoryAvailable)/(1<<30))
 	}
 	return nil
@@ -289,7 +289,7 @@ func newClassroomCards() *cobra.Command {
 			return printCards(cmd.OutOrStdout(), room, cards)
 		},
 	}
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -324,7 +324,7 @@ func newClassroomStatus() *cobra.Command {
 			if format := cmd.Flag("output").Value.String(); format != "table" {
 				err = printAs(cmd.OutOrStdout(), format, v)
 			} else {
-				err = printView(cmd.OutOrStdout(), room, v)
+				err = printClassroomStatus(cmd.OutOrStdout(), room, v)
 			}
 			if err == nil && !serving {
 				err = errors.New("the door is closed: nobody comes in, and there is no page; `lab classroom up` opens it")
@@ -332,11 +332,11 @@ func newClassroomStatus() *cobra.Command {
 			return err
 		},
 	}
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-func printView(w io.Writer, room *classroom.Room, v *classroom.View) error {
+func printClassroomStatus(w io.Writer, room *classroom.Room, v *classroom.View) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "SEAT\tLESSON\tTASKS\tNOW AT\tFOR\tHINTS\tFINISHED")
 	for _, s := range v.Seats {
@@ -377,8 +377,8 @@ if it fails anywhere.`,
 			if err != nil {
 				return err
 			}
-			return room.Each(cmd.Context(), orAll(chosen, room), args, func(did classroom.Did) {
-				tellSeat(cmd.OutOrStdout(), did)
+			return room.Each(cmd.Context(), seatsOrAll(chosen, room), args, func(did classroom.Did) {
+				printSeatOutput(cmd.OutOrStdout(), did)
 			})
 		},
 	}
@@ -387,14 +387,14 @@ if it fails anywhere.`,
 	return cmd
 }
 
-func orAll(chosen []string, room *classroom.Room) []string {
+func seatsOrAll(chosen []string, room *classroom.Room) []string {
 	if len(chosen) > 0 {
 		return chosen
 	}
 	return room.Names()
 }
 
-func tellSeat(w io.Writer, did classroom.Did) {
+func printSeatOutput(w io.Writer, did classroom.Did) {
 	for line := range strings.Lines(did.Output) {
 		_, _ = fmt.Fprintf(w, "%s │ %s\n", did.Seat, strings.TrimRight(line, "\n"))
 	}
@@ -408,7 +408,7 @@ func newClassroomShell() *cobra.Command {
 		Use:               "shell SEAT",
 		Short:             "Open a shell at a seat, as its learner has it",
 		Example:           "  lab classroom shell seat-07",
-		Args:              oneArgument,
+		Args:              requireOneArgument,
 		ValidArgsFunction: completeSeats,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			room, err := classroom.Open()
@@ -431,7 +431,7 @@ func newClassroomShell() *cobra.Command {
 	}
 }
 
-func newClassroomDown(o *options) *cobra.Command {
+func newClassroomDown(o *globalOptions) *cobra.Command {
 	var deleting bool
 	cmd := &cobra.Command{
 		Use:   "down",
@@ -447,13 +447,13 @@ wrote and their passwords stay, and up goes on from there. --delete deletes that
 	return cmd
 }
 
-func closeRoom(ctx context.Context, o *options, deleting bool) error {
+func closeRoom(ctx context.Context, o *globalOptions, deleting bool) error {
 	room, err := classroom.Enter()
 	if err != nil {
 		return err
 	}
 	defer room.Leave()
-	return room.Down(ctx, deleting, o.steps())
+	return room.Down(ctx, deleting, o.newSteps())
 }
 
 func newClassroomServe() *cobra.Command {

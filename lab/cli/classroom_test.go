@@ -50,14 +50,14 @@ func TestPasswordFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "password")
 	require.NoError(t, os.WriteFile(file, []byte(" of the Secret\r\n"), 0o600))
 	for of, want := range map[string]string{file: " of the Secret", filepath.Dir(file): "", "": ""} {
-		got, err := (&classroomUp{password: of}).known()
+		got, err := (&classroomUpFlags{passwordFile: of}).readPassword()
 		require.NoError(t, err)
 		assert.Equal(t, want, got)
 	}
 }
 
 // The manifests' pods run this program, with flags that it knows.
-func TestManifestsOfTheClassroom(t *testing.T) {
+func TestClassroomManifestsUseKnownFlags(t *testing.T) {
 	for _, file := range []string{"seat", "page"} {
 		data, err := os.ReadFile(filepath.Join("..", "..", "manifests", "classroom", "base", file+".yaml"))
 		require.NoError(t, err)

@@ -35,12 +35,12 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 // Main runs the command line and returns the exit code.
 func Main() int {
-	ends := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	endSignals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	hangup := !signal.Ignored(syscall.SIGHUP) // As nohup has it.
 	if hangup {
-		ends = append(ends, syscall.SIGHUP)
+		endSignals = append(endSignals, syscall.SIGHUP)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), ends...)
+	ctx, stop := signal.NotifyContext(context.Background(), endSignals...)
 	defer stop()
 	// After the first Ctrl-C things are cleared up; the second ends that too. A
 	// terminal that closes hangs up twice, by the kernel and by the shell.
@@ -76,17 +76,17 @@ func exitCode(ctx context.Context, stderr io.Writer, err error) int {
 // silentError fails a command that has already said everything.
 type silentError struct{ error }
 
-// options every command has.
-type options struct {
+// globalOptions every command has.
+type globalOptions struct {
 	name           string
 	quiet, verbose bool
 }
 
-// steps shows a command's steps, or its problems alone.
-func (o *options) steps() *ui.Steps { return ui.New(os.Stderr, o.quiet) }
+// newSteps shows a command's steps, or its problems alone.
+func (o *globalOptions) newSteps() *ui.Steps { return ui.New(os.Stderr, o.quiet) }
 
 func newRoot() *cobra.Command {
-	o := &options{}
+	o := &globalOptions{}
 	root := &cobra.Command{
 		Use:     "lab",
 		Version: release,
@@ -115,9 +115,9 @@ never printed.`,
   source <(lab completion bash)`,
 		SilenceUsage: true, SilenceErrors: true,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-		PersistentPreRunE: func(*cobra.Command, []string) error { return o.speak() },
+		PersistentPreRunE: func(*cobra.Command, []string) error { return o.configureLogging() },
 	}
-	root.SetFlagErrorFunc(flagError)
+	root.SetFlagErrorFunc(rewordFlagError)
 	name := "lab"
 	if v := os.Getenv("LAB_NAME"); v != "" {
 		name = v
@@ -149,20 +149,20 @@ never printed.`,
 		newAgent(),
 	)
 	root.InitDefaultCompletionCmd()
-	explainCompletion(root)
-	usageArgs(root)
+	describeShellCompletion(root)
+	wrapArgumentErrors(root)
 	return root
 }
 
-// usageArgs makes a wrong number of arguments, or an unknown command, a usage
+// wrapArgumentErrors makes a wrong number of arguments, or an unknown command, a usage
 // error everywhere.
-func usageArgs(cmd *cobra.Command) {
+func wrapArgumentErrors(cmd *cobra.Command) {
 	check := cmd.Args
 	switch {
 	case check == nil && cmd.HasSubCommands():
-		check = unknownCommand
+		check = rejectUnknownCommand
 	case check == nil:
-		check = noArguments
+		check = requireNoArguments
 	}
 	cmd.Args = func(c *cobra.Command, args []string) error {
 		if err := check(c, args); err != nil {
@@ -171,7 +171,7 @@ func usageArgs(cmd *cobra.Command) {
 		return nil
 	}
 	for _, sub := range cmd.Commands() {
-		usageArgs(sub)
+		wrapArgumentErrors(sub)
 	}
 }
 
@@ -181,7 +181,7 @@ type outputFlag struct {
 	formats []string
 }
 
-func addOutput(cmd *cobra.Command, formats ...string) {
+func addOutputFlag(cmd *cobra.Command, formats ...string) {
 	f := &outputFlag{value: formats[0], formats: formats}
 	cmd.Flags().VarP(f, "output", "o", "output format: "+strings.Join(formats, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
@@ -211,7 +211,7 @@ func printAs(w io.Writer, format string, v any) error {
 	return enc.Encode(v)
 }
 
-func (o *options) open() (*lab.Lab, error) {
+func (o *globalOptions) openLab() (*lab.Lab, error) {
 	if _, err := state.Dir(o.name); err != nil {
 		return nil, usageError{err}
 	}

@@ -58,7 +58,7 @@ It exits with 0 whether anything differs or not.`,
 			return printComparison(w, c, ui.Colored(w))
 		},
 	}
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -127,12 +127,12 @@ func printReasons(b *strings.Builder, rows []compare.Row, color bool) {
 	for _, r := range differ {
 		b.WriteString(ui.Paint(color, colorDiffers, "≠ "+r.What) + "\n")
 		for _, sentence := range r.Why {
-			for _, l := range wrap(sentence, compareWidth-whyIndent) {
+			for _, l := range wrapLines(sentence, compareWidth-whyIndent) {
 				b.WriteString(indent + l + "\n")
 			}
 		}
 		if r.Source != "" {
-			for _, l := range wrap("("+r.Source+")", compareWidth-whyIndent) {
+			for _, l := range wrapLines("("+r.Source+")", compareWidth-whyIndent) {
 				b.WriteString(indent + ui.Paint(color, colorAside, l) + "\n")
 			}
 		}
@@ -141,7 +141,7 @@ func printReasons(b *strings.Builder, rows []compare.Row, color bool) {
 
 // sideBySide is one row of the table, as many lines as its longest cell needs.
 func sideBySide(mark, title string, values [2]string) []string {
-	cells := [][]string{wrap(title, titleWidth-1), wrap(values[0], valueWidth), wrap(values[1], valueWidth)}
+	cells := [][]string{wrapLines(title, titleWidth-1), wrapLines(values[0], valueWidth), wrapLines(values[1], valueWidth)}
 	cell := func(column, row int) string {
 		if row < len(cells[column]) {
 			return cells[column][row]
@@ -158,9 +158,9 @@ func sideBySide(mark, title string, values [2]string) []string {
 	return lines
 }
 
-// wrap breaks text into lines of no more than so many characters: at spaces, and
+// wrapLines breaks text into lines of no more than so many characters: at spaces, and
 // in a word that is longer than a line after a slash, or anywhere.
-func wrap(text string, width int) []string {
+func wrapLines(text string, width int) []string {
 	var lines []string
 	line := ""
 	for _, word := range strings.Fields(text) {

@@ -14,7 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-func comparison(rows ...compare.Row) *compare.Comparison {
+func newComparison(rows ...compare.Row) *compare.Comparison {
 	return &compare.Comparison{Labs: [2]*compare.Facts{{Name: "plain"}, {Name: "a-name-as-long-as-any-lab-may-ever-have-01"}}, Rows: rows}
 }
 
@@ -26,9 +26,9 @@ var (
 	readyRow = compare.Row{Section: "nodes", What: "Ready", Values: [2]string{"3 of 3 Ready", "3 of 3 Ready"}}
 )
 
-func TestComparisonOnPaper(t *testing.T) {
+func TestPrintComparison(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, printComparison(&out, comparison(readyRow, taintsRow), false))
+	require.NoError(t, printComparison(&out, newComparison(readyRow, taintsRow), false))
 	text := out.String()
 	for line := range strings.Lines(text) {
 		assert.LessOrEqual(t, utf8.RuneCountInString(strings.TrimSuffix(line, "\n")), 100, "%q", line)
@@ -46,14 +46,14 @@ func TestComparisonOnPaper(t *testing.T) {
 	}
 
 	out.Reset()
-	require.NoError(t, printComparison(&out, comparison(readyRow), false))
+	require.NoError(t, printComparison(&out, newComparison(readyRow), false))
 	assert.Contains(t, out.String(), "Nothing differs that is compared here.")
 	out.Reset()
-	require.NoError(t, printComparison(&out, comparison(taintsRow), true))
+	require.NoError(t, printComparison(&out, newComparison(taintsRow), true))
 	assert.Contains(t, out.String(), "\033[33m≠ taints")
 }
 
-func TestWrap(t *testing.T) {
+func TestWrapLines(t *testing.T) {
 	for text, want := range map[string][]string{
 		"":                       nil,
 		"one two":                {"one two"},
@@ -63,7 +63,7 @@ func TestWrap(t *testing.T) {
 		"first unbreakable-word": {"first", "unbreakabl", "e-word"},
 		"zwölfäöüßé einzeln":     {"zwölfäöüßé", "einzeln"},
 	} {
-		assert.Equal(t, want, wrap(text, 10), "%q", text)
+		assert.Equal(t, want, wrapLines(text, 10), "%q", text)
 	}
 }
 

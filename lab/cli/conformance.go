@@ -37,7 +37,7 @@ type selection struct {
 	focus    string
 }
 
-func addSelection(cmd *cobra.Command) *selection {
+func addSelectionFlags(cmd *cobra.Command) *selection {
 	s := &selection{}
 	var names []string
 	for _, p := range conformance.Profiles {
@@ -49,8 +49,8 @@ func addSelection(cmd *cobra.Command) *selection {
 	return s
 }
 
-// tests are those selected; none at all is a mistake.
-func (s selection) tests(all []conformance.Test) (chosen []conformance.Test, p []conformance.Profile, focus *regexp.Regexp, err error) {
+// selectTests are those selected; none at all is a mistake.
+func (s selection) selectTests(all []conformance.Test) (chosen []conformance.Test, p []conformance.Profile, focus *regexp.Regexp, err error) {
 	var errs []error
 	for _, name := range s.profiles {
 		profile, err := conformance.ProfileNamed(name)
@@ -85,7 +85,7 @@ type conformanceFlags struct {
 	budget      string
 }
 
-func newConformance(o *options) *cobra.Command {
+func newConformance(o *globalOptions) *cobra.Command {
 	f := &conformanceFlags{}
 	cmd := &cobra.Command{
 		Use:   "conformance [flags] [-- CCM-ARGS...]",
@@ -104,7 +104,7 @@ claims their capability.
 
 With --ccm PATH the arguments after --, --ccm-env and the content of
 --ccm-config are templates over these fields:
-  ` + wrapped(program.ValueNames()) + `
+  ` + wrapHelpText(program.ValueNames()) + `
 {{.CloudConfig}} is the file made of --ccm-config.`,
 		Example: `  lab conformance
   lab conformance --profile Node,Lifecycle --report-dir reports
@@ -120,15 +120,15 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 			if dash := cmd.ArgsLenAtDash(); dash > 0 || dash < 0 && len(args) > 0 {
 				return usagef("unexpected argument %q; what the CCM is to be given comes after --", args[0])
 			}
-			f.opts.Name = ownLab(cmd, o, "conformance")
-			tests, err := f.check(profiles.All(), args)
+			f.opts.Name = ownLabName(cmd, o, "conformance")
+			tests, err := f.completeOptions(profiles.All(), args)
 			if err != nil {
 				return err
 			}
-			return f.run(cmd, tests)
+			return f.runSuite(cmd, tests)
 		},
 	}
-	f.addCCM(cmd)
+	f.addCCMFlags(cmd)
 	fl := cmd.Flags()
 	fl.BoolVar(&f.opts.Traffic, "traffic", false, "external: the cluster's nodes that wait for a CCM are the suite's, and their ports are reached from this machine")
 	fl.StringVar(&f.opts.Workload, "workload", "", "kind, external: `IMAGE` of the pods that answer, on port 8080, with their name in it (default ccmlab/hello:dev)")
@@ -137,23 +137,23 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml, junit.xml and report.html, a page with the timeline of each test, into this `DIR` (default: nothing is written)")
 	fl.StringVar(&f.budget, "budget", "", "`FILE` with limits for the profile Budget, as lab conformance budget prints them (default: these)")
 	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
-	f.selection = addSelection(cmd)
-	addOutput(cmd, "table", "json", "yaml")
+	f.selection = addSelectionFlags(cmd)
+	addOutputFlag(cmd, "table", "json", "yaml")
 	cmd.AddCommand(newConformanceList(), newConformanceBudget())
 	return cmd
 }
 
-// ownLab names a lab of the command's own, unless one is named: LAB_NAME is of
+// ownLabName names a lab of the command's own, unless one is named: LAB_NAME is of
 // another lab.
-func ownLab(cmd *cobra.Command, o *options, what string) string {
+func ownLabName(cmd *cobra.Command, o *globalOptions, what string) string {
 	if cmd.Flags().Changed("name") {
 		return o.name
 	}
 	return what + "-" + strings.ToLower(rand.Text()[:6])
 }
 
-// addCCM adds the flags that say what is tested, and on which lab.
-func (f *conformanceFlags) addCCM(cmd *cobra.Command) {
+// addCCMFlags adds the flags that say what is tested, and on which lab.
+func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.opts.Cluster, "cluster", cluster.KindEmbedded, "kind of cluster: "+strings.Join(cluster.KindNames(), ", "))
 	fl.StringVar(&f.opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes")
@@ -172,13 +172,13 @@ func (f *conformanceFlags) addCCM(cmd *cobra.Command) {
 	_ = fl.MarkHidden("ccm-build") // For mutants.
 	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(suite.Implementations, cobra.ShellCompDirectiveNoFileComp))
-	capabilities, features := known(profiles.All())
+	capabilities, features := capabilitiesAndFeatures(profiles.All())
 	_ = cmd.RegisterFlagCompletionFunc("claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("unsupported", cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 }
 
-// wrapped breaks a list into the lines of a command's help.
-func wrapped(list string) string {
+// wrapHelpText breaks a list into the lines of a command's help.
+func wrapHelpText(list string) string {
 	out, width := "", 0
 	for word := range strings.SplitSeq(list, " ") {
 		if width += len(word) + 1; width > 76 {
@@ -189,9 +189,9 @@ func wrapped(list string) string {
 	return strings.TrimRight(out, " ")
 }
 
-// known are the capabilities that the tests are about, and all features, these
+// capabilitiesAndFeatures are the capabilities that the tests are about, and all features, these
 // among them, that skip tests where they are missing.
-func known(tests []conformance.Test) (capabilities, features []string) {
+func capabilitiesAndFeatures(tests []conformance.Test) (capabilities, features []string) {
 	for _, t := range tests {
 		if t.Capability != "" {
 			capabilities = append(capabilities, string(t.Capability))
@@ -206,33 +206,33 @@ func known(tests []conformance.Test) (capabilities, features []string) {
 	return slices.Compact(capabilities), slices.Compact(features)
 }
 
-// check completes the options, and says all that is wrong with the flags before
+// completeOptions completes the options, and says all that is wrong with the flags before
 // anything is started. It returns the tests that will be run or skipped.
-func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]conformance.Test, error) {
+func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []string) ([]conformance.Test, error) {
 	var errs []error
-	wrong := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
+	addUsageError := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
 	for _, name := range f.opts.Names(all) {
 		if _, err := state.Dir(name); err != nil {
 			errs = append(errs, usageError{err})
 		}
 	}
-	errs = append(errs, f.where()...)
+	errs = append(errs, f.validateCluster()...)
 	if !slices.Contains(suite.Implementations, f.opts.Implementation) {
-		wrong("--implementation %q: want one of %s", f.opts.Implementation, strings.Join(suite.Implementations, ", "))
+		addUsageError("--implementation %q: want one of %s", f.opts.Implementation, strings.Join(suite.Implementations, ", "))
 	}
 	if f.opts.Parallel < 0 {
-		wrong("--parallel %d: want 1 or more, or 0 for the default", f.opts.Parallel)
+		addUsageError("--parallel %d: want 1 or more, or 0 for the default", f.opts.Parallel)
 	}
 	if f.opts.Attempts < 0 || f.opts.Bound < 0 {
-		wrong("--attempts and --bound: want more than 0, or 0 for the default")
+		addUsageError("--attempts and --bound: want more than 0, or 0 for the default")
 	}
 	if f.opts.CCMPath != "" && f.ccm != "" {
-		wrong("--ccm and --ccm-build: give one")
+		addUsageError("--ccm and --ccm-build: give one")
 	}
-	tests, p, focus, err := f.tests(all)
+	tests, p, focus, err := f.selectTests(all)
 	f.opts.Profiles, f.opts.Focus = p, focus
-	errs = append(errs, err, f.declare(all), f.program(ccmArgs))
-	f.opts.Limits, err = f.limits()
+	errs = append(errs, err, f.parseClaims(all), f.parseCCMProgram(ccmArgs))
+	f.opts.Limits, err = f.readBudgetLimits()
 	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -245,8 +245,8 @@ func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]co
 		}
 		// An earlier run's must not be taken for this one's.
 		for _, name := range report.Files {
-			if gone := os.Remove(filepath.Join(f.reportDir, name)); !errors.Is(gone, fs.ErrNotExist) {
-				err = errors.Join(err, gone)
+			if removeErr := os.Remove(filepath.Join(f.reportDir, name)); !errors.Is(removeErr, fs.ErrNotExist) {
+				err = errors.Join(err, removeErr)
 			}
 		}
 		if err != nil {
@@ -256,39 +256,39 @@ func (f *conformanceFlags) check(all []conformance.Test, ccmArgs []string) ([]co
 	return tests, nil
 }
 
-// where reads which cluster the suite is to run on.
-func (f *conformanceFlags) where() (errs []error) {
+// validateCluster reads which cluster the suite is to run on.
+func (f *conformanceFlags) validateCluster() (errs []error) {
 	o := &f.opts
-	wrong := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
+	addUsageError := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
 	kind := cluster.KindNamed(o.Cluster)
 	switch {
 	case o.Cluster == "" || kind == nil:
-		wrong("--cluster %q: want one of %s", o.Cluster, strings.Join(cluster.KindNames(), ", "))
+		addUsageError("--cluster %q: want one of %s", o.Cluster, strings.Join(cluster.KindNames(), ", "))
 	case kind.TakesKubeconfig && o.Kubeconfig == "":
-		wrong("--cluster %s needs --kubeconfig FILE: the cluster to run the suite on", kind.Name)
+		addUsageError("--cluster %s needs --kubeconfig FILE: the cluster to run the suite on", kind.Name)
 	case kind.TakesKubeconfig && o.Labs > 1:
-		wrong("--labs %d: a cluster of --cluster %s can have one CCM", o.Labs, kind.Name)
+		addUsageError("--labs %d: a cluster of --cluster %s can have one CCM", o.Labs, kind.Name)
 	case kind.TakesKubeconfig && o.Keep:
-		wrong("--keep: nothing stays in a cluster of --cluster %s", kind.Name)
+		addUsageError("--keep: nothing stays in a cluster of --cluster %s", kind.Name)
 	case !kind.TakesKubeconfig && (o.Kubeconfig != "" || o.Traffic):
-		wrong("--kubeconfig and --traffic are for --cluster %s", cluster.KindExternal)
+		addUsageError("--kubeconfig and --traffic are for --cluster %s", cluster.KindExternal)
 	case o.Traffic && o.WithoutMachines:
-		wrong("--traffic and --without-machines: want one of them")
+		addUsageError("--traffic and --without-machines: want one of them")
 	case o.Traffic && o.Implementation == suite.ImplementationInMemory:
-		wrong("--traffic: the cloud of --implementation %s forwards none", o.Implementation)
+		addUsageError("--traffic: the cloud of --implementation %s forwards none", o.Implementation)
 	case o.Workload != "" && kind.Hollow:
-		wrong("--workload: nothing of an image runs on --cluster %s", kind.Name)
+		addUsageError("--workload: nothing of an image runs on --cluster %s", kind.Name)
 	}
 	if o.Labs < 0 {
-		wrong("--labs %d: want 1 or more, or 0 for the default", o.Labs)
+		addUsageError("--labs %d: want 1 or more, or 0 for the default", o.Labs)
 	}
 	return errs
 }
 
-// declare reads --claim and --unsupported.
-func (f *conformanceFlags) declare(all []conformance.Test) error {
+// parseClaims reads --claim and --unsupported.
+func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 	var errs []error
-	capabilities, features := known(all)
+	capabilities, features := capabilitiesAndFeatures(all)
 	for _, c := range f.claims {
 		if !slices.Contains(capabilities, c) {
 			errs = append(errs, usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")))
@@ -313,8 +313,8 @@ func (f *conformanceFlags) declare(all []conformance.Test) error {
 	return errors.Join(errs...)
 }
 
-// program reads what belongs to --ccm.
-func (f *conformanceFlags) program(args []string) error {
+// parseCCMProgram reads what belongs to --ccm.
+func (f *conformanceFlags) parseCCMProgram(args []string) error {
 	switch {
 	case f.ccm == "" && (len(args) > 0 || len(f.env) > 0 || f.config != ""):
 		return usagef("--ccm-env, --ccm-config and arguments after -- are for --ccm PATH")
@@ -346,21 +346,21 @@ func (f *conformanceFlags) program(args []string) error {
 	return errors.Join(errs...)
 }
 
-// run runs the suite and shows it, live on stderr and its report on stdout.
-func (f *conformanceFlags) run(cmd *cobra.Command, tests []conformance.Test) error {
+// runSuite runs the suite and shows it, live on stderr and its report on stdout.
+func (f *conformanceFlags) runSuite(cmd *cobra.Command, tests []conformance.Test) error {
 	// Tests cancel watches and requests in flight, of which client-go complains.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
-	steps, shown := ui.New(os.Stderr, false), ui.NewTests(os.Stderr, len(tests))
+	steps, progress := ui.New(os.Stderr, false), ui.NewTests(os.Stderr, len(tests))
 	names := f.opts.Names(tests)
-	steps.Say("   %s; if this run is killed, `%s` ends what it leaves.", counted(names), downAllOf(names))
-	f.opts.Observer = func(t conformance.TestReport) { observe(shown, t) }
-	quiet := context.AfterFunc(cmd.Context(), func() {
-		shown.Close()
+	steps.Say("   %s; if this run is killed, `%s` ends what it leaves.", describeLabs(names), downCommands(names))
+	f.opts.Observer = func(t conformance.TestReport) { showTestProgress(progress, t) }
+	stopInterruptNotice := context.AfterFunc(cmd.Context(), func() {
+		progress.Close()
 		steps.Say("\nInterrupted: what the tests made is taken away.")
 	})
 	report, err := suite.Run(cmd.Context(), f.opts, steps)
-	quiet()
-	shown.Close()
+	stopInterruptNotice()
+	progress.Close()
 	if report == nil || report.Unfinished != "" {
 		// Half a report must not be taken for a whole one: people may see it,
 		// programs not.
@@ -373,14 +373,14 @@ func (f *conformanceFlags) run(cmd *cobra.Command, tests []conformance.Test) err
 		return err
 	}
 	// It is whole, whatever became of the lab afterwards.
-	if delivered := f.deliver(cmd, steps, report); err == nil {
-		err = delivered
+	if deliverErr := f.deliverReport(cmd, steps, report); err == nil {
+		err = deliverErr
 	}
 	return err
 }
 
-// deliver writes the report to where it is wanted.
-func (f *conformanceFlags) deliver(cmd *cobra.Command, steps *ui.Steps, result *conformance.Report) (err error) {
+// deliverReport writes the report to where it is wanted.
+func (f *conformanceFlags) deliverReport(cmd *cobra.Command, steps *ui.Steps, result *conformance.Report) (err error) {
 	var files []string
 	if f.reportDir != "" {
 		if files, err = report.WriteFiles(result, f.reportDir); err != nil {
@@ -392,15 +392,15 @@ func (f *conformanceFlags) deliver(cmd *cobra.Command, steps *ui.Steps, result *
 	} else {
 		err = printAs(cmd.OutOrStdout(), format, result)
 	}
-	f.closing(steps, result, files)
+	f.printNextSteps(steps, result, files)
 	if err == nil && !result.Passed() {
 		err = silentError{errors.New("not conformant")}
 	}
 	return err
 }
 
-// closing says where to look on.
-func (f *conformanceFlags) closing(steps *ui.Steps, report *conformance.Report, files []string) {
+// printNextSteps says where to look on.
+func (f *conformanceFlags) printNextSteps(steps *ui.Steps, report *conformance.Report, files []string) {
 	switch {
 	case len(files) > 0:
 		steps.Say("reports: %s", strings.Join(files, ", "))
@@ -410,38 +410,38 @@ func (f *conformanceFlags) closing(steps *ui.Steps, report *conformance.Report, 
 	}
 	if f.opts.Keep {
 		names := f.opts.Names(f.opts.Tests())
-		steps.Say("%s: up. Look with eval \"$(%s env --name %s)\", and `%s` at the end.", counted(names), invocation(), f.opts.Name, downAllOf(names))
+		steps.Say("%s: up. Look with eval \"$(%s env --name %s)\", and `%s` at the end.", describeLabs(names), invokedAs(), f.opts.Name, downCommands(names))
 	}
 }
 
-// counted names labs for a person.
-func counted(names []string) string {
+// describeLabs names labs for a person.
+func describeLabs(names []string) string {
 	if len(names) == 1 {
 		return "Lab " + names[0]
 	}
 	return fmt.Sprintf("%d labs, %s", len(names), strings.Join(names, ", "))
 }
 
-// downAllOf is the command that takes labs down.
-func downAllOf(names []string) string {
+// downCommands is the command that takes labs down.
+func downCommands(names []string) string {
 	var commands []string
 	for _, name := range names {
-		commands = append(commands, fmt.Sprintf("%s down --name %s", invocation(), name))
+		commands = append(commands, fmt.Sprintf("%s down --name %s", invokedAs(), name))
 	}
 	return strings.Join(commands, "; ")
 }
 
-// observe shows a test that begins or ends.
-func observe(shown *ui.Tests, t conformance.TestReport) {
+// showTestProgress shows a test that begins or ends.
+func showTestProgress(progress *ui.Tests, t conformance.TestReport) {
 	outcome := map[conformance.Result]ui.Outcome{conformance.Passed: ui.Pass, conformance.Skipped: ui.Skip, conformance.Failed: ui.Fail}[t.Result]
 	switch {
 	case t.Result == "":
-		shown.Begin(t.ID)
+		progress.Begin(t.ID)
 		return
 	case t.Result == conformance.Failed && !t.Required:
 		outcome = ui.Tolerated
 	}
-	shown.End(t.ID, outcome, time.Duration(t.Seconds*float64(time.Second)), strings.Join(t.Reasons, "\n"))
+	progress.End(t.ID, outcome, time.Duration(t.Seconds*float64(time.Second)), strings.Join(t.Reasons, "\n"))
 }
 
 // printReport sums a report up for a person.
@@ -452,7 +452,7 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	var failed, notRequired []string
 	for _, profile := range r.Profiles {
 		core, extended := cmp.Or(profile.Core, &conformance.Summary{}), cmp.Or(profile.Extended, &conformance.Summary{})
-		p("%s\t%s\t%s\t%d", profile.Name, score(core), score(extended), core.Statistics.Skipped+extended.Statistics.Skipped)
+		p("%s\t%s\t%s\t%d", profile.Name, formatScore(core), formatScore(extended), core.Statistics.Skipped+extended.Statistics.Skipped)
 		failed = slices.Concat(failed, core.FailedTests, extended.FailedTests)
 		notRequired = slices.Concat(notRequired, core.NotRequired, extended.NotRequired)
 	}
@@ -471,8 +471,8 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	return t.Flush()
 }
 
-// score is how many of those that ran passed.
-func score(s *conformance.Summary) string {
+// formatScore is how many of those that ran passed.
+func formatScore(s *conformance.Summary) string {
 	ran := s.Statistics.Passed + s.Statistics.Failed
 	if ran == 0 {
 		return "-"
@@ -484,8 +484,8 @@ func score(s *conformance.Summary) string {
 	return text
 }
 
-// listed is a test in a list.
-type listed struct {
+// listedTest is a test in a list.
+type listedTest struct {
 	ID         string                 `json:"id"`
 	Profile    conformance.Profile    `json:"profile"`
 	Level      conformance.Level      `json:"level"`
@@ -502,7 +502,7 @@ func newConformanceList() *cobra.Command {
 		Short:   "Print every test: what is required, of whom, and who says so",
 		Example: "  lab conformance list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			tests, _, _, err := s.tests(profiles.All())
+			tests, _, _, err := s.selectTests(profiles.All())
 			if err != nil {
 				return err
 			}
@@ -510,23 +510,23 @@ func newConformanceList() *cobra.Command {
 			slices.SortStableFunc(tests, func(a, b conformance.Test) int {
 				return cmp.Compare(slices.Index(conformance.Profiles, a.Profile), slices.Index(conformance.Profiles, b.Profile))
 			})
-			var list []listed
+			var list []listedTest
 			for _, t := range tests {
-				list = append(list, listed{t.ID, t.Profile, t.Level, t.Capability, t.Needs, t.Requires, t.Source})
+				list = append(list, listedTest{t.ID, t.Profile, t.Level, t.Capability, t.Needs, t.Requires, t.Source})
 			}
 			if format := cmd.Flag("output").Value.String(); format != "table" {
 				return printAs(cmd.OutOrStdout(), format, list)
 			}
-			return printList(cmd.OutOrStdout(), list)
+			return printTestList(cmd.OutOrStdout(), list)
 		},
 	}
-	s = addSelection(cmd)
-	addOutput(cmd, "table", "json", "yaml")
+	s = addSelectionFlags(cmd)
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-// printList is no table: a sentence and its source want lines of their own.
-func printList(w io.Writer, list []listed) error {
+// printTestList is no table: a sentence and its source want lines of their own.
+func printTestList(w io.Writer, list []listedTest) error {
 	var errs []error
 	p := func(format string, args ...any) {
 		_, err := fmt.Fprintf(w, format+"\n", args...)

@@ -12,8 +12,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// limits reads the file of --budget; nil without one.
-func (f *conformanceFlags) limits() (conformance.Limits, error) {
+// readBudgetLimits reads the file of --budget; nil without one.
+func (f *conformanceFlags) readBudgetLimits() (conformance.Limits, error) {
 	if f.budget == "" {
 		return nil, nil
 	}

@@ -13,13 +13,13 @@ import (
 )
 
 func TestConformanceBudget(t *testing.T) {
-	text, err := execute(t, "conformance", "budget")
+	text, err := executeCommand(t, "conformance", "budget")
 	require.NoError(t, err)
 	assert.Contains(t, text, "150:\n  initialise: # per Node\n    node: 0.4\n")
 	file := filepath.Join(t.TempDir(), "budget.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(text, "node: 0.4", "node: 7", 1)), 0o600))
-	f := newFlags(func(f *conformanceFlags) { f.budget = file })
-	_, err = f.check(conformanceTable, nil)
+	f := newConformanceFlags(func(f *conformanceFlags) { f.budget = file })
+	_, err = f.completeOptions(conformanceTable, nil)
 	require.NoError(t, err)
 	want := conformance.DefaultLimits()
 	want[150][conformance.PhaseInitialize][conformance.ControllerNode] = 7

@@ -20,8 +20,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
-// execute runs a command line that starts no lab.
-func execute(t *testing.T, args ...string) (stdout string, err error) {
+// executeCommand runs a command line that starts no lab.
+func executeCommand(t *testing.T, args ...string) (stdout string, err error) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	root := newRoot()
 	var out bytes.Buffer
@@ -37,7 +37,7 @@ var conformanceTable = []conformance.Test{
 	{ID: "lb-a", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityUDP, Needs: []conformance.Feature{conformance.FeatureTargets}},
 }
 
-func newFlags(change func(*conformanceFlags)) *conformanceFlags {
+func newConformanceFlags(change func(*conformanceFlags)) *conformanceFlags {
 	f := &conformanceFlags{selection: &selection{}, opts: suite.Options{Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud}}
 	change(f)
 	return f
@@ -47,13 +47,13 @@ func TestConformanceFlags(t *testing.T) {
 	dir := t.TempDir()
 	config := filepath.Join(dir, "cloud.conf")
 	require.NoError(t, os.WriteFile(config, []byte("url = {{.CloudURL}}"), 0o600))
-	f := newFlags(func(f *conformanceFlags) {
+	f := newConformanceFlags(func(f *conformanceFlags) {
 		f.profiles, f.focus = []string{"node", "LOADBALANCER"}, "a$"
 		f.ccm, f.config, f.env = "/bin/true", config, []string{"A={{.Project}}"}
 		f.claims, f.unsupported = []string{"udp-services"}, []string{"targets=they are = secret"}
 		f.reportDir = filepath.Join(dir, "new", "reports")
 	})
-	tests, err := f.check(conformanceTable, []string{"--kubeconfig={{.Kubeconfig}}"})
+	tests, err := f.completeOptions(conformanceTable, []string{"--kubeconfig={{.Kubeconfig}}"})
 	require.NoError(t, err)
 	assert.Len(t, tests, 2)
 	assert.Equal(t, []conformance.Profile{conformance.Node, conformance.LoadBalancer}, f.opts.Profiles)
@@ -66,19 +66,19 @@ func TestConformanceFlags(t *testing.T) {
 	assert.Equal(t, "url = {{.CloudURL}}", f.opts.Program.ConfigTemplate)
 	assert.DirExists(t, f.reportDir)
 
-	f = newFlags(func(f *conformanceFlags) { f.ccm = "conformance_test.go" })
-	_, err = f.check(conformanceTable, nil)
+	f = newConformanceFlags(func(f *conformanceFlags) { f.ccm = "conformance_test.go" })
+	_, err = f.completeOptions(conformanceTable, nil)
 	require.ErrorContains(t, err, "is not an executable file")
 	assert.True(t, filepath.IsAbs(f.opts.Program.Path))
-	f = newFlags(func(*conformanceFlags) {})
-	tests, err = f.check(conformanceTable, nil)
+	f = newConformanceFlags(func(*conformanceFlags) {})
+	tests, err = f.completeOptions(conformanceTable, nil)
 	require.NoError(t, err)
 	assert.Len(t, tests, 2)
 	assert.Nil(t, f.opts.Program, "our own")
 	assert.Nil(t, f.opts.Focus)
 }
 
-func TestConformanceMistakes(t *testing.T) {
+func TestConformanceUsageErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*conformanceFlags)
 		args   []string
@@ -131,7 +131,7 @@ func TestConformanceMistakes(t *testing.T) {
 		"no limits there":      {func(f *conformanceFlags) { f.budget = "/none" }, nil, []string{"--budget: open /none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := newFlags(tc.change).check(conformanceTable, tc.args)
+			_, err := newConformanceFlags(tc.change).completeOptions(conformanceTable, tc.args)
 			var usage usageError
 			require.ErrorAs(t, err, &usage)
 			for _, want := range tc.want {
@@ -163,16 +163,16 @@ func TestConformanceLabs(t *testing.T) {
 		"somebody's":       {func(o *suite.Options) { o.Cluster = cluster.KindExternal }, 40, three[:1]},
 		"done in a moment": {func(o *suite.Options) { o.Implementation = suite.ImplementationInMemory }, 40, three[:1]},
 	} {
-		o := newFlags(func(*conformanceFlags) {}).opts
+		o := newConformanceFlags(func(*conformanceFlags) {}).opts
 		tc.change(&o)
 		assert.Equal(t, tc.want, o.Names(tests(tc.alone)), name)
 	}
 }
 
-func TestDownAllOf(t *testing.T) {
-	assert.Equal(t, "Lab a", counted([]string{"a"}))
-	assert.Equal(t, "2 labs, a, a-2", counted([]string{"a", "a-2"}))
-	assert.Equal(t, invocation()+" down --name a; "+invocation()+" down --name a-2", downAllOf([]string{"a", "a-2"}))
+func TestDescribeLabsAndDownCommands(t *testing.T) {
+	assert.Equal(t, "Lab a", describeLabs([]string{"a"}))
+	assert.Equal(t, "2 labs, a, a-2", describeLabs([]string{"a", "a-2"}))
+	assert.Equal(t, invokedAs()+" down --name a; "+invokedAs()+" down --name a-2", downCommands([]string{"a", "a-2"}))
 }
 
 func TestConformanceArguments(t *testing.T) {
@@ -184,7 +184,7 @@ func TestConformanceArguments(t *testing.T) {
 		"matches no test":                  {"conformance", "list", "--focus", "^$"},
 		`--output "xml": want one of`:      {"conformance", "-o", "xml"},
 	} {
-		_, err := execute(t, args...)
+		_, err := executeCommand(t, args...)
 		var usage usageError
 		require.ErrorAs(t, err, &usage, want)
 		assert.ErrorContains(t, err, want)
@@ -192,11 +192,11 @@ func TestConformanceArguments(t *testing.T) {
 }
 
 func TestConformanceList(t *testing.T) {
-	table, err := execute(t, "conformance", "list")
+	table, err := executeCommand(t, "conformance", "list")
 	require.NoError(t, err)
-	asJSON, err := execute(t, "conformance", "list", "-o", "json")
+	asJSON, err := executeCommand(t, "conformance", "list", "-o", "json")
 	require.NoError(t, err)
-	var list []listed
+	var list []listedTest
 	require.NoError(t, json.Unmarshal([]byte(asJSON), &list))
 	require.Len(t, list, len(profiles.All()))
 	ordered := profiles.All()
@@ -204,12 +204,12 @@ func TestConformanceList(t *testing.T) {
 		return cmp.Compare(slices.Index(conformance.Profiles, a.Profile), slices.Index(conformance.Profiles, b.Profile))
 	})
 	for i, test := range ordered {
-		assert.Equal(t, listed{test.ID, test.Profile, test.Level, test.Capability, test.Needs, test.Requires, test.Source}, list[i])
+		assert.Equal(t, listedTest{test.ID, test.Profile, test.Level, test.Capability, test.Needs, test.Requires, test.Source}, list[i])
 		for _, what := range []string{test.ID, string(test.Capability), test.Requires, test.Source} {
 			assert.Contains(t, table, what)
 		}
 	}
-	asYAML, err := execute(t, "conformance", "list", "--profile", "lifecycle", "-o", "yaml")
+	asYAML, err := executeCommand(t, "conformance", "list", "--profile", "lifecycle", "-o", "yaml")
 	require.NoError(t, err)
 	require.NoError(t, yaml.Unmarshal([]byte(asYAML), &list))
 	require.NotEmpty(t, list)

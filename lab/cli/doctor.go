@@ -13,7 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/doctor"
 )
 
-func newDoctor(o *options) *cobra.Command {
+func newDoctor(o *globalOptions) *cobra.Command {
 	kind := cluster.DefaultKind
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -48,18 +48,18 @@ being needed, such as the tools that build, is never more than "info".`,
 	}
 	cmd.Flags().StringVar(&kind, "cluster", kind, "kind of cluster that the machine is to be fit for: "+strings.Join(cluster.KindNames(), ", "))
 	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-var marks = map[doctor.Level]string{doctor.OK: "ok  ", doctor.Info: "info", doctor.Fix: "FIX "}
+var levelMarks = map[doctor.Level]string{doctor.OK: "ok  ", doctor.Info: "info", doctor.Fix: "FIX "}
 
 func printFindings(w io.Writer, findings []doctor.Finding, quiet bool) {
 	for _, f := range findings {
 		if quiet && f.Level != doctor.Fix {
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%s  %-11s %s\n", marks[f.Level], f.Check, strings.ReplaceAll(f.Seen, "\n", "\n                  "))
+		_, _ = fmt.Fprintf(w, "%s  %-11s %s\n", levelMarks[f.Level], f.Check, strings.ReplaceAll(f.Seen, "\n", "\n                  "))
 		if f.Fix != "" {
 			_, _ = fmt.Fprintf(w, "      %-11s → %s\n", "", f.Fix)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-func newDown(o *options) *cobra.Command {
+func newDown(o *globalOptions) *cobra.Command {
 	var all, keepState bool
 	cmd := &cobra.Command{
 		Use:   "down",
@@ -32,7 +32,7 @@ gone. What cannot be taken down does not keep the others; it exits with 1 then.`
   lab down --keep-state && lab up   # the same instances, Nodes and balancer
   lab down --all`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			steps := o.steps()
+			steps := o.newSteps()
 			if all {
 				if cmd.Flag("name").Changed {
 					return usagef("--all and --name: want one of them")

@@ -20,7 +20,7 @@ var explainKinds = map[string]string{
 	"service": explain.KindService, "services": explain.KindService, "svc": explain.KindService,
 }
 
-func newExplain(o *options) *cobra.Command {
+func newExplain(o *globalOptions) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
 		Use:   "explain node/NAME | service/[NAMESPACE/]NAME",
@@ -42,21 +42,21 @@ cannot be explained, and with 2 when it was called wrongly.`,
 			return nil
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-			return completeExplain(cmd, o, args, toComplete)
+			return completeExplainTarget(cmd, o, args, toComplete)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			what, err := parseExplain(args, namespace)
+			target, err := parseExplainTarget(args, namespace)
 			if err != nil {
 				return err
 			}
-			l, err := o.open()
+			l, err := o.openLab()
 			if err != nil {
 				return err
 			}
-			if what.name == "" {
-				return printExplainable(cmd, l, what.kind)
+			if target.name == "" {
+				return printExplainable(cmd, l, target.kind)
 			}
-			x, err := explain.OfLab(cmd.Context(), l, what.kind, what.namespace, what.name)
+			x, err := explain.OfLab(cmd.Context(), l, target.kind, target.namespace, target.name)
 			if err != nil {
 				return err
 			}
@@ -72,51 +72,51 @@ cannot be explained, and with 2 when it was called wrongly.`,
 		},
 	}
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", `of a service, unless it is given with the name (default "default")`)
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-// explained is what the arguments name; without a name, all of the kind.
-type explained struct{ kind, namespace, name string }
+// explainTarget is what the arguments name; without a name, all of the kind.
+type explainTarget struct{ kind, namespace, name string }
 
-// parseExplain reads KIND/NAME, KIND NAME and KIND.
-func parseExplain(args []string, namespace string) (explained, error) {
+// parseExplainTarget reads KIND/NAME, KIND NAME and KIND.
+func parseExplainTarget(args []string, namespace string) (explainTarget, error) {
 	word, name, slash := strings.Cut(args[0], "/")
 	kind := explainKinds[strings.ToLower(word)]
 	switch {
 	case kind == "":
-		return explained{}, usagef("%q cannot be explained; want node/NAME or service/[NAMESPACE/]NAME", args[0])
+		return explainTarget{}, usagef("%q cannot be explained; want node/NAME or service/[NAMESPACE/]NAME", args[0])
 	case len(args) == 2 && slash:
-		return explained{}, usagef("%q and %q: one thing at a time; want %s/NAME", args[0], args[1], kind)
+		return explainTarget{}, usagef("%q and %q: one thing at a time; want %s/NAME", args[0], args[1], kind)
 	case len(args) == 2:
 		name = args[1]
 	}
 	if slash && name == "" || len(args) == 2 && name == "" {
-		return explained{}, usagef("%q has no name; `lab explain %s` lists what there is", strings.Join(args, " "), kind)
+		return explainTarget{}, usagef("%q has no name; `lab explain %s` lists what there is", strings.Join(args, " "), kind)
 	}
 	if kind == explain.KindNode {
 		if namespace != "" || strings.Contains(name, "/") {
-			return explained{}, usagef("nodes have no namespace; want node/NAME")
+			return explainTarget{}, usagef("nodes have no namespace; want node/NAME")
 		}
-		return explained{kind, "", name}, nil
+		return explainTarget{kind, "", name}, nil
 	}
-	inName, rest, given := strings.Cut(name, "/")
+	serviceNamespace, serviceName, given := strings.Cut(name, "/")
 	switch {
 	case !given:
-		inName, rest = "default", name
+		serviceNamespace, serviceName = "default", name
 		if namespace != "" {
-			inName = namespace
+			serviceNamespace = namespace
 		}
-	case inName == "" || rest == "" || strings.Contains(rest, "/"):
-		return explained{}, usagef("service %q: want service/NAME or service/NAMESPACE/NAME", name)
-	case namespace != "" && namespace != inName:
-		return explained{}, usagef("service %q is not in namespace %q; give one of the two", name, namespace)
+	case serviceNamespace == "" || serviceName == "" || strings.Contains(serviceName, "/"):
+		return explainTarget{}, usagef("service %q: want service/NAME or service/NAMESPACE/NAME", name)
+	case namespace != "" && namespace != serviceNamespace:
+		return explainTarget{}, usagef("service %q is not in namespace %q; give one of the two", name, namespace)
 	}
-	return explained{kind, inName, rest}, nil
+	return explainTarget{kind, serviceNamespace, serviceName}, nil
 }
 
-// explainable are arguments of explain, as they are completed and listed.
-func explainable(cmd *cobra.Command, l *lab.Lab, kind string) ([]string, error) {
+// explainableArguments are arguments of explain, as they are completed and listed.
+func explainableArguments(cmd *cobra.Command, l *lab.Lab, kind string) ([]string, error) {
 	names, err := explain.Names(cmd.Context(), l, kind)
 	for i, name := range names {
 		names[i] = kind + "/" + strings.TrimPrefix(name, "default/")
@@ -125,7 +125,7 @@ func explainable(cmd *cobra.Command, l *lab.Lab, kind string) ([]string, error) 
 }
 
 func printExplainable(cmd *cobra.Command, l *lab.Lab, kind string) error {
-	names, err := explainable(cmd, l, kind)
+	names, err := explainableArguments(cmd, l, kind)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func printExplainable(cmd *cobra.Command, l *lab.Lab, kind string) error {
 	return nil
 }
 
-func completeExplain(cmd *cobra.Command, o *options, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+func completeExplainTarget(cmd *cobra.Command, o *globalOptions, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -147,11 +147,11 @@ func completeExplain(cmd *cobra.Command, o *options, args []string, toComplete s
 	if !slash || kind == "" {
 		return []string{"node/", "service/"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 	}
-	l, err := o.open()
+	l, err := o.openLab()
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	names, err := explainable(cmd, l, kind)
+	names, err := explainableArguments(cmd, l, kind)
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
@@ -178,7 +178,7 @@ func printExplanation(w io.Writer, x explain.Explanation, ready bool, name strin
 		for _, s := range x.Next {
 			p("  %s", s.Do)
 			if command, ours := strings.CutPrefix(s.Command, "lab "); ours {
-				p("      %s %s", invocation(), command)
+				p("      %s %s", invokedAs(), command)
 			} else if s.Command != "" {
 				p("      %s", s.Command)
 			}
@@ -187,7 +187,7 @@ func printExplanation(w io.Writer, x explain.Explanation, ready bool, name strin
 	if !ready && slices.ContainsFunc(x.Next, func(s explain.Step) bool {
 		return strings.HasPrefix(s.Command, "kubectl ") || strings.HasPrefix(s.Command, "fakecloud ")
 	}) {
-		p("\nkubectl and fakecloud speak to this lab after\n      eval \"$(%s env --name %s)\"", invocation(), name)
+		p("\nkubectl and fakecloud speak to this lab after\n      eval \"$(%s env --name %s)\"", invokedAs(), name)
 	}
 	if len(x.Missing) > 0 {
 		p("\nnot known")

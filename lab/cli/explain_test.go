@@ -10,22 +10,22 @@ import (
 	"github.com/ccmlab/ccmlab/lab/explain"
 )
 
-func TestWhatIsToBeExplained(t *testing.T) {
+func TestParseExplainTarget(t *testing.T) {
 	for _, c := range []struct {
 		args      []string
 		namespace string
-		want      explained
+		want      explainTarget
 	}{
-		{[]string{"node/node-1"}, "", explained{"node", "", "node-1"}},
-		{[]string{"no", "node-1"}, "", explained{"node", "", "node-1"}},
-		{[]string{"Nodes"}, "", explained{"node", "", ""}},
-		{[]string{"service/web"}, "", explained{"service", "default", "web"}},
-		{[]string{"svc/web"}, "shop", explained{"service", "shop", "web"}},
-		{[]string{"svc/shop/web"}, "", explained{"service", "shop", "web"}},
-		{[]string{"svc", "shop/web"}, "shop", explained{"service", "shop", "web"}},
-		{[]string{"service"}, "", explained{"service", "default", ""}},
+		{[]string{"node/node-1"}, "", explainTarget{"node", "", "node-1"}},
+		{[]string{"no", "node-1"}, "", explainTarget{"node", "", "node-1"}},
+		{[]string{"Nodes"}, "", explainTarget{"node", "", ""}},
+		{[]string{"service/web"}, "", explainTarget{"service", "default", "web"}},
+		{[]string{"svc/web"}, "shop", explainTarget{"service", "shop", "web"}},
+		{[]string{"svc/shop/web"}, "", explainTarget{"service", "shop", "web"}},
+		{[]string{"svc", "shop/web"}, "shop", explainTarget{"service", "shop", "web"}},
+		{[]string{"service"}, "", explainTarget{"service", "default", ""}},
 	} {
-		got, err := parseExplain(c.args, c.namespace)
+		got, err := parseExplainTarget(c.args, c.namespace)
 		require.NoError(t, err, c.args)
 		assert.Equal(t, c.want, got, c.args)
 	}
@@ -45,13 +45,13 @@ func TestWhatIsToBeExplained(t *testing.T) {
 		{[]string{"service//b"}, "", "want service/NAME or service/NAMESPACE/NAME"},
 		{[]string{"service/a/b"}, "c", `is not in namespace "c"`},
 	} {
-		_, err := parseExplain(c.args, c.namespace)
+		_, err := parseExplainTarget(c.args, c.namespace)
 		require.ErrorContains(t, err, c.says)
 		assert.ErrorAs(t, err, &usageError{}, "%q is a mistake in the command line", c.args)
 	}
 }
 
-func TestAnExplanationInPrint(t *testing.T) {
+func TestPrintExplanation(t *testing.T) {
 	x := explain.Explanation{
 		Kind: "node", Name: "node-1", State: explain.NotReady, Verdict: "Node node-1 is cut off.",
 		Because: []explain.Fact{{Where: explain.Cloud, What: "one line\nand another"}, {Where: explain.CCM, What: "a word"}},
@@ -60,7 +60,7 @@ func TestAnExplanationInPrint(t *testing.T) {
 	}
 	var out bytes.Buffer
 	require.NoError(t, printExplanation(&out, x, true, "lab"))
-	self := invocation()
+	self := invokedAs()
 	assert.Equal(t, `Node node-1 is cut off.
 
 because

@@ -19,25 +19,25 @@ import (
 	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
-// foreground are the flags of a lab that lives as long as its command, which is
+// foregroundFlags are the flags of a lab that lives as long as its command, which is
 // what a container wants.
-type foreground struct {
-	stay  bool
-	ports []string
+type foregroundFlags struct {
+	enabled bool
+	ports   []string
 }
 
-func addForeground(cmd *cobra.Command) *foreground {
-	f := &foreground{}
-	cmd.Flags().BoolVar(&f.stay, "foreground", false, "stay, show what happens, and take the lab down at the end (Ctrl-C, SIGTERM); one that was there before keeps its state, as after lab down --keep-state, or goes on running where it is of containers")
+func addForeground(cmd *cobra.Command) *foregroundFlags {
+	f := &foregroundFlags{}
+	cmd.Flags().BoolVar(&f.enabled, "foreground", false, "stay, show what happens, and take the lab down at the end (Ctrl-C, SIGTERM); one that was there before keeps its state, as after lab down --keep-state, or goes on running where it is of containers")
 	cmd.Flags().StringArrayVar(&f.ports, "publish", nil, "with --foreground: `[ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]]` of this machine that leads to the Service's load balancer (default address 127.0.0.1, default Service "+publish.Default+"); can be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("publish", cobra.NoFileCompletions)
 	return f
 }
 
-// listen takes the ports before anything is started: a port that is taken is
+// listenOnPorts takes the ports before anything is started: a port that is taken is
 // told at once.
-func (f *foreground) listen(ctx context.Context) (*publish.Listeners, error) {
-	if len(f.ports) > 0 && !f.stay {
+func (f *foregroundFlags) listenOnPorts(ctx context.Context) (*publish.Listeners, error) {
+	if len(f.ports) > 0 && !f.enabled {
 		return nil, usagef("--publish works as long as the command does: give --foreground too")
 	}
 	var ports []publish.Port
@@ -51,9 +51,9 @@ func (f *foreground) listen(ctx context.Context) (*publish.Listeners, error) {
 	return publish.Listen(ctx, ports)
 }
 
-// run stays until ctx ends, which ends the lab, too, or the lab goes down by
+// watchUntilEnd stays until ctx ends, which ends the lab, too, or the lab goes down by
 // another command.
-func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, outcome lifecycle.Outcome, published *publish.Listeners) error {
+func (f *foregroundFlags) watchUntilEnd(ctx context.Context, cmd *cobra.Command, l *lab.Lab, outcome lifecycle.Outcome, published *publish.Listeners) error {
 	kube, err := l.Cluster.Observer()
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, ou
 	_, _ = fmt.Fprintln(cmd.OutOrStdout())
 	// The closing screen has shown what was before.
 	watched := watch.Options{Follow: true, Filter: timeline.Filter{Since: time.Now()}}
-	following := watch.Watch(ctx, l, watched, printer(cmd.OutOrStdout()), func(text string) {
+	following := watch.Watch(ctx, l, watched, timelinePrinter(cmd.OutOrStdout()), func(text string) {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
 	})
 	stop()
@@ -78,12 +78,12 @@ func (f *foreground) run(ctx context.Context, cmd *cobra.Command, l *lab.Lab, ou
 	if ctx.Err() == nil {
 		return following
 	}
-	return end(context.WithoutCancel(ctx), l, outcome)
+	return endForegroundLab(context.WithoutCancel(ctx), l, outcome)
 }
 
-// end takes down what this command has made. A lab that was there before is
+// endForegroundLab takes down what this command has made. A lab that was there before is
 // somebody's: what it knows stays.
-func end(ctx context.Context, l *lab.Lab, outcome lifecycle.Outcome) error {
+func endForegroundLab(ctx context.Context, l *lab.Lab, outcome lifecycle.Outcome) error {
 	name := l.State.Name
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(os.Stderr, format+"\n", args...) }
 	_, pausable := l.Cluster.(cluster.Pausable)

@@ -21,7 +21,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-func newIncident(o *options) *cobra.Command {
+func newIncident(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "incident",
 		Short: "Play what has happened to users of CCMs, and say what this CCM makes of it",
@@ -73,11 +73,11 @@ func newIncidentList() *cobra.Command {
 			return t.Flush()
 		},
 	}
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-func newIncidentRun(o *options) *cobra.Command {
+func newIncidentRun(o *globalOptions) *cobra.Command {
 	f := &conformanceFlags{}
 	cmd := &cobra.Command{
 		Use:   "run NAME [flags] [-- CCM-ARGS...]",
@@ -105,17 +105,17 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 				args = args[:dash]
 			}
 			if len(args) != 1 {
-				return oneArgument(cmd, args)
+				return requireOneArgument(cmd, args)
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.opts.Name = ownLab(cmd, o, "incident")
-			test, err := f.incident(args[0], args[1:])
+			f.opts.Name = ownLabName(cmd, o, "incident")
+			test, err := f.findIncident(args[0], args[1:])
 			if err != nil {
 				return err
 			}
-			return f.play(cmd, test)
+			return f.playIncident(cmd, test)
 		},
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -128,14 +128,14 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 	}
-	f.addCCM(cmd)
-	addOutput(cmd, "table", "json", "yaml")
+	f.addCCMFlags(cmd)
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-// incident finds it, and completes the options for it. All that is wrong with the
+// findIncident finds it, and completes the options for it. All that is wrong with the
 // command line is told at once.
-func (f *conformanceFlags) incident(name string, ccmArgs []string) (conformance.Test, error) {
+func (f *conformanceFlags) findIncident(name string, ccmArgs []string) (conformance.Test, error) {
 	all := suite.Incidents()
 	i := slices.IndexFunc(all, func(t conformance.Test) bool { return t.Incident.Name == name })
 	f.selection = &selection{}
@@ -144,43 +144,43 @@ func (f *conformanceFlags) incident(name string, ccmArgs []string) (conformance.
 		for _, t := range all {
 			names = append(names, t.Incident.Name)
 		}
-		_, err := f.check(profiles.All(), ccmArgs)
+		_, err := f.completeOptions(profiles.All(), ccmArgs)
 		return conformance.Test{}, errors.Join(usagef("there is no incident %q%s; `lab incident list` prints all", name, didYouMean(name, names)), err)
 	}
 	f.focus = "^" + regexp.QuoteMeta(all[i].ID) + "$"
-	_, err := f.check(profiles.All(), ccmArgs)
+	_, err := f.completeOptions(profiles.All(), ccmArgs)
 	return all[i], err
 }
 
-// play plays it, and shows it: for a person on standard output; beside data, what
+// playIncident plays it, and shows it: for a person on standard output; beside data, what
 // a person sees goes to standard error.
-func (f *conformanceFlags) play(cmd *cobra.Command, test conformance.Test) error {
+func (f *conformanceFlags) playIncident(cmd *cobra.Command, test conformance.Test) error {
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // As conformance does.
 	format := cmd.Flag("output").Value.String()
-	told := cmd.OutOrStdout()
+	textOut := cmd.OutOrStdout()
 	if format != "table" {
-		told = cmd.ErrOrStderr()
+		textOut = cmd.ErrOrStderr()
 	}
 	steps := ui.New(os.Stderr, cmd.Flag("quiet").Value.String() == "true")
-	if err := tellStory(told, test); err != nil {
+	if err := printIncidentStory(textOut, test); err != nil {
 		return err
 	}
-	steps.Say("   Lab %s; if this run is killed, `%s down --name %[1]s` ends what it leaves.", f.opts.Name, invocation())
-	quiet := context.AfterFunc(cmd.Context(), func() { steps.Say("\nInterrupted: what the incident made is taken away.") })
+	steps.Say("   Lab %s; if this run is killed, `%s down --name %[1]s` ends what it leaves.", f.opts.Name, invokedAs())
+	stopInterruptNotice := context.AfterFunc(cmd.Context(), func() { steps.Say("\nInterrupted: what the incident made is taken away.") })
 	account, err := suite.PlayIncident(cmd.Context(), test, suite.IncidentOptions{
-		Options: f.opts, Show: printer(told), Note: func(text string) { steps.Say("lab: %s", text) },
+		Options: f.opts, Show: timelinePrinter(textOut), Note: func(text string) { steps.Say("lab: %s", text) },
 	}, steps)
-	quiet()
+	stopInterruptNotice()
 	if account == nil {
 		return err
 	}
 	// It is whole, whatever became of the lab afterwards.
-	err = errors.Join(err, tellAccount(told, account))
+	err = errors.Join(err, printIncidentAccount(textOut, account))
 	if format != "table" {
 		err = errors.Join(err, printAs(cmd.OutOrStdout(), format, account))
 	}
 	if f.opts.Keep {
-		steps.Say("The lab is up: eval \"$(%s env --name %s)\", and `%[1]s down --name %[2]s` at the end.", invocation(), f.opts.Name)
+		steps.Say("The lab is up: eval \"$(%s env --name %s)\", and `%[1]s down --name %[2]s` at the end.", invokedAs(), f.opts.Name)
 	}
 	if err == nil && !account.Behaved {
 		err = silentError{errors.New("the CCM did not behave")}
@@ -188,83 +188,85 @@ func (f *conformanceFlags) play(cmd *cobra.Command, test conformance.Test) error
 	return err
 }
 
-// page writes paragraphs, and keeps the first error.
-type page struct {
+// paragraphWriter writes paragraphs, and keeps the first error.
+type paragraphWriter struct {
 	w     io.Writer
 	color bool
 	err   error
 }
 
-func pageOn(w io.Writer) *page { return &page{w: w, color: ui.Colored(w)} }
+func newParagraphWriter(w io.Writer) *paragraphWriter {
+	return &paragraphWriter{w: w, color: ui.Colored(w)}
+}
 
-// say writes a paragraph under its heading; none at all without a text.
-func (p *page) say(heading, text string) {
+// printSection writes a paragraph under its heading; none at all without a text.
+func (p *paragraphWriter) printSection(heading, text string) {
 	if text == "" {
 		return
 	}
-	p.line("%s\n  %s\n", p.bold(heading), wrapped(text))
+	p.printLine("%s\n  %s\n", p.bold(heading), wrapHelpText(text))
 }
 
-func (p *page) line(format string, args ...any) {
+func (p *paragraphWriter) printLine(format string, args ...any) {
 	if _, err := fmt.Fprintf(p.w, format+"\n", args...); p.err == nil {
 		p.err = err
 	}
 }
 
-func (p *page) bold(text string) string { return ui.Paint(p.color, "1", text) }
+func (p *paragraphWriter) bold(text string) string { return ui.Paint(p.color, "1", text) }
 
-// tellStory says what is about to happen.
-func tellStory(w io.Writer, test conformance.Test) error {
-	p := pageOn(w)
-	p.line("%s (%s)\n", p.bold(test.Incident.Title), test.Incident.Name)
-	p.say("What happens", test.Incident.Happened)
-	p.say("What to watch", test.Incident.Watch)
+// printIncidentStory says what is about to happen.
+func printIncidentStory(w io.Writer, test conformance.Test) error {
+	p := newParagraphWriter(w)
+	p.printLine("%s (%s)\n", p.bold(test.Incident.Title), test.Incident.Name)
+	p.printSection("What happens", test.Incident.Happened)
+	p.printSection("What to watch", test.Incident.Watch)
 	return p.err
 }
 
-// tellAccount says what happened, and what that means.
-func tellAccount(w io.Writer, a *suite.Account) error {
-	p := pageOn(w)
-	p.line("")
+// printIncidentAccount says what happened, and what that means.
+func printIncidentAccount(w io.Writer, a *suite.Account) error {
+	p := newParagraphWriter(w)
+	p.printLine("")
 	verdict, color := "behaved", "32"
 	if !a.Behaved {
 		verdict, color = "did not behave", "31"
 	}
-	p.line("%s", ui.Paint(p.color, color, fmt.Sprintf("%s %s in incident %s, which took %.1f s.", a.CCM.Name, verdict, a.Incident, a.Seconds)))
-	p.line("")
-	p.line("%s", p.bold("What the CCM did"))
+	p.printLine("%s", ui.Paint(p.color, color, fmt.Sprintf("%s %s in incident %s, which took %.1f s.", a.CCM.Name, verdict, a.Incident, a.Seconds)))
+	p.printLine("")
+	p.printLine("%s", p.bold("What the CCM did"))
 	for _, d := range a.Did.Calls {
-		p.line("  %s", deed(d))
+		p.printLine("  %s", formatCalls(d))
 	}
 	if len(a.Did.Calls) == 0 {
-		p.line("  no call of the cloud was seen")
+		p.printLine("  no call of the cloud was seen")
 	}
-	p.line("  Events of type Warning meanwhile: %d", a.Did.Warnings)
+	p.printLine("  Events of type Warning meanwhile: %d", a.Did.Warnings)
 	if a.Did.Crashes > 0 {
-		p.line("  It ended by itself, times: %d", a.Did.Crashes)
+		p.printLine("  It ended by itself, times: %d", a.Did.Crashes)
 	}
-	p.line("")
+	p.printLine("")
 	if len(a.Reasons) > 0 {
-		p.line("%s", p.bold("Where it went wrong"))
+		p.printLine("%s", p.bold("Where it went wrong"))
 		for _, r := range a.Reasons {
-			p.line("  %s", strings.ReplaceAll(strings.TrimSpace(r), "\n", "\n  "))
+			p.printLine("  %s", strings.ReplaceAll(strings.TrimSpace(r), "\n", "\n  "))
 		}
-		p.line("")
+		p.printLine("")
 	}
-	p.say("What is required", fmt.Sprintf("%s (%s; %s)", a.Requires, a.Test, levelOf(a)))
-	p.say("What is right", a.Right)
-	p.say("Why the other is dangerous", a.Danger)
+	p.printSection("What is required", fmt.Sprintf("%s (%s; %s)", a.Requires, a.Test, describeLevel(a)))
+	p.printSection("What is right", a.Right)
+	p.printSection("Why the other is dangerous", a.Danger)
 	if len(a.Known) > 0 {
-		p.line("%s", p.bold("Where it was told of"))
+		p.printLine("%s", p.bold("Where it was told of"))
 		for _, k := range a.Known {
-			p.line("  %s", k)
+			p.printLine("  %s", k)
 		}
 	}
 	return p.err
 }
 
-// deed is one operation in words.
-func deed(d suite.CallsOf) string {
+// formatCalls is one operation in words.
+func formatCalls(d suite.CallsOf) string {
 	text := fmt.Sprintf("%-22s %d times", d.Operation, d.Calls)
 	if d.Calls == 1 {
 		text = fmt.Sprintf("%-22s once", d.Operation)
@@ -278,7 +280,7 @@ func deed(d suite.CallsOf) string {
 	return text
 }
 
-func levelOf(a *suite.Account) string {
+func describeLevel(a *suite.Account) string {
 	if a.Capability == "" {
 		return "core: required of every CCM"
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 func TestIncidentList(t *testing.T) {
-	table, err := execute(t, "incident", "list")
+	table, err := executeCommand(t, "incident", "list")
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(table), "\n")
 	assert.Regexp(t, `^NAME +TITLE +PROFILE +LEVEL$`, lines[0])
@@ -29,7 +29,7 @@ func TestIncidentList(t *testing.T) {
 		"json": json.Unmarshal,
 		"yaml": func(data []byte, v any) error { return yaml.Unmarshal(data, v) },
 	} {
-		out, err := execute(t, "incident", "list", "-o", format)
+		out, err := executeCommand(t, "incident", "list", "-o", format)
 		require.NoError(t, err)
 		var list []listedIncident
 		require.NoError(t, decode([]byte(out), &list))
@@ -47,7 +47,7 @@ func TestIncidentList(t *testing.T) {
 
 // What people read of an incident is whole sentences, and where it happened can
 // be looked up.
-func TestIncidentsAreTold(t *testing.T) {
+func TestIncidentTextsAreSentences(t *testing.T) {
 	for _, test := range suite.Incidents() {
 		i := test.Incident
 		assert.Regexp(t, `^[a-z0-9-]+$`, i.Name)
@@ -62,7 +62,7 @@ func TestIncidentsAreTold(t *testing.T) {
 	}
 }
 
-func TestIncidentMistakes(t *testing.T) {
+func TestIncidentUsageErrors(t *testing.T) {
 	for want, args := range map[string][]string{
 		`no incident "lost-creat"; did you mean lost-create?; ` + "`lab incident list` prints all": {"incident", "run", "lost-creat"},
 		`no incident "earthquake"; ` + "`lab incident list` prints all":                            {"incident", "run", "earthquake"},
@@ -77,7 +77,7 @@ func TestIncidentMistakes(t *testing.T) {
 		`--output "xml": want one of table, json, yaml`:                     {"incident", "run", "lost-create", "-o", "xml"},
 		"unknown flag: --focus":                                             {"incident", "run", "lost-create", "--focus", "x"},
 	} {
-		_, err := execute(t, args...)
+		_, err := executeCommand(t, args...)
 		var usage usageError
 		require.ErrorAs(t, err, &usage, want)
 		assert.ErrorContains(t, err, want)
@@ -86,29 +86,29 @@ func TestIncidentMistakes(t *testing.T) {
 }
 
 func TestIncidentNamesAreCompleted(t *testing.T) {
-	out, err := execute(t, "__complete", "incident", "run", "")
+	out, err := executeCommand(t, "__complete", "incident", "run", "")
 	require.NoError(t, err)
 	for _, test := range suite.Incidents() {
 		assert.Contains(t, out, test.Incident.Name+"\t"+test.Incident.Title+"\n")
 	}
-	out, err = execute(t, "__complete", "incident", "run", "lost-create", "")
+	out, err = executeCommand(t, "__complete", "incident", "run", "lost-create", "")
 	require.NoError(t, err)
 	assert.NotContains(t, out, "lost-create")
 }
 
-func TestIncidentFindsItsTest(t *testing.T) {
+func TestFindIncident(t *testing.T) {
 	for _, test := range suite.Incidents() {
 		f := &conformanceFlags{opts: suite.Options{Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud}}
-		found, err := f.incident(test.Incident.Name, nil)
+		found, err := f.findIncident(test.Incident.Name, nil)
 		require.NoError(t, err)
 		assert.Equal(t, test.ID, found.ID)
 		assert.True(t, f.opts.Focus.MatchString(test.ID))
 	}
 }
 
-func TestTellingAnIncident(t *testing.T) {
+func TestPrintIncidentStoryAndAccount(t *testing.T) {
 	var out strings.Builder
-	require.NoError(t, tellStory(&out, conformance.Test{Incident: &conformance.Incident{
+	require.NoError(t, printIncidentStory(&out, conformance.Test{Incident: &conformance.Incident{
 		Name: "flood", Title: "The river rises", Happened: "It rains.", Watch: "The cellar.", Right: "It pumps.", Danger: "It is wet.",
 	}}))
 	assert.Equal(t, "The river rises (flood)\n\nWhat happens\n  It rains.\n\nWhat to watch\n  The cellar.\n\n", out.String())
@@ -119,7 +119,7 @@ func TestTellingAnIncident(t *testing.T) {
 		Did: suite.Deeds{Warnings: 2, Calls: []suite.CallsOf{{Operation: "listPumps", Calls: 3, Met: 2, Failed: 1}, {Operation: "pump", Calls: 1}}},
 	}
 	out.Reset()
-	require.NoError(t, tellAccount(&out, a))
+	require.NoError(t, printIncidentAccount(&out, a))
 	assert.Equal(t, `
 nebula behaved in incident flood, which took 2.4 s.
 
@@ -144,13 +144,13 @@ Where it was told of
 
 	a.Behaved, a.Reasons, a.Did = false, []string{"the cellar\nis wet"}, suite.Deeds{Crashes: 1}
 	out.Reset()
-	require.NoError(t, tellAccount(&out, a))
+	require.NoError(t, printIncidentAccount(&out, a))
 	for _, want := range []string{
 		"nebula did not behave in incident flood", "no call of the cloud was seen", "It ended by itself, times: 1", "Where it went wrong\n  the cellar\n  is wet\n",
 	} {
 		assert.Contains(t, out.String(), want)
 	}
-	assert.ErrorContains(t, tellAccount(brokenWriter{}, a), "no paper")
+	assert.ErrorContains(t, printIncidentAccount(brokenWriter{}, a), "no paper")
 }
 
 type brokenWriter struct{}

@@ -23,7 +23,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-func newLesson(o *options) *cobra.Command {
+func newLesson(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lesson",
 		Short: "Learn what a cloud controller manager does, in lessons that check themselves",
@@ -50,13 +50,13 @@ once: lab lesson start says what to type in a shell, which then has the bundle's
 		newLessonList(o), newLessonStart(o), newLessonStatus(o), newLessonWatch(o), newLessonHint(o), newLessonSolve(o),
 		newLessonReset(o), newLessonNext(o), newLessonStop(o), newLessonText(), newLessonSite(o), newLessonVerify(o),
 	)
-	addBundle(cmd, o)
+	addBundleFlag(cmd, o)
 	return cmd
 }
 
-// seat is the one of --name, or of the default. LAB_NAME, which a learner's shell may
+// takeSeat is the one of --name, or of the default. LAB_NAME, which a learner's shell may
 // have for another lab, does not count.
-func seat(cmd *cobra.Command, o *options, name string) (*lessons.Seat, error) {
+func takeSeat(cmd *cobra.Command, o *globalOptions, name string) (*lessons.Seat, error) {
 	if cmd.Flags().Changed("name") {
 		name = o.name
 	}
@@ -64,15 +64,15 @@ func seat(cmd *cobra.Command, o *options, name string) (*lessons.Seat, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	steps := o.steps()
+	steps := o.newSteps()
 	s.Tell = func(what string) { steps.Say("   %s", what) }
 	return s, nil
 }
 
-// atSeat is a command that is about what a learner does.
-func atSeat(o *options, run func(cmd *cobra.Command, s *lessons.Seat, args []string) error) func(*cobra.Command, []string) error {
+// withSeat is a command that is about what a learner does.
+func withSeat(o *globalOptions, run func(cmd *cobra.Command, s *lessons.Seat, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		s, err := seat(cmd, o, lessons.DefaultName)
+		s, err := takeSeat(cmd, o, lessons.DefaultName)
 		if err != nil {
 			return err
 		}
@@ -80,8 +80,8 @@ func atSeat(o *options, run func(cmd *cobra.Command, s *lessons.Seat, args []str
 	}
 }
 
-// lessonArg finds the lesson of an argument.
-func lessonArg(id string) (*lessons.Lesson, error) {
+// findLesson finds the lesson of an argument.
+func findLesson(id string) (*lessons.Lesson, error) {
 	l, err := lessons.Find(id)
 	if err != nil {
 		return nil, usagef("%w%s", err, didYouMean(id, lessonIDs()))
@@ -126,12 +126,12 @@ type listedLesson struct {
 	Finished *time.Time `json:"finished,omitempty"`
 }
 
-func newLessonList(o *options) *cobra.Command {
+func newLessonList(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
 		Short:   "Print every lesson, and what was done of it",
 		Example: "  lab lesson list\n  lab lesson list -o json",
-		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			list, err := listLessons(s)
 			if err != nil {
 				return err
@@ -142,16 +142,16 @@ func newLessonList(o *options) *cobra.Command {
 			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			_, _ = fmt.Fprintln(t, "LESSON\tTITLE\tMINUTES\tCLUSTER\tTASKS\tPROGRESS")
 			for _, l := range list {
-				_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\n", l.ID, l.Title, l.Minutes, l.Cluster, l.Tasks, l.progress())
+				_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\n", l.ID, l.Title, l.Minutes, l.Cluster, l.Tasks, l.formatProgress())
 			}
 			return t.Flush()
 		}),
 	}
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-func (l listedLesson) progress() string {
+func (l listedLesson) formatProgress() string {
 	text := ""
 	switch {
 	case l.Done > 0 && l.Done < l.Tasks:
@@ -191,7 +191,7 @@ func listLessons(s *lessons.Seat) ([]listedLesson, error) {
 	return list, nil
 }
 
-func newLessonStart(o *options) *cobra.Command {
+func newLessonStart(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start ID",
 		Short: "Bring the lab into the state a lesson begins with, and tell its story",
@@ -199,10 +199,10 @@ func newLessonStart(o *options) *cobra.Command {
 in seconds, and prints the lesson up to its first task. What was done in this lesson
 before is forgotten.`,
 		Example:           "  lab lesson start taint",
-		Args:              oneArgument,
+		Args:              requireOneArgument,
 		ValidArgsFunction: completeLesson,
-		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
-			l, err := lessonArg(args[0])
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
+			l, err := findLesson(args[0])
 			if err != nil {
 				return err
 			}
@@ -211,29 +211,29 @@ before is forgotten.`,
 	}
 }
 
-func startLesson(cmd *cobra.Command, o *options, s *lessons.Seat, l *lessons.Lesson) error {
-	if err := s.Start(cmd.Context(), l, o.steps()); err != nil {
+func startLesson(cmd *cobra.Command, o *globalOptions, s *lessons.Seat, l *lessons.Lesson) error {
+	if err := s.Start(cmd.Context(), l, o.newSteps()); err != nil {
 		return err
 	}
 	st, err := s.Glance(cmd.Context())
 	if err != nil || o.quiet {
 		return err
 	}
-	return tellLesson(cmd.OutOrStdout(), st, s.Name())
+	return printLesson(cmd.OutOrStdout(), st, s.Name())
 }
 
-// tellLesson prints a lesson from its beginning to its first task.
-func tellLesson(w io.Writer, st *lessons.Status, name string) error {
+// printLesson prints a lesson from its beginning to its first task.
+func printLesson(w io.Writer, st *lessons.Status, name string) error {
 	l := st.Lesson
-	text := fmt.Sprintf("# %s\n\n%s\n\n---\n\nIn the shell you work in:\n\n    eval \"$(%s env --name %s)\"\n", l.Title, l.Opening, invocation(), name)
-	return errors.Join(ui.Markdown(w, text), tellTask(w, st))
+	text := fmt.Sprintf("# %s\n\n%s\n\n---\n\nIn the shell you work in:\n\n    eval \"$(%s env --name %s)\"\n", l.Title, l.Opening, invokedAs(), name)
+	return errors.Join(ui.Markdown(w, text), printCurrentTask(w, st))
 }
 
-// tellTask prints the current task, or that there is none left.
-func tellTask(w io.Writer, st *lessons.Status) error {
+// printCurrentTask prints the current task, or that there is none left.
+func printCurrentTask(w io.Writer, st *lessons.Status) error {
 	t := st.Current()
 	if t == nil {
-		return ui.Markdown(w, fmt.Sprintf("**Lesson %s is finished.** The next: `%s lesson next`.\n", st.Lesson.ID, invocation()))
+		return ui.Markdown(w, fmt.Sprintf("**Lesson %s is finished.** The next: `%s lesson next`.\n", st.Lesson.ID, invokedAs()))
 	}
 	number := 0
 	for i, ts := range st.Tasks {
@@ -244,9 +244,9 @@ func tellTask(w io.Writer, st *lessons.Status) error {
 	return ui.Markdown(w, fmt.Sprintf("## Task %d of %d: %s\n\n%s\n", number, len(st.Tasks), t.Title, t.Do))
 }
 
-// tellFresh prints of each task that was just found to be done that it is, and what
+// printNewlyDoneTasks prints of each task that was just found to be done that it is, and what
 // the lesson says then.
-func tellFresh(w io.Writer, st *lessons.Status) error {
+func printNewlyDoneTasks(w io.Writer, st *lessons.Status) error {
 	var errs []error
 	for _, ts := range st.Tasks {
 		if !slices.Contains(st.Fresh, ts.Task) {
@@ -261,8 +261,8 @@ func tellFresh(w io.Writer, st *lessons.Status) error {
 	return errors.Join(errs...)
 }
 
-// shownTask is a task in a status as data.
-type shownTask struct {
+// taskOutput is a task in a status as data.
+type taskOutput struct {
 	ID      string     `json:"id"`
 	Title   string     `json:"title"`
 	Do      string     `json:"do"`
@@ -272,22 +272,22 @@ type shownTask struct {
 	At      *time.Time `json:"at,omitempty"`
 }
 
-// shownStatus is a status as data.
-type shownStatus struct {
-	Lesson   string      `json:"lesson"`
-	Title    string      `json:"title"`
-	Finished bool        `json:"finished"`
-	Problem  string      `json:"problem,omitempty"`
-	Tasks    []shownTask `json:"tasks"`
+// lessonStatusOutput is a status as data.
+type lessonStatusOutput struct {
+	Lesson   string       `json:"lesson"`
+	Title    string       `json:"title"`
+	Finished bool         `json:"finished"`
+	Problem  string       `json:"problem,omitempty"`
+	Tasks    []taskOutput `json:"tasks"`
 }
 
-func shown(st *lessons.Status) shownStatus {
-	out := shownStatus{Lesson: st.Lesson.ID, Title: st.Lesson.Title, Finished: st.Finished()}
+func toLessonStatusOutput(st *lessons.Status) lessonStatusOutput {
+	out := lessonStatusOutput{Lesson: st.Lesson.ID, Title: st.Lesson.Title, Finished: st.Finished()}
 	if st.Problem != nil {
 		out.Problem = st.Problem.Error()
 	}
 	for _, t := range st.Tasks {
-		task := shownTask{ID: t.ID, Title: t.Title, Do: t.Do, Current: t.Current}
+		task := taskOutput{ID: t.ID, Title: t.Title, Do: t.Do, Current: t.Current}
 		if t.Done != nil {
 			task.Done, task.Seen, task.At = true, t.Done.Seen, &t.Done.At
 		}
@@ -296,55 +296,55 @@ func shown(st *lessons.Status) shownStatus {
 	return out
 }
 
-func newLessonStatus(o *options) *cobra.Command {
+func newLessonStatus(o *globalOptions) *cobra.Command {
 	var fresh bool
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "See which tasks are done, and print the one to do now",
 		Example: "  lab lesson status\n  lab lesson status -o json",
-		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			if fresh {
-				return tellNews(cmd, s)
+				return printNews(cmd, s)
 			}
 			st, err := s.Look(cmd.Context())
 			if err != nil {
 				return err
 			}
 			if format := cmd.Flag("output").Value.String(); format != "table" {
-				return printAs(cmd.OutOrStdout(), format, shown(st))
+				return printAs(cmd.OutOrStdout(), format, toLessonStatusOutput(st))
 			}
-			return tellStatus(cmd.OutOrStdout(), st)
+			return printLessonStatus(cmd.OutOrStdout(), st)
 		}),
 	}
 	cmd.Flags().BoolVar(&fresh, "new", false, "print only the tasks that are done since you were last told, and the next; nothing if there are none (for a shell's prompt)")
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-// tellNews does not have the suite look at a CCM: that takes too long for a prompt.
-func tellNews(cmd *cobra.Command, s *lessons.Seat) error {
+// printNews does not have the suite look at a CCM: that takes too long for a prompt.
+func printNews(cmd *cobra.Command, s *lessons.Seat) error {
 	st, err := s.News(cmd.Context())
 	if err != nil || len(st.Fresh) == 0 {
 		return err
 	}
-	return errors.Join(tellFresh(cmd.OutOrStdout(), st), tellTask(cmd.OutOrStdout(), st))
+	return errors.Join(printNewlyDoneTasks(cmd.OutOrStdout(), st), printCurrentTask(cmd.OutOrStdout(), st))
 }
 
-func tellStatus(w io.Writer, st *lessons.Status) error {
-	p := pageOn(w)
-	p.line("%s (%s)\n", p.bold(st.Lesson.Title), st.Lesson.ID)
+func printLessonStatus(w io.Writer, st *lessons.Status) error {
+	p := newParagraphWriter(w)
+	p.printLine("%s (%s)\n", p.bold(st.Lesson.Title), st.Lesson.ID)
 	for i, t := range st.Tasks {
 		switch {
 		case t.Done != nil:
-			p.line(" %s %d. %s\n      %s", ui.Paint(p.color, "32", "✓"), i+1, t.Title, t.Done.Seen)
+			p.printLine(" %s %d. %s\n      %s", ui.Paint(p.color, "32", "✓"), i+1, t.Title, t.Done.Seen)
 		case t.Current:
-			p.line(" %s %d. %s", ui.Paint(p.color, "33", "▸"), i+1, t.Title)
+			p.printLine(" %s %d. %s", ui.Paint(p.color, "33", "▸"), i+1, t.Title)
 		default:
-			p.line("   %d. %s", i+1, t.Title)
+			p.printLine("   %d. %s", i+1, t.Title)
 		}
 	}
 	if st.Problem != nil {
-		p.line("\n%s", problem(p.color, st.Problem))
+		p.printLine("\n%s", formatProblem(p.color, st.Problem))
 	}
 	errs := []error{p.err}
 	for _, t := range st.Fresh {
@@ -352,11 +352,11 @@ func tellStatus(w io.Writer, st *lessons.Status) error {
 			errs = append(errs, ui.Markdown(w, t.After))
 		}
 	}
-	return errors.Join(append(errs, tellTask(w, st))...)
+	return errors.Join(append(errs, printCurrentTask(w, st))...)
 }
 
-// problem says why a task does not count as done.
-func problem(color bool, err error) string {
+// formatProblem says why a task does not count as done.
+func formatProblem(color bool, err error) string {
 	var not lessons.NotYet
 	if errors.As(err, &not) {
 		return ui.Paint(color, "33", "Not done yet: ") + err.Error()
@@ -364,23 +364,23 @@ func problem(color bool, err error) string {
 	return ui.Paint(color, "31", "It cannot be told whether that is done: ") + err.Error()
 }
 
-// watchEvery is how often is looked; a task seems to be noticed at once.
-const watchEvery = time.Second
+// lessonWatchInterval is how often is looked; a task seems to be noticed at once.
+const lessonWatchInterval = time.Second
 
-func newLessonWatch(o *options) *cobra.Command {
+func newLessonWatch(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch",
 		Short: "Say at once when a task is done, and print the next, until all are or Ctrl-C",
 		Long: `watch looks once a second, and says what it saw of each task that is done. It ends when
 the lesson is finished, when another is started, or by Ctrl-C.`,
 		Example: "  lab lesson watch   # in a second terminal",
-		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			st, err := s.Look(cmd.Context())
 			if err != nil {
 				return err
 			}
 			w := cmd.OutOrStdout()
-			if err := tellStatus(w, st); err != nil {
+			if err := printLessonStatus(w, st); err != nil {
 				return err
 			}
 			return watchLesson(cmd.Context(), w, s, st)
@@ -389,8 +389,8 @@ the lesson is finished, when another is started, or by Ctrl-C.`,
 }
 
 func watchLesson(ctx context.Context, w io.Writer, s *lessons.Seat, st *lessons.Status) error {
-	lesson, told := st.Lesson, ""
-	tick := time.NewTicker(watchEvery)
+	lesson, lastProblem := st.Lesson, ""
+	tick := time.NewTicker(lessonWatchInterval)
 	defer tick.Stop()
 	for !st.Finished() {
 		select {
@@ -406,16 +406,16 @@ func watchLesson(ctx context.Context, w io.Writer, s *lessons.Seat, st *lessons.
 			_, err := fmt.Fprintf(w, "Lesson %s was started elsewhere.\n", next.Lesson.ID)
 			return err
 		}
-		if next.Problem != nil && next.Problem.Error() != told && ctx.Err() == nil {
-			told = next.Problem.Error()
-			if _, err := fmt.Fprintln(w, problem(ui.Colored(w), next.Problem)); err != nil {
+		if next.Problem != nil && next.Problem.Error() != lastProblem && ctx.Err() == nil {
+			lastProblem = next.Problem.Error()
+			if _, err := fmt.Fprintln(w, formatProblem(ui.Colored(w), next.Problem)); err != nil {
 				return err
 			}
 		}
 		// Another command may have found it first.
 		if next.Current() != st.Current() {
-			next.Fresh = since(st, next)
-			if err := errors.Join(tellFresh(w, next), tellTask(w, next)); err != nil {
+			next.Fresh = newlyDoneTasks(st, next)
+			if err := errors.Join(printNewlyDoneTasks(w, next), printCurrentTask(w, next)); err != nil {
 				return err
 			}
 		}
@@ -424,8 +424,8 @@ func watchLesson(ctx context.Context, w io.Writer, s *lessons.Seat, st *lessons.
 	return nil
 }
 
-// since are the tasks that are done now and were not before.
-func since(before, now *lessons.Status) []*lessons.Task {
+// newlyDoneTasks are the tasks that are done now and were not before.
+func newlyDoneTasks(before, now *lessons.Status) []*lessons.Task {
 	var fresh []*lessons.Task
 	for i, t := range now.Tasks {
 		if t.Done != nil && before.Tasks[i].Done == nil {
@@ -435,12 +435,12 @@ func since(before, now *lessons.Status) []*lessons.Task {
 	return fresh
 }
 
-func newLessonHint(o *options) *cobra.Command {
+func newLessonHint(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "hint",
 		Short:   "Give a hint for the current task; each time a plainer one",
 		Example: "  lab lesson hint",
-		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			t, hint, number, err := s.Hint(cmd.Context())
 			if err != nil {
 				return err
@@ -450,20 +450,20 @@ func newLessonHint(o *options) *cobra.Command {
 			}
 			text := fmt.Sprintf("**Hint %d of %d** for *%s*\n\n%s\n", number, len(t.Hints), t.Title, hint)
 			if number == len(t.Hints) {
-				text += fmt.Sprintf("\nThat was the last; `%s lesson solve --print` shows the solution.\n", invocation())
+				text += fmt.Sprintf("\nThat was the last; `%s lesson solve --print` shows the solution.\n", invokedAs())
 			}
 			return ui.Markdown(cmd.OutOrStdout(), text)
 		}),
 	}
 }
 
-func newLessonSolve(o *options) *cobra.Command {
-	var all, printed bool
+func newLessonSolve(o *globalOptions) *cobra.Command {
+	var all, printOnly bool
 	cmd := &cobra.Command{
 		Use:     "solve",
 		Short:   "Type the solution of the current task, or print it",
 		Example: "  lab lesson solve\n  lab lesson solve --print\n  lab lesson solve --all",
-		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			st, err := s.Glance(cmd.Context())
 			if err != nil {
 				return err
@@ -472,31 +472,31 @@ func newLessonSolve(o *options) *cobra.Command {
 			for st.Current() != nil {
 				t := st.Current()
 				// As it is, for who copies it: a renderer would break its lines.
-				if _, err := fmt.Fprintf(w, "# The solution of %s:\n\n%s\n", t.Title, strings.TrimSpace(t.Solution)+"\n"); err != nil || printed {
+				if _, err := fmt.Fprintf(w, "# The solution of %s:\n\n%s\n", t.Title, strings.TrimSpace(t.Solution)+"\n"); err != nil || printOnly {
 					return err
 				}
 				if st, err = s.Solve(cmd.Context(), func(line string) { _, _ = fmt.Fprintln(w, "  "+line) }); err != nil {
 					return err
 				}
-				if err := tellFresh(w, st); err != nil || !all {
-					return errors.Join(err, tellTask(w, st))
+				if err := printNewlyDoneTasks(w, st); err != nil || !all {
+					return errors.Join(err, printCurrentTask(w, st))
 				}
 			}
-			return tellTask(w, st)
+			return printCurrentTask(w, st)
 		}),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "solve every task that is left")
-	cmd.Flags().BoolVar(&printed, "print", false, "print the solution, and type nothing")
+	cmd.Flags().BoolVar(&printOnly, "print", false, "print the solution, and type nothing")
 	cmd.MarkFlagsMutuallyExclusive("all", "print")
 	return cmd
 }
 
-func newLessonReset(o *options) *cobra.Command {
+func newLessonReset(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "reset",
 		Short:   "Begin the current lesson again, from exactly the state it began with",
 		Example: "  lab lesson reset",
-		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			p, err := s.Progress()
 			if err != nil {
 				return err
@@ -513,12 +513,12 @@ func newLessonReset(o *options) *cobra.Command {
 	}
 }
 
-func newLessonNext(o *options) *cobra.Command {
+func newLessonNext(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "next",
 		Short:   "Start the next lesson that is not finished",
 		Example: "  lab lesson next",
-		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
 			if _, _, err := s.Current(); err == nil { // What was done since the last look counts.
 				if _, err := s.Glance(cmd.Context()); err != nil {
 					return err
@@ -529,7 +529,7 @@ func newLessonNext(o *options) *cobra.Command {
 				return err
 			}
 			for _, why := range unfit {
-				o.steps().Say("Passed over: %s", why)
+				o.newSteps().Say("Passed over: %s", why)
 			}
 			if l == nil && len(unfit) > 0 {
 				return errors.New("every other lesson is finished; `lab lesson start ID` begins any of them again")
@@ -542,13 +542,13 @@ func newLessonNext(o *options) *cobra.Command {
 	}
 }
 
-func newLessonStop(o *options) *cobra.Command {
+func newLessonStop(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "stop",
 		Short:   "Take the lesson's lab down; what was done is remembered",
 		Example: "  lab lesson stop",
-		RunE: atSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
-			return s.Stop(cmd.Context(), o.steps())
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
+			return s.Stop(cmd.Context(), o.newSteps())
 		}),
 	}
 }
@@ -559,10 +559,10 @@ func newLessonText() *cobra.Command {
 		Use:               "text ID",
 		Short:             "Print the whole text of a lesson, with its tasks",
 		Example:           "  lab lesson text taint | less -R\n  lab lesson text taint --trainer",
-		Args:              oneArgument,
+		Args:              requireOneArgument,
 		ValidArgsFunction: completeLesson,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := lessonArg(args[0])
+			l, err := findLesson(args[0])
 			if err != nil {
 				return err
 			}
@@ -580,7 +580,7 @@ func newLessonText() *cobra.Command {
 	return cmd
 }
 
-func newLessonSite(o *options) *cobra.Command {
+func newLessonSite(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "site FOLDER",
 		Short: "Write the lessons as pages for a browser, to read and to print",
@@ -588,16 +588,16 @@ func newLessonSite(o *options) *cobra.Command {
 them as a hand-out, and the trainer's notes. Its pages work from a file, and load nothing
 from elsewhere.`,
 		Example: "  lab lesson site lessons-site && xdg-open lessons-site/index.html",
-		Args:    oneArgument,
+		Args:    requireOneArgument,
 		RunE: func(_ *cobra.Command, args []string) error {
 			all, err := lessons.All()
 			if err != nil {
 				return err
 			}
-			if err := site.Write(args[0], invocation(), all); err != nil {
+			if err := site.Write(args[0], invokedAs(), all); err != nil {
 				return err
 			}
-			o.steps().Say("%s", filepath.Join(args[0], "index.html"))
+			o.newSteps().Say("%s", filepath.Join(args[0], "index.html"))
 			return nil
 		},
 	}

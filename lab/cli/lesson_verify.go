@@ -14,14 +14,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// verifyName is that of the lab that lessons are verified in.
-const verifyName = "verify"
+// verifyLabName is that of the lab that lessons are verified in.
+const verifyLabName = "verify"
 
-// maxVerified is how many lessons are verified at a time, at most: each has a lab or two.
-const maxVerified = 10
+// maxParallelLessons is how many lessons are verified at a time, at most: each has a lab or two.
+const maxParallelLessons = 10
 
-func newLessonVerify(o *options) *cobra.Command {
-	v := verification{o: o}
+func newLessonVerify(o *globalOptions) *cobra.Command {
+	v := lessonVerification{o: o}
 	cmd := &cobra.Command{
 		Use:   "verify [ID...]",
 		Short: "Type every solution and see that each lesson works, on this machine",
@@ -33,79 +33,79 @@ before a class. What a learner has done is not touched, with another --name than
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeLesson,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if v.parallel < 1 || v.parallel > maxVerified {
-				return usagef("--parallel %d: want 1 to %d", v.parallel, maxVerified)
+			if v.parallel < 1 || v.parallel > maxParallelLessons {
+				return usagef("--parallel %d: want 1 to %d", v.parallel, maxParallelLessons)
 			}
-			return v.run(cmd, args)
+			return v.runAll(cmd, args)
 		},
 	}
 	cmd.Flags().IntVar(&v.parallel, "parallel", 1, "how many lessons are verified at a time, each in a lab of its own")
 	return cmd
 }
 
-// verification is one of some lessons.
-type verification struct {
-	o        *options
+// lessonVerification is one of some lessons.
+type lessonVerification struct {
+	o        *globalOptions
 	parallel int
 
-	mu     sync.Mutex
-	failed []error
-	broken []string // The IDs of lessons that do not work.
+	mu        sync.Mutex
+	errs      []error
+	brokenIDs []string // The IDs of lessons that do not work.
 }
 
-func (v *verification) run(cmd *cobra.Command, ids []string) error {
-	fit, left, err := v.choose(cmd.Context(), ids)
+func (v *lessonVerification) runAll(cmd *cobra.Command, ids []string) error {
+	chosen, skipped, err := v.chooseLessons(cmd.Context(), ids)
 	if err != nil {
 		return err
 	}
 	if v.parallel > 1 { // Those that the suite judges take longest, the later the longer.
-		slices.SortStableFunc(fit, func(a, b *lessons.Lesson) int { return b.Step - a.Step })
+		slices.SortStableFunc(chosen, func(a, b *lessons.Lesson) int { return b.Step - a.Step })
 	}
-	queue := make(chan *lessons.Lesson, len(fit))
-	for _, l := range fit {
+	queue := make(chan *lessons.Lesson, len(chosen))
+	for _, l := range chosen {
 		queue <- l
 	}
 	close(queue)
 	var workers sync.WaitGroup
-	for n := range min(v.parallel, len(fit)) {
-		s, err := seat(cmd, v.o, verifyName)
+	for n := range min(v.parallel, len(chosen)) {
+		s, err := takeSeat(cmd, v.o, verifyLabName)
 		if n > 0 {
 			s, err = lessons.Take(fmt.Sprintf("%s-%d", s.Name(), n+1))
 		}
 		if err != nil {
-			v.fail(err)
+			v.recordFailure(err)
 			continue
 		}
 		if v.parallel > 1 { // There are enough labs.
 			s.SuiteLabs = 1
 		}
-		workers.Go(func() { v.work(cmd.Context(), s, queue) })
+		workers.Go(func() { v.verifyFromQueue(cmd.Context(), s, queue) })
 	}
 	workers.Wait()
-	if len(v.failed) > 0 {
-		if n := len(v.broken); n > 0 { // Else a lab could not be taken down, say.
-			v.fail(fmt.Errorf("%d of %d lessons do not work: %s", n, len(fit), strings.Join(v.broken, ", ")))
+	if len(v.errs) > 0 {
+		if n := len(v.brokenIDs); n > 0 { // Else a lab could not be taken down, say.
+			v.recordFailure(fmt.Errorf("%d of %d lessons do not work: %s", n, len(chosen), strings.Join(v.brokenIDs, ", ")))
 		}
-		return errors.Join(v.failed...)
+		return errors.Join(v.errs...)
 	}
-	if len(left) > 0 { // --quiet or not: nobody shall take that for all of them.
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d lessons work; left out, and not tried: %s\n", len(fit), strings.Join(left, ", "))
+	if len(skipped) > 0 { // --quiet or not: nobody shall take that for all of them.
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d lessons work; left out, and not tried: %s\n", len(chosen), strings.Join(skipped, ", "))
 	}
 	return err
 }
 
-// choose finds the lessons, and those that this machine lacks something for, which are
+// chooseLessons finds the lessons, and those that this machine lacks something for, which are
 // left out unless they were asked for.
-func (v *verification) choose(ctx context.Context, ids []string) (fit []*lessons.Lesson, left []string, err error) {
+func (v *lessonVerification) chooseLessons(ctx context.Context, ids []string) (chosen []*lessons.Lesson, skipped []string, err error) {
 	for _, id := range ids {
-		l, err := lessonArg(id)
+		l, err := findLesson(id)
 		if err != nil {
 			return nil, nil, err
 		}
-		fit = append(fit, l)
+		chosen = append(chosen, l)
 	}
 	if len(ids) > 0 {
-		return fit, nil, nil
+		return chosen, nil, nil
 	}
 	all, err := lessons.All()
 	if err != nil {
@@ -113,42 +113,42 @@ func (v *verification) choose(ctx context.Context, ids []string) (fit []*lessons
 	}
 	for _, l := range all {
 		if why := l.Fits(ctx); why != nil {
-			v.o.steps().Say("Left out: %s", why)
-			left = append(left, l.ID)
+			v.o.newSteps().Say("Left out: %s", why)
+			skipped = append(skipped, l.ID)
 		} else {
-			fit = append(fit, l)
+			chosen = append(chosen, l)
 		}
 	}
-	return fit, left, nil
+	return chosen, skipped, nil
 }
 
-func (v *verification) fail(err error, lessons ...string) {
+func (v *lessonVerification) recordFailure(err error, brokenIDs ...string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.failed = append(v.failed, err)
-	v.broken = append(v.broken, lessons...)
+	v.errs = append(v.errs, err)
+	v.brokenIDs = append(v.brokenIDs, brokenIDs...)
 }
 
-// work verifies lessons at a seat until there are none left.
-func (v *verification) work(ctx context.Context, s *lessons.Seat, queue <-chan *lessons.Lesson) {
-	steps := v.o.steps()
+// verifyFromQueue verifies lessons at a seat until there are none left.
+func (v *lessonVerification) verifyFromQueue(ctx context.Context, s *lessons.Seat, queue <-chan *lessons.Lesson) {
+	steps := v.o.newSteps()
 	for l := range queue {
 		if ctx.Err() != nil {
-			v.fail(fmt.Errorf("lesson %s: %w", l.ID, ctx.Err()), l.ID)
+			v.recordFailure(fmt.Errorf("lesson %s: %w", l.ID, ctx.Err()), l.ID)
 			break
 		}
-		if err := v.verify(ctx, s, l, steps); err != nil {
+		if err := v.verifyLesson(ctx, s, l, steps); err != nil {
 			steps.Say("%v", err)
-			v.fail(err, l.ID)
+			v.recordFailure(err, l.ID)
 		}
 	}
 	if err := errors.Join(s.Stop(context.WithoutCancel(ctx), ui.Discard()), s.Forget()); err != nil {
-		v.fail(err)
+		v.recordFailure(err)
 	}
 }
 
-// verify shows each step of a lesson or, where several would be mixed up, their end.
-func (v *verification) verify(ctx context.Context, s *lessons.Seat, l *lessons.Lesson, steps *ui.Steps) error {
+// verifyLesson shows each step of a lesson or, where several would be mixed up, their end.
+func (v *lessonVerification) verifyLesson(ctx context.Context, s *lessons.Seat, l *lessons.Lesson, steps *ui.Steps) error {
 	if v.parallel == 1 {
 		steps.Say("Lesson %s", l.ID)
 		return s.Verify(ctx, l, steps)

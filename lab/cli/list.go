@@ -12,7 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
-func newList(_ *options) *cobra.Command {
+func newList(_ *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List your labs, and what is left of those that are gone",
@@ -32,7 +32,7 @@ and what is left of one whose folder is gone (lab down --all ends it).`,
 			return printLabs(cmd.OutOrStdout(), labs, time.Now())
 		},
 	}
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -48,7 +48,7 @@ func printLabs(w io.Writer, labs []status.Listed, now time.Time) error {
 		if l.StartedAt != nil {
 			age = duration.HumanDuration(now.Sub(*l.StartedAt))
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", l.Name, dash(l.Cluster), l.State, dash(l.Network), l.Processes, dash(age))
+		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", l.Name, dashIfEmpty(l.Cluster), l.State, dashIfEmpty(l.Network), l.Processes, dashIfEmpty(age))
 	}
 	for _, l := range labs {
 		if l.Problem != "" {

@@ -29,7 +29,7 @@ type logsFlags struct {
 	since       string
 }
 
-func newLogs(o *options) *cobra.Command {
+func newLogs(o *globalOptions) *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{
 		Use:   "logs [COMPONENT...]",
@@ -48,7 +48,7 @@ belongs to the line before.`,
   lab logs --all | grep -i error`,
 		Args: cobra.ArbitraryArgs,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-			l, err := o.open()
+			l, err := o.openLab()
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveError
 			}
@@ -56,21 +56,21 @@ belongs to the line before.`,
 			return slices.DeleteFunc(logNames(logs), func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			since, err := f.check(args)
+			since, err := f.validateFlags(args)
 			if err != nil {
 				return err
 			}
-			l, err := o.open()
+			l, err := o.openLab()
 			if err != nil {
 				return err
 			}
-			p := &logPrinter{lab: l, flags: f, since: since, out: screenOf(cmd.OutOrStdout()), say: func(text string) {
+			p := &logPrinter{lab: l, flags: f, since: since, out: screenOf(cmd.OutOrStdout()), notify: func(text string) {
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
 			}}
 			if len(args) == 0 && !f.all && !f.follow {
-				return p.list(cmd.Context())
+				return p.printLogList(cmd.Context())
 			}
-			return p.print(cmd.Context(), args)
+			return p.printLogs(cmd.Context(), args)
 		},
 	}
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for what comes")
@@ -82,28 +82,28 @@ belongs to the line before.`,
 	return cmd
 }
 
-func (f logsFlags) check(args []string) (since time.Time, err error) {
+func (f logsFlags) validateFlags(args []string) (since time.Time, err error) {
 	switch {
 	case f.tail < 0:
 		return since, usagef("--tail %d: want 0 or more", f.tail)
 	case f.all && len(args) > 0:
 		return since, usagef("--all is every component; leave out %s, or --all", strings.Join(args, " "))
 	}
-	if since, err = sinceFlag(f.since, time.Now()); err != nil {
+	if since, err = parseSince(f.since, time.Now()); err != nil {
 		err = usageError{err}
 	}
 	return since, err
 }
 
 type logPrinter struct {
-	lab   *lab.Lab
-	flags logsFlags
-	since time.Time
-	out   screen
-	say   func(string)
+	lab    *lab.Lab
+	flags  logsFlags
+	since  time.Time
+	out    screen
+	notify func(string)
 }
 
-func (p *logPrinter) list(ctx context.Context) error {
+func (p *logPrinter) printLogList(ctx context.Context) error {
 	logs, err := p.lab.Cluster.Logs(ctx)
 	if err != nil {
 		return err
@@ -114,7 +114,7 @@ func (p *logPrinter) list(ctx context.Context) error {
 	return nil
 }
 
-func (p *logPrinter) print(ctx context.Context, args []string) error {
+func (p *logPrinter) printLogs(ctx context.Context, args []string) error {
 	logs, err := p.lab.Cluster.Logs(ctx)
 	if err != nil {
 		return err
@@ -127,7 +127,7 @@ func (p *logPrinter) print(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	lines := newLines(p.out, names, len(args) != 1, p.since)
+	lines := newLogLines(p.out, names, len(args) != 1, p.since)
 	if p.flags.follow {
 		return p.followAll(ctx, lines, logs, names, len(args) == 0)
 	}
@@ -135,20 +135,20 @@ func (p *logPrinter) print(ctx context.Context, args []string) error {
 		if !slices.Contains(names, log.Name) {
 			continue
 		}
-		if err := p.copy(ctx, lines, log, false); err != nil {
+		if err := p.copyLog(ctx, lines, log, false); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (p *logPrinter) copy(ctx context.Context, lines *lines, log cluster.Log, isNew bool) error {
+func (p *logPrinter) copyLog(ctx context.Context, lines *logLines, log cluster.Log, isNew bool) error {
 	last := p.flags.tail
 	if isNew { // All of it has come since.
 		last = 0
 	}
-	w := lines.of(log.Name)
-	if err := errors.Join(log.Copy(ctx, w, last, p.flags.follow), w.end()); err != nil && ctx.Err() == nil {
+	w := lines.writerFor(log.Name)
+	if err := errors.Join(log.Copy(ctx, w, last, p.flags.follow), w.flush()); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("log of %s: %w", log.Name, err)
 	}
 	return nil
@@ -156,26 +156,26 @@ func (p *logPrinter) copy(ctx context.Context, lines *lines, log cluster.Log, is
 
 // followOne says what keeps a log from being followed, its machine's end
 // perhaps, and lets the others go on.
-func (p *logPrinter) followOne(ctx context.Context, lines *lines, log cluster.Log, isNew bool) error {
-	err := p.copy(ctx, lines, log, isNew)
-	if out := (writeError{}); err == nil || errors.As(err, &out) {
+func (p *logPrinter) followOne(ctx context.Context, lines *logLines, log cluster.Log, isNew bool) error {
+	err := p.copyLog(ctx, lines, log, isNew)
+	if out := (outputError{}); err == nil || errors.As(err, &out) {
 		return err
 	}
 	if _, gone := os.Stat(p.lab.State.Path()); gone == nil { // Else all logs end, and that is said.
-		p.say(err.Error())
+		p.notify(err.Error())
 	}
 	return nil
 }
 
 // followAll follows what there is, and what comes to be if any log is wanted or
 // one that is not there yet.
-func (p *logPrinter) followAll(ctx context.Context, lines *lines, logs []cluster.Log, names []string, anyNew bool) error {
+func (p *logPrinter) followAll(ctx context.Context, lines *logLines, logs []cluster.Log, names []string, anyNew bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		if how := watch.AwaitEnd(ctx, p.lab); how != "" {
-			p.say(how)
+			p.notify(how)
 		}
 		cancel()
 		return nil
@@ -232,14 +232,14 @@ func chooseLogs(args, have []string, components []cluster.Component, follow bool
 		case known:
 			return nil, fmt.Errorf("%s has no log yet: it has not been started; `lab logs %s -f` waits for it", name, name)
 		default:
-			return nil, usagef("no component %q has a log%s; there are: %s", arg, similar(arg, have), strings.Join(have, ", "))
+			return nil, usagef("no component %q has a log%s; there are: %s", arg, similarNameHint(arg, have), strings.Join(have, ", "))
 		}
 	}
 	return names, nil
 }
 
-// similar asks whether one of the names was meant.
-func similar(arg string, names []string) string {
+// similarNameHint asks whether one of the names was meant.
+func similarNameHint(arg string, names []string) string {
 	for _, name := range names {
 		if strings.Contains(name, arg) || strings.Contains(arg, name) || strings.HasSuffix(name, "/"+arg) {
 			return fmt.Sprintf(" (did you mean %s?)", name)

@@ -62,7 +62,7 @@ func TestLogsFlags(t *testing.T) {
 		"all and some":          {flags: logsFlags{all: true}, args: []string{"ccm"}, fails: "leave out ccm"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := tc.flags.check(tc.args)
+			_, err := tc.flags.validateFlags(tc.args)
 			if tc.fails == "" {
 				require.NoError(t, err)
 				return
@@ -87,7 +87,7 @@ func TestLineTime(t *testing.T) {
 		``:                                                                  {},
 		`Iowa`:                                                              {},
 		`I0199 11:59:58.123456 no such day`:                                 {},
-		strings.Repeat("x", timeWithin) + `time=2026-01-02T11:59:58.666Z level=INFO`: {},
+		strings.Repeat("x", maxTimeOffset) + `time=2026-01-02T11:59:58.666Z level=INFO`: {},
 	} {
 		got, ok := lineTime(line, now)
 		assert.Equal(t, !want.IsZero(), ok, line)
@@ -97,27 +97,27 @@ func TestLineTime(t *testing.T) {
 	}
 }
 
-func TestLinesShareAScreen(t *testing.T) {
+func TestLogLinesOfSeveralWriters(t *testing.T) {
 	var out strings.Builder
-	l := newLines(screenOf(&out), []string{"etcd", "fakecloud"}, true, time.Time{})
+	l := newLogLines(screenOf(&out), []string{"etcd", "fakecloud"}, true, time.Time{})
 	write := func(w *lineWriter, text string) {
 		t.Helper()
 		n, err := w.Write([]byte(text))
 		require.NoError(t, err)
 		assert.Equal(t, len(text), n)
 	}
-	etcd, cloud := l.of("etcd"), l.of("fakecloud")
+	etcd, cloud := l.writerFor("etcd"), l.writerFor("fakecloud")
 	write(etcd, "one\ntw")
 	write(cloud, "three\n")
 	write(etcd, "o\n\nfour")
-	require.NoError(t, errors.Join(etcd.end(), cloud.end()))
+	require.NoError(t, errors.Join(etcd.flush(), cloud.flush()))
 	assert.Equal(t, "etcd      | one\nfakecloud | three\netcd      | two\netcd      | \netcd      | four\n", out.String(), "whole lines, without colour")
 }
 
-func TestLinesSince(t *testing.T) {
+func TestLogLinesSince(t *testing.T) {
 	var out strings.Builder
-	l := newLines(screenOf(&out), []string{"x"}, false, time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
-	_, err := l.of("x").Write([]byte(`of nobody knows when
+	l := newLogLines(screenOf(&out), []string{"x"}, false, time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC))
+	_, err := l.writerFor("x").Write([]byte(`of nobody knows when
 time=2026-01-02T11:59:59Z old
   and what belongs to it
 time=2026-01-02T12:00:00Z new

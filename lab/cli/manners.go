@@ -17,8 +17,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// speak sets how much is told.
-func (o *options) speak() error {
+// configureLogging sets how much is told.
+func (o *globalOptions) configureLogging() error {
 	if o.quiet && o.verbose {
 		return usagef("--quiet and --verbose: want one of them")
 	}
@@ -28,8 +28,8 @@ func (o *options) speak() error {
 	return nil
 }
 
-// unknownCommand is for a command that is nothing but its subcommands.
-func unknownCommand(cmd *cobra.Command, args []string) error {
+// rejectUnknownCommand is for a command that is nothing but its subcommands.
+func rejectUnknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
@@ -42,15 +42,15 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return usagef("`%s` has no command %q%s", cmd.CommandPath(), args[0], didYouMean(args[0], names))
 }
 
-func noArguments(cmd *cobra.Command, args []string) error {
+func requireNoArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usagef("`%s` takes no arguments, and was given %q", cmd.CommandPath(), args)
 	}
 	return nil
 }
 
-// oneArgument is what the command's usage line names.
-func oneArgument(cmd *cobra.Command, args []string) error {
+// requireOneArgument is what the command's usage line names.
+func requireOneArgument(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
@@ -62,18 +62,18 @@ func oneArgument(cmd *cobra.Command, args []string) error {
 	return usagef("`%s` wants %s, and was given %s", cmd.CommandPath(), wanted, given)
 }
 
-// kinds are what values of flags are called, by pflag's names of their types,
+// flagTypeNames are what values of flags are called, by pflag's names of their types,
 // where its own message is that of the function that read the value.
-var kinds = map[string]string{
+var flagTypeNames = map[string]string{
 	"int": "a whole number", "duration": "a duration, such as 30s or 10m", "bool": "true or false", "float64": "a number",
 }
 
-// flagError is the parser's error in the words of the other usage errors: what was
+// rewordFlagError is the parser's error in the words of the other usage errors: what was
 // wanted of a value, or which flag may have been meant.
-func flagError(cmd *cobra.Command, err error) error {
+func rewordFlagError(cmd *cobra.Command, err error) error {
 	if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) {
 		f := invalid.GetFlag()
-		if kind := kinds[f.Value.Type()]; kind != "" {
+		if kind := flagTypeNames[f.Value.Type()]; kind != "" {
 			return usagef("--%s %q: want %s", f.Name, invalid.GetValue(), kind)
 		}
 		return usagef("--%s %q: %w", f.Name, invalid.GetValue(), invalid.Unwrap())
@@ -105,9 +105,9 @@ func didYouMean(word string, choices []string) string {
 	return ""
 }
 
-// explainCompletion says how each shell is told, where cobra says it at length, and
+// describeShellCompletion says how each shell is told, where cobra says it at length, and
 // has wrong words answered as everywhere else.
-func explainCompletion(root *cobra.Command) {
+func describeShellCompletion(root *cobra.Command) {
 	completion, _, err := root.Find([]string{"completion"})
 	if err != nil {
 		return
@@ -134,9 +134,9 @@ bash-completion, dnf install bash-completion, brew install bash-completion@2),
 which a shell has loaded first: begin a new one once it is installed. Without it,
 bash says at a TAB "_get_comp_words_by_ref: command not found".`
 
-// completeSome completes the last of several values, between commas, of those that
+// completeListValue completes the last of several values, between commas, of those that
 // are not given yet.
-func completeSome(values func() []string) cobra.CompletionFunc {
+func completeListValue(values func() []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		before := toComplete[:strings.LastIndex(toComplete, ",")+1]
 		given := strings.Split(before, ",")

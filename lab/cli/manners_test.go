@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// run is the command line in this process, without its streams.
-func run(ctx context.Context, args ...string) (stdout, stderr string, code int) {
+// runCommandLine is the command line in this process, without its streams.
+func runCommandLine(ctx context.Context, args ...string) (stdout, stderr string, code int) {
 	cmd := newRoot()
 	var out, errs bytes.Buffer
 	cmd.SetArgs(args)
@@ -50,7 +50,7 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 		})
 	}
 	walk(newRoot())
-	help, _, code := run(t.Context(), "--help")
+	help, _, code := runCommandLine(t.Context(), "--help")
 	assert.Zero(t, code)
 	for _, want := range []string{"Exit codes: 0 done; 1 ", "130 interrupted", "LAB_NAME", "CCMLAB_HOME", "NO_COLOR", "lab doctor"} {
 		assert.Contains(t, help, want)
@@ -88,7 +88,7 @@ func TestWrongCommandLines(t *testing.T) {
 		"up --pod-network kindnet": "--node-image and --pod-network are for --cluster kind",
 	} {
 		t.Run(line, func(t *testing.T) {
-			stdout, stderr, code := run(t.Context(), strings.Fields(line)...)
+			stdout, stderr, code := runCommandLine(t.Context(), strings.Fields(line)...)
 			assert.Equal(t, exitUsage, code, stderr)
 			assert.Contains(t, stderr, want)
 			assert.Contains(t, stderr, "--help` explain")
@@ -114,15 +114,15 @@ func TestExitCodes(t *testing.T) {
 }
 
 // Where no lab is, every command that wants one says so, and how to make one.
-func TestNoLab(t *testing.T) {
+func TestCommandsWithoutLab(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	for _, line := range []string{"status", "env", "kubeconfig", "ccm start", "watch", "logs", "logs ccm"} {
-		_, stderr, code := run(t.Context(), append(strings.Fields(line), "--name", "none")...)
+		_, stderr, code := runCommandLine(t.Context(), append(strings.Fields(line), "--name", "none")...)
 		assert.Equal(t, exitFailed, code, line)
 		assert.Contains(t, stderr, "no such lab: none", line)
 		assert.Contains(t, stderr, "`lab up", line)
 	}
-	_, stderr, code := run(t.Context(), "down", "-q", "--name", "none")
+	_, stderr, code := runCommandLine(t.Context(), "down", "-q", "--name", "none")
 	assert.Zero(t, code, stderr)
 }
 
@@ -146,19 +146,19 @@ func TestCompletion(t *testing.T) {
 		"completion":          {"bash", "zsh", "fish", "powershell"},
 		"status --name first": nil,
 	} {
-		out, _, _ := run(t.Context(), append(append([]string{"__complete"}, strings.Fields(line)...), "")...)
+		out, _, _ := runCommandLine(t.Context(), append(append([]string{"__complete"}, strings.Fields(line)...), "")...)
 		for _, choice := range want {
 			assert.Regexp(t, `(?m)^`+choice+`(\t|$)`, out, line)
 		}
 		assert.NotContains(t, out, "no-lab", line)
 	}
-	out, _, _ := run(t.Context(), "__complete", "watch", "--only", "cluster,call,cloud,lab,")
+	out, _, _ := runCommandLine(t.Context(), "__complete", "watch", "--only", "cluster,call,cloud,lab,")
 	assert.Equal(t, []string{"cluster,call,cloud,lab,event", ":4"}, strings.Fields(out), "one of several, and what was given is not offered again")
 }
 
 // What bash lacks without the package is said where its completion is explained.
-func TestCompletionOfBash(t *testing.T) {
-	help, _, code := run(t.Context(), "completion", "bash", "--help")
+func TestBashCompletionHelp(t *testing.T) {
+	help, _, code := runCommandLine(t.Context(), "completion", "bash", "--help")
 	assert.Zero(t, code)
 	assert.Contains(t, help, "apt-get install\nbash-completion")
 	assert.Contains(t, help, "_get_comp_words_by_ref")
@@ -166,13 +166,13 @@ func TestCompletionOfBash(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	t.Setenv("LAB_KUBE_BIN", t.TempDir()) // Kubernetes is not there: its version is not known.
-	out, stderr, code := run(t.Context(), "version", "-o", "json")
+	out, stderr, code := runCommandLine(t.Context(), "version", "-o", "json")
 	require.Zero(t, code, stderr)
-	var v versions
+	var v versionInfo
 	require.NoError(t, json.Unmarshal([]byte(out), &v))
 	assert.Equal(t, release, v.Lab)
 	assert.Contains(t, v.Platform, "/")
 	assert.Empty(t, v.Kubernetes)
-	out, _, _ = run(t.Context(), "version")
+	out, _, _ = runCommandLine(t.Context(), "version")
 	assert.Regexp(t, `kubernetes +-`, out)
 }

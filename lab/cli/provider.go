@@ -1,8 +1,8 @@
 package cli
 
-// closingWithoutProvider says what there is to see in a cluster without an
+// printSummaryWithoutProvider says what there is to see in a cluster without an
 // external cloud provider.
-func closingWithoutProvider(p func(format string, args ...any), self, name string) {
+func printSummaryWithoutProvider(p func(format string, args ...any), self, name string) {
 	other := "full"
 	if name == other {
 		other = "other"

@@ -8,10 +8,10 @@ import (
 )
 
 // The other lab that is spoken of is another.
-func TestClosingWithoutProvider(t *testing.T) {
+func TestSummaryWithoutProvider(t *testing.T) {
 	for name, other := range map[string]string{"lab": "full", "full": "other"} {
 		var said string
-		closingWithoutProvider(func(format string, args ...any) { said += fmt.Sprintf(format+"\n", args...) }, "bin/lab", name)
+		printSummaryWithoutProvider(func(format string, args ...any) { said += fmt.Sprintf(format+"\n", args...) }, "bin/lab", name)
 		assert.Contains(t, said, "bin/lab up --name "+other+" ")
 		assert.Contains(t, said, "bin/lab compare "+name+" "+other+"\n")
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
-func newStatus(o *options) *cobra.Command {
+func newStatus(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show processes, nodes and load balancers",
@@ -24,7 +24,7 @@ func newStatus(o *options) *cobra.Command {
 		Example: `  lab status
   lab status -o json | jq '.nodes[] | {name, ready, taints}'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := o.open()
+			l, err := o.openLab()
 			if err != nil {
 				return err
 			}
@@ -43,7 +43,7 @@ func newStatus(o *options) *cobra.Command {
 			return err
 		},
 	}
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
@@ -62,7 +62,7 @@ func printStatus(w io.Writer, st *status.Status) error {
 	}
 	p("\nNODE\tINSTANCE\tREADY\tZONE\tADDRESSES\tTAINTS")
 	for _, n := range st.Nodes {
-		p("%s\t%s\t%t\t%s\t%s\t%s", n.Name, dash(n.InstanceID), n.Ready, dash(n.Zone), dash(strings.Join(n.Addresses, ",")), dash(strings.Join(n.Taints, ",")))
+		p("%s\t%s\t%t\t%s\t%s\t%s", n.Name, dashIfEmpty(n.InstanceID), n.Ready, dashIfEmpty(n.Zone), dashIfEmpty(strings.Join(n.Addresses, ",")), dashIfEmpty(strings.Join(n.Taints, ",")))
 	}
 	p("\nSERVICE\tADDRESS\tPORT\tBALANCER\tSTATE")
 	for _, s := range st.Services {
@@ -70,7 +70,7 @@ func printStatus(w io.Writer, st *status.Status) error {
 		if s.Reason != "" {
 			state += ": " + s.Reason
 		}
-		p("%s/%s\t%s\t%d\t%s\t%s", s.Namespace, s.Name, dash(s.Address), s.Port, dash(s.BalancerID), state)
+		p("%s/%s\t%s\t%d\t%s\t%s", s.Namespace, s.Name, dashIfEmpty(s.Address), s.Port, dashIfEmpty(s.BalancerID), state)
 	}
 	for _, problem := range st.Problems {
 		p("\nproblem: %s", problem)
@@ -78,7 +78,7 @@ func printStatus(w io.Writer, st *status.Status) error {
 	return t.Flush()
 }
 
-func dash(s string) string { return cmp.Or(s, "-") }
+func dashIfEmpty(s string) string { return cmp.Or(s, "-") }
 
 func newAgent() *cobra.Command {
 	var (

@@ -26,10 +26,10 @@ import (
 
 const maxNodes = 100
 
-func newUp(o *options) *cobra.Command {
+func newUp(o *globalOptions) *cobra.Command {
 	var (
 		opts lifecycle.Options
-		stay *foreground
+		fg   *foregroundFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -55,19 +55,19 @@ There are three kinds of cluster:
   lab up --foreground --publish 0.0.0.0:8080   # for a container: the demo on that port, until SIGTERM`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Name = o.name
-			opts.Fleeting = stay.stay // What ends leaves nothing behind, however it ends.
-			if err := checkUp(opts, cmd.Flags().Changed("nodes")); err != nil {
+			opts.Fleeting = fg.enabled // What ends leaves nothing behind, however it ends.
+			if err := validateUp(opts, cmd.Flags().Changed("nodes")); err != nil {
 				return err
 			}
-			published, err := stay.listen(cmd.Context())
+			published, err := fg.listenOnPorts(cmd.Context())
 			if err != nil {
 				return err
 			}
 			defer func() { _ = published.Close() }()
 			format := cmd.Flag("output").Value.String()
-			steps := o.steps()
+			steps := o.newSteps()
 			if format == "table" && !o.quiet {
-				if note := alternative(cmd.Context(), opts); note != "" {
+				if note := kindSuggestion(cmd.Context(), opts); note != "" {
 					steps.Say("%s", note)
 				}
 			}
@@ -83,15 +83,15 @@ There are three kinds of cluster:
 			case format != "table":
 				err = printAs(cmd.OutOrStdout(), format, upResult{st, outcome})
 			case !o.quiet:
-				err = closing(cmd, l, st, outcome, opts)
+				err = printUpSummary(cmd, l, st, outcome, opts)
 			}
-			if err == nil && stay.stay {
-				err = stay.run(cmd.Context(), cmd, l, outcome, published)
+			if err == nil && fg.enabled {
+				err = fg.watchUntilEnd(cmd.Context(), cmd, l, outcome, published)
 			}
 			return err
 		},
 	}
-	stay = addForeground(cmd)
+	fg = addForeground(cmd)
 	kind := cluster.KindNamed(cluster.KindKind)
 	cmd.Flags().StringVar(&opts.Cluster, "cluster", "", "kind of cluster: "+strings.Join(cluster.KindNames(), ", ")+" (default "+cluster.KindEmbedded+", or as before)")
 	cmd.Flags().IntVar(&opts.Nodes, "nodes", 0, "number of instances to see to (default 3 in an embedded cluster, 2 beside kind's control plane, or as before)")
@@ -103,7 +103,7 @@ There are three kinds of cluster:
 	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf("how long the cloud takes for things: instant, fast or realistic (default %s, or as before)", lifecycle.DefaultProfile))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
 	cmd.Flags().DurationVar(&opts.StepTimeout, "step-timeout", 0, "how long each step may take before up gives up and says what it waited for (default 4m, and 3s for each node; for images 15m)")
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("cloud-provider", cobra.FixedCompletions(cluster.Providers, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("pod-network", cobra.FixedCompletions(kind.PodNetworks, cobra.ShellCompDirectiveNoFileComp))
@@ -111,13 +111,13 @@ There are three kinds of cluster:
 	return cmd
 }
 
-// alternativeBound keeps an engine that hangs from holding up what does not
+// kindSuggestionTimeout keeps an engine that hangs from holding up what does not
 // need it.
-const alternativeBound = 2 * time.Second
+const kindSuggestionTimeout = 2 * time.Second
 
-// alternative tells of the cluster that was not asked for, where it could be.
-func alternative(ctx context.Context, o lifecycle.Options) string {
-	ctx, cancel := context.WithTimeout(ctx, alternativeBound)
+// kindSuggestion tells of the cluster that was not asked for, where it could be.
+func kindSuggestion(ctx context.Context, o lifecycle.Options) string {
+	ctx, cancel := context.WithTimeout(ctx, kindSuggestionTimeout)
 	defer cancel()
 	if _, err := state.Open(o.Name); o.Cluster != "" || !errors.Is(err, state.ErrNone) {
 		return ""
@@ -128,7 +128,7 @@ func alternative(ctx context.Context, o lifecycle.Options) string {
 	return ""
 }
 
-func checkUp(o lifecycle.Options, nodesGiven bool) error {
+func validateUp(o lifecycle.Options, nodesGiven bool) error {
 	var errs []error
 	if _, err := state.Dir(o.Name); err != nil {
 		errs = append(errs, usageError{err})
@@ -177,15 +177,15 @@ type upResult struct {
 	Up lifecycle.Outcome `json:"up"`
 }
 
-// closing is the last screen: what happened in this run, and what to do now.
-func closing(cmd *cobra.Command, l *lab.Lab, st *status.Status, outcome lifecycle.Outcome, o lifecycle.Options) error {
+// printUpSummary is the last screen: what happened in this run, and what to do now.
+func printUpSummary(cmd *cobra.Command, l *lab.Lab, st *status.Status, outcome lifecycle.Outcome, o lifecycle.Options) error {
 	w := cmd.OutOrStdout()
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	entries, err := l.Timeline().Read()
 	if err != nil {
 		return err
 	}
-	self := invocation()
+	self := invokedAs()
 	nameFlag := ""
 	if o.Name != "lab" {
 		nameFlag = " --name " + o.Name
@@ -198,19 +198,19 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *status.Status, outcome lifecycl
 		p("\nCompleted: %s.", strings.Join(outcome.Did, "; "))
 		fallthrough
 	default:
-		if entries = slices.DeleteFunc(entries, func(e timeline.Entry) bool { return !worthClosing(e) }); len(entries) > 0 {
+		if entries = slices.DeleteFunc(entries, func(e timeline.Entry) bool { return !isInUpSummary(e) }); len(entries) > 0 {
 			p("\nTimeline (seconds since start)")
 			printTimeline(w, entries)
 		}
 		p("")
 	}
-	for _, s := range tryable(st.Services) {
+	for _, s := range servicesToTry(st.Services) {
 		p("  Try it        curl http://%s:%d/", s.Address, s.Port)
 	}
 	p("  Your shell    eval \"$(%s env%s)\"      # KUBECONFIG, kubectl, fakecloud", self, nameFlag)
 	switch {
 	case l.Cluster.Traits().NoCloudProvider:
-		closingWithoutProvider(p, self, o.Name)
+		printSummaryWithoutProvider(p, self, o.Name)
 	case o.WithoutCCM && slices.ContainsFunc(st.Nodes, func(n status.Node) bool { return n.Tainted }):
 		p("  The CCM       %s ccm start%s          # watch the taints lift", self, nameFlag)
 	case o.WithoutCCM:
@@ -224,8 +224,8 @@ func closing(cmd *cobra.Command, l *lab.Lab, st *status.Status, outcome lifecycl
 	return nil
 }
 
-// tryable are a few Services that should answer, the demo first.
-func tryable(services []status.Service) []status.Service {
+// servicesToTry are a few Services that should answer, the demo first.
+func servicesToTry(services []status.Service) []status.Service {
 	const few = 3
 	var all []status.Service
 	for _, s := range services {
@@ -240,8 +240,8 @@ func tryable(services []status.Service) []status.Service {
 	return all[:min(len(all), few)]
 }
 
-// invocation is how the person called us, for commands to copy.
-func invocation() string {
+// invokedAs is how the person called us, for commands to copy.
+func invokedAs() string {
 	self := os.Args[0]
 	if found, err := exec.LookPath(filepath.Base(self)); err == nil && sameFile(found, self) {
 		return filepath.Base(self)
@@ -255,7 +255,7 @@ func sameFile(a, b string) bool {
 	return err1 == nil && err2 == nil && os.SameFile(ia, ib)
 }
 
-func newCCM(o *options) *cobra.Command {
+func newCCM(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ccm",
 		Short: "Start, stop or restart the cloud controller manager",
@@ -269,7 +269,7 @@ func newCCM(o *options) *cobra.Command {
 	start := func(cmd *cobra.Command, l *lab.Lab) error { return l.StartCCM(cmd.Context()) }
 	add := func(use, short string, actions ...func(*cobra.Command, *lab.Lab) error) {
 		cmd.AddCommand(&cobra.Command{Use: use, Short: short, Example: "  lab ccm " + use, RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.onCCM("ccm "+use, func(l *lab.Lab) (string, error) {
+			return o.runOnCCM("ccm "+use, func(l *lab.Lab) (string, error) {
 				for _, action := range actions {
 					if err := action(cmd, l); err != nil {
 						return "", err
@@ -286,9 +286,9 @@ func newCCM(o *options) *cobra.Command {
 	return cmd
 }
 
-// onCCM does something with the lab's CCM, in a step of its own, while no other command
+// runOnCCM does something with the lab's CCM, in a step of its own, while no other command
 // changes the lab.
-func (o *options) onCCM(title string, do func(*lab.Lab) (string, error)) error {
+func (o *globalOptions) runOnCCM(title string, do func(*lab.Lab) (string, error)) error {
 	if _, err := state.Dir(o.name); err != nil {
 		return usageError{err}
 	}
@@ -297,10 +297,10 @@ func (o *options) onCCM(title string, do func(*lab.Lab) (string, error)) error {
 		return err
 	}
 	defer l.State.Unlock()
-	return o.steps().Do(title, func(func(string)) (string, error) { return do(l) })
+	return o.newSteps().Do(title, func(func(string)) (string, error) { return do(l) })
 }
 
-func newCCMCommand(o *options) *cobra.Command {
+func newCCMCommand(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "command",
 		Short: "Print the command line of the lab's CCM, to run a second one by hand",
@@ -313,7 +313,7 @@ Ctrl-C did.`,
 		Example: `  eval "$(lab ccm command) --secure-port=0"
   eval "$(lab ccm command) --secure-port=0 -v=4" 2> second.log &`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := o.open()
+			l, err := o.openLab()
 			if err != nil {
 				return err
 			}
@@ -321,7 +321,7 @@ Ctrl-C did.`,
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), commandLine(words))
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), shellCommandLine(words))
 			return err
 		},
 	}
@@ -330,18 +330,18 @@ Ctrl-C did.`,
 // plainWord needs no quotes in any shell.
 var plainWord = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// commandLine is for the shell, and quotes what has to be.
-func commandLine(words []string) string {
+// shellCommandLine is for the shell, and quotes what has to be.
+func shellCommandLine(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {
 		if quoted[i] = w; !plainWord.MatchString(w) {
-			quoted[i] = quote(w)
+			quoted[i] = shellQuote(w)
 		}
 	}
 	return strings.Join(quoted, " ")
 }
 
-func newEnv(o *options) *cobra.Command {
+func newEnv(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",
 		Short: "Print exports that make kubectl, fakecloud and lab speak to this lab",
@@ -349,7 +349,7 @@ func newEnv(o *options) *cobra.Command {
 lessons take place, go compiles a CCM as the lab does; in a bundle that is its own Go.`,
 		Example: `  eval "$(lab env)"`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := o.open()
+			l, err := o.openLab()
 			if err != nil {
 				return err
 			}
@@ -362,7 +362,7 @@ lessons take place, go compiles a CCM as the lab does; in a bundle that is its o
 				return err
 			}
 			for _, v := range append(l.Env(), tools...) {
-				line := "export " + v.Name + "=" + quote(v.Value)
+				line := "export " + v.Name + "=" + shellQuote(v.Value)
 				if v.Before != "" {
 					line += fmt.Sprintf("\"${%s:+%s$%[1]s}\"", v.Name, v.Before)
 				}
@@ -373,16 +373,16 @@ lessons take place, go compiles a CCM as the lab does; in a bundle that is its o
 	}
 }
 
-// quote is for the shell: inside single quotes nothing is special but they.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// shellQuote is for the shell: inside single quotes nothing is special but they.
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-func newKubeconfig(o *options) *cobra.Command {
+func newKubeconfig(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "kubeconfig",
 		Short:   "Print the path of the operator's kubeconfig",
 		Example: `  kubectl --kubeconfig "$(lab kubeconfig)" get nodes`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := o.open()
+			l, err := o.openLab()
 			if err != nil {
 				return err
 			}

@@ -16,7 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
-func TestCheckUp(t *testing.T) {
+func TestValidateUp(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	there, err := state.Create("there")
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestCheckUp(t *testing.T) {
 			if tc.opts.Name == "" {
 				tc.opts.Name = "new"
 			}
-			err := checkUp(tc.opts, tc.nodes)
+			err := validateUp(tc.opts, tc.nodes)
 			if len(tc.want) == 0 {
 				require.NoError(t, err)
 				return
@@ -69,7 +69,7 @@ func TestCheckUp(t *testing.T) {
 
 // Without a container engine nothing is to be mended: there is the embedded
 // cluster. A lab that is brought up anew does not hear of kind then.
-func TestNoEngine(t *testing.T) {
+func TestUpAndDoctorWithoutContainerEngine(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	t.Setenv("KIND_EXPERIMENTAL_PROVIDER", "")
@@ -84,11 +84,11 @@ func TestNoEngine(t *testing.T) {
 	assert.Equal(t, "not to be had, and the embedded cluster needs none: kind needs Docker or Podman, and neither is installed", f.Seen)
 	assert.Equal(t, "install one (https://docs.docker.com/engine/install)", f.Fix)
 	assert.Equal(t, doctor.Fix, kindsFinding(cluster.KindKind).Level, "kind itself needs one")
-	assert.Empty(t, alternative(t.Context(), lifecycle.Options{Name: "lab"}))
+	assert.Empty(t, kindSuggestion(t.Context(), lifecycle.Options{Name: "lab"}))
 }
 
 // What to try first is the demo; what nobody would answer is not offered.
-func TestTryable(t *testing.T) {
+func TestServicesToTry(t *testing.T) {
 	none, some := 0, 2
 	services := []status.Service{
 		{Namespace: "a", Name: "one", Address: "192.0.2.1", ReadyEndpoints: &some},
@@ -99,18 +99,18 @@ func TestTryable(t *testing.T) {
 		{Namespace: "default", Name: "web", Address: "192.0.2.5", ReadyEndpoints: &some},
 	}
 	var addresses []string
-	for _, s := range tryable(services) {
+	for _, s := range servicesToTry(services) {
 		addresses = append(addresses, s.Address)
 	}
 	assert.Equal(t, []string{"192.0.2.5", "192.0.2.1", "192.0.2.3"}, addresses)
-	assert.Empty(t, tryable(nil))
+	assert.Empty(t, servicesToTry(nil))
 }
 
 // What is printed, a shell reads as it was meant.
-func TestCommandLine(t *testing.T) {
+func TestShellCommandLine(t *testing.T) {
 	words := []string{"--plain=/a/b:1,2", "two words", "it's", "$HOME", "", "a*"}
-	assert.Equal(t, `--plain=/a/b:1,2 'two words'`, commandLine(words[:2]))
-	said, err := exec.CommandContext(t.Context(), "bash", "-c", `printf '%s\n' `+commandLine(words)).Output()
+	assert.Equal(t, `--plain=/a/b:1,2 'two words'`, shellCommandLine(words[:2]))
+	said, err := exec.CommandContext(t.Context(), "bash", "-c", `printf '%s\n' `+shellCommandLine(words)).Output()
 	require.NoError(t, err)
 	assert.Equal(t, strings.Join(words, "\n")+"\n", string(said))
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
-// versions say what runs in a lab of this machine. Programs that are not there
+// versionInfo say what runs in a lab of this machine. Programs that are not there
 // have none.
-type versions struct {
+type versionInfo struct {
 	Lab        string `json:"lab"`
 	Go         string `json:"go"`
 	Platform   string `json:"platform"`
@@ -24,41 +24,41 @@ type versions struct {
 	Etcd       string `json:"etcd,omitempty"`
 }
 
-// versionBound is how long a program may take to say its version.
-const versionBound = 5 * time.Second
+// versionTimeout is how long a program may take to say its version.
+const versionTimeout = 5 * time.Second
 
-func newVersion(_ *options) *cobra.Command {
+func newVersion(_ *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",
 		Short:   "Print the versions of the lab, and of the Kubernetes it runs",
 		Example: "  lab version -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			v := versionsHere(cmd.Context())
+			v := findVersions(cmd.Context())
 			if format := cmd.Flag("output").Value.String(); format != "table" {
 				return printAs(cmd.OutOrStdout(), format, v)
 			}
 			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			for _, line := range [][2]string{{"lab", v.Lab}, {"go", v.Go}, {"platform", v.Platform}, {"kubernetes", v.Kubernetes}, {"etcd", v.Etcd}} {
-				_, _ = fmt.Fprintf(t, "%s\t%s\n", line[0], dash(line[1]))
+				_, _ = fmt.Fprintf(t, "%s\t%s\n", line[0], dashIfEmpty(line[1]))
 			}
 			return t.Flush()
 		},
 	}
-	addOutput(cmd, "table", "json", "yaml")
+	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
 
-func versionsHere(ctx context.Context) versions {
-	v := versions{Lab: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+func findVersions(ctx context.Context) versionInfo {
+	v := versionInfo{Lab: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	bin, err := cluster.FindBinaries("", "")
 	if err != nil {
 		return v
 	}
-	ctx, cancel := context.WithTimeout(ctx, versionBound)
+	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	// "Kubernetes v1.36.3" is all that the one says, "etcd Version: 3.6.8" the
 	// first line of the other.
-	ask := func(program, prefix string) string {
+	programVersion := func(program, prefix string) string {
 		out, err := exec.CommandContext(ctx, bin.Program(program), "--version").Output()
 		if err != nil {
 			return ""
@@ -66,6 +66,6 @@ func versionsHere(ctx context.Context) versions {
 		line, _, _ := strings.Cut(string(out), "\n")
 		return strings.TrimSpace(strings.TrimPrefix(line, prefix))
 	}
-	v.Kubernetes, v.Etcd = ask("kube-apiserver", "Kubernetes "), ask("etcd", "etcd Version: ")
+	v.Kubernetes, v.Etcd = programVersion("kube-apiserver", "Kubernetes "), programVersion("etcd", "etcd Version: ")
 	return v
 }

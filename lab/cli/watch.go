@@ -20,9 +20,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
-// worthClosing tells whether the closing screen of `lab up` shows an entry: what
+// isInUpSummary tells whether the closing screen of `lab up` shows an entry: what
 // became of nodes, services and the cloud.
-func worthClosing(e timeline.Entry) bool {
+func isInUpSummary(e timeline.Entry) bool {
 	return (e.Source == timeline.SourceCloud || e.Source == timeline.SourceCluster) && !strings.HasPrefix(e.Subject, "pod/")
 }
 
@@ -64,7 +64,7 @@ With -o json, each line is an object:
 What is not recorded for the moment is said on standard error. watch ends with
 Ctrl-C, or when the lab goes down.`
 
-func newWatch(o *options) *cobra.Command {
+func newWatch(o *globalOptions) *cobra.Command {
 	var f watchFlags
 	cmd := &cobra.Command{
 		Use:   "watch",
@@ -77,15 +77,15 @@ func newWatch(o *options) *cobra.Command {
   lab watch --only cluster,event --calls none
   lab watch --follow=false -o json | jq -r 'select(.call.fault) | .call.path'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			filter, err := f.filter(time.Now())
+			filter, err := f.timelineFilter(time.Now())
 			if err != nil {
 				return err
 			}
-			l, err := o.open()
+			l, err := o.openLab()
 			if err != nil {
 				return err
 			}
-			show := printer(cmd.OutOrStdout())
+			show := timelinePrinter(cmd.OutOrStdout())
 			if cmd.Flag("output").Value.String() == "json" {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				show = func(e timeline.Entry) error { return enc.Encode(e) }
@@ -99,8 +99,8 @@ func newWatch(o *options) *cobra.Command {
 			return err
 		},
 	}
-	f.add(cmd, o)
-	addOutput(cmd, "table", "json")
+	f.addFlags(cmd, o)
+	addOutputFlag(cmd, "table", "json")
 	return cmd
 }
 
@@ -113,8 +113,8 @@ type watchFlags struct {
 
 const sinceStart = "start"
 
-func (f *watchFlags) add(cmd *cobra.Command, o *options) {
-	sources, calls := texts(timeline.Sources), texts(timeline.CallChoices)
+func (f *watchFlags) addFlags(cmd *cobra.Command, o *globalOptions) {
+	sources, calls := toStrings(timeline.Sources), toStrings(timeline.CallChoices)
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", true, "wait for what comes")
 	cmd.Flags().StringSliceVar(&f.only, "only", nil, "only these sources: "+strings.Join(sources, ", "))
 	cmd.Flags().StringSliceVar(&f.subjects, "subject", nil, "only these subjects, e.g. node/node-4, 'service/*'")
@@ -122,19 +122,19 @@ func (f *watchFlags) add(cmd *cobra.Command, o *options) {
 	cmd.Flags().BoolVar(&f.failed, "failed", false, "only what failed")
 	cmd.Flags().StringVar(&f.calls, "calls", calls[0], "which calls of the cloud: "+strings.Join(calls, ", "))
 	cmd.Flags().StringVar(&f.since, "since", sinceStart, "only the last so long, e.g. 30s, or all since the start")
-	offer := func(flag string, values ...string) {
+	completeFixed := func(flag string, values ...string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
-	offer("calls", calls...)
-	offer("since", sinceStart, "30s", "5m", "1h")
-	some := func(flag string, values func() []string) {
-		_ = cmd.RegisterFlagCompletionFunc(flag, completeSome(values))
+	completeFixed("calls", calls...)
+	completeFixed("since", sinceStart, "30s", "5m", "1h")
+	completeList := func(flag string, values func() []string) {
+		_ = cmd.RegisterFlagCompletionFunc(flag, completeListValue(values))
 	}
-	some("only", func() []string { return sources })
-	recorded := func(flag string, of func(timeline.Entry) string, known ...string) {
-		some(flag, func() []string {
+	completeList("only", func() []string { return sources })
+	completeRecorded := func(flag string, of func(timeline.Entry) string, known ...string) {
+		completeList(flag, func() []string {
 			values := slices.Clone(known)
-			if l, err := o.open(); err == nil {
+			if l, err := o.openLab(); err == nil {
 				entries, _ := l.Timeline().Read() // None to offer, if any error.
 				for _, e := range entries {
 					values = append(values, of(e))
@@ -144,26 +144,26 @@ func (f *watchFlags) add(cmd *cobra.Command, o *options) {
 			return slices.DeleteFunc(slices.Compact(values), func(v string) bool { return v == "" })
 		})
 	}
-	recorded("subject", func(e timeline.Entry) string { return e.Subject })
-	recorded("caller", func(e timeline.Entry) string { return e.Caller }, cluster.Callers...)
+	completeRecorded("subject", func(e timeline.Entry) string { return e.Subject })
+	completeRecorded("caller", func(e timeline.Entry) string { return e.Caller }, cluster.Callers...)
 }
 
-func (f *watchFlags) filter(now time.Time) (timeline.Filter, error) {
+func (f *watchFlags) timelineFilter(now time.Time) (timeline.Filter, error) {
 	filter := timeline.Filter{Subjects: f.subjects, Callers: f.callers, Failed: f.failed, Calls: timeline.Calls(f.calls)}
 	for _, s := range f.only {
 		if !slices.Contains(timeline.Sources, timeline.Source(s)) {
-			return filter, usagef("--only %q: want some of %s", s, strings.Join(texts(timeline.Sources), ", "))
+			return filter, usagef("--only %q: want some of %s", s, strings.Join(toStrings(timeline.Sources), ", "))
 		}
 		filter.Sources = append(filter.Sources, timeline.Source(s))
 	}
 	if !slices.Contains(timeline.CallChoices, filter.Calls) {
-		return filter, usagef("--calls %q: want one of %s", f.calls, strings.Join(texts(timeline.CallChoices), ", "))
+		return filter, usagef("--calls %q: want one of %s", f.calls, strings.Join(toStrings(timeline.CallChoices), ", "))
 	}
 	if filter.Calls == timeline.CallsNone && slices.Equal(filter.Sources, []timeline.Source{timeline.SourceCall}) {
 		return filter, usagef("--only call --calls none leaves nothing to show")
 	}
 	var err error
-	if filter.Since, err = sinceFlag(f.since, now); err == nil {
+	if filter.Since, err = parseSince(f.since, now); err == nil {
 		err = filter.Check()
 	}
 	if err != nil {
@@ -172,8 +172,8 @@ func (f *watchFlags) filter(now time.Time) (timeline.Filter, error) {
 	return filter, nil
 }
 
-// sinceFlag is when a duration before now was; zero for the start.
-func sinceFlag(since string, now time.Time) (time.Time, error) {
+// parseSince is when a duration before now was; zero for the start.
+func parseSince(since string, now time.Time) (time.Time, error) {
 	if since == sinceStart || since == "" {
 		return time.Time{}, nil
 	}
@@ -184,7 +184,7 @@ func sinceFlag(since string, now time.Time) (time.Time, error) {
 	return now.Add(-d), nil
 }
 
-func texts[T ~string](values []T) []string {
+func toStrings[T ~string](values []T) []string {
 	all := make([]string, len(values))
 	for i, v := range values {
 		all[i] = string(v)
@@ -217,28 +217,28 @@ func screenOf(w io.Writer) screen {
 	}
 }
 
-// line prints one, cut to the width, in a colour ("" for none).
-func (s screen) line(color, text string) error {
+// printLine prints one, cut to the width, in a colour ("" for none).
+func (s screen) printLine(color, text string) error {
 	if width := s.width(); width > 1 {
 		if runes := []rune(text); len(runes) > width {
 			text = string(runes[:width-1]) + "…"
 		}
 	}
-	_, err := fmt.Fprintln(s.w, s.paint(color, text))
+	_, err := fmt.Fprintln(s.w, s.paintText(color, text))
 	return err
 }
 
-func (s screen) paint(color, text string) string {
+func (s screen) paintText(color, text string) string {
 	return ui.Paint(s.color && color != "", color, text)
 }
 
-// colors of sources on a terminal; what failed is red.
-var colors = map[timeline.Source]string{timeline.SourceCloud: "36", timeline.SourceEvent: "33", timeline.SourceCall: "35", timeline.SourceLab: "2"}
+// sourceColors of sources on a terminal; what failed is red.
+var sourceColors = map[timeline.Source]string{timeline.SourceCloud: "36", timeline.SourceEvent: "33", timeline.SourceCall: "35", timeline.SourceLab: "2"}
 
-func printer(w io.Writer) func(timeline.Entry) error {
+func timelinePrinter(w io.Writer) func(timeline.Entry) error {
 	s := screenOf(w)
 	return func(e timeline.Entry) error {
-		color := colors[e.Source]
+		color := sourceColors[e.Source]
 		if e.Failed {
 			color = "31"
 		}
@@ -246,6 +246,6 @@ func printer(w io.Writer) func(timeline.Entry) error {
 		if e.Call != nil {
 			what = e.Caller // Its request says what.
 		}
-		return s.line(color, strings.TrimRight(fmt.Sprintf("%8.2f %-7s %-22s %-16s %s", e.Seconds, e.Source, e.Subject, what, e.Detail), " "))
+		return s.printLine(color, strings.TrimRight(fmt.Sprintf("%8.2f %-7s %-22s %-16s %s", e.Seconds, e.Source, e.Subject, what, e.Detail), " "))
 	}
 }

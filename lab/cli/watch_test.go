@@ -24,12 +24,12 @@ func TestWatchFlags(t *testing.T) {
 		},
 		"--since start --calls none": {Calls: timeline.CallsNone},
 	} {
-		cmd := newWatch(&options{})
+		cmd := newWatch(&globalOptions{})
 		var f watchFlags
 		cmd.ResetFlags()
-		f.add(cmd, &options{})
+		f.addFlags(cmd, &globalOptions{})
 		require.NoError(t, cmd.ParseFlags(strings.Fields(args)), args)
-		got, err := f.filter(now)
+		got, err := f.timelineFilter(now)
 		require.NoError(t, err, args)
 		if len(got.Subjects)+len(got.Callers) == 0 { // An empty slice flag is none.
 			got.Subjects, got.Callers = nil, nil
@@ -44,18 +44,18 @@ func TestWatchFlags(t *testing.T) {
 		"--subject node/[":         `"node/["`,
 	} {
 		var f watchFlags
-		cmd := newWatch(&options{})
+		cmd := newWatch(&globalOptions{})
 		cmd.ResetFlags()
-		f.add(cmd, &options{})
+		f.addFlags(cmd, &globalOptions{})
 		require.NoError(t, cmd.ParseFlags(strings.Fields(args)), args)
-		_, err := f.filter(now)
+		_, err := f.timelineFilter(now)
 		require.ErrorContains(t, err, want)
 		var usage usageError
 		require.ErrorAs(t, err, &usage, args)
 	}
 }
 
-func entries() []timeline.Entry {
+func sampleEntries() []timeline.Entry {
 	return []timeline.Entry{
 		{Seconds: 1, Change: timeline.Change{Source: timeline.SourceLab, Subject: "component/etcd", What: "started", Detail: "process 1"}},
 		{Seconds: 2, Change: timeline.Change{Source: timeline.SourceCloud, Subject: "instance/node-1", What: "pending"}},
@@ -67,9 +67,9 @@ func entries() []timeline.Entry {
 }
 
 // The closing screen of `lab up` is about nodes, services and the cloud.
-func TestClosingTimeline(t *testing.T) {
+func TestUpSummaryTimeline(t *testing.T) {
 	var out strings.Builder
-	printTimeline(&out, slices.DeleteFunc(entries(), func(e timeline.Entry) bool { return !worthClosing(e) }))
+	printTimeline(&out, slices.DeleteFunc(sampleEntries(), func(e timeline.Entry) bool { return !isInUpSummary(e) }))
 	assert.Equal(t, `    2.00  instance/node-1        pending
     4.00  service/web            address          192.0.2.1
 `, out.String())
@@ -77,8 +77,8 @@ func TestClosingTimeline(t *testing.T) {
 
 func TestWatchLines(t *testing.T) {
 	var out strings.Builder
-	show := printer(&out)
-	for _, e := range entries()[:4] {
+	show := timelinePrinter(&out)
+	for _, e := range sampleEntries()[:4] {
 		require.NoError(t, show(e))
 	}
 	assert.Equal(t, `    1.00 lab     component/etcd         started          process 1
@@ -89,7 +89,7 @@ func TestWatchLines(t *testing.T) {
 
 	out.Reset()
 	narrow := screen{w: &out, width: func() int { return 5 }, color: true}
-	require.NoError(t, narrow.line("31", "a→cdefg"))
-	require.NoError(t, narrow.line("", "abcde"))
+	require.NoError(t, narrow.printLine("31", "a→cdefg"))
+	require.NoError(t, narrow.printLine("", "abcde"))
 	assert.Equal(t, "\033[31ma→cd…\033[0m\nabcde\n", out.String())
 }
