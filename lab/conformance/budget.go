@@ -53,8 +53,8 @@ const (
 // Controllers are all of them.
 var Controllers = []Controller{ControllerNode, ControllerService, ControllerRoute, ControllerOther}
 
-// of are those of the calls that are the controller's.
-func (c Controller) of(calls Calls) Count {
+// countOf counts the calls that are the controller's, by what they are about.
+func (c Controller) countOf(calls Calls) Count {
 	switch c {
 	case ControllerNode:
 		return calls.Of[Instances]
@@ -65,13 +65,14 @@ func (c Controller) of(calls Calls) Count {
 	default:
 		rest := calls.Count
 		for _, about := range calls.Of {
-			rest = rest.less(about)
+			rest = rest.minus(about)
 		}
 		return rest
 	}
 }
 
-func (c Count) less(before Count) Count {
+// minus is the calls since an earlier count.
+func (c Count) minus(before Count) Count {
 	return Count{Reads: c.Reads - before.Reads, Writes: c.Writes - before.Writes}
 }
 
@@ -82,9 +83,9 @@ func (c Count) And(other Count) Count {
 
 // Since are the calls made after an earlier count.
 func (c Calls) Since(before Calls) Calls {
-	since := Calls{Count: c.less(before.Count), Of: map[Thing]Count{}}
+	since := Calls{Count: c.minus(before.Count), Of: map[Thing]Count{}}
 	for thing, count := range c.Of {
-		since.Of[thing] = count.less(before.Of[thing])
+		since.Of[thing] = count.minus(before.Of[thing])
 	}
 	return since
 }
@@ -100,15 +101,15 @@ type Spent struct {
 	Each float64 `json:"each"`
 	Per  string  `json:"per"`
 	// Limit is for Each. It allows for how long the phase took.
-	Limit float64 `json:"limit"`
-	took  time.Duration
+	Limit    float64 `json:"limit"`
+	duration time.Duration
 }
 
 // Exceeds tells whether it is more than it may be.
 func (s Spent) Exceeds() bool { return s.Each > s.Limit }
 
-// advice says what most often makes a controller's calls many.
-var advice = map[Controller]string{
+// controllerAdvice says what most often makes a controller's calls many.
+var controllerAdvice = map[Controller]string{
 	ControllerNode:    "list instances, page by page, and answer for all Nodes from that, instead of asking the cloud about each",
 	ControllerService: "find a Service's balancer in one call, give it all of its targets in one, and do not ask without a pause until it is ready",
 	ControllerRoute:   "list routes once for all Nodes, and write only the one that is missing",
@@ -119,7 +120,7 @@ var advice = map[Controller]string{
 func (s Spent) String() string {
 	return fmt.Sprintf("%d Nodes, phase %s: calls about what the %s controller sees to were %s per %s (%d reads, %d writes), and %s is the limit for the %s that it took: %s; "+
 		"or allow more, as %s in the file of --budget",
-		s.Nodes, s.Phase, s.Controller, Digits(s.Each), s.Per, s.Reads, s.Writes, Digits(s.Limit), s.took.Round(time.Second), advice[s.Controller], limitName(s.Nodes, s.Phase, s.Controller))
+		s.Nodes, s.Phase, s.Controller, Digits(s.Each), s.Per, s.Reads, s.Writes, Digits(s.Limit), s.duration.Round(time.Second), controllerAdvice[s.Controller], limitKey(s.Nodes, s.Phase, s.Controller))
 }
 
 // Digits are those of a number of calls.
@@ -177,7 +178,7 @@ func defaultLimits(nodes int, phase Phase) map[Controller]float64 {
 	if phase == PhaseRest {
 		lists = listsAtRest
 	}
-	pages := pagesOf(nodes)
+	pages := pageCount(nodes)
 	limits := map[Controller]float64{
 		ControllerNode: lists * pages / units, ControllerRoute: lists * pages / units,
 		ControllerService: callsAtLarge / units, ControllerOther: callsAtLarge / units,
@@ -191,19 +192,19 @@ func defaultLimits(nodes int, phase Phase) map[Controller]float64 {
 	return limits
 }
 
-// pagesOf are the calls that a list of so many things takes.
-func pagesOf(things int) float64 { return float64((things + limitPage - 1) / limitPage) }
+// pageCount is how many calls a list of so many things takes.
+func pageCount(things int) float64 { return float64((things + limitPage - 1) / limitPage) }
 
-// withTime is how much more than its limit a controller may make of calls for each of
-// units, since a phase took so long.
-func withTime(nodes, units int, c Controller, took time.Duration) float64 {
+// timeAllowance is by how many calls a controller may exceed its limit, for each of units (Nodes or
+// Services), because the phase took so long.
+func timeAllowance(nodes, units int, c Controller, took time.Duration) float64 {
 	if c != ControllerNode && c != ControllerRoute {
 		return 0
 	}
-	return listsPerSecond * took.Seconds() * pagesOf(nodes) / float64(units)
+	return listsPerSecond * took.Seconds() * pageCount(nodes) / float64(units)
 }
 
-func limitName(nodes int, phase Phase, c Controller) string {
+func limitKey(nodes int, phase Phase, c Controller) string {
 	return fmt.Sprintf("%d.%s.%s", nodes, phase, c)
 }
 
@@ -219,27 +220,27 @@ func ParseLimits(text []byte) (Limits, error) {
 	for _, size := range slices.Sorted(maps.Keys(given)) {
 		nodes, err := strconv.Atoi(size)
 		if err != nil || !slices.Contains(BudgetSizes, nodes) {
-			errs = append(errs, fmt.Errorf("%s: the budget is looked at with so many Nodes: %s", size, names(BudgetSizes)))
+			errs = append(errs, fmt.Errorf("%s: the budget is looked at with so many Nodes: %s", size, joinNames(BudgetSizes)))
 			continue
 		}
 		for _, phase := range slices.Sorted(maps.Keys(given[size])) {
 			if !slices.Contains(Phases, Phase(phase)) {
-				errs = append(errs, fmt.Errorf("%s.%s: there is no such phase: choose from %s", size, phase, names(Phases)))
+				errs = append(errs, fmt.Errorf("%s.%s: there is no such phase: choose from %s", size, phase, joinNames(Phases)))
 				continue
 			}
-			errs = append(errs, limits.set(nodes, Phase(phase), given[size][phase]))
+			errs = append(errs, limits.setLimits(nodes, Phase(phase), given[size][phase]))
 		}
 	}
 	return limits, errors.Join(errs...)
 }
 
-func (l Limits) set(nodes int, phase Phase, given map[string]*float64) error {
+func (l Limits) setLimits(nodes int, phase Phase, given map[string]*float64) error {
 	var errs []error
 	for _, controller := range slices.Sorted(maps.Keys(given)) {
-		name, limit := limitName(nodes, phase, Controller(controller)), given[controller]
+		name, limit := limitKey(nodes, phase, Controller(controller)), given[controller]
 		switch {
 		case !slices.Contains(Controllers, Controller(controller)):
-			errs = append(errs, fmt.Errorf("%s: there is no such controller: choose from %s", name, names(Controllers)))
+			errs = append(errs, fmt.Errorf("%s: there is no such controller: choose from %s", name, joinNames(Controllers)))
 		case limit == nil || *limit < 0:
 			errs = append(errs, fmt.Errorf("%s: want a number of calls, 0 or more", name))
 		default:
@@ -249,7 +250,7 @@ func (l Limits) set(nodes int, phase Phase, given map[string]*float64) error {
 	return errors.Join(errs...)
 }
 
-func names[T any](all []T) string {
+func joinNames[T any](all []T) string {
 	var s []string
 	for _, one := range all {
 		s = append(s, fmt.Sprint(one))
@@ -287,17 +288,17 @@ func (s *Suite) Budget(nodes int, phase Phase, units int, took time.Duration, ca
 	}
 	var rows []Spent
 	for _, controller := range Controllers {
-		count := controller.of(calls)
+		count := controller.countOf(calls)
 		rows = append(rows, Spent{
 			Nodes: nodes, Phase: phase, Controller: controller, Reads: count.Reads, Writes: count.Writes,
-			Each: thousandths(float64(count.Reads+count.Writes) / float64(units)), Per: per,
-			Limit: thousandths(s.limits[nodes][phase][controller] + withTime(nodes, units, controller, took)), took: took,
+			Each: roundToThousandths(float64(count.Reads+count.Writes) / float64(units)), Per: per,
+			Limit: roundToThousandths(s.limits[nodes][phase][controller] + timeAllowance(nodes, units, controller, took)), duration: took,
 		})
 	}
 	return rows
 }
 
-func thousandths(n float64) float64 { return math.Round(n*1000) / 1000 }
+func roundToThousandths(n float64) float64 { return math.Round(n*1000) / 1000 }
 
 // Within tells whether none of them exceeds its limit.
 func Within(rows []Spent) bool { return !slices.ContainsFunc(rows, Spent.Exceeds) }

@@ -29,7 +29,7 @@ func TestDefaultLimits(t *testing.T) {
 		{1000, PhaseCreated, ControllerService, 20}, // Whatever the Nodes.
 		{1000, PhaseDeleted, ControllerNode, 60},
 	} {
-		assert.InDelta(t, tc.want, limits[tc.nodes][tc.phase][tc.controller], 1e-9, limitName(tc.nodes, tc.phase, tc.controller))
+		assert.InDelta(t, tc.want, limits[tc.nodes][tc.phase][tc.controller], 1e-9, limitKey(tc.nodes, tc.phase, tc.controller))
 	}
 	for _, nodes := range BudgetSizes {
 		for _, phase := range Phases {
@@ -106,7 +106,7 @@ func TestABudgetAllowsForTime(t *testing.T) {
 	} {
 		rows := s.Budget(tc.nodes, tc.phase, tc.units, 15*time.Second, Calls{})
 		i := slices.IndexFunc(rows, func(row Spent) bool { return row.Controller == tc.controller })
-		assert.InDelta(t, tc.want, rows[i].Limit, 1e-9, limitName(tc.nodes, tc.phase, tc.controller))
+		assert.InDelta(t, tc.want, rows[i].Limit, 1e-9, limitKey(tc.nodes, tc.phase, tc.controller))
 	}
 }
 

@@ -72,23 +72,23 @@ func newRun(o Options) *run {
 	if o.Implementation.Cloud == nil {
 		o.Implementation.Cloud = featuresOnly{}
 	}
-	ccm := &kept{CCM: o.Implementation.CCM}
+	ccm := &supervisedCCM{CCM: o.Implementation.CCM}
 	if o.Queue == nil {
 		o.Queue = NewQueue(Select(o.Tests, o.Profiles, o.Focus))
 	}
 	return &run{
 		ccm:     ccm,
 		Options: o, report: &Report{began: time.Now()},
-		suite: &Suite{Cloud: o.Implementation.Cloud, CCM: ccm, run: "abcd", serial: new(atomic.Int64), crashes: new(atomic.Int64)},
+		suite: &Suite{Cloud: o.Implementation.Cloud, CCM: ccm, runID: "abcd", serial: new(atomic.Int64), crashes: new(atomic.Int64)},
 	}
 }
 
 func (r *run) outcome(ctx context.Context) (*Report, error) {
-	err := r.all(ctx)
+	err := r.runQueue(ctx)
 	if err != nil {
 		r.report.Unfinished = err.Error()
 	}
-	return r.report, errors.Join(err, r.finish())
+	return r.report, errors.Join(err, r.finishReport())
 }
 
 // core is a core test of the Node profile.

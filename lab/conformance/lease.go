@@ -13,17 +13,17 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// leases gives back what a CCM held that runs no more. Which Lease that is shows
-// when one has run: its holder is another than before its start, and is called as
-// upstream calls it, after the machine. Somebody else's is as before, or is soon.
-type leases struct {
-	kube   kubernetes.Interface
-	before map[string]string // holders at the last start
+// leaseReleaser releases the Leases of a CCM that has ended. They are those whose holder has changed
+// since the CCM was started, and is named as upstream names it, after the machine. The Leases of
+// others have the holder that they had before.
+type leaseReleaser struct {
+	kube          kubernetes.Interface
+	holdersBefore map[string]string // holders at the last start
 }
 
-// giveBack is called when no CCM of the suite runs. What it cannot do costs time
-// only.
-func (l *leases) giveBack(ctx context.Context) {
+// releaseStale releases them. It is to be called when no CCM of the suite runs. When it fails, the
+// next CCM waits for the Lease to expire.
+func (l *leaseReleaser) releaseStale(ctx context.Context) {
 	if l == nil {
 		return
 	}
@@ -35,14 +35,14 @@ func (l *leases) giveBack(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	first, now := l.before == nil, map[string]string{}
+	first, now := l.holdersBefore == nil, map[string]string{}
 	for _, lease := range list.Items {
 		if lease.Namespace == corev1.NamespaceNodeLease || lease.Spec.HolderIdentity == nil {
 			continue
 		}
 		key, holder := lease.Namespace+"/"+lease.Name, *lease.Spec.HolderIdentity
 		now[key] = holder
-		if first || l.before[key] == holder || !strings.HasPrefix(holder, host+"_") {
+		if first || l.holdersBefore[key] == holder || !strings.HasPrefix(holder, host+"_") {
 			continue
 		}
 		// As client-go's own release does.
@@ -52,5 +52,5 @@ func (l *leases) giveBack(ctx context.Context) {
 			now[key] = ""
 		}
 	}
-	l.before = now
+	l.holdersBefore = now
 }

@@ -34,24 +34,24 @@ func TestLeaseIsGivenBack(t *testing.T) {
 		return *lease.Spec.HolderIdentity
 	}
 
-	l := &leases{kube: kube}
+	l := &leaseReleaser{kube: kube}
 	hold("kube-system", "scheduler", host+"_before")
 	hold("kube-system", "ccm", host+"_killed-last-week")
-	l.giveBack(ctx)
+	l.releaseStale(ctx)
 	assert.Equal(t, host+"_killed-last-week", holder("kube-system", "ccm"), "nothing has run yet")
 
 	hold("kube-system", "ccm", host+"_first")
 	hold(corev1.NamespaceNodeLease, "node", host+"_node")
 	hold("kube-system", "other", "elsewhere_new")
-	l.giveBack(ctx)
+	l.releaseStale(ctx)
 	assert.Empty(t, holder("kube-system", "ccm"))
 	assert.Equal(t, host+"_before", holder("kube-system", "scheduler"))
 	assert.Equal(t, host+"_node", holder(corev1.NamespaceNodeLease, "node"))
 	assert.Equal(t, "elsewhere_new", holder("kube-system", "other"))
 
 	hold("kube-system", "ccm", "a-test")
-	l.giveBack(ctx)
+	l.releaseStale(ctx)
 	assert.Equal(t, "a-test", holder("kube-system", "ccm"))
 
-	(*leases)(nil).giveBack(ctx) // Without a cluster there is none.
+	(*leaseReleaser)(nil).releaseStale(ctx) // Without a cluster there is none.
 }

@@ -23,9 +23,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/labels"
 )
 
-// renewEvery is how often a stand-in's lease is renewed: well within the
+// renewalPeriod is how often a stand-in's lease is renewed: well within the
 // shortest grace period that a lab's kube-controller-manager is given.
-const renewEvery = 2 * time.Second
+const renewalPeriod = 2 * time.Second
 
 // NodeSpec says how a stand-in registers its Node.
 type NodeSpec struct {
@@ -62,17 +62,17 @@ func (t *T) NewInstance(name string) Instance {
 // Ready, and tainted until a CCM has initialised it. It is deleted after the
 // test.
 func (t *T) NewNode(spec NodeSpec) *StandIn {
-	_, err := t.Kube.CoreV1().Nodes().Create(t.ctx, nodeOf(spec), metav1.CreateOptions{})
+	_, err := t.Kube.CoreV1().Nodes().Create(t.ctx, nodeFromSpec(spec), metav1.CreateOptions{})
 	t.Must(err, "registering Node %s", spec.Name)
 	t.trace.Step("registered Node %s", spec.Name)
 	n := &StandIn{Name: spec.Name, t: t}
-	t.Cleanup(n.remove)
-	n.keepAlive()
+	t.Cleanup(n.deleteNode)
+	n.startRenewals()
 	return n
 }
 
-// nodeOf is what a kubelet registers.
-func nodeOf(spec NodeSpec) *corev1.Node {
+// nodeFromSpec returns the Node that a kubelet would register.
+func nodeFromSpec(spec NodeSpec) *corev1.Node {
 	nodeLabels := map[string]string{corev1.LabelHostname: spec.Name, corev1.LabelOSStable: "linux"}
 	if !spec.Balanced {
 		nodeLabels[corev1.LabelNodeExcludeBalancers] = "true"
@@ -88,7 +88,7 @@ func nodeOf(spec NodeSpec) *corev1.Node {
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: spec.Name}},
 			// From the first: a CCM that takes an instance that has no name yet for
 			// an ended one deletes a Node that is not Ready (upstream's way).
-			Conditions: []corev1.NodeCondition{condition(corev1.ConditionTrue, "KubeletReady")},
+			Conditions: []corev1.NodeCondition{readyCondition(corev1.ConditionTrue, "KubeletReady")},
 		},
 	}
 	if spec.NodeIP != "" {
@@ -113,17 +113,17 @@ func (t *T) NewWorker(spec NodeSpec) (Instance, *StandIn) {
 // Ready says of the Node that it is, and keeps saying so.
 func (n *StandIn) Ready() {
 	n.t.trace.Step("Node %s says that it is Ready", n.Name)
-	n.say(corev1.ConditionTrue, "KubeletReady")
-	n.keepAlive()
+	n.setReadyCondition(corev1.ConditionTrue, "KubeletReady")
+	n.startRenewals()
 }
 
-func (n *StandIn) keepAlive() {
+func (n *StandIn) startRenewals() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.stop == nil {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(n.t.ctx))
 		ended := make(chan struct{})
-		go func() { defer close(ended); n.renew(ctx) }()
+		go func() { defer close(ended); n.renewLease(ctx) }()
 		n.stop = func() { cancel(); <-ended }
 	}
 }
@@ -132,11 +132,11 @@ func (n *StandIn) keepAlive() {
 // silent.
 func (n *StandIn) NotReady() {
 	n.t.trace.Step("Node %s says that it is not Ready, and falls silent", n.Name)
-	n.silence()
-	n.say(corev1.ConditionFalse, "KubeletNotReady")
+	n.stopRenewals()
+	n.setReadyCondition(corev1.ConditionFalse, "KubeletNotReady")
 }
 
-func (n *StandIn) silence() {
+func (n *StandIn) stopRenewals() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.stop != nil {
@@ -145,7 +145,7 @@ func (n *StandIn) silence() {
 	}
 }
 
-func condition(status corev1.ConditionStatus, reason string) corev1.NodeCondition {
+func readyCondition(status corev1.ConditionStatus, reason string) corev1.NodeCondition {
 	now := metav1.Now()
 	return corev1.NodeCondition{
 		Type: corev1.NodeReady, Status: status, Reason: reason, Message: "the conformance suite stands in for the kubelet",
@@ -153,7 +153,7 @@ func condition(status corev1.ConditionStatus, reason string) corev1.NodeConditio
 	}
 }
 
-func (n *StandIn) say(status corev1.ConditionStatus, reason string) {
+func (n *StandIn) setReadyCondition(status corev1.ConditionStatus, reason string) {
 	err := patchReady(n.t.ctx, n.t.Kube, n.Name, status, reason)
 	if apierrors.IsNotFound(err) {
 		return // The CCM was faster; what became of the Node is for the test to see.
@@ -164,17 +164,18 @@ func (n *StandIn) say(status corev1.ConditionStatus, reason string) {
 // patchReady patches, as a kubelet does: the CCM writes to a Node that has just
 // registered at the same time, and neither is to lose against the other.
 func patchReady(ctx context.Context, kube kubernetes.Interface, node string, status corev1.ConditionStatus, reason string) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{condition(status, reason)}}})
+	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{readyCondition(status, reason)}}})
 	if err == nil {
 		_, err = kube.CoreV1().Nodes().PatchStatus(ctx, node, patch)
 	}
 	return err
 }
 
-// renew keeps kube-controller-manager from taking the Node for lost.
-func (n *StandIn) renew(ctx context.Context) {
+// renewLease renews the Node's lease until ctx ends, so that kube-controller-manager does not take
+// the Node for lost.
+func (n *StandIn) renewLease(ctx context.Context) {
 	leases := n.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	tick := time.NewTicker(renewEvery)
+	tick := time.NewTicker(renewalPeriod)
 	defer tick.Stop()
 	for {
 		now := metav1.NowMicro()
@@ -188,7 +189,7 @@ func (n *StandIn) renew(ctx context.Context) {
 			_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
 		}
 		if err == nil {
-			err = n.comeBack(ctx)
+			err = n.restoreIfLost(ctx)
 		}
 		if err != nil && ctx.Err() == nil {
 			n.t.Logf("keeping Node %s alive: %v", n.Name, err)
@@ -201,29 +202,29 @@ func (n *StandIn) renew(ctx context.Context) {
 	}
 }
 
-// comeBack says that the Node is Ready if it was taken for lost, on a machine that
-// was too busy to renew its lease in time: a kubelet says so again, too.
-func (n *StandIn) comeBack(ctx context.Context) error {
+// restoreIfLost marks the Node Ready if it was taken for lost, on a machine that was too busy to
+// renew its lease in time. A kubelet does so, too.
+func (n *StandIn) restoreIfLost(ctx context.Context) error {
 	node, err := n.t.GetNode(ctx, n.Name)
 	if apierrors.IsNotFound(err) {
 		return nil // What became of it is for the test to see.
 	}
-	if err != nil || !lost(node) {
+	if err != nil || !isNodeLost(node) {
 		return err
 	}
 	n.t.Logf("Node %s was taken for lost while it was alive, and says that it is Ready", n.Name)
 	return patchReady(ctx, n.t.Kube, n.Name, corev1.ConditionTrue, "KubeletReady")
 }
 
-// lost tells whether kube-controller-manager has not heard of the Node for too long.
-func lost(node *corev1.Node) bool {
+// isNodeLost tells whether kube-controller-manager has set the Ready condition to Unknown.
+func isNodeLost(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
 	})
 }
 
-func (n *StandIn) remove(ctx context.Context) error {
-	n.silence()
+func (n *StandIn) deleteNode(ctx context.Context) error {
+	n.stopRenewals()
 	if err := n.t.Kube.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}

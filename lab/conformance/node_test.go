@@ -18,15 +18,15 @@ func TestAStandInThatWasTakenForLostComesBack(t *testing.T) {
 		corev1.ConditionTrue:    corev1.ConditionTrue,
 		corev1.ConditionFalse:   corev1.ConditionFalse, // A kubelet's own word.
 	} {
-		node := nodeOf(NodeSpec{Name: "worker"})
-		node.Status.Conditions = []corev1.NodeCondition{condition(said, "")}
+		node := nodeFromSpec(NodeSpec{Name: "worker"})
+		node.Status.Conditions = []corev1.NodeCondition{readyCondition(said, "")}
 		kube := fake.NewClientset(node)
 		n := &StandIn{Name: "worker", t: &T{Suite: &Suite{Kube: kube}}}
-		require.NoError(t, n.comeBack(t.Context()))
+		require.NoError(t, n.restoreIfLost(t.Context()))
 		now, err := kube.CoreV1().Nodes().Get(t.Context(), "worker", metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, want, now.Status.Conditions[0].Status, said)
 	}
 	gone := &StandIn{Name: "gone", t: &T{Suite: &Suite{Kube: fake.NewClientset()}}}
-	assert.NoError(t, gone.comeBack(t.Context()))
+	assert.NoError(t, gone.restoreIfLost(t.Context()))
 }

@@ -17,15 +17,15 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
-// Turn says when a test is begun, among those of its kind.
-type Turn int
+// Priority says when a test is begun, among those of its scheduling class.
+type Priority int
 
 const (
 	// Early is for one that takes long: begun late, it would be waited for.
-	Early Turn = -1
+	Early Priority = -1
 	// Late is for one after which a CCM may be wary for some time, or that keeps the
 	// whole machine busy.
-	Late Turn = 1
+	Late Priority = 1
 )
 
 // Queue hands tests to the runs that share them, each test to one run. A test
@@ -34,13 +34,13 @@ const (
 type Queue struct {
 	listed []Test
 
-	telling sync.Mutex // observers are called by one run at a time
+	observerMu sync.Mutex // observers are called by one run at a time
 
 	mu      sync.Mutex
 	waiting []Test // in the order in which they are begun
 	held    int    // handed out, and neither reported nor given back
 	active  int    // runs that can take what is given back
-	entered int    // runs so far
+	joined  int    // runs so far
 	// expected are those among the active that have not entered yet
 	expected int
 	changed  chan struct{} // closed, and made anew, when one of these changes
@@ -49,27 +49,27 @@ type Queue struct {
 // NewQueue is a queue of these tests.
 func NewQueue(tests []Test) *Queue {
 	q := &Queue{listed: slices.Clone(tests), waiting: slices.Clone(tests), changed: make(chan struct{})}
-	slices.SortStableFunc(q.waiting, func(a, b Test) int { return cmp.Compare(a.Turn, b.Turn) })
+	slices.SortStableFunc(q.waiting, func(a, b Test) int { return cmp.Compare(a.Priority, b.Priority) })
 	return q
 }
 
-// company is a group of tests that a run takes at a time.
-type company int
+// schedulingClass is a group of tests that a run takes at a time.
+type schedulingClass int
 
 const (
-	besideOthers company = iota // tests that may run beside each other
-	singly                      // tests that run while no other does
-	atLast                      // those of them that are Late
+	classParallel  schedulingClass = iota // tests that may run beside each other
+	classAlone                            // tests that run while no other does
+	classAloneLate                        // those of them that are Late
 )
 
-func companyOf(t Test) company {
+func schedulingClassOf(t Test) schedulingClass {
 	switch {
 	case !t.Alone:
-		return besideOthers
-	case t.Turn == Late:
-		return atLast
+		return classParallel
+	case t.Priority == Late:
+		return classAloneLate
 	}
-	return singly
+	return classAlone
 }
 
 // Expect says that so many runs will share the queue, each of which either begins
@@ -88,13 +88,13 @@ func (q *Queue) Missing() {
 	if q.expected > 0 {
 		q.expected--
 		q.active--
-		q.change()
+		q.notifyWaiters()
 	}
 }
 
-// enter is a run's beginning. It returns in which order the run takes kinds: only
-// the first begins with those that run together, which keep one run busy.
-func (q *Queue) enter() []company {
+// joinRun adds a run. It returns the order in which the run takes scheduling classes: only the
+// first run begins with the parallel tests, which keep one run busy.
+func (q *Queue) joinRun() []schedulingClass {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.expected > 0 {
@@ -102,23 +102,23 @@ func (q *Queue) enter() []company {
 	} else {
 		q.active++
 	}
-	q.entered++
-	if q.entered == 1 {
-		return []company{besideOthers, singly, atLast}
+	q.joined++
+	if q.joined == 1 {
+		return []schedulingClass{classParallel, classAlone, classAloneLate}
 	}
-	return []company{singly, besideOthers, atLast}
+	return []schedulingClass{classAlone, classParallel, classAloneLate}
 }
 
-// leave is the end of a run, or of its taking part.
-func (q *Queue) leave() {
+// leaveRun removes a run that has ended, or takes no more tests.
+func (q *Queue) leaveRun() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.active--
-	q.change()
+	q.notifyWaiters()
 }
 
-// change tells those who wait. The lock is held.
-func (q *Queue) change() {
+// notifyWaiters wakes whoever waits for a change. The caller holds the lock.
+func (q *Queue) notifyWaiters() {
 	close(q.changed)
 	q.changed = make(chan struct{})
 }
@@ -134,15 +134,15 @@ func (q *Queue) takeAll(wanted func(Test) bool) (taken []Test) {
 		}
 		return false
 	})
-	q.change()
+	q.notifyWaiters()
 	return taken
 }
 
-// take hands out the next test of a kind; false when none waits.
-func (q *Queue) take(k company) (Test, bool) {
+// takeNext hands out the next test of a class; false when none waits.
+func (q *Queue) takeNext(k schedulingClass) (Test, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.IndexFunc(q.waiting, func(t Test) bool { return companyOf(t) == k })
+	i := slices.IndexFunc(q.waiting, func(t Test) bool { return schedulingClassOf(t) == k })
 	if i < 0 {
 		return Test{}, false
 	}
@@ -152,32 +152,30 @@ func (q *Queue) take(k company) (Test, bool) {
 	return t, true
 }
 
-// done says that a test that was handed out is reported.
-func (q *Queue) done() {
+// markReported says that a test that was handed out has been reported.
+func (q *Queue) markReported() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.held--
-	q.change()
+	q.notifyWaiters()
 }
 
-// giveBack says that nothing is known of a test that was handed out. It is the
-// next of its kind.
+// giveBack returns a test that was handed out and has no result. It is the next of its class.
 func (q *Queue) giveBack(t Test) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.held--
 	q.waiting = slices.Insert(q.waiting, 0, t)
-	q.change()
+	q.notifyWaiters()
 }
 
-// await returns the first of the kinds of which a test waits. It returns false
-// when ctx ends, or when none will ever wait again: as long as another run holds
-// a test, that may be given back.
-func (q *Queue) await(ctx context.Context, order []company) (company, bool) {
+// awaitWork returns the first of the classes in which a test waits. It returns false when ctx ends,
+// or when no test will ever wait again: as long as another run holds a test, that may be given back.
+func (q *Queue) awaitWork(ctx context.Context, order []schedulingClass) (schedulingClass, bool) {
 	for {
 		q.mu.Lock()
 		for _, k := range order {
-			if slices.ContainsFunc(q.waiting, func(t Test) bool { return companyOf(t) == k }) {
+			if slices.ContainsFunc(q.waiting, func(t Test) bool { return schedulingClassOf(t) == k }) {
 				q.mu.Unlock()
 				return k, ctx.Err() == nil
 			}
@@ -195,10 +193,10 @@ func (q *Queue) await(ctx context.Context, order []company) (company, bool) {
 	}
 }
 
-// standBack is leave for a run that could do nothing with a test but fail it: it
-// returns when no other run is left that might do better, or when ctx ends.
+// standBack is leaveRun for a run whose CCM was given up: it could only fail its tests. It returns
+// when no other run is left that might pass them, or when ctx ends.
 func (q *Queue) standBack(ctx context.Context) {
-	q.leave()
+	q.leaveRun()
 	for {
 		q.mu.Lock()
 		active, changed := q.active, q.changed
@@ -249,8 +247,8 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 		}
 	}
 	slices.SortStableFunc(whole.Budget, func(a, b Spent) int { return cmp.Compare(a.Nodes, b.Nodes) })
-	whole.Seconds = seconds(ended.Sub(whole.began))
-	missing, err := q.arrange(whole.Tests)
+	whole.Seconds = roundedSeconds(ended.Sub(whole.began))
+	missing, err := q.sortResults(whole.Tests)
 	if err != nil {
 		return nil, err
 	}
@@ -261,8 +259,8 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 	return &whole, nil
 }
 
-// arrange sorts results as the tests are listed, and names those that have none.
-func (q *Queue) arrange(results []TestReport) (missing []string, err error) {
+// sortResults sorts results in the order of the tests' list, and names the tests without a result.
+func (q *Queue) sortResults(results []TestReport) (missing []string, err error) {
 	order := map[string]int{}
 	for i, t := range q.listed {
 		order[t.ID] = i

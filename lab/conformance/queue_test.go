@@ -62,7 +62,7 @@ func TestSharedByLabs(t *testing.T) {
 				for i := range random.IntN(40) {
 					takes, isAlone := time.Duration(1+random.IntN(100))*time.Second, random.IntN(2) == 0
 					test := core(fmt.Sprintf("test-%d", i), func(ct *T) {
-						on := ct.CCM.(*kept).CCM
+						on := ct.CCM.(*supervisedCCM).CCM
 						mu.Lock()
 						ran[ct.test.ID]++
 						before := busy[on]
@@ -79,7 +79,7 @@ func TestSharedByLabs(t *testing.T) {
 						}
 						busy[on]--
 					})
-					test.Alone, test.Turn = isAlone, Turn(random.IntN(3)-1)
+					test.Alone, test.Priority = isAlone, Priority(random.IntN(3)-1)
 					tests, want = append(tests, test), append(want, test.ID)
 				}
 				began := time.Now()
@@ -101,22 +101,22 @@ func TestSharedByLabs(t *testing.T) {
 }
 
 func TestTurns(t *testing.T) {
-	turn := func(at Turn, test Test) Test { test.Turn = at; return test }
+	turn := func(at Priority, test Test) Test { test.Priority = at; return test }
 	q := NewQueue([]Test{
 		core("a", passes), alone(turn(Late, core("wary", passes))), alone(core("b", passes)),
 		turn(Early, core("long", passes)), alone(turn(Early, core("long-alone", passes))),
 	})
 	var got []string
-	for _, order := range [][]company{q.enter(), q.enter()} {
-		assert.Equal(t, atLast, order[2])
+	for _, order := range [][]schedulingClass{q.joinRun(), q.joinRun()} {
+		assert.Equal(t, classAloneLate, order[2])
 		for _, k := range order {
 			got = append(got, fmt.Sprint(k))
 		}
 	}
 	assert.Equal(t, []string{"0", "1", "2", "1", "0", "2"}, got, "only the first run begins with those that run together")
 	got = nil
-	for _, k := range []company{besideOthers, singly, atLast} {
-		for test, some := q.take(k); some; test, some = q.take(k) {
+	for _, k := range []schedulingClass{classParallel, classAlone, classAloneLate} {
+		for test, some := q.takeNext(k); some; test, some = q.takeNext(k) {
 			got = append(got, test.ID)
 		}
 	}
@@ -211,19 +211,19 @@ func TestExpectedRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue([]Test{core("a", passes)})
 		q.Expect(3)
-		q.enter()
+		q.joinRun()
 		stood := make(chan struct{})
 		go func() { q.standBack(t.Context()); close(stood) }()
 		synctest.Wait()
 		q.Missing()
-		q.enter()
+		q.joinRun()
 		synctest.Wait()
 		select {
 		case <-stood:
 			t.Error("another run was there, that might do better")
 		default:
 		}
-		q.leave()
+		q.leaveRun()
 		<-stood
 		q.Missing()
 		assert.Zero(t, q.active, "nobody else was expected")

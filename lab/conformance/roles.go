@@ -217,9 +217,9 @@ func followsFromRole(f Feature) bool {
 	return isFaultFeature(f)
 }
 
-// role finds a role that a test uses. A test that needs the feature is run only where there is the
+// roleOf finds a role that a test uses. A test that needs the feature is run only where there is the
 // role; one that does not fails.
-func role[R any](t *T) R {
+func roleOf[R any](t *T) R {
 	r, ok := As[R](t.Cloud)
 	if !ok {
 		t.Fatalf("the cloud's driver is no %T, and the test does not need the feature", (*R)(nil))
@@ -228,43 +228,43 @@ func role[R any](t *T) R {
 }
 
 // BalancerRenamer is that role of the cloud.
-func (t *T) BalancerRenamer() BalancerRenamer { return role[BalancerRenamer](t) }
+func (t *T) BalancerRenamer() BalancerRenamer { return roleOf[BalancerRenamer](t) }
 
 // BalancerChanger is that role of the cloud.
-func (t *T) BalancerChanger() BalancerChanger { return role[BalancerChanger](t) }
+func (t *T) BalancerChanger() BalancerChanger { return roleOf[BalancerChanger](t) }
 
 // ForeignBalancerCreator is that role of the cloud.
-func (t *T) ForeignBalancerCreator() ForeignBalancerCreator { return role[ForeignBalancerCreator](t) }
+func (t *T) ForeignBalancerCreator() ForeignBalancerCreator { return roleOf[ForeignBalancerCreator](t) }
 
 // AddressReserver is that role of the cloud.
-func (t *T) AddressReserver() AddressReserver { return role[AddressReserver](t) }
+func (t *T) AddressReserver() AddressReserver { return roleOf[AddressReserver](t) }
 
 // RouteTable is that role of the cloud.
-func (t *T) RouteTable() RouteTable { return role[RouteTable](t) }
+func (t *T) RouteTable() RouteTable { return roleOf[RouteTable](t) }
 
 // RouteDiverter is that role of the cloud.
-func (t *T) RouteDiverter() RouteDiverter { return role[RouteDiverter](t) }
+func (t *T) RouteDiverter() RouteDiverter { return roleOf[RouteDiverter](t) }
 
 // ForeignRouteCreator is that role of the cloud.
-func (t *T) ForeignRouteCreator() ForeignRouteCreator { return role[ForeignRouteCreator](t) }
+func (t *T) ForeignRouteCreator() ForeignRouteCreator { return roleOf[ForeignRouteCreator](t) }
 
 // RouteLimiter is that role of the cloud.
-func (t *T) RouteLimiter() RouteLimiter { return role[RouteLimiter](t) }
+func (t *T) RouteLimiter() RouteLimiter { return roleOf[RouteLimiter](t) }
 
 // FaultInjector is that role of the cloud.
-func (t *T) FaultInjector() FaultInjector { return role[FaultInjector](t) }
+func (t *T) FaultInjector() FaultInjector { return roleOf[FaultInjector](t) }
 
 // CallCounter is that role of the cloud.
-func (t *T) CallCounter() CallCounter { return role[CallCounter](t) }
+func (t *T) CallCounter() CallCounter { return roleOf[CallCounter](t) }
 
 // ZoneOutageInjector is that role of the cloud.
-func (t *T) ZoneOutageInjector() ZoneOutageInjector { return role[ZoneOutageInjector](t) }
+func (t *T) ZoneOutageInjector() ZoneOutageInjector { return roleOf[ZoneOutageInjector](t) }
 
 // CredentialExpirer is that role of the cloud.
-func (t *T) CredentialExpirer() CredentialExpirer { return role[CredentialExpirer](t) }
+func (t *T) CredentialExpirer() CredentialExpirer { return roleOf[CredentialExpirer](t) }
 
 // CredentialSwapper is that role of the cloud.
-func (t *T) CredentialSwapper() CredentialSwapper { return role[CredentialSwapper](t) }
+func (t *T) CredentialSwapper() CredentialSwapper { return roleOf[CredentialSwapper](t) }
 
 // InstanceBatcher makes and terminates many instances, by the cloud's role or one by one.
 func (t *T) InstanceBatcher() InstanceBatcher {

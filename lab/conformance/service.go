@@ -24,7 +24,7 @@ func (t *T) Namespace() string {
 		return t.ns
 	}
 	name := t.Name(t.test.ID)
-	_, err := t.Kube.CoreV1().Namespaces().Create(t.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labels.ConformanceSuite: t.run}}}, metav1.CreateOptions{})
+	_, err := t.Kube.CoreV1().Namespaces().Create(t.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labels.ConformanceSuite: t.runID}}}, metav1.CreateOptions{})
 	t.Must(err, "creating namespace %s", name)
 	t.Cleanup(func(ctx context.Context) error {
 		return t.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
@@ -75,7 +75,7 @@ func (t *T) removeService(ctx context.Context, svc *corev1.Service) error {
 	}
 	patient, cancel := context.WithTimeout(ctx, cleanupBound/2)
 	defer cancel()
-	if err := poll(patient, func(ctx context.Context) error { return t.gone(ctx, svc) }); err == nil {
+	if err := pollUntil(patient, func(ctx context.Context) error { return t.checkServiceGone(ctx, svc) }); err == nil {
 		return nil
 	}
 	t.Logf("cleaning up by force after Service %s: the CCM has not", svc.Name)
@@ -91,12 +91,12 @@ func (t *T) removeService(ctx context.Context, svc *corev1.Service) error {
 	return err
 }
 
-// gone is an error while there is the Service, or a balancer for it.
-func (t *T) gone(ctx context.Context, svc *corev1.Service) error {
+// checkServiceGone is an error while there is the Service, or a balancer for it.
+func (t *T) checkServiceGone(ctx context.Context, svc *corev1.Service) error {
 	if err := t.NoService(ctx, svc); err != nil {
 		return err
 	}
-	return t.noBalancer(ctx, svc)
+	return t.checkNoBalancer(ctx, svc)
 }
 
 // NoService is an error while the Service object is there; one of its name that
@@ -112,10 +112,10 @@ func (s *Suite) NoService(ctx context.Context, svc *corev1.Service) error {
 	return err
 }
 
-func (s *Suite) noBalancer(ctx context.Context, svc *corev1.Service) error {
+func (s *Suite) checkNoBalancer(ctx context.Context, svc *corev1.Service) error {
 	left, err := s.BalancersOf(ctx, svc)
 	if err == nil && len(left) > 0 {
-		err = fmt.Errorf("service %s still has %s", svc.Name, listOf(left))
+		err = fmt.Errorf("service %s still has %s", svc.Name, balancerList(left))
 	}
 	return err
 }
@@ -164,7 +164,7 @@ func (s *Suite) TheBalancer(ctx context.Context, svc *corev1.Service) (Balancer,
 		return Balancer{}, err
 	}
 	if len(found) != 1 {
-		return Balancer{}, fmt.Errorf("service %s has %d balancers, want one: %s", svc.Name, len(found), listOf(found))
+		return Balancer{}, fmt.Errorf("service %s has %d balancers, want one: %s", svc.Name, len(found), balancerList(found))
 	}
 	now, err := s.GetService(ctx, svc)
 	if err != nil {
@@ -199,16 +199,16 @@ func (t *T) AwaitBalancer(svc *corev1.Service, checks ...func(Balancer) error) B
 
 // AwaitGone waits for the Service and all that the cloud has for it to be gone.
 func (t *T) AwaitGone(svc *corev1.Service) {
-	t.Await("Service "+svc.Name+" and its balancer to be gone", func(ctx context.Context) error { return t.gone(ctx, svc) })
+	t.Await("Service "+svc.Name+" and its balancer to be gone", func(ctx context.Context) error { return t.checkServiceGone(ctx, svc) })
 }
 
 // AwaitNoBalancer waits for the cloud to have none for the Service, which may
 // live on.
 func (t *T) AwaitNoBalancer(svc *corev1.Service) {
-	t.Await("Service "+svc.Name+" to have no balancer", func(ctx context.Context) error { return t.noBalancer(ctx, svc) })
+	t.Await("Service "+svc.Name+" to have no balancer", func(ctx context.Context) error { return t.checkNoBalancer(ctx, svc) })
 }
 
-func listOf(balancers []Balancer) string {
+func balancerList(balancers []Balancer) string {
 	if len(balancers) == 0 {
 		return "none"
 	}

@@ -100,14 +100,14 @@ const (
 // not be run; a CCM that fails is no error. When ctx ends, the report has what
 // came out until then.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	if err := check(o.Tests); err != nil {
+	if err := validateTests(o.Tests); err != nil {
 		return nil, err
 	}
 	sole := o.Queue == nil
 	if sole {
 		o.Queue = NewQueue(Select(o.Tests, o.Profiles, o.Focus))
 	}
-	if err := check(o.Queue.listed); err != nil {
+	if err := validateTests(o.Queue.listed); err != nil {
 		return nil, err
 	}
 	if o.Workload.Port == 0 {
@@ -123,7 +123,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, fmt.Errorf("asking the cluster for its version: %w", err)
 	}
-	ccm := &kept{CCM: o.Implementation.CCM, leases: &leases{kube: kube}}
+	ccm := &supervisedCCM{CCM: o.Implementation.CCM, leases: &leaseReleaser{kube: kube}}
 	if o.Limits == nil {
 		o.Limits = DefaultLimits()
 	}
@@ -132,7 +132,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		suite: &Suite{
 			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm, Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
 			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits,
-			run: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64),
+			runID: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64),
 		},
 		report: &Report{
 			APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport", Date: time.Now().UTC().Truncate(time.Second),
@@ -149,15 +149,15 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	journal, _ := As[CallJournal](o.Implementation.Cloud)
 	logs, _ := o.Implementation.CCM.(Logs)
-	r.recorder = record.Start(kube, journal, logs, r.suite.run)
+	r.recorder = record.Start(kube, journal, logs, r.suite.runID)
 	r.recorder.OnStep = o.Step
-	ccm.noted = r.recorder.BeginStep
-	err = r.all(ctx)
+	ccm.beginStep = r.recorder.BeginStep
+	err = r.runQueue(ctx)
 	r.report.Timelines = r.recorder.Close()
 	if err != nil {
 		r.report.Unfinished = err.Error()
 	}
-	return r.report, errors.Join(err, r.finish())
+	return r.report, errors.Join(err, r.finishReport())
 }
 
 // asProtobuf has the API server spend half of what JSON takes: the suite shares
@@ -182,56 +182,6 @@ func versionOf(cfg *rest.Config) (*version.Info, error) {
 	return client.ServerVersion()
 }
 
-// kept is the CCM in the tests' hands. It knows whether it is to run: a crash
-// must not start one that a test has stopped meanwhile.
-type kept struct {
-	CCM
-	// noted, unless nil, is told what is being done to it, and returns what is to
-	// be told how that ended.
-	noted  func(what string) func(error)
-	mu     sync.Mutex
-	wanted bool
-	frozen bool // ever, since it was last stopped
-	others []Replica
-	leases *leases
-}
-
-func (k *kept) Start(ctx context.Context) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.wanted && !slices.ContainsFunc(k.others, Replica.Running) {
-		k.leases.giveBack(ctx)
-	}
-	k.wanted = true
-	return k.note("starting the CCM", func() error { return k.CCM.Start(ctx) })
-}
-
-func (k *kept) Stop(ctx context.Context) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.wanted, k.frozen = false, false
-	return k.note("stopping the CCM", func() error { return k.CCM.Stop(ctx) })
-}
-
-func (k *kept) note(what string, do func() error) error {
-	if k.noted == nil {
-		return do()
-	}
-	ended := k.noted(what)
-	err := do()
-	ended(err)
-	return err
-}
-
-func (k *kept) restart(ctx context.Context) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if !k.wanted {
-		return nil
-	}
-	return k.note("starting the CCM again: it ended by itself", func() error { return k.CCM.Start(ctx) })
-}
-
 func suiteVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		return strings.Trim(info.Main.Version, "()")
@@ -242,32 +192,32 @@ func suiteVersion() string {
 // run is one run of the suite.
 type run struct {
 	Options
-	sole   bool // nobody else runs tests of the queue
-	ccm    *kept
-	suite  *Suite
-	mu     sync.Mutex
-	report *Report
-	inARow int // crashes of the CCM since a test last passed
+	sole          bool // nobody else runs tests of the queue
+	ccm           *supervisedCCM
+	suite         *Suite
+	mu            sync.Mutex
+	report        *Report
+	crashesInARow int // crashes of the CCM since a test last passed
 	// recorder may be nil: then there are no timelines.
 	recorder *record.Recorder
 
-	breakOff context.CancelCauseFunc // ends the run, with a reason
-	left     sync.Once               // it takes no more part in the queue
+	abortRun  context.CancelCauseFunc // ends the run, with a reason
+	leaveOnce sync.Once               // it takes no more part in the queue
 }
 
-// all runs what the queue has for it. The first run of a queue takes first what
-// may run beside others, then the rest, one by one.
-func (r *run) all(ctx context.Context) error {
-	ctx, r.breakOff = context.WithCancelCause(ctx)
-	defer r.breakOff(nil)
-	order := r.Queue.enter()
-	defer r.leave()
-	for _, t := range r.Queue.takeAll(func(t Test) bool { return r.skip(t) != "" }) {
-		r.tell(r.reportOf(t, Skipped, 0, []string{r.skip(t)}, nil))
+// runQueue runs the tests that the queue hands to this run. The first run of a queue begins with
+// the tests that may run beside others, and runs the rest one by one.
+func (r *run) runQueue(ctx context.Context) error {
+	ctx, r.abortRun = context.WithCancelCause(ctx)
+	defer r.abortRun(nil)
+	order := r.Queue.joinRun()
+	defer r.leaveQueue()
+	for _, t := range r.Queue.takeAll(func(t Test) bool { return r.skipReason(t) != "" }) {
+		r.reportTest(r.reportOf(t, Skipped, 0, []string{r.skipReason(t)}, nil))
 	}
-	next, some := r.Queue.await(ctx, order)
+	next, some := r.Queue.awaitWork(ctx, order)
 	if !some {
-		return early(ctx)
+		return endedEarly(ctx)
 	}
 	if err := r.suite.CCM.Start(ctx); err != nil {
 		return fmt.Errorf("starting the CCM: %w", err)
@@ -276,30 +226,30 @@ func (r *run) all(ctx context.Context) error {
 	defer giveUp(nil)
 	stop := r.keepCCM(ctx, giveUp)
 	for some {
-		r.drain(ctx, alive, next)
-		next, some = r.Queue.await(ctx, order)
+		r.runClass(ctx, alive, next)
+		next, some = r.Queue.awaitWork(ctx, order)
 	}
-	err := early(ctx) // The last tests may have been cut short.
+	err := endedEarly(ctx) // The last tests may have been cut short.
 	stop()
 	return errors.Join(err, r.suite.CCM.Stop(context.WithoutCancel(ctx)))
 }
 
-// early is an error when ctx ended the run.
-func early(ctx context.Context) error {
+// endedEarly returns an error when ctx has ended the run.
+func endedEarly(ctx context.Context) error {
 	if ctx.Err() == nil {
 		return nil
 	}
 	return fmt.Errorf("the run was ended early: %w", context.Cause(ctx))
 }
 
-// skip says why a test cannot be run.
-func (r *run) skip(t Test) string {
+// skipReason says why a test cannot be run; "" when it can.
+func (r *run) skipReason(t Test) string {
 	for _, name := range append(namesOf(capabilitiesOf(t)), namesOf(t.Needs)...) {
 		if why, declared := r.Implementation.Unsupported[name]; declared && name != "" {
 			return fmt.Sprintf("%s is declared unsupported: %s", name, why)
 		}
 	}
-	if r.RequiredOnly && !r.required(t) {
+	if r.RequiredOnly && !r.isRequired(t) {
 		return fmt.Sprintf("%s is not claimed, and only what is required was asked for", t.Capability)
 	}
 	have := FeaturesOf(r.suite.Cloud)
@@ -314,7 +264,7 @@ func (r *run) skip(t Test) string {
 	return ""
 }
 
-func (r *run) required(t Test) bool {
+func (r *run) isRequired(t Test) bool {
 	return t.Level == Core || !slices.ContainsFunc(capabilitiesOf(t), func(c Capability) bool { return !slices.Contains(r.Implementation.Claims, c) })
 }
 
@@ -338,12 +288,12 @@ func namesOf[N ~string](all []N) []string {
 	return names
 }
 
-// drain runs all tests of a kind that wait, so many at once as may. alive ends
-// when ctx does, or when the CCM is given up: the one leaves tests out, the other
-// fails them, unless another run takes them.
-func (r *run) drain(ctx, alive context.Context, k company) {
+// runClass runs all tests of a class that wait, as many at once as the class allows. alive ends when
+// ctx does, which leaves tests out, or when the CCM is given up, which fails them unless another run
+// takes them.
+func (r *run) runClass(ctx, alive context.Context, k schedulingClass) {
 	parallel := 1
-	if k == besideOthers {
+	if k == classParallel {
 		parallel = cmp.Or(r.Parallel, defaultParallel)
 	}
 	slots := make(chan struct{}, parallel)
@@ -360,31 +310,31 @@ func (r *run) drain(ctx, alive context.Context, k company) {
 		if ctx.Err() != nil {
 			return
 		}
-		t, some := r.Queue.take(k)
+		t, some := r.Queue.takeNext(k)
 		if !some {
 			return
 		}
 		running.Go(func() {
 			defer func() { <-slots }()
-			r.one(ctx, alive, t)
+			r.runTest(ctx, alive, t)
 		})
 	}
 }
 
 // standBack and leave end the run's taking part, which it does once.
 func (r *run) standBack(ctx context.Context) {
-	r.left.Do(func() { r.Queue.standBack(ctx) })
+	r.leaveOnce.Do(func() { r.Queue.standBack(ctx) })
 }
 
-func (r *run) leave() { r.left.Do(r.Queue.leave) }
+func (r *run) leaveQueue() { r.leaveOnce.Do(r.Queue.leaveRun) }
 
-func (r *run) one(ctx, alive context.Context, test Test) {
+func (r *run) runTest(ctx, alive context.Context, test Test) {
 	if alive.Err() != nil && ctx.Err() == nil {
-		r.tell(r.reportOf(test, Failed, 0, []string{context.Cause(alive).Error()}, nil))
-		r.Queue.done()
+		r.reportTest(r.reportOf(test, Failed, 0, []string{context.Cause(alive).Error()}, nil))
+		r.Queue.markReported()
 		return
 	}
-	r.tell(r.reportOf(test, "", 0, nil, nil))
+	r.reportTest(r.reportOf(test, "", 0, nil, nil))
 	bound := cmp.Or(test.Bound, DefaultBound)
 	if r.Bound != 0 {
 		bound = min(bound, r.Bound)
@@ -394,17 +344,17 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 	began := time.Now()
 	trace := r.recorder.Begin(test.ID, test.Alone, began)
 	t := &T{Suite: r.suite.withTrace(trace), test: test, ctx: limited, trace: trace}
-	reasons, notes, spent := t.outcome()
+	reasons, notes, spent := t.runTest()
 	trace.End(len(reasons) > 0)
 	if len(reasons) > 0 {
-		r.examine(ctx)
+		r.checkHealth(ctx)
 	}
 	if ctx.Err() != nil { // It is not the CCM's failure.
 		r.Queue.giveBack(test)
 		return
 	}
-	defer r.Queue.done()
-	r.spent(spent)
+	defer r.Queue.markReported()
+	r.addBudget(spent)
 	result := Passed
 	if len(reasons) > 0 {
 		result = Failed
@@ -412,29 +362,29 @@ func (r *run) one(ctx, alive context.Context, test Test) {
 			notes = append(notes, "ccm: "+line)
 		}
 	}
-	r.tell(r.reportOf(test, result, time.Since(began), reasons, notes))
+	r.reportTest(r.reportOf(test, result, time.Since(began), reasons, notes))
 }
 
 // healthBound is how long cluster and cloud may take to answer on a busy machine.
 const healthBound = 20 * time.Second
 
-// examine ends the run if cluster or cloud do not work.
-func (r *run) examine(ctx context.Context) {
+// checkHealth aborts the run if cluster or cloud do not work.
+func (r *run) checkHealth(ctx context.Context) {
 	if r.Healthy == nil {
 		return
 	}
 	bounded, cancel := context.WithTimeout(ctx, healthBound)
 	defer cancel()
-	if err := poll(bounded, r.Healthy); err != nil && ctx.Err() == nil {
-		r.breakOff(fmt.Errorf("cluster or cloud do not work: %w", err))
+	if err := pollUntil(bounded, r.Healthy); err != nil && ctx.Err() == nil {
+		r.abortRun(fmt.Errorf("cluster or cloud do not work: %w", err))
 	}
 }
 
 // logLines is how much of the CCM's log goes with a failed test.
 const logLines = 25
 
-// spent keeps what a test has counted.
-func (r *run) spent(rows []Spent) {
+// addBudget adds the calls that a test has counted to the report.
+func (r *run) addBudget(rows []Spent) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Budget = append(r.report.Budget, rows...)
@@ -442,23 +392,23 @@ func (r *run) spent(rows []Spent) {
 
 func (r *run) reportOf(t Test, result Result, took time.Duration, reasons, notes []string) TestReport {
 	return TestReport{
-		ID: t.ID, Profile: t.Profile, Level: t.Level, Capability: t.Capability, Required: r.required(t),
-		Requires: t.Requires, Source: t.Source, Result: result, Seconds: seconds(took), Reasons: plaintext.Lines(reasons), Notes: plaintext.Lines(notes),
+		ID: t.ID, Profile: t.Profile, Level: t.Level, Capability: t.Capability, Required: r.isRequired(t),
+		Requires: t.Requires, Source: t.Source, Result: result, Seconds: roundedSeconds(took), Reasons: plaintext.Lines(reasons), Notes: plaintext.Lines(notes),
 	}
 }
 
-func seconds(d time.Duration) float64 { return d.Round(time.Millisecond * 10).Seconds() }
+func roundedSeconds(d time.Duration) float64 { return d.Round(time.Millisecond * 10).Seconds() }
 
-func (r *run) tell(t TestReport) {
-	r.Queue.telling.Lock()
-	defer r.Queue.telling.Unlock()
+func (r *run) reportTest(t TestReport) {
+	r.Queue.observerMu.Lock()
+	defer r.Queue.observerMu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if t.Result != "" {
 		r.report.Tests = append(r.report.Tests, t)
 	}
 	if t.Result == Passed {
-		r.inARow = 0
+		r.crashesInARow = 0
 	}
 	if r.Observer != nil {
 		r.Observer(t)
@@ -482,17 +432,17 @@ func (r *run) keepCCM(run context.Context, giveUp context.CancelCauseFunc) (stop
 				select {
 				case <-r.suite.CCM.Crashed():
 					if run.Err() == nil {
-						r.crashed()
+						r.recordCrash()
 					}
 				default:
 				}
 				return
 			case <-r.suite.CCM.Crashed():
 			}
-			if r.examine(run); run.Err() != nil {
+			if r.checkHealth(run); run.Err() != nil {
 				return
 			}
-			if err := r.restart(ctx, r.crashed()); err != nil {
+			if err := r.restartAfterCrash(ctx, r.recordCrash()); err != nil {
 				giveUp(err)
 				return
 			}
@@ -501,20 +451,20 @@ func (r *run) keepCCM(run context.Context, giveUp context.CancelCauseFunc) (stop
 	return func() { cancel(); watching.Wait() }
 }
 
-// crashed records a crash, and tells how many there were in a row.
-func (r *run) crashed() int {
+// recordCrash records a crash, and tells how many there were in a row.
+func (r *run) recordCrash() int {
 	lines := plaintext.Lines(r.suite.CCM.Log(logLines))
 	r.suite.crashes.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.report.Crashes = append(r.report.Crashes, strings.Join(lines, "\n"))
-	r.inARow++
-	return r.inARow
+	r.crashesInARow++
+	return r.crashesInARow
 }
 
-// restart starts the CCM after its nth crash in a row, later each time: what
+// restartAfterCrash starts the CCM after its nth crash in a row, later each time: what
 // brought it down may pass.
-func (r *run) restart(ctx context.Context, n int) error {
+func (r *run) restartAfterCrash(ctx context.Context, n int) error {
 	if n >= maxCrashes {
 		return fmt.Errorf("the CCM is not started any more: it ended by itself %d times without a test that passed in between", n)
 	}
@@ -525,28 +475,28 @@ func (r *run) restart(ctx context.Context, n int) error {
 			return nil
 		}
 	}
-	if err := r.ccm.restart(ctx); err != nil && ctx.Err() == nil {
+	if err := r.ccm.restartIfWanted(ctx); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("the CCM ended by itself, and starting it again failed: %w", err)
 	}
 	return nil
 }
 
-// finish sorts the results as the tests are listed, and sums them up.
-func (r *run) finish() error {
+// finishReport sorts the results in the order of the tests' list, and summarizes them.
+func (r *run) finishReport() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	missing, err := r.Queue.arrange(r.report.Tests)
+	missing, err := r.Queue.sortResults(r.report.Tests)
 	if r.sole && len(missing) > 0 && r.report.Unfinished == "" {
 		r.report.Unfinished = "not run: " + strings.Join(missing, ", ")
 	}
 	slices.SortStableFunc(r.report.Budget, func(a, b Spent) int { return cmp.Compare(a.Nodes, b.Nodes) })
-	r.report.Seconds = seconds(time.Since(r.report.began))
+	r.report.Seconds = roundedSeconds(time.Since(r.report.began))
 	r.report.Summarize()
 	return err
 }
 
-// poll tries until it works or ctx ends.
-func poll(ctx context.Context, try func(context.Context) error) error {
+// pollUntil tries until there is no error, or ctx ends.
+func pollUntil(ctx context.Context, try func(context.Context) error) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {

@@ -381,7 +381,7 @@ func TestRestartRefused(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	ct := &T{Suite: &Suite{run: "abcd", serial: new(atomic.Int64)}}
+	ct := &T{Suite: &Suite{runID: "abcd", serial: new(atomic.Int64)}}
 	seen := map[string]bool{}
 	for _, hint := range []string{"a", "a", "a-very-long-hint-that-is-cut", "twentythree-letters-and-"} {
 		name := ct.Name(hint)

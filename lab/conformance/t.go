@@ -52,7 +52,7 @@ type Suite struct {
 	podCIDR string
 	limits  Limits
 
-	run     string // sets this run's names apart from another's
+	runID   string // sets this run's names apart from another's
 	serial  *atomic.Int64
 	crashes *atomic.Int64
 }
@@ -119,7 +119,7 @@ func (t *T) Must(err error, what string, args ...any) {
 func (t *T) Name(hint string) string {
 	serial := t.serial.Add(1)
 	t.trace.OwnSerial(serial)
-	return fmt.Sprintf("%s-%s-%d", strings.TrimRight(hint[:min(len(hint), 24)], "-"), t.run, serial)
+	return fmt.Sprintf("%s-%s-%d", strings.TrimRight(hint[:min(len(hint), 24)], "-"), t.runID, serial)
 }
 
 const pollEvery = 100 * time.Millisecond
@@ -134,7 +134,7 @@ func (t *T) Await(what string, try func(context.Context) error) {
 // CCM to have had its chance, and no longer. The last look is at holds: what
 // happened while enough was being asked is seen, too.
 func (t *T) HoldsUntil(what string, holds func(context.Context) error, until string, enough func(context.Context) error) {
-	waited := t.trace.Begin(waitingFor(what, until))
+	waited := t.trace.Begin(waitDescription(what, until))
 	defer func() { waited(t.ctx.Err(), "") }()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
@@ -144,7 +144,7 @@ func (t *T) HoldsUntil(what string, holds func(context.Context) error, until str
 			return nil
 		}
 		err := holds(t.ctx)
-		if err != nil && t.ctx.Err() == nil && !unseen(err) {
+		if err != nil && t.ctx.Err() == nil && !isServerUnavailable(err) {
 			t.Fatalf("%s: %v", what, err)
 		}
 		return err
@@ -170,26 +170,26 @@ func (t *T) HoldsUntil(what string, holds func(context.Context) error, until str
 	}
 }
 
-func waitingFor(what, until string) string {
+func waitDescription(what, until string) string {
 	if what == "" {
 		return "waiting for " + until
 	}
 	return fmt.Sprintf("watching %s, until %s", what, until)
 }
 
-// unseen tells whether err says no more than that an API server, on a busy
+// isServerUnavailable tells whether err says no more than that an API server, on a busy
 // machine, could not be asked.
-func unseen(err error) bool {
+func isServerUnavailable(err error) bool {
 	var network net.Error
 	return apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsInternalError(err) ||
 		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || errors.As(err, &network)
 }
 
-// outcome runs the test, then undoes what it did.
-func (t *T) outcome() (failures, notes []string, spent []Spent) {
-	t.guard(t.ctx, "the test", func() { t.test.Run(t) })
+// runTest runs the test, then undoes what it did.
+func (t *T) runTest() (failures, notes []string, spent []Spent) {
+	t.runGuarded(t.ctx, "the test", func() { t.test.Run(t) })
 	t.trace.Step("the test has ended; what it made is undone")
-	t.undo()
+	t.runCleanups()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Clone(t.failures), slices.Clone(t.notes), slices.Clone(t.spent)
@@ -198,9 +198,9 @@ func (t *T) outcome() (failures, notes []string, spent []Spent) {
 // stuckGrace is how much longer than its time something may take to end.
 const stuckGrace = 15 * time.Second
 
-// guard runs something in a goroutine of its own, where it may end itself or
+// runGuarded runs something in a goroutine of its own, where it may end itself or
 // panic. What heeds no end of its time is left behind.
-func (t *T) guard(ctx context.Context, what string, run func()) {
+func (t *T) runGuarded(ctx context.Context, what string, run func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -228,7 +228,7 @@ func (t *T) guard(ctx context.Context, what string, run func()) {
 // its test may never do what a step waits for.
 const cleanupBound = 30 * time.Second
 
-func (t *T) undo() {
+func (t *T) runCleanups() {
 	for {
 		t.mu.Lock()
 		n := len(t.cleanups)
@@ -240,7 +240,7 @@ func (t *T) undo() {
 		t.cleanups = t.cleanups[:n-1]
 		t.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), cleanupBound)
-		t.guard(ctx, "cleaning up", func() {
+		t.runGuarded(ctx, "cleaning up", func() {
 			if err := undo(ctx); err != nil {
 				t.Errorf("cleaning up: %v", err)
 			}

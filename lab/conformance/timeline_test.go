@@ -273,7 +273,7 @@ func TestStepsOfATest(t *testing.T) {
 		}))
 		test.Bound = 10 * time.Second
 		r := newRun(Options{Tests: []Test{test}})
-		r.recorder, r.ccm.noted = b.run.recorder, b.run.recorder.BeginStep
+		r.recorder, r.ccm.beginStep = b.run.recorder, b.run.recorder.BeginStep
 		var mu sync.Mutex
 		var live []string
 		r.recorder.OnStep = func(what string, failed bool) {

@@ -63,7 +63,7 @@ func (t *T) NewPods(replicas int32) (selector map[string]string, pods []corev1.P
 		pods = list.Items
 		n := 0
 		for i := range pods {
-			if podReady(&pods[i]) {
+			if isPodReady(&pods[i]) {
 				n++
 			}
 		}
@@ -92,7 +92,7 @@ func (t *T) AwaitMachines() {
 	})
 }
 
-func podReady(p *corev1.Pod) bool {
+func isPodReady(p *corev1.Pod) bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.PodReady {
 			return c.Status == corev1.ConditionTrue
@@ -101,13 +101,13 @@ func podReady(p *corev1.Pod) bool {
 	return false
 }
 
-// askBound is how long one question may go unanswered.
-const askBound = 3 * time.Second
+// requestTimeout is how long one question may go unanswered.
+const requestTimeout = 3 * time.Second
 
-// Ask asks through a balancer, over a connection of its own, and returns the
+// Request asks through a balancer, over a connection of its own, and returns the
 // name of the pod that answered.
-func (s *Suite) Ask(ctx context.Context, b Balancer, port int32, pods []corev1.Pod) (pod string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+func (s *Suite) Request(ctx context.Context, b Balancer, port int32, pods []corev1.Pod) (pod string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	url := "http://" + net.JoinHostPort(b.Address, strconv.Itoa(int(port))) + s.Workload.Path
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
@@ -133,20 +133,20 @@ func (s *Suite) Ask(ctx context.Context, b Balancer, port int32, pods []corev1.P
 	return "", fmt.Errorf("%s answered %s, naming none of the pods: %.200q", url, resp.Status, body)
 }
 
-// AskCounted is Ask, and requires that the balancer's own count of connections
+// RequestCounted is Ask, and requires that the balancer's own count of connections
 // went up with the answer: one that came another way proves nothing.
-func (s *Suite) AskCounted(ctx context.Context, b Balancer, port int32, pods []corev1.Pod) (pod string, err error) {
-	before, err := s.Counted(ctx, b, port)
+func (s *Suite) RequestCounted(ctx context.Context, b Balancer, port int32, pods []corev1.Pod) (pod string, err error) {
+	before, err := s.ConnectionCount(ctx, b, port)
 	if err != nil {
 		return "", err
 	}
-	if pod, err = s.Ask(ctx, b, port, pods); err != nil {
+	if pod, err = s.Request(ctx, b, port, pods); err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return pod, poll(ctx, func(ctx context.Context) error {
-		now, err := s.Counted(ctx, b, port)
+	return pod, pollUntil(ctx, func(ctx context.Context) error {
+		now, err := s.ConnectionCount(ctx, b, port)
 		if err == nil && now <= before {
 			err = fmt.Errorf("pod %s answered, and balancer %s counts %d connections on port %d, as before", pod, b.ID, now, port)
 		}
@@ -154,8 +154,8 @@ func (s *Suite) AskCounted(ctx context.Context, b Balancer, port int32, pods []c
 	})
 }
 
-// Counted is how many connections the balancer says it has accepted on a port.
-func (s *Suite) Counted(ctx context.Context, b Balancer, port int32) (int64, error) {
+// ConnectionCount is how many connections the balancer says it has accepted on a port.
+func (s *Suite) ConnectionCount(ctx context.Context, b Balancer, port int32) (int64, error) {
 	counter, ok := As[ConnectionCounter](s.Cloud)
 	if !ok {
 		return 0, fmt.Errorf("reading the counters of balancer %s: %w", b.ID, errors.ErrUnsupported)
@@ -171,7 +171,7 @@ func (s *Suite) Counted(ctx context.Context, b Balancer, port int32) (int64, err
 // that.
 func (t *T) AwaitAnswer(b Balancer, port int32, pods []corev1.Pod) (pod string) {
 	t.Await(fmt.Sprintf("an answer from %s port %d", b.Address, port), func(ctx context.Context) (err error) {
-		pod, err = t.AskCounted(ctx, b, port, pods)
+		pod, err = t.RequestCounted(ctx, b, port, pods)
 		return err
 	})
 	return pod

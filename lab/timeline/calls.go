@@ -62,21 +62,21 @@ func (l Log) Call(a api.AuditEntry) Entry {
 	if call.Fault != "" {
 		detail += " by fault " + call.Fault
 	}
-	return l.entry(callTime(a, call), Change{
+	return l.newEntry(callTime(a, call), Change{
 		Source: SourceCall, Subject: callSubject(req.path, id), What: a.Operation, Detail: detail, Caller: a.Token,
 		Failed: a.Status == 0 || a.Status >= http.StatusBadRequest, ID: id, Call: call,
 	})
 }
 
-// brief is how long a call may take to be shown where it began.
-const brief = 100 * time.Millisecond
+// briefCall is how long a call may take to be shown where it began.
+const briefCall = 100 * time.Millisecond
 
 // callTime is when a call began, if it changes something, so that it comes
 // before what it did. One that took long is where it was answered: it could not
 // be told before.
 func callTime(a api.AuditEntry, call *Call) time.Time {
 	took := time.Duration(a.DurationMilliseconds * float64(time.Millisecond))
-	if call.Reads() || took > brief {
+	if call.Reads() || took > briefCall {
 		return a.Time
 	}
 	return a.Time.Add(-took)

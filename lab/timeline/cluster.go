@@ -12,7 +12,7 @@ import (
 )
 
 // PodSubject names a Pod, with its namespace unless it is "default".
-func PodSubject(p *corev1.Pod) string { return subject("pod", p.Namespace, p.Name) }
+func PodSubject(p *corev1.Pod) string { return subjectOf("pod", p.Namespace, p.Name) }
 
 // Pod compares two versions of a Pod; before is nil for a new one, after is nil
 // for one that was deleted. Why it is Pending, its Events say.
@@ -36,7 +36,7 @@ func Pod(before, after *corev1.Pod) []Change {
 			was = before.Status.ContainerStatuses[i].RestartCount
 		}
 		if c.RestartCount > was {
-			detail := fmt.Sprintf("container %s, %s", c.Name, soFar(c.RestartCount))
+			detail := fmt.Sprintf("container %s, %s", c.Name, countSoFar(c.RestartCount))
 			if t := c.LastTerminationState.Terminated; t != nil {
 				detail += fmt.Sprintf("; its last exit code was %d", t.ExitCode)
 			}
@@ -56,7 +56,7 @@ func Pod(before, after *corev1.Pod) []Change {
 	return out
 }
 
-func soFar(n int32) string {
+func countSoFar(n int32) string {
 	if n == 1 {
 		return "once so far"
 	}
@@ -72,7 +72,7 @@ func podReady(p *corev1.Pod) bool {
 // EventSubject names what an Event is about.
 func EventSubject(e *corev1.Event) string {
 	o := e.InvolvedObject
-	return subject(strings.ToLower(o.Kind), o.Namespace, o.Name)
+	return subjectOf(strings.ToLower(o.Kind), o.Namespace, o.Name)
 }
 
 // EventKey is another each time that the Event comes again.
@@ -89,7 +89,7 @@ func eventCount(e *corev1.Event) int32 {
 // time it comes again. One that says what the watches of Nodes and Pods tell
 // anyway is left out.
 func Event(before, after *corev1.Event) []Change {
-	if after == nil || !telling(after) || before != nil && EventKey(before) == EventKey(after) {
+	if after == nil || !isRelevantEvent(after) || before != nil && EventKey(before) == EventKey(after) {
 		return nil
 	}
 	c := Change{
@@ -105,9 +105,9 @@ func Event(before, after *corev1.Event) []Change {
 	return []Change{c}
 }
 
-// telling are Warnings, all that is said of a Service, and what takes Nodes and
+// isRelevantEvent are Warnings, all that is said of a Service, and what takes Nodes and
 // Pods away.
-func telling(e *corev1.Event) bool {
+func isRelevantEvent(e *corev1.Event) bool {
 	if e.Type == corev1.EventTypeWarning || e.InvolvedObject.Kind == "Service" {
 		return true
 	}

@@ -69,10 +69,10 @@ func (f Filter) Match(e Entry) bool {
 
 func anyMatches(patterns []string, s string) bool {
 	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool {
-		ok, err := path.Match(flat(p), flat(s))
+		ok, err := path.Match(flattenSlashes(p), flattenSlashes(s))
 		return ok && err == nil
 	})
 }
 
-// flat has path.Match see no separators.
-func flat(s string) string { return strings.ReplaceAll(s, "/", "\x1f") }
+// flattenSlashes has path.Match see no separators.
+func flattenSlashes(s string) string { return strings.ReplaceAll(s, "/", "\x1f") }

@@ -130,13 +130,13 @@ func addressChange(d kubediff.Service) []Change {
 }
 
 func serviceChange(d kubediff.Service, what, detail string) Change {
-	return Change{Source: SourceCluster, Subject: subject("service", d.Namespace, d.Name), What: what, Detail: detail}
+	return Change{Source: SourceCluster, Subject: subjectOf("service", d.Namespace, d.Name), What: what, Detail: detail}
 }
 
 // ServiceSubject names a Service, with its namespace unless it is "default".
-func ServiceSubject(s *corev1.Service) string { return subject("service", s.Namespace, s.Name) }
+func ServiceSubject(s *corev1.Service) string { return subjectOf("service", s.Namespace, s.Name) }
 
-func subject(kind, namespace, name string) string {
+func subjectOf(kind, namespace, name string) string {
 	if namespace == corev1.NamespaceDefault || namespace == "" {
 		return kind + "/" + name
 	}
@@ -187,16 +187,16 @@ func Cloud(ev api.Event, serviceTag string) []Change {
 		}
 		return tell("instance", deref(ev.To), detail, ev.Instance.State == api.InstanceError)
 	case ev.Route != nil:
-		if what, detail := route(ev); what != "" {
+		if what, detail := routeChange(ev); what != "" {
 			return tell("route", what, detail, what == string(api.RouteBlackhole))
 		}
 	}
 	return nil
 }
 
-// route tells of a route that is there, is gone, or has changed its state: a
+// routeChange tells of a route that is there, is gone, or has changed its state: a
 // blackhole drops what is sent to it. what is "" if none of that is new.
-func route(ev api.Event) (what, detail string) {
+func routeChange(ev api.Event) (what, detail string) {
 	detail = ev.Route.Destination + " via " + ev.Route.InstanceID
 	if r := deref(ev.Route.StateReason); r != "" {
 		detail += ": " + r

@@ -104,7 +104,7 @@ func (l Log) Add(c Change) error { return l.AddAt(time.Now(), c) }
 // AddAt appends what happened then. A single write of a short line with O_APPEND
 // is not torn by another process's.
 func (l Log) AddAt(then time.Time, c Change) error {
-	line, err := json.Marshal(l.entry(then, c))
+	line, err := json.Marshal(l.newEntry(then, c))
 	if err != nil {
 		return err
 	}
@@ -116,11 +116,11 @@ func (l Log) AddAt(then time.Time, c Change) error {
 	return errors.Join(err, f.Close())
 }
 
-func (l Log) entry(then time.Time, c Change) Entry {
-	return Entry{Time: then, Seconds: round(then.Sub(l.Start).Seconds()), Change: c}
+func (l Log) newEntry(then time.Time, c Change) Entry {
+	return Entry{Time: then, Seconds: roundSeconds(then.Sub(l.Start).Seconds()), Change: c}
 }
 
-func round(s float64) float64 { return float64(int64(s*100+0.5)) / 100 }
+func roundSeconds(s float64) float64 { return float64(int64(s*100+0.5)) / 100 }
 
 // Read returns all entries so far, in the order of their times.
 func (l Log) Read() ([]Entry, error) {
@@ -140,12 +140,12 @@ func (l Log) Read() ([]Entry, error) {
 	return all, err
 }
 
-func byTime(a, b Entry) int { return a.happened().Compare(b.happened()) }
+func byTime(a, b Entry) int { return a.happenedAt().Compare(b.happenedAt()) }
 
-// happened is when an entry counts as having happened. The cloud tells the
+// happenedAt is when an entry counts as having happened. The cloud tells the
 // millisecond in which something changed, and the call that asked for it may have
 // come within that.
-func (e Entry) happened() time.Time {
+func (e Entry) happenedAt() time.Time {
 	if e.Source == SourceCloud {
 		return e.Time.Add(time.Millisecond - time.Nanosecond)
 	}

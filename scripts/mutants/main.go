@@ -66,8 +66,8 @@ type options struct {
 	parallel        int
 }
 
-// focus is a regular expression that matches the tests to run on these mutants; "" is all tests.
-func (o options) focus(all []conformance.Test, chosen ...mutants.Mutant) string {
+// focusPattern is a regular expression that matches the tests to run on these mutants; "" is all tests.
+func (o options) focusPattern(all []conformance.Test, chosen ...mutants.Mutant) string {
 	if !o.quick && !o.withCore {
 		return ""
 	}
@@ -188,7 +188,7 @@ func (j *judge) judgeMutant(ctx context.Context, m mutants.Mutant, note func(str
 		return nil, nil, err
 	}
 	defer func() { _ = os.Remove(ccm) }() // The program is large, and quickly built again.
-	focus := j.focus(j.tests, m)
+	focus := j.focusPattern(j.tests, m)
 	args := []string{"--ccm-build", ccm, "--bound", j.testBound(focus).String()}
 	if !j.needsMachines(focus) {
 		args = append(args, "--without-machines") // That is quicker, and leaves more CPU to the other labs.
@@ -222,7 +222,7 @@ func (j *judge) judgeUnmutated(ctx context.Context, chosen []mutants.Mutant, not
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return "", err
 	}
-	report, err := runSuite(ctx, dir, j.focus(j.tests, chosen...), note)
+	report, err := runSuite(ctx, dir, j.focusPattern(j.tests, chosen...), note)
 	if err != nil {
 		return "", err
 	}

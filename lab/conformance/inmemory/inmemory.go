@@ -69,26 +69,26 @@ func (c *cloud) Features() []conformance.Feature {
 
 func (c *cloud) lock() (unlock func()) { c.mu.Lock(); return c.mu.Unlock }
 
-// identify gives out an ID, and the end of addresses in networks that nobody else is in.
-func (c *cloud) identify(kind string) (id, host string) {
+// newID gives out an ID, and the end of addresses in networks that nobody else is in.
+func (c *cloud) newID(kind string) (id, host string) {
 	c.hosts++
 	return kind + rand.String(10), fmt.Sprintf("%d.%d", c.hosts/250, c.hosts%250+1)
 }
 
 func (c *cloud) CreateInstance(_ context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
 	defer c.lock()()
-	id, host := c.identify("i-")
+	id, host := c.newID("i-")
 	i := conformance.Instance{ID: id, Name: spec.Name, ProviderID: scheme + id, Type: "record", Zone: "memory-a", Region: "memory"}
 	i.InternalIPs, i.ExternalIPs = []string{"100.64." + host, "100.65." + host}, []string{"198.18." + host}
 	c.instances[id] = instance{i, running}
 	return i, nil
 }
 
-func (c *cloud) StartInstance(_ context.Context, id string) error     { return c.become(id, running) }
-func (c *cloud) StopInstance(_ context.Context, id string) error      { return c.become(id, stopped) }
-func (c *cloud) TerminateInstance(_ context.Context, id string) error { return c.become(id, ended) }
+func (c *cloud) StartInstance(_ context.Context, id string) error     { return c.setState(id, running) }
+func (c *cloud) StopInstance(_ context.Context, id string) error      { return c.setState(id, stopped) }
+func (c *cloud) TerminateInstance(_ context.Context, id string) error { return c.setState(id, ended) }
 
-func (c *cloud) become(id, state string) error {
+func (c *cloud) setState(id, state string) error {
 	defer c.lock()()
 	i, found := c.instances[id]
 	if !found || i.state == ended && state != ended {
@@ -118,7 +118,7 @@ func (c *cloud) DeleteBalancer(_ context.Context, id string) error {
 // What a CCM author writes: a cloudprovider.Interface.
 type provider struct {
 	cloud *cloud
-	gate  *gate
+	gate  *callGate
 }
 
 func (p *provider) Initialize(cloudprovider.ControllerClientBuilder, <-chan struct{}) {}
@@ -131,8 +131,8 @@ func (p *provider) Zones() (cloudprovider.Zones, bool)                          
 func (p *provider) Clusters() (cloudprovider.Clusters, bool)                          { return nil, false }
 func (p *provider) Routes() (cloudprovider.Routes, bool)                              { return nil, false }
 
-// instance is the Node's. Doubt is an error: upon "not found" the Node is deleted.
-func (p *provider) instance(node *corev1.Node) (_ instance, found bool, err error) {
+// findInstance is the Node's. Doubt is an error: upon "not found" the Node is deleted.
+func (p *provider) findInstance(node *corev1.Node) (_ instance, found bool, err error) {
 	id, ours := strings.CutPrefix(node.Spec.ProviderID, scheme)
 	if id != "" && !ours {
 		return instance{}, false, fmt.Errorf("provider ID %s of Node %s is another cloud's: ours begin with %s", id, node.Name, scheme)
@@ -147,17 +147,17 @@ func (p *provider) instance(node *corev1.Node) (_ instance, found bool, err erro
 }
 
 func (p *provider) InstanceExists(_ context.Context, node *corev1.Node) (bool, error) {
-	_, found, err := p.instance(node)
+	_, found, err := p.findInstance(node)
 	return found, err
 }
 
 func (p *provider) InstanceShutdown(_ context.Context, node *corev1.Node) (bool, error) {
-	i, _, err := p.instance(node)
+	i, _, err := p.findInstance(node)
 	return i.state == stopped, err
 }
 
 func (p *provider) InstanceMetadata(_ context.Context, node *corev1.Node) (*cloudprovider.InstanceMetadata, error) {
-	i, found, err := p.instance(node)
+	i, found, err := p.findInstance(node)
 	if err == nil && !found {
 		err = cloudprovider.InstanceNotFound
 	}
@@ -170,10 +170,10 @@ func (p *provider) InstanceMetadata(_ context.Context, node *corev1.Node) (*clou
 	return m, err
 }
 
-// edit changes a Service's balancer, known by the Service's UID. If there is none,
+// editBalancer changes a Service's balancer, known by the Service's UID. If there is none,
 // it makes one of this name; if there is no name either, the answer has no ID.
-func (p *provider) edit(svc *corev1.Service, name string, change func(*conformance.Balancer)) (b conformance.Balancer, err error) {
-	err = p.gate.pass(func() error {
+func (p *provider) editBalancer(svc *corev1.Service, name string, change func(*conformance.Balancer)) (b conformance.Balancer, err error) {
+	err = p.gate.passThrough(func() error {
 		defer p.cloud.lock()()
 		for _, have := range p.cloud.balancers {
 			if have.Service == svc.UID {
@@ -181,7 +181,7 @@ func (p *provider) edit(svc *corev1.Service, name string, change func(*conforman
 			}
 		}
 		if b.ID == "" && name != "" {
-			id, host := p.cloud.identify("lb-")
+			id, host := p.cloud.newID("lb-")
 			b = conformance.Balancer{ID: id, Name: name, Service: svc.UID, Address: "198.18." + host, Active: true}
 		}
 		if b.ID != "" {
@@ -198,13 +198,13 @@ func (p *provider) GetLoadBalancerName(_ context.Context, _ string, svc *corev1.
 }
 
 func (p *provider) GetLoadBalancer(_ context.Context, _ string, svc *corev1.Service) (*corev1.LoadBalancerStatus, bool, error) {
-	b, err := p.edit(svc, "", func(*conformance.Balancer) {})
+	b, err := p.editBalancer(svc, "", func(*conformance.Balancer) {})
 	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: b.Address}}}, b.ID != "", err
 }
 
 func (p *provider) EnsureLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-	b, err := p.edit(svc, p.GetLoadBalancerName(ctx, cluster, svc), func(b *conformance.Balancer) {
-		b.Targets, b.Listeners = targets(nodes), nil
+	b, err := p.editBalancer(svc, p.GetLoadBalancerName(ctx, cluster, svc), func(b *conformance.Balancer) {
+		b.Targets, b.Listeners = targetIDs(nodes), nil
 		for _, port := range svc.Spec.Ports {
 			b.Listeners = append(b.Listeners, conformance.Listener{Protocol: string(port.Protocol), Port: port.Port, TargetPort: port.NodePort})
 		}
@@ -213,17 +213,17 @@ func (p *provider) EnsureLoadBalancer(ctx context.Context, cluster string, svc *
 }
 
 func (p *provider) UpdateLoadBalancer(_ context.Context, _ string, svc *corev1.Service, nodes []*corev1.Node) error {
-	_, err := p.edit(svc, "", func(b *conformance.Balancer) { b.Targets = targets(nodes) }) // Makes none: the Service may be going.
+	_, err := p.editBalancer(svc, "", func(b *conformance.Balancer) { b.Targets = targetIDs(nodes) }) // Makes none: the Service may be going.
 	return err
 }
 
 func (p *provider) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *corev1.Service) error {
-	b, _ := p.edit(svc, "", func(*conformance.Balancer) {})
-	return p.gate.pass(func() error { return p.cloud.DeleteBalancer(ctx, b.ID) })
+	b, _ := p.editBalancer(svc, "", func(*conformance.Balancer) {})
+	return p.gate.passThrough(func() error { return p.cloud.DeleteBalancer(ctx, b.ID) })
 }
 
-// targets leaves out Nodes of other clouds, and those without provider ID yet.
-func targets(nodes []*corev1.Node) (ids []string) {
+// targetIDs leaves out Nodes of other clouds, and those without provider ID yet.
+func targetIDs(nodes []*corev1.Node) (ids []string) {
 	for _, node := range nodes {
 		if id, ours := strings.CutPrefix(node.Spec.ProviderID, scheme); ours {
 			ids = append(ids, id)
@@ -248,7 +248,7 @@ func (m *ccm) Start(context.Context) error {
 	if m.stop != nil {
 		return nil
 	}
-	g, cfg := &gate{}, rest.CopyConfig(m.cluster)
+	g, cfg := &callGate{}, rest.CopyConfig(m.cluster)
 	cfg.QPS = -1 // The API server has its own fairness.
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { g.next = next; return g })
 	client, err := m.connect(cfg)
@@ -279,17 +279,17 @@ func (m *ccm) Stop(context.Context) error {
 	return nil
 }
 
-// gate is what the CCM acts through: upstream's controllers end before their workers
+// callGate is what the CCM acts through: upstream's controllers end before their workers
 // do. Once it is shut, nothing is under way, and nothing more gets done.
-type gate struct {
+type callGate struct {
 	sync.RWMutex
 	closed bool
 	next   http.RoundTripper
 }
 
-func (g *gate) shut() { g.Lock(); defer g.Unlock(); g.closed = true }
+func (g *callGate) shut() { g.Lock(); defer g.Unlock(); g.closed = true }
 
-func (g *gate) pass(act func() error) error {
+func (g *callGate) passThrough(act func() error) error {
 	g.RLock()
 	defer g.RUnlock()
 	if g.closed {
@@ -298,7 +298,7 @@ func (g *gate) pass(act func() error) error {
 	return act()
 }
 
-func (g *gate) RoundTrip(req *http.Request) (resp *http.Response, err error) {
-	err = g.pass(func() (err error) { resp, err = g.next.RoundTrip(req); return err }) //nolint:bodyclose // The client closes it.
+func (g *callGate) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	err = g.passThrough(func() (err error) { resp, err = g.next.RoundTrip(req); return err }) //nolint:bodyclose // The client closes it.
 	return resp, err
 }

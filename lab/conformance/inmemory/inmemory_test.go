@@ -34,7 +34,7 @@ func parts(client kubernetes.Interface) (*cloud, *ccm) {
 
 func TestInstanceStates(t *testing.T) {
 	c, _ := parts(nil)
-	p, ctx := &provider{c, &gate{}}, t.Context()
+	p, ctx := &provider{c, &callGate{}}, t.Context()
 	first, err := c.CreateInstance(ctx, conformance.InstanceSpec{Name: "node-1"})
 	require.NoError(t, err)
 	byName := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
@@ -74,18 +74,18 @@ func TestInstanceStates(t *testing.T) {
 
 func TestAnotherCloudsNode(t *testing.T) {
 	c, _ := parts(nil)
-	p := &provider{c, &gate{}}
+	p := &provider{c, &callGate{}}
 	foreign := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Spec: corev1.NodeSpec{ProviderID: "other://i-1"}}
 	_, err := p.InstanceExists(t.Context(), foreign)
 	require.ErrorContains(t, err, "other://i-1")
 	waiting := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}
 	ours := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-3"}, Spec: corev1.NodeSpec{ProviderID: scheme + "i-3"}}
-	assert.Equal(t, []string{"i-3"}, targets([]*corev1.Node{foreign, waiting, ours}))
+	assert.Equal(t, []string{"i-3"}, targetIDs([]*corev1.Node{foreign, waiting, ours}))
 }
 
 func TestUpdateMakesNoBalancer(t *testing.T) {
 	c, _ := parts(nil)
-	p, svc := &provider{c, &gate{}}, newService()
+	p, svc := &provider{c, &callGate{}}, newService()
 	nodes := []*corev1.Node{{Spec: corev1.NodeSpec{ProviderID: scheme + "i-1"}}}
 	require.NoError(t, p.UpdateLoadBalancer(t.Context(), "", svc, nodes))
 	assert.Empty(t, c.balancers)
@@ -114,7 +114,7 @@ func TestStoppedCCMDoesNothing(t *testing.T) {
 		<-answer
 	}))
 	defer server.Close()
-	g := &gate{next: http.DefaultTransport}
+	g := &callGate{next: http.DefaultTransport}
 	get := func() error {
 		resp, err := (&http.Client{Transport: g}).Get(server.URL)
 		if err == nil {

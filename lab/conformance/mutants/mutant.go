@@ -99,9 +99,9 @@ func (m Mutant) Sources(root string) (map[string]string, error) {
 	return changed, nil
 }
 
-// overlay writes the changed sources into dir, and for `go build -overlay` the
+// writeOverlay writes the changed sources into dir, and for `go build -overlay` the
 // file that says what they stand for.
-func (m Mutant) overlay(root, dir string) (file string, err error) {
+func (m Mutant) writeOverlay(root, dir string) (file string, err error) {
 	changed, err := m.Sources(root)
 	if err != nil {
 		return "", err
@@ -128,7 +128,7 @@ func (m Mutant) overlay(root, dir string) (file string, err error) {
 // Build compiles the mutant of the clone at root into dir, which gets its changed
 // sources, too, and returns the program's path.
 func (m Mutant) Build(ctx context.Context, root, dir string, note func(string)) (program string, err error) {
-	overlay, err := m.overlay(root, dir)
+	overlay, err := m.writeOverlay(root, dir)
 	if err != nil {
 		return "", err
 	}

@@ -94,7 +94,7 @@ func TestOverlay(t *testing.T) {
 			root, dir := t.TempDir(), t.TempDir()
 			source := filepath.Join(root, "a.go")
 			require.NoError(t, os.WriteFile(source, []byte("one two two"), 0o600))
-			file, err := Mutant{Name: "m", Edits: tc.edits}.overlay(root, dir)
+			file, err := Mutant{Name: "m", Edits: tc.edits}.writeOverlay(root, dir)
 			if tc.wantErr != "" {
 				require.ErrorContains(t, err, tc.wantErr)
 				return

@@ -69,13 +69,13 @@ func (c *Cloud) Features() []conformance.Feature {
 // CreateInstance implements conformance.Cloud. One that is no machine is the
 // cluster's all the same: a CCM may look at no others.
 func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
-	made, err := c.create(ctx, spec)
+	made, err := c.requestInstance(ctx, spec)
 	if err != nil {
 		return conformance.Instance{}, err
 	}
 	i, err := c.awaitState(ctx, made.ID, api.InstanceRunning)
 	if err == nil && spec.External {
-		i, err = c.expose(ctx, made.ID)
+		i, err = c.attachExternalAddress(ctx, made.ID)
 	}
 	if err != nil {
 		return conformance.Instance{}, err
@@ -83,7 +83,7 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 	return instanceOf(i), nil
 }
 
-func (c *Cloud) create(ctx context.Context, spec conformance.InstanceSpec) (*api.Instance, error) {
+func (c *Cloud) requestInstance(ctx context.Context, spec conformance.InstanceSpec) (*api.Instance, error) {
 	tags := api.Tags{contract.TagCluster: c.Cluster}
 	if !spec.Machine {
 		tags[contract.TagMachine] = contract.NoMachine
@@ -138,11 +138,11 @@ func (c *Cloud) TerminateInstance(ctx context.Context, id string) error {
 	if _, err := c.awaitState(ctx, id, api.InstanceTerminated); err != nil {
 		return err
 	}
-	return c.conceal(ctx, id)
+	return c.releaseExternalAddress(ctx, id)
 }
 
-// expose gives an instance an external address, which it has until its end.
-func (c *Cloud) expose(ctx context.Context, instance string) (*api.Instance, error) {
+// attachExternalAddress gives an instance an external address, which it has until its end.
+func (c *Cloud) attachExternalAddress(ctx context.Context, instance string) (*api.Instance, error) {
 	made, err := c.API.ReserveAddress(ctx, api.ReservedAddressCreate{})
 	if err != nil {
 		return nil, err
@@ -154,8 +154,8 @@ func (c *Cloud) expose(ctx context.Context, instance string) (*api.Instance, err
 	return c.API.GetInstance(ctx, instance)
 }
 
-// conceal releases the address of an instance that has ended, if it had one.
-func (c *Cloud) conceal(ctx context.Context, instance string) error {
+// releaseExternalAddress releases the address of an instance that has ended, if it had one.
+func (c *Cloud) releaseExternalAddress(ctx context.Context, instance string) error {
 	id, exposed := c.externalAddresses.LoadAndDelete(instance)
 	if !exposed {
 		return nil
@@ -167,7 +167,7 @@ func (c *Cloud) conceal(ctx context.Context, instance string) error {
 }
 
 func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceState) (i *api.Instance, err error) {
-	return i, poll(ctx, func() (done bool, err error) {
+	return i, pollUntil(ctx, func() (done bool, err error) {
 		i, err = c.API.GetInstance(ctx, id)
 		if client.IsNotFound(err) && want == api.InstanceTerminated {
 			return true, nil
@@ -225,7 +225,7 @@ func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
 	if _, err := c.API.DeleteLoadBalancer(ctx, id); err != nil && !client.IsNotFound(err) {
 		return err
 	}
-	return poll(ctx, func() (bool, error) {
+	return pollUntil(ctx, func() (bool, error) {
 		_, err := c.API.GetLoadBalancer(ctx, id)
 		if client.IsNotFound(err) {
 			return true, nil
@@ -280,7 +280,7 @@ func (c *Cloud) CreateForeignBalancer(ctx context.Context, name string) (conform
 		return conformance.Balancer{}, err
 	}
 	var b conformance.Balancer
-	return b, poll(ctx, func() (bool, error) {
+	return b, pollUntil(ctx, func() (bool, error) {
 		var err error
 		b, _, err = c.GetBalancer(ctx, lb.ID)
 		return b.Active, err
@@ -313,20 +313,20 @@ func sumOf(counted []api.AuditSum) conformance.Calls {
 	sum := conformance.Calls{Of: map[conformance.Thing]conformance.Count{}}
 	for _, n := range counted {
 		count := conformance.Count{Reads: int(n.Calls)}
-		if changes(n.Operation) {
+		if isWrite(n.Operation) {
 			count = conformance.Count{Writes: int(n.Calls)}
 		}
 		sum.Count = sum.And(count)
-		if thing, known := aboutOf(n.Operation); known {
+		if thing, known := thingOf(n.Operation); known {
 			sum.Of[thing] = sum.Of[thing].And(count)
 		}
 	}
 	return sum
 }
 
-// aboutOf is the thing that an operation of the API is about, if it is one that
+// thingOf is the thing that an operation of the API is about, if it is one that
 // the suite knows. Addresses are what balancers have.
-func aboutOf(operation string) (conformance.Thing, bool) {
+func thingOf(operation string) (conformance.Thing, bool) {
 	switch {
 	case strings.Contains(operation, "InstanceType"):
 		return "", false
@@ -340,15 +340,15 @@ func aboutOf(operation string) (conformance.Thing, bool) {
 	return "", false
 }
 
-// changes tells whether an operation of the API changes something.
-func changes(operation string) bool {
+// isWrite tells whether an operation of the API changes something.
+func isWrite(operation string) bool {
 	return !slices.ContainsFunc([]string{"get", "list", "stream"}, func(p string) bool { return strings.HasPrefix(operation, p) })
 }
 
 const pollEvery = 50 * time.Millisecond
 
-// poll looks until done, an error or the end of ctx.
-func poll(ctx context.Context, look func() (done bool, err error)) error {
+// pollUntil looks until done, an error or the end of ctx.
+func pollUntil(ctx context.Context, look func() (done bool, err error)) error {
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {

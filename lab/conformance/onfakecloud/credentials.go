@@ -88,7 +88,7 @@ func (c *CloudWithToken) SwapCredentials(ctx context.Context) (conformance.Injec
 	if err != nil {
 		return nil, err
 	}
-	s := &swap{c: c, own: own, project: other.ID}
+	s := &swappedCredentials{c: c, own: own, project: other.ID}
 	made, err := c.API.CreateToken(ctx, other.ID, api.TokenCreate{Name: name, Role: api.RoleEditor})
 	if err == nil {
 		// The audit of another project is not for us. A delay that nobody notices
@@ -108,8 +108,8 @@ func (c *CloudWithToken) SwapCredentials(ctx context.Context) (conformance.Injec
 	return s, nil
 }
 
-// swap is another project, and its token in the file of the CCM's.
-type swap struct {
+// swappedCredentials is another project, and its token in the file of the CCM's.
+type swappedCredentials struct {
 	conformance.Injection // counts; nil until it can
 	c                     *CloudWithToken
 	own                   []byte
@@ -118,7 +118,7 @@ type swap struct {
 
 // Lift ends the project and its token, too. What the CCM has made there, which it
 // should not have, stays with the lab.
-func (s *swap) Lift(ctx context.Context) error {
+func (s *swappedCredentials) Lift(ctx context.Context) error {
 	err := atomicfile.Write(s.c.TokenFile, s.own)
 	if s.Injection != nil {
 		err = errors.Join(err, s.Injection.Lift(ctx))

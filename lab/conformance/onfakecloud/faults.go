@@ -16,8 +16,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// slowly is how long an answer takes under FaultSlow.
-const slowly = 30 * time.Second
+// slowDelay is how long an answer takes under FaultSlow.
+const slowDelay = 30 * time.Second
 
 // foreignProject is one that the cloud does not have.
 const foreignProject = "p-00000000000000000000000000"
@@ -64,7 +64,7 @@ func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conforman
 		rule.Match.Operations = append(rule.Match.Operations, operationsUnder(f.Kind, thing)...)
 	}
 	if f.Kind == conformance.FaultNotFound {
-		return c.lose(ctx, f, rule)
+		return c.injectDataLoss(ctx, f, rule)
 	}
 	made, err := c.API.CreateFault(ctx, rule)
 	if err != nil {
@@ -80,17 +80,17 @@ func operationsUnder(kind conformance.FaultKind, thing conformance.Thing) []stri
 	case conformance.FaultEmptyList, conformance.FaultPartialList:
 		return []string{lists[thing]}
 	case conformance.FaultStale, conformance.FaultMissingField:
-		return slices.DeleteFunc(slices.Clone(operations[thing]), changes)
+		return slices.DeleteFunc(slices.Clone(operations[thing]), isWrite)
 	case conformance.FaultLost:
-		return slices.DeleteFunc(slices.Clone(operations[thing]), func(op string) bool { return !changes(op) })
+		return slices.DeleteFunc(slices.Clone(operations[thing]), func(op string) bool { return !isWrite(op) })
 	default:
 		return operations[thing]
 	}
 }
 
-// lose makes a cloud that has lost its data: lists have nothing in them, which
+// injectDataLoss makes a cloud that has lost its data: lists have nothing in them, which
 // is not counted, and what is asked for by its ID is not found.
-func (c *Cloud) lose(ctx context.Context, f conformance.Fault, rule api.FaultCreate) (conformance.Injection, error) {
+func (c *Cloud) injectDataLoss(ctx context.Context, f conformance.Fault, rule api.FaultCreate) (conformance.Injection, error) {
 	empty, err := c.InjectFault(ctx, conformance.Fault{Kind: conformance.FaultEmptyList, On: f.On})
 	if err != nil {
 		return nil, err
@@ -100,16 +100,16 @@ func (c *Cloud) lose(ctx context.Context, f conformance.Fault, rule api.FaultCre
 	if err != nil {
 		return nil, errors.Join(err, empty.Lift(context.WithoutCancel(ctx)))
 	}
-	return both{injection{api: c.API, id: made.ID}, empty}, nil
+	return pairedInjection{injection{api: c.API, id: made.ID}, empty}, nil
 }
 
-// both are two rules, of which the first counts.
-type both struct {
+// pairedInjection are two rules, of which the first counts.
+type pairedInjection struct {
 	conformance.Injection
 	other conformance.Injection
 }
 
-func (b both) Lift(ctx context.Context) error {
+func (b pairedInjection) Lift(ctx context.Context) error {
 	return errors.Join(b.Injection.Lift(ctx), b.other.Lift(ctx))
 }
 
@@ -131,7 +131,7 @@ func effectOf(k conformance.FaultKind) api.FaultEffect {
 	case conformance.FaultStale:
 		return api.FaultEffect{Stale: true}
 	case conformance.FaultSlow:
-		return api.FaultEffect{DelayMilliseconds: int(slowly.Milliseconds())}
+		return api.FaultEffect{DelayMilliseconds: int(slowDelay.Milliseconds())}
 	case conformance.FaultLost:
 		return api.FaultEffect{Hang: true, CarryOut: true}
 	case conformance.FaultForeignNotFound:

@@ -22,7 +22,7 @@ type Gate struct {
 	mu       sync.Mutex
 	listener net.Listener // nil while shut
 	open     map[net.Conn]struct{}
-	shut     *refusal
+	refusal  *refusal
 	running  sync.WaitGroup
 }
 
@@ -34,14 +34,14 @@ func OpenGate(host, cloud string) (*Gate, error) {
 		return nil, fmt.Errorf("opening a gate to the cloud: %w", err)
 	}
 	g.address = l.Addr().String()
-	g.admit(l)
+	g.acceptFrom(l)
 	return g, nil
 }
 
 // Address is where the cloud is for those who come through the gate.
 func (g *Gate) Address() string { return g.address }
 
-func (g *Gate) admit(l net.Listener) {
+func (g *Gate) acceptFrom(l net.Listener) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.listener = l
@@ -51,19 +51,19 @@ func (g *Gate) admit(l net.Listener) {
 			if err != nil {
 				return // Shut, or closed.
 			}
-			g.running.Go(func() { g.forward(conn) })
+			g.running.Go(func() { g.forwardConn(conn) })
 		}
 	})
 }
 
-func (g *Gate) forward(conn net.Conn) {
+func (g *Gate) forwardConn(conn net.Conn) {
 	to, err := net.DialTimeout("tcp", g.cloud, 5*time.Second)
 	if err != nil {
 		_ = conn.Close()
 		return
 	}
-	defer g.forget(conn, to)
-	if !g.remember(conn, to) {
+	defer g.closeConns(conn, to)
+	if !g.addConns(conn, to) {
 		return
 	}
 	var both sync.WaitGroup
@@ -72,7 +72,7 @@ func (g *Gate) forward(conn net.Conn) {
 			// One end broke it off; the other is to see that, and no orderly end.
 			_ = dst.(*net.TCPConn).SetLinger(0)
 			_ = src.(*net.TCPConn).SetLinger(0)
-			g.forget(dst, src)
+			g.closeConns(dst, src)
 			return
 		}
 		_ = dst.(*net.TCPConn).CloseWrite()
@@ -82,7 +82,7 @@ func (g *Gate) forward(conn net.Conn) {
 	both.Wait()
 }
 
-func (g *Gate) remember(conns ...net.Conn) bool {
+func (g *Gate) addConns(conns ...net.Conn) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range conns {
@@ -91,7 +91,7 @@ func (g *Gate) remember(conns ...net.Conn) bool {
 	return g.listener != nil
 }
 
-func (g *Gate) forget(conns ...net.Conn) {
+func (g *Gate) closeConns(conns ...net.Conn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, c := range conns {
@@ -100,8 +100,8 @@ func (g *Gate) forget(conns ...net.Conn) {
 	}
 }
 
-// close stops listening, and breaks off what is under way.
-func (g *Gate) close() {
+// stopListening stops listening, and breaks off what is under way.
+func (g *Gate) stopListening() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.listener != nil {
@@ -116,20 +116,20 @@ func (g *Gate) close() {
 // Close ends it.
 func (g *Gate) Close() error {
 	g.mu.Lock()
-	shut := g.shut
+	shut := g.refusal
 	g.mu.Unlock()
 	var err error
 	if shut != nil {
 		err = shut.Lift(context.Background())
 	}
-	g.close()
+	g.stopListening()
 	g.running.Wait()
 	return err
 }
 
-// refusedFor is how long nobody listens before one attempt is looked at: long
+// refusalInterval is how long nobody listens before one attempt is looked at: long
 // enough for a CCM that comes every few seconds to be refused.
-const refusedFor = 3 * time.Second
+const refusalInterval = 3 * time.Second
 
 // refusal is a gate that is shut. Attempts that are refused by the kernel are
 // seen by nobody; so, every few seconds, it listens until one comes, counts
@@ -150,29 +150,29 @@ func (g *Gate) Refuse() (conformance.Injection, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &refusal{g: g, cancel: cancel, ended: make(chan struct{})}
 	g.mu.Lock()
-	if g.shut != nil {
+	if g.refusal != nil {
 		g.mu.Unlock()
 		cancel()
 		return nil, errors.New("the gate is shut already")
 	}
-	g.shut = r
+	g.refusal = r
 	g.mu.Unlock()
-	g.close()
+	g.stopListening()
 	go func() {
 		defer close(r.ended)
 		for ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
-			case <-time.After(refusedFor):
-				r.catch(ctx)
+			case <-time.After(refusalInterval):
+				r.countAttempt(ctx)
 			}
 		}
 	}()
 	return r, nil
 }
 
-// catch counts one attempt.
-func (r *refusal) catch(ctx context.Context) {
+// countAttempt counts one attempt.
+func (r *refusal) countAttempt(ctx context.Context) {
 	l, err := net.Listen("tcp", r.g.address)
 	if err != nil {
 		return // Somebody has the port for the moment; it is refused all the same.
@@ -203,16 +203,16 @@ func (r *refusal) Lift(ctx context.Context) error {
 		r.cancel()
 		<-r.ended
 		r.g.mu.Lock()
-		r.g.shut = nil
+		r.g.refusal = nil
 		r.g.mu.Unlock()
 		var l net.Listener
-		r.err = poll(ctx, func() (bool, error) {
+		r.err = pollUntil(ctx, func() (bool, error) {
 			var err error
 			l, err = net.Listen("tcp", r.g.address)
 			return err == nil, nil //nolint:nilerr // Somebody has the port for the moment.
 		})
 		if r.err == nil {
-			r.g.admit(l)
+			r.g.acceptFrom(l)
 		}
 	})
 	return r.err

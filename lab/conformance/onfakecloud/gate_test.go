@@ -85,7 +85,7 @@ func TestGateRefuses(t *testing.T) {
 	_, err = g.Refuse()
 	require.ErrorContains(t, err, "shut already")
 
-	require.NoError(t, poll(t.Context(), func() (bool, error) {
+	require.NoError(t, pollUntil(t.Context(), func() (bool, error) {
 		_, err := get(t, g, "/")
 		assert.Error(t, err)
 		hits, countErr := shut.Hits(t.Context())

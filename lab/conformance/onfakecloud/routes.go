@@ -60,7 +60,7 @@ func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
 		return err
 	}
 	want := api.RouteCreate{Name: was.Name, Destination: was.Destination, InstanceID: instanceID, Tags: &was.Tags}
-	return poll(ctx, func() (bool, error) {
+	return pollUntil(ctx, func() (bool, error) {
 		there, err := c.ListRoutes(ctx)
 		if err != nil {
 			return false, err

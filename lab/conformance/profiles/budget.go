@@ -21,7 +21,7 @@ var budgetTests = budgetTestsOf(conformance.BudgetSizes)
 
 func budgetTestsOf(sizes []int) (tests []conformance.Test) {
 	for _, nodes := range sizes {
-		var turn conformance.Turn
+		var turn conformance.Priority
 		if nodes > 500 { // It keeps the whole machine busy, whatever lab it is on.
 			turn = conformance.Late
 		}
@@ -32,35 +32,35 @@ func budgetTestsOf(sizes []int) (tests []conformance.Test) {
 			Needs:  []conformance.Feature{conformance.FeatureCalls},
 			Source: fromBudget,
 			// A CCM may be slow, at upstream's defaults: it is asked to be frugal.
-			Bound: 4*time.Minute + time.Duration(nodes)*300*time.Millisecond,
-			Turn:  turn,
-			Run:   func(t *conformance.T) { budget(t, nodes) },
+			Bound:    4*time.Minute + time.Duration(nodes)*300*time.Millisecond,
+			Priority: turn,
+			Run:      func(t *conformance.T) { testCallBudget(t, nodes) },
 		})
 	}
 	return tests
 }
 
-func budget(t *conformance.T, nodes int) {
+func testCallBudget(t *conformance.T, nodes int) {
 	began := time.Now()
-	crowd := t.NewCrowd(nodes)
+	crowd := t.NewNodeFleet(nodes)
 	t.Logf("%d instances: %.1f s", nodes, time.Since(began).Seconds())
-	count(t, crowd, conformance.PhaseInitialize, nodes, crowd.Initialize)
-	rest(t, crowd)
+	countCalls(t, crowd, conformance.PhaseInitialize, nodes, crowd.Initialize)
+	countCallsAtRest(t, crowd)
 	servicesBudget(t, crowd)
 }
 
-// count records what a phase costs each of units.
-func count(t *conformance.T, crowd *conformance.Crowd, phase conformance.Phase, units int, do func()) {
-	crowd.Heal()
-	before, losses, began := settled(t), crowd.Losses(), time.Now()
+// countCalls records what a phase costs each of units.
+func countCalls(t *conformance.T, crowd *conformance.NodeFleet, phase conformance.Phase, units int, do func()) {
+	crowd.MarkLostReady()
+	before, losses, began := awaitSettledCalls(t), crowd.LostCount(), time.Now()
 	do()
-	spent, took := settled(t).Since(before), time.Since(began)
+	spent, took := awaitSettledCalls(t).Since(before), time.Since(began)
 	t.Logf("%s: %.1f s", phase, took.Seconds())
-	record(t, t.Budget(len(crowd.Names), phase, units, took, spent), crowd.Losses()-losses)
+	recordCalls(t, t.Budget(len(crowd.Names), phase, units, took, spent), crowd.LostCount()-losses)
 }
 
-// record records what was spent while so many Nodes were lost.
-func record(t *conformance.T, spent []conformance.Spent, lost int) {
+// recordCalls records what was spent while so many Nodes were lost.
+func recordCalls(t *conformance.T, spent []conformance.Spent, lost int) {
 	t.Record(spent)
 	if lost > 0 && !conformance.Within(spent) {
 		t.Errorf("that may be this machine's fault: it is so busy that Nodes were taken for lost, times: %d, and a CCM rightly asks for the instances of those", lost)
@@ -76,23 +76,23 @@ func restAtLeast(nodes int) time.Duration {
 	return 15*time.Second + time.Duration(nodes)*5*time.Millisecond
 }
 
-// rest looks at what is spent while nothing happens. What came before is over when the
+// countCallsAtRest looks at what is spent while nothing happens. What came before is over when the
 // CCM has looked at all its Nodes again: an event may have had it refresh what it
 // remembers.
-func rest(t *conformance.T, crowd *conformance.Crowd) {
-	crowd.AwaitLooks(looksAtRest)
-	count(t, crowd, conformance.PhaseRest, len(crowd.Names), func() {
-		over := passed(time.Now(), restAtLeast(len(crowd.Names)))
-		crowd.AwaitLooks(looksAtRest)
+func countCallsAtRest(t *conformance.T, crowd *conformance.NodeFleet) {
+	crowd.AwaitNodeSweeps(looksAtRest)
+	countCalls(t, crowd, conformance.PhaseRest, len(crowd.Names), func() {
+		over := timePassed(time.Now(), restAtLeast(len(crowd.Names)))
+		crowd.AwaitNodeSweeps(looksAtRest)
 		t.Await("what the CCM does now and then to have its turn", over)
 	})
 }
 
 // servicesBudget creates a few Services, changes and deletes them, each time all
 // at once.
-func servicesBudget(t *conformance.T, crowd *conformance.Crowd) {
+func servicesBudget(t *conformance.T, crowd *conformance.NodeFleet) {
 	var services []*corev1.Service
-	counted := func(phase conformance.Phase, do func()) { count(t, crowd, phase, conformance.BudgetServices, do) }
+	counted := func(phase conformance.Phase, do func()) { countCalls(t, crowd, phase, conformance.BudgetServices, do) }
 	each := func(do func(*corev1.Service)) {
 		for _, svc := range services {
 			do(svc)
@@ -118,9 +118,9 @@ func servicesBudget(t *conformance.T, crowd *conformance.Crowd) {
 // asks again and again has no end.
 const settlings = 20
 
-// settled counts the calls when those that are under way have ended: a cloud may
+// awaitSettledCalls counts the calls when those that are under way have ended: a cloud may
 // count one when it is answered, a moment after what it did is seen.
-func settled(t *conformance.T) conformance.Calls {
+func awaitSettledCalls(t *conformance.T) conformance.Calls {
 	var now conformance.Calls
 	looks := 0
 	t.Await("the calls under way to end", func(ctx context.Context) error {

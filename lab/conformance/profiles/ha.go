@@ -73,8 +73,8 @@ var haTests = []conformance.Test{
 	},
 }
 
-// pair has the CCM act, and another one run beside it.
-func pair(t *conformance.T) (leader, standby conformance.Replica) {
+// startLeaderAndStandby has the CCM act, and another one run beside it.
+func startLeaderAndStandby(t *conformance.T) (leader, standby conformance.Replica) {
 	leader, standby = t.Replica(0), t.Replica(1)
 	newWorker(t) // The CCM acts, and was first.
 	t.Must(standby.Start(t.Context()), "starting a second CCM")
@@ -84,8 +84,8 @@ func pair(t *conformance.T) (leader, standby conformance.Replica) {
 // lease is a Lease's name, with its namespace.
 type lease struct{ namespace, name string }
 
-// holders says who holds each Lease but those of Nodes.
-func holders(ctx context.Context, t *conformance.T) (map[lease]string, error) {
+// leaseHolders says who holds each Lease but those of Nodes.
+func leaseHolders(ctx context.Context, t *conformance.T) (map[lease]string, error) {
 	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -99,13 +99,13 @@ func holders(ctx context.Context, t *conformance.T) (map[lease]string, error) {
 	return held, nil
 }
 
-// taken is an error until a Lease that is held now has another holder, and then says
+// leaseTakenOver is an error until a Lease that is held now has another holder, and then says
 // which. Nobody else's Lease changes hands while the tests of HA run.
-func taken(t *conformance.T) func(context.Context) (lease, error) {
-	before, err := holders(t.Context(), t)
+func leaseTakenOver(t *conformance.T) func(context.Context) (lease, error) {
+	before, err := leaseHolders(t.Context(), t)
 	t.Must(err, "looking who holds which Lease")
 	return func(ctx context.Context) (lease, error) {
-		now, err := holders(ctx, t)
+		now, err := leaseHolders(ctx, t)
 		if err != nil {
 			return lease{}, err
 		}
@@ -118,8 +118,8 @@ func taken(t *conformance.T) func(context.Context) (lease, error) {
 	}
 }
 
-// waiting is an instance and its Node, which waits for a CCM.
-func waiting(t *conformance.T) string {
+// newWaitingNode is an instance and its Node, which waits for a CCM.
+func newWaitingNode(t *conformance.T) string {
 	name := t.Name("waiting")
 	t.NewInstance(name)
 	t.NewNode(conformance.NodeSpec{Name: name})
@@ -129,7 +129,7 @@ func waiting(t *conformance.T) string {
 // waitsUnless is an error when the Node was initialised and allowed is still one.
 func waitsUnless(t *conformance.T, node string, allowed func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if waits(t, node)(ctx) == nil {
+		if staysUninitialized(t, node)(ctx) == nil {
 			return nil
 		}
 		if _, err := t.Initialized(ctx, node); err != nil {
@@ -153,13 +153,13 @@ func sameBalancer(before conformance.Balancer) func(conformance.Balancer) error 
 }
 
 func haOneActs(t *conformance.T) {
-	leader, _ := pair(t)
+	leader, _ := startLeaderAndStandby(t)
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc)
-	change := taken(t)
+	change := leaseTakenOver(t)
 	changed := func(ctx context.Context) error { _, err := change(ctx); return err }
 	t.Must(leader.Freeze(), "freezing the CCM that acts")
-	node := waiting(t)
+	node := newWaitingNode(t)
 	t.HoldsUntil("Node "+node+" is to wait while the Lease is that of the frozen one",
 		waitsUnless(t, node, changed), "the other one to have taken the Lease", changed)
 	t.AwaitInitialized(node)
@@ -167,13 +167,13 @@ func haOneActs(t *conformance.T) {
 }
 
 func haLeaderKilled(t *conformance.T) {
-	leader, _ := pair(t)
+	leader, _ := startLeaderAndStandby(t)
 	t.Must(leader.Kill(t.Context()), "killing the CCM that acts")
-	t.AwaitInitialized(waiting(t))
+	t.AwaitInitialized(newWaitingNode(t))
 }
 
 func haLeaderStopped(t *conformance.T) {
-	leader, _ := pair(t)
+	leader, _ := startLeaderAndStandby(t)
 	kept, deleted := t.NewService(), t.NewService()
 	b := t.AwaitBalancer(kept)
 	t.AwaitBalancer(deleted)
@@ -187,7 +187,7 @@ func haLeaderStopped(t *conformance.T) {
 }
 
 func haLeaderKilledCreatingBalancer(t *conformance.T) {
-	leader, _ := pair(t)
+	leader, _ := startLeaderAndStandby(t)
 	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultLost, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "having the cloud's answers get lost")
 	t.Cleanup(fault.Lift)
@@ -215,12 +215,12 @@ func onlyOne(t *conformance.T, svc *corev1.Service, checks ...func(conformance.B
 }
 
 func haLeaderFrozen(t *conformance.T) {
-	leader, other := pair(t)
-	change := taken(t)
+	leader, other := startLeaderAndStandby(t)
+	change := leaseTakenOver(t)
 	svc := frozenWhileCreating(t, leader)
 	var its lease
 	t.Await("the other one to have taken the Lease", func(ctx context.Context) (err error) { its, err = change(ctx); return err })
-	t.AwaitInitialized(waiting(t))
+	t.AwaitInitialized(newWaitingNode(t))
 	before := t.AwaitBalancer(svc, listensFor(t, svc))
 
 	duration := durationOf(t, its)
@@ -231,7 +231,7 @@ func haLeaderFrozen(t *conformance.T) {
 	t.HoldsUntil("what the other one made is to stay as it is", func(ctx context.Context) error {
 		b, err := t.TheBalancer(ctx, svc)
 		return errors.Join(err, sameBalancer(before)(b))
-	}, "the thawed one to have noticed", either(ended(leader), func(context.Context) error {
+	}, "the thawed one to have noticed", eitherHolds(hasEnded(leader), func(context.Context) error {
 		if left := duration - time.Since(thawed); left > 0 {
 			return fmt.Errorf("it has %s left to notice", left.Round(time.Second))
 		}
@@ -247,17 +247,17 @@ func haLeaderFrozen(t *conformance.T) {
 // waitsForLease requires of one that has lost the Lease that it does nothing while
 // the other one, frozen, holds it.
 func waitsForLease(t *conformance.T, loser, other conformance.Replica) {
-	change := taken(t)
+	change := leaseTakenOver(t)
 	changed := func(ctx context.Context) error { _, err := change(ctx); return err }
 	t.Must(other.Freeze(), "freezing the CCM that acts by now")
-	node := waiting(t)
+	node := newWaitingNode(t)
 	t.HoldsUntil("Node "+node+" is to wait while the Lease is the other one's", waitsUnless(t, node, changed),
-		"the one that lost it to have ended, or to have it again", either(changed, ended(loser)))
+		"the one that lost it to have ended, or to have it again", eitherHolds(changed, hasEnded(loser)))
 	t.Must(other.Thaw(), "thawing the other one")
 }
 
-// ended is an error while it runs.
-func ended(r conformance.Replica) func(context.Context) error {
+// hasEnded is an error while it runs.
+func hasEnded(r conformance.Replica) func(context.Context) error {
 	return func(context.Context) error {
 		if r.Running() {
 			return errors.New("it runs")
@@ -282,7 +282,7 @@ func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.S
 	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultTimeout, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "having the cloud not answer")
 	t.Cleanup(fault.Lift)
-	about := hits(t, fault, 1)
+	about := faultHits(t, fault, 1)
 	svc := t.NewService()
 	t.Await("the CCM to be about the Service's balancer", about)
 	t.Must(leader.Freeze(), "freezing the CCM that acts")
@@ -293,7 +293,7 @@ func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.S
 func haLeaseHeld(t *conformance.T) {
 	// Which Lease it is, and how long it takes the CCM to start and to get it, shows
 	// when it does.
-	change := taken(t)
+	change := leaseTakenOver(t)
 	restart := stopCCM(t)
 	began := time.Now()
 	restart()
@@ -303,12 +303,12 @@ func haLeaseHeld(t *conformance.T) {
 	enough := time.Since(began) + lasts // If it were to run out.
 
 	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")
-	held, release := hold(t, its, lasts)
+	held, release := holdLease(t, its, lasts)
 	t.Must(t.CCM.Start(t.Context()), "starting the CCM")
 	began = time.Now()
-	node := waiting(t)
+	node := newWaitingNode(t)
 	t.HoldsUntil("Node "+node+" is to wait while Lease "+its.name+" is held", func(ctx context.Context) error {
-		return errors.Join(waits(t, node)(ctx), held(ctx))
+		return errors.Join(staysUninitialized(t, node)(ctx), held(ctx))
 	}, "the CCM to have had as long as it took before, and the Lease lasts", func(context.Context) error {
 		if left := enough - time.Since(began); left > 0 {
 			return fmt.Errorf("it has %s left", left.Round(time.Second))
@@ -322,10 +322,10 @@ func haLeaseHeld(t *conformance.T) {
 // holder is who holds a Lease when it is the suite.
 const holder = "the-conformance-suite"
 
-// hold takes the Lease and renews it until it is released, as a CCM does that
+// holdLease takes the Lease and renews it until it is released, as a CCM does that
 // nobody sees. held is an error once somebody has taken it away. How long it lasts is
 // as when the CCM had it: one that gives its Lease back leaves a second.
-func hold(t *conformance.T, l lease, lasts time.Duration) (held func(context.Context) error, release func()) {
+func holdLease(t *conformance.T, l lease, lasts time.Duration) (held func(context.Context) error, release func()) {
 	leases := t.Kube.CoordinationV1().Leases(l.namespace)
 	renew := func(ctx context.Context) error {
 		now, err := leases.Get(ctx, l.name, metav1.GetOptions{})

@@ -58,7 +58,7 @@ var lifecycleTests = append([]conformance.Test{
 		Requires: "A Node that registers again, for a new instance of a name whose Node was deleted, gets the new instance's provider ID.",
 		Profile:  conformance.Lifecycle, Level: conformance.Core,
 		Source: metadata,
-		Run:    reappears,
+		Run:    testNodeReappears,
 	}, {
 		ID:       "lifecycle-deleted-while-ccm-down",
 		Requires: "A Node whose instance ended while no CCM ran is deleted once one runs.",
@@ -78,13 +78,13 @@ var lifecycleTests = append([]conformance.Test{
 		Needs:  []conformance.Feature{conformance.FeatureMachines},
 		Source: "KEP-2392 Cloud Controller Manager; " + lifecycleController,
 		Bound:  4 * time.Minute,
-		Run:    machine,
+		Run:    testMachineLifecycle,
 	},
 }, doubtTests()...)
 
 func stoppedIsKeptAndTainted(t *conformance.T) {
 	stopped := newStopped(t)
-	holdsWhileOthersStop(t, "Node "+stopped.Name+" is to be kept and tainted", stopped.tainted)
+	holdsWhileOthersStop(t, "Node "+stopped.Name+" is to be kept and tainted", stopped.hasShutdownTaint)
 }
 
 func startedAgain(t *conformance.T) {
@@ -96,19 +96,19 @@ func startedAgain(t *conformance.T) {
 
 func terminatedIsDeleted(t *conformance.T) {
 	w := newWorker(t)
-	w.end()
+	w.terminateInstance()
 	t.AwaitNoNode(w.Name)
 }
 
 func notReadyIsKept(t *conformance.T) {
 	w := newWorker(t)
 	w.NotReady()
-	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", w.kept)
+	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", w.keepsNode)
 }
 
-func reappears(t *conformance.T) {
+func testNodeReappears(t *conformance.T) {
 	before := newWorker(t)
-	before.end()
+	before.terminateInstance()
 	t.AwaitNoNode(before.Name)
 	after, _ := t.NewWorker(conformance.NodeSpec{Name: before.Name})
 	node, err := t.GetNode(t.Context(), before.Name)
@@ -120,8 +120,8 @@ func reappears(t *conformance.T) {
 func deletedWhileCCMDown(t *conformance.T) {
 	w := newWorker(t)
 	restart := stopCCM(t)
-	w.end()
-	t.Must(w.kept(t.Context()), "Node %s, while no CCM ran", w.Name)
+	w.terminateInstance()
+	t.Must(w.keepsNode(t.Context()), "Node %s, while no CCM ran", w.Name)
 	restart()
 	t.AwaitNoNode(w.Name)
 }
@@ -131,10 +131,10 @@ func foreignProviderID(t *conformance.T) {
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == cloudproviderapi.TaintExternalCloudProvider })
 	}})
 	node.NotReady()
-	holdsWhileOthersStop(t, "Node "+node.Name+" is to be left alone", worker{StandIn: node, t: t}.kept)
+	holdsWhileOthersStop(t, "Node "+node.Name+" is to be left alone", worker{StandIn: node, t: t}.keepsNode)
 }
 
-func machine(t *conformance.T) {
+func testMachineLifecycle(t *conformance.T) {
 	ctx, name := t.Context(), t.Name("machine")
 	t.Cleanup(func(ctx context.Context) error { // By force: the CCM may not have done it.
 		err := t.Kube.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
@@ -190,7 +190,7 @@ func doubtTests() []conformance.Test {
 			Needs:  []conformance.Feature{conformance.FaultFeature(kind)},
 			Source: instanceExists + ": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
 			Bound:  incidentBound,
-			Run:    func(t *conformance.T) { doubt(t, kind) },
+			Run:    func(t *conformance.T) { testDoubtfulAnswer(t, kind) },
 		})
 	}
 	return tests
@@ -218,23 +218,23 @@ func chanceIn(kind conformance.FaultKind, attempts int) chance {
 	return c
 }
 
-func doubt(t *conformance.T, kind conformance.FaultKind) {
+func testDoubtfulAnswer(t *conformance.T, kind conformance.FaultKind) {
 	w, others := newWorker(t), []worker{newWorker(t), newWorker(t), newWorker(t)}
 	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	w.NotReady()
-	outlast(t, fault, chanceIn(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.kept)
+	holdsThroughFault(t, fault, chanceIn(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.keepsNode)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.kept)
+	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.keepsNode)
 }
 
-// outlast watches that something holds, and that no other Node is deleted, until
+// holdsThroughFault watches that something holds, and that no other Node is deleted, until
 // the CCM has had its chance: until it has gone round all Nodes and so many calls
 // have met the fault, or its work on another Node was done all the same. A CCM that
 // does its work remembers what the cloud said before, or asks in another way: it is
 // started anew, and then has nothing to remember. Three others are needed.
-func outlast(t *conformance.T, fault conformance.Injection, c chance, others []worker, what string, holds func(context.Context) error) {
+func holdsThroughFault(t *conformance.T, fault conformance.Injection, c chance, others []worker, what string, holds func(context.Context) error) {
 	ready, first, second := others[0], others[1], others[2]
 	kept := func(ctx context.Context) error {
 		for _, other := range others { // Whichever it asks for first.
@@ -245,18 +245,18 @@ func outlast(t *conformance.T, fault conformance.Injection, c chance, others []w
 		return holds(ctx)
 	}
 	keptUntilAsked := func(other worker) (works bool) {
-		gone, done := newRounds(ready), stopped([]worker{other})
+		gone, done := newRounds(ready), allCalledShutDown([]worker{other})
 		worksOn := func(ctx context.Context) error {
 			err := done(ctx)
 			works = err == nil
 			return err
 		}
-		fewCalls := gone.often(hits(t, fault, 1), c)
+		fewCalls := gone.sweptSinceHit(faultHits(t, fault, 1), c)
 		if c.waits {
 			fewCalls = brokenOff(t, fault)
 		}
-		asked := either(allHold(gone.times(2), either(hits(t, fault, c.calls), worksOn)), allHold(gone.times(1), hits(t, fault, 3*c.calls)))
-		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", either(asked, fewCalls))
+		asked := eitherHolds(allHold(gone.sweptTimes(2), eitherHolds(faultHits(t, fault, c.calls), worksOn)), allHold(gone.sweptTimes(1), faultHits(t, fault, 3*c.calls)))
+		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", eitherHolds(asked, fewCalls))
 		return works
 	}
 	if keptUntilAsked(first) {
@@ -267,26 +267,26 @@ func outlast(t *conformance.T, fault conformance.Injection, c chance, others []w
 	}
 }
 
-// rounds are how often the CCM has gone round all Nodes, of which two begin and end
+// nodeSweeps are how often the CCM has gone round all Nodes, of which two begin and end
 // while they are counted: how often it has taken the shutdown taint from one that is
 // Ready, of which it need not ask the cloud. Calls that the cloud has seen say neither
 // which of a CCM's controllers made them nor that it has the answer: each may ask for
 // many Nodes at once.
-type rounds struct {
+type nodeSweeps struct {
 	ready worker
 	gone  int
 }
 
-func newRounds(ready worker) *rounds {
+func newRounds(ready worker) *nodeSweeps {
 	ready.callShutDown()
-	return &rounds{ready: ready}
+	return &nodeSweeps{ready: ready}
 }
 
-// times is an error until it has gone round so often.
-func (r *rounds) times(want int) func(context.Context) error {
+// sweptTimes is an error until it has gone round so often.
+func (r *nodeSweeps) sweptTimes(want int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if r.gone < want {
-			if err := r.ready.kept(ctx); err != nil {
+			if err := r.ready.keepsNode(ctx); err != nil {
 				return fmt.Errorf("the CCM has gone round %d of %d times: node %s, which is Ready: %w", r.gone, want, r.ready.Name, err)
 			}
 			r.gone++
@@ -299,9 +299,9 @@ func (r *rounds) times(want int) func(context.Context) error {
 	}
 }
 
-// often is an error until it has gone round as often as c wants since a call met the
+// sweptSinceHit is an error until it has gone round as often as c wants since a call met the
 // fault, or in all.
-func (r *rounds) often(met func(context.Context) error, c chance) func(context.Context) error {
+func (r *nodeSweeps) sweptSinceHit(met func(context.Context) error, c chance) func(context.Context) error {
 	want, known := c.rounds, c.silent
 	return func(ctx context.Context) error {
 		if !known {
@@ -310,21 +310,21 @@ func (r *rounds) often(met func(context.Context) error, c chance) func(context.C
 			}
 			want, known = r.gone+c.rounds, true
 		}
-		return r.times(want)(ctx)
+		return r.sweptTimes(want)(ctx)
 	}
 }
 
-// stopped stops one after the other, and is an error until all are called shut
+// allCalledShutDown stops one after the other, and is an error until all are called shut
 // down.
-func stopped(workers []worker) func(context.Context) error {
+func allCalledShutDown(workers []worker) func(context.Context) error {
 	var stops []func()
 	for _, w := range workers {
-		stops = append(stops, sync.OnceFunc(w.stop))
+		stops = append(stops, sync.OnceFunc(w.stopInstance))
 	}
 	return func(ctx context.Context) error {
 		for i, w := range workers {
 			stops[i]()
-			if err := w.tainted(ctx); err != nil {
+			if err := w.hasShutdownTaint(ctx); err != nil {
 				return err
 			}
 		}
@@ -332,8 +332,8 @@ func stopped(workers []worker) func(context.Context) error {
 	}
 }
 
-// hits is an error until so many more calls than now have met the fault.
-func hits(t *conformance.T, fault conformance.Injection, want int) func(context.Context) error {
+// faultHits is an error until so many more calls than now have met the fault.
+func faultHits(t *conformance.T, fault conformance.Injection, want int) func(context.Context) error {
 	before, err := fault.Hits(t.Context())
 	t.Must(err, "counting the calls that met the fault")
 	return func(ctx context.Context) error {
@@ -354,7 +354,7 @@ const aCall = 100 * time.Second
 // Node costs minutes, and a client without a time-out makes one call. What the CCM
 // makes of it shows when the fault is lifted, at the latest.
 func brokenOff(t *conformance.T, fault conformance.Injection) func(context.Context) error {
-	met := hits(t, fault, 1)
+	met := faultHits(t, fault, 1)
 	var since time.Time
 	return func(ctx context.Context) error {
 		if since.IsZero() {
@@ -370,8 +370,8 @@ func brokenOff(t *conformance.T, fault conformance.Injection) func(context.Conte
 	}
 }
 
-// either is an error while both are.
-func either(a, b func(context.Context) error) func(context.Context) error {
+// eitherHolds is an error while both are.
+func eitherHolds(a, b func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		errA, errB := a(ctx), b(ctx)
 		if errA == nil || errB == nil {
@@ -397,24 +397,24 @@ func newWorker(t *conformance.T) worker {
 // newStopped is a worker that was stopped and got the taint for that.
 func newStopped(t *conformance.T) worker {
 	w := newWorker(t)
-	w.stop()
+	w.stopInstance()
 	t.HoldsUntil("Node "+w.Name+" is to be kept", func(ctx context.Context) error {
 		_, err := t.GetNode(ctx, w.Name)
 		return err
-	}, "Node "+w.Name+" to get the shutdown taint", w.tainted)
+	}, "Node "+w.Name+" to get the shutdown taint", w.hasShutdownTaint)
 	return w
 }
 
-// stop is what a machine that shuts down looks like to the cloud and the cluster.
-func (w worker) stop() {
+// stopInstance is what a machine that shuts down looks like to the cloud and the cluster.
+func (w worker) stopInstance() {
 	if !w.off {
 		w.t.Must(w.t.Cloud.StopInstance(w.t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
 	}
 	w.NotReady()
 }
 
-// end is what a machine's end looks like to the cloud and the cluster.
-func (w worker) end() {
+// terminateInstance is what a machine's end looks like to the cloud and the cluster.
+func (w worker) terminateInstance() {
 	w.t.Must(w.t.Cloud.TerminateInstance(w.t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
 	w.NotReady()
 }
@@ -425,8 +425,8 @@ func (w worker) callShutDown() {
 	w.t.Must(nodehelpers.AddOrUpdateTaintOnNode(w.t.Kube, w.Name, &taint), "tainting Node %s", w.Name)
 }
 
-// kept is an error once the Node is deleted or called shut down.
-func (w worker) kept(ctx context.Context) error {
+// keepsNode is an error once the Node is deleted or called shut down.
+func (w worker) keepsNode(ctx context.Context) error {
 	node, err := w.t.GetNode(ctx, w.Name)
 	if err == nil && conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
 		err = errors.New("it has the shutdown taint")
@@ -434,8 +434,8 @@ func (w worker) kept(ctx context.Context) error {
 	return err
 }
 
-// tainted is an error unless the Node is there and called shut down.
-func (w worker) tainted(ctx context.Context) error {
+// hasShutdownTaint is an error unless the Node is there and called shut down.
+func (w worker) hasShutdownTaint(ctx context.Context) error {
 	node, err := w.t.GetNode(ctx, w.Name)
 	if err == nil && !conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
 		err = errors.New("it does not have the shutdown taint")
@@ -451,7 +451,7 @@ func (w worker) tainted(ctx context.Context) error {
 func holdsWhileOthersStop(t *conformance.T, what string, holds func(context.Context) error) {
 	for range 2 {
 		control := newWorker(t)
-		control.stop()
-		t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.tainted)
+		control.stopInstance()
+		t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.hasShutdownTaint)
 	}
 }

@@ -201,7 +201,7 @@ func lbRetyped(t *conformance.T) {
 	t.AwaitBalancer(svc)
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
 	t.AwaitNoBalancer(svc)
-	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error { return untouched(ctx, t, svc) })
+	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error { return isUntouched(ctx, t, svc) })
 
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
 	t.AwaitBalancer(svc, listensFor(t, svc))
@@ -213,12 +213,12 @@ func lbTwoServices(t *conformance.T) {
 	assert.NotEqual(t, before.ID, other.ID)
 	t.DeleteService(goes)
 	t.AwaitGone(goes)
-	assert.Equal(t, identity(before), identity(t.AwaitBalancer(stays)))
+	assert.Equal(t, balancerIdentity(before), balancerIdentity(t.AwaitBalancer(stays)))
 }
 
-// identity is what nobody but its owner changes about a balancer; Nodes come and
+// balancerIdentity is what nobody but its owner changes about a balancer; Nodes come and
 // go.
-func identity(b conformance.Balancer) conformance.Balancer {
+func balancerIdentity(b conformance.Balancer) conformance.Balancer {
 	b.Targets = nil
 	return b
 }
@@ -232,7 +232,7 @@ func lbRecreated(t *conformance.T) {
 	after := t.AwaitBalancer(svc, listensFor(t, svc))
 	assert.NotEqual(t, before.ID, after.ID)
 	t.AwaitNoBalancer(old)
-	assert.Equal(t, identity(after), identity(t.AwaitBalancer(svc)))
+	assert.Equal(t, balancerIdentity(after), balancerIdentity(t.AwaitBalancer(svc)))
 }
 
 func lbClassLeftAlone(t *conformance.T) {
@@ -258,7 +258,7 @@ func leftAlone(t *conformance.T, services ...*corev1.Service) {
 			if len(found) > 0 {
 				listErr = fmt.Errorf("service %s has balancer %s", svc.Name, found[0].ID)
 			}
-			err = errors.Join(err, listErr, untouched(ctx, t, svc))
+			err = errors.Join(err, listErr, isUntouched(ctx, t, svc))
 		}
 		return err
 	}, "a later Service's balancer", func(ctx context.Context) error {
@@ -277,7 +277,7 @@ func lbManyLeaveNothing(t *conformance.T) {
 		// Delete), of which upstream's service controller never hears.
 		t.Await("the finalizer of Service "+atOnce.Name, func(ctx context.Context) error { return hasFinalizer(ctx, t, atOnce) })
 		t.DeleteService(atOnce)
-		t.Await("the beginnings of a balancer", begun(t, early))
+		t.Await("the beginnings of a balancer", balancerBegun(t, early))
 		t.DeleteService(early)
 		t.AwaitBalancer(late)
 		t.DeleteService(late)
@@ -304,9 +304,9 @@ func lbTargetsFollowNodes(t *conformance.T) {
 	b, nodeB := t.NewWorker(conformance.NodeSpec{Balanced: true})
 	t.AwaitBalancer(svc, leadsTo(own, a.ID, b.ID))
 
-	label(t, nodeA.Name, `"true"`)
+	setExclusionLabel(t, nodeA.Name, `"true"`)
 	t.AwaitBalancer(svc, leadsTo(own, b.ID))
-	label(t, nodeA.Name, `null`)
+	setExclusionLabel(t, nodeA.Name, `null`)
 	t.AwaitBalancer(svc, leadsTo(own, a.ID, b.ID))
 
 	t.Must(t.Cloud.TerminateInstance(t.Context(), b.ID), "terminating %s", b.ID)
@@ -341,8 +341,8 @@ func leadsToNodesOf(t *conformance.T, instance conformance.Instance) func(confor
 	}
 }
 
-// label sets the label that keeps balancers off the Node, to a JSON value.
-func label(t *conformance.T, node, value string) {
+// setExclusionLabel sets the label that keeps balancers off the Node, to a JSON value.
+func setExclusionLabel(t *conformance.T, node, value string) {
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, corev1.LabelNodeExcludeBalancers, value)
 	_, err := t.Kube.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	t.Must(err, "labelling Node %s", node)
@@ -409,8 +409,8 @@ func changePort(t *conformance.T, svc *corev1.Service) {
 	})
 }
 
-// annotate touches the Service in a way that asks nothing of its balancer.
-func annotate(t *conformance.T, svc *corev1.Service, value string) {
+// touchService touches the Service in a way that asks nothing of its balancer.
+func touchService(t *conformance.T, svc *corev1.Service, value string) {
 	t.Change(svc, func(s *corev1.Service) {
 		s.Annotations = maps.Clone(s.Annotations)
 		if s.Annotations == nil {
@@ -429,8 +429,8 @@ func hasFinalizer(ctx context.Context, t *conformance.T, svc *corev1.Service) er
 	return err
 }
 
-// untouched is an error if the Service shows that a CCM serves it.
-func untouched(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
+// isUntouched is an error if the Service shows that a CCM serves it.
+func isUntouched(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
 	now, err := t.GetService(ctx, svc)
 	if err == nil && (helpers.HasLBFinalizer(now) || len(now.Status.LoadBalancer.Ingress) > 0) {
 		err = fmt.Errorf("service %s has finalizers %v and addresses %v", svc.Name, now.Finalizers, now.Status.LoadBalancer.Ingress)

@@ -76,20 +76,20 @@ func lbUDPAndTCPSamePort(t *conformance.T) {
 func lbSourceRanges(t *conformance.T) {
 	// Of TEST-NET-1 to 3 (RFC 5737), in no order.
 	one, two := []string{"198.51.100.0/24", "192.0.2.0/25"}, []string{"192.0.2.0/25", "203.0.113.7/32"}
-	svc := t.NewService(allowing(one))
-	t.AwaitBalancer(svc, serves(one))
+	svc := t.NewService(withSourceRanges(one))
+	t.AwaitBalancer(svc, servesSourceRanges(one))
 	for _, ranges := range [][]string{two, nil, one} {
-		t.Change(svc, allowing(ranges))
-		t.AwaitBalancer(svc, serves(ranges))
+		t.Change(svc, withSourceRanges(ranges))
+		t.AwaitBalancer(svc, servesSourceRanges(ranges))
 	}
 }
 
-// allowing asks for clients of these ranges to be served, and nobody else.
-func allowing(ranges []string) func(*corev1.Service) {
+// withSourceRanges asks for clients of these ranges to be served, and nobody else.
+func withSourceRanges(ranges []string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = ranges }
 }
 
-func serves(ranges []string) func(conformance.Balancer) error {
+func servesSourceRanges(ranges []string) func(conformance.Balancer) error {
 	want := slices.Sorted(slices.Values(ranges))
 	return func(b conformance.Balancer) error {
 		if got := slices.Sorted(slices.Values(b.SourceRanges)); !slices.Equal(got, want) {
@@ -100,23 +100,23 @@ func serves(ranges []string) func(conformance.Balancer) error {
 }
 
 func lbAffinity(t *conformance.T) {
-	svc := t.NewService(sticky(100))
+	svc := t.NewService(withAffinity(100))
 	t.AwaitBalancer(svc, keepsClients(100))
-	t.Change(svc, sticky(200))
+	t.Change(svc, withAffinity(200))
 	t.AwaitBalancer(svc, keepsClients(200))
-	t.Change(svc, unsticky)
+	t.Change(svc, withoutAffinity)
 	t.AwaitBalancer(svc, keepsClients(0))
-	t.Change(svc, sticky(300))
+	t.Change(svc, withAffinity(300))
 	t.AwaitBalancer(svc, keepsClients(300))
 }
 
-// unsticky asks for a client to be kept nowhere.
-func unsticky(s *corev1.Service) {
+// withoutAffinity asks for a client to be kept nowhere.
+func withoutAffinity(s *corev1.Service) {
 	s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
 }
 
-// sticky asks for a client to be kept at a pod for so many seconds.
-func sticky(seconds int32) func(*corev1.Service) {
+// withAffinity asks for a client to be kept at a pod for so many seconds.
+func withAffinity(seconds int32) func(*corev1.Service) {
 	return func(s *corev1.Service) {
 		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
@@ -133,9 +133,9 @@ func keepsClients(seconds int32) func(conformance.Balancer) error {
 }
 
 func lbLocalTrafficPolicy(t *conformance.T) {
-	svc := t.NewService(local)
+	svc := t.NewService(withLocalTrafficPolicy)
 	for range 2 { // The second time the balancer is there already.
-		t.Change(svc, local)
+		t.Change(svc, withLocalTrafficPolicy)
 		now, err := t.GetService(t.Context(), svc)
 		t.Must(err, "reading Service %s", svc.Name)
 		port := now.Spec.HealthCheckNodePort
@@ -156,7 +156,7 @@ func lbLocalTrafficPolicy(t *conformance.T) {
 	}
 }
 
-// local asks for a client's connection to stay on the node it comes to.
-func local(s *corev1.Service) {
+// withLocalTrafficPolicy asks for a client's connection to stay on the node it comes to.
+func withLocalTrafficPolicy(s *corev1.Service) {
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// met are the features that the cloud must have for these faults.
-func met(kinds ...conformance.FaultKind) (needs []conformance.Feature) {
+// faultFeatures are the features that the cloud must have for these faults.
+func faultFeatures(kinds ...conformance.FaultKind) (needs []conformance.Feature) {
 	for _, k := range kinds {
 		needs = append(needs, conformance.FaultFeature(k))
 	}
@@ -33,14 +33,14 @@ var resilienceBalancerTests = []conformance.Test{
 	{
 		ID: "resilience-lost-create", Profile: conformance.Resilience, Level: conformance.Core, Source: fromEnsure + " (it creates a balancer, or updates the one that is there)",
 		Requires: "A Service whose balancer was made by a call that was never answered has exactly that balancer in the end, as the Service asks, and it goes with the Service.",
-		Needs:    met(conformance.FaultLost), Alone: true,
+		Needs:    faultFeatures(conformance.FaultLost), Alone: true,
 		Run:      lostCreate,
 		Incident: lostCreateIncident,
 	},
 	{
 		ID: "resilience-slow-balancer-api", Profile: conformance.Resilience, Level: conformance.Core, Source: fromEnsure + " (it creates a balancer, or updates the one that is there)",
 		Requires: "A Service whose balancer takes longer to be made than a call may take has exactly one in the end, and it goes with the Service.",
-		Needs:    met(conformance.FaultSlow, conformance.FaultLost), Alone: true,
+		Needs:    faultFeatures(conformance.FaultSlow, conformance.FaultLost), Alone: true,
 		Run:      slowBalancerAPI,
 		Incident: slowBalancerIncident,
 	},
@@ -54,14 +54,14 @@ var resilienceBalancerTests = []conformance.Test{
 	{
 		ID: "resilience-stale-balancers", Profile: conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
 		Requires: "While the cloud shows its balancers as they were some time ago, a Service that is created and changed gets no second balancer, and one that is created and deleted leaves none behind.",
-		Needs:    met(conformance.FaultStale), Alone: true,
+		Needs:    faultFeatures(conformance.FaultStale), Alone: true,
 		Run:      staleBalancers,
 		Incident: staleBalancersIncident,
 	},
 	{
 		ID: "resilience-missing-page-of-balancers", Profile: conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
 		Requires: "While the cloud's lists show one balancer of several, no Service loses its balancer or gets a second, and one that is deleted leaves none behind.",
-		Needs:    met(conformance.FaultPartialList), Alone: true,
+		Needs:    faultFeatures(conformance.FaultPartialList), Alone: true,
 		Run:      missingPageOfBalancers,
 		Incident: missingPageIncident,
 	},
@@ -185,24 +185,24 @@ var cloudDownWhileDeletingIncident = &conformance.Incident{
 	},
 }
 
-// inject has the cloud misbehave about balancers until the test's end.
-func inject(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
+// injectBalancerFault has the cloud misbehave about balancers until the test's end.
+func injectBalancerFault(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
 	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	return fault
 }
 
-func lift(t *conformance.T, fault conformance.Injection) {
+func liftFault(t *conformance.T, fault conformance.Injection) {
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 }
 
 func lostCreate(t *conformance.T) {
-	fault := inject(t, conformance.FaultLost)
+	fault := injectBalancerFault(t, conformance.FaultLost)
 	svc := t.NewService()
-	t.Await("the balancer that nobody was told of", begun(t, svc))
+	t.Await("the balancer that nobody was told of", balancerBegun(t, svc))
 	made := theID(t, svc)
-	lift(t, fault) // The connection breaks.
+	liftFault(t, fault) // The connection breaks.
 	staysTheOnlyOne(t, svc, made)
 }
 
@@ -234,14 +234,14 @@ const halfAMinute = 30 * time.Second
 func slowBalancerAPI(t *conformance.T) {
 	// Of a slow cloud, too, that carries out what its caller has given up: it has
 	// been told, and does not hear that nobody waits any more.
-	late, slow := inject(t, conformance.FaultLost), inject(t, conformance.FaultSlow)
+	late, slow := injectBalancerFault(t, conformance.FaultLost), injectBalancerFault(t, conformance.FaultSlow)
 	svc := t.NewService()
-	t.Await("the CCM to wait for the cloud", either(hits(t, slow, 1), begun(t, svc)))
-	lift(t, slow) // What it looked for is answered in the end.
-	t.Await("the balancer that takes long to be made", begun(t, svc))
+	t.Await("the CCM to wait for the cloud", eitherHolds(faultHits(t, slow, 1), balancerBegun(t, svc)))
+	liftFault(t, slow) // What it looked for is answered in the end.
+	t.Await("the balancer that takes long to be made", balancerBegun(t, svc))
 	taken, made := time.Now(), theID(t, svc)
-	t.Await("the CCM to have given up waiting, or the cloud to be done", either(either(hits(t, late, 1), theOne(t, svc)), passed(taken, halfAMinute)))
-	lift(t, late)
+	t.Await("the CCM to have given up waiting, or the cloud to be done", eitherHolds(eitherHolds(faultHits(t, late, 1), theOne(t, svc)), timePassed(taken, halfAMinute)))
+	liftFault(t, late)
 	staysTheOnlyOne(t, svc, made)
 }
 
@@ -253,9 +253,9 @@ func theOne(t *conformance.T, svc *corev1.Service) func(context.Context) error {
 	}
 }
 
-// passed is an error until so much time has passed since then: the cloud's own time
+// timePassed is an error until so much time has passed since then: the cloud's own time
 // for a call, or a CCM's period, and not a wait for something that must not happen.
-func passed(since time.Time, d time.Duration) func(context.Context) error {
+func timePassed(since time.Time, d time.Duration) func(context.Context) error {
 	return func(context.Context) error {
 		if left := time.Until(since.Add(d)); left > 0 {
 			return fmt.Errorf("that is in %s", left.Round(time.Second))
@@ -281,7 +281,7 @@ func strangerWasFirst(t *conformance.T) {
 	warnings := warningsOn(t, svc)
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
 	t.HoldsUntil("another cluster's balancer is to be left alone", alone, "the Service to have a balancer of its own, or a Warning that says why not",
-		either(theOne(t, svc), moreWarnings(t, svc, warnings)))
+		eitherHolds(theOne(t, svc), moreWarnings(t, svc, warnings)))
 	t.DeleteService(svc)
 	t.HoldsUntil("another cluster's balancer is to be left alone", alone, "the Service and what it had to be gone", func(ctx context.Context) error {
 		left, err := t.BalancersOf(ctx, svc)
@@ -328,7 +328,7 @@ func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, 
 	case !there:
 		return fmt.Errorf("balancer %s of another cluster is gone", stranger.ID)
 	case !assert.ObjectsAreEqual(stranger, now):
-		return fmt.Errorf("balancer %s of another cluster was changed: %s", stranger.ID, difference(stranger, now))
+		return fmt.Errorf("balancer %s of another cluster was changed: %s", stranger.ID, balancerDifference(stranger, now))
 	}
 	services, err := t.Kube.CoreV1().Services(svc.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -344,8 +344,8 @@ func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, 
 	return nil
 }
 
-// difference says what is not as it was.
-func difference(was, is conformance.Balancer) string {
+// balancerDifference says what is not as it was.
+func balancerDifference(was, is conformance.Balancer) string {
 	var all []string
 	for _, part := range []struct {
 		what    string
@@ -395,35 +395,35 @@ func moreWarnings(t *conformance.T, svc *corev1.Service, than int32) func(contex
 }
 
 func staleBalancers(t *conformance.T) {
-	fault := inject(t, conformance.FaultStale)
+	fault := injectBalancerFault(t, conformance.FaultStale)
 	stays, goes := t.NewService(), t.NewService()
-	t.Await("the beginnings of a balancer", begun(t, stays))
-	t.Await("the beginnings of a balancer", begun(t, goes))
+	t.Await("the beginnings of a balancer", balancerBegun(t, stays))
+	t.Await("the beginnings of a balancer", balancerBegun(t, goes))
 	made, left := theID(t, stays), theID(t, goes)
 	// By force, or the end of the Service waits for a CCM that has given it up.
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, left) })
-	looked := hits(t, fault, 2*2) // At each once more, and once more again.
+	looked := faultHits(t, fault, 2*2) // At each once more, and once more again.
 	changePort(t, stays)
 	t.DeleteService(goes)
 	listens := listensFor(t, stays)
-	t.Await("the CCM to have looked again, or to have done without", either(looked, func(ctx context.Context) error {
+	t.Await("the CCM to have looked again, or to have done without", eitherHolds(looked, func(ctx context.Context) error {
 		b, err := t.TheBalancer(ctx, stays)
 		if err == nil {
 			err = listens(b)
 		}
 		return errors.Join(err, t.NoService(ctx, goes))
 	}))
-	lift(t, fault)
+	liftFault(t, fault)
 	if t.NoService(t.Context(), goes) != nil {
-		prompt(t, goes)
+		promptReconcile(t, goes)
 	}
 	staysTheOnlyOne(t, stays, made)
 	t.AwaitGone(goes)
 }
 
-// prompt has the CCM look at a Service that may go meanwhile: what failed under a
+// promptReconcile has the CCM look at a Service that may go meanwhile: what failed under a
 // fault waits long to be tried again.
-func prompt(t *conformance.T, svc *corev1.Service) {
+func promptReconcile(t *conformance.T, svc *corev1.Service) {
 	err := t.UpdateService(t.Context(), svc, func(s *corev1.Service) {
 		if s.Annotations == nil {
 			s.Annotations = map[string]string{}
@@ -441,7 +441,7 @@ func missingPageOfBalancers(t *conformance.T) {
 	for _, svc := range services {
 		before[svc.Name] = t.AwaitBalancer(svc).ID
 	}
-	fault := inject(t, conformance.FaultPartialList)
+	fault := injectBalancerFault(t, conformance.FaultPartialList)
 	stopCCM(t)() // It may remember the whole list.
 	unharmed := func(ctx context.Context) error { return keepTheirs(ctx, t, before, services) }
 	for _, svc := range services {
@@ -449,7 +449,7 @@ func missingPageOfBalancers(t *conformance.T) {
 		changePort(t, svc)
 		listens := listensFor(t, svc)
 		t.HoldsUntil("every Service is to keep its balancer, and to get no other", unharmed, "the CCM to have followed a change, or to have said why not",
-			either(moreWarnings(t, svc, warnings), func(ctx context.Context) error {
+			eitherHolds(moreWarnings(t, svc, warnings), func(ctx context.Context) error {
 				b, err := t.TheBalancer(ctx, svc)
 				if err == nil {
 					err = listens(b)
@@ -460,14 +460,14 @@ func missingPageOfBalancers(t *conformance.T) {
 	// A list shows what was made first, or what was made last.
 	goes, stay := services[1], []*corev1.Service{services[0], services[2]}
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, before[goes.Name]) })
-	asked := hits(t, fault, 2)
+	asked := faultHits(t, fault, 2)
 	warnings := warningsOn(t, goes)
 	t.DeleteService(goes)
 	t.HoldsUntil("the others are to keep their balancers", func(ctx context.Context) error { return keepTheirs(ctx, t, before, stay) },
-		"the CCM to have looked for what it is to delete", either(either(asked, moreWarnings(t, goes, warnings)), func(ctx context.Context) error { return t.NoService(ctx, goes) }))
-	lift(t, fault)
+		"the CCM to have looked for what it is to delete", eitherHolds(eitherHolds(asked, moreWarnings(t, goes, warnings)), func(ctx context.Context) error { return t.NoService(ctx, goes) }))
+	liftFault(t, fault)
 	if t.NoService(t.Context(), goes) != nil {
-		prompt(t, goes)
+		promptReconcile(t, goes)
 	}
 	t.AwaitGone(goes)
 	for _, svc := range stay {

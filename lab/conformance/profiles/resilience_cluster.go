@@ -160,12 +160,12 @@ func startsAnew(t *conformance.T) {
 // until they are mended.
 func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conformance.Injection, mend func()) {
 	nodes[0].NotReady()
-	holds := allHold(nodes.kept, noCrash(t))
+	holds := allHold(nodes.keepsNodes, noCrash(t))
 	// More than in other doubts: a CCM that starts asks for all Nodes at once, and
 	// for much else, before it looks at those that are not Ready. And one that has
 	// seen whose credentials these are asks for no instance at all.
 	c := chance{calls: 4 * chanceIn(conformance.FaultUnauthorized, t.Attempts).calls, rounds: 20, silent: true}
-	outlast(t, wrong, c, others, "all Nodes are to be kept", holds)
+	holdsThroughFault(t, wrong, c, others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, wrong, c, others[0], holds)
 	mend()
 	goesOn(t, late, holds)
@@ -175,16 +175,16 @@ func clockSkew(t *conformance.T) {
 	held := leasesOfCCM(t)
 	restart := stopCCM(t)
 	holder := &skewed{t: t, leases: held, name: t.Name("clock-skew")}
-	t.Must(holder.renew(t.Context()), "taking the CCM's leases for another holder")
+	t.Must(holder.renewLeases(t.Context()), "taking the CCM's leases for another holder")
 	restart()
-	node := joins(t)
-	holds := allHold(waits(t, node.Name), noCrash(t))
+	node := newJoiningWorker(t)
+	holds := allHold(staysUninitialized(t, node.Name), noCrash(t))
 	// A careless CCM leads at its first look. One that merely waits for as long as a
 	// lease lasts, whether it is renewed or not, does so soon after that.
-	enough := 3 * holder.lasts() / 2
+	enough := 3 * holder.holdsLeases() / 2
 	t.HoldsUntil("while somebody else renews the lease, Node "+node.Name+" is to wait", holds,
 		fmt.Sprintf("the lease to have been renewed for %s", enough), holder.renewsFor(enough))
-	t.HoldsUntil("the CCM is to go on", noCrash(t), "the CCM to take over, and to initialise Node "+node.Name, node.initialized)
+	t.HoldsUntil("the CCM is to go on", noCrash(t), "the CCM to take over, and to initialise Node "+node.Name, node.isInitialized)
 }
 
 // renewals of a lease that somebody holds are so far apart.
@@ -198,7 +198,7 @@ type skewed struct {
 	last   time.Time // when they were renewed last, by our clock; zero until they are held
 }
 
-func (s *skewed) lasts() time.Duration {
+func (s *skewed) holdsLeases() time.Duration {
 	var longest int32
 	for _, l := range s.leases {
 		if seconds := l.Spec.LeaseDurationSeconds; seconds != nil {
@@ -208,8 +208,8 @@ func (s *skewed) lasts() time.Duration {
 	return time.Duration(longest) * time.Second
 }
 
-// renew takes the leases at first. Later it is an error if somebody else has one.
-func (s *skewed) renew(ctx context.Context) error {
+// renewLeases takes the leases at first. Later it is an error if somebody else has one.
+func (s *skewed) renewLeases(ctx context.Context) error {
 	for _, l := range s.leases {
 		if err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return s.renewOne(ctx, l) }); err != nil {
 			return fmt.Errorf("lease %s of namespace %s: %w", l.Name, l.Namespace, err)
@@ -244,7 +244,7 @@ func (s *skewed) renewsFor(enough time.Duration) func(context.Context) error {
 	began := time.Now()
 	return func(ctx context.Context) error {
 		if time.Since(s.last) >= renewals {
-			s.t.Must(s.renew(ctx), "renewing for another holder")
+			s.t.Must(s.renewLeases(ctx), "renewing for another holder")
 		}
 		if held := time.Since(began); held < enough {
 			return fmt.Errorf("it was renewed for %s", held.Round(time.Second))
@@ -265,12 +265,12 @@ func holderOf(lease *coordinationv1.Lease) string {
 // leases goes on.
 func leasesOfCCM(t *conformance.T) []coordinationv1.Lease {
 	before := map[string]string{}
-	for _, l := range leases(t) {
+	for _, l := range listCCMLeases(t) {
 		before[l.Namespace+"/"+l.Name] = holderOf(&l)
 	}
 	stopCCM(t)()
-	t.AwaitInitialized(joins(t).Name)
-	changed := slices.DeleteFunc(leases(t), func(l coordinationv1.Lease) bool {
+	t.AwaitInitialized(newJoiningWorker(t).Name)
+	changed := slices.DeleteFunc(listCCMLeases(t), func(l coordinationv1.Lease) bool {
 		held, known := before[l.Namespace+"/"+l.Name]
 		return known && held == holderOf(&l)
 	})
@@ -280,8 +280,8 @@ func leasesOfCCM(t *conformance.T) []coordinationv1.Lease {
 	return changed
 }
 
-// leases are all but those of kubelets.
-func leases(t *conformance.T) []coordinationv1.Lease {
+// listCCMLeases are all but those of kubelets.
+func listCCMLeases(t *conformance.T) []coordinationv1.Lease {
 	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	t.Must(err, "listing leases")
 	return slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool { return l.Namespace == corev1.NamespaceNodeLease })
@@ -303,17 +303,17 @@ func zoneOutage(t *conformance.T) {
 	outage, err := t.ZoneOutageInjector().InjectZoneOutage(t.Context(), lost)
 	t.Must(err, "losing zone %s", lost)
 	t.Cleanup(outage.Lift)
-	holds := allHold(hit.there, spared.kept, noCrash(t), stays(t, b, spared))
+	holds := allHold(hit.hasAllNodes, spared.keepsNodes, noCrash(t), balancerStays(t, b, spared))
 	for _, w := range hit {
 		w.NotReady()
 	}
 	// Twice: in between, the CCM has looked at all Nodes anew.
-	control.stop()
-	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+control.Name+" to get the shutdown taint", control.tainted)
+	control.stopInstance()
+	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+control.Name+" to get the shutdown taint", control.hasShutdownTaint)
 	again := joinsIn(t, other)
 	t.AwaitInitialized(again.Name)
-	again.stop()
-	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+again.Name+" to get the shutdown taint", again.tainted)
+	again.stopInstance()
+	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+again.Name+" to get the shutdown taint", again.hasShutdownTaint)
 
 	t.Must(outage.Lift(t.Context()), "bringing zone %s back", lost)
 	for _, w := range hit {
@@ -325,7 +325,7 @@ func zoneOutage(t *conformance.T) {
 			err = leadsToAll(all)(now)
 		}
 		if err == nil {
-			err = hit.kept(ctx)
+			err = hit.keepsNodes(ctx)
 		}
 		return err
 	})
@@ -376,8 +376,8 @@ func leadsToAll(f fleet) func(conformance.Balancer) error {
 	}
 }
 
-// stays is an error once the balancer is gone, or one of them is no target of it.
-func stays(t *conformance.T, b conformance.Balancer, f fleet) func(context.Context) error {
+// balancerStays is an error once the balancer is gone, or one of them is no target of it.
+func balancerStays(t *conformance.T, b conformance.Balancer, f fleet) func(context.Context) error {
 	return func(ctx context.Context) error {
 		now, there, err := t.Cloud.GetBalancer(ctx, b.ID)
 		switch {

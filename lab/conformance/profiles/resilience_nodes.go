@@ -176,8 +176,8 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	fault := onInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
-	holds, c := allHold(nodes.kept, noCrash(t)), chanceIn(kind, t.Attempts)
-	outlast(t, fault, c, others, "all Nodes are to be kept", holds)
+	holds, c := allHold(nodes.keepsNodes, noCrash(t)), chanceIn(kind, t.Attempts)
+	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, c, others[0], holds)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	goesOn(t, late, holds)
@@ -187,9 +187,9 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 // asked, or could have. It comes when the CCM has had its chance with others: a Node
 // that waits has it ask, too, and more often.
 func joinsAmid(t *conformance.T, fault conformance.Injection, c chance, ready worker, holds func(context.Context) error) worker {
-	late := joins(t)
-	asked := either(askedAgain(t, fault, c, ready), late.initialized)
-	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked for the instance of Node "+late.Name+", too", asked)
+	late := newJoiningWorker(t)
+	asked := eitherHolds(askedAgain(t, fault, c, ready), late.isInitialized)
+	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.hasNode), "the CCM to have asked for the instance of Node "+late.Name+", too", asked)
 	return late
 }
 
@@ -198,7 +198,7 @@ func joinsAmid(t *conformance.T, fault conformance.Injection, c chance, ready wo
 // as often as at first, when the CCM may have remembered something.
 func askedAgain(t *conformance.T, fault conformance.Injection, c chance, ready worker) func(context.Context) error {
 	c.rounds = min(c.rounds, 4)
-	return either(hits(t, fault, t.Attempts+1), newRounds(ready).often(hits(t, fault, 1), c))
+	return eitherHolds(faultHits(t, fault, t.Attempts+1), newRounds(ready).sweptSinceHit(faultHits(t, fault, 1), c))
 }
 
 func throttledRefresh(t *conformance.T) {
@@ -206,13 +206,13 @@ func throttledRefresh(t *conformance.T) {
 	restart := stopCCM(t) // One that has just started has a cache to fill.
 	fault := onInstances(t, conformance.FaultThrottled)
 	nodes[0].NotReady()
-	holds, c := allHold(nodes.kept, noCrash(t)), chanceIn(conformance.FaultThrottled, t.Attempts)
+	holds, c := allHold(nodes.keepsNodes, noCrash(t)), chanceIn(conformance.FaultThrottled, t.Attempts)
 	restart()
-	outlast(t, fault, c, others, "all Nodes are to be kept", holds)
+	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, c, others[0], holds)
 	late.NotReady() // There is no answer whatever that could say that its instance is gone.
-	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.there), "the CCM to have asked again",
-		either(askedAgain(t, fault, c, others[0]), late.initialized))
+	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.hasNode), "the CCM to have asked again",
+		eitherHolds(askedAgain(t, fault, c, others[0]), late.isInitialized))
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	late.Ready()
 	goesOn(t, late, holds)
@@ -227,29 +227,29 @@ func staleReads(t *conformance.T) {
 	}
 	fault := onInstances(t, conformance.FaultStale)
 	nodes[0].NotReady()
-	asked := hits(t, fault, 1)
+	asked := faultHits(t, fault, 1)
 	restart()
-	t.HoldsUntil("all Nodes are to be kept", nodes.kept, "the CCM to have asked once, so that there is an old copy", asked)
+	t.HoldsUntil("all Nodes are to be kept", nodes.keepsNodes, "the CCM to have asked once, so that there is an old copy", asked)
 
 	// By its provider ID: that is a question about one instance, whatever lists show.
 	name := t.Name("younger")
 	instance := t.NewInstance(name)
 	younger := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})}
-	holds := allHold(nodes.kept, younger.kept, noCrash(t))
-	asked = either(hits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.initialized)
+	holds := allHold(nodes.keepsNodes, younger.keepsNode, noCrash(t))
+	asked = eitherHolds(faultHits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.isInitialized)
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have looked for the younger instance", asked)
 	younger.NotReady()
-	outlast(t, fault, chanceIn(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
+	holdsThroughFault(t, fault, chanceIn(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
 
 	halted, ended := nodes[1], nodes[2]
-	halted.stop()
-	ended.end()
+	halted.stopInstance()
+	ended.terminateInstance()
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	holds = allHold(nodes[0].kept, younger.kept, halted.there, noCrash(t))
-	t.HoldsUntil("other Nodes are to be kept", holds, "the stopped instance's Node to be called shut down", halted.tainted)
+	holds = allHold(nodes[0].keepsNode, younger.keepsNode, halted.hasNode, noCrash(t))
+	t.HoldsUntil("other Nodes are to be kept", holds, "the stopped instance's Node to be called shut down", halted.hasShutdownTaint)
 	t.HoldsUntil("other Nodes are to be kept", holds, "the ended instance's Node to be deleted", func(ctx context.Context) error { return t.NoNode(ctx, ended.Name) })
 	younger.Ready()
-	t.HoldsUntil("other Nodes are to be kept", holds, "the younger Node to be initialised", younger.initialized)
+	t.HoldsUntil("other Nodes are to be kept", holds, "the younger Node to be initialised", younger.isInitialized)
 }
 
 func slowAPI(t *conformance.T) {
@@ -257,13 +257,13 @@ func slowAPI(t *conformance.T) {
 	restart := stopCCM(t)
 	fault := onInstances(t, conformance.FaultSlow)
 	nodes[0].NotReady()
-	holds := allHold(nodes.kept, noCrash(t))
+	holds := allHold(nodes.keepsNodes, noCrash(t))
 	restart()
 	// As many as its client sends before it gives up on a call, or waits for: each
 	// costs time. That a time-out is no answer is the matter of another test.
-	asked := either(hits(t, fault, t.Attempts), stopped(others))
+	asked := eitherHolds(faultHits(t, fault, t.Attempts), allCalledShutDown(others))
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have waited for answers", asked)
-	late := joins(t)
+	late := newJoiningWorker(t)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	goesOn(t, late, holds)
 }
@@ -272,11 +272,11 @@ func slowAPI(t *conformance.T) {
 // initialised one that joined during it, and done a further one's work.
 func goesOn(t *conformance.T, late worker, holds func(context.Context) error) {
 	const what = "all Nodes are to be kept afterwards"
-	holds = allHold(holds, late.there)
-	t.HoldsUntil(what, holds, "Node "+late.Name+", which joined meanwhile, to be initialised", late.initialized)
+	holds = allHold(holds, late.hasNode)
+	t.HoldsUntil(what, holds, "Node "+late.Name+", which joined meanwhile, to be initialised", late.isInitialized)
 	control := newWorker(t)
-	control.stop()
-	t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.tainted)
+	control.stopInstance()
+	t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.hasShutdownTaint)
 }
 
 // onInstances injects a fault into calls about instances.
@@ -293,7 +293,7 @@ type fleet []worker
 func newFleet(t *conformance.T, size int) fleet {
 	f := make(fleet, size)
 	for i := range f {
-		f[i] = joins(t)
+		f[i] = newJoiningWorker(t)
 	}
 	for _, w := range f {
 		t.AwaitInitialized(w.Name)
@@ -301,8 +301,8 @@ func newFleet(t *conformance.T, size int) fleet {
 	return f
 }
 
-// joins is a worker that has registered and that no CCM need have seen.
-func joins(t *conformance.T) worker { return joinsIn(t, "") }
+// newJoiningWorker is a worker that has registered and that no CCM need have seen.
+func newJoiningWorker(t *conformance.T) worker { return joinsIn(t, "") }
 
 // joinsIn is the same in a zone.
 func joinsIn(t *conformance.T, zone string) worker {
@@ -313,35 +313,35 @@ func joinsIn(t *conformance.T, zone string) worker {
 	return worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, Balanced: zone != ""})}
 }
 
-// kept is an error once one of them is deleted or called shut down.
-func (f fleet) kept(ctx context.Context) error {
+// keepsNodes is an error once one of them is deleted or called shut down.
+func (f fleet) keepsNodes(ctx context.Context) error {
 	for _, w := range f {
-		if err := w.kept(ctx); err != nil {
+		if err := w.keepsNode(ctx); err != nil {
 			return fmt.Errorf("node %s: %w", w.Name, err)
 		}
 	}
 	return nil
 }
 
-// there is an error once one of them is deleted.
-func (f fleet) there(ctx context.Context) error {
+// hasAllNodes is an error once one of them is deleted.
+func (f fleet) hasAllNodes(ctx context.Context) error {
 	for _, w := range f {
-		if err := w.there(ctx); err != nil {
+		if err := w.hasNode(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// there is an error once the Node is deleted.
-func (w worker) there(ctx context.Context) error {
+// hasNode is an error once the Node is deleted.
+func (w worker) hasNode(ctx context.Context) error {
 	_, err := w.t.GetNode(ctx, w.Name)
 	return err
 }
 
-// initialized is an error until the CCM has initialised the Node, with its
+// isInitialized is an error until the CCM has initialised the Node, with its
 // instance's provider ID.
-func (w worker) initialized(ctx context.Context) error {
+func (w worker) isInitialized(ctx context.Context) error {
 	node, err := w.t.Initialized(ctx, w.Name)
 	if err == nil && node.Spec.ProviderID != w.instance.ProviderID {
 		err = fmt.Errorf("node %s has provider ID %q, want %q", w.Name, node.Spec.ProviderID, w.instance.ProviderID)

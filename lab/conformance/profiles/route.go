@@ -121,19 +121,19 @@ var routeTests = append([]conformance.Test{
 // aboutRoutes matches an Event that tells of a route.
 var aboutRoutes = regexp.MustCompile(`(?i)route`)
 
-// routed is a worker, and the ranges of its pods.
-type routed struct {
+// routedNode is a worker, and the ranges of its pods.
+type routedNode struct {
 	worker
 	ranges []netip.Prefix
 }
 
 // newRanged is a worker that has its ranges; its routes may be missing yet. What the
 // CCM leaves of them after the test is taken away: the range will be another Node's.
-func newRanged(t *conformance.T) routed {
+func newRanged(t *conformance.T) routedNode {
 	instance := t.NewInstance(t.Name("routed"))
 	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, instance) })
 	w := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: instance.Name})}
-	r := routed{worker: w}
+	r := routedNode{worker: w}
 	t.Await("the cluster to give Node "+w.Name+" a range of pods' addresses", func(ctx context.Context) (err error) {
 		r.ranges, err = rangesOf(ctx, t, w.Name)
 		return err
@@ -143,9 +143,9 @@ func newRanged(t *conformance.T) routed {
 }
 
 // newRouted is one that has its routes, too.
-func newRouted(t *conformance.T) routed {
+func newRouted(t *conformance.T) routedNode {
 	r := newRanged(t)
-	r.await()
+	r.awaitCondition()
 	return r
 }
 
@@ -197,9 +197,9 @@ func routesFor(ctx context.Context, t *conformance.T, want netip.Prefix) ([]conf
 	return found, nil
 }
 
-// reached is an error unless each of its ranges has exactly one route, to its
+// hasRoutes is an error unless each of its ranges has exactly one route, to its
 // instance.
-func (r routed) reached(ctx context.Context) error {
+func (r routedNode) hasRoutes(ctx context.Context) error {
 	for _, p := range r.ranges {
 		found, err := routesFor(ctx, r.t, p)
 		switch {
@@ -214,9 +214,9 @@ func (r routed) reached(ctx context.Context) error {
 	return nil
 }
 
-// same is an error unless each of its ranges has the route that it has now: one that
+// keepsRoutes is an error unless each of its ranges has the route that it has now: one that
 // was deleted and made again may have been missed while it was gone.
-func (r routed) same() func(context.Context) error {
+func (r routedNode) keepsRoutes() func(context.Context) error {
 	routes := func(ctx context.Context) (all []conformance.Route, err error) {
 		for _, p := range r.ranges {
 			found, err := routesFor(ctx, r.t, p)
@@ -238,10 +238,10 @@ func (r routed) same() func(context.Context) error {
 	}
 }
 
-func (r routed) await() { r.t.Await("the route to Node "+r.Name, r.reached) }
+func (r routedNode) awaitCondition() { r.t.Await("the route to Node "+r.Name, r.hasRoutes) }
 
-// unreached is an error while any of its ranges has a route.
-func (r routed) unreached(ctx context.Context) error {
+// hasNoRoute is an error while any of its ranges has a route.
+func (r routedNode) hasNoRoute(ctx context.Context) error {
 	for _, p := range r.ranges {
 		found, err := routesFor(ctx, r.t, p)
 		if err == nil && len(found) > 0 {
@@ -255,20 +255,20 @@ func (r routed) unreached(ctx context.Context) error {
 }
 
 // theRoute is the one for its first range.
-func (r routed) theRoute() conformance.Route {
+func (r routedNode) theRoute() conformance.Route {
 	found, err := routesFor(r.t.Context(), r.t, r.ranges[0])
 	r.t.Must(err, "looking at the route to Node %s", r.Name)
 	require.Len(r.t, found, 1)
 	return found[0]
 }
 
-// leave deletes the Node.
-func (r routed) leave() {
+// deleteNode deletes the Node.
+func (r routedNode) deleteNode() {
 	r.t.Must(r.t.Kube.CoreV1().Nodes().Delete(r.t.Context(), r.Name, metav1.DeleteOptions{}), "deleting Node %s", r.Name)
 }
 
-// available is the Node's word on whether its network is there.
-func (r routed) available(ctx context.Context) (bool, error) {
+// networkAvailable is the Node's word on whether its network is there.
+func (r routedNode) networkAvailable(ctx context.Context) (bool, error) {
 	node, err := r.t.GetNode(ctx, r.Name)
 	if err != nil {
 		return false, err
@@ -284,21 +284,21 @@ func (r routed) available(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-func (r routed) saysAvailable(ctx context.Context) error {
-	ok, err := r.available(ctx)
+func (r routedNode) saysAvailable(ctx context.Context) error {
+	ok, err := r.networkAvailable(ctx)
 	if err == nil && !ok {
 		err = errors.New("its condition NetworkUnavailable is not False")
 	}
 	return err
 }
 
-// truthful is an error when the Node says that its network is there, and it is not.
-func (r routed) truthful(ctx context.Context) error {
-	ok, err := r.available(ctx)
+// reportsNetworkTruthfully is an error when the Node says that its network is there, and it is not.
+func (r routedNode) reportsNetworkTruthfully(ctx context.Context) error {
+	ok, err := r.networkAvailable(ctx)
 	if err != nil || !ok {
 		return err
 	}
-	if err := r.reached(ctx); err != nil {
+	if err := r.hasRoutes(ctx); err != nil {
 		return fmt.Errorf("its condition NetworkUnavailable is False, and %w", err)
 	}
 	return nil
@@ -311,22 +311,22 @@ func (r routed) truthful(ctx context.Context) error {
 func otherRoutesGo(t *conformance.T, what string, holds func(context.Context) error) {
 	for range 2 {
 		control := newRouted(t)
-		control.leave()
-		t.HoldsUntil(what, holds, "the route of Node "+control.Name+", which was deleted, to go", control.unreached)
+		control.deleteNode()
+		t.HoldsUntil(what, holds, "the route of Node "+control.Name+", which was deleted, to go", control.hasNoRoute)
 	}
 }
 
-// gone deletes one Node after the other, and is an error until all their routes are
+// routesGone deletes one Node after the other, and is an error until all their routes are
 // gone.
-func gone(leaving []routed) func(context.Context) error {
+func routesGone(leaving []routedNode) func(context.Context) error {
 	var leave []func()
 	for _, r := range leaving {
-		leave = append(leave, sync.OnceFunc(r.leave))
+		leave = append(leave, sync.OnceFunc(r.deleteNode))
 	}
 	return func(ctx context.Context) error {
 		for i, r := range leaving {
 			leave[i]()
-			if err := r.unreached(ctx); err != nil {
+			if err := r.hasNoRoute(ctx); err != nil {
 				return err
 			}
 		}
@@ -336,54 +336,54 @@ func gone(leaving []routed) func(context.Context) error {
 
 func routeNetworkAvailable(t *conformance.T) {
 	r := newRanged(t)
-	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.truthful, "it to say that its network is there", r.saysAvailable)
+	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.reportsNetworkTruthfully, "it to say that its network is there", r.saysAvailable)
 }
 
 func routeForEachNode(t *conformance.T) {
 	stays, leaves := newRouted(t), newRouted(t)
 	assert.NotEqual(t, stays.ranges, leaves.ranges)
-	t.Must(stays.reached(t.Context()), "when there is a second Node")
-	same := stays.same()
-	leaves.leave()
-	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.unreached)
+	t.Must(stays.hasRoutes(t.Context()), "when there is a second Node")
+	same := stays.keepsRoutes()
+	leaves.deleteNode()
+	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.hasNoRoute)
 }
 
 func routeOfNewInstance(t *conformance.T) {
 	before := newRouted(t)
-	before.end()
+	before.terminateInstance()
 	t.AwaitNoNode(before.Name)
-	t.Await("the route to go with the Node", before.unreached)
-	after := routed{worker: worker{t: t, instance: t.NewInstance(before.Name)}}
+	t.Await("the route to go with the Node", before.hasNoRoute)
+	after := routedNode{worker: worker{t: t, instance: t.NewInstance(before.Name)}}
 	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, after.instance) })
 	after.StandIn = t.NewNode(conformance.NodeSpec{Name: before.Name})
 	t.Await("the cluster to give it a range", func(ctx context.Context) (err error) {
 		after.ranges, err = rangesOf(ctx, t, after.Name)
 		return err
 	})
-	after.await()
+	after.awaitCondition()
 }
 
 func routeDeletedOutOfBand(t *conformance.T) {
 	r := newRouted(t)
 	t.Must(t.RouteTable().DeleteRoute(t.Context(), r.theRoute().ID), "deleting the route to Node %s", r.Name)
 	newRanged(t) // A CCM that looks only when Nodes change looks now.
-	r.await()
+	r.awaitCondition()
 }
 
 func routeDiverted(t *conformance.T) {
 	r, other := newRouted(t), newRouted(t)
 	t.Must(t.RouteDiverter().DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
 	newRanged(t)
-	r.await()
-	t.Must(other.reached(t.Context()), "the Node that it led to for a while")
+	r.awaitCondition()
+	t.Must(other.hasRoutes(t.Context()), "the Node that it led to for a while")
 }
 
 func routeOfStranger(t *conformance.T) {
 	// Within the pods' range, the CCM would take for its own what a Node that has
 	// gone had.
 	former := newRouted(t)
-	former.leave()
-	t.Await("the route to go with the Node", former.unreached)
+	former.deleteNode()
+	t.Await("the route to go with the Node", former.hasNoRoute)
 	var strangers []conformance.Route
 	for _, destination := range []string{former.ranges[0].String(), "198.51.100.0/24"} { // The latter is for documentation.
 		r, err := t.ForeignRouteCreator().CreateForeignRoute(t.Context(), destination, former.instance.ID)
@@ -410,16 +410,16 @@ func routeOfStranger(t *conformance.T) {
 
 func routeNotReadyIsKept(t *conformance.T) {
 	r := newRouted(t)
-	same := r.same()
+	same := r.keepsRoutes()
 	r.NotReady()
 	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
 }
 
 func routeStoppedIsKept(t *conformance.T) {
 	r := newRouted(t)
-	same := r.same()
-	r.stop()
-	t.HoldsUntil("the route of Node "+r.Name+" is to be kept", same, "it to get the shutdown taint", r.tainted)
+	same := r.keepsRoutes()
+	r.stopInstance()
+	t.HoldsUntil("the route of Node "+r.Name+" is to be kept", same, "it to get the shutdown taint", r.hasShutdownTaint)
 	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
 	t.Must(t.Cloud.StartInstance(t.Context(), r.instance.ID), "starting instance %s", r.instance.ID)
 	r.Ready()
@@ -428,17 +428,17 @@ func routeStoppedIsKept(t *conformance.T) {
 
 func routeOfNodeDeletedWhileCCMDown(t *conformance.T) {
 	leaves, stays := newRouted(t), newRouted(t)
-	same := stays.same()
+	same := stays.keepsRoutes()
 	restart := stopCCM(t)
-	leaves.leave()
-	t.Must(leaves.reached(t.Context()), "no CCM runs")
+	leaves.deleteNode()
+	t.Must(leaves.hasRoutes(t.Context()), "no CCM runs")
 	restart()
-	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.unreached)
+	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.hasNoRoute)
 	newRouted(t)
 }
 
-// refused is a Node whose route the cloud refuses until that is lifted.
-func refused(t *conformance.T) (r routed, lift func()) {
+// newRefusedNode is a Node whose route the cloud refuses until that is lifted.
+func newRefusedNode(t *conformance.T) (r routedNode, lift func()) {
 	undo, err := t.RouteLimiter().LimitRoutes(t.Context())
 	t.Must(err, "having the cloud refuse routes")
 	t.Cleanup(undo)
@@ -447,16 +447,16 @@ func refused(t *conformance.T) (r routed, lift func()) {
 
 func routeRefusedIsTriedAgain(t *conformance.T) {
 	before := newRouted(t)
-	r, lift := refused(t)
+	r, lift := newRefusedNode(t)
 	// The CCM has tried when it has seen to a Node that went afterwards.
-	leaving := gone([]routed{before})
-	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.truthful, "the CCM to have looked at all routes", leaving)
+	leaving := routesGone([]routedNode{before})
+	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.reportsNetworkTruthfully, "the CCM to have looked at all routes", leaving)
 	lift()
-	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.truthful, "it to say that its network is there", r.saysAvailable)
+	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.reportsNetworkTruthfully, "it to say that its network is there", r.saysAvailable)
 }
 
 func routeRefusedSaysWhy(t *conformance.T) {
-	r, lift := refused(t)
+	r, lift := newRefusedNode(t)
 	t.Await("a Warning on Node "+r.Name+" about its route", func(ctx context.Context) error {
 		events, err := eventsOn(ctx, t, r.Name, corev1.EventTypeWarning)
 		for _, e := range events {
@@ -467,7 +467,7 @@ func routeRefusedSaysWhy(t *conformance.T) {
 		return errors.Join(err, fmt.Errorf("of its %d Warnings none says so", len(events)))
 	})
 	lift()
-	r.await()
+	r.awaitCondition()
 }
 
 // routeDoubtTests are of answers that do not say that a route, or the instance that
@@ -510,8 +510,8 @@ func routeDoubtTests() []conformance.Test {
 // routeDoubt has the CCM start in the doubt, with nothing to remember. It has had its
 // chance when it works all the same, or has looked at the routes often enough.
 func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.Thing) {
-	kept, leaving := newRouted(t), []routed{newRouted(t), newRouted(t)}
-	same := kept.same()
+	kept, leaving := newRouted(t), []routedNode{newRouted(t), newRouted(t)}
+	same := kept.keepsRoutes()
 	restart := stopCCM(t)
 	faults := map[conformance.Thing]conformance.Injection{}
 	for _, thing := range on { // Each on its own, or calls about one would be counted for another.
@@ -520,7 +520,7 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 		t.Cleanup(fault.Lift)
 		faults[thing] = fault
 	}
-	looked := either(lookedAtRoutes(t, faults), gone(leaving))
+	looked := eitherHolds(lookedAtRoutes(t, faults), routesGone(leaving))
 	restart()
 	t.HoldsUntil("the route of Node "+kept.Name+" is to be kept in doubt", same, "the CCM to have looked at all routes", looked)
 	for _, fault := range faults {
@@ -534,13 +534,13 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 // for the sake of routes, it has looked at those twice besides, if they are counted.
 func lookedAtRoutes(t *conformance.T, faults map[conformance.Thing]conformance.Injection) func(context.Context) error {
 	if fault, ok := faults[conformance.Routes]; ok {
-		return hits(t, fault, t.Attempts+1)
+		return faultHits(t, fault, t.Attempts+1)
 	}
-	asked := hits(t, faults[conformance.Instances], 4*(t.Attempts+1))
+	asked := faultHits(t, faults[conformance.Instances], 4*(t.Attempts+1))
 	if _, counted := conformance.As[conformance.CallCounter](t.Cloud); !counted {
 		return asked
 	}
-	before := calls(t).Of[conformance.Routes].Reads
+	before := countCloudCalls(t).Of[conformance.Routes].Reads
 	return allHold(asked, func(ctx context.Context) error {
 		now, err := t.CallCounter().CountCalls(ctx)
 		if reads := now.Of[conformance.Routes].Reads - before; err == nil && reads < 2 {

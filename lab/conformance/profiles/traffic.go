@@ -56,13 +56,13 @@ var trafficTests = []conformance.Test{
 
 func lbTrafficReachesPods(t *conformance.T) {
 	selector, pods := t.NewPods(2)
-	svc := t.NewService(selecting(selector))
+	svc := t.NewService(withSelector(selector))
 	hearAll(t, t.AwaitBalancer(svc), portOf(svc), pods)
 }
 
 func lbTrafficFollowsPortChange(t *conformance.T) {
 	selector, pods := t.NewPods(1)
-	svc := t.NewService(selecting(selector))
+	svc := t.NewService(withSelector(selector))
 	old := portOf(svc)
 	t.AwaitAnswer(t.AwaitBalancer(svc), old, pods)
 	changePort(t, svc)
@@ -74,8 +74,8 @@ func lbTrafficFollowsPortChange(t *conformance.T) {
 func lbTrafficTwoServicesApart(t *conformance.T) {
 	oneSelector, onePods := t.NewPods(1)
 	twoSelector, twoPods := t.NewPods(1)
-	one := t.NewService(selecting(oneSelector))
-	two := t.NewService(selecting(twoSelector), func(s *corev1.Service) { s.Spec.Ports[0].Port = portOf(one) })
+	one := t.NewService(withSelector(oneSelector))
+	two := t.NewService(withSelector(twoSelector), func(s *corev1.Service) { s.Spec.Ports[0].Port = portOf(one) })
 	a, b := t.AwaitBalancer(one), t.AwaitBalancer(two)
 	all := slices.Concat(onePods, twoPods)
 	for range 5 {
@@ -86,51 +86,51 @@ func lbTrafficTwoServicesApart(t *conformance.T) {
 
 func lbTrafficSourceRanges(t *conformance.T) {
 	selector, pods := t.NewPods(1)
-	svc := t.NewService(selecting(selector))
+	svc := t.NewService(withSelector(selector))
 	b := t.AwaitBalancer(svc)
 	t.AwaitAnswer(b, portOf(svc), pods)
 
 	nobody := []string{"192.0.2.0/24"} // RFC 5737
-	t.Change(svc, allowing(nobody))
-	awaitSilence(t, t.AwaitBalancer(svc, serves(nobody)), portOf(svc), pods)
+	t.Change(svc, withSourceRanges(nobody))
+	awaitSilence(t, t.AwaitBalancer(svc, servesSourceRanges(nobody)), portOf(svc), pods)
 
 	// Between them everybody's address, whatever this machine's is to the cloud.
 	halves := []string{"0.0.0.0/1", "128.0.0.0/1"}
-	t.Change(svc, allowing(halves))
-	t.AwaitAnswer(t.AwaitBalancer(svc, serves(halves)), portOf(svc), pods)
+	t.Change(svc, withSourceRanges(halves))
+	t.AwaitAnswer(t.AwaitBalancer(svc, servesSourceRanges(halves)), portOf(svc), pods)
 }
 
 // lbTrafficAffinity has each node send to its own pods only, so that it is the
 // balancer that keeps the client where it is.
 func lbTrafficAffinity(t *conformance.T) {
 	selector, pods := t.NewPods(2)
-	svc := t.NewService(selecting(selector), local)
+	svc := t.NewService(withSelector(selector), withLocalTrafficPolicy)
 	hearAll(t, t.AwaitBalancer(svc), portOf(svc), pods)
-	t.Change(svc, sticky(600))
+	t.Change(svc, withAffinity(600))
 	b := t.AwaitBalancer(svc, keepsClients(600))
 	t.Await(fmt.Sprintf("%d answers of one pod in a row", inARow), func(ctx context.Context) error {
-		names, err := ask(ctx, t, b, portOf(svc), pods)
+		names, err := requestMany(ctx, t, b, portOf(svc), pods)
 		if slices.Sort(names); len(slices.Compact(names)) > 1 {
 			err = fmt.Errorf("among those who answered are %v", slices.Compact(names))
 		}
 		return err
 	})
-	t.Change(svc, unsticky)
+	t.Change(svc, withoutAffinity)
 	hearAll(t, t.AwaitBalancer(svc, keepsClients(0)), portOf(svc), pods)
 }
 
 func lbTrafficLocal(t *conformance.T) {
 	selector, pods := t.NewPods(1)
-	svc := t.NewService(selecting(selector), local)
+	svc := t.NewService(withSelector(selector), withLocalTrafficPolicy)
 	b := t.AwaitBalancer(svc)
 	// Until it has noticed which nodes have no pod the balancer may send there.
 	t.Await(fmt.Sprintf("%d connections in a row to be answered", inARow), func(ctx context.Context) error {
-		_, err := ask(ctx, t, b, portOf(svc), pods)
+		_, err := requestMany(ctx, t, b, portOf(svc), pods)
 		return err
 	})
 }
 
-func selecting(selector map[string]string) func(*corev1.Service) {
+func withSelector(selector map[string]string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.Selector = selector }
 }
 
@@ -140,7 +140,7 @@ func portOf(svc *corev1.Service) int32 { return svc.Spec.Ports[0].Port }
 func hearAll(t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) {
 	heard := map[string]bool{}
 	t.Await("an answer of each pod", func(ctx context.Context) error {
-		pod, err := t.AskCounted(ctx, b, port, pods)
+		pod, err := t.RequestCounted(ctx, b, port, pods)
 		if err != nil {
 			return err
 		}
@@ -157,16 +157,16 @@ func hearAll(t *conformance.T, b conformance.Balancer, port int32, pods []corev1
 // a balancer that is being changed may break a connection off.
 func awaitSilence(t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) {
 	t.Await(fmt.Sprintf("nobody to answer on %s port %d", b.Address, port), func(ctx context.Context) error {
-		before, err := t.Counted(ctx, b, port)
+		before, err := t.ConnectionCount(ctx, b, port)
 		if err != nil {
 			return err
 		}
 		for range 2 {
-			if pod, err := t.Ask(ctx, b, port, pods); err == nil {
+			if pod, err := t.Request(ctx, b, port, pods); err == nil {
 				return fmt.Errorf("pod %s answered", pod)
 			}
 		}
-		after, err := t.Counted(ctx, b, port)
+		after, err := t.ConnectionCount(ctx, b, port)
 		if err == nil && after != before {
 			err = fmt.Errorf("balancer %s has let %d connections in", b.ID, after-before)
 		}
@@ -177,12 +177,12 @@ func awaitSilence(t *conformance.T, b conformance.Balancer, port int32, pods []c
 // inARow is so many connections that what they have in common is no chance.
 const inARow = 30
 
-// ask asks so often, until it gets no answer, and gives the names of the pods
+// requestMany asks so often, until it gets no answer, and gives the names of the pods
 // that answered.
-func ask(ctx context.Context, t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) ([]string, error) {
+func requestMany(ctx context.Context, t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) ([]string, error) {
 	var names []string
 	for range inARow {
-		name, err := t.AskCounted(ctx, b, port, pods)
+		name, err := t.RequestCounted(ctx, b, port, pods)
 		if err != nil {
 			return names, fmt.Errorf("after %d answers: %w", len(names), err)
 		}

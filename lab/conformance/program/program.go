@@ -43,20 +43,20 @@ type CCM struct {
 	// Values, Host and LogFile are of the lab it runs in.
 	Values Values
 	Host   process.Host
-	// LogFile gets what it says, appended.
+	// LogFile is the file that its output is appended to.
 	LogFile string
 	// Noise, unless nil, matches lines that Log leaves out.
 	Noise *regexp.Regexp
 
 	component string // "" is Component
 
-	turn     sync.Mutex // held while it is being started or stopped
-	mu       sync.Mutex // guards what follows
-	running  *process.Process
-	frozen   *process.Process // the last one that ever was
-	ended    string           // how it last ended by itself
-	crashes  chan struct{}
-	replicas map[int]*CCM // others of the kind, by number
+	lifecycleMu sync.Mutex // held while it is being started or stopped
+	mu          sync.Mutex // guards what follows
+	running     *process.Process
+	frozen      *process.Process // the last one that ever was
+	exitMessage string           // how it last ended by itself
+	crashes     chan struct{}
+	replicas    map[int]*CCM // others of the kind, by number
 }
 
 var (
@@ -70,12 +70,12 @@ func (p *CCM) Name() string { return filepath.Base(p.Path) }
 // Check says all that is wrong with the program and its templates, before there
 // is a lab to run it in.
 func (p *CCM) Check() error {
-	errs := []error{executable(p.Path)}
+	errs := []error{checkExecutable(p.Path)}
 	// With everything there and with nothing there: both branches of an if.
-	for name, text := range p.templates() {
-		_, err := fill(text, everyValue())
+	for name, text := range p.allTemplates() {
+		_, err := fillTemplate(text, exampleValues())
 		if err == nil {
-			_, err = fill(text, Values{})
+			_, err = fillTemplate(text, Values{})
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
@@ -89,7 +89,7 @@ func (p *CCM) Check() error {
 	return errors.Join(errs...)
 }
 
-func executable(path string) error {
+func checkExecutable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
@@ -105,14 +105,14 @@ func executable(path string) error {
 // Start writes the configuration and returns when the program runs, which does
 // not say that it will for long.
 func (p *CCM) Start(ctx context.Context) error {
-	p.turn.Lock()
-	defer p.turn.Unlock()
+	p.lifecycleMu.Lock()
+	defer p.lifecycleMu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running != nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	spec, err := p.spec()
+	spec, err := p.processSpec()
 	if err != nil {
 		return err
 	}
@@ -121,19 +121,19 @@ func (p *CCM) Start(ctx context.Context) error {
 		return err
 	}
 	p.running = run
-	go p.watch(run)
+	go p.awaitExit(run)
 	return nil
 }
 
-// spec fills the templates in.
-func (p *CCM) spec() (process.Spec, error) {
+// processSpec fills the templates in, and writes the configuration file.
+func (p *CCM) processSpec() (process.Spec, error) {
 	spec := process.Spec{Component: cmp.Or(p.component, Component), Path: p.Path, LogFile: p.LogFile}
 	var err1, err2, err3 error
-	spec.Args, err1 = fillAll(p.Args, p.Values)
-	spec.Env, err2 = fillAll(p.Env, p.Values)
+	spec.Args, err1 = fillTemplates(p.Args, p.Values)
+	spec.Env, err2 = fillTemplates(p.Env, p.Values)
 	if p.ConfigTemplate != "" {
 		var config string
-		if config, err3 = fill(p.ConfigTemplate, p.Values); err3 == nil {
+		if config, err3 = fillTemplate(p.ConfigTemplate, p.Values); err3 == nil {
 			err3 = atomicfile.Write(p.Values.CloudConfig, []byte(config))
 		}
 	}
@@ -141,11 +141,10 @@ func (p *CCM) spec() (process.Spec, error) {
 }
 
 // CommandLine fills the templates of the arguments in.
-func (p *CCM) CommandLine() ([]string, error) { return fillAll(p.Args, p.Values) }
+func (p *CCM) CommandLine() ([]string, error) { return fillTemplates(p.Args, p.Values) }
 
-// watch waits for the program to end, and tells unless Stop, Kill or Freeze was
-// why.
-func (p *CCM) watch(run *process.Process) {
+// awaitExit waits for the program to end, and reports a crash unless Stop, Kill or Freeze ended it.
+func (p *CCM) awaitExit(run *process.Process) {
 	_ = run.Wait(context.Background())
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,15 +152,15 @@ func (p *CCM) watch(run *process.Process) {
 		return
 	}
 	p.running = nil
-	p.ended = "it ended by itself: exit status 0"
+	p.exitMessage = "it ended by itself: exit status 0"
 	if err := run.Exit(); err != nil {
-		p.ended = fmt.Sprintf("it ended by itself: %v", err)
+		p.exitMessage = fmt.Sprintf("it ended by itself: %v", err)
 	}
 	if p.frozen == run {
 		return
 	}
 	select {
-	case p.told() <- struct{}{}:
+	case p.crashChannel() <- struct{}{}:
 	default: // Nobody has asked about those before.
 	}
 }
@@ -175,9 +174,9 @@ const stopGrace = 5 * time.Second
 // Stop asks it to end, and kills it if it does not, or if ctx ends. One that was
 // frozen is killed: it might not hear.
 func (p *CCM) Stop(ctx context.Context) error {
-	p.turn.Lock()
-	defer p.turn.Unlock()
-	run, grace := p.letGo(), stopGrace
+	p.lifecycleMu.Lock()
+	defer p.lifecycleMu.Unlock()
+	run, grace := p.releaseProcess(), stopGrace
 	if run == nil {
 		return nil
 	}
@@ -191,22 +190,22 @@ func (p *CCM) Stop(ctx context.Context) error {
 func (p *CCM) Crashed() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.told()
+	return p.crashChannel()
 }
 
-func (p *CCM) told() chan struct{} {
+func (p *CCM) crashChannel() chan struct{} {
 	if p.crashes == nil {
 		p.crashes = make(chan struct{}, crashBuffer)
 	}
 	return p.crashes
 }
 
-// manyLines have among them enough that are no noise.
-const manyLines = 1000
+// logTailLines have among them enough that are no noise.
+const logTailLines = 1000
 
 // Log is the last lines of what it has said, and how it ended if it did.
 func (p *CCM) Log(lines int) []string {
-	said, err := process.Tail(p.LogFile, manyLines)
+	said, err := process.Tail(p.LogFile, logTailLines)
 	if err != nil {
 		said = []string{"its log cannot be read: " + err.Error()}
 	}
@@ -214,8 +213,8 @@ func (p *CCM) Log(lines int) []string {
 	said = said[max(0, len(said)-lines):]
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.running == nil && p.ended != "" {
-		said = append(said, p.ended)
+	if p.running == nil && p.exitMessage != "" {
+		said = append(said, p.exitMessage)
 	}
 	return said
 }
@@ -240,9 +239,9 @@ func (p *CCM) Running() bool {
 
 // Kill implements Replica.
 func (p *CCM) Kill(ctx context.Context) error {
-	p.turn.Lock()
-	defer p.turn.Unlock()
-	run := p.letGo()
+	p.lifecycleMu.Lock()
+	defer p.lifecycleMu.Unlock()
+	run := p.releaseProcess()
 	if run == nil {
 		return nil
 	}
@@ -273,11 +272,11 @@ func (p *CCM) Thaw() error {
 	return p.running.Signal(syscall.SIGCONT)
 }
 
-// letGo has the program's end be no crash any more.
-func (p *CCM) letGo() *process.Process {
+// releaseProcess returns the running process and forgets it, so that its end is no crash.
+func (p *CCM) releaseProcess() *process.Process {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	run := p.running
-	p.running, p.ended = nil, ""
+	p.running, p.exitMessage = nil, ""
 	return run
 }

@@ -28,10 +28,10 @@ func (p *CCM) Replica(number int) (conformance.Replica, error) {
 	}
 	r := &CCM{
 		Path: p.Path, Args: p.Args, Env: p.Env, ConfigTemplate: p.ConfigTemplate, Values: p.Values, Host: p.Host, Noise: p.Noise,
-		LogFile: numbered(p.LogFile, number), component: Component + "-" + strconv.Itoa(number+1),
+		LogFile: replicaFile(p.LogFile, number), component: Component + "-" + strconv.Itoa(number+1),
 	}
 	if p.ConfigTemplate != "" {
-		r.Values.CloudConfig = numbered(p.Values.CloudConfig, number)
+		r.Values.CloudConfig = replicaFile(p.Values.CloudConfig, number)
 	}
 	var err error
 	if r.Values.Port, err = freePort(p.Values.Address); err != nil {
@@ -44,8 +44,8 @@ func (p *CCM) Replica(number int) (conformance.Replica, error) {
 	return r, nil
 }
 
-// numbered is a file's name for a replica: the second one's ccm.log is ccm-2.log.
-func numbered(file string, number int) string {
+// replicaFile is the name of a replica's file: ccm.log becomes ccm-2.log for the second.
+func replicaFile(file string, number int) string {
 	ext := filepath.Ext(file)
 	return fmt.Sprintf("%s-%d%s", strings.TrimSuffix(file, ext), number+1, ext)
 }

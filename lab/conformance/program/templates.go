@@ -9,7 +9,7 @@ import (
 	"text/template"
 )
 
-// Values are what a Program's templates can name, as {{.Kubeconfig}}.
+// Values are what a CCM's templates can name, as {{.Kubeconfig}}.
 type Values struct {
 	// Kubeconfig is a file: the way to the cluster.
 	Kubeconfig string
@@ -44,8 +44,8 @@ func ValueNames() string {
 	return strings.Join(names, ", ")
 }
 
-// templates yields them with what to call each.
-func (p *CCM) templates() func(yield func(name, text string) bool) {
+// allTemplates yields them with what to call each.
+func (p *CCM) allTemplates() func(yield func(name, text string) bool) {
 	return func(yield func(name, text string) bool) {
 		for i, arg := range p.Args {
 			if !yield(fmt.Sprintf("argument %d, %q", i+1, arg), arg) {
@@ -63,8 +63,8 @@ func (p *CCM) templates() func(yield func(name, text string) bool) {
 	}
 }
 
-// everyValue has something in every field.
-func everyValue() Values {
+// exampleValues has something in every field.
+func exampleValues() Values {
 	var v Values
 	all := reflect.ValueOf(&v).Elem()
 	for i := range all.NumField() {
@@ -77,7 +77,7 @@ func everyValue() Values {
 	return v
 }
 
-func fill(text string, v Values) (string, error) {
+func fillTemplate(text string, v Values) (string, error) {
 	t, err := template.New("template").Parse(text)
 	if err != nil {
 		return "", err
@@ -90,10 +90,10 @@ func fill(text string, v Values) (string, error) {
 	return out.String(), nil
 }
 
-func fillAll(texts []string, v Values) ([]string, error) {
+func fillTemplates(texts []string, v Values) ([]string, error) {
 	var filled []string
 	for _, text := range texts {
-		s, err := fill(text, v)
+		s, err := fillTemplate(text, v)
 		if err != nil {
 			return nil, err
 		}

@@ -16,12 +16,12 @@ const (
 	// maxRead is how much of a log is read at once, and maxLine how long a line
 	// may be that is taken as one.
 	maxRead, maxLine = 4 << 20, 64 << 10
-	// zones differ by a multiple of this.
-	zones = 15 * time.Minute
+	// zoneStep differ by a multiple of this.
+	zoneStep = 15 * time.Minute
 )
 
-// tail is where in a file the recorder is.
-type tail struct {
+// logTail is where in a file the recorder is.
+type logTail struct {
 	offset int64
 	half   []byte // of a line
 	// read is when everything had been read the last time: what is read now was
@@ -29,32 +29,31 @@ type tail struct {
 	read, said time.Time
 }
 
-// follow reads the CCM's logs on. At first it only looks where they end: what
-// was said before the run is nobody's.
-func (r *Recorder) follow(first bool) {
+// readLogs reads the lines that have been added to the CCM's logs. At first it only notes where they
+// end: lines from before the run belong to no test.
+func (r *Recorder) readLogs(first bool) {
 	if r.logs == nil {
 		return
 	}
 	for _, name := range r.logs.LogFiles() {
 		t := r.tails[name]
 		if t == nil {
-			t = &tail{}
+			t = &logTail{}
 			if info, err := os.Stat(name); err == nil && first {
 				t.offset = info.Size()
 			}
 			r.tails[name] = t
 		}
 		now := time.Now()
-		for _, line := range t.next(name) {
-			r.add(&item{Entry: t.entry(line, now)})
+		for _, line := range t.nextLines(name) {
+			r.addItem(&item{Entry: t.entryOf(line, now)})
 		}
 		t.read = now
 	}
 }
 
-// next are the lines that have come. A file that cannot be read has none: that
-// the CCM says nothing is seen elsewhere.
-func (t *tail) next(name string) [][]byte {
+// nextLines returns the lines that have been added. A file that cannot be read has none.
+func (t *logTail) nextLines(name string) [][]byte {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil
@@ -83,38 +82,38 @@ func (t *tail) next(name string) [][]byte {
 }
 
 var (
-	// klogLine is k8s.io/klog's: severity, date, time, thread, place.
-	klogLine = regexp.MustCompile(`^([IWEF])(\d{4} \d\d:\d\d:\d\d\.\d+)\s+\d+ (.*)$`)
-	// stamp is what most others have near a line's begin.
-	stamp = regexp.MustCompile(`^.{0,40}?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d))`)
-	// epoch is zap's, in JSON.
-	epoch = regexp.MustCompile(`^.{0,40}?"ts":(\d{10}\.\d+)`)
-	// bad is what others' errors have there.
-	bad = regexp.MustCompile(`(?i)^.{0,60}?\b(level"?[=:] ?"?(error|fatal)|error|fatal|panic)\b`)
+	// klogPattern is k8s.io/klog's: severity, date, time, thread, place.
+	klogPattern = regexp.MustCompile(`^([IWEF])(\d{4} \d\d:\d\d:\d\d\.\d+)\s+\d+ (.*)$`)
+	// timestampPattern is what most others have near a line's begin.
+	timestampPattern = regexp.MustCompile(`^.{0,40}?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d))`)
+	// epochPattern is zap's, in JSON.
+	epochPattern = regexp.MustCompile(`^.{0,40}?"ts":(\d{10}\.\d+)`)
+	// errorPattern is what others' errors have there.
+	errorPattern = regexp.MustCompile(`(?i)^.{0,60}?\b(level"?[=:] ?"?(error|fatal)|error|fatal|panic)\b`)
 )
 
-// entry is a line, at the time that it has, if that can be: it was said since
+// entryOf is a line, at the time that it has, if that can be: it was said since
 // the last time that the file was read. A line without a time goes with the one
 // before.
-func (t *tail) entry(line []byte, now time.Time) Entry {
+func (t *logTail) entryOf(line []byte, now time.Time) Entry {
 	e := Entry{Source: SourceLog, Text: string(line[:min(len(line), 4*MaxTextLength)])}
 	said := now
 	if t.said.After(t.read) {
 		said = t.said
 	}
-	if m := klogLine.FindStringSubmatch(e.Text); m != nil {
+	if m := klogPattern.FindStringSubmatch(e.Text); m != nil {
 		e.Text, e.Failed = m[1]+" "+m[3], m[1] == "E" || m[1] == "F"
 		if clock, err := time.ParseInLocation("0102 15:04:05.999999999", m[2], now.Location()); err == nil {
 			said = clock.AddDate(now.Year(), 0, 0)
-			said = said.Add(now.Sub(said).Round(zones)) // klog does not say of which zone it is.
+			said = said.Add(now.Sub(said).Round(zoneStep)) // klog does not say of which zone it is.
 		}
 	} else {
-		e.Failed = bad.MatchString(e.Text)
-		if m := stamp.FindStringSubmatch(e.Text); m != nil {
+		e.Failed = errorPattern.MatchString(e.Text)
+		if m := timestampPattern.FindStringSubmatch(e.Text); m != nil {
 			if clock, err := time.Parse(time.RFC3339, m[1]); err == nil {
 				said = clock
 			}
-		} else if m := epoch.FindStringSubmatch(e.Text); m != nil {
+		} else if m := epochPattern.FindStringSubmatch(e.Text); m != nil {
 			if s, err := strconv.ParseFloat(m[1], 64); err == nil {
 				said = time.UnixMicro(int64(s * 1e6))
 			}
@@ -126,6 +125,6 @@ func (t *tail) entry(line []byte, now time.Time) Entry {
 	case !t.read.IsZero() && said.Before(t.read):
 		said = t.read
 	}
-	t.said, e.At, e.Text = said, said, clean(e.Text)
+	t.said, e.At, e.Text = said, said, displayText(e.Text)
 	return e
 }

@@ -30,26 +30,26 @@ func TestLines(t *testing.T) {
 		"plain": {0, "plain", false},
 		"":      {0, "", false},
 	} {
-		e := (&tail{read: read}).entry([]byte(line), now)
+		e := (&logTail{read: read}).entryOf([]byte(line), now)
 		assert.Equal(t, want.text, e.Text)
 		assert.Equal(t, want.ago, now.Sub(e.At), line)
 		assert.Equal(t, want.failed, e.Failed, line)
 	}
 	// What has no time is of the line before.
-	x := &tail{read: read}
-	first := x.entry([]byte("E0301 11:59:30.000000 77 a.go:1] panic"), now)
-	assert.Equal(t, first.At, x.entry([]byte("goroutine 1"), now).At)
+	x := &logTail{read: read}
+	first := x.entryOf([]byte("E0301 11:59:30.000000 77 a.go:1] panic"), now)
+	assert.Equal(t, first.At, x.entryOf([]byte("goroutine 1"), now).At)
 }
 
 // A file that is cut, or comes later, or has no end of a line yet.
 func TestTail(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "log")
-	x := &tail{}
+	x := &logTail{}
 	next := func(write string) (lines []string) {
 		if write != "" {
 			require.NoError(t, os.WriteFile(file, []byte(write), 0o600))
 		}
-		for _, line := range x.next(file) {
+		for _, line := range x.nextLines(file) {
 			lines = append(lines, string(line))
 		}
 		return lines

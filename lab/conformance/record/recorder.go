@@ -18,11 +18,11 @@ import (
 const (
 	// recordEvery is how often the cloud's journal and the CCM's log are read.
 	recordEvery = time.Second
-	// settles is how much later than a test's end something may be told that
+	// settleDelay is how much later than a test's end something may be told that
 	// happened before it, and late how long a journal that fails is waited for.
-	settles, late = 500 * time.Millisecond, 10 * time.Second
-	// overlap is how much the order of calls and of their times may differ.
-	overlap = 2 * time.Second
+	settleDelay, failedJournalDelay = 500 * time.Millisecond, 10 * time.Second
+	// clockOverlap is how much the order of calls and of their times may differ.
+	clockOverlap = 2 * time.Second
 	// journalBound is how long a journal may take to answer.
 	journalBound = 5 * time.Second
 	// maxItems is how much that happened is held until it has found its test.
@@ -31,7 +31,7 @@ const (
 	maxSteps = 2_500
 )
 
-// recorder of a run. A nil one records nothing.
+// Recorder collects what happens during a run. A nil one records nothing.
 type Recorder struct {
 	journal Journal  // nil if the cloud keeps none
 	logs    LogFiles // nil if the CCM has no files
@@ -42,13 +42,13 @@ type Recorder struct {
 	OnStep func(what string, failed bool)
 
 	// Only the goroutine that polls has these.
-	since      time.Time
-	known      map[string]time.Time // IDs of calls since then
-	unanswered bool
-	tails      map[string]*tail
+	since         time.Time
+	knownCalls    map[string]time.Time // IDs of calls since then
+	journalFailed bool
+	tails         map[string]*logTail
 
 	mu        sync.Mutex // guards what follows
-	belonging belonging
+	ownership ownership
 	items     []*item
 	open      []*Trace // without a timeline yet
 	timelines map[string]*Timeline
@@ -58,20 +58,20 @@ type Recorder struct {
 // run sets the names of this run's things apart.
 func Start(kube kubernetes.Interface, journal Journal, logs LogFiles, run string) *Recorder {
 	r := &Recorder{
-		journal: journal, logs: logs, since: time.Now(), known: map[string]time.Time{}, tails: map[string]*tail{},
-		belonging: newBelonging(run), timelines: map[string]*Timeline{},
+		journal: journal, logs: logs, since: time.Now(), knownCalls: map[string]time.Time{}, tails: map[string]*logTail{},
+		ownership: newOwnership(run), timelines: map[string]*Timeline{},
 	}
-	r.follow(true)
+	r.readLogs(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	r.stop = cancel
-	r.watch(ctx, kube)
+	r.watchObjects(ctx, kube)
 	r.running.Go(func() {
 		tick := time.NewTicker(recordEvery)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
-				r.round(ctx)
+				r.readAndSettle(ctx)
 			case <-ctx.Done():
 				return
 			}
@@ -89,25 +89,25 @@ func (r *Recorder) Close() map[string]*Timeline {
 	r.running.Wait()
 	r.watches.Shutdown()
 	now := time.Now()
-	_ = r.poll(context.Background()) // What the journal lacks, the timelines say.
+	_ = r.readSources(context.Background()) // What the journal lacks, the timelines say.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, t := range r.open {
 		if t.ended.IsZero() {
 			t.ended = now // It was left behind.
 		}
-		r.timelines[t.id] = r.belonging.timelineOf(t, r.items)
+		r.timelines[t.id] = r.ownership.timelineOf(t, r.items)
 	}
 	r.open, r.items = nil, nil
 	return r.timelines
 }
 
-// round reads what is new, and settles the tests that ended before that.
-func (r *Recorder) round(ctx context.Context) {
+// readAndSettle reads what is new, and makes the timelines of the tests that ended before that.
+func (r *Recorder) readAndSettle(ctx context.Context) {
 	now := time.Now()
-	settled := now.Add(-settles)
-	if err := r.poll(ctx); err != nil {
-		settled = now.Add(-late)
+	settled := now.Add(-settleDelay)
+	if err := r.readSources(ctx); err != nil {
+		settled = now.Add(-failedJournalDelay)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,14 +121,14 @@ func (r *Recorder) round(ctx context.Context) {
 			}
 			continue
 		}
-		r.timelines[t.id] = r.belonging.timelineOf(t, r.items)
+		r.timelines[t.id] = r.ownership.timelineOf(t, r.items)
 	}
 	r.open = open
-	r.drop(func(i *item) bool { return i.At.Before(oldest) })
+	r.dropItems(func(i *item) bool { return i.At.Before(oldest) })
 }
 
-// drop forgets items, and tells how many.
-func (r *Recorder) drop(which func(*item) bool) (dropped int) {
+// dropItems removes items, and returns how many.
+func (r *Recorder) dropItems(which func(*item) bool) (dropped int) {
 	kept := r.items[:0:0]
 	for _, i := range r.items {
 		if which(i) {
@@ -141,9 +141,9 @@ func (r *Recorder) drop(which func(*item) bool) (dropped int) {
 	return dropped
 }
 
-// poll reads the journal and the log.
-func (r *Recorder) poll(ctx context.Context) error {
-	r.follow(false)
+// readSources reads the journal and the log.
+func (r *Recorder) readSources(ctx context.Context) error {
+	r.readLogs(false)
 	if r.journal == nil {
 		return nil
 	}
@@ -151,45 +151,45 @@ func (r *Recorder) poll(ctx context.Context) error {
 	defer cancel()
 	calls, err := r.journal.CallsSince(bounded, r.since)
 	if err != nil {
-		if ctx.Err() == nil && !r.unanswered {
-			r.add(&item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean("the cloud does not say which calls it gets: " + err.Error()), Failed: true}})
+		if ctx.Err() == nil && !r.journalFailed {
+			r.addItem(&item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText("the cloud does not say which calls it gets: " + err.Error()), Failed: true}})
 		}
-		r.unanswered = true
+		r.journalFailed = true
 		return err
 	}
-	r.unanswered = false
+	r.journalFailed = false
 	for _, c := range calls {
-		if _, told := r.known[c.ID]; told {
+		if _, told := r.knownCalls[c.ID]; told {
 			continue
 		}
-		r.known[c.ID] = c.Answered
-		if floor := c.Answered.Add(-overlap); floor.After(r.since) {
+		r.knownCalls[c.ID] = c.Answered
+		if floor := c.Answered.Add(-clockOverlap); floor.After(r.since) {
 			r.since = floor
 		}
-		r.add(&item{Entry: Entry{
-			At: c.Began, Took: c.Answered.Sub(c.Began), Source: SourceCall, Subject: clean(c.Resource), Text: clean(c.Operation + " → " + c.Answer), Failed: c.Failed,
+		r.addItem(&item{Entry: Entry{
+			At: c.Began, Took: c.Answered.Sub(c.Began), Source: SourceCall, Subject: displayText(c.Resource), Text: displayText(c.Operation + " → " + c.Answer), Failed: c.Failed,
 		}})
 	}
-	for id, answered := range r.known {
+	for id, answered := range r.knownCalls {
 		if answered.Before(r.since) {
-			delete(r.known, id)
+			delete(r.knownCalls, id)
 		}
 	}
 	return nil
 }
 
-func (r *Recorder) add(i *item) {
+func (r *Recorder) addItem(i *item) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keep(i)
+	r.appendItem(i)
 }
 
-// keep keeps an item. When there are too many, the older half is lost but for
-// what the tests themselves did.
-func (r *Recorder) keep(i *item) {
+// appendItem adds an item. When there are too many, the older half is dropped, except what the tests
+// themselves did.
+func (r *Recorder) appendItem(i *item) {
 	if len(r.items) >= maxItems {
 		n := 0
-		lost := r.drop(func(i *item) bool { n++; return n < maxItems/2 && i.of == nil })
+		lost := r.dropItems(func(i *item) bool { n++; return n < maxItems/2 && i.owner == nil })
 		for _, t := range r.open {
 			t.lost += lost
 		}
@@ -197,41 +197,41 @@ func (r *Recorder) keep(i *item) {
 	r.items = append(r.items, i)
 }
 
-// tell keeps what has just been seen.
-func (r *Recorder) tell(s Source, failed bool, subject, format string, args ...any) {
-	r.add(&item{Entry: Entry{At: time.Now(), Source: s, Subject: subject, Text: clean(fmt.Sprintf(format, args...)), Failed: failed}})
+// addEntry adds what has just been seen.
+func (r *Recorder) addEntry(s Source, failed bool, subject, format string, args ...any) {
+	r.addItem(&item{Entry: Entry{At: time.Now(), Source: s, Subject: subject, Text: displayText(fmt.Sprintf(format, args...)), Failed: failed}})
 }
 
 // BeginStep keeps what the suite does to the CCM, which is any test's.
 func (r *Recorder) BeginStep(what string) (ended func(error)) {
-	i := &item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean(what)}}
-	r.add(i)
-	r.say(i.Text, false)
-	return func(err error) { r.finished(i, err, "") }
+	i := &item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText(what)}}
+	r.addItem(i)
+	r.notifyStep(i.Text, false)
+	return func(err error) { r.finishStep(i, err, "") }
 }
 
-// say tells of a step while it is taken.
-func (r *Recorder) say(what string, failed bool) {
+// notifyStep passes a step on to OnStep.
+func (r *Recorder) notifyStep(what string, failed bool) {
 	if r.OnStep != nil {
 		r.OnStep(what, failed)
 	}
 }
 
-func (r *Recorder) finished(i *item, err error, detail string) {
+func (r *Recorder) finishStep(i *item, err error, detail string) {
 	// That time was up is told by what waited.
 	failed := err != nil && !errors.Is(err, context.Canceled)
 	r.mu.Lock()
 	i.Took = time.Since(i.At)
-	i.Text = clean(i.Text + outcomeOf(err, detail))
+	i.Text = displayText(i.Text + outcomeText(err, detail))
 	i.Failed = failed
 	text := i.Text
 	r.mu.Unlock()
 	if failed {
-		r.say(text, true)
+		r.notifyStep(text, true)
 	}
 }
 
-// trace is what a test tells the recorder. A nil one tells nothing.
+// Trace is what one test tells the recorder. A nil one tells nothing.
 type Trace struct {
 	recorder *Recorder
 	id       string
@@ -268,14 +268,14 @@ func (t *Trace) End(failed bool) {
 // Step keeps what the test has done.
 func (t *Trace) Step(format string, args ...any) {
 	if t != nil {
-		t.keep(&item{of: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean(fmt.Sprintf(format, args...))}})
+		t.addItem(&item{owner: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText(fmt.Sprintf(format, args...))}})
 	}
 }
 
 // Failure keeps why the test has failed.
 func (t *Trace) Failure(why string) {
 	if t != nil {
-		t.keep(&item{of: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean("failed: " + why), Failed: true}})
+		t.addItem(&item{owner: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText("failed: " + why), Failed: true}})
 	}
 }
 
@@ -285,40 +285,40 @@ func (t *Trace) Begin(what string) (ended func(err error, detail string)) {
 	if t == nil {
 		return func(error, string) {}
 	}
-	i := &item{of: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: clean(what)}}
-	t.keep(i)
-	return func(err error, detail string) { t.recorder.finished(i, err, detail) }
+	i := &item{owner: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText(what)}}
+	t.addItem(i)
+	return func(err error, detail string) { t.recorder.finishStep(i, err, detail) }
 }
 
-func (t *Trace) keep(i *item) {
-	t.recorder.say(i.Text, i.Failed)
+func (t *Trace) addItem(i *item) {
+	t.recorder.notifyStep(i.Text, i.Failed)
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
 	if t.steps++; t.steps > maxSteps && !i.Failed {
 		t.lost++
 		return
 	}
-	t.recorder.keep(i)
+	t.recorder.appendItem(i)
 }
 
-// OwnSerial says that names with this serial number are the test's.
+// OwnSerial says that names with this serial number are of the test's things.
 func (t *Trace) OwnSerial(serial int64) {
 	if t == nil {
 		return
 	}
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
-	t.recorder.belonging.serials[serial] = t
+	t.recorder.ownership.serials[serial] = t
 }
 
-// Learn says that an ID is of one of the test's things, of this name.
+// Learn says that an ID is of one of the test's things, which has this name.
 func (t *Trace) Learn(id, name string) {
 	if t == nil || id == "" {
 		return
 	}
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
-	t.recorder.belonging.ids[id], t.recorder.belonging.names[id] = t, name
+	t.recorder.ownership.ids[id], t.recorder.ownership.names[id] = t, name
 }
 
 // LearnOwned says that an ID is of a thing that belongs to another, by that one's ID: it is of the
@@ -329,7 +329,7 @@ func (t *Trace) LearnOwned(id, ownerID string) {
 	}
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
-	b := &t.recorder.belonging
+	b := &t.recorder.ownership
 	if owner := b.ids[ownerID]; owner != nil {
 		b.ids[id], b.names[id] = owner, b.names[ownerID]
 	}

@@ -98,7 +98,7 @@ func TestTimelineIsBounded(t *testing.T) {
 		one.OwnSerial(1)
 		name := "n-abcd-1"
 		for i := range maxItems + 1000 {
-			b.recorder.tell(SourceNode, false, name, "change %d", i)
+			b.recorder.addEntry(SourceNode, false, name, "change %d", i)
 		}
 		for i := range maxSteps + 10 {
 			one.Step("step %d %s", i, strings.Repeat("é", 1000))

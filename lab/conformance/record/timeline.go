@@ -78,11 +78,11 @@ func (t *Timeline) Cut(most int) {
 // item is an entry that is not yet in anybody's timeline.
 type item struct {
 	Entry
-	of *Trace // whose it is; nil if that is to be found out
+	owner *Trace // whose it is; nil if that is to be found out
 }
 
-// clean is what can be shown of a text.
-func clean(text string) string {
+// displayText returns what can be shown of a text, on one line and no longer than MaxTextLength.
+func displayText(text string) string {
 	text = plaintext.Lines([]string{strings.Join(strings.Fields(text), " ")})[0]
 	if len(text) <= MaxTextLength { // Bytes are at least as many as characters.
 		return text
@@ -93,23 +93,23 @@ func clean(text string) string {
 	return text
 }
 
-// belonging finds whose things a text is about: their names have a serial number
-// of this run in them, and the cloud's IDs are known from who made them.
-type belonging struct {
+// ownership finds the tests whose things a text is about. Names have a serial number of this run in
+// them, and the cloud's IDs are known from the test that made them.
+type ownership struct {
 	serial  *regexp.Regexp
 	serials map[int64]*Trace
 	ids     map[string]*Trace
 	names   map[string]string // of IDs
 }
 
-func newBelonging(run string) belonging {
-	return belonging{
+func newOwnership(run string) ownership {
+	return ownership{
 		serial:  regexp.MustCompile("-" + regexp.QuoteMeta(run) + "-([0-9]+)"),
 		serials: map[int64]*Trace{}, ids: map[string]*Trace{}, names: map[string]string{},
 	}
 }
 
-func (b *belonging) owners(texts ...string) (all []*Trace) {
+func (b *ownership) ownersOf(texts ...string) (all []*Trace) {
 	add := func(t *Trace) {
 		if t != nil && !slices.Contains(all, t) {
 			all = append(all, t)
@@ -121,21 +121,20 @@ func (b *belonging) owners(texts ...string) (all []*Trace) {
 				add(b.serials[n])
 			}
 		}
-		for word := range strings.FieldsFuncSeq(text, notOfID) {
+		for word := range strings.FieldsFuncSeq(text, isIDSeparator) {
 			add(b.ids[strings.Trim(word, ".")])
 		}
 	}
 	return all
 }
 
-func notOfID(r rune) bool {
+func isIDSeparator(r rune) bool {
 	return (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '-' && r != '_' && r != '.'
 }
 
-// timelineOf chooses from all that happened what belongs to a test: what is about
-// its things, and what is about nobody's. If other tests ran at the same time,
-// that may be theirs as well.
-func (b *belonging) timelineOf(t *Trace, all []*item) *Timeline {
+// timelineOf chooses the items of a test's timeline: those about the test's things, and those about no
+// test's. The latter may be other tests' as well, if some ran at the same time.
+func (b *ownership) timelineOf(t *Trace, all []*item) *Timeline {
 	line := &Timeline{Began: t.began, Took: t.ended.Sub(t.began)}
 	beside := 0
 	for _, i := range all {
@@ -143,10 +142,10 @@ func (b *belonging) timelineOf(t *Trace, all []*item) *Timeline {
 			continue
 		}
 		e := i.Entry
-		switch owners := b.owners(e.Subject, e.Text); {
-		case i.of != nil && i.of != t, i.of == nil && len(owners) > 0 && !slices.Contains(owners, t):
+		switch owners := b.ownersOf(e.Subject, e.Text); {
+		case i.owner != nil && i.owner != t, i.owner == nil && len(owners) > 0 && !slices.Contains(owners, t):
 			continue
-		case i.of == nil && len(owners) == 0 && !t.alone:
+		case i.owner == nil && len(owners) == 0 && !t.alone:
 			e.Beside = true
 		}
 		if name := b.names[e.Subject]; name != "" {
@@ -155,7 +154,7 @@ func (b *belonging) timelineOf(t *Trace, all []*item) *Timeline {
 		line.Entries = append(line.Entries, e)
 	}
 	slices.SortStableFunc(line.Entries, func(a, b Entry) int { return a.At.Compare(b.At) })
-	line.Entries = slices.DeleteFunc(together(line.Entries), func(e Entry) bool {
+	line.Entries = slices.DeleteFunc(mergeRepeats(line.Entries), func(e Entry) bool {
 		if e.Beside {
 			beside++
 		}
@@ -170,14 +169,13 @@ func (b *belonging) timelineOf(t *Trace, all []*item) *Timeline {
 	return line
 }
 
-// together makes one entry of the same, told several times in a row by the same
-// source.
-func together(entries []Entry) []Entry {
+// mergeRepeats makes one entry of equal ones that a source has told in a row.
+func mergeRepeats(entries []Entry) []Entry {
 	var out []Entry
 	latest := map[Source]int{} // where in out
 	for _, e := range entries {
 		i, before := latest[e.Source]
-		if before && e.Source != SourceStep && same(out[i], e) {
+		if before && e.Source != SourceStep && isRepeat(out[i], e) {
 			out[i].Times, out[i].Last = max(out[i].Times, 1)+1, e.At
 			continue
 		}
@@ -187,12 +185,12 @@ func together(entries []Entry) []Entry {
 	return out
 }
 
-func same(a, b Entry) bool {
+func isRepeat(a, b Entry) bool {
 	return a.Subject == b.Subject && a.Text == b.Text && a.Failed == b.Failed && a.Beside == b.Beside
 }
 
-// outcomeOf is what is told of something when it is over.
-func outcomeOf(err error, detail string) string {
+// outcomeText is what is added to a step's text when the step is over.
+func outcomeText(err error, detail string) string {
 	switch {
 	case err != nil:
 		return fmt.Sprintf(": %v", err)

@@ -19,36 +19,36 @@ import (
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
-// watch tells of changes until ctx ends.
-func (r *Recorder) watch(ctx context.Context, kube kubernetes.Interface) {
-	r.watches = informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(spare))
+// watchObjects adds entries for changes of Nodes, Services and Events until ctx ends.
+func (r *Recorder) watchObjects(ctx context.Context, kube kubernetes.Interface) {
+	r.watches = informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(stripObject))
 	core := r.watches.Core().V1()
-	follow(core.Nodes().Informer(), func(before, after *corev1.Node) {
-		r.changed(SourceNode, either(before, after).Name, nodeChanges(before, after))
+	onChange(core.Nodes().Informer(), func(before, after *corev1.Node) {
+		r.addChanges(SourceNode, existing(before, after).Name, nodeChanges(before, after))
 	})
-	follow(core.Services().Informer(), func(before, after *corev1.Service) {
-		s := either(before, after)
-		r.changed(SourceService, s.Namespace+"/"+s.Name, serviceChanges(before, after))
+	onChange(core.Services().Informer(), func(before, after *corev1.Service) {
+		s := existing(before, after)
+		r.addChanges(SourceService, s.Namespace+"/"+s.Name, serviceChanges(before, after))
 	})
-	follow(core.Events().Informer(), func(before, after *corev1.Event) {
-		if after == nil || !worthTelling(after) || before != nil && occurred(before) == occurred(after) {
+	onChange(core.Events().Informer(), func(before, after *corev1.Event) {
+		if after == nil || !isRelevantEvent(after) || before != nil && occurrenceKey(before) == occurrenceKey(after) {
 			return
 		}
 		o := after.InvolvedObject
-		r.tell(SourceEvent, after.Type == corev1.EventTypeWarning, strings.Trim(o.Namespace+"/"+o.Name, "/"), "%s: %s", after.Reason, after.Message)
+		r.addEntry(SourceEvent, after.Type == corev1.EventTypeWarning, strings.Trim(o.Namespace+"/"+o.Name, "/"), "%s: %s", after.Reason, after.Message)
 	})
 	r.watches.StartWithContext(ctx)
 }
 
-// changed tells of all that one update has changed at once.
-func (r *Recorder) changed(s Source, subject string, c changeTexts) {
+// addChanges adds one entry for all that one update has changed.
+func (r *Recorder) addChanges(s Source, subject string, c changeTexts) {
 	if len(c.texts) > 0 {
-		r.tell(s, c.failed, subject, "%s", strings.Join(c.texts, "; "))
+		r.addEntry(s, c.failed, subject, "%s", strings.Join(c.texts, "; "))
 	}
 }
 
-// spare leaves out of an object what nobody looks at, and is much.
-func spare(o any) (any, error) {
+// stripObject removes large fields that are not compared, to save memory.
+func stripObject(o any) (any, error) {
 	if m, ok := o.(metav1.Object); ok {
 		m.SetManagedFields(nil)
 	}
@@ -58,16 +58,16 @@ func spare(o any) (any, error) {
 	return o, nil
 }
 
-func either[O any](before, after *O) *O {
+func existing[O any](before, after *O) *O {
 	if after != nil {
 		return after
 	}
 	return before
 }
 
-// follow calls fn for each change: before is nil for what is new, after is nil
-// for what is gone. What was there when the run began is not told of.
-func follow[O any](informer cache.SharedIndexInformer, fn func(before, after *O)) {
+// onChange calls fn for each change: before is nil for a new object, after is nil for a deleted one.
+// Objects that were there when the run began are no change.
+func onChange[O any](informer cache.SharedIndexInformer, fn func(before, after *O)) {
 	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{ // An error means that it was stopped.
 		AddFunc: func(o any, there bool) {
 			if after, ok := o.(*O); ok && !there {
@@ -193,13 +193,13 @@ func portTexts(ports []corev1.ServicePort) (all []string) {
 	return all
 }
 
-// worthTelling leaves out how pods come to run.
-func worthTelling(e *corev1.Event) bool {
+// isRelevantEvent is false for Events about how pods come to run.
+func isRelevantEvent(e *corev1.Event) bool {
 	return e.Type == corev1.EventTypeWarning || slices.Contains([]string{"Node", "Service", "Lease"}, e.InvolvedObject.Kind)
 }
 
-// occurred is another each time that an Event comes again.
-func occurred(e *corev1.Event) [2]any {
+// occurrenceKey differs each time that an Event occurs again.
+func occurrenceKey(e *corev1.Event) [2]any {
 	if e.Series != nil {
 		return [2]any{max(e.Count, e.Series.Count), time.Time{}}
 	}

@@ -61,18 +61,18 @@ func JUnit(r *conformance.Report) ([]byte, error) {
 		s := junitSuite{Name: string(p)}
 		for _, t := range r.Tests {
 			if t.Profile == p {
-				s.add(junitCaseOf(t))
+				s.addCase(junitCaseOf(t))
 			}
 		}
 		if s.Tests > 0 {
-			all.add(s, r)
+			all.addSuite(s, r)
 		}
 	}
 	if why := runFailure(r); why != "" {
 		s := junitSuite{Name: "Run"}
 		message, _, _ := strings.Cut(why, "\n")
-		s.add(junitCase{Suite: s.Name, Name: "run", Failure: &junitMessage{message, why}})
-		all.add(s, r)
+		s.addCase(junitCase{Suite: s.Name, Name: "run", Failure: &junitMessage{message, why}})
+		all.addSuite(s, r)
 	}
 	data, err := xml.MarshalIndent(all, "", "  ")
 	return append([]byte(xml.Header), append(data, '\n')...), err
@@ -94,7 +94,7 @@ func runFailure(r *conformance.Report) string {
 	return "not a single test passed"
 }
 
-func (a *junitSuites) add(s junitSuite, r *conformance.Report) {
+func (a *junitSuites) addSuite(s junitSuite, r *conformance.Report) {
 	s.Timestamp = r.Date.UTC().Format(time.RFC3339)
 	s.Properties = []junitProperty{
 		{"implementation", strings.TrimSpace(r.Implementation.Name + " " + r.Implementation.Version)},
@@ -107,7 +107,7 @@ func (a *junitSuites) add(s junitSuite, r *conformance.Report) {
 	a.Suites = append(a.Suites, s)
 }
 
-func (s *junitSuite) add(c junitCase) {
+func (s *junitSuite) addCase(c junitCase) {
 	s.Tests++
 	s.Time += c.Time
 	if c.Failure != nil {

@@ -46,7 +46,7 @@ func HTML(r *conformance.Report) ([]byte, error) {
 }
 
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
-	"links": links, "seconds": func(s float64) string { return decimal(s, 1) },
+	"links": splitLinks, "seconds": func(s float64) string { return formatDecimal(s, 1) },
 }).Parse(pageHTML))
 
 // page is what the template is filled with.
@@ -102,7 +102,7 @@ type row struct {
 
 func newPage(r *conformance.Report) page {
 	p := page{Report: r, CSS: template.CSS(pageCSS), JS: template.JS(pageJS), Kinds: kinds, MaxRows: maxRows, Good: r.Passed()} //nolint:gosec // Our own.
-	p.Policy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'", hash(pageCSS), hash(pageJS))
+	p.Policy = fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'", cspHash(pageCSS), cspHash(pageJS))
 	p.Verdict = r.Verdict()
 	for _, f := range slices.Sorted(maps.Keys(r.Unsupported)) {
 		p.Missing = append(p.Missing, missing{f, r.Unsupported[f]})
@@ -115,7 +115,7 @@ func newPage(r *conformance.Report) page {
 	return p
 }
 
-func hash(text string) string {
+func cspHash(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
 }
@@ -130,11 +130,11 @@ func rowsEach(r *conformance.Report) map[bool]int {
 		}
 	}
 	left := maxRows
-	each := map[bool]int{true: share(lengths[true], maxRows*2/3)}
+	each := map[bool]int{true: fairShare(lengths[true], maxRows*2/3)}
 	for _, n := range lengths[true] {
 		left -= min(n, each[true])
 	}
-	each[false] = share(lengths[false], left)
+	each[false] = fairShare(lengths[false], left)
 	return each
 }
 
@@ -157,7 +157,7 @@ func pageTestOf(t conformance.TestReport, line *record.Timeline, most int) pageT
 		}
 		p.Rows, p.Beside = append(p.Rows, row), p.Beside || e.Beside
 	}
-	p.Lanes, p.Ticks = strip(line)
+	p.Lanes, p.Ticks = drawStrip(line)
 	p.Height = len(p.Lanes)*laneHeight + ticksHeight
 	return p
 }
@@ -169,7 +169,7 @@ func kindOf(s record.Source) kind {
 
 func rowOf(e record.Entry, began time.Time) row {
 	k := kindOf(e.Source)
-	r := row{At: decimal(e.At.Sub(began).Seconds(), 2), Kind: k.Name, Class: k.Class, Subject: e.Subject, Text: e.Text}
+	r := row{At: formatDecimal(e.At.Sub(began).Seconds(), 2), Kind: k.Name, Class: k.Class, Subject: e.Subject, Text: e.Text}
 	if e.Failed {
 		r.Class += " x"
 	}
@@ -177,15 +177,15 @@ func rowOf(e record.Entry, began time.Time) row {
 		r.Class += " b"
 	}
 	if e.Took >= 10*time.Millisecond {
-		r.More = "took " + decimal(e.Took.Seconds(), 2) + " s"
+		r.More = "took " + formatDecimal(e.Took.Seconds(), 2) + " s"
 	}
 	if e.Times > 1 {
-		r.More = strings.TrimPrefix(fmt.Sprintf("%s, %d times, the last at %s", r.More, e.Times, decimal(e.Last.Sub(began).Seconds(), 2)), ", ")
+		r.More = strings.TrimPrefix(fmt.Sprintf("%s, %d times, the last at %s", r.More, e.Times, formatDecimal(e.Last.Sub(began).Seconds(), 2)), ", ")
 	}
 	return r
 }
 
-func decimal(v float64, places int) string { return strconv.FormatFloat(v, 'f', places, 64) }
+func formatDecimal(v float64, places int) string { return strconv.FormatFloat(v, 'f', places, 64) }
 
 // The strip is a picture of the timeline: a lane for each kind, a mark for each
 // entry. It is so many units wide, and has one mark in a unit at most.
@@ -206,7 +206,7 @@ type tick struct {
 	Text string
 }
 
-func strip(line *record.Timeline) ([]lane, []tick) {
+func drawStrip(line *record.Timeline) ([]lane, []tick) {
 	whole := max(line.Took.Seconds(), 0.01)
 	at := func(t time.Time) int {
 		return min(max(int(t.Sub(line.Began).Seconds()/whole*stripWidth), 0), stripWidth)
@@ -217,7 +217,7 @@ func strip(line *record.Timeline) ([]lane, []tick) {
 		seen := map[[2]int]bool{}
 		for _, e := range line.Entries {
 			if kindOf(e.Source).of == k.of {
-				l.mark(e, at, seen)
+				l.addMark(e, at, seen)
 			}
 		}
 		if len(seen) > 0 {
@@ -225,14 +225,14 @@ func strip(line *record.Timeline) ([]lane, []tick) {
 		}
 	}
 	var ticks []tick
-	for s := 0.0; s <= whole; s += step(whole) {
+	for s := 0.0; s <= whole; s += tickStep(whole) {
 		ticks = append(ticks, tick{int(s / whole * stripWidth), strconv.FormatFloat(s, 'f', -1, 32) + " s"})
 	}
 	return lanes, ticks
 }
 
-// mark draws an entry, unless there is one of its kind in its place.
-func (l *lane) mark(e record.Entry, at func(time.Time) int, seen map[[2]int]bool) {
+// addMark draws an entry, unless there is one of its kind in its place.
+func (l *lane) addMark(e record.Entry, at func(time.Time) int, seen map[[2]int]bool) {
 	for _, then := range []time.Time{e.At, e.Last} {
 		place := [2]int{at(then), 0}
 		if e.Failed {
@@ -254,8 +254,8 @@ func (l *lane) mark(e record.Entry, at func(time.Time) int, seen map[[2]int]bool
 	}
 }
 
-// step between ticks: round, and so that there are not too many.
-func step(whole float64) float64 {
+// tickStep between ticks: round, and so that there are not too many.
+func tickStep(whole float64) float64 {
 	for _, s := range []float64{0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600} {
 		if whole/s <= mostTicks {
 			return s
@@ -267,12 +267,12 @@ func step(whole float64) float64 {
 // link is a part of a text; URL is "" for what is none.
 type link struct{ Text, URL string }
 
-var address = regexp.MustCompile(`https?://[^\s<>"')\]]*[^\s<>"')\].,;:]`)
+var urlPattern = regexp.MustCompile(`https?://[^\s<>"')\]]*[^\s<>"')\].,;:]`)
 
-// links finds the addresses in a text.
-func links(text string) (parts []link) {
+// splitLinks finds the addresses in a text.
+func splitLinks(text string) (parts []link) {
 	for text != "" {
-		found := address.FindStringIndex(text)
+		found := urlPattern.FindStringIndex(text)
 		if found == nil {
 			return append(parts, link{Text: text})
 		}
@@ -285,8 +285,8 @@ func links(text string) (parts []link) {
 	return parts
 }
 
-// score is how many of those that ran passed, for a table.
-func score(s *conformance.Summary) string {
+// scoreText is how many of those that ran passed, for a table.
+func scoreText(s *conformance.Summary) string {
 	if s == nil || s.Statistics.Passed+s.Statistics.Failed == 0 {
 		return "–"
 	}
@@ -306,16 +306,16 @@ func (p page) Summaries() (rows []profileRow) {
 	for _, one := range p.Profiles {
 		core, extended := cmp.Or(one.Core, &conformance.Summary{}), cmp.Or(one.Extended, &conformance.Summary{})
 		rows = append(rows, profileRow{
-			Name: one.Name, Core: score(core), Extended: score(extended), CoreIs: core.Result, ExtendedIs: extended.Result,
+			Name: one.Name, Core: scoreText(core), Extended: scoreText(extended), CoreIs: core.Result, ExtendedIs: extended.Result,
 			NotRequired: len(core.NotRequired) + len(extended.NotRequired), Missed: core.Statistics.Skipped + extended.Statistics.Skipped,
 		})
 	}
 	return rows
 }
 
-// share tells how many entries each of several timelines may have, so that they
+// fairShare returns how many entries each of several timelines may have, so that they
 // have no more than total together: the short ones all of theirs.
-func share(lengths []int, total int) int {
+func fairShare(lengths []int, total int) int {
 	sorted := slices.Clone(lengths)
 	slices.Sort(sorted)
 	for i, n := range sorted {

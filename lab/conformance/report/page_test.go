@@ -125,8 +125,8 @@ func TestPageIsBounded(t *testing.T) {
 }
 
 func TestShare(t *testing.T) {
-	assert.Equal(t, 3, share([]int{1, 2, 3}, 100))
-	assert.Equal(t, 4, share([]int{1, 2, 30, 40}, 11))
-	assert.Equal(t, 2, share([]int{9, 9, 9}, 8))
-	assert.Equal(t, 1, share(nil, 8))
+	assert.Equal(t, 3, fairShare([]int{1, 2, 3}, 100))
+	assert.Equal(t, 4, fairShare([]int{1, 2, 30, 40}, 11))
+	assert.Equal(t, 2, fairShare([]int{9, 9, 9}, 8))
+	assert.Equal(t, 1, fairShare(nil, 8))
 }

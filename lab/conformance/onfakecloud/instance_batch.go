@@ -12,14 +12,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// atOnce is how many calls are under way.
-const atOnce = 16
+// instancesAtOnce is how many calls are under way.
+const instancesAtOnce = 16
 
 // CreateInstances implements conformance.InstanceBatcher.
 func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.InstanceSpec) ([]conformance.Instance, error) {
 	ids := make([]string, len(specs))
-	err := conformance.Each(ctx, atOnce, len(specs), func(ctx context.Context, i int) error {
-		made, err := c.create(ctx, specs[i])
+	err := conformance.Each(ctx, instancesAtOnce, len(specs), func(ctx context.Context, i int) error {
+		made, err := c.requestInstance(ctx, specs[i])
 		if err == nil {
 			ids[i] = made.ID
 		}
@@ -35,7 +35,7 @@ func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.Instanc
 		return made, err
 	}
 	known := map[string]conformance.Instance{}
-	err = poll(ctx, func() (bool, error) {
+	err = pollUntil(ctx, func() (bool, error) {
 		running, err := c.inState(ctx, api.InstanceRunning)
 		for _, i := range running {
 			known[i.ID] = instanceOf(&i)
@@ -59,7 +59,7 @@ func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.Instanc
 
 // TerminateInstances implements conformance.InstanceBatcher.
 func (c *Cloud) TerminateInstances(ctx context.Context, ids []string) error {
-	err := conformance.Each(ctx, atOnce, len(ids), func(ctx context.Context, i int) error {
+	err := conformance.Each(ctx, instancesAtOnce, len(ids), func(ctx context.Context, i int) error {
 		_, err := c.API.TerminateInstance(ctx, ids[i])
 		if client.IsNotFound(err) {
 			err = nil
@@ -70,7 +70,7 @@ func (c *Cloud) TerminateInstances(ctx context.Context, ids []string) error {
 	for _, id := range ids {
 		ending[id] = true
 	}
-	return errors.Join(err, poll(ctx, func() (bool, error) {
+	return errors.Join(err, pollUntil(ctx, func() (bool, error) {
 		left, err := c.inState(ctx, api.InstanceTerminating)
 		for _, i := range left {
 			if ending[i.ID] {

@@ -1,7 +1,7 @@
 package conformance
 
-// Many Nodes at little cost: made side by side, seen through one watch, and kept
-// alive by one round of renewals, instead of what each stand-in has of its own.
+// Many Nodes at little cost. They are made side by side, seen through one watch and kept alive by
+// one loop that renews their leases, where each StandIn has a loop of its own.
 
 import (
 	"context"
@@ -27,49 +27,49 @@ import (
 	"github.com/ccmlab/ccmlab/lab/labels"
 )
 
-// crowdAtOnce is how many objects of a crowd are made or renewed side by side.
-const crowdAtOnce = 4
+// fleetConcurrency is how many objects of a fleet are made or renewed side by side.
+const fleetConcurrency = 4
 
-// crowdWaiting is how many Nodes wait for the CCM at a time: on any machine, it is
+// maxUninitialized is how many Nodes wait for the CCM at a time: on any machine, it is
 // the CCM that is busy then, and not the cluster.
-const crowdWaiting = 16
+const maxUninitialized = 16
 
-// crowdStep is how many are taken away in one step of cleaning up.
-const crowdStep = 200
+// cleanupBatch is how many are taken away in one step of cleaning up.
+const cleanupBatch = 200
 
-// crowdRenewal is how long a round of renewals takes, at least: well within the
+// fleetRenewalPeriod is how long a round of renewals takes, at least: well within the
 // shortest grace period that a lab's kube-controller-manager is given.
-const crowdRenewal = 4 * time.Second
+const fleetRenewalPeriod = 4 * time.Second
 
-// Crowd is many Nodes with their instances. Balancers may send traffic to all.
-type Crowd struct {
+// NodeFleet is many Nodes with their instances. All may be targets of balancers.
+type NodeFleet struct {
 	// Names are those of the Nodes.
 	Names []string
 
-	t     *T
-	name  string
-	slots chan struct{} // taken by Nodes that wait for the CCM
-	ready chan struct{} // closed when none waits any more
+	t              *T
+	name           string
+	slots          chan struct{} // taken by Nodes that wait for the CCM
+	allInitialized chan struct{} // closed when none waits any more
 
 	mu          sync.Mutex
 	leases      []*coordinationv1.Lease
 	initialized map[string]bool
 	lost        map[string]bool // the Nodes that are not Ready
-	losses      int             // how often one was seen to become so
+	lostCount   int             // how often one was seen to become so
 }
 
-// NewCrowd creates the instances, and no Node yet. After the test all of it is
-// taken away, and the next test begins when cluster and CCM have got over that.
-func (t *T) NewCrowd(size int) *Crowd {
-	c := &Crowd{t: t, name: t.Name("crowd"), slots: make(chan struct{}, crowdWaiting), ready: make(chan struct{}), initialized: map[string]bool{}, lost: map[string]bool{}, leases: make([]*coordinationv1.Lease, size)}
-	t.Cleanup(t.calm)
+// NewNodeFleet creates the instances, and no Node yet. After the test all of it is
+// deleted, and the next test begins when cluster and CCM have processed that.
+func (t *T) NewNodeFleet(size int) *NodeFleet {
+	c := &NodeFleet{t: t, name: t.Name("crowd"), slots: make(chan struct{}, maxUninitialized), allInitialized: make(chan struct{}), initialized: map[string]bool{}, lost: map[string]bool{}, leases: make([]*coordinationv1.Lease, size)}
+	t.Cleanup(t.waitUntilQuiet)
 	specs := make([]InstanceSpec, size)
 	for i := range specs {
 		c.Names = append(c.Names, fmt.Sprintf("%s-%04d", c.name, i))
 		specs[i].Name = c.Names[i]
 	}
 	instances, err := t.InstanceBatcher().CreateInstances(t.ctx, specs)
-	for step := range slices.Chunk(instances, crowdStep) {
+	for step := range slices.Chunk(instances, cleanupBatch) {
 		ids := make([]string, len(step))
 		for i, instance := range step {
 			ids[i] = instance.ID
@@ -82,23 +82,23 @@ func (t *T) NewCrowd(size int) *Crowd {
 
 // Initialize has all Nodes register, as NewNode does one, keeps them Ready, and
 // returns when the CCM has initialised them.
-func (c *Crowd) Initialize() {
+func (c *NodeFleet) Initialize() {
 	ranges := c.podRanges()
-	c.watch()
-	c.cleanup(c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease))
-	c.cleanup(c.t.Kube.CoreV1().Nodes())
-	c.keepAlive()
-	err := Each(c.t.ctx, crowdAtOnce, len(c.Names), func(ctx context.Context, i int) error {
+	c.watchNodes()
+	c.deleteAfterTest(c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease))
+	c.deleteAfterTest(c.t.Kube.CoreV1().Nodes())
+	c.renewAllLeases()
+	err := Each(c.t.ctx, fleetConcurrency, len(c.Names), func(ctx context.Context, i int) error {
 		select {
 		case c.slots <- struct{}{}:
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d were initialised: %w", c.done(), len(c.Names), context.Cause(ctx))
+			return fmt.Errorf("%d of %d were initialised: %w", c.countInitialized(), len(c.Names), context.Cause(ctx))
 		}
 		// First: a Node without a lease would be lost if the others take long.
-		if err := c.lease(ctx, i); err != nil {
+		if err := c.createLease(ctx, i); err != nil {
 			return err
 		}
-		_, err := c.t.Kube.CoreV1().Nodes().Create(ctx, nodeOf(NodeSpec{
+		_, err := c.t.Kube.CoreV1().Nodes().Create(ctx, nodeFromSpec(NodeSpec{
 			Name: c.Names[i], Balanced: true, Labels: map[string]string{labels.NodeFleet: c.name},
 			Change: func(n *corev1.Node) {
 				if ranges != nil {
@@ -110,14 +110,14 @@ func (c *Crowd) Initialize() {
 	})
 	c.t.Must(err, "registering %d Nodes", len(c.Names))
 	select {
-	case <-c.ready:
+	case <-c.allInitialized:
 	case <-c.t.ctx.Done():
-		c.t.Fatalf("waited for %d Nodes to be initialised, of which %d are: %v", len(c.Names), c.done(), context.Cause(c.t.ctx))
+		c.t.Fatalf("waited for %d Nodes to be initialised, of which %d are: %v", len(c.Names), c.countInitialized(), context.Cause(c.t.ctx))
 	}
 }
 
-// done is how many Nodes have been initialised.
-func (c *Crowd) done() int {
+// countInitialized is how many Nodes have been initialised.
+func (c *NodeFleet) countInitialized() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.initialized)
@@ -127,7 +127,7 @@ func (c *Crowd) done() int {
 // range, where no other Node has any; nil when they cannot be had. With the size
 // that a cluster gives out, there would not be enough for so many Nodes, and its
 // own allocator would try again and again.
-func (c *Crowd) podRanges() []string {
+func (c *NodeFleet) podRanges() []string {
 	all, err := netip.ParsePrefix(c.t.podCIDR)
 	if err != nil || !all.Addr().Is4() {
 		return nil
@@ -143,19 +143,19 @@ func (c *Crowd) podRanges() []string {
 	return freeRanges(all, taken, len(c.Names))
 }
 
-// crowdBits is the length of the prefix of a crowd's Node.
-const crowdBits = 30
+// podRangeBits is the length of the prefix of each Node's pod range.
+const podRangeBits = 30
 
 // freeRanges are count ranges from the end of all that overlap none that is
 // taken; nil when there are not so many.
 func freeRanges(all netip.Prefix, taken []netip.Prefix, count int) []string {
-	first := number(all.Masked().Addr())
+	first := addressNumber(all.Masked().Addr())
 	var free []string
 	for at := first + 1<<(32-all.Bits()); len(free) < count; {
-		if at -= 1 << (32 - crowdBits); at < first {
+		if at -= 1 << (32 - podRangeBits); at < first {
 			return nil
 		}
-		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(at >> 24), byte(at >> 16), byte(at >> 8), byte(at)}), crowdBits)
+		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(at >> 24), byte(at >> 16), byte(at >> 8), byte(at)}), podRangeBits)
 		if !slices.ContainsFunc(taken, p.Overlaps) {
 			free = append(free, p.String())
 		}
@@ -163,7 +163,7 @@ func freeRanges(all netip.Prefix, taken []netip.Prefix, count int) []string {
 	return free
 }
 
-func number(a netip.Addr) (n int64) {
+func addressNumber(a netip.Addr) (n int64) {
 	for _, b := range a.As4() {
 		n = n<<8 | int64(b)
 	}
@@ -186,15 +186,15 @@ func Each(ctx context.Context, atOnce, count int, do func(ctx context.Context, i
 	return all.Wait()
 }
 
-// watch looks at the crowd's Nodes, until the test ends.
-func (c *Crowd) watch() {
+// watchNodes watches the fleet's Nodes until the test ends.
+func (c *NodeFleet) watchNodes() {
 	ctx, cancel := context.WithCancel(c.t.ctx)
 	factory := informers.NewSharedInformerFactoryWithOptions(c.t.Kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.LabelSelector = labels.NodeFleet + "=" + c.name
 	}))
 	informer := factory.Core().V1().Nodes().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: c.see, UpdateFunc: func(_, now any) { c.see(now) },
+		AddFunc: c.observeNode, UpdateFunc: func(_, now any) { c.observeNode(now) },
 	})
 	c.t.Cleanup(func(context.Context) error { cancel(); factory.Shutdown(); return nil })
 	c.t.Must(err, "watching Nodes")
@@ -204,7 +204,7 @@ func (c *Crowd) watch() {
 	}
 }
 
-func (c *Crowd) see(object any) {
+func (c *NodeFleet) observeNode(object any) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
 		return
@@ -215,7 +215,7 @@ func (c *Crowd) see(object any) {
 		c.initialized[node.Name] = true
 		<-c.slots
 		if len(c.initialized) == len(c.Names) {
-			close(c.ready)
+			close(c.allInitialized)
 		}
 	}
 	for _, condition := range node.Status.Conditions {
@@ -226,50 +226,50 @@ func (c *Crowd) see(object any) {
 			delete(c.lost, node.Name)
 		} else if !c.lost[node.Name] {
 			c.lost[node.Name] = true
-			c.losses++
+			c.lostCount++
 		}
 	}
 }
 
-// Losses are how often a Node was taken for lost, on a machine that is too busy to
-// keep all alive. A CCM may ask for the instances of those, and rightly so.
-func (c *Crowd) Losses() int {
+// LostCount is how often kube-controller-manager took a Node for lost, on a machine that is too busy
+// to keep all alive. A CCM may rightly ask the cloud for the instances of such Nodes.
+func (c *NodeFleet) LostCount() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.losses
+	return c.lostCount
 }
 
-// Heal says of those that are lost that they are Ready. It is not done at once: to
-// lose and to heal again and again would keep the machine busy for good.
-func (c *Crowd) Heal() {
+// MarkLostReady marks the lost Nodes Ready. That is not done as soon as one is lost: losing and
+// marking again and again would keep the machine busy for good.
+func (c *NodeFleet) MarkLostReady() {
 	c.mu.Lock()
 	lost := maps.Clone(c.lost)
 	c.mu.Unlock()
-	err := Each(c.t.ctx, crowdAtOnce, len(c.Names), func(ctx context.Context, i int) error {
+	err := Each(c.t.ctx, fleetConcurrency, len(c.Names), func(ctx context.Context, i int) error {
 		if !lost[c.Names[i]] {
 			return nil
 		}
-		return c.heal(ctx, c.Names[i])
+		return c.markReady(ctx, c.Names[i])
 	})
 	c.t.Must(err, "saying of %d Nodes that they are Ready", len(lost))
 }
 
-func (c *Crowd) heal(ctx context.Context, node string) error {
+func (c *NodeFleet) markReady(ctx context.Context, node string) error {
 	return patchReady(ctx, c.t.Kube, node, corev1.ConditionTrue, "KubeletReady")
 }
 
-// keepAlive renews all leases, round after round, until the test ends.
-func (c *Crowd) keepAlive() {
+// renewAllLeases renews all leases, round after round, until the test ends.
+func (c *NodeFleet) renewAllLeases() {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.ctx))
 	ended := make(chan struct{})
 	c.t.Cleanup(func(context.Context) error { cancel(); <-ended; return nil })
 	go func() {
 		defer close(ended)
-		tick := time.NewTicker(crowdRenewal)
+		tick := time.NewTicker(fleetRenewalPeriod)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			_ = Each(ctx, crowdAtOnce, len(c.Names), func(ctx context.Context, i int) error { // None is left out because another failed.
-				if err := c.renew(ctx, i); err != nil && ctx.Err() == nil {
+			_ = Each(ctx, fleetConcurrency, len(c.Names), func(ctx context.Context, i int) error { // None is left out because another failed.
+				if err := c.renewLease(ctx, i); err != nil && ctx.Err() == nil {
 					c.t.Logf("the lease of Node %s: %v", c.Names[i], err)
 				}
 				return nil
@@ -282,23 +282,23 @@ func (c *Crowd) keepAlive() {
 	}()
 }
 
-// lease makes a Node's.
-func (c *Crowd) lease(ctx context.Context, i int) error {
+// createLease creates the lease of a Node.
+func (c *NodeFleet) createLease(ctx context.Context, i int) error {
 	now := metav1.NowMicro()
 	made, err := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, &coordinationv1.Lease{
 		ObjectMeta: metav1.ObjectMeta{Name: c.Names[i], Labels: map[string]string{labels.NodeFleet: c.name}},
 		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.Names[i], RenewTime: &now},
 	}, metav1.CreateOptions{})
 	if err == nil {
-		c.keep(i, made)
+		c.swapLease(i, made)
 	}
 	return err
 }
 
-// renew renews a Node's lease, if it has one by now: in one call as long as nobody
-// else writes it.
-func (c *Crowd) renew(ctx context.Context, i int) error {
-	lease := c.keep(i, nil)
+// renewLease renews the lease of a Node that has one already. As long as nobody else writes the
+// lease, that takes one call.
+func (c *NodeFleet) renewLease(ctx context.Context, i int) error {
+	lease := c.swapLease(i, nil)
 	if lease == nil {
 		return nil
 	}
@@ -310,13 +310,13 @@ func (c *Crowd) renew(ctx context.Context, i int) error {
 		lease, err = leases.Get(ctx, c.Names[i], metav1.GetOptions{})
 	}
 	if err == nil {
-		c.keep(i, lease)
+		c.swapLease(i, lease)
 	}
 	return err
 }
 
-// keep keeps a lease as it is now, unless it is nil, and returns what was kept.
-func (c *Crowd) keep(i int, lease *coordinationv1.Lease) (before *coordinationv1.Lease) {
+// swapLease stores the latest version of a lease, unless it is nil, and returns the one before.
+func (c *NodeFleet) swapLease(i int, lease *coordinationv1.Lease) (before *coordinationv1.Lease) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	before = c.leases[i]
@@ -331,53 +331,52 @@ type deleter interface {
 	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
 }
 
-// cleanup deletes what has the Nodes' names after the test.
-func (c *Crowd) cleanup(of deleter) {
-	for step := range slices.Chunk(c.Names, crowdStep) {
+// deleteAfterTest deletes the objects with the Nodes' names after the test.
+func (c *NodeFleet) deleteAfterTest(of deleter) {
+	for step := range slices.Chunk(c.Names, cleanupBatch) {
 		c.t.Cleanup(func(ctx context.Context) error {
-			return Each(ctx, crowdAtOnce, len(step), func(ctx context.Context, i int) error {
-				return unlessGone(of.Delete(ctx, step[i], metav1.DeleteOptions{}))
+			return Each(ctx, fleetConcurrency, len(step), func(ctx context.Context, i int) error {
+				return ignoreNotFound(of.Delete(ctx, step[i], metav1.DeleteOptions{}))
 			})
 		})
 	}
 }
 
-// unlessGone is err, unless that says that there is no such thing any more.
-func unlessGone(err error) error {
+// ignoreNotFound returns err, and nil if err says that the object does not exist.
+func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err
 }
 
-// shutdown is the taint that a CCM puts on a Node whose instance is shut down, and
+// shutdownTaint is the taint that a CCM puts on a Node whose instance is shut down, and
 // takes off one that is Ready.
-var shutdown = corev1.Taint{Key: cloudproviderapi.TaintNodeShutdown, Effect: corev1.TaintEffectNoSchedule}
+var shutdownTaint = corev1.Taint{Key: cloudproviderapi.TaintNodeShutdown, Effect: corev1.TaintEffectNoSchedule}
 
-// AwaitLooks waits until the CCM has looked at all its Nodes so many times. It is
-// seen by a taint that has no business on a Ready Node: to take it off, the CCM
-// needs to ask the cloud nothing.
-func (c *Crowd) AwaitLooks(times int) {
-	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/taints/-","value":{"key":%q,"effect":%q}}]`, shutdown.Key, shutdown.Effect)
+// AwaitNodeSweeps waits until the CCM has gone round all its Nodes so many times. Each time a Ready
+// Node gets the shutdown taint, which the CCM removes without a call of the cloud.
+func (c *NodeFleet) AwaitNodeSweeps(times int) {
+	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/taints/-","value":{"key":%q,"effect":%q}}]`, shutdownTaint.Key, shutdownTaint.Effect)
 	for range times {
 		_, err := c.t.Kube.CoreV1().Nodes().Patch(c.t.ctx, c.Names[0], types.JSONPatchType, patch, metav1.PatchOptions{})
-		c.t.Must(err, "giving Node %s the taint %s", c.Names[0], shutdown.Key)
-		c.t.Await("the CCM to take the taint "+shutdown.Key+" off Node "+c.Names[0]+", which is Ready", func(ctx context.Context) error {
+		c.t.Must(err, "giving Node %s the taint %s", c.Names[0], shutdownTaint.Key)
+		c.t.Await("the CCM to take the taint "+shutdownTaint.Key+" off Node "+c.Names[0]+", which is Ready", func(ctx context.Context) error {
 			node, err := c.t.GetNode(ctx, c.Names[0])
-			if err != nil || !HasTaint(node, shutdown.Key) {
+			if err != nil || !HasTaint(node, shutdownTaint.Key) {
 				return err
 			}
 			if err := c.t.NodeReady(ctx, c.Names[0]); err != nil { // Lost: see Losses.
-				return errors.Join(err, c.heal(ctx, c.Names[0]))
+				return errors.Join(err, c.markReady(ctx, c.Names[0]))
 			}
 			return errors.New("it has the taint")
 		})
 	}
 }
 
-// calm returns when neither cluster nor CCM is busy any more with what the test
-// did: when a Node that comes now is looked at by both.
-func (t *T) calm(ctx context.Context) (err error) {
+// waitUntilQuiet returns when neither cluster nor CCM is busy any more with what the test did. It
+// registers a Node, and waits until both have processed it.
+func (t *T) waitUntilQuiet(ctx context.Context) (err error) {
 	name := t.Name("calm")
 	instance, err := t.Cloud.CreateInstance(ctx, InstanceSpec{Name: name})
 	if err != nil {
@@ -385,14 +384,14 @@ func (t *T) calm(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, t.Cloud.TerminateInstance(ctx, instance.ID)) }()
 	nodes := t.Kube.CoreV1().Nodes()
-	if _, err := nodes.Create(ctx, nodeOf(NodeSpec{Name: name}), metav1.CreateOptions{}); err != nil {
+	if _, err := nodes.Create(ctx, nodeFromSpec(NodeSpec{Name: name}), metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, nodes.Delete(ctx, name, metav1.DeleteOptions{})) }()
 	// There must be time left to take both away.
 	waiting, cancel := context.WithTimeout(ctx, cleanupBound*2/3)
 	defer cancel()
-	err = poll(waiting, func(ctx context.Context) error {
+	err = pollUntil(waiting, func(ctx context.Context) error {
 		node, err := t.Initialized(ctx, name)
 		if err == nil && HasTaint(node, corev1.TaintNodeNotReady) {
 			err = errors.New("kube-controller-manager has not come to it")

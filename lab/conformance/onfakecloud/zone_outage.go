@@ -32,34 +32,34 @@ func (c *Cloud) InjectZoneOutage(ctx context.Context, zone string) (conformance.
 	if err != nil {
 		return nil, err
 	}
-	lost := lostZone{injection{api: c.API, id: rule.ID}, c, zone, there}
-	if err := lost.await(ctx, api.InstanceError); err != nil {
+	lost := zoneOutage{injection{api: c.API, id: rule.ID}, c, zone, there}
+	if err := lost.awaitState(ctx, api.InstanceError); err != nil {
 		return nil, errors.Join(err, lost.Lift(context.WithoutCancel(ctx)))
 	}
 	return lost, nil
 }
 
-// lostZone is the rule that took these instances.
-type lostZone struct {
+// zoneOutage is the rule that took these instances.
+type zoneOutage struct {
 	injection
 	c     *Cloud
 	name  string
 	taken []string
 }
 
-func (z lostZone) Lift(ctx context.Context) error {
+func (z zoneOutage) Lift(ctx context.Context) error {
 	if err := z.injection.Lift(ctx); err != nil {
 		return err
 	}
-	return z.await(ctx, api.InstanceRunning)
+	return z.awaitState(ctx, api.InstanceRunning)
 }
 
-// await waits until those taken are in that state, or in one that somebody else
+// awaitState waits until those taken are in that state, or in one that somebody else
 // has brought them to.
-func (z lostZone) await(ctx context.Context, want api.InstanceState) error {
+func (z zoneOutage) awaitState(ctx context.Context, want api.InstanceState) error {
 	notYet := slices.DeleteFunc([]api.InstanceState{api.InstanceRunning, api.InstancePending, api.InstanceError},
 		func(s api.InstanceState) bool { return s == want })
-	return poll(ctx, func() (bool, error) {
+	return pollUntil(ctx, func() (bool, error) {
 		left, err := z.c.idsIn(ctx, z.name, notYet...)
 		return !slices.ContainsFunc(z.taken, func(id string) bool { return slices.Contains(left, id) }), err
 	})

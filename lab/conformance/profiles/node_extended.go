@@ -77,11 +77,11 @@ var massDeletionTests = []conformance.Test{
 		ID:       "lifecycle-mass-deletion",
 		Requires: "When the cloud says of most Nodes at once that their instances do not exist, most Nodes are kept, and are there when it has come to its senses.",
 		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityMassDeletionGuard, Alone: true,
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)},
-		Source: instanceExists + " (what it says of all at once deletes all Nodes, and all their pods)",
-		Bound:  3 * time.Minute,
-		Turn:   conformance.Late,
-		Run:    massDeletion,
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)},
+		Source:   instanceExists + " (what it says of all at once deletes all Nodes, and all their pods)",
+		Bound:    3 * time.Minute,
+		Priority: conformance.Late,
+		Run:      massDeletion,
 	},
 }
 
@@ -93,7 +93,7 @@ const longWait = time.Minute
 func lateInstanceAtOnce(t *conformance.T) {
 	began := time.Now()
 	node := t.NewNode(conformance.NodeSpec{Name: t.Name("early")})
-	t.HoldsUntil("Node "+node.Name+" is to wait", waits(t, node.Name), "a long wait", func(context.Context) error {
+	t.HoldsUntil("Node "+node.Name+" is to wait", staysUninitialized(t, node.Name), "a long wait", func(context.Context) error {
 		if waited := time.Since(began); waited < longWait {
 			return fmt.Errorf("it has waited for %s", waited.Round(time.Second))
 		}
@@ -142,7 +142,7 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 	}
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", exists)
 	w.NotReady()
-	t.HoldsUntil("Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.tainted)
+	t.HoldsUntil("Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.hasShutdownTaint)
 }
 
 func stoppedIsTold(t *conformance.T) {
@@ -183,7 +183,7 @@ func massDeletion(t *conformance.T) {
 	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "having the cloud forget its instances")
 	t.Cleanup(fault.Lift)
-	asked := hits(t, fault, massNodes)
+	asked := faultHits(t, fault, massNodes)
 	for _, w := range workers {
 		w.NotReady()
 	}
@@ -191,7 +191,7 @@ func massDeletion(t *conformance.T) {
 	most := func(ctx context.Context) error {
 		kept, unclear := 0, error(nil)
 		for _, w := range workers {
-			switch err := w.kept(ctx); {
+			switch err := w.keepsNode(ctx); {
 			case err == nil:
 				kept++
 			case !apierrors.IsNotFound(err):

@@ -53,8 +53,8 @@ type Test struct {
 	// Alone runs it while no other test runs: it breaks the cloud, or stops the
 	// CCM.
 	Alone bool
-	// Turn, unless 0, has it begun before or after others of its kind.
-	Turn Turn
+	// Priority, unless 0, has it begun before or after others of its kind.
+	Priority Priority
 	// Bound is how long it may take; DefaultBound when 0.
 	Bound time.Duration
 	Run   func(t *T)
@@ -86,8 +86,8 @@ type Incident struct {
 // DefaultBound is generous: a machine that builds beside the suite is slow.
 const DefaultBound = 2 * time.Minute
 
-// check is an error when a table of tests contradicts itself.
-func check(tests []Test) error {
+// validateTests is an error when a table of tests contradicts itself.
+func validateTests(tests []Test) error {
 	seen, played := map[string]bool{}, map[string]bool{}
 	for _, t := range tests {
 		switch {
@@ -104,7 +104,7 @@ func check(tests []Test) error {
 		case t.Profile == Resilience && t.Incident == nil:
 			return fmt.Errorf("test %s: a test of %s plays an incident", t.ID, Resilience)
 		}
-		if err := t.Incident.check(); err != nil {
+		if err := t.Incident.validate(); err != nil {
 			return fmt.Errorf("test %s: %w", t.ID, err)
 		}
 		if t.Incident != nil {
@@ -118,8 +118,8 @@ func check(tests []Test) error {
 	return nil
 }
 
-// check is an error when something is left out. No incident at all is none.
-func (i *Incident) check() error {
+// validate is an error when something is left out. No incident at all is none.
+func (i *Incident) validate() error {
 	if i != nil && (i.Name == "" || i.Title == "" || i.Happened == "" || i.Danger == "" || i.Watch == "" || i.Right == "") {
 		return fmt.Errorf("incident %q: Name, Title, Happened, Danger, Watch and Right are needed", i.Name)
 	}

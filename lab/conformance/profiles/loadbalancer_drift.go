@@ -83,9 +83,9 @@ var balancerBeyondTests = []conformance.Test{
 	},
 }
 
-// divert has the balancer listen on a port that is not the Service's, and on
+// divertBalancer has the balancer listen on a port that is not the Service's, and on
 // none that is, and leaves its targets alone.
-func divert(t *conformance.T, b conformance.Balancer) {
+func divertBalancer(t *conformance.T, b conformance.Balancer) {
 	t.Must(t.BalancerChanger().ChangeBalancer(t.Context(), b.ID, []conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets),
 		"changing the listeners of balancer %s", b.ID)
 }
@@ -93,7 +93,7 @@ func divert(t *conformance.T, b conformance.Balancer) {
 func lbChangedOutOfBandThenServiceChanged(t *conformance.T) {
 	svc := t.NewService(func(s *corev1.Service) { addPort(t, s) })
 	b := t.AwaitBalancer(svc, listensFor(t, svc))
-	divert(t, b)
+	divertBalancer(t, b)
 	changePort(t, svc)
 	assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
 }
@@ -104,7 +104,7 @@ func lbChangedOutOfBandIsRepaired(t *conformance.T) {
 	b := t.AwaitBalancer(svc, right)
 	before, err := t.GetService(t.Context(), svc)
 	t.Must(err, "reading Service %s", svc.Name)
-	divert(t, b)
+	divertBalancer(t, b)
 	assert.Equal(t, b.ID, t.AwaitBalancer(svc, right).ID)
 	after, err := t.GetService(t.Context(), svc)
 	t.Must(err, "reading Service %s", svc.Name)
@@ -130,12 +130,12 @@ func lbReplacedUnderAnotherName(t *conformance.T) {
 	after := t.AwaitBalancer(svc, listensFor(t, svc))
 	assert.NotEqual(t, before.ID, after.ID)
 	t.AwaitGone(old)
-	assert.Equal(t, identity(after), identity(t.AwaitBalancer(svc)))
+	assert.Equal(t, balancerIdentity(after), balancerIdentity(t.AwaitBalancer(svc)))
 }
 
 func lbCCMRestartedWhileCreating(t *conformance.T) {
 	svc := t.NewService()
-	t.Await("the beginnings of a balancer", begun(t, svc))
+	t.Await("the beginnings of a balancer", balancerBegun(t, svc))
 	restart := stopCCM(t)
 	restart()
 	first := t.AwaitBalancer(svc, listensFor(t, svc))
@@ -145,8 +145,8 @@ func lbCCMRestartedWhileCreating(t *conformance.T) {
 	t.AwaitGone(svc)
 }
 
-// begun is an error while the cloud has nothing for the Service.
-func begun(t *conformance.T, svc *corev1.Service) func(context.Context) error {
+// balancerBegun is an error while the cloud has nothing for the Service.
+func balancerBegun(t *conformance.T, svc *corev1.Service) func(context.Context) error {
 	return func(ctx context.Context) error {
 		found, err := t.BalancersOf(ctx, svc)
 		if err == nil && len(found) == 0 {
@@ -163,34 +163,34 @@ func lbWaitingNodeIsSkipped(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc, listensFor(t, svc), leadsToNodesOf(t, instance))
 	require.Contains(t, b.Targets, instance.ID)
-	t.Must(waits(t, waiting.Name)(t.Context()), "Node %s, while it waits", waiting.Name)
+	t.Must(staysUninitialized(t, waiting.Name)(t.Context()), "Node %s, while it waits", waiting.Name)
 }
 
 func lbNodePortsKept(t *conformance.T) {
 	// The API server chooses a port that is free; from then on it is named.
 	svc := t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort })
-	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer; allocate(false)(s) })
+	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer; setAllocateNodePorts(false)(s) })
 	named := svc.Spec.Ports[0].NodePort
 	t.AwaitBalancer(svc, listensFor(t, svc))
 	assert.Equal(t, named, svc.Spec.Ports[0].NodePort)
 }
 
 func lbWithoutNodePortsSaysWhy(t *conformance.T) {
-	svc := t.NewService(allocate(false))
-	t.Await("a balancer, or a Warning", either(
+	svc := t.NewService(setAllocateNodePorts(false))
+	t.Await("a balancer, or a Warning", eitherHolds(
 		func(ctx context.Context) error { _, err := t.TheBalancer(ctx, svc); return err },
-		func(ctx context.Context) error { return warned(ctx, t, svc) }))
-	t.Change(svc, allocate(true))
+		func(ctx context.Context) error { return hasWarning(ctx, t, svc) }))
+	t.Change(svc, setAllocateNodePorts(true))
 	t.AwaitBalancer(svc, listensFor(t, svc))
 }
 
-// allocate says whether the API server is to choose node ports.
-func allocate(yes bool) func(*corev1.Service) {
+// setAllocateNodePorts says whether the API server is to choose node ports.
+func setAllocateNodePorts(yes bool) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.AllocateLoadBalancerNodePorts = &yes }
 }
 
-// warned is an error while there is no Warning on the Service.
-func warned(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
+// hasWarning is an error while there is no Warning on the Service.
+func hasWarning(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
 	events, err := t.Kube.CoreV1().Events(svc.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
 		"involvedObject.uid": string(svc.UID), "type": corev1.EventTypeWarning,
 	}.String()})

@@ -164,7 +164,7 @@ func lbDeleteRetried(t *conformance.T) {
 func lbSaysWhy(t *conformance.T) {
 	fault := balancersUnavailable(t)
 	svc := t.NewService()
-	t.Await("a Warning on the Service", func(ctx context.Context) error { return warned(ctx, t, svc) })
+	t.Await("a Warning on the Service", func(ctx context.Context) error { return hasWarning(ctx, t, svc) })
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	t.AwaitBalancer(svc)
 }
@@ -184,9 +184,9 @@ func balancersUnavailable(t *conformance.T) conformance.Injection {
 // several times before the CCM hears that it failed, and another one, such as a
 // list of all balancers to remember, as often beside it.
 func triedAgain(t *conformance.T, svc *corev1.Service, fault conformance.Injection) func(context.Context) error {
-	before := failures(t, svc)
-	return either(hits(t, fault, 2*t.Attempts+1), func(context.Context) error {
-		if now := failures(t, svc); now < before+2 {
+	before := countFailureEvents(t, svc)
+	return eitherHolds(faultHits(t, fault, 2*t.Attempts+1), func(context.Context) error {
+		if now := countFailureEvents(t, svc); now < before+2 {
 			return fmt.Errorf("of %d failures it was told in Events, want 2", now-before)
 		}
 		return nil
@@ -224,10 +224,10 @@ func lbDeletedOutOfBandComesBack(t *conformance.T) {
 func lbRenamedBalancer(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc)
-	rename(t, b)
+	renameBalancer(t, b)
 	changePort(t, svc)
 	assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
-	rename(t, b)
+	renameBalancer(t, b)
 	t.DeleteService(svc)
 	t.AwaitGone(svc)
 }
@@ -235,7 +235,7 @@ func lbRenamedBalancer(t *conformance.T) {
 func lbStrangerOfSameName(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc)
-	rename(t, b)
+	renameBalancer(t, b)
 	stranger, err := t.ForeignBalancerCreator().CreateForeignBalancer(t.Context(), b.Name)
 	t.Must(err, "creating a balancer named %s", b.Name)
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
@@ -247,11 +247,11 @@ func lbStrangerOfSameName(t *conformance.T) {
 	now, there, err := t.Cloud.GetBalancer(t.Context(), stranger.ID)
 	t.Must(err, "looking at balancer %s", stranger.ID)
 	require.True(t, there, "the stranger's balancer is gone")
-	assert.Equal(t, identity(stranger), identity(now))
+	assert.Equal(t, balancerIdentity(stranger), balancerIdentity(now))
 }
 
-// rename gives the balancer a name that no CCM gives.
-func rename(t *conformance.T, b conformance.Balancer) {
+// renameBalancer gives the balancer a name that no CCM gives.
+func renameBalancer(t *conformance.T, b conformance.Balancer) {
 	t.Must(t.BalancerRenamer().RenameBalancer(t.Context(), b.ID, t.Name("renamed")), "renaming balancer %s", b.ID)
 }
 
@@ -260,16 +260,16 @@ func lbQuiet(t *conformance.T) {
 	t.AwaitBalancer(svc, listensFor(t, svc))
 	// Whatever an earlier test left the CCM to do is over some time; what a
 	// CCM writes for nothing it writes each time.
-	last, lastTold, quiet := calls(t), told(t, svc), 0
+	last, lastTold, quiet := countCloudCalls(t), countEvents(t, svc), 0
 	var wrote error // at its last look, if it did
-	annotate(t, svc, "0")
+	touchService(t, svc, "0")
 	t.Await("the CCM to look twice and write nothing", func(ctx context.Context) error {
 		now, err := t.CallCounter().CountCalls(ctx)
 		if err != nil {
 			return err
 		}
 		// One that remembers what the cloud has need not ask; it says that it looked.
-		nowTold := told(t, svc)
+		nowTold := countEvents(t, svc)
 		if now.Reads == last.Reads && nowTold == lastTold {
 			return errors.Join(wrote, errors.New("the Service was touched, and it has neither asked the cloud anything nor told of it in an Event"))
 		}
@@ -280,26 +280,26 @@ func lbQuiet(t *conformance.T) {
 			return nil
 		}
 		last, lastTold = now, nowTold
-		annotate(t, svc, fmt.Sprint(now.Reads, nowTold))
+		touchService(t, svc, fmt.Sprint(now.Reads, nowTold))
 		return errors.Join(wrote, errors.New("it is to look again"))
 	})
-	before := calls(t)
+	before := countCloudCalls(t)
 	changePort(t, svc)
 	t.AwaitBalancer(svc, listensFor(t, svc))
-	assert.Greater(t, calls(t).Writes, before.Writes, "a change that matters is written, and counted")
+	assert.Greater(t, countCloudCalls(t).Writes, before.Writes, "a change that matters is written, and counted")
 }
 
-// told is how often something was told of the Service in Events.
-func told(t *conformance.T, svc *corev1.Service) (n int32) {
+// countEvents is how often something was told of the Service in Events.
+func countEvents(t *conformance.T, svc *corev1.Service) (n int32) {
 	for _, e := range eventsOnService(t, svc) {
 		n += max(1, e.Count)
 	}
 	return n
 }
 
-// failures is how often the same was told to be wrong with the Service: of one
+// countFailureEvents is how often the same was told to be wrong with the Service: of one
 // failure, several Events may be told.
-func failures(t *conformance.T, svc *corev1.Service) (most int32) {
+func countFailureEvents(t *conformance.T, svc *corev1.Service) (most int32) {
 	told := map[string]int32{}
 	for _, e := range eventsOnService(t, svc) {
 		if e.Type == corev1.EventTypeWarning {
@@ -316,7 +316,7 @@ func eventsOnService(t *conformance.T, svc *corev1.Service) []corev1.Event {
 	return events.Items
 }
 
-func calls(t *conformance.T) conformance.Calls {
+func countCloudCalls(t *conformance.T) conformance.Calls {
 	c, err := t.CallCounter().CountCalls(t.Context())
 	t.Must(err, "counting the CCM's calls")
 	return c
@@ -362,7 +362,7 @@ func lbDoubt(t *conformance.T, kind conformance.FaultKind, retried bool) {
 	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
-	asked := either(either(hits(t, fault, enough), brokenOff(t, fault)), func(ctx context.Context) error { return t.NoService(ctx, svc) })
+	asked := eitherHolds(eitherHolds(faultHits(t, fault, enough), brokenOff(t, fault)), func(ctx context.Context) error { return t.NoService(ctx, svc) })
 	t.DeleteService(svc)
 	t.Await("the CCM to have asked for the balancer", asked)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")

@@ -1,0 +1,172 @@
+package conformance
+
+// The CCM in the tests' hands, and further replicas of it.
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+)
+
+// supervisedCCM is the CCM in the tests' hands. It knows whether the CCM should run: after a crash,
+// one that a test has stopped meanwhile is not started again.
+type supervisedCCM struct {
+	CCM
+	// beginStep, unless nil, is told what is being done to it, and returns what is to
+	// be told how that ended.
+	beginStep func(what string) func(error)
+	mu        sync.Mutex
+	shouldRun bool
+	wasFrozen bool // ever, since it was last stopped
+	replicas  []Replica
+	leases    *leaseReleaser
+}
+
+var _ Replica = (*supervisedCCM)(nil)
+
+func (k *supervisedCCM) Start(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.shouldRun && !slices.ContainsFunc(k.replicas, Replica.Running) {
+		k.leases.releaseStale(ctx)
+	}
+	k.shouldRun = true
+	return k.recordStep("starting the CCM", func() error { return k.CCM.Start(ctx) })
+}
+
+func (k *supervisedCCM) Stop(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.shouldRun, k.wasFrozen = false, false
+	return k.recordStep("stopping the CCM", func() error { return k.CCM.Stop(ctx) })
+}
+
+func (k *supervisedCCM) recordStep(what string, do func() error) error {
+	if k.beginStep == nil {
+		return do()
+	}
+	ended := k.beginStep(what)
+	err := do()
+	ended(err)
+	return err
+}
+
+func (k *supervisedCCM) restartIfWanted(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if !k.shouldRun {
+		return nil
+	}
+	return k.recordStep("starting the CCM again: it ended by itself", func() error { return k.CCM.Start(ctx) })
+}
+
+// findReplica returns one of the CCM's replicas.
+func (k *supervisedCCM) findReplica(number int) (Replica, error) {
+	all, ok := k.CCM.(Replicated)
+	if !ok {
+		return nil, errors.New("of this CCM only one can run")
+	}
+	return all.Replica(number)
+}
+
+// Running implements Replica.
+func (k *supervisedCCM) Running() bool {
+	r, err := k.findReplica(0)
+	return err == nil && r.Running()
+}
+
+// Kill implements Replica. Like one that was stopped, it is not to run.
+func (k *supervisedCCM) Kill(ctx context.Context) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, err := k.findReplica(0)
+	if err != nil {
+		return err
+	}
+	k.shouldRun, k.wasFrozen = false, false
+	return k.recordStep("killing the CCM", func() error { return r.Kill(ctx) })
+}
+
+// Freeze implements Replica.
+func (k *supervisedCCM) Freeze() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	r, err := k.findReplica(0)
+	if err != nil {
+		return err
+	}
+	k.wasFrozen = true
+	return k.recordStep("freezing the CCM", r.Freeze)
+}
+
+// Thaw implements Replica.
+func (k *supervisedCCM) Thaw() error {
+	r, err := k.findReplica(0)
+	if err != nil {
+		return err
+	}
+	return k.recordStep("thawing the CCM", r.Thaw)
+}
+
+// restoreRunning starts the CCM unless it runs. One that was frozen is restarted, because it may be
+// about to end.
+func (k *supervisedCCM) restoreRunning(ctx context.Context) error {
+	k.mu.Lock()
+	frozen := k.wasFrozen
+	k.mu.Unlock()
+	if frozen {
+		if err := k.Stop(ctx); err != nil {
+			return err
+		}
+	}
+	return k.Start(ctx)
+}
+
+// Replica is one of the CCMs, by its number. Number 0 is the CCM, which runs, and
+// does so again after the test; the others are there to be started, and stopped
+// after the test. One of these that crashes fails the test.
+func (t *T) Replica(number int) Replica {
+	k, ok := t.CCM.(*supervisedCCM)
+	if !ok {
+		t.Fatalf("the CCM is not the suite's")
+	}
+	if number == 0 {
+		t.Cleanup(k.restoreRunning)
+		return k
+	}
+	r, err := k.findReplica(number)
+	t.Must(err, "replica %d of the CCM", number)
+	for drained := false; !drained; { // What an earlier test left is not this one's.
+		select {
+		case <-r.Crashed():
+		default:
+			drained = true
+		}
+	}
+	k.mu.Lock()
+	if !slices.Contains(k.replicas, r) {
+		k.replicas = append(k.replicas, r)
+	}
+	k.mu.Unlock()
+	t.Cleanup(func(ctx context.Context) error {
+		select {
+		case <-r.Crashed():
+			t.Errorf("replica %d of the CCM ended by itself", number)
+		default:
+		}
+		if t.hasFailed() {
+			for _, line := range r.Log(logLines) {
+				t.Logf("ccm %d: %s", number, line)
+			}
+		}
+		return r.Stop(ctx)
+	})
+	return tracingReplica{r, t.trace, number}
+}
+
+func (t *T) hasFailed() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.failures) > 0
+}
