@@ -181,7 +181,8 @@ func (b *bench) awaitSettled(ctx context.Context) error {
 	for {
 		var under int
 		for _, path := range []string{
-			"/v1/instances?limit=1&state=pending&state=stopping&state=terminating&state=terminated", // With --retention 0s, terminated ones do not stay.
+			// With --retention 0s, terminated instances do not stay.
+			"/v1/instances?limit=1&state=pending&state=stopping&state=terminating&state=terminated",
 			"/v1/load-balancers?limit=1&state=provisioning&state=updating&state=deleting",
 		} {
 			p, err := b.readPage(ctx, path)

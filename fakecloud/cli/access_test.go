@@ -106,7 +106,7 @@ func TestTokensSurviveRestart(t *testing.T) {
 	s.mustFail(1, "unauthenticated", "zones", "list", "--token-file", viewer)
 	s.p.kill()
 	s.p = startServe(t, dir, "--token", "watcher="+viewer)
-	s.mustRun("instances", "create", "--token-file", viewer) // An editor, unless told otherwise.
+	s.mustRun("instances", "create", "--token-file", viewer) // An editor, by default.
 }
 
 func TestNetworkAndQuotaCommands(t *testing.T) {

@@ -50,7 +50,7 @@ func (p *plan) appliedResources() []*applied {
 // computeSteps compares the manifest with the cloud, and fills p.steps. The error joins all
 // that cannot be done.
 func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
-	there, err := p.listExisting(ctx, all)
+	existing, err := p.listExisting(ctx, all)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
 	for _, w := range all {
 		named[w.kind.key+"/"+w.name] = true
 	}
-	known := func(kind, name string) bool { return named[kind+"/"+name] || p.ids[kind+"/"+name] != "" }
+	exists := func(kind, name string) bool { return named[kind+"/"+name] || p.ids[kind+"/"+name] != "" }
 	var errs []error
 	for _, k := range manifestKinds {
 		for _, w := range all {
@@ -66,16 +66,16 @@ func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
 				continue
 			}
 			for _, ref := range w.refs {
-				if !known(ref.kind, ref.name) {
+				if !exists(ref.kind, ref.name) {
 					errs = append(errs, fmt.Errorf("%s: %s %q is not there, neither here nor in the cloud", w.position, ref.field, ref.name))
 				}
 			}
 			for _, name := range w.targets {
-				if !known("instances", name) {
+				if !exists("instances", name) {
 					errs = append(errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.position, name))
 				}
 			}
-			s, err := p.compareResource(w, there[k.key+"/"+w.name])
+			s, err := p.compareResource(w, existing[k.key+"/"+w.name])
 			errs = append(errs, err)
 			p.steps = append(p.steps, s)
 		}
@@ -86,79 +86,79 @@ func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
 // listExisting lists the existing resources of the kinds that the manifest has or refers
 // to, by "kind/name".
 func (p *plan) listExisting(ctx context.Context, all []*wantedResource) (map[string]any, error) {
-	matters := map[string]bool{"instances": true}
+	listedKinds := map[string]bool{"instances": true}
 	for _, w := range all {
-		matters[w.kind.key] = true
+		listedKinds[w.kind.key] = true
 		for _, ref := range w.refs {
-			matters[ref.kind] = true
+			listedKinds[ref.kind] = true
 		}
 	}
-	there := map[string]any{}
-	put := func(kind, name, id string, v any) {
-		there[kind+"/"+name], p.ids[kind+"/"+name] = v, id
+	existing := map[string]any{}
+	addExisting := func(kind, name, id string, v any) {
+		existing[kind+"/"+name], p.ids[kind+"/"+name] = v, id
 	}
 	instances, err := p.client.ListInstances(ctx, client.InstanceFilter{States: liveStates})
 	errs := []error{err}
 	for _, in := range instances {
 		if in.State != api.InstanceTerminating {
 			p.instances[in.Name] = &in
-			put("instances", in.Name, in.ID, in)
+			addExisting("instances", in.Name, in.ID, in)
 		}
 	}
-	if matters["loadBalancers"] {
+	if listedKinds["loadBalancers"] {
 		items, err := p.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
 		errs = append(errs, err)
 		for _, lb := range items {
-			put("loadBalancers", lb.Name, lb.ID, lb)
+			addExisting("loadBalancers", lb.Name, lb.ID, lb)
 		}
 	}
-	if matters["routes"] {
+	if listedKinds["routes"] {
 		items, err := p.client.ListRoutes(ctx, client.RouteFilter{})
 		errs = append(errs, err)
 		for _, r := range items {
-			put("routes", r.Name, r.ID, r)
+			addExisting("routes", r.Name, r.ID, r)
 		}
 	}
-	if matters["networks"] {
+	if listedKinds["networks"] {
 		items, err := p.client.ListNetworks(ctx, client.NetworkFilter{})
 		errs = append(errs, err)
 		for _, n := range items {
-			put("networks", n.Name, n.ID, n)
+			addExisting("networks", n.Name, n.ID, n)
 		}
 	}
-	if matters["addresses"] {
+	if listedKinds["addresses"] {
 		items, err := p.client.ListAddresses(ctx, client.AddressFilter{})
 		errs = append(errs, err)
 		for _, a := range items {
-			put("addresses", a.Name, a.ID, a)
+			addExisting("addresses", a.Name, a.ID, a)
 		}
 	}
-	if matters["quotas"] {
+	if listedKinds["quotas"] {
 		project, err := p.client.Project(ctx)
 		quotas, err2 := p.client.Quotas(ctx)
 		if errs = append(errs, err, err2); err == nil && err2 == nil {
 			p.project = project.ID
-			put("quotas", "quotas", project.ID, *quotas)
+			addExisting("quotas", "quotas", project.ID, *quotas)
 		}
 	}
-	return there, errors.Join(errs...)
+	return existing, errors.Join(errs...)
 }
 
 // compareResource finds the fields that differ between a wanted resource and the existing
-// one, there, which is nil if there is none.
-func (p *plan) compareResource(w *wantedResource, there any) (*step, error) {
+// one. existing is nil if there is none.
+func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 	s := &step{applied: applied{Kind: w.kind.singular, Name: w.name, Action: unchanged}, want: w, patch: map[string]any{}}
-	if there == nil {
+	if existing == nil {
 		s.Action = created
 		return s, nil
 	}
 	s.ID = p.ids[w.kind.key+"/"+w.name]
-	has, given := toMap(there), maps.Clone(w.given)
+	has, given := toMap(existing), maps.Clone(w.given)
 	s.version = versionOf(has)
 	for _, ref := range w.refs {
 		given[ref.id] = p.ids[ref.kind+"/"+ref.name]
 	}
-	switch of := there.(type) {
+	switch of := existing.(type) {
 	case api.Quotas:
 		for name, quota := range has {
 			has[name] = quota.(map[string]any)["limit"]

@@ -107,11 +107,11 @@ func (r *applyRig) awaitBalancerChecked() {
 		for _, h := range health.Targets {
 			assert.Equal(c, api.TargetUnhealthy, h.Health)
 		}
-		lb, err := r.client.GetLoadBalancer(r.t.Context(), lbs[0].ID) // After its health.
+		lb, err := r.client.GetLoadBalancer(r.t.Context(), lbs[0].ID) // Its reason is set after its health.
 		if assert.NoError(c, err) && assert.NotNil(c, lb.StateReason) {
 			assert.Contains(c, *lb.StateReason, "no target is healthy")
 		}
-	}, patience, 5*time.Millisecond)
+	}, testTimeout, 5*time.Millisecond)
 }
 
 func TestApply(t *testing.T) {
@@ -125,7 +125,7 @@ func TestApply(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, all, 1, "a dry run")
 
-	// The first answer of each kind breaks off: it is sent again.
+	// The first answer of each kind is lost, so the call is repeated.
 	for _, op := range []string{"createInstance", "createLoadBalancer", "createRoute"} {
 		_, err := r.client.CreateFault(ctx, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{op}}, Effect: api.FaultEffect{Drop: true}})
 		require.NoError(t, err)
@@ -217,7 +217,7 @@ func TestApplyChecksManifestBeforeChanging(t *testing.T) {
 	assert.Equal(t, 2, code)
 	assert.Contains(t, errs, "standard input:1: asks for nothing")
 
-	// One that fails does not keep the others from being done, but those that need it.
+	// If one fails, only those that refer to it fail too.
 	out, errs, code := r.runApply(`
 instances:
 - name: far

@@ -54,7 +54,8 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	for line := range strings.Lines(a.explainError(err).Error()) { // Joined errors take a line each.
-		_, _ = fmt.Fprintf(stderr, "fakecloud: %s\n", strings.TrimSuffix(line, "\n")) // An error of stderr itself cannot be reported.
+		// An error of stderr itself cannot be reported.
+		_, _ = fmt.Fprintf(stderr, "fakecloud: %s\n", strings.TrimSuffix(line, "\n"))
 	}
 	var usage usageError
 	if !a.started || errors.As(err, &usage) {

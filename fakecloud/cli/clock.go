@@ -18,15 +18,15 @@ func (a *app) clockCommand() *cobra.Command {
 		a.clockGet(), a.clockAdvance())
 }
 
-// clockPatience is how long a table waits for the cloud's time, and how long that is then
+// clockTimeout is how long a table waits for the cloud's time, and how long that is then
 // used without asking again.
-const clockPatience = time.Second
+const clockTimeout = time.Second
 
 // cloudNow is the cloud's time, or this machine's if the cloud does not answer.
 func (a *app) cloudNow() time.Time {
-	if time.Since(a.clockReadAt) >= clockPatience {
+	if time.Since(a.clockReadAt) >= clockTimeout {
 		a.clockReadAt, a.cloudTime = time.Now(), nil
-		ctx, cancel := context.WithTimeout(a.ctx, clockPatience)
+		ctx, cancel := context.WithTimeout(a.ctx, clockTimeout)
 		defer cancel()
 		if c, err := a.newClient(); err == nil {
 			if clock, err := c.Clock(ctx); err == nil && clock.Mode == api.ClockVirtual {

@@ -75,11 +75,11 @@ func TestCookbook(t *testing.T) {
 		require.Equal(t, "fakecloud", words[0], line)
 		for i := range words {
 			words[i] = strings.Trim(words[i], `"`)
-			if words[i] == "$ID" { // Of what was shown last.
+			if words[i] == "$ID" { // Of the output before.
 				words[i] = last
 			}
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		var out, errs bytes.Buffer
 		require.Zero(t, cli.Run(ctx, words[1:], &out, &errs), "%s\n%s%s", line, out.String(), errs.String())
@@ -121,7 +121,7 @@ func TestReadme(t *testing.T) {
 		if args[0] == "serve" || slices.Contains(args, "--follow") || slices.Contains(args, "--watch") {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		var out, errs bytes.Buffer
 		assert.Zero(t, cli.Run(ctx, args, &out, &errs), "%s\n%s%s", line, out.String(), errs.String())
 		cancel()
@@ -137,7 +137,7 @@ func TestScenarioCommands(t *testing.T) {
 	startInProcessCloud(t)
 	run := func(code int, args ...string) string {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		defer cancel()
 		var out, errs bytes.Buffer
 		require.Equal(t, code, cli.Run(ctx, args, &out, &errs), "%s\n%s%s", args, out.String(), errs.String())

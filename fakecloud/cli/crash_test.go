@@ -71,7 +71,7 @@ func (e *workload) attachAddress(ctx context.Context, c *client.Client) error {
 		}
 		e.address = a.ID
 	}
-	if e.attaching && !e.attached { // It may have been, and is refused then.
+	if e.attaching && !e.attached { // It may have been attached, and is refused then.
 		a, err := c.GetAddress(ctx, e.address)
 		if err != nil {
 			return err
@@ -91,8 +91,8 @@ func (e *workload) attachAddress(ctx context.Context, c *client.Client) error {
 type workloadRunner struct {
 	number int
 	random *rand.Rand
-	all    []*workload // the last may not be done
-	done   bool        // that one is
+	all    []*workload // the last one may not be finished
+	done   bool        // the last one is finished
 }
 
 // run runs workloads until the cloud does not answer or, with only, until the workload that
@@ -118,7 +118,7 @@ func (r *workloadRunner) run(ctx context.Context, c *client.Client, only bool, c
 		case err != nil && only:
 			return err
 		case err != nil:
-			return nil //nolint:nilerr // The cloud is gone, as it was to be.
+			return nil //nolint:nilerr // The cloud was killed, as intended.
 		}
 		r.done = true
 		counts.Add(1)
@@ -154,7 +154,7 @@ func TestSIGKILLUnderLoad(t *testing.T) {
 			break
 		}
 		enough := done.Load() + 1 + int64(random.IntN(60))
-		require.Eventually(t, func() bool { return done.Load() >= enough }, patience, time.Duration(1+random.IntN(9))*time.Millisecond)
+		require.Eventually(t, func() bool { return done.Load() >= enough }, testTimeout, time.Duration(1+random.IntN(9))*time.Millisecond)
 		p.kill()
 		busy.Wait()
 		<-followed
@@ -177,7 +177,7 @@ func requireEventsFollowed(t *testing.T, c *client.Client, seen *[]int64, leave 
 	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error { log = append(log, e.Seq); return nil }))
 	leave()
 	<-followed
-	// Nothing happens any more; what was not told yet is told now.
+	// Nothing changes any more; the follower gets the rest of the events.
 	require.NoError(t, c.Watch(t.Context(), lastSeq(*seen), false, func(e api.Event) error { *seen = append(*seen, e.Seq); return nil }))
 	require.Equal(t, log, *seen)
 	for i := range log[1:] {
@@ -194,7 +194,7 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 		running, err := c.ListOperations(ctx, client.OperationFilter{States: []api.OperationState{api.OperationRunning}})
 		require.NoError(ct, err)
 		assert.Empty(ct, running)
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 	instances, err := c.ListInstances(ctx, client.InstanceFilter{})
 	require.NoError(t, err)
 	addresses, err := c.ListAddresses(ctx, client.AddressFilter{})

@@ -23,14 +23,14 @@ func TestEventReadersAcrossSIGKILL(t *testing.T) {
 	seen := make([][]int64, readers)
 	for range rounds {
 		p := startServe(t, dir, "--profile", "instant")
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 		var wg sync.WaitGroup
 		for range 4 {
 			wg.Go(func() {
 				for {
 					in, err := p.client.CreateInstance(ctx, api.InstanceCreate{})
 					if err != nil {
-						return // The cloud is gone, as it was to be.
+						return // The cloud was killed, as intended.
 					}
 					if _, err := p.client.TerminateInstance(ctx, in.ID); err != nil {
 						return
@@ -52,7 +52,7 @@ func TestEventReadersAcrossSIGKILL(t *testing.T) {
 			var n int64
 			err := p.client.Watch(t.Context(), client.FromOldest, false, func(api.Event) error { n++; return nil })
 			return err == nil && n >= target
-		}, patience, 5*time.Millisecond)
+		}, testTimeout, 5*time.Millisecond)
 		p.kill()
 		wg.Wait()
 		cancel()

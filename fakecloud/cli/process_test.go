@@ -31,7 +31,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
 
 // binDir is the folder in which buildBinary builds.
 var binDir string
@@ -110,7 +110,7 @@ func startServeWithEnv(t *testing.T, env []string, dir string, args ...string) *
 	case p.url = <-ready:
 	case err := <-p.exited:
 		t.Fatalf("serve ended: %v", err)
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("serve did not get ready")
 	}
 	p.client, err = client.New(client.Config{URL: p.url, TokenFile: p.token})
@@ -119,7 +119,7 @@ func startServeWithEnv(t *testing.T, env []string, dir string, args ...string) *
 }
 
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // Gone already, perhaps.
+	_ = p.cmd.Process.Kill() // It may have ended already.
 	for range p.exited {     // How it ended does not matter.
 	}
 }
@@ -143,7 +143,7 @@ func makeRandomChanges(ctx context.Context, c *client.Client, r *rand.Rand) (fin
 		case errors.As(err, &refused):
 			return all, err
 		case err != nil:
-			return all, nil //nolint:nilerr // The cloud is gone, as it was to be.
+			return all, nil //nolint:nilerr // The cloud was killed, as intended.
 		}
 	}
 }
@@ -205,11 +205,11 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 				maps.Copy(want, done)
 			})
 		}
-		// At least until there is something to lose; then at any moment.
+		// Run until there is something to lose; then kill at any moment.
 		require.Eventually(t, func() bool {
 			items, err := p.client.ListInstances(t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceTerminating}})
 			return err == nil && len(items) > 0
-		}, patience, time.Duration(1+r.IntN(20))*time.Millisecond)
+		}, testTimeout, time.Duration(1+r.IntN(20))*time.Millisecond)
 		p.kill()
 		workers.Wait()
 
@@ -224,7 +224,7 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 				_ = c.Close()
 			}
 			return err == nil || errors.Is(err, syscall.ECONNRESET)
-		}, patience, 10*time.Millisecond, "the balancer listens again")
+		}, testTimeout, 10*time.Millisecond, "the balancer listens again")
 	}
 	require.NotEmpty(t, want)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
@@ -248,7 +248,7 @@ func requireFinalStates(t *testing.T, c *client.Client, want finalStates) {
 		for id, finals := range want {
 			assert.Contains(ct, finals, got[id], id)
 		}
-	}, patience, 20*time.Millisecond)
+	}, testTimeout, 20*time.Millisecond)
 }
 
 // requireEventLog requires each resource's events to be a possible sequence, ending with the
@@ -280,7 +280,7 @@ func (p *process) run(t *testing.T, args ...string) (stdout, stderr string, code
 	t.Helper()
 	binary, err := buildBinary()
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append(os.Environ(), "FAKECLOUD_URL="+p.url, "FAKECLOUD_TOKEN_FILE="+p.token)
@@ -586,7 +586,7 @@ func TestServeTLS(t *testing.T) {
 	select {
 	case err := <-done:
 		require.ErrorIs(t, err, enough)
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("no event came")
 	}
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
@@ -631,7 +631,7 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 	fails(1, "which is public", "load-balancers", "update", "every", "--scheme", "internal")
 	fails(1, "a balancer keeps its address for life", "addresses", "detach", "store")
 	ok("load-balancers", "delete", "every")
-	for late := time.Now().Add(patience); !strings.Contains(ok("addresses", "list"), "available"); {
+	for late := time.Now().Add(testTimeout); !strings.Contains(ok("addresses", "list"), "available"); {
 		require.True(t, time.Now().Before(late), "the balancer keeps its address")
 	}
 	ok("addresses", "release", "store")

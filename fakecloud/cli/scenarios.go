@@ -110,18 +110,18 @@ func (a *app) watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenari
 	if a.output != "table" {
 		out = io.Discard
 	}
-	said := map[string]bool{}
-	say := func(key, format string, args ...any) error {
-		if said[key] {
+	printed := map[string]bool{}
+	printOnce := func(key, format string, args ...any) error {
+		if printed[key] {
 			return nil
 		}
-		said[key] = true
+		printed[key] = true
 		_, err := fmt.Fprintf(out, format+"\n", args...)
 		return err
 	}
 	tick := time.NewTicker(scenarioPoll)
 	defer tick.Stop()
-	if err := say("begin", "scenario %s (%s), seed %d", s.Name, id, s.Seed); err != nil {
+	if err := printOnce("begin", "scenario %s (%s), seed %d", s.Name, id, s.Seed); err != nil {
 		return err
 	}
 	for {
@@ -130,11 +130,11 @@ func (a *app) watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenari
 			n := strconv.Itoa(i)
 			switch {
 			case step.Error != "":
-				err = say(n, "%s\t%s: failed: %s", step.At, step.Does, step.Error)
+				err = printOnce(n, "%s\t%s: failed: %s", step.At, step.Does, step.Error)
 			case step.LiftedAt != nil:
-				err = say("lifted "+n, "%s\t%s: %s", step.At, step.Does, step.Result)
+				err = printOnce("lifted "+n, "%s\t%s: %s", step.At, step.Does, step.Result)
 			case step.DoneAt != nil:
-				err = say(n, "%s\t%s: %s", step.At, step.Does, step.Result)
+				err = printOnce(n, "%s\t%s: %s", step.At, step.Does, step.Result)
 			}
 			if err != nil {
 				return err
@@ -154,7 +154,7 @@ func (a *app) watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenari
 		}
 		s = now
 	}
-	if err := say("end", "%s", s.State); err != nil || a.output == "table" {
+	if err := printOnce("end", "%s", s.State); err != nil || a.output == "table" {
 		return errors.Join(err, failedScenario(s))
 	}
 	return errors.Join(a.printScenarios(cmd, s, nil), failedScenario(s))

@@ -111,7 +111,8 @@ func ownNames() (names []string) {
 	}
 	addrs, _ := net.InterfaceAddrs() // If they cannot be listed, --tls-san can name them.
 	for _, addr := range addrs {
-		if on, ok := addr.(*net.IPNet); ok && !on.IP.IsLinkLocalUnicast() { // A link-local address needs a zone, which no certificate has.
+		// A link-local address needs a zone, which no certificate has.
+		if on, ok := addr.(*net.IPNet); ok && !on.IP.IsLinkLocalUnicast() {
 			names = append(names, on.IP.String())
 		}
 	}

@@ -32,22 +32,22 @@ func TestServeControlPlaneOnly(t *testing.T) {
 		if assert.NoError(c, err) {
 			assert.Equal(c, api.InstanceRunning, in.State)
 		}
-	}, patience, 2*time.Millisecond)
+	}, testTimeout, 2*time.Millisecond)
 	out, _, code := p.run(t, "load-balancers", "list")
 	assert.Zero(t, code)
 	assert.Contains(t, out, says)
 	reason := "nothing is checked: fakecloud runs with --load-balancer-mode none"
-	require.EventuallyWithT(t, func(c *assert.CollectT) { // It learns of the instance a little later.
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // The balancer gets the instance a little later.
 		health, err := p.client.LoadBalancerHealth(t.Context(), lb.ID)
 		if assert.NoError(c, err) {
 			assert.Equal(c, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnknown, Reason: &reason, History: []api.HealthChange{}}}, health.Targets)
 		}
-	}, patience, 2*time.Millisecond)
+	}, testTimeout, 2*time.Millisecond)
 	stats, err := p.client.LoadBalancerStats(t.Context(), lb.ID)
 	require.NoError(t, err)
 	require.Len(t, stats.Listeners, 1)
 	assert.Zero(t, stats.Listeners[0].Connections)
-	// Nobody is there: the place is free for us.
+	// Nothing listens there, so the test can.
 	l, err := net.Listen("tcp4", net.JoinHostPort(lb.Address, "20080"))
 	require.NoError(t, err)
 	require.NoError(t, l.Close())

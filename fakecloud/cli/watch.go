@@ -46,13 +46,13 @@ func watchList[T any](
 		return err
 	}
 	show := &changePrinter{out: cmd.OutOrStdout(), format: k.output}
-	seen := map[string]int64{}
-	one := func(kind string, item T, first bool) error {
+	printedVersions := map[string]int64{}
+	printChange := func(kind string, item T, first bool) error {
 		id, version := k.id(item), k.version(item)
-		if last, known := seen[id]; known && version <= last {
+		if last, known := printedVersions[id]; known && version <= last {
 			return nil
 		}
-		seen[id] = version
+		printedVersions[id] = version
 		return show.printItem(kind, item, first, func() (header string, row []string, err error) {
 			k.capture = func(h string, rows [][]string) { header, row = h, rows[0] }
 			defer func() { k.capture = nil }()
@@ -60,7 +60,7 @@ func watchList[T any](
 		})
 	}
 	for _, item := range items {
-		if err := one("listed", item, true); err != nil {
+		if err := printChange("listed", item, true); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func watchList[T any](
 		items, err := changed(ctx, c, ev)
 		for _, item := range items {
 			if err == nil {
-				err = one(string(ev.Type), item, false)
+				err = printChange(string(ev.Type), item, false)
 			}
 		}
 		return err
@@ -84,10 +84,12 @@ func watchList[T any](
 
 // changePrinter prints items one by one, in columns as wide as those of the first list.
 type changePrinter struct {
-	out         io.Writer
-	format      string
-	widths      []int
-	pendingRows [][]string // rows not yet printed: the columns widen until all of the first list are here
+	out    io.Writer
+	format string
+	widths []int
+	// pendingRows are not printed yet. The columns widen until all rows of the first list
+	// are in it.
+	pendingRows [][]string
 }
 
 func (s *changePrinter) printItem(kind string, item any, first bool, row func() (string, []string, error)) error {

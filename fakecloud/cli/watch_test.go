@@ -123,7 +123,7 @@ func TestStatsWatchSurvivesRestart(t *testing.T) {
 				_ = c.Close()
 			}
 			return err == nil || errors.Is(err, syscall.ECONNRESET)
-		}, patience, 5*time.Millisecond)
+		}, testTimeout, 5*time.Millisecond)
 	}
 	connect()
 	connect()

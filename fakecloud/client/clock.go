@@ -8,16 +8,16 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// maxPatience is the timeout for moving a virtual clock and for creating or restoring a
+// longTimeout is the timeout for moving a virtual clock and for creating or restoring a
 // snapshot.
-const maxPatience = time.Hour
+const longTimeout = time.Hour
 
 // withLongTimeout is the same client with the timeout maxPatience. As a rule the context
 // of the call ends earlier.
 func (c *Client) withLongTimeout() *Client {
-	patient := *c
-	patient.timeout = maxPatience
-	return &patient
+	longer := *c
+	longer.timeout = longTimeout
+	return &longer
 }
 
 // Clock returns the cloud's time, and whether its clock is virtual.

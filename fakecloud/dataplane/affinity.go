@@ -21,7 +21,7 @@ const maxClients = 1 << 16
 type affinity struct {
 	clock   clockwork.Clock
 	limit   int
-	enabled atomic.Bool // while false, no method takes mu
+	enabled atomic.Bool // while false, no method but setTimeout takes mu
 
 	mu        sync.Mutex
 	timeout   time.Duration

@@ -25,7 +25,7 @@ func TestAffinityMatchesModel(t *testing.T) {
 		table := newAffinity(clock, limit)
 		var keep time.Duration
 		var model []heard // the longest silent first
-		// Who has a connection is heard all the time.
+		// A client with a connection counts as active all the time.
 		expire := func() {
 			var talking []heard
 			model = slices.DeleteFunc(model, func(h heard) bool {

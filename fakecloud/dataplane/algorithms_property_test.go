@@ -40,7 +40,7 @@ func newTargetFarm(t *testing.T, targets, listeners int, serve func(name string)
 	port := 0
 	for i := range targets {
 		port = startTarget(t, targetAddress(i).String(), port, serve(fmt.Sprint(i)))
-		// The names are the same in each run, and so is what is hashed of them.
+		// The names, and so their hashes, are the same in each run.
 		d.all = append(d.all, cloud.Backend{Target: fmt.Sprintf("i-%d", i), Address: targetAddress(i)})
 	}
 	for range listeners {
@@ -67,16 +67,16 @@ func (d *targetFarm) activeConnections() (n int64) {
 
 // awaitConnections waits until the balancer has n connections.
 func (d *targetFarm) awaitConnections(t require.TestingT, n int) {
-	require.Eventually(t, func() bool { return d.activeConnections() == int64(n) }, patience, 100*time.Microsecond)
+	require.Eventually(t, func() bool { return d.activeConnections() == int64(n) }, testTimeout, 100*time.Microsecond)
 }
 
 // connectFrom opens a connection from host, and returns the number of the target that
 // answers.
 func (d *targetFarm) connectFrom(t require.TestingT, host netip.Addr, listener int) (net.Conn, int) {
-	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(host, 0)), Timeout: patience}
+	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(host, 0)), Timeout: testTimeout}
 	c, err := dialer.Dial("tcp4", netip.AddrPortFrom(front, uint16(d.forwarding.Listeners[listener].Port)).String())
 	require.NoError(t, err)
-	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	name := make([]byte, 1)
 	_, err = io.ReadFull(c, name)
 	require.NoError(t, err)
@@ -128,7 +128,7 @@ func TestRoundRobinProperties(t *testing.T) {
 					got = append(got, d.connectOnce(t, front, 0))
 				}
 			},
-			"elsewhere": func(t *rapid.T) { d.connectOnce(t, front, 1) }, // Another listener has turns of its own.
+			"elsewhere": func(t *rapid.T) { d.connectOnce(t, front, 1) }, // Each listener has its own round robin.
 			"": func(t *rapid.T) {
 				for first := range got {
 					counts := map[int]int{}
@@ -172,7 +172,7 @@ func TestLeastConnectionsProperties(t *testing.T) {
 		}
 		use(t)
 		t.Repeat(map[string]func(*rapid.T){
-			"use": use, // Targets that left keep their connections, and may come back with them.
+			"use": use, // Targets that are left out keep their connections, and may come back.
 			"open": func(t *rapid.T) {
 				c, target := d.connectFrom(t, front, rapid.IntRange(0, 1).Draw(t, "listener"))
 				held = append(held, open{c, target})
@@ -253,7 +253,7 @@ func TestAffinityKeepsClients(t *testing.T) {
 	d := newTargetFarm(t, targets, 2, greetAndEcho)
 	d.forwarding.Affinity = time.Hour
 	rapid.Check(t, func(t *rapid.T) {
-		d.plane.Remove("lb-1") // It forgets.
+		d.plane.Remove("lb-1") // So affinity is forgotten.
 		own := map[int]int{}
 		var using []int
 		use := func(t *rapid.T) {
@@ -273,7 +273,7 @@ func TestAffinityKeepsClients(t *testing.T) {
 				}
 				require.Contains(t, using, target)
 				own[c] = target
-				d.awaitConnections(t, 0) // An end that is seen late must not be the client's last word.
+				d.awaitConnections(t, 0) // A connection whose end is noticed late would count as later activity.
 			},
 		})
 	})

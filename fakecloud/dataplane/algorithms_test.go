@@ -33,7 +33,7 @@ func TestLeastConnections(t *testing.T) {
 	assert.ElementsMatch(t, []string{"a", "a", "b", "b"}, held)
 
 	require.NoError(t, first.Close())
-	require.Eventually(t, func() bool { return listenerStats(p).Active+p.Stats("lb-1").Listeners[1].Active == 5 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active+p.Stats("lb-1").Listeners[1].Active == 5 }, testTimeout, time.Millisecond)
 	assert.Equal(t, busy, sendAndReadName(t, udpClient(t, four, udpPort), "hello"), "it has the fewest now, on all ports")
 }
 
@@ -44,7 +44,7 @@ func TestSourceHashSendsAClientToItsTarget(t *testing.T) {
 	f := forwarding(target, []string{two, three}, port)
 	f.Algorithm = cloud.SourceHash
 	var was map[string]string
-	for range 2 { // The second plane knows nothing of the first.
+	for range 2 { // The second plane shares no state with the first.
 		p := newPlane(t)
 		require.NoError(t, p.Apply(f))
 		is, seen := map[string]string{}, map[string]bool{}

@@ -25,7 +25,7 @@ func TestForwardingAllocatesNothing(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	over := map[string]net.Conn{"a connection": dial(t, port), "datagrams": udpClient(t, four, port)}
 	for what, c := range over {
-		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+		require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 		message := make([]byte, 512)
 		assert.Zero(t, testing.AllocsPerRun(5000, func() {
 			if _, err := c.Write(message); err != nil {
@@ -36,7 +36,7 @@ func TestForwardingAllocatesNothing(t *testing.T) {
 			}
 		}), what)
 	}
-	large := over["a connection"] // Spliced, as far as it goes.
+	large := over["a connection"] // Mostly spliced.
 	message := make([]byte, 256<<10)
 	assert.Zero(t, testing.AllocsPerRun(50, func() {
 		if _, err := large.Write(message); err != nil {

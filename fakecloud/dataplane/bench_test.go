@@ -66,7 +66,7 @@ func startBenchBalancer(b *testing.B, protocol cloud.Protocol) netip.AddrPort {
 // pingPong sends messages of the given size and waits for each one's echo.
 func pingPong(b *testing.B, network string, at netip.AddrPort, size int) {
 	b.Helper()
-	c, err := net.DialTimeout(network, at.String(), patience)
+	c, err := net.DialTimeout(network, at.String(), testTimeout)
 	require.NoError(b, err)
 	defer func() { _ = c.Close() }()
 	require.NoError(b, c.SetDeadline(time.Now().Add(time.Hour)))
@@ -87,7 +87,7 @@ func BenchmarkSmallMessages(b *testing.B) { pingPong(b, "tcp4", startBenchBalanc
 
 func BenchmarkLargeMessages(b *testing.B) {
 	at := startBenchBalancer(b, cloud.TCP)
-	c, err := net.DialTimeout("tcp4", at.String(), patience)
+	c, err := net.DialTimeout("tcp4", at.String(), testTimeout)
 	require.NoError(b, err)
 	defer func() { _ = c.Close() }()
 	message := make([]byte, 1<<20)
@@ -120,7 +120,7 @@ func BenchmarkConnections(b *testing.B) {
 	b.RunParallel(func(pb *testing.PB) {
 		message := make([]byte, 64)
 		for pb.Next() {
-			c, err := net.DialTimeout("tcp4", at.String(), patience)
+			c, err := net.DialTimeout("tcp4", at.String(), testTimeout)
 			if err != nil {
 				b.Error(err)
 				return
@@ -129,7 +129,7 @@ func BenchmarkConnections(b *testing.B) {
 			if _, err := io.ReadFull(c, message); err != nil {
 				b.Error(err)
 			}
-			_ = c.(*net.TCPConn).SetLinger(0) // No port is kept waiting.
+			_ = c.(*net.TCPConn).SetLinger(0) // No port stays in TIME_WAIT.
 			_ = c.Close()
 		}
 	})

@@ -31,7 +31,7 @@ func TestConditionReason(t *testing.T) {
 	}
 	becomes := func(want string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return condition() == want }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return condition() == want }, testTimeout, time.Millisecond)
 		assert.Equal(t, "lb-1", <-told)
 		assert.Empty(t, told, "it is told once")
 	}
@@ -58,7 +58,7 @@ func TestConditionReason(t *testing.T) {
 	f.HealthCheck.Interval, f.HealthCheck.Timeout = 2*time.Second, 2*time.Second // The first check decides alone.
 	f.HealthCheck.HealthyThreshold, f.HealthCheck.UnhealthyThreshold = 1, 1
 	require.NoError(t, p.Apply(f))
-	becomes("") // It was not known for a moment.
+	becomes("") // It was unknown for a moment.
 	awaitHealth(t, p, 0, cloud.Healthy)
 	awaitHealth(t, p, 1, cloud.Healthy)
 	onThree.status.Store(http.StatusServiceUnavailable)
@@ -75,7 +75,7 @@ func TestConditionReason(t *testing.T) {
 	becomes(sick)
 	f.HealthCheck = nil
 	require.NoError(t, p.Apply(f))
-	becomes("") // What is unknown is sent traffic.
+	becomes("") // Targets of unknown health get traffic.
 	p.Remove("lb-1")
 	assert.Equal(t, "not known", condition())
 	assert.Empty(t, told)
@@ -110,9 +110,9 @@ func TestConditionUnknownUntilChecked(t *testing.T) {
 	}
 	at, onTwo := startBlockingTarget(t, two, 0)
 	_, onThree := startBlockingTarget(t, three, at)
-	t.Cleanup(p.Close) // Before its targets, which wait for their clients.
+	t.Cleanup(p.Close) // Before the targets, whose servers wait for their clients.
 	f := forwarding(at, []string{two, three}, freePort(t))
-	check := cloud.HealthCheck{Protocol: cloud.CheckHTTP, Port: at, Path: "/", Interval: 2 * patience, Timeout: 2 * patience, HealthyThreshold: 1, UnhealthyThreshold: 1}
+	check := cloud.HealthCheck{Protocol: cloud.CheckHTTP, Port: at, Path: "/", Interval: 2 * testTimeout, Timeout: 2 * testTimeout, HealthyThreshold: 1, UnhealthyThreshold: 1}
 	f.HealthCheck = &check
 	unknown := func() {
 		t.Helper()
@@ -126,7 +126,7 @@ func TestConditionUnknownUntilChecked(t *testing.T) {
 	unknown()
 	onTwo <- http.StatusServiceUnavailable
 	awaitHealth(t, p, 0, cloud.Unhealthy)
-	unknown() // The other one may yet be well.
+	unknown() // The other target may still turn out healthy.
 	onThree <- http.StatusServiceUnavailable
 	awaitHealth(t, p, 1, cloud.Unhealthy)
 	assert.Equal(t, "lb-1", <-told)

@@ -23,7 +23,7 @@ func TestConnectionLimitIsSharedByIPFamilies(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, "two", sendAndReadName(t, udpClient(t, four, port), "hello"))
 	sendText(t, c, "one too many")
-	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, testTimeout, time.Millisecond)
 	assert.EqualValues(t, 1, listenerStats(p).Active)
 }
 
@@ -40,7 +40,7 @@ func TestConnectionLimit(t *testing.T) {
 	assert.EqualValues(t, 1, s.Refused)
 	assert.EqualValues(t, 2, s.Connections)
 	require.NoError(t, one.Close())
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 1 }, testTimeout, time.Millisecond)
 	_, _ = dialAndReadName(t, four, port)
 
 	f.Listeners[0].ConnectionLimit = 3
@@ -62,7 +62,7 @@ func TestConnectionLimitOfDatagrams(t *testing.T) {
 	inside, outside := udpClient(t, four, port), udpClient(t, three, port)
 	assert.Equal(t, "two", sendAndReadName(t, inside, "hello"))
 	sendText(t, outside, "me too")
-	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, testTimeout, time.Millisecond)
 	assert.Equal(t, "two", sendAndReadName(t, inside, "who is in stays"))
 	f.Listeners[0].ConnectionLimit = 2
 	require.NoError(t, p.Apply(f))

@@ -41,11 +41,11 @@ func startUDPEcho(t *testing.T, host string, port int) int {
 }
 
 func TestDatagramsOfEachSize(t *testing.T) {
-	const largest = 65_507 // that IPv4 carries
+	const largest = 65_507 // payload of an IPv4 datagram
 	p, port := newPlane(t), freePort(t)
 	require.NoError(t, p.Apply(udpForwarding(startUDPEcho(t, two, 0), []string{two}, port)))
 	c, total := udpClient(t, four, port), 0
-	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	got, source := make([]byte, 64<<10), rand.NewChaCha8([32]byte{1})
 	for _, size := range []int{0, 1, 2, 511, 512, 1471, 1472, 1473, 1500, 2047, 2048, 2049, 4096, 8192, 9000, 16_384, 32_767, 65_506, largest, 0, largest, 1} {
 		sent := make([]byte, size)
@@ -59,7 +59,7 @@ func TestDatagramsOfEachSize(t *testing.T) {
 	}
 	_, err := c.Write(make([]byte, largest+1))
 	require.ErrorIs(t, err, syscall.EMSGSIZE)
-	require.Eventually(t, func() bool { return listenerStats(p).In == int64(total) && listenerStats(p).Out == int64(total) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).In == int64(total) && listenerStats(p).Out == int64(total) }, testTimeout, time.Millisecond)
 	assert.EqualValues(t, 1, listenerStats(p).Connections)
 	assert.Zero(t, listenerStats(p).Failed)
 }
@@ -83,7 +83,7 @@ func TestDatagramsKeepTheirOrder(t *testing.T) {
 				}
 				for want := i - burst + 1; want <= i; want++ {
 					var got [5]byte
-					_ = c.SetReadDeadline(time.Now().Add(patience))
+					_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 					if n, err := c.Read(got[:]); err != nil || n != 4 || binary.BigEndian.Uint32(got[:4]) != want {
 						return fmt.Errorf("after %d: %d bytes, %v, %w", want, n, got, err)
 					}
@@ -106,7 +106,7 @@ func askUntilAnswered(c net.Conn, client, turn int) (target string, err error) {
 			return "", err
 		}
 		for {
-			_ = c.SetReadDeadline(time.Now().Add(patience / 50))
+			_ = c.SetReadDeadline(time.Now().Add(testTimeout / 50))
 			n, err := c.Read(buffer)
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				break
@@ -265,7 +265,7 @@ func TestSessionsOutliveChangesElsewhere(t *testing.T) {
 		assert.Equal(t, began+moved, listenerStats(p).Connections, "only the sessions of the target that left end")
 		require.NoError(t, p.Apply(udpForwarding(target, []string{two, three}, port)))
 	}
-	require.Eventually(t, func() bool { return listenerStats(p).Active == clients }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == clients }, testTimeout, time.Millisecond)
 }
 
 func TestUDPListenerChangesPortAndTargetPort(t *testing.T) {
@@ -280,11 +280,11 @@ func TestUDPListenerChangesPortAndTargetPort(t *testing.T) {
 
 	require.NoError(t, p.Apply(udpForwarding(other, []string{two}, next)))
 	assert.Equal(t, "other", sendAndReadName(t, udpClient(t, four, next), "hello"))
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	_, _ = io.WriteString(c, "nobody is there")
 	_, err := c.Read(make([]byte, 64))
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 1 }, testTimeout, time.Millisecond)
 
 	p.Remove("lb-1")
 	tcp := startTarget(t, two, 0, echo)
@@ -303,7 +303,7 @@ func TestSourceRangesDropOpenUDPSessions(t *testing.T) {
 	f.SourceRanges = []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(three), 32)}
 	require.NoError(t, p.Apply(f))
 	sendText(t, out, "dropped")
-	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Refused == 1 }, testTimeout, time.Millisecond)
 	sendAndReadName(t, in, "hello")
 }
 
@@ -320,7 +320,7 @@ func TestIdleUDPSessionFreesConnectionLimit(t *testing.T) {
 		require.NoError(t, err)
 		assert.LessOrEqual(t, listenerStats(p).Active, int64(3))
 	}
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
 }
 
 // All clients are served even if they are more than there may be sessions: an idle
@@ -328,13 +328,13 @@ func TestIdleUDPSessionFreesConnectionLimit(t *testing.T) {
 func TestMoreUDPClientsThanSessions(t *testing.T) {
 	const most, clients = 8, 50
 	p, port := newPlane(t), freePort(t)
-	p.LimitSessions(most, patience)
+	p.LimitSessions(most, testTimeout)
 	require.NoError(t, p.Apply(udpForwarding(portOf(udpBackend(t, two, "two", 0)), []string{two}, port)))
 	for i := range clients {
 		_, err := askUntilAnswered(udpClient(t, four, port), i, 0)
 		require.NoError(t, err)
-		// The one that makes room ends in its own time.
-		require.Eventually(t, func() bool { return listenerStats(p).Active <= most }, patience, time.Millisecond)
+		// The session that is replaced ends a little later.
+		require.Eventually(t, func() bool { return listenerStats(p).Active <= most }, testTimeout, time.Millisecond)
 	}
 	assert.EqualValues(t, clients, listenerStats(p).Connections)
 	assert.Zero(t, listenerStats(p).Refused+listenerStats(p).Failed)
@@ -347,7 +347,7 @@ func TestUDPTargetThatNeverAnswers(t *testing.T) {
 	sink, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(two)})
 	require.NoError(t, err)
 	defer func() { _ = sink.Close() }()
-	require.NoError(t, sink.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, sink.SetReadDeadline(time.Now().Add(testTimeout)))
 	require.NoError(t, p.Apply(udpForwarding(portOf(sink), []string{two}, port)))
 	c := udpClient(t, four, port)
 	for i := range datagrams {
@@ -370,7 +370,7 @@ func TestTargetDiesWithManySessions(t *testing.T) {
 	target := portOf(gone)
 	udpBackend(t, three, "three", target)
 	f := udpForwarding(target, []string{two, three}, port)
-	f.Algorithm = cloud.SourceHash // So that a client's sessions have one target.
+	f.Algorithm = cloud.SourceHash // So all sessions of a client have the same target.
 	require.NoError(t, p.Apply(f))
 	host := ""
 	for i := 1; host == ""; i++ {
@@ -379,12 +379,12 @@ func TestTargetDiesWithManySessions(t *testing.T) {
 		}
 	}
 	for range 3 {
-		p.Remove("lb-1") // It forgets who refused.
+		p.Remove("lb-1") // So no refusals are remembered.
 		require.NoError(t, p.Apply(f))
 		var clients []*net.UDPConn
 		for range 300 {
 			c := udpClient(t, host, port)
-			require.Eventually(t, func() bool { return readAnswererName(c) == "two" }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return readAnswererName(c) == "two" }, testTimeout, time.Millisecond)
 			clients = append(clients, c)
 		}
 		require.NoError(t, gone.Close())
@@ -392,7 +392,7 @@ func TestTargetDiesWithManySessions(t *testing.T) {
 			sendText(t, c, "lost")
 		}
 		for _, c := range clients {
-			require.Eventually(t, func() bool { return readAnswererName(c) == "three" }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return readAnswererName(c) == "three" }, testTimeout, time.Millisecond)
 			require.NoError(t, c.Close())
 		}
 		gone = udpBackend(t, two, "two", target)

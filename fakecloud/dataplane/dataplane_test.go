@@ -36,13 +36,13 @@ func TestNoTargetMeansReset(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	require.NoError(t, p.Apply(forwarding(1, nil, port)))
 	// The reset may come while the client still connects.
-	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
+	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), testTimeout)
 	if err == nil {
 		defer func() { _ = c.Close() }()
 		_, err = c.Read(make([]byte, 1))
 	}
 	require.ErrorIs(t, err, syscall.ECONNRESET)
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
 	s := listenerStats(p)
 	assert.EqualValues(t, 1, s.Connections)
 	assert.EqualValues(t, 1, s.Failed)
@@ -50,8 +50,8 @@ func TestNoTargetMeansReset(t *testing.T) {
 
 func TestHalfCloseGoesBothWays(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	// Answers only once the client has said all; then says all and waits for
-	// the client to notice.
+	// The target answers when the client has closed its direction, closes its own, and
+	// waits until the client notices.
 	target := startTarget(t, two, 0, func(c net.Conn) {
 		all, _ := io.ReadAll(c)
 		_, _ = fmt.Fprintf(c, "got %d bytes", len(all))
@@ -64,12 +64,12 @@ func TestHalfCloseGoesBothWays(t *testing.T) {
 	answer, err := io.ReadAll(c)
 	require.NoError(t, err)
 	assert.Equal(t, "got 1048576 bytes", string(answer))
-	require.Eventually(t, func() bool { return listenerStats(p).Out == 17 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Out == 17 }, testTimeout, time.Millisecond)
 	assert.EqualValues(t, 1<<20, listenerStats(p).In)
 
 	late := make(chan string, 1)
 	other := startTarget(t, two, 0, func(c net.Conn) {
-		_ = c.(*net.TCPConn).CloseWrite() // The target ends first.
+		_ = c.(*net.TCPConn).CloseWrite() // The target closes its direction first.
 		all, _ := io.ReadAll(c)
 		late <- string(all)
 	})
@@ -83,7 +83,7 @@ func TestHalfCloseGoesBothWays(t *testing.T) {
 	select {
 	case got := <-late:
 		assert.Equal(t, "late", got)
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the target did not get what came after its own end")
 	}
 }
@@ -101,7 +101,7 @@ func TestReconfigurationKeepsConnections(t *testing.T) {
 	assert.Equal(t, "three", readGreeting(t, a), "new connections go to the new target")
 	requireEcho(t, onA, "still here")
 	requireEcho(t, onB, "still here")
-	_, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(b)).String(), patience)
+	_, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(b)).String(), testTimeout)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED, "a removed listener accepts no more")
 
 	p.Remove("lb-1")
@@ -125,7 +125,7 @@ func TestApplyOpensAllPortsOrNone(t *testing.T) {
 	err = p.Apply(forwarding(target, hosts, free, taken))
 	require.ErrorContains(t, err, "another server holds port")
 	require.ErrorContains(t, err, "0.0.0.0")
-	_, err = net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(free)).String(), patience)
+	_, err = net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(free)).String(), testTimeout)
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 
 	require.NoError(t, p.Apply(forwarding(target, hosts, kept)))
@@ -153,10 +153,10 @@ func TestBrokenConnectionsBreakBothSides(t *testing.T) {
 	select {
 	case err := <-broke:
 		require.ErrorIs(t, err, syscall.ECONNRESET)
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the target was not told")
 	}
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
 }
 
 func TestCountersOutliveTheirListener(t *testing.T) {
@@ -179,7 +179,7 @@ func TestCountersOutliveTheirListener(t *testing.T) {
 	assert.EqualValues(t, 2, stats().Active)
 	require.NoError(t, c.CloseWrite())
 	require.NoError(t, again.CloseWrite())
-	require.Eventually(t, func() bool { s := stats(); return s.Active == 0 && s.In == 2 && s.Out == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { s := stats(); return s.Active == 0 && s.In == 2 && s.Out == 2 }, testTimeout, time.Millisecond)
 }
 
 func TestApplyAfterCloseFails(t *testing.T) {
@@ -197,8 +197,8 @@ func TestTargetStats(t *testing.T) {
 	for range 3 {
 		requireEcho(t, dial(t, port), "four")
 	}
-	// While they are still open.
-	require.Eventually(t, func() bool { return listenerStats(p).Bytes == cloud.Bytes{In: 12, Out: 12} }, patience, time.Millisecond)
+	// While the connections are still open.
+	require.Eventually(t, func() bool { return listenerStats(p).Bytes == cloud.Bytes{In: 12, Out: 12} }, testTimeout, time.Millisecond)
 	all := p.Stats("lb-1").Targets
 	require.Len(t, all, 2)
 	assert.Equal(t, cloud.TargetStats{Target: "i-" + two, Connections: 2, Active: 2, Bytes: cloud.Bytes{In: 8, Out: 8}}, all[0])
@@ -227,10 +227,10 @@ func TestListenOnBothIPFamilies(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 
 	over := func(network string) net.Conn {
-		c, err := net.DialTimeout(network, netip.AddrPortFrom(six, uint16(port)).String(), patience)
+		c, err := net.DialTimeout(network, netip.AddrPortFrom(six, uint16(port)).String(), testTimeout)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
-		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+		require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 		return c
 	}
 	requireEcho(t, over("tcp6"), "over six")
@@ -242,7 +242,7 @@ func TestListenOnBothIPFamilies(t *testing.T) {
 
 	f.SourceRanges = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	require.NoError(t, p.Apply(f))
-	c, err := net.DialTimeout("tcp6", netip.AddrPortFrom(six, uint16(port)).String(), patience)
+	c, err := net.DialTimeout("tcp6", netip.AddrPortFrom(six, uint16(port)).String(), testTimeout)
 	if err == nil {
 		_, err = c.Read(make([]byte, 1))
 		_ = c.Close()
@@ -254,7 +254,7 @@ func TestListenOnBothIPFamilies(t *testing.T) {
 	requireEcho(t, kept, "before")
 	f.Address6 = netip.Addr{}
 	require.NoError(t, p.Apply(f))
-	_, err = net.DialTimeout("tcp6", netip.AddrPortFrom(six, uint16(port)).String(), patience)
+	_, err = net.DialTimeout("tcp6", netip.AddrPortFrom(six, uint16(port)).String(), testTimeout)
 	require.Error(t, err)
 	requireEcho(t, kept, "after")
 }

@@ -17,7 +17,7 @@ import (
 
 // hourlyCheck is a health check that a test sees once, unless a failure requests more.
 func hourlyCheck(port int) *cloud.HealthCheck {
-	return &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: port, Interval: time.Hour, Timeout: patience, HealthyThreshold: 3, UnhealthyThreshold: 3}
+	return &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: port, Interval: time.Hour, Timeout: testTimeout, HealthyThreshold: 3, UnhealthyThreshold: 3}
 }
 
 // killableTarget is a target that greets with its one-letter name, echoes, and can die as
@@ -96,10 +96,10 @@ func TestTargetDeathMidConnectionTriggersCheck(t *testing.T) {
 			assert.Equal(t, []cloud.Health{cloud.Unhealthy, cloud.Healthy, cloud.Unknown}, states, "the latest first")
 			assert.Equal(t, cloud.HealthChange{Health: cloud.Unhealthy, Reason: dead.Reason, At: dead.Since}, dead.History[0])
 			if linger == 0 {
-				require.Eventually(t, func() bool { return listenerStats(p).Broken >= 1 }, patience, time.Millisecond)
+				require.Eventually(t, func() bool { return listenerStats(p).Broken >= 1 }, testTimeout, time.Millisecond)
 			}
-			// A connection is counted with its listener first.
-			require.Eventually(t, func() bool { return listenerStats(p).Broken == p.Stats("lb-1").Targets[0].Broken }, patience, time.Millisecond)
+			// The listener counts a connection before the target does.
+			require.Eventually(t, func() bool { return listenerStats(p).Broken == p.Stats("lb-1").Targets[0].Broken }, testTimeout, time.Millisecond)
 			for range 4 {
 				assert.Equal(t, "b", nameOfTarget(t, port))
 			}
@@ -110,7 +110,7 @@ func TestTargetDeathMidConnectionTriggersCheck(t *testing.T) {
 func TestRefusedConnectionTriggersCheck(t *testing.T) {
 	p, port, a := newKillablePair(t)
 	a.kill(0)
-	for range 2 { // One of them is for the dead one, and goes on to the other.
+	for range 2 { // One of them is first sent to the dead target, then to the other.
 		assert.Equal(t, "b", nameOfTarget(t, port))
 	}
 	awaitHealth(t, p, 0, cloud.Unhealthy)
@@ -125,16 +125,16 @@ func TestBrokenConnectionsAloneKeepTargetHealthy(t *testing.T) {
 	well := newHealthEndpoint(t, two, 0)
 	f := forwarding(target, []string{two}, port)
 	f.HealthCheck = httpCheck(well.port)
-	f.HealthCheck.Interval, f.HealthCheck.Timeout = time.Hour, patience
+	f.HealthCheck.Interval, f.HealthCheck.Timeout = time.Hour, testTimeout
 	require.NoError(t, p.Apply(f))
 	awaitHealth(t, p, 0, cloud.Healthy)
 	asked := well.checks.Load()
 	for range 5 {
 		requireReset(t, four, port)
 	}
-	require.Eventually(t, func() bool { return well.checks.Load() > asked }, patience, time.Millisecond, "it is asked at once")
-	// Of some, the reset comes while the balancer still connects.
-	require.Eventually(t, func() bool { return listenerStats(p).Broken+listenerStats(p).Failed == 5 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return well.checks.Load() > asked }, testTimeout, time.Millisecond, "it is asked at once")
+	// Some are reset while the balancer is still connecting.
+	require.Eventually(t, func() bool { return listenerStats(p).Broken+listenerStats(p).Failed == 5 }, testTimeout, time.Millisecond)
 	assert.Equal(t, cloud.Healthy, p.Health("lb-1")[0].Health)
 }
 
@@ -155,7 +155,7 @@ func TestRefusalsArePerPort(t *testing.T) {
 			host = at
 		}
 	}
-	for i := range 4 { // Others meet with the broken port.
+	for i := range 4 { // Other clients are refused on the broken port.
 		assert.Equal(t, "three", greetingFrom(t, fmt.Sprintf("127.81.3.%d", i+1), bad))
 	}
 	for range 4 {
@@ -171,7 +171,7 @@ func TestClientFailuresDoNotHastenUnhealthy(t *testing.T) {
 	sick := newHealthEndpoint(t, two, 0)
 	f := forwarding(target, []string{two}, port)
 	f.HealthCheck = httpCheck(sick.port)
-	f.HealthCheck.Interval, f.HealthCheck.Timeout, f.HealthCheck.UnhealthyThreshold = time.Hour, patience, 1
+	f.HealthCheck.Interval, f.HealthCheck.Timeout, f.HealthCheck.UnhealthyThreshold = time.Hour, testTimeout, 1
 	require.NoError(t, p.Apply(f))
 	awaitHealth(t, p, 0, cloud.Healthy)
 	sick.status.Store(http.StatusServiceUnavailable)
@@ -179,6 +179,6 @@ func TestClientFailuresDoNotHastenUnhealthy(t *testing.T) {
 	require.Eventually(t, func() bool {
 		requireReset(t, four, port)
 		return sick.checks.Load() >= asked+2
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	assert.Equal(t, cloud.Healthy, p.Health("lb-1")[0].Health)
 }

@@ -38,13 +38,13 @@ type checkedTarget struct {
 // A backend that stays, and whose check is unchanged, keeps its health. The caller holds
 // Plane.mu.
 func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
-	same := sameCheck(b.forwarding.HealthCheck, f.HealthCheck)
-	before, stays := maps.Clone(b.checkedTargets), make(map[cloud.Backend]bool, len(f.Backends))
+	checkUnchanged := sameCheck(b.forwarding.HealthCheck, f.HealthCheck)
+	before, unchanged := maps.Clone(b.checkedTargets), make(map[cloud.Backend]bool, len(f.Backends))
 	for _, backend := range f.Backends {
-		stays[backend] = same
+		unchanged[backend] = checkUnchanged
 	}
 	for name, w := range b.checkedTargets {
-		if !stays[w.backend] {
+		if !unchanged[w.backend] {
 			w.stop()
 			delete(b.checkedTargets, name)
 		}
@@ -77,9 +77,9 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 // appendHistory puts the present health at the head of the history. The caller holds
 // Plane.mu.
 func (w *checkedTarget) appendHistory() {
-	is := cloud.HealthChange{Health: w.health.Health, Reason: w.health.Reason, At: w.health.Since}
+	current := cloud.HealthChange{Health: w.health.Health, Reason: w.health.Reason, At: w.health.Since}
 	// A new slice: callers of Plane.Health may still read the old one.
-	w.health.History = append([]cloud.HealthChange{is}, w.health.History[:min(len(w.health.History), maxHistory-1)]...)
+	w.health.History = append([]cloud.HealthChange{current}, w.health.History[:min(len(w.health.History), maxHistory-1)]...)
 }
 
 func sameCheck(a, b *cloud.HealthCheck) bool {

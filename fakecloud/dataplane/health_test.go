@@ -53,7 +53,7 @@ func httpCheck(port int) *cloud.HealthCheck {
 // awaitHealth waits until target i has the health want.
 func awaitHealth(t *testing.T, p *dataplane.Plane, i int, want cloud.Health) cloud.TargetHealth {
 	t.Helper()
-	require.Eventually(t, func() bool { return p.Health("lb-1")[i].Health == want }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return p.Health("lb-1")[i].Health == want }, testTimeout, time.Millisecond)
 	return p.Health("lb-1")[i]
 }
 
@@ -85,8 +85,8 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 		sick, other = onThree, "two"
 	}
 	sick.status.Store(http.StatusServiceUnavailable)
-	require.Eventually(t, func() bool { return greetingFrom(t, four, port) == other }, patience, time.Millisecond)
-	require.Eventually(t, func() bool { return sendAndReadName(t, client, "hello") == other }, patience, time.Millisecond, "datagrams leave their session's target when it falls ill")
+	require.Eventually(t, func() bool { return greetingFrom(t, four, port) == other }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool { return sendAndReadName(t, client, "hello") == other }, testTimeout, time.Millisecond, "datagrams leave their session's target when it falls ill")
 
 	onTwo.status.Store(http.StatusFound)
 	onThree.status.Store(http.StatusServiceUnavailable)
@@ -96,10 +96,10 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 		h := p.Health("lb-1")
 		return h[0].Reason == "HTTP 302 Found from "+net.JoinHostPort(two, strconv.Itoa(onTwo.port)) &&
 			h[1].Reason == "HTTP 503 Service Unavailable from "+net.JoinHostPort(three, strconv.Itoa(onTwo.port))
-	}, patience, time.Millisecond)
+	}, testTimeout, time.Millisecond)
 	failed := listenerStats(p).Failed
 	requireReset(t, four, port)
-	require.Eventually(t, func() bool { return listenerStats(p).Failed == failed+1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Failed == failed+1 }, testTimeout, time.Millisecond)
 
 	f.HealthCheck = nil
 	require.NoError(t, p.Apply(f))
@@ -115,14 +115,14 @@ func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	target := startTarget(t, two, 0, greetAndClose("two"))
 	f := forwarding(target, []string{two}, port)
-	f.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: target, Interval: time.Hour, Timeout: patience, HealthyThreshold: 3, UnhealthyThreshold: 3}
+	f.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: target, Interval: time.Hour, Timeout: testTimeout, HealthyThreshold: 3, UnhealthyThreshold: 3}
 	require.NoError(t, p.Apply(f))
 	before := awaitHealth(t, p, 0, cloud.Healthy) // The first check is made at once, and decides.
 	assert.Empty(t, before.Reason)
 
 	again := *f.HealthCheck
 	f.HealthCheck = &again
-	f.Backends = append(f.Backends, forwarding(0, []string{four}).Backends...) // Nobody is there.
+	f.Backends = append(f.Backends, forwarding(0, []string{four}).Backends...) // Nothing listens there.
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, before, p.Health("lb-1")[0])
 	assert.Equal(t, "connection refused by "+net.JoinHostPort(four, strconv.Itoa(target)), awaitHealth(t, p, 1, cloud.Unhealthy).Reason)
@@ -138,7 +138,7 @@ func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 
 func TestSilentTargetIsUnhealthy(t *testing.T) {
 	p := newPlane(t)
-	l, err := net.Listen("tcp4", two+":0") // The kernel connects, nobody answers.
+	l, err := net.Listen("tcp4", two+":0") // The kernel accepts; nobody answers.
 	require.NoError(t, err)
 	defer func() { _ = l.Close() }()
 	f := forwarding(1, []string{two}, freePort(t))
@@ -168,8 +168,8 @@ func TestHealthCheckExpectedStatusCodes(t *testing.T) {
 	f.HealthCheck.ExpectedCodes = "204,300-399"
 	require.NoError(t, p.Apply(f))
 	awaitHealth(t, p, 0, cloud.Unhealthy)
-	require.Eventually(t, func() bool { return strings.Contains(p.Health("lb-1")[0].Reason, "200") }, patience, time.Millisecond)
-	well.status.Store(http.StatusFound) // It is not followed.
+	require.Eventually(t, func() bool { return strings.Contains(p.Health("lb-1")[0].Reason, "200") }, testTimeout, time.Millisecond)
+	well.status.Store(http.StatusFound) // A redirect is not followed.
 	awaitHealth(t, p, 0, cloud.Healthy)
 	well.status.Store(http.StatusServiceUnavailable)
 	awaitHealth(t, p, 0, cloud.Unhealthy)

@@ -12,8 +12,8 @@ import (
 
 func TestHealthVerdictThresholds(t *testing.T) {
 	how := cloud.HealthCheck{HealthyThreshold: 2, UnhealthyThreshold: 3}
-	// + is passed, - is failed, r is refused; upper case (P, F, R) when a client met
-	// with a failure before. Healthy or not after each.
+	// Checks: + passed, - failed, r refused; P, F and R the same, requested because a
+	// client's connection failed. want is the health after each.
 	for checks, want := range map[string]string{
 		"+":             "+",
 		"-":             "-",
@@ -34,8 +34,8 @@ func TestHealthVerdictThresholds(t *testing.T) {
 		got := ""
 		for _, c := range checks {
 			errs := map[rune]error{'-': errors.New("sick"), 'F': errors.New("sick"), 'r': syscall.ECONNREFUSED, 'R': syscall.ECONNREFUSED}
-			doubted := c == 'P' || c == 'F' || c == 'R'
-			got += map[cloud.Health]string{cloud.Healthy: "+", cloud.Unhealthy: "-"}[v.addCheck(errs[c], doubted, how)]
+			requested := c == 'P' || c == 'F' || c == 'R'
+			got += map[cloud.Health]string{cloud.Healthy: "+", cloud.Unhealthy: "-"}[v.addCheck(errs[c], requested, how)]
 		}
 		assert.Equal(t, want, got, checks)
 	}

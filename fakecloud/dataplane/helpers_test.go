@@ -47,7 +47,7 @@ func requireBroken(t *testing.T, c net.Conn) {
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-const patience = 10 * time.Second
+const testTimeout = 10 * time.Second
 
 // usedPorts holds the ports that freePort has returned.
 var usedPorts sync.Map
@@ -74,7 +74,7 @@ func newPlane(t *testing.T) *dataplane.Plane {
 	t.Cleanup(func() {
 		p.Close()
 		// Not by require.Eventually, which runs its condition in another goroutine.
-		timeout := time.After(patience)
+		timeout := time.After(testTimeout)
 		for tick := time.Tick(time.Millisecond); runtime.NumGoroutine() > before; {
 			select {
 			case <-tick:
@@ -134,10 +134,10 @@ func echo(c net.Conn) { _, _ = io.Copy(c, c) }
 
 func dial(t *testing.T, port int) *net.TCPConn {
 	t.Helper()
-	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
+	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), testTimeout)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	return c.(*net.TCPConn)
 }
 
@@ -181,13 +181,13 @@ var (
 // dialFrom connects from an address of this machine.
 func dialFrom(t *testing.T, host string, port int) (*net.TCPConn, error) {
 	t.Helper()
-	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}, Timeout: patience}
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}, Timeout: testTimeout}
 	c, err := d.DialContext(t.Context(), "tcp4", netip.AddrPortFrom(front, uint16(port)).String())
 	if err != nil {
 		return nil, err
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	return c.(*net.TCPConn), nil
 }
 
@@ -282,7 +282,7 @@ func sendText(t *testing.T, c *net.UDPConn, text string) {
 func sendAndReadName(t *testing.T, c *net.UDPConn, text string) string {
 	t.Helper()
 	sendText(t, c, text)
-	require.NoError(t, c.SetReadDeadline(time.Now().Add(patience)))
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(testTimeout)))
 	buf := make([]byte, 64<<10)
 	n, err := c.Read(buf)
 	require.NoError(t, err)

@@ -24,10 +24,10 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	requireBroken(t, c)
 	select {
 	case <-ended:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the target was not told")
 	}
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
 	assert.Zero(t, listenerStats(p).Failed)
 }
 
@@ -47,18 +47,18 @@ func TestIdleTimeoutSparesActiveConnections(t *testing.T) {
 	n, err := io.Copy(io.Discard, c)
 	require.NoError(t, err)
 	assert.EqualValues(t, len(large), n)
-	require.Eventually(t, func() bool { s := listenerStats(p); return s.Active == 0 && s.In == 5+1<<20 && s.Out == s.In }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { s := listenerStats(p); return s.Active == 0 && s.In == 5+1<<20 && s.Out == s.In }, testTimeout, time.Millisecond)
 }
 
 func TestIdleUDPSessionsEnd(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	target := portOf(udpBackend(t, two, "two", 0))
 	f := udpForwarding(target, []string{two}, port)
-	f.IdleTimeout = time.Second // Below what is usual; longer than a target takes on a busy machine.
+	f.IdleTimeout = time.Second // Below the default, and longer than a target takes on a busy machine.
 	require.NoError(t, p.Apply(f))
 	c := udpClient(t, four, port)
 	assert.Equal(t, "two", sendAndReadName(t, c, "hello"))
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
 	assert.Equal(t, "two", sendAndReadName(t, c, "hello again"))
 	assert.EqualValues(t, 2, listenerStats(p).Connections)
 }

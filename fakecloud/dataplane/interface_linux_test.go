@@ -71,7 +71,7 @@ func TestInterfaceAddressesFollowBalancers(t *testing.T) {
 	if !runInNamespace(t) {
 		return
 	}
-	link, err := netlink.LinkByName("lo") // The only one there is.
+	link, err := netlink.LinkByName("lo") // The only link of the namespace.
 	require.NoError(t, err)
 	require.NoError(t, netlink.LinkSetUp(link))
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
@@ -81,7 +81,7 @@ func TestInterfaceAddressesFollowBalancers(t *testing.T) {
 	one.Address, another.ID, another.Address = netip.MustParseAddr("198.51.100.1"), "lb-2", netip.MustParseAddr("198.51.100.2")
 	answers := func(a netip.Addr) {
 		t.Helper()
-		c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(a, 80).String(), patience)
+		c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(a, 80).String(), testTimeout)
 		require.NoError(t, err)
 		_ = c.Close()
 	}
@@ -108,7 +108,7 @@ func TestInterfaceAddressesFollowBalancers(t *testing.T) {
 	p.Remove("lb-1")
 	assert.Equal(t, []string{"198.51.100.2/32"}, addedAddresses(t))
 
-	// One that crashed left its address behind.
+	// A process that crashed has left its address behind.
 	next := dataplane.New(dataplane.Options{Interface: "lo"})
 	another.Listeners[0].Port = 8080
 	require.NoError(t, next.Apply(another))
@@ -146,7 +146,7 @@ func TestNewAddressIsAnnouncedByARP(t *testing.T) {
 	defer func() { _ = unix.Close(ear) }()
 	arp := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
 	require.NoError(t, unix.Bind(ear, &unix.SockaddrLinklayer{Protocol: arp, Ifindex: theirs.Attrs().Index}))
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	limit := unix.NsecToTimeval(testTimeout.Nanoseconds())
 	require.NoError(t, unix.SetsockoptTimeval(ear, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 
 	var log bytes.Buffer
@@ -154,7 +154,7 @@ func TestNewAddressIsAnnouncedByARP(t *testing.T) {
 	defer p.Close()
 	f, quiet := forwarding(1, nil, 80), forwarding(1, nil, 80)
 	f.Address = netip.MustParseAddr("198.51.100.1")
-	// As much as a container of the lab's has.
+	// As a container of the lab has.
 	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
 	require.NoError(t, p.Apply(f))
 	assert.Empty(t, log.String())

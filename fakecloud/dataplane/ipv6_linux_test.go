@@ -62,7 +62,7 @@ func TestInterfaceIPv6AddressesFollowBalancers(t *testing.T) {
 	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
 	answers := func(a netip.Addr) {
 		t.Helper()
-		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, 80).String(), patience)
+		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, 80).String(), testTimeout)
 		require.NoError(t, err)
 		defer func() { _ = c.Close() }()
 		line := make([]byte, 4)
@@ -140,7 +140,7 @@ func TestNewAddressIsAnnouncedByNDP(t *testing.T) {
 	defer func() { _ = unix.Close(ear) }()
 	ipv6 := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IPV6))
 	require.NoError(t, unix.Bind(ear, &unix.SockaddrLinklayer{Protocol: ipv6, Ifindex: links["theirs"].Index}))
-	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	limit := unix.NsecToTimeval(testTimeout.Nanoseconds())
 	require.NoError(t, unix.SetsockoptTimeval(ear, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
 
 	var log bytes.Buffer
@@ -152,11 +152,11 @@ func TestNewAddressIsAnnouncedByNDP(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	assert.Empty(t, log.String())
 
-	// The kernel has things of its own to say.
+	// The kernel sends messages of its own.
 	buf := make([]byte, 2048)
 	said := func(n int) bool { return n == 72 && buf[6] == unix.IPPROTO_ICMPV6 && buf[40] == 136 }
 	n := 0
-	for late := time.Now().Add(patience); !said(n) && time.Now().Before(late); {
+	for late := time.Now().Add(testTimeout); !said(n) && time.Now().Before(late); {
 		if n, _, err = unix.Recvfrom(ear, buf, 0); err != nil {
 			require.ErrorIs(t, err, unix.EINTR)
 		}

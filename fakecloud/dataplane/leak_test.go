@@ -35,15 +35,15 @@ func TestCloseLeavesNoOpenFiles(t *testing.T) {
 	shut := startTarget(t, two, 0, func(net.Conn) {})
 	udp := portOf(udpBackend(t, two, "two", 0))
 	well := newHealthEndpoint(t, two, 0)
-	openFiles() // What earlier tests left to be collected goes now.
+	openFiles() // Collects what earlier tests have left.
 	before := openFiles()
-	t.Run("used", func(t *testing.T) { // The clients are closed when it ends.
+	t.Run("used", func(t *testing.T) { // The clients are closed when the subtest ends.
 		p, a, b, c, d := newPlane(t), freePort(t), freePort(t), freePort(t), freePort(t)
 		f := forwarding(target, []string{two, four}, a, b, c) // Nobody answers at four.
 		f.Listeners[1].TargetPort, f.Listeners[2].TargetPort = shut, freePort(t)
 		f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: d, TargetPort: udp})
 		f.HealthCheck = httpCheck(well.port)
-		f.HealthCheck.Interval, f.HealthCheck.Timeout = time.Minute, time.Minute // A slow machine is no reason.
+		f.HealthCheck.Interval, f.HealthCheck.Timeout = time.Minute, time.Minute // Long enough for a slow machine.
 		require.NoError(t, p.Apply(f))
 		awaitHealth(t, p, 0, cloud.Healthy)
 		for i := range rounds {
@@ -64,6 +64,6 @@ func TestCloseLeavesNoOpenFiles(t *testing.T) {
 		}
 		p.Close()
 	})
-	require.Eventually(t, func() bool { return openFiles() <= before }, patience, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return openFiles() <= before }, testTimeout, 10*time.Millisecond,
 		"more than the %d files of before are open", before)
 }

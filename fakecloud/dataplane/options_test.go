@@ -87,7 +87,7 @@ func TestAffinityEndsWithSilence(t *testing.T) {
 	f.Affinity = time.Millisecond
 	require.NoError(t, p.Apply(f))
 	first := greetingFrom(t, four, port)
-	require.Eventually(t, func() bool { return greetingFrom(t, four, port) != first }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return greetingFrom(t, four, port) != first }, testTimeout, 5*time.Millisecond)
 }
 
 func TestProxyProtocolNamesClient(t *testing.T) {
@@ -96,7 +96,7 @@ func TestProxyProtocolNamesClient(t *testing.T) {
 			p, port := newPlane(t), freePort(t)
 			l, err := net.Listen("tcp4", two+":0")
 			require.NoError(t, err)
-			proxied := &proxyproto.Listener{Listener: l, ReadHeaderTimeout: patience}
+			proxied := &proxyproto.Listener{Listener: l, ReadHeaderTimeout: testTimeout}
 			t.Cleanup(func() { _ = proxied.Close() })
 			got := make(chan *proxyproto.Header, 1)
 			go func() {
@@ -113,20 +113,20 @@ func TestProxyProtocolNamesClient(t *testing.T) {
 			require.NoError(t, p.Apply(f))
 			c, err := dialFrom(t, three, port)
 			require.NoError(t, err)
-			select { // The client has said nothing yet.
+			select { // The client has sent nothing yet.
 			case h := <-got:
 				require.NotNil(t, h)
 				assert.Equal(t, number, h.Version)
 				assert.Equal(t, c.LocalAddr().String(), h.SourceAddr.String())
 				assert.Equal(t, c.RemoteAddr().String(), h.DestinationAddr.String())
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				t.Fatal("no header came")
 			}
 			requireEcho(t, c, "hello")
 			require.NoError(t, c.CloseWrite())
 			_, err = c.Read(make([]byte, 1))
 			require.ErrorIs(t, err, io.EOF)
-			require.Eventually(t, func() bool { return listenerStats(p).In == 5 && listenerStats(p).Out == 5 }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return listenerStats(p).In == 5 && listenerStats(p).Out == 5 }, testTimeout, time.Millisecond)
 		})
 	}
 }

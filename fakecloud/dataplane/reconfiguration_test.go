@@ -109,12 +109,12 @@ func (d *changingTraffic) wasAnyTargetLeftOut(since int) bool {
 
 // connect opens a connection, and returns the name of the target that answers.
 func (d *changingTraffic) connect(port int) (net.Conn, string, error) {
-	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
+	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), testTimeout)
 	if err != nil {
 		return nil, "", err
 	}
 	var name [1]byte
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(testTimeout))
 	if _, err := io.ReadFull(c, name[:]); err != nil {
 		_ = c.Close()
 		return nil, "", err
@@ -133,7 +133,7 @@ func (d *changingTraffic) exchangeMessages(i int, c net.Conn, random *rand.Rand)
 			return nil
 		default:
 		}
-		_ = c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(testTimeout))
 		n := 8 + random.IntN(most-8)
 		binary.BigEndian.PutUint64(sent[n-8:], random.Uint64())
 		if _, err := c.Write(sent[:n]); err != nil {
@@ -176,7 +176,7 @@ func (d *changingTraffic) applyRandomChange(t *testing.T, all []cloud.Listener, 
 	if n := random.IntN(4); n < 2 {
 		d.forwarding.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: all[0].TargetPort, Interval: time.Minute, Timeout: time.Minute, HealthyThreshold: 1, UnhealthyThreshold: 1}
 		if sick = n == 0; sick {
-			d.forwarding.HealthCheck.Port = 1 // Nobody answers: all are unhealthy.
+			d.forwarding.HealthCheck.Port = 1 // Nothing listens there: all targets are unhealthy.
 		}
 	}
 
@@ -254,7 +254,7 @@ func TestReconfigurationSparesConnectionsInUse(t *testing.T) {
 func (d *changingTraffic) awaitProgress(t *testing.T) bool {
 	t.Helper()
 	for i := range d.rounds {
-		was, late := d.rounds[i].Load(), time.After(patience)
+		was, late := d.rounds[i].Load(), time.After(testTimeout)
 		for look := time.Tick(100 * time.Microsecond); d.rounds[i].Load() == was && len(d.failures) == 0; {
 			select {
 			case <-look:
@@ -278,7 +278,7 @@ func TestReconfigurationSparesLongTransfers(t *testing.T) {
 		f.IdleTimeout = w.idle
 		require.NoError(t, p.Apply(f))
 		c := dial(t, port)
-		requireEcho(t, c, "hello") // It has its target.
+		requireEcho(t, c, "hello") // The connection now has its target.
 		said := newRandomStream(12, 64<<10)
 		done, written := make(chan struct{}), make(chan error, 1)
 		go func() {
@@ -337,10 +337,10 @@ func TestConnectionsOutliveAddressChange(t *testing.T) {
 	f.Address = netip.AddrFrom4([4]byte{127, 76, byte(os.Getpid() >> 8), byte(os.Getpid())})
 	require.NoError(t, p.Apply(f))
 	requireEcho(t, c, "still here")
-	there, err := net.DialTimeout("tcp4", netip.AddrPortFrom(f.Address, uint16(port)).String(), patience)
+	there, err := net.DialTimeout("tcp4", netip.AddrPortFrom(f.Address, uint16(port)).String(), testTimeout)
 	require.NoError(t, err)
 	defer func() { _ = there.Close() }()
 	requireEcho(t, there, "and there")
-	_, err = net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
+	_, err = net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), testTimeout)
 	require.Error(t, err)
 }

@@ -14,7 +14,7 @@ const refusalMemory = 10 * time.Second
 // own, as a target that fails on one port may serve another well. Safe for concurrent
 // use; the zero value is ready.
 type refusals struct {
-	notEmpty    atomic.Bool // while false, as it is as a rule, no method takes mu
+	notEmpty    atomic.Bool // while false, isRecent does not take mu
 	mu          sync.Mutex
 	lastRefusal map[*endpoint]time.Time
 }

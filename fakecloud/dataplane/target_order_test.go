@@ -49,7 +49,7 @@ func TestRoundRobinOrderIsEven(t *testing.T) {
 			names := triedNames(l, r, clientNumber(1))
 			require.Len(t, names, n)
 			seen[names[0]]++
-			for i, name := range names { // The others follow in turn.
+			for i, name := range names { // The others follow in round robin.
 				next := names[(i+1)%n]
 				assert.Equal(t, fmt.Sprint((slices.Index(r.targetNames(), name)+1)%n), next)
 			}

@@ -94,9 +94,9 @@ func (l *listener) copyDirection(f *flow, p *pump) {
 	if err == nil {
 		// Checked first: later, the other direction may itself have closed this
 		// connection.
-		lost := f.endedDirections.Load() == 0 && isConnectionLost(p.from)
+		connectionLost := f.endedDirections.Load() == 0 && isConnectionLost(p.from)
 		if f.endedDirections.Add(1) == 1 {
-			if lost {
+			if connectionLost {
 				failedConn, err = p.from, syscall.ECONNRESET // The kernel told the writer only.
 			} else if p.from == f.targetConn {
 				f.target.requestCheck() // The target may have been killed: then too its connections end in good order.

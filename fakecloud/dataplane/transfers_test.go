@@ -72,12 +72,12 @@ func (w copyMode) newBalancer(t *testing.T) (p *dataplane.Plane, dial func() (cl
 		c, err := dialFrom(t, three, port)
 		require.NoError(t, err)
 		select {
-		case at := <-arrived: // The client has said nothing yet.
+		case at := <-arrived: // The client has sent nothing yet.
 			t.Cleanup(func() { _ = at.Close() })
-			require.NoError(t, at.SetDeadline(time.Now().Add(patience)))
+			require.NoError(t, at.SetDeadline(time.Now().Add(testTimeout)))
 			w.skipHeader(t, &at, c)
 			return connEnd{c, c}, at
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatal("the target was not connected")
 		}
 		return connEnd{}, connEnd{}
@@ -115,7 +115,7 @@ func (w copyMode) inBothDirections(t *testing.T, test func(t *testing.T, p *data
 // awaitNoConnections waits until the balancer has no active connection.
 func awaitNoConnections(t *testing.T, p *dataplane.Plane) {
 	t.Helper()
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
 }
 
 // randomStream writes random bytes, the same for the same seed, in pieces of random sizes
@@ -304,7 +304,7 @@ func TestSlowReadersStopTheWriter(t *testing.T) {
 			var err error
 			for err == nil && sent <= most {
 				_, _ = source.Read(buffer)
-				// A slow machine only makes this give up too soon.
+				// On a slow machine this only gives up too soon.
 				require.NoError(t, from.SetWriteDeadline(time.Now().Add(stalled)))
 				var n int
 				n, err = from.Write(buffer)
@@ -312,8 +312,8 @@ func TestSlowReadersStopTheWriter(t *testing.T) {
 				sent += n
 			}
 			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "%d bytes were taken and none was read", sent)
-			require.NoError(t, from.SetDeadline(time.Now().Add(patience)))
-			require.NoError(t, to.SetDeadline(time.Now().Add(patience)))
+			require.NoError(t, from.SetDeadline(time.Now().Add(testTimeout)))
+			require.NoError(t, to.SetDeadline(time.Now().Add(testTimeout)))
 			rest := newRandomStream(9, piece)
 			var all errgroup.Group
 			all.Go(func() error {
@@ -347,7 +347,7 @@ func TestConnectionsWithoutData(t *testing.T) {
 		p, dial := w.newBalancer(t)
 		const many = 20
 		for range many {
-			client, target := dial() // The target learns of the client that says nothing.
+			client, target := dial() // The target gets a connection although the client sends nothing.
 			require.NoError(t, client.Close())
 			got, _, err := readToEnd(target)
 			require.NoError(t, err)
@@ -373,7 +373,7 @@ func TestTargetClosesAtOnce(t *testing.T) {
 	inAllCopyModes(t, func(t *testing.T, w copyMode) {
 		p, port := newPlane(t), freePort(t)
 		f := forwarding(startTarget(t, two, 0, func(c net.Conn) {
-			if w.proxy != "" { // What is left unread makes a close a reset.
+			if w.proxy != "" { // Closing with unread data resets the connection.
 				_, _ = proxyproto.Read(bufio.NewReader(c))
 			}
 		}), []string{two}, port)
@@ -393,12 +393,12 @@ func TestTargetClosesAtOnce(t *testing.T) {
 // readAll connects and returns all that the target sends. It may run in any goroutine.
 func readAll(t *testing.T, port int) string {
 	t.Helper()
-	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), patience)
+	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), testTimeout)
 	if !assert.NoError(t, err) {
 		return ""
 	}
 	defer func() { _ = c.Close() }()
-	assert.NoError(t, c.SetDeadline(time.Now().Add(patience)))
+	assert.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	all, err := io.ReadAll(c)
 	assert.NoError(t, err)
 	return string(all)

@@ -36,7 +36,7 @@ func TestUDPSessionKeepsTarget(t *testing.T) {
 	assert.Equal(t, name, sendAndReadName(t, clients[0], ""), "an empty datagram is one, too")
 	in := 4*len("first of 0againagainagain") + len(large)
 	out := in + 8*len("two three ") + 2*len(name+" ")
-	require.Eventually(t, func() bool { return listenerStats(p).In == int64(in) && listenerStats(p).Out == int64(out) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).In == int64(in) && listenerStats(p).Out == int64(out) }, testTimeout, time.Millisecond)
 	s := listenerStats(p)
 	assert.EqualValues(t, 4, s.Connections)
 	assert.EqualValues(t, 4, s.Active)
@@ -61,11 +61,11 @@ func TestUDPSessionLeavesDeadTarget(t *testing.T) {
 	first := sendAndReadName(t, c, "hello")
 	require.NoError(t, backends[first].Close())
 	sendText(t, c, "lost: it is refused")
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
 	second := sendAndReadName(t, c, "hello")
 	assert.NotEqual(t, first, second)
 	assert.Equal(t, second, sendAndReadName(t, udpClient(t, four, port), "hello"), "the client has a new target")
-	for range 4 { // Clients from elsewhere are spared the target that refused.
+	for range 4 { // Clients from other addresses are not sent to the target that refused.
 		assert.Equal(t, second, sendAndReadName(t, udpClient(t, two, port), "hello"))
 	}
 	udpBackend(t, map[string]string{"two": two, "three": three}[first], first, target)
@@ -78,12 +78,12 @@ func TestUDPSessionLeavesDeadTarget(t *testing.T) {
 	f.Backends = nil
 	require.NoError(t, p.Apply(f))
 	sendText(t, c, "dropped")
-	require.Eventually(t, func() bool { return listenerStats(p).Failed == 1 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Failed == 1 }, testTimeout, time.Millisecond)
 }
 
 func TestUDPSessionsEnd(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	p.LimitSessions(2, patience)
+	p.LimitSessions(2, testTimeout)
 	target := portOf(udpBackend(t, two, "two", 0))
 	f := udpForwarding(target, []string{two}, port)
 	require.NoError(t, p.Apply(f))
@@ -92,7 +92,7 @@ func TestUDPSessionsEnd(t *testing.T) {
 	sendAndReadName(t, b, "2")
 	sendAndReadName(t, a, "3")
 	sendAndReadName(t, c, "4 makes room by ending what was silent longest: b")
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 2 }, testTimeout, time.Millisecond)
 	sendAndReadName(t, a, "5")
 	assert.EqualValues(t, 3, listenerStats(p).Connections, "a goes on")
 	sendAndReadName(t, b, "6")
@@ -102,7 +102,7 @@ func TestUDPSessionsEnd(t *testing.T) {
 	p.LimitSessions(2, time.Second)
 	require.NoError(t, p.Apply(f))
 	sendAndReadName(t, a, "1")
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
 	sendAndReadName(t, a, "2")
 	assert.EqualValues(t, 2, listenerStats(p).Connections)
 }
@@ -117,7 +117,7 @@ func TestSourceRangesDropDatagrams(t *testing.T) {
 	sendAndReadName(t, inside, "hello")
 	sendText(t, outside, "dropped")
 	sendText(t, outside, "dropped")
-	require.Eventually(t, func() bool { return listenerStats(p).Refused == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Refused == 2 }, testTimeout, time.Millisecond)
 	f.SourceRanges = nil
 	require.NoError(t, p.Apply(f))
 	sendAndReadName(t, outside, "hello")

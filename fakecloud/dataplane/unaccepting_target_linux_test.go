@@ -64,7 +64,7 @@ func TestClientClosesWhileTargetIsDialled(t *testing.T) {
 		require.NoError(t, c.SetLinger(0))
 		require.NoError(t, c.Close())
 	}
-	require.Eventually(t, func() bool { return listenerStats(p).Connections == 5 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return listenerStats(p).Connections == 5 }, testTimeout, time.Millisecond)
 	startTarget(t, three, target, greetAndClose("three"))
 	require.NoError(t, p.Apply(forwarding(target, []string{three}, port)))
 	assert.Equal(t, "three\n", readAll(t, port))

@@ -43,7 +43,7 @@ func TestMeasurementsWithoutProxy(t *testing.T) {
 				v, err := measure(t.Context(), c)
 				require.NoError(t, err)
 				assert.Zero(t, v[failed])
-				if v[key] > 0 { // A busy machine may have had other things to do all the while.
+				if v[key] > 0 { // On a busy machine the process may have had no time at all.
 					break
 				}
 			}
@@ -77,7 +77,7 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 func TestFailuresAreCounted(t *testing.T) {
 	s, c := directStage()
 	s.contenders = []*contender{c}
-	s.size.Period = time.Hour   // It ends by itself before.
+	s.size.Period = time.Hour   // It ends before, by itself.
 	c.address = ownAddress(200) // Nobody listens there.
 	v, err := s.measureConnections(t.Context(), c)
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestDatagramWindow(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 0, place)
 
-	// One that was given up, and comes back after all, counts for no place.
+	// A datagram that was given up and comes back counts for no place.
 	require.NoError(t, d.sendNew(1))
 	d.window[1].number = 0
 	place, err = d.receiveOne()

@@ -13,7 +13,7 @@ import (
 type figure struct {
 	name, title string
 	peers       []string // to compare with
-	rounds      int      // at most; 0 is no limit
+	rounds      int      // at most; 0 means as many as the size says
 	measure     func(*stage, context.Context, *contender) (sample, error)
 	show        func(sample) string
 	// key is the value that is compared: the ratio of fakecloud's value to the

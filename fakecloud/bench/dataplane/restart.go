@@ -47,7 +47,7 @@ func (s *stage) restartBalancers(ctx context.Context) ([]string, error) {
 
 // awaitForwarding waits until a balancer forwards.
 func awaitForwarding(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, ioTimeout)
 	defer cancel()
 	for {
 		err := pingTCP(address)

@@ -16,11 +16,11 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
 )
 
-// patience is the timeout of everything that takes no time if all is well.
-const patience = 5 * time.Second
+// ioTimeout is the timeout of everything that takes no time if all is well.
+const ioTimeout = 5 * time.Second
 
 // dialer sets no keep-alives, which would take further system calls for each connection.
-var dialer = net.Dialer{Timeout: patience, KeepAlive: -1}
+var dialer = net.Dialer{Timeout: ioTimeout, KeepAlive: -1}
 
 func dialTCP(address string, port int) (*net.TCPConn, error) {
 	c, err := dialer.Dial("tcp", hostPort(address, port))
@@ -90,7 +90,7 @@ func pingTCP(address string) error {
 func exchangeRequest(c *net.TCPConn, number uint64, buffer []byte) error {
 	request, answer := buffer[:requestSize], buffer[requestSize:requestSize+answerSize]
 	binary.BigEndian.PutUint64(request, number)
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(ioTimeout)); err != nil {
 		return err
 	}
 	if _, err := c.Write(request); err != nil {

@@ -18,8 +18,8 @@ import (
 const (
 	// maxBody is the size of the largest request, in bytes.
 	maxBody = 4096
-	// patience is how long a client waits until a connection counts as failed.
-	patience = 20 * time.Second
+	// clientTimeout is how long a client waits until a connection counts as failed.
+	clientTimeout = 20 * time.Second
 	// lossAfter is how long a client waits until a datagram counts as lost.
 	lossAfter = 500 * time.Millisecond
 	// datagramsPerSocket is how many datagrams a client sends from one port.
@@ -42,7 +42,7 @@ type client struct {
 
 func newClient(s *soak, number int) *client {
 	c := &client{soak: s, number: number, random: rand.New(rand.NewPCG(s.seed, uint64(number)))}
-	c.dialer = net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(clientAddress(number), 0)), Timeout: patience}
+	c.dialer = net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(clientAddress(number), 0)), Timeout: clientTimeout}
 	for i := range c.noise {
 		c.noise[i] = byte(c.random.Uint32())
 	}
@@ -103,7 +103,7 @@ func (c *client) exchangeRequest() (served *targetLife, err error) {
 	}
 	conn := dialled.(*net.TCPConn)
 	defer func() { _ = conn.Close() }()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(clientTimeout))
 	var number [4]byte
 	if _, err := io.ReadFull(conn, number[:]); err != nil {
 		return nil, err

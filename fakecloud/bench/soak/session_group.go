@@ -128,7 +128,7 @@ func (m *groupSession) parseAnswer(answer []byte) (number uint64, err error) {
 // establishSessions sends in all sessions until most were answered, which takes several tries on
 // a busy machine. It returns how many sessions are open for certain.
 func (c *sessionGroup) establishSessions() (open int64) {
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(clientTimeout); ; {
 		if open = c.countAnswered(); 2*open >= int64(len(c.members)) || time.Now().After(deadline) {
 			return open
 		}
@@ -173,7 +173,7 @@ func (c *sessionGroup) crashWithSessions(crash func()) {
 // keepSessionsAlive sends in all sessions at each tick until ctx ends. It fails if there has been
 // no answer for maxUnansweredRounds: a target is always alive and in force.
 func (c *sessionGroup) keepSessionsAlive(ctx context.Context, tick <-chan time.Time) error {
-	heard, silent := c.groupAnswered.Load(), 0
+	heard, unansweredRounds := c.groupAnswered.Load(), 0
 	for len(c.members) > 0 {
 		select {
 		case <-ctx.Done():
@@ -181,10 +181,10 @@ func (c *sessionGroup) keepSessionsAlive(ctx context.Context, tick <-chan time.T
 		case <-tick:
 		}
 		now := c.groupAnswered.Load()
-		if silent++; now != heard {
-			heard, silent = now, 0
+		if unansweredRounds++; now != heard {
+			heard, unansweredRounds = now, 0
 		}
-		if silent > maxUnansweredRounds {
+		if unansweredRounds > maxUnansweredRounds {
 			return fmt.Errorf("no datagram has been answered for %v, though a target lived all the while", maxUnansweredRounds*sendInterval)
 		}
 		c.sendAll()

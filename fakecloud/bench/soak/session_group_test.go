@@ -71,7 +71,7 @@ func TestCrashMeetsOpenSessions(t *testing.T) {
 
 func TestUnansweredSessionsAreNotOpen(t *testing.T) {
 	c := newTestGroup(t, func(b []byte) []byte {
-		if b[3] >= 5 { // the last of the member's number
+		if b[3] >= 5 { // the last byte of the session's number
 			return nil
 		}
 		return b
@@ -95,7 +95,7 @@ func TestAnyAnswerEndsSilence(t *testing.T) {
 	for range 3 * maxUnansweredRounds {
 		heard := c.groupAnswered.Load()
 		tick <- time.Time{}
-		require.Eventually(t, func() bool { return c.groupAnswered.Load() > heard }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return c.groupAnswered.Load() > heard }, clientTimeout, time.Millisecond)
 	}
 	cancel()
 	require.NoError(t, <-done)
@@ -113,7 +113,7 @@ func TestAnswersToOthersAreFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newTestGroup(t, spoil)
 			c.sendAll()
-			require.Eventually(t, func() bool { return c.failed.Load() == 8 }, patience, time.Millisecond)
+			require.Eventually(t, func() bool { return c.failed.Load() == 8 }, clientTimeout, time.Millisecond)
 			assert.ErrorContains(t, c.fillReport(report{}).errs[0], "was answered with")
 			assert.Zero(t, c.groupAnswered.Load())
 		})

@@ -91,7 +91,7 @@ func run(ctx context.Context, o options) (report, error) {
 	finished := make(chan error, 1)
 	var r report
 	go func() { finished <- s.run(ctx, cancel, &r) }()
-	var late <-chan time.Time
+	var overdue <-chan time.Time
 	for ending := ctx.Done(); ; {
 		select {
 		case err := <-finished:
@@ -99,8 +99,8 @@ func run(ctx context.Context, o options) (report, error) {
 		case err := <-s.unanswered:
 			return s.fillReport(report{}), fmt.Errorf("%w: %w", errStuck, err)
 		case <-ending:
-			ending, late = nil, time.After(endTimeout)
-		case <-late:
+			ending, overdue = nil, time.After(endTimeout)
+		case <-overdue:
 			return s.fillReport(report{}), fmt.Errorf("%w: there is no end %v after the last connection", errStuck, endTimeout)
 		}
 	}
@@ -181,14 +181,14 @@ func (s *soak) applyTargets(using []*target, turn int64) error {
 func (s *soak) warmUpAndSoak(ctx context.Context, r *report) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
-	told := make(chan struct{})
+	progressDone := make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(progressDone)
 		s.printProgress(ctx)
 	}()
 	defer func() {
 		cancel()
-		<-told
+		<-progressDone
 	}()
 	all := int64(s.connections)
 	if err := s.runStage(ctx, max(all/50, min(all, 1000))); err != nil {
@@ -238,9 +238,9 @@ func (s *soak) runStage(ctx context.Context, last int64) error {
 }
 
 func (s *soak) awaitDrained() error {
-	for deadline := time.Now().Add(patience); s.activeConnections() > 0; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(clientTimeout); s.activeConnections() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d connections and sessions are still open %v after the last client left", s.activeConnections(), patience)
+			return fmt.Errorf("%d connections and sessions are still open %v after the last client left", s.activeConnections(), clientTimeout)
 		}
 	}
 	return nil

@@ -21,7 +21,7 @@ func smallOptions() options {
 func TestSmallSoak(t *testing.T) {
 	r, err := run(t.Context(), smallOptions())
 	require.NoError(t, err)
-	r.end.resident = r.begin.resident // The race detector keeps memory for all that was ever used.
+	r.end.resident = r.begin.resident // The race detector frees no memory.
 	require.NoError(t, r.verdict())
 	assert.EqualValues(t, 3000, r.made)
 	assert.Greater(t, r.datagramsSent, int64(400))
@@ -100,7 +100,7 @@ func TestFailureWithoutTargetNeedsCrash(t *testing.T) {
 
 func TestWrongAnswersAreFailures(t *testing.T) {
 	s := newSoakBefore(t, func(_ *soak, c *net.TCPConn) {
-		_, _ = c.Write(make([]byte, 4+maxBody+1)) // It says its name, and zeros.
+		_, _ = c.Write(make([]byte, 4+maxBody+1)) // It sends its number, and zeros.
 		_ = c.CloseWrite()
 		_, _ = io.Copy(io.Discard, c)
 	})
