@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -231,4 +234,155 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 		}
 	}
 	require.Equal(t, want, got)
+}
+
+// stateGone is the state of a resource that does not exist any more.
+const stateGone = ""
+
+// finalStates are the states in which each resource of the crash test may end, by ID: one, or
+// two if the last call about it was not answered.
+type finalStates map[string][]string
+
+// makeRandomChanges creates, changes and deletes instances and balancers until the cloud does
+// not answer. A refusal is an error.
+func makeRandomChanges(ctx context.Context, c *client.Client, r *rand.Rand) (finalStates, error) {
+	all := finalStates{}
+	var refused *client.Error
+	var lb *api.LoadBalancer
+	for {
+		err := makeRandomChange(ctx, c, r, all, &lb)
+		switch {
+		case errors.As(err, &refused):
+			return all, err
+		case err != nil:
+			return all, nil //nolint:nilerr // The cloud was killed, as intended.
+		}
+	}
+}
+
+func makeRandomChange(ctx context.Context, c *client.Client, r *rand.Rand, all finalStates, lb **api.LoadBalancer) error {
+	in, err := c.CreateInstance(ctx, api.InstanceCreate{})
+	if err != nil {
+		return err
+	}
+	all[in.ID] = []string{"running"}
+	targets := []api.Target{{InstanceID: in.ID}}
+	switch {
+	case *lb == nil:
+		listeners := []api.Listener{{Protocol: api.ProtocolTCP, Port: 18084, TargetPort: 30080}}
+		if *lb, err = c.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "for-" + in.ID, Listeners: listeners, Targets: &targets}); err != nil {
+			return err
+		}
+		all[(*lb).ID] = []string{"active"}
+	case r.IntN(4) > 0:
+		if _, err = c.UpdateLoadBalancer(ctx, (*lb).ID, api.LoadBalancerUpdate{Targets: &targets}); err != nil {
+			return err
+		}
+	default:
+		id := (*lb).ID
+		*lb = nil
+		all[id] = []string{"active", stateGone}
+		if _, err := c.DeleteLoadBalancer(ctx, id); err != nil {
+			return err
+		}
+		all[id] = []string{stateGone}
+	}
+	if r.IntN(3) == 0 {
+		return nil
+	}
+	all[in.ID] = []string{"running", "terminated"}
+	if _, err := c.TerminateInstance(ctx, in.ID); err != nil {
+		return err
+	}
+	all[in.ID] = []string{"terminated"}
+	return nil
+}
+
+func TestSIGKILLLosesNothing(t *testing.T) {
+	dir := t.TempDir()
+	r := rand.New(rand.NewPCG(1, 2))
+	want := finalStates{}
+	p := startServe(t, dir)
+	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18080, TargetPort: 1}}})
+	require.NoError(t, err)
+	for range 4 {
+		var mu sync.Mutex
+		var workers sync.WaitGroup
+		for i := range 3 {
+			workers.Go(func() {
+				done, err := makeRandomChanges(t.Context(), p.client, rand.New(rand.NewPCG(uint64(i), 7)))
+				assert.NoError(t, err, "what is asked here is never refused")
+				mu.Lock()
+				defer mu.Unlock()
+				maps.Copy(want, done)
+			})
+		}
+		// Run until there is something to lose; then kill at any moment.
+		require.Eventually(t, func() bool {
+			items, err := p.client.ListInstances(t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceTerminating}})
+			return err == nil && len(items) > 0
+		}, testTimeout, time.Duration(1+r.IntN(20))*time.Millisecond)
+		p.kill()
+		workers.Wait()
+
+		p = startServe(t, dir)
+		requireFinalStates(t, p.client, want)
+		requireEventLog(t, p.client, want)
+		found, err := p.client.GetLoadBalancer(t.Context(), lb.ID)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool {
+			c, err := net.Dial("tcp4", net.JoinHostPort(found.Address, "18080"))
+			if err == nil {
+				_ = c.Close()
+			}
+			return err == nil || errors.Is(err, syscall.ECONNRESET)
+		}, testTimeout, 10*time.Millisecond, "the balancer listens again")
+	}
+	require.NotEmpty(t, want)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-p.exited, "SIGTERM ends it in good order")
+}
+
+func requireFinalStates(t *testing.T, c *client.Client, want finalStates) {
+	t.Helper()
+	require.EventuallyWithT(t, func(ct *assert.CollectT) {
+		instances, err := c.ListInstances(t.Context(), client.InstanceFilter{})
+		require.NoError(ct, err)
+		balancers, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+		require.NoError(ct, err)
+		got := map[string]string{}
+		for _, in := range instances {
+			got[in.ID] = string(in.State)
+		}
+		for _, lb := range balancers {
+			got[lb.ID] = string(lb.State)
+		}
+		for id, finals := range want {
+			assert.Contains(ct, finals, got[id], id)
+		}
+	}, testTimeout, 20*time.Millisecond)
+}
+
+// requireEventLog requires each resource's events to be a possible sequence, ending with the
+// resource's present state.
+func requireEventLog(t *testing.T, c *client.Client, want finalStates) {
+	t.Helper()
+	last := map[string]string{}
+	require.NoError(t, c.Watch(t.Context(), 0, false, func(e api.Event) error {
+		from, to := "", ""
+		if e.From != nil {
+			from = *e.From
+		}
+		if e.To != nil {
+			to = *e.To
+		}
+		if last[e.ID] != from {
+			return fmt.Errorf("event %d: %s went from %q, but was %q", e.Seq, e.ID, from, last[e.ID])
+		}
+		last[e.ID] = to
+		return nil
+	}))
+	for id, finals := range want {
+		require.Contains(t, finals, last[id], id)
+	}
 }

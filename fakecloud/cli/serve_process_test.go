@@ -1,8 +1,15 @@
 package cli_test
 
 import (
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -10,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 func TestServeControlPlaneOnly(t *testing.T) {
@@ -51,4 +59,48 @@ func TestServeControlPlaneOnly(t *testing.T) {
 	l, err := net.Listen("tcp4", net.JoinHostPort(lb.Address, "20080"))
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
+}
+
+// As in a container with nothing but the program: no HOME, and no folder for temporary files.
+func TestServeNeedsNoHome(t *testing.T) {
+	p := startServeWithEnv(t, []string{"TMPDIR=/nonexistent"}, t.TempDir())
+	_, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
+	require.NoError(t, err)
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-p.exited)
+}
+
+func TestServeTLS(t *testing.T) {
+	dir := t.TempDir()
+	borrowed := httptest.NewTLSServer(nil) // For its certificate.
+	borrowed.Close()
+	key, err := x509.MarshalPKCS8PrivateKey(borrowed.TLS.Certificates[0].PrivateKey)
+	require.NoError(t, err)
+	certFile, keyFile := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
+	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw}), 0o600))
+	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
+	p := startServe(t, dir, "--tls-cert", certFile, "--tls-key", keyFile)
+	require.Regexp(t, "^https://", p.url)
+	out, errs, code := p.run(t, "zones", "list", "--ca-file", certFile)
+	require.Zero(t, code, errs)
+	assert.Contains(t, out, "nebula-1a")
+	_, errs, code = p.run(t, "zones", "list")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, errs, "set FAKECLOUD_CA_FILE")
+
+	c, err := client.New(client.Config{URL: p.url, TokenFile: p.token, CAFile: certFile})
+	require.NoError(t, err)
+	enough := errors.New("enough")
+	done := make(chan error, 1)
+	go func() { done <- c.Follow(t.Context(), client.FromOldest, func(api.Event) error { return enough }, nil) }()
+	_, err = c.CreateInstance(t.Context(), api.InstanceCreate{})
+	require.NoError(t, err)
+	select {
+	case err := <-done:
+		require.ErrorIs(t, err, enough)
+	case <-time.After(testTimeout):
+		t.Fatal("no event came")
+	}
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-p.exited)
 }

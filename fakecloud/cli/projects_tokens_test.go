@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // commandShell runs commands that must succeed (mustRun), or fail with a code and a text
@@ -141,4 +142,42 @@ func TestNetworkAndQuotaCommands(t *testing.T) {
 	assert.Contains(t, s.mustRun("quotas", "get", "--project", "team-a", "-o", "yaml"), "limit: 12000\n")
 	assert.Equal(t, "NAME\nnebula-1\n", s.mustRun("regions", "list"))
 	assert.Regexp(t, `(?m)^medium\s+4\s+8192$`, s.mustRun("instance-types", "list"))
+}
+
+func TestChangedTokenFileReplacesToken(t *testing.T) {
+	dir := t.TempDir()
+	p := startServe(t, dir)
+	old, err := os.ReadFile(p.token)
+	require.NoError(t, err)
+	p.kill()
+	require.NoError(t, os.WriteFile(p.token, []byte("a-token-of-my-own-choice\n"), 0o600))
+	p = startServe(t, dir)
+	_, err = p.client.Project(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(p.token, old, 0o600))
+	_, err = p.client.Project(t.Context())
+	require.True(t, client.HasCode(err, api.Unauthenticated), err)
+}
+
+func TestTokensCanBeSwappedAndLeftOut(t *testing.T) {
+	dir := t.TempDir()
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	valid := func(p *process, file string) bool {
+		c, err := client.New(client.Config{URL: p.url, TokenFile: file})
+		require.NoError(t, err)
+		_, err = c.Project(t.Context())
+		if !client.HasCode(err, api.Unauthenticated) {
+			require.NoError(t, err)
+		}
+		return err == nil
+	}
+	p := startServe(t, dir, "--token", "a="+a, "--token", "b="+b)
+	assert.True(t, valid(p, a) && valid(p, b))
+	p.kill()
+	p = startServe(t, dir, "--token", "a="+b, "--token", "b="+a)
+	assert.True(t, valid(p, a) && valid(p, b))
+	p.kill()
+	p = startServe(t, dir, "--token", "c="+b)
+	assert.True(t, valid(p, b))
+	assert.False(t, valid(p, a), "not given any more")
 }
