@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No machine has these addresses, so a balancer with one cannot listen and says what helps.
+// cidr6 is of addresses that no machine has, so that a balancer with one cannot listen.
 const cidr6 = "2001:db8:30::/64"
 
 func TestIPFamilyCommands(t *testing.T) {

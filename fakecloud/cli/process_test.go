@@ -54,7 +54,7 @@ type process struct {
 	exited chan error
 }
 
-// Nothing listens on the instances' addresses here. The balancers' addresses are different in
+// instanceCIDR holds the instances' addresses. Nothing listens there. Those of balancers differ in
 // each test process.
 const instanceCIDR = "127.90.0.0/16"
 

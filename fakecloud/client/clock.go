@@ -12,7 +12,7 @@ import (
 // snapshot.
 const longTimeout = time.Hour
 
-// withLongTimeout is the same client with the timeout maxPatience. As a rule the context
+// withLongTimeout is the same client with the timeout longTimeout. As a rule the context
 // of the call ends earlier.
 func (c *Client) withLongTimeout() *Client {
 	longer := *c

@@ -67,9 +67,9 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 		w.appendHistory()
 		b.checkedTargets[backend.Target] = w
 		if f.HealthCheck != nil {
-			how := *f.HealthCheck
+			settings := *f.HealthCheck
 			checkRequests := b.endpoints[backend.Target].checkRequests
-			b.goroutines.Go(func() { b.checkPeriodically(ctx, w, how, checkRequests) })
+			b.goroutines.Go(func() { b.checkPeriodically(ctx, w, settings, checkRequests) })
 		}
 	}
 }
@@ -88,9 +88,9 @@ func sameCheck(a, b *cloud.HealthCheck) bool {
 
 // checkPeriodically checks a target now, then at intervals and when a check is requested,
 // until ctx ends.
-func (b *balancer) checkPeriodically(ctx context.Context, w *checkedTarget, how cloud.HealthCheck, checkRequests <-chan struct{}) {
-	interval := max(how.Interval, minInterval)
-	timeout := how.Timeout
+func (b *balancer) checkPeriodically(ctx context.Context, w *checkedTarget, settings cloud.HealthCheck, checkRequests <-chan struct{}) {
+	interval := max(settings.Interval, minInterval)
+	timeout := settings.Timeout
 	if timeout <= 0 || timeout > interval {
 		timeout = interval
 	}
@@ -99,11 +99,11 @@ func (b *balancer) checkPeriodically(ctx context.Context, w *checkedTarget, how 
 	var v verdict
 	requests, pause := checkRequests, (<-chan time.Time)(nil)
 	for requested := false; ; {
-		err := checkTarget(ctx, timeout, how, netip.AddrPortFrom(w.backend.Address, uint16(how.Port)))
+		err := checkTarget(ctx, timeout, settings, netip.AddrPortFrom(w.backend.Address, uint16(settings.Port)))
 		if ctx.Err() != nil {
 			return
 		}
-		b.recordCheck(w, v.addCheck(err, requested, how), err)
+		b.recordCheck(w, v.addCheck(err, requested, settings), err)
 		for waiting := true; waiting; {
 			select {
 			case <-ctx.Done():
@@ -154,16 +154,16 @@ type verdict struct {
 // counts only if the target refuses connections, and then decides alone. Any other
 // result of a requested check is ignored, so that clients can neither hasten a verdict
 // nor put it off.
-func (v *verdict) addCheck(err error, requested bool, how cloud.HealthCheck) cloud.Health {
+func (v *verdict) addCheck(err error, requested bool, settings cloud.HealthCheck) cloud.Health {
 	if requested && v.health != "" {
 		if v.health == cloud.Healthy && errors.Is(err, syscall.ECONNREFUSED) {
 			*v = verdict{health: cloud.Unhealthy}
 		}
 		return v.health
 	}
-	observed, threshold := cloud.Unhealthy, how.UnhealthyThreshold
+	observed, threshold := cloud.Unhealthy, settings.UnhealthyThreshold
 	if err == nil {
-		observed, threshold = cloud.Healthy, how.HealthyThreshold
+		observed, threshold = cloud.Healthy, settings.HealthyThreshold
 	}
 	v.contradictions++
 	switch {
@@ -176,12 +176,12 @@ func (v *verdict) addCheck(err error, requested bool, how cloud.HealthCheck) clo
 }
 
 // checkTarget checks a target once. The error says what is wrong with the target.
-func checkTarget(ctx context.Context, timeout time.Duration, how cloud.HealthCheck, at netip.AddrPort) error {
+func checkTarget(ctx context.Context, timeout time.Duration, settings cloud.HealthCheck, at netip.AddrPort) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var err error
-	if how.Protocol == cloud.CheckHTTP {
-		err = checkHTTP(ctx, at, how)
+	if settings.Protocol == cloud.CheckHTTP {
+		err = checkHTTP(ctx, at, settings)
 	} else {
 		var conn net.Conn
 		if conn, err = dialer.DialContext(ctx, "tcp", at.String()); err == nil {
@@ -219,9 +219,9 @@ var healthCheckClient = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 }
 
-// checkHTTP sends one GET request and fails if the status is not one that how expects.
-func checkHTTP(ctx context.Context, at netip.AddrPort, how cloud.HealthCheck) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/"+strings.TrimPrefix(how.Path, "/"), http.NoBody)
+// checkHTTP sends one GET request and fails if the status is not one that settings expect.
+func checkHTTP(ctx context.Context, at netip.AddrPort, settings cloud.HealthCheck) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/"+strings.TrimPrefix(settings.Path, "/"), http.NoBody)
 	if err != nil {
 		return err
 	}
@@ -231,7 +231,7 @@ func checkHTTP(ctx context.Context, at netip.AddrPort, how cloud.HealthCheck) er
 		return err
 	}
 	_ = resp.Body.Close()
-	if !how.Expects(resp.StatusCode) {
+	if !settings.Expects(resp.StatusCode) {
 		return fmt.Errorf("HTTP %s from %s", resp.Status, at)
 	}
 	return nil
