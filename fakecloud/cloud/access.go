@@ -12,7 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// Role is what a token may do; each includes the one before.
+// Role is what a token may do. Each role includes the one before.
 type Role string
 
 // A viewer reads, an editor also changes what is in the project, and an admin
@@ -39,17 +39,17 @@ type Principal struct {
 	Details Token // what else is known of the token
 }
 
-// admission is what a secret opens, as long as nothing about tokens and
-// projects changes.
+// admission is what a secret gives access to. It holds as long as no token and no project
+// changes.
 type admission struct {
 	who Principal
-	// until is when this secret ends, if it does. The secret before a rotation
-	// may end sooner than its token.
+	// until is when this secret expires, if it does. The secret before a rotation may
+	// expire sooner than its token.
 	until   *time.Time
 	rotated bool
 }
 
-// principalAt is the principal, unless the secret has ended by now.
+// principalAt gives the principal, or a refusal if the secret has expired by now.
 func (a admission) principalAt(now time.Time) (Principal, error) {
 	switch {
 	case !isDue(a.until, now):
@@ -60,12 +60,12 @@ func (a admission) principalAt(now time.Time) (Principal, error) {
 	return Principal{}, refuse(Unauthenticated, "token %q expired at %s: ask an admin of this cloud for another", a.who.Token, a.until.Format(time.RFC3339))
 }
 
-// admissionCache saves looking tokens up: they are read with every call, and hardly
-// ever change.
+// admissionCache keeps admissions in memory: tokens are looked up with every call and
+// hardly ever change.
 type admissionCache struct {
 	mu sync.RWMutex
-	// changes counts what was forgotten, so that nothing is kept that was looked
-	// up before.
+	// changes counts the calls of clear, so that put can drop what was read before the
+	// last one.
 	changes int64
 	byHash  map[[sha256.Size]byte]admission
 }
@@ -77,7 +77,7 @@ func (s *admissionCache) get(hash [sha256.Size]byte) (a admission, changes int64
 	return a, s.changes, ok
 }
 
-// put remembers what was looked up when so many changes had been made.
+// put keeps an admission that was read when the cache had been cleared so many times.
 func (s *admissionCache) put(hash [sha256.Size]byte, a admission, changes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,21 +97,21 @@ func (s *admissionCache) clear() {
 	s.byHash = nil
 }
 
-// changeAccess is change for what admissions are made of. When it returns, what
-// they were is forgotten: nobody gets in by it after the answer.
+// changeAccess is change for tokens and projects. It clears the cache before it returns:
+// nobody is let in afterwards by what was valid before.
 func (c *Cloud) changeAccess(ctx context.Context, fn func(ctx context.Context, tx *changeTx, now time.Time) error) error {
 	defer c.admissions.clear()
 	return c.change(ctx, fn)
 }
 
-// Remembers tells whether Authenticate knows the secret without the store.
+// Remembers tells whether Authenticate knows the secret without reading the store.
 func (c *Cloud) Remembers(secret string) bool {
 	_, _, ok := c.admissions.get(sha256.Sum256([]byte(secret)))
 	return ok
 }
 
-// Authenticate finds whose token it is. The lookup is by hash, so its time
-// tells nothing about a secret.
+// Authenticate finds the token that a secret belongs to. It looks up a hash, so the time
+// it takes says nothing about any secret.
 func (c *Cloud) Authenticate(ctx context.Context, secret string) (Principal, error) {
 	hash := sha256.Sum256([]byte(secret))
 	a, changes, ok := c.admissions.get(hash)

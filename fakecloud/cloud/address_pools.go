@@ -1,8 +1,3 @@
-// This file answers: which address does a new resource get?
-//
-// What is taken is kept in memory, where the lowest free address is found at
-// once; the store's unique indexes have the last word.
-
 package cloud
 
 import (
@@ -18,7 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// checkPools refuses prefixes that addresses cannot be taken from.
+// checkPools refuses prefixes that cannot be pools of addresses.
 func checkPools(instances, balancers, balancers6 netip.Prefix) error {
 	for name, p := range map[string]netip.Prefix{"instance": instances, "load balancer": balancers} {
 		if !p.IsValid() || !p.Addr().Is4() || p.Bits() > 30 {
@@ -37,15 +32,16 @@ func checkPools(instances, balancers, balancers6 netip.Prefix) error {
 // pageSize is the number of addresses in a page of an addressSet: a power of 2.
 const pageSize = 4096
 
-// addressPage has a bit for each of its addresses that is taken.
+// addressPage has a bit for each of its addresses: it is set if the address is in use.
 type addressPage struct {
 	taken int
 	bits  [pageSize / 64]uint64
 }
 
-// usedAddresses are those addresses of a prefix that something in the cloud has. It
-// is changed only in transactions, of which there is one at a time; what one that
-// fails has changed is taken back.
+// usedAddresses records which addresses of a prefix are in use by the cloud's resources.
+// It is kept in memory, where the lowest free address is found at once. The store's unique
+// indexes have the last word. It changes only within transactions, of which there is one
+// at a time, and a transaction that fails takes its changes back.
 type usedAddresses struct {
 	of    netip.Prefix // its addresses differ in the last 32 bits only
 	mu    sync.Mutex
@@ -58,7 +54,7 @@ func newUsedAddresses(of netip.Prefix) usedAddresses {
 	return usedAddresses{of: of, pages: map[uint32]*addressPage{}}
 }
 
-// load replaces the set by what is stored.
+// load replaces the record by what is stored.
 func (s *usedAddresses) load(ctx context.Context, tx *store.Tx) error {
 	used, err := tx.AddressesInUse(ctx)
 	if err != nil {
@@ -79,7 +75,7 @@ func (s *usedAddresses) load(ctx context.Context, tx *store.Tx) error {
 	return nil
 }
 
-// takeLowestFree takes the first host of the prefix that is free.
+// takeLowestFree marks the first free host address of the prefix as used and gives it.
 func (s *usedAddresses) takeLowestFree(tx *store.Tx, pool netip.Prefix) (netip.Addr, error) {
 	n, ok := s.lowestFree(hostRange(pool))
 	if !ok {
@@ -90,9 +86,9 @@ func (s *usedAddresses) takeLowestFree(tx *store.Tx, pool netip.Prefix) (netip.A
 	return a, nil
 }
 
-// hostRange are the first and the last address of a prefix that can be given, as
-// numbers. An IPv4 prefix's first and last are none; of an IPv6 one the first is
-// for routers, unless there are two at most.
+// hostRange gives the first and the last address of a prefix that a resource can have, as
+// numbers. Of an IPv4 prefix, the network and the broadcast address are left out. Of an
+// IPv6 prefix, the first is left out, which is for routers, unless it has only one or two.
 func hostRange(p netip.Prefix) (first, last uint32) {
 	first, last = addressRange(p)
 	switch {
@@ -104,7 +100,7 @@ func hostRange(p netip.Prefix) (first, last uint32) {
 	return first, last
 }
 
-// lowestFree is the first number of the range that is free.
+// lowestFree gives the lowest number in the range whose address is free.
 func (s *usedAddresses) lowestFree(first, last uint32) (uint32, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,10 +123,10 @@ func (s *usedAddresses) lowestFree(first, last uint32) (uint32, bool) {
 	return 0, false
 }
 
-// markUsed takes an address that is free.
+// markUsed marks a free address as used.
 func (s *usedAddresses) markUsed(tx *store.Tx, a netip.Addr) { s.setUsed(tx, a, true) }
 
-// markFree gives up an address; an invalid one is none.
+// markFree marks an address as free. An invalid address is ignored.
 func (s *usedAddresses) markFree(tx *store.Tx, a netip.Addr) { s.setUsed(tx, a, false) }
 
 func (s *usedAddresses) setUsed(tx *store.Tx, a netip.Addr, taken bool) {
@@ -149,7 +145,7 @@ func (s *usedAddresses) setUsed(tx *store.Tx, a netip.Addr, taken bool) {
 	})
 }
 
-// setBit tells whether that changed anything.
+// setBit sets or clears an address's bit and tells whether that changed it.
 func (s *usedAddresses) setBit(n uint32, taken bool) bool {
 	p := s.pages[n/pageSize]
 	if p == nil {
@@ -167,28 +163,28 @@ func (s *usedAddresses) setBit(n uint32, taken bool) bool {
 	return true
 }
 
-// addressRange are the first and the last address of a prefix, as numbers. An IPv6
-// prefix that is larger than a number counts ends after 2^32 addresses.
+// addressRange gives the first and the last address of a prefix, as numbers. An IPv6
+// prefix with more than 2^32 addresses is cut off there.
 func addressRange(p netip.Prefix) (first, last uint32) {
 	first = addressNumber(p.Addr())
 	return first, first | uint32(1<<min(32, p.Addr().BitLen()-p.Bits())-1)
 }
 
-// addressNumber is the last 32 bits of an address, which are all that an IPv4 one has.
+// addressNumber gives the last 32 bits of an address, which is all of an IPv4 one.
 func addressNumber(a netip.Addr) uint32 {
 	b := a.As16()
 	return binary.BigEndian.Uint32(b[12:])
 }
 
-// withAddressNumber is an address with other last 32 bits.
+// withAddressNumber replaces the last 32 bits of an address.
 func withAddressNumber(a netip.Addr, n uint32) netip.Addr {
 	b := a.As16()
 	binary.BigEndian.PutUint32(b[12:], n)
 	return netip.AddrFrom16(b).Unmap() // As16 mapped it, if it is an IPv4 one.
 }
 
-// instanceAddress takes the address asked for, if it is free, or one of the
-// network's.
+// instanceAddress takes the address asked for, if it is free, or the lowest free one of
+// the network.
 func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx, p Project, n Network, want string) (netip.Addr, error) {
 	if want == "" {
 		return c.usedIPv4.takeLowestFree(tx, n.CIDR)
@@ -201,7 +197,7 @@ func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx, p Project, n 
 	return a, c.takeWanted(ctx, tx, p, "address", a)
 }
 
-// takeWanted takes the address that a field asks for, if nothing has it.
+// takeWanted takes the address that a request's field names, if no resource has it.
 func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field string, a netip.Addr) error {
 	has, err := tx.AddressHolder(ctx, a.String())
 	switch {
@@ -217,8 +213,8 @@ func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field s
 		withField(field, "is in use")
 }
 
-// isUnicast leaves out "this network" below 1.0.0.0, and what begins with
-// multicast at 224.0.0.0.
+// isUnicast leaves out 0.0.0.0/8 ("this network") and everything from 224.0.0.0
+// (multicast) on.
 func isUnicast(a netip.Addr) bool { return a.Is4() && a.As4()[0] >= 1 && a.As4()[0] < 224 }
 
 // parseCIDR reads an IPv4 prefix of a request.

@@ -11,8 +11,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// auditKept is how many of the newest calls are kept; their sums are kept for
-// ever.
+// auditKept is how many of the newest calls are kept. Their sums are kept for ever.
 const auditKept = 100_000
 
 // AuditEntry is one call.
@@ -30,7 +29,7 @@ type AuditEntry struct {
 	BytesOut int64
 }
 
-// AuditCaller is whose calls of what are summed together.
+// AuditCaller is the key by which calls are summed.
 type AuditCaller struct {
 	Project, Token, UserAgent, Operation string
 }
@@ -54,18 +53,17 @@ func (s *AuditSum) Add(o AuditSum) {
 	s.BytesOut += o.BytesOut
 }
 
-// AuditBatch is what is stored together.
+// AuditBatch is a number of calls that are stored together.
 type AuditBatch struct {
 	Entries []AuditEntry
-	// Amended are entries, stored before, whose duration and bytes out are
-	// different by now.
+	// Amended are entries stored before whose duration and bytes out have grown since.
 	Amended []AuditEntry
 	// Sums are added to those stored.
 	Sums []AuditSum
 }
 
-// AppendAudit stores a batch, and drops the oldest entries beyond those that
-// are kept. It gives the ID of the batch's first entry; the others' follow it.
+// AppendAudit stores a batch and drops the oldest entries beyond auditKept. It gives the
+// ID of the batch's first entry; those of the others follow it.
 func (c *Cloud) AppendAudit(ctx context.Context, b AuditBatch) (first int64, err error) {
 	err = c.store.Write(ctx, func(tx *store.Tx) error {
 		last, err := tx.LastAudit(ctx)
@@ -109,7 +107,7 @@ func auditSumRow(s AuditSum) db.AddAuditSumParams {
 	}
 }
 
-// AuditFilter narrows; zero fields do not.
+// AuditFilter narrows a list of calls or sums; zero fields do not.
 type AuditFilter struct {
 	Token     string
 	UserAgent string // how it begins
@@ -122,8 +120,7 @@ type AuditFilter struct {
 	Limit    int   // at least 1
 }
 
-// ListAudit gives one page of a project's calls, newest first, and whether there
-// are more.
+// ListAudit gives one page of a project's calls, newest first, and whether there are more.
 func (c *Cloud) ListAudit(ctx context.Context, p Project, f AuditFilter) (page []AuditEntry, more bool, err error) {
 	params := db.ListAuditParams{
 		ProjectID: p.ID, Before: cmp.Or(f.Before, math.MaxInt64), Token: f.Token, UserAgent: f.UserAgent, Operation: f.Operation,
@@ -147,8 +144,8 @@ func auditEntryFrom(row db.Audit) (AuditEntry, error) {
 	}, nil
 }
 
-// SumAudit sums a project's calls by the fields that group keeps of a caller,
-// sorted.
+// SumAudit sums a project's calls, sorted. group gives the fields of a caller that sums
+// are told apart by.
 func (c *Cloud) SumAudit(ctx context.Context, p Project, f AuditFilter, group func(AuditCaller) AuditCaller) ([]AuditSum, error) {
 	var rows []db.AuditSum
 	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
@@ -176,8 +173,8 @@ func (c *Cloud) SumAudit(ctx context.Context, p Project, f AuditFilter, group fu
 	return sums, err
 }
 
-// AuditAgents gives the user agents that are told apart; of each caller only
-// project, token and user agent are set.
+// AuditAgents gives the user agents that have sums of their own. Only Project, Token and
+// UserAgent of each caller are set.
 func (c *Cloud) AuditAgents(ctx context.Context) ([]AuditCaller, error) {
 	var all []AuditCaller
 	err := c.store.Read(ctx, func(tx *store.Tx) error {

@@ -11,18 +11,21 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// conditionPause is how long a balancer's condition stays as it was told last,
-// so that targets that come and go all the time are no storm of writes.
+// conditionPause is the least time between two reports of a balancer's condition. Targets
+// that start and stop all the time must not cause a write each.
 const conditionPause = time.Second
 
-// conditionQueue are the balancers whose condition is to be looked at.
+// conditionQueue holds the IDs of balancers whose condition is to be read from the data
+// plane.
 type conditionQueue struct {
-	mu         sync.Mutex
-	queued     map[string]bool
+	mu     sync.Mutex
+	queued map[string]bool
+	// reportedAt has the balancers whose condition was reported less than conditionPause
+	// ago.
 	reportedAt map[string]time.Time // those told less than conditionPause ago
 }
 
-// enqueue has a balancer's condition looked at.
+// enqueue adds balancers to the queue.
 func (s *conditionQueue) enqueue(ids ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,7 +34,8 @@ func (s *conditionQueue) enqueue(ids ...string) {
 	}
 }
 
-// takeReady gives those that are to be looked at now, in an order that repeats.
+// takeReady removes from the queue the balancers that need not wait any longer, and gives
+// them sorted.
 func (s *conditionQueue) takeReady(now time.Time) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -52,7 +56,7 @@ func (s *conditionQueue) takeReady(now time.Time) []string {
 	return ids
 }
 
-// markReported notes that conditions are told now.
+// markReported records that the conditions of balancers are reported now.
 func (s *conditionQueue) markReported(now time.Time, ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,8 +65,7 @@ func (s *conditionQueue) markReported(now time.Time, ids []string) {
 	}
 }
 
-// nextReadyTime is when the first of those is to be looked at that wait; zero if none
-// does.
+// nextReadyTime is when the first balancer that waits will be ready; zero if none waits.
 func (s *conditionQueue) nextReadyTime() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,16 +78,15 @@ func (s *conditionQueue) nextReadyTime() time.Time {
 	return next
 }
 
-// queueCondition has the worker look at a balancer's condition soon. It never
-// blocks.
+// queueCondition has the worker read a balancer's condition soon. It never blocks.
 func (c *Cloud) queueCondition(id string) {
 	c.conditionQueue.enqueue(id)
 	c.wakeWorker()
 }
 
-// reportConditions makes the reasons of active balancers what their conditions
-// are. One whose condition is not known keeps its reason: it would only be told
-// the same again a moment later, after a restart say.
+// reportConditions sets the reasons of active balancers to their conditions. A balancer
+// whose condition is not known, after a restart for instance, keeps its reason: otherwise
+// it would lose the reason and get it back a moment later.
 func (c *Cloud) reportConditions(ctx context.Context) error {
 	var errs []error
 	for some := range slices.Chunk(c.conditionQueue.takeReady(c.now()), maxSharedWrites) {
@@ -96,10 +98,11 @@ func (c *Cloud) reportConditions(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reportConditionsOf writes once for all whose condition differs from what is stored. It
-// holds planeMu, so that no balancer that is just being built changes its
-// version. The data plane is asked before, as it may take its time, and others
-// wait for who reads or writes: a condition that changes meanwhile is told anew.
+// reportConditionsOf writes the conditions that differ from the stored reasons, all in one
+// transaction. It holds planeMu, so that no balancer changes its version while it is being
+// built. It asks the data plane before the transaction begins: the data plane may take its
+// time, and other readers and writers would wait. A condition that changes in between is
+// queued again.
 func (c *Cloud) reportConditionsOf(ctx context.Context, ids []string) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
@@ -138,8 +141,8 @@ func (c *Cloud) reportConditionsOf(ctx context.Context, ids []string) error {
 	return c.changeTogether(ctx, all)
 }
 
-// saveCondition writes a balancer's condition, unless the balancer has changed
-// meanwhile.
+// saveCondition writes a balancer's condition as its reason, unless the balancer has
+// changed since it was read.
 func saveCondition(ctx context.Context, tx *changeTx, id, reason string, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, id)
 	if errors.Is(err, sql.ErrNoRows) {

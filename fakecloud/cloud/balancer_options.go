@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Scheme says who a balancer is for. Nothing but a reserved address depends on
-// it: both kinds take theirs from the same pool.
+// Scheme says who a balancer is for. It matters for reserved addresses only: both kinds
+// take their addresses from the same pool.
 type Scheme string
 
 // The schemes. An internal balancer takes no reserved address.
@@ -36,7 +36,7 @@ const (
 	maxConnectionLimit = 1_000_000
 )
 
-// balancerOptions are those that an update can change one by one.
+// balancerOptions are the fields of a balancer that an update can change one by one.
 type balancerOptions struct {
 	scheme                Scheme
 	algorithm             Algorithm
@@ -64,7 +64,7 @@ func inRange(what, field string, d, most time.Duration) error {
 	return nil
 }
 
-// optionsWithDefaults gives the defaults to what is left zero.
+// optionsWithDefaults gives the options asked for, with defaults for those left zero.
 func (spec LoadBalancerSpec) optionsWithDefaults() balancerOptions {
 	return balancerOptions{cmp.Or(spec.Scheme, Public), cmp.Or(spec.Algorithm, RoundRobin), spec.Affinity, spec.IdleTimeout, spec.Drain}
 }
@@ -77,7 +77,7 @@ func (lb *LoadBalancer) setOptions(o balancerOptions) {
 	lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain = o.scheme, o.algorithm, o.affinity, o.idle, o.drain
 }
 
-// withUpdate puts an update's options in place of those that are there.
+// withUpdate gives the options after an update.
 func (o balancerOptions) withUpdate(u LoadBalancerUpdate) balancerOptions {
 	replaceIfGiven(&o.scheme, u.Scheme)
 	replaceIfGiven(&o.algorithm, u.Algorithm)
@@ -93,7 +93,7 @@ func replaceIfGiven[T any](has, by *T) {
 	}
 }
 
-// checkDrain refuses draining where there is nothing to drain.
+// checkDrain refuses draining for a balancer without a TCP listener.
 func checkDrain(drain time.Duration, listeners []Listener) error {
 	if drain > 0 && !slices.ContainsFunc(listeners, func(l Listener) bool { return l.Protocol == TCP }) {
 		return refuse(InvalidRequest, "draining is for tcp connections, and the balancer has no tcp listener: leave it 0").withField("drainSeconds", "is for tcp only")
@@ -108,7 +108,7 @@ func checkConnectionLimit(l Listener, field string) error {
 	return nil
 }
 
-// Expects tells whether a target that answers with the status is well.
+// Expects tells whether a target that answers with the status is healthy.
 func (h *HealthCheck) Expects(status int) bool {
 	ranges, err := parseCodes(h.ExpectedCodes)
 	return err == nil && slices.ContainsFunc(ranges, func(r codeRange) bool { return r.first <= status && status <= r.last })
@@ -116,7 +116,7 @@ func (h *HealthCheck) Expects(status int) bool {
 
 type codeRange struct{ first, last int }
 
-// parseCodes reads statuses such as "200-299,301"; "" is 200.
+// parseCodes reads statuses such as "200-299,301". An empty string means 200.
 func parseCodes(s string) ([]codeRange, error) {
 	var all []codeRange
 	for part := range strings.SplitSeq(cmp.Or(s, "200"), ",") {

@@ -23,9 +23,8 @@ const (
 	maxTransitions = 1_000_000
 )
 
-// VirtualTime is a clock that stands still until Advance moves it. It is kept
-// with the data: what is done at a time, and that this time has come, is one
-// transaction.
+// VirtualTime is a clock that stands still until Advance moves it. Its time is stored with
+// the data: a change and the time at which it was made are one transaction.
 type VirtualTime struct {
 	clock  *clockwork.FakeClock
 	starts int64
@@ -33,17 +32,17 @@ type VirtualTime struct {
 	agenda []Agenda
 }
 
-// Agenda is what happens at times of the cloud's clock beside transitions, by
-// goroutines of its own.
+// Agenda is something beside transitions that happens at times of the cloud's clock, in
+// goroutines of its own: scenarios.
 type Agenda interface {
-	// Next is the first time after now, or zero.
+	// Next gives the first time after now at which something happens, or zero.
 	Next(now time.Time) time.Time
 	// Settle returns when all that was due by now has happened, or ctx ends.
 	Settle(ctx context.Context, now time.Time)
 }
 
-// AddAgenda has a virtual clock stop at the times of an agenda, too. At one time,
-// transitions come first.
+// AddAgenda has a virtual clock also stop at the times of an agenda. Transitions that are
+// due at the same time come first.
 func (c *Cloud) AddAgenda(a Agenda) {
 	if v := c.cfg.Virtual; v != nil {
 		v.mu.Lock()
@@ -52,10 +51,10 @@ func (c *Cloud) AddAgenda(a Agenda) {
 	}
 }
 
-// StartVirtualTime puts the store's data under a virtual clock. It goes on from
-// where the data's last one stood; data that had none, or was under the real
-// clock since, starts at now or, if that is later, where its last one stood.
-// Data with health checks is refused: they run in real time.
+// StartVirtualTime puts the store's data under a virtual clock. The clock goes on where
+// the data's last virtual clock stood. If the data had none, or was under the real clock
+// since, it starts at now or at where the last one stood, whichever is later. Data with
+// health checks is refused, as those run in real time.
 func StartVirtualTime(ctx context.Context, s *store.Store, now time.Time) (*VirtualTime, error) {
 	var row db.StartVirtualClockRow
 	err := s.Write(ctx, func(tx *store.Tx) error {
@@ -79,8 +78,8 @@ func StartVirtualTime(ctx context.Context, s *store.Store, now time.Time) (*Virt
 	return &VirtualTime{clock: clockwork.NewFakeClockAt(fromMillis(row.Now)), starts: row.Starts}, nil
 }
 
-// StartRealTime puts the store's data under the real clock. Data whose virtual
-// time is ahead of it is refused, because its time would run backwards.
+// StartRealTime puts the store's data under the real clock. Data whose virtual time is in
+// the future is refused: its time would run backwards.
 func StartRealTime(ctx context.Context, s *store.Store, now time.Time) error {
 	return s.Write(ctx, func(tx *store.Tx) error {
 		row, err := tx.Clock(ctx)
@@ -96,10 +95,10 @@ func StartRealTime(ctx context.Context, s *store.Store, now time.Time) error {
 	})
 }
 
-// Now is the cloud's time, and whether it stands still.
+// Now gives the cloud's time, and whether it is virtual.
 func (c *Cloud) Now() (now time.Time, virtual bool) { return c.now(), c.cfg.Virtual != nil }
 
-// checkHealthCheckAllowed says why there can be no health check, if that is so.
+// checkHealthCheckAllowed refuses health checks under a virtual clock.
 func (c *Cloud) checkHealthCheckAllowed(h *HealthCheck) error {
 	if c.cfg.Virtual == nil || h == nil || h.Protocol == CheckNone {
 		return nil
@@ -108,19 +107,19 @@ func (c *Cloud) checkHealthCheckAllowed(h *HealthCheck) error {
 		withField("healthCheck", "is not possible with a virtual clock")
 }
 
-// Advanced is how far a virtual clock was moved.
+// Advanced is how far Advance moved a virtual clock.
 type Advanced struct {
 	From, Now time.Time
-	// Transitions is how many states ended, retries included.
+	// Transitions is how many states ended, failed tries of balancers included.
 	Transitions int
-	// Complete is false when it stopped early: after many transitions, or
-	// because the call or the cloud ended. All that was due by Now has happened,
-	// or will when the clock is moved on.
+	// Complete is false if Advance stopped early: after maxTransitions, or because the
+	// call or the cloud ended. What was due by Now has happened, or will when the clock is
+	// moved on.
 	Complete bool
 }
 
-// Advance moves the virtual clock to the time that until gives for the present
-// one. What falls due happens in order, each at its own time.
+// Advance moves the virtual clock to the time that until returns for the present time.
+// What falls due on the way happens in order, each at its own time.
 func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time) (Advanced, error) {
 	v := c.cfg.Virtual
 	if v == nil {
@@ -171,9 +170,9 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	return out, c.change(ctx, func(context.Context, *changeTx, time.Time) error { return nil })
 }
 
-// fireDue makes the transitions that are due, and those that these make due
-// now. It ends early with ctx and after the budget; what does not move although
-// it is due is left as it is.
+// fireDue makes the transitions that are due, and those that become due by that. It stops
+// early when ctx ends or the budget is spent, and when a round leaves the same transitions
+// due as before: those are held.
 func (c *Cloud) fireDue(ctx context.Context, budget int) (fired int, err error) {
 	var before []db.DueByRow
 	for ctx.Err() == nil && fired < budget {
@@ -209,9 +208,9 @@ func (c *Cloud) nextDueAfter(ctx context.Context, now time.Time) (next time.Time
 }
 
 // checkSnapshotTime gives the time at which a snapshot's virtual clock stood, or zero. It
-// refuses one that makes no sense or does not fit the cloud's clock: time would
-// run backwards, or health checks disagree with it.
-func (c *Cloud) checkSnapshotTime(ctx context.Context, snapshot string) (then time.Time, err error) {
+// refuses a snapshot that is damaged or does not fit the cloud's clock: its time would run
+// backwards, or it has health checks and the clock is virtual.
+func (c *Cloud) checkSnapshotTime(ctx context.Context, snapshot string) (snapshotTime time.Time, err error) {
 	unusable := func(format string, args ...any) error {
 		return refuse(SnapshotUnusable, "snapshot %q: "+format, append([]any{snapshot}, args...)...)
 	}
@@ -230,19 +229,19 @@ func (c *Cloud) checkSnapshotTime(ctx context.Context, snapshot string) (then ti
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
-		then = fromMillis(row.Now)
-		if err == nil && c.cfg.Virtual == nil && then.After(c.now()) {
-			return unusable("it is from %s, where its virtual clock stood, and it is %s here: its time would run backwards", then.Format(time.RFC3339), c.now().Format(time.RFC3339))
+		snapshotTime = fromMillis(row.Now)
+		if err == nil && c.cfg.Virtual == nil && snapshotTime.After(c.now()) {
+			return unusable("it is from %s, where its virtual clock stood, and it is %s here: its time would run backwards", snapshotTime.Format(time.RFC3339), c.now().Format(time.RFC3339))
 		}
 		return err
 	})
 	if errors.Is(err, store.ErrUnusable) {
 		err = unusable("%v", err)
 	}
-	return then, err
+	return snapshotTime, err
 }
 
-// adoptClock puts data that was just brought in under the cloud's clock.
+// adoptClock puts data that was just restored under the cloud's clock.
 func (c *Cloud) adoptClock(ctx context.Context) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		if c.cfg.Virtual == nil {

@@ -1,6 +1,7 @@
-// Package cloud is the simulated cloud itself: resources, their life cycles
-// and rules. It knows nothing of HTTP; the state is in package store, and the
-// load balancers' sockets are behind DataPlane.
+// Package cloud is the simulated cloud itself: resources, their life cycles and rules. It
+// knows nothing of HTTP. The state is in package store, and the load balancers' sockets are
+// behind DataPlane. Begin with types.go for the resources, states.go for their life cycles
+// and worker.go for what makes transitions happen.
 package cloud
 
 import (
@@ -31,36 +32,38 @@ var (
 	DefaultLoadBalancerCIDR = netip.MustParsePrefix("127.30.64.0/18")
 )
 
-// Config is what a cloud is made of. Store, DataPlane and Profile are
-// required.
+// Config is what a cloud is made of. Store, DataPlane and Profile are required; zero is
+// fine for the rest.
 type Config struct {
 	Store     *store.Store
 	DataPlane DataPlane
 	Profile   Profile
 
 	Clock clockwork.Clock // real when nil
-	// Virtual, unless nil, is the clock instead: nothing happens by itself, not
-	// even what takes no time, until Advance.
+	// Virtual, unless nil, takes the place of Clock. Nothing happens by itself then, not
+	// even what takes no time, until Advance is called.
 	Virtual          *VirtualTime
 	Logger           *slog.Logger // silent when nil
 	Region           string
 	Zones            []string // <region>a to <region>c when empty
 	InstanceCIDR     netip.Prefix
 	LoadBalancerCIDR netip.Prefix
-	// LoadBalancerCIDR6 is where IPv6 addresses come from; not valid: nowhere.
+	// LoadBalancerCIDR6 is the pool of IPv6 addresses; an invalid prefix means that there
+	// is none.
 	LoadBalancerCIDR6 netip.Prefix
 	// Retention is how long a terminated instance stays readable; not at all
 	// when zero.
 	Retention time.Duration
-	// Seed, unless 0, repeats what is drawn, in the order in which it is drawn:
-	// delays, made-up names and the random part of IDs. The other part of an ID
-	// is the clock's, and calls that come at once have no order.
+	// Seed, unless 0, makes what is drawn repeatable, in the order in which it is drawn:
+	// delays, made-up names and the random part of IDs. The other part of an ID is the
+	// clock's time, and calls that come at once have no order.
 	Seed int64
 	// SnapshotDir is where snapshots are kept; there are none without it.
 	SnapshotDir string
 }
 
-// Cloud is safe for concurrent use. Its transitions happen while Run runs.
+// Cloud is the simulated cloud. It is safe for concurrent use. Its transitions happen
+// while Run runs.
 type Cloud struct {
 	cfg     Config
 	store   *store.Store
@@ -79,30 +82,31 @@ type Cloud struct {
 	transitions transitionCounter
 
 	activeFaults atomic.Pointer[Faults] // nil: none
-	// sweepMu lets one at a time carry out what faults begin and end. It is taken
-	// before planeMu.
+	// sweepMu lets one goroutine at a time carry out what faults begin and end. It is
+	// locked before planeMu.
 	sweepMu sync.Mutex
 
-	// planeMu orders everything that reaches the data plane; what is read under
-	// it is never older than what was applied before. It is taken before, never
-	// inside, a transaction.
+	// planeMu orders all calls that change the data plane: what is read under it is never
+	// older than what was applied before. It is locked before a transaction, never within
+	// one.
 	planeMu sync.Mutex
-	// forwarding are the balancers as they are forwarding now, by ID. One differs from
-	// the stored one while an update has not been built yet or cannot be.
+	// forwarding are the balancers as the data plane forwards for them now, by ID. A
+	// balancer differs from its stored form while an update is not built yet or cannot be.
 	forwarding map[string]LoadBalancer
-	// balancersByTarget are those of them that have an instance as a target, by both IDs.
+	// balancersByTarget has the IDs of the forwarding balancers by the IDs of their
+	// targets.
 	balancersByTarget map[string]map[string]bool
 	staleBalancers    map[string]bool // in force, but with targets that could not be refreshed
 
 	conditionQueue conditionQueue
 
 	snapshots snapshotFiles
-	// replacing is held while all of the state becomes another's: no change may
-	// be under way then.
+	// replacing is locked while a snapshot takes the place of the whole state. Changes
+	// hold it for reading.
 	replacing sync.RWMutex
 }
 
-// New checks the configuration.
+// New checks the configuration and reads what the cloud keeps in memory.
 func New(cfg Config) (*Cloud, error) {
 	if cfg.Store == nil || cfg.DataPlane == nil || cfg.Profile.Delays == nil {
 		return nil, errors.New("a cloud needs a store, a data plane and a profile")
@@ -114,12 +118,12 @@ func New(cfg Config) (*Cloud, error) {
 	if err := checkPools(cfg.InstanceCIDR, cfg.LoadBalancerCIDR, cfg.LoadBalancerCIDR6); err != nil {
 		return nil, err
 	}
-	seen := map[string]bool{}
+	zoneNames := map[string]bool{}
 	for _, z := range cfg.Zones {
-		if z == "" || seen[z] {
+		if z == "" || zoneNames[z] {
 			return nil, fmt.Errorf("zones %q: each needs a name of its own", cfg.Zones)
 		}
-		seen[z] = true
+		zoneNames[z] = true
 	}
 	c := &Cloud{
 		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
@@ -144,15 +148,15 @@ func New(cfg Config) (*Cloud, error) {
 	return c, errors.Join(c.snapshots.removePartial(), c.Reload(context.Background()))
 }
 
-// Reload reads what is kept in memory anew: for New, and for when the store's
-// content has been replaced. No change may be under way.
+// Reload reads what is kept in memory from the store again. New calls it, and so does
+// whoever replaces the store's content. No change may be under way.
 func (c *Cloud) Reload(ctx context.Context) error {
 	c.admissions.clear()
 	return c.store.Read(ctx, func(tx *store.Tx) error { return c.loadUsedAddresses(ctx, tx) })
 }
 
-// startNumber tells one start from the next where the time does not: with the same
-// time and seed, both would give the same IDs.
+// startNumber tells apart starts at the same virtual time. With the same time and seed,
+// they would make the same IDs.
 func (cfg *Config) startNumber() int64 {
 	if cfg.Virtual == nil {
 		return 0
@@ -199,7 +203,7 @@ func (c *Cloud) Regions() []string { return []string{c.cfg.Region} }
 // Ready is closed once Run has restored the balancers.
 func (c *Cloud) Ready() <-chan struct{} { return c.ready }
 
-// now has the precision that is stored.
+// now is the clock's time in the precision that is stored.
 func (c *Cloud) now() time.Time { return c.clock.Now().UTC().Truncate(time.Millisecond) }
 
 // changeTx is the transaction of one change. It records what the change brings
@@ -237,7 +241,7 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *cha
 	return nil
 }
 
-// wakeWorker lets the worker look for what is to be done.
+// wakeWorker has the worker look for what is due. It never blocks.
 func (c *Cloud) wakeWorker() {
 	select {
 	case c.wake <- struct{}{}:
@@ -245,10 +249,10 @@ func (c *Cloud) wakeWorker() {
 	}
 }
 
-// isDue tells whether a state with that end, if any, has come to it.
+// isDue tells whether a state that ends at a time, if it does, has ended by now.
 func isDue(end *time.Time, now time.Time) bool { return end != nil && !end.After(now) }
 
-// stateEnd is when a state that was entered now ends, or nil if it lasts.
+// stateEnd is when a state that is entered now ends, or nil if it lasts.
 func (c *Cloud) stateEnd(now time.Time, wait Delay) *time.Time {
 	if wait == "" {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// Forwarding is what the data plane needs to know of a balancer.
+// Forwarding is a balancer's configuration as the data plane needs it.
 type Forwarding struct {
 	ID      string
 	Address netip.Addr
@@ -24,26 +24,27 @@ type Forwarding struct {
 	Listeners []Listener
 	// Backends are the targets that run.
 	Backends []Backend
-	// Targets is how many targets there are, those that do not run included.
+	// Targets is how many targets there are, including those that do not run.
 	Targets int
 	// Algorithm chooses among them; round robin when empty.
 	Algorithm Algorithm
 	// SourceRanges are who may connect; empty is everybody.
 	SourceRanges []netip.Prefix
-	// Affinity keeps a client's address on one target until it has been silent
-	// for so long; 0 does not.
+	// Affinity keeps a client on one target until the client has been silent for so long;
+	// 0 turns it off.
 	Affinity time.Duration
-	// IdleTimeout ends connections that have been silent for so long; 0 leaves
-	// TCP alone and UDP at the data plane's own.
+	// IdleTimeout ends connections that have been silent for so long. If it is 0, TCP
+	// connections never end for that, and UDP sessions after a time of the data plane's
+	// own.
 	IdleTimeout time.Duration
-	// Drain is how long a TCP connection may go on whose listener or backend is
-	// none any more; 0: for as long as it likes.
+	// Drain is how long a TCP connection may go on after its listener or backend has been
+	// removed; 0 means without limit.
 	Drain time.Duration
 	// HealthCheck may be nil.
 	HealthCheck *HealthCheck
 }
 
-// Backend is a target's instance, and where it is.
+// Backend is a target that runs, and its address.
 type Backend struct {
 	Target  string
 	Address netip.Addr
@@ -52,24 +53,24 @@ type Backend struct {
 // DataPlane forwards packets for load balancers. Calls for one balancer do not
 // overlap.
 type DataPlane interface {
-	// Apply puts a balancer's forwarding in force. It does so wholly, or returns
-	// an error, a sentence a person can act on, and leaves what was in force
-	// before. Connections that need not end do not. The error is a ListenError if
+	// Apply puts a balancer's forwarding in force. It either does so completely, or leaves
+	// in force what was there before and returns an error, which is a sentence a person
+	// can act on. It ends only connections that have to end. The error is a ListenError if
 	// an address and port cannot be listened on.
 	Apply(Forwarding) error
-	// Remove ends a balancer's listeners and connections. An unknown one is fine.
+	// Remove ends a balancer's listeners and connections. It accepts unknown IDs.
 	Remove(id string)
 	// Stats gives a balancer's counters.
 	Stats(id string) LoadBalancerStats
-	// Health gives what is known of each backend of a balancer.
+	// Health gives the health of each backend of a balancer.
 	Health(id string) []TargetHealth
-	// Condition says why a balancer that is in force cannot serve clients now, in
-	// a sentence a person can act on; it is empty when it can. It is not known
-	// while it depends on targets that are yet to be asked whether they are well.
+	// Condition says why a balancer that is in force cannot serve clients now, in a
+	// sentence a person can act on; it is empty if it can. It is not known while it
+	// depends on targets whose first health check is yet to end.
 	Condition(id string) (reason string, known bool)
-	// Notify has changed called, from now on, when a balancer's condition may
-	// have changed, or become known, by itself and not by Apply. It returns at
-	// once and does not call the data plane, whose locks may be held.
+	// Notify registers changed, which is called when a balancer's condition may have
+	// changed or become known by itself, and not by Apply. changed must return at once and
+	// must not call the data plane, whose locks may be held.
 	Notify(changed func(id string))
 }
 
@@ -97,8 +98,8 @@ func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
 	}
 }
 
-// applyForwarding has the data plane forward to those targets that run now; the lock is
-// held.
+// applyForwarding has the data plane forward to the targets that run now. planeMu is held.
+// failure is the data plane's error, err any other.
 func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, err error) {
 	var f Forwarding
 	err = c.store.Read(ctx, func(tx *store.Tx) error {
@@ -119,8 +120,8 @@ func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, 
 	return failure, nil
 }
 
-// buildBalancer brings a balancer's configuration into force, or tells why that fails.
-// It is called with planeMu held.
+// buildBalancer brings a balancer's configuration into force, or gives the failure that
+// prevents it. planeMu is held.
 func (c *Cloud) buildBalancer(ctx context.Context, lb LoadBalancer) (failure, err error) {
 	if failure := c.injectedBuildFailure(lb); failure != nil {
 		return failure, nil
@@ -132,8 +133,8 @@ func (c *Cloud) buildBalancer(ctx context.Context, lb LoadBalancer) (failure, er
 	return failure, err
 }
 
-// recordBuild gives the write of the outcome, which does nothing if the balancer
-// has changed meanwhile: then it is built again.
+// recordBuild gives the change that writes what became of a build. The change does nothing
+// if the balancer has changed meanwhile: then it is built again.
 func (c *Cloud) recordBuild(built LoadBalancer, failure error) pendingChange {
 	// Asked for before the write, as in tellSome; empty until it is known.
 	reason, _ := c.cfg.DataPlane.Condition(built.ID)
@@ -185,8 +186,8 @@ func runningBackends(ctx context.Context, tx *store.Tx, targets []string) ([]Bac
 	})
 }
 
-// refreshBalancersOf tells the balancers that forward to instances that these may have
-// started or ceased to run.
+// refreshBalancersOf updates the forwarding of the balancers that have one of the
+// instances as a target: these may have started or stopped running.
 func (c *Cloud) refreshBalancersOf(ctx context.Context, instances ...string) {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
@@ -203,7 +204,7 @@ func (c *Cloud) refreshBalancersOf(ctx context.Context, instances ...string) {
 	}
 }
 
-// refreshStaleBalancers tries again what retarget could not do.
+// refreshStaleBalancers tries again what refreshBalancersOf could not do.
 func (c *Cloud) refreshStaleBalancers(ctx context.Context) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
@@ -218,7 +219,7 @@ func (c *Cloud) refreshStaleBalancers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// refreshForwarding forwards as before, to those targets that run now.
+// refreshForwarding keeps a balancer's configuration and updates which of its targets run.
 func (c *Cloud) refreshForwarding(ctx context.Context, lb LoadBalancer) error {
 	failure, err := c.applyForwarding(ctx, lb)
 	if err := cmp.Or(failure, err); err != nil {
@@ -227,7 +228,7 @@ func (c *Cloud) refreshForwarding(ctx context.Context, lb LoadBalancer) error {
 	return nil
 }
 
-// markForwarding notes that a balancer forwards; the lock is held.
+// markForwarding records that the data plane forwards for a balancer. planeMu is held.
 func (c *Cloud) markForwarding(lb LoadBalancer) {
 	c.unmarkForwarding(lb.ID)
 	c.forwarding[lb.ID] = lb
@@ -239,14 +240,14 @@ func (c *Cloud) markForwarding(lb LoadBalancer) {
 	}
 }
 
-// stopForwarding ends a balancer's forwarding; the lock is held.
+// stopForwarding ends a balancer's forwarding. planeMu is held.
 func (c *Cloud) stopForwarding(id string) {
 	c.cfg.DataPlane.Remove(id)
 	c.unmarkForwarding(id)
 }
 
-// stopForwardingDeleted ends the forwarding of a balancer that was just deleted, unless
-// a snapshot that was restored meanwhile has it.
+// stopForwardingDeleted ends the forwarding of a balancer that was just deleted, unless a
+// snapshot that was restored in between has it.
 func (c *Cloud) stopForwardingDeleted(ctx context.Context, id string) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
@@ -264,7 +265,7 @@ func (c *Cloud) stopForwardingDeleted(ctx context.Context, id string) error {
 	return err
 }
 
-// unmarkForwarding undoes force.
+// unmarkForwarding undoes markForwarding. planeMu is held.
 func (c *Cloud) unmarkForwarding(id string) {
 	for _, t := range c.forwarding[id].Targets {
 		if delete(c.balancersByTarget[t], id); len(c.balancersByTarget[t]) == 0 {

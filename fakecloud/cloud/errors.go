@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Code is stable; programs decide by it.
+// Code tells refusals apart. Codes are stable, so that programs can decide by them.
 type Code string
 
 // Why the cloud refuses. The names are those of the API.
@@ -37,7 +37,7 @@ const (
 	ZoneUnavailable      Code = "zone-unavailable"
 )
 
-// Error is a refusal: nothing was changed.
+// Error is a refusal. Nothing was changed.
 type Error struct {
 	Code Code
 	// Message is a sentence a person can act on.
@@ -55,14 +55,14 @@ func refuse(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
 }
 
-// withField adds the field that the refusal is about.
+// withField adds an offending field to a refusal.
 func (e *Error) withField(path, format string, args ...any) *Error {
 	e.Fields = append(e.Fields, Field{Path: path, Message: fmt.Sprintf(format, args...)})
 	return e
 }
 
-// joinRefusals makes one refusal of all, with the code of the first; an error that
-// is no refusal comes before them.
+// joinRefusals makes one refusal of several, with the code of the first. An error that is
+// no refusal takes precedence.
 func joinRefusals(errs ...error) error {
 	var all *Error
 	for _, err := range errs {

@@ -17,10 +17,10 @@ const eventBatch = 200
 // Oldest is the number to read after that starts with the oldest event kept.
 const Oldest int64 = -1
 
-// Events gives the project's next events after a number, or with the zero
-// Project everyone's, and the number to go on from; both are as they were when
-// none follows. A refusal with code
-// EventsExpired means that the reader has missed some.
+// Events gives the project's next events after a number, or everyone's for the zero
+// Project. It also gives the number to continue from, which is the same number if there
+// are no events. A refusal with code EventsExpired means that the reader has missed
+// events.
 func (c *Cloud) Events(ctx context.Context, p Project, after int64) ([]Event, int64, error) {
 	b, err := c.store.EventsAfter(ctx, p.ID, after, eventBatch)
 	if errors.Is(err, store.ErrEventsExpired) {
@@ -33,11 +33,12 @@ func (c *Cloud) Events(ctx context.Context, p Project, after int64) ([]Event, in
 	return events, b.Through, err
 }
 
-// LastEvent is the number of the newest event, or the one before the first.
+// LastEvent is the number of the newest event. If there is none, it is the number before
+// that of the first.
 func (c *Cloud) LastEvent(ctx context.Context) (int64, error) { return c.store.LastEvent(ctx) }
 
-// MoreEvents gives a channel that is closed when further events may be there.
-// Take it before reading.
+// MoreEvents gives a channel that is closed when there may be further events. Call it
+// before reading them.
 func (c *Cloud) MoreEvents() <-chan struct{} { return c.store.Committed() }
 
 // eventSubject is a resource that events are about.

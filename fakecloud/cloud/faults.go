@@ -14,7 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// Subject is what a fault can tell resources apart by.
+// Subject is what a fault rule can tell resources apart by.
 type Subject struct {
 	Project string // its ID
 	Kind    Resource
@@ -22,31 +22,31 @@ type Subject struct {
 	Tags    map[string]string
 }
 
-// Faults say which life cycles go wrong. They are asked within transactions, so
-// they must not ask the cloud. What they answer, they count; what undoes that they
-// give to undo, for when the transaction fails. It is nil outside of one.
+// Faults decide which life cycles go wrong. Within transactions they are asked, so they
+// must not call the cloud. They count the matches of their rules; they pass to undo what
+// takes a count back, for when the transaction fails. undo is nil outside of a
+// transaction.
 type Faults interface {
-	// Stuck tells whether the resource stays in the transitional state it is in.
+	// Stuck tells whether the resource stays in its transitional state.
 	Stuck(s Subject, now time.Time, undo func(func())) bool
-	// Fail tells whether, and why, the resource cannot be built.
+	// Fail tells whether building the resource fails, and for what reason.
 	Fail(s Subject, now time.Time, undo func(func())) (reason string, fails bool)
-	// Crash tells whether the running instance goes to error; by that rule only,
-	// unless rule is "".
+	// Crash tells whether the running instance goes to state error. Unless rule is empty,
+	// only that rule counts.
 	Crash(s Subject, now time.Time, rule string, undo func(func())) bool
-	// Outage tells whether the zone is lost to the project, and by which rule.
+	// Outage tells whether the project has lost the zone, and by which rule.
 	Outage(project, zone string, now time.Time) (rule string, lost bool)
-	// Sweeps are what is to be carried out now because a rule's window began or
-	// ended, and when there will be more; zero if that is not known.
+	// Sweeps gives what is to be carried out now, because a rule's window began or ended,
+	// and when there will be more; zero if that is not known.
 	Sweeps(now time.Time) (due []FaultSweep, next time.Time)
-	// Swept is told that it was, and how many resources it took.
+	// Swept is called after a sweep was carried out, with the number of instances it took.
 	Swept(FaultSweep, int)
-	// Suspend takes those rules out of force that the project made or that are
-	// about it, and gives their IDs; settle takes them away for good, or puts them
-	// back.
-	Suspend(project string) (ids []string, settle func(gone bool))
+	// Suspend takes out of force the rules that the project made and those about it, and
+	// gives their IDs. finish then removes them, or puts them back.
+	Suspend(project string) (ids []string, finish func(remove bool))
 }
 
-// FaultPhase is how far a rule's window has been carried out.
+// FaultPhase is how much of a rule's window has been carried out.
 type FaultPhase int64
 
 // The phases of a rule.
@@ -56,17 +56,17 @@ const (
 	FaultEnded
 )
 
-// FaultSweep is a rule's begin or end.
+// FaultSweep is the begin or the end of a rule's window, which is to be carried out.
 type FaultSweep struct {
 	Rule    string
 	Project string // the ID
 	To      FaultPhase
-	// Zone is that of an outage. Without one, running instances crash when it
+	// Zone is that of an outage. If it is empty, running instances crash when the window
 	// begins.
 	Zone string
 }
 
-// StoredFault is what is kept of a rule.
+// StoredFault is a fault rule as it is stored.
 type StoredFault struct {
 	ID            string
 	Project       string // the ID of which made it
@@ -76,19 +76,19 @@ type StoredFault struct {
 	Phase         FaultPhase
 }
 
-// heldDue is the time at which what is stuck is due.
+// heldDue is the due time of what a fault holds: it never comes.
 var heldDue = int64(math.MaxInt64 >> 16)
 
 // Clock is the one that the cloud runs on.
 func (c *Cloud) Clock() clockwork.Clock { return c.clock }
 
-// SetFaults makes the cloud ask f from now on.
+// SetFaults puts f in force from now on, in place of any others.
 func (c *Cloud) SetFaults(f Faults) {
 	c.activeFaults.Store(&f)
 	c.wakeWorker()
 }
 
-// currentFaults may be nil.
+// currentFaults gives the faults in force; nil if there are none.
 func (c *Cloud) currentFaults() Faults {
 	if f := c.activeFaults.Load(); f != nil {
 		return *f
@@ -112,7 +112,7 @@ func (c *Cloud) StoredFaults(ctx context.Context) ([]StoredFault, error) {
 	return all, err
 }
 
-// SaveFault keeps a new rule.
+// SaveFault stores a new rule.
 func (c *Cloud) SaveFault(ctx context.Context, f StoredFault) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx, _ time.Time) error {
 		return tx.InsertFault(ctx, db.InsertFaultParams{
@@ -122,11 +122,11 @@ func (c *Cloud) SaveFault(ctx context.Context, f StoredFault) error {
 	})
 }
 
-// FaultsChanged has the worker ask again what begins or ends next. SaveFault does
-// so too early: a new rule is in force only after it is kept.
+// FaultsChanged has the worker ask again what begins or ends next. SaveFault would do so
+// too early: a new rule is put in force after it is stored.
 func (c *Cloud) FaultsChanged() { c.wakeWorker() }
 
-// CountFaults keeps what rules counted.
+// CountFaults stores what rules have counted.
 func (c *Cloud) CountFaults(ctx context.Context, counts []StoredFault) error {
 	if len(counts) == 0 {
 		return nil
@@ -141,8 +141,8 @@ func (c *Cloud) CountFaults(ctx context.Context, counts []StoredFault) error {
 	})
 }
 
-// LiftFaults forgets rules that are not in force any more: what they took is
-// started again, and what they held goes on.
+// LiftFaults removes rules that are out of force. Instances that their outages took start
+// again, and resources that they held go on.
 func (c *Cloud) LiftFaults(ctx context.Context, ids []string) error {
 	if len(ids) == 0 {
 		return nil
@@ -164,22 +164,21 @@ func (c *Cloud) liftFaults(ctx context.Context, tx *changeTx, ids []string, now 
 	return releaseHeld(ctx, tx, now)
 }
 
-// liftFaultsOf lifts the rules that a project made and those about it, which is
+// liftFaultsOf lifts the rules that a project made and those about it, as the project is
 // being deleted.
 func (c *Cloud) liftFaultsOf(ctx context.Context, tx *changeTx, project string, now time.Time) error {
 	f := c.currentFaults()
 	if f == nil {
 		return nil
 	}
-	ids, settle := f.Suspend(project)
-	tx.OnRollback(func() { settle(false) })
-	tx.AfterCommit(func() { settle(true) })
+	ids, finish := f.Suspend(project)
+	tx.OnRollback(func() { finish(false) })
+	tx.AfterCommit(func() { finish(true) })
 	return c.liftFaults(ctx, tx, ids, now)
 }
 
-// ReleaseOrphans lets go of what no rule has a hold on any more: instances that
-// an outage took of which nothing is kept, and what is stuck in other projects
-// than these, whose IDs are given.
+// ReleaseOrphans lets go of what no rule holds any more: instances that the outage of a
+// lost rule took, and stuck resources of all projects but those whose IDs are given.
 func (c *Cloud) ReleaseOrphans(ctx context.Context, stuck []string) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		rows, err := tx.OutageOrphans(ctx)
@@ -190,12 +189,12 @@ func (c *Cloud) ReleaseOrphans(ctx context.Context, stuck []string) error {
 	})
 }
 
-// releaseHeld has everything that is held looked at again.
+// releaseHeld makes everything that is held due now.
 func releaseHeld(ctx context.Context, tx *changeTx, now time.Time) error {
 	return releaseHeldExcept(ctx, tx.Tx, nil, now)
 }
 
-// releaseHeldExcept leaves out what is held in the projects of these IDs.
+// releaseHeldExcept does so for all projects but those whose IDs are given.
 func releaseHeldExcept(ctx context.Context, tx *store.Tx, projects []string, now time.Time) error {
 	ms, but := now.UnixMilli(), listJSON(projects)
 	return errors.Join(
@@ -221,8 +220,7 @@ func (c *Cloud) SweepFaults(ctx context.Context) error {
 	return nil
 }
 
-// nextSweep is when there will be something to carry out; zero if it is not
-// known.
+// nextSweep is when there will be something to carry out; zero if that is not known.
 func (c *Cloud) nextSweep() time.Time {
 	f := c.currentFaults()
 	if f == nil {
@@ -257,8 +255,8 @@ func (c *Cloud) carryOutSweep(ctx context.Context, f Faults, s FaultSweep) error
 	return nil
 }
 
-// beginFault puts the instances that a rule's begin takes in error, and gives their
-// IDs.
+// beginFault puts the instances that an outage or a crash takes in state error, and gives
+// their IDs.
 func (c *Cloud) beginFault(ctx context.Context, tx *changeTx, f Faults, s FaultSweep, now time.Time) (taken []string, err error) {
 	rows, err := tx.FaultableInstances(ctx, s.Project)
 	if err != nil {
@@ -288,7 +286,7 @@ func (c *Cloud) beginFault(ctx context.Context, tx *changeTx, f Faults, s FaultS
 	return taken, nil
 }
 
-// endOutage starts again what an outage took, if it is one.
+// endOutage starts the instances again that an outage took. Other rules took none.
 func (c *Cloud) endOutage(ctx context.Context, tx *changeTx, rule string, now time.Time) error {
 	rows, err := tx.InstancesOfFault(ctx, rule)
 	if err != nil {
@@ -300,8 +298,8 @@ func (c *Cloud) endOutage(ctx context.Context, tx *changeTx, rule string, now ti
 	return c.recoverInstances(ctx, tx, rows, now)
 }
 
-// recoverInstances has instances recover from an outage that is over. What is lost to
-// another as well becomes that one's.
+// recoverInstances starts instances again whose outage is over. If another outage has
+// their zone too, they become that one's.
 func (c *Cloud) recoverInstances(ctx context.Context, tx *changeTx, rows []db.Instance, now time.Time) error {
 	for _, row := range rows {
 		in, err := instanceFrom(row)
@@ -336,7 +334,7 @@ func balancerSubject(lb LoadBalancer) Subject {
 	return Subject{Project: lb.Project, Kind: LoadBalancerResource, ID: lb.ID, Tags: lb.Tags}
 }
 
-// endInstanceState ends the state an instance is in, as the faults will have it.
+// endInstanceState ends the state that an instance is in, in the way that faults decide.
 func (c *Cloud) endInstanceState(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState], now time.Time) error {
 	f := c.currentFaults()
 	if f == nil || in.State == InstanceTerminated {
@@ -361,8 +359,8 @@ func (c *Cloud) endInstanceState(ctx context.Context, tx *changeTx, in *Instance
 	return c.moveInstance(ctx, tx, in, rule, now)
 }
 
-// holdIfStuck tells whether a balancer stays in the transitional state that
-// it is in, and has it wait if it does.
+// holdIfStuck tells whether a fault keeps a balancer in its transitional state, and if so
+// moves its due time out of reach.
 func (c *Cloud) holdIfStuck(ctx context.Context, lb LoadBalancer) (holds bool, err error) {
 	f := c.currentFaults()
 	switch lb.State {
@@ -389,8 +387,8 @@ func (c *Cloud) holdIfStuck(ctx context.Context, lb LoadBalancer) (holds bool, e
 	return holds, err
 }
 
-// injectedBuildFailure is why a balancer that is to be built cannot be. One that is active
-// stays so.
+// injectedBuildFailure gives the failure that a fault wants for a balancer that is to be
+// built; nil if there is none. An active balancer stays active.
 func (c *Cloud) injectedBuildFailure(lb LoadBalancer) error {
 	f := c.currentFaults()
 	if f == nil || lb.State == LoadBalancerActive {
@@ -402,7 +400,7 @@ func (c *Cloud) injectedBuildFailure(lb LoadBalancer) error {
 	return nil
 }
 
-// checkZoneAvailable refuses what needs a zone that is lost to the project.
+// checkZoneAvailable refuses what needs a zone that has an outage.
 func (c *Cloud) checkZoneAvailable(p Project, zone string) error {
 	if c.hasZoneOutage(p, zone) {
 		return refuse(ZoneUnavailable, "zone %s has an outage: choose another, or try again when it is over", zone).withField("zone", "has an outage")
@@ -419,7 +417,7 @@ func (c *Cloud) hasZoneOutage(p Project, zone string) bool {
 	return lost
 }
 
-// availableZones are those that are not lost to the project; all, if all are.
+// availableZones gives the zones without an outage, or all zones if all have one.
 func (c *Cloud) availableZones(p Project) []string {
 	var work []string
 	for _, z := range c.cfg.Zones {

@@ -121,7 +121,7 @@ func tagsOrEmpty(tags map[string]string) map[string]string {
 	return tags
 }
 
-// instanceName checks the name asked for, or makes one up.
+// instanceName checks the name asked for, or makes up one that is free.
 func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
 	name := want
 	for {
@@ -142,7 +142,7 @@ func checkInstanceName(ctx context.Context, tx *store.Tx, p Project, name string
 	return checkUnused(err, id, "", "instance", p, name, "terminate")
 }
 
-// instanceZone is the zone asked for, or the emptiest.
+// instanceZone is the zone asked for, or the available one with the fewest instances.
 func (c *Cloud) instanceZone(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
 	if want != "" {
 		return want, nil
@@ -192,7 +192,7 @@ func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
 	return out, nil
 }
 
-// UpdateInstance replaces what is given, of an instance that is not terminated.
+// UpdateInstance replaces what is given. A terminated instance cannot be updated.
 func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u ResourceUpdate) (Instance, error) {
 	var in Instance
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
@@ -225,28 +225,29 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 	return in, err
 }
 
-// StartInstance starts an instance that is stopped or in error; a pending or
-// running one stays.
+// StartInstance starts an instance that is stopped or in error. A pending or running one
+// stays as it is.
 func (c *Cloud) StartInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Start)
 }
 
-// StopInstance stops an instance that runs or is in error; a stopping or stopped one stays.
+// StopInstance stops an instance that runs or is in error. A stopping or stopped one stays
+// as it is.
 func (c *Cloud) StopInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Stop)
 }
 
-// RebootInstance has a running instance be pending again; a pending one stays.
+// RebootInstance makes a running instance pending again. A pending one stays as it is.
 func (c *Cloud) RebootInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Reboot)
 }
 
-// CrashInstance puts an instance that runs, or is about to, in error.
+// CrashInstance puts a pending or running instance in state error.
 func (c *Cloud) CrashInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Crash)
 }
 
-// TerminateInstance ends an instance from any state.
+// TerminateInstance ends an instance, whatever its state.
 func (c *Cloud) TerminateInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Terminate)
 }
@@ -290,7 +291,7 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 	return in, outcome, nil
 }
 
-// wrongStateHint says what to do about a wrong state.
+// wrongStateHint says what to do instead of an action that the state does not allow.
 func wrongStateHint(on Action, state InstanceState) string {
 	switch {
 	case state == InstanceTerminating || state == InstanceTerminated:
@@ -305,7 +306,8 @@ func wrongStateHint(on Action, state InstanceState) string {
 	return ""
 }
 
-// moveInstance makes one transition in the transaction.
+// moveInstance makes one transition of an instance, with everything that follows from it
+// in other resources.
 func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState], now time.Time) error {
 	from := in.State
 	if rule.To == instanceNone {
@@ -339,7 +341,7 @@ func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, ru
 	return nil
 }
 
-// removeTargetEverywhere takes a terminated instance out of every balancer.
+// removeTargetEverywhere takes a terminated instance out of the targets of every balancer.
 func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string, now time.Time) error {
 	balancers, err := tx.LoadBalancersTargeting(ctx, id)
 	if err != nil {

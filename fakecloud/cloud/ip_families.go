@@ -26,8 +26,8 @@ func (lb *LoadBalancer) IPFamilies() []IPFamily {
 	return []IPFamily{IPv4}
 }
 
-// checkPool6 refuses a prefix that IPv6 addresses cannot be taken from; an
-// invalid one is no pool.
+// checkPool6 refuses a prefix that cannot be a pool of IPv6 addresses. An invalid prefix
+// is fine: there is no pool then.
 func checkPool6(p netip.Prefix) error {
 	if !p.IsValid() {
 		return nil
@@ -44,14 +44,14 @@ func checkPool6(p netip.Prefix) error {
 	return nil
 }
 
-// trackedPrefix is that part of an IPv6 pool which an addressSet keeps account of:
-// the first 2^32 addresses of it, if it has more.
+// trackedPrefix is the part of an IPv6 pool that usedAddresses can record: at most its
+// first 2^32 addresses.
 func trackedPrefix(pool netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(pool.Addr(), max(pool.Bits(), 96))
 }
 
-// checkFamilies refuses families that no balancer can have; none given are the
-// default.
+// checkFamilies refuses combinations of families that no balancer can have. None at all
+// means the default.
 func (c *Cloud) checkFamilies(families []IPFamily) error {
 	for i, f := range families {
 		if f != IPv4 && f != IPv6 {
@@ -71,8 +71,8 @@ func (c *Cloud) checkFamilies(families []IPFamily) error {
 	return nil
 }
 
-// balancerAddress6 takes the lowest free IPv6 address, if the new balancer is to
-// have one; else it is not valid.
+// balancerAddress6 takes the lowest free IPv6 address, if the new balancer is to have one.
+// Otherwise the result is invalid.
 func (c *Cloud) balancerAddress6(tx *store.Tx, spec LoadBalancerSpec) (netip.Addr, error) {
 	if !slices.Contains(spec.IPFamilies, IPv6) {
 		return netip.Addr{}, nil
@@ -80,7 +80,7 @@ func (c *Cloud) balancerAddress6(tx *store.Tx, spec LoadBalancerSpec) (netip.Add
 	return c.usedIPv6.takeLowestFree(tx, c.cfg.LoadBalancerCIDR6)
 }
 
-// loadUsedAddresses replaces what is known of the addresses taken by what is stored.
+// loadUsedAddresses reads which addresses are in use from the store.
 func (c *Cloud) loadUsedAddresses(ctx context.Context, tx *store.Tx) error {
 	if err := c.usedIPv4.load(ctx, tx); err != nil {
 		return err
@@ -88,8 +88,8 @@ func (c *Cloud) loadUsedAddresses(ctx context.Context, tx *store.Tx) error {
 	return c.usedIPv6.load(ctx, tx)
 }
 
-// checkSameFamilies refuses an update that names other families, or another IPv6
-// address, than a balancer's own.
+// checkSameFamilies refuses an update that names other IP families, or another IPv6
+// address, than the balancer has.
 func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
 	has := "no IPv6 address"
 	if lb.Address6.IsValid() {

@@ -20,8 +20,8 @@ func (c *Cloud) LoadBalancerStats(ctx context.Context, p Project, id string) (Lo
 	return c.orderedStats(lb), nil
 }
 
-// orderedStats are a balancer's counters, in the order of its listeners and targets:
-// zeros for those that the data plane does not know yet.
+// orderedStats gives a balancer's counters, in the order of its listeners and targets.
+// They are zero where the data plane has none yet.
 func (c *Cloud) orderedStats(lb LoadBalancer) LoadBalancerStats {
 	stats := c.cfg.DataPlane.Stats(lb.ID)
 	byTarget := make(map[string]TargetStats, len(stats.Targets))
@@ -47,9 +47,9 @@ func (c *Cloud) orderedStats(lb LoadBalancer) LoadBalancerStats {
 	return out
 }
 
-// LoadBalancerHealth tells of each of the balancer's targets whether it can
-// serve, in their order. One whose instance does not run cannot; since when is not
-// stored, and nothing is known of how it was while it ran.
+// LoadBalancerHealth gives the health of each of the balancer's targets, in their order. A
+// target whose instance does not run is unhealthy; since when, and its history, are not
+// stored.
 func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([]TargetHealth, error) {
 	var lb LoadBalancer
 	var rows []db.InstanceStatesRow
@@ -83,7 +83,7 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 	return out, nil
 }
 
-// ForwardingBalancer is a balancer that forwards, as the data plane was last told of it.
+// ForwardingBalancer is a balancer as the data plane forwards for it.
 type ForwardingBalancer struct {
 	ID, Project, Name string // the project's ID
 	// Listeners and Targets are how many it has.
@@ -93,8 +93,8 @@ type ForwardingBalancer struct {
 	lb    LoadBalancer
 }
 
-// ForwardingBalancers gives the balancers of all projects that forward, the oldest first. It
-// does not ask the store.
+// ForwardingBalancers gives the balancers of all projects that forward, the oldest first.
+// It does not read the store.
 func (c *Cloud) ForwardingBalancers() []ForwardingBalancer {
 	c.planeMu.Lock()
 	all := make([]ForwardingBalancer, 0, len(c.forwarding))
@@ -108,10 +108,10 @@ func (c *Cloud) ForwardingBalancers() []ForwardingBalancer {
 	return all
 }
 
-// Stats are the balancer's counters.
+// Stats gives the balancer's counters.
 func (f ForwardingBalancer) Stats() LoadBalancerStats { return f.cloud.orderedStats(f.lb) }
 
-// Health counts its targets by their health; those whose instances do not run
+// Health counts the balancer's targets by their health. Targets whose instances do not run
 // are unhealthy.
 func (f ForwardingBalancer) Health() map[Health]int {
 	known := f.cloud.cfg.DataPlane.Health(f.ID)

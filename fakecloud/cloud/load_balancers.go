@@ -25,8 +25,8 @@ const (
 	maxPath                        = 1024
 )
 
-// CreateLoadBalancer gives the new balancer in state provisioning. Its addresses
-// are final.
+// CreateLoadBalancer gives the new balancer in state provisioning. Its addresses are
+// final.
 func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, Outcome, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.validatedWithDefaults()
@@ -40,8 +40,7 @@ func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBala
 	})
 }
 
-// newLoadBalancer inserts a balancer whose spec is sound as far as that can be
-// seen without the store.
+// newLoadBalancer makes the checks that need the store, and inserts a balancer.
 func (c *Cloud) newLoadBalancer(ctx context.Context, tx *changeTx, p Project, spec LoadBalancerSpec, now time.Time) (LoadBalancer, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaLoadBalancers); err != nil {
 		return LoadBalancer{}, err
@@ -83,17 +82,17 @@ func checkListeners(listeners []Listener) error {
 		protocol Protocol
 		port     int
 	}
-	seen := map[key]int{}
+	byPort := map[key]int{}
 	var errs []error
 	for i, l := range listeners {
 		errs = append(errs, checkListener(l, fmt.Sprintf("listeners.%d", i)))
 		k := key{l.Protocol, l.Port}
-		if j, twice := seen[k]; twice {
+		if j, twice := byPort[k]; twice {
 			errs = append(errs, refuse(ListenerConflict, "listeners %d and %d both want %s port %d: give each a port of its own", j, i, l.Protocol, l.Port).
 				withField(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j))
 			continue
 		}
-		seen[k] = i
+		byPort[k] = i
 	}
 	return joinRefusals(errs...)
 }
@@ -119,7 +118,7 @@ func checkProxyProtocol(l Listener, field string) error {
 	return nil
 }
 
-// parseRanges reads source ranges, each once.
+// parseRanges parses source ranges and drops duplicates.
 func parseRanges(cidrs []string) ([]netip.Prefix, error) {
 	if len(cidrs) > maxSourceRanges {
 		return nil, refuse(InvalidRequest, "%d source ranges: %d are the most", len(cidrs), maxSourceRanges).withField("sourceRanges", "are too many")
@@ -136,8 +135,8 @@ func parseRanges(cidrs []string) ([]netip.Prefix, error) {
 	return out, joinRefusals(errs...)
 }
 
-// validatedWithDefaults fills in what is left zero; the result is nil if there is to be no
-// check.
+// validatedWithDefaults fills in defaults for fields left zero and checks the result,
+// which is nil if there is to be no health check.
 func (h *HealthCheck) validatedWithDefaults() (*HealthCheck, error) {
 	if h == nil || *h == (HealthCheck{Protocol: CheckNone}) {
 		return nil, nil
@@ -183,8 +182,8 @@ func (h *HealthCheck) checkFields() error {
 	return joinRefusals(errs...)
 }
 
-// checkBalancerName makes sure that it is a name, and that no other balancer
-// than self has it.
+// checkBalancerName refuses a name that is not valid, or that another balancer than self
+// has.
 func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -193,18 +192,18 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 	return checkUnused(err, id, self, "load balancer", p, name, "delete")
 }
 
-// checkTargets makes sure that each target is an instance of the project that
-// is not terminated, and named once.
+// checkTargets refuses targets that are not instances of the project, are terminated, or
+// are named twice.
 func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string) error {
-	seen := make(map[string]bool, len(targets))
+	named := make(map[string]bool, len(targets))
 	var errs []error
 	for i, t := range targets {
 		field := fmt.Sprintf("targets.%d.instanceId", i)
-		if seen[t] {
+		if named[t] {
 			errs = append(errs, refuse(InvalidRequest, "instance %q is a target twice: name it once", t).withField(field, "is named before"))
 			continue
 		}
-		seen[t] = true
+		named[t] = true
 		in, err := loadInstance(ctx, tx, p, t)
 		var refused *Error
 		switch {
@@ -234,8 +233,8 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, p Project, f Filter) (pag
 	})
 }
 
-// UpdateLoadBalancer replaces what is given. What changes nothing leaves
-// version and state alone.
+// UpdateLoadBalancer replaces what is given. An update that changes nothing leaves version
+// and state alone.
 func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u LoadBalancerUpdate) (LoadBalancer, Outcome, error) {
 	if err := c.checkHealthCheckAllowed(u.HealthCheck); err != nil {
 		return LoadBalancer{}, Outcome{}, err
@@ -281,7 +280,7 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 	return lb, outcome, err
 }
 
-// mergeUpdate checks the update and puts it on top of what is there.
+// mergeUpdate checks an update and gives the balancer with the update applied.
 func mergeUpdate(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u LoadBalancerUpdate) (LoadBalancer, error) {
 	errs := []error{checkSameAddress(lb, u), checkSameFamilies(lb, u)}
 	if u.Name != nil {
@@ -315,8 +314,8 @@ func mergeUpdate(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, 
 	return lb, joinRefusals(errs...)
 }
 
-// sameBalancer compares what an update can change. The order of targets,
-// listeners and source ranges means nothing.
+// sameBalancer compares the fields that an update can change. The order of targets,
+// listeners and source ranges does not matter.
 func sameBalancer(a, b LoadBalancer) bool {
 	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners) &&
 		sameSet(a.SourceRanges, b.SourceRanges) && a.currentOptions() == b.currentOptions() && sameCheck(a.HealthCheck, b.HealthCheck)
@@ -329,7 +328,7 @@ func sameCheck(a, b *HealthCheck) bool {
 	return *a == *b
 }
 
-// sameSet compares slices without duplicates.
+// sameSet compares slices regardless of order.
 func sameSet[T comparable](a, b []T) bool {
 	if len(a) != len(b) {
 		return false
@@ -347,8 +346,7 @@ func sameSet[T comparable](a, b []T) bool {
 	return true
 }
 
-// DeleteLoadBalancer stops forwarding at once; the balancer is gone after a
-// while.
+// DeleteLoadBalancer stops forwarding at once. The balancer itself is gone after a while.
 func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (LoadBalancer, Outcome, error) {
 	var lb LoadBalancer
 	var outcome Outcome

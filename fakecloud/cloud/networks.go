@@ -20,9 +20,8 @@ const (
 	smallestNetwork = 30
 )
 
-// Network is where instances get their addresses from. A project's default one
-// has the cloud's Config.InstanceCIDR, which all default networks share: the
-// addresses are this machine's own.
+// Network is where instances get their addresses from. All projects' default networks
+// share one CIDR, Config.InstanceCIDR, since the addresses are this machine's own.
 type Network struct {
 	ID        string            `json:"id"`
 	Project   string            `json:"project"` // the project's ID
@@ -42,14 +41,15 @@ type NetworkSpec struct {
 	Tags map[string]string
 }
 
-// ResourceUpdate replaces what is not nil, of a resource of which nothing else
-// can be.
+// ResourceUpdate replaces what is not nil. It is for resources of which only name and tags
+// can change.
 type ResourceUpdate struct {
 	Name *string
 	Tags *map[string]string
 }
 
-// mergeInto gives the name and tags after the update, and whether they differ.
+// mergeInto checks the update and gives the name and tags after it, and whether it changes
+// them.
 func (u ResourceUpdate) mergeInto(name string, tags map[string]string) (string, map[string]string, bool, error) {
 	newName, newTags := name, tags
 	if u.Name != nil {
@@ -110,8 +110,8 @@ func checkNetworkName(ctx context.Context, tx *store.Tx, p Project, name string)
 	return checkUnused(err, id, "", "network", p, name, "delete")
 }
 
-// checkNetworkCIDR keeps a project's networks apart, and from the load
-// balancers' addresses.
+// checkNetworkCIDR refuses a CIDR that overlaps with another network of the project or
+// with the load balancers' addresses.
 func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, cidr netip.Prefix) error {
 	if pool := c.cfg.LoadBalancerCIDR; pool.Overlaps(cidr) {
 		return refuse(NetworkConflict, "%s overlaps with %s, where this cloud's load balancers get their addresses: choose another", cidr, pool).
@@ -178,7 +178,8 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 	return n, err
 }
 
-// DeleteNetwork ends a network that no instance is in. The default one stays.
+// DeleteNetwork deletes a network without instances. The default network cannot be
+// deleted.
 func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		n, err := c.loadNetwork(ctx, tx.Tx, p, id)

@@ -13,16 +13,14 @@ import (
 )
 
 const (
-	// keepOperations is how many of the newest operations are kept, beside those
-	// that run.
+	// keepOperations is how many of the newest operations are kept, beside those that run.
 	keepOperations = 10_000
 	// pruneEvery is after how many new operations the oldest are dropped.
 	pruneEvery = 256
 )
 
-// Operation is a change that takes time. One is made for each change that moves
-// a resource, in the transaction of the change, and ends in the transaction in
-// which the resource reaches the state that decides it.
+// Operation is a change that takes time. It is made in the transaction of the change, and
+// ends in the transaction in which the resource enters the state that decides it.
 type Operation struct {
 	ID         string
 	Project    string // the project's ID
@@ -111,7 +109,7 @@ func endDecidedOperations(ctx context.Context, tx *changeTx, id, state, reason s
 	return nil
 }
 
-// operationResult is what an operation of that type comes to when its resource enters a
+// operationResult is what becomes of an operation of that type when its resource enters a
 // state.
 func operationResult(kind OperationType, state, reason string) (OperationState, string) {
 	at := slices.IndexFunc(OperationRules, func(r OperationRule) bool { return r.Type == kind })
@@ -136,7 +134,7 @@ func endOperation(ctx context.Context, tx *changeTx, row db.Operation, end Opera
 	return tx.EndOperation(ctx, db.EndOperationParams{State: string(end), Error: why, EndedAt: &at, Seq: row.Seq})
 }
 
-// operationWaiters are who waits for operations, by their ID.
+// operationWaiters are the callers that wait for operations, by the operations' IDs.
 type operationWaiters struct {
 	mu   sync.Mutex
 	byID map[string]*operationWait
@@ -147,8 +145,8 @@ type operationWait struct {
 	waiting int
 }
 
-// waitFor gives a channel that is closed when the operation ends from now on; leave
-// when done with it.
+// waitFor gives a channel that is closed when the operation ends from now on. The caller
+// calls leave when it is done with the channel.
 func (w *operationWaiters) waitFor(id string) (ended <-chan struct{}, leave func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,7 +165,7 @@ func (w *operationWaiters) waitFor(id string) (ended <-chan struct{}, leave func
 	}
 }
 
-// Waiting is how many wait for an operation just now.
+// Waiting is how many callers wait for an operation now.
 func (c *Cloud) Waiting(operation string) int {
 	c.waiters.mu.Lock()
 	defer c.waiters.mu.Unlock()
@@ -191,7 +189,7 @@ func (w *operationWaiters) notifyEnded(ids []string) {
 	}
 }
 
-// notifyAll has everybody who waits look again.
+// notifyAll has every waiting caller read its operation again.
 func (w *operationWaiters) notifyAll() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -215,8 +213,7 @@ func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operati
 	return op, err
 }
 
-// AwaitOperation gives an operation when it has ended, or as it is once until
-// is closed.
+// AwaitOperation gives an operation when it has ended, or as it is when until is closed.
 func (c *Cloud) AwaitOperation(ctx context.Context, p Project, id string, until <-chan struct{}) (Operation, error) {
 	for {
 		again, op, err := c.awaitOnce(ctx, p, id, until)
@@ -226,8 +223,8 @@ func (c *Cloud) AwaitOperation(ctx context.Context, p Project, id string, until 
 	}
 }
 
-// awaitOnce tells whether to look again: a snapshot may have brought back an
-// operation that runs.
+// awaitOnce waits for one end of an operation. again tells whether to read it once more: a
+// snapshot may have brought back an operation that runs.
 func (c *Cloud) awaitOnce(ctx context.Context, p Project, id string, until <-chan struct{}) (again bool, op Operation, err error) {
 	ended, leave := c.waiters.waitFor(id)
 	defer leave()

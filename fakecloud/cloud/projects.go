@@ -26,8 +26,8 @@ type ProjectUpdate struct {
 	DefaultTags *map[string]string
 }
 
-// EnsureProject creates the project, or sets the default tags of the one of
-// that name.
+// EnsureProject creates the project, or sets the default tags of the project that has the
+// name.
 func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[string]string) (Project, error) {
 	if name == "" {
 		return Project{}, refuse(InvalidRequest, "a project needs a name").withField("name", "must not be empty")
@@ -54,8 +54,8 @@ func (c *Cloud) EnsureProject(ctx context.Context, name string, defaultTags map[
 	return p, err
 }
 
-// newProject inserts a project with its default network. No event tells of
-// that one: nobody can have been watching.
+// newProject inserts a project with its default network. There is no event about that
+// network, as nobody can have been watching.
 func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, now time.Time) (Project, error) {
 	id, err := c.random.newID("p", now)
 	if err != nil {
@@ -75,8 +75,7 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 	})
 }
 
-// CreateProject gives the new project. Its idempotency key, if any, is the
-// caller's project's.
+// CreateProject gives the new project. An idempotency key belongs to the caller's project.
 func (c *Cloud) CreateProject(ctx context.Context, caller Project, spec ProjectSpec) (Project, Outcome, error) {
 	if err := errors.Join(checkName(spec.Name), checkTags(spec.DefaultTags)); err != nil {
 		return Project{}, Outcome{}, err
@@ -105,8 +104,8 @@ func (c *Cloud) ProjectByID(ctx context.Context, id string) (Project, error) {
 	return readOne(ctx, c, func(tx *store.Tx) (Project, error) { return loadProject(ctx, tx, id) })
 }
 
-// ListProjects gives one page, oldest first, and whether more follow. Of the
-// filter, tags and the like do not count.
+// ListProjects gives one page, oldest first, and whether more follow. It ignores the
+// filter's tags, zone and states.
 func (c *Cloud) ListProjects(ctx context.Context, f Filter) (page []Project, more bool, err error) {
 	return readPage(ctx, c, f.Limit, projectFrom, func(tx *store.Tx) ([]db.Project, error) {
 		return tx.ListProjects(ctx, db.ListProjectsParams{After: f.After, Name: f.Name, Max: int64(f.Limit) + 1})
@@ -144,9 +143,9 @@ func (c *Cloud) UpdateProject(ctx context.Context, id string, u ProjectUpdate) (
 	return p, err
 }
 
-// DeleteProject ends a project in which nothing lives, with all that is left of
-// it, and lifts the faults that it made and those about it. The caller's own
-// cannot be deleted.
+// DeleteProject deletes a project that has no resources but its default network. Faults
+// that the project made and those about it are lifted. The caller's own project cannot be
+// deleted.
 func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) error {
 	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		p, err := loadProject(ctx, tx.Tx, id)
@@ -177,8 +176,7 @@ func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) er
 	})
 }
 
-// checkProjectEmpty refuses to delete a project that owns more than its default
-// network.
+// checkProjectEmpty refuses to delete a project that owns more than its default network.
 func checkProjectEmpty(ctx context.Context, tx *store.Tx, p Project) error {
 	rows, err := tx.UsageOf(ctx, p.ID)
 	if err != nil {
@@ -200,7 +198,7 @@ func checkProjectEmpty(ctx context.Context, tx *store.Tx, p Project) error {
 	return refuse(InUse, "project %q still has %s: terminate or delete those first, with a token of that project", p.Name, strings.Join(has, ", "))
 }
 
-// loadProject reads a project for an admin, who may know of every one.
+// loadProject reads any project. It is for admins.
 func loadProject(ctx context.Context, tx *store.Tx, id string) (Project, error) {
 	row, err := tx.GetProject(ctx, id)
 	if errors.Is(err, sql.ErrNoRows) {

@@ -12,7 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// Quota is a kind of thing of which a project may have so many.
+// Quota is a kind of resource whose number is limited in each project.
 type Quota string
 
 // What is limited. The names are those in the store.
@@ -39,14 +39,14 @@ var DefaultQuotas = map[Quota]int64{
 // MaxQuota is the highest limit that can be set.
 const MaxQuota = 1_000_000
 
-// QuotaUse is how much of a kind a project may have, and has. It has more than
-// it may when the limit was lowered.
+// QuotaUse is how many resources of a kind a project may have and has. Used is above Limit
+// when the limit was lowered.
 type QuotaUse struct {
 	Quota       Quota
 	Limit, Used int64
 }
 
-// withinQuota refuses one more of a kind, if the project has as many as it may.
+// withinQuota refuses one more resource of a kind if the project has as many as it may.
 func withinQuota(ctx context.Context, tx *store.Tx, p Project, q Quota) error {
 	room, err := tx.Room(ctx, db.RoomParams{ProjectID: p.ID, Kind: string(q), DefaultMax: DefaultQuotas[q]})
 	switch {
@@ -62,13 +62,13 @@ func withinQuota(ctx context.Context, tx *store.Tx, p Project, q Quota) error {
 		p.Name, room.Used, what, room.Max, p.ID, p.Name, q)
 }
 
-// ProjectQuotas gives what a project may have, and has.
+// ProjectQuotas gives a project's limits and what it uses of them.
 func (c *Cloud) ProjectQuotas(ctx context.Context, project string) ([]QuotaUse, error) {
 	return readOne(ctx, c, func(tx *store.Tx) ([]QuotaUse, error) { return quotasOf(ctx, tx, project) })
 }
 
-// SetQuotas sets limits of a project, and leaves the others. One below what the
-// project has stops creates only.
+// SetQuotas sets some limits of a project. A limit below what the project has refuses
+// further creates and deletes nothing.
 func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]int64) ([]QuotaUse, error) {
 	for q, limit := range limits {
 		if !slices.Contains(Quotas, q) || limit < 0 || limit > MaxQuota {

@@ -12,15 +12,15 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// random is the cloud's only source of chance. A seed repeats what is drawn, in
-// the order of the calls; the time in an ID is not drawn.
+// random is the cloud's only source of randomness. A seed makes what is drawn repeatable,
+// in the order of the calls. The time in an ID is not drawn.
 type random struct {
 	mu      sync.Mutex
 	rand    *rand.Rand
 	entropy *ulid.MonotonicEntropy
 }
 
-// newRandom draws the same for the same round of a seed, unless that is 0.
+// newRandom draws the same for the same seed and start, unless seed is 0.
 func newRandom(seed, round int64) *random {
 	var key [32]byte
 	if seed == 0 {
@@ -33,7 +33,7 @@ func newRandom(seed, round int64) *random {
 	return &random{rand: rand.New(src), entropy: ulid.Monotonic(src, 0)}
 }
 
-// newID is unique and sorts by creation time.
+// newID makes a unique ID. IDs sort by creation time.
 func (r *random) newID(prefix string, now time.Time) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -44,14 +44,14 @@ func (r *random) newID(prefix string, now time.Time) (string, error) {
 	return prefix + "-" + strings.ToLower(u.String()), nil
 }
 
-// float is in [0,1).
+// float draws from [0,1).
 func (r *random) float() float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.rand.Float64()
 }
 
-// letters is a word of n lower-case letters.
+// letters draws n lower-case letters.
 func (r *random) letters(n int) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

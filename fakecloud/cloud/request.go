@@ -61,14 +61,15 @@ const (
 	keysBetween = 1000
 )
 
-// idempotencyKeys bounds the idempotency keys.
+// idempotencyKeys bounds how many idempotency keys are stored.
 type idempotencyKeys struct {
 	most, between int64
-	since         atomic.Int64 // how many came since the process began
+	// since is how many keys were added since the process started.
+	since atomic.Int64 // how many came since the process began
 }
 
-// makeRoom makes room for one more key. Those of before this process are bounded
-// with its first.
+// makeRoom removes expired keys, and with the first key of a process and every between
+// keys also the oldest beyond the bound.
 func (k *idempotencyKeys) makeRoom(ctx context.Context, tx *store.Tx, now time.Time) error {
 	if err := tx.PruneIdempotencyKeys(ctx, now.UnixMilli()); err != nil {
 		return err

@@ -18,8 +18,8 @@ import (
 // maxExternal is how many reserved addresses one instance may hold.
 const maxExternal = 5
 
-// ReservedAddress is one of the load balancers' pool that a project keeps,
-// whatever holds it.
+// ReservedAddress is an address of the load balancers' pool that a project owns, whether
+// or not something holds it.
 type ReservedAddress struct {
 	ID        string            `json:"id"`
 	Project   string            `json:"project"` // the project's ID
@@ -47,7 +47,7 @@ type AddressSpec struct {
 	Tags map[string]string
 }
 
-// ReserveAddress gives an address of the load balancers' pool to the project.
+// ReserveAddress gives the project an address of the load balancers' pool.
 func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, Outcome, error) {
 	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx, now time.Time) (ReservedAddress, error) {
 		return c.newAddress(ctx, tx, p, spec, now)
@@ -75,7 +75,7 @@ func (c *Cloud) newAddress(ctx context.Context, tx *changeTx, p Project, spec Ad
 	return a, insertAddress(ctx, tx, a)
 }
 
-// chooseReservedIP is the address asked for, if it is free, or the lowest free one.
+// chooseReservedIP takes the address asked for, if it is free, or the lowest free one.
 func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, want string) (netip.Addr, error) {
 	pool := c.cfg.LoadBalancerCIDR
 	if want == "" {
@@ -89,7 +89,7 @@ func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, w
 	return ip, c.takeWanted(ctx, tx, p, "ip", ip)
 }
 
-// addressName checks the name asked for, or makes one up.
+// addressName checks the name asked for, or makes up one that is free.
 func (c *Cloud) addressName(ctx context.Context, tx *store.Tx, p Project, want string) (string, error) {
 	if want != "" {
 		return want, checkAddressName(ctx, tx, p, "", want)
@@ -105,8 +105,8 @@ func (c *Cloud) addressName(ctx context.Context, tx *store.Tx, p Project, want s
 	}
 }
 
-// checkAddressName makes sure that it is a name, and that no other address than
-// self has it.
+// checkAddressName refuses a name that is not valid, or that another address than self
+// has.
 func checkAddressName(ctx context.Context, tx *store.Tx, p Project, self, name string) error {
 	if err := checkName(name); err != nil {
 		return err
@@ -129,7 +129,7 @@ func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []
 	})
 }
 
-// UpdateAddress replaces what is given. What changes nothing leaves the version
+// UpdateAddress replaces what is given. An update that changes nothing leaves the version
 // alone.
 func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u ResourceUpdate) (ReservedAddress, error) {
 	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
@@ -151,8 +151,8 @@ func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u Resou
 	})
 }
 
-// AttachAddress gives an available address to an instance that is not about to
-// end; the instance that has it already keeps it.
+// AttachAddress gives an available address to an instance that is not terminating. If that
+// instance has it already, nothing changes.
 func (c *Cloud) AttachAddress(ctx context.Context, p Project, id, instance string) (ReservedAddress, error) {
 	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
 		in, err := instanceToAttach(ctx, tx.Tx, p, instance)
@@ -188,7 +188,7 @@ func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (
 	return in, nil
 }
 
-// DetachAddress takes an address from its instance; an available one stays so.
+// DetachAddress takes an address from its instance. An available address stays as it is.
 func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
 	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
 		switch a.Holder.Kind {
@@ -209,7 +209,7 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 	})
 }
 
-// ReleaseAddress ends a reservation at once, unless something holds the address.
+// ReleaseAddress ends a reservation at once. An address that is held cannot be released.
 func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error {
 	_, err := c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
 		if _, ok := findRule(AddressRules, a.State, Delete); !ok {
@@ -226,8 +226,8 @@ func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error 
 	return err
 }
 
-// changeAddress runs do with an address at the version that the caller means,
-// and gives it as do leaves it.
+// changeAddress runs do in a change, with an address that has the version the caller
+// expects. It gives the address as do leaves it.
 func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error) (ReservedAddress, error) {
 	var a ReservedAddress
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
@@ -271,7 +271,7 @@ func freeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, now time
 	return saveAddress(ctx, tx, from, a, now)
 }
 
-// freeAddressesHeldBy makes what a holder has available, as that ends.
+// freeAddressesHeldBy makes all addresses of a holder available, as the holder ends.
 func freeAddressesHeldBy(ctx context.Context, tx *changeTx, holder string, now time.Time) error {
 	rows, err := tx.AddressesHeldBy(ctx, holder)
 	if err != nil {
@@ -298,7 +298,7 @@ func saveExternalAddresses(ctx context.Context, tx *changeTx, in *Instance, ips 
 	return saveInstance(ctx, tx, in.State, in, now)
 }
 
-// releaseExternalAddresses gives an instance's addresses back, as it ends.
+// releaseExternalAddresses frees an instance's addresses, as the instance ends.
 func releaseExternalAddresses(ctx context.Context, tx *changeTx, in *Instance, now time.Time) error {
 	if len(in.External) == 0 {
 		return nil
@@ -319,18 +319,18 @@ func storeExternalAddresses(ctx context.Context, tx *store.Tx, in Instance) erro
 	return tx.SetExternal(ctx, db.SetExternalParams{ID: in.ID, External: list})
 }
 
-// balancerAddress is the reserved one that a new balancer asks for, or else the
-// lowest free one and nil.
+// balancerAddress gives the address of a new balancer: the reserved one that it asks for,
+// or else the lowest free one and a nil reservation.
 func (c *Cloud) balancerAddress(ctx context.Context, tx *store.Tx, p Project, spec LoadBalancerSpec) (netip.Addr, *ReservedAddress, error) {
 	if spec.AddressID == "" && spec.Address == "" {
 		ip, err := c.usedIPv4.takeLowestFree(tx, c.cfg.LoadBalancerCIDR)
 		return ip, nil, err
 	}
-	field, look, want := "addressId", tx.GetAddress, spec.AddressID
+	field, findAddress, want := "addressId", tx.GetAddress, spec.AddressID
 	if spec.AddressID == "" {
-		field, look, want = "address", tx.AddressByIP, spec.Address
+		field, findAddress, want = "address", tx.AddressByIP, spec.Address
 	}
-	row, err := look(ctx, want)
+	row, err := findAddress(ctx, want)
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID:
 		return netip.Addr{}, nil, refuse(UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name, want).
@@ -345,7 +345,8 @@ func (c *Cloud) balancerAddress(ctx context.Context, tx *store.Tx, p Project, sp
 	return a.IP, &a, err
 }
 
-// checkAddressChoice refuses what names an address in two ways.
+// checkAddressChoice refuses to name an address in two ways, and a reserved address for an
+// internal balancer.
 func checkAddressChoice(spec LoadBalancerSpec) error {
 	if spec.AddressID != "" && spec.Address != "" {
 		return refuse(InvalidRequest, "a reserved address by its ID and one by its IP: give one of the two").withField("address", "cannot be given beside addressId")
@@ -360,8 +361,7 @@ func checkAddressChoice(spec LoadBalancerSpec) error {
 	return nil
 }
 
-// checkReservable refuses to make a balancer internal that holds a reserved
-// address.
+// checkReservable refuses to make a balancer internal that holds a reserved address.
 func checkReservable(lb LoadBalancer) error {
 	if lb.Scheme == Internal && lb.AddressID != "" {
 		return refuse(InvalidRequest, "load balancer %q has the reserved address %s, which is public: create another balancer for internal use", lb.Name, lb.Address).
@@ -370,8 +370,7 @@ func checkReservable(lb LoadBalancer) error {
 	return nil
 }
 
-// checkSameAddress refuses an update that names another address than a
-// balancer's own.
+// checkSameAddress refuses an update that names another address than the balancer has.
 func checkSameAddress(lb LoadBalancer, u LoadBalancerUpdate) error {
 	final := func(field string) error {
 		return refuse(InvalidRequest, "the address of load balancer %q is %s for life: leave it out, or create another balancer", lb.Name, lb.Address).withField(field, "is final")
@@ -425,8 +424,7 @@ func insertAddress(ctx context.Context, tx *changeTx, a ReservedAddress) error {
 	return appendEvent(ctx, tx, Created, addressNone, a)
 }
 
-// saveAddress writes what can change of an address, as its next version, and
-// the event.
+// saveAddress writes an address as its next version, and the event.
 func saveAddress(ctx context.Context, tx *changeTx, from AddressState, a *ReservedAddress, now time.Time) error {
 	a.Version++
 	a.UpdatedAt = now

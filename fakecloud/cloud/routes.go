@@ -66,7 +66,7 @@ func checkRouteName(ctx context.Context, tx *store.Tx, p Project, name string) e
 	return checkUnused(err, id, "", "route", p, name, "delete")
 }
 
-// nextHop finds the instance of a new route.
+// nextHop finds the instance that a new route leads to.
 func nextHop(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
 	in, err := loadInstance(ctx, tx, p, id)
 	var refused *Error
@@ -81,8 +81,8 @@ func nextHop(ctx context.Context, tx *store.Tx, p Project, id string) (Instance,
 	return in, nil
 }
 
-// checkDestination makes sure that in a network at most one route is for any
-// address, and none for the network's own.
+// checkDestination refuses a destination that overlaps with the network itself or with
+// another of its routes.
 func (c *Cloud) checkDestination(ctx context.Context, tx *store.Tx, p Project, network string, want netip.Prefix) error {
 	n, err := c.loadNetwork(ctx, tx, p, network)
 	if err != nil {
@@ -176,8 +176,8 @@ func (c *Cloud) DeleteRoute(ctx context.Context, p Project, id string) error {
 	})
 }
 
-// updateRoutesVia gives the routes via an instance the state that follows from
-// the instance's, in the transaction in which that changed.
+// updateRoutesVia gives the routes via an instance the state that follows from the
+// instance's state, in the transaction in which that changed.
 func updateRoutesVia(ctx context.Context, tx *changeTx, instance string, state InstanceState, now time.Time) error {
 	rows, err := tx.RoutesVia(ctx, instance)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// toJSON is for maps, slices and structs of strings and numbers, which always
-// have a JSON form.
+// toJSON encodes maps, slices and structs of strings and numbers, which always have a JSON
+// form.
 func toJSON(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -110,8 +110,7 @@ func insertInstance(ctx context.Context, tx *changeTx, in Instance) error {
 	return appendEvent(ctx, tx, Created, instanceNone, in)
 }
 
-// saveInstance writes what can change of an instance, as its next version, and
-// the event.
+// saveInstance writes an instance as its next version, and the event.
 func saveInstance(ctx context.Context, tx *changeTx, from InstanceState, in *Instance, now time.Time) error {
 	in.Version++
 	in.UpdatedAt = now
@@ -202,7 +201,7 @@ func replaceTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	return insertTargets(ctx, tx, lb)
 }
 
-// updateLoadBalancerRow writes all but the targets, and tells of it nobody.
+// updateLoadBalancerRow writes all of a balancer but its targets, without an event.
 func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	return tx.UpdateLoadBalancer(ctx, db.UpdateLoadBalancerParams{
 		ID: lb.ID, Name: lb.Name, State: string(lb.State), StateReason: lb.StateReason, StateReasonCode: string(lb.StateReasonCode),
@@ -212,7 +211,7 @@ func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) e
 	})
 }
 
-// saveLoadBalancer writes all but the targets as the next version, and the
+// saveLoadBalancer writes all of a balancer but its targets as its next version, and the
 // event.
 func saveLoadBalancer(ctx context.Context, tx *changeTx, from LoadBalancerState, lb *LoadBalancer, now time.Time) error {
 	lb.Version++
@@ -223,7 +222,7 @@ func saveLoadBalancer(ctx context.Context, tx *changeTx, from LoadBalancerState,
 	return appendEvent(ctx, tx, Updated, from, *lb)
 }
 
-// readOne gives what a read finds.
+// readOne reads one resource.
 func readOne[T any](ctx context.Context, c *Cloud, read func(tx *store.Tx) (T, error)) (found T, err error) {
 	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
 		found, err = read(tx)
@@ -252,9 +251,9 @@ func readPageInTx[R, T any](ctx context.Context, c *Cloud, limit int, from func(
 	return page, more, err
 }
 
-// checkUnused refuses a name that a resource of the kind has, by its ID and what
-// looking for it gave, unless that is self. What must be done to it for the name
-// to be free is the verb.
+// checkUnused refuses a name that another resource of the kind than self has. err and id
+// are what looking the name up gave. verb says what to do to that resource so that the
+// name becomes free.
 func checkUnused(err error, id, self, kind string, p Project, name, verb string) error {
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || err == nil && id == self:

@@ -19,61 +19,62 @@ import (
 
 const (
 	snapshotSuffix = ".db"
-	// maxSnapshots bounds what forgotten snapshots take of the disk.
+	// maxSnapshots bounds how much disk space forgotten snapshots take.
 	maxSnapshots = 100
 )
 
-// validSnapshot is a name that is a file's, too.
+// validSnapshot matches the names of snapshots, which are names of files too.
 var validSnapshot = regexp.MustCompile(`^[a-z0-9][-a-z0-9.]{0,62}$`)
 
-// Snapshot is the state of the whole cloud, all projects and tokens included, at
-// one time, in a file of its own.
+// Snapshot is the state of the whole cloud at one time, with all projects and tokens, in a
+// file of its own.
 type Snapshot struct {
 	Name string
-	// CreatedAt is by the clock of the cloud that saved it.
+	// CreatedAt is the time of the clock of the cloud that saved it.
 	CreatedAt time.Time
 	// FileTime is when the file was written, in real time.
 	FileTime time.Time
 	Bytes    int64
 }
 
-// snapshotFiles orders what is done with the files.
+// snapshotFiles orders the calls that read and write snapshots.
 type snapshotFiles struct {
 	mu  sync.Mutex
 	dir string
-	// onReplacing are told before the state becomes another's, replaced when it has.
+	// onReplacing are called before a snapshot takes the place of the state, onReplaced
+	// afterwards.
 	onReplacing, onReplaced []func(context.Context) error
 }
 
-// OnReplacing has fn called before a snapshot takes the place of the state, so
-// that what acts on that can end. An error keeps the state.
+// OnReplacing has fn called before a snapshot takes the place of the state, so that what
+// acts on the state can end. If fn fails, the state stays.
 func (c *Cloud) OnReplacing(fn func(context.Context) error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
 	c.snapshots.onReplacing = append(c.snapshots.onReplacing, fn)
 }
 
-// removePartial removes what a process that was killed had not finished.
+// removePartial removes the unfinished files of a process that was killed.
 func (s *snapshotFiles) removePartial() error {
 	if s.dir == "" {
 		return nil
 	}
-	left, err := filepath.Glob(filepath.Join(s.dir, "*"+store.PartialSuffix))
-	for _, file := range left {
+	partials, err := filepath.Glob(filepath.Join(s.dir, "*"+store.PartialSuffix))
+	for _, file := range partials {
 		err = errors.Join(err, os.Remove(file))
 	}
 	return err
 }
 
-// OnReplaced has fn called when a snapshot has taken the place of the state, so
-// that what is kept in memory of it can be made anew.
+// OnReplaced has fn called after a snapshot has taken the place of the state, so that what
+// is kept in memory can be read again.
 func (c *Cloud) OnReplaced(fn func(context.Context) error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
 	c.snapshots.onReplaced = append(c.snapshots.onReplaced, fn)
 }
 
-// SaveSnapshot puts the present state aside under a name that is free.
+// SaveSnapshot saves the present state under a name that is free.
 func (c *Cloud) SaveSnapshot(ctx context.Context, name string) (Snapshot, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
@@ -99,21 +100,22 @@ func (c *Cloud) SaveSnapshot(ctx context.Context, name string) (Snapshot, error)
 	return c.describeSnapshot(ctx, name)
 }
 
-// ListSnapshots gives all of them, by name.
+// ListSnapshots gives all snapshots, by name.
 func (c *Cloud) ListSnapshots(ctx context.Context) ([]Snapshot, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
 	return c.listSnapshots(ctx)
 }
 
-// GetSnapshot describes one.
+// GetSnapshot describes a snapshot.
 func (c *Cloud) GetSnapshot(ctx context.Context, name string) (Snapshot, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
 	return c.describeSnapshot(ctx, name)
 }
 
-// OpenSnapshot gives the content of one: a SQLite database. The caller closes it.
+// OpenSnapshot opens a snapshot's content, which is a SQLite database. The caller closes
+// it.
 func (c *Cloud) OpenSnapshot(ctx context.Context, name string) (io.ReadSeekCloser, Snapshot, error) {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
@@ -125,7 +127,7 @@ func (c *Cloud) OpenSnapshot(ctx context.Context, name string) (io.ReadSeekClose
 	return f, s, err
 }
 
-// DeleteSnapshot removes one.
+// DeleteSnapshot removes a snapshot.
 func (c *Cloud) DeleteSnapshot(ctx context.Context, name string) error {
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
@@ -135,11 +137,11 @@ func (c *Cloud) DeleteSnapshot(ctx context.Context, name string) error {
 	return os.Remove(c.snapshotFile(name))
 }
 
-// RestoreSnapshot makes a snapshot's state the cloud's, wholly or not at all.
-// Every event stream ends and cannot be resumed; balancers forward as the
-// snapshot says; who waits for an operation learns what it is in the snapshot.
-// What was due in it by now happens at once. A virtual clock is moved to the
-// snapshot's time if that is later, and otherwise stays.
+// RestoreSnapshot replaces the cloud's state by a snapshot's, completely or not at all.
+// Every event stream ends and cannot be resumed. Balancers forward as the snapshot says.
+// Callers that wait for an operation get it as it is in the snapshot. What the snapshot
+// has due by now happens at once. A virtual clock moves to the snapshot's time if that is
+// later, and stays otherwise.
 func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, error) {
 	ctx = context.WithoutCancel(ctx)
 	c.snapshots.mu.Lock()
@@ -152,7 +154,7 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 		v.mu.Lock()
 		defer v.mu.Unlock()
 	}
-	then, err := c.checkSnapshotTime(ctx, name)
+	snapshotTime, err := c.checkSnapshotTime(ctx, name)
 	if err != nil {
 		return s, err
 	}
@@ -161,7 +163,7 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 			return s, fmt.Errorf("snapshot %q: nothing was changed: %w", name, err)
 		}
 	}
-	if err := c.replaceState(ctx, name, then); err != nil {
+	if err := c.replaceState(ctx, name, snapshotTime); err != nil {
 		return s, err
 	}
 	errs := []error{c.adoptClock(ctx)}
@@ -179,7 +181,7 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	return s, nil
 }
 
-func (c *Cloud) replaceState(ctx context.Context, name string, then time.Time) error {
+func (c *Cloud) replaceState(ctx context.Context, name string, snapshotTime time.Time) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	c.replacing.Lock()
@@ -192,7 +194,7 @@ func (c *Cloud) replaceState(ctx context.Context, name string, then time.Time) e
 		return err
 	}
 	if v := c.cfg.Virtual; v != nil {
-		v.clock.Advance(max(then.Sub(c.now()), 0))
+		v.clock.Advance(max(snapshotTime.Sub(c.now()), 0))
 	}
 	for id := range c.forwarding {
 		c.stopForwarding(id)
@@ -215,7 +217,7 @@ func (c *Cloud) snapshotPath(name string) (string, error) {
 	return c.snapshotFile(name), nil
 }
 
-// describeSnapshot describes one; the lock is held.
+// describeSnapshot describes a snapshot. The lock is held.
 func (c *Cloud) describeSnapshot(ctx context.Context, name string) (Snapshot, error) {
 	absent := refuse(NotFound, "no snapshot %q; list those there are", name)
 	if !validSnapshot.MatchString(name) || c.snapshots.dir == "" {
@@ -232,9 +234,9 @@ func (c *Cloud) describeSnapshot(ctx context.Context, name string) (Snapshot, er
 	return Snapshot{Name: name, CreatedAt: c.savedAt(ctx, name, written), FileTime: written, Bytes: info.Size()}, nil
 }
 
-// savedAt is where the virtual clock stood when a snapshot was saved. Under the
-// real clock that is when its file was written; a file that cannot be read, or of
-// a release without virtual clocks, tells nothing else either.
+// savedAt is the virtual clock's time when a snapshot was saved. With the real clock it is
+// the time at which its file was written. So it is for a file that cannot be read, and for
+// one of a release without virtual clocks.
 func (c *Cloud) savedAt(ctx context.Context, name string, written time.Time) time.Time {
 	clock, err := store.ReadClock(ctx, c.snapshotFile(name))
 	if err != nil || clock.Virtual == 0 {
@@ -243,7 +245,7 @@ func (c *Cloud) savedAt(ctx context.Context, name string, written time.Time) tim
 	return fromMillis(clock.Now)
 }
 
-// listSnapshots looks into the folder; the lock is held.
+// listSnapshots lists the folder's snapshots. The lock is held.
 func (c *Cloud) listSnapshots(ctx context.Context) ([]Snapshot, error) {
 	if c.snapshots.dir == "" {
 		return nil, nil

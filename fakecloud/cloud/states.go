@@ -1,6 +1,3 @@
-// This file answers: which states are there, and what leads from one to the
-// next? It is the whole truth: the code looks transitions up here.
-
 package cloud
 
 // InstanceState is where an instance is in its life.
@@ -82,8 +79,8 @@ const (
 	Recover Action = "recover"
 )
 
-// Rule is one row of a state machine. What no rule allows is a wrong-state
-// error.
+// Rule is one row of a state machine. All transitions are looked up in the tables below.
+// What no rule allows is refused with code wrong-state.
 type Rule[S ~string] struct {
 	From S
 	On   Action
@@ -178,10 +175,10 @@ const (
 // OperationType is the operation's name in the API.
 type OperationType string
 
-// OperationRule says what a change that takes time waits for. While its
-// resource is in one of the states of While, its operation runs; Done and
-// Failed end it, and so does any other state: something else has been asked
-// for, it is superseded. A later one of the same type supersedes it, too.
+// OperationRule says what a change that takes time waits for. While its resource is in one
+// of the states While, the operation runs. The states Done and Failed end it. Any other
+// state supersedes it, as something else was asked for; so does a later operation of the
+// same type.
 type OperationRule struct {
 	Type     OperationType
 	Resource Resource
@@ -191,9 +188,8 @@ type OperationRule struct {
 	Failed   string
 }
 
-// OperationRules are the changes that take time. An update that comes while a
-// balancer is being created leaves its creation running: both end when it is
-// active.
+// OperationRules are the changes that take time. An update of a balancer that is being
+// created does not supersede the creation: both end when the balancer is active.
 var OperationRules = []OperationRule{
 	{Type: "createInstance", Resource: InstanceResource, On: Create, While: stateNames(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
 	{Type: "startInstance", Resource: InstanceResource, On: Start, While: stateNames(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
@@ -213,9 +209,9 @@ func stateNames[S ~string](in ...S) []string {
 	return out
 }
 
-// AddressRules is the life of a reserved address. An instance is attached to and
-// detached from; a load balancer attaches as it is created and detaches as it is
-// gone. What no rule allows is an in-use error.
+// AddressRules is the life of a reserved address. It is attached to and detached from an
+// instance by calls. A load balancer attaches it when it is created, and detaches it when
+// it is gone. What no rule allows is refused with code in-use.
 var AddressRules = []Rule[AddressState]{
 	{From: addressNone, On: Create, To: AddressAvailable},
 	{From: AddressAvailable, On: Attach, To: AddressHeld},

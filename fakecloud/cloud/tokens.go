@@ -24,17 +24,17 @@ const (
 // NewSecret makes up a token's secret.
 func NewSecret() string { return "fc_" + strings.ToLower(rand.Text()+rand.Text()) }
 
-// Token is what is known of a token: all but its secret.
+// Token is all that is known of a token but its secret.
 type Token struct {
 	Name    string
 	Project string // the project's ID
 	Role    Role
-	// Given is for tokens of SetTokens, which is done at every start.
+	// Given is true for tokens of SetTokens, which is called at every start.
 	Given     bool
 	CreatedAt time.Time
 	ExpiresAt *time.Time // nil when it does not
 	RotatedAt *time.Time // nil when it never was
-	// PreviousUntil is how long the secret before the last rotation is good.
+	// PreviousUntil is how long the secret before the last rotation is valid.
 	PreviousUntil *time.Time
 }
 
@@ -45,14 +45,14 @@ type TokenSpec struct {
 	ExpiresAt *time.Time // nil when it shall not
 }
 
-// GivenToken is a secret that opens a project, and the name it goes by in logs.
+// GivenToken is a secret that opens a project, and its name in logs.
 type GivenToken struct {
 	Name, Secret string
 	Role         Role
 }
 
-// SetTokens makes these the project's tokens, and no others that were set so
-// before; those that CreateToken made stay.
+// SetTokens sets the project's given tokens, and removes given ones of before. Tokens made
+// by CreateToken stay.
 func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) error {
 	if err := checkGivenTokens(tokens); err != nil {
 		return err
@@ -102,8 +102,7 @@ func checkRole(r Role) error {
 	return nil
 }
 
-// CreateToken gives a new token of the project, and its secret, which is not
-// kept.
+// CreateToken gives a new token of the project, and its secret, which is not stored.
 func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec) (Token, string, error) {
 	if err := errors.Join(checkName(spec.Name), checkRole(spec.Role)); err != nil {
 		return Token{}, "", err
@@ -141,8 +140,8 @@ func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec)
 	return t, secret, nil
 }
 
-// RotateToken gives a token a new secret, which is not kept; the one before
-// stays valid for the grace.
+// RotateToken gives a token a new secret, which is not stored. The secret before stays
+// valid for the grace.
 func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace time.Duration) (Token, string, error) {
 	if grace < 0 || grace > maxGrace {
 		return Token{}, "", refuse(InvalidRequest, "a grace of %s: want at least 0 and at most %s", grace, maxGrace).withField("graceSeconds", "is out of range")
@@ -193,8 +192,8 @@ func (c *Cloud) GetToken(ctx context.Context, project, name string) (Token, erro
 	return t, err
 }
 
-// ListTokens gives one page, by name, and whether more follow. Filter.After is
-// a name; tags and the like do not count.
+// ListTokens gives one page, by name, and whether more follow. Filter.After is a name. The
+// filter's tags, zone and states are ignored.
 func (c *Cloud) ListTokens(ctx context.Context, project string, f Filter) (page []Token, more bool, err error) {
 	from := func(row db.Token) (Token, error) { return tokenFrom(row), nil }
 	return readPage(ctx, c, f.Limit, from, func(tx *store.Tx) ([]db.Token, error) {
@@ -205,7 +204,8 @@ func (c *Cloud) ListTokens(ctx context.Context, project string, f Filter) (page 
 	})
 }
 
-// DeleteToken ends a token. The last admin's stays: nobody could make another.
+// DeleteToken deletes a token. The last admin's cannot be deleted: nobody could make
+// another.
 func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 	return c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		if _, err := loadProject(ctx, tx.Tx, project); err != nil {
@@ -229,7 +229,8 @@ func (c *Cloud) DeleteToken(ctx context.Context, project, name string) error {
 	})
 }
 
-// checkNotGiven refuses what the next start, or a snapshot, would undo.
+// checkNotGiven refuses changes to a given token: the next start, or a snapshot, would
+// undo them.
 func (t Token) checkNotGiven(what string) error {
 	if !t.Given {
 		return nil

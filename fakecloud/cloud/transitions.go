@@ -8,14 +8,14 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// Transition is a change of state. From is empty when a resource is created, To
-// when it is deleted; they are equal when something else of it changed.
+// Transition is a change of state. From is empty when a resource is created, To when it is
+// deleted. They are equal when something else about the resource changed.
 type Transition struct {
 	Resource Resource
 	From, To string
 }
 
-// transitionCounter counts those that were committed since the process started.
+// transitionCounter counts the transitions that were committed since the process started.
 type transitionCounter struct {
 	mu     sync.Mutex
 	counts map[Transition]int64
@@ -32,7 +32,7 @@ func (t *transitionCounter) addAll(all []Transition) {
 	}
 }
 
-// Transitions tells how often each was made since the process started.
+// Transitions gives how often each transition was made since the process started.
 func (c *Cloud) Transitions() map[Transition]int64 {
 	c.transitions.mu.Lock()
 	defer c.transitions.mu.Unlock()

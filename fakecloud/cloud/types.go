@@ -24,8 +24,7 @@ type Zone struct {
 	Region string
 }
 
-// InstanceType is the size of an instance. Nothing depends on it but what its
-// reader makes of it.
+// InstanceType is the size of an instance. The cloud itself does not depend on it.
 type InstanceType string
 
 // InstanceSize is what an instance type stands for.
@@ -35,7 +34,7 @@ type InstanceSize struct {
 	MemoryMiB int
 }
 
-// InstanceSizes are the types offered, the smallest first.
+// InstanceSizes are the sizes offered, the smallest first.
 var InstanceSizes = []InstanceSize{
 	{Type: Small, VCPUs: 2, MemoryMiB: 4 << 10},
 	{Type: Medium, VCPUs: 4, MemoryMiB: 8 << 10},
@@ -130,7 +129,7 @@ type HealthCheck struct {
 	UnhealthyThreshold int `json:"unhealthyThreshold"`
 }
 
-// HealthCheckProtocol is how a target is asked.
+// HealthCheckProtocol is how a target is checked.
 type HealthCheckProtocol string
 
 // The kinds of health checks. CheckNone is for asking only: who is not checked
@@ -153,26 +152,25 @@ const (
 	Unknown   Health = "unknown"
 )
 
-// TargetHealth is one target's health, and why.
+// TargetHealth is one target's health, and the reason for it.
 type TargetHealth struct {
 	Target string // the instance's ID
 	Health Health
 	Reason string
 	Since  time.Time // zero if that is not known
-	// History is how it came to be, the latest change first. It begins with the
-	// process and is cut after some changes. It is empty if the instance does not
-	// run.
+	// History has the changes that led to it, the latest first. It begins with the process
+	// and keeps the last few changes. It is empty while the instance does not run.
 	History []HealthChange
 }
 
-// HealthChange is a time at which a target's health became what it then was.
+// HealthChange is a change of a target's health.
 type HealthChange struct {
 	Health Health
 	Reason string
 	At     time.Time
 }
 
-// LoadBalancer forwards from its addresses to the running ones of its targets.
+// LoadBalancer forwards from its addresses to those of its targets that run.
 type LoadBalancer struct {
 	ID          string            `json:"id"`
 	Project     string            `json:"project"` // the project's ID
@@ -233,7 +231,7 @@ type LoadBalancerSpec struct {
 	Tags        map[string]string
 }
 
-// LoadBalancerUpdate replaces what is not nil. CheckNone removes a check.
+// LoadBalancerUpdate replaces what is not nil. CheckNone removes a health check.
 type LoadBalancerUpdate struct {
 	Name *string
 	// These may only be what they are.
@@ -285,22 +283,22 @@ type LoadBalancerStats struct {
 	Targets []TargetStats
 }
 
-// ListenerStats is what one listener carried.
+// ListenerStats counts what one listener carried.
 type ListenerStats struct {
 	Listener Listener
-	// Connections counts those accepted, Active those still open, Failed those
+	// Connections counts accepted connections, Active those still open, and Failed those
 	// closed because no target could be reached.
 	Connections, Active, Failed int64
-	// Broken counts those that a target was reached for and that ended otherwise
-	// than by both sides' closing: a reset, an idle timeout, the end of draining.
+	// Broken counts connections that reached a target and ended otherwise than by both
+	// sides' closing: by a reset, an idle timeout or the end of draining.
 	Broken int64
-	// Refused counts those from outside of the source ranges or beyond the
-	// connection limit; they are not among Connections.
+	// Refused counts connections from outside of the source ranges or beyond the
+	// connection limit. They are not among Connections.
 	Refused int64
 	Bytes
 }
 
-// TargetStats is what one target was sent, on all ports together.
+// TargetStats counts what one target was sent, on all ports together.
 type TargetStats struct {
 	Target string // the instance's ID
 	// Connections counts those that the target took, Active those still open.
@@ -313,7 +311,7 @@ type TargetStats struct {
 	Bytes
 }
 
-// Bytes are payload. In went from clients to targets, Out back.
+// Bytes is payload. In is from clients to targets, Out back.
 type Bytes struct{ In, Out int64 }
 
 // Filter narrows a list; zero fields do not.
@@ -328,7 +326,7 @@ type Filter struct {
 	Limit int
 }
 
-// TagFilter wants a tag of this key and, unless nil, this value.
+// TagFilter matches a tag of this key that has this value, or any if Value is nil.
 type TagFilter struct {
 	Key   string  `json:"key"`
 	Value *string `json:"value,omitempty"`
@@ -343,13 +341,13 @@ func ParseTagFilter(s string) TagFilter {
 	return TagFilter{Key: key}
 }
 
-// Matches tells whether a resource with these tags is wanted.
+// Matches tells whether the filter matches a resource's tags.
 func (t TagFilter) Matches(tags map[string]string) bool {
 	has, ok := tags[t.Key]
 	return ok && (t.Value == nil || has == *t.Value)
 }
 
-// EventType says what happened to a resource.
+// EventType is what happened to a resource.
 type EventType string
 
 // The kinds of events.
@@ -359,7 +357,7 @@ const (
 	Deleted EventType = "deleted"
 )
 
-// Resource is a kind of thing that events tell of.
+// Resource is a kind of resource that events are about.
 type Resource string
 
 // The kinds of resources.
@@ -371,7 +369,7 @@ const (
 	NetworkResource      Resource = "network"
 )
 
-// Event is one change, numbered in the order of the changes.
+// Event is one change. Events are numbered in the order of the changes.
 type Event struct {
 	Seq      int64
 	Project  string // the project's ID

@@ -11,17 +11,17 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// pauseAfterError is the pause after a step that failed, so that a full disk is
-// not hammered.
+// pauseAfterError is the pause after a step that failed, so that a full disk is not
+// written to all the time.
 const pauseAfterError = time.Second
 
-// maxSharedWrites is how many transitions wait for the disk together at most. Others who
-// write wait meanwhile.
+// maxSharedWrites is how many transitions share one commit at most. Other writers wait for
+// it.
 const maxSharedWrites = 128
 
-// Run restores the balancers, then makes transitions as they fall due, until
-// ctx ends. What was due while no process ran happens at once. With a virtual
-// clock, transitions are left to Advance.
+// Run restores the balancers, then makes transitions as they fall due, until ctx ends.
+// What fell due while no process ran happens at once. With a virtual clock, Advance makes
+// the transitions.
 func (c *Cloud) Run(ctx context.Context) error {
 	if err := c.restoreBalancers(ctx); err != nil {
 		return fmt.Errorf("restoring load balancers: %w", err)
@@ -59,8 +59,8 @@ func (c *Cloud) Run(ctx context.Context) error {
 	return nil
 }
 
-// restoreBalancers brings back into force what was forwarding, or about to, when the
-// last process ended.
+// restoreBalancers puts back in force the balancers that were forwarding, or about to,
+// when the last process ended.
 func (c *Cloud) restoreBalancers(ctx context.Context) error {
 	var ids []string
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
@@ -91,8 +91,9 @@ func (c *Cloud) restoreBalancers(ctx context.Context) error {
 	return nil
 }
 
-// runDueTransitions makes every transition that is due and says when the next will be; zero
-// when none is under way. When ctx ends, the transitions under way are its last.
+// runDueTransitions makes every transition that is due and gives the time of the next;
+// zero when none is under way. When ctx ends, it finishes the transitions it has begun and
+// makes no others.
 func (c *Cloud) runDueTransitions(ctx context.Context) (next time.Time, err error) {
 	ending := ctx.Done()
 	ctx = context.WithoutCancel(ctx)
@@ -123,7 +124,8 @@ func (c *Cloud) runDueTransitions(ctx context.Context) (next time.Time, err erro
 	return c.nextWakeTime(ctx)
 }
 
-// forEachChunkUntil hands out as many as share a write, and stops once ending is closed.
+// forEachChunkUntil passes IDs to do, as many at a time as share a write, and stops once
+// ending is closed.
 func forEachChunkUntil(ending <-chan struct{}, ids []string, do func(some []string) error) error {
 	var errs []error
 	for some := range slices.Chunk(ids, maxSharedWrites) {
@@ -140,9 +142,8 @@ func forEachChunkUntil(ending <-chan struct{}, ids []string, do func(some []stri
 // pendingChange is what a transition writes.
 type pendingChange func(ctx context.Context, tx *changeTx, now time.Time) error
 
-// changeTogether makes changes in their order, in one write: they wait for the disk
-// once. If that fails they are made one by one, so that what cannot be written
-// holds up nothing else.
+// changeTogether makes changes in their order, in one transaction. If that fails, it makes
+// each in a transaction of its own, so that one that cannot be written holds up no other.
 func (c *Cloud) changeTogether(ctx context.Context, all []pendingChange) error {
 	if len(all) == 0 {
 		return nil
@@ -165,7 +166,7 @@ func (c *Cloud) changeTogether(ctx context.Context, all []pendingChange) error {
 	return errors.Join(errs...)
 }
 
-// elapseInstances ends the states that instances are in, if their time has come.
+// elapseInstances ends the states of those instances whose states have run out.
 func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
 	all := make([]pendingChange, len(ids))
 	for i, id := range ids {
@@ -198,9 +199,9 @@ func (c *Cloud) elapseInstance(ctx context.Context, tx *changeTx, id string, now
 	return c.endInstanceState(ctx, tx, &in, rule, now)
 }
 
-// advanceBalancers builds those balancers that are due or, if it is early, that
-// are not; and lets deleted ones go that are due. The data plane comes first, one
-// by one, then what became of all is written.
+// advanceBalancers builds the balancers that are due and removes the deleted ones that are
+// due. If early, it builds balancers whether or not they are due, and removes none. It
+// calls the data plane for one after the other, and then writes all results.
 func (c *Cloud) advanceBalancers(ctx context.Context, ids []string, early bool) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
@@ -216,8 +217,8 @@ func (c *Cloud) advanceBalancers(ctx context.Context, ids []string, early bool) 
 	return errors.Join(append(errs, c.changeTogether(ctx, all))...)
 }
 
-// advanceBalancer gives what is to be written, or nil. What was due when it was
-// looked up may have been given a new time since.
+// advanceBalancer gives the change to write for one balancer, or nil. A balancer that was
+// due when it was listed may have been given a new time since.
 func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pendingChange, error) {
 	var lb LoadBalancer
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
@@ -256,7 +257,7 @@ func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pen
 	return c.recordBuild(lb, failure), nil
 }
 
-// removeBalancer ends the life of a deleted balancer.
+// removeBalancer removes a deleted balancer.
 func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string, now time.Time) error {
 	row, err := tx.GetLoadBalancer(ctx, id)
 	if err != nil {
@@ -301,7 +302,7 @@ func (c *Cloud) nextWakeTime(ctx context.Context) (time.Time, error) {
 	return earliestNonZero(next, c.nextSweep(), c.conditionQueue.nextReadyTime()), err
 }
 
-// earliestNonZero leaves out those that are zero.
+// earliestNonZero gives the earliest of the times that are not zero.
 func earliestNonZero(times ...time.Time) (first time.Time) {
 	for _, t := range times {
 		if first.IsZero() || !t.IsZero() && t.Before(first) {

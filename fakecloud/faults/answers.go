@@ -11,22 +11,22 @@ const (
 	maxAnswerBytes = 32 << 20
 )
 
-// Answer is one that was given, to be given again.
+// Answer is an answer that was given, to be given again.
 type Answer struct {
 	Status int
 	Header http.Header
 	Body   []byte
 }
 
-// Answers are those that one rule has seen, by what was asked. Safe for
-// concurrent use; the zero value is empty.
+// Answers are those that one stale rule has captured, by the request. Safe for concurrent
+// use; the zero value is empty.
 type Answers struct {
 	mu    sync.Mutex
 	known map[string]Answer
 	bytes int
 }
 
-// Get gives what was answered to the question before.
+// Get gives what a request was answered before.
 func (a *Answers) Get(question string) (Answer, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -34,8 +34,8 @@ func (a *Answers) Get(question string) (Answer, bool) {
 	return known, ok
 }
 
-// Keep remembers an answer, and gives the one that is to be given: of two that
-// were found at once, the first.
+// Keep stores an answer and gives the one to answer with: if two were captured at once,
+// the first.
 func (a *Answers) Keep(question string, found Answer) Answer {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -14,13 +14,13 @@ import (
 // Problems are the offending fields found so far.
 type Problems []cloud.Field
 
-// Add notes that what a field is makes no sense.
+// Add adds an offending field.
 func (p *Problems) Add(path, format string, args ...any) {
 	*p = append(*p, cloud.Field{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// Check refuses what makes no sense, with the names of the fields: above all,
-// what can never match and what can never do anything.
+// Check refuses rules that make no sense, with the names of the fields: above all, rules
+// that can never match or never do anything.
 func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
 	var p Problems
 	s.Effect.checkEffect(&p)
@@ -45,16 +45,16 @@ func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
 	return p.Refuse("this fault")
 }
 
-// Refuse says what is wrong with the whole; nil if there are no problems.
+// Refuse makes one refusal of all problems; nil if there are none.
 func (p *Problems) Refuse(whole string) error {
 	if len(*p) == 0 {
 		return nil
 	}
-	var said []string
+	var messages []string
 	for _, f := range *p {
-		said = append(said, f.Path+" "+f.Message)
+		messages = append(messages, f.Path+" "+f.Message)
 	}
-	return &cloud.Error{Code: cloud.InvalidRequest, Message: whole + " makes no sense: " + strings.Join(said, "; "), Fields: *p}
+	return &cloud.Error{Code: cloud.InvalidRequest, Message: whole + " makes no sense: " + strings.Join(messages, "; "), Fields: *p}
 }
 
 func (r *Rules) checkCalls(s Spec, p *Problems) {
@@ -98,7 +98,8 @@ func (r *Rules) checkCalls(s Spec, p *Problems) {
 	r.checkOmitted(s, p)
 }
 
-// unsuitedReason says why the effect cannot be had on calls of the operation.
+// unsuitedReason says why calls of the operation cannot have the effect; it is empty if
+// they can.
 func (e Effect) unsuitedReason(op Operation) string {
 	switch {
 	case e.suitsOperation(op):
@@ -117,7 +118,7 @@ func (e Effect) unsuitedReason(op Operation) string {
 	return "answers with none of effect.omitFields"
 }
 
-// checkOmitted looks for fields that no answer has.
+// checkOmitted finds fields to omit that no answer has.
 func (r *Rules) checkOmitted(s Spec, p *Problems) {
 	ids := s.Match.Operations
 	if len(ids) == 0 {
@@ -185,8 +186,8 @@ func joinKinds(kinds []cloud.Resource) string {
 	return strings.Join(names, ", ")
 }
 
-// exclusiveEffects are the effects given that exclude each other, of calls and of life
-// cycles.
+// exclusiveEffects gives the names of the effects that exclude each other: those on calls,
+// and those on life cycles.
 func (e Effect) exclusiveEffects() (ends, cycles []string) {
 	edits := ""
 	switch {
@@ -217,7 +218,8 @@ func (e Effect) exclusiveEffects() (ends, cycles []string) {
 	return ends, cycles
 }
 
-// Kind names what ends a call, or a life cycle's effect; "delay" if nothing does.
+// Kind names the effect that ends a call, or that is on life cycles; "delay" if there is
+// neither.
 func (e Effect) Kind() string {
 	ends, cycles := e.exclusiveEffects()
 	if all := slices.Concat(ends, cycles); len(all) > 0 {
@@ -259,7 +261,7 @@ func (e Effect) checkEffect(p *Problems) {
 	e.checkCompanions(p)
 }
 
-// checkCompanions looks at what is of use only beside another field.
+// checkCompanions checks fields that are of use only beside another field.
 func (e Effect) checkCompanions(p *Problems) {
 	if e.Status != 0 && (e.Status < 400 || e.Status > 599) {
 		p.Add("effect.status", "must be from 400 to 599")

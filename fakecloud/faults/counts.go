@@ -10,7 +10,7 @@ import (
 // flushEvery is how old counts in the store may be.
 const flushEvery = time.Second
 
-// scheduleFlush has a rule's counts written soon. It is called with mu held.
+// scheduleFlush has a rule's counts written soon. mu is held.
 func (r *Rules) scheduleFlush(one *rule) {
 	one.dirty = true
 	if r.flushTimer == nil && !r.closed {
@@ -18,7 +18,7 @@ func (r *Rules) scheduleFlush(one *rule) {
 	}
 }
 
-// writeCounts brings the counts that changed into the store.
+// writeCounts writes the counts that changed into the store.
 func (r *Rules) writeCounts() {
 	r.writing.Lock()
 	defer r.writing.Unlock()
@@ -44,8 +44,8 @@ func (r *Rules) writeCounts() {
 	}
 }
 
-// Close writes what is not written yet. What is counted afterwards is lost, and
-// the store is left alone.
+// Close writes the counts that are not written yet. Counts after it are lost, and the
+// store is left alone.
 func (r *Rules) Close() {
 	r.mu.Lock()
 	r.closed = true

@@ -1,7 +1,8 @@
-// Package faults makes calls and life cycles go wrong: it keeps the rules that
-// say which, how often and how, and finds the one that a call or a resource is
-// to feel. Applying it to a call is the server's part, to a resource the
-// cloud's.
+// Package faults makes calls and life cycles go wrong. It keeps the rules that say which
+// ones, how often and how, and finds the rule that applies to a call or a resource. It does
+// not apply it: package server does so to a call, and package cloud to a resource. It knows
+// of HTTP what an answer is made of, and nothing of routes. Begin with Spec, Open and
+// Rules.Apply.
 package faults
 
 import (
@@ -20,22 +21,21 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// maxRules bounds the rules that one project made.
+// maxRules bounds how many rules of one project there are.
 const maxRules = 100
 
-// Operation is what a rule must know of an operation of the API.
+// Operation is what rules must know of an operation of the API.
 type Operation struct {
 	// Reads tells that it changes nothing, Lists that its answer has items.
 	Reads, Lists bool
 	// Streams tells that its answer does not end by itself.
 	Streams bool
-	// Resource is what the ID in its path begins with, such as "i-"; empty if it
-	// has none.
+	// Resource is the prefix of the ID in its path, such as "i-"; empty if there is no ID.
 	Resource string
 	// Tags tells that the resource of that ID can have tags.
 	Tags bool
-	// Answers tells whether its answer, or each item of a list, can have the field
-	// of that dotted path.
+	// Answers tells whether its answer, or each item of a list, can have the field of a
+	// dotted path.
 	Answers func(path string) bool
 }
 
@@ -51,7 +51,7 @@ type Call struct {
 	Tags func() (map[string]string, error)
 }
 
-// Match says which calls or resources; what is empty matches all.
+// Match selects calls or resources. Empty fields match all.
 type Match struct {
 	Token      string           `json:"token,omitempty"`
 	Operations []string         `json:"operations,omitempty"`
@@ -67,7 +67,7 @@ type Throttle struct {
 	Burst     int     `json:"burst"` // 1 when 0
 }
 
-// Effect is what becomes of a call or of a resource.
+// Effect is what happens to a call or to a resource.
 type Effect struct {
 	// Delay comes before anything else; up to Jitter is added to it.
 	Delay  time.Duration `json:"delay,omitempty"`
@@ -93,8 +93,8 @@ type Effect struct {
 	PartialList int       `json:"partialList,omitempty"`
 	OmitFields  []string  `json:"omitFields,omitempty"` // dotted paths
 
-	// CarryOut has the operation carried out before the call ends by Status, Hang,
-	// Drop or Body.
+	// CarryOut has the operation carried out before the call ends by Status, Hang, Drop or
+	// Body.
 	CarryOut bool `json:"carryOut,omitempty"`
 
 	// A rule about life cycles has one of these, and nothing of the above.
@@ -126,21 +126,21 @@ type Fault struct {
 	Owner     string
 	CreatedAt time.Time
 	Spec
-	// Matched is how many calls or resources it matched, Hits to how many of them
-	// it was applied.
+	// Matched is how many calls or resources the rule matched, and Hits to how many of
+	// them it was applied.
 	Matched, Hits int
-	// Spent tells that it matches nothing any more.
+	// Spent tells that the rule matches nothing any more.
 	Spent bool
 }
 
 // Hit is a rule's effect on one call.
 type Hit struct {
 	Fault string // the rule's ID
-	// Effect has the delay drawn and, of a throttle, status and Retry-After set.
+	// Effect has the drawn delay in Delay, and for a throttle Status and RetryAfter.
 	Effect Effect
 	// Lifted is closed when the rule is deleted.
 	Lifted <-chan struct{}
-	// Answers are those that a stale rule has seen.
+	// Answers are those that a stale rule has captured.
 	Answers *Answers
 }
 
@@ -155,7 +155,7 @@ type rule struct {
 	suspended bool            // out of force, while it is being lifted
 }
 
-// projectID is whose calls and resources the rule is about.
+// projectID is the project whose calls and resources the rule is about.
 func (r *rule) projectID() string {
 	if r.Match.Project != "" {
 		return r.Match.Project
@@ -190,8 +190,8 @@ type Rules struct {
 	closed     bool
 }
 
-// Open brings back the rules that the cloud's store has, for calls of these
-// operations, and makes the cloud obey them. Those of scenarios are lifted.
+// Open brings the stored rules of a cloud back into force, for calls of these operations.
+// Rules of scenarios are lifted, as scenarios do not outlive their process.
 func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, log *slog.Logger) (*Rules, error) {
 	r := &Rules{cloud: c, clock: c.Clock(), log: log, operations: operations}
 	c.SetFaults(r)
@@ -199,7 +199,7 @@ func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, 
 	return r, r.loadStored(ctx)
 }
 
-// loadStored makes the rules those that are stored, and lets go of what others held.
+// loadStored replaces the rules by the stored ones, and releases what other rules held.
 func (r *Rules) loadStored(ctx context.Context) error {
 	r.change.Lock()
 	defer r.change.Unlock()
@@ -242,8 +242,8 @@ func newRule(f Fault) *rule {
 
 func (r *Rules) now() time.Time { return r.clock.Now().UTC().Truncate(time.Millisecond) }
 
-// Create adds a rule that a project makes. What makes no sense is refused, with
-// the names of the fields; so is one rule too many.
+// Create adds a rule that a project makes. Rules that make no sense are refused, with the
+// names of the fields, and so is one rule too many.
 func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, error) {
 	now := r.now()
 	if err := r.Check(ctx, s, now); err != nil {
@@ -315,7 +315,7 @@ func (r *Rules) Get(project, id string) (Fault, error) {
 	return Fault{}, &cloud.Error{Code: cloud.NotFound, Message: fmt.Sprintf("the project has no fault %q", id)}
 }
 
-// Delete lifts a rule, and lets go of what it holds.
+// Delete lifts a rule and releases what it holds.
 func (r *Rules) Delete(ctx context.Context, project, id string) error {
 	lifted, err := r.liftRules(ctx, func(one *rule) bool { return one.Owner == project && one.ID == id })
 	if err == nil && lifted == 0 {
@@ -330,24 +330,24 @@ func (r *Rules) DeleteAll(ctx context.Context, project string) error {
 	return err
 }
 
-// liftRules takes rules out of force before it undoes what they did: no resource is
-// to be held again by one that is going.
+// liftRules takes rules out of force before it undoes what they did, so that none of them
+// holds a resource again.
 func (r *Rules) liftRules(ctx context.Context, which func(*rule) bool) (int, error) {
 	r.change.Lock()
 	defer r.change.Unlock()
-	ids, settle := r.suspendRules(which)
+	ids, finish := r.suspendRules(which)
 	err := r.cloud.LiftFaults(ctx, ids)
-	settle(err == nil)
+	finish(err == nil)
 	return len(ids), err
 }
 
 // Suspend implements cloud.Faults.
-func (r *Rules) Suspend(project string) (ids []string, settle func(gone bool)) {
+func (r *Rules) Suspend(project string) (ids []string, finish func(remove bool)) {
 	return r.suspendRules(func(one *rule) bool { return one.Owner == project || one.projectID() == project })
 }
 
-// suspendRules takes rules out of force; settle takes them away, or puts them back.
-func (r *Rules) suspendRules(which func(*rule) bool) (ids []string, settle func(gone bool)) {
+// suspendRules takes rules out of force. finish then removes them, or puts them back.
+func (r *Rules) suspendRules(which func(*rule) bool) (ids []string, finish func(remove bool)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	suspended := map[*rule]bool{}
@@ -357,19 +357,19 @@ func (r *Rules) suspendRules(which func(*rule) bool) (ids []string, settle func(
 			ids = append(ids, one.ID)
 		}
 	}
-	return ids, func(gone bool) {
+	return ids, func(remove bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		var left []*rule
+		var remaining []*rule
 		for _, one := range r.rules {
-			if suspended[one] && gone {
+			if suspended[one] && remove {
 				close(one.lifted)
 				continue
 			}
 			one.suspended = one.suspended && !suspended[one]
-			left = append(left, one)
+			remaining = append(remaining, one)
 		}
-		r.rules = left
+		r.rules = remaining
 	}
 }
 
@@ -410,8 +410,8 @@ func (r *Rules) Apply(c Call) (*Hit, error) {
 	return nil, nil
 }
 
-// needsTags tells whether what becomes of the call may hang on its resource's
-// tags, which are read from the store.
+// needsTags tells whether a rule about the call's project matches by tags. Tags are read
+// from the store, so they are not read without need.
 func (r *Rules) needsTags(c Call) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -431,7 +431,7 @@ func (r *Rules) matchesCall(one *rule, c Call, tags map[string]string) bool {
 		one.Effect.suitsOperation(op)
 }
 
-// suitsOperation tells whether the effect can be had on a call of the operation.
+// suitsOperation tells whether calls of the operation can have the effect.
 func (e Effect) suitsOperation(op Operation) bool {
 	switch {
 	case e.EmptyList:
@@ -446,7 +446,7 @@ func (e Effect) suitsOperation(op Operation) bool {
 	return true
 }
 
-// countMatch is called with mu held.
+// countMatch counts a match. mu is held.
 func (r *Rules) countMatch(one *rule) {
 	one.Matched++
 	r.scheduleFlush(one)

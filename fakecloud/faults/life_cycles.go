@@ -9,7 +9,7 @@ import (
 
 var _ cloud.Faults = (*Rules)(nil)
 
-// matchesSubject tells whether a rule on life cycles is about the resource.
+// matchesSubject tells whether a rule on life cycles matches the resource.
 func (r *rule) matchesSubject(s cloud.Subject) bool {
 	m := r.Match
 	return r.projectID() == s.Project &&
@@ -18,8 +18,8 @@ func (r *rule) matchesSubject(s cloud.Subject) bool {
 		(len(m.Kinds) == 0 || slices.Contains(m.Kinds, s.Kind))
 }
 
-// firstHit counts the match of each rule that is in force, has the effect and is
-// about the resource, up to the first whose turn it is, and counts its hit.
+// firstHit finds the first rule that has the effect, is in force, matches the resource and
+// applies to this match. It counts the match in each rule up to that one.
 func (r *Rules) firstHit(s cloud.Subject, now time.Time, undo func(func()), has func(*rule) bool) *rule {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,8 +40,8 @@ func (r *Rules) firstHit(s cloud.Subject, now time.Time, undo func(func()), has 
 	return nil
 }
 
-// onUndo has a match, and what came of it, not counted if the transaction in
-// which it was fails.
+// onUndo takes a match and its hit out of the counts if the transaction fails in which it
+// was counted.
 func (r *Rules) onUndo(undo func(func()), one *rule, hit bool, held string) {
 	if undo == nil {
 		return
@@ -58,7 +58,7 @@ func (r *Rules) onUndo(undo func(func()), one *rule, hit bool, held string) {
 	})
 }
 
-// Stuck implements cloud.Faults. A resource that is held is counted once.
+// Stuck implements cloud.Faults. A resource that is held counts once.
 func (r *Rules) Stuck(s cloud.Subject, now time.Time, undo func(func())) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,8 +126,8 @@ func (r *Rules) Sweeps(now time.Time) (due []cloud.FaultSweep, next time.Time) {
 	return due, next
 }
 
-// nextPhase is what is to be carried out next of the rule's window, and when; nil
-// if nothing is.
+// nextPhase is the next phase of the rule's window, and when it begins; nil if there is
+// none.
 func (r *rule) nextPhase() (cloud.FaultPhase, *time.Time) {
 	e := r.Effect
 	switch {

@@ -1,6 +1,3 @@
-// This file answers: whose turn is it? What is drawn follows from the rule's seed
-// and from how many matched before, so that it repeats.
-
 package faults
 
 import (
@@ -11,32 +8,32 @@ import (
 	"time"
 )
 
-// maxSeed is the largest that every JSON reader can carry, in 53 bits.
+// maxSeed is the largest seed: every JSON reader can carry 53 bits.
 const maxSeed = 1<<53 - 1
 
-// When says to which of those that match a rule is applied. Zero fields do not
-// narrow it.
+// When says to which of its matches a rule is applied. Zero fields do not narrow it. What
+// is drawn follows from the seed and the number of the match, so that it repeats.
 type When struct {
-	// Times bounds how many it is applied to.
+	// Times bounds how many matches it is applied to.
 	Times int `json:"times,omitempty"`
-	// Skip leaves the first so many alone, Every takes each so-manyth of the
-	// others, Probability each of those by chance.
+	// Skip leaves out the first matches. Of the others, Every takes each so-manyth, and
+	// Probability takes some of those at random.
 	Skip        int     `json:"skip,omitempty"`
 	Every       int     `json:"every,omitempty"`
 	Probability float64 `json:"probability,omitempty"`
-	// Seed is for Probability and the effect's jitter; 0 is drawn when the rule is
-	// made.
+	// Seed is for Probability and the effect's jitter. If it is 0, one is drawn when the
+	// rule is made.
 	Seed int64 `json:"seed,omitempty"`
 	// From and Until are the window in which the rule matches anything.
 	From  *time.Time `json:"from,omitempty"`
 	Until *time.Time `json:"until,omitempty"`
-	// After and For are the same, counted from the rule's creation and from the
-	// window's begin. Create turns them into From and Until.
+	// After and For also give a window: After is counted from the rule's creation, For
+	// from the window's begin. Create turns them into From and Until.
 	After time.Duration `json:"-"`
 	For   time.Duration `json:"-"`
 }
 
-// makeAbsolute makes definite what is relative or drawn.
+// makeAbsolute turns After and For into From and Until, and draws a seed if one is needed.
 func (w *When) makeAbsolute(now time.Time, e Effect) {
 	begin := now
 	if w.After > 0 {
@@ -61,15 +58,14 @@ func (w *When) makeAbsolute(now time.Time, e Effect) {
 	}
 }
 
-// DrawSeed gives a seed at random, never 0.
+// DrawSeed draws a seed, which is never 0.
 func DrawSeed() int64 {
 	var b [8]byte
 	_, _ = crand.Read(b[:]) // Never fails.
 	return 1 + int64(binary.LittleEndian.Uint64(b[:])%maxSeed)
 }
 
-// isTurn tells whether the rule is applied to the nth that matches, the first
-// being 1.
+// isTurn tells whether the rule is applied to its nth match, the first being 1.
 func (w When) isTurn(n int) bool {
 	n -= w.Skip
 	if n < 1 || w.Every > 0 && n%w.Every != 0 {
@@ -78,7 +74,7 @@ func (w When) isTurn(n int) bool {
 	return w.Probability == 0 || w.drawUnit(n+w.Skip, 0) < w.Probability
 }
 
-// drawJitter is what is added to the delay of the nth that matches.
+// drawJitter draws what is added to the delay of the nth match.
 func (w When) drawJitter(n int, most time.Duration) time.Duration {
 	if most == 0 {
 		return 0
@@ -86,18 +82,18 @@ func (w When) drawJitter(n int, most time.Duration) time.Duration {
 	return time.Duration(w.drawUnit(n, 1) * float64(most)).Truncate(time.Millisecond)
 }
 
-// drawUnit is in [0,1), one number for each n and use.
+// drawUnit draws from [0,1): one number for each n and use.
 func (w When) drawUnit(n int, use uint64) float64 {
 	return rand.New(rand.NewPCG(uint64(w.Seed), uint64(n)<<1|use)).Float64()
 }
 
-// throttleBucket is how much a throttle lets through just now.
+// throttleBucket is how many calls a throttle lets through now.
 type throttleBucket struct {
 	tokens float64
 	at     time.Time // zero: it is full
 }
 
-// take gives 0 to a call that goes through, and otherwise the whole seconds
+// take gives 0 to a call that goes through, and to others the time, in whole seconds,
 // after which one will.
 func (b *throttleBucket) take(now time.Time, t Throttle) time.Duration {
 	burst := float64(max(t.Burst, 1))

@@ -11,7 +11,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// instanceActions are those on instances.
+// instanceActions are the actions on instances.
 var instanceActions = map[string]func(*cloud.Cloud, context.Context, cloud.Project, string) (cloud.Instance, cloud.Outcome, error){
 	"start":     (*cloud.Cloud).StartInstance,
 	"stop":      (*cloud.Cloud).StopInstance,
@@ -20,7 +20,7 @@ var instanceActions = map[string]func(*cloud.Cloud, context.Context, cloud.Proje
 	"terminate": (*cloud.Cloud).TerminateInstance,
 }
 
-// describeStep says what a step is about.
+// describeStep says what a step does.
 func (s Step) describeStep() string {
 	switch {
 	case s.Fault != nil && s.For > 0:
@@ -43,13 +43,13 @@ func (s *Selector) describeSelector() string {
 	return text
 }
 
-// newRand is a source that is the same for the same seed and use.
+// newRand makes a source of randomness that is the same for the same seed and use.
 func (one *run) newRand(use uint64) *rand.Rand { return rand.New(rand.NewPCG(uint64(one.Seed), use)) }
 
-// resourceRef is a resource that a selector may find.
+// resourceRef is a resource that a selector found.
 type resourceRef struct{ id, name string }
 
-// runAction does a step's action to each resource that it selects, and says to which.
+// runAction does a step's action to each resource that it selects, and lists them.
 func (r *Runner) runAction(ctx context.Context, one *run, step Step) (string, error) {
 	found, selector := r.selectInstances, step.Instances
 	if step.Action == Delete {
@@ -77,8 +77,8 @@ func (r *Runner) runAction(ctx context.Context, one *run, step Step) (string, er
 	return step.Action + " " + strings.Join(done, ", "), nil
 }
 
-// pickResources takes n of them, or all if n is 0. It goes by names, which a cloud that is
-// set up anew has again.
+// pickResources picks n resources at random, or all if n is 0. It sorts them by name
+// first, as names are the same in a cloud that is set up again.
 func (one *run) pickResources(all []resourceRef, n int) []resourceRef {
 	slices.SortFunc(all, func(a, b resourceRef) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.id, b.id)) })
 	if n == 0 {

@@ -19,13 +19,13 @@ import (
 )
 
 const (
-	// maxRunning bounds the scenarios that a project runs at a time, maxKept those
-	// of it that have ended and are remembered.
+	// maxRunning bounds how many scenarios of a project run at a time, and maxKept how
+	// many ended ones are remembered.
 	maxRunning = 10
 	maxKept    = 50
 )
 
-// State is how a scenario stands.
+// State is how far a scenario has come.
 type State string
 
 // The states of a scenario.
@@ -56,14 +56,14 @@ type Status struct {
 	Steps                 []StepStatus
 }
 
-// run is one scenario; the runner's mu guards its status.
+// run is one scenario. The runner's mu guards its status.
 type run struct {
 	Status
 	spec    Spec
 	project cloud.Project
 	cancel  context.CancelFunc
 	ended   chan struct{}
-	// next is when something is to be done that has not been yet.
+	// next is when the next thing is to be done that has not been done yet.
 	next time.Time
 }
 
@@ -77,10 +77,11 @@ type Runner struct {
 	mu     sync.Mutex
 	runs   []*run // oldest first
 	closed bool
-	moved  chan struct{} // closed and replaced when a run's next or state changes
+	// moved is closed and replaced when a run's next or state changes.
+	moved chan struct{} // closed and replaced when a run's next or state changes
 }
 
-// New makes a runner that has run nothing yet.
+// New makes a runner without scenarios.
 func New(c *cloud.Cloud, rules *faults.Rules, log *slog.Logger) *Runner {
 	r := &Runner{cloud: c, faults: rules, clock: c.Clock(), log: log, moved: make(chan struct{})}
 	c.AddAgenda(r)
@@ -121,7 +122,7 @@ func (r *Runner) Settle(ctx context.Context, now time.Time) {
 	}
 }
 
-// signalMoved tells those who settle; the lock is held.
+// signalMoved wakes callers of Settle. The lock is held.
 func (r *Runner) signalMoved() {
 	close(r.moved)
 	r.moved = make(chan struct{})
@@ -136,8 +137,8 @@ func (r *Runner) setNext(one *run, next time.Time) {
 
 func (r *Runner) now() time.Time { return r.clock.Now().UTC().Truncate(time.Millisecond) }
 
-// Run starts a scenario. One that makes no sense is refused as a whole, with the
-// names of the fields.
+// Run starts a scenario. One that makes no sense is refused as a whole, with the names of
+// the fields.
 func (r *Runner) Run(ctx context.Context, p cloud.Project, s Spec) (Status, error) {
 	if err := r.checkSpec(ctx, s); err != nil {
 		return Status{}, err
@@ -163,8 +164,8 @@ func (r *Runner) Run(ctx context.Context, p cloud.Project, s Spec) (Status, erro
 	return started.copyStatus(), nil
 }
 
-// makeRoom forgets the oldest that have ended, and refuses one too many. It is called
-// with mu held.
+// makeRoom forgets the oldest scenarios that have ended, and refuses one too many. mu is
+// held.
 func (r *Runner) makeRoom(p cloud.Project) error {
 	running, ended := 0, 0
 	for _, one := range r.runs {
@@ -216,7 +217,7 @@ func (r *Runner) List(project string) []Status {
 	return all
 }
 
-// findRun is called with mu held.
+// findRun finds a scenario. mu is held.
 func (r *Runner) findRun(project, id string) (*run, error) {
 	for _, one := range r.runs {
 		if one.project.ID == project && one.ID == id {
@@ -237,7 +238,7 @@ func (r *Runner) Get(project, id string) (Status, error) {
 	return one.copyStatus(), nil
 }
 
-// Stop ends a scenario, if it runs, and lifts its faults.
+// Stop ends a scenario if it runs, and lifts its faults.
 func (r *Runner) Stop(ctx context.Context, project, id string) (Status, error) {
 	r.mu.Lock()
 	one, err := r.findRun(project, id)
@@ -253,7 +254,7 @@ func (r *Runner) Stop(ctx context.Context, project, id string) (Status, error) {
 	return one.copyStatus(), nil
 }
 
-// stopAll ends all scenarios: the state that they act on becomes another.
+// stopAll ends all scenarios, as the state that they act on is replaced.
 func (r *Runner) stopAll(ctx context.Context) error {
 	r.mu.Lock()
 	all := slices.Clone(r.runs)
@@ -282,7 +283,7 @@ func (r *Runner) Delete(ctx context.Context, project, id string) error {
 	return nil
 }
 
-// Close ends all scenarios, and leaves lifting their faults to the next start.
+// Close ends all scenarios. Their faults are lifted at the next start.
 func (r *Runner) Close() {
 	r.mu.Lock()
 	r.closed = true
@@ -294,14 +295,14 @@ func (r *Runner) Close() {
 	}
 }
 
-// moment is a step's begin, or the end of its fault.
+// moment is the begin of a step or the end of its fault.
 type moment struct {
 	at   time.Duration
 	step int
 	lift bool
 }
 
-// sortedMoments are in the order of time; of those at one time, what ends comes first.
+// sortedMoments gives the moments in the order of time. At one time, ends come first.
 func (s Spec) sortedMoments() []moment {
 	var all []moment
 	for i, step := range s.Steps {
@@ -322,7 +323,7 @@ func (s Spec) sortedMoments() []moment {
 	return all
 }
 
-// runSteps carries the scenario out.
+// runSteps carries out a scenario.
 func (r *Runner) runSteps(ctx context.Context, one *run) {
 	defer close(one.ended)
 	defer one.cancel()
@@ -373,7 +374,7 @@ func (r *Runner) endRun(one *run, state State) {
 	r.signalMoved()
 }
 
-// carryOut does what is to be done at a moment, and says so in the step's status.
+// carryOut does what is to be done at a moment, and records it in the step's status.
 func (r *Runner) carryOut(one *run, m moment) error {
 	ctx := context.Background() // What was begun is ended.
 	if m.lift {
@@ -399,8 +400,8 @@ func (r *Runner) carryOut(one *run, m moment) error {
 	return err
 }
 
-// createStepFault makes a step's fault. One that draws, and has no seed of its own, gets
-// one that follows from the scenario's.
+// createStepFault makes a step's fault. If the fault draws and has no seed, it gets one
+// that follows from the scenario's.
 func (r *Runner) createStepFault(ctx context.Context, one *run, step int) (string, error) {
 	spec := *one.spec.Steps[step].Fault
 	spec.Scenario = one.ID
@@ -411,7 +412,7 @@ func (r *Runner) createStepFault(ctx context.Context, one *run, step int) (strin
 	return f.ID, err
 }
 
-// liftStepFault ends a step's fault. Someone may have deleted it before.
+// liftStepFault lifts a step's fault, unless someone has deleted it already.
 func (r *Runner) liftStepFault(ctx context.Context, one *run, step int) error {
 	r.mu.Lock()
 	id := one.Steps[step].Fault

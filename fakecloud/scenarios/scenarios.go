@@ -1,5 +1,6 @@
-// Package scenarios runs faults and actions over time, by the cloud's clock: an
-// incident that can be had again.
+// Package scenarios runs faults and actions over time, by the cloud's clock: an incident
+// that can be repeated. It knows nothing of HTTP. Begin with Spec and Runner.Run; the ready
+// scenarios are the YAML files beside it.
 package scenarios
 
 import (
@@ -17,8 +18,8 @@ import (
 //go:embed *.yaml
 var files embed.FS
 
-// Parse reads a scenario's YAML. What the API does not know is refused, by its
-// name; whether the rest makes sense, the cloud says.
+// Parse reads a scenario's YAML. Fields that the API does not know are refused by name.
+// Whether the rest makes sense, the cloud decides.
 func Parse(text []byte) (api.ScenarioCreate, error) {
 	var s api.ScenarioCreate
 	if err := yaml.UnmarshalStrict(text, &s); err != nil {
@@ -33,7 +34,7 @@ func Parse(text []byte) (api.ScenarioCreate, error) {
 	return s, nil
 }
 
-// Available are the ready scenarios, by name.
+// Available gives the ready scenarios, by name.
 func Available() ([]api.ScenarioCreate, error) {
 	entries, err := fs.ReadDir(files, ".")
 	if err != nil {
@@ -54,7 +55,7 @@ func Available() ([]api.ScenarioCreate, error) {
 	return all, nil
 }
 
-// Find gives the ready scenario of that name, or that of the file.
+// Find gives the ready scenario of a name, or the one in a file.
 func Find(nameOrFile string) (api.ScenarioCreate, error) {
 	text, err := files.ReadFile(nameOrFile + ".yaml")
 	if err == nil {

@@ -10,21 +10,21 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
-// Selector says which resources; what is empty does not narrow it.
+// Selector selects resources. Empty fields do not narrow it.
 type Selector struct {
 	Name string
 	Tag  string // key=value, or key
 	Zone string // of instances
-	// Pick takes so many of those that match. The same number of the same ones is
-	// the same pick.
+	// Pick takes so many of the selected resources at random, or all if 0. For the same
+	// seed and resources, the pick is the same.
 	Pick int
 }
 
-// Step is a fault, or an action on what a selector says.
+// Step is a fault, or an action on selected resources.
 type Step struct {
 	At    time.Duration
 	Fault *faults.Spec
-	// For is how long the fault is in force; until the scenario is stopped if 0.
+	// For is how long the fault is in force; if 0, until the scenario is stopped.
 	For                      time.Duration
 	Action                   string
 	Instances, LoadBalancers *Selector
@@ -33,12 +33,13 @@ type Step struct {
 // Spec is a scenario.
 type Spec struct {
 	Name, Description string
-	// Seed is for picks, and for faults that draw and have none; 0 is drawn.
+	// Seed is for picks, and for faults that draw and have no seed of their own; if 0, one
+	// is drawn.
 	Seed  int64
 	Steps []Step
 }
 
-// Delete is the action on load balancers; the others are on instances.
+// Delete is the only action on load balancers. The others are on instances.
 const Delete = "delete"
 
 func (r *Runner) checkSpec(ctx context.Context, s Spec) error {

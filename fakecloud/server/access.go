@@ -8,7 +8,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// requireRole lets through who may; who is not known is told so by the validator.
+// requireRole refuses callers whose role does not allow the operation. Callers without a
+// token were refused before.
 func (s *Server) requireRole(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := recordOf(r)

@@ -40,6 +40,7 @@ func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.Li
 	s.answerResult(w, r, http.StatusOK, api.AuditList{Items: mapSlice(items, toAPIAuditEntry), NextPageToken: next}, err)
 }
 
+// auditPosition reads the ID of an audit entry from a page token.
 func auditPosition(token string) (int64, error) {
 	var id int64
 	text, err := base64.RawURLEncoding.DecodeString(token)

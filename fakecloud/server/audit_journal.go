@@ -13,30 +13,32 @@ import (
 const (
 	journalPause = 200 * time.Millisecond
 	journalBatch = 500
-	// journalLimit bounds what waits to be stored. Callers wait when it is
-	// reached, unless storing fails: then calls are left out of the list, but
+	// journalLimit bounds how many calls wait to be stored. Callers wait when it is
+	// reached. While storing fails they do not: calls are then left out of the list, but
 	// never out of the sums.
 	journalLimit = 10_000
-	// agentLimit is how many user agents of a token are told apart in the sums,
-	// which are kept for ever.
+	// agentLimit is how many user agents of a token have sums of their own. Sums are kept
+	// for ever.
 	agentLimit  = 200
 	otherAgents = "(others)"
 	agentLength = 256
 )
 
-// journalEntry is a call that was or will be stored.
+// journalEntry is a call that was stored or will be.
 type journalEntry struct {
 	cloud.AuditEntry
-	// written: it is being stored or was; ID is 0 until it was.
+	// written is set when the entry is being stored, and stays set once it was. Its ID is
+	// 0 until then.
 	written, amended bool
 }
 
-// journal takes in calls and stores them in batches.
+// journal collects calls for the audit and stores them in batches.
 type journal struct {
 	// appendBatch stores a batch and gives the ID of its first entry.
 	appendBatch func(context.Context, cloud.AuditBatch) (int64, error)
 	log         *slog.Logger
-	stopped     <-chan struct{} // closed when what cannot be stored need not be
+	// stopped is closed when failures to store are no longer logged, as the server stops.
+	stopped <-chan struct{} // closed when what cannot be stored need not be
 
 	flushing sync.Mutex // one batch at a time
 
@@ -68,7 +70,8 @@ func newJournal(c *cloud.Cloud, log *slog.Logger, over <-chan struct{}) (*journa
 	return j, learn(context.Background())
 }
 
-// sumAgent is the name that a user agent is summed under.
+// sumAgent is the user agent under which a caller's calls are summed: its own, or
+// otherAgents if its token has too many.
 func (j *journal) sumAgent(who cloud.AuditCaller) string {
 	of := cloud.AuditCaller{Project: who.Project, Token: who.Token}
 	known := j.agents[of]
@@ -84,7 +87,7 @@ func (j *journal) sumAgent(who cloud.AuditCaller) string {
 	return who.UserAgent
 }
 
-// recordCall takes in a call. It waits while there is no room.
+// recordCall adds a call. It waits while the journal is full.
 func (j *journal) recordCall(e cloud.AuditEntry) *journalEntry {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -99,7 +102,7 @@ func (j *journal) recordCall(e cloud.AuditEntry) *journalEntry {
 	return entry
 }
 
-// addEntry is called with mu held.
+// addEntry adds a call to the list and the sums. mu is held.
 func (j *journal) addEntry(e cloud.AuditEntry) *journalEntry {
 	entry := &journalEntry{AuditEntry: e}
 	j.addToSums(e.AuditCaller, sumOf(e))
@@ -140,7 +143,7 @@ func (j *journal) addToSums(who cloud.AuditCaller, s cloud.AuditSum) {
 	j.sums[who].Add(s)
 }
 
-// amendEntry adds what a call went on with after its answer began.
+// amendEntry adds the bytes and the time that a call took after its answer began.
 func (j *journal) amendEntry(e *journalEntry, bytes int64, duration time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -154,7 +157,7 @@ func (j *journal) amendEntry(e *journalEntry, bytes int64, duration time.Duratio
 	j.scheduleFlush(journalPause)
 }
 
-// scheduleFlush has what is there stored before long.
+// scheduleFlush has the journal stored after a pause. mu is held.
 func (j *journal) scheduleFlush(pause time.Duration) {
 	if !j.flushScheduled {
 		j.flushScheduled = true
@@ -173,7 +176,7 @@ func (j *journal) flushOrRetry() {
 	}
 }
 
-// flush stores all that was recorded before.
+// flush stores all calls recorded before.
 func (j *journal) flush(ctx context.Context) error {
 	j.flushing.Lock()
 	defer j.flushing.Unlock()
@@ -189,7 +192,7 @@ func (j *journal) flush(ctx context.Context) error {
 	return nil
 }
 
-// storeBatch stores one batch: all sums, and so many entries. flushing is held.
+// storeBatch stores all sums and at most journalBatch entries. flushing is held.
 func (j *journal) storeBatch(ctx context.Context) error {
 	j.mu.Lock()
 	entries := j.entries[:min(len(j.entries), journalBatch)]
@@ -233,7 +236,7 @@ func (j *journal) storeBatch(ctx context.Context) error {
 	return nil
 }
 
-// takeBack keeps for later what could not be stored.
+// takeBack puts back what could not be stored. mu is held.
 func (j *journal) takeBack(entries, amended []*journalEntry, sums map[cloud.AuditCaller]*cloud.AuditSum) {
 	for _, e := range entries {
 		e.written = false

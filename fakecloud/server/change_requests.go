@@ -12,8 +12,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// readChangeConditions hands the cloud what a change's headers ask for; the validator has
-// seen to their form.
+// readChangeConditions puts into the context what a change's headers ask for:
+// Idempotency-Key and If-Match. The validator has checked their form.
 func (s *Server) readChangeConditions(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		req := cloud.Request{Key: r.Header.Get("Idempotency-Key")}

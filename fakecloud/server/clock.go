@@ -18,7 +18,7 @@ func (s *Server) GetClock(w http.ResponseWriter, r *http.Request) {
 	s.answerJSON(w, r, http.StatusOK, clock)
 }
 
-// maxAdvancing bounds how long one call may move the clock.
+// maxAdvancing bounds how long one call may take to move the clock.
 const maxAdvancing = time.Hour
 
 // AdvanceClock implements api.ServerInterface.

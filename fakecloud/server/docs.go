@@ -16,20 +16,20 @@ import (
 	swagger "github.com/swaggest/swgui/v5/static"
 )
 
-// docsPolicy lets the page load what is served beside it, and nothing else.
-// Swagger UI writes style attributes.
+// docsPolicy lets the page load what is served beside it, and nothing else. Swagger UI
+// writes style attributes.
 const docsPolicy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 //go:embed docs/index.html docs/init.js
 var docs embed.FS
 
-// docsFile is what a part of the page is made of.
+// docsFile is one file of the documentation page.
 type docsFile struct {
 	contentType string
 	plain, gzip []byte // gzip is nil for what is small
 }
 
-// docsFiles are the parts by name; "" is the page itself.
+// docsFiles gives the page's files by name. The name of the page itself is empty.
 func docsFiles() (map[string]docsFile, error) {
 	all := map[string]docsFile{}
 	for name, from := range map[string]struct {
@@ -55,8 +55,8 @@ func docsFiles() (map[string]docsFile, error) {
 	return all, nil
 }
 
-// serveDocs adds the page to the router. What it consists of is not the API, so
-// the spec has the page alone.
+// serveDocs adds the page to the router. Only the page itself is in the API's spec; the
+// files it loads are not part of the API.
 func (s *Server) serveDocs(router *mux.Router) (err error) {
 	if s.docs, err = docsFiles(); err != nil {
 		return fmt.Errorf("the docs page: %w", err)

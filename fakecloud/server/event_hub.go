@@ -20,8 +20,8 @@ const (
 	// behind one may fall.
 	tailEvents = 4096
 	tailBytes  = 8 << 20
-	// tailPause is how long the tail leaves the log alone after it has read from
-	// it. What happens meanwhile reaches each reader in one write.
+	// tailPause is the least time between two reads of the log by the tail. What happens
+	// meanwhile reaches each reader in one write.
 	tailPause = 50 * time.Millisecond
 )
 
@@ -30,7 +30,7 @@ var (
 	errTailOver = errors.New("nobody reads the log any more")
 )
 
-// eventMessage is one event, as it is sent and as filters see it.
+// eventMessage is one event as it is sent, with what filters match.
 type eventMessage struct {
 	seq      int64
 	project  string
@@ -62,7 +62,7 @@ func toEventMessages(events []cloud.Event) ([]eventMessage, error) {
 	return all, nil
 }
 
-// eventFilter says which events a reader wants; what is empty does not narrow.
+// eventFilter selects the events that a reader wants. Empty fields do not narrow it.
 type eventFilter struct {
 	project   string
 	resources []cloud.Resource
@@ -84,7 +84,8 @@ func (f eventFilter) wantsMessage(m eventMessage) bool {
 	return true
 }
 
-// eventHub reads the log for all who follow it: while there are any, one tail does.
+// eventHub lets all readers that follow the event log share one reader of the store, the
+// tail. There is a tail while anyone follows.
 type eventHub struct {
 	cloud               *cloud.Cloud
 	log                 *slog.Logger
@@ -97,7 +98,8 @@ type eventHub struct {
 	readers, sent, cutOff atomic.Int64
 }
 
-// joinTail gives the tail, which starts with its first reader. Each one leaves.
+// joinTail gives the tail, and starts it for the first reader. Each reader calls leaveTail
+// in the end.
 func (h *eventHub) joinTail(ctx context.Context) (*eventTail, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -116,7 +118,7 @@ func (h *eventHub) joinTail(ctx context.Context) (*eventTail, error) {
 	return h.tail, nil
 }
 
-// leaveTail ends the tail with its last reader.
+// leaveTail stops the tail when its last reader leaves.
 func (h *eventHub) leaveTail(t *eventTail) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -126,6 +128,7 @@ func (h *eventHub) leaveTail(t *eventTail) {
 	}
 }
 
+// dropTail stops a tail. mu is held.
 func (h *eventHub) dropTail(t *eventTail) {
 	t.end()
 	if h.tail == t {
@@ -133,8 +136,8 @@ func (h *eventHub) dropTail(t *eventTail) {
 	}
 }
 
-// runTail tails the log until it is told to end, or cannot go on: the readers are
-// sent away then, and learn why when they come again.
+// runTail reads the log until it is stopped or fails. It then cuts off the readers, which
+// learn the reason when they connect again.
 func (h *eventHub) runTail(ctx context.Context, t *eventTail, more <-chan struct{}) {
 	err := t.run(ctx, more)
 	if ctx.Err() == nil {
@@ -146,14 +149,15 @@ func (h *eventHub) runTail(ctx context.Context, t *eventTail, more <-chan struct
 	t.close()
 }
 
-// eventTail holds the newest events, all of those after low and up to high.
+// eventTail holds the newest events: all of those after low and up to high.
 type eventTail struct {
 	cloud               *cloud.Cloud
 	end                 context.CancelFunc
 	readers             int // guarded by the hub's mu
 	maxEvents, maxBytes int
 
-	mu        sync.Mutex
+	mu sync.Mutex
+	// messages only ever changes by appending and reslicing, as readers share it.
 	messages  []eventMessage // never changed but by appending and reslicing: readers share it
 	size      int
 	low, high int64
@@ -183,7 +187,7 @@ func (t *eventTail) run(ctx context.Context, more <-chan struct{}) error {
 	}
 }
 
-// readNewEvents takes in what is new.
+// readNewEvents adds the events that are new in the store.
 func (t *eventTail) readNewEvents(ctx context.Context) error {
 	for {
 		// Only this goroutine changes high.
@@ -216,7 +220,7 @@ func (t *eventTail) publishMessages(messages []eventMessage, through int64) {
 	t.changed = make(chan struct{})
 }
 
-// close sends the readers away.
+// close cuts off the readers.
 func (t *eventTail) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -225,8 +229,8 @@ func (t *eventTail) close() {
 	t.changed = make(chan struct{})
 }
 
-// messagesAfter gives what follows a number, the number that this goes up to, and a
-// channel that is closed when there is more.
+// messagesAfter gives the messages after a number, the number up to which they reach, and
+// a channel that is closed when there are more.
 func (t *eventTail) messagesAfter(seq int64) ([]eventMessage, int64, <-chan struct{}, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -240,7 +244,7 @@ func (t *eventTail) messagesAfter(seq int64) ([]eventMessage, int64, <-chan stru
 	return t.messages[first:], max(seq, t.high), t.changed, nil
 }
 
-// holdsAllAfter tells whether everything after a number is held.
+// holdsAllAfter tells whether the tail holds all events after a number.
 func (t *eventTail) holdsAllAfter(seq int64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -15,16 +15,17 @@ import (
 const (
 	// eventTimeout bounds one write to an event stream.
 	eventTimeout = 10 * time.Second
-	// maxEventChunk is how much is gathered for one write.
+	// maxEventChunk is how much is collected for one write to an event stream, in bytes.
 	maxEventChunk = 256 << 10
-	// maxUntoldEvents is after how many events that were not for a reader it is told
-	// its place: well before they are not kept any more.
+	// maxUntoldEvents is after how many events that its filter leaves out a reader is sent
+	// its position, so that it can resume. It is well below the number of events that are
+	// kept.
 	maxUntoldEvents = 1000
 )
 
-// StreamEvents implements api.ServerInterface. A reader is given what is stored
-// straight from the log; once it has come up to what the hub's tail holds, it
-// takes the rest from there. Numbers say where one ends and the other begins.
+// StreamEvents implements api.ServerInterface. It sends what is stored straight from the
+// log. Once a reader has reached what the hub's tail holds, it is sent the rest from
+// there. The events' numbers say where one ends and the other begins.
 func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams) {
 	f, err := toEventFilter(recordOf(r).principal, params)
 	if err != nil {
@@ -50,7 +51,7 @@ func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
-	if recordOf(r).head {
+	if recordOf(r).isHead {
 		return
 	}
 	out := &eventWriter{w: w, control: http.NewResponseController(w), filter: f, hub: &s.hub, position: max(after, 0), toldPosition: max(after, 0)}
@@ -66,8 +67,8 @@ func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api
 	}
 }
 
-// startPosition is the number after which a stream starts, and whether the reader has
-// to be told because it asked for the newest.
+// startPosition gives the number after which a stream starts, and whether the reader asked
+// for the newest and so has to be sent that number.
 func (s *Server) startPosition(r *http.Request, params api.StreamEventsParams) (after int64, newest bool, err error) {
 	if params.LastEventID == nil && valueOrZero(params.Newest) {
 		after, err = s.cloud.LastEvent(r.Context())
@@ -79,7 +80,8 @@ func (s *Server) startPosition(r *http.Request, params api.StreamEventsParams) (
 	return cloud.Oldest, false, nil
 }
 
-// toEventFilter refuses what the caller may not see.
+// toEventFilter reads the filter of a stream, and refuses projects that the caller may not
+// follow.
 func toEventFilter(who *cloud.Principal, params api.StreamEventsParams) (eventFilter, error) {
 	f := eventFilter{
 		project:   who.Project.ID,
@@ -102,8 +104,8 @@ func toEventFilter(who *cloud.Principal, params api.StreamEventsParams) (eventFi
 	return f, nil
 }
 
-// sendEvents sends the events from the first batch on. No error means that the
-// stream came to its end, or that the reader went away.
+// sendEvents sends the events from the first batch on. It returns nil when the stream has
+// come to its end, or the reader has gone away.
 func (s *Server) sendEvents(r *http.Request, t *eventTail, out *eventWriter, batch []cloud.Event, through int64, follow bool) error {
 	for {
 		messages, err := toEventMessages(batch)
@@ -128,7 +130,7 @@ func (s *Server) sendEvents(r *http.Request, t *eventTail, out *eventWriter, bat
 	}
 }
 
-// followTail sends what the tail has, until the stream ends.
+// followTail sends the tail's messages until the stream ends.
 func (s *Server) followTail(r *http.Request, t *eventTail, out *eventWriter) error {
 	beat := time.NewTicker(s.heartbeat)
 	defer beat.Stop()
@@ -160,8 +162,8 @@ func (s *Server) followTail(r *http.Request, t *eventTail, out *eventWriter) err
 
 var errNotAdmitted = errors.New("the token does not open any more what it did when the stream began")
 
-// checkStillAdmitted looks again at who follows: a stream does not outlive its token, and
-// the reader learns why when it comes again.
+// checkStillAdmitted authenticates the reader again: a stream does not outlive its token.
+// The reader learns the reason when it connects again.
 func (s *Server) checkStillAdmitted(r *http.Request) error {
 	c := recordOf(r)
 	now, err := s.cloud.Authenticate(r.Context(), c.secret)
@@ -171,20 +173,20 @@ func (s *Server) checkStillAdmitted(r *http.Request) error {
 	return err
 }
 
-// eventWriter writes one reader's stream.
+// eventWriter writes one reader's event stream.
 type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	filter  eventFilter
 	hub     *eventHub
 	buf     []byte
-	// position is the number up to which everything was looked at for this reader,
-	// told the one that it knows of.
+	// position is the number up to which all events were sent or left out, toldPosition
+	// the last number that was sent.
 	position, toldPosition int64
 }
 
-// sendMessages writes those messages that the reader wants, and its place when it has
-// not heard of it for long.
+// sendMessages writes the messages that the reader wants. It also writes the reader's
+// position if that is far ahead of what the reader was sent.
 func (o *eventWriter) sendMessages(messages []eventMessage, through int64) error {
 	n := int64(0)
 	for _, m := range messages {
@@ -210,7 +212,7 @@ func (o *eventWriter) sendMessages(messages []eventMessage, through int64) error
 	return o.flush()
 }
 
-// sendPosition says up to where the reader need not look again.
+// sendPosition writes the number from which the reader can resume.
 func (o *eventWriter) sendPosition() error {
 	if o.position > o.toldPosition {
 		o.toldPosition = o.position
@@ -222,7 +224,7 @@ func (o *eventWriter) sendPosition() error {
 	return o.flush()
 }
 
-// sendHeartbeat shows that the stream lives.
+// sendHeartbeat shows that the stream is alive.
 func (o *eventWriter) sendHeartbeat() error {
 	if o.position > o.toldPosition {
 		return o.sendPosition()

@@ -14,12 +14,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
-// maxAnswer bounds an answer that a fault keeps or changes.
+// maxAnswer bounds the size of an answer that a fault stores or edits.
 const maxAnswer = 16 << 20
 
 var errTooLong = errors.New("the answer is too long for a fault to keep or change")
 
-// bufferedAnswer is written to in place of the caller.
+// bufferedAnswer is an http.ResponseWriter that keeps an answer instead of sending it.
 type bufferedAnswer struct {
 	header    http.Header
 	status    int
@@ -51,8 +51,8 @@ func (a *bufferedAnswer) Write(b []byte) (int, error) {
 	return a.body.Write(b)
 }
 
-// captureAnswer is what the operation answers with; false if that does not fit. A read
-// is answered in full, whatever its caller has already.
+// captureAnswer runs the operation and gives its answer; false if that is too long, which
+// has been answered then. A conditional read is captured in full.
 func (s *Server) captureAnswer(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) (faults.Answer, bool) {
 	a := &bufferedAnswer{header: http.Header{}}
 	r.Header.Del("If-None-Match")
@@ -66,7 +66,7 @@ func (s *Server) captureAnswer(w http.ResponseWriter, r *http.Request, hit *faul
 	return faults.Answer{Status: a.status, Header: a.header, Body: a.body.Bytes()}, true
 }
 
-// answerStale answers as the same question of the same token was answered first.
+// answerStale answers as the same request of the same token was first answered.
 func (s *Server) answerStale(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
 	question := recordOf(r).principal.Project.ID + " " + recordOf(r).principal.Token + " " + r.URL.RequestURI()
 	known, ok := hit.Answers.Get(question)
@@ -79,7 +79,7 @@ func (s *Server) answerStale(w http.ResponseWriter, r *http.Request, hit *faults
 	s.replayAnswer(w, r, known)
 }
 
-// answerEdited answers with less than there is.
+// answerEdited answers with items and fields left out.
 func (s *Server) answerEdited(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) {
 	a, ok := s.captureAnswer(w, r, hit, next)
 	if !ok {
@@ -105,7 +105,7 @@ func (s *Server) replayAnswer(w http.ResponseWriter, r *http.Request, a faults.A
 	}
 }
 
-// editAnswer takes items and fields out of an answer; what it leaves keeps its bytes.
+// editAnswer removes items and fields from an answer. What it leaves keeps its bytes.
 func editAnswer(body []byte, e faults.Effect) ([]byte, error) {
 	var whole map[string]json.RawMessage
 	if err := json.Unmarshal(body, &whole); err != nil {
@@ -136,7 +136,7 @@ func editAnswer(body []byte, e faults.Effect) ([]byte, error) {
 	return json.Marshal(whole)
 }
 
-// omitFields takes fields out of an object.
+// omitFields removes fields from an object.
 func omitFields(object []byte, fields []string) ([]byte, error) {
 	for _, field := range fields {
 		var err error
@@ -147,9 +147,9 @@ func omitFields(object []byte, fields []string) ([]byte, error) {
 	return object, nil
 }
 
-// cutField takes out one field. Where the way to it leads through a list, it is cut
-// from each item; where there is none, nothing is. A map's keys may have dots: a
-// whole path that is a key is meant as one.
+// cutField removes one field, by its dotted path. A list on the path has the field removed
+// from each item. Keys of maps may have dots: if the whole path is a key, that key is
+// removed.
 func cutField(value json.RawMessage, path string) (json.RawMessage, error) {
 	var list []json.RawMessage
 	if json.Unmarshal(value, &list) == nil && list != nil {

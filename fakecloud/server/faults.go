@@ -18,7 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 )
 
-// injectFaults applies faults to calls that one matches.
+// injectFaults applies the fault that matches a call, if one does.
 func (s *Server) injectFaults(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := recordOf(r)
@@ -79,12 +79,13 @@ func (s *Server) applyFault(w http.ResponseWriter, r *http.Request, hit *faults.
 	}
 }
 
-// holdForever holds a call until something else ends it.
+// holdForever holds a call until the caller goes away, the fault is lifted or the server
+// stops.
 const holdForever = -1
 
-// holdCall keeps a call waiting; false when it is not to go on afterwards. A caller
-// that gives up is noticed only while nothing of its request is left to read,
-// so the body is read first.
+// holdCall keeps a call waiting, and gives false if it must not go on afterwards. It reads
+// the request's body first, as a caller that gives up is noticed only when nothing of its
+// request is left to read.
 func (s *Server) holdCall(w http.ResponseWriter, r *http.Request, hit *faults.Hit, d time.Duration) bool {
 	body, err := io.ReadAll(r.Body)
 	// An error comes again for whoever reads on; there is no waiting with it.
@@ -115,8 +116,8 @@ func (s *Server) holdCall(w http.ResponseWriter, r *http.Request, hit *faults.Hi
 	return true
 }
 
-// logDeadlineErrors tells of those that could not be set. Not everything that serves
-// requests has them.
+// logDeadlineErrors logs deadlines that could not be set. Some response writers have none,
+// which is fine.
 func (s *Server) logDeadlineErrors(errs ...error) {
 	for _, err := range errs {
 		if err != nil && !errors.Is(err, http.ErrNotSupported) {
@@ -125,8 +126,8 @@ func (s *Server) logDeadlineErrors(errs ...error) {
 	}
 }
 
-// breakOff ends a call without an answer: the connection is reset or, where
-// calls share one (HTTP/2), this call's stream.
+// breakOff ends a call without an answer. It resets the connection or, with HTTP/2, where
+// calls share one, the call's stream.
 func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 	if c := recordOf(r); c.onAnswer != nil {
 		c.onAnswer(0)
@@ -161,8 +162,8 @@ var problemCodes = map[int]api.ProblemCode{
 	http.StatusInternalServerError:   api.Internal,
 }
 
-// answerFault answers with the status that the rule wants, and the code that goes with
-// it.
+// answerFault answers with the status that the rule sets, and the problem code that goes
+// with it.
 func (s *Server) answerFault(w http.ResponseWriter, r *http.Request, hit *faults.Hit) {
 	e := hit.Effect
 	code, ok := problemCodes[e.Status]
@@ -282,7 +283,7 @@ func toFaultSpec(f api.FaultCreate) faults.Spec {
 	return spec
 }
 
-// mapSliceOrNil is each, but nothing stays nil.
+// mapSliceOrNil is mapSlice, but gives nil for an empty slice.
 func mapSliceOrNil[A, B any](in []A, fn func(A) B) []B {
 	if len(in) == 0 {
 		return nil
@@ -290,7 +291,7 @@ func mapSliceOrNil[A, B any](in []A, fn func(A) B) []B {
 	return mapSlice(in, fn)
 }
 
-// fractionalSeconds is a duration of at least the millisecond that the cloud's times have.
+// fractionalSeconds converts seconds to a duration in whole milliseconds, at least one.
 func fractionalSeconds(seconds float64) time.Duration {
 	if seconds <= 0 {
 		return 0

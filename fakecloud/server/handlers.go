@@ -96,7 +96,7 @@ func badPageToken() error {
 	}
 }
 
-// nextPage is the token of the page that follows the last item, if there is one.
+// nextPage makes the token of the page after the last item; nil if there is none.
 func nextPage[T any](items []T, more bool, id func(last T) string) *string {
 	if !more {
 		return nil
@@ -104,7 +104,7 @@ func nextPage[T any](items []T, more bool, id func(last T) string) *string {
 	return new(base64.RawURLEncoding.EncodeToString([]byte(id(items[len(items)-1]))))
 }
 
-// decodeBody reads a body that the validator has passed.
+// decodeBody reads a body that the validator has accepted.
 func decodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request) (T, bool) {
 	var body T
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {

@@ -22,11 +22,11 @@ const (
 	bucketLimit = 10_000
 )
 
-// rateLimits are the token buckets of all callers. Time is real, whatever the
-// cloud's clock says.
+// rateLimits are the token buckets of all callers. They run in real time, whatever the
+// cloud's clock.
 type rateLimits struct{ tokens, strangers tokenBuckets }
 
-// newRateLimits limits nobody when perSecond is 0.
+// newRateLimits makes limits of so many calls a second, or none if perSecond is 0.
 func newRateLimits(perSecond, burst int) rateLimits {
 	if perSecond <= 0 {
 		return rateLimits{}
@@ -37,17 +37,19 @@ func newRateLimits(perSecond, burst int) rateLimits {
 	}
 }
 
-// takeForToken takes a call of a token, or tells how long it has to wait.
+// takeForToken takes a call from the bucket of a token, or says how long the token has to
+// wait.
 func (l *rateLimits) takeForToken(project, name string) time.Duration {
 	return l.tokens.takeOne(project+"/"+name, time.Now())
 }
 
-// takeForAddress takes a call of who has no valid token.
+// takeForAddress takes a call without a valid token from the bucket of its address, or
+// says how long that has to wait.
 func (l *rateLimits) takeForAddress(address string) time.Duration {
 	return l.strangers.takeOne(hostOf(address), time.Now())
 }
 
-// addressWait tells how long such a call would have to wait.
+// addressWait says how long such a call would have to wait.
 func (l *rateLimits) addressWait(address string) time.Duration {
 	return l.strangers.waitTime(hostOf(address), time.Now())
 }
@@ -59,8 +61,8 @@ func hostOf(address string) string {
 	return address
 }
 
-// tokenBuckets has one bucket for each that called lately. One that is full again is
-// as good as none.
+// tokenBuckets has a bucket for each caller that called lately. A bucket that is full
+// again need not be kept.
 type tokenBuckets struct {
 	rate  rate.Limit // 0: no limit
 	burst int
@@ -69,8 +71,8 @@ type tokenBuckets struct {
 	all map[string]*rate.Limiter
 }
 
-// takeOne takes one from a bucket. When it is empty, it tells how long it will be
-// so.
+// takeOne takes one from a bucket. If the bucket is empty, it gives the time until it is
+// not.
 func (b *tokenBuckets) takeOne(key string, now time.Time) time.Duration {
 	if b.rate == 0 {
 		return 0
@@ -87,7 +89,7 @@ func (b *tokenBuckets) takeOne(key string, now time.Time) time.Duration {
 	return max(b.timeUntilNext(bucket, now), 1)
 }
 
-// waitTime tells how long a bucket will be empty, and takes nothing.
+// waitTime gives the time until a bucket is not empty, and takes nothing.
 func (b *tokenBuckets) waitTime(key string, now time.Time) time.Duration {
 	b.mu.Lock()
 	bucket := b.all[key]
@@ -98,13 +100,13 @@ func (b *tokenBuckets) waitTime(key string, now time.Time) time.Duration {
 	return b.timeUntilNext(bucket, now)
 }
 
-// timeUntilNext is 0 when a bucket has one to take.
+// timeUntilNext is 0 if the bucket is not empty.
 func (b *tokenBuckets) timeUntilNext(bucket *rate.Limiter, now time.Time) time.Duration {
 	missing := 1 - bucket.TokensAt(now)
 	return max(time.Duration(missing/float64(b.rate)*float64(time.Second)), 0)
 }
 
-// makeBucket is called with mu held.
+// makeBucket adds a bucket, and drops others if there are too many. mu is held.
 func (b *tokenBuckets) makeBucket(key string, now time.Time) *rate.Limiter {
 	if b.all == nil {
 		b.all = map[string]*rate.Limiter{}
@@ -127,7 +129,7 @@ func (b *tokenBuckets) makeBucket(key string, now time.Time) *rate.Limiter {
 	return bucket
 }
 
-// answerThrottled answers a call that came too soon.
+// answerThrottled refuses a call that exceeds its limit; false if it does not.
 func (s *Server) answerThrottled(w http.ResponseWriter, r *http.Request) bool {
 	switch c := recordOf(r); {
 	case c.throttledFor == 0:
@@ -142,7 +144,7 @@ func (s *Server) answerThrottled(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// answerTooMany tells when to come again, in whole seconds.
+// answerTooMany says when to try again, in whole seconds.
 func (s *Server) answerTooMany(w http.ResponseWriter, r *http.Request, wait time.Duration, what string) {
 	seconds := max(int(math.Ceil(wait.Seconds())), 1)
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))

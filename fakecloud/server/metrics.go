@@ -25,10 +25,11 @@ type StoreStats struct {
 	Writes, Commits, Checkpoints, Fsyncs int64
 }
 
-// metrics are what is counted as it happens; the collector has what is asked
-// for when somebody looks.
+// metrics count what happens as it happens. The collectors read what is counted elsewhere
+// when the metrics are read.
 type metrics struct {
-	registry      *prometheus.Registry
+	registry *prometheus.Registry
+	// publicHandler serves what anybody may read, fullHandler also what projects have.
 	publicHandler http.Handler // what anybody may see
 	fullHandler   http.Handler // with what projects have
 	requests      *prometheus.CounterVec
@@ -92,7 +93,7 @@ func (m *metrics) countCall(c *requestRecord, rec *responseRecorder) {
 	m.out.WithLabelValues(c.op.id).Add(float64(rec.bytes))
 }
 
-// countFault counts what a fault does to a call.
+// countFault counts a fault that is applied to a call.
 func (m *metrics) countFault(e faults.Effect) {
 	m.faultHits.WithLabelValues(e.Kind()).Inc()
 }
@@ -106,8 +107,8 @@ func (s *Server) GetMetrics(w http.ResponseWriter, r *http.Request) {
 	s.metrics.publicHandler.ServeHTTP(w, r)
 }
 
-// maySeeProjects tells whether a caller may know what projects have: one on this
-// machine, or an admin.
+// maySeeProjects tells whether a caller may read what projects have: callers on this
+// machine and admins.
 func maySeeProjects(r *http.Request) bool {
 	if who := recordOf(r).principal; who != nil && who.Role == cloud.Admin {
 		return true
@@ -116,7 +117,7 @@ func maySeeProjects(r *http.Request) bool {
 	return err == nil && from.Addr().Unmap().IsLoopback()
 }
 
-// cloudCollector reads, when somebody looks, what others count.
+// cloudCollector reads what is counted elsewhere, when the metrics are read.
 type cloudCollector struct {
 	server *Server
 	stats  func() StoreStats // nil when there are none
@@ -127,7 +128,8 @@ type cloudCollector struct {
 	counted time.Time
 }
 
-// defaultCountsAge is how old the counts of resources may be.
+// defaultCountsAge is how old the counts of resources may be. Counting reads whole tables,
+// and reading metrics needs no token.
 const defaultCountsAge = time.Second
 
 func metricDesc(name, help string, labels ...string) *prometheus.Desc {

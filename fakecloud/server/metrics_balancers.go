@@ -11,14 +11,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// defaultMaxCounted is how many listeners, and how many targets, have series.
-// Whoever looks needs no token, so what a look costs has bounds, whatever the
-// projects have.
+// defaultMaxCounted is how many listeners, and how many targets, have series. Reading
+// metrics needs no token, so its cost is bounded, whatever the projects have.
 const defaultMaxCounted = 5_000
 
-// balancerCollector reads the data plane's counters when somebody looks. Series
-// carry the balancer's ID, as a name can be changed, and used again, without
-// that its counters begin anew; load_balancer_info has the names.
+// balancerCollector reads the data plane's counters when the metrics are read. Series have
+// the balancer's ID: a name can change and be used again, while the counters go on.
+// load_balancer_info has the names.
 type balancerCollector struct {
 	server *Server
 
@@ -83,13 +82,13 @@ func (c *balancerCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// metricSeries are metrics that have some labels in common.
+// metricSeries adds metrics that have some labels in common.
 type metricSeries struct {
 	labels []string
 	all    *[]prometheus.Metric
 }
 
-// withLabels gives series with more labels.
+// withLabels gives series with further labels.
 func (s metricSeries) withLabels(labels ...string) metricSeries {
 	return metricSeries{append(s.labels[:len(s.labels):len(s.labels)], labels...), s.all}
 }
@@ -151,10 +150,10 @@ func (s metricSeries) addTarget(t cloud.TargetStats) {
 	s.addCounter(targetBytesDesc, t.Out, "out")
 }
 
-// seriesBudget is how many more there may be; over counts those that there are not.
+// seriesBudget is how many more series there may be. leftOut counts those beyond it.
 type seriesBudget struct{ left, leftOut int }
 
-// takeAll takes all n, or none.
+// takeAll takes n, or nothing if fewer are left.
 func (b *seriesBudget) takeAll(n int) bool {
 	if n > b.left {
 		b.leftOut += n

@@ -20,35 +20,44 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// requestRecord is what is known of a request; the layers fill it in.
+// requestRecord is what the layers that handle a request learn of it: each layer fills in
+// its part, and those around it read the whole when the request has ended. It travels in
+// the request's context. A middleware can hand on nothing but an http.Request, and the
+// recorders of metrics, log and audit are the outermost layers, so there is no return
+// value by which the inner ones could tell them. recordRequests makes it, recordOf finds
+// it, and no other context value carries results.
 type requestRecord struct {
 	id        string
 	start     time.Time
-	head      bool             // a HEAD, which is served as a GET: net/http sends no body
+	isHead    bool             // a HEAD, which is served as a GET: net/http sends no body
 	op        *operation       // noOperation until it is routed
 	principal *cloud.Principal // nil until authenticated
-	// secret is what who was known by, for calls that outlast an answer.
+	// secret is the bearer token's secret, for event streams, which authenticate again and
+	// again.
 	secret string
-	// authError is why there is no who.
+	// authError is why there is no principal.
 	authError error
-	// throttledFor is how long the caller's bucket will be empty; 0 when it was not.
+	// throttledFor is how long the caller's bucket will be empty; 0 if it was not.
 	throttledFor time.Duration
 	fault        string // the ID of the rule that was applied, or ""
 	code         api.ProblemCode
-	// onAnswer, when not nil, is told the status as the answer begins; 0 when the
-	// call is broken off.
+	// onAnswer, unless nil, is called with the status when the answer begins, and with 0
+	// when the call is broken off.
 	onAnswer func(status int)
-	// auditEntry is the call in the audit, with so many bytes; nil until counted.
+	// auditEntry is the call in the audit, and auditedBytes how many bytes of its answer
+	// are counted there; nil until the answer begins.
 	auditEntry   *journalEntry
 	auditedBytes int64
 	bytesIn      int64
 }
 
-// noOperation is that of a path that the API does not have.
+// noOperation is the operation of paths that the API does not have.
 var noOperation = &operation{id: "none", public: true}
 
 type requestRecordKey struct{}
 
+// recordOf gives the record of a request. It is empty for a request that did not come
+// through ServeHTTP.
 func recordOf(r *http.Request) *requestRecord {
 	c, ok := r.Context().Value(requestRecordKey{}).(*requestRecord)
 	if !ok {
@@ -57,10 +66,10 @@ func recordOf(r *http.Request) *requestRecord {
 	return c
 }
 
-// callerProject is the caller's. Handlers run only for authenticated callers.
+// callerProject gives the caller's project. Handlers run for authenticated callers only.
 func callerProject(r *http.Request) cloud.Project { return recordOf(r).principal.Project }
 
-// responseRecorder remembers what was answered, and has it counted.
+// responseRecorder records what was answered.
 type responseRecorder struct {
 	http.ResponseWriter
 	call         *requestRecord
@@ -86,7 +95,7 @@ func (r *responseRecorder) WriteHeader(status int) {
 
 func (r *responseRecorder) Write(b []byte) (int, error) {
 	r.beginAnswer(http.StatusOK)
-	if r.call.head {
+	if r.call.isHead {
 		return len(b), nil
 	}
 	n, err := r.ResponseWriter.Write(b)
@@ -97,13 +106,13 @@ func (r *responseRecorder) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController flush and set deadlines.
 func (r *responseRecorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 
-// recordRequests gives the request an ID and tells the audit, the metrics and the log
-// how it ended.
+// recordRequests gives each request an ID and its record, and when the request has ended
+// counts it in the metrics, completes its audit entry and logs it.
 func (s *Server) recordRequests(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &requestRecord{id: strings.ToLower(rand.Text()), start: time.Now(), op: noOperation}
 		r = r.WithContext(context.WithValue(r.Context(), requestRecordKey{}, c))
-		if c.head = r.Method == http.MethodHead; c.head {
+		if c.isHead = r.Method == http.MethodHead; c.isHead {
 			r.Method = http.MethodGet // Of this copy: net/http goes by its own.
 		}
 		w.Header().Set("X-Request-Id", c.id)
@@ -125,8 +134,8 @@ func (s *Server) recordRequests(next http.Handler) http.Handler {
 	})
 }
 
-// logCall logs changes and what failed at info, and reads that went well, of
-// which there are many, at debug.
+// logCall logs changes and failed calls at level info. Reads that went well are logged at
+// level debug, as there are many.
 func (s *Server) logCall(r *http.Request, rec *responseRecorder, took time.Duration) {
 	level := slog.LevelInfo
 	if rec.status != 0 && rec.status < http.StatusBadRequest && r.Method == http.MethodGet {
@@ -169,9 +178,9 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 	})
 }
 
-// authenticateCaller finds out who calls, and takes the call from the token's bucket, or
-// from the address's when there is no valid token. Whether a token is needed, the
-// spec says. Who asks for the cloud's health is nobody, and never limited.
+// authenticateCaller finds out who calls and takes the call from the token's bucket, or
+// from that of the address if there is no valid token. The spec says whether an operation
+// needs a token. Health checks are not authenticated and never limited.
 func (s *Server) authenticateCaller(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
@@ -204,8 +213,8 @@ func (s *Server) identifyCaller(r *http.Request) {
 	c.throttledFor = s.limits.takeForToken(who.Project.ID, who.Token)
 }
 
-// admitCaller lets in who is known, and not more often than the limits allow; it has
-// the audit told of the call.
+// admitCaller refuses calls that exceed the limits and calls that lack a token, and
+// prepares the audit entry of the others.
 func (s *Server) admitCaller(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := recordOf(r)
@@ -225,7 +234,7 @@ func (s *Server) admitCaller(next http.Handler) http.Handler {
 	})
 }
 
-// recordAudit records a call whose answer begins.
+// recordAudit adds a call to the audit when its answer begins.
 func (s *Server) recordAudit(w http.ResponseWriter, r *http.Request, status int) {
 	c := recordOf(r)
 	if c.auditEntry != nil {
@@ -237,7 +246,7 @@ func (s *Server) recordAudit(w http.ResponseWriter, r *http.Request, status int)
 		resource = path.Base(made)
 	}
 	agent := r.UserAgent()
-	if size, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64); err == nil && status != 0 && !c.head {
+	if size, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64); err == nil && status != 0 && !c.isHead {
 		c.auditedBytes = size
 	}
 	c.auditEntry = s.journal.recordCall(cloud.AuditEntry{
@@ -263,7 +272,7 @@ func (s *Server) limitBody(next http.Handler) http.Handler {
 	})
 }
 
-// countedBody counts what is read of a request's body.
+// countedBody counts how much of a request's body is read.
 type countedBody struct {
 	io.ReadCloser
 	call *requestRecord
@@ -275,8 +284,7 @@ func (b *countedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// throttleRefusals answers for what is no operation of the API, as often as the limits
-// allow.
+// throttleRefusals limits answers to what is no operation of the API as others are.
 func (s *Server) throttleRefusals(answer http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !s.answerThrottled(w, r) {
@@ -285,14 +293,14 @@ func (s *Server) throttleRefusals(answer http.HandlerFunc) http.Handler {
 	})
 }
 
-// answerNoSuchPath names no project: nothing was looked up in one, and a client must
-// not take this for the definite absence of a resource.
+// answerNoSuchPath names no project: nothing was looked up in one. A client must not
+// mistake this answer for the definite absence of a resource.
 func (s *Server) answerNoSuchPath(w http.ResponseWriter, r *http.Request) {
 	s.writeProblem(w, r, s.newProblem(r, http.StatusNotFound, api.NotFound, "the API has no path "+r.URL.Path+"; GET /openapi.yaml lists those it has", nil))
 }
 
-// answerMethodNotAllowed names no project either: it needs no token, and must not tell
-// whether there is a valid one.
+// answerMethodNotAllowed names no project either: the answer needs no token and must not
+// say whether there is a valid one.
 func (s *Server) answerMethodNotAllowed(router *mux.Router) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var allowed []string

@@ -34,8 +34,8 @@ func (s *Server) GetOperation(w http.ResponseWriter, r *http.Request, id api.Ope
 	s.answerResult(w, r, http.StatusOK, toAPIOperation(op), err)
 }
 
-// waitContext ends after so long, when the caller goes away, and when the server
-// stops. The connection's deadlines are put off by as much.
+// waitContext ends after a time, when the caller goes away and when the server stops. The
+// connection's deadlines are put off by that time.
 func (s *Server) waitContext(w http.ResponseWriter, r *http.Request, wait time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	unhook := context.AfterFunc(s.stopping, cancel)

@@ -26,7 +26,7 @@ var loadSpec = sync.OnceValues(func() (*openapi3.T, error) {
 	return spec, spec.Validate(context.Background())
 })
 
-// operation is what the spec says of one.
+// operation is what the spec says of an operation.
 type operation struct {
 	id        string // its operationId
 	faults    faults.Operation
@@ -41,12 +41,12 @@ type operation struct {
 	route     *routers.Route
 }
 
-// operations are found by method and path as the spec has it: "GET /v1/zones".
+// operations are the API's operations by method and path, such as "GET /v1/zones".
 type operations map[string]*operation
 
-// operationsOf tells apart those that need no token: they are nobody's. Faults
-// leave alone what they are made, looked at and lifted with, which is an admin's,
-// and the audit, which they are counted by; the audit leaves out itself and
+// operationsOf reads the operations of a spec. Public ones need no token. Faults leave
+// alone the operations of admins, by which faults are made, read and lifted, and the
+// audit, in which they are counted. The audit leaves out itself and the operations about
 // faults.
 func operationsOf(spec *openapi3.T) operations {
 	all := operations{}
@@ -105,7 +105,7 @@ func collectionOf(path string) string {
 	return collection
 }
 
-// toFaultOperation is what faults must know of an operation.
+// toFaultOperation gives what faults must know of an operation.
 func toFaultOperation(method, path string, op *openapi3.Operation) faults.Operation {
 	answer := answerOf(op)
 	lists := answer != nil && answer.Properties["items"] != nil
@@ -123,8 +123,7 @@ func toFaultOperation(method, path string, op *openapi3.Operation) faults.Operat
 	}
 }
 
-// answerOf is the schema of what the operation answers with when all is well, or
-// nil.
+// answerOf is the schema of an operation's successful answer, or nil.
 func answerOf(op *openapi3.Operation) *openapi3.Schema {
 	for _, status := range []int{http.StatusOK, http.StatusCreated, http.StatusAccepted} {
 		answer := op.Responses.Status(status)
@@ -138,8 +137,8 @@ func answerOf(op *openapi3.Operation) *openapi3.Schema {
 	return nil
 }
 
-// hasField tells whether an answer may have the field. The way to it leads
-// through the items of lists.
+// hasField tells whether an answer can have a field. The path passes through lists to
+// their items.
 func hasField(s *openapi3.Schema, path []string) bool {
 	switch {
 	case s == nil:
@@ -160,7 +159,7 @@ func hasField(s *openapi3.Schema, path []string) bool {
 	return next != nil && hasField(next.Value, path[1:])
 }
 
-// byRoute finds the operations by the routes that were made of them.
+// byRoute gives the operations by the routes that the router has for them.
 func (o operations) byRoute(router *mux.Router) (map[*mux.Route]*operation, error) {
 	found := map[*mux.Route]*operation{}
 	err := router.Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
@@ -204,12 +203,12 @@ func FaultableOperations() (map[string]faults.Operation, error) {
 	return operationsOf(spec).byID(), nil
 }
 
-// Operations are the operationIds that a fault can name, sorted.
+// Operations gives the operationIds that a fault can name, sorted.
 func Operations() ([]string, error) {
 	return operationIDs(func(o *operation) bool { return o.faultable })
 }
 
-// AuditedOperations are the operationIds that the audit knows, sorted.
+// AuditedOperations gives the operationIds that the audit records, sorted.
 func AuditedOperations() ([]string, error) {
 	return operationIDs(func(o *operation) bool { return o.audited })
 }

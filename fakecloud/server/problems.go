@@ -14,7 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// statuses gives each of the cloud's refusals its HTTP status.
+// statuses gives the HTTP status of each of the cloud's refusals.
 var statuses = map[cloud.Code]int{
 	cloud.InvalidRequest:       http.StatusBadRequest,
 	cloud.UnknownZone:          http.StatusBadRequest,
@@ -42,16 +42,16 @@ var statuses = map[cloud.Code]int{
 	cloud.ZoneUnavailable:      http.StatusServiceUnavailable,
 }
 
-// buffers are for encoding answers whole before they are sent, so that their
-// size is known when they begin. A very large one is not kept.
+// buffers are for encoding answers before they are sent, so that their size is known. Very
+// large buffers are not kept.
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 const maxBuffer = 1 << 20
 
-// challenge tells whoever is not known how to become so.
+// challenge is the WWW-Authenticate header of answers with status 401.
 const challenge = `Bearer realm="fakecloud"`
 
-// answerError answers with what an error means.
+// answerError answers with the problem that an error means.
 func (s *Server) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	var refused *cloud.Error
 	if errors.As(err, &refused) {
@@ -69,7 +69,7 @@ func (s *Server) answerError(w http.ResponseWriter, r *http.Request, err error) 
 	s.answerProblem(w, r, http.StatusInternalServerError, api.Internal, "the cloud failed; its log has more under this request ID", nil)
 }
 
-// answerProblem answers with problem+json, which names the caller's project.
+// answerProblem answers with problem+json that names the caller's project.
 func (s *Server) answerProblem(w http.ResponseWriter, r *http.Request, status int, code api.ProblemCode, detail string, fields []cloud.Field) {
 	p := s.newProblem(r, status, code, detail, fields)
 	if who := recordOf(r).principal; who != nil {

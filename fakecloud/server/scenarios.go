@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
 )
 
-// maxScenarioTime is the longest time that a scenario may name.
+// maxScenarioTime is the longest time that a scenario can name.
 const maxScenarioTime = 30 * 24 * time.Hour
 
 // ListScenarios implements api.ServerInterface.

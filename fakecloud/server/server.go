@@ -1,6 +1,7 @@
-// Package server is the cloud's front over HTTP: routing, authentication,
-// validation against the spec, problem+json and the event stream. What the
-// cloud does is in package cloud.
+// Package server is the cloud's front over HTTP: routing, authentication, rate limits,
+// faults, validation against the spec, problem+json, the audit, metrics and the event
+// stream. It decides nothing about resources: package cloud does. Begin with New, which
+// lists the middleware in order, and handlers.go.
 package server
 
 import (
@@ -27,11 +28,11 @@ const (
 	readHeaderTimeout = 10 * time.Second
 	// bodyTimeout bounds how long a client may take to send a body.
 	bodyTimeout = 30 * time.Second
-	// writeTimeout bounds an answer, and one write to an event stream.
+	// writeTimeout bounds how long an answer may take.
 	writeTimeout = 30 * time.Second
 	idleTimeout  = 2 * time.Minute
-	// shutdownTimeout bounds how long calls under way are waited for. For 5 s
-	// net/http takes a connection that has sent nothing yet for one of them.
+	// shutdownTimeout bounds how long the server waits for calls under way when it stops.
+	// net/http takes a new connection that has sent nothing for such a call during 5 s.
 	shutdownTimeout  = 8 * time.Second
 	defaultHeartbeat = 15 * time.Second
 )

@@ -8,7 +8,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// maxSnapshotting bounds how long taking or restoring a snapshot may take.
+// maxSnapshotting bounds how long saving or restoring a snapshot may take.
 const maxSnapshotting = time.Hour
 
 func toAPISnapshot(s cloud.Snapshot) api.Snapshot {
@@ -68,7 +68,7 @@ func (s *Server) GetSnapshotContent(w http.ResponseWriter, r *http.Request, name
 	http.ServeContent(&patientWriter{w, s}, r, "", snap.FileTime, f)
 }
 
-// patientWriter gives each write the time that a whole answer has otherwise.
+// patientWriter gives each write as much time as a whole answer has otherwise.
 type patientWriter struct {
 	http.ResponseWriter
 	server *Server

@@ -20,7 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// validatorOptions: who may call is known by then.
+// validatorOptions leave authentication to the server, which has done it by then.
 var validatorOptions = &openapi3filter.Options{
 	MultiError:         true,
 	AuthenticationFunc: openapi3filter.NoopAuthenticationFunc,
@@ -28,8 +28,8 @@ var validatorOptions = &openapi3filter.Options{
 	SkipSettingDefaults: true,
 }
 
-// validateRequest checks each request against the spec, and refuses what it does not
-// know of.
+// validateRequest checks a request against the spec, and refuses parameters, headers and
+// fields that the spec does not have.
 func (s *Server) validateRequest(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		op := recordOf(r).op
@@ -59,7 +59,8 @@ func (s *Server) validateRequest(next http.Handler) http.Handler {
 	})
 }
 
-// strictQuery finds parameters that the operation does not take, or not so often.
+// strictQuery finds query parameters that the operation does not take, or not several
+// times.
 func strictQuery(op *operation, raw string) (url.Values, []cloud.Field) {
 	query, err := url.ParseQuery(raw)
 	if err != nil {
@@ -78,8 +79,8 @@ func strictQuery(op *operation, raw string) (url.Values, []cloud.Field) {
 	return query, fields
 }
 
-// strictHeaders finds the headers that a change would be made differently
-// without, where they would not be heeded.
+// strictHeaders finds headers that a change depends on and that the operation would
+// ignore.
 func strictHeaders(op *operation, header http.Header) (fields []cloud.Field) {
 	for _, name := range []string{"If-Match", "Idempotency-Key"} {
 		switch values := header.Values(name); {
@@ -95,8 +96,8 @@ func strictHeaders(op *operation, header http.Header) (fields []cloud.Field) {
 	return fields
 }
 
-// strictBody refuses what decoders let pass: more than one value, and keys that
-// are given twice. An empty body is the spec's business.
+// strictBody refuses what JSON decoders accept: more than one value, and keys that an
+// object has twice. Whether a body may be empty is up to the spec.
 func strictBody(r *http.Request) error {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -109,7 +110,7 @@ func strictBody(r *http.Request) error {
 	return strictJSON(body)
 }
 
-// jsonLevel is an object or array that a JSON text is in the middle of.
+// jsonLevel is an object or array that is being read.
 type jsonLevel struct {
 	name string
 	keys map[string]bool // nil for an array
@@ -157,7 +158,7 @@ func strictJSON(body []byte) error {
 	return nil
 }
 
-// maxDepth bounds how deep a body nests: far deeper than any of the API's.
+// maxDepth bounds how deep a body nests: far deeper than any of the API's bodies.
 const maxDepth = 64
 
 var (
@@ -165,12 +166,12 @@ var (
 	errDeep     = fmt.Errorf("nests deeper than %d levels", maxDepth)
 )
 
-// twiceError names a key that an object has twice.
+// twiceError means that an object has a key twice.
 type twiceError struct{ path string }
 
 func (e *twiceError) Error() string { return e.path + " is given twice" }
 
-// answerInvalid answers for a request that does not fit.
+// answerInvalid answers a request that does not fit the spec.
 func (s *Server) answerInvalid(w http.ResponseWriter, r *http.Request, err error) {
 	var tooLarge *http.MaxBytesError
 	var twice *twiceError
@@ -189,14 +190,14 @@ func (s *Server) answerInvalid(w http.ResponseWriter, r *http.Request, err error
 func (s *Server) answerInvalidFields(w http.ResponseWriter, r *http.Request, fields []cloud.Field) {
 	slices.SortFunc(fields, func(a, b cloud.Field) int { return strings.Compare(a.Path+a.Message, b.Path+b.Message) })
 	fields = slices.Compact(fields)
-	var said []string
+	var messages []string
 	for _, f := range fields {
-		said = append(said, strings.TrimSpace(f.Path+" "+f.Message))
+		messages = append(messages, strings.TrimSpace(f.Path+" "+f.Message))
 	}
-	s.answerProblem(w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+strings.Join(said, "; "), fields)
+	s.answerProblem(w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+strings.Join(messages, "; "), fields)
 }
 
-// offendingFields finds the fields that the validator's error is about.
+// offendingFields finds the fields that an error of the validator is about.
 func offendingFields(err error, at string) []cloud.Field {
 	switch e := err.(type) { //nolint:errorlint // Walks the tree level by level: each level says where.
 	case openapi3.MultiError:
@@ -251,7 +252,7 @@ func schemaField(e *openapi3.SchemaError, at string) cloud.Field {
 	return cloud.Field{Path: joined, Message: message}
 }
 
-// schemaMessage says what would be right.
+// schemaMessage says what a field should be.
 func schemaMessage(e *openapi3.SchemaError, unknown bool) string {
 	switch {
 	case unknown:
@@ -268,7 +269,7 @@ func schemaMessage(e *openapi3.SchemaError, unknown bool) string {
 	return e.Reason
 }
 
-// choicesHint names what can be given instead, if there is anything.
+// choicesHint lists what could be given instead, if there is anything.
 func choicesHint[V any](known map[string]V) string {
 	if len(known) == 0 {
 		return ""
@@ -281,7 +282,7 @@ func firstLine(s string) string {
 	return line
 }
 
-// answerBadParameter answers for what the generated router cannot read.
+// answerBadParameter answers for parameters that the generated router cannot parse.
 func (s *Server) answerBadParameter(w http.ResponseWriter, r *http.Request, err error) {
 	field := "parameter"
 	var format *api.InvalidParamFormatError

@@ -16,14 +16,14 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// PartialSuffix ends the name of a backup's file until it is whole. One that is
-// left is of a process that was killed.
+// PartialSuffix ends the name of a backup's file until the backup is complete. A file with
+// it was left by a process that was killed.
 const PartialSuffix = ".partial"
 
-// Backup writes the database, as it is at one moment, to a file that only its
-// owner may read. Writes go on meanwhile, but for those of a store in memory,
-// whose readers keep writers waiting anyway. A file of that name is replaced when
-// the new one is whole and on disk, never before.
+// Backup writes the database, as it is at one moment, to a file that only its owner can
+// read. Writes go on meanwhile, except in a store in memory, whose readers block writers
+// anyway. An existing file of that name is replaced only when the new one is complete and
+// on disk.
 func (s *Store) Backup(ctx context.Context, path string) error {
 	path, err := s.resolveOutside(path)
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 	return nil
 }
 
-// runOneCopy runs one backup or restore at a time, and lets Close wait for it.
+// runOneCopy runs one backup or restore at a time, and makes Close wait for it.
 func (s *Store) runOneCopy(fn func() error) error {
 	s.copying.Lock()
 	defer s.copying.Unlock()
@@ -58,7 +58,7 @@ func (s *Store) runOneCopy(fn func() error) error {
 	return fn()
 }
 
-// resolveOutside makes the path absolute and refuses this store's own files.
+// resolveOutside makes a path absolute and refuses the store's own files.
 func (s *Store) resolveOutside(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil || s.path == Memory {
@@ -74,8 +74,7 @@ func (s *Store) resolveOutside(path string) (string, error) {
 	return path, nil
 }
 
-// writeCopy makes a file that holds all of the database and needs no other
-// beside it.
+// writeCopy makes a file that holds the whole database and needs no other file beside it.
 func (s *Store) writeCopy(ctx context.Context, path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -114,7 +113,7 @@ func (s *Store) copyOut(ctx context.Context, to, from *sql.Conn) error {
 	return copyPages(ctx, to, from)
 }
 
-// openAlone opens a file that nobody else has open and that a crash may take.
+// openAlone opens a file that nobody else has open and that may be lost in a crash.
 func openAlone(path string) (*sql.DB, error) {
 	file, err := sql.Open("sqlite3", fileURI(path)+"?_synchronous=OFF&_foreign_keys=on")
 	if err != nil {
@@ -132,8 +131,7 @@ func withOnlyConn(ctx context.Context, file *sql.DB, fn func(*sql.Conn) error) e
 	return errors.Join(fn(conn), conn.Close())
 }
 
-// copyPages replaces all that is in one database by what is in another, in one
-// transaction.
+// copyPages replaces the content of one database by that of another, in one transaction.
 func copyPages(ctx context.Context, to, from *sql.Conn) error {
 	return to.Raw(func(to any) error {
 		return from.Raw(func(from any) error {
@@ -154,7 +152,7 @@ func copyPages(ctx context.Context, to, from *sql.Conn) error {
 	})
 }
 
-// syncFile brings a file, or a directory's names, to disk.
+// syncFile brings a file, or the names in a directory, to disk.
 func syncFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -163,12 +161,11 @@ func syncFile(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Restore replaces all data by that of a file that Backup or an older release
-// wrote, or of a data file that no process has open. Readers and writers wait
-// for it; whoever comes after it, a crash included, finds all of the new data
-// or, if there was an error, all of the old. The events that were kept are gone,
-// and no number given before is one of the log's any more: readers get
-// ErrEventsExpired. The file itself is only read.
+// Restore replaces all data by that of a file, which was written by Backup or an older
+// release or is a data file that no process has open. Readers and writers wait for it.
+// Afterwards, even after a crash, the store has all of the new data or, if there was an
+// error, all of the old. The event log is empty then, and none of the numbers given before
+// is in it: readers get ErrEventsExpired. The file itself is only read.
 func (s *Store) Restore(ctx context.Context, path string) error {
 	path, err := s.resolveOutside(path)
 	if err != nil {
@@ -186,7 +183,7 @@ func (s *Store) restoreFile(ctx context.Context, path string) error {
 	})
 }
 
-// Inspect shows fn what Restore would bring in, and changes nothing.
+// Inspect shows fn the data that Restore would bring in, and changes nothing.
 func (s *Store) Inspect(ctx context.Context, path string, fn func(*Tx) error) error {
 	path, err := s.resolveOutside(path)
 	if err != nil {
@@ -197,9 +194,9 @@ func (s *Store) Inspect(ctx context.Context, path string, fn func(*Tx) error) er
 	})
 }
 
-// ReadClock reads from a backup's file where the clock of its data stands. The
-// file is neither locked nor changed, and need not have today's schema. It is
-// sql.ErrNoRows for data that was never under a virtual clock.
+// ReadClock reads the time of the virtual clock from a backup's file. The file is neither
+// locked nor changed, and may have an older schema. The error is sql.ErrNoRows for data
+// that was never under a virtual clock.
 func ReadClock(ctx context.Context, path string) (db.Clock, error) {
 	file, err := sql.Open("sqlite3", fileURI(path)+"?mode=ro&immutable=1")
 	if err != nil {
@@ -209,7 +206,7 @@ func ReadClock(ctx context.Context, path string) (db.Clock, error) {
 	return db.New(file).Clock(ctx)
 }
 
-// withStagedCopy runs do with a copy of a file that has today's schema.
+// withStagedCopy runs do with a copy of a file that has the current schema.
 func (s *Store) withStagedCopy(ctx context.Context, path string, do func(*sql.Conn) error) error {
 	dir, err := s.makeStagingDir()
 	if err != nil {
@@ -223,7 +220,7 @@ func (s *Store) withStagedCopy(ctx context.Context, path string, do func(*sql.Co
 	return errors.Join(withOnlyConn(ctx, file, do), file.Close())
 }
 
-// stagingDir is where a file that is being restored is made ready.
+// stagingDir is where a file that is being restored is prepared.
 func stagingDir(path string) string { return path + ".restore" }
 
 func (s *Store) makeStagingDir() (string, error) {
@@ -234,7 +231,7 @@ func (s *Store) makeStagingDir() (string, error) {
 	return dir, errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o700))
 }
 
-// stageCopy makes a copy that has today's schema.
+// stageCopy makes a copy that has the current schema.
 func (s *Store) stageCopy(ctx context.Context, staged, path string) (*sql.DB, error) {
 	if err := copyFile(staged, path); err != nil {
 		return nil, err
@@ -258,8 +255,8 @@ func (s *Store) stageCopy(ctx context.Context, staged, path string) (*sql.DB, er
 	return file, nil
 }
 
-// fitPages gives the copy pages of our size, which is fixed while a database is
-// open, and no log: in memory there is none.
+// fitPages gives the copy this store's page size, which is fixed while a database is open,
+// and removes its write-ahead log, which a store in memory cannot have.
 func (s *Store) fitPages(ctx context.Context, file *sql.DB) error {
 	if _, err := file.ExecContext(ctx, "PRAGMA journal_mode = DELETE"); err != nil {
 		return err
@@ -272,8 +269,8 @@ func (s *Store) fitPages(ctx context.Context, file *sql.DB) error {
 	return err
 }
 
-// replaceContent brings the copy in, with an event log that none of the readers of
-// either can resume (see migration 2).
+// replaceContent brings the copy in, with an event log that no reader of either database
+// can resume (see migration 2).
 func (s *Store) replaceContent(ctx context.Context, from *sql.Conn) error {
 	given, err := newTx(s.writer, s.keepEvents).newestEvent(ctx)
 	if err != nil {
@@ -306,7 +303,7 @@ func (s *Store) replaceContent(ctx context.Context, from *sql.Conn) error {
 	return nil
 }
 
-// copyFile copies a file that somebody gave us the name of.
+// copyFile copies a file that a user named.
 func copyFile(to, from string) error {
 	info, err := os.Stat(from)
 	if err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/pressly/goose/v3"
 )
 
-// ErrUnusable means that a file is damaged, of another program or of a newer
-// fakecloud.
+// ErrUnusable means that a file is damaged, of another program or of a newer fakecloud.
 var ErrUnusable = errors.New("not a usable database")
 
 func unusableError(format string, args ...any) error {
@@ -24,9 +23,9 @@ func unusableError(format string, args ...any) error {
 
 var sqliteHeader = []byte("SQLite format 3\x00")
 
-// CheckFile refuses a file that Open or Restore could not use, with ErrUnusable
-// if the cause is what is in it. The file is only read; its own write-ahead log
-// beside it counts as part of it.
+// CheckFile refuses a file that Open or Restore could not use. The error is ErrUnusable if
+// the file's content is the cause. The file is only read. Its write-ahead log beside it
+// counts as part of it.
 func CheckFile(ctx context.Context, path string) error {
 	head, err := readHead(path)
 	if err != nil {
@@ -70,7 +69,7 @@ func checkReferences(ctx context.Context, conn *sql.DB) error {
 	return unusableError("row %d of table %s refers to one that is missing in table %s", row.Int64, table, parent)
 }
 
-// checkSchema refuses what no release up to this one has written.
+// checkSchema refuses a schema that no release up to this one has written.
 func checkSchema(ctx context.Context, conn *sql.DB) error {
 	var ours bool
 	if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = ?", goose.DefaultTablename).Scan(&ours); err != nil {
@@ -90,7 +89,7 @@ func checkSchema(ctx context.Context, conn *sql.DB) error {
 	return err
 }
 
-// newestSchema is the number of the last migration.
+// newestSchema is the number of the latest migration.
 func newestSchema() (int64, error) {
 	files, err := migrations.ReadDir("migrations")
 	if err != nil {
@@ -99,7 +98,7 @@ func newestSchema() (int64, error) {
 	return goose.NumericComponent(files[len(files)-1].Name())
 }
 
-// checkIfExists is CheckFile for what need not exist yet.
+// checkIfExists is CheckFile for a file that need not exist yet.
 func checkIfExists(ctx context.Context, path string) error {
 	head, err := readHead(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(head) == 0 {

@@ -7,19 +7,18 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// maxStatements bounds the prepared statements that the driver keeps for each
-// connection: more than there are queries, so that each is compiled once.
+// maxStatements bounds how many prepared statements the driver keeps for each connection.
+// There are more than queries, so that each query is compiled once.
 const maxStatements = "512"
 
-// conn is a connection that is one user's at a time, and does the generated
-// queries' work. It knows no cancellation: interrupted, SQLite undoes the
-// transaction, which others may share; and a read is over before its caller
-// can be gone.
+// conn is a connection that has one user at a time. It ignores cancellation: if SQLite is
+// interrupted, it undoes the whole transaction, which other writes may share, and reads
+// are over quickly anyway.
 type conn struct{ sql *sql.Conn }
 
 var _ db.DBTX = conn{}
 
-// pinConn takes a connection out of the pool for good, and sets it up.
+// pinConn takes a connection out of the pool for good and sets it up.
 func pinConn(ctx context.Context, pool *sql.DB, pragmas ...string) (conn, error) {
 	c, err := pool.Conn(ctx)
 	if err != nil {
@@ -33,7 +32,7 @@ func pinConn(ctx context.Context, pool *sql.DB, pragmas ...string) (conn, error)
 	return conn{c}, nil
 }
 
-// run executes a statement that takes and gives nothing, such as BEGIN.
+// run executes a statement without parameters and results, such as BEGIN.
 func (c conn) run(statement string) error {
 	_, err := c.sql.ExecContext(context.Background(), statement)
 	return err

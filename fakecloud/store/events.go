@@ -8,13 +8,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// ErrEventsExpired means that events after the number asked for are not kept
-// any more, or that the number is none this log has given (its data was
-// replaced): either way the reader cannot resume and has to list anew.
+// ErrEventsExpired means that the reader cannot resume and has to list anew: events after
+// the number asked for are not kept any more, or the log never gave that number, because
+// its data was replaced.
 var ErrEventsExpired = errors.New("events expired")
 
-// AppendEvent writes an event in the change's transaction and drops those
-// beyond what is kept.
+// AppendEvent writes an event in the change's transaction, and drops the oldest beyond
+// those that are kept.
 func (tx *Tx) AppendEvent(ctx context.Context, e db.InsertEventParams) error {
 	seq, err := tx.InsertEvent(ctx, e)
 	if err != nil {
@@ -24,16 +24,16 @@ func (tx *Tx) AppendEvent(ctx context.Context, e db.InsertEventParams) error {
 	return tx.PruneEvents(ctx, seq-tx.keepEvents)
 }
 
-// Batch is a run of a project's events.
+// Batch is a number of consecutive events.
 type Batch struct {
 	Events []db.Event
-	// Through is the number up to which nothing is left unread: where the next
-	// read goes on. It also moves past other projects' events.
+	// Through is the number from which to continue. It also moves past other projects'
+	// events.
 	Through int64
 }
 
-// EventsAfter reads at most limit events with a greater number: the project's
-// or, with "", everyone's. A negative number starts with the oldest event kept.
+// EventsAfter reads at most limit events after a number: those of the project, or
+// everyone's if project is empty. A negative number starts with the oldest event kept.
 func (s *Store) EventsAfter(ctx context.Context, project string, after, limit int64) (Batch, error) {
 	var b Batch
 	err := s.Read(ctx, func(tx *Tx) error {
@@ -66,7 +66,7 @@ func (s *Store) EventsAfter(ctx context.Context, project string, after, limit in
 	return b, err
 }
 
-// LastEvent is the last number given.
+// LastEvent is the number of the last event.
 func (s *Store) LastEvent(ctx context.Context) (seq int64, err error) {
 	err = s.Read(ctx, func(tx *Tx) error {
 		seq, err = tx.newestEvent(ctx)
@@ -75,15 +75,16 @@ func (s *Store) LastEvent(ctx context.Context) (seq int64, err error) {
 	return seq, err
 }
 
-// newestEvent is the last number given, or the one before the first: numbers of
-// a new log do not start at 1 (migration 2). sqlc does not know SQLite's table.
+// newestEvent is the number of the last event. If there was none, it is the number before
+// that of the first, as a new log does not start at 1 (migration 2). sqlc does not know
+// this table of SQLite's.
 func (tx *Tx) newestEvent(ctx context.Context) (seq int64, err error) {
 	err = tx.conn.QueryRowContext(ctx, "SELECT seq FROM sqlite_sequence WHERE name = 'events'").Scan(&seq)
 	return seq, err
 }
 
-// Committed gives a channel that is closed when further events have been
-// committed. Take it before reading, wait on it after: nothing is missed.
+// Committed gives a channel that is closed when further events have been committed. A
+// reader that takes it before reading misses nothing.
 func (s *Store) Committed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()

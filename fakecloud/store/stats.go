@@ -5,9 +5,8 @@ import (
 	"sync/atomic"
 )
 
-// checkpointFrames is how long the write-ahead log grows before its pages are
-// put where they belong, in pages of 4 KiB: 16 MiB, for fewer waits than with
-// the usual 4.
+// checkpointFrames is how long the write-ahead log grows before a checkpoint, in pages of
+// 4 KiB: 16 MiB, so that there are fewer waits for the disk than with the usual 4.
 const checkpointFrames = 4000
 
 // Stats counts what was done since Open. In memory nothing is synced.
@@ -23,7 +22,7 @@ type Stats struct {
 
 type counters struct{ writes, commits, checkpoints, fsyncs atomic.Int64 }
 
-// Stats is what was done so far.
+// Stats gives what was done since Open.
 func (s *Store) Stats() Stats {
 	return Stats{
 		Writes: s.counts.writes.Load(), Commits: s.counts.commits.Load(),
@@ -31,8 +30,8 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// OnCommit has fn called after each commit with the number of changes in it. fn
-// must be short and must not use the store.
+// OnCommit has fn called after each commit with the number of changes in it. fn must be
+// quick and must not use the store.
 func OnCommit(fn func(writes int)) Option {
 	return func(s *Store) { s.onCommit = fn }
 }
@@ -45,8 +44,8 @@ func (s *Store) countCommit(writes int) {
 	}
 }
 
-// checkpointIfGrown empties the write-ahead log when it has grown enough. It does so in
-// place of SQLite because SQLite tells nobody, and would let callers wait.
+// checkpointIfGrown empties the write-ahead log when it has grown enough. SQLite would do
+// so itself, but would not report it, and would make callers wait.
 func (s *Store) checkpointIfGrown() {
 	if s.path == Memory {
 		return
@@ -75,8 +74,8 @@ func (s *Store) checkpointIfGrown() {
 	}
 }
 
-// runCheckpoint runs a checkpoint of that kind, and gives how many pages there are in the
-// log and how many of them are also in the data file.
+// runCheckpoint runs a checkpoint of a kind, and gives how many pages are in the log and
+// how many of them are in the data file as well.
 func (s *Store) runCheckpoint(kind string) (frames, moved int64, err error) {
 	var busy int64
 	err = s.writer.QueryRowContext(context.Background(), "PRAGMA wal_checkpoint("+kind+")").Scan(&busy, &frames, &moved)

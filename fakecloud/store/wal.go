@@ -1,14 +1,3 @@
-// This file answers: is a write-ahead log whole as far as it was on disk?
-//
-// SQLite reads a log up to the first page that is not as it was written, and
-// takes the rest for what a crash left of a commit that was never acknowledged.
-// If the damage is further up, acknowledged changes are lost without a word.
-// So this looks at what follows the first bad page: the log is synced at the
-// end of every commit, so whatever is followed by a page of a later one was on
-// disk. Damage to the last commit, or to the mark that ends the one before it,
-// cannot be told from what a crash leaves. The format is
-// https://sqlite.org/fileformat2.html#the_write_ahead_log.
-
 package store
 
 import (
@@ -25,8 +14,17 @@ const (
 	frameHeader = 24
 )
 
-// checkLog refuses a log in which acknowledged changes are damaged. A missing
-// one is fine.
+// checkLog refuses a write-ahead log in which acknowledged changes are damaged. A missing
+// log is fine.
+//
+// SQLite reads a log up to the first page that is not as it was written, and takes the
+// rest for the remains of a commit that a crash interrupted, and that was never
+// acknowledged. If the damage is further up, acknowledged changes are lost silently.
+// checkLog therefore looks at what follows the first bad page. The log is synced at the
+// end of every commit, so a page that is followed by a page of a later commit was on disk.
+// Damage to the last commit, or to the mark that ends the commit before it, looks the same
+// as what a crash leaves. The format is
+// https://sqlite.org/fileformat2.html#the_write_ahead_log.
 func checkLog(path string) error {
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -71,7 +69,7 @@ func readLog(r io.Reader) error {
 	}
 }
 
-// readFull tells an end, wherever it is, from an error.
+// readFull reports the end of the input as io.EOF, even in the middle.
 func readFull(r io.Reader, into []byte) error {
 	_, err := io.ReadFull(r, into)
 	if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -87,13 +85,13 @@ func nilAtEOF(err error) error {
 	return err
 }
 
-// logSum is the running checksum of a log.
+// logSum is the running checksum of a write-ahead log.
 type logSum struct {
 	order  binary.ByteOrder
 	s0, s1 uint32
 }
 
-// newLogSum knows from the header in which order words are summed.
+// newLogSum reads from the log's header in which byte order words are summed.
 func newLogSum(head []byte) *logSum {
 	if head[3]&1 == 1 {
 		return &logSum{order: binary.BigEndian}
@@ -108,7 +106,7 @@ func (s *logSum) add(b []byte) {
 	}
 }
 
-// equals compares it with one that is stored.
+// equals compares the checksum with a stored one.
 func (s *logSum) equals(b []byte) bool {
 	return s.s0 == binary.BigEndian.Uint32(b) && s.s1 == binary.BigEndian.Uint32(b[4:])
 }

@@ -1,15 +1,3 @@
-// This file answers: how do writes that come at once share a commit?
-//
-// A commit waits for the disk, and that is most of what a write costs. Writes
-// take turns on the one connection that writes. Each runs in a savepoint, so
-// that it can be undone alone, and then looks behind itself: if another is
-// waiting for its turn, the commit is left to that one, else it is made. So a
-// write that is alone is committed at once, and those that came while the disk
-// was busy are committed together.
-//
-// What they share is one transaction: an error that SQLite reports only when
-// it commits is everyone's, so constraints must not be DEFERRABLE.
-
 package store
 
 import (
@@ -25,7 +13,16 @@ const maxBatch = 256
 // ErrClosed is the error of a store that was closed.
 var ErrClosed = errors.New("the store is closed")
 
-// writeBatch is the writes that share the transaction that is open.
+// writeBatch is a number of writes that share one transaction, and so one commit.
+//
+// A commit waits for the disk, which is most of what a write costs. Writes take turns
+// on the one connection that writes. Each runs in a savepoint, so that it can be undone
+// alone. When it has run, it looks whether another write waits for its turn: if so, it
+// leaves the commit to that one, and otherwise commits. So a write that is alone is
+// committed at once, and writes that came while the disk was busy are committed together.
+//
+// An error that SQLite reports only at the commit is that of every write in the batch, so
+// constraints must not be DEFERRABLE.
 type writeBatch struct {
 	done []*Tx // those that succeeded
 	lost error // why the transaction cannot be committed
@@ -34,11 +31,10 @@ type writeBatch struct {
 	err  error         // set before that
 }
 
-// Write runs one change: all of it is on disk when Write returns nil, none of
-// it otherwise. A caller that goes away does not undo it half way. fn runs on
-// the caller's goroutine, while no other change does; it sees changes that are
-// about to be committed together with its own. It must not write by other means
-// than its Tx, nor use that after it has returned.
+// Write runs one change: all of it is on disk when Write returns nil, and none of it
+// otherwise. Cancelling the caller does not interrupt it. fn runs on the caller's
+// goroutine, while no other change does. It sees changes that will be committed together
+// with its own. It must write by its Tx only, and must not use that after it has returned.
 func (s *Store) Write(_ context.Context, fn func(*Tx) error) error {
 	s.open.RLock() // Close waits for whoever got this far.
 	defer s.open.RUnlock()
@@ -85,9 +81,9 @@ func (s *Store) runInSavepoint(b *writeBatch, fn func(*Tx) error) error {
 		return err
 	}
 	tx := newTx(s.writer, s.keepEvents)
-	kept := false
+	succeeded := false
 	defer func() {
-		if kept {
+		if succeeded {
 			return
 		}
 		// Some errors, a full disk among them, have undone all of the transaction.
@@ -102,7 +98,7 @@ func (s *Store) runInSavepoint(b *writeBatch, fn func(*Tx) error) error {
 	if err := s.writer.run("RELEASE change"); err != nil {
 		return err
 	}
-	kept = true
+	succeeded = true
 	b.done = append(b.done, tx)
 	return nil
 }
@@ -134,7 +130,7 @@ func (s *Store) endBatch(b *writeBatch) {
 	}
 }
 
-// notifyCommitted tells who has to know.
+// notifyCommitted runs the hooks of a committed batch and wakes readers of events.
 func (s *Store) notifyCommitted(b *writeBatch) {
 	if len(b.done) == 0 {
 		return
@@ -162,14 +158,13 @@ func (s *Store) runExclusively(fn func() error) error {
 	return fn()
 }
 
-// OnRollback has fn run if the change is undone, because it failed or because
-// its commit did: for what the process remembers beside the database. The
-// latest runs first, before any later change; fn must be short and must not use
-// the store.
+// OnRollback has fn run if the change is undone, because the change or its commit failed.
+// It is for state that the process keeps beside the database. The latest hook runs first,
+// and before any later change. fn must be quick and must not use the store.
 func (tx *Tx) OnRollback(fn func()) { tx.onRollback = append(tx.onRollback, fn) }
 
-// AfterCommit has fn run when the change is on disk, before its Write returns
-// and before any later change. fn must be short and must not use the store.
+// AfterCommit has fn run when the change is on disk, before its Write returns and before
+// any later change. fn must be quick and must not use the store.
 func (tx *Tx) AfterCommit(fn func()) { tx.afterCommit = append(tx.afterCommit, fn) }
 
 func (tx *Tx) runRollbackHooks() {
