@@ -36,7 +36,7 @@ type Principal struct {
 	Token   string // the token's name, never its secret
 	Role    Role
 	Project Project
-	Details Token // what else is known of the token
+	Details Token // the token's other properties
 }
 
 // admission is what a secret gives access to. It holds as long as no token and no project

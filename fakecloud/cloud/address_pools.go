@@ -29,7 +29,7 @@ func checkPools(instances, balancers, balancers6 netip.Prefix) error {
 	return checkPool6(balancers6)
 }
 
-// pageSize is the number of addresses in a page of an addressSet: a power of 2.
+// pageSize is the number of addresses in an addressPage: a power of 2.
 const pageSize = 4096
 
 // addressPage has a bit for each of its addresses: it is set if the address is in use.
@@ -113,7 +113,7 @@ func (s *usedAddresses) lowestFree(first, last uint32) (uint32, bool) {
 			n = (n/pageSize + 1) * pageSize
 			continue
 		}
-		// What comes before n is shifted out, and what is shifted in is not free.
+		// The bits before n are shifted out. The zeros shifted in count as used.
 		if free := ^p.bits[n%pageSize/64] >> (n % 64); free != 0 {
 			n += uint64(bits.TrailingZeros64(free))
 			return uint32(n), n <= uint64(last)

@@ -16,7 +16,7 @@ const auditKept = 100_000
 
 // AuditEntry is one call.
 type AuditEntry struct {
-	ID        int64 // given when it is stored, in that order
+	ID        int64 // given in the order in which calls are stored
 	Time      time.Time
 	RequestID string
 	AuditCaller
@@ -110,11 +110,11 @@ func auditSumRow(s AuditSum) db.AddAuditSumParams {
 // AuditFilter narrows a list of calls or sums; zero fields do not.
 type AuditFilter struct {
 	Token     string
-	UserAgent string // how it begins
+	UserAgent string // a prefix
 	Operation string
-	// What follows is for entries only.
+	// The following fields are for entries only, not for sums.
 	Resource string
-	Class    *int // of the status: its first digit, 0 for calls broken off
+	Class    *int // the status's first digit; 0 for calls that were broken off
 	Since    time.Time
 	Before   int64 // the ID of the last entry of the page before
 	Limit    int   // at least 1

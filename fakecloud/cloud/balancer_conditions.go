@@ -22,7 +22,7 @@ type conditionQueue struct {
 	queued map[string]bool
 	// reportedAt has the balancers whose condition was reported less than conditionPause
 	// ago.
-	reportedAt map[string]time.Time // those told less than conditionPause ago
+	reportedAt map[string]time.Time
 }
 
 // enqueue adds balancers to the queue.
@@ -106,7 +106,7 @@ func (c *Cloud) reportConditions(ctx context.Context) error {
 func (c *Cloud) reportConditionsOf(ctx context.Context, ids []string) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
-	reasons := map[string]string{} // of those whose condition is known
+	reasons := map[string]string{} // of the balancers whose condition is known
 	for _, id := range ids {
 		if reason, known := c.cfg.DataPlane.Condition(id); known {
 			reasons[id] = reason

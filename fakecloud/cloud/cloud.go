@@ -22,7 +22,7 @@ import (
 const (
 	// DefaultRegion is the region when none is given.
 	DefaultRegion = "nebula-1"
-	// DefaultRetention is what to choose as Config.Retention for want of reasons.
+	// DefaultRetention is a Config.Retention for those who have no preference.
 	DefaultRetention = time.Hour
 )
 
@@ -70,7 +70,7 @@ type Cloud struct {
 	clock   clockwork.Clock
 	log     *slog.Logger
 	random  *random
-	wake    chan struct{} // something is due sooner than was known
+	wake    chan struct{} // tells the worker that something may be due
 	ready   chan struct{} // closed by Run once balancers are restored
 	waiters operationWaiters
 
@@ -245,7 +245,7 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *cha
 func (c *Cloud) wakeWorker() {
 	select {
 	case c.wake <- struct{}{}:
-	default: // It has been told already.
+	default: // The worker has been woken already.
 	}
 }
 

@@ -136,7 +136,7 @@ func (c *Cloud) buildBalancer(ctx context.Context, lb LoadBalancer) (failure, er
 // recordBuild gives the change that writes what became of a build. The change does nothing
 // if the balancer has changed meanwhile: then it is built again.
 func (c *Cloud) recordBuild(built LoadBalancer, failure error) pendingChange {
-	// Asked for before the write, as in tellSome; empty until it is known.
+	// Read before the write, as in reportConditionsOf. It is empty until it is known.
 	reason, _ := c.cfg.DataPlane.Condition(built.ID)
 	on := Built
 	if failure != nil {
@@ -163,7 +163,8 @@ func (c *Cloud) recordOutcome(ctx context.Context, tx *changeTx, built LoadBalan
 	before := lb
 	lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, reason, code, c.stateEnd(now, rule.Wait)
 	if lb.State == before.State && lb.StateReason == before.StateReason && lb.StateReasonCode == before.StateReasonCode {
-		// So the pauses double: what is broken for long costs a write a minute.
+		// The pauses double up to a minute, so that a balancer that stays broken costs few
+		// writes.
 		pause := min(max(now.Sub(lb.UpdatedAt), c.drawDelay(rule.Wait)), maxRetryAfter)
 		due := now.Add(pause)
 		lb.due = &due

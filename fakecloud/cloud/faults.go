@@ -69,7 +69,7 @@ type FaultSweep struct {
 // StoredFault is a fault rule as it is stored.
 type StoredFault struct {
 	ID            string
-	Project       string // the ID of which made it
+	Project       string // the ID of the project that made it
 	Spec          []byte
 	CreatedAt     time.Time
 	Matched, Hits int64
@@ -229,7 +229,7 @@ func (c *Cloud) nextSweep() time.Time {
 	now := c.now()
 	due, next := f.Sweeps(now)
 	if len(due) > 0 {
-		return now // It has become due since the last sweep.
+		return now // Something became due after the last sweep.
 	}
 	return next
 }
@@ -239,7 +239,7 @@ func (c *Cloud) carryOutSweep(ctx context.Context, f Faults, s FaultSweep) error
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
 		known, err := tx.SetFaultPhase(ctx, db.SetFaultPhaseParams{ID: s.Rule, Phase: int64(s.To)})
 		switch {
-		case err != nil || known == 0: // It has been lifted meanwhile.
+		case err != nil || known == 0: // The rule has been lifted meanwhile.
 			return err
 		case s.To == FaultBegun:
 			taken, err = c.beginFault(ctx, tx, f, s, now)
@@ -371,8 +371,8 @@ func (c *Cloud) holdIfStuck(ctx context.Context, lb LoadBalancer) (holds bool, e
 	if f == nil || !f.Stuck(balancerSubject(lb), c.now(), nil) {
 		return false, nil
 	}
-	// The rule may have been lifted since; if it is lifted after this, it releases
-	// the balancer.
+	// The rule may have been lifted since. If it is lifted after this change, lifting it
+	// releases the balancer.
 	err = c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		row, err := tx.GetLoadBalancer(ctx, lb.ID)
 		if err != nil {
@@ -474,7 +474,8 @@ func (c *Cloud) ResourceTags(ctx context.Context, p Project, kind Resource, id s
 	default:
 		return nil, fmt.Errorf("resources of kind %q have no tags", kind)
 	}
-	if refused := (*Error)(nil); errors.As(err, &refused) && refused.Code == NotFound {
+	var refused *Error
+	if errors.As(err, &refused) && refused.Code == NotFound {
 		return nil, nil
 	}
 	return tags, err

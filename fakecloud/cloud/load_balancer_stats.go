@@ -85,8 +85,8 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 
 // ForwardingBalancer is a balancer as the data plane forwards for it.
 type ForwardingBalancer struct {
-	ID, Project, Name string // the project's ID
-	// Listeners and Targets are how many it has.
+	ID, Project, Name string // Project is an ID
+	// Listeners and Targets are their numbers.
 	Listeners, Targets int
 
 	cloud *Cloud

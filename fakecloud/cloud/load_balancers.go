@@ -262,8 +262,8 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 		}
 		lb.State, lb.StateReason, lb.StateReasonCode = rule.To, "", ""
 		if lb.State != old.State || old.due == nil {
-			// One that is being built is not put off: changes that keep coming would
-			// keep it from ever being built.
+			// A balancer that is being built keeps its due time. Otherwise frequent updates
+			// would keep it from ever being built.
 			lb.due = c.stateEnd(now, rule.Wait)
 		}
 		if !slices.Equal(lb.Targets, old.Targets) {
@@ -341,7 +341,7 @@ func sameSet[T comparable](a, b []T) bool {
 		if !in[v] {
 			return false
 		}
-		delete(in, v) // A duplicate in b is no match.
+		delete(in, v) // So that a duplicate in b does not match.
 	}
 	return true
 }

@@ -55,7 +55,7 @@ func (c *Cloud) beginOperation(ctx context.Context, tx *changeTx, project string
 		return "", nil
 	}
 	kind := OperationRules[at].Type
-	if on != Create { // Nothing runs for what is new.
+	if on != Create { // A new resource has no operations yet.
 		running, err := tx.RunningOperations(ctx, id)
 		if err != nil {
 			return "", err

@@ -69,7 +69,7 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 		return Project{}, err
 	}
 	return p, tx.InsertNetwork(ctx, db.InsertNetworkParams{
-		// As the migration that made networks for the projects there were.
+		// The same ID as in the migration that added default networks.
 		ID: "n" + strings.TrimPrefix(p.ID, "p"), ProjectID: p.ID, Name: "default", IsDefault: 1, Tags: "{}",
 		Version: 1, CreatedAt: now.UnixMilli(), UpdatedAt: now.UnixMilli(),
 	})

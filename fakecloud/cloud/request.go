@@ -65,7 +65,7 @@ const (
 type idempotencyKeys struct {
 	most, between int64
 	// since is how many keys were added since the process started.
-	since atomic.Int64 // how many came since the process began
+	since atomic.Int64
 }
 
 // makeRoom removes expired keys, and with the first key of a process and every between

@@ -170,9 +170,9 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	for _, fn := range c.snapshots.onReplaced {
 		errs = append(errs, fn(ctx))
 	}
-	// A rule of before may have held something since.
+	// A rule of the state before may have held something since the snapshot was brought in.
 	errs = append(errs, c.change(ctx, releaseHeld))
-	// Until here nobody forwards: the balancers of before are gone.
+	// Until here nothing forwards: the balancers of the state before were stopped.
 	errs = append(errs, c.restoreBalancers(ctx))
 	c.wakeWorker()
 	if err := errors.Join(errs...); err != nil {

@@ -3,8 +3,7 @@ package cloud
 // InstanceState is where an instance is in its life.
 type InstanceState string
 
-// The states of an instance. One in error does not run, though nobody stopped
-// it; it keeps its address.
+// The states of an instance. An instance in error does not run and keeps its address.
 const (
 	InstancePending     InstanceState = "pending"
 	InstanceRunning     InstanceState = "running"
@@ -14,7 +13,7 @@ const (
 	InstanceTerminated  InstanceState = "terminated"
 	InstanceError       InstanceState = "error"
 
-	instanceNone InstanceState = "" // not there yet, or not any more
+	instanceNone InstanceState = "" // before creation and after deletion
 )
 
 // LoadBalancerState is where a balancer is in its life.
@@ -60,7 +59,8 @@ const networkNone = ""
 // Action is what moves a resource from state to state.
 type Action string
 
-// What people ask for, what time brings, and how building a balancer ends.
+// Actions are asked for by callers (Create to Detach), come with time (Elapsed), or say how
+// building a balancer ended (Built, Failed).
 const (
 	Create    Action = "create"
 	Start     Action = "start"
@@ -74,7 +74,7 @@ const (
 	Elapsed   Action = "elapsed"
 	Built     Action = "built"
 	Failed    Action = "failed"
-	// What faults bring, and what follows when an outage ends.
+	// Crash is brought about by faults, and Recover by the end of an outage.
 	Crash   Action = "crash"
 	Recover Action = "recover"
 )
@@ -85,13 +85,13 @@ type Rule[S ~string] struct {
 	From S
 	On   Action
 	To   S
-	// Wait is the delay after which To ends by itself; without it, To lasts. A
-	// balancer's update that leads to the state it is in does not start it anew.
+	// Wait is the delay after which To ends by itself; without it, To lasts. An update that
+	// leaves a balancer in its state does not start the delay again.
 	Wait Delay
-	// Same means that the action is welcome and changes nothing.
+	// Same means that the action is allowed and changes nothing.
 	Same bool
-	// Reason is what an instance says of To; a balancer's reasons come from
-	// elsewhere.
+	// Reason is an instance's state reason in To. A balancer's reasons come from the data
+	// plane and from faults.
 	Reason string
 }
 
@@ -161,10 +161,10 @@ var LoadBalancerRules = []Rule[LoadBalancerState]{
 // OperationState is how far an operation has come.
 type OperationState string
 
-// The states of an operation. All but OperationRunning are for good.
+// The states of an operation. All but OperationRunning are final.
 const (
 	OperationRunning OperationState = "running"
-	// OperationDone means that the resource reached what was asked for.
+	// OperationDone means that the resource reached the state asked for.
 	OperationDone OperationState = "done"
 	// OperationFailed means that it ended in error instead.
 	OperationFailed OperationState = "failed"

@@ -63,7 +63,7 @@ func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) e
 		}
 		for _, t := range tokens {
 			hash := sha256.Sum256([]byte(t.Secret))
-			// A name or secret of another token becomes this one's.
+			// Another token that has the name or the secret is replaced.
 			err := tx.ReplaceToken(ctx, db.ReplaceTokenParams{Name: t.Name, ProjectID: p.ID, Hash: hash[:], Role: string(t.Role), CreatedAt: now.UnixMilli()})
 			if err != nil {
 				return err

@@ -84,13 +84,13 @@ type InstanceSpec struct {
 // Protocol is what a listener forwards.
 type Protocol string
 
-// TCP forwards byte streams, UDP datagrams.
+// The protocols: TCP forwards byte streams, UDP datagrams.
 const (
 	TCP Protocol = "tcp"
 	UDP Protocol = "udp"
 )
 
-// ProxyProtocol says how a target is told who connected.
+// ProxyProtocol is the version of the PROXY protocol by which a target learns who connected.
 type ProxyProtocol string
 
 // The versions of the PROXY protocol; only TCP carries one.
@@ -124,7 +124,7 @@ type HealthCheck struct {
 	// Timeout is how long one may take, at most Interval.
 	Interval time.Duration `json:"interval"`
 	Timeout  time.Duration `json:"timeout"`
-	// So many checks in a row change a target's health.
+	// The thresholds are how many checks in a row change a target's health.
 	HealthyThreshold   int `json:"healthyThreshold"`
 	UnhealthyThreshold int `json:"unhealthyThreshold"`
 }
@@ -132,7 +132,7 @@ type HealthCheck struct {
 // HealthCheckProtocol is how a target is checked.
 type HealthCheckProtocol string
 
-// The kinds of health checks. CheckNone is for asking only: who is not checked
+// The kinds of health checks. CheckNone occurs in requests only: a balancer without a check
 // has no HealthCheck.
 const (
 	CheckNone HealthCheckProtocol = "none"
@@ -143,9 +143,8 @@ const (
 // Health is what a balancer knows of a target.
 type Health string
 
-// A target without health check, or not asked yet, is unknown and is sent
-// traffic; one that is unhealthy is not. No target but unhealthy ones: clients
-// are refused.
+// A target that is not checked, or not yet, is unknown and is sent traffic. An unhealthy
+// target is not. If all targets are unhealthy, clients are refused.
 const (
 	Healthy   Health = "healthy"
 	Unhealthy Health = "unhealthy"
@@ -186,7 +185,7 @@ type LoadBalancer struct {
 	Listeners       []Listener      `json:"listeners"`
 	Targets         []string        `json:"targets"` // instance IDs
 	Scheme          Scheme          `json:"scheme,omitempty"`
-	// What follows up to HealthCheck is as in Forwarding.
+	// The fields from here to HealthCheck are as in Forwarding.
 	Algorithm    Algorithm         `json:"algorithm,omitempty"`
 	SourceRanges []netip.Prefix    `json:"sourceRanges,omitempty"`
 	Affinity     time.Duration     `json:"affinity,omitempty"`
@@ -220,8 +219,8 @@ type LoadBalancerSpec struct {
 	Algorithm  Algorithm // round robin when empty
 	Listeners  []Listener
 	Targets    []string
-	// SourceRanges are CIDRs of either family. A family without any among some is
-	// kept out.
+	// SourceRanges are CIDRs of either family. If there are some and none is of a family,
+	// clients of that family are refused.
 	SourceRanges []string
 	Affinity     time.Duration
 	IdleTimeout  time.Duration
@@ -234,7 +233,7 @@ type LoadBalancerSpec struct {
 // LoadBalancerUpdate replaces what is not nil. CheckNone removes a health check.
 type LoadBalancerUpdate struct {
 	Name *string
-	// These may only be what they are.
+	// These must not differ from what the balancer has.
 	AddressID    *string
 	Address      *string
 	Address6     *string
@@ -382,7 +381,7 @@ type Event struct {
 	Reason   string
 	// Tags are the resource's.
 	Tags map[string]string
-	// One of these is the resource after the change.
+	// Exactly one of these is set: the resource after the change.
 	Instance     *Instance
 	LoadBalancer *LoadBalancer
 	Address      *ReservedAddress

@@ -38,14 +38,14 @@ func (c *Cloud) Run(ctx context.Context) error {
 		case err != nil:
 			c.log.Error("a transition failed and will be tried again", "err", err)
 		case next.IsZero():
-			wait = time.Hour // Nothing is due; a change will wake us.
+			wait = time.Hour // Nothing is due. A change wakes the worker.
 		default:
 			wait = next.Sub(c.clock.Now())
 		}
 		timer := c.clock.NewTimer(max(wait, 0))
 		if err == nil && !next.IsZero() && !next.After(c.clock.Now()) {
-			// The time came before the timer ran. A clock that is set by hand may
-			// have gone by more than moments meanwhile, and the timer be as late.
+			// The time came before the timer was set. A fake clock may have been moved far
+			// meanwhile, and the timer would be as late.
 			timer.Stop()
 			continue
 		}
@@ -175,7 +175,7 @@ func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
 		}
 	}
 	err := c.changeTogether(ctx, all)
-	// Even if some failed: others did not.
+	// Also after an error: some may have been changed.
 	c.refreshBalancersOf(ctx, ids...)
 	return err
 }
@@ -252,7 +252,7 @@ func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pen
 	}
 	failure, err := c.buildBalancer(ctx, lb)
 	if err != nil || held {
-		return nil, err // If held it forwards as before, and is as unfinished.
+		return nil, err // A balancer that is held forwards as before and stays unfinished.
 	}
 	return c.recordBuild(lb, failure), nil
 }

@@ -73,8 +73,7 @@ type Effect struct {
 	Delay  time.Duration `json:"delay,omitempty"`
 	Jitter time.Duration `json:"jitter,omitempty"`
 
-	// A call ends in one of these ways at most; PartialList and OmitFields go
-	// together.
+	// At most one of the following ends a call. PartialList and OmitFields can be combined.
 
 	Status int `json:"status,omitempty"` // 400 to 599, or 0
 	// RetryAfter goes with Status, in whole seconds; 0 for none.
@@ -97,7 +96,7 @@ type Effect struct {
 	// Body.
 	CarryOut bool `json:"carryOut,omitempty"`
 
-	// A rule about life cycles has one of these, and nothing of the above.
+	// A rule on life cycles has exactly one of the following, and none of the above.
 
 	Stuck      bool   `json:"stuck,omitempty"`
 	Fail       string `json:"fail,omitempty"` // the reason
@@ -256,7 +255,7 @@ func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, erro
 		return Fault{}, err
 	}
 	if s.Effect.Crash || s.Effect.ZoneOutage != "" {
-		// What is to happen at once has happened when the caller is told.
+		// What begins at once has happened when Create returns.
 		if err := r.cloud.SweepFaults(ctx); err != nil {
 			r.log.Error("what a fault begins with will be tried again", "fault", made.ID, "err", err)
 		}

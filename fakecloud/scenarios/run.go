@@ -78,14 +78,14 @@ type Runner struct {
 	runs   []*run // oldest first
 	closed bool
 	// moved is closed and replaced when a run's next or state changes.
-	moved chan struct{} // closed and replaced when a run's next or state changes
+	moved chan struct{}
 }
 
 // New makes a runner without scenarios.
 func New(c *cloud.Cloud, rules *faults.Rules, log *slog.Logger) *Runner {
 	r := &Runner{cloud: c, faults: rules, clock: c.Clock(), log: log, moved: make(chan struct{})}
 	c.AddAgenda(r)
-	// Once more afterwards: one may have been started in between.
+	// Also afterwards: a scenario may have been started in between.
 	c.OnReplacing(r.stopAll)
 	c.OnReplaced(r.stopAll)
 	return r
@@ -149,7 +149,7 @@ func (r *Runner) Run(ctx context.Context, p cloud.Project, s Spec) (Status, erro
 		ID: "s-" + strings.ToLower(ulid.Make().String()), Name: s.Name, Description: s.Description,
 		State: Running, Seed: s.Seed, StartedAt: r.now(),
 	}}
-	started.next = started.StartedAt // Until it has looked when its first step is.
+	started.next = started.StartedAt // Until runSteps sets the time of the first step.
 	for _, step := range s.Steps {
 		started.Steps = append(started.Steps, StepStatus{At: step.At, Does: step.describeStep()})
 	}
@@ -376,7 +376,7 @@ func (r *Runner) endRun(one *run, state State) {
 
 // carryOut does what is to be done at a moment, and records it in the step's status.
 func (r *Runner) carryOut(one *run, m moment) error {
-	ctx := context.Background() // What was begun is ended.
+	ctx := context.Background() // A step that has begun is completed.
 	if m.lift {
 		return r.liftStepFault(ctx, one, m.step)
 	}

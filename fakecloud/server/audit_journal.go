@@ -38,7 +38,7 @@ type journal struct {
 	appendBatch func(context.Context, cloud.AuditBatch) (int64, error)
 	log         *slog.Logger
 	// stopped is closed when failures to store are no longer logged, as the server stops.
-	stopped <-chan struct{} // closed when what cannot be stored need not be
+	stopped <-chan struct{}
 
 	flushing sync.Mutex // one batch at a time
 
@@ -202,7 +202,7 @@ func (j *journal) storeBatch(ctx context.Context) error {
 		return nil
 	}
 	j.entries, j.amended, j.sums = j.entries[len(entries):], nil, map[cloud.AuditCaller]*cloud.AuditSum{}
-	j.room.Broadcast() // What is being stored needs none.
+	j.room.Broadcast() // Entries that are being stored take no room.
 	var b cloud.AuditBatch
 	for _, e := range entries {
 		e.written = true

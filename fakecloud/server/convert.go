@@ -52,7 +52,7 @@ func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNil(lb.AddressID),
 		IPFamilies: mapSlice(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }), IPv6Address: addressOrNil(lb.Address6),
 		State: api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason), StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
-		// Events from before there was a choice tell of none.
+		// Events of releases without these fields have none.
 		Scheme: api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)), Algorithm: api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
 		Listeners:             mapSlice(lb.Listeners, toAPIListener),
 		Targets:               mapSlice(lb.Targets, func(id string) api.Target { return api.Target{InstanceID: id} }),

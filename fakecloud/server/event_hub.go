@@ -158,7 +158,7 @@ type eventTail struct {
 
 	mu sync.Mutex
 	// messages only ever changes by appending and reslicing, as readers share it.
-	messages  []eventMessage // never changed but by appending and reslicing: readers share it
+	messages  []eventMessage
 	size      int
 	low, high int64
 	over      bool

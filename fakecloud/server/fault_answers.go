@@ -163,7 +163,7 @@ func cutField(value json.RawMessage, path string) (json.RawMessage, error) {
 	}
 	var object map[string]json.RawMessage
 	if json.Unmarshal(value, &object) != nil || object == nil {
-		return value, nil //nolint:nilerr // What is no object has no fields to cut.
+		return value, nil //nolint:nilerr // A value that is no object has no fields.
 	}
 	key, rest, deeper := strings.Cut(path, ".")
 	_, whole := object[path]

@@ -88,7 +88,7 @@ const holdForever = -1
 // request is left to read.
 func (s *Server) holdCall(w http.ResponseWriter, r *http.Request, hit *faults.Hit, d time.Duration) bool {
 	body, err := io.ReadAll(r.Body)
-	// An error comes again for whoever reads on; there is no waiting with it.
+	// Whoever reads on gets the error again. There is no point in waiting with it.
 	r.Body = struct {
 		io.Reader
 		io.Closer
@@ -141,7 +141,7 @@ func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 		below = secure.NetConn()
 	}
 	if tcp, ok := below.(*net.TCPConn); ok {
-		err = tcp.SetLinger(0) // What turns closing into a reset.
+		err = tcp.SetLinger(0) // Then closing resets the connection.
 	}
 	if err = errors.Join(err, below.Close()); err != nil {
 		s.log.Debug("a connection was not reset", "requestId", recordOf(r).id, "err", err)

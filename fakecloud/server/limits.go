@@ -118,7 +118,7 @@ func (b *tokenBuckets) makeBucket(key string, now time.Time) *rate.Limiter {
 			}
 		}
 	}
-	for k := range b.all { // None was full: one loses what it remembers.
+	for k := range b.all { // If none was full, some bucket is dropped all the same.
 		if len(b.all) < bucketLimit {
 			break
 		}

@@ -30,8 +30,8 @@ type StoreStats struct {
 type metrics struct {
 	registry *prometheus.Registry
 	// publicHandler serves what anybody may read, fullHandler also what projects have.
-	publicHandler http.Handler // what anybody may see
-	fullHandler   http.Handler // with what projects have
+	publicHandler http.Handler
+	fullHandler   http.Handler
 	requests      *prometheus.CounterVec
 	duration      *prometheus.HistogramVec
 	in, out       *prometheus.CounterVec
@@ -122,7 +122,7 @@ type cloudCollector struct {
 	server *Server
 	stats  func() StoreStats // nil when there are none
 
-	// Counting reads whole tables, and whoever looks needs no token.
+	// counts are cached: counting reads whole tables, and reading metrics needs no token.
 	mu      sync.Mutex
 	counts  []cloud.ResourceCount
 	counted time.Time

@@ -22,7 +22,7 @@ type balancerCollector struct {
 	server *Server
 
 	mu          sync.Mutex
-	lastMetrics []prometheus.Metric // as of then
+	lastMetrics []prometheus.Metric // as of lastTime
 	lastTime    time.Time
 }
 

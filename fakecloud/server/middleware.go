@@ -113,7 +113,7 @@ func (s *Server) recordRequests(next http.Handler) http.Handler {
 		c := &requestRecord{id: strings.ToLower(rand.Text()), start: time.Now(), op: noOperation}
 		r = r.WithContext(context.WithValue(r.Context(), requestRecordKey{}, c))
 		if c.isHead = r.Method == http.MethodHead; c.isHead {
-			r.Method = http.MethodGet // Of this copy: net/http goes by its own.
+			r.Method = http.MethodGet // This is a copy. net/http looks at its own.
 		}
 		w.Header().Set("X-Request-Id", c.id)
 		rec := &responseRecorder{ResponseWriter: w, call: c}
@@ -199,7 +199,7 @@ func (s *Server) identifyCaller(r *http.Request) {
 		return
 	}
 	c.secret = strings.TrimSpace(secret)
-	// An address that guesses must not have the store read for each guess.
+	// An address that guesses secrets must not cause a read of the store for each guess.
 	if c.throttledFor = s.limits.addressWait(r.RemoteAddr); c.throttledFor > 0 && !s.cloud.Remembers(c.secret) {
 		return
 	}
@@ -262,7 +262,7 @@ func (s *Server) recordAudit(w http.ResponseWriter, r *http.Request, status int)
 func (s *Server) limitBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			// Not everything that serves requests has deadlines; then there is none.
+			// Some response writers have no deadlines.
 			if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 				s.log.Warn("cannot bound reading a body", "err", err)
 			}

@@ -62,7 +62,7 @@ func awaitOperation[T any](s *Server, w http.ResponseWriter, r *http.Request, ch
 	w.Header().Set("Operation-Location", "/v1/operations/"+op)
 	wait, err := strconv.Atoi(r.URL.Query().Get("wait"))
 	if err != nil || wait == 0 {
-		return changed, nil // None is given: the validator has seen to its form.
+		return changed, nil // No wait is given. The validator has checked its form.
 	}
 	until, cancel := s.waitContext(w, r, time.Duration(wait)*time.Second)
 	defer cancel()

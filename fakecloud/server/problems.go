@@ -111,7 +111,7 @@ func (s *Server) encodeJSON(w http.ResponseWriter, r *http.Request, status int, 
 		}
 	}()
 	if err := json.NewEncoder(buf).Encode(body); err != nil {
-		panic(fmt.Errorf("an answer that is no JSON: %w", err)) // Our types all are.
+		panic(fmt.Errorf("an answer that is no JSON: %w", err)) // All of the API's types can be encoded.
 	}
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Length", strconv.Itoa(buf.Len()))

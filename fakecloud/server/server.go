@@ -63,10 +63,10 @@ type Server struct {
 	log           *slog.Logger
 	cert          *tls.Certificate
 	heartbeat     time.Duration
-	stopping      context.Context // ends event streams, which would go on otherwise
+	stopping      context.Context // its end ends event streams and calls that wait
 	stop          context.CancelFunc
 	handler       http.Handler
-	callsUnderWay atomic.Int64 // that are under way
+	callsUnderWay atomic.Int64
 
 	operations operations
 	faults     *faults.Rules

@@ -123,7 +123,7 @@ func strictJSON(body []byte) error {
 	for started := false; !started || len(in) > 0; started = true {
 		token, err := d.Token()
 		if err != nil {
-			return nil //nolint:nilerr // The validator says it better.
+			return nil //nolint:nilerr // The validator has a better message.
 		}
 		if len(in) > maxDepth {
 			return errDeep
@@ -234,9 +234,9 @@ func schemaField(e *openapi3.SchemaError, at string) cloud.Field {
 	path := e.JSONPointer()
 	var within *openapi3.SchemaError
 	if e.SchemaField == "allOf" && errors.As(e.Origin, &within) {
-		e = within // It is one part that says what is wrong; its path is the whole's.
+		e = within // One part of allOf says what is wrong. The path is that of the whole.
 	}
-	// An unknown property is told of its parent; it is itself what offends.
+	// An unknown property is reported for its parent. The property itself offends.
 	var unknown string
 	if n, err := fmt.Sscanf(e.Reason, "property %q is unsupported", &unknown); n == 1 && err == nil {
 		path = append(slices.Clone(path), unknown)

@@ -31,7 +31,7 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 	}
 	err = s.runOneCopy(func() error {
 		part := path + PartialSuffix
-		defer func() { _ = os.Remove(part) }() // Is there only if something failed.
+		defer func() { _ = os.Remove(part) }() // It exists only if something failed.
 		if err := s.writeCopy(ctx, part); err != nil {
 			return err
 		}
@@ -83,7 +83,7 @@ func (s *Store) writeCopy(ctx context.Context, path string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	// Not one of those that serve reads: this takes longer.
+	// A connection of its own, as this takes longer than reads do.
 	from, err := s.read.Conn(ctx)
 	if err != nil {
 		return err
@@ -283,7 +283,7 @@ func (s *Store) replaceContent(ctx context.Context, from *sql.Conn) error {
 		SET seq = max(seq, ?, CAST(unixepoch('subsec') * 1000 AS INTEGER)) + 1 WHERE name = 'events'`, given); err != nil {
 		return err
 	}
-	for n := range s.pinned { // In memory, each of them could keep us from writing.
+	for n := range s.pinned { // In memory, each reader blocks the writer.
 		select {
 		case c := <-s.readers:
 			defer func() { s.readers <- c }()

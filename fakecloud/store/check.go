@@ -102,7 +102,7 @@ func newestSchema() (int64, error) {
 func checkIfExists(ctx context.Context, path string) error {
 	head, err := readHead(path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(head) == 0 {
-		// SQLite would remove a log of what is not there.
+		// SQLite would remove the log of a missing database.
 		if log, err := os.Stat(path + "-wal"); err == nil && log.Size() > 0 {
 			return unusableError("it is empty or missing, but its write-ahead log (-wal) is there")
 		}

@@ -44,7 +44,7 @@ func (s *Store) EventsAfter(ctx context.Context, project string, after, limit in
 		oldest, err := tx.OldestEvent(ctx)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
-			oldest = newest + 1 // None is kept: the next to come.
+			oldest = newest + 1 // No event is kept: the next one will be the oldest.
 		case err != nil:
 			return err
 		}

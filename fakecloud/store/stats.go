@@ -52,7 +52,7 @@ func (s *Store) checkpointIfGrown() {
 	}
 	frames, _, err := s.runCheckpoint("NOOP")
 	if err != nil {
-		return // The next commit looks again, and tells if something is wrong.
+		return // The next commit tries again, and fails itself if something is wrong.
 	}
 	switch {
 	case frames < s.frames || s.frames == 0 && frames > 0:
@@ -67,7 +67,7 @@ func (s *Store) checkpointIfGrown() {
 	if err != nil {
 		return
 	}
-	// Readers may keep it from being whole; then the next commit goes on with it.
+	// Readers may keep the checkpoint from being complete. Then the next commit continues it.
 	if _, after, err := s.runCheckpoint("PASSIVE"); err == nil && after > before {
 		s.counts.checkpoints.Add(1)
 		s.counts.fsyncs.Add(2) // The log, then the data file.

@@ -158,7 +158,7 @@ func (s *Store) connectWriter(ctx context.Context, writeDSN, readDSN string) err
 	if err := migrateSchema(ctx, s.write); err != nil {
 		return err
 	}
-	if s.writer, err = pinConn(ctx, s.write, "wal_autocheckpoint = 0"); err != nil { // See checkpoint.
+	if s.writer, err = pinConn(ctx, s.write, "wal_autocheckpoint = 0"); err != nil { // See checkpointIfGrown.
 		return err
 	}
 	if err := s.writer.QueryRowContext(ctx, "PRAGMA page_size").Scan(&s.pageSize); err != nil {

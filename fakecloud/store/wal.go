@@ -47,10 +47,10 @@ func readLog(r io.Reader) error {
 	size := binary.BigEndian.Uint32(head[8:])
 	sound := sum.equals(head[24:]) && binary.BigEndian.Uint32(head)>>1 == 0x377f0682>>1 && size >= 512 && size <= 1<<16
 	if !sound {
-		size = 0 // Only whether anything follows matters then.
+		size = 0 // All that matters then is whether anything follows.
 	}
 	frame := make([]byte, frameHeader+size)
-	broken, lost := false, false // a bad page has come; the end of a commit after it
+	broken, lost := false, false // a bad page was found; and after it the end of a commit
 	for n := 1; ; n++ {
 		if err := readFull(r, frame); err != nil {
 			return nilAtEOF(err)
@@ -58,7 +58,7 @@ func readLog(r io.Reader) error {
 		if !sound {
 			return unusableError("its write-ahead log (-wal) has a damaged header")
 		}
-		ours := string(frame[8:16]) == string(head[16:24]) // else left of an earlier log
+		ours := string(frame[8:16]) == string(head[16:24]) // otherwise it remains of an earlier log
 		sum.add(frame[:8])
 		sum.add(frame[frameHeader:])
 		broken = broken || !ours || !sum.equals(frame[16:])

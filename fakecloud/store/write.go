@@ -36,7 +36,7 @@ type writeBatch struct {
 // goroutine, while no other change does. It sees changes that will be committed together
 // with its own. It must write by its Tx only, and must not use that after it has returned.
 func (s *Store) Write(_ context.Context, fn func(*Tx) error) error {
-	s.open.RLock() // Close waits for whoever got this far.
+	s.open.RLock() // Close waits for writes that got this far.
 	defer s.open.RUnlock()
 	if s.closed {
 		return ErrClosed
@@ -45,7 +45,7 @@ func (s *Store) Write(_ context.Context, fn func(*Tx) error) error {
 	if b == nil {
 		return err
 	}
-	// One that failed waits as well: what it ran into may not be on disk yet.
+	// A write that failed waits as well: what it failed for may not be on disk yet.
 	<-b.over
 	if err != nil {
 		return err
