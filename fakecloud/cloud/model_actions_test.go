@@ -151,9 +151,9 @@ func (w *world) checkOperations() {
 	}
 }
 
-// clone is a copy that shares nothing that changes.
-func (k kept) clone() kept {
-	out := kept{
+// copyState is a copy that shares nothing that changes.
+func (k modelState) copyState() modelState {
+	out := modelState{
 		instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{}, routes: maps.Clone(k.routes),
 		networks: maps.Clone(k.networks), keys: maps.Clone(k.keys), lost: k.lost, taken: slices.Clone(k.taken),
 	}
@@ -179,7 +179,7 @@ func (w *world) saveOrRestore(t *rapid.T) {
 		}
 		_, err := w.cloud.SaveSnapshot(t.Context(), "s")
 		require.NoError(t, err)
-		copied := w.clone()
+		copied := w.copyState()
 		w.snapshot = &copied
 	case 1:
 		if w.snapshot == nil {
@@ -192,7 +192,7 @@ func (w *world) saveOrRestore(t *rapid.T) {
 // restoreSnapshot leaves the time, and the rules but for the outage, as they are;
 // the events begin anew.
 func (w *world) restoreSnapshot(t *rapid.T) {
-	w.kept = w.snapshot.clone()
+	w.modelState = w.snapshot.copyState()
 	w.faults.lost = w.lost
 	_, err := w.cloud.RestoreSnapshot(t.Context(), "s")
 	require.NoError(t, err)

@@ -25,18 +25,18 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 // fakePlane forwards nothing and refuses blocked ports, unless the balancer has
 // them already.
 type fakePlane struct {
-	broken  error // what everything ends with
-	blocked map[int]bool
-	applied map[string]Forwarding
-	health  []TargetHealth
-	sick    map[string]bool // by balancer
-	unasked map[string]bool // those of whose targets nothing is known
-	changed func(id string)
-	asked   func() // when somebody wants to know a condition; may be nil
+	broken      error // what everything ends with
+	blocked     map[int]bool
+	applied     map[string]Forwarding
+	health      []TargetHealth
+	sick        map[string]bool // by balancer
+	unknown     map[string]bool // those of whose targets nothing is known
+	changed     func(id string)
+	onCondition func() // when somebody wants to know a condition; may be nil
 }
 
 func newFakePlane() *fakePlane {
-	return &fakePlane{blocked: map[int]bool{}, applied: map[string]Forwarding{}, sick: map[string]bool{}, unasked: map[string]bool{}}
+	return &fakePlane{blocked: map[int]bool{}, applied: map[string]Forwarding{}, sick: map[string]bool{}, unknown: map[string]bool{}}
 }
 
 func (p *fakePlane) Apply(f Forwarding) error {
@@ -57,11 +57,11 @@ func (p *fakePlane) Stats(string) LoadBalancerStats { return LoadBalancerStats{}
 func (p *fakePlane) Health(string) []TargetHealth   { return p.health }
 func (p *fakePlane) Notify(changed func(string))    { p.changed = changed }
 func (p *fakePlane) Condition(id string) (string, bool) {
-	if p.asked != nil {
-		p.asked()
+	if p.onCondition != nil {
+		p.onCondition()
 	}
 	switch f, inForce := p.applied[id]; {
-	case !inForce || p.unasked[id] && len(f.Backends) > 0:
+	case !inForce || p.unknown[id] && len(f.Backends) > 0:
 		return "", false
 	case p.sick[id]:
 		return "all are sick", true
@@ -71,16 +71,16 @@ func (p *fakePlane) Condition(id string) (string, bool) {
 	return "", true
 }
 
-// forget makes a balancer's condition unknown, and ask known again.
-func (p *fakePlane) forget(id string) { p.unasked[id] = true }
+// makeUnknown makes a balancer's condition unknown, and ask known again.
+func (p *fakePlane) makeUnknown(id string) { p.unknown[id] = true }
 
-func (p *fakePlane) ask(id string) {
-	delete(p.unasked, id)
+func (p *fakePlane) makeKnown(id string) {
+	delete(p.unknown, id)
 	p.changed(id)
 }
 
-// turn makes a balancer's targets sick, or well again.
-func (p *fakePlane) turn(id string) {
+// toggleSick makes a balancer's targets sick, or well again.
+func (p *fakePlane) toggleSick(id string) {
 	p.sick[id] = !p.sick[id]
 	p.changed(id)
 }
@@ -135,13 +135,13 @@ type world struct {
 
 	faults modelFaults
 
-	kept
-	snapshot *kept             // nil: none is saved
+	modelState
+	snapshot *modelState       // nil: none is saved
 	told     map[string]string // the states that the events go on from
 }
 
-// kept is what is stored, and comes back with a snapshot.
-type kept struct {
+// modelState is what is stored, and comes back with a snapshot.
+type modelState struct {
 	instances map[string]*modelInstance
 	balancers map[string]*modelBalancer
 	routes    map[string]modelRoute
@@ -666,7 +666,7 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 		require.NoError(t, err)
 		w := &world{
 			t: t, dir: dir, clock: clockwork.NewFakeClockAt(epoch), plane: newFakePlane(), told: map[string]string{},
-			kept: kept{
+			modelState: modelState{
 				instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{}, routes: map[string]modelRoute{},
 				networks: map[string]NetworkSpec{}, keys: map[string]modelKey{},
 			},
@@ -700,9 +700,9 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 				port := rapid.SampledFrom(modelPorts).Draw(t, "port")
 				w.plane.blocked[port] = !w.plane.blocked[port]
 			},
-			"sicken": func(t *rapid.T) { w.plane.turn(drawKey(t, w.balancers)) },
-			"forget": func(t *rapid.T) { w.plane.forget(drawKey(t, w.balancers)) },
-			"ask":    func(t *rapid.T) { w.plane.ask(drawKey(t, w.balancers)) },
+			"sicken": func(t *rapid.T) { w.plane.toggleSick(drawKey(t, w.balancers)) },
+			"forget": func(t *rapid.T) { w.plane.makeUnknown(drawKey(t, w.balancers)) },
+			"ask":    func(t *rapid.T) { w.plane.makeKnown(drawKey(t, w.balancers)) },
 			"":       func(*rapid.T) { w.check() },
 		})
 		w.clock.Advance(time.Minute)

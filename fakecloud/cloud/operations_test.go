@@ -18,8 +18,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// asked runs a change and gives the operation it began, if any.
-func asked(t *testing.T, c *Cloud, p Project, change func(ctx context.Context) (Outcome, error)) Operation {
+// runForOperation runs a change and gives the operation it began, if any.
+func runForOperation(t *testing.T, c *Cloud, p Project, change func(ctx context.Context) (Outcome, error)) Operation {
 	t.Helper()
 	outcome, err := change(WithRequest(t.Context(), Request{Token: "operator"}))
 	require.NoError(t, err)
@@ -48,12 +48,12 @@ func TestOperationsOfAnInstance(t *testing.T) {
 	c, p := newCloud(t, nil)
 	var in Instance
 	act := func(do func(context.Context, Project, string) (Instance, Outcome, error)) Operation {
-		return asked(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
+		return runForOperation(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
 			in, outcome, err = do(ctx, p, in.ID)
 			return outcome, err
 		})
 	}
-	create := asked(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
+	create := runForOperation(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
 		in, outcome, err = c.CreateInstance(ctx, p, InstanceSpec{Name: "a"})
 		return outcome, err
 	})
@@ -88,12 +88,12 @@ func TestOperationsOfABalancer(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	var lb LoadBalancer
-	create := asked(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
+	create := runForOperation(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
 		lb, outcome, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
 		return outcome, err
 	})
 	update := func(port int) Operation {
-		return asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+		return runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
 			_, outcome, err := c.UpdateLoadBalancer(ctx, p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}})
 			return outcome, err
 		})
@@ -113,12 +113,12 @@ func TestOperationsOfABalancer(t *testing.T) {
 	advance(t, c, retryAfter)
 	requireEnd(t, c, p, blocked.ID, OperationFailed, "port 90 is blocked")
 	last := update(91)
-	gone := asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+	gone := runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
 		_, outcome, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
 		return outcome, err
 	})
 	requireEnd(t, c, p, last.ID, OperationSuperseded, "the resource is deleting")
-	assert.Zero(t, asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+	assert.Zero(t, runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
 		_, outcome, err := c.DeleteLoadBalancer(ctx, p, lb.ID)
 		return outcome, err
 	}))
@@ -199,7 +199,7 @@ func TestOperationsEndAfterARestart(t *testing.T) {
 		return c, p, s
 	}
 	c, p, s := open()
-	create := asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+	create := runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
 		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
 		return outcome, err
 	})
@@ -213,7 +213,7 @@ func TestOperationsEndAfterARestart(t *testing.T) {
 
 func TestWaitingForOperations(t *testing.T) {
 	c, p := newCloud(t, nil)
-	create := asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+	create := runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
 		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
 		return outcome, err
 	})
@@ -250,7 +250,7 @@ func TestWaitingForOperations(t *testing.T) {
 
 func TestTheOldestOperationsAreDropped(t *testing.T) {
 	c, p := newCloud(t, nil)
-	running := asked(t, c, p, func(ctx context.Context) (Outcome, error) {
+	running := runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
 		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
 		return outcome, err
 	})

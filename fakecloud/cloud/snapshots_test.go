@@ -102,10 +102,10 @@ func TestWhoWaitsLearnsOfASnapshot(t *testing.T) {
 		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
 		return outcome, err
 	}
-	kept := asked(t, c, p, create)
+	kept := runForOperation(t, c, p, create)
 	_, err := c.SaveSnapshot(ctx, "then")
 	require.NoError(t, err)
-	lost := asked(t, c, p, create)
+	lost := runForOperation(t, c, p, create)
 	ended := make(chan error, 2)
 	var of [2]Operation
 	for i, op := range []Operation{kept, lost} {

@@ -96,15 +96,15 @@ func openWorld(t *testing.T, path string, clock *clockwork.FakeClock) *world {
 	return w
 }
 
-func theWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *world {
 	w := openWorld(t, store.Memory, clockwork.NewFakeClockAt(epoch))
 	t.Cleanup(w.end)
 	return w
 }
 
-// emptied is the world without rules: a new one for each of many checks takes
+// withoutRules is the world without rules: a new one for each of many checks takes
 // too long.
-func (w *world) emptied(t require.TestingT) *world {
+func (w *world) withoutRules(t require.TestingT) *world {
 	require.NoError(t, w.DeleteAll(context.Background(), w.project))
 	return w
 }
@@ -133,7 +133,7 @@ func applyTo(t assert.TestingT, r *faults.Rules, c faults.Call) *faults.Hit {
 }
 
 func TestTagsThatCannotBeReadApplyNoRule(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	f := w.make(t, unavailable(faults.Match{Tag: "role=worker"}))
 	call := faults.Call{Project: w.project, Operation: "getThing", Resource: "t-1"}
 	unreadable := errors.New("the disk is gone")
@@ -153,7 +153,7 @@ func unavailable(m faults.Match) faults.Spec {
 }
 
 func TestWhatARuleMatches(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	project := w.project
 	get := faults.Call{Project: project, Token: "ccm", Operation: "getThing", Resource: "t-1"}
 	list := faults.Call{Project: project, Token: "ccm", Operation: "listThings"}
@@ -212,7 +212,7 @@ func TestWhatARuleMatches(t *testing.T) {
 }
 
 func TestWhatMakesNoSense(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	garbage := ""
 	past, soon, later := epoch.Add(-time.Second), epoch.Add(time.Second), epoch.Add(time.Minute)
 	crash := faults.Effect{Crash: true}
@@ -302,7 +302,7 @@ func TestWhatMakesNoSense(t *testing.T) {
 		{faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Match: faults.Match{Tag: "x"}}, "match.tag"},
 	} {
 		_, err := w.Create(t.Context(), w.project, tc.spec)
-		w.emptied(t)
+		w.withoutRules(t)
 		if tc.field == "" {
 			assert.NoError(t, err, "%+v", tc.spec)
 			continue
@@ -320,7 +320,7 @@ func TestWhatMakesNoSense(t *testing.T) {
 }
 
 func TestDeletingLetsGo(t *testing.T) {
-	r := theWorld(t)
+	r := newWorld(t)
 	project := r.project
 	f := r.make(t, faults.Spec{Effect: faults.Effect{Hang: true}, When: faults.When{Times: 1}})
 	hit := applyTo(t, r.Rules, faults.Call{Project: project, Operation: "getThing"})
@@ -341,10 +341,10 @@ func TestDeletingLetsGo(t *testing.T) {
 func TestOldestLiveRuleWins(t *testing.T) {
 	tokens := rapid.SampledFrom([]string{"", "a", "b"})
 	names := rapid.SampledFrom([]string{"getThing", "makeThing", "listThings"})
-	w := theWorld(t)
+	w := newWorld(t)
 	project := w.project
 	rapid.Check(t, func(t *rapid.T) {
-		r := w.emptied(t)
+		r := w.withoutRules(t)
 		var model []faults.Fault
 		t.Repeat(map[string]func(*rapid.T){
 			"create": func(t *rapid.T) {
@@ -394,10 +394,10 @@ func TestOldestLiveRuleWins(t *testing.T) {
 
 // However many call at once, as many are hit as the rules say.
 func TestTimesHoldUnderConcurrency(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	project := w.project
 	rapid.Check(t, func(t *rapid.T) {
-		r := w.emptied(t)
+		r := w.withoutRules(t)
 		times := rapid.SliceOfN(rapid.IntRange(1, 30), 1, 4).Draw(t, "times")
 		sum := 0
 		for _, n := range times {
@@ -434,7 +434,7 @@ func TestTimesHoldUnderConcurrency(t *testing.T) {
 // What a rule is applied to follows from its seed and from how many matched
 // before, whatever else happens, restarts included.
 func TestTheSameSeedDrawsTheSame(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	rapid.Check(t, func(t *rapid.T) {
 		when := faults.When{
 			Skip: rapid.IntRange(0, 3).Draw(t, "skip"), Every: rapid.SampledFrom([]int{0, 2, 3}).Draw(t, "every"),
@@ -444,7 +444,7 @@ func TestTheSameSeedDrawsTheSame(t *testing.T) {
 		spec := faults.Spec{Effect: faults.Effect{Jitter: time.Minute}, When: when}
 		calls := rapid.SliceOfN(rapid.SampledFrom([]string{"call", "call", "call", "other", "restart"}), 1, 60).Draw(t, "calls")
 		run := func(calls []string) (fates []string) {
-			f := w.emptied(t).make(t, spec)
+			f := w.withoutRules(t).make(t, spec)
 			for _, what := range calls {
 				switch what {
 				case "restart":
@@ -475,7 +475,7 @@ func TestTheSameSeedDrawsTheSame(t *testing.T) {
 }
 
 func TestProbabilityIsAboutWhatItSays(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	f := w.make(t, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Probability: 0.3}})
 	assert.Positive(t, f.Seed, "drawn, and shown")
 	hits := 0
@@ -488,7 +488,7 @@ func TestProbabilityIsAboutWhatItSays(t *testing.T) {
 }
 
 func TestSkipAndEvery(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	w.make(t, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Skip: 2, Every: 3, Times: 2}})
 	second := w.make(t, faults.Spec{Effect: faults.Effect{Status: 503}})
 	var dropped []int
@@ -504,7 +504,7 @@ func TestSkipAndEvery(t *testing.T) {
 }
 
 func TestWindows(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	f := w.make(t, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{After: 10 * time.Second, For: 5 * time.Second}})
 	require.Equal(t, epoch.Add(10*time.Second), *f.From)
 	require.Equal(t, epoch.Add(15*time.Second), *f.Until)
@@ -525,9 +525,9 @@ func TestWindows(t *testing.T) {
 // A throttle's Retry-After is honest: whoever waits that long goes through, and
 // no more do than the rate allows.
 func TestThrottlesAreHonest(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	rapid.Check(t, func(t *rapid.T) {
-		begin := w.emptied(t).clock.Now()
+		begin := w.withoutRules(t).clock.Now()
 		rate, burst := rapid.Float64Range(0.1, 20).Draw(t, "rate"), rapid.IntRange(1, 5).Draw(t, "burst")
 		w.make(t, faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: rate, Burst: burst}}})
 		through, hits := 0, 0
@@ -556,7 +556,7 @@ func TestThrottlesAreHonest(t *testing.T) {
 }
 
 func TestRulesSurviveARestart(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	body := "garbage"
 	for _, s := range []faults.Spec{
 		{Match: faults.Match{Token: "ccm", Operations: []string{"getThing"}, Tag: "a=b", Project: w.other}, Effect: faults.Effect{Delay: time.Second, Body: &body, ContentType: "text/plain"}, When: faults.When{Times: 3, For: time.Hour}},

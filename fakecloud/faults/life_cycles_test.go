@@ -20,7 +20,7 @@ const patience = 10 * time.Second
 
 // living runs the world's cloud until the test ends.
 func living(t *testing.T) *world {
-	w := theWorld(t)
+	w := newWorld(t)
 	t.Cleanup(w.run(t))
 	return w
 }

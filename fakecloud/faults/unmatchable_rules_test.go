@@ -11,7 +11,7 @@ import (
 )
 
 func TestRulesThatNeverMatchAreRefused(t *testing.T) {
-	w := theWorld(t)
+	w := newWorld(t)
 	for field, all := range map[string][]faults.Match{
 		"": {{Resource: "x-1"}, {Resource: "t-1"}, {Tag: "a"}, {Tag: "a", Operations: []string{"getPlain", "getThing"}}},
 		"match.resource": {
@@ -20,7 +20,7 @@ func TestRulesThatNeverMatchAreRefused(t *testing.T) {
 		"match.tag": {{Tag: "a", Operations: []string{"getPlain"}}, {Tag: "a", Operations: []string{"makeThing"}}},
 	} {
 		for _, m := range all {
-			_, err := w.emptied(t).Create(t.Context(), w.project, unavailable(m))
+			_, err := w.withoutRules(t).Create(t.Context(), w.project, unavailable(m))
 			if field == "" {
 				require.NoError(t, err, m)
 				continue

@@ -57,9 +57,9 @@ func (p *countingPlane) set(id string, stats cloud.LoadBalancerStats, health ...
 	p.stats[id], p.health[id] = stats, health
 }
 
-// counted is a balancer of two listeners and three targets, one of which does
+// newCountedBalancer is a balancer of two listeners and three targets, one of which does
 // not run, and what its plane says of it.
-func counted(t *testing.T, r *rig, p *countingPlane) (lb api.LoadBalancer, targets []string) {
+func newCountedBalancer(t *testing.T, r *rig, p *countingPlane) (lb api.LoadBalancer, targets []string) {
 	t.Helper()
 	var given []api.Target
 	for range 3 {
@@ -92,12 +92,12 @@ func at(s int) time.Time { return time.Date(2026, 1, 2, 3, 4, s, 0, time.UTC) }
 func countingRig(t *testing.T) (*rig, *countingPlane) {
 	t.Helper()
 	p := newCountingPlane()
-	return newRigOf(t, func(cfg *fakecloud.Config) { cfg.DataPlane = p }), p
+	return newRigWith(t, func(cfg *fakecloud.Config) { cfg.DataPlane = p }), p
 }
 
 func TestStatsAndHealthAreThePlanes(t *testing.T) {
 	r, p := countingRig(t)
-	lb, targets := counted(t, r, p)
+	lb, targets := newCountedBalancer(t, r, p)
 	stats, err := r.LoadBalancerStats(t.Context(), lb.ID)
 	require.NoError(t, err)
 	assert.Equal(t, &api.LoadBalancerStats{
@@ -125,7 +125,7 @@ func TestStatsAndHealthAreThePlanes(t *testing.T) {
 
 func TestBalancersHaveMetrics(t *testing.T) {
 	r, p := countingRig(t)
-	lb, targets := counted(t, r, p)
+	lb, targets := newCountedBalancer(t, r, p)
 	name := func(metric, labels string, rest ...string) string {
 		var more string
 		for _, l := range rest {
@@ -179,7 +179,7 @@ func TestBalancersHaveMetrics(t *testing.T) {
 // Who is elsewhere learns what projects have with an admin's token only.
 func TestBalancersMetricsAreNotForEverybody(t *testing.T) {
 	r, p := countingRig(t)
-	lb, _ := counted(t, r, p)
+	lb, _ := newCountedBalancer(t, r, p)
 	viewer, err := r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "looks", Role: api.RoleViewer})
 	require.NoError(t, err)
 	for _, c := range []struct {
@@ -207,7 +207,7 @@ func TestBalancersMetricsAreNotForEverybody(t *testing.T) {
 // data plane nothing.
 func TestBalancersMetricsAreBounded(t *testing.T) {
 	r, p := countingRig(t)
-	first, _ := counted(t, r, p)
+	first, _ := newCountedBalancer(t, r, p)
 	var later []api.LoadBalancer
 	for _, targets := range [][]api.Target{first.Targets, {}} {
 		lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{

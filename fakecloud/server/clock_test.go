@@ -20,7 +20,7 @@ var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func virtualRig(t *testing.T) *rig {
 	t.Helper()
-	return newRigOf(t, func(cfg *fakecloud.Config) {
+	return newRigWith(t, func(cfg *fakecloud.Config) {
 		cfg.StartClock = func(ctx context.Context, s *store.Store) (*cloud.VirtualTime, error) {
 			return cloud.StartVirtualTime(ctx, s, start)
 		}

@@ -14,19 +14,22 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// deadlined keeps the deadlines that a call is given.
-type deadlined struct {
+// deadlineRecorder keeps the deadlines that a call is given.
+type deadlineRecorder struct {
 	*httptest.ResponseRecorder
 	read, write []time.Time
 }
 
-func (d *deadlined) SetReadDeadline(t time.Time) error  { d.read = append(d.read, t); return nil }
-func (d *deadlined) SetWriteDeadline(t time.Time) error { d.write = append(d.write, t); return nil }
+func (d *deadlineRecorder) SetReadDeadline(t time.Time) error { d.read = append(d.read, t); return nil }
+func (d *deadlineRecorder) SetWriteDeadline(t time.Time) error {
+	d.write = append(d.write, t)
+	return nil
+}
 
 func TestSnapshotsHaveTime(t *testing.T) {
 	r := newRig(t)
-	ask := func(method, path, body string) *deadlined {
-		d := &deadlined{ResponseRecorder: httptest.NewRecorder()}
+	ask := func(method, path, body string) *deadlineRecorder {
+		d := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
 		req := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
 		req.Header.Set("Authorization", "Bearer "+secret)
 		req.Header.Set("Content-Type", "application/json")

@@ -17,9 +17,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// documented is an operation of the spec as it can be asked for, of things that
+// documentedOperation is an operation of the spec as it can be asked for, of things that
 // do not exist.
-type documented struct {
+type documentedOperation struct {
 	*openapi3.Operation
 	method, path, url string
 	open              bool // needs no token
@@ -30,14 +30,14 @@ type documented struct {
 var inPath = regexp.MustCompile(`\{[^}]*\}`)
 
 // allDocumented are sorted by their IDs.
-func allDocumented(t *testing.T) []documented {
+func allDocumented(t *testing.T) []documentedOperation {
 	t.Helper()
 	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
 	require.NoError(t, err)
-	var all []documented
+	var all []documentedOperation
 	for path, item := range spec.Paths.Map() {
 		for method, op := range item.Operations() {
-			d := documented{Operation: op, method: method, path: path, url: inPath.ReplaceAllString(path, "none"), open: op.Security != nil}
+			d := documentedOperation{Operation: op, method: method, path: path, url: inPath.ReplaceAllString(path, "none"), open: op.Security != nil}
 			d.problems, _ = op.Extensions["x-problems"].([]any)
 			if op.RequestBody != nil {
 				media := op.RequestBody.Value.Content["application/json"]
@@ -51,13 +51,13 @@ func allDocumented(t *testing.T) []documented {
 			all = append(all, d)
 		}
 	}
-	slices.SortFunc(all, func(a, b documented) int { return strings.Compare(a.OperationID, b.OperationID) })
+	slices.SortFunc(all, func(a, b documentedOperation) int { return strings.Compare(a.OperationID, b.OperationID) })
 	require.NotEmpty(t, all)
 	return all
 }
 
 // text is the example of a body, with more in it.
-func (d documented) text(t *testing.T, more map[string]any) string {
+func (d documentedOperation) text(t *testing.T, more map[string]any) string {
 	t.Helper()
 	if d.body == nil {
 		return ""
@@ -71,13 +71,13 @@ func (d documented) text(t *testing.T, more map[string]any) string {
 	return string(text)
 }
 
-func (d documented) takes(parameter string) bool {
+func (d documentedOperation) takes(parameter string) bool {
 	return slices.ContainsFunc(d.Parameters, func(p *openapi3.ParameterRef) bool { return p.Value.Name == parameter })
 }
 
-func (d documented) limited() bool { return d.path != "/healthz" && d.path != "/readyz" }
+func (d documentedOperation) limited() bool { return d.path != "/healthz" && d.path != "/readyz" }
 
-func (d documented) has(code api.ProblemCode) bool {
+func (d documentedOperation) has(code api.ProblemCode) bool {
 	return slices.Contains(d.problems, any(string(code)))
 }
 

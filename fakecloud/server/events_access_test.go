@@ -16,7 +16,7 @@ import (
 
 func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 	clock := clockwork.NewFakeClockAt(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	r := newRigOf(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock = clock })
+	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock = clock })
 	ctx := t.Context()
 	soon := clock.Now().Add(time.Minute)
 	gone, err := r.CreateProject(ctx, api.ProjectCreate{Name: "gone"})

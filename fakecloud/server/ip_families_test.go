@@ -18,7 +18,7 @@ import (
 
 func newRig6(t *testing.T) *rig {
 	t.Helper()
-	return newRigOf(t, func(cfg *fakecloud.Config) { cfg.Cloud.LoadBalancerCIDR6 = netip.MustParsePrefix("::1/128") })
+	return newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.LoadBalancerCIDR6 = netip.MustParsePrefix("::1/128") })
 }
 
 func TestFamiliesThatCannotBeHad(t *testing.T) {

@@ -19,10 +19,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
-// frozen is a rig in which time stands still: what takes time does not end.
-func frozen(t *testing.T) (*rig, *clockwork.FakeClock) {
+// newFrozenRig is a rig in which time stands still: what takes time does not end.
+func newFrozenRig(t *testing.T) (*rig, *clockwork.FakeClock) {
 	clock := clockwork.NewFakeClockAt(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	return newRigOf(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock, cfg.Cloud.Profile = clock, cloud.Profiles[1] }), clock
+	return newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock, cfg.Cloud.Profile = clock, cloud.Profiles[1] }), clock
 }
 
 func location(a bufferedAnswer) string { return a.Header.Get("Operation-Location") }
@@ -117,7 +117,7 @@ func TestOperationsOfBalancers(t *testing.T) {
 }
 
 func TestWaitingHasAnEnd(t *testing.T) {
-	r, clock := frozen(t)
+	r, clock := newFrozenRig(t)
 	a, _ := r.call(t, http.MethodPost, "/v1/instances?wait=1", `{}`)
 	assert.Equal(t, 201, a.StatusCode)
 	assert.Contains(t, a.Body, `"state":"pending"`, "the time is up")
@@ -150,7 +150,7 @@ func TestWaitingHasAnEnd(t *testing.T) {
 }
 
 func TestShutdownEndsWaiting(t *testing.T) {
-	r, _ := frozen(t)
+	r, _ := newFrozenRig(t)
 	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{})
 	require.NoError(t, err)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")

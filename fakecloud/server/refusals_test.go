@@ -118,7 +118,7 @@ func TestEventsOfOtherProjectsAreForAdmins(t *testing.T) {
 }
 
 func TestACloudWithoutAFolderTakesNoSnapshots(t *testing.T) {
-	r := newRigOf(t, func(cfg *fakecloud.Config) { cfg.NoSnapshots = true })
+	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.NoSnapshots = true })
 	r.refused(t, "POST", "/v1/snapshots", `{"name":"a"}`, api.SnapshotUnusable, "", "no folder for snapshots")
 	all, err := r.ListSnapshots(t.Context())
 	require.NoError(t, err)

@@ -66,8 +66,8 @@ var specRouter = sync.OnceValues(func() (routers.Router, error) {
 	return gorillamux.NewRouter(spec)
 })
 
-// keeping is a handler whose answers have to fit the spec.
-func keeping(t testing.TB, next http.Handler, log *faultLog) http.Handler {
+// checkingAnswers is a handler whose answers have to fit the spec.
+func checkingAnswers(t testing.TB, next http.Handler, log *faultLog) http.Handler {
 	router, err := specRouter()
 	require.NoError(t, err)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -161,7 +161,7 @@ func (r *rig) anything(t *testing.T, method, target, body string, header ...stri
 		req.Header.Set(header[i], header[i+1])
 	}
 	w := newAnswer()
-	keeping(t, r.srv, newFaultLog()).ServeHTTP(w, req)
+	checkingAnswers(t, r.srv, newFaultLog()).ServeHTTP(w, req)
 	require.NotZero(t, w.status)
 	if w.status >= 400 && w.status != http.StatusServiceUnavailable {
 		assert.Equal(t, "application/problem+json", w.header.Get("Content-Type"))

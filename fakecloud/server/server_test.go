@@ -56,11 +56,11 @@ const (
 
 func newRig(t testing.TB, opts ...store.Option) *rig {
 	t.Helper()
-	return newRigOf(t, func(*fakecloud.Config) {}, opts...)
+	return newRigWith(t, func(*fakecloud.Config) {}, opts...)
 }
 
-// newRigOf is newRig with a configuration that is changed first.
-func newRigOf(t testing.TB, change func(*fakecloud.Config), opts ...store.Option) *rig {
+// newRigWith is newRig with a configuration that is changed first.
+func newRigWith(t testing.TB, change func(*fakecloud.Config), opts ...store.Option) *rig {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	pid := os.Getpid()
@@ -88,7 +88,7 @@ func newRigOf(t testing.TB, change func(*fakecloud.Config), opts ...store.Option
 	require.NoError(t, c.SetTokens(ctx, q, []cloud.GivenToken{{Name: "stranger", Secret: otherSecret, Role: cloud.Admin}}))
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
-	h := httptest.NewServer(keeping(t, srv, log))
+	h := httptest.NewServer(checkingAnswers(t, srv, log))
 	t.Cleanup(func() {
 		srv.Stop()
 		h.Close()
@@ -110,7 +110,7 @@ func (r *rig) throttled(t *testing.T) *rig {
 	log := newFaultLog()
 	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{RateLimit: 1, RateBurst: 1, Logger: slog.New(log)})
 	require.NoError(t, err)
-	h := httptest.NewServer(keeping(t, srv, log))
+	h := httptest.NewServer(checkingAnswers(t, srv, log))
 	t.Cleanup(func() { srv.Stop(); h.Close() })
 	return &rig{url: h.URL, cloud: r.cloud, project: r.project, srv: srv}
 }
