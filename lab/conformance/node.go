@@ -240,7 +240,7 @@ func (s *Suite) GetNode(ctx context.Context, name string) (*corev1.Node, error) 
 	return s.Kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 }
 
-// NodeReady is an error while the Node is missing or not Ready.
+// NodeReady returns an error while the Node is missing or not Ready.
 func (s *Suite) NodeReady(ctx context.Context, name string) error {
 	node, err := s.GetNode(ctx, name)
 	if err != nil {
@@ -254,7 +254,7 @@ func (s *Suite) NodeReady(ctx context.Context, name string) error {
 	return fmt.Errorf("node %s is not Ready", name)
 }
 
-// Initialized is an error while the Node waits for a CCM.
+// Initialized returns an error while the Node waits for a CCM.
 func (s *Suite) Initialized(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := s.GetNode(ctx, name)
 	if err == nil && HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) {
@@ -273,7 +273,7 @@ func (t *T) AwaitInitialized(name string) *corev1.Node {
 	return node
 }
 
-// NoNode is an error while there is a Node of this name.
+// NoNode returns an error while there is a Node of this name.
 func (s *Suite) NoNode(ctx context.Context, name string) error {
 	_, err := s.GetNode(ctx, name)
 	switch {

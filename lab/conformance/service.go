@@ -91,7 +91,7 @@ func (t *T) removeService(ctx context.Context, svc *corev1.Service) error {
 	return err
 }
 
-// checkServiceGone is an error while there is the Service, or a balancer for it.
+// checkServiceGone returns an error while there is the Service, or a balancer for it.
 func (t *T) checkServiceGone(ctx context.Context, svc *corev1.Service) error {
 	if err := t.NoService(ctx, svc); err != nil {
 		return err
@@ -99,7 +99,7 @@ func (t *T) checkServiceGone(ctx context.Context, svc *corev1.Service) error {
 	return t.checkNoBalancer(ctx, svc)
 }
 
-// NoService is an error while the Service object is there; one of its name that
+// NoService returns an error while the Service object is there; one of its name that
 // came later is another.
 func (s *Suite) NoService(ctx context.Context, svc *corev1.Service) error {
 	now, err := s.GetService(ctx, svc)

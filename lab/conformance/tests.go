@@ -86,7 +86,7 @@ type Incident struct {
 // DefaultBound is generous: a machine that builds beside the suite is slow.
 const DefaultBound = 2 * time.Minute
 
-// validateTests is an error when a table of tests contradicts itself.
+// validateTests returns an error when a table of tests contradicts itself.
 func validateTests(tests []Test) error {
 	seen, played := map[string]bool{}, map[string]bool{}
 	for _, t := range tests {
@@ -118,7 +118,7 @@ func validateTests(tests []Test) error {
 	return nil
 }
 
-// validate is an error when something is left out. No incident at all is none.
+// validate returns an error when something is left out. No incident at all is none.
 func (i *Incident) validate() error {
 	if i != nil && (i.Name == "" || i.Title == "" || i.Happened == "" || i.Danger == "" || i.Watch == "" || i.Right == "") {
 		return fmt.Errorf("incident %q: Name, Title, Happened, Danger, Watch and Right are needed", i.Name)

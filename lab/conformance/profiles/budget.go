@@ -49,7 +49,7 @@ func testCallBudget(t *conformance.T, nodes int) {
 	servicesBudget(t, crowd)
 }
 
-// countCalls records what a phase costs each of units.
+// countCalls records what a phase costs each of units, Nodes or Services.
 func countCalls(t *conformance.T, crowd *conformance.NodeFleet, phase conformance.Phase, units int, do func()) {
 	crowd.MarkLostReady()
 	before, losses, began := awaitSettledCalls(t), crowd.LostCount(), time.Now()
@@ -59,7 +59,7 @@ func countCalls(t *conformance.T, crowd *conformance.NodeFleet, phase conformanc
 	recordCalls(t, t.Budget(len(crowd.Names), phase, units, took, spent), crowd.LostCount()-losses)
 }
 
-// recordCalls records what was spent while so many Nodes were lost.
+// recordCalls puts the calls into the report. lost is how many Nodes were lost meanwhile.
 func recordCalls(t *conformance.T, spent []conformance.Spent, lost int) {
 	t.Record(spent)
 	if lost > 0 && !conformance.Within(spent) {
@@ -76,13 +76,13 @@ func restAtLeast(nodes int) time.Duration {
 	return 15*time.Second + time.Duration(nodes)*5*time.Millisecond
 }
 
-// countCallsAtRest looks at what is spent while nothing happens. What came before is over when the
+// countCallsAtRest counts the calls while nothing happens. What came before is over when the
 // CCM has looked at all its Nodes again: an event may have had it refresh what it
 // remembers.
 func countCallsAtRest(t *conformance.T, crowd *conformance.NodeFleet) {
 	crowd.AwaitNodeSweeps(looksAtRest)
 	countCalls(t, crowd, conformance.PhaseRest, len(crowd.Names), func() {
-		over := timePassed(time.Now(), restAtLeast(len(crowd.Names)))
+		over := checkTimePassed(time.Now(), restAtLeast(len(crowd.Names)))
 		crowd.AwaitNodeSweeps(looksAtRest)
 		t.Await("what the CCM does now and then to have its turn", over)
 	})
@@ -118,8 +118,8 @@ func servicesBudget(t *conformance.T, crowd *conformance.NodeFleet) {
 // asks again and again has no end.
 const settlings = 20
 
-// awaitSettledCalls counts the calls when those that are under way have ended: a cloud may
-// count one when it is answered, a moment after what it did is seen.
+// awaitSettledCalls counts the calls after those under way have ended: a cloud may count a call when
+// it is answered, a moment after its effect can be seen.
 func awaitSettledCalls(t *conformance.T) conformance.Calls {
 	var now conformance.Calls
 	looks := 0

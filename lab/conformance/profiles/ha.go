@@ -73,7 +73,7 @@ var haTests = []conformance.Test{
 	},
 }
 
-// startLeaderAndStandby has the CCM act, and another one run beside it.
+// startLeaderAndStandby returns the CCM, which leads, and another one that runs beside it.
 func startLeaderAndStandby(t *conformance.T) (leader, standby conformance.Replica) {
 	leader, standby = t.Replica(0), t.Replica(1)
 	newWorker(t) // The CCM acts, and was first.
@@ -84,7 +84,7 @@ func startLeaderAndStandby(t *conformance.T) (leader, standby conformance.Replic
 // lease is a Lease's name, with its namespace.
 type lease struct{ namespace, name string }
 
-// leaseHolders says who holds each Lease but those of Nodes.
+// leaseHolders returns who holds each Lease, except those of Nodes.
 func leaseHolders(ctx context.Context, t *conformance.T) (map[lease]string, error) {
 	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -99,9 +99,9 @@ func leaseHolders(ctx context.Context, t *conformance.T) (map[lease]string, erro
 	return held, nil
 }
 
-// leaseTakenOver is an error until a Lease that is held now has another holder, and then says
+// checkLeaseTakenOver returns an error until a Lease that is held now has another holder, and then says
 // which. Nobody else's Lease changes hands while the tests of HA run.
-func leaseTakenOver(t *conformance.T) func(context.Context) (lease, error) {
+func checkLeaseTakenOver(t *conformance.T) func(context.Context) (lease, error) {
 	before, err := leaseHolders(t.Context(), t)
 	t.Must(err, "looking who holds which Lease")
 	return func(ctx context.Context) (lease, error) {
@@ -118,7 +118,7 @@ func leaseTakenOver(t *conformance.T) func(context.Context) (lease, error) {
 	}
 }
 
-// newWaitingNode is an instance and its Node, which waits for a CCM.
+// newWaitingNode makes an instance and its Node, which waits for a CCM.
 func newWaitingNode(t *conformance.T) string {
 	name := t.Name("waiting")
 	t.NewInstance(name)
@@ -126,10 +126,10 @@ func newWaitingNode(t *conformance.T) string {
 	return name
 }
 
-// waitsUnless is an error when the Node was initialised and allowed is still one.
-func waitsUnless(t *conformance.T, node string, allowed func(context.Context) error) func(context.Context) error {
+// checkStillWaits returns an error when the Node was initialised and allowed is still one.
+func checkStillWaits(t *conformance.T, node string, allowed func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if staysUninitialized(t, node)(ctx) == nil {
+		if checkStaysUninitialized(t, node)(ctx) == nil {
 			return nil
 		}
 		if _, err := t.Initialized(ctx, node); err != nil {
@@ -156,12 +156,12 @@ func haOneActs(t *conformance.T) {
 	leader, _ := startLeaderAndStandby(t)
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc)
-	change := leaseTakenOver(t)
+	change := checkLeaseTakenOver(t)
 	changed := func(ctx context.Context) error { _, err := change(ctx); return err }
 	t.Must(leader.Freeze(), "freezing the CCM that acts")
 	node := newWaitingNode(t)
 	t.HoldsUntil("Node "+node+" is to wait while the Lease is that of the frozen one",
-		waitsUnless(t, node, changed), "the other one to have taken the Lease", changed)
+		checkStillWaits(t, node, changed), "the other one to have taken the Lease", changed)
 	t.AwaitInitialized(node)
 	t.AwaitBalancer(svc, sameBalancer(b))
 }
@@ -216,7 +216,7 @@ func onlyOne(t *conformance.T, svc *corev1.Service, checks ...func(conformance.B
 
 func haLeaderFrozen(t *conformance.T) {
 	leader, other := startLeaderAndStandby(t)
-	change := leaseTakenOver(t)
+	change := checkLeaseTakenOver(t)
 	svc := frozenWhileCreating(t, leader)
 	var its lease
 	t.Await("the other one to have taken the Lease", func(ctx context.Context) (err error) { its, err = change(ctx); return err })
@@ -231,7 +231,7 @@ func haLeaderFrozen(t *conformance.T) {
 	t.HoldsUntil("what the other one made is to stay as it is", func(ctx context.Context) error {
 		b, err := t.TheBalancer(ctx, svc)
 		return errors.Join(err, sameBalancer(before)(b))
-	}, "the thawed one to have noticed", eitherHolds(hasEnded(leader), func(context.Context) error {
+	}, "the thawed one to have noticed", eitherHolds(checkEnded(leader), func(context.Context) error {
 		if left := duration - time.Since(thawed); left > 0 {
 			return fmt.Errorf("it has %s left to notice", left.Round(time.Second))
 		}
@@ -247,17 +247,17 @@ func haLeaderFrozen(t *conformance.T) {
 // waitsForLease requires of one that has lost the Lease that it does nothing while
 // the other one, frozen, holds it.
 func waitsForLease(t *conformance.T, loser, other conformance.Replica) {
-	change := leaseTakenOver(t)
+	change := checkLeaseTakenOver(t)
 	changed := func(ctx context.Context) error { _, err := change(ctx); return err }
 	t.Must(other.Freeze(), "freezing the CCM that acts by now")
 	node := newWaitingNode(t)
-	t.HoldsUntil("Node "+node+" is to wait while the Lease is the other one's", waitsUnless(t, node, changed),
-		"the one that lost it to have ended, or to have it again", eitherHolds(changed, hasEnded(loser)))
+	t.HoldsUntil("Node "+node+" is to wait while the Lease is the other one's", checkStillWaits(t, node, changed),
+		"the one that lost it to have ended, or to have it again", eitherHolds(changed, checkEnded(loser)))
 	t.Must(other.Thaw(), "thawing the other one")
 }
 
-// hasEnded is an error while it runs.
-func hasEnded(r conformance.Replica) func(context.Context) error {
+// checkEnded returns an error while it runs.
+func checkEnded(r conformance.Replica) func(context.Context) error {
 	return func(context.Context) error {
 		if r.Running() {
 			return errors.New("it runs")
@@ -282,7 +282,7 @@ func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.S
 	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultTimeout, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "having the cloud not answer")
 	t.Cleanup(fault.Lift)
-	about := faultHits(t, fault, 1)
+	about := checkFaultHits(t, fault, 1)
 	svc := t.NewService()
 	t.Await("the CCM to be about the Service's balancer", about)
 	t.Must(leader.Freeze(), "freezing the CCM that acts")
@@ -293,7 +293,7 @@ func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.S
 func haLeaseHeld(t *conformance.T) {
 	// Which Lease it is, and how long it takes the CCM to start and to get it, shows
 	// when it does.
-	change := leaseTakenOver(t)
+	change := checkLeaseTakenOver(t)
 	restart := stopCCM(t)
 	began := time.Now()
 	restart()
@@ -308,7 +308,7 @@ func haLeaseHeld(t *conformance.T) {
 	began = time.Now()
 	node := newWaitingNode(t)
 	t.HoldsUntil("Node "+node+" is to wait while Lease "+its.name+" is held", func(ctx context.Context) error {
-		return errors.Join(staysUninitialized(t, node)(ctx), held(ctx))
+		return errors.Join(checkStaysUninitialized(t, node)(ctx), held(ctx))
 	}, "the CCM to have had as long as it took before, and the Lease lasts", func(context.Context) error {
 		if left := enough - time.Since(began); left > 0 {
 			return fmt.Errorf("it has %s left", left.Round(time.Second))
@@ -322,8 +322,7 @@ func haLeaseHeld(t *conformance.T) {
 // holder is who holds a Lease when it is the suite.
 const holder = "the-conformance-suite"
 
-// holdLease takes the Lease and renews it until it is released, as a CCM does that
-// nobody sees. held is an error once somebody has taken it away. How long it lasts is
+// holdLease takes the Lease and renews it until it is released, as another CCM would. held is an error once somebody has taken it away. How long it lasts is
 // as when the CCM had it: one that gives its Lease back leaves a second.
 func holdLease(t *conformance.T, l lease, lasts time.Duration) (held func(context.Context) error, release func()) {
 	leases := t.Kube.CoordinationV1().Leases(l.namespace)

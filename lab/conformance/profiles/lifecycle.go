@@ -84,7 +84,7 @@ var lifecycleTests = append([]conformance.Test{
 
 func stoppedIsKeptAndTainted(t *conformance.T) {
 	stopped := newStopped(t)
-	holdsWhileOthersStop(t, "Node "+stopped.Name+" is to be kept and tainted", stopped.hasShutdownTaint)
+	holdsWhileOthersStop(t, "Node "+stopped.Name+" is to be kept and tainted", stopped.checkShutdownTaint)
 }
 
 func startedAgain(t *conformance.T) {
@@ -103,7 +103,7 @@ func terminatedIsDeleted(t *conformance.T) {
 func notReadyIsKept(t *conformance.T) {
 	w := newWorker(t)
 	w.NotReady()
-	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", w.keepsNode)
+	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", w.checkNodeKept)
 }
 
 func testNodeReappears(t *conformance.T) {
@@ -121,7 +121,7 @@ func deletedWhileCCMDown(t *conformance.T) {
 	w := newWorker(t)
 	restart := stopCCM(t)
 	w.terminateInstance()
-	t.Must(w.keepsNode(t.Context()), "Node %s, while no CCM ran", w.Name)
+	t.Must(w.checkNodeKept(t.Context()), "Node %s, while no CCM ran", w.Name)
 	restart()
 	t.AwaitNoNode(w.Name)
 }
@@ -131,7 +131,7 @@ func foreignProviderID(t *conformance.T) {
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == cloudproviderapi.TaintExternalCloudProvider })
 	}})
 	node.NotReady()
-	holdsWhileOthersStop(t, "Node "+node.Name+" is to be left alone", worker{StandIn: node, t: t}.keepsNode)
+	holdsWhileOthersStop(t, "Node "+node.Name+" is to be left alone", worker{StandIn: node, t: t}.checkNodeKept)
 }
 
 func testMachineLifecycle(t *conformance.T) {
@@ -224,9 +224,9 @@ func testDoubtfulAnswer(t *conformance.T, kind conformance.FaultKind) {
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	w.NotReady()
-	holdsThroughFault(t, fault, chanceIn(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.keepsNode)
+	holdsThroughFault(t, fault, chanceIn(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.checkNodeKept)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.keepsNode)
+	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.checkNodeKept)
 }
 
 // holdsThroughFault watches that something holds, and that no other Node is deleted, until
@@ -245,17 +245,17 @@ func holdsThroughFault(t *conformance.T, fault conformance.Injection, c chance, 
 		return holds(ctx)
 	}
 	keptUntilAsked := func(other worker) (works bool) {
-		gone, done := newRounds(ready), allCalledShutDown([]worker{other})
+		gone, done := newRounds(ready), stopAndCheckTaints([]worker{other})
 		worksOn := func(ctx context.Context) error {
 			err := done(ctx)
 			works = err == nil
 			return err
 		}
-		fewCalls := gone.sweptSinceHit(faultHits(t, fault, 1), c)
+		fewCalls := gone.checkSweepsSinceHit(checkFaultHits(t, fault, 1), c)
 		if c.waits {
 			fewCalls = brokenOff(t, fault)
 		}
-		asked := eitherHolds(allHold(gone.sweptTimes(2), eitherHolds(faultHits(t, fault, c.calls), worksOn)), allHold(gone.sweptTimes(1), faultHits(t, fault, 3*c.calls)))
+		asked := eitherHolds(allHold(gone.checkSweeps(2), eitherHolds(checkFaultHits(t, fault, c.calls), worksOn)), allHold(gone.checkSweeps(1), checkFaultHits(t, fault, 3*c.calls)))
 		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", eitherHolds(asked, fewCalls))
 		return works
 	}
@@ -282,11 +282,11 @@ func newRounds(ready worker) *nodeSweeps {
 	return &nodeSweeps{ready: ready}
 }
 
-// sweptTimes is an error until it has gone round so often.
-func (r *nodeSweeps) sweptTimes(want int) func(context.Context) error {
+// checkSweeps returns an error until the CCM has gone round its Nodes so many times.
+func (r *nodeSweeps) checkSweeps(want int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if r.gone < want {
-			if err := r.ready.keepsNode(ctx); err != nil {
+			if err := r.ready.checkNodeKept(ctx); err != nil {
 				return fmt.Errorf("the CCM has gone round %d of %d times: node %s, which is Ready: %w", r.gone, want, r.ready.Name, err)
 			}
 			r.gone++
@@ -299,9 +299,9 @@ func (r *nodeSweeps) sweptTimes(want int) func(context.Context) error {
 	}
 }
 
-// sweptSinceHit is an error until it has gone round as often as c wants since a call met the
+// checkSweepsSinceHit returns an error until it has gone round as often as c wants since a call met the
 // fault, or in all.
-func (r *nodeSweeps) sweptSinceHit(met func(context.Context) error, c chance) func(context.Context) error {
+func (r *nodeSweeps) checkSweepsSinceHit(met func(context.Context) error, c chance) func(context.Context) error {
 	want, known := c.rounds, c.silent
 	return func(ctx context.Context) error {
 		if !known {
@@ -310,13 +310,13 @@ func (r *nodeSweeps) sweptSinceHit(met func(context.Context) error, c chance) fu
 			}
 			want, known = r.gone+c.rounds, true
 		}
-		return r.sweptTimes(want)(ctx)
+		return r.checkSweeps(want)(ctx)
 	}
 }
 
-// allCalledShutDown stops one after the other, and is an error until all are called shut
+// stopAndCheckTaints stops one after the other, and is an error until all are called shut
 // down.
-func allCalledShutDown(workers []worker) func(context.Context) error {
+func stopAndCheckTaints(workers []worker) func(context.Context) error {
 	var stops []func()
 	for _, w := range workers {
 		stops = append(stops, sync.OnceFunc(w.stopInstance))
@@ -324,7 +324,7 @@ func allCalledShutDown(workers []worker) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for i, w := range workers {
 			stops[i]()
-			if err := w.hasShutdownTaint(ctx); err != nil {
+			if err := w.checkShutdownTaint(ctx); err != nil {
 				return err
 			}
 		}
@@ -332,8 +332,8 @@ func allCalledShutDown(workers []worker) func(context.Context) error {
 	}
 }
 
-// faultHits is an error until so many more calls than now have met the fault.
-func faultHits(t *conformance.T, fault conformance.Injection, want int) func(context.Context) error {
+// checkFaultHits returns an error until so many more calls have met the fault.
+func checkFaultHits(t *conformance.T, fault conformance.Injection, want int) func(context.Context) error {
 	before, err := fault.Hits(t.Context())
 	t.Must(err, "counting the calls that met the fault")
 	return func(ctx context.Context) error {
@@ -349,12 +349,12 @@ func faultHits(t *conformance.T, fault conformance.Injection, want int) func(con
 // three times half a minute, and pauses between.
 const aCall = 100 * time.Second
 
-// brokenOff is an error until so much time has passed since a call met the fault that
+// brokenOff returns an error until so much time has passed since a call met the fault that
 // the client has given it up, if it ever does: under a fault that has calls wait, one
 // Node costs minutes, and a client without a time-out makes one call. What the CCM
 // makes of it shows when the fault is lifted, at the latest.
 func brokenOff(t *conformance.T, fault conformance.Injection) func(context.Context) error {
-	met := faultHits(t, fault, 1)
+	met := checkFaultHits(t, fault, 1)
 	var since time.Time
 	return func(ctx context.Context) error {
 		if since.IsZero() {
@@ -370,7 +370,7 @@ func brokenOff(t *conformance.T, fault conformance.Injection) func(context.Conte
 	}
 }
 
-// eitherHolds is an error while both are.
+// eitherHolds returns an error while both checks do.
 func eitherHolds(a, b func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		errA, errB := a(ctx), b(ctx)
@@ -401,11 +401,11 @@ func newStopped(t *conformance.T) worker {
 	t.HoldsUntil("Node "+w.Name+" is to be kept", func(ctx context.Context) error {
 		_, err := t.GetNode(ctx, w.Name)
 		return err
-	}, "Node "+w.Name+" to get the shutdown taint", w.hasShutdownTaint)
+	}, "Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint)
 	return w
 }
 
-// stopInstance is what a machine that shuts down looks like to the cloud and the cluster.
+// stopInstance stops the instance and sets the Node NotReady, as a machine that shuts down does.
 func (w worker) stopInstance() {
 	if !w.off {
 		w.t.Must(w.t.Cloud.StopInstance(w.t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
@@ -413,7 +413,7 @@ func (w worker) stopInstance() {
 	w.NotReady()
 }
 
-// terminateInstance is what a machine's end looks like to the cloud and the cluster.
+// terminateInstance terminates the instance and sets the Node NotReady, as the end of a machine does.
 func (w worker) terminateInstance() {
 	w.t.Must(w.t.Cloud.TerminateInstance(w.t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
 	w.NotReady()
@@ -425,8 +425,8 @@ func (w worker) callShutDown() {
 	w.t.Must(nodehelpers.AddOrUpdateTaintOnNode(w.t.Kube, w.Name, &taint), "tainting Node %s", w.Name)
 }
 
-// keepsNode is an error once the Node is deleted or called shut down.
-func (w worker) keepsNode(ctx context.Context) error {
+// checkNodeKept returns an error once the Node is deleted or called shut down.
+func (w worker) checkNodeKept(ctx context.Context) error {
 	node, err := w.t.GetNode(ctx, w.Name)
 	if err == nil && conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
 		err = errors.New("it has the shutdown taint")
@@ -434,8 +434,8 @@ func (w worker) keepsNode(ctx context.Context) error {
 	return err
 }
 
-// hasShutdownTaint is an error unless the Node is there and called shut down.
-func (w worker) hasShutdownTaint(ctx context.Context) error {
+// checkShutdownTaint returns an error unless the Node is there and called shut down.
+func (w worker) checkShutdownTaint(ctx context.Context) error {
 	node, err := w.t.GetNode(ctx, w.Name)
 	if err == nil && !conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
 		err = errors.New("it does not have the shutdown taint")
@@ -452,6 +452,6 @@ func holdsWhileOthersStop(t *conformance.T, what string, holds func(context.Cont
 	for range 2 {
 		control := newWorker(t)
 		control.stopInstance()
-		t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.hasShutdownTaint)
+		t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.checkShutdownTaint)
 	}
 }

@@ -34,9 +34,9 @@ func TestRoundsAreCountedSinceACallOrInAll(t *testing.T) {
 		require.NoError(t, err)
 	}
 	met := errors.New("no call met the fault")
-	twice := r.sweptTimes(2)
-	since := r.sweptSinceHit(func(context.Context) error { return met }, chance{rounds: 2})
-	inAll := r.sweptSinceHit(func(context.Context) error { return met }, chance{rounds: 3, silent: true})
+	twice := r.checkSweeps(2)
+	since := r.checkSweepsSinceHit(func(context.Context) error { return met }, chance{rounds: 2})
+	inAll := r.checkSweepsSinceHit(func(context.Context) error { return met }, chance{rounds: 3, silent: true})
 	for i, want := range []struct{ twice, since, inAll bool }{
 		{}, {}, {twice: true}, {twice: true, inAll: true}, {twice: true, inAll: true}, {true, true, true},
 	} {

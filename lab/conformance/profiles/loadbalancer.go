@@ -175,7 +175,7 @@ func lbFinalizer(t *conformance.T) {
 		if err != nil || len(found) == 0 {
 			return err
 		}
-		return hasFinalizer(ctx, t, svc) // Looked at after the balancer: it must be older.
+		return checkFinalizer(ctx, t, svc) // Looked at after the balancer: it must be older.
 	}, "the balancer", func(ctx context.Context) error {
 		_, err := t.TheBalancer(ctx, svc)
 		return err
@@ -183,7 +183,7 @@ func lbFinalizer(t *conformance.T) {
 
 	t.DeleteService(svc)
 	t.HoldsUntil(invariant, func(ctx context.Context) error {
-		missing := hasFinalizer(ctx, t, svc) // Looked at before the balancer: that must be gone by then.
+		missing := checkFinalizer(ctx, t, svc) // Looked at before the balancer: that must be gone by then.
 		found, err := t.BalancersOf(ctx, svc)
 		if missing == nil || err != nil {
 			return err
@@ -201,7 +201,7 @@ func lbRetyped(t *conformance.T) {
 	t.AwaitBalancer(svc)
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
 	t.AwaitNoBalancer(svc)
-	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error { return isUntouched(ctx, t, svc) })
+	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error { return checkUntouched(ctx, t, svc) })
 
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
 	t.AwaitBalancer(svc, listensFor(t, svc))
@@ -258,7 +258,7 @@ func leftAlone(t *conformance.T, services ...*corev1.Service) {
 			if len(found) > 0 {
 				listErr = fmt.Errorf("service %s has balancer %s", svc.Name, found[0].ID)
 			}
-			err = errors.Join(err, listErr, isUntouched(ctx, t, svc))
+			err = errors.Join(err, listErr, checkUntouched(ctx, t, svc))
 		}
 		return err
 	}, "a later Service's balancer", func(ctx context.Context) error {
@@ -275,9 +275,9 @@ func lbManyLeaveNothing(t *conformance.T) {
 		// Not before: an API server that is deleting an object may take a finalizer
 		// and delete the object all the same (registry/generic/registry/store.go,
 		// Delete), of which upstream's service controller never hears.
-		t.Await("the finalizer of Service "+atOnce.Name, func(ctx context.Context) error { return hasFinalizer(ctx, t, atOnce) })
+		t.Await("the finalizer of Service "+atOnce.Name, func(ctx context.Context) error { return checkFinalizer(ctx, t, atOnce) })
 		t.DeleteService(atOnce)
-		t.Await("the beginnings of a balancer", balancerBegun(t, early))
+		t.Await("the beginnings of a balancer", checkBalancerBegun(t, early))
 		t.DeleteService(early)
 		t.AwaitBalancer(late)
 		t.DeleteService(late)
@@ -341,7 +341,7 @@ func leadsToNodesOf(t *conformance.T, instance conformance.Instance) func(confor
 	}
 }
 
-// setExclusionLabel sets the label that keeps balancers off the Node, to a JSON value.
+// setExclusionLabel sets the label that excludes the Node from balancers to a JSON value.
 func setExclusionLabel(t *conformance.T, node, value string) {
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, corev1.LabelNodeExcludeBalancers, value)
 	_, err := t.Kube.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -409,7 +409,7 @@ func changePort(t *conformance.T, svc *corev1.Service) {
 	})
 }
 
-// touchService touches the Service in a way that asks nothing of its balancer.
+// touchService annotates the Service in a way that changes nothing about its balancer.
 func touchService(t *conformance.T, svc *corev1.Service, value string) {
 	t.Change(svc, func(s *corev1.Service) {
 		s.Annotations = maps.Clone(s.Annotations)
@@ -420,8 +420,8 @@ func touchService(t *conformance.T, svc *corev1.Service, value string) {
 	})
 }
 
-// hasFinalizer is an error if the Service has no finalizer.
-func hasFinalizer(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
+// checkFinalizer returns an error if the Service has no finalizer.
+func checkFinalizer(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
 	now, err := t.GetService(ctx, svc)
 	if err == nil && !helpers.HasLBFinalizer(now) {
 		err = fmt.Errorf("service %s has finalizers %v", svc.Name, now.Finalizers)
@@ -429,8 +429,8 @@ func hasFinalizer(ctx context.Context, t *conformance.T, svc *corev1.Service) er
 	return err
 }
 
-// isUntouched is an error if the Service shows that a CCM serves it.
-func isUntouched(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
+// checkUntouched returns an error if the Service shows that a CCM serves it.
+func checkUntouched(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
 	now, err := t.GetService(ctx, svc)
 	if err == nil && (helpers.HasLBFinalizer(now) || len(now.Status.LoadBalancer.Ingress) > 0) {
 		err = fmt.Errorf("service %s has finalizers %v and addresses %v", svc.Name, now.Finalizers, now.Status.LoadBalancer.Ingress)

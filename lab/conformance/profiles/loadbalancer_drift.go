@@ -1,7 +1,7 @@
 package profiles
 
-// Balancers that somebody else changed, that a CCM was making when it ended, or
-// that the Service asks something unusual of.
+// Drift: balancers that somebody else changed, that a CCM was making when it ended, or whose Service
+// asks for something unusual.
 
 import (
 	"context"
@@ -135,7 +135,7 @@ func lbReplacedUnderAnotherName(t *conformance.T) {
 
 func lbCCMRestartedWhileCreating(t *conformance.T) {
 	svc := t.NewService()
-	t.Await("the beginnings of a balancer", balancerBegun(t, svc))
+	t.Await("the beginnings of a balancer", checkBalancerBegun(t, svc))
 	restart := stopCCM(t)
 	restart()
 	first := t.AwaitBalancer(svc, listensFor(t, svc))
@@ -145,8 +145,8 @@ func lbCCMRestartedWhileCreating(t *conformance.T) {
 	t.AwaitGone(svc)
 }
 
-// balancerBegun is an error while the cloud has nothing for the Service.
-func balancerBegun(t *conformance.T, svc *corev1.Service) func(context.Context) error {
+// checkBalancerBegun returns an error while the cloud has nothing for the Service.
+func checkBalancerBegun(t *conformance.T, svc *corev1.Service) func(context.Context) error {
 	return func(ctx context.Context) error {
 		found, err := t.BalancersOf(ctx, svc)
 		if err == nil && len(found) == 0 {
@@ -163,7 +163,7 @@ func lbWaitingNodeIsSkipped(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc, listensFor(t, svc), leadsToNodesOf(t, instance))
 	require.Contains(t, b.Targets, instance.ID)
-	t.Must(staysUninitialized(t, waiting.Name)(t.Context()), "Node %s, while it waits", waiting.Name)
+	t.Must(checkStaysUninitialized(t, waiting.Name)(t.Context()), "Node %s, while it waits", waiting.Name)
 }
 
 func lbNodePortsKept(t *conformance.T) {
@@ -179,7 +179,7 @@ func lbWithoutNodePortsSaysWhy(t *conformance.T) {
 	svc := t.NewService(setAllocateNodePorts(false))
 	t.Await("a balancer, or a Warning", eitherHolds(
 		func(ctx context.Context) error { _, err := t.TheBalancer(ctx, svc); return err },
-		func(ctx context.Context) error { return hasWarning(ctx, t, svc) }))
+		func(ctx context.Context) error { return checkWarning(ctx, t, svc) }))
 	t.Change(svc, setAllocateNodePorts(true))
 	t.AwaitBalancer(svc, listensFor(t, svc))
 }
@@ -189,8 +189,8 @@ func setAllocateNodePorts(yes bool) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.AllocateLoadBalancerNodePorts = &yes }
 }
 
-// hasWarning is an error while there is no Warning on the Service.
-func hasWarning(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
+// checkWarning returns an error while there is no Warning on the Service.
+func checkWarning(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
 	events, err := t.Kube.CoreV1().Events(svc.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
 		"involvedObject.uid": string(svc.UID), "type": corev1.EventTypeWarning,
 	}.String()})

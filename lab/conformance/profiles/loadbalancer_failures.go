@@ -125,7 +125,7 @@ func lbDeletedWithCCMDown(t *conformance.T) {
 	b := t.AwaitBalancer(svc)
 	restart := stopCCM(t)
 	t.DeleteService(svc)
-	t.Must(hasFinalizer(t.Context(), t, svc), "looking at a deleted Service while no CCM runs")
+	t.Must(checkFinalizer(t.Context(), t, svc), "looking at a deleted Service while no CCM runs")
 	_, there, err := t.Cloud.GetBalancer(t.Context(), b.ID)
 	t.Must(err, "looking at balancer %s", b.ID)
 	require.True(t, there, "the balancer is gone, and there is no CCM")
@@ -155,7 +155,7 @@ func lbDeleteRetried(t *conformance.T) {
 		if err == nil && !there {
 			err = errors.New("the balancer is gone, and the cloud was not available")
 		}
-		return errors.Join(err, hasFinalizer(ctx, t, svc))
+		return errors.Join(err, checkFinalizer(ctx, t, svc))
 	}, "the CCM to have tried again", tried)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	t.AwaitGone(svc)
@@ -164,7 +164,7 @@ func lbDeleteRetried(t *conformance.T) {
 func lbSaysWhy(t *conformance.T) {
 	fault := balancersUnavailable(t)
 	svc := t.NewService()
-	t.Await("a Warning on the Service", func(ctx context.Context) error { return hasWarning(ctx, t, svc) })
+	t.Await("a Warning on the Service", func(ctx context.Context) error { return checkWarning(ctx, t, svc) })
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	t.AwaitBalancer(svc)
 }
@@ -178,14 +178,14 @@ func balancersUnavailable(t *conformance.T) conformance.Injection {
 	return fault
 }
 
-// triedAgain is an error until the CCM has given up on the Service's balancer and
+// triedAgain returns an error until the CCM has given up on the Service's balancer and
 // begun anew: until it has told of two failures, as upstream's service controller
 // does of each, or so many calls have met the fault. Its client may send a call
 // several times before the CCM hears that it failed, and another one, such as a
 // list of all balancers to remember, as often beside it.
 func triedAgain(t *conformance.T, svc *corev1.Service, fault conformance.Injection) func(context.Context) error {
 	before := countFailureEvents(t, svc)
-	return eitherHolds(faultHits(t, fault, 2*t.Attempts+1), func(context.Context) error {
+	return eitherHolds(checkFaultHits(t, fault, 2*t.Attempts+1), func(context.Context) error {
 		if now := countFailureEvents(t, svc); now < before+2 {
 			return fmt.Errorf("of %d failures it was told in Events, want 2", now-before)
 		}
@@ -289,7 +289,7 @@ func lbQuiet(t *conformance.T) {
 	assert.Greater(t, countCloudCalls(t).Writes, before.Writes, "a change that matters is written, and counted")
 }
 
-// countEvents is how often something was told of the Service in Events.
+// countEvents counts how often Events about the Service have occurred.
 func countEvents(t *conformance.T, svc *corev1.Service) (n int32) {
 	for _, e := range eventsOnService(t, svc) {
 		n += max(1, e.Count)
@@ -297,8 +297,8 @@ func countEvents(t *conformance.T, svc *corev1.Service) (n int32) {
 	return n
 }
 
-// countFailureEvents is how often the same was told to be wrong with the Service: of one
-// failure, several Events may be told.
+// countFailureEvents is how often the most frequent Warning about the Service has occurred. One
+// failure may have several Events.
 func countFailureEvents(t *conformance.T, svc *corev1.Service) (most int32) {
 	told := map[string]int32{}
 	for _, e := range eventsOnService(t, svc) {
@@ -362,7 +362,7 @@ func lbDoubt(t *conformance.T, kind conformance.FaultKind, retried bool) {
 	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
-	asked := eitherHolds(eitherHolds(faultHits(t, fault, enough), brokenOff(t, fault)), func(ctx context.Context) error { return t.NoService(ctx, svc) })
+	asked := eitherHolds(eitherHolds(checkFaultHits(t, fault, enough), brokenOff(t, fault)), func(ctx context.Context) error { return t.NoService(ctx, svc) })
 	t.DeleteService(svc)
 	t.Await("the CCM to have asked for the balancer", asked)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")

@@ -222,7 +222,7 @@ func afterRestart(t *conformance.T) {
 	name := t.Name("early")
 	instance := t.NewInstance(name)
 	t.NewNode(conformance.NodeSpec{Name: name})
-	t.Must(staysUninitialized(t, name)(t.Context()), "Node %s, while no CCM ran", name)
+	t.Must(checkStaysUninitialized(t, name)(t.Context()), "Node %s, while no CCM ran", name)
 	restart()
 	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
 }
@@ -266,8 +266,8 @@ func newInitialized(t *conformance.T) (conformance.Instance, *corev1.Node) {
 	return instance, t.AwaitInitialized(instance.Name)
 }
 
-// staysUninitialized is an error once the CCM has done anything to a Node that is to wait.
-func staysUninitialized(t *conformance.T, name string) func(context.Context) error {
+// checkStaysUninitialized returns an error once the CCM has done anything to a Node that is to wait.
+func checkStaysUninitialized(t *conformance.T, name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		node, err := t.GetNode(ctx, name)
 		switch {
@@ -289,7 +289,7 @@ func waitsWhileOthersJoin(t *conformance.T, name string) {
 	for range 2 {
 		other := t.NewInstance(t.Name("control"))
 		t.NewNode(conformance.NodeSpec{Name: other.Name})
-		t.HoldsUntil("Node "+name+" is to wait", staysUninitialized(t, name), "Node "+other.Name+" to be initialised", func(ctx context.Context) error {
+		t.HoldsUntil("Node "+name+" is to wait", checkStaysUninitialized(t, name), "Node "+other.Name+" to be initialised", func(ctx context.Context) error {
 			_, err := t.Initialized(ctx, other.Name)
 			return err
 		})

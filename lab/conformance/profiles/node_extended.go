@@ -1,7 +1,7 @@
 package profiles
 
-// Nodes beyond what upstream's controllers do: are they told of at once, is it
-// said why they wait, and is a cloud believed that has lost its mind?
+// What a CCM can do for Nodes beyond upstream's controllers: initialise and remove them at once, say
+// why they wait, and not believe a cloud that has lost its data.
 
 import (
 	"context"
@@ -93,7 +93,7 @@ const longWait = time.Minute
 func lateInstanceAtOnce(t *conformance.T) {
 	began := time.Now()
 	node := t.NewNode(conformance.NodeSpec{Name: t.Name("early")})
-	t.HoldsUntil("Node "+node.Name+" is to wait", staysUninitialized(t, node.Name), "a long wait", func(context.Context) error {
+	t.HoldsUntil("Node "+node.Name+" is to wait", checkStaysUninitialized(t, node.Name), "a long wait", func(context.Context) error {
 		if waited := time.Since(began); waited < longWait {
 			return fmt.Errorf("it has waited for %s", waited.Round(time.Second))
 		}
@@ -142,7 +142,7 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 	}
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", exists)
 	w.NotReady()
-	t.HoldsUntil("Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.hasShutdownTaint)
+	t.HoldsUntil("Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint)
 }
 
 func stoppedIsTold(t *conformance.T) {
@@ -183,7 +183,7 @@ func massDeletion(t *conformance.T) {
 	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "having the cloud forget its instances")
 	t.Cleanup(fault.Lift)
-	asked := faultHits(t, fault, massNodes)
+	asked := checkFaultHits(t, fault, massNodes)
 	for _, w := range workers {
 		w.NotReady()
 	}
@@ -191,7 +191,7 @@ func massDeletion(t *conformance.T) {
 	most := func(ctx context.Context) error {
 		kept, unclear := 0, error(nil)
 		for _, w := range workers {
-			switch err := w.keepsNode(ctx); {
+			switch err := w.checkNodeKept(ctx); {
 			case err == nil:
 				kept++
 			case !apierrors.IsNotFound(err):

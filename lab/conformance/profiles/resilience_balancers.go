@@ -200,7 +200,7 @@ func liftFault(t *conformance.T, fault conformance.Injection) {
 func lostCreate(t *conformance.T) {
 	fault := injectBalancerFault(t, conformance.FaultLost)
 	svc := t.NewService()
-	t.Await("the balancer that nobody was told of", balancerBegun(t, svc))
+	t.Await("the balancer that nobody was told of", checkBalancerBegun(t, svc))
 	made := theID(t, svc)
 	liftFault(t, fault) // The connection breaks.
 	staysTheOnlyOne(t, svc, made)
@@ -236,16 +236,16 @@ func slowBalancerAPI(t *conformance.T) {
 	// been told, and does not hear that nobody waits any more.
 	late, slow := injectBalancerFault(t, conformance.FaultLost), injectBalancerFault(t, conformance.FaultSlow)
 	svc := t.NewService()
-	t.Await("the CCM to wait for the cloud", eitherHolds(faultHits(t, slow, 1), balancerBegun(t, svc)))
+	t.Await("the CCM to wait for the cloud", eitherHolds(checkFaultHits(t, slow, 1), checkBalancerBegun(t, svc)))
 	liftFault(t, slow) // What it looked for is answered in the end.
-	t.Await("the balancer that takes long to be made", balancerBegun(t, svc))
+	t.Await("the balancer that takes long to be made", checkBalancerBegun(t, svc))
 	taken, made := time.Now(), theID(t, svc)
-	t.Await("the CCM to have given up waiting, or the cloud to be done", eitherHolds(eitherHolds(faultHits(t, late, 1), theOne(t, svc)), timePassed(taken, halfAMinute)))
+	t.Await("the CCM to have given up waiting, or the cloud to be done", eitherHolds(eitherHolds(checkFaultHits(t, late, 1), theOne(t, svc)), checkTimePassed(taken, halfAMinute)))
 	liftFault(t, late)
 	staysTheOnlyOne(t, svc, made)
 }
 
-// theOne is an error unless the Service has one balancer, which serves it.
+// theOne returns an error unless the Service has one balancer, which serves it.
 func theOne(t *conformance.T, svc *corev1.Service) func(context.Context) error {
 	return func(ctx context.Context) error {
 		_, err := t.TheBalancer(ctx, svc)
@@ -253,9 +253,9 @@ func theOne(t *conformance.T, svc *corev1.Service) func(context.Context) error {
 	}
 }
 
-// timePassed is an error until so much time has passed since then: the cloud's own time
+// checkTimePassed returns an error until so much time has passed since then: the cloud's own time
 // for a call, or a CCM's period, and not a wait for something that must not happen.
-func timePassed(since time.Time, d time.Duration) func(context.Context) error {
+func checkTimePassed(since time.Time, d time.Duration) func(context.Context) error {
 	return func(context.Context) error {
 		if left := time.Until(since.Add(d)); left > 0 {
 			return fmt.Errorf("that is in %s", left.Round(time.Second))
@@ -318,7 +318,7 @@ func replacePrefix(s, was, is string) string {
 	return s
 }
 
-// leftToItsOwner is an error if the stranger's balancer is not as it was, or the
+// leftToItsOwner returns an error if the stranger's balancer is not as it was, or the
 // Service says that it has its address.
 func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, stranger conformance.Balancer) error {
 	now, there, err := t.Cloud.GetBalancer(ctx, stranger.ID)
@@ -344,7 +344,7 @@ func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, 
 	return nil
 }
 
-// balancerDifference says what is not as it was.
+// balancerDifference says what differs from before.
 func balancerDifference(was, is conformance.Balancer) string {
 	var all []string
 	for _, part := range []struct {
@@ -383,7 +383,7 @@ func countWarnings(ctx context.Context, t *conformance.T, svc *corev1.Service) (
 	return n, nil
 }
 
-// moreWarnings is an error while there are no more than so many.
+// moreWarnings returns an error while there are no more than so many.
 func moreWarnings(t *conformance.T, svc *corev1.Service, than int32) func(context.Context) error {
 	return func(ctx context.Context) error {
 		n, err := countWarnings(ctx, t, svc)
@@ -397,12 +397,12 @@ func moreWarnings(t *conformance.T, svc *corev1.Service, than int32) func(contex
 func staleBalancers(t *conformance.T) {
 	fault := injectBalancerFault(t, conformance.FaultStale)
 	stays, goes := t.NewService(), t.NewService()
-	t.Await("the beginnings of a balancer", balancerBegun(t, stays))
-	t.Await("the beginnings of a balancer", balancerBegun(t, goes))
+	t.Await("the beginnings of a balancer", checkBalancerBegun(t, stays))
+	t.Await("the beginnings of a balancer", checkBalancerBegun(t, goes))
 	made, left := theID(t, stays), theID(t, goes)
 	// By force, or the end of the Service waits for a CCM that has given it up.
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, left) })
-	looked := faultHits(t, fault, 2*2) // At each once more, and once more again.
+	looked := checkFaultHits(t, fault, 2*2) // At each once more, and once more again.
 	changePort(t, stays)
 	t.DeleteService(goes)
 	listens := listensFor(t, stays)
@@ -421,8 +421,8 @@ func staleBalancers(t *conformance.T) {
 	t.AwaitGone(goes)
 }
 
-// promptReconcile has the CCM look at a Service that may go meanwhile: what failed under a
-// fault waits long to be tried again.
+// promptReconcile annotates a Service, so that the CCM reconciles it at once: after failures under a
+// fault, its back-off may be long. The Service may be deleted meanwhile.
 func promptReconcile(t *conformance.T, svc *corev1.Service) {
 	err := t.UpdateService(t.Context(), svc, func(s *corev1.Service) {
 		if s.Annotations == nil {
@@ -460,7 +460,7 @@ func missingPageOfBalancers(t *conformance.T) {
 	// A list shows what was made first, or what was made last.
 	goes, stay := services[1], []*corev1.Service{services[0], services[2]}
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, before[goes.Name]) })
-	asked := faultHits(t, fault, 2)
+	asked := checkFaultHits(t, fault, 2)
 	warnings := warningsOn(t, goes)
 	t.DeleteService(goes)
 	t.HoldsUntil("the others are to keep their balancers", func(ctx context.Context) error { return keepTheirs(ctx, t, before, stay) },
@@ -475,7 +475,7 @@ func missingPageOfBalancers(t *conformance.T) {
 	}
 }
 
-// keepTheirs is an error unless each of the Services has the balancer of this ID,
+// keepTheirs returns an error unless each of the Services has the balancer of this ID,
 // and no other.
 func keepTheirs(ctx context.Context, t *conformance.T, ids map[string]string, services []*corev1.Service) error {
 	for _, svc := range services {

@@ -160,7 +160,7 @@ func startsAnew(t *conformance.T) {
 // until they are mended.
 func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conformance.Injection, mend func()) {
 	nodes[0].NotReady()
-	holds := allHold(nodes.keepsNodes, noCrash(t))
+	holds := allHold(nodes.checkNodesKept, checkNoCrash(t))
 	// More than in other doubts: a CCM that starts asks for all Nodes at once, and
 	// for much else, before it looks at those that are not Ready. And one that has
 	// seen whose credentials these are asks for no instance at all.
@@ -178,13 +178,13 @@ func clockSkew(t *conformance.T) {
 	t.Must(holder.renewLeases(t.Context()), "taking the CCM's leases for another holder")
 	restart()
 	node := newJoiningWorker(t)
-	holds := allHold(staysUninitialized(t, node.Name), noCrash(t))
+	holds := allHold(checkStaysUninitialized(t, node.Name), checkNoCrash(t))
 	// A careless CCM leads at its first look. One that merely waits for as long as a
 	// lease lasts, whether it is renewed or not, does so soon after that.
 	enough := 3 * holder.holdsLeases() / 2
 	t.HoldsUntil("while somebody else renews the lease, Node "+node.Name+" is to wait", holds,
 		fmt.Sprintf("the lease to have been renewed for %s", enough), holder.renewsFor(enough))
-	t.HoldsUntil("the CCM is to go on", noCrash(t), "the CCM to take over, and to initialise Node "+node.Name, node.isInitialized)
+	t.HoldsUntil("the CCM is to go on", checkNoCrash(t), "the CCM to take over, and to initialise Node "+node.Name, node.checkInitialized)
 }
 
 // renewals of a lease that somebody holds are so far apart.
@@ -208,7 +208,7 @@ func (s *skewed) holdsLeases() time.Duration {
 	return time.Duration(longest) * time.Second
 }
 
-// renewLeases takes the leases at first. Later it is an error if somebody else has one.
+// renewLeases takes the leases the first time. Later it fails if somebody else holds one.
 func (s *skewed) renewLeases(ctx context.Context) error {
 	for _, l := range s.leases {
 		if err := retry.RetryOnConflict(retry.DefaultRetry, func() error { return s.renewOne(ctx, l) }); err != nil {
@@ -280,7 +280,7 @@ func leasesOfCCM(t *conformance.T) []coordinationv1.Lease {
 	return changed
 }
 
-// listCCMLeases are all but those of kubelets.
+// listCCMLeases lists all Leases except those of kubelets.
 func listCCMLeases(t *conformance.T) []coordinationv1.Lease {
 	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	t.Must(err, "listing leases")
@@ -303,17 +303,17 @@ func zoneOutage(t *conformance.T) {
 	outage, err := t.ZoneOutageInjector().InjectZoneOutage(t.Context(), lost)
 	t.Must(err, "losing zone %s", lost)
 	t.Cleanup(outage.Lift)
-	holds := allHold(hit.hasAllNodes, spared.keepsNodes, noCrash(t), balancerStays(t, b, spared))
+	holds := allHold(hit.checkNodesExist, spared.checkNodesKept, checkNoCrash(t), checkBalancerStays(t, b, spared))
 	for _, w := range hit {
 		w.NotReady()
 	}
 	// Twice: in between, the CCM has looked at all Nodes anew.
 	control.stopInstance()
-	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+control.Name+" to get the shutdown taint", control.hasShutdownTaint)
+	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+control.Name+" to get the shutdown taint", control.checkShutdownTaint)
 	again := joinsIn(t, other)
 	t.AwaitInitialized(again.Name)
 	again.stopInstance()
-	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+again.Name+" to get the shutdown taint", again.hasShutdownTaint)
+	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+again.Name+" to get the shutdown taint", again.checkShutdownTaint)
 
 	t.Must(outage.Lift(t.Context()), "bringing zone %s back", lost)
 	for _, w := range hit {
@@ -325,7 +325,7 @@ func zoneOutage(t *conformance.T) {
 			err = leadsToAll(all)(now)
 		}
 		if err == nil {
-			err = hit.keepsNodes(ctx)
+			err = hit.checkNodesKept(ctx)
 		}
 		return err
 	})
@@ -376,8 +376,8 @@ func leadsToAll(f fleet) func(conformance.Balancer) error {
 	}
 }
 
-// balancerStays is an error once the balancer is gone, or one of them is no target of it.
-func balancerStays(t *conformance.T, b conformance.Balancer, f fleet) func(context.Context) error {
+// checkBalancerStays returns an error once the balancer is gone, or one of them is no target of it.
+func checkBalancerStays(t *conformance.T, b conformance.Balancer, f fleet) func(context.Context) error {
 	return func(ctx context.Context) error {
 		now, there, err := t.Cloud.GetBalancer(ctx, b.ID)
 		switch {

@@ -176,7 +176,7 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	fault := onInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
-	holds, c := allHold(nodes.keepsNodes, noCrash(t)), chanceIn(kind, t.Attempts)
+	holds, c := allHold(nodes.checkNodesKept, checkNoCrash(t)), chanceIn(kind, t.Attempts)
 	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, c, others[0], holds)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
@@ -188,17 +188,17 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 // that waits has it ask, too, and more often.
 func joinsAmid(t *conformance.T, fault conformance.Injection, c chance, ready worker, holds func(context.Context) error) worker {
 	late := newJoiningWorker(t)
-	asked := eitherHolds(askedAgain(t, fault, c, ready), late.isInitialized)
-	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.hasNode), "the CCM to have asked for the instance of Node "+late.Name+", too", asked)
+	asked := eitherHolds(askedAgain(t, fault, c, ready), late.checkInitialized)
+	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.checkNodeExists), "the CCM to have asked for the instance of Node "+late.Name+", too", asked)
 	return late
 }
 
-// askedAgain is an error until the CCM's client has sent one more call as often as it
+// askedAgain returns an error until the CCM's client has sent one more call as often as it
 // does, or the CCM has held back, and gone round all Nodes: see chance. It need not be
 // as often as at first, when the CCM may have remembered something.
 func askedAgain(t *conformance.T, fault conformance.Injection, c chance, ready worker) func(context.Context) error {
 	c.rounds = min(c.rounds, 4)
-	return eitherHolds(faultHits(t, fault, t.Attempts+1), newRounds(ready).sweptSinceHit(faultHits(t, fault, 1), c))
+	return eitherHolds(checkFaultHits(t, fault, t.Attempts+1), newRounds(ready).checkSweepsSinceHit(checkFaultHits(t, fault, 1), c))
 }
 
 func throttledRefresh(t *conformance.T) {
@@ -206,13 +206,13 @@ func throttledRefresh(t *conformance.T) {
 	restart := stopCCM(t) // One that has just started has a cache to fill.
 	fault := onInstances(t, conformance.FaultThrottled)
 	nodes[0].NotReady()
-	holds, c := allHold(nodes.keepsNodes, noCrash(t)), chanceIn(conformance.FaultThrottled, t.Attempts)
+	holds, c := allHold(nodes.checkNodesKept, checkNoCrash(t)), chanceIn(conformance.FaultThrottled, t.Attempts)
 	restart()
 	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, c, others[0], holds)
 	late.NotReady() // There is no answer whatever that could say that its instance is gone.
-	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.hasNode), "the CCM to have asked again",
-		eitherHolds(askedAgain(t, fault, c, others[0]), late.isInitialized))
+	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.checkNodeExists), "the CCM to have asked again",
+		eitherHolds(askedAgain(t, fault, c, others[0]), late.checkInitialized))
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	late.Ready()
 	goesOn(t, late, holds)
@@ -227,16 +227,16 @@ func staleReads(t *conformance.T) {
 	}
 	fault := onInstances(t, conformance.FaultStale)
 	nodes[0].NotReady()
-	asked := faultHits(t, fault, 1)
+	asked := checkFaultHits(t, fault, 1)
 	restart()
-	t.HoldsUntil("all Nodes are to be kept", nodes.keepsNodes, "the CCM to have asked once, so that there is an old copy", asked)
+	t.HoldsUntil("all Nodes are to be kept", nodes.checkNodesKept, "the CCM to have asked once, so that there is an old copy", asked)
 
 	// By its provider ID: that is a question about one instance, whatever lists show.
 	name := t.Name("younger")
 	instance := t.NewInstance(name)
 	younger := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})}
-	holds := allHold(nodes.keepsNodes, younger.keepsNode, noCrash(t))
-	asked = eitherHolds(faultHits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.isInitialized)
+	holds := allHold(nodes.checkNodesKept, younger.checkNodeKept, checkNoCrash(t))
+	asked = eitherHolds(checkFaultHits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.checkInitialized)
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have looked for the younger instance", asked)
 	younger.NotReady()
 	holdsThroughFault(t, fault, chanceIn(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
@@ -245,11 +245,11 @@ func staleReads(t *conformance.T) {
 	halted.stopInstance()
 	ended.terminateInstance()
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	holds = allHold(nodes[0].keepsNode, younger.keepsNode, halted.hasNode, noCrash(t))
-	t.HoldsUntil("other Nodes are to be kept", holds, "the stopped instance's Node to be called shut down", halted.hasShutdownTaint)
+	holds = allHold(nodes[0].checkNodeKept, younger.checkNodeKept, halted.checkNodeExists, checkNoCrash(t))
+	t.HoldsUntil("other Nodes are to be kept", holds, "the stopped instance's Node to be called shut down", halted.checkShutdownTaint)
 	t.HoldsUntil("other Nodes are to be kept", holds, "the ended instance's Node to be deleted", func(ctx context.Context) error { return t.NoNode(ctx, ended.Name) })
 	younger.Ready()
-	t.HoldsUntil("other Nodes are to be kept", holds, "the younger Node to be initialised", younger.isInitialized)
+	t.HoldsUntil("other Nodes are to be kept", holds, "the younger Node to be initialised", younger.checkInitialized)
 }
 
 func slowAPI(t *conformance.T) {
@@ -257,11 +257,11 @@ func slowAPI(t *conformance.T) {
 	restart := stopCCM(t)
 	fault := onInstances(t, conformance.FaultSlow)
 	nodes[0].NotReady()
-	holds := allHold(nodes.keepsNodes, noCrash(t))
+	holds := allHold(nodes.checkNodesKept, checkNoCrash(t))
 	restart()
 	// As many as its client sends before it gives up on a call, or waits for: each
 	// costs time. That a time-out is no answer is the matter of another test.
-	asked := eitherHolds(faultHits(t, fault, t.Attempts), allCalledShutDown(others))
+	asked := eitherHolds(checkFaultHits(t, fault, t.Attempts), stopAndCheckTaints(others))
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have waited for answers", asked)
 	late := newJoiningWorker(t)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
@@ -272,11 +272,11 @@ func slowAPI(t *conformance.T) {
 // initialised one that joined during it, and done a further one's work.
 func goesOn(t *conformance.T, late worker, holds func(context.Context) error) {
 	const what = "all Nodes are to be kept afterwards"
-	holds = allHold(holds, late.hasNode)
-	t.HoldsUntil(what, holds, "Node "+late.Name+", which joined meanwhile, to be initialised", late.isInitialized)
+	holds = allHold(holds, late.checkNodeExists)
+	t.HoldsUntil(what, holds, "Node "+late.Name+", which joined meanwhile, to be initialised", late.checkInitialized)
 	control := newWorker(t)
 	control.stopInstance()
-	t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.hasShutdownTaint)
+	t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.checkShutdownTaint)
 }
 
 // onInstances injects a fault into calls about instances.
@@ -301,7 +301,7 @@ func newFleet(t *conformance.T, size int) fleet {
 	return f
 }
 
-// newJoiningWorker is a worker that has registered and that no CCM need have seen.
+// newJoiningWorker makes a worker whose Node is registered. The CCM need not have seen it.
 func newJoiningWorker(t *conformance.T) worker { return joinsIn(t, "") }
 
 // joinsIn is the same in a zone.
@@ -313,35 +313,35 @@ func joinsIn(t *conformance.T, zone string) worker {
 	return worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, Balanced: zone != ""})}
 }
 
-// keepsNodes is an error once one of them is deleted or called shut down.
-func (f fleet) keepsNodes(ctx context.Context) error {
+// checkNodesKept returns an error once one of them is deleted or called shut down.
+func (f fleet) checkNodesKept(ctx context.Context) error {
 	for _, w := range f {
-		if err := w.keepsNode(ctx); err != nil {
+		if err := w.checkNodeKept(ctx); err != nil {
 			return fmt.Errorf("node %s: %w", w.Name, err)
 		}
 	}
 	return nil
 }
 
-// hasAllNodes is an error once one of them is deleted.
-func (f fleet) hasAllNodes(ctx context.Context) error {
+// checkNodesExist returns an error once one of them is deleted.
+func (f fleet) checkNodesExist(ctx context.Context) error {
 	for _, w := range f {
-		if err := w.hasNode(ctx); err != nil {
+		if err := w.checkNodeExists(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// hasNode is an error once the Node is deleted.
-func (w worker) hasNode(ctx context.Context) error {
+// checkNodeExists returns an error once the Node is deleted.
+func (w worker) checkNodeExists(ctx context.Context) error {
 	_, err := w.t.GetNode(ctx, w.Name)
 	return err
 }
 
-// isInitialized is an error until the CCM has initialised the Node, with its
+// checkInitialized returns an error until the CCM has initialised the Node, with its
 // instance's provider ID.
-func (w worker) isInitialized(ctx context.Context) error {
+func (w worker) checkInitialized(ctx context.Context) error {
 	node, err := w.t.Initialized(ctx, w.Name)
 	if err == nil && node.Spec.ProviderID != w.instance.ProviderID {
 		err = fmt.Errorf("node %s has provider ID %q, want %q", w.Name, node.Spec.ProviderID, w.instance.ProviderID)
@@ -349,8 +349,8 @@ func (w worker) isInitialized(ctx context.Context) error {
 	return err
 }
 
-// noCrash is an error once the CCM has ended by itself.
-func noCrash(t *conformance.T) func(context.Context) error {
+// checkNoCrash returns an error once the CCM has ended by itself.
+func checkNoCrash(t *conformance.T) func(context.Context) error {
 	before := t.Crashes()
 	return func(context.Context) error {
 		if n := t.Crashes() - before; n > 0 {
@@ -360,7 +360,7 @@ func noCrash(t *conformance.T) func(context.Context) error {
 	}
 }
 
-// allHold is an error once one of them is.
+// allHold returns an error once one of them is.
 func allHold(each ...func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, holds := range each {

@@ -197,9 +197,9 @@ func routesFor(ctx context.Context, t *conformance.T, want netip.Prefix) ([]conf
 	return found, nil
 }
 
-// hasRoutes is an error unless each of its ranges has exactly one route, to its
+// checkRoutes returns an error unless each of its ranges has exactly one route, to its
 // instance.
-func (r routedNode) hasRoutes(ctx context.Context) error {
+func (r routedNode) checkRoutes(ctx context.Context) error {
 	for _, p := range r.ranges {
 		found, err := routesFor(ctx, r.t, p)
 		switch {
@@ -214,9 +214,9 @@ func (r routedNode) hasRoutes(ctx context.Context) error {
 	return nil
 }
 
-// keepsRoutes is an error unless each of its ranges has the route that it has now: one that
+// checkRoutesKept returns an error unless each of its ranges has the route that it has now: one that
 // was deleted and made again may have been missed while it was gone.
-func (r routedNode) keepsRoutes() func(context.Context) error {
+func (r routedNode) checkRoutesKept() func(context.Context) error {
 	routes := func(ctx context.Context) (all []conformance.Route, err error) {
 		for _, p := range r.ranges {
 			found, err := routesFor(ctx, r.t, p)
@@ -238,10 +238,10 @@ func (r routedNode) keepsRoutes() func(context.Context) error {
 	}
 }
 
-func (r routedNode) awaitCondition() { r.t.Await("the route to Node "+r.Name, r.hasRoutes) }
+func (r routedNode) awaitCondition() { r.t.Await("the route to Node "+r.Name, r.checkRoutes) }
 
-// hasNoRoute is an error while any of its ranges has a route.
-func (r routedNode) hasNoRoute(ctx context.Context) error {
+// checkNoRoute returns an error while any of its ranges has a route.
+func (r routedNode) checkNoRoute(ctx context.Context) error {
 	for _, p := range r.ranges {
 		found, err := routesFor(ctx, r.t, p)
 		if err == nil && len(found) > 0 {
@@ -267,7 +267,7 @@ func (r routedNode) deleteNode() {
 	r.t.Must(r.t.Kube.CoreV1().Nodes().Delete(r.t.Context(), r.Name, metav1.DeleteOptions{}), "deleting Node %s", r.Name)
 }
 
-// networkAvailable is the Node's word on whether its network is there.
+// networkAvailable tells whether the Node's condition NetworkUnavailable is False.
 func (r routedNode) networkAvailable(ctx context.Context) (bool, error) {
 	node, err := r.t.GetNode(ctx, r.Name)
 	if err != nil {
@@ -292,13 +292,13 @@ func (r routedNode) saysAvailable(ctx context.Context) error {
 	return err
 }
 
-// reportsNetworkTruthfully is an error when the Node says that its network is there, and it is not.
-func (r routedNode) reportsNetworkTruthfully(ctx context.Context) error {
+// checkNetworkReport returns an error when the Node says that its network is there, and it is not.
+func (r routedNode) checkNetworkReport(ctx context.Context) error {
 	ok, err := r.networkAvailable(ctx)
 	if err != nil || !ok {
 		return err
 	}
-	if err := r.hasRoutes(ctx); err != nil {
+	if err := r.checkRoutes(ctx); err != nil {
 		return fmt.Errorf("its condition NetworkUnavailable is False, and %w", err)
 	}
 	return nil
@@ -312,13 +312,13 @@ func otherRoutesGo(t *conformance.T, what string, holds func(context.Context) er
 	for range 2 {
 		control := newRouted(t)
 		control.deleteNode()
-		t.HoldsUntil(what, holds, "the route of Node "+control.Name+", which was deleted, to go", control.hasNoRoute)
+		t.HoldsUntil(what, holds, "the route of Node "+control.Name+", which was deleted, to go", control.checkNoRoute)
 	}
 }
 
-// routesGone deletes one Node after the other, and is an error until all their routes are
+// deleteAndCheckRoutes deletes one Node after the other, and is an error until all their routes are
 // gone.
-func routesGone(leaving []routedNode) func(context.Context) error {
+func deleteAndCheckRoutes(leaving []routedNode) func(context.Context) error {
 	var leave []func()
 	for _, r := range leaving {
 		leave = append(leave, sync.OnceFunc(r.deleteNode))
@@ -326,7 +326,7 @@ func routesGone(leaving []routedNode) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for i, r := range leaving {
 			leave[i]()
-			if err := r.hasNoRoute(ctx); err != nil {
+			if err := r.checkNoRoute(ctx); err != nil {
 				return err
 			}
 		}
@@ -336,23 +336,23 @@ func routesGone(leaving []routedNode) func(context.Context) error {
 
 func routeNetworkAvailable(t *conformance.T) {
 	r := newRanged(t)
-	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.reportsNetworkTruthfully, "it to say that its network is there", r.saysAvailable)
+	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport, "it to say that its network is there", r.saysAvailable)
 }
 
 func routeForEachNode(t *conformance.T) {
 	stays, leaves := newRouted(t), newRouted(t)
 	assert.NotEqual(t, stays.ranges, leaves.ranges)
-	t.Must(stays.hasRoutes(t.Context()), "when there is a second Node")
-	same := stays.keepsRoutes()
+	t.Must(stays.checkRoutes(t.Context()), "when there is a second Node")
+	same := stays.checkRoutesKept()
 	leaves.deleteNode()
-	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.hasNoRoute)
+	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.checkNoRoute)
 }
 
 func routeOfNewInstance(t *conformance.T) {
 	before := newRouted(t)
 	before.terminateInstance()
 	t.AwaitNoNode(before.Name)
-	t.Await("the route to go with the Node", before.hasNoRoute)
+	t.Await("the route to go with the Node", before.checkNoRoute)
 	after := routedNode{worker: worker{t: t, instance: t.NewInstance(before.Name)}}
 	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, after.instance) })
 	after.StandIn = t.NewNode(conformance.NodeSpec{Name: before.Name})
@@ -375,7 +375,7 @@ func routeDiverted(t *conformance.T) {
 	t.Must(t.RouteDiverter().DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
 	newRanged(t)
 	r.awaitCondition()
-	t.Must(other.hasRoutes(t.Context()), "the Node that it led to for a while")
+	t.Must(other.checkRoutes(t.Context()), "the Node that it led to for a while")
 }
 
 func routeOfStranger(t *conformance.T) {
@@ -383,7 +383,7 @@ func routeOfStranger(t *conformance.T) {
 	// gone had.
 	former := newRouted(t)
 	former.deleteNode()
-	t.Await("the route to go with the Node", former.hasNoRoute)
+	t.Await("the route to go with the Node", former.checkNoRoute)
 	var strangers []conformance.Route
 	for _, destination := range []string{former.ranges[0].String(), "198.51.100.0/24"} { // The latter is for documentation.
 		r, err := t.ForeignRouteCreator().CreateForeignRoute(t.Context(), destination, former.instance.ID)
@@ -410,16 +410,16 @@ func routeOfStranger(t *conformance.T) {
 
 func routeNotReadyIsKept(t *conformance.T) {
 	r := newRouted(t)
-	same := r.keepsRoutes()
+	same := r.checkRoutesKept()
 	r.NotReady()
 	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
 }
 
 func routeStoppedIsKept(t *conformance.T) {
 	r := newRouted(t)
-	same := r.keepsRoutes()
+	same := r.checkRoutesKept()
 	r.stopInstance()
-	t.HoldsUntil("the route of Node "+r.Name+" is to be kept", same, "it to get the shutdown taint", r.hasShutdownTaint)
+	t.HoldsUntil("the route of Node "+r.Name+" is to be kept", same, "it to get the shutdown taint", r.checkShutdownTaint)
 	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
 	t.Must(t.Cloud.StartInstance(t.Context(), r.instance.ID), "starting instance %s", r.instance.ID)
 	r.Ready()
@@ -428,16 +428,16 @@ func routeStoppedIsKept(t *conformance.T) {
 
 func routeOfNodeDeletedWhileCCMDown(t *conformance.T) {
 	leaves, stays := newRouted(t), newRouted(t)
-	same := stays.keepsRoutes()
+	same := stays.checkRoutesKept()
 	restart := stopCCM(t)
 	leaves.deleteNode()
-	t.Must(leaves.hasRoutes(t.Context()), "no CCM runs")
+	t.Must(leaves.checkRoutes(t.Context()), "no CCM runs")
 	restart()
-	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.hasNoRoute)
+	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.checkNoRoute)
 	newRouted(t)
 }
 
-// newRefusedNode is a Node whose route the cloud refuses until that is lifted.
+// newRefusedNode makes a Node whose route the cloud refuses until the limit is lifted.
 func newRefusedNode(t *conformance.T) (r routedNode, lift func()) {
 	undo, err := t.RouteLimiter().LimitRoutes(t.Context())
 	t.Must(err, "having the cloud refuse routes")
@@ -449,10 +449,10 @@ func routeRefusedIsTriedAgain(t *conformance.T) {
 	before := newRouted(t)
 	r, lift := newRefusedNode(t)
 	// The CCM has tried when it has seen to a Node that went afterwards.
-	leaving := routesGone([]routedNode{before})
-	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.reportsNetworkTruthfully, "the CCM to have looked at all routes", leaving)
+	leaving := deleteAndCheckRoutes([]routedNode{before})
+	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport, "the CCM to have looked at all routes", leaving)
 	lift()
-	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.reportsNetworkTruthfully, "it to say that its network is there", r.saysAvailable)
+	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport, "it to say that its network is there", r.saysAvailable)
 }
 
 func routeRefusedSaysWhy(t *conformance.T) {
@@ -511,7 +511,7 @@ func routeDoubtTests() []conformance.Test {
 // chance when it works all the same, or has looked at the routes often enough.
 func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.Thing) {
 	kept, leaving := newRouted(t), []routedNode{newRouted(t), newRouted(t)}
-	same := kept.keepsRoutes()
+	same := kept.checkRoutesKept()
 	restart := stopCCM(t)
 	faults := map[conformance.Thing]conformance.Injection{}
 	for _, thing := range on { // Each on its own, or calls about one would be counted for another.
@@ -520,7 +520,7 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 		t.Cleanup(fault.Lift)
 		faults[thing] = fault
 	}
-	looked := eitherHolds(lookedAtRoutes(t, faults), routesGone(leaving))
+	looked := eitherHolds(lookedAtRoutes(t, faults), deleteAndCheckRoutes(leaving))
 	restart()
 	t.HoldsUntil("the route of Node "+kept.Name+" is to be kept in doubt", same, "the CCM to have looked at all routes", looked)
 	for _, fault := range faults {
@@ -529,14 +529,14 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 	otherRoutesGo(t, "the route of Node "+kept.Name+" is to be kept after the doubt", same)
 }
 
-// lookedAtRoutes is an error until the CCM has done so, by the calls about routes that
+// lookedAtRoutes returns an error until the CCM has done so, by the calls about routes that
 // met a fault. Where only what it asks about instances meets one, which is mostly not
 // for the sake of routes, it has looked at those twice besides, if they are counted.
 func lookedAtRoutes(t *conformance.T, faults map[conformance.Thing]conformance.Injection) func(context.Context) error {
 	if fault, ok := faults[conformance.Routes]; ok {
-		return faultHits(t, fault, t.Attempts+1)
+		return checkFaultHits(t, fault, t.Attempts+1)
 	}
-	asked := faultHits(t, faults[conformance.Instances], 4*(t.Attempts+1))
+	asked := checkFaultHits(t, faults[conformance.Instances], 4*(t.Attempts+1))
 	if _, counted := conformance.As[conformance.CallCounter](t.Cloud); !counted {
 		return asked
 	}

@@ -177,7 +177,7 @@ func awaitSilence(t *conformance.T, b conformance.Balancer, port int32, pods []c
 // inARow is so many connections that what they have in common is no chance.
 const inARow = 30
 
-// requestMany asks so often, until it gets no answer, and gives the names of the pods
+// requestMany sends so many requests, or until one is not answered, and returns the names of the pods
 // that answered.
 func requestMany(ctx context.Context, t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) ([]string, error) {
 	var names []string
