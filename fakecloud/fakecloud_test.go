@@ -55,7 +55,9 @@ func TestNewClosesWhatItOpenedWhenItFails(t *testing.T) {
 		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := fakecloud.Config{Data: data, DataPlane: &dataplane.None{}, Cloud: cloud.Config{Profile: cloud.Profiles[0]}}
+			cfg := fakecloud.Config{
+				Data: data, DataPlane: &dataplane.None{}, Cloud: cloud.Config{Profile: cloud.Profiles[0]},
+			}
 			tc.change(&cfg)
 			_, err := fakecloud.New(t.Context(), cfg)
 			var configured *fakecloud.ConfigError
@@ -63,14 +65,20 @@ func TestNewClosesWhatItOpenedWhenItFails(t *testing.T) {
 			assert.Equal(t, !tc.configured, errors.Is(err, refused), err)
 		})
 	}
-	f, err := fakecloud.New(t.Context(), fakecloud.Config{Data: data, DataPlane: &dataplane.None{}, Cloud: cloud.Config{Profile: cloud.Profiles[0]}})
+	f, err := fakecloud.New(
+		t.Context(),
+		fakecloud.Config{Data: data, DataPlane: &dataplane.None{}, Cloud: cloud.Config{Profile: cloud.Profiles[0]}},
+	)
 	require.NoError(t, err)
 	require.NoError(t, f.Close())
 }
 
 func TestSnapshotsLieBesideTheData(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "cloud.db")
-	f, err := fakecloud.New(t.Context(), fakecloud.Config{Data: data, DataPlane: &dataplane.None{}, Cloud: cloud.Config{Profile: cloud.Profiles[0]}})
+	f, err := fakecloud.New(
+		t.Context(),
+		fakecloud.Config{Data: data, DataPlane: &dataplane.None{}, Cloud: cloud.Config{Profile: cloud.Profiles[0]}},
+	)
 	require.NoError(t, err)
 	_, err = f.Cloud.SaveSnapshot(t.Context(), "a")
 	require.NoError(t, err)

@@ -33,7 +33,9 @@ import (
 // cluster.
 func kustomize(t *testing.T, of, dir string) []byte {
 	t.Helper()
-	kubectl, err := filepath.Abs(filepath.Join(cmp.Or(os.Getenv("LAB_KUBE_BIN"), filepath.Join("..", "bin", "kube")), "kubectl"))
+	kubectl, err := filepath.Abs(
+		filepath.Join(cmp.Or(os.Getenv("LAB_KUBE_BIN"), filepath.Join("..", "bin", "kube")), "kubectl"),
+	)
 	require.NoError(t, err)
 	require.FileExists(t, kubectl, "`make build` makes it")
 	// `go test` caches results by the files that the test itself reads, so it reads what kubectl
@@ -89,8 +91,14 @@ func onlyObject[T runtime.Object](t *testing.T, objects []runtime.Object) T {
 
 // Labs apply the same objects as a person who applies the kustomize base.
 func TestLabsApplyTheBase(t *testing.T) {
-	assert.ElementsMatch(t, decodeObjects(t, kustomize(t, "ccm", "base")), decodeObjects(t, manifests.CCM, manifests.CCMDeployment, manifests.CCMDisruptionBudget))
-	assert.ElementsMatch(t, decodeObjects(t, kustomize(t, "ccm", "overlays/outside")), decodeObjects(t, manifests.CCM, manifests.CCMUser))
+	assert.ElementsMatch(
+		t, decodeObjects(t, kustomize(t, "ccm", "base")),
+		decodeObjects(t, manifests.CCM, manifests.CCMDeployment, manifests.CCMDisruptionBudget),
+	)
+	assert.ElementsMatch(
+		t, decodeObjects(t, kustomize(t, "ccm", "overlays/outside")),
+		decodeObjects(t, manifests.CCM, manifests.CCMUser),
+	)
 }
 
 // A CCM outside the cluster has the same roles as its service account.
@@ -139,8 +147,10 @@ func TestOverlays(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, cmd.ParseFlags(c.Args))
 			for flag, want := range map[string]string{
-				"cluster-name": "example", "cluster-cidr": tc.cidr, "configure-cloud-routes": tc.routes, "allocate-node-cidrs": tc.cidrs,
-				"bind-address": c.ReadinessProbe.HTTPGet.Host, "secure-port": c.ReadinessProbe.HTTPGet.Port.String(),
+				"cluster-name": "example", "cluster-cidr": tc.cidr, "configure-cloud-routes": tc.routes,
+				"allocate-node-cidrs": tc.cidrs,
+				"bind-address":        c.ReadinessProbe.HTTPGet.Host,
+				"secure-port":         c.ReadinessProbe.HTTPGet.Port.String(),
 			} {
 				assert.Equal(t, want, cmd.Flag(flag).Value.String(), flag)
 			}
@@ -149,8 +159,14 @@ func TestOverlays(t *testing.T) {
 
 			config, secret := onlyObject[*corev1.ConfigMap](t, objects), onlyObject[*corev1.Secret](t, objects)
 			assert.Contains(t, config.Data, path.Base(cmd.Flag("cloud-config").Value.String()))
-			assert.Equal(t, config.Name, pod.Volumes[0].ConfigMap.Name, "with the hash, so that another configuration makes other pods")
-			assert.Equal(t, policyRules(decodeObjects(t, manifests.CCM)), policyRules(objects), "kustomize leaves the lease's name alone")
+			assert.Equal(
+				t, config.Name, pod.Volumes[0].ConfigMap.Name,
+				"with the hash, so that another configuration makes other pods",
+			)
+			assert.Equal(
+				t, policyRules(decodeObjects(t, manifests.CCM)), policyRules(objects),
+				"kustomize leaves the lease's name alone",
+			)
 			assert.Equal(t, secret.Name, pod.Volumes[1].Secret.SecretName)
 			for _, e := range c.Env {
 				_, inConfig := config.Data[path.Base(e.Value)]
@@ -202,7 +218,10 @@ func TestCCMDeploymentPlacementAndSecurity(t *testing.T) {
 	} {
 		assert.True(t, isTolerated(pod.Tolerations, taint), taint.Key)
 	}
-	assert.False(t, isTolerated(pod.Tolerations, corev1.Taint{Key: "node.cloudprovider.kubernetes.io/shutdown", Effect: corev1.TaintEffectNoSchedule}))
+	assert.False(t, isTolerated(
+		pod.Tolerations,
+		corev1.Taint{Key: "node.cloudprovider.kubernetes.io/shutdown", Effect: corev1.TaintEffectNoSchedule},
+	))
 
 	assert.True(t, *pod.SecurityContext.RunAsNonRoot)
 	assert.NotZero(t, *pod.SecurityContext.RunAsUser)

@@ -95,7 +95,10 @@ func checkMounts(o *appsv1.StatefulSet) error {
 // admitPod is the answer of admission to a pod in the namespace.
 func admitPod(t *testing.T, kube kubernetes.Interface, spec corev1.PodSpec) error {
 	t.Helper()
-	_, err := kube.CoreV1().Pods(classroom).Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "seat-"}, Spec: spec}, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	_, err := kube.CoreV1().Pods(classroom).Create(
+		t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{GenerateName: "seat-"}, Spec: spec},
+		metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}},
+	)
 	return err
 }
 
@@ -104,10 +107,12 @@ func admitPod(t *testing.T, kube kubernetes.Interface, spec corev1.PodSpec) erro
 func assertRestricted(t *testing.T, kube kubernetes.Interface, seat corev1.PodSpec) {
 	require.NoError(t, admitPod(t, kube, seat))
 	for what, loosen := range map[string]func(*corev1.PodSpec){
-		"runAsNonRoot":             func(p *corev1.PodSpec) { p.SecurityContext.RunAsNonRoot = nil },
-		"seccompProfile":           func(p *corev1.PodSpec) { p.SecurityContext.SeccompProfile = nil },
-		"allowPrivilegeEscalation": func(p *corev1.PodSpec) { p.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil },
-		"capabilities":             func(p *corev1.PodSpec) { p.Containers[0].SecurityContext.Capabilities = nil },
+		"runAsNonRoot":   func(p *corev1.PodSpec) { p.SecurityContext.RunAsNonRoot = nil },
+		"seccompProfile": func(p *corev1.PodSpec) { p.SecurityContext.SeccompProfile = nil },
+		"allowPrivilegeEscalation": func(p *corev1.PodSpec) {
+			p.Containers[0].SecurityContext.AllowPrivilegeEscalation = nil
+		},
+		"capabilities": func(p *corev1.PodSpec) { p.Containers[0].SecurityContext.Capabilities = nil },
 	} {
 		spec := *seat.DeepCopy()
 		loosen(&spec)
@@ -137,19 +142,26 @@ func assertOneSeat(t *testing.T, kube kubernetes.Interface) {
 	}
 	may := func(verb, resource, name string) bool {
 		resource, sub, _ := strings.Cut(resource, "/")
-		review, err := kube.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:               "system:serviceaccount:" + classroom + ":seat-3",
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: classroom, Verb: verb, Resource: resource, Subresource: sub, Name: name},
-		}}, metav1.CreateOptions{})
+		review, err := kube.AuthorizationV1().SubjectAccessReviews().
+			Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+				User: "system:serviceaccount:" + classroom + ":seat-3",
+				ResourceAttributes: &authorizationv1.ResourceAttributes{
+					Namespace: classroom, Verb: verb, Resource: resource, Subresource: sub, Name: name,
+				},
+			}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		return review.Status.Allowed
 	}
-	require.Eventually(t, func() bool { return may("create", "pods/exec", "seat-3") }, bound, 50*time.Millisecond, "the authorizer knows by now")
+	require.Eventually(
+		t, func() bool { return may("create", "pods/exec", "seat-3") }, bound, 50*time.Millisecond,
+		"the authorizer knows by now",
+	)
 	assert.True(t, may("create", "pods/portforward", "seat-3"))
 	assert.True(t, may("get", "pods", "seat-3"))
 	for _, not := range [][3]string{
 		{"create", "pods/exec", "seat-4"}, {"create", "pods/portforward", "seat-4"}, {"get", "pods", "seat-4"},
-		{"list", "pods", ""}, {"delete", "pods", "seat-3"}, {"create", "pods", ""}, {"get", "secrets", "seat-passwords"}, {"list", "secrets", ""},
+		{"list", "pods", ""}, {"delete", "pods", "seat-3"}, {"create", "pods", ""},
+		{"get", "secrets", "seat-passwords"}, {"list", "secrets", ""},
 	} {
 		assert.False(t, may(not[0], not[1], not[2]), not)
 	}

@@ -29,11 +29,14 @@ func TestDemoPodsReadTheZoneOfTheirNode(t *testing.T) {
 	bed := testbed.ForTest(t, testbed.Options{})
 	core := bed.Admin().CoreV1()
 	require.NoError(t, apply.Manifests(t.Context(), bed.Kubeconfig(), manifests.Demo))
-	_, err := core.Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
+	_, err := core.Nodes().
+		Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 
 	template := onlyObject[*appsv1.Deployment](t, decodeObjects(t, manifests.Demo)).Spec.Template
-	web := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: template.Labels}, Spec: *template.Spec.DeepCopy()}
+	web := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Labels: template.Labels}, Spec: *template.Spec.DeepCopy(),
+	}
 	web.Spec.NodeName = node
 	_, err = core.Pods(namespace).Create(t.Context(), web, metav1.CreateOptions{})
 	require.NoError(t, err)
@@ -52,13 +55,18 @@ func TestDemoPodsReadTheZoneOfTheirNode(t *testing.T) {
 			assert.Equal(c, "nebula-1a", got.Labels[corev1.LabelTopologyZone])
 		}
 	}, bound, 50*time.Millisecond, "the authorizer knows by now")
-	assert.Equal(t, []authorizationv1.ResourceRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}}}, ownRules(t, config, namespace))
+	assert.Equal(
+		t,
+		[]authorizationv1.ResourceRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"nodes"}}},
+		ownRules(t, config, namespace),
+	)
 }
 
 // asServiceAccount is the configuration with which a pod of the account reaches the API server.
 func asServiceAccount(t *testing.T, bed *testbed.Bed, namespace, account string) *rest.Config {
 	t.Helper()
-	token, err := bed.Admin().CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := bed.Admin().CoreV1().ServiceAccounts(namespace).
+		CreateToken(t.Context(), account, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	config := rest.AnonymousClientConfig(bed.AdminConfig())
 	config.BearerToken = token.Status.Token
@@ -70,10 +78,13 @@ func asServiceAccount(t *testing.T, bed *testbed.Bed, namespace, account string)
 func ownRules(t *testing.T, config *rest.Config, namespace string) []authorizationv1.ResourceRule {
 	t.Helper()
 	review, err := kubernetes.NewForConfigOrDie(config).AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),
-		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: namespace}}, metav1.CreateOptions{})
+		&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: namespace}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.False(t, review.Status.Incomplete)
 	return slices.DeleteFunc(review.Status.ResourceRules, func(r authorizationv1.ResourceRule) bool {
-		return slices.Equal(r.Verbs, []string{"create"}) && (slices.Equal(r.APIGroups, []string{authorizationv1.GroupName}) || slices.Equal(r.APIGroups, []string{authenticationv1.GroupName}))
+		return slices.Equal(r.Verbs, []string{"create"}) && (slices.Equal(
+			r.APIGroups, []string{authorizationv1.GroupName},
+		) || slices.Equal(r.APIGroups, []string{authenticationv1.GroupName}))
 	})
 }

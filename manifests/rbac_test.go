@@ -74,7 +74,8 @@ func (g grant) String() string {
 }
 
 func (g grant) covers(e request) bool {
-	return g.verb == e.Verb && g.group == e.ObjectRef.APIGroup && g.resource == e.resourceName() && (g.name == "" || g.name == e.ObjectRef.Name)
+	return g.verb == e.Verb && g.group == e.ObjectRef.APIGroup && g.resource == e.resourceName() && (g.name == "" ||
+		g.name == e.ObjectRef.Name)
 }
 
 // request is a request, as the audit log has it.
@@ -142,7 +143,8 @@ func newExercise(t *testing.T) *exercise {
 	x := &exercise{bed: bed, kubeconfig: filepath.Join(t.TempDir(), "ccm.yaml")}
 	require.NoError(t, kubeaccess.ServiceAccount(t.Context(), bed.Kubeconfig(), account, x.kubeconfig))
 	x.flags = append(deploymentFlags(t),
-		"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+bed.ClusterCIDR(), "--route-reconciliation-period=1s")
+		"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+bed.ClusterCIDR(),
+		"--route-reconciliation-period=1s")
 	x.grants = x.listGrants(t)
 	x.scraper = newScraper(t, bed)
 	return x
@@ -233,9 +235,11 @@ func (x *exercise) setRules(t *testing.T, role binding, rules []rbacv1.PolicyRul
 	require.NoError(t, err)
 	rbac := x.bed.Admin().RbacV1()
 	if role.kind == "Role" {
-		_, err = rbac.Roles(role.namespace).Patch(context.WithoutCancel(t.Context()), role.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = rbac.Roles(role.namespace).
+			Patch(context.WithoutCancel(t.Context()), role.name, types.MergePatchType, patch, metav1.PatchOptions{})
 	} else {
-		_, err = rbac.ClusterRoles().Patch(context.WithoutCancel(t.Context()), role.name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = rbac.ClusterRoles().
+			Patch(context.WithoutCancel(t.Context()), role.name, types.MergePatchType, patch, metav1.PatchOptions{})
 	}
 	require.NoError(t, err)
 }
@@ -246,7 +250,8 @@ func newScraper(t *testing.T, bed *testbed.Bed) *http.Client {
 	const name, namespace = "scraper", metav1.NamespaceDefault
 	admin := bed.Admin()
 	meta := metav1.ObjectMeta{Name: name}
-	_, err := admin.CoreV1().ServiceAccounts(namespace).Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
+	_, err := admin.CoreV1().ServiceAccounts(namespace).
+		Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
 		ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, NonResourceURLs: []string{"/metrics"}}},
@@ -257,7 +262,8 @@ func newScraper(t *testing.T, bed *testbed.Bed) *http.Client {
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: namespace}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	token, err := admin.CoreV1().ServiceAccounts(namespace).CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+	token, err := admin.CoreV1().ServiceAccounts(namespace).
+		CreateToken(t.Context(), name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	config := rest.AnonymousClientConfig(bed.AdminConfig())
 	config.BearerToken = token.Status.Token
@@ -288,7 +294,10 @@ func (x *exercise) startCCM(t *testing.T, env ...string) *testbed.CCM {
 		assert.NoError(t, ccm.Kill())
 		// The next CCM must not wait until the lease expires.
 		leases := x.bed.Admin().CoordinationV1().Leases(kubeSystem)
-		assert.NoError(t, leases.DeleteCollection(context.WithoutCancel(t.Context()), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name=" + account}))
+		assert.NoError(t, leases.DeleteCollection(
+			context.WithoutCancel(t.Context()), metav1.DeleteOptions{},
+			metav1.ListOptions{FieldSelector: "metadata.name=" + account},
+		))
 	})
 	return ccm
 }
@@ -323,14 +332,17 @@ func (x *exercise) createWork(t *testing.T) {
 	_, err = cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: x.nameOf("orphan"), Listeners: api.Listeners{{Port: 8080, Protocol: api.ProtocolTCP, TargetPort: 30000}},
 		Tags: &api.Tags{
-			contract.TagCluster: x.bed.Name, contract.TagService: "default/" + x.nameOf("orphan"), contract.TagServiceUID: x.nameOf("orphan"),
+			contract.TagCluster: x.bed.Name, contract.TagService: "default/" + x.nameOf("orphan"),
+			contract.TagServiceUID: x.nameOf("orphan"),
 		},
 	})
 	require.NoError(t, err)
 	for _, name := range []string{x.nameOf("service"), x.nameOf("lost")} {
 		_, err = x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Create(ctx, &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 8080}}},
+			Spec: corev1.ServiceSpec{
+				Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 8080}},
+			},
 		}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
@@ -348,7 +360,9 @@ func (x *exercise) deleteBalancer(ctx context.Context) error {
 	if err != nil || len(events.Items) == 0 {
 		return err
 	}
-	found, err := x.bed.Cloud().ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagService + "=default/" + x.nameOf("lost")}})
+	found, err := x.bed.Cloud().ListLoadBalancers(
+		ctx, client.LoadBalancerFilter{Tags: []string{contract.TagService + "=default/" + x.nameOf("lost")}},
+	)
 	if err != nil || len(found) == 0 {
 		return err
 	}
@@ -364,7 +378,8 @@ func (x *exercise) nameOf(what string) string { return fmt.Sprintf("%s-%d", what
 func (x *exercise) touchService(ctx context.Context, ccm *testbed.CCM) error {
 	x.touches++
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"example.com/touched":"%d"}}}`, x.touches)
-	_, err := x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).Patch(ctx, x.nameOf("service"), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err := x.bed.Admin().CoreV1().Services(metav1.NamespaceDefault).
+		Patch(ctx, x.nameOf("service"), types.MergePatchType, patch, metav1.PatchOptions{})
 	_, err2 := x.scrape(ctx, ccm)
 	return errors.Join(err, err2, x.deleteBalancer(ctx))
 }
@@ -454,7 +469,9 @@ func (x *exercise) assertAllUsed(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, http.StatusOK, status, "metrics are for those whom the API server lets read them")
 	}
-	if t.Run("as it comes", func(t *testing.T) { run(t) }) && t.Run("listing", func(t *testing.T) { run(t, listWithoutWatch) }) {
+	if t.Run("as it comes", func(t *testing.T) { run(t) }) && t.Run("listing", func(t *testing.T) {
+		run(t, listWithoutWatch)
+	}) {
 		assert.Empty(t, unused, "rights that nothing needs")
 	}
 }
@@ -467,16 +484,20 @@ func (x *exercise) checkDone(ctx context.Context) error {
 	created, err1 := core.Nodes().Get(ctx, x.nameOf("new"), metav1.GetOptions{})
 	stopped, err2 := core.Nodes().Get(ctx, x.nameOf("stopped"), metav1.GetOptions{})
 	service, err3 := core.Services(metav1.NamespaceDefault).Get(ctx, x.nameOf("service"), metav1.GetOptions{})
-	events, err4 := core.Events(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + x.nameOf("service")})
+	events, err4 := core.Events(metav1.NamespaceDefault).
+		List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + x.nameOf("service")})
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		return err
 	}
 	_, getErr := core.Nodes().Get(ctx, x.nameOf("gone"), metav1.GetOptions{})
 	var missing []error
 	for what, is := range map[string]bool{
-		"initialised":     !hasTaint(created, cloudproviderapi.TaintExternalCloudProvider) && created.Spec.ProviderID != "",
-		"addressed":       len(created.Status.Addresses) > 0,
-		"routed":          slices.ContainsFunc(created.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Reason == "RouteCreated" }),
+		"initialised": !hasTaint(created, cloudproviderapi.TaintExternalCloudProvider) &&
+			created.Spec.ProviderID != "",
+		"addressed": len(created.Status.Addresses) > 0,
+		"routed": slices.ContainsFunc(created.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Reason == "RouteCreated"
+		}),
 		"shut down":       hasTaint(stopped, cloudproviderapi.TaintNodeShutdown),
 		"gone":            apierrors.IsNotFound(getErr),
 		"balanced":        len(service.Status.LoadBalancer.Ingress) > 0,
@@ -516,7 +537,9 @@ func (x *exercise) assertNeeded(t *testing.T, g grant) {
 		if other.role != g.role || other == g {
 			continue
 		}
-		rule := rbacv1.PolicyRule{APIGroups: []string{other.group}, Resources: []string{other.resource}, Verbs: []string{other.verb}}
+		rule := rbacv1.PolicyRule{
+			APIGroups: []string{other.group}, Resources: []string{other.resource}, Verbs: []string{other.verb},
+		}
 		if other.name != "" {
 			rule.ResourceNames = []string{other.name}
 		}
@@ -542,7 +565,8 @@ func (x *exercise) assertBindingNeeded(t *testing.T, b binding) {
 		require.NoError(t, rbac.RoleBindings(b.namespace).Delete(t.Context(), b.name, metav1.DeleteOptions{}))
 		t.Cleanup(func() {
 			have.ResourceVersion = ""
-			_, err := rbac.RoleBindings(b.namespace).Create(context.WithoutCancel(t.Context()), have, metav1.CreateOptions{})
+			_, err := rbac.RoleBindings(b.namespace).
+				Create(context.WithoutCancel(t.Context()), have, metav1.CreateOptions{})
 			assert.NoError(t, err)
 		})
 	} else {
@@ -551,7 +575,8 @@ func (x *exercise) assertBindingNeeded(t *testing.T, b binding) {
 		require.NoError(t, rbac.ClusterRoleBindings().Delete(t.Context(), b.name, metav1.DeleteOptions{}))
 		t.Cleanup(func() {
 			have.ResourceVersion = ""
-			_, err := rbac.ClusterRoleBindings().Create(context.WithoutCancel(t.Context()), have, metav1.CreateOptions{})
+			_, err := rbac.ClusterRoleBindings().
+				Create(context.WithoutCancel(t.Context()), have, metav1.CreateOptions{})
 			assert.NoError(t, err)
 		})
 	}
@@ -576,7 +601,9 @@ func (x *exercise) assertRefused(t *testing.T, lacks ...grant) {
 			return err
 		}
 		if !slices.ContainsFunc(requests, func(e request) bool {
-			return e.ObjectRef != nil && e.isRefused() && slices.ContainsFunc(lacks, func(g grant) bool { return g.covers(e) })
+			return e.ObjectRef != nil && e.isRefused() && slices.ContainsFunc(lacks, func(g grant) bool {
+				return g.covers(e)
+			})
 		}) {
 			return fmt.Errorf("%d requests, and not refused: %v", len(requests), lacks)
 		}
@@ -593,7 +620,8 @@ func (x *exercise) awaitAuthorizer(t *testing.T, g grant, allowed bool) {
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 		User: ccmUser, Groups: []string{"system:serviceaccounts", "system:authenticated"},
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: g.binding.namespace, Verb: g.verb, Group: g.group, Resource: resource, Subresource: subresource, Name: g.name,
+			Namespace: g.binding.namespace, Verb: g.verb, Group: g.group, Resource: resource, Subresource: subresource,
+			Name: g.name,
 		},
 	}}
 	require.NoError(t, cluster.Poll(ctx, "the authorizer to know", func(ctx context.Context) error {

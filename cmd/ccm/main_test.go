@@ -65,7 +65,11 @@ func runToEnd(t *testing.T, args ...string) (stdout, stderr string, code int) {
 func TestVersion(t *testing.T) {
 	stdout, _, code := runToEnd(t, "--version")
 	assert.Zero(t, code)
-	assert.Regexp(t, `^ccm v\d+\.\d+\.\d+\S*\ncommit: +\S+\nGo: +go1\.\S+\nKubernetes libraries: v\d+\.\d+\S*\nKubernetes supported: 1\.\d+`, stdout)
+	assert.Regexp(
+		t,
+		`^ccm v\d+\.\d+\.\d+\S*\ncommit: +\S+\nGo: +go1\.\S+\nKubernetes libraries: v\d+\.\d+\S*\nKubernetes supported: 1\.\d+`,
+		stdout,
+	)
 
 	stdout, _, code = runToEnd(t, "--version=raw")
 	assert.Zero(t, code)
@@ -127,12 +131,20 @@ func startAPIServer(t *testing.T) (kubeconfig string) {
 			_, _ = io.WriteString(w, "ok")
 			return
 		case r.URL.Path == "/api/v1/nodes":
-			answer = map[string]any{"kind": "NodeList", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "1"}, "items": []any{}}
+			answer = map[string]any{
+				"kind": "NodeList", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "1"},
+				"items": []any{},
+			}
 		case r.URL.Path == "/api/v1/services":
-			answer = map[string]any{"kind": "ServiceList", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "1"}, "items": []any{}}
+			answer = map[string]any{
+				"kind": "ServiceList", "apiVersion": "v1", "metadata": map[string]string{"resourceVersion": "1"},
+				"items": []any{},
+			}
 		default:
 			w.WriteHeader(http.StatusNotFound)
-			answer = map[string]any{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404}
+			answer = map[string]any{
+				"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound", "code": 404,
+			}
 		}
 		_ = json.NewEncoder(w).Encode(answer)
 	}))
@@ -200,7 +212,8 @@ func startCCM(t *testing.T, args ...string) (get func(path string) (int, string)
 	t.Helper()
 	port := freePort(t)
 	cmd := ccmCommand(context.Background(), t, append([]string{
-		"--kubeconfig=" + startAPIServer(t), "--leader-elect=false", "--bind-address=127.0.0.1", "--secure-port=" + port,
+		"--kubeconfig=" + startAPIServer(t), "--leader-elect=false", "--bind-address=127.0.0.1",
+		"--secure-port=" + port,
 		"--authorization-always-allow-paths=/healthz,/metrics,/configz,/livez",
 	}, args...)...)
 	said = &lockedBuffer{}
@@ -234,23 +247,32 @@ func TestEndpoints(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	for _, want := range []string{
 		`fakecloud_ccm_cloud_requests_total{code="200",controller="unknown",operation="get-project"} 1`,
-		"fakecloud_ccm_cloud_request_duration_seconds_bucket{operation=\"get-project\"", "kubernetes_build_info{", "rest_client_requests_total",
+		"fakecloud_ccm_cloud_request_duration_seconds_bucket{operation=\"get-project\"", "kubernetes_build_info{",
+		"rest_client_requests_total",
 	} {
 		assert.Contains(t, body, want)
 	}
 	code, body = get("/configz")
 	require.Equal(t, http.StatusOK, code)
-	for _, want := range []string{`"ConcurrentNodeSyncs":30`, `"ConcurrentServiceSyncs":20`, `"NodeStatusUpdateFrequency":"1m0s"`, `"qps":500`, `"burst":2000`} {
+	for _, want := range []string{
+		`"ConcurrentNodeSyncs":30`, `"ConcurrentServiceSyncs":20`, `"NodeStatusUpdateFrequency":"1m0s"`, `"qps":500`,
+		`"burst":2000`,
+	} {
 		assert.Contains(t, body, want)
 	}
 	code, _ = get("/livez")
 	assert.Equal(t, http.StatusNotFound, code, "upstream has none: /healthz is for both probes")
-	assert.Eventually(t, func() bool { return strings.Contains(said.String(), "the cluster runs Kubernetes v1.20.0") }, time.Minute, 50*time.Millisecond)
+	assert.Eventually(
+		t, func() bool { return strings.Contains(said.String(), "the cluster runs Kubernetes v1.20.0") }, time.Minute,
+		50*time.Millisecond,
+	)
 }
 
 // Controllers are switched off by name and by alias; flags change our defaults.
 func TestControllersAndDefaultsCanBeChanged(t *testing.T) {
-	get, said := startCCM(t, "--controllers=*,-service,-cloud-node-lifecycle-controller", "--concurrent-node-syncs=3", "--kube-api-qps=7")
+	get, said := startCCM(
+		t, "--controllers=*,-service,-cloud-node-lifecycle-controller", "--concurrent-node-syncs=3", "--kube-api-qps=7",
+	)
 	require.Eventually(t, func() bool {
 		_, body := get("/healthz?verbose")
 		return strings.Contains(body, "cloud-node-controller ok")

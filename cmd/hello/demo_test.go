@@ -35,8 +35,12 @@ func TestDemoManifestFitsServer(t *testing.T) {
 	assert.Equal(t, port, service.Spec.Ports[0].TargetPort.IntValue())
 
 	known := newAnswerer(options{}, nil, port, nil).Probes
-	for kind, p := range map[string]*corev1.Probe{demoserver.Readiness: c.ReadinessProbe, demoserver.Liveness: c.LivenessProbe} {
-		assert.Equal(t, known[kind], demoserver.Probe{Port: uint16(p.HTTPGet.Port.IntValue()), URI: p.HTTPGet.Path}, kind)
+	for kind, p := range map[string]*corev1.Probe{
+		demoserver.Readiness: c.ReadinessProbe, demoserver.Liveness: c.LivenessProbe,
+	} {
+		assert.Equal(
+			t, known[kind], demoserver.Probe{Port: uint16(p.HTTPGet.Port.IntValue()), URI: p.HTTPGet.Path}, kind,
+		)
 	}
 	for _, m := range c.VolumeMounts {
 		assert.Contains(t, m.MountPath, filesDir+"/")

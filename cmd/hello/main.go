@@ -99,7 +99,9 @@ func parseOptions(environment []string) (options, error) {
 	}
 	seconds, drainErr := strconv.ParseUint(get("DRAIN_SECONDS", "5"), 10, 16)
 	if drainErr != nil || seconds > uint64(maxDrain/time.Second) {
-		drainErr = fmt.Errorf("DRAIN_SECONDS=%q: a number from 0 to %d is needed", env["DRAIN_SECONDS"], maxDrain/time.Second)
+		drainErr = fmt.Errorf(
+			"DRAIN_SECONDS=%q: a number from 0 to %d is needed", env["DRAIN_SECONDS"], maxDrain/time.Second,
+		)
 	}
 	o.port, o.proxy, o.drain = uint16(port), proxy, time.Duration(seconds)*time.Second
 	return o, errors.Join(portErr, proxyErr, drainErr)

@@ -27,7 +27,9 @@ func TestOptionsReportEveryMistake(t *testing.T) {
 }
 
 func TestShowsOnlyNamedVariables(t *testing.T) {
-	o, err := parseOptions([]string{"GREETING=a=b", "PASSWORD=x", "SHOW_ENV=COLOUR, MISSING", "COLOUR=blue", "NODE_NAME="})
+	o, err := parseOptions(
+		[]string{"GREETING=a=b", "PASSWORD=x", "SHOW_ENV=COLOUR, MISSING", "COLOUR=blue", "NODE_NAME="},
+	)
 	require.NoError(t, err)
 	assert.Equal(t, map[string]string{"GREETING": "a=b", "COLOUR": "blue", "NODE_NAME": ""}, o.env)
 }

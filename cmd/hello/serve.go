@@ -68,7 +68,13 @@ func portNumber(address net.Addr) uint16 {
 
 // waitForEnd returns when it is time to stop listening: after the drain that follows the end of
 // ctx, or at once, with an error, on a failure or a POST /exit.
-func waitForEnd(ctx context.Context, drain time.Duration, draining *atomic.Bool, exited <-chan int, failed <-chan error) error {
+func waitForEnd(
+	ctx context.Context,
+	drain time.Duration,
+	draining *atomic.Bool,
+	exited <-chan int,
+	failed <-chan error,
+) error {
 	select {
 	case err := <-failed:
 		return err

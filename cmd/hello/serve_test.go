@@ -35,7 +35,8 @@ func startServer(t *testing.T, change func(*options)) runningServer {
 	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	r := runningServer{tcp: tcp.Addr().String(), udp: udp.LocalAddr().String(), stop: cancel, ended: make(chan error, 1)}
+	r := runningServer{tcp: tcp.Addr().String(), udp: udp.LocalAddr().
+		String(), stop: cancel, ended: make(chan error, 1)}
 	go func() {
 		r.ended <- serveUntilEnd(ctx, o, tcp, udp)
 		close(r.ended)

@@ -69,7 +69,9 @@ type zoneFinder struct {
 }
 
 func newZoneFinder(o options) *zoneFinder {
-	z := &zoneFinder{nodeURL: o.nodeURL, credentials: o.credentials, answerTimeout: o.zoneTimeout, answered: make(chan struct{})}
+	z := &zoneFinder{
+		nodeURL: o.nodeURL, credentials: o.credentials, answerTimeout: o.zoneTimeout, answered: make(chan struct{}),
+	}
 	z.zone.Store(o.identity.Zone)
 	return z
 }

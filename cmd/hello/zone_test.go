@@ -58,7 +58,8 @@ func (s *fakeAPIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.Header.Get("Authorization") != "Bearer "+s.token.Load().(string):
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = fmt.Fprint(w, `{"kind":"Status","message":"nodes \"node-1\" is forbidden"}`)
-	case r.Method != http.MethodGet, r.URL.Path != "/api/v1/nodes/node-1", !strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata"):
+	case r.Method != http.MethodGet, r.URL.Path != "/api/v1/nodes/node-1",
+		!strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata"):
 		w.WriteHeader(http.StatusNotFound)
 		_, _ = fmt.Fprint(w, `{"kind":"Status","message":"not found"}`)
 	default:
@@ -152,7 +153,9 @@ func TestTokenIsForTheAPIServerOnly(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "zone-a", zone)
 
-	for says, certificate := range map[string][]byte{"unknown authority": newCA(t), "there is no certificate in ": []byte("none")} {
+	for says, certificate := range map[string][]byte{
+		"unknown authority": newCA(t), "there is no certificate in ": []byte("none"),
+	} {
 		require.NoError(t, os.WriteFile(filepath.Join(s.credentials, "ca.crt"), certificate, 0o600))
 		_, err = z.getNodeZone(t.Context())
 		require.ErrorContains(t, err, says)
@@ -164,7 +167,9 @@ func newCA(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour)}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IsCA: true, BasicConstraintsValid: true, NotAfter: time.Now().Add(time.Hour),
+	}
 	certificate, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate})
@@ -183,9 +188,13 @@ func TestZoneLabelOfPodNeedsNoRequest(t *testing.T) {
 
 func TestOptionsNameNodeURL(t *testing.T) {
 	for want, environment := range map[string][]string{
-		"":                                       {"NODE_NAME=node-1"},
-		"https://10.96.0.1:443/api/v1/nodes/n-1": {"NODE_NAME=n-1", "KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443"},
-		"https://[fd00::1]:443/api/v1/nodes/n-1": {"NODE_NAME=n-1", "KUBERNETES_SERVICE_HOST=fd00::1", "KUBERNETES_SERVICE_PORT=443"},
+		"": {"NODE_NAME=node-1"},
+		"https://10.96.0.1:443/api/v1/nodes/n-1": {
+			"NODE_NAME=n-1", "KUBERNETES_SERVICE_HOST=10.96.0.1", "KUBERNETES_SERVICE_PORT=443",
+		},
+		"https://[fd00::1]:443/api/v1/nodes/n-1": {
+			"NODE_NAME=n-1", "KUBERNETES_SERVICE_HOST=fd00::1", "KUBERNETES_SERVICE_PORT=443",
+		},
 	} {
 		o, err := parseOptions(environment)
 		require.NoError(t, err)

@@ -82,7 +82,10 @@ func (l *createdIDs) addFromBody(body []byte) error {
 func (b *bench) createInstance(made *createdIDs, prefix string) func(int, int64) call {
 	return func(_ int, n int64) call {
 		body := fmt.Appendf(nil, `{"name":"%s-%d","type":"small","tags":{"cluster":"bench","role":"node"}}`, prefix, n)
-		return call{request: b.authorizedRequest(http.MethodPost, "/v1/instances", body), want: http.StatusCreated, check: made.addFromBody}
+		return call{
+			request: b.authorizedRequest(http.MethodPost, "/v1/instances", body), want: http.StatusCreated,
+			check: made.addFromBody,
+		}
 	}
 }
 
@@ -90,13 +93,18 @@ func (b *bench) createBalancer(made *createdIDs) func(int, int64) call {
 	return func(_ int, n int64) call {
 		body := fmt.Appendf(nil, `{"name":"lb-%d","listeners":[{"protocol":"tcp","port":%d,"targetPort":30080}],"targets":[{"instanceId":%q}],"tags":{"cluster":"bench"}}`,
 			n, listenPort, b.instances[n%int64(len(b.instances))])
-		return call{request: b.authorizedRequest(http.MethodPost, "/v1/load-balancers", body), want: http.StatusCreated, check: made.addFromBody}
+		return call{
+			request: b.authorizedRequest(http.MethodPost, "/v1/load-balancers", body), want: http.StatusCreated,
+			check: made.addFromBody,
+		}
 	}
 }
 
 // makeCalls makes n calls, and fails if one of them does.
 func (b *bench) makeCalls(ctx context.Context, n int, next func(int, int64) call) error {
-	r, err := load{Address: b.cloud.Address, Clients: b.size.Clients, Period: fillTimeout, Max: int64(n), Next: next}.run(ctx)
+	r, err := load{
+		Address: b.cloud.Address, Clients: b.size.Clients, Period: fillTimeout, Max: int64(n), Next: next,
+	}.run(ctx)
 	switch {
 	case err != nil:
 		return err
@@ -111,11 +119,19 @@ func (b *bench) makeCalls(ctx context.Context, n int, next func(int, int64) call
 // raiseQuotas raises the quotas so that the rows can create what they need.
 func (b *bench) raiseQuotas(ctx context.Context) error {
 	var project createdIDs
-	if _, err := callOnce(ctx, b.cloud.Address, call{request: b.getRequest("/v1/project"), want: http.StatusOK, check: project.addFromBody}); err != nil {
+	if _, err := callOnce(
+		ctx, b.cloud.Address,
+		call{request: b.getRequest("/v1/project"), want: http.StatusOK, check: project.addFromBody},
+	); err != nil {
 		return err
 	}
-	body := fmt.Appendf(nil, `{"instances":%d,"loadBalancers":%d}`, int64(b.size.Instances)+b.size.Creates, b.size.Balancers)
-	_, err := callOnce(ctx, b.cloud.Address, call{request: b.authorizedRequest(http.MethodPatch, "/v1/projects/"+project.all[0]+"/quotas", body), want: http.StatusOK})
+	body := fmt.Appendf(
+		nil, `{"instances":%d,"loadBalancers":%d}`, int64(b.size.Instances)+b.size.Creates, b.size.Balancers,
+	)
+	_, err := callOnce(ctx, b.cloud.Address, call{
+		request: b.authorizedRequest(http.MethodPatch, "/v1/projects/"+project.all[0]+"/quotas", body),
+		want:    http.StatusOK,
+	})
 	return err
 }
 
@@ -153,7 +169,10 @@ type page struct {
 }
 
 func (b *bench) readPage(ctx context.Context, path string) (p page, err error) {
-	_, err = callOnce(ctx, b.cloud.Address, call{request: b.getRequest(path), want: http.StatusOK, check: func(body []byte) error { return json.Unmarshal(body, &p) }})
+	_, err = callOnce(ctx, b.cloud.Address, call{
+		request: b.getRequest(path), want: http.StatusOK,
+		check: func(body []byte) error { return json.Unmarshal(body, &p) },
+	})
 	return p, err
 }
 
@@ -213,7 +232,10 @@ func (b *bench) countByState(ctx context.Context, list string) (map[string]int, 
 // terminateInstances terminates the instances that a row created beyond those stored.
 func (b *bench) terminateInstances(ctx context.Context, made []string) error {
 	err := b.makeCalls(ctx, len(made), func(_ int, n int64) call {
-		return call{request: b.authorizedRequest(http.MethodPost, "/v1/instances/"+made[n]+"/terminate", nil), want: http.StatusAccepted}
+		return call{
+			request: b.authorizedRequest(http.MethodPost, "/v1/instances/"+made[n]+"/terminate", nil),
+			want:    http.StatusAccepted,
+		}
 	})
 	if err != nil {
 		return fmt.Errorf("terminating instances: %w", err)
@@ -237,7 +259,9 @@ func (b *bench) makeChanges(ctx context.Context) (watchResult, error) {
 	wg.Wait()
 	// The last call of a changer may end after the period, but none begins after it.
 	elapsed := time.Since(begin)
-	return watchResult{Changes: acknowledged.Load(), ChangesPerSec: float64(acknowledged.Load()) / elapsed.Seconds()}, errors.Join(errs...)
+	return watchResult{
+		Changes: acknowledged.Load(), ChangesPerSec: float64(acknowledged.Load()) / elapsed.Seconds(),
+	}, errors.Join(errs...)
 }
 
 // runChanger creates and deletes a route of its own, whenever a change is due. The nth
@@ -263,7 +287,10 @@ func (b *bench) runChanger(ctx context.Context, i int, begin time.Time, next, ac
 		}
 		now := create
 		if len(route.all) > 0 {
-			now = call{request: b.authorizedRequest(http.MethodDelete, "/v1/routes/"+route.all[0], nil), want: http.StatusNoContent}
+			now = call{
+				request: b.authorizedRequest(http.MethodDelete, "/v1/routes/"+route.all[0], nil),
+				want:    http.StatusNoContent,
+			}
 			route.all = nil
 		}
 		if _, err := c.makeCall(now); err != nil {

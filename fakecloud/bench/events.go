@@ -137,7 +137,9 @@ func (w *watcher) readStream(ctx context.Context, address string, req []byte, co
 // newestEvent returns the number of the newest event after the given one, and how many events
 // there are after it. after 0 counts from the oldest.
 func (b *bench) newestEvent(ctx context.Context, after int64) (last, count int64, err error) {
-	body, err := callOnce(ctx, b.cloud.Address, call{request: b.getRequest("/v1/events?follow=false&after=" + strconv.FormatInt(after, 10)), want: http.StatusOK})
+	body, err := callOnce(ctx, b.cloud.Address, call{
+		request: b.getRequest("/v1/events?follow=false&after=" + strconv.FormatInt(after, 10)), want: http.StatusOK,
+	})
 	if err != nil {
 		return 0, 0, fmt.Errorf("reading the event log: %w", err)
 	}

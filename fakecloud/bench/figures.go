@@ -72,7 +72,9 @@ func (b *bench) newLoad(next func(int, int64) call) load {
 // runLoad runs a load and fills in the row. It adds how many cores the server, the clients
 // and other programs had: a figure measured while others were busy is too low.
 func (b *bench) runLoad(ctx context.Context, l load, r *row) (result, error) {
-	begin, server, clients, all := time.Now(), b.cloud.CPU(), machine.OwnCPU(), machine.BusyTime(machine.ReadFile("/proc/stat"))
+	begin, server, clients, all := time.Now(), b.cloud.CPU(), machine.OwnCPU(), machine.BusyTime(
+		machine.ReadFile("/proc/stat"),
+	)
 	res, err := l.run(ctx)
 	describeRate(r, res)
 	elapsed := time.Since(begin).Seconds()
@@ -89,9 +91,13 @@ func joinNotes(notes ...string) string {
 
 // describeRate fills a row with the result of a load.
 func describeRate(r *row, res result) {
-	r.Measured = fmt.Sprintf("%s/s, p50 %s, p99 %s", machine.Grouped(res.perSecond()), machine.MS(res.Took.Percentile(50)), machine.MS(res.Took.Percentile(99)))
+	r.Measured = fmt.Sprintf(
+		"%s/s, p50 %s, p99 %s", machine.Grouped(res.perSecond()), machine.MS(res.Took.Percentile(50)),
+		machine.MS(res.Took.Percentile(99)),
+	)
 	r.Values = map[string]float64{
-		"perSecond": res.perSecond(), "p50": res.Took.Percentile(50).Seconds(), "p99": res.Took.Percentile(99).Seconds(),
+		"perSecond": res.perSecond(), "p50": res.Took.Percentile(50).Seconds(),
+		"p99":   res.Took.Percentile(99).Seconds(),
 		"calls": float64(res.Calls), "failed": float64(res.Failed),
 	}
 	if res.Failed > 0 {
@@ -100,7 +106,10 @@ func describeRate(r *row, res result) {
 }
 
 func (b *bench) figureGet(ctx context.Context) (row, error) {
-	r := row{Name: "get", Figure: "get one", Target: fmt.Sprintf("≥ %s/s, p99 ≤ %s", machine.Grouped(getPerSec), machine.MS(getP99))}
+	r := row{
+		Name: "get", Figure: "get one",
+		Target: fmt.Sprintf("≥ %s/s, p99 ≤ %s", machine.Grouped(getPerSec), machine.MS(getP99)),
+	}
 	res, err := b.runLoad(ctx, b.newLoad(b.getOne), &r)
 	b.setHolds(&r, res.Failed == 0 && res.perSecond() >= getPerSec && res.Took.Percentile(99) <= getP99)
 	return r, err
@@ -148,15 +157,20 @@ func (b *bench) figureEvents(ctx context.Context) (row, error) {
 	latest := w.Late.Percentile(100)
 	r.Measured = fmt.Sprintf("max %s, p99 %s late; %s changes/s; %s of %s events arrived, %d missed, %d doubled",
 		machine.MS(latest), machine.MS(w.Late.Percentile(99)), machine.Grouped(w.ChangesPerSec),
-		machine.Grouped(float64(w.Delivered)), machine.Grouped(float64(w.Events*int64(w.Watchers))), w.Missed, w.Doubled)
+		machine.Grouped(float64(w.Delivered)), machine.Grouped(float64(w.Events*int64(w.Watchers))), w.Missed,
+		w.Doubled)
 	r.Values = map[string]float64{
-		"max": latest.Seconds(), "p99": w.Late.Percentile(99).Seconds(), "p50": w.Late.Percentile(50).Seconds(), "watchers": float64(w.Watchers),
-		"changes": float64(w.Changes), "changesPerSecond": w.ChangesPerSec,
-		"events": float64(w.Events), "delivered": float64(w.Delivered), "missed": float64(w.Missed), "doubled": float64(w.Doubled),
+		"max": latest.Seconds(), "p99": w.Late.Percentile(99).Seconds(), "p50": w.Late.Percentile(50).Seconds(),
+		"watchers": float64(w.Watchers),
+		"changes":  float64(w.Changes), "changesPerSecond": w.ChangesPerSec,
+		"events": float64(w.Events), "delivered": float64(w.Delivered), "missed": float64(w.Missed),
+		"doubled": float64(w.Doubled),
 	}
 	r.Note = w.Failure
 	if w.Events != w.Changes {
-		r.Note = joinNotes(fmt.Sprintf("%d changes were acknowledged, the log has %d events", w.Changes, w.Events), r.Note)
+		r.Note = joinNotes(
+			fmt.Sprintf("%d changes were acknowledged, the log has %d events", w.Changes, w.Events), r.Note,
+		)
 	}
 	// The last changes may be a little late.
 	paced := w.ChangesPerSec >= 0.98*float64(b.size.ChangesPerSec)
@@ -165,7 +179,9 @@ func (b *bench) figureEvents(ctx context.Context) (row, error) {
 }
 
 func (b *bench) figureMemory(context.Context) (row, error) {
-	r := row{Name: "memory", Figure: "resident memory after that", Target: fmt.Sprintf("peak ≤ %d MB", memoryAtMost>>20)}
+	r := row{
+		Name: "memory", Figure: "resident memory after that", Target: fmt.Sprintf("peak ≤ %d MB", memoryAtMost>>20),
+	}
 	now, peak, err := b.cloud.Memory()
 	r.Measured = fmt.Sprintf("%d MB, peak %d MB", now>>20, peak>>20)
 	r.Values = map[string]float64{"resident": float64(now), "peak": float64(peak)}
@@ -195,14 +211,18 @@ func (b *bench) figureRestart(ctx context.Context) (row, error) {
 	}
 	slowest := took.Percentile(100)
 	r.Measured = fmt.Sprintf("%s, the slowest of %d; %s instances running, %s balancers active",
-		machine.MS(slowest), len(took), machine.Grouped(float64(instances["running"])), machine.Grouped(float64(balancers["active"])))
+		machine.MS(slowest), len(took), machine.Grouped(float64(instances["running"])),
+		machine.Grouped(float64(balancers["active"])))
 	r.Values = map[string]float64{
 		"slowest": slowest.Seconds(), "fastest": took[0].Seconds(), "restarts": float64(len(took)),
 		"instancesRunning": float64(instances["running"]), "balancersActive": float64(balancers["active"]),
 	}
 	whole := instances["running"] == b.size.Instances && balancers["active"] == b.size.Balancers
 	if !whole {
-		r.Note = fmt.Sprintf("%d instances and %d balancers were there; now by state: %v, %v", b.size.Instances, b.size.Balancers, instances, balancers)
+		r.Note = fmt.Sprintf(
+			"%d instances and %d balancers were there; now by state: %v, %v", b.size.Instances, b.size.Balancers,
+			instances, balancers,
+		)
 	}
 	b.setHolds(&r, whole && slowest <= restartAtMost)
 	return r, nil

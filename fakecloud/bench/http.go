@@ -79,6 +79,8 @@ func httpRequest(method, path, host, extra string, body []byte) []byte {
 	if body != nil {
 		extra += fmt.Sprintf("Content-Length: %d\r\n", len(body))
 	}
-	head := fmt.Appendf(nil, "%s %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: bench-cloud\r\n%s\r\n", method, path, host, extra)
+	head := fmt.Appendf(
+		nil, "%s %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: bench-cloud\r\n%s\r\n", method, path, host, extra,
+	)
 	return append(head, body...)
 }

@@ -33,7 +33,9 @@ func TestLoadCountsMatchServer(t *testing.T) {
 	r, err := load{Address: address, Clients: 7, Period: time.Minute, Max: 500, Next: func(_ int, n int64) call {
 		_, twice := numbers.LoadOrStore(n, true)
 		assert.False(t, twice, "call %d was made twice", n)
-		return call{request: httpRequest("GET", "/", address, "", nil), want: http.StatusOK, check: func(body []byte) error {
+		return call{request: httpRequest(
+			"GET", "/", address, "", nil,
+		), want: http.StatusOK, check: func(body []byte) error {
 			if string(body) != "fine" {
 				return fmt.Errorf("got %q", body)
 			}
@@ -56,7 +58,10 @@ func TestLoadWithoutAServerEnds(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
-	r, err := load{Address: l.Addr().String(), Clients: 3, Period: time.Hour, Next: func(int, int64) call { panic("no connection, no call") }}.run(t.Context())
+	r, err := load{
+		Address: l.Addr().String(), Clients: 3, Period: time.Hour,
+		Next: func(int, int64) call { panic("no connection, no call") },
+	}.run(t.Context())
 	require.NoError(t, err)
 	assert.Zero(t, r.Calls)
 	assert.EqualValues(t, 300, r.Failed)

@@ -41,8 +41,14 @@ type size struct {
 }
 
 var (
-	fullSize  = size{Clients: 64, Instances: 10_000, Balancers: 1_000, Watchers: 200, ChangesPerSec: 500, Warm: 2 * time.Second, Period: 10 * time.Second, Creates: 20_000, Restarts: 3}
-	quickSize = size{Clients: 16, Instances: 200, Balancers: 20, Watchers: 10, ChangesPerSec: 50, Warm: 200 * time.Millisecond, Period: time.Second, Creates: 200, Restarts: 1}
+	fullSize = size{
+		Clients: 64, Instances: 10_000, Balancers: 1_000, Watchers: 200, ChangesPerSec: 500, Warm: 2 * time.Second,
+		Period: 10 * time.Second, Creates: 20_000, Restarts: 3,
+	}
+	quickSize = size{
+		Clients: 16, Instances: 200, Balancers: 20, Watchers: 10, ChangesPerSec: 50, Warm: 200 * time.Millisecond,
+		Period: time.Second, Creates: 200, Restarts: 1,
+	}
 )
 
 // bench is one run of the benchmark.
@@ -67,9 +73,13 @@ func main() {
 	output := flag.String("o", "table", "table or json")
 	flag.StringVar(&b.binary, "binary", filepath.Join("bin", "fakecloud"), "the cloud to measure")
 	flag.StringVar(&b.peer, "peer", filepath.Join("fakecloud", "bench", "peer"), "folder of the peer's module")
-	dir := flag.String("dir", "", "folder in which the data are, for its file system (default: the system's for temporary files)")
+	dir := flag.String(
+		"dir", "", "folder in which the data are, for its file system (default: the system's for temporary files)",
+	)
 	flag.Parse()
-	err := machine.RunUntilInterrupted(func(ctx context.Context) error { return b.run(ctx, *dir, strings.Split(*rows, ","), *output) })
+	err := machine.RunUntilInterrupted(func(ctx context.Context) error {
+		return b.run(ctx, *dir, strings.Split(*rows, ","), *output)
+	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench-cloud:", err)
 		os.Exit(1)

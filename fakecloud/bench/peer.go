@@ -83,10 +83,15 @@ func (b *bench) startPeer(ctx context.Context, binary string) (*peer, error) {
 	if err != nil {
 		return p, err
 	}
-	if _, err := fmt.Sscanf(line, "%s is ready at %s folder %s pool %s", &p.version, &p.address, &p.folder, &p.pool); err != nil {
+	if _, err := fmt.Sscanf(
+		line, "%s is ready at %s folder %s pool %s", &p.version, &p.address, &p.folder, &p.pool,
+	); err != nil {
 		return p, fmt.Errorf("%q: %w", line, err)
 	}
-	body, err := p.callOnce(ctx, `<Login xmlns="urn:vim25"><_this type="SessionManager">SessionManager</_this><userName>bench</userName><password>bench</password></Login>`)
+	body, err := p.callOnce(
+		ctx,
+		`<Login xmlns="urn:vim25"><_this type="SessionManager">SessionManager</_this><userName>bench</userName><password>bench</password></Login>`,
+	)
 	if err != nil {
 		return p, err
 	}
@@ -104,8 +109,10 @@ var (
 )
 
 func (p *peer) soapRequest(body string) []byte {
-	return httpRequest(http.MethodPost, "/sdk", p.address, "Content-Type: text/xml; charset=utf-8\r\nCookie: vmware_soap_session="+p.session+"\r\n",
-		[]byte(`<?xml version="1.0" encoding="UTF-8"?><Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body>`+body+`</Body></Envelope>`))
+	return httpRequest(http.MethodPost, "/sdk", p.address, "Content-Type: text/xml; charset=utf-8\r\nCookie: vmware_soap_session="+
+		p.session+"\r\n",
+		[]byte(`<?xml version="1.0" encoding="UTF-8"?><Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body>`+
+			body+`</Body></Envelope>`))
 }
 
 // callOnce makes one call.
@@ -131,7 +138,10 @@ func retrieveProperties(kind, id, path string) string {
 // describeMachine is a call that reads the summary of a random machine: name, configuration
 // and state, as a read of an instance returns them.
 func (p *peer) describeMachine(int, int64) call {
-	return call{request: p.soapRequest(retrieveProperties("VirtualMachine", p.machines[rand.IntN(len(p.machines))], "summary")), want: http.StatusOK}
+	return call{
+		request: p.soapRequest(retrieveProperties("VirtualMachine", p.machines[rand.IntN(len(p.machines))], "summary")),
+		want:    http.StatusOK,
+	}
 }
 
 // awaitMachines waits until the peer lists n machines: it creates them after its reply.
@@ -159,7 +169,10 @@ func (p *peer) awaitMachines(ctx context.Context, n int) error {
 
 func (b *bench) fillPeer(ctx context.Context, p *peer) error {
 	b.logProgress("creating up to %d machines at the peer", b.size.Instances)
-	res, err := load{Address: p.address, Clients: b.size.Clients, Period: peerFillTimeout, Max: int64(b.size.Instances), Next: p.createMachine("node")}.run(ctx)
+	res, err := load{
+		Address: p.address, Clients: b.size.Clients, Period: peerFillTimeout, Max: int64(b.size.Instances),
+		Next: p.createMachine("node"),
+	}.run(ctx)
 	if err != nil {
 		return err
 	}
@@ -171,7 +184,9 @@ func (b *bench) fillPeer(ctx context.Context, p *peer) error {
 
 // measurePeerCalls measures describe and create, and compares them with the cloud's figures.
 func (b *bench) measurePeerCalls(ctx context.Context, p *peer, r *report) ([]row, error) {
-	l := load{Address: p.address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: p.describeMachine}
+	l := load{
+		Address: p.address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: p.describeMachine,
+	}
 	stored := len(p.machines)
 	described, err := l.run(ctx)
 	if err != nil {
@@ -192,7 +207,10 @@ func (b *bench) measurePeerCalls(ctx context.Context, p *peer, r *report) ([]row
 	describeRate(&create, created)
 	addRatio(&describe, r, "get")
 	addRatio(&create, r, "create")
-	about := fmt.Sprintf("vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. Debian 12 has no package of moto.", p.version, machine.Grouped(float64(stored)))
+	about := fmt.Sprintf(
+		"vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. Debian 12 has no package of moto.",
+		p.version, machine.Grouped(float64(stored)),
+	)
 	describe.Note = joinNotes(about, describe.Note)
 	return []row{describe, create}, nil
 }

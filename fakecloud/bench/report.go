@@ -36,11 +36,15 @@ func (b *bench) inspectServer(ctx context.Context) (*server, error) {
 	}
 	b.quotas = bytes.Contains(spec, []byte("\n  /v1/projects/{id}/quotas:"))
 	s.Audit = bytes.Contains(spec, []byte("\n  /v1/audit:"))
-	if _, err := callOnce(ctx, b.cloud.Address, call{request: httpRequest(http.MethodGet, "/v1/instances", b.cloud.Address, "", nil), want: http.StatusUnauthorized}); err != nil {
+	if _, err := callOnce(ctx, b.cloud.Address, call{
+		request: httpRequest(http.MethodGet, "/v1/instances", b.cloud.Address, "", nil), want: http.StatusUnauthorized,
+	}); err != nil {
 		return nil, err
 	}
 	// The spec forbids this limit, so a server that validates refuses it.
-	_, err = callOnce(ctx, b.cloud.Address, call{request: b.getRequest("/v1/instances?limit=0"), want: http.StatusBadRequest})
+	_, err = callOnce(
+		ctx, b.cloud.Address, call{request: b.getRequest("/v1/instances?limit=0"), want: http.StatusBadRequest},
+	)
 	s.Validation = err == nil
 	return s, nil
 }
@@ -51,7 +55,9 @@ func (r *report) print(out io.Writer, output string) error {
 	}
 	_, _ = fmt.Fprintf(out, "machine  %s\n", r.Machine)
 	if r.Machine.FileSystem == "tmpfs" {
-		_, _ = fmt.Fprintln(out, "         tmpfs keeps nothing: durable costs nothing here; choose a folder on a disk with -dir")
+		_, _ = fmt.Fprintln(
+			out, "         tmpfs keeps nothing: durable costs nothing here; choose a folder on a disk with -dir",
+		)
 	}
 	_, _ = fmt.Fprintf(out, "size     %d clients on the same machine; %s instances and %s load balancers stored\n",
 		r.Size.Clients, machine.Grouped(float64(r.Size.Instances)), machine.Grouped(float64(r.Size.Balancers)))

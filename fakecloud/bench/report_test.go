@@ -13,8 +13,9 @@ import (
 func TestPrintedReport(t *testing.T) {
 	yes, no := true, false
 	r := report{
-		Machine: machine.Machine{Cores: 2, CPU: "some", Kernel: "linux 6", Go: "go1", FileSystem: "tmpfs"}, Size: fullSize,
-		Server: &server{Validation: true},
+		Machine: machine.Machine{Cores: 2, CPU: "some", Kernel: "linux 6", Go: "go1", FileSystem: "tmpfs"},
+		Size:    fullSize,
+		Server:  &server{Validation: true},
 		Rows: []row{
 			{Figure: "get one", Measured: "9,000/s", Target: "≥ 8,000/s", Holds: &yes},
 			{Figure: "create", Measured: "1/s", Target: "≥ 1,500/s", Holds: &no, Note: "3 calls failed"},
@@ -23,7 +24,9 @@ func TestPrintedReport(t *testing.T) {
 	}
 	var out strings.Builder
 	require.NoError(t, r.print(&out, "table"))
-	for _, want := range []string{"2 cores (some), linux 6, go1", "tmpfs keeps nothing", "audit absent", "10,000 instances", "validation on"} {
+	for _, want := range []string{
+		"2 cores (some), linux 6, go1", "tmpfs keeps nothing", "audit absent", "10,000 instances", "validation on",
+	} {
 		assert.Contains(t, out.String(), want)
 	}
 	lines := strings.Split(out.String(), "\n")

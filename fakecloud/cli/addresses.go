@@ -14,7 +14,9 @@ import (
 
 func (a *app) addressesCommand() *cobra.Command {
 	k := a.addressKind()
-	release := k.deleteCommand("release", "End reservations", "  fakecloud addresses release web", (*client.Client).ReleaseAddress)
+	release := k.deleteCommand(
+		"release", "End reservations", "  fakecloud addresses release web", (*client.Client).ReleaseAddress,
+	)
 	release.Long = "End reservations. An address that is in use is not released."
 	return groupCommand("addresses", "Reserved addresses, and who holds them", `  fakecloud addresses reserve web
   fakecloud addresses attach web node-1
@@ -22,11 +24,19 @@ func (a *app) addressesCommand() *cobra.Command {
 		a.addressesList(),
 		k.getCommand("Show reserved addresses", "  fakecloud addresses get web -o yaml"),
 		a.addressesReserve(),
-		k.updateCommand(func(c *client.Client, ctx context.Context, id string, u api.ResourceUpdate) (*api.ReservedAddress, error) {
+		k.updateCommand(func(
+			c *client.Client,
+			ctx context.Context,
+			id string,
+			u api.ResourceUpdate,
+		) (*api.ReservedAddress, error) {
 			return c.UpdateAddress(ctx, id, api.ReservedAddressUpdate(u))
 		}),
 		a.addressesAttach(),
-		k.actCommand("detach", "Take addresses from their instances", "  fakecloud addresses detach web", (*client.Client).DetachAddress),
+		k.actCommand(
+			"detach", "Take addresses from their instances", "  fakecloud addresses detach web",
+			(*client.Client).DetachAddress,
+		),
 		release)
 }
 
@@ -46,11 +56,16 @@ func (a *app) addressKind() resourceKind[api.ReservedAddress] {
 func (a *app) addressesList() *cobra.Command {
 	var f client.AddressFilter
 	cmd := a.addressKind().listCommand(
-		&cobra.Command{Short: "List reserved addresses, oldest first", Example: "  fakecloud addresses list --state available"},
+		&cobra.Command{
+			Short: "List reserved addresses, oldest first", Example: "  fakecloud addresses list --state available",
+		},
 		func(ctx context.Context, c *client.Client) ([]api.ReservedAddress, error) {
 			return c.ListAddresses(ctx, f)
 		},
-		resourceInEvent(func(ev api.Event) *api.ReservedAddress { return ev.Address }, func(r *api.ReservedAddress) bool { return hasTags(r.Tags, f.Tags) }))
+		resourceInEvent(
+			func(ev api.Event) *api.ReservedAddress { return ev.Address },
+			func(r *api.ReservedAddress) bool { return hasTags(r.Tags, f.Tags) },
+		))
 	addTagFlag(cmd, &f.Tags)
 	addStateFlag(cmd, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
 	return cmd
@@ -88,7 +103,9 @@ func resolveAddress(ctx context.Context, c *client.Client, ref string) (*api.Res
 	if strings.HasPrefix(ref, "a-") {
 		return c.GetAddress(ctx, ref)
 	}
-	return nil, fmt.Errorf("no address of that name or IP is reserved: %q; `fakecloud addresses list` shows those there are", ref)
+	return nil, fmt.Errorf(
+		"no address of that name or IP is reserved: %q; `fakecloud addresses list` shows those there are", ref,
+	)
 }
 
 func (a *app) addressesReserve() *cobra.Command {
@@ -142,7 +159,11 @@ func (a *app) addressesAttach() *cobra.Command {
 		}),
 	}
 	byPlace := []cobra.CompletionFunc{a.addressKind().completeRefs(), a.instanceKind().completeRefs()}
-	cmd.ValidArgsFunction = func(cmd *cobra.Command, given []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(
+		cmd *cobra.Command,
+		given []string,
+		prefix string,
+	) ([]string, cobra.ShellCompDirective) {
 		if len(given) >= len(byPlace) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}

@@ -67,12 +67,16 @@ func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
 			}
 			for _, ref := range w.refs {
 				if !exists(ref.kind, ref.name) {
-					errs = append(errs, fmt.Errorf("%s: %s %q is not there, neither here nor in the cloud", w.position, ref.field, ref.name))
+					errs = append(errs, fmt.Errorf(
+						"%s: %s %q is not there, neither here nor in the cloud", w.position, ref.field, ref.name,
+					))
 				}
 			}
 			for _, name := range w.targets {
 				if !exists("instances", name) {
-					errs = append(errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.position, name))
+					errs = append(
+						errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.position, name),
+					)
 				}
 			}
 			s, err := p.compareResource(w, existing[k.key+"/"+w.name])
@@ -147,7 +151,9 @@ func (p *plan) listExisting(ctx context.Context, all []*wantedResource) (map[str
 // compareResource finds the fields that differ between a wanted resource and the existing
 // one. existing is nil if there is none.
 func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
-	s := &step{applied: applied{Kind: w.kind.singular, Name: w.name, Action: unchanged}, want: w, patch: map[string]any{}}
+	s := &step{
+		applied: applied{Kind: w.kind.singular, Name: w.name, Action: unchanged}, want: w, patch: map[string]any{},
+	}
 	if existing == nil {
 		s.Action = created
 		return s, nil
@@ -164,7 +170,9 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 			has[name] = quota.(map[string]any)["limit"]
 		}
 	case api.Instance:
-		if at := slices.IndexFunc(of.Addresses, func(a api.Address) bool { return a.Type == api.AddressInternal }); at >= 0 {
+		if at := slices.IndexFunc(
+			of.Addresses, func(a api.Address) bool { return a.Type == api.AddressInternal },
+		); at >= 0 {
 			has["address"] = of.Addresses[at].IP
 		}
 		if w.state != "" && w.state != settledState(of.State) {
@@ -174,7 +182,8 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 		if w.targets != nil && !p.sameTargets(w.targets, of.Targets) {
 			s.Changes = append(s.Changes, "targets")
 		}
-		if check, ok := given["healthCheck"].(map[string]any); ok && check["protocol"] == "none" && of.HealthCheck == nil {
+		if check, ok := given["healthCheck"].(map[string]any); ok && check["protocol"] == "none" &&
+			of.HealthCheck == nil {
 			delete(given, "healthCheck")
 		}
 	}
@@ -184,7 +193,10 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 		case includesAll(has[field], given[field]):
 			continue
 		case slices.Contains(w.kind.fixed, field):
-			errs = append(errs, fmt.Errorf("%s: %s is %v in the cloud (%s), which cannot be changed: take the field out, or end that one first", w.position, field, has[field], s.ID))
+			errs = append(errs, fmt.Errorf(
+				"%s: %s is %v in the cloud (%s), which cannot be changed: take the field out, or end that one first",
+				w.position, field, has[field], s.ID,
+			))
 			continue
 		case field == "tags":
 			s.patch[field] = mergedTags(has, given)

@@ -42,7 +42,10 @@ func (p *plan) run(ctx context.Context) error {
 			waited = append(waited, *p.instances[s.Name])
 		}
 	}
-	return errors.Join(errors.Join(errs...), p.waiter.awaitInstances(p.cmd, p.client, waited), p.waiter.awaitBalancers(p.cmd, p.client, p.balancers))
+	return errors.Join(
+		errors.Join(errs...), p.waiter.awaitInstances(p.cmd, p.client, waited),
+		p.waiter.awaitBalancers(p.cmd, p.client, p.balancers),
+	)
 }
 
 // decodeInto converts the JSON fields of a request to the type that the client takes.
@@ -80,7 +83,15 @@ func (p *plan) requestFields(s *step) (map[string]any, error) {
 }
 
 // createOrUpdate creates or updates one resource. It keeps the ID of a created one in p.ids.
-func createOrUpdate[C, U, R any](ctx context.Context, p *plan, s *step, create func(context.Context, C) (R, error), get func(context.Context, string) (R, error), update func(context.Context, string, U) (R, error), id func(R) string) (done R, err error) {
+func createOrUpdate[C, U, R any](
+	ctx context.Context,
+	p *plan,
+	s *step,
+	create func(context.Context, C) (R, error),
+	get func(context.Context, string) (R, error),
+	update func(context.Context, string, U) (R, error),
+	id func(R) string,
+) (done R, err error) {
 	fields, err := p.requestFields(s)
 	if err != nil {
 		return done, err
@@ -112,7 +123,11 @@ func createOrUpdate[C, U, R any](ctx context.Context, p *plan, s *step, create f
 
 // sendPatch sends a step's patch. If it has tags, they were merged with those of a version of
 // the resource, so the patch is for that version only.
-func sendPatch[U, R any](ctx context.Context, s *step, update func(context.Context, string, U) (R, error)) (done R, err error) {
+func sendPatch[U, R any](
+	ctx context.Context,
+	s *step,
+	update func(context.Context, string, U) (R, error),
+) (done R, err error) {
 	body, err := decodeInto[U](s.patch)
 	if err != nil {
 		return done, fmt.Errorf("%s cannot be changed: %w", strings.Join(s.Changes, ", "), err)
@@ -132,17 +147,26 @@ func (p *plan) setQuotas(ctx context.Context, s *step) error {
 }
 
 func (p *plan) applyNetwork(ctx context.Context, s *step) error {
-	_, err := createOrUpdate(ctx, p, s, p.client.CreateNetwork, p.client.GetNetwork, p.client.UpdateNetwork, func(n *api.Network) string { return n.ID })
+	_, err := createOrUpdate(
+		ctx, p, s, p.client.CreateNetwork, p.client.GetNetwork, p.client.UpdateNetwork,
+		func(n *api.Network) string { return n.ID },
+	)
 	return err
 }
 
 func (p *plan) applyAddress(ctx context.Context, s *step) error {
-	_, err := createOrUpdate(ctx, p, s, p.client.ReserveAddress, p.client.GetAddress, p.client.UpdateAddress, func(a *api.ReservedAddress) string { return a.ID })
+	_, err := createOrUpdate(
+		ctx, p, s, p.client.ReserveAddress, p.client.GetAddress, p.client.UpdateAddress,
+		func(a *api.ReservedAddress) string { return a.ID },
+	)
 	return err
 }
 
 func (p *plan) applyRoute(ctx context.Context, s *step) error {
-	_, err := createOrUpdate(ctx, p, s, p.client.CreateRoute, p.client.GetRoute, p.client.UpdateRoute, func(r *api.Route) string { return r.ID })
+	_, err := createOrUpdate(
+		ctx, p, s, p.client.CreateRoute, p.client.GetRoute, p.client.UpdateRoute,
+		func(r *api.Route) string { return r.ID },
+	)
 	return err
 }
 
@@ -151,7 +175,10 @@ func (p *plan) applyInstance(ctx context.Context, s *step) error {
 		return nil // Only its state differs.
 	}
 	return p.waiter.recordOperation(ctx, func(ctx context.Context) (string, error) {
-		in, err := createOrUpdate(ctx, p, s, p.client.CreateInstance, p.client.GetInstance, p.client.UpdateInstance, func(in *api.Instance) string { return in.ID })
+		in, err := createOrUpdate(
+			ctx, p, s, p.client.CreateInstance, p.client.GetInstance, p.client.UpdateInstance,
+			func(in *api.Instance) string { return in.ID },
+		)
 		if err != nil {
 			return "", err
 		}
@@ -201,7 +228,10 @@ func (p *plan) applyBalancer(ctx context.Context, s *step) error {
 		s.patch["targets"], s.want.given["targets"] = targets, targets
 	}
 	return p.waiter.recordOperation(ctx, func(ctx context.Context) (string, error) {
-		lb, err := createOrUpdate(ctx, p, s, p.client.CreateLoadBalancer, p.client.GetLoadBalancer, p.client.UpdateLoadBalancer, func(lb *api.LoadBalancer) string { return lb.ID })
+		lb, err := createOrUpdate(
+			ctx, p, s, p.client.CreateLoadBalancer, p.client.GetLoadBalancer, p.client.UpdateLoadBalancer,
+			func(lb *api.LoadBalancer) string { return lb.ID },
+		)
 		if err != nil {
 			return "", err
 		}

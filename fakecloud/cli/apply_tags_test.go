@@ -15,19 +15,29 @@ import (
 // Tags that somebody sets between apply's read and its write are kept.
 func TestApplyKeepsConcurrentTags(t *testing.T) {
 	for refusals := range 3 {
-		s := &step{want: &wantedResource{given: map[string]any{"tags": map[string]any{"a": "b"}}}, patch: map[string]any{"tags": map[string]any{"a": "b"}}, version: 1}
+		s := &step{
+			want:  &wantedResource{given: map[string]any{"tags": map[string]any{"a": "b"}}},
+			patch: map[string]any{"tags": map[string]any{"a": "b"}}, version: 1,
+		}
 		s.ID, s.Action = "n-1", updated
 		var sent []api.ResourceUpdate
 		update := func(_ context.Context, _ string, u api.ResourceUpdate) (*api.Network, error) {
 			if sent = append(sent, u); len(sent) <= refusals {
-				return nil, &client.Error{Status: http.StatusPreconditionFailed, Problem: api.Problem{Code: api.PreconditionFailed}}
+				return nil, &client.Error{
+					Status: http.StatusPreconditionFailed, Problem: api.Problem{Code: api.PreconditionFailed},
+				}
 			}
 			return &api.Network{ID: "n-1"}, nil
 		}
 		get := func(context.Context, string) (*api.Network, error) {
 			return &api.Network{ID: "n-1", Version: 2, Tags: api.Tags{"new": "one"}}, nil
 		}
-		_, err := createOrUpdate(t.Context(), &plan{}, s, func(context.Context, api.NetworkCreate) (*api.Network, error) { panic("no create") }, get, update,
+		_, err := createOrUpdate(t.Context(), &plan{}, s, func(
+			context.Context,
+			api.NetworkCreate,
+		) (*api.Network, error) {
+			panic("no create")
+		}, get, update,
 			func(n *api.Network) string { return n.ID })
 		assert.Len(t, sent, min(refusals, 1)+1)
 		if refusals == 2 {

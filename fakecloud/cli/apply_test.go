@@ -119,7 +119,10 @@ func TestApply(t *testing.T) {
 	ctx := t.Context()
 	there, err := r.client.CreateInstance(ctx, api.InstanceCreate{Name: new("there")})
 	require.NoError(t, err)
-	want := []string{"quotas updated instances", "backend created", "front created", "node-1 created", "node-2 created", "node-3 created", "web created", "node-1 created"}
+	want := []string{
+		"quotas updated instances", "backend created", "front created", "node-1 created", "node-2 created",
+		"node-3 created", "web created", "node-1 created",
+	}
 	assert.Equal(t, want, r.apply(seedManifest, "--dry-run"))
 	all, err := r.client.ListInstances(ctx, client.InstanceFilter{})
 	require.NoError(t, err)
@@ -127,7 +130,9 @@ func TestApply(t *testing.T) {
 
 	// The first answer of each kind is lost, so the call is repeated.
 	for _, op := range []string{"createInstance", "createLoadBalancer", "createRoute"} {
-		_, err := r.client.CreateFault(ctx, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{op}}, Effect: api.FaultEffect{Drop: true}})
+		_, err := r.client.CreateFault(ctx, api.FaultCreate{
+			Times: 1, Match: api.FaultMatch{Operations: []string{op}}, Effect: api.FaultEffect{Drop: true},
+		})
 		require.NoError(t, err)
 	}
 	assert.Equal(t, want, r.apply(seedManifest, "--wait"))
@@ -153,18 +158,24 @@ func TestApply(t *testing.T) {
 	r.awaitBalancerChecked()
 	before := countEvents(t, r.client)
 	for _, args := range [][]string{nil, {"--wait"}, {"--dry-run"}} {
-		assert.Equal(t, []string{"quotas unchanged", "backend unchanged", "front unchanged", "node-1 unchanged", "node-2 unchanged", "node-3 unchanged", "web unchanged", "node-1 unchanged"}, r.apply(seedManifest, args...))
+		assert.Equal(t, []string{
+			"quotas unchanged", "backend unchanged", "front unchanged", "node-1 unchanged", "node-2 unchanged",
+			"node-3 unchanged", "web unchanged", "node-1 unchanged",
+		}, r.apply(seedManifest, args...))
 	}
 	assert.Equal(t, before, countEvents(t, r.client), "a second apply changes nothing")
 
 	other := strings.NewReplacer(
 		"state: running", "state: stopped", "state: stopped", "state: running",
 		"targets: [node-1, there]", "targets: [node-3, node-1]\n  tags: {team: a}", "10256", "10257",
-		"role: worker", "role: server", "a: b", "a: c", "instances: 50", "instances: 60", "127.91.0.0/24", "127.91.0.0/24, tags: {x: y}",
-		"instance: node-1}", "instance: node-1, tags: {r: s}}", "routes:", "routes:\n- {name: there, destination: 10.244.2.0/24, instance: there}",
+		"role: worker", "role: server", "a: b", "a: c", "instances: 50", "instances: 60", "127.91.0.0/24",
+		"127.91.0.0/24, tags: {x: y}",
+		"instance: node-1}", "instance: node-1, tags: {r: s}}", "routes:",
+		"routes:\n- {name: there, destination: 10.244.2.0/24, instance: there}",
 	).Replace(seedManifest)
 	assert.Equal(t, []string{
-		"quotas updated instances", "backend updated tags", "front updated tags", "node-1 updated tags", "node-2 updated state", "node-3 updated state",
+		"quotas updated instances", "backend updated tags", "front updated tags", "node-1 updated tags",
+		"node-2 updated state", "node-3 updated state",
 		"web updated targets,healthCheck,tags", "there created", "node-1 updated tags",
 	}, r.apply(other, "--wait"))
 	assert.Equal(t, api.Tags{"cluster": "lab", "role": "server"}, r.instance("node-1").Tags)
@@ -198,9 +209,18 @@ func TestApplyChecksManifestBeforeChanging(t *testing.T) {
 		code           int
 	}{
 		{seedManifest + "servers: []\n", "servers is not known", 2},
-		{"instances:\n- name: new\n- {name: node-1, zone: nebula-1a}\n", "cloud.yaml:3: instances[1] (node-1): zone is nebula-1b in the cloud", 1},
-		{"instances:\n- name: new\nroutes:\n- {name: node-1, destination: 10.245.0.0/16, instance: new}\n", "destination is 10.244.1.0/24 in the cloud", 1},
-		{"instances:\n- name: new\nloadBalancers:\n- {name: b, listeners: [{protocol: tcp, port: 1, targetPort: 1}], targets: [none]}\n", `no instance is named "none", here or in the cloud`, 1},
+		{
+			"instances:\n- name: new\n- {name: node-1, zone: nebula-1a}\n",
+			"cloud.yaml:3: instances[1] (node-1): zone is nebula-1b in the cloud", 1,
+		},
+		{
+			"instances:\n- name: new\nroutes:\n- {name: node-1, destination: 10.245.0.0/16, instance: new}\n",
+			"destination is 10.244.1.0/24 in the cloud", 1,
+		},
+		{
+			"instances:\n- name: new\nloadBalancers:\n- {name: b, listeners: [{protocol: tcp, port: 1, targetPort: 1}], targets: [none]}\n",
+			`no instance is named "none", here or in the cloud`, 1,
+		},
 	} {
 		_, errs, code := r.runApply(c.manifest)
 		assert.Equal(t, c.code, code, errs)

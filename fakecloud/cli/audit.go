@@ -62,17 +62,25 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 			var rows [][]string
 			for _, e := range items {
 				rows = append(rows, []string{
-					e.Time.Local().Format("15:04:05.000"), e.Token, cmp.Or(e.UserAgent, "-"), e.Operation, orDash(e.Resource),
-					outcomeText(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn), fmt.Sprint(e.BytesOut),
+					e.Time.Local().Format("15:04:05.000"), e.Token, cmp.Or(e.UserAgent, "-"), e.Operation,
+					orDash(e.Resource),
+					outcomeText(e), fmt.Sprintf("%.1fms", e.DurationMilliseconds), fmt.Sprint(e.BytesIn),
+					fmt.Sprint(e.BytesOut),
 				})
 			}
-			return a.printOutput(cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)}, "TIME TOKEN +USER-AGENT OPERATION RESOURCE OUTCOME TOOK +IN +OUT", rows)
+			return a.printOutput(
+				cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)},
+				"TIME TOKEN +USER-AGENT OPERATION RESOURCE OUTCOME TOOK +IN +OUT", rows,
+			)
 		},
 	}
 	a.addOutput(cmd)
 	a.addAuditFlags(cmd, &f)
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only calls about the resource of this ID")
-	cmd.Flags().StringVar(&status, "status", "", "only calls answered with a status of this class: 2xx, 3xx, 4xx, 5xx, or none for those broken off")
+	cmd.Flags().StringVar(
+		&status, "status", "",
+		"only calls answered with a status of this class: 2xx, 3xx, 4xx, 5xx, or none for those broken off",
+	)
 	cmd.Flags().DurationVar(&since, "since", 0, "only calls of the last so long, e.g. 10m")
 	cmd.Flags().IntVar(&limit, "limit", 100, "at most so many; 0: all that are kept")
 	completeFlagValues(cmd, map[string][]string{"status": {"2xx", "3xx", "4xx", "5xx", "none"}})
@@ -122,18 +130,26 @@ func (a *app) auditSum() *cobra.Command {
 			var rows [][]string
 			for _, s := range items {
 				rows = append(rows, []string{
-					cmp.Or(s.Token, "-"), cmp.Or(s.UserAgent, "-"), cmp.Or(s.Operation, "-"), fmt.Sprint(s.Calls), fmt.Sprint(s.Errors), fmt.Sprint(s.Faults),
-					fmt.Sprint(s.Throttled), fmt.Sprintf("%.1fms", s.DurationMilliseconds), fmt.Sprint(s.BytesIn), fmt.Sprint(s.BytesOut),
+					cmp.Or(s.Token, "-"), cmp.Or(s.UserAgent, "-"), cmp.Or(s.Operation, "-"), fmt.Sprint(s.Calls),
+					fmt.Sprint(s.Errors), fmt.Sprint(s.Faults),
+					fmt.Sprint(s.Throttled), fmt.Sprintf("%.1fms", s.DurationMilliseconds), fmt.Sprint(s.BytesIn),
+					fmt.Sprint(s.BytesOut),
 				})
 			}
-			return a.printOutput(cmd.OutOrStdout(), api.AuditSumList{Items: orEmpty(items)}, "TOKEN USER-AGENT OPERATION CALLS ERRORS FAULTS THROTTLED TOOK IN OUT", rows)
+			return a.printOutput(
+				cmd.OutOrStdout(), api.AuditSumList{Items: orEmpty(items)},
+				"TOKEN USER-AGENT OPERATION CALLS ERRORS FAULTS THROTTLED TOOK IN OUT", rows,
+			)
 		},
 	}
 	a.addOutput(cmd)
 	a.addAuditFlags(cmd, &f)
-	cmd.Flags().StringSliceVar(&by, "by", nil, "what to sum by: token, user-agent, operation; repeatable (default all three)")
+	cmd.Flags().
+		StringSliceVar(&by, "by", nil, "what to sum by: token, user-agent, operation; repeatable (default all three)")
 	completeFlagValues(cmd, map[string][]string{"by": {"token", "user-agent", "operation"}})
 	return cmd
 }
 
-var auditGroups = map[string]api.AuditGroup{"token": api.AuditByToken, "user-agent": api.AuditByUserAgent, "operation": api.AuditByOperation}
+var auditGroups = map[string]api.AuditGroup{
+	"token": api.AuditByToken, "user-agent": api.AuditByUserAgent, "operation": api.AuditByOperation,
+}

@@ -13,7 +13,8 @@ func (a *app) balancersHealth() *cobra.Command {
 	var history bool
 	cmd := &cobra.Command{
 		Use: "health NAME|ID", Short: "Show what a load balancer knows of its targets", Args: cobra.ExactArgs(1),
-		Example: "  fakecloud load-balancers health web\n  fakecloud load-balancers health web --history", ValidArgsFunction: a.balancerKind().completeRefs(),
+		Example:           "  fakecloud load-balancers health web\n  fakecloud load-balancers health web --history",
+		ValidArgsFunction: a.balancerKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			lb, err := resolveBalancer(cmd.Context(), c, args[0])
 			if err != nil {
@@ -45,7 +46,9 @@ func (a *app) balancersHealth() *cobra.Command {
 		}),
 	}
 	a.addOutput(cmd)
-	cmd.Flags().BoolVar(&history, "history", false, "show each target's changes, the latest first (json and yaml always have them)")
+	cmd.Flags().BoolVar(
+		&history, "history", false, "show each target's changes, the latest first (json and yaml always have them)",
+	)
 	return cmd
 }
 
@@ -65,7 +68,8 @@ func (a *app) historyRows(t api.TargetHealth) (rows [][]string) {
 		if i+1 < len(t.History) {
 			before = string(t.History[i+1].Health)
 		}
-		rows = append(rows, []string{h.At.Local().Format(time.RFC3339), a.formatAge(h.At), before + " -> " + string(h.Health), orDash(h.Reason)})
+		rows = append(rows, []string{h.At.Local().
+			Format(time.RFC3339), a.formatAge(h.At), before + " -> " + string(h.Health), orDash(h.Reason)})
 	}
 	if rows == nil {
 		rows = [][]string{{"-", "-", "- -> " + string(t.Health), orDash(t.Reason)}}

@@ -30,25 +30,48 @@ type balancerOptions struct {
 
 func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	f := cmd.Flags()
-	f.StringArrayVar(&o.listeners, "listener", nil, "PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; repeatable")
+	f.StringArrayVar(
+		&o.listeners, "listener", nil, "PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; repeatable",
+	)
 	f.StringArrayVar(&o.targets, "target", nil, "name or ID of an instance; repeatable")
 	f.StringVar(&o.scheme, "scheme", "", "public or internal, which is a label here (default public)")
 	f.StringVar(&o.algorithm, "algorithm", "", "round-robin, least-connections or source-hash (default round-robin)")
 	f.StringVar(&o.proxyProtocol, "proxy-protocol", "", "v1 or v2: tell the targets of tcp listeners who connected")
-	f.IntVar(&o.connectionLimit, "connection-limit", 0, "refuse what is beyond so many connections at a time, of each listener (default: no limit)")
+	f.IntVar(
+		&o.connectionLimit, "connection-limit", 0,
+		"refuse what is beyond so many connections at a time, of each listener (default: no limit)",
+	)
 	f.StringSliceVar(&o.sources, "source-range", nil, "CIDR of those who may connect (default: everyone); repeatable")
-	f.DurationVar(&o.affinity, "client-affinity", 0, "keep a client's address on one target until it has been silent for so long, e.g. 10m")
-	f.DurationVar(&o.idle, "idle-timeout", 0, "end what has been silent for so long, e.g. 5m (default: tcp never, udp after 30s)")
-	f.DurationVar(&o.drain, "drain", 0, "break tcp connections so long after their listener or target was taken out, e.g. 30s (default: never)")
-	f.StringVar(&o.check, "health-check", "", "tcp:PORT, http:PORT[/PATH] or none: send traffic only to targets that pass")
-	f.StringVar(&o.expectedCodes, "expected-codes", "", "statuses that pass an http check, e.g. 200-299,301 (default 200)")
+	f.DurationVar(
+		&o.affinity, "client-affinity", 0,
+		"keep a client's address on one target until it has been silent for so long, e.g. 10m",
+	)
+	f.DurationVar(
+		&o.idle, "idle-timeout", 0, "end what has been silent for so long, e.g. 5m (default: tcp never, udp after 30s)",
+	)
+	f.DurationVar(
+		&o.drain, "drain", 0,
+		"break tcp connections so long after their listener or target was taken out, e.g. 30s (default: never)",
+	)
+	f.StringVar(
+		&o.check, "health-check", "", "tcp:PORT, http:PORT[/PATH] or none: send traffic only to targets that pass",
+	)
+	f.StringVar(
+		&o.expectedCodes, "expected-codes", "", "statuses that pass an http check, e.g. 200-299,301 (default 200)",
+	)
 	f.DurationVar(&o.interval, "health-check-interval", 0, "from one check to the next (default 5s)")
 	f.DurationVar(&o.checkTimeout, "health-check-timeout", 0, "how long one check may take (default 2s)")
-	f.IntVar(&o.healthyThreshold, "healthy-threshold", 0, "so many good checks in a row make a target healthy (default 2)")
-	f.IntVar(&o.unhealthyThreshold, "unhealthy-threshold", 0, "so many bad checks in a row make a target unhealthy (default 2)")
+	f.IntVar(
+		&o.healthyThreshold, "healthy-threshold", 0, "so many good checks in a row make a target healthy (default 2)",
+	)
+	f.IntVar(
+		&o.unhealthyThreshold, "unhealthy-threshold", 0,
+		"so many bad checks in a row make a target unhealthy (default 2)",
+	)
 	f.StringToStringVar(&o.tags, "tag", nil, "KEY=VALUE; repeatable")
 	completeFlagValues(cmd, map[string][]string{
-		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"}, "algorithm": {"round-robin", "least-connections", "source-hash"},
+		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"},
+		"algorithm": {"round-robin", "least-connections", "source-hash"},
 	})
 	completeFlag(cmd, "target", a.instanceKind().completeRefs())
 }
@@ -233,9 +256,11 @@ func (a *app) balancersCreate() *cobra.Command {
 				return err
 			}
 			body := api.LoadBalancerCreate{
-				Name: args[0], Listeners: *u.Listeners, Scheme: u.Scheme, Algorithm: u.Algorithm, SourceRanges: u.SourceRanges,
-				ClientAffinitySeconds: u.ClientAffinitySeconds, IdleTimeoutSeconds: u.IdleTimeoutSeconds, DrainSeconds: u.DrainSeconds,
-				HealthCheck: u.HealthCheck, Tags: u.Tags,
+				Name: args[0], Listeners: *u.Listeners, Scheme: u.Scheme, Algorithm: u.Algorithm,
+				SourceRanges:          u.SourceRanges,
+				ClientAffinitySeconds: u.ClientAffinitySeconds, IdleTimeoutSeconds: u.IdleTimeoutSeconds,
+				DrainSeconds: u.DrainSeconds,
+				HealthCheck:  u.HealthCheck, Tags: u.Tags,
 			}
 			c, err := a.newClient()
 			if err != nil {
@@ -257,14 +282,22 @@ func (a *app) balancersCreate() *cobra.Command {
 			if body.Targets, err = o.findTargets(cmd.Context(), c); err != nil {
 				return err
 			}
-			return a.changeBalancer(cmd, c, &w, func(ctx context.Context) (*api.LoadBalancer, error) { return c.CreateLoadBalancer(ctx, body) })
+			return a.changeBalancer(cmd, c, &w, func(ctx context.Context) (*api.LoadBalancer, error) {
+				return c.CreateLoadBalancer(ctx, body)
+			})
 		},
 	}
 	a.addOutput(cmd)
 	w.addFlags(a, cmd)
 	a.addBalancerFlags(cmd, &o)
-	cmd.Flags().StringVar(&address, "address", "", "name, ID or IP of a reserved address (default: one of the pool, for as long as the balancer lives)")
-	cmd.Flags().StringSliceVar(&families, "ip-family", nil, "ipv4, or ipv4,ipv6 for an IPv6 address too, which is one of the pool (default ipv4)")
+	cmd.Flags().StringVar(
+		&address, "address", "",
+		"name, ID or IP of a reserved address (default: one of the pool, for as long as the balancer lives)",
+	)
+	cmd.Flags().StringSliceVar(
+		&families, "ip-family", nil,
+		"ipv4, or ipv4,ipv6 for an IPv6 address too, which is one of the pool (default ipv4)",
+	)
 	completeFlagValues(cmd, map[string][]string{"ip-family": {"ipv4", "ipv4,ipv6"}})
 	completeFlag(cmd, "address", a.addressKind().completeRefs())
 	return cmd
@@ -272,7 +305,12 @@ func (a *app) balancersCreate() *cobra.Command {
 
 // changeBalancer makes a change, waits for it if --wait asks for that, and prints the
 // balancer.
-func (a *app) changeBalancer(cmd *cobra.Command, c *client.Client, w *waiter, change func(context.Context) (*api.LoadBalancer, error)) error {
+func (a *app) changeBalancer(
+	cmd *cobra.Command,
+	c *client.Client,
+	w *waiter,
+	change func(context.Context) (*api.LoadBalancer, error),
+) error {
 	changed := make([]api.LoadBalancer, 1)
 	err := w.recordOperation(cmd.Context(), func(ctx context.Context) (string, error) {
 		lb, err := change(ctx)
@@ -330,7 +368,9 @@ func (a *app) balancersUpdate() *cobra.Command {
 			if u == (api.LoadBalancerUpdate{}) {
 				return misuse("nothing to change: see `%s --help`", cmd.CommandPath())
 			}
-			return a.changeBalancer(cmd, c, &w, func(ctx context.Context) (*api.LoadBalancer, error) { return c.UpdateLoadBalancer(ctx, lb.ID, u) })
+			return a.changeBalancer(cmd, c, &w, func(ctx context.Context) (*api.LoadBalancer, error) {
+				return c.UpdateLoadBalancer(ctx, lb.ID, u)
+			})
 		},
 	}
 	a.addOutput(cmd)

@@ -24,7 +24,8 @@ func (a *app) balancersStats() *cobra.Command {
 	var watch bool
 	var interval time.Duration
 	cmd := &cobra.Command{
-		Use: "stats NAME|ID", Short: "Show what each listener and target carried since the cloud started", Args: cobra.ExactArgs(1),
+		Use: "stats NAME|ID", Short: "Show what each listener and target carried since the cloud started",
+		Args: cobra.ExactArgs(1),
 		Long: `Show what each listener and each target carried since the cloud started. Bytes
 count as they are forwarded; in is towards the targets. Failed is what no target
 could be reached for (of a target: each attempt), broken what ended by a reset,
@@ -126,7 +127,9 @@ func (c statsRow) withRates(before statsRow, over time.Duration) statsRow {
 		return c
 	}
 	perSecond := func(n int64) float64 { return float64(n) / over.Seconds() }
-	c.rates = &rates{perSecond(c.connections - before.connections), perSecond(c.in - before.in), perSecond(c.out - before.out)}
+	c.rates = &rates{
+		perSecond(c.connections - before.connections), perSecond(c.in - before.in), perSecond(c.out - before.out),
+	}
 	return c
 }
 
@@ -137,7 +140,8 @@ func statsRowsOf(ctx context.Context, stats *api.LoadBalancerStats, names *insta
 		name := fmt.Sprintf("%d/%s", l.Port, l.Protocol)
 		all = append(all, statsRow{
 			kind: kindListener, id: name, name: name, connections: l.Connections, active: l.ActiveConnections,
-			failed: l.FailedConnections, broken: l.BrokenConnections, refused: l.RefusedConnections, in: l.BytesIn, out: l.BytesOut,
+			failed: l.FailedConnections, broken: l.BrokenConnections, refused: l.RefusedConnections, in: l.BytesIn,
+			out: l.BytesOut,
 		})
 	}
 	for _, t := range stats.Targets {
@@ -146,7 +150,8 @@ func statsRowsOf(ctx context.Context, stats *api.LoadBalancerStats, names *insta
 	names.lookUpMissing(ctx, ids)
 	for _, t := range stats.Targets {
 		all = append(all, statsRow{
-			kind: kindTarget, id: t.InstanceID, name: names.nameOf(t.InstanceID), connections: t.Connections, active: t.ActiveConnections,
+			kind: kindTarget, id: t.InstanceID, name: names.nameOf(t.InstanceID), connections: t.Connections,
+			active: t.ActiveConnections,
 			failed: t.FailedConnections, broken: t.BrokenConnections, in: t.BytesIn, out: t.BytesOut,
 		})
 	}

@@ -47,7 +47,8 @@ func TestStatsRowRates(t *testing.T) {
 			n := rapid.Int64Min(0)
 			return statsRow{connections: n.Draw(t, "connections"), in: n.Draw(t, "in"), out: n.Draw(t, "out")}
 		})
-		if r := some.Draw(t, "now").withRates(some.Draw(t, "before"), time.Duration(rapid.Int64().Draw(t, "over"))).rates; r != nil {
+		if r := some.Draw(t, "now").withRates(some.Draw(t, "before"), time.Duration(rapid.Int64().
+			Draw(t, "over"))).rates; r != nil {
 			assert.GreaterOrEqual(t, min(r.connections, r.in, r.out), 0.0)
 		}
 	})
@@ -56,13 +57,15 @@ func TestStatsRowRates(t *testing.T) {
 // largeStats are stats with large numbers in every counter.
 func largeStats() *api.LoadBalancerStats {
 	stats := &api.LoadBalancerStats{Listeners: []api.ListenerStats{{
-		Protocol: "tcp", Port: 8080, Connections: 1234567, ActiveConnections: 10000, FailedConnections: 99, BrokenConnections: 100,
+		Protocol: "tcp", Port: 8080, Connections: 1234567, ActiveConnections: 10000, FailedConnections: 99,
+		BrokenConnections:  100,
 		RefusedConnections: 101, BytesIn: 1023 << 30, BytesOut: 1023 << 40,
 	}}}
 	for i := range 3 {
 		stats.Targets = append(stats.Targets, api.TargetStats{
-			InstanceID: fmt.Sprintf("i-%d", i), Connections: 1234567, ActiveConnections: 10000, FailedConnections: 99, BrokenConnections: 100,
-			BytesIn: 1023 << 30, BytesOut: 1023 << 40,
+			InstanceID: fmt.Sprintf("i-%d", i), Connections: 1234567, ActiveConnections: 10000, FailedConnections: 99,
+			BrokenConnections: 100,
+			BytesIn:           1023 << 30, BytesOut: 1023 << 40,
 		})
 	}
 	return stats
@@ -88,11 +91,18 @@ func TestStatsFitTheTerminal(t *testing.T) {
 			assert.NotContains(t, line, "…")
 			assert.Equal(t, strings.TrimSpace(line), line)
 		}
-		assert.Regexp(t, `^LISTENER +CONNS (?s:.*)\n8080/tcp +1234567 .*\n\nTARGET +CONNS .*\nnode-0 .*\nnode-1 .*\ni-2 .*\n$`, text)
+		assert.Regexp(
+			t, `^LISTENER +CONNS (?s:.*)\n8080/tcp +1234567 .*\n\nTARGET +CONNS .*\nnode-0 .*\nnode-1 .*\ni-2 .*\n$`,
+			text,
+		)
 		assert.Equal(t, strings.Index(lines[0], "ACTIVE"), strings.Index(lines[3], "ACTIVE"), "columns are the same")
 		wide, err := (&app{wide: true}).statsTable(all, header, 0)
 		require.NoError(t, err)
-		assert.Regexp(t, `^LISTENER +ID .*FAILED +BROKEN +REFUSED.*\n8080/tcp +- .* 99 +100 +101 .*\n\nTARGET +ID .*\nnode-0 +i-0 .* 99 +100 +- `, wide)
+		assert.Regexp(
+			t,
+			`^LISTENER +ID .*FAILED +BROKEN +REFUSED.*\n8080/tcp +- .* 99 +100 +101 .*\n\nTARGET +ID .*\nnode-0 +i-0 .* 99 +100 +- `,
+			wide,
+		)
 	}
 	text, err := (&app{}).statsTable(all[:1], statsHeader, 80)
 	require.NoError(t, err)
@@ -157,8 +167,10 @@ func startStatsCloud(t *testing.T, finished func(), answers ...*api.LoadBalancer
 // both.
 func statsWith(connections, in int64) *api.LoadBalancerStats {
 	return &api.LoadBalancerStats{
-		Listeners: []api.ListenerStats{{Protocol: "tcp", Port: 8080, Connections: connections, BytesIn: in, RefusedConnections: 2}},
-		Targets:   []api.TargetStats{{InstanceID: "i-0", Connections: connections, BytesIn: in, FailedConnections: 1}},
+		Listeners: []api.ListenerStats{
+			{Protocol: "tcp", Port: 8080, Connections: connections, BytesIn: in, RefusedConnections: 2},
+		},
+		Targets: []api.TargetStats{{InstanceID: "i-0", Connections: connections, BytesIn: in, FailedConnections: 1}},
 	}
 }
 
@@ -171,14 +183,19 @@ func runStatsWatch(t *testing.T, args []string, answers ...*api.LoadBalancerStat
 	defer cancel()
 	startStatsCloud(t, cancel, answers...)
 	var out, errs bytes.Buffer
-	code = Run(ctx, append([]string{"load-balancers", "stats", "web", "--watch", "--interval", "100ms"}, args...), &out, &errs)
+	code = Run(
+		ctx, append([]string{"load-balancers", "stats", "web", "--watch", "--interval", "100ms"}, args...), &out, &errs,
+	)
 	return code, out.String(), errs.String()
 }
 
 // Without a terminal each read adds lines. A failed read is reported, and the first read after
 // a restart has no rates.
 func TestStatsWatchAddsLines(t *testing.T) {
-	answers := slices.Concat([]*api.LoadBalancerStats{statsWith(10, 1<<20), statsWith(20, 2<<20)}, failedReads, []*api.LoadBalancerStats{statsWith(1, 10), statsWith(2, 20)})
+	answers := slices.Concat(
+		[]*api.LoadBalancerStats{statsWith(10, 1<<20), statsWith(20, 2<<20)}, failedReads,
+		[]*api.LoadBalancerStats{statsWith(1, 10), statsWith(2, 20)},
+	)
 	code, out, errs := runStatsWatch(t, nil, answers...)
 	require.Zero(t, code, errs)
 	assert.Equal(t, 1, strings.Count(errs, "the counters could not be read, trying again: "), errs)
@@ -234,7 +251,9 @@ func TestStatsWatchEndsWithTheBalancer(t *testing.T) {
 		default:
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusNotFound)
-			_, _ = io.WriteString(w, `{"code":"not-found","detail":"load balancer lb-1 is none of project p-1","requestId":"r"}`)
+			_, _ = io.WriteString(
+				w, `{"code":"not-found","detail":"load balancer lb-1 is none of project p-1","requestId":"r"}`,
+			)
 		}
 	}))
 	defer h.Close()
@@ -248,11 +267,15 @@ func TestHealthHistoryRows(t *testing.T) {
 	why := "connection refused by 127.0.0.1:80"
 	now := time.Now()
 	rows := (&app{}).historyRows(api.TargetHealth{Health: api.TargetUnhealthy, History: []api.HealthChange{
-		{Health: api.TargetUnhealthy, Reason: &why, At: now}, {Health: api.TargetHealthy, At: now}, {Health: api.TargetUnknown, At: now},
+		{Health: api.TargetUnhealthy, Reason: &why, At: now}, {Health: api.TargetHealthy, At: now},
+		{Health: api.TargetUnknown, At: now},
 	}})
 	require.Len(t, rows, 3)
 	assert.Equal(t, []string{"healthy -> unhealthy", why}, rows[0][2:])
 	assert.Equal(t, []string{"unknown -> healthy", "-"}, rows[1][2:])
 	assert.Equal(t, []string{"- -> unknown", "-"}, rows[2][2:])
-	assert.Equal(t, [][]string{{"-", "-", "- -> unknown", why}}, (&app{}).historyRows(api.TargetHealth{Health: api.TargetUnknown, Reason: &why}))
+	assert.Equal(
+		t, [][]string{{"-", "-", "- -> unknown", why}},
+		(&app{}).historyRows(api.TargetHealth{Health: api.TargetUnknown, Reason: &why}),
+	)
 }

@@ -66,7 +66,9 @@ type statsPrinter struct {
 
 func (a *app) newStatsPrinter(cmd *cobra.Command, c *client.Client) *statsPrinter {
 	out := cmd.OutOrStdout()
-	return &statsPrinter{app: a, cmd: cmd, names: instanceNames{client: c}, screen: screen{out: out}, lines: changePrinter{out: out}}
+	return &statsPrinter{
+		app: a, cmd: cmd, names: instanceNames{client: c}, screen: screen{out: out}, lines: changePrinter{out: out},
+	}
 }
 
 // statsAt is the API's object, and when it was read.

@@ -105,11 +105,21 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 	}
 	root.SetFlagErrorFunc(explainFlagError)
 	flags := root.PersistentFlags()
-	flags.StringVar(&a.url, "url", cmp.Or(os.Getenv("FAKECLOUD_URL"), "http://"+defaultListen), "where the cloud is (FAKECLOUD_URL)")
-	flags.StringVar(&a.tokenFile, "token-file", cmp.Or(os.Getenv("FAKECLOUD_TOKEN_FILE"), filepath.Join(stateDir(), "token")), "file with the bearer token (FAKECLOUD_TOKEN_FILE)")
-	flags.StringVar(&a.caFile, "ca-file", os.Getenv("FAKECLOUD_CA_FILE"), "PEM bundle to verify an https cloud with (FAKECLOUD_CA_FILE; default: the system's)")
+	flags.StringVar(
+		&a.url, "url", cmp.Or(os.Getenv("FAKECLOUD_URL"), "http://"+defaultListen),
+		"where the cloud is (FAKECLOUD_URL)",
+	)
+	flags.StringVar(
+		&a.tokenFile, "token-file", cmp.Or(os.Getenv("FAKECLOUD_TOKEN_FILE"), filepath.Join(stateDir(), "token")),
+		"file with the bearer token (FAKECLOUD_TOKEN_FILE)",
+	)
+	flags.StringVar(
+		&a.caFile, "ca-file", os.Getenv("FAKECLOUD_CA_FILE"),
+		"PEM bundle to verify an https cloud with (FAKECLOUD_CA_FILE; default: the system's)",
+	)
 	root.AddCommand(a.serveCommand(), a.applyCommand(), a.regionsCommand(), a.zonesCommand(), a.instanceTypesCommand(), a.networksCommand(), a.instancesCommand(), a.addressesCommand(),
-		a.loadBalancersCommand(), a.routesCommand(), a.operationsCommand(), a.eventsCommand(), a.auditCommand(), a.faultsCommand(), a.scenariosCommand(), a.quotasCommand(),
+		a.loadBalancersCommand(), a.routesCommand(), a.operationsCommand(), a.eventsCommand(), a.auditCommand(),
+		a.faultsCommand(), a.scenariosCommand(), a.quotasCommand(),
 		a.projectsCommand(), a.tokensCommand(), a.clockCommand(), a.snapshotsCommand(), a.restoreCommand())
 	disableFileCompletion(root)
 	return root
@@ -161,7 +171,9 @@ func groupCommand(use, short, example string, subcommands ...*cobra.Command) *co
 		Use: use, Short: short, Example: example,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return misuse("unknown command %q for %q; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath())
+				return misuse(
+					"unknown command %q for %q; see `%s --help`", args[0], cmd.CommandPath(), cmd.CommandPath(),
+				)
 			}
 			return cmd.Help()
 		},
@@ -197,7 +209,12 @@ func doForEachRef(refs []string, do func(ref string) error) error {
 
 // findByNameOrID finds a resource by its unique name or by its ID, which begins with prefix.
 // list lists the resources of that name. kind and group are for the error message.
-func findByNameOrID[T any](ctx context.Context, kind, group, prefix, ref string, list func(context.Context) ([]T, error), get func(context.Context, string) (*T, error)) (*T, error) {
+func findByNameOrID[T any](
+	ctx context.Context,
+	kind, group, prefix, ref string,
+	list func(context.Context) ([]T, error),
+	get func(context.Context, string) (*T, error),
+) (*T, error) {
 	if ref == "" {
 		return nil, errNoRef
 	}
@@ -236,11 +253,15 @@ func (a *app) completeNames(list func(context.Context, *client.Client) ([]string
 }
 
 func (a *app) newClient() (*client.Client, error) {
-	return client.New(client.Config{URL: a.url, TokenFile: a.tokenFile, CAFile: a.caFile, UserAgent: "fakecloud-cli/" + buildVersion()})
+	return client.New(client.Config{
+		URL: a.url, TokenFile: a.tokenFile, CAFile: a.caFile, UserAgent: "fakecloud-cli/" + buildVersion(),
+	})
 }
 
 // withClient is the RunE of a command that begins by making a client.
-func (a *app) withClient(run func(cmd *cobra.Command, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+func (a *app) withClient(
+	run func(cmd *cobra.Command, c *client.Client, args []string) error,
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		c, err := a.newClient()
 		if err != nil {
@@ -258,15 +279,28 @@ func (a *app) explainError(err error) error {
 	var untrusted *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, os.ErrNotExist) && errors.As(err, &file) && file.Path == a.tokenFile:
-		return fmt.Errorf("%w; is `fakecloud serve` running? Set FAKECLOUD_TOKEN_FILE to the token file of the one that is", err)
+		return fmt.Errorf(
+			"%w; is `fakecloud serve` running? Set FAKECLOUD_TOKEN_FILE to the token file of the one that is", err,
+		)
 	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("no cloud answers at %s (connection refused); is `fakecloud serve` running? Set FAKECLOUD_URL to where it is", a.url)
+		return fmt.Errorf(
+			"no cloud answers at %s (connection refused); is `fakecloud serve` running? Set FAKECLOUD_URL to where it is",
+			a.url,
+		)
 	case errors.As(err, &untrusted):
-		return fmt.Errorf("%w; set FAKECLOUD_CA_FILE to the bundle that this cloud's certificate can be verified with (that of `fakecloud serve --tls-self-signed` is ca.crt beside its data, %s by default)", err, filepath.Join(stateDir(), "ca.crt"))
+		return fmt.Errorf(
+			"%w; set FAKECLOUD_CA_FILE to the bundle that this cloud's certificate can be verified with (that of `fakecloud serve --tls-self-signed` is ca.crt beside its data, %s by default)",
+			err, filepath.Join(stateDir(), "ca.crt"),
+		)
 	case errors.As(err, &answer) && strings.Contains(answer.Problem.Detail, "HTTP request to an HTTPS server"):
-		return fmt.Errorf("the cloud at %s speaks https: set FAKECLOUD_URL to https://%s", a.url, strings.TrimPrefix(a.url, "http://"))
+		return fmt.Errorf(
+			"the cloud at %s speaks https: set FAKECLOUD_URL to https://%s", a.url,
+			strings.TrimPrefix(a.url, "http://"),
+		)
 	case client.HasCode(err, api.Unauthenticated):
-		return fmt.Errorf("%w; the token came from %s; set FAKECLOUD_TOKEN_FILE to one of this cloud's token files", err, a.tokenFile)
+		return fmt.Errorf(
+			"%w; the token came from %s; set FAKECLOUD_TOKEN_FILE to one of this cloud's token files", err, a.tokenFile,
+		)
 	case errors.Is(err, context.Canceled):
 		return errors.New("interrupted")
 	case errors.As(err, &transport) && transport.Timeout():
@@ -279,7 +313,9 @@ func (a *app) explainError(err error) error {
 func explainFlagError(_ *cobra.Command, err error) error {
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "duration" {
-		return fmt.Errorf("--%s %q: give numbers with units, such as 90s, 10m or 1h30m", invalid.GetFlag().Name, invalid.GetValue())
+		return fmt.Errorf(
+			"--%s %q: give numbers with units, such as 90s, 10m or 1h30m", invalid.GetFlag().Name, invalid.GetValue(),
+		)
 	}
 	return err
 }

@@ -48,7 +48,10 @@ func (a *app) refuseVirtualClock(ctx context.Context, what string) error {
 	}
 	clock, err := c.Clock(ctx)
 	if err == nil && clock.Mode == api.ClockVirtual {
-		return misuse("%s: the cloud's clock is virtual and stands still: do without, and move it with `fakecloud clock advance`", what)
+		return misuse(
+			"%s: the cloud's clock is virtual and stands still: do without, and move it with `fakecloud clock advance`",
+			what,
+		)
 	}
 	return err
 }
@@ -61,7 +64,10 @@ func (a *app) clockGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return a.printOutput(cmd.OutOrStdout(), clock, "MODE NOW", [][]string{{string(clock.Mode), clock.Now.Format(time.RFC3339Nano)}})
+			return a.printOutput(
+				cmd.OutOrStdout(), clock, "MODE NOW",
+				[][]string{{string(clock.Mode), clock.Now.Format(time.RFC3339Nano)}},
+			)
 		}),
 	}
 	a.addOutput(cmd)
@@ -70,7 +76,8 @@ func (a *app) clockGet() *cobra.Command {
 
 func (a *app) clockAdvance() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "advance DURATION|TIME", Short: "Move a virtual clock, and let happen what falls due on the way", Args: cobra.ExactArgs(1),
+		Use: "advance DURATION|TIME", Short: "Move a virtual clock, and let happen what falls due on the way",
+		Args: cobra.ExactArgs(1),
 		Long: `Move a virtual clock by a duration, or to a time (RFC 3339), and let happen what
 falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 		Example: `  fakecloud clock advance 5m
@@ -96,10 +103,16 @@ falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 				return err
 			}
 			if !moved.Complete {
-				_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "it stopped early, after %d transitions: move it on from there\n", moved.Transitions)
+				_, _ = fmt.Fprintf(
+					cmd.ErrOrStderr(), "it stopped early, after %d transitions: move it on from there\n",
+					moved.Transitions,
+				)
 			}
 			return a.printOutput(cmd.OutOrStdout(), moved, "FROM NOW TRANSITIONS", [][]string{
-				{moved.From.Format(time.RFC3339Nano), moved.Now.Format(time.RFC3339Nano), strconv.Itoa(moved.Transitions)},
+				{
+					moved.From.Format(time.RFC3339Nano), moved.Now.Format(time.RFC3339Nano),
+					strconv.Itoa(moved.Transitions),
+				},
 			})
 		},
 	}

@@ -48,7 +48,9 @@ func TestServeVirtualClock(t *testing.T) {
 	ok("clock", "advance", ahead.Format(time.RFC3339))
 	p.kill()
 
-	_, errs, code = p.run(t, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator="+p.token)
+	_, errs, code = p.run(
+		t, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator="+p.token,
+	)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errs, "turn its time back")
 	p = startServe(t, dir, "--clock", "virtual", "--profile", "realistic", "--seed", "5")
@@ -73,7 +75,10 @@ func TestOperationCommands(t *testing.T) {
 	assert.Contains(t, ok("operations", "get", id, "-o", "yaml"), "state: done")
 	assert.Contains(t, ok("operations", "wait", id, id), "done")
 	assert.Contains(t, ok("__complete", "operations", "get", ""), id)
-	assert.Contains(t, ok("load-balancers", "create", "web", "--listener", "18084:30080/udp", "--target", "node-1", "--wait"), "active")
+	assert.Contains(
+		t, ok("load-balancers", "create", "web", "--listener", "18084:30080/udp", "--target", "node-1", "--wait"),
+		"active",
+	)
 	assert.Contains(t, ok("load-balancers", "delete", "web", "--wait"), "deleted")
 	assert.NotContains(t, ok("load-balancers", "list"), "web")
 
@@ -81,7 +86,10 @@ func TestOperationCommands(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = held.Close() }()
 	port := held.Addr().(*net.TCPAddr).Port
-	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "held", Listeners: []api.Listener{{Protocol: "tcp", Port: port, TargetPort: 1}}})
+	lb, err := p.client.CreateLoadBalancer(
+		t.Context(),
+		api.LoadBalancerCreate{Name: "held", Listeners: []api.Listener{{Protocol: "tcp", Port: port, TargetPort: 1}}},
+	)
 	require.NoError(t, err)
 	list, err := p.client.ListOperations(t.Context(), client.OperationFilter{Resource: lb.ID})
 	require.NoError(t, err)

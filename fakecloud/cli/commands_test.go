@@ -81,7 +81,8 @@ func TestExamplesUseExistingCommands(t *testing.T) {
 				name, is := strings.CutPrefix(word, "--")
 				name, _, _ = strings.Cut(name, "=")
 				if is && name != "" {
-					assert.True(t, cmd.Flag(name) != nil || cmd.InheritedFlags().Lookup(name) != nil, "%s: --%s in %q", of.CommandPath(), name, line)
+					assert.True(t, cmd.Flag(name) != nil || cmd.InheritedFlags().
+						Lookup(name) != nil, "%s: --%s in %q", of.CommandPath(), name, line)
 				}
 			}
 		}
@@ -104,7 +105,9 @@ func TestEveryCommandIsCompleted(t *testing.T) {
 		if cmd.Flag("output") == nil {
 			continue
 		}
-		code, out, _ = runCommand(t, append(append([]string{cobra.ShellCompRequestCmd}, commandArgs(cmd)...), "--output", "")...)
+		code, out, _ = runCommand(
+			t, append(append([]string{cobra.ShellCompRequestCmd}, commandArgs(cmd)...), "--output", "")...,
+		)
 		assert.Equal(t, exitOK, code, at)
 		assert.Equal(t, "table\nwide\njson\nyaml\n:4\n", out, at)
 		code, _, _ = runCommand(t, append(commandArgs(cmd), "-o", "xml")...)

@@ -46,7 +46,9 @@ func (e *workload) run(ctx context.Context, c *client.Client) error {
 		}
 	}
 	if e.route == "" {
-		r, err := c.CreateRoute(e.withKey(ctx, "route"), api.RouteCreate{Name: e.name, Destination: e.destination, InstanceID: e.instance})
+		r, err := c.CreateRoute(
+			e.withKey(ctx, "route"), api.RouteCreate{Name: e.name, Destination: e.destination, InstanceID: e.instance},
+		)
 		if err != nil {
 			return err
 		}
@@ -108,7 +110,8 @@ func (r *workloadRunner) run(ctx context.Context, c *client.Client, only bool, c
 			}
 			n := len(r.all)
 			r.all = append(r.all, &workload{
-				name: fmt.Sprintf("e-%d-%d", r.number, n), destination: fmt.Sprintf("10.%d.%d.%d/32", r.number, n/256, n%256),
+				name:        fmt.Sprintf("e-%d-%d", r.number, n),
+				destination: fmt.Sprintf("10.%d.%d.%d/32", r.number, n/256, n%256),
 				withAddress: n%4 == 0 && n < 200, ends: r.random.IntN(3) == 0,
 			})
 			r.done = false
@@ -144,7 +147,10 @@ func TestSIGKILLUnderLoad(t *testing.T) {
 		followed := make(chan struct{})
 		go func() {
 			defer close(followed)
-			_ = p.client.Watch(follower, lastSeq(seen), true, func(e api.Event) error { seen = append(seen, e.Seq); return nil })
+			_ = p.client.Watch(follower, lastSeq(seen), true, func(e api.Event) error {
+				seen = append(seen, e.Seq)
+				return nil
+			})
 		}()
 		var busy sync.WaitGroup
 		for _, r := range runners {
@@ -157,7 +163,10 @@ func TestSIGKILLUnderLoad(t *testing.T) {
 			break
 		}
 		enough := done.Load() + 1 + int64(random.IntN(60))
-		require.Eventually(t, func() bool { return done.Load() >= enough }, testTimeout, time.Duration(1+random.IntN(9))*time.Millisecond)
+		require.Eventually(
+			t, func() bool { return done.Load() >= enough }, testTimeout,
+			time.Duration(1+random.IntN(9))*time.Millisecond,
+		)
 		p.kill()
 		busy.Wait()
 		<-followed
@@ -177,11 +186,17 @@ func lastSeq(seen []int64) int64 {
 func requireEventsFollowed(t *testing.T, c *client.Client, seen *[]int64, leave func(), followed <-chan struct{}) {
 	t.Helper()
 	var log []int64
-	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error { log = append(log, e.Seq); return nil }))
+	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error {
+		log = append(log, e.Seq)
+		return nil
+	}))
 	leave()
 	<-followed
 	// Nothing changes any more; the follower gets the rest of the events.
-	require.NoError(t, c.Watch(t.Context(), lastSeq(*seen), false, func(e api.Event) error { *seen = append(*seen, e.Seq); return nil }))
+	require.NoError(t, c.Watch(t.Context(), lastSeq(*seen), false, func(e api.Event) error {
+		*seen = append(*seen, e.Seq)
+		return nil
+	}))
 	require.Equal(t, log, *seen)
 	for i := range log[1:] {
 		require.Equal(t, log[i]+1, log[i+1], "no number is missing")
@@ -194,7 +209,9 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 	t.Helper()
 	ctx := t.Context()
 	require.EventuallyWithT(t, func(ct *assert.CollectT) {
-		running, err := c.ListOperations(ctx, client.OperationFilter{States: []api.OperationState{api.OperationRunning}})
+		running, err := c.ListOperations(
+			ctx, client.OperationFilter{States: []api.OperationState{api.OperationRunning}},
+		)
 		require.NoError(ct, err)
 		assert.Empty(ct, running)
 	}, testTimeout, 20*time.Millisecond)
@@ -260,7 +277,13 @@ func makeRandomChanges(ctx context.Context, c *client.Client, r *rand.Rand) (fin
 	}
 }
 
-func makeRandomChange(ctx context.Context, c *client.Client, r *rand.Rand, all finalStates, lb **api.LoadBalancer) error {
+func makeRandomChange(
+	ctx context.Context,
+	c *client.Client,
+	r *rand.Rand,
+	all finalStates,
+	lb **api.LoadBalancer,
+) error {
 	in, err := c.CreateInstance(ctx, api.InstanceCreate{})
 	if err != nil {
 		return err
@@ -270,7 +293,9 @@ func makeRandomChange(ctx context.Context, c *client.Client, r *rand.Rand, all f
 	switch {
 	case *lb == nil:
 		listeners := []api.Listener{{Protocol: api.ProtocolTCP, Port: 18084, TargetPort: 30080}}
-		if *lb, err = c.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "for-" + in.ID, Listeners: listeners, Targets: &targets}); err != nil {
+		if *lb, err = c.CreateLoadBalancer(
+			ctx, api.LoadBalancerCreate{Name: "for-" + in.ID, Listeners: listeners, Targets: &targets},
+		); err != nil {
 			return err
 		}
 		all[(*lb).ID] = []string{"active"}
@@ -303,7 +328,10 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	want := finalStates{}
 	p := startServe(t, dir)
-	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18080, TargetPort: 1}}})
+	lb, err := p.client.CreateLoadBalancer(
+		t.Context(),
+		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18080, TargetPort: 1}}},
+	)
 	require.NoError(t, err)
 	for range 4 {
 		var mu sync.Mutex
@@ -319,7 +347,9 @@ func TestSIGKILLLosesNothing(t *testing.T) {
 		}
 		// Run until there is something to lose; then kill at any moment.
 		require.Eventually(t, func() bool {
-			items, err := p.client.ListInstances(t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceTerminating}})
+			items, err := p.client.ListInstances(
+				t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceTerminating}},
+			)
 			return err == nil && len(items) > 0
 		}, testTimeout, time.Duration(1+r.IntN(20))*time.Millisecond)
 		p.kill()

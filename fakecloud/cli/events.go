@@ -14,7 +14,8 @@ import (
 )
 
 var eventKinds = []string{
-	string(api.ResourceInstance), string(api.ResourceLoadBalancer), string(api.ResourceRoute), string(api.ResourceNetwork), string(api.ResourceAddress),
+	string(api.ResourceInstance), string(api.ResourceLoadBalancer), string(api.ResourceRoute),
+	string(api.ResourceNetwork), string(api.ResourceAddress),
 }
 
 // completeProjectIDs offers the projects whose events can be followed.
@@ -57,10 +58,15 @@ func (a *app) eventsCommand() *cobra.Command {
 	}
 	a.addOutput(cmd)
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
-	cmd.Flags().Int64Var(&after, "after", client.FromOldest, "only events with a greater sequence number; 0 starts with the oldest kept")
-	cmd.Flags().StringSliceVar(&kinds, "resource", nil, "only events of this kind of resource: "+strings.Join(eventKinds, ", ")+"; repeatable")
+	cmd.Flags().Int64Var(
+		&after, "after", client.FromOldest, "only events with a greater sequence number; 0 starts with the oldest kept",
+	)
+	cmd.Flags().StringSliceVar(
+		&kinds, "resource", nil, "only events of this kind of resource: "+strings.Join(eventKinds, ", ")+"; repeatable",
+	)
 	cmd.Flags().StringSliceVar(&only.IDs, "id", nil, "only events of the resource of this ID; repeatable")
-	cmd.Flags().StringArrayVar(&only.Tags, "tag", nil, "only events of resources with this KEY=VALUE, or KEY; repeatable")
+	cmd.Flags().
+		StringArrayVar(&only.Tags, "tag", nil, "only events of resources with this KEY=VALUE, or KEY; repeatable")
 	cmd.Flags().StringVar(&only.Project, "project", "", "the project of this ID, or * for all (admins only)")
 	completeFlagValues(cmd, map[string][]string{"resource": eventKinds})
 	completeFlag(cmd, "project", a.completeProjectIDs())
@@ -86,7 +92,8 @@ func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
 		if ev.Reason != nil {
 			change += ": " + *ev.Reason
 		}
-		_, err := fmt.Fprintf(out, "%-13d %s  %-7s  %-13s  %-20s  %s\n", ev.Seq, ev.Time.Local().Format("15:04:05.000"), ev.Type, ev.Resource, ev.Name, change)
+		_, err := fmt.Fprintf(out, "%-13d %s  %-7s  %-13s  %-20s  %s\n", ev.Seq, ev.Time.Local().
+			Format("15:04:05.000"), ev.Type, ev.Resource, ev.Name, change)
 		return err
 	}
 }

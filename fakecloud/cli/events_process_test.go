@@ -44,7 +44,10 @@ func TestEventReadersAcrossSIGKILL(t *testing.T) {
 				if n := len(seen[i]); n > 0 {
 					after = seen[i][n-1]
 				}
-				_ = p.client.Watch(ctx, after, true, func(e api.Event) error { seen[i] = append(seen[i], e.Seq); return nil })
+				_ = p.client.Watch(ctx, after, true, func(e api.Event) error {
+					seen[i] = append(seen[i], e.Seq)
+					return nil
+				})
 			})
 		}
 		target := int64(20 + rand.IntN(200))
@@ -59,7 +62,10 @@ func TestEventReadersAcrossSIGKILL(t *testing.T) {
 	}
 	p := startServe(t, dir, "--profile", "instant")
 	var log []int64
-	require.NoError(t, p.client.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error { log = append(log, e.Seq); return nil }))
+	require.NoError(t, p.client.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error {
+		log = append(log, e.Seq)
+		return nil
+	}))
 	for i := range readers {
 		require.NotEmpty(t, seen[i])
 		assert.Equal(t, log[:len(seen[i])], seen[i], "reader %d", i)

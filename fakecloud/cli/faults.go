@@ -18,15 +18,20 @@ func (a *app) faultsCommand() *cobra.Command {
   fakecloud faults create --zone-outage nebula-1a --for 30s
   fakecloud faults list
   fakecloud faults delete --all`,
-		k.listCommand(&cobra.Command{Short: "List fault rules, oldest first, with how often each was applied", Example: "  fakecloud faults list -o json"}, k.list, nil),
+		k.listCommand(&cobra.Command{
+			Short:   "List fault rules, oldest first, with how often each was applied",
+			Example: "  fakecloud faults list -o json",
+		}, k.list, nil),
 		get, a.faultsCreate(), a.faultsDelete())
 }
 
 func (a *app) faultKind() resourceKind[api.Fault] {
 	return resourceKind[api.Fault]{
 		app: a, refs: "ID", print: a.printFaults,
-		list:  func(ctx context.Context, c *client.Client) ([]api.Fault, error) { return c.ListFaults(ctx) },
-		find:  func(ctx context.Context, c *client.Client, id string) (*api.Fault, error) { return c.GetFault(ctx, id) },
+		list: func(ctx context.Context, c *client.Client) ([]api.Fault, error) { return c.ListFaults(ctx) },
+		find: func(ctx context.Context, c *client.Client, id string) (*api.Fault, error) {
+			return c.GetFault(ctx, id)
+		},
 		label: func(f api.Fault) string { return f.ID },
 		id:    func(f api.Fault) string { return f.ID },
 		wrap:  func(items []api.Fault) any { return api.FaultList{Items: items} },

@@ -108,9 +108,14 @@ survive a restart of the cloud.`,
 func (f *faultFlags) addMatch(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.Match.Token, "token", "", "only calls of the token of this name")
-	flags.StringSliceVar(&f.Match.Operations, "operation", nil, "only calls of this operation, by its operationId; repeatable")
+	flags.StringSliceVar(
+		&f.Match.Operations, "operation", nil, "only calls of this operation, by its operationId; repeatable",
+	)
 	flags.StringVar(&f.Match.Resource, "resource", "", "only calls about the resource of this ID, or its life cycle")
-	flags.StringVar(&f.Match.Tag, "tag", "", "only calls about resources with this KEY or KEY=VALUE, or their life cycles; never lists")
+	flags.StringVar(
+		&f.Match.Tag, "tag", "",
+		"only calls about resources with this KEY or KEY=VALUE, or their life cycles; never lists",
+	)
 	flags.StringSliceVar(&f.kinds, "kind", nil, "with --stuck or --fail, only instance or load-balancer")
 }
 
@@ -133,27 +138,43 @@ func (f *faultFlags) addEffects(cmd *cobra.Command) {
 	flags.DurationVar(&f.jitter, "jitter", 0, "wait up to this much longer, drawn for each call")
 	flags.IntVar(&e.Status, "status", 0, "answer with this status, 400 to 599")
 	flags.DurationVar(&f.retryAfter, "retry-after", 0, "with --status, tell the caller to wait this long")
-	flags.StringVar(&e.Project, "answer-project", "", "with --status 404, the ID of the project that the answer names (default: the caller's)")
+	flags.StringVar(
+		&e.Project, "answer-project", "",
+		"with --status 404, the ID of the project that the answer names (default: the caller's)",
+	)
 	flags.BoolVar(&e.Hang, "hang", false, "never answer")
 	flags.BoolVar(&e.Drop, "drop", false, "reset the connection without an answer")
 	flags.StringVar(&f.body, "body", "", "answer with status 200 and this text")
 	flags.StringVar(&e.ContentType, "content-type", "", "with --body, its type (default application/json)")
 	flags.BoolVar(&e.EmptyList, "empty-list", false, "answer lists as empty")
-	flags.Float64Var(&f.perSecond, "throttle", 0, "let so many calls a second through, and answer the others with 429 and when to come back")
+	flags.Float64Var(
+		&f.perSecond, "throttle", 0,
+		"let so many calls a second through, and answer the others with 429 and when to come back",
+	)
 	flags.IntVar(&f.burst, "burst", 0, "with --throttle, let so many through at once (default 1)")
 	flags.BoolVar(&e.Stale, "stale", false, "answer reads as they were at first, to the same token and URL")
 	flags.IntVar(&e.PartialList, "partial-list", 0, "answer lists with their first N items only")
-	flags.StringSliceVar(&e.OmitFields, "omit-field", nil, "leave this field out of answers, or of each item of a list; a dot leads into a field; repeatable")
-	flags.BoolVar(&e.CarryOut, "carry-out", false, "with --status, --hang, --drop or --body: carry out what was asked for, and lose the answer")
+	flags.StringSliceVar(
+		&e.OmitFields, "omit-field", nil,
+		"leave this field out of answers, or of each item of a list; a dot leads into a field; repeatable",
+	)
+	flags.BoolVar(
+		&e.CarryOut, "carry-out", false,
+		"with --status, --hang, --drop or --body: carry out what was asked for, and lose the answer",
+	)
 	flags.BoolVar(&e.Stuck, "stuck", false, "resources stay in the transitional state they are in")
 	flags.StringVar(&e.Fail, "fail", "", "what would be built ends in error, with this reason")
 	flags.BoolVar(&e.Crash, "crash", false, "instances that run go to error")
-	flags.StringVar(&e.ZoneOutage, "zone-outage", "", "the zone of this name is lost: its instances go to error, and come back when the fault ends")
+	flags.StringVar(
+		&e.ZoneOutage, "zone-outage", "",
+		"the zone of this name is lost: its instances go to error, and come back when the fault ends",
+	)
 }
 
 // effectFlags are the flags of effects, of which a fault has one.
 var effectFlags = []string{
-	"status", "hang", "drop", "body", "empty-list", "throttle", "stale", "partial-list", "omit-field", "stuck", "fail", "crash", "zone-outage",
+	"status", "hang", "drop", "body", "empty-list", "throttle", "stale", "partial-list", "omit-field", "stuck", "fail",
+	"crash", "zone-outage",
 }
 
 // buildFault checks the flags and fills in the fault. What it does not check, the cloud does.
@@ -165,7 +186,9 @@ func (f *faultFlags) buildFault(cmd *cobra.Command) error {
 	case len(given) > 1 && !edits:
 		return misuse("--%s and --%s: a fault has one effect only, beside a delay", given[0], given[1])
 	case len(given) == 0 && !changed("delay") && !changed("jitter"):
-		return misuse("a fault needs an effect: --delay, or one of --status, --hang, --drop, --body, --empty-list, --throttle, --stale, --partial-list, --omit-field, --stuck, --fail, --crash and --zone-outage")
+		return misuse(
+			"a fault needs an effect: --delay, or one of --status, --hang, --drop, --body, --empty-list, --throttle, --stale, --partial-list, --omit-field, --stuck, --fail, --crash and --zone-outage",
+		)
 	case changed("retry-after") && (f.retryAfter <= 0 || f.retryAfter%time.Second != 0):
 		return misuse("--retry-after %s: give whole seconds, 1s or more", f.retryAfter)
 	case changed("times") && f.Times < 1:

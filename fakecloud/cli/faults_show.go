@@ -23,7 +23,10 @@ func (a *app) printFaults(cmd *cobra.Command, value any, items []api.Fault) erro
 		if e := f.Effect; match == "" && (e.Stuck || e.Fail != "" || e.Crash || e.ZoneOutage != "") {
 			match = "every resource"
 		}
-		rows = append(rows, []string{f.ID, cmp.Or(match, "every call"), effectText(f.Effect), whenText(f), hits, strconv.Itoa(f.Matched), a.formatAge(f.CreatedAt)})
+		rows = append(rows, []string{
+			f.ID, cmp.Or(match, "every call"), effectText(f.Effect), whenText(f), hits, strconv.Itoa(f.Matched),
+			a.formatAge(f.CreatedAt),
+		})
 	}
 	return a.printOutput(cmd.OutOrStdout(), value, "ID MATCH EFFECT +WHEN HITS +MATCHED AGE", rows)
 }
@@ -61,7 +64,9 @@ func matchText(m api.FaultMatch) string {
 	for _, k := range m.Kinds {
 		kinds = append(kinds, string(k))
 	}
-	return joinNonEmpty(nameValue("token", m.Token), nameValue("operation", strings.Join(m.Operations, "|")), nameValue("resource", m.Resource),
+	return joinNonEmpty(nameValue("token", m.Token), nameValue(
+		"operation", strings.Join(m.Operations, "|"),
+	), nameValue("resource", m.Resource),
 		nameValue("tag", m.Tag), nameValue("kind", strings.Join(kinds, "|")), nameValue("project", m.Project))
 }
 
@@ -71,11 +76,17 @@ func effectText(e api.FaultEffect) string {
 	if e.Throttle != nil {
 		throttle = fmt.Sprintf("throttle=%g/s", e.Throttle.PerSecond)
 	}
-	return joinNonEmpty(nameValue("delay", ms(e.DelayMilliseconds)), nameValue("jitter", ms(e.JitterMilliseconds)), nameIfSet("carry-out", e.CarryOut),
-		nameValue("status", e.Status), nameValue("retry-after", time.Duration(e.RetryAfterSeconds)*time.Second), nameValue("project", e.Project),
-		nameIfSet("hang", e.Hang), nameIfSet("drop", e.Drop), nameIfSet("body", e.Body != nil), nameIfSet("empty-list", e.EmptyList), throttle,
-		nameIfSet("stale", e.Stale), nameValue("partial-list", e.PartialList), nameValue("omit-field", strings.Join(e.OmitFields, "|")),
-		nameIfSet("stuck", e.Stuck), nameIfSet("fail", e.Fail != ""), nameIfSet("crash", e.Crash), nameValue("zone-outage", e.ZoneOutage))
+	return joinNonEmpty(nameValue("delay", ms(e.DelayMilliseconds)), nameValue(
+		"jitter", ms(e.JitterMilliseconds),
+	), nameIfSet("carry-out", e.CarryOut),
+		nameValue("status", e.Status), nameValue("retry-after", time.Duration(e.RetryAfterSeconds)*time.Second),
+		nameValue("project", e.Project),
+		nameIfSet("hang", e.Hang), nameIfSet("drop", e.Drop), nameIfSet("body", e.Body != nil),
+		nameIfSet("empty-list", e.EmptyList), throttle,
+		nameIfSet("stale", e.Stale), nameValue("partial-list", e.PartialList),
+		nameValue("omit-field", strings.Join(e.OmitFields, "|")),
+		nameIfSet("stuck", e.Stuck), nameIfSet("fail", e.Fail != ""), nameIfSet("crash", e.Crash),
+		nameValue("zone-outage", e.ZoneOutage))
 }
 
 func whenText(f api.Fault) string {
@@ -85,6 +96,8 @@ func whenText(f api.Fault) string {
 		}
 		return t.UTC().Format("15:04:05")
 	}
-	return cmp.Or(joinNonEmpty(nameValue("skip", f.Skip), nameValue("every", f.Every), nameValue("probability", f.Probability), nameValue("seed", f.Seed),
+	return cmp.Or(joinNonEmpty(nameValue("skip", f.Skip), nameValue("every", f.Every), nameValue(
+		"probability", f.Probability,
+	), nameValue("seed", f.Seed),
 		nameValue("from", at(f.From)), nameValue("until", at(f.Until)), nameIfSet("spent", f.Spent)), "always")
 }

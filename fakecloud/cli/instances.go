@@ -15,8 +15,14 @@ import (
 
 func (a *app) instancesCommand() *cobra.Command {
 	k := a.instanceKind()
-	act := func(verb, short string, do func(*client.Client, context.Context, string) (*api.Instance, error)) *cobra.Command {
-		return k.changeCommand(verb, short, fmt.Sprintf("  fakecloud instances %s node-1 node-2 --wait", verb), do, (*waiter).awaitInstances)
+	act := func(
+		verb, short string,
+		do func(*client.Client, context.Context, string) (*api.Instance, error),
+	) *cobra.Command {
+		return k.changeCommand(
+			verb, short, fmt.Sprintf("  fakecloud instances %s node-1 node-2 --wait", verb), do,
+			(*waiter).awaitInstances,
+		)
 	}
 	return groupCommand("instances", "Machines, and what can be done with them", `  fakecloud instances list
   fakecloud instances create node-1 --zone nebula-1b --wait
@@ -27,7 +33,9 @@ func (a *app) instancesCommand() *cobra.Command {
 		k.updateCommand((*client.Client).UpdateInstance),
 		act("reboot", "Reboot running instances", (*client.Client).RebootInstance),
 		act("start", "Start instances that are stopped or in error", (*client.Client).StartInstance),
-		act("stop", "Stop instances that run or are in error; they keep their addresses", (*client.Client).StopInstance),
+		act(
+			"stop", "Stop instances that run or are in error; they keep their addresses", (*client.Client).StopInstance,
+		),
 		act("terminate", "End instances for good", (*client.Client).TerminateInstance))
 }
 
@@ -82,14 +90,16 @@ func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance
 		}
 		show := func(t api.AddressType) string { return cmp.Or(strings.Join(byType[t], ","), "-") }
 		rows = append(rows, []string{
-			in.Name, in.ID, in.Zone, string(in.Type), string(in.State), show(api.AddressInternal), show(api.AddressExternal), in.NetworkID, a.formatAge(in.CreatedAt),
+			in.Name, in.ID, in.Zone, string(in.Type), string(in.State), show(api.AddressInternal),
+			show(api.AddressExternal), in.NetworkID, a.formatAge(in.CreatedAt),
 		})
 	}
 	return a.printOutput(cmd.OutOrStdout(), value, instanceHeader, rows)
 }
 
 var liveStates = []api.InstanceState{
-	api.InstancePending, api.InstanceRunning, api.InstanceStopping, api.InstanceStopped, api.InstanceTerminating, api.InstanceError,
+	api.InstancePending, api.InstanceRunning, api.InstanceStopping, api.InstanceStopped, api.InstanceTerminating,
+	api.InstanceError,
 }
 
 func orEmpty[T any](v []T) []T {
@@ -109,12 +119,16 @@ func resolveInstance(ctx context.Context, c *client.Client, ref string) (*api.In
 	if err != nil {
 		return nil, err
 	}
-	live := slices.DeleteFunc(slices.Clone(items), func(in api.Instance) bool { return in.State == api.InstanceTerminated })
+	live := slices.DeleteFunc(slices.Clone(items), func(in api.Instance) bool {
+		return in.State == api.InstanceTerminated
+	})
 	switch {
 	case len(live) == 1:
 		return &live[0], nil
 	case len(live) > 1:
-		return nil, fmt.Errorf("%d instances are named %q: give the ID of one (`fakecloud instances list`)", len(live), ref)
+		return nil, fmt.Errorf(
+			"%d instances are named %q: give the ID of one (`fakecloud instances list`)", len(live), ref,
+		)
 	}
 	if strings.HasPrefix(ref, "i-") {
 		in, err := c.GetInstance(ctx, ref)
@@ -180,7 +194,10 @@ func (a *app) instancesCreate() *cobra.Command {
 	cmd.Flags().StringVar(&name, "name", "", "the name, if not given as an argument")
 	cmd.Flags().StringVar(&zone, "zone", "", "the zone (default: the one with the fewest instances)")
 	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
-	cmd.Flags().StringVar(&address, "address", "", "the internal IPv4 address, in the network or not (default: the lowest free one of the network)")
+	cmd.Flags().StringVar(
+		&address, "address", "",
+		"the internal IPv4 address, in the network or not (default: the lowest free one of the network)",
+	)
 	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
 	completeFlag(cmd, "network", a.networkKind().completeRefs())
 	completeFlag(cmd, "zone", a.completeZones())

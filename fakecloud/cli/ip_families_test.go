@@ -12,7 +12,9 @@ const cidr6 = "2001:db8:30::/64"
 
 func TestIPFamilyCommands(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--load-balancer-cidr6", cidr6)
-	out, errs, code := p.run(t, "load-balancers", "create", "web", "--listener", "18086:30080", "--ip-family", "ipv4,ipv6", "--wait")
+	out, errs, code := p.run(
+		t, "load-balancers", "create", "web", "--listener", "18086:30080", "--ip-family", "ipv4,ipv6", "--wait",
+	)
 	require.Equal(t, 1, code, "it cannot be built")
 	assert.Regexp(t, `(?m)^web\s+error\s+127\.[0-9.]+,2001:db8:30::1\s`, out)
 	assert.Regexp(t, `--load-balancer-cidr6|this machine has no IPv6`, out+errs)
@@ -32,8 +34,13 @@ func TestIPFamilyCommands(t *testing.T) {
 	_, errs, code = p.run(t, "load-balancers", "update", "web", "--ip-family", "ipv4")
 	assert.Equal(t, 2, code)
 	assert.Contains(t, errs, "unknown flag")
-	for says, cidr := range map[string]string{"--load-balancer-cidr6": "fd00::", "link-local": "fe80::/64", "IPv6 unicast": "127.0.0.0/8"} {
-		_, errs, code := p.run(t, "serve", "--listen", "127.0.0.1:0", "--data", ":memory:", "--token", "a="+t.TempDir()+"/token", "--load-balancer-cidr6", cidr)
+	for says, cidr := range map[string]string{
+		"--load-balancer-cidr6": "fd00::", "link-local": "fe80::/64", "IPv6 unicast": "127.0.0.0/8",
+	} {
+		_, errs, code := p.run(
+			t, "serve", "--listen", "127.0.0.1:0", "--data", ":memory:", "--token", "a="+t.TempDir()+"/token",
+			"--load-balancer-cidr6", cidr,
+		)
 		assert.Equal(t, 2, code)
 		assert.Contains(t, errs, says)
 	}

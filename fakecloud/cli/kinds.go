@@ -87,7 +87,10 @@ func (k resourceKind[T]) listCommand(
 
 // resourceInEvent is the changed function of listCommand for events that hold one resource:
 // of takes it out of the event, and wanted tells whether it belongs in the list.
-func resourceInEvent[T any](of func(api.Event) *T, wanted func(*T) bool) func(context.Context, *client.Client, api.Event) ([]T, error) {
+func resourceInEvent[T any](
+	of func(api.Event) *T,
+	wanted func(*T) bool,
+) func(context.Context, *client.Client, api.Event) ([]T, error) {
 	return func(_ context.Context, _ *client.Client, ev api.Event) ([]T, error) {
 		if one := of(ev); one != nil && wanted(one) {
 			return []T{*one}, nil
@@ -102,9 +105,13 @@ func (k resourceKind[T]) getCommand(short, example string) *cobra.Command {
 
 // actCommand is a command that calls do, unless that is nil, for each resource named, and
 // prints them.
-func (k resourceKind[T]) actCommand(verb, short, example string, do func(*client.Client, context.Context, string) (*T, error)) *cobra.Command {
+func (k resourceKind[T]) actCommand(
+	verb, short, example string,
+	do func(*client.Client, context.Context, string) (*T, error),
+) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: k.completeRefs(),
+		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example,
+		ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			found, err := doForEach(args, func(ref string) (*T, error) {
 				one, err := k.find(cmd.Context(), c, ref)
@@ -129,7 +136,8 @@ func (k resourceKind[T]) changeCommand(
 ) *cobra.Command {
 	var w waiter
 	cmd := &cobra.Command{
-		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: k.completeRefs(),
+		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example,
+		ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			changed, err := doForEach(args, func(ref string) (*T, error) {
 				one, err := k.find(cmd.Context(), c, ref)
@@ -153,7 +161,9 @@ func (k resourceKind[T]) changeCommand(
 }
 
 // updateCommand is the command that renames a resource or replaces its tags.
-func (k resourceKind[T]) updateCommand(do func(*client.Client, context.Context, string, api.ResourceUpdate) (*T, error)) *cobra.Command {
+func (k resourceKind[T]) updateCommand(
+	do func(*client.Client, context.Context, string, api.ResourceUpdate) (*T, error),
+) *cobra.Command {
 	var name string
 	var tags map[string]string
 	var noTags bool
@@ -195,7 +205,10 @@ func (k resourceKind[T]) updateCommand(do func(*client.Client, context.Context, 
 }
 
 // deleteCommand is a command that finds each resource named and deletes it by its ID.
-func (k resourceKind[T]) deleteCommand(verb, short, example string, do func(*client.Client, context.Context, string) error) *cobra.Command {
+func (k resourceKind[T]) deleteCommand(
+	verb, short, example string,
+	do func(*client.Client, context.Context, string) error,
+) *cobra.Command {
 	return k.deleteByRefCommand(verb, short, example, func(c *client.Client, ctx context.Context, ref string) error {
 		one, err := k.find(ctx, c, ref)
 		if err != nil {
@@ -207,9 +220,13 @@ func (k resourceKind[T]) deleteCommand(verb, short, example string, do func(*cli
 
 // deleteByRefCommand is a command that deletes each resource by the reference given, without
 // finding it first.
-func (k resourceKind[T]) deleteByRefCommand(verb, short, example string, do func(*client.Client, context.Context, string) error) *cobra.Command {
+func (k resourceKind[T]) deleteByRefCommand(
+	verb, short, example string,
+	do func(*client.Client, context.Context, string) error,
+) *cobra.Command {
 	return &cobra.Command{
-		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example, ValidArgsFunction: k.completeRefs(),
+		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example,
+		ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			return doForEachRef(args, func(ref string) error { return do(c, cmd.Context(), ref) })
 		}),

@@ -18,9 +18,15 @@ func (a *app) loadBalancersCommand() *cobra.Command {
   fakecloud load-balancers create web --listener 8080:30080 --target node-1
   fakecloud load-balancers stats web --watch`,
 		a.balancersList(),
-		k.actCommand("get", "Show load balancers", "  fakecloud load-balancers get web -o yaml", (*client.Client).GetLoadBalancer),
+		k.actCommand(
+			"get", "Show load balancers", "  fakecloud load-balancers get web -o yaml",
+			(*client.Client).GetLoadBalancer,
+		),
 		a.balancersCreate(), a.balancersUpdate(),
-		k.changeCommand("delete", "Delete load balancers", "  fakecloud load-balancers delete web --wait", (*client.Client).DeleteLoadBalancer, (*waiter).awaitBalancers),
+		k.changeCommand(
+			"delete", "Delete load balancers", "  fakecloud load-balancers delete web --wait",
+			(*client.Client).DeleteLoadBalancer, (*waiter).awaitBalancers,
+		),
 		a.balancersStats(), a.balancersHealth())
 }
 
@@ -40,13 +46,21 @@ func (a *app) balancerKind() resourceKind[api.LoadBalancer] {
 func (a *app) balancersList() *cobra.Command {
 	var f client.LoadBalancerFilter
 	cmd := a.balancerKind().listCommand(
-		&cobra.Command{Short: "List load balancers, oldest first", Example: "  fakecloud load-balancers list --tag cluster=lab"},
+		&cobra.Command{
+			Short: "List load balancers, oldest first", Example: "  fakecloud load-balancers list --tag cluster=lab",
+		},
 		func(ctx context.Context, c *client.Client) ([]api.LoadBalancer, error) {
 			return c.ListLoadBalancers(ctx, f)
 		},
-		resourceInEvent(func(ev api.Event) *api.LoadBalancer { return ev.LoadBalancer }, func(lb *api.LoadBalancer) bool { return hasTags(lb.Tags, f.Tags) }))
+		resourceInEvent(
+			func(ev api.Event) *api.LoadBalancer { return ev.LoadBalancer },
+			func(lb *api.LoadBalancer) bool { return hasTags(lb.Tags, f.Tags) },
+		))
 	addTagFlag(cmd, &f.Tags)
-	addStateFlag(cmd, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive, api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError)
+	addStateFlag(
+		cmd, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive,
+		api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError,
+	)
 	return cmd
 }
 
@@ -65,11 +79,15 @@ func (a *app) printBalancers(cmd *cobra.Command, value any, items []api.LoadBala
 			ports = append(ports, port)
 		}
 		rows = append(rows, []string{
-			lb.Name, lb.ID, string(lb.State), showAddresses(lb), strings.Join(ports, ","), strconv.Itoa(len(lb.Targets)),
-			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), a.formatAge(lb.CreatedAt), orDash(lb.StateReason),
+			lb.Name, lb.ID, string(lb.State), showAddresses(lb), strings.Join(ports, ","),
+			strconv.Itoa(len(lb.Targets)),
+			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), a.formatAge(lb.CreatedAt),
+			orDash(lb.StateReason),
 		})
 	}
-	return a.printOutput(cmd.OutOrStdout(), value, "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON", rows)
+	return a.printOutput(
+		cmd.OutOrStdout(), value, "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON", rows,
+	)
 }
 
 func showAddresses(lb api.LoadBalancer) string {

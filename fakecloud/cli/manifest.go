@@ -60,11 +60,13 @@ var manifestKinds = []*manifestKind{
 	{key: "networks", singular: "network", schema: "NetworkCreate", fixed: []string{"cidr"}},
 	{key: "addresses", singular: "address", schema: "ReservedAddressCreate", fixed: []string{"ip"}},
 	{
-		key: "instances", singular: "instance", schema: "InstanceCreate", fixed: []string{"zone", "type", "address", "networkId"}, takeOwnFields: takeInstanceFields,
+		key: "instances", singular: "instance", schema: "InstanceCreate",
+		fixed: []string{"zone", "type", "address", "networkId"}, takeOwnFields: takeInstanceFields,
 		refs: []reference{{field: "network", kind: "networks", id: "networkId"}},
 	},
 	{
-		key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate", fixed: []string{"address", "addressId", "ipFamilies"}, takeOwnFields: takeBalancerFields,
+		key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate",
+		fixed: []string{"address", "addressId", "ipFamilies"}, takeOwnFields: takeBalancerFields,
 		refs: []reference{{field: "reservedAddress", kind: "addresses", id: "addressId"}},
 	},
 	{

@@ -30,7 +30,9 @@ func TestParseManifest(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, all, 4)
 	assert.Equal(t, "stopped", all[0].state)
-	assert.Equal(t, map[string]any{"name": "node-1", "zone": "nebula-1a", "tags": map[string]any{"a": "b"}}, all[0].given)
+	assert.Equal(
+		t, map[string]any{"name": "node-1", "zone": "nebula-1a", "tags": map[string]any{"a": "b"}}, all[0].given,
+	)
 	assert.Nil(t, all[1].targets)
 	assert.Equal(t, []string{"node-1", "node-2"}, all[2].targets)
 	assert.Equal(t, []reference{{field: "instance", kind: "instances", name: "node-1", id: "instanceId"}}, all[3].refs)
@@ -129,7 +131,8 @@ func TestIncludesAll(t *testing.T) {
 	}
 	for _, other := range [][2]any{
 		{"a", "b"}, {nil, "a"}, {nil, 1.0}, {"1", 1.0}, {m("a", "b"), m("a", "c")}, {nil, m("a", "b")},
-		{[]any{1.0}, []any{}}, {nil, []any{1.0}}, {[]any{1.0, 2.0}, []any{1.0}}, {[]any{m("port", 1.0)}, []any{m("port", 2.0)}}, {"a", []any{"a"}},
+		{[]any{1.0}, []any{}}, {nil, []any{1.0}}, {[]any{1.0, 2.0}, []any{1.0}},
+		{[]any{m("port", 1.0)}, []any{m("port", 2.0)}}, {"a", []any{"a"}},
 	} {
 		assert.False(t, includesAll(other[0], other[1]), other)
 	}

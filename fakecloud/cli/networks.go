@@ -18,7 +18,10 @@ func (a *app) networksCommand() *cobra.Command {
 		k.getCommand("Show networks", "  fakecloud networks get default -o yaml"),
 		a.networksCreate(),
 		k.updateCommand((*client.Client).UpdateNetwork),
-		k.deleteCommand("delete", "Delete networks that no instance is in", "  fakecloud networks delete backend", (*client.Client).DeleteNetwork))
+		k.deleteCommand(
+			"delete", "Delete networks that no instance is in", "  fakecloud networks delete backend",
+			(*client.Client).DeleteNetwork,
+		))
 }
 
 func (a *app) networkKind() resourceKind[api.Network] {
@@ -39,7 +42,9 @@ func (a *app) networksList() *cobra.Command {
 	cmd := a.networkKind().listCommand(
 		&cobra.Command{Short: "List networks, oldest first", Example: "  fakecloud networks list --tag tier=2"},
 		func(ctx context.Context, c *client.Client) ([]api.Network, error) { return c.ListNetworks(ctx, f) },
-		resourceInEvent(func(ev api.Event) *api.Network { return ev.Network }, func(n *api.Network) bool { return hasTags(n.Tags, f.Tags) }))
+		resourceInEvent(func(ev api.Event) *api.Network { return ev.Network }, func(n *api.Network) bool {
+			return hasTags(n.Tags, f.Tags)
+		}))
 	addTagFlag(cmd, &f.Tags)
 	return cmd
 }
@@ -78,7 +83,9 @@ func (a *app) networksCreate() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			n, err := c.CreateNetwork(cmd.Context(), api.NetworkCreate{Name: args[0], Cidr: cidr, Tags: changedTags(cmd, "tag", tags)})
+			n, err := c.CreateNetwork(
+				cmd.Context(), api.NetworkCreate{Name: args[0], Cidr: cidr, Tags: changedTags(cmd, "tag", tags)},
+			)
 			return a.networkKind().printOne(cmd, n, err)
 		},
 	}

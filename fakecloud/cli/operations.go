@@ -18,7 +18,8 @@ func (a *app) operationsCommand() *cobra.Command {
 	return groupCommand("operations", "What became of changes that take time", `  fakecloud operations list --state running
   fakecloud operations wait op-01jd3n9z6d8s`,
 		a.operationsList(),
-		a.operationKind(client.OperationFilter{}).getCommand("Show operations", "  fakecloud operations get op-01jd3n9z6d8s -o yaml"),
+		a.operationKind(client.OperationFilter{}).
+			getCommand("Show operations", "  fakecloud operations get op-01jd3n9z6d8s -o yaml"),
 		a.operationsWait())
 }
 
@@ -61,12 +62,17 @@ func (a *app) operationsList() *cobra.Command {
 				return nil, nil
 			}
 			all, err := c.ListOperations(ctx, client.OperationFilter{Resource: ev.ID, Types: f.Types})
-			return slices.DeleteFunc(all, func(op api.Operation) bool { return op.EndedAt != nil && op.EndedAt.Before(ev.Time) }), err
+			return slices.DeleteFunc(all, func(op api.Operation) bool {
+				return op.EndedAt != nil && op.EndedAt.Before(ev.Time)
+			}), err
 		})
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only those of the resource of this ID")
 	cmd.Flags().StringSliceVar(&f.Types, "type", nil, "only those of these types, such as createInstance")
 	completeFlagValues(cmd, map[string][]string{"type": operationTypes()})
-	addStateFlag(cmd, &f.States, "an operation", api.OperationRunning, api.OperationDone, api.OperationFailed, api.OperationSuperseded)
+	addStateFlag(
+		cmd, &f.States, "an operation", api.OperationRunning, api.OperationDone, api.OperationFailed,
+		api.OperationSuperseded,
+	)
 	return cmd
 }
 
@@ -77,7 +83,10 @@ func (a *app) operationRow(op api.Operation) []string {
 	if op.EndedAt != nil {
 		took = op.EndedAt.Sub(op.CreatedAt).Round(time.Millisecond).String()
 	}
-	return []string{op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), a.formatAge(op.CreatedAt), took, orDash(op.Error)}
+	return []string{
+		op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), a.formatAge(op.CreatedAt), took,
+		orDash(op.Error),
+	}
 }
 
 func (a *app) printOperations(cmd *cobra.Command, value any, items []api.Operation) error {

@@ -44,7 +44,11 @@ func completeFlagValues(cmd *cobra.Command, values map[string][]string) {
 
 // completeFlag completes a flag by a function, whatever the arguments are.
 func completeFlag(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, func(
+		cmd *cobra.Command,
+		_ []string,
+		prefix string,
+	) ([]string, cobra.ShellCompDirective) {
 		return with(cmd, nil, prefix)
 	}); err != nil {
 		panic(err) // The flag is missing: a mistake in this package.

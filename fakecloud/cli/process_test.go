@@ -77,7 +77,8 @@ func startServeWithEnv(t *testing.T, env []string, dir string, args ...string) *
 	require.NoError(t, err)
 	p := &process{token: filepath.Join(dir, "private", "token"), exited: make(chan error, 1)}
 	p.cmd = exec.Command(binary, append([]string{
-		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token", "operator:admin=" + p.token,
+		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token",
+		"operator:admin=" + p.token,
 		"--instance-cidr", instanceCIDR, "--load-balancer-cidr", balancerCIDR(),
 	}, args...)...)
 	p.cmd.Env = env

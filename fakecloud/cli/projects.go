@@ -18,9 +18,14 @@ func (a *app) projectsCommand() *cobra.Command {
 	return groupCommand("projects", "Projects, each with resources and tokens of its own; for admins", `  fakecloud projects list
   fakecloud projects create team-a --default-tag team=a
   fakecloud tokens create team-a-admin --project team-a --role admin --out team-a.token`,
-		k.listCommand(&cobra.Command{Short: "List the cloud's projects, oldest first", Example: "  fakecloud projects list -o json"}, k.list, nil),
+		k.listCommand(&cobra.Command{
+			Short: "List the cloud's projects, oldest first", Example: "  fakecloud projects list -o json",
+		}, k.list, nil),
 		a.projectsGet(), a.projectsCreate(), a.projectsUpdate(),
-		k.deleteCommand("delete", "Delete projects in which nothing lives", "  fakecloud projects delete team-a", (*client.Client).DeleteProject))
+		k.deleteCommand(
+			"delete", "Delete projects in which nothing lives", "  fakecloud projects delete team-a",
+			(*client.Client).DeleteProject,
+		))
 }
 
 func (a *app) projectKind() resourceKind[api.Project] {
@@ -88,12 +93,16 @@ func (a *app) projectsCreate() *cobra.Command {
 		Example:           "  fakecloud projects create team-a --default-tag team=a",
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			p, err := c.CreateProject(cmd.Context(), api.ProjectCreate{Name: args[0], DefaultTags: changedTags(cmd, "default-tag", tags)})
+			p, err := c.CreateProject(
+				cmd.Context(), api.ProjectCreate{Name: args[0], DefaultTags: changedTags(cmd, "default-tag", tags)},
+			)
 			return a.projectKind().printOne(cmd, p, err)
 		}),
 	}
 	a.addOutput(cmd)
-	cmd.Flags().StringToStringVar(&tags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable")
+	cmd.Flags().StringToStringVar(
+		&tags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable",
+	)
 	return cmd
 }
 

@@ -38,17 +38,25 @@ func (s commandShell) mustFail(code int, says string, args ...string) {
 func TestProjectAndTokenCommands(t *testing.T) {
 	dir := t.TempDir()
 	s := commandShell{t, startServe(t, dir)}
-	assert.Regexp(t, `(?m)^team-a\s+p-\S+\s+a=b,c=d\s+\ds$`, s.mustRun("projects", "create", "team-a", "--default-tag", "a=b", "--default-tag", "c=d"))
+	assert.Regexp(
+		t, `(?m)^team-a\s+p-\S+\s+a=b,c=d\s+\ds$`,
+		s.mustRun("projects", "create", "team-a", "--default-tag", "a=b", "--default-tag", "c=d"),
+	)
 	assert.Regexp(t, `(?m)^default\s.*\nteam-a\s`, s.mustRun("projects", "list"))
 	assert.Contains(t, s.mustRun("projects", "get", "-o", "yaml"), "role: admin\n")
 	assert.Contains(t, s.mustRun("__complete", "projects", "get", "te"), "team-a\n")
 	assert.Contains(t, s.mustRun("__complete", "tokens", "list", "--project", ""), "team-a\n")
-	assert.Regexp(t, `(?m)^team-b\s+p-\S+\s+-\s`, s.mustRun("projects", "update", "team-a", "--name", "team-b", "--no-default-tags"))
+	assert.Regexp(
+		t, `(?m)^team-b\s+p-\S+\s+-\s`,
+		s.mustRun("projects", "update", "team-a", "--name", "team-b", "--no-default-tags"),
+	)
 	s.mustFail(2, "nothing to update", "projects", "update", "team-b")
 	s.mustFail(1, "no project is named", "projects", "get", "team-a")
 
 	file := filepath.Join(dir, "tokens", "ci")
-	out := s.mustRun("tokens", "create", "ci", "--project", "team-b", "--role", "viewer", "--expires-in", "1h", "--out", file)
+	out := s.mustRun(
+		"tokens", "create", "ci", "--project", "team-b", "--role", "viewer", "--expires-in", "1h", "--out", file,
+	)
 	assert.Regexp(t, `(?m)^ci\s+viewer\s+api\s+20\S+Z\s+\ds$`, out)
 	info, err := os.Stat(file)
 	require.NoError(t, err)
@@ -113,7 +121,10 @@ func TestTokensSurviveRestart(t *testing.T) {
 func TestNetworkAndQuotaCommands(t *testing.T) {
 	s := commandShell{t, startServe(t, t.TempDir())}
 	assert.Regexp(t, `(?m)^default\s+n-\S+\s+127\.90\.0\.0/16\s+yes\s+\ds$`, s.mustRun("networks", "list"))
-	assert.Regexp(t, `(?m)^backend\s+n-\S+\s+10\.1\.0\.0/24\s+no\s+\ds$`, s.mustRun("networks", "create", "backend", "--cidr", "10.1.0.0/24", "--tag", "a=b"))
+	assert.Regexp(
+		t, `(?m)^backend\s+n-\S+\s+10\.1\.0\.0/24\s+no\s+\ds$`,
+		s.mustRun("networks", "create", "backend", "--cidr", "10.1.0.0/24", "--tag", "a=b"),
+	)
 	s.mustFail(2, "needs --cidr", "networks", "create", "none")
 	s.mustFail(1, "network-conflict", "networks", "create", "other", "--cidr", "10.1.0.0/16")
 	assert.Contains(t, s.mustRun("instances", "create", "node-1", "--network", "backend", "--wait"), "10.1.0.1")
@@ -126,7 +137,9 @@ func TestNetworkAndQuotaCommands(t *testing.T) {
 	s.mustRun("routes", "create", "r", "--destination", "10.244.0.0/24", "--instance", "node-1")
 	assert.Contains(t, s.mustRun("routes", "update", "r", "--name", "q", "--tag", "a=b"), "q ")
 	assert.Contains(t, s.mustRun("instances", "update", "node-1", "--tag", "a=b", "-o", "json"), `"a": "b"`)
-	assert.Contains(t, s.mustRun("instances", "update", "node-1", "--name", "node-2", "--no-tags", "-o", "json"), `"tags": {}`)
+	assert.Contains(
+		t, s.mustRun("instances", "update", "node-1", "--name", "node-2", "--no-tags", "-o", "json"), `"tags": {}`,
+	)
 	s.mustFail(2, "nothing to update", "instances", "update", "node-2")
 	s.mustFail(2, "give one", "instances", "update", "node-2", "--tag", "a=b", "--no-tags")
 	s.mustRun("routes", "delete", "q")

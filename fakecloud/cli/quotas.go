@@ -20,7 +20,10 @@ func (a *app) printQuotas(cmd *cobra.Command, q *api.Quotas) error {
 	for _, one := range []struct {
 		name string
 		api.Quota
-	}{{"instances", q.Instances}, {"load-balancers", q.LoadBalancers}, {"routes", q.Routes}, {"networks", q.Networks}, {"addresses", q.Addresses}} {
+	}{
+		{"instances", q.Instances}, {"load-balancers", q.LoadBalancers}, {"routes", q.Routes}, {"networks", q.Networks},
+		{"addresses", q.Addresses},
+	} {
 		rows = append(rows, []string{one.name, strconv.FormatInt(one.Used, 10), strconv.FormatInt(one.Limit, 10)})
 	}
 	return a.printOutput(cmd.OutOrStdout(), q, "QUOTA USED LIMIT", rows)
@@ -61,7 +64,8 @@ func (a *app) quotasSet() *cobra.Command {
 	var project string
 	var u api.QuotasUpdate
 	limits := map[string]**api.QuotaLimit{
-		"instances": &u.Instances, "load-balancers": &u.LoadBalancers, "routes": &u.Routes, "networks": &u.Networks, "addresses": &u.Addresses,
+		"instances": &u.Instances, "load-balancers": &u.LoadBalancers, "routes": &u.Routes, "networks": &u.Networks,
+		"addresses": &u.Addresses,
 	}
 	values := map[string]*int64{}
 	cmd := &cobra.Command{

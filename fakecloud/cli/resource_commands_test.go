@@ -30,20 +30,26 @@ func TestCommands(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o700), info.Mode().Perm())
 
 	ok, fails := p.commandRunners(t)
-	assert.Equal(t, "NAME   REGION     STATE\nz1     nebula-1   available\nz2     nebula-1   available\n", ok("zones", "list"))
+	assert.Equal(
+		t, "NAME   REGION     STATE\nz1     nebula-1   available\nz2     nebula-1   available\n", ok("zones", "list"),
+	)
 	out := ok("instances", "create", "node-1", "--zone", "z2", "--type", "large", "--tag", "a=b", "--wait")
 	assert.Regexp(t, `(?m)^node-1\s+i-\S+\s+z2\s+large\s+running\s+127\.90\.0\.1\s+\ds$`, out)
 	ok("instances", "create", "--name", "true")
 	assert.Regexp(t, `(?m)^name: "true"$`, ok("instances", "get", "true", "-o", "yaml"))
 	var list api.InstanceList
-	require.NoError(t, json.Unmarshal([]byte(ok("instances", "list", "-o", "json", "--tag", "a=b", "--tag", "cluster=lab")), &list))
+	require.NoError(
+		t, json.Unmarshal([]byte(ok("instances", "list", "-o", "json", "--tag", "a=b", "--tag", "cluster=lab")), &list),
+	)
 	require.Len(t, list.Items, 1)
 	assert.Contains(t, ok("instances", "stop", "node-1", list.Items[0].ID, "--wait"), "stopped")
 	assert.Contains(t, ok("instances", "start", "node-1", "--wait"), "running")
 	assert.Contains(t, ok("__complete", "instances", "stop", "no"), "node-1\n")
 
 	ok("instances", "create", "there", "--address", "172.18.0.3")
-	fails(1, "172.18.0.3 is the address of instance \"there\"", "instances", "create", "here", "--address", "172.18.0.3")
+	fails(
+		1, "172.18.0.3 is the address of instance \"there\"", "instances", "create", "here", "--address", "172.18.0.3",
+	)
 
 	out = ok("routes", "create", "one", "--destination", "10.244.1.0/24", "--instance", "node-1", "--tag", "a=b")
 	assert.Regexp(t, `(?m)^one\s+r-\S+\s+10\.244\.1\.0/24\s+i-\S+\s+active\s+\ds\s+-$`, out)
@@ -60,17 +66,26 @@ func TestCommands(t *testing.T) {
 	assert.NotContains(t, ok("routes", "list"), "one")
 
 	out = ok("load-balancers", "create", "-o", "wide", "full", "--listener", "18085:30080", "--proxy-protocol", "v2", "--target", "there",
-		"--source-range", "10.0.0.0/8,127.0.0.0/8", "--client-affinity", "10m", "--health-check", "http:10256/healthz", "--health-check-interval", "1s")
+		"--source-range", "10.0.0.0/8,127.0.0.0/8", "--client-affinity", "10m", "--health-check", "http:10256/healthz",
+		"--health-check-interval", "1s")
 	assert.Regexp(t, `18085:30080/tcp\+v2\s+1\s+http:10256/healthz\s+10\.0\.0\.0/8\+1\s+affinity=600s\s`, out)
 	assert.Contains(t, ok("load-balancers", "get", "full", "-o", "yaml"), "intervalSeconds: 1\n")
 	assert.Regexp(t, `(?m)^there\s+(unknown|unhealthy)\s`, ok("load-balancers", "health", "full"))
 	ok("load-balancers", "delete", "full")
 	testAddressCommands(t, ok, fails)
-	fails(2, "want tcp:PORT or http:PORT[/PATH]", "load-balancers", "create", "x", "--listener", "1:2", "--health-check", "icmp:1")
-	fails(2, "give --health-check too", "load-balancers", "create", "x", "--listener", "1:2", "--healthy-threshold", "3")
+	fails(
+		2, "want tcp:PORT or http:PORT[/PATH]", "load-balancers", "create", "x", "--listener", "1:2", "--health-check",
+		"icmp:1",
+	)
+	fails(
+		2, "give --health-check too", "load-balancers", "create", "x", "--listener", "1:2", "--healthy-threshold", "3",
+	)
 	fails(2, "whole seconds", "load-balancers", "create", "x", "--listener", "1:2", "--client-affinity", "1500ms")
 	fails(2, "want PORT:TARGETPORT", "load-balancers", "create", "x", "--listener", "1:2/sctp")
-	fails(1, "did you mean 10.0.0.0/8?", "load-balancers", "create", "x", "--listener", "1:2", "--source-range", "10.0.0.1/8")
+	fails(
+		1, "did you mean 10.0.0.0/8?", "load-balancers", "create", "x", "--listener", "1:2", "--source-range",
+		"10.0.0.1/8",
+	)
 
 	out = ok("load-balancers", "create", "-o", "wide", "web", "--listener", "18081:30080", "--target", "node-1")
 	assert.Contains(t, out, "provisioning")
@@ -80,7 +95,10 @@ func TestCommands(t *testing.T) {
 	fails(2, "give --watch too", "load-balancers", "stats", "web", "--interval", "5s")
 	fails(2, "want 100ms at least", "load-balancers", "stats", "web", "--watch", "--interval", "0s")
 	ok("instances", "stop", "node-1", "--wait")
-	assert.Regexp(t, `(?m)^node-1\s+-\s+- -> unhealthy\s+instance is stopped$`, ok("load-balancers", "health", "web", "--history"))
+	assert.Regexp(
+		t, `(?m)^node-1\s+-\s+- -> unhealthy\s+instance is stopped$`,
+		ok("load-balancers", "health", "web", "--history"),
+	)
 	assert.Contains(t, ok("instances", "terminate", "node-1", "--wait"), "terminated")
 	assert.Contains(t, ok("load-balancers", "get", "web", "-o", "json"), `"targets": []`)
 	assert.Contains(t, ok("load-balancers", "delete", "web"), "deleting")
@@ -105,7 +123,8 @@ func TestCommands(t *testing.T) {
 	fails(1, "\nfakecloud: no instance is named \"nothing\"", "instances", "stop", "nobody", "nothing")
 	ok("load-balancers", "create", "kept", "--listener", "18082:30080")
 	for _, args := range [][]string{
-		{"instances", "get", ""}, {"instances", "terminate", ""}, {"load-balancers", "delete", "kept", ""}, {"load-balancers", "stats", ""},
+		{"instances", "get", ""}, {"instances", "terminate", ""}, {"load-balancers", "delete", "kept", ""},
+		{"load-balancers", "stats", ""},
 		{"load-balancers", "create", "more", "--listener", "18083:30080", "--target", ""},
 	} {
 		fails(2, "an empty name or ID", args...)
@@ -124,16 +143,23 @@ func TestCommands(t *testing.T) {
 	fails(2, "--tls-self-signed", "serve", "--listen", "0.0.0.0:8470")
 	fails(2, "one or the other", "serve", "--tls-self-signed", "--tls-cert", "x")
 	fails(2, "is for --tls-self-signed", "serve", "--tls-san", "x")
-	fails(2, "want an IP address or a DNS name", "serve", "--tls-self-signed", "--tls-san", "a b", "--data", filepath.Join(dir, "other", "cloud.db"))
+	fails(
+		2, "want an IP address or a DNS name", "serve", "--tls-self-signed", "--tls-san", "a b", "--data",
+		filepath.Join(dir, "other", "cloud.db"),
+	)
 	fails(2, "choose real or virtual", "serve", "--clock", "wall")
 	fails(2, "CA file", "zones", "list", "--ca-file", filepath.Join(dir, "none"))
-	spare := []string{"serve", "--listen", "127.0.0.1:0", "--data", ":memory:", "--token", "a=" + filepath.Join(dir, "spare")}
+	spare := []string{
+		"serve", "--listen", "127.0.0.1:0", "--data", ":memory:", "--token", "a=" + filepath.Join(dir, "spare"),
+	}
 	fails(2, "--default-tag: tag key", append(spare, "--default-tag", "=x")...)
 	fails(2, "no role \"owner\"", append(spare, "--token", "b:owner=x")...)
 	fails(2, "want NAME=FILE or NAME:ROLE=FILE", append(spare, "--token", ":admin=x")...)
 	fails(2, "cannot be negative", append(spare, "--retention", "-1s")...)
 	fails(1, "the same secret", append(spare, "--token", "b="+filepath.Join(dir, "spare"))...)
-	fails(1, "in use by another fakecloud", "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"))
+	fails(
+		1, "in use by another fakecloud", "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"),
+	)
 	fails(1, "FAKECLOUD_TOKEN_FILE", "zones", "list", "--token-file", filepath.Join(dir, "none"))
 
 	wrong := filepath.Join(dir, "wrong")
@@ -149,8 +175,15 @@ func TestFaultCommands(t *testing.T) {
 	p := startServe(t, dir, "--token", "ccm="+ccm)
 	ok, fails := p.commandRunners(t)
 	assert.Equal(t, "ID   MATCH   EFFECT   HITS   AGE\n", ok("faults", "list"))
-	out := ok("faults", "create", "-o", "wide", "--token", "ccm", "--operation", "listZones,getProject", "--times", "2", "--delay", "1ms", "--status", "429", "--retry-after", "5s")
-	assert.Regexp(t, `(?m)^f-\S+\s+token=ccm operation=listZones\|getProject\s+delay=1ms status=429 retry-after=5s\s+always\s+0/2\s+0\s+\ds$`, out)
+	out := ok(
+		"faults", "create", "-o", "wide", "--token", "ccm", "--operation", "listZones,getProject", "--times", "2",
+		"--delay", "1ms", "--status", "429", "--retry-after", "5s",
+	)
+	assert.Regexp(
+		t,
+		`(?m)^f-\S+\s+token=ccm operation=listZones\|getProject\s+delay=1ms status=429 retry-after=5s\s+always\s+0/2\s+0\s+\ds$`,
+		out,
+	)
 	fails(1, "rate-limited", "zones", "list", "--token-file", ccm)
 	assert.Contains(t, ok("zones", "list"), "nebula-1a")
 	var list api.FaultList
@@ -163,7 +196,10 @@ func TestFaultCommands(t *testing.T) {
 
 	assert.Regexp(t, `every call\s+empty-list\s+always\s+0\s+0\s`, ok("faults", "create", "-o", "wide", "--empty-list"))
 	assert.Equal(t, "NAME   REGION   STATE\n", ok("zones", "list"))
-	assert.Regexp(t, `resource=i-1\b.*status=404 project=p-1\s`, ok("faults", "create", "-o", "wide", "--resource", "i-1", "--status", "404", "--answer-project", "p-1", "--project", "default"))
+	assert.Regexp(t, `resource=i-1\b.*status=404 project=p-1\s`, ok(
+		"faults", "create", "-o", "wide", "--resource", "i-1", "--status", "404", "--answer-project", "p-1",
+		"--project", "default",
+	))
 	out = ok("faults", "create", "--body", "", "--content-type", "text/html", "--operation", "listRoutes", "-o", "json")
 	assert.Contains(t, out, `"body": ""`)
 	ok("faults", "create", "--hang", "--token", "nobody")
@@ -178,7 +214,10 @@ func TestFaultCommands(t *testing.T) {
 	assert.Regexp(t, `(?m)^operator\s+-\s+listZones\s+2\s+0\s+1\s+0\s+\S+ms\s+0\s+\d{3}$`, out)
 	assert.NotContains(t, ok("audit", "sum", "--token", "ccm"), "operator")
 	assert.Contains(t, ok("audit", "sum", "--token", "nobody", "-o", "json"), `"items": []`)
-	assert.Regexp(t, `^TIME.*\n\S+\s+ccm\s+fakecloud-cli/.*\s+listZones\s+-\s+429 rate-limited f-\S+\s+\S+ms\s+0\s+\d{3}\n$`, ok("audit", "list", "-o", "wide", "--token", "ccm"))
+	assert.Regexp(
+		t, `^TIME.*\n\S+\s+ccm\s+fakecloud-cli/.*\s+listZones\s+-\s+429 rate-limited f-\S+\s+\S+ms\s+0\s+\d{3}\n$`,
+		ok("audit", "list", "-o", "wide", "--token", "ccm"),
+	)
 	assert.Equal(t, 2, strings.Count(ok("audit", "list", "--limit", "1"), "\n"))
 	assert.Contains(t, ok("audit", "list", "--status", "5xx", "-o", "json"), `"items": []`)
 	assert.Contains(t, ok("__complete", "audit", "sum", "--operation", ""), "createInstance\n")
@@ -218,15 +257,25 @@ func testAddressCommands(t *testing.T, ok func(...string) string, fails func(int
 	fails(1, "already has the name", "addresses", "reserve", "store")
 
 	out = ok("load-balancers", "create", "-o", "wide", "all", "--listener", "18086:30080", "--listener", "18086:30080/udp", "--address", "store", "--algorithm", "least-connections",
-		"--idle-timeout", "1m", "--drain", "30s", "--connection-limit", "100", "--health-check", "http:10256", "--expected-codes", "200-204")
-	assert.Regexp(t, `\s`+regexp.QuoteMeta(ip)+`\s+18086:30080/tcp\+max100,18086:30080/udp\+max100\s.*\sleast-connections,idle=60s,drain=30s\s`, out)
+		"--idle-timeout", "1m", "--drain", "30s", "--connection-limit", "100", "--health-check", "http:10256",
+		"--expected-codes", "200-204")
+	assert.Regexp(t, `\s`+regexp.QuoteMeta(ip)+
+		`\s+18086:30080/tcp\+max100,18086:30080/udp\+max100\s.*\sleast-connections,idle=60s,drain=30s\s`, out)
 	assert.Contains(t, ok("__complete", "load-balancers", "create", "x", "--address", ""), "store\n")
 	assert.Contains(t, ok("__complete", "load-balancers", "update", "all", "--algorithm", ""), "source-hash\n")
 	out = ok("load-balancers", "update", "-o", "wide", "all", "--target", "there", "--proxy-protocol", "v1", "--algorithm", "round-robin", "--idle-timeout", "0s",
 		"--health-check-interval", "7s", "--source-range", "127.0.0.0/8")
-	assert.Regexp(t, `18086:30080/tcp\+v1\+max100,18086:30080/udp\+max100\s+1\s+http:10256/\s+127\.0\.0\.0/8\s+drain=30s\s`, out)
-	assert.Regexp(t, `expectedCodes: 200-204\n\s+healthyThreshold: 2\n\s+intervalSeconds: 7\n`, ok("load-balancers", "get", "all", "-o", "yaml"))
-	out = ok("load-balancers", "update", "-o", "wide", "all", "--name", "every", "--listener", "18087:30080", "--no-targets", "--source-range", "", "--health-check", "none", "--drain", "0s")
+	assert.Regexp(
+		t, `18086:30080/tcp\+v1\+max100,18086:30080/udp\+max100\s+1\s+http:10256/\s+127\.0\.0\.0/8\s+drain=30s\s`, out,
+	)
+	assert.Regexp(
+		t, `expectedCodes: 200-204\n\s+healthyThreshold: 2\n\s+intervalSeconds: 7\n`,
+		ok("load-balancers", "get", "all", "-o", "yaml"),
+	)
+	out = ok(
+		"load-balancers", "update", "-o", "wide", "all", "--name", "every", "--listener", "18087:30080", "--no-targets",
+		"--source-range", "", "--health-check", "none", "--drain", "0s",
+	)
 	assert.Regexp(t, `(?m)^every\s.*18087:30080/tcp\s+0\s+-\s+any\s+-\s`, out)
 	fails(2, "nothing to change", "load-balancers", "update", "every")
 	fails(2, "give one of the two", "load-balancers", "update", "every", "--no-targets", "--target", "there")

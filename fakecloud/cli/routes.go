@@ -38,7 +38,9 @@ func (a *app) routesList() *cobra.Command {
 	cmd := a.routeKind().listCommand(
 		&cobra.Command{Short: "List routes, oldest first", Example: "  fakecloud routes list --tag cluster=lab"},
 		func(ctx context.Context, c *client.Client) ([]api.Route, error) { return c.ListRoutes(ctx, f) },
-		resourceInEvent(func(ev api.Event) *api.Route { return ev.Route }, func(r *api.Route) bool { return hasTags(r.Tags, f.Tags) }))
+		resourceInEvent(func(ev api.Event) *api.Route { return ev.Route }, func(r *api.Route) bool {
+			return hasTags(r.Tags, f.Tags)
+		}))
 	addTagFlag(cmd, &f.Tags)
 	return cmd
 }
@@ -46,7 +48,9 @@ func (a *app) routesList() *cobra.Command {
 func (a *app) printRoutes(cmd *cobra.Command, value any, items []api.Route) error {
 	var rows [][]string
 	for _, r := range items {
-		rows = append(rows, []string{r.Name, r.ID, r.Destination, r.InstanceID, string(r.State), a.formatAge(r.CreatedAt), orDash(r.StateReason)})
+		rows = append(rows, []string{
+			r.Name, r.ID, r.Destination, r.InstanceID, string(r.State), a.formatAge(r.CreatedAt), orDash(r.StateReason),
+		})
 	}
 	return a.printOutput(cmd.OutOrStdout(), value, "NAME ID DESTINATION INSTANCE STATE AGE REASON", rows)
 }
@@ -77,7 +81,10 @@ func (a *app) routesCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			r, err := c.CreateRoute(cmd.Context(), api.RouteCreate{Name: args[0], Destination: destination, InstanceID: in.ID, Tags: someTags(tags)})
+			r, err := c.CreateRoute(
+				cmd.Context(),
+				api.RouteCreate{Name: args[0], Destination: destination, InstanceID: in.ID, Tags: someTags(tags)},
+			)
 			return a.routeKind().printOne(cmd, r, err)
 		},
 	}

@@ -24,7 +24,10 @@ func (a *app) scenariosCommand() *cobra.Command {
   fakecloud scenarios run zone-outage --watch
   fakecloud scenarios run incident.yaml`,
 		a.scenariosRun(), a.scenariosList(), a.scenariosGet(), a.scenariosStop(),
-		a.scenarioKind().deleteByRefCommand("delete", "Stop scenarios and forget them", "  fakecloud scenarios delete s-01jd3n9y5c7r", (*client.Client).DeleteScenario))
+		a.scenarioKind().deleteByRefCommand(
+			"delete", "Stop scenarios and forget them", "  fakecloud scenarios delete s-01jd3n9y5c7r",
+			(*client.Client).DeleteScenario,
+		))
 }
 
 func (a *app) scenarioKind() resourceKind[api.Scenario] {
@@ -89,7 +92,8 @@ lifts its faults.`,
 		},
 	}
 	a.addOutput(cmd)
-	cmd.Flags().BoolVar(&watch, "watch", false, "show each step as it is done, until the scenario ends; fails if it does")
+	cmd.Flags().
+		BoolVar(&watch, "watch", false, "show each step as it is done, until the scenario ends; fails if it does")
 	cmd.Flags().Int64Var(&seed, "seed", 0, "what is drawn with (default: the file's, or drawn, and shown)")
 	return cmd
 }
@@ -176,7 +180,10 @@ func (a *app) printScenarios(cmd *cobra.Command, value any, items []api.Scenario
 				done++
 			}
 		}
-		rows = append(rows, []string{s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10), a.formatAge(s.StartedAt)})
+		rows = append(rows, []string{
+			s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10),
+			a.formatAge(s.StartedAt),
+		})
 	}
 	return a.printOutput(cmd.OutOrStdout(), value, "ID NAME STATE STEPS SEED AGE", rows)
 }
@@ -184,7 +191,10 @@ func (a *app) printScenarios(cmd *cobra.Command, value any, items []api.Scenario
 func (a *app) scenariosList() *cobra.Command {
 	var available bool
 	k := a.scenarioKind()
-	cmd := k.listCommand(&cobra.Command{Short: "List the scenarios that were run, or those that are ready to", Example: "  fakecloud scenarios list --available"}, k.list, nil)
+	cmd := k.listCommand(&cobra.Command{
+		Short:   "List the scenarios that were run, or those that are ready to",
+		Example: "  fakecloud scenarios list --available",
+	}, k.list, nil)
 	listRun := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if available {
@@ -215,10 +225,14 @@ func (a *app) printReadyScenarios(out io.Writer) error {
 }
 
 // scenariosAct is a command that calls do for one scenario and prints it.
-func (a *app) scenariosAct(verb, short string, do func(*client.Client, context.Context, string) (*api.Scenario, error)) *cobra.Command {
+func (a *app) scenariosAct(
+	verb, short string,
+	do func(*client.Client, context.Context, string) (*api.Scenario, error),
+) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: verb + " ID", Short: short, Args: cobra.ExactArgs(1),
-		Example: "  fakecloud scenarios " + verb + " s-01jd3n9y5c7r", ValidArgsFunction: a.scenarioKind().completeRefs(),
+		Example:           "  fakecloud scenarios " + verb + " s-01jd3n9y5c7r",
+		ValidArgsFunction: a.scenarioKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			found, err := doForEach(args, func(id string) (*api.Scenario, error) { return do(c, cmd.Context(), id) })
 			if err != nil {

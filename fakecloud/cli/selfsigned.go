@@ -73,7 +73,9 @@ func (o *serveOptions) selfSigned(now time.Time) (*tls.Certificate, string, erro
 	if err != nil {
 		return nil, "", err
 	}
-	return &tls.Certificate{Certificate: [][]byte{server.cert.Raw, ca.cert.Raw}, PrivateKey: server.key, Leaf: server.cert}, caFile, nil
+	return &tls.Certificate{
+		Certificate: [][]byte{server.cert.Raw, ca.cert.Raw}, PrivateKey: server.key, Leaf: server.cert,
+	}, caFile, nil
 }
 
 // serverNames are the names and IP addresses that the server may be reached by, sorted and
@@ -156,7 +158,9 @@ func loadCertificate(certFile, keyFile string) (*certificateAndKey, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("--tls-self-signed: %s, %s: %w; remove both to have them made anew", certFile, keyFile, err)
+		return nil, fmt.Errorf(
+			"--tls-self-signed: %s, %s: %w; remove both to have them made anew", certFile, keyFile, err,
+		)
 	}
 	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
 	if !ok {
@@ -167,7 +171,12 @@ func loadCertificate(certFile, keyFile string) (*certificateAndKey, error) {
 
 // issueCertificate makes a key and a certificate for it, signed by ca or, if that is nil,
 // self-signed, and writes both to files.
-func (o *serveOptions) issueCertificate(name string, c *x509.Certificate, ca *certificateAndKey, now time.Time) (*certificateAndKey, error) {
+func (o *serveOptions) issueCertificate(
+	name string,
+	c *x509.Certificate,
+	ca *certificateAndKey,
+	now time.Time,
+) (*certificateAndKey, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -193,7 +202,9 @@ func (o *serveOptions) issueCertificate(name string, c *x509.Certificate, ca *ce
 	if err := os.Remove(base + ".crt"); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if err := writeSecret(base+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyBytes})); err != nil {
+	if err := writeSecret(
+		base+".key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyBytes}),
+	); err != nil {
 		return nil, err
 	}
 	if err := writeSecret(base+".crt", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: raw})); err != nil {

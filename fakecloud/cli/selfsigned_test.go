@@ -36,7 +36,9 @@ func TestServeSelfSigned(t *testing.T) {
 		require.NoError(t, <-p.exited)
 	}
 	run()
-	for name, mode := range map[string]os.FileMode{"ca.crt": 0o644, "ca.key": 0o600, "server.crt": 0o644, "server.key": 0o600} {
+	for name, mode := range map[string]os.FileMode{
+		"ca.crt": 0o644, "ca.key": 0o600, "server.crt": 0o644, "server.key": 0o600,
+	} {
 		info, err := os.Stat(filepath.Join(dir, name))
 		require.NoError(t, err)
 		assert.Equal(t, mode, info.Mode().Perm(), name)

@@ -53,33 +53,72 @@ being killed at any point; what was under way goes on at the next start.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.listen, "listen", defaultListen, "address and port of the API, on loopback unless it speaks TLS; port 0 takes any free one")
+	f.StringVar(
+		&o.listen, "listen", defaultListen,
+		"address and port of the API, on loopback unless it speaks TLS; port 0 takes any free one",
+	)
 	f.StringVar(&o.certFile, "tls-cert", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
 	f.StringVar(&o.keyFile, "tls-key", "", "PEM key of --tls-cert")
-	f.BoolVar(&o.selfSignedTLS, "tls-self-signed", false, "make a CA and a certificate, and keep them beside the data; clients verify it with ca.crt")
-	f.StringArrayVar(&o.sans, "tls-san", nil, "IP address or DNS name that --tls-self-signed is for, beside localhost and that of --listen; repeatable")
+	f.BoolVar(
+		&o.selfSignedTLS, "tls-self-signed", false,
+		"make a CA and a certificate, and keep them beside the data; clients verify it with ca.crt",
+	)
+	f.StringArrayVar(
+		&o.sans, "tls-san", nil,
+		"IP address or DNS name that --tls-self-signed is for, beside localhost and that of --listen; repeatable",
+	)
 	f.StringVar(&o.data, "data", dataFile(), "file that holds the state, or :memory:; snapshots lie beside it")
-	f.StringArrayVar(&o.tokens, "token", []string{"operator:admin=" + filepath.Join(stateDir(), "token")}, "NAME[:ROLE]=FILE of a bearer token that is a viewer, editor (the default) or admin; a missing file is created with a new token; a token given at an earlier start and not now is not valid any more; repeatable")
+	f.StringArrayVar(
+		&o.tokens, "token", []string{"operator:admin=" + filepath.Join(stateDir(), "token")},
+		"NAME[:ROLE]=FILE of a bearer token that is a viewer, editor (the default) or admin; a missing file is created with a new token; a token given at an earlier start and not now is not valid any more; repeatable",
+	)
 	f.StringVar(&o.profile, "profile", "fast", "how long things take: instant, fast or realistic")
 	f.StringVar(&o.region, "region", cloud.DefaultRegion, "the region's name")
 	f.StringSliceVar(&o.zones, "zones", nil, "the zones' names (default <region>a,<region>b,<region>c)")
 	f.StringVar(&o.project, "project", "default", "the project's name")
-	f.StringToStringVar(&o.defaultTags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable")
-	f.StringVar(&o.instanceCIDR, "instance-cidr", cloud.DefaultInstanceCIDR.String(), "the CIDR of each project's network \"default\", which they all share: where instances' addresses come from")
-	f.StringVar(&o.loadBalancerCIDR, "load-balancer-cidr", cloud.DefaultLoadBalancerCIDR.String(), "where load balancers' addresses come from")
-	f.StringVar(&o.loadBalancerCIDR6, "load-balancer-cidr6", "", "where the IPv6 addresses come from of load balancers that ask for one, e.g. ::1/128, which is all that loopback has; empty: nowhere")
-	f.StringVar(&o.loadBalancerMode, "load-balancer-mode", "", "where load balancers listen: loopback, on addresses that are there already, as all of 127/8 is on Linux; interface, on addresses that are added to --load-balancer-interface; none, nowhere, which their states say (default interface if --load-balancer-interface is given, loopback if not)")
-	f.StringVar(&o.loadBalancerInterface, "load-balancer-interface", "", "network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN")
-	f.DurationVar(&o.retention, "retention", cloud.DefaultRetention, "how long a terminated instance stays readable; 0s: not at all")
-	f.Int64Var(&o.seed, "seed", 0, "repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not")
-	f.StringVar(&o.clock, "clock", "real", "real, or virtual: time stands still until \"fakecloud clock advance\" moves it, and is kept with the data; no health checks then")
+	f.StringToStringVar(
+		&o.defaultTags, "default-tag", nil, "KEY=VALUE set on each new resource that lacks the key; repeatable",
+	)
+	f.StringVar(
+		&o.instanceCIDR, "instance-cidr", cloud.DefaultInstanceCIDR.String(),
+		"the CIDR of each project's network \"default\", which they all share: where instances' addresses come from",
+	)
+	f.StringVar(
+		&o.loadBalancerCIDR, "load-balancer-cidr", cloud.DefaultLoadBalancerCIDR.String(),
+		"where load balancers' addresses come from",
+	)
+	f.StringVar(
+		&o.loadBalancerCIDR6, "load-balancer-cidr6", "",
+		"where the IPv6 addresses come from of load balancers that ask for one, e.g. ::1/128, which is all that loopback has; empty: nowhere",
+	)
+	f.StringVar(
+		&o.loadBalancerMode, "load-balancer-mode", "",
+		"where load balancers listen: loopback, on addresses that are there already, as all of 127/8 is on Linux; interface, on addresses that are added to --load-balancer-interface; none, nowhere, which their states say (default interface if --load-balancer-interface is given, loopback if not)",
+	)
+	f.StringVar(
+		&o.loadBalancerInterface, "load-balancer-interface", "",
+		"network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN",
+	)
+	f.DurationVar(
+		&o.retention, "retention", cloud.DefaultRetention,
+		"how long a terminated instance stays readable; 0s: not at all",
+	)
+	f.Int64Var(
+		&o.seed, "seed", 0,
+		"repeats, in the order of the calls, drawn delays, made-up names and the random part of IDs (the rest of an ID is the time); 0 does not",
+	)
+	f.StringVar(
+		&o.clock, "clock", "real",
+		"real, or virtual: time stands still until \"fakecloud clock advance\" moves it, and is kept with the data; no health checks then",
+	)
 	f.IntVar(&o.rateLimit, "rate-limit", 500, "calls a second that each token may make; 0: any number")
 	f.IntVar(&o.rateBurst, "rate-burst", 1000, "calls that a token may make at once, before --rate-limit slows it down")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")
 	completeFlagValues(cmd, map[string][]string{
 		"load-balancer-mode": balancerModes,
-		"profile":            {"instant", "fast", "realistic"}, "clock": {"real", "virtual"}, "log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
+		"profile":            {"instant", "fast", "realistic"}, "clock": {"real", "virtual"},
+		"log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
 	})
 	return cmd
 }
@@ -95,7 +134,10 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 		return err
 	}
 	if o.rateLimit < 0 || o.rateLimit > 0 && o.rateBurst < 1 {
-		return misuse("--rate-limit %d, --rate-burst %d: give a limit of 0 or more, and a burst of 1 or more", o.rateLimit, o.rateBurst)
+		return misuse(
+			"--rate-limit %d, --rate-burst %d: give a limit of 0 or more, and a burst of 1 or more", o.rateLimit,
+			o.rateBurst,
+		)
 	}
 	if err := o.checkBalancerMode(); err != nil {
 		return err
@@ -142,7 +184,10 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 		ca = "; CA in " + caFile
 	}
 	return f.Run(ctx, listener, func() {
-		_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s%s\n", scheme, listener.Addr(), tokens[0].file, ca)
+		_, _ = fmt.Fprintf(
+			cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s%s\n", scheme, listener.Addr(),
+			tokens[0].file, ca,
+		)
 	})
 }
 
@@ -256,11 +301,16 @@ func listen(ctx context.Context, address string, secure bool) (net.Listener, err
 	}
 	ip, err := netip.ParseAddr(host)
 	if !secure && host != "localhost" && (err != nil || !ip.IsLoopback()) {
-		return nil, misuse("--listen %q: only loopback addresses, such as %s: without TLS (--tls-cert and --tls-key, or --tls-self-signed) the token would cross the network in the clear", address, defaultListen)
+		return nil, misuse(
+			"--listen %q: only loopback addresses, such as %s: without TLS (--tls-cert and --tls-key, or --tls-self-signed) the token would cross the network in the clear",
+			address, defaultListen,
+		)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
-		return nil, fmt.Errorf("the API cannot listen: %w; stop what holds that port, or choose another with --listen", err)
+		return nil, fmt.Errorf(
+			"the API cannot listen: %w; stop what holds that port, or choose another with --listen", err,
+		)
 	}
 	return l, nil
 }

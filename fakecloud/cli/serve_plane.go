@@ -27,7 +27,10 @@ func (o *serveOptions) checkBalancerMode() error {
 	case o.loadBalancerMode == modeInterface && !given:
 		return misuse("--load-balancer-mode %s: name the interface with --load-balancer-interface", modeInterface)
 	case o.loadBalancerMode != "" && o.loadBalancerMode != modeInterface && given:
-		return misuse("--load-balancer-mode %s and --load-balancer-interface %s: leave out one of them", o.loadBalancerMode, o.loadBalancerInterface)
+		return misuse(
+			"--load-balancer-mode %s and --load-balancer-interface %s: leave out one of them", o.loadBalancerMode,
+			o.loadBalancerInterface,
+		)
 	}
 	return nil
 }

@@ -25,11 +25,14 @@ func TestServeControlPlaneOnly(t *testing.T) {
 	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
 	require.NoError(t, err)
 	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
-		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 20080, TargetPort: 80}}, Targets: &[]api.Target{{InstanceID: in.ID}},
+		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 20080, TargetPort: 80}},
+		Targets:     &[]api.Target{{InstanceID: in.ID}},
 		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 80},
 	})
 	require.NoError(t, err)
-	says := fmt.Sprintf("control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", lb.Address)
+	says := fmt.Sprintf(
+		"control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", lb.Address,
+	)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		now, err := p.client.GetLoadBalancer(t.Context(), lb.ID)
 		if assert.NoError(c, err) {
@@ -48,7 +51,9 @@ func TestServeControlPlaneOnly(t *testing.T) {
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // The balancer gets the instance a little later.
 		health, err := p.client.LoadBalancerHealth(t.Context(), lb.ID)
 		if assert.NoError(c, err) {
-			assert.Equal(c, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnknown, Reason: &reason, History: []api.HealthChange{}}}, health.Targets)
+			assert.Equal(c, []api.TargetHealth{
+				{InstanceID: in.ID, Health: api.TargetUnknown, Reason: &reason, History: []api.HealthChange{}},
+			}, health.Targets)
 		}
 	}, testTimeout, 2*time.Millisecond)
 	stats, err := p.client.LoadBalancerStats(t.Context(), lb.ID)
@@ -77,7 +82,9 @@ func TestServeTLS(t *testing.T) {
 	key, err := x509.MarshalPKCS8PrivateKey(borrowed.TLS.Certificates[0].PrivateKey)
 	require.NoError(t, err)
 	certFile, keyFile := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
-	require.NoError(t, os.WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw}), 0o600))
+	require.NoError(t, os.WriteFile(
+		certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw}), 0o600,
+	))
 	require.NoError(t, os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), 0o600))
 	p := startServe(t, dir, "--tls-cert", certFile, "--tls-key", keyFile)
 	require.Regexp(t, "^https://", p.url)

@@ -19,10 +19,15 @@ func (a *app) snapshotsCommand() *cobra.Command {
 	g := groupCommand("snapshots", "The state of the whole cloud, put aside and brought back", `  fakecloud snapshots save before-lesson-2
   fakecloud snapshots list
   fakecloud snapshots restore before-lesson-2`,
-		k.listCommand(&cobra.Command{Short: "List snapshots by name", Example: "  fakecloud snapshots list -o json"}, k.list, nil),
+		k.listCommand(
+			&cobra.Command{Short: "List snapshots by name", Example: "  fakecloud snapshots list -o json"}, k.list, nil,
+		),
 		k.getCommand("Show snapshots", "  fakecloud snapshots get before-lesson-2 -o yaml"),
 		a.snapshotsSave(), a.snapshotsRestore(), a.snapshotsExport(),
-		k.deleteByRefCommand("delete", "Delete snapshots", "  fakecloud snapshots delete before-lesson-2", (*client.Client).DeleteSnapshot))
+		k.deleteByRefCommand(
+			"delete", "Delete snapshots", "  fakecloud snapshots delete before-lesson-2",
+			(*client.Client).DeleteSnapshot,
+		))
 	g.Aliases = []string{"snapshot"}
 	return g
 }
@@ -66,7 +71,8 @@ data.`,
 
 func (a *app) snapshotsRestore() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "restore NAME", Short: "Make a snapshot's state the cloud's; what has happened since is gone", Args: cobra.ExactArgs(1),
+		Use: "restore NAME", Short: "Make a snapshot's state the cloud's; what has happened since is gone",
+		Args:              cobra.ExactArgs(1),
 		Example:           "  fakecloud snapshots restore before-lesson-2",
 		ValidArgsFunction: a.snapshotKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -80,7 +86,8 @@ func (a *app) snapshotsRestore() *cobra.Command {
 
 func (a *app) snapshotsExport() *cobra.Command {
 	return &cobra.Command{
-		Use: "export NAME FILE", Short: "Copy a snapshot out of the cloud; \"fakecloud restore\" takes it elsewhere", Args: cobra.ExactArgs(2),
+		Use: "export NAME FILE", Short: "Copy a snapshot out of the cloud; \"fakecloud restore\" takes it elsewhere",
+		Args:              cobra.ExactArgs(2),
 		Example:           "  fakecloud snapshots export before-lesson-2 room.db",
 		ValidArgsFunction: a.snapshotKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
@@ -112,7 +119,8 @@ func writeFile(path string, write func(*os.File) error) (err error) {
 func (a *app) restoreCommand() *cobra.Command {
 	var data string
 	cmd := &cobra.Command{
-		Use: "restore FILE", Short: "Make an exported snapshot the state of a cloud that does not run", Args: cobra.ExactArgs(1),
+		Use: "restore FILE", Short: "Make an exported snapshot the state of a cloud that does not run",
+		Args: cobra.ExactArgs(1),
 		Long: `Make an exported snapshot the state of a cloud that does not run, wholly or not
 at all. What the data file held before is gone; one that is missing is created.
 A cloud that runs takes a snapshot of its own: "fakecloud snapshots restore".`,

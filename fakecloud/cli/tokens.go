@@ -35,7 +35,9 @@ func (a *app) printTokens(cmd *cobra.Command, value any, items []api.Token) erro
 func (a *app) tokensList() *cobra.Command {
 	var project string
 	k := a.tokenKind(&project)
-	cmd := k.listCommand(&cobra.Command{Short: "List a project's tokens, expired ones included", Example: "  fakecloud tokens list --project team-a"}, k.list, nil)
+	cmd := k.listCommand(&cobra.Command{
+		Short: "List a project's tokens, expired ones included", Example: "  fakecloud tokens list --project team-a",
+	}, k.list, nil)
 	a.addProjectFlag(cmd, &project)
 	return cmd
 }
@@ -66,7 +68,9 @@ func (a *app) tokensGet() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found, err := doForEach(args, func(name string) (*api.Token, error) { return c.GetToken(cmd.Context(), p.ID, name) })
+			found, err := doForEach(args, func(name string) (*api.Token, error) {
+				return c.GetToken(cmd.Context(), p.ID, name)
+			})
 			return a.tokenKind(&project).printFound(cmd, found, len(args), err)
 		}),
 	}
@@ -81,7 +85,10 @@ func (a *app) keepSecret(cmd *cobra.Command, out string, t *api.TokenWithSecret)
 	switch {
 	case out != "":
 		if err := writeSecret(out, []byte(t.Secret+"\n")); err != nil {
-			return fmt.Errorf("token %s has a new secret that could not be kept: %w; `fakecloud tokens rotate %s --out FILE` gives another", t.Token.Name, err, t.Token.Name)
+			return fmt.Errorf(
+				"token %s has a new secret that could not be kept: %w; `fakecloud tokens rotate %s --out FILE` gives another",
+				t.Token.Name, err, t.Token.Name,
+			)
 		}
 		return a.printTokens(cmd, t.Token, []api.Token{t.Token})
 	case a.output == "table":
@@ -95,7 +102,8 @@ func (a *app) tokensCreate() *cobra.Command {
 	var project, role, out, at string
 	var in time.Duration
 	cmd := &cobra.Command{
-		Use: "create NAME", Short: "Create a token, and print its secret once or write it to a file", Args: cobra.ExactArgs(1),
+		Use: "create NAME", Short: "Create a token, and print its secret once or write it to a file",
+		Args: cobra.ExactArgs(1),
 		Example: `  fakecloud tokens create ci --role viewer --expires-in 720h --out ci.token
   fakecloud tokens create team-a-admin --project team-a --role admin --out team-a.token`,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -131,8 +139,11 @@ func (a *app) tokensCreate() *cobra.Command {
 	cmd.Flags().StringVar(&role, "role", string(api.RoleEditor), "viewer, editor or admin")
 	cmd.Flags().DurationVar(&in, "expires-in", 0, "how long it is valid (default: for ever)")
 	cmd.Flags().StringVar(&at, "expires-at", "", "when it ends, such as 2027-01-31T12:00:00Z")
-	cmd.Flags().StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
-	completeFlagValues(cmd, map[string][]string{"role": {"viewer", "editor", "admin"}, "expires-in": nil, "expires-at": nil})
+	cmd.Flags().
+		StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
+	completeFlagValues(
+		cmd, map[string][]string{"role": {"viewer", "editor", "admin"}, "expires-in": nil, "expires-at": nil},
+	)
 	return cmd
 }
 
@@ -161,12 +172,14 @@ func (a *app) tokensRotate() *cobra.Command {
 	var project, out string
 	var grace time.Duration
 	cmd := &cobra.Command{
-		Use: "rotate NAME", Short: "Give a token a new secret, and print it once or write it to a file", Args: cobra.ExactArgs(1),
+		Use: "rotate NAME", Short: "Give a token a new secret, and print it once or write it to a file",
+		Args: cobra.ExactArgs(1),
 		Long: `Give a token a new secret, and print it once or write it to a file.
 
 One that "fakecloud serve --token" gives cannot be rotated: change its file and
 restart "fakecloud serve".`,
-		Example: "  fakecloud tokens rotate ci --grace 5m --out ci.token", ValidArgsFunction: a.tokenKind(&project).completeRefs(),
+		Example:           "  fakecloud tokens rotate ci --grace 5m --out ci.token",
+		ValidArgsFunction: a.tokenKind(&project).completeRefs(),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if grace < 0 || grace%time.Second != 0 {
 				return misuse("--grace %s: give whole seconds", grace)
@@ -179,7 +192,9 @@ restart "fakecloud serve".`,
 			if err != nil {
 				return err
 			}
-			rotated, err := c.RotateToken(cmd.Context(), p.ID, args[0], api.TokenRotate{GraceSeconds: int(grace.Seconds())})
+			rotated, err := c.RotateToken(
+				cmd.Context(), p.ID, args[0], api.TokenRotate{GraceSeconds: int(grace.Seconds())},
+			)
 			if err != nil {
 				return err
 			}
@@ -189,7 +204,8 @@ restart "fakecloud serve".`,
 	a.addOutput(cmd)
 	a.addProjectFlag(cmd, &project)
 	cmd.Flags().DurationVar(&grace, "grace", 0, "how long the secret before stays valid")
-	cmd.Flags().StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
+	cmd.Flags().
+		StringVar(&out, "out", "", "write the secret to this file, which only you can read, instead of printing it")
 	return cmd
 }
 

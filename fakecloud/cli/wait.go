@@ -123,7 +123,10 @@ func (w *waiter) awaitOne(ctx context.Context, cmd *cobra.Command, c *client.Cli
 		case err != nil:
 			return err
 		case op.State == api.OperationRunning:
-			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s is %s, waiting for %s (%ds)\n", s.name, s.state, op.Type, int(time.Since(start).Seconds()))
+			_, _ = fmt.Fprintf(
+				cmd.ErrOrStderr(), "%s is %s, waiting for %s (%ds)\n", s.name, s.state, op.Type,
+				int(time.Since(start).Seconds()),
+			)
 		case op.State == api.OperationDone:
 			return nil
 		default:
@@ -138,7 +141,9 @@ func (w *waiter) operationFor(ctx context.Context, c *client.Client, resource st
 	if op := w.operations[resource]; op != "" {
 		return op, nil
 	}
-	running, err := c.ListOperations(ctx, client.OperationFilter{Resource: resource, States: []api.OperationState{api.OperationRunning}})
+	running, err := c.ListOperations(
+		ctx, client.OperationFilter{Resource: resource, States: []api.OperationState{api.OperationRunning}},
+	)
 	if err != nil || len(running) == 0 {
 		return "", err
 	}

@@ -16,7 +16,10 @@ import (
 )
 
 func addWatch(cmd *cobra.Command, watch *bool) {
-	cmd.Flags().BoolVarP(watch, "watch", "w", false, "go on with a line for each change, until interrupted; --state narrows the first list only")
+	cmd.Flags().BoolVarP(
+		watch, "watch", "w", false,
+		"go on with a line for each change, until interrupted; --state narrows the first list only",
+	)
 }
 
 // changeRecord is what --watch prints of one item: a line of JSON, or a YAML document.

@@ -45,7 +45,10 @@ func TestWatch(t *testing.T) {
 	}
 	first, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("first")})
 	require.NoError(t, err)
-	_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "there", Destination: "10.3.0.0/16", InstanceID: first.ID, Tags: &api.Tags{"a": "b"}})
+	_, err = p.client.CreateRoute(
+		t.Context(),
+		api.RouteCreate{Name: "there", Destination: "10.3.0.0/16", InstanceID: first.ID, Tags: &api.Tags{"a": "b"}},
+	)
 	require.NoError(t, err)
 	advance()
 	next := func(lines *bufio.Scanner, want string) {
@@ -65,7 +68,10 @@ func TestWatch(t *testing.T) {
 	second, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("second")})
 	require.NoError(t, err)
 	for _, tags := range []api.Tags{{"a": "c"}, {"a": "b"}} {
-		_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "to-" + tags["a"], Destination: "10." + map[string]string{"b": "1", "c": "2"}[tags["a"]] + ".0.0/16", InstanceID: second.ID, Tags: &tags})
+		_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{
+			Name: "to-" + tags["a"], Destination: "10." + map[string]string{"b": "1", "c": "2"}[tags["a"]] + ".0.0/16",
+			InstanceID: second.ID, Tags: &tags,
+		})
 		require.NoError(t, err)
 	}
 	next(instances, `^created +second +i-.* pending`)
@@ -87,7 +93,10 @@ func TestWatch(t *testing.T) {
 	endRoutes()
 
 	balancers, endBalancers := p.startWatch(t, "load-balancers", "list", "--watch", "-o", "yaml")
-	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "udp", Port: 18086, TargetPort: 1}}})
+	lb, err := p.client.CreateLoadBalancer(
+		t.Context(),
+		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "udp", Port: 18086, TargetPort: 1}}},
+	)
 	require.NoError(t, err)
 	next(balancers, `^---$`)
 	next(balancers, `^item:$`)
@@ -101,7 +110,9 @@ func TestWatch(t *testing.T) {
 	_, err = p.client.CreateNetwork(t.Context(), api.NetworkCreate{Name: "backend", Cidr: "127.31.0.0/24"})
 	require.NoError(t, err)
 	next(networks, `^created +backend `)
-	_, err = p.client.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: new("shop"), Tags: &api.Tags{"a": "b"}})
+	_, err = p.client.ReserveAddress(
+		t.Context(), api.ReservedAddressCreate{Name: new("shop"), Tags: &api.Tags{"a": "b"}},
+	)
 	require.NoError(t, err)
 	next(addresses, `"name":"shop"`)
 	endNetworks()
@@ -113,7 +124,10 @@ func TestStatsWatchSurvivesRestart(t *testing.T) {
 	dir := t.TempDir()
 	p := startServe(t, dir)
 	const port = "18088"
-	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18088, TargetPort: 1}}})
+	lb, err := p.client.CreateLoadBalancer(
+		t.Context(),
+		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18088, TargetPort: 1}}},
+	)
 	require.NoError(t, err)
 	connect := func() {
 		t.Helper()

@@ -60,7 +60,8 @@ func (a *app) regionsCommand() *cobra.Command {
 
 func (a *app) instanceTypesCommand() *cobra.Command {
 	list := &cobra.Command{
-		Use: "list", Short: "List the sizes of instances, the smallest first", Args: cobra.NoArgs, Example: "  fakecloud instance-types list",
+		Use: "list", Short: "List the sizes of instances, the smallest first", Args: cobra.NoArgs,
+		Example: "  fakecloud instance-types list",
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			sizes, err := c.ListInstanceTypes(cmd.Context())
 			if err != nil {
@@ -74,5 +75,7 @@ func (a *app) instanceTypesCommand() *cobra.Command {
 		}),
 	}
 	a.addOutput(list)
-	return groupCommand("instance-types", "The sizes that instances can have", "  fakecloud instance-types list -o yaml", list)
+	return groupCommand(
+		"instance-types", "The sizes that instances can have", "  fakecloud instance-types list -o yaml", list,
+	)
 }

@@ -12,7 +12,9 @@ func (c *Client) ListProjects(ctx context.Context, name string) ([]api.Project, 
 	params := api.ListProjectsParams{Name: optionalParam(name), Limit: new(pageSize)}
 	return readAllPages(func(token *string) (*api.ProjectList, error) {
 		params.PageToken = token
-		return readWithRetries[api.ProjectList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListProjects(ctx, &params) })
+		return readWithRetries[api.ProjectList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.raw.ListProjects(ctx, &params)
+		})
 	}, func(list *api.ProjectList) ([]api.Project, *string) { return list.Items, list.NextPageToken })
 }
 
@@ -30,7 +32,11 @@ func (c *Client) CreateProject(ctx context.Context, p api.ProjectCreate) (*api.P
 
 // UpdateProject replaces the fields that are not nil.
 func (c *Client) UpdateProject(ctx context.Context, id string, u api.ProjectUpdate) (*api.Project, error) {
-	return sendOnce[api.Project](ctx, c, callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+	return sendOnce[api.Project](ctx, c, callWithID(id, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		return c.raw.UpdateProject(ctx, id, &api.UpdateProjectParams{}, u, edit...)
 	}))
 }
@@ -46,7 +52,11 @@ func (c *Client) ListTokens(ctx context.Context, project string) ([]api.Token, e
 	params := api.ListTokensParams{Limit: new(pageSize)}
 	return readAllPages(func(token *string) (*api.TokenList, error) {
 		params.PageToken = token
-		return readWithRetries[api.TokenList](ctx, c, callWithID(project, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+		return readWithRetries[api.TokenList](ctx, c, callWithID(project, func(
+			ctx context.Context,
+			id string,
+			edit ...api.RequestEditorFn,
+		) (*http.Response, error) {
 			return c.raw.ListTokens(ctx, id, &params, edit...)
 		}))
 	}, func(list *api.TokenList) ([]api.Token, *string) { return list.Items, list.NextPageToken })
@@ -59,15 +69,27 @@ func (c *Client) GetToken(ctx context.Context, project, name string) (*api.Token
 
 // CreateToken creates a token. The secret in the reply cannot be read again.
 func (c *Client) CreateToken(ctx context.Context, project string, t api.TokenCreate) (*api.TokenWithSecret, error) {
-	return sendOnce[api.TokenWithSecret](ctx, c, callWithID(project, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+	return sendOnce[api.TokenWithSecret](ctx, c, callWithID(project, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		return c.raw.CreateToken(ctx, id, t, edit...)
 	}))
 }
 
 // RotateToken gives a token a new secret. The former secret stays valid for the grace period
 // of r.
-func (c *Client) RotateToken(ctx context.Context, project, name string, r api.TokenRotate) (*api.TokenWithSecret, error) {
-	return sendOnce[api.TokenWithSecret](ctx, c, callWithToken(project, name, func(ctx context.Context, id, name string, edit ...api.RequestEditorFn) (*http.Response, error) {
+func (c *Client) RotateToken(
+	ctx context.Context,
+	project, name string,
+	r api.TokenRotate,
+) (*api.TokenWithSecret, error) {
+	return sendOnce[api.TokenWithSecret](ctx, c, callWithToken(project, name, func(
+		ctx context.Context,
+		id, name string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		return c.raw.RotateToken(ctx, id, name, r, edit...)
 	}))
 }
@@ -79,8 +101,15 @@ func (c *Client) DeleteToken(ctx context.Context, project, name string) error {
 }
 
 // callWithToken is callWithID for a token, which is found by its project and name.
-func callWithToken(project, name string, do func(context.Context, string, string, ...api.RequestEditorFn) (*http.Response, error)) call {
-	return callWithID(project, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+func callWithToken(
+	project, name string,
+	do func(context.Context, string, string, ...api.RequestEditorFn) (*http.Response, error),
+) call {
+	return callWithID(project, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		if name == "" {
 			return nil, errNoID
 		}

@@ -17,10 +17,15 @@ type AddressFilter struct {
 
 // ListAddresses lists all reserved addresses that match.
 func (c *Client) ListAddresses(ctx context.Context, f AddressFilter) ([]api.ReservedAddress, error) {
-	params := api.ListAddressesParams{Name: optionalParam(f.Name), State: optionalListParam(f.States), Tag: optionalListParam(f.Tags), Limit: new(pageSize)}
+	params := api.ListAddressesParams{
+		Name: optionalParam(f.Name), State: optionalListParam(f.States), Tag: optionalListParam(f.Tags),
+		Limit: new(pageSize),
+	}
 	return readAllPages(func(token *string) (*api.ReservedAddressList, error) {
 		params.PageToken = token
-		return readWithRetries[api.ReservedAddressList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAddresses(ctx, &params) })
+		return readWithRetries[api.ReservedAddressList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.raw.ListAddresses(ctx, &params)
+		})
 	}, func(list *api.ReservedAddressList) ([]api.ReservedAddress, *string) {
 		return list.Items, list.NextPageToken
 	})
@@ -39,16 +44,30 @@ func (c *Client) ReserveAddress(ctx context.Context, a api.ReservedAddressCreate
 }
 
 // UpdateAddress replaces the fields that are not nil.
-func (c *Client) UpdateAddress(ctx context.Context, id string, u api.ReservedAddressUpdate) (*api.ReservedAddress, error) {
-	return sendOnce[api.ReservedAddress](ctx, c, callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+func (c *Client) UpdateAddress(
+	ctx context.Context,
+	id string,
+	u api.ReservedAddressUpdate,
+) (*api.ReservedAddress, error) {
+	return sendOnce[api.ReservedAddress](ctx, c, callWithID(id, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		return c.raw.UpdateAddress(ctx, id, &api.UpdateAddressParams{}, u, edit...)
 	}))
 }
 
 // AttachAddress attaches an available address to an instance.
 func (c *Client) AttachAddress(ctx context.Context, id, instance string) (*api.ReservedAddress, error) {
-	return sendOnce[api.ReservedAddress](ctx, c, callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
-		return c.raw.AttachAddress(ctx, id, &api.AttachAddressParams{}, api.AddressAttach{InstanceID: instance}, edit...)
+	return sendOnce[api.ReservedAddress](ctx, c, callWithID(id, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
+		return c.raw.AttachAddress(
+			ctx, id, &api.AttachAddressParams{}, api.AddressAttach{InstanceID: instance}, edit...,
+		)
 	}))
 }
 

@@ -41,7 +41,9 @@ func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api
 		if limit > 0 {
 			params.Limit = new(min(left, pageSize))
 		}
-		return readWithRetries[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
+		return readWithRetries[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.raw.ListAudit(ctx, &params)
+		})
 	}, func(list *api.AuditList) ([]api.AuditEntry, *string) {
 		if left -= len(list.Items); limit > 0 && left <= 0 {
 			return list.Items, nil
@@ -62,14 +64,20 @@ const firstAuditPage = 50
 // A caller who wants the calls since some time asks so rather than with
 // AuditFilter.Since: the cloud has the newest calls at hand, but searches its
 // whole audit for those since a time.
-func (c *Client) ListAuditUntil(ctx context.Context, f AuditFilter, isOld func(api.AuditEntry) bool) ([]api.AuditEntry, error) {
+func (c *Client) ListAuditUntil(
+	ctx context.Context,
+	f AuditFilter,
+	isOld func(api.AuditEntry) bool,
+) ([]api.AuditEntry, error) {
 	params := f.listParams()
 	params.Limit = new(firstAuditPage)
 	return readAllPages(func(token *string) (*api.AuditList, error) {
 		if token != nil {
 			params.PageToken, params.Limit = token, new(pageSize)
 		}
-		return readWithRetries[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListAudit(ctx, &params) })
+		return readWithRetries[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.raw.ListAudit(ctx, &params)
+		})
 	}, func(list *api.AuditList) ([]api.AuditEntry, *string) {
 		if n := len(list.Items); n > 0 && isOld(list.Items[n-1]) {
 			return list.Items, nil
@@ -82,9 +90,12 @@ func (c *Client) ListAuditUntil(ctx context.Context, f AuditFilter, isOld func(a
 // or, if none is given, by token, user agent and operation.
 func (c *Client) SumAudit(ctx context.Context, f AuditFilter, by ...api.AuditGroup) ([]api.AuditSum, error) {
 	params := api.SumAuditParams{
-		Token: optionalParam(f.Token), UserAgent: optionalParam(f.UserAgent), Operation: optionalParam(f.Operation), GroupBy: optionalListParam(by),
+		Token: optionalParam(f.Token), UserAgent: optionalParam(f.UserAgent), Operation: optionalParam(f.Operation),
+		GroupBy: optionalListParam(by),
 	}
-	list, err := readWithRetries[api.AuditSumList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.SumAudit(ctx, &params) })
+	list, err := readWithRetries[api.AuditSumList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.SumAudit(ctx, &params)
+	})
 	if err != nil {
 		return nil, err
 	}

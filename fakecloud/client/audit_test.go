@@ -75,7 +75,9 @@ func TestListAuditUntil(t *testing.T) {
 		})
 	}
 	c, _ := auditServer(t, total, 550)
-	got, err := c.ListAuditUntil(t.Context(), client.AuditFilter{Token: "ccm"}, func(api.AuditEntry) bool { return false })
+	got, err := c.ListAuditUntil(t.Context(), client.AuditFilter{Token: "ccm"}, func(api.AuditEntry) bool {
+		return false
+	})
 	require.ErrorContains(t, err, "said so")
 	assert.Nil(t, got, "half a list is none")
 }

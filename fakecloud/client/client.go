@@ -107,7 +107,9 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{raw: raw, timeout: cmp.Or(cfg.Timeout, defaultTimeout), silence: cmp.Or(cfg.Silence, defaultSilence)}, nil
+	return &Client{
+		raw: raw, timeout: cmp.Or(cfg.Timeout, defaultTimeout), silence: cmp.Or(cfg.Silence, defaultSilence),
+	}, nil
 }
 
 func (cfg Config) newTransport() (http.RoundTripper, error) {
@@ -138,7 +140,9 @@ func (cfg Config) newTransport() (http.RoundTripper, error) {
 
 // Project returns the project that the token belongs to.
 func (c *Client) Project(ctx context.Context) (*api.Project, error) {
-	return readWithRetries[api.Project](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetProject(ctx) })
+	return readWithRetries[api.Project](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetProject(ctx)
+	})
 }
 
 // Ready returns nil if the cloud is ready. It needs no valid token.

@@ -37,7 +37,8 @@ func problem(w http.ResponseWriter, status int, code api.ProblemCode) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(status)
 	project := "p-1"
-	_ = json.NewEncoder(w).Encode(api.Problem{Status: status, Code: code, Detail: "said so", RequestID: "r1", Project: &project})
+	_ = json.NewEncoder(w).
+		Encode(api.Problem{Status: status, Code: code, Detail: "said so", RequestID: "r1", Project: &project})
 }
 
 func answer(w http.ResponseWriter, v any) {
@@ -50,12 +51,18 @@ func TestOnlyReadsAreRetried(t *testing.T) {
 		call func(context.Context, *client.Client) error
 		want int32
 	}{
-		"get": {func(ctx context.Context, c *client.Client) error { _, err := c.GetInstance(ctx, "i-1"); return err }, 3},
+		"get": {func(ctx context.Context, c *client.Client) error {
+			_, err := c.GetInstance(ctx, "i-1")
+			return err
+		}, 3},
 		"create": {func(ctx context.Context, c *client.Client) error {
 			_, err := c.CreateInstance(ctx, api.InstanceCreate{})
 			return err
 		}, 1},
-		"stop": {func(ctx context.Context, c *client.Client) error { _, err := c.StopInstance(ctx, "i-1"); return err }, 1},
+		"stop": {func(ctx context.Context, c *client.Client) error {
+			_, err := c.StopInstance(ctx, "i-1")
+			return err
+		}, 1},
 		"delete": {func(ctx context.Context, c *client.Client) error {
 			_, err := c.DeleteLoadBalancer(ctx, "lb-1")
 			return err
@@ -76,7 +83,10 @@ func TestOnlyReadsAreRetried(t *testing.T) {
 func TestRefusalsAreNotRetried(t *testing.T) {
 	for _, status := range []int{400, 401, 403, 404, 409} {
 		var calls atomic.Int32
-		c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) { calls.Add(1); problem(w, status, api.InvalidRequest) })
+		c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
+			calls.Add(1)
+			problem(w, status, api.InvalidRequest)
+		})
 		_, err := c.GetInstance(t.Context(), "i-1")
 		assert.ErrorContains(t, err, "said so (invalid-request, request r1)")
 		assert.Equal(t, int32(1), calls.Load())
@@ -106,7 +116,8 @@ func TestIsNotFound(t *testing.T) {
 		case "/v1/instances/old":
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusNotFound)
-			_ = json.NewEncoder(w).Encode(api.Problem{Status: http.StatusNotFound, Code: api.NotFound, Detail: "no such path"})
+			_ = json.NewEncoder(w).
+				Encode(api.Problem{Status: http.StatusNotFound, Code: api.NotFound, Detail: "no such path"})
 		case "/v1/instances/proxy":
 			http.Error(w, "no backend", http.StatusNotFound)
 		default:
@@ -211,13 +222,16 @@ func TestEmptyIDsAreRefused(t *testing.T) {
 	c, _ := newClient(t, func(_ http.ResponseWriter, r *http.Request) { t.Errorf("called %s %s", r.Method, r.URL) })
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
-		"get instance":    func() error { _, err := c.GetInstance(ctx, ""); return err },
-		"start":           func() error { _, err := c.StartInstance(ctx, ""); return err },
-		"stop":            func() error { _, err := c.StopInstance(ctx, ""); return err },
-		"terminate":       func() error { _, err := c.TerminateInstance(ctx, ""); return err },
-		"get balancer":    func() error { _, err := c.GetLoadBalancer(ctx, ""); return err },
-		"stats":           func() error { _, err := c.LoadBalancerStats(ctx, ""); return err },
-		"update balancer": func() error { _, err := c.UpdateLoadBalancer(ctx, "", api.LoadBalancerUpdate{}); return err },
+		"get instance": func() error { _, err := c.GetInstance(ctx, ""); return err },
+		"start":        func() error { _, err := c.StartInstance(ctx, ""); return err },
+		"stop":         func() error { _, err := c.StopInstance(ctx, ""); return err },
+		"terminate":    func() error { _, err := c.TerminateInstance(ctx, ""); return err },
+		"get balancer": func() error { _, err := c.GetLoadBalancer(ctx, ""); return err },
+		"stats":        func() error { _, err := c.LoadBalancerStats(ctx, ""); return err },
+		"update balancer": func() error {
+			_, err := c.UpdateLoadBalancer(ctx, "", api.LoadBalancerUpdate{})
+			return err
+		},
 		"health":          func() error { _, err := c.LoadBalancerHealth(ctx, ""); return err },
 		"get route":       func() error { _, err := c.GetRoute(ctx, ""); return err },
 		"delete route":    func() error { return c.DeleteRoute(ctx, "") },
@@ -303,10 +317,14 @@ func TestConfigDirect(t *testing.T) {
 	c, token := newClient(t, nil)
 	require.ErrorContains(t, c.Ready(t.Context()), "through the proxy")
 
-	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusOK) }))
+	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusOK)
+	}))
 	t.Cleanup(cloud.Close)
 	cfg := client.Config{URL: cloud.URL, TokenFile: token, CAFile: filepath.Join(t.TempDir(), "ca")}
-	require.NoError(t, os.WriteFile(cfg.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cloud.Certificate().Raw}), 0o600))
+	require.NoError(t, os.WriteFile(
+		cfg.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cloud.Certificate().Raw}), 0o600,
+	))
 	c, err := client.New(cfg)
 	require.NoError(t, err)
 	require.ErrorContains(t, c.Ready(t.Context()), "through the proxy", "a CA of one's own says nothing of the way")
@@ -320,7 +338,9 @@ func TestConfigDirect(t *testing.T) {
 }
 
 func TestConfigCAFile(t *testing.T) {
-	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, api.Project{Name: "p"}) }))
+	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, api.Project{Name: "p"})
+	}))
 	t.Cleanup(cloud.Close)
 	dir := t.TempDir()
 	file := func(name string, content []byte) string {
@@ -370,7 +390,9 @@ func TestFollowFromTheNewest(t *testing.T) {
 	})
 	enough := errors.New("enough")
 	var states []bool
-	err := c.Follow(t.Context(), client.FromNewest, func(api.Event) error { return enough }, func(err error) { states = append(states, err == nil) })
+	err := c.Follow(t.Context(), client.FromNewest, func(api.Event) error { return enough }, func(err error) {
+		states = append(states, err == nil)
+	})
 	require.ErrorIs(t, err, enough)
 	assert.Equal(t, []string{"follow=true&newest=true", "follow=true&newest=true", "after=7&follow=true"}, asked)
 	assert.Equal(t, []bool{false, true, false, true}, states)

@@ -22,7 +22,9 @@ func (c *Client) withLongTimeout() *Client {
 
 // Clock returns the cloud's time, and whether its clock is virtual.
 func (c *Client) Clock(ctx context.Context) (*api.Clock, error) {
-	return readWithRetries[api.Clock](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.GetClock(ctx) })
+	return readWithRetries[api.Clock](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.GetClock(ctx)
+	})
 }
 
 // AdvanceClock moves the cloud's virtual clock by a duration, which it truncates to
@@ -39,5 +41,7 @@ func (c *Client) AdvanceClockTo(ctx context.Context, until time.Time) (*api.Cloc
 }
 
 func (c *Client) advanceClock(ctx context.Context, body api.ClockAdvance) (*api.ClockAdvanced, error) {
-	return sendOnce[api.ClockAdvanced](ctx, c.withLongTimeout(), func(ctx context.Context) (*http.Response, error) { return c.raw.AdvanceClock(ctx, body) })
+	return sendOnce[api.ClockAdvanced](ctx, c.withLongTimeout(), func(ctx context.Context) (*http.Response, error) {
+		return c.raw.AdvanceClock(ctx, body)
+	})
 }

@@ -51,7 +51,8 @@ func HasCode(err error, code api.ProblemCode) bool {
 // the cloud's answer about a resource names the project in which it was not found.
 func IsNotFound(err error) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Status == http.StatusNotFound && e.Problem.Code == api.NotFound && e.Problem.Project != nil
+	return errors.As(err, &e) && e.Status == http.StatusNotFound && e.Problem.Code == api.NotFound &&
+		e.Problem.Project != nil
 }
 
 // ProjectOf is the ID of the project that the answer behind err names, or "".

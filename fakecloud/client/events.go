@@ -39,7 +39,13 @@ type EventFilter struct {
 // caller can resume from the last number that it got. HasCode(err, api.EventsExpired) means
 // that the cloud no longer keeps the events after that number: list again, then watch. If
 // several filters are given, only the last is used.
-func (c *Client) Watch(ctx context.Context, after int64, follow bool, fn func(api.Event) error, only ...EventFilter) error {
+func (c *Client) Watch(
+	ctx context.Context,
+	after int64,
+	follow bool,
+	fn func(api.Event) error,
+	only ...EventFilter,
+) error {
 	_, err := c.watchEvents(ctx, after, follow, fn, func() {}, only)
 	return err
 }
@@ -57,7 +63,14 @@ func (c *Client) NewestEvent(ctx context.Context) (int64, error) {
 // watchEvents is Watch that also returns the number to go on from, which may be greater than
 // that of the last event that matched. It calls opened when the stream is open, so that every
 // later event will come.
-func (c *Client) watchEvents(ctx context.Context, after int64, follow bool, fn func(api.Event) error, opened func(), only []EventFilter) (int64, error) {
+func (c *Client) watchEvents(
+	ctx context.Context,
+	after int64,
+	follow bool,
+	fn func(api.Event) error,
+	opened func(),
+	only []EventFilter,
+) (int64, error) {
 	stream, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silenceTimer := time.AfterFunc(c.silence, func() { cancel(errSilent) })
@@ -145,8 +158,16 @@ func (w *silenceWatchedBody) Read(p []byte) (int, error) {
 //
 // onBreak, unless nil, is called with the error of each break, and with nil whenever the
 // stream is open. The events of the break come first, then those that happen from now on.
-func (c *Client) Follow(ctx context.Context, after int64, fn func(api.Event) error, onBreak func(error), only ...EventFilter) error {
-	wait := &backoff.ExponentialBackOff{InitialInterval: 200 * time.Millisecond, Multiplier: 2, RandomizationFactor: 0.2, MaxInterval: 2 * time.Second}
+func (c *Client) Follow(
+	ctx context.Context,
+	after int64,
+	fn func(api.Event) error,
+	onBreak func(error),
+	only ...EventFilter,
+) error {
+	wait := &backoff.ExponentialBackOff{
+		InitialInterval: 200 * time.Millisecond, Multiplier: 2, RandomizationFactor: 0.2, MaxInterval: 2 * time.Second,
+	}
 	wait.Reset()
 	if onBreak == nil {
 		onBreak = func(error) {}

@@ -9,12 +9,16 @@ import (
 
 // CreateFault creates a fault rule. It applies from now on.
 func (c *Client) CreateFault(ctx context.Context, f api.FaultCreate) (*api.Fault, error) {
-	return sendOnce[api.Fault](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.CreateFault(ctx, f) })
+	return sendOnce[api.Fault](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.CreateFault(ctx, f)
+	})
 }
 
 // ListFaults lists the project's fault rules, oldest first, including spent ones.
 func (c *Client) ListFaults(ctx context.Context) ([]api.Fault, error) {
-	list, err := readWithRetries[api.FaultList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListFaults(ctx) })
+	list, err := readWithRetries[api.FaultList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListFaults(ctx)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -34,6 +38,8 @@ func (c *Client) DeleteFault(ctx context.Context, id string) error {
 
 // DeleteFaults deletes all fault rules that the project created.
 func (c *Client) DeleteFaults(ctx context.Context) error {
-	_, err := sendOnce[struct{}](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.DeleteFaults(ctx) })
+	_, err := sendOnce[struct{}](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.DeleteFaults(ctx)
+	})
 	return err
 }

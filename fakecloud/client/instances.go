@@ -20,12 +20,15 @@ type InstanceFilter struct {
 // pages. An error on any page is an error: a partial list is never returned.
 func (c *Client) ListInstances(ctx context.Context, f InstanceFilter) ([]api.Instance, error) {
 	params := api.ListInstancesParams{
-		Name: optionalParam(f.Name), Zone: optionalParam(f.Zone), State: optionalListParam(f.States), Tag: optionalListParam(f.Tags),
+		Name: optionalParam(f.Name), Zone: optionalParam(f.Zone), State: optionalListParam(f.States),
+		Tag:   optionalListParam(f.Tags),
 		Limit: new(pageSize),
 	}
 	return readAllPages(func(token *string) (*api.InstanceList, error) {
 		params.PageToken = token
-		return readWithRetries[api.InstanceList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListInstances(ctx, &params) })
+		return readWithRetries[api.InstanceList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.raw.ListInstances(ctx, &params)
+		})
 	}, func(list *api.InstanceList) ([]api.Instance, *string) { return list.Items, list.NextPageToken })
 }
 
@@ -43,7 +46,11 @@ func (c *Client) CreateInstance(ctx context.Context, in api.InstanceCreate) (*ap
 
 // UpdateInstance replaces the fields that are not nil.
 func (c *Client) UpdateInstance(ctx context.Context, id string, u api.ResourceUpdate) (*api.Instance, error) {
-	return sendOnce[api.Instance](ctx, c, callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+	return sendOnce[api.Instance](ctx, c, callWithID(id, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		return c.raw.UpdateInstance(ctx, id, &api.UpdateInstanceParams{}, u, edit...)
 	}))
 }

@@ -18,11 +18,14 @@ type LoadBalancerFilter struct {
 // ListLoadBalancers lists all load balancers that match.
 func (c *Client) ListLoadBalancers(ctx context.Context, f LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	params := api.ListLoadBalancersParams{
-		Name: optionalParam(f.Name), State: optionalListParam(f.States), Tag: optionalListParam(f.Tags), Limit: new(pageSize),
+		Name: optionalParam(f.Name), State: optionalListParam(f.States), Tag: optionalListParam(f.Tags),
+		Limit: new(pageSize),
 	}
 	return readAllPages(func(token *string) (*api.LoadBalancerList, error) {
 		params.PageToken = token
-		return readWithRetries[api.LoadBalancerList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListLoadBalancers(ctx, &params) })
+		return readWithRetries[api.LoadBalancerList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.raw.ListLoadBalancers(ctx, &params)
+		})
 	}, func(list *api.LoadBalancerList) ([]api.LoadBalancer, *string) { return list.Items, list.NextPageToken })
 }
 
@@ -50,8 +53,16 @@ func (c *Client) CreateLoadBalancer(ctx context.Context, lb api.LoadBalancerCrea
 }
 
 // UpdateLoadBalancer replaces the fields that are not nil.
-func (c *Client) UpdateLoadBalancer(ctx context.Context, id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
-	return sendOnce[api.LoadBalancer](ctx, c, callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+func (c *Client) UpdateLoadBalancer(
+	ctx context.Context,
+	id string,
+	u api.LoadBalancerUpdate,
+) (*api.LoadBalancer, error) {
+	return sendOnce[api.LoadBalancer](ctx, c, callWithID(id, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		return c.raw.UpdateLoadBalancer(ctx, id, &api.UpdateLoadBalancerParams{}, u, edit...)
 	}))
 }

@@ -19,7 +19,9 @@ func (c *Client) ListNetworks(ctx context.Context, f NetworkFilter) ([]api.Netwo
 	params := api.ListNetworksParams{Name: optionalParam(f.Name), Tag: optionalListParam(f.Tags), Limit: new(pageSize)}
 	return readAllPages(func(token *string) (*api.NetworkList, error) {
 		params.PageToken = token
-		return readWithRetries[api.NetworkList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListNetworks(ctx, &params) })
+		return readWithRetries[api.NetworkList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.raw.ListNetworks(ctx, &params)
+		})
 	}, func(list *api.NetworkList) ([]api.Network, *string) { return list.Items, list.NextPageToken })
 }
 
@@ -37,7 +39,11 @@ func (c *Client) CreateNetwork(ctx context.Context, n api.NetworkCreate) (*api.N
 
 // UpdateNetwork replaces the fields that are not nil.
 func (c *Client) UpdateNetwork(ctx context.Context, id string, u api.ResourceUpdate) (*api.Network, error) {
-	return sendOnce[api.Network](ctx, c, callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+	return sendOnce[api.Network](ctx, c, callWithID(id, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		return c.raw.UpdateNetwork(ctx, id, &api.UpdateNetworkParams{}, u, edit...)
 	}))
 }

@@ -29,11 +29,14 @@ type OperationFilter struct {
 // ListOperations lists all operations that match.
 func (c *Client) ListOperations(ctx context.Context, f OperationFilter) ([]api.Operation, error) {
 	params := api.ListOperationsParams{
-		Resource: optionalParam(f.Resource), Type: optionalListParam(f.Types), State: optionalListParam(f.States), Limit: new(pageSize),
+		Resource: optionalParam(f.Resource), Type: optionalListParam(f.Types), State: optionalListParam(f.States),
+		Limit: new(pageSize),
 	}
 	return readAllPages(func(token *string) (*api.OperationList, error) {
 		params.PageToken = token
-		return readWithRetries[api.OperationList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListOperations(ctx, &params) })
+		return readWithRetries[api.OperationList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.raw.ListOperations(ctx, &params)
+		})
 	}, func(list *api.OperationList) ([]api.Operation, *string) { return list.Items, list.NextPageToken })
 }
 
@@ -44,7 +47,11 @@ func (c *Client) GetOperation(ctx context.Context, id string, wait time.Duration
 	params := api.GetOperationParams{Wait: optionalParam(int(wait.Seconds()))}
 	longer := *c
 	longer.timeout += wait
-	return readWithRetries[api.Operation](ctx, &longer, callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+	return readWithRetries[api.Operation](ctx, &longer, callWithID(id, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		return c.raw.GetOperation(ctx, id, &params, edit...)
 	}))
 }

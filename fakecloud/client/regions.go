@@ -9,7 +9,9 @@ import (
 
 // ListZones lists the zones of every region.
 func (c *Client) ListZones(ctx context.Context) ([]api.Zone, error) {
-	list, err := readWithRetries[api.ZoneList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListZones(ctx) })
+	list, err := readWithRetries[api.ZoneList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListZones(ctx)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -18,7 +20,9 @@ func (c *Client) ListZones(ctx context.Context) ([]api.Zone, error) {
 
 // ListRegions lists the regions.
 func (c *Client) ListRegions(ctx context.Context) ([]api.Region, error) {
-	list, err := readWithRetries[api.RegionList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListRegions(ctx) })
+	list, err := readWithRetries[api.RegionList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListRegions(ctx)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +31,9 @@ func (c *Client) ListRegions(ctx context.Context) ([]api.Region, error) {
 
 // ListInstanceTypes lists the types that instances can have, smallest first.
 func (c *Client) ListInstanceTypes(ctx context.Context) ([]api.InstanceSize, error) {
-	list, err := readWithRetries[api.InstanceSizeList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListInstanceTypes(ctx) })
+	list, err := readWithRetries[api.InstanceSizeList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListInstanceTypes(ctx)
+	})
 	if err != nil {
 		return nil, err
 	}

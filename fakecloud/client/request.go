@@ -83,7 +83,10 @@ func callWithID(id string, do func(context.Context, string, ...api.RequestEditor
 }
 
 // changeWithID is callWithID for a change, whose headers setHeaders takes from the context.
-func changeWithID[P any](id string, do func(context.Context, string, *P, ...api.RequestEditorFn) (*http.Response, error)) call {
+func changeWithID[P any](
+	id string,
+	do func(context.Context, string, *P, ...api.RequestEditorFn) (*http.Response, error),
+) call {
 	return callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
 		return do(ctx, id, new(P), edit...)
 	})
@@ -134,7 +137,10 @@ func sendOnce[T any](ctx context.Context, c *Client, do call) (*T, error) {
 		return &out, nil
 	}
 	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
-		return nil, fmt.Errorf("the cloud's answer to %s %s is not what its API promises: %w", resp.Request.Method, resp.Request.URL.Path, err)
+		return nil, fmt.Errorf(
+			"the cloud's answer to %s %s is not what its API promises: %w", resp.Request.Method, resp.Request.URL.Path,
+			err,
+		)
 	}
 	return &out, nil
 }
@@ -152,8 +158,12 @@ func asError(resp *http.Response) error {
 	if err != nil {
 		return fmt.Errorf("reading the cloud's %s: %w", resp.Status, err)
 	}
-	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") || json.Unmarshal(body, &e.Problem) != nil {
-		e.Problem = api.Problem{Detail: fmt.Sprintf("%s %s: %s: %.*s", resp.Request.Method, resp.Request.URL.Path, resp.Status, maxErrorBody, strings.TrimSpace(string(body)))}
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") ||
+		json.Unmarshal(body, &e.Problem) != nil {
+		e.Problem = api.Problem{Detail: fmt.Sprintf(
+			"%s %s: %s: %.*s", resp.Request.Method, resp.Request.URL.Path, resp.Status, maxErrorBody,
+			strings.TrimSpace(string(body)),
+		)}
 	}
 	return e
 }

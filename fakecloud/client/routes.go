@@ -19,7 +19,9 @@ func (c *Client) ListRoutes(ctx context.Context, f RouteFilter) ([]api.Route, er
 	params := api.ListRoutesParams{Name: optionalParam(f.Name), Tag: optionalListParam(f.Tags), Limit: new(pageSize)}
 	return readAllPages(func(token *string) (*api.RouteList, error) {
 		params.PageToken = token
-		return readWithRetries[api.RouteList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListRoutes(ctx, &params) })
+		return readWithRetries[api.RouteList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+			return c.raw.ListRoutes(ctx, &params)
+		})
 	}, func(list *api.RouteList) ([]api.Route, *string) { return list.Items, list.NextPageToken })
 }
 
@@ -37,7 +39,11 @@ func (c *Client) CreateRoute(ctx context.Context, r api.RouteCreate) (*api.Route
 
 // UpdateRoute replaces the fields that are not nil.
 func (c *Client) UpdateRoute(ctx context.Context, id string, u api.ResourceUpdate) (*api.Route, error) {
-	return sendOnce[api.Route](ctx, c, callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
+	return sendOnce[api.Route](ctx, c, callWithID(id, func(
+		ctx context.Context,
+		id string,
+		edit ...api.RequestEditorFn,
+	) (*http.Response, error) {
 		return c.raw.UpdateRoute(ctx, id, &api.UpdateRouteParams{}, u, edit...)
 	}))
 }

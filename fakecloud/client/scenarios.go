@@ -9,13 +9,17 @@ import (
 
 // RunScenario starts a scenario: faults and actions at given times.
 func (c *Client) RunScenario(ctx context.Context, s api.ScenarioCreate) (*api.Scenario, error) {
-	return sendOnce[api.Scenario](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.RunScenario(ctx, s) })
+	return sendOnce[api.Scenario](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.RunScenario(ctx, s)
+	})
 }
 
 // ListScenarios lists the project's scenarios since the cloud's process started,
 // oldest first.
 func (c *Client) ListScenarios(ctx context.Context) ([]api.Scenario, error) {
-	list, err := readWithRetries[api.ScenarioList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListScenarios(ctx) })
+	list, err := readWithRetries[api.ScenarioList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListScenarios(ctx)
+	})
 	if err != nil {
 		return nil, err
 	}

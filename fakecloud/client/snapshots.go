@@ -18,7 +18,9 @@ func (c *Client) CreateSnapshot(ctx context.Context, name string) (*api.Snapshot
 
 // ListSnapshots lists the snapshots by name.
 func (c *Client) ListSnapshots(ctx context.Context) ([]api.Snapshot, error) {
-	list, err := readWithRetries[api.SnapshotList](ctx, c, func(ctx context.Context) (*http.Response, error) { return c.raw.ListSnapshots(ctx) })
+	list, err := readWithRetries[api.SnapshotList](ctx, c, func(ctx context.Context) (*http.Response, error) {
+		return c.raw.ListSnapshots(ctx)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,10 @@ func TestConfigWrap(t *testing.T) {
 	dir := t.TempDir()
 	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca")
 	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
-	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600))
+	require.NoError(
+		t,
+		os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600),
+	)
 	for name, cfg := range map[string]client.Config{
 		"the default transport":         {URL: plain.URL},
 		"a CA of its own and no proxy":  {URL: secure.URL, CAFile: ca, Direct: true},

@@ -55,9 +55,15 @@ func (a admission) principalAt(now time.Time) (Principal, error) {
 	case !isDue(a.until, now):
 		return a.who, nil
 	case a.rotated:
-		return Principal{}, refuse(Unauthenticated, "token %q was rotated, and this secret of it expired at %s: use the new one", a.who.Token, a.until.Format(time.RFC3339))
+		return Principal{}, refuse(
+			Unauthenticated, "token %q was rotated, and this secret of it expired at %s: use the new one", a.who.Token,
+			a.until.Format(time.RFC3339),
+		)
 	}
-	return Principal{}, refuse(Unauthenticated, "token %q expired at %s: ask an admin of this cloud for another", a.who.Token, a.until.Format(time.RFC3339))
+	return Principal{}, refuse(
+		Unauthenticated, "token %q expired at %s: ask an admin of this cloud for another", a.who.Token,
+		a.until.Format(time.RFC3339),
+	)
 }
 
 // admissionCache keeps admissions in memory: tokens are looked up with every call and
@@ -99,7 +105,10 @@ func (s *admissionCache) clear() {
 
 // changeAccess is change for tokens and projects. It clears the cache before it returns:
 // nobody is let in afterwards by what was valid before.
-func (c *Cloud) changeAccess(ctx context.Context, fn func(ctx context.Context, tx *changeTx, now time.Time) error) error {
+func (c *Cloud) changeAccess(
+	ctx context.Context,
+	fn func(ctx context.Context, tx *changeTx, now time.Time) error,
+) error {
 	defer c.admissions.clear()
 	return c.change(ctx, fn)
 }
@@ -130,7 +139,9 @@ func (c *Cloud) loadAdmission(ctx context.Context, hash [sha256.Size]byte) (admi
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		row, err := tx.TokenByHash(ctx, hash[:])
 		if errors.Is(err, sql.ErrNoRows) {
-			return refuse(Unauthenticated, "the bearer token is not known here: check that the token file belongs to this cloud")
+			return refuse(
+				Unauthenticated, "the bearer token is not known here: check that the token file belongs to this cloud",
+			)
 		}
 		if err != nil {
 			return err

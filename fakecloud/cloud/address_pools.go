@@ -79,7 +79,10 @@ func (s *usedAddresses) load(ctx context.Context, tx *store.Tx) error {
 func (s *usedAddresses) takeLowestFree(tx *store.Tx, pool netip.Prefix) (netip.Addr, error) {
 	n, ok := s.lowestFree(hostRange(pool))
 	if !ok {
-		return netip.Addr{}, refuse(AddressPoolExhausted, "all addresses of %s are in use: terminate or delete what is not needed, or choose a larger CIDR", pool)
+		return netip.Addr{}, refuse(
+			AddressPoolExhausted,
+			"all addresses of %s are in use: terminate or delete what is not needed, or choose a larger CIDR", pool,
+		)
 	}
 	a := withAddressNumber(pool.Addr(), n)
 	s.markUsed(tx, a)
@@ -185,13 +188,21 @@ func withAddressNumber(a netip.Addr, n uint32) netip.Addr {
 
 // instanceAddress takes the address asked for, if it is free, or the lowest free one of
 // the network.
-func (c *Cloud) instanceAddress(ctx context.Context, tx *store.Tx, p Project, n Network, want string) (netip.Addr, error) {
+func (c *Cloud) instanceAddress(
+	ctx context.Context,
+	tx *store.Tx,
+	p Project,
+	n Network,
+	want string,
+) (netip.Addr, error) {
 	if want == "" {
 		return c.usedIPv4.takeLowestFree(tx, n.CIDR)
 	}
 	a, err := netip.ParseAddr(want)
 	if err != nil || !isUnicast(a) {
-		return a, refuse(InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want).
+		return a, refuse(
+			InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want,
+		).
 			withField("address", "is no unicast IPv4 address")
 	}
 	return a, c.takeWanted(ctx, tx, p, "address", a)
@@ -207,9 +218,13 @@ func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field s
 	case err != nil:
 		return err
 	case has.ProjectID != p.ID:
-		return refuse(AddressInUse, "%s is the address of something in another project: choose another", a).withField(field, "is in use")
+		return refuse(AddressInUse, "%s is the address of something in another project: choose another", a).
+			withField(field, "is in use")
 	}
-	return refuse(AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a, has.Kind, has.Name, has.ID).
+	return refuse(
+		AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a,
+		has.Kind, has.Name, has.ID,
+	).
 		withField(field, "is in use")
 }
 
@@ -221,14 +236,16 @@ func isUnicast(a netip.Addr) bool { return a.Is4() && a.As4()[0] >= 1 && a.As4()
 func parseCIDR(field, s string) (netip.Prefix, error) {
 	cidr, err := netip.ParsePrefix(s)
 	if err != nil || !cidr.Addr().Is4() {
-		return cidr, refuse(InvalidRequest, "%q is no IPv4 CIDR: want one such as 10.244.1.0/24", s).withField(field, "is no IPv4 CIDR")
+		return cidr, refuse(InvalidRequest, "%q is no IPv4 CIDR: want one such as 10.244.1.0/24", s).
+			withField(field, "is no IPv4 CIDR")
 	}
 	return withoutHostBits(field, cidr)
 }
 
 func withoutHostBits(field string, cidr netip.Prefix) (netip.Prefix, error) {
 	if cidr != cidr.Masked() {
-		return cidr, refuse(InvalidRequest, "%s has host bits set: did you mean %s?", cidr, cidr.Masked()).withField(field, "has host bits set: did you mean %s?", cidr.Masked())
+		return cidr, refuse(InvalidRequest, "%s has host bits set: did you mean %s?", cidr, cidr.Masked()).
+			withField(field, "has host bits set: did you mean %s?", cidr.Masked())
 	}
 	return cidr, nil
 }

@@ -20,7 +20,8 @@ func TestTheLowestFreeAddressIsGiven(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
 	pools := []netip.Prefix{
 		netip.MustParsePrefix("10.0.0.0/30"), netip.MustParsePrefix("10.0.0.0/25"),
-		netip.MustParsePrefix("10.0.15.128/25"), netip.MustParsePrefix("10.0.16.0/29"), netip.MustParsePrefix("255.255.255.248/29"),
+		netip.MustParsePrefix("10.0.15.128/25"), netip.MustParsePrefix("10.0.16.0/29"),
+		netip.MustParsePrefix("255.255.255.248/29"),
 	}
 	lowest := func(taken map[netip.Addr]bool, pool netip.Prefix) netip.Addr {
 		for a := pool.Addr().Next(); pool.Contains(a.Next()); a = a.Next() {
@@ -50,7 +51,8 @@ func TestTheLowestFreeAddressIsGiven(t *testing.T) {
 				for range rapid.IntRange(1, 30).Draw(t, "changes") {
 					pool := rapid.SampledFrom(pools).Draw(t, "pool")
 					if rapid.IntRange(0, 3).Draw(t, "release") == 0 {
-						a := netip.AddrFrom4([4]byte{10, 0, byte(rapid.SampledFrom([]int{0, 15, 16}).Draw(t, "block")), rapid.Byte().Draw(t, "host")})
+						a := netip.AddrFrom4([4]byte{10, 0, byte(rapid.SampledFrom([]int{0, 15, 16}).
+							Draw(t, "block")), rapid.Byte().Draw(t, "host")})
 						set.markFree(tx, a)
 						delete(after, a)
 						continue
@@ -102,5 +104,8 @@ func TestFailedCreatesTakeNoAddress(t *testing.T) {
 	c.random = ids
 	next, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "d"})
 	require.NoError(t, err)
-	assert.Equal(t, []string{"127.30.16.1", "127.30.16.2", "127.30.16.3"}, []string{in.Address.String(), seeded.Address.String(), next.Address.String()})
+	assert.Equal(
+		t, []string{"127.30.16.1", "127.30.16.2", "127.30.16.3"},
+		[]string{in.Address.String(), seeded.Address.String(), next.Address.String()},
+	)
 }

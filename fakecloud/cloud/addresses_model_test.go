@@ -108,7 +108,9 @@ var addressNames = []string{"a", "b", "c", "d", "e"}
 
 func (e *estate) reserve(t *rapid.T) {
 	m := modelAddress{name: rapid.SampledFrom(addressNames).Draw(t, "name")}
-	want := rapid.SampledFrom([]string{"", "", "127.60.0.0", "127.60.0.1", "127.60.0.3", "127.60.0.6", "127.60.0.7", "10.0.0.1"}).Draw(t, "ip")
+	want := rapid.SampledFrom(
+		[]string{"", "", "127.60.0.0", "127.60.0.1", "127.60.0.3", "127.60.0.6", "127.60.0.7", "10.0.0.1"},
+	).Draw(t, "ip")
 	a, _, err := e.cloud.ReserveAddress(t.Context(), e.proj, AddressSpec{Name: m.name, IP: want})
 	if m.ip = want; want == "" {
 		m.ip = e.lowest()
@@ -202,7 +204,9 @@ func (e *estate) release(t *rapid.T) {
 }
 
 func (e *estate) createBalancer(t *rapid.T) {
-	spec := LoadBalancerSpec{Name: "lb-" + e.cloud.random.letters(8), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}}
+	spec := LoadBalancerSpec{
+		Name: "lb-" + e.cloud.random.letters(8), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
+	}
 	var m *modelAddress
 	if len(e.addresses) > 0 && rapid.Bool().Draw(t, "reserved") {
 		spec.AddressID = drawKey(t, e.addresses)
@@ -323,13 +327,16 @@ func TestAddressesDoAsTheirModel(t *testing.T) {
 		dir, err := os.MkdirTemp("", "fakecloud-addresses-")
 		require.NoError(t, err)
 		e := &estate{
-			t: t, file: filepath.Join(dir, "cloud.db"), clock: clockwork.NewFakeClockAt(epoch), versions: map[string]int64{},
-			addresses: map[string]*modelAddress{}, instances: map[string]*modelHolder{}, balancers: map[string]*modelHolder{},
+			t: t, file: filepath.Join(dir, "cloud.db"), clock: clockwork.NewFakeClockAt(epoch),
+			versions:  map[string]int64{},
+			addresses: map[string]*modelAddress{}, instances: map[string]*modelHolder{},
+			balancers: map[string]*modelHolder{},
 		}
 		e.open()
 		defer func() { require.NoError(t, errors.Join(e.store.Close(), os.RemoveAll(dir))) }()
 		t.Repeat(map[string]func(*rapid.T){
-			"reserve": e.reserve, "rename": e.rename, "attach": e.attach, "attach2": e.attach, "detach": e.detach, "release": e.release,
+			"reserve": e.reserve, "rename": e.rename, "attach": e.attach, "attach2": e.attach, "detach": e.detach,
+			"release":        e.release,
 			"createBalancer": e.createBalancer, "deleteBalancer": e.deleteBalancer,
 			"createInstance": e.createInstance, "terminate": e.terminate,
 			"advance": func(t *rapid.T) {

@@ -77,7 +77,9 @@ func (c *Cloud) AppendAudit(ctx context.Context, b AuditBatch) (first int64, err
 			}
 		}
 		for _, e := range b.Amended {
-			if err := tx.AmendAudit(ctx, db.AmendAuditParams{Duration: e.Duration.Microseconds(), BytesOut: e.BytesOut, ID: e.ID, RequestID: e.RequestID}); err != nil {
+			if err := tx.AmendAudit(ctx, db.AmendAuditParams{
+				Duration: e.Duration.Microseconds(), BytesOut: e.BytesOut, ID: e.ID, RequestID: e.RequestID,
+			}); err != nil {
 				return err
 			}
 		}
@@ -93,7 +95,8 @@ func (c *Cloud) AppendAudit(ctx context.Context, b AuditBatch) (first int64, err
 
 func auditRow(e AuditEntry, id int64) db.InsertAuditParams {
 	return db.InsertAuditParams{
-		ID: id, Time: e.Time.UnixMilli(), RequestID: e.RequestID, ProjectID: e.Project, Token: e.Token, UserAgent: e.UserAgent,
+		ID: id, Time: e.Time.UnixMilli(), RequestID: e.RequestID, ProjectID: e.Project, Token: e.Token,
+		UserAgent: e.UserAgent,
 		Operation: e.Operation, ResourceID: e.Resource, Status: int64(e.Status), Code: e.Code, Fault: e.Fault,
 		Duration: e.Duration.Microseconds(), BytesIn: e.BytesIn, BytesOut: e.BytesOut,
 	}
@@ -123,7 +126,8 @@ type AuditFilter struct {
 // ListAudit gives one page of a project's calls, newest first, and whether there are more.
 func (c *Cloud) ListAudit(ctx context.Context, p Project, f AuditFilter) (page []AuditEntry, more bool, err error) {
 	params := db.ListAuditParams{
-		ProjectID: p.ID, Before: cmp.Or(f.Before, math.MaxInt64), Token: f.Token, UserAgent: f.UserAgent, Operation: f.Operation,
+		ProjectID: p.ID, Before: cmp.Or(f.Before, math.MaxInt64), Token: f.Token, UserAgent: f.UserAgent,
+		Operation:  f.Operation,
 		ResourceID: f.Resource, Class: -1, Max: int64(f.Limit) + 1,
 	}
 	if f.Class != nil {
@@ -132,24 +136,35 @@ func (c *Cloud) ListAudit(ctx context.Context, p Project, f AuditFilter) (page [
 	if !f.Since.IsZero() {
 		params.Since = f.Since.UnixMilli()
 	}
-	return readPage(ctx, c, f.Limit, auditEntryFrom, func(tx *store.Tx) ([]db.Audit, error) { return tx.ListAudit(ctx, params) })
+	return readPage(ctx, c, f.Limit, auditEntryFrom, func(tx *store.Tx) ([]db.Audit, error) {
+		return tx.ListAudit(ctx, params)
+	})
 }
 
 func auditEntryFrom(row db.Audit) (AuditEntry, error) {
 	return AuditEntry{
 		ID: row.ID, Time: fromMillis(row.Time), RequestID: row.RequestID,
-		AuditCaller: AuditCaller{Project: row.ProjectID, Token: row.Token, UserAgent: row.UserAgent, Operation: row.Operation},
-		Resource:    row.ResourceID, Status: int(row.Status), Code: row.Code, Fault: row.Fault,
+		AuditCaller: AuditCaller{
+			Project: row.ProjectID, Token: row.Token, UserAgent: row.UserAgent, Operation: row.Operation,
+		},
+		Resource: row.ResourceID, Status: int(row.Status), Code: row.Code, Fault: row.Fault,
 		Duration: time.Duration(row.Duration) * time.Microsecond, BytesIn: row.BytesIn, BytesOut: row.BytesOut,
 	}, nil
 }
 
 // SumAudit sums a project's calls, sorted. group gives the fields of a caller that sums
 // are told apart by.
-func (c *Cloud) SumAudit(ctx context.Context, p Project, f AuditFilter, group func(AuditCaller) AuditCaller) ([]AuditSum, error) {
+func (c *Cloud) SumAudit(
+	ctx context.Context,
+	p Project,
+	f AuditFilter,
+	group func(AuditCaller) AuditCaller,
+) ([]AuditSum, error) {
 	var rows []db.AuditSum
 	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		rows, err = tx.AuditSums(ctx, db.AuditSumsParams{ProjectID: p.ID, Token: f.Token, UserAgent: f.UserAgent, Operation: f.Operation})
+		rows, err = tx.AuditSums(
+			ctx, db.AuditSumsParams{ProjectID: p.ID, Token: f.Token, UserAgent: f.UserAgent, Operation: f.Operation},
+		)
 		return err
 	})
 	at := map[AuditCaller]int{}
@@ -168,7 +183,9 @@ func (c *Cloud) SumAudit(ctx context.Context, p Project, f AuditFilter, group fu
 		})
 	}
 	slices.SortFunc(sums, func(a, b AuditSum) int {
-		return cmp.Or(cmp.Compare(a.Token, b.Token), cmp.Compare(a.UserAgent, b.UserAgent), cmp.Compare(a.Operation, b.Operation))
+		return cmp.Or(
+			cmp.Compare(a.Token, b.Token), cmp.Compare(a.UserAgent, b.UserAgent), cmp.Compare(a.Operation, b.Operation),
+		)
 	})
 	return sums, err
 }

@@ -20,7 +20,9 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 		b := AuditBatch{Sums: []AuditSum{{AuditCaller: who, Calls: batch, Duration: time.Second}}}
 		for range batch {
 			n++
-			b.Entries = append(b.Entries, AuditEntry{Time: epoch, RequestID: fmt.Sprint(n), AuditCaller: who, Status: 200})
+			b.Entries = append(
+				b.Entries, AuditEntry{Time: epoch, RequestID: fmt.Sprint(n), AuditCaller: who, Status: 200},
+			)
 		}
 		first, err := c.AppendAudit(t.Context(), b)
 		require.NoError(t, err)
@@ -36,9 +38,14 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 	assert.False(t, more)
 	require.Len(t, page, 1)
 	assert.Equal(t, oldest, page[0].ID)
-	sums, err := c.SumAudit(t.Context(), p, AuditFilter{}, func(a AuditCaller) AuditCaller { return AuditCaller{Token: a.Token} })
+	sums, err := c.SumAudit(t.Context(), p, AuditFilter{}, func(a AuditCaller) AuditCaller {
+		return AuditCaller{Token: a.Token}
+	})
 	require.NoError(t, err)
-	assert.Equal(t, []AuditSum{{AuditCaller: AuditCaller{Token: "t"}, Calls: batch * batches, Duration: batches * time.Second}}, sums)
+	assert.Equal(
+		t, []AuditSum{{AuditCaller: AuditCaller{Token: "t"}, Calls: batch * batches, Duration: batches * time.Second}},
+		sums,
+	)
 
 	amended := page[0]
 	amended.BytesOut, amended.Duration = 7, time.Minute
@@ -67,5 +74,7 @@ func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	assert.Equal(t, want, c.Transitions())
 	counts, err := c.CountResources(t.Context())
 	require.NoError(t, err)
-	assert.ElementsMatch(t, []ResourceCount{{Resource: InstanceResource, State: "pending", Count: 1}, {Resource: NetworkResource, Count: 1}}, counts)
+	assert.ElementsMatch(t, []ResourceCount{
+		{Resource: InstanceResource, State: "pending", Count: 1}, {Resource: NetworkResource, Count: 1},
+	}, counts)
 }

@@ -50,7 +50,10 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	events, _, err := c.Events(t.Context(), p, Oldest)
 	require.NoError(t, err)
 	last := events[len(events)-1]
-	assert.Equal(t, []any{Updated, lb.ID, "active", "active", "all are sick"}, []any{last.Type, last.ID, last.From, last.To, last.Reason})
+	assert.Equal(
+		t, []any{Updated, lb.ID, "active", "active", "all are sick"},
+		[]any{last.Type, last.ID, last.From, last.To, last.Reason},
+	)
 	version := lb.Version
 	_, _, err = c.DeleteLoadBalancer(WithRequest(t.Context(), Request{IfMatch: &version}), p, lb.ID)
 	requireCode(t, PreconditionFailed, err)
@@ -69,7 +72,9 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	assert.Equal(t, "none of 0 targets runs", balancerNow(t, c, p, lb).StateReason)
 
 	// An update is for another state, which has no condition.
-	updated, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}})
+	updated, _, err := c.UpdateLoadBalancer(
+		t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}},
+	)
 	require.NoError(t, err)
 	assert.Empty(t, updated.StateReason)
 	plane.toggleSick(lb.ID)
@@ -203,7 +208,9 @@ func TestANewBalancersReasonIsEmptyUntilItsConditionIsKnown(t *testing.T) {
 func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), plane, Profiles[1])
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	lb, _, err := c.CreateLoadBalancer(
+		t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
+	)
 	require.NoError(t, err)
 	_, err = c.Advance(t.Context(), by(400*time.Millisecond))
 	require.NoError(t, err)
@@ -259,7 +266,8 @@ func TestAConditionThatCannotBeWrittenIsToldLater(t *testing.T) {
 	row := func(listeners string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
 			return tx.UpdateLoadBalancer(t.Context(), db.UpdateLoadBalancerParams{
-				ID: lb.ID, Name: lb.Name, State: string(lb.State), Listeners: listeners, Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm),
+				ID: lb.ID, Name: lb.Name, State: string(lb.State), Listeners: listeners, Scheme: string(lb.Scheme),
+				Algorithm:    string(lb.Algorithm),
 				SourceRanges: "[]", Tags: "{}", Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(),
 			})
 		}))

@@ -46,10 +46,13 @@ type balancerOptions struct {
 func (o balancerOptions) checkOptions() error {
 	var errs []error
 	if o.scheme != Public && o.scheme != Internal {
-		errs = append(errs, refuse(InvalidRequest, "no scheme %q: choose public or internal", o.scheme).withField("scheme", "is none there is"))
+		errs = append(errs, refuse(InvalidRequest, "no scheme %q: choose public or internal", o.scheme).
+			withField("scheme", "is none there is"))
 	}
 	if !slices.Contains([]Algorithm{RoundRobin, LeastConnections, SourceHash}, o.algorithm) {
-		errs = append(errs, refuse(InvalidRequest, "no algorithm %q: choose round-robin, least-connections or source-hash", o.algorithm).withField("algorithm", "is none there is"))
+		errs = append(errs, refuse(
+			InvalidRequest, "no algorithm %q: choose round-robin, least-connections or source-hash", o.algorithm,
+		).withField("algorithm", "is none there is"))
 	}
 	return joinRefusals(append(errs,
 		inRange("client affinity", "clientAffinitySeconds", o.affinity, maxAffinity),
@@ -59,14 +62,17 @@ func (o balancerOptions) checkOptions() error {
 
 func inRange(what, field string, d, most time.Duration) error {
 	if d < 0 || d > most {
-		return refuse(InvalidRequest, "%s of %s: want at least 0 and at most %s", what, d, most).withField(field, "is out of range")
+		return refuse(InvalidRequest, "%s of %s: want at least 0 and at most %s", what, d, most).
+			withField(field, "is out of range")
 	}
 	return nil
 }
 
 // optionsWithDefaults gives the options asked for, with defaults for those left zero.
 func (spec LoadBalancerSpec) optionsWithDefaults() balancerOptions {
-	return balancerOptions{cmp.Or(spec.Scheme, Public), cmp.Or(spec.Algorithm, RoundRobin), spec.Affinity, spec.IdleTimeout, spec.Drain}
+	return balancerOptions{
+		cmp.Or(spec.Scheme, Public), cmp.Or(spec.Algorithm, RoundRobin), spec.Affinity, spec.IdleTimeout, spec.Drain,
+	}
 }
 
 func (lb *LoadBalancer) currentOptions() balancerOptions {
@@ -96,14 +102,18 @@ func replaceIfGiven[T any](has, by *T) {
 // checkDrain refuses draining for a balancer without a TCP listener.
 func checkDrain(drain time.Duration, listeners []Listener) error {
 	if drain > 0 && !slices.ContainsFunc(listeners, func(l Listener) bool { return l.Protocol == TCP }) {
-		return refuse(InvalidRequest, "draining is for tcp connections, and the balancer has no tcp listener: leave it 0").withField("drainSeconds", "is for tcp only")
+		return refuse(
+			InvalidRequest, "draining is for tcp connections, and the balancer has no tcp listener: leave it 0",
+		).withField("drainSeconds", "is for tcp only")
 	}
 	return nil
 }
 
 func checkConnectionLimit(l Listener, field string) error {
 	if l.ConnectionLimit < 0 || l.ConnectionLimit > maxConnectionLimit {
-		return refuse(InvalidRequest, "port %d: want a connection limit from 1 to %d, or 0 for none", l.Port, maxConnectionLimit).withField(field, "is out of range")
+		return refuse(
+			InvalidRequest, "port %d: want a connection limit from 1 to %d, or 0 for none", l.Port, maxConnectionLimit,
+		).withField(field, "is out of range")
 	}
 	return nil
 }
@@ -111,7 +121,9 @@ func checkConnectionLimit(l Listener, field string) error {
 // Expects tells whether a target that answers with the status is healthy.
 func (h *HealthCheck) Expects(status int) bool {
 	ranges, err := parseCodes(h.ExpectedCodes)
-	return err == nil && slices.ContainsFunc(ranges, func(r codeRange) bool { return r.first <= status && status <= r.last })
+	return err == nil && slices.ContainsFunc(ranges, func(r codeRange) bool {
+		return r.first <= status && status <= r.last
+	})
 }
 
 type codeRange struct{ first, last int }

@@ -23,7 +23,9 @@ func TestExpectedCodes(t *testing.T) {
 		}
 		assert.Equal(t, want, well, codes)
 	}
-	for _, codes := range []string{",", "200,", "20", "2000", "199", "600", "301-300", "200-", "-200", "200 ", "+20", "a"} {
+	for _, codes := range []string{
+		",", "200,", "20", "2000", "199", "600", "301-300", "200-", "-200", "200 ", "+20", "a",
+	} {
 		_, err := parseCodes(codes)
 		require.Error(t, err, codes)
 		assert.False(t, (&HealthCheck{ExpectedCodes: codes}).Expects(200))
@@ -33,7 +35,8 @@ func TestExpectedCodes(t *testing.T) {
 func TestAllThatIsWrongWithABalancerIsToldAtOnce(t *testing.T) {
 	c, p := newCloud(t, nil)
 	spec := LoadBalancerSpec{
-		Name: "web", Scheme: "x", Algorithm: "x", Drain: -1, SourceRanges: []string{"x", "y"}, AddressID: "a", Address: "b",
+		Name: "web", Scheme: "x", Algorithm: "x", Drain: -1, SourceRanges: []string{"x", "y"}, AddressID: "a",
+		Address:     "b",
 		Listeners:   []Listener{{Protocol: TCP, Port: 1, TargetPort: 1, ConnectionLimit: -1, ProxyProtocol: "x"}, {}},
 		HealthCheck: &HealthCheck{Protocol: CheckTCP, ExpectedCodes: "200"}, Targets: []string{"i-1", "i-2"},
 	}
@@ -47,14 +50,18 @@ func TestAllThatIsWrongWithABalancerIsToldAtOnce(t *testing.T) {
 	}
 	_, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
 	assert.ElementsMatch(t, []string{
-		"address", "listeners.0.proxyProtocol", "listeners.0.connectionLimit", "listeners.1", "sourceRanges.0", "sourceRanges.1",
+		"address", "listeners.0.proxyProtocol", "listeners.0.connectionLimit", "listeners.1", "sourceRanges.0",
+		"sourceRanges.1",
 		"scheme", "algorithm", "drainSeconds", "healthCheck.expectedCodes", "healthCheck.port",
 	}, fields(err))
 	lb, in := newBalancer(t, c, p)
 	_, _, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
 		Name: lb.Name, Listeners: lb.Listeners, AddressID: "a-none", Targets: []string{"i-1", in.ID, in.ID, "i-2"},
 	})
-	assert.ElementsMatch(t, []string{"name", "addressId", "targets.0.instanceId", "targets.2.instanceId", "targets.3.instanceId"}, fields(err))
+	assert.ElementsMatch(
+		t, []string{"name", "addressId", "targets.0.instanceId", "targets.2.instanceId", "targets.3.instanceId"},
+		fields(err),
+	)
 }
 
 func TestOptionsReachTheDataPlane(t *testing.T) {
@@ -64,7 +71,8 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	assert.Equal(t, balancerOptions{scheme: Public, algorithm: RoundRobin}, lb.currentOptions())
 	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ConnectionLimit: 7}}
 	for _, u := range []LoadBalancerUpdate{
-		{Scheme: orNil(Internal)}, {Algorithm: orNil(SourceHash)}, {IdleTimeout: orNil(time.Minute)}, {Drain: orNil(time.Hour)}, {Listeners: &listeners},
+		{Scheme: orNil(Internal)}, {Algorithm: orNil(SourceHash)}, {IdleTimeout: orNil(time.Minute)},
+		{Drain: orNil(time.Hour)}, {Listeners: &listeners},
 		{HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 1, ExpectedCodes: "204"}},
 	} {
 		before, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
@@ -92,21 +100,31 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	c, p := newCloud(t, nil)
 	a, _, err := c.ReserveAddress(t.Context(), p, AddressSpec{})
 	require.NoError(t, err)
-	tcp, udp := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, []Listener{{Protocol: UDP, Port: 53, TargetPort: 53}}
+	tcp, udp := []Listener{
+		{Protocol: TCP, Port: 80, TargetPort: 80},
+	}, []Listener{{Protocol: UDP, Port: 53, TargetPort: 53}}
 	for field, spec := range map[string]LoadBalancerSpec{
 		"addressId":    {Scheme: Internal, AddressID: a.ID, Listeners: tcp},
 		"address":      {Scheme: Internal, Address: a.IP.String(), Listeners: tcp},
 		"drainSeconds": {Drain: time.Second, Listeners: udp},
 	} {
 		spec.Name = "web"
-		requireRefusedAt(t, InvalidRequest, field, func() error { _, _, err := c.CreateLoadBalancer(t.Context(), p, spec); return err })
+		requireRefusedAt(t, InvalidRequest, field, func() error {
+			_, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
+			return err
+		})
 	}
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", AddressID: a.ID, Drain: time.Second, Listeners: tcp})
+	lb, _, err := c.CreateLoadBalancer(
+		t.Context(), p, LoadBalancerSpec{Name: "web", AddressID: a.ID, Drain: time.Second, Listeners: tcp},
+	)
 	require.NoError(t, err)
 	for field, u := range map[string]LoadBalancerUpdate{
 		"scheme":       {Scheme: orNil(Internal)},
 		"drainSeconds": {Listeners: &udp},
 	} {
-		requireRefusedAt(t, InvalidRequest, field, func() error { _, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u); return err })
+		requireRefusedAt(t, InvalidRequest, field, func() error {
+			_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
+			return err
+		})
 	}
 }

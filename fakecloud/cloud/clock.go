@@ -67,7 +67,10 @@ func StartVirtualTime(ctx context.Context, s *store.Store, now time.Time) (*Virt
 			for _, lb := range checked {
 				names = append(names, fmt.Sprintf("%q (%s)", lb.Name, lb.ID))
 			}
-			return fmt.Errorf("load balancer %s has a health check, which runs in real time and would disagree with a virtual clock: use the real clock and remove it first, or other data", strings.Join(names, ", "))
+			return fmt.Errorf(
+				"load balancer %s has a health check, which runs in real time and would disagree with a virtual clock: use the real clock and remove it first, or other data",
+				strings.Join(names, ", "),
+			)
 		}
 		row, err = tx.StartVirtualClock(ctx, now.UnixMilli())
 		return err
@@ -89,7 +92,10 @@ func StartRealTime(ctx context.Context, s *store.Store, now time.Time) error {
 		case err != nil:
 			return err
 		case row.Now > now.UnixMilli():
-			return fmt.Errorf("the data is from %s, where its virtual clock stands, and the real clock would turn its time back: go on with the virtual clock, or use other data", fromMillis(row.Now).Format(time.RFC3339))
+			return fmt.Errorf(
+				"the data is from %s, where its virtual clock stands, and the real clock would turn its time back: go on with the virtual clock, or use other data",
+				fromMillis(row.Now).Format(time.RFC3339),
+			)
 		}
 		return tx.EndVirtualClock(ctx)
 	})
@@ -103,7 +109,10 @@ func (c *Cloud) checkHealthCheckAllowed(h *HealthCheck) error {
 	if c.cfg.Virtual == nil || h == nil || h.Protocol == CheckNone {
 		return nil
 	}
-	return refuse(VirtualClock, "this cloud runs on a virtual clock, and health checks run in real time: their verdicts would disagree with its time; leave the check out, or use a cloud on the real clock").
+	return refuse(
+		VirtualClock,
+		"this cloud runs on a virtual clock, and health checks run in real time: their verdicts would disagree with its time; leave the check out, or use a cloud on the real clock",
+	).
 		withField("healthCheck", "is not possible with a virtual clock")
 }
 
@@ -123,7 +132,9 @@ type Advanced struct {
 func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time) (Advanced, error) {
 	v := c.cfg.Virtual
 	if v == nil {
-		return Advanced{}, refuse(VirtualClock, "this cloud runs on the real clock, which nobody can move: start it with --clock virtual")
+		return Advanced{}, refuse(
+			VirtualClock, "this cloud runs on the real clock, which nobody can move: start it with --clock virtual",
+		)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -131,9 +142,13 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 	end := until(out.From).UTC().Truncate(time.Millisecond)
 	switch {
 	case end.Before(out.From):
-		return out, refuse(InvalidRequest, "it is %s by now: time does not run backwards", out.From.Format(time.RFC3339Nano)).withField("until", "is in the past")
+		return out, refuse(
+			InvalidRequest, "it is %s by now: time does not run backwards", out.From.Format(time.RFC3339Nano),
+		).withField("until", "is in the past")
 	case end.Sub(out.From) > MaxAdvance:
-		return out, refuse(InvalidRequest, "%s is too far: at most %d days at once", end.Sub(out.From), int(MaxAdvance.Hours()/24)).withField("until", "is too far ahead")
+		return out, refuse(
+			InvalidRequest, "%s is too far: at most %d days at once", end.Sub(out.From), int(MaxAdvance.Hours()/24),
+		).withField("until", "is too far ahead")
 	}
 	for {
 		if err := c.SweepFaults(ctx); err != nil {
@@ -223,7 +238,10 @@ func (c *Cloud) checkSnapshotTime(ctx context.Context, snapshot string) (snapsho
 			return err
 		}
 		if c.cfg.Virtual != nil && len(checked) > 0 {
-			return unusable("load balancer %q (%s) has a health check, which runs in real time and would disagree with this cloud's virtual clock", checked[0].Name, checked[0].ID)
+			return unusable(
+				"load balancer %q (%s) has a health check, which runs in real time and would disagree with this cloud's virtual clock",
+				checked[0].Name, checked[0].ID,
+			)
 		}
 		row, err := tx.Clock(ctx)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -231,7 +249,10 @@ func (c *Cloud) checkSnapshotTime(ctx context.Context, snapshot string) (snapsho
 		}
 		snapshotTime = fromMillis(row.Now)
 		if err == nil && c.cfg.Virtual == nil && snapshotTime.After(c.now()) {
-			return unusable("it is from %s, where its virtual clock stood, and it is %s here: its time would run backwards", snapshotTime.Format(time.RFC3339), c.now().Format(time.RFC3339))
+			return unusable(
+				"it is from %s, where its virtual clock stood, and it is %s here: its time would run backwards",
+				snapshotTime.Format(time.RFC3339), c.now().Format(time.RFC3339),
+			)
 		}
 		return err
 	})

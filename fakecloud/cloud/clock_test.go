@@ -53,7 +53,9 @@ func story(t require.TestingT, ctx context.Context, c *Cloud, p Project) []strin
 			return told
 		}
 		for _, e := range events {
-			told = append(told, fmt.Sprintf("%s %s %s %s %s->%s %s", e.Time.Format("05.000"), e.Type, e.ID, e.Name, e.From, e.To, e.Reason))
+			told = append(told, fmt.Sprintf(
+				"%s %s %s %s %s->%s %s", e.Time.Format("05.000"), e.Type, e.ID, e.Name, e.From, e.To, e.Reason,
+			))
 		}
 		after = next
 	}
@@ -128,17 +130,23 @@ func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	require.NoError(t, err)
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
-	spec := LoadBalancerSpec{Name: "checked", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check}
+	spec := LoadBalancerSpec{
+		Name: "checked", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check,
+	}
 	lb, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
 	require.NoError(t, err)
 	_, err = StartVirtualTime(t.Context(), s, epoch)
 	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
-	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	_, _, err = c.UpdateLoadBalancer(
+		t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}},
+	)
 	require.NoError(t, err)
 	c, p = newVirtual(t, t.Context(), s, newFakePlane(), Profiles[1])
 	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check})
 	requireCode(t, VirtualClock, err)
-	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	_, _, err = c.UpdateLoadBalancer(
+		t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}},
+	)
 	require.NoError(t, err)
 	spec.Name = "other"
 	_, _, err = c.CreateLoadBalancer(t.Context(), p, spec)
@@ -181,7 +189,9 @@ func TestACrashWhileTheClockMoves(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), s, plane, Profiles[1])
 	_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	lb, _, err := c.CreateLoadBalancer(
+		t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
+	)
 	require.NoError(t, err)
 	c.cfg.DataPlane = panics{plane}
 	func() {
@@ -276,10 +286,14 @@ func do(ctx context.Context, c *Cloud, p Project, what int, name string) {
 	case 3:
 		_, _, _ = c.TerminateInstance(ctx, p, id)
 	case 4:
-		_, _, _ = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: name, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+		_, _, _ = c.CreateLoadBalancer(
+			ctx, p, LoadBalancerSpec{Name: name, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
+		)
 	case 5:
 		port := 99 // It is blocked: the balancer is tried again and again.
-		_, _, _ = c.UpdateLoadBalancer(ctx, p, lb, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}})
+		_, _, _ = c.UpdateLoadBalancer(
+			ctx, p, lb, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}},
+		)
 	case 6:
 		_, _, _ = c.DeleteLoadBalancer(ctx, p, lb)
 	}
@@ -320,7 +334,9 @@ func TestSnapshotsKeepToTheClock(t *testing.T) {
 	requireCode(t, SnapshotUnusable, err)
 	require.ErrorContains(t, err, "backwards")
 	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
-	_, _, err = real.CreateLoadBalancer(ctx, q, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check})
+	_, _, err = real.CreateLoadBalancer(ctx, q, LoadBalancerSpec{
+		Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check,
+	})
 	require.NoError(t, err)
 	_, err = real.SaveSnapshot(ctx, "checked")
 	require.NoError(t, err)

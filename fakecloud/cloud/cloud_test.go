@@ -21,7 +21,10 @@ func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	s, err := store.Open(t.Context(), store.Memory)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, s.Close()) })
-	cfg := Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clockwork.NewFakeClockAt(epoch), Retention: time.Minute}
+	cfg := Config{
+		Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clockwork.NewFakeClockAt(epoch),
+		Retention: time.Minute,
+	}
 	if change != nil {
 		change(&cfg)
 	}
@@ -109,7 +112,8 @@ func TestOnlyTheTokensSetAreValid(t *testing.T) {
 		valid(map[string]string{one: "a", two: "b"})
 	}
 	for _, bad := range [][]GivenToken{
-		{{"a", three, Editor}, {"a", one, Editor}}, {{"a", three, Editor}, {"b", three, Editor}}, {{"a", three, Editor}, {"b", "short", Editor}},
+		{{"a", three, Editor}, {"a", one, Editor}}, {{"a", three, Editor}, {"b", three, Editor}},
+		{{"a", three, Editor}, {"b", "short", Editor}},
 	} {
 		requireCode(t, InvalidRequest, c.SetTokens(ctx, p, bad))
 		valid(map[string]string{one: "a", two: "b"})
@@ -158,7 +162,9 @@ func newBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
 	require.NoError(t, err)
 	advance(t, c, c.cfg.Profile.Delays[DelayPending])
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID}})
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+		Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID},
+	})
 	require.NoError(t, err)
 	return lb, in
 }
@@ -182,7 +188,9 @@ func TestUpdatesDoNotPutABalancerOff(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb, _ := newBalancer(t, c, p)
 	change := func(n int) {
-		_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Tags: &map[string]string{"n": fmt.Sprint(n)}})
+		_, _, err := c.UpdateLoadBalancer(
+			t.Context(), p, lb.ID, LoadBalancerUpdate{Tags: &map[string]string{"n": fmt.Sprint(n)}},
+		)
 		require.NoError(t, err)
 	}
 	for n := range 3 {
@@ -321,8 +329,12 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 
 	affinity := time.Minute
 	_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
-		Listeners:    &[]Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ProxyProtocol: ProxyV1}, {Protocol: UDP, Port: 80, TargetPort: 80}},
-		SourceRanges: &[]string{"10.0.0.0/8", "10.0.0.0/8"}, Affinity: &affinity, HealthCheck: &HealthCheck{Protocol: CheckTCP, Port: 99},
+		Listeners: &[]Listener{
+			{Protocol: TCP, Port: 80, TargetPort: 81, ProxyProtocol: ProxyV1},
+			{Protocol: UDP, Port: 80, TargetPort: 80},
+		},
+		SourceRanges: &[]string{"10.0.0.0/8", "10.0.0.0/8"}, Affinity: &affinity,
+		HealthCheck: &HealthCheck{Protocol: CheckTCP, Port: 99},
 	})
 	require.NoError(t, err)
 	_, _, err = c.StopInstance(t.Context(), p, in.ID)
@@ -335,14 +347,21 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 	assert.Equal(t, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, after.SourceRanges)
 	assert.Equal(t, time.Minute, after.Affinity)
 	assert.Equal(t, &HealthCheck{
-		Protocol: CheckTCP, Port: 99, Interval: 5 * time.Second, Timeout: 2 * time.Second, HealthyThreshold: 2, UnhealthyThreshold: 2,
+		Protocol: CheckTCP, Port: 99, Interval: 5 * time.Second, Timeout: 2 * time.Second, HealthyThreshold: 2,
+		UnhealthyThreshold: 2,
 	}, after.HealthCheck)
 	assert.Len(t, after.Listeners, 2)
 
-	same, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck})
+	same, _, err := c.UpdateLoadBalancer(
+		t.Context(), p, lb.ID,
+		LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck},
+	)
 	require.NoError(t, err)
 	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
-	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	_, _, err = c.UpdateLoadBalancer(
+		t.Context(), p, lb.ID,
+		LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: CheckNone}},
+	)
 	require.NoError(t, err)
 	advance(t, c, 50*time.Millisecond)
 	assert.Nil(t, plane.applied[lb.ID].HealthCheck)
@@ -365,36 +384,48 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 		"listeners.1.proxyProtocol": func(s *LoadBalancerSpec) {
 			s.Listeners = []Listener{tcp, {Protocol: UDP, Port: 1, TargetPort: 1, ProxyProtocol: ProxyV1}}
 		},
-		"sourceRanges.1":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"} },
-		"sourceRanges.0":                 func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/129"} },
-		"sourceRanges":                   func(s *LoadBalancerSpec) { s.SourceRanges = make([]string, 101) },
-		"clientAffinitySeconds":          func(s *LoadBalancerSpec) { s.Affinity = 25 * time.Hour },
-		"scheme":                         func(s *LoadBalancerSpec) { s.Scheme = "private" },
-		"algorithm":                      func(s *LoadBalancerSpec) { s.Algorithm = "random" },
-		"idleTimeoutSeconds":             func(s *LoadBalancerSpec) { s.IdleTimeout = -time.Second },
-		"drainSeconds":                   func(s *LoadBalancerSpec) { s.Drain = 25 * time.Hour },
-		"listeners.0.connectionLimit":    func(s *LoadBalancerSpec) { s.Listeners[0].ConnectionLimit = -1 },
-		"healthCheck.expectedCodes":      check(func(h *HealthCheck) { h.ExpectedCodes = "200,299-201" }),
-		"healthCheck.protocol":           check(func(h *HealthCheck) { h.Protocol = CheckNone }),
-		"healthCheck.port":               check(func(h *HealthCheck) { h.Port = 0 }),
-		"healthCheck.path":               check(func(h *HealthCheck) { h.Path = "/%zz" }),
-		"healthCheck.intervalSeconds":    check(func(h *HealthCheck) { h.Interval = 301 * time.Second }),
-		"healthCheck.timeoutSeconds":     check(func(h *HealthCheck) { h.Interval, h.Timeout = time.Second, 2*time.Second }),
+		"sourceRanges.1": func(s *LoadBalancerSpec) {
+			s.SourceRanges = []string{"0.0.0.0/0", "10.0.0.1/8"}
+		},
+		"sourceRanges.0":              func(s *LoadBalancerSpec) { s.SourceRanges = []string{"fd00::/129"} },
+		"sourceRanges":                func(s *LoadBalancerSpec) { s.SourceRanges = make([]string, 101) },
+		"clientAffinitySeconds":       func(s *LoadBalancerSpec) { s.Affinity = 25 * time.Hour },
+		"scheme":                      func(s *LoadBalancerSpec) { s.Scheme = "private" },
+		"algorithm":                   func(s *LoadBalancerSpec) { s.Algorithm = "random" },
+		"idleTimeoutSeconds":          func(s *LoadBalancerSpec) { s.IdleTimeout = -time.Second },
+		"drainSeconds":                func(s *LoadBalancerSpec) { s.Drain = 25 * time.Hour },
+		"listeners.0.connectionLimit": func(s *LoadBalancerSpec) { s.Listeners[0].ConnectionLimit = -1 },
+		"healthCheck.expectedCodes":   check(func(h *HealthCheck) { h.ExpectedCodes = "200,299-201" }),
+		"healthCheck.protocol":        check(func(h *HealthCheck) { h.Protocol = CheckNone }),
+		"healthCheck.port":            check(func(h *HealthCheck) { h.Port = 0 }),
+		"healthCheck.path":            check(func(h *HealthCheck) { h.Path = "/%zz" }),
+		"healthCheck.intervalSeconds": check(func(h *HealthCheck) { h.Interval = 301 * time.Second }),
+		"healthCheck.timeoutSeconds": check(func(h *HealthCheck) {
+			h.Interval, h.Timeout = time.Second, 2*time.Second
+		}),
 		"healthCheck.healthyThreshold":   check(func(h *HealthCheck) { h.HealthyThreshold = 11 }),
 		"healthCheck.unhealthyThreshold": check(func(h *HealthCheck) { h.UnhealthyThreshold = -1 }),
 	} {
 		spec := LoadBalancerSpec{Name: "new", Listeners: []Listener{tcp}}
 		change(&spec)
-		requireRefusedAt(t, InvalidRequest, field, func() error { _, _, err := c.CreateLoadBalancer(t.Context(), p, spec); return err })
+		requireRefusedAt(t, InvalidRequest, field, func() error {
+			_, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
+			return err
+		})
 		requireRefusedAt(t, InvalidRequest, field, func() error {
 			_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
-				Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, Affinity: &spec.Affinity, HealthCheck: spec.HealthCheck,
-				Scheme: orNil(spec.Scheme), Algorithm: orNil(spec.Algorithm), IdleTimeout: &spec.IdleTimeout, Drain: &spec.Drain,
+				Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, Affinity: &spec.Affinity,
+				HealthCheck: spec.HealthCheck,
+				Scheme:      orNil(spec.Scheme), Algorithm: orNil(spec.Algorithm), IdleTimeout: &spec.IdleTimeout,
+				Drain: &spec.Drain,
 			})
 			return err
 		})
 	}
-	made, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "quick", Listeners: []Listener{tcp}, HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 80, Interval: time.Second}})
+	made, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+		Name: "quick", Listeners: []Listener{tcp},
+		HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 80, Interval: time.Second},
+	})
 	require.NoError(t, err)
 	assert.Equal(t, time.Second, made.HealthCheck.Timeout, "the default is not above the interval")
 	assert.Equal(t, "/", made.HealthCheck.Path)
@@ -432,8 +463,14 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 		return h
 	}
 	pending := TargetHealth{Target: other.ID, Health: Unhealthy, Reason: "instance is pending"}
-	assert.Equal(t, []TargetHealth{pending, {Target: in.ID, Health: Unknown, Reason: "the balancer does not forward to it yet"}}, health())
-	healthy := TargetHealth{Target: in.ID, Health: Healthy, Since: epoch, History: []HealthChange{{Healthy, "", epoch}, {Unknown, "not checked yet", epoch}}}
+	assert.Equal(
+		t, []TargetHealth{pending, {Target: in.ID, Health: Unknown, Reason: "the balancer does not forward to it yet"}},
+		health(),
+	)
+	healthy := TargetHealth{
+		Target: in.ID, Health: Healthy, Since: epoch,
+		History: []HealthChange{{Healthy, "", epoch}, {Unknown, "not checked yet", epoch}},
+	}
 	plane.health = []TargetHealth{healthy, {Target: other.ID, Health: Healthy, History: healthy.History}}
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "how it was while it ran is not known")
 	c.clock.(*clockwork.FakeClock).Advance(time.Millisecond)
@@ -451,7 +488,9 @@ func TestAddressesMayBeChosen(t *testing.T) {
 		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Address: address})
 		return in, err
 	}
-	for _, address := range []string{"nonsense", "fd00::1", "::ffff:10.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "10.0.0.1/8"} {
+	for _, address := range []string{
+		"nonsense", "fd00::1", "::ffff:10.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "10.0.0.1/8",
+	} {
 		requireRefusedAt(t, InvalidRequest, "address", func() error { _, err := create(p, address); return err })
 	}
 	there, err := create(p, "172.18.0.3")
@@ -499,7 +538,10 @@ func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	spec := RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: in.ID}
 	r, _, err := c.CreateRoute(t.Context(), p, spec)
 	require.NoError(t, err)
-	requireRefusedAt(t, UnknownInstance, "instanceId", func() error { _, _, err := c.CreateRoute(t.Context(), q, spec); return err })
+	requireRefusedAt(t, UnknownInstance, "instanceId", func() error {
+		_, _, err := c.CreateRoute(t.Context(), q, spec)
+		return err
+	})
 	spec.Instance = theirs.ID
 	other, _, err := c.CreateRoute(t.Context(), q, spec)
 	require.NoError(t, err, "the same name and destination as in another project")
@@ -507,7 +549,9 @@ func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	_, err = c.GetRoute(t.Context(), q, r.ID)
 	requireCode(t, NotFound, err)
 	requireCode(t, NotFound, c.DeleteRoute(t.Context(), q, r.ID))
-	for destination, field := range map[string]string{"10.0.0.1/24": "destination", "fd00::/64": "destination", "10.1.0.0": "destination"} {
+	for destination, field := range map[string]string{
+		"10.0.0.1/24": "destination", "fd00::/64": "destination", "10.1.0.0": "destination",
+	} {
 		requireRefusedAt(t, InvalidRequest, field, func() error {
 			_, _, err := c.CreateRoute(t.Context(), p, RouteSpec{Name: "b", Destination: destination, Instance: in.ID})
 			return err

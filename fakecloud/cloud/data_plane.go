@@ -92,7 +92,8 @@ func stateReasonCode(failure error) StateReasonCode {
 
 func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
 	return Forwarding{
-		ID: lb.ID, Address: lb.Address, Address6: lb.Address6, Listeners: lb.Listeners, Backends: backends, Targets: targets,
+		ID: lb.ID, Address: lb.Address, Address6: lb.Address6, Listeners: lb.Listeners, Backends: backends,
+		Targets:   targets,
 		Algorithm: lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
 		IdleTimeout: lb.IdleTimeout, Drain: lb.Drain, HealthCheck: lb.HealthCheck,
 	}
@@ -108,7 +109,9 @@ func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, 
 			return err
 		}
 		states, err := tx.InstanceStates(ctx, listJSON(lb.Targets))
-		there := slices.DeleteFunc(states, func(row db.InstanceStatesRow) bool { return InstanceState(row.State) == InstanceTerminated })
+		there := slices.DeleteFunc(states, func(row db.InstanceStatesRow) bool {
+			return InstanceState(row.State) == InstanceTerminated
+		})
 		f = forwardingOf(lb, backends, len(there))
 		return err
 	})
@@ -147,7 +150,15 @@ func (c *Cloud) recordBuild(built LoadBalancer, failure error) pendingChange {
 	}
 }
 
-func (c *Cloud) recordOutcome(ctx context.Context, tx *changeTx, built LoadBalancer, on Action, reason string, code StateReasonCode, now time.Time) error {
+func (c *Cloud) recordOutcome(
+	ctx context.Context,
+	tx *changeTx,
+	built LoadBalancer,
+	on Action,
+	reason string,
+	code StateReasonCode,
+	now time.Time,
+) error {
 	row, err := tx.GetLoadBalancer(ctx, built.ID)
 	if err != nil {
 		return err
@@ -162,7 +173,8 @@ func (c *Cloud) recordOutcome(ctx context.Context, tx *changeTx, built LoadBalan
 	}
 	before := lb
 	lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, reason, code, c.stateEnd(now, rule.Wait)
-	if lb.State == before.State && lb.StateReason == before.StateReason && lb.StateReasonCode == before.StateReasonCode {
+	if lb.State == before.State && lb.StateReason == before.StateReason &&
+		lb.StateReasonCode == before.StateReasonCode {
 		// The pauses double up to a minute, so that a balancer that stays broken costs few
 		// writes.
 		pause := min(max(now.Sub(lb.UpdatedAt), c.drawDelay(rule.Wait)), maxRetryAfter)

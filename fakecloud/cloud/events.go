@@ -24,7 +24,11 @@ const Oldest int64 = -1
 func (c *Cloud) Events(ctx context.Context, p Project, after int64) ([]Event, int64, error) {
 	b, err := c.store.EventsAfter(ctx, p.ID, after, eventBatch)
 	if errors.Is(err, store.ErrEventsExpired) {
-		return nil, after, refuse(EventsExpired, "events after %d are not kept (or this cloud's data was replaced): list the resources anew, then follow from the oldest event kept", after)
+		return nil, after, refuse(
+			EventsExpired,
+			"events after %d are not kept (or this cloud's data was replaced): list the resources anew, then follow from the oldest event kept",
+			after,
+		)
 	}
 	if err != nil {
 		return nil, after, err
@@ -54,11 +58,15 @@ type eventDescription struct {
 }
 
 func (in Instance) describeForEvent() eventDescription {
-	return eventDescription{in.Project, InstanceResource, in.ID, in.Name, string(in.State), in.StateReason, in.UpdatedAt}
+	return eventDescription{
+		in.Project, InstanceResource, in.ID, in.Name, string(in.State), in.StateReason, in.UpdatedAt,
+	}
 }
 
 func (lb LoadBalancer) describeForEvent() eventDescription {
-	return eventDescription{lb.Project, LoadBalancerResource, lb.ID, lb.Name, string(lb.State), lb.StateReason, lb.UpdatedAt}
+	return eventDescription{
+		lb.Project, LoadBalancerResource, lb.ID, lb.Name, string(lb.State), lb.StateReason, lb.UpdatedAt,
+	}
 }
 
 func (a ReservedAddress) describeForEvent() eventDescription {
@@ -70,7 +78,9 @@ func (r Route) describeForEvent() eventDescription {
 }
 
 func (n Network) describeForEvent() eventDescription {
-	return eventDescription{project: n.Project, resource: NetworkResource, id: n.ID, name: n.Name, updatedAt: n.UpdatedAt}
+	return eventDescription{
+		project: n.Project, resource: NetworkResource, id: n.ID, name: n.Name, updatedAt: n.UpdatedAt,
+	}
 }
 
 // appendEvent writes the event of a change to a resource, which was in state
@@ -97,8 +107,9 @@ func appendEvent[S ~string](ctx context.Context, tx *changeTx, t EventType, from
 
 func eventFrom(row db.Event) (Event, error) {
 	e := Event{
-		Seq: row.Seq, Project: row.ProjectID, Time: fromMillis(row.Time), Type: EventType(row.Type), Resource: Resource(row.Resource),
-		ID: row.ResourceID, Name: row.Name, From: row.FromState, To: row.ToState, Reason: row.Reason,
+		Seq: row.Seq, Project: row.ProjectID, Time: fromMillis(row.Time), Type: EventType(row.Type),
+		Resource: Resource(row.Resource),
+		ID:       row.ResourceID, Name: row.Name, From: row.FromState, To: row.ToState, Reason: row.Reason,
 	}
 	err := json.Unmarshal([]byte(row.Body), &struct {
 		Tags *map[string]string `json:"tags"`

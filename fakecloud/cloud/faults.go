@@ -257,7 +257,13 @@ func (c *Cloud) carryOutSweep(ctx context.Context, f Faults, s FaultSweep) error
 
 // beginFault puts the instances that an outage or a crash takes in state error, and gives
 // their IDs.
-func (c *Cloud) beginFault(ctx context.Context, tx *changeTx, f Faults, s FaultSweep, now time.Time) (taken []string, err error) {
+func (c *Cloud) beginFault(
+	ctx context.Context,
+	tx *changeTx,
+	f Faults,
+	s FaultSweep,
+	now time.Time,
+) (taken []string, err error) {
 	rows, err := tx.FaultableInstances(ctx, s.Project)
 	if err != nil {
 		return nil, err
@@ -335,7 +341,13 @@ func balancerSubject(lb LoadBalancer) Subject {
 }
 
 // endInstanceState ends the state that an instance is in, in the way that faults decide.
-func (c *Cloud) endInstanceState(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState], now time.Time) error {
+func (c *Cloud) endInstanceState(
+	ctx context.Context,
+	tx *changeTx,
+	in *Instance,
+	rule Rule[InstanceState],
+	now time.Time,
+) error {
 	f := c.currentFaults()
 	if f == nil || in.State == InstanceTerminated {
 		return c.moveInstance(ctx, tx, in, rule, now)
@@ -403,7 +415,8 @@ func (c *Cloud) injectedBuildFailure(lb LoadBalancer) error {
 // checkZoneAvailable refuses what needs a zone that has an outage.
 func (c *Cloud) checkZoneAvailable(p Project, zone string) error {
 	if c.hasZoneOutage(p, zone) {
-		return refuse(ZoneUnavailable, "zone %s has an outage: choose another, or try again when it is over", zone).withField("zone", "has an outage")
+		return refuse(ZoneUnavailable, "zone %s has an outage: choose another, or try again when it is over", zone).
+			withField("zone", "has an outage")
 	}
 	return nil
 }

@@ -26,7 +26,11 @@ var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-
 
 func checkName(name string) error {
 	if len(name) > maxName || !validName.MatchString(name) {
-		return refuse(InvalidRequest, "%q cannot be a name: names are DNS subdomains, of lower-case letters, digits, \"-\" and \".\", such as node-1", name).
+		return refuse(
+			InvalidRequest,
+			"%q cannot be a name: names are DNS subdomains, of lower-case letters, digits, \"-\" and \".\", such as node-1",
+			name,
+		).
 			withField("name", "must be a DNS subdomain of at most %d characters", maxName)
 	}
 	return nil
@@ -37,12 +41,22 @@ func (c *Cloud) CreateInstance(ctx context.Context, p Project, spec InstanceSpec
 	if err := c.checkInstanceSpec(spec); err != nil {
 		return Instance{}, Outcome{}, err
 	}
-	return createWithOperation(ctx, c, p, "createInstance", func(ctx context.Context, tx *changeTx, now time.Time) (Instance, error) {
+	return createWithOperation(ctx, c, p, "createInstance", func(
+		ctx context.Context,
+		tx *changeTx,
+		now time.Time,
+	) (Instance, error) {
 		return c.newInstance(ctx, tx, p, spec, now)
 	})
 }
 
-func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec InstanceSpec, now time.Time) (Instance, error) {
+func (c *Cloud) newInstance(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	spec InstanceSpec,
+	now time.Time,
+) (Instance, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaInstances); err != nil {
 		return Instance{}, err
 	}
@@ -83,10 +97,12 @@ func (c *Cloud) newInstance(ctx context.Context, tx *changeTx, p Project, spec I
 
 func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
 	if spec.Zone != "" && !slices.Contains(c.cfg.Zones, spec.Zone) {
-		return refuse(UnknownZone, "no zone %q: choose one of %s", spec.Zone, strings.Join(c.cfg.Zones, ", ")).withField("zone", "is not a zone of this cloud")
+		return refuse(UnknownZone, "no zone %q: choose one of %s", spec.Zone, strings.Join(c.cfg.Zones, ", ")).
+			withField("zone", "is not a zone of this cloud")
 	}
 	if spec.Type != "" && !slices.Contains([]InstanceType{Small, Medium, Large}, spec.Type) {
-		return refuse(InvalidRequest, "no instance type %q: choose small, medium or large", spec.Type).withField("type", "is not an instance type")
+		return refuse(InvalidRequest, "no instance type %q: choose small, medium or large", spec.Type).
+			withField("type", "is not an instance type")
 	}
 	if spec.Name != "" {
 		if err := checkName(spec.Name); err != nil {
@@ -99,10 +115,13 @@ func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
 func checkTags(tags map[string]string) error {
 	for k, v := range tags {
 		if k == "" || len(k) > maxTagKey || strings.Contains(k, "=") {
-			return refuse(InvalidRequest, "tag key %q cannot be used: keys have 1 to %d bytes and no \"=\"", k, maxTagKey).withField("tags."+k, "is no valid key")
+			return refuse(
+				InvalidRequest, "tag key %q cannot be used: keys have 1 to %d bytes and no \"=\"", k, maxTagKey,
+			).withField("tags."+k, "is no valid key")
 		}
 		if len(v) > maxTagValue {
-			return refuse(InvalidRequest, "the value of tag %q is too long: at most %d bytes", k, maxTagValue).withField("tags."+k, "is too long")
+			return refuse(InvalidRequest, "the value of tag %q is too long: at most %d bytes", k, maxTagValue).
+				withField("tags."+k, "is too long")
 		}
 	}
 	return nil
@@ -203,7 +222,9 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 			return err
 		}
 		if in.State == InstanceTerminated {
-			return refuse(WrongState, "cannot update instance %q (%s) while it is %s: that is for good", in.Name, in.ID, in.State)
+			return refuse(
+				WrongState, "cannot update instance %q (%s) while it is %s: that is for good", in.Name, in.ID, in.State,
+			)
 		}
 		name, tags, differs, err := u.mergeInto(in.Name, in.Tags)
 		if err != nil || !differs {
@@ -216,7 +237,9 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 		}
 		in.Name, in.Tags, in.UpdatedAt = name, tags, now
 		in.Version++
-		err = tx.RenameInstance(ctx, db.RenameInstanceParams{ID: in.ID, Name: in.Name, Tags: toJSON(in.Tags), Version: in.Version, UpdatedAt: now.UnixMilli()})
+		err = tx.RenameInstance(ctx, db.RenameInstanceParams{
+			ID: in.ID, Name: in.Name, Tags: toJSON(in.Tags), Version: in.Version, UpdatedAt: now.UnixMilli(),
+		})
 		if err != nil {
 			return err
 		}
@@ -271,7 +294,10 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 		}
 		switch {
 		case !ok:
-			return refuse(WrongState, "cannot %s instance %q (%s) while it is %s%s", on, in.Name, in.ID, in.State, wrongStateHint(on, in.State))
+			return refuse(
+				WrongState, "cannot %s instance %q (%s) while it is %s%s", on, in.Name, in.ID, in.State,
+				wrongStateHint(on, in.State),
+			)
 		case rule.Same:
 			return nil
 		}
@@ -308,7 +334,13 @@ func wrongStateHint(on Action, state InstanceState) string {
 
 // moveInstance makes one transition of an instance, with everything that follows from it
 // in other resources.
-func (c *Cloud) moveInstance(ctx context.Context, tx *changeTx, in *Instance, rule Rule[InstanceState], now time.Time) error {
+func (c *Cloud) moveInstance(
+	ctx context.Context,
+	tx *changeTx,
+	in *Instance,
+	rule Rule[InstanceState],
+	now time.Time,
+) error {
 	from := in.State
 	if rule.To == instanceNone {
 		if err := tx.DeleteInstance(ctx, in.ID); err != nil {

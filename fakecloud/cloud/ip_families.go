@@ -35,9 +35,14 @@ func checkPool6(p netip.Prefix) error {
 	a := p.Addr()
 	switch {
 	case !a.Is6() || a.Is4In6() || a.IsMulticast() || p == netip.PrefixFrom(netip.IPv6Unspecified(), 128):
-		return fmt.Errorf("IPv6 load balancer CIDR %q: want a prefix of IPv6 unicast addresses, such as ::1/128 or fd00:30::/64", p)
+		return fmt.Errorf(
+			"IPv6 load balancer CIDR %q: want a prefix of IPv6 unicast addresses, such as ::1/128 or fd00:30::/64", p,
+		)
 	case a.IsLinkLocalUnicast():
-		return fmt.Errorf("IPv6 load balancer CIDR %q: link-local addresses lead nowhere without a zone: want others, such as ::1/128 or fd00:30::/64", p)
+		return fmt.Errorf(
+			"IPv6 load balancer CIDR %q: link-local addresses lead nowhere without a zone: want others, such as ::1/128 or fd00:30::/64",
+			p,
+		)
 	case p != p.Masked():
 		return fmt.Errorf("IPv6 load balancer CIDR %q has host bits set: did you mean %s?", p, p.Masked())
 	}
@@ -55,17 +60,23 @@ func trackedPrefix(pool netip.Prefix) netip.Prefix {
 func (c *Cloud) checkFamilies(families []IPFamily) error {
 	for i, f := range families {
 		if f != IPv4 && f != IPv6 {
-			return refuse(InvalidRequest, "no IP family %q: choose ipv4, or ipv4 and ipv6", f).withField(fmt.Sprintf("ipFamilies.%d", i), "is none there is")
+			return refuse(InvalidRequest, "no IP family %q: choose ipv4, or ipv4 and ipv6", f).
+				withField(fmt.Sprintf("ipFamilies.%d", i), "is none there is")
 		}
 		if slices.Contains(families[:i], f) {
-			return refuse(InvalidRequest, "IP family %s is given twice: give it once", f).withField(fmt.Sprintf("ipFamilies.%d", i), "is given before")
+			return refuse(InvalidRequest, "IP family %s is given twice: give it once", f).
+				withField(fmt.Sprintf("ipFamilies.%d", i), "is given before")
 		}
 	}
 	if len(families) > 0 && !slices.Contains(families, IPv4) {
-		return refuse(InvalidRequest, "every load balancer has an IPv4 address: want ipv4, or ipv4 and ipv6").withField("ipFamilies", "must hold ipv4")
+		return refuse(InvalidRequest, "every load balancer has an IPv4 address: want ipv4, or ipv4 and ipv6").
+			withField("ipFamilies", "must hold ipv4")
 	}
 	if slices.Contains(families, IPv6) && !c.cfg.LoadBalancerCIDR6.IsValid() {
-		return refuse(InvalidRequest, "this cloud has no IPv6 addresses to give: leave out ipv6, or start it with --load-balancer-cidr6, such as ::1/128").
+		return refuse(
+			InvalidRequest,
+			"this cloud has no IPv6 addresses to give: leave out ipv6, or start it with --load-balancer-cidr6, such as ::1/128",
+		).
 			withField("ipFamilies", "cannot hold ipv6: the cloud has no --load-balancer-cidr6")
 	}
 	return nil
@@ -96,7 +107,10 @@ func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
 		has = "the IPv6 address " + lb.Address6.String()
 	}
 	final := func(field string) error {
-		return refuse(InvalidRequest, "load balancer %q has %s for life: leave %s out, or create another balancer", lb.Name, has, field).withField(field, "is final")
+		return refuse(
+			InvalidRequest, "load balancer %q has %s for life: leave %s out, or create another balancer", lb.Name, has,
+			field,
+		).withField(field, "is final")
 	}
 	var errs []error
 	if u.IPFamilies != nil && !sameSet(*u.IPFamilies, lb.IPFamilies()) {
@@ -114,7 +128,8 @@ func checkSameFamilies(lb LoadBalancer, u LoadBalancerUpdate) error {
 func parseRange(field, s string) (netip.Prefix, error) {
 	cidr, err := netip.ParsePrefix(s)
 	if err != nil || cidr.Addr().Is4In6() {
-		return cidr, refuse(InvalidRequest, "%q is no CIDR: want one such as 10.0.0.0/8 or fd00::/8", s).withField(field, "is no IPv4 or IPv6 CIDR")
+		return cidr, refuse(InvalidRequest, "%q is no CIDR: want one such as 10.0.0.0/8 or fd00::/8", s).
+			withField(field, "is no IPv4 or IPv6 CIDR")
 	}
 	return withoutHostBits(field, cidr)
 }

@@ -29,7 +29,8 @@ func createBoth(t *testing.T, c *Cloud, p Project, name string) (LoadBalancer, e
 
 func TestIPv6PoolsThatCannotWork(t *testing.T) {
 	for pool, says := range map[string]string{
-		"127.0.0.0/8": "IPv6 unicast", "::ffff:10.0.0.0/120": "IPv6 unicast", "ff02::/16": "IPv6 unicast", "::/128": "IPv6 unicast",
+		"127.0.0.0/8": "IPv6 unicast", "::ffff:10.0.0.0/120": "IPv6 unicast", "ff02::/16": "IPv6 unicast",
+		"::/128":    "IPv6 unicast",
 		"fe80::/64": "link-local", "fd00::1/64": "did you mean fd00::/64?",
 	} {
 		require.ErrorContains(t, checkPool6(netip.MustParsePrefix(pool)), says, pool)
@@ -67,7 +68,9 @@ func TestTheFirstIPv6AddressesOfPools(t *testing.T) {
 // lowest free address is the one that a search from the start would find.
 func TestTheLowestFreeIPv6AddressIsGiven(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		pool := netip.MustParsePrefix(rapid.SampledFrom([]string{"fd00::/64", "fd00::/121", "fd00::ff8/125", "fd00::10/127"}).Draw(t, "pool"))
+		pool := netip.MustParsePrefix(
+			rapid.SampledFrom([]string{"fd00::/64", "fd00::/121", "fd00::ff8/125", "fd00::10/127"}).Draw(t, "pool"),
+		)
 		set := newUsedAddresses(trackedPrefix(pool))
 		taken := map[netip.Addr]bool{}
 		lowest := func() netip.Addr {
@@ -79,10 +82,12 @@ func TestTheLowestFreeIPv6AddressIsGiven(t *testing.T) {
 		}
 		for range rapid.IntRange(1, 200).Draw(t, "changes") {
 			if rapid.IntRange(0, 2).Draw(t, "release") == 0 {
-				a := withAddressNumber(pool.Addr(), addressNumber(pool.Addr())+uint32(rapid.IntRange(0, 20).Draw(t, "host")))
+				a := withAddressNumber(pool.Addr(), addressNumber(pool.Addr())+uint32(rapid.IntRange(0, 20).
+					Draw(t, "host")))
 				set.markFree(new(store.Tx), a)
 				delete(taken, a)
-				set.markFree(new(store.Tx), withAddressNumber(netip.MustParseAddr("fd01::"), addressNumber(a))) // Another pool's.
+				// Another pool's.
+				set.markFree(new(store.Tx), withAddressNumber(netip.MustParseAddr("fd01::"), addressNumber(a)))
 				continue
 			}
 			want := lowest()
@@ -114,11 +119,18 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 
 	six, other := lb.Address6.String(), "fd00::2"
 	reversed, only4 := []IPFamily{IPv6, IPv4}, []IPFamily{IPv4}
-	same, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Address6: &six, IPFamilies: &reversed})
+	same, _, err := c.UpdateLoadBalancer(
+		t.Context(), p, lb.ID, LoadBalancerUpdate{Address6: &six, IPFamilies: &reversed},
+	)
 	require.NoError(t, err)
 	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
-	for field, u := range map[string]LoadBalancerUpdate{"ipv6Address": {Address6: &other}, "ipFamilies": {IPFamilies: &only4}} {
-		requireRefusedAt(t, InvalidRequest, field, func() error { _, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u); return err })
+	for field, u := range map[string]LoadBalancerUpdate{
+		"ipv6Address": {Address6: &other}, "ipFamilies": {IPFamilies: &only4},
+	} {
+		requireRefusedAt(t, InvalidRequest, field, func() error {
+			_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
+			return err
+		})
 	}
 	requireRefusedAt(t, InvalidRequest, "ipFamilies", func() error {
 		_, _, err := c.UpdateLoadBalancer(t.Context(), p, four.ID, LoadBalancerUpdate{IPFamilies: &reversed})
@@ -184,10 +196,14 @@ func TestFamiliesThatNoBalancerHas(t *testing.T) {
 	for _, wrong := range []struct {
 		families []IPFamily
 		field    string
-	}{{[]IPFamily{IPv6}, "ipFamilies"}, {[]IPFamily{IPv4, "ipv5"}, "ipFamilies.1"}, {[]IPFamily{IPv4, IPv4}, "ipFamilies.1"}} {
+	}{
+		{[]IPFamily{IPv6}, "ipFamilies"}, {[]IPFamily{IPv4, "ipv5"}, "ipFamilies.1"},
+		{[]IPFamily{IPv4, IPv4}, "ipFamilies.1"},
+	} {
 		requireRefusedAt(t, InvalidRequest, wrong.field, func() error {
 			_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
-				Name: "web", IPFamilies: wrong.families, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
+				Name: "web", IPFamilies: wrong.families,
+				Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
 			})
 			return err
 		})
@@ -206,7 +222,10 @@ func TestSourceRangesOfBothFamilies(t *testing.T) {
 
 func TestSnapshotsKeepIPv6Addresses(t *testing.T) {
 	plane := newFakePlane()
-	c, p := newCloud(t, func(cfg *Config) { with6("fd00::/64")(cfg); cfg.DataPlane, cfg.SnapshotDir = plane, t.TempDir() })
+	c, p := newCloud(t, func(cfg *Config) {
+		with6("fd00::/64")(cfg)
+		cfg.DataPlane, cfg.SnapshotDir = plane, t.TempDir()
+	})
 	first, err := createBoth(t, c, p, "first")
 	require.NoError(t, err)
 	advance(t, c, time.Minute)

@@ -99,7 +99,10 @@ func (c *Cloud) ForwardingBalancers() []ForwardingBalancer {
 	c.planeMu.Lock()
 	all := make([]ForwardingBalancer, 0, len(c.forwarding))
 	for _, lb := range c.forwarding {
-		all = append(all, ForwardingBalancer{ID: lb.ID, Project: lb.Project, Name: lb.Name, Listeners: len(lb.Listeners), Targets: len(lb.Targets), cloud: c, lb: lb})
+		all = append(all, ForwardingBalancer{
+			ID: lb.ID, Project: lb.Project, Name: lb.Name, Listeners: len(lb.Listeners), Targets: len(lb.Targets),
+			cloud: c, lb: lb,
+		})
 	}
 	c.planeMu.Unlock()
 	slices.SortFunc(all, func(a, b ForwardingBalancer) int {

@@ -27,21 +27,37 @@ const (
 
 // CreateLoadBalancer gives the new balancer in state provisioning. Its addresses are
 // final.
-func (c *Cloud) CreateLoadBalancer(ctx context.Context, p Project, spec LoadBalancerSpec) (LoadBalancer, Outcome, error) {
+func (c *Cloud) CreateLoadBalancer(
+	ctx context.Context,
+	p Project,
+	spec LoadBalancerSpec,
+) (LoadBalancer, Outcome, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.validatedWithDefaults()
-	err := joinRefusals(checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr, spec.optionsWithDefaults().checkOptions(),
-		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags), c.checkHealthCheckAllowed(spec.HealthCheck))
+	err := joinRefusals(checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr, spec.optionsWithDefaults().
+		checkOptions(),
+		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags),
+		c.checkHealthCheckAllowed(spec.HealthCheck))
 	if err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}
-	return createWithOperation(ctx, c, p, "createLoadBalancer", func(ctx context.Context, tx *changeTx, now time.Time) (LoadBalancer, error) {
+	return createWithOperation(ctx, c, p, "createLoadBalancer", func(
+		ctx context.Context,
+		tx *changeTx,
+		now time.Time,
+	) (LoadBalancer, error) {
 		return c.newLoadBalancer(ctx, tx, p, spec, now)
 	})
 }
 
 // newLoadBalancer makes the checks that need the store, and inserts a balancer.
-func (c *Cloud) newLoadBalancer(ctx context.Context, tx *changeTx, p Project, spec LoadBalancerSpec, now time.Time) (LoadBalancer, error) {
+func (c *Cloud) newLoadBalancer(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	spec LoadBalancerSpec,
+	now time.Time,
+) (LoadBalancer, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaLoadBalancers); err != nil {
 		return LoadBalancer{}, err
 	}
@@ -49,7 +65,10 @@ func (c *Cloud) newLoadBalancer(ctx context.Context, tx *changeTx, p Project, sp
 	check, checkErr := spec.HealthCheck.validatedWithDefaults()
 	address, reserved, addressErr := c.balancerAddress(ctx, tx.Tx, p, spec)
 	address6, address6Err := c.balancerAddress6(tx.Tx, spec)
-	err := joinRefusals(rangesErr, checkErr, checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err, checkTargets(ctx, tx.Tx, p, spec.Targets))
+	err := joinRefusals(
+		rangesErr, checkErr, checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err,
+		checkTargets(ctx, tx.Tx, p, spec.Targets),
+	)
 	if err != nil {
 		return LoadBalancer{}, err
 	}
@@ -59,9 +78,11 @@ func (c *Cloud) newLoadBalancer(ctx context.Context, tx *changeTx, p Project, sp
 	}
 	rule, _ := findRule(LoadBalancerRules, loadBalancerNone, Create)
 	lb := LoadBalancer{
-		ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, Address6: address6, State: rule.To,
+		ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, Address6: address6,
+		State:     rule.To,
 		Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now, due: c.stateEnd(now, rule.Wait),
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		due: c.stateEnd(now, rule.Wait),
 	}
 	lb.setOptions(spec.optionsWithDefaults())
 	if reserved == nil {
@@ -88,7 +109,10 @@ func checkListeners(listeners []Listener) error {
 		errs = append(errs, checkListener(l, fmt.Sprintf("listeners.%d", i)))
 		k := key{l.Protocol, l.Port}
 		if j, twice := byPort[k]; twice {
-			errs = append(errs, refuse(ListenerConflict, "listeners %d and %d both want %s port %d: give each a port of its own", j, i, l.Protocol, l.Port).
+			errs = append(errs, refuse(
+				ListenerConflict, "listeners %d and %d both want %s port %d: give each a port of its own", j, i,
+				l.Protocol, l.Port,
+			).
 				withField(fmt.Sprintf("listeners.%d.port", i), "is the port of listeners.%d too", j))
 			continue
 		}
@@ -99,9 +123,12 @@ func checkListeners(listeners []Listener) error {
 
 func checkListener(l Listener, field string) error {
 	if l.Protocol != TCP && l.Protocol != UDP || !validPort(l.Port) || !validPort(l.TargetPort) {
-		return refuse(InvalidRequest, "%s: want protocol tcp or udp and ports from 1 to 65535", field).withField(field, "is not valid")
+		return refuse(InvalidRequest, "%s: want protocol tcp or udp and ports from 1 to 65535", field).
+			withField(field, "is not valid")
 	}
-	return joinRefusals(checkProxyProtocol(l, field+".proxyProtocol"), checkConnectionLimit(l, field+".connectionLimit"))
+	return joinRefusals(
+		checkProxyProtocol(l, field+".proxyProtocol"), checkConnectionLimit(l, field+".connectionLimit"),
+	)
 }
 
 func validPort(port int) bool { return port >= 1 && port <= 65535 }
@@ -111,9 +138,12 @@ func checkProxyProtocol(l Listener, field string) error {
 	case l.ProxyProtocol == ProxyNone:
 		return nil
 	case l.ProxyProtocol != ProxyV1 && l.ProxyProtocol != ProxyV2:
-		return refuse(InvalidRequest, "no PROXY protocol %q: choose v1 or v2, or leave it out", l.ProxyProtocol).withField(field, "is no version of it")
+		return refuse(InvalidRequest, "no PROXY protocol %q: choose v1 or v2, or leave it out", l.ProxyProtocol).
+			withField(field, "is no version of it")
 	case l.Protocol != TCP:
-		return refuse(InvalidRequest, "port %d: only tcp carries the PROXY protocol: leave it out for %s", l.Port, l.Protocol).withField(field, "is for tcp only")
+		return refuse(
+			InvalidRequest, "port %d: only tcp carries the PROXY protocol: leave it out for %s", l.Port, l.Protocol,
+		).withField(field, "is for tcp only")
 	}
 	return nil
 }
@@ -121,7 +151,8 @@ func checkProxyProtocol(l Listener, field string) error {
 // parseRanges parses source ranges and drops duplicates.
 func parseRanges(cidrs []string) ([]netip.Prefix, error) {
 	if len(cidrs) > maxSourceRanges {
-		return nil, refuse(InvalidRequest, "%d source ranges: %d are the most", len(cidrs), maxSourceRanges).withField("sourceRanges", "are too many")
+		return nil, refuse(InvalidRequest, "%d source ranges: %d are the most", len(cidrs), maxSourceRanges).
+			withField("sourceRanges", "are too many")
 	}
 	var out []netip.Prefix
 	var errs []error
@@ -156,7 +187,8 @@ func (h *HealthCheck) checkFields() error {
 	var errs []error
 	want := func(ok bool, field, format string, args ...any) {
 		if !ok {
-			errs = append(errs, refuse(InvalidRequest, "the health check's "+field+" "+format, args...).withField("healthCheck."+field, format, args...))
+			errs = append(errs, refuse(InvalidRequest, "the health check's "+field+" "+format, args...).
+				withField("healthCheck."+field, format, args...))
 		}
 	}
 	_, pathErr := url.ParseRequestURI(h.Path)
@@ -169,16 +201,23 @@ func (h *HealthCheck) checkFields() error {
 		want(h.Path == "", "path", "is for http only: leave it out")
 		want(h.ExpectedCodes == "", "expectedCodes", "are for http only: leave them out")
 	case CheckHTTP:
-		want(pathErr == nil && h.Path[0] == '/' && len(h.Path) <= maxPath, "path", "must begin with \"/\" and be one that HTTP can carry")
+		want(pathErr == nil && h.Path[0] == '/' &&
+			len(h.Path) <= maxPath, "path", "must begin with \"/\" and be one that HTTP can carry")
 		want(codesErr == nil, "expectedCodes", "must be statuses and ranges of them, such as 200-299,301: %v", codesErr)
 	default:
 		want(false, "protocol", "%q is none there is: choose tcp, http or none", h.Protocol)
 	}
 	want(validPort(h.Port), "port", "must be from 1 to 65535")
-	want(h.Interval >= time.Second && h.Interval <= maxInterval, "intervalSeconds", "must be from 1 to %d", int(maxInterval.Seconds()))
-	want(h.Timeout >= time.Second && h.Timeout <= min(maxTimeout, h.Interval), "timeoutSeconds", "must be from 1 to %d, and not above the interval", int(maxTimeout.Seconds()))
-	want(h.HealthyThreshold >= 1 && h.HealthyThreshold <= maxThreshold, "healthyThreshold", "must be from 1 to %d", maxThreshold)
-	want(h.UnhealthyThreshold >= 1 && h.UnhealthyThreshold <= maxThreshold, "unhealthyThreshold", "must be from 1 to %d", maxThreshold)
+	want(h.Interval >= time.Second &&
+		h.Interval <= maxInterval, "intervalSeconds", "must be from 1 to %d", int(maxInterval.Seconds()))
+	want(
+		h.Timeout >= time.Second && h.Timeout <= min(maxTimeout, h.Interval), "timeoutSeconds",
+		"must be from 1 to %d, and not above the interval", int(maxTimeout.Seconds()),
+	)
+	want(h.HealthyThreshold >= 1 &&
+		h.HealthyThreshold <= maxThreshold, "healthyThreshold", "must be from 1 to %d", maxThreshold)
+	want(h.UnhealthyThreshold >= 1 &&
+		h.UnhealthyThreshold <= maxThreshold, "unhealthyThreshold", "must be from 1 to %d", maxThreshold)
 	return joinRefusals(errs...)
 }
 
@@ -200,7 +239,8 @@ func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string
 	for i, t := range targets {
 		field := fmt.Sprintf("targets.%d.instanceId", i)
 		if named[t] {
-			errs = append(errs, refuse(InvalidRequest, "instance %q is a target twice: name it once", t).withField(field, "is named before"))
+			errs = append(errs, refuse(InvalidRequest, "instance %q is a target twice: name it once", t).
+				withField(field, "is named before"))
 			continue
 		}
 		named[t] = true
@@ -208,9 +248,11 @@ func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string
 		var refused *Error
 		switch {
 		case errors.As(err, &refused):
-			err = refuse(UnknownInstance, "target %d: no instance %q in project %q", i, t, p.Name).withField(field, "is no instance of the project")
+			err = refuse(UnknownInstance, "target %d: no instance %q in project %q", i, t, p.Name).
+				withField(field, "is no instance of the project")
 		case err == nil && in.State == InstanceTerminated:
-			err = refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).withField(field, "is terminated")
+			err = refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).
+				withField(field, "is terminated")
 		}
 		errs = append(errs, err)
 	}
@@ -223,8 +265,14 @@ func (c *Cloud) GetLoadBalancer(ctx context.Context, p Project, id string) (Load
 }
 
 // ListLoadBalancers gives one page, oldest first, and whether more follow.
-func (c *Cloud) ListLoadBalancers(ctx context.Context, p Project, f Filter) (page []LoadBalancer, more bool, err error) {
-	withTargets := func(tx *store.Tx, row db.LoadBalancer) (LoadBalancer, error) { return loadBalancerFrom(ctx, tx, row) }
+func (c *Cloud) ListLoadBalancers(
+	ctx context.Context,
+	p Project,
+	f Filter,
+) (page []LoadBalancer, more bool, err error) {
+	withTargets := func(tx *store.Tx, row db.LoadBalancer) (LoadBalancer, error) {
+		return loadBalancerFrom(ctx, tx, row)
+	}
 	return readPageInTx(ctx, c, f.Limit, withTargets, func(tx *store.Tx) ([]db.LoadBalancer, error) {
 		return tx.ListLoadBalancers(ctx, db.ListLoadBalancersParams{
 			ProjectID: p.ID, After: f.After, Name: f.Name,
@@ -235,7 +283,12 @@ func (c *Cloud) ListLoadBalancers(ctx context.Context, p Project, f Filter) (pag
 
 // UpdateLoadBalancer replaces what is given. An update that changes nothing leaves version
 // and state alone.
-func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u LoadBalancerUpdate) (LoadBalancer, Outcome, error) {
+func (c *Cloud) UpdateLoadBalancer(
+	ctx context.Context,
+	p Project,
+	id string,
+	u LoadBalancerUpdate,
+) (LoadBalancer, Outcome, error) {
 	if err := c.checkHealthCheckAllowed(u.HealthCheck); err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}
@@ -251,7 +304,11 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 		}
 		rule, ok := findRule(LoadBalancerRules, old.State, Update)
 		if !ok {
-			return refuse(WrongState, "cannot update load balancer %q (%s) while it is %s: that is for good; create another when it is gone", old.Name, old.ID, old.State)
+			return refuse(
+				WrongState,
+				"cannot update load balancer %q (%s) while it is %s: that is for good; create another when it is gone",
+				old.Name, old.ID, old.State,
+			)
 		}
 		if lb, err = mergeUpdate(ctx, tx.Tx, p, old, u); err != nil {
 			return err
@@ -281,7 +338,13 @@ func (c *Cloud) UpdateLoadBalancer(ctx context.Context, p Project, id string, u 
 }
 
 // mergeUpdate checks an update and gives the balancer with the update applied.
-func mergeUpdate(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, u LoadBalancerUpdate) (LoadBalancer, error) {
+func mergeUpdate(
+	ctx context.Context,
+	tx *store.Tx,
+	p Project,
+	lb LoadBalancer,
+	u LoadBalancerUpdate,
+) (LoadBalancer, error) {
 	errs := []error{checkSameAddress(lb, u), checkSameFamilies(lb, u)}
 	if u.Name != nil {
 		errs = append(errs, checkBalancerName(ctx, tx, p, lb.ID, *u.Name))
@@ -317,8 +380,10 @@ func mergeUpdate(ctx context.Context, tx *store.Tx, p Project, lb LoadBalancer, 
 // sameBalancer compares the fields that an update can change. The order of targets,
 // listeners and source ranges does not matter.
 func sameBalancer(a, b LoadBalancer) bool {
-	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) && sameSet(a.Listeners, b.Listeners) &&
-		sameSet(a.SourceRanges, b.SourceRanges) && a.currentOptions() == b.currentOptions() && sameCheck(a.HealthCheck, b.HealthCheck)
+	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) &&
+		sameSet(a.Listeners, b.Listeners) &&
+		sameSet(a.SourceRanges, b.SourceRanges) && a.currentOptions() == b.currentOptions() &&
+		sameCheck(a.HealthCheck, b.HealthCheck)
 }
 
 func sameCheck(a, b *HealthCheck) bool {

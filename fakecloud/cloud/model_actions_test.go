@@ -21,7 +21,9 @@ func (w *world) createOnce(t *rapid.T) {
 	r := Request{Key: rapid.SampledFrom([]string{"k1", "k2", "k3", "k4"}).Draw(t, "key")}
 	name := instanceNames.Draw(t, "name")
 	r.Fingerprint = []byte(name)
-	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool { return in.name == name && in.state != "terminated" })
+	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool {
+		return in.name == name && in.state != "terminated"
+	})
 	in, outcome, err := w.cloud.CreateInstance(WithRequest(t.Context(), r), w.proj, InstanceSpec{Name: name})
 	first, used := w.keys[r.Key]
 	require.Equal(t, used && first.name == name, outcome.Replayed)
@@ -84,7 +86,9 @@ func (w *world) outage(t *rapid.T) {
 		return
 	}
 	w.lost = rapid.SampledFrom(w.cloud.cfg.Zones).Draw(t, "zone")
-	require.NoError(t, w.cloud.SaveFault(t.Context(), StoredFault{ID: outageID, Project: w.proj.ID, Spec: []byte("{}"), CreatedAt: w.clock.Now()}))
+	require.NoError(t, w.cloud.SaveFault(
+		t.Context(), StoredFault{ID: outageID, Project: w.proj.ID, Spec: []byte("{}"), CreatedAt: w.clock.Now()},
+	))
 	w.faults.lost = w.lost
 	w.faults.sweeps = []FaultSweep{{Rule: outageID, Project: w.proj.ID, To: FaultBegun, Zone: w.lost}}
 	require.NoError(t, w.cloud.SweepFaults(t.Context()))
@@ -136,7 +140,9 @@ func (w *world) checkNetworks() {
 
 // checkOperations wants what still runs to be about something under way.
 func (w *world) checkOperations() {
-	running, _, err := w.cloud.ListOperations(w.t.Context(), w.proj, OperationFilter{States: []string{string(OperationRunning)}, Limit: 500})
+	running, _, err := w.cloud.ListOperations(
+		w.t.Context(), w.proj, OperationFilter{States: []string{string(OperationRunning)}, Limit: 500},
+	)
 	require.NoError(w.t, err)
 	for _, op := range running {
 		state := ""

@@ -36,7 +36,9 @@ type fakePlane struct {
 }
 
 func newFakePlane() *fakePlane {
-	return &fakePlane{blocked: map[int]bool{}, applied: map[string]Forwarding{}, sick: map[string]bool{}, unknown: map[string]bool{}}
+	return &fakePlane{
+		blocked: map[int]bool{}, applied: map[string]Forwarding{}, sick: map[string]bool{}, unknown: map[string]bool{},
+	}
 }
 
 func (p *fakePlane) Apply(f Forwarding) error {
@@ -253,7 +255,8 @@ func (w *world) settle() {
 
 // lift turns a fault on or off; what was stuck is looked at again.
 func (w *world) lift(t *rapid.T) {
-	which := rapid.SampledFrom([]*bool{&w.faults.stuck, &w.faults.stuck, &w.faults.fail, &w.faults.crash}).Draw(t, "fault")
+	which := rapid.SampledFrom([]*bool{&w.faults.stuck, &w.faults.stuck, &w.faults.fail, &w.faults.crash}).
+		Draw(t, "fault")
 	if *which = !*which; *which {
 		return
 	}
@@ -346,7 +349,10 @@ func (w *world) check() {
 
 // checkUsage wants what is counted as it changes to be what is there.
 func (w *world) checkUsage() {
-	want := map[Quota]int64{QuotaLoadBalancers: int64(len(w.balancers)), QuotaRoutes: int64(len(w.routes)), QuotaNetworks: int64(1 + len(w.networks))}
+	want := map[Quota]int64{
+		QuotaLoadBalancers: int64(len(w.balancers)), QuotaRoutes: int64(len(w.routes)),
+		QuotaNetworks: int64(1 + len(w.networks)),
+	}
 	live := map[string]int64{}
 	for id, in := range w.instances {
 		if in.state != "terminated" {
@@ -451,7 +457,9 @@ func (w *world) checkEvents() {
 func (w *world) lowestFree() string {
 	for n := 1; n <= 6; n++ {
 		a := fmt.Sprintf("127.50.0.%d", n)
-		if !slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool { return in.address == a }) {
+		if !slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool {
+			return in.address == a
+		}) {
 			return a
 		}
 	}
@@ -463,12 +471,15 @@ var instanceNames = rapid.SampledFrom([]string{"a", "b", "c", "d", "e", "f", "g"
 // newInstance is the model of one that was just made.
 func (w *world) newInstance(name string, in Instance) *modelInstance {
 	require.NotEqual(w.t, w.lost, in.Zone)
-	return &modelInstance{name, in.Zone, "pending", in.Address.String(), w.clock.Now().Add(300 * time.Millisecond), false}
+	return &modelInstance{name, in.Zone, "pending", in.Address.String(), w.clock.Now().
+		Add(300 * time.Millisecond), false}
 }
 
 func (w *world) createInstance(t *rapid.T) {
 	name := instanceNames.Draw(t, "name")
-	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool { return in.name == name && in.state != "terminated" })
+	taken := slices.ContainsFunc(slices.Collect(maps.Values(w.instances)), func(in *modelInstance) bool {
+		return in.name == name && in.state != "terminated"
+	})
 	in, _, err := w.cloud.CreateInstance(t.Context(), w.proj, InstanceSpec{Name: name})
 	switch address := w.lowestFree(); {
 	case taken:
@@ -496,7 +507,8 @@ func (w *world) actOnInstance(t *rapid.T) {
 	m := w.instances[id]
 	to, wait, ok := "", time.Duration(0), true
 	switch fmt.Sprint(action, " ", m.state) {
-	case "start pending", "start running", "stop stopping", "stop stopped", "terminate terminating", "terminate terminated", "reboot pending":
+	case "start pending", "start running", "stop stopping", "stop stopped", "terminate terminating",
+		"terminate terminated", "reboot pending":
 	case "crash pending", "crash running":
 		to = "error"
 	case "start stopped", "start error", "reboot running":
@@ -582,14 +594,16 @@ func (w *world) createBalancer(t *rapid.T) {
 	port := rapid.SampledFrom(modelPorts).Draw(t, "port")
 	ids, terminated := w.drawTargets(t)
 	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj, LoadBalancerSpec{
-		Name: "lb-" + w.cloud.random.letters(8), Listeners: []Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, Targets: ids,
+		Name: "lb-" + w.cloud.random.letters(8), Listeners: []Listener{{Protocol: TCP, Port: port, TargetPort: 30080}},
+		Targets: ids,
 	})
 	if terminated {
 		requireCode(t, UnknownInstance, err)
 		return
 	}
 	require.NoError(t, err)
-	w.balancers[lb.ID] = &modelBalancer{"provisioning", port, 0, set(ids), w.clock.Now().Add(400 * time.Millisecond), false, "", time.Time{}}
+	w.balancers[lb.ID] = &modelBalancer{"provisioning", port, 0, set(ids), w.clock.Now().
+		Add(400 * time.Millisecond), false, "", time.Time{}}
 }
 
 func (w *world) updateBalancer(t *rapid.T) {
@@ -599,7 +613,10 @@ func (w *world) updateBalancer(t *rapid.T) {
 	ids, terminated := w.drawTargets(t)
 	before, err := w.cloud.GetLoadBalancer(t.Context(), w.proj, id)
 	require.NoError(t, err)
-	lb, _, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj, id, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, Targets: &ids})
+	lb, _, err := w.cloud.UpdateLoadBalancer(
+		t.Context(), w.proj, id,
+		LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, Targets: &ids},
+	)
 	switch {
 	case m.state == "deleting":
 		requireCode(t, WrongState, err)
@@ -631,21 +648,25 @@ func (w *world) deleteBalancer(t *rapid.T) {
 
 func (w *world) createRoute(t *rapid.T) {
 	m := modelRoute{
-		name:        rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name"),
-		destination: rapid.SampledFrom([]string{"10.1.0.0/24", "10.1.1.0/24", "10.1.0.0/23", "10.2.0.0/16"}).Draw(t, "destination"),
-		instance:    drawKey(t, w.instances),
+		name: rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "name"),
+		destination: rapid.SampledFrom([]string{"10.1.0.0/24", "10.1.1.0/24", "10.1.0.0/23", "10.2.0.0/16"}).
+			Draw(t, "destination"),
+		instance: drawKey(t, w.instances),
 	}
 	has := func(with func(modelRoute) bool) bool {
 		return slices.ContainsFunc(slices.Collect(maps.Values(w.routes)), with)
 	}
-	r, _, err := w.cloud.CreateRoute(t.Context(), w.proj, RouteSpec{Name: m.name, Destination: m.destination, Instance: m.instance})
+	r, _, err := w.cloud.CreateRoute(
+		t.Context(), w.proj, RouteSpec{Name: m.name, Destination: m.destination, Instance: m.instance},
+	)
 	switch {
 	case has(func(o modelRoute) bool { return o.name == m.name }):
 		requireCode(t, NameTaken, err)
 	case w.instances[m.instance].state == "terminated":
 		requireCode(t, UnknownInstance, err)
 	case has(func(o modelRoute) bool {
-		return o.destination == m.destination || m.destination == "10.1.0.0/23" && o.destination < "10.2" || o.destination == "10.1.0.0/23" && m.destination < "10.2"
+		return o.destination == m.destination || m.destination == "10.1.0.0/23" && o.destination < "10.2" ||
+			o.destination == "10.1.0.0/23" && m.destination < "10.2"
 	}):
 		requireCode(t, RouteConflict, err)
 	default:
@@ -667,7 +688,8 @@ func TestCloudDoesAsItsModel(t *testing.T) {
 		w := &world{
 			t: t, dir: dir, clock: clockwork.NewFakeClockAt(epoch), plane: newFakePlane(), told: map[string]string{},
 			modelState: modelState{
-				instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{}, routes: map[string]modelRoute{},
+				instances: map[string]*modelInstance{}, balancers: map[string]*modelBalancer{},
+				routes:   map[string]modelRoute{},
 				networks: map[string]NetworkSpec{}, keys: map[string]modelKey{},
 			},
 		}

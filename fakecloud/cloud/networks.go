@@ -68,7 +68,9 @@ func (u ResourceUpdate) mergeInto(name string, tags map[string]string) (string, 
 func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) (Network, Outcome, error) {
 	cidr, err := parseCIDR("cidr", spec.CIDR)
 	if err == nil && (cidr.Bits() < largestNetwork || cidr.Bits() > smallestNetwork) {
-		err = refuse(InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork).withField("cidr", "has no size that a network can have")
+		err = refuse(
+			InvalidRequest, "a network of /%d: want one from /%d to /%d", cidr.Bits(), largestNetwork, smallestNetwork,
+		).withField("cidr", "has no size that a network can have")
 	}
 	if err = errors.Join(checkName(spec.Name), err, checkTags(spec.Tags)); err != nil {
 		return Network{}, Outcome{}, err
@@ -78,7 +80,14 @@ func (c *Cloud) CreateNetwork(ctx context.Context, p Project, spec NetworkSpec) 
 	})
 }
 
-func (c *Cloud) newNetwork(ctx context.Context, tx *changeTx, p Project, spec NetworkSpec, cidr netip.Prefix, now time.Time) (Network, error) {
+func (c *Cloud) newNetwork(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	spec NetworkSpec,
+	cidr netip.Prefix,
+	now time.Time,
+) (Network, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaNetworks); err != nil {
 		return Network{}, err
 	}
@@ -93,7 +102,8 @@ func (c *Cloud) newNetwork(ctx context.Context, tx *changeTx, p Project, spec Ne
 		return Network{}, err
 	}
 	n := Network{
-		ID: id, Project: p.ID, Name: spec.Name, CIDR: cidr, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		ID: id, Project: p.ID, Name: spec.Name, CIDR: cidr, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1,
+		CreatedAt: now, UpdatedAt: now,
 	}
 	err = tx.InsertNetwork(ctx, db.InsertNetworkParams{
 		ID: n.ID, ProjectID: n.Project, Name: n.Name, Cidr: n.CIDR.String(), Tags: toJSON(n.Tags),
@@ -114,7 +124,10 @@ func checkNetworkName(ctx context.Context, tx *store.Tx, p Project, name string)
 // with the load balancers' addresses.
 func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, cidr netip.Prefix) error {
 	if pool := c.cfg.LoadBalancerCIDR; pool.Overlaps(cidr) {
-		return refuse(NetworkConflict, "%s overlaps with %s, where this cloud's load balancers get their addresses: choose another", cidr, pool).
+		return refuse(
+			NetworkConflict,
+			"%s overlaps with %s, where this cloud's load balancers get their addresses: choose another", cidr, pool,
+		).
 			withField("cidr", "overlaps with the load balancers' %s", pool)
 	}
 	rows, err := tx.NetworksOf(ctx, p.ID)
@@ -127,7 +140,11 @@ func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, c
 	}
 	for _, n := range has {
 		if n.CIDR.Overlaps(cidr) {
-			return refuse(NetworkConflict, "network %q (%s) has %s, which overlaps with %s: choose another, or delete that network first", n.Name, n.ID, n.CIDR, cidr).
+			return refuse(
+				NetworkConflict,
+				"network %q (%s) has %s, which overlaps with %s: choose another, or delete that network first", n.Name,
+				n.ID, n.CIDR, cidr,
+			).
 				withField("cidr", "overlaps with %s of network %s", n.CIDR, n.ID)
 		}
 	}
@@ -169,7 +186,9 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 		}
 		n.Name, n.Tags, n.UpdatedAt = name, tags, now
 		n.Version++
-		err = tx.UpdateNetwork(ctx, db.UpdateNetworkParams{ID: n.ID, Name: n.Name, Tags: toJSON(n.Tags), Version: n.Version, UpdatedAt: now.UnixMilli()})
+		err = tx.UpdateNetwork(ctx, db.UpdateNetworkParams{
+			ID: n.ID, Name: n.Name, Tags: toJSON(n.Tags), Version: n.Version, UpdatedAt: now.UnixMilli(),
+		})
 		if err != nil {
 			return err
 		}
@@ -219,7 +238,8 @@ func (c *Cloud) instanceNetwork(ctx context.Context, tx *store.Tx, p Project, wa
 	n, err := c.loadNetwork(ctx, tx, p, want)
 	var refused *Error
 	if errors.As(err, &refused) {
-		return n, refuse(UnknownNetwork, "no network %q in project %q", want, p.Name).withField("networkId", "is no network of the project")
+		return n, refuse(UnknownNetwork, "no network %q in project %q", want, p.Name).
+			withField("networkId", "is no network of the project")
 	}
 	return n, err
 }

@@ -49,7 +49,15 @@ type OperationFilter struct {
 // beginOperation records the operation of a change that was just made and gives
 // its ID, which is empty if such a change takes no time. It supersedes a running
 // operation of the same type.
-func (c *Cloud) beginOperation(ctx context.Context, tx *changeTx, project string, resource Resource, id string, on Action, now time.Time) (string, error) {
+func (c *Cloud) beginOperation(
+	ctx context.Context,
+	tx *changeTx,
+	project string,
+	resource Resource,
+	id string,
+	on Action,
+	now time.Time,
+) (string, error) {
 	at := slices.IndexFunc(OperationRules, func(r OperationRule) bool { return r.Resource == resource && r.On == on })
 	if at < 0 {
 		return "", nil
@@ -64,7 +72,9 @@ func (c *Cloud) beginOperation(ctx context.Context, tx *changeTx, project string
 			if OperationType(row.Type) != kind {
 				continue
 			}
-			if err := endOperation(ctx, tx, row, OperationSuperseded, "a later "+string(kind)+" took its place", now); err != nil {
+			if err := endOperation(
+				ctx, tx, row, OperationSuperseded, "a later "+string(kind)+" took its place", now,
+			); err != nil {
 				return "", err
 			}
 		}
@@ -128,7 +138,14 @@ func operationResult(kind OperationType, state, reason string) (OperationState, 
 	return OperationSuperseded, "the resource is " + state
 }
 
-func endOperation(ctx context.Context, tx *changeTx, row db.Operation, end OperationState, why string, now time.Time) error {
+func endOperation(
+	ctx context.Context,
+	tx *changeTx,
+	row db.Operation,
+	end OperationState,
+	why string,
+	now time.Time,
+) error {
 	tx.endedOperations = append(tx.endedOperations, row.ID)
 	at := now.UnixMilli()
 	return tx.EndOperation(ctx, db.EndOperationParams{State: string(end), Error: why, EndedAt: &at, Seq: row.Seq})
@@ -205,7 +222,10 @@ func (c *Cloud) GetOperation(ctx context.Context, p Project, id string) (Operati
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		row, err := tx.GetOperation(ctx, db.GetOperationParams{ProjectID: p.ID, ID: id})
 		if errors.Is(err, sql.ErrNoRows) {
-			return refuse(NotFound, "no operation %q in project %q: the newest %d are kept, and those that run", id, p.Name, keepOperations)
+			return refuse(
+				NotFound, "no operation %q in project %q: the newest %d are kept, and those that run", id, p.Name,
+				keepOperations,
+			)
 		}
 		op = operationFrom(row)
 		return err
@@ -225,7 +245,12 @@ func (c *Cloud) AwaitOperation(ctx context.Context, p Project, id string, until 
 
 // awaitOnce waits for one end of an operation. again tells whether to read it once more: a
 // snapshot may have brought back an operation that runs.
-func (c *Cloud) awaitOnce(ctx context.Context, p Project, id string, until <-chan struct{}) (again bool, op Operation, err error) {
+func (c *Cloud) awaitOnce(
+	ctx context.Context,
+	p Project,
+	id string,
+	until <-chan struct{},
+) (again bool, op Operation, err error) {
 	ended, leave := c.waiters.waitFor(id)
 	defer leave()
 	op, err = c.GetOperation(ctx, p, id)
@@ -242,11 +267,16 @@ func (c *Cloud) awaitOnce(ctx context.Context, p Project, id string, until <-cha
 }
 
 // ListOperations gives one page, oldest first, and whether more follow.
-func (c *Cloud) ListOperations(ctx context.Context, p Project, f OperationFilter) (page []Operation, more bool, err error) {
+func (c *Cloud) ListOperations(
+	ctx context.Context,
+	p Project,
+	f OperationFilter,
+) (page []Operation, more bool, err error) {
 	from := func(row db.Operation) (Operation, error) { return operationFrom(row), nil }
 	return readPage(ctx, c, f.Limit, from, func(tx *store.Tx) ([]db.Operation, error) {
 		return tx.ListOperations(ctx, db.ListOperationsParams{
-			ProjectID: p.ID, After: f.After, ResourceID: f.Resource, Types: listJSON(f.Types), States: listJSON(f.States), Max: int64(f.Limit) + 1,
+			ProjectID: p.ID, After: f.After, ResourceID: f.Resource, Types: listJSON(f.Types),
+			States: listJSON(f.States), Max: int64(f.Limit) + 1,
 		})
 	})
 }
@@ -263,8 +293,9 @@ func firstOperation(ctx context.Context, tx *store.Tx, id string, kind Operation
 
 func operationFrom(row db.Operation) Operation {
 	op := Operation{
-		ID: row.ID, Project: row.ProjectID, Type: OperationType(row.Type), Resource: Resource(row.Resource), ResourceID: row.ResourceID,
-		State: OperationState(row.State), Error: row.Error, Token: row.Token, CreatedAt: fromMillis(row.CreatedAt),
+		ID: row.ID, Project: row.ProjectID, Type: OperationType(row.Type), Resource: Resource(row.Resource),
+		ResourceID: row.ResourceID,
+		State:      OperationState(row.State), Error: row.Error, Token: row.Token, CreatedAt: fromMillis(row.CreatedAt),
 	}
 	if row.EndedAt != nil {
 		op.EndedAt = fromMillis(*row.EndedAt)

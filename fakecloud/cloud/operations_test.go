@@ -89,12 +89,16 @@ func TestOperationsOfABalancer(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	var lb LoadBalancer
 	create := runForOperation(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
-		lb, outcome, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+		lb, outcome, err = c.CreateLoadBalancer(
+			ctx, p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
+		)
 		return outcome, err
 	})
 	update := func(port int) Operation {
 		return runForOperation(t, c, p, func(ctx context.Context) (Outcome, error) {
-			_, outcome, err := c.UpdateLoadBalancer(ctx, p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}})
+			_, outcome, err := c.UpdateLoadBalancer(
+				ctx, p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 80}}},
+			)
 			return outcome, err
 		})
 	}
@@ -133,7 +137,10 @@ func TestOperationsOfABalancer(t *testing.T) {
 		ids = append(ids, op.ID)
 	}
 	assert.Equal(t, []string{create.ID, early.ID, later.ID, blocked.ID, last.ID, gone.ID}, ids)
-	first, more, err := c.ListOperations(t.Context(), p, OperationFilter{Types: []string{"updateLoadBalancer"}, States: []string{"failed", "superseded"}, Limit: 2})
+	first, more, err := c.ListOperations(
+		t.Context(), p,
+		OperationFilter{Types: []string{"updateLoadBalancer"}, States: []string{"failed", "superseded"}, Limit: 2},
+	)
 	require.NoError(t, err)
 	require.True(t, more)
 	rest, more, err := c.ListOperations(t.Context(), p, OperationFilter{
@@ -294,10 +301,12 @@ func TestEveryOperationEnds(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"do": func(t *rapid.T) {
-				do(t.Context(), c, p, rapid.IntRange(0, 6).Draw(t, "what"), rapid.SampledFrom([]string{"a", "b"}).Draw(t, "name"))
+				do(t.Context(), c, p, rapid.IntRange(0, 6).Draw(t, "what"), rapid.SampledFrom([]string{"a", "b"}).
+					Draw(t, "name"))
 			},
 			"wait": func(t *rapid.T) {
-				_, err := c.Advance(t.Context(), by(time.Duration(rapid.IntRange(0, 10_000).Draw(t, "ms"))*time.Millisecond))
+				_, err := c.Advance(t.Context(), by(time.Duration(rapid.IntRange(0, 10_000).
+					Draw(t, "ms"))*time.Millisecond))
 				require.NoError(t, err)
 			},
 			"restart": func(t *rapid.T) {

@@ -61,9 +61,12 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 	if err != nil {
 		return Project{}, err
 	}
-	p := Project{ID: id, Name: spec.Name, DefaultTags: tagsOrEmpty(spec.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now}
+	p := Project{
+		ID: id, Name: spec.Name, DefaultTags: tagsOrEmpty(spec.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+	}
 	err = tx.InsertProject(ctx, db.InsertProjectParams{
-		ID: p.ID, Name: p.Name, DefaultTags: toJSON(p.DefaultTags), Version: p.Version, CreatedAt: now.UnixMilli(), UpdatedAt: now.UnixMilli(),
+		ID: p.ID, Name: p.Name, DefaultTags: toJSON(p.DefaultTags), Version: p.Version, CreatedAt: now.UnixMilli(),
+		UpdatedAt: now.UnixMilli(),
 	})
 	if err != nil {
 		return Project{}, err
@@ -80,7 +83,11 @@ func (c *Cloud) CreateProject(ctx context.Context, caller Project, spec ProjectS
 	if err := errors.Join(checkName(spec.Name), checkTags(spec.DefaultTags)); err != nil {
 		return Project{}, Outcome{}, err
 	}
-	return createResource(ctx, c.changeAccess, c, caller, func(ctx context.Context, tx *changeTx, now time.Time) (Project, error) {
+	return createResource(ctx, c.changeAccess, c, caller, func(
+		ctx context.Context,
+		tx *changeTx,
+		now time.Time,
+	) (Project, error) {
 		if err := checkProjectName(ctx, tx.Tx, spec.Name); err != nil {
 			return Project{}, err
 		}
@@ -96,7 +103,8 @@ func checkProjectName(ctx context.Context, tx *store.Tx, name string) error {
 	case err != nil:
 		return err
 	}
-	return refuse(NameTaken, "project %s already has the name %q: choose another", row.ID, name).withField("name", "is taken")
+	return refuse(NameTaken, "project %s already has the name %q: choose another", row.ID, name).
+		withField("name", "is taken")
 }
 
 // ProjectByID reads one project.
@@ -156,7 +164,9 @@ func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) er
 			return err
 		}
 		if p.ID == caller.ID {
-			return refuse(InUse, "project %q is your token's own: delete it with an admin's token of another project", p.Name)
+			return refuse(
+				InUse, "project %q is your token's own: delete it with an admin's token of another project", p.Name,
+			)
 		}
 		if err := checkProjectEmpty(ctx, tx.Tx, p); err != nil {
 			return err
@@ -195,7 +205,10 @@ func checkProjectEmpty(ctx context.Context, tx *store.Tx, p Project) error {
 	if len(has) == 0 {
 		return nil
 	}
-	return refuse(InUse, "project %q still has %s: terminate or delete those first, with a token of that project", p.Name, strings.Join(has, ", "))
+	return refuse(
+		InUse, "project %q still has %s: terminate or delete those first, with a token of that project", p.Name,
+		strings.Join(has, ", "),
+	)
 }
 
 // loadProject reads any project. It is for admins.
@@ -220,7 +233,10 @@ func saveProject(ctx context.Context, tx *store.Tx, p *Project, now time.Time) e
 }
 
 func projectFrom(row db.Project) (Project, error) {
-	p := Project{ID: row.ID, Name: row.Name, Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt)}
+	p := Project{
+		ID: row.ID, Name: row.Name, Version: row.Version, CreatedAt: fromMillis(row.CreatedAt),
+		UpdatedAt: fromMillis(row.UpdatedAt),
+	}
 	if err := json.Unmarshal([]byte(row.DefaultTags), &p.DefaultTags); err != nil {
 		return Project{}, fmt.Errorf("project %s: stored tags: %w", row.ID, err)
 	}

@@ -72,7 +72,9 @@ func (c *Cloud) ProjectQuotas(ctx context.Context, project string) ([]QuotaUse, 
 func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]int64) ([]QuotaUse, error) {
 	for q, limit := range limits {
 		if !slices.Contains(Quotas, q) || limit < 0 || limit > MaxQuota {
-			return nil, refuse(InvalidRequest, "quota %s of %d: want one of %v, from 0 to %d", q, limit, Quotas, MaxQuota)
+			return nil, refuse(
+				InvalidRequest, "quota %s of %d: want one of %v, from 0 to %d", q, limit, Quotas, MaxQuota,
+			)
 		}
 	}
 	var all []QuotaUse

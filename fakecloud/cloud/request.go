@@ -83,7 +83,14 @@ func (k *idempotencyKeys) makeRoom(ctx context.Context, tx *store.Tx, now time.T
 // createOnce runs create, or gives what the first request with the same
 // idempotency key got; replayed tells which. A create that fails leaves its key
 // unused.
-func createOnce[T any](ctx context.Context, c *Cloud, tx *changeTx, p Project, now time.Time, create func() (T, error)) (result T, replayed bool, err error) {
+func createOnce[T any](
+	ctx context.Context,
+	c *Cloud,
+	tx *changeTx,
+	p Project,
+	now time.Time,
+	create func() (T, error),
+) (result T, replayed bool, err error) {
 	r := requestOf(ctx)
 	if r.Key == "" {
 		result, err = create()
@@ -98,7 +105,11 @@ func createOnce[T any](ctx context.Context, c *Cloud, tx *changeTx, p Project, n
 	case err != nil:
 		return result, false, err
 	case !bytes.Equal(row.Fingerprint, r.Fingerprint):
-		return result, false, refuse(IdempotencyKeyReused, "the idempotency key %q was used for another request: use a new key for each thing that is to be created", r.Key).
+		return result, false, refuse(
+			IdempotencyKeyReused,
+			"the idempotency key %q was used for another request: use a new key for each thing that is to be created",
+			r.Key,
+		).
 			withField("Idempotency-Key", "was used for another request")
 	default:
 		if err := json.Unmarshal([]byte(row.Result), &result); err != nil {
@@ -110,7 +121,8 @@ func createOnce[T any](ctx context.Context, c *Cloud, tx *changeTx, p Project, n
 		return result, false, err
 	}
 	return result, false, tx.InsertIdempotencyKey(ctx, db.InsertIdempotencyKeyParams{
-		ProjectID: p.ID, Key: r.Key, Fingerprint: r.Fingerprint, Result: toJSON(result), ExpiresAt: now.Add(KeyLifetime).UnixMilli(),
+		ProjectID: p.ID, Key: r.Key, Fingerprint: r.Fingerprint, Result: toJSON(result),
+		ExpiresAt: now.Add(KeyLifetime).UnixMilli(),
 	})
 }
 
@@ -119,9 +131,17 @@ type changeFunc func(ctx context.Context, fn func(ctx context.Context, tx *chang
 
 // createResource makes a resource of the project in a change of its own, once for
 // each idempotency key. It is for creates that take no time.
-func createResource[T any](ctx context.Context, change changeFunc, c *Cloud, p Project, newResource func(context.Context, *changeTx, time.Time) (T, error)) (created T, outcome Outcome, err error) {
+func createResource[T any](
+	ctx context.Context,
+	change changeFunc,
+	c *Cloud,
+	p Project,
+	newResource func(context.Context, *changeTx, time.Time) (T, error),
+) (created T, outcome Outcome, err error) {
 	err = change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		created, outcome.Replayed, err = createOnce(ctx, c, tx, p, now, func() (T, error) { return newResource(ctx, tx, now) })
+		created, outcome.Replayed, err = createOnce(ctx, c, tx, p, now, func() (T, error) {
+			return newResource(ctx, tx, now)
+		})
 		return err
 	})
 	return created, outcome, err
@@ -129,7 +149,13 @@ func createResource[T any](ctx context.Context, change changeFunc, c *Cloud, p P
 
 // createWithOperation is createResource for creates that take time. A repeated
 // create has the operation of the first.
-func createWithOperation[T eventSubject](ctx context.Context, c *Cloud, p Project, kind OperationType, newResource func(context.Context, *changeTx, time.Time) (T, error)) (created T, outcome Outcome, err error) {
+func createWithOperation[T eventSubject](
+	ctx context.Context,
+	c *Cloud,
+	p Project,
+	kind OperationType,
+	newResource func(context.Context, *changeTx, time.Time) (T, error),
+) (created T, outcome Outcome, err error) {
 	err = c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
 		created, outcome.Replayed, err = createOnce(ctx, c, tx, p, now, func() (T, error) {
 			made, err := newResource(ctx, tx, now)
@@ -154,6 +180,8 @@ func checkIfMatch(ctx context.Context, id string, version int64) error {
 	if want == nil || *want == version {
 		return nil
 	}
-	return refuse(PreconditionFailed, "%s is at version %d by now, not %d: read it again, and decide anew", id, version, *want).
+	return refuse(
+		PreconditionFailed, "%s is at version %d by now, not %d: read it again, and decide anew", id, version, *want,
+	).
 		withField("If-Match", "is not the present version")
 }

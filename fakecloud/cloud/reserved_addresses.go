@@ -49,12 +49,22 @@ type AddressSpec struct {
 
 // ReserveAddress gives the project an address of the load balancers' pool.
 func (c *Cloud) ReserveAddress(ctx context.Context, p Project, spec AddressSpec) (ReservedAddress, Outcome, error) {
-	return createResource(ctx, c.change, c, p, func(ctx context.Context, tx *changeTx, now time.Time) (ReservedAddress, error) {
+	return createResource(ctx, c.change, c, p, func(
+		ctx context.Context,
+		tx *changeTx,
+		now time.Time,
+	) (ReservedAddress, error) {
 		return c.newAddress(ctx, tx, p, spec, now)
 	})
 }
 
-func (c *Cloud) newAddress(ctx context.Context, tx *changeTx, p Project, spec AddressSpec, now time.Time) (ReservedAddress, error) {
+func (c *Cloud) newAddress(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	spec AddressSpec,
+	now time.Time,
+) (ReservedAddress, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaAddresses); err != nil {
 		return ReservedAddress{}, err
 	}
@@ -83,7 +93,10 @@ func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, w
 	}
 	ip, err := netip.ParseAddr(want)
 	if err != nil || !pool.Contains(ip) || ip == pool.Addr() || !pool.Contains(ip.Next()) {
-		return ip, refuse(InvalidRequest, "%q cannot be reserved: choose an address of %s that is neither its first nor its last", want, pool).
+		return ip, refuse(
+			InvalidRequest, "%q cannot be reserved: choose an address of %s that is neither its first nor its last",
+			want, pool,
+		).
 			withField("ip", "is not in the pool, %s", pool)
 	}
 	return ip, c.takeWanted(ctx, tx, p, "ip", ip)
@@ -124,7 +137,8 @@ func (c *Cloud) GetAddress(ctx context.Context, p Project, id string) (ReservedA
 func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []ReservedAddress, more bool, err error) {
 	return readPage(ctx, c, f.Limit, addressFrom, func(tx *store.Tx) ([]db.Address, error) {
 		return tx.ListAddresses(ctx, db.ListAddressesParams{
-			ProjectID: p.ID, After: f.After, Name: f.Name, States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
+			ProjectID: p.ID, After: f.After, Name: f.Name, States: listJSON(f.States), Tags: listJSON(f.Tags),
+			Max: int64(f.Limit) + 1,
 		})
 	})
 }
@@ -132,7 +146,12 @@ func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []
 // UpdateAddress replaces what is given. An update that changes nothing leaves the version
 // alone.
 func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u ResourceUpdate) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+	return c.changeAddress(ctx, p, id, func(
+		ctx context.Context,
+		tx *changeTx,
+		a *ReservedAddress,
+		now time.Time,
+	) error {
 		changed := *a
 		var errs []error
 		if u.Name != nil {
@@ -154,14 +173,22 @@ func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u Resou
 // AttachAddress gives an available address to an instance that is not terminating. If that
 // instance has it already, nothing changes.
 func (c *Cloud) AttachAddress(ctx context.Context, p Project, id, instance string) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+	return c.changeAddress(ctx, p, id, func(
+		ctx context.Context,
+		tx *changeTx,
+		a *ReservedAddress,
+		now time.Time,
+	) error {
 		in, err := instanceToAttach(ctx, tx.Tx, p, instance)
 		holder := AddressHolder{InstanceResource, instance}
 		switch {
 		case err != nil || a.Holder == holder:
 			return err
 		case len(in.External) >= maxExternal:
-			return refuse(WrongState, "instance %q (%s) has %d reserved addresses, which are the most: detach one first", in.Name, in.ID, maxExternal).
+			return refuse(
+				WrongState, "instance %q (%s) has %d reserved addresses, which are the most: detach one first", in.Name,
+				in.ID, maxExternal,
+			).
 				withField("instanceId", "has %d addresses", maxExternal)
 		}
 		if err := holdAddress(ctx, tx, a, holder, now); err != nil {
@@ -177,20 +204,30 @@ func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (
 	var refused *Error
 	switch {
 	case errors.As(err, &refused):
-		return in, refuse(UnknownInstance, "no instance %q in project %q to attach the address to", id, p.Name).withField("instanceId", "is no instance of the project")
+		return in, refuse(UnknownInstance, "no instance %q in project %q to attach the address to", id, p.Name).
+			withField("instanceId", "is no instance of the project")
 	case err != nil:
 		return in, err
 	case in.State == InstanceTerminated:
-		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: an address is attached to one that is not", in.Name, id).withField("instanceId", "is terminated")
+		return in, refuse(
+			UnknownInstance, "instance %q (%s) is terminated: an address is attached to one that is not", in.Name, id,
+		).withField("instanceId", "is terminated")
 	case in.State == InstanceTerminating:
-		return in, refuse(WrongState, "instance %q (%s) is terminating: an address is attached to one that stays", in.Name, id).withField("instanceId", "is terminating")
+		return in, refuse(
+			WrongState, "instance %q (%s) is terminating: an address is attached to one that stays", in.Name, id,
+		).withField("instanceId", "is terminating")
 	}
 	return in, nil
 }
 
 // DetachAddress takes an address from its instance. An available address stays as it is.
 func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+	return c.changeAddress(ctx, p, id, func(
+		ctx context.Context,
+		tx *changeTx,
+		a *ReservedAddress,
+		now time.Time,
+	) error {
 		switch a.Holder.Kind {
 		case InstanceResource:
 		case LoadBalancerResource:
@@ -205,13 +242,20 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 		if err := freeAddress(ctx, tx, a, now); err != nil {
 			return err
 		}
-		return saveExternalAddresses(ctx, tx, &in, slices.DeleteFunc(in.External, func(ip netip.Addr) bool { return ip == a.IP }), now)
+		return saveExternalAddresses(ctx, tx, &in, slices.DeleteFunc(in.External, func(ip netip.Addr) bool {
+			return ip == a.IP
+		}), now)
 	})
 }
 
 // ReleaseAddress ends a reservation at once. An address that is held cannot be released.
 func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error {
-	_, err := c.changeAddress(ctx, p, id, func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+	_, err := c.changeAddress(ctx, p, id, func(
+		ctx context.Context,
+		tx *changeTx,
+		a *ReservedAddress,
+		now time.Time,
+	) error {
 		if _, ok := findRule(AddressRules, a.State, Delete); !ok {
 			return a.refuseInUse("detach it, or delete the balancer, first")
 		}
@@ -228,7 +272,12 @@ func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error 
 
 // changeAddress runs do in a change, with an address that has the version the caller
 // expects. It gives the address as do leaves it.
-func (c *Cloud) changeAddress(ctx context.Context, p Project, id string, do func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error) (ReservedAddress, error) {
+func (c *Cloud) changeAddress(
+	ctx context.Context,
+	p Project,
+	id string,
+	do func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error,
+) (ReservedAddress, error) {
 	var a ReservedAddress
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
 		if a, err = loadAddress(ctx, tx.Tx, p, id); err != nil {
@@ -321,7 +370,12 @@ func storeExternalAddresses(ctx context.Context, tx *store.Tx, in Instance) erro
 
 // balancerAddress gives the address of a new balancer: the reserved one that it asks for,
 // or else the lowest free one and a nil reservation.
-func (c *Cloud) balancerAddress(ctx context.Context, tx *store.Tx, p Project, spec LoadBalancerSpec) (netip.Addr, *ReservedAddress, error) {
+func (c *Cloud) balancerAddress(
+	ctx context.Context,
+	tx *store.Tx,
+	p Project,
+	spec LoadBalancerSpec,
+) (netip.Addr, *ReservedAddress, error) {
 	if spec.AddressID == "" && spec.Address == "" {
 		ip, err := c.usedIPv4.takeLowestFree(tx, c.cfg.LoadBalancerCIDR)
 		return ip, nil, err
@@ -333,14 +387,20 @@ func (c *Cloud) balancerAddress(ctx context.Context, tx *store.Tx, p Project, sp
 	row, err := findAddress(ctx, want)
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID:
-		return netip.Addr{}, nil, refuse(UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name, want).
+		return netip.Addr{}, nil, refuse(
+			UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name,
+			want,
+		).
 			withField(field, "is no reserved address of the project")
 	case err != nil:
 		return netip.Addr{}, nil, err
 	}
 	a, err := addressFrom(row)
 	if err == nil && a.State != AddressAvailable {
-		err = refuse(AddressInUse, "address %q (%s) is in use by %s %s: choose another", a.Name, a.IP, a.Holder.Kind, a.Holder.ID).withField(field, "is in use")
+		err = refuse(
+			AddressInUse, "address %q (%s) is in use by %s %s: choose another", a.Name, a.IP, a.Holder.Kind,
+			a.Holder.ID,
+		).withField(field, "is in use")
 	}
 	return a.IP, &a, err
 }
@@ -349,14 +409,16 @@ func (c *Cloud) balancerAddress(ctx context.Context, tx *store.Tx, p Project, sp
 // internal balancer.
 func checkAddressChoice(spec LoadBalancerSpec) error {
 	if spec.AddressID != "" && spec.Address != "" {
-		return refuse(InvalidRequest, "a reserved address by its ID and one by its IP: give one of the two").withField("address", "cannot be given beside addressId")
+		return refuse(InvalidRequest, "a reserved address by its ID and one by its IP: give one of the two").
+			withField("address", "cannot be given beside addressId")
 	}
 	if spec.Scheme == Internal && spec.AddressID+spec.Address != "" {
 		field := "addressId"
 		if spec.AddressID == "" {
 			field = "address"
 		}
-		return refuse(InvalidRequest, "reserved addresses are public: leave it out, or make the balancer public").withField(field, "is not for an internal balancer")
+		return refuse(InvalidRequest, "reserved addresses are public: leave it out, or make the balancer public").
+			withField(field, "is not for an internal balancer")
 	}
 	return nil
 }
@@ -364,7 +426,11 @@ func checkAddressChoice(spec LoadBalancerSpec) error {
 // checkReservable refuses to make a balancer internal that holds a reserved address.
 func checkReservable(lb LoadBalancer) error {
 	if lb.Scheme == Internal && lb.AddressID != "" {
-		return refuse(InvalidRequest, "load balancer %q has the reserved address %s, which is public: create another balancer for internal use", lb.Name, lb.Address).
+		return refuse(
+			InvalidRequest,
+			"load balancer %q has the reserved address %s, which is public: create another balancer for internal use",
+			lb.Name, lb.Address,
+		).
 			withField("scheme", "must be public, as is its reserved address")
 	}
 	return nil
@@ -373,7 +439,10 @@ func checkReservable(lb LoadBalancer) error {
 // checkSameAddress refuses an update that names another address than the balancer has.
 func checkSameAddress(lb LoadBalancer, u LoadBalancerUpdate) error {
 	final := func(field string) error {
-		return refuse(InvalidRequest, "the address of load balancer %q is %s for life: leave it out, or create another balancer", lb.Name, lb.Address).withField(field, "is final")
+		return refuse(
+			InvalidRequest, "the address of load balancer %q is %s for life: leave it out, or create another balancer",
+			lb.Name, lb.Address,
+		).withField(field, "is final")
 	}
 	var errs []error
 	if u.AddressID != nil && *u.AddressID != lb.AddressID {

@@ -15,7 +15,10 @@ func TestResourceTags(t *testing.T) {
 	tags := map[string]string{"role": "worker"}
 	in, _, err := c.CreateInstance(ctx, p, InstanceSpec{Tags: tags})
 	require.NoError(t, err)
-	lb, _, err := c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Tags: tags})
+	lb, _, err := c.CreateLoadBalancer(
+		ctx, p,
+		LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Tags: tags},
+	)
 	require.NoError(t, err)
 	a, _, err := c.ReserveAddress(ctx, p, AddressSpec{Tags: tags})
 	require.NoError(t, err)
@@ -24,7 +27,8 @@ func TestResourceTags(t *testing.T) {
 	n, _, err := c.CreateNetwork(ctx, p, NetworkSpec{Name: "n", CIDR: "10.1.0.0/24", Tags: tags})
 	require.NoError(t, err)
 	for kind, id := range map[Resource]string{
-		InstanceResource: in.ID, LoadBalancerResource: lb.ID, AddressResource: a.ID, RouteResource: r.ID, NetworkResource: n.ID,
+		InstanceResource: in.ID, LoadBalancerResource: lb.ID, AddressResource: a.ID, RouteResource: r.ID,
+		NetworkResource: n.ID,
 	} {
 		got, err := c.ResourceTags(ctx, p, kind, id)
 		require.NoError(t, err, kind)

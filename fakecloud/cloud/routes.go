@@ -24,7 +24,14 @@ func (c *Cloud) CreateRoute(ctx context.Context, p Project, spec RouteSpec) (Rou
 	})
 }
 
-func (c *Cloud) newRoute(ctx context.Context, tx *changeTx, p Project, spec RouteSpec, destination netip.Prefix, now time.Time) (Route, error) {
+func (c *Cloud) newRoute(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	spec RouteSpec,
+	destination netip.Prefix,
+	now time.Time,
+) (Route, error) {
 	if err := withinQuota(ctx, tx.Tx, p, QuotaRoutes); err != nil {
 		return Route{}, err
 	}
@@ -72,24 +79,37 @@ func nextHop(ctx context.Context, tx *store.Tx, p Project, id string) (Instance,
 	var refused *Error
 	switch {
 	case errors.As(err, &refused):
-		return in, refuse(UnknownInstance, "no instance %q in project %q: a route needs one as its next hop", id, p.Name).withField("instanceId", "is no instance of the project")
+		return in, refuse(
+			UnknownInstance, "no instance %q in project %q: a route needs one as its next hop", id, p.Name,
+		).withField("instanceId", "is no instance of the project")
 	case err != nil:
 		return in, err
 	case in.State == InstanceTerminated:
-		return in, refuse(UnknownInstance, "instance %q (%s) is terminated: a route needs one that is not", in.Name, id).withField("instanceId", "is terminated")
+		return in, refuse(
+			UnknownInstance, "instance %q (%s) is terminated: a route needs one that is not", in.Name, id,
+		).withField("instanceId", "is terminated")
 	}
 	return in, nil
 }
 
 // checkDestination refuses a destination that overlaps with the network itself or with
 // another of its routes.
-func (c *Cloud) checkDestination(ctx context.Context, tx *store.Tx, p Project, network string, want netip.Prefix) error {
+func (c *Cloud) checkDestination(
+	ctx context.Context,
+	tx *store.Tx,
+	p Project,
+	network string,
+	want netip.Prefix,
+) error {
 	n, err := c.loadNetwork(ctx, tx, p, network)
 	if err != nil {
 		return err
 	}
 	if n.CIDR.Overlaps(want) {
-		return refuse(RouteConflict, "%s overlaps with %s, which is the network %q (%s) itself: choose another destination", want, n.CIDR, n.Name, n.ID).
+		return refuse(
+			RouteConflict, "%s overlaps with %s, which is the network %q (%s) itself: choose another destination", want,
+			n.CIDR, n.Name, n.ID,
+		).
 			withField("destination", "overlaps with the network's %s", n.CIDR)
 	}
 	// A network's routes do not overlap: of those that begin no later than the
@@ -107,7 +127,11 @@ func (c *Cloud) checkDestination(ctx context.Context, tx *store.Tx, p Project, n
 		return fmt.Errorf("stored route %s: %w", row.ID, err)
 	}
 	if has.Overlaps(want) {
-		return refuse(RouteConflict, "route %q (%s) is for %s, which overlaps with %s: choose another destination, or delete that route first", row.Name, row.ID, has, want).
+		return refuse(
+			RouteConflict,
+			"route %q (%s) is for %s, which overlaps with %s: choose another destination, or delete that route first",
+			row.Name, row.ID, has, want,
+		).
 			withField("destination", "overlaps with %s of route %s", has, row.ID)
 	}
 	return nil
@@ -148,7 +172,9 @@ func (c *Cloud) UpdateRoute(ctx context.Context, p Project, id string, u Resourc
 		}
 		r.Name, r.Tags, r.UpdatedAt = name, tags, now
 		r.Version++
-		err = tx.RenameRoute(ctx, db.RenameRouteParams{ID: r.ID, Name: r.Name, Tags: toJSON(r.Tags), Version: r.Version, UpdatedAt: now.UnixMilli()})
+		err = tx.RenameRoute(ctx, db.RenameRouteParams{
+			ID: r.ID, Name: r.Name, Tags: toJSON(r.Tags), Version: r.Version, UpdatedAt: now.UnixMilli(),
+		})
 		if err != nil {
 			return err
 		}
@@ -196,7 +222,8 @@ func updateRoutesVia(ctx context.Context, tx *changeTx, instance string, state I
 		r.Version++
 		r.UpdatedAt = now
 		err = tx.UpdateRoute(ctx, db.UpdateRouteParams{
-			ID: r.ID, State: string(r.State), StateReason: r.StateReason, Version: r.Version, UpdatedAt: now.UnixMilli(),
+			ID: r.ID, State: string(r.State), StateReason: r.StateReason, Version: r.Version,
+			UpdatedAt: now.UnixMilli(),
 		})
 		if err != nil {
 			return err

@@ -20,14 +20,21 @@ func TestRoutesOfANetworkDoNotOverlap(t *testing.T) {
 		has := []netip.Prefix{c.cfg.InstanceCIDR}
 		ids := map[netip.Prefix]string{}
 		for range rapid.IntRange(1, 12).Draw(rt, "routes") {
-			first := netip.AddrFrom4([4]byte{rapid.SampledFrom([]byte{0, 10, 127, 255}).Draw(rt, "a"), rapid.SampledFrom([]byte{0, 30, 255}).Draw(rt, "b"), rapid.SampledFrom([]byte{0, 16, 255}).Draw(rt, "c"), 255})
+			first := netip.AddrFrom4([4]byte{
+				rapid.SampledFrom([]byte{0, 10, 127, 255}).Draw(rt, "a"),
+				rapid.SampledFrom([]byte{0, 30, 255}).Draw(rt, "b"),
+				rapid.SampledFrom([]byte{0, 16, 255}).Draw(rt, "c"), 255,
+			})
 			want, err := first.Prefix(rapid.SampledFrom([]int{0, 1, 8, 16, 20, 24, 25, 32}).Draw(rt, "bits"))
 			require.NoError(rt, err)
 			overlaps := false
 			for _, h := range has {
 				overlaps = overlaps || h.Overlaps(want)
 			}
-			r, _, err := c.CreateRoute(t.Context(), p, RouteSpec{Name: "r" + c.random.letters(10), Destination: want.String(), Instance: in.ID})
+			r, _, err := c.CreateRoute(
+				t.Context(), p,
+				RouteSpec{Name: "r" + c.random.letters(10), Destination: want.String(), Instance: in.ID},
+			)
 			if overlaps {
 				requireCode(rt, RouteConflict, err)
 				if id := ids[want]; id != "" && rapid.Bool().Draw(rt, "make room") {

@@ -67,8 +67,9 @@ func checkOrNull(h *HealthCheck) *string {
 func instanceFrom(row db.Instance) (Instance, error) {
 	in := Instance{
 		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region, Zone: row.Zone,
-		Type: InstanceType(row.Type), Network: row.NetworkID, State: InstanceState(row.State), StateReason: row.StateReason,
-		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+		Type: InstanceType(row.Type), Network: row.NetworkID, State: InstanceState(row.State),
+		StateReason: row.StateReason,
+		Version:     row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
 		due: timeOrNil(row.DueAt),
 	}
 	var err error
@@ -127,16 +128,20 @@ func saveInstance(ctx context.Context, tx *changeTx, from InstanceState, in *Ins
 func loadBalancerFrom(ctx context.Context, tx *store.Tx, row db.LoadBalancer) (LoadBalancer, error) {
 	lb := LoadBalancer{
 		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region,
-		State: LoadBalancerState(row.State), StateReason: row.StateReason, StateReasonCode: StateReasonCode(row.StateReasonCode),
-		Scheme: Scheme(row.Scheme), Algorithm: Algorithm(row.Algorithm),
+		State: LoadBalancerState(row.State), StateReason: row.StateReason,
+		StateReasonCode: StateReasonCode(row.StateReasonCode),
+		Scheme:          Scheme(row.Scheme), Algorithm: Algorithm(row.Algorithm),
 		Affinity:    time.Duration(row.Affinity) * time.Millisecond,
-		IdleTimeout: time.Duration(row.IdleTimeout) * time.Millisecond, Drain: time.Duration(row.Drain) * time.Millisecond,
-		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+		IdleTimeout: time.Duration(row.IdleTimeout) * time.Millisecond,
+		Drain:       time.Duration(row.Drain) * time.Millisecond,
+		Version:     row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
 		due: timeOrNil(row.DueAt),
 	}
 	var err error
 	lb.Address, err = netip.ParseAddr(row.Address)
-	err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &lb.Tags), json.Unmarshal([]byte(row.Listeners), &lb.Listeners),
+	err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &lb.Tags), json.Unmarshal(
+		[]byte(row.Listeners), &lb.Listeners,
+	),
 		json.Unmarshal([]byte(row.SourceRanges), &lb.SourceRanges))
 	if row.AddressID != nil {
 		lb.AddressID = *row.AddressID
@@ -169,12 +174,15 @@ func loadBalancer(ctx context.Context, tx *store.Tx, p Project, id string) (Load
 
 func insertLoadBalancer(ctx context.Context, tx *changeTx, lb LoadBalancer) error {
 	err := tx.InsertLoadBalancer(ctx, db.InsertLoadBalancerParams{
-		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNull(lb.AddressID), Address6: addressOrNull(lb.Address6),
+		ID: lb.ID, ProjectID: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
+		AddressID: textOrNull(lb.AddressID), Address6: addressOrNull(lb.Address6),
 		State: string(lb.State), StateReason: lb.StateReason, StateReasonCode: string(lb.StateReasonCode),
 		Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), Listeners: toJSON(lb.Listeners),
 		IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
-		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck), Tags: toJSON(lb.Tags),
-		Version: lb.Version, CreatedAt: lb.CreatedAt.UnixMilli(), UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millisOrNull(lb.due),
+		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(),
+		HealthCheck: checkOrNull(lb.HealthCheck), Tags: toJSON(lb.Tags),
+		Version: lb.Version, CreatedAt: lb.CreatedAt.UnixMilli(), UpdatedAt: lb.UpdatedAt.UnixMilli(),
+		DueAt: millisOrNull(lb.due),
 	})
 	if err != nil {
 		return err
@@ -187,7 +195,9 @@ func insertLoadBalancer(ctx context.Context, tx *changeTx, lb LoadBalancer) erro
 
 func insertTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	for i, t := range lb.Targets {
-		if err := tx.InsertTarget(ctx, db.InsertTargetParams{LoadBalancerID: lb.ID, Position: int64(i), InstanceID: t}); err != nil {
+		if err := tx.InsertTarget(
+			ctx, db.InsertTargetParams{LoadBalancerID: lb.ID, Position: int64(i), InstanceID: t},
+		); err != nil {
 			return err
 		}
 	}
@@ -204,16 +214,26 @@ func replaceTargets(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 // updateLoadBalancerRow writes all of a balancer but its targets, without an event.
 func updateLoadBalancerRow(ctx context.Context, tx *store.Tx, lb LoadBalancer) error {
 	return tx.UpdateLoadBalancer(ctx, db.UpdateLoadBalancerParams{
-		ID: lb.ID, Name: lb.Name, State: string(lb.State), StateReason: lb.StateReason, StateReasonCode: string(lb.StateReasonCode),
-		Listeners: toJSON(lb.Listeners), Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm), IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
-		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(), HealthCheck: checkOrNull(lb.HealthCheck),
-		Tags: toJSON(lb.Tags), Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(), DueAt: millisOrNull(lb.due),
+		ID: lb.ID, Name: lb.Name, State: string(lb.State), StateReason: lb.StateReason,
+		StateReasonCode: string(lb.StateReasonCode),
+		Listeners:       toJSON(lb.Listeners), Scheme: string(lb.Scheme), Algorithm: string(lb.Algorithm),
+		IdleTimeout: lb.IdleTimeout.Milliseconds(), Drain: lb.Drain.Milliseconds(),
+		SourceRanges: listJSON(lb.SourceRanges), Affinity: lb.Affinity.Milliseconds(),
+		HealthCheck: checkOrNull(lb.HealthCheck),
+		Tags:        toJSON(lb.Tags), Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(),
+		DueAt: millisOrNull(lb.due),
 	})
 }
 
 // saveLoadBalancer writes all of a balancer but its targets as its next version, and the
 // event.
-func saveLoadBalancer(ctx context.Context, tx *changeTx, from LoadBalancerState, lb *LoadBalancer, now time.Time) error {
+func saveLoadBalancer(
+	ctx context.Context,
+	tx *changeTx,
+	from LoadBalancerState,
+	lb *LoadBalancer,
+	now time.Time,
+) error {
 	lb.Version++
 	lb.UpdatedAt = now
 	if err := updateLoadBalancerRow(ctx, tx.Tx, *lb); err != nil {
@@ -233,12 +253,24 @@ func readOne[T any](ctx context.Context, c *Cloud, read func(tx *store.Tx) (T, e
 
 // readPage gives one page of a list, and whether more follow. list reads one row
 // more than the limit; from makes a resource of a row.
-func readPage[R, T any](ctx context.Context, c *Cloud, limit int, from func(R) (T, error), list func(tx *store.Tx) ([]R, error)) (page []T, more bool, err error) {
+func readPage[R, T any](
+	ctx context.Context,
+	c *Cloud,
+	limit int,
+	from func(R) (T, error),
+	list func(tx *store.Tx) ([]R, error),
+) (page []T, more bool, err error) {
 	return readPageInTx(ctx, c, limit, func(_ *store.Tx, row R) (T, error) { return from(row) }, list)
 }
 
 // readPageInTx is readPage for resources that are more than one row.
-func readPageInTx[R, T any](ctx context.Context, c *Cloud, limit int, from func(*store.Tx, R) (T, error), list func(tx *store.Tx) ([]R, error)) (page []T, more bool, err error) {
+func readPageInTx[R, T any](
+	ctx context.Context,
+	c *Cloud,
+	limit int,
+	from func(*store.Tx, R) (T, error),
+	list func(tx *store.Tx) ([]R, error),
+) (page []T, more bool, err error) {
 	err = c.store.Read(ctx, func(tx *store.Tx) error {
 		rows, err := list(tx)
 		if err != nil {
@@ -261,5 +293,8 @@ func checkUnused(err error, id, self, kind string, p Project, name, verb string)
 	case err != nil:
 		return err
 	}
-	return refuse(NameTaken, "%s %s in project %q already has the name %q: choose another, or %s that one first", kind, id, p.Name, name, verb).withField("name", "is taken")
+	return refuse(
+		NameTaken, "%s %s in project %q already has the name %q: choose another, or %s that one first", kind, id,
+		p.Name, name, verb,
+	).withField("name", "is taken")
 }

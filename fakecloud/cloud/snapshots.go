@@ -87,9 +87,13 @@ func (c *Cloud) SaveSnapshot(ctx context.Context, name string) (Snapshot, error)
 	case err != nil:
 		return Snapshot{}, err
 	case slices.ContainsFunc(all, func(s Snapshot) bool { return s.Name == name }):
-		return Snapshot{}, refuse(NameTaken, "there is a snapshot %q already: choose another name, or delete that one first", name).withField("name", "is taken")
+		return Snapshot{}, refuse(
+			NameTaken, "there is a snapshot %q already: choose another name, or delete that one first", name,
+		).withField("name", "is taken")
 	case len(all) >= maxSnapshots:
-		return Snapshot{}, refuse(QuotaExceeded, "there are %d snapshots already, which is the limit: delete some first", maxSnapshots)
+		return Snapshot{}, refuse(
+			QuotaExceeded, "there are %d snapshots already, which is the limit: delete some first", maxSnapshots,
+		)
 	}
 	if err := os.MkdirAll(c.snapshots.dir, 0o700); err != nil {
 		return Snapshot{}, err
@@ -209,7 +213,10 @@ func (c *Cloud) snapshotFile(name string) string {
 
 func (c *Cloud) snapshotPath(name string) (string, error) {
 	if !validSnapshot.MatchString(name) {
-		return "", refuse(InvalidRequest, "%q cannot be a snapshot's name: want lower-case letters, digits, \"-\" and \".\", at most 63", name).withField("name", "is not valid")
+		return "", refuse(
+			InvalidRequest,
+			"%q cannot be a snapshot's name: want lower-case letters, digits, \"-\" and \".\", at most 63", name,
+		).withField("name", "is not valid")
 	}
 	if c.snapshots.dir == "" {
 		return "", refuse(SnapshotUnusable, "this cloud has no folder for snapshots")

@@ -115,12 +115,18 @@ func TestWhoWaitsLearnsOfASnapshot(t *testing.T) {
 			ended <- err
 		}()
 	}
-	require.Eventually(t, func() bool { return c.Waiting(kept.ID) == 1 && c.Waiting(lost.ID) == 1 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return c.Waiting(kept.ID) == 1 &&
+			c.Waiting(lost.ID) == 1
+	}, 10*time.Second, time.Millisecond)
 
 	_, err = c.RestoreSnapshot(ctx, "then")
 	require.NoError(t, err)
 	requireCode(t, NotFound, <-ended)
-	require.Eventually(t, func() bool { return c.Waiting(kept.ID) == 1 }, 10*time.Second, time.Millisecond, "it runs in the snapshot, too")
+	require.Eventually(
+		t, func() bool { return c.Waiting(kept.ID) == 1 }, 10*time.Second, time.Millisecond,
+		"it runs in the snapshot, too",
+	)
 	advance(t, c, time.Second)
 	require.NoError(t, <-ended)
 	assert.Equal(t, OperationDone, of[0].State)
@@ -290,7 +296,8 @@ func churn(ctx context.Context, c *Cloud, p Project) error {
 	in, _, err := c.CreateInstance(ctx, p, InstanceSpec{})
 	if err == nil {
 		_, _, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{
-			Name: "lb-" + c.random.letters(12), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID},
+			Name: "lb-" + c.random.letters(12), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
+			Targets: []string{in.ID},
 		})
 	}
 	errs := []error{err}

@@ -14,7 +14,9 @@ func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	sentence := errors.New("cannot listen on 127.30.64.1:80")
 	plane.broken = &ListenError{Err: sentence}
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}})
+	lb, _, err := c.CreateLoadBalancer(
+		t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
+	)
 	require.NoError(t, err)
 	assert.Empty(t, lb.StateReasonCode)
 	advance(t, c, time.Second)
@@ -39,7 +41,9 @@ func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
 	assert.Equal(t, ReasonCannotListen, again.StateReasonCode)
 	assert.Equal(t, uncoded.Version+1, again.Version, "whoever follows the events hears of the code")
 
-	updated, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}})
+	updated, _, err := c.UpdateLoadBalancer(
+		t.Context(), p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: 81, TargetPort: 80}}},
+	)
 	require.NoError(t, err)
 	assert.Empty(t, updated.StateReasonCode)
 	advance(t, c, time.Minute)

@@ -191,14 +191,40 @@ type OperationRule struct {
 // OperationRules are the changes that take time. An update of a balancer that is being
 // created does not supersede the creation: both end when the balancer is active.
 var OperationRules = []OperationRule{
-	{Type: "createInstance", Resource: InstanceResource, On: Create, While: stateNames(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
-	{Type: "startInstance", Resource: InstanceResource, On: Start, While: stateNames(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
-	{Type: "rebootInstance", Resource: InstanceResource, On: "reboot", While: stateNames(InstancePending), Done: string(InstanceRunning), Failed: string(InstanceError)},
-	{Type: "stopInstance", Resource: InstanceResource, On: Stop, While: stateNames(InstanceStopping), Done: string(InstanceStopped), Failed: string(InstanceError)},
-	{Type: "terminateInstance", Resource: InstanceResource, On: Terminate, While: stateNames(InstanceTerminating), Done: string(InstanceTerminated), Failed: string(InstanceError)},
-	{Type: "createLoadBalancer", Resource: LoadBalancerResource, On: Create, While: stateNames(LoadBalancerProvisioning), Done: string(LoadBalancerActive), Failed: string(LoadBalancerError)},
-	{Type: "updateLoadBalancer", Resource: LoadBalancerResource, On: Update, While: stateNames(LoadBalancerProvisioning, LoadBalancerUpdating), Done: string(LoadBalancerActive), Failed: string(LoadBalancerError)},
-	{Type: "deleteLoadBalancer", Resource: LoadBalancerResource, On: Delete, While: stateNames(LoadBalancerDeleting), Done: string(loadBalancerNone), Failed: string(LoadBalancerError)},
+	{
+		Type: "createInstance", Resource: InstanceResource, On: Create, While: stateNames(InstancePending),
+		Done: string(InstanceRunning), Failed: string(InstanceError),
+	},
+	{
+		Type: "startInstance", Resource: InstanceResource, On: Start, While: stateNames(InstancePending),
+		Done: string(InstanceRunning), Failed: string(InstanceError),
+	},
+	{
+		Type: "rebootInstance", Resource: InstanceResource, On: "reboot", While: stateNames(InstancePending),
+		Done: string(InstanceRunning), Failed: string(InstanceError),
+	},
+	{
+		Type: "stopInstance", Resource: InstanceResource, On: Stop, While: stateNames(InstanceStopping),
+		Done: string(InstanceStopped), Failed: string(InstanceError),
+	},
+	{
+		Type: "terminateInstance", Resource: InstanceResource, On: Terminate, While: stateNames(InstanceTerminating),
+		Done: string(InstanceTerminated), Failed: string(InstanceError),
+	},
+	{
+		Type: "createLoadBalancer", Resource: LoadBalancerResource, On: Create,
+		While: stateNames(LoadBalancerProvisioning), Done: string(LoadBalancerActive),
+		Failed: string(LoadBalancerError),
+	},
+	{
+		Type: "updateLoadBalancer", Resource: LoadBalancerResource, On: Update,
+		While: stateNames(LoadBalancerProvisioning, LoadBalancerUpdating), Done: string(LoadBalancerActive),
+		Failed: string(LoadBalancerError),
+	},
+	{
+		Type: "deleteLoadBalancer", Resource: LoadBalancerResource, On: Delete, While: stateNames(LoadBalancerDeleting),
+		Done: string(loadBalancerNone), Failed: string(LoadBalancerError),
+	},
 }
 
 func stateNames[S ~string](in ...S) []string {

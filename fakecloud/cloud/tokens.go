@@ -64,7 +64,9 @@ func (c *Cloud) SetTokens(ctx context.Context, p Project, tokens []GivenToken) e
 		for _, t := range tokens {
 			hash := sha256.Sum256([]byte(t.Secret))
 			// Another token that has the name or the secret is replaced.
-			err := tx.ReplaceToken(ctx, db.ReplaceTokenParams{Name: t.Name, ProjectID: p.ID, Hash: hash[:], Role: string(t.Role), CreatedAt: now.UnixMilli()})
+			err := tx.ReplaceToken(ctx, db.ReplaceTokenParams{
+				Name: t.Name, ProjectID: p.ID, Hash: hash[:], Role: string(t.Role), CreatedAt: now.UnixMilli(),
+			})
 			if err != nil {
 				return err
 			}
@@ -85,10 +87,15 @@ func checkGivenTokens(tokens []GivenToken) error {
 			return err
 		}
 		if len(t.Secret) < minSecret {
-			return refuse(InvalidRequest, "token %q is too short to be a secret: it has %d characters, %d are the least", t.Name, len(t.Secret), minSecret)
+			return refuse(
+				InvalidRequest, "token %q is too short to be a secret: it has %d characters, %d are the least", t.Name,
+				len(t.Secret), minSecret,
+			)
 		}
 		if other, twice := bySecret[t.Secret]; twice {
-			return refuse(InvalidRequest, "tokens %q and %q have the same secret: give each a file of its own", other, t.Name)
+			return refuse(
+				InvalidRequest, "tokens %q and %q have the same secret: give each a file of its own", other, t.Name,
+			)
 		}
 		bySecret[t.Secret] = t.Name
 	}
@@ -115,18 +122,25 @@ func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec)
 			return err
 		}
 		if isDue(spec.ExpiresAt, now) {
-			return refuse(InvalidRequest, "a token that expires at %s would have expired already: by the cloud's clock it is %s", spec.ExpiresAt.Format(time.RFC3339), now.Format(time.RFC3339)).
+			return refuse(
+				InvalidRequest, "a token that expires at %s would have expired already: by the cloud's clock it is %s",
+				spec.ExpiresAt.Format(time.RFC3339), now.Format(time.RFC3339),
+			).
 				withField("expiresAt", "is not in the future")
 		}
 		switch _, err := tx.GetToken(ctx, spec.Name); {
 		case err == nil:
-			return refuse(NameTaken, "this cloud already has a token %q, in this project or another: choose another name", spec.Name).withField("name", "is taken")
+			return refuse(
+				NameTaken, "this cloud already has a token %q, in this project or another: choose another name",
+				spec.Name,
+			).withField("name", "is taken")
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
 		hash := sha256.Sum256([]byte(secret))
 		err = tx.InsertToken(ctx, db.InsertTokenParams{
-			Name: spec.Name, ProjectID: p.ID, Hash: hash[:], Role: string(spec.Role), ExpiresAt: millisOrNull(spec.ExpiresAt), CreatedAt: now.UnixMilli(),
+			Name: spec.Name, ProjectID: p.ID, Hash: hash[:], Role: string(spec.Role),
+			ExpiresAt: millisOrNull(spec.ExpiresAt), CreatedAt: now.UnixMilli(),
 		})
 		if err != nil {
 			return err
@@ -144,7 +158,8 @@ func (c *Cloud) CreateToken(ctx context.Context, project string, spec TokenSpec)
 // valid for the grace.
 func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace time.Duration) (Token, string, error) {
 	if grace < 0 || grace > maxGrace {
-		return Token{}, "", refuse(InvalidRequest, "a grace of %s: want at least 0 and at most %s", grace, maxGrace).withField("graceSeconds", "is out of range")
+		return Token{}, "", refuse(InvalidRequest, "a grace of %s: want at least 0 and at most %s", grace, maxGrace).
+			withField("graceSeconds", "is out of range")
 	}
 	secret := NewSecret()
 	var t Token
@@ -160,14 +175,20 @@ func (c *Cloud) RotateToken(ctx context.Context, project, name string, grace tim
 			return err
 		}
 		if isDue(old.ExpiresAt, now) {
-			return refuse(WrongState, "token %q expired at %s, and a new secret would not change that: create another token", name, old.ExpiresAt.Format(time.RFC3339))
+			return refuse(
+				WrongState, "token %q expired at %s, and a new secret would not change that: create another token",
+				name, old.ExpiresAt.Format(time.RFC3339),
+			)
 		}
 		row, err := tx.GetToken(ctx, name)
 		if err != nil {
 			return err
 		}
 		hash, until := sha256.Sum256([]byte(secret)), now.Add(grace)
-		err = tx.RotateToken(ctx, db.RotateTokenParams{Name: name, Hash: hash[:], RotatedAt: millisOrNull(&now), PreviousHash: row.Hash, PreviousUntil: millisOrNull(&until)})
+		err = tx.RotateToken(ctx, db.RotateTokenParams{
+			Name: name, Hash: hash[:], RotatedAt: millisOrNull(&now), PreviousHash: row.Hash,
+			PreviousUntil: millisOrNull(&until),
+		})
 		if err != nil {
 			return err
 		}
@@ -200,7 +221,9 @@ func (c *Cloud) ListTokens(ctx context.Context, project string, f Filter) (page 
 		if _, err := loadProject(ctx, tx, project); err != nil {
 			return nil, err
 		}
-		return tx.ListTokens(ctx, db.ListTokensParams{ProjectID: project, After: f.After, Name: f.Name, Max: int64(f.Limit) + 1})
+		return tx.ListTokens(
+			ctx, db.ListTokensParams{ProjectID: project, After: f.After, Name: f.Name, Max: int64(f.Limit) + 1},
+		)
 	})
 }
 
@@ -235,7 +258,11 @@ func (t Token) checkNotGiven(what string) error {
 	if !t.Given {
 		return nil
 	}
-	return refuse(WrongState, "token %q comes from `fakecloud serve --token` and cannot be %s here: change its file or that option, and start `fakecloud serve` again", t.Name, what)
+	return refuse(
+		WrongState,
+		"token %q comes from `fakecloud serve --token` and cannot be %s here: change its file or that option, and start `fakecloud serve` again",
+		t.Name, what,
+	)
 }
 
 // loadToken reads a token; another project's is not found.
@@ -250,6 +277,7 @@ func loadToken(ctx context.Context, tx *store.Tx, project, name string) (Token, 
 func tokenFrom(row db.Token) Token {
 	return Token{
 		Name: row.Name, Project: row.ProjectID, Role: Role(row.Role), Given: row.Origin == "flag",
-		CreatedAt: fromMillis(row.CreatedAt), ExpiresAt: timeOrNil(row.ExpiresAt), RotatedAt: timeOrNil(row.RotatedAt), PreviousUntil: timeOrNil(row.PreviousUntil),
+		CreatedAt: fromMillis(row.CreatedAt), ExpiresAt: timeOrNil(row.ExpiresAt), RotatedAt: timeOrNil(row.RotatedAt),
+		PreviousUntil: timeOrNil(row.PreviousUntil),
 	}
 }

@@ -22,7 +22,10 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 		require.NoError(t, err)
 		ids = append(ids, in.ID)
 	}
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: ids})
+	lb, _, err := c.CreateLoadBalancer(
+		t.Context(), p,
+		LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: ids},
+	)
 	require.NoError(t, err)
 	row := func(state string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {

@@ -60,7 +60,9 @@ func TestAffinityMatchesModel(t *testing.T) {
 				model = model[1:]
 			}
 		}
-		client := rapid.Map(rapid.IntRange(1, 6), func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}) })
+		client := rapid.Map(rapid.IntRange(1, 6), func(i int) netip.Addr {
+			return netip.AddrFrom4([4]byte{10, 0, 0, byte(i)})
+		})
 		name := rapid.SampledFrom([]string{"a", "b", "c", "d"})
 		seconds := rapid.Map(rapid.IntRange(0, 10), func(i int) time.Duration { return time.Duration(i) * time.Second })
 		t.Repeat(map[string]func(*rapid.T){

@@ -44,7 +44,9 @@ func newTargetFarm(t *testing.T, targets, listeners int, serve func(name string)
 		d.all = append(d.all, cloud.Backend{Target: fmt.Sprintf("i-%d", i), Address: targetAddress(i)})
 	}
 	for range listeners {
-		d.forwarding.Listeners = append(d.forwarding.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: freePort(t), TargetPort: port})
+		d.forwarding.Listeners = append(
+			d.forwarding.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: freePort(t), TargetPort: port},
+		)
 	}
 	return d
 }
@@ -258,7 +260,9 @@ func TestAffinityKeepsClients(t *testing.T) {
 		var using []int
 		use := func(t *rapid.T) {
 			using = drawTargets(targets).Draw(t, "using")
-			d.forwarding.Algorithm = rapid.SampledFrom([]cloud.Algorithm{"", cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash}).Draw(t, "algorithm")
+			d.forwarding.Algorithm = rapid.SampledFrom(
+				[]cloud.Algorithm{"", cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash},
+			).Draw(t, "algorithm")
 			d.applyTargets(t, using)
 		}
 		use(t)

@@ -33,8 +33,13 @@ func TestLeastConnections(t *testing.T) {
 	assert.ElementsMatch(t, []string{"a", "a", "b", "b"}, held)
 
 	require.NoError(t, first.Close())
-	require.Eventually(t, func() bool { return listenerStats(p).Active+p.Stats("lb-1").Listeners[1].Active == 5 }, testTimeout, time.Millisecond)
-	assert.Equal(t, busy, sendAndReadName(t, udpClient(t, four, udpPort), "hello"), "it has the fewest now, on all ports")
+	require.Eventually(
+		t, func() bool { return listenerStats(p).Active+p.Stats("lb-1").Listeners[1].Active == 5 }, testTimeout,
+		time.Millisecond,
+	)
+	assert.Equal(
+		t, busy, sendAndReadName(t, udpClient(t, four, udpPort), "hello"), "it has the fewest now, on all ports",
+	)
 }
 
 func TestSourceHashSendsAClientToItsTarget(t *testing.T) {

@@ -108,9 +108,10 @@ func newBalancer(p *Plane, id string) *balancer {
 	ctx, cancel := context.WithCancel(context.Background())
 	return &balancer{
 		plane: p, ctx: ctx, cancel: cancel, log: p.log.With("loadBalancer", id),
-		listeners: map[listenAddress]*listener{}, counters: map[port]*counters{}, endpoints: map[string]*endpoint{}, checkedTargets: map[string]*checkedTarget{},
-		affinity: newAffinity(clockwork.NewRealClock(), maxClients),
-		flows:    flows{all: map[*flow]struct{}{}},
+		listeners: map[listenAddress]*listener{}, counters: map[port]*counters{}, endpoints: map[string]*endpoint{},
+		checkedTargets: map[string]*checkedTarget{},
+		affinity:       newAffinity(clockwork.NewRealClock(), maxClients),
+		flows:          flows{all: map[*flow]struct{}{}},
 	}
 }
 
@@ -248,5 +249,7 @@ func (l *listener) claimConnection(r *route) bool {
 
 // allowsClient tells whether the source ranges let a client connect.
 func (r *route) allowsClient(client netip.Addr) bool {
-	return len(r.sourceRanges) == 0 || slices.ContainsFunc(r.sourceRanges, func(p netip.Prefix) bool { return p.Contains(client) })
+	return len(r.sourceRanges) == 0 || slices.ContainsFunc(r.sourceRanges, func(p netip.Prefix) bool {
+		return p.Contains(client)
+	})
 }

@@ -19,8 +19,14 @@ func TestBindErrorByIPFamily(t *testing.T) {
 	}{
 		{four, syscall.EADDRINUSE, []string{"127.30.64.1:53", "(0.0.0.0)", "`ss -lnup 'sport = :53'`"}},
 		{six, syscall.EADDRINUSE, []string{"[::1]:53", "([::])", "`ss -6lnup 'sport = :53'`"}},
-		{four, syscall.EADDRNOTAVAIL, []string{"does not have that address", "a --load-balancer-cidr whose", "127.0.0.0/8"}},
-		{six, syscall.EADDRNOTAVAIL, []string{"does not have that address", "a --load-balancer-cidr6 whose", "::1/128"}},
+		{
+			four, syscall.EADDRNOTAVAIL,
+			[]string{"does not have that address", "a --load-balancer-cidr whose", "127.0.0.0/8"},
+		},
+		{
+			six, syscall.EADDRNOTAVAIL,
+			[]string{"does not have that address", "a --load-balancer-cidr6 whose", "::1/128"},
+		},
 		{six, syscall.EAFNOSUPPORT, []string{"this machine has no IPv6", "ipv4 alone"}},
 		{six, syscall.EACCES, []string{"permission denied", "ip_unprivileged_port_start=53"}},
 	} {

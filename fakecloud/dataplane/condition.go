@@ -53,7 +53,9 @@ func (b *balancer) updateCondition() {
 func (b *balancer) currentCondition() condition {
 	f := b.forwarding
 	hasTarget := func(is cloud.Health) bool {
-		return slices.ContainsFunc(f.Backends, func(backend cloud.Backend) bool { return b.checkedTargets[backend.Target].health.Health == is })
+		return slices.ContainsFunc(f.Backends, func(backend cloud.Backend) bool {
+			return b.checkedTargets[backend.Target].health.Health == is
+		})
 	}
 	switch {
 	case hasTarget(cloud.Healthy):
@@ -61,7 +63,9 @@ func (b *balancer) currentCondition() condition {
 	case hasTarget(cloud.Unknown):
 		return condition{known: f.HealthCheck == nil}
 	case len(f.Backends) > 0:
-		return condition{"no target is healthy: " + clientsAreRefused + "; the balancer's health says why of each", true}
+		return condition{
+			"no target is healthy: " + clientsAreRefused + "; the balancer's health says why of each", true,
+		}
 	case f.Targets > 0:
 		return condition{"no target runs: " + clientsAreRefused, true}
 	}

@@ -86,7 +86,10 @@ func startBlockingTarget(t *testing.T, host string, port int) (at int, answer ch
 	t.Helper()
 	l := listen(t, host, port)
 	answers := make(chan int)
-	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(
+		w http.ResponseWriter,
+		r *http.Request,
+	) {
 		select {
 		case status := <-answers:
 			w.WriteHeader(status)
@@ -112,7 +115,10 @@ func TestConditionUnknownUntilChecked(t *testing.T) {
 	_, onThree := startBlockingTarget(t, three, at)
 	t.Cleanup(p.Close) // Before the targets, whose servers wait for their clients.
 	f := forwarding(at, []string{two, three}, freePort(t))
-	check := cloud.HealthCheck{Protocol: cloud.CheckHTTP, Port: at, Path: "/", Interval: 2 * testTimeout, Timeout: 2 * testTimeout, HealthyThreshold: 1, UnhealthyThreshold: 1}
+	check := cloud.HealthCheck{
+		Protocol: cloud.CheckHTTP, Port: at, Path: "/", Interval: 2 * testTimeout, Timeout: 2 * testTimeout,
+		HealthyThreshold: 1, UnhealthyThreshold: 1,
+	}
 	f.HealthCheck = &check
 	unknown := func() {
 		t.Helper()
@@ -171,13 +177,19 @@ func TestNoneListensNowhere(t *testing.T) {
 	require.Error(t, err)
 	reason, known := n.Condition("lb-1")
 	assert.True(t, known, "nobody is asked")
-	assert.Equal(t, "control plane only: nothing listens on "+front.String()+" (fakecloud runs with --load-balancer-mode none)", reason)
+	assert.Equal(
+		t, "control plane only: nothing listens on "+front.String()+" (fakecloud runs with --load-balancer-mode none)",
+		reason,
+	)
 	f.Address6 = netip.MustParseAddr("fd00::1")
 	f.Backends = f.Backends[1:]
 	require.NoError(t, n.Apply(f))
 	reason, _ = n.Condition("lb-1")
 	assert.Contains(t, reason, "nothing listens on "+front.String()+" or fd00::1 (")
-	assert.Equal(t, []cloud.TargetHealth{{Target: "i-" + three, Health: cloud.Unknown, Reason: "nothing is checked: fakecloud runs with --load-balancer-mode none"}}, n.Health("lb-1"))
+	assert.Equal(t, []cloud.TargetHealth{{
+		Target: "i-" + three, Health: cloud.Unknown,
+		Reason: "nothing is checked: fakecloud runs with --load-balancer-mode none",
+	}}, n.Health("lb-1"))
 	assert.Zero(t, n.Stats("lb-1"))
 	n.Remove("lb-1")
 	n.Remove("lb-1")

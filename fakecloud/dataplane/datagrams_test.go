@@ -47,7 +47,10 @@ func TestDatagramsOfEachSize(t *testing.T) {
 	c, total := udpClient(t, four, port), 0
 	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
 	got, source := make([]byte, 64<<10), rand.NewChaCha8([32]byte{1})
-	for _, size := range []int{0, 1, 2, 511, 512, 1471, 1472, 1473, 1500, 2047, 2048, 2049, 4096, 8192, 9000, 16_384, 32_767, 65_506, largest, 0, largest, 1} {
+	for _, size := range []int{
+		0, 1, 2, 511, 512, 1471, 1472, 1473, 1500, 2047, 2048, 2049, 4096, 8192, 9000, 16_384, 32_767, 65_506, largest,
+		0, largest, 1,
+	} {
 		sent := make([]byte, size)
 		_, _ = source.Read(sent)
 		_, err := c.Write(sent)
@@ -59,7 +62,10 @@ func TestDatagramsOfEachSize(t *testing.T) {
 	}
 	_, err := c.Write(make([]byte, largest+1))
 	require.ErrorIs(t, err, syscall.EMSGSIZE)
-	require.Eventually(t, func() bool { return listenerStats(p).In == int64(total) && listenerStats(p).Out == int64(total) }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return listenerStats(p).In == int64(total) &&
+			listenerStats(p).Out == int64(total)
+	}, testTimeout, time.Millisecond)
 	assert.EqualValues(t, 1, listenerStats(p).Connections)
 	assert.Zero(t, listenerStats(p).Failed)
 }

@@ -101,7 +101,10 @@ func (p *Plane) ensureAddress(address netip.Addr) error {
 	}
 	if err := announceAddress(p.iface, address); err != nil {
 		p.announceFailure.Do(func() {
-			p.log.Info("neighbours hear nothing of balancers' new addresses: one used before may lead elsewhere for a minute", "err", err)
+			p.log.Info(
+				"neighbours hear nothing of balancers' new addresses: one used before may lead elsewhere for a minute",
+				"err", err,
+			)
 		})
 	}
 	return nil

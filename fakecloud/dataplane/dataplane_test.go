@@ -179,7 +179,11 @@ func TestCountersOutliveTheirListener(t *testing.T) {
 	assert.EqualValues(t, 2, stats().Active)
 	require.NoError(t, c.CloseWrite())
 	require.NoError(t, again.CloseWrite())
-	require.Eventually(t, func() bool { s := stats(); return s.Active == 0 && s.In == 2 && s.Out == 2 }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool {
+		s := stats()
+		return s.Active == 0 && s.In == 2 &&
+			s.Out == 2
+	}, testTimeout, time.Millisecond)
 }
 
 func TestApplyAfterCloseFails(t *testing.T) {
@@ -198,15 +202,25 @@ func TestTargetStats(t *testing.T) {
 		requireEcho(t, dial(t, port), "four")
 	}
 	// While the connections are still open.
-	require.Eventually(t, func() bool { return listenerStats(p).Bytes == cloud.Bytes{In: 12, Out: 12} }, testTimeout, time.Millisecond)
+	require.Eventually(
+		t, func() bool { return listenerStats(p).Bytes == cloud.Bytes{In: 12, Out: 12} }, testTimeout, time.Millisecond,
+	)
 	all := p.Stats("lb-1").Targets
 	require.Len(t, all, 2)
-	assert.Equal(t, cloud.TargetStats{Target: "i-" + two, Connections: 2, Active: 2, Bytes: cloud.Bytes{In: 8, Out: 8}}, all[0])
-	assert.Equal(t, cloud.TargetStats{Target: "i-" + three, Connections: 1, Active: 1, Bytes: cloud.Bytes{In: 4, Out: 4}}, all[1])
+	assert.Equal(
+		t, cloud.TargetStats{Target: "i-" + two, Connections: 2, Active: 2, Bytes: cloud.Bytes{In: 8, Out: 8}}, all[0],
+	)
+	assert.Equal(
+		t, cloud.TargetStats{Target: "i-" + three, Connections: 1, Active: 1, Bytes: cloud.Bytes{In: 4, Out: 4}},
+		all[1],
+	)
 
 	f.Backends = f.Backends[1:]
 	require.NoError(t, p.Apply(f))
-	assert.Equal(t, []cloud.TargetStats{all[1], all[0]}, p.Stats("lb-1").Targets, "one that is left out goes on with what it has")
+	assert.Equal(
+		t, []cloud.TargetStats{all[1], all[0]}, p.Stats("lb-1").Targets,
+		"one that is left out goes on with what it has",
+	)
 	require.NoError(t, p.Apply(forwarding(target, []string{two, three}, port)))
 	assert.Equal(t, all, p.Stats("lb-1").Targets, "one that comes back counts on")
 }

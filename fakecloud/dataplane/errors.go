@@ -46,7 +46,8 @@ func bindError(where listenAddress, err error) error {
 			protocol = "u"
 		}
 		return fmt.Errorf("cannot listen on %s: another server holds port %d there, or on all addresses (%s); "+
-			"find it with `ss -%sln%sp 'sport = :%d'` and stop it, or use another port", address, address.Port(), allAddresses, ssOption, protocol, address.Port())
+			"find it with `ss -%sln%sp 'sport = :%d'` and stop it, or use another port", address, address.Port(),
+			allAddresses, ssOption, protocol, address.Port())
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return fmt.Errorf("cannot listen on %s: this machine does not have that address; "+
 			"start fakecloud with a %s whose addresses it has, such as %s, "+

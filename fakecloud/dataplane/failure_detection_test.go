@@ -17,7 +17,10 @@ import (
 
 // hourlyCheck is a health check that a test sees once, unless a failure requests more.
 func hourlyCheck(port int) *cloud.HealthCheck {
-	return &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: port, Interval: time.Hour, Timeout: testTimeout, HealthyThreshold: 3, UnhealthyThreshold: 3}
+	return &cloud.HealthCheck{
+		Protocol: cloud.CheckTCP, Port: port, Interval: time.Hour, Timeout: testTimeout, HealthyThreshold: 3,
+		UnhealthyThreshold: 3,
+	}
 }
 
 // killableTarget is a target that greets with its one-letter name, echoes, and can die as
@@ -94,12 +97,19 @@ func TestTargetDeathMidConnectionTriggersCheck(t *testing.T) {
 				states = append(states, was.Health)
 			}
 			assert.Equal(t, []cloud.Health{cloud.Unhealthy, cloud.Healthy, cloud.Unknown}, states, "the latest first")
-			assert.Equal(t, cloud.HealthChange{Health: cloud.Unhealthy, Reason: dead.Reason, At: dead.Since}, dead.History[0])
+			assert.Equal(
+				t, cloud.HealthChange{Health: cloud.Unhealthy, Reason: dead.Reason, At: dead.Since}, dead.History[0],
+			)
 			if linger == 0 {
-				require.Eventually(t, func() bool { return listenerStats(p).Broken >= 1 }, testTimeout, time.Millisecond)
+				require.Eventually(
+					t, func() bool { return listenerStats(p).Broken >= 1 }, testTimeout, time.Millisecond,
+				)
 			}
 			// The listener counts a connection before the target does.
-			require.Eventually(t, func() bool { return listenerStats(p).Broken == p.Stats("lb-1").Targets[0].Broken }, testTimeout, time.Millisecond)
+			require.Eventually(
+				t, func() bool { return listenerStats(p).Broken == p.Stats("lb-1").Targets[0].Broken }, testTimeout,
+				time.Millisecond,
+			)
 			for range 4 {
 				assert.Equal(t, "b", nameOfTarget(t, port))
 			}
@@ -132,9 +142,13 @@ func TestBrokenConnectionsAloneKeepTargetHealthy(t *testing.T) {
 	for range 5 {
 		requireReset(t, four, port)
 	}
-	require.Eventually(t, func() bool { return well.checks.Load() > asked }, testTimeout, time.Millisecond, "it is asked at once")
+	require.Eventually(
+		t, func() bool { return well.checks.Load() > asked }, testTimeout, time.Millisecond, "it is asked at once",
+	)
 	// Some are reset while the balancer is still connecting.
-	require.Eventually(t, func() bool { return listenerStats(p).Broken+listenerStats(p).Failed == 5 }, testTimeout, time.Millisecond)
+	require.Eventually(
+		t, func() bool { return listenerStats(p).Broken+listenerStats(p).Failed == 5 }, testTimeout, time.Millisecond,
+	)
 	assert.Equal(t, cloud.Healthy, p.Health("lb-1")[0].Health)
 }
 

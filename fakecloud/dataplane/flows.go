@@ -103,7 +103,8 @@ func (s *flows) scheduleDrain(f *flow) {
 	}
 	switch {
 	case f.targetConn == nil: // It has no target yet.
-	case s.listenAddresses[f.listenAddress] && s.backends[cloud.Backend{Target: f.target.name, Address: f.target.address}]:
+	case s.listenAddresses[f.listenAddress] &&
+		s.backends[cloud.Backend{Target: f.target.name, Address: f.target.address}]:
 		f.drainStart = time.Time{}
 	default:
 		if f.drainStart.IsZero() {

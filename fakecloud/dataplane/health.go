@@ -56,7 +56,9 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 		ctx, stop := context.WithCancel(b.ctx)
 		w := &checkedTarget{
 			backend: backend, stop: stop,
-			health: cloud.TargetHealth{Target: backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now()},
+			health: cloud.TargetHealth{
+				Target: backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now(),
+			},
 		}
 		if f.HealthCheck != nil {
 			w.health.Reason = "not checked yet"
@@ -79,7 +81,9 @@ func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
 func (w *checkedTarget) appendHistory() {
 	current := cloud.HealthChange{Health: w.health.Health, Reason: w.health.Reason, At: w.health.Since}
 	// A new slice: callers of Plane.Health may still read the old one.
-	w.health.History = append([]cloud.HealthChange{current}, w.health.History[:min(len(w.health.History), maxHistory-1)]...)
+	w.health.History = append(
+		[]cloud.HealthChange{current}, w.health.History[:min(len(w.health.History), maxHistory-1)]...,
+	)
 }
 
 func sameCheck(a, b *cloud.HealthCheck) bool {
@@ -88,7 +92,12 @@ func sameCheck(a, b *cloud.HealthCheck) bool {
 
 // checkPeriodically checks a target now, then at intervals and when a check is requested,
 // until ctx ends.
-func (b *balancer) checkPeriodically(ctx context.Context, w *checkedTarget, settings cloud.HealthCheck, checkRequests <-chan struct{}) {
+func (b *balancer) checkPeriodically(
+	ctx context.Context,
+	w *checkedTarget,
+	settings cloud.HealthCheck,
+	checkRequests <-chan struct{},
+) {
 	interval := max(settings.Interval, minInterval)
 	timeout := settings.Timeout
 	if timeout <= 0 || timeout > interval {
@@ -221,7 +230,9 @@ var healthCheckClient = &http.Client{
 
 // checkHTTP sends one GET request and fails if the status is not one that settings expect.
 func checkHTTP(ctx context.Context, at netip.AddrPort, settings cloud.HealthCheck) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+at.String()+"/"+strings.TrimPrefix(settings.Path, "/"), http.NoBody)
+	req, err := http.NewRequestWithContext(
+		ctx, http.MethodGet, "http://"+at.String()+"/"+strings.TrimPrefix(settings.Path, "/"), http.NoBody,
+	)
 	if err != nil {
 		return err
 	}

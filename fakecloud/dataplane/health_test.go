@@ -28,7 +28,10 @@ func newHealthEndpoint(t *testing.T, host string, port int) *healthEndpoint {
 	w := &healthEndpoint{}
 	w.status.Store(http.StatusOK)
 	l := listen(t, host, port)
-	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	s := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(
+		rw http.ResponseWriter,
+		r *http.Request,
+	) {
 		w.checks.Add(1)
 		if r.URL.Path != "/healthz" || r.Host != l.Addr().String() || !r.Close {
 			http.Error(rw, "not as agreed", http.StatusBadRequest)
@@ -86,7 +89,10 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 	}
 	sick.status.Store(http.StatusServiceUnavailable)
 	require.Eventually(t, func() bool { return greetingFrom(t, four, port) == other }, testTimeout, time.Millisecond)
-	require.Eventually(t, func() bool { return sendAndReadName(t, client, "hello") == other }, testTimeout, time.Millisecond, "datagrams leave their session's target when it falls ill")
+	require.Eventually(
+		t, func() bool { return sendAndReadName(t, client, "hello") == other }, testTimeout, time.Millisecond,
+		"datagrams leave their session's target when it falls ill",
+	)
 
 	onTwo.status.Store(http.StatusFound)
 	onThree.status.Store(http.StatusServiceUnavailable)
@@ -115,7 +121,10 @@ func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	target := startTarget(t, two, 0, greetAndClose("two"))
 	f := forwarding(target, []string{two}, port)
-	f.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: target, Interval: time.Hour, Timeout: testTimeout, HealthyThreshold: 3, UnhealthyThreshold: 3}
+	f.HealthCheck = &cloud.HealthCheck{
+		Protocol: cloud.CheckTCP, Port: target, Interval: time.Hour, Timeout: testTimeout, HealthyThreshold: 3,
+		UnhealthyThreshold: 3,
+	}
 	require.NoError(t, p.Apply(f))
 	before := awaitHealth(t, p, 0, cloud.Healthy) // The first check is made at once, and decides.
 	assert.Empty(t, before.Reason)
@@ -125,7 +134,10 @@ func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 	f.Backends = append(f.Backends, forwarding(0, []string{four}).Backends...) // Nothing listens there.
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, before, p.Health("lb-1")[0])
-	assert.Equal(t, "connection refused by "+net.JoinHostPort(four, strconv.Itoa(target)), awaitHealth(t, p, 1, cloud.Unhealthy).Reason)
+	assert.Equal(
+		t, "connection refused by "+net.JoinHostPort(four, strconv.Itoa(target)),
+		awaitHealth(t, p, 1, cloud.Unhealthy).Reason,
+	)
 
 	other := again
 	other.Port = freePort(t)
@@ -168,7 +180,9 @@ func TestHealthCheckExpectedStatusCodes(t *testing.T) {
 	f.HealthCheck.ExpectedCodes = "204,300-399"
 	require.NoError(t, p.Apply(f))
 	awaitHealth(t, p, 0, cloud.Unhealthy)
-	require.Eventually(t, func() bool { return strings.Contains(p.Health("lb-1")[0].Reason, "200") }, testTimeout, time.Millisecond)
+	require.Eventually(
+		t, func() bool { return strings.Contains(p.Health("lb-1")[0].Reason, "200") }, testTimeout, time.Millisecond,
+	)
 	well.status.Store(http.StatusFound) // A redirect is not followed.
 	awaitHealth(t, p, 0, cloud.Healthy)
 	well.status.Store(http.StatusServiceUnavailable)

@@ -33,9 +33,13 @@ func TestHealthVerdictThresholds(t *testing.T) {
 		var v verdict
 		got := ""
 		for _, c := range checks {
-			errs := map[rune]error{'-': errors.New("sick"), 'F': errors.New("sick"), 'r': syscall.ECONNREFUSED, 'R': syscall.ECONNREFUSED}
+			errs := map[rune]error{
+				'-': errors.New("sick"), 'F': errors.New("sick"), 'r': syscall.ECONNREFUSED, 'R': syscall.ECONNREFUSED,
+			}
 			requested := c == 'P' || c == 'F' || c == 'R'
-			got += map[cloud.Health]string{cloud.Healthy: "+", cloud.Unhealthy: "-"}[v.addCheck(errs[c], requested, how)]
+			got += map[cloud.Health]string{
+				cloud.Healthy: "+", cloud.Unhealthy: "-",
+			}[v.addCheck(errs[c], requested, how)]
 		}
 		assert.Equal(t, want, got, checks)
 	}

@@ -266,7 +266,9 @@ func udpForwarding(targetPort int, hosts []string, ports ...int) cloud.Forwardin
 // to.
 func udpClient(t *testing.T, host string, port int) *net.UDPConn {
 	t.Helper()
-	c, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.ParseIP(host)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(front, uint16(port))))
+	c, err := net.DialUDP(
+		"udp4", &net.UDPAddr{IP: net.ParseIP(host)}, net.UDPAddrFromAddrPort(netip.AddrPortFrom(front, uint16(port))),
+	)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c

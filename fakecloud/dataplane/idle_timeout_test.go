@@ -47,7 +47,11 @@ func TestIdleTimeoutSparesActiveConnections(t *testing.T) {
 	n, err := io.Copy(io.Discard, c)
 	require.NoError(t, err)
 	assert.EqualValues(t, len(large), n)
-	require.Eventually(t, func() bool { s := listenerStats(p); return s.Active == 0 && s.In == 5+1<<20 && s.Out == s.In }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool {
+		s := listenerStats(p)
+		return s.Active == 0 && s.In == 5+1<<20 &&
+			s.Out == s.In
+	}, testTimeout, time.Millisecond)
 }
 
 func TestIdleUDPSessionsEnd(t *testing.T) {

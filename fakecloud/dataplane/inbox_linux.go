@@ -160,7 +160,10 @@ func (in *inbox) readSome(fd uintptr) bool {
 // callKernel makes the system call for count datagrams from first on, and returns how many
 // it received or sent.
 func (in *inbox) callKernel(number, fd uintptr, first, count int) (int, syscall.Errno) {
-	n, _, errno := unix.Syscall6(number, fd, uintptr(unsafe.Pointer(&in.headers[first])), uintptr(count), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0, 0)
+	n, _, errno := unix.Syscall6(
+		number, fd, uintptr(unsafe.Pointer(&in.headers[first])), uintptr(count), unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, 0,
+		0,
+	)
 	if errno != 0 {
 		return 0, errno
 	}

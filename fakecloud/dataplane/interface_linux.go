@@ -95,7 +95,9 @@ func sendGratuitousARP(link *netlink.LinkAttrs, address netip.Addr) error {
 	arp = append(append(arp, link.HardwareAddr...), address.AsSlice()...)
 	arp = append(append(arp, make([]byte, 6)...), address.AsSlice()...)
 	protocol := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP)) // in network order
-	all := unix.SockaddrLinklayer{Protocol: protocol, Ifindex: link.Index, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
+	all := unix.SockaddrLinklayer{
+		Protocol: protocol, Ifindex: link.Index, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255},
+	}
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return errRaw(err)
@@ -110,7 +112,8 @@ func errRaw(err error) error { return fmt.Errorf("a raw socket, which needs CAP_
 // sendNeighborAdvertisement sends an unsolicited neighbor advertisement (RFC 4861,
 // 7.2.6), which is to IPv6 what gratuitous ARP is to IPv4.
 func sendNeighborAdvertisement(link *netlink.LinkAttrs, address netip.Addr) error {
-	message := []byte{136, 0, 0, 0, 0x20, 0, 0, 0}                // Type, code, checksum (the kernel adds it), flag "override".
+	// Type, code, checksum (the kernel adds it), flag "override".
+	message := []byte{136, 0, 0, 0, 0x20, 0, 0, 0}
 	message = append(append(message, address.AsSlice()...), 2, 1) // The option "target link-layer address", 8 bytes.
 	message = append(message, link.HardwareAddr...)
 	all := unix.SockaddrInet6{Addr: netip.IPv6LinkLocalAllNodes().As16(), ZoneId: uint32(link.Index)}

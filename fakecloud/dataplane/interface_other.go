@@ -7,7 +7,9 @@ import (
 	"net/netip"
 )
 
-var errOnlyLinux = errors.New("addresses can be added to a network interface only on Linux; start fakecloud without --load-balancer-interface")
+var errOnlyLinux = errors.New(
+	"addresses can be added to a network interface only on Linux; start fakecloud without --load-balancer-interface",
+)
 
 func addAddress(string, netip.Addr) (bool, error) { return false, errOnlyLinux }
 

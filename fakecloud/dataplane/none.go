@@ -64,7 +64,9 @@ func (n *None) Condition(id string) (reason string, known bool) {
 	if f.Address6.IsValid() {
 		where += " or " + f.Address6.String()
 	}
-	return fmt.Sprintf("control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", where), true
+	return fmt.Sprintf(
+		"control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", where,
+	), true
 }
 
 // Notify implements cloud.DataPlane. No condition ever changes, so it does nothing.

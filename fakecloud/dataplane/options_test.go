@@ -126,7 +126,10 @@ func TestProxyProtocolNamesClient(t *testing.T) {
 			require.NoError(t, c.CloseWrite())
 			_, err = c.Read(make([]byte, 1))
 			require.ErrorIs(t, err, io.EOF)
-			require.Eventually(t, func() bool { return listenerStats(p).In == 5 && listenerStats(p).Out == 5 }, testTimeout, time.Millisecond)
+			require.Eventually(t, func() bool {
+				return listenerStats(p).In == 5 &&
+					listenerStats(p).Out == 5
+			}, testTimeout, time.Millisecond)
 		})
 	}
 }

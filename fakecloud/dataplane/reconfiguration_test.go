@@ -163,7 +163,9 @@ func (d *changingTraffic) applyRandomChange(t *testing.T, all []cloud.Listener, 
 		l.ConnectionLimit = []int{0, 1000}[random.IntN(2)]
 		d.forwarding.Listeners = append(d.forwarding.Listeners, l)
 	}
-	d.forwarding.Algorithm = []cloud.Algorithm{cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash}[random.IntN(3)]
+	d.forwarding.Algorithm = []cloud.Algorithm{
+		cloud.RoundRobin, cloud.LeastConnections, cloud.SourceHash,
+	}[random.IntN(3)]
 	d.forwarding.Affinity = []time.Duration{0, time.Millisecond, time.Hour}[random.IntN(3)]
 	d.forwarding.IdleTimeout = []time.Duration{0, time.Hour}[random.IntN(2)]
 	d.forwarding.SourceRanges = [][]netip.Prefix{nil, {netip.MustParsePrefix("127.0.0.0/8")}}[random.IntN(2)]
@@ -174,7 +176,10 @@ func (d *changingTraffic) applyRandomChange(t *testing.T, all []cloud.Listener, 
 	d.forwarding.HealthCheck = nil
 	sick := false
 	if n := random.IntN(4); n < 2 {
-		d.forwarding.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: all[0].TargetPort, Interval: time.Minute, Timeout: time.Minute, HealthyThreshold: 1, UnhealthyThreshold: 1}
+		d.forwarding.HealthCheck = &cloud.HealthCheck{
+			Protocol: cloud.CheckTCP, Port: all[0].TargetPort, Interval: time.Minute, Timeout: time.Minute,
+			HealthyThreshold: 1, UnhealthyThreshold: 1,
+		}
 		if sick = n == 0; sick {
 			d.forwarding.HealthCheck.Port = 1 // Nothing listens there: all targets are unhealthy.
 		}
@@ -216,7 +221,8 @@ func TestReconfigurationSparesConnectionsInUse(t *testing.T) {
 			seed := rand.Uint64()
 			t.Log("the changes' seed is", seed)
 			d := &changingTraffic{
-				targetFarm: newTargetFarm(t, 4, 3, greetAndEcho), history: changeLog{lastLeftOut: map[string]int{}, lastWithoutTarget: -2}, drains: drains,
+				targetFarm: newTargetFarm(t, 4, 3, greetAndEcho),
+				history:    changeLog{lastLeftOut: map[string]int{}, lastWithoutTarget: -2}, drains: drains,
 				rounds: make([]atomic.Int64, users), stop: make(chan struct{}), failures: make(chan error, users),
 			}
 			all := d.forwarding.Listeners
@@ -302,10 +308,14 @@ func TestReconfigurationSparesLongTransfers(t *testing.T) {
 				g.Backends = forwarding(0, [][]string{{two}, {three, two}, {two, three}}[i%3]).Backends
 				g.Affinity = time.Duration(i%2) * time.Hour
 				if i%2 == 0 {
-					g.Listeners = append(g.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: other, TargetPort: target})
+					g.Listeners = append(
+						g.Listeners, cloud.Listener{Protocol: cloud.TCP, Port: other, TargetPort: target},
+					)
 				}
 				if i%5 == 0 {
-					g.HealthCheck = &cloud.HealthCheck{Protocol: cloud.CheckTCP, Port: 1, Interval: time.Second, Timeout: time.Second}
+					g.HealthCheck = &cloud.HealthCheck{
+						Protocol: cloud.CheckTCP, Port: 1, Interval: time.Second, Timeout: time.Second,
+					}
 				}
 				g.SourceRanges = [][]netip.Prefix{nil, {netip.MustParsePrefix("10.0.0.0/8")}}[i%2]
 				g.Listeners[0].ProxyProtocol = []cloud.ProxyProtocol{"", cloud.ProxyV1, cloud.ProxyV2}[i%3]

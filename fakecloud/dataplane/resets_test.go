@@ -30,7 +30,9 @@ func TestDrainedConnectionsAreReset(t *testing.T) {
 		w.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 			requireCut(t, from, to, func() {
 				left := []cloud.Listener{listenerStats(p).Listener}
-				require.NoError(t, p.Apply(cloud.Forwarding{ID: "lb-1", Address: front, Listeners: left, Drain: time.Millisecond}))
+				require.NoError(
+					t, p.Apply(cloud.Forwarding{ID: "lb-1", Address: front, Listeners: left, Drain: time.Millisecond}),
+				)
 			})
 			awaitNoConnections(t, p)
 		})
@@ -39,7 +41,9 @@ func TestDrainedConnectionsAreReset(t *testing.T) {
 
 func TestIdleConnectionsAreReset(t *testing.T) {
 	for _, proxy := range []cloud.ProxyProtocol{"", cloud.ProxyV1, cloud.ProxyV2} {
-		copyMode{200 * time.Millisecond, proxy}.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
+		copyMode{
+			200 * time.Millisecond, proxy,
+		}.inBothDirections(t, func(t *testing.T, p *dataplane.Plane, from, to connEnd) {
 			requireCut(t, from, to, func() {})
 			awaitNoConnections(t, p)
 		})

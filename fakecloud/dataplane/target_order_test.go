@@ -120,10 +120,14 @@ func TestSourceHashSpreadsClientsAndKeepsThem(t *testing.T) {
 		share[all[0]]++
 		shuffled := &route{algorithm: cloud.SourceHash, targets: slices.Clone(r.targets)}
 		slices.Reverse(shuffled.targets)
-		assert.Equal(t, all, triedNames(newTestListener(), shuffled, clientNumber(i)), "the order of the targets means nothing")
+		assert.Equal(
+			t, all, triedNames(newTestListener(), shuffled, clientNumber(i)), "the order of the targets means nothing",
+		)
 		left := shuffled.targets[2].name
 		shuffled.targets = slices.Delete(shuffled.targets, 2, 3)
-		assert.Equal(t, slices.DeleteFunc(all, func(n string) bool { return n == left }), triedNames(newTestListener(), shuffled, clientNumber(i)),
+		assert.Equal(t, slices.DeleteFunc(
+			all, func(n string) bool { return n == left },
+		), triedNames(newTestListener(), shuffled, clientNumber(i)),
 			"only the clients of the target that left move")
 	}
 	for _, target := range r.targets {

@@ -79,10 +79,15 @@ func (l *listener) startForwarding(r *route, f *flow) {
 	f.idle = newIdleTimer(r.idleTimeout, f.resetBoth)
 	f.openDirections.Store(2)
 	l.balancer.goroutines.Go(func() {
-		l.copyDirection(f, &pump{from: conn, to: f.clientConn, counts: [2]*atomic.Int64{&l.bytesOut, &target.bytesOut}, idle: f.idle})
+		l.copyDirection(
+			f,
+			&pump{from: conn, to: f.clientConn, counts: [2]*atomic.Int64{&l.bytesOut, &target.bytesOut}, idle: f.idle},
+		)
 	})
 	l.balancer.goroutines.Go(func() {
-		l.copyDirection(f, &pump{from: f.clientConn, to: conn, counts: [2]*atomic.Int64{&l.bytesIn, &target.bytesIn}, idle: f.idle})
+		l.copyDirection(
+			f, &pump{from: f.clientConn, to: conn, counts: [2]*atomic.Int64{&l.bytesIn, &target.bytesIn}, idle: f.idle},
+		)
 	})
 }
 
@@ -172,9 +177,15 @@ var proxyVersions = map[cloud.ProxyProtocol]byte{cloud.ProxyV1: 1, cloud.ProxyV2
 
 // connectTarget dials a target and, if proxy asks for it, sends the PROXY protocol header
 // that names the client.
-func (l *listener) connectTarget(at netip.AddrPort, deadline time.Time, proxy cloud.ProxyProtocol, client *net.TCPConn) (*net.TCPConn, error) {
+func (l *listener) connectTarget(
+	at netip.AddrPort,
+	deadline time.Time,
+	proxy cloud.ProxyProtocol,
+	client *net.TCPConn,
+) (*net.TCPConn, error) {
 	// Not net.DialTCP: that binds, and a bound local port is used for one target only.
-	dialled, err := dialer.DialContext(deadlineContext{l.balancer.ctx, earlierTime(deadline, time.Now().Add(dialTimeout))}, "tcp", at.String())
+	dialled, err := dialer.DialContext(deadlineContext{l.balancer.ctx, earlierTime(deadline, time.Now().
+		Add(dialTimeout))}, "tcp", at.String())
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +195,8 @@ func (l *listener) connectTarget(at netip.AddrPort, deadline time.Time, proxy cl
 	}
 	if version := proxyVersions[proxy]; version != 0 {
 		// This does not block: a new connection's send buffer has room for the header.
-		if _, err := proxyproto.HeaderProxyFromAddrs(version, client.RemoteAddr(), client.LocalAddr()).WriteTo(conn); err != nil {
+		if _, err := proxyproto.HeaderProxyFromAddrs(version, client.RemoteAddr(), client.LocalAddr()).
+			WriteTo(conn); err != nil {
 			_ = conn.Close()
 			return nil, err
 		}

@@ -131,7 +131,9 @@ type randomStream struct {
 }
 
 func newRandomStream(seed byte, most int) *randomStream {
-	return &randomStream{rand.NewChaCha8([32]byte{seed}), rand.New(rand.NewPCG(uint64(seed), 0)), make([]byte, most), sha256.New()}
+	return &randomStream{
+		rand.NewChaCha8([32]byte{seed}), rand.New(rand.NewPCG(uint64(seed), 0)), make([]byte, most), sha256.New(),
+	}
 }
 
 // write writes length more bytes.

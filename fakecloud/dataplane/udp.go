@@ -109,7 +109,8 @@ func (r *relay) forwardFromClient(current *route, client netip.AddrPort, in *inb
 	r.mu.Lock()
 	s := r.sessions[client]
 	r.mu.Unlock()
-	if s != nil && s.route != current && s.route.listener.TargetPort == current.listener.TargetPort && slices.Contains(current.targets, s.target) {
+	if s != nil && s.route != current && s.route.listener.TargetPort == current.listener.TargetPort &&
+		slices.Contains(current.targets, s.target) {
 		s.route = current
 	}
 	if s != nil && s.route == current {
@@ -126,7 +127,9 @@ func (r *relay) openSession(current *route, client netip.AddrPort, in *inbox, fi
 	for t := range r.candidatesFor(current, client.Addr()) {
 		upstream, forth, err := dialUDP(current.targetAddress(t))
 		if err != nil {
-			r.balancer.log.Debug("cannot send datagrams to a target", "target", t.name, "at", current.targetAddress(t), "err", err)
+			r.balancer.log.Debug(
+				"cannot send datagrams to a target", "target", t.name, "at", current.targetAddress(t), "err", err,
+			)
 			if isTargetFailure(err) {
 				t.failed.Add(1)
 				r.refusals.recordRefusal(t.endpoint)
@@ -143,7 +146,8 @@ func (r *relay) openSession(current *route, client netip.AddrPort, in *inbox, fi
 		}
 		s := &session{
 			client: client, peer: in.senderPeer(first), target: t, route: current,
-			idleTimeout: cmp.Or(current.idleTimeout, r.balancer.plane.sessionIdle), upstream: upstream, targetOutlet: forth,
+			idleTimeout: cmp.Or(current.idleTimeout, r.balancer.plane.sessionIdle), upstream: upstream,
+			targetOutlet: forth,
 		}
 		r.addSession(s)
 		r.balancer.goroutines.Go(func() { r.relayAnswers(s) })
@@ -255,7 +259,9 @@ func (r *relay) endFailedSession(s *session, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.sessions[s.client] == s && isTargetFailure(err) {
-		r.balancer.log.Debug("a target does not take datagrams", "target", s.target.name, "at", s.upstream.RemoteAddr(), "err", err)
+		r.balancer.log.Debug(
+			"a target does not take datagrams", "target", s.target.name, "at", s.upstream.RemoteAddr(), "err", err,
+		)
 		r.broken.Add(1)
 		s.target.broken.Add(1)
 		s.target.failed.Add(1)

@@ -36,7 +36,10 @@ func TestUDPSessionKeepsTarget(t *testing.T) {
 	assert.Equal(t, name, sendAndReadName(t, clients[0], ""), "an empty datagram is one, too")
 	in := 4*len("first of 0againagainagain") + len(large)
 	out := in + 8*len("two three ") + 2*len(name+" ")
-	require.Eventually(t, func() bool { return listenerStats(p).In == int64(in) && listenerStats(p).Out == int64(out) }, testTimeout, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return listenerStats(p).In == int64(in) &&
+			listenerStats(p).Out == int64(out)
+	}, testTimeout, time.Millisecond)
 	s := listenerStats(p)
 	assert.EqualValues(t, 4, s.Connections)
 	assert.EqualValues(t, 4, s.Active)

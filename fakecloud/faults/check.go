@@ -54,7 +54,9 @@ func (p *Problems) Refuse(whole string) error {
 	for _, f := range *p {
 		messages = append(messages, f.Path+" "+f.Message)
 	}
-	return &cloud.Error{Code: cloud.InvalidRequest, Message: whole + " makes no sense: " + strings.Join(messages, "; "), Fields: *p}
+	return &cloud.Error{
+		Code: cloud.InvalidRequest, Message: whole + " makes no sense: " + strings.Join(messages, "; "), Fields: *p,
+	}
 }
 
 func (r *Rules) checkCalls(s Spec, p *Problems) {
@@ -71,7 +73,10 @@ func (r *Rules) checkCalls(s Spec, p *Problems) {
 		op, known := r.operations[id]
 		ops = append(ops, op)
 		if !known {
-			p.Add(path, "is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds", id)
+			p.Add(
+				path, "is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds",
+				id,
+			)
 		} else if why := e.unsuitedReason(op); why != "" {
 			p.Add(path, "is %q, which %s", id, why)
 		}
@@ -83,7 +88,9 @@ func (r *Rules) checkCalls(s Spec, p *Problems) {
 		{"match.resource", m.Resource, "none of the operations is about a resource with such an ID", func(op Operation) bool {
 			return op.Resource != "" && strings.HasPrefix(m.Resource, op.Resource)
 		}},
-		{"match.tag", m.Tag, "none of the operations is about one resource that has tags", func(op Operation) bool { return op.Tags }},
+		{"match.tag", m.Tag, "none of the operations is about one resource that has tags", func(op Operation) bool {
+			return op.Tags
+		}},
 	} {
 		switch {
 		case f.value == "":
@@ -153,7 +160,9 @@ func (r *Rules) checkLifeCycle(s Spec, p *Problems) {
 	case len(m.Kinds) > 0:
 		kinds = m.Kinds
 	}
-	if m.Resource != "" && !slices.ContainsFunc(kinds, func(k cloud.Resource) bool { return strings.HasPrefix(m.Resource, idPrefixes[k]) }) {
+	if m.Resource != "" && !slices.ContainsFunc(kinds, func(k cloud.Resource) bool {
+		return strings.HasPrefix(m.Resource, idPrefixes[k])
+	}) {
 		p.Add("match.resource", "is %q, which is none of what the effect is for: %s", m.Resource, joinKinds(kinds))
 	}
 	if e.ZoneOutage == "" {
@@ -200,7 +209,8 @@ func (e Effect) exclusiveEffects() (ends, cycles []string) {
 		name string
 		set  bool
 	}{
-		{"status", e.Status != 0}, {"hang", e.Hang}, {"drop", e.Drop}, {"body", e.Body != nil}, {"emptyList", e.EmptyList},
+		{"status", e.Status != 0}, {"hang", e.Hang}, {"drop", e.Drop}, {"body", e.Body != nil},
+		{"emptyList", e.EmptyList},
 		{"throttle", e.Throttle != nil}, {"stale", e.Stale}, {edits, edits != ""},
 	} {
 		if kind.set {
@@ -240,7 +250,10 @@ func (e Effect) checkEffect(p *Problems) {
 	case len(ends) > 1:
 		p.Add("effect."+ends[1], "cannot go with effect.%s: a call can end in one way only", ends[0])
 	case len(ends)+len(cycles) == 0 && e.Delay == 0 && e.Jitter == 0 && !e.CarryOut:
-		p.Add("effect", "does nothing: give a delay, or one of status, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage")
+		p.Add(
+			"effect",
+			"does nothing: give a delay, or one of status, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage",
+		)
 	}
 	if e.CarryOut && (len(ends) == 0 || !slices.Contains([]string{"status", "hang", "drop", "body"}, ends[0])) {
 		p.Add("effect.carryOut", "needs effect.status, hang, drop or body: the way in which the answer is lost")
@@ -256,7 +269,10 @@ func (e Effect) checkEffect(p *Problems) {
 		}
 	}
 	if e.Throttle != nil && (!(e.Throttle.PerSecond > 0) || e.Throttle.Burst < 0) {
-		p.Add("effect.throttle.perSecond", "must be above 0, and a burst at least 1: for no call at all, use effect.status 429")
+		p.Add(
+			"effect.throttle.perSecond",
+			"must be above 0, and a burst at least 1: for no call at all, use effect.status 429",
+		)
 	}
 	e.checkCompanions(p)
 }

@@ -34,7 +34,9 @@ func failing(t *testing.T, trigger string) *world {
 }
 
 func TestCountsThatWereNotStoredAreTriedAgain(t *testing.T) {
-	w := failing(t, `CREATE TRIGGER no BEFORE UPDATE ON faults WHEN NEW.matched = 1 BEGIN SELECT RAISE(ABORT, 'no'); END`)
+	w := failing(
+		t, `CREATE TRIGGER no BEFORE UPDATE ON faults WHEN NEW.matched = 1 BEGIN SELECT RAISE(ABORT, 'no'); END`,
+	)
 	a := w.make(t, unavailable(faults.Match{Operations: []string{"makeThing"}}))
 	b := w.make(t, unavailable(faults.Match{Operations: []string{"getThing"}}))
 	call := func(operation string) {
@@ -62,7 +64,10 @@ func TestAWriteThatFailsCountsNothing(t *testing.T) {
 		"stuck": {faults.Effect{Stuck: true}, "pending "},
 	} {
 		t.Run(effect, func(t *testing.T) {
-			w := failing(t, `CREATE TRIGGER no BEFORE UPDATE ON instances WHEN NEW.name = 'bad' AND NEW.state = 'running' BEGIN SELECT RAISE(ABORT, 'no'); END`)
+			w := failing(
+				t,
+				`CREATE TRIGGER no BEFORE UPDATE ON instances WHEN NEW.name = 'bad' AND NEW.state = 'running' BEGIN SELECT RAISE(ABORT, 'no'); END`,
+			)
 			spec := faults.Spec{Effect: want.Effect, Match: faults.Match{Tag: "name=good"}}
 			if effect != "stuck" {
 				spec.Times = 1

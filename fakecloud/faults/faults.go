@@ -209,7 +209,9 @@ func (r *Rules) loadStored(ctx context.Context) error {
 	var rules []*rule
 	var orphans, stuck []string
 	for _, f := range stored {
-		back := newRule(Fault{ID: f.ID, Owner: f.Project, CreatedAt: f.CreatedAt, Matched: int(f.Matched), Hits: int(f.Hits)})
+		back := newRule(
+			Fault{ID: f.ID, Owner: f.Project, CreatedAt: f.CreatedAt, Matched: int(f.Matched), Hits: int(f.Hits)},
+		)
 		back.phase = f.Phase
 		if err := json.Unmarshal(f.Spec, &back.Spec); err != nil {
 			return fmt.Errorf("stored fault %s: %w", f.ID, err)
@@ -267,13 +269,18 @@ func (r *Rules) addRule(ctx context.Context, made *rule) error {
 	r.change.Lock()
 	defer r.change.Unlock()
 	if len(r.List(made.Owner)) >= maxRules {
-		return &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf("the project has %d faults already, which is the limit: delete some first, spent ones for instance", maxRules)}
+		return &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf(
+			"the project has %d faults already, which is the limit: delete some first, spent ones for instance",
+			maxRules,
+		)}
 	}
 	spec, err := json.Marshal(made.Spec)
 	if err != nil {
 		return err
 	}
-	if err := r.cloud.SaveFault(ctx, cloud.StoredFault{ID: made.ID, Project: made.Owner, Spec: spec, CreatedAt: made.CreatedAt}); err != nil {
+	if err := r.cloud.SaveFault(
+		ctx, cloud.StoredFault{ID: made.ID, Project: made.Owner, Spec: spec, CreatedAt: made.CreatedAt},
+	); err != nil {
 		return err
 	}
 	r.mu.Lock()

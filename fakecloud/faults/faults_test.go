@@ -167,18 +167,28 @@ func TestWhatARuleMatches(t *testing.T) {
 		call faults.Call
 		hit  bool
 	}{
-		"everything":           {unavailable(faults.Match{}), get, true},
-		"the token":            {unavailable(faults.Match{Token: "ccm"}), get, true},
-		"another token":        {unavailable(faults.Match{Token: "cc"}), get, false},
-		"the operation":        {unavailable(faults.Match{Operations: []string{"makeThing", "getThing"}}), get, true},
-		"other operations":     {unavailable(faults.Match{Operations: []string{"makeThing", "listThings"}}), get, false},
-		"the resource":         {unavailable(faults.Match{Resource: "t-1"}), get, true},
-		"another resource":     {unavailable(faults.Match{Resource: "t-2"}), get, false},
-		"no resource":          {unavailable(faults.Match{Resource: "t-1"}), list, false},
-		"all that is given":    {unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-1"}), get, true},
-		"not all":              {unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-2"}), get, false},
-		"another project":      {unavailable(faults.Match{}), faults.Call{Project: w.other, Token: "ccm", Operation: "getThing"}, false},
-		"the project named":    {unavailable(faults.Match{Project: w.other}), faults.Call{Project: w.other, Operation: "getThing"}, true},
+		"everything":    {unavailable(faults.Match{}), get, true},
+		"the token":     {unavailable(faults.Match{Token: "ccm"}), get, true},
+		"another token": {unavailable(faults.Match{Token: "cc"}), get, false},
+		"the operation": {unavailable(faults.Match{Operations: []string{"makeThing", "getThing"}}), get, true},
+		"other operations": {
+			unavailable(faults.Match{Operations: []string{"makeThing", "listThings"}}), get, false,
+		},
+		"the resource":     {unavailable(faults.Match{Resource: "t-1"}), get, true},
+		"another resource": {unavailable(faults.Match{Resource: "t-2"}), get, false},
+		"no resource":      {unavailable(faults.Match{Resource: "t-1"}), list, false},
+		"all that is given": {
+			unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-1"}), get, true,
+		},
+		"not all": {
+			unavailable(faults.Match{Token: "ccm", Operations: []string{"getThing"}, Resource: "t-2"}), get, false,
+		},
+		"another project": {
+			unavailable(faults.Match{}), faults.Call{Project: w.other, Token: "ccm", Operation: "getThing"}, false,
+		},
+		"the project named": {
+			unavailable(faults.Match{Project: w.other}), faults.Call{Project: w.other, Operation: "getThing"}, true,
+		},
 		"its own no more":      {unavailable(faults.Match{Project: w.other}), get, false},
 		"the tag":              {unavailable(faults.Match{Tag: "role=worker"}), tagged, true},
 		"the tag's key":        {unavailable(faults.Match{Tag: "role"}), tagged, true},
@@ -195,9 +205,11 @@ func TestWhatARuleMatches(t *testing.T) {
 		"a field":              {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, get, true},
 		"a stream's field":     {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, follow, false},
 		"a life cycle":         {faults.Spec{Effect: faults.Effect{Crash: true}}, get, false},
-		"what is not touched":  {unavailable(faults.Match{}), faults.Call{Project: project, Token: "ccm", Operation: "deleteFault"}, false},
-		"a list":               {empty, list, true},
-		"no list":              {empty, get, false},
+		"what is not touched": {
+			unavailable(faults.Match{}), faults.Call{Project: project, Token: "ccm", Operation: "deleteFault"}, false,
+		},
+		"a list":  {empty, list, true},
+		"no list": {empty, get, false},
 	} {
 		f, err := w.Create(t.Context(), project, tc.spec)
 		require.NoError(t, err, name)
@@ -238,10 +250,17 @@ func TestWhatMakesNoSense(t *testing.T) {
 		{faults.Spec{Effect: faults.Effect{Body: &garbage, ContentType: "x"}}, ""},
 		{faults.Spec{Effect: faults.Effect{Hang: true, Body: &garbage}}, "effect.body"},
 		{faults.Spec{Effect: faults.Effect{Hang: true, ContentType: "x"}}, "effect.contentType"},
-		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Operations: []string{"listThings"}}}, ""},
-		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Operations: []string{"listThings", "getThing"}}}, "match.operations.1"},
+		{faults.Spec{
+			Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Operations: []string{"listThings"}},
+		}, ""},
+		{faults.Spec{
+			Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Operations: []string{"listThings", "getThing"}},
+		}, "match.operations.1"},
 		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Resource: "t-1"}}, "match.resource"},
-		{faults.Spec{Effect: faults.Effect{Hang: true}, Match: faults.Match{Operations: []string{"deleteFault"}}}, "match.operations.0"},
+		{
+			faults.Spec{Effect: faults.Effect{Hang: true}, Match: faults.Match{Operations: []string{"deleteFault"}}},
+			"match.operations.0",
+		},
 
 		{faults.Spec{Effect: drop, When: faults.When{Skip: -1}}, "skip"},
 		{faults.Spec{Effect: drop, When: faults.When{Every: 1}}, "every"},
@@ -260,18 +279,33 @@ func TestWhatMakesNoSense(t *testing.T) {
 
 		{faults.Spec{Effect: drop, Match: faults.Match{Project: "p-none"}}, "match.project"},
 		{faults.Spec{Effect: drop, Match: faults.Match{Tag: "=x"}}, "match.tag"},
-		{faults.Spec{Effect: drop, Match: faults.Match{Tag: "x", Operations: []string{"listThings", "makeThing"}}}, "match.tag"},
-		{faults.Spec{Effect: drop, Match: faults.Match{Resource: "x", Operations: []string{"listThings"}}}, "match.resource"},
+		{
+			faults.Spec{Effect: drop, Match: faults.Match{Tag: "x", Operations: []string{"listThings", "makeThing"}}},
+			"match.tag",
+		},
+		{
+			faults.Spec{Effect: drop, Match: faults.Match{Resource: "x", Operations: []string{"listThings"}}},
+			"match.resource",
+		},
 		{faults.Spec{Effect: drop, Match: faults.Match{Tag: "x", Operations: []string{"listThings", "getThing"}}}, ""},
-		{faults.Spec{Effect: drop, Match: faults.Match{Kinds: []cloud.Resource{cloud.InstanceResource}}}, "match.kinds"},
+		{
+			faults.Spec{Effect: drop, Match: faults.Match{Kinds: []cloud.Resource{cloud.InstanceResource}}},
+			"match.kinds",
+		},
 		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Tag: "x"}}, "match.tag"},
 		{faults.Spec{Effect: faults.Effect{PartialList: 1}, Match: faults.Match{Tag: "x"}}, "match.tag"},
 		{faults.Spec{Effect: faults.Effect{PartialList: 1}, Match: get}, "match.operations.0"},
 		{faults.Spec{Effect: faults.Effect{PartialList: -1}}, "effect.partialList"},
 		{faults.Spec{Effect: faults.Effect{PartialList: 1, OmitFields: []string{"colour"}}, Match: list}, ""},
 		{faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour", "smell"}}}, "effect.omitFields.1"},
-		{faults.Spec{Effect: faults.Effect{Stale: true}, Match: faults.Match{Operations: []string{"makeThing"}}}, "match.operations.0"},
-		{faults.Spec{Effect: faults.Effect{Stale: true}, Match: faults.Match{Operations: []string{"follow"}}}, "match.operations.0"},
+		{
+			faults.Spec{Effect: faults.Effect{Stale: true}, Match: faults.Match{Operations: []string{"makeThing"}}},
+			"match.operations.0",
+		},
+		{
+			faults.Spec{Effect: faults.Effect{Stale: true}, Match: faults.Match{Operations: []string{"follow"}}},
+			"match.operations.0",
+		},
 		{faults.Spec{Effect: faults.Effect{Stale: true, EmptyList: true}}, "effect.stale"},
 		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: 1}}}, ""},
 		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{}}}, "effect.throttle.perSecond"},
@@ -287,13 +321,19 @@ func TestWhatMakesNoSense(t *testing.T) {
 		{faults.Spec{Effect: crash, Match: get}, "match.operations"},
 		{faults.Spec{Effect: crash, Match: faults.Match{Resource: "lb-1"}}, "match.resource"},
 		{faults.Spec{Effect: crash, Match: faults.Match{Resource: "i-1"}}, ""},
-		{faults.Spec{Effect: crash, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}}}, "match.kinds"},
+		{
+			faults.Spec{Effect: crash, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}}},
+			"match.kinds",
+		},
 		{faults.Spec{Effect: faults.Effect{Crash: true, Stuck: true}}, "effect.crash"},
 		{faults.Spec{Effect: faults.Effect{Crash: true, Status: 503}}, "effect.status"},
 		{faults.Spec{Effect: faults.Effect{Crash: true, Delay: 1}}, "effect.delayMilliseconds"},
 		{faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: "lb-1"}}, ""},
 		{faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: "r-1"}}, "match.resource"},
-		{faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: "lb-1", Kinds: []cloud.Resource{cloud.InstanceResource}}}, "match.resource"},
+		{faults.Spec{
+			Effect: faults.Effect{Stuck: true},
+			Match:  faults.Match{Resource: "lb-1", Kinds: []cloud.Resource{cloud.InstanceResource}},
+		}, "match.resource"},
 		{faults.Spec{Effect: faults.Effect{Stuck: true}, When: faults.When{Times: 1}}, "times"},
 		{faults.Spec{Effect: faults.Effect{Stuck: true}, When: faults.When{Probability: 0.5}}, "probability"},
 		{faults.Spec{Effect: faults.Effect{Fail: "no disk"}, When: faults.When{Times: 1}}, ""},
@@ -348,7 +388,10 @@ func TestOldestLiveRuleWins(t *testing.T) {
 		var model []faults.Fault
 		t.Repeat(map[string]func(*rapid.T){
 			"create": func(t *rapid.T) {
-				spec := unavailable(faults.Match{Token: tokens.Draw(t, "token"), Operations: rapid.SliceOfNDistinct(names, 0, 2, rapid.ID).Draw(t, "operations")})
+				spec := unavailable(faults.Match{
+					Token:      tokens.Draw(t, "token"),
+					Operations: rapid.SliceOfNDistinct(names, 0, 2, rapid.ID).Draw(t, "operations"),
+				})
 				spec.Times = rapid.IntRange(0, 3).Draw(t, "times")
 				f, err := r.Create(t.Context(), project, spec)
 				if len(model) == 100 {
@@ -367,10 +410,13 @@ func TestOldestLiveRuleWins(t *testing.T) {
 				model = append(model[:i:i], model[i+1:]...)
 			},
 			"call": func(t *rapid.T) {
-				c := faults.Call{Project: project, Token: tokens.Draw(t, "token"), Operation: names.Draw(t, "operation")}
+				c := faults.Call{
+					Project: project, Token: tokens.Draw(t, "token"), Operation: names.Draw(t, "operation"),
+				}
 				want := ""
 				for i, f := range model {
-					if (f.Match.Token == "" || f.Match.Token == c.Token) && (f.Times == 0 || f.Hits < f.Times) && (len(f.Match.Operations) == 0 || slices.Contains(f.Match.Operations, c.Operation)) {
+					if (f.Match.Token == "" || f.Match.Token == c.Token) && (f.Times == 0 || f.Hits < f.Times) &&
+						(len(f.Match.Operations) == 0 || slices.Contains(f.Match.Operations, c.Operation)) {
 						model[i].Hits++
 						model[i].Matched++
 						model[i].Spent = f.Times == f.Hits+1
@@ -402,7 +448,9 @@ func TestTimesHoldUnderConcurrency(t *testing.T) {
 		sum := 0
 		for _, n := range times {
 			sum += n
-			_, err := r.Create(t.Context(), project, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Times: n}})
+			_, err := r.Create(
+				t.Context(), project, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{Times: n}},
+			)
 			require.NoError(t, err)
 		}
 		callers, each := rapid.IntRange(2, 8).Draw(t, "callers"), rapid.IntRange(1, 20).Draw(t, "each")
@@ -442,7 +490,8 @@ func TestTheSameSeedDrawsTheSame(t *testing.T) {
 			Probability: rapid.Float64Range(0.05, 1).Draw(t, "probability"),
 		}
 		spec := faults.Spec{Effect: faults.Effect{Jitter: time.Minute}, When: when}
-		calls := rapid.SliceOfN(rapid.SampledFrom([]string{"call", "call", "call", "other", "restart"}), 1, 60).Draw(t, "calls")
+		calls := rapid.SliceOfN(rapid.SampledFrom([]string{"call", "call", "call", "other", "restart"}), 1, 60).
+			Draw(t, "calls")
 		run := func(calls []string) (fates []string) {
 			f := w.withoutRules(t).make(t, spec)
 			for _, what := range calls {
@@ -505,7 +554,9 @@ func TestSkipAndEvery(t *testing.T) {
 
 func TestWindows(t *testing.T) {
 	w := newWorld(t)
-	f := w.make(t, faults.Spec{Effect: faults.Effect{Drop: true}, When: faults.When{After: 10 * time.Second, For: 5 * time.Second}})
+	f := w.make(t, faults.Spec{
+		Effect: faults.Effect{Drop: true}, When: faults.When{After: 10 * time.Second, For: 5 * time.Second},
+	})
 	require.Equal(t, epoch.Add(10*time.Second), *f.From)
 	require.Equal(t, epoch.Add(15*time.Second), *f.Until)
 	var hits []int
@@ -559,7 +610,11 @@ func TestRulesSurviveARestart(t *testing.T) {
 	w := newWorld(t)
 	body := "garbage"
 	for _, s := range []faults.Spec{
-		{Match: faults.Match{Token: "ccm", Operations: []string{"getThing"}, Tag: "a=b", Project: w.other}, Effect: faults.Effect{Delay: time.Second, Body: &body, ContentType: "text/plain"}, When: faults.When{Times: 3, For: time.Hour}},
+		{
+			Match:  faults.Match{Token: "ccm", Operations: []string{"getThing"}, Tag: "a=b", Project: w.other},
+			Effect: faults.Effect{Delay: time.Second, Body: &body, ContentType: "text/plain"},
+			When:   faults.When{Times: 3, For: time.Hour},
+		},
 		{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: 1.5, Burst: 3}, Jitter: time.Second}},
 		{Effect: faults.Effect{OmitFields: []string{"colour"}, PartialList: 3}},
 		{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.InstanceResource}}},

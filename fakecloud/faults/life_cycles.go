@@ -88,7 +88,9 @@ func (r *Rules) Fail(s cloud.Subject, now time.Time, undo func(func())) (string,
 
 // Crash implements cloud.Faults.
 func (r *Rules) Crash(s cloud.Subject, now time.Time, id string, undo func(func())) bool {
-	return r.firstHit(s, now, undo, func(one *rule) bool { return one.Effect.Crash && (id == "" || one.ID == id) }) != nil
+	return r.firstHit(s, now, undo, func(one *rule) bool {
+		return one.Effect.Crash && (id == "" || one.ID == id)
+	}) != nil
 }
 
 // Outage implements cloud.Faults.
@@ -118,7 +120,9 @@ func (r *Rules) Sweeps(now time.Time) (due []cloud.FaultSweep, next time.Time) {
 			if one.isSpent(now) {
 				to = cloud.FaultEnded // All of its window passed while no process ran.
 			}
-			due = append(due, cloud.FaultSweep{Rule: one.ID, Project: one.projectID(), To: to, Zone: one.Effect.ZoneOutage})
+			due = append(
+				due, cloud.FaultSweep{Rule: one.ID, Project: one.projectID(), To: to, Zone: one.Effect.ZoneOutage},
+			)
 		case next.IsZero() || at.Before(next):
 			next = *at
 		}

@@ -41,7 +41,9 @@ func (w *world) proj() cloud.Project { return cloud.Project{ID: w.project, Name:
 
 func (w *world) instance(t *testing.T, name, zone string) string {
 	t.Helper()
-	in, _, err := w.cloud.CreateInstance(t.Context(), w.proj(), cloud.InstanceSpec{Name: name, Zone: zone, Tags: map[string]string{"name": name}})
+	in, _, err := w.cloud.CreateInstance(
+		t.Context(), w.proj(), cloud.InstanceSpec{Name: name, Zone: zone, Tags: map[string]string{"name": name}},
+	)
 	require.NoError(t, err)
 	return in.ID
 }
@@ -56,7 +58,9 @@ func (w *world) runs(t *testing.T, name, zone string) string {
 
 func (w *world) balancer(t *testing.T, name string) string {
 	t.Helper()
-	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{Name: name, Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 80, TargetPort: 80}}})
+	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj(), cloud.LoadBalancerSpec{
+		Name: name, Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 80, TargetPort: 80}},
+	})
 	require.NoError(t, err)
 	return lb.ID
 }
@@ -126,7 +130,10 @@ func TestStuckUntilLifted(t *testing.T) {
 	w.state(t, in, "running", "")
 	w.state(t, lb, "active", "")
 
-	f = w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}}, When: faults.When{For: time.Minute}})
+	f = w.make(t, faults.Spec{
+		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Kinds: []cloud.Resource{cloud.LoadBalancerResource}},
+		When: faults.When{For: time.Minute},
+	})
 	_, _, err := w.cloud.StopInstance(t.Context(), w.proj(), in)
 	require.NoError(t, err)
 	_, _, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
@@ -184,7 +191,9 @@ func TestWhatCannotBeBuilt(t *testing.T) {
 func TestCrashes(t *testing.T) {
 	w := living(t)
 	a, b := w.runs(t, "a", ""), w.runs(t, "b", "")
-	f := w.make(t, faults.Spec{Effect: faults.Effect{Crash: true}, Match: faults.Match{Tag: "name=a"}, When: faults.When{Times: 2}})
+	f := w.make(t, faults.Spec{
+		Effect: faults.Effect{Crash: true}, Match: faults.Match{Tag: "name=a"}, When: faults.When{Times: 2},
+	})
 	assert.Equal(t, "error crashed", w.stateOf(t, a), "with the reply")
 	assert.Equal(t, "running ", w.stateOf(t, b))
 	w.counts(t, f.ID, 1, 1)
@@ -269,7 +278,9 @@ func TestZoneOutage(t *testing.T) {
 func TestAnOutageOfAScenarioEndsWithTheProcess(t *testing.T) {
 	w := living(t)
 	a := w.runs(t, "a", "nebula-1a")
-	_, err := w.Create(t.Context(), w.project, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Scenario: "s-1"})
+	_, err := w.Create(
+		t.Context(), w.project, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, Scenario: "s-1"},
+	)
 	require.NoError(t, err)
 	assert.Equal(t, "error zone nebula-1a has an outage", w.stateOf(t, a))
 	w.reopen(t)
@@ -311,7 +322,9 @@ func TestStuckAndFailingBalancersOutliveTheProcess(t *testing.T) {
 			w.make(t, faults.Spec{Effect: faults.Effect{Fail: reason}, Match: faults.Match{Resource: ids[1]}})
 			for i, id := range ids {
 				name := fmt.Sprintf("new-%d", i)
-				_, _, err := w.cloud.UpdateLoadBalancer(t.Context(), w.proj(), id, cloud.LoadBalancerUpdate{Name: &name})
+				_, _, err := w.cloud.UpdateLoadBalancer(
+					t.Context(), w.proj(), id, cloud.LoadBalancerUpdate{Name: &name},
+				)
 				require.NoError(t, err)
 			}
 			w.pass(t, time.Second)
@@ -319,7 +332,10 @@ func TestStuckAndFailingBalancersOutliveTheProcess(t *testing.T) {
 		w.state(t, ids[0], "updating", "")
 		w.state(t, ids[1], "error", reason)
 		w.state(t, ids[2], "active", "")
-		assert.Equal(t, process == 0, len(w.plane.forwarding()) == 3, "one that fails is not put back into force by another process")
+		assert.Equal(
+			t, process == 0, len(w.plane.forwarding()) == 3,
+			"one that fails is not put back into force by another process",
+		)
 		assert.Contains(t, w.plane.forwarding(), ids[0])
 		if process == 1 {
 			require.NoError(t, w.DeleteAll(t.Context(), w.project))
@@ -358,8 +374,12 @@ func TestWindowsOnAVirtualClock(t *testing.T) {
 	}
 	in, lb := w.instance(t, "a", "nebula-1a"), w.balancer(t, "b")
 	advance(time.Second)
-	w.make(t, faults.Spec{Effect: faults.Effect{ZoneOutage: "nebula-1a"}, When: faults.When{After: time.Minute, For: time.Minute}})
-	w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: lb}, When: faults.When{For: time.Hour}})
+	w.make(t, faults.Spec{
+		Effect: faults.Effect{ZoneOutage: "nebula-1a"}, When: faults.When{After: time.Minute, For: time.Minute},
+	})
+	w.make(t, faults.Spec{
+		Effect: faults.Effect{Stuck: true}, Match: faults.Match{Resource: lb}, When: faults.When{For: time.Hour},
+	})
 	_, _, err = w.cloud.DeleteLoadBalancer(t.Context(), w.proj(), lb)
 	require.NoError(t, err)
 	advance(90 * time.Second)

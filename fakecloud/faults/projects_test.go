@@ -26,7 +26,9 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 		require.NoError(t, err)
 	}
 	about := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Project: w.other}})
-	own := w.make(t, faults.Spec{Effect: faults.Effect{Status: 503}, Match: faults.Match{Operations: []string{"makeThing"}}})
+	own := w.make(
+		t, faults.Spec{Effect: faults.Effect{Status: 503}, Match: faults.Match{Operations: []string{"makeThing"}}},
+	)
 	stuck := w.instance(t, "stuck", "nebula-1b")
 	w.pass(t, time.Minute)
 	w.state(t, lost, "error", "zone nebula-1a has an outage")

@@ -13,9 +13,12 @@ import (
 func TestRulesThatNeverMatchAreRefused(t *testing.T) {
 	w := newWorld(t)
 	for field, all := range map[string][]faults.Match{
-		"": {{Resource: "x-1"}, {Resource: "t-1"}, {Tag: "a"}, {Tag: "a", Operations: []string{"getPlain", "getThing"}}},
+		"": {
+			{Resource: "x-1"}, {Resource: "t-1"}, {Tag: "a"}, {Tag: "a", Operations: []string{"getPlain", "getThing"}},
+		},
 		"match.resource": {
-			{Resource: "zzz"}, {Resource: "x-1", Operations: []string{"getThing"}}, {Resource: "t-1", Operations: []string{"getPlain"}}, {Resource: "t-1", Operations: []string{"listThings"}},
+			{Resource: "zzz"}, {Resource: "x-1", Operations: []string{"getThing"}},
+			{Resource: "t-1", Operations: []string{"getPlain"}}, {Resource: "t-1", Operations: []string{"listThings"}},
 		},
 		"match.tag": {{Tag: "a", Operations: []string{"getPlain"}}, {Tag: "a", Operations: []string{"makeThing"}}},
 	} {

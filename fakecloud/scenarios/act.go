@@ -80,7 +80,9 @@ func (r *Runner) runAction(ctx context.Context, one *run, step Step) (string, er
 // pickResources picks n resources at random, or all if n is 0. It sorts them by name
 // first, as names are the same in a cloud that is set up again.
 func (one *run) pickResources(all []resourceRef, n int) []resourceRef {
-	slices.SortFunc(all, func(a, b resourceRef) int { return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.id, b.id)) })
+	slices.SortFunc(all, func(a, b resourceRef) int {
+		return cmp.Or(cmp.Compare(a.name, b.name), cmp.Compare(a.id, b.id))
+	})
 	if n == 0 {
 		return all
 	}
@@ -103,19 +105,30 @@ func (s Selector) toFilter() cloud.Filter {
 
 func (r *Runner) selectInstances(ctx context.Context, p cloud.Project, s Selector) ([]resourceRef, error) {
 	f := s.toFilter()
-	for _, state := range []cloud.InstanceState{cloud.InstancePending, cloud.InstanceRunning, cloud.InstanceStopping, cloud.InstanceStopped, cloud.InstanceError} {
+	for _, state := range []cloud.InstanceState{
+		cloud.InstancePending, cloud.InstanceRunning, cloud.InstanceStopping, cloud.InstanceStopped,
+		cloud.InstanceError,
+	} {
 		f.States = append(f.States, string(state))
 	}
-	return listEveryPage(f, func(f cloud.Filter) ([]cloud.Instance, bool, error) { return r.cloud.ListInstances(ctx, p, f) },
+	return listEveryPage(f, func(f cloud.Filter) ([]cloud.Instance, bool, error) {
+		return r.cloud.ListInstances(ctx, p, f)
+	},
 		func(in cloud.Instance) resourceRef { return resourceRef{in.ID, in.Name} })
 }
 
 func (r *Runner) selectLoadBalancers(ctx context.Context, p cloud.Project, s Selector) ([]resourceRef, error) {
-	return listEveryPage(s.toFilter(), func(f cloud.Filter) ([]cloud.LoadBalancer, bool, error) { return r.cloud.ListLoadBalancers(ctx, p, f) },
+	return listEveryPage(s.toFilter(), func(f cloud.Filter) ([]cloud.LoadBalancer, bool, error) {
+		return r.cloud.ListLoadBalancers(ctx, p, f)
+	},
 		func(lb cloud.LoadBalancer) resourceRef { return resourceRef{lb.ID, lb.Name} })
 }
 
-func listEveryPage[T any](f cloud.Filter, page func(cloud.Filter) ([]T, bool, error), of func(T) resourceRef) ([]resourceRef, error) {
+func listEveryPage[T any](
+	f cloud.Filter,
+	page func(cloud.Filter) ([]T, bool, error),
+	of func(T) resourceRef,
+) ([]resourceRef, error) {
 	var all []resourceRef
 	for {
 		items, more, err := page(f)

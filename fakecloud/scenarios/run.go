@@ -181,7 +181,9 @@ func (r *Runner) makeRoom(p cloud.Project) error {
 	case r.closed:
 		return errors.New("the cloud is shutting down")
 	case running >= maxRunning:
-		return &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf("the project runs %d scenarios already, which is the limit: stop one first", maxRunning)}
+		return &cloud.Error{Code: cloud.TooManyFaults, Message: fmt.Sprintf(
+			"the project runs %d scenarios already, which is the limit: stop one first", maxRunning,
+		)}
 	}
 	r.runs = slices.DeleteFunc(r.runs, func(one *run) bool {
 		old := ended > maxKept && one.project.ID == p.ID && one.State != Running && !one.holdsFault()

@@ -62,7 +62,10 @@ func Find(nameOrFile string) (api.ScenarioCreate, error) {
 		return Parse(text)
 	}
 	if !strings.ContainsAny(nameOrFile, "./") {
-		return api.ScenarioCreate{}, fmt.Errorf("no ready scenario is named %q, and no file: `fakecloud scenarios list --available` shows those there are", nameOrFile)
+		return api.ScenarioCreate{}, fmt.Errorf(
+			"no ready scenario is named %q, and no file: `fakecloud scenarios list --available` shows those there are",
+			nameOrFile,
+		)
 	}
 	if text, err = os.ReadFile(nameOrFile); err != nil {
 		return api.ScenarioCreate{}, err

@@ -47,12 +47,16 @@ func newWorld(t *testing.T) *world {
 	st, err := store.Open(ctx, store.Memory)
 	require.NoError(t, err)
 	w := &world{clock: clockwork.NewFakeClockAt(epoch)}
-	w.cloud, err = cloud.New(cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[0], Clock: w.clock, SnapshotDir: t.TempDir()})
+	w.cloud, err = cloud.New(cloud.Config{
+		Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[0], Clock: w.clock, SnapshotDir: t.TempDir(),
+	})
 	require.NoError(t, err)
 	w.project, err = w.cloud.EnsureProject(ctx, "default", nil)
 	require.NoError(t, err)
 	quiet := slog.New(slog.DiscardHandler)
-	operations := map[string]faults.Operation{"listThings": {Reads: true, Lists: true, Answers: func(string) bool { return true }}}
+	operations := map[string]faults.Operation{"listThings": {Reads: true, Lists: true, Answers: func(string) bool {
+		return true
+	}}}
 	w.rules, err = faults.Open(ctx, w.cloud, operations, quiet)
 	require.NoError(t, err)
 	w.Runner = scenarios.New(w.cloud, w.rules, quiet)
@@ -71,7 +75,9 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) instance(t *testing.T, name string) string {
 	t.Helper()
-	in, _, err := w.cloud.CreateInstance(t.Context(), w.project, cloud.InstanceSpec{Name: name, Tags: map[string]string{"name": name}})
+	in, _, err := w.cloud.CreateInstance(
+		t.Context(), w.project, cloud.InstanceSpec{Name: name, Tags: map[string]string{"name": name}},
+	)
 	require.NoError(t, err)
 	w.awaitState(t, in.ID, "running")
 	return in.ID
@@ -204,7 +210,9 @@ func TestAStepThatFailsEndsTheScenario(t *testing.T) {
 		{Action: "stop", Instances: &scenarios.Selector{Pick: 2}},
 		{Action: "delete", LoadBalancers: &scenarios.Selector{Tag: "x=y"}},
 	} {
-		id := w.run(t, scenarios.Spec{Name: "doomed", Steps: []scenarios.Step{{Fault: drop(), For: time.Hour}, step, {Fault: drop()}}})
+		id := w.run(t, scenarios.Spec{
+			Name: "doomed", Steps: []scenarios.Step{{Fault: drop(), For: time.Hour}, step, {Fault: drop()}},
+		})
 		s := w.awaitEnd(t, id, scenarios.Failed)
 		assert.Contains(t, s.Steps[1].Error, "match")
 		assert.True(t, s.Steps[2].DoneAt.IsZero())
@@ -221,7 +229,10 @@ func TestTheSameSeedPicksTheSame(t *testing.T) {
 		}
 		for seed := int64(1); seed <= 8; seed++ {
 			two := &scenarios.Selector{Pick: 2}
-			id := w.run(t, scenarios.Spec{Name: "pick", Seed: seed, Steps: []scenarios.Step{{Action: "crash", Instances: two}, {Action: "start", Instances: two}}})
+			id := w.run(t, scenarios.Spec{
+				Name: "pick", Seed: seed,
+				Steps: []scenarios.Step{{Action: "crash", Instances: two}, {Action: "start", Instances: two}},
+			})
 			s := w.awaitEnd(t, id, scenarios.Done)
 			names := func(result string) string {
 				words := strings.Fields(result)
@@ -266,7 +277,9 @@ func TestScenariosThatMakeNoSense(t *testing.T) {
 		{scenarios.Step{Action: "delete", Instances: a}, "steps.1.loadBalancers"},
 		{scenarios.Step{Action: "delete", LoadBalancers: &scenarios.Selector{Zone: "a"}}, "steps.1.loadBalancers.zone"},
 	} {
-		_, err := w.Run(t.Context(), w.project, scenarios.Spec{Name: "bad", Steps: []scenarios.Step{{Fault: drop()}, tc.step}})
+		_, err := w.Run(
+			t.Context(), w.project, scenarios.Spec{Name: "bad", Steps: []scenarios.Step{{Fault: drop()}, tc.step}},
+		)
 		var refused *cloud.Error
 		require.ErrorAs(t, err, &refused, tc.field)
 		assert.Equal(t, cloud.InvalidRequest, refused.Code)
@@ -292,7 +305,9 @@ func TestAProjectRunsSoMany(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for range 60 {
-		short := scenarios.Spec{Name: "short", Steps: []scenarios.Step{{Action: "start", Instances: &scenarios.Selector{Name: "a"}}}}
+		short := scenarios.Spec{
+			Name: "short", Steps: []scenarios.Step{{Action: "start", Instances: &scenarios.Selector{Name: "a"}}},
+		}
 		w.awaitEnd(t, w.run(t, short), scenarios.Done)
 	}
 	assert.LessOrEqual(t, len(w.List(w.project.ID)), 51)
@@ -311,7 +326,10 @@ func TestReadyScenarios(t *testing.T) {
 	_, err = scenarios.Find("zone-outrage")
 	require.ErrorContains(t, err, "--available")
 	file := filepath.Join(t.TempDir(), "s.yaml")
-	require.NoError(t, os.WriteFile(file, []byte("name: mine\nsteps: [{at: 0s, fault: {effect: {drop: true, dorp: true}}}]\n"), 0o600))
+	require.NoError(
+		t,
+		os.WriteFile(file, []byte("name: mine\nsteps: [{at: 0s, fault: {effect: {drop: true, dorp: true}}}]\n"), 0o600),
+	)
 	_, err = scenarios.Find(file)
 	require.ErrorContains(t, err, `"dorp"`)
 	require.ErrorContains(t, err, file)
@@ -329,7 +347,10 @@ func FuzzParse(f *testing.F) {
 		require.NoError(f, err)
 		f.Add(text)
 	}
-	for _, text := range []string{"", "name: x", "name: x\nsteps: [{}]", "name: x\nwhat: y\nsteps: [{at: 0s}]", "steps: {a: &a [*a]}", "- 1", "name: [", "name: x\nname: y\nsteps: [{at: 1}]"} {
+	for _, text := range []string{
+		"", "name: x", "name: x\nsteps: [{}]", "name: x\nwhat: y\nsteps: [{at: 0s}]", "steps: {a: &a [*a]}", "- 1",
+		"name: [", "name: x\nname: y\nsteps: [{at: 1}]",
+	} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -26,7 +26,9 @@ func TestAVirtualClockStopsAtEachStep(t *testing.T) {
 		defer func() { require.NoError(t, st.Close()) }()
 		v, err := cloud.StartVirtualTime(ctx, st, epoch)
 		require.NoError(t, err)
-		c, err := cloud.New(cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[1], Virtual: v, Seed: 1})
+		c, err := cloud.New(
+			cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[1], Virtual: v, Seed: 1},
+		)
 		require.NoError(t, err)
 		p, err := c.EnsureProject(ctx, "default", nil)
 		require.NoError(t, err)
@@ -67,7 +69,8 @@ func TestAVirtualClockStopsAtEachStep(t *testing.T) {
 		return told
 	}
 	want := []string{
-		"0s pending", "300ms running", "10s stopping", "10.2s stopped", "20s pending", "20.3s running", "10m0s stopping", "10m0.2s stopped",
+		"0s pending", "300ms running", "10s stopping", "10.2s stopped", "20s pending", "20.3s running",
+		"10m0s stopping", "10m0.2s stopped",
 	}
 	assert.Equal(t, want, play(time.Hour))
 	assert.Equal(t, want, play(time.Second, 9*time.Second, 0, 5*time.Second, time.Minute, time.Hour))
@@ -83,7 +86,9 @@ func TestAFaultForAWhileUnderAVirtualClock(t *testing.T) {
 		defer func() { require.NoError(t, st.Close()) }()
 		v, err := cloud.StartVirtualTime(ctx, st, epoch)
 		require.NoError(t, err)
-		c, err := cloud.New(cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[2], Virtual: v, Seed: 7})
+		c, err := cloud.New(
+			cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[2], Virtual: v, Seed: 7},
+		)
 		require.NoError(t, err)
 		p, err := c.EnsureProject(ctx, "default", nil)
 		require.NoError(t, err)
@@ -102,7 +107,10 @@ func TestAFaultForAWhileUnderAVirtualClock(t *testing.T) {
 		started, err := runner.Run(ctx, p, scenarios.Spec{Name: "s", Seed: 11, Steps: []scenarios.Step{
 			{At: 5 * time.Second, For: 30 * time.Second, Fault: &faults.Spec{Effect: faults.Effect{Stuck: true}}},
 			{At: 10 * time.Second, Action: "stop", Instances: &scenarios.Selector{Name: "a"}},
-			{At: 36 * time.Second, For: 30 * time.Second, Fault: &faults.Spec{Effect: faults.Effect{Fail: "no disk"}, When: faults.When{Probability: 0.5}}},
+			{
+				At: 36 * time.Second, For: 30 * time.Second,
+				Fault: &faults.Spec{Effect: faults.Effect{Fail: "no disk"}, When: faults.When{Probability: 0.5}},
+			},
 			{At: 37 * time.Second, Action: "reboot", Instances: &scenarios.Selector{Name: "b"}},
 			{At: 37 * time.Second, Action: "reboot", Instances: &scenarios.Selector{Name: "c"}},
 			{At: 40 * time.Second, Action: "terminate", Instances: &scenarios.Selector{Name: "d"}},
@@ -120,7 +128,9 @@ func TestAFaultForAWhileUnderAVirtualClock(t *testing.T) {
 		events, _, err := c.Events(ctx, p, cloud.Oldest)
 		require.NoError(t, err)
 		for _, e := range events {
-			told = append(told, fmt.Sprint(e.Time.Sub(epoch), " ", e.Type, " ", e.ID, " ", e.From, " ", e.To, " ", e.Reason))
+			told = append(
+				told, fmt.Sprint(e.Time.Sub(epoch), " ", e.Type, " ", e.ID, " ", e.From, " ", e.To, " ", e.Reason),
+			)
 		}
 		return told
 	}

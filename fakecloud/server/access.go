@@ -15,7 +15,10 @@ func (s *Server) requireRole(next http.Handler) http.Handler {
 		c := recordOf(r)
 		who, need := c.principal, c.op.role
 		if who != nil && !c.op.public && !who.Role.Allows(need) {
-			s.answerProblem(w, r, http.StatusForbidden, api.Forbidden, "this needs the role "+string(need)+", and token \""+who.Token+"\" has the role "+string(who.Role)+": use another token, or ask an admin of this cloud for one", nil)
+			s.answerProblem(w, r, http.StatusForbidden, api.Forbidden, "this needs the role "+string(need)+
+				", and token \""+
+				who.Token+"\" has the role "+string(who.Role)+
+				": use another token, or ask an admin of this cloud for one", nil)
 			return
 		}
 		next.ServeHTTP(w, r)
@@ -33,7 +36,9 @@ func (s *Server) GetProject(w http.ResponseWriter, r *http.Request) {
 // ListProjects implements api.ServerInterface.
 func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api.ListProjectsParams) {
 	f, err := filterOf("p-", params.Name, nil, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, s.cloud.ListProjects, func(last cloud.Project) string { return last.ID }, toAPIProject, func(items []api.Project, next *string) any {
+	answerList(s, w, r, f, err, s.cloud.ListProjects, func(last cloud.Project) string {
+		return last.ID
+	}, toAPIProject, func(items []api.Project, next *string) any {
 		return api.ProjectList{Items: items, NextPageToken: next}
 	})
 }
@@ -44,7 +49,9 @@ func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request, _ api.Cre
 	if !ok {
 		return
 	}
-	p, outcome, err := s.cloud.CreateProject(r.Context(), callerProject(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: valueOrZero(body.DefaultTags)})
+	p, outcome, err := s.cloud.CreateProject(
+		r.Context(), callerProject(r), cloud.ProjectSpec{Name: body.Name, DefaultTags: valueOrZero(body.DefaultTags)},
+	)
 	s.answerCreated(w, r, "/v1/projects/"+p.ID, p.Version, toAPIProject(p), outcome, err)
 }
 
@@ -60,7 +67,9 @@ func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.Pr
 	if !ok {
 		return
 	}
-	p, err := s.cloud.UpdateProject(r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: toTags(body.DefaultTags)})
+	p, err := s.cloud.UpdateProject(
+		r.Context(), id, cloud.ProjectUpdate{Name: body.Name, DefaultTags: toTags(body.DefaultTags)},
+	)
 	s.answerResource(w, r, http.StatusOK, p.Version, toAPIProject(p), err)
 }
 
@@ -75,7 +84,9 @@ func (s *Server) ListTokens(w http.ResponseWriter, r *http.Request, id api.Proje
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Token, bool, error) {
 		return s.cloud.ListTokens(ctx, id, f)
 	}
-	answerList(s, w, r, f, err, list, func(last cloud.Token) string { return last.Name }, toAPIToken, func(items []api.Token, next *string) any {
+	answerList(s, w, r, f, err, list, func(last cloud.Token) string {
+		return last.Name
+	}, toAPIToken, func(items []api.Token, next *string) any {
 		return api.TokenList{Items: items, NextPageToken: next}
 	})
 }
@@ -86,7 +97,9 @@ func (s *Server) CreateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 	if !ok {
 		return
 	}
-	t, secret, err := s.cloud.CreateToken(r.Context(), id, cloud.TokenSpec{Name: body.Name, Role: cloud.Role(body.Role), ExpiresAt: body.ExpiresAt})
+	t, secret, err := s.cloud.CreateToken(
+		r.Context(), id, cloud.TokenSpec{Name: body.Name, Role: cloud.Role(body.Role), ExpiresAt: body.ExpiresAt},
+	)
 	if err != nil {
 		s.answerError(w, r, err)
 		return
@@ -117,7 +130,10 @@ func (s *Server) RotateToken(w http.ResponseWriter, r *http.Request, id api.Proj
 }
 
 func toAPIProject(p cloud.Project) api.Project {
-	return api.Project{ID: p.ID, Name: p.Name, DefaultTags: p.DefaultTags, Version: p.Version, CreatedAt: p.CreatedAt, UpdatedAt: p.UpdatedAt}
+	return api.Project{
+		ID: p.ID, Name: p.Name, DefaultTags: p.DefaultTags, Version: p.Version, CreatedAt: p.CreatedAt,
+		UpdatedAt: p.UpdatedAt,
+	}
 }
 
 func toAPIToken(t cloud.Token) api.Token {

@@ -153,7 +153,9 @@ func TestProjectsAreDeletedWhenNothingLives(t *testing.T) {
 	theirs := r.withToken(t, p.ID, "theirs", api.RoleEditor)
 	in, err := theirs.CreateInstance(client.IdempotencyKey(ctx, "k"), api.InstanceCreate{})
 	require.NoError(t, err)
-	lb, err := theirs.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 80}}})
+	lb, err := theirs.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 80}},
+	})
 	require.NoError(t, err)
 	route, err := theirs.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
 	require.NoError(t, err)
@@ -210,9 +212,14 @@ func TestAnAdminSeesNoResourcesOfOtherProjects(t *testing.T) {
 func TestTokens(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
-	made, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: &expires})
+	made, err := r.CreateToken(
+		ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: &expires},
+	)
 	require.NoError(t, err)
-	assert.Equal(t, api.Token{Name: "ci", Project: r.project.ID, Role: api.RoleViewer, Origin: api.TokenFromAPI, CreatedAt: made.Token.CreatedAt, ExpiresAt: &expires}, made.Token)
+	assert.Equal(t, api.Token{
+		Name: "ci", Project: r.project.ID, Role: api.RoleViewer, Origin: api.TokenFromAPI,
+		CreatedAt: made.Token.CreatedAt, ExpiresAt: &expires,
+	}, made.Token)
 	ci := newClient(t, r.url, made.Secret)
 	p, err := ci.Project(ctx)
 	require.NoError(t, err)
@@ -239,7 +246,10 @@ func TestTokens(t *testing.T) {
 	assert.True(t, client.HasCode(err, api.InvalidRequest), err)
 	_, err = r.CreateToken(ctx, "p-none", api.TokenCreate{Name: "lost", Role: api.RoleViewer})
 	assert.True(t, client.IsNotFound(err), err)
-	for _, body := range []string{`{"name":"x"}`, `{"role":"viewer"}`, `{"name":"X","role":"viewer"}`, `{"name":"x","role":"owner"}`, `{"name":"x","role":"viewer","secret":"0123456789abcdef"}`, `{"name":"x","role":"viewer","expiresAt":"soon"}`} {
+	for _, body := range []string{
+		`{"name":"x"}`, `{"role":"viewer"}`, `{"name":"X","role":"viewer"}`, `{"name":"x","role":"owner"}`,
+		`{"name":"x","role":"viewer","secret":"0123456789abcdef"}`, `{"name":"x","role":"viewer","expiresAt":"soon"}`,
+	} {
 		answer, _ := r.call(t, "POST", "/v1/projects/"+r.project.ID+"/tokens", body)
 		assert.Equal(t, 400, answer.StatusCode, body)
 	}
@@ -312,13 +322,18 @@ func TestTheLastAdminStays(t *testing.T) {
 // An expired token is told so, and when it was, by the cloud's clock.
 func TestExpiredTokens(t *testing.T) {
 	clock := clockwork.NewFakeClockAt(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	f, err := fakecloud.New(t.Context(), fakecloud.Config{Data: store.Memory, Cloud: cloud.Config{Profile: cloud.Profiles[0], Clock: clock}})
+	f, err := fakecloud.New(
+		t.Context(),
+		fakecloud.Config{Data: store.Memory, Cloud: cloud.Config{Profile: cloud.Profiles[0], Clock: clock}},
+	)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, f.Close()) })
 	c, srv := f.Cloud, f.API
 	p, err := c.EnsureProject(t.Context(), "default", nil)
 	require.NoError(t, err)
-	require.NoError(t, c.SetTokens(t.Context(), p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}}))
+	require.NoError(
+		t, c.SetTokens(t.Context(), p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}}),
+	)
 	h := httptest.NewServer(srv)
 	t.Cleanup(func() { srv.Stop(); h.Close() })
 	r := &rig{Client: newClient(t, h.URL, secret), url: h.URL, cloud: c, project: p}
@@ -341,5 +356,8 @@ func TestExpiredTokens(t *testing.T) {
 	assert.True(t, client.HasCode(err, api.WrongState), err)
 	second := r.withToken(t, p.ID, "second", api.RoleAdmin)
 	require.NoError(t, c.SetTokens(t.Context(), p, nil))
-	assert.True(t, client.HasCode(second.DeleteToken(t.Context(), p.ID, "second"), api.InUse), "an expired admin does not count")
+	assert.True(
+		t, client.HasCode(second.DeleteToken(t.Context(), p.ID, "second"), api.InUse),
+		"an expired admin does not count",
+	)
 }

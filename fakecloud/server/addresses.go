@@ -9,8 +9,9 @@ import (
 
 func toAPIAddress(a cloud.ReservedAddress) api.ReservedAddress {
 	out := api.ReservedAddress{
-		ID: a.ID, Project: a.Project, Name: a.Name, Region: a.Region, IP: a.IP.String(), State: api.AddressState(a.State),
-		Tags: a.Tags, Version: a.Version, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
+		ID: a.ID, Project: a.Project, Name: a.Name, Region: a.Region, IP: a.IP.String(),
+		State: api.AddressState(a.State),
+		Tags:  a.Tags, Version: a.Version, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
 	}
 	if a.Holder != (cloud.AddressHolder{}) {
 		out.Holder = &api.AddressHolder{Kind: api.AddressHolderKind(a.Holder.Kind), ID: a.Holder.ID}
@@ -22,7 +23,9 @@ func toAPIAddress(a cloud.ReservedAddress) api.ReservedAddress {
 func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params api.ListAddressesParams) {
 	f, err := filterOf("a-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = mapSlice(valueOrZero(params.State), func(v api.AddressState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), func(last cloud.ReservedAddress) string { return last.ID }, toAPIAddress, func(items []api.ReservedAddress, next *string) any {
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), func(last cloud.ReservedAddress) string {
+		return last.ID
+	}, toAPIAddress, func(items []api.ReservedAddress, next *string) any {
 		return api.ReservedAddressList{Items: items, NextPageToken: next}
 	})
 }
@@ -33,7 +36,10 @@ func (s *Server) ReserveAddress(w http.ResponseWriter, r *http.Request, _ api.Re
 	if !ok {
 		return
 	}
-	a, outcome, err := s.cloud.ReserveAddress(r.Context(), callerProject(r), cloud.AddressSpec{Name: valueOrZero(body.Name), IP: valueOrZero(body.IP), Tags: valueOrZero(body.Tags)})
+	a, outcome, err := s.cloud.ReserveAddress(
+		r.Context(), callerProject(r),
+		cloud.AddressSpec{Name: valueOrZero(body.Name), IP: valueOrZero(body.IP), Tags: valueOrZero(body.Tags)},
+	)
 	s.answerCreated(w, r, "/v1/addresses/"+a.ID, a.Version, toAPIAddress(a), outcome, err)
 }
 
@@ -49,7 +55,9 @@ func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 	if !ok {
 		return
 	}
-	a, err := s.cloud.UpdateAddress(r.Context(), callerProject(r), id, cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)})
+	a, err := s.cloud.UpdateAddress(
+		r.Context(), callerProject(r), id, cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)},
+	)
 	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
 }
 

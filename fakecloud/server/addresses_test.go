@@ -109,7 +109,10 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 		{"POST", "/v1/addresses/a-none/detach", ``, 404, api.NotFound, ""},
 		{"POST", "/v1/addresses/a-none/attach", `{"instanceId":"i-none"}`, 404, api.NotFound, ""},
 		{"POST", "/v1/addresses/" + a.ID + "/attach", `{}`, 400, api.InvalidRequest, "instanceId"},
-		{"POST", "/v1/addresses/" + a.ID + "/attach", `{"instanceId":"i-none"}`, 400, api.UnknownInstance, "instanceId"},
+		{
+			"POST", "/v1/addresses/" + a.ID + "/attach", `{"instanceId":"i-none"}`, 400, api.UnknownInstance,
+			"instanceId",
+		},
 	} {
 		resp, p := r.call(t, tc.method, tc.path, tc.body)
 		assert.Equal(t, tc.status, resp.StatusCode, tc)
@@ -227,7 +230,8 @@ func TestAddressesKeepToTheConventions(t *testing.T) {
 	assert.Equal(t, `"2"`, changed.Header.Get("ETag"))
 	in := r.newInstance(t)
 	for _, change := range [][3]string{
-		{"PATCH", at, `{"name":"three"}`}, {"DELETE", at, ""}, {"POST", at + "/detach", ""}, {"POST", at + "/attach", `{"instanceId":"` + in.ID + `"}`},
+		{"PATCH", at, `{"name":"three"}`}, {"DELETE", at, ""}, {"POST", at + "/detach", ""},
+		{"POST", at + "/attach", `{"instanceId":"` + in.ID + `"}`},
 	} {
 		resp, p := r.call(t, change[0], change[1], change[2], "If-Match", `"1"`)
 		assert.Equal(t, 412, resp.StatusCode, change)
@@ -279,7 +283,9 @@ func TestBalancersHoldReservedAddresses(t *testing.T) {
 	held, err := r.GetAddress(ctx, a.ID)
 	require.NoError(t, err)
 	assert.Equal(t, &api.AddressHolder{Kind: api.HolderLoadBalancer, ID: lb.ID}, held.Holder)
-	other, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "dns", Listeners: oneListener, AddressID: &b.ID})
+	other, err := r.CreateLoadBalancer(
+		ctx, api.LoadBalancerCreate{Name: "dns", Listeners: oneListener, AddressID: &b.ID},
+	)
 	require.NoError(t, err)
 	assert.Equal(t, b.IP, other.Address)
 	own, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "own", Listeners: oneListener})
@@ -297,7 +303,10 @@ func TestBalancersHoldReservedAddresses(t *testing.T) {
 		`"addressId":"` + a.ID + `","address":"` + a.IP + `"`:    {api.InvalidRequest, "address"},
 		`"addressId":"a-none","targets":[{"instanceId":"i-no"}]`: {api.UnknownAddress, "targets.0.instanceId"},
 	} {
-		_, p := r.call(t, "POST", "/v1/load-balancers", `{"name":"x","listeners":[{"protocol":"tcp","port":1,"targetPort":1}],`+body+`}`)
+		_, p := r.call(
+			t, "POST", "/v1/load-balancers",
+			`{"name":"x","listeners":[{"protocol":"tcp","port":1,"targetPort":1}],`+body+`}`,
+		)
 		assert.Equal(t, want.code, p.Code, body)
 		assert.Contains(t, fields(p), want.field, p.Detail)
 	}
@@ -320,7 +329,9 @@ func TestBalancersHoldReservedAddresses(t *testing.T) {
 	}, patience, 2*time.Millisecond)
 	_, err = r.GetLoadBalancer(ctx, lb.ID)
 	require.True(t, client.IsNotFound(err), err)
-	third, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: oneListener, AddressID: &a.ID})
+	third, err := r.CreateLoadBalancer(
+		ctx, api.LoadBalancerCreate{Name: "web", Listeners: oneListener, AddressID: &a.ID},
+	)
 	require.NoError(t, err)
 	assert.Equal(t, a.IP, third.Address)
 }

@@ -14,7 +14,8 @@ import (
 // ListAudit implements api.ServerInterface.
 func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.ListAuditParams) {
 	f := cloud.AuditFilter{
-		Token: valueOrZero(params.Token), UserAgent: valueOrZero(params.UserAgent), Operation: valueOrZero(params.Operation), Resource: valueOrZero(params.Resource),
+		Token: valueOrZero(params.Token), UserAgent: valueOrZero(params.UserAgent),
+		Operation: valueOrZero(params.Operation), Resource: valueOrZero(params.Resource),
 		Since: valueOrZero(params.Since), Limit: defaultLimit,
 	}
 	if params.Limit != nil {
@@ -36,8 +37,12 @@ func (s *Server) ListAudit(w http.ResponseWriter, r *http.Request, params api.Li
 		return
 	}
 	items, more, err := s.cloud.ListAudit(r.Context(), callerProject(r), f)
-	next := nextPage(items, more, func(last cloud.AuditEntry) string { return "audit-" + strconv.FormatInt(last.ID, 10) })
-	s.answerResult(w, r, http.StatusOK, api.AuditList{Items: mapSlice(items, toAPIAuditEntry), NextPageToken: next}, err)
+	next := nextPage(items, more, func(last cloud.AuditEntry) string {
+		return "audit-" + strconv.FormatInt(last.ID, 10)
+	})
+	s.answerResult(
+		w, r, http.StatusOK, api.AuditList{Items: mapSlice(items, toAPIAuditEntry), NextPageToken: next}, err,
+	)
 }
 
 // auditPosition reads the ID of an audit entry from a page token.
@@ -66,10 +71,14 @@ func (s *Server) SumAudit(w http.ResponseWriter, r *http.Request, params api.Sum
 		}
 		return ""
 	}
-	f := cloud.AuditFilter{Token: valueOrZero(params.Token), UserAgent: valueOrZero(params.UserAgent), Operation: valueOrZero(params.Operation)}
+	f := cloud.AuditFilter{
+		Token: valueOrZero(params.Token), UserAgent: valueOrZero(params.UserAgent),
+		Operation: valueOrZero(params.Operation),
+	}
 	sums, err := s.cloud.SumAudit(r.Context(), callerProject(r), f, func(c cloud.AuditCaller) cloud.AuditCaller {
 		return cloud.AuditCaller{
-			Token: keep(api.AuditByToken, c.Token), UserAgent: keep(api.AuditByUserAgent, c.UserAgent), Operation: keep(api.AuditByOperation, c.Operation),
+			Token: keep(api.AuditByToken, c.Token), UserAgent: keep(api.AuditByUserAgent, c.UserAgent),
+			Operation: keep(api.AuditByOperation, c.Operation),
 		}
 	})
 	s.answerResult(w, r, http.StatusOK, api.AuditSumList{Items: mapSlice(sums, toAPIAuditSum)}, err)

@@ -54,7 +54,10 @@ type journal struct {
 }
 
 func newJournal(c *cloud.Cloud, log *slog.Logger, over <-chan struct{}) (*journal, error) {
-	j := &journal{appendBatch: c.AppendAudit, log: log, stopped: over, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{}}
+	j := &journal{
+		appendBatch: c.AppendAudit, log: log, stopped: over, sums: map[cloud.AuditCaller]*cloud.AuditSum{},
+		agents: map[cloud.AuditCaller]map[string]bool{},
+	}
 	j.room.L = &j.mu
 	learn := func(ctx context.Context) error {
 		known, err := c.AuditAgents(ctx)

@@ -50,7 +50,10 @@ func TestTheJournalLosesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &shelf{sums: map[cloud.AuditCaller]cloud.AuditSum{}}
 		// Armed: nothing is stored but when this test says so.
-		j := &journal{appendBatch: s.keep, log: slog.New(slog.DiscardHandler), stopped: over, flushScheduled: true, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{}}
+		j := &journal{
+			appendBatch: s.keep, log: slog.New(slog.DiscardHandler), stopped: over, flushScheduled: true,
+			sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{},
+		}
 		j.room.L = &j.mu
 		var all []*journalEntry
 		calls := rapid.IntRange(1, 1200).Draw(t, "calls")
@@ -101,7 +104,8 @@ func TestTheJournalIsBounded(t *testing.T) {
 	s := &shelf{broken: true, sums: map[cloud.AuditCaller]cloud.AuditSum{}}
 	stuck := make(chan struct{})
 	j := &journal{
-		log: slog.New(slog.DiscardHandler), stopped: make(chan struct{}), flushScheduled: true, sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{},
+		log: slog.New(slog.DiscardHandler), stopped: make(chan struct{}), flushScheduled: true,
+		sums: map[cloud.AuditCaller]*cloud.AuditSum{}, agents: map[cloud.AuditCaller]map[string]bool{},
 		appendBatch: func(ctx context.Context, b cloud.AuditBatch) (int64, error) { <-stuck; return s.keep(ctx, b) },
 	}
 	j.room.L = &j.mu

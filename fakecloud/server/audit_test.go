@@ -46,7 +46,9 @@ func TestCallsAreCounted(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = stream.Body.Close() })
 
-	f := r.breakCCM(t, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"listRoutes"}}, Effect: api.FaultEffect{EmptyList: true}})
+	f := r.breakCCM(t, api.FaultCreate{
+		Times: 1, Match: api.FaultMatch{Operations: []string{"listRoutes"}}, Effect: api.FaultEffect{EmptyList: true},
+	})
 	for range 2 {
 		_, err = r.ccm.ListRoutes(ctx, client.RouteFilter{})
 		require.NoError(t, err)
@@ -71,7 +73,9 @@ func TestCallsAreCounted(t *testing.T) {
 		{Token: "operator", Operation: "listZones", Calls: 1},
 		{Token: "operator", Operation: "streamEvents", Calls: 1},
 	}
-	for token, want := range map[string][]api.AuditSum{"ccm": ccm, "operator": operator, "": append(ccm, operator...), "stranger": {}} {
+	for token, want := range map[string][]api.AuditSum{
+		"ccm": ccm, "operator": operator, "": append(ccm, operator...), "stranger": {},
+	} {
 		got, err := r.SumAudit(ctx, client.AuditFilter{Token: token}, api.AuditByToken, api.AuditByOperation)
 		require.NoError(t, err)
 		assert.Equal(t, want, counts(got), token)
@@ -81,10 +85,15 @@ func TestCallsAreCounted(t *testing.T) {
 	assert.Equal(t, []api.AuditSum{{Token: "stranger", Calls: 1}}, counts(theirs))
 	agents, err := r.SumAudit(ctx, client.AuditFilter{Token: "ccm"}, api.AuditByUserAgent)
 	require.NoError(t, err)
-	assert.Equal(t, []api.AuditSum{{UserAgent: "Go-http-client/1.1", Calls: 1, Errors: 1}, {UserAgent: "test", Calls: 5, Errors: 2, Faults: 2}}, counts(agents))
+	assert.Equal(t, []api.AuditSum{
+		{UserAgent: "Go-http-client/1.1", Calls: 1, Errors: 1}, {UserAgent: "test", Calls: 5, Errors: 2, Faults: 2},
+	}, counts(agents))
 	begins, err := r.SumAudit(ctx, client.AuditFilter{UserAgent: "te", Operation: "listRoutes"})
 	require.NoError(t, err)
-	assert.Equal(t, []api.AuditSum{{Token: "ccm", UserAgent: "test", Operation: "listRoutes", Calls: 2, Faults: 1}}, counts(begins))
+	assert.Equal(
+		t, []api.AuditSum{{Token: "ccm", UserAgent: "test", Operation: "listRoutes", Calls: 2, Faults: 1}},
+		counts(begins),
+	)
 }
 
 func TestTheAuditTellsOfEachCall(t *testing.T) {
@@ -110,14 +119,17 @@ func TestTheAuditTellsOfEachCall(t *testing.T) {
 	}
 	entry := func(a bufferedAnswer, token, agent, operation string, in int) api.AuditEntry {
 		return api.AuditEntry{
-			RequestID: a.Header.Get("X-Request-Id"), Token: token, UserAgent: agent, Operation: operation, Status: a.StatusCode,
+			RequestID: a.Header.Get("X-Request-Id"), Token: token, UserAgent: agent, Operation: operation,
+			Status:  a.StatusCode,
 			BytesIn: int64(in), BytesOut: int64(len(a.Body)),
 		}
 	}
 	want := []api.AuditEntry{
-		entry(faulty, "ccm", "Go-http-client/1.1", "listZones", 0), entry(absent, "operator", "Go-http-client/1.1", "getInstance", 0),
+		entry(faulty, "ccm", "Go-http-client/1.1", "listZones", 0),
+		entry(absent, "operator", "Go-http-client/1.1", "getInstance", 0),
 		entry(unchanged, "operator", "Go-http-client/1.1", "getInstance", 0),
-		entry(got, "operator", strings.Repeat("é", 128), "getInstance", 0), entry(made, "operator", "tool/1", "createInstance", len(body)),
+		entry(got, "operator", strings.Repeat("é", 128), "getInstance", 0),
+		entry(made, "operator", "tool/1", "createInstance", len(body)),
 	}
 	want[0].Code, want[0].Fault = new("unavailable"), &f.ID
 	want[1].Code, want[1].Resource = new(string(p.Code)), new("i-none")
@@ -231,7 +243,9 @@ func TestNoCallIsLost(t *testing.T) {
 			for n := range each {
 				r.call(t, "GET", "/v1/zones", "", "User-Agent", agent)
 				if n%20 == 19 {
-					sums, err := r.SumAudit(t.Context(), client.AuditFilter{UserAgent: agent, Operation: "listZones"}, api.AuditByUserAgent)
+					sums, err := r.SumAudit(
+						t.Context(), client.AuditFilter{UserAgent: agent, Operation: "listZones"}, api.AuditByUserAgent,
+					)
 					if assert.NoError(t, err) {
 						for _, s := range sums {
 							if s.UserAgent == agent {

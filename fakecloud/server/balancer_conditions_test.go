@@ -39,13 +39,22 @@ func TestABalancerWithoutHealthyTargetSaysSo(t *testing.T) {
 	require.NoError(t, err)
 	var status atomic.Int64
 	status.Store(http.StatusOK)
-	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(int(status.Load())) }), ReadHeaderTimeout: patience}
+	web := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(int(status.Load()))
+		}),
+		ReadHeaderTimeout: patience,
+	}
 	go func() { _ = web.Serve(target) }()
 	t.Cleanup(func() { _ = web.Close() })
 	at := target.Addr().(*net.TCPAddr).Port
 	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: at}}, Targets: &[]api.Target{{InstanceID: in.ID}},
-		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: at, IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 1},
+		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: at}},
+		Targets: &[]api.Target{{InstanceID: in.ID}},
+		HealthCheck: &api.HealthCheck{
+			Protocol: api.HealthCheckHTTP, Port: at, IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1,
+			UnhealthyThreshold: 1,
+		},
 	})
 	require.NoError(t, err)
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
@@ -57,7 +66,9 @@ func TestABalancerWithoutHealthyTargetSaysSo(t *testing.T) {
 	assert.Nil(t, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive).StateReason)
 	status.Store(http.StatusServiceUnavailable)
 	sick := r.awaitCondition(t, lb.ID, "no target is healthy")
-	_, err = r.UpdateLoadBalancer(client.IfMatch(ctx, sick.Version-1), lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"a": "b"}})
+	_, err = r.UpdateLoadBalancer(
+		client.IfMatch(ctx, sick.Version-1), lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"a": "b"}},
+	)
 	require.True(t, client.HasCode(err, api.PreconditionFailed), err)
 	status.Store(http.StatusOK)
 	assert.Greater(t, r.awaitCondition(t, lb.ID, "").Version, sick.Version)

@@ -28,7 +28,9 @@ type countingPlane struct {
 }
 
 func newCountingPlane() *countingPlane {
-	return &countingPlane{stats: map[string]cloud.LoadBalancerStats{}, health: map[string][]cloud.TargetHealth{}, asked: map[string]int{}}
+	return &countingPlane{
+		stats: map[string]cloud.LoadBalancerStats{}, health: map[string][]cloud.TargetHealth{}, asked: map[string]int{},
+	}
 }
 
 func (p *countingPlane) Apply(cloud.Forwarding) error    { return nil }
@@ -77,12 +79,23 @@ func newCountedBalancer(t *testing.T, r *rig, p *countingPlane) (lb api.LoadBala
 	require.NoError(t, err)
 	p.set(made.ID, cloud.LoadBalancerStats{
 		Listeners: []cloud.ListenerStats{
-			{Listener: cloud.Listener{Protocol: cloud.UDP, Port: 53}, Connections: 9, Bytes: cloud.Bytes{In: 90, Out: 900}},
-			{Listener: cloud.Listener{Protocol: cloud.TCP, Port: 8080}, Connections: 1, Active: 2, Failed: 3, Broken: 4, Refused: 5, Bytes: cloud.Bytes{In: 6, Out: 7}},
+			{
+				Listener: cloud.Listener{Protocol: cloud.UDP, Port: 53}, Connections: 9,
+				Bytes: cloud.Bytes{In: 90, Out: 900},
+			},
+			{
+				Listener: cloud.Listener{Protocol: cloud.TCP, Port: 8080}, Connections: 1, Active: 2, Failed: 3,
+				Broken: 4, Refused: 5, Bytes: cloud.Bytes{In: 6, Out: 7},
+			},
 		},
-		Targets: []cloud.TargetStats{{Target: targets[1], Connections: 11, Active: 12, Failed: 13, Broken: 14, Bytes: cloud.Bytes{In: 15, Out: 16}}},
+		Targets: []cloud.TargetStats{{
+			Target: targets[1], Connections: 11, Active: 12, Failed: 13, Broken: 14,
+			Bytes: cloud.Bytes{In: 15, Out: 16},
+		}},
 	},
-		cloud.TargetHealth{Target: targets[0], Health: cloud.Healthy, Since: at(1), History: []cloud.HealthChange{{Health: cloud.Healthy, At: at(1)}, {Health: cloud.Unknown, Reason: "not checked yet", At: at(0)}}},
+		cloud.TargetHealth{Target: targets[0], Health: cloud.Healthy, Since: at(1), History: []cloud.HealthChange{
+			{Health: cloud.Healthy, At: at(1)}, {Health: cloud.Unknown, Reason: "not checked yet", At: at(0)},
+		}},
 		cloud.TargetHealth{Target: targets[1], Health: cloud.Unknown, Reason: "not checked yet", Since: at(0)})
 	return r.awaitBalancer(t, made.ID, api.LoadBalancerActive), targets
 }
@@ -102,12 +115,18 @@ func TestStatsAndHealthAreThePlanes(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, &api.LoadBalancerStats{
 		Listeners: []api.ListenerStats{
-			{Protocol: "tcp", Port: 8080, Connections: 1, ActiveConnections: 2, FailedConnections: 3, BrokenConnections: 4, RefusedConnections: 5, BytesIn: 6, BytesOut: 7},
+			{
+				Protocol: "tcp", Port: 8080, Connections: 1, ActiveConnections: 2, FailedConnections: 3,
+				BrokenConnections: 4, RefusedConnections: 5, BytesIn: 6, BytesOut: 7,
+			},
 			{Protocol: "udp", Port: 53, Connections: 9, BytesIn: 90, BytesOut: 900},
 		},
 		Targets: []api.TargetStats{
 			{InstanceID: targets[0]},
-			{InstanceID: targets[1], Connections: 11, ActiveConnections: 12, FailedConnections: 13, BrokenConnections: 14, BytesIn: 15, BytesOut: 16},
+			{
+				InstanceID: targets[1], Connections: 11, ActiveConnections: 12, FailedConnections: 13,
+				BrokenConnections: 14, BytesIn: 15, BytesOut: 16,
+			},
 			{InstanceID: targets[2]},
 		},
 	}, stats)
@@ -116,10 +135,17 @@ func TestStatsAndHealthAreThePlanes(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []api.TargetHealth{
 		{InstanceID: targets[0], Health: api.TargetHealthy, Since: new(at(1)), History: []api.HealthChange{
-			{Health: api.TargetHealthy, At: at(1)}, {Health: api.TargetUnknown, Reason: new("not checked yet"), At: at(0)},
+			{Health: api.TargetHealthy, At: at(1)},
+			{Health: api.TargetUnknown, Reason: new("not checked yet"), At: at(0)},
 		}},
-		{InstanceID: targets[1], Health: api.TargetUnknown, Reason: new("not checked yet"), Since: new(at(0)), History: []api.HealthChange{}},
-		{InstanceID: targets[2], Health: api.TargetUnhealthy, Reason: new("instance is stopped"), History: []api.HealthChange{}},
+		{
+			InstanceID: targets[1], Health: api.TargetUnknown, Reason: new("not checked yet"), Since: new(at(0)),
+			History: []api.HealthChange{},
+		},
+		{
+			InstanceID: targets[2], Health: api.TargetUnhealthy, Reason: new("instance is stopped"),
+			History: []api.HealthChange{},
+		},
 	}, health.Targets)
 }
 
@@ -211,7 +237,8 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 	var later []api.LoadBalancer
 	for _, targets := range [][]api.Target{first.Targets, {}} {
 		lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
-			Name: fmt.Sprintf("b%d", len(later)), Listeners: []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 80}}, Targets: &targets,
+			Name:      fmt.Sprintf("b%d", len(later)),
+			Listeners: []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 80}}, Targets: &targets,
 		})
 		require.NoError(t, err)
 		later = append(later, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive))
@@ -220,7 +247,8 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 	r.srv.SetCountsAge(time.Hour)
 	seen := func(samples map[string]float64, metric, id string) (n int) {
 		for name := range samples {
-			if strings.HasPrefix(name, "fakecloud_load_balancer_"+metric+"{") && strings.Contains(name, "load_balancer="+id) {
+			if strings.HasPrefix(name, "fakecloud_load_balancer_"+metric+"{") &&
+				strings.Contains(name, "load_balancer="+id) {
 				n++
 			}
 		}
@@ -238,8 +266,14 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 	assert.Equal(t, 3, seen(got, "targets", later[1].ID), "what fits after what does not is shown")
 
 	p.set(first.ID, cloud.LoadBalancerStats{})
-	assert.Equal(t, got[fmt.Sprintf("fakecloud_load_balancer_connections_total{load_balancer=%s,port=8080,project=%s,protocol=tcp}", first.ID, first.Project)],
-		samples(t, r.url)[fmt.Sprintf("fakecloud_load_balancer_connections_total{load_balancer=%s,port=8080,project=%s,protocol=tcp}", first.ID, first.Project)])
+	assert.Equal(t, got[fmt.Sprintf(
+		"fakecloud_load_balancer_connections_total{load_balancer=%s,port=8080,project=%s,protocol=tcp}", first.ID,
+		first.Project,
+	)],
+		samples(t, r.url)[fmt.Sprintf(
+			"fakecloud_load_balancer_connections_total{load_balancer=%s,port=8080,project=%s,protocol=tcp}", first.ID,
+			first.Project,
+		)])
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	assert.Equal(t, 1, p.asked[first.ID])
@@ -255,7 +289,10 @@ func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target}}
-	lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}})
+	lb, err := r.CreateLoadBalancer(
+		t.Context(),
+		api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}},
+	)
 	require.NoError(t, err)
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	c, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience)
@@ -267,14 +304,19 @@ func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	_, err = io.ReadFull(c, make([]byte, 5))
 	require.NoError(t, err)
 
-	listener := api.ListenerStats{Protocol: "tcp", Port: listeners[0].Port, Connections: 1, ActiveConnections: 1, BytesIn: 5, BytesOut: 5}
+	listener := api.ListenerStats{
+		Protocol: "tcp", Port: listeners[0].Port, Connections: 1, ActiveConnections: 1, BytesIn: 5, BytesOut: 5,
+	}
 	of := api.TargetStats{InstanceID: in.ID, Connections: 1, ActiveConnections: 1, BytesIn: 5, BytesOut: 5}
 	await := func() {
 		t.Helper()
 		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			stats, err := r.LoadBalancerStats(t.Context(), lb.ID)
 			if assert.NoError(c, err) {
-				assert.Equal(c, &api.LoadBalancerStats{Listeners: []api.ListenerStats{listener}, Targets: []api.TargetStats{of}}, stats)
+				assert.Equal(
+					c, &api.LoadBalancerStats{Listeners: []api.ListenerStats{listener}, Targets: []api.TargetStats{of}},
+					stats,
+				)
 			}
 		}, patience, 5*time.Millisecond)
 	}

@@ -41,7 +41,8 @@ func TestBalancersHaveOptions(t *testing.T) {
 		assert.Equal(t, check.ExpectedCodes, lb.HealthCheck.ExpectedCodes)
 	}
 	changed, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
-		Scheme: new(api.SchemePublic), Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(0), DrainSeconds: new(0),
+		Scheme: new(api.SchemePublic), Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(0),
+		DrainSeconds: new(0),
 	})
 	require.NoError(t, err)
 	assert.Equal(t, api.SchemePublic, changed.Scheme)
@@ -57,7 +58,9 @@ func TestOptionsThatBalancersCannotHave(t *testing.T) {
 	r := newRig(t)
 	a := r.reserve(t, "one")
 	at := "/v1/load-balancers"
-	made, _ := r.call(t, "POST", at, `{"name":"old","listeners":[{"protocol":"tcp","port":1,"targetPort":1}],"addressId":"`+a.ID+`"}`)
+	made, _ := r.call(
+		t, "POST", at, `{"name":"old","listeners":[{"protocol":"tcp","port":1,"targetPort":1}],"addressId":"`+a.ID+`"}`,
+	)
 	require.Equal(t, 201, made.StatusCode, made.Body)
 	for _, tc := range []struct{ listener, rest, field string }{
 		{``, `,"scheme":"private"`, "scheme"},
@@ -71,7 +74,8 @@ func TestOptionsThatBalancersCannotHave(t *testing.T) {
 		{``, `,"healthCheck":{"protocol":"http","port":1,"expectedCodes":"301-300"}`, "healthCheck.expectedCodes"},
 		{``, `,"healthCheck":{"protocol":"tcp","port":1,"expectedCodes":"200"}`, "healthCheck.expectedCodes"},
 	} {
-		fresh := `{"name":"new","listeners":[{"protocol":"tcp","port":1,"targetPort":1` + tc.listener + `}]` + tc.rest + `}`
+		fresh := `{"name":"new","listeners":[{"protocol":"tcp","port":1,"targetPort":1` + tc.listener + `}]` + tc.rest +
+			`}`
 		change := `{"listeners":[{"protocol":"tcp","port":1,"targetPort":1` + tc.listener + `}]` + tc.rest + `}`
 		for _, call := range [][3]string{{"POST", at, fresh}, {"PATCH", made.Header.Get("Location"), change}} {
 			resp, p := r.call(t, call[0], call[1], call[2])
@@ -80,7 +84,10 @@ func TestOptionsThatBalancersCannotHave(t *testing.T) {
 			assert.Contains(t, fields(p), tc.field, "%v: %s", call, p.Detail)
 		}
 	}
-	_, p := r.call(t, "PATCH", made.Header.Get("Location"), `{"scheme":"internal","drainSeconds":5,"listeners":[{"protocol":"udp","port":1,"targetPort":1}]}`)
+	_, p := r.call(
+		t, "PATCH", made.Header.Get("Location"),
+		`{"scheme":"internal","drainSeconds":5,"listeners":[{"protocol":"udp","port":1,"targetPort":1}]}`,
+	)
 	assert.Equal(t, api.InvalidRequest, p.Code)
 	assert.Len(t, fields(p), 2, "all that is wrong is told at once: %s", p.Detail)
 	assert.Contains(t, fields(p), "scheme")
@@ -117,8 +124,12 @@ func TestOptionsAreInForce(t *testing.T) {
 	in, err := r.CreateInstance(ctx, api.InstanceCreate{Address: new("127.0.0.1")})
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
-	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target, ConnectionLimit: 1}}
-	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}, DrainSeconds: new(1)})
+	listeners := []api.Listener{
+		{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target, ConnectionLimit: 1},
+	}
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}, DrainSeconds: new(1),
+	})
 	require.NoError(t, err)
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	open := func() net.Conn {

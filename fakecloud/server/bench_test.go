@@ -36,10 +36,14 @@ func benchServer(b *testing.B, instances int) (*fakecloud.API, []string) {
 	c, srv := f.Cloud, f.API
 	p, err := c.EnsureProject(b.Context(), "default", nil)
 	require.NoError(b, err)
-	require.NoError(b, c.SetTokens(b.Context(), p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}}))
+	require.NoError(
+		b, c.SetTokens(b.Context(), p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}}),
+	)
 	var ids []string
 	for i := range instances {
-		in, _, err := c.CreateInstance(b.Context(), p, cloud.InstanceSpec{Name: fmt.Sprint("node-", i), Tags: map[string]string{"cluster": "lab", "role": "worker"}})
+		in, _, err := c.CreateInstance(b.Context(), p, cloud.InstanceSpec{
+			Name: fmt.Sprint("node-", i), Tags: map[string]string{"cluster": "lab", "role": "worker"},
+		})
 		require.NoError(b, err)
 		ids = append(ids, in.ID)
 	}

@@ -43,7 +43,14 @@ func (s *Server) readChangeConditions(next http.Handler) http.Handler {
 }
 
 // answerResource answers with one resource, at a version, unless err.
-func (s *Server) answerResource(w http.ResponseWriter, r *http.Request, status int, version int64, body any, err error) {
+func (s *Server) answerResource(
+	w http.ResponseWriter,
+	r *http.Request,
+	status int,
+	version int64,
+	body any,
+	err error,
+) {
 	if err != nil {
 		s.answerError(w, r, err)
 		return
@@ -59,7 +66,15 @@ func (s *Server) answerResource(w http.ResponseWriter, r *http.Request, status i
 
 // answerCreated answers with a resource that was just made, says where it is, and
 // whether an earlier request with the same idempotency key made it.
-func (s *Server) answerCreated(w http.ResponseWriter, r *http.Request, location string, version int64, body any, outcome cloud.Outcome, err error) {
+func (s *Server) answerCreated(
+	w http.ResponseWriter,
+	r *http.Request,
+	location string,
+	version int64,
+	body any,
+	outcome cloud.Outcome,
+	err error,
+) {
 	if err == nil {
 		w.Header().Set("Location", location)
 		if outcome.Replayed {

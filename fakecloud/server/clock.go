@@ -35,5 +35,9 @@ func (s *Server) AdvanceClock(w http.ResponseWriter, r *http.Request) {
 		}
 		return now.Add(time.Duration(math.Round(valueOrZero(body.Seconds)*1000)) * time.Millisecond)
 	})
-	s.answerResult(w, r, http.StatusOK, api.ClockAdvanced{From: moved.From, Now: moved.Now, Transitions: moved.Transitions, Complete: moved.Complete}, err)
+	s.answerResult(
+		w, r, http.StatusOK,
+		api.ClockAdvanced{From: moved.From, Now: moved.Now, Transitions: moved.Transitions, Complete: moved.Complete},
+		err,
+	)
 }

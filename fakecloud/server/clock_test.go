@@ -45,7 +45,9 @@ func TestTheVirtualClock(t *testing.T) {
 	}()
 	moved, err := r.AdvanceClock(ctx, 5*time.Minute)
 	require.NoError(t, err)
-	assert.Equal(t, &api.ClockAdvanced{From: start, Now: start.Add(5 * time.Minute), Transitions: 1, Complete: true}, moved)
+	assert.Equal(
+		t, &api.ClockAdvanced{From: start, Now: start.Add(5 * time.Minute), Transitions: 1, Complete: true}, moved,
+	)
 	assert.Equal(t, api.OperationDone, (<-waited).State)
 	in, err = r.GetInstance(ctx, in.ID)
 	require.NoError(t, err)
@@ -62,15 +64,23 @@ func TestTheVirtualClock(t *testing.T) {
 func TestErrorsOfTheClock(t *testing.T) {
 	r := virtualRig(t)
 	const path = "/v1/clock:advance"
-	for _, bad := range []string{`{}`, `{"seconds":-1}`, `{"seconds":31622401}`, `{"seconds":1,"until":"2027-01-01T00:00:00Z"}`, `{"until":"soon"}`, `{"hours":1}`, `{"until":"2026-01-01T00:00:00Z"}`, `{"until":"2036-01-01T00:00:00Z"}`} {
+	for _, bad := range []string{
+		`{}`, `{"seconds":-1}`, `{"seconds":31622401}`, `{"seconds":1,"until":"2027-01-01T00:00:00Z"}`,
+		`{"until":"soon"}`, `{"hours":1}`, `{"until":"2026-01-01T00:00:00Z"}`, `{"until":"2036-01-01T00:00:00Z"}`,
+	} {
 		_, p := r.call(t, http.MethodPost, path, bad)
 		assert.Equal(t, api.InvalidRequest, p.Code, bad)
 	}
 	check := api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 1}
-	_, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: "tcp", Port: 1, TargetPort: 1}}, HealthCheck: &check})
+	_, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+		Name: "a", Listeners: []api.Listener{{Protocol: "tcp", Port: 1, TargetPort: 1}}, HealthCheck: &check,
+	})
 	require.True(t, client.HasCode(err, api.VirtualClock), err)
 	require.ErrorContains(t, err, "health checks run in real time")
-	lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: "tcp", Port: 1, TargetPort: 1}}})
+	lb, err := r.CreateLoadBalancer(
+		t.Context(),
+		api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: "tcp", Port: 1, TargetPort: 1}}},
+	)
 	require.NoError(t, err)
 	_, err = r.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{HealthCheck: &check})
 	require.True(t, client.HasCode(err, api.VirtualClock), err)

@@ -42,18 +42,23 @@ func toAPIInstance(in cloud.Instance) api.Instance {
 	}
 	return api.Instance{
 		ID: in.ID, Project: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
-		Type: api.InstanceType(in.Type), NetworkID: in.Network, State: api.InstanceState(in.State), StateReason: textOrNil(in.StateReason),
-		Addresses: addresses, Tags: in.Tags, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
+		Type: api.InstanceType(in.Type), NetworkID: in.Network, State: api.InstanceState(in.State),
+		StateReason: textOrNil(in.StateReason),
+		Addresses:   addresses, Tags: in.Tags, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
 	}
 }
 
 func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 	return api.LoadBalancer{
-		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(), AddressID: textOrNil(lb.AddressID),
-		IPFamilies: mapSlice(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }), IPv6Address: addressOrNil(lb.Address6),
-		State: api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason), StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
+		ID: lb.ID, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
+		AddressID:   textOrNil(lb.AddressID),
+		IPFamilies:  mapSlice(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }),
+		IPv6Address: addressOrNil(lb.Address6),
+		State:       api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason),
+		StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
 		// Events of releases without these fields have none.
-		Scheme: api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)), Algorithm: api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
+		Scheme:                api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)),
+		Algorithm:             api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
 		Listeners:             mapSlice(lb.Listeners, toAPIListener),
 		Targets:               mapSlice(lb.Targets, func(id string) api.Target { return api.Target{InstanceID: id} }),
 		SourceRanges:          mapSlice(lb.SourceRanges, netip.Prefix.String),
@@ -115,7 +120,10 @@ func secondsToDurationOrNil(n *int) *time.Duration {
 }
 
 func toAPITargetHealth(h cloud.TargetHealth) api.TargetHealth {
-	out := api.TargetHealth{InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: textOrNil(h.Reason), History: mapSlice(h.History, toAPIHealthChange)}
+	out := api.TargetHealth{
+		InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: textOrNil(h.Reason),
+		History: mapSlice(h.History, toAPIHealthChange),
+	}
 	if !h.Since.IsZero() {
 		since := h.Since.UTC()
 		out.Since = &since
@@ -129,14 +137,17 @@ func toAPIHealthChange(c cloud.HealthChange) api.HealthChange {
 
 func toAPIRoute(r cloud.Route) api.Route {
 	return api.Route{
-		ID: r.ID, Project: r.Project, Name: r.Name, NetworkID: r.Network, Destination: r.Destination.String(), InstanceID: r.Instance,
-		State: api.RouteState(r.State), StateReason: textOrNil(r.StateReason),
+		ID: r.ID, Project: r.Project, Name: r.Name, NetworkID: r.Network, Destination: r.Destination.String(),
+		InstanceID: r.Instance,
+		State:      api.RouteState(r.State), StateReason: textOrNil(r.StateReason),
 		Tags: r.Tags, Version: r.Version, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
 }
 
 func toAPIStats(s cloud.LoadBalancerStats) api.LoadBalancerStats {
-	return api.LoadBalancerStats{Listeners: mapSlice(s.Listeners, toAPIListenerStats), Targets: mapSlice(s.Targets, toAPITargetStats)}
+	return api.LoadBalancerStats{
+		Listeners: mapSlice(s.Listeners, toAPIListenerStats), Targets: mapSlice(s.Targets, toAPITargetStats),
+	}
 }
 
 func toAPITargetStats(s cloud.TargetStats) api.TargetStats {

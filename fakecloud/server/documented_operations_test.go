@@ -37,7 +37,10 @@ func allDocumented(t *testing.T) []documentedOperation {
 	var all []documentedOperation
 	for path, item := range spec.Paths.Map() {
 		for method, op := range item.Operations() {
-			d := documentedOperation{Operation: op, method: method, path: path, url: inPath.ReplaceAllString(path, "none"), open: op.Security != nil}
+			d := documentedOperation{
+				Operation: op, method: method, path: path, url: inPath.ReplaceAllString(path, "none"),
+				open: op.Security != nil,
+			}
 			d.problems, _ = op.Extensions["x-problems"].([]any)
 			if op.RequestBody != nil {
 				media := op.RequestBody.Value.Content["application/json"]
@@ -85,7 +88,8 @@ func (d documentedOperation) has(code api.ProblemCode) bool {
 func TestProblemsFollowFromWhatAnOperationTakes(t *testing.T) {
 	for _, d := range allDocumented(t) {
 		id := d.OperationID
-		changes := d.method != http.MethodGet || d.Extensions["x-role"] != nil || id == "streamEvents" // Which shows an admin other projects.
+		// Which shows an admin other projects.
+		changes := d.method != http.MethodGet || d.Extensions["x-role"] != nil || id == "streamEvents"
 		assert.Equal(t, changes, d.has(api.Forbidden), id)
 		assert.Equal(t, !d.open, d.has(api.Unauthenticated), id)
 		assert.Equal(t, d.limited(), d.has(api.RateLimited), id)
@@ -93,8 +97,11 @@ func TestProblemsFollowFromWhatAnOperationTakes(t *testing.T) {
 		assert.Equal(t, strings.Contains(d.path, "{"), d.has(api.NotFound), id)
 		assert.Equal(t, d.takes("If-Match"), d.has(api.PreconditionFailed), id)
 		assert.Equal(t, d.takes("Idempotency-Key"), d.has(api.IdempotencyKeyReused), id)
-		assert.False(t, d.has(api.Internal) || d.has(api.Unavailable) || d.has(api.MethodNotAllowed), "%s: any operation may", id)
-		assert.Len(t, slices.Compact(slices.SortedFunc(slices.Values(d.problems), func(a, b any) int { return strings.Compare(a.(string), b.(string)) })), len(d.problems), id)
+		assert.False(t, d.has(api.Internal) || d.has(api.Unavailable) ||
+			d.has(api.MethodNotAllowed), "%s: any operation may", id)
+		assert.Len(t, slices.Compact(slices.SortedFunc(
+			slices.Values(d.problems), func(a, b any) int { return strings.Compare(a.(string), b.(string)) },
+		)), len(d.problems), id)
 	}
 }
 
@@ -121,7 +128,9 @@ func TestEveryOperationBoundsItsBody(t *testing.T) {
 		if d.body == nil {
 			continue
 		}
-		answer, p := r.call(t, d.method, d.url, d.text(t, map[string]any{"nonsense": string(bytes.Repeat([]byte("x"), 1<<20))}))
+		answer, p := r.call(
+			t, d.method, d.url, d.text(t, map[string]any{"nonsense": string(bytes.Repeat([]byte("x"), 1<<20))}),
+		)
 		assert.Equal(t, 413, answer.StatusCode, d.OperationID)
 		assert.Equal(t, api.TooLarge, p.Code, d.OperationID)
 		assert.Contains(t, p.Detail, "1048576 bytes", d.OperationID)
@@ -198,8 +207,10 @@ func TestEveryConditionalChangeIsForItsVersion(t *testing.T) {
 func TestEveryIdempotencyKeyIsForOneRequest(t *testing.T) {
 	r := newRig(t).withHop(t)
 	bodies := map[string]string{
-		"createProject": `{"name":"NAME"}`, "createNetwork": `{"name":"NAME","cidr":"10.1.0.0/24"}`, "createInstance": `{"name":"NAME"}`,
-		"createRoute": `{"name":"NAME","destination":"10.2.0.0/24","instanceId":"` + r.hop + `"}`, "reserveAddress": `{"name":"NAME"}`,
+		"createProject": `{"name":"NAME"}`, "createNetwork": `{"name":"NAME","cidr":"10.1.0.0/24"}`,
+		"createInstance":     `{"name":"NAME"}`,
+		"createRoute":        `{"name":"NAME","destination":"10.2.0.0/24","instanceId":"` + r.hop + `"}`,
+		"reserveAddress":     `{"name":"NAME"}`,
 		"createLoadBalancer": `{"name":"NAME","listeners":[{"protocol":"tcp","port":8080,"targetPort":1}]}`,
 	}
 	for _, d := range allDocumented(t) {
@@ -208,12 +219,18 @@ func TestEveryIdempotencyKeyIsForOneRequest(t *testing.T) {
 		}
 		body := bodies[d.OperationID]
 		require.NotEmpty(t, body, d.OperationID)
-		answer, _ := r.call(t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID)
+		answer, _ := r.call(
+			t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID,
+		)
 		require.Equal(t, 201, answer.StatusCode, "%s: %s", d.OperationID, answer.Body)
-		again, _ := r.call(t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID)
+		again, _ := r.call(
+			t, d.method, d.url, strings.Replace(body, "NAME", "a", 1), "Idempotency-Key", "key-of-"+d.OperationID,
+		)
 		assert.Equal(t, answer.Body, again.Body, d.OperationID)
 		assert.Equal(t, "true", again.Header.Get("Idempotent-Replayed"), d.OperationID)
-		answer, p := r.call(t, d.method, d.url, strings.Replace(body, "NAME", "b", 1), "Idempotency-Key", "key-of-"+d.OperationID)
+		answer, p := r.call(
+			t, d.method, d.url, strings.Replace(body, "NAME", "b", 1), "Idempotency-Key", "key-of-"+d.OperationID,
+		)
 		assert.Equal(t, 422, answer.StatusCode, d.OperationID)
 		assert.Equal(t, api.IdempotencyKeyReused, p.Code, d.OperationID)
 		assert.Contains(t, p.Detail, "use a new key", d.OperationID)

@@ -110,7 +110,10 @@ func (h *eventHub) joinTail(ctx context.Context) (*eventTail, error) {
 			return nil, err
 		}
 		life, end := context.WithCancel(context.Background())
-		h.tail = &eventTail{cloud: h.cloud, end: end, low: last, high: last, changed: make(chan struct{}), maxEvents: h.maxEvents, maxBytes: h.maxBytes}
+		h.tail = &eventTail{
+			cloud: h.cloud, end: end, low: last, high: last, changed: make(chan struct{}), maxEvents: h.maxEvents,
+			maxBytes: h.maxBytes,
+		}
 		go h.runTail(life, h.tail, more)
 	}
 	h.tail.readers++

@@ -54,7 +54,10 @@ func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api
 	if recordOf(r).isHead {
 		return
 	}
-	out := &eventWriter{w: w, control: http.NewResponseController(w), filter: f, hub: &s.hub, position: max(after, 0), toldPosition: max(after, 0)}
+	out := &eventWriter{
+		w: w, control: http.NewResponseController(w), filter: f, hub: &s.hub, position: max(after, 0),
+		toldPosition: max(after, 0),
+	}
 	out.buf = append(out.buf, ": connected\n\n"...)
 	if newest {
 		out.buf = fmt.Appendf(out.buf, "id: %d\n\n", after)
@@ -84,18 +87,21 @@ func (s *Server) startPosition(r *http.Request, params api.StreamEventsParams) (
 // follow.
 func toEventFilter(who *cloud.Principal, params api.StreamEventsParams) (eventFilter, error) {
 	f := eventFilter{
-		project:   who.Project.ID,
-		resources: mapSlice(valueOrZero(params.Resource), func(k api.ResourceKind) cloud.Resource { return cloud.Resource(k) }),
-		ids:       valueOrZero(params.ID),
-		tags:      mapSlice(valueOrZero(params.Tag), cloud.ParseTagFilter),
+		project: who.Project.ID,
+		resources: mapSlice(valueOrZero(params.Resource), func(k api.ResourceKind) cloud.Resource {
+			return cloud.Resource(k)
+		}),
+		ids:  valueOrZero(params.ID),
+		tags: mapSlice(valueOrZero(params.Tag), cloud.ParseTagFilter),
 	}
 	if params.Project == nil || *params.Project == f.project {
 		return f, nil
 	}
 	if !who.Role.Allows(cloud.Admin) {
 		return f, &cloud.Error{
-			Code: cloud.Forbidden, Message: fmt.Sprintf("token %q may follow its own project only: that of others is for admins", who.Token),
-			Fields: []cloud.Field{{Path: "project", Message: "is not the token's"}},
+			Code:    cloud.Forbidden,
+			Message: fmt.Sprintf("token %q may follow its own project only: that of others is for admins", who.Token),
+			Fields:  []cloud.Field{{Path: "project", Message: "is not the token's"}},
 		}
 	}
 	if f.project = *params.Project; f.project == "*" {
@@ -106,7 +112,14 @@ func toEventFilter(who *cloud.Principal, params api.StreamEventsParams) (eventFi
 
 // sendEvents sends the events from the first batch on. It returns nil when the stream has
 // come to its end, or the reader has gone away.
-func (s *Server) sendEvents(r *http.Request, t *eventTail, out *eventWriter, batch []cloud.Event, through int64, follow bool) error {
+func (s *Server) sendEvents(
+	r *http.Request,
+	t *eventTail,
+	out *eventWriter,
+	batch []cloud.Event,
+	through int64,
+	follow bool,
+) error {
 	for {
 		messages, err := toEventMessages(batch)
 		if err != nil {
@@ -124,7 +137,9 @@ func (s *Server) sendEvents(r *http.Request, t *eventTail, out *eventWriter, bat
 		if !follow && len(batch) == 0 {
 			return out.sendPosition()
 		}
-		if batch, through, err = s.cloud.Events(r.Context(), cloud.Project{ID: out.filter.project}, out.position); err != nil {
+		if batch, through, err = s.cloud.Events(
+			r.Context(), cloud.Project{ID: out.filter.project}, out.position,
+		); err != nil {
 			return err // The reader learns why when it asks again.
 		}
 	}
@@ -167,7 +182,8 @@ var errNotAdmitted = errors.New("the token does not open any more what it did wh
 func (s *Server) checkStillAdmitted(r *http.Request) error {
 	c := recordOf(r)
 	now, err := s.cloud.Authenticate(r.Context(), c.secret)
-	if err == nil && (now.Project.ID != c.principal.Project.ID || now.Token != c.principal.Token || now.Role != c.principal.Role) {
+	if err == nil && (now.Project.ID != c.principal.Project.ID || now.Token != c.principal.Token ||
+		now.Role != c.principal.Role) {
 		err = errNotAdmitted
 	}
 	return err

@@ -35,7 +35,9 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 		"project": {gone.ID, nil, func() error { return r.DeleteProject(ctx, gone.ID) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made, err := r.CreateToken(ctx, tc.project, api.TokenCreate{Name: name, Role: api.RoleViewer, ExpiresAt: tc.expires})
+			made, err := r.CreateToken(
+				ctx, tc.project, api.TokenCreate{Name: name, Role: api.RoleViewer, ExpiresAt: tc.expires},
+			)
 			require.NoError(t, err)
 			ended := make(chan error, 1)
 			stream, err := http.DefaultClient.Do(bearing(t, r.url+"/v1/events", made.Secret))

@@ -51,7 +51,10 @@ func (r *rig) withHop(t *testing.T) *rig {
 func (r *rig) log(t *testing.T, after int64, only ...client.EventFilter) []int64 {
 	t.Helper()
 	seen := []int64{}
-	require.NoError(t, r.Watch(t.Context(), after, false, func(e api.Event) error { seen = append(seen, e.Seq); return nil }, only...))
+	require.NoError(
+		t,
+		r.Watch(t.Context(), after, false, func(e api.Event) error { seen = append(seen, e.Seq); return nil }, only...),
+	)
 	return seen
 }
 
@@ -71,7 +74,9 @@ func TestReadersMissNothingAndSeeNothingTwice(t *testing.T) {
 		wg.Go(func() { r.routes(t, w+1, rounds) })
 	}
 	got := make([][]int64, readers)
-	filters := []client.EventFilter{{}, {Tags: []string{"parity=1"}}, {Resources: []api.ResourceKind{api.ResourceRoute}}, {IDs: []string{r.hop}}}
+	filters := []client.EventFilter{
+		{}, {Tags: []string{"parity=1"}}, {Resources: []api.ResourceKind{api.ResourceRoute}}, {IDs: []string{r.hop}},
+	}
 	from := make([]int64, readers)
 	for i := range readers {
 		from[i] = begin[rand.IntN(len(begin))]
@@ -79,7 +84,10 @@ func TestReadersMissNothingAndSeeNothingTwice(t *testing.T) {
 	}
 	wg.Wait()
 	for i := range readers {
-		assert.Equal(t, r.log(t, from[i], filters[i%len(filters)]), got[i], "reader %d from %d with %v", i, from[i], filters[i%len(filters)])
+		assert.Equal(
+			t, r.log(t, from[i], filters[i%len(filters)]), got[i], "reader %d from %d with %v", i, from[i],
+			filters[i%len(filters)],
+		)
 	}
 }
 
@@ -100,7 +108,8 @@ func (r *rig) readOn(t *testing.T, after, last int64, f client.EventFilter) (see
 	seen = []int64{}
 	for after < last && t.Context().Err() == nil {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
-		resp, err := http.DefaultClient.Do(authorized(t, fmt.Sprintf("%s/v1/events?after=%d%s", r.url, after, query)).WithContext(ctx))
+		resp, err := http.DefaultClient.Do(authorized(t, fmt.Sprintf("%s/v1/events?after=%d%s", r.url, after, query)).
+			WithContext(ctx))
 		if !assert.NoError(t, err) || !assert.Equal(t, 200, resp.StatusCode) {
 			cancel()
 			return seen
@@ -154,7 +163,9 @@ func TestEventsAreFiltered(t *testing.T) {
 	} {
 		assert.Len(t, r.log(t, client.FromOldest, tc.f), tc.want, tc.f)
 	}
-	assert.GreaterOrEqual(t, len(r.log(t, client.FromOldest, client.EventFilter{Project: "*"})), 11, "the other project's too")
+	assert.GreaterOrEqual(
+		t, len(r.log(t, client.FromOldest, client.EventFilter{Project: "*"})), 11, "the other project's too",
+	)
 	resp, p := r.call(t, "GET", "/v1/events?follow=false&resource=cloud", "")
 	assert.Equal(t, 400, resp.StatusCode)
 	assert.Contains(t, fields(p), "resource.0")
@@ -294,7 +305,9 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 		})
 	}()
 	r.feed(t, underway, func() bool { _, cut := r.srv.Readers(); return cut > 0 })
-	_, _, err = r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{Name: "last", Destination: "10.1.0.0/24", Instance: r.hop})
+	_, _, err = r.cloud.CreateRoute(
+		t.Context(), r.project, cloud.RouteSpec{Name: "last", Destination: "10.1.0.0/24", Instance: r.hop},
+	)
 	require.NoError(t, err)
 	select {
 	case err := <-done:
@@ -326,7 +339,10 @@ func (r *rig) feed(t *testing.T, underway chan<- struct{}, enough func() bool) {
 				t.Fatal("the slow reader was not cut off, or the other one was held up")
 			}
 		}
-		route, _, err := r.cloud.CreateRoute(t.Context(), r.project, cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big})
+		route, _, err := r.cloud.CreateRoute(
+			t.Context(), r.project,
+			cloud.RouteSpec{Name: "big", Destination: "10.0.0.0/24", Instance: r.hop, Tags: big},
+		)
 		require.NoError(t, err)
 		require.NoError(t, r.cloud.DeleteRoute(t.Context(), r.project, route.ID))
 	}

@@ -53,13 +53,21 @@ func (a *bufferedAnswer) Write(b []byte) (int, error) {
 
 // captureAnswer runs the operation and gives its answer; false if that is too long, which
 // has been answered then. A conditional read is captured in full.
-func (s *Server) captureAnswer(w http.ResponseWriter, r *http.Request, hit *faults.Hit, next http.Handler) (faults.Answer, bool) {
+func (s *Server) captureAnswer(
+	w http.ResponseWriter,
+	r *http.Request,
+	hit *faults.Hit,
+	next http.Handler,
+) (faults.Answer, bool) {
 	a := &bufferedAnswer{header: http.Header{}}
 	r.Header.Del("If-None-Match")
 	next.ServeHTTP(a, r)
 	if a.tooLong {
 		s.answerProblem(w, r, http.StatusServiceUnavailable, api.Unavailable,
-			fmt.Sprintf("the answer has more than the %d bytes that fault %s can keep or change: ask for less at a time, or delete the fault", maxAnswer, hit.Fault), nil)
+			fmt.Sprintf(
+				"the answer has more than the %d bytes that fault %s can keep or change: ask for less at a time, or delete the fault",
+				maxAnswer, hit.Fault,
+			), nil)
 		return faults.Answer{}, false
 	}
 	a.WriteHeader(http.StatusOK) // Of a handler that wrote nothing.

@@ -42,7 +42,8 @@ func TestAnswersThatAreLost(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	garbage := "<html>"
 	for name, effect := range map[string]api.FaultEffect{
-		"status": {Status: 504}, "drop": {Drop: true}, "body": {Body: &garbage}, "delayed": {Status: 500, DelayMilliseconds: 1},
+		"status": {Status: 504}, "drop": {Drop: true}, "body": {Body: &garbage},
+		"delayed": {Status: 500, DelayMilliseconds: 1},
 	} {
 		effect.CarryOut = true
 		f := r.breakCCM(t, api.FaultCreate{Effect: effect})
@@ -61,14 +62,18 @@ func TestAnswersThatAreLost(t *testing.T) {
 		answered <- err
 	}()
 	r.awaitHits(t, f.ID, 1)
-	require.Eventually(t, func() bool { return strings.Contains(strings.Join(r.names(t), " "), "hung") }, patience, 2*time.Millisecond)
+	require.Eventually(
+		t, func() bool { return strings.Contains(strings.Join(r.names(t), " "), "hung") }, patience, 2*time.Millisecond,
+	)
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 	require.Error(t, <-answered)
 }
 
 func TestThrottledCalls(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Throttle: &api.FaultThrottle{PerSecond: 0.001, Burst: 3}}})
+	f := r.breakCCM(
+		t, api.FaultCreate{Effect: api.FaultEffect{Throttle: &api.FaultThrottle{PerSecond: 0.001, Burst: 3}}},
+	)
 	for range 3 {
 		resp, _ := r.asCCM(t, "GET", "/v1/zones", "")
 		require.Equal(t, 200, resp.StatusCode)
@@ -89,7 +94,10 @@ func TestThrottledCalls(t *testing.T) {
 func TestStaleReads(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	one := r.nodes(t, "one")[0]
-	f, err := r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Stale: true}, Match: api.FaultMatch{Operations: []string{"listInstances", "getInstance"}}})
+	f, err := r.CreateFault(ctx, api.FaultCreate{
+		Effect: api.FaultEffect{Stale: true},
+		Match:  api.FaultMatch{Operations: []string{"listInstances", "getInstance"}},
+	})
 	require.NoError(t, err)
 	const list = "/v1/instances?name=one"
 	before, _ := r.call(t, "GET", list, "")
@@ -140,7 +148,9 @@ func TestPartialLists(t *testing.T) {
 func TestFieldsThatAreMissing(t *testing.T) {
 	r := newRig(t)
 	one := r.nodes(t, "one", "two")[0]
-	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{OmitFields: []string{"addresses.ip", "zone", "tags.example.com/owner"}}})
+	r.breakCCM(t, api.FaultCreate{
+		Effect: api.FaultEffect{OmitFields: []string{"addresses.ip", "zone", "tags.example.com/owner"}},
+	})
 	check := func(body string, in map[string]any) {
 		t.Helper()
 		assert.NotContains(t, in, "zone", body)
@@ -165,7 +175,9 @@ func TestFieldsThatAreMissing(t *testing.T) {
 	assert.Equal(t, api.NotFound, p.Code)
 	assert.Equal(t, r.project.ID, valueOrZero(p.Project, ""))
 
-	_, err := r.CreateFault(t.Context(), api.FaultCreate{Effect: api.FaultEffect{OmitFields: []string{"addresses.port"}}})
+	_, err := r.CreateFault(
+		t.Context(), api.FaultCreate{Effect: api.FaultEffect{OmitFields: []string{"addresses.port"}}},
+	)
 	var refused *client.Error
 	require.ErrorAs(t, err, &refused)
 	require.NotNil(t, refused.Problem.Fields)
@@ -175,7 +187,9 @@ func TestFieldsThatAreMissing(t *testing.T) {
 func TestFaultsFindResourcesByTag(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	nodes := r.nodes(t, "one", "two")
-	f := r.breakCCM(t, api.FaultCreate{Match: api.FaultMatch{Tag: "name=two"}, Effect: api.FaultEffect{Status: 503}, Times: 10})
+	f := r.breakCCM(
+		t, api.FaultCreate{Match: api.FaultMatch{Tag: "name=two"}, Effect: api.FaultEffect{Status: 503}, Times: 10},
+	)
 	_, err := r.ccm.GetInstance(ctx, nodes[0].ID)
 	require.NoError(t, err)
 	_, err = r.ccm.GetInstance(ctx, nodes[1].ID)
@@ -189,7 +203,9 @@ func TestFaultsForAnotherProject(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	theirs, err := r.other.Project(ctx)
 	require.NoError(t, err)
-	f, err := r.CreateFault(ctx, api.FaultCreate{Match: api.FaultMatch{Project: theirs.ID}, Effect: api.FaultEffect{Status: 500}})
+	f, err := r.CreateFault(
+		ctx, api.FaultCreate{Match: api.FaultMatch{Project: theirs.ID}, Effect: api.FaultEffect{Status: 500}},
+	)
 	require.NoError(t, err)
 	_, err = r.ListZones(ctx)
 	require.NoError(t, err)

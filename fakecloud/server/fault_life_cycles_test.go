@@ -30,7 +30,9 @@ func TestLifeCyclesGoWrong(t *testing.T) {
 		require.NoError(t, err)
 		return made
 	}
-	stuck := create(api.FaultCreate{Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}}})
+	stuck := create(api.FaultCreate{
+		Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}},
+	})
 	in := r.nodes(t, "one")[0]
 	r.awaitHits(t, stuck.ID, 1)
 	r.awaitReason(t, in.ID, api.InstancePending, "")
@@ -45,7 +47,9 @@ func TestLifeCyclesGoWrong(t *testing.T) {
 	r.awaitHits(t, fail.ID, 2)
 	r.awaitReason(t, two.ID, api.InstanceError, "no disk")
 
-	crash := create(api.FaultCreate{Effect: api.FaultEffect{Crash: true}, Match: api.FaultMatch{Tag: "name=one"}, Times: 1})
+	crash := create(
+		api.FaultCreate{Effect: api.FaultEffect{Crash: true}, Match: api.FaultMatch{Tag: "name=one"}, Times: 1},
+	)
 	assert.Equal(t, 1, crash.Hits)
 	r.awaitReason(t, in.ID, api.InstanceError, "crashed")
 	_, err = r.RebootInstance(ctx, in.ID)

@@ -177,7 +177,9 @@ func (s *Server) answerFault(w http.ResponseWriter, r *http.Request, hit *faults
 	if e.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(e.RetryAfter.Seconds())))
 	}
-	p := s.newProblem(r, e.Status, code, fmt.Sprintf("fault %s answers this call with status %d", hit.Fault, e.Status), nil)
+	p := s.newProblem(
+		r, e.Status, code, fmt.Sprintf("fault %s answers this call with status %d", hit.Fault, e.Status), nil,
+	)
 	if e.Status == http.StatusUnauthorized { // As a genuine one, it names no project.
 		w.Header().Set("WWW-Authenticate", challenge)
 	} else {
@@ -234,7 +236,8 @@ func toAPIFault(f faults.Fault) api.Fault {
 	m, e := f.Match, f.Effect
 	return api.Fault{
 		ID: f.ID, CreatedAt: f.CreatedAt, Matched: f.Matched, Hits: f.Hits, Spent: f.Spent, Scenario: f.Scenario,
-		Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From, Until: f.Until,
+		Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From,
+		Until: f.Until,
 		Match: api.FaultMatch{
 			Token: m.Token, Operations: m.Operations, Resource: m.Resource, Tag: m.Tag, Project: m.Project,
 			Kinds: mapSliceOrNil(m.Kinds, func(k cloud.Resource) api.FaultMatchKinds { return api.FaultMatchKinds(k) }),
@@ -261,7 +264,8 @@ func toFaultSpec(f api.FaultCreate) faults.Spec {
 	m, e := f.Match, f.Effect
 	spec := faults.Spec{
 		When: faults.When{
-			Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From, Until: f.Until,
+			Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From,
+			Until: f.Until,
 			After: fractionalSeconds(f.AfterSeconds), For: fractionalSeconds(f.ForSeconds),
 		},
 		Match: faults.Match{

@@ -159,7 +159,9 @@ func TestFaultsAnswerWithProblems(t *testing.T) {
 func TestNothingIsCarriedOutUnderAFault(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	for _, effect := range []api.FaultEffect{{Status: 500}, {Drop: true}, {Body: new("{")}} {
-		f := r.breakCCM(t, api.FaultCreate{Effect: effect, Match: api.FaultMatch{Operations: []string{"createInstance"}}})
+		f := r.breakCCM(
+			t, api.FaultCreate{Effect: effect, Match: api.FaultMatch{Operations: []string{"createInstance"}}},
+		)
 		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
 		require.Error(t, err)
 		resp, _ := r.asCCM(t, "GET", "/v1/instances", "")
@@ -210,9 +212,15 @@ func TestFaultsMatchAndAreSpent(t *testing.T) {
 		resp, _ := r.asCCM(t, "GET", "/v1/instances/"+id, "")
 		return resp.StatusCode
 	}
-	first := r.breakCCM(t, api.FaultCreate{Times: 2, Match: api.FaultMatch{Resource: one.ID}, Effect: api.FaultEffect{Status: 503}})
-	r.breakCCM(t, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"getInstance"}}, Effect: api.FaultEffect{Status: 500}})
-	assert.Equal(t, []int{503, 503, 500, 200, 200}, []int{ask(one.ID), ask(one.ID), ask(two.ID), ask(one.ID), ask(two.ID)})
+	first := r.breakCCM(
+		t, api.FaultCreate{Times: 2, Match: api.FaultMatch{Resource: one.ID}, Effect: api.FaultEffect{Status: 503}},
+	)
+	r.breakCCM(t, api.FaultCreate{
+		Times: 1, Match: api.FaultMatch{Operations: []string{"getInstance"}}, Effect: api.FaultEffect{Status: 500},
+	})
+	assert.Equal(
+		t, []int{503, 503, 500, 200, 200}, []int{ask(one.ID), ask(one.ID), ask(two.ID), ask(one.ID), ask(two.ID)},
+	)
 	spent, err := r.GetFault(ctx, first.ID)
 	require.NoError(t, err)
 	assert.True(t, spent.Spent)
@@ -233,7 +241,9 @@ func TestFaultsCanAlwaysBeLifted(t *testing.T) {
 	require.True(t, client.HasCode(err, api.Forbidden), err)
 	err = r.Watch(ctx, client.FromOldest, false, func(api.Event) error { return nil })
 	require.True(t, client.HasCode(err, api.Forbidden), err)
-	for _, path := range []string{"/healthz", "/readyz", "/openapi.yaml", "/v1/faults", "/v1/faults/" + f.ID, "/v1/audit", "/v1/audit/summary"} {
+	for _, path := range []string{
+		"/healthz", "/readyz", "/openapi.yaml", "/v1/faults", "/v1/faults/" + f.ID, "/v1/audit", "/v1/audit/summary",
+	} {
 		resp, _ := r.call(t, "GET", path, "")
 		assert.Equal(t, 200, resp.StatusCode, path)
 	}
@@ -307,7 +317,9 @@ func TestDelaysOutlastTheDeadlineOfAnswers(t *testing.T) {
 func (r *rig) awaitCalls(t *testing.T, operation string, want int64) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
-		items, err := r.SumAudit(t.Context(), client.AuditFilter{Token: "ccm", Operation: operation}, api.AuditByOperation)
+		items, err := r.SumAudit(
+			t.Context(), client.AuditFilter{Token: "ccm", Operation: operation}, api.AuditByOperation,
+		)
 		require.NoError(c, err)
 		if assert.Len(c, items, 1) {
 			assert.Equal(c, want, items[0].Calls)
@@ -363,7 +375,12 @@ func (r *rig) serveTLS(t *testing.T) (url string, byMajor map[int]*http.Transpor
 	byMajor = map[int]*http.Transport{
 		// Each call on a connection of its own: one dialled in vain would be waited
 		// for at the end, as it might bring a call yet.
-		1: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}, DisableKeepAlives: true},
+		1: {
+			TLSClientConfig: &tls.Config{
+				RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+			},
+			DisableKeepAlives: true,
+		},
 		2: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},
 	}
 	shutdown = func() {
@@ -403,7 +420,9 @@ func TestDroppedCalls(t *testing.T) {
 		require.NoError(t, err)
 		_, err = c.Project(ctx)
 		require.NoError(t, err)
-		f, err := c.CreateFault(ctx, api.FaultCreate{Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Drop: true}})
+		f, err := c.CreateFault(ctx, api.FaultCreate{
+			Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Drop: true},
+		})
 		require.NoError(t, err)
 		_, err = c.CreateInstance(ctx, api.InstanceCreate{})
 		require.Error(t, err)
@@ -427,9 +446,15 @@ func TestShutdownBreaksHeldCalls(t *testing.T) {
 	for _, transport := range byMajor {
 		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport})
 		require.NoError(t, err)
-		hang, err := c.CreateFault(ctx, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Hang: true}})
+		hang, err := c.CreateFault(ctx, api.FaultCreate{
+			Times: 1, Match: api.FaultMatch{Operations: []string{"createInstance"}},
+			Effect: api.FaultEffect{Hang: true},
+		})
 		require.NoError(t, err)
-		slow, err := c.CreateFault(ctx, api.FaultCreate{Times: 1, Match: api.FaultMatch{Operations: []string{"createRoute"}}, Effect: api.FaultEffect{DelayMilliseconds: 600_000}})
+		slow, err := c.CreateFault(ctx, api.FaultCreate{
+			Times: 1, Match: api.FaultMatch{Operations: []string{"createRoute"}},
+			Effect: api.FaultEffect{DelayMilliseconds: 600_000},
+		})
 		require.NoError(t, err)
 		go func() {
 			_, err := c.CreateInstance(ctx, api.InstanceCreate{})
@@ -463,6 +488,8 @@ func TestOperations(t *testing.T) {
 	require.NoError(t, err)
 	assert.Subset(t, all, []string{"getInstance", "listRoutes", "streamEvents", "updateLoadBalancer"})
 	assert.IsIncreasing(t, all)
-	_, err = r.CreateFault(t.Context(), api.FaultCreate{Match: api.FaultMatch{Operations: all}, Effect: api.FaultEffect{Hang: true}})
+	_, err = r.CreateFault(
+		t.Context(), api.FaultCreate{Match: api.FaultMatch{Operations: all}, Effect: api.FaultEffect{Hang: true}},
+	)
 	require.NoError(t, err)
 }

@@ -48,14 +48,18 @@ func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params ap
 	f, err := filterOf("i-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.Zone = valueOrZero(params.Zone)
 	f.States = mapSlice(valueOrZero(params.State), func(v api.InstanceState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), func(last cloud.Instance) string { return last.ID }, toAPIInstance, func(items []api.Instance, next *string) any {
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), func(last cloud.Instance) string {
+		return last.ID
+	}, toAPIInstance, func(items []api.Instance, next *string) any {
 		return api.InstanceList{Items: items, NextPageToken: next}
 	})
 }
 
 // filterOf reads the query parameters that all lists of resources have.
 func filterOf(idPrefix string, name *string, tags *[]string, limit *int, pageToken *string) (cloud.Filter, error) {
-	f := cloud.Filter{Name: valueOrZero(name), Limit: defaultLimit, Tags: mapSlice(valueOrZero(tags), cloud.ParseTagFilter)}
+	f := cloud.Filter{
+		Name: valueOrZero(name), Limit: defaultLimit, Tags: mapSlice(valueOrZero(tags), cloud.ParseTagFilter),
+	}
 	if limit != nil {
 		f.Limit = *limit
 	}
@@ -85,7 +89,10 @@ func answerList[R, A any](
 }
 
 // inProject binds a list of the cloud's to the caller's project.
-func inProject[R any](r *http.Request, list func(context.Context, cloud.Project, cloud.Filter) ([]R, bool, error)) func(context.Context, cloud.Filter) ([]R, bool, error) {
+func inProject[R any](
+	r *http.Request,
+	list func(context.Context, cloud.Project, cloud.Filter) ([]R, bool, error),
+) func(context.Context, cloud.Filter) ([]R, bool, error) {
 	return func(ctx context.Context, f cloud.Filter) ([]R, bool, error) { return list(ctx, callerProject(r), f) }
 }
 
@@ -108,7 +115,9 @@ func nextPage[T any](items []T, more bool, id func(last T) string) *string {
 func decodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request) (T, bool) {
 	var body T
 	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-		s.answerError(w, r, &cloud.Error{Code: cloud.InvalidRequest, Message: "the body cannot be read: " + err.Error()})
+		s.answerError(
+			w, r, &cloud.Error{Code: cloud.InvalidRequest, Message: "the body cannot be read: " + err.Error()},
+		)
 		return body, false
 	}
 	return body, true
@@ -152,12 +161,22 @@ func (s *Server) RebootInstance(w http.ResponseWriter, r *http.Request, id api.I
 }
 
 // TerminateInstance implements api.ServerInterface.
-func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.TerminateInstanceParams) {
+func (s *Server) TerminateInstance(
+	w http.ResponseWriter,
+	r *http.Request,
+	id api.InstanceID,
+	_ api.TerminateInstanceParams,
+) {
 	s.actOnInstance(w, r, id, s.cloud.TerminateInstance)
 }
 
 // actOnInstance answers a call that moves an instance to another state.
-func (s *Server) actOnInstance(w http.ResponseWriter, r *http.Request, id string, act func(context.Context, cloud.Project, string) (cloud.Instance, cloud.Outcome, error)) {
+func (s *Server) actOnInstance(
+	w http.ResponseWriter,
+	r *http.Request,
+	id string,
+	act func(context.Context, cloud.Project, string) (cloud.Instance, cloud.Outcome, error),
+) {
 	in, outcome, err := act(r.Context(), callerProject(r), id)
 	if err == nil {
 		in, err = awaitOperation(s, w, r, in, outcome, id, s.cloud.GetInstance)
@@ -169,7 +188,9 @@ func (s *Server) actOnInstance(w http.ResponseWriter, r *http.Request, id string
 func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, params api.ListLoadBalancersParams) {
 	f, err := filterOf("lb-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = mapSlice(valueOrZero(params.State), func(v api.LoadBalancerState) string { return string(v) })
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), func(last cloud.LoadBalancer) string { return last.ID }, toAPILoadBalancer, func(items []api.LoadBalancer, next *string) any {
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListLoadBalancers), func(last cloud.LoadBalancer) string {
+		return last.ID
+	}, toAPILoadBalancer, func(items []api.LoadBalancer, next *string) any {
 		return api.LoadBalancerList{Items: items, NextPageToken: next}
 	})
 }
@@ -181,12 +202,16 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ ap
 		return
 	}
 	lb, outcome, err := s.cloud.CreateLoadBalancer(r.Context(), callerProject(r), cloud.LoadBalancerSpec{
-		Name: body.Name, AddressID: valueOrZero(body.AddressID), Address: valueOrZero(body.Address), IPFamilies: mapSlice(valueOrZero(body.IPFamilies), toFamily),
-		Scheme: cloud.Scheme(valueOrZero(body.Scheme)), Algorithm: cloud.Algorithm(valueOrZero(body.Algorithm)),
+		Name: body.Name, AddressID: valueOrZero(body.AddressID), Address: valueOrZero(body.Address),
+		IPFamilies: mapSlice(valueOrZero(body.IPFamilies), toFamily),
+		Scheme:     cloud.Scheme(valueOrZero(body.Scheme)), Algorithm: cloud.Algorithm(valueOrZero(body.Algorithm)),
 		Listeners: mapSlice(body.Listeners, toListener), Targets: mapSlice(valueOrZero(body.Targets), toTarget),
-		SourceRanges: valueOrZero(body.SourceRanges), Affinity: secondsToDuration(valueOrZero(body.ClientAffinitySeconds)), HealthCheck: toHealthCheck(body.HealthCheck),
-		IdleTimeout: secondsToDuration(valueOrZero(body.IdleTimeoutSeconds)), Drain: secondsToDuration(valueOrZero(body.DrainSeconds)),
-		Tags: valueOrZero(body.Tags),
+		SourceRanges: valueOrZero(body.SourceRanges), Affinity: secondsToDuration(
+			valueOrZero(body.ClientAffinitySeconds),
+		), HealthCheck: toHealthCheck(body.HealthCheck),
+		IdleTimeout: secondsToDuration(valueOrZero(body.IdleTimeoutSeconds)),
+		Drain:       secondsToDuration(valueOrZero(body.DrainSeconds)),
+		Tags:        valueOrZero(body.Tags),
 	})
 	if err == nil {
 		lb, err = awaitOperation(s, w, r, lb, outcome, lb.ID, s.cloud.GetLoadBalancer)
@@ -201,7 +226,12 @@ func (s *Server) GetLoadBalancer(w http.ResponseWriter, r *http.Request, id api.
 }
 
 // DeleteLoadBalancer implements api.ServerInterface.
-func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID, _ api.DeleteLoadBalancerParams) {
+func (s *Server) DeleteLoadBalancer(
+	w http.ResponseWriter,
+	r *http.Request,
+	id api.LoadBalancerID,
+	_ api.DeleteLoadBalancerParams,
+) {
 	lb, outcome, err := s.cloud.DeleteLoadBalancer(r.Context(), callerProject(r), id)
 	if err == nil {
 		lb, err = awaitOperation(s, w, r, lb, outcome, id, s.cloud.GetLoadBalancer)
@@ -210,15 +240,23 @@ func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 }
 
 // UpdateLoadBalancer implements api.ServerInterface.
-func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID, _ api.UpdateLoadBalancerParams) {
+func (s *Server) UpdateLoadBalancer(
+	w http.ResponseWriter,
+	r *http.Request,
+	id api.LoadBalancerID,
+	_ api.UpdateLoadBalancerParams,
+) {
 	body, ok := decodeBody[api.LoadBalancerUpdate](s, w, r)
 	if !ok {
 		return
 	}
 	u := cloud.LoadBalancerUpdate{
-		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Address6: body.IPv6Address, Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
-		SourceRanges: body.SourceRanges, Affinity: secondsToDurationOrNil(body.ClientAffinitySeconds), IdleTimeout: secondsToDurationOrNil(body.IdleTimeoutSeconds),
-		Drain: secondsToDurationOrNil(body.DrainSeconds), HealthCheck: toHealthCheck(body.HealthCheck), Tags: (*map[string]string)(body.Tags),
+		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Address6: body.IPv6Address,
+		Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
+		SourceRanges: body.SourceRanges, Affinity: secondsToDurationOrNil(body.ClientAffinitySeconds),
+		IdleTimeout: secondsToDurationOrNil(body.IdleTimeoutSeconds),
+		Drain:       secondsToDurationOrNil(body.DrainSeconds), HealthCheck: toHealthCheck(body.HealthCheck),
+		Tags: (*map[string]string)(body.Tags),
 	}
 	if body.IPFamilies != nil {
 		f := mapSlice(*body.IPFamilies, toFamily)
@@ -254,7 +292,9 @@ func (s *Server) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, i
 // ListRoutes implements api.ServerInterface.
 func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.ListRoutesParams) {
 	f, err := filterOf("r-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListRoutes), func(last cloud.Route) string { return last.ID }, toAPIRoute, func(items []api.Route, next *string) any {
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListRoutes), func(last cloud.Route) string {
+		return last.ID
+	}, toAPIRoute, func(items []api.Route, next *string) any {
 		return api.RouteList{Items: items, NextPageToken: next}
 	})
 }

@@ -16,7 +16,9 @@ func TestIfMatchIsNeverIgnored(t *testing.T) {
 	r := newRig(t)
 	made := r.reserve(t, "one")
 	at := "/v1/addresses/" + made.ID
-	for _, match := range []string{`"9223372036854775808"`, `"9999999999999999999"`, `"1000000000000000000"`, `""`, ``, `1`, `W/"1"`, `"1", "2"`} {
+	for _, match := range []string{
+		`"9223372036854775808"`, `"9999999999999999999"`, `"1000000000000000000"`, `""`, ``, `1`, `W/"1"`, `"1", "2"`,
+	} {
 		answer, p := r.call(t, "PATCH", at, `{"name":"two"}`, "If-Match", match)
 		assert.Equal(t, 400, answer.StatusCode, match)
 		assert.Contains(t, fields(p), "If-Match", match)
@@ -26,7 +28,9 @@ func TestIfMatchIsNeverIgnored(t *testing.T) {
 	assert.Equal(t, api.PreconditionFailed, p.Code)
 
 	req := httptest.NewRequestWithContext(t.Context(), "PATCH", at, strings.NewReader(`{"name":"two"}`))
-	req.Header = http.Header{"Authorization": {"Bearer " + secret}, "Content-Type": {"application/json"}, "If-Match": {`"1"`, `"99"`}}
+	req.Header = http.Header{
+		"Authorization": {"Bearer " + secret}, "Content-Type": {"application/json"}, "If-Match": {`"1"`, `"99"`},
+	}
 	twice := httptest.NewRecorder()
 	r.srv.ServeHTTP(twice, req)
 	assert.Equal(t, 400, twice.Code)
@@ -52,7 +56,10 @@ func TestHeadersThatAnOperationDoesNotHeedAreRefused(t *testing.T) {
 			refused[d.OperationID+" "+header] = true
 		}
 	}
-	for _, want := range []string{"updateProjectQuotas If-Match", "createToken Idempotency-Key", "createFault Idempotency-Key", "runScenario Idempotency-Key", "createSnapshot Idempotency-Key"} {
+	for _, want := range []string{
+		"updateProjectQuotas If-Match", "createToken Idempotency-Key", "createFault Idempotency-Key",
+		"runScenario Idempotency-Key", "createSnapshot Idempotency-Key",
+	} {
 		assert.Contains(t, refused, want)
 	}
 	require.Greater(t, len(refused), 50)

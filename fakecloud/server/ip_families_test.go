@@ -43,7 +43,10 @@ func TestFamiliesThatCannotBeHad(t *testing.T) {
 func TestBothFamiliesOverTheAPI(t *testing.T) {
 	r, ctx := newRig6(t), t.Context()
 	both := api.IPFamilies{api.IPv4, api.IPv6}
-	body := api.LoadBalancerCreate{Name: "web", Listeners: oneListener, IPFamilies: &both, SourceRanges: &api.SourceRanges{"fd00::/8", "10.0.0.0/8"}}
+	body := api.LoadBalancerCreate{
+		Name: "web", Listeners: oneListener, IPFamilies: &both,
+		SourceRanges: &api.SourceRanges{"fd00::/8", "10.0.0.0/8"},
+	}
 	body.Listeners = []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 1}}
 	lb, err := r.CreateLoadBalancer(ctx, body)
 	require.NoError(t, err)
@@ -70,7 +73,10 @@ func TestBothFamiliesOverTheAPI(t *testing.T) {
 
 	_, err = r.DeleteLoadBalancer(ctx, lb.ID)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { _, err := r.GetLoadBalancer(ctx, lb.ID); return client.IsNotFound(err) }, patience, 2*time.Millisecond)
+	require.Eventually(
+		t, func() bool { _, err := r.GetLoadBalancer(ctx, lb.ID); return client.IsNotFound(err) }, patience,
+		2*time.Millisecond,
+	)
 	var told []string
 	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error {
 		if e.ID == lb.ID {

@@ -148,5 +148,8 @@ func (s *Server) answerThrottled(w http.ResponseWriter, r *http.Request) bool {
 func (s *Server) answerTooMany(w http.ResponseWriter, r *http.Request, wait time.Duration, what string) {
 	seconds := max(int(math.Ceil(wait.Seconds())), 1)
 	w.Header().Set("Retry-After", strconv.Itoa(seconds))
-	s.answerProblem(w, r, http.StatusTooManyRequests, api.RateLimited, fmt.Sprintf("too many %s: come again in %d s", what, seconds), nil)
+	s.answerProblem(
+		w, r, http.StatusTooManyRequests, api.RateLimited,
+		fmt.Sprintf("too many %s: come again in %d s", what, seconds), nil,
+	)
 }

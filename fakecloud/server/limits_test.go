@@ -42,7 +42,8 @@ func TestRateLimits(t *testing.T) {
 	assert.Equal(t, r.project.ID, *p.Project)
 	resp, _ = r.asCCM(t, "GET", "/v1/zones", "")
 	assert.Equal(t, 200, resp.StatusCode, "another token's bucket is its own")
-	sums, err := newClient(t, h.URL, ccmSecret).SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation)
+	sums, err := newClient(t, h.URL, ccmSecret).
+		SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation)
 	require.NoError(t, err)
 	require.Len(t, sums, 1)
 	assert.EqualValues(t, ok+1, sums[0].Calls)

@@ -47,9 +47,13 @@ func newCounterVec(name, help string, labels ...string) *prometheus.CounterVec {
 func newMetrics(s *Server, stats func() StoreStats) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		requests: newCounterVec("requests_total", "Calls, by operation (none: no path of the API) and status (0: broken off).", "operation", "code"),
+		requests: newCounterVec(
+			"requests_total", "Calls, by operation (none: no path of the API) and status (0: broken off).", "operation",
+			"code",
+		),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Namespace: namespace, Name: "request_duration_seconds", Help: "Time until a call's answer begins, by operation.",
+			Namespace: namespace, Name: "request_duration_seconds",
+			Help:    "Time until a call's answer begins, by operation.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10},
 		}, []string{"operation"}),
 		in:  newCounterVec("request_bytes_total", "Bytes of requests' bodies, by operation.", "operation"),
@@ -57,7 +61,10 @@ func newMetrics(s *Server, stats func() StoreStats) *metrics {
 		inFlight: prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "requests_in_flight", Help: "Calls under way, event streams among them.",
 		}, func() float64 { return float64(s.callsUnderWay.Load()) }),
-		throttled: newCounterVec("rate_limited_total", "Calls refused by a rate limit, by whose it was: a token's, or an address's.", "limit"),
+		throttled: newCounterVec(
+			"rate_limited_total", "Calls refused by a rate limit, by whose it was: a token's, or an address's.",
+			"limit",
+		),
 		faultHits: newCounterVec("fault_hits_total", "Calls that a fault was applied to, by its effect.", "effect"),
 	}
 	m.registry.MustRegister(m.requests, m.duration, m.in, m.out, m.inFlight, m.throttled, m.faultHits,
@@ -65,12 +72,16 @@ func newMetrics(s *Server, stats func() StoreStats) *metrics {
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	balancers := prometheus.NewRegistry()
 	balancers.MustRegister(&balancerCollector{server: s})
-	m.publicHandler, m.fullHandler = metricsHandler(m.registry), metricsHandler(prometheus.Gatherers{m.registry, balancers})
+	m.publicHandler, m.fullHandler = metricsHandler(m.registry), metricsHandler(
+		prometheus.Gatherers{m.registry, balancers},
+	)
 	return m
 }
 
 func metricsHandler(from prometheus.Gatherer) http.Handler {
-	return promhttp.HandlerFor(from, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true})
+	return promhttp.HandlerFor(
+		from, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, DisableCompression: true},
+	)
 }
 
 func buildInfo() prometheus.Collector {
@@ -79,7 +90,8 @@ func buildInfo() prometheus.Collector {
 		version, goVersion = info.Main.Version, info.GoVersion
 	}
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Namespace: namespace, Name: "build_info", Help: "Always 1.", ConstLabels: prometheus.Labels{"version": version, "goversion": goVersion},
+		Namespace: namespace, Name: "build_info", Help: "Always 1.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": goVersion},
 	})
 	g.Set(1)
 	return g
@@ -137,13 +149,22 @@ func metricDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	watchersDesc    = metricDesc("event_watchers", "Event streams that are open.")
-	eventsSentDesc  = metricDesc("events_sent_total", "Events sent, to all streams together.")
-	cutOffDesc      = metricDesc("event_watchers_cut_off_total", "Event streams cut off because their reader was too slow.")
+	watchersDesc   = metricDesc("event_watchers", "Event streams that are open.")
+	eventsSentDesc = metricDesc("events_sent_total", "Events sent, to all streams together.")
+	cutOffDesc     = metricDesc(
+		"event_watchers_cut_off_total", "Event streams cut off because their reader was too slow.",
+	)
 	auditQueueDesc  = metricDesc("audit_queue_calls", "Calls that wait to be stored in the audit.")
-	transitionsDesc = metricDesc("transitions_total", "Changes of resources, by kind and by state before and after; empty where there is none.", "resource", "from", "to")
-	resourcesDesc   = metricDesc("resources", "Resources of all projects, by kind and state; networks have none.", "resource", "state")
-	writesDesc      = metricDesc("store_writes_total", "Changes committed to the store. With store_commits_total, how many shared one.")
+	transitionsDesc = metricDesc(
+		"transitions_total", "Changes of resources, by kind and by state before and after; empty where there is none.",
+		"resource", "from", "to",
+	)
+	resourcesDesc = metricDesc(
+		"resources", "Resources of all projects, by kind and state; networks have none.", "resource", "state",
+	)
+	writesDesc = metricDesc(
+		"store_writes_total", "Changes committed to the store. With store_commits_total, how many shared one.",
+	)
 	commitsDesc     = metricDesc("store_commits_total", "Transactions committed to the store.")
 	checkpointsDesc = metricDesc("store_checkpoints_total", "Times that the store's log went into its data file.")
 	fsyncsDesc      = metricDesc("store_fsyncs_total", "Times that the store waited for the disk.")
@@ -151,7 +172,9 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c *cloudCollector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{watchersDesc, eventsSentDesc, cutOffDesc, auditQueueDesc, transitionsDesc, resourcesDesc} {
+	for _, d := range []*prometheus.Desc{
+		watchersDesc, eventsSentDesc, cutOffDesc, auditQueueDesc, transitionsDesc, resourcesDesc,
+	} {
 		out <- d
 	}
 	if c.stats != nil {
@@ -184,7 +207,10 @@ func (c *cloudCollector) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-func (c *cloudCollector) collectResources(put func(*prometheus.Desc, prometheus.ValueType, int64, ...string), out chan<- prometheus.Metric) {
+func (c *cloudCollector) collectResources(
+	put func(*prometheus.Desc, prometheus.ValueType, int64, ...string),
+	out chan<- prometheus.Metric,
+) {
 	counts, err := c.countResources()
 	if err != nil {
 		out <- prometheus.NewInvalidMetric(resourcesDesc, err)

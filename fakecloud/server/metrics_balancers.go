@@ -41,29 +41,52 @@ func targetDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	balancerInfoDesc = balancerDesc("info", "Always 1, for each balancer that forwards; to join the ID that its other series have with its name.", "name")
-	leftOutDesc      = metricDesc("load_balancer_left_out", "Listeners and targets that have no series, as there would be too many.", "of")
+	balancerInfoDesc = balancerDesc(
+		"info", "Always 1, for each balancer that forwards; to join the ID that its other series have with its name.",
+		"name",
+	)
+	leftOutDesc = metricDesc(
+		"load_balancer_left_out", "Listeners and targets that have no series, as there would be too many.", "of",
+	)
 
 	listenerConnectionsDesc = listenerDesc("connections_total", "Connections accepted from clients, by listener.")
 	listenerActiveDesc      = listenerDesc("active_connections", "Connections that are open, by listener.")
-	listenerFailedDesc      = listenerDesc("failed_connections_total", "Connections closed because no target could be reached, by listener.")
-	listenerBrokenDesc      = listenerDesc("broken_connections_total", "Connections that ended otherwise than by both sides' closing, by listener.")
-	listenerRefusedDesc     = listenerDesc("refused_connections_total", "Connections from outside of the source ranges or beyond the limit, by listener; they are not among those accepted.")
-	listenerBytesDesc       = listenerDesc("bytes_total", "Payload forwarded from clients (in) and to them (out), by listener.", "direction")
+	listenerFailedDesc      = listenerDesc(
+		"failed_connections_total", "Connections closed because no target could be reached, by listener.",
+	)
+	listenerBrokenDesc = listenerDesc(
+		"broken_connections_total", "Connections that ended otherwise than by both sides' closing, by listener.",
+	)
+	listenerRefusedDesc = listenerDesc(
+		"refused_connections_total",
+		"Connections from outside of the source ranges or beyond the limit, by listener; they are not among those accepted.",
+	)
+	listenerBytesDesc = listenerDesc(
+		"bytes_total", "Payload forwarded from clients (in) and to them (out), by listener.", "direction",
+	)
 
-	targetsDesc           = balancerDesc("targets", "Targets by their health; those whose instances do not run are unhealthy. Only of balancers whose targets have series.", "health")
+	targetsDesc = balancerDesc(
+		"targets",
+		"Targets by their health; those whose instances do not run are unhealthy. Only of balancers whose targets have series.",
+		"health",
+	)
 	targetConnectionsDesc = targetDesc("connections_total", "Connections that a target took.")
 	targetActiveDesc      = targetDesc("active_connections", "Connections to a target that are open.")
 	targetFailedDesc      = targetDesc("failed_connections_total", "Attempts to connect to a target that failed.")
-	targetBrokenDesc      = targetDesc("broken_connections_total", "Connections to a target that ended otherwise than by both sides' closing.")
-	targetBytesDesc       = targetDesc("bytes_total", "Payload forwarded to a target (in) and from it (out).", "direction")
+	targetBrokenDesc      = targetDesc(
+		"broken_connections_total", "Connections to a target that ended otherwise than by both sides' closing.",
+	)
+	targetBytesDesc = targetDesc(
+		"bytes_total", "Payload forwarded to a target (in) and from it (out).", "direction",
+	)
 )
 
 // Describe implements prometheus.Collector.
 func (c *balancerCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		balancerInfoDesc, leftOutDesc,
-		listenerConnectionsDesc, listenerActiveDesc, listenerFailedDesc, listenerBrokenDesc, listenerRefusedDesc, listenerBytesDesc,
+		listenerConnectionsDesc, listenerActiveDesc, listenerFailedDesc, listenerBrokenDesc, listenerRefusedDesc,
+		listenerBytesDesc,
 		targetsDesc, targetConnectionsDesc, targetActiveDesc, targetFailedDesc, targetBrokenDesc, targetBytesDesc,
 	} {
 		out <- d
@@ -94,11 +117,16 @@ func (s metricSeries) withLabels(labels ...string) metricSeries {
 }
 
 func (s metricSeries) addGauge(d *prometheus.Desc, v int64, labels ...string) {
-	*s.all = append(*s.all, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), s.withLabels(labels...).labels...))
+	*s.all = append(
+		*s.all, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), s.withLabels(labels...).labels...),
+	)
 }
 
 func (s metricSeries) addCounter(d *prometheus.Desc, v int64, labels ...string) {
-	*s.all = append(*s.all, prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), s.withLabels(labels...).labels...))
+	*s.all = append(
+		*s.all,
+		prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), s.withLabels(labels...).labels...),
+	)
 }
 
 func (c *balancerCollector) countBalancers() []prometheus.Metric {

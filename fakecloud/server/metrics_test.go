@@ -72,14 +72,15 @@ func TestMetrics(t *testing.T) {
 
 	got := samples(t, r.url)
 	for name, want := range map[string]float64{
-		"fakecloud_requests_total{code=200,operation=listZones}":                 3,
-		"fakecloud_requests_total{code=404,operation=getInstance}":               1,
-		"fakecloud_requests_total{code=400,operation=createInstance}":            1,
-		"fakecloud_requests_total{code=404,operation=none}":                      1,
-		"fakecloud_request_duration_seconds{operation=listZones}":                3,
-		"fakecloud_request_bytes_total{operation=createInstance}":                float64(len(`{"nom":1}`) + len("{}")),
-		"fakecloud_response_bytes_total{operation=listZones}":                    float64(3 * len(zones.Body)),
-		"fakecloud_requests_in_flight{}":                                         2, // The stream, and the one that asks.
+		"fakecloud_requests_total{code=200,operation=listZones}":      3,
+		"fakecloud_requests_total{code=404,operation=getInstance}":    1,
+		"fakecloud_requests_total{code=400,operation=createInstance}": 1,
+		"fakecloud_requests_total{code=404,operation=none}":           1,
+		"fakecloud_request_duration_seconds{operation=listZones}":     3,
+		"fakecloud_request_bytes_total{operation=createInstance}":     float64(len(`{"nom":1}`) + len("{}")),
+		"fakecloud_response_bytes_total{operation=listZones}":         float64(3 * len(zones.Body)),
+		// The stream, and the one that asks.
+		"fakecloud_requests_in_flight{}":                                         2,
 		"fakecloud_event_watchers{}":                                             1,
 		"fakecloud_event_watchers_cut_off_total{}":                               0,
 		"fakecloud_fault_hits_total{effect=emptyList}":                           1,
@@ -115,7 +116,9 @@ func TestMetrics(t *testing.T) {
 	}
 	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{
 		RateLimit: 1, RateBurst: 1,
-		StoreStats: func() server.StoreStats { return server.StoreStats{Writes: 7, Commits: 3, Fsyncs: 4, Checkpoints: 1} },
+		StoreStats: func() server.StoreStats {
+			return server.StoreStats{Writes: 7, Commits: 3, Fsyncs: 4, Checkpoints: 1}
+		},
 	})
 	require.NoError(t, err)
 	h := httptest.NewServer(srv)

@@ -172,7 +172,10 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 			if rec, ok := w.(*responseRecorder); ok && rec.status != 0 {
 				panic(http.ErrAbortHandler) // The answer has begun: break it off.
 			}
-			s.answerProblem(w, r, http.StatusInternalServerError, api.Internal, "the cloud failed; its log has more under this request ID", nil)
+			s.answerProblem(
+				w, r, http.StatusInternalServerError, api.Internal,
+				"the cloud failed; its log has more under this request ID", nil,
+			)
 		}()
 		next.ServeHTTP(w, r)
 	})
@@ -194,7 +197,10 @@ func (s *Server) identifyCaller(r *http.Request) {
 	c := recordOf(r)
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || secret == "" {
-		c.authError = &cloud.Error{Code: cloud.Unauthenticated, Message: "this call needs a token: send the header \"Authorization: Bearer <token>\""}
+		c.authError = &cloud.Error{
+			Code:    cloud.Unauthenticated,
+			Message: "this call needs a token: send the header \"Authorization: Bearer <token>\"",
+		}
 		c.throttledFor = s.limits.takeForAddress(r.RemoteAddr)
 		return
 	}
@@ -252,7 +258,8 @@ func (s *Server) recordAudit(w http.ResponseWriter, r *http.Request, status int)
 	c.auditEntry = s.journal.recordCall(cloud.AuditEntry{
 		Time: time.Now().UTC(), RequestID: c.id,
 		AuditCaller: cloud.AuditCaller{
-			Project: c.principal.Project.ID, Token: c.principal.Token, UserAgent: strings.ToValidUTF8(agent[:min(len(agent), agentLength)], "?"), Operation: c.op.id,
+			Project: c.principal.Project.ID, Token: c.principal.Token,
+			UserAgent: strings.ToValidUTF8(agent[:min(len(agent), agentLength)], "?"), Operation: c.op.id,
 		},
 		Resource: resource, Status: status, Code: string(c.code), Fault: c.fault,
 		Duration: time.Since(c.start), BytesIn: c.bytesIn, BytesOut: c.auditedBytes,
@@ -263,7 +270,8 @@ func (s *Server) limitBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			// Some response writers have no deadlines.
-			if err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			if err := http.NewResponseController(w).SetReadDeadline(time.Now().
+				Add(bodyTimeout)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 				s.log.Warn("cannot bound reading a body", "err", err)
 			}
 			r.Body = &countedBody{ReadCloser: http.MaxBytesReader(w, r.Body, maxBody), call: recordOf(r)}
@@ -296,7 +304,10 @@ func (s *Server) throttleRefusals(answer http.HandlerFunc) http.Handler {
 // answerNoSuchPath names no project: nothing was looked up in one. A client must not
 // mistake this answer for the definite absence of a resource.
 func (s *Server) answerNoSuchPath(w http.ResponseWriter, r *http.Request) {
-	s.writeProblem(w, r, s.newProblem(r, http.StatusNotFound, api.NotFound, "the API has no path "+r.URL.Path+"; GET /openapi.yaml lists those it has", nil))
+	s.writeProblem(w, r, s.newProblem(
+		r, http.StatusNotFound, api.NotFound,
+		"the API has no path "+r.URL.Path+"; GET /openapi.yaml lists those it has", nil,
+	))
 }
 
 // answerMethodNotAllowed names no project either: the answer needs no token and must not
@@ -316,6 +327,9 @@ func (s *Server) answerMethodNotAllowed(router *mux.Router) http.HandlerFunc {
 			}
 		}
 		w.Header().Set("Allow", strings.Join(allowed, ", "))
-		s.writeProblem(w, r, s.newProblem(r, http.StatusMethodNotAllowed, api.MethodNotAllowed, r.URL.Path+" does not take "+r.Method+", but "+strings.Join(allowed, ", "), nil))
+		s.writeProblem(w, r, s.newProblem(
+			r, http.StatusMethodNotAllowed, api.MethodNotAllowed,
+			r.URL.Path+" does not take "+r.Method+", but "+strings.Join(allowed, ", "), nil,
+		))
 	}
 }

@@ -10,7 +10,9 @@ import (
 // ListNetworks implements api.ServerInterface.
 func (s *Server) ListNetworks(w http.ResponseWriter, r *http.Request, params api.ListNetworksParams) {
 	f, err := filterOf("n-", params.Name, params.Tag, params.Limit, params.PageToken)
-	answerList(s, w, r, f, err, inProject(r, s.cloud.ListNetworks), func(last cloud.Network) string { return last.ID }, toAPINetwork, func(items []api.Network, next *string) any {
+	answerList(s, w, r, f, err, inProject(r, s.cloud.ListNetworks), func(last cloud.Network) string {
+		return last.ID
+	}, toAPINetwork, func(items []api.Network, next *string) any {
 		return api.NetworkList{Items: items, NextPageToken: next}
 	})
 }
@@ -21,7 +23,10 @@ func (s *Server) CreateNetwork(w http.ResponseWriter, r *http.Request, _ api.Cre
 	if !ok {
 		return
 	}
-	n, outcome, err := s.cloud.CreateNetwork(r.Context(), callerProject(r), cloud.NetworkSpec{Name: body.Name, CIDR: body.Cidr, Tags: valueOrZero(body.Tags)})
+	n, outcome, err := s.cloud.CreateNetwork(
+		r.Context(), callerProject(r),
+		cloud.NetworkSpec{Name: body.Name, CIDR: body.Cidr, Tags: valueOrZero(body.Tags)},
+	)
 	s.answerCreated(w, r, "/v1/networks/"+n.ID, n.Version, toAPINetwork(n), outcome, err)
 }
 

@@ -31,7 +31,9 @@ func TestNetworks(t *testing.T) {
 	assert.Equal(t, "default", standard.Name)
 	assert.Equal(t, "127.51.0.0/29", standard.Cidr)
 
-	n, err := r.CreateNetwork(ctx, api.NetworkCreate{Name: "backend", Cidr: "10.1.0.0/29", Tags: &api.Tags{"tier": "2"}})
+	n, err := r.CreateNetwork(
+		ctx, api.NetworkCreate{Name: "backend", Cidr: "10.1.0.0/29", Tags: &api.Tags{"tier": "2"}},
+	)
 	require.NoError(t, err)
 	assert.False(t, n.Default)
 	assert.Equal(t, api.Tags{"owner": "lab", "tier": "2"}, n.Tags)
@@ -62,7 +64,9 @@ func TestNetworks(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, first, again)
 
-	changed, err := r.UpdateNetwork(client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: new("front"), Tags: &api.Tags{}})
+	changed, err := r.UpdateNetwork(
+		client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: new("front"), Tags: &api.Tags{}},
+	)
 	require.NoError(t, err)
 	assert.Equal(t, "front", changed.Name)
 	assert.Empty(t, changed.Tags)
@@ -101,12 +105,16 @@ func TestNetworks(t *testing.T) {
 func TestNetworksThatCannotBe(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	r.network(t, "taken", "10.1.0.0/24")
-	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}}})
+	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}},
+	})
 	require.NoError(t, err)
 	balancers := lb.Address[:strings.LastIndex(lb.Address, ".")] + ".0/28"
 	for cidr, code := range map[string]api.ProblemCode{
-		"10.1.0.128/25": api.NetworkConflict, "10.1.0.0/16": api.NetworkConflict, "127.51.0.0/24": api.NetworkConflict, balancers: api.NetworkConflict,
-		"10.9.0.0/15": api.InvalidRequest, "10.9.0.0/31": api.InvalidRequest, "10.9.0.1/24": api.InvalidRequest, "fd00::/64": api.InvalidRequest, "ten": api.InvalidRequest,
+		"10.1.0.128/25": api.NetworkConflict, "10.1.0.0/16": api.NetworkConflict, "127.51.0.0/24": api.NetworkConflict,
+		balancers:     api.NetworkConflict,
+		"10.9.0.0/15": api.InvalidRequest, "10.9.0.0/31": api.InvalidRequest, "10.9.0.1/24": api.InvalidRequest,
+		"fd00::/64": api.InvalidRequest, "ten": api.InvalidRequest,
 	} {
 		_, err := r.CreateNetwork(ctx, api.NetworkCreate{Name: "other", Cidr: cidr})
 		require.True(t, client.HasCode(err, code), "%s: %v", cidr, err)
@@ -221,7 +229,9 @@ func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 	require.NoError(t, err)
 	_, err = r.UpdateRoute(ctx, route.ID, api.ResourceUpdate{Name: new("b")})
 	assert.True(t, client.HasCode(err, api.NameTaken), err)
-	changed, err := r.UpdateRoute(client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: new("c"), Tags: &api.Tags{"x": "y"}})
+	changed, err := r.UpdateRoute(
+		client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: new("c"), Tags: &api.Tags{"x": "y"}},
+	)
 	require.NoError(t, err)
 	assert.True(t, changed.Name == "c" && changed.Tags["x"] == "y" && changed.Version == 2)
 	_, err = r.UpdateRoute(client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: new("d")})
@@ -278,9 +288,13 @@ func TestQuotas(t *testing.T) {
 	exceeded(err, "--instances")
 	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
 	exceeded(err, "--routes")
-	_, err = r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: new(int64(0)), LoadBalancers: new(int64(0)), Networks: new(int64(1))})
+	_, err = r.UpdateProjectQuotas(
+		ctx, project, api.QuotasUpdate{Instances: new(int64(0)), LoadBalancers: new(int64(0)), Networks: new(int64(1))},
+	)
 	require.NoError(t, err, "below what is used")
-	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}}})
+	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}},
+	})
 	exceeded(err, "--load-balancers")
 	_, err = r.CreateNetwork(ctx, api.NetworkCreate{Name: "a", Cidr: "10.0.0.0/24"})
 	exceeded(err, "--networks")
@@ -332,11 +346,15 @@ func TestCreatesInADeletedProject(t *testing.T) {
 	for _, create := range []func() error{
 		func() error { _, _, err := r.cloud.CreateInstance(ctx, p, cloud.InstanceSpec{}); return err },
 		func() error {
-			_, _, err := r.cloud.CreateLoadBalancer(ctx, p, cloud.LoadBalancerSpec{Name: "a", Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 1, TargetPort: 1}}})
+			_, _, err := r.cloud.CreateLoadBalancer(ctx, p, cloud.LoadBalancerSpec{
+				Name: "a", Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: 1, TargetPort: 1}},
+			})
 			return err
 		},
 		func() error {
-			_, _, err := r.cloud.CreateRoute(ctx, p, cloud.RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: "i-1"})
+			_, _, err := r.cloud.CreateRoute(
+				ctx, p, cloud.RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: "i-1"},
+			)
 			return err
 		},
 		func() error {

@@ -21,13 +21,20 @@ func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params a
 			After:  f.After, Limit: f.Limit,
 		})
 	}
-	answerList(s, w, r, f, err, list, func(last cloud.Operation) string { return last.ID }, toAPIOperation, func(items []api.Operation, next *string) any {
+	answerList(s, w, r, f, err, list, func(last cloud.Operation) string {
+		return last.ID
+	}, toAPIOperation, func(items []api.Operation, next *string) any {
 		return api.OperationList{Items: items, NextPageToken: next}
 	})
 }
 
 // GetOperation implements api.ServerInterface.
-func (s *Server) GetOperation(w http.ResponseWriter, r *http.Request, id api.OperationID, params api.GetOperationParams) {
+func (s *Server) GetOperation(
+	w http.ResponseWriter,
+	r *http.Request,
+	id api.OperationID,
+	params api.GetOperationParams,
+) {
 	until, cancel := s.waitContext(w, r, time.Duration(valueOrZero(params.Wait))*time.Second)
 	defer cancel()
 	op, err := s.cloud.AwaitOperation(r.Context(), callerProject(r), id, until.Done())
@@ -36,13 +43,18 @@ func (s *Server) GetOperation(w http.ResponseWriter, r *http.Request, id api.Ope
 
 // waitContext ends after a time, when the caller goes away and when the server stops. The
 // connection's deadlines are put off by that time.
-func (s *Server) waitContext(w http.ResponseWriter, r *http.Request, wait time.Duration) (context.Context, context.CancelFunc) {
+func (s *Server) waitContext(
+	w http.ResponseWriter,
+	r *http.Request,
+	wait time.Duration,
+) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(r.Context(), wait)
 	unhook := context.AfterFunc(s.stopping, cancel)
 	if wait > 0 {
 		control := http.NewResponseController(w)
 		// The body has been read: the deadline for that would end the call.
-		err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().Add(wait+writeTimeout)))
+		err := errors.Join(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Now().
+			Add(wait+writeTimeout)))
 		if err != nil && !errors.Is(err, http.ErrNotSupported) {
 			s.log.Warn("cannot put off the deadlines of a call that waits", "requestId", recordOf(r).id, "err", err)
 		}
@@ -54,7 +66,15 @@ func (s *Server) waitContext(w http.ResponseWriter, r *http.Request, wait time.D
 // If the call asks for it, awaitOperation waits until the operation has ended, and
 // gives the resource as it is then. A resource that is gone by then is given as
 // it last was.
-func awaitOperation[T any](s *Server, w http.ResponseWriter, r *http.Request, changed T, outcome cloud.Outcome, id string, read func(context.Context, cloud.Project, string) (T, error)) (T, error) {
+func awaitOperation[T any](
+	s *Server,
+	w http.ResponseWriter,
+	r *http.Request,
+	changed T,
+	outcome cloud.Outcome,
+	id string,
+	read func(context.Context, cloud.Project, string) (T, error),
+) (T, error) {
 	op := outcome.Operation
 	if op == "" {
 		return changed, nil
@@ -67,7 +87,8 @@ func awaitOperation[T any](s *Server, w http.ResponseWriter, r *http.Request, ch
 	until, cancel := s.waitContext(w, r, time.Duration(wait)*time.Second)
 	defer cancel()
 	var refused *cloud.Error
-	if _, err := s.cloud.AwaitOperation(r.Context(), callerProject(r), op, until.Done()); err != nil && !errors.As(err, &refused) {
+	if _, err := s.cloud.AwaitOperation(r.Context(), callerProject(r), op, until.Done()); err != nil &&
+		!errors.As(err, &refused) {
 		return changed, err
 	}
 	now, err := read(r.Context(), callerProject(r), id)
@@ -79,8 +100,10 @@ func awaitOperation[T any](s *Server, w http.ResponseWriter, r *http.Request, ch
 
 func toAPIOperation(op cloud.Operation) api.Operation {
 	out := api.Operation{
-		ID: op.ID, Project: op.Project, Type: string(op.Type), Resource: api.OperationResource(op.Resource), ResourceID: op.ResourceID,
-		State: api.OperationState(op.State), Error: textOrNil(op.Error), Token: textOrNil(op.Token), CreatedAt: op.CreatedAt,
+		ID: op.ID, Project: op.Project, Type: string(op.Type), Resource: api.OperationResource(op.Resource),
+		ResourceID: op.ResourceID,
+		State:      api.OperationState(op.State), Error: textOrNil(op.Error), Token: textOrNil(op.Token),
+		CreatedAt: op.CreatedAt,
 	}
 	if !op.EndedAt.IsZero() {
 		out.EndedAt = &op.EndedAt

@@ -22,7 +22,9 @@ import (
 // newFrozenRig is a rig in which time stands still: what takes time does not end.
 func newFrozenRig(t *testing.T) (*rig, *clockwork.FakeClock) {
 	clock := clockwork.NewFakeClockAt(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	return newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock, cfg.Cloud.Profile = clock, cloud.Profiles[1] }), clock
+	return newRigWith(t, func(cfg *fakecloud.Config) {
+		cfg.Cloud.Clock, cfg.Cloud.Profile = clock, cloud.Profiles[1]
+	}), clock
 }
 
 func location(a bufferedAnswer) string { return a.Header.Get("Operation-Location") }
@@ -73,7 +75,9 @@ func TestChangesNameTheirOperation(t *testing.T) {
 		types = append(types, op.Type)
 	}
 	assert.Equal(t, []string{"createInstance", "stopInstance", "startInstance", "terminateInstance"}, types)
-	list, err = r.ListOperations(ctx, client.OperationFilter{Types: []string{"stopInstance", "createLoadBalancer"}, States: []api.OperationState{api.OperationDone}})
+	list, err = r.ListOperations(ctx, client.OperationFilter{
+		Types: []string{"stopInstance", "createLoadBalancer"}, States: []api.OperationState{api.OperationDone},
+	})
 	require.NoError(t, err)
 	assert.Len(t, list, 1)
 	page, _ := r.call(t, http.MethodGet, "/v1/operations?limit=2", "")
@@ -82,7 +86,10 @@ func TestChangesNameTheirOperation(t *testing.T) {
 
 func TestOperationsOfBalancers(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	a, _ := r.call(t, http.MethodPost, "/v1/load-balancers?wait=60", `{"name":"web","listeners":[{"protocol":"udp","port":30999,"targetPort":1}]}`)
+	a, _ := r.call(
+		t, http.MethodPost, "/v1/load-balancers?wait=60",
+		`{"name":"web","listeners":[{"protocol":"udp","port":30999,"targetPort":1}]}`,
+	)
 	require.Equal(t, 201, a.StatusCode, a.Body)
 	assert.Contains(t, a.Body, `"state":"active"`)
 	path := a.Header.Get("Location")
@@ -101,7 +108,10 @@ func TestOperationsOfBalancers(t *testing.T) {
 	defer func() { _ = held.Close() }()
 	var op string
 	port := held.Addr().(*net.TCPAddr).Port
-	_, err = r.UpdateLoadBalancer(client.OperationInto(ctx, &op), lb.ID, api.LoadBalancerUpdate{Listeners: &[]api.Listener{{Protocol: "tcp", Port: port, TargetPort: 1}}})
+	_, err = r.UpdateLoadBalancer(
+		client.OperationInto(ctx, &op), lb.ID,
+		api.LoadBalancerUpdate{Listeners: &[]api.Listener{{Protocol: "tcp", Port: port, TargetPort: 1}}},
+	)
 	require.NoError(t, err)
 	failed, err := r.AwaitOperation(ctx, op)
 	require.NoError(t, err)

@@ -54,8 +54,10 @@ func operationsOf(spec *openapi3.T) operations {
 		for method, op := range item.Operations() {
 			audit := slices.Contains(op.Tags, "audit")
 			o := &operation{
-				id: op.OperationID, faults: toFaultOperation(method, path, op), kind: pathResources[collectionOf(path)].kind, public: op.Security != nil,
-				query: map[string]bool{}, headers: map[string]bool{}, json: op.RequestBody != nil && op.RequestBody.Value.Content["application/json"] != nil && len(op.RequestBody.Value.Content) == 1,
+				id: op.OperationID, faults: toFaultOperation(method, path, op),
+				kind: pathResources[collectionOf(path)].kind, public: op.Security != nil,
+				query: map[string]bool{}, headers: map[string]bool{}, json: op.RequestBody != nil &&
+					op.RequestBody.Value.Content["application/json"] != nil && len(op.RequestBody.Value.Content) == 1,
 				route: &routers.Route{Spec: spec, Path: path, PathItem: item, Method: method, Operation: op},
 			}
 			o.faultable = !o.public && !audit && op.Extensions["x-role"] != string(cloud.Admin)
@@ -118,7 +120,8 @@ func toFaultOperation(method, path string, op *openapi3.Operation) faults.Operat
 	}
 	resource := pathResources[collectionOf(path)]
 	return faults.Operation{
-		Reads: method == http.MethodGet, Lists: lists, Streams: stream, Resource: resource.idPrefix, Tags: resource.kind != "",
+		Reads: method == http.MethodGet, Lists: lists, Streams: stream, Resource: resource.idPrefix,
+		Tags:    resource.kind != "",
 		Answers: func(field string) bool { return hasField(answer, strings.Split(field, ".")) },
 	}
 }

@@ -66,11 +66,21 @@ func (s *Server) answerError(w http.ResponseWriter, r *http.Request, err error) 
 	} else {
 		s.log.Error("a call failed", "requestId", recordOf(r).id, "err", err)
 	}
-	s.answerProblem(w, r, http.StatusInternalServerError, api.Internal, "the cloud failed; its log has more under this request ID", nil)
+	s.answerProblem(
+		w, r, http.StatusInternalServerError, api.Internal, "the cloud failed; its log has more under this request ID",
+		nil,
+	)
 }
 
 // answerProblem answers with problem+json that names the caller's project.
-func (s *Server) answerProblem(w http.ResponseWriter, r *http.Request, status int, code api.ProblemCode, detail string, fields []cloud.Field) {
+func (s *Server) answerProblem(
+	w http.ResponseWriter,
+	r *http.Request,
+	status int,
+	code api.ProblemCode,
+	detail string,
+	fields []cloud.Field,
+) {
 	p := s.newProblem(r, status, code, detail, fields)
 	if who := recordOf(r).principal; who != nil {
 		p.Project = &who.Project.ID
@@ -78,14 +88,22 @@ func (s *Server) answerProblem(w http.ResponseWriter, r *http.Request, status in
 	s.writeProblem(w, r, p)
 }
 
-func (s *Server) newProblem(r *http.Request, status int, code api.ProblemCode, detail string, fields []cloud.Field) api.Problem {
+func (s *Server) newProblem(
+	r *http.Request,
+	status int,
+	code api.ProblemCode,
+	detail string,
+	fields []cloud.Field,
+) api.Problem {
 	recordOf(r).code = code
 	p := api.Problem{
 		Type: "urn:fakecloud:problem:" + string(code), Title: http.StatusText(status), Status: status,
 		Code: code, Detail: detail, RequestID: recordOf(r).id,
 	}
 	if len(fields) > 0 {
-		list := mapSlice(fields, func(f cloud.Field) api.ProblemField { return api.ProblemField{Field: f.Path, Message: f.Message} })
+		list := mapSlice(fields, func(f cloud.Field) api.ProblemField {
+			return api.ProblemField{Field: f.Path, Message: f.Message}
+		})
 		p.Fields = &list
 	}
 	return p

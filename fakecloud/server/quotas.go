@@ -26,7 +26,8 @@ func (s *Server) UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id 
 	}
 	limits := map[cloud.Quota]int64{}
 	for q, limit := range map[cloud.Quota]*int64{
-		cloud.QuotaInstances: body.Instances, cloud.QuotaLoadBalancers: body.LoadBalancers, cloud.QuotaRoutes: body.Routes,
+		cloud.QuotaInstances: body.Instances, cloud.QuotaLoadBalancers: body.LoadBalancers,
+		cloud.QuotaRoutes:   body.Routes,
 		cloud.QuotaNetworks: body.Networks, cloud.QuotaAddresses: body.Addresses,
 	} {
 		if limit != nil {
@@ -38,7 +39,12 @@ func (s *Server) UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id 
 	})
 }
 
-func (s *Server) answerQuotas(w http.ResponseWriter, r *http.Request, id string, do func(context.Context, string) ([]cloud.QuotaUse, error)) {
+func (s *Server) answerQuotas(
+	w http.ResponseWriter,
+	r *http.Request,
+	id string,
+	do func(context.Context, string) ([]cloud.QuotaUse, error),
+) {
 	uses, err := do(r.Context(), id)
 	if err != nil {
 		s.answerError(w, r, err)
@@ -56,7 +62,9 @@ func (s *Server) answerQuotas(w http.ResponseWriter, r *http.Request, id string,
 
 // ListRegions implements api.ServerInterface.
 func (s *Server) ListRegions(w http.ResponseWriter, r *http.Request) {
-	s.answerJSON(w, r, http.StatusOK, api.RegionList{Items: mapSlice(s.cloud.Regions(), func(name string) api.Region { return api.Region{Name: name} })})
+	s.answerJSON(w, r, http.StatusOK, api.RegionList{Items: mapSlice(s.cloud.Regions(), func(name string) api.Region {
+		return api.Region{Name: name}
+	})})
 }
 
 // ListZones implements api.ServerInterface.

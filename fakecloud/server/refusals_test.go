@@ -35,9 +35,15 @@ func TestUpdatesOfBalancersThatAreRefused(t *testing.T) {
 		made = append(made, lb)
 	}
 	at := "/v1/load-balancers/" + made[0].ID
-	r.refused(t, "PATCH", at, `{"listeners":`+two+`}`, api.ListenerConflict, "listeners.1.port", "give each a port of its own")
+	r.refused(
+		t, "PATCH", at, `{"listeners":`+two+`}`, api.ListenerConflict, "listeners.1.port",
+		"give each a port of its own",
+	)
 	r.refused(t, "PATCH", at, `{"name":"b"}`, api.NameTaken, "name", "choose another")
-	r.refused(t, "PATCH", at, `{"targets":[{"instanceId":"i-none"}]}`, api.UnknownInstance, "targets.0.instanceId", `no instance "i-none"`)
+	r.refused(
+		t, "PATCH", at, `{"targets":[{"instanceId":"i-none"}]}`, api.UnknownInstance, "targets.0.instanceId",
+		`no instance "i-none"`,
+	)
 	got, err := r.GetLoadBalancer(t.Context(), made[0].ID)
 	require.NoError(t, err)
 	assert.Equal(t, made[0], got, "nothing is changed")
@@ -70,11 +76,15 @@ func TestInstancesThatCannotBeStoppedOrStarted(t *testing.T) {
 
 func TestExpiredTokensAreNotRotated(t *testing.T) {
 	r, ctx := virtualRig(t), t.Context()
-	_, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: new(start.Add(time.Minute))})
+	_, err := r.CreateToken(
+		ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: new(start.Add(time.Minute))},
+	)
 	require.NoError(t, err)
 	_, err = r.AdvanceClock(ctx, time.Hour)
 	require.NoError(t, err)
-	r.refused(t, "POST", "/v1/projects/"+r.project.ID+"/tokens/ci/rotate", `{}`, api.WrongState, "", "create another token")
+	r.refused(
+		t, "POST", "/v1/projects/"+r.project.ID+"/tokens/ci/rotate", `{}`, api.WrongState, "", "create another token",
+	)
 }
 
 func TestBalancersGetAnAddressWhileThereIsOne(t *testing.T) {
@@ -91,7 +101,10 @@ func TestReservedAddressesHaveAQuota(t *testing.T) {
 	_, err := r.UpdateProjectQuotas(t.Context(), r.project.ID, api.QuotasUpdate{Addresses: new(int64(1))})
 	require.NoError(t, err)
 	r.reserve(t, "a")
-	r.refused(t, "POST", "/v1/addresses", `{"name":"b"}`, api.QuotaExceeded, "", "fakecloud quotas set --project default --addresses")
+	r.refused(
+		t, "POST", "/v1/addresses", `{"name":"b"}`, api.QuotaExceeded, "",
+		"fakecloud quotas set --project default --addresses",
+	)
 }
 
 func TestAProjectRunsSoManyScenarios(t *testing.T) {
@@ -133,11 +146,23 @@ func TestProblemsSayWhatWouldFit(t *testing.T) {
 	for _, tc := range [][6]string{
 		{"POST", "/v1/instances", `{"type":"huge"}`, "", "type", "must be small or medium or large"},
 		{"POST", "/v1/instances", `{"name":"Not_DNS"}`, "", "name", "must be one such as node-4 ("},
-		{"POST", "/v1/instances", `{"nom":"a"}`, "", "nom", "is not known: choose among address, name, networkId, tags, type, zone"},
+		{
+			"POST", "/v1/instances", `{"nom":"a"}`, "", "nom",
+			"is not known: choose among address, name, networkId, tags, type, zone",
+		},
 		{"POST", "/v1/instances", ``, "", "body", "is required"},
-		{"POST", "/v1/instances", `{}`, "text/plain", "body", "must be JSON: send the header Content-Type: application/json"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners":[{"protocol":"icmp","port":1,"targetPort":1}]}`, "", "listeners.0.protocol", "must be tcp or udp"},
-		{"GET", "/v1/instances?colour=red", "", "", "colour", "is no parameter of this operation: choose among limit, name, pageToken, state, tag, zone"},
+		{
+			"POST", "/v1/instances", `{}`, "text/plain", "body",
+			"must be JSON: send the header Content-Type: application/json",
+		},
+		{
+			"POST", "/v1/load-balancers", `{"name":"a","listeners":[{"protocol":"icmp","port":1,"targetPort":1}]}`, "",
+			"listeners.0.protocol", "must be tcp or udp",
+		},
+		{
+			"GET", "/v1/instances?colour=red", "", "", "colour",
+			"is no parameter of this operation: choose among limit, name, pageToken, state, tag, zone",
+		},
 		{"GET", "/v1/zones?colour=red", "", "", "colour", "is no parameter of this operation"},
 	} {
 		var header []string

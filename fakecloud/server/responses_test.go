@@ -30,7 +30,10 @@ type faultLog struct {
 }
 
 func newFaultLog() *faultLog {
-	return &faultLog{Handler: slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}), calls: map[string]bool{}}
+	return &faultLog{
+		Handler: slog.NewTextHandler(io.Discard, &slog.HandlerOptions{Level: slog.LevelDebug}),
+		calls:   map[string]bool{},
+	}
 }
 
 func (l *faultLog) Handle(_ context.Context, r slog.Record) error {
@@ -83,9 +86,15 @@ func checkingAnswers(t testing.TB, next http.Handler, log *faultLog) http.Handle
 		}
 		covered.note(route.Operation.OperationID, copied.status, copied.body.Bytes())
 		err = openapi3filter.ValidateResponse(context.WithoutCancel(r.Context()), &openapi3filter.ResponseValidationInput{
-			RequestValidationInput: &openapi3filter.RequestValidationInput{Request: r, PathParams: params, Route: route},
-			Status:                 copied.status, Header: w.Header(), Body: io.NopCloser(bytes.NewReader(copied.body.Bytes())),
-			Options: &openapi3filter.Options{MultiError: true, IncludeResponseStatus: true, ExcludeResponseBody: !strings.Contains(w.Header().Get("Content-Type"), "json")},
+			RequestValidationInput: &openapi3filter.RequestValidationInput{
+				Request: r, PathParams: params, Route: route,
+			},
+			Status: copied.status, Header: w.Header(),
+			Body: io.NopCloser(bytes.NewReader(copied.body.Bytes())),
+			Options: &openapi3filter.Options{
+				MultiError: true, IncludeResponseStatus: true,
+				ExcludeResponseBody: !strings.Contains(w.Header().Get("Content-Type"), "json"),
+			},
 		})
 		assert.NoError(t, err, "%s %s: %d %s", r.Method, r.URL, copied.status, copied.body.String())
 	})
@@ -123,7 +132,10 @@ func FuzzRequests(f *testing.F) {
 		{"POST", "/v1/instances", "application/json", `{"name":"a","tags":{"b":"c"}}`},
 		{"POST", "/v1/instances", "application/json", `{"name":"a","name":"b"} {}`},
 		{"POST", "/v1/instances", "text/yaml; charset", "name: a"},
-		{"POST", "/v1/load-balancers", "application/json", `{"name":"a","listeners":[{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"http","port":1,"path":"/"}}`},
+		{
+			"POST", "/v1/load-balancers", "application/json",
+			`{"name":"a","listeners":[{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"http","port":1,"path":"/"}}`,
+		},
 		{"PATCH", "/v1/load-balancers/lb-1", "application/json", `{"targets":[{"instanceId":"i-1"}]}`},
 		{"POST", "/v1/routes", "application/json", `{"name":"a","destination":"10.0.0.0/8","instanceId":"i-1"}`},
 		{"DELETE", "/v1/routes/r-1", "", ""},
@@ -198,27 +210,36 @@ func (m *memoryAnswer) FlushError() error { return nil }
 // FuzzFilters asks lists for anything.
 func FuzzFilters(f *testing.F) {
 	for _, seed := range []string{
-		"name=a&zone=b&limit=500", "tag=a%3Db&tag=c", "state=running&state=stopped", "limit=0", "limit=1e3", "pageToken=aS0x", "name=%ff%00", "a;b", "tag==", "state=running,stopped", "since=2026-01-02T15:04:05%2B01:00",
+		"name=a&zone=b&limit=500", "tag=a%3Db&tag=c", "state=running&state=stopped", "limit=0", "limit=1e3",
+		"pageToken=aS0x", "name=%ff%00", "a;b", "tag==", "state=running,stopped", "since=2026-01-02T15:04:05%2B01:00",
 	} {
 		f.Add(seed)
 	}
 	r := newRig(f)
 	f.Fuzz(func(t *testing.T, query string) {
-		for _, list := range []string{"/v1/instances", "/v1/load-balancers", "/v1/routes", "/v1/audit", "/v1/audit/summary"} {
-			assert.Contains(t, []int{200, 400}, r.anything(t, http.MethodGet, list+"?"+strings.ReplaceAll(query, "#", ""), ""))
+		for _, list := range []string{
+			"/v1/instances", "/v1/load-balancers", "/v1/routes", "/v1/audit", "/v1/audit/summary",
+		} {
+			assert.Contains(
+				t, []int{200, 400}, r.anything(t, http.MethodGet, list+"?"+strings.ReplaceAll(query, "#", ""), ""),
+			)
 		}
 	})
 }
 
 // FuzzPageTokens hands lists tokens that they did not give.
 func FuzzPageTokens(f *testing.F) {
-	for _, seed := range []string{"", "aS0x", "YXVkaXQtMQ", "YXVkaXQtLTE", "!", "bGItMQ", "ci0x", strings.Repeat("A", 300)} {
+	for _, seed := range []string{
+		"", "aS0x", "YXVkaXQtMQ", "YXVkaXQtLTE", "!", "bGItMQ", "ci0x", strings.Repeat("A", 300),
+	} {
 		f.Add(seed)
 	}
 	r := newRig(f)
 	f.Fuzz(func(t *testing.T, token string) {
 		for _, list := range []string{"/v1/instances", "/v1/load-balancers", "/v1/routes", "/v1/audit"} {
-			assert.Contains(t, []int{200, 400}, r.anything(t, http.MethodGet, list+"?pageToken="+url.QueryEscape(token), ""))
+			assert.Contains(
+				t, []int{200, 400}, r.anything(t, http.MethodGet, list+"?pageToken="+url.QueryEscape(token), ""),
+			)
 		}
 	})
 }

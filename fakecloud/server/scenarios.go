@@ -15,7 +15,9 @@ const maxScenarioTime = 30 * 24 * time.Hour
 
 // ListScenarios implements api.ServerInterface.
 func (s *Server) ListScenarios(w http.ResponseWriter, r *http.Request) {
-	s.answerJSON(w, r, http.StatusOK, api.ScenarioList{Items: mapSlice(s.scenarios.List(callerProject(r).ID), toAPIScenario)})
+	s.answerJSON(
+		w, r, http.StatusOK, api.ScenarioList{Items: mapSlice(s.scenarios.List(callerProject(r).ID), toAPIScenario)},
+	)
 }
 
 // RunScenario implements api.ServerInterface.
@@ -58,7 +60,10 @@ func (s *Server) DeleteScenario(w http.ResponseWriter, r *http.Request, id api.S
 func toScenarioSpec(body api.ScenarioCreate) (scenarios.Spec, error) {
 	spec := scenarios.Spec{Name: body.Name, Description: body.Description, Seed: body.Seed}
 	for i, step := range body.Steps {
-		out := scenarios.Step{Action: string(step.Action), Instances: toSelector(step.Instances), LoadBalancers: toSelector(step.LoadBalancers)}
+		out := scenarios.Step{
+			Action: string(step.Action), Instances: toSelector(step.Instances),
+			LoadBalancers: toSelector(step.LoadBalancers),
+		}
 		for _, d := range []struct {
 			field, text string
 			to          *time.Duration
@@ -67,10 +72,13 @@ func toScenarioSpec(body api.ScenarioCreate) (scenarios.Spec, error) {
 				continue
 			}
 			var err error
-			if *d.to, err = time.ParseDuration(d.text); err != nil || *d.to > maxScenarioTime || d.field == "for" && *d.to < time.Millisecond {
+			if *d.to, err = time.ParseDuration(d.text); err != nil || *d.to > maxScenarioTime || d.field == "for" &&
+				*d.to < time.Millisecond {
 				path := fmt.Sprintf("steps.%d.%s", i, d.field)
 				return spec, &cloud.Error{
-					Code: cloud.InvalidRequest, Message: fmt.Sprintf("%s is %q: give a time such as 1m30s, at most %s", path, d.text, maxScenarioTime),
+					Code: cloud.InvalidRequest, Message: fmt.Sprintf(
+						"%s is %q: give a time such as 1m30s, at most %s", path, d.text, maxScenarioTime,
+					),
 					Fields: []cloud.Field{{Path: path, Message: "is no such time"}},
 				}
 			}
@@ -97,7 +105,8 @@ func toAPIScenario(s scenarios.Status) api.Scenario {
 		StartedAt: s.StartedAt, EndedAt: timeOrNil(s.EndedAt),
 		Steps: mapSlice(s.Steps, func(step scenarios.StepStatus) api.ScenarioStepStatus {
 			return api.ScenarioStepStatus{
-				At: step.At.String(), Does: step.Does, DoneAt: timeOrNil(step.DoneAt), Result: step.Result, Error: step.Error,
+				At: step.At.String(), Does: step.Does, DoneAt: timeOrNil(step.DoneAt), Result: step.Result,
+				Error: step.Error,
 				Fault: step.Fault, LiftedAt: timeOrNil(step.LiftedAt),
 			}
 		}),

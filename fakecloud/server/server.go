@@ -88,7 +88,10 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Cloud == nil || cfg.Faults == nil || cfg.Scenarios == nil {
 		return nil, errors.New("a server needs a cloud, faults and scenarios")
 	}
-	s := &Server{cloud: cfg.Cloud, faults: cfg.Faults, scenarios: cfg.Scenarios, log: cfg.Logger, cert: cfg.Certificate, heartbeat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted}
+	s := &Server{
+		cloud: cfg.Cloud, faults: cfg.Faults, scenarios: cfg.Scenarios, log: cfg.Logger, cert: cfg.Certificate,
+		heartbeat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted,
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -110,7 +113,9 @@ func New(cfg Config) (*Server, error) {
 	if err := s.serveDocs(router); err != nil {
 		return nil, err
 	}
-	routes := api.HandlerWithOptions(s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.answerBadParameter})
+	routes := api.HandlerWithOptions(
+		s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.answerBadParameter},
+	)
 	if s.routes, err = s.operations.byRoute(router); err != nil {
 		return nil, fmt.Errorf("the API's routes: %w", err)
 	}

@@ -84,8 +84,12 @@ func newRigWith(t testing.TB, change func(*fakecloud.Config), opts ...store.Opti
 	require.NoError(t, err)
 	q, err := c.EnsureProject(ctx, "other", nil)
 	require.NoError(t, err)
-	require.NoError(t, c.SetTokens(ctx, p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}, {Name: "ccm", Secret: ccmSecret, Role: cloud.Editor}}))
-	require.NoError(t, c.SetTokens(ctx, q, []cloud.GivenToken{{Name: "stranger", Secret: otherSecret, Role: cloud.Admin}}))
+	require.NoError(t, c.SetTokens(ctx, p, []cloud.GivenToken{
+		{Name: "operator", Secret: secret, Role: cloud.Admin}, {Name: "ccm", Secret: ccmSecret, Role: cloud.Editor},
+	}))
+	require.NoError(
+		t, c.SetTokens(ctx, q, []cloud.GivenToken{{Name: "stranger", Secret: otherSecret, Role: cloud.Admin}}),
+	)
 	ended := make(chan error, 1)
 	go func() { ended <- c.Run(ctx) }()
 	h := httptest.NewServer(checkingAnswers(t, srv, log))
@@ -98,8 +102,9 @@ func newRigWith(t testing.TB, change func(*fakecloud.Config), opts ...store.Opti
 	})
 	<-c.Ready()
 	return &rig{
-		Client: newClient(t, h.URL, secret), ccm: newClient(t, h.URL, ccmSecret), other: newClient(t, h.URL, otherSecret),
-		url: h.URL, cloud: c, project: p, srv: srv, snapshots: snapshots,
+		Client: newClient(t, h.URL, secret), ccm: newClient(t, h.URL, ccmSecret),
+		other: newClient(t, h.URL, otherSecret),
+		url:   h.URL, cloud: c, project: p, srv: srv, snapshots: snapshots,
 	}
 }
 
@@ -202,7 +207,9 @@ func (r *rig) awaitBalancer(t *testing.T, id string, want api.LoadBalancerState)
 
 func TestWithoutToken(t *testing.T) {
 	r := newRig(t)
-	for path, want := range map[string]string{"/healthz": "ok\n", "/readyz": "ok\n", "/openapi.yaml": string(api.Spec)} {
+	for path, want := range map[string]string{
+		"/healthz": "ok\n", "/readyz": "ok\n", "/openapi.yaml": string(api.Spec),
+	} {
 		resp, err := http.Get(r.url + path)
 		require.NoError(t, err)
 		body, err := io.ReadAll(resp.Body)
@@ -225,10 +232,14 @@ func TestProjectAndZones(t *testing.T) {
 	p, err := r.Project(t.Context())
 	require.NoError(t, err)
 	require.NotNil(t, p.Token)
-	assert.Equal(t, api.Token{Name: "operator", Project: r.project.ID, Role: api.RoleAdmin, Origin: api.TokenFromFlag, CreatedAt: p.Token.CreatedAt}, *p.Token)
+	assert.Equal(t, api.Token{
+		Name: "operator", Project: r.project.ID, Role: api.RoleAdmin, Origin: api.TokenFromFlag,
+		CreatedAt: p.Token.CreatedAt,
+	}, *p.Token)
 	p.Token = nil
 	assert.Equal(t, api.Project{
-		ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}, Version: 1, CreatedAt: r.project.CreatedAt, UpdatedAt: r.project.CreatedAt,
+		ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}, Version: 1,
+		CreatedAt: r.project.CreatedAt, UpdatedAt: r.project.CreatedAt,
 	}, *p)
 	zones, err := r.ListZones(t.Context())
 	require.NoError(t, err)
@@ -267,16 +278,47 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		{"POST", "/v1/instances", ``, 400, "body"},
 		{"POST", "/v1/instances", `{"tags":{"k=v": "x"}}`, 400, "tags.k=v"},
 		{"POST", "/v1/load-balancers", `{"listeners": [{"protocol":"tcp","port":80,"targetPort":80}]}`, 400, "name"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":0,"targetPort":80}]}`, 400, "listeners.0.port"},
+		{
+			"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":0,"targetPort":80}]}`,
+			400, "listeners.0.port",
+		},
 		{"POST", "/v1/load-balancers", `{"name":"a","listeners": []}`, 400, "listeners"},
 		{"POST", "/v1/instances", `{"address": "10.0.0.1/8"}`, 400, "address"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1,"proxyProtocol":"v3"}]}`, 400, "listeners.0.proxyProtocol"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"udp","port":1,"targetPort":1,"proxyProtocol":"v1"}]}`, 400, "listeners.0.proxyProtocol"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"sourceRanges":["10.0.0.1/8"]}`, 400, "sourceRanges.0"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"clientAffinitySeconds":86401}`, 400, "clientAffinitySeconds"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"http"}}`, 400, "healthCheck.port"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"http","port":1,"path":"x"}}`, 400, "healthCheck.path"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"tcp","port":1,"intervalSeconds":0}}`, 400, "healthCheck.intervalSeconds"},
+		{
+			"POST", "/v1/load-balancers",
+			`{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1,"proxyProtocol":"v3"}]}`, 400,
+			"listeners.0.proxyProtocol",
+		},
+		{
+			"POST", "/v1/load-balancers",
+			`{"name":"a","listeners": [{"protocol":"udp","port":1,"targetPort":1,"proxyProtocol":"v1"}]}`, 400,
+			"listeners.0.proxyProtocol",
+		},
+		{
+			"POST", "/v1/load-balancers",
+			`{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"sourceRanges":["10.0.0.1/8"]}`, 400,
+			"sourceRanges.0",
+		},
+		{
+			"POST", "/v1/load-balancers",
+			`{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"clientAffinitySeconds":86401}`, 400,
+			"clientAffinitySeconds",
+		},
+		{
+			"POST", "/v1/load-balancers",
+			`{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"http"}}`,
+			400, "healthCheck.port",
+		},
+		{
+			"POST", "/v1/load-balancers",
+			`{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"http","port":1,"path":"x"}}`,
+			400, "healthCheck.path",
+		},
+		{
+			"POST", "/v1/load-balancers",
+			`{"name":"a","listeners": [{"protocol":"tcp","port":1,"targetPort":1}],"healthCheck":{"protocol":"tcp","port":1,"intervalSeconds":0}}`,
+			400, "healthCheck.intervalSeconds",
+		},
 		{"POST", "/v1/routes", `{"name":"a","destination":"10.0.0.0/33","instanceId":"i-1"}`, 400, "destination"},
 		{"POST", "/v1/routes", `{"name":"a","destination":"10.0.0.0/8"}`, 400, "instanceId"},
 		{"GET", "/v1/routes?pageToken=aS0x", ``, 400, "pageToken"},
@@ -302,7 +344,10 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		{"POST", "/v1/instances", `{"name": "a"} trailing`, 400, "body"},
 		{"POST", "/v1/instances", `{"name": "a", "name": "b"}`, 400, "name"},
 		{"POST", "/v1/instances", `{"tags": {"a": "1", "b": "2", "a": "3"}}`, 400, "tags.a"},
-		{"POST", "/v1/load-balancers", `{"name":"a","listeners": [{"protocol":"tcp","port":1,"port":2,"targetPort":80}]}`, 400, "listeners.port"},
+		{
+			"POST", "/v1/load-balancers",
+			`{"name":"a","listeners": [{"protocol":"tcp","port":1,"port":2,"targetPort":80}]}`, 400, "listeners.port",
+		},
 		{"POST", "/v1/faults", `{"match":{"operations":["getInstance"]}}`, 400, "effect"},
 		{"POST", "/v1/faults", `{"effect":{}}`, 400, "effect"},
 		{"POST", "/v1/faults", `{"effect":{"delayMilliseconds":0,"hang":false}}`, 400, "effect"},
@@ -313,11 +358,26 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		{"POST", "/v1/faults", `{"effect":{"status":399}}`, 400, "effect.status"},
 		{"POST", "/v1/faults", `{"effect":{"delayMilliseconds":600001}}`, 400, "effect.delayMilliseconds"},
 		{"POST", "/v1/faults", `{"effect":{"body":"","contentType":"a\nb"}}`, 400, "effect.contentType"},
-		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["listZones","getInstanc"]}}`, 400, "match.operations.1"},
-		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["deleteFault"]}}`, 400, "match.operations.0"},
-		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["listAudit"]}}`, 400, "match.operations.0"},
-		{"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["getReady"]}}`, 400, "match.operations.0"},
-		{"POST", "/v1/faults", `{"effect":{"emptyList":true},"match":{"operations":["getInstance"]}}`, 400, "match.operations.0"},
+		{
+			"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["listZones","getInstanc"]}}`, 400,
+			"match.operations.1",
+		},
+		{
+			"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["deleteFault"]}}`, 400,
+			"match.operations.0",
+		},
+		{
+			"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["listAudit"]}}`, 400,
+			"match.operations.0",
+		},
+		{
+			"POST", "/v1/faults", `{"effect":{"hang":true},"match":{"operations":["getReady"]}}`, 400,
+			"match.operations.0",
+		},
+		{
+			"POST", "/v1/faults", `{"effect":{"emptyList":true},"match":{"operations":["getInstance"]}}`, 400,
+			"match.operations.0",
+		},
 		{"POST", "/v1/faults", `{"effect":{"emptyList":true},"match":{"resource":"i-1"}}`, 400, "match.resource"},
 		{"POST", "/v1/faults", `{"effect":{"hang":true,"drop":true}}`, 400, "effect.drop"},
 		{"POST", "/v1/faults", `{"effect":{"status":503,"project":"p-1"}}`, 400, "effect.project"},
@@ -390,7 +450,10 @@ func TestAnotherProjectSeesNothing(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
 	require.NoError(t, err)
-	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}})
+	lb, err := r.CreateLoadBalancer(
+		ctx,
+		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 1}}},
+	)
 	require.NoError(t, err)
 	_, err = r.other.GetInstance(ctx, in.ID)
 	require.True(t, client.IsNotFound(err), err)
@@ -418,7 +481,9 @@ func TestListsFilterAndPage(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	var ids []string
 	for i := range 6 {
-		in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new(fmt.Sprint("n", i)), Tags: &api.Tags{"parity": fmt.Sprint(i % 2)}})
+		in, err := r.CreateInstance(
+			ctx, api.InstanceCreate{Name: new(fmt.Sprint("n", i)), Tags: &api.Tags{"parity": fmt.Sprint(i % 2)}},
+		)
 		require.NoError(t, err)
 		assert.Equal(t, []string{"nebula-1a", "nebula-1b", "nebula-1c"}[i%3], in.Zone, "the emptiest zone, in order")
 		ids = append(ids, r.awaitInstance(t, in.ID, api.InstanceRunning).ID)
@@ -493,17 +558,26 @@ func TestLoadBalancerLife(t *testing.T) {
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	target, err := net.Listen("tcp4", in.Addresses[0].IP+":0")
 	require.NoError(t, err)
-	web := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }), ReadHeaderTimeout: patience}
+	web := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, "hello")
+		}),
+		ReadHeaderTimeout: patience,
+	}
 	go func() { _ = web.Serve(target) }()
 	t.Cleanup(func() { _ = web.Close() })
 
 	port := freePort(t, "127.0.0.1")
 	listeners := []api.Listener{{Protocol: "tcp", Port: port, TargetPort: target.Addr().(*net.TCPAddr).Port}}
-	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: "i-none"}}})
+	_, err = r.CreateLoadBalancer(
+		ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: "i-none"}}},
+	)
 	require.True(t, client.HasCode(err, api.UnknownInstance), err)
 	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: append(listeners, listeners...)})
 	require.True(t, client.HasCode(err, api.ListenerConflict), err)
-	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}})
+	lb, err := r.CreateLoadBalancer(
+		ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}},
+	)
 	require.NoError(t, err)
 	assert.Equal(t, api.LoadBalancerProvisioning, lb.State)
 	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners})
@@ -561,7 +635,10 @@ func TestTakenPortIsAnErrorThatHealsItself(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = blocker.Close() }()
 	taken := blocker.Addr().(*net.TCPAddr).Port
-	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: taken, TargetPort: 1}}})
+	lb, err := r.CreateLoadBalancer(
+		ctx,
+		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: taken, TargetPort: 1}}},
+	)
 	require.NoError(t, err)
 	broken := r.awaitBalancer(t, lb.ID, api.LoadBalancerError)
 	require.NotNil(t, broken.StateReason)
@@ -607,7 +684,10 @@ func TestEventsFollowAndResume(t *testing.T) {
 	require.ErrorIs(t, <-done, context.Canceled)
 
 	var resumed []api.Event
-	require.NoError(t, r.Watch(ctx, first.Seq, false, func(e api.Event) error { resumed = append(resumed, e); return nil }))
+	require.NoError(t, r.Watch(ctx, first.Seq, false, func(e api.Event) error {
+		resumed = append(resumed, e)
+		return nil
+	}))
 	require.Len(t, resumed, 1)
 	assert.Equal(t, second, resumed[0])
 	err = r.Watch(ctx, 1000, false, func(api.Event) error { return nil })
@@ -622,7 +702,10 @@ func TestExpiredEventsAreGone(t *testing.T) {
 		r.awaitInstance(t, in.ID, api.InstanceRunning)
 	}
 	var kept []int64
-	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error { kept = append(kept, e.Seq); return nil }))
+	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error {
+		kept = append(kept, e.Seq)
+		return nil
+	}))
 	require.Len(t, kept, 3, "from the oldest kept")
 	expired, held := fmt.Sprint(kept[0]-2), fmt.Sprint(kept[0])
 	resp, p := r.call(t, "GET", "/v1/events?follow=false", "", "Last-Event-ID", expired)
@@ -692,7 +775,8 @@ func TestWhatABalancerCanBeAskedFor(t *testing.T) {
 	assert.Equal(t, []string{"10.0.0.0/8", "192.168.1.1/32"}, lb.SourceRanges)
 	assert.Equal(t, 600, lb.ClientAffinitySeconds)
 	assert.Equal(t, &api.HealthCheck{
-		Protocol: api.HealthCheckHTTP, Port: 10256, Path: "/", IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 2, UnhealthyThreshold: 3,
+		Protocol: api.HealthCheckHTTP, Port: 10256, Path: "/", IntervalSeconds: 5, TimeoutSeconds: 2,
+		HealthyThreshold: 2, UnhealthyThreshold: 3,
 	}, lb.HealthCheck)
 	got, err := r.GetLoadBalancer(ctx, lb.ID)
 	require.NoError(t, err)
@@ -707,7 +791,8 @@ func TestWhatABalancerCanBeAskedFor(t *testing.T) {
 	require.True(t, client.IsNotFound(err), err)
 
 	bare, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
-		SourceRanges: &[]string{}, ClientAffinitySeconds: new(0), HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
+		SourceRanges: &[]string{}, ClientAffinitySeconds: new(0),
+		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
 	})
 	require.NoError(t, err)
 	assert.Empty(t, bare.SourceRanges)
@@ -725,7 +810,8 @@ func TestStoppedTargetsAreUnhealthy(t *testing.T) {
 	require.True(t, client.HasCode(err, api.AddressInUse), err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: 1}}, Targets: &[]api.Target{{InstanceID: in.ID}},
+		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: 1}},
+		Targets: &[]api.Target{{InstanceID: in.ID}},
 	})
 	require.NoError(t, err)
 	_, err = r.StopInstance(ctx, in.ID)
@@ -733,14 +819,18 @@ func TestStoppedTargetsAreUnhealthy(t *testing.T) {
 	r.awaitInstance(t, in.ID, api.InstanceStopped)
 	health, err := r.LoadBalancerHealth(ctx, lb.ID)
 	require.NoError(t, err)
-	assert.Equal(t, []api.TargetHealth{{InstanceID: in.ID, Health: api.TargetUnhealthy, Reason: new("instance is stopped"), History: []api.HealthChange{}}}, health.Targets)
+	assert.Equal(t, []api.TargetHealth{{
+		InstanceID: in.ID, Health: api.TargetUnhealthy, Reason: new("instance is stopped"),
+		History: []api.HealthChange{},
+	}}, health.Targets)
 }
 
 func (r *rig) awaitRoute(t *testing.T, id string, want api.RouteState, reason string) {
 	t.Helper()
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		route, err := r.GetRoute(t.Context(), id)
-		if assert.NoError(c, err) && assert.Equal(c, want, route.State) && reason != "" && assert.NotNil(c, route.StateReason) {
+		if assert.NoError(c, err) && assert.Equal(c, want, route.State) && reason != "" &&
+			assert.NotNil(c, route.StateReason) {
 			assert.Equal(c, reason, *route.StateReason)
 		}
 	}, patience, 2*time.Millisecond)
@@ -752,7 +842,10 @@ func TestRouteLife(t *testing.T) {
 	require.NoError(t, err)
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 	create := func(name, destination, instance string) (*api.Route, error) {
-		return r.CreateRoute(ctx, api.RouteCreate{Name: name, Destination: destination, InstanceID: instance, Tags: &api.Tags{"name": name}})
+		return r.CreateRoute(
+			ctx,
+			api.RouteCreate{Name: name, Destination: destination, InstanceID: instance, Tags: &api.Tags{"name": name}},
+		)
 	}
 	route, err := create("one", "10.244.1.0/24", in.ID)
 	require.NoError(t, err)
@@ -834,7 +927,8 @@ func requireRouteEvents(t *testing.T, r *rig, id string) {
 		return nil
 	}))
 	assert.Equal(t, []string{
-		"- active", "active blackhole", "blackhole blackhole", "blackhole blackhole", "blackhole active", "active blackhole", "blackhole blackhole",
+		"- active", "active blackhole", "blackhole blackhole", "blackhole blackhole", "blackhole active",
+		"active blackhole", "blackhole blackhole",
 	}, seen, "stopping, stopped, pending, running, terminating, terminated")
 }
 
@@ -850,7 +944,10 @@ func TestTLS(t *testing.T) {
 	r := newRig(t)
 	borrowed := httptest.NewTLSServer(nil) // For its certificate.
 	borrowed.Close()
-	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{Heartbeat: 20 * time.Millisecond, Certificate: &borrowed.TLS.Certificates[0]})
+	srv, err := fakecloud.NewAPI(
+		t.Context(), r.cloud,
+		server.Config{Heartbeat: 20 * time.Millisecond, Certificate: &borrowed.TLS.Certificates[0]},
+	)
 	require.NoError(t, err)
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -863,7 +960,9 @@ func TestTLS(t *testing.T) {
 	url := "https://" + l.Addr().String()
 	var streams []*bufio.Scanner
 	for major, transport := range map[int]*http.Transport{
-		1: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}},
+		1: {
+			TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
+		},
 		2: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},
 	} {
 		t.Cleanup(transport.CloseIdleConnections)
@@ -878,7 +977,9 @@ func TestTLS(t *testing.T) {
 		}
 		streams = append(streams, beats)
 	}
-	old := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11}}
+	old := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11},
+	}
 	_, err = (&http.Client{Transport: old}).Do(authorized(t, url+"/v1/zones")) //nolint:bodyclose // There is none.
 	require.ErrorContains(t, err, "protocol version")
 	cancel()

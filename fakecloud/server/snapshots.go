@@ -75,6 +75,7 @@ type patientWriter struct {
 }
 
 func (p *patientWriter) Write(b []byte) (int, error) {
-	p.server.logDeadlineErrors(http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(writeTimeout)))
+	p.server.logDeadlineErrors(http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().
+		Add(writeTimeout)))
 	return p.ResponseWriter.Write(b)
 }

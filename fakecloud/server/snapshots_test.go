@@ -22,7 +22,9 @@ import (
 // accepts tells whether a balancer's port takes connections. One without targets
 // resets them, perhaps before the dialler looks: it took them all the same.
 func accepts(lb api.LoadBalancer) error {
-	conn, err := net.DialTimeout("tcp", netip.AddrPortFrom(netip.MustParseAddr(lb.Address), uint16(lb.Listeners[0].Port)).String(), patience)
+	conn, err := net.DialTimeout(
+		"tcp", netip.AddrPortFrom(netip.MustParseAddr(lb.Address), uint16(lb.Listeners[0].Port)).String(), patience,
+	)
 	if errors.Is(err, syscall.ECONNRESET) {
 		return nil
 	}
@@ -35,7 +37,8 @@ func accepts(lb api.LoadBalancer) error {
 func (r *rig) balancer(t *testing.T, name string) api.LoadBalancer {
 	t.Helper()
 	lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
-		Name: name, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 30080}},
+		Name:      name,
+		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 30080}},
 	})
 	require.NoError(t, err)
 	return r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)

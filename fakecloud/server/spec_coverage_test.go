@@ -60,7 +60,8 @@ func (c *coverage) compare() (missing, strange []string, err error) {
 	defer c.mu.Unlock()
 	for seen := range c.seen {
 		_, end, _ := strings.Cut(seen, " ")
-		if !slices.Contains(all, seen) && !slices.Contains([]string{string(api.Internal), string(api.Unavailable)}, end) {
+		if !slices.Contains(all, seen) &&
+			!slices.Contains([]string{string(api.Internal), string(api.Unavailable)}, end) {
 			strange = append(strange, seen)
 		}
 	}

@@ -71,7 +71,9 @@ func strictQuery(op *operation, raw string) (url.Values, []cloud.Field) {
 		several, known := op.query[name]
 		switch {
 		case !known:
-			fields = append(fields, cloud.Field{Path: name, Message: "is no parameter of this operation" + choicesHint(op.query)})
+			fields = append(
+				fields, cloud.Field{Path: name, Message: "is no parameter of this operation" + choicesHint(op.query)},
+			)
 		case len(values) > 1 && !several:
 			fields = append(fields, cloud.Field{Path: name, Message: "is given more than once"})
 		}
@@ -86,7 +88,9 @@ func strictHeaders(op *operation, header http.Header) (fields []cloud.Field) {
 		switch values := header.Values(name); {
 		case len(values) == 0:
 		case !op.headers[name]:
-			fields = append(fields, cloud.Field{Path: name, Message: "is no header that this operation heeds: leave it out"})
+			fields = append(
+				fields, cloud.Field{Path: name, Message: "is no header that this operation heeds: leave it out"},
+			)
 		case len(values) > 1:
 			fields = append(fields, cloud.Field{Path: name, Message: "is given more than once"})
 		case values[0] == "":
@@ -177,7 +181,10 @@ func (s *Server) answerInvalid(w http.ResponseWriter, r *http.Request, err error
 	var twice *twiceError
 	switch {
 	case errors.As(err, &tooLarge):
-		s.answerProblem(w, r, http.StatusRequestEntityTooLarge, api.TooLarge, fmt.Sprintf("the request's body is larger than %d bytes", tooLarge.Limit), nil)
+		s.answerProblem(
+			w, r, http.StatusRequestEntityTooLarge, api.TooLarge,
+			fmt.Sprintf("the request's body is larger than %d bytes", tooLarge.Limit), nil,
+		)
 	case errors.As(err, &twice):
 		s.answerInvalidFields(w, r, []cloud.Field{{Path: twice.path, Message: "is given twice"}})
 	case errors.Is(err, errTrailing), errors.Is(err, errDeep):
@@ -194,7 +201,10 @@ func (s *Server) answerInvalidFields(w http.ResponseWriter, r *http.Request, fie
 	for _, f := range fields {
 		messages = append(messages, strings.TrimSpace(f.Path+" "+f.Message))
 	}
-	s.answerProblem(w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+strings.Join(messages, "; "), fields)
+	s.answerProblem(
+		w, r, http.StatusBadRequest, api.InvalidRequest,
+		"the request does not fit the API: "+strings.Join(messages, "; "), fields,
+	)
 }
 
 // offendingFields finds the fields that an error of the validator is about.
@@ -293,5 +303,8 @@ func (s *Server) answerBadParameter(w http.ResponseWriter, r *http.Request, err 
 	case errors.As(err, &many):
 		field = many.ParamName
 	}
-	s.answerProblem(w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+firstLine(err.Error()), []cloud.Field{{Path: field, Message: firstLine(err.Error())}})
+	s.answerProblem(
+		w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+firstLine(err.Error()),
+		[]cloud.Field{{Path: field, Message: firstLine(err.Error())}},
+	)
 }

@@ -22,7 +22,9 @@ func TestAccessOfOlderSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cloud.db")
 	conn, err := sql.Open("sqlite3", path)
 	require.NoError(t, err)
-	migrations, err := goose.NewProvider(goose.DialectSQLite3, conn, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true))
+	migrations, err := goose.NewProvider(
+		goose.DialectSQLite3, conn, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true),
+	)
 	require.NoError(t, err)
 	_, err = migrations.UpTo(ctx, 3)
 	require.NoError(t, err)
@@ -58,7 +60,8 @@ func TestAccessOfOlderSchema(t *testing.T) {
 		assert.Equal(t, "n-1", route.NetworkID)
 		assert.EqualValues(t, 10<<24+1<<16+2<<8, route.FirstAddress)
 		assert.EqualValues(t, []int64{2, 1, 1, 0, 0, 1}, []int64{
-			used(tx, "p-1", "instances"), used(tx, "p-1", "routes"), used(tx, "p-1", "networks"), used(tx, "p-1", "load-balancers"),
+			used(tx, "p-1", "instances"), used(tx, "p-1", "routes"), used(tx, "p-1", "networks"),
+			used(tx, "p-1", "load-balancers"),
 			used(tx, "p-2", "instances"), used(tx, "p-2", "networks"),
 		})
 		zones, err := tx.LiveInstancesPerZone(ctx, "p-1")
@@ -66,7 +69,10 @@ func TestAccessOfOlderSchema(t *testing.T) {
 		return err
 	}))
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
-		return errors.Join(tx.UpdateInstance(ctx, db.UpdateInstanceParams{ID: "i-2", State: "terminated"}), tx.DeleteInstance(ctx, "i-3"), tx.DeleteRoute(ctx, "r-1"))
+		return errors.Join(
+			tx.UpdateInstance(ctx, db.UpdateInstanceParams{ID: "i-2", State: "terminated"}),
+			tx.DeleteInstance(ctx, "i-3"), tx.DeleteRoute(ctx, "r-1"),
+		)
 	}))
 	require.NoError(t, s.Read(ctx, func(tx *store.Tx) error {
 		assert.EqualValues(t, []int64{1, 0}, []int64{used(tx, "p-1", "instances"), used(tx, "p-1", "routes")})

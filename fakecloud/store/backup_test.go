@@ -89,7 +89,9 @@ func TestWhatWasRestoredIsOnDisk(t *testing.T) {
 // No reader of before can go on, however the two logs' numbers lie.
 func TestEventNumbersExpireWhenRestored(t *testing.T) {
 	ctx := t.Context()
-	for name, ahead := range map[string]struct{ live, file int }{"live is ahead": {live: 9}, "the file is ahead": {file: 9}, "neither": {}} {
+	for name, ahead := range map[string]struct{ live, file int }{
+		"live is ahead": {live: 9}, "the file is ahead": {file: 9}, "neither": {},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s, other := open(t, store.Memory), open(t, store.Memory)
 			far := time.Now().Add(24 * time.Hour).UnixMilli() // Numbers may be ahead of the clock.
@@ -98,7 +100,9 @@ func TestEventNumbersExpireWhenRestored(t *testing.T) {
 					if n == 0 {
 						return nil
 					}
-					return tx.Exec(ctx, fmt.Sprintf("UPDATE sqlite_sequence SET seq = %d WHERE name = 'events'", far+int64(n)))
+					return tx.Exec(
+						ctx, fmt.Sprintf("UPDATE sqlite_sequence SET seq = %d WHERE name = 'events'", far+int64(n)),
+					)
 				}))
 			}
 			jump(s, ahead.live)
@@ -173,7 +177,9 @@ func TestRestoreUnderLoad(t *testing.T) {
 		g.Go(func() error {
 			defer close(done)
 			for n := range 8 {
-				if err := errors.Join(s.Restore(ctx, files[n%2]), s.Backup(ctx, running), store.CheckFile(ctx, running)); err != nil {
+				if err := errors.Join(
+					s.Restore(ctx, files[n%2]), s.Backup(ctx, running), store.CheckFile(ctx, running),
+				); err != nil {
 					return err
 				}
 			}
@@ -188,7 +194,10 @@ func TestRestoreUnderLoad(t *testing.T) {
 func seesOne(ctx context.Context, s *store.Store) error {
 	return s.Read(ctx, func(tx *store.Tx) error {
 		for range 2 {
-			kinds, err := tx.Strings(ctx, "SELECT substr(name, 1, 1) || count(*) FROM projects WHERE name NOT LIKE 'w%' GROUP BY substr(name, 1, 1)")
+			kinds, err := tx.Strings(
+				ctx,
+				"SELECT substr(name, 1, 1) || count(*) FROM projects WHERE name NOT LIKE 'w%' GROUP BY substr(name, 1, 1)",
+			)
 			if err != nil {
 				return err
 			}

@@ -23,14 +23,19 @@ func addInstance(ctx context.Context, tx *store.Tx, n int64) error {
 	id, address := instanceID(n), fmt.Sprintf("10.%d.%d.%d", n>>16&255, n>>8&255, n&255)
 	err := tx.InsertInstance(ctx, db.InsertInstanceParams{
 		ID: id, ProjectID: "p", Name: "worker-" + id, Region: "nebula-1", Zone: "nebula-1a", Type: "small",
-		State: "pending", Address: &address, Tags: `{"cluster":"lab","role":"worker"}`, Version: 1, CreatedAt: n, UpdatedAt: n,
+		State: "pending", Address: &address, Tags: `{"cluster":"lab","role":"worker"}`, Version: 1, CreatedAt: n,
+		UpdatedAt: n,
 	})
 	if err != nil {
 		return err
 	}
 	return tx.AppendEvent(ctx, db.InsertEventParams{
-		ProjectID: "p", Time: n, Type: "created", Resource: "instance", ResourceID: id, Name: "worker-" + id, ToState: "pending",
-		Body: fmt.Sprintf(`{"id":%q,"name":"worker-%s","zone":"nebula-1a","type":"small","state":"pending","address":%q,"tags":{"cluster":"lab","role":"worker"},"version":1}`, id, id, address),
+		ProjectID: "p", Time: n, Type: "created", Resource: "instance", ResourceID: id, Name: "worker-" + id,
+		ToState: "pending",
+		Body: fmt.Sprintf(
+			`{"id":%q,"name":"worker-%s","zone":"nebula-1a","type":"small","state":"pending","address":%q,"tags":{"cluster":"lab","role":"worker"},"version":1}`,
+			id, id, address,
+		),
 	})
 }
 

@@ -59,7 +59,8 @@ func CheckFile(ctx context.Context, path string) error {
 func checkReferences(ctx context.Context, conn *sql.DB) error {
 	var table, parent string
 	var row sql.NullInt64
-	err := conn.QueryRowContext(ctx, `SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 1`).Scan(&table, &row, &parent)
+	err := conn.QueryRowContext(ctx, `SELECT "table", rowid, parent FROM pragma_foreign_key_check LIMIT 1`).
+		Scan(&table, &row, &parent)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil
@@ -72,7 +73,8 @@ func checkReferences(ctx context.Context, conn *sql.DB) error {
 // checkSchema refuses a schema that no release up to this one has written.
 func checkSchema(ctx context.Context, conn *sql.DB) error {
 	var ours bool
-	if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = ?", goose.DefaultTablename).Scan(&ours); err != nil {
+	if err := conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = ?", goose.DefaultTablename).
+		Scan(&ours); err != nil {
 		return unusableError("%w", err)
 	}
 	if !ours {
@@ -84,7 +86,9 @@ func checkSchema(ctx context.Context, conn *sql.DB) error {
 	}
 	knows, err := newestSchema()
 	if err == nil && has > knows {
-		err = unusableError("it was written by a newer fakecloud (schema %d, this one knows %d): use that one", has, knows)
+		err = unusableError(
+			"it was written by a newer fakecloud (schema %d, this one knows %d): use that one", has, knows,
+		)
 	}
 	return err
 }

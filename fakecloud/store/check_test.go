@@ -41,10 +41,14 @@ func crashed(t *testing.T, changes int) string {
 	dir := t.TempDir()
 	s := open(t, filepath.Join(dir, "live.db"))
 	for n := range changes {
-		require.NoError(t, s.Write(t.Context(), func(tx *store.Tx) error { return addProject(t.Context(), tx, fmt.Sprintf("p%d", n)) }))
+		require.NoError(t, s.Write(t.Context(), func(tx *store.Tx) error {
+			return addProject(t.Context(), tx, fmt.Sprintf("p%d", n))
+		}))
 	}
 	for _, beside := range []string{"", "-wal"} {
-		edit(t, filepath.Join(dir, "live.db"+beside), filepath.Join(dir, "cloud.db"+beside), func(b []byte) []byte { return b })
+		edit(t, filepath.Join(dir, "live.db"+beside), filepath.Join(dir, "cloud.db"+beside), func(b []byte) []byte {
+			return b
+		})
 	}
 	return filepath.Join(dir, "cloud.db")
 }
@@ -102,7 +106,9 @@ func TestDamagedFilesAreRefusedAndUntouched(t *testing.T) {
 			return b
 		},
 		"the first page's schema": func(b []byte) []byte { return flip(100, page-100)(b) },
-		"not SQLite's":            func(b []byte) []byte { return append([]byte("a shopping list, no database\n"), b...) },
+		"not SQLite's": func(b []byte) []byte {
+			return append([]byte("a shopping list, no database\n"), b...)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "cloud.db")
@@ -117,8 +123,9 @@ func TestDamagedFilesAreRefusedAndUntouched(t *testing.T) {
 func TestForeignFilesAreRefusedAndUntouched(t *testing.T) {
 	for statement, want := range map[string]string{
 		"CREATE TABLE recipes (name TEXT)": "another program's",
-		"CREATE TABLE goose_db_version (version_id INTEGER); INSERT INTO goose_db_version VALUES (99999)":                                                                                                      "newer fakecloud (schema 99999",
-		"CREATE TABLE p (id INTEGER PRIMARY KEY); CREATE TABLE c (p REFERENCES p); INSERT INTO c VALUES (7); " + "CREATE TABLE goose_db_version (version_id INTEGER); INSERT INTO goose_db_version VALUES (1)": "row 1 of table c refers to one that is missing in table p",
+		"CREATE TABLE goose_db_version (version_id INTEGER); INSERT INTO goose_db_version VALUES (99999)": "newer fakecloud (schema 99999",
+		"CREATE TABLE p (id INTEGER PRIMARY KEY); CREATE TABLE c (p REFERENCES p); INSERT INTO c VALUES (7); " +
+			"CREATE TABLE goose_db_version (version_id INTEGER); INSERT INTO goose_db_version VALUES (1)": "row 1 of table c refers to one that is missing in table p",
 	} {
 		path := filepath.Join(t.TempDir(), "cloud.db")
 		conn, err := sql.Open("sqlite3", path)
@@ -164,13 +171,19 @@ func TestDamagedLogs(t *testing.T) {
 		want   string // or how many changes are there afterwards:
 		left   int
 	}{
-		"whole":                       {func(b []byte) []byte { return b }, "", 6},
-		"header":                      {flip(4, 20), "damaged header", 0},
-		"header's checksum":           {flip(24, 8), "damaged header", 0},
-		"first page":                  {flip(500, 1), "damaged before page", 0},
-		"page in the middle":          {func(b []byte) []byte { return flip(pages(b)[2]+1000, 5)(b) }, "damaged before page", 0},
-		"head of one":                 {func(b []byte) []byte { return flip(pages(b)[2], 24)(b) }, "damaged before page", 0},
-		"zeros in the middle":         {func(b []byte) []byte { clear(b[pages(b)[1]:pages(b)[3]]); return b }, "damaged before page", 0},
+		"whole":             {func(b []byte) []byte { return b }, "", 6},
+		"header":            {flip(4, 20), "damaged header", 0},
+		"header's checksum": {flip(24, 8), "damaged header", 0},
+		"first page":        {flip(500, 1), "damaged before page", 0},
+		"page in the middle": {
+			func(b []byte) []byte { return flip(pages(b)[2]+1000, 5)(b) }, "damaged before page", 0,
+		},
+		"head of one": {
+			func(b []byte) []byte { return flip(pages(b)[2], 24)(b) }, "damaged before page", 0,
+		},
+		"zeros in the middle": {
+			func(b []byte) []byte { clear(b[pages(b)[1]:pages(b)[3]]); return b }, "damaged before page", 0,
+		},
 		"last change torn":            {func(b []byte) []byte { return flip(pages(b)[5]+1000, 5)(b) }, "", 5},
 		"last change cut off":         {func(b []byte) []byte { return b[:pages(b)[5]+2000] }, "", 5},
 		"nothing but a broken header": {func(b []byte) []byte { return flip(4, 20)(b[:32]) }, "", 0},

@@ -82,7 +82,9 @@ func KeepEvents(n int64) Option { return func(s *Store) { s.keepEvents = n } }
 // schema up to date. A file that is damaged, of another program or in use is
 // an error, and is left as it was.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
-	s := &Store{keepEvents: 10_000, readers: make(chan conn, readers), ended: make(chan struct{}), commits: make(chan struct{})}
+	s := &Store{
+		keepEvents: 10_000, readers: make(chan conn, readers), ended: make(chan struct{}), commits: make(chan struct{}),
+	}
 	for _, o := range opts {
 		o(s)
 	}
@@ -109,7 +111,10 @@ func (s *Store) openDatabase(ctx context.Context, path string) error {
 		return err
 	}
 	if err := checkIfExists(ctx, abs); err != nil {
-		return fmt.Errorf("%w; it was left untouched: move it and its -wal file away to start afresh, or to put a backup in its place", err)
+		return fmt.Errorf(
+			"%w; it was left untouched: move it and its -wal file away to start afresh, or to put a backup in its place",
+			err,
+		)
 	}
 	if err := os.RemoveAll(stagingDir(abs)); err != nil {
 		return err

@@ -107,7 +107,10 @@ func TestNumbersOfReplacedDataAreExpired(t *testing.T) {
 	require.Equal(t, first.Through+1, last.Through)
 
 	// A log is as old as its millisecond.
-	require.Eventually(t, func() bool { return time.Now().UnixMilli() > last.Through }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return time.Now().
+			UnixMilli() > last.Through
+	}, 10*time.Second, time.Millisecond)
 	newer := open(t, store.Memory)
 	expired := func(when string) {
 		for _, seq := range []int64{0, 1, first.Through, last.Through} {
@@ -117,7 +120,9 @@ func TestNumbersOfReplacedDataAreExpired(t *testing.T) {
 	}
 	expired("while it is empty")
 	require.NoError(t, newer.Write(ctx, func(tx *store.Tx) error {
-		return errors.Join(addProject(ctx, tx, "p"), addEvent(ctx, tx, "p"), addEvent(ctx, tx, "p"), addEvent(ctx, tx, "p"))
+		return errors.Join(
+			addProject(ctx, tx, "p"), addEvent(ctx, tx, "p"), addEvent(ctx, tx, "p"), addEvent(ctx, tx, "p"),
+		)
 	}))
 	expired("when it is longer than the older")
 }

@@ -168,7 +168,9 @@ func raw(t *testing.T, path string) *sql.DB {
 
 func migrationsOf(t *testing.T, conn *sql.DB) *goose.Provider {
 	t.Helper()
-	p, err := goose.NewProvider(goose.DialectSQLite3, conn, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true))
+	p, err := goose.NewProvider(
+		goose.DialectSQLite3, conn, os.DirFS("migrations"), goose.WithDisableGlobalRegistry(true),
+	)
 	require.NoError(t, err)
 	return p
 }
@@ -207,7 +209,9 @@ func schema(t *testing.T, conn *sql.DB) string {
 
 func made(t *testing.T, conn *sql.DB, what string) string {
 	t.Helper()
-	all := query(t, conn, "SELECT sql || ';' FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' AND "+what+" ORDER BY rowid")
+	all := query(
+		t, conn, "SELECT sql || ';' FROM sqlite_schema WHERE name NOT LIKE 'sqlite%' AND "+what+" ORDER BY rowid",
+	)
 	return strings.Join(append(all, ""), "\n")
 }
 
@@ -266,7 +270,9 @@ func writeDump(t *testing.T, v int64) {
 	}
 	conn := raw(t, filepath.Join(t.TempDir(), "new.db"))
 	migrateTo(t, conn, v)
-	tables := query(t, conn, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY rowid")
+	tables := query(
+		t, conn, "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite%' ORDER BY rowid",
+	)
 	for _, name := range tables {
 		for _, insert := range rows {
 			if strings.HasPrefix(insert, "INSERT INTO "+name+" ") {
@@ -288,7 +294,10 @@ func writeDump(t *testing.T, v int64) {
 			fmt.Fprintln(&b, "DELETE FROM sqlite_sequence;")
 		}
 		for _, r := range has[name].rows {
-			fmt.Fprintf(&b, "INSERT INTO %s (%s) VALUES (%s);\n", name, strings.Join(has[name].columns, ", "), strings.Join(r, ", "))
+			fmt.Fprintf(
+				&b, "INSERT INTO %s (%s) VALUES (%s);\n", name, strings.Join(has[name].columns, ", "),
+				strings.Join(r, ", "),
+			)
 		}
 	}
 	b.WriteString(made(t, conn, "type = 'trigger'")) // They would act on the rows.
@@ -300,9 +309,13 @@ func makeUp(t *testing.T, conn *sql.DB, name string) {
 	t.Helper()
 	columns := query(t, conn, "SELECT name FROM pragma_table_info('"+name+"') ORDER BY cid")
 	values := query(t, conn, `SELECT coalesce(
-			(SELECT '(SELECT ' || f."to" || ' FROM ' || f."table" || ' LIMIT 1)' FROM pragma_foreign_key_list('`+name+`') AS f WHERE f."from" = c.name),
+			(SELECT '(SELECT ' || f."to" || ' FROM ' || f."table" || ' LIMIT 1)' FROM pragma_foreign_key_list('`+name+
+		`') AS f WHERE f."from" = c.name),
 			CASE c.type WHEN 'INTEGER' THEN '1' WHEN 'REAL' THEN '1.0' WHEN 'BLOB' THEN 'x''01''' ELSE '''{}''' END)
 		FROM pragma_table_info('`+name+`') AS c ORDER BY c.cid`)
-	_, err := conn.ExecContext(t.Context(), fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", name, strings.Join(columns, ", "), strings.Join(values, ", ")))
+	_, err := conn.ExecContext(
+		t.Context(),
+		fmt.Sprintf("INSERT INTO %s (%s) VALUES (%s)", name, strings.Join(columns, ", "), strings.Join(values, ", ")),
+	)
 	require.NoError(t, err, "table %s needs a row in rows", name)
 }

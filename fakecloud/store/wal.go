@@ -63,7 +63,10 @@ func readLog(r io.Reader) error {
 		sum.add(frame[frameHeader:])
 		broken = broken || !ours || !sum.equals(frame[16:])
 		if lost && ours {
-			return unusableError("its write-ahead log (-wal) is damaged before page %d of it, and changes that were acknowledged are lost", n)
+			return unusableError(
+				"its write-ahead log (-wal) is damaged before page %d of it, and changes that were acknowledged are lost",
+				n,
+			)
 		}
 		lost = lost || broken && ours && binary.BigEndian.Uint32(frame[4:]) != 0
 	}

@@ -278,7 +278,9 @@ func TestCloseWaitsForWritesAndRefusesLater(t *testing.T) {
 	})
 	<-began
 	all.Go(func() {
-		assert.NoError(t, s.Write(t.Context(), func(tx *store.Tx) error { return addProject(t.Context(), tx, "queued") }))
+		assert.NoError(t, s.Write(t.Context(), func(tx *store.Tx) error {
+			return addProject(t.Context(), tx, "queued")
+		}))
 	})
 	require.Eventually(t, func() bool { return s.Waiting() == 1 }, 10*time.Second, time.Millisecond)
 	go func() { closed <- s.Close() }()

@@ -81,18 +81,21 @@ type Agent struct {
 	sizes     map[api.InstanceType]cluster.Size
 	listedAt  time.Time // when instances and routes were last listed completely
 	running   map[cluster.Machine]cluster.Running
-	wentDown  map[string]bool                     // IDs of instances that have gone down since their machine's boot began
-	busy      map[string]bool                     // names of machines that are booting, halting or waiting to
-	delays    map[cluster.Machine]time.Duration   // before the next boot, of machines that ended soon after the last one
-	routed    map[cluster.Machine][]cluster.Route // what each machine was last given
-	wake      chan struct{}
+	// IDs of instances that have gone down since their machine's boot began
+	wentDown map[string]bool
+	busy     map[string]bool // names of machines that are booting, halting or waiting to
+	// before the next boot, of machines that ended soon after the last one
+	delays map[cluster.Machine]time.Duration
+	routed map[cluster.Machine][]cluster.Route // what each machine was last given
+	wake   chan struct{}
 }
 
 // New makes an agent for the instances that carry the tag.
 func New(c cloud, m cluster.Machines, lookup providerIDLookup, tag string, log *slog.Logger) *Agent {
 	return &Agent{
 		cloud: c, machines: m, lookupProviderID: lookup, tag: tag, log: log, wake: make(chan struct{}, 1),
-		wentDown: map[string]bool{}, busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{}, routed: map[cluster.Machine][]cluster.Route{},
+		wentDown: map[string]bool{}, busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{},
+		routed:   map[cluster.Machine][]cluster.Route{},
 		OnChange: func(...timeline.Change) {},
 	}
 }
@@ -419,7 +422,10 @@ func (a *Agent) recordMachineEnd(m cluster.Machine, r cluster.Running, age time.
 
 // reportChange calls OnChange with what has become of a machine.
 func (a *Agent) reportChange(m cluster.Machine, what, detail string, failed bool) {
-	a.OnChange(timeline.Change{Source: timeline.SourceLab, Subject: MachineSubject + m.Name, What: what, Detail: detail, ID: m.ID, Failed: failed})
+	a.OnChange(timeline.Change{
+		Source: timeline.SourceLab, Subject: MachineSubject + m.Name, What: what, Detail: detail, ID: m.ID,
+		Failed: failed,
+	})
 }
 
 func (a *Agent) sweepMachines(ctx context.Context, keep map[string]bool) {

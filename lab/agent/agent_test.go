@@ -38,10 +38,19 @@ func (c *fakeCloud) ListRoutes(context.Context, client.RouteFilter) ([]api.Route
 }
 
 func (c *fakeCloud) ListInstanceTypes(context.Context) ([]api.InstanceSize, error) {
-	return []api.InstanceSize{{Name: api.InstanceTypeSmall, Vcpus: 2, MemoryMiB: 4096}, {Name: api.InstanceTypeLarge, Vcpus: 8, MemoryMiB: 16384}}, nil
+	return []api.InstanceSize{
+		{Name: api.InstanceTypeSmall, Vcpus: 2, MemoryMiB: 4096},
+		{Name: api.InstanceTypeLarge, Vcpus: 8, MemoryMiB: 16384},
+	}, nil
 }
 
-func (c *fakeCloud) Follow(ctx context.Context, _ int64, fn func(api.Event) error, _ func(error), _ ...client.EventFilter) error {
+func (c *fakeCloud) Follow(
+	ctx context.Context,
+	_ int64,
+	fn func(api.Event) error,
+	_ func(error),
+	_ ...client.EventFilter,
+) error {
 	for {
 		select {
 		case ev := <-c.events:
@@ -67,11 +76,17 @@ type sleepMachines struct {
 
 func newSleepMachines(t *testing.T) *sleepMachines {
 	t.Helper()
-	return &sleepMachines{host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, sizes: map[string][]cluster.Size{}, routes: map[string][]cluster.Route{}}
+	return &sleepMachines{
+		host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, sizes: map[string][]cluster.Size{},
+		routes: map[string][]cluster.Route{},
+	}
 }
 
 func (s *sleepMachines) Boot(_ context.Context, m cluster.Machine, size cluster.Size) (cluster.Running, error) {
-	p, err := s.host.Start(process.Spec{Component: m.Name, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(s.host.Lab, m.Name+".log")})
+	p, err := s.host.Start(process.Spec{
+		Component: m.Name, Path: "/bin/sleep", Args: []string{"1000"},
+		LogFile: filepath.Join(s.host.Lab, m.Name+".log"),
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.last[m.Name] = p
@@ -149,9 +164,14 @@ func runAgent(t *testing.T, a *Agent, s *sleepMachines) {
 }
 
 func TestMachinesFollowInstances(t *testing.T) {
-	listedStandIn, standIn := newInstance("i-7", "seven", 1, api.InstanceRunning), newInstance("i-8", "eight", 1, api.InstanceRunning)
+	listedStandIn, standIn := newInstance(
+		"i-7", "seven", 1, api.InstanceRunning,
+	), newInstance("i-8", "eight", 1, api.InstanceRunning)
 	listedStandIn.Tags["ccmlab-machine"], standIn.Tags["ccmlab-machine"] = "none", "none"
-	cloud := &fakeCloud{listed: []api.Instance{listedStandIn, newInstance("i-1", "one", 2, api.InstanceRunning)}, events: make(chan api.Event)}
+	cloud := &fakeCloud{
+		listed: []api.Instance{listedStandIn, newInstance("i-1", "one", 2, api.InstanceRunning)},
+		events: make(chan api.Event),
+	}
 	s := newSleepMachines(t)
 	var mu sync.Mutex
 	nodeObjects := map[string]string{}
@@ -216,7 +236,10 @@ func TestMachinesFollowInstances(t *testing.T) {
 		reboot.Version = version
 		send(reboot)
 		send(newInstance("i-2", "two", version+1, api.InstanceRunning))
-		until("one to reboot whose cloud is through with it at once", func() bool { p := s.pid("two"); return p != 0 && p != up })
+		until("one to reboot whose cloud is through with it at once", func() bool {
+			p := s.pid("two")
+			return p != 0 && p != up
+		})
 	}
 
 	running, err := s.host.Running()
@@ -243,22 +266,35 @@ func TestMachineRoutes(t *testing.T) {
 	one, two := newInstance("i-1", "one", 1, api.InstanceRunning), newInstance("i-2", "two", 1, api.InstanceRunning)
 	two.Addresses = []api.Address{{Type: api.AddressInternal, IP: "127.0.0.10"}}
 	route := func(id, destination, hop string, version int64, state api.RouteState) api.Route {
-		return api.Route{ID: id, Destination: destination, InstanceID: hop, Version: version, State: state, Tags: api.Tags{"cluster": "lab"}}
+		return api.Route{
+			ID: id, Destination: destination, InstanceID: hop, Version: version, State: state,
+			Tags: api.Tags{"cluster": "lab"},
+		}
 	}
-	cloud := &fakeCloud{listed: []api.Instance{one, two}, routes: []api.Route{route("r-1", "10.0.1.0/24", "i-1", 1, api.RouteActive)}, events: make(chan api.Event)}
+	cloud := &fakeCloud{
+		listed: []api.Instance{one, two}, routes: []api.Route{route("r-1", "10.0.1.0/24", "i-1", 1, api.RouteActive)},
+		events: make(chan api.Event),
+	}
 	s := newSleepMachines(t)
-	a := New(cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
+	a := New(
+		cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab",
+		slog.New(slog.DiscardHandler),
+	)
 	runAgent(t, a, s)
 	until := func(what string, want []cluster.Route, of string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return assert.ObjectsAreEqual(want, s.routesOf(of)) }, bound, 10*time.Millisecond, what)
+		require.Eventually(
+			t, func() bool { return assert.ObjectsAreEqual(want, s.routesOf(of)) }, bound, 10*time.Millisecond, what,
+		)
 	}
 	seq := int64(0)
 	send := func(kind api.EventType, r api.Route) {
 		seq++
 		cloud.events <- api.Event{Seq: seq, Time: time.Now(), Type: kind, Route: &r, ID: r.ID}
 	}
-	toOne, toTwo := cluster.Route{Destination: "10.0.1.0/24", Via: "127.0.0.9"}, cluster.Route{Destination: "10.0.2.0/24", Via: "127.0.0.10"}
+	toOne, toTwo := cluster.Route{Destination: "10.0.1.0/24", Via: "127.0.0.9"}, cluster.Route{
+		Destination: "10.0.2.0/24", Via: "127.0.0.10",
+	}
 
 	until("the listed route", []cluster.Route{toOne}, "two")
 	until("none to itself", []cluster.Route{}, "one")
@@ -288,7 +324,8 @@ func TestRecorderDoesNotRepeatItself(t *testing.T) {
 	event := func(seq int64) api.Event {
 		i := newInstance("i-1", fmt.Sprint("n", seq), 1, api.InstanceRunning)
 		from, to := "pending", "running"
-		return api.Event{Seq: seq, Time: time.Now().Add(-time.Minute), Type: api.EventUpdated, Name: i.Name, ID: i.ID, Instance: &i, From: &from, To: &to}
+		return api.Event{Seq: seq, Time: time.Now().
+			Add(-time.Minute), Type: api.EventUpdated, Name: i.Name, ID: i.ID, Instance: &i, From: &from, To: &to}
 	}
 	first, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
 	require.NoError(t, err)

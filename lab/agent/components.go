@@ -28,7 +28,12 @@ const (
 // Components records the starts and ends of the components that running finds, until ctx ends.
 // Machines are left out: the Agent reports those. absent are components that have not run yet
 // and are expected. A component for which wanted is false is not searched for meanwhile.
-func (r *Recorder) Components(ctx context.Context, running func() (map[string]*process.Process, error), wanted func(name string) bool, absent ...string) error {
+func (r *Recorder) Components(
+	ctx context.Context,
+	running func() (map[string]*process.Process, error),
+	wanted func(name string) bool,
+	absent ...string,
+) error {
 	t := componentTracker{running: map[string]*process.Process{}, absent: map[string]bool{}, wanted: wanted}
 	for _, name := range absent {
 		t.absent[name] = true

@@ -108,7 +108,12 @@ func dropManagedFields(obj any) (any, error) {
 
 // recordChanges records what diff finds whenever an object of the informer changes. An object that
 // is in the first list counts as new unless it is known.
-func recordChanges[T *corev1.Node | *corev1.Service | *corev1.Pod | *corev1.Event](r *Recorder, informer cache.SharedIndexInformer, known func(T) bool, diff func(before, after T) []timeline.Change) error {
+func recordChanges[T *corev1.Node | *corev1.Service | *corev1.Pod | *corev1.Event](
+	r *Recorder,
+	informer cache.SharedIndexInformer,
+	known func(T) bool,
+	diff func(before, after T) []timeline.Change,
+) error {
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
 		AddFunc: func(obj any, initial bool) {
 			if o, ok := obj.(T); ok && (!initial || !known(o)) {

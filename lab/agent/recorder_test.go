@@ -36,10 +36,13 @@ func readTimeline(t *testing.T, log timeline.Log) []string {
 func TestWatchAfterRestart(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
 	event := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default", UID: "u"}, Type: corev1.EventTypeWarning, Reason: "SyncLoadBalancerFailed", Count: 1,
+		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "default", UID: "u"}, Type: corev1.EventTypeWarning,
+		Reason: "SyncLoadBalancerFailed", Count: 1,
 		InvolvedObject: corev1.ObjectReference{Kind: "Service", Name: "web", Namespace: "default"},
 	}
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{NodeName: "node-1"}}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "default"}, Spec: corev1.PodSpec{NodeName: "node-1"},
+	}
 	client := fake.NewClientset(event, pod)
 	run := func(change func(), want ...string) {
 		t.Helper()
@@ -49,7 +52,10 @@ func TestWatchAfterRestart(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- r.Watch(ctx, client) }()
 		change()
-		assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.ElementsMatch(c, want, readTimeline(t, log)) }, bound, 10*time.Millisecond)
+		assert.EventuallyWithT(
+			t, func(c *assert.CollectT) { assert.ElementsMatch(c, want, readTimeline(t, log)) }, bound,
+			10*time.Millisecond,
+		)
 		cancel()
 		require.NoError(t, <-done)
 	}
@@ -61,7 +67,8 @@ func TestWatchAfterRestart(t *testing.T) {
 	run(func() {
 		_, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
 		require.NoError(t, err)
-	}, "event service/web SyncLoadBalancerFailed", "cluster pod/p scheduled", "event service/web SyncLoadBalancerFailed", "cluster node/n registered")
+	}, "event service/web SyncLoadBalancerFailed", "cluster pod/p scheduled",
+		"event service/web SyncLoadBalancerFailed", "cluster node/n registered")
 }
 
 func TestComponents(t *testing.T) {
@@ -70,7 +77,9 @@ func TestComponents(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	start := func(component string) *process.Process {
 		t.Helper()
-		p, err := host.Start(process.Spec{Component: component, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(host.Lab, "log")})
+		p, err := host.Start(process.Spec{
+			Component: component, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(host.Lab, "log"),
+		})
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, process.Stop(context.Background(), 0, p)) })
 		return p
@@ -124,7 +133,9 @@ func TestComponentsWhileNoAgentRan(t *testing.T) {
 		require.NoError(t, log.AddAt(log.Start, componentChange(name, componentStarted, "process 1")))
 	}
 	host := process.Host{Lab: t.TempDir()}
-	p, err := host.Start(process.Spec{Component: "again", Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(host.Lab, "log")})
+	p, err := host.Start(process.Spec{
+		Component: "again", Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(host.Lab, "log"),
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, process.Stop(context.Background(), 0, p)) })
 	r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))

@@ -54,10 +54,17 @@ func (b *shortLivedMachines) Boot(context.Context, cluster.Machine, cluster.Size
 // reported. After a machine has lived for a while, the delay is short again.
 func TestRestartBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		cloud := &fakeCloud{listed: []api.Instance{newInstance("i-1", "one", 1, api.InstanceRunning)}, events: make(chan api.Event)}
-		b := &shortLivedMachines{sleepMachines: &sleepMachines{}, lives: append(make([]time.Duration, 7), 20*time.Second, 0)}
+		cloud := &fakeCloud{
+			listed: []api.Instance{newInstance("i-1", "one", 1, api.InstanceRunning)}, events: make(chan api.Event),
+		}
+		b := &shortLivedMachines{
+			sleepMachines: &sleepMachines{}, lives: append(make([]time.Duration, 7), 20*time.Second, 0),
+		}
 		b.routes = map[string][]cluster.Route{}
-		a := New(cloud, b, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
+		a := New(
+			cloud, b, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab",
+			slog.New(slog.DiscardHandler),
+		)
 		var reported []string
 		var mu sync.Mutex
 		a.OnChange = func(changes ...timeline.Change) {

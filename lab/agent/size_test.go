@@ -20,9 +20,15 @@ func TestMachineSize(t *testing.T) {
 		i.Type = kind
 		return i
 	}
-	cloud := &fakeCloud{listed: []api.Instance{typed("i-1", "one", 1, api.InstanceRunning, api.InstanceTypeSmall)}, events: make(chan api.Event)}
+	cloud := &fakeCloud{
+		listed: []api.Instance{typed("i-1", "one", 1, api.InstanceRunning, api.InstanceTypeSmall)},
+		events: make(chan api.Event),
+	}
 	s := newSleepMachines(t)
-	a := New(cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab", slog.New(slog.DiscardHandler))
+	a := New(
+		cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab",
+		slog.New(slog.DiscardHandler),
+	)
 	runAgent(t, a, s)
 	seq := int64(0)
 	send := func(version int64, state api.InstanceState) {

@@ -38,7 +38,10 @@ func Manifests(ctx context.Context, kubeconfig string, files ...[]byte) error {
 // Objects that exist stay as they are.
 func Missing(ctx context.Context, kubeconfig string, files ...[]byte) (made []string, err error) {
 	o := Owner{kubeconfig: kubeconfig, name: fieldManager, force: true}
-	err = forEachObject(ctx, kubeconfig, "applying", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+	err = forEachObject(ctx, kubeconfig, "applying", func(
+		target dynamic.ResourceInterface,
+		obj *unstructured.Unstructured,
+	) error {
 		_, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{})
 		if !apierrors.IsNotFound(err) {
 			return err
@@ -65,11 +68,15 @@ func Guest(kubeconfig, name string) Owner {
 
 // Apply applies every document of every file, in order.
 func (o Owner) Apply(ctx context.Context, files ...[]byte) error {
-	return forEachObject(ctx, o.kubeconfig, "applying", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+	return forEachObject(ctx, o.kubeconfig, "applying", func(
+		target dynamic.ResourceInterface,
+		obj *unstructured.Unstructured,
+	) error {
 		if !o.force {
 			// In an object without any content nobody owns a field. Once this owner had applied
 			// it, Withdraw would take it for its own.
-			if have, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{}); err == nil && len(have.GetManagedFields()) == 0 {
+			if have, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{}); err == nil &&
+				len(have.GetManagedFields()) == 0 {
 				return nil
 			}
 		}
@@ -78,7 +85,11 @@ func (o Owner) Apply(ctx context.Context, files ...[]byte) error {
 }
 
 // applyObject applies one object, with a label, so that the owner owns at least one field.
-func (o Owner) applyObject(ctx context.Context, target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+func (o Owner) applyObject(
+	ctx context.Context,
+	target dynamic.ResourceInterface,
+	obj *unstructured.Unstructured,
+) error {
 	labels := obj.GetLabels()
 	if labels == nil {
 		labels = map[string]string{}
@@ -95,7 +106,10 @@ func (o Owner) applyObject(ctx context.Context, target dynamic.ResourceInterface
 // Withdraw deletes those objects in the files of which this owner alone owns fields. In objects
 // that others have applied, too, it gives up its own fields.
 func (o Owner) Withdraw(ctx context.Context, files ...[]byte) error {
-	return forEachObject(ctx, o.kubeconfig, "deleting", func(target dynamic.ResourceInterface, obj *unstructured.Unstructured) error {
+	return forEachObject(ctx, o.kubeconfig, "deleting", func(
+		target dynamic.ResourceInterface,
+		obj *unstructured.Unstructured,
+	) error {
 		have, err := target.Get(ctx, obj.GetName(), metav1.GetOptions{})
 		if err == nil {
 			err = o.withdrawObject(ctx, target, have)
@@ -108,7 +122,11 @@ func (o Owner) Withdraw(ctx context.Context, files ...[]byte) error {
 }
 
 // withdrawObject deletes one object, or gives up the owner's fields in it.
-func (o Owner) withdrawObject(ctx context.Context, target dynamic.ResourceInterface, have *unstructured.Unstructured) error {
+func (o Owner) withdrawObject(
+	ctx context.Context,
+	target dynamic.ResourceInterface,
+	have *unstructured.Unstructured,
+) error {
 	ownsFields, sharedFields := false, false
 	for _, f := range have.GetManagedFields() {
 		if f.Manager == o.name {
@@ -135,7 +153,12 @@ func (o Owner) withdrawObject(ctx context.Context, target dynamic.ResourceInterf
 
 // forEachObject calls do with every document of every file, in order. doing names the action in
 // errors.
-func forEachObject(ctx context.Context, kubeconfig, doing string, do func(dynamic.ResourceInterface, *unstructured.Unstructured) error, files ...[]byte) error {
+func forEachObject(
+	ctx context.Context,
+	kubeconfig, doing string,
+	do func(dynamic.ResourceInterface, *unstructured.Unstructured) error,
+	files ...[]byte,
+) error {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return err
@@ -178,7 +201,11 @@ func forEachObject(ctx context.Context, kubeconfig, doing string, do func(dynami
 }
 
 // resourceFor is the client for the kind and namespace of an object.
-func resourceFor(client dynamic.Interface, mapper meta.RESTMapper, obj *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+func resourceFor(
+	client dynamic.Interface,
+	mapper meta.RESTMapper,
+	obj *unstructured.Unstructured,
+) (dynamic.ResourceInterface, error) {
 	gvk := obj.GroupVersionKind()
 	mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 	if err != nil {

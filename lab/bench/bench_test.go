@@ -18,17 +18,25 @@ import (
 
 func TestUsageSince(t *testing.T) {
 	begin := time.Now()
-	before := usage{at: begin, calls: map[string]int64{"listInstances": 2, "getInstance": 5}, cpu: map[string]time.Duration{"ccm-1": time.Second}, busy: 10 * time.Second}
+	before := usage{
+		at: begin, calls: map[string]int64{"listInstances": 2, "getInstance": 5},
+		cpu: map[string]time.Duration{"ccm-1": time.Second}, busy: 10 * time.Second,
+	}
 	after := usage{
-		at: begin.Add(3 * time.Second), calls: map[string]int64{"listInstances": 4, "getInstance": 5, streamOperation: 1},
-		cpu: map[string]time.Duration{"ccm-1": 2 * time.Second, loadTool: time.Second}, busy: 14 * time.Second,
+		at:    begin.Add(3 * time.Second),
+		calls: map[string]int64{"listInstances": 4, "getInstance": 5, streamOperation: 1},
+		cpu:   map[string]time.Duration{"ccm-1": 2 * time.Second, loadTool: time.Second}, busy: 14 * time.Second,
 	}
 	got := after.since(before)
 	assert.Equal(t, usageDelta{
 		Calls: 2, Streams: 1, By: map[string]int64{"listInstances": 2}, Seconds: 3,
 		CPU: map[string]float64{"ccm-1": 1, loadTool: 1, "others": 2},
 	}, got, "the stream is no call, and what is no process of ours is others'")
-	assert.Equal(t, "calls: listInstances 2; event streams opened: 1; CPU seconds of 3.0: ccm-1 1.0, others 2.0, this benchmark 1.0", got.String())
+	assert.Equal(
+		t,
+		"calls: listInstances 2; event streams opened: 1; CPU seconds of 3.0: ccm-1 1.0, others 2.0, this benchmark 1.0",
+		got.String(),
+	)
 }
 
 func TestFormatting(t *testing.T) {

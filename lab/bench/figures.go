@@ -86,7 +86,13 @@ func measureInit(ctx context.Context, b *bench) ([]line, error) {
 }
 
 // timeInit makes one measurement of measureInit.
-func (b *bench) timeInit(ctx context.Context, name string, bound time.Duration, env []string, flags ...string) (v value, err error) {
+func (b *bench) timeInit(
+	ctx context.Context,
+	name string,
+	bound time.Duration,
+	env []string,
+	flags ...string,
+) (v value, err error) {
 	s, err := b.setUp(ctx, name, nil)
 	if err != nil {
 		return v, err
@@ -106,7 +112,11 @@ func (b *bench) timeInit(ctx context.Context, name string, bound time.Duration, 
 
 // timeUntilGoal measures from the moment that begin returns until the goal that it returns is
 // reached.
-func (s *stage) timeUntilGoal(ctx context.Context, bound time.Duration, begin func(context.Context) (*goal, time.Time, error)) (v value, err error) {
+func (s *stage) timeUntilGoal(
+	ctx context.Context,
+	bound time.Duration,
+	begin func(context.Context) (*goal, time.Time, error),
+) (v value, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	before, err := s.readUsage(ctx)
@@ -143,7 +153,9 @@ func podCIDR(i int) string { return fmt.Sprintf("10.%d.%d.0/24", 128+i/256, i%25
 // measureRoutes measures from the CCM's start to the last route in the cloud. The Nodes are
 // tainted at first, as new Nodes are.
 func measureRoutes(ctx context.Context, b *bench) (lines []line, err error) {
-	s, err := b.setUp(ctx, "routes", func(i int, n *corev1.Node) { n.Spec.PodCIDR, n.Spec.PodCIDRs = podCIDR(i), []string{podCIDR(i)} })
+	s, err := b.setUp(ctx, "routes", func(i int, n *corev1.Node) {
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = podCIDR(i), []string{podCIDR(i)}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +166,9 @@ func measureRoutes(ctx context.Context, b *bench) (lines []line, err error) {
 	}
 	v, err := s.timeUntilGoal(ctx, b.size.PeerBound, func(ctx context.Context) (*goal, time.Time, error) {
 		g := s.watchRoutes(ctx, destinations)
-		err := s.startCCM(ctx, nil, append([]string{"--configure-cloud-routes=true", "--cluster-cidr=" + clusterCIDR}, b.flags...)...)
+		err := s.startCCM(
+			ctx, nil, append([]string{"--configure-cloud-routes=true", "--cluster-cidr=" + clusterCIDR}, b.flags...)...,
+		)
 		if err != nil {
 			return g, time.Time{}, err
 		}
@@ -164,7 +178,9 @@ func measureRoutes(ctx context.Context, b *bench) (lines []line, err error) {
 		return nil, err
 	}
 	v.Each, v.Unit = len(s.nodes), "route"
-	return []line{{Name: "routes", Figure: formatInt(b.size.Nodes) + " tainted nodes with pod ranges: last route made", Ours: v}}, nil
+	return []line{
+		{Name: "routes", Figure: formatInt(b.size.Nodes) + " tainted nodes with pod ranges: last route made", Ours: v},
+	}, nil
 }
 
 // measureSteadyState measures what is used while nothing happens.
@@ -191,7 +207,10 @@ func measureSteadyState(ctx context.Context, b *bench) (lines []line, err error)
 		return nil, err
 	}
 	v.Seconds, v.CPU = v.Used.Seconds, v.Used.CPU[s.ccm.Name]
-	return []line{{Name: "steady", Figure: fmt.Sprintf("%s, %s", formatInt(b.size.Nodes)+" initialised nodes at rest", b.size.Steady), Ours: v}}, nil
+	return []line{{
+		Name:   "steady",
+		Figure: fmt.Sprintf("%s, %s", formatInt(b.size.Nodes)+" initialised nodes at rest", b.size.Steady), Ours: v,
+	}}, nil
 }
 
 // measureStopped measures from the moment that some instances begin to stop, and their Nodes
@@ -204,7 +223,9 @@ func measureStopped(ctx context.Context, b *bench) (lines []line, err error) {
 	defer s.close(&err)
 	stopped := s.nodes[:b.size.Stop]
 	v, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchNodes(ctx, stopped, func(_ watch.EventType, n *corev1.Node) bool { return hasTaint(n, cloudproviderapi.TaintNodeShutdown) })
+		g, err := s.watchNodes(ctx, stopped, func(_ watch.EventType, n *corev1.Node) bool {
+			return hasTaint(n, cloudproviderapi.TaintNodeShutdown)
+		})
 		if err != nil {
 			return g, time.Time{}, err
 		}
@@ -222,7 +243,10 @@ func measureStopped(ctx context.Context, b *bench) (lines []line, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return []line{{Name: "stopped", Figure: b.describePart(b.size.Stop, "stopped and not Ready: last shutdown taint"), Ours: v, Notes: v.askedNote()}}, nil
+	return []line{{
+		Name: "stopped", Figure: b.describePart(b.size.Stop, "stopped and not Ready: last shutdown taint"), Ours: v,
+		Notes: v.askedNote(),
+	}}, nil
 }
 
 // measureTerminated measures from the moment that some instances begin to terminate until the last
@@ -248,7 +272,10 @@ func measureTerminated(ctx context.Context, b *bench) (lines []line, err error) 
 	if err != nil {
 		return nil, err
 	}
-	l := line{Name: "terminated", Figure: b.describePart(b.size.Terminate, "terminated: last Node gone"), Ours: v, Notes: v.askedNote()}
+	l := line{
+		Name: "terminated", Figure: b.describePart(b.size.Terminate, "terminated: last Node gone"), Ours: v,
+		Notes: v.askedNote(),
+	}
 	l.setAim(fmt.Sprintf("≤ %.0f s", terminatedAim.Seconds()), v.Left == 0 && v.Seconds <= terminatedAim.Seconds())
 	return []line{l}, nil
 }
@@ -268,7 +295,9 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 	}
 	services := s.bed.Admin().CoreV1().Services(metav1.NamespaceDefault)
 	created, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchServices(ctx, names, func(_ watch.EventType, svc *corev1.Service) bool { return len(svc.Status.LoadBalancer.Ingress) > 0 })
+		g, err := s.watchServices(ctx, names, func(_ watch.EventType, svc *corev1.Service) bool {
+			return len(svc.Status.LoadBalancer.Ingress) > 0
+		})
 		if err != nil {
 			return g, time.Time{}, err
 		}
@@ -282,14 +311,19 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 		return nil, err
 	}
 	created.Each, created.Unit = len(names), "Service"
-	lines = append(lines, line{Name: "services", Figure: formatInt(b.size.Services) + " Services created: last address", Ours: created, Notes: created.askedNote()})
+	lines = append(lines, line{
+		Name: "services", Figure: formatInt(b.size.Services) + " Services created: last address", Ours: created,
+		Notes: created.askedNote(),
+	})
 	if err := machine.Sleep(ctx, b.size.Settle); err != nil {
 		return lines, err
 	}
 
 	s.name = "services deleted"
 	deleted, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchServices(ctx, names, func(e watch.EventType, _ *corev1.Service) bool { return e == watch.Deleted })
+		g, err := s.watchServices(ctx, names, func(e watch.EventType, _ *corev1.Service) bool {
+			return e == watch.Deleted
+		})
 		if err != nil {
 			return g, time.Time{}, err
 		}
@@ -307,8 +341,14 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 		return lines, err
 	}
 	deleted.Seconds += later.Seconds()
-	l := line{Name: "services-deleted", Figure: formatInt(b.size.Services) + " Services deleted: last balancer gone", Ours: deleted, Notes: deleted.askedNote()}
-	l.Notes = append(l.Notes, fmt.Sprintf("%d balancers left in the cloud, %.1f s after the last Service had gone", left, later.Seconds()))
+	l := line{
+		Name: "services-deleted", Figure: formatInt(b.size.Services) + " Services deleted: last balancer gone",
+		Ours: deleted, Notes: deleted.askedNote(),
+	}
+	l.Notes = append(
+		l.Notes,
+		fmt.Sprintf("%d balancers left in the cloud, %.1f s after the last Service had gone", left, later.Seconds()),
+	)
 	l.setAim("0 balancers left", deleted.Left == 0 && left == 0)
 	return append(lines, l), nil
 }

@@ -43,8 +43,14 @@ type size struct {
 }
 
 var (
-	full  = size{Nodes: 1000, Stop: 500, Terminate: 100, Services: 200, Steady: 5 * time.Minute, Settle: 15 * time.Second, Bound: 3 * time.Minute, PeerBound: 6 * time.Minute}
-	quick = size{Nodes: 200, Stop: 100, Terminate: 20, Services: 40, Steady: 30 * time.Second, Settle: 5 * time.Second, Bound: time.Minute, PeerBound: 2 * time.Minute}
+	full = size{
+		Nodes: 1000, Stop: 500, Terminate: 100, Services: 200, Steady: 5 * time.Minute, Settle: 15 * time.Second,
+		Bound: 3 * time.Minute, PeerBound: 6 * time.Minute,
+	}
+	quick = size{
+		Nodes: 200, Stop: 100, Terminate: 20, Services: 40, Steady: 30 * time.Second, Settle: 5 * time.Second,
+		Bound: time.Minute, PeerBound: 2 * time.Minute,
+	}
 )
 
 // latency is added by the cloud to each answer to the CCM.
@@ -67,15 +73,25 @@ func main() {
 		fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
 	}}
 	rows := flag.String("rows", strings.Join(figureNames(), ","), "the figures to measure")
-	flag.BoolVar(&b.quick, "quick", false, "a fifth of the size, in three minutes: the figures are not those of 1,000 nodes")
+	flag.BoolVar(
+		&b.quick, "quick", false, "a fifth of the size, in three minutes: the figures are not those of 1,000 nodes",
+	)
 	output := flag.String("o", "table", "table or json")
 	nodes := flag.Int("nodes", 0, "number of nodes (default: 1,000, of -quick 200)")
 	steady := flag.Duration("steady", 0, "how long the steady state is looked at (default: 5m, of -quick 30s)")
-	flag.StringVar(&b.bin, "bin", "bin", "folder of the programs, with upstream's in its folder kube or in LAB_KUBE_BIN")
+	flag.StringVar(
+		&b.bin, "bin", "bin", "folder of the programs, with upstream's in its folder kube or in LAB_KUBE_BIN",
+	)
 	flag.StringVar(&b.ccm, "ccm", "", "the CCM to measure (default: ccm in -bin)")
-	flags := flag.String("flags", "", "further flags of the CCM when it is measured with its own defaults, apart by spaces")
-	flag.BoolVar(&b.withoutPeer, "alone", false, "do not measure upstream's defaults beside ours, which takes three minutes")
-	flag.StringVar(&b.profile, "profile", "", "folder for a CPU profile of the CCM for each figure, of the first ten seconds")
+	flags := flag.String(
+		"flags", "", "further flags of the CCM when it is measured with its own defaults, apart by spaces",
+	)
+	flag.BoolVar(
+		&b.withoutPeer, "alone", false, "do not measure upstream's defaults beside ours, which takes three minutes",
+	)
+	flag.StringVar(
+		&b.profile, "profile", "", "folder for a CPU profile of the CCM for each figure, of the first ten seconds",
+	)
 	flag.Parse()
 	b.flags = strings.Fields(*flags)
 	if b.quick {
@@ -87,7 +103,9 @@ func main() {
 	if *steady > 0 {
 		b.size.Steady = *steady
 	}
-	if err := machine.RunUntilInterrupted(func(ctx context.Context) error { return b.runAndPrint(ctx, strings.Split(*rows, ","), *output) }); err != nil {
+	if err := machine.RunUntilInterrupted(
+		func(ctx context.Context) error { return b.runAndPrint(ctx, strings.Split(*rows, ","), *output) },
+	); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-ccm:", err)
 		os.Exit(1)
 	}

@@ -110,7 +110,10 @@ func (r report) print(out io.Writer, output string) error {
 	_, _ = fmt.Fprintf(out, "machine  %s\n", r.Machine)
 	_, _ = fmt.Fprintf(out, "size     %s nodes as objects, without kubelets and without kube-controller-manager; each answer of the cloud to the CCM late by %s;\n",
 		formatInt(r.Size.Nodes), latency)
-	_, _ = fmt.Fprintln(out, "         API server, etcd, cloud, CCM and this benchmark share the cores; calls are the CCM's to the cloud, by its audit, event streams apart")
+	_, _ = fmt.Fprintln(
+		out,
+		"         API server, etcd, cloud, CCM and this benchmark share the cores; calls are the CCM's to the cloud, by its audit, event streams apart",
+	)
 	if r.Quick {
 		_, _ = fmt.Fprintln(out, "quick    the sizes are small: this shows that it works, the aims are for 1,000 nodes")
 	}

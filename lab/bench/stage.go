@@ -98,7 +98,9 @@ func (s *stage) startCCM(ctx context.Context, env []string, flags ...string) (er
 func (s *stage) takeProfile(ctx context.Context) {
 	profile, err := s.ccm.Get(ctx, "/debug/pprof/profile?seconds=10")
 	if err == nil {
-		err = os.WriteFile(filepath.Join(s.profile, strings.ReplaceAll(s.name, " ", "-")+".pprof"), []byte(profile), 0o644)
+		err = os.WriteFile(
+			filepath.Join(s.profile, strings.ReplaceAll(s.name, " ", "-")+".pprof"), []byte(profile), 0o644,
+		)
 	}
 	if err != nil {
 		s.logf("%s: no profile: %v", s.name, err)
@@ -119,7 +121,9 @@ func (b *bench) setUpInitialised(ctx context.Context, name string) (*stage, erro
 		_, err = w.awaitAll(ctx, b.size.PeerBound)
 	}
 	if err == nil && w.countPending() > 0 {
-		err = fmt.Errorf("%d of %d nodes were not initialised within %s", w.countPending(), len(s.nodes), b.size.PeerBound)
+		err = fmt.Errorf(
+			"%d of %d nodes were not initialised within %s", w.countPending(), len(s.nodes), b.size.PeerBound,
+		)
 	}
 	if err == nil {
 		b.logf("%s: resting for %s …", name, b.size.Settle)

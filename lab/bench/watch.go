@@ -37,7 +37,10 @@ type goal struct {
 }
 
 func (s *stage) newGoal(what []string, stop context.CancelFunc) *goal {
-	g := &goal{name: s.name, logf: s.logf, stop: stop, pending: map[string]bool{}, done: make(chan struct{}), watchEnded: make(chan struct{})}
+	g := &goal{
+		name: s.name, logf: s.logf, stop: stop, pending: map[string]bool{}, done: make(chan struct{}),
+		watchEnded: make(chan struct{}),
+	}
 	for _, name := range what {
 		g.pending[name] = true
 	}
@@ -123,7 +126,9 @@ func watchGoal[T, L runtime.Object](
 		cancel()
 		return nil, err
 	}
-	w, err := watchtools.NewRetryWatcherWithContext(ctx, at.GetResourceVersion(), &cache.ListWatch{WatchFuncWithContext: watchFrom})
+	w, err := watchtools.NewRetryWatcherWithContext(
+		ctx, at.GetResourceVersion(), &cache.ListWatch{WatchFuncWithContext: watchFrom},
+	)
 	if err != nil {
 		cancel()
 		return nil, err
@@ -154,13 +159,21 @@ func watchGoal[T, L runtime.Object](
 }
 
 // watchNodes makes a goal that these Nodes reach.
-func (s *stage) watchNodes(ctx context.Context, names []string, there func(watch.EventType, *corev1.Node) bool) (*goal, error) {
+func (s *stage) watchNodes(
+	ctx context.Context,
+	names []string,
+	there func(watch.EventType, *corev1.Node) bool,
+) (*goal, error) {
 	nodes := s.watcher.CoreV1().Nodes()
 	return watchGoal(ctx, s, names, nodes.List, nodes.Watch, there)
 }
 
 // watchServices makes a goal that these Services of the namespace default reach.
-func (s *stage) watchServices(ctx context.Context, names []string, there func(watch.EventType, *corev1.Service) bool) (*goal, error) {
+func (s *stage) watchServices(
+	ctx context.Context,
+	names []string,
+	there func(watch.EventType, *corev1.Service) bool,
+) (*goal, error) {
 	services := s.watcher.CoreV1().Services(metav1.NamespaceDefault)
 	return watchGoal(ctx, s, names, services.List, services.Watch, there)
 }

@@ -62,10 +62,15 @@ const ModulePath = "github.com/ccmlab/ccmlab"
 // on the machine and as a container's only content.
 func Own(root string) Module {
 	return Module{
-		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"}, Without: []string{"lab/kube", "lab/node", "fakecloud/bench", "lab/bench", "lab/testbed", "lab/integration"},
-		Mains:   map[string]string{"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello"},
-		Env:     []string{"CGO_ENABLED=1"}, // For SQLite. The tags leave out what glibc would load at run time.
-		Flags:   []string{"-trimpath", "-tags=" + pureGoTags + ",sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static"},
+		Dir: root, Sources: []string{"go.mod", "go.sum", "cmd", "fakecloud", "ccm", "lab", "manifests"},
+		Without: []string{"lab/kube", "lab/node", "fakecloud/bench", "lab/bench", "lab/testbed", "lab/integration"},
+		Mains: map[string]string{
+			"./cmd/fakecloud": "fakecloud", "./cmd/ccm": "ccm", "./cmd/lab": "lab", "./cmd/hello": "hello",
+		},
+		Env: []string{"CGO_ENABLED=1"}, // For SQLite. The tags leave out what glibc would load at run time.
+		Flags: []string{
+			"-trimpath", "-tags=" + pureGoTags + ",sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static",
+		},
 		Stamp:   func(ctx context.Context) []string { return stampOf(ctx, root) },
 		Release: func(ctx context.Context) string { return releaseOf(ctx, root) },
 	}
@@ -126,7 +131,10 @@ func upstreamFlags(set ...string) []string {
 func Node(root string) (map[string]Module, error) {
 	dir := filepath.Join(root, "lab", "node")
 	newModule := func(name, pkg string, programs ...string) Module {
-		m := Module{Dir: filepath.Join(dir, name), Sources: []string{"."}, Env: []string{"CGO_ENABLED=0"}, Mains: map[string]string{}, Flags: upstreamFlags()}
+		m := Module{
+			Dir: filepath.Join(dir, name), Sources: []string{"."}, Env: []string{"CGO_ENABLED=0"},
+			Mains: map[string]string{}, Flags: upstreamFlags(),
+		}
 		for _, program := range programs {
 			m.Mains[pkg+program] = path.Base(program)
 		}
@@ -136,7 +144,9 @@ func Node(root string) (map[string]Module, error) {
 	if err != nil {
 		return nil, err
 	}
-	containerd := newModule("containerd", "github.com/containerd/containerd/v2/cmd/", "containerd", "ctr", "containerd-shim-runc-v2")
+	containerd := newModule(
+		"containerd", "github.com/containerd/containerd/v2/cmd/", "containerd", "ctr", "containerd-shim-runc-v2",
+	)
 	version, err := Required(containerd.Dir, "github.com/containerd/containerd/v2")
 	if err != nil {
 		return nil, err
@@ -154,7 +164,10 @@ func Node(root string) (map[string]Module, error) {
 	return map[string]Module{
 		"kube": kube, "containerd": containerd, "crictl": crictl, "pause": pause,
 		"coredns": newModule("coredns", "github.com/coredns/", "coredns"),
-		"cni":     newModule("cni", "github.com/containernetworking/plugins/plugins/", "ipam/host-local", "main/loopback", "main/ptp", "meta/portmap"),
+		"cni": newModule(
+			"cni", "github.com/containernetworking/plugins/plugins/", "ipam/host-local", "main/loopback", "main/ptp",
+			"meta/portmap",
+		),
 	}, nil
 }
 
@@ -336,5 +349,7 @@ func formatProgress(done, stale int, elapsed time.Duration) string {
 		return fmt.Sprintf("%d packages compiled, linking", done)
 	}
 	left := time.Duration(float64(elapsed) / float64(done) * float64(stale-done))
-	return fmt.Sprintf("%d of %d packages compiled, about %s left", done, stale, max(left.Round(10*time.Second), 10*time.Second))
+	return fmt.Sprintf(
+		"%d of %d packages compiled, about %s left", done, stale, max(left.Round(10*time.Second), 10*time.Second),
+	)
 }

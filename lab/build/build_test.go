@@ -25,7 +25,10 @@ func TestBuildOnlyWhenStale(t *testing.T) {
 	}
 	write("go.mod", "module example\n\ngo 1.26\n")
 	write("cmd/hello/v2/main.go", "package main\n\nfunc main() { println(\"one\") }\n")
-	m := Module{Dir: src, Sources: []string{"."}, Without: []string{"ignored"}, Mains: map[string]string{"./cmd/hello/v2": "greet"}}
+	m := Module{
+		Dir: src, Sources: []string{"."}, Without: []string{"ignored"},
+		Mains: map[string]string{"./cmd/hello/v2": "greet"},
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	build := func() bool {
@@ -108,7 +111,9 @@ func TestKubernetesAndOwnModulesAgreeOnVersions(t *testing.T) {
 	own := requiredModules(t, filepath.Join("..", "..", "go.mod"))
 	for module, version := range requiredModules(t, filepath.Join("..", "kube", "go.mod")) {
 		if ours, both := own[module]; both {
-			assert.Equal(t, ours, version, "%s: `cd lab/kube && go get %s@%s`, or the other way around", module, module, ours)
+			assert.Equal(
+				t, ours, version, "%s: `cd lab/kube && go get %s@%s`, or the other way around", module, module, ours,
+			)
 		}
 	}
 }

@@ -44,7 +44,8 @@ func TestDocumentLinks(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if name := entry.Name(); entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || filepath.Dir(path) == root && name == "bin") {
+		if name := entry.Name(); entry.IsDir() && path != root && (strings.HasPrefix(name, ".") ||
+			filepath.Dir(path) == root && name == "bin") {
 			return fs.SkipDir
 		}
 		if filepath.Ext(path) == ".md" {
@@ -56,7 +57,9 @@ func TestDocumentLinks(t *testing.T) {
 	}))
 	links := 0
 	for file, text := range documents {
-		for _, m := range linkRegexp.FindAllStringSubmatch(codeRegexp.ReplaceAllString(fenceRegexp.ReplaceAllString(text, ""), ""), -1) {
+		for _, m := range linkRegexp.FindAllStringSubmatch(
+			codeRegexp.ReplaceAllString(fenceRegexp.ReplaceAllString(text, ""), ""), -1,
+		) {
 			if strings.Contains(m[1], "://") || strings.HasPrefix(m[1], "mailto:") {
 				continue
 			}

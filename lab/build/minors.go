@@ -20,7 +20,9 @@ func Minors(root string) (map[string]Module, error) {
 	}
 	minors := map[string]Module{}
 	for _, e := range entries {
-		m, err := pinnedPrograms(filepath.Join(dir, e.Name()), "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+		m, err := pinnedPrograms(
+			filepath.Join(dir, e.Name()), "kube-apiserver", "kube-controller-manager", "kube-scheduler",
+		)
 		if err != nil {
 			return nil, err
 		}

@@ -26,7 +26,8 @@ func readFile(t *testing.T, path ...string) string {
 // calls it.
 func latestRelease(t *testing.T) string {
 	t.Helper()
-	m := regexp.MustCompile(`(?m)^## \[(v[0-9]\S*)\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$`).FindStringSubmatch(readFile(t, "CHANGELOG.md"))
+	m := regexp.MustCompile(`(?m)^## \[(v[0-9]\S*)\] - [0-9]{4}-[0-9]{2}-[0-9]{2}$`).
+		FindStringSubmatch(readFile(t, "CHANGELOG.md"))
 	require.NotNil(t, m, "CHANGELOG.md has no heading like \"## [v1.2.3] - 2026-01-02\"")
 	require.Equal(t, m[1], toSemanticVersion(m[1]))
 	return m[1]

@@ -68,7 +68,9 @@ func stampOf(ctx context.Context, root string) (set []string) {
 	// Kubernetes' libraries have the version twice: for --version and metrics, and for the
 	// User-Agent.
 	for _, pkg := range []string{"k8s.io/component-base/version.", "k8s.io/client-go/pkg/version."} {
-		for _, value := range []string{"gitVersion=" + version, "gitCommit=" + commit, "gitTreeState=" + state, "buildDate=" + built} {
+		for _, value := range []string{
+			"gitVersion=" + version, "gitCommit=" + commit, "gitTreeState=" + state, "buildDate=" + built,
+		} {
 			set = append(set, pkg+value)
 		}
 	}

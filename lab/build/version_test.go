@@ -29,13 +29,19 @@ func TestToSemanticVersion(t *testing.T) {
 func TestStampComesFromGit(t *testing.T) {
 	dir := t.TempDir()
 	git := func(args ...string) {
-		cmd := exec.Command("git", append([]string{"-C", dir, "-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false", "-c", "tag.gpgsign=false"}, args...)...)
+		cmd := exec.Command("git", append([]string{
+			"-C", dir, "-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false", "-c",
+			"tag.gpgsign=false",
+		}, args...)...)
 		cmd.Env = append(os.Environ(), "GIT_COMMITTER_DATE=2026-01-02T03:04:05+02:00")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 	}
 	const pkg = "k8s.io/component-base/version."
-	assert.Subset(t, stampOf(t.Context(), dir), []string{pkg + "gitVersion=" + noRelease, pkg + "gitCommit=unknown", pkg + "gitTreeState="})
+	assert.Subset(
+		t, stampOf(t.Context(), dir),
+		[]string{pkg + "gitVersion=" + noRelease, pkg + "gitCommit=unknown", pkg + "gitTreeState="},
+	)
 
 	file := filepath.Join(dir, "a")
 	require.NoError(t, os.WriteFile(file, []byte("a"), 0o600))
@@ -45,7 +51,8 @@ func TestStampComesFromGit(t *testing.T) {
 	git("tag", "v1.2.3")
 	stamp := stampOf(t.Context(), dir)
 	assert.Subset(t, stamp, []string{
-		pkg + "gitVersion=v1.2.3", pkg + "gitTreeState=clean", pkg + "buildDate=2026-01-02T01:04:05Z", "k8s.io/client-go/pkg/version.gitVersion=v1.2.3",
+		pkg + "gitVersion=v1.2.3", pkg + "gitTreeState=clean", pkg + "buildDate=2026-01-02T01:04:05Z",
+		"k8s.io/client-go/pkg/version.gitVersion=v1.2.3",
 		"github.com/ccmlab/ccmlab/lab/cli.release=v1.2.3", "github.com/ccmlab/ccmlab/fakecloud/cli.release=v1.2.3",
 	})
 	assert.Equal(t, "release v1.2.3", releaseOf(t.Context(), dir))

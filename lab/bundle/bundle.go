@@ -44,7 +44,13 @@ type entry struct{ name, file string }
 
 // Write packs the folder of programs, and more files by their names in the bundle, into
 // file, all or nothing. It adds the licences of third-party code in the programs.
-func Write(ctx context.Context, dir string, more map[string]string, file string, note func(string)) (packed int, err error) {
+func Write(
+	ctx context.Context,
+	dir string,
+	more map[string]string,
+	file string,
+	note func(string),
+) (packed int, err error) {
 	entries, err := programEntries(dir)
 	if err != nil {
 		return 0, err

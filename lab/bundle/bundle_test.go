@@ -21,8 +21,9 @@ func makePrograms(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{
-		"lab": 0o755, "fakecloud": 0o755, "ccm": 0o755, "kube/kubectl": 0o755, "images/hello.tar": 0o644, "node-image.tar": 0o644,
-		".stamp": 0o644, "kube/.stamp": 0o644, "kube/.build-1/half": 0o755,
+		"lab": 0o755, "fakecloud": 0o755, "ccm": 0o755, "kube/kubectl": 0o755, "images/hello.tar": 0o644,
+		"node-image.tar": 0o644,
+		".stamp":         0o644, "kube/.stamp": 0o644, "kube/.build-1/half": 0o755,
 	} {
 		file := filepath.Join(dir, name)
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o755))
@@ -76,7 +77,9 @@ func TestDamagedBundle(t *testing.T) {
 	require.NoError(t, err)
 	flipped := append([]byte{}, whole...)
 	flipped[len(flipped)/2] ^= 1
-	for name, data := range map[string][]byte{"cut short": whole[:len(whole)*2/3], "a flipped bit": flipped, "something else": []byte("hello"), "empty": nil} {
+	for name, data := range map[string][]byte{
+		"cut short": whole[:len(whole)*2/3], "a flipped bit": flipped, "something else": []byte("hello"), "empty": nil,
+	} {
 		require.NoError(t, os.WriteFile(file, data, 0o644))
 		_, err := Unpack(t.Context(), file, ignoreNote)
 		require.ErrorContains(t, err, file, name)

@@ -107,7 +107,10 @@ func (r *Room) load() error {
 		return remedy.With(err)
 	}
 	if err := json.Unmarshal(data, r); err != nil {
-		return fmt.Errorf("%s is damaged: %w; delete it, and `lab classroom up` makes new passwords for the seats as they are", r.configFile(), err)
+		return fmt.Errorf(
+			"%s is damaged: %w; delete it, and `lab classroom up` makes new passwords for the seats as they are",
+			r.configFile(), err,
+		)
 	}
 	return nil
 }
@@ -152,7 +155,10 @@ var seatName = regexp.MustCompile(`^[a-z][-a-z0-9]{0,19}-[0-9]{1,4}$`)
 // CheckName is an error for a name that no seat can have.
 func CheckName(name string) error {
 	if !seatName.MatchString(name) {
-		return fmt.Errorf("%.40q: want small letters, digits and hyphens, 20 at most, then a hyphen and a number, such as seat-3", name)
+		return fmt.Errorf(
+			"%.40q: want small letters, digits and hyphens, 20 at most, then a hyphen and a number, such as seat-3",
+			name,
+		)
 	}
 	return nil
 }
@@ -234,7 +240,8 @@ func (s *Seat) generatePassword() (Card, error) {
 	if _, err := rand.Read(random[:]); err != nil {
 		return Card{}, err
 	}
-	text := base32.NewEncoding("abcdefghijkmnpqrstuvwxyz23456789").WithPadding(base32.NoPadding).EncodeToString(random[:])
+	text := base32.NewEncoding("abcdefghijkmnpqrstuvwxyz23456789").WithPadding(base32.NoPadding).
+		EncodeToString(random[:])
 	password := strings.Join([]string{text[:4], text[4:8], text[8:12]}, "-")
 	return Card{Seat: s.Name, Password: password}, s.setPassword(password)
 }

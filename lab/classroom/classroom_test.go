@@ -79,7 +79,10 @@ func TestSeatOfAName(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, more, 2)
 	assert.Equal(t, []string{"alice-3", "seat-01", "seat-02"}, r.Names())
-	for _, wrong := range []string{"", "seat", "Seat-1", "site", ".server", "../seat-1", "seat-1/x", "-1", "a-very-long-name-of-a-seat-1", "seat-12345"} {
+	for _, wrong := range []string{
+		"", "seat", "Seat-1", "site", ".server", "../seat-1", "seat-1/x", "-1", "a-very-long-name-of-a-seat-1",
+		"seat-12345",
+	} {
 		_, err := r.Add(wrong)
 		assert.ErrorContains(t, err, "such as seat-3", wrong)
 	}
@@ -122,7 +125,9 @@ func TestLabOfAMachineThatEnded(t *testing.T) {
 		Lessons: map[string]*lessons.LessonProgress{all[0].ID: {Started: time.Now()}},
 	})
 	require.NoError(t, err)
-	for file, text := range map[string]string{".lessons/lesson.json": string(record), "lesson/lab.json": `{"name": "lesson", "slot": 30}`} {
+	for file, text := range map[string]string{
+		".lessons/lesson.json": string(record), "lesson/lab.json": `{"name": "lesson", "slot": 30}`,
+	} {
 		file = filepath.Join(r.Home("seat-01"), file)
 		require.NoError(t, os.MkdirAll(filepath.Dir(file), 0o700))
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
@@ -182,7 +187,10 @@ func TestPage(t *testing.T) {
 	record, err := json.Marshal(lessons.Progress{
 		Current: first.ID, Labs: map[string]string{"": lessons.DefaultName},
 		Lessons: map[string]*lessons.LessonProgress{
-			first.ID: {Started: now.Add(-time.Hour), Finished: now, Done: map[string]lessons.Done{first.Tasks[0].ID: {At: now, Seen: "<b>seen</b>"}}},
+			first.ID: {
+				Started: now.Add(-time.Hour), Finished: now,
+				Done: map[string]lessons.Done{first.Tasks[0].ID: {At: now, Seen: "<b>seen</b>"}},
+			},
 		},
 	})
 	require.NoError(t, err)
@@ -193,10 +201,16 @@ func TestPage(t *testing.T) {
 
 	code, page := get(t, r.Page())
 	assert.Equal(t, http.StatusOK, code)
-	for _, want := range []string{`id="seat-01"`, "no lesson was started", first.Title, "&lt;b&gt;seen&lt;/b&gt;", "the labs of its lesson are not up"} {
+	for _, want := range []string{
+		`id="seat-01"`, "no lesson was started", first.Title, "&lt;b&gt;seen&lt;/b&gt;",
+		"the labs of its lesson are not up",
+	} {
 		assert.Contains(t, page, want)
 	}
-	for path, want := range map[string]int{"page.js": 200, "page.css": 200, "lessons/" + first.ID + ".html": 200, "classroom.json": 404, "lessons/../classroom.json": 404} {
+	for path, want := range map[string]int{
+		"page.js": 200, "page.css": 200, "lessons/" + first.ID + ".html": 200, "classroom.json": 404,
+		"lessons/../classroom.json": 404,
+	} {
 		code, _ = get(t, r.Page()+path)
 		assert.Equal(t, want, code, path)
 	}
@@ -225,7 +239,8 @@ func come(r *Room, seat, password string) (*gossh.Client, error) {
 		return nil, err
 	}
 	return gossh.Dial("tcp", net.JoinHostPort(r.Listen, strconv.Itoa(r.SSHPort)), &gossh.ClientConfig{
-		User: seat, Auth: []gossh.AuthMethod{gossh.Password(password)}, HostKeyCallback: gossh.FixedHostKey(key.PublicKey()), Timeout: time.Minute,
+		User: seat, Auth: []gossh.AuthMethod{gossh.Password(password)},
+		HostKeyCallback: gossh.FixedHostKey(key.PublicKey()), Timeout: time.Minute,
 	})
 }
 
@@ -247,7 +262,9 @@ func session(t *testing.T, c *gossh.Client) *gossh.Session {
 func TestDoor(t *testing.T) {
 	r, cards := newRoom(t, 2)
 	serve(t, r)
-	for _, wrong := range []Card{{"seat-01", cards[1].Password}, {"seat-01", ""}, {"seat-09", cards[0].Password}, {"", ""}} {
+	for _, wrong := range []Card{
+		{"seat-01", cards[1].Password}, {"seat-01", ""}, {"seat-09", cards[0].Password}, {"", ""},
+	} {
 		_, err := come(r, wrong.Seat, wrong.Password)
 		assert.ErrorContains(t, err, "unable to authenticate", wrong)
 	}
@@ -340,16 +357,24 @@ func here(t *testing.T, r *Room) int {
 func TestEach(t *testing.T) {
 	r, _ := newRoom(t, 3)
 	said := map[string]string{}
-	err := r.Each(t.Context(), r.Names(), []string{"bash", "-c", `echo "$CCMLAB_SEAT $1"; test "$CCMLAB_SEAT" != seat-02`, "-", "$HOME `x`"}, func(did Did) {
+	err := r.Each(t.Context(), r.Names(), []string{
+		"bash", "-c", `echo "$CCMLAB_SEAT $1"; test "$CCMLAB_SEAT" != seat-02`, "-", "$HOME `x`",
+	}, func(did Did) {
 		said[did.Seat] = did.Output
 		assert.Equal(t, did.Seat == "seat-02", did.Err != nil, did.Seat)
 	})
 	require.EqualError(t, err, "bash: it failed at 1 of 3 seats: seat-02")
-	assert.Equal(t, map[string]string{"seat-01": "seat-01 $HOME `x`\n", "seat-02": "seat-02 $HOME `x`\n", "seat-03": "seat-03 $HOME `x`\n"}, said)
-	err = r.Each(t.Context(), []string{"seat-09"}, []string{"true"}, func(did Did) { assert.ErrorContains(t, did.Err, "there is no seat-09") })
+	assert.Equal(t, map[string]string{
+		"seat-01": "seat-01 $HOME `x`\n", "seat-02": "seat-02 $HOME `x`\n", "seat-03": "seat-03 $HOME `x`\n",
+	}, said)
+	err = r.Each(t.Context(), []string{"seat-09"}, []string{"true"}, func(did Did) {
+		assert.ErrorContains(t, did.Err, "there is no seat-09")
+	})
 	require.Error(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	err = r.Each(ctx, r.Names(), []string{"true"}, func(did Did) { assert.True(t, errors.Is(did.Err, context.Canceled)) })
+	err = r.Each(ctx, r.Names(), []string{"true"}, func(did Did) {
+		assert.True(t, errors.Is(did.Err, context.Canceled))
+	})
 	assert.ErrorIs(t, err, context.Canceled)
 }

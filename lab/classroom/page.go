@@ -36,7 +36,9 @@ var parsePageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page").Funcs(template.FuncMap{
 		"gigabytes": func(bytes uint64) string { return fmt.Sprintf("%.1f", float64(bytes)/(1<<30)) },
 		"ago":       func(since, now time.Time) string { return duration.HumanDuration(now.Sub(since)) },
-		"late":      func(l *LessonView, now time.Time) bool { return l.Current() != nil && now.Sub(l.Since) >= lateAfter },
+		"late": func(l *LessonView, now time.Time) bool {
+			return l.Current() != nil && now.Sub(l.Since) >= lateAfter
+		},
 		"lateAfter": func() string { return duration.HumanDuration(lateAfter) },
 	}).Parse(pageTemplate))
 })
@@ -141,7 +143,9 @@ func newPageHandler(now func() *View, text, identity string) http.Handler {
 // sites from framing the page.
 func withSecurityHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'")
+		w.Header().Set(
+			"Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'",
+		)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		next.ServeHTTP(w, r)
 	})

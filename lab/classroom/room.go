@@ -129,7 +129,10 @@ func (r *Room) Stay(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // It was told to.
 	}
-	return errors.Join(err, errors.New("the classroom's server has ended; `lab classroom up` starts another, `lab classroom down` ends the labs\n"+process.LogHint(r.Log())))
+	return errors.Join(err, errors.New(
+		"the classroom's server has ended; `lab classroom up` starts another, `lab classroom down` ends the labs\n"+
+			process.LogHint(r.Log()),
+	))
 }
 
 // Did is the result of a program at a seat.
@@ -165,7 +168,9 @@ func (r *Room) Each(ctx context.Context, seats []string, args []string, tell fun
 	_ = runs.Wait() // None returns an error.
 	if len(failed) > 0 {
 		slices.Sort(failed)
-		return errors.Join(fmt.Errorf("%s: it failed at %d of %d seats: %s", args[0], len(failed), len(seats), strings.Join(failed, ", ")), ctx.Err())
+		return errors.Join(fmt.Errorf(
+			"%s: it failed at %d of %d seats: %s", args[0], len(failed), len(seats), strings.Join(failed, ", "),
+		), ctx.Err())
 	}
 	return nil
 }
@@ -210,7 +215,9 @@ func (r *Room) Begin(ctx context.Context, lesson string, steps *ui.Steps) error 
 				if did.Err == nil {
 					ready++
 				} else {
-					problems = append(problems, fmt.Errorf("%s: %w\n%s", did.Seat, did.Err, process.LastLines(did.Output, 5)))
+					problems = append(
+						problems, fmt.Errorf("%s: %w\n%s", did.Seat, did.Err, process.LastLines(did.Output, 5)),
+					)
 				}
 				note(fmt.Sprintf("%d of %d seats are ready", ready, len(seats)))
 			})

@@ -166,7 +166,9 @@ func (r *Rooms) pageURLs(ctx context.Context) []*url.URL {
 	if err != nil && (!errors.As(err, &none) || !none.IsNotFound) {
 		slog.Error("asking for the rooms' addresses; those known are asked", "name", host, "error", err)
 		for known := range r.snapshots {
-			if u, err := url.Parse(known); err == nil && !slices.ContainsFunc(r.From, func(o *url.URL) bool { return o.String() == known }) {
+			if u, err := url.Parse(known); err == nil && !slices.ContainsFunc(r.From, func(o *url.URL) bool {
+				return o.String() == known
+			}) {
 				where = append(where, u)
 			}
 		}
@@ -188,7 +190,9 @@ func (r *Rooms) snapshotRoom(ctx context.Context, where *url.URL) roomSnapshot {
 	}
 	last, known := r.snapshots[where.String()]
 	if !known {
-		return roomSnapshot{seats: []SeatView{{Name: where.Host, Finished: []string{}, Problem: "it is not reached: " + err.Error()}}}
+		return roomSnapshot{
+			seats: []SeatView{{Name: where.Host, Finished: []string{}, Problem: "it is not reached: " + err.Error()}},
+		}
 	}
 	last.seats = slices.Clone(last.seats)
 	for i := range last.seats {

@@ -48,7 +48,10 @@ func TestRoomsOnOnePage(t *testing.T) {
 	_, err := first.Add("seat-10")
 	require.NoError(t, err)
 	serve(t, first)
-	second := says(t, `{"seats": [{"name": "seat-2", "here": 1, "finished": [], "lesson": {"id": "x", "title": "<script>", "tasks": null}}]}`)
+	second := says(
+		t,
+		`{"seats": [{"name": "seat-2", "here": 1, "finished": [], "lesson": {"id": "x", "title": "<script>", "tasks": null}}]}`,
+	)
 	u, err := url.Parse(first.ownPageURL())
 	require.NoError(t, err)
 	rooms := &Rooms{From: []*url.URL{u, second}, Listen: "127.0.0.1", Port: local.FreePort("127.0.0.1", 0)}
@@ -111,8 +114,10 @@ func TestRoomThatGoes(t *testing.T) {
 func TestRoomsThatSayNonsense(t *testing.T) {
 	elsewhere := says(t, `{"seats": [{"name": "seat-7"}]}`)
 	for what, room := range map[string]*url.URL{
-		"is no classroom":                   says(t, "[1]"),
-		"request body too large":            says(t, `{"seats": [{"name": "`+strings.Repeat("x", maxResponseBytes)+`"}]}`),
+		"is no classroom": says(t, "[1]"),
+		"request body too large": says(
+			t, `{"seats": [{"name": "`+strings.Repeat("x", maxResponseBytes)+`"}]}`,
+		),
 		`a seat is called "../../etc/hosts`: says(t, `{"seats": [{"name": "../../etc/hosts"}]}`),
 		"answers 302": answers(t, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, elsewhere.JoinPath("progress.json").String(), http.StatusFound)
@@ -128,7 +133,9 @@ func TestRoomsThatSayNonsense(t *testing.T) {
 
 // Two machines may both have a first seat.
 func TestSeatsOfOneName(t *testing.T) {
-	a, b := says(t, `{"seats": [{"name": "seat-01"}]}`), says(t, `{"seats": [{"name": "seat-01"}, {"name": "seat-02"}]}`)
+	a, b := says(t, `{"seats": [{"name": "seat-01"}]}`), says(
+		t, `{"seats": [{"name": "seat-01"}, {"name": "seat-02"}]}`,
+	)
 	rooms := &Rooms{From: []*url.URL{a, b}}
 	require.NoError(t, rooms.pollRooms(t.Context()))
 	assert.ElementsMatch(t, []string{a.Host + "/seat-01", b.Host + "/seat-01", "seat-02"}, names(rooms.view.Load()))

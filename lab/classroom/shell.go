@@ -62,7 +62,10 @@ func (r *Room) newCommand(ctx context.Context, seat string, args ...string) (*ex
 
 // trainerVariables are variables with which the trainer's shell refers to a lab of
 // theirs. A name that ends with _ is a prefix.
-var trainerVariables = []string{"LAB_NAME", "KUBECONFIG", "FAKECLOUD_", "CCMLAB_HOME", "XDG_STATE_HOME", "HOME", "PATH", "BASH_ENV", "PROMPT_COMMAND", "OLDPWD", "SSH_"}
+var trainerVariables = []string{
+	"LAB_NAME", "KUBECONFIG", "FAKECLOUD_", "CCMLAB_HOME", "XDG_STATE_HOME", "HOME", "PATH", "BASH_ENV",
+	"PROMPT_COMMAND", "OLDPWD", "SSH_",
+}
 
 // seatEnviron makes lab and kubectl refer to the seat's labs. Caches of compiled and
 // unpacked files are shared, so that only the first learner waits for them.

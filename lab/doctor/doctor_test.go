@@ -94,7 +94,10 @@ func TestHealthyMachine(t *testing.T) {
 
 // tcpListenLine is a line of /proc/net/tcp for a socket that listens.
 func tcpListenLine(address string, uid int, inode string) string {
-	return fmt.Sprintf("   0: %s 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %d        0 %s 1 0000000000000000 100 0 0 10 0\n", address, uid, inode)
+	return fmt.Sprintf(
+		"   0: %s 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %d        0 %s 1 0000000000000000 100 0 0 10 0\n",
+		address, uid, inode,
+	)
 }
 
 func TestFindings(t *testing.T) {
@@ -134,13 +137,30 @@ func TestFindings(t *testing.T) {
 		seen  string
 		fix   string
 	}{
-		"another system":   {"system", func(m machine) { m.OS = "darwin" }, Fix, "darwin/amd64: the lab needs Linux", "virtual machine or container"},
-		"an old kernel":    {"system", func(m machine) { m.files["/proc/sys/kernel/osrelease"] = "4.18.0-553.el8" }, Fix, "needs 5.3 or newer", "update the kernel"},
-		"a kernel unknown": {"system", func(m machine) { delete(m.files, "/proc/sys/kernel/osrelease") }, Info, "could not be checked: open /proc/sys/kernel/osrelease", ""},
-		"clock of 1970":    {"clock", func(m machine) { m.Now = func() time.Time { return time.Unix(0, 0).UTC() } }, Fix, "the lab was built later", "timedatectl"},
+		"another system": {
+			"system", func(m machine) { m.OS = "darwin" }, Fix, "darwin/amd64: the lab needs Linux",
+			"virtual machine or container",
+		},
+		"an old kernel": {
+			"system", func(m machine) { m.files["/proc/sys/kernel/osrelease"] = "4.18.0-553.el8" }, Fix,
+			"needs 5.3 or newer", "update the kernel",
+		},
+		"a kernel unknown": {
+			"system", func(m machine) { delete(m.files, "/proc/sys/kernel/osrelease") }, Info,
+			"could not be checked: open /proc/sys/kernel/osrelease", "",
+		},
+		"clock of 1970": {"clock", func(m machine) {
+			m.Now = func() time.Time {
+				return time.Unix(0, 0).
+					UTC()
+			}
+		}, Fix, "the lab was built later", "timedatectl"},
 		"clock gone back": {"clock", func(m machine) {
 			m.Labs = func() ([]Lab, error) {
-				return []Lab{{Name: "broken"}, {Name: "a", State: &state.Lab{StartedAt: noon.Add(25 * time.Hour)}}, {Name: "b", State: &state.Lab{StartedAt: noon.Add(time.Minute)}}}, nil
+				return []Lab{
+					{Name: "broken"}, {Name: "a", State: &state.Lab{StartedAt: noon.Add(25 * time.Hour)}},
+					{Name: "b", State: &state.Lab{StartedAt: noon.Add(time.Minute)}},
+				}, nil
 			}
 		}, Fix, "lab a was made later", "lab down --name a"},
 		"clock gone back a little": {"clock", func(m machine) {
@@ -148,9 +168,17 @@ func TestFindings(t *testing.T) {
 				return []Lab{{Name: "a", State: &state.Lab{StartedAt: noon.Add(23 * time.Hour)}}}, nil
 			}
 		}, Info, "its certificates are valid all the same", "timedatectl"},
-		"programs missing": {"programs", func(m machine) { m.Missing = []string{"/src/bin/ccm"} }, Fix, "missing: /src/bin/ccm", "make build"},
-		"no go":            {"go", func(m machine) { m.Missing, m.Find = []string{"x"}, without("go") }, Fix, "not in PATH", "install Go " + NeedGo},
-		"no go, all built": {"go", func(m machine) { m.Find = without("go") }, Info, "not in PATH", "what is built runs without"},
+		"programs missing": {
+			"programs", func(m machine) { m.Missing = []string{"/src/bin/ccm"} }, Fix, "missing: /src/bin/ccm",
+			"make build",
+		},
+		"no go": {
+			"go", func(m machine) { m.Missing, m.Find = []string{"x"}, without("go") }, Fix, "not in PATH",
+			"install Go " + NeedGo,
+		},
+		"no go, all built": {
+			"go", func(m machine) { m.Find = without("go") }, Info, "not in PATH", "what is built runs without",
+		},
 		"old go": {"go", func(m machine) {
 			m.Missing = []string{"x"}
 			m.Run = func(context.Context, string, string, ...string) (string, error) {
@@ -162,20 +190,47 @@ func TestFindings(t *testing.T) {
 				return "go version devel go1.27-abc linux/amd64", nil
 			}
 		}, Info, "devel go1.27-abc", ""},
-		"broken go":           {"go", func(m machine) { m.Missing, m.Run = []string{"x"}, failing("/usr/bin/go", "") }, Fix, "exit status 1", "install Go"},
-		"no gcc":              {"gcc", func(m machine) { m.Missing, m.Find = []string{"x"}, without("gcc") }, Fix, "gcc is not in PATH", "apt-get install gcc"},
-		"gcc without headers": {"gcc", func(m machine) { m.Missing, m.Run = []string{"x"}, failing("/usr/bin/gcc", "") }, Fix, "/usr/bin/gcc compiles nothing", "libc6-dev"},
-		"another compiler":    {"gcc", func(m machine) { m.env["CC"] = "clang --target=x"; m.Find = without("clang") }, Info, "clang --target=x is not in PATH", "install gcc"},
-		"no make":             {"tools", func(m machine) { m.Missing, m.Find = []string{"x"}, without("make", "git") }, Fix, "not in PATH: make, git", "install make"},
-		"no curl":             {"tools", func(m machine) { m.Missing, m.Find = []string{"x"}, without("curl") }, Info, "not in PATH: curl", "curl to ask"},
-		"little memory":       {"memory", func(m machine) { m.files["/proc/meminfo"] = "MemAvailable:    512000 kB\n" }, Fix, "500 MB available", "--nodes 1"},
+		"broken go": {
+			"go", func(m machine) { m.Missing, m.Run = []string{"x"}, failing("/usr/bin/go", "") }, Fix,
+			"exit status 1", "install Go",
+		},
+		"no gcc": {
+			"gcc", func(m machine) { m.Missing, m.Find = []string{"x"}, without("gcc") }, Fix, "gcc is not in PATH",
+			"apt-get install gcc",
+		},
+		"gcc without headers": {
+			"gcc", func(m machine) { m.Missing, m.Run = []string{"x"}, failing("/usr/bin/gcc", "") }, Fix,
+			"/usr/bin/gcc compiles nothing", "libc6-dev",
+		},
+		"another compiler": {
+			"gcc", func(m machine) { m.env["CC"] = "clang --target=x"; m.Find = without("clang") }, Info,
+			"clang --target=x is not in PATH", "install gcc",
+		},
+		"no make": {
+			"tools", func(m machine) { m.Missing, m.Find = []string{"x"}, without("make", "git") }, Fix,
+			"not in PATH: make, git", "install make",
+		},
+		"no curl": {
+			"tools", func(m machine) { m.Missing, m.Find = []string{"x"}, without("curl") }, Info, "not in PATH: curl",
+			"curl to ask",
+		},
+		"little memory": {
+			"memory", func(m machine) { m.files["/proc/meminfo"] = "MemAvailable:    512000 kB\n" }, Fix,
+			"500 MB available", "--nodes 1",
+		},
 		"a container's memory": {"memory", func(m machine) {
 			m.files["/sys/fs/cgroup/user.slice/memory.max"], m.files["/sys/fs/cgroup/user.slice/memory.current"] = "1073741824\n", "536870912\n"
 			m.files["/sys/fs/cgroup/user.slice/me/memory.max"], m.files["/sys/fs/cgroup/user.slice/me/memory.current"] = "max\n", "0\n"
 			m.files["/sys/fs/cgroup/user.slice/memory.stat"] = "anon 1\ninactive_file 104857600\nactive_file 7\n"
 		}, Fix, "612 MB left of this control group's limit", "end something"},
-		"a full disk":    {"disk", func(m machine) { m.Space = func(string) (uint64, error) { return 1 << 20, nil } }, Fix, "1 MB free for /home/me/labs", "CCMLAB_HOME"},
-		"a disk unknown": {"disk", func(m machine) { m.Space = func(string) (uint64, error) { return 0, unix.EIO } }, Info, "could not be checked", ""},
+		"a full disk": {
+			"disk", func(m machine) { m.Space = func(string) (uint64, error) { return 1 << 20, nil } }, Fix,
+			"1 MB free for /home/me/labs", "CCMLAB_HOME",
+		},
+		"a disk unknown": {
+			"disk", func(m machine) { m.Space = func(string) (uint64, error) { return 0, unix.EIO } }, Info,
+			"could not be checked", "",
+		},
 		"no room to build": {"disk", func(m machine) {
 			m.Missing = []string{"x"}
 			m.Space = func(dir string) (uint64, error) {
@@ -185,17 +240,40 @@ func TestFindings(t *testing.T) {
 				return 20 << 30, nil
 			}
 		}, Info, "1024 MB for Go's cache", "GOCACHE"},
-		"no home":             {"folder", func(m machine) { m.HomeErr = errors.New("set CCMLAB_HOME or HOME") }, Fix, "CCMLAB_HOME or HOME", "export CCMLAB_HOME"},
-		"a home not mine":     {"folder", func(m machine) { m.Writable = func(string) error { return unix.EACCES } }, Fix, "/home/me/labs: permission denied", "export CCMLAB_HOME"},
-		"few files":           {"open files", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, 256) }, Fix, "up to 256 per process", "ulimit -n"},
-		"files unlimited":     {"open files", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, unix.RLIM_INFINITY) }, OK, "any number", ""},
-		"few processes":       {"processes", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NPROC, 100) }, Fix, "up to 100 threads", "ulimit -u"},
-		"which bind not root": {"processes", func(m machine) { m.UID, m.Limit = 0, limitOf(unix.RLIMIT_NPROC, 100) }, OK, "", ""},
+		"no home": {
+			"folder", func(m machine) { m.HomeErr = errors.New("set CCMLAB_HOME or HOME") }, Fix, "CCMLAB_HOME or HOME",
+			"export CCMLAB_HOME",
+		},
+		"a home not mine": {
+			"folder", func(m machine) { m.Writable = func(string) error { return unix.EACCES } }, Fix,
+			"/home/me/labs: permission denied", "export CCMLAB_HOME",
+		},
+		"few files": {
+			"open files", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, 256) }, Fix, "up to 256 per process",
+			"ulimit -n",
+		},
+		"files unlimited": {
+			"open files", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, unix.RLIM_INFINITY) }, OK,
+			"any number", "",
+		},
+		"few processes": {
+			"processes", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NPROC, 100) }, Fix, "up to 100 threads",
+			"ulimit -u",
+		},
+		"which bind not root": {
+			"processes", func(m machine) { m.UID, m.Limit = 0, limitOf(unix.RLIMIT_NPROC, 100) }, OK, "", "",
+		},
 		"a container's pids": {"processes", func(m machine) {
 			m.files["/sys/fs/cgroup/pids.max"], m.files["/sys/fs/cgroup/pids.current"] = "256\n", "200\n"
 		}, Fix, "56 more threads in this control group", "--pids-limit"},
-		"few watches":        {"inotify", func(m machine) { m.files["/proc/sys/fs/inotify/max_user_watches"] = "64" }, Fix, "64 watches", "sysctl"},
-		"inotify by default": {"inotify", func(m machine) { m.files["/proc/sys/fs/inotify/max_user_instances"] = "128" }, Info, "128 instances", "sysctl"},
+		"few watches": {
+			"inotify", func(m machine) { m.files["/proc/sys/fs/inotify/max_user_watches"] = "64" }, Fix, "64 watches",
+			"sysctl",
+		},
+		"inotify by default": {
+			"inotify", func(m machine) { m.files["/proc/sys/fs/inotify/max_user_instances"] = "128" }, Info,
+			"128 instances", "sysctl",
+		},
 		"no loopback": {"loopback", func(m machine) {
 			m.Listen = func(_, address string) error {
 				if strings.HasPrefix(address, "127.0.0.1") {
@@ -213,18 +291,27 @@ func TestFindings(t *testing.T) {
 			}
 		}, Fix, "operation not permitted", "loopback"},
 		"a port held": {"ports", func(m machine) {
-			m.files["/proc/net/tcp"] += tcpListenLine("00000000:192B", 33, "77") + tcpListenLine("0100007F:280A", 0, "78")
+			m.files["/proc/net/tcp"] += tcpListenLine(
+				"00000000:192B", 33, "77",
+			) + tcpListenLine("0100007F:280A", 0, "78")
 			m.Holder = func(inode string) string { return "nginx (pid 12) of " + inode }
 		}, Info, "held on every address: 6443 (kube-apiserver) by nginx (pid 12) of 77; a lab takes others", ""},
 		"a real kubelet's, on IPv6": {"ports", func(m machine) {
 			m.files["/proc/net/tcp6"] = tcpListenLine(strings.Repeat("0", 32)+":280A", 0, "78")
 		}, Info, "10250 (kubelet) by user 0", ""},
 		"all locks held": {"ports", func(m machine) {
-			m.files["/proc/net/tcp"] += tcpListenLine("00000000:2115", 0, "1") + tcpListenLine("00000000:4825", 0, "2") + tcpListenLine("00000000:6F35", 0, "3")
-		}, Fix, "8469 (lock) by user 0, 18469 (lock) by user 0, 28469 (lock) by user 0; a lab needs one of", "end one of them"},
-		"no low ports": {"low ports", func(m machine) { m.files["/proc/sys/net/ipv4/ip_unprivileged_port_start"] = "1024\n" }, Info, "may not listen below 1024", "sysctl"},
+			m.files["/proc/net/tcp"] += tcpListenLine("00000000:2115", 0, "1") +
+				tcpListenLine("00000000:4825", 0, "2") + tcpListenLine("00000000:6F35", 0, "3")
+		}, Fix, "8469 (lock) by user 0, 18469 (lock) by user 0, 28469 (lock) by user 0; a lab needs one of",
+			"end one of them"},
+		"no low ports": {
+			"low ports", func(m machine) { m.files["/proc/sys/net/ipv4/ip_unprivileged_port_start"] = "1024\n" }, Info,
+			"may not listen below 1024", "sysctl",
+		},
 		"somebody's labs": {"slots", func(m machine) {
-			m.files["/proc/net/tcp"] += tcpListenLine("01001E7F:2115", 1001, "1") + tcpListenLine("01001E7F:192B", 1001, "2") + tcpListenLine("01001F7F:2115", 1000, "3") + tcpListenLine("0100007F:0016", 0, "4")
+			m.files["/proc/net/tcp"] += tcpListenLine("01001E7F:2115", 1001, "1") + tcpListenLine(
+				"01001E7F:192B", 1001, "2",
+			) + tcpListenLine("01001F7F:2115", 1000, "3") + tcpListenLine("0100007F:0016", 0, "4")
 		}, OK, "68 of 70 are free; 1 taken by user 1001", ""},
 		"all slots taken": {"slots", func(m machine) {
 			for x := 30; x <= 99; x++ {
@@ -236,41 +323,75 @@ func TestFindings(t *testing.T) {
 		}, OK, "70 of 70 are free", ""},
 		"a stopped lab": {"labs", func(m machine) {
 			m.Labs = func() ([]Lab, error) {
-				return []Lab{{"kept", "/l/kept", &state.Lab{Slot: 31}}, {"runs", "/l/runs", &state.Lab{Slot: 32}}, {"kind", "/l/kind", &state.Lab{}}, {"damaged", "/l/damaged", nil}}, nil
+				return []Lab{
+					{"kept", "/l/kept", &state.Lab{Slot: 31}}, {"runs", "/l/runs", &state.Lab{Slot: 32}},
+					{"kind", "/l/kind", &state.Lab{}}, {"damaged", "/l/damaged", nil},
+				}, nil
 			}
 			m.Processes = func() ([]process.Found, error) {
-				return []process.Found{{Lab: "/l/runs", Process: &process.Process{}}, {Lab: "/other/lab", Process: &process.Process{}}}, nil
+				return []process.Found{
+					{Lab: "/l/runs", Process: &process.Process{}}, {Lab: "/other/lab", Process: &process.Process{}},
+				}, nil
 			}
 		}, Info, "runs, kind (in containers), /other/lab; stopped: kept, damaged", "lab down --name kept"},
 		"leftovers": {"leftovers", func(m machine) {
 			m.Deleted = func(dir string) bool { return dir == "/gone/x" }
 			m.Processes = func() ([]process.Found, error) {
-				return []process.Found{{Lab: "/gone/x", Process: &process.Process{Component: "etcd", PID: 7}}, {Lab: "/l/runs", Process: &process.Process{}}}, nil
+				return []process.Found{
+					{Lab: "/gone/x", Process: &process.Process{Component: "etcd", PID: 7}},
+					{Lab: "/l/runs", Process: &process.Process{}},
+				}, nil
 			}
 		}, Fix, "/gone/x: etcd (pid 7)", "CCMLAB_HOME=/gone lab down --name x"},
-		"processes unknown": {"leftovers", func(m machine) { m.Processes = func() ([]process.Found, error) { return nil, unix.EPERM } }, Info, "could not be checked", ""},
+		"processes unknown": {
+			"leftovers", func(m machine) { m.Processes = func() ([]process.Found, error) { return nil, unix.EPERM } },
+			Info, "could not be checked", "",
+		},
 		"a proxy": {"proxy", func(m machine) {
 			m.env["http_proxy"], m.env["NO_PROXY"] = "http://p:3128", "localhost,127.0.0.1,10.0.0.0/8"
 		}, Fix,
 			"http_proxy is set, and NO_PROXY does not name 127.0.0.0/8", "export NO_PROXY="},
-		"a proxy, but not here":   {"proxy", func(m machine) { m.env["all_proxy"], m.env["no_proxy"] = "http://p:3128", "localhost, 127.0.0.0/8" }, OK, "not for loopback", ""},
-		"a proxy for nothing":     {"proxy", func(m machine) { m.env["https_proxy"], m.env["NO_PROXY"] = "http://p:3128", "*" }, OK, "", ""},
-		"one that curl ignores":   {"proxy", func(m machine) { m.env["HTTP_PROXY"] = "http://p:3128" }, OK, "none is set", ""},
+		"a proxy, but not here": {
+			"proxy",
+			func(m machine) { m.env["all_proxy"], m.env["no_proxy"] = "http://p:3128", "localhost, 127.0.0.0/8" }, OK,
+			"not for loopback", "",
+		},
+		"a proxy for nothing": {
+			"proxy", func(m machine) { m.env["https_proxy"], m.env["NO_PROXY"] = "http://p:3128", "*" }, OK, "", "",
+		},
+		"one that curl ignores": {
+			"proxy", func(m machine) { m.env["HTTP_PROXY"] = "http://p:3128" }, OK, "none is set", "",
+		},
 		"no kubectl of one's own": {"kubectl", func(m machine) { m.Find = without("kubectl") }, OK, "lab env", ""},
 		"no kubectl at all": {"kubectl", func(m machine) {
 			m.Find, m.Exists = without("kubectl"), func(string) bool { return false }
 		}, Info, "neither in PATH nor in /src/bin/kube", "make build"},
 		"an old kubectl": {"kubectl", func(m machine) {
 			m.Run = func(_ context.Context, _, program string, _ ...string) (string, error) {
-				return fmt.Sprintf(`{"clientVersion":{"gitVersion":"v1.%s"}}`, map[string]string{"/usr/bin/kubectl": "29.1", "/src/bin/kube/kubectl": "36.3"}[program]), nil
+				return fmt.Sprintf(
+					`{"clientVersion":{"gitVersion":"v1.%s"}}`,
+					map[string]string{"/usr/bin/kubectl": "29.1", "/src/bin/kube/kubectl": "36.3"}[program],
+				), nil
 			}
 		}, Info, "of 1.29, where the lab is of 1.36", `eval "$(lab env)"`},
-		"a broken kubectl": {"kubectl", func(m machine) { m.Run = failing("/usr/bin/kubectl", "") }, Info, "cannot be told", ""},
-		"a bundle":         {"bundles", func(m machine) { m.Size = func(context.Context, string) (int64, error) { return 3 << 30, nil } }, Info, "3072 MB", "rm -r /home/me/.cache/ccmlab/bundles"},
-		"no engine":        {"kind", func(m machine) { m.Engine = func(context.Context) (string, error) { return "", errors.New("none") } }, Info, "not to be had", ""},
+		"a broken kubectl": {
+			"kubectl", func(m machine) { m.Run = failing("/usr/bin/kubectl", "") }, Info, "cannot be told", "",
+		},
+		"a bundle": {
+			"bundles",
+			func(m machine) { m.Size = func(context.Context, string) (int64, error) { return 3 << 30, nil } }, Info,
+			"3072 MB", "rm -r /home/me/.cache/ccmlab/bundles",
+		},
+		"no engine": {
+			"kind",
+			func(m machine) { m.Engine = func(context.Context) (string, error) { return "", errors.New("none") } },
+			Info, "not to be had", "",
+		},
 		"engines of no use": {"kind", func(m machine) {
 			m.Engine = func(context.Context) (string, error) {
-				return "", errors.New("docker does not answer; start it; or: embedded\npodman runs rootless; run it as root; or: embedded")
+				return "", errors.New(
+					"docker does not answer; start it; or: embedded\npodman runs rootless; run it as root; or: embedded",
+				)
 			}
 		}, Info, "needs none: docker does not answer\npodman runs rootless", "start it; or run it as root"},
 		"no engine for kind": {"kind", func(m machine) {

@@ -68,7 +68,9 @@ func checkClock(_ context.Context, m *Machine) Finding {
 	now, stamp := m.Now(), "2006-01-02 15:04 MST"
 	const fixed = "set the clock: timedatectl set-ntp true"
 	if now.Before(m.Built) {
-		return fixFinding(fixed, "it is %s, and the lab was built later, at %s", now.Format(stamp), m.Built.Format(stamp))
+		return fixFinding(
+			fixed, "it is %s, and the lab was built later, at %s", now.Format(stamp), m.Built.Format(stamp),
+		)
 	}
 	all, _ := m.Labs()
 	finding := okFinding("%s", now.Format(stamp))
@@ -76,11 +78,17 @@ func checkClock(_ context.Context, m *Machine) Finding {
 		if l.State == nil || !now.Before(l.State.StartedAt) {
 			continue
 		}
-		made := fmt.Sprintf("it is %s, and lab %s was made later, at %s", now.Format(stamp), l.Name, l.State.StartedAt.Format(stamp))
+		made := fmt.Sprintf(
+			"it is %s, and lab %s was made later, at %s", now.Format(stamp), l.Name, l.State.StartedAt.Format(stamp),
+		)
 		if now.Before(l.State.StartedAt.Add(-pki.Margin)) {
-			return fixFinding(fixed+"; or make the lab anew: lab down --name "+l.Name, "%s: its certificates are not valid yet", made)
+			return fixFinding(
+				fixed+"; or make the lab anew: lab down --name "+l.Name, "%s: its certificates are not valid yet", made,
+			)
 		}
-		finding = infoFinding(fixed, "%s: its certificates are valid all the same, and its timeline is out of order", made)
+		finding = infoFinding(
+			fixed, "%s: its certificates are valid all the same, and its timeline is out of order", made,
+		)
 	}
 	return finding
 }
@@ -131,7 +139,10 @@ func checkGCC(ctx context.Context, m *Machine) Finding {
 	if err != nil {
 		return m.buildToolFinding(install, "%s is not in PATH", compiler)
 	}
-	if _, err := m.Run(ctx, "#include <stdio.h>\nint main(void) { return puts(\"\") < 0; }\n", file, "-x", "c", "-static", "-o", "/dev/null", "-"); err != nil {
+	if _, err := m.Run(
+		ctx, "#include <stdio.h>\nint main(void) { return puts(\"\") < 0; }\n", file, "-x", "c", "-static", "-o",
+		"/dev/null", "-",
+	); err != nil {
 		return m.buildToolFinding(install, "%s compiles nothing: %v", file, err)
 	}
 	return okFinding("%s compiles", file)
@@ -152,7 +163,9 @@ func checkTools(_ context.Context, m *Machine) Finding {
 	case strings.Contains(strings.Join(missing, " "), "make"):
 		return m.buildToolFinding("install make", "not in PATH: %s", strings.Join(missing, ", "))
 	}
-	return infoFinding("git is for the sources, curl to ask the load balancers", "not in PATH: %s", strings.Join(missing, ", "))
+	return infoFinding(
+		"git is for the sources, curl to ask the load balancers", "not in PATH: %s", strings.Join(missing, ", "),
+	)
 }
 
 func checkMemory(_ context.Context, m *Machine) Finding {
@@ -171,7 +184,10 @@ func checkMemory(_ context.Context, m *Machine) Finding {
 		free, where = left>>20, "left of this control group's limit"
 	}
 	if free < needMemory {
-		return fixFinding("end something, or use fewer nodes: lab up --nodes 1", "%d MB %s; a lab of three nodes wants %d", free, where, needMemory)
+		return fixFinding(
+			"end something, or use fewer nodes: lab up --nodes 1", "%d MB %s; a lab of three nodes wants %d", free,
+			where, needMemory,
+		)
 	}
 	return okFinding("%d MB %s", free, where)
 }
@@ -227,7 +243,10 @@ func checkDisk(ctx context.Context, m *Machine) Finding {
 		return unknownFinding(err)
 	}
 	if free>>20 < needDisk {
-		return fixFinding("free some space, or set CCMLAB_HOME to a folder on another disk", "%d MB free for %s; a lab wants %d", free>>20, m.Home, needDisk)
+		return fixFinding(
+			"free some space, or set CCMLAB_HOME to a folder on another disk", "%d MB free for %s; a lab wants %d",
+			free>>20, m.Home, needDisk,
+		)
 	}
 	text := fmt.Sprintf("%d MB free for %s", free>>20, m.Home)
 	if len(m.Missing) == 0 {
@@ -238,7 +257,10 @@ func checkDisk(ctx context.Context, m *Machine) Finding {
 		return okFinding("%s", text)
 	}
 	if free, err = m.Space(cache); err == nil && free>>20 < buildDisk {
-		return infoFinding("free some space, or set GOCACHE to a folder on another disk", "%s, %d MB for Go's cache, %s, which grows to some %d at the first build", text, free>>20, cache, buildDisk)
+		return infoFinding(
+			"free some space, or set GOCACHE to a folder on another disk",
+			"%s, %d MB for Go's cache, %s, which grows to some %d at the first build", text, free>>20, cache, buildDisk,
+		)
 	}
 	return okFinding("%s, %d MB for Go's cache", text, free>>20)
 }
@@ -260,7 +282,10 @@ func checkOpenFiles(_ context.Context, m *Machine) Finding {
 	case err != nil:
 		return unknownFinding(err)
 	case limit < needFiles:
-		return fixFinding(fmt.Sprintf("ulimit -n %d; for good in /etc/security/limits.conf", needFiles), "up to %d per process; etcd and the API server want %d", limit, needFiles)
+		return fixFinding(
+			fmt.Sprintf("ulimit -n %d; for good in /etc/security/limits.conf", needFiles),
+			"up to %d per process; etcd and the API server want %d", limit, needFiles,
+		)
 	}
 	return okFinding("up to %s per process", formatLimit(limit))
 }
@@ -280,10 +305,16 @@ func checkProcesses(_ context.Context, m *Machine) Finding {
 		return unknownFinding(err)
 	}
 	if m.UID != 0 && limit < needTasks {
-		return fixFinding(fmt.Sprintf("ulimit -u %d; for good in /etc/security/limits.conf", 10*needTasks), "up to %d threads of this user; a lab of three nodes wants %d", limit, needTasks)
+		return fixFinding(
+			fmt.Sprintf("ulimit -u %d; for good in /etc/security/limits.conf", 10*needTasks),
+			"up to %d threads of this user; a lab of three nodes wants %d", limit, needTasks,
+		)
 	}
 	if left, ok := m.leftInCgroup("pids.max", "pids.current"); ok && left < needTasks {
-		return fixFinding("raise the limit: docker run --pids-limit, or TasksMax= of the systemd unit", "%d more threads in this control group; a lab of three nodes wants %d", left, needTasks)
+		return fixFinding(
+			"raise the limit: docker run --pids-limit, or TasksMax= of the systemd unit",
+			"%d more threads in this control group; a lab of three nodes wants %d", left, needTasks,
+		)
 	}
 	return okFinding("up to %s threads of this user", formatLimit(limit))
 }
@@ -324,7 +355,10 @@ func checkContainerEngine(ctx context.Context, m *Machine) Finding {
 	}
 	why, remedy := causeAndRemedy(err)
 	if m.Cluster == "kind" {
-		return fixFinding(cmp.Or(remedy, "install Docker and start it: https://docs.docker.com/engine/install"), "not to be had: %s", why)
+		return fixFinding(
+			cmp.Or(remedy, "install Docker and start it: https://docs.docker.com/engine/install"), "not to be had: %s",
+			why,
+		)
 	}
 	return infoFinding(remedy, "not to be had, and the embedded cluster needs none: %s", why)
 }

@@ -51,7 +51,10 @@ func checkLabs(_ context.Context, m *Machine) Finding {
 		text = strings.Join(shown, ", ")
 	}
 	if len(stopped) > 0 {
-		return infoFinding(fmt.Sprintf("lab up --name %s goes on with it, lab down --name %[1]s removes it", stopped[0]), "%s; stopped: %s", text, strings.Join(stopped, ", "))
+		return infoFinding(
+			fmt.Sprintf("lab up --name %s goes on with it, lab down --name %[1]s removes it", stopped[0]),
+			"%s; stopped: %s", text, strings.Join(stopped, ", "),
+		)
 	}
 	return okFinding("%s", text)
 }
@@ -74,7 +77,10 @@ func checkLeftovers(_ context.Context, m *Machine) Finding {
 		return okFinding("none: every process of a lab has its folder")
 	}
 	dir := slices.Min(dirs)
-	return fixFinding(fmt.Sprintf("CCMLAB_HOME=%s lab down --name %s", filepath.Dir(dir), filepath.Base(dir)), "processes of a lab whose folder is gone, %s: %s", dir, strings.Join(shown, ", "))
+	return fixFinding(
+		fmt.Sprintf("CCMLAB_HOME=%s lab down --name %s", filepath.Dir(dir), filepath.Base(dir)),
+		"processes of a lab whose folder is gone, %s: %s", dir, strings.Join(shown, ", "),
+	)
 }
 
 // checkKubectl checks the kubectl that is first in PATH. It is the lab's own in a shell that has
@@ -86,7 +92,9 @@ func checkKubectl(ctx context.Context, m *Machine) Finding {
 	case err != nil && m.Exists(labKubectl):
 		return okFinding("the lab's own: eval \"$(lab env)\"")
 	case err != nil:
-		return infoFinding("make build, or install kubectl (the lab itself runs without)", "neither in PATH nor in %s", m.Kube)
+		return infoFinding(
+			"make build, or install kubectl (the lab itself runs without)", "neither in PATH nor in %s", m.Kube,
+		)
 	}
 	if file == labKubectl || len(m.Missing) > 0 {
 		return okFinding("%s", file)
@@ -99,7 +107,11 @@ func checkKubectl(ctx context.Context, m *Machine) Finding {
 		return infoFinding("", "%s is first in PATH; which version it has cannot be told", file)
 	}
 	if found < wanted-1 || found > wanted+1 {
-		return infoFinding(`eval "$(lab env)" puts the lab's own first`, "%s is first in PATH, and of 1.%d, where the lab is of 1.%d: more than one minor apart is not supported", file, found, wanted)
+		return infoFinding(
+			`eval "$(lab env)" puts the lab's own first`,
+			"%s is first in PATH, and of 1.%d, where the lab is of 1.%d: more than one minor apart is not supported",
+			file, found, wanted,
+		)
 	}
 	return okFinding("%s, 1.%d", file, found)
 }

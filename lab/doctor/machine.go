@@ -83,7 +83,8 @@ func ThisMachine(clusterKind string) *Machine {
 		Writable: func(dir string) error { return unix.Access(nearestExisting(dir), unix.W_OK|unix.X_OK) },
 		Exists:   func(dir string) bool { _, err := os.Stat(dir); return err == nil },
 		Deleted:  state.Deleted,
-		Size:     folderSize, Run: runProgram, Listen: tryListen, Limit: hardLimit, Holder: socketHolder, User: state.UserName, Processes: ownProcesses,
+		Size:     folderSize, Run: runProgram, Listen: tryListen, Limit: hardLimit, Holder: socketHolder,
+		User: state.UserName, Processes: ownProcesses,
 	}
 	m.Home, m.HomeErr = state.Root()
 	m.Cache, _ = os.UserCacheDir()
@@ -98,7 +99,8 @@ func ThisMachine(clusterKind string) *Machine {
 	m.Labs = func() ([]Lab, error) { return listLabs(m.Home) }
 	m.Engine = func(ctx context.Context) (string, error) {
 		var chosen state.Lab
-		if err := cluster.KindNamed(cluster.KindKind).Choose(ctx, &chosen, cluster.Settings{}, cluster.Binaries{Dir: m.Bin}); err != nil {
+		if err := cluster.KindNamed(cluster.KindKind).
+			Choose(ctx, &chosen, cluster.Settings{}, cluster.Binaries{Dir: m.Bin}); err != nil {
 			return "", err
 		}
 		return fmt.Sprintf("%s runs; nodes would be %s", chosen.Kind.Engine, chosen.Kind.Image), nil
@@ -149,7 +151,8 @@ func folderSize(ctx context.Context, dir string) (total int64, err error) {
 
 func runProgram(ctx context.Context, stdin, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = os.TempDir()                                    // In a module's folder go.mod would choose the go command.
+	// In a module's folder go.mod would choose the go command.
+	cmd.Dir = os.TempDir()
 	cmd.Env = append(process.Unmarked(), "GOTOOLCHAIN=local") // Nothing is downloaded.
 	cmd.Stdin = strings.NewReader(stdin)
 	cmd.WaitDelay = 100 * time.Millisecond

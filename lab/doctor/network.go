@@ -21,7 +21,9 @@ import (
 func checkLoopback(_ context.Context, m *Machine) Finding {
 	const remedy = "bring up the loopback interface with all of 127.0.0.0/8: sudo ip address add 127.0.0.1/8 dev lo; sudo ip link set lo up"
 	first, last := local.Slots()
-	for _, address := range []string{"127.0.0.1:0", fmt.Sprintf("127.%d.255.254:0", first), fmt.Sprintf("127.%d.255.254:0", last)} {
+	for _, address := range []string{
+		"127.0.0.1:0", fmt.Sprintf("127.%d.255.254:0", first), fmt.Sprintf("127.%d.255.254:0", last),
+	} {
 		for _, network := range []string{"tcp4", "udp4"} {
 			if err := m.Listen(network, address); err != nil {
 				return fixFinding(remedy, "%v", err)
@@ -120,7 +122,10 @@ func checkLowPorts(_ context.Context, m *Machine) Finding {
 	case m.UID == 0 || first <= 80:
 		return okFinding("load balancers may listen on port 80")
 	}
-	return infoFinding("sudo sysctl net.ipv4.ip_unprivileged_port_start=80", "load balancers may not listen below %d; the demo uses 8080", first)
+	return infoFinding(
+		"sudo sysctl net.ipv4.ip_unprivileged_port_start=80",
+		"load balancers may not listen below %d; the demo uses 8080", first,
+	)
 }
 
 // checkSlots counts the free slots: those on whose addresses nobody listens. A slot may be taken
@@ -133,7 +138,8 @@ func checkSlots(_ context.Context, m *Machine) Finding {
 	first, last := local.Slots()
 	owner := map[int]int{}
 	for _, l := range all {
-		if b := l.address.As16(); l.address.Is4() && l.address.IsLoopback() && int(b[13]) >= first && int(b[13]) <= last {
+		if b := l.address.As16(); l.address.Is4() && l.address.IsLoopback() && int(b[13]) >= first &&
+			int(b[13]) <= last {
 			owner[int(b[13])] = l.uid
 		}
 	}
@@ -157,7 +163,8 @@ func checkSlots(_ context.Context, m *Machine) Finding {
 // does.
 func checkProxy(_ context.Context, m *Machine) Finding {
 	set := ""
-	for _, name := range []string{"http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"} { // curl does not read HTTP_PROXY.
+	// curl does not read HTTP_PROXY.
+	for _, name := range []string{"http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"} {
 		if m.Getenv(name) != "" {
 			set = name
 			break
@@ -174,5 +181,8 @@ func checkProxy(_ context.Context, m *Machine) Finding {
 			return okFinding("%s is set, and not for loopback", set)
 		}
 	}
-	return fixFinding(`export NO_PROXY="127.0.0.0/8${NO_PROXY:+,$NO_PROXY}" no_proxy="127.0.0.0/8${no_proxy:+,$no_proxy}"`, "%s is set, and NO_PROXY does not name 127.0.0.0/8: curl would ask the proxy for the lab's load balancers", set)
+	return fixFinding(
+		`export NO_PROXY="127.0.0.0/8${NO_PROXY:+,$NO_PROXY}" no_proxy="127.0.0.0/8${no_proxy:+,$no_proxy}"`,
+		"%s is set, and NO_PROXY does not name 127.0.0.0/8: curl would ask the proxy for the lab's load balancers", set,
+	)
 }

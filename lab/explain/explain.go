@@ -112,7 +112,9 @@ func (f *finding) addCause(cause *finding) *finding {
 func (x Explanation) conclude(a LabFacts, findings ...*finding) Explanation {
 	findings = slices.DeleteFunc(findings, func(f *finding) bool { return f == nil })
 	severity := map[State]int{NotReady: 0, Unknown: 1, Degraded: 2, Ready: 3}
-	slices.SortStableFunc(findings, func(a, b *finding) int { return cmp.Compare(severity[a.state], severity[b.state]) })
+	slices.SortStableFunc(findings, func(a, b *finding) int {
+		return cmp.Compare(severity[a.state], severity[b.state])
+	})
 	x.State, x.Missing = findings[0].state, a.Missing
 	x.Verdict = fmt.Sprintf("%s %s %s.", strings.ToUpper(x.Kind[:1])+x.Kind[1:], x.displayName(), findings[0].verdict)
 	x.Because, x.Next = []Fact{}, []Step{}
@@ -123,7 +125,9 @@ func (x Explanation) conclude(a LabFacts, findings ...*finding) Explanation {
 			}
 		}
 		for _, step := range f.next {
-			if !slices.ContainsFunc(x.Next, func(s Step) bool { return s == step || s.Command != "" && s.Command == step.Command }) {
+			if !slices.ContainsFunc(x.Next, func(s Step) bool {
+				return s == step || s.Command != "" && s.Command == step.Command
+			}) {
 				x.Next = append(x.Next, step)
 			}
 		}

@@ -100,7 +100,10 @@ func (a *LabFacts) setClusterError(err error) {
 }
 
 func (s Source) beginQueries(a *LabFacts) *factQueries {
-	*a = LabFacts{LabName: s.LabName, NoProvider: s.NoProvider, Now: time.Now(), Components: s.Components, Processes: s.Processes, Missing: slices.Clone(s.Missing)}
+	*a = LabFacts{
+		LabName: s.LabName, NoProvider: s.NoProvider, Now: time.Now(), Components: s.Components, Processes: s.Processes,
+		Missing: slices.Clone(s.Missing),
+	}
 	return &factQueries{labFacts: a}
 }
 
@@ -197,7 +200,12 @@ func (s Source) queryNode(ctx context.Context, q *factQueries, f *NodeFacts) err
 
 // listEventsOf lists the Events of one object, without those of an earlier object of
 // the same name.
-func (s Source) listEventsOf(ctx context.Context, namespace, kind, name string, since metav1.Time, uids ...types.UID) ([]corev1.Event, error) {
+func (s Source) listEventsOf(
+	ctx context.Context,
+	namespace, kind, name string,
+	since metav1.Time,
+	uids ...types.UID,
+) ([]corev1.Event, error) {
 	list, err := s.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: fields.Set{"involvedObject.kind": kind, "involvedObject.name": name}.String(),
 	})
@@ -205,7 +213,8 @@ func (s Source) listEventsOf(ctx context.Context, namespace, kind, name string, 
 		return nil, err
 	}
 	return slices.DeleteFunc(list.Items, func(e corev1.Event) bool {
-		return eventTime(&e).Before(since.Time) || e.InvolvedObject.UID != "" && !slices.Contains(uids, e.InvolvedObject.UID)
+		return eventTime(&e).
+			Before(since.Time) || e.InvolvedObject.UID != "" && !slices.Contains(uids, e.InvolvedObject.UID)
 	}), nil
 }
 
@@ -217,7 +226,9 @@ func (s Source) Service(ctx context.Context, namespace, name string) Explanation
 	defer cancel()
 	var balancers []api.LoadBalancer
 	s.queryCloud(bounded, q, func() (err error) {
-		balancers, err = s.Cloud.ListLoadBalancers(bounded, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID}})
+		balancers, err = s.Cloud.ListLoadBalancers(
+			bounded, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID}},
+		)
 		return err
 	})
 	q.Go(func() {
@@ -286,7 +297,8 @@ func (s Source) queryBackends(ctx context.Context, q *factQueries, f *ServiceFac
 	}
 	f.Slices = endpoints.Items
 	if len(f.Service.Spec.Selector) > 0 {
-		pods, err := s.Kube.CoreV1().Pods(f.Namespace).List(ctx, metav1.ListOptions{LabelSelector: labels.Set(f.Service.Spec.Selector).String()})
+		pods, err := s.Kube.CoreV1().Pods(f.Namespace).
+			List(ctx, metav1.ListOptions{LabelSelector: labels.Set(f.Service.Spec.Selector).String()})
 		if err != nil {
 			return fmt.Errorf("its pods: %w", err)
 		}
@@ -329,14 +341,19 @@ func (s Source) Names(ctx context.Context, kind string) ([]string, error) {
 			names = append(names, n.Name)
 		}
 	}
-	instances, cloudErr := s.Cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{contract.TagCluster + "=" + s.LabName}})
+	instances, cloudErr := s.Cloud.ListInstances(
+		ctx, client.InstanceFilter{Tags: []string{contract.TagCluster + "=" + s.LabName}},
+	)
 	for _, i := range instances {
 		if i.State != api.InstanceTerminated {
 			names = append(names, i.Name)
 		}
 	}
 	if err != nil && cloudErr != nil {
-		return nil, fmt.Errorf("neither the API server nor the cloud says which nodes there are: %w", errors.Join(describeTimeout(err), describeTimeout(cloudErr)))
+		return nil, fmt.Errorf(
+			"neither the API server nor the cloud says which nodes there are: %w",
+			errors.Join(describeTimeout(err), describeTimeout(cloudErr)),
+		)
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil

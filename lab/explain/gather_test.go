@@ -46,14 +46,18 @@ func (c *fakeCloud) Project(ctx context.Context) (*api.Project, error) {
 }
 
 func (c *fakeCloud) ListInstances(ctx context.Context, _ client.InstanceFilter) ([]api.Instance, error) {
-	return []api.Instance{instance("i-1", api.InstanceRunning), {ID: "i-9", Name: "other", State: api.InstanceTerminated}}, c.call(ctx, "instances")
+	return []api.Instance{
+		instance("i-1", api.InstanceRunning), {ID: "i-9", Name: "other", State: api.InstanceTerminated},
+	}, c.call(ctx, "instances")
 }
 
 func (c *fakeCloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	assert.Equal(c.t, []string{contract.TagServiceUID}, f.Tags)
 	well := wellService().Balancer
 	well.Tags = api.Tags{contract.TagServiceUID: "s-uid"}
-	return []api.LoadBalancer{{ID: "lb-0", Tags: api.Tags{contract.TagServiceUID: "other"}}, *well}, c.call(ctx, "balancers")
+	return []api.LoadBalancer{
+		{ID: "lb-0", Tags: api.Tags{contract.TagServiceUID: "other"}}, *well,
+	}, c.call(ctx, "balancers")
 }
 
 func (c *fakeCloud) LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error) {
@@ -82,13 +86,17 @@ func objects() []runtime.Object {
 	n.Lease.ObjectMeta = metav1.ObjectMeta{Name: "node-1", Namespace: corev1.NamespaceNodeLease}
 	n.Lease.Spec.RenewTime = &recent
 	slice := s.Slices[0]
-	slice.ObjectMeta = metav1.ObjectMeta{Name: "web-x", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}
+	slice.ObjectMeta = metav1.ObjectMeta{
+		Name: "web-x", Namespace: "default", Labels: map[string]string{discoveryv1.LabelServiceName: "web"},
+	}
 	all := []runtime.Object{n.Node, n.Lease, s.Service, &slice}
 	for _, p := range s.Pods {
 		p.Namespace, p.Labels = "default", map[string]string{"app": "web"}
 		all = append(all, &p)
 	}
-	all = append(all, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "stranger", Namespace: "default", Labels: map[string]string{"app": "other"}}})
+	all = append(all, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: "stranger", Namespace: "default", Labels: map[string]string{"app": "other"},
+	}})
 	return all
 }
 
@@ -136,21 +144,42 @@ func TestWhatDoesNotAnswerIsMissing(t *testing.T) {
 		missingOfSvc   []string
 	}{
 		"the cloud's instances": {cloud: "instances", node: Degraded, service: Ready,
-			missingOfNode: []string{"cloud: all that it would say"}, missingOfSvc: []string{"cloud: instances: instances refused"}},
-		"its balancers": {cloud: "balancers", node: Ready, service: Unknown, missingOfSvc: []string{"cloud: all that it would say"}},
-		"its quotas":    {cloud: "quotas", node: Ready, service: Ready, missingOfSvc: []string{"cloud: quotas: quotas refused"}},
-		"their health":  {cloud: "health", node: Ready, service: Ready, missingOfSvc: []string{"cloud: the health of lb-1: health refused"}},
+			missingOfNode: []string{"cloud: all that it would say"},
+			missingOfSvc:  []string{"cloud: instances: instances refused"}},
+		"its balancers": {
+			cloud: "balancers", node: Ready, service: Unknown, missingOfSvc: []string{"cloud: all that it would say"},
+		},
+		"its quotas": {
+			cloud: "quotas", node: Ready, service: Ready, missingOfSvc: []string{"cloud: quotas: quotas refused"},
+		},
+		"their health": {
+			cloud: "health", node: Ready, service: Ready,
+			missingOfSvc: []string{"cloud: the health of lb-1: health refused"},
+		},
 		"its faults": {cloud: "faults", node: Ready, service: Ready,
-			missingOfNode: []string{"cloud: fault rules: faults refused"}, missingOfSvc: []string{"cloud: fault rules: faults refused"}},
+			missingOfNode: []string{"cloud: fault rules: faults refused"},
+			missingOfSvc:  []string{"cloud: fault rules: faults refused"}},
 		"its audit": {cloud: "audit", node: Ready, service: Ready,
-			missingOfNode: []string{"cloud: the CCM's calls: audit refused"}, missingOfSvc: []string{"cloud: the CCM's calls: audit refused"}},
+			missingOfNode: []string{"cloud: the CCM's calls: audit refused"},
+			missingOfSvc:  []string{"cloud: the CCM's calls: audit refused"}},
 		"the cluster's nodes": {cluster: "nodes", node: Unknown, service: Unknown,
-			missingOfNode: []string{"cluster: all that it would say"}, missingOfSvc: []string{"cluster: all that it would say"}},
-		"its Services":       {cluster: "services", node: Ready, service: Unknown, missingOfSvc: []string{"cluster: all that it would say"}},
-		"its EndpointSlices": {cluster: "endpointslices", node: Ready, service: Unknown, missingOfSvc: []string{"cluster: all that it would say"}},
-		"its leases":         {cluster: "leases", node: Ready, service: Ready, missingOfNode: []string{"cluster: the kubelet's lease: leases refused"}},
+			missingOfNode: []string{"cluster: all that it would say"},
+			missingOfSvc:  []string{"cluster: all that it would say"}},
+		"its Services": {
+			cluster: "services", node: Ready, service: Unknown,
+			missingOfSvc: []string{"cluster: all that it would say"},
+		},
+		"its EndpointSlices": {
+			cluster: "endpointslices", node: Ready, service: Unknown,
+			missingOfSvc: []string{"cluster: all that it would say"},
+		},
+		"its leases": {
+			cluster: "leases", node: Ready, service: Ready,
+			missingOfNode: []string{"cluster: the kubelet's lease: leases refused"},
+		},
 		"its events": {cluster: "events", node: Ready, service: Ready,
-			missingOfNode: []string{"cluster: events: events refused"}, missingOfSvc: []string{"cluster: events: events refused", "cluster: the pods' events: events refused"}},
+			missingOfNode: []string{"cluster: events: events refused"},
+			missingOfSvc:  []string{"cluster: events: events refused", "cluster: the pods' events: events refused"}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			s, kube, cloud := source(t)
@@ -239,8 +268,11 @@ func TestWhenAnEventWasSeen(t *testing.T) {
 	for name, e := range map[string]corev1.Event{
 		"an old recorder's": {FirstTimestamp: ago(time.Hour), LastTimestamp: ago(time.Second)},
 		"a new recorder's":  {EventTime: metav1.NewMicroTime(now.Add(-time.Second))},
-		"a series'":         {EventTime: metav1.NewMicroTime(now.Add(-time.Hour)), Series: &corev1.EventSeries{LastObservedTime: metav1.NewMicroTime(now.Add(-time.Second))}},
-		"nobody's":          {ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Second)}},
+		"a series'": {
+			EventTime: metav1.NewMicroTime(now.Add(-time.Hour)),
+			Series:    &corev1.EventSeries{LastObservedTime: metav1.NewMicroTime(now.Add(-time.Second))},
+		},
+		"nobody's": {ObjectMeta: metav1.ObjectMeta{CreationTimestamp: ago(time.Second)}},
 	} {
 		assert.Equal(t, now.Add(-time.Second), eventTime(&e), name)
 	}

@@ -85,7 +85,8 @@ func nodeRemovals(l *lab.Lab) map[string]time.Time {
 	}
 	all := map[string]time.Time{}
 	for _, e := range entries {
-		if name, node := strings.CutPrefix(e.Subject, "node/"); node && e.Source == timeline.SourceCluster && e.What == "removed" {
+		if name, node := strings.CutPrefix(e.Subject, "node/"); node && e.Source == timeline.SourceCluster &&
+			e.What == "removed" {
 			all[name] = e.Time
 		}
 	}

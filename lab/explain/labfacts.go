@@ -115,7 +115,8 @@ func (a LabFacts) addHaltedComponents(f *finding, names ...string) *finding {
 			f.addFact(Lab, "%s does not run", name)
 			ended = true
 		case p.Paused:
-			f.addFact(Lab, "%s (pid %d) is stopped by a signal, and answers nobody", name, p.PID).addStep("have it go on", "kill -CONT %d", p.PID)
+			f.addFact(Lab, "%s (pid %d) is stopped by a signal, and answers nobody", name, p.PID).
+				addStep("have it go on", "kill -CONT %d", p.PID)
 		}
 	}
 	if !ended {
@@ -133,7 +134,8 @@ func (a LabFacts) addHaltedComponents(f *finding, names ...string) *finding {
 func (a LabFacts) findAPIServerDown() *finding {
 	f := newFinding(Unknown, "cannot be explained: the API server does not answer")
 	if a.ClusterForbids {
-		return newFinding(Unknown, "cannot be explained: the lab's own user may not look at all of it").addFact(Cluster, "%s", a.ClusterError).
+		return newFinding(Unknown, "cannot be explained: the lab's own user may not look at all of it").
+			addFact(Cluster, "%s", a.ClusterError).
 			addStep("give the lab the rights of this version", "%s", a.labCommand("up"))
 	}
 	switch {
@@ -143,7 +145,9 @@ func (a LabFacts) findAPIServerDown() *finding {
 		f.verdict = "cannot be explained: the control plane is stopped by a signal"
 	}
 	f.addFact(Cluster, "%s", a.ClusterError)
-	a.addHaltedComponents(f, componentEtcd, componentAPIServer, componentKCM, componentScheduler, componentCloud, componentAgent)
+	a.addHaltedComponents(
+		f, componentEtcd, componentAPIServer, componentKCM, componentScheduler, componentCloud, componentAgent,
+	)
 	if len(f.next) == 0 {
 		f.addStep("see what there is", "%s", a.labCommand("status"))
 	}
@@ -159,7 +163,9 @@ func (a LabFacts) findIdleCCM() *finding {
 			addFact(Lab, "the lab was brought up with --cloud-provider none").
 			addStep("bring up another lab, that has one", "lab up --name with-ccm")
 	case a.Processes[componentCCM].Paused:
-		return a.addHaltedComponents(newFinding(NotReady, "the cloud controller manager is stopped by a signal"), componentCCM)
+		return a.addHaltedComponents(
+			newFinding(NotReady, "the cloud controller manager is stopped by a signal"), componentCCM,
+		)
 	case c == nil || c.State == cluster.StateRunning:
 		return nil
 	case !c.Wanted:
@@ -167,7 +173,8 @@ func (a LabFacts) findIdleCCM() *finding {
 			addFact(Lab, "the CCM is stopped, as it was asked to be").
 			addStep("start the CCM", "%s", a.labCommand("ccm start"))
 	}
-	f := newFinding(NotReady, "the cloud controller manager does not run, though it should").addFact(Lab, "the CCM has ended, though it is wanted")
+	f := newFinding(NotReady, "the cloud controller manager does not run, though it should").
+		addFact(Lab, "the CCM has ended, though it is wanted")
 	if a.haltReason(componentAgent) != "" {
 		return a.addHaltedComponents(f, componentAgent)
 	}
@@ -193,8 +200,10 @@ var (
 // cloudReasonText describes those of the CCM's Event reasons that concern the cloud
 // and not the object.
 var cloudReasonText = map[string]string{
-	contract.ReasonCloudUnavailable: "the CCM cannot use the cloud", contract.ReasonCloudThrottled: "the cloud throttles the CCM",
-	contract.ReasonCloudAccessDenied: "the cloud refuses the CCM's token", contract.ReasonWrongProject: "the CCM's token is of another project",
+	contract.ReasonCloudUnavailable:  "the CCM cannot use the cloud",
+	contract.ReasonCloudThrottled:    "the cloud throttles the CCM",
+	contract.ReasonCloudAccessDenied: "the cloud refuses the CCM's token",
+	contract.ReasonWrongProject:      "the CCM's token is of another project",
 }
 
 // findCCMTrouble says why the CCM cannot work for the object: it does not run, the
@@ -217,14 +226,16 @@ func (a LabFacts) findCCMTrouble(of callScope, events []corev1.Event) *finding {
 	if e == nil || cloudReasonText[e.Reason] == "" {
 		return nil
 	}
-	return newFinding(NotReady, "%s", cloudReasonText[e.Reason]).addEvent(a.Now, e).addStep("see what the CCM says", "%s", a.labCommand("logs ccm --tail 30"))
+	return newFinding(NotReady, "%s", cloudReasonText[e.Reason]).addEvent(a.Now, e).
+		addStep("see what the CCM says", "%s", a.labCommand("logs ccm --tail 30"))
 }
 
 // findFaultsOnCalls reports fault rules that have hit the CCM's calls in scope.
 func (a LabFacts) findFaultsOnCalls(of callScope) *finding {
 	var f *finding
 	for _, rule := range a.Faults {
-		if effect := effectOnCalls(rule.Effect); effect != "" && rule.Hits > 0 && a.isFaultInForce(rule) && a.matchesFault(rule, of) {
+		if effect := effectOnCalls(rule.Effect); effect != "" && rule.Hits > 0 && a.isFaultInForce(rule) &&
+			a.matchesFault(rule, of) {
 			if f == nil {
 				f = newFinding(NotReady, "the cloud answers the CCM wrongly, by a fault rule")
 			}
@@ -271,7 +282,8 @@ func (a LabFacts) addLifecycleFaults(f *finding, of callScope) *finding {
 		case e.ZoneOutage != "" && of.kind == api.FaultInstance:
 			what = "has zone " + e.ZoneOutage + " lost"
 		}
-		if what == "" || !a.isFaultInForce(rule) || !a.matchesFault(rule, of) || len(rule.Match.Kinds) > 0 && !slices.Contains(rule.Match.Kinds, of.kind) {
+		if what == "" || !a.isFaultInForce(rule) || !a.matchesFault(rule, of) || len(rule.Match.Kinds) > 0 &&
+			!slices.Contains(rule.Match.Kinds, of.kind) {
 			continue
 		}
 		f.addFact(Cloud, "fault %s %s", rule.ID, what).addStep("lift the fault", "fakecloud faults delete %s", rule.ID)
@@ -318,7 +330,8 @@ func (a LabFacts) newestFailedCalls(of callScope) (all []api.AuditEntry) {
 			continue
 		}
 		seen[c.Operation] = true
-		denied := c.Status == 0 || c.Status == http.StatusUnauthorized || c.Status == http.StatusForbidden || c.Status == http.StatusTooManyRequests || c.Status >= 500
+		denied := c.Status == 0 || c.Status == http.StatusUnauthorized || c.Status == http.StatusForbidden ||
+			c.Status == http.StatusTooManyRequests || c.Status >= 500
 		quota := deref(c.Code) == string(api.QuotaExceeded) // Not about who calls, but about what is asked for.
 		if denied && !quota && a.Now.Sub(c.Time) < failedCallMaxAge {
 			all = append(all, c)
@@ -334,7 +347,10 @@ func (a LabFacts) addFailedCalls(f *finding, of callScope) {
 		if c.Status == 0 {
 			answer = "no answer: it was broken off"
 		}
-		f.addFact(Cloud, "the CCM's latest call of %s, %s ago: %s", c.Operation, formatAge(a.Now, c.Time), strings.TrimSpace(answer))
+		f.addFact(
+			Cloud, "the CCM's latest call of %s, %s ago: %s", c.Operation, formatAge(a.Now, c.Time),
+			strings.TrimSpace(answer),
+		)
 	}
 }
 
@@ -352,7 +368,9 @@ func (a LabFacts) findFailedCalls(of callScope) *finding {
 		f.verdict = "the cloud throttles the CCM"
 	}
 	a.addFailedCalls(f, of)
-	return f.addStep("see all of its calls that failed", "fakecloud audit list --token ccm --status %s", statusClass(all[0].Status))
+	return f.addStep(
+		"see all of its calls that failed", "fakecloud audit list --token ccm --status %s", statusClass(all[0].Status),
+	)
 }
 
 func statusClass(status int) string {
@@ -364,10 +382,14 @@ func statusClass(status int) string {
 
 // ccmEventSources are the sources of the Events that a CCM process writes: its own,
 // and those of upstream's controllers in it.
-var ccmEventSources = []string{contract.EventSource, "cloud-node-controller", "cloud-node-lifecycle-controller", "service-controller", "route_controller"}
+var ccmEventSources = []string{
+	contract.EventSource, "cloud-node-controller", "cloud-node-lifecycle-controller", "service-controller",
+	"route_controller",
+}
 
 func isFromCCM(e *corev1.Event) bool {
-	return slices.Contains(ccmEventSources, e.Source.Component) || slices.Contains(ccmEventSources, e.ReportingController)
+	return slices.Contains(ccmEventSources, e.Source.Component) ||
+		slices.Contains(ccmEventSources, e.ReportingController)
 }
 
 // newestCCMWarning is the newest Warning of the CCM itself, which reports a cause
@@ -431,7 +453,9 @@ func (f *finding) addEvent(now time.Time, e *corev1.Event) *finding {
 	if isFromCCM(e) {
 		where = CCM
 	}
-	return f.addFact(where, "event %s, %s ago: %s", e.Reason, formatAge(now, eventTime(e)), strings.TrimSpace(e.Message))
+	return f.addFact(
+		where, "event %s, %s ago: %s", e.Reason, formatAge(now, eventTime(e)), strings.TrimSpace(e.Message),
+	)
 }
 
 // similarNames returns those of all that name may be a typo of.

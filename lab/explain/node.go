@@ -48,7 +48,10 @@ func Node(f NodeFacts) Explanation {
 	if gone := f.findGoneInstance(); gone != nil { // What else is wrong with it goes with it.
 		return x.conclude(f.LabFacts, gone)
 	}
-	findings := []*finding{f.findForeignProviderID(), f.findInstanceDown(), f.findUninitialized(), f.findNotReady(), f.findStaleLease(), f.findShutdownTaint(), f.findNoRoute(), f.findCordon(), f.findUnknownInstance()}
+	findings := []*finding{
+		f.findForeignProviderID(), f.findInstanceDown(), f.findUninitialized(), f.findNotReady(), f.findStaleLease(),
+		f.findShutdownTaint(), f.findNoRoute(), f.findCordon(), f.findUnknownInstance(),
+	}
 	if !slices.ContainsFunc(findings, func(found *finding) bool { return found != nil }) {
 		findings = append(findings, f.findNothingWrong())
 	}
@@ -77,7 +80,9 @@ func (f NodeFacts) matchingInstance() *api.Instance {
 }
 
 func (f NodeFacts) liveInstances() []api.Instance {
-	return slices.DeleteFunc(slices.Clone(f.Named), func(i api.Instance) bool { return i.State == api.InstanceTerminated })
+	return slices.DeleteFunc(slices.Clone(f.Named), func(i api.Instance) bool {
+		return i.State == api.InstanceTerminated
+	})
 }
 
 // addNamedInstances adds the cloud's instances of the Node's name.
@@ -89,14 +94,18 @@ func (f NodeFacts) addNamedInstances(to *finding) *finding {
 }
 
 func describeInstance(i *api.Instance) string {
-	return "instance " + i.ID + " (" + i.Name + ", " + i.Zone + ") is " + stateInSentence(i.State) + reasonSuffix(deref(i.StateReason))
+	return "instance " + i.ID + " (" + i.Name + ", " + i.Zone + ") is " + stateInSentence(i.State) +
+		reasonSuffix(deref(i.StateReason))
 }
 
 // findMissingNode says why no Node has this name.
 func (f NodeFacts) findMissingNode() *finding {
 	live := f.liveInstances()
 	if f.CloudError != "" {
-		return f.addCloudError(newFinding(Unknown, "does not exist, and whether there is an instance of that name cannot be said: the cloud does not answer"))
+		return f.addCloudError(newFinding(
+			Unknown,
+			"does not exist, and whether there is an instance of that name cannot be said: the cloud does not answer",
+		))
 	}
 	if len(live) > 0 {
 		return f.addNamedInstances(f.findInstanceWithoutNode(&live[0]))
@@ -108,14 +117,16 @@ func (f NodeFacts) findMissingNode() *finding {
 	all := slices.Clone(f.Nodes)
 	for _, i := range f.Instances {
 		if i.ID == f.Name {
-			return newFinding(NotReady, "does not exist; that is the ID of an instance").addFact(Cloud, "%s", describeInstance(&i)).
+			return newFinding(NotReady, "does not exist; that is the ID of an instance").
+				addFact(Cloud, "%s", describeInstance(&i)).
 				addStep("explain its Node", "%s", f.labCommand("explain node/"+i.Name))
 		}
 		if i.State != api.InstanceTerminated {
 			all = append(all, i.Name)
 		}
 	}
-	none := newFinding(NotReady, "does not exist, and no instance has that name").addFact(Cluster, "there is no such Node").addFact(Cloud, "there is no such instance")
+	none := newFinding(NotReady, "does not exist, and no instance has that name").
+		addFact(Cluster, "there is no such Node").addFact(Cloud, "there is no such instance")
 	for _, name := range similarNames(f.Name, all) {
 		none.addStep("did you mean "+name+"?", "%s", f.labCommand("explain node/"+name))
 	}
@@ -127,9 +138,13 @@ func (f NodeFacts) findInstanceWithoutNode(i *api.Instance) *finding {
 	process := f.findComponent("node/" + f.Name)
 	switch {
 	case i.State == api.InstancePending:
-		return f.addLifecycleFaults(newFinding(NotReady, "does not exist yet: its instance is still being built"), f.callScope()).addWait("wait; its machine boots once the instance runs")
+		return f.addLifecycleFaults(
+			newFinding(NotReady, "does not exist yet: its instance is still being built"), f.callScope(),
+		).addWait("wait; its machine boots once the instance runs")
 	case i.State != api.InstanceRunning:
-		return f.addRestart(newFinding(NotReady, "does not exist: its instance is %s, so no machine runs", stateInSentence(i.State)), i)
+		return f.addRestart(
+			newFinding(NotReady, "does not exist: its instance is %s, so no machine runs", stateInSentence(i.State)), i,
+		)
 	case i.Tags[contract.TagMachine] == contract.NoMachine:
 		return newFinding(NotReady, "does not exist, as asked: no machine boots for its instance").
 			addFact(Cloud, "the instance has the tag %s=%s", contract.TagMachine, contract.NoMachine)
@@ -138,7 +153,9 @@ func (f NodeFacts) findInstanceWithoutNode(i *api.Instance) *finding {
 			addFact(Cloud, "the instance lacks the tag %s=%s", contract.TagCluster, f.LabName).
 			addStep("tag it", "fakecloud instances update %s%s", i.ID, tagFlags(i.Tags, contract.TagCluster, f.LabName))
 	case process == nil && f.haltReason(componentAgent) != "":
-		return f.addHaltedComponents(newFinding(NotReady, "does not exist yet: the lab's agent, which boots machines, %s", f.haltReason(componentAgent)), componentAgent)
+		return f.addHaltedComponents(newFinding(
+			NotReady, "does not exist yet: the lab's agent, which boots machines, %s", f.haltReason(componentAgent),
+		), componentAgent)
 	case process != nil:
 		return f.findUnregisteredKubelet(process.PID)
 	}
@@ -163,9 +180,11 @@ func (f NodeFacts) findUnregisteredKubelet(pid int) *finding {
 	case p.Began.IsZero():
 	case f.Removed.After(p.Began):
 		not.verdict = "does not exist: its Node was deleted, and a kubelet that runs does not register again"
-		not.addFact(Cluster, "the Node was deleted %s ago", formatAge(f.Now, f.Removed)).addStep(reboot, "fakecloud instances reboot %s", f.Name)
+		not.addFact(Cluster, "the Node was deleted %s ago", formatAge(f.Now, f.Removed)).
+			addStep(reboot, "fakecloud instances reboot %s", f.Name)
 	case !f.isProcessBooting(name):
-		not.verdict = "does not exist, though its kubelet has run for " + formatAge(f.Now, p.Began) + ": if its Node was deleted, it does not register again"
+		not.verdict = "does not exist, though its kubelet has run for " + formatAge(f.Now, p.Began) +
+			": if its Node was deleted, it does not register again"
 		not.addStep(reboot, "fakecloud instances reboot %s", f.Name)
 	}
 	return not.addStep("see what the kubelet says", "%s", f.labCommand("logs node-"+f.Name+" --tail 30"))
@@ -211,14 +230,18 @@ func (f NodeFacts) findGoneInstance() *finding {
 	if !f.isOfThisCloud() || f.CloudError != "" || f.Instance != nil && f.Instance.State != api.InstanceTerminated {
 		return nil
 	}
-	lingers := newFinding(NotReady, "lingers: its instance is gone").addFact(Cluster, "the Node's provider ID is %s", f.Node.Spec.ProviderID)
+	lingers := newFinding(NotReady, "lingers: its instance is gone").
+		addFact(Cluster, "the Node's provider ID is %s", f.Node.Spec.ProviderID)
 	if f.Instance != nil {
 		lingers.addFact(Cloud, "%s", describeInstance(f.Instance))
 	} else {
 		lingers.addFact(Cloud, "the project has no instance of that ID")
 	}
 	for _, i := range f.liveInstances() {
-		lingers.addFact(Cloud, "%s: another one of the same name, whose machine waits until this Node is gone", describeInstance(&i))
+		lingers.addFact(
+			Cloud, "%s: another one of the same name, whose machine waits until this Node is gone",
+			describeInstance(&i),
+		)
 	}
 	held := newestEventWithReason(f.Events, contract.ReasonMassDeletionHeld, contract.ReasonWrongProject)
 	trouble := f.findCCMTrouble(f.callScope(), f.Events)
@@ -226,17 +249,21 @@ func (f NodeFacts) findGoneInstance() *finding {
 	case f.findIdleCCM() != nil:
 		lingers.verdict += ", and " + trouble.verdict + " that would delete it"
 		if f.findComponent(componentCCM).Wanted {
-			lingers.verdict = "lingers: its instance is gone, and the CCM, which would delete it, " + f.haltReason(componentCCM)
+			lingers.verdict = "lingers: its instance is gone, and the CCM, which would delete it, " +
+				f.haltReason(componentCCM)
 		}
 		return lingers.addCause(trouble)
 	case held != nil && held.Reason == contract.ReasonMassDeletionHeld:
 		lingers.verdict += ", and the CCM's mass-deletion guard holds it back, as too many went at once"
-		return lingers.addEvent(f.Now, held).addWait("wait; the cloud is asked about it again after half a minute, and then it is let go")
+		return lingers.addEvent(f.Now, held).
+			addWait("wait; the cloud is asked about it again after half a minute, and then it is let go")
 	case held != nil:
 		lingers.verdict += " for this project, and the CCM's token is of another one"
-		return lingers.addEvent(f.Now, held).addStep("give the CCM back its token", "%s", f.labCommand("logs ccm --tail 30"))
+		return lingers.addEvent(f.Now, held).
+			addStep("give the CCM back its token", "%s", f.labCommand("logs ccm --tail 30"))
 	case trouble != nil:
-		lingers.verdict += ", and the CCM, which deletes a Node on the cloud's definite word only, is in doubt: " + trouble.verdict
+		lingers.verdict += ", and the CCM, which deletes a Node on the cloud's definite word only, is in doubt: " +
+			trouble.verdict
 		return lingers.addCause(trouble)
 	}
 	return lingers.addFact(Lab, "the CCM runs").addWait("wait; the CCM deletes it within seconds").
@@ -254,9 +281,14 @@ func (f NodeFacts) findForeignProviderID() *finding {
 		state = NotReady
 	}
 	return newFinding(state, "is of another cloud, by its provider ID, so the CCM leaves it alone").
-		addFact(Cluster, "its provider ID is %s; the lab's begin with %s", f.Node.Spec.ProviderID, contract.ProviderIDPrefix).
+		addFact(
+			Cluster, "its provider ID is %s; the lab's begin with %s", f.Node.Spec.ProviderID,
+			contract.ProviderIDPrefix,
+		).
 		addEvent(f.Now, newestEventWithReason(f.Events, contract.ReasonForeignProviderID)).
-		addStep("if it is ours, delete it and start its kubelet without --provider-id", "kubectl delete node %s", f.Name)
+		addStep(
+			"if it is ours, delete it and start its kubelet without --provider-id", "kubectl delete node %s", f.Name,
+		)
 }
 
 func (f NodeFacts) hasTaint(taint string) bool {
@@ -275,15 +307,20 @@ func (f NodeFacts) findUninitialized() *finding {
 	}
 	if cause == nil {
 		if e := f.newestCurrentWarning(f.Events); e != nil {
-			cause = newFinding(NotReady, "the CCM says why: %s", e.Reason).addEvent(f.Now, e).addStep("see what the CCM does", "%s", f.labCommand("logs ccm --tail 30"))
+			cause = newFinding(NotReady, "the CCM says why: %s", e.Reason).addEvent(f.Now, e).
+				addStep("see what the CCM does", "%s", f.labCommand("logs ccm --tail 30"))
 		}
 	}
 	if cause == nil {
 		cause = newFinding(NotReady, "the CCM has not got to it yet").addFact(Lab, "the CCM runs").
-			addWait("wait; this takes a second or two").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
+			addWait("wait; this takes a second or two").
+			addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 	}
 	tainted := newFinding(NotReady, "%s", stays+cause.verdict).
-		addFact(Cluster, "it has the taint %s since its kubelet registered it %s ago, so no pod is scheduled on it", cloudproviderapi.TaintExternalCloudProvider, formatAge(f.Now, f.Node.CreationTimestamp.Time))
+		addFact(
+			Cluster, "it has the taint %s since its kubelet registered it %s ago, so no pod is scheduled on it",
+			cloudproviderapi.TaintExternalCloudProvider, formatAge(f.Now, f.Node.CreationTimestamp.Time),
+		)
 	return tainted.addCause(cause)
 }
 
@@ -304,10 +341,14 @@ func (f NodeFacts) findNoInstance() *finding {
 			addStep("create one", "fakecloud instances create %s", f.Name).
 			addStep("or delete the Node", "kubectl delete node %s", f.Name)
 	case len(live) > 1:
-		return f.addNamedInstances(newFinding(NotReady, "%d instances have its name, and the CCM cannot tell which is its own", len(live))).addEvent(f.Now, ambiguous).
+		return f.addNamedInstances(
+			newFinding(NotReady, "%d instances have its name, and the CCM cannot tell which is its own", len(live)),
+		).addEvent(f.Now, ambiguous).
 			addStep("see which is which, and terminate all but its own", "fakecloud instances list")
 	case live[0].State == api.InstancePending:
-		return f.addLifecycleFaults(f.addNamedInstances(newFinding(NotReady, "its instance is still pending")), f.callScope()).addWait("wait; the CCM is told when the instance runs")
+		return f.addLifecycleFaults(
+			f.addNamedInstances(newFinding(NotReady, "its instance is still pending")), f.callScope(),
+		).addWait("wait; the CCM is told when the instance runs")
 	}
 	return nil
 }
@@ -315,7 +356,8 @@ func (f NodeFacts) findNoInstance() *finding {
 // findInstanceDown reports an instance that does not run.
 func (f NodeFacts) findInstanceDown() *finding {
 	i := f.matchingInstance()
-	if i == nil || i.State == api.InstanceRunning || i.State == api.InstanceTerminated || i.State == api.InstancePending && f.isReady() {
+	if i == nil || i.State == api.InstanceRunning || i.State == api.InstanceTerminated ||
+		i.State == api.InstancePending && f.isReady() {
 		return nil
 	}
 	off := newFinding(NotReady, "is not ready: its instance is %s", stateInSentence(i.State))
@@ -326,7 +368,9 @@ func (f NodeFacts) findInstanceDown() *finding {
 }
 
 func (f NodeFacts) findCondition(kind corev1.NodeConditionType) *corev1.NodeCondition {
-	if i := slices.IndexFunc(f.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind }); i >= 0 {
+	if i := slices.IndexFunc(
+		f.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind },
+	); i >= 0 {
 		return &f.Node.Status.Conditions[i]
 	}
 	return nil
@@ -349,7 +393,10 @@ func (f NodeFacts) findNotReady() *finding {
 		if c.Status == corev1.ConditionUnknown {
 			not.verdict = "is not ready: its kubelet is silent"
 		}
-		not.addFact(Cluster, "condition Ready is %s for %s: %s (%s)", c.Status, formatAge(f.Now, c.LastTransitionTime.Time), c.Message, c.Reason)
+		not.addFact(
+			Cluster, "condition Ready is %s for %s: %s (%s)", c.Status, formatAge(f.Now, c.LastTransitionTime.Time),
+			c.Message, c.Reason,
+		)
 	}
 	f.addLease(not)
 	process := f.findComponent("node/" + f.Name)
@@ -361,19 +408,24 @@ func (f NodeFacts) findNotReady() *finding {
 		return f.addHaltedComponents(not, "node/"+f.Name)
 	case c != nil && c.Status == corev1.ConditionFalse && f.Node.Spec.PodCIDR == "":
 		not.verdict = "is not ready: it has no range of pod addresses, so its network is not set up"
-		not.addFact(Cluster, "spec.podCIDR is empty; kube-controller-manager gives it").addEvent(f.Now, newestEventWithReason(f.Events, "CIDRNotAvailable"))
+		not.addFact(Cluster, "spec.podCIDR is empty; kube-controller-manager gives it").
+			addEvent(f.Now, newestEventWithReason(f.Events, "CIDRNotAvailable"))
 		if f.haltReason(componentKCM) != "" {
 			return f.addHaltedComponents(not, componentKCM)
 		}
-		return not.addWait("wait; it is given within a second").addStep("if it stays, see who gives the ranges", "%s", f.labCommand("logs kube-controller-manager --tail 30"))
+		return not.addWait("wait; it is given within a second").addStep(
+			"if it stays, see who gives the ranges", "%s", f.labCommand("logs kube-controller-manager --tail 30"),
+		)
 	case process != nil && process.PID != 0 && (c == nil || c.Status == corev1.ConditionUnknown):
 		return f.findSilentKubelet(not.addFact(Lab, "its machine's process runs (pid %d)", process.PID), c != nil)
 	case process == nil && f.runsMachines() && f.haltReason(componentAgent) != "":
-		not.verdict = "is not ready: its machine has ended, and the lab's agent, which would boot it again, " + f.haltReason(componentAgent)
+		not.verdict = "is not ready: its machine has ended, and the lab's agent, which would boot it again, " +
+			f.haltReason(componentAgent)
 		return f.addHaltedComponents(not.addFact(Lab, "no process of node/%s runs", f.Name), componentAgent)
 	case process == nil && f.runsMachines():
 		not.verdict = "is not ready: its machine has ended"
-		return not.addFact(Lab, "no process of node/%s runs", f.Name).addWait("wait; the lab's agent boots it again within seconds").
+		return not.addFact(Lab, "no process of node/%s runs", f.Name).
+			addWait("wait; the lab's agent boots it again within seconds").
 			addStep("see why it ended", "%s", f.labCommand("logs node-"+f.Name+" --tail 30"))
 	}
 	return not.addStep("see what its kubelet says", "%s", f.labCommand("logs node-"+f.Name+" --tail 30"))
@@ -415,7 +467,10 @@ func (f NodeFacts) leaseExpiredFor() time.Duration {
 
 func (f NodeFacts) addLease(to *finding) {
 	if over := f.leaseExpiredFor(); over > 0 {
-		to.addFact(Cluster, "its kubelet's lease, which lasts %d s, was renewed %s ago", *f.Lease.Spec.LeaseDurationSeconds, formatAge(f.Now, f.Now.Add(-over)))
+		to.addFact(
+			Cluster, "its kubelet's lease, which lasts %d s, was renewed %s ago", *f.Lease.Spec.LeaseDurationSeconds,
+			formatAge(f.Now, f.Now.Add(-over)),
+		)
 	}
 }
 
@@ -485,7 +540,9 @@ func (f NodeFacts) findUnknownInstance() *finding {
 	if f.CloudError == "" {
 		return nil
 	}
-	return f.addCloudError(newFinding(Degraded, "is Ready by the cluster's word; of its instance nothing is known, as the cloud does not answer"))
+	return f.addCloudError(newFinding(
+		Degraded, "is Ready by the cluster's word; of its instance nothing is known, as the cloud does not answer",
+	))
 }
 
 // addCloudError adds why the cloud could not be queried, and what can be done.
@@ -493,7 +550,8 @@ func (a LabFacts) addCloudError(f *finding) *finding {
 	f.addFact(Cloud, "%s", a.CloudError)
 	for _, rule := range a.Faults {
 		if effect := effectOnCalls(rule.Effect); effect != "" && a.isFaultInForce(rule) && rule.Match.Token == "" {
-			f.addFact(Cloud, "fault %s: %s", rule.ID, effect).addStep("lift the fault", "fakecloud faults delete %s", rule.ID)
+			f.addFact(Cloud, "fault %s: %s", rule.ID, effect).
+				addStep("lift the fault", "fakecloud faults delete %s", rule.ID)
 		}
 	}
 	if a.addHaltedComponents(f, componentCloud); len(f.next) == 0 {
@@ -504,7 +562,8 @@ func (a LabFacts) addCloudError(f *finding) *finding {
 
 // findNothingWrong describes a Node that is as it should be.
 func (f NodeFacts) findNothingWrong() *finding {
-	ok := newFinding(Ready, "is ready").addFact(Cluster, "condition Ready is True, no taint keeps pods away that the cloud or the CCM set")
+	ok := newFinding(Ready, "is ready").
+		addFact(Cluster, "condition Ready is True, no taint keeps pods away that the cloud or the CCM set")
 	for _, a := range f.Node.Status.Addresses {
 		if a.Type != corev1.NodeHostName {
 			ok.addFact(Cluster, "%s %s, zone %s", a.Type, a.Address, f.Node.Labels[corev1.LabelTopologyZone])

@@ -61,11 +61,16 @@ func Service(f ServiceFacts) Explanation {
 	}
 	var findings []*finding
 	if why := f.haltReason(componentCloud); f.isManagedByCCM() && why != "" {
-		findings = append(findings, f.addCloudError(newFinding(NotReady, "does not answer: its load balancer is the cloud's, which %s", why)))
+		findings = append(
+			findings,
+			f.addCloudError(newFinding(NotReady, "does not answer: its load balancer is the cloud's, which %s", why)),
+		)
 	} else {
 		findings = append(findings, f.findNoAddress(), f.findBalancerMismatch(), f.findFailedUpdate())
 	}
-	findings = append(findings, f.findNoEndpoints(), f.findUnhealthyTargets(), f.findExcludedClient(), f.findStaleEndpoints())
+	findings = append(
+		findings, f.findNoEndpoints(), f.findUnhealthyTargets(), f.findExcludedClient(), f.findStaleEndpoints(),
+	)
 	if !slices.ContainsFunc(findings, func(found *finding) bool { return found != nil }) {
 		findings = append(findings, f.describeHealthyPath())
 	}
@@ -90,7 +95,8 @@ func (f ServiceFacts) kubectlCommand(verb, args string) string {
 }
 
 func (f ServiceFacts) findMissingService() *finding {
-	none := newFinding(NotReady, "does not exist").addFact(Cluster, "there is no such Service in namespace %s", f.Namespace)
+	none := newFinding(NotReady, "does not exist").
+		addFact(Cluster, "there is no such Service in namespace %s", f.Namespace)
 	var meant []string
 	for _, full := range f.Services {
 		if _, name, _ := strings.Cut(full, "/"); name == f.Name || len(similarNames(f.Name, []string{name})) > 0 {
@@ -105,7 +111,10 @@ func (f ServiceFacts) findMissingService() *finding {
 
 // findDeletion says what the deletion of the Service waits for.
 func (f ServiceFacts) findDeletion() *finding {
-	d := newFinding(NotReady, "is being deleted").addFact(Cluster, "it was deleted %s ago, and waits for: %s", formatAge(f.Now, f.Service.DeletionTimestamp.Time), strings.Join(f.Service.Finalizers, ", "))
+	d := newFinding(NotReady, "is being deleted").addFact(
+		Cluster, "it was deleted %s ago, and waits for: %s", formatAge(f.Now, f.Service.DeletionTimestamp.Time),
+		strings.Join(f.Service.Finalizers, ", "),
+	)
 	if !slices.Contains(f.Service.Finalizers, loadBalancerFinalizer) {
 		if len(f.Service.Finalizers) == 0 {
 			return d.addWait("wait; nothing holds it")
@@ -125,13 +134,15 @@ func (f ServiceFacts) findDeletion() *finding {
 		return f.addCloudError(d)
 	case f.Balancer != nil && f.Balancer.State == api.LoadBalancerDeleting:
 		d.verdict += "; its load balancer is on its way out"
-		return f.addLifecycleFaults(d, f.callScope()).addWait("wait; the CCM takes the finalizer off once the cloud has accepted the deletion")
+		return f.addLifecycleFaults(d, f.callScope()).
+			addWait("wait; the CCM takes the finalizer off once the cloud has accepted the deletion")
 	}
 	if e := f.newestCurrentWarning(f.Events); e != nil {
 		d.verdict += ", and the CCM cannot delete its load balancer: " + e.Reason
 		d.addEvent(f.Now, e)
 	}
-	return d.addWait("wait; the CCM deletes the balancer and takes the finalizer off").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
+	return d.addWait("wait; the CCM deletes the balancer and takes the finalizer off").
+		addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
 // describeAPIServerService describes default/kubernetes, which the API server
@@ -140,18 +151,25 @@ func (f ServiceFacts) describeAPIServerService() *finding {
 	if s := f.summarizeEndpoints(); s.ready > 0 {
 		return newFinding(Ready, "is the API server's own").addFact(Cluster, "its EndpointSlices have %s", s)
 	}
-	return newFinding(Ready, "is the API server's own; this lab keeps no endpoints for it, as loopback is not allowed there").
+	return newFinding(
+		Ready, "is the API server's own; this lab keeps no endpoints for it, as loopback is not allowed there",
+	).
 		addFact(Cluster, "EndpointSlices take no addresses of 127.0.0.0/8, and the API server has no other")
 }
 
 // describeOtherType describes a Service that is not of type LoadBalancer.
 func (f ServiceFacts) describeOtherType() *finding {
 	other := newFinding(Ready, "is of type %s, so it has no load balancer", f.Service.Spec.Type).
-		addFact(Cluster, "spec.type is %s; only a Service of type LoadBalancer gets a load balancer and an address", f.Service.Spec.Type)
+		addFact(
+			Cluster, "spec.type is %s; only a Service of type LoadBalancer gets a load balancer and an address",
+			f.Service.Spec.Type,
+		)
 	if len(f.Service.Spec.Selector) == 0 { // A load balancer would lead to nothing.
 		return other
 	}
-	return other.addStep("if it should have one", "%s", f.kubectlCommand("patch", `--patch '{"spec":{"type":"LoadBalancer"}}'`))
+	return other.addStep(
+		"if it should have one", "%s", f.kubectlCommand("patch", `--patch '{"spec":{"type":"LoadBalancer"}}'`),
+	)
 }
 
 // findLeftoverBalancer reports the balancer of a Service that is no longer of type
@@ -160,7 +178,8 @@ func (f ServiceFacts) findLeftoverBalancer() *finding {
 	if f.Balancer == nil {
 		return nil
 	}
-	left := newFinding(Degraded, "asks for no load balancer any more, and still has one").addFact(Cloud, "%s", describeBalancer(f.Balancer))
+	left := newFinding(Degraded, "asks for no load balancer any more, and still has one").
+		addFact(Cloud, "%s", describeBalancer(f.Balancer))
 	if trouble := f.findCCMTrouble(f.callScope(), f.Events); trouble != nil {
 		left.verdict += ": " + trouble.verdict
 		return left.addCause(trouble)
@@ -169,7 +188,10 @@ func (f ServiceFacts) findLeftoverBalancer() *finding {
 }
 
 func describeBalancer(lb *api.LoadBalancer) string {
-	return fmt.Sprintf("load balancer %s (%s) at %s is %s%s", lb.ID, lb.Name, lb.Address, stateInSentence(lb.State), reasonSuffix(deref(lb.StateReason)))
+	return fmt.Sprintf(
+		"load balancer %s (%s) at %s is %s%s", lb.ID, lb.Name, lb.Address, stateInSentence(lb.State),
+		reasonSuffix(deref(lb.StateReason)),
+	)
 }
 
 func (f ServiceFacts) hasAddress() bool { return len(f.Service.Status.LoadBalancer.Ingress) > 0 }
@@ -179,11 +201,16 @@ func (f ServiceFacts) findNoAddress() *finding {
 	if f.hasAddress() {
 		return nil
 	}
-	none := newFinding(NotReady, "has no address").addFact(Cluster, "its status names no address; it was created %s ago", formatAge(f.Now, f.Service.CreationTimestamp.Time))
+	none := newFinding(NotReady, "has no address").addFact(
+		Cluster, "its status names no address; it was created %s ago",
+		formatAge(f.Now, f.Service.CreationTimestamp.Time),
+	)
 	switch lb := f.Balancer; {
 	case !f.isManagedByCCM():
 		none.verdict = "has no address: it is another controller's, by its class"
-		return none.addFact(Cluster, "spec.loadBalancerClass is %q, so the CCM leaves it alone", *f.Service.Spec.LoadBalancerClass).
+		return none.addFact(
+			Cluster, "spec.loadBalancerClass is %q, so the CCM leaves it alone", *f.Service.Spec.LoadBalancerClass,
+		).
 			addWait("have that controller run, or create the Service anew without the class, which cannot be changed")
 	case lb != nil && lb.State == api.LoadBalancerError:
 		return f.addBalancerError(none)
@@ -209,12 +236,18 @@ func (f ServiceFacts) addBalancerError(to *finding) *finding {
 	to.addFact(Cloud, "%s", describeBalancer(lb))
 	f.addLifecycleFaults(to, f.callScope())
 	if lb.StateReasonCode != api.ReasonCannotListen {
-		return to.addWait("wait; the cloud tries again by itself").addStep("see the balancer", "fakecloud load-balancers get %s", lb.ID)
+		return to.addWait("wait; the cloud tries again by itself").
+			addStep("see the balancer", "fakecloud load-balancers get %s", lb.ID)
 	}
 	if strings.Contains(why, "ip_unprivileged_port_start") {
-		to.verdict = strings.TrimSuffix(to.verdict, "could not build its load balancer") + "may not listen on a port that low: net.ipv4.ip_unprivileged_port_start forbids it"
+		to.verdict = strings.TrimSuffix(
+			to.verdict, "could not build its load balancer",
+		) + "may not listen on a port that low: net.ipv4.ip_unprivileged_port_start forbids it"
 		to.addStep("take a port from 1024 on", "%s", f.kubectlCommand("edit", "")).
-			addStep("or let everybody have low ports", "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=%d", portInReason(why))
+			addStep(
+				"or let everybody have low ports", "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=%d",
+				portInReason(why),
+			)
 		return to.addWait("the cloud tries again by itself")
 	}
 	to.verdict = strings.TrimSuffix(to.verdict, "could not build its load balancer") + "cannot listen on its port"
@@ -252,19 +285,34 @@ func (f ServiceFacts) addUnpublishedBalancer(to *finding) *finding {
 		return to.addCause(trouble)
 	}
 	to.verdict += " yet, though its load balancer is active: the CCM is about to write it"
-	return to.addEvent(f.Now, f.newestCurrentWarning(f.Events)).addWait("wait; this takes under a second").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
+	return to.addEvent(f.Now, f.newestCurrentWarning(f.Events)).addWait("wait; this takes under a second").
+		addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
 // ccmReasonAdvice describes the CCM's Event reasons, with what to do first.
 var ccmReasonAdvice = map[string]struct{ what, do, command string }{
-	contract.ReasonInvalidService:        {"it asks for what no load balancer can do", "change its spec or annotations", ""},
-	contract.ReasonQuotaExceeded:         {"the project's quota is used up", "see the quota", "fakecloud quotas get"},
-	contract.ReasonAddressPoolExhausted:  {"the cloud has no address left", "see who has them", "fakecloud load-balancers list"},
-	contract.ReasonLoadBalancerNameTaken: {"another load balancer has its name", "see whose it is", "fakecloud load-balancers list"},
-	contract.ReasonAddressNotAvailable:   {"the address that it asks for is not to be had", "see the reserved addresses", "fakecloud addresses list"},
-	contract.ReasonLoadBalancerAmbiguous: {"it cannot be told which load balancer is its own", "see whose they are", "fakecloud load-balancers list"},
-	contract.ReasonLoadBalancerFailed:    {"the cloud could not build its load balancer", "see it", "fakecloud load-balancers list"},
-	contract.ReasonPortCannotBeBound:     {"the cloud cannot listen on its port", "see why", "fakecloud load-balancers list"},
+	contract.ReasonInvalidService: {
+		"it asks for what no load balancer can do", "change its spec or annotations", "",
+	},
+	contract.ReasonQuotaExceeded: {"the project's quota is used up", "see the quota", "fakecloud quotas get"},
+	contract.ReasonAddressPoolExhausted: {
+		"the cloud has no address left", "see who has them", "fakecloud load-balancers list",
+	},
+	contract.ReasonLoadBalancerNameTaken: {
+		"another load balancer has its name", "see whose it is", "fakecloud load-balancers list",
+	},
+	contract.ReasonAddressNotAvailable: {
+		"the address that it asks for is not to be had", "see the reserved addresses", "fakecloud addresses list",
+	},
+	contract.ReasonLoadBalancerAmbiguous: {
+		"it cannot be told which load balancer is its own", "see whose they are", "fakecloud load-balancers list",
+	},
+	contract.ReasonLoadBalancerFailed: {
+		"the cloud could not build its load balancer", "see it", "fakecloud load-balancers list",
+	},
+	contract.ReasonPortCannotBeBound: {
+		"the cloud cannot listen on its port", "see why", "fakecloud load-balancers list",
+	},
 }
 
 // addMissingBalancer adds why the CCM has created no balancer.
@@ -285,7 +333,8 @@ func (f ServiceFacts) addMissingBalancer(to *finding) *finding {
 	}
 	to.verdict += " yet: the CCM has not asked for its load balancer"
 	return to.addEvent(f.Now, newestEventWithReason(f.Events, "SyncLoadBalancerFailed")).addFact(Lab, "the CCM runs").
-		addWait("wait; this takes a second or two").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
+		addWait("wait; this takes a second or two").
+		addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
 // addCCMEvent adds the CCM's Event about the Service, and what to do.
@@ -309,7 +358,9 @@ func (f ServiceFacts) findFailedUpdate() *finding {
 	if !f.hasAddress() || !f.isManagedByCCM() || e == nil {
 		return nil
 	}
-	return f.addCCMEvent(newFinding(Degraded, "keeps the load balancer that it had, as the latest change could not be made"), e)
+	return f.addCCMEvent(
+		newFinding(Degraded, "keeps the load balancer that it had, as the latest change could not be made"), e,
+	)
 }
 
 // newestFailedUpdate is the Event that says why the latest change was not applied;
@@ -317,7 +368,8 @@ func (f ServiceFacts) findFailedUpdate() *finding {
 func (f ServiceFacts) newestFailedUpdate() *corev1.Event {
 	e := f.newestCurrentWarning(f.Events)
 	done := newestEventWithReason(f.Events, "EnsuredLoadBalancer")
-	if e == nil || e.Reason == contract.ReasonLoadBalancerDegraded || done != nil && !eventTime(e).After(eventTime(done)) {
+	if e == nil || e.Reason == contract.ReasonLoadBalancerDegraded || done != nil && !eventTime(e).
+		After(eventTime(done)) {
 		return nil
 	}
 	return e
@@ -331,16 +383,22 @@ func (f ServiceFacts) findBalancerMismatch() *finding {
 	at := f.Service.Status.LoadBalancer.Ingress[0].IP
 	switch lb := f.Balancer; {
 	case f.CloudError != "":
-		return f.addCloudError(newFinding(Unknown, "has the address %s; of its load balancer nothing is known, as the cloud does not answer", at))
+		return f.addCloudError(newFinding(
+			Unknown, "has the address %s; of its load balancer nothing is known, as the cloud does not answer", at,
+		))
 	case lb == nil:
 		return f.addRepair(newFinding(NotReady, "does not answer: its load balancer is gone").
 			addFact(Cluster, "its status names %s", at).addFact(Cloud, "no load balancer has its UID in its tags"))
 	case lb.State == api.LoadBalancerError:
 		return f.addBalancerError(newFinding(NotReady, "does not answer").addFact(Cluster, "its status names %s", at))
 	case lb.State == api.LoadBalancerDeleting:
-		return f.addRepair(newFinding(NotReady, "does not answer: its load balancer is being deleted").addFact(Cloud, "%s", describeBalancer(lb)))
+		return f.addRepair(newFinding(NotReady, "does not answer: its load balancer is being deleted").
+			addFact(Cloud, "%s", describeBalancer(lb)))
 	case lb.State != api.LoadBalancerActive:
-		return f.addLifecycleFaults(newFinding(Degraded, "has its load balancer %s", lb.State).addFact(Cloud, "%s", describeBalancer(lb)), f.callScope()).addWait("wait; it serves as it did before until that is done")
+		return f.addLifecycleFaults(
+			newFinding(Degraded, "has its load balancer %s", lb.State).addFact(Cloud, "%s", describeBalancer(lb)),
+			f.callScope(),
+		).addWait("wait; it serves as it did before until that is done")
 	}
 	return f.findMissingPorts()
 }
@@ -354,7 +412,8 @@ func (f ServiceFacts) addRepair(to *finding) *finding {
 	if e := f.newestFailedUpdate(); e != nil {
 		return f.addCCMEvent(to, e)
 	}
-	return to.addWait("wait; the CCM sees it, and makes a new one").addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
+	return to.addWait("wait; the CCM sees it, and makes a new one").
+		addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
 // findMissingPorts reports ports of the Service that the balancer does not listen on.
@@ -362,7 +421,8 @@ func (f ServiceFacts) findMissingPorts() *finding {
 	var missing []string
 	for _, p := range f.Service.Spec.Ports {
 		if !slices.ContainsFunc(f.Balancer.Listeners, func(l api.Listener) bool {
-			return l.Port == int(p.Port) && strings.EqualFold(string(l.Protocol), string(p.Protocol)) && (p.NodePort == 0 || l.TargetPort == int(p.NodePort))
+			return l.Port == int(p.Port) && strings.EqualFold(string(l.Protocol), string(p.Protocol)) &&
+				(p.NodePort == 0 || l.TargetPort == int(p.NodePort))
 		}) {
 			missing = append(missing, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 		}
@@ -370,7 +430,10 @@ func (f ServiceFacts) findMissingPorts() *finding {
 	if len(missing) == 0 {
 		return nil
 	}
-	return f.addRepair(newFinding(NotReady, "does not answer on %s: its load balancer does not have that port as the Service has", strings.Join(missing, ", ")).
+	return f.addRepair(newFinding(
+		NotReady, "does not answer on %s: its load balancer does not have that port as the Service has",
+		strings.Join(missing, ", "),
+	).
 		addFact(Cloud, "%s%s", describeBalancer(f.Balancer), reasonSuffix(formatListeners(f.Balancer))))
 }
 
@@ -398,6 +461,9 @@ func (f ServiceFacts) findExcludedClient() *finding {
 		}
 	}
 	return newFinding(NotReady, "refuses this machine: its source ranges leave it out").
-		addFact(Cloud, "only clients from %s may connect, and this machine calls from 127.0.0.1", strings.Join(f.Balancer.SourceRanges, ", ")).
+		addFact(
+			Cloud, "only clients from %s may connect, and this machine calls from 127.0.0.1",
+			strings.Join(f.Balancer.SourceRanges, ", "),
+		).
 		addStep("let this machine in: change spec.loadBalancerSourceRanges", "%s", f.kubectlCommand("edit", ""))
 }

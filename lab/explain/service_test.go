@@ -18,35 +18,50 @@ import (
 // wellService is a Service with nothing wrong: two nodes, a ready pod on each.
 func wellService() ServiceFacts {
 	f := ServiceFacts{
-		LabFacts: around(), Namespace: "default", Name: "web", Services: []string{"default/web", "default/kubernetes", "other/api"},
+		LabFacts: around(), Namespace: "default", Name: "web",
+		Services: []string{"default/web", "default/kubernetes", "other/api"},
 		Service: &corev1.Service{
-			ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "default", UID: "s-uid", CreationTimestamp: ago(time.Minute), Finalizers: []string{loadBalancerFinalizer}},
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "web", Namespace: "default", UID: "s-uid", CreationTimestamp: ago(time.Minute),
+				Finalizers: []string{loadBalancerFinalizer},
+			},
 			Spec: corev1.ServiceSpec{
 				Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"},
 				Ports: []corev1.ServicePort{{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolTCP}},
 			},
-			Status: corev1.ServiceStatus{LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "127.30.64.1"}}}},
+			Status: corev1.ServiceStatus{
+				LoadBalancer: corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: "127.30.64.1"}}},
+			},
 		},
 		Balancer: &api.LoadBalancer{
 			ID: "lb-1", Name: "web-1", Address: "127.30.64.1", State: api.LoadBalancerActive, UpdatedAt: now,
-			Listeners: []api.Listener{{Port: 8080, Protocol: "tcp", TargetPort: 30080}}, Targets: []api.Target{{InstanceID: "i-1"}, {InstanceID: "i-2"}},
+			Listeners: []api.Listener{{Port: 8080, Protocol: "tcp", TargetPort: 30080}},
+			Targets:   []api.Target{{InstanceID: "i-1"}, {InstanceID: "i-2"}},
 		},
-		Health: &api.LoadBalancerHealth{Targets: []api.TargetHealth{{InstanceID: "i-1", Health: api.TargetUnknown}, {InstanceID: "i-2", Health: api.TargetUnknown}}},
-		Quota:  &api.Quota{Limit: 10, Used: 1},
+		Health: &api.LoadBalancerHealth{Targets: []api.TargetHealth{
+			{InstanceID: "i-1", Health: api.TargetUnknown}, {InstanceID: "i-2", Health: api.TargetUnknown},
+		}},
+		Quota: &api.Quota{Limit: 10, Used: 1},
 	}
 	slice := discoveryv1.EndpointSlice{Ports: []discoveryv1.EndpointPort{{Port: new(int32(80))}}}
 	for _, n := range []string{"1", "2"} {
 		f.Instances = append(f.Instances, api.Instance{ID: "i-" + n, Name: "node-" + n})
 		f.Nodes = append(f.Nodes, corev1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: "node-" + n}, Spec: corev1.NodeSpec{ProviderID: "fakecloud://i-" + n},
-			Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+			Status: corev1.NodeStatus{
+				Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
+			},
 		})
 		f.Pods = append(f.Pods, corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Name: "web-" + n}, Spec: corev1.PodSpec{NodeName: "node-" + n},
-			Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+			Status: corev1.PodStatus{
+				Phase:      corev1.PodRunning,
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			},
 		})
 		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
-			Conditions: discoveryv1.EndpointConditions{Ready: new(true)}, NodeName: new("node-" + n), TargetRef: &corev1.ObjectReference{Name: "web-" + n},
+			Conditions: discoveryv1.EndpointConditions{Ready: new(true)}, NodeName: new("node-" + n),
+			TargetRef: &corev1.ObjectReference{Name: "web-" + n},
 		})
 	}
 	f.Slices = []discoveryv1.EndpointSlice{slice}
@@ -92,7 +107,9 @@ func unscheduled(f *ServiceFacts, said string) {
 	for i := range f.Pods {
 		f.Pods[i].Spec.NodeName, f.Pods[i].Status = "", corev1.PodStatus{Phase: corev1.PodPending}
 		if said != "" {
-			f.Pods[i].Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: said}}
+			f.Pods[i].Status.Conditions = []corev1.PodCondition{
+				{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: said},
+			}
 		}
 	}
 }
@@ -123,7 +140,10 @@ func TestServices(t *testing.T) {
 			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.",
 				[]Fact{
 					{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active: 8080/tcp goes to node port 30080"},
-					{Cloud, "it has 2 targets, which nothing checks, as the Service asks for no health check; the annotation fakecloud.ccmlab.io/health-check asks for one"},
+					{
+						Cloud,
+						"it has 2 targets, which nothing checks, as the Service asks for no health check; the annotation fakecloud.ccmlab.io/health-check asks for one",
+					},
 					{Cluster, "its endpoints are 2 ready pods on 2 nodes: web-1, web-2"},
 				}, nil},
 		},
@@ -132,36 +152,57 @@ func TestServices(t *testing.T) {
 				f.health(api.TargetHealthy, api.TargetHealthy)
 				f.Balancer.SourceRanges = []string{"127.0.0.0/8"}
 			},
-			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cloud, "it has 2 targets, and 2 healthy"}, {Cloud, "only clients from 127.0.0.0/8 may connect"}}, nil},
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{
+				{Cloud, "it has 2 targets, and 2 healthy"}, {Cloud, "only clients from 127.0.0.0/8 may connect"},
+			}, nil},
 		},
 		"all well, checked, and the cloud does not tell of it": {
 			func(f *ServiceFacts) { f.health(); f.Health = nil },
-			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cloud, "it has 2 targets, which are checked"}}, nil},
+			saidCase{
+				Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.",
+				[]Fact{{Cloud, "it has 2 targets, which are checked"}}, nil,
+			},
 		},
 		"no such Service": {
 			func(f *ServiceFacts) { f.Service, f.Name = nil, "wep" },
-			saidCase{NotReady, "Service wep does not exist.", nil, []string{"lab explain service/default/web", "lab explain service"}},
+			saidCase{
+				NotReady, "Service wep does not exist.", nil,
+				[]string{"lab explain service/default/web", "lab explain service"},
+			},
 		},
 		"another namespace": {
 			func(f *ServiceFacts) { f.Service, f.Name, f.Namespace = nil, "api", "web" },
-			saidCase{NotReady, "Service web/api does not exist.", nil, []string{"lab explain service/other/api", "lab explain service"}},
+			saidCase{
+				NotReady, "Service web/api does not exist.", nil,
+				[]string{"lab explain service/other/api", "lab explain service"},
+			},
 		},
 		"the API server is down": {
 			func(f *ServiceFacts) {
 				f.Service, f.ClusterError = nil, "refused"
 				f.stop(componentEtcd, componentAPIServer)
 			},
-			saidCase{Unknown, "Service web cannot be explained: the control plane does not run.", []Fact{{Lab, "etcd does not run"}, {Lab, "kube-apiserver does not run"}}, []string{"lab up"}},
+			saidCase{
+				Unknown, "Service web cannot be explained: the control plane does not run.",
+				[]Fact{{Lab, "etcd does not run"}, {Lab, "kube-apiserver does not run"}}, []string{"lab up"},
+			},
 		},
 		"of another type": {
 			func(f *ServiceFacts) { f.Service.Spec.Type = corev1.ServiceTypeClusterIP; f.Balancer = nil },
-			saidCase{Ready, "Service web is of type ClusterIP, so it has no load balancer.", []Fact{{Cluster, "spec.type is ClusterIP"}},
+			saidCase{Ready, "Service web is of type ClusterIP, so it has no load balancer.", []Fact{
+				{Cluster, "spec.type is ClusterIP"},
+			},
 				[]string{`kubectl --namespace default patch service web --patch '{"spec":{"type":"LoadBalancer"}}'`}},
 		},
 		"of another type by now": {
 			func(f *ServiceFacts) { f.Service.Spec.Type = corev1.ServiceTypeClusterIP; f.ccmOff() },
-			saidCase{Degraded, "Service web asks for no load balancer any more, and still has one: no cloud controller manager runs.", []Fact{{Cloud, "load balancer lb-1"}},
-				[]string{"lab ccm start", `kubectl --namespace default patch service web --patch '{"spec":{"type":"LoadBalancer"}}'`}},
+			saidCase{Degraded, "Service web asks for no load balancer any more, and still has one: no cloud controller manager runs.", []Fact{
+				{Cloud, "load balancer lb-1"},
+			},
+				[]string{
+					"lab ccm start",
+					`kubectl --namespace default patch service web --patch '{"spec":{"type":"LoadBalancer"}}'`,
+				}},
 		},
 		"ExternalName": {
 			func(f *ServiceFacts) {
@@ -172,65 +213,107 @@ func TestServices(t *testing.T) {
 		},
 		"default/kubernetes": {
 			func(f *ServiceFacts) { theAPIServers(f); f.Slices = nil },
-			saidCase{Ready, "Service kubernetes is the API server's own; this lab keeps no endpoints for it, as loopback is not allowed there.", nil, nil},
+			saidCase{
+				Ready,
+				"Service kubernetes is the API server's own; this lab keeps no endpoints for it, as loopback is not allowed there.",
+				nil, nil,
+			},
 		},
 		"default/kubernetes, with endpoints": {
 			theAPIServers,
-			saidCase{Ready, "Service kubernetes is the API server's own.", []Fact{{Cluster, "its EndpointSlices have 2 endpoints ready"}}, nil},
+			saidCase{
+				Ready, "Service kubernetes is the API server's own.",
+				[]Fact{{Cluster, "its EndpointSlices have 2 endpoints ready"}}, nil,
+			},
 		},
 		"another controller's class": {
 			func(f *ServiceFacts) { noAddress(f); f.Service.Spec.LoadBalancerClass = new("example.com/mine") },
-			saidCase{NotReady, "Service web has no address: it is another controller's, by its class.", []Fact{{Cluster, `spec.loadBalancerClass is "example.com/mine"`}}, nil},
+			saidCase{
+				NotReady, "Service web has no address: it is another controller's, by its class.",
+				[]Fact{{Cluster, `spec.loadBalancerClass is "example.com/mine"`}}, nil,
+			},
 		},
 		"no CCM": {
 			func(f *ServiceFacts) { noAddress(f); f.ccmOff() },
-			saidCase{NotReady, "Service web has no address: no cloud controller manager runs.", []Fact{{Cluster, "its status names no address; it was created 1m0s ago"}}, []string{"lab ccm start"}},
+			saidCase{
+				NotReady, "Service web has no address: no cloud controller manager runs.",
+				[]Fact{{Cluster, "its status names no address; it was created 1m0s ago"}}, []string{"lab ccm start"},
+			},
 		},
 		"not begun": {
 			noAddress,
-			saidCase{NotReady, "Service web has no address yet: the CCM has not asked for its load balancer.", nil, []string{"lab logs ccm --tail 30"}},
+			saidCase{
+				NotReady, "Service web has no address yet: the CCM has not asked for its load balancer.", nil,
+				[]string{"lab logs ccm --tail 30"},
+			},
 		},
 		"provisioning": {
 			func(f *ServiceFacts) {
 				f.Service.Status = corev1.ServiceStatus{}
 				f.balancerIn(api.LoadBalancerProvisioning, "")
 			},
-			saidCase{NotReady, "Service web has no address yet: its load balancer is provisioning.", []Fact{{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is provisioning, since 15:04:05 by the cloud's clock"}}, nil},
+			saidCase{NotReady, "Service web has no address yet: its load balancer is provisioning.", []Fact{{
+				Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is provisioning, since 15:04:05 by the cloud's clock",
+			}}, nil},
 		},
 		"provisioning for ever": {
 			func(f *ServiceFacts) {
 				f.Service.Status = corev1.ServiceStatus{}
 				f.balancerIn(api.LoadBalancerProvisioning, "")
 				f.Faults = []api.Fault{
-					{ID: "f-1", Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}}},
-					{ID: "f-2", Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultLoadBalancer}}},
+					{
+						ID: "f-1", Effect: api.FaultEffect{Stuck: true},
+						Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}},
+					},
+					{
+						ID: "f-2", Effect: api.FaultEffect{Stuck: true},
+						Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultLoadBalancer}},
+					},
 					{ID: "f-3", Effect: api.FaultEffect{Crash: true}},
 				}
 			},
-			saidCase{NotReady, "Service web has no address yet: its load balancer is provisioning.", nil, []string{"fakecloud faults delete f-2"}},
+			saidCase{
+				NotReady, "Service web has no address yet: its load balancer is provisioning.", nil,
+				[]string{"fakecloud faults delete f-2"},
+			},
 		},
 		"active, and not told": {
 			func(f *ServiceFacts) { f.Service.Status = corev1.ServiceStatus{} },
-			saidCase{NotReady, "Service web has no address yet, though its load balancer is active: the CCM is about to write it.", nil, []string{"lab logs ccm --tail 30"}},
+			saidCase{
+				NotReady,
+				"Service web has no address yet, though its load balancer is active: the CCM is about to write it.",
+				nil, []string{"lab logs ccm --tail 30"},
+			},
 		},
 		"active, and nobody tells": {
 			func(f *ServiceFacts) { f.Service.Status = corev1.ServiceStatus{}; f.stop(componentCCM) },
-			saidCase{NotReady, "Service web has no address, though its load balancer is active: the cloud controller manager does not run, though it should.", nil, []string{"lab logs ccm --tail 30"}},
+			saidCase{
+				NotReady,
+				"Service web has no address, though its load balancer is active: the cloud controller manager does not run, though it should.",
+				nil, []string{"lab logs ccm --tail 30"},
+			},
 		},
 		"a port below 1024": {
 			func(f *ServiceFacts) {
 				f.Service.Status = corev1.ServiceStatus{}
-				f.balancerCannotListen("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged; lower the limit with `sysctl -w net.ipv4.ip_unprivileged_port_start=80`, or so")
+				f.balancerCannotListen(
+					"cannot listen on 127.30.64.1:80: permission denied, low ports are privileged; lower the limit with `sysctl -w net.ipv4.ip_unprivileged_port_start=80`, or so",
+				)
 			},
 			saidCase{NotReady, "Service web has no address: the cloud may not listen on a port that low: net.ipv4.ip_unprivileged_port_start forbids it.",
-				[]Fact{{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is in error: cannot listen on 127.30.64.1:80"}}, []string{edit, "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=80"}},
+				[]Fact{
+					{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is in error: cannot listen on 127.30.64.1:80"},
+				}, []string{edit, "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=80"}},
 		},
 		"a port that somebody has": {
 			func(f *ServiceFacts) {
 				f.Service.Status = corev1.ServiceStatus{}
 				f.balancerCannotListen("cannot listen on 127.30.64.1:8080: another server holds it")
 			},
-			saidCase{NotReady, "Service web has no address: the cloud cannot listen on its port.", nil, []string{"ss -lnp 'sport = :8080'", edit}},
+			saidCase{
+				NotReady, "Service web has no address: the cloud cannot listen on its port.", nil,
+				[]string{"ss -lnp 'sport = :8080'", edit},
+			},
 		},
 		"built in error, by a fault": {
 			func(f *ServiceFacts) {
@@ -238,14 +321,19 @@ func TestServices(t *testing.T) {
 				f.balancerIn(api.LoadBalancerError, "no disk left")
 				f.Faults = []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Fail: "no disk left"}}}
 			},
-			saidCase{NotReady, "Service web has no address: the cloud could not build its load balancer.", []Fact{{Cloud, "fault f-1 has what is built end in error (no disk left)"}},
+			saidCase{NotReady, "Service web has no address: the cloud could not build its load balancer.", []Fact{
+				{Cloud, "fault f-1 has what is built end in error (no disk left)"},
+			},
 				[]string{"fakecloud faults delete f-1", "fakecloud load-balancers get lb-1"}},
 		},
 		"error, after it had an address": {
 			func(f *ServiceFacts) {
 				f.balancerCannotListen("cannot listen on 127.30.64.1:8080: another server holds it")
 			},
-			saidCase{NotReady, "Service web does not answer: the cloud cannot listen on its port.", nil, []string{"ss -lnp 'sport = :8080'", edit}},
+			saidCase{
+				NotReady, "Service web does not answer: the cloud cannot listen on its port.", nil,
+				[]string{"ss -lnp 'sport = :8080'", edit},
+			},
 		},
 		"quota": {
 			func(f *ServiceFacts) {
@@ -254,7 +342,9 @@ func TestServices(t *testing.T) {
 				f.Events = []corev1.Event{event("fakecloud-ccm", "QuotaExceeded", "10 of 10")}
 				f.Calls = []api.AuditEntry{call("createLoadBalancer", 403, "quota-exceeded", time.Second)}
 			},
-			saidCase{NotReady, "Service web has no address: the project's quota of load balancers is used up.", []Fact{{Cloud, "10 load balancers are in use, and 10 allowed"}, {CCM, "event QuotaExceeded"}},
+			saidCase{NotReady, "Service web has no address: the project's quota of load balancers is used up.", []Fact{
+				{Cloud, "10 load balancers are in use, and 10 allowed"}, {CCM, "event QuotaExceeded"},
+			},
 				[]string{"fakecloud quotas set --load-balancers 11", "fakecloud load-balancers list"}},
 		},
 		"refused by the cloud, and not since": {
@@ -262,80 +352,127 @@ func TestServices(t *testing.T) {
 				noAddress(f)
 				f.Events = []corev1.Event{before(8*time.Minute, "CloudAccessDenied")}
 			},
-			saidCase{NotReady, "Service web has no address yet: the CCM has not asked for its load balancer.", nil, []string{"lab logs ccm --tail 30"}},
+			saidCase{
+				NotReady, "Service web has no address yet: the CCM has not asked for its load balancer.", nil,
+				[]string{"lab logs ccm --tail 30"},
+			},
 		},
 		"refused by the cloud, and served after that": {
 			func(f *ServiceFacts) {
 				f.Balancer, f.Health = nil, nil
-				f.Events = []corev1.Event{before(time.Minute, "CloudUnavailable"), event("service-controller", "UpdatedLoadBalancer", "")}
+				f.Events = []corev1.Event{
+					before(time.Minute, "CloudUnavailable"), event("service-controller", "UpdatedLoadBalancer", ""),
+				}
 			},
-			saidCase{NotReady, "Service web does not answer: its load balancer is gone.", nil, []string{"lab logs ccm --tail 30"}},
+			saidCase{
+				NotReady, "Service web does not answer: its load balancer is gone.", nil,
+				[]string{"lab logs ccm --tail 30"},
+			},
 		},
 		"the cloud is paused": {
 			func(f *ServiceFacts) {
 				f.Balancer, f.Health, f.CloudError = nil, nil, "no answer in time"
 				f.pause(componentCloud)
 			},
-			saidCase{NotReady, "Service web does not answer: its load balancer is the cloud's, which is stopped by a signal.", nil, []string{"kill -CONT 4711"}},
+			saidCase{
+				NotReady,
+				"Service web does not answer: its load balancer is the cloud's, which is stopped by a signal.", nil,
+				[]string{"kill -CONT 4711"},
+			},
 		},
 		"refused by the cloud": {
 			func(f *ServiceFacts) {
 				noAddress(f)
 				f.Calls = []api.AuditEntry{call("createLoadBalancer", 503, "unavailable", time.Second)}
 			},
-			saidCase{NotReady, "Service web has no address: the cloud does not answer the CCM as it should.", []Fact{{Cloud, "the CCM's latest call of createLoadBalancer, 1s ago: 503 unavailable"}},
+			saidCase{NotReady, "Service web has no address: the cloud does not answer the CCM as it should.", []Fact{
+				{Cloud, "the CCM's latest call of createLoadBalancer, 1s ago: 503 unavailable"},
+			},
 				[]string{"fakecloud audit list --token ccm --status 5xx"}},
 		},
 		"an invalid annotation": {
 			func(f *ServiceFacts) {
 				noAddress(f)
-				f.Events = []corev1.Event{event("service-controller", "SyncLoadBalancerFailed", "again"), event("fakecloud-ccm", "InvalidService", "annotation x")}
+				f.Events = []corev1.Event{
+					event("service-controller", "SyncLoadBalancerFailed", "again"),
+					event("fakecloud-ccm", "InvalidService", "annotation x"),
+				}
 			},
-			saidCase{NotReady, "Service web has no address: it asks for what no load balancer can do.", []Fact{{CCM, "event InvalidService, 3s ago: annotation x"}}, []string{edit}},
+			saidCase{
+				NotReady, "Service web has no address: it asks for what no load balancer can do.",
+				[]Fact{{CCM, "event InvalidService, 3s ago: annotation x"}}, []string{edit},
+			},
 		},
 		"a name taken": {
 			func(f *ServiceFacts) {
 				noAddress(f)
 				f.Events = []corev1.Event{event("fakecloud-ccm", "LoadBalancerNameTaken", "lb-9 has it")}
 			},
-			saidCase{NotReady, "Service web has no address: another load balancer has its name.", nil, []string{"fakecloud load-balancers list"}},
+			saidCase{
+				NotReady, "Service web has no address: another load balancer has its name.", nil,
+				[]string{"fakecloud load-balancers list"},
+			},
 		},
 		"a reason of a later CCM": {
 			func(f *ServiceFacts) {
 				noAddress(f)
 				f.Events = []corev1.Event{event("fakecloud-ccm", "Eclipse", "dark")}
 			},
-			saidCase{NotReady, "Service web has no address: the CCM says Eclipse.", []Fact{{CCM, "event Eclipse, 3s ago: dark"}}, []string{"kubectl --namespace default describe service web"}},
+			saidCase{
+				NotReady, "Service web has no address: the CCM says Eclipse.",
+				[]Fact{{CCM, "event Eclipse, 3s ago: dark"}},
+				[]string{"kubectl --namespace default describe service web"},
+			},
 		},
 		"no address, and a cloud that does not answer": {
 			func(f *ServiceFacts) {
 				noAddress(f)
 				f.CloudError, f.Faults = "503", []api.Fault{fault(503, api.FaultMatch{})}
 			},
-			saidCase{Unknown, "Service web has no address, and the cloud cannot be asked why.", []Fact{{Cloud, "fault f-1: calls are answered 503"}}, []string{"fakecloud faults delete f-1"}},
+			saidCase{
+				Unknown, "Service web has no address, and the cloud cannot be asked why.",
+				[]Fact{{Cloud, "fault f-1: calls are answered 503"}}, []string{"fakecloud faults delete f-1"},
+			},
 		},
 		"an address, and a cloud that does not answer": {
 			func(f *ServiceFacts) { f.Balancer, f.Health, f.CloudError = nil, nil, "no answer in time" },
-			saidCase{Unknown, "Service web has the address 127.30.64.1; of its load balancer nothing is known, as the cloud does not answer.", nil, []string{"lab logs fakecloud --tail 30"}},
+			saidCase{
+				Unknown,
+				"Service web has the address 127.30.64.1; of its load balancer nothing is known, as the cloud does not answer.",
+				nil, []string{"lab logs fakecloud --tail 30"},
+			},
 		},
 		"the cloud is down": {
 			func(f *ServiceFacts) {
 				f.Balancer, f.Health, f.CloudError = nil, nil, "refused"
 				f.stop(componentCloud)
 			},
-			saidCase{NotReady, "Service web does not answer: its load balancer is the cloud's, which does not run.", []Fact{{Lab, "fakecloud does not run"}}, []string{"lab up"}},
+			saidCase{
+				NotReady, "Service web does not answer: its load balancer is the cloud's, which does not run.",
+				[]Fact{{Lab, "fakecloud does not run"}}, []string{"lab up"},
+			},
 		},
 		"its balancer was deleted": {
 			func(f *ServiceFacts) { f.Balancer, f.Health = nil, nil; f.ccmOff() },
-			saidCase{NotReady, "Service web does not answer: its load balancer is gone, and no cloud controller manager runs.", []Fact{{Cloud, "no load balancer has its UID in its tags"}}, []string{"lab ccm start"}},
+			saidCase{
+				NotReady,
+				"Service web does not answer: its load balancer is gone, and no cloud controller manager runs.",
+				[]Fact{{Cloud, "no load balancer has its UID in its tags"}}, []string{"lab ccm start"},
+			},
 		},
 		"its balancer was deleted, and will be repaired": {
 			func(f *ServiceFacts) { f.Balancer, f.Health = nil, nil },
-			saidCase{NotReady, "Service web does not answer: its load balancer is gone.", nil, []string{"lab logs ccm --tail 30"}},
+			saidCase{
+				NotReady, "Service web does not answer: its load balancer is gone.", nil,
+				[]string{"lab logs ccm --tail 30"},
+			},
 		},
 		"its balancer is on its way out": {
 			func(f *ServiceFacts) { f.balancerIn(api.LoadBalancerDeleting, "") },
-			saidCase{NotReady, "Service web does not answer: its load balancer is being deleted.", nil, []string{"lab logs ccm --tail 30"}},
+			saidCase{
+				NotReady, "Service web does not answer: its load balancer is being deleted.", nil,
+				[]string{"lab logs ccm --tail 30"},
+			},
 		},
 		"updating": {
 			func(f *ServiceFacts) { f.balancerIn(api.LoadBalancerUpdating, "") },
@@ -343,23 +480,38 @@ func TestServices(t *testing.T) {
 		},
 		"a port that the balancer lacks": {
 			func(f *ServiceFacts) {
-				f.Service.Spec.Ports = append(f.Service.Spec.Ports, corev1.ServicePort{Port: 9090, NodePort: 30090, Protocol: corev1.ProtocolUDP})
+				f.Service.Spec.Ports = append(
+					f.Service.Spec.Ports, corev1.ServicePort{Port: 9090, NodePort: 30090, Protocol: corev1.ProtocolUDP},
+				)
 				f.ccmOff()
 			},
-			saidCase{NotReady, "Service web does not answer on 9090/UDP: its load balancer does not have that port as the Service has, and no cloud controller manager runs.", nil, []string{"lab ccm start"}},
+			saidCase{
+				NotReady,
+				"Service web does not answer on 9090/UDP: its load balancer does not have that port as the Service has, and no cloud controller manager runs.",
+				nil, []string{"lab ccm start"},
+			},
 		},
 		"a port that the balancer will not get": {
 			func(f *ServiceFacts) {
-				f.Service.Spec.Ports = append(f.Service.Spec.Ports, corev1.ServicePort{Port: 9090, NodePort: 30090, Protocol: corev1.ProtocolTCP})
+				f.Service.Spec.Ports = append(
+					f.Service.Spec.Ports, corev1.ServicePort{Port: 9090, NodePort: 30090, Protocol: corev1.ProtocolTCP},
+				)
 				f.Events = []corev1.Event{event("fakecloud-ccm", "InvalidService", "annotation x")}
 			},
-			saidCase{NotReady, "Service web does not answer on 9090/TCP: its load balancer does not have that port as the Service has: it asks for what no load balancer can do.", nil, []string{edit}},
+			saidCase{
+				NotReady,
+				"Service web does not answer on 9090/TCP: its load balancer does not have that port as the Service has: it asks for what no load balancer can do.",
+				nil, []string{edit},
+			},
 		},
 		"without a cloud provider": {
 			func(f *ServiceFacts) {
 				f.Service.Status, f.Balancer, f.NoProvider = corev1.ServiceStatus{}, nil, true
 			},
-			saidCase{NotReady, "Service web has no address: this cluster has no cloud controller manager.", nil, []string{"lab up --name with-ccm"}},
+			saidCase{
+				NotReady, "Service web has no address: this cluster has no cloud controller manager.", nil,
+				[]string{"lab up --name with-ccm"},
+			},
 		},
 		"a change that could not be made": {
 			func(f *ServiceFacts) {
@@ -367,11 +519,17 @@ func TestServices(t *testing.T) {
 				ensured.LastTimestamp = ago(time.Minute)
 				f.Events = []corev1.Event{event("fakecloud-ccm", "InvalidService", "annotation x"), ensured}
 			},
-			saidCase{Degraded, "Service web keeps the load balancer that it had, as the latest change could not be made: it asks for what no load balancer can do.", nil, []string{edit}},
+			saidCase{
+				Degraded,
+				"Service web keeps the load balancer that it had, as the latest change could not be made: it asks for what no load balancer can do.",
+				nil, []string{edit},
+			},
 		},
 		"a change that was made in the end": {
 			func(f *ServiceFacts) {
-				f.Events = []corev1.Event{event("fakecloud-ccm", "QuotaExceeded", ""), event("service-controller", "EnsuredLoadBalancer", "")}
+				f.Events = []corev1.Event{
+					event("fakecloud-ccm", "QuotaExceeded", ""), event("service-controller", "EnsuredLoadBalancer", ""),
+				}
 			},
 			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", nil, nil},
 		},
@@ -394,7 +552,11 @@ func TestServices(t *testing.T) {
 		},
 		"pods Pending, and no node": {
 			func(f *ServiceFacts) { unscheduled(f, "no nodes available"); f.Nodes = nil },
-			saidCase{NotReady, "Service web has an address, and nothing behind it answers: its pods wait for a node, and there is none.", nil, []string{"fakecloud instances create"}},
+			saidCase{
+				NotReady,
+				"Service web has an address, and nothing behind it answers: its pods wait for a node, and there is none.",
+				nil, []string{"fakecloud instances create"},
+			},
 		},
 		"no scheduler": {
 			func(f *ServiceFacts) { unscheduled(f, ""); f.stop(componentScheduler) },
@@ -403,27 +565,39 @@ func TestServices(t *testing.T) {
 		},
 		"the scheduler takes a moment": {
 			func(f *ServiceFacts) { unscheduled(f, "") },
-			saidCase{NotReady, "Service web has an address, and nothing behind it answers: its pods are not scheduled yet.", nil, nil},
+			saidCase{
+				NotReady, "Service web has an address, and nothing behind it answers: its pods are not scheduled yet.",
+				nil, nil,
+			},
 		},
 		"crashing pods": {
 			func(f *ServiceFacts) {
 				endpointsNotReady(f)
 				f.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{
-					Name: "web", RestartCount: 4, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 40s"}},
-					LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}},
+					Name: "web", RestartCount: 4, State: corev1.ContainerState{
+						Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: "back-off 40s"},
+					},
+					LastTerminationState: corev1.ContainerState{
+						Terminated: &corev1.ContainerStateTerminated{ExitCode: 3},
+					},
 				}}
 				backOff := event("kubelet", "BackOff", "Back-off restarting")
 				backOff.InvolvedObject.Name = "web-1"
 				f.PodEvents = []corev1.Event{backOff}
 			},
 			saidCase{NotReady, "Service web has an address, and nothing behind it answers: of its 2 pods none is ready: CrashLoopBackOff.",
-				[]Fact{{Cluster, "pod web-1 on node-1: container web waits: CrashLoopBackOff: back-off 40s, it ended with code 3, restarted 4 times"}, {Cluster, "event BackOff, 3s ago: Back-off restarting"}},
+				[]Fact{{
+					Cluster,
+					"pod web-1 on node-1: container web waits: CrashLoopBackOff: back-off 40s, it ended with code 3, restarted 4 times",
+				}, {Cluster, "event BackOff, 3s ago: Back-off restarting"}},
 				[]string{"kubectl --namespace default describe pod web-1", "kubectl --namespace default logs web-1"}},
 		},
 		"a probe that fails": {
 			func(f *ServiceFacts) {
 				endpointsNotReady(f)
-				f.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "web", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+				f.Pods[0].Status.ContainerStatuses = []corev1.ContainerStatus{
+					{Name: "web", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}},
+				}
 			},
 			saidCase{NotReady, "Service web has an address, and nothing behind it answers: of its 2 pods none is ready: a probe fails.",
 				[]Fact{{Cluster, "its EndpointSlices have 0 endpoints ready, 2 not ready, 0 terminating"}},
@@ -435,31 +609,49 @@ func TestServices(t *testing.T) {
 				f.Pods = f.Pods[:1]
 				f.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown
 			},
-			saidCase{NotReady, "Service web has an address, and nothing behind it answers: of its 1 pod none is ready: their node is not ready.", []Fact{{Cluster, "node node-1 is not Ready"}},
-				[]string{"lab explain node/node-1", "kubectl --namespace default describe pod web-1", "kubectl --namespace default logs web-1"}},
+			saidCase{NotReady, "Service web has an address, and nothing behind it answers: of its 1 pod none is ready: their node is not ready.", []Fact{
+				{Cluster, "node node-1 is not Ready"},
+			},
+				[]string{
+					"lab explain node/node-1", "kubectl --namespace default describe pod web-1",
+					"kubectl --namespace default logs web-1",
+				}},
 		},
 		"pods on the way out": {
 			func(f *ServiceFacts) {
 				for i := range f.Pods {
 					f.Pods[i].DeletionTimestamp = new(ago(time.Second))
-					f.Slices[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: new(false), Terminating: new(true)}
+					f.Slices[0].Endpoints[i].Conditions = discoveryv1.EndpointConditions{
+						Ready: new(false), Terminating: new(true),
+					}
 				}
 			},
 			saidCase{NotReady, "Service web has an address, and nothing behind it answers: its pods are all on the way out.",
-				[]Fact{{Cluster, "its EndpointSlices have 0 endpoints ready, 0 not ready, 2 terminating"}}, []string{"kubectl --namespace default get pods"}},
+				[]Fact{{Cluster, "its EndpointSlices have 0 endpoints ready, 0 not ready, 2 terminating"}},
+				[]string{"kubectl --namespace default get pods"}},
 		},
 		"a selector that matches nothing": {
 			func(f *ServiceFacts) { f.Pods, f.Slices = nil, nil },
-			saidCase{NotReady, "Service web has an address, and nothing behind it answers: its selector matches no pod.", []Fact{{Cluster, "no pod in namespace default has the labels app=web"}},
+			saidCase{NotReady, "Service web has an address, and nothing behind it answers: its selector matches no pod.", []Fact{
+				{Cluster, "no pod in namespace default has the labels app=web"},
+			},
 				[]string{"kubectl --namespace default get pods --show-labels", edit}},
 		},
 		"no selector": {
 			func(f *ServiceFacts) { f.Pods, f.Slices, f.Service.Spec.Selector = nil, nil, nil },
-			saidCase{NotReady, "Service web has an address, and nothing behind it answers: it selects no pods, and nobody has given it endpoints.", nil, []string{edit}},
+			saidCase{
+				NotReady,
+				"Service web has an address, and nothing behind it answers: it selects no pods, and nobody has given it endpoints.",
+				nil, []string{edit},
+			},
 		},
 		"a target port of no container": {
 			func(f *ServiceFacts) { f.Slices[0].Ports = nil },
-			saidCase{NotReady, "Service web has an address, and nothing behind it answers: its target port has a name that no container's port has.", nil, []string{"kubectl --namespace default describe service web"}},
+			saidCase{
+				NotReady,
+				"Service web has an address, and nothing behind it answers: its target port has a name that no container's port has.",
+				nil, []string{"kubectl --namespace default describe service web"},
+			},
 		},
 		"EndpointSlices that nobody writes": {
 			func(f *ServiceFacts) { f.Slices = nil; f.stop(componentKCM) },
@@ -469,34 +661,55 @@ func TestServices(t *testing.T) {
 		"EndpointSlices of the past": {
 			func(f *ServiceFacts) { f.Pods = f.Pods[1:]; f.stop(componentKCM) },
 			saidCase{Degraded, "Service web is served by EndpointSlices that nobody keeps up to date: kube-controller-manager does not run.",
-				[]Fact{{Cluster, "its EndpointSlices have pod web-1 as ready, which it is not any more"}}, []string{"lab up"}},
+				[]Fact{{Cluster, "its EndpointSlices have pod web-1 as ready, which it is not any more"}},
+				[]string{"lab up"}},
 		},
 		"a target that is ill": {
 			func(f *ServiceFacts) { f.health(api.TargetHealthy, api.TargetUnhealthy) },
-			saidCase{Degraded, "Service web answers, with 1 of 2 targets amiss.", []Fact{{Cloud, "target node-2 (i-2) is unhealthy: connection refused"}}, []string{"lab explain node/node-2"}},
+			saidCase{
+				Degraded, "Service web answers, with 1 of 2 targets amiss.",
+				[]Fact{{Cloud, "target node-2 (i-2) is unhealthy: connection refused"}},
+				[]string{"lab explain node/node-2"},
+			},
 		},
 		"a target whose node hangs, which nobody checks": {
 			func(f *ServiceFacts) { f.Nodes[0].Status.Conditions[0].Status = corev1.ConditionUnknown },
-			saidCase{Degraded, "Service web answers, with 1 of 2 targets amiss.", []Fact{{Cloud, "target node-1 (i-1) is not checked, and sent clients, though its node is not Ready"}}, []string{"lab explain node/node-1"}},
+			saidCase{
+				Degraded, "Service web answers, with 1 of 2 targets amiss.",
+				[]Fact{{Cloud, "target node-1 (i-1) is not checked, and sent clients, though its node is not Ready"}},
+				[]string{"lab explain node/node-1"},
+			},
 		},
 		"all targets are ill": {
 			func(f *ServiceFacts) {
 				f.health(api.TargetUnhealthy, api.TargetUnhealthy)
 				f.balancerIn(api.LoadBalancerActive, "no target is healthy")
 			},
-			saidCase{NotReady, "Service web has an address, and no node behind it is healthy.", nil, []string{"lab explain node/node-1", "lab explain node/node-2"}},
+			saidCase{
+				NotReady, "Service web has an address, and no node behind it is healthy.", nil,
+				[]string{"lab explain node/node-1", "lab explain node/node-2"},
+			},
 		},
 		"refuses clients": {
 			func(f *ServiceFacts) { f.balancerIn(api.LoadBalancerActive, "the cloud is a control plane only") },
-			saidCase{NotReady, "Service web has an address, and its load balancer refuses clients.", nil, []string{"fakecloud load-balancers health lb-1"}},
+			saidCase{
+				NotReady, "Service web has an address, and its load balancer refuses clients.", nil,
+				[]string{"fakecloud load-balancers health lb-1"},
+			},
 		},
 		"no targets, as no node has a provider ID": {
 			func(f *ServiceFacts) {
 				f.Balancer.Targets, f.Health.Targets, f.Nodes[0].Spec.ProviderID = nil, nil, ""
 				f.Nodes[1].Labels = map[string]string{corev1.LabelNodeExcludeBalancers: ""}
 			},
-			saidCase{NotReady, "Service web has an address, and its load balancer has no targets.", []Fact{{Cluster, "node node-1 has no provider ID"}, {Cluster, "node node-2 has the label"}},
-				[]string{"lab explain node/node-1", "kubectl label node node-2 node.kubernetes.io/exclude-from-external-load-balancers-", "lab logs ccm --tail 30"}},
+			saidCase{NotReady, "Service web has an address, and its load balancer has no targets.", []Fact{
+				{Cluster, "node node-1 has no provider ID"}, {Cluster, "node node-2 has the label"},
+			},
+				[]string{
+					"lab explain node/node-1",
+					"kubectl label node node-2 node.kubernetes.io/exclude-from-external-load-balancers-",
+					"lab logs ccm --tail 30",
+				}},
 		},
 		"Local: a node without a pod is no fault": {
 			func(f *ServiceFacts) {
@@ -504,7 +717,10 @@ func TestServices(t *testing.T) {
 				f.Slices[0].Endpoints, f.Pods = f.Slices[0].Endpoints[:1], f.Pods[:1]
 				f.health(api.TargetHealthy, api.TargetUnhealthy)
 			},
-			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cluster, "externalTrafficPolicy is Local"}, {Cloud, "it has 2 targets, and 1 healthy"}, {Cluster, "its endpoint is 1 ready pod on 1 node: web-1"}}, nil},
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{
+				{Cluster, "externalTrafficPolicy is Local"}, {Cloud, "it has 2 targets, and 1 healthy"},
+				{Cluster, "its endpoint is 1 ready pod on 1 node: web-1"},
+			}, nil},
 		},
 		"Local: no target has a pod": {
 			func(f *ServiceFacts) {
@@ -512,22 +728,34 @@ func TestServices(t *testing.T) {
 				f.Slices[0].Endpoints[0].NodeName, f.Slices[0].Endpoints[1].NodeName = new("node-3"), new("node-3")
 				f.health(api.TargetUnhealthy, api.TargetUnhealthy)
 			},
-			saidCase{NotReady, "Service web has an address, and no node has a pod of its own to answer with.", nil, []string{"kubectl --namespace default get pods -o wide"}},
+			saidCase{
+				NotReady, "Service web has an address, and no node has a pod of its own to answer with.", nil,
+				[]string{"kubectl --namespace default get pods -o wide"},
+			},
 		},
 		"source ranges that leave this machine out": {
 			func(f *ServiceFacts) { f.Balancer.SourceRanges = []string{"10.0.0.0/8", "nonsense"} },
-			saidCase{NotReady, "Service web refuses this machine: its source ranges leave it out.", []Fact{{Cloud, "only clients from 10.0.0.0/8, nonsense may connect"}}, []string{edit}},
+			saidCase{
+				NotReady, "Service web refuses this machine: its source ranges leave it out.",
+				[]Fact{{Cloud, "only clients from 10.0.0.0/8, nonsense may connect"}}, []string{edit},
+			},
 		},
 		"source ranges of a balancer that others reach": {
 			func(f *ServiceFacts) {
 				f.Balancer.SourceRanges, f.Balancer.Address = []string{"10.0.0.0/8"}, "172.18.64.1"
 			},
-			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{{Cloud, "only clients from 10.0.0.0/8 may connect"}}, nil},
+			saidCase{
+				Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.",
+				[]Fact{{Cloud, "only clients from 10.0.0.0/8 may connect"}}, nil,
+			},
 		},
 		"deleting, and no CCM": {
 			func(f *ServiceFacts) { f.Service.DeletionTimestamp = new(ago(time.Minute)); f.ccmOff() },
 			saidCase{NotReady, "Service web is being deleted, and its finalizer waits for the CCM to delete the load balancer: no cloud controller manager runs.",
-				[]Fact{{Cluster, "it was deleted 1m0s ago, and waits for: " + loadBalancerFinalizer}, {Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active"}}, []string{"lab ccm start"}},
+				[]Fact{
+					{Cluster, "it was deleted 1m0s ago, and waits for: " + loadBalancerFinalizer},
+					{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active"},
+				}, []string{"lab ccm start"}},
 		},
 		"deleting, with its balancer": {
 			func(f *ServiceFacts) {
@@ -541,13 +769,20 @@ func TestServices(t *testing.T) {
 				f.Service.DeletionTimestamp = new(ago(time.Minute))
 				f.Events = []corev1.Event{event("fakecloud-ccm", "LoadBalancerAmbiguous", "two")}
 			},
-			saidCase{NotReady, "Service web is being deleted, and the CCM cannot delete its load balancer: LoadBalancerAmbiguous.", []Fact{{CCM, "event LoadBalancerAmbiguous, 3s ago: two"}}, []string{"lab logs ccm --tail 30"}},
+			saidCase{
+				NotReady,
+				"Service web is being deleted, and the CCM cannot delete its load balancer: LoadBalancerAmbiguous.",
+				[]Fact{{CCM, "event LoadBalancerAmbiguous, 3s ago: two"}}, []string{"lab logs ccm --tail 30"},
+			},
 		},
 		"deleting, by somebody else's finalizer": {
 			func(f *ServiceFacts) {
 				f.Service.DeletionTimestamp, f.Service.Finalizers = new(ago(time.Minute)), []string{"example.com/mine"}
 			},
-			saidCase{NotReady, "Service web is being deleted, and waits for somebody else than the CCM.", nil, []string{"kubectl --namespace default get service web -o yaml"}},
+			saidCase{
+				NotReady, "Service web is being deleted, and waits for somebody else than the CCM.", nil,
+				[]string{"kubectl --namespace default get service web -o yaml"},
+			},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -561,10 +796,16 @@ func TestServices(t *testing.T) {
 // Whatever is missing, an answer comes, and it is whole.
 func TestServicesOfWhichLittleIsKnown(t *testing.T) {
 	for name, f := range map[string]ServiceFacts{
-		"nothing":  {Namespace: "default", Name: "s"},
-		"bare":     {Namespace: "default", Name: "s", Service: &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}},
-		"no type":  {Namespace: "default", Name: "s", Service: &corev1.Service{}},
-		"deleting": {Namespace: "default", Name: "s", Service: &corev1.Service{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}}}},
+		"nothing": {Namespace: "default", Name: "s"},
+		"bare": {
+			Namespace: "default", Name: "s",
+			Service: &corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}},
+		},
+		"no type": {Namespace: "default", Name: "s", Service: &corev1.Service{}},
+		"deleting": {
+			Namespace: "default", Name: "s",
+			Service: &corev1.Service{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{}}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := Service(f)
@@ -576,5 +817,8 @@ func TestServicesOfWhichLittleIsKnown(t *testing.T) {
 }
 
 func TestHowOftenRestarted(t *testing.T) {
-	assert.Equal(t, []string{"", ", restarted once", ", restarted 2 times"}, []string{formatRestarts(0), formatRestarts(1), formatRestarts(2)})
+	assert.Equal(
+		t, []string{"", ", restarted once", ", restarted 2 times"},
+		[]string{formatRestarts(0), formatRestarts(1), formatRestarts(2)},
+	)
 }

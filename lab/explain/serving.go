@@ -48,7 +48,9 @@ func (f ServiceFacts) summarizeEndpoints() endpointSummary {
 }
 
 func (s endpointSummary) String() string {
-	return fmt.Sprintf("%s ready, %d not ready, %d terminating", formatCount(s.ready, "endpoint"), s.notReady, s.terminating)
+	return fmt.Sprintf(
+		"%s ready, %d not ready, %d terminating", formatCount(s.ready, "endpoint"), s.notReady, s.terminating,
+	)
 }
 
 // findNoEndpoints says why the Service has no ready endpoint.
@@ -72,7 +74,8 @@ func (f ServiceFacts) findNoEndpoints() *finding {
 		return none.addStep("see the ports", "%s", f.kubectlCommand("describe", ""))
 	case selector == "":
 		none.verdict += ": it selects no pods, and nobody has given it endpoints"
-		return none.addFact(Cluster, "spec.selector is empty").addStep("set its selector", "%s", f.kubectlCommand("edit", ""))
+		return none.addFact(Cluster, "spec.selector is empty").
+			addStep("set its selector", "%s", f.kubectlCommand("edit", ""))
 	case len(f.Pods) == 0:
 		none.verdict += ": its selector matches no pod"
 		none.addFact(Cluster, "no pod in namespace %s has the labels %s", f.Namespace, selector)
@@ -111,7 +114,10 @@ func (f ServiceFacts) addPods(to *finding) *finding {
 			unready = append(unready, p)
 		}
 	}
-	to.addFact(Cluster, "the selector matches %s: %d ready, %d not ready, %d without a node, %d on the way out", formatCount(len(f.Pods), "pod"), len(ready), len(unready), len(pending), len(ending))
+	to.addFact(
+		Cluster, "the selector matches %s: %d ready, %d not ready, %d without a node, %d on the way out",
+		formatCount(len(f.Pods), "pod"), len(ready), len(unready), len(pending), len(ending),
+	)
 	switch {
 	case len(ready) > 0:
 		to.verdict += ": its pods are ready, and its EndpointSlices do not say so"
@@ -137,10 +143,13 @@ func (f ServiceFacts) addNotReadyPods(to *finding, pods []*corev1.Pod) *finding 
 			reason = why
 		}
 		to.addFact(Cluster, "pod %s on %s: %s", p.Name, p.Spec.NodeName, what)
-		to.addEvent(f.Now, newestEvent(f.PodEvents, func(e *corev1.Event) bool { return e.InvolvedObject.Name == p.Name }))
+		to.addEvent(f.Now, newestEvent(f.PodEvents, func(e *corev1.Event) bool {
+			return e.InvolvedObject.Name == p.Name
+		}))
 		if n := f.findNode(p.Spec.NodeName); n != nil && !isNodeReady(n) {
 			reason = "their node is not ready"
-			to.addFact(Cluster, "node %s is not Ready", n.Name).addStep("see why", "%s", f.labCommand("explain node/"+n.Name))
+			to.addFact(Cluster, "node %s is not Ready", n.Name).
+				addStep("see why", "%s", f.labCommand("explain node/"+n.Name))
 		}
 	}
 	to.verdict += fmt.Sprintf(": of its %s none is ready%s", formatCount(len(f.Pods), "pod"), reasonSuffix(reason))
@@ -158,11 +167,16 @@ func describePodTrouble(p *corev1.Pod) (why, what string) {
 			if ended := c.LastTerminationState.Terminated; ended != nil {
 				last = fmt.Sprintf(", it ended with code %d", ended.ExitCode)
 			}
-			return w.Reason, fmt.Sprintf("container %s waits: %s%s%s%s", c.Name, w.Reason, reasonSuffix(w.Message), last, formatRestarts(c.RestartCount))
+			return w.Reason, fmt.Sprintf(
+				"container %s waits: %s%s%s%s", c.Name, w.Reason, reasonSuffix(w.Message), last,
+				formatRestarts(c.RestartCount),
+			)
 		case t != nil:
 			return t.Reason, fmt.Sprintf("container %s ended with code %d (%s)", c.Name, t.ExitCode, t.Reason)
 		case !c.Ready:
-			return "a probe fails", fmt.Sprintf("container %s runs, and its readiness or startup probe does not succeed", c.Name)
+			return "a probe fails", fmt.Sprintf(
+				"container %s runs, and its readiness or startup probe does not succeed", c.Name,
+			)
 		}
 	}
 	for _, c := range p.Status.Conditions {
@@ -201,16 +215,21 @@ func (f ServiceFacts) addPendingPods(to *finding, pods []*corev1.Pod) *finding {
 	}
 	var tainted []string
 	for _, n := range f.Nodes {
-		if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == cloudproviderapi.TaintExternalCloudProvider }) {
+		if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+			return t.Key == cloudproviderapi.TaintExternalCloudProvider
+		}) {
 			tainted = append(tainted, n.Name)
 		}
 	}
 	switch {
 	case len(f.Nodes) == 0:
 		to.verdict += ": its pods wait for a node, and there is none"
-		return to.addFact(Cluster, "the cluster has no Node").addStep("create an instance", "fakecloud instances create")
+		return to.addFact(Cluster, "the cluster has no Node").
+			addStep("create an instance", "fakecloud instances create")
 	case len(tainted) > 0:
-		to.verdict += fmt.Sprintf(": its pods are Pending, as %s not initialised by the CCM", countWithVerb(len(tainted), "node"))
+		to.verdict += fmt.Sprintf(
+			": its pods are Pending, as %s not initialised by the CCM", countWithVerb(len(tainted), "node"),
+		)
 		to.addFact(Cluster, "tainted %s: %s", cloudproviderapi.TaintExternalCloudProvider, joinFirst(tainted))
 		if idle := f.findIdleCCM(); idle != nil {
 			return to.addCause(idle)
@@ -221,7 +240,8 @@ func (f ServiceFacts) addPendingPods(to *finding, pods []*corev1.Pod) *finding {
 		return to.addWait("wait; the scheduler takes a moment")
 	}
 	to.verdict += ": its pods are Pending, as no node suits them"
-	return to.addStep("see the pod", "kubectl --namespace %s describe pod %s", f.Namespace, pods[0].Name).addStep("see the nodes", "%s", f.labCommand("explain node"))
+	return to.addStep("see the pod", "kubectl --namespace %s describe pod %s", f.Namespace, pods[0].Name).
+		addStep("see the nodes", "%s", f.labCommand("explain node"))
 }
 
 func countWithVerb(n int, what string) string {
@@ -279,7 +299,9 @@ func (f ServiceFacts) findUnhealthyTargets() *finding {
 				continue
 			}
 		} else if n := f.findNode(name); t.Health == api.TargetUnknown && n != nil && !isNodeReady(n) {
-			what = fmt.Sprintf("target %s (%s) is not checked, and sent clients, though its node is not Ready", name, t.InstanceID)
+			what = fmt.Sprintf(
+				"target %s (%s) is not checked, and sent clients, though its node is not Ready", name, t.InstanceID,
+			)
 		} else {
 			continue
 		}
@@ -308,24 +330,28 @@ func (f ServiceFacts) findRefusingBalancer() *finding {
 	if why == "" {
 		return nil
 	}
-	return newFinding(NotReady, "has an address, and its load balancer refuses clients").addFact(Cloud, "%s", describeBalancer(f.Balancer)).
+	return newFinding(NotReady, "has an address, and its load balancer refuses clients").
+		addFact(Cloud, "%s", describeBalancer(f.Balancer)).
 		addStep("see what it knows of its targets", "fakecloud load-balancers health %s", f.Balancer.ID)
 }
 
 func (f ServiceFacts) findNoTargets() *finding {
-	none := newFinding(NotReady, "has an address, and its load balancer has no targets").addFact(Cloud, "%s, with no targets", describeBalancer(f.Balancer))
+	none := newFinding(NotReady, "has an address, and its load balancer has no targets").
+		addFact(Cloud, "%s, with no targets", describeBalancer(f.Balancer))
 	for _, n := range f.Nodes {
 		_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 		switch {
 		case n.Spec.ProviderID == "":
-			none.addFact(Cluster, "node %s has no provider ID, so it is no target", n.Name).addStep("see why", "%s", f.labCommand("explain node/"+n.Name))
+			none.addFact(Cluster, "node %s has no provider ID, so it is no target", n.Name).
+				addStep("see why", "%s", f.labCommand("explain node/"+n.Name))
 		case excluded:
 			none.addFact(Cluster, "node %s has the label %s", n.Name, corev1.LabelNodeExcludeBalancers).
 				addStep("take the label off", "kubectl label node %s %s-", n.Name, corev1.LabelNodeExcludeBalancers)
 		}
 	}
 	if len(f.Nodes) == 0 {
-		return none.addFact(Cluster, "the cluster has no Node").addStep("create an instance", "fakecloud instances create")
+		return none.addFact(Cluster, "the cluster has no Node").
+			addStep("create an instance", "fakecloud instances create")
 	}
 	return f.addRepair(none)
 }
@@ -336,7 +362,9 @@ func (f ServiceFacts) findStaleEndpoints() *finding {
 	if why == "" {
 		return nil
 	}
-	old := newFinding(Degraded, "is served by EndpointSlices that nobody keeps up to date: kube-controller-manager %s", why)
+	old := newFinding(
+		Degraded, "is served by EndpointSlices that nobody keeps up to date: kube-controller-manager %s", why,
+	)
 	s := f.summarizeEndpoints()
 	for _, pod := range s.pods {
 		i := slices.IndexFunc(f.Pods, func(p corev1.Pod) bool { return p.Name == pod })
@@ -351,7 +379,10 @@ func (f ServiceFacts) findStaleEndpoints() *finding {
 func (f ServiceFacts) describeHealth() string {
 	switch {
 	case f.Balancer.HealthCheck == nil:
-		return fmt.Sprintf(", which nothing checks, as the Service asks for no health check; the annotation %s asks for one", contract.AnnotationHealthCheck)
+		return fmt.Sprintf(
+			", which nothing checks, as the Service asks for no health check; the annotation %s asks for one",
+			contract.AnnotationHealthCheck,
+		)
 	case f.Health == nil:
 		return ", which are checked" // Why no more is known is in Missing.
 	}
@@ -383,13 +414,19 @@ func (f ServiceFacts) describeHealthyPath() *finding {
 		}
 	}
 	if f.hasLocalTrafficPolicy() {
-		ok.addFact(Cluster, "externalTrafficPolicy is Local: a node without a pod of its own gets no clients, and counts as unhealthy")
+		ok.addFact(
+			Cluster,
+			"externalTrafficPolicy is Local: a node without a pod of its own gets no clients, and counts as unhealthy",
+		)
 	}
 	endpoints := "its endpoints are"
 	if s.ready == 1 {
 		endpoints = "its endpoint is"
 	}
-	ok.addFact(Cluster, "%s %s on %s%s", endpoints, formatCount(s.ready, "ready pod"), formatCount(len(s.readyOn), "node"), reasonSuffix(joinFirst(s.pods)))
+	ok.addFact(
+		Cluster, "%s %s on %s%s", endpoints, formatCount(s.ready, "ready pod"), formatCount(len(s.readyOn), "node"),
+		reasonSuffix(joinFirst(s.pods)),
+	)
 	if idle := f.findIdleCCM(); idle != nil {
 		ok.facts = append(ok.facts, idle.facts...)
 	}

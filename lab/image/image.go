@@ -44,7 +44,8 @@ const OwnLicense = "Apache-2.0"
 func Program(name, binary string, root bool) (Spec, error) {
 	base := filepath.Base(binary)
 	spec := Spec{
-		Names: []string{name}, Tree: Tree{}, Entrypoint: []string{"/" + base}, User: "65532:65532", Licenses: OwnLicense,
+		Names: []string{name}, Tree: Tree{}, Entrypoint: []string{"/" + base}, User: "65532:65532",
+		Licenses: OwnLicense,
 	}
 	if root {
 		spec.User = ""
@@ -135,7 +136,9 @@ func buildImage(layerFile string, spec Spec) (v1.Image, error) {
 		Config: v1.Config{
 			Entrypoint: spec.Entrypoint,
 			Cmd:        spec.Cmd,
-			Env:        append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, spec.Env...),
+			Env: append(
+				[]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}, spec.Env...,
+			),
 			User:       spec.User,
 			StopSignal: spec.StopSignal,
 			Labels:     labels,

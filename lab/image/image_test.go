@@ -123,7 +123,9 @@ func TestTreeRoundTrip(t *testing.T) {
 	require.NoError(t, tree.Link("sbin", "usr/sbin"))
 	require.NoError(t, tree.Text("/sbin/init", "init", 0o755))
 	require.NoError(t, tree.Dir("/sbin", 0o700))
-	tree["a-hard-link"] = Entry{Header: tar.Header{Name: "a-hard-link", Typeflag: tar.TypeLink, Linkname: "usr/sbin/init"}}
+	tree["a-hard-link"] = Entry{
+		Header: tar.Header{Name: "a-hard-link", Typeflag: tar.TypeLink, Linkname: "usr/sbin/init"},
+	}
 	assert.Contains(t, tree, "usr/sbin/init", "what is added goes where the link leads")
 	assert.Equal(t, int64(0o700), tree["usr/sbin"].Header.Mode)
 

@@ -52,7 +52,9 @@ func (t Tree) File(name, source string, mode fs.FileMode) error {
 
 // Text adds a file with that text.
 func (t Tree) Text(name, text string, mode fs.FileMode) error {
-	return t.addEntry(name, tar.Header{Typeflag: tar.TypeReg, Mode: tarMode(mode), Size: int64(len(text))}, func() (Content, error) {
+	return t.addEntry(name, tar.Header{
+		Typeflag: tar.TypeReg, Mode: tarMode(mode), Size: int64(len(text)),
+	}, func() (Content, error) {
 		return section{io.NewSectionReader(strings.NewReader(text), 0, int64(len(text)))}, nil
 	})
 }

@@ -49,7 +49,10 @@ func TestTheCloudIsDownForAMinute(t *testing.T) {
 	w.nodeExists("node-1")
 	w.nodeExists("node-2")
 	assert.NotEmpty(t, w.get(services["kept"]).Status.LoadBalancer.Ingress, "an address is not taken back")
-	assert.Contains(t, w.get(services["deleted"]).Finalizers, "service.kubernetes.io/load-balancer-cleanup", "a Service waits for its balancer's end")
+	assert.Contains(
+		t, w.get(services["deleted"]).Finalizers, "service.kubernetes.io/load-balancer-cleanup",
+		"a Service waits for its balancer's end",
+	)
 
 	require.NoError(t, w.StartCloud(w.ctx))
 	_, err := w.CreateInstances(w.ctx, "node-3")

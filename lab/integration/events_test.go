@@ -58,7 +58,9 @@ func TestWhatNodesAreTold(t *testing.T) {
 	})
 	t.Run("another cloud's", func(t *testing.T) {
 		w := w.in(t)
-		require.NoError(t, w.RegisterNodes(w.ctx, func(_ int, n *corev1.Node) { n.Spec.ProviderID = "aws:///eu/i-1" }, "foreign"))
+		require.NoError(
+			t, w.RegisterNodes(w.ctx, func(_ int, n *corev1.Node) { n.Spec.ProviderID = "aws:///eu/i-1" }, "foreign"),
+		)
 		w.awaitEvent(w.nodeUID("foreign"), contract.ReasonForeignProviderID, "aws:///eu/i-1")
 	})
 	t.Run("throttled", func(t *testing.T) {
@@ -189,7 +191,8 @@ func TestWhatRoutesAreTold(t *testing.T) {
 	}})
 	made, err := w.CreateInstances(w.ctx, "node-1", "node-2")
 	require.NoError(t, err)
-	_, err = w.Cloud().CreateRoute(w.ctx, api.RouteCreate{Name: "somebodys", Destination: "10.200.1.0/24", InstanceID: made[0].ID})
+	_, err = w.Cloud().
+		CreateRoute(w.ctx, api.RouteCreate{Name: "somebodys", Destination: "10.200.1.0/24", InstanceID: made[0].ID})
 	require.NoError(t, err)
 	require.NoError(t, w.RegisterNodes(w.ctx, func(i int, n *corev1.Node) {
 		n.Spec.PodCIDR = fmt.Sprintf("10.200.%d.0/24", i)

@@ -49,11 +49,16 @@ func TestInterruptedBetweenTheCloudsCreateAndTheStatus(t *testing.T) {
 			after, err := w.Cloud().NewestEvent(w.ctx)
 			require.NoError(t, err)
 			// No balancer is ready until its owner has ended.
-			_, lift := w.fault(api.FaultCreate{Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultLoadBalancer}}, Effect: api.FaultEffect{Stuck: true}})
+			_, lift := w.fault(api.FaultCreate{
+				Match:  api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultLoadBalancer}},
+				Effect: api.FaultEffect{Stuck: true},
+			})
 			svc := w.create(service("web", 8080))
 			w.awaitBuilding(after)
 			interrupt(t, first)
-			assert.Empty(t, w.get(svc).Status.LoadBalancer.Ingress, "the first CCM was to be interrupted before it knew")
+			assert.Empty(
+				t, w.get(svc).Status.LoadBalancer.Ingress, "the first CCM was to be interrupted before it knew",
+			)
 			lift()
 
 			w.startCCM(testbed.CCMOptions{})

@@ -53,7 +53,8 @@ func TestBalancersThatOthersTouch(t *testing.T) {
 		lb := w.balancers(svc)[0]
 		none := api.Targets{}
 		ranges := api.SourceRanges{"192.0.2.0/24"}
-		_, err := w.Cloud().UpdateLoadBalancer(w.ctx, lb.ID, api.LoadBalancerUpdate{Targets: &none, SourceRanges: &ranges})
+		_, err := w.Cloud().
+			UpdateLoadBalancer(w.ctx, lb.ID, api.LoadBalancerUpdate{Targets: &none, SourceRanges: &ranges})
 		require.NoError(t, err)
 		w.await("the balancer to be as the Service wants it", func() error {
 			now := w.balancers(svc)[0]
@@ -89,9 +90,11 @@ func TestBalancersWithoutAService(t *testing.T) {
 	system, err := w.Admin().CoreV1().Namespaces().Get(w.ctx, metav1.NamespaceSystem, metav1.GetOptions{})
 	require.NoError(t, err)
 	leak := func(name string, tags api.Tags) string {
-		tags[contract.TagCluster], tags[contract.TagServiceUID], tags[contract.TagService] = w.Name, "no-such-"+name, "default/"+name
+		tags[contract.TagCluster], tags[contract.TagServiceUID], tags[contract.TagService] = w.Name, "no-such-"+
+			name, "default/"+name
 		lb, err := w.Cloud().CreateLoadBalancer(w.ctx, api.LoadBalancerCreate{
-			Name: name, Listeners: api.Listeners{{Protocol: api.ProtocolTCP, Port: 9000, TargetPort: 9000}}, Tags: &tags,
+			Name: name, Listeners: api.Listeners{{Protocol: api.ProtocolTCP, Port: 9000, TargetPort: 9000}},
+			Tags: &tags,
 		})
 		require.NoError(t, err)
 		return lb.ID

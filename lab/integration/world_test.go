@@ -191,7 +191,9 @@ func (w *world) awaitAddress(svc *corev1.Service, not string) (address string) {
 // balancers are those that say they are the Service's, whatever their cluster.
 func (w *world) balancers(svc *corev1.Service) []api.LoadBalancer {
 	w.t.Helper()
-	found, err := w.Cloud().ListLoadBalancers(w.ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)}})
+	found, err := w.Cloud().ListLoadBalancers(
+		w.ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)}},
+	)
 	require.NoError(w.t, err)
 	return found
 }
@@ -254,7 +256,8 @@ func (w *world) awaitHits(id string, hits int) {
 // events are those on an object with that reason.
 func (w *world) events(uid, reason string) []corev1.Event {
 	w.t.Helper()
-	list, err := w.Admin().CoreV1().Events(metav1.NamespaceAll).List(w.ctx, metav1.ListOptions{FieldSelector: "reason=" + reason})
+	list, err := w.Admin().CoreV1().Events(metav1.NamespaceAll).
+		List(w.ctx, metav1.ListOptions{FieldSelector: "reason=" + reason})
 	require.NoError(w.t, err)
 	var found []corev1.Event
 	for _, e := range list.Items {

@@ -24,7 +24,8 @@ import (
 
 // objects are the API server's paths, by variable.
 var objects = map[string]string{
-	"nodes": "/api/v1/nodes", "pods": "/api/v1/pods", "services": "/api/v1/services", "configmaps": "/api/v1/configmaps",
+	"nodes": "/api/v1/nodes", "pods": "/api/v1/pods", "services": "/api/v1/services",
+	"configmaps":  "/api/v1/configmaps",
 	"deployments": "/apis/apps/v1/deployments", "leases": "/apis/coordination.k8s.io/v1/leases",
 }
 

@@ -62,7 +62,9 @@ func newCELLanguage(roles []string) (*celLanguage, error) {
 
 // binaryFunction declares a function of two arguments.
 func binaryFunction(name string, result *cel.Type, f func(a, b ref.Val) ref.Val, args ...*cel.Type) cel.EnvOption {
-	return cel.Function(name, cel.Overload(name+"_"+args[0].String()+"_"+args[1].String(), args, result, cel.BinaryBinding(f)))
+	return cel.Function(
+		name, cel.Overload(name+"_"+args[0].String()+"_"+args[1].String(), args, result, cel.BinaryBinding(f)),
+	)
 }
 
 // expression is a compiled condition or message.
@@ -109,7 +111,8 @@ func (x *expression) evalString(in cel.Activation) (string, error) {
 // isMissingKey tells whether an evaluation failed because an object or field does not
 // exist. CEL has no typed error for that.
 func isMissingKey(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), "no such key") || strings.Contains(err.Error(), "index out of bounds"))
+	return err != nil && (strings.Contains(err.Error(), "no such key") ||
+		strings.Contains(err.Error(), "index out of bounds"))
 }
 
 // evalError describes why an evaluation failed. The expression's source is left out

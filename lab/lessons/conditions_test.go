@@ -38,7 +38,8 @@ func TestConditions(t *testing.T) {
 	speaks, err := newCELLanguage([]string{"plain"})
 	require.NoError(t, err)
 	for source, want := range map[string]bool{
-		"tainted(nodes.n, 'a')": true, "tainted(nodes.n, 'b')": false, "tainted(nodes['n'], 'a') && !tainted(plain.nodes.m, 'a')": true,
+		"tainted(nodes.n, 'a')": true, "tainted(nodes.n, 'b')": false,
+		"tainted(nodes['n'], 'a') && !tainted(plain.nodes.m, 'a')": true,
 		"ready(nodes.n)": true, "ready(plain.nodes.m)": false,
 		"address(nodes.n, 'InternalIP') == '10.0.0.1'": true, "address(nodes.n, 'ExternalIP') == ''": true,
 		"nodes.other.spec.x == 1": false, "nodes.n.spec.taints[3].key == 'a'": false, // What is missing is not so.

@@ -193,7 +193,10 @@ func (l *Lesson) validate() error {
 		}
 	}
 	want(l.Title != "" && l.Summary != "" && l.Minutes > 0, "want a title, a summary and minutes")
-	want(slices.Contains([]string{"", cluster.KindEmbedded, cluster.KindKind}, l.Cluster), "cluster %q: want %s or %s", l.Cluster, cluster.KindEmbedded, cluster.KindKind)
+	want(
+		slices.Contains([]string{"", cluster.KindEmbedded, cluster.KindKind}, l.Cluster), "cluster %q: want %s or %s",
+		l.Cluster, cluster.KindEmbedded, cluster.KindKind,
+	)
 	want(len(l.Tasks) > 0, "want tasks")
 	if l.Mutant != "" {
 		_, err := mutants.Choose(l.Mutant)
@@ -201,7 +204,10 @@ func (l *Lesson) validate() error {
 	}
 	for role, s := range l.Others {
 		want(roleRE.MatchString(role), "another lab's role %q: want lower-case letters", role)
-		want(s.CloudProvider == "" || slices.Contains(cluster.Providers, s.CloudProvider), "cloud provider %q: want one of %v", s.CloudProvider, cluster.Providers)
+		want(
+			s.CloudProvider == "" || slices.Contains(cluster.Providers, s.CloudProvider),
+			"cloud provider %q: want one of %v", s.CloudProvider, cluster.Providers,
+		)
 	}
 	ids := map[string]bool{}
 	for _, t := range l.Tasks {
@@ -217,7 +223,8 @@ func (l *Lesson) validate() error {
 		want(len(t.Suite) == 0 || l.Step > 0, "task %s: suite is for lessons with a step", t.ID)
 		unknown := t.findTests()
 		want(len(unknown) == 0, "task %s: the suite has no tests %v", t.ID, unknown)
-		want(t.Fails == "" || slices.Contains(t.tests, t.Fails), "task %s: fails %s, which is no test of its suite", t.ID, t.Fails)
+		want(t.Fails == "" ||
+			slices.Contains(t.tests, t.Fails), "task %s: fails %s, which is no test of its suite", t.ID, t.Fails)
 		want(t.Title != "" && t.Do != "" && t.Solution != "", "task %s: want a title, what to do, and a solution", t.ID)
 		want(len(t.Hints) > 0, "task %s: want hints", t.ID)
 		want(t.Until == "" || t.Seen != "", "task %s: want seen, what is said when it is done", t.ID)
@@ -310,7 +317,10 @@ func (l *Lesson) Fits(ctx context.Context) error {
 		return nil
 	}
 	if _, err := kind.Available(ctx); err != nil {
-		return fmt.Errorf("lesson %s needs a container engine, which the lessons on an embedded cluster do not (`lab lesson list` tells them apart): %w", l.ID, err)
+		return fmt.Errorf(
+			"lesson %s needs a container engine, which the lessons on an embedded cluster do not (`lab lesson list` tells them apart): %w",
+			l.ID, err,
+		)
 	}
 	return nil
 }

@@ -57,7 +57,8 @@ func TestTextIsCutAtItsTasks(t *testing.T) {
 
 func TestMistakesInALesson(t *testing.T) {
 	task := func(fields string) string {
-		return "title: T\nsummary: S\nminutes: 5\nlab: {}\ntasks:\n  - {id: one, title: One, do: Do., hints: [h], solution: x, " + fields + "}\n"
+		return "title: T\nsummary: S\nminutes: 5\nlab: {}\ntasks:\n  - {id: one, title: One, do: Do., hints: [h], solution: x, " +
+			fields + "}\n"
 	}
 	const text = "::task one\n"
 	for name, c := range map[string]struct{ yaml, text, want string }{
@@ -69,7 +70,10 @@ func TestMistakesInALesson(t *testing.T) {
 		"no expression":        {task("saw: 'e.what =='"), text, "Syntax error"},
 		"a task not in text":   {task("saw: 'true'"), "Nothing.\n", "lesson.md has the tasks"},
 		"another's role":       {task("saw: 'plain.nodes.size() > 1'"), text, "undeclared reference"},
-		"of two in one":        {soundYAML + "  - {id: two, title: T, do: D, saw: 'true', hints: [h], solution: x}\n", soundText + "::task two\n", "no other has"},
+		"of two in one": {
+			soundYAML + "  - {id: two, title: T, do: D, saw: 'true', hints: [h], solution: x}\n",
+			soundText + "::task two\n", "no other has",
+		},
 	} {
 		_, err := loadLessons(lessonIn(c.yaml, c.text), "content")
 		assert.ErrorContains(t, err, c.want, name)

@@ -27,7 +27,10 @@ func mutantBinary(ctx context.Context, mutant string, note func(string)) (string
 	if notClone != nil {
 		program := filepath.Join(ready, "ccm")
 		if _, err := os.Stat(program); err != nil {
-			return "", fmt.Errorf("there is no CCM with this lesson's mistake: `make bundle` packs it, for `lab lesson --bundle FILE`, and bin/lab of a clone compiles it (%w; %w)", err, notClone)
+			return "", fmt.Errorf(
+				"there is no CCM with this lesson's mistake: `make bundle` packs it, for `lab lesson --bundle FILE`, and bin/lab of a clone compiles it (%w; %w)",
+				err, notClone,
+			)
 		}
 		return program, nil
 	}

@@ -141,7 +141,9 @@ func hashSources(folder string) (string, error) {
 		return "", err
 	}
 	if len(files) == 0 {
-		return "", fmt.Errorf("there is no CCM in %s; `lab lesson reset` puts there what the lesson begins with", folder)
+		return "", fmt.Errorf(
+			"there is no CCM in %s; `lab lesson reset` puts there what the lesson begins with", folder,
+		)
 	}
 	hash := sha256.New()
 	for _, file := range append(files, filepath.Join(folder, "go.mod")) { // Sorted.
@@ -250,7 +252,9 @@ func (s *Seat) suiteVerdict(ctx context.Context, l *Lesson, t *Task, p *Progress
 		return Verdict{Said: "nothing was written yet in " + p.Folder}, nil
 	}
 	if !judging {
-		return Verdict{Said: "the suite has not seen it yet as it is now: `lab lesson status`, or watch, has it look"}, nil
+		return Verdict{
+			Said: "the suite has not seen it yet as it is now: `lab lesson status`, or watch, has it look",
+		}, nil
 	}
 	passed, said, err := s.runSuite(ctx, p.Folder, t.tests, 0, s.Tell)
 	if err != nil {
@@ -268,7 +272,13 @@ func (s *Seat) suiteVerdict(ctx context.Context, l *Lesson, t *Task, p *Progress
 }
 
 // runSuite compiles the CCM in a folder and runs some tests of the suite on it.
-func (s *Seat) runSuite(ctx context.Context, folder string, tests []string, bound time.Duration, tell func(string)) (passed bool, said string, err error) {
+func (s *Seat) runSuite(
+	ctx context.Context,
+	folder string,
+	tests []string,
+	bound time.Duration,
+	tell func(string),
+) (passed bool, said string, err error) {
 	tell("compiling " + folder)
 	w, err := findToolchain()
 	if err != nil {
@@ -283,6 +293,7 @@ func (s *Seat) runSuite(ctx context.Context, folder string, tests []string, boun
 	}
 	tell(fmt.Sprintf("running %d tests of the conformance suite", len(tests)))
 	return suite.Trial{
-		Name: s.name + "-suite", Labs: s.SuiteLabs, Program: &program.CCM{Path: path, Args: ownCCMArgs}, Tests: tests, Bound: bound, Tell: tell,
+		Name: s.name + "-suite", Labs: s.SuiteLabs, Program: &program.CCM{Path: path, Args: ownCCMArgs}, Tests: tests,
+		Bound: bound, Tell: tell,
 	}.Run(ctx)
 }

@@ -53,7 +53,9 @@ func TestStepsOfTheCCM(t *testing.T) {
 			assert.Zero(t, left)
 		}
 	}
-	assert.Len(t, unwritten, 1+2+4+3, "main stays; provider changes in step 4, instances in 1, 2 and 5, balancers in 3 and 4")
+	assert.Len(
+		t, unwritten, 1+2+4+3, "main stays; provider changes in step 4, instances in 1, 2 and 5, balancers in 3 and 4",
+	)
 }
 
 func TestWhatIsThereIsKept(t *testing.T) {

@@ -150,7 +150,9 @@ func packGo(ctx context.Context, root string, files map[string]string) error {
 	to := path.Join(bundledToolchainDir, "go")
 	for _, name := range append(single, "pkg/include", "src") {
 		if err := packTree(files, to, env.GOROOT, name, isNeededOfGo); err != nil {
-			return fmt.Errorf("the Go in %s cannot be packed, as a distribution of the Go project could: %w", env.GOROOT, err)
+			return fmt.Errorf(
+				"the Go in %s cannot be packed, as a distribution of the Go project could: %w", env.GOROOT, err,
+			)
 		}
 	}
 	return nil
@@ -159,7 +161,8 @@ func packGo(ctx context.Context, root string, files map[string]string) error {
 // isNeededOfGo tells whether a file or folder of the Go distribution is needed to
 // compile for this machine.
 func isNeededOfGo(name string) bool {
-	return name != "src/cmd" && path.Base(name) != "testdata" && !strings.HasSuffix(name, "_test.go") && path.Ext(name) != ".syso"
+	return name != "src/cmd" && path.Base(name) != "testdata" && !strings.HasSuffix(name, "_test.go") &&
+		path.Ext(name) != ".syso"
 }
 
 // packTree packs a file, or the wanted files below a folder.

@@ -72,7 +72,9 @@ func TestWhatIsNoted(t *testing.T) {
 	note(now, false, map[string]Done{"one": {Seen: "first"}})
 	note(now, false, map[string]Done{"one": {Seen: "again"}})
 	assert.Equal(t, Done{Seen: "first"}, p.lessonProgress("l").Done["one"])
-	assert.Len(t, statusOf(l, p.lessonProgress("l"), nil, nil).Fresh, 1, "somebody else has seen it: the learner was not told")
+	assert.Len(
+		t, statusOf(l, p.lessonProgress("l"), nil, nil).Fresh, 1, "somebody else has seen it: the learner was not told",
+	)
 	note(now, true, nil)
 	assert.Equal(t, Done{Seen: "first", Told: true}, p.lessonProgress("l").Done["one"])
 	assert.Empty(t, statusOf(l, p.lessonProgress("l"), nil, nil).Fresh)

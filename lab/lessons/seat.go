@@ -58,7 +58,9 @@ func At(root, name string) *Seat {
 func (s *Seat) Progress() (*Progress, error) { return s.progress.load() }
 
 // ErrNone means that no lesson was started.
-var ErrNone = errors.New("no lesson was started; `lab lesson list` prints all, `lab lesson start ID` begins one, `lab lesson next` the first that is not finished")
+var ErrNone = errors.New(
+	"no lesson was started; `lab lesson list` prints all, `lab lesson start ID` begins one, `lab lesson next` the first that is not finished",
+)
 
 // Current returns the lesson that was started, and what was done in it.
 func (s *Seat) Current() (*Lesson, *LessonProgress, error) {
@@ -79,7 +81,9 @@ func (s *Seat) currentLesson(p *Progress) (*Lesson, *LessonProgress, error) {
 	}
 	lp := p.lessonProgress(l.ID)
 	if lp.Started.IsZero() {
-		return nil, nil, fmt.Errorf("lesson %s was not started to the end; `lab lesson start %[1]s` does it again", l.ID)
+		return nil, nil, fmt.Errorf(
+			"lesson %s was not started to the end; `lab lesson start %[1]s` does it again", l.ID,
+		)
 	}
 	return l, lp, nil
 }
@@ -159,7 +163,9 @@ func (s *Seat) Start(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 		return err
 	}
 	if l.Setup != "" {
-		if err := steps.Do("setting", func(func(string)) (string, error) { return "", s.runScript(ctx, l, l.Setup, nil) }); err != nil {
+		if err := steps.Do(
+			"setting", func(func(string)) (string, error) { return "", s.runScript(ctx, l, l.Setup, nil) },
+		); err != nil {
 			return err
 		}
 	}
@@ -224,7 +230,10 @@ func (s *Seat) Stop(ctx context.Context, steps *ui.Steps) error {
 	}
 	if p.Current == "" {
 		if _, err := state.Open(s.name); !errors.Is(err, state.ErrNone) {
-			return errors.Join(fmt.Errorf("there is a lab %q that no lesson began: take another --name, or remove it by `lab down --name %[1]s`", s.name), err)
+			return errors.Join(fmt.Errorf(
+				"there is a lab %q that no lesson began: take another --name, or remove it by `lab down --name %[1]s`",
+				s.name,
+			), err)
 		}
 		return nil
 	}
@@ -327,7 +336,9 @@ func (s *Seat) updateStatus(ctx context.Context, judging func(*Task) bool, telli
 	seen, problem := s.findDoneTasks(ctx, l, p, judging)
 	st := statusOf(l, lp, seen, problem)
 	if len(seen) > 0 || telling && len(st.Fresh) > 0 {
-		if err := s.progress.update(func(now *Progress) error { return now.recordDone(st, lp.Started, telling) }); err != nil {
+		if err := s.progress.update(
+			func(now *Progress) error { return now.recordDone(st, lp.Started, telling) },
+		); err != nil {
 			return nil, err
 		}
 	}
@@ -335,7 +346,12 @@ func (s *Seat) updateStatus(ctx context.Context, judging func(*Task) bool, telli
 }
 
 // findDoneTasks returns the tasks that are done now and were not before.
-func (s *Seat) findDoneTasks(ctx context.Context, l *Lesson, p *Progress, judging func(*Task) bool) (map[string]Done, error) {
+func (s *Seat) findDoneTasks(
+	ctx context.Context,
+	l *Lesson,
+	p *Progress,
+	judging func(*Task) bool,
+) (map[string]Done, error) {
 	seen, lp := map[string]Done{}, p.lessonProgress(l.ID)
 	var w *labsActivation
 	for _, t := range l.Tasks {
@@ -358,7 +374,14 @@ func (s *Seat) findDoneTasks(ctx context.Context, l *Lesson, p *Progress, judgin
 }
 
 // checkTask tells whether a task is done, by the state of the labs or by the suite.
-func (s *Seat) checkTask(ctx context.Context, w *labsActivation, l *Lesson, t *Task, p *Progress, judging bool) (seen string, done bool, err error) {
+func (s *Seat) checkTask(
+	ctx context.Context,
+	w *labsActivation,
+	l *Lesson,
+	t *Task,
+	p *Progress,
+	judging bool,
+) (seen string, done bool, err error) {
 	if len(t.tests) == 0 {
 		return t.evaluate(w, p.lessonProgress(l.ID).Started)
 	}

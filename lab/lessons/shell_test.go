@@ -23,5 +23,8 @@ func TestWhatAScriptHasStartedIsInterruptedToo(t *testing.T) {
 	require.NoError(t, err)
 	interrupt()
 	require.Error(t, cmd.Wait())
-	assert.Eventually(t, func() bool { return syscall.Kill(-cmd.Process.Pid, 0) == syscall.ESRCH }, 30*time.Second, 5*time.Millisecond, "nothing of its group runs")
+	assert.Eventually(
+		t, func() bool { return syscall.Kill(-cmd.Process.Pid, 0) == syscall.ESRCH }, 30*time.Second,
+		5*time.Millisecond, "nothing of its group runs",
+	)
 }

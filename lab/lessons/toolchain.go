@@ -52,7 +52,10 @@ func findToolchain() (*toolchain, error) {
 	}
 	w, err := bundledToolchain(filepath.Join(filepath.Dir(self), bundledToolchainDir))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("a CCM is compiled with what a bundle or a clone of CCM Lab has: give `lab lesson --bundle FILE`, a file of `make bundle`, or run bin/lab of a clone (%w; %w)", notClone, err)
+		return nil, fmt.Errorf(
+			"a CCM is compiled with what a bundle or a clone of CCM Lab has: give `lab lesson --bundle FILE`, a file of `make bundle`, or run bin/lab of a clone (%w; %w)",
+			notClone, err,
+		)
 	}
 	return w, err
 }
@@ -103,7 +106,9 @@ func bundledToolchain(folder string) (*toolchain, error) {
 		goCommand: filepath.Join(root, "bin", "go"),
 		files:     map[string][]byte{"go.mod": mod},
 		vendor:    filepath.Join(folder, "vendor"),
-		env:       []lab.Var{{Name: "GOROOT", Value: root}, {Name: "PATH", Value: filepath.Join(root, "bin"), Before: ":"}},
+		env: []lab.Var{
+			{Name: "GOROOT", Value: root}, {Name: "PATH", Value: filepath.Join(root, "bin"), Before: ":"},
+		},
 	}, nil
 }
 
@@ -183,7 +188,9 @@ func (w *toolchain) buildCCM(ctx context.Context, folder string) (program string
 	cmd := exec.CommandContext(ctx, w.goCommand, "build", "-o", program, ".")
 	cmd.Dir, cmd.Env = folder, lab.Environ(os.Environ(), w.env)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%s does not compile: %w\n%s", folder, cmp.Or(context.Cause(ctx), err), strings.TrimSpace(string(out)))
+		return "", fmt.Errorf(
+			"%s does not compile: %w\n%s", folder, cmp.Or(context.Cause(ctx), err), strings.TrimSpace(string(out)),
+		)
 	}
 	return program, nil
 }

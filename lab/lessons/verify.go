@@ -54,7 +54,9 @@ func (s *Seat) Verify(ctx context.Context, l *Lesson, steps *ui.Steps) error {
 	return steps.Do("reset", func(func(string)) (string, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, solveTimeout, fmt.Errorf("gave up after %s", solveTimeout))
 		defer cancel()
-		err := cluster.PollEvery(ctx, pollInterval, "lesson "+l.ID+" to be reset", func(ctx context.Context) error { return s.checkOutline(ctx, l, began) })
+		err := cluster.PollEvery(ctx, pollInterval, "lesson "+l.ID+" to be reset", func(ctx context.Context) error {
+			return s.checkOutline(ctx, l, began)
+		})
 		return "all is as it was", err
 	})
 }
@@ -164,7 +166,9 @@ func (s *Seat) checkStartingPointFails(ctx context.Context, l *Lesson, steps *ui
 		if err := steps.Do("nothing written", func(note func(string)) (string, error) {
 			passed, said, err := s.runSuite(ctx, p.Folder, []string{test}, failingTestTimeout, note)
 			if err == nil && passed {
-				err = fmt.Errorf("lesson %s: task %s may be done before anything was written: %s (%s)", l.ID, t.ID, said, test)
+				err = fmt.Errorf(
+					"lesson %s: task %s may be done before anything was written: %s (%s)", l.ID, t.ID, said, test,
+				)
 			}
 			return test + " fails", err
 		}); err != nil {
@@ -237,13 +241,21 @@ var outlineFields = map[string]func(any) string{
 		taints := slices.DeleteFunc(taintKeys(o), func(key string) bool {
 			return key == corev1.TaintNodeNotReady || key == corev1.TaintNodeUnreachable
 		})
-		return fmt.Sprintf("labels %v, taints %v, provider ID %t", fieldAt(o, "metadata", "labels"), taints, fieldAt(o, "spec", "providerID") != nil)
+		return fmt.Sprintf(
+			"labels %v, taints %v, provider ID %t", fieldAt(o, "metadata", "labels"), taints,
+			fieldAt(o, "spec", "providerID") != nil,
+		)
 	},
 	"services": func(o any) string {
-		return fmt.Sprintf("type %v, finalizers %v, %d addresses", fieldAt(o, "spec", "type"), fieldAt(o, "metadata", "finalizers"), len(listAt(o, "status", "loadBalancer", "ingress")))
+		return fmt.Sprintf(
+			"type %v, finalizers %v, %d addresses", fieldAt(o, "spec", "type"), fieldAt(o, "metadata", "finalizers"),
+			len(listAt(o, "status", "loadBalancer", "ingress")),
+		)
 	},
 	"deployments": func(o any) string {
-		return fmt.Sprintf("%v replicas, %v ready", fieldAt(o, "spec", "replicas"), fieldAt(o, "status", "readyReplicas"))
+		return fmt.Sprintf(
+			"%v replicas, %v ready", fieldAt(o, "spec", "replicas"), fieldAt(o, "status", "readyReplicas"),
+		)
 	},
 	"instances": func(o any) string {
 		return fmt.Sprintf("%v, type %v, in %v", fieldAt(o, "state"), fieldAt(o, "type"), fieldAt(o, "zone"))

@@ -167,7 +167,9 @@ func (l *listing) addComponent(component string, folder fs.FS) error {
 		return fmt.Errorf("the licence of %s: %w", component, err)
 	}
 	if !slices.ContainsFunc(files, licenseFile.isOfAll) {
-		return fmt.Errorf("%s has no licence text: what it is called, if it has one, belongs into lab/notices", component)
+		return fmt.Errorf(
+			"%s has no licence text: what it is called, if it has one, belongs into lab/notices", component,
+		)
 	}
 	var numbers []string
 	for _, file := range files {

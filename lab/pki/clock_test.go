@@ -19,7 +19,8 @@ func TestClockJumps(t *testing.T) {
 	assert.True(t, ca.cert.Equal(again.cert))
 	for jump, want := range map[time.Duration]string{
 		0: "", -23 * time.Hour: "", validity - time.Hour: "",
-		-25 * time.Hour: "the clock has gone back; set it (timedatectl), or make the lab anew", validity + time.Hour: "was valid until",
+		-25 * time.Hour:      "the clock has gone back; set it (timedatectl), or make the lab anew",
+		validity + time.Hour: "was valid until",
 	} {
 		err := checkValidity("ca.crt", ca.cert, time.Now().Add(jump))
 		if want == "" {

@@ -82,9 +82,15 @@ func LoadOrCreate(dir, name string) (*Authority, error) {
 func checkValidity(file string, cert *x509.Certificate, now time.Time) error {
 	switch {
 	case now.Before(cert.NotBefore):
-		return fmt.Errorf("it is %s, and %s is valid from %s on: the clock has gone back; set it (timedatectl), or make the lab anew: `lab down`, then `lab up`", now.Format(time.RFC3339), file, cert.NotBefore.Format(time.RFC3339))
+		return fmt.Errorf(
+			"it is %s, and %s is valid from %s on: the clock has gone back; set it (timedatectl), or make the lab anew: `lab down`, then `lab up`",
+			now.Format(time.RFC3339), file, cert.NotBefore.Format(time.RFC3339),
+		)
 	case now.After(cert.NotAfter):
-		return fmt.Errorf("it is %s, and %s was valid until %s: set the clock if it is wrong, or make the lab anew: `lab down`, then `lab up`", now.Format(time.RFC3339), file, cert.NotAfter.Format(time.RFC3339))
+		return fmt.Errorf(
+			"it is %s, and %s was valid until %s: set the clock if it is wrong, or make the lab anew: `lab down`, then `lab up`",
+			now.Format(time.RFC3339), file, cert.NotAfter.Format(time.RFC3339),
+		)
 	}
 	return nil
 }
@@ -168,7 +174,9 @@ func (a *Authority) writeSignedBy(parent *Authority, tmpl *x509.Certificate, fil
 	if err != nil {
 		return err
 	}
-	if err := state.WriteFile(files.Key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})); err != nil {
+	if err := state.WriteFile(
+		files.Key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}),
+	); err != nil {
 		return err
 	}
 	return state.WriteFile(files.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))

@@ -38,7 +38,9 @@ func TestCertificates(t *testing.T) {
 	again, err := pki.LoadOrCreate(dir, "ca") // From its files.
 	require.NoError(t, err)
 
-	server, err := ca.Ensure(dir, "server", pki.Identity{Name: "cloud", Addresses: []string{"10.123.0.2"}, DNSNames: []string{"fakecloud"}})
+	server, err := ca.Ensure(
+		dir, "server", pki.Identity{Name: "cloud", Addresses: []string{"10.123.0.2"}, DNSNames: []string{"fakecloud"}},
+	)
 	require.NoError(t, err)
 	client, err := again.Ensure(dir, "client", pki.Identity{Name: "me", Groups: []string{"us"}})
 	require.NoError(t, err)
@@ -49,7 +51,8 @@ func TestCertificates(t *testing.T) {
 		require.NoError(t, err)
 		roots := x509.NewCertPool()
 		require.True(t, roots.AppendCertsFromPEM(pem))
-		_, err = leaf(t, p).Verify(x509.VerifyOptions{Roots: roots, DNSName: name, KeyUsages: []x509.ExtKeyUsage{usage}})
+		_, err = leaf(t, p).
+			Verify(x509.VerifyOptions{Roots: roots, DNSName: name, KeyUsages: []x509.ExtKeyUsage{usage}})
 		return err
 	}
 	assert.NoError(t, verify(server, "ca", "10.123.0.2", x509.ExtKeyUsageServerAuth))

@@ -48,7 +48,10 @@ func TestAliveWithoutItsFirstThread(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	socket := filepath.Join(host.Lab, "socket")
-	started, err := host.Start(process.Spec{Component: "headless", Path: os.Args[0], Env: []string{envHeadless + "=" + socket}, LogFile: filepath.Join(host.Lab, "log")})
+	started, err := host.Start(process.Spec{
+		Component: "headless", Path: os.Args[0], Env: []string{envHeadless + "=" + socket},
+		LogFile: filepath.Join(host.Lab, "log"),
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, process.Stop(context.Background(), 0, started)) })
 	require.NoError(t, cluster.Poll(ctx, "its first thread to end", func(context.Context) error {

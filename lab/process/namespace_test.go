@@ -27,7 +27,10 @@ func TestOfAnotherMountNamespace(t *testing.T) {
 		dir := filepath.Join(home, "lab")
 		host := process.Host{Lab: dir}
 		require.NoError(t, os.MkdirAll(dir, 0o700))
-		cmd := exec.CommandContext(t.Context(), "unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script+` && echo ready && exec sleep 60`, "sh", home)
+		cmd := exec.CommandContext(
+			t.Context(), "unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+			script+` && echo ready && exec sleep 60`, "sh", home,
+		)
 		cmd.Env = append(process.Unmarked(), "CCMLAB_STATE="+dir, "CCMLAB_COMPONENT=etcd")
 		out, err := cmd.StdoutPipe()
 		require.NoError(t, err)

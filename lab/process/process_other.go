@@ -13,7 +13,10 @@ import (
 
 // Supported is an error where the lab cannot keep track of processes.
 func Supported() error {
-	return fmt.Errorf("the lab needs Linux, this is %s: it finds its processes in /proc, and listens on all of 127.0.0.0/8; use a Linux virtual machine or container", runtime.GOOS)
+	return fmt.Errorf(
+		"the lab needs Linux, this is %s: it finds its processes in /proc, and listens on all of 127.0.0.0/8; use a Linux virtual machine or container",
+		runtime.GOOS,
+	)
 }
 
 func setParentDeathSignal(*syscall.SysProcAttr) {}

@@ -20,7 +20,10 @@ const bound = 20 * time.Second
 
 func start(t *testing.T, host process.Host, component, script string) *process.Process {
 	t.Helper()
-	p, err := host.Start(process.Spec{Component: component, Path: "/bin/sh", Args: []string{"-c", script}, LogFile: filepath.Join(host.Lab, "logs", component+".log")})
+	p, err := host.Start(process.Spec{
+		Component: component, Path: "/bin/sh", Args: []string{"-c", script},
+		LogFile: filepath.Join(host.Lab, "logs", component+".log"),
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, process.Stop(context.Background(), 0, p)) })
 	return p
@@ -91,8 +94,9 @@ func TestEnvironment(t *testing.T) {
 	t.Setenv("GOGC", "50")
 	log := filepath.Join(host.Lab, "env.log")
 	p, err := host.Start(process.Spec{
-		Component: "a", Path: "/bin/sh", Args: []string{"-c", `echo "$GREETING $GOGC $CCMLAB_COMPONENT ${FAKECLOUD_URL-none}"; exit 3`},
-		Env: []string{"GREETING=hello there", "CCMLAB_COMPONENT=b"}, LogFile: log,
+		Component: "a", Path: "/bin/sh",
+		Args: []string{"-c", `echo "$GREETING $GOGC $CCMLAB_COMPONENT ${FAKECLOUD_URL-none}"; exit 3`},
+		Env:  []string{"GREETING=hello there", "CCMLAB_COMPONENT=b"}, LogFile: log,
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -109,8 +113,9 @@ func TestCommandLine(t *testing.T) {
 	host := process.Host{Lab: t.TempDir()}
 	t.Setenv("FAKECLOUD_URL", "http://another.lab")
 	line := host.CommandLine(process.Spec{
-		Component: "a", Path: "/bin/sh", Args: []string{"-c", `echo "$GREETING $CCMLAB_COMPONENT $CCMLAB_STATE ${FAKECLOUD_URL-none}"`},
-		Env: []string{"GREETING=hello there"},
+		Component: "a", Path: "/bin/sh",
+		Args: []string{"-c", `echo "$GREETING $CCMLAB_COMPONENT $CCMLAB_STATE ${FAKECLOUD_URL-none}"`},
+		Env:  []string{"GREETING=hello there"},
 	})
 	output, err := exec.CommandContext(t.Context(), line[0], line[1:]...).Output()
 	require.NoError(t, err)
@@ -134,7 +139,9 @@ func TestAwaitReportsWhatItWaitedFor(t *testing.T) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("gave up after 200ms"))
 	defer cancel()
 	err := p.Await(ctx, "slow to answer", func(context.Context) error { return errors.New("connection refused") })
-	for _, want := range []string{"waited for slow to answer", "gave up after 200ms", "connection refused", "slow.log"} {
+	for _, want := range []string{
+		"waited for slow to answer", "gave up after 200ms", "connection refused", "slow.log",
+	} {
 		assert.ErrorContains(t, err, want)
 	}
 }

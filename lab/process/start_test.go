@@ -33,7 +33,9 @@ func TestStartErrors(t *testing.T) {
 			if tc.mode != 0 {
 				require.NoError(t, os.WriteFile(path, []byte(tc.content), tc.mode))
 			}
-			p, err := host.Start(process.Spec{Component: "etcd", Path: path, LogFile: filepath.Join(dir, "logs", "etcd.log")})
+			p, err := host.Start(
+				process.Spec{Component: "etcd", Path: path, LogFile: filepath.Join(dir, "logs", "etcd.log")},
+			)
 			if tc.want == "" {
 				require.NoError(t, err)
 				require.NoError(t, p.Wait(t.Context()))
@@ -50,7 +52,10 @@ func TestStartErrors(t *testing.T) {
 // it is not found, so that it is never signalled.
 func TestUnmarkedProcessesAreNotFound(t *testing.T) {
 	dir := t.TempDir()
-	for _, env := range [][]string{nil, {"CCMLAB_STATE=" + dir}, {"CCMLAB_COMPONENT=etcd"}, {"NOT_CCMLAB_STATE=" + dir, "CCMLAB_COMPONENT=etcd"}, {"CCMLAB_STATE=" + dir + "-2", "CCMLAB_COMPONENT=etcd"}} {
+	for _, env := range [][]string{
+		nil, {"CCMLAB_STATE=" + dir}, {"CCMLAB_COMPONENT=etcd"}, {"NOT_CCMLAB_STATE=" + dir, "CCMLAB_COMPONENT=etcd"},
+		{"CCMLAB_STATE=" + dir + "-2", "CCMLAB_COMPONENT=etcd"},
+	} {
 		stranger := exec.CommandContext(t.Context(), "sleep", "60")
 		stranger.Env = append(process.Unmarked(), env...)
 		require.NoError(t, stranger.Start())
@@ -74,10 +79,14 @@ func TestLogHint(t *testing.T) {
 	assert.Contains(t, process.LogHint(file), "nothing to its log, "+file)
 	require.NoError(t, os.WriteFile(file, []byte("the reason\n"), 0o600))
 	assert.Contains(t, process.LogHint(file), "last lines of "+file+":\n  the reason")
-	log := "earlier\n{\"error\":\"no space left on device\"}\npanic: failed to create WAL\n\n" + strings.Repeat("main.main()\n", 50)
+	log := "earlier\n{\"error\":\"no space left on device\"}\npanic: failed to create WAL\n\n" +
+		strings.Repeat("main.main()\n", 50)
 	require.NoError(t, os.WriteFile(file, []byte(log), 0o600))
 	hint := process.LogHint(file)
-	assert.Contains(t, hint, ":\n  {\"error\":\"no space left on device\"}\n  panic: failed to create WAL\n", "the reason, and not the stack's end")
+	assert.Contains(
+		t, hint, ":\n  {\"error\":\"no space left on device\"}\n  panic: failed to create WAL\n",
+		"the reason, and not the stack's end",
+	)
 	assert.NotContains(t, hint, "earlier")
 	assert.Less(t, strings.Count(hint, "main.main"), 8)
 }

@@ -45,7 +45,9 @@ func Parse(text string) (Port, error) {
 		host, port = "127.0.0.1", listen
 	}
 	if _, err := parsePort(port); err != nil || host != "" && net.ParseIP(host) == nil {
-		return Port{}, fmt.Errorf("%q: want [ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]], such as 8080 or 0.0.0.0:9090=shop/cart", text)
+		return Port{}, fmt.Errorf(
+			"%q: want [ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]], such as 8080 or 0.0.0.0:9090=shop/cart", text,
+		)
 	}
 	p.Listen = net.JoinHostPort(host, port)
 	if !named {

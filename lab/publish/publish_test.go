@@ -32,7 +32,9 @@ func TestParse(t *testing.T) {
 		require.NoError(t, err, text)
 		assert.Equal(t, want, got, text)
 	}
-	for _, text := range []string{"", "x", "0", "65536", "name:80", "80=", "80=/x", "80=x/", "80=x:0", "80=x:y", "1:2:3"} {
+	for _, text := range []string{
+		"", "x", "0", "65536", "name:80", "80=", "80=/x", "80=x/", "80=x:0", "80=x:y", "1:2:3",
+	} {
 		_, err := Parse(text)
 		assert.ErrorContains(t, err, strconv.Quote(text))
 	}
@@ -82,7 +84,9 @@ func TestBalancerAddress(t *testing.T) {
 // Each connection goes to the address that the balancer has when the connection is made.
 func TestServeFollowsTheService(t *testing.T) {
 	answer := func(text string) (host string, port int32) {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, text)
+		}))
 		t.Cleanup(server.Close)
 		address := server.Listener.Addr().(*net.TCPAddr)
 		return address.IP.String(), int32(address.Port)
@@ -118,7 +122,8 @@ func TestServeFollowsTheService(t *testing.T) {
 		want, host string
 		port       int32
 	}{{"first", firstHost, firstPort}, {"second", secondHost, secondPort}} {
-		_, err := kube.CoreV1().Services("default").Update(ctx, newService(step.host, tcp(step.port)), metav1.UpdateOptions{})
+		_, err := kube.CoreV1().Services("default").
+			Update(ctx, newService(step.host, tcp(step.port)), metav1.UpdateOptions{})
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { return strings.Contains(ask(), step.want) }, waitBound, waitTick)
 	}

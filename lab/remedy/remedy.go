@@ -20,14 +20,23 @@ func Of(err error) string {
 		is   error
 		next string
 	}{
-		{syscall.ENOEXEC, fmt.Sprintf("it is no program for this machine, %s/%s; `make build` builds one, and LAB_KUBE_BIN must name a folder of such", runtime.GOOS, runtime.GOARCH)},
-		{syscall.ENOSPC, "the disk is full: free some space, or set CCMLAB_HOME to a folder on another; `lab doctor` shows how much there is"},
+		{syscall.ENOEXEC, fmt.Sprintf(
+			"it is no program for this machine, %s/%s; `make build` builds one, and LAB_KUBE_BIN must name a folder of such",
+			runtime.GOOS, runtime.GOARCH,
+		)},
+		{
+			syscall.ENOSPC,
+			"the disk is full: free some space, or set CCMLAB_HOME to a folder on another; `lab doctor` shows how much there is",
+		},
 		{syscall.EDQUOT, "your disk quota is used up: free some space, or set CCMLAB_HOME to a folder elsewhere"},
 		{syscall.EROFS, "the file system is read-only: set CCMLAB_HOME to a folder you may write"},
 		{syscall.ENOTDIR, "a part of the path is a file: set CCMLAB_HOME to a folder, or to one that can be made"},
 		{syscall.EMFILE, "this process has too many files open: raise `ulimit -n`"},
 		{syscall.ENFILE, "this machine has too many files open: end something, or raise fs.file-max"},
-		{syscall.EAGAIN, "the limit of processes is reached: end something, or raise `ulimit -u`; in a container, the limit of its pids"},
+		{
+			syscall.EAGAIN,
+			"the limit of processes is reached: end something, or raise `ulimit -u`; in a container, the limit of its pids",
+		},
 		{syscall.ENOMEM, "there is no memory left: end something; `lab doctor` shows how much there is"},
 		{fs.ErrPermission, "set CCMLAB_HOME to a folder you may write, or see who may read it: ls -ld"},
 	} {

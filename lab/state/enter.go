@@ -73,10 +73,14 @@ func (l *Lab) CheckContents() error {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), atomicfile.TempPrefix) || e.Name() == "lab.json" && isEmptyFile(l.Path("lab.json")) {
+		if strings.HasPrefix(e.Name(), atomicfile.TempPrefix) || e.Name() == "lab.json" &&
+			isEmptyFile(l.Path("lab.json")) {
 			continue // A crash may have left such a file.
 		}
-		return fmt.Errorf("%s is no lab's folder, it holds %s: use another --name, or set CCMLAB_HOME to a folder for labs alone", l.dir, e.Name())
+		return fmt.Errorf(
+			"%s is no lab's folder, it holds %s: use another --name, or set CCMLAB_HOME to a folder for labs alone",
+			l.dir, e.Name(),
+		)
 	}
 	return nil
 }
@@ -114,7 +118,9 @@ func isEmptyFile(file string) bool {
 // removalAdvice says how the lab in this folder is removed.
 func removalAdvice(dir string) string {
 	if err := InDir(dir, filepath.Base(dir)).CheckContents(); err != nil {
-		return fmt.Sprintf("if that is a lab's, delete the folder %s yourself: `lab down` does not, since nothing says so", dir)
+		return fmt.Sprintf(
+			"if that is a lab's, delete the folder %s yourself: `lab down` does not, since nothing says so", dir,
+		)
 	}
 	return fmt.Sprintf("`lab down --name %s` removes it", filepath.Base(dir))
 }

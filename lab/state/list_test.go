@@ -27,7 +27,10 @@ func TestList(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(home, "damaged", "lab.json"), []byte("{"), 0o600))
 	require.NoError(t, os.Mkdir(filepath.Join(home, "damaged", "logs"), 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(home, "file"), nil, 0o600))
-	for name, record := range map[string]string{"notes": `{"title":"of a laboratory"}`, "renamed": `{"name":"first"}`, "cut": `{"title":`, "number": `{"name":1}`, "blank": ""} {
+	for name, record := range map[string]string{
+		"notes": `{"title":"of a laboratory"}`, "renamed": `{"name":"first"}`, "cut": `{"title":`,
+		"number": `{"name":1}`, "blank": "",
+	} {
 		require.NoError(t, os.Mkdir(filepath.Join(home, name), 0o700))
 		require.NoError(t, os.WriteFile(filepath.Join(home, name, "lab.json"), []byte(record), 0o600))
 		require.NoError(t, os.WriteFile(filepath.Join(home, name, "data"), nil, 0o600))

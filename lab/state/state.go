@@ -105,7 +105,10 @@ func Root() (string, error) {
 // Dir is where the lab of this name lives, whether it exists or not.
 func Dir(name string) (string, error) {
 	if !nameRegexp.MatchString(name) {
-		return "", fmt.Errorf("lab name %q: want 1 to 40 lower-case letters, digits or dashes, starting and ending with a letter or digit", name)
+		return "", fmt.Errorf(
+			"lab name %q: want 1 to 40 lower-case letters, digits or dashes, starting and ending with a letter or digit",
+			name,
+		)
 	}
 	root, err := Root()
 	return filepath.Join(root, name), err
@@ -155,7 +158,8 @@ func Create(name string) (*Lab, error) {
 func CreateDir(dir string) (*Lab, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		// A `down` has deleted the folder amid MkdirAll, and an `up` may have made it again.
-		if info, statErr := os.Lstat(dir); errors.Is(err, fs.ErrExist) && (errors.Is(statErr, fs.ErrNotExist) || statErr == nil && info.IsDir()) {
+		if info, statErr := os.Lstat(dir); errors.Is(err, fs.ErrExist) && (errors.Is(statErr, fs.ErrNotExist) ||
+			statErr == nil && info.IsDir()) {
 			return CreateDir(dir)
 		}
 		return nil, remedy.With(fmt.Errorf("the lab's folder: %w", err))

@@ -84,7 +84,9 @@ func TestUnrecorded(t *testing.T) {
 
 func TestLabNames(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
-	for _, bad := range []string{"", "..", "a/b", "A", "-a", "a-", "a b", "this-name-is-longer-than-a-lab-may-be-named-here"} {
+	for _, bad := range []string{
+		"", "..", "a/b", "A", "-a", "a-", "a b", "this-name-is-longer-than-a-lab-may-be-named-here",
+	} {
 		_, err := state.Dir(bad)
 		assert.ErrorContains(t, err, "lab name", "%q", bad)
 	}

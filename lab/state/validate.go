@@ -23,7 +23,10 @@ func checkOwner(dir string) error {
 	me := os.Geteuid()
 	// A folder that cannot be examined is no error here: using it will fail.
 	if err := unix.Stat(dir, &stat); err == nil && me != 0 && int(stat.Uid) != me {
-		return fmt.Errorf("lab %q in %s belongs to %s; use another --name, or set CCMLAB_HOME to a folder of your own", filepath.Base(dir), filepath.Dir(dir), UserName(int(stat.Uid)))
+		return fmt.Errorf(
+			"lab %q in %s belongs to %s; use another --name, or set CCMLAB_HOME to a folder of your own",
+			filepath.Base(dir), filepath.Dir(dir), UserName(int(stat.Uid)),
+		)
 	}
 	return nil
 }
@@ -43,11 +46,16 @@ func (l *Lab) validate() error {
 	inContainers := cmp.Or(l.Cluster, "embedded") != "embedded" && l.Cluster != "external"
 	switch {
 	case l.Format > recordFormat:
-		return fmt.Errorf("lab %q was made by a newer version of lab (its record has format %d, this one reads up to %d); use that version, or %s", name, l.Format, recordFormat, remove)
+		return fmt.Errorf(
+			"lab %q was made by a newer version of lab (its record has format %d, this one reads up to %d); use that version, or %s",
+			name, l.Format, recordFormat, remove,
+		)
 	case l.Name != name:
 		return fmt.Errorf("the record of lab %q is damaged: it is called %q; %s", name, l.Name, remove)
 	case !inContainers && (l.Slot < 1 || l.Slot > maxSlot || len(l.Ports) == 0):
-		return fmt.Errorf("the record of lab %q is damaged: it does not say which addresses and ports are its own; %s", name, remove)
+		return fmt.Errorf(
+			"the record of lab %q is damaged: it does not say which addresses and ports are its own; %s", name, remove,
+		)
 	}
 	return nil
 }

@@ -21,8 +21,10 @@ func TestInvalidRecords(t *testing.T) {
 	for record, want := range map[string]string{
 		"": "is damaged", "[]": "is damaged", `{"name":1}`: "is damaged", "\x00": "is damaged",
 		"{}": `it is called ""`, `{"name":"other","slot":30,"ports":{"etcd":1}}`: `it is called "other"`,
-		`{"name":"lab"}`: "does not say which addresses", `{"name":"lab","slot":-1,"ports":{"etcd":1}}`: "does not say which addresses",
-		`{"name":"lab","slot":256,"ports":{"etcd":1}}`: "does not say which addresses", `{"name":"lab","slot":30,"cluster":"external"}`: "does not say which addresses",
+		`{"name":"lab"}`: "does not say which addresses",
+		`{"name":"lab","slot":-1,"ports":{"etcd":1}}`:             "does not say which addresses",
+		`{"name":"lab","slot":256,"ports":{"etcd":1}}`:            "does not say which addresses",
+		`{"name":"lab","slot":30,"cluster":"external"}`:           "does not say which addresses",
 		`{"name":"lab","slot":30,"ports":{"etcd":1},"format":99}`: "was made by a newer version",
 	} {
 		require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(record)))
@@ -34,7 +36,9 @@ func TestInvalidRecords(t *testing.T) {
 			assert.ErrorContains(t, err, "delete the folder "+l.Path()+" yourself", record)
 		}
 	}
-	require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(`{"name":"lab","slot":30,"ports":{"etcd":1},"later":"field"}`)))
+	require.NoError(
+		t, state.WriteFile(l.Path("lab.json"), []byte(`{"name":"lab","slot":30,"ports":{"etcd":1},"later":"field"}`)),
+	)
 	_, err = state.Open("lab")
 	assert.NoError(t, err, "one from before formats had numbers, with an unknown field")
 }

@@ -128,7 +128,10 @@ func (b *Bed) newCCM(o CCMOptions) (spec process.Spec, address string, err error
 		spec.Args = append(spec.Args, Brisk...)
 	}
 	if o.Kubeconfig != "" {
-		spec.Args = append(spec.Args, "--kubeconfig="+o.Kubeconfig, "--authentication-kubeconfig="+o.Kubeconfig, "--authorization-kubeconfig="+o.Kubeconfig)
+		spec.Args = append(
+			spec.Args, "--kubeconfig="+o.Kubeconfig, "--authentication-kubeconfig="+o.Kubeconfig,
+			"--authorization-kubeconfig="+o.Kubeconfig,
+		)
 	}
 	spec.Args, spec.Env, spec.Path = append(spec.Args, o.Flags...), o.Env, cmp.Or(o.Path, spec.Path)
 	return spec, address, nil

@@ -23,7 +23,9 @@ import (
 const atOnce = 16
 
 // Taint is the one that a kubelet registers its Node with, until the CCM removes it.
-var Taint = corev1.Taint{Key: cloudproviderapi.TaintExternalCloudProvider, Value: "true", Effect: corev1.TaintEffectNoSchedule}
+var Taint = corev1.Taint{
+	Key: cloudproviderapi.TaintExternalCloudProvider, Value: "true", Effect: corev1.TaintEffectNoSchedule,
+}
 
 // CreateInstances creates instances with these names and the cluster's tag as the
 // operator, and returns them in that order as the cloud answered. With the profile
@@ -83,7 +85,8 @@ func (b *Bed) SetReady(ctx context.Context, status corev1.ConditionStatus, names
 	patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"Ready","status":%q,"reason":"Testbed","lastTransitionTime":%q}]}}`,
 		status, time.Now().UTC().Format(time.RFC3339))
 	return forEach(ctx, names, func(ctx context.Context, _ int, name string) error {
-		_, err := b.admin.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		_, err := b.admin.CoreV1().Nodes().
+			Patch(ctx, name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		return err
 	})
 }

@@ -149,7 +149,8 @@ func newBed(ctx context.Context, o Options) (*Bed, error) {
 	if b.hold, err = site.Claim(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	b.Project, b.CloudURL, b.CCMToken = b.owner.Name, b.owner.site.Cloud().URL, b.owner.site.Cloud().TokenFile(cluster.CallerCCM)
+	b.Project, b.CloudURL, b.CCMToken = b.owner.Name, b.owner.site.Cloud().URL, b.owner.site.Cloud().
+		TokenFile(cluster.CallerCCM)
 	return b, nil
 }
 

@@ -71,7 +71,9 @@ func TestACCMLiftsTheTaint(t *testing.T) {
 		sums, err := bed.Cloud().SumAudit(ctx, client.AuditFilter{Token: "ccm"}, api.AuditByOperation)
 		require.NoError(t, err)
 		assert.NotEmpty(t, sums)
-		leads, found, err := ccm.Metric(ctx, "leader_election_master_status", map[string]string{"name": "cloud-controller-manager"})
+		leads, found, err := ccm.Metric(
+			ctx, "leader_election_master_status", map[string]string{"name": "cloud-controller-manager"},
+		)
 		require.NoError(t, err)
 		assert.True(t, found)
 		assert.Equal(t, 1.0, leads)
@@ -159,13 +161,18 @@ func TestNodesAsKubeletsLeaveThem(t *testing.T) {
 	ctx := within(t)
 	bed := testbed.ForTest(t, testbed.Options{})
 	names := []string{"node-1", "node-2"}
-	require.NoError(t, bed.RegisterNodes(ctx, func(i int, n *corev1.Node) { n.Spec.PodCIDR = fmt.Sprintf("10.1.%d.0/24", i) }, names...))
+	require.NoError(t, bed.RegisterNodes(
+		ctx, func(i int, n *corev1.Node) { n.Spec.PodCIDR = fmt.Sprintf("10.1.%d.0/24", i) }, names...,
+	))
 	require.NoError(t, bed.SetReady(ctx, corev1.ConditionUnknown, "node-2"))
 	for i, name := range names {
 		n, err := bed.Admin().CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, fmt.Sprintf("10.1.%d.0/24", i), n.Spec.PodCIDR)
 		require.Len(t, n.Status.Conditions, 1)
-		assert.Equal(t, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionUnknown}[i], n.Status.Conditions[0].Status)
+		assert.Equal(
+			t, []corev1.ConditionStatus{corev1.ConditionTrue, corev1.ConditionUnknown}[i],
+			n.Status.Conditions[0].Status,
+		)
 	}
 }

@@ -68,7 +68,8 @@ func plainStyle() ansi.StyleConfig {
 // Private-use characters that stand for parts of the text while it is wrapped.
 const (
 	standInHyphen = '\uE000'
-	standInLine   = '\uE001' // For the first line; the next ones follow. A single character cannot be divided by colours.
+	// For the first line; the next ones follow. A single character cannot be divided by colours.
+	standInLine = '\uE001'
 )
 
 // blockMargins is how many columns the renderer adds beside code.
@@ -91,7 +92,8 @@ func withStandIns(text string, columns int) (hidden string, restore func(string)
 		out.WriteString(with)
 		at = s.Stop
 	}
-	_ = ast.Walk(goldmark.DefaultParser().Parse(gmtext.NewReader(source)), func(n ast.Node, entering bool) (ast.WalkStatus, error) {
+	_ = ast.Walk(goldmark.DefaultParser().
+		Parse(gmtext.NewReader(source)), func(n ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {
 			return ast.WalkContinue, nil
 		}
@@ -112,7 +114,9 @@ func withStandIns(text string, columns int) (hidden string, restore func(string)
 		return ast.WalkContinue, nil
 	})
 	out.Write(source[at:])
-	hidden = address.ReplaceAllStringFunc(out.String(), func(s string) string { return strings.ReplaceAll(s, "-", string(standInHyphen)) })
+	hidden = address.ReplaceAllStringFunc(out.String(), func(s string) string {
+		return strings.ReplaceAll(s, "-", string(standInHyphen))
+	})
 	return hidden, func(s string) string {
 		s = strings.ReplaceAll(s, url.PathEscape(string(standInHyphen)), string(standInHyphen)) // In links.
 		for i, line := range lines {

@@ -24,8 +24,12 @@ func TestMarkdownWraps(t *testing.T) {
 	const page = "https://kubernetes.io/docs/concepts/architecture/cloud-controller/#node-controller"
 	for pad := range maxColumns {
 		var out strings.Builder
-		require.NoError(t, Markdown(&out, strings.Repeat("x", pad)+" *so it is* [cloud-controllers]("+page+"), `--leader-elect=false` with `kube-apiserver\n--v=2`\n\n    kubectl get nodes "+strings.Repeat("-a", maxColumns)+"\n"))
-		for _, want := range []string{page, "`--leader-elect=false`", "kube-apiserver", "--v=2", strings.Repeat("-a", maxColumns)} {
+		require.NoError(t, Markdown(&out, strings.Repeat("x", pad)+" *so it is* [cloud-controllers]("+page+
+			"), `--leader-elect=false` with `kube-apiserver\n--v=2`\n\n    kubectl get nodes "+
+			strings.Repeat("-a", maxColumns)+"\n"))
+		for _, want := range []string{
+			page, "`--leader-elect=false`", "kube-apiserver", "--v=2", strings.Repeat("-a", maxColumns),
+		} {
 			assert.Contains(t, out.String(), want)
 		}
 		assert.NotContains(t, out.String(), "*")

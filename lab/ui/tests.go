@@ -89,7 +89,10 @@ func (t *Tests) End(name string, outcome Outcome, took time.Duration, why string
 	case Skip:
 		code, mark = "2", "–"
 	}
-	_, _ = fmt.Fprintf(t.w, " %s %-58s %s%s\n", paint(t.color, code, mark), name, paint(t.color, "2", fmt.Sprintf("%6.1fs", took.Seconds())), note)
+	_, _ = fmt.Fprintf(
+		t.w, " %s %-58s %s%s\n", paint(t.color, code, mark), name,
+		paint(t.color, "2", fmt.Sprintf("%6.1fs", took.Seconds())), note,
+	)
 	if why != "" {
 		_, _ = fmt.Fprintln(t.w, "     "+strings.ReplaceAll(why, "\n", "\n     "))
 	}
@@ -172,7 +175,10 @@ func (t *Tests) announceRunning() {
 		return
 	}
 	oldest := t.byAge()[0]
-	_, _ = fmt.Fprintf(t.w, " … %d/%d, still running: %s (%s)\n", t.done, t.total, strings.Join(t.byAge(), ", "), time.Since(t.running[oldest]).Round(time.Second))
+	_, _ = fmt.Fprintf(
+		t.w, " … %d/%d, still running: %s (%s)\n", t.done, t.total, strings.Join(t.byAge(), ", "),
+		time.Since(t.running[oldest]).Round(time.Second),
+	)
 	t.lastPrinted = time.Now()
 }
 

@@ -15,7 +15,9 @@ import (
 // newTests prints to a builder, which is to be read once the Tests are closed.
 func newTests(tty bool, total int) (*Tests, *strings.Builder) {
 	var out strings.Builder
-	return &Tests{w: &out, tty: tty, color: tty, width: func() int { return 40 }, total: total, running: map[string]time.Time{}}, &out
+	return &Tests{
+		w: &out, tty: tty, color: tty, width: func() int { return 40 }, total: total, running: map[string]time.Time{},
+	}, &out
 }
 
 func TestTestsWithoutTerminal(t *testing.T) {

@@ -89,7 +89,10 @@ func (s *Steps) showProgress(title string, began time.Time, done <-chan struct{}
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		_, _ = fmt.Fprintf(s.w, "\r\033[K … %-16s %s %s", title, status(), s.paint("2", fmt.Sprintf("%.1fs", time.Since(began).Seconds())))
+		_, _ = fmt.Fprintf(
+			s.w, "\r\033[K … %-16s %s %s", title, status(),
+			s.paint("2", fmt.Sprintf("%.1fs", time.Since(began).Seconds())),
+		)
 		select {
 		case <-done:
 			return

@@ -21,6 +21,9 @@ func TestLongStepIsAnnounced(t *testing.T) {
 			time.Sleep(longStep)
 			return "3 Ready", nil
 		}))
-		assert.Regexp(t, `^ … nodes            under way \(2s\)\n … nodes            1 of 3 Ready \(4s\)\n ✓ nodes `, out.String())
+		assert.Regexp(
+			t, `^ … nodes            under way \(2s\)\n … nodes            1 of 3 Ready \(4s\)\n ✓ nodes `,
+			out.String(),
+		)
 	})
 }

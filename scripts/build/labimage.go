@@ -99,7 +99,10 @@ func labSpec(programs map[string]string) (image.Spec, error) {
 		Names: []string{imageName("lab")}, Tree: image.Tree{}, Licenses: image.OwnLicense,
 		Entrypoint: []string{"/" + path.Join(programsDir, "lab")},
 		Cmd:        []string{"up", "--foreground", "--publish", "0.0.0.0:" + labPort},
-		Env:        []string{"KUBECONFIG=" + labHome + "/lab/kubeconfig/operator.yaml", "FAKECLOUD_URL=http://127.30.0.1:8470", "FAKECLOUD_TOKEN_FILE=" + labHome + "/lab/cloud/operator.token"},
+		Env: []string{
+			"KUBECONFIG=" + labHome + "/lab/kubeconfig/operator.yaml", "FAKECLOUD_URL=http://127.30.0.1:8470",
+			"FAKECLOUD_TOKEN_FILE=" + labHome + "/lab/cloud/operator.token",
+		},
 	}
 	return spec, addProgramsAndUser(&spec, programs, "/")
 }

@@ -38,7 +38,9 @@ func run() error {
 	if err := buildModule(ctx, steps, "build", build.Own("."), "bin"); err != nil {
 		return err
 	}
-	if err := steps.Do("images", func(note func(string)) (string, error) { return buildImages(ctx, "bin", note) }); err != nil {
+	if err := steps.Do(
+		"images", func(note func(string)) (string, error) { return buildImages(ctx, "bin", note) },
+	); err != nil {
 		return err
 	}
 	target := ""

@@ -39,6 +39,9 @@ func TestSeatSpec(t *testing.T) {
 	passwd, err = spec.Tree.Read("etc/passwd")
 	require.NoError(t, err)
 	assert.Equal(t, "lab:x:65532:65532::/home/lab:/\n", string(passwd))
-	assert.Contains(t, spec.Env, "KUBECONFIG=/home/lab/lab/kubeconfig/operator.yaml", "a lab alone is the one that kubectl is about")
+	assert.Contains(
+		t, spec.Env, "KUBECONFIG=/home/lab/lab/kubeconfig/operator.yaml",
+		"a lab alone is the one that kubectl is about",
+	)
 	assert.EqualValues(t, 0o755, spec.Tree["usr/local/bin/lab"].Header.Mode)
 }

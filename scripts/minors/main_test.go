@@ -29,7 +29,9 @@ func TestLinkSharedPrograms(t *testing.T) {
 // A report about another version of Kubernetes is an error.
 func TestCheckVersion(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module example\n\nrequire k8s.io/kubernetes v1.0.7\n"), 0o600))
+	require.NoError(t, os.WriteFile(
+		filepath.Join(dir, "go.mod"), []byte("module example\n\nrequire k8s.io/kubernetes v1.0.7\n"), 0o600,
+	))
 	m, report := build.Module{Dir: dir}, filepath.Join(dir, "report.yaml")
 	require.ErrorIs(t, checkVersion(m, report), os.ErrNotExist)
 	for version, want := range map[string]string{"v1.0.7": "", "v1.1.0": "ran on Kubernetes v1.1.0, want v1.0.7"} {

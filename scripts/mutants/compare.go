@@ -28,7 +28,11 @@ func declaredReason(m mutants.Mutant, id string) (key, reason string) {
 // compareWithDeclaration compares a report with the mutant's declaration. It returns the tests
 // meant for the mutant that failed, the other tests that failed as declared, with the reason, and
 // what is not as declared. partial says that not all tests were run.
-func compareWithDeclaration(m mutants.Mutant, r *conformance.Report, partial bool) (caught, also []string, problems []error) {
+func compareWithDeclaration(
+	m mutants.Mutant,
+	r *conformance.Report,
+	partial bool,
+) (caught, also []string, problems []error) {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
 	covered := map[string]bool{}
 	for _, t := range r.Tests {

@@ -33,17 +33,35 @@ func TestCompareWithDeclaration(t *testing.T) {
 		partial  bool
 		problems []string
 	}{
-		"as declared":              {report: report(conformance.Failed, conformance.Failed, conformance.Passed)},
-		"survives":                 {report: report(conformance.Passed, conformance.Failed, conformance.Passed), problems: []string{"it survives meant, which is meant to fail: passed"}},
-		"its test is skipped":      {report: report(conformance.Skipped, conformance.Failed, conformance.Passed), problems: []string{"it survives meant, which is meant to fail: skipped"}},
-		"its test does not count":  {report: notRequired, problems: []string{"it survives meant, which is meant to fail: failed"}},
-		"another does not count":   {report: alsoNotRequired},
-		"another passes":           {report: report(conformance.Failed, conformance.Passed, conformance.Passed), problems: []string{"also is declared to fail, too, and has not: passed"}},
-		"one more fails":           {report: report(conformance.Failed, conformance.Failed, conformance.Failed), problems: []string{"other fails, too, and its declaration does not say why: because"}},
-		"it crashes":               {report: crashed, problems: []string{"it crashes, which is not its mistake:\npanic"}},
-		"quick":                    {report: onlyMeant, partial: true},
-		"ended early":              {report: onlyMeant, problems: []string{"also, which is to fail, was not run"}},
-		"nothing was run, quickly": {report: &conformance.Report{}, partial: true, problems: []string{"meant, which is to fail, was not run"}},
+		"as declared": {report: report(conformance.Failed, conformance.Failed, conformance.Passed)},
+		"survives": {
+			report:   report(conformance.Passed, conformance.Failed, conformance.Passed),
+			problems: []string{"it survives meant, which is meant to fail: passed"},
+		},
+		"its test is skipped": {
+			report:   report(conformance.Skipped, conformance.Failed, conformance.Passed),
+			problems: []string{"it survives meant, which is meant to fail: skipped"},
+		},
+		"its test does not count": {
+			report: notRequired, problems: []string{"it survives meant, which is meant to fail: failed"},
+		},
+		"another does not count": {report: alsoNotRequired},
+		"another passes": {
+			report:   report(conformance.Failed, conformance.Passed, conformance.Passed),
+			problems: []string{"also is declared to fail, too, and has not: passed"},
+		},
+		"one more fails": {
+			report:   report(conformance.Failed, conformance.Failed, conformance.Failed),
+			problems: []string{"other fails, too, and its declaration does not say why: because"},
+		},
+		"it crashes": {
+			report: crashed, problems: []string{"it crashes, which is not its mistake:\npanic"},
+		},
+		"quick":       {report: onlyMeant, partial: true},
+		"ended early": {report: onlyMeant, problems: []string{"also, which is to fail, was not run"}},
+		"nothing was run, quickly": {
+			report: &conformance.Report{}, partial: true, problems: []string{"meant, which is to fail, was not run"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, _, wrong := compareWithDeclaration(m, tc.report, tc.partial)
@@ -57,15 +75,21 @@ func TestCompareWithDeclaration(t *testing.T) {
 
 	t.Run("pattern", func(t *testing.T) {
 		m := mutants.Mutant{CaughtBy: []string{"meant"}, AlsoFails: map[string]string{"a*": "all lean on it"}}
-		_, also, wrong := compareWithDeclaration(m, report(conformance.Failed, conformance.Failed, conformance.Passed), false)
+		_, also, wrong := compareWithDeclaration(
+			m, report(conformance.Failed, conformance.Failed, conformance.Passed), false,
+		)
 		assert.Empty(t, wrong)
 		assert.Equal(t, []string{"also (all lean on it)"}, also)
-		_, _, wrong = compareWithDeclaration(m, report(conformance.Failed, conformance.Passed, conformance.Passed), false)
+		_, _, wrong = compareWithDeclaration(
+			m, report(conformance.Failed, conformance.Passed, conformance.Passed), false,
+		)
 		require.Len(t, wrong, 1)
 		assert.EqualError(t, wrong[0], "none of a* fails, which are declared to")
 	})
 
-	caught, also, _ := compareWithDeclaration(m, report(conformance.Failed, conformance.Failed, conformance.Passed), false)
+	caught, also, _ := compareWithDeclaration(
+		m, report(conformance.Failed, conformance.Failed, conformance.Passed), false,
+	)
 	assert.Equal(t, []string{"meant"}, caught)
 	assert.Equal(t, []string{"also (it leans on it)"}, also)
 }

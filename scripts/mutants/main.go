@@ -43,10 +43,15 @@ const outDir = "bin/mutants"
 func main() {
 	o := options{}
 	flag.BoolVar(&o.quick, "quick", false, "run only the tests meant for each mutant, not the whole suite")
-	flag.BoolVar(&o.withCore, "beside", false, "run the tests meant for each mutant, and the core tests of their profiles")
+	flag.BoolVar(
+		&o.withCore, "beside", false, "run the tests meant for each mutant, and the core tests of their profiles",
+	)
 	flag.IntVar(&o.parallel, "parallel", 2, "how many mutants are judged at a time, each in a lab of its own")
 	flag.Usage = func() {
-		fmt.Fprintln(os.Stderr, "mutants [-quick|-beside] [-parallel N] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.")
+		fmt.Fprintln(
+			os.Stderr,
+			"mutants [-quick|-beside] [-parallel N] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.",
+		)
 		flag.PrintDefaults()
 	}
 	flag.Parse()
@@ -108,7 +113,9 @@ func run(names []string, o options) error {
 	defer stop()
 	j := &judge{options: o, tests: profiles.All()}
 	steps, began := ui.New(os.Stderr, false), time.Now()
-	if err := steps.Do(stepTitle("unmutated"), func(note func(string)) (string, error) { return j.judgeUnmutated(ctx, chosen, note) }); err != nil {
+	if err := steps.Do(
+		stepTitle("unmutated"), func(note func(string)) (string, error) { return j.judgeUnmutated(ctx, chosen, note) },
+	); err != nil {
 		return err
 	}
 	outcomes := make([]outcome, len(chosen))
@@ -136,7 +143,9 @@ func run(names []string, o options) error {
 	var problems []error
 	for n, out := range outcomes {
 		if out.err != nil && ctx.Err() == nil {
-			problems = append(problems, fmt.Errorf("%s: %w\nmore in %s", chosen[n].Name, out.err, mutantDir(chosen[n].Name)))
+			problems = append(
+				problems, fmt.Errorf("%s: %w\nmore in %s", chosen[n].Name, out.err, mutantDir(chosen[n].Name)),
+			)
 		}
 	}
 	if ctx.Err() != nil {
@@ -161,7 +170,9 @@ func printResults(w io.Writer, judged []mutants.Mutant, outcomes []outcome, took
 		if o.err == nil {
 			asDeclared++
 		}
-		_, _ = fmt.Fprintf(results, "%s\t%s\t%.0f\t%s\n", judged[n].Name, cmp.Or(strings.Join(o.caught, ", "), "nothing meant for it"),
+		_, _ = fmt.Fprintf(results, "%s\t%s\t%.0f\t%s\n", judged[n].Name, cmp.Or(
+			strings.Join(o.caught, ", "), "nothing meant for it",
+		),
 			o.took.Seconds(), strings.Join(o.also, "\n\t\t\t"))
 	}
 	_ = results.Flush()
@@ -182,7 +193,11 @@ type judge struct {
 
 // judgeMutant builds the mutant, runs the suite on it and compares the report with its
 // declaration.
-func (j *judge) judgeMutant(ctx context.Context, m mutants.Mutant, note func(string)) (caught, also []string, err error) {
+func (j *judge) judgeMutant(
+	ctx context.Context,
+	m mutants.Mutant,
+	note func(string),
+) (caught, also []string, err error) {
 	ccm, err := j.buildMutant(ctx, m, note)
 	if err != nil {
 		return nil, nil, err
@@ -254,14 +269,16 @@ func (j *judge) testBound(focus string) time.Duration {
 			slowest = max(slowest, took)
 		}
 	}
-	return min(max(time.Duration(slowFactor*slowest*float64(time.Second)), minTestBound), maxTestBound).Round(time.Second)
+	return min(max(time.Duration(slowFactor*slowest*float64(time.Second)), minTestBound), maxTestBound).
+		Round(time.Second)
 }
 
 // needsMachines tells whether a test that focus matches would be skipped without machines.
 func (j *judge) needsMachines(focus string) bool {
 	matches := regexp.MustCompile(focus)
 	return slices.ContainsFunc(j.tests, func(t conformance.Test) bool {
-		return matches.MatchString(t.ID) && (slices.Contains(t.Needs, conformance.FeatureMachines) || slices.Contains(t.Needs, conformance.FeatureTraffic))
+		return matches.MatchString(t.ID) && (slices.Contains(t.Needs, conformance.FeatureMachines) ||
+			slices.Contains(t.Needs, conformance.FeatureTraffic))
 	})
 }
 

@@ -31,7 +31,8 @@ func assembleImage(ctx context.Context, tree image.Tree, version, name, store st
 		}
 	}
 	return image.WriteFile(archive, image.Spec{
-		Names: []string{name}, Tree: tree, Env: []string{"container=docker"}, // By that systemd knows that it is in a container.
+		// By that systemd knows that it is in a container.
+		Names: []string{name}, Tree: tree, Env: []string{"container=docker"},
 		Entrypoint: []string{"/usr/local/bin/entrypoint", "/sbin/init"}, StopSignal: "SIGRTMIN+3",
 	})
 }
@@ -93,7 +94,9 @@ func addKind(ctx context.Context, tree image.Tree, version string) error {
 		tree.Text("kind/manifests/default-storage.yaml", storageClass, 0o644),
 		tree.Text("kind/manifests/default-cni.yaml", "# None: create the cluster with disableDefaultCNI.\n", 0o644))
 	for _, unit := range []string{"kubelet", "containerd", "undo-mount-hacks"} {
-		err = errors.Join(err, tree.Link("etc/systemd/system/multi-user.target.wants/"+unit+".service", "/etc/systemd/system/"+unit+".service"))
+		err = errors.Join(err, tree.Link(
+			"etc/systemd/system/multi-user.target.wants/"+unit+".service", "/etc/systemd/system/"+unit+".service",
+		))
 	}
 	return err
 }

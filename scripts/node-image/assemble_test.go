@@ -43,8 +43,9 @@ func TestAddKind(t *testing.T) {
 	assert.Equal(t, "[Journal]\nReadKMsg=no\n", string(journald))
 	for name, mode := range map[string]int64{
 		"usr/local/bin/entrypoint": 0o755, "kind/bin/mount-product-files.sh": 0o755, "kind/bin": 0o755,
-		"etc/containerd/config.toml": 0o644, "kind/manifests/default-storage.yaml": 0o644, "kind/manifests/default-cni.yaml": 0o644,
-		"usr/share/doc/kind/LICENSE": 0o644,
+		"etc/containerd/config.toml": 0o644, "kind/manifests/default-storage.yaml": 0o644,
+		"kind/manifests/default-cni.yaml": 0o644,
+		"usr/share/doc/kind/LICENSE":      0o644,
 	} {
 		if assert.Contains(t, tree, name) {
 			assert.Equal(t, mode, tree[name].Header.Mode, name)

@@ -19,7 +19,12 @@ import (
 
 // buildComponentImages makes the images of the control plane and of each node's own pods. It puts
 // them into store, which becomes the node's /var/lib/containerd.
-func buildComponentImages(ctx context.Context, base image.Tree, version, store string, note func(string)) (string, error) {
+func buildComponentImages(
+	ctx context.Context,
+	base image.Tree,
+	version, store string,
+	note func(string),
+) (string, error) {
 	names, err := imageNames(ctx, version)
 	if err != nil {
 		return "", err
@@ -45,7 +50,9 @@ func buildComponentImages(ctx context.Context, base image.Tree, version, store s
 				return "", err
 			}
 		}
-		if err := errors.Join(spec.Tree.File("usr/local/bin/"+program, filepath.Join(binaries[program], program), 0o755),
+		if err := errors.Join(spec.Tree.File(
+			"usr/local/bin/"+program, filepath.Join(binaries[program], program), 0o755,
+		),
 			spec.Tree.Dir("tmp", 0o777|os.ModeSticky)); err != nil {
 			return "", err
 		}
@@ -70,7 +77,9 @@ var sandboxImage = regexp.MustCompile(`(?m)^\s*sandbox_image = "(.+)"`)
 // imageNames are the names by which a node refers to images, by program: kubeadm's names, and for
 // pause also the one in kind's configuration of containerd.
 func imageNames(ctx context.Context, version string) (map[string][]string, error) {
-	out, err := exec.CommandContext(ctx, workDir+"/kube/kubeadm", "config", "images", "list", "--kubernetes-version", version).Output()
+	out, err := exec.CommandContext(
+		ctx, workDir+"/kube/kubeadm", "config", "images", "list", "--kubernetes-version", version,
+	).Output()
 	if err != nil {
 		return nil, fmt.Errorf("kubeadm config images list: %w", err)
 	}
@@ -118,7 +127,9 @@ func addPacketFilter(tree, base image.Tree) error {
 			return err
 		}
 	}
-	if err := tree.CopyPrograms(base, append(names, "usr/sbin/xtables-nft-multi", "usr/sbin/nft", "usr/sbin/conntrack", "usr/bin/kmod")...); err != nil {
+	if err := tree.CopyPrograms(
+		base, append(names, "usr/sbin/xtables-nft-multi", "usr/sbin/nft", "usr/sbin/conntrack", "usr/bin/kmod")...,
+	); err != nil {
 		return err
 	}
 	if err := debian.CopyCopyrights(tree, base); err != nil {

@@ -69,7 +69,9 @@ func run() error {
 	stampFile := archive + ".stamp"
 	if have, err := os.ReadFile(stampFile); err == nil && string(have) == want {
 		if _, err := os.Stat(archive); err == nil {
-			return steps.Do("node image", func(func(string)) (string, error) { return name + ": " + describeOutput(archive, false), nil })
+			return steps.Do("node image", func(func(string)) (string, error) {
+				return name + ": " + describeOutput(archive, false), nil
+			})
 		}
 	}
 	root, err := os.Open(rootArchive)

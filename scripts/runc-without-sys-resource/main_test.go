@@ -59,9 +59,14 @@ func TestAnyJSON(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.json")
 	rapid.Check(t, func(t *rapid.T) {
-		leaf := rapid.OneOf(rapid.Just[any](nil), rapid.Just[any](droppedCapability), rapid.Just[any]("CAP_CHOWN"), rapid.Map(rapid.Int(), func(i int) any { return float64(i) }))
+		leaf := rapid.OneOf(
+			rapid.Just[any](nil), rapid.Just[any](droppedCapability), rapid.Just[any]("CAP_CHOWN"),
+			rapid.Map(rapid.Int(), func(i int) any { return float64(i) }),
+		)
 		list := rapid.Map(rapid.SliceOf(leaf), func(l []any) any { return l })
-		sets := rapid.OneOf(leaf, list, rapid.Map(rapid.MapOf(rapid.StringN(0, 3, -1), rapid.OneOf(leaf, list)), func(m map[string]any) any { return m }))
+		sets := rapid.OneOf(leaf, list, rapid.Map(
+			rapid.MapOf(rapid.StringN(0, 3, -1), rapid.OneOf(leaf, list)), func(m map[string]any) any { return m },
+		))
 		data, err := json.Marshal(map[string]any{"process": map[string]any{"capabilities": sets.Draw(t, "sets")}})
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(file, data, 0o600))

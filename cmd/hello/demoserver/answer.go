@@ -96,7 +96,10 @@ func (a *Answerer) answerProbe(w http.ResponseWriter, r *http.Request, kinds []s
 	waitUnlessCancelled(r.Context(), a.currentFaults().currentDelay())
 	if i := slices.IndexFunc(kinds, a.currentFaults().isProbeFailing); i >= 0 {
 		a.Log(fmt.Sprintf("%s %s: the %s probe fails, as it was told to", r.Method, r.URL.RequestURI(), kinds[i]))
-		http.Error(w, "The "+kinds[i]+" probe fails, as it was told to. POST /recover ends that.", http.StatusServiceUnavailable)
+		http.Error(
+			w, "The "+kinds[i]+" probe fails, as it was told to. POST /recover ends that.",
+			http.StatusServiceUnavailable,
+		)
 		return
 	}
 	a.writeIdentity(w, r)

@@ -11,8 +11,10 @@ func TestAnswersMatchGolden(t *testing.T) {
 	golden, err := os.ReadFile("testdata/answers.golden")
 	requireNoError(t, err)
 	id := Identity{
-		Pod: "web-abc", Namespace: "default", Node: "node-1", PodIP: "10.1.0.5", Container: "web", Image: "ccmlab/hello:dev",
-		Env: map[string]string{"GREETING": "Good morning"}, Files: map[string]string{"/etc/demo/config/greeting": "Good morning"},
+		Pod: "web-abc", Namespace: "default", Node: "node-1", PodIP: "10.1.0.5", Container: "web",
+		Image:   "ccmlab/hello:dev",
+		Env:     map[string]string{"GREETING": "Good morning"},
+		Files:   map[string]string{"/etc/demo/config/greeting": "Good morning"},
 		Request: RequestInfo{Method: "GET", Path: "/a", RemoteAddr: "10.1.0.9:4000", Host: "192.0.2.1:80"},
 	}
 	early := id.Sentence()

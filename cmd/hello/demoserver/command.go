@@ -199,7 +199,10 @@ func (a *Answerer) findCommand(path string) (func(url.Values) (commandResult, er
 // they would have no effect, and a typing error must not look like a success.
 func parseParameters(r *http.Request, known []string) (url.Values, error) {
 	if r.Method != http.MethodPost && r.URL.Path != "/help" {
-		return nil, refusal{http.StatusMethodNotAllowed, fmt.Sprintf("%s is a command: it needs POST, and this was %s.", r.URL.Path, r.Method)}
+		return nil, refusal{
+			http.StatusMethodNotAllowed,
+			fmt.Sprintf("%s is a command: it needs POST, and this was %s.", r.URL.Path, r.Method),
+		}
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -239,7 +242,8 @@ func (a *Answerer) writeRefusal(w http.ResponseWriter, r *http.Request, why refu
 		w.Header().Set("Allow", http.MethodPost)
 	}
 	if wantsJSON(r) {
-		writeJSON(w, why.code, commandReply{Message: why.text, ActiveFaults: a.currentFaults().describeActive(), Help: strings.Split(Help, "\n")})
+		writeJSON(w, why.code, commandReply{Message: why.text, ActiveFaults: a.currentFaults().
+			describeActive(), Help: strings.Split(Help, "\n")})
 		return
 	}
 	http.Error(w, why.text+"\n\n"+Help, why.code)
@@ -258,10 +262,14 @@ func (a *Answerer) failProbes(query url.Values) (commandResult, error) {
 	}
 	var sentences []string
 	for _, k := range kinds {
-		sentences = append(sentences, fmt.Sprintf("The %s probe (%s) fails from now on, %s. %s", k, a.Probes[k], describeEnd(until), failureConsequence[k]))
+		sentences = append(sentences, fmt.Sprintf(
+			"The %s probe (%s) fails from now on, %s. %s", k, a.Probes[k], describeEnd(until), failureConsequence[k],
+		))
 	}
 	if kind != allProbes && len(kinds) > 1 {
-		sentences = append(sentences, "They ask at one place, so they fail together: give each a path of its own to part them.")
+		sentences = append(
+			sentences, "They ask at one place, so they fail together: give each a path of its own to part them.",
+		)
 	}
 	a.updateFaults(func(f *faultState) {
 		for _, k := range kinds {
@@ -282,7 +290,10 @@ func (a *Answerer) selectProbes(kind string) ([]string, error) {
 		p, declared := a.Probes[k]
 		switch {
 		case !declared:
-			reasons = append(reasons, fmt.Sprintf("The container has no %s probe: add a %sProbe with httpGet to the pod's template.", k, k))
+			reasons = append(
+				reasons,
+				fmt.Sprintf("The container has no %s probe: add a %sProbe with httpGet to the pod's template.", k, k),
+			)
 		case p.UnfitReason != "":
 			reasons = append(reasons, fmt.Sprintf("The %s probe %s", k, p.UnfitReason))
 		default:
@@ -323,7 +334,9 @@ func (a *Answerer) recoverProbes(query url.Values) (commandResult, error) {
 // delayAnswers carries out POST /slow.
 func (a *Answerer) delayAnswers(query url.Values) (commandResult, error) {
 	if !query.Has("delay") {
-		return commandResult{}, badRequest("delay is missing: a duration from 0s to %s is needed, such as 2s.", maxDelay)
+		return commandResult{}, badRequest(
+			"delay is missing: a duration from 0s to %s is needed, such as 2s.", maxDelay,
+		)
 	}
 	delay, err := parseDuration(query, "delay", maxDelay)
 	if err != nil {
@@ -396,7 +409,8 @@ func (a *Answerer) matchProbes(r *http.Request) []string {
 	}
 	var kinds []string
 	for _, kind := range probeKinds {
-		if p, declared := a.Probes[kind]; declared && p.UnfitReason == "" && p.Port == port && p.URI == r.URL.RequestURI() {
+		if p, declared := a.Probes[kind]; declared && p.UnfitReason == "" && p.Port == port &&
+			p.URI == r.URL.RequestURI() {
 			kinds = append(kinds, kind)
 		}
 	}

@@ -35,7 +35,9 @@ func newContainer(t *testing.T, probes map[string]Probe) *container {
 }
 
 func (c *container) request(method, url string, header ...string) *httptest.ResponseRecorder {
-	local := context.WithValue(c.t.Context(), http.LocalAddrContextKey, net.Addr(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080}))
+	local := context.WithValue(
+		c.t.Context(), http.LocalAddrContextKey, net.Addr(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 8080}),
+	)
 	r := httptest.NewRequestWithContext(local, method, url, nil)
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
@@ -61,14 +63,17 @@ func (c *container) probe(path string) int {
 
 func separateProbes() map[string]Probe {
 	return map[string]Probe{
-		Startup: {Port: 8080, URI: "/startupz"}, Liveness: {Port: 8080, URI: "/livez"}, Readiness: {Port: 8080, URI: "/readyz?full=1"},
+		Startup: {Port: 8080, URI: "/startupz"}, Liveness: {Port: 8080, URI: "/livez"},
+		Readiness: {Port: 8080, URI: "/readyz?full=1"},
 	}
 }
 
 func TestFailAndRecoverProbes(t *testing.T) {
 	c := newContainer(t, separateProbes())
 	answer := c.mustPost("/fail?probe=readiness")
-	assertContains(t, answer, "The readiness probe (GET /readyz?full=1 on port 8080) fails from now on, until POST /recover.")
+	assertContains(
+		t, answer, "The readiness probe (GET /readyz?full=1 on port 8080) fails from now on, until POST /recover.",
+	)
 	assertContains(t, answer, "Now: the readiness probe fails, until POST /recover\n")
 	assertEqual(t, http.StatusServiceUnavailable, c.probe("/readyz?full=1"))
 	assertEqual(t, http.StatusOK, c.probe("/livez"))
@@ -76,7 +81,9 @@ func TestFailAndRecoverProbes(t *testing.T) {
 	assertEqual(t, http.StatusOK, c.request(http.MethodGet, "/readyz?full=1").Code, "not the kubelet")
 
 	var asJSON commandReply
-	requireNoError(t, json.Unmarshal(c.request(http.MethodPost, "/fail?probe=readiness&for=1h&format=json").Body.Bytes(), &asJSON))
+	requireNoError(
+		t, json.Unmarshal(c.request(http.MethodPost, "/fail?probe=readiness&for=1h&format=json").Body.Bytes(), &asJSON),
+	)
 	assertContains(t, asJSON.Message, "The readiness probe")
 	assertLen(t, 1, asJSON.ActiveFaults)
 	assertMatches(t, `^the readiness probe fails, until \d\d:\d\d:\d\d UTC or POST /recover$`, asJSON.ActiveFaults[0])
@@ -98,7 +105,10 @@ func TestProbesOfOneURIFailTogether(t *testing.T) {
 	answer := c.mustPost("/fail?probe=readiness")
 	assertContains(t, answer, "The liveness probe (GET /healthz on port 8080) fails")
 	assertContains(t, answer, "so they fail together")
-	assertEqual(t, []string{"the liveness probe fails, until POST /recover", "the readiness probe fails, until POST /recover"}, c.currentFaults().describeActive())
+	assertEqual(
+		t, []string{"the liveness probe fails, until POST /recover", "the readiness probe fails, until POST /recover"},
+		c.currentFaults().describeActive(),
+	)
 	c.mustPost("/recover?probe=liveness")
 	assertLen(t, 0, c.currentFaults().describeActive())
 }
@@ -149,7 +159,8 @@ func TestExitComesAfterItsAnswer(t *testing.T) {
 // A refusal says what is right, and changes no fault.
 func TestWrongCommandsAreRefusedWithHelp(t *testing.T) {
 	c := newContainer(t, map[string]Probe{
-		Liveness: {UnfitReason: "cannot be told to fail, because it is a tcpSocket probe."}, Readiness: {Port: 8080, URI: "/readyz"},
+		Liveness:  {UnfitReason: "cannot be told to fail, because it is a tcpSocket probe."},
+		Readiness: {Port: 8080, URI: "/readyz"},
 	})
 	c.mustPost("/fail?probe=readiness")
 	c.mustPost("/slow?delay=1ns")
@@ -169,7 +180,10 @@ func TestWrongCommandsAreRefusedWithHelp(t *testing.T) {
 		{"POST", "/fail?probe=readiness&for=25h", `for="25h"`, 400},
 		{"POST", "/fail?probe=%zz", "The query cannot be read", 400},
 		{"POST", "/fail?probe=startup", "The container has no startup probe: add a startupProbe with httpGet", 409},
-		{"POST", "/fail?probe=liveness", "The liveness probe cannot be told to fail, because it is a tcpSocket probe.", 409},
+		{
+			"POST", "/fail?probe=liveness",
+			"The liveness probe cannot be told to fail, because it is a tcpSocket probe.", 409,
+		},
 		{"POST", "/recover?probe=liveness", "The liveness probe cannot be told", 409},
 		{"POST", "/recover?probe=", `probe=""`, 400},
 		{"POST", "/slow", "delay is missing", 400},
@@ -202,7 +216,9 @@ func TestFailWithoutHTTPProbes(t *testing.T) {
 	c := newContainer(t, map[string]Probe{Liveness: {UnfitReason: "is a tcpSocket probe."}})
 	w := c.request(http.MethodPost, "/fail?probe=all")
 	assertEqual(t, http.StatusConflict, w.Code)
-	for _, says := range []string{"no startup probe", "The liveness probe is a tcpSocket probe.", "no readiness probe"} {
+	for _, says := range []string{
+		"no startup probe", "The liveness probe is a tcpSocket probe.", "no readiness probe",
+	} {
 		assertContains(t, w.Body.String(), says)
 	}
 }

@@ -30,8 +30,14 @@ func newVolume(t *testing.T, files map[string]string) string {
 
 func TestFilesAreReadThroughKubeletLinks(t *testing.T) {
 	dir := newVolume(t, map[string]string{"greeting": "Good morning", "deep/a": "1", "deep/b": "2"})
-	at := []VolumeMount{{Path: "/etc/config", Host: dir}, {Path: "/etc/one", Host: filepath.Join(dir, "greeting")}, {Path: "/gone", Host: filepath.Join(dir, "none")}}
-	want := map[string]string{"/etc/config/greeting": "Good morning", "/etc/config/deep/a": "1", "/etc/config/deep/b": "2", "/etc/one": "Good morning"}
+	at := []VolumeMount{
+		{Path: "/etc/config", Host: dir}, {Path: "/etc/one", Host: filepath.Join(dir, "greeting")},
+		{Path: "/gone", Host: filepath.Join(dir, "none")},
+	}
+	want := map[string]string{
+		"/etc/config/greeting": "Good morning", "/etc/config/deep/a": "1", "/etc/config/deep/b": "2",
+		"/etc/one": "Good morning",
+	}
 	assertEqual(t, want, ReadVolumes(at))
 
 	// The kubelet swaps all files at once.
@@ -46,7 +52,8 @@ func TestNothingOutsideAVolumeIsRead(t *testing.T) {
 	writeFile(t, outside, "secret")
 	dir := newVolume(t, map[string]string{"a": "1"})
 	for name, to := range map[string]string{
-		"absolute": outside, "relative": "../../" + filepath.Base(filepath.Dir(outside)) + "/token", "folder": filepath.Dir(outside), "loop": ".", "broken": "none",
+		"absolute": outside, "relative": "../../" + filepath.Base(filepath.Dir(outside)) + "/token",
+		"folder": filepath.Dir(outside), "loop": ".", "broken": "none",
 	} {
 		requireNoError(t, os.Symlink(to, filepath.Join(dir, name)))
 	}
@@ -57,7 +64,10 @@ func TestNothingOutsideAVolumeIsRead(t *testing.T) {
 }
 
 func TestLargeFilesAndVolumesAreCut(t *testing.T) {
-	files := map[string]string{"a-big": strings.Repeat("é", maxTextBytes), "a-binary": "\xff\x00", "a-odd": "x" + strings.Repeat("é", maxTextBytes)}
+	files := map[string]string{
+		"a-big": strings.Repeat("é", maxTextBytes), "a-binary": "\xff\x00",
+		"a-odd": "x" + strings.Repeat("é", maxTextBytes),
+	}
 	for i := range 2 * maxFiles {
 		files["file-"+strconv.Itoa(i)] = ""
 	}

@@ -82,7 +82,8 @@ func runBackends(addresses []string) error {
 func startBackends(addresses []string) error {
 	for _, address := range addresses {
 		for port, serve := range map[int]func(net.Conn){
-			portCount: serveCounts, portSource: serveSource, portSink: serveSink, portOnce: serveOnce, portEcho: serveEcho,
+			portCount: serveCounts, portSource: serveSource, portSink: serveSink, portOnce: serveOnce,
+			portEcho: serveEcho,
 		} {
 			l, err := net.Listen("tcp", hostPort(address, port))
 			if err != nil {
@@ -90,7 +91,9 @@ func startBackends(addresses []string) error {
 			}
 			go acceptConnections(l, serve)
 		}
-		socket, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(hostPort(address, portUDP))))
+		socket, err := net.ListenUDP(
+			"udp", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(hostPort(address, portUDP))),
+		)
 		if err != nil {
 			return err
 		}

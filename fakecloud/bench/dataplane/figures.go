@@ -87,7 +87,10 @@ type row struct {
 
 // makeRow makes the row of the measured samples. With judge, it says whether the aim is met.
 func (f figure) makeRow(s *stage, samples map[string]sample, judge bool) row {
-	r := row{Name: f.name, Figure: f.title, Values: samples, Shown: map[string]string{}, Ratios: map[string]float64{}, Aim: f.aimText(), Notes: s.missingNotes()}
+	r := row{
+		Name: f.name, Figure: f.title, Values: samples, Shown: map[string]string{}, Ratios: map[string]float64{},
+		Aim: f.aimText(), Notes: s.missingNotes(),
+	}
 	var cores []string
 	for _, name := range append([]string{fakecloud}, peerNames()...) {
 		v, ok := samples[name]
@@ -95,7 +98,10 @@ func (f figure) makeRow(s *stage, samples map[string]sample, judge bool) row {
 			continue
 		}
 		r.Shown[name] = f.show(v)
-		cores = append(cores, fmt.Sprintf("%s %.2f (clients %.2f, backends %.2f, others %.2f)", name, v["cores"], v["clientCores"], v["backendCores"], v["otherCores"]))
+		cores = append(cores, fmt.Sprintf(
+			"%s %.2f (clients %.2f, backends %.2f, others %.2f)", name, v["cores"], v["clientCores"], v["backendCores"],
+			v["otherCores"],
+		))
 		ours, ok := samples[fakecloud]
 		if theirs := v[f.key]; name != fakecloud && ok && theirs > 0 {
 			r.Ratios[name] = ours[f.key] / theirs
@@ -173,7 +179,10 @@ func (f figure) meetsAim(asked []string, samples map[string]sample, ratios map[s
 func showBytes(v sample) string { return machine.Grouped(v["bytesPerSecond"]/1e6) + " MB/s" }
 
 func showRate(v sample) string {
-	return fmt.Sprintf("%s/s, p50 %s, p99 %s", machine.Grouped(v["perSecond"]), formatMilliseconds(v["p50"]), formatMilliseconds(v["p99"]))
+	return fmt.Sprintf(
+		"%s/s, p50 %s, p99 %s", machine.Grouped(v["perSecond"]), formatMilliseconds(v["p50"]),
+		formatMilliseconds(v["p99"]),
+	)
 }
 
 func showIdle(v sample) string {

@@ -33,7 +33,8 @@ func (s *stage) measureIdle(ctx context.Context, c *contender) (sample, error) {
 	}
 	n := float64(len(conns))
 	return sample{
-		"connections": n, "bytesPerConnection": float64(after-before) / n, "filesPerConnection": float64(c.process.Files()-filesBefore) / n,
+		"connections": n, "bytesPerConnection": float64(after-before) / n,
+		"filesPerConnection": float64(c.process.Files()-filesBefore) / n,
 	}, pingAll(ctx, conns) // All of them are still open.
 }
 

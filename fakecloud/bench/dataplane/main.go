@@ -41,8 +41,14 @@ type size struct {
 }
 
 var (
-	fullSize  = size{Rounds: 3, Warm: 500 * time.Millisecond, Period: 3 * time.Second, Streams: 8, Clients: 64, Rate: 5000, Idle: 10_000, Window: 8, Balancers: 100}
-	quickSize = size{Rounds: 1, Warm: 50 * time.Millisecond, Period: 200 * time.Millisecond, Streams: 4, Clients: 16, Rate: 1000, Idle: 200, Window: 8, Balancers: 10}
+	fullSize = size{
+		Rounds: 3, Warm: 500 * time.Millisecond, Period: 3 * time.Second, Streams: 8, Clients: 64, Rate: 5000,
+		Idle: 10_000, Window: 8, Balancers: 100,
+	}
+	quickSize = size{
+		Rounds: 1, Warm: 50 * time.Millisecond, Period: 200 * time.Millisecond, Streams: 4, Clients: 16, Rate: 1000,
+		Idle: 200, Window: 8, Balancers: 10,
+	}
 )
 
 // bench is one run of the benchmark.
@@ -61,7 +67,9 @@ func main() {
 		exitWith(runBackends(os.Args[2:]))
 	}
 	b := bench{size: fullSize}
-	rows := flag.String("rows", strings.Join(rowNames(), ","), "the figures to measure; \"requests\" is also \"requests-paced\"")
+	rows := flag.String(
+		"rows", strings.Join(rowNames(), ","), "the figures to measure; \"requests\" is also \"requests-paced\"",
+	)
 	peers := flag.String("peers", strings.Join(peerNames(), ","), "what to measure beside fakecloud, or none")
 	flag.BoolVar(&b.quick, "quick", false, "small sizes, for a test that it works: the figures mean nothing")
 	output := flag.String("o", "table", "table or json")
@@ -78,7 +86,9 @@ func main() {
 	if *peers != "none" {
 		b.peers = strings.Split(*peers, ",")
 	}
-	exitWith(machine.RunUntilInterrupted(func(ctx context.Context) error { return b.run(ctx, *dir, strings.Split(*rows, ","), *output) }))
+	exitWith(machine.RunUntilInterrupted(func(ctx context.Context) error {
+		return b.run(ctx, *dir, strings.Split(*rows, ","), *output)
+	}))
 }
 
 func exitWith(err error) {
@@ -182,7 +192,10 @@ func (b *bench) raiseFiles(r *report) error {
 	}
 	if l.Max < need {
 		b.size.Idle = int(l.Max-min(l.Max, spareFiles)) / 2
-		r.Notes = append(r.Notes, fmt.Sprintf("a process may open %d files here (ulimit -Hn): only %d idle connections", l.Max, b.size.Idle))
+		r.Notes = append(
+			r.Notes,
+			fmt.Sprintf("a process may open %d files here (ulimit -Hn): only %d idle connections", l.Max, b.size.Idle),
+		)
 	}
 	return nil
 }

@@ -30,7 +30,10 @@ type peer struct {
 
 var peers = []peer{
 	{haproxy, "haproxy", "haproxy", func(address string) string { return haproxyConfig(address, false) }, haproxyArgs},
-	{haproxySplice, "haproxy", "haproxy", func(address string) string { return haproxyConfig(address, true) }, haproxyArgs},
+	{
+		haproxySplice, "haproxy", "haproxy", func(address string) string { return haproxyConfig(address, true) },
+		haproxyArgs,
+	},
 	{nginx, "nginx", "nginx-light libnginx-mod-stream", nginxConfig, func(config, dir string) []string {
 		return []string{"-p", dir, "-e", "stderr", "-c", config}
 	}},
@@ -67,7 +70,9 @@ func (p peer) startPeer(ctx context.Context, dir string) (*contender, error) {
 	if err := os.WriteFile(config, []byte(p.config(c.address)), 0o600); err != nil {
 		return nil, err
 	}
-	if c.process, err = machine.Start(exec.Command(path, p.args(config, dir)...), filepath.Join(dir, p.name+".log")); err != nil {
+	if c.process, err = machine.Start(
+		exec.Command(path, p.args(config, dir)...), filepath.Join(dir, p.name+".log"),
+	); err != nil {
 		return nil, err
 	}
 	if err := c.awaitForwarding(ctx); err != nil {
@@ -85,7 +90,9 @@ func indexOf(name string) int {
 // logs, no checks, many connections, and round robin as fakecloud.
 func haproxyConfig(address string, splice bool) string {
 	var c strings.Builder
-	_, _ = fmt.Fprintf(&c, "global\n  nbthread %d\n  maxpipes %d\n  maxconn %d\n", runtime.NumCPU(), maxPipes, haproxyConnections())
+	_, _ = fmt.Fprintf(
+		&c, "global\n  nbthread %d\n  maxpipes %d\n  maxconn %d\n", runtime.NumCPU(), maxPipes, haproxyConnections(),
+	)
 	_, _ = fmt.Fprintf(&c, "defaults\n  mode tcp\n  balance roundrobin\n  maxconn %d\n", haproxyConnections())
 	_, _ = fmt.Fprintln(&c, "  timeout connect 5s\n  timeout client 10m\n  timeout server 10m")
 	if splice {
@@ -119,17 +126,26 @@ func haproxyConnections() int {
 // a client's datagrams would otherwise begin one in each.
 func nginxConfig(address string) string {
 	var c strings.Builder
-	for _, module := range []string{"/usr/lib/nginx/modules/ngx_stream_module.so", "/usr/lib64/nginx/modules/ngx_stream_module.so"} {
+	for _, module := range []string{
+		"/usr/lib/nginx/modules/ngx_stream_module.so", "/usr/lib64/nginx/modules/ngx_stream_module.so",
+	} {
 		if _, err := os.Stat(module); err == nil {
 			_, _ = fmt.Fprintf(&c, "load_module %s;\n", module)
 			break
 		}
 	}
-	_, _ = fmt.Fprint(&c, "daemon off;\nworker_processes auto;\npid nginx.pid;\nerror_log stderr error;\nevents { worker_connections 8192; }\nstream {\n  access_log off;\n  upstream backends {\n")
+	_, _ = fmt.Fprint(
+		&c,
+		"daemon off;\nworker_processes auto;\npid nginx.pid;\nerror_log stderr error;\nevents { worker_connections 8192; }\nstream {\n  access_log off;\n  upstream backends {\n",
+	)
 	for _, backend := range backendAddresses() {
 		_, _ = fmt.Fprintf(&c, "    server %s;\n", hostPort(backend, portUDP))
 	}
-	_, _ = fmt.Fprintf(&c, "  }\n  server {\n    listen %s udp reuseport rcvbuf=4m;\n    proxy_pass backends;\n    proxy_timeout 30s;\n  }\n}\n", hostPort(address, portUDP))
+	_, _ = fmt.Fprintf(
+		&c,
+		"  }\n  server {\n    listen %s udp reuseport rcvbuf=4m;\n    proxy_pass backends;\n    proxy_timeout 30s;\n  }\n}\n",
+		hostPort(address, portUDP),
+	)
 	return c.String()
 }
 

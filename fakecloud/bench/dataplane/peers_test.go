@@ -12,7 +12,10 @@ func TestPeerThatIsNotInstalled(t *testing.T) {
 	absent := peer{name: haproxy, program: "no-such-proxy", packages: "haproxy"}
 	_, err := absent.startPeer(t.Context(), t.TempDir())
 	require.ErrorIs(t, err, errNotInstalled)
-	r := figures[0].makeRow(&stage{requestedPeers: []string{haproxy, haproxySplice}, missing: map[string]error{haproxy: err}}, map[string]sample{fakecloud: {"bytesPerSecond": 2e9}, haproxySplice: {"bytesPerSecond": 1e9}}, true)
+	r := figures[0].makeRow(
+		&stage{requestedPeers: []string{haproxy, haproxySplice}, missing: map[string]error{haproxy: err}},
+		map[string]sample{fakecloud: {"bytesPerSecond": 2e9}, haproxySplice: {"bytesPerSecond": 1e9}}, true,
+	)
 	assert.Equal(t, "not installed", r.Shown[haproxy])
 	assert.Equal(t, "haproxy: not installed: apt-get install haproxy", r.Notes[0])
 	assert.Nil(t, r.Holds)

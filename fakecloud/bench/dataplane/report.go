@@ -44,7 +44,10 @@ func (r *report) print(out io.Writer, output string) error {
 
 func (r *report) printRows(out io.Writer) error {
 	err := machine.PrintTable(out, "FIGURE\tFAKECLOUD\tHAPROXY\tHAPROXY SPLICE-AUTO\tNGINX\tRATIO\tAIM", r.Rows, func(r row) ([]string, *bool) {
-		return []string{r.Figure, r.Shown[fakecloud], r.Shown[haproxy], r.Shown[haproxySplice], r.Shown[nginx], r.ratioText(), r.Aim}, r.Holds
+		return []string{
+			r.Figure, r.Shown[fakecloud], r.Shown[haproxy], r.Shown[haproxySplice], r.Shown[nginx], r.ratioText(),
+			r.Aim,
+		}, r.Holds
 	})
 	if err != nil {
 		return err

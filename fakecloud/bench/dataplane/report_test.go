@@ -16,10 +16,15 @@ func TestPrintedReport(t *testing.T) {
 	}}}
 	var out strings.Builder
 	require.NoError(t, r.print(&out, "table"))
-	for _, want := range []string{"peer     haproxy: version 2.6", "note     few files", "udp: cores: all", "10,000 idle connections"} {
+	for _, want := range []string{
+		"peer     haproxy: version 2.6", "note     few files", "udp: cores: all", "10,000 idle connections",
+	} {
 		assert.Contains(t, out.String(), want)
 	}
-	assert.Contains(t, strings.Split(out.String(), "\n"), "datagrams   9/s         -         -                     10/s    0.90×   ≥ 0.7×   ✓")
+	assert.Contains(
+		t, strings.Split(out.String(), "\n"),
+		"datagrams   9/s         -         -                     10/s    0.90×   ≥ 0.7×   ✓",
+	)
 	out.Reset()
 	require.NoError(t, r.print(&out, "json"))
 	assert.Contains(t, out.String(), `"holds": true`)

@@ -26,7 +26,8 @@ func (s *stage) measureRestart(ctx context.Context, c *contender) (sample, error
 	}
 	ready := time.Now()
 	err = forAll(ctx, len(addresses), len(addresses), func(i int) error { return awaitForwarding(ctx, addresses[i]) })
-	return sample{"ready": ready.Sub(begin).Seconds(), "late": time.Since(ready).Seconds(), "balancers": float64(len(addresses))}, err
+	return sample{"ready": ready.Sub(begin).Seconds(), "late": time.Since(ready).
+		Seconds(), "balancers": float64(len(addresses))}, err
 }
 
 // restartBalancers creates the balancers, as many as the size says, unless they exist. It returns

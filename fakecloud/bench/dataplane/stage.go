@@ -48,7 +48,10 @@ func (b *bench) setUp(ctx context.Context, f figure) (*stage, error) {
 		return s, err
 	}
 	var err error
-	if s.backends, err = machine.Start(exec.Command(b.self, append([]string{backendsCommand}, backendAddresses()...)...), filepath.Join(s.dir, "backends.log")); err != nil {
+	if s.backends, err = machine.Start(
+		exec.Command(b.self, append([]string{backendsCommand}, backendAddresses()...)...),
+		filepath.Join(s.dir, "backends.log"),
+	); err != nil {
 		return s, err
 	}
 	if _, err = s.backends.AwaitLine(ctx, regexp.MustCompile("(backends are ready)")); err != nil {
@@ -91,7 +94,9 @@ func (s *stage) startCloud(ctx context.Context, binary string) (err error) {
 	if s.cloud, err = machine.StartCloud(ctx, binary, s.dir, "--rate-limit", "0"); err != nil {
 		return err
 	}
-	if s.client, err = client.New(client.Config{URL: "http://" + s.cloud.Address, TokenFile: s.cloud.TokenFile(), UserAgent: "bench-dataplane", Direct: true}); err != nil {
+	if s.client, err = client.New(client.Config{
+		URL: "http://" + s.cloud.Address, TokenFile: s.cloud.TokenFile(), UserAgent: "bench-dataplane", Direct: true,
+	}); err != nil {
 		return err
 	}
 	for _, address := range backendAddresses() {
@@ -189,7 +194,9 @@ func (s *stage) lastLogOf(c *contender) string {
 // measureContender measures one contender. It adds how many cores the proxy, the clients, the
 // backends and other programs had: cores that others take are missing to the proxy.
 func (s *stage) measureContender(ctx context.Context, f figure, c *contender) (sample, error) {
-	begin, proxy, clients, backends, all := time.Now(), c.process.CPU(), machine.OwnCPU(), s.backends.CPU(), machine.BusyTime(machine.ReadFile("/proc/stat"))
+	begin, proxy, clients, backends, all := time.Now(), c.process.CPU(), machine.OwnCPU(), s.backends.CPU(), machine.BusyTime(
+		machine.ReadFile("/proc/stat"),
+	)
 	took, err := f.measure(s, ctx, c)
 	if err != nil {
 		return nil, err
@@ -198,7 +205,9 @@ func (s *stage) measureContender(ctx context.Context, f figure, c *contender) (s
 	took["cores"] = max((c.process.CPU()-proxy).Seconds()/elapsed, 0) // After a restart it is another process.
 	took["clientCores"] = (machine.OwnCPU() - clients).Seconds() / elapsed
 	took["backendCores"] = (s.backends.CPU() - backends).Seconds() / elapsed
-	took["otherCores"] = max((machine.BusyTime(machine.ReadFile("/proc/stat"))-all).Seconds()/elapsed-took["cores"]-took["clientCores"]-took["backendCores"], 0)
+	took["otherCores"] = max((machine.BusyTime(
+		machine.ReadFile("/proc/stat"),
+	)-all).Seconds()/elapsed-took["cores"]-took["clientCores"]-took["backendCores"], 0)
 	return took, nil
 }
 

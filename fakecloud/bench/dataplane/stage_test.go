@@ -13,7 +13,10 @@ import (
 
 // directStage is a stage without a proxy: the first backend stands for it.
 func directStage() (*stage, *contender) {
-	z := size{Rounds: 1, Warm: time.Millisecond, Period: 50 * time.Millisecond, Streams: 2, Clients: 3, Rate: 300, Idle: 20, Window: 4}
+	z := size{
+		Rounds: 1, Warm: time.Millisecond, Period: 50 * time.Millisecond, Streams: 2, Clients: 3, Rate: 300, Idle: 20,
+		Window: 4,
+	}
 	return &stage{size: z}, &contender{name: fakecloud, address: backendAddresses()[0]}
 }
 
@@ -21,7 +24,8 @@ func TestMeasurementsWithoutProxy(t *testing.T) {
 	s, c := directStage()
 	for name, measure := range map[string]func(context.Context, *contender) (sample, error){
 		"bytesPerSecond down": s.measureDownload, "bytesPerSecond up": s.measureUpload,
-		"perSecond connections": s.measureConnections, "perSecond requests": s.measureRequests, "perSecond paced": s.measurePacedRequests, "perSecond datagrams": s.measureDatagrams,
+		"perSecond connections": s.measureConnections, "perSecond requests": s.measureRequests,
+		"perSecond paced": s.measurePacedRequests, "perSecond datagrams": s.measureDatagrams,
 	} {
 		t.Run(name, func(t *testing.T) {
 			key, _, _ := strings.Cut(name, " ")
@@ -85,14 +89,19 @@ func TestMeasuringEndsWithContext(t *testing.T) {
 	s.size.Warm, s.size.Period = time.Hour, time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	for _, measure := range []func(context.Context, *contender) (sample, error){s.measureDownload, s.measureUpload, s.measureConnections, s.measureRequests, s.measureDatagrams} {
+	for _, measure := range []func(context.Context, *contender) (sample, error){
+		s.measureDownload, s.measureUpload, s.measureConnections, s.measureRequests, s.measureDatagrams,
+	} {
 		_, err := measure(ctx, c)
 		assert.ErrorIs(t, err, context.Canceled)
 	}
 }
 
 func TestMedianSample(t *testing.T) {
-	assert.Equal(t, sample{"p99": 3, failed: 6}, medianSample([]sample{{"p99": 9, failed: 1}, {"p99": 1, failed: 2}, {"p99": 3, failed: 3}}))
+	assert.Equal(
+		t, sample{"p99": 3, failed: 6},
+		medianSample([]sample{{"p99": 9, failed: 1}, {"p99": 1, failed: 2}, {"p99": 3, failed: 3}}),
+	)
 	assert.Equal(t, sample{"p99": 5, lost: 0}, medianSample([]sample{{"p99": 9, lost: 0}, {"p99": 1, lost: 0}}))
 	assert.Empty(t, medianSample(nil))
 }

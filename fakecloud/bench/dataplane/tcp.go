@@ -154,7 +154,13 @@ func readSinkCount() (int64, error) {
 
 // runTransfers runs all streams, each until its connection is closed, and measures how much arrives
 // meanwhile.
-func (s *stage) runTransfers(ctx context.Context, c *contender, port int, stream func(*net.TCPConn) error, arrived func() (int64, error)) (sample, error) {
+func (s *stage) runTransfers(
+	ctx context.Context,
+	c *contender,
+	port int,
+	stream func(*net.TCPConn) error,
+	arrived func() (int64, error),
+) (sample, error) {
 	conns, err := dialAll(ctx, c.address, port, s.size.Streams)
 	if err != nil {
 		return nil, err
@@ -211,7 +217,11 @@ const maxFailures = 100
 
 // runClients runs all clients at the same time until the period ends. begin prepares a client; do is
 // one exchange, and returns how long it took.
-func (s *stage) runClients(ctx context.Context, c *contender, begin func(client int) (do func() (time.Duration, error), end func(), err error)) (sample, error) {
+func (s *stage) runClients(
+	ctx context.Context,
+	c *contender,
+	begin func(client int) (do func() (time.Duration, error), end func(), err error),
+) (sample, error) {
 	parts := make([]clientWork, s.size.Clients)
 	start := time.Now().Add(s.size.Warm)
 	stop := start.Add(s.size.Period)
@@ -228,7 +238,12 @@ func (s *stage) runClients(ctx context.Context, c *contender, begin func(client 
 	return summarize(parts, s.size.Period), ctx.Err()
 }
 
-func (w *clientWork) runUntil(ctx context.Context, start, stop time.Time, i int, begin func(int) (func() (time.Duration, error), func(), error)) {
+func (w *clientWork) runUntil(
+	ctx context.Context,
+	start, stop time.Time,
+	i int,
+	begin func(int) (func() (time.Duration, error), func(), error),
+) {
 	do, end, err := begin(i)
 	if err != nil {
 		w.recordFailure(err)

@@ -18,7 +18,9 @@ func TestExchangeOnce(t *testing.T) {
 }
 
 func TestSummarize(t *testing.T) {
-	v := summarize([]clientWork{{took: machine.Latencies{3e6, 1e6}}, {took: machine.Latencies{2e6}, failed: 2, err: errors.New("no")}}, 2*time.Second)
+	v := summarize([]clientWork{
+		{took: machine.Latencies{3e6, 1e6}}, {took: machine.Latencies{2e6}, failed: 2, err: errors.New("no")},
+	}, 2*time.Second)
 	assert.Equal(t, sample{failed: 2, "perSecond": 1.5, "p50": 0.002, "p99": 0.003}, v)
 }
 

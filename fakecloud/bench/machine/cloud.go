@@ -57,8 +57,10 @@ func (c *Cloud) Restart() error {
 
 func (c *Cloud) startServe(listen string) error {
 	args := append([]string{
-		"serve", "--listen", listen, "--data", filepath.Join(c.dir, "cloud.db"), "--token", "operator:admin=" + c.TokenFile(),
-		"--profile", "instant", "--retention", "0s", "--instance-cidr", Pool() + "0.0/17", "--load-balancer-cidr", Pool() + "128.0/17",
+		"serve", "--listen", listen, "--data", filepath.Join(c.dir, "cloud.db"), "--token",
+		"operator:admin=" + c.TokenFile(),
+		"--profile", "instant", "--retention", "0s", "--instance-cidr", Pool() + "0.0/17", "--load-balancer-cidr",
+		Pool() + "128.0/17",
 	}, c.flags...)
 	p, err := Start(exec.Command(c.binary, args...), filepath.Join(c.dir, "fakecloud.log"))
 	if err == nil {

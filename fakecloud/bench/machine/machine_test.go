@@ -41,7 +41,9 @@ func TestBusyTime(t *testing.T) {
 }
 
 func TestGrouped(t *testing.T) {
-	for v, want := range map[float64]string{0: "0.0", 3.14159: "3.1", 42: "42", 999: "999", 1000: "1,000", 1234567.8: "1,234,568"} {
+	for v, want := range map[float64]string{
+		0: "0.0", 3.14159: "3.1", 42: "42", 999: "999", 1000: "1,000", 1234567.8: "1,234,568",
+	} {
 		assert.Equal(t, want, Grouped(v))
 	}
 }

@@ -34,7 +34,9 @@ func run() error {
 	pool := model.Map().Any("ResourcePool").Reference()
 	model.Service.Listen = &url.URL{Host: "127.0.0.1:0"}
 	s := model.Service.NewServer()
-	fmt.Printf("peer %s is ready at %s folder %s pool %s\n", govmomiVersion(), s.URL.Host, centre.VmFolder.Value, pool.Value)
+	fmt.Printf(
+		"peer %s is ready at %s folder %s pool %s\n", govmomiVersion(), s.URL.Host, centre.VmFolder.Value, pool.Value,
+	)
 	select {}
 }
 

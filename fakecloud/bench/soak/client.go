@@ -42,7 +42,9 @@ type client struct {
 
 func newClient(s *soak, number int) *client {
 	c := &client{soak: s, number: number, random: rand.New(rand.NewPCG(s.seed, uint64(number)))}
-	c.dialer = net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(clientAddress(number), 0)), Timeout: clientTimeout}
+	c.dialer = net.Dialer{
+		LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(clientAddress(number), 0)), Timeout: clientTimeout,
+	}
 	for i := range c.noise {
 		c.noise[i] = byte(c.random.Uint32())
 	}

@@ -27,11 +27,19 @@ func main() {
 	o := options{changeEvery: 500, progress: os.Stderr}
 	flag.IntVar(&o.connections, "connections", 1_000_000, "how many connections to make, if -for allows")
 	flag.IntVar(&o.datagrams, "datagrams", 200_000, "how many datagrams to send, spread over the connections")
-	flag.IntVar(&o.sessions, "sessions", 300, "how many clients keep a session of datagrams open, so that crashes meet many; at most 500")
-	flag.IntVar(&o.clients, "clients", 64, "how many clients connect at a time, each from an address of its own; at most 250")
-	flag.DurationVar(&o.limit, "for", 10*time.Minute, "stop after so long, however many were made; that is no failure, and said")
+	flag.IntVar(
+		&o.sessions, "sessions", 300,
+		"how many clients keep a session of datagrams open, so that crashes meet many; at most 500",
+	)
+	flag.IntVar(
+		&o.clients, "clients", 64, "how many clients connect at a time, each from an address of its own; at most 250",
+	)
+	flag.DurationVar(
+		&o.limit, "for", 10*time.Minute, "stop after so long, however many were made; that is no failure, and said",
+	)
 	flag.DurationVar(&o.every, "every", 5*time.Second, "how often to say how far it is")
-	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano()), "of the changes and of what is sent; their times differ all the same")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().
+		UnixNano()), "of the changes and of what is sent; their times differ all the same")
 	flag.Parse()
 	if err := o.validate(); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)

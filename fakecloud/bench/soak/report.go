@@ -93,8 +93,9 @@ type report struct {
 	clients, datagramsSent, datagramsLost int64
 	sessions, fewestOpen                  int64 // fewestOpen: the fewest that were open at a crash
 	changes, crashes                      int64
-	before, begin, end, after             figures // before the balancers; warm; after all connections; after the balancers
-	errs                                  []error
+	// before the balancers; warm; after all connections; after the balancers
+	before, begin, end, after figures
+	errs                      []error
 }
 
 // memoryGrowth is an error if memory has grown by more than is allowed.
@@ -112,7 +113,10 @@ func (r report) memoryGrowth() error {
 func (r report) print(w io.Writer) {
 	fmt.Fprintf(w, "%d connections in %v (%.0f/s): %d failed, %d crashed with a target\n",
 		r.made, r.took.Round(time.Second), float64(r.made)/r.took.Seconds(), r.failed, r.crashed)
-	fmt.Fprintf(w, "%d datagrams: %d lost\n%d changes of targets, %d crashes, each with %d sessions open or more\n\n", r.datagramsSent, r.datagramsLost, r.changes, r.crashes, r.fewestOpen)
+	fmt.Fprintf(
+		w, "%d datagrams: %d lost\n%d changes of targets, %d crashes, each with %d sessions open or more\n\n",
+		r.datagramsSent, r.datagramsLost, r.changes, r.crashes, r.fewestOpen,
+	)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(table, strings.Join([]string{"", "files", "goroutines", "heap MiB", "resident MiB", ""}, "\t"))
 	for _, row := range []struct {

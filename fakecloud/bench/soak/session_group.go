@@ -119,7 +119,8 @@ func (m *groupSession) parseAnswer(answer []byte) (number uint64, err error) {
 	if len(answer) == groupDatagramSize {
 		number = binary.BigEndian.Uint64(answer[4:head])
 	}
-	if number == 0 || number > m.sent.Load() || !bytes.Equal(answer[:4], m.datagram[:4]) || !bytes.Equal(answer[head:], m.datagram[head:]) {
+	if number == 0 || number > m.sent.Load() || !bytes.Equal(answer[:4], m.datagram[:4]) ||
+		!bytes.Equal(answer[head:], m.datagram[head:]) {
 		return 0, fmt.Errorf("session %d was answered with %.60q", binary.BigEndian.Uint32(m.datagram[:]), answer)
 	}
 	return number, nil
@@ -185,7 +186,10 @@ func (c *sessionGroup) keepSessionsAlive(ctx context.Context, tick <-chan time.T
 			heard, unansweredRounds = now, 0
 		}
 		if unansweredRounds > maxUnansweredRounds {
-			return fmt.Errorf("no datagram has been answered for %v, though a target lived all the while", maxUnansweredRounds*sendInterval)
+			return fmt.Errorf(
+				"no datagram has been answered for %v, though a target lived all the while",
+				maxUnansweredRounds*sendInterval,
+			)
 		}
 		c.sendAll()
 	}

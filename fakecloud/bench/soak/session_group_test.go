@@ -82,7 +82,9 @@ func TestUnansweredSessionsAreNotOpen(t *testing.T) {
 
 func TestLongSilenceIsError(t *testing.T) {
 	c := newTestGroup(t, func([]byte) []byte { return nil })
-	require.ErrorContains(t, c.keepSessionsAlive(t.Context(), ticks(maxUnansweredRounds+1)), "no datagram has been answered for 5s")
+	require.ErrorContains(
+		t, c.keepSessionsAlive(t.Context(), ticks(maxUnansweredRounds+1)), "no datagram has been answered for 5s",
+	)
 	assert.EqualValues(t, 8*maxUnansweredRounds, c.groupSent.Load())
 }
 

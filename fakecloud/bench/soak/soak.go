@@ -85,7 +85,10 @@ var errStuck = errors.New("stuck")
 // run runs a soak. An error means that it could not run to its end. Whether the soak has passed is
 // in the report.
 func run(ctx context.Context, o options) (report, error) {
-	s := &soak{options: o, plane: dataplane.New(dataplane.Options{}), startTime: time.Now(), changeDue: make(chan struct{}, 1), unanswered: make(chan error, 1)}
+	s := &soak{
+		options: o, plane: dataplane.New(dataplane.Options{}), startTime: time.Now(), changeDue: make(chan struct{}, 1),
+		unanswered: make(chan error, 1),
+	}
 	ctx, cancel := context.WithTimeout(ctx, o.limit)
 	defer cancel()
 	finished := make(chan error, 1)
@@ -101,7 +104,9 @@ func run(ctx context.Context, o options) (report, error) {
 		case <-ending:
 			ending, overdue = nil, time.After(endTimeout)
 		case <-overdue:
-			return s.fillReport(report{}), fmt.Errorf("%w: there is no end %v after the last connection", errStuck, endTimeout)
+			return s.fillReport(report{}), fmt.Errorf(
+				"%w: there is no end %v after the last connection", errStuck, endTimeout,
+			)
 		}
 	}
 }
@@ -129,7 +134,8 @@ func (s *soak) fillReport(r report) report {
 	r.limit, r.took, r.wanted = s.limit, time.Since(s.startTime), int64(s.connections)
 	r.made, r.crashed, r.failed, r.errs = s.made.Load(), s.crashed.Load(), s.failed.Load(), slices.Clone(s.errs)
 	r.clients, r.sessions, r.fewestOpen = int64(s.clients), int64(s.sessions), s.fewestOpen.Load()
-	r.datagramsSent, r.datagramsLost = s.datagramsSent.Load()+s.groupSent.Load(), s.datagramsLost.Load()+s.groupSent.Load()-s.groupAnswered.Load()
+	r.datagramsSent, r.datagramsLost = s.datagramsSent.Load()+s.groupSent.Load(), s.datagramsLost.Load()+
+		s.groupSent.Load()-s.groupAnswered.Load()
 	r.changes, r.crashes = s.changes.Load(), s.crashes.Load()/2
 	return r
 }
@@ -240,7 +246,10 @@ func (s *soak) runStage(ctx context.Context, last int64) error {
 func (s *soak) awaitDrained() error {
 	for deadline := time.Now().Add(clientTimeout); s.activeConnections() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d connections and sessions are still open %v after the last client left", s.activeConnections(), clientTimeout)
+			return fmt.Errorf(
+				"%d connections and sessions are still open %v after the last client left", s.activeConnections(),
+				clientTimeout,
+			)
 		}
 	}
 	return nil
@@ -304,7 +313,8 @@ func (s *soak) printProgress(ctx context.Context) {
 		made := s.made.Load()
 		f, found := currentFigures(), s.fillReport(report{})
 		fmt.Fprintf(s.progress, "%s %d connections (%.0f/s), %d failed, %d crashed with a target; %d datagrams, %d lost; %d files, %d goroutines, %.0f MiB resident\n",
-			time.Now().Format(time.TimeOnly), made, float64(made-last)/s.every.Seconds(), s.failed.Load(), s.crashed.Load(),
+			time.Now().Format(time.TimeOnly), made, float64(made-last)/s.every.Seconds(), s.failed.Load(),
+			s.crashed.Load(),
 			found.datagramsSent, found.datagramsLost, f.files, f.goroutines, f.resident)
 		last = made
 	}
@@ -318,16 +328,25 @@ func (r report) verdict() error {
 		errs = append(errs, errors.New("no connection was made"))
 	}
 	if r.failed > 0 {
-		errs = append(errs, fmt.Errorf("%d failures that no crash accounts for, among them:\n%w", r.failed, errors.Join(r.errs...)))
+		errs = append(
+			errs,
+			fmt.Errorf("%d failures that no crash accounts for, among them:\n%w", r.failed, errors.Join(r.errs...)),
+		)
 	}
 	// With each crash, a client may lose the datagram that notices it.
 	if most := r.crashes*(r.clients+sendsAfterCrash*r.sessions) + r.datagramsSent/maxLoss; r.datagramsLost > most {
-		errs = append(errs, fmt.Errorf("%d of %d datagrams were lost; crashes account for %d at most", r.datagramsLost, r.datagramsSent, most))
+		errs = append(errs, fmt.Errorf(
+			"%d of %d datagrams were lost; crashes account for %d at most", r.datagramsLost, r.datagramsSent, most,
+		))
 	}
 	if r.crashes > 0 && r.fewestOpen < r.sessions/2 {
-		errs = append(errs, fmt.Errorf("only %d of %d sessions were open when a target crashed", r.fewestOpen, r.sessions))
+		errs = append(
+			errs, fmt.Errorf("only %d of %d sessions were open when a target crashed", r.fewestOpen, r.sessions),
+		)
 	}
-	errs = append(errs, r.end.excessOver(r.begin, "after the connections"), r.after.excessOver(r.before, "after the balancers"))
+	errs = append(
+		errs, r.end.excessOver(r.begin, "after the connections"), r.after.excessOver(r.before, "after the balancers"),
+	)
 	return errors.Join(append(errs, r.memoryGrowth())...)
 }
 

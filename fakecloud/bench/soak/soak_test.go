@@ -15,7 +15,10 @@ import (
 )
 
 func smallOptions() options {
-	return options{connections: 3000, datagrams: 600, clients: 16, sessions: 300, changeEvery: 150, limit: time.Minute, every: time.Hour, seed: 1, progress: io.Discard}
+	return options{
+		connections: 3000, datagrams: 600, clients: 16, sessions: 300, changeEvery: 150, limit: time.Minute,
+		every: time.Hour, seed: 1, progress: io.Discard,
+	}
 }
 
 func TestSmallSoak(t *testing.T) {
@@ -37,7 +40,9 @@ func TestSoakEndsInTime(t *testing.T) {
 	require.NoError(t, err)
 	r.end.resident = r.begin.resident
 	require.NoError(t, r.verdict())
-	assert.Equal(t, fmt.Sprintf("NOT ALL WAS MADE: stopped by -for 500ms after %d of 1073741824 connections; nothing failed", r.made), r.closingLine(nil))
+	assert.Equal(t, fmt.Sprintf(
+		"NOT ALL WAS MADE: stopped by -for 500ms after %d of 1073741824 connections; nothing failed", r.made,
+	), r.closingLine(nil))
 }
 
 // newSoakBefore is a soak with a listener of the test in place of the balancer.
@@ -113,11 +118,14 @@ func TestWrongAnswersAreFailures(t *testing.T) {
 func TestVerdict(t *testing.T) {
 	fine := report{
 		made: 10, datagramsSent: 200, datagramsLost: 34, clients: 2, crashes: 1, sessions: 10, fewestOpen: 5,
-		before: figures{10, 3, 1, 10}, begin: figures{20, 10, 1, 20}, end: figures{20, 10, 8.5, 60}, after: figures{10, 3, 1, 30},
+		before: figures{10, 3, 1, 10}, begin: figures{20, 10, 1, 20}, end: figures{20, 10, 8.5, 60},
+		after: figures{10, 3, 1, 30},
 	}
 	require.NoError(t, fine.verdict())
 	for want, spoil := range map[string]func(*report){
-		"1 failures that no crash accounts for, among them:\nbecause": func(r *report) { r.failed, r.errs = 1, []error{errors.New("because")} },
+		"1 failures that no crash accounts for, among them:\nbecause": func(r *report) {
+			r.failed, r.errs = 1, []error{errors.New("because")}
+		},
 		"no connection was made": func(r *report) { r.made = 0 },
 		"35 of 200 datagrams were lost; crashes account for 34 at most": func(r *report) { r.datagramsLost++ },
 		"only 4 of 10 sessions were open when a target crashed":         func(r *report) { r.fewestOpen-- },
@@ -135,7 +143,10 @@ func TestVerdict(t *testing.T) {
 // The last line alone says how many connections were made.
 func TestClosingLine(t *testing.T) {
 	r := report{limit: 10 * time.Minute, wanted: 1_000_000, made: 50_000}
-	assert.Equal(t, "NOT ALL WAS MADE: stopped by -for 10m0s after 50000 of 1000000 connections; nothing failed", r.closingLine(nil))
+	assert.Equal(
+		t, "NOT ALL WAS MADE: stopped by -for 10m0s after 50000 of 1000000 connections; nothing failed",
+		r.closingLine(nil),
+	)
 	assert.Equal(t, "FAILED after 50000 of 1000000 connections", r.closingLine(errors.New("because")))
 	r.made = r.wanted
 	assert.Equal(t, "PASSED: 1000000 of 1000000 connections", r.closingLine(nil))

@@ -85,7 +85,9 @@ type target struct {
 }
 
 func newTarget(l *targetLives, i int, address netip.Addr, tcp, udp int) *target {
-	return &target{backend: cloud.Backend{Target: fmt.Sprintf("i-%d", i), Address: address}, lives: l, tcp: tcp, udp: udp}
+	return &target{
+		backend: cloud.Backend{Target: fmt.Sprintf("i-%d", i), Address: address}, lives: l, tcp: tcp, udp: udp,
+	}
 }
 
 // startLife starts the target, in a new life.

@@ -30,7 +30,10 @@ const suite = "bookworm"
 // RootFS writes an archive with these packages and their dependencies, unless the file was made
 // from the same packages before.
 func RootFS(ctx context.Context, out string, packages []string, note func(string)) (built bool, err error) {
-	args := []string{"--variant=minbase", "--format=tar", "--include=" + strings.Join(packages, ","), `--aptopt=APT::Install-Recommends "false"`}
+	args := []string{
+		"--variant=minbase", "--format=tar", "--include=" + strings.Join(packages, ","),
+		`--aptopt=APT::Install-Recommends "false"`,
+	}
 	for _, dir := range []string{"doc", "man", "locale", "info"} {
 		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+dir+"/*")
 	}
@@ -74,15 +77,21 @@ func checkPrerequisites() error {
 		return err
 	}
 	if _, err := exec.LookPath("newuidmap"); err != nil {
-		return errors.New("an ordinary user needs newuidmap to unpack Debian packages: install the package uidmap, or run this as root")
+		return errors.New(
+			"an ordinary user needs newuidmap to unpack Debian packages: install the package uidmap, or run this as root",
+		)
 	}
 	for _, file := range []string{"/etc/subuid", "/etc/subgid"} {
 		text, err := os.ReadFile(file)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}
-		if all := "\n" + string(text); !strings.Contains(all, "\n"+me.Username+":") && !strings.Contains(all, "\n"+me.Uid+":") {
-			return fmt.Errorf("%s has no range for %s, which unpacking Debian packages needs: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %[2]s` as root adds one, or run this as root", file, me.Username)
+		if all := "\n" + string(text); !strings.Contains(all, "\n"+me.Username+":") &&
+			!strings.Contains(all, "\n"+me.Uid+":") {
+			return fmt.Errorf(
+				"%s has no range for %s, which unpacking Debian packages needs: `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 %[2]s` as root adds one, or run this as root",
+				file, me.Username,
+			)
 		}
 	}
 	return nil
@@ -136,7 +145,8 @@ func runMmdebstrap(ctx context.Context, args []string, note func(string)) error 
 // Prune removes what is needed only by a machine that boots or installs packages.
 func Prune(tree image.Tree) error {
 	return tree.Remove("dev/*", "var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*",
-		"usr/lib/*/gconv", "usr/share/perl", "usr/share/perl5", "usr/lib/*/perl", "usr/lib/*/libperl.so*") // perl-base stays.
+		// perl-base stays.
+		"usr/lib/*/gconv", "usr/share/perl", "usr/share/perl5", "usr/lib/*/perl", "usr/lib/*/libperl.so*")
 }
 
 const (

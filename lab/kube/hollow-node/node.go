@@ -97,7 +97,12 @@ func restoreNetwork(ctx context.Context, containers *runtime.Runtime, config *re
 }
 
 // startProxy starts the stand-in for kube-proxy.
-func startProxy(ctx context.Context, o nodeOptions, config *restclient.Config, labels *nodeLabels) (*serviceproxy.Proxy, error) {
+func startProxy(
+	ctx context.Context,
+	o nodeOptions,
+	config *restclient.Config,
+	labels *nodeLabels,
+) (*serviceproxy.Proxy, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("--proxy-kubeconfig: %w", err)

@@ -47,17 +47,39 @@ type nodeOptions struct {
 func (o *nodeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.SortFlags = false
 	flags.StringVar(&o.name, "name", "", "name of the node; the kubelet's credential must be system:node:<name>")
-	flags.StringVar(&o.kubeconfig, "kubeconfig", "", "kubeconfig `file` of the kubelet (user system:node:<name>, group system:nodes)")
-	flags.StringVar(&o.proxyKubeconfig, "proxy-kubeconfig", "", "kubeconfig `file` of the service proxy (user system:kube-proxy)")
-	flags.StringVar(&o.addressText, "address", "", "IPv4 `address` of the machine: the kubelet, node ports and host ports listen here and nowhere else")
+	flags.StringVar(
+		&o.kubeconfig, "kubeconfig", "",
+		"kubeconfig `file` of the kubelet (user system:node:<name>, group system:nodes)",
+	)
+	flags.StringVar(
+		&o.proxyKubeconfig, "proxy-kubeconfig", "", "kubeconfig `file` of the service proxy (user system:kube-proxy)",
+	)
+	flags.StringVar(
+		&o.addressText, "address", "",
+		"IPv4 `address` of the machine: the kubelet, node ports and host ports listen here and nowhere else",
+	)
 	flags.IntVar(&o.port, "port", 10250, "port of the kubelet")
 	flags.StringVar(&o.tlsCertFile, "tls-cert-file", "", "serving certificate `file` of the kubelet, for --address")
 	flags.StringVar(&o.tlsPrivateKeyFile, "tls-private-key-file", "", "private key `file` of --tls-cert-file")
-	flags.StringVar(&o.clientCAFile, "client-ca-file", "", "CA `file` of the client certificates that the kubelet accepts (the API server's above all)")
-	flags.StringVar(&o.cloudProvider, "cloud-provider", hollowkubelet.CloudProviderExternal, "external, or empty for a node that no cloud controller manager is going to finish: it sets its own address and has no taint")
-	flags.StringVar(&o.rootDirectory, "root-dir", "", "`directory` for everything that the node writes; made if missing")
-	flags.DurationVar(&o.statusUpdateFrequency, "node-status-update-frequency", 2*time.Second, "how often the kubelet computes the node's status")
-	flags.Int32Var(&o.leaseDurationSeconds, "node-lease-duration-seconds", 4, "duration of the node's lease; it is renewed four times as often")
+	flags.StringVar(
+		&o.clientCAFile, "client-ca-file", "",
+		"CA `file` of the client certificates that the kubelet accepts (the API server's above all)",
+	)
+	flags.StringVar(
+		&o.cloudProvider, "cloud-provider", hollowkubelet.CloudProviderExternal,
+		"external, or empty for a node that no cloud controller manager is going to finish: it sets its own address and has no taint",
+	)
+	flags.StringVar(
+		&o.rootDirectory, "root-dir", "", "`directory` for everything that the node writes; made if missing",
+	)
+	flags.DurationVar(
+		&o.statusUpdateFrequency, "node-status-update-frequency", 2*time.Second,
+		"how often the kubelet computes the node's status",
+	)
+	flags.Int32Var(
+		&o.leaseDurationSeconds, "node-lease-duration-seconds", 4,
+		"duration of the node's lease; it is renewed four times as often",
+	)
 	flags.IntVar(&o.cpus, "cpus", 2, "CPUs that the node reports")
 	flags.StringVar(&o.memoryText, "memory", "4Gi", "memory that the node reports, as a `quantity`")
 
@@ -91,7 +113,9 @@ func (o *nodeOptions) parseAndValidate() error {
 	}
 	check("client-ca-file", checkCAFile(o.clientCAFile))
 	if o.cloudProvider != "" && o.cloudProvider != hollowkubelet.CloudProviderExternal {
-		check("cloud-provider", fmt.Errorf("%q is neither external nor empty; a kubelet knows no other", o.cloudProvider))
+		check(
+			"cloud-provider", fmt.Errorf("%q is neither external nor empty; a kubelet knows no other", o.cloudProvider),
+		)
 	}
 	o.rootDirectory, err = makeDirectory(o.rootDirectory)
 	check("root-dir", err)

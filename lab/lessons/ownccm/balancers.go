@@ -34,7 +34,11 @@ func (p *provider) GetLoadBalancerName(_ context.Context, _ string, service *cor
 
 // GetLoadBalancer tells whether there is a balancer, and what the Service's status
 // should say about it.
-func (p *provider) GetLoadBalancer(ctx context.Context, _ string, service *corev1.Service) (status *corev1.LoadBalancerStatus, exists bool, err error) {
+func (p *provider) GetLoadBalancer(
+	ctx context.Context,
+	_ string,
+	service *corev1.Service,
+) (status *corev1.LoadBalancerStatus, exists bool, err error) {
 	// step 3
 	lb, err := p.findBalancer(ctx, service)
 	if err != nil || lb == nil {
@@ -49,7 +53,12 @@ func (p *provider) GetLoadBalancer(ctx context.Context, _ string, service *corev
 // EnsureLoadBalancer makes the balancer as the Service says, whether it exists or not.
 // It is called again until there is no error, whenever the Service changes, and when
 // the CCM starts.
-func (p *provider) EnsureLoadBalancer(ctx context.Context, _ string, service *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+func (p *provider) EnsureLoadBalancer(
+	ctx context.Context,
+	_ string,
+	service *corev1.Service,
+	nodes []*corev1.Node,
+) (*corev1.LoadBalancerStatus, error) {
 	// step 3
 	listeners, err := listenersOf(service)
 	if err != nil {
@@ -84,7 +93,12 @@ func (p *provider) EnsureLoadBalancer(ctx context.Context, _ string, service *co
 
 // UpdateLoadBalancer is called when the Nodes change. The Service has not changed, and
 // may be about to be deleted: a balancer that does not exist is not created.
-func (p *provider) UpdateLoadBalancer(ctx context.Context, _ string, service *corev1.Service, nodes []*corev1.Node) error {
+func (p *provider) UpdateLoadBalancer(
+	ctx context.Context,
+	_ string,
+	service *corev1.Service,
+	nodes []*corev1.Node,
+) error {
 	// step 4
 	lb, err := p.findBalancer(ctx, service)
 	if err != nil || lb == nil {
@@ -126,7 +140,9 @@ func (p *provider) EnsureLoadBalancerDeleted(ctx context.Context, _ string, serv
 // balancerTags mark a balancer as this Service's. Anybody may use a name; a UID is
 // never used twice.
 func (p *provider) balancerTags(service *corev1.Service) api.Tags {
-	return api.Tags{tagCluster: p.cluster, tagServiceUID: string(service.UID), tagService: service.Namespace + "/" + service.Name}
+	return api.Tags{
+		tagCluster: p.cluster, tagServiceUID: string(service.UID), tagService: service.Namespace + "/" + service.Name,
+	}
 }
 
 // findBalancer returns the Service's balancer by its tags; nil if there is none.
@@ -138,7 +154,9 @@ func (p *provider) findBalancer(ctx context.Context, service *corev1.Service) (*
 	case err != nil || len(all) == 0:
 		return nil, err
 	case len(all) > 1:
-		return nil, fmt.Errorf("%d balancers are marked as that of Service %s/%s", len(all), service.Namespace, service.Name)
+		return nil, fmt.Errorf(
+			"%d balancers are marked as that of Service %s/%s", len(all), service.Namespace, service.Name,
+		)
 	}
 	return &all[0], nil
 }
@@ -146,7 +164,9 @@ func (p *provider) findBalancer(ctx context.Context, service *corev1.Service) (*
 // retryLater says when to look again at a balancer that is being built. A plain error
 // would do, but its back-off grows.
 func retryLater(lb *api.LoadBalancer) error {
-	return cpapi.NewRetryError(fmt.Sprintf("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State), 500*time.Millisecond)
+	return cpapi.NewRetryError(
+		fmt.Sprintf("load balancer %s (%s) is %s", lb.Name, lb.ID, lb.State), 500*time.Millisecond,
+	)
 }
 
 // listenersOf returns a listener for each of the Service's ports, with the node port
@@ -158,7 +178,8 @@ func listenersOf(service *corev1.Service) (api.Listeners, error) {
 			return nil, fmt.Errorf("port %d has no node port", port.Port)
 		}
 		listeners = append(listeners, api.Listener{
-			Port: int(port.Port), Protocol: api.Protocol(strings.ToLower(string(port.Protocol))), TargetPort: int(port.NodePort),
+			Port: int(port.Port), Protocol: api.Protocol(strings.ToLower(string(port.Protocol))),
+			TargetPort: int(port.NodePort),
 		})
 	}
 	return listeners, nil
@@ -190,7 +211,12 @@ func statusOf(lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 
 // updateBalancer changes the balancer if it differs. A needless update would be one
 // call too many at each sync of each Service.
-func (p *provider) updateBalancer(ctx context.Context, lb *api.LoadBalancer, listeners api.Listeners, targets api.Targets) (*api.LoadBalancer, error) {
+func (p *provider) updateBalancer(
+	ctx context.Context,
+	lb *api.LoadBalancer,
+	listeners api.Listeners,
+	targets api.Targets,
+) (*api.LoadBalancer, error) {
 	if lb.State == api.LoadBalancerDeleting {
 		return nil, retryLater(lb)
 	}

@@ -113,7 +113,9 @@ func (p *provider) instanceOf(ctx context.Context, node *corev1.Node) (*api.Inst
 // instanceByName returns the only instance of a name in this cluster. That there is
 // none yet does not mean that there never will be.
 func (p *provider) instanceByName(ctx context.Context, name string) (*api.Instance, error) {
-	all, err := p.cloud.ListInstances(ctx, client.InstanceFilter{Name: name, Tags: []string{tagCluster + "=" + p.cluster}})
+	all, err := p.cloud.ListInstances(
+		ctx, client.InstanceFilter{Name: name, Tags: []string{tagCluster + "=" + p.cluster}},
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,9 @@ func newProvider(configFile, cluster string) (*provider, error) {
 	if err := yaml.UnmarshalStrict(data, &config); err != nil {
 		return nil, fmt.Errorf("%s: %w", configFile, err)
 	}
-	cloud, err := client.New(client.Config{URL: config.URL, TokenFile: config.TokenFile, CAFile: config.CAFile, UserAgent: "my-ccm"})
+	cloud, err := client.New(
+		client.Config{URL: config.URL, TokenFile: config.TokenFile, CAFile: config.CAFile, UserAgent: "my-ccm"},
+	)
 	return &provider{cloud: cloud, project: config.Project, cluster: cluster}, err
 }
 

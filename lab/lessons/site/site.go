@@ -153,6 +153,7 @@ func (blocks) render(w util.BufWriter, source []byte, n ast.Node, entering bool)
 // cannot see it.
 func renderDiagram(w util.BufWriter, text string) error {
 	svg := goat.BuildSVG(strings.NewReader(text))
-	_, err := w.WriteString(`<figure aria-label="` + template.HTMLEscapeString(strings.TrimSpace(text)) + `">` + svg.String() + "</figure>\n")
+	_, err := w.WriteString(`<figure aria-label="` + template.HTMLEscapeString(strings.TrimSpace(text)) + `">` +
+		svg.String() + "</figure>\n")
 	return err
 }

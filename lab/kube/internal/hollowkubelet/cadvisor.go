@@ -53,7 +53,10 @@ func (m *fakeCadvisor) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 
 // ContainerInfoV2 reports any cgroup as idle. The kubelet's summary, and with it the eviction
 // manager, needs the root cgroup and the one above all pods.
-func (m *fakeCadvisor) ContainerInfoV2(name string, _ cadvisorapiv2.RequestOptions) (map[string]cadvisorapiv2.ContainerInfo, error) {
+func (m *fakeCadvisor) ContainerInfoV2(
+	name string,
+	_ cadvisorapiv2.RequestOptions,
+) (map[string]cadvisorapiv2.ContainerInfo, error) {
 	memory := uint64(m.memory.Value())
 	return map[string]cadvisorapiv2.ContainerInfo{name: {
 		Spec: cadvisorapiv2.ContainerSpec{

@@ -33,15 +33,21 @@ func TestHooksDialLoopbackAddress(t *testing.T) {
 		t.Fatal(err)
 	}
 	requested := make(chan string, 1)
-	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { requested <- r.Host + r.URL.Path })}
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		requested <- r.Host + r.URL.Path
+	})}
 	go func() { _ = server.Serve(listener) }()
 	defer server.Close()
 
 	port := listener.Addr().(*net.TCPAddr).Port
 	client := &http.Client{Transport: &http.Transport{DialContext: dialLoopback, DisableKeepAlives: true}}
 	runner := lifecycle.NewHandlerRunner(client, nil, nil, nil)
-	handler := &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{Host: "10.0.0.1", Port: intstr.FromInt(port), Path: "/bye", Scheme: v1.URISchemeHTTP}}
-	if message, err := runner.Run(context.Background(), kubecontainer.ContainerID{}, &v1.Pod{}, &v1.Container{}, handler); err != nil {
+	handler := &v1.LifecycleHandler{HTTPGet: &v1.HTTPGetAction{
+		Host: "10.0.0.1", Port: intstr.FromInt(port), Path: "/bye", Scheme: v1.URISchemeHTTP,
+	}}
+	if message, err := runner.Run(
+		context.Background(), kubecontainer.ContainerID{}, &v1.Pod{}, &v1.Container{}, handler,
+	); err != nil {
 		t.Fatal(message, err)
 	}
 	if got, want := <-requested, fmt.Sprintf("10.0.0.1:%d/bye", port); got != want {

@@ -59,7 +59,14 @@ type Kubelet struct {
 }
 
 // New returns a kubelet of an API server, a container runtime and a probe manager.
-func New(ctx context.Context, o Options, client *restclient.Config, runtime internalapi.RuntimeService, images internalapi.ImageManagerService, probes *ProbeManager) (*Kubelet, error) {
+func New(
+	ctx context.Context,
+	o Options,
+	client *restclient.Config,
+	runtime internalapi.RuntimeService,
+	images internalapi.ImageManagerService,
+	probes *ProbeManager,
+) (*Kubelet, error) {
 	flags := kubeletFlags(o)
 	config, err := kubeletConfiguration(o)
 	if err != nil {
@@ -81,7 +88,9 @@ func New(ctx context.Context, o Options, client *restclient.Config, runtime inte
 	deps.Subpather = fakeSubpath{confined: confinedOS{root: o.RootDirectory}}
 	deps.VolumePlugins = withoutOwnership(deps.VolumePlugins)
 	deps.ProbeManager = probes
-	deps.Options = append(deps.Options, probes.attachToKubelet, dialHooksOnLoopback, machineAddress(o.Address).attachToKubelet)
+	deps.Options = append(
+		deps.Options, probes.attachToKubelet, dialHooksOnLoopback, machineAddress(o.Address).attachToKubelet,
+	)
 	if deps.TLSOptions, err = kubeletapp.InitializeTLS(ctx, flags, config); err != nil {
 		return nil, fmt.Errorf("serving certificate: %w", err)
 	}
@@ -104,7 +113,10 @@ func (k *Kubelet) Start(ctx context.Context) error {
 
 // newClients returns the three clients of a kubelet (cmd/kubelet/app/server.go, run). That for
 // events has its own rate limit; that for heartbeats has a timeout and no rate limit.
-func newClients(base *restclient.Config, config *kubeletconfig.KubeletConfiguration) (api, heartbeat, events *kubernetes.Clientset, err error) {
+func newClients(
+	base *restclient.Config,
+	config *kubeletconfig.KubeletConfiguration,
+) (api, heartbeat, events *kubernetes.Clientset, err error) {
 	base = restclient.CopyConfig(base)
 	base.ContentType = config.ContentType
 	base.QPS = float32(config.KubeAPIQPS)
@@ -119,7 +131,9 @@ func newClients(base *restclient.Config, config *kubeletconfig.KubeletConfigurat
 		return nil, nil, nil, err
 	}
 	heartbeatConfig := restclient.CopyConfig(base)
-	heartbeatConfig.Timeout = min(config.NodeStatusUpdateFrequency.Duration, time.Duration(config.NodeLeaseDurationSeconds)*time.Second)
+	heartbeatConfig.Timeout = min(
+		config.NodeStatusUpdateFrequency.Duration, time.Duration(config.NodeLeaseDurationSeconds)*time.Second,
+	)
 	heartbeatConfig.QPS = -1
 	heartbeat, err = kubernetes.NewForConfig(heartbeatConfig)
 	return api, heartbeat, events, err

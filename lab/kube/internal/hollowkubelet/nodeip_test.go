@@ -29,7 +29,9 @@ func TestOnlyMachineAddressIsValidNodeIP(t *testing.T) {
 
 func TestNodeIPByCloudProvider(t *testing.T) {
 	for provider, want := range map[string]string{CloudProviderExternal: "", "": "127.30.16.1"} {
-		flags := kubeletFlags(Options{Name: "node-1", Address: netip.MustParseAddr("127.30.16.1"), CloudProvider: provider})
+		flags := kubeletFlags(
+			Options{Name: "node-1", Address: netip.MustParseAddr("127.30.16.1"), CloudProvider: provider},
+		)
 		if flags.NodeIP != want || flags.CloudProvider != provider {
 			t.Errorf("provider %q: node IP %q, cloud provider %q", provider, flags.NodeIP, flags.CloudProvider)
 		}

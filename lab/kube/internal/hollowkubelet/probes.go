@@ -92,7 +92,8 @@ func (p *ProbeManager) attachToKubelet(k *kubeletpkg.Kubelet) {
 // the container stays unready for one more period.
 func (p *ProbeManager) OnPodUpdated(pod *v1.Pod, podStatus v1.PodStatus, _ bool) {
 	for _, c := range podStatus.ContainerStatuses {
-		if _, probed := p.readiness.Get(kubecontainer.ParseContainerID(c.ContainerID)); c.State.Running != nil && !probed {
+		if _, probed := p.readiness.Get(kubecontainer.ParseContainerID(c.ContainerID)); c.State.Running != nil &&
+			!probed {
 			p.UpdatePodStatus(context.Background(), pod, podStatus.DeepCopy())
 			return
 		}

@@ -10,7 +10,8 @@ func TestSubpathsAreMadeInsideRootDirectory(t *testing.T) {
 	root, outside := t.TempDir(), t.TempDir()
 	volume := filepath.Join(root, "volume")
 	for _, err := range []error{
-		os.Mkdir(volume, 0o755), os.WriteFile(filepath.Join(volume, "key"), []byte("kept"), 0o644), os.Symlink(outside, filepath.Join(volume, "link")),
+		os.Mkdir(volume, 0o755), os.WriteFile(filepath.Join(volume, "key"), []byte("kept"), 0o644),
+		os.Symlink(outside, filepath.Join(volume, "link")),
 	} {
 		if err != nil {
 			t.Fatal(err)

@@ -48,15 +48,22 @@ var simulatedCommands = map[string]simulatedCommand{
 	"date": {run: func(_ context.Context, c *commandCall) error {
 		return c.printLines(time.Now().UTC().Format(time.UnixDate))
 	}},
-	"env":      {run: func(_ context.Context, c *commandCall) error { return c.printLines(c.exportedVariables()...) }},
-	"help":     {run: func(_ context.Context, c *commandCall) error { return c.printLines(strings.TrimSuffix(helpText, "\n")) }},
+	"env": {run: func(_ context.Context, c *commandCall) error { return c.printLines(c.exportedVariables()...) }},
+	"help": {run: func(_ context.Context, c *commandCall) error {
+		return c.printLines(strings.TrimSuffix(helpText, "\n"))
+	}},
 	"hostname": {run: func(_ context.Context, c *commandCall) error { return c.printLines(c.process.hostname) }},
 	"ls":       {run: runLs, letters: "1aAl"},
-	"mkdir":    {run: func(_ context.Context, c *commandCall) error { return c.forEachFile(c.process.files.mkdirAll) }, letters: "p"},
-	"pwd":      {run: func(_ context.Context, c *commandCall) error { return c.printLines(c.Dir) }},
-	"rm":       {run: runRm, letters: "rRf"},
-	"sleep":    {run: runSleep},
-	"touch":    {run: func(_ context.Context, c *commandCall) error { return c.forEachFile(c.process.files.touchFile) }},
+	"mkdir": {
+		run:     func(_ context.Context, c *commandCall) error { return c.forEachFile(c.process.files.mkdirAll) },
+		letters: "p",
+	},
+	"pwd":   {run: func(_ context.Context, c *commandCall) error { return c.printLines(c.Dir) }},
+	"rm":    {run: runRm, letters: "rRf"},
+	"sleep": {run: runSleep},
+	"touch": {run: func(_ context.Context, c *commandCall) error {
+		return c.forEachFile(c.process.files.touchFile)
+	}},
 }
 
 // shellNames are names of the same shell.
@@ -68,10 +75,15 @@ func (p *process) runCommand(ctx context.Context, argv []string) error {
 	name := path.Base(argv[0])
 	found, known := simulatedCommands[name]
 	if slices.Contains(shellNames, name) {
-		found, known = simulatedCommand{run: func(context.Context, *commandCall) error { return errors.New(noShellText) }}, true
+		found, known = simulatedCommand{run: func(context.Context, *commandCall) error {
+			return errors.New(noShellText)
+		}}, true
 	}
 	if !known {
-		_, _ = fmt.Fprintf(c.Stderr, "sh: %s: not found: this is a simulated container and its image is not run; help lists what works\n", name)
+		_, _ = fmt.Fprintf(
+			c.Stderr,
+			"sh: %s: not found: this is a simulated container and its image is not run; help lists what works\n", name,
+		)
 		return interp.ExitStatus(exitCodeNotFound)
 	}
 	err := c.takeOptions(found.letters)
@@ -189,7 +201,8 @@ func runLs(_ context.Context, c *commandCall) error {
 	}
 	show := func(info fs.FileInfo, name string) error {
 		if strings.Contains(c.flags, "l") {
-			name = fmt.Sprintf("%s %8d %s %s", info.Mode(), info.Size(), info.ModTime().UTC().Format("Jan _2 15:04"), name)
+			name = fmt.Sprintf("%s %8d %s %s", info.Mode(), info.Size(), info.ModTime().UTC().
+				Format("Jan _2 15:04"), name)
 		}
 		return c.printLines(name)
 	}

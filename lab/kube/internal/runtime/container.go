@@ -50,7 +50,12 @@ type container struct {
 
 // CreateContainer creates a container. Its ports come from an annotation that the kubelet sets,
 // because CRI itself has host ports only.
-func (r *Runtime) CreateContainer(_ context.Context, sandboxID string, config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) (string, error) {
+func (r *Runtime) CreateContainer(
+	_ context.Context,
+	sandboxID string,
+	config *runtimeapi.ContainerConfig,
+	sandboxConfig *runtimeapi.PodSandboxConfig,
+) (string, error) {
 	ports, err := declaredPorts(config, sandboxConfig)
 	if err != nil {
 		return "", status.Error(codes.InvalidArgument, err.Error())
@@ -170,7 +175,9 @@ func (r *Runtime) endContainerLocked(c *container, code int32, message string) {
 		c.commands.Wait()
 		r.removeScratch(c.id)
 	})
-	r.options.Log.Info("container exited", "pod", c.podName(), "container", c.containerName(), "exitCode", code, "message", message)
+	r.options.Log.Info(
+		"container exited", "pod", c.podName(), "container", c.containerName(), "exitCode", code, "message", message,
+	)
 }
 
 // RemoveContainer removes a container, and kills it first if it runs.
@@ -185,7 +192,10 @@ func (r *Runtime) RemoveContainer(_ context.Context, id string) error {
 }
 
 // ListContainers lists the containers that match the filter.
-func (r *Runtime) ListContainers(_ context.Context, filter *runtimeapi.ContainerFilter) ([]*runtimeapi.Container, error) {
+func (r *Runtime) ListContainers(
+	_ context.Context,
+	filter *runtimeapi.ContainerFilter,
+) ([]*runtimeapi.Container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var list []*runtimeapi.Container

@@ -45,7 +45,10 @@ func containerSpecOf(pod *v1.Pod, name string) containerSpec {
 // demoProbes returns the probes of a container by their kind.
 func demoProbes(c *v1.Container) map[string]demoserver.Probe {
 	probes := map[string]demoserver.Probe{}
-	for kind, p := range map[string]*v1.Probe{demoserver.Startup: c.StartupProbe, demoserver.Liveness: c.LivenessProbe, demoserver.Readiness: c.ReadinessProbe} {
+	for kind, p := range map[string]*v1.Probe{
+		demoserver.Startup: c.StartupProbe, demoserver.Liveness: c.LivenessProbe,
+		demoserver.Readiness: c.ReadinessProbe,
+	} {
 		if p != nil {
 			probes[kind] = demoProbe(c, p)
 		}
@@ -73,7 +76,8 @@ func demoProbe(c *v1.Container, p *v1.Probe) demoserver.Probe {
 	}
 	port := p.HTTPGet.Port.IntValue()
 	for _, declared := range c.Ports {
-		if p.HTTPGet.Port.Type == intstr.String && declared.Name == p.HTTPGet.Port.StrVal || int(declared.ContainerPort) == port {
+		if p.HTTPGet.Port.Type == intstr.String && declared.Name == p.HTTPGet.Port.StrVal ||
+			int(declared.ContainerPort) == port {
 			return demoserver.Probe{Port: uint16(declared.ContainerPort), URI: requestURI(p.HTTPGet.Path)}
 		}
 	}
@@ -100,7 +104,8 @@ func (r *Runtime) publicVolumes(c *container) []demoserver.VolumeMount {
 	var volumes []demoserver.VolumeMount
 	for _, m := range c.config.GetMounts() {
 		parts := strings.Split(r.podRelativePath(c.sandbox, m.GetHostPath()), "/")
-		if len(parts) > 4 && parts[2] == "volumes" && (parts[3] == "kubernetes.io~configmap" || parts[3] == "kubernetes.io~downward-api") {
+		if len(parts) > 4 && parts[2] == "volumes" && (parts[3] == "kubernetes.io~configmap" ||
+			parts[3] == "kubernetes.io~downward-api") {
 			volumes = append(volumes, demoserver.VolumeMount{Path: m.GetContainerPath(), Host: m.GetHostPath()})
 		}
 	}
@@ -191,7 +196,8 @@ func (s containerSpec) hiddenByEnvFrom(name string) string {
 func isServiceVariable(name string, env map[string]string) bool {
 	for other := range env {
 		service, found := strings.CutSuffix(other, "_SERVICE_HOST")
-		if found && (strings.HasPrefix(name, service+"_SERVICE_") || name == service+"_PORT" || strings.HasPrefix(name, service+"_PORT_")) {
+		if found && (strings.HasPrefix(name, service+"_SERVICE_") || name == service+"_PORT" ||
+			strings.HasPrefix(name, service+"_PORT_")) {
 			return true
 		}
 	}

@@ -29,19 +29,41 @@ func TestDemoProbes(t *testing.T) {
 		want    demoserver.Probe
 		unfit   string
 	}{
-		"number":       {handler: httpGet("/healthz", intstr.FromInt32(9090)), want: demoserver.Probe{Port: 9090, URI: "/healthz"}},
-		"name":         {handler: httpGet("/healthz", intstr.FromString("http")), want: demoserver.Probe{Port: 8080, URI: "/healthz"}},
-		"query":        {handler: httpGet("/healthz?verbose=1", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/healthz?verbose=1"}},
-		"no slash":     {handler: httpGet("healthz", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/healthz"}},
-		"empty":        {handler: httpGet("", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/"}},
-		"bad escape":   {handler: httpGet("/a%zz", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/a%25zz"}},
-		"other port":   {handler: httpGet("/", intstr.FromInt32(1)), unfit: "it asks on port 1, which this container does not declare"},
+		"number": {
+			handler: httpGet("/healthz", intstr.FromInt32(9090)), want: demoserver.Probe{Port: 9090, URI: "/healthz"},
+		},
+		"name": {
+			handler: httpGet("/healthz", intstr.FromString("http")),
+			want:    demoserver.Probe{Port: 8080, URI: "/healthz"},
+		},
+		"query": {
+			handler: httpGet("/healthz?verbose=1", intstr.FromInt32(8080)),
+			want:    demoserver.Probe{Port: 8080, URI: "/healthz?verbose=1"},
+		},
+		"no slash": {
+			handler: httpGet("healthz", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/healthz"},
+		},
+		"empty": {handler: httpGet("", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/"}},
+		"bad escape": {
+			handler: httpGet("/a%zz", intstr.FromInt32(8080)), want: demoserver.Probe{Port: 8080, URI: "/a%25zz"},
+		},
+		"other port": {
+			handler: httpGet("/", intstr.FromInt32(1)),
+			unfit:   "it asks on port 1, which this container does not declare",
+		},
 		"unknown name": {handler: httpGet("/", intstr.FromString("grpc")), unfit: "it asks on port grpc"},
-		"https": {handler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(8080), Scheme: v1.URISchemeHTTPS}},
+		"https": {handler: v1.ProbeHandler{
+			HTTPGet: &v1.HTTPGetAction{Port: intstr.FromInt32(8080), Scheme: v1.URISchemeHTTPS},
+		},
 			unfit: "it asks by HTTPS"},
-		"tcp":  {handler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(8080)}}, unfit: "it is a tcpSocket probe"},
+		"tcp": {
+			handler: v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(8080)}},
+			unfit:   "it is a tcpSocket probe",
+		},
 		"grpc": {handler: v1.ProbeHandler{GRPC: &v1.GRPCAction{Port: 8080}}, unfit: "it is a grpc probe"},
-		"exec": {handler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}, unfit: "it is an exec probe"},
+		"exec": {
+			handler: v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}, unfit: "it is an exec probe",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := demoProbes(&v1.Container{Ports: ports, LivenessProbe: &v1.Probe{ProbeHandler: test.handler}})
@@ -50,7 +72,8 @@ func TestDemoProbes(t *testing.T) {
 			}
 			p := got[demoserver.Liveness]
 			if test.unfit != "" {
-				if !strings.Contains(p.UnfitReason, "because "+test.unfit) || !strings.Contains(p.UnfitReason, "Probe with httpGet") {
+				if !strings.Contains(p.UnfitReason, "because "+test.unfit) ||
+					!strings.Contains(p.UnfitReason, "Probe with httpGet") {
 					t.Errorf("unfit: %q", p.UnfitReason)
 				}
 			} else if p != test.want {
@@ -78,60 +101,86 @@ func TestVariablesFromSecretsAreHidden(t *testing.T) {
 	}{
 		"plain, downward and ConfigMap": {
 			container: v1.Container{Env: []v1.EnvVar{
-				{Name: "COLOUR", Value: "blue"}, {Name: "NODE", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{}}},
+				{Name: "COLOUR", Value: "blue"},
+				{Name: "NODE", ValueFrom: &v1.EnvVarSource{FieldRef: &v1.ObjectFieldSelector{}}},
 				{Name: "GREETING", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{}}},
-				{Name: "WEB_PORT", Value: "1"}, {Name: "GONE", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{}}},
+				{Name: "WEB_PORT", Value: "1"},
+				{Name: "GONE", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{}}},
 			}},
-			resolved: map[string]string{"COLOUR": "blue", "NODE": "node-1", "GREETING": "hi", "WEB_PORT": "1", "OF_THE_IMAGE": "x"},
-			want:     map[string]string{"COLOUR": "blue", "NODE": "node-1", "GREETING": "hi", "WEB_PORT": "1"},
+			resolved: map[string]string{
+				"COLOUR": "blue", "NODE": "node-1", "GREETING": "hi", "WEB_PORT": "1", "OF_THE_IMAGE": "x",
+			},
+			want: map[string]string{"COLOUR": "blue", "NODE": "node-1", "GREETING": "hi", "WEB_PORT": "1"},
 		},
 		"a Secret, and references to it": {
 			container: v1.Container{Env: []v1.EnvVar{
 				{Name: "PASSWORD", ValueFrom: secretKey}, {Name: "USER", Value: "u"},
-				{Name: "URL", Value: "db://$(USER):$(PASSWORD)@db"}, {Name: "AGAIN", Value: "$(URL)"}, {Name: "WHO", Value: "$(USER)"},
+				{Name: "URL", Value: "db://$(USER):$(PASSWORD)@db"}, {Name: "AGAIN", Value: "$(URL)"},
+				{Name: "WHO", Value: "$(USER)"},
 			}},
-			resolved: map[string]string{"PASSWORD": "p", "USER": "u", "URL": "db://u:p@db", "AGAIN": "db://u:p@db", "WHO": "u"},
-			want:     map[string]string{"PASSWORD": hiddenSecret, "USER": "u", "URL": hiddenSecret, "AGAIN": hiddenSecret, "WHO": "u"},
+			resolved: map[string]string{
+				"PASSWORD": "p", "USER": "u", "URL": "db://u:p@db", "AGAIN": "db://u:p@db", "WHO": "u",
+			},
+			want: map[string]string{
+				"PASSWORD": hiddenSecret, "USER": "u", "URL": hiddenSecret, "AGAIN": hiddenSecret, "WHO": "u",
+			},
 		},
 		"one name twice": {
 			container: v1.Container{Env: []v1.EnvVar{{Name: "A", Value: "1"}, {Name: "A", ValueFrom: secretKey}}},
 			resolved:  map[string]string{"A": "s"}, want: map[string]string{"A": hiddenSecret},
 		},
 		"a file": {
-			container: v1.Container{Env: []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{}}}}},
-			resolved:  map[string]string{"A": "s"}, want: map[string]string{"A": hiddenFile},
+			container: v1.Container{
+				Env: []v1.EnvVar{{Name: "A", ValueFrom: &v1.EnvVarSource{FileKeyRef: &v1.FileKeySelector{}}}},
+			},
+			resolved: map[string]string{"A": "s"}, want: map[string]string{"A": hiddenFile},
 		},
 		"all of a ConfigMap": {
 			container: v1.Container{EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{}}}},
-			resolved:  map[string]string{"A": "1", "DB_PORT": "5432"}, want: map[string]string{"A": "1", "DB_PORT": "5432"},
+			resolved:  map[string]string{"A": "1", "DB_PORT": "5432"},
+			want:      map[string]string{"A": "1", "DB_PORT": "5432"},
 		},
 		"all of a Secret beside it": {
 			container: v1.Container{
-				EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{}}, {Prefix: "S_", SecretRef: &v1.SecretEnvSource{}}},
+				EnvFrom: []v1.EnvFromSource{
+					{ConfigMapRef: &v1.ConfigMapEnvSource{}}, {Prefix: "S_", SecretRef: &v1.SecretEnvSource{}},
+				},
 				Env: []v1.EnvVar{
 					{Name: "REFERS", Value: "$(S_A)"}, {Name: "S_B", Value: "mine"}, {Name: "LATER", Value: "$(S_B)"},
-					{Name: "S_C", ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{Optional: &optional}}},
+					{
+						Name:      "S_C",
+						ValueFrom: &v1.EnvVarSource{ConfigMapKeyRef: &v1.ConfigMapKeySelector{Optional: &optional}},
+					},
 				},
 			},
-			resolved: map[string]string{"A": "1", "S_A": "s", "REFERS": "s", "S_B": "mine", "LATER": "mine", "S_C": "s"},
-			want:     map[string]string{"A": "1", "S_A": hiddenSecret, "REFERS": hiddenSecret, "S_B": "mine", "LATER": "mine", "S_C": hiddenSecret},
+			resolved: map[string]string{
+				"A": "1", "S_A": "s", "REFERS": "s", "S_B": "mine", "LATER": "mine", "S_C": "s",
+			},
+			want: map[string]string{
+				"A": "1", "S_A": hiddenSecret, "REFERS": hiddenSecret, "S_B": "mine", "LATER": "mine",
+				"S_C": hiddenSecret,
+			},
 		},
 		"a reference to what is redefined only later": {
 			container: v1.Container{
 				EnvFrom: []v1.EnvFromSource{{SecretRef: &v1.SecretEnvSource{}}},
 				Env:     []v1.EnvVar{{Name: "EARLY", Value: "$(X)"}, {Name: "X", Value: "plain"}},
 			},
-			resolved: map[string]string{"EARLY": "s", "X": "plain"}, want: map[string]string{"EARLY": hiddenSecret, "X": "plain"},
+			resolved: map[string]string{"EARLY": "s", "X": "plain"},
+			want:     map[string]string{"EARLY": hiddenSecret, "X": "plain"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for key, value := range map[string]string{
-				"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_PORT": "tcp://10.0.0.1:443", "KUBERNETES_PORT_443_TCP_ADDR": "10.0.0.1",
-				"WEB_SERVICE_HOST": "10.0.0.2", "WEB_SERVICE_PORT_HTTP": "80",
+				"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_PORT": "tcp://10.0.0.1:443",
+				"KUBERNETES_PORT_443_TCP_ADDR": "10.0.0.1",
+				"WEB_SERVICE_HOST":             "10.0.0.2", "WEB_SERVICE_PORT_HTTP": "80",
 			} {
 				test.resolved[key] = value
 			}
-			if got := (containerSpec{container: test.container}).shownVariables(keyValues(test.resolved)); !reflect.DeepEqual(got, test.want) {
+			if got := (containerSpec{
+				container: test.container,
+			}).shownVariables(keyValues(test.resolved)); !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got %v, want %v", got, test.want)
 			}
 		})
@@ -151,14 +200,19 @@ func TestOnlyPublicVolumesAreShown(t *testing.T) {
 		c.config.Mounts = append(c.config.Mounts, &runtimeapi.Mount{ContainerPath: "/etc/x", HostPath: host})
 	}
 	want := []demoserver.VolumeMount{}
-	for _, open := range []string{"kubernetes.io~configmap/x", "kubernetes.io~configmap/x/key", "kubernetes.io~downward-api/x"} {
+	for _, open := range []string{
+		"kubernetes.io~configmap/x", "kubernetes.io~configmap/x/key", "kubernetes.io~downward-api/x",
+	} {
 		mount("/state/pods/uid/volumes/" + open)
 		want = append(want, demoserver.VolumeMount{Path: "/etc/x", Host: "/state/pods/uid/volumes/" + open})
 	}
 	for _, shut := range []string{
-		"/state/pods/uid/volumes/kubernetes.io~secret/x", "/state/pods/uid/volumes/kubernetes.io~projected/x", "/state/pods/uid/volumes/kubernetes.io~configmap",
-		"/state/pods/uid/volumes/kubernetes.io~configmap/../kubernetes.io~secret/x", "/state/pods/uid/volumes/kubernetes.io~empty-dir/volumes/kubernetes.io~configmap/x",
-		"/state/pods/other/volumes/kubernetes.io~configmap/x", "/etc/volumes/kubernetes.io~configmap/x", "/state/pods/uid/etc-hosts",
+		"/state/pods/uid/volumes/kubernetes.io~secret/x", "/state/pods/uid/volumes/kubernetes.io~projected/x",
+		"/state/pods/uid/volumes/kubernetes.io~configmap",
+		"/state/pods/uid/volumes/kubernetes.io~configmap/../kubernetes.io~secret/x",
+		"/state/pods/uid/volumes/kubernetes.io~empty-dir/volumes/kubernetes.io~configmap/x",
+		"/state/pods/other/volumes/kubernetes.io~configmap/x", "/etc/volumes/kubernetes.io~configmap/x",
+		"/state/pods/uid/etc-hosts",
 	} {
 		mount(shut)
 	}
@@ -192,8 +246,11 @@ func TestFaultsLastUntilRestart(t *testing.T) {
 	run := func() string {
 		id, err := n.CreateContainer(t.Context(), sandbox, &runtimeapi.ContainerConfig{
 			Metadata: &runtimeapi.ContainerMetadata{Name: "main"}, Image: &runtimeapi.ImageSpec{Image: "app:1"},
-			Envs: keyValues(map[string]string{"COLOUR": "blue"}), Mounts: []*runtimeapi.Mount{{ContainerPath: "/config", HostPath: volume}},
-			Annotations: map[string]string{annotationPorts: `[{"containerPort":18080},{"containerPort":18080,"protocol":"SCTP"}]`},
+			Envs:   keyValues(map[string]string{"COLOUR": "blue"}),
+			Mounts: []*runtimeapi.Mount{{ContainerPath: "/config", HostPath: volume}},
+			Annotations: map[string]string{
+				annotationPorts: `[{"containerPort":18080},{"containerPort":18080,"protocol":"SCTP"}]`,
+			},
 		}, podConfig("web", n.logs))
 		n.mustSucceed(err)
 		n.mustSucceed(n.StartContainer(t.Context(), id))
@@ -221,7 +278,8 @@ func TestFaultsLastUntilRestart(t *testing.T) {
 		_, body := mustGet(t, base+"/?format=json")
 		var got demoserver.Identity
 		n.mustSucceed(json.Unmarshal([]byte(body), &got))
-		if got.Env["COLOUR"] != "blue" || len(got.Env) != 1 || !reflect.DeepEqual(got.Files, map[string]string{"/config/greeting": greeting}) {
+		if got.Env["COLOUR"] != "blue" || len(got.Env) != 1 ||
+			!reflect.DeepEqual(got.Files, map[string]string{"/config/greeting": greeting}) {
 			t.Errorf("env %v, files %v", got.Env, got.Files)
 		}
 	}
@@ -249,13 +307,15 @@ func TestContainerAnswersUDP(t *testing.T) {
 		size, err := connection.Read(buffer)
 		n.mustSucceed(err)
 		n.mustSucceed(connection.Close())
-		if want := "Hello from pod dns (" + address + ") on node-1 in zone nebula-1a\nping"; string(buffer[:size]) != want {
+		if want := "Hello from pod dns (" + address +
+			") on node-1 in zone nebula-1a\nping"; string(buffer[:size]) != want {
 			t.Errorf("got %q, want %q", buffer[:size], want)
 		}
 	}
 	// Another container cannot bind the same ports, and says so.
 	rival := n.startContainer(sandbox, "dns", containerPort{ContainerPort: 5353, Protocol: "UDP"})
-	if got := n.waitForExit(rival); got.GetExitCode() != 1 || !strings.Contains(got.GetMessage(), "cannot serve port 5353/UDP") {
+	if got := n.waitForExit(rival); got.GetExitCode() != 1 ||
+		!strings.Contains(got.GetMessage(), "cannot serve port 5353/UDP") {
 		t.Errorf("got %v", got)
 	}
 	n.mustSucceed(n.StopContainer(context.Background(), id, int64(patience/time.Second)))

@@ -26,7 +26,12 @@ const maxOutput = 1 << 20
 // ExecSync runs a command for an exec probe or hook. For an exit code other than 0 it returns a
 // k8s.io/utils/exec.CodeExitError, for a timeout ErrCommandTimedOut of k8s.io/cri-client: by these
 // the kubelet's prober distinguishes failures from errors.
-func (r *Runtime) ExecSync(ctx context.Context, id string, argv []string, timeout time.Duration) ([]byte, []byte, error) {
+func (r *Runtime) ExecSync(
+	ctx context.Context,
+	id string,
+	argv []string,
+	timeout time.Duration,
+) ([]byte, []byte, error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, timeout)
@@ -55,7 +60,13 @@ func newExitError(argv []string, code int, stderr string) error {
 
 // execCommand runs a command and returns its exit code. The command also ends when ctx is done or
 // the container ends.
-func (r *Runtime) execCommand(ctx context.Context, id string, argv []string, stdin *os.File, stdout, stderr io.Writer) (int, error) {
+func (r *Runtime) execCommand(
+	ctx context.Context,
+	id string,
+	argv []string,
+	stdin *os.File,
+	stdout, stderr io.Writer,
+) (int, error) {
 	if len(argv) > 0 && path.Base(argv[0]) == "exit" {
 		return r.exitByCommand(id, argv[1:], stdout, stderr)
 	}
@@ -80,8 +91,9 @@ func (r *Runtime) execCommand(ctx context.Context, id string, argv []string, std
 	}
 	defer files.close()
 	p := &process{
-		files: files, hostname: cmp.Or(c.sandbox.config.GetHostname(), r.options.NodeName), directory: path.Clean("/" + c.config.GetWorkingDir()),
-		stdin: stdin, stdout: stdout, stderr: stderr,
+		files: files, hostname: cmp.Or(c.sandbox.config.GetHostname(), r.options.NodeName),
+		directory: path.Clean("/" + c.config.GetWorkingDir()),
+		stdin:     stdin, stdout: stdout, stderr: stderr,
 	}
 	p.environment = []string{"HOME=/", "HOSTNAME=" + p.hostname}
 	for _, variable := range c.config.GetEnvs() {
@@ -104,7 +116,9 @@ func (r *Runtime) runningContainerLocked(id string) (*container, error) {
 		return nil, notFound("container", id)
 	}
 	if c.state != runtimeapi.ContainerState_CONTAINER_RUNNING {
-		return nil, status.Errorf(codes.FailedPrecondition, "container %s of pod %s is not running", c.containerName(), c.podName())
+		return nil, status.Errorf(
+			codes.FailedPrecondition, "container %s of pod %s is not running", c.containerName(), c.podName(),
+		)
 	}
 	return c, nil
 }
@@ -147,7 +161,15 @@ func (b *limitedBuffer) Write(p []byte) (int, error) {
 }
 
 // Exec implements streaming.Runtime for kubectl exec.
-func (s streamRuntime) Exec(ctx context.Context, id string, argv []string, in io.Reader, out, err io.WriteCloser, _ bool, _ <-chan remotecommand.TerminalSize) error {
+func (s streamRuntime) Exec(
+	ctx context.Context,
+	id string,
+	argv []string,
+	in io.Reader,
+	out, err io.WriteCloser,
+	_ bool,
+	_ <-chan remotecommand.TerminalSize,
+) error {
 	var stdin *os.File
 	if in != nil {
 		reader, writer, failed := os.Pipe()

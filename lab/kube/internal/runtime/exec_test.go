@@ -47,10 +47,12 @@ func newTestContainer(t *testing.T, subnet int, mounts ...*runtimeapi.Mount) *te
 	}, "")
 	c.mustSucceed(err)
 	c.id, err = c.CreateContainer(t.Context(), sandbox, &runtimeapi.ContainerConfig{
-		Metadata:    &runtimeapi.ContainerMetadata{Name: "main"},
-		Image:       &runtimeapi.ImageSpec{Image: "app:1"},
-		WorkingDir:  "/work",
-		Envs:        []*runtimeapi.KeyValue{{Key: "GREETING", Value: []byte("good day")}, {Key: "odd.name", Value: []byte("1=2")}},
+		Metadata:   &runtimeapi.ContainerMetadata{Name: "main"},
+		Image:      &runtimeapi.ImageSpec{Image: "app:1"},
+		WorkingDir: "/work",
+		Envs: []*runtimeapi.KeyValue{
+			{Key: "GREETING", Value: []byte("good day")}, {Key: "odd.name", Value: []byte("1=2")},
+		},
 		LogPath:     filepath.Join("web", "0.log"),
 		Annotations: map[string]string{annotationPorts: `[{"containerPort":18080}]`},
 		Mounts: append(mounts,
@@ -113,7 +115,8 @@ func TestCommandsSeeEnvironmentAndVolumes(t *testing.T) {
 		t.Errorf("help: %d %q", code, output)
 	}
 	output, code := c.runCommand("curl", "http://localhost")
-	if code != 127 || output != "sh: curl: not found: this is a simulated container and its image is not run; help lists what works\n" {
+	if code != 127 ||
+		output != "sh: curl: not found: this is a simulated container and its image is not run; help lists what works\n" {
 		t.Errorf("curl: %d %q", code, output)
 	}
 	if info, err := os.Stat(filepath.Join(c.state, "pods", "uid", "etc-hosts")); err != nil || info.Size() == 0 {
@@ -138,7 +141,9 @@ func TestShellScripts(t *testing.T) {
 			t.Errorf("%s\nsaid %q, want %q", script, output, want)
 		}
 	}
-	for script, want := range map[string]int{`exit 7`: 7, `false`: 1, `exec false`: 127, `if`: 2, `exit 7; echo`: 7, ``: 0} {
+	for script, want := range map[string]int{
+		`exit 7`: 7, `false`: 1, `exec false`: 127, `if`: 2, `exit 7; echo`: 7, ``: 0,
+	} {
 		if _, code := c.runScript(script); code != want {
 			t.Errorf("%s: exited with %d, want %d", script, code, want)
 		}
@@ -150,8 +155,10 @@ func TestShellScripts(t *testing.T) {
 func TestScriptMemoryIsBounded(t *testing.T) {
 	c := newTestContainer(t, 25)
 	for _, script := range []string{
-		"x=$x$x", "x=a$x", `x="$x "`, "x+=a", "x=$(cat f)", "x=$((1))", "x=~/a", ": ${x:=$y$y}", "x=${y:-$z$z}", "x=${y//a/bb}", "x=${#y}", "export x=1",
-		"for x in $x$x; do y=$x; done", "set -- $x", "cat <<E\n$x\nE", "sh -c true", "sh", "read x", "printf %9d 1", "x=(a b)", "echo *(a)",
+		"x=$x$x", "x=a$x", `x="$x "`, "x+=a", "x=$(cat f)", "x=$((1))", "x=~/a", ": ${x:=$y$y}", "x=${y:-$z$z}",
+		"x=${y//a/bb}", "x=${#y}", "export x=1",
+		"for x in $x$x; do y=$x; done", "set -- $x", "cat <<E\n$x\nE", "sh -c true", "sh", "read x", "printf %9d 1",
+		"x=(a b)", "echo *(a)",
 		strings.Repeat("echo $GREETING;", 5000),
 	} {
 		output, code := c.runScript(script)
@@ -160,11 +167,13 @@ func TestScriptMemoryIsBounded(t *testing.T) {
 		}
 	}
 	for _, argv := range [][]string{{"sh"}, {"sh", "/config/script"}, {"sh", "-c"}, {"bash", "-x", "true"}} {
-		if output, code := c.runCommand(argv...); code != exitCodeUsage || !strings.Contains(output, `kubectl exec POD -- sh -c "…" works`) {
+		if output, code := c.runCommand(argv...); code != exitCodeUsage ||
+			!strings.Contains(output, `kubectl exec POD -- sh -c "…" works`) {
 			t.Errorf("%q exited with %d and said %q", argv, code, output)
 		}
 	}
-	if output, code := c.runCommand("echo", strings.Repeat("x", maxScriptBytes)); code != exitCodeUsage || !strings.Contains(output, "of more than 1024 KiB are refused") {
+	if output, code := c.runCommand("echo", strings.Repeat("x", maxScriptBytes)); code != exitCodeUsage ||
+		!strings.Contains(output, "of more than 1024 KiB are refused") {
 		t.Errorf("exited with %d and said %q", code, output)
 	}
 }
@@ -173,7 +182,8 @@ func TestDiskQuota(t *testing.T) {
 	c := newTestContainer(t, 26)
 	c.mustSucceed(os.WriteFile(filepath.Join(c.volumePath("data"), "big"), make([]byte, maxDiskBytes/2), 0o644))
 	for _, script := range []string{
-		"while cat /data/big >> /data/more; do true; done; rm /data/more", "while cat /data/big >> /tmp/more; do true; done",
+		"while cat /data/big >> /data/more; do true; done; rm /data/more",
+		"while cat /data/big >> /tmp/more; do true; done",
 	} {
 		output, _ := c.runScript(script)
 		if !strings.Contains(output, "no space left on device") {
@@ -189,7 +199,9 @@ func TestDiskQuota(t *testing.T) {
 
 func TestHostPathsAreNotOpened(t *testing.T) {
 	state := t.TempDir()
-	for _, path := range []string{"pods/other/volumes/kubernetes.io~secret/s", "pods/uid/volumes/kubernetes.io~secret/s", "pki"} {
+	for _, path := range []string{
+		"pods/other/volumes/kubernetes.io~secret/s", "pods/uid/volumes/kubernetes.io~secret/s", "pki",
+	} {
 		if err := os.MkdirAll(filepath.Join(state, path), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +210,8 @@ func TestHostPathsAreNotOpened(t *testing.T) {
 	c := &container{id: "c", sandbox: &sandbox{config: podConfig("p", "")}, config: &runtimeapi.ContainerConfig{}}
 	c.sandbox.config.Metadata.Uid = "uid"
 	for path, opened := range map[string]bool{
-		"pods/uid/volumes/kubernetes.io~secret/s": true, "pods/other/volumes/kubernetes.io~secret/s": false, "pki": false, "pods": false, ".": false,
+		"pods/uid/volumes/kubernetes.io~secret/s": true, "pods/other/volumes/kubernetes.io~secret/s": false,
+		"pki": false, "pods": false, ".": false,
 		"pods/uid/../other/volumes/kubernetes.io~secret/s": false,
 	} {
 		c.config.Mounts = []*runtimeapi.Mount{{ContainerPath: "/v", HostPath: state + "/" + path}}
@@ -206,7 +219,8 @@ func TestHostPathsAreNotOpened(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := files.readDir("/v"); (err == nil) != opened || err != nil && !strings.Contains(err.Error(), errRealMachine.Error()) {
+		if _, err := files.readDir("/v"); (err == nil) != opened || err != nil &&
+			!strings.Contains(err.Error(), errRealMachine.Error()) {
 			t.Errorf("%s: %v", path, err)
 		}
 		files.close()
@@ -248,14 +262,19 @@ func TestCommandsCannotReachRealMachine(t *testing.T) {
 		"cat /data/absolute/secret", "ls /data/upwards/etc", "cat /data/../../../../" + secret, "cd " + c.outside,
 		"cat /dots/passwd", "cat /etc/passwd", "cat /proc/self/environ", "[ -r " + secret + " ]", "test -f " + secret,
 		"[ -e /data -a -w " + secret + " ]", "[ \\( -x /bin/sh \\) ]",
-		"[[ -r " + secret + " ]]", ". " + secret, "source " + secret, "command -v ls", "command cat " + secret, "type cat",
-		"builtin cd /", "eval 'cat <(echo x)'", "cat <(echo x)", "trap 'cat <(echo x)' EXIT", "pushd /", "exec " + secret, secret, "./secret",
+		"[[ -r " + secret + " ]]", ". " + secret, "source " + secret, "command -v ls", "command cat " + secret,
+		"type cat",
+		"builtin cd /", "eval 'cat <(echo x)'", "cat <(echo x)", "trap 'cat <(echo x)' EXIT", "pushd /",
+		"exec " + secret, secret, "./secret",
 		"echo ~root", "echo x 3>f", "echo x >&7", "echo x >&$HOME", "echo x <>f", "echo {1..99999999}", "echo a{b,c}",
-		"f() { f; }; f", "true & true", "echo a | cat", "(exit 0)", "coproc cat", "printf '%s' \"${x@Q}\"", "alias a=b", "umask 0", "shopt -s globstar",
-		"cat $(echo " + secret + ")", "echo $((", "for ((;;)); do :; done", "select x in a; do :; done", "rm -r /", "rm -r /data", "rm -rf /etc/hosts",
+		"f() { f; }; f", "true & true", "echo a | cat", "(exit 0)", "coproc cat", "printf '%s' \"${x@Q}\"", "alias a=b",
+		"umask 0", "shopt -s globstar",
+		"cat $(echo " + secret + ")", "echo $((", "for ((;;)); do :; done", "select x in a; do :; done", "rm -r /",
+		"rm -r /data", "rm -rf /etc/hosts",
 		"echo x > /etc/hosts/x", "mkdir /config/x", "echo 'sh /data/self' > /data/self; sh /data/self",
 	} {
-		if output, code := c.runScript(script); code == 0 || strings.Contains(output, "SECRET") || strings.Contains(output, "root:") {
+		if output, code := c.runScript(script); code == 0 || strings.Contains(output, "SECRET") ||
+			strings.Contains(output, "root:") {
 			t.Errorf("%s\nexited with %d and said %q", script, code, output)
 		}
 	}
@@ -265,20 +284,27 @@ func TestCommandsCannotReachRealMachine(t *testing.T) {
 	if output, _ := c.runScript("cat /machine/secret"); !strings.Contains(output, "a hostPath volume is not opened") {
 		t.Errorf("no reason is given: %q", output)
 	}
-	if output, _ := c.runScript("echo a | cat"); !strings.HasPrefix(output, "sh: 1:1: this simulated container's shell knows") {
+	if output, _ := c.runScript("echo a | cat"); !strings.HasPrefix(
+		output, "sh: 1:1: this simulated container's shell knows",
+	) {
 		t.Errorf("no reason is given: %q", output)
 	}
 	c.expectCommand(0, "127.0.0.1 localhost\n", "cat", "/etc/hosts")
 }
 
 func FuzzShellScripts(f *testing.F) {
-	for _, seed := range []string{"echo $((1/0))", "x=${y:?no}", "${!a}", "$(", "echo ${a:-$(exit 3)} > $b", "read x <<E\na\nE\necho $x", "set -- a; shift 9", "[ ( ]", "test -d", "unset PWD; cd", "echo \x00 '\xff'"} {
+	for _, seed := range []string{
+		"echo $((1/0))", "x=${y:?no}", "${!a}", "$(", "echo ${a:-$(exit 3)} > $b", "read x <<E\na\nE\necho $x",
+		"set -- a; shift 9", "[ ( ]", "test -d", "unset PWD; cd", "echo \x00 '\xff'",
+	} {
 		f.Add(seed)
 	}
 	state := f.TempDir()
 	f.Fuzz(func(t *testing.T, script string) {
 		r := New(Options{StateDirectory: state})
-		c := &container{id: "c", sandbox: &sandbox{config: podConfig("p", "")}, config: &runtimeapi.ContainerConfig{}, exited: make(chan struct{}),
+		c := &container{id: "c", sandbox: &sandbox{
+			config: podConfig("p", ""),
+		}, config: &runtimeapi.ContainerConfig{}, exited: make(chan struct{}),
 			state: runtimeapi.ContainerState_CONTAINER_RUNNING}
 		r.containers[c.id] = c
 		_, _, err := r.ExecSync(t.Context(), c.id, []string{"sh", "-c", script}, 200*time.Millisecond)
@@ -291,7 +317,9 @@ func FuzzShellScripts(f *testing.F) {
 
 func TestExecTimeoutAndExitCodes(t *testing.T) {
 	c := newTestContainer(t, 17)
-	for _, argv := range [][]string{{"sleep", "1h"}, {"sh", "-c", "while true; do echo x; done"}, {"sh", "-c", "sleep infinity || true"}} {
+	for _, argv := range [][]string{
+		{"sleep", "1h"}, {"sh", "-c", "while true; do echo x; done"}, {"sh", "-c", "sleep infinity || true"},
+	} {
 		_, _, err := c.ExecSync(t.Context(), c.id, argv, 50*time.Millisecond)
 		if !errors.Is(err, remote.ErrCommandTimedOut) {
 			t.Errorf("%q: %v", argv, err)

@@ -30,14 +30,23 @@ func (r *Runtime) ListImages(_ context.Context, filter *runtimeapi.ImageFilter) 
 }
 
 // ImageStatus returns no image before it was pulled, so that pull policies have their effect.
-func (r *Runtime) ImageStatus(_ context.Context, image *runtimeapi.ImageSpec, _ bool) (*runtimeapi.ImageStatusResponse, error) {
+func (r *Runtime) ImageStatus(
+	_ context.Context,
+	image *runtimeapi.ImageSpec,
+	_ bool,
+) (*runtimeapi.ImageStatusResponse, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return &runtimeapi.ImageStatusResponse{Image: r.imageNamed(image.GetImage())}, nil
 }
 
 // PullImage simulates a pull. It contacts no registry; its log and the ID say so.
-func (r *Runtime) PullImage(_ context.Context, image *runtimeapi.ImageSpec, _ *runtimeapi.AuthConfig, _ *runtimeapi.PodSandboxConfig) (string, error) {
+func (r *Runtime) PullImage(
+	_ context.Context,
+	image *runtimeapi.ImageSpec,
+	_ *runtimeapi.AuthConfig,
+	_ *runtimeapi.PodSandboxConfig,
+) (string, error) {
 	name := image.GetImage()
 	if name == "" {
 		return "", status.Error(codes.InvalidArgument, "an image without a name cannot be pulled")

@@ -36,7 +36,10 @@ func (p containerPort) protocolOrTCP() string {
 }
 
 // declaredPorts returns the ports of the kubelet's annotation.
-func declaredPorts(config *runtimeapi.ContainerConfig, sandboxConfig *runtimeapi.PodSandboxConfig) ([]containerPort, error) {
+func declaredPorts(
+	config *runtimeapi.ContainerConfig,
+	sandboxConfig *runtimeapi.PodSandboxConfig,
+) ([]containerPort, error) {
 	text := config.GetAnnotations()[annotationPorts]
 	if text == "" {
 		return nil, nil

@@ -220,7 +220,9 @@ func TestPodAddressesAreReusedLast(t *testing.T) {
 		}
 		assigned[address] = true
 	}
-	if _, err := n.RunPodSandbox(t.Context(), podConfig("one-more", ""), ""); status.Code(err) != codes.ResourceExhausted {
+	if _, err := n.RunPodSandbox(
+		t.Context(), podConfig("one-more", ""), "",
+	); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("one sandbox too many: %v", err)
 	}
 	for _, reserved := range []string{testAddress("10.78.1.0"), testAddress("10.78.1.1"), testAddress("10.78.1.15")} {
@@ -233,7 +235,9 @@ func TestPodAddressesAreReusedLast(t *testing.T) {
 func TestContainerAnswersWithIdentity(t *testing.T) {
 	n := newTestNode(t, 2)
 	sandbox, address := n.runSandbox("web-abc")
-	n.startContainer(sandbox, "web-abc", containerPort{ContainerPort: 18080}, containerPort{ContainerPort: 5353, Protocol: "UDP"})
+	n.startContainer(
+		sandbox, "web-abc", containerPort{ContainerPort: 18080}, containerPort{ContainerPort: 5353, Protocol: "UDP"},
+	)
 	base := "http://" + loopbackOf(address) + ":18080"
 
 	_, text := mustGet(t, base+"/any/path")
@@ -280,7 +284,9 @@ func TestContainerLogFormat(t *testing.T) {
 	mustGet(t, "http://"+loopbackOf(address)+":18080/after")
 
 	format := regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (stdout|stderr) F .+$`)
-	for file, want := range map[string]string{path + ".rotated": "GET /before from 127.", path: "GET /after from 127."} {
+	for file, want := range map[string]string{
+		path + ".rotated": "GET /before from 127.", path: "GET /after from 127.",
+	} {
 		content, err := os.ReadFile(file)
 		n.mustSucceed(err)
 		if !strings.Contains(string(content), want) {
@@ -304,7 +310,8 @@ func TestBindFailureEndsContainer(t *testing.T) {
 
 	id := n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080}, containerPort{ContainerPort: number})
 	got := n.waitForExit(id)
-	if got.GetExitCode() != 1 || got.GetReason() != reasonError || !strings.Contains(got.GetMessage(), "address already in use") {
+	if got.GetExitCode() != 1 || got.GetReason() != reasonError ||
+		!strings.Contains(got.GetMessage(), "address already in use") {
 		t.Errorf("got %v", got)
 	}
 	// The ports that it had opened are free again for the restart.
@@ -325,7 +332,8 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 	if got := <-answered; got != nil {
 		t.Errorf("the request in progress failed: %v", got)
 	}
-	if got := n.containerStatus(id); got.GetState() != exited || got.GetExitCode() != 0 || got.GetReason() != reasonCompleted {
+	if got := n.containerStatus(id); got.GetState() != exited || got.GetExitCode() != 0 ||
+		got.GetReason() != reasonCompleted {
 		t.Errorf("got %v", got)
 	}
 	if connection, err := net.Dial("tcp4", loopbackOf(address)+":18080"); err == nil {
@@ -395,9 +403,11 @@ func TestInitContainersEndAtOnce(t *testing.T) {
 		o.Pod = func(uid string) *v1.Pod {
 			main := []v1.Container{{Name: "main"}}
 			return map[string]*v1.Pod{
-				"uid-init":    {Spec: v1.PodSpec{InitContainers: main}},
-				"uid-sidecar": {Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "main", RestartPolicy: &always}}}},
-				"uid-plain":   {Spec: v1.PodSpec{Containers: main}},
+				"uid-init": {Spec: v1.PodSpec{InitContainers: main}},
+				"uid-sidecar": {
+					Spec: v1.PodSpec{InitContainers: []v1.Container{{Name: "main", RestartPolicy: &always}}},
+				},
+				"uid-plain": {Spec: v1.PodSpec{Containers: main}},
 			}[uid]
 		}
 	})

@@ -27,7 +27,11 @@ type sandbox struct {
 }
 
 // RunPodSandbox assigns an address to a pod.
-func (r *Runtime) RunPodSandbox(_ context.Context, config *runtimeapi.PodSandboxConfig, runtimeHandler string) (string, error) {
+func (r *Runtime) RunPodSandbox(
+	_ context.Context,
+	config *runtimeapi.PodSandboxConfig,
+	runtimeHandler string,
+) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -124,7 +128,10 @@ func (r *Runtime) PodSandboxStatus(_ context.Context, id string, _ bool) (*runti
 }
 
 // ListPodSandbox lists the sandboxes that match the filter.
-func (r *Runtime) ListPodSandbox(_ context.Context, filter *runtimeapi.PodSandboxFilter) ([]*runtimeapi.PodSandbox, error) {
+func (r *Runtime) ListPodSandbox(
+	_ context.Context,
+	filter *runtimeapi.PodSandboxFilter,
+) ([]*runtimeapi.PodSandbox, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var list []*runtimeapi.PodSandbox
@@ -148,7 +155,10 @@ func (r *Runtime) ListPodSandbox(_ context.Context, filter *runtimeapi.PodSandbo
 }
 
 // UpdatePodSandboxResources accepts any resources: none are enforced.
-func (r *Runtime) UpdatePodSandboxResources(context.Context, *runtimeapi.UpdatePodSandboxResourcesRequest) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
+func (r *Runtime) UpdatePodSandboxResources(
+	context.Context,
+	*runtimeapi.UpdatePodSandboxResourcesRequest,
+) (*runtimeapi.UpdatePodSandboxResourcesResponse, error) {
 	return &runtimeapi.UpdatePodSandboxResourcesResponse{}, nil
 }
 

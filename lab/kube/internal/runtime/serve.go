@@ -32,7 +32,9 @@ func (r *Runtime) startPorts(c *container) (*portServer, error) {
 	}}
 	for _, at := range r.listenEndpoints(c) {
 		if at.protocol != protocolTCP && at.protocol != protocolUDP {
-			c.log.writeLine(stderr, fmt.Sprintf("port %d/%s is not served: the simulated node serves TCP and UDP only", at.address.Port(), at.protocol))
+			c.log.writeLine(stderr, fmt.Sprintf(
+				"port %d/%s is not served: the simulated node serves TCP and UDP only", at.address.Port(), at.protocol,
+			))
 			continue
 		}
 		if err := server.listen(at); err != nil {

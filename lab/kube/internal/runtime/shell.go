@@ -29,7 +29,9 @@ const (
 // shellBuiltins are the interpreter's own commands that scripts may use. Its other ones look at the
 // real machine's files (command, type, cd, source), run text that checkSupported has not seen
 // (eval, trap), or set variables from more than the script (read, set, printf with its widths).
-var shellBuiltins = []string{":", "[", "break", "continue", "echo", "exec", "exit", "false", "shift", "test", "true", "unset"}
+var shellBuiltins = []string{
+	":", "[", "break", "continue", "echo", "exec", "exit", "false", "shift", "test", "true", "unset",
+}
 
 // process is one exec command in a container.
 type process struct {
@@ -92,7 +94,12 @@ func (p *process) newRunner(parameters []string) (err error) {
 		interp.Params(slices.Concat([]string{"-f", "--"}, parameters)...),
 		interp.CallHandler(filterCall),
 		interp.ExecHandlers(func(interp.ExecHandlerFunc) interp.ExecHandlerFunc { return p.runCommand }),
-		interp.OpenHandler(func(ctx context.Context, name string, flag int, perm fs.FileMode) (io.ReadWriteCloser, error) {
+		interp.OpenHandler(func(
+			ctx context.Context,
+			name string,
+			flag int,
+			perm fs.FileMode,
+		) (io.ReadWriteCloser, error) {
 			return p.files.openFile(absolutePath(ctx, name), flag, perm)
 		}),
 		interp.StatHandler(func(_ context.Context, name string, follow bool) (fs.FileInfo, error) {
@@ -165,7 +172,10 @@ func parseScript(script string, textBytes int) (*syntax.File, error) {
 		return nil, err
 	}
 	if n := countExpansions(file); n*textBytes > maxScriptBytes {
-		return nil, fmt.Errorf("%d times $… with %d KiB of script, arguments and environment is more than this simulated container expands", n, textBytes>>10)
+		return nil, fmt.Errorf(
+			"%d times $… with %d KiB of script, arguments and environment is more than this simulated container expands",
+			n, textBytes>>10,
+		)
 	}
 	return file, checkSupported(file)
 }
@@ -243,7 +253,8 @@ func isSupportedNode(node syntax.Node) bool {
 	case *syntax.ParamExp:
 		defaults := n.Exp != nil && (n.Exp.Op == syntax.DefaultUnset || n.Exp.Op == syntax.DefaultUnsetOrNull) &&
 			(n.Exp.Word == nil || countExpansions(n.Exp.Word) == 0)
-		return !n.Excl && !n.Length && !n.Width && n.Index == nil && n.Slice == nil && n.Repl == nil && n.Names == 0 && (n.Exp == nil || defaults)
+		return !n.Excl && !n.Length && !n.Width && n.Index == nil && n.Slice == nil && n.Repl == nil && n.Names == 0 &&
+			(n.Exp == nil || defaults)
 	case *syntax.Word:
 		return isPlainWord(n)
 	case *syntax.Redirect:

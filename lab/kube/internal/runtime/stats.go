@@ -19,7 +19,10 @@ func (r *Runtime) ContainerStats(_ context.Context, id string) (*runtimeapi.Cont
 }
 
 // ListContainerStats reports what the running containers that match the filter use.
-func (r *Runtime) ListContainerStats(_ context.Context, filter *runtimeapi.ContainerStatsFilter) ([]*runtimeapi.ContainerStats, error) {
+func (r *Runtime) ListContainerStats(
+	_ context.Context,
+	filter *runtimeapi.ContainerStatsFilter,
+) ([]*runtimeapi.ContainerStats, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var list []*runtimeapi.ContainerStats
@@ -61,7 +64,10 @@ func (r *Runtime) PodSandboxStats(context.Context, string) (*runtimeapi.PodSandb
 }
 
 // ListPodSandboxStats is not called either.
-func (r *Runtime) ListPodSandboxStats(context.Context, *runtimeapi.PodSandboxStatsFilter) ([]*runtimeapi.PodSandboxStats, error) {
+func (r *Runtime) ListPodSandboxStats(
+	context.Context,
+	*runtimeapi.PodSandboxStatsFilter,
+) ([]*runtimeapi.PodSandboxStats, error) {
 	return nil, unsupportedError("statistics per sandbox")
 }
 

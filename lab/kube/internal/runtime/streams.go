@@ -131,8 +131,14 @@ func (r *Runtime) Exec(_ context.Context, request *runtimeapi.ExecRequest) (*run
 }
 
 var (
-	errAttach   = status.Error(codes.Unimplemented, "attach: a simulated container has no process to attach to; kubectl logs -f --tail=0 does the same")
-	errTerminal = status.Error(codes.Unimplemented, `exec: a simulated container has no terminal; leave out -t: kubectl exec POD -- sh -c "…" works`)
+	errAttach = status.Error(
+		codes.Unimplemented,
+		"attach: a simulated container has no process to attach to; kubectl logs -f --tail=0 does the same",
+	)
+	errTerminal = status.Error(
+		codes.Unimplemented,
+		`exec: a simulated container has no terminal; leave out -t: kubectl exec POD -- sh -c "…" works`,
+	)
 )
 
 // Attach is refused.
@@ -141,7 +147,10 @@ func (*Runtime) Attach(context.Context, *runtimeapi.AttachRequest) (*runtimeapi.
 }
 
 // PortForward returns the URL for connections to a pod's ports.
-func (r *Runtime) PortForward(_ context.Context, request *runtimeapi.PortForwardRequest) (*runtimeapi.PortForwardResponse, error) {
+func (r *Runtime) PortForward(
+	_ context.Context,
+	request *runtimeapi.PortForwardRequest,
+) (*runtimeapi.PortForwardResponse, error) {
 	if _, err := r.sandboxAddress(request.GetPodSandboxId()); err != nil {
 		return nil, err
 	}
@@ -161,7 +170,8 @@ func (r *Runtime) sandboxAddress(sandboxID string) (netip.Addr, error) {
 		return netip.Addr{}, notFound("sandbox", sandboxID)
 	}
 	if s.state != runtimeapi.PodSandboxState_SANDBOX_READY {
-		return netip.Addr{}, status.Errorf(codes.FailedPrecondition, "pod %s is not running", s.config.GetMetadata().GetName())
+		return netip.Addr{}, status.Errorf(codes.FailedPrecondition, "pod %s is not running", s.config.GetMetadata().
+			GetName())
 	}
 	return r.loopbackAddress(s), nil
 }
@@ -190,6 +200,14 @@ func (s streamRuntime) PortForward(ctx context.Context, sandboxID string, port i
 }
 
 // Attach is never called: no URL leads to it.
-func (streamRuntime) Attach(context.Context, string, io.Reader, io.WriteCloser, io.WriteCloser, bool, <-chan remotecommand.TerminalSize) error {
+func (streamRuntime) Attach(
+	context.Context,
+	string,
+	io.Reader,
+	io.WriteCloser,
+	io.WriteCloser,
+	bool,
+	<-chan remotecommand.TerminalSize,
+) error {
 	return errAttach
 }

@@ -37,7 +37,9 @@ func (c *testContainer) streamCommand(ctx context.Context, address string, optio
 
 func (c *testContainer) execURL(argv ...string) string {
 	c.t.Helper()
-	answer, err := c.Exec(c.t.Context(), &runtimeapi.ExecRequest{ContainerId: c.id, Cmd: argv, Stdin: true, Stdout: true, Stderr: true})
+	answer, err := c.Exec(
+		c.t.Context(), &runtimeapi.ExecRequest{ContainerId: c.id, Cmd: argv, Stdin: true, Stdout: true, Stderr: true},
+	)
 	c.mustSucceed(err)
 	return answer.GetUrl()
 }
@@ -56,7 +58,10 @@ func (c *testContainer) expectStream(stdin string, status int, wantOut, wantErr 
 	const tries = 20
 	for try := 1; ; try++ {
 		var stdout, stderr bytes.Buffer
-		err := c.streamCommand(c.t.Context(), c.execURL(argv...), remotecommand.StreamOptions{Stdin: strings.NewReader(stdin), Stdout: &stdout, Stderr: &stderr})
+		err := c.streamCommand(
+			c.t.Context(), c.execURL(argv...),
+			remotecommand.StreamOptions{Stdin: strings.NewReader(stdin), Stdout: &stdout, Stderr: &stderr},
+		)
 		exit, hasExited := 0, err == nil
 		var ended utilexec.ExitError
 		if errors.As(err, &ended) {
@@ -130,13 +135,17 @@ func (s *terminalOutput) waitForText(t *testing.T, wanted string) {
 // net/http does not notice when the client of a stream has gone.
 func TestCommandEndsWithItsClient(t *testing.T) {
 	c := newTestContainer(t, 22)
-	for _, argv := range [][]string{{"sleep", "infinity"}, {"sh", "-c", "echo begun; while true; do true; done"}, {"cat"}} {
+	for _, argv := range [][]string{
+		{"sleep", "infinity"}, {"sh", "-c", "echo begun; while true; do true; done"}, {"cat"},
+	} {
 		address := c.execURL(argv...)
 		ctx, kill := context.WithCancel(t.Context())
 		screen, commandErr := newTerminalOutput(), make(chan error, 1)
 		stdin, typed := io.Pipe()
 		go func() {
-			commandErr <- c.streamCommand(ctx, address, remotecommand.StreamOptions{Stdin: stdin, Stdout: screen, Stderr: screen})
+			commandErr <- c.streamCommand(
+				ctx, address, remotecommand.StreamOptions{Stdin: stdin, Stdout: screen, Stderr: screen},
+			)
 		}()
 		switch argv[0] {
 		case "sh":
@@ -172,12 +181,17 @@ func (c *testContainer) runtimeContainer() *container {
 
 func TestTerminalAndAttachAreRefused(t *testing.T) {
 	c := newTestContainer(t, 23)
-	_, err := c.Exec(t.Context(), &runtimeapi.ExecRequest{ContainerId: c.id, Cmd: []string{"sh"}, Stdin: true, Stdout: true, Tty: true})
-	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), `leave out -t: kubectl exec POD -- sh -c "…" works`) {
+	_, err := c.Exec(
+		t.Context(),
+		&runtimeapi.ExecRequest{ContainerId: c.id, Cmd: []string{"sh"}, Stdin: true, Stdout: true, Tty: true},
+	)
+	if status.Code(err) != codes.Unimplemented ||
+		!strings.Contains(err.Error(), `leave out -t: kubectl exec POD -- sh -c "…" works`) {
 		t.Errorf("a terminal: %v", err)
 	}
 	_, err = c.Attach(t.Context(), &runtimeapi.AttachRequest{ContainerId: c.id, Stdout: true})
-	if status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "kubectl logs -f --tail=0 does the same") {
+	if status.Code(err) != codes.Unimplemented ||
+		!strings.Contains(err.Error(), "kubectl logs -f --tail=0 does the same") {
 		t.Errorf("attach: %v", err)
 	}
 }
@@ -186,14 +200,18 @@ func TestPortForward(t *testing.T) {
 	c := newTestContainer(t, 24)
 	list, err := c.ListPodSandbox(t.Context(), nil)
 	c.mustSucceed(err)
-	answer, err := c.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: list[0].GetId(), Port: []int32{18080}})
+	answer, err := c.PortForward(
+		t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: list[0].GetId(), Port: []int32{18080}},
+	)
 	c.mustSucceed(err)
 	address, err := url.Parse(answer.GetUrl())
 	c.mustSucceed(err)
 	transport, upgrader, err := spdy.RoundTripperFor(&restclient.Config{})
 	c.mustSucceed(err)
 	stop, ready := make(chan struct{}), make(chan struct{})
-	forwarder, err := portforward.NewOnAddresses(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, address),
+	forwarder, err := portforward.NewOnAddresses(spdy.NewDialer(
+		upgrader, &http.Client{Transport: transport}, http.MethodPost, address,
+	),
 		[]string{c.options.NodeAddress.String()}, []string{"0:18080", "0:18099"}, stop, ready, io.Discard, io.Discard)
 	c.mustSucceed(err)
 	done := make(chan error, 1)
@@ -219,7 +237,8 @@ func TestPortForward(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Logf("the end that was asked for: %v", err)
 	}
-	if err := (streamRuntime{c.Runtime}).PortForward(t.Context(), list[0].GetId(), 18099, nil); err == nil || !strings.Contains(err.Error(), "nothing answers port 18099 of the pod") {
+	if err := (streamRuntime{c.Runtime}).PortForward(t.Context(), list[0].GetId(), 18099, nil); err == nil ||
+		!strings.Contains(err.Error(), "nothing answers port 18099 of the pod") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := c.PortForward(t.Context(), &runtimeapi.PortForwardRequest{PodSandboxId: "none"}); err == nil {

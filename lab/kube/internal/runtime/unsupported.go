@@ -9,7 +9,9 @@ import (
 )
 
 func unsupportedError(what string) error {
-	return status.Errorf(codes.Unimplemented, "%s is not supported by the simulated node: its containers have no processes", what)
+	return status.Errorf(
+		codes.Unimplemented, "%s is not supported by the simulated node: its containers have no processes", what,
+	)
 }
 
 // CheckpointContainer is refused.
@@ -19,6 +21,10 @@ func (r *Runtime) CheckpointContainer(context.Context, *runtimeapi.CheckpointCon
 
 // GetContainerEvents is refused: the kubelet relists every second instead (the EventedPLEG feature
 // gate is off).
-func (r *Runtime) GetContainerEvents(context.Context, chan *runtimeapi.ContainerEventResponse, func(runtimeapi.RuntimeService_GetContainerEventsClient)) error {
+func (r *Runtime) GetContainerEvents(
+	context.Context,
+	chan *runtimeapi.ContainerEventResponse,
+	func(runtimeapi.RuntimeService_GetContainerEventsClient),
+) error {
 	return unsupportedError("the stream of container events")
 }

@@ -46,7 +46,9 @@ func terminatingNotServing(e *discovery.Endpoint) {
 
 func withHints(zone, node string) func(*discovery.Endpoint) {
 	return func(e *discovery.Endpoint) {
-		e.Hints = &discovery.EndpointHints{ForZones: []discovery.ForZone{{Name: zone}}, ForNodes: []discovery.ForNode{{Name: node}}}
+		e.Hints = &discovery.EndpointHints{
+			ForZones: []discovery.ForZone{{Name: zone}}, ForNodes: []discovery.ForNode{{Name: node}},
+		}
 	}
 }
 
@@ -88,15 +90,44 @@ func TestEndpointSelectionMatchesUpstream(t *testing.T) {
 		pods   [3]func(*discovery.Endpoint)
 		want   string
 	}{
-		"ready before terminating":                    {20, clusterPolicy, [3]func(*discovery.Endpoint){terminatingAndServing, nil, nil}, "map[pod-1:2 pod-2:2]"},
-		"terminating when there are no others":        {21, clusterPolicy, [3]func(*discovery.Endpoint){terminatingAndServing, terminatingNotServing, terminatingAndServing}, "map[pod-0:2 pod-2:2]"},
-		"none that does not serve":                    {22, clusterPolicy, [3]func(*discovery.Endpoint){terminatingNotServing, terminatingNotServing, terminatingNotServing}, "map[reset:4]"},
-		"local: ready before terminating":             {23, localPolicy, [3]func(*discovery.Endpoint){terminatingAndServing, nil, nil}, "map[pod-1:4]"},
-		"local: terminating here before ready there":  {24, localPolicy, [3]func(*discovery.Endpoint){terminatingAndServing, terminatingNotServing, nil}, "map[pod-0:4]"},
-		"local: nowhere but here":                     {25, localPolicy, [3]func(*discovery.Endpoint){terminatingNotServing, terminatingNotServing, nil}, "map[reset:4]"},
-		"the node's own, if the Service prefers them": {26, clusterPolicy, [3]func(*discovery.Endpoint){withHints("a", "node-2"), withHints("b", thisNode), withHints("a", "node-3")}, "map[pod-1:4]"},
-		"the zone's, if no hint names the node":       {27, clusterPolicy, [3]func(*discovery.Endpoint){withHints("a", "node-2"), withHints("b", "node-3"), withHints("a", "node-3")}, "map[pod-0:2 pod-2:2]"},
-		"all, if one has no hint":                     {28, clusterPolicy, [3]func(*discovery.Endpoint){withHints("a", thisNode), nil, terminatingNotServing}, "map[pod-0:2 pod-1:2]"},
+		"ready before terminating": {
+			20, clusterPolicy, [3]func(*discovery.Endpoint){terminatingAndServing, nil, nil}, "map[pod-1:2 pod-2:2]",
+		},
+		"terminating when there are no others": {
+			21, clusterPolicy,
+			[3]func(*discovery.Endpoint){terminatingAndServing, terminatingNotServing, terminatingAndServing},
+			"map[pod-0:2 pod-2:2]",
+		},
+		"none that does not serve": {
+			22, clusterPolicy,
+			[3]func(*discovery.Endpoint){terminatingNotServing, terminatingNotServing, terminatingNotServing},
+			"map[reset:4]",
+		},
+		"local: ready before terminating": {
+			23, localPolicy, [3]func(*discovery.Endpoint){terminatingAndServing, nil, nil}, "map[pod-1:4]",
+		},
+		"local: terminating here before ready there": {
+			24, localPolicy, [3]func(*discovery.Endpoint){terminatingAndServing, terminatingNotServing, nil},
+			"map[pod-0:4]",
+		},
+		"local: nowhere but here": {
+			25, localPolicy, [3]func(*discovery.Endpoint){terminatingNotServing, terminatingNotServing, nil},
+			"map[reset:4]",
+		},
+		"the node's own, if the Service prefers them": {
+			26, clusterPolicy,
+			[3]func(*discovery.Endpoint){withHints("a", "node-2"), withHints("b", thisNode), withHints("a", "node-3")},
+			"map[pod-1:4]",
+		},
+		"the zone's, if no hint names the node": {
+			27, clusterPolicy,
+			[3]func(*discovery.Endpoint){withHints("a", "node-2"), withHints("b", "node-3"), withHints("a", "node-3")},
+			"map[pod-0:2 pod-2:2]",
+		},
+		"all, if one has no hint": {
+			28, clusterPolicy, [3]func(*discovery.Endpoint){withHints("a", thisNode), nil, terminatingNotServing},
+			"map[pod-0:2 pod-1:2]",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newTestProxy(t, test.subnet)
@@ -157,12 +188,18 @@ func TestPortsOfServiceLeadToTheirTargetPorts(t *testing.T) {
 	other := p.freePort()
 	service, at := p.nodePortService(func(s *v1.Service) {
 		s.Spec.Ports[0].Name = "web"
-		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Name: "admin", Port: 81, Protocol: v1.ProtocolTCP, NodePort: int32(other), TargetPort: intstr.FromInt32(9090)})
+		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{
+			Name: "admin", Port: 81, Protocol: v1.ProtocolTCP, NodePort: int32(other),
+			TargetPort: intstr.FromInt32(9090),
+		})
 	})
 	p.OnServiceAdd(service)
 	p.servePod(p.podAddress(0), 8080, answerWith("web"))
 	p.servePod(p.podAddress(0), 9090, answerWith("admin"))
-	p.setEndpoints([]discovery.EndpointPort{slicePort("web", v1.ProtocolTCP, 8080), slicePort("admin", v1.ProtocolTCP, 9090)}, p.readyEndpoint(0, thisNode))
+	p.setEndpoints(
+		[]discovery.EndpointPort{slicePort("web", v1.ProtocolTCP, 8080), slicePort("admin", v1.ProtocolTCP, 9090)},
+		p.readyEndpoint(0, thisNode),
+	)
 	if got := fourAnswers(t, at); got != "map[web:4]" {
 		t.Error(got)
 	}

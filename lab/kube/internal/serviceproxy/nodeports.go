@@ -96,11 +96,18 @@ func (p *Proxy) syncNodePort(key portKey, name upstream.ServicePortName) {
 		p.recordBindFailure(at, name.String(), err)
 		return
 	}
-	p.options.Log.Info("node port opened", "service", name.String(), "address", at.String(), "protocol", string(key.protocol))
+	p.options.Log.Info(
+		"node port opened", "service", name.String(), "address", at.String(), "protocol", string(key.protocol),
+	)
 	p.nodePorts[key] = &nodePort{name, port}
 }
 
-func (p *Proxy) listenNodePort(protocol v1.Protocol, at netip.AddrPort, name upstream.ServicePortName, targets backends) (forwarder, error) {
+func (p *Proxy) listenNodePort(
+	protocol v1.Protocol,
+	at netip.AddrPort,
+	name upstream.ServicePortName,
+	targets backends,
+) (forwarder, error) {
 	log := p.options.Log.With("service", name.String())
 	if protocol == v1.ProtocolUDP {
 		return listenUDP(at, targets, p.limits, log)
@@ -120,7 +127,9 @@ func (p *Proxy) recordBindFailure(at netip.AddrPort, service string, err error) 
 // address, as after kube-proxy's masquerading. It needs p.mu.
 func (p *Proxy) desiredBackends(name upstream.ServicePortName) backends {
 	info := p.serviceMap[name]
-	cluster, local, _, _ := upstream.CategorizeEndpoints(p.endpointsMap[name], info, p.options.NodeName, p.options.Topology())
+	cluster, local, _, _ := upstream.CategorizeEndpoints(
+		p.endpointsMap[name], info, p.options.NodeName, p.options.Topology(),
+	)
 	usable, result := cluster, backends{source: p.options.Address, serving: map[netip.AddrPort]bool{}}
 	if info.ExternalPolicyLocal() {
 		usable, result.source = local, netip.Addr{}
@@ -147,7 +156,9 @@ func (p *Proxy) desiredBackends(name upstream.ServicePortName) backends {
 func (p *Proxy) servingAddress(name upstream.ServicePortName, endpoint upstream.Endpoint) (netip.AddrPort, bool) {
 	address, err := netip.ParseAddr(endpoint.IP())
 	if err != nil {
-		p.options.Log.Error("endpoint ignored", "service", name.String(), "endpoint", endpoint.String(), "error", err.Error())
+		p.options.Log.Error(
+			"endpoint ignored", "service", name.String(), "endpoint", endpoint.String(), "error", err.Error(),
+		)
 		return netip.AddrPort{}, false
 	}
 	return netip.AddrPortFrom(p.options.ToLoopback(address), uint16(endpoint.Port())), true

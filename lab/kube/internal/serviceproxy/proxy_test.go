@@ -73,7 +73,9 @@ func (p *testProxy) nodePortService(adjust ...func(*v1.Service)) (*v1.Service, s
 		Spec: v1.ServiceSpec{
 			Type:      v1.ServiceTypeLoadBalancer,
 			ClusterIP: testAddress("10.78.0.9"), ClusterIPs: []string{testAddress("10.78.0.9")},
-			Ports: []v1.ServicePort{{Port: 80, Protocol: v1.ProtocolTCP, NodePort: int32(number), TargetPort: intstr.FromInt32(8080)}},
+			Ports: []v1.ServicePort{
+				{Port: 80, Protocol: v1.ProtocolTCP, NodePort: int32(number), TargetPort: intstr.FromInt32(8080)},
+			},
 		},
 	}
 	for _, change := range adjust {
@@ -89,7 +91,9 @@ func localPolicy(service *v1.Service) {
 func clientIPAffinity(service *v1.Service) {
 	seconds := int32(60)
 	service.Spec.SessionAffinity = v1.ServiceAffinityClientIP
-	service.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds}}
+	service.Spec.SessionAffinityConfig = &v1.SessionAffinityConfig{
+		ClientIP: &v1.ClientIPConfig{TimeoutSeconds: &seconds},
+	}
 }
 
 // podBackend is a pod's endpoint: EndpointSlices have it as 10.x.y.z, and it serves on 127.x.y.z.
@@ -174,7 +178,10 @@ func mustDial(t *testing.T, at string) *net.TCPConn {
 
 func TestNothingIsServedBeforeInitialList(t *testing.T) {
 	t.Parallel()
-	p := &testProxy{t: t, subnet: 1, Proxy: New(Options{NodeName: thisNode, Address: netip.MustParseAddr(testAddress("127.78.1.1"))})}
+	p := &testProxy{
+		t: t, subnet: 1,
+		Proxy: New(Options{NodeName: thisNode, Address: netip.MustParseAddr(testAddress("127.78.1.1"))}),
+	}
 	defer p.Close()
 	service, at := p.nodePortService()
 	p.OnServiceAdd(service)
@@ -255,7 +262,10 @@ func TestLocalPolicyWithoutEndpointResets(t *testing.T) {
 		t.Errorf("got %q, %v; want a reset", answer, err)
 	}
 
-	p.OnEndpointSliceUpdate(slice, p.endpointSlice(8080, podBackend{p.podAddress(0), "node-2", true}, podBackend{p.podAddress(1), thisNode, true}))
+	p.OnEndpointSliceUpdate(
+		slice,
+		p.endpointSlice(8080, podBackend{p.podAddress(0), "node-2", true}, podBackend{p.podAddress(1), thisNode, true}),
+	)
 	p.syncPorts()
 	for range 3 {
 		if answer, err := readAnswer(t, at); answer != "here" || err != nil {
@@ -269,7 +279,9 @@ func TestRefusingEndpointIsSkipped(t *testing.T) {
 	service, at := p.nodePortService()
 	p.servePod(p.podAddress(1), 8080, answerWith("alive"))
 	p.OnServiceAdd(service)
-	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), thisNode, true}))
+	p.OnEndpointSliceAdd(
+		p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), thisNode, true}),
+	)
 	p.syncPorts()
 	for range 4 {
 		if answer, err := readAnswer(t, at); answer != "alive" || err != nil {
@@ -308,7 +320,9 @@ func TestSessionAffinityOfConnections(t *testing.T) {
 	p.servePod(p.podAddress(0), 8080, answerWith("first"))
 	p.servePod(p.podAddress(1), 8080, answerWith("second"))
 	p.OnServiceAdd(service)
-	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), thisNode, true}))
+	p.OnEndpointSliceAdd(
+		p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), thisNode, true}),
+	)
 	p.syncPorts()
 	want, err := readAnswer(t, at)
 	if err != nil {
@@ -396,7 +410,9 @@ func TestHealthCheckNodePortCountsLocalEndpoints(t *testing.T) {
 	url := fmt.Sprintf("http://%s:%d/", p.options.Address, health)
 	expectHealth(t, url, http.StatusServiceUnavailable, 0)
 
-	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}, podBackend{p.podAddress(1), "node-2", true},
+	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{
+		p.podAddress(0), thisNode, true,
+	}, podBackend{p.podAddress(1), "node-2", true},
 		podBackend{p.podAddress(2), thisNode, false}))
 	p.syncPorts()
 	expectHealth(t, url, http.StatusOK, 1)

@@ -126,7 +126,8 @@ func (u *udpPort) forwardDatagram(client netip.AddrPort, datagram []byte) {
 	for range 2 {
 		f, err := u.flowFor(client)
 		if err == nil {
-			if _, err = f.server.Write(datagram); errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, net.ErrClosed) {
+			if _, err = f.server.Write(datagram); errors.Is(err, syscall.ECONNREFUSED) ||
+				errors.Is(err, net.ErrClosed) {
 				u.endFlow(f)
 				continue
 			}

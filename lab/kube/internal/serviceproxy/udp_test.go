@@ -118,7 +118,10 @@ func TestFlowKeepsItsEndpoint(t *testing.T) {
 	for _, text := range []string{"", "x", strings.Repeat("x", 60000)} {
 		pod, saw, echoed := exchangeDatagram(t, first, text)
 		if pod != want || echoed != text || saw != p.options.Address.String() {
-			t.Errorf("%d bytes came back from %s, which saw %s; want %d from %s, which sees the node", len(echoed), pod, saw, len(text), want)
+			t.Errorf(
+				"%d bytes came back from %s, which saw %s; want %d from %s, which sees the node", len(echoed), pod, saw,
+				len(text), want,
+			)
 		}
 	}
 	if n := p.openUDPPort().flowCount(); n != 2 {
@@ -315,13 +318,17 @@ func TestTCPAndUDPShareNodePortNumber(t *testing.T) {
 	service, at := p.nodePortService(func(s *v1.Service) {
 		s.Spec.Ports[0].Name = "tcp"
 		s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{
-			Name: "udp", Port: 80, Protocol: v1.ProtocolUDP, NodePort: s.Spec.Ports[0].NodePort, TargetPort: intstr.FromInt32(5353),
+			Name: "udp", Port: 80, Protocol: v1.ProtocolUDP, NodePort: s.Spec.Ports[0].NodePort,
+			TargetPort: intstr.FromInt32(5353),
 		})
 	})
 	p.OnServiceAdd(service)
 	p.servePod(p.podAddress(0), 8080, answerWith("connected"))
 	p.serveUDP(p.podAddress(0), 5353, "pod-0")
-	p.setEndpoints([]discovery.EndpointPort{slicePort("tcp", v1.ProtocolTCP, 8080), slicePort("udp", v1.ProtocolUDP, 5353)}, p.readyEndpoint(0, thisNode))
+	p.setEndpoints(
+		[]discovery.EndpointPort{slicePort("tcp", v1.ProtocolTCP, 8080), slicePort("udp", v1.ProtocolUDP, 5353)},
+		p.readyEndpoint(0, thisNode),
+	)
 	if got := fourAnswers(t, at); got != "map[connected:4]" {
 		t.Error(got)
 	}
