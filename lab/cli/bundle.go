@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab/bundle"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/notices"
 	"github.com/ccmlab/ccmlab/lab/remedy"
@@ -159,4 +160,13 @@ func argsWithoutBundle(args []string) []string {
 		}
 	}
 	return left
+}
+
+// binDir is where the project's own programs are.
+func binDir() string {
+	bin, err := cluster.FindBinaries("", "")
+	if err != nil {
+		return ""
+	}
+	return bin.Dir
 }

@@ -3,18 +3,15 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
-	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/state"
@@ -154,63 +151,6 @@ never printed.`,
 	return root
 }
 
-// wrapArgumentErrors makes a wrong number of arguments, or an unknown command, a usage
-// error everywhere.
-func wrapArgumentErrors(cmd *cobra.Command) {
-	check := cmd.Args
-	switch {
-	case check == nil && cmd.HasSubCommands():
-		check = rejectUnknownCommand
-	case check == nil:
-		check = requireNoArguments
-	}
-	cmd.Args = func(c *cobra.Command, args []string) error {
-		if err := check(c, args); err != nil {
-			return usageError{err}
-		}
-		return nil
-	}
-	for _, sub := range cmd.Commands() {
-		wrapArgumentErrors(sub)
-	}
-}
-
-// outputFlag is -o with the formats a command has.
-type outputFlag struct {
-	value   string
-	formats []string
-}
-
-func addOutputFlag(cmd *cobra.Command, formats ...string) {
-	f := &outputFlag{value: formats[0], formats: formats}
-	cmd.Flags().VarP(f, "output", "o", "output format: "+strings.Join(formats, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
-}
-
-func (f *outputFlag) String() string { return f.value }
-func (f *outputFlag) Type() string   { return "format" }
-func (f *outputFlag) Set(v string) error {
-	if !slices.Contains(f.formats, v) {
-		return fmt.Errorf("want one of %s%s", strings.Join(f.formats, ", "), didYouMean(v, f.formats))
-	}
-	f.value = v
-	return nil
-}
-
-func printAs(w io.Writer, format string, v any) error {
-	if format == "yaml" {
-		data, err := yaml.Marshal(v)
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(data)
-		return err
-	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
-
 func (o *globalOptions) openLab() (*lab.Lab, error) {
 	if _, err := state.Dir(o.name); err != nil {
 		return nil, usageError{err}
@@ -220,3 +160,14 @@ func (o *globalOptions) openLab() (*lab.Lab, error) {
 
 // release is set by the build, where it knows: see lab/build.
 var release = "devel"
+
+// configureLogging sets how much is told.
+func (o *globalOptions) configureLogging() error {
+	if o.quiet && o.verbose {
+		return usagef("--quiet and --verbose: want one of them")
+	}
+	if o.verbose {
+		slog.SetDefault(slog.New(ui.Verbose(os.Stderr)))
+	}
+	return nil
+}

@@ -62,17 +62,6 @@ It exits with 0 whether anything differs or not.`,
 	return cmd
 }
 
-// completeLabs completes so many names of labs that there are.
-func completeLabs(most int) cobra.CompletionFunc {
-	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		names, err := state.List()
-		if err != nil || len(args) >= most {
-			return nil, cobra.ShellCompDirectiveNoFileComp
-		}
-		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
 // Widths of the table's columns: a mark, a title, and one for each lab; 100 in
 // all.
 const (

@@ -65,12 +65,3 @@ func printFindings(w io.Writer, findings []doctor.Finding, quiet bool) {
 		}
 	}
 }
-
-// binDir is where the project's own programs are.
-func binDir() string {
-	bin, err := cluster.FindBinaries("", "")
-	if err != nil {
-		return ""
-	}
-	return bin.Dir
-}

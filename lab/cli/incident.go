@@ -188,33 +188,6 @@ func (f *conformanceFlags) playIncident(cmd *cobra.Command, test conformance.Tes
 	return err
 }
 
-// paragraphWriter writes paragraphs, and keeps the first error.
-type paragraphWriter struct {
-	w     io.Writer
-	color bool
-	err   error
-}
-
-func newParagraphWriter(w io.Writer) *paragraphWriter {
-	return &paragraphWriter{w: w, color: ui.Colored(w)}
-}
-
-// printSection writes a paragraph under its heading; none at all without a text.
-func (p *paragraphWriter) printSection(heading, text string) {
-	if text == "" {
-		return
-	}
-	p.printLine("%s\n  %s\n", p.bold(heading), wrapHelpText(text))
-}
-
-func (p *paragraphWriter) printLine(format string, args ...any) {
-	if _, err := fmt.Fprintf(p.w, format+"\n", args...); p.err == nil {
-		p.err = err
-	}
-}
-
-func (p *paragraphWriter) bold(text string) string { return ui.Paint(p.color, "1", text) }
-
 // printIncidentStory says what is about to happen.
 func printIncidentStory(w io.Writer, test conformance.Test) error {
 	p := newParagraphWriter(w)

@@ -1,18 +1,14 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
-	"os"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
@@ -76,26 +72,4 @@ func printStatus(w io.Writer, st *status.Status) error {
 		p("\nproblem: %s", problem)
 	}
 	return t.Flush()
-}
-
-func dashIfEmpty(s string) string { return cmp.Or(s, "-") }
-
-func newAgent() *cobra.Command {
-	var (
-		dir   string
-		claim bool
-	)
-	cmd := &cobra.Command{
-		Use: "agent", Hidden: true,
-		Short: "The lab's background process; `lab up` starts it",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if dir == "" {
-				return usagef("--dir is missing; `lab up` starts this for you")
-			}
-			return lifecycle.RunAgent(cmd.Context(), dir, claim, slog.New(slog.NewTextHandler(os.Stderr, nil)))
-		},
-	}
-	cmd.Flags().StringVar(&dir, "dir", "", "the lab's folder")
-	cmd.Flags().BoolVar(&claim, "claim", false, "descriptor 3 is the lab's claim, to be held")
-	return cmd
 }

@@ -6,35 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/timeline"
-	"github.com/ccmlab/ccmlab/lab/ui"
 	"github.com/ccmlab/ccmlab/lab/watch"
 )
-
-// isInUpSummary tells whether the closing screen of `lab up` shows an entry: what
-// became of nodes, services and the cloud.
-func isInUpSummary(e timeline.Entry) bool {
-	return (e.Source == timeline.SourceCloud || e.Source == timeline.SourceCluster) && !strings.HasPrefix(e.Subject, "pod/")
-}
-
-func printTimeline(w io.Writer, entries []timeline.Entry) {
-	for _, e := range entries {
-		_, _ = fmt.Fprintln(w, timelineLine(e))
-	}
-}
-
-func timelineLine(e timeline.Entry) string {
-	return strings.TrimRight(fmt.Sprintf("%8.2f  %-22s %-16s %s", e.Seconds, e.Subject, e.What, e.Detail), " ")
-}
 
 const watchHelp = `watch shows in one stream, ordered by time, what happens in the lab, and what
 has happened so far. Each line has the seconds since the lab's start, the
@@ -190,46 +171,6 @@ func toStrings[T ~string](values []T) []string {
 		all[i] = string(v)
 	}
 	return all
-}
-
-// screen is where lines go; one that is no terminal has neither width nor
-// colour.
-type screen struct {
-	w     io.Writer
-	width func() int
-	color bool
-}
-
-func screenOf(w io.Writer) screen {
-	f, ok := w.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return screen{w: w, width: func() int { return 0 }}
-	}
-	return screen{
-		w: w, color: ui.Colored(f),
-		width: func() int {
-			width, _, err := term.GetSize(int(f.Fd())) // Asked each time: it changes.
-			if err != nil {
-				return 0
-			}
-			return width
-		},
-	}
-}
-
-// printLine prints one, cut to the width, in a colour ("" for none).
-func (s screen) printLine(color, text string) error {
-	if width := s.width(); width > 1 {
-		if runes := []rune(text); len(runes) > width {
-			text = string(runes[:width-1]) + "…"
-		}
-	}
-	_, err := fmt.Fprintln(s.w, s.paintText(color, text))
-	return err
-}
-
-func (s screen) paintText(color, text string) string {
-	return ui.Paint(s.color && color != "", color, text)
 }
 
 // sourceColors of sources on a terminal; what failed is red.

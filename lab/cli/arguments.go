@@ -6,27 +6,11 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/ccmlab/ccmlab/lab/ui"
 )
-
-// configureLogging sets how much is told.
-func (o *globalOptions) configureLogging() error {
-	if o.quiet && o.verbose {
-		return usagef("--quiet and --verbose: want one of them")
-	}
-	if o.verbose {
-		slog.SetDefault(slog.New(ui.Verbose(os.Stderr)))
-	}
-	return nil
-}
 
 // rejectUnknownCommand is for a command that is nothing but its subcommands.
 func rejectUnknownCommand(cmd *cobra.Command, args []string) error {
@@ -105,47 +89,23 @@ func didYouMean(word string, choices []string) string {
 	return ""
 }
 
-// describeShellCompletion says how each shell is told, where cobra says it at length, and
-// has wrong words answered as everywhere else.
-func describeShellCompletion(root *cobra.Command) {
-	completion, _, err := root.Find([]string{"completion"})
-	if err != nil {
-		return
+// wrapArgumentErrors makes a wrong number of arguments, or an unknown command, a usage
+// error everywhere.
+func wrapArgumentErrors(cmd *cobra.Command) {
+	check := cmd.Args
+	switch {
+	case check == nil && cmd.HasSubCommands():
+		check = rejectUnknownCommand
+	case check == nil:
+		check = requireNoArguments
 	}
-	examples := map[string]string{
-		"bash": "source <(lab completion bash)", "zsh": "source <(lab completion zsh)",
-		"fish": "lab completion fish | source", "powershell": "lab completion powershell | Out-String | Invoke-Expression",
-	}
-	completion.Example = "  " + examples["bash"] + "   # now; into ~/.bashrc for good"
-	completion.Args, completion.RunE = nil, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
-	for _, shell := range completion.Commands() {
-		shell.Args = nil
-		shell.Example = "  " + examples[shell.Name()]
-		if shell.Name() == "bash" {
-			shell.Long = bashCompletion
+	cmd.Args = func(c *cobra.Command, args []string) error {
+		if err := check(c, args); err != nil {
+			return usageError{err}
 		}
+		return nil
 	}
-}
-
-const bashCompletion = `bash prints what makes bash complete this program's commands, flags and values.
-
-It stands on functions of the package bash-completion (apt-get install
-bash-completion, dnf install bash-completion, brew install bash-completion@2),
-which a shell has loaded first: begin a new one once it is installed. Without it,
-bash says at a TAB "_get_comp_words_by_ref: command not found".`
-
-// completeListValue completes the last of several values, between commas, of those that
-// are not given yet.
-func completeListValue(values func() []string) cobra.CompletionFunc {
-	return func(_ *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		before := toComplete[:strings.LastIndex(toComplete, ",")+1]
-		given := strings.Split(before, ",")
-		var all []string
-		for _, v := range values() {
-			if !slices.Contains(given, v) {
-				all = append(all, before+v)
-			}
-		}
-		return all, cobra.ShellCompDirectiveNoFileComp
+	for _, sub := range cmd.Commands() {
+		wrapArgumentErrors(sub)
 	}
 }

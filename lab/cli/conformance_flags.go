@@ -1,0 +1,269 @@
+package cli
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
+	"github.com/ccmlab/ccmlab/lab/conformance/report"
+	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/suite"
+)
+
+// selection is which tests a command is about.
+type selection struct {
+	profiles []string
+	focus    string
+}
+
+func addSelectionFlags(cmd *cobra.Command) *selection {
+	s := &selection{}
+	var names []string
+	for _, p := range conformance.Profiles {
+		names = append(names, string(p))
+	}
+	cmd.Flags().StringSliceVar(&s.profiles, "profile", nil, "only tests of this profile, `NAME`: "+strings.Join(names, ", ")+"; can be repeated (default all)")
+	cmd.Flags().StringVar(&s.focus, "focus", "", "only tests whose ID this regular `expression` matches")
+	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	return s
+}
+
+// selectTests are those selected; none at all is a mistake.
+func (s selection) selectTests(all []conformance.Test) (chosen []conformance.Test, p []conformance.Profile, focus *regexp.Regexp, err error) {
+	var errs []error
+	for _, name := range s.profiles {
+		profile, err := conformance.ProfileNamed(name)
+		if err != nil {
+			errs = append(errs, usagef("--profile: %w", err))
+		}
+		p = append(p, profile)
+	}
+	if s.focus != "" {
+		if focus, err = regexp.Compile(s.focus); err != nil {
+			errs = append(errs, usagef("--focus: %w", err))
+		}
+	}
+	if len(errs) > 0 {
+		return nil, nil, nil, errors.Join(errs...)
+	}
+	if chosen = conformance.Select(all, p, focus); len(chosen) == 0 {
+		err = usagef("--focus %q matches no test of the profiles asked for; `lab conformance list` prints all tests", s.focus)
+	}
+	return chosen, p, focus, err
+}
+
+// conformanceFlags are the command's, as they are given.
+type conformanceFlags struct {
+	*selection
+	opts        suite.Options
+	ccm, config string
+	env         []string
+	claims      []string
+	unsupported []string
+	reportDir   string
+	budget      string
+}
+
+// addCCMFlags adds the flags that say what is tested, and on which lab.
+func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.opts.Cluster, "cluster", cluster.KindEmbedded, "kind of cluster: "+strings.Join(cluster.KindNames(), ", "))
+	fl.StringVar(&f.opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes")
+	fl.StringVar(&f.opts.Implementation, "implementation", suite.ImplementationFakecloud, "cloud, with its CCM: "+strings.Join(suite.Implementations, ", "))
+	fl.StringVar(&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)")
+	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
+	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
+	fl.StringSliceVar(&f.claims, "claim", nil, "`CAPABILITY` that the CCM has: its tests are required; can be repeated")
+	fl.StringArrayVar(&f.unsupported, "unsupported", nil, "`FEATURE=REASON` for what cloud or CCM does not have: its tests are skipped; can be repeated")
+	fl.IntVar(&f.opts.Attempts, "attempts", 0, "how often the CCM's client sends a call that fails before it reports that (default 3)")
+	fl.DurationVar(&f.opts.Bound, "bound", 0, "the longest that any test may take (default: what each test allows, mostly 2m)")
+	fl.BoolVar(&f.opts.WithoutMachines, "without-machines", false, "no machines in the cluster: tests that need machines or traffic are skipped")
+	fl.StringVar(&f.opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
+	fl.BoolVar(&f.opts.Keep, "keep", false, "leave the lab up afterwards, to look at")
+	fl.StringVar(&f.opts.CCMPath, "ccm-build", "", "another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments")
+	_ = fl.MarkHidden("ccm-build") // For mutants.
+	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(suite.Implementations, cobra.ShellCompDirectiveNoFileComp))
+	capabilities, features := capabilitiesAndFeatures(profiles.All())
+	_ = cmd.RegisterFlagCompletionFunc("claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("unsupported", cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+}
+
+// completeOptions completes the options, and says all that is wrong with the flags before
+// anything is started. It returns the tests that will be run or skipped.
+func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []string) ([]conformance.Test, error) {
+	var errs []error
+	addUsageError := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
+	for _, name := range f.opts.Names(all) {
+		if _, err := state.Dir(name); err != nil {
+			errs = append(errs, usageError{err})
+		}
+	}
+	errs = append(errs, f.validateCluster()...)
+	if !slices.Contains(suite.Implementations, f.opts.Implementation) {
+		addUsageError("--implementation %q: want one of %s", f.opts.Implementation, strings.Join(suite.Implementations, ", "))
+	}
+	if f.opts.Parallel < 0 {
+		addUsageError("--parallel %d: want 1 or more, or 0 for the default", f.opts.Parallel)
+	}
+	if f.opts.Attempts < 0 || f.opts.Bound < 0 {
+		addUsageError("--attempts and --bound: want more than 0, or 0 for the default")
+	}
+	if f.opts.CCMPath != "" && f.ccm != "" {
+		addUsageError("--ccm and --ccm-build: give one")
+	}
+	tests, p, focus, err := f.selectTests(all)
+	f.opts.Profiles, f.opts.Focus = p, focus
+	errs = append(errs, err, f.parseClaims(all), f.parseCCMProgram(ccmArgs))
+	f.opts.Limits, err = f.readBudgetLimits()
+	errs = append(errs, err)
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	// Known to be writable now, not after all the tests.
+	if f.reportDir != "" {
+		err := os.MkdirAll(f.reportDir, 0o755)
+		if err == nil {
+			err = unix.Access(f.reportDir, unix.W_OK)
+		}
+		// An earlier run's must not be taken for this one's.
+		for _, name := range report.Files {
+			if removeErr := os.Remove(filepath.Join(f.reportDir, name)); !errors.Is(removeErr, fs.ErrNotExist) {
+				err = errors.Join(err, removeErr)
+			}
+		}
+		if err != nil {
+			return nil, usagef("--report-dir %s: %w", f.reportDir, err)
+		}
+	}
+	return tests, nil
+}
+
+// validateCluster reads which cluster the suite is to run on.
+func (f *conformanceFlags) validateCluster() (errs []error) {
+	o := &f.opts
+	addUsageError := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
+	kind := cluster.KindNamed(o.Cluster)
+	switch {
+	case o.Cluster == "" || kind == nil:
+		addUsageError("--cluster %q: want one of %s", o.Cluster, strings.Join(cluster.KindNames(), ", "))
+	case kind.TakesKubeconfig && o.Kubeconfig == "":
+		addUsageError("--cluster %s needs --kubeconfig FILE: the cluster to run the suite on", kind.Name)
+	case kind.TakesKubeconfig && o.Labs > 1:
+		addUsageError("--labs %d: a cluster of --cluster %s can have one CCM", o.Labs, kind.Name)
+	case kind.TakesKubeconfig && o.Keep:
+		addUsageError("--keep: nothing stays in a cluster of --cluster %s", kind.Name)
+	case !kind.TakesKubeconfig && (o.Kubeconfig != "" || o.Traffic):
+		addUsageError("--kubeconfig and --traffic are for --cluster %s", cluster.KindExternal)
+	case o.Traffic && o.WithoutMachines:
+		addUsageError("--traffic and --without-machines: want one of them")
+	case o.Traffic && o.Implementation == suite.ImplementationInMemory:
+		addUsageError("--traffic: the cloud of --implementation %s forwards none", o.Implementation)
+	case o.Workload != "" && kind.Hollow:
+		addUsageError("--workload: nothing of an image runs on --cluster %s", kind.Name)
+	}
+	if o.Labs < 0 {
+		addUsageError("--labs %d: want 1 or more, or 0 for the default", o.Labs)
+	}
+	return errs
+}
+
+// parseClaims reads --claim and --unsupported.
+func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
+	var errs []error
+	capabilities, features := capabilitiesAndFeatures(all)
+	for _, c := range f.claims {
+		if !slices.Contains(capabilities, c) {
+			errs = append(errs, usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")))
+		}
+		f.opts.Claims = append(f.opts.Claims, conformance.Capability(c))
+	}
+	for _, u := range f.unsupported {
+		name, reason, _ := strings.Cut(u, "=")
+		switch {
+		case reason == "":
+			errs = append(errs, usagef("--unsupported %q: want FEATURE=REASON; the reason goes into the report", u))
+		case !slices.Contains(features, name):
+			errs = append(errs, usagef("--unsupported %q: no test needs that; features and capabilities are %s", name, strings.Join(features, ", ")))
+		case slices.Contains(f.claims, name):
+			errs = append(errs, usagef("%s cannot be both claimed and unsupported", name))
+		}
+		if f.opts.Unsupported == nil {
+			f.opts.Unsupported = conformance.Unsupported{}
+		}
+		f.opts.Unsupported[name] = reason
+	}
+	return errors.Join(errs...)
+}
+
+// capabilitiesAndFeatures are the capabilities that the tests are about, and all features, these
+// among them, that skip tests where they are missing.
+func capabilitiesAndFeatures(tests []conformance.Test) (capabilities, features []string) {
+	for _, t := range tests {
+		if t.Capability != "" {
+			capabilities = append(capabilities, string(t.Capability))
+			features = append(features, string(t.Capability))
+		}
+		for _, f := range t.Needs {
+			features = append(features, string(f))
+		}
+	}
+	slices.Sort(capabilities)
+	slices.Sort(features)
+	return slices.Compact(capabilities), slices.Compact(features)
+}
+
+// parseCCMProgram reads what belongs to --ccm.
+func (f *conformanceFlags) parseCCMProgram(args []string) error {
+	switch {
+	case f.ccm == "" && (len(args) > 0 || len(f.env) > 0 || f.config != ""):
+		return usagef("--ccm-env, --ccm-config and arguments after -- are for --ccm PATH")
+	case f.ccm == "":
+		return nil
+	case f.opts.Implementation == suite.ImplementationInMemory:
+		return usagef("--ccm: the cloud of --implementation %s has a CCM of its own and can be reached by no other", suite.ImplementationInMemory)
+	}
+	path, err := filepath.Abs(f.ccm)
+	if err != nil {
+		return err
+	}
+	p := &program.CCM{Path: path, Args: args, Env: f.env}
+	var errs []error
+	if f.config != "" {
+		template, err := os.ReadFile(f.config)
+		if err == nil && len(template) == 0 {
+			err = fmt.Errorf("%s is empty", f.config)
+		}
+		if err != nil {
+			errs = append(errs, usagef("--ccm-config: %w", err))
+		}
+		p.ConfigTemplate = string(template)
+	}
+	if err := p.Check(); err != nil {
+		errs = append(errs, usageError{err})
+	}
+	f.opts.Program = p
+	return errors.Join(errs...)
+}
+
+// ownLabName names a lab of the command's own, unless one is named: LAB_NAME is of
+// another lab.
+func ownLabName(cmd *cobra.Command, o *globalOptions, what string) string {
+	if cmd.Flags().Changed("name") {
+		return o.name
+	}
+	return what + "-" + strings.ToLower(rand.Text()[:6])
+}

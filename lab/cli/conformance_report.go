@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// printReport sums a report up for a person.
+func printReport(w io.Writer, r *conformance.Report) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
+	p("\nPROFILE\tCORE\tEXTENDED\tSKIPPED")
+	var failed, notRequired []string
+	for _, profile := range r.Profiles {
+		core, extended := cmp.Or(profile.Core, &conformance.Summary{}), cmp.Or(profile.Extended, &conformance.Summary{})
+		p("%s\t%s\t%s\t%d", profile.Name, formatScore(core), formatScore(extended), core.Statistics.Skipped+extended.Statistics.Skipped)
+		failed = slices.Concat(failed, core.FailedTests, extended.FailedTests)
+		notRequired = slices.Concat(notRequired, core.NotRequired, extended.NotRequired)
+	}
+	printBudget(p, r.Budget)
+	p("")
+	if len(notRequired) > 0 {
+		p("failed, not required: %s", strings.Join(notRequired, ", "))
+	}
+	if len(failed) > 0 {
+		p("failed: %s", strings.Join(failed, ", "))
+	}
+	if n := len(r.Crashes); n > 0 {
+		p("the CCM ended by itself, times: %d; the last time it said:\n    %s", n, strings.ReplaceAll(r.Crashes[n-1], "\n", "\n    "))
+	}
+	p("%s %s on %s %s, %.0f s", r.Implementation.Name, r.Verdict(), r.Cluster.Name, r.Cluster.Version, r.Seconds)
+	return t.Flush()
+}
+
+// formatScore is how many of those that ran passed.
+func formatScore(s *conformance.Summary) string {
+	ran := s.Statistics.Passed + s.Statistics.Failed
+	if ran == 0 {
+		return "-"
+	}
+	text := fmt.Sprintf("%d/%d", s.Statistics.Passed, ran)
+	if n := len(s.NotRequired); n > 0 {
+		text += fmt.Sprintf(" (%d not required)", n)
+	}
+	return text
+}

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+// outputFlag is -o with the formats a command has.
+type outputFlag struct {
+	value   string
+	formats []string
+}
+
+func addOutputFlag(cmd *cobra.Command, formats ...string) {
+	f := &outputFlag{value: formats[0], formats: formats}
+	cmd.Flags().VarP(f, "output", "o", "output format: "+strings.Join(formats, ", "))
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+}
+
+func (f *outputFlag) String() string { return f.value }
+
+func (f *outputFlag) Type() string { return "format" }
+
+func (f *outputFlag) Set(v string) error {
+	if !slices.Contains(f.formats, v) {
+		return fmt.Errorf("want one of %s%s", strings.Join(f.formats, ", "), didYouMean(v, f.formats))
+	}
+	f.value = v
+	return nil
+}
+
+func printAs(w io.Writer, format string, v any) error {
+	if format == "yaml" {
+		data, err := yaml.Marshal(v)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(data)
+		return err
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+func dashIfEmpty(s string) string { return cmp.Or(s, "-") }
+
+// screen is where lines go; one that is no terminal has neither width nor
+// colour.
+type screen struct {
+	w     io.Writer
+	width func() int
+	color bool
+}
+
+func screenOf(w io.Writer) screen {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return screen{w: w, width: func() int { return 0 }}
+	}
+	return screen{
+		w: w, color: ui.Colored(f),
+		width: func() int {
+			width, _, err := term.GetSize(int(f.Fd())) // Asked each time: it changes.
+			if err != nil {
+				return 0
+			}
+			return width
+		},
+	}
+}
+
+// printLine prints one, cut to the width, in a colour ("" for none).
+func (s screen) printLine(color, text string) error {
+	if width := s.width(); width > 1 {
+		if runes := []rune(text); len(runes) > width {
+			text = string(runes[:width-1]) + "…"
+		}
+	}
+	_, err := fmt.Fprintln(s.w, s.paintText(color, text))
+	return err
+}
+
+func (s screen) paintText(color, text string) string {
+	return ui.Paint(s.color && color != "", color, text)
+}
+
+// paragraphWriter writes paragraphs, and keeps the first error.
+type paragraphWriter struct {
+	w     io.Writer
+	color bool
+	err   error
+}
+
+func newParagraphWriter(w io.Writer) *paragraphWriter {
+	return &paragraphWriter{w: w, color: ui.Colored(w)}
+}
+
+// printSection writes a paragraph under its heading; none at all without a text.
+func (p *paragraphWriter) printSection(heading, text string) {
+	if text == "" {
+		return
+	}
+	p.printLine("%s\n  %s\n", p.bold(heading), wrapHelpText(text))
+}
+
+func (p *paragraphWriter) printLine(format string, args ...any) {
+	if _, err := fmt.Fprintf(p.w, format+"\n", args...); p.err == nil {
+		p.err = err
+	}
+}
+
+func (p *paragraphWriter) bold(text string) string { return ui.Paint(p.color, "1", text) }
+
+// wrapHelpText breaks a list into the lines of a command's help.
+func wrapHelpText(list string) string {
+	out, width := "", 0
+	for word := range strings.SplitSeq(list, " ") {
+		if width += len(word) + 1; width > 76 {
+			out, width = strings.TrimRight(out, " ")+"\n  ", len(word)+1
+		}
+		out += word + " "
+	}
+	return strings.TrimRight(out, " ")
+}
