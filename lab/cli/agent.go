@@ -9,6 +9,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
 )
 
+// newAgent returns the hidden command `lab agent`, the lab's background process.
 func newAgent() *cobra.Command {
 	var (
 		dir   string

@@ -1,8 +1,5 @@
 package cli
 
-// How the command line behaves whatever the command is: what it says of a word
-// that it does not know, what it completes, how much it tells.
-
 import (
 	"errors"
 	"fmt"
@@ -12,7 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// rejectUnknownCommand is for a command that is nothing but its subcommands.
+// rejectUnknownCommand is cobra.Command.Args of a command that only has subcommands.
+// Any argument is an unknown subcommand.
 func rejectUnknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -26,6 +24,7 @@ func rejectUnknownCommand(cmd *cobra.Command, args []string) error {
 	return usagef("`%s` has no command %q%s", cmd.CommandPath(), args[0], didYouMean(args[0], names))
 }
 
+// requireNoArguments is cobra.Command.Args of a command without arguments.
 func requireNoArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usagef("`%s` takes no arguments, and was given %q", cmd.CommandPath(), args)
@@ -33,7 +32,8 @@ func requireNoArguments(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// requireOneArgument is what the command's usage line names.
+// requireOneArgument is cobra.Command.Args of a command with one argument, which the
+// usage line names.
 func requireOneArgument(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
@@ -46,14 +46,14 @@ func requireOneArgument(cmd *cobra.Command, args []string) error {
 	return usagef("`%s` wants %s, and was given %s", cmd.CommandPath(), wanted, given)
 }
 
-// flagTypeNames are what values of flags are called, by pflag's names of their types,
-// where its own message is that of the function that read the value.
+// flagTypeNames describe the values of flags by pflag's name of their type. They
+// replace pflag's own message, which is that of the function that parsed the value.
 var flagTypeNames = map[string]string{
 	"int": "a whole number", "duration": "a duration, such as 30s or 10m", "bool": "true or false", "float64": "a number",
 }
 
-// rewordFlagError is the parser's error in the words of the other usage errors: what was
-// wanted of a value, or which flag may have been meant.
+// rewordFlagError words an error of the flag parser as other usage errors are worded.
+// It says which value was wanted, or which flag may have been meant.
 func rewordFlagError(cmd *cobra.Command, err error) error {
 	if invalid := (*pflag.InvalidValueError)(nil); errors.As(err, &invalid) {
 		f := invalid.GetFlag()
@@ -67,7 +67,7 @@ func rewordFlagError(cmd *cobra.Command, err error) error {
 		return usageError{err}
 	}
 	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { // Those of its parents are among them once it has parsed.
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { // After parsing, these include the parents' flags.
 		if !f.Hidden {
 			names = append(names, "--"+f.Name)
 		}
@@ -75,10 +75,10 @@ func rewordFlagError(cmd *cobra.Command, err error) error {
 	return usagef("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names))
 }
 
-// didYouMean is the end of a message about a word that is none of the choices:
-// "" unless some of them are nearly it.
+// didYouMean returns the end of an error message about a word that is not one of the
+// choices. It is empty unless some choices are similar to the word.
 func didYouMean(word string, choices []string) string {
-	// cobra knows which of its commands are like a word, and tells of nothing else.
+	// cobra suggests only names of commands, so each choice becomes one.
 	cmd := &cobra.Command{SuggestionsMinimumDistance: 2}
 	for _, choice := range choices {
 		cmd.AddCommand(&cobra.Command{Use: choice, Run: func(*cobra.Command, []string) {}})
@@ -89,8 +89,8 @@ func didYouMean(word string, choices []string) string {
 	return ""
 }
 
-// wrapArgumentErrors makes a wrong number of arguments, or an unknown command, a usage
-// error everywhere.
+// wrapArgumentErrors makes a wrong number of arguments, or an unknown command, a
+// usageError. It does so for cmd and all its subcommands.
 func wrapArgumentErrors(cmd *cobra.Command) {
 	check := cmd.Args
 	switch {

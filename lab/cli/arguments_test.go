@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What is missing is asked for in the command's own words.
+// A missing argument is reported in the command's own words.
 func TestMissingArguments(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -19,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
+// newBundle returns the command `lab bundle`.
 func newBundle(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "bundle FILE",
@@ -53,6 +54,8 @@ It is run in a clone, and packs the Go that the clone is built with.`,
 	}
 }
 
+// writeBundle writes a bundle of the programs and of what lessons need into file. It
+// returns the number of files in it.
 func writeBundle(ctx context.Context, file string, note func(string)) (packed int, err error) {
 	scratch, err := os.MkdirTemp("", "bundle")
 	if err != nil {
@@ -67,7 +70,8 @@ func writeBundle(ctx context.Context, file string, note func(string)) (packed in
 	return bundle.Write(ctx, binDir(), files, file, note)
 }
 
-// newLessonParts is for the image of a seat.
+// newLessonParts returns the hidden command `lab lesson-parts`, which the image of a
+// seat is built with.
 func newLessonParts(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use: "lesson-parts FOLDER", Hidden: true, Args: requireOneArgument,
@@ -80,6 +84,8 @@ func newLessonParts(o *globalOptions) *cobra.Command {
 	}
 }
 
+// writeLessonParts writes what lessons need into a new folder. The folder appears only
+// when it is complete.
 func writeLessonParts(ctx context.Context, folder string, note func(string)) error {
 	if err := os.MkdirAll(filepath.Dir(folder), 0o755); err != nil {
 		return remedy.With(err)
@@ -103,6 +109,8 @@ func writeLessonParts(ctx context.Context, folder string, note func(string)) err
 	return os.Rename(whole, folder)
 }
 
+// copyFile copies a file with its permissions. It creates the folders above, and fails
+// if the file to exists.
 func copyFile(to, from string) error {
 	in, err := os.Open(from)
 	if err != nil {
@@ -124,12 +132,13 @@ func copyFile(to, from string) error {
 	return errors.Join(err, out.Close())
 }
 
-// addBundleFlag gives a command, and all below it, the flag --bundle: the same command is
-// then run by the bundle's own lab, so that all of it runs beside the bundle's programs.
+// addBundleFlag adds the flag --bundle to cmd and all its subcommands. With the flag,
+// the lab in the bundle runs the same command, so that all of it uses the bundle's
+// programs.
 func addBundleFlag(cmd *cobra.Command, o *globalOptions) {
 	var file string
 	cmd.PersistentFlags().StringVar(&file, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, which is unpacked once")
-	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { // In place of the root's.
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { // Replaces the root's.
 		if err := o.configureLogging(); err != nil || file == "" {
 			return err
 		}
@@ -146,7 +155,7 @@ func addBundleFlag(cmd *cobra.Command, o *globalOptions) {
 	}
 }
 
-// argsWithoutBundle are arguments without the flag --bundle.
+// argsWithoutBundle returns args without the flag --bundle and its value.
 func argsWithoutBundle(args []string) []string {
 	var left []string
 	for i := 0; i < len(args); i++ {
@@ -162,7 +171,7 @@ func argsWithoutBundle(args []string) []string {
 	return left
 }
 
-// binDir is where the project's own programs are.
+// binDir returns the folder of the project's own programs, or "" if they are not found.
 func binDir() string {
 	bin, err := cluster.FindBinaries("", "")
 	if err != nil {

@@ -21,7 +21,7 @@ func TestArgsWithoutBundle(t *testing.T) {
 	}
 }
 
-// A bundle that cannot be had fails the command, whichever it is, before it does anything.
+// A bundle that cannot be opened fails every lesson command before it does anything.
 func TestLessonFailsWithoutItsBundle(t *testing.T) {
 	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	t.Setenv("CCMLAB_HOME", t.TempDir())

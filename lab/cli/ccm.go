@@ -9,6 +9,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
+// newCCM returns the command `lab ccm` with its subcommands.
 func newCCM(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ccm",
@@ -40,8 +41,8 @@ func newCCM(o *globalOptions) *cobra.Command {
 	return cmd
 }
 
-// runOnCCM does something with the lab's CCM, in a step of its own, while no other command
-// changes the lab.
+// runOnCCM runs do on the lab's CCM as one printed step. It holds the lab's lock, so no
+// other command changes the lab meanwhile.
 func (o *globalOptions) runOnCCM(title string, do func(*lab.Lab) (string, error)) error {
 	if _, err := state.Dir(o.name); err != nil {
 		return usageError{err}
@@ -54,6 +55,7 @@ func (o *globalOptions) runOnCCM(title string, do func(*lab.Lab) (string, error)
 	return o.newSteps().Do(title, func(func(string)) (string, error) { return do(l) })
 }
 
+// newCCMCommand returns the command `lab ccm command`.
 func newCCMCommand(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "command",

@@ -11,6 +11,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
+// newCCMUse returns the command `lab ccm use`.
 func newCCMUse(o *globalOptions) *cobra.Command {
 	own := false
 	cmd := &cobra.Command{
@@ -54,7 +55,8 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 	return cmd
 }
 
-// countBeforeDash is how many arguments came before the dash.
+// countBeforeDash returns the number of arguments before --, or of all if there is no
+// --.
 func countBeforeDash(cmd *cobra.Command, args []string) int {
 	if dash := cmd.ArgsLenAtDash(); dash >= 0 {
 		return dash

@@ -19,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
+// newClassroom returns the command `lab classroom` with its subcommands.
 func newClassroom(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "classroom",
@@ -43,11 +44,11 @@ purpose. For people who do not trust each other give each a machine, a container
 	return cmd
 }
 
-// classroomUpFlags are what a room is asked to be.
+// classroomUpFlags are the flags of lab classroom up.
 type classroomUpFlags struct {
 	seats        int
 	seat         string
-	passwordFile string // The file that has it.
+	passwordFile string
 	lesson       string
 	listen       string
 	pagePort     int
@@ -56,8 +57,10 @@ type classroomUpFlags struct {
 	foreground   bool
 }
 
+// noLesson is the value of --lesson that begins no lesson at new seats.
 const noLesson = "none"
 
+// newClassroomUp returns the command `lab classroom up`.
 func newClassroomUp(o *globalOptions) *cobra.Command {
 	var c classroomUpFlags
 	cmd := &cobra.Command{
@@ -93,6 +96,8 @@ that is there.`,
 	return cmd
 }
 
+// runUp checks the flags and opens the classroom. With --foreground it stays until it
+// is told to end, and then closes the classroom.
 func (c *classroomUpFlags) runUp(cmd *cobra.Command, o *globalOptions) error {
 	lesson, err := c.firstLessonID()
 	if err != nil {
@@ -111,7 +116,7 @@ func (c *classroomUpFlags) runUp(cmd *cobra.Command, o *globalOptions) error {
 		return err
 	}
 	err = c.openRoom(cmd, o, room, lesson, password)
-	room.Leave() // Who stays lets others give new cards.
+	room.Leave() // While this stays, lab classroom cards must be able to lock the room.
 	if !c.foreground {
 		return err
 	}
@@ -120,12 +125,13 @@ func (c *classroomUpFlags) runUp(cmd *cobra.Command, o *globalOptions) error {
 		err = room.Stay(ctx)
 	}
 	if ctx.Err() == nil {
-		return err // What there is, up completes.
+		return err // Another lab classroom up completes what there is.
 	}
 	return errors.Join(err, closeRoom(context.WithoutCancel(ctx), o, false))
 }
 
-// openRoom has the room be as it was asked for.
+// openRoom makes missing seats, prints their cards, starts the server, and begins the
+// lesson at seats that have none.
 func (c *classroomUpFlags) openRoom(cmd *cobra.Command, o *globalOptions, room *classroom.Room, lesson, password string) error {
 	cards, err := c.addMissingSeats(room, password)
 	if err != nil {
@@ -149,8 +155,8 @@ func (c *classroomUpFlags) openRoom(cmd *cobra.Command, o *globalOptions, room *
 	return room.Begin(cmd.Context(), lesson, steps)
 }
 
-// addMissingSeats makes the seats that are missing, and returns the cards to hand out: a password
-// that is known elsewhere is on none.
+// addMissingSeats makes the seats that are missing, and returns the cards to hand out.
+// A password from --password-file is known elsewhere and gets no card.
 func (c *classroomUpFlags) addMissingSeats(room *classroom.Room, password string) ([]classroom.Card, error) {
 	if c.seat == "" {
 		return room.Grow(c.seats)
@@ -165,7 +171,8 @@ func (c *classroomUpFlags) addMissingSeats(room *classroom.Room, password string
 	return nil, nil
 }
 
-// readPassword is the password in the file; "" is none.
+// readPassword returns the password in the file of --password-file, or "" if there is
+// none.
 func (c *classroomUpFlags) readPassword() (string, error) {
 	if c.passwordFile == "" {
 		return "", nil
@@ -184,7 +191,7 @@ func (c *classroomUpFlags) readPassword() (string, error) {
 	return password, nil
 }
 
-// firstLessonID is the lesson to begin with; "" is none.
+// firstLessonID returns the ID of the lesson to begin at new seats, or "" for none.
 func (c *classroomUpFlags) firstLessonID() (string, error) {
 	if c.lesson == noLesson {
 		return "", nil
@@ -203,7 +210,8 @@ func (c *classroomUpFlags) firstLessonID() (string, error) {
 	return all[0].ID, nil
 }
 
-// configureRoom is what the room is to be, where it was not said as it was before.
+// configureRoom checks the flags against the room and sets its addresses and ports. A
+// flag that was not given leaves what the room had before.
 func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 	if err := classroom.CheckName(c.seat); err != nil && c.seat != "" {
 		return usagef("--seat %w", err)
@@ -227,10 +235,12 @@ func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 	return nil
 }
 
-// labMemoryBytes is about what a lab takes of the machine's memory: lab/FIGURES.md has how that
-// was measured.
+// labMemoryBytes is roughly the memory that a lab takes. How it was measured is in
+// lab/FIGURES.md.
 const labMemoryBytes = 350 << 20
 
+// warnOfMemoryShortage prints a warning if the labs to be started need more memory than
+// is free.
 func warnOfMemoryShortage(o *globalOptions, room *classroom.Room, lesson string) error {
 	labs, err := classroom.Labs(lesson)
 	if err != nil {
@@ -248,7 +258,8 @@ func warnOfMemoryShortage(o *globalOptions, room *classroom.Room, lesson string)
 	return nil
 }
 
-// printCards prints what is to be handed out: it is not known any more afterwards.
+// printCards prints the cards to hand out. Their passwords cannot be shown again,
+// because only hashes are kept.
 func printCards(w io.Writer, room *classroom.Room, cards []classroom.Card) error {
 	if len(cards) == 0 {
 		return nil
@@ -266,6 +277,7 @@ func printCards(w io.Writer, room *classroom.Room, cards []classroom.Card) error
 	return t.Flush()
 }
 
+// newClassroomCards returns the command `lab classroom cards`.
 func newClassroomCards() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:               "cards SEAT...",
@@ -302,6 +314,7 @@ func completeSeats(*cobra.Command, []string, string) ([]string, cobra.ShellCompD
 	return room.Names(), cobra.ShellCompDirectiveNoFileComp
 }
 
+// newClassroomStatus returns the command `lab classroom status`.
 func newClassroomStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
@@ -336,6 +349,7 @@ func newClassroomStatus() *cobra.Command {
 	return cmd
 }
 
+// printClassroomStatus prints a table of the seats' progress, and the page's URL.
 func printClassroomStatus(w io.Writer, room *classroom.Room, v *classroom.View) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(t, "SEAT\tLESSON\tTASKS\tNOW AT\tFOR\tHINTS\tFINISHED")
@@ -359,6 +373,7 @@ func printClassroomStatus(w io.Writer, room *classroom.Room, v *classroom.View) 
 	return t.Flush()
 }
 
+// newClassroomRun returns the command `lab classroom run`.
 func newClassroomRun() *cobra.Command {
 	var chosen []string
 	cmd := &cobra.Command{
@@ -387,6 +402,7 @@ if it fails anywhere.`,
 	return cmd
 }
 
+// seatsOrAll returns the chosen seats, or all seats of the room if none are chosen.
 func seatsOrAll(chosen []string, room *classroom.Room) []string {
 	if len(chosen) > 0 {
 		return chosen
@@ -394,6 +410,8 @@ func seatsOrAll(chosen []string, room *classroom.Room) []string {
 	return room.Names()
 }
 
+// printSeatOutput prints what a program printed at a seat, and how it failed. Each line
+// begins with the seat's name.
 func printSeatOutput(w io.Writer, did classroom.Did) {
 	for line := range strings.Lines(did.Output) {
 		_, _ = fmt.Fprintf(w, "%s │ %s\n", did.Seat, strings.TrimRight(line, "\n"))
@@ -403,6 +421,7 @@ func printSeatOutput(w io.Writer, did classroom.Did) {
 	}
 }
 
+// newClassroomShell returns the command `lab classroom shell`.
 func newClassroomShell() *cobra.Command {
 	return &cobra.Command{
 		Use:               "shell SEAT",
@@ -424,13 +443,14 @@ func newClassroomShell() *cobra.Command {
 			err = shell.Run()
 			var exit *exec.ExitError
 			if errors.As(err, &exit) {
-				return nil // How the last command there ended is nobody's error.
+				return nil // The exit code of the shell's last command is no error of ours.
 			}
 			return err
 		},
 	}
 }
 
+// newClassroomDown returns the command `lab classroom down`.
 func newClassroomDown(o *globalOptions) *cobra.Command {
 	var deleting bool
 	cmd := &cobra.Command{
@@ -447,6 +467,8 @@ wrote and their passwords stay, and up goes on from there. --delete deletes that
 	return cmd
 }
 
+// closeRoom ends the classroom's server and labs. With deleting it deletes the seats
+// too.
 func closeRoom(ctx context.Context, o *globalOptions, deleting bool) error {
 	room, err := classroom.Enter()
 	if err != nil {
@@ -456,6 +478,7 @@ func closeRoom(ctx context.Context, o *globalOptions, deleting bool) error {
 	return room.Down(ctx, deleting, o.newSteps())
 }
 
+// newClassroomServe returns the hidden command `lab classroom serve`.
 func newClassroomServe() *cobra.Command {
 	return &cobra.Command{
 		Use: "serve", Hidden: true, Short: "The classroom's server; up starts it",

@@ -9,6 +9,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/classroom"
 )
 
+// newClassroomPage returns the command `lab classroom page`.
 func newClassroomPage() *cobra.Command {
 	var (
 		rooms classroom.Rooms

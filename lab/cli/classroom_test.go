@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
+// classroomCommand runs `lab classroom` with args in a home folder of its own.
 func classroomCommand(t *testing.T, args ...string) error {
 	t.Helper()
 	t.Setenv("CCMLAB_HOME", t.TempDir())
@@ -56,13 +57,13 @@ func TestPasswordFile(t *testing.T) {
 	}
 }
 
-// The manifests' pods run this program, with flags that it knows.
+// The pods in the manifests run this program with flags that it knows.
 func TestClassroomManifestsUseKnownFlags(t *testing.T) {
 	for _, file := range []string{"seat", "page"} {
 		data, err := os.ReadFile(filepath.Join("..", "..", "manifests", "classroom", "base", file+".yaml"))
 		require.NoError(t, err)
 		workload, _, _ := bytes.Cut(data, []byte("\n---\n"))
-		var d appsv1.Deployment // As much as is of interest here is the same in a StatefulSet.
+		var d appsv1.Deployment // The fields read here are the same in a StatefulSet.
 		require.NoError(t, yaml.Unmarshal(workload, &d))
 		c := d.Spec.Template.Spec.Containers[0]
 		cmd, flags, err := newRoot().Find(c.Args)

@@ -1,4 +1,14 @@
-// Package cli is the lab's command line.
+// Package cli is the command line of lab: its commands, their flags and help texts, and
+// what they print.
+//
+// What the commands do is in other packages: lifecycle brings a lab up and down,
+// status, doctor, explain, compare and watch look at it, suite runs the conformance
+// tests, and lessons and classroom teach. This package must not start processes of a
+// lab or speak to its cloud by itself.
+//
+// Begin with newRoot, which lists all commands. Each command is in the file of its
+// name. What all commands share is in arguments.go, completion.go, output.go and
+// shell.go.
 package cli
 
 import (
@@ -22,25 +32,26 @@ import (
 const (
 	exitFailed      = 1
 	exitUsage       = 2
-	exitInterrupted = 130 // What a shell has for a program that Ctrl-C ended.
+	exitInterrupted = 130 // As shells report a program that Ctrl-C ended.
 )
 
-// usageError is a mistake in the command line, not in the lab.
+// usageError is a mistake in the command line. The exit code is then exitUsage.
 type usageError struct{ error }
 
+// usagef returns a usageError with the formatted message.
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // Main runs the command line and returns the exit code.
 func Main() int {
 	endSignals := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	hangup := !signal.Ignored(syscall.SIGHUP) // As nohup has it.
+	hangup := !signal.Ignored(syscall.SIGHUP) // nohup ignores it.
 	if hangup {
 		endSignals = append(endSignals, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), endSignals...)
 	defer stop()
-	// After the first Ctrl-C things are cleared up; the second ends that too. A
-	// terminal that closes hangs up twice, by the kernel and by the shell.
+	// The first Ctrl-C starts the cleanup, and the second ends that too. SIGHUP is ignored
+	// from then on: a terminal that closes sends it twice, by the kernel and by the shell.
 	context.AfterFunc(ctx, func() {
 		if hangup {
 			signal.Ignore(syscall.SIGHUP)
@@ -50,7 +61,8 @@ func Main() int {
 	return exitCode(ctx, os.Stderr, newRoot().ExecuteContext(ctx))
 }
 
-// exitCode says what went wrong, unless that has been said.
+// exitCode returns the exit code for err. It prints err to stderr unless err is a
+// silentError.
 func exitCode(ctx context.Context, stderr io.Writer, err error) int {
 	if err == nil {
 		return 0
@@ -70,18 +82,21 @@ func exitCode(ctx context.Context, stderr io.Writer, err error) int {
 	return exitFailed
 }
 
-// silentError fails a command that has already said everything.
+// silentError makes a command fail without another message, because the command has
+// already printed everything.
 type silentError struct{ error }
 
-// globalOptions every command has.
+// globalOptions are the flags that every command has.
 type globalOptions struct {
 	name           string
 	quiet, verbose bool
 }
 
-// newSteps shows a command's steps, or its problems alone.
+// newSteps returns a printer of a command's steps on standard error. With --quiet it
+// prints only problems.
 func (o *globalOptions) newSteps() *ui.Steps { return ui.New(os.Stderr, o.quiet) }
 
+// newRoot returns the command lab with all its subcommands.
 func newRoot() *cobra.Command {
 	o := &globalOptions{}
 	root := &cobra.Command{
@@ -151,6 +166,7 @@ never printed.`,
 	return root
 }
 
+// openLab opens the lab that --name names.
 func (o *globalOptions) openLab() (*lab.Lab, error) {
 	if _, err := state.Dir(o.name); err != nil {
 		return nil, usageError{err}
@@ -158,10 +174,12 @@ func (o *globalOptions) openLab() (*lab.Lab, error) {
 	return lab.Open(o.name)
 }
 
-// release is set by the build, where it knows: see lab/build.
+// release is the version of this program. The build sets it with the linker where it
+// knows the version; see lab/build.
 var release = "devel"
 
-// configureLogging sets how much is told.
+// configureLogging checks --quiet and --verbose, and turns on log messages for
+// --verbose.
 func (o *globalOptions) configureLogging() error {
 	if o.quiet && o.verbose {
 		return usagef("--quiet and --verbose: want one of them")

@@ -17,7 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// runCommandLine is the command line in this process, without its streams.
+// runCommandLine runs a command line in this process. It returns what it printed and
+// its exit code.
 func runCommandLine(ctx context.Context, args ...string) (stdout, stderr string, code int) {
 	cmd := newRoot()
 	var out, errs bytes.Buffer
@@ -28,7 +29,7 @@ func runCommandLine(ctx context.Context, args ...string) (stdout, stderr string,
 	return out.String(), errs.String(), code
 }
 
-// Every command explains itself, with an example, and so does every flag.
+// Every command has a help text with an example, and so has every flag.
 func TestEveryCommandExplainsItself(t *testing.T) {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {
@@ -57,7 +58,8 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 	}
 }
 
-// A word that nobody knows ends with 2, says which, and what was perhaps meant.
+// A wrong command line ends with exit code 2. The message names the wrong word and
+// offers a similar one.
 func TestWrongCommandLines(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	for line, want := range map[string]string{
@@ -113,7 +115,7 @@ func TestExitCodes(t *testing.T) {
 	assert.Equal(t, "lab: it failed\n", said.String())
 }
 
-// Where no lab is, every command that wants one says so, and how to make one.
+// Every command that needs a lab says that there is none, and how to make one.
 func TestCommandsWithoutLab(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	for _, line := range []string{"status", "env", "kubeconfig", "ccm start", "watch", "logs", "logs ccm"} {
@@ -156,7 +158,7 @@ func TestCompletion(t *testing.T) {
 	assert.Equal(t, []string{"cluster,call,cloud,lab,event", ":4"}, strings.Fields(out), "one of several, and what was given is not offered again")
 }
 
-// What bash lacks without the package is said where its completion is explained.
+// The help of bash's completion names the package that it needs.
 func TestBashCompletionHelp(t *testing.T) {
 	help, _, code := runCommandLine(t.Context(), "completion", "bash", "--help")
 	assert.Zero(t, code)
@@ -165,7 +167,7 @@ func TestBashCompletionHelp(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	t.Setenv("LAB_KUBE_BIN", t.TempDir()) // Kubernetes is not there: its version is not known.
+	t.Setenv("LAB_KUBE_BIN", t.TempDir()) // Without Kubernetes its version is unknown.
 	out, stderr, code := runCommandLine(t.Context(), "version", "-o", "json")
 	require.Zero(t, code, stderr)
 	var v versionInfo

@@ -1,7 +1,5 @@
 package cli
 
-// `lab compare`: two labs side by side, for a person or a program.
-
 import (
 	"fmt"
 	"io"
@@ -16,6 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
+// newCompare returns the command `lab compare`.
 func newCompare() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compare A B",
@@ -62,8 +61,8 @@ It exits with 0 whether anything differs or not.`,
 	return cmd
 }
 
-// Widths of the table's columns: a mark, a title, and one for each lab; 100 in
-// all.
+// Widths of the comparison's columns: a mark, a title, and one column for each lab. The
+// table is 100 columns wide.
 const (
 	markWidth    = 2
 	titleWidth   = 24
@@ -79,6 +78,7 @@ const (
 	colorAside   = "2"
 )
 
+// printComparison prints two labs side by side, and then the reasons of what differs.
 func printComparison(w io.Writer, c *compare.Comparison, color bool) error {
 	var b strings.Builder
 	line := func(code, mark, title string, values [2]string) {
@@ -105,6 +105,7 @@ func printComparison(w io.Writer, c *compare.Comparison, color bool) error {
 	return err
 }
 
+// printReasons writes why rows differ, with the sources of the reasons.
 func printReasons(b *strings.Builder, rows []compare.Row, color bool) {
 	differ := slices.DeleteFunc(slices.Clone(rows), func(r compare.Row) bool { return !r.Differs })
 	if len(differ) == 0 {
@@ -128,7 +129,8 @@ func printReasons(b *strings.Builder, rows []compare.Row, color bool) {
 	}
 }
 
-// sideBySide is one row of the table, as many lines as its longest cell needs.
+// sideBySide formats a row of the table. It returns as many lines as the longest cell
+// needs.
 func sideBySide(mark, title string, values [2]string) []string {
 	cells := [][]string{wrapLines(title, titleWidth-1), wrapLines(values[0], valueWidth), wrapLines(values[1], valueWidth)}
 	cell := func(column, row int) string {
@@ -147,8 +149,8 @@ func sideBySide(mark, title string, values [2]string) []string {
 	return lines
 }
 
-// wrapLines breaks text into lines of no more than so many characters: at spaces, and
-// in a word that is longer than a line after a slash, or anywhere.
+// wrapLines breaks text into lines of at most width characters. It breaks at spaces. A
+// word longer than a line is broken after a slash, or anywhere if it has none.
 func wrapLines(text string, width int) []string {
 	var lines []string
 	line := ""

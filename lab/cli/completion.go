@@ -9,8 +9,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// describeShellCompletion says how each shell is told, where cobra says it at length, and
-// has wrong words answered as everywhere else.
+// describeShellCompletion replaces cobra's long help of the completion commands by a
+// short example for each shell. It also makes their wrong arguments the same usage
+// errors as elsewhere.
 func describeShellCompletion(root *cobra.Command) {
 	completion, _, err := root.Find([]string{"completion"})
 	if err != nil {
@@ -38,8 +39,8 @@ bash-completion, dnf install bash-completion, brew install bash-completion@2),
 which a shell has loaded first: begin a new one once it is installed. Without it,
 bash says at a TAB "_get_comp_words_by_ref: command not found".`
 
-// completeListValue completes the last of several values, between commas, of those that
-// are not given yet.
+// completeListValue completes the last value of a list with commas. It offers the
+// values that the list does not have yet.
 func completeListValue(values func() []string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		before := toComplete[:strings.LastIndex(toComplete, ",")+1]
@@ -54,7 +55,7 @@ func completeListValue(values func() []string) cobra.CompletionFunc {
 	}
 }
 
-// completeLabs completes so many names of labs that there are.
+// completeLabs completes names of existing labs, up to most arguments.
 func completeLabs(most int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		names, err := state.List()

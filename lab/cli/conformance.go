@@ -20,6 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
+// newConformance returns the command `lab conformance` with its subcommands.
 func newConformance(o *globalOptions) *cobra.Command {
 	f := &conformanceFlags{}
 	cmd := &cobra.Command{
@@ -78,9 +79,10 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	return cmd
 }
 
-// runSuite runs the suite and shows it, live on stderr and its report on stdout.
+// runSuite runs the suite. It shows the progress on standard error, and prints the
+// report on standard output.
 func (f *conformanceFlags) runSuite(cmd *cobra.Command, tests []conformance.Test) error {
-	// Tests cancel watches and requests in flight, of which client-go complains.
+	// Tests cancel watches and requests in flight, and client-go logs errors about that.
 	klog.SetSlogLogger(slog.New(slog.DiscardHandler))
 	steps, progress := ui.New(os.Stderr, false), ui.NewTests(os.Stderr, len(tests))
 	names := f.opts.Names(tests)
@@ -94,8 +96,8 @@ func (f *conformanceFlags) runSuite(cmd *cobra.Command, tests []conformance.Test
 	stopInterruptNotice()
 	progress.Close()
 	if report == nil || report.Unfinished != "" {
-		// Half a report must not be taken for a whole one: people may see it,
-		// programs not.
+		// A partial report must not be taken for a whole one. It is printed for people,
+		// and never as data.
 		if report != nil && len(report.Tests) > 0 && cmd.Flag("output").Value.String() == "table" {
 			err = errors.Join(err, printReport(cmd.OutOrStdout(), report))
 		}
@@ -104,14 +106,15 @@ func (f *conformanceFlags) runSuite(cmd *cobra.Command, tests []conformance.Test
 		}
 		return err
 	}
-	// It is whole, whatever became of the lab afterwards.
+	// The report is complete, even if the lab failed afterwards.
 	if deliverErr := f.deliverReport(cmd, steps, report); err == nil {
 		err = deliverErr
 	}
 	return err
 }
 
-// deliverReport writes the report to where it is wanted.
+// deliverReport writes the report's files and prints the report. It returns a
+// silentError if the CCM did not pass.
 func (f *conformanceFlags) deliverReport(cmd *cobra.Command, steps *ui.Steps, result *conformance.Report) (err error) {
 	var files []string
 	if f.reportDir != "" {
@@ -131,7 +134,7 @@ func (f *conformanceFlags) deliverReport(cmd *cobra.Command, steps *ui.Steps, re
 	return err
 }
 
-// printNextSteps says where to look on.
+// printNextSteps prints where the reports are, and how to look at labs that were kept.
 func (f *conformanceFlags) printNextSteps(steps *ui.Steps, report *conformance.Report, files []string) {
 	switch {
 	case len(files) > 0:
@@ -146,7 +149,7 @@ func (f *conformanceFlags) printNextSteps(steps *ui.Steps, report *conformance.R
 	}
 }
 
-// describeLabs names labs for a person.
+// describeLabs returns the names of labs, with their number if there are several.
 func describeLabs(names []string) string {
 	if len(names) == 1 {
 		return "Lab " + names[0]
@@ -154,7 +157,7 @@ func describeLabs(names []string) string {
 	return fmt.Sprintf("%d labs, %s", len(names), strings.Join(names, ", "))
 }
 
-// downCommands is the command that takes labs down.
+// downCommands returns the command line that takes the labs down.
 func downCommands(names []string) string {
 	var commands []string
 	for _, name := range names {
@@ -163,7 +166,7 @@ func downCommands(names []string) string {
 	return strings.Join(commands, "; ")
 }
 
-// showTestProgress shows a test that begins or ends.
+// showTestProgress shows that a test begins, if it has no result yet, or how it ended.
 func showTestProgress(progress *ui.Tests, t conformance.TestReport) {
 	outcome := map[conformance.Result]ui.Outcome{conformance.Passed: ui.Pass, conformance.Skipped: ui.Skip, conformance.Failed: ui.Fail}[t.Result]
 	switch {

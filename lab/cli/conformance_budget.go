@@ -1,8 +1,5 @@
 package cli
 
-// The budget of cloud calls on a command line: limits read from a file, the
-// default ones printed, and what was spent as a table.
-
 import (
 	"fmt"
 	"os"
@@ -12,7 +9,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// readBudgetLimits reads the file of --budget; nil without one.
+// readBudgetLimits reads the file of --budget. It returns nil without the flag.
 func (f *conformanceFlags) readBudgetLimits() (conformance.Limits, error) {
 	if f.budget == "" {
 		return nil, nil
@@ -28,6 +25,7 @@ func (f *conformanceFlags) readBudgetLimits() (conformance.Limits, error) {
 	return limits, nil
 }
 
+// newConformanceBudget returns the command `lab conformance budget`.
 func newConformanceBudget() *cobra.Command {
 	return &cobra.Command{
 		Use:   "budget",
@@ -44,8 +42,9 @@ have those that are to differ.`,
 	}
 }
 
-// printBudget adds what was spent to a table: a line for each phase, a column for
-// each controller, and in it the calls each and their limit.
+// printBudget adds the spent calls of the cloud's API to a table. It has a line for
+// each phase and a column for each controller. A cell has the calls per object and
+// their limit.
 func printBudget(p func(format string, args ...any), spent []conformance.Spent) {
 	if len(spent) == 0 {
 		return

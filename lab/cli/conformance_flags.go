@@ -23,12 +23,13 @@ import (
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
 
-// selection is which tests a command is about.
+// selection are the flags that select tests.
 type selection struct {
 	profiles []string
 	focus    string
 }
 
+// addSelectionFlags adds --profile and --focus to cmd.
 func addSelectionFlags(cmd *cobra.Command) *selection {
 	s := &selection{}
 	var names []string
@@ -41,7 +42,8 @@ func addSelectionFlags(cmd *cobra.Command) *selection {
 	return s
 }
 
-// selectTests are those selected; none at all is a mistake.
+// selectTests returns the selected tests, with the profiles and the expression that
+// select them. It is a mistake to select none.
 func (s selection) selectTests(all []conformance.Test) (chosen []conformance.Test, p []conformance.Profile, focus *regexp.Regexp, err error) {
 	var errs []error
 	for _, name := range s.profiles {
@@ -65,7 +67,8 @@ func (s selection) selectTests(all []conformance.Test) (chosen []conformance.Tes
 	return chosen, p, focus, err
 }
 
-// conformanceFlags are the command's, as they are given.
+// conformanceFlags are the flags of lab conformance and lab incident run, as they were
+// given.
 type conformanceFlags struct {
 	*selection
 	opts        suite.Options
@@ -77,7 +80,7 @@ type conformanceFlags struct {
 	budget      string
 }
 
-// addCCMFlags adds the flags that say what is tested, and on which lab.
+// addCCMFlags adds the flags that say which CCM is tested, and on which kind of lab.
 func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.opts.Cluster, "cluster", cluster.KindEmbedded, "kind of cluster: "+strings.Join(cluster.KindNames(), ", "))
@@ -94,7 +97,7 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	fl.StringVar(&f.opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
 	fl.BoolVar(&f.opts.Keep, "keep", false, "leave the lab up afterwards, to look at")
 	fl.StringVar(&f.opts.CCMPath, "ccm-build", "", "another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments")
-	_ = fl.MarkHidden("ccm-build") // For mutants.
+	_ = fl.MarkHidden("ccm-build") // It is for testing mutants of the CCM.
 	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(suite.Implementations, cobra.ShellCompDirectiveNoFileComp))
 	capabilities, features := capabilitiesAndFeatures(profiles.All())
@@ -102,8 +105,9 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("unsupported", cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
 }
 
-// completeOptions completes the options, and says all that is wrong with the flags before
-// anything is started. It returns the tests that will be run or skipped.
+// completeOptions completes the suite's options from the flags. It reports all mistakes
+// at once, before anything is started. It returns the tests that will be run or
+// skipped.
 func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []string) ([]conformance.Test, error) {
 	var errs []error
 	addUsageError := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
@@ -133,13 +137,13 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
-	// Known to be writable now, not after all the tests.
+	// Find out now whether it is writable, not after all the tests.
 	if f.reportDir != "" {
 		err := os.MkdirAll(f.reportDir, 0o755)
 		if err == nil {
 			err = unix.Access(f.reportDir, unix.W_OK)
 		}
-		// An earlier run's must not be taken for this one's.
+		// The files of an earlier run must not be taken for this run's.
 		for _, name := range report.Files {
 			if removeErr := os.Remove(filepath.Join(f.reportDir, name)); !errors.Is(removeErr, fs.ErrNotExist) {
 				err = errors.Join(err, removeErr)
@@ -152,7 +156,8 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 	return tests, nil
 }
 
-// validateCluster reads which cluster the suite is to run on.
+// validateCluster returns the mistakes in the flags that say which cluster the suite
+// runs on.
 func (f *conformanceFlags) validateCluster() (errs []error) {
 	o := &f.opts
 	addUsageError := func(format string, args ...any) { errs = append(errs, usagef(format, args...)) }
@@ -181,7 +186,7 @@ func (f *conformanceFlags) validateCluster() (errs []error) {
 	return errs
 }
 
-// parseClaims reads --claim and --unsupported.
+// parseClaims reads --claim and --unsupported into the options.
 func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 	var errs []error
 	capabilities, features := capabilitiesAndFeatures(all)
@@ -209,8 +214,8 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 	return errors.Join(errs...)
 }
 
-// capabilitiesAndFeatures are the capabilities that the tests are about, and all features, these
-// among them, that skip tests where they are missing.
+// capabilitiesAndFeatures returns the capabilities that the tests are about, and all
+// features whose lack skips tests. The capabilities are among the features.
 func capabilitiesAndFeatures(tests []conformance.Test) (capabilities, features []string) {
 	for _, t := range tests {
 		if t.Capability != "" {
@@ -226,7 +231,8 @@ func capabilitiesAndFeatures(tests []conformance.Test) (capabilities, features [
 	return slices.Compact(capabilities), slices.Compact(features)
 }
 
-// parseCCMProgram reads what belongs to --ccm.
+// parseCCMProgram reads --ccm and the flags and arguments that belong to it into the
+// options.
 func (f *conformanceFlags) parseCCMProgram(args []string) error {
 	switch {
 	case f.ccm == "" && (len(args) > 0 || len(f.env) > 0 || f.config != ""):
@@ -259,8 +265,8 @@ func (f *conformanceFlags) parseCCMProgram(args []string) error {
 	return errors.Join(errs...)
 }
 
-// ownLabName names a lab of the command's own, unless one is named: LAB_NAME is of
-// another lab.
+// ownLabName returns a random name for a lab of the command's own, or the value of
+// --name. It ignores LAB_NAME, which names another lab.
 func ownLabName(cmd *cobra.Command, o *globalOptions, what string) string {
 	if cmd.Flags().Changed("name") {
 		return o.name

@@ -14,7 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 )
 
-// listedTest is a test in a list.
+// listedTest is a test in `lab conformance list -o json`.
 type listedTest struct {
 	ID         string                 `json:"id"`
 	Profile    conformance.Profile    `json:"profile"`
@@ -25,6 +25,7 @@ type listedTest struct {
 	Source     string                 `json:"source"`
 }
 
+// newConformanceList returns the command `lab conformance list`.
 func newConformanceList() *cobra.Command {
 	var s *selection
 	cmd := &cobra.Command{
@@ -36,7 +37,7 @@ func newConformanceList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// A profile's tests together, though some are begun at the very end.
+			// The tests of a profile stand together here, though some run at the very end.
 			slices.SortStableFunc(tests, func(a, b conformance.Test) int {
 				return cmp.Compare(slices.Index(conformance.Profiles, a.Profile), slices.Index(conformance.Profiles, b.Profile))
 			})
@@ -55,7 +56,8 @@ func newConformanceList() *cobra.Command {
 	return cmd
 }
 
-// printTestList is no table: a sentence and its source want lines of their own.
+// printTestList prints the tests by profile. It does not print a table, because the
+// requirement and its source need lines of their own.
 func printTestList(w io.Writer, list []listedTest) error {
 	var errs []error
 	p := func(format string, args ...any) {

@@ -11,7 +11,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// printReport sums a report up for a person.
+// printReport prints a summary of the report for a person.
 func printReport(w io.Writer, r *conformance.Report) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
@@ -38,7 +38,7 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	return t.Flush()
 }
 
-// formatScore is how many of those that ran passed.
+// formatScore returns how many of the tests that ran have passed, or "-" if none ran.
 func formatScore(s *conformance.Summary) string {
 	ran := s.Statistics.Passed + s.Statistics.Failed
 	if ran == 0 {

@@ -141,7 +141,7 @@ func TestConformanceUsageErrors(t *testing.T) {
 	}
 }
 
-// Labs that share tests are worth it where there is something to share.
+// Several labs share the tests only if there are enough tests to share.
 func TestConformanceLabs(t *testing.T) {
 	tests := func(n int) []conformance.Test {
 		all := slices.Repeat([]conformance.Test{{ID: "beside"}}, 50)

@@ -13,6 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/doctor"
 )
 
+// newDoctor returns the command `lab doctor`.
 func newDoctor(o *globalOptions) *cobra.Command {
 	kind := cluster.DefaultKind
 	cmd := &cobra.Command{
@@ -52,8 +53,11 @@ being needed, such as the tools that build, is never more than "info".`,
 	return cmd
 }
 
+// levelMarks are the first column of a finding.
 var levelMarks = map[doctor.Level]string{doctor.OK: "ok  ", doctor.Info: "info", doctor.Fix: "FIX "}
 
+// printFindings prints the findings with their fixes. With quiet it prints only what
+// must be fixed.
 func printFindings(w io.Writer, findings []doctor.Finding, quiet bool) {
 	for _, f := range findings {
 		if quiet && f.Level != doctor.Fix {

@@ -13,6 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
+// newDown returns the command `lab down`.
 func newDown(o *globalOptions) *cobra.Command {
 	var all, keepState bool
 	cmd := &cobra.Command{
@@ -53,6 +54,8 @@ gone. What cannot be taken down does not keep the others; it exits with 1 then.`
 	return cmd
 }
 
+// downAll takes down every lab, and what is left of labs whose folder is gone. It goes
+// on after a failure.
 func downAll(ctx context.Context, steps *ui.Steps, keepState bool) error {
 	found, err := lab.Find()
 	if err != nil {
@@ -74,8 +77,8 @@ func downAll(ctx context.Context, steps *ui.Steps, keepState bool) error {
 	return errors.Join(errs...)
 }
 
-// downOne says what it has done. What is left of a lab without a folder has no
-// state to keep.
+// downOne takes one lab down, or pauses it if keepState is set. It returns what it did.
+// A leftover, which is a lab without a folder, has no state to keep.
 func downOne(ctx context.Context, f lab.Found, keepState bool) (string, error) {
 	down := func(ctx context.Context) (int, error) { return lifecycle.DownDir(ctx, f.Dir) }
 	if keepState && !f.Leftover {

@@ -14,12 +14,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/explain"
 )
 
-// explainKinds are what can be explained, with what kubectl's users call them.
+// explainKinds are the kinds that can be explained, by the names and short names that
+// kubectl knows.
 var explainKinds = map[string]string{
 	"node": explain.KindNode, "nodes": explain.KindNode, "no": explain.KindNode,
 	"service": explain.KindService, "services": explain.KindService, "svc": explain.KindService,
 }
 
+// newExplain returns the command `lab explain`.
 func newExplain(o *globalOptions) *cobra.Command {
 	var namespace string
 	cmd := &cobra.Command{
@@ -76,10 +78,11 @@ cannot be explained, and with 2 when it was called wrongly.`,
 	return cmd
 }
 
-// explainTarget is what the arguments name; without a name, all of the kind.
+// explainTarget is the object that the arguments name. Without a name it means all
+// objects of the kind.
 type explainTarget struct{ kind, namespace, name string }
 
-// parseExplainTarget reads KIND/NAME, KIND NAME and KIND.
+// parseExplainTarget reads the arguments KIND/NAME, KIND NAME or KIND.
 func parseExplainTarget(args []string, namespace string) (explainTarget, error) {
 	word, name, slash := strings.Cut(args[0], "/")
 	kind := explainKinds[strings.ToLower(word)]
@@ -115,7 +118,8 @@ func parseExplainTarget(args []string, namespace string) (explainTarget, error) 
 	return explainTarget{kind, serviceNamespace, serviceName}, nil
 }
 
-// explainableArguments are arguments of explain, as they are completed and listed.
+// explainableArguments returns the names of all objects of a kind, as arguments of
+// explain.
 func explainableArguments(cmd *cobra.Command, l *lab.Lab, kind string) ([]string, error) {
 	names, err := explain.Names(cmd.Context(), l, kind)
 	for i, name := range names {
@@ -124,6 +128,7 @@ func explainableArguments(cmd *cobra.Command, l *lab.Lab, kind string) ([]string
 	return names, err
 }
 
+// printExplainable lists the objects of a kind that can be explained.
 func printExplainable(cmd *cobra.Command, l *lab.Lab, kind string) error {
 	names, err := explainableArguments(cmd, l, kind)
 	if err != nil {
@@ -138,6 +143,7 @@ func printExplainable(cmd *cobra.Command, l *lab.Lab, kind string) error {
 	return nil
 }
 
+// completeExplainTarget completes the kind, and then the name of an object in the lab.
 func completeExplainTarget(cmd *cobra.Command, o *globalOptions, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -155,14 +161,14 @@ func completeExplainTarget(cmd *cobra.Command, o *globalOptions, args []string, 
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
-	for i, name := range names { // Shells complete what was typed, svc/ too.
+	for i, name := range names { // Shells need the prefix that was typed, such as svc/.
 		names[i] = word + strings.TrimPrefix(name, kind)
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// printExplanation prints it for people. ready tells whether the person's shell
-// speaks to this lab already.
+// printExplanation prints an explanation for a person. The parameter ready tells
+// whether the person's shell speaks to this lab already.
 func printExplanation(w io.Writer, x explain.Explanation, ready bool, name string) error {
 	var text strings.Builder
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(&text, format+"\n", args...) }

@@ -19,13 +19,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
-// foregroundFlags are the flags of a lab that lives as long as its command, which is
-// what a container wants.
+// foregroundFlags are the flags of a lab that lives as long as its command. Containers
+// need that.
 type foregroundFlags struct {
 	enabled bool
 	ports   []string
 }
 
+// addForeground adds --foreground and --publish to cmd.
 func addForeground(cmd *cobra.Command) *foregroundFlags {
 	f := &foregroundFlags{}
 	cmd.Flags().BoolVar(&f.enabled, "foreground", false, "stay, show what happens, and take the lab down at the end (Ctrl-C, SIGTERM); one that was there before keeps its state, as after lab down --keep-state, or goes on running where it is of containers")
@@ -34,8 +35,8 @@ func addForeground(cmd *cobra.Command) *foregroundFlags {
 	return f
 }
 
-// listenOnPorts takes the ports before anything is started: a port that is taken is
-// told at once.
+// listenOnPorts opens the ports of --publish. It is called before anything is started,
+// so that a port in use is reported at once.
 func (f *foregroundFlags) listenOnPorts(ctx context.Context) (*publish.Listeners, error) {
 	if len(f.ports) > 0 && !f.enabled {
 		return nil, usagef("--publish works as long as the command does: give --foreground too")
@@ -51,8 +52,8 @@ func (f *foregroundFlags) listenOnPorts(ctx context.Context) (*publish.Listeners
 	return publish.Listen(ctx, ports)
 }
 
-// watchUntilEnd stays until ctx ends, which ends the lab, too, or the lab goes down by
-// another command.
+// watchUntilEnd serves the published ports and prints the timeline. It returns when
+// another command takes the lab down. When ctx ends, it ends the lab.
 func (f *foregroundFlags) watchUntilEnd(ctx context.Context, cmd *cobra.Command, l *lab.Lab, outcome lifecycle.Outcome, published *publish.Listeners) error {
 	kube, err := l.Cluster.Observer()
 	if err != nil {
@@ -66,7 +67,7 @@ func (f *foregroundFlags) watchUntilEnd(ctx context.Context, cmd *cobra.Command,
 		_, _ = fmt.Fprintf(cmd.OutOrStdout(), "  Published     %s\n", text)
 	}
 	_, _ = fmt.Fprintln(cmd.OutOrStdout())
-	// The closing screen has shown what was before.
+	// printUpSummary has shown what was before.
 	watched := watch.Options{Follow: true, Filter: timeline.Filter{Since: time.Now()}}
 	following := watch.Watch(ctx, l, watched, timelinePrinter(cmd.OutOrStdout()), func(text string) {
 		_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
@@ -81,8 +82,8 @@ func (f *foregroundFlags) watchUntilEnd(ctx context.Context, cmd *cobra.Command,
 	return endForegroundLab(context.WithoutCancel(ctx), l, outcome)
 }
 
-// endForegroundLab takes down what this command has made. A lab that was there before is
-// somebody's: what it knows stays.
+// endForegroundLab takes the lab down if this command has created it. A lab that
+// existed before belongs to somebody, so its state is kept.
 func endForegroundLab(ctx context.Context, l *lab.Lab, outcome lifecycle.Outcome) error {
 	name := l.State.Name
 	say := func(format string, args ...any) { _, _ = fmt.Fprintf(os.Stderr, format+"\n", args...) }

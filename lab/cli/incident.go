@@ -21,6 +21,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
+// newIncident returns the command `lab incident` with its subcommands.
 func newIncident(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "incident",
@@ -36,7 +37,7 @@ page. Each is a test of the conformance suite, played alone and told as it happe
 	return cmd
 }
 
-// listedIncident is an incident in a list.
+// listedIncident is an incident in `lab incident list -o json`.
 type listedIncident struct {
 	Name       string                 `json:"name"`
 	Title      string                 `json:"title"`
@@ -51,6 +52,7 @@ type listedIncident struct {
 	Known      []string               `json:"known,omitempty"`
 }
 
+// newIncidentList returns the command `lab incident list`.
 func newIncidentList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -77,6 +79,7 @@ func newIncidentList() *cobra.Command {
 	return cmd
 }
 
+// newIncidentRun returns the command `lab incident run`.
 func newIncidentRun(o *globalOptions) *cobra.Command {
 	f := &conformanceFlags{}
 	cmd := &cobra.Command{
@@ -133,8 +136,8 @@ Another CCM is given as to lab conformance, whose help explains --ccm, --ccm-env
 	return cmd
 }
 
-// findIncident finds it, and completes the options for it. All that is wrong with the
-// command line is told at once.
+// findIncident returns the test of the named incident, and completes the options for
+// it. It reports all mistakes in the command line at once.
 func (f *conformanceFlags) findIncident(name string, ccmArgs []string) (conformance.Test, error) {
 	all := suite.Incidents()
 	i := slices.IndexFunc(all, func(t conformance.Test) bool { return t.Incident.Name == name })
@@ -152,10 +155,10 @@ func (f *conformanceFlags) findIncident(name string, ccmArgs []string) (conforma
 	return all[i], err
 }
 
-// playIncident plays it, and shows it: for a person on standard output; beside data, what
-// a person sees goes to standard error.
+// playIncident runs the incident's test and prints its story. The text goes to standard
+// output or, if the account is printed there as data, to standard error.
 func (f *conformanceFlags) playIncident(cmd *cobra.Command, test conformance.Test) error {
-	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // As conformance does.
+	klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // See runSuite.
 	format := cmd.Flag("output").Value.String()
 	textOut := cmd.OutOrStdout()
 	if format != "table" {
@@ -174,7 +177,7 @@ func (f *conformanceFlags) playIncident(cmd *cobra.Command, test conformance.Tes
 	if account == nil {
 		return err
 	}
-	// It is whole, whatever became of the lab afterwards.
+	// The account is complete, even if the lab failed afterwards.
 	err = errors.Join(err, printIncidentAccount(textOut, account))
 	if format != "table" {
 		err = errors.Join(err, printAs(cmd.OutOrStdout(), format, account))
@@ -188,7 +191,7 @@ func (f *conformanceFlags) playIncident(cmd *cobra.Command, test conformance.Tes
 	return err
 }
 
-// printIncidentStory says what is about to happen.
+// printIncidentStory prints what is about to happen, and what to watch.
 func printIncidentStory(w io.Writer, test conformance.Test) error {
 	p := newParagraphWriter(w)
 	p.printLine("%s (%s)\n", p.bold(test.Incident.Title), test.Incident.Name)
@@ -197,7 +200,8 @@ func printIncidentStory(w io.Writer, test conformance.Test) error {
 	return p.err
 }
 
-// printIncidentAccount says what happened, and what that means.
+// printIncidentAccount prints what the CCM did, whether that was right, and why it
+// matters.
 func printIncidentAccount(w io.Writer, a *suite.Account) error {
 	p := newParagraphWriter(w)
 	p.printLine("")
@@ -238,7 +242,7 @@ func printIncidentAccount(w io.Writer, a *suite.Account) error {
 	return p.err
 }
 
-// formatCalls is one operation in words.
+// formatCalls describes the CCM's calls of one operation.
 func formatCalls(d suite.CallsOf) string {
 	text := fmt.Sprintf("%-22s %d times", d.Operation, d.Calls)
 	if d.Calls == 1 {
@@ -253,6 +257,7 @@ func formatCalls(d suite.CallsOf) string {
 	return text
 }
 
+// describeLevel says which CCMs the incident's test is required of.
 func describeLevel(a *suite.Account) string {
 	if a.Capability == "" {
 		return "core: required of every CCM"

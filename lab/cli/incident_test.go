@@ -45,8 +45,7 @@ func TestIncidentList(t *testing.T) {
 	}
 }
 
-// What people read of an incident is whole sentences, and where it happened can
-// be looked up.
+// The texts of an incident are whole sentences, and its sources are links.
 func TestIncidentTextsAreSentences(t *testing.T) {
 	for _, test := range suite.Incidents() {
 		i := test.Incident

@@ -1,8 +1,5 @@
 package cli
 
-// The lessons: what a learner types. What a lesson is, and when a task is done, is
-// the business of package lessons.
-
 import (
 	"cmp"
 	"context"
@@ -22,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
+// newLesson returns the command `lab lesson` with its subcommands.
 func newLesson(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lesson",
@@ -53,8 +51,8 @@ once: lab lesson start says what to type in a shell, which then has the bundle's
 	return cmd
 }
 
-// takeSeat is the one of --name, or of the default. LAB_NAME, which a learner's shell may
-// have for another lab, does not count.
+// takeSeat opens the seat of --name, or the one called name without the flag. It
+// ignores LAB_NAME, which may be set for another lab in a learner's shell.
 func takeSeat(cmd *cobra.Command, o *globalOptions, name string) (*lessons.Seat, error) {
 	if cmd.Flags().Changed("name") {
 		name = o.name
@@ -68,7 +66,7 @@ func takeSeat(cmd *cobra.Command, o *globalOptions, name string) (*lessons.Seat,
 	return s, nil
 }
 
-// withSeat is a command that is about what a learner does.
+// withSeat returns the function of a command that works at a learner's seat.
 func withSeat(o *globalOptions, run func(cmd *cobra.Command, s *lessons.Seat, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s, err := takeSeat(cmd, o, lessons.DefaultName)
@@ -79,7 +77,7 @@ func withSeat(o *globalOptions, run func(cmd *cobra.Command, s *lessons.Seat, ar
 	}
 }
 
-// findLesson finds the lesson of an argument.
+// findLesson returns the lesson with an ID, or a usageError.
 func findLesson(id string) (*lessons.Lesson, error) {
 	l, err := lessons.Find(id)
 	if err != nil {
@@ -88,6 +86,7 @@ func findLesson(id string) (*lessons.Lesson, error) {
 	return l, nil
 }
 
+// lessonIDs returns the IDs of all lessons.
 func lessonIDs() []string {
 	all, err := lessons.All()
 	if err != nil {
@@ -100,6 +99,7 @@ func lessonIDs() []string {
 	return ids
 }
 
+// completeLesson completes the ID of a lesson, with its title.
 func completeLesson(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	all, err := lessons.All()
 	if err != nil || len(args) > 0 {
@@ -112,7 +112,7 @@ func completeLesson(_ *cobra.Command, args []string, _ string) ([]string, cobra.
 	return ids, cobra.ShellCompDirectiveNoFileComp
 }
 
-// listedLesson is a lesson in a list.
+// listedLesson is a lesson in `lab lesson list -o json`.
 type listedLesson struct {
 	ID       string     `json:"id"`
 	Title    string     `json:"title"`
@@ -125,6 +125,7 @@ type listedLesson struct {
 	Finished *time.Time `json:"finished,omitempty"`
 }
 
+// newLessonList returns the command `lab lesson list`.
 func newLessonList(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "list",
@@ -150,6 +151,7 @@ func newLessonList(o *globalOptions) *cobra.Command {
 	return cmd
 }
 
+// formatProgress describes how far the learner is in the lesson.
 func (l listedLesson) formatProgress() string {
 	text := ""
 	switch {
@@ -164,6 +166,7 @@ func (l listedLesson) formatProgress() string {
 	return cmp.Or(text, "-")
 }
 
+// listLessons returns all lessons, with the learner's progress.
 func listLessons(s *lessons.Seat) ([]listedLesson, error) {
 	all, err := lessons.All()
 	if err != nil {
@@ -190,6 +193,7 @@ func listLessons(s *lessons.Seat) ([]listedLesson, error) {
 	return list, nil
 }
 
+// newLessonStart returns the command `lab lesson start`.
 func newLessonStart(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "start ID",
@@ -210,6 +214,8 @@ before is forgotten.`,
 	}
 }
 
+// startLesson brings the lab into the lesson's first state and prints the lesson up to
+// its first task.
 func startLesson(cmd *cobra.Command, o *globalOptions, s *lessons.Seat, l *lessons.Lesson) error {
 	if err := s.Start(cmd.Context(), l, o.newSteps()); err != nil {
 		return err
@@ -221,6 +227,7 @@ func startLesson(cmd *cobra.Command, o *globalOptions, s *lessons.Seat, l *lesso
 	return printLesson(cmd.OutOrStdout(), st, s.Name())
 }
 
+// newLessonStatus returns the command `lab lesson status`.
 func newLessonStatus(o *globalOptions) *cobra.Command {
 	var fresh bool
 	cmd := &cobra.Command{
@@ -246,7 +253,9 @@ func newLessonStatus(o *globalOptions) *cobra.Command {
 	return cmd
 }
 
-// printNews does not have the suite look at a CCM: that takes too long for a prompt.
+// printNews prints tasks that were done since the learner was last told. It does not
+// run the conformance suite on a learner's CCM, which would take too long for a shell's
+// prompt.
 func printNews(cmd *cobra.Command, s *lessons.Seat) error {
 	st, err := s.News(cmd.Context())
 	if err != nil || len(st.Fresh) == 0 {
@@ -255,9 +264,11 @@ func printNews(cmd *cobra.Command, s *lessons.Seat) error {
 	return errors.Join(printNewlyDoneTasks(cmd.OutOrStdout(), st), printCurrentTask(cmd.OutOrStdout(), st))
 }
 
-// lessonWatchInterval is how often is looked; a task seems to be noticed at once.
+// lessonWatchInterval is how often lesson watch looks. It is short enough for a learner
+// to think that a task is noticed at once.
 const lessonWatchInterval = time.Second
 
+// newLessonWatch returns the command `lab lesson watch`.
 func newLessonWatch(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch",
@@ -279,6 +290,8 @@ the lesson is finished, when another is started, or by Ctrl-C.`,
 	}
 }
 
+// watchLesson prints each task as it is done, and the next one, until the lesson is
+// finished or another is started.
 func watchLesson(ctx context.Context, w io.Writer, s *lessons.Seat, st *lessons.Status) error {
 	lesson, lastProblem := st.Lesson, ""
 	tick := time.NewTicker(lessonWatchInterval)
@@ -303,7 +316,7 @@ func watchLesson(ctx context.Context, w io.Writer, s *lessons.Seat, st *lessons.
 				return err
 			}
 		}
-		// Another command may have found it first.
+		// Another command may have noticed it first, so next.Fresh may lack tasks.
 		if next.Current() != st.Current() {
 			next.Fresh = newlyDoneTasks(st, next)
 			if err := errors.Join(printNewlyDoneTasks(w, next), printCurrentTask(w, next)); err != nil {
@@ -315,7 +328,7 @@ func watchLesson(ctx context.Context, w io.Writer, s *lessons.Seat, st *lessons.
 	return nil
 }
 
-// newlyDoneTasks are the tasks that are done now and were not before.
+// newlyDoneTasks returns the tasks that are done in now and were not in before.
 func newlyDoneTasks(before, now *lessons.Status) []*lessons.Task {
 	var fresh []*lessons.Task
 	for i, t := range now.Tasks {
@@ -326,6 +339,7 @@ func newlyDoneTasks(before, now *lessons.Status) []*lessons.Task {
 	return fresh
 }
 
+// newLessonHint returns the command `lab lesson hint`.
 func newLessonHint(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "hint",
@@ -348,6 +362,7 @@ func newLessonHint(o *globalOptions) *cobra.Command {
 	}
 }
 
+// newLessonSolve returns the command `lab lesson solve`.
 func newLessonSolve(o *globalOptions) *cobra.Command {
 	var all, printOnly bool
 	cmd := &cobra.Command{
@@ -362,7 +377,7 @@ func newLessonSolve(o *globalOptions) *cobra.Command {
 			w := cmd.OutOrStdout()
 			for st.Current() != nil {
 				t := st.Current()
-				// As it is, for who copies it: a renderer would break its lines.
+				// Printed as it is, to be copied: a Markdown renderer would break its lines.
 				if _, err := fmt.Fprintf(w, "# The solution of %s:\n\n%s\n", t.Title, strings.TrimSpace(t.Solution)+"\n"); err != nil || printOnly {
 					return err
 				}
@@ -382,6 +397,7 @@ func newLessonSolve(o *globalOptions) *cobra.Command {
 	return cmd
 }
 
+// newLessonReset returns the command `lab lesson reset`.
 func newLessonReset(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "reset",
@@ -404,13 +420,14 @@ func newLessonReset(o *globalOptions) *cobra.Command {
 	}
 }
 
+// newLessonNext returns the command `lab lesson next`.
 func newLessonNext(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "next",
 		Short:   "Start the next lesson that is not finished",
 		Example: "  lab lesson next",
 		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, _ []string) error {
-			if _, _, err := s.Current(); err == nil { // What was done since the last look counts.
+			if _, _, err := s.Current(); err == nil { // This records what was done since the last look.
 				if _, err := s.Glance(cmd.Context()); err != nil {
 					return err
 				}
@@ -433,6 +450,7 @@ func newLessonNext(o *globalOptions) *cobra.Command {
 	}
 }
 
+// newLessonStop returns the command `lab lesson stop`.
 func newLessonStop(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:     "stop",
@@ -444,6 +462,7 @@ func newLessonStop(o *globalOptions) *cobra.Command {
 	}
 }
 
+// newLessonText returns the command `lab lesson text`.
 func newLessonText() *cobra.Command {
 	var trainer bool
 	cmd := &cobra.Command{
@@ -471,6 +490,7 @@ func newLessonText() *cobra.Command {
 	return cmd
 }
 
+// newLessonSite returns the command `lab lesson site`.
 func newLessonSite(o *globalOptions) *cobra.Command {
 	return &cobra.Command{
 		Use:   "site FOLDER",

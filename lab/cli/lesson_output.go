@@ -18,7 +18,7 @@ func printLesson(w io.Writer, st *lessons.Status, name string) error {
 	return errors.Join(ui.Markdown(w, text), printCurrentTask(w, st))
 }
 
-// printCurrentTask prints the current task, or that there is none left.
+// printCurrentTask prints the task to do now, or that the lesson is finished.
 func printCurrentTask(w io.Writer, st *lessons.Status) error {
 	t := st.Current()
 	if t == nil {
@@ -33,8 +33,8 @@ func printCurrentTask(w io.Writer, st *lessons.Status) error {
 	return ui.Markdown(w, fmt.Sprintf("## Task %d of %d: %s\n\n%s\n", number, len(st.Tasks), t.Title, t.Do))
 }
 
-// printNewlyDoneTasks prints of each task that was just found to be done that it is, and what
-// the lesson says then.
+// printNewlyDoneTasks prints each task that has just been found done, and the lesson's
+// text that follows it.
 func printNewlyDoneTasks(w io.Writer, st *lessons.Status) error {
 	var errs []error
 	for _, ts := range st.Tasks {
@@ -50,6 +50,7 @@ func printNewlyDoneTasks(w io.Writer, st *lessons.Status) error {
 	return errors.Join(errs...)
 }
 
+// printLessonStatus prints which tasks are done, and the one to do now.
 func printLessonStatus(w io.Writer, st *lessons.Status) error {
 	p := newParagraphWriter(w)
 	p.printLine("%s (%s)\n", p.bold(st.Lesson.Title), st.Lesson.ID)
@@ -84,7 +85,7 @@ func formatProblem(color bool, err error) string {
 	return ui.Paint(color, "31", "It cannot be told whether that is done: ") + err.Error()
 }
 
-// taskOutput is a task in a status as data.
+// taskOutput is a task in `lab lesson status -o json`.
 type taskOutput struct {
 	ID      string     `json:"id"`
 	Title   string     `json:"title"`
@@ -95,7 +96,7 @@ type taskOutput struct {
 	At      *time.Time `json:"at,omitempty"`
 }
 
-// lessonStatusOutput is a status as data.
+// lessonStatusOutput is what `lab lesson status -o json` prints.
 type lessonStatusOutput struct {
 	Lesson   string       `json:"lesson"`
 	Title    string       `json:"title"`
@@ -104,6 +105,7 @@ type lessonStatusOutput struct {
 	Tasks    []taskOutput `json:"tasks"`
 }
 
+// toLessonStatusOutput converts a status to what -o json and -o yaml print.
 func toLessonStatusOutput(st *lessons.Status) lessonStatusOutput {
 	out := lessonStatusOutput{Lesson: st.Lesson.ID, Title: st.Lesson.Title, Finished: st.Finished()}
 	if st.Problem != nil {

@@ -14,12 +14,13 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// verifyLabName is that of the lab that lessons are verified in.
+// verifyLabName is the default name of the lab that lessons are verified in.
 const verifyLabName = "verify"
 
-// maxParallelLessons is how many lessons are verified at a time, at most: each has a lab or two.
+// maxParallelLessons is the maximum of --parallel. Each lesson needs a lab or two.
 const maxParallelLessons = 10
 
+// newLessonVerify returns the command `lab lesson verify`.
 func newLessonVerify(o *globalOptions) *cobra.Command {
 	v := lessonVerification{o: o}
 	cmd := &cobra.Command{
@@ -43,22 +44,25 @@ before a class. What a learner has done is not touched, with another --name than
 	return cmd
 }
 
-// lessonVerification is one of some lessons.
+// lessonVerification verifies some lessons, several at a time if parallel is more than
+// 1.
 type lessonVerification struct {
 	o        *globalOptions
 	parallel int
 
 	mu        sync.Mutex
 	errs      []error
-	brokenIDs []string // The IDs of lessons that do not work.
+	brokenIDs []string // IDs of lessons that do not work.
 }
 
+// runAll verifies the lessons with these IDs, or without IDs all that this machine can
+// run.
 func (v *lessonVerification) runAll(cmd *cobra.Command, ids []string) error {
 	chosen, skipped, err := v.chooseLessons(cmd.Context(), ids)
 	if err != nil {
 		return err
 	}
-	if v.parallel > 1 { // Those that the suite judges take longest, the later the longer.
+	if v.parallel > 1 { // Start the longest first: later lessons, which the suite judges, take longest.
 		slices.SortStableFunc(chosen, func(a, b *lessons.Lesson) int { return b.Step - a.Step })
 	}
 	queue := make(chan *lessons.Lesson, len(chosen))
@@ -76,26 +80,26 @@ func (v *lessonVerification) runAll(cmd *cobra.Command, ids []string) error {
 			v.recordFailure(err)
 			continue
 		}
-		if v.parallel > 1 { // There are enough labs.
+		if v.parallel > 1 { // The lessons in parallel use enough labs.
 			s.SuiteLabs = 1
 		}
 		workers.Go(func() { v.verifyFromQueue(cmd.Context(), s, queue) })
 	}
 	workers.Wait()
 	if len(v.errs) > 0 {
-		if n := len(v.brokenIDs); n > 0 { // Else a lab could not be taken down, say.
+		if n := len(v.brokenIDs); n > 0 { // It may be 0: then, for example, a lab could not be taken down.
 			v.recordFailure(fmt.Errorf("%d of %d lessons do not work: %s", n, len(chosen), strings.Join(v.brokenIDs, ", ")))
 		}
 		return errors.Join(v.errs...)
 	}
-	if len(skipped) > 0 { // --quiet or not: nobody shall take that for all of them.
+	if len(skipped) > 0 { // Printed even with --quiet, lest somebody think that all lessons were verified.
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d lessons work; left out, and not tried: %s\n", len(chosen), strings.Join(skipped, ", "))
 	}
 	return err
 }
 
-// chooseLessons finds the lessons, and those that this machine lacks something for, which are
-// left out unless they were asked for.
+// chooseLessons returns the lessons with these IDs. Without IDs it returns all lessons
+// that this machine can run, and the IDs of those that it skips.
 func (v *lessonVerification) chooseLessons(ctx context.Context, ids []string) (chosen []*lessons.Lesson, skipped []string, err error) {
 	for _, id := range ids {
 		l, err := findLesson(id)
@@ -122,6 +126,7 @@ func (v *lessonVerification) chooseLessons(ctx context.Context, ids []string) (c
 	return chosen, skipped, nil
 }
 
+// recordFailure keeps err, and the IDs of the lessons that do not work because of it.
 func (v *lessonVerification) recordFailure(err error, brokenIDs ...string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -129,7 +134,8 @@ func (v *lessonVerification) recordFailure(err error, brokenIDs ...string) {
 	v.brokenIDs = append(v.brokenIDs, brokenIDs...)
 }
 
-// verifyFromQueue verifies lessons at a seat until there are none left.
+// verifyFromQueue verifies lessons at a seat until the queue is empty. Then it takes
+// the lab down and forgets the seat.
 func (v *lessonVerification) verifyFromQueue(ctx context.Context, s *lessons.Seat, queue <-chan *lessons.Lesson) {
 	steps := v.o.newSteps()
 	for l := range queue {
@@ -147,7 +153,8 @@ func (v *lessonVerification) verifyFromQueue(ctx context.Context, s *lessons.Sea
 	}
 }
 
-// verifyLesson shows each step of a lesson or, where several would be mixed up, their end.
+// verifyLesson verifies one lesson. It prints each step or, where the steps of parallel
+// lessons would be mixed up, only the result.
 func (v *lessonVerification) verifyLesson(ctx context.Context, s *lessons.Seat, l *lessons.Lesson, steps *ui.Steps) error {
 	if v.parallel == 1 {
 		steps.Say("Lesson %s", l.ID)

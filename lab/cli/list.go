@@ -12,6 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
+// newList returns the command `lab list`.
 func newList(_ *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -36,6 +37,7 @@ and what is left of one whose folder is gone (lab down --all ends it).`,
 	return cmd
 }
 
+// printLabs prints a table of labs, with their age at now.
 func printLabs(w io.Writer, labs []status.Listed, now time.Time) error {
 	if len(labs) == 0 {
 		_, err := fmt.Fprintln(w, "There is no lab; `lab up` makes one.")

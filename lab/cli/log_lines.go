@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// logLines prints whole lines of several writers.
+// logLines prints lines of several components on one screen. Lines of different
+// components never mix.
 type logLines struct {
 	out    screen
 	prefix bool
@@ -20,9 +21,13 @@ type logLines struct {
 	writerCount int
 }
 
-// maxPrefixWidth bounds the column of names: a longer one moves its own lines only.
+// maxPrefixWidth bounds the column of component names. A longer name shifts only its
+// own lines.
 const maxPrefixWidth = 24
 
+// newLogLines returns logLines for components with these names. With prefix each line
+// begins with its component's name. Lines older than since are left out, unless since
+// is zero.
 func newLogLines(out screen, names []string, prefix bool, since time.Time) *logLines {
 	l := &logLines{out: out, prefix: prefix, since: since}
 	for _, name := range names {
@@ -31,10 +36,10 @@ func newLogLines(out screen, names []string, prefix bool, since time.Time) *logL
 	return l
 }
 
-// prefixColors tell components apart on a terminal.
+// prefixColors are the colours of component names on a terminal, in turn.
 var prefixColors = []string{"36", "33", "32", "35", "34", "96", "93", "92", "95", "94"}
 
-// writerFor is where a component writes to.
+// writerFor returns the writer for the log of a component.
 func (l *logLines) writerFor(name string) *lineWriter {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,14 +51,15 @@ func (l *logLines) writerFor(name string) *lineWriter {
 	return w
 }
 
-// lineWriter prints what one component writes, line by line.
+// lineWriter prints the log of one component line by line.
 type lineWriter struct {
 	shared   *logLines
 	prefix   string
 	partial  []byte
-	skipping bool // the last line that told its time was too old
+	skipping bool // The last line that had a time was too old.
 }
 
+// Write prints the lines that p completes, and keeps the rest.
 func (w *lineWriter) Write(p []byte) (int, error) {
 	w.partial = append(w.partial, p...)
 	for {
@@ -68,7 +74,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 	}
 }
 
-// flush prints a last line that was not ended.
+// flush prints a last line that has no newline.
 func (w *lineWriter) flush() error {
 	if len(w.partial) == 0 {
 		return nil
@@ -76,6 +82,8 @@ func (w *lineWriter) flush() error {
 	return w.writeLine(string(w.partial))
 }
 
+// writeLine prints a line, unless it is older than since. A line without a time belongs
+// to the line before.
 func (w *lineWriter) writeLine(text string) error {
 	if !w.shared.since.IsZero() {
 		if at, ok := lineTime(text, time.Now()); ok {
@@ -93,7 +101,7 @@ func (w *lineWriter) writeLine(text string) error {
 	return nil
 }
 
-// outputError is where the lines go, not where they come from.
+// outputError is an error of the output, as opposed to one of the log that is read.
 type outputError struct{ error }
 
 var (
@@ -101,17 +109,17 @@ var (
 	fullTime = regexp.MustCompile(`\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d+)?(?:Z|[+-]\d{2}:?\d{2})`)
 )
 
-// maxTimeOffset is how far from a line's beginning its time is looked for.
+// maxTimeOffset is how many bytes from a line's beginning lineTime looks for the time.
 const maxTimeOffset = 120
 
-// lineTime is the time at a line's beginning: klog's, which has no year and no
-// zone, or one of RFC 3339, as slog writes, or zap's, which has no colon in its
-// zone.
+// lineTime returns the time at a line's beginning. It knows klog's format, which has
+// neither year nor zone, RFC 3339, which slog writes, and zap's format, whose zone has
+// no colon.
 func lineTime(line string, now time.Time) (time.Time, bool) {
 	line = line[:min(len(line), maxTimeOffset)]
 	if m := klogTime.FindStringSubmatch(line); m != nil {
 		at, err := time.ParseInLocation("2006 0102 15:04:05.000000", fmt.Sprint(now.Year(), " ", m[1]), now.Location())
-		if err == nil && at.After(now.AddDate(0, 0, 1)) { // Of last December.
+		if err == nil && at.After(now.AddDate(0, 0, 1)) { // A line of last December.
 			at = at.AddDate(-1, 0, 0)
 		}
 		return at, err == nil

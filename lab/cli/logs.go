@@ -1,8 +1,5 @@
 package cli
 
-// This file answers: what do the lab's components say? One's log is printed as
-// it is; several together have the component's name before each line.
-
 import (
 	"context"
 	"errors"
@@ -20,15 +17,17 @@ import (
 	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
-// relistInterval is how soon a log that is new is followed, too.
+// relistInterval is how often lab logs -f looks for new logs to follow.
 const relistInterval = time.Second
 
+// logsFlags are the flags of lab logs.
 type logsFlags struct {
 	follow, all bool
 	tail        int
 	since       string
 }
 
+// newLogs returns the command `lab logs`.
 func newLogs(o *globalOptions) *cobra.Command {
 	var f logsFlags
 	cmd := &cobra.Command{
@@ -82,6 +81,7 @@ belongs to the line before.`,
 	return cmd
 }
 
+// validateFlags checks the flags, and returns the time that --since means.
 func (f logsFlags) validateFlags(args []string) (since time.Time, err error) {
 	switch {
 	case f.tail < 0:
@@ -95,6 +95,8 @@ func (f logsFlags) validateFlags(args []string) (since time.Time, err error) {
 	return since, err
 }
 
+// logPrinter prints the logs of a lab's components. A single component's log is printed
+// as it is. With several, each line begins with the component's name.
 type logPrinter struct {
 	lab    *lab.Lab
 	flags  logsFlags
@@ -103,6 +105,7 @@ type logPrinter struct {
 	notify func(string)
 }
 
+// printLogList prints which logs there are, and where.
 func (p *logPrinter) printLogList(ctx context.Context) error {
 	logs, err := p.lab.Cluster.Logs(ctx)
 	if err != nil {
@@ -114,6 +117,8 @@ func (p *logPrinter) printLogList(ctx context.Context) error {
 	return nil
 }
 
+// printLogs prints the logs that args name, all without args, and follows them with
+// --follow.
 func (p *logPrinter) printLogs(ctx context.Context, args []string) error {
 	logs, err := p.lab.Cluster.Logs(ctx)
 	if err != nil {
@@ -121,7 +126,7 @@ func (p *logPrinter) printLogs(ctx context.Context, args []string) error {
 	}
 	components, err := p.lab.Cluster.Components(ctx)
 	if err != nil && len(args) > 0 {
-		components = nil // Those that have a log are known all the same.
+		components = nil // Components that have a log are known anyway.
 	}
 	names, err := chooseLogs(args, logNames(logs), components, p.flags.follow)
 	if err != nil {
@@ -142,9 +147,11 @@ func (p *logPrinter) printLogs(ctx context.Context, args []string) error {
 	return nil
 }
 
+// copyLog copies one log to its writer of lines. It copies all of a log that is new
+// while others are followed, whatever --tail says.
 func (p *logPrinter) copyLog(ctx context.Context, lines *logLines, log cluster.Log, isNew bool) error {
 	last := p.flags.tail
-	if isNew { // All of it has come since.
+	if isNew { // All its lines came after the command began.
 		last = 0
 	}
 	w := lines.writerFor(log.Name)
@@ -154,21 +161,22 @@ func (p *logPrinter) copyLog(ctx context.Context, lines *logLines, log cluster.L
 	return nil
 }
 
-// followOne says what keeps a log from being followed, its machine's end
-// perhaps, and lets the others go on.
+// followOne follows one log. If that fails, perhaps because the machine ended, it
+// reports the error and lets the other logs go on. It returns an error only if the
+// output cannot be written.
 func (p *logPrinter) followOne(ctx context.Context, lines *logLines, log cluster.Log, isNew bool) error {
 	err := p.copyLog(ctx, lines, log, isNew)
 	if out := (outputError{}); err == nil || errors.As(err, &out) {
 		return err
 	}
-	if _, gone := os.Stat(p.lab.State.Path()); gone == nil { // Else all logs end, and that is said.
+	if _, statErr := os.Stat(p.lab.State.Path()); statErr == nil { // Otherwise the lab is gone, which followAll reports.
 		p.notify(err.Error())
 	}
 	return nil
 }
 
-// followAll follows what there is, and what comes to be if any log is wanted or
-// one that is not there yet.
+// followAll follows the named logs that exist and those that appear later. With anyNew
+// it follows every log that appears.
 func (p *logPrinter) followAll(ctx context.Context, lines *logLines, logs []cluster.Log, names []string, anyNew bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -211,8 +219,8 @@ func (p *logPrinter) followAll(ctx context.Context, lines *logLines, logs []clus
 	return nil
 }
 
-// chooseLogs are the names to print, all without args. One that has no log yet
-// can be waited for, if it is a component's.
+// chooseLogs returns the names of the logs to print, all without args. With follow a
+// name may be that of a component without a log yet.
 func chooseLogs(args, have []string, components []cluster.Component, follow bool) ([]string, error) {
 	if len(args) == 0 {
 		return have, nil
@@ -238,7 +246,8 @@ func chooseLogs(args, have []string, components []cluster.Component, follow bool
 	return names, nil
 }
 
-// similarNameHint asks whether one of the names was meant.
+// similarNameHint returns a hint for an error message if one of the names is similar to
+// arg, else "".
 func similarNameHint(arg string, names []string) string {
 	for _, name := range names {
 		if strings.Contains(name, arg) || strings.Contains(arg, name) || strings.HasSuffix(name, "/"+arg) {
@@ -248,6 +257,7 @@ func similarNameHint(arg string, names []string) string {
 	return ""
 }
 
+// logNames returns the names of logs.
 func logNames(logs []cluster.Log) []string {
 	names := make([]string, len(logs))
 	for i, log := range logs {

@@ -16,12 +16,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// outputFlag is -o with the formats a command has.
+// outputFlag is the flag -o. It accepts one of the command's formats; the first is the
+// default.
 type outputFlag struct {
 	value   string
 	formats []string
 }
 
+// addOutputFlag adds the flag -o to cmd, with completion of the formats.
 func addOutputFlag(cmd *cobra.Command, formats ...string) {
 	f := &outputFlag{value: formats[0], formats: formats}
 	cmd.Flags().VarP(f, "output", "o", "output format: "+strings.Join(formats, ", "))
@@ -32,6 +34,7 @@ func (f *outputFlag) String() string { return f.value }
 
 func (f *outputFlag) Type() string { return "format" }
 
+// Set accepts v if it is one of the formats.
 func (f *outputFlag) Set(v string) error {
 	if !slices.Contains(f.formats, v) {
 		return fmt.Errorf("want one of %s%s", strings.Join(f.formats, ", "), didYouMean(v, f.formats))
@@ -40,6 +43,7 @@ func (f *outputFlag) Set(v string) error {
 	return nil
 }
 
+// printAs writes v as YAML if the format is "yaml", else as indented JSON.
 func printAs(w io.Writer, format string, v any) error {
 	if format == "yaml" {
 		data, err := yaml.Marshal(v)
@@ -54,16 +58,17 @@ func printAs(w io.Writer, format string, v any) error {
 	return enc.Encode(v)
 }
 
+// dashIfEmpty returns s, or "-" for an empty cell of a table.
 func dashIfEmpty(s string) string { return cmp.Or(s, "-") }
 
-// screen is where lines go; one that is no terminal has neither width nor
-// colour.
+// screen prints lines. If it is not a terminal, it has neither a width nor colours.
 type screen struct {
 	w     io.Writer
 	width func() int
 	color bool
 }
 
+// screenOf returns the screen that writes to w.
 func screenOf(w io.Writer) screen {
 	f, ok := w.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -72,7 +77,7 @@ func screenOf(w io.Writer) screen {
 	return screen{
 		w: w, color: ui.Colored(f),
 		width: func() int {
-			width, _, err := term.GetSize(int(f.Fd())) // Asked each time: it changes.
+			width, _, err := term.GetSize(int(f.Fd())) // Read each time, because it changes.
 			if err != nil {
 				return 0
 			}
@@ -81,7 +86,8 @@ func screenOf(w io.Writer) screen {
 	}
 }
 
-// printLine prints one, cut to the width, in a colour ("" for none).
+// printLine prints text in a colour, cut to the width of the terminal. The colour "" is
+// none.
 func (s screen) printLine(color, text string) error {
 	if width := s.width(); width > 1 {
 		if runes := []rune(text); len(runes) > width {
@@ -92,22 +98,25 @@ func (s screen) printLine(color, text string) error {
 	return err
 }
 
+// paintText returns text in a colour if the screen has colours.
 func (s screen) paintText(color, text string) string {
 	return ui.Paint(s.color && color != "", color, text)
 }
 
-// paragraphWriter writes paragraphs, and keeps the first error.
+// paragraphWriter writes headings and paragraphs, and keeps the first error.
 type paragraphWriter struct {
 	w     io.Writer
 	color bool
 	err   error
 }
 
+// newParagraphWriter returns a paragraphWriter that writes to w.
 func newParagraphWriter(w io.Writer) *paragraphWriter {
 	return &paragraphWriter{w: w, color: ui.Colored(w)}
 }
 
-// printSection writes a paragraph under its heading; none at all without a text.
+// printSection writes a heading and a wrapped paragraph. It writes nothing if text is
+// empty.
 func (p *paragraphWriter) printSection(heading, text string) {
 	if text == "" {
 		return
@@ -115,6 +124,7 @@ func (p *paragraphWriter) printSection(heading, text string) {
 	p.printLine("%s\n  %s\n", p.bold(heading), wrapHelpText(text))
 }
 
+// printLine writes a formatted line.
 func (p *paragraphWriter) printLine(format string, args ...any) {
 	if _, err := fmt.Fprintf(p.w, format+"\n", args...); p.err == nil {
 		p.err = err
@@ -123,7 +133,8 @@ func (p *paragraphWriter) printLine(format string, args ...any) {
 
 func (p *paragraphWriter) bold(text string) string { return ui.Paint(p.color, "1", text) }
 
-// wrapHelpText breaks a list into the lines of a command's help.
+// wrapHelpText breaks text at spaces into lines of at most 76 columns. Each line but
+// the first is indented by two.
 func wrapHelpText(list string) string {
 	out, width := "", 0
 	for word := range strings.SplitSeq(list, " ") {

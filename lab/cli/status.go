@@ -12,6 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
+// newStatus returns the command `lab status`.
 func newStatus(o *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -43,6 +44,7 @@ func newStatus(o *globalOptions) *cobra.Command {
 	return cmd
 }
 
+// printStatus prints tables of the lab's components, nodes and services.
 func printStatus(w io.Writer, st *status.Status) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }

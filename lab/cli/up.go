@@ -18,6 +18,7 @@ import (
 
 const maxNodes = 100
 
+// newUp returns the command `lab up`.
 func newUp(o *globalOptions) *cobra.Command {
 	var (
 		opts lifecycle.Options
@@ -47,7 +48,7 @@ There are three kinds of cluster:
   lab up --foreground --publish 0.0.0.0:8080   # for a container: the demo on that port, until SIGTERM`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Name = o.name
-			opts.Fleeting = fg.enabled // What ends leaves nothing behind, however it ends.
+			opts.Fleeting = fg.enabled // Even a crash leaves nothing behind then.
 			if err := validateUp(opts, cmd.Flags().Changed("nodes")); err != nil {
 				return err
 			}
@@ -103,11 +104,12 @@ There are three kinds of cluster:
 	return cmd
 }
 
-// kindSuggestionTimeout keeps an engine that hangs from holding up what does not
-// need it.
+// kindSuggestionTimeout bounds the search for a container engine. An engine that hangs
+// must not delay an embedded cluster, which does not need one.
 const kindSuggestionTimeout = 2 * time.Second
 
-// kindSuggestion tells of the cluster that was not asked for, where it could be.
+// kindSuggestion returns a line that says that --cluster kind would work here too. It
+// is empty if --cluster was given, if the lab exists, or if kind is not available.
 func kindSuggestion(ctx context.Context, o lifecycle.Options) string {
 	ctx, cancel := context.WithTimeout(ctx, kindSuggestionTimeout)
 	defer cancel()
@@ -120,6 +122,7 @@ func kindSuggestion(ctx context.Context, o lifecycle.Options) string {
 	return ""
 }
 
+// validateUp returns all mistakes in the flags of lab up at once.
 func validateUp(o lifecycle.Options, nodesGiven bool) error {
 	var errs []error
 	if _, err := state.Dir(o.Name); err != nil {
@@ -141,14 +144,14 @@ func validateUp(o lifecycle.Options, nodesGiven bool) error {
 	oneOf("pod-network", o.PodNetwork, cluster.KindNamed(cluster.KindKind).PodNetworks)
 	oneOf("cloud-provider", o.CloudProvider, cluster.Providers)
 	kind := cluster.KindNamed(o.Cluster)
-	if kind == nil { // Which has been said; it takes nothing.
+	if kind == nil { // Reported above. It takes none of the flags below.
 		kind = &cluster.Kind{}
 	}
 	if o.CloudProvider == cluster.ProviderNone && o.Cluster != "" && !kind.CloudProviderOptional {
 		errs = append(errs, usagef("--cloud-provider none is for --cluster embedded only"))
 	}
-	// Without --cluster, a lab that is there may be of any kind: it will say
-	// what it cannot take.
+	// Without --cluster an existing lab may be of any kind. It reports by itself which
+	// flags it does not take.
 	if _, err := state.Open(o.Name); o.Cluster != "" || errors.Is(err, state.ErrNone) {
 		if len(kind.NodeImages) == 0 && (o.NodeImage != "" || o.PodNetwork != "") {
 			errs = append(errs, usagef("--node-image and --pod-network are for --cluster kind"))
@@ -163,7 +166,7 @@ func validateUp(o lifecycle.Options, nodesGiven bool) error {
 	return errors.Join(errs...)
 }
 
-// upResult is what `up -o json` prints: the lab's status, and what was done.
+// upResult is what `lab up -o json` prints: the lab's status, and what this run did.
 type upResult struct {
 	*status.Status
 	Up lifecycle.Outcome `json:"up"`

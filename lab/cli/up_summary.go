@@ -15,7 +15,8 @@ import (
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
-// printUpSummary is the last screen: what happened in this run, and what to do now.
+// printUpSummary prints the end of `lab up`: what happened in this run, and which
+// commands to try now.
 func printUpSummary(cmd *cobra.Command, l *lab.Lab, st *status.Status, outcome lifecycle.Outcome, o lifecycle.Options) error {
 	w := cmd.OutOrStdout()
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
@@ -62,8 +63,8 @@ func printUpSummary(cmd *cobra.Command, l *lab.Lab, st *status.Status, outcome l
 	return nil
 }
 
-// printSummaryWithoutProvider says what there is to see in a cluster without an
-// external cloud provider.
+// printSummaryWithoutProvider prints what there is to see in a cluster without an
+// external cloud provider, and how to compare it with one that has a CCM.
 func printSummaryWithoutProvider(p func(format string, args ...any), self, name string) {
 	other := "full"
 	if name == other {
@@ -74,23 +75,25 @@ func printSummaryWithoutProvider(p func(format string, args ...any), self, name 
 	p("  Compare       %s compare %s %s", self, name, other)
 }
 
-// isInUpSummary tells whether the closing screen of `lab up` shows an entry: what
-// became of nodes, services and the cloud.
+// isInUpSummary tells whether the summary of `lab up` shows an entry. It shows what
+// happened to nodes, services and the cloud.
 func isInUpSummary(e timeline.Entry) bool {
 	return (e.Source == timeline.SourceCloud || e.Source == timeline.SourceCluster) && !strings.HasPrefix(e.Subject, "pod/")
 }
 
+// printTimeline prints a line for each entry.
 func printTimeline(w io.Writer, entries []timeline.Entry) {
 	for _, e := range entries {
 		_, _ = fmt.Fprintln(w, timelineLine(e))
 	}
 }
 
+// timelineLine formats an entry with its seconds since the lab's start.
 func timelineLine(e timeline.Entry) string {
 	return strings.TrimRight(fmt.Sprintf("%8.2f  %-22s %-16s %s", e.Seconds, e.Subject, e.What, e.Detail), " ")
 }
 
-// servicesToTry are a few Services that should answer, the demo first.
+// servicesToTry returns up to three Services that should answer. The demo comes first.
 func servicesToTry(services []status.Service) []status.Service {
 	const few = 3
 	var all []status.Service

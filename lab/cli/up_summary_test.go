@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The other lab that is spoken of is another.
+// The summary offers a second lab whose name differs from this lab's.
 func TestSummaryWithoutProvider(t *testing.T) {
 	for name, other := range map[string]string{"lab": "full", "full": "other"} {
 		var said string

@@ -67,8 +67,8 @@ func TestValidateUp(t *testing.T) {
 	}
 }
 
-// Without a container engine nothing is to be mended: there is the embedded
-// cluster. A lab that is brought up anew does not hear of kind then.
+// Without a container engine doctor finds nothing to fix, because there is the embedded
+// cluster. For a new lab, up does not suggest kind then.
 func TestUpAndDoctorWithoutContainerEngine(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("CCMLAB_HOME", t.TempDir())
@@ -87,7 +87,7 @@ func TestUpAndDoctorWithoutContainerEngine(t *testing.T) {
 	assert.Empty(t, kindSuggestion(t.Context(), lifecycle.Options{Name: "lab"}))
 }
 
-// What to try first is the demo; what nobody would answer is not offered.
+// The demo comes first. A Service that cannot answer is not offered.
 func TestServicesToTry(t *testing.T) {
 	none, some := 0, 2
 	services := []status.Service{
@@ -106,7 +106,7 @@ func TestServicesToTry(t *testing.T) {
 	assert.Empty(t, servicesToTry(nil))
 }
 
-// What is printed, a shell reads as it was meant.
+// A shell reads the printed command line back as the same words.
 func TestShellCommandLine(t *testing.T) {
 	words := []string{"--plain=/a/b:1,2", "two words", "it's", "$HOME", "", "a*"}
 	assert.Equal(t, `--plain=/a/b:1,2 'two words'`, shellCommandLine(words[:2]))

@@ -14,8 +14,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
-// versionInfo say what runs in a lab of this machine. Programs that are not there
-// have none.
+// versionInfo is what `lab version` prints. Kubernetes and Etcd are empty if their
+// programs are not installed.
 type versionInfo struct {
 	Lab        string `json:"lab"`
 	Go         string `json:"go"`
@@ -24,9 +24,11 @@ type versionInfo struct {
 	Etcd       string `json:"etcd,omitempty"`
 }
 
-// versionTimeout is how long a program may take to say its version.
+// versionTimeout is how long Kubernetes' and etcd's programs together may take to print
+// their versions.
 const versionTimeout = 5 * time.Second
 
+// newVersion returns the command `lab version`.
 func newVersion(_ *globalOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "version",
@@ -48,6 +50,7 @@ func newVersion(_ *globalOptions) *cobra.Command {
 	return cmd
 }
 
+// findVersions asks the installed programs for their versions.
 func findVersions(ctx context.Context) versionInfo {
 	v := versionInfo{Lab: release, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	bin, err := cluster.FindBinaries("", "")
@@ -56,8 +59,8 @@ func findVersions(ctx context.Context) versionInfo {
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	// "Kubernetes v1.36.3" is all that the one says, "etcd Version: 3.6.8" the
-	// first line of the other.
+	// kube-apiserver prints only "Kubernetes v1.36.3". The first line of etcd is
+	// "etcd Version: 3.6.8".
 	programVersion := func(program, prefix string) string {
 		out, err := exec.CommandContext(ctx, bin.Program(program), "--version").Output()
 		if err != nil {

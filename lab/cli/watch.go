@@ -45,6 +45,7 @@ With -o json, each line is an object:
 What is not recorded for the moment is said on standard error. watch ends with
 Ctrl-C, or when the lab goes down.`
 
+// newWatch returns the command `lab watch`.
 func newWatch(o *globalOptions) *cobra.Command {
 	var f watchFlags
 	cmd := &cobra.Command{
@@ -75,7 +76,7 @@ func newWatch(o *globalOptions) *cobra.Command {
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
 			})
 			if errors.Is(err, context.Canceled) {
-				return nil // Ctrl-C is how one ends it.
+				return nil // Ctrl-C is the usual end.
 			}
 			return err
 		},
@@ -85,15 +86,18 @@ func newWatch(o *globalOptions) *cobra.Command {
 	return cmd
 }
 
-// watchFlags are as they were given.
+// watchFlags are the flags of lab watch as they were given.
 type watchFlags struct {
 	follow, failed          bool
 	only, subjects, callers []string
 	calls, since            string
 }
 
+// sinceStart is the value of --since that means everything since the lab's start.
 const sinceStart = "start"
 
+// addFlags adds the flags to cmd. Their completion offers subjects and callers from the
+// timeline of the lab that o names.
 func (f *watchFlags) addFlags(cmd *cobra.Command, o *globalOptions) {
 	sources, calls := toStrings(timeline.Sources), toStrings(timeline.CallChoices)
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", true, "wait for what comes")
@@ -116,7 +120,7 @@ func (f *watchFlags) addFlags(cmd *cobra.Command, o *globalOptions) {
 		completeList(flag, func() []string {
 			values := slices.Clone(known)
 			if l, err := o.openLab(); err == nil {
-				entries, _ := l.Timeline().Read() // None to offer, if any error.
+				entries, _ := l.Timeline().Read() // After an error there is nothing to offer.
 				for _, e := range entries {
 					values = append(values, of(e))
 				}
@@ -129,6 +133,7 @@ func (f *watchFlags) addFlags(cmd *cobra.Command, o *globalOptions) {
 	completeRecorded("caller", func(e timeline.Entry) string { return e.Caller }, cluster.Callers...)
 }
 
+// timelineFilter returns the filter that the flags describe, or a usageError.
 func (f *watchFlags) timelineFilter(now time.Time) (timeline.Filter, error) {
 	filter := timeline.Filter{Subjects: f.subjects, Callers: f.callers, Failed: f.failed, Calls: timeline.Calls(f.calls)}
 	for _, s := range f.only {
@@ -153,7 +158,8 @@ func (f *watchFlags) timelineFilter(now time.Time) (timeline.Filter, error) {
 	return filter, nil
 }
 
-// parseSince is when a duration before now was; zero for the start.
+// parseSince returns the time that lies the duration since before now. It is zero for
+// sinceStart.
 func parseSince(since string, now time.Time) (time.Time, error) {
 	if since == sinceStart || since == "" {
 		return time.Time{}, nil
@@ -165,6 +171,7 @@ func parseSince(since string, now time.Time) (time.Time, error) {
 	return now.Add(-d), nil
 }
 
+// toStrings converts values to strings.
 func toStrings[T ~string](values []T) []string {
 	all := make([]string, len(values))
 	for i, v := range values {
@@ -173,9 +180,11 @@ func toStrings[T ~string](values []T) []string {
 	return all
 }
 
-// sourceColors of sources on a terminal; what failed is red.
+// sourceColors are the terminal colours of timeline sources. What failed is red
+// instead.
 var sourceColors = map[timeline.Source]string{timeline.SourceCloud: "36", timeline.SourceEvent: "33", timeline.SourceCall: "35", timeline.SourceLab: "2"}
 
+// timelinePrinter returns a function that prints an entry as one line on w.
 func timelinePrinter(w io.Writer) func(timeline.Entry) error {
 	s := screenOf(w)
 	return func(e timeline.Entry) error {
@@ -185,7 +194,7 @@ func timelinePrinter(w io.Writer) func(timeline.Entry) error {
 		}
 		what := e.What
 		if e.Call != nil {
-			what = e.Caller // Its request says what.
+			what = e.Caller // The details have the request.
 		}
 		return s.printLine(color, strings.TrimRight(fmt.Sprintf("%8.2f %-7s %-22s %-16s %s", e.Seconds, e.Source, e.Subject, what, e.Detail), " "))
 	}

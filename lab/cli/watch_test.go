@@ -31,7 +31,7 @@ func TestWatchFlags(t *testing.T) {
 		require.NoError(t, cmd.ParseFlags(strings.Fields(args)), args)
 		got, err := f.timelineFilter(now)
 		require.NoError(t, err, args)
-		if len(got.Subjects)+len(got.Callers) == 0 { // An empty slice flag is none.
+		if len(got.Subjects)+len(got.Callers) == 0 { // An empty slice means no flag.
 			got.Subjects, got.Callers = nil, nil
 		}
 		assert.Equal(t, want, got, args)
@@ -55,6 +55,7 @@ func TestWatchFlags(t *testing.T) {
 	}
 }
 
+// sampleEntries returns entries of each source of a timeline.
 func sampleEntries() []timeline.Entry {
 	return []timeline.Entry{
 		{Seconds: 1, Change: timeline.Change{Source: timeline.SourceLab, Subject: "component/etcd", What: "started", Detail: "process 1"}},
@@ -66,7 +67,7 @@ func sampleEntries() []timeline.Entry {
 	}
 }
 
-// The closing screen of `lab up` is about nodes, services and the cloud.
+// The summary of `lab up` shows only nodes, services and the cloud.
 func TestUpSummaryTimeline(t *testing.T) {
 	var out strings.Builder
 	printTimeline(&out, slices.DeleteFunc(sampleEntries(), func(e timeline.Entry) bool { return !isInUpSummary(e) }))
