@@ -80,7 +80,8 @@ func (c *Client) watchEvents(
 		params.After, params.Newest = nil, new(true)
 	}
 	for _, f := range only {
-		params.Resource, params.ID, params.Tag, params.Project = optionalListParam(f.Resources), optionalListParam(f.IDs), optionalListParam(f.Tags), optionalParam(f.Project)
+		params.Resource, params.ID = optionalListParam(f.Resources), optionalListParam(f.IDs)
+		params.Tag, params.Project = optionalListParam(f.Tags), optionalParam(f.Project)
 	}
 	resp, err := c.raw.StreamEvents(stream, &params)
 	if err != nil {

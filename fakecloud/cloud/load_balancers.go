@@ -34,10 +34,12 @@ func (c *Cloud) CreateLoadBalancer(
 ) (LoadBalancer, Outcome, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.validatedWithDefaults()
-	err := joinRefusals(checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr, spec.optionsWithDefaults().
-		checkOptions(),
+	err := joinRefusals(
+		checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr,
+		spec.optionsWithDefaults().checkOptions(),
 		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags),
-		c.checkHealthCheckAllowed(spec.HealthCheck))
+		c.checkHealthCheckAllowed(spec.HealthCheck),
+	)
 	if err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}

@@ -157,7 +157,8 @@ func ipVersionSuffix(a netip.Addr) string {
 // applyForwarding puts f in force. added are the sockets that openMissingSockets has
 // opened for it. The caller holds Plane.mu.
 func (b *balancer) applyForwarding(f cloud.Forwarding, added map[listenAddress]io.Closer) {
-	f.Listeners, f.Backends, f.SourceRanges = slices.Clone(f.Listeners), slices.Clone(f.Backends), slices.Clone(f.SourceRanges)
+	f.Listeners, f.Backends = slices.Clone(f.Listeners), slices.Clone(f.Backends)
+	f.SourceRanges = slices.Clone(f.SourceRanges)
 	if f.HealthCheck != nil {
 		healthCheck := *f.HealthCheck
 		f.HealthCheck = &healthCheck

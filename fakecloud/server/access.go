@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -15,10 +16,11 @@ func (s *Server) requireRole(next http.Handler) http.Handler {
 		c := recordOf(r)
 		who, need := c.principal, c.op.role
 		if who != nil && !c.op.public && !who.Role.Allows(need) {
-			s.answerProblem(w, r, http.StatusForbidden, api.Forbidden, "this needs the role "+string(need)+
-				", and token \""+
-				who.Token+"\" has the role "+string(who.Role)+
-				": use another token, or ask an admin of this cloud for one", nil)
+			detail := fmt.Sprintf(
+				"this needs the role %s, and token %q has the role %s: use another token, or ask an admin of this cloud for one",
+				need, who.Token, who.Role,
+			)
+			s.answerProblem(w, r, http.StatusForbidden, api.Forbidden, detail, nil)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -76,7 +76,8 @@ func (s *Server) ListZones(w http.ResponseWriter, r *http.Request) {
 
 // ListInstanceTypes implements api.ServerInterface.
 func (s *Server) ListInstanceTypes(w http.ResponseWriter, r *http.Request) {
-	s.answerJSON(w, r, http.StatusOK, api.InstanceSizeList{Items: mapSlice(cloud.InstanceSizes, func(i cloud.InstanceSize) api.InstanceSize {
+	items := mapSlice(cloud.InstanceSizes, func(i cloud.InstanceSize) api.InstanceSize {
 		return api.InstanceSize{Name: api.InstanceType(i.Type), Vcpus: i.VCPUs, MemoryMiB: i.MemoryMiB}
-	})})
+	})
+	s.answerJSON(w, r, http.StatusOK, api.InstanceSizeList{Items: items})
 }

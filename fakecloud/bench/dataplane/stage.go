@@ -194,9 +194,8 @@ func (s *stage) lastLogOf(c *contender) string {
 // measureContender measures one contender. It adds how many cores the proxy, the clients, the
 // backends and other programs had: cores that others take are missing to the proxy.
 func (s *stage) measureContender(ctx context.Context, f figure, c *contender) (sample, error) {
-	begin, proxy, clients, backends, all := time.Now(), c.process.CPU(), machine.OwnCPU(), s.backends.CPU(), machine.BusyTime(
-		machine.ReadFile("/proc/stat"),
-	)
+	begin, all := time.Now(), machine.BusyTime(machine.ReadFile("/proc/stat"))
+	proxy, clients, backends := c.process.CPU(), machine.OwnCPU(), s.backends.CPU()
 	took, err := f.measure(s, ctx, c)
 	if err != nil {
 		return nil, err
