@@ -1,8 +1,7 @@
 package conformance
 
-// How several runs, each with a cluster, a cloud and a CCM of its own, share one
-// list of tests. Most of a run's time is waiting, and tests that run alone are one
-// after the other on each: where there are several, so are those.
+// How several runs, each with a cluster, a cloud and a CCM of its own, share one list of tests. Most
+// of a run's time is waiting, and tests that run alone wait for each other: several runs share them.
 
 import (
 	"cmp"
@@ -21,9 +20,9 @@ import (
 type Priority int
 
 const (
-	// Early is for one that takes long: begun late, it would be waited for.
+	// Early is for a test that takes long: begun late, the whole run would wait for it.
 	Early Priority = -1
-	// Late is for one after which a CCM may be wary for some time, or that keeps the
+	// Late is for a test after which a CCM may be wary for some time, or that keeps the
 	// whole machine busy.
 	Late Priority = 1
 )
@@ -41,12 +40,12 @@ type Queue struct {
 	held    int    // handed out, and neither reported nor given back
 	active  int    // runs that can take what is given back
 	joined  int    // runs so far
-	// expected are those among the active that have not entered yet
+	// expected is how many of the active runs have not begun yet
 	expected int
 	changed  chan struct{} // closed, and made anew, when one of these changes
 }
 
-// NewQueue is a queue of these tests.
+// NewQueue returns a queue of these tests.
 func NewQueue(tests []Test) *Queue {
 	q := &Queue{listed: slices.Clone(tests), waiting: slices.Clone(tests), changed: make(chan struct{})}
 	slices.SortStableFunc(q.waiting, func(a, b Test) int { return cmp.Compare(a.Priority, b.Priority) })
@@ -212,7 +211,7 @@ func (q *Queue) standBack(ctx context.Context) {
 	}
 }
 
-// Merge makes one report of those of the runs that shared the queue. It is
+// Merge makes one report of the reports of all runs that shared the queue. It is
 // finished if all tests have run, whatever became of single runs; its seconds are
 // those from the first's beginning to the last's end. What differs from report to
 // report and must not is an error. A nil report is of a run that did not begin.

@@ -1,8 +1,11 @@
-// Package conformance says whether a cloud controller manager behaves. A test
-// is a value that names what is required and where that comes from; it sees the
-// cloud only through the interface Cloud, and the CCM only through what it does
-// to the cluster and to the cloud. README.md tells how to run it, and how to
-// point it at another CCM and another cloud.
+// Package conformance says whether a cloud controller manager behaves. It is the engine of the suite:
+// it schedules tests, supervises the CCM and draws the verdict. A test is a value that names what is
+// required and where that comes from. It sees the cloud only through the interface Cloud and its
+// roles, and the CCM only through what that does to the cluster and to the cloud.
+//
+// The package knows no kind of cluster, no cloud and no test; those are in profiles. Begin with Run
+// and Test, or, to write a driver, with Cloud and roles.go. README.md says how to run the suite, and
+// how to point it at another CCM and another cloud.
 package conformance
 
 import (
@@ -50,7 +53,7 @@ type Options struct {
 	Focus *regexp.Regexp
 	// RequiredOnly skips tests of capabilities that are not claimed.
 	RequiredOnly bool
-	// Parallel is how many tests run at once, of those that may; 8 when 0.
+	// Parallel is how many of the tests that need not run alone run at once; 8 when 0.
 	Parallel int
 	// Queue, unless nil, is shared with other runs, each with a cluster, a cloud
 	// and a CCM of its own. Its tests are run, not those of Tests.

@@ -13,8 +13,8 @@ import (
 // one that a test has stopped meanwhile is not started again.
 type supervisedCCM struct {
 	CCM
-	// beginStep, unless nil, is told what is being done to it, and returns what is to
-	// be told how that ended.
+	// beginStep, unless nil, is called with what is done to the CCM, and returns a function to
+	// call with how that ended.
 	beginStep func(what string) func(error)
 	mu        sync.Mutex
 	shouldRun bool

@@ -73,8 +73,8 @@ type said struct {
 
 func (s said) LogFiles() []string { return s.files }
 
-// told are a timeline's entries as lines.
-func told(line *record.Timeline) (lines []string) {
+// entryLines are a timeline's entries as lines.
+func entryLines(line *record.Timeline) (lines []string) {
 	for _, e := range line.Entries {
 		text := fmt.Sprintf("%.1f %s", e.At.Sub(line.Began).Seconds(), e.Source)
 		if e.Failed {
@@ -101,7 +101,7 @@ type bench struct {
 	run   *run
 }
 
-func record1(t *testing.T, do func(b *bench)) {
+func runBench(t *testing.T, do func(b *bench)) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{T: t, kube: fake.NewClientset(), cloud: &journaled{}, log: filepath.Join(t.TempDir(), "ccm.log")}
@@ -131,7 +131,7 @@ func (b *bench) says(format string, args ...any) {
 
 // One test, with everything that can happen, in the order in which it did.
 func TestTimeline(t *testing.T) {
-	record1(t, func(b *bench) {
+	runBench(t, func(b *bench) {
 		ctx := b.Context()
 		one := b.test("one", true)
 		name := one.Name("worker")
@@ -185,14 +185,14 @@ func TestTimeline(t *testing.T) {
 			"3.0 node " + name + ": deleted",
 			"3.0 step!: terminating instance i-w: no",
 			"3.0 step!: failed: it does not",
-		}, told(line))
+		}, entryLines(line))
 		assert.Equal(t, time.Second, line.Entries[0].Took)
 	})
 }
 
 // Tests that run beside each other do not get each other's.
 func TestTimelinesBeside(t *testing.T) {
-	record1(t, func(b *bench) {
+	runBench(t, func(b *bench) {
 		ctx := b.Context()
 		one, two := b.test("one", false), b.test("two", false)
 		service := func(t *T, uid string) {
@@ -239,7 +239,7 @@ func TestTimelinesBeside(t *testing.T) {
 			"0.9 log?: plain words",
 			"0.9 log: about one-abcd-1/s and two-abcd-2/s",
 			"0.9 log?: about one-abcd-17/s",
-		}, told(lines["one"]))
+		}, entryLines(lines["one"]))
 		assert.Equal(t, []string{
 			"0.0 service two-abcd-2/s: created, of type LoadBalancer",
 			"0.0 service two-abcd-2/s: + finalizer f; + ingress 1.2.3.4",
@@ -249,14 +249,14 @@ func TestTimelinesBeside(t *testing.T) {
 			"0.9 log: about two-abcd-2/s",
 			"0.9 log: about one-abcd-1/s and two-abcd-2/s",
 			"0.9 log?: about one-abcd-17/s",
-		}, told(lines["two"]))
+		}, entryLines(lines["two"]))
 	})
 }
 
 // What tests do and wait for is told by T itself; the CCM's starts and stops by
 // what keeps it.
 func TestStepsOfATest(t *testing.T) {
-	record1(t, func(b *bench) {
+	runBench(t, func(b *bench) {
 		test := alone(core("one", func(t *T) {
 			t.Must(t.CCM.Stop(t.Context()), "stopping")
 			time.Sleep(time.Second)
@@ -299,7 +299,7 @@ func TestStepsOfATest(t *testing.T) {
 			"10.0 step: the test has ended; what it made is undone",
 			"11.0 step: undone",
 			"11.0 step: stopping the CCM",
-		}, told(b.run.recorder.Close()["one"]))
+		}, entryLines(b.run.recorder.Close()["one"]))
 	})
 }
 

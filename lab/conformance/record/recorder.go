@@ -1,8 +1,8 @@
+// Package record makes a timeline of each test: what the test did, which calls the CCM made, what it
+// logged, and what changed on Nodes, Services and Events meanwhile. It knows entries and Kubernetes'
+// types, no tests and no clouds, and it changes no verdict: what it cannot see is missing in a
+// timeline, and nothing else. Its memory has bounds, however long the run. Begin with Start and Trace.
 package record
-
-// The recorder is told, or finds out, what happens while tests run, and makes a
-// timeline of it for each. It changes no verdict: what it cannot see is missing
-// in a timeline, and nothing else. Its memory has bounds, however long the run.
 
 import (
 	"context"
@@ -218,7 +218,7 @@ func (r *Recorder) notifyStep(what string, failed bool) {
 }
 
 func (r *Recorder) finishStep(i *item, err error, detail string) {
-	// That time was up is told by what waited.
+	// A wait that was cancelled is no failure of its own: whoever cancelled it says why.
 	failed := err != nil && !errors.Is(err, context.Canceled)
 	r.mu.Lock()
 	i.Took = time.Since(i.At)

@@ -285,7 +285,7 @@ func splitLinks(text string) (parts []link) {
 	return parts
 }
 
-// scoreText is how many of those that ran passed, for a table.
+// scoreText is how many of the tests that ran have passed, for a table.
 func scoreText(s *conformance.Summary) string {
 	if s == nil || s.Statistics.Passed+s.Statistics.Failed == 0 {
 		return "–"

@@ -14,7 +14,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// Files are the names of those that WriteFiles writes.
+// Files are the names of the files that WriteFiles writes.
 var Files = []string{"report.yaml", "junit.xml", "report.html"}
 
 // WriteFiles writes the report into a folder, which is made if it is not there:
