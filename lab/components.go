@@ -50,7 +50,7 @@ func (l *Lab) Components(ctx context.Context) ([]cluster.Component, error) {
 	return append([]cluster.Component{agent}, all...), err
 }
 
-// StateOf tells what a lab is by what runs of it.
+// StateOf is the state of a lab with these components.
 func StateOf(components []cluster.Component) string {
 	anything, missing := false, false
 	for _, c := range components {
@@ -74,8 +74,8 @@ func (l *Lab) CheckNotStopped(components []cluster.Component) error {
 	return fmt.Errorf("lab %q is stopped; `lab up --name %s` starts it", l.State.Name, l.State.Name)
 }
 
-// CheckNotPaused is an error when something of the lab is there and stopped by a signal:
-// nothing starts it anew, and whoever asks it would wait for long.
+// CheckNotPaused is an error when a process of the lab is stopped by a signal. Nothing starts
+// it anew, and whoever calls it would wait for long.
 func (l *Lab) CheckNotPaused() error {
 	if paused := l.PausedProcesses(); len(paused) > 0 {
 		return fmt.Errorf("lab %q: %s", l.State.Name, strings.Join(paused, "; "))
@@ -83,26 +83,27 @@ func (l *Lab) CheckNotPaused() error {
 	return nil
 }
 
-// PausedProcesses says of each process that a signal has stopped what to do.
+// PausedProcesses has a sentence for each process that is stopped by a signal, which says
+// what to do.
 func (l *Lab) PausedProcesses() []string {
 	running, err := l.Host.Running()
 	if err != nil {
 		return nil
 	}
-	var said []string
+	var sentences []string
 	for _, name := range slices.Sorted(maps.Keys(running)) {
 		if p := running[name]; p.Paused() {
 			short, _, _ := strings.Cut(name, "@")
-			said = append(said, fmt.Sprintf("%s (pid %d) is stopped by a signal and answers nobody; `kill -CONT %d` has it go on", short, p.PID, p.PID))
+			sentences = append(sentences, fmt.Sprintf("%s (pid %d) is stopped by a signal and answers nobody; `kill -CONT %d` has it go on", short, p.PID, p.PID))
 		}
 	}
-	return said
+	return sentences
 }
 
 // LogHint says how a component's log ends, and where it is.
 func (l *Lab) LogHint(component string) string {
 	file := local.Site{Lab: l.State}.LogFile(component)
-	if _, err := os.Stat(file); err != nil { // A container's.
+	if _, err := os.Stat(file); err != nil { // It is a container's log.
 		return "`lab logs " + component + "` prints its log"
 	}
 	return process.LogHint(file)

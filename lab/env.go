@@ -1,6 +1,6 @@
 package lab
 
-// What a shell, or a program, is told so that it speaks to the lab.
+// The environment in which a shell or a program works with the lab.
 
 import (
 	"strings"

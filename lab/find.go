@@ -12,13 +12,13 @@ import (
 // Found is a lab of this user's, or what is left of one.
 type Found struct {
 	Name, Dir string
-	// Leftover is one whose folder was deleted: some processes are all that there
-	// is, and what they may have made of the folder anew.
+	// Leftover says that the lab's folder was deleted: there are only processes, and what
+	// they may have made of the folder anew.
 	Leftover bool
 }
 
-// Find lists the labs of this user's folder, and what processes are left of
-// others, wherever their folders were, in order.
+// Find lists the labs in this user's folder of labs, and those of which only processes are
+// left, wherever their folders were, by name.
 func Find() ([]Found, error) {
 	names, err := state.List()
 	if err != nil {

@@ -24,9 +24,9 @@ import (
 type Lab struct {
 	State   *state.Lab
 	Cluster cluster.Cluster
-	bin     cluster.Binaries
 	// Host starts and finds the lab's processes on this machine.
 	Host process.Host
+	bin  cluster.Binaries
 }
 
 // Open finds a lab that was brought up before.
@@ -47,7 +47,7 @@ func OpenDir(dir string) (*Lab, error) {
 	return Attach(st)
 }
 
-// OpenLocked is Open for a command that changes the lab: no other does until
+// OpenLocked is Open for a command that changes the lab. No other command changes it before
 // State.Unlock.
 func OpenLocked(name string) (*Lab, error) {
 	st, err := state.OpenLocked(name)
@@ -79,7 +79,7 @@ func Attach(st *state.Lab) (*Lab, error) {
 	return l, err
 }
 
-// Tag marks this cluster's instances in the cloud.
+// Tag is the tag that marks the cluster's instances and balancers in the cloud.
 func (l *Lab) Tag() string { return contract.TagCluster + "=" + l.State.Name }
 
 // Timeline is the lab's record of what happened.
@@ -93,7 +93,7 @@ func (l *Lab) Cloud() (*client.Client, error) { return l.Cluster.Cloud().Client(
 // BinDirs are the folders to put into PATH.
 func (l *Lab) BinDirs() []string { return []string{l.bin.Dir, l.bin.Kube} }
 
-// Kind is the name of its kind of cluster.
+// Kind is the name of the lab's kind of cluster.
 func (l *Lab) Kind() string { return cluster.KindName(l.State.Cluster) }
 
 // CloudProvider is what the lab's cluster has, one of cluster.Providers.

@@ -1,7 +1,7 @@
 package status
 
-// `lab list`: which labs this user has. Only what runs is looked at, nothing is
-// asked: one that hangs keeps nobody waiting.
+// `lab list`: which labs this user has. It reads records and /proc and calls no API, so that a
+// lab that hangs keeps nobody waiting.
 
 import (
 	"context"

@@ -41,7 +41,7 @@ type Status struct {
 	Problems []string `json:"problems,omitempty"`
 }
 
-// statusBound keeps status quick when something does not answer.
+// statusBound is how long everything together may take to answer.
 const statusBound = 5 * time.Second
 
 // Of looks at everything of a lab; what does not answer becomes a problem in the status.
@@ -95,7 +95,7 @@ func (st *Status) addCluster(ctx context.Context, l *lab.Lab, kube kubernetes.In
 	return errors.Join(errs...)
 }
 
-// registration is what a machine may take to make its Node.
+// registration is how long a kubelet may take to create its Node.
 const registration = 15 * time.Second
 
 // addMachinesWithoutNode makes a problem of each running instance that has no Node, though
@@ -134,8 +134,8 @@ func (st *Status) addMachinesWithoutNode(ctx context.Context, l *lab.Lab) error 
 	return nil
 }
 
-// inTime says in plain words that an answer did not come within statusBound:
-// client-go's limiter has words of its own for it, and gives up before the bound.
+// inTime replaces an error that means that no answer came within statusBound. client-go's
+// rate limiter gives up before the bound, with words of its own.
 func inTime(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "would exceed context deadline") {
 		return err
