@@ -202,7 +202,7 @@ func printIncidentStory(w io.Writer, test conformance.Test) error {
 
 // printIncidentAccount prints what the CCM did, whether that was right, and why it
 // matters.
-func printIncidentAccount(w io.Writer, a *suite.Account) error {
+func printIncidentAccount(w io.Writer, a *suite.IncidentReport) error {
 	p := newParagraphWriter(w)
 	p.printLine("")
 	verdict, color := "behaved", "32"
@@ -243,7 +243,7 @@ func printIncidentAccount(w io.Writer, a *suite.Account) error {
 }
 
 // formatCalls describes the CCM's calls of one operation.
-func formatCalls(d suite.CallsOf) string {
+func formatCalls(d suite.OperationCalls) string {
 	text := fmt.Sprintf("%-22s %d times", d.Operation, d.Calls)
 	if d.Calls == 1 {
 		text = fmt.Sprintf("%-22s once", d.Operation)
@@ -258,7 +258,7 @@ func formatCalls(d suite.CallsOf) string {
 }
 
 // describeLevel says which CCMs the incident's test is required of.
-func describeLevel(a *suite.Account) string {
+func describeLevel(a *suite.IncidentReport) string {
 	if a.Capability == "" {
 		return "core: required of every CCM"
 	}

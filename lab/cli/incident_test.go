@@ -112,10 +112,10 @@ func TestPrintIncidentStoryAndAccount(t *testing.T) {
 	}}))
 	assert.Equal(t, "The river rises (flood)\n\nWhat happens\n  It rains.\n\nWhat to watch\n  The cellar.\n\n", out.String())
 
-	a := &suite.Account{
+	a := &suite.IncidentReport{
 		Incident: "flood", Test: "resilience-flood", CCM: conformance.Identity{Name: "nebula"}, Seconds: 2.44, Requires: "It is dry.", Capability: "pumps",
 		Behaved: true, Right: "It pumps.", Danger: "It is wet.", Known: []string{"https://example.org/1"},
-		Did: suite.Deeds{Warnings: 2, Calls: []suite.CallsOf{{Operation: "listPumps", Calls: 3, Met: 2, Failed: 1}, {Operation: "pump", Calls: 1}}},
+		Did: suite.CCMActivity{Warnings: 2, Calls: []suite.OperationCalls{{Operation: "listPumps", Calls: 3, Met: 2, Failed: 1}, {Operation: "pump", Calls: 1}}},
 	}
 	out.Reset()
 	require.NoError(t, printIncidentAccount(&out, a))
@@ -141,7 +141,7 @@ Where it was told of
   https://example.org/1
 `, out.String())
 
-	a.Behaved, a.Reasons, a.Did = false, []string{"the cellar\nis wet"}, suite.Deeds{Crashes: 1}
+	a.Behaved, a.Reasons, a.Did = false, []string{"the cellar\nis wet"}, suite.CCMActivity{Crashes: 1}
 	out.Reset()
 	require.NoError(t, printIncidentAccount(&out, a))
 	for _, want := range []string{

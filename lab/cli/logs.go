@@ -182,7 +182,7 @@ func (p *logPrinter) followAll(ctx context.Context, lines *logLines, logs []clus
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		if how := watch.AwaitEnd(ctx, p.lab); how != "" {
+		if how := watch.WaitForEnd(ctx, p.lab); how != "" {
 			p.notify(how)
 		}
 		cancel()

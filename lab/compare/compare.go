@@ -104,7 +104,7 @@ func Labs(ctx context.Context, left, right string) (*Comparison, error) {
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, err
 	}
-	return &Comparison{Labs: labs, Rows: compare(labs[0], labs[1])}, nil
+	return &Comparison{Labs: labs, Rows: compareFacts(labs[0], labs[1])}, nil
 }
 
 func factsOfLab(ctx context.Context, name string) (*Facts, error) {

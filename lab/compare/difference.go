@@ -37,26 +37,26 @@ const (
 	SectionCloud      = "cloud"
 )
 
-// situation is what explains most of a lab.
-type situation int
+// ccmState is what explains most of a lab.
+type ccmState int
 
 const (
-	without  situation = iota // no external cloud provider
-	waiting                   // for a CCM that never ran
-	deserted                  // by a CCM that ran once
-	served                    // by a CCM that runs
+	noCloudProvider ccmState = iota // no external cloud provider
+	waitsForCCM                     // for a CCM that never ran
+	ccmStopped                      // by a CCM that ran once
+	ccmRuns                         // by a CCM that runs
 )
 
-func (f *Facts) situation() situation {
+func (f *Facts) ccmState() ccmState {
 	switch {
 	case f.CloudProvider == cluster.ProviderNone:
-		return without
+		return noCloudProvider
 	case f.CCM:
-		return served
+		return ccmRuns
 	case f.CCMCalls > 0:
-		return deserted
+		return ccmStopped
 	default:
-		return waiting
+		return waitsForCCM
 	}
 }
 
@@ -78,17 +78,17 @@ type clause struct{ kind, text string }
 type aspect struct {
 	section, what string
 	of            func(*Facts) cell
-	why           map[situation]clause
+	why           map[ccmState]clause
 	source        string
 }
 
-func compare(left, right *Facts) []Row {
+func compareFacts(left, right *Facts) []Row {
 	var rows []Row
-	for _, a := range append(slices.Clone(aspects), services(left, right)...) {
+	for _, a := range append(slices.Clone(aspects), serviceAspects(left, right)...) {
 		l, r := a.of(left), a.of(right)
 		row := Row{Section: a.section, What: a.what, Values: [2]string{l.text, r.text}, Differs: l.kind != r.kind}
 		if row.Differs {
-			row.Why, row.Source = a.explain(left, right, l, r)
+			row.Why, row.Source = a.explainDifference(left, right, l, r)
 		}
 		rows = append(rows, row)
 	}
@@ -99,9 +99,9 @@ func compare(left, right *Facts) []Row {
 	return rows
 }
 
-// explain says why two labs differ: by their situations, where these bring about
+// explainDifference says why two labs differ: by their situations, where these bring about
 // what there is.
-func (a aspect) explain(left, right *Facts, l, r cell) (why []string, source string) {
+func (a aspect) explainDifference(left, right *Facts, l, r cell) (why []string, source string) {
 	for _, lab := range []struct {
 		name string
 		has  cell
@@ -110,8 +110,8 @@ func (a aspect) explain(left, right *Facts, l, r cell) (why []string, source str
 			return []string{lab.name + ": this Service was not created there."}, ""
 		}
 	}
-	leftClause, leftOK := a.clause(left)
-	rightClause, rightOK := a.clause(right)
+	leftClause, leftOK := a.clauseFor(left)
+	rightClause, rightOK := a.clauseFor(right)
 	leftOK, rightOK = leftOK && leftClause.kind == l.kind, rightOK && rightClause.kind == r.kind
 	if !leftOK && !rightOK {
 		return []string{fmt.Sprintf("This is no matter of cloud providers; `lab watch --name %s` and `lab watch --name %s` tell what happened.", left.Name, right.Name)}, ""
@@ -125,13 +125,13 @@ func (a aspect) explain(left, right *Facts, l, r cell) (why []string, source str
 	return []string{half(left, leftClause, leftOK), half(right, rightClause, rightOK)}, a.source
 }
 
-// clause is why a lab has what it has; of a Service that depends on more than the
+// clauseFor is why a lab has what it has; of a Service that depends on more than the
 // situation.
-func (a aspect) clause(f *Facts) (c clause, ok bool) {
+func (a aspect) clauseFor(f *Facts) (c clause, ok bool) {
 	if a.section == SectionServices {
-		return f.whyService(f.service(a.what)), true
+		return f.whyService(f.serviceNamed(a.what)), true
 	}
-	c, ok = a.why[f.situation()]
+	c, ok = a.why[f.ccmState()]
 	return c, ok
 }
 
@@ -139,98 +139,98 @@ func (a aspect) clause(f *Facts) (c clause, ok bool) {
 var aspects = []aspect{
 	{
 		SectionComponents, cluster.ComponentKubelet, flagOf(cluster.ComponentKubelet),
-		always(cluster.ProviderExternal, "the flag has each kubelet leave its node for a CCM to finish", "",
+		alwaysFlag(cluster.ProviderExternal, "the flag has each kubelet leave its node for a CCM to finish", "",
 			"without the flag each kubelet finishes its node itself"),
 		"k8s.io/kubernetes/cmd/kubelet/app/options/options.go, --cloud-provider",
 	},
 	{
 		SectionComponents, cluster.ComponentKCM, flagOf(cluster.ComponentKCM),
-		always(cluster.ProviderExternal, "external is the one value that is left, and since Kubernetes 1.31 it changes nothing: the cloud's controllers are gone from here", "",
+		alwaysFlag(cluster.ProviderExternal, "external is the one value that is left, and since Kubernetes 1.31 it changes nothing: the cloud's controllers are gone from here", "",
 			"without the flag it does the same: it has no cloud's controllers"),
 		"k8s.io/kubernetes/cmd/kube-controller-manager/app/core.go; KEP-2395",
 	},
 	{
-		SectionComponents, "CCM", theCCM,
-		map[situation]clause{
-			without:  {noCCM, "no node waits for one"},
-			waiting:  {stoppedCCM, "it was never started; `lab ccm start --name NAME` starts it"},
-			deserted: {stoppedCCM, "it was stopped, and what it made stays as it is"},
-			served:   {runningCCM, "it runs"},
+		SectionComponents, "CCM", ccmCell,
+		map[ccmState]clause{
+			noCloudProvider: {noCCM, "no node waits for one"},
+			waitsForCCM:     {stoppedCCM, "it was never started; `lab ccm start --name NAME` starts it"},
+			ccmStopped:      {stoppedCCM, "it was stopped, and what it made stays as it is"},
+			ccmRuns:         {runningCCM, "it runs"},
 		}, "",
 	},
-	{SectionNodes, "Ready", count("Ready", func(n NodeFacts) bool { return n.Ready }), nil, ""},
+	{SectionNodes, "Ready", countNodes("Ready", func(n NodeFacts) bool { return n.Ready }), nil, ""},
 	{
-		SectionNodes, "taints", taints,
-		map[situation]clause{
-			without:  {"", "a kubelet without an external cloud provider sets no such taint"},
-			waiting:  {taintUninitialized, "the kubelet registered its node with this taint, and it is there until a CCM removes it"},
-			deserted: {"", "the CCM removed the taint before it was stopped"},
-			served:   {"", "the CCM initialised the nodes and removed the taint"},
+		SectionNodes, "taints", nodeTaints,
+		map[ccmState]clause{
+			noCloudProvider: {"", "a kubelet without an external cloud provider sets no such taint"},
+			waitsForCCM:     {taintUninitialized, "the kubelet registered its node with this taint, and it is there until a CCM removes it"},
+			ccmStopped:      {"", "the CCM removed the taint before it was stopped"},
+			ccmRuns:         {"", "the CCM initialised the nodes and removed the taint"},
 		},
 		"k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go, initialNode; k8s.io/cloud-provider/controllers/node/node_controller.go, syncNode",
 	},
 	{
-		SectionNodes, "provider ID", providerIDs, byCCM("only the cloud knows which instance a node is", "the CCM found each node's instance and wrote its ID, once and for all"),
+		SectionNodes, "provider ID", providerIDs, setByCCM("only the cloud knows which instance a node is", "the CCM found each node's instance and wrote its ID, once and for all"),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "zone", values(func(n NodeFacts) string { return n.Zone }), byCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/zone from the node's instance"),
+		SectionNodes, "zone", nodeValues(func(n NodeFacts) string { return n.Zone }), setByCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/zone from the node's instance"),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "region", values(func(n NodeFacts) string { return n.Region }), byCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/region from the node's instance"),
+		SectionNodes, "region", nodeValues(func(n NodeFacts) string { return n.Region }), setByCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/region from the node's instance"),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "instance type", values(func(n NodeFacts) string { return n.InstanceType }), byCCM("only the cloud knows of what type a machine is", "the CCM set node.kubernetes.io/instance-type from the node's instance"),
+		SectionNodes, "instance type", nodeValues(func(n NodeFacts) string { return n.InstanceType }), setByCCM("only the cloud knows of what type a machine is", "the CCM set node.kubernetes.io/instance-type from the node's instance"),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "InternalIP", values(func(n NodeFacts) string { return n.InternalIP }),
-		map[situation]clause{
-			without:  {all, "each kubelet reports its own"},
-			waiting:  {nothing, "a kubelet with an external cloud provider and no --node-ip leaves its addresses to a CCM"},
-			deserted: {all, "the CCM set them before it was stopped"},
-			served:   {all, "the CCM set them from the nodes' instances"},
+		SectionNodes, "InternalIP", nodeValues(func(n NodeFacts) string { return n.InternalIP }),
+		map[ccmState]clause{
+			noCloudProvider: {all, "each kubelet reports its own"},
+			waitsForCCM:     {nothing, "a kubelet with an external cloud provider and no --node-ip leaves its addresses to a CCM"},
+			ccmStopped:      {all, "the CCM set them before it was stopped"},
+			ccmRuns:         {all, "the CCM set them from the nodes' instances"},
 		},
 		"k8s.io/kubernetes/pkg/kubelet/nodestatus/setters.go, NodeAddress; k8s.io/cloud-provider/controllers/node/node_controller.go, updateNodeAddress",
 	},
 	{
-		SectionPods, manifests.DemoSelector, phases,
-		map[situation]clause{
-			without:  {"Running", "the scheduler found nodes without taints at once"},
-			waiting:  {"Pending", "the scheduler puts no pod on a node whose taint it does not tolerate"},
-			deserted: {"Running", "they were scheduled when the CCM had removed the taints, and stay"},
-			served:   {"Running", "they were scheduled when the CCM had removed the taints"},
+		SectionPods, manifests.DemoSelector, podPhases,
+		map[ccmState]clause{
+			noCloudProvider: {"Running", "the scheduler found nodes without taints at once"},
+			waitsForCCM:     {"Pending", "the scheduler puts no pod on a node whose taint it does not tolerate"},
+			ccmStopped:      {"Running", "they were scheduled when the CCM had removed the taints, and stay"},
+			ccmRuns:         {"Running", "they were scheduled when the CCM had removed the taints"},
 		},
 		"k8s.io/kubernetes/pkg/scheduler/framework/plugins/tainttoleration/taint_toleration.go, Filter",
 	},
 	{
-		SectionCloud, "calls by the CCM", calls,
-		map[situation]clause{
-			without:  {nothing, "no component of the cluster knows of the cloud"},
-			waiting:  {nothing, "no component of the cluster but a CCM knows of the cloud"},
-			deserted: {some, "the CCM asked while it ran"},
-			served:   {some, "the CCM asks which instances there are, and has balancers made; `fakecloud audit sum` lists its calls"},
+		SectionCloud, "calls by the CCM", ccmCalls,
+		map[ccmState]clause{
+			noCloudProvider: {nothing, "no component of the cluster knows of the cloud"},
+			waitsForCCM:     {nothing, "no component of the cluster but a CCM knows of the cloud"},
+			ccmStopped:      {some, "the CCM asked while it ran"},
+			ccmRuns:         {some, "the CCM asks which instances there are, and has balancers made; `fakecloud audit sum` lists its calls"},
 		}, "",
 	},
 }
 
 const taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized:NoSchedule"
 
-// always is why a flag is as it is: the lab was brought up so.
-func always(external, whyExternal, none, whyNone string) map[situation]clause {
+// alwaysFlag is why a flag is as it is: the lab was brought up so.
+func alwaysFlag(external, whyExternal, none, whyNone string) map[ccmState]clause {
 	set := clause{external, whyExternal}
-	return map[situation]clause{without: {none, whyNone}, waiting: set, deserted: set, served: set}
+	return map[ccmState]clause{noCloudProvider: {none, whyNone}, waitsForCCM: set, ccmStopped: set, ccmRuns: set}
 }
 
-// byCCM is why a Node has what nobody but a CCM writes on it.
-func byCCM(cloud, ccm string) map[situation]clause {
-	return map[situation]clause{
-		without:  {nothing, cloud + ", and nobody here asks it"},
-		waiting:  {nothing, cloud + ", and nobody asks it before there is a CCM"},
-		deserted: {all, ccm + ", and that stays without the CCM"},
-		served:   {all, ccm},
+// setByCCM is why a Node has what nobody but a CCM writes on it.
+func setByCCM(cloud, ccm string) map[ccmState]clause {
+	return map[ccmState]clause{
+		noCloudProvider: {nothing, cloud + ", and nobody here asks it"},
+		waitsForCCM:     {nothing, cloud + ", and nobody asks it before there is a CCM"},
+		ccmStopped:      {all, ccm + ", and that stays without the CCM"},
+		ccmRuns:         {all, ccm},
 	}
 }
 
@@ -249,19 +249,19 @@ func flagOf(component string) func(*Facts) cell {
 
 const runningCCM, stoppedCCM, noCCM = "running", "stopped", "none"
 
-func theCCM(f *Facts) cell {
-	switch f.situation() {
-	case without:
+func ccmCell(f *Facts) cell {
+	switch f.ccmState() {
+	case noCloudProvider:
 		return cell{noCCM, "none"}
-	case served:
+	case ccmRuns:
 		return cell{runningCCM, "runs"}
 	default:
 		return cell{stoppedCCM, "does not run"}
 	}
 }
 
-// share is how many of the nodes have something.
-func share(have, of int) string {
+// shareOfNodes is how many of the nodes have something.
+func shareOfNodes(have, of int) string {
 	switch have {
 	case 0:
 		return nothing
@@ -272,7 +272,7 @@ func share(have, of int) string {
 	}
 }
 
-func count(what string, has func(NodeFacts) bool) func(*Facts) cell {
+func countNodes(what string, has func(NodeFacts) bool) func(*Facts) cell {
 	return func(f *Facts) cell {
 		n := 0
 		for _, node := range f.Nodes {
@@ -280,12 +280,12 @@ func count(what string, has func(NodeFacts) bool) func(*Facts) cell {
 				n++
 			}
 		}
-		return cell{share(n, len(f.Nodes)), fmt.Sprintf("%d of %d %s", n, len(f.Nodes), what)}
+		return cell{shareOfNodes(n, len(f.Nodes)), fmt.Sprintf("%d of %d %s", n, len(f.Nodes), what)}
 	}
 }
 
-// values are what the nodes have, each once.
-func values(of func(NodeFacts) string) func(*Facts) cell {
+// nodeValues are what the nodes have, each once.
+func nodeValues(of func(NodeFacts) string) func(*Facts) cell {
 	return func(f *Facts) cell {
 		var found []string
 		for _, node := range f.Nodes {
@@ -295,13 +295,13 @@ func values(of func(NodeFacts) string) func(*Facts) cell {
 		}
 		have := len(found)
 		slices.Sort(found)
-		return cell{share(have, len(f.Nodes)), onNodes(listed(slices.Compact(found)), have, len(f.Nodes))}
+		return cell{shareOfNodes(have, len(f.Nodes)), onNodes(shortList(slices.Compact(found)), have, len(f.Nodes))}
 	}
 }
 
 // providerIDs are shown without the instances' IDs, which differ always.
 func providerIDs(f *Facts) cell {
-	return values(func(n NodeFacts) string {
+	return nodeValues(func(n NodeFacts) string {
 		if scheme, _, ok := strings.Cut(n.ProviderID, "://"); ok {
 			return scheme + "://INSTANCE-ID"
 		}
@@ -312,7 +312,7 @@ func providerIDs(f *Facts) cell {
 // maxListed keeps a lab of a hundred nodes to a few lines.
 const maxListed = 4
 
-func listed(items []string) string {
+func shortList(items []string) string {
 	if len(items) > maxListed {
 		return fmt.Sprintf("%s and %d more", strings.Join(items[:maxListed], ", "), len(items)-maxListed)
 	}
@@ -330,7 +330,7 @@ func onNodes(what string, have, of int) string {
 	}
 }
 
-func taints(f *Facts) cell {
+func nodeTaints(f *Facts) cell {
 	on := map[string]int{}
 	for _, node := range f.Nodes {
 		for _, t := range node.Taints {
@@ -345,8 +345,8 @@ func taints(f *Facts) cell {
 	return cell{strings.Join(kinds, ","), cmp.Or(strings.Join(texts, ", "), "none")}
 }
 
-// phases are the demo's pods by phase, with where they run or why they do not.
-func phases(f *Facts) cell {
+// podPhases are the demo's pods by phase, with where they run or why they do not.
+func podPhases(f *Facts) cell {
 	by := map[string][]PodFacts{}
 	for _, p := range f.Pods {
 		by[p.Phase] = append(by[p.Phase], p)
@@ -355,19 +355,19 @@ func phases(f *Facts) cell {
 	var texts []string
 	for _, phase := range kinds {
 		text := fmt.Sprintf("%d %s", len(by[phase]), phase)
-		if nodes := each(by[phase], func(p PodFacts) string { return p.Node }); len(nodes) > 0 {
-			text += " on " + listed(nodes)
+		if nodes := distinctValues(by[phase], func(p PodFacts) string { return p.Node }); len(nodes) > 0 {
+			text += " on " + shortList(nodes)
 		}
-		if reasons := each(by[phase], func(p PodFacts) string { return p.Unschedulable }); len(reasons) > 0 {
-			text += ": " + listed(reasons)
+		if reasons := distinctValues(by[phase], func(p PodFacts) string { return p.Unschedulable }); len(reasons) > 0 {
+			text += ": " + shortList(reasons)
 		}
 		texts = append(texts, text)
 	}
 	return cell{strings.Join(kinds, ","), cmp.Or(strings.Join(texts, "; "), "no demo")}
 }
 
-// each is what the pods have, in order, once.
-func each(pods []PodFacts, of func(PodFacts) string) []string {
+// distinctValues is what the pods have, in order, once.
+func distinctValues(pods []PodFacts, of func(PodFacts) string) []string {
 	var found []string
 	for _, p := range pods {
 		if v := of(p); v != "" {
@@ -378,7 +378,7 @@ func each(pods []PodFacts, of func(PodFacts) string) []string {
 	return slices.Compact(found)
 }
 
-func calls(f *Facts) cell {
+func ccmCalls(f *Facts) cell {
 	if f.CCMCalls == 0 {
 		return cell{nothing, "none"}
 	}
@@ -387,9 +387,9 @@ func calls(f *Facts) cell {
 
 const noService, pendingService, servedService = "absent", "pending", "address"
 
-// services are an aspect for each Service of type LoadBalancer that either lab
+// serviceAspects are an aspect for each Service of type LoadBalancer that either lab
 // has.
-func services(left, right *Facts) []aspect {
+func serviceAspects(left, right *Facts) []aspect {
 	var names []string
 	for _, s := range slices.Concat(left.Services, right.Services) {
 		names = append(names, s.Name)
@@ -399,15 +399,15 @@ func services(left, right *Facts) []aspect {
 	for _, name := range slices.Compact(names) {
 		found = append(found, aspect{
 			section: SectionServices, what: name,
-			of:     func(f *Facts) cell { return f.service(name).cell() },
+			of:     func(f *Facts) cell { return f.serviceNamed(name).cell() },
 			source: "k8s.io/cloud-provider/controllers/service/controller.go, syncLoadBalancerIfNeeded",
 		})
 	}
 	return found
 }
 
-// service is nil for one that the lab has not.
-func (f *Facts) service(name string) *ServiceFacts {
+// serviceNamed is nil for one that the lab has not.
+func (f *Facts) serviceNamed(name string) *ServiceFacts {
 	if i := slices.IndexFunc(f.Services, func(s ServiceFacts) bool { return s.Name == name }); i >= 0 {
 		return &f.Services[i]
 	}
@@ -426,12 +426,12 @@ func (s *ServiceFacts) cell() cell {
 }
 
 func (f *Facts) whyService(s *ServiceFacts) clause {
-	switch f.situation() {
-	case without:
+	switch f.ccmState() {
+	case noCloudProvider:
 		return clause{pendingService, "nobody has the cloud make a balancer, so the address stays pending for ever; the Service still has its ClusterIP and NodePort"}
-	case waiting:
+	case waitsForCCM:
 		return clause{pendingService, "the address is pending until a CCM has had the cloud make a balancer"}
-	case served:
+	case ccmRuns:
 		return clause{servedService, "the CCM had the cloud make a balancer, and wrote its address into the Service's status"}
 	}
 	switch {

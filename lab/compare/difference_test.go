@@ -44,9 +44,9 @@ func desertedFacts() *Facts {
 	return f
 }
 
-func differences(left, right *Facts) []string {
+func differencesOf(left, right *Facts) []string {
 	names := []string{}
-	for _, r := range compare(left, right) {
+	for _, r := range compareFacts(left, right) {
 		if r.Differs {
 			names = append(names, r.What)
 		}
@@ -54,9 +54,9 @@ func differences(left, right *Facts) []string {
 	return names
 }
 
-func row(t *testing.T, left, right *Facts, what string) Row {
+func rowNamed(t *testing.T, left, right *Facts, what string) Row {
 	t.Helper()
-	for _, r := range compare(left, right) {
+	for _, r := range compareFacts(left, right) {
 		if r.What == what {
 			return r
 		}
@@ -82,9 +82,9 @@ func TestWhatDiffers(t *testing.T) {
 		"two alike":            {fullFacts(), another, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, tc.want, differences(tc.left, tc.right))
-			assert.Equal(t, tc.want, differences(tc.right, tc.left), "either way")
-			for _, r := range compare(tc.left, tc.right) {
+			assert.Equal(t, tc.want, differencesOf(tc.left, tc.right))
+			assert.Equal(t, tc.want, differencesOf(tc.right, tc.left), "either way")
+			for _, r := range compareFacts(tc.left, tc.right) {
 				if !r.Differs {
 					assert.Empty(t, r.Why, r.What)
 					assert.Empty(t, r.Source, r.What)
@@ -101,7 +101,7 @@ func TestWhatDiffers(t *testing.T) {
 }
 
 func TestDifferenceIsExplained(t *testing.T) {
-	taints := row(t, taintedFacts(), fullFacts(), "taints")
+	taints := rowNamed(t, taintedFacts(), fullFacts(), "taints")
 	assert.Equal(t, SectionNodes, taints.Section)
 	assert.Equal(t, [2]string{"node.cloudprovider.kubernetes.io/uninitialized:NoSchedule on 2 of 2", "none"}, taints.Values)
 	assert.Equal(t, []string{
@@ -118,9 +118,9 @@ func TestDifferenceIsExplained(t *testing.T) {
 		"calls by the CCM": {"none", "11"},
 		"CCM":              {"does not run", "runs"},
 	} {
-		assert.Equal(t, want, row(t, taintedFacts(), fullFacts(), what).Values, what)
+		assert.Equal(t, want, rowNamed(t, taintedFacts(), fullFacts(), what).Values, what)
 	}
-	assert.Contains(t, row(t, taintedFacts(), fullFacts(), "CCM").Why[0], "`lab ccm start --name tainted`")
+	assert.Contains(t, rowNamed(t, taintedFacts(), fullFacts(), "CCM").Why[0], "`lab ccm start --name tainted`")
 }
 
 // What the set-up does not bring about is not explained by it.
@@ -128,7 +128,7 @@ func TestWhatHappenedIsNoMatterOfProviders(t *testing.T) {
 	stopped := fullFacts()
 	stopped.Name = "stopped"
 	stopped.Nodes[1].Ready, stopped.Nodes[1].Taints = false, []string{"node.cloudprovider.kubernetes.io/shutdown:NoSchedule"}
-	ready := row(t, fullFacts(), stopped, "Ready")
+	ready := rowNamed(t, fullFacts(), stopped, "Ready")
 	assert.Equal(t, [2]string{"2 of 2 Ready", "1 of 2 Ready"}, ready.Values)
 	assert.Equal(t, []string{"This is no matter of cloud providers; `lab watch --name full` and `lab watch --name stopped` tell what happened."}, ready.Why)
 	assert.Empty(t, ready.Source)
@@ -136,7 +136,7 @@ func TestWhatHappenedIsNoMatterOfProviders(t *testing.T) {
 	halfway := fullFacts()
 	halfway.Name = "halfway"
 	halfway.Nodes[0].Zone = ""
-	zone := row(t, plainFacts(), halfway, "zone")
+	zone := rowNamed(t, plainFacts(), halfway, "zone")
 	assert.Equal(t, "nebula-1b on 1 of 2", zone.Values[1])
 	assert.Contains(t, zone.Why[0], "plain: only the cloud knows where a machine stands")
 	assert.Contains(t, zone.Why[1], "halfway: not as it is set up to be; `lab status --name halfway`")
@@ -159,27 +159,27 @@ func TestServicesOfACCMThatWasStopped(t *testing.T) {
 			"plain: nobody has the cloud make a balancer, so the address stays pending for ever; the Service still has its ClusterIP and NodePort.",
 		}},
 	} {
-		assert.Equal(t, c.want, row(t, c.left, c.right, "default/web").Why)
+		assert.Equal(t, c.want, rowNamed(t, c.left, c.right, "default/web").Why)
 	}
 }
 
 func TestServiceOfOneLabAlone(t *testing.T) {
 	without := desertedFacts()
 	without.Services = nil
-	assert.Equal(t, []string{"deserted: this Service was not created there."}, row(t, without, fullFacts(), "default/web").Why)
-	assert.Equal(t, []string{"deserted: this Service was not created there."}, row(t, fullFacts(), without, "default/web").Why)
-	assert.Empty(t, row(t, fullFacts(), without, "default/web").Source)
+	assert.Equal(t, []string{"deserted: this Service was not created there."}, rowNamed(t, without, fullFacts(), "default/web").Why)
+	assert.Equal(t, []string{"deserted: this Service was not created there."}, rowNamed(t, fullFacts(), without, "default/web").Why)
+	assert.Empty(t, rowNamed(t, fullFacts(), without, "default/web").Source)
 }
 
 func TestLabsWithLessInThem(t *testing.T) {
 	empty := &Facts{Name: "empty", CloudProvider: "external"}
-	assert.NotPanics(t, func() { compare(empty, fullFacts()) })
-	assert.Equal(t, [2]string{"not to be seen from here", "--cloud-provider=external"}, row(t, empty, fullFacts(), "kubelet").Values)
-	assert.Equal(t, [2]string{"no demo", "2 Running on node-1, node-2"}, row(t, empty, fullFacts(), "app=web").Values)
-	assert.Equal(t, [2]string{"not there", "LoadBalancer, 127.32.64.1:8080"}, row(t, empty, fullFacts(), "default/web").Values)
+	assert.NotPanics(t, func() { compareFacts(empty, fullFacts()) })
+	assert.Equal(t, [2]string{"not to be seen from here", "--cloud-provider=external"}, rowNamed(t, empty, fullFacts(), "kubelet").Values)
+	assert.Equal(t, [2]string{"no demo", "2 Running on node-1, node-2"}, rowNamed(t, empty, fullFacts(), "app=web").Values)
+	assert.Equal(t, [2]string{"not there", "LoadBalancer, 127.32.64.1:8080"}, rowNamed(t, empty, fullFacts(), "default/web").Values)
 	many := fullFacts()
 	for _, zone := range []string{"c", "d", "e", "f"} {
 		many.Nodes = append(many.Nodes, NodeFacts{Zone: zone})
 	}
-	assert.Equal(t, "c, d, e, f and 2 more", row(t, empty, many, "zone").Values[1])
+	assert.Equal(t, "c, d, e, f and 2 more", rowNamed(t, empty, many, "zone").Values[1])
 }

@@ -24,16 +24,16 @@ func TestIncident(t *testing.T) {
 	out, err := cmd.Output()
 	require.NoError(t, err, "%s", out)
 	assert.NoDirExists(t, filepath.Join(f.home, name))
-	var a suite.Account
+	var a suite.IncidentReport
 	require.NoError(t, json.Unmarshal(out, &a))
 
 	assert.True(t, a.Behaved)
 	assert.Equal(t, "lost-create", a.Incident)
 	assert.Equal(t, conformance.Resilience, a.Profile)
 	assert.Empty(t, a.Reasons)
-	i := slices.IndexFunc(a.Did.Calls, func(d suite.CallsOf) bool { return d.Operation == "createLoadBalancer" })
+	i := slices.IndexFunc(a.Did.Calls, func(d suite.OperationCalls) bool { return d.Operation == "createLoadBalancer" })
 	require.GreaterOrEqual(t, i, 0)
-	assert.Equal(t, suite.CallsOf{Operation: "createLoadBalancer", Calls: 1, Met: 1, Failed: 1}, a.Did.Calls[i], "it has not created again")
+	assert.Equal(t, suite.OperationCalls{Operation: "createLoadBalancer", Calls: 1, Met: 1, Failed: 1}, a.Did.Calls[i], "it has not created again")
 
 	// The call that is never answered counts from when that was clear.
 	appear(t, a.Timeline, "the incident begins", "injecting fault lost on balancers", "call createLoadBalancer", "balancer gone", "the incident is over")

@@ -52,7 +52,7 @@ func List(ctx context.Context) ([]Listed, error) {
 	for _, f := range found {
 		entry := Listed{Name: f.Name, Folder: f.Dir, Processes: running[f.Dir], State: lab.StateLeftover}
 		if !f.Leftover {
-			if err := entry.look(ctx); err != nil {
+			if err := entry.inspect(ctx); err != nil {
 				entry.State, entry.Problem = lab.StateUnknown, err.Error()
 			}
 		}
@@ -61,7 +61,7 @@ func List(ctx context.Context) ([]Listed, error) {
 	return all, nil
 }
 
-func (e *Listed) look(ctx context.Context) error {
+func (e *Listed) inspect(ctx context.Context) error {
 	st, err := state.OpenDir(e.Folder)
 	if err != nil {
 		return err

@@ -81,7 +81,7 @@ func (st *Status) addCluster(ctx context.Context, l *lab.Lab, kube kubernetes.In
 	s := TakeSnapshot(ctx, kube, l.Cloud, l.Tag())
 	st.Nodes, st.Services = s.Nodes, s.Services
 	if s.NodesErr != nil {
-		return fmt.Errorf("nodes: %w", inTime(ctx, s.NodesErr))
+		return fmt.Errorf("nodes: %w", sayNoAnswerInTime(ctx, s.NodesErr))
 	}
 	errs := []error{st.addMachinesWithoutNode(ctx, l)}
 	for _, list := range []struct {
@@ -89,14 +89,14 @@ func (st *Status) addCluster(ctx context.Context, l *lab.Lab, kube kubernetes.In
 		err  error
 	}{{"services", s.ServicesErr}, {"load balancers", s.BalancersErr}, {"endpoints", s.EndpointsErr}} {
 		if list.err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", list.what, inTime(ctx, list.err)))
+			errs = append(errs, fmt.Errorf("%s: %w", list.what, sayNoAnswerInTime(ctx, list.err)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// registration is how long a kubelet may take to create its Node.
-const registration = 15 * time.Second
+// registrationGrace is how long a kubelet may take to create its Node.
+const registrationGrace = 15 * time.Second
 
 // addMachinesWithoutNode makes a problem of each running instance that has no Node, though
 // its machine has been up for long enough.
@@ -111,7 +111,7 @@ func (st *Status) addMachinesWithoutNode(ctx context.Context, l *lab.Lab) error 
 	up := map[string]string{} // names, by instance
 	for m, r := range machines {
 		has := slices.ContainsFunc(st.Nodes, func(n Node) bool { return n.Name == m.Name })
-		if p, ok := r.(*process.Process); ok && !has && time.Since(p.Started()) > registration {
+		if p, ok := r.(*process.Process); ok && !has && time.Since(p.Started()) > registrationGrace {
 			up[m.ID] = m.Name
 		}
 	}
@@ -124,7 +124,7 @@ func (st *Status) addMachinesWithoutNode(ctx context.Context, l *lab.Lab) error 
 	}
 	running, err := cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{l.Tag()}, States: []api.InstanceState{api.InstanceRunning}})
 	if err != nil {
-		return fmt.Errorf("instances: %w", inTime(ctx, err))
+		return fmt.Errorf("instances: %w", sayNoAnswerInTime(ctx, err))
 	}
 	for _, i := range running {
 		if name := up[i.ID]; name != "" {
@@ -134,9 +134,9 @@ func (st *Status) addMachinesWithoutNode(ctx context.Context, l *lab.Lab) error 
 	return nil
 }
 
-// inTime replaces an error that means that no answer came within statusBound. client-go's
+// sayNoAnswerInTime replaces an error that means that no answer came within statusBound. client-go's
 // rate limiter gives up before the bound, with words of its own.
-func inTime(ctx context.Context, err error) error {
+func sayNoAnswerInTime(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "would exceed context deadline") {
 		return err
 	}

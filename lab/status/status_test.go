@@ -70,7 +70,7 @@ func TestStatusOfASilentCluster(t *testing.T) {
 	defer cancelSoon()
 	early := limiter.Wait(soon)
 	require.Error(t, early)
-	assert.EqualError(t, inTime(soon, fmt.Errorf("client rate limiter Wait returned an error: %w", early)), "no answer in time", "the limiter sees that it would be too late")
+	assert.EqualError(t, sayNoAnswerInTime(soon, fmt.Errorf("client rate limiter Wait returned an error: %w", early)), "no answer in time", "the limiter sees that it would be too late")
 	refused := errors.New("connection refused")
-	assert.Equal(t, refused, inTime(soon, refused))
+	assert.Equal(t, refused, sayNoAnswerInTime(soon, refused))
 }

@@ -60,8 +60,8 @@ var ownArgs = []string{
 	"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr={{.ClusterCIDR}}", "--route-reconciliation-period=1s",
 }
 
-// noise is what upstream's route controller says of each Node each time.
-var noise = regexp.MustCompile(`route_controller\.go:\d+\] (action for Node|set node .* was canceled)`)
+// routeControllerNoise is what upstream's route controller says of each Node each time.
+var routeControllerNoise = regexp.MustCompile(`route_controller\.go:\d+\] (action for Node|set node .* was canceled)`)
 
 // healthCheck asks the API server and the cloud whether they are ready.
 func healthCheck(l *lab.Lab) (func(context.Context) error, error) {
@@ -80,15 +80,15 @@ func podCIDR(l *lab.Lab) string {
 	return ""
 }
 
-func (o Options) implementation(l *lab.Lab, cfg *rest.Config) (under conformance.Implementation, closeDriver func() error, err error) {
+func (o Options) implementationOn(l *lab.Lab, cfg *rest.Config) (under conformance.Implementation, closeDriver func() error, err error) {
 	if o.Implementation == ImplementationInMemory {
 		return inmemory.New(cfg), func() error { return nil }, nil
 	}
-	return o.onFakecloud(l)
+	return o.fakecloudOn(l)
 }
 
-// onFakecloud is the lab's cloud with its CCM, or another one.
-func (o Options) onFakecloud(l *lab.Lab) (conformance.Implementation, func() error, error) {
+// fakecloudOn is the lab's cloud with its CCM, or another one.
+func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() error, error) {
 	none := conformance.Implementation{}
 	host, ok := l.Cluster.(cluster.LocalCCM)
 	if !ok {
@@ -116,7 +116,7 @@ func (o Options) onFakecloud(l *lab.Lab) (conformance.Implementation, func() err
 
 	under := conformance.Implementation{Name: ImplementationFakecloud}
 	ccm := &program.CCM{
-		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Noise: noise,
+		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Noise: routeControllerNoise,
 		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}") + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
 	}
 	if command.ClusterCIDR == "" {

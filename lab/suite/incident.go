@@ -40,8 +40,8 @@ type IncidentOptions struct {
 	Note func(string)
 }
 
-// Account is what became of an incident.
-type Account struct {
+// IncidentReport is what became of an incident.
+type IncidentReport struct {
 	Incident   string                 `json:"incident"`
 	Title      string                 `json:"title"`
 	Test       string                 `json:"test"`
@@ -57,7 +57,7 @@ type Account struct {
 	Behaved    bool                   `json:"behaved"`
 	Seconds    float64                `json:"seconds"`
 	Reasons    []string               `json:"reasons,omitempty"`
-	Did        Deeds                  `json:"did"`
+	Did        CCMActivity            `json:"did"`
 	Right      string                 `json:"right"`
 	Danger     string                 `json:"danger"`
 	Known      []string               `json:"known,omitempty"`
@@ -65,18 +65,18 @@ type Account struct {
 	Log        []string               `json:"log,omitempty"` // the CCM's last lines, if it did not behave
 }
 
-// Deeds are what the CCM was seen to do.
-type Deeds struct {
+// CCMActivity are what the CCM was seen to do.
+type CCMActivity struct {
 	// Calls are those of the cloud's API, the most frequent first.
-	Calls []CallsOf `json:"calls"`
+	Calls []OperationCalls `json:"calls"`
 	// Warnings is how many Events of type Warning came meanwhile.
 	Warnings int `json:"warnings"`
 	// Crashes is how often it ended by itself.
 	Crashes int `json:"crashes"`
 }
 
-// CallsOf one operation.
-type CallsOf struct {
+// OperationCalls one operation.
+type OperationCalls struct {
 	Operation string `json:"operation"`
 	Calls     int    `json:"calls"`
 	// Met is how many of them met a fault; Failed how many did not succeed.
@@ -87,10 +87,10 @@ type CallsOf struct {
 // PlayIncident brings a lab up, plays the incident on it, and takes it down
 // unless it is to be kept. What the CCM made of it is in the account; an error
 // means that it could not be played to its end.
-func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions, steps *ui.Steps) (*Account, error) {
+func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions, steps *ui.Steps) (*IncidentReport, error) {
 	o.Focus, o.Profiles = regexp.MustCompile("^"+regexp.QuoteMeta(test.ID)+"$"), []conformance.Profile{test.Profile}
-	p := &play{ctx: ctx, options: o}
-	o.attend, o.step = p.attend, p.tell
+	p := &incidentRun{ctx: ctx, options: o}
+	o.watchLab, o.recordStep = p.watchLab, p.recordStep
 	report, err := Run(ctx, o.Options, steps)
 	if report == nil || report.Unfinished != "" {
 		return nil, err
@@ -102,25 +102,25 @@ func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions,
 	if result.Result == conformance.Skipped {
 		return nil, errors.Join(err, fmt.Errorf("incident %s cannot be played here: %s", test.Incident.Name, strings.Join(result.Reasons, "; ")))
 	}
-	return p.account(test, report), err
+	return p.reportOf(test, report), err
 }
 
-// play is one incident while it is played.
-type play struct {
+// incidentRun is one incident while it is played.
+type incidentRun struct {
 	ctx     context.Context
 	options IncidentOptions
 
-	mu    sync.Mutex
-	log   timeline.Log
-	began time.Time
-	shown []timeline.Entry
-	deeds map[string]*CallsOf
-	warns int
+	mu               sync.Mutex
+	log              timeline.Log
+	began            time.Time
+	shown            []timeline.Entry
+	callsByOperation map[string]*OperationCalls
+	warnings         int
 }
 
-// attend begins to watch the lab. leave returns when all is shown.
-func (p *play) attend(l *lab.Lab) (leave func()) {
-	p.log, p.began, p.deeds = l.Timeline(), time.Now(), map[string]*CallsOf{}
+// watchLab begins to watch the lab. leave returns when all is shown.
+func (p *incidentRun) watchLab(l *lab.Lab) (leave func()) {
+	p.log, p.began, p.callsByOperation = l.Timeline(), time.Now(), map[string]*OperationCalls{}
 	ctx, cancel := context.WithCancel(p.ctx)
 	over, ended := make(chan struct{}), make(chan struct{})
 	last := sync.OnceFunc(func() { close(over) })
@@ -130,15 +130,15 @@ func (p *play) attend(l *lab.Lab) (leave func()) {
 			if e.Caller == suiteCaller && e.Detail == stepOver {
 				last()
 			}
-			return p.saw(e)
+			return p.countAndShow(e)
 		}, p.options.Note)
 		if err != nil && ctx.Err() == nil {
 			p.options.Note(fmt.Sprintf("what happens cannot be shown: %v", err))
 		}
 	}()
-	p.tell(stepBegins, false)
+	p.recordStep(stepBegins, false)
 	return func() {
-		p.tell(stepOver, false)
+		p.recordStep(stepOver, false)
 		select {
 		case <-over:
 		case <-ended:
@@ -159,23 +159,23 @@ const (
 	stepBegins, stepOver = "the incident begins", "the incident is over"
 )
 
-// tell puts a step of the suite into the timeline.
-func (p *play) tell(what string, failed bool) {
+// recordStep puts a step of the suite into the timeline.
+func (p *incidentRun) recordStep(what string, failed bool) {
 	err := p.log.Add(timeline.Change{Source: timeline.SourceLab, Subject: "suite/incident", What: "step", Detail: what, Caller: suiteCaller, Failed: failed})
 	if err != nil && p.ctx.Err() == nil {
 		p.options.Note(fmt.Sprintf("a step of the suite is not in the timeline: %v", err))
 	}
 }
 
-// saw counts an entry, and shows it if a person is to see it.
-func (p *play) saw(e timeline.Entry) error {
+// countAndShow counts an entry, and shows it if a person is to see it.
+func (p *incidentRun) countAndShow(e timeline.Entry) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if e.Call != nil && ccmCalls(e.Caller) {
-		d := p.deeds[e.What]
+	if e.Call != nil && isCCM(e.Caller) {
+		d := p.callsByOperation[e.What]
 		if d == nil {
-			d = &CallsOf{Operation: e.What}
-			p.deeds[e.What] = d
+			d = &OperationCalls{Operation: e.What}
+			p.callsByOperation[e.What] = d
 		}
 		d.Calls++
 		if e.Call.Fault != "" {
@@ -186,9 +186,9 @@ func (p *play) saw(e timeline.Entry) error {
 		}
 	}
 	if e.Source == timeline.SourceEvent && e.Failed {
-		p.warns++
+		p.warnings++
 	}
-	if !worthShowing(e) {
+	if !isWorthShowing(e) {
 		return nil
 	}
 	e.Seconds = e.Time.Sub(p.began).Round(10 * time.Millisecond).Seconds()
@@ -196,32 +196,32 @@ func (p *play) saw(e timeline.Entry) error {
 	return p.options.Show(e)
 }
 
-// worthShowing leaves out what is not of the incident: what the suite asks the
+// isWorthShowing leaves out what is not of the incident: what the suite asks the
 // cloud, of which its steps tell, and what the CCM reads without meeting a fault.
-func worthShowing(e timeline.Entry) bool {
+func isWorthShowing(e timeline.Entry) bool {
 	if e.Call == nil {
 		return !strings.HasPrefix(e.Subject, "pod/")
 	}
-	return ccmCalls(e.Caller) && (e.Failed || e.Call.Fault != "" || !e.Call.Reads())
+	return isCCM(e.Caller) && (e.Failed || e.Call.Fault != "" || !e.Call.Reads())
 }
 
-// account sums up.
-func (p *play) account(test conformance.Test, report *conformance.Report) *Account {
+// reportOf sums up.
+func (p *incidentRun) reportOf(test conformance.Test, report *conformance.Report) *IncidentReport {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	i, result := test.Incident, report.Tests[0]
-	a := &Account{
+	a := &IncidentReport{
 		Incident: i.Name, Title: i.Title, Test: test.ID, Profile: test.Profile, Level: test.Level, Capability: test.Capability,
 		CCM: report.Implementation, Cluster: report.Cluster, Happened: i.Happened, Watch: i.Watch, Requires: test.Requires, Source: test.Source,
 		// One that ends by itself does not behave, however it comes out.
 		Behaved: result.Result == conformance.Passed && len(report.Crashes) == 0,
-		Seconds: result.Seconds, Reasons: result.Reasons, Did: Deeds{Calls: []CallsOf{}, Warnings: p.warns, Crashes: len(report.Crashes)},
+		Seconds: result.Seconds, Reasons: result.Reasons, Did: CCMActivity{Calls: []OperationCalls{}, Warnings: p.warnings, Crashes: len(report.Crashes)},
 		Right: i.Right, Danger: i.Danger, Known: i.Known, Timeline: p.shown,
 	}
-	for _, d := range p.deeds {
+	for _, d := range p.callsByOperation {
 		a.Did.Calls = append(a.Did.Calls, *d)
 	}
-	slices.SortFunc(a.Did.Calls, func(a, b CallsOf) int {
+	slices.SortFunc(a.Did.Calls, func(a, b OperationCalls) int {
 		return cmp.Or(cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Operation, b.Operation))
 	})
 	if len(report.Crashes) > 0 {
@@ -237,8 +237,8 @@ func (p *play) account(test conformance.Test, report *conformance.Report) *Accou
 	return a
 }
 
-// ccmCalls tells whether the caller is the CCM: with credentials that the suite has
+// isCCM tells whether the caller is the CCM: with credentials that the suite has
 // renewed it has another name (onfakecloud).
-func ccmCalls(caller string) bool {
+func isCCM(caller string) bool {
 	return caller == cluster.CallerCCM || strings.HasPrefix(caller, cluster.CallerCCM+"-renewed-")
 }

@@ -68,10 +68,10 @@ type Options struct {
 	// Keep leaves the lab up.
 	Keep bool
 
-	// attend, unless nil, is called before the suite runs on a lab; leave when it
+	// watchLab, unless nil, is called before the suite runs on a lab; leave when it
 	// has. step is told what the suite does, as conformance.Options.Step is.
-	attend func(*lab.Lab) (leave func())
-	step   func(what string, failed bool)
+	watchLab   func(*lab.Lab) (leave func())
+	recordStep func(what string, failed bool)
 }
 
 // nodesPerLab run the pods that traffic goes to.
@@ -217,7 +217,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 	if err != nil {
 		return nil, err
 	}
-	under, closeDriver, err := o.implementation(l, cfg)
+	under, closeDriver, err := o.implementationOn(l, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -231,13 +231,13 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 	if err != nil {
 		return nil, errors.Join(err, closeDriver())
 	}
-	if o.attend != nil {
-		defer o.attend(l)()
+	if o.watchLab != nil {
+		defer o.watchLab(l)()
 	}
 	report, err := conformance.Run(ctx, conformance.Options{
 		Cluster: cfg, ClusterName: l.Kind(), Implementation: under,
 		Workload: conformance.Workload{Image: cmp.Or(o.Workload, defaultWorkload), Port: 8080, Path: "/"},
-		Queue:    queue, Healthy: healthy, Step: o.step,
+		Queue:    queue, Healthy: healthy, Step: o.recordStep,
 		Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
 		Limits: o.Limits, PodCIDR: podCIDR(l),
 	})

@@ -35,9 +35,9 @@ type Trial struct {
 
 // Run returns what it came to: said has a line for each test that failed.
 func (t Trial) Run(ctx context.Context) (passed bool, said string, err error) {
-	still := newSilence(t.Tell)
-	defer still.end()
-	o := t.options(still)
+	still := startProgressReminder(t.Tell)
+	defer still.stop()
+	o := t.suiteOptions(still)
 	for _, name := range o.Names(o.Tests()) {
 		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
 			if _, err := lifecycle.Down(ctx, name); err != nil {
@@ -52,10 +52,10 @@ func (t Trial) Run(ctx context.Context) (passed bool, said string, err error) {
 	if report.Unfinished != "" {
 		return false, "", errors.Join(errors.New(report.Unfinished), err)
 	}
-	return report.Passed(), summed(report), nil // What could not be taken down, the next try will.
+	return report.Passed(), summarize(report), nil // What could not be taken down, the next try will.
 }
 
-func (t Trial) options(still *silence) Options {
+func (t Trial) suiteOptions(still *progressReminder) Options {
 	var quoted []string
 	for _, id := range t.Tests {
 		quoted = append(quoted, regexp.QuoteMeta(id))
@@ -71,7 +71,7 @@ func (t Trial) options(still *silence) Options {
 		Name: t.Name, Labs: t.Labs, Program: t.Program, Claims: claims, RequiredOnly: true, Bound: t.Bound,
 		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
 		Observer: func(test conformance.TestReport) {
-			still.observe(test)
+			still.observeTest(test)
 			if test.Result == "" { // It begins.
 				return
 			}
@@ -81,8 +81,8 @@ func (t Trial) options(still *silence) Options {
 	}
 }
 
-// summed is a report in a few lines.
-func summed(r *conformance.Report) string {
+// summarize is a report in a few lines.
+func summarize(r *conformance.Report) string {
 	passed := 0
 	var failed []string
 	for _, t := range r.Tests {

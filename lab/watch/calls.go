@@ -26,9 +26,9 @@ type callFollower struct {
 	known map[string]bool
 }
 
-// next returns the calls since the last one; they are lost to nobody if it fails.
-func (f *callFollower) next(ctx context.Context) ([]timeline.Entry, error) {
-	calls, err := f.cloud.ListAuditUntil(ctx, client.AuditFilter{}, f.seen)
+// fetchNew returns the calls since the last one; they are lost to nobody if it fails.
+func (f *callFollower) fetchNew(ctx context.Context) ([]timeline.Entry, error) {
+	calls, err := f.cloud.ListAuditUntil(ctx, client.AuditFilter{}, f.isKnown)
 	if err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func (f *callFollower) next(ctx context.Context) ([]timeline.Entry, error) {
 	fresh := true
 	for _, c := range calls {
 		known[c.RequestID] = true
-		if fresh = fresh && !f.seen(c); fresh {
+		if fresh = fresh && !f.isKnown(c); fresh {
 			entries = append(entries, f.log.Call(c))
 		}
 	}
@@ -50,6 +50,6 @@ func (f *callFollower) next(ctx context.Context) ([]timeline.Entry, error) {
 	return entries, nil
 }
 
-func (f *callFollower) seen(c api.AuditEntry) bool {
+func (f *callFollower) isKnown(c api.AuditEntry) bool {
 	return f.known[c.RequestID] || c.Time.Before(f.floor)
 }

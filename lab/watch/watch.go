@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// watchInterval is how often a watch looks.
-	watchInterval = 400 * time.Millisecond
-	// watchSettle is how much later than it happened a thing may be told and
+	// pollInterval is how often a watch looks.
+	pollInterval = 400 * time.Millisecond
+	// settleTime is how much later than it happened a thing may be told and
 	// still be in its place.
-	watchSettle = 200 * time.Millisecond
-	// watchPatience is how long the cloud or the agent may be away without a
+	settleTime = 200 * time.Millisecond
+	// awayGrace is how long the cloud or the agent may be away without a
 	// word: they are, for a moment, when a lab goes down.
-	watchPatience = 3 * time.Second
+	awayGrace = 3 * time.Second
 	// componentsBound is how long a container engine may take to say what runs.
 	componentsBound = 5 * time.Second
 	// auditBound is how long the cloud has to say who called it; and what a watch
@@ -61,28 +61,28 @@ func Watch(ctx context.Context, l *lab.Lab, o Options, fn func(timeline.Entry) e
 		}
 		w.calls = &callFollower{cloud: cloud, log: l.Timeline(), floor: o.Filter.Since}
 	}
-	p, err := findPresence(ctx, l)
+	p, err := findRunning(ctx, l)
 	if err != nil {
 		return err
 	}
 	// What is not there while a lab comes up will be.
-	settled := time.Since(l.State.StartedAt) > watchPatience
+	settled := time.Since(l.State.StartedAt) > awayGrace
 	if !o.Follow || !p.anything && settled {
-		return w.once(ctx, p)
+		return w.showRecorded(ctx, p)
 	}
 	if w.agent = p.agent; p.agent == nil && settled {
-		w.agentAway = outage{away: true, told: true, began: time.Now()}
-		note(w.agentDead())
+		w.agentAway = outage{away: true, noted: true, began: time.Now()}
+		note(w.agentDeadNote())
 	}
-	tick := time.NewTicker(watchInterval)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
-		if done, err := w.round(ctx); done || err != nil {
+		if done, err := w.pollOnce(ctx); done || err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(w.emit(w.merge.All()), ctx.Err())
+			return errors.Join(w.showEntries(w.merged.All()), ctx.Err())
 		case <-tick.C:
 		}
 	}
@@ -94,76 +94,76 @@ type watcher struct {
 	fn      func(timeline.Entry) error
 	note    func(string)
 	reader  *timeline.Reader
-	merge   timeline.Merge
+	merged  timeline.Merge
 	calls   *callFollower
 
 	cloudAway, agentAway outage
 	agent                *process.Process
 }
 
-// once tells what is recorded, and what is missing of it.
-func (w *watcher) once(ctx context.Context, p presence) error {
+// showRecorded tells what is recorded, and what is missing of it.
+func (w *watcher) showRecorded(ctx context.Context, p runningState) error {
 	if p.anything {
 		if err := w.fetchCalls(ctx); err != nil {
-			w.note(w.cloudSilent(err))
+			w.note(w.cloudSilentNote(err))
 		}
 	}
 	entries, err := w.reader.Next()
-	w.merge.Add(time.Now(), entries...)
+	w.merged.Add(time.Now(), entries...)
 	if err != nil && !errors.Is(err, timeline.ErrGone) {
 		return err
 	}
-	if err := w.emit(w.merge.All()); err != nil {
+	if err := w.showEntries(w.merged.All()); err != nil {
 		return err
 	}
 	switch {
 	case !p.anything:
-		w.note(w.stopped())
+		w.note(w.stoppedNote())
 	case p.agent == nil:
-		w.note(w.agentDead())
+		w.note(w.agentDeadNote())
 	}
 	return nil
 }
 
-// round looks once. done is the lab's end.
-func (w *watcher) round(ctx context.Context) (done bool, err error) {
+// pollOnce looks once. done is the lab's end.
+func (w *watcher) pollOnce(ctx context.Context) (done bool, err error) {
 	at := time.Now()
 	cloudErr := w.fetchCalls(ctx)
 	entries, err := w.reader.Next()
-	w.merge.Add(time.Now(), entries...)
+	w.merged.Add(time.Now(), entries...)
 	if errors.Is(err, timeline.ErrGone) {
-		w.note(w.down())
-		return true, w.emit(w.merge.All())
+		w.note(w.wentDownNote())
+		return true, w.showEntries(w.merged.All())
 	}
 	if err != nil || ctx.Err() != nil {
 		return false, err
 	}
-	if err := w.emit(w.merge.Until(at.Add(-watchSettle))); err != nil {
+	if err := w.showEntries(w.merged.Until(at.Add(-settleTime))); err != nil {
 		return false, err
 	}
-	w.tell(w.cloudAway.turn(cloudErr != nil, at), func() string { return w.cloudSilent(cloudErr) }, "the cloud answers again; its calls meanwhile are in their places or follow")
-	return w.lookForAgent(ctx, at)
+	w.noteTransition(w.cloudAway.observe(cloudErr != nil, at), func() string { return w.cloudSilentNote(cloudErr) }, "the cloud answers again; its calls meanwhile are in their places or follow")
+	return w.checkAgent(ctx, at)
 }
 
-// lookForAgent notices that nothing is recorded any more, or that all has ended.
-func (w *watcher) lookForAgent(ctx context.Context, at time.Time) (stopped bool, err error) {
+// checkAgent notices that nothing is recorded any more, or that all has ended.
+func (w *watcher) checkAgent(ctx context.Context, at time.Time) (stopped bool, err error) {
 	if w.agent == nil || !w.agent.Alive() {
-		p, err := findPresence(ctx, w.lab)
+		p, err := findRunning(ctx, w.lab)
 		if err != nil {
-			return false, ignoreEnd(ctx, err)
+			return false, ignoreContextEnd(ctx, err)
 		}
-		if w.agent = p.agent; !p.anything && w.agentAway.since(at) > watchPatience && isKept(w.lab) {
-			w.note(w.stopped())
-			return true, w.emit(w.merge.All())
+		if w.agent = p.agent; !p.anything && w.agentAway.duration(at) > awayGrace && isStoppedNotDeleted(w.lab) {
+			w.note(w.stoppedNote())
+			return true, w.showEntries(w.merged.All())
 		}
 	}
-	w.tell(w.agentAway.turn(w.agent == nil, at), w.agentDead, "the lab's agent records again")
+	w.noteTransition(w.agentAway.observe(w.agent == nil, at), w.agentDeadNote, "the lab's agent records again")
 	return false, nil
 }
 
-// isKept tells of a lab of which nothing runs that it is stopped: no `down` is about
+// isStoppedNotDeleted tells of a lab of which nothing runs that it is stopped: no `down` is about
 // to delete it, or has just done so.
-func isKept(l *lab.Lab) bool {
+func isStoppedNotDeleted(l *lab.Lab) bool {
 	if l.State.Locked() {
 		return false
 	}
@@ -171,15 +171,15 @@ func isKept(l *lab.Lab) bool {
 	return err == nil
 }
 
-// ignoreEnd is nil for what failed because ctx ended.
-func ignoreEnd(ctx context.Context, err error) error {
+// ignoreContextEnd is nil for what failed because ctx ended.
+func ignoreContextEnd(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
 	return nil
 }
 
-func (w *watcher) emit(entries []timeline.Entry) error {
+func (w *watcher) showEntries(entries []timeline.Entry) error {
 	for _, e := range entries {
 		if !w.options.Filter.Match(e) {
 			continue
@@ -201,30 +201,30 @@ func (w *watcher) fetchCalls(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	calls, err := w.calls.next(ctx)
-	w.merge.Add(time.Now(), calls...)
+	calls, err := w.calls.fetchNew(ctx)
+	w.merged.Add(time.Now(), calls...)
 	return err
 }
 
-func (w *watcher) cloudSilent(err error) string {
+func (w *watcher) cloudSilentNote(err error) string {
 	return fmt.Sprintf("the cloud does not say who calls it (%v); `lab status --name %s` shows what runs", err, w.lab.State.Name)
 }
 
-func (w *watcher) agentDead() string {
+func (w *watcher) agentDeadNote() string {
 	return fmt.Sprintf("the lab's agent does not run, so nobody records what happens; `lab up --name %s` starts it", w.lab.State.Name)
 }
 
-func (w *watcher) down() string { return fmt.Sprintf("lab %q went down", w.lab.State.Name) }
+func (w *watcher) wentDownNote() string { return fmt.Sprintf("lab %q went down", w.lab.State.Name) }
 
-func (w *watcher) stopped() string {
+func (w *watcher) stoppedNote() string {
 	return fmt.Sprintf("lab %q is stopped; this is what was recorded. `lab up --name %s` starts it", w.lab.State.Name, w.lab.State.Name)
 }
 
-func (w *watcher) tell(turned turn, away func() string, back string) {
+func (w *watcher) noteTransition(turned transition, away func() string, back string) {
 	switch turned {
-	case turnedAway:
+	case goneAway:
 		w.note(away())
-	case turnedBack:
+	case cameBack:
 		w.note(back)
 	}
 }
@@ -232,53 +232,53 @@ func (w *watcher) tell(turned turn, away func() string, back string) {
 // outage is something's absence. It is worth a word when it lasts, and another
 // when it is over.
 type outage struct {
-	away, told bool
-	began      time.Time
+	away, noted bool
+	began       time.Time
 }
 
-type turn int
+type transition int
 
 const (
-	turnedNothing turn = iota
-	turnedAway
-	turnedBack
+	noTransition transition = iota
+	goneAway
+	cameBack
 )
 
-func (o *outage) turn(away bool, at time.Time) turn {
+func (o *outage) observe(away bool, at time.Time) transition {
 	switch {
 	case away && !o.away:
 		o.away, o.began = true, at
-	case away && !o.told && o.since(at) > watchPatience:
-		o.told = true
-		return turnedAway
+	case away && !o.noted && o.duration(at) > awayGrace:
+		o.noted = true
+		return goneAway
 	case !away && o.away:
-		told := o.told
+		told := o.noted
 		*o = outage{}
 		if told {
-			return turnedBack
+			return cameBack
 		}
 	}
-	return turnedNothing
+	return noTransition
 }
 
-func (o *outage) since(at time.Time) time.Duration {
+func (o *outage) duration(at time.Time) time.Duration {
 	if !o.away {
 		return 0
 	}
 	return at.Sub(o.began)
 }
 
-// AwaitEnd returns, with a word for it, when the lab goes down or is stopped; ""
+// WaitForEnd returns, with a word for it, when the lab goes down or is stopped; ""
 // when ctx ends.
-func AwaitEnd(ctx context.Context, l *lab.Lab) string {
+func WaitForEnd(ctx context.Context, l *lab.Lab) string {
 	w := watcher{lab: l, note: func(string) {}}
-	tick := time.NewTicker(watchInterval)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		if _, err := os.Stat(l.State.Path()); errors.Is(err, fs.ErrNotExist) {
-			return w.down()
+			return w.wentDownNote()
 		}
-		if stopped, err := w.lookForAgent(ctx, time.Now()); stopped && err == nil {
+		if stopped, err := w.checkAgent(ctx, time.Now()); stopped && err == nil {
 			return fmt.Sprintf("lab %q is stopped", l.State.Name)
 		}
 		select {
@@ -289,16 +289,16 @@ func AwaitEnd(ctx context.Context, l *lab.Lab) string {
 	}
 }
 
-// presence is what there is of a lab: its agent, anything at all.
-type presence struct {
+// runningState is what there is of a lab: its agent, anything at all.
+type runningState struct {
 	agent    *process.Process
 	anything bool
 }
 
-func findPresence(ctx context.Context, l *lab.Lab) (presence, error) {
+func findRunning(ctx context.Context, l *lab.Lab) (runningState, error) {
 	running, err := l.Host.Running()
 	if err != nil || len(running) > 0 {
-		return presence{running[lab.ComponentAgent], len(running) > 0}, err
+		return runningState{running[lab.ComponentAgent], len(running) > 0}, err
 	}
 	// Not everything is a process of this machine.
 	ctx, cancel := context.WithTimeout(ctx, componentsBound)
@@ -306,8 +306,8 @@ func findPresence(ctx context.Context, l *lab.Lab) (presence, error) {
 	all, err := l.Cluster.Components(ctx)
 	for _, c := range all {
 		if c.State == cluster.StateRunning {
-			return presence{anything: true}, nil
+			return runningState{anything: true}, nil
 		}
 	}
-	return presence{}, err
+	return runningState{}, err
 }

@@ -62,7 +62,7 @@ func TestCallsAreFollowed(t *testing.T) {
 	total := 0
 	next := func(want int) {
 		t.Helper()
-		entries, err := f.next(t.Context())
+		entries, err := f.fetchNew(t.Context())
 		require.NoError(t, err)
 		require.Len(t, entries, want)
 		for _, e := range entries { // Newest first; Merge puts them in order.
@@ -84,7 +84,7 @@ func TestCallsAreFollowed(t *testing.T) {
 	audit.call(7000)
 	next(7000)
 	audit.err = errors.New("the cloud is away")
-	_, err := f.next(t.Context())
+	_, err := f.fetchNew(t.Context())
 	require.ErrorContains(t, err, "away")
 	audit.err = nil
 	audit.call(2)
@@ -96,7 +96,7 @@ func TestCallsSince(t *testing.T) {
 	audit := &fakeAudit{}
 	audit.call(1000)
 	f := callFollower{cloud: audit, floor: began.Add(990 * time.Millisecond)}
-	entries, err := f.next(t.Context())
+	entries, err := f.fetchNew(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, entries, 10)
 	assert.Equal(t, 1, audit.pages)
@@ -110,15 +110,15 @@ func TestOutage(t *testing.T) {
 	for _, step := range []struct {
 		seconds float64
 		away    bool
-		want    turn
+		want    transition
 	}{
-		{0, false, turnedNothing},
-		{1, true, turnedNothing}, {2, false, turnedNothing}, // A moment.
-		{3, true, turnedNothing}, {5, true, turnedNothing}, {7, true, turnedAway}, {8, true, turnedNothing},
-		{9, false, turnedBack}, {10, false, turnedNothing},
-		{11, true, turnedNothing}, {15, true, turnedAway},
+		{0, false, noTransition},
+		{1, true, noTransition}, {2, false, noTransition}, // A moment.
+		{3, true, noTransition}, {5, true, noTransition}, {7, true, goneAway}, {8, true, noTransition},
+		{9, false, cameBack}, {10, false, noTransition},
+		{11, true, noTransition}, {15, true, goneAway},
 	} {
-		assert.Equal(t, step.want, o.turn(step.away, at(step.seconds)), "at %vs", step.seconds)
+		assert.Equal(t, step.want, o.observe(step.away, at(step.seconds)), "at %vs", step.seconds)
 	}
 }
 
@@ -137,7 +137,7 @@ func TestALabThatGoesDownIsNotStopped(t *testing.T) {
 	var notes []string
 	w := watcher{lab: l, note: func(s string) { notes = append(notes, s) }}
 	look := func(at time.Time) bool {
-		stopped, err := w.lookForAgent(t.Context(), at)
+		stopped, err := w.checkAgent(t.Context(), at)
 		require.NoError(t, err)
 		return stopped
 	}

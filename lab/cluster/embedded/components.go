@@ -35,9 +35,9 @@ rules:
 // AuditLog is a file with one audit.k8s.io/v1.Event a line.
 func (c *Cluster) AuditLog() string { return c.Lab.Path("logs", "audit.jsonl") }
 
-func (c *Cluster) etcd() process.Spec {
+func (c *Cluster) etcdSpec() process.Spec {
 	clients, peers := "https://"+c.Endpoint(local.PortEtcd), "https://"+c.Endpoint(local.PortEtcdPeer)
-	ca, tls := c.pki("etcd-ca.crt"), pki.PairAt(c.pki(), "etcd")
+	ca, tls := c.pkiPath("etcd-ca.crt"), pki.PairAt(c.pkiPath(), "etcd")
 	return c.Spec("etcd", "etcd",
 		"--name="+c.Lab.Name,
 		"--data-dir="+c.Lab.Path("etcd"),
@@ -52,29 +52,29 @@ func (c *Cluster) etcd() process.Spec {
 	)
 }
 
-// auditing has the API server write that record.
-func (c *Cluster) auditing() []string {
+// auditFlags has the API server write that record.
+func (c *Cluster) auditFlags() []string {
 	return []string{
 		"--audit-policy-file=" + c.Lab.Path("audit-policy.yaml"), "--audit-log-path=" + c.AuditLog(),
 		"--audit-log-maxsize=20", "--audit-log-maxbackup=1",
 	}
 }
 
-func (c *Cluster) apiserver(more ...string) process.Spec {
-	etcd, tls := pki.PairAt(c.pki(), "etcd-client"), pki.PairAt(c.pki(), local.PortAPIServer)
-	kubelets, tokens := pki.PairAt(c.pki("users"), userKubelets), pki.PairAt(c.pki(), "service-account")
+func (c *Cluster) apiserverSpec(more ...string) process.Spec {
+	etcd, tls := pki.PairAt(c.pkiPath(), "etcd-client"), pki.PairAt(c.pkiPath(), local.PortAPIServer)
+	kubelets, tokens := pki.PairAt(c.pkiPath("users"), userKubelets), pki.PairAt(c.pkiPath(), "service-account")
 	return c.Spec("kube-apiserver", "kube-apiserver", append(more,
 		"--etcd-servers=https://"+c.Endpoint(local.PortEtcd),
-		"--etcd-cafile="+c.pki("etcd-ca.crt"), "--etcd-certfile="+etcd.Cert, "--etcd-keyfile="+etcd.Key,
+		"--etcd-cafile="+c.pkiPath("etcd-ca.crt"), "--etcd-certfile="+etcd.Cert, "--etcd-keyfile="+etcd.Key,
 		"--bind-address="+c.Address(), "--secure-port="+c.Port(local.PortAPIServer), "--advertise-address="+c.Address(),
 		"--tls-cert-file="+tls.Cert, "--tls-private-key-file="+tls.Key,
-		"--client-ca-file="+c.pki("ca.crt"),
-		"--requestheader-client-ca-file="+c.pki(frontProxyCA+".crt"), "--requestheader-allowed-names=front-proxy-client",
+		"--client-ca-file="+c.pkiPath("ca.crt"),
+		"--requestheader-client-ca-file="+c.pkiPath(frontProxyCA+".crt"), "--requestheader-allowed-names=front-proxy-client",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--anonymous-auth=false",
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
-		"--kubelet-certificate-authority="+c.pki("ca.crt"),
+		"--kubelet-certificate-authority="+c.pkiPath("ca.crt"),
 		"--kubelet-client-certificate="+kubelets.Cert, "--kubelet-client-key="+kubelets.Key,
 		"--kubelet-preferred-address-types=InternalIP",
 		"--service-account-issuer=https://kubernetes.default.svc",
@@ -98,15 +98,15 @@ const nodePodBits = 25
 // where somebody, a real kubelet perhaps, holds it on 0.0.0.0.
 const kubeletPort = 10250
 
-func (c *Cluster) controllerManager() process.Spec {
-	args := append(c.serving(local.PortKCM, userKCM), c.at(local.PortKCM)...)
+func (c *Cluster) controllerManagerSpec() process.Spec {
+	args := append(c.servingFlags(local.PortKCM, userKCM), c.listenFlags(local.PortKCM)...)
 	return c.Spec("kube-controller-manager", "kube-controller-manager", append(args,
 		c.cloudProvider(),
 		"--cluster-name="+c.Lab.Name,
 		"--leader-elect=false", // There is only one.
 		"--use-service-account-credentials",
-		"--root-ca-file="+c.pki("ca.crt"),
-		"--service-account-private-key-file="+pki.PairAt(c.pki(), "service-account").Key,
+		"--root-ca-file="+c.pkiPath("ca.crt"),
+		"--service-account-private-key-file="+pki.PairAt(c.pkiPath(), "service-account").Key,
 		"--allocate-node-cidrs", "--cluster-cidr="+c.PodCIDR(), fmt.Sprintf("--node-cidr-mask-size=%d", nodePodBits),
 		"--configure-cloud-routes=false",
 		"--service-cluster-ip-range="+c.serviceCIDR(),
@@ -118,16 +118,16 @@ func (c *Cluster) controllerManager() process.Spec {
 	)...)
 }
 
-func (c *Cluster) scheduler() process.Spec {
-	args := append(c.serving(local.PortScheduler, userScheduler), c.at(local.PortScheduler)...)
+func (c *Cluster) schedulerSpec() process.Spec {
+	args := append(c.servingFlags(local.PortScheduler, userScheduler), c.listenFlags(local.PortScheduler)...)
 	return c.Spec("kube-scheduler", "kube-scheduler", append(args, "--leader-elect=false", "--profiling=false")...)
 }
 
-func (c *Cluster) ccm() process.Spec { return c.CCM(c.CCMIdentity()...) }
+func (c *Cluster) ccmSpec() process.Spec { return c.CCM(c.CCMIdentity()...) }
 
 // CCMCommand implements cluster.LocalCCM.
 func (c *Cluster) CCMCommand() cluster.CCMCommand {
-	spec := c.ccm()
+	spec := c.ccmSpec()
 	return cluster.CCMCommand{
 		Path: spec.Path, Args: spec.Args, CloudConfig: c.CloudConfig(),
 		Address: c.Address(), Port: c.Lab.Ports[local.PortCCM], ClusterCIDR: c.PodCIDR(),
@@ -136,34 +136,34 @@ func (c *Cluster) CCMCommand() cluster.CCMCommand {
 
 // CCMIdentity are the flags by which a CCM is who it is: the user of
 // manifests/ccm, and a certificate to serve with on the cluster's address.
-func (c *Cluster) CCMIdentity() []string { return c.serving(local.PortCCM, userCCM) }
+func (c *Cluster) CCMIdentity() []string { return c.servingFlags(local.PortCCM, userCCM) }
 
-// at says where a controller serves health and metrics.
-func (c *Cluster) at(port string) []string {
+// listenFlags says where a controller serves health and metrics.
+func (c *Cluster) listenFlags(port string) []string {
 	return []string{"--bind-address=" + c.Address(), "--secure-port=" + c.Port(port)}
 }
 
-// serving are the flags that upstream's controllers share: who they are.
-func (c *Cluster) serving(port, user string) []string {
-	tls, kubeconfig := pki.PairAt(c.pki(), port), c.kubeconfig(user)
+// servingFlags are the flags that upstream's controllers share: who they are.
+func (c *Cluster) servingFlags(port, user string) []string {
+	tls, kubeconfig := pki.PairAt(c.pkiPath(), port), c.kubeconfigOf(user)
 	return []string{
 		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
 		"--tls-cert-file=" + tls.Cert, "--tls-private-key-file=" + tls.Key,
-		"--client-ca-file=" + c.pki("ca.crt"),
+		"--client-ca-file=" + c.pkiPath("ca.crt"),
 	}
 }
 
 const nodePrefix = "node/"
 
-// component names a machine's process, with all that identifies it.
-func component(m cluster.Machine) string {
+// componentOfMachine names a machine's process, with all that identifies it.
+func componentOfMachine(m cluster.Machine) string {
 	return nodePrefix + m.Name + "@" + m.Address + "#" + m.ID
 }
 
-// disk is the machine's folder. Its name is short: a Unix socket's path, which
+// machineFolder is the machine's folder. Its name is short: a Unix socket's path, which
 // the kubelet has below it, may have 107 bytes (unix(7)). The end of an ID is
 // its random part.
-func (c *Cluster) disk(id string) string { return c.Lab.Path("n", id[max(0, len(id)-8):]) }
+func (c *Cluster) machineFolder(id string) string { return c.Lab.Path("n", id[max(0, len(id)-8):]) }
 
 // socketBytes is what the kubelet adds to a machine's folder for its longest
 // socket: root/pod-resources/ and a number of up to ten digits.
@@ -174,7 +174,7 @@ const maxSocketPath = 107
 
 // CheckFolder is an error when the lab's folder lies too deep.
 func (c *Cluster) CheckFolder() error {
-	disk := c.disk("12345678")
+	disk := c.machineFolder("12345678")
 	if n := len(disk) + socketBytes; n > maxSocketPath {
 		return fmt.Errorf("the lab's folder %s is %d bytes too long for the kubelet's Unix sockets; set CCMLAB_HOME to a shorter one", c.Lab.Path(), n-maxSocketPath)
 	}
@@ -209,7 +209,7 @@ func (c *Cluster) Machines(context.Context) (map[cluster.Machine]cluster.Running
 
 // Booted tells whether the machine has a folder.
 func (c *Cluster) Booted(_ context.Context, m cluster.Machine) (bool, error) {
-	_, err := os.Stat(c.disk(m.ID))
+	_, err := os.Stat(c.machineFolder(m.ID))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -219,11 +219,11 @@ func (c *Cluster) Booted(_ context.Context, m cluster.Machine) (bool, error) {
 // Boot makes the machine's credentials, as its image would hold them, and
 // starts its hollow node, which says that it is of this size.
 func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cluster.Running, error) {
-	ca, err := pki.LoadOrCreate(c.pki(), "ca")
+	ca, err := pki.LoadOrCreate(c.pkiPath(), "ca")
 	if err != nil {
 		return nil, err
 	}
-	dir := c.disk(m.ID)
+	dir := c.machineFolder(m.ID)
 	user := "node-" + m.Name
 	// One that was renamed boots as another node.
 	client, err := ca.Ensure(dir, m.Name+"-client", pki.Identity{Name: "system:node:" + m.Name, Groups: []string{"system:nodes"}})
@@ -240,13 +240,13 @@ func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cl
 	if err := c.writeKubeconfig(user, client); err != nil {
 		return nil, err
 	}
-	return c.Host.Start(c.Spec(component(m), "hollow-node",
+	return c.Host.Start(c.Spec(componentOfMachine(m), "hollow-node",
 		"--name="+m.Name,
-		"--kubeconfig="+c.kubeconfig(user),
-		"--proxy-kubeconfig="+c.kubeconfig(userProxy),
+		"--kubeconfig="+c.kubeconfigOf(user),
+		"--proxy-kubeconfig="+c.kubeconfigOf(userProxy),
 		"--address="+m.Address, fmt.Sprintf("--port=%d", local.FreePort(m.Address, kubeletPort)),
 		"--tls-cert-file="+serving.Cert, "--tls-private-key-file="+serving.Key,
-		"--client-ca-file="+c.pki("ca.crt"),
+		"--client-ca-file="+c.pkiPath("ca.crt"),
 		c.cloudProvider(),
 		"--root-dir="+filepath.Join(dir, "root"),
 		fmt.Sprintf("--cpus=%d", s.CPUs), fmt.Sprintf("--memory=%dMi", s.MemoryMiB),
@@ -271,10 +271,10 @@ func (c *Cluster) Sweep(ctx context.Context, keep map[string]bool) error {
 	}
 	kept := map[string]bool{}
 	for id := range keep {
-		kept[c.disk(id)] = true
+		kept[c.machineFolder(id)] = true
 	}
 	for m := range machines {
-		kept[c.disk(m.ID)] = true
+		kept[c.machineFolder(m.ID)] = true
 	}
 	disks, err := filepath.Glob(c.Lab.Path("n", "*"))
 	for _, disk := range disks {

@@ -129,49 +129,49 @@ func NeededPrograms(nodes int) []string {
 func (c *Cluster) Traits() cluster.Traits {
 	return cluster.Traits{
 		Nodes: 3, HollowNodes: true, Demo: true, DemoPort: c.Lab.Ports[local.PortDemo],
-		Summary: c.summary(), NoCloudProvider: c.noProvider(),
+		Summary: c.describeProvider(), NoCloudProvider: c.noProvider(),
 	}
 }
 
 // PodCIDR is the range that nodes get their pod ranges from.
 func (c *Cluster) PodCIDR() string { return fmt.Sprintf("10.%d.128.0/17", c.Lab.Slot) }
 
-// kubeconfig is the file that lets a user, as named above, into the cluster.
-func (c *Cluster) kubeconfig(user string) string { return c.Lab.Path("kubeconfig", user+".yaml") }
+// kubeconfigOf is the file that lets a user, as named above, into the cluster.
+func (c *Cluster) kubeconfigOf(user string) string { return c.Lab.Path("kubeconfig", user+".yaml") }
 
 // Kubeconfig is the person's own.
-func (c *Cluster) Kubeconfig() string { return c.kubeconfig(userOperator) }
+func (c *Cluster) Kubeconfig() string { return c.kubeconfigOf(userOperator) }
 
 // Operator is a client with all rights, for applying manifests and showing
 // what is there.
-func (c *Cluster) Operator() (*kubernetes.Clientset, error) { return c.client(userOperator) }
+func (c *Cluster) Operator() (*kubernetes.Clientset, error) { return c.clientFor(userOperator) }
 
 // Observer is a client that may only read.
-func (c *Cluster) Observer() (*kubernetes.Clientset, error) { return c.client(userObserver) }
+func (c *Cluster) Observer() (*kubernetes.Clientset, error) { return c.clientFor(userObserver) }
 
-func (c *Cluster) client(user string) (*kubernetes.Clientset, error) {
-	return kubeaccess.Client(c.kubeconfig(user), user)
+func (c *Cluster) clientFor(user string) (*kubernetes.Clientset, error) {
+	return kubeaccess.Client(c.kubeconfigOf(user), user)
 }
 
-func (c *Cluster) pki(elem ...string) string {
+func (c *Cluster) pkiPath(elem ...string) string {
 	return c.Lab.Path(append([]string{"pki"}, elem...)...)
 }
 
 // prepareCredentials writes what is missing of certificates and kubeconfigs.
 func (c *Cluster) prepareCredentials() error {
-	ca, err := pki.LoadOrCreate(c.pki(), "ca")
+	ca, err := pki.LoadOrCreate(c.pkiPath(), "ca")
 	if err != nil {
 		return err
 	}
 	// etcd has an authority of its own: with a shared one, every client of the
 	// API server could read and write the store directly.
-	etcdCA, err := pki.LoadOrCreate(c.pki(), "etcd-ca")
+	etcdCA, err := pki.LoadOrCreate(c.pkiPath(), "etcd-ca")
 	if err != nil {
 		return err
 	}
 	// Nobody speaks through a front proxy here, but every server with delegated
 	// authentication asks for its CA and complains without.
-	if _, err := pki.LoadOrCreate(c.pki(), frontProxyCA); err != nil {
+	if _, err := pki.LoadOrCreate(c.pkiPath(), frontProxyCA); err != nil {
 		return err
 	}
 	serve := func(name string) pki.Identity {
@@ -179,26 +179,26 @@ func (c *Cluster) prepareCredentials() error {
 	}
 	var errs []error
 	keep := func(_ pki.Pair, err error) { errs = append(errs, err) }
-	keep(etcdCA.Ensure(c.pki(), "etcd", serve("etcd")))
-	keep(etcdCA.Ensure(c.pki(), "etcd-client", pki.Identity{Name: "kube-apiserver"}))
+	keep(etcdCA.Ensure(c.pkiPath(), "etcd", serve("etcd")))
+	keep(etcdCA.Ensure(c.pkiPath(), "etcd-client", pki.Identity{Name: "kube-apiserver"}))
 	for _, component := range []string{local.PortAPIServer, local.PortKCM, local.PortScheduler, local.PortCCM} {
-		keep(ca.Ensure(c.pki(), component, serve(component)))
+		keep(ca.Ensure(c.pkiPath(), component, serve(component)))
 	}
-	keep(ca.Ensure(c.pki(), "service-account", pki.Identity{Name: "service-account"}))
+	keep(ca.Ensure(c.pkiPath(), "service-account", pki.Identity{Name: "service-account"}))
 	for user, who := range identities {
-		cert, err := ca.Ensure(c.pki("users"), user, who)
+		cert, err := ca.Ensure(c.pkiPath("users"), user, who)
 		errs = append(errs, err, c.writeKubeconfig(user, cert))
 	}
 	return errors.Join(errs...)
 }
 
 func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
-	file := c.kubeconfig(user)
+	file := c.kubeconfigOf(user)
 	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	var files [3][]byte
-	for i, name := range []string{c.pki("ca.crt"), cert.Cert, cert.Key} {
+	for i, name := range []string{c.pkiPath("ca.crt"), cert.Cert, cert.Key} {
 		data, err := os.ReadFile(name)
 		if err != nil {
 			return err
@@ -225,12 +225,12 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 	if err := c.startAudited(ctx, cmp.Or(c.AuditPolicy, auditPolicy)); err != nil {
 		return err
 	}
-	_, err := c.Ensure(c.controllerManager())
-	_, err2 := c.Ensure(c.scheduler())
+	_, err := c.Ensure(c.controllerManagerSpec())
+	_, err2 := c.Ensure(c.schedulerSpec())
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	return c.applyManifests(ctx, c.auditing()...)
+	return c.applyManifests(ctx, c.auditFlags()...)
 }
 
 // StartAPIServer brings up etcd and the API server alone, with the RBAC that the
@@ -238,7 +238,7 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	start, flags := func(ctx context.Context) error { return c.startAPIServer(ctx) }, []string(nil)
 	if c.AuditPolicy != "" {
-		start, flags = func(ctx context.Context) error { return c.startAudited(ctx, c.AuditPolicy) }, c.auditing()
+		start, flags = func(ctx context.Context) error { return c.startAudited(ctx, c.AuditPolicy) }, c.auditFlags()
 	}
 	if err := start(ctx); err != nil {
 		return err
@@ -250,14 +250,14 @@ func (c *Cluster) startAudited(ctx context.Context, policy string) error {
 	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(policy)); err != nil {
 		return err
 	}
-	return c.startAPIServer(ctx, c.auditing()...)
+	return c.startAPIServer(ctx, c.auditFlags()...)
 }
 
 func (c *Cluster) applyManifests(ctx context.Context, flags ...string) error {
 	// Upstream's own roles are written by the API server after it is ready.
 	return c.Serve(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
 		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM, manifests.CCMUser)
-	}, c.etcd(), c.apiserver(flags...))
+	}, c.etcdSpec(), c.apiserverSpec(flags...))
 }
 
 func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
@@ -272,12 +272,12 @@ func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-	}, c.etcd(), c.apiserver(flags...))
+	}, c.etcdSpec(), c.apiserverSpec(flags...))
 }
 
 // Tend keeps the CCM running.
 func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
-	return c.KeepCCM(ctx, c.ccm(), log)
+	return c.KeepCCM(ctx, c.ccmSpec(), log)
 }
 
 // processes are the cloud's and the control plane's.

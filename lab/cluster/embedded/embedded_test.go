@@ -43,7 +43,7 @@ func TestCredentials(t *testing.T) {
 
 	t.Run("only the operator is an administrator", func(t *testing.T) {
 		for user := range identities {
-			cfg, err := clientcmd.LoadFromFile(c.kubeconfig(user))
+			cfg, err := clientcmd.LoadFromFile(c.kubeconfigOf(user))
 			require.NoError(t, err)
 			cert, err := tls.X509KeyPair(cfg.AuthInfos[user].ClientCertificateData, cfg.AuthInfos[user].ClientKeyData)
 			require.NoError(t, err)
@@ -51,18 +51,18 @@ func TestCredentials(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, user == userOperator, len(leaf.Subject.Organization) > 0 && leaf.Subject.Organization[0] == "system:masters", user)
 			assert.Equal(t, "https://127.30.0.1:6443", cfg.Clusters["lab"].Server)
-			info, err := os.Stat(c.kubeconfig(user))
+			info, err := os.Stat(c.kubeconfigOf(user))
 			require.NoError(t, err)
 			assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 		}
 	})
 	t.Run("a client of the API server is none of etcd", func(t *testing.T) {
 		verify := func(file, ca string, usage x509.ExtKeyUsage) error {
-			pair, err := tls.LoadX509KeyPair(c.pki(file+".crt"), c.pki(file+".key"))
+			pair, err := tls.LoadX509KeyPair(c.pkiPath(file+".crt"), c.pkiPath(file+".key"))
 			require.NoError(t, err)
 			leaf, err := x509.ParseCertificate(pair.Certificate[0])
 			require.NoError(t, err)
-			pem, err := os.ReadFile(c.pki(ca + ".crt"))
+			pem, err := os.ReadFile(c.pkiPath(ca + ".crt"))
 			require.NoError(t, err)
 			roots := x509.NewCertPool()
 			require.True(t, roots.AppendCertsFromPEM(pem))
@@ -81,17 +81,17 @@ func TestCredentials(t *testing.T) {
 // and nothing that skips a check.
 func TestComponents(t *testing.T) {
 	c := newCluster(t)
-	for _, s := range [][]string{c.etcd().Args, c.apiserver(c.auditing()...).Args, c.controllerManager().Args, c.scheduler().Args, c.ccm().Args, c.Fakecloud("kubernetes-cluster=lab").Args} {
+	for _, s := range [][]string{c.etcdSpec().Args, c.apiserverSpec(c.auditFlags()...).Args, c.controllerManagerSpec().Args, c.schedulerSpec().Args, c.ccmSpec().Args, c.Fakecloud("kubernetes-cluster=lab").Args} {
 		line := strings.Join(s, "\n")
 		assert.Contains(t, line, "127.30.0.1")
 		for _, bad := range []string{"0.0.0.0", "127.0.0.1", "insecure", "AlwaysAllow", "skip"} {
 			assert.NotContains(t, line, bad)
 		}
 	}
-	assert.Contains(t, c.controllerManager().Args, "--cloud-provider=external")
-	assert.NotContains(t, strings.Join(c.apiserver().Args, " "), "--cloud-provider", "the flag is gone")
-	assert.Contains(t, c.apiserver().Args, "--authorization-mode=Node,RBAC")
-	assert.Equal(t, "node/node-1@127.30.16.1#i-1", component(cluster.Machine{ID: "i-1", Name: "node-1", Address: "127.30.16.1"}))
+	assert.Contains(t, c.controllerManagerSpec().Args, "--cloud-provider=external")
+	assert.NotContains(t, strings.Join(c.apiserverSpec().Args, " "), "--cloud-provider", "the flag is gone")
+	assert.Contains(t, c.apiserverSpec().Args, "--authorization-mode=Node,RBAC")
+	assert.Equal(t, "node/node-1@127.30.16.1#i-1", componentOfMachine(cluster.Machine{ID: "i-1", Name: "node-1", Address: "127.30.16.1"}))
 	assert.Equal(t, c.LogFile("node/node-1"), c.LogFile("node/node-1@127.30.16.1#i-1"))
 }
 

@@ -14,7 +14,7 @@ import (
 
 func (c *Cluster) noProvider() bool { return c.Lab.CloudProvider == cluster.ProviderNone }
 
-func (c *Cluster) summary() string {
+func (c *Cluster) describeProvider() string {
 	if c.noProvider() {
 		return "without a cloud provider"
 	}

@@ -30,7 +30,7 @@ func TestWithoutCloudProvider(t *testing.T) {
 	}
 	for provider, want := range map[string]string{"": "external", cluster.ProviderExternal: "external", cluster.ProviderNone: ""} {
 		c.Lab.CloudProvider = provider
-		flags := slices.DeleteFunc(slices.Clone(c.controllerManager().Args), func(arg string) bool { return arg != "--cloud-provider="+want })
+		flags := slices.DeleteFunc(slices.Clone(c.controllerManagerSpec().Args), func(arg string) bool { return arg != "--cloud-provider="+want })
 		assert.Len(t, flags, 1, "provider %q", provider)
 		assert.Equal(t, want == "", c.Traits().NoCloudProvider)
 		assert.Equal(t, want != "", slices.Contains(named(), "ccm"), "provider %q", provider)

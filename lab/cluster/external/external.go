@@ -50,15 +50,15 @@ var Kind = &cluster.Kind{
 	Name: cluster.KindExternal,
 	New:  func(lab *state.Lab, bin cluster.Binaries) (cluster.Cluster, error) { return New(lab, bin) },
 	Choose: func(_ context.Context, lab *state.Lab, s cluster.Settings, _ cluster.Binaries) (err error) {
-		lab.External, err = choose(s)
+		lab.External, err = chooseKubeconfig(s)
 		return err
 	},
 	LendToSuite:     lendToSuite,
 	TakesKubeconfig: true,
 }
 
-// choose records whose cluster it is.
-func choose(s cluster.Settings) (*state.External, error) {
+// chooseKubeconfig records whose cluster it is.
+func chooseKubeconfig(s cluster.Settings) (*state.External, error) {
 	if s.Kubeconfig == "" {
 		return nil, errors.New("--cluster external needs --kubeconfig FILE: the cluster to add a cloud and a CCM to")
 	}
@@ -82,17 +82,17 @@ func (c *Cluster) Check(ctx context.Context) error {
 	if err := errors.Join(process.Supported(), c.Bin.Need([]string{"fakecloud", "ccm"}, nil)); err != nil {
 		return err
 	}
-	if err := c.answers(ctx); err != nil || c.Lab.Slot != 0 {
+	if err := c.checkAnswers(ctx); err != nil || c.Lab.Slot != 0 {
 		return err
 	}
 	kube, err := c.Operator()
 	if err != nil {
 		return err
 	}
-	return vacant(ctx, kube)
+	return checkNoCCM(ctx, kube)
 }
 
-func (c *Cluster) answers(ctx context.Context) error {
+func (c *Cluster) checkAnswers(ctx context.Context) error {
 	kube, err := c.Operator()
 	if err != nil {
 		return err
@@ -112,11 +112,11 @@ func (c *Cluster) Traits() cluster.Traits {
 
 // StartControlPlane finds it there, and adds the CCM's rights and the lab's.
 func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
-	if err := c.answers(ctx); err != nil {
+	if err := c.checkAnswers(ctx); err != nil {
 		return err
 	}
 	note("applying RBAC")
-	if err := c.guest().Apply(ctx, manifests.Lab, manifests.CCM); err != nil {
+	if err := c.owner().Apply(ctx, manifests.Lab, manifests.CCM); err != nil {
 		return err
 	}
 	return errors.Join(
@@ -125,9 +125,9 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 	)
 }
 
-// guest is the lab's name in the cluster. Most people's labs have the same
+// owner is the lab's name in the cluster. Most people's labs have the same
 // name, and on machines made alike the same folder.
-func (c *Cluster) guest() apply.Owner {
+func (c *Cluster) owner() apply.Owner {
 	id := sha256.Sum256(fmt.Appendf(nil, "%s %d", c.Lab.Path(), c.Lab.StartedAt.UnixNano()))
 	return apply.Guest(c.Kubeconfig(), fmt.Sprintf("%s-%x", c.Lab.Name, id[:4]))
 }
@@ -149,10 +149,10 @@ func (c *Cluster) Observer() (*kubernetes.Clientset, error) {
 	return kubeaccess.Client(c.accountKubeconfig(accountObserver), "observer")
 }
 
-// ccm serves with a certificate of its own making: nobody but this machine
+// ccmSpec serves with a certificate of its own making: nobody but this machine
 // asks it. As in a Deployment, it trusts tokens, and need not be allowed to look
 // up whose certificates to trust.
-func (c *Cluster) ccm() process.Spec {
+func (c *Cluster) ccmSpec() process.Spec {
 	kubeconfig := c.accountKubeconfig(accountCCM)
 	return c.CCM("--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
 		"--authentication-skip-lookup=true")
@@ -166,7 +166,7 @@ func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
 			return kubeaccess.KeepToken(ctx, c.Kubeconfig(), account, c.accountKubeconfig(account), log)
 		})
 	}
-	group.Go(func() error { return c.KeepCCM(ctx, c.ccm(), log) })
+	group.Go(func() error { return c.KeepCCM(ctx, c.ccmSpec(), log) })
 	return group.Wait()
 }
 
@@ -181,11 +181,11 @@ func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 	ended, err = c.Site.Down(ctx)
 	bounded, cancel := context.WithTimeout(ctx, cleanUpBound)
 	defer cancel()
-	if gone := c.answers(bounded); gone != nil {
+	if gone := c.checkAnswers(bounded); gone != nil {
 		slog.Warn("what the lab has applied to the cluster stays there", "reason", gone)
 		return ended, err
 	}
-	return ended, errors.Join(err, c.guest().Withdraw(bounded, manifests.CCM, manifests.Lab))
+	return ended, errors.Join(err, c.owner().Withdraw(bounded, manifests.CCM, manifests.Lab))
 }
 
 // Present are the nodes that wait for a cloud controller manager, or had ours.
@@ -206,7 +206,7 @@ func (c *Cluster) Present(ctx context.Context) ([]cluster.Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return present(nodes.Items, instances)
+	return presentMachines(nodes.Items, instances)
 }
 
 // Adopt has nothing to record: names tell which instance is which node.
@@ -252,6 +252,6 @@ func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) err
 
 // CCMCommand implements cluster.LocalCCM. The pods' range is its owner's secret.
 func (c *Cluster) CCMCommand() cluster.CCMCommand {
-	spec := c.ccm()
+	spec := c.ccmSpec()
 	return cluster.CCMCommand{Path: spec.Path, Args: spec.Args, CloudConfig: c.CloudConfig(), Address: c.Address(), Port: c.Lab.Ports[local.PortCCM]}
 }

@@ -32,27 +32,27 @@ const (
 	namesShown = 5
 )
 
-// vacant is an error when the cluster has a CCM: two would fight over nodes.
-func vacant(ctx context.Context, kube kubernetes.Interface) error {
+// checkNoCCM is an error when the cluster has a CCM: two would fight over nodes.
+func checkNoCCM(ctx context.Context, kube kubernetes.Interface) error {
 	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
 	var foreign []string
 	for _, n := range nodes.Items {
-		if n.Spec.ProviderID != "" && !ours(n) {
+		if n.Spec.ProviderID != "" && !hasOurProviderID(n) {
 			foreign = append(foreign, fmt.Sprintf("%s (%s)", n.Name, n.Spec.ProviderID))
 		}
 	}
 	if len(foreign) > 0 {
-		return fmt.Errorf("the cluster's nodes are of another provider: %s; use a cluster whose kubelets run with --cloud-provider=external and no --provider-id, and that has no CCM yet", shown(foreign))
+		return fmt.Errorf("the cluster's nodes are of another provider: %s; use a cluster whose kubelets run with --cloud-provider=external and no --provider-id, and that has no CCM yet", shortList(foreign))
 	}
-	return unled(ctx, kube)
+	return checkLeaseFree(ctx, kube)
 }
 
-// unled is an error when somebody holds the lease of CCMs, and lives: one that
+// checkLeaseFree is an error when somebody holds the lease of CCMs, and lives: one that
 // has ended, as an earlier lab's did, does not renew it.
-func unled(ctx context.Context, kube kubernetes.Interface) error {
+func checkLeaseFree(ctx context.Context, kube kubernetes.Interface) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseBound)
 	defer cancel()
 	var first *coordinationv1.LeaseSpec
@@ -63,37 +63,37 @@ func unled(ctx context.Context, kube kubernetes.Interface) error {
 			return nil
 		case err != nil && ctx.Err() == nil:
 			return err
-		case err == nil && !held(lease.Spec):
+		case err == nil && !isHeld(lease.Spec):
 			return nil
 		case err == nil && first == nil:
 			first = &lease.Spec
 		case err == nil && first.RenewTime.Equal(lease.Spec.RenewTime):
 		case err == nil:
-			return errLed(first)
+			return errLeaseHeld(first)
 		}
 		select {
 		case <-time.After(leasePoll):
 		case <-ctx.Done():
 			if first != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return errLed(first)
+				return errLeaseHeld(first)
 			}
 			return ctx.Err()
 		}
 	}
 }
 
-func held(l coordinationv1.LeaseSpec) bool {
+func isHeld(l coordinationv1.LeaseSpec) bool {
 	return l.HolderIdentity != nil && *l.HolderIdentity != "" && l.RenewTime != nil && l.LeaseDurationSeconds != nil &&
 		time.Since(l.RenewTime.Time) < time.Duration(*l.LeaseDurationSeconds)*time.Second
 }
 
-func errLed(l *coordinationv1.LeaseSpec) error {
+func errLeaseHeld(l *coordinationv1.LeaseSpec) error {
 	return fmt.Errorf("the cluster has a CCM already: %s holds the lease %s/%s; stop it, or use a cluster whose nodes wait for a CCM", *l.HolderIdentity, metav1.NamespaceSystem, leaseName)
 }
 
-// present are the machines of the nodes that the lab's cloud is for. A node
+// presentMachines are the machines of the nodes that the lab's cloud is for. A node
 // whose instance has terminated is the CCM's to remove.
-func present(nodes []corev1.Node, instances []api.Instance) ([]cluster.Machine, error) {
+func presentMachines(nodes []corev1.Node, instances []api.Instance) ([]cluster.Machine, error) {
 	states := map[string]api.InstanceState{}
 	for _, i := range instances {
 		states[cluster.Machine{ID: i.ID}.ProviderID()] = i.State
@@ -104,19 +104,19 @@ func present(nodes []corev1.Node, instances []api.Instance) ([]cluster.Machine, 
 		state, known := states[n.Spec.ProviderID]
 		switch {
 		case known && state == api.InstanceTerminated:
-		case ours(n) && !known:
+		case hasOurProviderID(n) && !known:
 			lost = append(lost, fmt.Sprintf("%s (%s)", n.Name, n.Spec.ProviderID))
 		case known || timeline.Uninitialized(&n): // Others are some other provider's, and none of our business.
 			machines = append(machines, cluster.Machine{Name: n.Name, Address: internalIPv4(n)})
 		}
 	}
 	if len(lost) > 0 {
-		return nil, fmt.Errorf("nodes are instances of a cloud that is no more: %s, and a provider ID cannot be changed; for each, `kubectl delete node NAME` and restart its kubelet, so that it registers anew, then `lab up` again", shown(lost))
+		return nil, fmt.Errorf("nodes are instances of a cloud that is no more: %s, and a provider ID cannot be changed; for each, `kubectl delete node NAME` and restart its kubelet, so that it registers anew, then `lab up` again", shortList(lost))
 	}
 	return machines, nil
 }
 
-func ours(n corev1.Node) bool {
+func hasOurProviderID(n corev1.Node) bool {
 	return strings.HasPrefix(n.Spec.ProviderID, cluster.Machine{}.ProviderID())
 }
 
@@ -131,7 +131,7 @@ func internalIPv4(n corev1.Node) string {
 	return ""
 }
 
-func shown(names []string) string {
+func shortList(names []string) string {
 	if more := len(names) - namesShown; more > 0 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), more)
 	}

@@ -32,8 +32,8 @@ var waits = corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", 
 
 func TestNodesOfAnotherProviderAreNamed(t *testing.T) {
 	mine, waiting, theirs := node("a", "fakecloud://i-1"), node("b", "", waits), node("c", "kind://docker/x/c")
-	require.NoError(t, vacant(t.Context(), fake.NewClientset(&mine, &waiting)))
-	err := vacant(t.Context(), fake.NewClientset(&mine, &theirs))
+	require.NoError(t, checkNoCCM(t.Context(), fake.NewClientset(&mine, &waiting)))
+	err := checkNoCCM(t.Context(), fake.NewClientset(&mine, &theirs))
 	require.ErrorContains(t, err, "another provider: c (kind://docker/x/c); use a cluster whose")
 }
 
@@ -76,7 +76,7 @@ func TestWhoHoldsTheLease(t *testing.T) {
 						}
 					}
 				}()
-				err := unled(t.Context(), kube)
+				err := checkLeaseFree(t.Context(), kube)
 				close(done)
 				if tc.want == "" {
 					assert.NoError(t, err)
@@ -87,22 +87,22 @@ func TestWhoHoldsTheLease(t *testing.T) {
 			})
 		})
 	}
-	require.NoError(t, unled(t.Context(), fake.NewClientset()))
+	require.NoError(t, checkLeaseFree(t.Context(), fake.NewClientset()))
 }
 
 func TestPresent(t *testing.T) {
 	instances := []api.Instance{{ID: "i-1", State: api.InstanceRunning}, {ID: "i-2", State: api.InstanceTerminated}}
 	nodes := []corev1.Node{node("a", "fakecloud://i-1"), node("b", "fakecloud://i-2"), node("c", "", waits), node("d", "other://d"), node("e", "")}
-	machines, err := present(nodes, instances)
+	machines, err := presentMachines(nodes, instances)
 	require.NoError(t, err)
 	assert.Equal(t, []cluster.Machine{{Name: "a", Address: "10.0.0.1"}, {Name: "c", Address: "10.0.0.1"}}, machines)
 
-	_, err = present(nodes, instances[1:])
+	_, err = presentMachines(nodes, instances[1:])
 	require.ErrorContains(t, err, "a (fakecloud://i-1), and a provider ID cannot be changed")
 	assert.ErrorContains(t, err, "`kubectl delete node NAME` and restart its kubelet")
 	assert.NotContains(t, err.Error(), "i-2")
 }
 
 func TestManyNodesAreNotAllNamed(t *testing.T) {
-	assert.Equal(t, "1, 2, 3, 4, 5 and 2 more", shown([]string{"1", "2", "3", "4", "5", "6", "7"}))
+	assert.Equal(t, "1, 2, 3, 4, 5 and 2 more", shortList([]string{"1", "2", "3", "4", "5", "6", "7"}))
 }

@@ -42,10 +42,10 @@ func lendToSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(vacant(ctx, kube), untouched(before.Items, services.Items, nodes)); err != nil {
+	if err := errors.Join(checkNoCCM(ctx, kube), checkUntouched(before.Items, services.Items, nodes)); err != nil {
 		return nil, err
 	}
-	said, err := events(ctx, kube)
+	said, err := listEvents(ctx, kube)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func lendToSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, tidyBound)
 		defer cancel()
-		return errors.Join(restore(ctx, kube, lease), forget(ctx, kube, before.Items, said), awaitNamespaces(ctx, kube))
+		return errors.Join(restoreLease(ctx, kube, lease), deleteNewEvents(ctx, kube, before.Items, said), awaitNamespaces(ctx, kube))
 	}, nil
 }
 
@@ -78,9 +78,9 @@ func awaitNamespaces(ctx context.Context, kube kubernetes.Interface) error {
 	})
 }
 
-// untouched is an error when a CCM would write to one of the nodes, delete it, or
+// checkUntouched is an error when a CCM would write to one of the nodes, delete it, or
 // make a balancer for one of the Services.
-func untouched(nodes []corev1.Node, services []corev1.Service, consent bool) error {
+func checkUntouched(nodes []corev1.Node, services []corev1.Service, consent bool) error {
 	var errs []error
 	var waiting, unreached, others, asking []string
 	for _, n := range nodes {
@@ -99,22 +99,22 @@ func untouched(nodes []corev1.Node, services []corev1.Service, consent bool) err
 		}
 	}
 	if len(waiting) > 0 && !consent {
-		errs = append(errs, fmt.Errorf("nodes wait for a CCM: %s; the one under test would make them instances of the suite's cloud for good; --traffic says that it may, and that their ports are reached from here", shown(waiting)))
+		errs = append(errs, fmt.Errorf("nodes wait for a CCM: %s; the one under test would make them instances of the suite's cloud for good; --traffic says that it may, and that their ports are reached from here", shortList(waiting)))
 	}
 	if len(unreached) > 0 {
-		errs = append(errs, fmt.Errorf("--traffic: nodes name no address at which they are reached: %s; give their kubelets --node-ip", shown(unreached)))
+		errs = append(errs, fmt.Errorf("--traffic: nodes name no address at which they are reached: %s; give their kubelets --node-ip", shortList(unreached)))
 	}
 	if len(others) > 0 {
-		errs = append(errs, fmt.Errorf("nodes are of no cloud: %s; a CCM deletes such a Node when it is not Ready; use a cluster without nodes, or whose kubelets run with --cloud-provider=external", shown(others)))
+		errs = append(errs, fmt.Errorf("nodes are of no cloud: %s; a CCM deletes such a Node when it is not Ready; use a cluster without nodes, or whose kubelets run with --cloud-provider=external", shortList(others)))
 	}
 	if len(asking) > 0 {
-		errs = append(errs, fmt.Errorf("there are Services of type LoadBalancer: %s; the CCM under test would answer them", shown(asking)))
+		errs = append(errs, fmt.Errorf("there are Services of type LoadBalancer: %s; the CCM under test would answer them", shortList(asking)))
 	}
 	return errors.Join(errs...)
 }
 
-// restore gives the lease of CCMs back what it said, or deletes it.
-func restore(ctx context.Context, kube kubernetes.Interface, was *coordinationv1.Lease) error {
+// restoreLease gives the lease of CCMs back what it said, or deletes it.
+func restoreLease(ctx context.Context, kube kubernetes.Interface, was *coordinationv1.Lease) error {
 	leases := kube.CoordinationV1().Leases(metav1.NamespaceSystem)
 	now, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
 	switch {
@@ -130,14 +130,14 @@ func restore(ctx context.Context, kube kubernetes.Interface, was *coordinationv1
 	return err
 }
 
-// forget deletes Events, but those said before, on the lease of CCMs and on Nodes
+// deleteNewEvents deletes Events, but those said before, on the lease of CCMs and on Nodes
 // that are gone and were not there before.
-func forget(ctx context.Context, kube kubernetes.Interface, before []corev1.Node, said []corev1.Event) error {
+func deleteNewEvents(ctx context.Context, kube kubernetes.Interface, before []corev1.Node, said []corev1.Event) error {
 	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
 	}
-	now, err := events(ctx, kube)
+	now, err := listEvents(ctx, kube)
 	if err != nil {
 		return err
 	}
@@ -155,8 +155,8 @@ func forget(ctx context.Context, kube kubernetes.Interface, before []corev1.Node
 	return errors.Join(errs...)
 }
 
-// events are those on Nodes and on the lease of CCMs.
-func events(ctx context.Context, kube kubernetes.Interface) ([]corev1.Event, error) {
+// listEvents are those on Nodes and on the lease of CCMs.
+func listEvents(ctx context.Context, kube kubernetes.Interface) ([]corev1.Event, error) {
 	list, err := kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err

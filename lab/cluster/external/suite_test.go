@@ -22,11 +22,11 @@ func nodeNamed(name string, change ...func(*corev1.Node)) corev1.Node {
 	return n
 }
 
-func waiting(n *corev1.Node) {
+func setTaint(n *corev1.Node) {
 	n.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
 }
 
-func addressed(n *corev1.Node) {
+func setInternalIP(n *corev1.Node) {
 	n.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}}
 }
 
@@ -42,16 +42,16 @@ func TestUntouched(t *testing.T) {
 		want     string // "" for none
 	}{
 		"an empty cluster":          {},
-		"nodes that wait":           {nodes: []corev1.Node{nodeNamed("a", waiting, addressed)}, want: "nodes wait for a CCM: a; "},
-		"nodes that may be taken":   {nodes: []corev1.Node{nodeNamed("a", waiting, addressed)}, consent: true},
-		"nodes without an address":  {nodes: []corev1.Node{nodeNamed("a", waiting)}, consent: true, want: "nodes name no address at which they are reached: a"},
+		"nodes that wait":           {nodes: []corev1.Node{nodeNamed("a", setTaint, setInternalIP)}, want: "nodes wait for a CCM: a; "},
+		"nodes that may be taken":   {nodes: []corev1.Node{nodeNamed("a", setTaint, setInternalIP)}, consent: true},
+		"nodes without an address":  {nodes: []corev1.Node{nodeNamed("a", setTaint)}, consent: true, want: "nodes name no address at which they are reached: a"},
 		"nodes of no cloud":         {nodes: []corev1.Node{nodeNamed("a"), nodeNamed("b")}, consent: true, want: "nodes are of no cloud: a, b; "},
 		"a Service that asks":       {services: service(corev1.ServiceTypeLoadBalancer, nil), want: "there are Services of type LoadBalancer: shop/web; "},
 		"a Service of another kind": {services: service(corev1.ServiceTypeNodePort, nil)},
 		"a Service of another's":    {services: service(corev1.ServiceTypeLoadBalancer, new("example.com/other"))},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := untouched(tc.nodes, tc.services, tc.consent)
+			err := checkUntouched(tc.nodes, tc.services, tc.consent)
 			if tc.want == "" {
 				require.NoError(t, err)
 				return
@@ -80,7 +80,7 @@ func TestTidy(t *testing.T) {
 	kube := fake.NewClientset(&theirs, said, lease("suite"),
 		event("theirs", "Node", "theirs"), event("pod", "Pod", "stand-in-1"),
 		event("stand-in", "Node", "stand-in-1"), event("leader", "Lease", leaseName), event("other-lease", "Lease", "kube-scheduler"))
-	require.NoError(t, forget(t.Context(), kube, []corev1.Node{theirs}, []corev1.Event{*said}))
+	require.NoError(t, deleteNewEvents(t.Context(), kube, []corev1.Node{theirs}, []corev1.Event{*said}))
 	left, err := kube.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	var names []string
@@ -89,13 +89,13 @@ func TestTidy(t *testing.T) {
 	}
 	assert.ElementsMatch(t, []string{"long-ago", "theirs", "pod", "other-lease"}, names)
 
-	require.NoError(t, restore(t.Context(), kube, lease("somebody")))
+	require.NoError(t, restoreLease(t.Context(), kube, lease("somebody")))
 	now, err := kube.CoordinationV1().Leases(metav1.NamespaceSystem).Get(t.Context(), leaseName, metav1.GetOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, "somebody", *now.Spec.HolderIdentity)
-	require.NoError(t, restore(t.Context(), kube, nil))
+	require.NoError(t, restoreLease(t.Context(), kube, nil))
 	leases, err := kube.CoordinationV1().Leases("").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)
 	assert.Empty(t, leases.Items)
-	require.NoError(t, restore(t.Context(), kube, nil), "no lease is no error")
+	require.NoError(t, restoreLease(t.Context(), kube, nil), "no lease is no error")
 }

@@ -111,7 +111,7 @@ func (c *Cluster) ccmDeployment(config []byte) ([]byte, error) {
 // small and wants to see things happen, so its times are short.
 func (c *Cluster) ccmArgs() []string {
 	args := append([]string{"--cluster-name=" + c.lab.Name, "--node-monitor-period=2s"}, local.ShortLease...)
-	if c.routed() {
+	if c.usesCloudRoutes() {
 		args = append(args, "--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+podSubnet, "--route-reconciliation-period=2s")
 	}
 	return args

@@ -36,7 +36,7 @@ const (
 // Cloud is where the lab's cloud is.
 func (c *Cluster) Cloud() cluster.Cloud {
 	cloud := cluster.Cloud{CAFile: c.lab.Path("pki", "ca.crt"), Dir: c.lab.Path("cloud"), Network: c.lab.Kind.Subnet}
-	if subnet, err := c.subnet(); err == nil {
+	if subnet, err := c.parseSubnet(); err == nil {
 		cloud.URL = "https://" + net.JoinHostPort(cloudAddress(subnet).String(), cloudPort)
 	}
 	return cloud
@@ -44,11 +44,11 @@ func (c *Cluster) Cloud() cluster.Cloud {
 
 // StartCloud starts the cloud and returns when it is ready.
 func (c *Cluster) StartCloud(ctx context.Context, tag string, note func(string)) error {
-	subnet, err := c.subnet()
+	subnet, err := c.parseSubnet()
 	if err != nil {
 		return err
 	}
-	found, err := c.engine.inspect(ctx, c.cloudContainer())
+	found, err := c.engine.inspectContainers(ctx, c.cloudContainer())
 	if err != nil {
 		return err
 	}
@@ -82,9 +82,9 @@ func (c *Cluster) StartCloud(ctx context.Context, tag string, note func(string))
 
 // fillCloud puts on the volume what the cloud must know.
 func (c *Cluster) fillCloud(ctx context.Context, subnet netip.Prefix) error {
-	files, err := c.cloudFiles(cloudAddress(subnet), loopback(subnet))
+	files, err := c.cloudFiles(cloudAddress(subnet), loopbackOf(subnet))
 	if err == nil {
-		_, err = c.engine.feed(ctx, files, "cp", "-", c.cloudContainer()+":"+dataDir)
+		_, err = c.engine.runWithInput(ctx, files, "cp", "-", c.cloudContainer()+":"+dataDir)
 	}
 	return err
 }
@@ -93,11 +93,11 @@ func (c *Cluster) fillCloud(ctx context.Context, subnet netip.Prefix) error {
 // addresses, tell the neighbours of them, and listen.
 func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag string) error {
 	address := cloudAddress(subnet)
-	if _, err := c.engine.run(ctx, "volume", "create", "--label", c.ours(), c.cloudVolume()); err != nil {
+	if _, err := c.engine.run(ctx, "volume", "create", "--label", c.labelOfLab(), c.cloudVolume()); err != nil {
 		return err
 	}
 	args := []string{
-		"create", "--name", c.cloudContainer(), "--label", c.ours(), "--hostname", "fakecloud",
+		"create", "--name", c.cloudContainer(), "--label", c.labelOfLab(), "--hostname", "fakecloud",
 		"--network", c.name(), "--ip", address.String(),
 		"--restart", "unless-stopped",
 		"--cap-drop", "ALL", "--cap-add", "NET_ADMIN", "--cap-add", "NET_BIND_SERVICE", "--cap-add", "NET_RAW",

@@ -69,7 +69,7 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 }
 
 func (c *Cluster) ensureControlPlane(ctx context.Context, note func(string)) error {
-	found, err := c.engine.inspect(ctx, c.controlPlane())
+	found, err := c.engine.inspectContainers(ctx, c.controlPlaneContainer())
 	if err != nil {
 		return err
 	}
@@ -84,10 +84,10 @@ func (c *Cluster) ensureControlPlane(ctx context.Context, note func(string)) err
 	case err != nil:
 		return err
 	case len(found) == 0:
-		return c.lost()
+		return c.diagnoseExit()
 	case !found[0].State.Running:
 		note("starting its container")
-		if _, err := c.engine.run(ctx, "start", c.controlPlane()); err != nil {
+		if _, err := c.engine.run(ctx, "start", c.controlPlaneContainer()); err != nil {
 			return err
 		}
 	}
@@ -101,9 +101,9 @@ func (c *Cluster) ensureControlPlane(ctx context.Context, note func(string)) err
 	})
 }
 
-// lost is what to say when the cluster's one control plane is no more.
-func (c *Cluster) lost() error {
-	return fmt.Errorf("the control plane's container %s is gone, and the cluster with it; `lab down --name %s`, then `lab up` makes another", c.controlPlane(), c.lab.Name)
+// diagnoseExit is what to say when the cluster's one control plane is no more.
+func (c *Cluster) diagnoseExit() error {
+	return fmt.Errorf("the control plane's container %s is gone, and the cluster with it; `lab down --name %s`, then `lab up` makes another", c.controlPlaneContainer(), c.lab.Name)
 }
 
 // createdMark is there once kind has made the control plane.
@@ -112,12 +112,12 @@ func (c *Cluster) createdMark() string { return c.lab.Path("control-plane.create
 // createControlPlane runs kind, which cannot be interrupted: when ctx ends,
 // what it works on is taken away from under it.
 func (c *Cluster) createControlPlane(ctx context.Context, note func(string)) error {
-	cfg, err := c.config(ctx)
+	cfg, err := c.clusterConfig(ctx)
 	if err != nil {
 		return err
 	}
 	log := &logger{note: note}
-	provider, err := c.provider(kindcluster.ProviderWithLogger(log))
+	provider, err := c.kindProvider(kindcluster.ProviderWithLogger(log))
 	if err != nil {
 		return err
 	}
@@ -133,12 +133,12 @@ func (c *Cluster) createControlPlane(ctx context.Context, note func(string)) err
 		return errors.Join(context.Cause(ctx), c.takeAway(done))
 	}
 	if err != nil {
-		return c.explain(ctx, err, log)
+		return c.explainCreateError(ctx, err, log)
 	}
-	if _, err := c.engine.exec(ctx, c.controlPlane(), strings.NewReader(reserveScript), "sh"); err != nil {
+	if _, err := c.engine.execIn(ctx, c.controlPlaneContainer(), strings.NewReader(reserveScript), "sh"); err != nil {
 		return err
 	}
-	if err := c.loadImages(ctx, c.controlPlane()); err != nil {
+	if err := c.loadImages(ctx, c.controlPlaneContainer()); err != nil {
 		return err
 	}
 	return state.WriteFile(c.createdMark(), nil)
@@ -176,9 +176,9 @@ func (c *Cluster) takeAway(done <-chan struct{}) error {
 	}
 }
 
-// provider is kind, told which engine and network to use: it takes these from
+// kindProvider is kind, told which engine and network to use: it takes these from
 // the environment only.
-func (c *Cluster) provider(options ...kindcluster.ProviderOption) (*kindcluster.Provider, error) {
+func (c *Cluster) kindProvider(options ...kindcluster.ProviderOption) (*kindcluster.Provider, error) {
 	env := map[string]string{
 		"KIND_EXPERIMENTAL_DOCKER_NETWORK": c.name(),
 		"KIND_EXPERIMENTAL_PODMAN_NETWORK": c.name(),
@@ -197,10 +197,10 @@ func (c *Cluster) provider(options ...kindcluster.ProviderOption) (*kindcluster.
 	return kindcluster.NewProvider(append(options, option)...), errors.Join(errs...)
 }
 
-// explain adds to kind's error what the machine may lack.
-func (c *Cluster) explain(ctx context.Context, err error, log *logger) error {
+// explainCreateError adds to kind's error what the machine may lack.
+func (c *Cluster) explainCreateError(ctx context.Context, err error, log *logger) error {
 	err = fmt.Errorf("kind: %w\n%s", err, process.LastLines(strings.Join(log.said, "\n"), 15))
-	said, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "15", c.controlPlane()).CombinedOutput()
+	said, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "15", c.controlPlaneContainer()).CombinedOutput()
 	err = fmt.Errorf("%w\nlast lines of its container:\n%s", err, said)
 	switch text := err.Error(); {
 	case strings.Contains(text, "too many open files") || strings.Contains(text, "inotify"):
@@ -211,8 +211,8 @@ func (c *Cluster) explain(ctx context.Context, err error, log *logger) error {
 	return err
 }
 
-// config is the cluster as kind is told of it, on this machine.
-func (c *Cluster) config(ctx context.Context) (*v1alpha4.Cluster, error) {
+// clusterConfig is the cluster as kind is told of it, on this machine.
+func (c *Cluster) clusterConfig(ctx context.Context) (*v1alpha4.Cluster, error) {
 	v1, err := c.cgroupV1(ctx)
 	if err != nil {
 		return nil, err
@@ -232,7 +232,7 @@ func (c *Cluster) configFor(cgroupV1, capabilityCut bool) (*v1alpha4.Cluster, er
 	}
 	node := v1alpha4.Node{Role: v1alpha4.ControlPlaneRole, Image: c.lab.Kind.Image}
 	var containerd []string
-	if c.routed() {
+	if c.usesCloudRoutes() {
 		file := c.lab.Path("cni.template")
 		if err := state.WriteFile(file, []byte(cniTemplate)); err != nil {
 			return nil, err
@@ -245,7 +245,7 @@ func (c *Cluster) configFor(cgroupV1, capabilityCut bool) (*v1alpha4.Cluster, er
 	}
 	return &v1alpha4.Cluster{
 		Name: c.name(), Nodes: []v1alpha4.Node{node},
-		Networking:              v1alpha4.Networking{IPFamily: v1alpha4.IPv4Family, PodSubnet: podSubnet, DisableDefaultCNI: c.routed()},
+		Networking:              v1alpha4.Networking{IPFamily: v1alpha4.IPv4Family, PodSubnet: podSubnet, DisableDefaultCNI: c.usesCloudRoutes()},
 		KubeadmConfigPatches:    []string{kubelet},
 		ContainerdConfigPatches: containerd,
 		KubeadmConfigPatchesJSON6902: []v1alpha4.PatchJSON6902{

@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// golden compares with a file in testdata.
-func golden(t *testing.T, name, got string) {
+// assertGolden compares with a file in testdata.
+func assertGolden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
 	if *update {
@@ -46,7 +46,7 @@ func TestConfig(t *testing.T) {
 			require.NoError(t, err)
 			told, err := yaml.Marshal(cfg)
 			require.NoError(t, err)
-			golden(t, "config-"+name+".yaml", strings.ReplaceAll(string(told), c.lab.Path(), "LAB"))
+			assertGolden(t, "config-"+name+".yaml", strings.ReplaceAll(string(told), c.lab.Path(), "LAB"))
 			template, err := os.ReadFile(c.lab.Path("cni.template"))
 			if tc.podNetwork == Kindnet {
 				assert.ErrorIs(t, err, os.ErrNotExist)
@@ -67,7 +67,7 @@ func TestCgroupVersion(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, v1, said)
 	}
-	_, err := newCluster(t, isDown).config(t.Context())
+	_, err := newCluster(t, isDown).clusterConfig(t.Context())
 	assert.Error(t, err)
 }
 

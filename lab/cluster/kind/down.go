@@ -14,7 +14,7 @@ import (
 // that was run beside them.
 func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 	processes, err := local.NewSite(c.lab, c.bin).Down(ctx)
-	if err := errors.Join(err, c.engine.answers(ctx)); err != nil {
+	if err := errors.Join(err, c.engine.checkAnswers(ctx)); err != nil {
 		return processes, err
 	}
 	containers, err := deleteMarked(ctx, c.engine, c.lab.Path())
@@ -23,7 +23,7 @@ func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 
 // deleteNodes has kind delete its cluster, workers and all.
 func (c *Cluster) deleteNodes() error {
-	provider, err := c.provider()
+	provider, err := c.kindProvider()
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (c *Cluster) deleteNodes() error {
 // but its folder. Where no engine can be asked, that is an error only if the
 // folder shows that there were containers.
 func deleteRemains(ctx context.Context, lab *state.Lab) (ended int, err error) {
-	e, err := detect(ctx)
+	e, err := detectEngine(ctx)
 	if err == nil {
 		return deleteMarked(ctx, e, lab.Path())
 	}
@@ -46,7 +46,7 @@ func deleteRemains(ctx context.Context, lab *state.Lab) (ended int, err error) {
 
 func deleteMarked(ctx context.Context, e engine, dir string) (ended int, err error) {
 	mark := labelLab + "=" + dir
-	containers, err := e.labelled(ctx, mark)
+	containers, err := e.listLabelled(ctx, mark)
 	if err != nil {
 		return 0, err
 	}
@@ -58,17 +58,17 @@ func deleteMarked(ctx context.Context, e engine, dir string) (ended int, err err
 		}
 	}
 	remove(containers, "rm", "--force", "--volumes")
-	networks, err := e.list(ctx, "network", mark)
+	networks, err := e.listResources(ctx, "network", mark)
 	errs = append(errs, err)
 	// The control plane's container, which kind has made, has no mark, but is on it.
 	for _, network := range networks {
-		nodes, err := e.labelled(ctx, kindCluster+"="+network)
+		nodes, err := e.listLabelled(ctx, kindCluster+"="+network)
 		errs = append(errs, err)
 		remove(nodes, "rm", "--force", "--volumes")
 		ended += len(nodes)
 	}
 	remove(networks, "network", "rm")
-	volumes, err := e.list(ctx, "volume", mark)
+	volumes, err := e.listResources(ctx, "volume", mark)
 	errs = append(errs, err)
 	remove(volumes, "volume", "rm", "--force")
 	return ended + len(containers), errors.Join(errs...)

@@ -34,9 +34,9 @@ const contextVariable = "DOCKER_CONTEXT"
 // detectBound is how long an engine may take to say that it is there.
 const detectBound = 10 * time.Second
 
-// detect finds an engine that runs. KIND_EXPERIMENTAL_PROVIDER chooses one, as
+// detectEngine finds an engine that runs. KIND_EXPERIMENTAL_PROVIDER chooses one, as
 // it does for kind.
-func detect(ctx context.Context) (engine, error) {
+func detectEngine(ctx context.Context) (engine, error) {
 	names := []string{"docker", "podman"}
 	if chosen := os.Getenv("KIND_EXPERIMENTAL_PROVIDER"); chosen != "" {
 		if hostVariables[chosen] == "" {
@@ -50,9 +50,9 @@ func detect(ctx context.Context) (engine, error) {
 			continue
 		}
 		e := engine{name: name, host: os.Getenv(hostVariables[name])}
-		err := e.locate(ctx)
+		err := e.locateSocket(ctx)
 		if err == nil {
-			err = e.answers(ctx)
+			err = e.checkAnswers(ctx)
 		}
 		if err == nil {
 			return e, nil
@@ -68,10 +68,10 @@ func detect(ctx context.Context) (engine, error) {
 	return engine{}, errors.New("kind needs Docker or Podman, and neither is installed; install one (https://docs.docker.com/engine/install)")
 }
 
-// locate finds out where the engine is, so that whatever a later shell's
+// locateSocket finds out where the engine is, so that whatever a later shell's
 // environment or chosen context is, the lab is asked of where it lives. Only
 // one on this machine will do: its networks must be reached.
-func (e *engine) locate(ctx context.Context) error {
+func (e *engine) locateSocket(ctx context.Context) error {
 	if e.host == "" && e.name == "docker" {
 		if host, err := e.run(ctx, "context", "inspect", "--format", "{{.Endpoints.docker.Host}}"); err == nil {
 			e.host = host // Else it is asked where it is by default, and speaks for itself.
@@ -83,8 +83,8 @@ func (e *engine) locate(ctx context.Context) error {
 	return nil
 }
 
-// answers is an error that says why the engine cannot be used, and what to do.
-func (e engine) answers(ctx context.Context) error {
+// checkAnswers is an error that says why the engine cannot be used, and what to do.
+func (e engine) checkAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, detectBound)
 	defer cancel()
 	// podman's client answers by itself; info asks the engine.
@@ -114,11 +114,11 @@ func (e engine) command(ctx context.Context, args ...string) *exec.Cmd {
 
 // run returns what the command printed. The error holds what it complained of.
 func (e engine) run(ctx context.Context, args ...string) (string, error) {
-	return e.feed(ctx, nil, args...)
+	return e.runWithInput(ctx, nil, args...)
 }
 
-// feed is run with standard input.
-func (e engine) feed(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
+// runWithInput is run with standard input.
+func (e engine) runWithInput(ctx context.Context, stdin io.Reader, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
 	cmd := e.command(ctx, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
@@ -136,13 +136,13 @@ func (e engine) feed(ctx context.Context, stdin io.Reader, args ...string) (stri
 	return strings.TrimSpace(stdout.String()), nil
 }
 
-// exec runs a command in a container.
-func (e engine) exec(ctx context.Context, container string, stdin io.Reader, command ...string) (string, error) {
+// execIn runs a command in a container.
+func (e engine) execIn(ctx context.Context, container string, stdin io.Reader, command ...string) (string, error) {
 	args := []string{"exec", container}
 	if stdin != nil {
 		args = []string{"exec", "-i", container}
 	}
-	out, err := e.feed(ctx, stdin, append(args, command...)...)
+	out, err := e.runWithInput(ctx, stdin, append(args, command...)...)
 	if err != nil {
 		return "", fmt.Errorf("%s in %s: %w", command[0], container, err)
 	}
@@ -157,8 +157,8 @@ type engineError struct {
 func (e *engineError) Error() string { return fmt.Sprintf("%s: %v: %s", e.command, e.err, e.said) }
 func (e *engineError) Unwrap() error { return e.err }
 
-// absent tells that the engine does not know the thing named.
-func absent(err error) bool {
+// isNotFound tells that the engine does not know the thing named.
+func isNotFound(err error) bool {
 	var e *engineError
 	if !errors.As(err, &e) {
 		return false
@@ -195,17 +195,17 @@ type container struct {
 	}
 }
 
-// address is the container's on a network; "" while it does not run.
-func (c container) address(network string) string {
+// addressIn is the container's on a network; "" while it does not run.
+func (c container) addressIn(network string) string {
 	return c.NetworkSettings.Networks[network].IPAddress
 }
 
-// inspect looks at containers by name; those that are not there are left out.
-func (e engine) inspect(ctx context.Context, names ...string) ([]container, error) {
+// inspectContainers looks at containers by name; those that are not there are left out.
+func (e engine) inspectContainers(ctx context.Context, names ...string) ([]container, error) {
 	var all []container
 	for _, name := range names {
 		out, err := e.run(ctx, "container", "inspect", name)
-		if absent(err) {
+		if isNotFound(err) {
 			continue
 		}
 		if err != nil {
@@ -223,14 +223,14 @@ func (e engine) inspect(ctx context.Context, names ...string) ([]container, erro
 	return all, nil
 }
 
-// labelled names the containers, running or not, that carry a label.
-func (e engine) labelled(ctx context.Context, label string) ([]string, error) {
+// listLabelled names the containers, running or not, that carry a label.
+func (e engine) listLabelled(ctx context.Context, label string) ([]string, error) {
 	out, err := e.run(ctx, "ps", "--all", "--filter", "label="+label, "--format", "{{.Names}}")
 	return strings.Fields(out), err
 }
 
-// list names the networks or volumes that carry a label.
-func (e engine) list(ctx context.Context, what, label string) ([]string, error) {
+// listResources names the networks or volumes that carry a label.
+func (e engine) listResources(ctx context.Context, what, label string) ([]string, error) {
 	out, err := e.run(ctx, what, "ls", "--filter", "label="+label, "--format", "{{.Name}}")
 	return strings.Fields(out), err
 }

@@ -66,11 +66,11 @@ func TestEngineErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeEngines(t, tc.engines)
 			t.Setenv("KIND_EXPERIMENTAL_PROVIDER", tc.chosen)
-			_, err := choose(t.Context(), cluster.Settings{}, "")
+			_, err := chooseSettings(t.Context(), cluster.Settings{}, "")
 			for _, want := range append(tc.want, "the embedded cluster needs none") {
 				assert.ErrorContains(t, err, want)
 			}
-			_, err = available(t.Context())
+			_, err = checkAvailable(t.Context())
 			for _, want := range tc.want {
 				assert.ErrorContains(t, err, want)
 			}
@@ -93,10 +93,10 @@ func TestEngineIsChosen(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			fakeEngines(t, tc.engines)
 			t.Setenv("KIND_EXPERIMENTAL_PROVIDER", tc.chosen)
-			e, err := detect(t.Context())
+			e, err := detectEngine(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, tc.want, e.name)
-			why, err := available(t.Context())
+			why, err := checkAvailable(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, tc.want+" runs", why)
 		})
@@ -116,10 +116,10 @@ func TestEngineIsReachedWhereItWas(t *testing.T) {
 func TestEngineElsewhere(t *testing.T) {
 	fakeEngines(t, map[string]string{"docker": runs})
 	t.Setenv("FAKE_CONTEXT", "ssh://someone@elsewhere")
-	_, err := detect(t.Context())
+	_, err := detectEngine(t.Context())
 	assert.ErrorContains(t, err, "docker is on another machine (ssh://someone@elsewhere)")
 	t.Setenv("DOCKER_HOST", "unix:///here")
-	e, err := detect(t.Context())
+	e, err := detectEngine(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, "unix:///here", e.host, "the variable wins over the context, as it does for docker")
 }
@@ -127,7 +127,7 @@ func TestEngineElsewhere(t *testing.T) {
 func TestChoose(t *testing.T) {
 	bin := t.TempDir()
 	choose := func(image, network string) *state.Kind {
-		k, err := choose(t.Context(), cluster.Settings{NodeImage: image, PodNetwork: network}, bin)
+		k, err := chooseSettings(t.Context(), cluster.Settings{NodeImage: image, PodNetwork: network}, bin)
 		require.NoError(t, err)
 		return k
 	}
@@ -157,16 +157,16 @@ func TestCheckNamesWhatIsMissing(t *testing.T) {
 // What is not there is told from an engine that cannot be asked.
 func TestAbsent(t *testing.T) {
 	c := newCluster(t, `echo "Error response from daemon: No such container: $3" >&2; exit 1`)
-	found, err := c.engine.inspect(t.Context(), "a", "b")
+	found, err := c.engine.inspectContainers(t.Context(), "a", "b")
 	require.NoError(t, err)
 	assert.Empty(t, found)
-	require.NoError(t, c.remove(t.Context(), "a"))
+	require.NoError(t, c.removeContainer(t.Context(), "a"))
 
 	fakeEngines(t, map[string]string{"docker": isDown})
-	_, err = c.engine.inspect(t.Context(), "a")
+	_, err = c.engine.inspectContainers(t.Context(), "a")
 	assert.ErrorContains(t, err, "Is the docker daemon running?")
 	fakeEngines(t, nil)
-	_, err = c.engine.inspect(t.Context(), "a")
+	_, err = c.engine.inspectContainers(t.Context(), "a")
 	assert.ErrorContains(t, err, "executable file not found", "the engine is not there, which says nothing of the container")
 }
 
@@ -204,7 +204,7 @@ func TestExplain(t *testing.T) {
 		"nothing that is known":                                "nothing that is known",
 	} {
 		c := newCluster(t, "echo '"+said+"'")
-		err := c.explain(t.Context(), assert.AnError, &logger{said: []string{"Preparing nodes"}})
+		err := c.explainCreateError(t.Context(), assert.AnError, &logger{said: []string{"Preparing nodes"}})
 		require.ErrorIs(t, err, assert.AnError)
 		assert.ErrorContains(t, err, "Preparing nodes")
 		assert.ErrorContains(t, err, want)

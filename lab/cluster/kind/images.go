@@ -36,8 +36,8 @@ func (e engine) hasImage(ctx context.Context, image string) bool {
 	return err == nil
 }
 
-// load gives the engine an image from its archive, unless it has that very one.
-func (e engine) load(ctx context.Context, name, archive string, note func(string)) error {
+// loadImage gives the engine an image from its archive, unless it has that very one.
+func (e engine) loadImage(ctx context.Context, name, archive string, note func(string)) error {
 	want, err := image.ID(archive)
 	if err != nil {
 		return err
@@ -56,7 +56,7 @@ func plainID(id string) string { return strings.TrimPrefix(id, "sha256:") }
 
 // Prepare sees to the images that the engine itself needs.
 func (c *Cluster) Prepare(ctx context.Context, note func(string)) (string, error) {
-	if err := c.engine.load(ctx, cloudImage, c.imageFile(cloudImage), note); err != nil {
+	if err := c.engine.loadImage(ctx, cloudImage, c.imageFile(cloudImage), note); err != nil {
 		return "", err
 	}
 	image := c.lab.Kind.Image
@@ -70,7 +70,7 @@ func (c *Cluster) Prepare(ctx context.Context, note func(string)) (string, error
 			return "", err
 		}
 	}
-	if c.routed() {
+	if c.usesCloudRoutes() {
 		return image, nil
 	}
 	manifest, err := c.engine.run(ctx, "run", "--rm", "--network", "none", "--entrypoint", "cat", image, "/kind/manifests/default-cni.yaml")
@@ -83,7 +83,7 @@ func (c *Cluster) Prepare(ctx context.Context, note func(string)) (string, error
 func (c *Cluster) fetchNodeImage(ctx context.Context, image string, note func(string)) error {
 	file := filepath.Join(c.bin.Dir, nodeImageFile)
 	if _, err := os.Stat(file); err == nil && image == BuiltImage {
-		return c.engine.load(ctx, image, file, note)
+		return c.engine.loadImage(ctx, image, file, note)
 	}
 	if c.engine.hasImage(ctx, image) {
 		return nil

@@ -23,15 +23,15 @@ import (
 	"github.com/ccmlab/ccmlab/lab/image"
 )
 
-// create runs a worker's container: what the engine was told of the control
+// createContainer runs a worker's container: what the engine was told of the control
 // plane's, with another name and address.
-func (c *Cluster) create(ctx context.Context, name string, m cluster.Machine) error {
-	found, err := c.engine.inspect(ctx, c.controlPlane())
+func (c *Cluster) createContainer(ctx context.Context, name string, m cluster.Machine) error {
+	found, err := c.engine.inspectContainers(ctx, c.controlPlaneContainer())
 	if err != nil {
 		return err
 	}
 	if len(found) == 0 {
-		return c.lost()
+		return c.diagnoseExit()
 	}
 	_, err = c.engine.run(ctx, c.workerArgs(found[0], name, m)...)
 	return err
@@ -41,7 +41,7 @@ func (c *Cluster) workerArgs(like container, name string, m cluster.Machine) []s
 	args := []string{
 		"run", "--detach", "--tty", "--init=false", "--restart=on-failure:1", "--cgroupns=private",
 		"--name", name, "--hostname", m.Name, "--network", c.name(), "--ip", m.Address,
-		"--label", c.ours(), "--label", labelInstance + "=" + m.ID, "--label", labelName + "=" + m.Name, "--label", labelAddress + "=" + m.Address,
+		"--label", c.labelOfLab(), "--label", labelInstance + "=" + m.ID, "--label", labelName + "=" + m.Name, "--label", labelAddress + "=" + m.Address,
 		"--label", kindCluster + "=" + c.name(), "--label", labelRole + "=worker",
 	}
 	host := like.HostConfig
@@ -97,8 +97,8 @@ discovery:
 skipPhases: [preflight]
 `))
 
-// join makes a new container a node of the cluster.
-func (c *Cluster) join(ctx context.Context, name string, m cluster.Machine) error {
+// joinNode makes a new container a node of the cluster.
+func (c *Cluster) joinNode(ctx context.Context, name string, m cluster.Machine) error {
 	var config bytes.Buffer
 	var work errgroup.Group
 	work.Go(func() error { return c.writeJoinConfig(ctx, m, &config) })
@@ -106,25 +106,25 @@ func (c *Cluster) join(ctx context.Context, name string, m cluster.Machine) erro
 	if err := work.Wait(); err != nil {
 		return err
 	}
-	if _, err := c.engine.exec(ctx, name, &config, "cp", "/dev/stdin", "/kind/kubeadm.conf"); err != nil {
+	if _, err := c.engine.execIn(ctx, name, &config, "cp", "/dev/stdin", "/kind/kubeadm.conf"); err != nil {
 		return err
 	}
 	var both errgroup.Group
 	both.Go(func() error { return c.loadImages(ctx, name) })
 	both.Go(func() error {
-		_, err := c.engine.exec(ctx, name, nil, "kubeadm", "join", "--config", "/kind/kubeadm.conf")
+		_, err := c.engine.execIn(ctx, name, nil, "kubeadm", "join", "--config", "/kind/kubeadm.conf")
 		return err
 	})
 	if err := both.Wait(); err != nil {
 		return err
 	}
-	_, err := c.engine.exec(ctx, name, nil, "touch", joinedMark)
+	_, err := c.engine.execIn(ctx, name, nil, "touch", joinedMark)
 	return err
 }
 
 // writeJoinConfig has the control plane give out a token, good for ten minutes.
 func (c *Cluster) writeJoinConfig(ctx context.Context, m cluster.Machine, to *bytes.Buffer) error {
-	ca, err := c.engine.exec(ctx, c.controlPlane(), nil, "cat", "/etc/kubernetes/pki/ca.crt")
+	ca, err := c.engine.execIn(ctx, c.controlPlaneContainer(), nil, "cat", "/etc/kubernetes/pki/ca.crt")
 	if err != nil {
 		return err
 	}
@@ -136,29 +136,29 @@ func (c *Cluster) writeJoinConfig(ctx context.Context, m cluster.Machine, to *by
 	if err != nil {
 		return fmt.Errorf("the cluster's CA certificate: %w", err)
 	}
-	token, err := c.engine.exec(ctx, c.controlPlane(), nil, "kubeadm", "token", "create", "--ttl", "10m")
+	token, err := c.engine.execIn(ctx, c.controlPlaneContainer(), nil, "kubeadm", "token", "create", "--ttl", "10m")
 	if err != nil {
 		return err
 	}
 	hash := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
-	return joinConfig.Execute(to, map[string]any{"Machine": m, "ControlPlane": c.controlPlane(), "Token": token, "CAHash": hex.EncodeToString(hash[:])})
+	return joinConfig.Execute(to, map[string]any{"Machine": m, "ControlPlane": c.controlPlaneContainer(), "Token": token, "CAHash": hex.EncodeToString(hash[:])})
 }
 
 // prepareContainerd gives a new machine the control plane's configuration of
 // containerd, and waits until that runs with it.
 func (c *Cluster) prepareContainerd(ctx context.Context, name string) error {
 	const file = "/etc/containerd/config.toml"
-	config, err := c.engine.exec(ctx, c.controlPlane(), nil, "cat", file)
+	config, err := c.engine.execIn(ctx, c.controlPlaneContainer(), nil, "cat", file)
 	if err != nil {
 		return err
 	}
 	if err := c.awaitContainerd(ctx, name); err != nil {
 		return err
 	}
-	if _, err := c.engine.exec(ctx, name, strings.NewReader(config+"\n"), "cp", "/dev/stdin", file); err != nil {
+	if _, err := c.engine.execIn(ctx, name, strings.NewReader(config+"\n"), "cp", "/dev/stdin", file); err != nil {
 		return err
 	}
-	if _, err := c.engine.exec(ctx, name, nil, "systemctl", "restart", "containerd"); err != nil {
+	if _, err := c.engine.execIn(ctx, name, nil, "systemctl", "restart", "containerd"); err != nil {
 		return err
 	}
 	return c.awaitContainerd(ctx, name)
@@ -166,7 +166,7 @@ func (c *Cluster) prepareContainerd(ctx context.Context, name string) error {
 
 func (c *Cluster) awaitContainerd(ctx context.Context, name string) error {
 	return cluster.Poll(ctx, "containerd to run in "+name, func(ctx context.Context) error {
-		_, err := c.engine.exec(ctx, name, nil, "ctr", "version")
+		_, err := c.engine.execIn(ctx, name, nil, "ctr", "version")
 		return err
 	})
 }
@@ -179,7 +179,7 @@ func (c *Cluster) loadImages(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		have, err := c.engine.exec(ctx, name, nil, "crictl", "inspecti", "--output", "go-template", "--template", "{{.status.id}}", "docker.io/"+tag)
+		have, err := c.engine.execIn(ctx, name, nil, "crictl", "inspecti", "--output", "go-template", "--template", "{{.status.id}}", "docker.io/"+tag)
 		if err == nil && have == want {
 			continue
 		}
@@ -187,7 +187,7 @@ func (c *Cluster) loadImages(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		_, err = c.engine.exec(ctx, name, f, "ctr", "--namespace=k8s.io", "images", "import", "--all-platforms", "--digests", "-")
+		_, err = c.engine.execIn(ctx, name, f, "ctr", "--namespace=k8s.io", "images", "import", "--all-platforms", "--digests", "-")
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}

@@ -66,19 +66,19 @@ var Kind = &cluster.Kind{
 	Name: cluster.KindKind,
 	New:  func(lab *state.Lab, bin cluster.Binaries) (cluster.Cluster, error) { return New(lab, bin) },
 	Choose: func(ctx context.Context, lab *state.Lab, s cluster.Settings, bin cluster.Binaries) (err error) {
-		lab.Kind, err = choose(ctx, s, bin.Dir)
+		lab.Kind, err = chooseSettings(ctx, s, bin.Dir)
 		return err
 	},
-	Available:     available,
+	Available:     checkAvailable,
 	DeleteRemains: deleteRemains,
 	NodeImages:    []string{BuiltImage, StockImage},
 	PodNetworks:   []string{Routes, Kindnet},
 }
 
-// choose fills in what a new lab was not told: the engine that runs, the node
+// chooseSettings fills in what a new lab was not told: the engine that runs, the node
 // image and the pod network. bin is where `make node-image` leaves its image.
-func choose(ctx context.Context, s cluster.Settings, bin string) (*state.Kind, error) {
-	e, err := detect(ctx)
+func chooseSettings(ctx context.Context, s cluster.Settings, bin string) (*state.Kind, error) {
+	e, err := detectEngine(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w; or: the embedded cluster needs none: leave --cluster kind out", err)
 	}
@@ -96,10 +96,10 @@ func choose(ctx context.Context, s cluster.Settings, bin string) (*state.Kind, e
 	return k, nil
 }
 
-// available says in a few words why kind could be used here; an error says why it
+// checkAvailable says in a few words why kind could be used here; an error says why it
 // cannot, and what to do.
-func available(ctx context.Context) (why string, err error) {
-	e, err := detect(ctx)
+func checkAvailable(ctx context.Context) (why string, err error) {
+	e, err := detectEngine(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -116,12 +116,12 @@ func New(lab *state.Lab, bin cluster.Binaries) (*Cluster, error) {
 
 // Names. The cluster's is also its network's. A lab's name has no dot, so that
 // no machine's container can be taken for another lab's, or another thing's.
-func (c *Cluster) name() string                 { return "ccmlab-" + c.lab.Name }
-func (c *Cluster) controlPlane() string         { return c.name() + "-control-plane" }
-func (c *Cluster) cloudContainer() string       { return c.name() + "-cloud" }
-func (c *Cluster) cloudVolume() string          { return c.name() + "-cloud" }
-func (c *Cluster) worker(machine string) string { return c.name() + "." + machine }
-func (c *Cluster) ours() string                 { return labelLab + "=" + c.lab.Path() }
+func (c *Cluster) name() string                          { return "ccmlab-" + c.lab.Name }
+func (c *Cluster) controlPlaneContainer() string         { return c.name() + "-control-plane" }
+func (c *Cluster) cloudContainer() string                { return c.name() + "-cloud" }
+func (c *Cluster) cloudVolume() string                   { return c.name() + "-cloud" }
+func (c *Cluster) workerContainer(machine string) string { return c.name() + "." + machine }
+func (c *Cluster) labelOfLab() string                    { return labelLab + "=" + c.lab.Path() }
 
 // Check is an error when the engine does not answer, or programs or images are
 // missing.
@@ -135,19 +135,19 @@ func (c *Cluster) Check(ctx context.Context) error {
 			missing = errors.Join(missing, fmt.Errorf("%w; `make build` builds it", err))
 		}
 	}
-	return errors.Join(missing, c.engine.answers(ctx))
+	return errors.Join(missing, c.engine.checkAnswers(ctx))
 }
 
 // Traits of a kind cluster.
 func (c *Cluster) Traits() cluster.Traits {
 	t := cluster.Traits{Nodes: 2, InContainers: true, Demo: true, DemoPort: demoPort, Summary: "in containers, pods by the cloud's routes"}
-	if !c.routed() {
+	if !c.usesCloudRoutes() {
 		t.Summary = "in containers, pods by kindnet"
 	}
 	return t
 }
 
-func (c *Cluster) routed() bool { return c.lab.Kind.PodNetwork == Routes }
+func (c *Cluster) usesCloudRoutes() bool { return c.lab.Kind.PodNetwork == Routes }
 
 // Tend keeps the lab's own way into the cluster open; the engine and Kubernetes
 // keep everything running.
@@ -173,8 +173,8 @@ func (c *Cluster) Observer() (*kubernetes.Clientset, error) {
 	return kubeaccess.Client(c.observerKubeconfig(), "observer")
 }
 
-// subnet is the lab's network.
-func (c *Cluster) subnet() (netip.Prefix, error) {
+// parseSubnet is the lab's network.
+func (c *Cluster) parseSubnet() (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(c.lab.Kind.Subnet)
 	if err != nil {
 		return p, fmt.Errorf("the record of lab %q is damaged: its network: %w", c.lab.Name, err)

@@ -15,10 +15,10 @@ const localPort = 10258
 
 var _ cluster.LocalCCM = (*Cluster)(nil)
 
-// loopback is this machine's own address for a lab, and no other lab's: the
+// loopbackOf is this machine's own address for a lab, and no other lab's: the
 // network's gateway with another first byte. Embedded labs are below it.
-func loopback(subnet netip.Prefix) netip.Addr {
-	b := gateway(subnet).As4()
+func loopbackOf(subnet netip.Prefix) netip.Addr {
+	b := gatewayOf(subnet).As4()
 	b[0] = 127
 	return netip.AddrFrom4(b)
 }
@@ -26,8 +26,8 @@ func loopback(subnet netip.Prefix) netip.Addr {
 // CCMCommand implements cluster.LocalCCM. Such a CCM has the operator's rights.
 func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	address := ""
-	if subnet, err := c.subnet(); err == nil {
-		address = loopback(subnet).String()
+	if subnet, err := c.parseSubnet(); err == nil {
+		address = loopbackOf(subnet).String()
 	}
 	config := c.lab.Path("cloud-config.yaml")
 	return cluster.CCMCommand{

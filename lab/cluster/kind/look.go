@@ -20,28 +20,28 @@ import (
 // Components are the cloud's container, the machines', and the CCM. A machine
 // whose instance is stopped is as the person wants it.
 func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
-	cloud, err := c.engine.inspect(ctx, c.cloudContainer())
+	cloud, err := c.engine.inspectContainers(ctx, c.cloudContainer())
 	if err != nil {
 		return nil, err
 	}
-	all := []cluster.Component{component("fakecloud", len(cloud) > 0 && cloud[0].State.Running, true)}
-	nodes, err := c.nodes(ctx)
+	all := []cluster.Component{toComponent("fakecloud", len(cloud) > 0 && cloud[0].State.Running, true)}
+	nodes, err := c.listNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
 	controlPlane := false
 	for _, n := range nodes {
 		name := n.Machine.Name
-		controlPlane = controlPlane || n.container.Name == c.controlPlane()
-		all = append(all, component("node/"+name, n.State.Running, false))
+		controlPlane = controlPlane || n.container.Name == c.controlPlaneContainer()
+		all = append(all, toComponent("node/"+name, n.State.Running, false))
 	}
 	if !controlPlane {
-		all = append(all, component("node/"+c.controlPlane(), false, true))
+		all = append(all, toComponent("node/"+c.controlPlaneContainer(), false, true))
 	}
 	return append(all, c.ccmComponent(ctx)), nil
 }
 
-func component(name string, running, wanted bool) cluster.Component {
+func toComponent(name string, running, wanted bool) cluster.Component {
 	state := cluster.StateStopped
 	if running {
 		state = cluster.StateRunning
@@ -53,11 +53,11 @@ func component(name string, running, wanted bool) cluster.Component {
 func (c *Cluster) ccmComponent(ctx context.Context) cluster.Component {
 	client, err := c.Observer()
 	if err != nil {
-		return component(local.ComponentCCM, false, false)
+		return toComponent(local.ComponentCCM, false, false)
 	}
 	d, err := client.AppsV1().Deployments(metav1.NamespaceSystem).Get(ctx, ccmName, metav1.GetOptions{})
 	wanted := err != nil && !apierrors.IsNotFound(err) || err == nil && d.Spec.Replicas != nil && *d.Spec.Replicas > 0
-	return component(local.ComponentCCM, err == nil && d.Status.ReadyReplicas > 0, wanted)
+	return toComponent(local.ComponentCCM, err == nil && d.Status.ReadyReplicas > 0, wanted)
 }
 
 // Logs are the agent's file, and what the engine and the cluster keep.
@@ -79,19 +79,19 @@ func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
 		})
 	}
 	add("fakecloud", func(ctx context.Context, last string, follow bool) *exec.Cmd {
-		return c.engine.command(ctx, follows([]string{"logs", "--tail", last}, follow, c.cloudContainer())...)
+		return c.engine.command(ctx, followArgs([]string{"logs", "--tail", last}, follow, c.cloudContainer())...)
 	})
 	add(local.ComponentCCM, func(ctx context.Context, last string, follow bool) *exec.Cmd {
 		if last == "all" {
 			last = "-1"
 		}
-		return exec.CommandContext(ctx, c.bin.Program("kubectl"), follows([]string{"--kubeconfig=" + c.Kubeconfig(), "--namespace=kube-system",
+		return exec.CommandContext(ctx, c.bin.Program("kubectl"), followArgs([]string{"--kubeconfig=" + c.Kubeconfig(), "--namespace=kube-system",
 			"logs", "--selector=app=" + ccmName, "--prefix", "--tail=" + last}, follow)...)
 	})
-	nodes, err := c.nodes(ctx)
+	nodes, err := c.listNodes(ctx)
 	for _, n := range nodes {
 		add("node/"+n.Machine.Name, func(ctx context.Context, last string, follow bool) *exec.Cmd {
-			journal := strings.Join(follows([]string{"journalctl --no-pager --unit=kubelet --unit=containerd --lines=" + last}, follow), " ")
+			journal := strings.Join(followArgs([]string{"journalctl --no-pager --unit=kubelet --unit=containerd --lines=" + last}, follow), " ")
 			if !follow {
 				return c.engine.command(ctx, "exec", n.container.Name, "sh", "-c", journal)
 			}
@@ -118,7 +118,7 @@ func copyOutput(ctx context.Context, w io.Writer, cmd *exec.Cmd) error {
 	return nil
 }
 
-func follows(args []string, follow bool, rest ...string) []string {
+func followArgs(args []string, follow bool, rest ...string) []string {
 	if follow {
 		args = append(args, "--follow")
 	}

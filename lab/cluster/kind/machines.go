@@ -30,11 +30,11 @@ const stopGrace = "5"
 
 // Present is the control plane, which kind has made.
 func (c *Cluster) Present(ctx context.Context) ([]cluster.Machine, error) {
-	found, err := c.engine.inspect(ctx, c.controlPlane())
+	found, err := c.engine.inspectContainers(ctx, c.controlPlaneContainer())
 	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	return []cluster.Machine{{Name: c.controlPlane(), Address: found[0].address(c.name())}}, nil
+	return []cluster.Machine{{Name: c.controlPlaneContainer(), Address: found[0].addressIn(c.name())}}, nil
 }
 
 // Adopt records which instance the control plane is.
@@ -52,20 +52,20 @@ type node struct {
 	container
 }
 
-// nodes are the containers of all machines, running or not.
-func (c *Cluster) nodes(ctx context.Context) ([]node, error) {
-	workers, err := c.engine.labelled(ctx, c.ours())
+// listNodes are the containers of all machines, running or not.
+func (c *Cluster) listNodes(ctx context.Context) ([]node, error) {
+	workers, err := c.engine.listLabelled(ctx, c.labelOfLab())
 	if err != nil {
 		return nil, err
 	}
 	workers = slices.DeleteFunc(workers, func(name string) bool { return name == c.cloudContainer() })
-	found, err := c.engine.inspect(ctx, append(workers, c.controlPlane())...)
+	found, err := c.engine.inspectContainers(ctx, append(workers, c.controlPlaneContainer())...)
 	var nodes []node
 	for _, f := range found {
 		labels := f.Config.Labels
 		m := cluster.Machine{ID: labels[labelInstance], Name: labels[labelName], Address: labels[labelAddress]}
-		if f.Name == c.controlPlane() {
-			m = cluster.Machine{ID: c.lab.Kind.ControlPlane, Name: f.Name, Address: f.address(c.name())}
+		if f.Name == c.controlPlaneContainer() {
+			m = cluster.Machine{ID: c.lab.Kind.ControlPlane, Name: f.Name, Address: f.addressIn(c.name())}
 		}
 		nodes = append(nodes, node{m, f})
 	}
@@ -82,7 +82,7 @@ type running struct {
 func (r *running) Wait(ctx context.Context) error {
 	for ctx.Err() == nil {
 		_, err := r.engine.run(ctx, "wait", r.name)
-		if err == nil || absent(err) {
+		if err == nil || isNotFound(err) {
 			return nil
 		}
 		select { // The engine itself is down, perhaps.
@@ -95,7 +95,7 @@ func (r *running) Wait(ctx context.Context) error {
 
 // Machines are those that run and have joined.
 func (c *Cluster) Machines(ctx context.Context) (map[cluster.Machine]cluster.Running, error) {
-	nodes, err := c.nodes(ctx)
+	nodes, err := c.listNodes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -104,9 +104,9 @@ func (c *Cluster) Machines(ctx context.Context) (map[cluster.Machine]cluster.Run
 		if !n.State.Running || n.ID == "" {
 			continue
 		}
-		joined := n.container.Name == c.controlPlane()
+		joined := n.container.Name == c.controlPlaneContainer()
 		if !joined {
-			if joined, err = c.joined(ctx, n.container.Name); err != nil {
+			if joined, err = c.hasJoined(ctx, n.container.Name); err != nil {
 				return nil, err
 			}
 		}
@@ -117,23 +117,23 @@ func (c *Cluster) Machines(ctx context.Context) (map[cluster.Machine]cluster.Run
 	return found, nil
 }
 
-// joined asks for a definite answer: what has not joined is made anew.
-func (c *Cluster) joined(ctx context.Context, name string) (bool, error) {
-	answer, err := c.engine.exec(ctx, name, nil, "sh", "-c", "test -e "+joinedMark+" && echo yes || echo no")
+// hasJoined asks for a definite answer: what has not joined is made anew.
+func (c *Cluster) hasJoined(ctx context.Context, name string) (bool, error) {
+	answer, err := c.engine.execIn(ctx, name, nil, "sh", "-c", "test -e "+joinedMark+" && echo yes || echo no")
 	return answer == "yes", err
 }
 
 // containerOf names a machine's container.
 func (c *Cluster) containerOf(m cluster.Machine) string {
 	if m.ID == c.lab.Kind.ControlPlane {
-		return c.controlPlane()
+		return c.controlPlaneContainer()
 	}
-	return c.worker(m.Name)
+	return c.workerContainer(m.Name)
 }
 
 // Booted tells whether the machine has a container.
 func (c *Cluster) Booted(ctx context.Context, m cluster.Machine) (bool, error) {
-	found, err := c.engine.inspect(ctx, c.containerOf(m))
+	found, err := c.engine.inspectContainers(ctx, c.containerOf(m))
 	if err != nil || len(found) == 0 {
 		return false, err
 	}
@@ -146,29 +146,29 @@ func (c *Cluster) Booted(ctx context.Context, m cluster.Machine) (bool, error) {
 // computer and not its own cgroup. Every node has as much as the computer has.
 func (c *Cluster) Boot(ctx context.Context, m cluster.Machine, _ cluster.Size) (cluster.Running, error) {
 	name := c.containerOf(m)
-	found, err := c.engine.inspect(ctx, name)
+	found, err := c.engine.inspectContainers(ctx, name)
 	if err != nil {
 		return nil, err
 	}
 	if len(found) > 0 {
-		joined, err := c.restart(ctx, found[0], m)
+		joined, err := c.restartContainer(ctx, found[0], m)
 		if err != nil || joined {
 			return &running{c.engine, name}, err
 		}
-		if err := c.remove(ctx, name); err != nil {
+		if err := c.removeContainer(ctx, name); err != nil {
 			return nil, err
 		}
 	}
-	if err := c.create(ctx, name, m); err != nil {
+	if err := c.createContainer(ctx, name, m); err != nil {
 		return nil, err
 	}
-	return &running{c.engine, name}, c.join(ctx, name, m)
+	return &running{c.engine, name}, c.joinNode(ctx, name, m)
 }
 
-// restart starts a container that is there, and tells whether it is the
+// restartContainer starts a container that is there, and tells whether it is the
 // machine's, whole. One of its name that is somebody else's is left alone.
-func (c *Cluster) restart(ctx context.Context, have container, m cluster.Machine) (joined bool, err error) {
-	controlPlane := have.Name == c.controlPlane()
+func (c *Cluster) restartContainer(ctx context.Context, have container, m cluster.Machine) (joined bool, err error) {
+	controlPlane := have.Name == c.controlPlaneContainer()
 	if !controlPlane && have.Config.Labels[labelLab] != c.lab.Path() {
 		return false, fmt.Errorf("there is a container %s that is not this lab's", have.Name)
 	}
@@ -180,23 +180,23 @@ func (c *Cluster) restart(ctx context.Context, have container, m cluster.Machine
 			return false, err
 		}
 	}
-	now, err := c.engine.inspect(ctx, have.Name)
+	now, err := c.engine.inspectContainers(ctx, have.Name)
 	if err != nil || len(now) == 0 {
 		return false, errors.Join(fmt.Errorf("container %s is gone again", have.Name), err)
 	}
-	if got := now[0].address(c.name()); got != m.Address {
+	if got := now[0].addressIn(c.name()); got != m.Address {
 		return false, fmt.Errorf("%s gave container %s the address %q instead of %s; its certificates and routes are for that one", c.engine.name, have.Name, got, m.Address)
 	}
 	if controlPlane {
 		return true, nil
 	}
-	return c.joined(ctx, have.Name)
+	return c.hasJoined(ctx, have.Name)
 }
 
 // Halt stops a machine's container.
 func (c *Cluster) Halt(ctx context.Context, _ cluster.Machine, r cluster.Running) error {
 	_, err := c.engine.run(ctx, "stop", "--time", stopGrace, r.(*running).name)
-	if absent(err) {
+	if isNotFound(err) {
 		return nil
 	}
 	return err
@@ -204,22 +204,22 @@ func (c *Cluster) Halt(ctx context.Context, _ cluster.Machine, r cluster.Running
 
 // Sweep deletes the containers of machines that are gone for good.
 func (c *Cluster) Sweep(ctx context.Context, keep map[string]bool) error {
-	nodes, err := c.nodes(ctx)
+	nodes, err := c.listNodes(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, n := range nodes {
 		if n.ID != "" && !keep[n.ID] && !n.State.Running {
-			errs = append(errs, c.remove(ctx, n.container.Name))
+			errs = append(errs, c.removeContainer(ctx, n.container.Name))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (c *Cluster) remove(ctx context.Context, name string) error {
+func (c *Cluster) removeContainer(ctx context.Context, name string) error {
 	_, err := c.engine.run(ctx, "rm", "--force", "--volumes", name)
-	if absent(err) {
+	if isNotFound(err) {
 		return nil
 	}
 	return err

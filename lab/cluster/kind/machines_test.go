@@ -29,10 +29,10 @@ func TestWorkerArgs(t *testing.T) {
 	canned, err := filepath.Abs("testdata/inspect.json")
 	require.NoError(t, err)
 	c := newCluster(t, `while read -r line; do echo "$line"; done <`+canned)
-	found, err := c.engine.inspect(t.Context(), c.controlPlane())
+	found, err := c.engine.inspectContainers(t.Context(), c.controlPlaneContainer())
 	require.NoError(t, err)
 	require.Len(t, found, 1)
-	args := c.workerArgs(found[0], c.worker(machine.Name), machine)
+	args := c.workerArgs(found[0], c.workerContainer(machine.Name), machine)
 	require.Equal(t, "run", args[0])
 	require.Equal(t, BuiltImage, args[len(args)-1])
 	// One flag a line, in no order: engines keep some of it as a set.
@@ -48,7 +48,7 @@ func TestWorkerArgs(t *testing.T) {
 	told := strings.ReplaceAll(strings.Join(flags, "\n"), c.lab.Path(), "LAB") + "\n"
 	assert.NotContains(t, told, "KUBECONFIG=")
 	assert.NotContains(t, told, "41234", "the API server's port is not the workers'")
-	golden(t, "worker.flags", told)
+	assertGolden(t, "worker.flags", told)
 
 	present, err := c.Present(t.Context())
 	require.NoError(t, err)
@@ -116,8 +116,8 @@ func render(t *testing.T, routes ...cluster.Route) string {
 }
 
 func TestConnectScript(t *testing.T) {
-	golden(t, "connect.sh", render(t, cluster.Route{Destination: "10.244.1.0/24", Via: "10.123.20.1"}, cluster.Route{Destination: "10.244.2.0/24", Via: "10.123.20.2"}))
-	golden(t, "connect-none.sh", render(t))
+	assertGolden(t, "connect.sh", render(t, cluster.Route{Destination: "10.244.1.0/24", Via: "10.123.20.1"}, cluster.Route{Destination: "10.244.2.0/24", Via: "10.123.20.2"}))
+	assertGolden(t, "connect-none.sh", render(t))
 }
 
 // The script at work, in a network namespace of its own: routes of ours come,

@@ -27,16 +27,18 @@ const subnetBits = 20
 var subnetPool = netip.MustParsePrefix("10.123.0.0/16")
 
 // Where things are in it.
-func gateway(subnet netip.Prefix) netip.Addr       { return offset(subnet, 1) }
-func cloudAddress(subnet netip.Prefix) netip.Addr  { return offset(subnet, 2) }
-func engineRange(subnet netip.Prefix) netip.Prefix { return netip.PrefixFrom(offset(subnet, 16), 28) }
+func gatewayOf(subnet netip.Prefix) netip.Addr    { return addressAt(subnet, 1) }
+func cloudAddress(subnet netip.Prefix) netip.Addr { return addressAt(subnet, 2) }
+func engineRange(subnet netip.Prefix) netip.Prefix {
+	return netip.PrefixFrom(addressAt(subnet, 16), 28)
+}
 func instanceRange(subnet netip.Prefix) netip.Prefix {
-	return netip.PrefixFrom(offset(subnet, 4<<8), 22)
+	return netip.PrefixFrom(addressAt(subnet, 4<<8), 22)
 }
 func balancerRange(subnet netip.Prefix) netip.Prefix {
-	return netip.PrefixFrom(offset(subnet, 8<<8), 21)
+	return netip.PrefixFrom(addressAt(subnet, 8<<8), 21)
 }
-func offset(subnet netip.Prefix, host uint32) netip.Addr {
+func addressAt(subnet netip.Prefix, host uint32) netip.Addr {
 	b := subnet.Addr().As4()
 	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])+host)
 	return netip.AddrFrom4(b)
@@ -54,12 +56,12 @@ func (c *Cluster) Claim(ctx context.Context) (cluster.Hold, error) {
 	}
 	var errs []error
 	for n := range uint32(1) << (subnetBits - subnetPool.Bits()) {
-		subnet := netip.PrefixFrom(offset(subnetPool, n<<(32-subnetBits)), subnetBits)
-		if overlaps(used, subnet) {
+		subnet := netip.PrefixFrom(addressAt(subnetPool, n<<(32-subnetBits)), subnetBits)
+		if overlapsAny(used, subnet) {
 			continue
 		}
-		_, err := c.engine.run(ctx, "network", "create", "--label", c.ours(),
-			"--subnet", subnet.String(), "--gateway", gateway(subnet).String(), "--ip-range", engineRange(subnet).String(), c.name())
+		_, err := c.engine.run(ctx, "network", "create", "--label", c.labelOfLab(),
+			"--subnet", subnet.String(), "--gateway", gatewayOf(subnet).String(), "--ip-range", engineRange(subnet).String(), c.name())
 		if err == nil {
 			c.lab.Kind.Subnet = subnet.String()
 			return nil, nil
@@ -81,18 +83,18 @@ func (c *Cluster) checkName(ctx context.Context) error {
 	case err == nil && owner == c.lab.Path():
 		return fmt.Errorf("%s still has the network %s of an earlier lab; `lab down --name %s` removes what is left of it", c.engine.name, c.name(), c.lab.Name)
 	case err == nil:
-		return fmt.Errorf("%s has a network %s already, which belongs to %s; choose another --name", c.engine.name, c.name(), owners(owner))
-	case !absent(err):
+		return fmt.Errorf("%s has a network %s already, which belongs to %s; choose another --name", c.engine.name, c.name(), describeOwners(owner))
+	case !isNotFound(err):
 		return err
 	}
-	nodes, err := c.engine.labelled(ctx, kindCluster+"="+c.name())
+	nodes, err := c.engine.listLabelled(ctx, kindCluster+"="+c.name())
 	if err == nil && len(nodes) > 0 {
 		err = fmt.Errorf("there is a kind cluster %s already, which is not this lab's and is left alone; choose another --name, or `kind delete cluster --name %s`", c.name(), c.name())
 	}
 	return err
 }
 
-func owners(dir string) string {
+func describeOwners(dir string) string {
 	if dir == "" || dir == "<no value>" {
 		return "nobody that left a mark"
 	}
@@ -138,7 +140,7 @@ func routesIn(table io.Reader) []netip.Prefix {
 	return all
 }
 
-func overlaps(used []netip.Prefix, p netip.Prefix) bool {
+func overlapsAny(used []netip.Prefix, p netip.Prefix) bool {
 	for _, u := range used {
 		if u.Overlaps(p) {
 			return true

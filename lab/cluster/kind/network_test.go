@@ -15,14 +15,14 @@ import (
 func TestSubnetsAreDivided(t *testing.T) {
 	last := netip.Prefix{}
 	for n := range uint32(16) {
-		subnet := netip.PrefixFrom(offset(subnetPool, n<<12), subnetBits)
+		subnet := netip.PrefixFrom(addressAt(subnetPool, n<<12), subnetBits)
 		require.Equal(t, subnet, subnet.Masked())
 		require.True(t, subnetPool.Overlaps(subnet))
 		require.False(t, last.Overlaps(subnet))
 		last = subnet
 		single := func(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, 32) }
 		parts := []netip.Prefix{
-			single(subnet.Addr()), single(gateway(subnet)), single(cloudAddress(subnet)),
+			single(subnet.Addr()), single(gatewayOf(subnet)), single(cloudAddress(subnet)),
 			engineRange(subnet), instanceRange(subnet), balancerRange(subnet),
 		}
 		for i, p := range parts {
@@ -52,9 +52,9 @@ func TestHostRoutes(t *testing.T) {
 	assert.Equal(t, []netip.Prefix{
 		netip.MustParsePrefix("192.168.1.0/24"), netip.MustParsePrefix("10.123.16.0/20"), netip.MustParsePrefix("10.0.0.0/8"),
 	}, routes, "all but the default route")
-	assert.True(t, overlaps(routes[:2], netip.MustParsePrefix("10.123.16.0/20")))
-	assert.False(t, overlaps(routes[:2], netip.MustParsePrefix("10.123.32.0/20")))
-	assert.True(t, overlaps(routes, netip.MustParsePrefix("10.123.32.0/20")), "a VPN has it all")
+	assert.True(t, overlapsAny(routes[:2], netip.MustParsePrefix("10.123.16.0/20")))
+	assert.False(t, overlapsAny(routes[:2], netip.MustParsePrefix("10.123.32.0/20")))
+	assert.True(t, overlapsAny(routes, netip.MustParsePrefix("10.123.32.0/20")), "a VPN has it all")
 	_, err := hostRoutes()
 	assert.NoError(t, err)
 }
@@ -66,7 +66,7 @@ func TestClaim(t *testing.T) {
 	require.NoError(t, err)
 	var free []string
 	for n := range uint32(16) {
-		if subnet := netip.PrefixFrom(offset(subnetPool, n<<12), subnetBits); !overlaps(used, subnet) {
+		if subnet := netip.PrefixFrom(addressAt(subnetPool, n<<12), subnetBits); !overlapsAny(used, subnet) {
 			free = append(free, subnet.String())
 		}
 	}
@@ -92,7 +92,7 @@ esac`
 	lines := strings.Split(strings.TrimSpace(string(said)), "\n")
 	require.Len(t, lines, 2)
 	subnet := netip.MustParsePrefix(free[1])
-	assert.Equal(t, "network create --label "+labelLab+"="+c.lab.Path()+" --subnet "+free[1]+" --gateway "+gateway(subnet).String()+" --ip-range "+engineRange(subnet).String()+" ccmlab-lab", lines[1])
+	assert.Equal(t, "network create --label "+labelLab+"="+c.lab.Path()+" --subnet "+free[1]+" --gateway "+gatewayOf(subnet).String()+" --ip-range "+engineRange(subnet).String()+" ccmlab-lab", lines[1])
 
 	require.NoError(t, os.Remove(calls))
 	c = newCluster(t, engine("--subnet", "no space left on device"))

@@ -42,14 +42,14 @@ done
 
 // Connect makes the cloud's routes the machine's.
 func (c *Cluster) Connect(ctx context.Context, m cluster.Machine, routes []cluster.Route) error {
-	if !c.routed() {
+	if !c.usesCloudRoutes() {
 		return nil
 	}
 	script, err := connectionScript(routes)
 	if err != nil {
 		return err
 	}
-	_, err = c.engine.exec(ctx, c.containerOf(m), script, "sh")
+	_, err = c.engine.execIn(ctx, c.containerOf(m), script, "sh")
 	return err
 }
 

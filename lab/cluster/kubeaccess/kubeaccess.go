@@ -48,7 +48,7 @@ func Client(kubeconfig, user string) (*kubernetes.Clientset, error) {
 // nothing else of it. The account's token is in a file beside it, which
 // client-go reads again and again; one that has lived half its life is renewed.
 func ServiceAccount(ctx context.Context, kubeconfig, account, file string) error {
-	if err := renew(ctx, kubeconfig, account, tokenFile(file)); err != nil {
+	if err := renewToken(ctx, kubeconfig, account, tokenFile(file)); err != nil {
 		return err
 	}
 	if _, err := os.Stat(file); err == nil {
@@ -85,7 +85,7 @@ func KeepToken(ctx context.Context, kubeconfig, account, file string, log *slog.
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
 	for {
-		if err := renew(ctx, kubeconfig, account, tokenFile(file)); err != nil && ctx.Err() == nil {
+		if err := renewToken(ctx, kubeconfig, account, tokenFile(file)); err != nil && ctx.Err() == nil {
 			log.Warn("the token of a service account gets old; trying again", "account", account, "error", err)
 		}
 		select {
@@ -98,8 +98,8 @@ func KeepToken(ctx context.Context, kubeconfig, account, file string, log *slog.
 
 func tokenFile(kubeconfig string) string { return kubeconfig + ".token" }
 
-// renew writes a new token to file, unless the one there is young enough.
-func renew(ctx context.Context, kubeconfig, account, file string) error {
+// renewToken writes a new token to file, unless the one there is young enough.
+func renewToken(ctx context.Context, kubeconfig, account, file string) error {
 	if have, err := os.ReadFile(file); err == nil && time.Now().Before(halfLife(string(have))) {
 		return nil
 	}

@@ -39,16 +39,16 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var request authenticationv1.TokenRequest
 	_ = json.NewDecoder(r.Body).Decode(&request)
 	request.APIVersion, request.Kind = "authentication.k8s.io/v1", "TokenRequest"
-	request.Status.Token = token(s.issuedAt, s.life, s.issued.Add(1))
+	request.Status.Token = signedToken(s.issuedAt, s.life, s.issued.Add(1))
 	_ = json.NewEncoder(w).Encode(request)
 }
 
-func token(issued time.Time, life time.Duration, number int32) string {
+func signedToken(issued time.Time, life time.Duration, number int32) string {
 	claims := fmt.Sprintf(`{"iat":%d,"exp":%d,"jti":"%d"}`, issued.Unix(), issued.Add(life).Unix(), number)
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 }
 
-func start(t *testing.T, issuedAt time.Time) (s *server, admin, file string) {
+func startServer(t *testing.T, issuedAt time.Time) (s *server, admin, file string) {
 	t.Helper()
 	s = &server{issuedAt: issuedAt, life: time.Hour}
 	api := httptest.NewTLSServer(s) // Without TLS client-go sends no token.
@@ -67,7 +67,7 @@ current-context: c
 }
 
 func TestTokenIsKeptWhileYoung(t *testing.T) {
-	s, admin, file := start(t, time.Now())
+	s, admin, file := startServer(t, time.Now())
 	for range 2 {
 		require.NoError(t, ServiceAccount(t.Context(), admin, "eye", file))
 	}
@@ -91,7 +91,7 @@ func TestTokenIsKeptWhileYoung(t *testing.T) {
 }
 
 func TestTokenIsRenewedAtHalfItsLife(t *testing.T) {
-	s, admin, file := start(t, time.Now().Add(-31*time.Minute))
+	s, admin, file := startServer(t, time.Now().Add(-31*time.Minute))
 	require.NoError(t, ServiceAccount(t.Context(), admin, "eye", file))
 	require.NoError(t, ServiceAccount(t.Context(), admin, "eye", file))
 	assert.EqualValues(t, 2, s.issued.Load())
@@ -101,7 +101,7 @@ func TestTokenIsRenewedAtHalfItsLife(t *testing.T) {
 	go func() { ended <- KeepToken(ctx, admin, "eye", file, slog.New(slog.DiscardHandler)) }()
 	assert.Eventually(t, func() bool {
 		have, err := os.ReadFile(tokenFile(file))
-		return err == nil && string(have) == token(s.issuedAt, s.life, 3)
+		return err == nil && string(have) == signedToken(s.issuedAt, s.life, 3)
 	}, 10*time.Second, 10*time.Millisecond)
 	cancel()
 	assert.NoError(t, <-ended)

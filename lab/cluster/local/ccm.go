@@ -27,7 +27,7 @@ const ccmBound = 30 * time.Second
 func (s Site) ccmMark() string { return s.Lab.Path("ccm.wanted") }
 
 // CCMWanted tells whether the CCM should run.
-func (s Site) CCMWanted() bool { return exists(s.ccmMark()) }
+func (s Site) CCMWanted() bool { return pathExists(s.ccmMark()) }
 
 // CloudConfig is the file behind the CCM's --cloud-config.
 func (s Site) CloudConfig() string { return s.Lab.Path("cloud-config.yaml") }

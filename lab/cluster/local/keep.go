@@ -50,13 +50,13 @@ func (k Keeper) Run(ctx context.Context) error {
 	delay := restartDelay
 	for ctx.Err() == nil {
 		began := time.Now()
-		p, err := k.step(ctx)
+		p, err := k.findOrStart(ctx)
 		if err != nil {
 			k.Log.Error("keeping the CCM running", "error", err)
 		}
 		if p == nil && err == nil { // Not wanted.
 			delay = restartDelay
-			k.awaitMark(ctx, watcher)
+			k.waitForMark(ctx, watcher)
 			continue
 		}
 		if p != nil && p.Wait(ctx) != nil {
@@ -65,7 +65,7 @@ func (k Keeper) Run(ctx context.Context) error {
 		if time.Since(began) > healthyRun {
 			delay = restartDelay
 		}
-		k.Log.Info("the CCM ended", "again", k.wanted(), "after", delay)
+		k.Log.Info("the CCM ended", "again", k.isWanted(), "after", delay)
 		select {
 		case <-ctx.Done():
 		case <-time.After(delay):
@@ -75,29 +75,29 @@ func (k Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-func (k Keeper) wanted() bool {
+func (k Keeper) isWanted() bool {
 	_, err := os.Stat(k.Mark)
 	return err == nil
 }
 
-// step returns the process, started if need be; nil if it is not wanted.
-func (k Keeper) step(ctx context.Context) (*process.Process, error) {
+// findOrStart returns the process, started if need be; nil if it is not wanted.
+func (k Keeper) findOrStart(ctx context.Context) (*process.Process, error) {
 	p, err := k.Running()
-	if err != nil || p != nil || !k.wanted() {
+	if err != nil || p != nil || !k.isWanted() {
 		return p, err
 	}
 	if p, err = k.Start(); err != nil {
 		return nil, err
 	}
 	k.Log.Info("started the CCM", "pid", p.PID)
-	if !k.wanted() { // It was removed just now, by somebody who saw nothing running.
+	if !k.isWanted() { // It was removed just now, by somebody who saw nothing running.
 		return nil, process.Stop(ctx, stopGrace, p)
 	}
 	return p, nil
 }
 
-func (k Keeper) awaitMark(ctx context.Context, w *fsnotify.Watcher) {
-	for !k.wanted() {
+func (k Keeper) waitForMark(ctx context.Context, w *fsnotify.Watcher) {
+	for !k.isWanted() {
 		select {
 		case <-w.Events:
 		case err := <-w.Errors:

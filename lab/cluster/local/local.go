@@ -39,7 +39,7 @@ func NewSite(lab *state.Lab, bin cluster.Binaries) Site {
 }
 
 // Address is the control plane's, and the cloud's.
-func (s Site) Address() string { return address(s.Lab.Slot) }
+func (s Site) Address() string { return slotAddress(s.Lab.Slot) }
 
 // Port is a component's port on it.
 func (s Site) Port(name string) string { return strconv.Itoa(s.Lab.Ports[name]) }
@@ -172,7 +172,7 @@ func (s Site) Components(names ...string) ([]cluster.Component, error) {
 // Logs are the files in the lab's folder of logs.
 func (s Site) Logs(context.Context) ([]cluster.Log, error) { return FileLogs(s.Lab.Path("logs")) }
 
-func exists(file string) bool {
+func pathExists(file string) bool {
 	_, err := os.Stat(file)
 	return !errors.Is(err, fs.ErrNotExist)
 }

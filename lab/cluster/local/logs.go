@@ -59,18 +59,18 @@ func copyFile(ctx context.Context, w io.Writer, file string, last int, follow bo
 		return err
 	}
 	defer func() { _ = t.file.Close() }()
-	if err := t.copy(); err != nil || !follow {
-		return errors.Join(err, t.end())
+	if err := t.copyLines(); err != nil || !follow {
+		return errors.Join(err, t.endLine())
 	}
 	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return t.end()
+			return t.endLine()
 		case <-tick.C:
 		}
-		if err := t.look(); err != nil {
+		if err := t.readMore(); err != nil {
 			return err
 		}
 	}
@@ -96,9 +96,9 @@ func (t *tail) open(at int64) error {
 	return nil
 }
 
-// look copies what has come. A file of another identity has taken the name, or
+// readMore copies what has come. A file of another identity has taken the name, or
 // there is less in it than was read: it is read from its beginning.
-func (t *tail) look() error {
+func (t *tail) readMore() error {
 	now, err := os.Stat(t.name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -114,7 +114,7 @@ func (t *tail) look() error {
 		}
 		t.begun = nil
 	}
-	if err := t.copy(); err != nil || now == nil || os.SameFile(now, was) {
+	if err := t.copyLines(); err != nil || now == nil || os.SameFile(now, was) {
 		return err
 	}
 	old := t.file
@@ -123,14 +123,14 @@ func (t *tail) look() error {
 	} else if err != nil {
 		return err
 	}
-	if err := errors.Join(t.end(), old.Close()); err != nil {
+	if err := errors.Join(t.endLine(), old.Close()); err != nil {
 		return err
 	}
-	return t.copy()
+	return t.copyLines()
 }
 
-// copy writes the whole lines that there are.
-func (t *tail) copy() error {
+// copyLines writes the whole lines that there are.
+func (t *tail) copyLines() error {
 	block := make([]byte, 64<<10)
 	for {
 		n, err := t.file.Read(block)
@@ -150,8 +150,8 @@ func (t *tail) copy() error {
 	}
 }
 
-// end writes a last line that was not ended.
-func (t *tail) end() error {
+// endLine writes a last line that was not ended.
+func (t *tail) endLine() error {
 	if len(t.begun) == 0 {
 		return nil
 	}

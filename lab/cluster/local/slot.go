@@ -70,7 +70,7 @@ func ReclaimSlot(ctx context.Context, slot int, ports map[string]int, running bo
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		s, err := claim(slot, ports, running)
+		s, err := claimSlot(slot, ports, running)
 		if err == nil {
 			return s, nil
 		}
@@ -83,7 +83,7 @@ func ReclaimSlot(ctx context.Context, slot int, ports map[string]int, running bo
 }
 
 // HoldSlot takes the lock of a lab's own slot, while its processes still run.
-func HoldSlot(slot int, ports map[string]int) (*Slot, error) { return claim(slot, ports, true) }
+func HoldSlot(slot int, ports map[string]int) (*Slot, error) { return claimSlot(slot, ports, true) }
 
 // ClaimSlot finds a free slot by binding, and leaves out those that are kept for
 // labs which do not run.
@@ -96,7 +96,7 @@ func ClaimSlot(kept ...int) (*Slot, error) {
 		if slices.Contains(kept, x) {
 			continue
 		}
-		s, err := claim(x, ports, false)
+		s, err := claimSlot(x, ports, false)
 		if err == nil {
 			return s, nil
 		}
@@ -109,9 +109,9 @@ func ClaimSlot(kept ...int) (*Slot, error) {
 
 var errTaken = errors.New("slot is taken")
 
-func claim(x int, ports map[string]int, running bool) (*Slot, error) {
-	host := address(x)
-	lock, err := listen(host, ports[PortLock])
+func claimSlot(x int, ports map[string]int, running bool) (*Slot, error) {
+	host := slotAddress(x)
+	lock, err := listenTCP(host, ports[PortLock])
 	if err != nil {
 		return nil, fmt.Errorf("%w: 127.%d.0.0/16: %w", errTaken, x, err)
 	}
@@ -119,7 +119,7 @@ func claim(x int, ports map[string]int, running bool) (*Slot, error) {
 		if name == PortLock || name == PortDemo || running {
 			continue
 		}
-		l, err := listen(host, port)
+		l, err := listenTCP(host, port)
 		if err != nil {
 			_ = lock.Close()
 			return nil, fmt.Errorf("%w: 127.%d.0.0/16: %w", errTaken, x, err)
@@ -163,7 +163,7 @@ func freePorts() (map[string]int, error) {
 // can.
 func FreePort(host string, preferred int) int {
 	for _, port := range []int{preferred, 0} {
-		if l, err := listen(host, port); err == nil {
+		if l, err := listenTCP(host, port); err == nil {
 			defer func() { _ = l.Close() }()
 			return l.Addr().(*net.TCPAddr).Port
 		}
@@ -173,14 +173,14 @@ func FreePort(host string, preferred int) int {
 
 // tryPort is why a port cannot be listened on.
 func tryPort(host string, port int) error {
-	l, err := listen(host, port)
+	l, err := listenTCP(host, port)
 	if err != nil {
 		return err
 	}
 	return l.Close()
 }
 
-func listen(host string, port int) (*net.TCPListener, error) {
+func listenTCP(host string, port int) (*net.TCPListener, error) {
 	l, err := net.Listen("tcp4", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
 		return nil, err
@@ -188,4 +188,4 @@ func listen(host string, port int) (*net.TCPListener, error) {
 	return l.(*net.TCPListener), nil
 }
 
-func address(slot int) string { return fmt.Sprintf("127.%d.0.1", slot) }
+func slotAddress(slot int) string { return fmt.Sprintf("127.%d.0.1", slot) }

@@ -49,7 +49,7 @@ func testSlot() int { return lastSlot + 1 + os.Getpid()%100 }
 func TestReclaim(t *testing.T) {
 	ports, err := freePorts()
 	require.NoError(t, err)
-	held, err := claim(testSlot(), ports, false)
+	held, err := claimSlot(testSlot(), ports, false)
 	require.NoError(t, err)
 	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -69,12 +69,12 @@ func TestReclaim(t *testing.T) {
 func TestSlotWithAHeldPortIsTaken(t *testing.T) {
 	ports, err := freePorts()
 	require.NoError(t, err)
-	held, err := listen(address(testSlot()), ports[PortEtcd])
+	held, err := listenTCP(slotAddress(testSlot()), ports[PortEtcd])
 	require.NoError(t, err)
 	defer func() { _ = held.Close() }()
-	_, err = claim(testSlot(), ports, false)
+	_, err = claimSlot(testSlot(), ports, false)
 	assert.ErrorIs(t, err, errTaken)
-	mine, err := claim(testSlot(), ports, true)
+	mine, err := claimSlot(testSlot(), ports, true)
 	require.NoError(t, err, "but its own lab may come back to it")
 	require.NoError(t, mine.Lock.Close())
 }
@@ -117,7 +117,7 @@ func TestAllSlotsTaken(t *testing.T) {
 	defer func() { lockPorts = saved }()
 	lockPorts = []int{FreePort("127.29.0.1", 0)}
 	for x := firstSlot; x <= lastSlot; x++ {
-		l, err := listen(address(x), lockPorts[0])
+		l, err := listenTCP(slotAddress(x), lockPorts[0])
 		require.NoError(t, err)
 		defer func() { _ = l.Close() }()
 	}
@@ -131,7 +131,7 @@ func TestReclaimOfATakenPort(t *testing.T) {
 	ports, err := freePorts()
 	require.NoError(t, err)
 	for _, name := range []string{PortLock, PortCloud, PortEtcd, PortEtcdPeer, PortAPIServer, PortKCM, PortCCM, PortScheduler} {
-		held, err := listen(address(testSlot()), ports[name])
+		held, err := listenTCP(slotAddress(testSlot()), ports[name])
 		require.NoError(t, err)
 		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		_, err = ReclaimSlot(short, testSlot(), ports, false)

@@ -9,24 +9,24 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// longSilence is when a suite that says nothing would look like one that hangs.
-const longSilence = 20 * time.Second
+// reminderInterval is when a suite that says nothing would look like one that hangs.
+const reminderInterval = 20 * time.Second
 
-// silence breaks a suite's that lasts.
-type silence struct {
+// progressReminder breaks a suite's that lasts.
+type progressReminder struct {
 	mu      sync.Mutex
 	running []string // tests, by ID
 	since   time.Time
 	timer   *time.Timer
-	over    bool
+	stopped bool
 }
 
-func newSilence(tell func(string)) *silence {
-	s := &silence{since: time.Now()}
-	s.timer = time.AfterFunc(longSilence, func() {
+func startProgressReminder(tell func(string)) *progressReminder {
+	s := &progressReminder{since: time.Now()}
+	s.timer = time.AfterFunc(reminderInterval, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.over {
+		if s.stopped {
 			return
 		}
 		if len(s.running) > 0 {
@@ -36,20 +36,20 @@ func newSilence(tell func(string)) *silence {
 			}
 			tell(fmt.Sprintf("%s%s: still running (%s)", s.running[0], others, time.Since(s.since).Round(time.Second)))
 		}
-		s.timer.Reset(longSilence)
+		s.timer.Reset(reminderInterval)
 	})
 	return s
 }
 
-func (s *silence) end() {
+func (s *progressReminder) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.over = true
+	s.stopped = true
 	s.timer.Stop()
 }
 
-// observe is told of each test that begins or ends.
-func (s *silence) observe(t conformance.TestReport) {
+// observeTest is told of each test that begins or ends.
+func (s *progressReminder) observeTest(t conformance.TestReport) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.running = slices.DeleteFunc(s.running, func(id string) bool { return id == t.ID })
@@ -57,5 +57,5 @@ func (s *silence) observe(t conformance.TestReport) {
 		s.running = append(s.running, t.ID)
 	}
 	s.since = time.Now()
-	s.timer.Reset(longSilence)
+	s.timer.Reset(reminderInterval)
 }
