@@ -48,7 +48,7 @@ There are three kinds of cluster:
   lab up --foreground --publish 0.0.0.0:8080   # for a container: the demo on that port, until SIGTERM`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			opts.Name = o.name
-			opts.Fleeting = fg.enabled // Even a crash leaves nothing behind then.
+			opts.Fleeting = fg.enabled // A new lab that fails to come up is then taken down again.
 			if err := validateUp(opts, cmd.Flags().Changed("nodes")); err != nil {
 				return err
 			}
