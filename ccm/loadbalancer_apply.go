@@ -48,7 +48,8 @@ func (l *loadBalancers) applyWithFallbacks(
 		want.ipv6 = ipv6NotWanted
 		if lb, err = l.applySteps(ctx, svc, have, planSteps(have, want)); err == nil {
 			l.explain.recordNormalEvent(svc, contract.ReasonIPv4Only,
-				"The cloud gives no IPv6 address, so the Service, which prefers dual stack, has IPv4 alone: %v", refusal)
+				"The cloud gives no IPv6 address, so the Service, which prefers dual stack, has IPv4 alone: %v",
+				refusal)
 		}
 	}
 	// However many the cloud names at a time, each round leaves fewer.

@@ -24,7 +24,8 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 		}
 		return built(t, api.LoadBalancerActive), nil
 	}
-	status, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6", "IPv4"), nil)
+	status, err := f.loadBalancers().
+		EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6", "IPv4"), nil)
 	require.NoError(t, err)
 	require.Len(t, status.Ingress, 1)
 	assert.Equal(t, "127.30.64.1", status.Ingress[0].IP)
@@ -33,7 +34,8 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 	assert.Contains(t, events[0], "Normal IPv4Only")
 
 	f.memory = nil
-	_, err = f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6"), nil)
+	_, err = f.loadBalancers().
+		EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6"), nil)
 	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "there is nothing to fall back to")
 }
 
@@ -45,29 +47,41 @@ func TestEndedTargetsAreLeftOut(t *testing.T) {
 		asked = append(asked, slices.Clone(*u.Targets))
 		if len(*u.Targets) > 2 { // The second of them has ended, each time.
 			err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance}}
-			require.NoError(t, json.Unmarshal([]byte(`[{"field":"targets.1.instanceId","message":"is terminated"}]`), &err.Problem.Fields))
+			require.NoError(t, json.Unmarshal(
+				[]byte(`[{"field":"targets.1.instanceId","message":"is terminated"}]`), &err.Problem.Fields,
+			))
 			return nil, err
 		}
 		return built(t, api.LoadBalancerUpdating), nil
 	}
-	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3", "fakecloud://i-4")))
+	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(
+		t.Context(), clusterName, service(),
+		nodes("fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3", "fakecloud://i-4"),
+	))
 	require.Len(t, asked, 3)
 	assert.Equal(t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-4"}}, asked[2])
 }
 
 // Targets that the cloud refuses and that were not sent are ignored.
 func TestEndedTargetsThatWereNotSent(t *testing.T) {
-	fields := []api.ProblemField{{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.0.instanceId"}, {Field: "name"}}
+	fields := []api.ProblemField{
+		{Field: "targets.-1.instanceId"}, {Field: "targets.1.instanceId"}, {Field: "targets.0.instanceId"},
+		{Field: "name"},
+	}
 	err := &client.Error{Status: 400, Problem: api.Problem{Code: api.UnknownInstance, Fields: &fields}}
 	assert.Equal(t, []string{"i-1"}, endedTargets(err, api.Targets{{InstanceID: "i-1"}}))
 }
 
 // A balancer that changed since it was read is read again soon.
 func TestConflictIsRetriedSoon(t *testing.T) {
-	for _, err := range []error{problem(412, api.PreconditionFailed, ourProject), problem(409, api.WrongState, ourProject), problem(404, api.NotFound, ourProject)} {
+	for _, err := range []error{
+		problem(412, api.PreconditionFailed, ourProject), problem(409, api.WrongState, ourProject),
+		problem(404, api.NotFound, ourProject),
+	} {
 		f := &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}
 		f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) { return nil, err }
-		_, got := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Drain, "9s"), nil)
+		_, got := newLoadBalancers(f).
+			EnsureLoadBalancer(t.Context(), clusterName, serviceWithAnnotations(annotations.Drain, "9s"), nil)
 		assert.True(t, isPending(got), "%v", got)
 	}
 }

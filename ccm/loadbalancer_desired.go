@@ -292,7 +292,8 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		// (externalTrafficPolicy Local), kube-proxy tells whether a node has one. A
 		// new pod shows within a second, the end of one within two.
 		err = rejectAnnotations(asked, "externalTrafficPolicy Local has kube-proxy asked: leave it out",
-			annotations.HealthCheck, annotations.HealthCheckPort, annotations.HealthCheckPath, annotations.HealthCheckCodes)
+			annotations.HealthCheck, annotations.HealthCheckPort, annotations.HealthCheckPath,
+			annotations.HealthCheckCodes)
 		check.Protocol, check.Port = api.HealthCheckHTTP, int(port)
 		check.Path, check.ExpectedCodes = path, ""
 		check.IntervalSeconds = cmp.Or(check.IntervalSeconds, 1)
@@ -300,7 +301,8 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1)
 	case check.Protocol == "" || check.Protocol == api.HealthCheckNone:
 		// Every node serves the Service, so none is checked.
-		err = rejectAnnotations(asked, "nothing is checked: ask for it with "+annotations.Prefix+annotations.HealthCheck,
+		err = rejectAnnotations(asked, "nothing is checked: ask for it with "+annotations.Prefix+
+			annotations.HealthCheck,
 			annotations.HealthCheckPort, annotations.HealthCheckInterval, annotations.HealthCheckTimeout,
 			annotations.HealthCheckHealthyThreshold, annotations.HealthCheckUnhealthyThreshold)
 		return api.HealthCheck{Protocol: api.HealthCheckNone}, err

@@ -17,7 +17,9 @@ import (
 // in whatever order, the plan is empty.
 func TestNewBalancerSpec(t *testing.T) {
 	seconds := int32(60)
-	plain := api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443}}
+	plain := api.Listeners{
+		{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443},
+	}
 	none := api.HealthCheck{Protocol: api.HealthCheckNone}
 	for name, tc := range map[string]struct {
 		ask  func(svc *corev1.Service)
@@ -29,7 +31,9 @@ func TestNewBalancerSpec(t *testing.T) {
 				svc.Spec.Ports[0] = corev1.ServicePort{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolUDP}
 			},
 			want: func(b *balancerSpec) {
-				b.listeners = api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "udp", Port: 8080, TargetPort: 30080}}
+				b.listeners = api.Listeners{
+					{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "udp", Port: 8080, TargetPort: 30080},
+				}
 			},
 		},
 		"PROXY protocol, which UDP has not": {
@@ -38,7 +42,10 @@ func TestNewBalancerSpec(t *testing.T) {
 				svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP
 			},
 			want: func(b *balancerSpec) {
-				b.listeners = api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080, ProxyProtocol: "v2"}, {Protocol: "udp", Port: 8443, TargetPort: 30443}}
+				b.listeners = api.Listeners{
+					{Protocol: "tcp", Port: 8080, TargetPort: 30080, ProxyProtocol: "v2"},
+					{Protocol: "udp", Port: 8443, TargetPort: 30443},
+				}
 			},
 		},
 		"source ranges": {
@@ -49,7 +56,9 @@ func TestNewBalancerSpec(t *testing.T) {
 		},
 		"source ranges by annotation": {
 			ask: func(svc *corev1.Service) {
-				svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24, 10.0.0.0/8"}
+				svc.Annotations = map[string]string{
+					corev1.AnnotationLoadBalancerSourceRangesKey: "192.0.2.0/24, 10.0.0.0/8",
+				}
 			},
 			want: func(b *balancerSpec) { b.sourceRanges = api.SourceRanges{"10.0.0.0/8", "192.0.2.0/24"} },
 		},
@@ -59,7 +68,9 @@ func TestNewBalancerSpec(t *testing.T) {
 		"affinity": {
 			ask: func(svc *corev1.Service) {
 				svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-				svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+				svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+					ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds},
+				}
 			},
 			want: func(b *balancerSpec) { b.clientAffinitySeconds = 60 },
 		},
@@ -73,7 +84,10 @@ func TestNewBalancerSpec(t *testing.T) {
 				svc.Spec.HealthCheckNodePort = 31000
 			},
 			want: func(b *balancerSpec) {
-				b.healthCheck = api.HealthCheck{Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 2}
+				b.healthCheck = api.HealthCheck{
+					Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 1, TimeoutSeconds: 1,
+					HealthyThreshold: 1, UnhealthyThreshold: 2,
+				}
 			},
 		},
 	} {
@@ -84,7 +98,9 @@ func TestNewBalancerSpec(t *testing.T) {
 			require.NoError(t, err)
 			want := got
 			want.listeners, want.sourceRanges, want.clientAffinitySeconds, want.healthCheck = plain, api.SourceRanges{}, 0, none
-			have := &api.LoadBalancer{ID: "lb-1", Name: want.name, Tags: want.tags, Targets: want.targets, Listeners: plain}
+			have := &api.LoadBalancer{
+				ID: "lb-1", Name: want.name, Tags: want.tags, Targets: want.targets, Listeners: plain,
+			}
 			if tc.want != nil {
 				require.Len(t, planSteps(have, got), 1)
 				tc.want(&want)
@@ -105,7 +121,10 @@ func TestBalancerTags(t *testing.T) {
 	svc := serviceWithAnnotations(annotations.Tags, "team=blue")
 	want, err := newBalancerSpec(clusterID{name: clusterName, uid: "k-1"}, svc, nil)
 	require.NoError(t, err)
-	assert.Equal(t, api.Tags{"team": "blue", contract.TagCluster: "lab", contract.TagClusterUID: "k-1", contract.TagService: "default/web", contract.TagServiceUID: "01234567-89ab"}, want.tags)
+	assert.Equal(t, api.Tags{
+		"team": "blue", contract.TagCluster: "lab", contract.TagClusterUID: "k-1", contract.TagService: "default/web",
+		contract.TagServiceUID: "01234567-89ab",
+	}, want.tags)
 	have := built(t, api.LoadBalancerActive)
 	have.Tags["team"] = "blue"
 	assert.Empty(t, planSteps(have, want), "one of before the UID was known")
@@ -154,20 +173,37 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 		errs []string
 	}{
 		"tcp": {
-			svc:  serviceWithAnnotations(annotations.HealthCheck, "tcp"),
-			want: api.HealthCheck{Protocol: "tcp", Port: 30443, IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 2, UnhealthyThreshold: 2},
+			svc: serviceWithAnnotations(annotations.HealthCheck, "tcp"),
+			want: api.HealthCheck{
+				Protocol: "tcp", Port: 30443, IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 2,
+				UnhealthyThreshold: 2,
+			},
 		},
 		"http, often": {
-			svc:  serviceWithAnnotations(annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval, "1s"),
-			want: api.HealthCheck{Protocol: "http", Port: 10256, Path: "/", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 2, UnhealthyThreshold: 2},
+			svc: serviceWithAnnotations(
+				annotations.HealthCheck, "http", annotations.HealthCheckPort, "10256", annotations.HealthCheckInterval,
+				"1s",
+			),
+			want: api.HealthCheck{
+				Protocol: "http", Port: 10256, Path: "/", IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 2,
+				UnhealthyThreshold: 2,
+			},
 		},
 		"local, patiently": {
-			svc:  local(serviceWithAnnotations(annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s")),
-			want: api.HealthCheck{Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 3, TimeoutSeconds: 1, HealthyThreshold: 1, UnhealthyThreshold: 5},
+			svc: local(serviceWithAnnotations(
+				annotations.HealthCheckUnhealthyThreshold, "5", annotations.HealthCheckInterval, "3s",
+			)),
+			want: api.HealthCheck{
+				Protocol: "http", Port: 31000, Path: "/healthz", IntervalSeconds: 3, TimeoutSeconds: 1,
+				HealthyThreshold: 1, UnhealthyThreshold: 5,
+			},
 		},
 		"local and another": {
-			svc:  local(serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckPort, "22")),
-			errs: []string{`health-check is "tcp"; externalTrafficPolicy Local`, `health-check-port is "22"; externalTrafficPolicy Local`},
+			svc: local(serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckPort, "22")),
+			errs: []string{
+				`health-check is "tcp"; externalTrafficPolicy Local`,
+				`health-check-port is "22"; externalTrafficPolicy Local`,
+			},
 		},
 		"none, with a port": {
 			svc:  serviceWithAnnotations(annotations.HealthCheckPort, "22", annotations.HealthCheckTimeout, "1s"),
@@ -182,7 +218,9 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 			errs: []string{"no TCP port to ask on"},
 		},
 		"ports that are not there": {
-			svc:  udp(serviceWithAnnotations(annotations.ProxyProtocol, "53=v1", annotations.ConnectionLimit, "54=3", annotations.Drain, "9s")),
+			svc: udp(serviceWithAnnotations(
+				annotations.ProxyProtocol, "53=v1", annotations.ConnectionLimit, "54=3", annotations.Drain, "9s",
+			)),
 			errs: []string{"no TCP port 53", "no port 54", "drain is \"9s\"; it is for TCP"},
 		},
 		"two addresses": {svc: func() *corev1.Service {

@@ -22,7 +22,8 @@ func service() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "01234567-89ab"},
 		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{
-			{Port: 8443, NodePort: 30443, Protocol: corev1.ProtocolTCP}, {Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolTCP},
+			{Port: 8443, NodePort: 30443, Protocol: corev1.ProtocolTCP},
+			{Port: 8080, NodePort: 30080, Protocol: corev1.ProtocolTCP},
 		}},
 	}
 }
@@ -112,7 +113,9 @@ func (f *fakeBalancers) takeEvents() []string {
 type fakeMemory fakeBalancers
 
 func (f *fakeMemory) LoadBalancersOf(uid string) []api.LoadBalancer {
-	return slices.DeleteFunc(slices.Clone(f.memory), func(lb api.LoadBalancer) bool { return lb.Tags[contract.TagServiceUID] != uid })
+	return slices.DeleteFunc(slices.Clone(f.memory), func(lb api.LoadBalancer) bool {
+		return lb.Tags[contract.TagServiceUID] != uid
+	})
 }
 
 // NoteLoadBalancer remembers as the inventory does: an older version is ignored.

@@ -15,7 +15,9 @@ import (
 
 // With nothing to change, the remembered balancer is enough: no call is made.
 func TestRememberedBalancerNeedsNoCall(t *testing.T) {
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}, memory: []api.LoadBalancer{*built(t, api.LoadBalancerActive, "fakecloud://i-1")}}
+	f := &fakeBalancers{
+		fakeAPI: &fakeAPI{t: t}, memory: []api.LoadBalancer{*built(t, api.LoadBalancerActive, "fakecloud://i-1")},
+	}
 	l := f.loadBalancers()
 	status, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
 	require.NoError(t, err)
@@ -33,13 +35,19 @@ func TestChangesAreNotMadeFromMemory(t *testing.T) {
 		"nothing remembered": func(f *fakeBalancers, _ *loadBalancers) { f.memory = nil },
 		"it differs":         func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].DrainSeconds = 9 },
 		"two remembered":     func(f *fakeBalancers, _ *loadBalancers) { f.memory = append(f.memory, f.memory[0]) },
-		"of another cluster": func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].Tags[contract.TagCluster] = "other" },
+		"of another cluster": func(f *fakeBalancers, _ *loadBalancers) {
+			f.memory[0].Tags[contract.TagCluster] = "other"
+		},
 		"of a namesake cluster": func(f *fakeBalancers, l *loadBalancers) {
 			l.clusterUID = "k"
 			f.memory[0].Tags[contract.TagClusterUID] = "other"
 		},
-		"deleting, as last heard": func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].State = api.LoadBalancerDeleting },
-		"not done, as last heard": func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].State = api.LoadBalancerProvisioning },
+		"deleting, as last heard": func(f *fakeBalancers, _ *loadBalancers) {
+			f.memory[0].State = api.LoadBalancerDeleting
+		},
+		"not done, as last heard": func(f *fakeBalancers, _ *loadBalancers) {
+			f.memory[0].State = api.LoadBalancerProvisioning
+		},
 		"not done for far too long": func(f *fakeBalancers, l *loadBalancers) {
 			f.memory[0].State = api.LoadBalancerUpdating
 			l.records.update(service().UID, func(r *balancerRecord) { r.listedAt = time.Now().Add(-memoryTrustPeriod) })
@@ -47,7 +55,10 @@ func TestChangesAreNotMadeFromMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked := 0
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t}, memory: []api.LoadBalancer{*built(t, api.LoadBalancerActive, "fakecloud://i-1")}}
+			f := &fakeBalancers{
+				fakeAPI: &fakeAPI{t: t},
+				memory:  []api.LoadBalancer{*built(t, api.LoadBalancerActive, "fakecloud://i-1")},
+			}
 			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 				asked++
 				return []api.LoadBalancer{*truth}, nil
@@ -92,7 +103,9 @@ func TestEmptyListIsDoubtful(t *testing.T) {
 			get:    func(string) (*api.LoadBalancer, error) { return built(t, api.LoadBalancerActive), nil },
 			exists: true,
 		},
-		"definitely gone": {get: func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, ourProject) }},
+		"definitely gone": {get: func(string) (*api.LoadBalancer, error) {
+			return nil, problem(404, api.NotFound, ourProject)
+		}},
 		"404 of a stranger": {
 			get:     func(string) (*api.LoadBalancer, error) { return nil, problem(404, api.NotFound, "p-other") },
 			wantErr: "not ours",
@@ -109,7 +122,10 @@ func TestEmptyListIsDoubtful(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			lb, twin := built(t, api.LoadBalancerDeleting), built(t, api.LoadBalancerDeleting)
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns()}, get: tc.get, memory: []api.LoadBalancer{*lb}}
+			f := &fakeBalancers{
+				fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns()}, get: tc.get,
+				memory: []api.LoadBalancer{*lb},
+			}
 			l := f.loadBalancers()
 			_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, service())
 			assert.Equal(t, tc.exists, exists)

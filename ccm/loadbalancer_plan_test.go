@@ -21,8 +21,10 @@ func TestPlanSteps(t *testing.T) {
 		change func(lb *api.LoadBalancer)
 		want   []string
 	}{
-		"nothing to do":       {change: func(*api.LoadBalancer) {}},
-		"another order":       {change: func(lb *api.LoadBalancer) { lb.Listeners[0], lb.Listeners[1] = lb.Listeners[1], lb.Listeners[0] }},
+		"nothing to do": {change: func(*api.LoadBalancer) {}},
+		"another order": {change: func(lb *api.LoadBalancer) {
+			lb.Listeners[0], lb.Listeners[1] = lb.Listeners[1], lb.Listeners[0]
+		}},
 		"somebody else's tag": {change: func(lb *api.LoadBalancer) { lb.Tags["team"] = "blue" }},
 		"a target went missing": {
 			change: func(lb *api.LoadBalancer) { lb.Targets = nil },
@@ -35,7 +37,9 @@ func TestPlanSteps(t *testing.T) {
 		"renamed by hand": {change: func(lb *api.LoadBalancer) { lb.Name = "mine" }},
 		"a listener changed": {
 			change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort = 1 },
-			want:   []string{"update load balancer lb-1: listeners [tcp:8080→1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"},
+			want: []string{
+				"update load balancer lb-1: listeners [tcp:8080→1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]",
+			},
 		},
 		"ranges set by hand": {change: func(lb *api.LoadBalancer) { lb.SourceRanges = api.SourceRanges{"10.0.0.0/8"} },
 			want: []string{"update load balancer lb-1: source ranges [10.0.0.0/8] to []"}},
@@ -45,11 +49,15 @@ func TestPlanSteps(t *testing.T) {
 			change: func(lb *api.LoadBalancer) {
 				lb.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 22, IntervalSeconds: 5}
 			},
-			want: []string{"update load balancer lb-1: health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to none"},
+			want: []string{
+				"update load balancer lb-1: health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to none",
+			},
 		},
 		"PROXY protocol set by hand": {
 			change: func(lb *api.LoadBalancer) { lb.Listeners[0].ProxyProtocol = api.ProxyProtocolV1 },
-			want:   []string{"update load balancer lb-1: listeners [tcp:8080→30080+proxy-v1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]"},
+			want: []string{
+				"update load balancer lb-1: listeners [tcp:8080→30080+proxy-v1 tcp:8443→30443] to [tcp:8080→30080 tcp:8443→30443]",
+			},
 		},
 		"our tag removed": {
 			change: func(lb *api.LoadBalancer) { delete(lb.Tags, contract.TagService) },
@@ -148,10 +156,15 @@ func TestPlanReplacesImmutableDifferences(t *testing.T) {
 // UpdateLoadBalancer, which could not create the other.
 func TestReplaceForReservedAddress(t *testing.T) {
 	free := api.ReservedAddress{ID: "a-9", Name: "web", IP: "127.30.64.9", State: api.AddressAvailable}
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}}
+	f := &fakeBalancers{
+		fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))},
+	}
 	f.addresses = func() ([]api.ReservedAddress, error) { return []api.ReservedAddress{free}, nil }
 	l := f.loadBalancers()
-	require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, serviceWithLoadBalancerIP(free.IP), nil), "it is not this path's business")
+	require.NoError(
+		t, l.UpdateLoadBalancer(t.Context(), clusterName, serviceWithLoadBalancerIP(free.IP), nil),
+		"it is not this path's business",
+	)
 	removed := ""
 	f.remove = func(id string) (*api.LoadBalancer, error) {
 		removed = id
@@ -180,7 +193,10 @@ func TestReplaceForReservedAddress(t *testing.T) {
 // has IPv6.
 func TestReplaceForIPv6NeedsDryRun(t *testing.T) {
 	field := []api.ProblemField{{Field: "ipFamilies", Message: "cannot hold ipv6"}}
-	noIPv6 := &client.Error{Status: 400, Problem: api.Problem{Code: api.InvalidRequest, Detail: "no IPv6 addresses to give", Fields: &field}}
+	noIPv6 := &client.Error{
+		Status:  400,
+		Problem: api.Problem{Code: api.InvalidRequest, Detail: "no IPv6 addresses to give", Fields: &field},
+	}
 	for name, tc := range map[string]struct {
 		rehearsal error
 		replaced  bool
@@ -194,13 +210,18 @@ func TestReplaceForIPv6NeedsDryRun(t *testing.T) {
 			have := built(t, api.LoadBalancerActive)
 			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*have)}}
 			f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-				assert.Equal(t, api.Targets{{InstanceID: noSuchInstance}}, *lb.Targets, "whatever is renamed meanwhile, nothing comes of it")
+				assert.Equal(
+					t, api.Targets{{InstanceID: noSuchInstance}}, *lb.Targets,
+					"whatever is renamed meanwhile, nothing comes of it",
+				)
 				return nil, tc.rehearsal
 			}
 			if tc.replaced {
 				f.remove = func(string) (*api.LoadBalancer, error) { return built(t, api.LoadBalancerDeleting), nil }
 			}
-			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil)
+			_, err := f.loadBalancers().EnsureLoadBalancer(
+				t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil,
+			)
 			assert.Equal(t, tc.replaced, isPending(err), "%v", err)
 			if errors.Is(tc.rehearsal, noIPv6) {
 				assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
@@ -211,7 +232,9 @@ func TestReplaceForIPv6NeedsDryRun(t *testing.T) {
 
 // A dry run leaves nothing behind, not even in a cloud that accepts its balancer.
 func TestDryRunLeavesNothing(t *testing.T) {
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))}}
+	f := &fakeBalancers{
+		fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))},
+	}
 	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 		return &api.LoadBalancer{ID: "lb-rehearsed"}, nil
 	}
@@ -222,11 +245,15 @@ func TestDryRunLeavesNothing(t *testing.T) {
 		return built(t, api.LoadBalancerDeleting), refusal
 	}
 	l := f.loadBalancers()
-	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil)
+	_, err := l.EnsureLoadBalancer(
+		t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil,
+	)
 	require.ErrorIs(t, err, refusal)
 	assert.Equal(t, []string{"lb-rehearsed"}, removed, "nothing is given up before")
 	removed, refusal = nil, nil
-	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil)
+	_, err = l.EnsureLoadBalancer(
+		t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil,
+	)
 	assert.True(t, isPending(err), "%v", err)
 	assert.Equal(t, []string{"lb-rehearsed", "lb-1"}, removed)
 }

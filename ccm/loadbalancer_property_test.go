@@ -39,7 +39,10 @@ func TestAnyServiceConverges(t *testing.T) {
 
 func checkConvergence(t *rapid.T, cloud balancerCloud) {
 	memory := &fakeBalancers{}
-	l := &loadBalancers{api: cloud, project: newProjectGuard(cloud, "lab"), explain: newExplainer(), clusterUID: rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")}
+	l := &loadBalancers{
+		api: cloud, project: newProjectGuard(cloud, "lab"), explain: newExplainer(),
+		clusterUID: rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID"),
+	}
 	if rapid.Bool().Draw(t, "memory") {
 		l.inventory = (*fakeMemory)(memory)
 	}
@@ -74,7 +77,14 @@ func checkConvergence(t *rapid.T, cloud balancerCloud) {
 
 // ensureUntilDone calls again, as upstream's controller does, while the balancer is
 // pending.
-func ensureUntilDone(t *rapid.T, l *loadBalancers, cloud balancerCloud, memory *fakeBalancers, svc *corev1.Service, targets []*corev1.Node) error {
+func ensureUntilDone(
+	t *rapid.T,
+	l *loadBalancers,
+	cloud balancerCloud,
+	memory *fakeBalancers,
+	svc *corev1.Service,
+	targets []*corev1.Node,
+) error {
 	var err error
 	for range 6 {
 		if _, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets); !isPending(err) {
@@ -88,14 +98,23 @@ func ensureUntilDone(t *rapid.T, l *loadBalancers, cloud balancerCloud, memory *
 	return errors.Join(errors.New("not done after six rounds"), err)
 }
 
-func checkOutcome(t *rapid.T, l *loadBalancers, cloud balancerCloud, svc *corev1.Service, targets []*corev1.Node, status *corev1.LoadBalancerStatus) {
+func checkOutcome(
+	t *rapid.T,
+	l *loadBalancers,
+	cloud balancerCloud,
+	svc *corev1.Service,
+	targets []*corev1.Node,
+	status *corev1.LoadBalancerStatus,
+) {
 	all, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
 	require.NoError(t, err)
 	require.Len(t, all, 1, "one Service, one balancer")
 	lb := all[0]
 	require.Len(t, lb.Listeners, len(svc.Spec.Ports))
 	require.Len(t, lb.Targets, len(targets))
-	require.Equal(t, svc.Annotations[annotations.Prefix+annotations.Scheme] == "internal", lb.Scheme == api.SchemeInternal)
+	require.Equal(
+		t, svc.Annotations[annotations.Prefix+annotations.Scheme] == "internal", lb.Scheme == api.SchemeInternal,
+	)
 	if ip := svc.Spec.LoadBalancerIP; ip != "" { //nolint:staticcheck // Deprecated, and used.
 		require.Equal(t, ip, lb.Address)
 	}
@@ -110,7 +129,9 @@ func checkOutcome(t *rapid.T, l *loadBalancers, cloud balancerCloud, svc *corev1
 }
 
 func drawNodes(t *rapid.T) []*corev1.Node {
-	ids := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"}), 0, 3, rapid.ID).Draw(t, "nodes")
+	ids := rapid.SliceOfNDistinct(
+		rapid.SampledFrom([]string{"fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"}), 0, 3, rapid.ID,
+	).Draw(t, "nodes")
 	return nodes(ids...)
 }
 
@@ -121,24 +142,32 @@ func drawService(t *rapid.T) *corev1.Service {
 		protocol corev1.Protocol
 	}
 	keys := rapid.SliceOfNDistinct(rapid.Custom(func(t *rapid.T) key {
-		return key{rapid.Int32Range(80, 83).Draw(t, "port"), rapid.SampledFrom([]corev1.Protocol{"TCP", "UDP"}).Draw(t, "protocol")}
+		return key{rapid.Int32Range(80, 83).Draw(t, "port"), rapid.SampledFrom([]corev1.Protocol{"TCP", "UDP"}).
+			Draw(t, "protocol")}
 	}), 1, 4, rapid.ID).Draw(t, "ports")
 	svc.Spec.Ports = nil
 	for _, k := range keys {
 		svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{
-			Name: fmt.Sprint(k.port, k.protocol), Port: k.port, Protocol: k.protocol, NodePort: rapid.Int32Range(30000, 30003).Draw(t, "node port"),
+			Name: fmt.Sprint(k.port, k.protocol), Port: k.port, Protocol: k.protocol,
+			NodePort: rapid.Int32Range(30000, 30003).Draw(t, "node port"),
 		})
 	}
-	svc.Spec.LoadBalancerSourceRanges = rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"10.0.0.0/8", "192.0.2.7/24", "2001:db8::1/32", "0.0.0.0/0", "::/0"}), 0, 3, rapid.ID).Draw(t, "ranges")
+	svc.Spec.LoadBalancerSourceRanges = rapid.SliceOfNDistinct(
+		rapid.SampledFrom([]string{"10.0.0.0/8", "192.0.2.7/24", "2001:db8::1/32", "0.0.0.0/0", "::/0"}), 0, 3,
+		rapid.ID,
+	).Draw(t, "ranges")
 	if rapid.Bool().Draw(t, "affinity") {
 		seconds := rapid.Int32Range(1, 86400).Draw(t, "timeout")
 		svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+		svc.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds},
+		}
 	}
 	if rapid.Bool().Draw(t, "local") {
 		svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
 	}
-	policy := rapid.SampledFrom([]corev1.IPFamilyPolicy{"SingleStack", "PreferDualStack", "RequireDualStack"}).Draw(t, "policy")
+	policy := rapid.SampledFrom([]corev1.IPFamilyPolicy{"SingleStack", "PreferDualStack", "RequireDualStack"}).
+		Draw(t, "policy")
 	svc.Spec.IPFamilyPolicy = &policy
 	families := rapid.SampledFrom([][]corev1.IPFamily{{"IPv4", "IPv6"}, {"IPv6", "IPv4"}}).Draw(t, "families")
 	if policy != corev1.IPFamilyPolicyRequireDualStack && rapid.Bool().Draw(t, "one family") {
@@ -153,12 +182,15 @@ func drawService(t *rapid.T) *corev1.Service {
 // drawAnnotations draws annotations that are each valid by itself.
 func drawAnnotations(t *rapid.T) map[string]string {
 	other := map[string]string{
-		annotations.Scheme: "public", annotations.Address: "a-2", annotations.ConnectionLimit: "80=5", annotations.ProxyProtocol: "v1",
-		annotations.HealthCheck: "http", annotations.Tags: "team=red", annotations.HealthCheckTimeout: "1s", annotations.Drain: "0",
+		annotations.Scheme: "public", annotations.Address: "a-2", annotations.ConnectionLimit: "80=5",
+		annotations.ProxyProtocol: "v1",
+		annotations.HealthCheck:   "http", annotations.Tags: "team=red", annotations.HealthCheckTimeout: "1s",
+		annotations.Drain: "0",
 	}
 	all := map[string]string{}
 	// Few at a time, or hardly any go together.
-	for _, d := range rapid.SliceOfNDistinct(rapid.IntRange(0, len(annotations.Definitions)-1), 0, 3, rapid.ID).Draw(t, "annotations") {
+	for _, d := range rapid.SliceOfNDistinct(rapid.IntRange(0, len(annotations.Definitions)-1), 0, 3, rapid.ID).
+		Draw(t, "annotations") {
 		d := annotations.Definitions[d]
 		value := d.Example
 		if d.Name == annotations.Address {

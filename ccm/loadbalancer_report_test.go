@@ -44,7 +44,9 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 	twin.ID = "lb-2"
 	foreign := *built(t, api.LoadBalancerActive)
 	foreign.Tags[contract.TagClusterUID] = "other"
-	held := api.ReservedAddress{ID: "a-1", Name: "web", IP: "127.30.64.9", Holder: &api.AddressHolder{Kind: "instance", ID: "i-9"}}
+	held := api.ReservedAddress{
+		ID: "a-1", Name: "web", IP: "127.30.64.9", Holder: &api.AddressHolder{Kind: "instance", ID: "i-9"},
+	}
 	for name, tc := range map[string]struct {
 		svc          *corev1.Service
 		cloud        func(*fakeBalancers)
@@ -70,7 +72,9 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 			retry:  failedStateRetry,
 		},
 		"a port": {
-			cloud:  inError("cannot listen on 127.30.64.1:80: permission denied, low ports are privileged", api.ReasonCannotListen),
+			cloud: inError(
+				"cannot listen on 127.30.64.1:80: permission denied, low ports are privileged", api.ReasonCannotListen,
+			),
 			reason: contract.ReasonPortCannotBeBound,
 			text:   "permission denied",
 			retry:  failedStateRetry,
@@ -124,7 +128,10 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 		"throttled": {
 			cloud: func(f *fakeBalancers) {
 				f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-					return nil, &client.Error{Status: 429, RetryAfter: 7 * time.Second, Problem: api.Problem{Code: api.RateLimited, Detail: "too many"}}
+					return nil, &client.Error{
+						Status: 429, RetryAfter: 7 * time.Second,
+						Problem: api.Problem{Code: api.RateLimited, Detail: "too many"},
+					}
 				}
 			},
 			text:  "too many",
@@ -163,7 +170,11 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 // refuses them again.
 func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 	lb := built(t, api.LoadBalancerActive)
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) { return []api.LoadBalancer{*lb}, nil }}}
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: func(
+		client.LoadBalancerFilter,
+	) ([]api.LoadBalancer, error) {
+		return []api.LoadBalancer{*lb}, nil
+	}}}
 	l := f.loadBalancers()
 	l.inventory = nil
 	ensure := func() []string {
@@ -175,7 +186,9 @@ func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 	for range 2 {
 		reason := "no target is healthy"
 		lb.StateReason = &reason
-		assert.Equal(t, []string{"Warning LoadBalancerDegraded Load balancer web-01234567 (lb-1) is active and refuses clients: no target is healthy"}, ensure())
+		assert.Equal(t, []string{
+			"Warning LoadBalancerDegraded Load balancer web-01234567 (lb-1) is active and refuses clients: no target is healthy",
+		}, ensure())
 		assert.Empty(t, ensure(), "once")
 		lb.StateReason = nil
 		assert.Empty(t, ensure())
@@ -186,7 +199,9 @@ func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lb := built(t, api.LoadBalancerProvisioning)
-		f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*lb)}, memory: []api.LoadBalancer{*lb}}
+		f := &fakeBalancers{
+			fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*lb)}, memory: []api.LoadBalancer{*lb},
+		}
 		l := f.loadBalancers()
 		look := func() time.Duration {
 			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)

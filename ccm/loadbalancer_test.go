@@ -19,21 +19,33 @@ import (
 func TestEnsureLoadBalancerCreates(t *testing.T) {
 	f := &fakeAPI{t: t, project: ours}
 	f.listBalancers = func(filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-		assert.ElementsMatch(t, []string{"kubernetes-service-uid=01234567-89ab", "kubernetes-cluster=lab"}, filter.Tags, "found by owner alone")
+		assert.ElementsMatch(
+			t, []string{"kubernetes-service-uid=01234567-89ab", "kubernetes-cluster=lab"}, filter.Tags,
+			"found by owner alone",
+		)
 		assert.Empty(t, filter.Name)
 		return nil, nil
 	}
 	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 		assert.Equal(t, "web-01234567", lb.Name)
-		assert.Equal(t, api.Listeners{{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443}}, lb.Listeners)
-		assert.Equal(t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-2"}}, *lb.Targets, "nodes without a provider ID, or of another cloud, are skipped")
+		assert.Equal(t, api.Listeners{
+			{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443},
+		}, lb.Listeners)
+		assert.Equal(
+			t, api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-2"}}, *lb.Targets,
+			"nodes without a provider ID, or of another cloud, are skipped",
+		)
 		assert.Equal(t, api.SourceRanges{}, *lb.SourceRanges)
 		assert.Zero(t, *lb.ClientAffinitySeconds)
 		assert.Equal(t, api.HealthCheck{Protocol: "none"}, *lb.HealthCheck)
-		assert.Equal(t, api.Tags{"kubernetes-cluster": "lab", "kubernetes-service-uid": "01234567-89ab", "kubernetes-service": "default/web"}, *lb.Tags)
+		assert.Equal(t, api.Tags{
+			"kubernetes-cluster": "lab", "kubernetes-service-uid": "01234567-89ab", "kubernetes-service": "default/web",
+		}, *lb.Tags)
 		return built(t, api.LoadBalancerProvisioning), nil
 	}
-	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-2", "", "fakecloud://i-1", "aws:///x"))
+	_, err := newLoadBalancers(f).EnsureLoadBalancer(
+		t.Context(), clusterName, service(), nodes("fakecloud://i-2", "", "fakecloud://i-1", "aws:///x"),
+	)
 	var retry *cloudproviderapi.RetryError
 	require.ErrorAs(t, err, &retry, "still provisioning: come back soon")
 	assert.Less(t, retry.RetryAfter(), time.Second)
@@ -98,8 +110,10 @@ func TestUpdateLoadBalancerChangesTargetsOnly(t *testing.T) {
 		assert.Equal(t, api.LoadBalancerUpdate{Targets: &api.Targets{{InstanceID: "i-1"}, {InstanceID: "i-2"}}}, u)
 		return have, nil
 	}
-	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1", "fakecloud://i-2")))
-	require.NoError(t, newLoadBalancers(f).UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1")))
+	require.NoError(t, newLoadBalancers(f).
+		UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1", "fakecloud://i-2")))
+	require.NoError(t, newLoadBalancers(f).
+		UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1")))
 	assert.Equal(t, 1, sent)
 }
 
@@ -140,7 +154,9 @@ func TestEnsureLoadBalancerDeleted(t *testing.T) {
 			for i := range tc.have {
 				tc.have[i].Tags = built(t, "").Tags
 			}
-			l := newLoadBalancers(&fakeAPI{t: t, project: ours, listBalancers: listReturns(tc.have...), remove: tc.remove})
+			l := newLoadBalancers(
+				&fakeAPI{t: t, project: ours, listBalancers: listReturns(tc.have...), remove: tc.remove},
+			)
 			err := l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
 			if tc.wantErr == "" {
 				assert.NoError(t, err)
@@ -185,10 +201,14 @@ func TestDeleteRememberedBalancer(t *testing.T) {
 // Two balancers with one Service's tags are both deleted with it. Neither is used: the
 // choice would be a guess.
 func TestTwoBalancersOfOneService(t *testing.T) {
-	first, twin, leaving, other, foreign := built(t, api.LoadBalancerActive), built(t, api.LoadBalancerError), built(t, api.LoadBalancerDeleting), built(t, api.LoadBalancerActive), built(t, api.LoadBalancerActive)
+	first, twin, leaving, other, foreign := built(t, api.LoadBalancerActive), built(t, api.LoadBalancerError), built(
+		t, api.LoadBalancerDeleting,
+	), built(t, api.LoadBalancerActive), built(t, api.LoadBalancerActive)
 	twin.ID, leaving.ID, other.ID, foreign.ID = "lb-2", "lb-3", "lb-4", "lb-5"
 	other.Tags[contract.TagServiceUID], foreign.Tags[contract.TagCluster] = "another", "another"
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*other, *foreign, *first, *twin, *leaving)}}
+	f := &fakeBalancers{
+		fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*other, *foreign, *first, *twin, *leaving)},
+	}
 	l := f.loadBalancers()
 	_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, service())
 	require.NoError(t, err)
@@ -207,11 +227,15 @@ func TestTwoBalancersOfOneService(t *testing.T) {
 		}
 		return &api.LoadBalancer{ID: id, State: api.LoadBalancerDeleting, Tags: first.Tags}, nil
 	}
-	require.ErrorContains(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()), "deleting load balancer lb-1: refused")
+	require.ErrorContains(
+		t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()), "deleting load balancer lb-1: refused",
+	)
 	assert.Equal(t, []string{"lb-1", "lb-2"}, removed, "the one does not wait for the other")
 	events := f.takeEvents()
 	require.Len(t, events, 1)
-	assert.Contains(t, events[0], "The load balancer is not deleted: deleting load balancer lb-1: refused; "+nextStep(contract.ReasonCloudUnavailable))
+	assert.Contains(t, events[0], "The load balancer is not deleted: deleting load balancer lb-1: refused; "+nextStep(
+		contract.ReasonCloudUnavailable,
+	))
 	removed, refused = nil, ""
 	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
 	assert.Equal(t, []string{"lb-1", "lb-2"}, removed)

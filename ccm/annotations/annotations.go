@@ -101,7 +101,9 @@ func Parse(all map[string]string) (Values, error) {
 		}
 		i := slices.IndexFunc(Definitions, func(d Definition) bool { return d.Name == name })
 		if i < 0 {
-			errs = append(errs, fmt.Errorf("annotation %s is unknown; did you mean %s%s?", key, Prefix, nearestName(name)))
+			errs = append(
+				errs, fmt.Errorf("annotation %s is unknown; did you mean %s%s?", key, Prefix, nearestName(name)),
+			)
 			continue
 		}
 		v.given[name] = all[key]

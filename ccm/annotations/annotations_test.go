@@ -35,7 +35,8 @@ func TestEveryExampleParses(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	v, err := Parse(map[string]string{
-		Prefix + Scheme: "internal", Prefix + Algorithm: "source-hash", Prefix + IdleTimeout: "90s", Prefix + Drain: "0",
+		Prefix + Scheme: "internal", Prefix + Algorithm: "source-hash", Prefix + IdleTimeout: "90s",
+		Prefix + Drain:           "0",
 		Prefix + ConnectionLimit: "1000, 53=20,53/udp=50", Prefix + Tags: "a=b, c=d=e,f=",
 		Prefix + HealthCheck: "http", Prefix + HealthCheckPort: "10256", Prefix + HealthCheckPath: "/live?full=1",
 		Prefix + HealthCheckCodes: "204,300-399", Prefix + HealthCheckInterval: "1m", Prefix + HealthCheckTimeout: "1s",
@@ -58,11 +59,13 @@ func TestParse(t *testing.T) {
 
 func TestRefusedValues(t *testing.T) {
 	for name, values := range map[string][]string{
-		Scheme:                        {"", "Public", "private"},
-		Algorithm:                     {"", "fair"},
-		IdleTimeout:                   {"", "30", "-1s", "1500ms", "25h", "1d"},
-		Drain:                         {"", "30", "24h1s"},
-		ConnectionLimit:               {"", "-1", "1000001", "1,2", "80=1,80=2", "80/sctp=1", "0=1", "http=1", "80=", "80=1,"},
+		Scheme:      {"", "Public", "private"},
+		Algorithm:   {"", "fair"},
+		IdleTimeout: {"", "30", "-1s", "1500ms", "25h", "1d"},
+		Drain:       {"", "30", "24h1s"},
+		ConnectionLimit: {
+			"", "-1", "1000001", "1,2", "80=1,80=2", "80/sctp=1", "0=1", "http=1", "80=", "80=1,",
+		},
 		ProxyProtocol:                 {"", "v3", "443=v3", "443", "v1,v2"},
 		HealthCheck:                   {"", "https"},
 		HealthCheckPort:               {"", "0", "65536", "http"},
@@ -84,12 +87,15 @@ func TestRefusedValues(t *testing.T) {
 
 func TestAllErrorsAtOnce(t *testing.T) {
 	_, err := Parse(map[string]string{
-		Prefix + "sheme": "internal", Prefix + "proxyprotocol": "v2", Prefix + Scheme: "internal", Prefix + Address: "web",
+		Prefix + "sheme": "internal", Prefix + "proxyprotocol": "v2", Prefix + Scheme: "internal",
+		Prefix + Address:         "web",
 		Prefix + HealthCheckPath: "/", Prefix + Drain: "soon",
 	})
 	for _, want := range []string{
-		"sheme is unknown; did you mean " + Prefix + "scheme?", "proxyprotocol is unknown; did you mean " + Prefix + "proxy-protocol?",
-		"an internal load balancer takes no reserved address", HealthCheckPath + ` is "/"; it is for `, `drain is "soon"; want a duration`,
+		"sheme is unknown; did you mean " + Prefix + "scheme?",
+		"proxyprotocol is unknown; did you mean " + Prefix + "proxy-protocol?",
+		"an internal load balancer takes no reserved address", HealthCheckPath + ` is "/"; it is for `,
+		`drain is "soon"; want a duration`,
 	} {
 		assert.ErrorContains(t, err, want)
 	}

@@ -26,19 +26,24 @@ var Definitions = []Definition{
 		set:    func(v *Values, s string) bool { return parseEnum(&v.Scheme, s, api.SchemePublic, api.SchemeInternal) },
 	},
 	{
-		Name: Algorithm, Want: "round-robin, least-connections or source-hash", Default: "round-robin", Example: "least-connections",
-		Effect: "`algorithm`: which target a new connection goes to.",
+		Name: Algorithm, Want: "round-robin, least-connections or source-hash", Default: "round-robin",
+		Example: "least-connections",
+		Effect:  "`algorithm`: which target a new connection goes to.",
 		set: func(v *Values, s string) bool {
-			return parseEnum(&v.Algorithm, s, api.AlgorithmRoundRobin, api.AlgorithmLeastConnections, api.AlgorithmSourceHash)
+			return parseEnum(
+				&v.Algorithm, s, api.AlgorithmRoundRobin, api.AlgorithmLeastConnections, api.AlgorithmSourceHash,
+			)
 		},
 	},
 	{
-		Name: IdleTimeout, Want: "a duration in whole seconds up to 24h, such as 90s or 5m, or 0 for the cloud's own", Default: "0", Example: "5m",
+		Name: IdleTimeout, Want: "a duration in whole seconds up to 24h, such as 90s or 5m, or 0 for the cloud's own",
+		Default: "0", Example: "5m",
 		Effect: "`idleTimeoutSeconds`: connections that are silent for so long are broken.",
 		set:    func(v *Values, s string) bool { return parseSeconds(&v.IdleTimeout, s, 0, day) },
 	},
 	{
-		Name: Drain, Want: "a duration in whole seconds up to 24h, such as 90s or 5m, or 0 for as long as it likes", Default: "0", Example: "30s",
+		Name: Drain, Want: "a duration in whole seconds up to 24h, such as 90s or 5m, or 0 for as long as it likes",
+		Default: "0", Example: "30s",
 		Effect: "`drainSeconds`: how long a connection may go on whose port or node is none of the Service's any more. The Service must have a TCP port.",
 		set:    func(v *Values, s string) bool { return parseSeconds(&v.Drain, s, 0, day) },
 	},
@@ -47,11 +52,14 @@ var Definitions = []Definition{
 		Want:   "a number from 0 (no limit) to 1000000, for all ports or by port, such as 1000 or 1000,443=200,53/udp=50",
 		Effect: "`connectionLimit` of the listeners: so many connections (of UDP, clients) at a time.",
 		set: func(v *Values, s string) bool {
-			return parsePerPort(&v.ConnectionLimit, s, func(n *int, s string) bool { return parseNumber(n, s, 0, 1_000_000) })
+			return parsePerPort(&v.ConnectionLimit, s, func(n *int, s string) bool {
+				return parseNumber(n, s, 0, 1_000_000)
+			})
 		},
 	},
 	{
-		Name: ProxyProtocol, Want: "v1 or v2, for all TCP ports or by port, such as v2 or 443=v2,8443=v1", Default: "none", Example: "443=v2,8443=v1",
+		Name: ProxyProtocol, Want: "v1 or v2, for all TCP ports or by port, such as v2 or 443=v2,8443=v1",
+		Default: "none", Example: "443=v2,8443=v1",
 		Effect: "`proxyProtocol` of the TCP listeners: the pods are told who connected, by a header that they must expect.",
 		set: func(v *Values, s string) bool {
 			return parsePerPort(&v.ProxyProtocol, s, func(p *api.ProxyProtocol, s string) bool {
@@ -67,51 +75,61 @@ var Definitions = []Definition{
 		},
 	},
 	{
-		Name: HealthCheckPort, Want: "a port of the nodes, from 1 to 65535", Default: "the node port of the Service's first TCP port", Example: "10256",
+		Name: HealthCheckPort, Want: "a port of the nodes, from 1 to 65535",
+		Default: "the node port of the Service's first TCP port", Example: "10256",
 		Effect: "`healthCheck.port`. 10256 is where kube-proxy tells of its own health, on `/healthz`.",
 		set:    func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.Port, s, 1, 65535) },
 	},
 	{
-		Name: HealthCheckPath, Want: "a path that begins with /, of at most 1024 printable characters", Default: "/", Example: "/healthz",
-		Effect: "`healthCheck.path`, of an HTTP check.",
-		set:    func(v *Values, s string) bool { v.HealthCheck.Path = s; return isURLPath(s) },
+		Name: HealthCheckPath, Want: "a path that begins with /, of at most 1024 printable characters", Default: "/",
+		Example: "/healthz",
+		Effect:  "`healthCheck.path`, of an HTTP check.",
+		set:     func(v *Values, s string) bool { v.HealthCheck.Path = s; return isURLPath(s) },
 	},
 	{
-		Name: HealthCheckCodes, Want: "HTTP statuses from 200 to 599 and ranges of them, such as 200-299,301", Default: "200", Example: "200-299,301",
+		Name: HealthCheckCodes, Want: "HTTP statuses from 200 to 599 and ranges of them, such as 200-299,301",
+		Default: "200", Example: "200-299,301",
 		Effect: "`healthCheck.expectedCodes`, of an HTTP check.",
 		set:    func(v *Values, s string) bool { v.HealthCheck.ExpectedCodes = s; return areStatusCodes(s) },
 	},
 	{
-		Name: HealthCheckInterval, Want: "a duration in whole seconds from 1s to 5m", Default: "5s; with `externalTrafficPolicy: Local` 1s", Example: "10s",
+		Name: HealthCheckInterval, Want: "a duration in whole seconds from 1s to 5m",
+		Default: "5s; with `externalTrafficPolicy: Local` 1s", Example: "10s",
 		Effect: "`healthCheck.intervalSeconds`; " + needsHealthCheck + ".",
 		set: func(v *Values, s string) bool {
 			return parseSeconds(&v.HealthCheck.IntervalSeconds, s, time.Second, 5*time.Minute)
 		},
 	},
 	{
-		Name: HealthCheckTimeout, Want: "a duration in whole seconds from 1s to 1m", Default: "2s, or the interval if that is less", Example: "3s",
+		Name: HealthCheckTimeout, Want: "a duration in whole seconds from 1s to 1m",
+		Default: "2s, or the interval if that is less", Example: "3s",
 		Effect: "`healthCheck.timeoutSeconds`, at most the interval; " + needsHealthCheck + ".",
 		set: func(v *Values, s string) bool {
 			return parseSeconds(&v.HealthCheck.TimeoutSeconds, s, time.Second, time.Minute)
 		},
 	},
 	{
-		Name: HealthCheckHealthyThreshold, Want: "a number from 1 to 10", Default: "2; with `externalTrafficPolicy: Local` 1", Example: "3",
-		Effect: "`healthCheck.healthyThreshold`: so many good answers in a row make a node serve; " + needsHealthCheck + ".",
-		set:    func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.HealthyThreshold, s, 1, 10) },
+		Name: HealthCheckHealthyThreshold, Want: "a number from 1 to 10",
+		Default: "2; with `externalTrafficPolicy: Local` 1", Example: "3",
+		Effect: "`healthCheck.healthyThreshold`: so many good answers in a row make a node serve; " + needsHealthCheck +
+			".",
+		set: func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.HealthyThreshold, s, 1, 10) },
 	},
 	{
 		Name: HealthCheckUnhealthyThreshold, Want: "a number from 1 to 10", Default: "2", Example: "3",
-		Effect: "`healthCheck.unhealthyThreshold`: so many bad answers in a row make a node serve no more; " + needsHealthCheck + ".",
-		set:    func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.UnhealthyThreshold, s, 1, 10) },
+		Effect: "`healthCheck.unhealthyThreshold`: so many bad answers in a row make a node serve no more; " +
+			needsHealthCheck + ".",
+		set: func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.UnhealthyThreshold, s, 1, 10) },
 	},
 	{
-		Name: Address, Want: "the name or the ID of a reserved address of the project", Default: "the lowest free one", Example: "web",
-		Effect: "`addressId`. The address is final in the cloud: another one has the balancer replaced, once it is seen to be free. Without the annotation a balancer keeps the address that it has. `loadBalancerIP` does the same by IP.",
-		set:    func(v *Values, s string) bool { v.Address = s; return isNameOrID(s) },
+		Name: Address, Want: "the name or the ID of a reserved address of the project", Default: "the lowest free one",
+		Example: "web",
+		Effect:  "`addressId`. The address is final in the cloud: another one has the balancer replaced, once it is seen to be free. Without the annotation a balancer keeps the address that it has. `loadBalancerIP` does the same by IP.",
+		set:     func(v *Values, s string) bool { v.Address = s; return isNameOrID(s) },
 	},
 	{
-		Name: Tags, Want: "key=value pairs with commas between, keys of at most 128 bytes and values of at most 256, none beginning with kubernetes-", Default: "none", Example: "team=blue,cost-centre=42",
+		Name: Tags,
+		Want: "key=value pairs with commas between, keys of at most 128 bytes and values of at most 256, none beginning with kubernetes-", Default: "none", Example: "team=blue,cost-centre=42",
 		Effect: "`tags`, beside our own. One that is taken out of the annotation stays in the cloud, where it may have become somebody else's.",
 		set:    func(v *Values, s string) bool { return parseTags(&v.Tags, s) },
 	},

@@ -65,7 +65,8 @@ func TestThrottleFault(t *testing.T) {
 	url, token := startCloud(t)
 	operator, ccm := connect(t, url, token, false), connect(t, url, token, true)
 	fault, err := operator.CreateFault(t.Context(), api.FaultCreate{
-		Match: api.FaultMatch{Operations: []string{"getInstance"}}, Effect: api.FaultEffect{Status: 429, RetryAfterSeconds: 60},
+		Match:  api.FaultMatch{Operations: []string{"getInstance"}},
+		Effect: api.FaultEffect{Status: 429, RetryAfterSeconds: 60},
 	})
 	require.NoError(t, err)
 	_, err = ccm.GetInstance(t.Context(), "i-1")

@@ -23,12 +23,16 @@ const (
 
 // resources are the collections of the cloud's API, with the name of one element.
 var resources = map[string]string{
-	"addresses": "address", "instances": "instance", "instance-types": "instance-type", "load-balancers": "load-balancer",
-	"networks": "network", "operations": "operation", "projects": "project", "quotas": "quota", "regions": "region",
-	"routes": "route", "zones": "zone",
+	"addresses": "address", "instances": "instance", "instance-types": "instance-type",
+	"load-balancers": "load-balancer",
+	"networks":       "network", "operations": "operation", "projects": "project", "quotas": "quota",
+	"regions": "region",
+	"routes":  "route", "zones": "zone",
 }
 
-var verbs = map[string]string{http.MethodGet: "get", http.MethodPatch: "update", http.MethodPut: "update", http.MethodDelete: "delete"}
+var verbs = map[string]string{
+	http.MethodGet: "get", http.MethodPatch: "update", http.MethodPut: "update", http.MethodDelete: "delete",
+}
 
 // Operation is the name of a call, such as list-instances, get-instance,
 // create-load-balancer, start-instance, get-load-balancer-stats. It is "other" for
@@ -96,7 +100,8 @@ func codeOf(resp *http.Response, err error) string {
 		return "timeout"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "refused"
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE), errors.Is(err, io.EOF),
+		errors.Is(err, io.ErrUnexpectedEOF):
 		return "reset"
 	case errors.As(err, &dns):
 		return "dns"

@@ -196,16 +196,22 @@ func (t *transport) heldBackResponse(req *http.Request, by throttler, wait time.
 	seconds := int(math.Ceil(wait.Seconds()))
 	detail := fmt.Sprintf("not sent: the cloud asked to stay away for another %d s", seconds)
 	if by == byClient {
-		detail = fmt.Sprintf("not sent: over this CCM's own limit of %g calls a second (qps and burst in its cloud config) for another %d s", t.opts.QPS, seconds)
+		detail = fmt.Sprintf(
+			"not sent: over this CCM's own limit of %g calls a second (qps and burst in its cloud config) for another %d s",
+			t.opts.QPS, seconds,
+		)
 	}
 	body, _ := json.Marshal(api.Problem{ // Of strings and numbers: it cannot fail.
 		Type: "about:blank", Title: http.StatusText(http.StatusTooManyRequests), Status: http.StatusTooManyRequests,
 		Code: api.RateLimited, Detail: detail, RequestID: "none",
 	})
 	return &http.Response{
-		Status: fmt.Sprintf("%d %s", http.StatusTooManyRequests, http.StatusText(http.StatusTooManyRequests)), StatusCode: http.StatusTooManyRequests,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
-		Header:        http.Header{"Content-Type": {"application/problem+json"}, "Retry-After": {strconv.Itoa(seconds)}},
+		Status:     fmt.Sprintf("%d %s", http.StatusTooManyRequests, http.StatusText(http.StatusTooManyRequests)),
+		StatusCode: http.StatusTooManyRequests,
+		Proto:      "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: req,
+		Header: http.Header{
+			"Content-Type": {"application/problem+json"}, "Retry-After": {strconv.Itoa(seconds)},
+		},
 		ContentLength: int64(len(body)), Body: io.NopCloser(bytes.NewReader(body)),
 	}
 }

@@ -50,7 +50,9 @@ func (f *fakeCloud) calls() int {
 }
 
 func says(req *http.Request, status int, retryAfter, body string) *http.Response {
-	resp := &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: req}
+	resp := &http.Response{
+		StatusCode: status, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body)), Request: req,
+	}
 	if retryAfter != "" {
 		resp.Header.Set("Retry-After", retryAfter)
 	}
@@ -286,7 +288,10 @@ func TestWhatIsCounted(t *testing.T) {
 	cloud := &fakeCloud{}
 	c := clientOf(t, cloud, Options{})
 	asked := func(controller, operation, code string) func() float64 {
-		return grew(t, "fakecloud_ccm_cloud_requests_total", map[string]string{"controller": controller, "operation": operation, "code": code})
+		return grew(
+			t, "fakecloud_ccm_cloud_requests_total",
+			map[string]string{"controller": controller, "operation": operation, "code": code},
+		)
 	}
 	took := func(operation string) func() float64 {
 		return grew(t, "fakecloud_ccm_cloud_request_duration_seconds", map[string]string{"operation": operation})

@@ -208,7 +208,8 @@ func (n NodeLabels) validate() (errs []*fieldError) {
 	for _, tag := range n.Tags {
 		if msgs := validation.IsQualifiedName(tag); len(msgs) > 0 || strings.Contains(tag, "/") {
 			wrong("tags",
-				"%q: want keys of tags that can be the name of a label (letters, digits, '-', '_', '.'; 63 at most)", tag)
+				"%q: want keys of tags that can be the name of a label (letters, digits, '-', '_', '.'; 63 at most)",
+				tag)
 		}
 	}
 	return errs

@@ -36,10 +36,12 @@ nodeLabels: {tags: [team, a/b, 7], prefix: node.kubernetes.io/}
 		"project (or FAKECLOUD_PROJECT) is missing", "caFile: open /does/not/exist",
 		`cache: "perhaps"; want true or false`, `qps: "fast"; want a number`, `burst: 0.5; want a whole number`,
 		`unknown field "tokens": there are url, tokenFile,`,
-		`FAKECLOUD_MASS_DELETION_SHARE: "33%"; want a number`, "massDeletion.minimum -1: want a number of Nodes of 0 or more",
+		`FAKECLOUD_MASS_DELETION_SHARE: "33%"; want a number`,
+		"massDeletion.minimum -1: want a number of Nodes of 0 or more",
 		"massDeletion.window: 30; want a duration with its unit", "massDeletion.hold 0s: want a duration over 0",
 		`unknown field "massDeletion.wait": there are share, minimum, window, hold`,
-		`nodeLabels.tags: ["team","a/b",7]; want a list of texts`, `nodeLabels.prefix "node.kubernetes.io/": kubernetes.io/`,
+		`nodeLabels.tags: ["team","a/b",7]; want a list of texts`,
+		`nodeLabels.prefix "node.kubernetes.io/": kubernetes.io/`,
 	} {
 		assert.ErrorContains(t, err, want)
 	}
@@ -66,7 +68,10 @@ func TestEnvironmentOverrides(t *testing.T) {
 func TestEmptyTokenFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	_, err := Read(nil, env(map[string]string{"FAKECLOUD_URL": "http://a:1", "FAKECLOUD_TOKEN_FILE": file, "FAKECLOUD_PROJECT": "a"}))
+	_, err := Read(
+		nil,
+		env(map[string]string{"FAKECLOUD_URL": "http://a:1", "FAKECLOUD_TOKEN_FILE": file, "FAKECLOUD_PROJECT": "a"}),
+	)
 	assert.ErrorContains(t, err, "is empty")
 }
 

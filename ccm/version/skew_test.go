@@ -52,7 +52,9 @@ func TestSkewIsToldOnceTheServerAnswers(t *testing.T) {
 				var out bytes.Buffer
 				klog.SetLogger(textlogger.NewLogger(textlogger.NewConfig(textlogger.Output(&out))))
 				defer klog.ClearLogger()
-				server := &fakeVersions{info: apiversion.Info{Major: "1", Minor: fmt.Sprint(tc.minor), GitVersion: fmt.Sprintf("v1.%d.2", tc.minor)}}
+				server := &fakeVersions{info: apiversion.Info{
+					Major: "1", Minor: fmt.Sprint(tc.minor), GitVersion: fmt.Sprintf("v1.%d.2", tc.minor),
+				}}
 				LogSkew(t.Context(), server)
 				assert.Equal(t, 3, server.asked)
 				for _, want := range append(tc.want, server.info.GitVersion) {

@@ -22,7 +22,9 @@ func TestWhatGoNoted(t *testing.T) {
 
 	info = Info{Version: "v9.9.9", Commit: "ffff"}
 	fillFromBuildInfo(&info, build)
-	assert.Equal(t, Info{Version: "v9.9.9", Commit: "ffff", Kubernetes: "v0.36.3"}, info, "what the build set goes first")
+	assert.Equal(
+		t, Info{Version: "v9.9.9", Commit: "ffff", Kubernetes: "v0.36.3"}, info, "what the build set goes first",
+	)
 
 	build.Main.Version, build.Settings = "(devel)", nil
 	info = Info{}
