@@ -16,8 +16,9 @@ type Binaries struct {
 	Dir, Kube string
 }
 
-// FindBinaries looks in own, or beside the running program. Upstream's are in
-// LAB_KUBE_BIN, if that is set, else in kube, if that is not empty.
+// FindBinaries finds the project's programs in own, or beside the running program if
+// own is empty. Upstream's programs are in LAB_KUBE_BIN if that is set, else in kube if
+// that is not empty.
 func FindBinaries(own, kube string) (Binaries, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -33,7 +34,8 @@ func FindBinaries(own, kube string) (Binaries, error) {
 	return b, nil
 }
 
-// Missing lists the programs that are not there, of Dir and of Kube.
+// Missing lists the programs that do not exist or are not executable: own in Dir, kube
+// in Kube.
 func (b Binaries) Missing(own, kube []string) []string {
 	var missing []string
 	check := func(dir, name string) {
@@ -51,7 +53,7 @@ func (b Binaries) Missing(own, kube []string) []string {
 	return missing
 }
 
-// Need is an error that names the programs that are not there.
+// Need returns an error that names the missing programs.
 func (b Binaries) Need(own, kube []string) error {
 	missing := b.Missing(own, kube)
 	if len(missing) == 0 {

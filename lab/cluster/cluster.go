@@ -1,6 +1,7 @@
-// Package cluster says what the lab needs of a cluster. embedded runs one as
-// plain processes, kind in containers, external is one that somebody has
-// already; nothing above this package knows which it has.
+// Package cluster defines what the lab needs of a cluster. Package embedded runs one as
+// plain processes, kind runs one in containers, and external uses one that already
+// exists. Packages above this one do not know which kind they have. Begin with the
+// interface Cluster.
 package cluster
 
 import (
@@ -15,39 +16,42 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// Cluster is the cluster of one lab, with its cloud and its CCM. Every method
-// looks at what is there and does what is missing, so that a second call, or
-// one after a crash, completes the first.
+// Cluster is the cluster of one lab, with its cloud and its CCM. Every method looks at
+// what exists and does what is missing, so that a second call, or one after a crash,
+// completes the first.
 type Cluster interface {
-	// Claim takes for a new lab what no other may have, and records it.
+	// Claim reserves for a new lab what only one lab can have, such as addresses, and
+	// records it.
 	Claim(ctx context.Context) (Hold, error)
-	// Reclaim takes the same again for a lab that comes back.
+	// Reclaim reserves the same again for a lab that starts again.
 	Reclaim(ctx context.Context) (Hold, error)
-	// Check is an error when the machine lacks something, and says what to do.
+	// Check returns an error when the machine lacks something; the error says what to
+	// do.
 	Check(ctx context.Context) error
 
-	// StartCloud returns when the cloud answers. tag is set on all that is
-	// made in it.
+	// StartCloud returns when the cloud answers. Everything that is created in the
+	// cloud gets the tag.
 	StartCloud(ctx context.Context, tag string, note func(string)) error
 	// StartControlPlane returns when the API server answers.
 	StartControlPlane(ctx context.Context, note func(string)) error
-	// StartCCM has the CCM run from now on, and returns when it serves.
+	// StartCCM starts the CCM, to be kept running, and returns when it serves.
 	StartCCM(ctx context.Context) error
-	// StopCCM ends it; the cluster stays as it is.
+	// StopCCM stops the CCM; the cluster stays as it is.
 	StopCCM(ctx context.Context) error
-	// Tend does what must be done as long as the lab lives, until ctx ends.
+	// Tend does the work that goes on as long as the lab lives. It returns when ctx
+	// ends.
 	Tend(ctx context.Context, log *slog.Logger) error
 
 	Machines
 
-	// Down ends and deletes all that runs, the lab's own process excepted. ended
-	// counts what was ended.
+	// Down ends and deletes all that runs, except the lab's own process. ended counts
+	// what was ended.
 	Down(ctx context.Context) (ended int, err error)
 
 	Cloud() Cloud
-	// Kubeconfig is the person's own.
+	// Kubeconfig is the path of the person's own kubeconfig.
 	Kubeconfig() string
-	// Operator is a client in the person's name, Observer one that only reads.
+	// Operator is a client with the person's rights; Observer is one that only reads.
 	Operator() (*kubernetes.Clientset, error)
 	Observer() (*kubernetes.Clientset, error)
 	Components(ctx context.Context) ([]Component, error)
@@ -55,21 +59,20 @@ type Cluster interface {
 	Traits() Traits
 }
 
-// Preparer is a cluster that has something to fetch or load before it starts,
-// which can take minutes.
+// Preparer is a cluster that must fetch or load something before it starts, which can
+// take minutes.
 type Preparer interface {
 	Prepare(ctx context.Context, note func(string)) (done string, err error)
 }
 
-// Hold is a claim that lasts until it is closed, here and in the process that
-// its file was passed on to.
+// Hold is a reservation. It lasts until it is closed, both here and in the process that
+// inherited its file.
 type Hold interface {
 	io.Closer
 	File() (*os.File, error)
 }
 
-// Traits are what differs from one kind of cluster to another and is no
-// method's business.
+// Traits are the differences between kinds of clusters that no method covers.
 type Traits struct {
 	// Nodes is how many instances a new lab begins with.
 	Nodes int
@@ -98,15 +101,15 @@ const (
 // Providers are all of them, the default first.
 var Providers = []string{ProviderExternal, ProviderNone}
 
-// Machine is an instance that is to run a node. Its ID is what makes it one
-// machine: a new instance may have an old one's name and address.
+// Machine is an instance that is to run a node. The ID identifies it: a new instance
+// may have the name and address of an old one.
 type Machine struct{ ID, Name, Address string }
 
-// ProviderID is what the CCM writes on the machine's Node.
+// ProviderID is the provider ID that the CCM writes on the machine's Node.
 func (m Machine) ProviderID() string { return contract.ProviderID(m.ID) }
 
-// Size is what an instance's type gives a machine. The type of an instance never
-// changes, so that a machine has one size for life.
+// Size is the capacity that an instance's type gives a machine. The type of an instance
+// never changes, so neither does the size of a machine.
 type Size struct{ CPUs, MemoryMiB int }
 
 // Running is a machine that runs.
@@ -115,40 +118,40 @@ type Running interface {
 	Wait(ctx context.Context) error
 }
 
-// Machines boots and halts what the cloud's instances stand for.
+// Machines boots and halts the machines of the cloud's instances.
 type Machines interface {
-	// Present are machines that are there without the cloud's doing; they have
-	// no ID yet. Adopt is told which instance now stands for one.
+	// Present returns machines that exist without the cloud having created them; they
+	// have no ID yet. Adopt records which instance now represents such a machine.
 	Present(ctx context.Context) ([]Machine, error)
 	Adopt(m Machine) error
 
-	// Machines are those that run.
+	// Machines returns the machines that run.
 	Machines(ctx context.Context) (map[Machine]Running, error)
-	// Booted tells whether the machine was booted before: then what it has on
-	// its disk, and a Node of its name, are its own.
+	// Booted reports whether the machine was booted before. If so, its disk and a Node
+	// of its name are its own.
 	Booted(ctx context.Context, m Machine) (bool, error)
-	// Boot starts a machine, a new one or one that was halted.
+	// Boot starts a machine, either a new one or one that was halted.
 	Boot(ctx context.Context, m Machine, s Size) (Running, error)
-	// Halt shuts a machine down; what is on its disk stays.
+	// Halt shuts a machine down; its disk stays.
 	Halt(ctx context.Context, m Machine, r Running) error
-	// Sweep deletes what is left of machines that do not run and whose
-	// instance's ID is not among those to keep.
+	// Sweep deletes the remains of machines that do not run and whose instance ID is
+	// not in keep.
 	Sweep(ctx context.Context, keep map[string]bool) error
-	// Connect gives a running machine these routes, and takes away others it
-	// was given.
+	// Connect sets these routes on a running machine, and removes others that it set
+	// before.
 	Connect(ctx context.Context, m Machine, routes []Route) error
 }
 
 // Route leads packets for Destination, a CIDR, to the machine at Via.
 type Route struct{ Destination, Via string }
 
-// Component is one thing of the lab that runs, or should.
+// Component is a part of the lab that runs, or should run.
 type Component struct {
 	Name string `json:"name"`
 	PID  int    `json:"pid,omitempty"`
 	// State is "running" or "stopped".
 	State string `json:"state"`
-	// Wanted is false for what does not run because the person wants it so.
+	// Wanted is false for what the person has stopped on purpose.
 	Wanted bool `json:"-"`
 }
 
@@ -158,24 +161,24 @@ const (
 	StateStopped = "stopped"
 )
 
-// Log is something's log.
+// Log is the log of one component.
 type Log struct {
 	Name string
-	// Where says where it is kept: a file, or a command that prints it.
+	// Where is the file that holds the log, or a command that prints it.
 	Where string
-	// Copy writes the last lines (0: all), and with follow what comes, until
+	// Copy writes the last lines (0: all). With follow it also writes new lines until
 	// ctx ends.
 	Copy func(ctx context.Context, w io.Writer, last int, follow bool) error
 }
 
-// Cloud says how the lab's cloud is called.
+// Cloud says how to reach the lab's cloud.
 type Cloud struct {
 	URL    string
 	CAFile string // "" when it speaks plain HTTP
 	// Dir holds a token for each caller.
 	Dir string
-	// Network is the range that the cloud and its balancers are in, to be
-	// reached without a proxy; "" for loopback, which never is.
+	// Network is the address range of the cloud and its balancers, which are reached
+	// without a proxy; "" for loopback, which never uses one.
 	Network string
 }
 
@@ -190,8 +193,8 @@ const (
 // Callers are all of them.
 var Callers = []string{CallerOperator, CallerLab, CallerCCM}
 
-// TokenFlag gives a caller's token to a cloud that is started: whoever runs the
-// lab is the cloud's admin.
+// TokenFlag is fakecloud's flag for a caller's token. The operator is the cloud's
+// admin.
 func TokenFlag(caller, file string) string {
 	role := "editor"
 	if caller == CallerOperator {
@@ -200,21 +203,21 @@ func TokenFlag(caller, file string) string {
 	return "--token=" + caller + ":" + role + "=" + file
 }
 
-// TokenFile holds a caller's token.
+// TokenFile is the path of a caller's token.
 func (c Cloud) TokenFile(caller string) string { return c.Dir + "/" + caller + ".token" }
 
-// Client calls the cloud in a caller's name. No proxy knows the way to a lab.
+// Client is a client of the cloud with a caller's token. It uses no proxy.
 func (c Cloud) Client(caller string) (*client.Client, error) {
 	return client.New(client.Config{URL: c.URL, CAFile: c.CAFile, TokenFile: c.TokenFile(caller), UserAgent: "lab/" + caller, Direct: true})
 }
 
-// LocalCCM is a cluster whose CCM is a process on this machine, so that it can
-// be run, or another one, by somebody else than the lab.
+// LocalCCM is a cluster whose CCM is a process on this machine, so that somebody other
+// than the lab can run it, or replace it.
 type LocalCCM interface {
 	CCMCommand() CCMCommand
 }
 
-// CCMCommand is how the CCM is run.
+// CCMCommand is the CCM's command line, with the addresses and files in it.
 type CCMCommand struct {
 	Path string
 	Args []string
@@ -235,13 +238,13 @@ type Program struct {
 
 // Replaceable is a cluster whose CCM may be another program than the lab's own.
 type Replaceable interface {
-	// UseCCM has that program be the CCM from its next start on; nil is the lab's
-	// own again.
+	// UseCCM makes p the program of the CCM from its next start on; nil restores the
+	// lab's own.
 	UseCCM(p *Program) error
 }
 
-// Supervised is a cluster that can tell which of the processes that it was started with
-// have ended.
+// Supervised is a cluster that can tell which of the processes that it started have
+// ended.
 type Supervised interface {
 	// Ended is an error that names those of the cloud's and the control plane's processes
 	// that do not run, with the end of their logs.
@@ -250,8 +253,8 @@ type Supervised interface {
 
 // Flagged is a cluster whose components' command lines can be read.
 type Flagged interface {
-	// ProviderFlags are the values of --cloud-provider, by component, of those
-	// that run: of the kubelets and of kube-controller-manager.
+	// ProviderFlags are the values of --cloud-provider by component, for the kubelets
+	// and kube-controller-manager that run.
 	ProviderFlags() (map[string]string, error)
 }
 

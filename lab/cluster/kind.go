@@ -19,13 +19,13 @@ const (
 // DefaultKind is a new lab's, and that of a record that names none.
 const DefaultKind = KindEmbedded
 
-// Kind is a kind of cluster: how one is made, and what is known before there is one.
-// Functions that a kind has no use for are nil.
+// Kind is a kind of cluster: how to create one, and what is known before one exists.
+// Functions that a kind does not need are nil.
 type Kind struct {
 	Name string
 	// New describes the cluster of a recorded lab; nothing is started.
 	New func(lab *state.Lab, bin Binaries) (Cluster, error)
-	// Choose records what a new lab's cluster is to be, as far as it can be chosen.
+	// Choose records the settings of a new lab's cluster, as far as they can be chosen.
 	Choose func(ctx context.Context, lab *state.Lab, s Settings, bin Binaries) error
 	// Available says in a few words why this machine can have such a cluster; an error
 	// says why it cannot, and what to do. It is nil for what every machine can have.
@@ -36,16 +36,16 @@ type Kind struct {
 	// DeleteRemains ends and deletes what is left of a lab of which only the folder is
 	// known, beside its processes. ended counts what was ended.
 	DeleteRemains func(ctx context.Context, lab *state.Lab) (ended int, err error)
-	// LendToSuite is an error when a CCM under test would change what is in somebody's
-	// cluster. With useNodes, nodes that wait for a CCM are there for it. tidy takes away
-	// what the CCM leaves.
+	// LendToSuite returns an error when a CCM under test would change what is in
+	// somebody's cluster. With useNodes, the suite may use nodes that wait for a CCM.
+	// tidy removes what the CCM leaves behind.
 	LendToSuite func(ctx context.Context, kubeconfig string, useNodes bool) (tidy func(context.Context) error, err error)
 
 	// NodeImages are the images that nodes can have, PodNetworks how pods on different
 	// nodes can reach each other; the preferred one first.
 	NodeImages, PodNetworks []string
-	// TakesKubeconfig tells that the cluster is somebody's, and is found by a kubeconfig
-	// file. Its nodes are those that it has.
+	// TakesKubeconfig says that the cluster belongs to somebody, and is found by a
+	// kubeconfig file. The lab creates no nodes in it.
 	TakesKubeconfig bool
 	// CloudProviderOptional tells that there are such clusters without an external cloud
 	// provider.
@@ -61,7 +61,7 @@ var kinds []*Kind
 // imports it.
 func RegisterKinds(all ...*Kind) { kinds = all }
 
-// KindNamed is the kind of this name; "" is DefaultKind. It is nil if there is none.
+// KindNamed is the kind of this name, or nil. "" is DefaultKind.
 func KindNamed(name string) *Kind {
 	if len(kinds) == 0 {
 		panic("no kind of cluster is registered: import lab/cluster/kinds")
@@ -93,7 +93,7 @@ func KindNames() []string {
 // is for some kinds only.
 type Settings struct{ NodeImage, PodNetwork, Kubeconfig string }
 
-// RecordedSettings are those that a lab has.
+// RecordedSettings are the settings that a lab's record has.
 func RecordedSettings(lab *state.Lab) Settings {
 	var s Settings
 	if lab.Kind != nil {
@@ -105,7 +105,7 @@ func RecordedSettings(lab *state.Lab) Settings {
 	return s
 }
 
-// RecordedNetwork is the range of addresses that a lab has for itself; "" if it has none.
+// RecordedNetwork is the address range that a lab has for itself; "" if it has none.
 func RecordedNetwork(lab *state.Lab) string {
 	switch {
 	case lab.Slot != 0:

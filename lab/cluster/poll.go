@@ -9,13 +9,13 @@ import (
 
 const pollEvery = 50 * time.Millisecond
 
-// Poll tries until it works or ctx ends, and then says what it waited for and
-// what stood in the way last.
+// Poll calls try until it succeeds or ctx ends. The error then names what was waited
+// for, and the last failure.
 func Poll(ctx context.Context, what string, try func(context.Context) error) error {
 	return PollEvery(ctx, pollEvery, what, try)
 }
 
-// PollEvery is Poll for what costs more to try.
+// PollEvery is Poll with a longer interval, for a try that costs more.
 func PollEvery(ctx context.Context, every time.Duration, what string, try func(context.Context) error) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

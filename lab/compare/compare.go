@@ -24,8 +24,8 @@ import (
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
-// Facts are one side of a comparison. Their JSON is a contract: fields are added,
-// never renamed.
+// Facts are what is known of one of the two labs. Their JSON is a contract: fields may
+// be added, but are never renamed.
 type Facts struct {
 	Name string `json:"name"`
 	// Cluster is the kind of cluster: embedded, kind or external.
@@ -46,7 +46,7 @@ type Facts struct {
 	Services []ServiceFacts `json:"services"`
 }
 
-// NodeFacts are what one reads on a Node to know whether it was initialised.
+// NodeFacts are the fields of a Node that show whether it was initialised.
 type NodeFacts struct {
 	Name         string   `json:"name"`
 	Ready        bool     `json:"ready"`
@@ -58,7 +58,7 @@ type NodeFacts struct {
 	InternalIP   string   `json:"internalIP"`
 }
 
-// PodFacts are a pod's of the demo.
+// PodFacts describe a pod of the demo.
 type PodFacts struct {
 	Name  string `json:"name"`
 	Phase string `json:"phase"`
@@ -68,7 +68,7 @@ type PodFacts struct {
 	Unschedulable string `json:"unschedulable,omitempty"`
 }
 
-// ServiceFacts are a Service's of type LoadBalancer.
+// ServiceFacts describe a Service of type LoadBalancer.
 type ServiceFacts struct {
 	// Name is NAMESPACE/NAME.
 	Name string `json:"name"`
@@ -88,8 +88,8 @@ type Comparison struct {
 // compareBound is how long a lab has to answer.
 const compareBound = 10 * time.Second
 
-// Labs looks at two labs at once. An error is one that is not there, or does
-// not answer.
+// Labs collects the facts of two labs at once and compares them. It returns an error if
+// one does not exist or does not answer.
 func Labs(ctx context.Context, left, right string) (*Comparison, error) {
 	var labs [2]*Facts
 	ctx, cancel := context.WithTimeoutCause(ctx, compareBound, fmt.Errorf("gave up after %s", compareBound))

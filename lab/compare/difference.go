@@ -1,7 +1,7 @@
 package compare
 
-// What differs between two labs, and why. IDs and addresses always differ; what
-// is compared is what kind of thing is there.
+// What differs between two labs, and why. IDs and addresses always differ, so the kind
+// of each value is compared.
 
 import (
 	"cmp"
@@ -60,7 +60,7 @@ func (f *Facts) ccmState() ccmState {
 	}
 }
 
-// cell is what one lab has: the kind of it, which is compared, and its text.
+// cell is one lab's value: its kind, which is compared, and its text, which is shown.
 type cell struct{ kind, text string }
 
 // Kinds of what several things can have or not.
@@ -74,7 +74,7 @@ const (
 // the kind that the situation brings about. NAME in it is the lab's.
 type clause struct{ kind, text string }
 
-// aspect is a row to be.
+// aspect describes a row: how its cells are computed and explained.
 type aspect struct {
 	section, what string
 	of            func(*Facts) cell
@@ -99,8 +99,8 @@ func compareFacts(left, right *Facts) []Row {
 	return rows
 }
 
-// explainDifference says why two labs differ: by their situations, where these bring about
-// what there is.
+// explainDifference says why two labs differ: by their situations, if these account for
+// the values.
 func (a aspect) explainDifference(left, right *Facts, l, r cell) (why []string, source string) {
 	for _, lab := range []struct {
 		name string
@@ -135,7 +135,7 @@ func (a aspect) clauseFor(f *Facts) (c clause, ok bool) {
 	return c, ok
 }
 
-// aspects are those of every lab.
+// aspects are the rows that every comparison has.
 var aspects = []aspect{
 	{
 		SectionComponents, cluster.ComponentKubelet, flagOf(cluster.ComponentKubelet),
@@ -284,7 +284,7 @@ func countNodes(what string, has func(NodeFacts) bool) func(*Facts) cell {
 	}
 }
 
-// nodeValues are what the nodes have, each once.
+// nodeValues is a cell of the nodes' distinct values.
 func nodeValues(of func(NodeFacts) string) func(*Facts) cell {
 	return func(f *Facts) cell {
 		var found []string
@@ -309,7 +309,7 @@ func providerIDs(f *Facts) cell {
 	})(f)
 }
 
-// maxListed keeps a lab of a hundred nodes to a few lines.
+// maxListed limits a cell to a few items, for labs with many nodes.
 const maxListed = 4
 
 func shortList(items []string) string {
@@ -345,7 +345,8 @@ func nodeTaints(f *Facts) cell {
 	return cell{strings.Join(kinds, ","), cmp.Or(strings.Join(texts, ", "), "none")}
 }
 
-// podPhases are the demo's pods by phase, with where they run or why they do not.
+// podPhases counts the demo's pods by phase, with the nodes that they run on or why
+// they do not run.
 func podPhases(f *Facts) cell {
 	by := map[string][]PodFacts{}
 	for _, p := range f.Pods {
@@ -387,8 +388,7 @@ func ccmCalls(f *Facts) cell {
 
 const noService, pendingService, servedService = "absent", "pending", "address"
 
-// serviceAspects are an aspect for each Service of type LoadBalancer that either lab
-// has.
+// serviceAspects has an aspect for each Service of type LoadBalancer of either lab.
 func serviceAspects(left, right *Facts) []aspect {
 	var names []string
 	for _, s := range slices.Concat(left.Services, right.Services) {

@@ -63,7 +63,8 @@ var ownArgs = []string{
 // routeControllerNoise is what upstream's route controller says of each Node each time.
 var routeControllerNoise = regexp.MustCompile(`route_controller\.go:\d+\] (action for Node|set node .* was canceled)`)
 
-// healthCheck asks the API server and the cloud whether they are ready.
+// healthCheck returns a function that checks whether the API server and the cloud are
+// ready.
 func healthCheck(l *lab.Lab) (func(context.Context) error, error) {
 	kube, err1 := l.Cluster.Operator()
 	cloud, err2 := l.Cloud()
@@ -72,7 +73,7 @@ func healthCheck(l *lab.Lab) (func(context.Context) error, error) {
 	}, errors.Join(err1, err2)
 }
 
-// podCIDR is the range of the pods' addresses, where the lab knows it.
+// podCIDR is the pods' address range; "" if the lab does not know it.
 func podCIDR(l *lab.Lab) string {
 	if host, ok := l.Cluster.(cluster.LocalCCM); ok {
 		return host.CCMCommand().ClusterCIDR
@@ -145,7 +146,7 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	return under, gate.Close, nil
 }
 
-// ccmValues are what the templates of a CCM's command line can name in this lab.
+// ccmValues are the values that templates of a CCM's command line can use in this lab.
 func ccmValues(l *lab.Lab, command cluster.CCMCommand) program.Values {
 	cloud := l.Cluster.Cloud()
 	return program.Values{
@@ -156,8 +157,8 @@ func ccmValues(l *lab.Lab, command cluster.CCMCommand) program.Values {
 }
 
 // UseCCM makes a program on this machine the lab's CCM from now on, in place of the
-// lab's own. Its arguments are templates, as the suite has them; without any it gets
-// those of the lab's own CCM. A CCM that runs is replaced.
+// lab's own. Its arguments are templates, as in the suite; without any it gets those of
+// the lab's own CCM. A CCM that runs is replaced.
 func UseCCM(ctx context.Context, l *lab.Lab, path string, args []string) error {
 	command, err := l.ReplaceableCCM()
 	if err != nil {

@@ -1,8 +1,8 @@
 package suite
 
-// An incident is a test of the conformance suite, played alone on a lab of its own. What
-// it does to the cloud and to the CCM is put into the lab's timeline, among all else
-// that happens; what the CCM did is summed up afterwards.
+// An incident is a test of the conformance suite that runs alone on a lab of its own.
+// The lab's timeline shows what the test does to the cloud and the CCM, among all other
+// entries. An account summarizes what the CCM did.
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
-// Incidents are the tests that play one.
+// Incidents are the tests that play an incident.
 func Incidents() []conformance.Test {
 	return slices.DeleteFunc(profiles.All(), func(t conformance.Test) bool { return t.Incident == nil })
 }
@@ -33,10 +33,10 @@ func Incidents() []conformance.Test {
 type IncidentOptions struct {
 	// Options are those of the suite; Focus is set.
 	Options
-	// Show is told of everything as it happens, in the order of time, in seconds
-	// since the incident began.
+	// Show is called for each entry as it happens, ordered by time, in seconds since
+	// the incident began.
 	Show func(timeline.Entry) error
-	// Note is told what keeps that from being complete.
+	// Note is called with what keeps the entries from being complete.
 	Note func(string)
 }
 
@@ -84,9 +84,9 @@ type OperationCalls struct {
 	Failed int `json:"failed"`
 }
 
-// PlayIncident brings a lab up, plays the incident on it, and takes it down
-// unless it is to be kept. What the CCM made of it is in the account; an error
-// means that it could not be played to its end.
+// PlayIncident brings a lab up, plays the incident on it, and takes it down unless it
+// is to be kept. The account says how the CCM behaved; an error means that the incident
+// could not be played to its end.
 func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions, steps *ui.Steps) (*IncidentReport, error) {
 	o.Focus, o.Profiles = regexp.MustCompile("^"+regexp.QuoteMeta(test.ID)+"$"), []conformance.Profile{test.Profile}
 	p := &incidentRun{ctx: ctx, options: o}
@@ -105,7 +105,7 @@ func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions,
 	return p.reportOf(test, report), err
 }
 
-// incidentRun is one incident while it is played.
+// incidentRun is an incident while it is played.
 type incidentRun struct {
 	ctx     context.Context
 	options IncidentOptions
@@ -118,7 +118,7 @@ type incidentRun struct {
 	warnings         int
 }
 
-// watchLab begins to watch the lab. leave returns when all is shown.
+// watchLab starts to watch the lab. leave returns when all entries are shown.
 func (p *incidentRun) watchLab(l *lab.Lab) (leave func()) {
 	p.log, p.began, p.callsByOperation = l.Timeline(), time.Now(), map[string]*OperationCalls{}
 	ctx, cancel := context.WithCancel(p.ctx)
@@ -196,8 +196,8 @@ func (p *incidentRun) countAndShow(e timeline.Entry) error {
 	return p.options.Show(e)
 }
 
-// isWorthShowing leaves out what is not of the incident: what the suite asks the
-// cloud, of which its steps tell, and what the CCM reads without meeting a fault.
+// isWorthShowing leaves out the suite's own calls of the cloud, which its steps
+// describe, and the CCM's reads that meet no fault.
 func isWorthShowing(e timeline.Entry) bool {
 	if e.Call == nil {
 		return !strings.HasPrefix(e.Subject, "pod/")

@@ -30,7 +30,7 @@ import (
 type Options struct {
 	// Name is that of the lab, and the beginning of the others' names.
 	Name string
-	// Labs is how many labs share the tests; 0 is as many as they are worth.
+	// Labs is how many labs share the tests; 0 starts as many as save time.
 	Labs int
 	// Cluster is the kind of cluster; "" is cluster.DefaultKind.
 	Cluster string
@@ -91,7 +91,7 @@ func (o Options) Tests() []conformance.Test {
 	return conformance.Select(profiles.All(), o.Profiles, o.Focus)
 }
 
-// Names are those of the labs that share these tests.
+// Names are the names of the labs that share these tests.
 func (o Options) Names(tests []conformance.Test) []string {
 	labs := o.Labs
 	if labs == 0 {
@@ -125,9 +125,8 @@ func (o Options) worthwhileLabs(tests []conformance.Test) int {
 	return min(maxLabs, 1+alone/aloneTestsPerLab)
 }
 
-// Run brings labs up, runs the suite on them, and takes them down. An
-// error means that the suite could not be run; what it found is in the report,
-// which there is also when ctx ends early.
+// Run brings labs up, runs the suite on them, and takes them down. An error means that
+// the suite could not be run. The report holds the results, also when ctx ends early.
 func Run(ctx context.Context, o Options, steps *ui.Steps) (report *conformance.Report, err error) {
 	if o.Program != nil {
 		if err := o.Program.Check(); err != nil {
@@ -183,9 +182,9 @@ func (o Options) shareTests(ctx context.Context, queue *conformance.Queue, names
 	return report, down
 }
 
-// runOnLab runs what the queue has for it on a lab of this name. isUp is called when that
-// is up, or will not be. What went wrong when it was taken down is an error of its
-// own.
+// runOnLab runs tests from the queue on a lab of this name. isUp is called when the lab
+// is up, or has failed to come up. downErr is what went wrong when the lab was taken
+// down.
 func (o Options) runOnLab(ctx context.Context, name string, queue *conformance.Queue, steps *ui.Steps, isUp func()) (report *conformance.Report, err, downErr error) {
 	up := lifecycle.Options{
 		Name: name, Cluster: cluster.KindName(o.Cluster), Kubeconfig: o.Kubeconfig,

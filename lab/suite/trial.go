@@ -17,10 +17,11 @@ import (
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
-// Trial has the conformance suite run some tests on a program, in labs that are there for
-// as long as that takes.
+// Trial runs some tests of the conformance suite on a program, in labs that exist only
+// for that time.
 type Trial struct {
-	// Name is the first lab's. What an earlier trial of this name has left goes first.
+	// Name is the name of the first lab. Labs that an earlier trial of this name has
+	// left are taken down first.
 	Name string
 	// Labs is as in Options.
 	Labs    int
@@ -29,11 +30,11 @@ type Trial struct {
 	Tests []string
 	// Bound is the longest that any test may take; 0 is what each allows.
 	Bound time.Duration
-	// Tell is told of each test that ends, and what runs while none does.
+	// Tell is called for each test that ends, and with what runs while none does.
 	Tell func(string)
 }
 
-// Run returns what it came to: said has a line for each test that failed.
+// Run returns whether all tests passed. said has a line for each test that failed.
 func (t Trial) Run(ctx context.Context) (passed bool, said string, err error) {
 	still := startProgressReminder(t.Tell)
 	defer still.stop()

@@ -14,11 +14,12 @@ type auditor interface {
 	ListAuditUntil(ctx context.Context, f client.AuditFilter, isOld func(api.AuditEntry) bool) ([]api.AuditEntry, error)
 }
 
-// auditOverlap is how much the order of calls and of their times may differ.
+// auditOverlap is how far the order of audit entries may deviate from the order of
+// their times.
 const auditOverlap = 5 * time.Second
 
-// callFollower reads the audit as it grows. It lists the newest first, which the
-// cloud finds without searching, and stops at what it has seen.
+// callFollower reads the audit as it grows. It lists the newest entries first, which
+// the cloud finds without searching, and stops at entries that it has read before.
 type callFollower struct {
 	cloud auditor
 	log   timeline.Log
@@ -26,7 +27,8 @@ type callFollower struct {
 	known map[string]bool
 }
 
-// fetchNew returns the calls since the last one; they are lost to nobody if it fails.
+// fetchNew returns the calls since the last successful fetch. A fetch that fails loses
+// none: the next one returns them.
 func (f *callFollower) fetchNew(ctx context.Context) ([]timeline.Entry, error) {
 	calls, err := f.cloud.ListAuditUntil(ctx, client.AuditFilter{}, f.isKnown)
 	if err != nil {

@@ -161,8 +161,8 @@ func (w *watcher) checkAgent(ctx context.Context, at time.Time) (stopped bool, e
 	return false, nil
 }
 
-// isStoppedNotDeleted tells of a lab of which nothing runs that it is stopped: no `down` is about
-// to delete it, or has just done so.
+// isStoppedNotDeleted reports for a lab of which nothing runs that it is stopped: no
+// `down` has deleted it, or is about to.
 func isStoppedNotDeleted(l *lab.Lab) bool {
 	if l.State.Locked() {
 		return false
@@ -229,8 +229,8 @@ func (w *watcher) noteTransition(turned transition, away func() string, back str
 	}
 }
 
-// outage is something's absence. It is worth a word when it lasts, and another
-// when it is over.
+// outage is the absence of the cloud or the agent. It is reported when it lasts, and
+// again when it is over.
 type outage struct {
 	away, noted bool
 	began       time.Time

@@ -1,7 +1,7 @@
 package embedded
 
-// What is run, component by component, as upstream documents it. Lease and
-// grace times are short so that a stopped machine shows within seconds.
+// The command lines of the components, as upstream documents them. Lease and grace
+// times are short, so that a stopped machine shows within seconds.
 
 import (
 	"context"
@@ -19,9 +19,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// auditPolicy records who changed a Node, the question this lab is about, and
-// nothing else. Status updates, which every kubelet sends all the time, are
-// left out.
+// auditPolicy records who changed a Node, and nothing else. It leaves out status
+// updates, which every kubelet sends continuously.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -32,7 +31,7 @@ rules:
 - level: None
 `
 
-// AuditLog is a file with one audit.k8s.io/v1.Event a line.
+// AuditLog is the path of the audit log. Each line is one audit.k8s.io/v1.Event.
 func (c *Cluster) AuditLog() string { return c.Lab.Path("logs", "audit.jsonl") }
 
 func (c *Cluster) etcdSpec() process.Spec {
@@ -52,7 +51,7 @@ func (c *Cluster) etcdSpec() process.Spec {
 	)
 }
 
-// auditFlags has the API server write that record.
+// auditFlags are the flags that make the API server write AuditLog.
 func (c *Cluster) auditFlags() []string {
 	return []string{
 		"--audit-policy-file=" + c.Lab.Path("audit-policy.yaml"), "--audit-log-path=" + c.AuditLog(),
@@ -87,15 +86,15 @@ func (c *Cluster) apiserverSpec(more ...string) process.Spec {
 	)...)
 }
 
-// serviceCIDR is the half of 10.X.0.0/16 that pods leave.
+// serviceCIDR is the half of 10.X.0.0/16 that is not used for pods.
 func (c *Cluster) serviceCIDR() string { return fmt.Sprintf("10.%d.0.0/17", c.Lab.Slot) }
 
-// nodePodBits gives each node 125 pod addresses, above the kubelet's 110, and
-// a lab 256 nodes.
+// nodePodBits is the prefix length of a node's pod range: 125 addresses, above the
+// kubelet's limit of 110 pods, and room for 256 nodes.
 const nodePodBits = 25
 
-// kubeletPort is where a kubelet listens by custom; another port is taken
-// where somebody, a real kubelet perhaps, holds it on 0.0.0.0.
+// kubeletPort is the kubelet's usual port. Another port is used where a process,
+// perhaps a real kubelet, holds it on 0.0.0.0.
 const kubeletPort = 10250
 
 func (c *Cluster) controllerManagerSpec() process.Spec {
@@ -134,8 +133,8 @@ func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	}
 }
 
-// CCMIdentity are the flags by which a CCM is who it is: the user of
-// manifests/ccm, and a certificate to serve with on the cluster's address.
+// CCMIdentity are the flags that give a CCM its user (from manifests/ccm) and its
+// serving certificate for the cluster's address.
 func (c *Cluster) CCMIdentity() []string { return c.servingFlags(local.PortCCM, userCCM) }
 
 // listenFlags says where a controller serves health and metrics.
@@ -172,7 +171,8 @@ const socketBytes = 30
 // maxSocketPath is Linux's limit for the path of a Unix socket.
 const maxSocketPath = 107
 
-// CheckFolder is an error when the lab's folder lies too deep.
+// CheckFolder returns an error when the path of the lab's folder is too long for the
+// kubelet's sockets.
 func (c *Cluster) CheckFolder() error {
 	disk := c.machineFolder("12345678")
 	if n := len(disk) + socketBytes; n > maxSocketPath {
@@ -181,16 +181,16 @@ func (c *Cluster) CheckFolder() error {
 	return nil
 }
 
-// Present is nothing: every machine is an instance first.
+// Present returns nothing: every machine begins as an instance of the cloud.
 func (c *Cluster) Present(context.Context) ([]cluster.Machine, error) { return nil, nil }
 
-// Adopt has nothing to do, for the same reason.
+// Adopt does nothing, because Present returns no machines.
 func (c *Cluster) Adopt(cluster.Machine) error { return nil }
 
-// Connect has nothing to do: all of loopback is reached without routes.
+// Connect does nothing: all of loopback is reachable without routes.
 func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) error { return nil }
 
-// Machines are the machines whose process runs.
+// Machines returns the machines whose process runs.
 func (c *Cluster) Machines(context.Context) (map[cluster.Machine]cluster.Running, error) {
 	running, err := c.Host.Running()
 	if err != nil {
@@ -207,7 +207,7 @@ func (c *Cluster) Machines(context.Context) (map[cluster.Machine]cluster.Running
 	return found, nil
 }
 
-// Booted tells whether the machine has a folder.
+// Booted reports whether the machine has a folder.
 func (c *Cluster) Booted(_ context.Context, m cluster.Machine) (bool, error) {
 	_, err := os.Stat(c.machineFolder(m.ID))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -216,8 +216,8 @@ func (c *Cluster) Booted(_ context.Context, m cluster.Machine) (bool, error) {
 	return err == nil, err
 }
 
-// Boot makes the machine's credentials, as its image would hold them, and
-// starts its hollow node, which says that it is of this size.
+// Boot creates the machine's credentials, as its image would hold them, and starts its
+// hollow node, which reports the given size.
 func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cluster.Running, error) {
 	ca, err := pki.LoadOrCreate(c.pkiPath(), "ca")
 	if err != nil {
@@ -255,7 +255,7 @@ func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cl
 	))
 }
 
-// haltGrace is how long a machine has to shut down before it is cut off.
+// haltGrace is how long a machine may take to shut down before it is killed.
 const haltGrace = 3 * time.Second
 
 // Halt ends the machine's process.
@@ -263,7 +263,7 @@ func (c *Cluster) Halt(ctx context.Context, _ cluster.Machine, r cluster.Running
 	return process.Stop(ctx, haltGrace, r.(*process.Process))
 }
 
-// Sweep deletes the folders of machines that are gone.
+// Sweep deletes the folders of machines that no longer exist.
 func (c *Cluster) Sweep(ctx context.Context, keep map[string]bool) error {
 	machines, err := c.Machines(ctx)
 	if err != nil {

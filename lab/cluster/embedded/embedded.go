@@ -58,8 +58,9 @@ const frontProxyCA = "front-proxy-ca"
 // Cluster is the cluster of one lab.
 type Cluster struct {
 	local.Site
-	// AuditPolicy is what the API server's audit log, AuditLog, records. When
-	// empty, changes of Nodes; an API server alone records nothing then.
+	// AuditPolicy is the policy of the API server's audit log (see AuditLog). When it
+	// is empty, StartControlPlane records changes of Nodes and StartAPIServer records
+	// nothing.
 	AuditPolicy string
 }
 
@@ -94,7 +95,8 @@ var (
 	KubePrograms = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", hollowNode}
 )
 
-// Check is an error when programs are missing or the folder lies too deep.
+// Check returns an error when programs are missing, space is short, or the path of the
+// lab's folder is too long.
 func (c *Cluster) Check(context.Context) error {
 	if err := process.Supported(); err != nil {
 		return err
@@ -116,9 +118,9 @@ func (c *Cluster) checkSpace() error {
 	return fmt.Errorf("%d MB are free for %s, and a lab takes %d: %s", free>>20, c.Lab.Path(), needSpace>>20, remedy.Of(syscall.ENOSPC))
 }
 
-// NeededPrograms are those of KubePrograms that a lab of so many nodes cannot do
-// without: kubectl is for the person, and a control plane alone may be of a minor
-// without a hollow node.
+// NeededPrograms lists the programs of KubePrograms that a lab with this number of
+// nodes requires. kubectl is only for the person. A lab without nodes needs no hollow
+// node, because its control plane may be of a minor version that has none.
 func NeededPrograms(nodes int) []string {
 	return slices.DeleteFunc(slices.Clone(KubePrograms), func(name string) bool {
 		return name == "kubectl" || name == hollowNode && nodes == 0
@@ -139,7 +141,7 @@ func (c *Cluster) PodCIDR() string { return fmt.Sprintf("10.%d.128.0/17", c.Lab.
 // kubeconfigOf is the file that lets a user, as named above, into the cluster.
 func (c *Cluster) kubeconfigOf(user string) string { return c.Lab.Path("kubeconfig", user+".yaml") }
 
-// Kubeconfig is the person's own.
+// Kubeconfig is the path of the operator's kubeconfig.
 func (c *Cluster) Kubeconfig() string { return c.kubeconfigOf(userOperator) }
 
 // Operator is a client with all rights, for applying manifests and showing
@@ -217,9 +219,9 @@ func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
 	return state.WriteFile(file, data)
 }
 
-// StartControlPlane brings up etcd and the API server, and, when that is ready,
-// kube-controller-manager and kube-scheduler, which are up when their work
-// shows.
+// StartControlPlane starts etcd and the API server. When the API server is ready, it
+// starts kube-controller-manager and kube-scheduler and applies the manifests. It does
+// not wait for these two: their work shows whether they are up.
 func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
 	note("etcd and kube-apiserver are starting")
 	if err := c.startAudited(ctx, cmp.Or(c.AuditPolicy, auditPolicy)); err != nil {
@@ -233,8 +235,8 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 	return c.applyManifests(ctx, c.auditFlags()...)
 }
 
-// StartAPIServer brings up etcd and the API server alone, with the RBAC that the
-// lab and its CCM need: a control plane in which nobody but the CCM acts.
+// StartAPIServer starts only etcd and the API server, with the RBAC that the lab and
+// its CCM need. In such a control plane only the CCM acts.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
 	start, flags := func(ctx context.Context) error { return c.startAPIServer(ctx) }, []string(nil)
 	if c.AuditPolicy != "" {
@@ -283,14 +285,14 @@ func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
 // processes are the cloud's and the control plane's.
 var processes = []string{local.ComponentCloud, "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"}
 
-// Ended implements cluster.Supervised: an error that names those of the cloud's and the control plane's
-// processes that do not run though StartControlPlane started them.
+// Ended implements cluster.Supervised. The error names the processes of the cloud and
+// the control plane that StartControlPlane started and that no longer run.
 func (c *Cluster) Ended() error {
 	return c.Site.Ended(processes...)
 }
 
-// Components are the control plane's processes, the CCM's if the cluster has a
-// use for one, and one of each machine that runs.
+// Components lists the processes of the control plane, the CCM unless the cluster has
+// no cloud provider, and one process for each running machine.
 func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
 	names := slices.Clone(processes)
 	if !c.noProvider() {

@@ -1,7 +1,7 @@
 package embedded
 
-// With an external cloud provider, or without one: the same cluster, but for one
-// flag of two components.
+// Clusters with and without an external cloud provider. They differ in one flag of two
+// components.
 
 import (
 	"bytes"
@@ -32,8 +32,8 @@ func (c *Cluster) cloudProvider() string {
 
 const providerFlag = "--cloud-provider="
 
-// ProviderFlags implements cluster.Flagged: what the processes that run were
-// really started with.
+// ProviderFlags implements cluster.Flagged. It reads the flags that the running
+// processes were started with.
 func (c *Cluster) ProviderFlags() (map[string]string, error) {
 	running, err := c.Host.Running()
 	if err != nil {

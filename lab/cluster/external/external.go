@@ -1,6 +1,6 @@
-// Package external is a cluster that somebody has already: the lab adds a
-// cloud, in which the cluster's waiting nodes are instances, and a CCM, both
-// as processes on this machine. It boots and halts nothing.
+// Package external uses a cluster that already exists. The lab adds a cloud, in which
+// the nodes that wait for a CCM are instances, and a CCM, both as processes on this
+// machine. It boots and halts no machines. Begin with Cluster.
 package external
 
 import (
@@ -76,8 +76,8 @@ func New(lab *state.Lab, bin cluster.Binaries) (*Cluster, error) {
 	return &Cluster{local.NewSite(lab, bin)}, nil
 }
 
-// Check is an error when programs are missing or the cluster does not answer,
-// and for a new lab when the cluster has a CCM already.
+// Check returns an error when programs are missing or the cluster does not answer, and,
+// for a new lab, when the cluster already has a CCM.
 func (c *Cluster) Check(ctx context.Context) error {
 	if err := errors.Join(process.Supported(), c.Bin.Need([]string{"fakecloud", "ccm"}, nil)); err != nil {
 		return err
@@ -105,12 +105,13 @@ func (c *Cluster) checkAnswers(ctx context.Context) error {
 	return nil
 }
 
-// Traits of an external cluster: nothing is put into it but the CCM's rights.
+// Traits of an external cluster: the lab puts only RBAC into it.
 func (c *Cluster) Traits() cluster.Traits {
 	return cluster.Traits{Summary: "somebody's cluster, " + c.Kubeconfig()}
 }
 
-// StartControlPlane finds it there, and adds the CCM's rights and the lab's.
+// StartControlPlane checks that the cluster answers, and applies the RBAC of the CCM
+// and the lab.
 func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
 	if err := c.checkAnswers(ctx); err != nil {
 		return err
@@ -132,7 +133,7 @@ func (c *Cluster) owner() apply.Owner {
 	return apply.Guest(c.Kubeconfig(), fmt.Sprintf("%s-%x", c.Lab.Name, id[:4]))
 }
 
-// Kubeconfig is the person's own.
+// Kubeconfig is the path of the person's own kubeconfig.
 func (c *Cluster) Kubeconfig() string { return c.Lab.External.Kubeconfig }
 
 func (c *Cluster) accountKubeconfig(account string) string {
@@ -149,16 +150,16 @@ func (c *Cluster) Observer() (*kubernetes.Clientset, error) {
 	return kubeaccess.Client(c.accountKubeconfig(accountObserver), "observer")
 }
 
-// ccmSpec serves with a certificate of its own making: nobody but this machine
-// asks it. As in a Deployment, it trusts tokens, and need not be allowed to look
-// up whose certificates to trust.
+// ccmSpec describes the CCM's process. It makes its own serving certificate, because
+// only this machine connects to it. As in a Deployment, it accepts tokens and skips the
+// lookup of the client CA, so that it needs no right to do that.
 func (c *Cluster) ccmSpec() process.Spec {
 	kubeconfig := c.accountKubeconfig(accountCCM)
 	return c.CCM("--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
 		"--authentication-skip-lookup=true")
 }
 
-// Tend keeps the CCM running, and the lab's ways into the cluster open.
+// Tend keeps the CCM running and the service accounts' tokens valid.
 func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, account := range []string{accountCCM, accountObserver} {
@@ -175,8 +176,8 @@ func (c *Cluster) Components(context.Context) ([]cluster.Component, error) {
 	return c.Site.Components(local.ComponentCloud, local.ComponentCCM)
 }
 
-// Down ends the lab's processes and takes its rights out of the cluster. A
-// cluster that is gone keeps nothing from ending.
+// Down ends the lab's processes and removes its RBAC from the cluster. It succeeds also
+// if the cluster no longer exists.
 func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 	ended, err = c.Site.Down(ctx)
 	bounded, cancel := context.WithTimeout(ctx, cleanUpBound)
@@ -188,7 +189,7 @@ func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 	return ended, errors.Join(err, c.owner().Withdraw(bounded, manifests.CCM, manifests.Lab))
 }
 
-// Present are the nodes that wait for a cloud controller manager, or had ours.
+// Present returns the nodes that wait for a CCM, or were initialized by this lab's.
 func (c *Cluster) Present(ctx context.Context) ([]cluster.Machine, error) {
 	kube, err := c.Operator()
 	if err != nil {
@@ -209,7 +210,7 @@ func (c *Cluster) Present(ctx context.Context) ([]cluster.Machine, error) {
 	return presentMachines(nodes.Items, instances)
 }
 
-// Adopt has nothing to record: names tell which instance is which node.
+// Adopt has nothing to record: instances and nodes have the same names.
 func (c *Cluster) Adopt(cluster.Machine) error { return nil }
 
 // machine stands for one that somebody else runs.
@@ -225,15 +226,15 @@ func (m *machine) Wait(ctx context.Context) error {
 	}
 }
 
-// Machines are none that the lab runs.
+// Machines returns nothing: the lab runs no machines.
 func (c *Cluster) Machines(context.Context) (map[cluster.Machine]cluster.Running, error) {
 	return map[cluster.Machine]cluster.Running{}, nil
 }
 
-// Booted is so: what runs there is not the lab's.
+// Booted is always true, because the machine does not belong to the lab.
 func (c *Cluster) Booted(context.Context, cluster.Machine) (bool, error) { return true, nil }
 
-// Boot and Halt change nothing but what the lab thinks of the machine.
+// Boot changes nothing on the machine; it only returns a handle that Halt closes.
 func (c *Cluster) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
 	return &machine{make(chan struct{})}, nil
 }
@@ -244,13 +245,14 @@ func (c *Cluster) Halt(_ context.Context, _ cluster.Machine, r cluster.Running) 
 	return nil
 }
 
-// Sweep finds nothing of ours.
+// Sweep does nothing, because the lab has created no machines.
 func (c *Cluster) Sweep(context.Context, map[string]bool) error { return nil }
 
-// Connect leaves the cluster's network to whoever runs it.
+// Connect does nothing: the cluster has its own pod network.
 func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) error { return nil }
 
-// CCMCommand implements cluster.LocalCCM. The pods' range is its owner's secret.
+// CCMCommand implements cluster.LocalCCM. It has no ClusterCIDR, because the lab does
+// not know the pods' range.
 func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	spec := c.ccmSpec()
 	return cluster.CCMCommand{Path: spec.Path, Args: spec.Args, CloudConfig: c.CloudConfig(), Address: c.Address(), Port: c.Lab.Ports[local.PortCCM]}

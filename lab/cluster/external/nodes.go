@@ -1,6 +1,7 @@
 package external
 
-// Whose are the cluster's nodes: another cloud's, an earlier lab's or ours?
+// Which nodes of the cluster belong to another cloud, to an earlier lab, or to this
+// lab.
 
 import (
 	"context"
@@ -120,8 +121,8 @@ func hasOurProviderID(n corev1.Node) bool {
 	return strings.HasPrefix(n.Spec.ProviderID, cluster.Machine{}.ProviderID())
 }
 
-// internalIPv4 is the node's first; "" if it has none. The cloud has IPv4
-// addresses only.
+// internalIPv4 is the node's first internal IPv4 address; "" if it has none. The cloud
+// has IPv4 addresses only.
 func internalIPv4(n corev1.Node) string {
 	for _, a := range n.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil && ip.Is4() {

@@ -1,8 +1,8 @@
 package external
 
-// A cluster for the conformance suite. The CCM under test takes all of it for its
-// own: Nodes that nobody knows in its cloud, and Services of others. So it gets a
-// cluster in which there is nothing that it could take.
+// A cluster for the conformance suite. The CCM under test acts on the whole cluster: on
+// Nodes that its cloud does not know, and on all Services. So the cluster must hold
+// nothing that it could change.
 
 import (
 	"context"
@@ -23,10 +23,10 @@ import (
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
-// lendToSuite is an error when a CCM under test would do something to what is in the
-// cluster. With nodes, those that wait for a CCM are there for it. tidy takes away
-// what a CCM leaves that has ended: its lease, and what was said about that and
-// about Nodes that were not there before; and it waits for namespaces to go.
+// lendToSuite returns an error when a CCM under test would change what is in the
+// cluster. With nodes, the suite may use those that wait for a CCM. tidy removes what a
+// CCM that has ended leaves behind: its lease, and Events on that lease and on Nodes
+// that did not exist before. It also waits for the suite's namespaces to be deleted.
 func lendToSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(context.Context) error, err error) {
 	kube, err := kubeaccess.Client(kubeconfig, "operator")
 	if err != nil {
@@ -78,8 +78,9 @@ func awaitNamespaces(ctx context.Context, kube kubernetes.Interface) error {
 	})
 }
 
-// checkUntouched is an error when a CCM would write to one of the nodes, delete it, or
-// make a balancer for one of the Services.
+// checkUntouched returns an error when a CCM would write to or delete one of the nodes,
+// or create a balancer for one of the Services. With consent, it may write to nodes
+// that wait for a CCM.
 func checkUntouched(nodes []corev1.Node, services []corev1.Service, consent bool) error {
 	var errs []error
 	var waiting, unreached, others, asking []string
@@ -113,7 +114,8 @@ func checkUntouched(nodes []corev1.Node, services []corev1.Service, consent bool
 	return errors.Join(errs...)
 }
 
-// restoreLease gives the lease of CCMs back what it said, or deletes it.
+// restoreLease restores the spec of the CCMs' lease, or deletes the lease if there was
+// none.
 func restoreLease(ctx context.Context, kube kubernetes.Interface, was *coordinationv1.Lease) error {
 	leases := kube.CoordinationV1().Leases(metav1.NamespaceSystem)
 	now, err := leases.Get(ctx, leaseName, metav1.GetOptions{})
@@ -130,8 +132,8 @@ func restoreLease(ctx context.Context, kube kubernetes.Interface, was *coordinat
 	return err
 }
 
-// deleteNewEvents deletes Events, but those said before, on the lease of CCMs and on Nodes
-// that are gone and were not there before.
+// deleteNewEvents deletes Events on the CCMs' lease and on Nodes, except those of
+// before, and those on Nodes that exist or existed before.
 func deleteNewEvents(ctx context.Context, kube kubernetes.Interface, before []corev1.Node, said []corev1.Event) error {
 	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -155,7 +157,7 @@ func deleteNewEvents(ctx context.Context, kube kubernetes.Interface, before []co
 	return errors.Join(errs...)
 }
 
-// listEvents are those on Nodes and on the lease of CCMs.
+// listEvents returns the Events on Nodes and on the CCMs' lease.
 func listEvents(ctx context.Context, kube kubernetes.Interface) ([]corev1.Event, error) {
 	list, err := kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -34,8 +34,8 @@ const (
 	ccmBound    = 90 * time.Second
 )
 
-// StartCCM applies the Deployment, and returns when one replica is ready. The
-// program is the one that was built last, on every machine.
+// StartCCM loads the latest build of the CCM's image into every machine, applies the
+// Deployment, and returns when one replica is ready.
 func (c *Cluster) StartCCM(ctx context.Context) error {
 	machines, err := c.Machines(ctx)
 	if err != nil {
@@ -70,8 +70,9 @@ func (c *Cluster) StartCCM(ctx context.Context) error {
 	})
 }
 
-// ccmManifests are the CCM's configuration, its token, and the Deployment,
-// which rolls when either, or the program, changes, with its budget.
+// ccmManifests are the CCM's configuration, its token, its Deployment and the
+// Deployment's disruption budget. The Deployment rolls out when the configuration, the
+// token or the image changes.
 func (c *Cluster) ccmManifests() ([][]byte, error) {
 	ca, err1 := os.ReadFile(c.Cloud().CAFile)
 	token, err2 := os.ReadFile(c.Cloud().TokenFile(cluster.CallerCCM))
@@ -92,7 +93,7 @@ func (c *Cluster) ccmManifests() ([][]byte, error) {
 	return [][]byte{configYAML, secretYAML, deployment, manifests.CCMDisruptionBudget}, errors.Join(err1, err2, err3, err4)
 }
 
-// ccmDeployment is the one of manifests/ccm, as this cluster needs it.
+// ccmDeployment is the Deployment of manifests/ccm, adapted to this cluster.
 func (c *Cluster) ccmDeployment(config []byte) ([]byte, error) {
 	var d appsv1.Deployment
 	if err := yaml.UnmarshalStrict(manifests.CCMDeployment, &d); err != nil {
@@ -107,8 +108,8 @@ func (c *Cluster) ccmDeployment(config []byte) ([]byte, error) {
 	return yaml.Marshal(&d)
 }
 
-// ccmArgs are appended: of a flag that comes twice the last counts. A lab is
-// small and wants to see things happen, so its times are short.
+// ccmArgs are appended to the arguments: of a flag that is given twice the last one
+// counts. Periods are short, so that changes show soon in a small lab.
 func (c *Cluster) ccmArgs() []string {
 	args := append([]string{"--cluster-name=" + c.lab.Name, "--node-monitor-period=2s"}, local.ShortLease...)
 	if c.usesCloudRoutes() {
@@ -117,8 +118,8 @@ func (c *Cluster) ccmArgs() []string {
 	return args
 }
 
-// StopCCM scales it to nothing, and returns when none of its pods is Ready any
-// more. One on a machine that is stopped stays for ever, and runs no more.
+// StopCCM scales the Deployment to zero, and returns when none of its pods is Ready. A
+// pod on a stopped machine is never deleted, but does not run either.
 func (c *Cluster) StopCCM(ctx context.Context) error {
 	client, err := c.Operator()
 	if err != nil {

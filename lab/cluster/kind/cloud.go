@@ -1,8 +1,8 @@
 package kind
 
-// The cloud as a container on the lab's network. Its state, its tokens and its
-// certificate are on a volume; balancers' addresses are added to its network
-// interface, so that they answer from this machine and from pods.
+// The cloud as a container on the lab's network. A volume holds its state, tokens and
+// certificate. The addresses of balancers are added to its network interface, so that
+// they answer this machine and pods.
 
 import (
 	"archive/tar"
@@ -33,7 +33,7 @@ const (
 	cloudInterface = "eth0"
 )
 
-// Cloud is where the lab's cloud is.
+// Cloud says how to reach the lab's cloud.
 func (c *Cluster) Cloud() cluster.Cloud {
 	cloud := cluster.Cloud{CAFile: c.lab.Path("pki", "ca.crt"), Dir: c.lab.Path("cloud"), Network: c.lab.Kind.Subnet}
 	if subnet, err := c.parseSubnet(); err == nil {
@@ -89,8 +89,8 @@ func (c *Cluster) fillCloud(ctx context.Context, subnet netip.Prefix) error {
 	return err
 }
 
-// createCloud makes the container. It may do no more with the network than have
-// addresses, tell the neighbours of them, and listen.
+// createCloud creates the container. Its capabilities let it add addresses to its
+// interface, announce them to neighbours, and listen, and no more.
 func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag string) error {
 	address := cloudAddress(subnet)
 	if _, err := c.engine.run(ctx, "volume", "create", "--label", c.labelOfLab(), c.cloudVolume()); err != nil {

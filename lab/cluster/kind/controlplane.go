@@ -109,8 +109,8 @@ func (c *Cluster) diagnoseExit() error {
 // createdMark is there once kind has made the control plane.
 func (c *Cluster) createdMark() string { return c.lab.Path("control-plane.created") }
 
-// createControlPlane runs kind, which cannot be interrupted: when ctx ends,
-// what it works on is taken away from under it.
+// createControlPlane runs kind. kind cannot be interrupted: when ctx ends, the
+// containers that it works on are deleted, so that it fails.
 func (c *Cluster) createControlPlane(ctx context.Context, note func(string)) error {
 	cfg, err := c.clusterConfig(ctx)
 	if err != nil {
@@ -197,7 +197,8 @@ func (c *Cluster) kindProvider(options ...kindcluster.ProviderOption) (*kindclus
 	return kindcluster.NewProvider(append(options, option)...), errors.Join(errs...)
 }
 
-// explainCreateError adds to kind's error what the machine may lack.
+// explainCreateError adds to kind's error the last log lines, and what this machine may
+// lack.
 func (c *Cluster) explainCreateError(ctx context.Context, err error, log *logger) error {
 	err = fmt.Errorf("kind: %w\n%s", err, process.LastLines(strings.Join(log.said, "\n"), 15))
 	said, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "15", c.controlPlaneContainer()).CombinedOutput()
@@ -255,7 +256,7 @@ func (c *Cluster) configFor(cgroupV1, capabilityCut bool) (*v1alpha4.Cluster, er
 	}, nil
 }
 
-// controllerManagerPatch has grace times that show a stopped machine within
+// controllerManagerPatch sets short grace times, so that a stopped machine shows within
 // seconds.
 const controllerManagerPatch = `
 - op: add
@@ -269,8 +270,8 @@ const controllerManagerPatch = `
   value: {name: node-monitor-grace-period, value: 12s}
 `
 
-// kubeletPatch takes kind's own provider ID away. Its place depends on kind's
-// template: the test makes a change of that loud.
+// kubeletPatch removes the provider ID that kind sets. The index of that argument
+// depends on kind's template; the patch's test operation fails if it changes.
 const kubeletPatch = `
 - op: add
   path: /nodeRegistration/kubeletExtraArgs/-

@@ -10,8 +10,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// Down deletes the lab's containers, its network and its volume, and ends a CCM
-// that was run beside them.
+// Down deletes the lab's containers, network and volume, and ends a CCM that runs as a
+// process beside them.
 func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 	processes, err := local.NewSite(c.lab, c.bin).Down(ctx)
 	if err := errors.Join(err, c.engine.checkAnswers(ctx)); err != nil {
@@ -21,7 +21,7 @@ func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 	return processes + containers, err
 }
 
-// deleteNodes has kind delete its cluster, workers and all.
+// deleteNodes makes kind delete its cluster with all workers.
 func (c *Cluster) deleteNodes() error {
 	provider, err := c.kindProvider()
 	if err != nil {
@@ -30,9 +30,9 @@ func (c *Cluster) deleteNodes() error {
 	return provider.Delete(c.name(), c.Kubeconfig())
 }
 
-// deleteRemains deletes whatever carries the mark of a lab of which nothing is known
-// but its folder. Where no engine can be asked, that is an error only if the
-// folder shows that there were containers.
+// deleteRemains deletes everything that carries the label of a lab of which only the
+// folder is known. If no engine is available, that is an error only if the folder shows
+// that the lab had containers.
 func deleteRemains(ctx context.Context, lab *state.Lab) (ended int, err error) {
 	e, err := detectEngine(ctx)
 	if err == nil {

@@ -21,21 +21,21 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// engine is one container engine. host is where it is reached, if not where
-// its command looks by default.
+// engine is a container engine. host is the address of its API; "" is the default of
+// its command.
 type engine struct{ name, host string }
 
-// hostVariables say where an engine is reached.
+// hostVariables are the environment variables that hold an engine's address.
 var hostVariables = map[string]string{"docker": "DOCKER_HOST", "podman": "CONTAINER_HOST"}
 
-// contextVariable would win over DOCKER_HOST.
+// contextVariable would take precedence over DOCKER_HOST.
 const contextVariable = "DOCKER_CONTEXT"
 
 // detectBound is how long an engine may take to say that it is there.
 const detectBound = 10 * time.Second
 
-// detectEngine finds an engine that runs. KIND_EXPERIMENTAL_PROVIDER chooses one, as
-// it does for kind.
+// detectEngine finds an engine that runs. KIND_EXPERIMENTAL_PROVIDER chooses one, as it
+// does for kind.
 func detectEngine(ctx context.Context) (engine, error) {
 	names := []string{"docker", "podman"}
 	if chosen := os.Getenv("KIND_EXPERIMENTAL_PROVIDER"); chosen != "" {
@@ -112,7 +112,8 @@ func (e engine) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run returns what the command printed. The error holds what it complained of.
+// run returns the command's trimmed output. The error holds the last lines of its error
+// output.
 func (e engine) run(ctx context.Context, args ...string) (string, error) {
 	return e.runWithInput(ctx, nil, args...)
 }
@@ -157,7 +158,8 @@ type engineError struct {
 func (e *engineError) Error() string { return fmt.Sprintf("%s: %v: %s", e.command, e.err, e.said) }
 func (e *engineError) Unwrap() error { return e.err }
 
-// isNotFound tells that the engine does not know the thing named.
+// isNotFound reports whether the error says that the engine does not know the named
+// object.
 func isNotFound(err error) bool {
 	var e *engineError
 	if !errors.As(err, &e) {
@@ -170,7 +172,7 @@ func isNotFound(err error) bool {
 // client speaks of "no such file".
 var absentRE = regexp.MustCompile(`(?i)no such (container|image|network|object|volume)|(container|image|network|volume) \S+ not found|(network|image|volume) not (found|known)|no (container|network|volume) with name`)
 
-// container is what inspecting one tells, of what matters here.
+// container holds the fields of `inspect` that the lab reads.
 type container struct {
 	Name   string
 	State  struct{ Running bool }
@@ -200,7 +202,7 @@ func (c container) addressIn(network string) string {
 	return c.NetworkSettings.Networks[network].IPAddress
 }
 
-// inspectContainers looks at containers by name; those that are not there are left out.
+// inspectContainers inspects containers by name. It leaves out those that do not exist.
 func (e engine) inspectContainers(ctx context.Context, names ...string) ([]container, error) {
 	var all []container
 	for _, name := range names {
@@ -223,7 +225,7 @@ func (e engine) inspectContainers(ctx context.Context, names ...string) ([]conta
 	return all, nil
 }
 
-// listLabelled names the containers, running or not, that carry a label.
+// listLabelled returns the names of the networks or volumes that carry a label.
 func (e engine) listLabelled(ctx context.Context, label string) ([]string, error) {
 	out, err := e.run(ctx, "ps", "--all", "--filter", "label="+label, "--format", "{{.Names}}")
 	return strings.Fields(out), err

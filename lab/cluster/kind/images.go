@@ -22,7 +22,7 @@ const (
 	demoImage  = "ccmlab/hello:dev"
 )
 
-// nodeImageFile is what `make node-image` leaves beside the programs.
+// nodeImageFile is the archive that `make node-image` puts beside the programs.
 const nodeImageFile = "node-image.tar"
 
 // imageFile is the archive of one of the project's images.
@@ -36,7 +36,8 @@ func (e engine) hasImage(ctx context.Context, image string) bool {
 	return err == nil
 }
 
-// loadImage gives the engine an image from its archive, unless it has that very one.
+// loadImage loads an image into the engine from its archive, unless the engine already
+// has an image with the same ID.
 func (e engine) loadImage(ctx context.Context, name, archive string, note func(string)) error {
 	want, err := image.ID(archive)
 	if err != nil {
@@ -54,7 +55,7 @@ func (e engine) loadImage(ctx context.Context, name, archive string, note func(s
 // plainID is an ID without the algorithm, which Podman leaves out.
 func plainID(id string) string { return strings.TrimPrefix(id, "sha256:") }
 
-// Prepare sees to the images that the engine itself needs.
+// Prepare loads or pulls the images that the engine itself needs.
 func (c *Cluster) Prepare(ctx context.Context, note func(string)) (string, error) {
 	if err := c.engine.loadImage(ctx, cloudImage, c.imageFile(cloudImage), note); err != nil {
 		return "", err

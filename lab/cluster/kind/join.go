@@ -1,8 +1,7 @@
 package kind
 
-// How a machine becomes a node. A worker's container is a copy of the control
-// plane's in all that the engine was told, so that it is what kind makes, and
-// joins as kubeadm does it.
+// How a machine becomes a node. A worker's container copies the settings of the control
+// plane's container, so that it is like one that kind creates. It joins with kubeadm.
 
 import (
 	"bytes"
@@ -79,8 +78,8 @@ func (c *Cluster) workerArgs(like container, name string, m cluster.Machine) []s
 	return append(args, like.Config.Image)
 }
 
-// joinConfig is kubeadm's. The node is called what its instance is called, so
-// that the CCM finds one by the other.
+// joinConfig is kubeadm's configuration. The node has the name of its instance, so that
+// the CCM finds the instance by the node's name.
 var joinConfig = template.Must(template.New("join").Parse(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: JoinConfiguration
 nodeRegistration:
@@ -122,7 +121,8 @@ func (c *Cluster) joinNode(ctx context.Context, name string, m cluster.Machine) 
 	return err
 }
 
-// writeJoinConfig has the control plane give out a token, good for ten minutes.
+// writeJoinConfig creates a bootstrap token, valid for ten minutes, on the control
+// plane, and writes kubeadm's configuration.
 func (c *Cluster) writeJoinConfig(ctx context.Context, m cluster.Machine, to *bytes.Buffer) error {
 	ca, err := c.engine.execIn(ctx, c.controlPlaneContainer(), nil, "cat", "/etc/kubernetes/pki/ca.crt")
 	if err != nil {
@@ -144,8 +144,8 @@ func (c *Cluster) writeJoinConfig(ctx context.Context, m cluster.Machine, to *by
 	return joinConfig.Execute(to, map[string]any{"Machine": m, "ControlPlane": c.controlPlaneContainer(), "Token": token, "CAHash": hex.EncodeToString(hash[:])})
 }
 
-// prepareContainerd gives a new machine the control plane's configuration of
-// containerd, and waits until that runs with it.
+// prepareContainerd copies the control plane's containerd configuration to a new
+// machine, and waits until containerd runs with it.
 func (c *Cluster) prepareContainerd(ctx context.Context, name string) error {
 	const file = "/etc/containerd/config.toml"
 	config, err := c.engine.execIn(ctx, c.controlPlaneContainer(), nil, "cat", file)
@@ -171,8 +171,8 @@ func (c *Cluster) awaitContainerd(ctx context.Context, name string) error {
 	})
 }
 
-// loadImages gives a machine what its pods need of the project's images, unless
-// it has those very ones.
+// loadImages loads the project's images that pods need into a machine, unless it
+// already has images with the same ID.
 func (c *Cluster) loadImages(ctx context.Context, name string) error {
 	for _, tag := range []string{ccmImage, demoImage} {
 		want, err := image.ID(c.imageFile(tag))

@@ -1,8 +1,8 @@
-// Package kind runs a Kubernetes cluster in containers, through
-// sigs.k8s.io/kind: real kubelets, real pods, real kube-proxy. The cloud is a
-// container on the same network, and the CCM a Deployment in the cluster. kind
-// makes the control plane; workers are the cloud's instances, from the first
-// on: each is a container that joins when its instance runs.
+// Package kind runs a Kubernetes cluster in containers, through sigs.k8s.io/kind: real
+// kubelets, real pods, real kube-proxy. The cloud is a container on the same network,
+// and the CCM a Deployment in the cluster. kind creates the control plane only. All
+// workers are instances of the cloud: each is a container that joins the cluster when
+// its instance runs. Begin with Cluster.StartControlPlane and Cluster.Boot.
 package kind
 
 import (
@@ -123,7 +123,7 @@ func (c *Cluster) cloudVolume() string                   { return c.name() + "-c
 func (c *Cluster) workerContainer(machine string) string { return c.name() + "." + machine }
 func (c *Cluster) labelOfLab() string                    { return labelLab + "=" + c.lab.Path() }
 
-// Check is an error when the engine does not answer, or programs or images are
+// Check returns an error when the engine does not answer, or programs or images are
 // missing.
 func (c *Cluster) Check(ctx context.Context) error {
 	if runtime.GOOS != "linux" {
@@ -149,16 +149,16 @@ func (c *Cluster) Traits() cluster.Traits {
 
 func (c *Cluster) usesCloudRoutes() bool { return c.lab.Kind.PodNetwork == Routes }
 
-// Tend keeps the lab's own way into the cluster open; the engine and Kubernetes
-// keep everything running.
+// Tend keeps the observer's token valid. The engine and Kubernetes keep everything else
+// running.
 func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
 	return kubeaccess.KeepToken(ctx, c.Kubeconfig(), observerAccount, c.observerKubeconfig(), log)
 }
 
-// observerAccount is in manifests/lab.
+// observerAccount is a service account from manifests/lab.
 const observerAccount = "ccmlab-observer"
 
-// Kubeconfig is the person's own, with all rights.
+// Kubeconfig is the path of the operator's kubeconfig, with all rights.
 func (c *Cluster) Kubeconfig() string { return c.lab.Path("kubeconfig", "operator.yaml") }
 
 func (c *Cluster) observerKubeconfig() string { return c.lab.Path("kubeconfig", "observer.yaml") }

@@ -1,7 +1,7 @@
 package kind
 
-// The CCM as a process of this machine instead, for somebody who starts, stops
-// and restarts it, or another one, more often than a Deployment could.
+// The CCM as a process of this machine instead of a Deployment, for somebody who
+// restarts or replaces it more often than a Deployment allows.
 
 import (
 	"net/netip"
@@ -23,7 +23,8 @@ func loopbackOf(subnet netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// CCMCommand implements cluster.LocalCCM. Such a CCM has the operator's rights.
+// CCMCommand implements cluster.LocalCCM. A CCM that is run so has the operator's
+// rights.
 func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	address := ""
 	if subnet, err := c.parseSubnet(); err == nil {

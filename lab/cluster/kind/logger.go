@@ -8,8 +8,8 @@ import (
 	kindlog "sigs.k8s.io/kind/pkg/log"
 )
 
-// logger shows kind's progress as the step's, and keeps what it said in case
-// it fails.
+// logger shows kind's progress as that of the current step, and records kind's messages
+// in case it fails.
 type logger struct {
 	note func(string)
 	mu   sync.Mutex
@@ -30,7 +30,7 @@ func (l *logger) V(level kindlog.Level) kindlog.InfoLogger {
 	return infoLogger{logger: l, level: level}
 }
 
-// infoLogger passes on the first level, which is kind's steps.
+// infoLogger shows messages of level 0, which are kind's steps.
 type infoLogger struct {
 	*logger
 	level kindlog.Level

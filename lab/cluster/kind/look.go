@@ -1,6 +1,6 @@
 package kind
 
-// What there is: containers, the CCM's pods, and their logs.
+// Components and logs: containers, the CCM's pods, and what they write.
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 )
 
-// Components are the cloud's container, the machines', and the CCM. A machine
-// whose instance is stopped is as the person wants it.
+// Components lists the cloud's container, the machines' containers, and the CCM. A
+// machine whose instance is stopped is not wanted, so it counts as no fault.
 func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
 	cloud, err := c.engine.inspectContainers(ctx, c.cloudContainer())
 	if err != nil {
@@ -49,7 +49,7 @@ func toComponent(name string, running, wanted bool) cluster.Component {
 	return cluster.Component{Name: name, State: state, Wanted: wanted}
 }
 
-// ccmComponent is not known to run when the API server does not say so.
+// ccmComponent is the CCM. It counts as stopped when the API server does not answer.
 func (c *Cluster) ccmComponent(ctx context.Context) cluster.Component {
 	client, err := c.Observer()
 	if err != nil {
@@ -60,7 +60,8 @@ func (c *Cluster) ccmComponent(ctx context.Context) cluster.Component {
 	return toComponent(local.ComponentCCM, err == nil && d.Status.ReadyReplicas > 0, wanted)
 }
 
-// Logs are the agent's file, and what the engine and the cluster keep.
+// Logs lists the log files in the lab's folder, the logs of the engine's containers and
+// the CCM's pods, and the machines' journals.
 func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
 	logs, err := local.FileLogs(c.lab.Path("logs"))
 	if err != nil {
@@ -103,8 +104,8 @@ func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
 	return logs, err
 }
 
-// copyOutput runs a command with a standard input that says nothing, and ends
-// with the command. That ctx ended it is no failure.
+// copyOutput runs a command with a silent standard input and returns when the command
+// ends. It is no error that ctx ended it.
 func copyOutput(ctx context.Context, w io.Writer, cmd *exec.Cmd) error {
 	stdin, silent, err := os.Pipe()
 	if err != nil {

@@ -1,7 +1,7 @@
 package kind
 
-// Instances are machines: each that runs is a node container. The control
-// plane's is kind's; a worker's joins the cluster as join.go has it.
+// Machines: each running instance is a node container. kind creates the control
+// plane's; a worker's joins the cluster as described in join.go.
 
 import (
 	"context"
@@ -24,11 +24,11 @@ const (
 // joinedMark is on a machine's disk once it has joined.
 const joinedMark = "/kind/joined"
 
-// stopGrace is how long a machine has to shut down, in seconds, before it is
-// cut off.
+// stopGrace is how long a machine may take to shut down, in seconds, before it is
+// killed.
 const stopGrace = "5"
 
-// Present is the control plane, which kind has made.
+// Present returns the control plane, which kind has created.
 func (c *Cluster) Present(ctx context.Context) ([]cluster.Machine, error) {
 	found, err := c.engine.inspectContainers(ctx, c.controlPlaneContainer())
 	if err != nil || len(found) == 0 {
@@ -52,7 +52,7 @@ type node struct {
 	container
 }
 
-// listNodes are the containers of all machines, running or not.
+// listNodes returns the containers of all machines, running or not.
 func (c *Cluster) listNodes(ctx context.Context) ([]node, error) {
 	workers, err := c.engine.listLabelled(ctx, c.labelOfLab())
 	if err != nil {
@@ -93,7 +93,7 @@ func (r *running) Wait(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Machines are those that run and have joined.
+// Machines returns the machines that run and have joined.
 func (c *Cluster) Machines(ctx context.Context) (map[cluster.Machine]cluster.Running, error) {
 	nodes, err := c.listNodes(ctx)
 	if err != nil {
@@ -117,7 +117,9 @@ func (c *Cluster) Machines(ctx context.Context) (map[cluster.Machine]cluster.Run
 	return found, nil
 }
 
-// hasJoined asks for a definite answer: what has not joined is made anew.
+// hasJoined reports whether the machine has joined. The command prints yes or no, so
+// that a failure of the engine is not taken for "no": a machine that has not joined is
+// created anew.
 func (c *Cluster) hasJoined(ctx context.Context, name string) (bool, error) {
 	answer, err := c.engine.execIn(ctx, name, nil, "sh", "-c", "test -e "+joinedMark+" && echo yes || echo no")
 	return answer == "yes", err
@@ -131,7 +133,7 @@ func (c *Cluster) containerOf(m cluster.Machine) string {
 	return c.workerContainer(m.Name)
 }
 
-// Booted tells whether the machine has a container.
+// Booted reports whether the machine has a container.
 func (c *Cluster) Booted(ctx context.Context, m cluster.Machine) (bool, error) {
 	found, err := c.engine.inspectContainers(ctx, c.containerOf(m))
 	if err != nil || len(found) == 0 {
@@ -140,10 +142,10 @@ func (c *Cluster) Booted(ctx context.Context, m cluster.Machine) (bool, error) {
 	return m.ID == c.lab.Kind.ControlPlane || found[0].Config.Labels[labelInstance] == m.ID, nil
 }
 
-// Boot starts a machine's container; a new one joins the cluster first. One
-// that was left half-way is made anew. The size is passed over: a limit on the
-// container would be none that its kubelet reports, since that measures the
-// computer and not its own cgroup. Every node has as much as the computer has.
+// Boot starts a machine's container; a new one joins the cluster first. A container
+// whose creation was interrupted is created anew. The size is ignored: a kubelet
+// measures the computer and not its own cgroup, so it would not report a limit on the
+// container. Every node has the capacity of the computer.
 func (c *Cluster) Boot(ctx context.Context, m cluster.Machine, _ cluster.Size) (cluster.Running, error) {
 	name := c.containerOf(m)
 	found, err := c.engine.inspectContainers(ctx, name)
@@ -202,7 +204,7 @@ func (c *Cluster) Halt(ctx context.Context, _ cluster.Machine, r cluster.Running
 	return err
 }
 
-// Sweep deletes the containers of machines that are gone for good.
+// Sweep deletes the containers of machines whose instances no longer exist.
 func (c *Cluster) Sweep(ctx context.Context, keep map[string]bool) error {
 	nodes, err := c.listNodes(ctx)
 	if err != nil {

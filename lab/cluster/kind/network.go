@@ -1,9 +1,9 @@
 package kind
 
-// The lab's network: one of its own, in a range that nothing here uses, so
-// that every address in it is the lab's to give. It is made with a range for
-// the engine to choose from, which only the control plane's container needs:
-// being alone there, it keeps its address over restarts.
+// The lab's network, in a range that nothing on this machine uses, so that the lab can
+// assign every address in it. The engine chooses addresses from a small part of it,
+// which only the control plane's container uses: being alone there, it keeps its
+// address over restarts.
 
 import (
 	"bufio"
@@ -44,8 +44,8 @@ func addressAt(subnet netip.Prefix, host uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// Claim makes the lab's network. A network or a kind cluster of its name that
-// is not this lab's is left alone, and refused.
+// Claim creates the lab's network. It refuses, and leaves alone, a network or a kind
+// cluster of the same name that is not this lab's.
 func (c *Cluster) Claim(ctx context.Context) (cluster.Hold, error) {
 	if err := c.checkName(ctx); err != nil {
 		return nil, err
@@ -101,7 +101,7 @@ func describeOwners(dir string) string {
 	return "the lab in " + dir
 }
 
-// hostRoutes are the ranges that this machine has a route to.
+// hostRoutes are the address ranges that this machine has a route to.
 func hostRoutes() ([]netip.Prefix, error) {
 	f, err := os.Open("/proc/net/route")
 	if err != nil {

@@ -1,6 +1,6 @@
 package kind
 
-// How the cloud's routes become the machines'.
+// The cloud's routes on the machines.
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
-// routeProtocol marks the lab's routes on a machine (rtnetlink(7): above 4,
+// routeProtocol marks the lab's routes on a machine (rtnetlink(7): values above 4 are
 // free to use).
 const routeProtocol = "200"
 
@@ -40,7 +40,7 @@ done
 {{range .Routes}}ip route replace {{.Destination}} via {{.Via}} proto {{$.Protocol}}
 {{end}}`))
 
-// Connect makes the cloud's routes the machine's.
+// Connect sets the given routes on the machine.
 func (c *Cluster) Connect(ctx context.Context, m cluster.Machine, routes []cluster.Route) error {
 	if !c.usesCloudRoutes() {
 		return nil

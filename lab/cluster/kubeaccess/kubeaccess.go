@@ -32,7 +32,7 @@ const (
 	renewBound = 10 * time.Second
 )
 
-// Client speaks to the cluster of a kubeconfig in the name of user.
+// Client is a client for the cluster of a kubeconfig. Its user agent names user.
 func Client(kubeconfig, user string) (*kubernetes.Clientset, error) {
 	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -43,10 +43,10 @@ func Client(kubeconfig, user string) (*kubernetes.Clientset, error) {
 	return kubernetes.NewForConfig(cfg)
 }
 
-// ServiceAccount writes a kubeconfig for a service account of kube-system to
-// file, unless it is there: the same cluster as in the kubeconfig given, and
-// nothing else of it. The account's token is in a file beside it, which
-// client-go reads again and again; one that has lived half its life is renewed.
+// ServiceAccount writes to file a kubeconfig for a service account of kube-system,
+// unless it exists. Only the cluster is taken from the given kubeconfig. The account's
+// token is in a file beside it, which client-go reads again and again. A token past
+// half its life is renewed.
 func ServiceAccount(ctx context.Context, kubeconfig, account, file string) error {
 	if err := renewToken(ctx, kubeconfig, account, tokenFile(file)); err != nil {
 		return err
@@ -78,9 +78,9 @@ func ServiceAccount(ctx context.Context, kubeconfig, account, file string) error
 	return state.WriteFile(file, data)
 }
 
-// KeepToken renews the token of a service account's kubeconfig at half its
-// life, until ctx ends. A wait for just that would be too long after the
-// computer's sleep.
+// KeepToken renews the token of a service account's kubeconfig at half its life, until
+// ctx ends. It checks often instead of waiting for that time, because a wait would be
+// too long after the computer's sleep.
 func KeepToken(ctx context.Context, kubeconfig, account, file string, log *slog.Logger) error {
 	tick := time.NewTicker(renewEvery)
 	defer tick.Stop()
@@ -98,7 +98,8 @@ func KeepToken(ctx context.Context, kubeconfig, account, file string, log *slog.
 
 func tokenFile(kubeconfig string) string { return kubeconfig + ".token" }
 
-// renewToken writes a new token to file, unless the one there is young enough.
+// renewToken writes a new token to file, unless the current one is still in the first
+// half of its life.
 func renewToken(ctx context.Context, kubeconfig, account, file string) error {
 	if have, err := os.ReadFile(file); err == nil && time.Now().Before(halfLife(string(have))) {
 		return nil
@@ -118,8 +119,8 @@ func renewToken(ctx context.Context, kubeconfig, account, file string) error {
 	return state.WriteFile(file, []byte(token.Status.Token))
 }
 
-// halfLife is the middle between a token's issue and its end, as it says
-// itself; long ago for what is no token.
+// halfLife is the middle between a token's issue and its expiry, as its claims say. It
+// is the zero time for what is not a token.
 func halfLife(token string) time.Time {
 	var claims struct {
 		IssuedAt int64 `json:"iat"`

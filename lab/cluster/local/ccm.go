@@ -17,7 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
-// ComponentCCM is the CCM's process.
+// ComponentCCM is the name of the CCM's process.
 const ComponentCCM = "ccm"
 
 // ccmBound is how long the CCM may take to start.
@@ -26,13 +26,13 @@ const ccmBound = 30 * time.Second
 // ccmMark is there while the CCM should run.
 func (s Site) ccmMark() string { return s.Lab.Path("ccm.wanted") }
 
-// CCMWanted tells whether the CCM should run.
+// CCMWanted reports whether the CCM should run.
 func (s Site) CCMWanted() bool { return pathExists(s.ccmMark()) }
 
 // CloudConfig is the file behind the CCM's --cloud-config.
 func (s Site) CloudConfig() string { return s.Lab.Path("cloud-config.yaml") }
 
-// CCMConfig is what that file says.
+// CCMConfig is the content of the CCM's configuration file.
 func CCMConfig(url, tokenFile, project string) string {
 	return fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", url, tokenFile, project)
 }
@@ -40,13 +40,13 @@ func CCMConfig(url, tokenFile, project string) string {
 // CCMAddress is where the CCM serves health and metrics.
 func (s Site) CCMAddress() string { return s.Endpoint(PortCCM) }
 
-// ShortLease is a lab's: the framework never gives its lease back, so a restarted
-// CCM waits for the old one's end.
+// ShortLease are a lab's leader election flags. The framework never releases its lease,
+// so a restarted CCM waits until the old lease expires.
 var ShortLease = []string{
 	"--leader-elect-lease-duration=6s", "--leader-elect-renew-deadline=5s", "--leader-elect-retry-period=1s",
 }
 
-// CCM is the CCM's process; the flags say how it gets into the cluster.
+// CCM describes the CCM's process. flags hold its access to the cluster.
 func (s Site) CCM(flags ...string) process.Spec {
 	return s.Spec(ComponentCCM, "ccm", append(slices.Concat(flags, ShortLease),
 		"--cloud-config="+s.CloudConfig(),
@@ -76,7 +76,7 @@ func (s Site) UseCCM(p *cluster.Program) error {
 	return state.WriteFile(s.usedCCM(), data)
 }
 
-// ProgramInUse is what UseCCM was given last; nil is the lab's own.
+// ProgramInUse is the program that UseCCM set; nil is the lab's own.
 func (s Site) ProgramInUse() (*cluster.Program, error) {
 	data, err := os.ReadFile(s.usedCCM())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -92,8 +92,8 @@ func (s Site) ProgramInUse() (*cluster.Program, error) {
 	return p, nil
 }
 
-// StartCCM says that the CCM is wanted, and returns when it serves. The lab's
-// agent starts it.
+// StartCCM marks the CCM as wanted, and returns when it serves. The lab's agent starts
+// it.
 func (s Site) StartCCM(ctx context.Context) error {
 	cloud := s.Cloud()
 	config := CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name)
@@ -125,7 +125,7 @@ func (s Site) ccmServes(ctx context.Context) error {
 	return conn.Close()
 }
 
-// StopCCM says that it is not wanted, and ends it.
+// StopCCM marks the CCM as not wanted, and ends it.
 func (s Site) StopCCM(ctx context.Context) error {
 	if err := os.Remove(s.ccmMark()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

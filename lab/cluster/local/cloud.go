@@ -7,17 +7,16 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// ComponentCloud is the cloud's process.
+// ComponentCloud is the name of the cloud's process.
 const ComponentCloud = "fakecloud"
 
-// Cloud is where the lab's cloud is. It speaks plain HTTP: nobody but this
-// machine hears it.
+// Cloud says how to reach the lab's cloud. It speaks plain HTTP, because only this
+// machine can reach it.
 func (s Site) Cloud() cluster.Cloud {
 	return cluster.Cloud{URL: "http://" + s.Endpoint(PortCloud), Dir: s.Lab.Path("cloud")}
 }
 
-// Fakecloud is the process of the lab's cloud. The tokens are files that it
-// writes.
+// Fakecloud describes the process of the lab's cloud, which writes the token files.
 func (s Site) Fakecloud(tag string) process.Spec {
 	spec := s.Spec(ComponentCloud, "fakecloud", "serve",
 		"--listen="+s.Endpoint(PortCloud),

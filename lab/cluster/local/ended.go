@@ -7,8 +7,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// Ended is an error that names those of the components that do not run, with
-// the end of their logs.
+// Ended returns an error that names the components that do not run, with the end of
+// their logs.
 func (s Site) Ended(components ...string) error {
 	running, err := s.Host.Running()
 	if err != nil {

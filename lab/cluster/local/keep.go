@@ -19,16 +19,15 @@ const (
 	maxDelay   = 30 * time.Second
 )
 
-// restartDelay keeps a process that dies at once from being restarted in a
-// tight loop.
+// restartDelay is the first delay before a restart. It prevents a tight loop when a
+// process ends at once.
 const restartDelay = time.Second
 
-// stopGrace is how long a process has to end by itself.
+// stopGrace is how long a process may take to end by itself.
 const stopGrace = 3 * time.Second
 
-// Keeper keeps one process running for as long as a file, the mark, is there.
-// Whoever wants the process makes the mark; whoever does not removes it and
-// ends the process.
+// Keeper keeps one process running as long as a file, the mark, exists. To start the
+// process, create the mark; to stop it, remove the mark and end the process.
 type Keeper struct {
 	Mark    string
 	Running func() (*process.Process, error) // nil if it does not run
@@ -36,8 +35,8 @@ type Keeper struct {
 	Log     *slog.Logger
 }
 
-// Run works until ctx ends, and leaves the process as it is then. A process
-// that ends soon after its start is started again later and later.
+// Run works until ctx ends, and then leaves the process as it is. The restart delay
+// grows while the process ends soon after each start.
 func (k Keeper) Run(ctx context.Context) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {

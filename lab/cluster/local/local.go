@@ -1,5 +1,6 @@
-// Package local is what a lab runs as plain processes on this machine's
-// loopback, whatever its cluster is: a cloud, and a CCM that is kept running.
+// Package local runs processes of a lab on this machine's loopback, whatever its
+// cluster is: a cloud, and a CCM that is kept running. It knows nothing of the cluster
+// itself. Begin with Site.
 package local
 
 import (
@@ -22,8 +23,8 @@ import (
 // reclaimBound is how long a lab that comes back waits for its addresses.
 const reclaimBound = 3 * time.Second
 
-// downGrace is how long processes have to end by themselves when everything
-// they hold is about to be deleted.
+// downGrace is how long processes may take to end when their data is about to be
+// deleted.
 const downGrace = 1500 * time.Millisecond
 
 // Site is one lab's slot of loopback, and the processes in it.
@@ -33,18 +34,18 @@ type Site struct {
 	Host process.Host
 }
 
-// NewSite describes it; nothing is started.
+// NewSite describes the lab's site. It starts nothing.
 func NewSite(lab *state.Lab, bin cluster.Binaries) Site {
 	return Site{Lab: lab, Bin: bin, Host: process.Host{Lab: lab.Path()}}
 }
 
-// Address is the control plane's, and the cloud's.
+// Address is the address of the control plane and the cloud.
 func (s Site) Address() string { return slotAddress(s.Lab.Slot) }
 
-// Port is a component's port on it.
+// Port is a component's port on Address.
 func (s Site) Port(name string) string { return strconv.Itoa(s.Lab.Ports[name]) }
 
-// Endpoint is both.
+// Endpoint is ADDRESS:PORT of a component.
 func (s Site) Endpoint(name string) string { return net.JoinHostPort(s.Address(), s.Port(name)) }
 
 // InstanceCIDR is the range of the cloud's instances.
@@ -53,7 +54,7 @@ func (s Site) InstanceCIDR() string { return fmt.Sprintf("127.%d.16.0/20", s.Lab
 // LoadBalancerCIDR is the range of the cloud's balancers.
 func (s Site) LoadBalancerCIDR() string { return fmt.Sprintf("127.%d.64.0/18", s.Lab.Slot) }
 
-// Spec is a component's process, without what only it has.
+// Spec describes a component's process.
 func (s Site) Spec(component, program string, args ...string) process.Spec {
 	return process.Spec{Component: component, Path: s.Bin.Program(program), Args: args, LogFile: s.LogFile(component)}
 }
@@ -77,9 +78,9 @@ func (s Site) Ensure(spec process.Spec) (*process.Process, error) {
 	return s.Host.Start(spec)
 }
 
-// Serve starts components unless they run, and returns when ready, which asks the
-// last, returns nil. One that was found and ends meanwhile was about to end when it
-// was found: it is started anew.
+// Serve starts the components that do not run. It returns when ready, which asks the
+// last one, returns nil. A process that was already running and ends meanwhile is
+// started anew, because it was ending when it was found.
 func (s Site) Serve(ctx context.Context, what string, ready func(context.Context) error, specs ...process.Spec) error {
 	for {
 		all := make([]*process.Process, len(specs))
@@ -111,7 +112,7 @@ func (s Site) Claim(context.Context) (cluster.Hold, error) {
 	return slot.Lock, nil
 }
 
-// Reclaim takes the lab's own slot again.
+// Reclaim claims the lab's own slot again.
 func (s Site) Reclaim(ctx context.Context) (cluster.Hold, error) {
 	running, err := s.Host.Running()
 	if err != nil {
@@ -126,8 +127,8 @@ func (s Site) Reclaim(ctx context.Context) (cluster.Hold, error) {
 	return slot.Lock, nil
 }
 
-// Down ends every process of the lab. It keeps the slot until the last has
-// ended, so that no other lab moves in beside it.
+// Down ends every process of the lab. It holds the slot until the last one has ended,
+// so that no other lab takes it meanwhile.
 func (s Site) Down(ctx context.Context) (ended int, err error) {
 	if s.Lab.Slot != 0 {
 		// Not to be had if somebody else was faster after a crash.
@@ -151,8 +152,8 @@ func (s Site) Down(ctx context.Context) (ended int, err error) {
 	}
 }
 
-// Components tells of each of the names whether it runs. The CCM is the
-// person's to start and stop.
+// Components reports for each name whether its process runs. The person decides whether
+// the CCM should.
 func (s Site) Components(names ...string) ([]cluster.Component, error) {
 	running, err := s.Host.Running()
 	if err != nil {

@@ -1,8 +1,7 @@
 package local
 
-// This file answers: what is in a component's log file, and what comes into it?
-// A component that starts again appends to its file; one that is put aside and
-// made anew is followed into the new one.
+// Log files of components. A component that starts again appends to its file. A file
+// that is rotated is followed into the new one.
 
 import (
 	"bytes"
@@ -21,7 +20,7 @@ import (
 // nodePrefix begins the component's name of a machine, nodeFile its log file's.
 const nodePrefix, nodeFile = "node/", "node-"
 
-// FileLogs are the log files of a folder, by the names of their components.
+// FileLogs are the log files in a folder, named by their components.
 func FileLogs(dir string) ([]cluster.Log, error) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.log"))
 	if err != nil {
@@ -43,12 +42,12 @@ func FileLogs(dir string) ([]cluster.Log, error) {
 	return logs, nil
 }
 
-// followInterval is how soon what comes into a log is seen. A look costs next to
-// nothing, takes no inotify instance, of which a user has few, and misses
-// nothing.
+// followInterval is how often a followed log is polled. Polling is cheap, misses
+// nothing, and needs no inotify instance, of which a user has few.
 const followInterval = 200 * time.Millisecond
 
-// copyFile writes whole lines.
+// copyFile writes the last lines of a file. With follow it also writes new lines until
+// ctx ends.
 func copyFile(ctx context.Context, w io.Writer, file string, last int, follow bool) error {
 	begin, err := lastLines(file, last)
 	if err != nil {

@@ -1,6 +1,6 @@
 package local
 
-// Labs that are not running, and come back.
+// Labs that are stopped, and can start again.
 
 import (
 	"context"
@@ -19,7 +19,7 @@ const storeGrace = 5 * time.Second
 // stores keep what a lab knows.
 var stores = []string{ComponentCloud, PortEtcd}
 
-// Pause ends every process of the lab, those that keep its state last.
+// Pause ends every process of the lab, those that hold its state last.
 func (s Site) Pause(ctx context.Context) (ended int, err error) {
 	running, err := s.Host.Running()
 	if err != nil {

@@ -1,10 +1,10 @@
 package local
 
-// Where a lab lives in 127/8. Slot X owns 127.X.0.0/16: control plane on
-// 127.X.0.1, instances and balancers in ranges of their own, and pods, whose
-// 10.X.y.z (the API server refuses loopback in EndpointSlices) is realised as
-// 127.X.y.z. So one number says which addresses are this lab's, and two labs
-// never meet.
+// The addresses of a lab in 127/8. Slot X owns 127.X.0.0/16: the control plane on
+// 127.X.0.1, instances and balancers in ranges of their own, and pods. A pod has the
+// address 10.X.y.z, because the API server refuses loopback in EndpointSlices; it is
+// realised as 127.X.y.z. So one number says which addresses are a lab's, and two labs
+// never collide.
 
 import (
 	"context"
@@ -23,8 +23,8 @@ const (
 	lastSlot  = 99
 )
 
-// Ports a lab likes to have on 127.X.0.1; another is taken where one of them
-// is held by somebody on 0.0.0.0.
+// preferredPorts are the ports of a lab on 127.X.0.1. Another port is used where a
+// process holds one of them on 0.0.0.0.
 var preferredPorts = map[string]int{
 	PortLock:      0, // One of lockPorts.
 	PortCloud:     8470,
@@ -37,8 +37,8 @@ var preferredPorts = map[string]int{
 	PortDemo:      8080,
 }
 
-// lockPorts are tried in this order and no other, so that all labs of a
-// machine agree on one.
+// lockPorts are tried in exactly this order, so that all labs of a machine agree on
+// one.
 var lockPorts = []int{8469, 18469, 28469}
 
 // Names of ports.
@@ -55,17 +55,17 @@ const (
 	PortDemo = "demo"
 )
 
-// Slot is a claimed range. Its lock is a bound listener: whoever holds it owns
-// the slot, and the kernel frees it when the last holder ends.
+// Slot is a claimed range. Its lock is a bound listener: its holder owns the slot, and
+// the kernel frees it when the last holder ends.
 type Slot struct {
 	Number int
 	Ports  map[string]int
 	Lock   *net.TCPListener
 }
 
-// ReclaimSlot takes a lab's own slot again. running says that some of its
-// processes are still there and hold their ports. Processes that were killed
-// a moment ago may still be letting go of theirs: it tries until ctx ends.
+// ReclaimSlot claims a lab's own slot again. running says that some of its processes
+// still run and hold their ports. It retries until ctx ends, because processes that
+// were just killed may not have released theirs yet.
 func ReclaimSlot(ctx context.Context, slot int, ports map[string]int, running bool) (*Slot, error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
@@ -82,11 +82,11 @@ func ReclaimSlot(ctx context.Context, slot int, ports map[string]int, running bo
 	}
 }
 
-// HoldSlot takes the lock of a lab's own slot, while its processes still run.
+// HoldSlot takes the lock of a lab's own slot while its processes still run.
 func HoldSlot(slot int, ports map[string]int) (*Slot, error) { return claimSlot(slot, ports, true) }
 
-// ClaimSlot finds a free slot by binding, and leaves out those that are kept for
-// labs which do not run.
+// ClaimSlot finds a free slot by binding its ports. It skips the slots in kept, which
+// belong to labs that do not run.
 func ClaimSlot(kept ...int) (*Slot, error) {
 	ports, err := freePorts()
 	if err != nil {
@@ -134,7 +134,8 @@ func claimSlot(x int, ports map[string]int, running bool) (*Slot, error) {
 // a slot.
 var probing sync.Mutex
 
-// freePorts are the preferred ports, or another where one is held on 0.0.0.0.
+// freePorts are the preferred ports, with replacements for those that are held on
+// 0.0.0.0.
 func freePorts() (map[string]int, error) {
 	probing.Lock()
 	defer probing.Unlock()
@@ -159,8 +160,8 @@ func freePorts() (map[string]int, error) {
 	return ports, nil
 }
 
-// FreePort is the preferred port if it can be bound, else another; 0 if none
-// can.
+// FreePort is the preferred port if it can be bound, else another; 0 if none can be
+// bound.
 func FreePort(host string, preferred int) int {
 	for _, port := range []int{preferred, 0} {
 		if l, err := listenTCP(host, port); err == nil {
