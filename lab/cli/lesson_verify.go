@@ -73,7 +73,7 @@ func (v *lessonVerification) runAll(cmd *cobra.Command, ids []string) error {
 	var workers sync.WaitGroup
 	for n := range min(v.parallel, len(chosen)) {
 		s, err := takeSeat(cmd, v.o, verifyLabName)
-		if n > 0 {
+		if err == nil && n > 0 {
 			s, err = lessons.Take(fmt.Sprintf("%s-%d", s.Name(), n+1))
 		}
 		if err != nil {
@@ -88,19 +88,27 @@ func (v *lessonVerification) runAll(cmd *cobra.Command, ids []string) error {
 	workers.Wait()
 	if len(v.errs) > 0 {
 		if n := len(v.brokenIDs); n > 0 { // It may be 0: then, for example, a lab could not be taken down.
-			v.recordFailure(fmt.Errorf("%d of %d lessons do not work: %s", n, len(chosen), strings.Join(v.brokenIDs, ", ")))
+			v.recordFailure(
+				fmt.Errorf("%d of %d lessons do not work: %s", n, len(chosen), strings.Join(v.brokenIDs, ", ")),
+			)
 		}
 		return errors.Join(v.errs...)
 	}
 	if len(skipped) > 0 { // Printed even with --quiet, lest somebody think that all lessons were verified.
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d lessons work; left out, and not tried: %s\n", len(chosen), strings.Join(skipped, ", "))
+		_, err = fmt.Fprintf(
+			cmd.OutOrStdout(), "%d lessons work; left out, and not tried: %s\n", len(chosen),
+			strings.Join(skipped, ", "),
+		)
 	}
 	return err
 }
 
 // chooseLessons returns the lessons with these IDs. Without IDs it returns all lessons
 // that this machine can run, and the IDs of those that it skips.
-func (v *lessonVerification) chooseLessons(ctx context.Context, ids []string) (chosen []*lessons.Lesson, skipped []string, err error) {
+func (v *lessonVerification) chooseLessons(
+	ctx context.Context,
+	ids []string,
+) (chosen []*lessons.Lesson, skipped []string, err error) {
 	for _, id := range ids {
 		l, err := findLesson(id)
 		if err != nil {
@@ -155,7 +163,12 @@ func (v *lessonVerification) verifyFromQueue(ctx context.Context, s *lessons.Sea
 
 // verifyLesson verifies one lesson. It prints each step or, where the steps of parallel
 // lessons would be mixed up, only the result.
-func (v *lessonVerification) verifyLesson(ctx context.Context, s *lessons.Seat, l *lessons.Lesson, steps *ui.Steps) error {
+func (v *lessonVerification) verifyLesson(
+	ctx context.Context,
+	s *lessons.Seat,
+	l *lessons.Lesson,
+	steps *ui.Steps,
+) error {
 	if v.parallel == 1 {
 		steps.Say("Lesson %s", l.ID)
 		return s.Verify(ctx, l, steps)
