@@ -49,7 +49,8 @@ func requireOneArgument(cmd *cobra.Command, args []string) error {
 // flagTypeNames describe the values of flags by pflag's name of their type. They
 // replace pflag's own message, which is that of the function that parsed the value.
 var flagTypeNames = map[string]string{
-	"int": "a whole number", "duration": "a duration, such as 30s or 10m", "bool": "true or false", "float64": "a number",
+	"int": "a whole number", "duration": "a duration, such as 30s or 10m", "bool": "true or false",
+	"float64": "a number",
 }
 
 // rewordFlagError words an error of the flag parser as other usage errors are worded.

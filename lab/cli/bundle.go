@@ -137,7 +137,8 @@ func copyFile(to, from string) error {
 // programs.
 func addBundleFlag(cmd *cobra.Command, o *globalOptions) {
 	var file string
-	cmd.PersistentFlags().StringVar(&file, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, which is unpacked once")
+	cmd.PersistentFlags().
+		StringVar(&file, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, which is unpacked once")
 	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error { // Replaces the root's.
 		if err := o.configureLogging(); err != nil || file == "" {
 			return err
@@ -151,7 +152,10 @@ func addBundleFlag(cmd *cobra.Command, o *globalOptions) {
 		}
 		self := filepath.Join(dir, "lab")
 		err := syscall.Exec(self, append([]string{self}, argsWithoutBundle(os.Args[1:])...), os.Environ())
-		return fmt.Errorf("%s cannot be run (%w): a bundle is for machines like the one that packed it, and XDG_CACHE_HOME must be where programs may be run", self, err)
+		return fmt.Errorf(
+			"%s cannot be run (%w): a bundle is for machines like the one that packed it, and XDG_CACHE_HOME must be where programs may be run",
+			self, err,
+		)
 	}
 }
 

@@ -27,7 +27,9 @@ func TestLessonFailsWithoutItsBundle(t *testing.T) {
 	t.Setenv("CCMLAB_HOME", t.TempDir())
 	missing := filepath.Join(t.TempDir(), "missing.tar.gz")
 	for _, line := range []string{"list", "start taint", "text taint", "stop", "verify"} {
-		out, stderr, code := runCommandLine(t.Context(), append([]string{"lesson", "--bundle", missing}, strings.Fields(line)...)...)
+		out, stderr, code := runCommandLine(
+			t.Context(), append([]string{"lesson", "--bundle", missing}, strings.Fields(line)...)...,
+		)
 		assert.Equal(t, exitFailed, code, line)
 		assert.Contains(t, stderr, missing, line)
 		assert.Empty(t, out, line)

@@ -23,7 +23,10 @@ func newCCM(o *globalOptions) *cobra.Command {
 	stop := func(cmd *cobra.Command, l *lab.Lab) error { return l.Cluster.StopCCM(cmd.Context()) }
 	start := func(cmd *cobra.Command, l *lab.Lab) error { return l.StartCCM(cmd.Context()) }
 	add := func(use, short string, actions ...func(*cobra.Command, *lab.Lab) error) {
-		cmd.AddCommand(&cobra.Command{Use: use, Short: short, Example: "  lab ccm " + use, RunE: func(cmd *cobra.Command, _ []string) error {
+		cmd.AddCommand(&cobra.Command{Use: use, Short: short, Example: "  lab ccm " + use, RunE: func(
+			cmd *cobra.Command,
+			_ []string,
+		) error {
 			return o.runOnCCM("ccm "+use, func(l *lab.Lab) (string, error) {
 				for _, action := range actions {
 					if err := action(cmd, l); err != nil {

@@ -39,7 +39,10 @@ purpose. For people who do not trust each other give each a machine, a container
   lab classroom down
   ./lab classroom --bundle ccmlab-bundle.tar.gz up --seats 20   # without internet`,
 	}
-	cmd.AddCommand(newClassroomUp(o), newClassroomStatus(), newClassroomCards(), newClassroomRun(), newClassroomShell(), newClassroomDown(o), newClassroomPage(), newClassroomServe())
+	cmd.AddCommand(
+		newClassroomUp(o), newClassroomStatus(), newClassroomCards(), newClassroomRun(), newClassroomShell(),
+		newClassroomDown(o), newClassroomPage(), newClassroomServe(),
+	)
 	addBundleFlag(cmd, o)
 	return cmd
 }
@@ -82,13 +85,28 @@ that is there.`,
   lab classroom up --foreground --listen 0.0.0.0 --seat seat-3 --password-file FILE   # a pod's`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.runUp(cmd, o) },
 	}
-	cmd.Flags().IntVar(&c.seats, "seats", 0, fmt.Sprintf("how many there are to be, up to %d (default 1, or as many as there are)", classroom.MaxSeats()))
-	cmd.Flags().StringVar(&c.lesson, "lesson", "", "the `ID` of the lesson to begin at new seats, or none (default the first)")
-	cmd.Flags().StringVar(&c.listen, "listen", "", "the `ADDRESS` at which page and seats are reached: 0.0.0.0 is every one of this machine (default 127.0.0.1, or as before)")
-	cmd.Flags().StringVar(&c.seat, "seat", "", "a seat of this `NAME` is to be there, such as seat-3, in place of a number of them")
-	cmd.Flags().StringVar(&c.passwordFile, "password-file", "", fmt.Sprintf("the `FILE` that has the password of --seat, %d characters or more, and is read each time (default: a random one, printed once); of a folder, which is what Kubernetes mounts where a Secret has no such key, nothing is read", classroom.MinPassword))
+	cmd.Flags().IntVar(
+		&c.seats, "seats", 0,
+		fmt.Sprintf("how many there are to be, up to %d (default 1, or as many as there are)", classroom.MaxSeats()),
+	)
+	cmd.Flags().
+		StringVar(&c.lesson, "lesson", "", "the `ID` of the lesson to begin at new seats, or none (default the first)")
+	cmd.Flags().StringVar(
+		&c.listen, "listen", "",
+		"the `ADDRESS` at which page and seats are reached: 0.0.0.0 is every one of this machine (default 127.0.0.1, or as before)",
+	)
+	cmd.Flags().StringVar(
+		&c.seat, "seat", "", "a seat of this `NAME` is to be there, such as seat-3, in place of a number of them",
+	)
+	cmd.Flags().StringVar(&c.passwordFile, "password-file", "", fmt.Sprintf(
+		"the `FILE` that has the password of --seat, %d characters or more, and is read each time (default: a random one, printed once); of a folder, which is what Kubernetes mounts where a Secret has no such key, nothing is read",
+		classroom.MinPassword,
+	))
 	cmd.Flags().BoolVar(&c.foreground, "foreground", false, "stay, and end what down ends at the end (Ctrl-C, SIGTERM)")
-	cmd.Flags().StringVar(&c.pageURL, "page-url", "", "the `URL` that learners are told for the page and the text, where those are reached by another name than this machine's")
+	cmd.Flags().StringVar(
+		&c.pageURL, "page-url", "",
+		"the `URL` that learners are told for the page and the text, where those are reached by another name than this machine's",
+	)
 	cmd.Flags().IntVar(&c.pagePort, "page-port", 0, "the page's port (default 8400, or as before)")
 	cmd.Flags().IntVar(&c.sshPort, "ssh-port", 0, "the seats' port (default 2222, or as before)")
 	addOutputFlag(cmd, "table", "json", "yaml")
@@ -132,7 +150,12 @@ func (c *classroomUpFlags) runUp(cmd *cobra.Command, o *globalOptions) error {
 
 // openRoom makes missing seats, prints their cards, starts the server, and begins the
 // lesson at seats that have none.
-func (c *classroomUpFlags) openRoom(cmd *cobra.Command, o *globalOptions, room *classroom.Room, lesson, password string) error {
+func (c *classroomUpFlags) openRoom(
+	cmd *cobra.Command,
+	o *globalOptions,
+	room *classroom.Room,
+	lesson, password string,
+) error {
 	cards, err := c.addMissingSeats(room, password)
 	if err != nil {
 		return err
@@ -146,7 +169,9 @@ func (c *classroomUpFlags) openRoom(cmd *cobra.Command, o *globalOptions, room *
 		return err
 	}
 	steps := o.newSteps()
-	if err := steps.Do("door", func(func(string)) (string, error) { return "open: " + room.Page(), room.StartServer(cmd.Context()) }); err != nil {
+	if err := steps.Do(
+		"door", func(func(string)) (string, error) { return "open: " + room.Page(), room.StartServer(cmd.Context()) },
+	); err != nil {
 		return err
 	}
 	if err := warnOfMemoryShortage(o, room, lesson); err != nil {
@@ -224,7 +249,10 @@ func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 	case c.seats < 0 || c.seats > classroom.MaxSeats():
 		return usagef("--seats %d: want 1 to %d", c.seats, classroom.MaxSeats())
 	case c.seats > 0 && c.seats < len(room.Seats):
-		return usagef("--seats %d: there are %d, and somebody may have written something at any; `lab classroom down --delete` first removes them all", c.seats, len(room.Seats))
+		return usagef(
+			"--seats %d: there are %d, and somebody may have written something at any; `lab classroom down --delete` first removes them all",
+			c.seats, len(room.Seats),
+		)
 	case c.seats == 0 && c.seat == "" && len(room.Seats) == 0:
 		c.seats = 1
 	}
@@ -252,8 +280,9 @@ func warnOfMemoryShortage(o *globalOptions, room *classroom.Room, lesson string)
 	}
 	need := uint64(labs*missing) * labMemoryBytes //nolint:gosec // Neither is negative.
 	if m := classroom.ThisMachine(); m != nil && need > m.MemoryAvailable {
-		o.newSteps().Say(" ! %d labs take about %.1f GB of memory, and %.1f GB are free: some may be killed. Fewer seats, or more memory.",
-			labs*missing, float64(need)/(1<<30), float64(m.MemoryAvailable)/(1<<30))
+		o.newSteps().
+			Say(" ! %d labs take about %.1f GB of memory, and %.1f GB are free: some may be killed. Fewer seats, or more memory.",
+				labs*missing, float64(need)/(1<<30), float64(m.MemoryAvailable)/(1<<30))
 	}
 	return nil
 }
@@ -273,7 +302,11 @@ func printCards(w io.Writer, room *classroom.Room, cards []classroom.Card) error
 	for _, c := range cards {
 		_, _ = fmt.Fprintf(t, "%s\tssh -p %d %[1]s@%[3]s\t%[4]s\n", c.Seat, room.SSHPort, room.Host(), c.Password)
 	}
-	_, _ = fmt.Fprintf(t, "\nThe lessons, and how far each seat is: %s\nThe door's key is %s.\nPasswords are kept as hashes: `lab classroom cards SEAT` makes a new one.\n\n", room.Page(), fingerprint)
+	_, _ = fmt.Fprintf(
+		t,
+		"\nThe lessons, and how far each seat is: %s\nThe door's key is %s.\nPasswords are kept as hashes: `lab classroom cards SEAT` makes a new one.\n\n",
+		room.Page(), fingerprint,
+	)
 	return t.Flush()
 }
 
@@ -340,7 +373,9 @@ func newClassroomStatus() *cobra.Command {
 				err = printClassroomStatus(cmd.OutOrStdout(), room, v)
 			}
 			if err == nil && !serving {
-				err = errors.New("the door is closed: nobody comes in, and there is no page; `lab classroom up` opens it")
+				err = errors.New(
+					"the door is closed: nobody comes in, and there is no page; `lab classroom up` opens it",
+				)
 			}
 			return err
 		},
@@ -359,7 +394,10 @@ func printClassroomStatus(w io.Writer, room *classroom.Room, v *classroom.View) 
 			if task := l.Current(); task != nil {
 				now = task.Title
 			}
-			_, _ = fmt.Fprintf(t, "%s\t%s\t%d/%d\t%s\t%s\t%d\t%d/%d\n", s.Name, l.ID, l.Done(), len(l.Tasks), now, duration.HumanDuration(v.At.Sub(l.Since)), l.Hints(), len(s.Finished), v.Lessons)
+			_, _ = fmt.Fprintf(
+				t, "%s\t%s\t%d/%d\t%s\t%s\t%d\t%d/%d\n", s.Name, l.ID, l.Done(), len(l.Tasks), now,
+				duration.HumanDuration(v.At.Sub(l.Since)), l.Hints(), len(s.Finished), v.Lessons,
+			)
 		} else {
 			_, _ = fmt.Fprintf(t, "%s\t-\t-\t-\t-\t-\t%d/%d\n", s.Name, len(s.Finished), v.Lessons)
 		}

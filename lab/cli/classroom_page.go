@@ -36,15 +36,22 @@ It is reached from this machine alone unless --listen says otherwise, and has no
 				}
 				rooms.From = append(rooms.From, u)
 			}
-			if host, port, err := net.SplitHostPort(rooms.Service); rooms.Service != "" && (err != nil || host == "" || port == "") {
+			if host, port, err := net.SplitHostPort(rooms.Service); rooms.Service != "" && (err != nil || host == "" ||
+				port == "") {
 				return usagef("--from-service %q: want HOST:PORT, such as seat:8400", rooms.Service)
 			}
 			return rooms.Serve(cmd.Context())
 		},
 	}
 	cmd.Flags().StringSliceVar(&from, "from", nil, "the `URL` of a classroom's page; can be repeated")
-	cmd.Flags().StringVar(&rooms.Service, "from-service", "", "the `HOST:PORT` of pages at each address that the name has, which is asked for anew each time: a headless Service, say")
-	cmd.Flags().StringVar(&rooms.Listen, "listen", "127.0.0.1", "the `ADDRESS` at which the page is reached: 0.0.0.0 is every one of this machine")
+	cmd.Flags().StringVar(
+		&rooms.Service, "from-service", "",
+		"the `HOST:PORT` of pages at each address that the name has, which is asked for anew each time: a headless Service, say",
+	)
+	cmd.Flags().StringVar(
+		&rooms.Listen, "listen", "127.0.0.1",
+		"the `ADDRESS` at which the page is reached: 0.0.0.0 is every one of this machine",
+	)
 	cmd.Flags().IntVar(&rooms.Port, "port", 8400, "the page's port")
 	return cmd
 }

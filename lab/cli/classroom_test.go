@@ -72,7 +72,8 @@ func TestClassroomManifestsUseKnownFlags(t *testing.T) {
 		assert.Empty(t, cmd.Flags().Args())
 		assert.Equal(t, "0.0.0.0", cmd.Flag("listen").Value.String())
 		for _, p := range c.Ports {
-			assert.Contains(t, cmd.Flags().FlagUsages(), fmt.Sprintf("(default %d", p.ContainerPort), "what is not said is so: %s", p.Name)
+			assert.Contains(t, cmd.Flags().
+				FlagUsages(), fmt.Sprintf("(default %d", p.ContainerPort), "what is not said is so: %s", p.Name)
 		}
 	}
 }

@@ -134,9 +134,11 @@ never printed.`,
 	if v := os.Getenv("LAB_NAME"); v != "" {
 		name = v
 	}
-	root.PersistentFlags().StringVar(&o.name, "name", name, "the lab's name; several can be up at once (default from LAB_NAME)")
+	root.PersistentFlags().
+		StringVar(&o.name, "name", name, "the lab's name; several can be up at once (default from LAB_NAME)")
 	root.PersistentFlags().BoolVarP(&o.quiet, "quiet", "q", false, "print problems, and what was asked for, only")
-	root.PersistentFlags().BoolVarP(&o.verbose, "verbose", "v", false, "say which programs are started, and what is waited for")
+	root.PersistentFlags().
+		BoolVarP(&o.verbose, "verbose", "v", false, "say which programs are started, and what is waited for")
 	_ = root.RegisterFlagCompletionFunc("name", completeLabs(1))
 	root.AddCommand(
 		newUp(o),

@@ -53,7 +53,9 @@ func TestEveryCommandExplainsItself(t *testing.T) {
 	walk(newRoot())
 	help, _, code := runCommandLine(t.Context(), "--help")
 	assert.Zero(t, code)
-	for _, want := range []string{"Exit codes: 0 done; 1 ", "130 interrupted", "LAB_NAME", "CCMLAB_HOME", "NO_COLOR", "lab doctor"} {
+	for _, want := range []string{
+		"Exit codes: 0 done; 1 ", "130 interrupted", "LAB_NAME", "CCMLAB_HOME", "NO_COLOR", "lab doctor",
+	} {
 		assert.Contains(t, help, want)
 	}
 }
@@ -155,7 +157,10 @@ func TestCompletion(t *testing.T) {
 		assert.NotContains(t, out, "no-lab", line)
 	}
 	out, _, _ := runCommandLine(t.Context(), "__complete", "watch", "--only", "cluster,call,cloud,lab,")
-	assert.Equal(t, []string{"cluster,call,cloud,lab,event", ":4"}, strings.Fields(out), "one of several, and what was given is not offered again")
+	assert.Equal(
+		t, []string{"cluster,call,cloud,lab,event", ":4"}, strings.Fields(out),
+		"one of several, and what was given is not offered again",
+	)
 }
 
 // The help of bash's completion names the package that it needs.

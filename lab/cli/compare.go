@@ -132,7 +132,9 @@ func printReasons(b *strings.Builder, rows []compare.Row, color bool) {
 // sideBySide formats a row of the table. It returns as many lines as the longest cell
 // needs.
 func sideBySide(mark, title string, values [2]string) []string {
-	cells := [][]string{wrapLines(title, titleWidth-1), wrapLines(values[0], valueWidth), wrapLines(values[1], valueWidth)}
+	cells := [][]string{
+		wrapLines(title, titleWidth-1), wrapLines(values[0], valueWidth), wrapLines(values[1], valueWidth),
+	}
 	cell := func(column, row int) string {
 		if row < len(cells[column]) {
 			return cells[column][row]
@@ -144,7 +146,9 @@ func sideBySide(mark, title string, values [2]string) []string {
 		if i > 0 {
 			mark = ""
 		}
-		lines = append(lines, strings.TrimRight(fmt.Sprintf("%-*s%-*s%-*s%s", markWidth, mark, titleWidth, cell(0, i), valueWidth+gapWidth, cell(1, i), cell(2, i)), " "))
+		lines = append(lines, strings.TrimRight(fmt.Sprintf(
+			"%-*s%-*s%-*s%s", markWidth, mark, titleWidth, cell(0, i), valueWidth+gapWidth, cell(1, i), cell(2, i),
+		), " "))
 	}
 	return lines
 }

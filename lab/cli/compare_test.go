@@ -15,13 +15,17 @@ import (
 )
 
 func newComparison(rows ...compare.Row) *compare.Comparison {
-	return &compare.Comparison{Labs: [2]*compare.Facts{{Name: "plain"}, {Name: "a-name-as-long-as-any-lab-may-ever-have-01"}}, Rows: rows}
+	return &compare.Comparison{
+		Labs: [2]*compare.Facts{{Name: "plain"}, {Name: "a-name-as-long-as-any-lab-may-ever-have-01"}}, Rows: rows,
+	}
 }
 
 var (
 	taintsRow = compare.Row{
-		Section: "nodes", What: "taints", Differs: true, Values: [2]string{"none", "node.cloudprovider.kubernetes.io/uninitialized:NoSchedule on 3 of 3"},
-		Why: []string{"plain: a kubelet sets no such taint.", "full: " + strings.Repeat("a long reason ", 20)}, Source: "k8s.io/" + strings.Repeat("long/path", 20),
+		Section: "nodes", What: "taints", Differs: true,
+		Values: [2]string{"none", "node.cloudprovider.kubernetes.io/uninitialized:NoSchedule on 3 of 3"},
+		Why:    []string{"plain: a kubelet sets no such taint.", "full: " + strings.Repeat("a long reason ", 20)},
+		Source: "k8s.io/" + strings.Repeat("long/path", 20),
 	}
 	readyRow = compare.Row{Section: "nodes", What: "Ready", Values: [2]string{"3 of 3 Ready", "3 of 3 Ready"}}
 )

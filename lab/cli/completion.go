@@ -19,7 +19,8 @@ func describeShellCompletion(root *cobra.Command) {
 	}
 	examples := map[string]string{
 		"bash": "source <(lab completion bash)", "zsh": "source <(lab completion zsh)",
-		"fish": "lab completion fish | source", "powershell": "lab completion powershell | Out-String | Invoke-Expression",
+		"fish":       "lab completion fish | source",
+		"powershell": "lab completion powershell | Out-String | Invoke-Expression",
 	}
 	completion.Example = "  " + examples["bash"] + "   # now; into ~/.bashrc for good"
 	completion.Args, completion.RunE = nil, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -62,6 +63,8 @@ func completeLabs(most int) cobra.CompletionFunc {
 		if err != nil || len(args) >= most {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveNoFileComp
+		return slices.DeleteFunc(
+			names, func(name string) bool { return slices.Contains(args, name) },
+		), cobra.ShellCompDirectiveNoFileComp
 	}
 }

@@ -66,12 +66,27 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	}
 	f.addCCMFlags(cmd)
 	fl := cmd.Flags()
-	fl.BoolVar(&f.opts.Traffic, "traffic", false, "external: the cluster's nodes that wait for a CCM are the suite's, and their ports are reached from this machine")
-	fl.StringVar(&f.opts.Workload, "workload", "", "kind, external: `IMAGE` of the pods that answer, on port 8080, with their name in it (default ccmlab/hello:dev)")
-	fl.IntVar(&f.opts.Labs, "labs", 0, "how many labs share the tests (default: embedded up to 3, as many as the tests are worth; else 1)")
+	fl.BoolVar(
+		&f.opts.Traffic, "traffic", false,
+		"external: the cluster's nodes that wait for a CCM are the suite's, and their ports are reached from this machine",
+	)
+	fl.StringVar(
+		&f.opts.Workload, "workload", "",
+		"kind, external: `IMAGE` of the pods that answer, on port 8080, with their name in it (default ccmlab/hello:dev)",
+	)
+	fl.IntVar(
+		&f.opts.Labs, "labs", 0,
+		"how many labs share the tests (default: embedded up to 3, as many as the tests are worth; else 1)",
+	)
 	fl.IntVar(&f.opts.Parallel, "parallel", 0, "how many tests run at once, of those that may (default 8)")
-	fl.StringVar(&f.reportDir, "report-dir", "", "write report.yaml, junit.xml and report.html, a page with the timeline of each test, into this `DIR` (default: nothing is written)")
-	fl.StringVar(&f.budget, "budget", "", "`FILE` with limits for the profile Budget, as lab conformance budget prints them (default: these)")
+	fl.StringVar(
+		&f.reportDir, "report-dir", "",
+		"write report.yaml, junit.xml and report.html, a page with the timeline of each test, into this `DIR` (default: nothing is written)",
+	)
+	fl.StringVar(
+		&f.budget, "budget", "",
+		"`FILE` with limits for the profile Budget, as lab conformance budget prints them (default: these)",
+	)
 	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
 	f.selection = addSelectionFlags(cmd)
 	addOutputFlag(cmd, "table", "json", "yaml")
@@ -145,7 +160,10 @@ func (f *conformanceFlags) printNextSteps(steps *ui.Steps, report *conformance.R
 	}
 	if f.opts.Keep {
 		names := f.opts.Names(f.opts.Tests())
-		steps.Say("%s: up. Look with eval \"$(%s env --name %s)\", and `%s` at the end.", describeLabs(names), invokedAs(), f.opts.Name, downCommands(names))
+		steps.Say(
+			"%s: up. Look with eval \"$(%s env --name %s)\", and `%s` at the end.", describeLabs(names), invokedAs(),
+			f.opts.Name, downCommands(names),
+		)
 	}
 }
 
@@ -168,7 +186,9 @@ func downCommands(names []string) string {
 
 // showTestProgress shows that a test begins, if it has no result yet, or how it ended.
 func showTestProgress(progress *ui.Tests, t conformance.TestReport) {
-	outcome := map[conformance.Result]ui.Outcome{conformance.Passed: ui.Pass, conformance.Skipped: ui.Skip, conformance.Failed: ui.Fail}[t.Result]
+	outcome := map[conformance.Result]ui.Outcome{
+		conformance.Passed: ui.Pass, conformance.Skipped: ui.Skip, conformance.Failed: ui.Fail,
+	}[t.Result]
 	switch {
 	case t.Result == "":
 		progress.Begin(t.ID)

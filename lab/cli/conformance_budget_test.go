@@ -29,12 +29,15 @@ func TestConformanceBudget(t *testing.T) {
 func TestPrintBudget(t *testing.T) {
 	spent := func(nodes int, phase conformance.Phase, per string, each, limit float64) (rows []conformance.Spent) {
 		for _, c := range conformance.Controllers {
-			rows = append(rows, conformance.Spent{Nodes: nodes, Phase: phase, Controller: c, Per: per, Each: each, Limit: limit})
+			rows = append(
+				rows, conformance.Spent{Nodes: nodes, Phase: phase, Controller: c, Per: per, Each: each, Limit: limit},
+			)
 		}
 		return rows
 	}
 	r := &conformance.Report{Implementation: conformance.Identity{Name: "nebula"}, Budget: append(
-		spent(150, conformance.PhaseInitialize, "Node", 0.333, 0.4), spent(1000, conformance.PhaseCreated, "Service", 1200, 20)...)}
+		spent(150, conformance.PhaseInitialize, "Node", 0.333, 0.4),
+		spent(1000, conformance.PhaseCreated, "Service", 1200, 20)...)}
 	var out strings.Builder
 	require.NoError(t, printReport(&out, r))
 	assert.Contains(t, out.String(), `

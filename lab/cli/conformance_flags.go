@@ -36,7 +36,10 @@ func addSelectionFlags(cmd *cobra.Command) *selection {
 	for _, p := range conformance.Profiles {
 		names = append(names, string(p))
 	}
-	cmd.Flags().StringSliceVar(&s.profiles, "profile", nil, "only tests of this profile, `NAME`: "+strings.Join(names, ", ")+"; can be repeated (default all)")
+	cmd.Flags().StringSliceVar(
+		&s.profiles, "profile", nil,
+		"only tests of this profile, `NAME`: "+strings.Join(names, ", ")+"; can be repeated (default all)",
+	)
 	cmd.Flags().StringVar(&s.focus, "focus", "", "only tests whose ID this regular `expression` matches")
 	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
 	return s
@@ -62,7 +65,9 @@ func (s selection) selectTests(all []conformance.Test) (chosen []conformance.Tes
 		return nil, nil, nil, errors.Join(errs...)
 	}
 	if chosen = conformance.Select(all, p, focus); len(chosen) == 0 {
-		err = usagef("--focus %q matches no test of the profiles asked for; `lab conformance list` prints all tests", s.focus)
+		err = usagef(
+			"--focus %q matches no test of the profiles asked for; `lab conformance list` prints all tests", s.focus,
+		)
 	}
 	return chosen, p, focus, err
 }
@@ -83,26 +88,62 @@ type conformanceFlags struct {
 // addCCMFlags adds the flags that say which CCM is tested, and on which kind of lab.
 func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&f.opts.Cluster, "cluster", cluster.KindEmbedded, "kind of cluster: "+strings.Join(cluster.KindNames(), ", "))
-	fl.StringVar(&f.opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes")
-	fl.StringVar(&f.opts.Implementation, "implementation", suite.ImplementationFakecloud, "cloud, with its CCM: "+strings.Join(suite.Implementations, ", "))
-	fl.StringVar(&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)")
+	fl.StringVar(
+		&f.opts.Cluster, "cluster", cluster.KindEmbedded, "kind of cluster: "+strings.Join(cluster.KindNames(), ", "),
+	)
+	fl.StringVar(
+		&f.opts.Kubeconfig, "kubeconfig", "",
+		"external: the cluster's kubeconfig `FILE`, with all rights; nothing in it is touched but what the suite makes",
+	)
+	fl.StringVar(
+		&f.opts.Implementation, "implementation", suite.ImplementationFakecloud,
+		"cloud, with its CCM: "+strings.Join(suite.Implementations, ", "),
+	)
+	fl.StringVar(
+		&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)",
+	)
 	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
 	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
 	fl.StringSliceVar(&f.claims, "claim", nil, "`CAPABILITY` that the CCM has: its tests are required; can be repeated")
-	fl.StringArrayVar(&f.unsupported, "unsupported", nil, "`FEATURE=REASON` for what cloud or CCM does not have: its tests are skipped; can be repeated")
-	fl.IntVar(&f.opts.Attempts, "attempts", 0, "how often the CCM's client sends a call that fails before it reports that (default 3)")
-	fl.DurationVar(&f.opts.Bound, "bound", 0, "the longest that any test may take (default: what each test allows, mostly 2m)")
-	fl.BoolVar(&f.opts.WithoutMachines, "without-machines", false, "no machines in the cluster: tests that need machines or traffic are skipped")
-	fl.StringVar(&f.opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
+	fl.StringArrayVar(
+		&f.unsupported, "unsupported", nil,
+		"`FEATURE=REASON` for what cloud or CCM does not have: its tests are skipped; can be repeated",
+	)
+	fl.IntVar(
+		&f.opts.Attempts, "attempts", 0,
+		"how often the CCM's client sends a call that fails before it reports that (default 3)",
+	)
+	fl.DurationVar(
+		&f.opts.Bound, "bound", 0, "the longest that any test may take (default: what each test allows, mostly 2m)",
+	)
+	fl.BoolVar(
+		&f.opts.WithoutMachines, "without-machines", false,
+		"no machines in the cluster: tests that need machines or traffic are skipped",
+	)
+	fl.StringVar(
+		&f.opts.Bundle, "bundle", "",
+		"run from a bundle, a `FILE` that lab bundle packed, instead of what was built here",
+	)
 	fl.BoolVar(&f.opts.Keep, "keep", false, "leave the lab up afterwards, to look at")
-	fl.StringVar(&f.opts.CCMPath, "ccm-build", "", "another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments")
+	fl.StringVar(
+		&f.opts.CCMPath, "ccm-build", "",
+		"another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments",
+	)
 	_ = fl.MarkHidden("ccm-build") // It is for testing mutants of the CCM.
-	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("implementation", cobra.FixedCompletions(suite.Implementations, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(
+		"cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp),
+	)
+	_ = cmd.RegisterFlagCompletionFunc(
+		"implementation", cobra.FixedCompletions(suite.Implementations, cobra.ShellCompDirectiveNoFileComp),
+	)
 	capabilities, features := capabilitiesAndFeatures(profiles.All())
-	_ = cmd.RegisterFlagCompletionFunc("claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("unsupported", cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace))
+	_ = cmd.RegisterFlagCompletionFunc(
+		"claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp),
+	)
+	_ = cmd.RegisterFlagCompletionFunc(
+		"unsupported",
+		cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),
+	)
 }
 
 // completeOptions completes the suite's options from the flags. It reports all mistakes
@@ -118,7 +159,9 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 	}
 	errs = append(errs, f.validateCluster()...)
 	if !slices.Contains(suite.Implementations, f.opts.Implementation) {
-		addUsageError("--implementation %q: want one of %s", f.opts.Implementation, strings.Join(suite.Implementations, ", "))
+		addUsageError(
+			"--implementation %q: want one of %s", f.opts.Implementation, strings.Join(suite.Implementations, ", "),
+		)
 	}
 	if f.opts.Parallel < 0 {
 		addUsageError("--parallel %d: want 1 or more, or 0 for the default", f.opts.Parallel)
@@ -192,7 +235,10 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 	capabilities, features := capabilitiesAndFeatures(all)
 	for _, c := range f.claims {
 		if !slices.Contains(capabilities, c) {
-			errs = append(errs, usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")))
+			errs = append(
+				errs,
+				usagef("--claim %q: no test is about that; capabilities are %s", c, strings.Join(capabilities, ", ")),
+			)
 		}
 		f.opts.Claims = append(f.opts.Claims, conformance.Capability(c))
 	}
@@ -202,7 +248,10 @@ func (f *conformanceFlags) parseClaims(all []conformance.Test) error {
 		case reason == "":
 			errs = append(errs, usagef("--unsupported %q: want FEATURE=REASON; the reason goes into the report", u))
 		case !slices.Contains(features, name):
-			errs = append(errs, usagef("--unsupported %q: no test needs that; features and capabilities are %s", name, strings.Join(features, ", ")))
+			errs = append(errs, usagef(
+				"--unsupported %q: no test needs that; features and capabilities are %s", name,
+				strings.Join(features, ", "),
+			))
 		case slices.Contains(f.claims, name):
 			errs = append(errs, usagef("%s cannot be both claimed and unsupported", name))
 		}
@@ -240,7 +289,10 @@ func (f *conformanceFlags) parseCCMProgram(args []string) error {
 	case f.ccm == "":
 		return nil
 	case f.opts.Implementation == suite.ImplementationInMemory:
-		return usagef("--ccm: the cloud of --implementation %s has a CCM of its own and can be reached by no other", suite.ImplementationInMemory)
+		return usagef(
+			"--ccm: the cloud of --implementation %s has a CCM of its own and can be reached by no other",
+			suite.ImplementationInMemory,
+		)
 	}
 	path, err := filepath.Abs(f.ccm)
 	if err != nil {

@@ -39,7 +39,9 @@ func newConformanceList() *cobra.Command {
 			}
 			// The tests of a profile stand together here, though some run at the very end.
 			slices.SortStableFunc(tests, func(a, b conformance.Test) int {
-				return cmp.Compare(slices.Index(conformance.Profiles, a.Profile), slices.Index(conformance.Profiles, b.Profile))
+				return cmp.Compare(
+					slices.Index(conformance.Profiles, a.Profile), slices.Index(conformance.Profiles, b.Profile),
+				)
 			})
 			var list []listedTest
 			for _, t := range tests {

@@ -19,7 +19,10 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	var failed, notRequired []string
 	for _, profile := range r.Profiles {
 		core, extended := cmp.Or(profile.Core, &conformance.Summary{}), cmp.Or(profile.Extended, &conformance.Summary{})
-		p("%s\t%s\t%s\t%d", profile.Name, formatScore(core), formatScore(extended), core.Statistics.Skipped+extended.Statistics.Skipped)
+		p(
+			"%s\t%s\t%s\t%d", profile.Name, formatScore(core), formatScore(extended),
+			core.Statistics.Skipped+extended.Statistics.Skipped,
+		)
 		failed = slices.Concat(failed, core.FailedTests, extended.FailedTests)
 		notRequired = slices.Concat(notRequired, core.NotRequired, extended.NotRequired)
 	}
@@ -32,7 +35,10 @@ func printReport(w io.Writer, r *conformance.Report) error {
 		p("failed: %s", strings.Join(failed, ", "))
 	}
 	if n := len(r.Crashes); n > 0 {
-		p("the CCM ended by itself, times: %d; the last time it said:\n    %s", n, strings.ReplaceAll(r.Crashes[n-1], "\n", "\n    "))
+		p(
+			"the CCM ended by itself, times: %d; the last time it said:\n    %s", n,
+			strings.ReplaceAll(r.Crashes[n-1], "\n", "\n    "),
+		)
 	}
 	p("%s %s on %s %s, %.0f s", r.Implementation.Name, r.Verdict(), r.Cluster.Name, r.Cluster.Version, r.Seconds)
 	return t.Flush()

@@ -34,11 +34,19 @@ func executeCommand(t *testing.T, args ...string) (stdout string, err error) {
 
 var conformanceTable = []conformance.Test{
 	{ID: "node-a", Profile: conformance.Node, Level: conformance.Core},
-	{ID: "lb-a", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityUDP, Needs: []conformance.Feature{conformance.FeatureTargets}},
+	{
+		ID: "lb-a", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityUDP, Needs: []conformance.Feature{conformance.FeatureTargets},
+	},
 }
 
 func newConformanceFlags(change func(*conformanceFlags)) *conformanceFlags {
-	f := &conformanceFlags{selection: &selection{}, opts: suite.Options{Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud}}
+	f := &conformanceFlags{
+		selection: &selection{},
+		opts: suite.Options{
+			Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud,
+		},
+	}
 	change(f)
 	return f
 }
@@ -59,7 +67,9 @@ func TestConformanceFlags(t *testing.T) {
 	assert.Equal(t, []conformance.Profile{conformance.Node, conformance.LoadBalancer}, f.opts.Profiles)
 	assert.Equal(t, "a$", f.opts.Focus.String())
 	assert.Equal(t, []conformance.Capability{conformance.CapabilityUDP}, f.opts.Claims)
-	assert.Equal(t, conformance.Unsupported{string(conformance.FeatureTargets): "they are = secret"}, f.opts.Unsupported)
+	assert.Equal(
+		t, conformance.Unsupported{string(conformance.FeatureTargets): "they are = secret"}, f.opts.Unsupported,
+	)
 	assert.Equal(t, "/bin/true", f.opts.Program.Path)
 	assert.Equal(t, []string{"--kubeconfig={{.Kubeconfig}}"}, f.opts.Program.Args)
 	assert.Equal(t, []string{"A={{.Project}}"}, f.opts.Program.Env)
@@ -90,23 +100,35 @@ func TestConformanceUsageErrors(t *testing.T) {
 			f.claims, f.unsupported = []string{"quick"}, []string{"targets", "slow=it is"}
 			f.ccm, f.config, f.env = "/none", "/none.conf", []string{"A={{.B}}"}
 		}, []string{"{{"}, []string{
-			`lab name "No"`, `--cluster "minikube": want one of embedded, kind, external`, `--implementation "aws": want one of fakecloud, in-memory`, "--parallel -1",
-			`no profile "pods": choose from Node, Lifecycle, LoadBalancer`, `no profile "jobs"`, "--focus: error parsing regexp",
+			`lab name "No"`, `--cluster "minikube": want one of embedded, kind, external`,
+			`--implementation "aws": want one of fakecloud, in-memory`, "--parallel -1",
+			`no profile "pods": choose from Node, Lifecycle, LoadBalancer`, `no profile "jobs"`,
+			"--focus: error parsing regexp",
 			`--claim "quick": no test is about that; capabilities are udp-services`,
-			`--unsupported "targets": want FEATURE=REASON`, `--unsupported "slow": no test needs that; features and capabilities are targets, udp-services`,
+			`--unsupported "targets": want FEATURE=REASON`,
+			`--unsupported "slow": no test needs that; features and capabilities are targets, udp-services`,
 			"/none: no such file", "/none.conf: no such file", `environment "A={{.B}}"`, "argument 1",
 		}},
 		"nothing matches": {func(f *conformanceFlags) { f.profiles, f.focus = []string{"Node"}, "lb" }, nil,
 			[]string{`--focus "lb" matches no test of the profiles asked for`, "lab conformance list"}},
 		"arguments without a CCM": {func(*conformanceFlags) {}, []string{"--v=2"}, []string{"are for --ccm PATH"}},
-		"environment without one": {func(f *conformanceFlags) { f.env = []string{"A=b"} }, nil, []string{"are for --ccm PATH"}},
-		"a CCM for in-memory": {func(f *conformanceFlags) { f.ccm, f.opts.Implementation = "/bin/true", suite.ImplementationInMemory }, nil,
+		"environment without one": {
+			func(f *conformanceFlags) { f.env = []string{"A=b"} }, nil, []string{"are for --ccm PATH"},
+		},
+		"a CCM for in-memory": {func(f *conformanceFlags) {
+			f.ccm, f.opts.Implementation = "/bin/true", suite.ImplementationInMemory
+		}, nil,
 			[]string{"--implementation in-memory has a CCM of its own"}},
-		"an empty configuration": {func(f *conformanceFlags) { f.ccm, f.config = "/bin/true", os.DevNull }, nil, []string{"is empty"}},
+		"an empty configuration": {
+			func(f *conformanceFlags) { f.ccm, f.config = "/bin/true", os.DevNull }, nil, []string{"is empty"},
+		},
 		"claimed and not there": {func(f *conformanceFlags) {
 			f.claims, f.unsupported = []string{"udp-services"}, []string{"udp-services=no"}
 		}, nil, []string{"udp-services cannot be both claimed and unsupported"}},
-		"no cluster": {func(f *conformanceFlags) { f.opts.Cluster = cluster.KindExternal }, nil, []string{"--cluster external needs --kubeconfig FILE"}},
+		"no cluster": {
+			func(f *conformanceFlags) { f.opts.Cluster = cluster.KindExternal }, nil,
+			[]string{"--cluster external needs --kubeconfig FILE"},
+		},
 		"two CCMs in one cluster": {func(f *conformanceFlags) {
 			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Labs = cluster.KindExternal, "x", 2
 		}, nil,
@@ -115,20 +137,36 @@ func TestConformanceUsageErrors(t *testing.T) {
 			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Keep = cluster.KindExternal, "x", true
 		}, nil,
 			[]string{"--keep: nothing stays"}},
-		"a cluster of nobody's": {func(f *conformanceFlags) { f.opts.Kubeconfig = "x" }, nil, []string{"--kubeconfig and --traffic are for --cluster external"}},
+		"a cluster of nobody's": {
+			func(f *conformanceFlags) { f.opts.Kubeconfig = "x" }, nil,
+			[]string{"--kubeconfig and --traffic are for --cluster external"},
+		},
 		"traffic to nowhere": {func(f *conformanceFlags) {
 			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.Implementation = cluster.KindExternal, "x", true, suite.ImplementationInMemory
 		}, nil, []string{"--traffic: the cloud of --implementation in-memory forwards none"}},
 		"traffic to no machine": {func(f *conformanceFlags) {
 			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.WithoutMachines = cluster.KindExternal, "x", true, true
 		}, nil, []string{"--traffic and --without-machines"}},
-		"an image that nobody runs": {func(f *conformanceFlags) { f.opts.Workload = "x" }, nil, []string{"--workload: nothing of an image runs on --cluster embedded"}},
-		"fewer than one lab":        {func(f *conformanceFlags) { f.opts.Labs = -1 }, nil, []string{"--labs -1"}},
-		"a name too long for the second lab": {func(f *conformanceFlags) { f.opts.Name, f.opts.Labs = strings.Repeat("a", 39), 2 }, nil,
+		"an image that nobody runs": {
+			func(f *conformanceFlags) { f.opts.Workload = "x" }, nil,
+			[]string{"--workload: nothing of an image runs on --cluster embedded"},
+		},
+		"fewer than one lab": {func(f *conformanceFlags) { f.opts.Labs = -1 }, nil, []string{"--labs -1"}},
+		"a name too long for the second lab": {func(f *conformanceFlags) {
+			f.opts.Name, f.opts.Labs = strings.Repeat("a", 39), 2
+		}, nil,
 			[]string{`lab name "` + strings.Repeat("a", 39) + `-2"`}},
-		"reports into a file":  {func(f *conformanceFlags) { f.reportDir = "conformance_test.go" }, nil, []string{"--report-dir conformance_test.go: "}},
-		"limits that are none": {func(f *conformanceFlags) { f.budget = "conformance_test.go" }, nil, []string{"--budget conformance_test.go: limits are numbers", "lab conformance budget"}},
-		"no limits there":      {func(f *conformanceFlags) { f.budget = "/none" }, nil, []string{"--budget: open /none"}},
+		"reports into a file": {
+			func(f *conformanceFlags) { f.reportDir = "conformance_test.go" }, nil,
+			[]string{"--report-dir conformance_test.go: "},
+		},
+		"limits that are none": {
+			func(f *conformanceFlags) { f.budget = "conformance_test.go" }, nil,
+			[]string{"--budget conformance_test.go: limits are numbers", "lab conformance budget"},
+		},
+		"no limits there": {
+			func(f *conformanceFlags) { f.budget = "/none" }, nil, []string{"--budget: open /none"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := newConformanceFlags(tc.change).completeOptions(conformanceTable, tc.args)
@@ -204,7 +242,10 @@ func TestConformanceList(t *testing.T) {
 		return cmp.Compare(slices.Index(conformance.Profiles, a.Profile), slices.Index(conformance.Profiles, b.Profile))
 	})
 	for i, test := range ordered {
-		assert.Equal(t, listedTest{test.ID, test.Profile, test.Level, test.Capability, test.Needs, test.Requires, test.Source}, list[i])
+		assert.Equal(
+			t, listedTest{test.ID, test.Profile, test.Level, test.Capability, test.Needs, test.Requires, test.Source},
+			list[i],
+		)
 		for _, what := range []string{test.ID, string(test.Capability), test.Requires, test.Source} {
 			assert.Contains(t, table, what)
 		}
@@ -220,10 +261,13 @@ func TestConformanceList(t *testing.T) {
 
 func TestPrintReport(t *testing.T) {
 	r := &conformance.Report{
-		Implementation: conformance.Identity{Name: "fakecloud"}, Cluster: conformance.Identity{Name: "embedded", Version: "v1.36.3"}, Seconds: 61.4, Focus: "a",
+		Implementation: conformance.Identity{Name: "fakecloud"},
+		Cluster:        conformance.Identity{Name: "embedded", Version: "v1.36.3"}, Seconds: 61.4, Focus: "a",
 		Crashes: []string{"first", "panic: oh\ngoroutine 1"},
 		Profiles: []conformance.ProfileReport{
-			{Name: conformance.Node, Core: &conformance.Summary{Statistics: conformance.Statistics{Passed: 13, Failed: 1}, FailedTests: []string{"node-a"}}},
+			{Name: conformance.Node, Core: &conformance.Summary{
+				Statistics: conformance.Statistics{Passed: 13, Failed: 1}, FailedTests: []string{"node-a"},
+			}},
 			{
 				Name: conformance.LoadBalancer,
 				Core: &conformance.Summary{Statistics: conformance.Statistics{Skipped: 2}},

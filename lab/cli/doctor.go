@@ -31,7 +31,10 @@ being needed, such as the tools that build, is never more than "info".`,
   lab doctor -o json | jq -r '.[] | select(.level == "fix") | .fix'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !slices.Contains(cluster.KindNames(), kind) {
-				return usagef("--cluster %q: want one of %s%s", kind, strings.Join(cluster.KindNames(), ", "), didYouMean(kind, cluster.KindNames()))
+				return usagef(
+					"--cluster %q: want one of %s%s", kind, strings.Join(cluster.KindNames(), ", "),
+					didYouMean(kind, cluster.KindNames()),
+				)
 			}
 			findings := doctor.Examine(cmd.Context(), doctor.ThisMachine(kind))
 			if format := cmd.Flag("output").Value.String(); format != "table" {
@@ -47,8 +50,13 @@ being needed, such as the tools that build, is never more than "info".`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&kind, "cluster", kind, "kind of cluster that the machine is to be fit for: "+strings.Join(cluster.KindNames(), ", "))
-	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVar(
+		&kind, "cluster", kind,
+		"kind of cluster that the machine is to be fit for: "+strings.Join(cluster.KindNames(), ", "),
+	)
+	_ = cmd.RegisterFlagCompletionFunc(
+		"cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp),
+	)
 	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
@@ -63,7 +71,9 @@ func printFindings(w io.Writer, findings []doctor.Finding, quiet bool) {
 		if quiet && f.Level != doctor.Fix {
 			continue
 		}
-		_, _ = fmt.Fprintf(w, "%s  %-11s %s\n", levelMarks[f.Level], f.Check, strings.ReplaceAll(f.Seen, "\n", "\n                  "))
+		_, _ = fmt.Fprintf(
+			w, "%s  %-11s %s\n", levelMarks[f.Level], f.Check, strings.ReplaceAll(f.Seen, "\n", "\n                  "),
+		)
 		if f.Fix != "" {
 			_, _ = fmt.Fprintf(w, "      %-11s → %s\n", "", f.Fix)
 		}

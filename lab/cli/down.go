@@ -50,7 +50,8 @@ gone. What cannot be taken down does not keep the others; it exits with 1 then.`
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "every lab of yours, and what is left of others")
-	cmd.Flags().BoolVar(&keepState, "keep-state", false, "end what runs, and keep what lab up needs to come back to the same")
+	cmd.Flags().
+		BoolVar(&keepState, "keep-state", false, "end what runs, and keep what lab up needs to come back to the same")
 	return cmd
 }
 

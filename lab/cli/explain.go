@@ -43,7 +43,11 @@ cannot be explained, and with 2 when it was called wrongly.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: func(
+			cmd *cobra.Command,
+			args []string,
+			toComplete string,
+		) ([]string, cobra.ShellCompDirective) {
 			return completeExplainTarget(cmd, o, args, toComplete)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -73,7 +77,9 @@ cannot be explained, and with 2 when it was called wrongly.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&namespace, "namespace", "n", "", `of a service, unless it is given with the name (default "default")`)
+	cmd.Flags().StringVarP(
+		&namespace, "namespace", "n", "", `of a service, unless it is given with the name (default "default")`,
+	)
 	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
@@ -95,7 +101,9 @@ func parseExplainTarget(args []string, namespace string) (explainTarget, error) 
 		name = args[1]
 	}
 	if slash && name == "" || len(args) == 2 && name == "" {
-		return explainTarget{}, usagef("%q has no name; `lab explain %s` lists what there is", strings.Join(args, " "), kind)
+		return explainTarget{}, usagef(
+			"%q has no name; `lab explain %s` lists what there is", strings.Join(args, " "), kind,
+		)
 	}
 	if kind == explain.KindNode {
 		if namespace != "" || strings.Contains(name, "/") {
@@ -144,7 +152,12 @@ func printExplainable(cmd *cobra.Command, l *lab.Lab, kind string) error {
 }
 
 // completeExplainTarget completes the kind, and then the name of an object in the lab.
-func completeExplainTarget(cmd *cobra.Command, o *globalOptions, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+func completeExplainTarget(
+	cmd *cobra.Command,
+	o *globalOptions,
+	args []string,
+	toComplete string,
+) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -54,8 +54,12 @@ func TestParseExplainTarget(t *testing.T) {
 func TestPrintExplanation(t *testing.T) {
 	x := explain.Explanation{
 		Kind: "node", Name: "node-1", State: explain.NotReady, Verdict: "Node node-1 is cut off.",
-		Because: []explain.Fact{{Where: explain.Cloud, What: "one line\nand another"}, {Where: explain.CCM, What: "a word"}},
-		Next:    []explain.Step{{Do: "mend it", Command: "kubectl mend"}, {Do: "wait"}, {Do: "look", Command: "lab status"}},
+		Because: []explain.Fact{
+			{Where: explain.Cloud, What: "one line\nand another"}, {Where: explain.CCM, What: "a word"},
+		},
+		Next: []explain.Step{
+			{Do: "mend it", Command: "kubectl mend"}, {Do: "wait"}, {Do: "look", Command: "lab status"},
+		},
 		Missing: []string{"cloud: quotas: refused"},
 	}
 	var out bytes.Buffer

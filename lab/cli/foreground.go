@@ -29,8 +29,15 @@ type foregroundFlags struct {
 // addForeground adds --foreground and --publish to cmd.
 func addForeground(cmd *cobra.Command) *foregroundFlags {
 	f := &foregroundFlags{}
-	cmd.Flags().BoolVar(&f.enabled, "foreground", false, "stay, show what happens, and take the lab down at the end (Ctrl-C, SIGTERM); one that was there before keeps its state, as after lab down --keep-state, or goes on running where it is of containers")
-	cmd.Flags().StringArrayVar(&f.ports, "publish", nil, "with --foreground: `[ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]]` of this machine that leads to the Service's load balancer (default address 127.0.0.1, default Service "+publish.Default+"); can be repeated")
+	cmd.Flags().BoolVar(
+		&f.enabled, "foreground", false,
+		"stay, show what happens, and take the lab down at the end (Ctrl-C, SIGTERM); one that was there before keeps its state, as after lab down --keep-state, or goes on running where it is of containers",
+	)
+	cmd.Flags().StringArrayVar(
+		&f.ports, "publish", nil,
+		"with --foreground: `[ADDRESS:]PORT[=[NAMESPACE/]SERVICE[:PORT]]` of this machine that leads to the Service's load balancer (default address 127.0.0.1, default Service "+
+			publish.Default+"); can be repeated",
+	)
 	_ = cmd.RegisterFlagCompletionFunc("publish", cobra.NoFileCompletions)
 	return f
 }
@@ -54,7 +61,13 @@ func (f *foregroundFlags) listenOnPorts(ctx context.Context) (*publish.Listeners
 
 // watchUntilEnd serves the published ports and prints the timeline. It returns when
 // another command takes the lab down. When ctx ends, it ends the lab.
-func (f *foregroundFlags) watchUntilEnd(ctx context.Context, cmd *cobra.Command, l *lab.Lab, outcome lifecycle.Outcome, published *publish.Listeners) error {
+func (f *foregroundFlags) watchUntilEnd(
+	ctx context.Context,
+	cmd *cobra.Command,
+	l *lab.Lab,
+	outcome lifecycle.Outcome,
+	published *publish.Listeners,
+) error {
 	kube, err := l.Cluster.Observer()
 	if err != nil {
 		return err
@@ -94,10 +107,16 @@ func endForegroundLab(ctx context.Context, l *lab.Lab, outcome lifecycle.Outcome
 		say("Taking the lab down.")
 		_, err = lifecycle.Down(ctx, name)
 	case pausable:
-		say("Stopping the lab; it was there before, so its state is kept: `lab up --name %[1]s` comes back to it, `lab down --name %[1]s` deletes it.", name)
+		say(
+			"Stopping the lab; it was there before, so its state is kept: `lab up --name %[1]s` comes back to it, `lab down --name %[1]s` deletes it.",
+			name,
+		)
 		_, err = lifecycle.Pause(ctx, name)
 	default:
-		say("The lab goes on running: it was there before, and its state is in its containers; `lab down --name %s` deletes it.", name)
+		say(
+			"The lab goes on running: it was there before, and its state is in its containers; `lab down --name %s` deletes it.",
+			name,
+		)
 	}
 	if errors.Is(err, state.ErrNone) {
 		return nil

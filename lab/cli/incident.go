@@ -62,7 +62,10 @@ func newIncidentList() *cobra.Command {
 			var list []listedIncident
 			for _, t := range suite.Incidents() {
 				i := t.Incident
-				list = append(list, listedIncident{i.Name, i.Title, t.ID, t.Profile, t.Level, t.Capability, i.Happened, i.Danger, i.Watch, i.Right, i.Known})
+				list = append(list, listedIncident{
+					i.Name, i.Title, t.ID, t.Profile, t.Level, t.Capability, i.Happened, i.Danger, i.Watch, i.Right,
+					i.Known,
+				})
 			}
 			if format := cmd.Flag("output").Value.String(); format != "table" {
 				return printAs(cmd.OutOrStdout(), format, list)
@@ -148,7 +151,9 @@ func (f *conformanceFlags) findIncident(name string, ccmArgs []string) (conforma
 			names = append(names, t.Incident.Name)
 		}
 		_, err := f.completeOptions(profiles.All(), ccmArgs)
-		return conformance.Test{}, errors.Join(usagef("there is no incident %q%s; `lab incident list` prints all", name, didYouMean(name, names)), err)
+		return conformance.Test{}, errors.Join(
+			usagef("there is no incident %q%s; `lab incident list` prints all", name, didYouMean(name, names)), err,
+		)
 	}
 	f.focus = "^" + regexp.QuoteMeta(all[i].ID) + "$"
 	_, err := f.completeOptions(profiles.All(), ccmArgs)
@@ -169,7 +174,9 @@ func (f *conformanceFlags) playIncident(cmd *cobra.Command, test conformance.Tes
 		return err
 	}
 	steps.Say("   Lab %s; if this run is killed, `%s down --name %[1]s` ends what it leaves.", f.opts.Name, invokedAs())
-	stopInterruptNotice := context.AfterFunc(cmd.Context(), func() { steps.Say("\nInterrupted: what the incident made is taken away.") })
+	stopInterruptNotice := context.AfterFunc(cmd.Context(), func() {
+		steps.Say("\nInterrupted: what the incident made is taken away.")
+	})
 	account, err := suite.PlayIncident(cmd.Context(), test, suite.IncidentOptions{
 		Options: f.opts, Show: timelinePrinter(textOut), Note: func(text string) { steps.Say("lab: %s", text) },
 	}, steps)
@@ -183,7 +190,10 @@ func (f *conformanceFlags) playIncident(cmd *cobra.Command, test conformance.Tes
 		err = errors.Join(err, printAs(cmd.OutOrStdout(), format, account))
 	}
 	if f.opts.Keep {
-		steps.Say("The lab is up: eval \"$(%s env --name %s)\", and `%[1]s down --name %[2]s` at the end.", invokedAs(), f.opts.Name)
+		steps.Say(
+			"The lab is up: eval \"$(%s env --name %s)\", and `%[1]s down --name %[2]s` at the end.", invokedAs(),
+			f.opts.Name,
+		)
 	}
 	if err == nil && !account.Behaved {
 		err = silentError{errors.New("the CCM did not behave")}
@@ -209,7 +219,10 @@ func printIncidentAccount(w io.Writer, a *suite.IncidentReport) error {
 	if !a.Behaved {
 		verdict, color = "did not behave", "31"
 	}
-	p.printLine("%s", ui.Paint(p.color, color, fmt.Sprintf("%s %s in incident %s, which took %.1f s.", a.CCM.Name, verdict, a.Incident, a.Seconds)))
+	p.printLine("%s", ui.Paint(
+		p.color, color,
+		fmt.Sprintf("%s %s in incident %s, which took %.1f s.", a.CCM.Name, verdict, a.Incident, a.Seconds),
+	))
 	p.printLine("")
 	p.printLine("%s", p.bold("What the CCM did"))
 	for _, d := range a.Did.Calls {

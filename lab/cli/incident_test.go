@@ -38,7 +38,8 @@ func TestIncidentList(t *testing.T) {
 			want := *test.Incident
 			got := list[i]
 			assert.Equal(t, want, conformance.Incident{
-				Name: got.Name, Title: got.Title, Happened: got.Happened, Danger: got.Danger, Watch: got.Watch, Right: got.Right, Known: got.Known,
+				Name: got.Name, Title: got.Title, Happened: got.Happened, Danger: got.Danger, Watch: got.Watch,
+				Right: got.Right, Known: got.Known,
 			})
 			assert.Equal(t, test.ID, got.Test)
 		}
@@ -63,18 +64,36 @@ func TestIncidentTextsAreSentences(t *testing.T) {
 
 func TestIncidentUsageErrors(t *testing.T) {
 	for want, args := range map[string][]string{
-		`no incident "lost-creat"; did you mean lost-create?; ` + "`lab incident list` prints all": {"incident", "run", "lost-creat"},
-		`no incident "earthquake"; ` + "`lab incident list` prints all":                            {"incident", "run", "earthquake"},
-		"`lab incident run` wants NAME [flags] [-- CCM-ARGS...], and was given nothing":            {"incident", "run"},
-		"and was given nothing":                                             {"incident", "run", "--", "lost-create"},
-		`was given ["lost-create" "deleted-by-hand"]`:                       {"incident", "run", "lost-create", "deleted-by-hand"},
-		"`lab incident` has no command \"lst\"; did you mean list?":         {"incident", "lst"},
-		"--ccm-env, --ccm-config and arguments after -- are for --ccm PATH": {"incident", "run", "lost-create", "--", "--v=2"},
-		"/none: no such file":                                               {"incident", "run", "lost-create", "--ccm", "/none"},
-		`--claim "quick": no test is about that`:                            {"incident", "run", "earthquake", "--claim", "quick"},
-		`lab name "No"`:                                                     {"incident", "run", "lost-create", "--name", "No"},
-		`--output "xml": want one of table, json, yaml`:                     {"incident", "run", "lost-create", "-o", "xml"},
-		"unknown flag: --focus":                                             {"incident", "run", "lost-create", "--focus", "x"},
+		`no incident "lost-creat"; did you mean lost-create?; ` + "`lab incident list` prints all": {
+			"incident", "run", "lost-creat",
+		},
+		`no incident "earthquake"; ` + "`lab incident list` prints all": {
+			"incident", "run", "earthquake",
+		},
+		"`lab incident run` wants NAME [flags] [-- CCM-ARGS...], and was given nothing": {"incident", "run"},
+		"and was given nothing": {"incident", "run", "--", "lost-create"},
+		`was given ["lost-create" "deleted-by-hand"]`: {
+			"incident", "run", "lost-create", "deleted-by-hand",
+		},
+		"`lab incident` has no command \"lst\"; did you mean list?": {"incident", "lst"},
+		"--ccm-env, --ccm-config and arguments after -- are for --ccm PATH": {
+			"incident", "run", "lost-create", "--", "--v=2",
+		},
+		"/none: no such file": {
+			"incident", "run", "lost-create", "--ccm", "/none",
+		},
+		`--claim "quick": no test is about that`: {
+			"incident", "run", "earthquake", "--claim", "quick",
+		},
+		`lab name "No"`: {
+			"incident", "run", "lost-create", "--name", "No",
+		},
+		`--output "xml": want one of table, json, yaml`: {
+			"incident", "run", "lost-create", "-o", "xml",
+		},
+		"unknown flag: --focus": {
+			"incident", "run", "lost-create", "--focus", "x",
+		},
 	} {
 		_, err := executeCommand(t, args...)
 		var usage usageError
@@ -97,7 +116,9 @@ func TestIncidentNamesAreCompleted(t *testing.T) {
 
 func TestFindIncident(t *testing.T) {
 	for _, test := range suite.Incidents() {
-		f := &conformanceFlags{opts: suite.Options{Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud}}
+		f := &conformanceFlags{opts: suite.Options{
+			Name: "lab", Cluster: cluster.KindEmbedded, Implementation: suite.ImplementationFakecloud,
+		}}
 		found, err := f.findIncident(test.Incident.Name, nil)
 		require.NoError(t, err)
 		assert.Equal(t, test.ID, found.ID)
@@ -108,14 +129,20 @@ func TestFindIncident(t *testing.T) {
 func TestPrintIncidentStoryAndAccount(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, printIncidentStory(&out, conformance.Test{Incident: &conformance.Incident{
-		Name: "flood", Title: "The river rises", Happened: "It rains.", Watch: "The cellar.", Right: "It pumps.", Danger: "It is wet.",
+		Name: "flood", Title: "The river rises", Happened: "It rains.", Watch: "The cellar.", Right: "It pumps.",
+		Danger: "It is wet.",
 	}}))
-	assert.Equal(t, "The river rises (flood)\n\nWhat happens\n  It rains.\n\nWhat to watch\n  The cellar.\n\n", out.String())
+	assert.Equal(
+		t, "The river rises (flood)\n\nWhat happens\n  It rains.\n\nWhat to watch\n  The cellar.\n\n", out.String(),
+	)
 
 	a := &suite.IncidentReport{
-		Incident: "flood", Test: "resilience-flood", CCM: conformance.Identity{Name: "nebula"}, Seconds: 2.44, Requires: "It is dry.", Capability: "pumps",
+		Incident: "flood", Test: "resilience-flood", CCM: conformance.Identity{Name: "nebula"}, Seconds: 2.44,
+		Requires: "It is dry.", Capability: "pumps",
 		Behaved: true, Right: "It pumps.", Danger: "It is wet.", Known: []string{"https://example.org/1"},
-		Did: suite.CCMActivity{Warnings: 2, Calls: []suite.OperationCalls{{Operation: "listPumps", Calls: 3, Met: 2, Failed: 1}, {Operation: "pump", Calls: 1}}},
+		Did: suite.CCMActivity{Warnings: 2, Calls: []suite.OperationCalls{
+			{Operation: "listPumps", Calls: 3, Met: 2, Failed: 1}, {Operation: "pump", Calls: 1},
+		}},
 	}
 	out.Reset()
 	require.NoError(t, printIncidentAccount(&out, a))
@@ -145,7 +172,8 @@ Where it was told of
 	out.Reset()
 	require.NoError(t, printIncidentAccount(&out, a))
 	for _, want := range []string{
-		"nebula did not behave in incident flood", "no call of the cloud was seen", "It ended by itself, times: 1", "Where it went wrong\n  the cellar\n  is wet\n",
+		"nebula did not behave in incident flood", "no call of the cloud was seen", "It ended by itself, times: 1",
+		"Where it went wrong\n  the cellar\n  is wet\n",
 	} {
 		assert.Contains(t, out.String(), want)
 	}

@@ -67,7 +67,10 @@ func takeSeat(cmd *cobra.Command, o *globalOptions, name string) (*lessons.Seat,
 }
 
 // withSeat returns the function of a command that works at a learner's seat.
-func withSeat(o *globalOptions, run func(cmd *cobra.Command, s *lessons.Seat, args []string) error) func(*cobra.Command, []string) error {
+func withSeat(
+	o *globalOptions,
+	run func(cmd *cobra.Command, s *lessons.Seat, args []string) error,
+) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s, err := takeSeat(cmd, o, lessons.DefaultName)
 		if err != nil {
@@ -142,7 +145,9 @@ func newLessonList(o *globalOptions) *cobra.Command {
 			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			_, _ = fmt.Fprintln(t, "LESSON\tTITLE\tMINUTES\tCLUSTER\tTASKS\tPROGRESS")
 			for _, l := range list {
-				_, _ = fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%s\n", l.ID, l.Title, l.Minutes, l.Cluster, l.Tasks, l.formatProgress())
+				_, _ = fmt.Fprintf(
+					t, "%s\t%s\t%d\t%s\t%d\t%s\n", l.ID, l.Title, l.Minutes, l.Cluster, l.Tasks, l.formatProgress(),
+				)
 			}
 			return t.Flush()
 		}),
@@ -179,8 +184,9 @@ func listLessons(s *lessons.Seat) ([]listedLesson, error) {
 	var list []listedLesson
 	for _, l := range all {
 		listed := listedLesson{
-			ID: l.ID, Title: l.Title, Summary: l.Summary, Minutes: l.Minutes, Cluster: cmp.Or(l.Cluster, cluster.KindEmbedded),
-			Tasks: len(l.Tasks), Current: p.Current == l.ID,
+			ID: l.ID, Title: l.Title, Summary: l.Summary, Minutes: l.Minutes,
+			Cluster: cmp.Or(l.Cluster, cluster.KindEmbedded),
+			Tasks:   len(l.Tasks), Current: p.Current == l.ID,
 		}
 		if lp := p.Lessons[l.ID]; lp != nil {
 			listed.Done = len(lp.Done)
@@ -248,7 +254,10 @@ func newLessonStatus(o *globalOptions) *cobra.Command {
 			return printLessonStatus(cmd.OutOrStdout(), st)
 		}),
 	}
-	cmd.Flags().BoolVar(&fresh, "new", false, "print only the tasks that are done since you were last told, and the next; nothing if there are none (for a shell's prompt)")
+	cmd.Flags().BoolVar(
+		&fresh, "new", false,
+		"print only the tasks that are done since you were last told, and the next; nothing if there are none (for a shell's prompt)",
+	)
 	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }
@@ -378,10 +387,14 @@ func newLessonSolve(o *globalOptions) *cobra.Command {
 			for st.Current() != nil {
 				t := st.Current()
 				// Printed as it is, to be copied: a Markdown renderer would break its lines.
-				if _, err := fmt.Fprintf(w, "# The solution of %s:\n\n%s\n", t.Title, strings.TrimSpace(t.Solution)+"\n"); err != nil || printOnly {
+				if _, err := fmt.Fprintf(
+					w, "# The solution of %s:\n\n%s\n", t.Title, strings.TrimSpace(t.Solution)+"\n",
+				); err != nil || printOnly {
 					return err
 				}
-				if st, err = s.Solve(cmd.Context(), func(line string) { _, _ = fmt.Fprintln(w, "  "+line) }); err != nil {
+				if st, err = s.Solve(
+					cmd.Context(), func(line string) { _, _ = fmt.Fprintln(w, "  "+line) },
+				); err != nil {
 					return err
 				}
 				if err := printNewlyDoneTasks(w, st); err != nil || !all {
@@ -443,7 +456,10 @@ func newLessonNext(o *globalOptions) *cobra.Command {
 				return errors.New("every other lesson is finished; `lab lesson start ID` begins any of them again")
 			}
 			if l == nil {
-				return ui.Markdown(cmd.OutOrStdout(), "**Every lesson is finished.** `lab lesson start ID` begins any of them again.\n")
+				return ui.Markdown(
+					cmd.OutOrStdout(),
+					"**Every lesson is finished.** `lab lesson start ID` begins any of them again.\n",
+				)
 			}
 			return startLesson(cmd, o, s, l)
 		}),

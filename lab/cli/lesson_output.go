@@ -14,7 +14,10 @@ import (
 // printLesson prints a lesson from its beginning to its first task.
 func printLesson(w io.Writer, st *lessons.Status, name string) error {
 	l := st.Lesson
-	text := fmt.Sprintf("# %s\n\n%s\n\n---\n\nIn the shell you work in:\n\n    eval \"$(%s env --name %s)\"\n", l.Title, l.Opening, invokedAs(), name)
+	text := fmt.Sprintf(
+		"# %s\n\n%s\n\n---\n\nIn the shell you work in:\n\n    eval \"$(%s env --name %s)\"\n", l.Title, l.Opening,
+		invokedAs(), name,
+	)
 	return errors.Join(ui.Markdown(w, text), printCurrentTask(w, st))
 }
 
@@ -22,7 +25,9 @@ func printLesson(w io.Writer, st *lessons.Status, name string) error {
 func printCurrentTask(w io.Writer, st *lessons.Status) error {
 	t := st.Current()
 	if t == nil {
-		return ui.Markdown(w, fmt.Sprintf("**Lesson %s is finished.** The next: `%s lesson next`.\n", st.Lesson.ID, invokedAs()))
+		return ui.Markdown(
+			w, fmt.Sprintf("**Lesson %s is finished.** The next: `%s lesson next`.\n", st.Lesson.ID, invokedAs()),
+		)
 	}
 	number := 0
 	for i, ts := range st.Tasks {

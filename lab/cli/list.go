@@ -50,7 +50,10 @@ func printLabs(w io.Writer, labs []status.Listed, now time.Time) error {
 		if l.StartedAt != nil {
 			age = duration.HumanDuration(now.Sub(*l.StartedAt))
 		}
-		_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\t%s\n", l.Name, dashIfEmpty(l.Cluster), l.State, dashIfEmpty(l.Network), l.Processes, dashIfEmpty(age))
+		_, _ = fmt.Fprintf(
+			t, "%s\t%s\t%s\t%s\t%d\t%s\n", l.Name, dashIfEmpty(l.Cluster), l.State, dashIfEmpty(l.Network), l.Processes,
+			dashIfEmpty(age),
+		)
 	}
 	for _, l := range labs {
 		if l.Problem != "" {

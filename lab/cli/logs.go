@@ -52,7 +52,9 @@ belongs to the line before.`,
 				return nil, cobra.ShellCompDirectiveError
 			}
 			logs, _ := l.Cluster.Logs(cmd.Context())
-			return slices.DeleteFunc(logNames(logs), func(name string) bool { return slices.Contains(args, name) }), cobra.ShellCompDirectiveNoFileComp
+			return slices.DeleteFunc(
+				logNames(logs), func(name string) bool { return slices.Contains(args, name) },
+			), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			since, err := f.validateFlags(args)
@@ -76,8 +78,12 @@ belongs to the line before.`,
 	cmd.Flags().BoolVar(&f.all, "all", false, "all components")
 	cmd.Flags().IntVar(&f.tail, "tail", 0, "only the last so many lines of each (0: all)")
 	cmd.Flags().StringVar(&f.since, "since", sinceStart, "only the last so long, e.g. 30s, or all since the start")
-	_ = cmd.RegisterFlagCompletionFunc("tail", cobra.FixedCompletions([]string{"20", "100", "1000"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{sinceStart, "30s", "5m", "1h"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(
+		"tail", cobra.FixedCompletions([]string{"20", "100", "1000"}, cobra.ShellCompDirectiveNoFileComp),
+	)
+	_ = cmd.RegisterFlagCompletionFunc(
+		"since", cobra.FixedCompletions([]string{sinceStart, "30s", "5m", "1h"}, cobra.ShellCompDirectiveNoFileComp),
+	)
 	return cmd
 }
 
@@ -169,7 +175,8 @@ func (p *logPrinter) followOne(ctx context.Context, lines *logLines, log cluster
 	if out := (outputError{}); err == nil || errors.As(err, &out) {
 		return err
 	}
-	if _, statErr := os.Stat(p.lab.State.Path()); statErr == nil { // Otherwise the lab is gone, which followAll reports.
+	// Otherwise the lab is gone, which followAll reports.
+	if _, statErr := os.Stat(p.lab.State.Path()); statErr == nil {
 		p.notify(err.Error())
 	}
 	return nil
@@ -177,7 +184,13 @@ func (p *logPrinter) followOne(ctx context.Context, lines *logLines, log cluster
 
 // followAll follows the named logs that exist and those that appear later. With anyNew
 // it follows every log that appears.
-func (p *logPrinter) followAll(ctx context.Context, lines *logLines, logs []cluster.Log, names []string, anyNew bool) error {
+func (p *logPrinter) followAll(
+	ctx context.Context,
+	lines *logLines,
+	logs []cluster.Log,
+	names []string,
+	anyNew bool,
+) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	group, ctx := errgroup.WithContext(ctx)
@@ -238,9 +251,13 @@ func chooseLogs(args, have []string, components []cluster.Component, follow bool
 		case slices.Contains(have, name), known && follow:
 			names = append(names, name)
 		case known:
-			return nil, fmt.Errorf("%s has no log yet: it has not been started; `lab logs %s -f` waits for it", name, name)
+			return nil, fmt.Errorf(
+				"%s has no log yet: it has not been started; `lab logs %s -f` waits for it", name, name,
+			)
 		default:
-			return nil, usagef("no component %q has a log%s; there are: %s", arg, similarNameHint(arg, have), strings.Join(have, ", "))
+			return nil, usagef(
+				"no component %q has a log%s; there are: %s", arg, similarNameHint(arg, have), strings.Join(have, ", "),
+			)
 		}
 	}
 	return names, nil

@@ -60,7 +60,10 @@ func printStatus(w io.Writer, st *status.Status) error {
 	}
 	p("\nNODE\tINSTANCE\tREADY\tZONE\tADDRESSES\tTAINTS")
 	for _, n := range st.Nodes {
-		p("%s\t%s\t%t\t%s\t%s\t%s", n.Name, dashIfEmpty(n.InstanceID), n.Ready, dashIfEmpty(n.Zone), dashIfEmpty(strings.Join(n.Addresses, ",")), dashIfEmpty(strings.Join(n.Taints, ",")))
+		p(
+			"%s\t%s\t%t\t%s\t%s\t%s", n.Name, dashIfEmpty(n.InstanceID), n.Ready, dashIfEmpty(n.Zone),
+			dashIfEmpty(strings.Join(n.Addresses, ",")), dashIfEmpty(strings.Join(n.Taints, ",")),
+		)
 	}
 	p("\nSERVICE\tADDRESS\tPORT\tBALANCER\tSTATE")
 	for _, s := range st.Services {
@@ -68,7 +71,10 @@ func printStatus(w io.Writer, st *status.Status) error {
 		if s.Reason != "" {
 			state += ": " + s.Reason
 		}
-		p("%s/%s\t%s\t%d\t%s\t%s", s.Namespace, s.Name, dashIfEmpty(s.Address), s.Port, dashIfEmpty(s.BalancerID), state)
+		p(
+			"%s/%s\t%s\t%d\t%s\t%s", s.Namespace, s.Name, dashIfEmpty(s.Address), s.Port, dashIfEmpty(s.BalancerID),
+			state,
+		)
 	}
 	for _, problem := range st.Problems {
 		p("\nproblem: %s", problem)

@@ -86,21 +86,52 @@ There are three kinds of cluster:
 	}
 	fg = addForeground(cmd)
 	kind := cluster.KindNamed(cluster.KindKind)
-	cmd.Flags().StringVar(&opts.Cluster, "cluster", "", "kind of cluster: "+strings.Join(cluster.KindNames(), ", ")+" (default "+cluster.KindEmbedded+", or as before)")
-	cmd.Flags().IntVar(&opts.Nodes, "nodes", 0, "number of instances to see to (default 3 in an embedded cluster, 2 beside kind's control plane, or as before)")
-	cmd.Flags().StringVar(&opts.NodeImage, "node-image", "", fmt.Sprintf("kind: the nodes' image (default %s where it is built, else %s)", kind.NodeImages[0], kind.NodeImages[1]))
-	cmd.Flags().StringVar(&opts.PodNetwork, "pod-network", "", "kind: how pods on different nodes reach each other: routes, the cloud's, or kindnet (default routes, or as before)")
+	cmd.Flags().StringVar(
+		&opts.Cluster, "cluster", "",
+		"kind of cluster: "+strings.Join(cluster.KindNames(), ", ")+" (default "+cluster.KindEmbedded+", or as before)",
+	)
+	cmd.Flags().IntVar(
+		&opts.Nodes, "nodes", 0,
+		"number of instances to see to (default 3 in an embedded cluster, 2 beside kind's control plane, or as before)",
+	)
+	cmd.Flags().StringVar(&opts.NodeImage, "node-image", "", fmt.Sprintf(
+		"kind: the nodes' image (default %s where it is built, else %s)", kind.NodeImages[0], kind.NodeImages[1],
+	))
+	cmd.Flags().StringVar(
+		&opts.PodNetwork, "pod-network", "",
+		"kind: how pods on different nodes reach each other: routes, the cloud's, or kindnet (default routes, or as before)",
+	)
 	cmd.Flags().StringVar(&opts.Kubeconfig, "kubeconfig", "", "external: the cluster's kubeconfig file")
-	cmd.Flags().StringVar(&opts.CloudProvider, "cloud-provider", "", "embedded: external, or none for a cluster that waits for no CCM and has no use for one (default external, or as before)")
-	cmd.Flags().StringVar(&opts.Bundle, "bundle", "", "run from a bundle, a `FILE` that lab bundle packed, instead of what was built here")
-	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf("how long the cloud takes for things: instant, fast or realistic (default %s, or as before)", lifecycle.DefaultProfile))
+	cmd.Flags().StringVar(
+		&opts.CloudProvider, "cloud-provider", "",
+		"embedded: external, or none for a cluster that waits for no CCM and has no use for one (default external, or as before)",
+	)
+	cmd.Flags().StringVar(
+		&opts.Bundle, "bundle", "",
+		"run from a bundle, a `FILE` that lab bundle packed, instead of what was built here",
+	)
+	cmd.Flags().StringVar(&opts.Profile, "profile", "", fmt.Sprintf(
+		"how long the cloud takes for things: instant, fast or realistic (default %s, or as before)",
+		lifecycle.DefaultProfile,
+	))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
-	cmd.Flags().DurationVar(&opts.StepTimeout, "step-timeout", 0, "how long each step may take before up gives up and says what it waited for (default 4m, and 3s for each node; for images 15m)")
+	cmd.Flags().DurationVar(
+		&opts.StepTimeout, "step-timeout", 0,
+		"how long each step may take before up gives up and says what it waited for (default 4m, and 3s for each node; for images 15m)",
+	)
 	addOutputFlag(cmd, "table", "json", "yaml")
-	_ = cmd.RegisterFlagCompletionFunc("cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("cloud-provider", cobra.FixedCompletions(cluster.Providers, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("pod-network", cobra.FixedCompletions(kind.PodNetworks, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions([]string{"instant", "fast", "realistic"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc(
+		"cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp),
+	)
+	_ = cmd.RegisterFlagCompletionFunc(
+		"cloud-provider", cobra.FixedCompletions(cluster.Providers, cobra.ShellCompDirectiveNoFileComp),
+	)
+	_ = cmd.RegisterFlagCompletionFunc(
+		"pod-network", cobra.FixedCompletions(kind.PodNetworks, cobra.ShellCompDirectiveNoFileComp),
+	)
+	_ = cmd.RegisterFlagCompletionFunc(
+		"profile", cobra.FixedCompletions([]string{"instant", "fast", "realistic"}, cobra.ShellCompDirectiveNoFileComp),
+	)
 	return cmd
 }
 
@@ -136,7 +167,9 @@ func validateUp(o lifecycle.Options, nodesGiven bool) error {
 	}
 	oneOf := func(flag, value string, choices []string) {
 		if value != "" && !slices.Contains(choices, value) {
-			errs = append(errs, usagef("--%s %q: want one of %s%s", flag, value, strings.Join(choices, ", "), didYouMean(value, choices)))
+			errs = append(errs, usagef(
+				"--%s %q: want one of %s%s", flag, value, strings.Join(choices, ", "), didYouMean(value, choices),
+			))
 		}
 	}
 	oneOf("profile", o.Profile, []string{"instant", "fast", "realistic"})

@@ -17,7 +17,13 @@ import (
 
 // printUpSummary prints the end of `lab up`: what happened in this run, and which
 // commands to try now.
-func printUpSummary(cmd *cobra.Command, l *lab.Lab, st *status.Status, outcome lifecycle.Outcome, o lifecycle.Options) error {
+func printUpSummary(
+	cmd *cobra.Command,
+	l *lab.Lab,
+	st *status.Status,
+	outcome lifecycle.Outcome,
+	o lifecycle.Options,
+) error {
 	w := cmd.OutOrStdout()
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) }
 	entries, err := l.Timeline().Read()
@@ -37,7 +43,9 @@ func printUpSummary(cmd *cobra.Command, l *lab.Lab, st *status.Status, outcome l
 		p("\nCompleted: %s.", strings.Join(outcome.Did, "; "))
 		fallthrough
 	default:
-		if entries = slices.DeleteFunc(entries, func(e timeline.Entry) bool { return !isInUpSummary(e) }); len(entries) > 0 {
+		if entries = slices.DeleteFunc(
+			entries, func(e timeline.Entry) bool { return !isInUpSummary(e) },
+		); len(entries) > 0 {
 			p("\nTimeline (seconds since start)")
 			printTimeline(w, entries)
 		}
@@ -78,7 +86,8 @@ func printSummaryWithoutProvider(p func(format string, args ...any), self, name 
 // isInUpSummary tells whether the summary of `lab up` shows an entry. It shows what
 // happened to nodes, services and the cloud.
 func isInUpSummary(e timeline.Entry) bool {
-	return (e.Source == timeline.SourceCloud || e.Source == timeline.SourceCluster) && !strings.HasPrefix(e.Subject, "pod/")
+	return (e.Source == timeline.SourceCloud || e.Source == timeline.SourceCluster) &&
+		!strings.HasPrefix(e.Subject, "pod/")
 }
 
 // printTimeline prints a line for each entry.

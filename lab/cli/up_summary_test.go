@@ -11,7 +11,9 @@ import (
 func TestSummaryWithoutProvider(t *testing.T) {
 	for name, other := range map[string]string{"lab": "full", "full": "other"} {
 		var said string
-		printSummaryWithoutProvider(func(format string, args ...any) { said += fmt.Sprintf(format+"\n", args...) }, "bin/lab", name)
+		printSummaryWithoutProvider(
+			func(format string, args ...any) { said += fmt.Sprintf(format+"\n", args...) }, "bin/lab", name,
+		)
 		assert.Contains(t, said, "bin/lab up --name "+other+" ")
 		assert.Contains(t, said, "bin/lab compare "+name+" "+other+"\n")
 	}

@@ -29,25 +29,57 @@ func TestValidateUp(t *testing.T) {
 		nodes bool
 		want  []string
 	}{
-		"as is":                       {lifecycle.Options{}, false, nil},
-		"all of kind":                 {lifecycle.Options{Cluster: "kind", NodeImage: "i", PodNetwork: "kindnet", Profile: "instant", Nodes: 1}, nodesGiven, nil},
-		"all of external":             {lifecycle.Options{Cluster: "external", Kubeconfig: "f"}, false, nil},
-		"no nodes":                    {lifecycle.Options{}, nodesGiven, []string{"--nodes 0: want 1 to 100"}},
-		"too many nodes":              {lifecycle.Options{Nodes: 101}, nodesGiven, []string{"--nodes 101: want 1 to 100"}},
-		"unknown cluster":             {lifecycle.Options{Cluster: "k3s"}, false, []string{`--cluster "k3s": want one of embedded, kind, external`}},
-		"unknown profile and network": {lifecycle.Options{Cluster: "kind", Profile: "slow", PodNetwork: "cilium"}, false, []string{`--profile "slow"`, `--pod-network "cilium": want one of routes, kindnet`}},
-		"kind's flags alone":          {lifecycle.Options{NodeImage: "i"}, false, []string{"are for --cluster kind"}},
-		"kind's flags for another":    {lifecycle.Options{Cluster: "embedded", PodNetwork: "routes"}, false, []string{"are for --cluster kind"}},
-		"kubeconfig alone":            {lifecycle.Options{Kubeconfig: "f"}, false, []string{"--kubeconfig is for --cluster external"}},
-		"kubeconfig for kind":         {lifecycle.Options{Cluster: "kind", Kubeconfig: "f"}, false, []string{"--kubeconfig is for --cluster external"}},
-		"nodes for external":          {lifecycle.Options{Cluster: "external", Kubeconfig: "f", Nodes: 3}, nodesGiven, []string{"an external cluster has the nodes it has"}},
-		"no provider":                 {lifecycle.Options{CloudProvider: "none"}, false, nil},
-		"no provider in kind":         {lifecycle.Options{Cluster: "kind", CloudProvider: "none"}, false, []string{"--cloud-provider none is for --cluster embedded only"}},
-		"no provider in external":     {lifecycle.Options{Cluster: "external", Kubeconfig: "f", CloudProvider: "none"}, false, []string{"is for --cluster embedded only"}},
-		"unknown provider":            {lifecycle.Options{CloudProvider: "aws"}, false, []string{`--cloud-provider "aws": want one of external, none`}},
-		"a lab that is there says":    {lifecycle.Options{Name: "there", NodeImage: "i", Kubeconfig: "f"}, false, nil},
-		"unless told another":         {lifecycle.Options{Name: "there", Cluster: "embedded", NodeImage: "i"}, false, []string{"are for --cluster kind"}},
-		"a bad name":                  {lifecycle.Options{Name: "No"}, false, []string{`lab name "No"`}},
+		"as is": {lifecycle.Options{}, false, nil},
+		"all of kind": {
+			lifecycle.Options{Cluster: "kind", NodeImage: "i", PodNetwork: "kindnet", Profile: "instant", Nodes: 1},
+			nodesGiven, nil,
+		},
+		"all of external": {lifecycle.Options{Cluster: "external", Kubeconfig: "f"}, false, nil},
+		"no nodes":        {lifecycle.Options{}, nodesGiven, []string{"--nodes 0: want 1 to 100"}},
+		"too many nodes": {
+			lifecycle.Options{Nodes: 101}, nodesGiven, []string{"--nodes 101: want 1 to 100"},
+		},
+		"unknown cluster": {
+			lifecycle.Options{Cluster: "k3s"}, false, []string{`--cluster "k3s": want one of embedded, kind, external`},
+		},
+		"unknown profile and network": {
+			lifecycle.Options{Cluster: "kind", Profile: "slow", PodNetwork: "cilium"}, false,
+			[]string{`--profile "slow"`, `--pod-network "cilium": want one of routes, kindnet`},
+		},
+		"kind's flags alone": {lifecycle.Options{NodeImage: "i"}, false, []string{"are for --cluster kind"}},
+		"kind's flags for another": {
+			lifecycle.Options{Cluster: "embedded", PodNetwork: "routes"}, false, []string{"are for --cluster kind"},
+		},
+		"kubeconfig alone": {
+			lifecycle.Options{Kubeconfig: "f"}, false, []string{"--kubeconfig is for --cluster external"},
+		},
+		"kubeconfig for kind": {
+			lifecycle.Options{Cluster: "kind", Kubeconfig: "f"}, false,
+			[]string{"--kubeconfig is for --cluster external"},
+		},
+		"nodes for external": {
+			lifecycle.Options{Cluster: "external", Kubeconfig: "f", Nodes: 3}, nodesGiven,
+			[]string{"an external cluster has the nodes it has"},
+		},
+		"no provider": {lifecycle.Options{CloudProvider: "none"}, false, nil},
+		"no provider in kind": {
+			lifecycle.Options{Cluster: "kind", CloudProvider: "none"}, false,
+			[]string{"--cloud-provider none is for --cluster embedded only"},
+		},
+		"no provider in external": {
+			lifecycle.Options{Cluster: "external", Kubeconfig: "f", CloudProvider: "none"}, false,
+			[]string{"is for --cluster embedded only"},
+		},
+		"unknown provider": {
+			lifecycle.Options{CloudProvider: "aws"}, false,
+			[]string{`--cloud-provider "aws": want one of external, none`},
+		},
+		"a lab that is there says": {lifecycle.Options{Name: "there", NodeImage: "i", Kubeconfig: "f"}, false, nil},
+		"unless told another": {
+			lifecycle.Options{Name: "there", Cluster: "embedded", NodeImage: "i"}, false,
+			[]string{"are for --cluster kind"},
+		},
+		"a bad name": {lifecycle.Options{Name: "No"}, false, []string{`lab name "No"`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.opts.Name == "" {
@@ -81,7 +113,10 @@ func TestUpAndDoctorWithoutContainerEngine(t *testing.T) {
 	}
 	f := kindsFinding(cluster.KindEmbedded)
 	assert.Equal(t, doctor.Info, f.Level)
-	assert.Equal(t, "not to be had, and the embedded cluster needs none: kind needs Docker or Podman, and neither is installed", f.Seen)
+	assert.Equal(
+		t, "not to be had, and the embedded cluster needs none: kind needs Docker or Podman, and neither is installed",
+		f.Seen,
+	)
 	assert.Equal(t, "install one (https://docs.docker.com/engine/install)", f.Fix)
 	assert.Equal(t, doctor.Fix, kindsFinding(cluster.KindKind).Level, "kind itself needs one")
 	assert.Empty(t, kindSuggestion(t.Context(), lifecycle.Options{Name: "lab"}))

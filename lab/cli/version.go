@@ -40,7 +40,9 @@ func newVersion(_ *globalOptions) *cobra.Command {
 				return printAs(cmd.OutOrStdout(), format, v)
 			}
 			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			for _, line := range [][2]string{{"lab", v.Lab}, {"go", v.Go}, {"platform", v.Platform}, {"kubernetes", v.Kubernetes}, {"etcd", v.Etcd}} {
+			for _, line := range [][2]string{
+				{"lab", v.Lab}, {"go", v.Go}, {"platform", v.Platform}, {"kubernetes", v.Kubernetes}, {"etcd", v.Etcd},
+			} {
 				_, _ = fmt.Fprintf(t, "%s\t%s\n", line[0], dashIfEmpty(line[1]))
 			}
 			return t.Flush()

@@ -72,7 +72,9 @@ func newWatch(o *globalOptions) *cobra.Command {
 				enc := json.NewEncoder(cmd.OutOrStdout())
 				show = func(e timeline.Entry) error { return enc.Encode(e) }
 			}
-			err = watch.Watch(cmd.Context(), l, watch.Options{Filter: filter, Follow: f.follow}, show, func(text string) {
+			err = watch.Watch(cmd.Context(), l, watch.Options{
+				Filter: filter, Follow: f.follow,
+			}, show, func(text string) {
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
 			})
 			if errors.Is(err, context.Canceled) {
@@ -103,7 +105,9 @@ func (f *watchFlags) addFlags(cmd *cobra.Command, o *globalOptions) {
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", true, "wait for what comes")
 	cmd.Flags().StringSliceVar(&f.only, "only", nil, "only these sources: "+strings.Join(sources, ", "))
 	cmd.Flags().StringSliceVar(&f.subjects, "subject", nil, "only these subjects, e.g. node/node-4, 'service/*'")
-	cmd.Flags().StringSliceVar(&f.callers, "caller", nil, "only what these called or told, e.g. ccm, operator, service-controller")
+	cmd.Flags().StringSliceVar(
+		&f.callers, "caller", nil, "only what these called or told, e.g. ccm, operator, service-controller",
+	)
 	cmd.Flags().BoolVar(&f.failed, "failed", false, "only what failed")
 	cmd.Flags().StringVar(&f.calls, "calls", calls[0], "which calls of the cloud: "+strings.Join(calls, ", "))
 	cmd.Flags().StringVar(&f.since, "since", sinceStart, "only the last so long, e.g. 30s, or all since the start")
@@ -135,7 +139,9 @@ func (f *watchFlags) addFlags(cmd *cobra.Command, o *globalOptions) {
 
 // timelineFilter returns the filter that the flags describe, or a usageError.
 func (f *watchFlags) timelineFilter(now time.Time) (timeline.Filter, error) {
-	filter := timeline.Filter{Subjects: f.subjects, Callers: f.callers, Failed: f.failed, Calls: timeline.Calls(f.calls)}
+	filter := timeline.Filter{
+		Subjects: f.subjects, Callers: f.callers, Failed: f.failed, Calls: timeline.Calls(f.calls),
+	}
 	for _, s := range f.only {
 		if !slices.Contains(timeline.Sources, timeline.Source(s)) {
 			return filter, usagef("--only %q: want some of %s", s, strings.Join(toStrings(timeline.Sources), ", "))
@@ -143,7 +149,9 @@ func (f *watchFlags) timelineFilter(now time.Time) (timeline.Filter, error) {
 		filter.Sources = append(filter.Sources, timeline.Source(s))
 	}
 	if !slices.Contains(timeline.CallChoices, filter.Calls) {
-		return filter, usagef("--calls %q: want one of %s", f.calls, strings.Join(toStrings(timeline.CallChoices), ", "))
+		return filter, usagef(
+			"--calls %q: want one of %s", f.calls, strings.Join(toStrings(timeline.CallChoices), ", "),
+		)
 	}
 	if filter.Calls == timeline.CallsNone && slices.Equal(filter.Sources, []timeline.Source{timeline.SourceCall}) {
 		return filter, usagef("--only call --calls none leaves nothing to show")
@@ -182,7 +190,9 @@ func toStrings[T ~string](values []T) []string {
 
 // sourceColors are the terminal colours of timeline sources. What failed is red
 // instead.
-var sourceColors = map[timeline.Source]string{timeline.SourceCloud: "36", timeline.SourceEvent: "33", timeline.SourceCall: "35", timeline.SourceLab: "2"}
+var sourceColors = map[timeline.Source]string{
+	timeline.SourceCloud: "36", timeline.SourceEvent: "33", timeline.SourceCall: "35", timeline.SourceLab: "2",
+}
 
 // timelinePrinter returns a function that prints an entry as one line on w.
 func timelinePrinter(w io.Writer) func(timeline.Entry) error {
@@ -196,6 +206,8 @@ func timelinePrinter(w io.Writer) func(timeline.Entry) error {
 		if e.Call != nil {
 			what = e.Caller // The details have the request.
 		}
-		return s.printLine(color, strings.TrimRight(fmt.Sprintf("%8.2f %-7s %-22s %-16s %s", e.Seconds, e.Source, e.Subject, what, e.Detail), " "))
+		return s.printLine(color, strings.TrimRight(
+			fmt.Sprintf("%8.2f %-7s %-22s %-16s %s", e.Seconds, e.Source, e.Subject, what, e.Detail), " ",
+		))
 	}
 }

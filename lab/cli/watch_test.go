@@ -17,10 +17,12 @@ func TestWatchFlags(t *testing.T) {
 	for args, want := range map[string]timeline.Filter{
 		"": {Calls: timeline.CallsChanges},
 		"--only cloud,call --only lab --calls all": {
-			Sources: []timeline.Source{timeline.SourceCloud, timeline.SourceCall, timeline.SourceLab}, Calls: timeline.CallsAll,
+			Sources: []timeline.Source{timeline.SourceCloud, timeline.SourceCall, timeline.SourceLab},
+			Calls:   timeline.CallsAll,
 		},
 		"--subject node/* --caller ccm --failed --since 30s": {
-			Subjects: []string{"node/*"}, Callers: []string{"ccm"}, Failed: true, Since: now.Add(-30 * time.Second), Calls: timeline.CallsChanges,
+			Subjects: []string{"node/*"}, Callers: []string{"ccm"}, Failed: true, Since: now.Add(-30 * time.Second),
+			Calls: timeline.CallsChanges,
 		},
 		"--since start --calls none": {Calls: timeline.CallsNone},
 	} {
@@ -58,12 +60,25 @@ func TestWatchFlags(t *testing.T) {
 // sampleEntries returns entries of each source of a timeline.
 func sampleEntries() []timeline.Entry {
 	return []timeline.Entry{
-		{Seconds: 1, Change: timeline.Change{Source: timeline.SourceLab, Subject: "component/etcd", What: "started", Detail: "process 1"}},
-		{Seconds: 2, Change: timeline.Change{Source: timeline.SourceCloud, Subject: "instance/node-1", What: "pending"}},
-		{Seconds: 3, Change: timeline.Change{Source: timeline.SourceCall, Subject: "instance/node-1", What: "createInstance", Caller: "lab", Detail: "POST /v1/instances → 201", Call: &timeline.Call{}}},
-		{Seconds: 4, Change: timeline.Change{Source: timeline.SourceCluster, Subject: "service/web", What: "address", Detail: "192.0.2.1"}},
+		{Seconds: 1, Change: timeline.Change{
+			Source: timeline.SourceLab, Subject: "component/etcd", What: "started", Detail: "process 1",
+		}},
+		{
+			Seconds: 2,
+			Change:  timeline.Change{Source: timeline.SourceCloud, Subject: "instance/node-1", What: "pending"},
+		},
+		{Seconds: 3, Change: timeline.Change{
+			Source: timeline.SourceCall, Subject: "instance/node-1", What: "createInstance", Caller: "lab",
+			Detail: "POST /v1/instances → 201", Call: &timeline.Call{},
+		}},
+		{Seconds: 4, Change: timeline.Change{
+			Source: timeline.SourceCluster, Subject: "service/web", What: "address", Detail: "192.0.2.1",
+		}},
 		{Seconds: 5, Change: timeline.Change{Source: timeline.SourceCluster, Subject: "pod/web-1", What: "ready"}},
-		{Seconds: 6, Change: timeline.Change{Source: timeline.SourceEvent, Subject: "service/web", What: "EnsuredLoadBalancer"}},
+		{
+			Seconds: 6,
+			Change:  timeline.Change{Source: timeline.SourceEvent, Subject: "service/web", What: "EnsuredLoadBalancer"},
+		},
 	}
 }
 

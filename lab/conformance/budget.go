@@ -120,7 +120,8 @@ var controllerAdvice = map[Controller]string{
 func (s Spent) String() string {
 	return fmt.Sprintf("%d Nodes, phase %s: calls about what the %s controller sees to were %s per %s (%d reads, %d writes), and %s is the limit for the %s that it took: %s; "+
 		"or allow more, as %s in the file of --budget",
-		s.Nodes, s.Phase, s.Controller, Digits(s.Each), s.Per, s.Reads, s.Writes, Digits(s.Limit), s.duration.Round(time.Second), controllerAdvice[s.Controller], limitKey(s.Nodes, s.Phase, s.Controller))
+		s.Nodes, s.Phase, s.Controller, Digits(s.Each), s.Per, s.Reads, s.Writes, Digits(s.Limit),
+		s.duration.Round(time.Second), controllerAdvice[s.Controller], limitKey(s.Nodes, s.Phase, s.Controller))
 }
 
 // Digits are those of a number of calls.
@@ -220,12 +221,16 @@ func ParseLimits(text []byte) (Limits, error) {
 	for _, size := range slices.Sorted(maps.Keys(given)) {
 		nodes, err := strconv.Atoi(size)
 		if err != nil || !slices.Contains(BudgetSizes, nodes) {
-			errs = append(errs, fmt.Errorf("%s: the budget is looked at with so many Nodes: %s", size, joinNames(BudgetSizes)))
+			errs = append(
+				errs, fmt.Errorf("%s: the budget is looked at with so many Nodes: %s", size, joinNames(BudgetSizes)),
+			)
 			continue
 		}
 		for _, phase := range slices.Sorted(maps.Keys(given[size])) {
 			if !slices.Contains(Phases, Phase(phase)) {
-				errs = append(errs, fmt.Errorf("%s.%s: there is no such phase: choose from %s", size, phase, joinNames(Phases)))
+				errs = append(
+					errs, fmt.Errorf("%s.%s: there is no such phase: choose from %s", size, phase, joinNames(Phases)),
+				)
 				continue
 			}
 			errs = append(errs, limits.setLimits(nodes, Phase(phase), given[size][phase]))
@@ -240,7 +245,9 @@ func (l Limits) setLimits(nodes int, phase Phase, given map[string]*float64) err
 		name, limit := limitKey(nodes, phase, Controller(controller)), given[controller]
 		switch {
 		case !slices.Contains(Controllers, Controller(controller)):
-			errs = append(errs, fmt.Errorf("%s: there is no such controller: choose from %s", name, joinNames(Controllers)))
+			errs = append(
+				errs, fmt.Errorf("%s: there is no such controller: choose from %s", name, joinNames(Controllers)),
+			)
 		case limit == nil || *limit < 0:
 			errs = append(errs, fmt.Errorf("%s: want a number of calls, 0 or more", name))
 		default:
@@ -292,7 +299,9 @@ func (s *Suite) Budget(nodes int, phase Phase, units int, took time.Duration, ca
 		rows = append(rows, Spent{
 			Nodes: nodes, Phase: phase, Controller: controller, Reads: count.Reads, Writes: count.Writes,
 			Each: roundToThousandths(float64(count.Reads+count.Writes) / float64(units)), Per: per,
-			Limit: roundToThousandths(s.limits[nodes][phase][controller] + timeAllowance(nodes, units, controller, took)), duration: took,
+			Limit: roundToThousandths(
+				s.limits[nodes][phase][controller] + timeAllowance(nodes, units, controller, took),
+			), duration: took,
 		})
 	}
 	return rows

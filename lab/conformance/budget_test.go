@@ -29,7 +29,9 @@ func TestDefaultLimits(t *testing.T) {
 		{1000, PhaseCreated, ControllerService, 20}, // Whatever the Nodes.
 		{1000, PhaseDeleted, ControllerNode, 60},
 	} {
-		assert.InDelta(t, tc.want, limits[tc.nodes][tc.phase][tc.controller], 1e-9, limitKey(tc.nodes, tc.phase, tc.controller))
+		assert.InDelta(
+			t, tc.want, limits[tc.nodes][tc.phase][tc.controller], 1e-9, limitKey(tc.nodes, tc.phase, tc.controller),
+		)
 	}
 	for _, nodes := range BudgetSizes {
 		for _, phase := range Phases {
@@ -51,10 +53,15 @@ func TestParseLimits(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, DefaultLimits(), none)
 	for text, want := range map[string][]string{
-		"15: {rest: {node: 1}}\nmany: {}": {"15: the budget is looked at with so many Nodes: 10, 150, 1000", "many: the budget"},
-		"10: {sleep: {node: 1}}":          {"10.sleep: there is no such phase: choose from initialise, rest, services-created, services-changed, services-deleted"},
+		"15: {rest: {node: 1}}\nmany: {}": {
+			"15: the budget is looked at with so many Nodes: 10, 150, 1000", "many: the budget",
+		},
+		"10: {sleep: {node: 1}}": {
+			"10.sleep: there is no such phase: choose from initialise, rest, services-created, services-changed, services-deleted",
+		},
 		"10: {rest: {nodes: 1, node: -1}}": {
-			"10.rest.nodes: there is no such controller: choose from node, service, route, other", "10.rest.node: want a number of calls",
+			"10.rest.nodes: there is no such controller: choose from node, service, route, other",
+			"10.rest.node: want a number of calls",
 		},
 		"10: {rest: {node: }}":    {"10.rest.node: want a number of calls"},
 		"10: {rest: {node: few}}": {"limits are numbers"},
@@ -71,7 +78,9 @@ func TestBudget(t *testing.T) {
 	before := Calls{Count{10, 1}, map[Thing]Count{Instances: {4, 0}, Balancers: {2, 1}}}
 	after := Calls{Count{380, 13}, map[Thing]Count{Instances: {304, 0}, Balancers: {12, 11}, Routes: {60, 2}}}
 	since := after.Since(before)
-	assert.Equal(t, Calls{Count{370, 12}, map[Thing]Count{Instances: {300, 0}, Balancers: {10, 10}, Routes: {60, 2}}}, since)
+	assert.Equal(
+		t, Calls{Count{370, 12}, map[Thing]Count{Instances: {300, 0}, Balancers: {10, 10}, Routes: {60, 2}}}, since,
+	)
 	s := &Suite{limits: DefaultLimits()}
 	rows := s.Budget(150, PhaseInitialize, 150, 0, since)
 	assert.Equal(t, []Spent{
@@ -113,7 +122,9 @@ func TestABudgetAllowsForTime(t *testing.T) {
 func TestABudgetThatIsExceededFailsTheTestAndIsReported(t *testing.T) {
 	r := newRun(Options{Tests: []Test{
 		alone(core("large", func(t *T) {
-			t.Record(t.Budget(150, PhaseInitialize, 150, 15*time.Second, Calls{Count{310, 5}, map[Thing]Count{Instances: {310, 5}}}))
+			t.Record(t.Budget(
+				150, PhaseInitialize, 150, 15*time.Second, Calls{Count{310, 5}, map[Thing]Count{Instances: {310, 5}}},
+			))
 		})),
 		alone(core("small", func(t *T) { t.Record(t.Budget(10, PhaseRest, 10, 0, Calls{})) })),
 	}})

@@ -79,7 +79,10 @@ func newRun(o Options) *run {
 	return &run{
 		ccm:     ccm,
 		Options: o, report: &Report{began: time.Now()},
-		suite: &Suite{Cloud: o.Implementation.Cloud, CCM: ccm, runID: "abcd", serial: new(atomic.Int64), crashes: new(atomic.Int64)},
+		suite: &Suite{
+			Cloud: o.Implementation.Cloud, CCM: ccm, runID: "abcd", serial: new(atomic.Int64),
+			crashes: new(atomic.Int64),
+		},
 	}
 }
 

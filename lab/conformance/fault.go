@@ -39,9 +39,10 @@ const FaultNotFound FaultKind = "not-found"
 const (
 	FaultPartialList  FaultKind = "partial-list"  // success, with lists from which all but the first is missing
 	FaultMissingField FaultKind = "missing-field" // success, without the fields that say what state a thing is in
-	FaultStale        FaultKind = "stale"         // what is read is as it was when it was first asked for under the fault
-	FaultSlow         FaultKind = "slow"          // the answer takes half a minute
-	FaultLost         FaultKind = "lost"          // what changes something is carried out, and never answered
+	// what is read is as it was when it was first asked for under the fault
+	FaultStale FaultKind = "stale"
+	FaultSlow  FaultKind = "slow" // the answer takes half a minute
+	FaultLost  FaultKind = "lost" // what changes something is carried out, and never answered
 )
 
 // FaultKinds are all doubtful answers.

@@ -48,7 +48,8 @@ func (l *leaseReleaser) releaseStale(ctx context.Context) {
 		// As client-go's own release does.
 		nobody, shortly, at := "", int32(1), metav1.NowMicro()
 		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime = &nobody, &shortly, &at
-		if _, err := l.kube.CoordinationV1().Leases(lease.Namespace).Update(ctx, &lease, metav1.UpdateOptions{}); err == nil {
+		if _, err := l.kube.CoordinationV1().Leases(lease.Namespace).
+			Update(ctx, &lease, metav1.UpdateOptions{}); err == nil {
 			now[key] = ""
 		}
 	}

@@ -19,7 +19,10 @@ func TestLeaseIsGivenBack(t *testing.T) {
 	ctx, kube := t.Context(), fake.NewClientset()
 	hold := func(namespace, name, holder string) {
 		leases := kube.CoordinationV1().Leases(namespace)
-		lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder}}
+		lease := &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder},
+		}
 		if _, err := leases.Get(ctx, name, metav1.GetOptions{}); err == nil {
 			_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
 			require.NoError(t, err)

@@ -148,7 +148,8 @@ func (n *StandIn) stopRenewals() {
 func readyCondition(status corev1.ConditionStatus, reason string) corev1.NodeCondition {
 	now := metav1.Now()
 	return corev1.NodeCondition{
-		Type: corev1.NodeReady, Status: status, Reason: reason, Message: "the conformance suite stands in for the kubelet",
+		Type: corev1.NodeReady, Status: status, Reason: reason,
+		Message:           "the conformance suite stands in for the kubelet",
 		LastHeartbeatTime: now, LastTransitionTime: now,
 	}
 }
@@ -163,8 +164,16 @@ func (n *StandIn) setReadyCondition(status corev1.ConditionStatus, reason string
 
 // patchReady patches, as a kubelet does: the CCM writes to a Node that has just
 // registered at the same time, and neither is to lose against the other.
-func patchReady(ctx context.Context, kube kubernetes.Interface, node string, status corev1.ConditionStatus, reason string) error {
-	patch, err := json.Marshal(map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{readyCondition(status, reason)}}})
+func patchReady(
+	ctx context.Context,
+	kube kubernetes.Interface,
+	node string,
+	status corev1.ConditionStatus,
+	reason string,
+) error {
+	patch, err := json.Marshal(
+		map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{readyCondition(status, reason)}}},
+	)
 	if err == nil {
 		_, err = kube.CoreV1().Nodes().PatchStatus(ctx, node, patch)
 	}
@@ -182,7 +191,10 @@ func (n *StandIn) renewLease(ctx context.Context) {
 		lease, err := leases.Get(ctx, n.Name, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: n.Name}, Spec: coordinationv1.LeaseSpec{HolderIdentity: &n.Name, RenewTime: &now}}
+			lease = &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Name: n.Name},
+				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &n.Name, RenewTime: &now},
+			}
 			_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
 		case err == nil:
 			lease.Spec.RenewTime = &now
@@ -225,7 +237,8 @@ func isNodeLost(node *corev1.Node) bool {
 
 func (n *StandIn) deleteNode(ctx context.Context) error {
 	n.stopRenewals()
-	if err := n.t.Kube.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+	if err := n.t.Kube.CoreV1().Nodes().
+		Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
 	err := n.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, n.Name, metav1.DeleteOptions{})

@@ -61,7 +61,10 @@ type NodeFleet struct {
 // NewNodeFleet creates the instances, and no Node yet. After the test all of it is
 // deleted, and the next test begins when cluster and CCM have processed that.
 func (t *T) NewNodeFleet(size int) *NodeFleet {
-	c := &NodeFleet{t: t, name: t.Name("crowd"), slots: make(chan struct{}, maxUninitialized), allInitialized: make(chan struct{}), initialized: map[string]bool{}, lost: map[string]bool{}, leases: make([]*coordinationv1.Lease, size)}
+	c := &NodeFleet{
+		t: t, name: t.Name("crowd"), slots: make(chan struct{}, maxUninitialized), allInitialized: make(chan struct{}),
+		initialized: map[string]bool{}, lost: map[string]bool{}, leases: make([]*coordinationv1.Lease, size),
+	}
 	t.Cleanup(t.waitUntilQuiet)
 	specs := make([]InstanceSpec, size)
 	for i := range specs {
@@ -112,7 +115,10 @@ func (c *NodeFleet) Initialize() {
 	select {
 	case <-c.allInitialized:
 	case <-c.t.ctx.Done():
-		c.t.Fatalf("waited for %d Nodes to be initialised, of which %d are: %v", len(c.Names), c.countInitialized(), context.Cause(c.t.ctx))
+		c.t.Fatalf(
+			"waited for %d Nodes to be initialised, of which %d are: %v", len(c.Names), c.countInitialized(),
+			context.Cause(c.t.ctx),
+		)
 	}
 }
 
@@ -155,7 +161,9 @@ func freeRanges(all netip.Prefix, taken []netip.Prefix, count int) []string {
 		if at -= 1 << (32 - podRangeBits); at < first {
 			return nil
 		}
-		p := netip.PrefixFrom(netip.AddrFrom4([4]byte{byte(at >> 24), byte(at >> 16), byte(at >> 8), byte(at)}), podRangeBits)
+		p := netip.PrefixFrom(
+			netip.AddrFrom4([4]byte{byte(at >> 24), byte(at >> 16), byte(at >> 8), byte(at)}), podRangeBits,
+		)
 		if !slices.ContainsFunc(taken, p.Overlaps) {
 			free = append(free, p.String())
 		}
@@ -268,7 +276,8 @@ func (c *NodeFleet) renewAllLeases() {
 		tick := time.NewTicker(fleetRenewalPeriod)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			_ = Each(ctx, fleetConcurrency, len(c.Names), func(ctx context.Context, i int) error { // None is left out because another failed.
+			// None is left out because another failed.
+			_ = Each(ctx, fleetConcurrency, len(c.Names), func(ctx context.Context, i int) error {
 				if err := c.renewLease(ctx, i); err != nil && ctx.Err() == nil {
 					c.t.Logf("the lease of Node %s: %v", c.Names[i], err)
 				}
@@ -357,11 +366,16 @@ var shutdownTaint = corev1.Taint{Key: cloudproviderapi.TaintNodeShutdown, Effect
 // AwaitNodeSweeps waits until the CCM has gone round all its Nodes so many times. Each time a Ready
 // Node gets the shutdown taint, which the CCM removes without a call of the cloud.
 func (c *NodeFleet) AwaitNodeSweeps(times int) {
-	patch := fmt.Appendf(nil, `[{"op":"add","path":"/spec/taints/-","value":{"key":%q,"effect":%q}}]`, shutdownTaint.Key, shutdownTaint.Effect)
+	patch := fmt.Appendf(
+		nil, `[{"op":"add","path":"/spec/taints/-","value":{"key":%q,"effect":%q}}]`, shutdownTaint.Key,
+		shutdownTaint.Effect,
+	)
 	for range times {
-		_, err := c.t.Kube.CoreV1().Nodes().Patch(c.t.ctx, c.Names[0], types.JSONPatchType, patch, metav1.PatchOptions{})
+		_, err := c.t.Kube.CoreV1().Nodes().
+			Patch(c.t.ctx, c.Names[0], types.JSONPatchType, patch, metav1.PatchOptions{})
 		c.t.Must(err, "giving Node %s the taint %s", c.Names[0], shutdownTaint.Key)
-		c.t.Await("the CCM to take the taint "+shutdownTaint.Key+" off Node "+c.Names[0]+", which is Ready", func(ctx context.Context) error {
+		c.t.Await("the CCM to take the taint "+shutdownTaint.Key+" off Node "+c.Names[0]+
+			", which is Ready", func(ctx context.Context) error {
 			node, err := c.t.GetNode(ctx, c.Names[0])
 			if err != nil || !HasTaint(node, shutdownTaint.Key) {
 				return err

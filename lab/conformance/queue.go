@@ -226,7 +226,8 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 	var ended time.Time
 	var unfinished []string
 	for _, r := range reports {
-		if r.Implementation != whole.Implementation || r.Cluster != whole.Cluster || r.Suite != whole.Suite || r.Focus != whole.Focus {
+		if r.Implementation != whole.Implementation || r.Cluster != whole.Cluster || r.Suite != whole.Suite ||
+			r.Focus != whole.Focus {
 			return nil, fmt.Errorf("reports are of different things: %v on %v by %v, and %v on %v by %v",
 				whole.Implementation, whole.Cluster, whole.Suite, r.Implementation, r.Cluster, r.Suite)
 		}

@@ -17,7 +17,13 @@ import (
 )
 
 // sharing runs the options on so many labs, which differ as change says.
-func sharing(ctx context.Context, t *testing.T, tests []Test, labs int, change func(lab int, o *Options)) (*Report, []error) {
+func sharing(
+	ctx context.Context,
+	t *testing.T,
+	tests []Test,
+	labs int,
+	change func(lab int, o *Options),
+) (*Report, []error) {
 	t.Helper()
 	q := NewQueue(tests)
 	reports, errs := make([]*Report, labs), make([]error, labs)
@@ -113,7 +119,9 @@ func TestTurns(t *testing.T) {
 			got = append(got, fmt.Sprint(k))
 		}
 	}
-	assert.Equal(t, []string{"0", "1", "2", "1", "0", "2"}, got, "only the first run begins with those that run together")
+	assert.Equal(
+		t, []string{"0", "1", "2", "1", "0", "2"}, got, "only the first run begins with those that run together",
+	)
 	got = nil
 	for _, k := range []schedulingClass{classParallel, classAlone, classAloneLate} {
 		for test, some := q.takeNext(k); some; test, some = q.takeNext(k) {
@@ -175,7 +183,9 @@ type numberedCloud struct {
 // When all labs break, what is missing is named, and there is no verdict.
 func TestAllLabsBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		whole, errs := sharing(t.Context(), t, []Test{core("passes", passes), alone(core("fails", fails))}, 2, func(_ int, o *Options) {
+		whole, errs := sharing(t.Context(), t, []Test{
+			core("passes", passes), alone(core("fails", fails)),
+		}, 2, func(_ int, o *Options) {
 			o.Healthy = func(context.Context) error { return errors.New("gone") }
 		})
 		for _, err := range errs {
@@ -238,7 +248,9 @@ func TestGivenUpOnALab(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tests := []Test{core("first", passes)}
 				for i := range 20 {
-					tests = append(tests, alone(core(fmt.Sprintf("test-%d", i), func(*T) { time.Sleep(10 * time.Second) })))
+					tests = append(tests, alone(core(fmt.Sprintf("test-%d", i), func(*T) {
+						time.Sleep(10 * time.Second)
+					})))
 				}
 				whole, errs := sharing(t.Context(), t, tests, 2, func(lab int, o *Options) {
 					ccm := newFakeCCM()
@@ -303,7 +315,10 @@ func TestSkippedOnce(t *testing.T) {
 func TestMerge(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	report := func(began time.Duration, seconds float64, tests ...string) *Report {
-		r := &Report{Implementation: Identity{"ours", "v1"}, Cluster: Identity{"embedded", "v1.36.3"}, Seconds: seconds, began: noon.Add(began), Date: noon.Add(began)}
+		r := &Report{
+			Implementation: Identity{"ours", "v1"}, Cluster: Identity{"embedded", "v1.36.3"}, Seconds: seconds,
+			began: noon.Add(began), Date: noon.Add(began),
+		}
 		for _, id := range tests {
 			r.Tests = append(r.Tests, TestReport{ID: id, Profile: Node, Level: Core, Required: true, Result: Passed})
 		}
@@ -318,16 +333,36 @@ func TestMerge(t *testing.T) {
 		unfinished string
 		crashes    []string
 	}{
-		"one":              {reports: []*Report{report(0, 5, "a", "b", "c")}, want: []string{"a", "b", "c"}, seconds: 5},
-		"in any order":     {reports: []*Report{report(3*time.Second, 5, "c", "a"), report(0, 4, "b")}, want: []string{"a", "b", "c"}, seconds: 8},
-		"one within":       {reports: []*Report{report(0, 10, "b"), report(time.Second, 2, "a", "c")}, want: []string{"a", "b", "c"}, seconds: 10},
-		"one not there":    {reports: []*Report{nil, report(0, 5, "a", "b", "c")}, want: []string{"a", "b", "c"}, seconds: 5},
-		"one not finished": {reports: []*Report{with(report(0, 1, "a"), func(r *Report) { r.Unfinished = "it broke" }), report(0, 5, "c", "b")}, want: []string{"a", "b", "c"}, seconds: 5},
-		"a test missing": {reports: []*Report{with(report(0, 1, "a"), func(r *Report) { r.Unfinished = "it broke" }), report(0, 5, "c")}, want: []string{"a", "c"}, seconds: 5,
+		"one": {
+			reports: []*Report{report(0, 5, "a", "b", "c")}, want: []string{"a", "b", "c"}, seconds: 5,
+		},
+		"in any order": {
+			reports: []*Report{report(3*time.Second, 5, "c", "a"), report(0, 4, "b")}, want: []string{"a", "b", "c"},
+			seconds: 8,
+		},
+		"one within": {
+			reports: []*Report{report(0, 10, "b"), report(time.Second, 2, "a", "c")}, want: []string{"a", "b", "c"},
+			seconds: 10,
+		},
+		"one not there": {
+			reports: []*Report{nil, report(0, 5, "a", "b", "c")}, want: []string{"a", "b", "c"}, seconds: 5,
+		},
+		"one not finished": {reports: []*Report{
+			with(report(0, 1, "a"), func(r *Report) { r.Unfinished = "it broke" }), report(0, 5, "c", "b"),
+		}, want: []string{"a", "b", "c"}, seconds: 5},
+		"a test missing": {reports: []*Report{
+			with(report(0, 1, "a"), func(r *Report) { r.Unfinished = "it broke" }), report(0, 5, "c"),
+		}, want: []string{"a", "c"}, seconds: 5,
 			unfinished: "it broke\nnot run: b"},
-		"the same reason once": {reports: []*Report{with(report(0, 1, "a"), func(r *Report) { r.Unfinished = "Ctrl-C" }), with(report(0, 1), func(r *Report) { r.Unfinished = "Ctrl-C" })},
+		"the same reason once": {reports: []*Report{
+			with(report(0, 1, "a"), func(r *Report) { r.Unfinished = "Ctrl-C" }),
+			with(report(0, 1), func(r *Report) { r.Unfinished = "Ctrl-C" }),
+		},
 			want: []string{"a"}, seconds: 1, unfinished: "Ctrl-C\nnot run: b, c"},
-		"crashes of all": {reports: []*Report{with(report(0, 1, "a", "b"), func(r *Report) { r.Crashes = []string{"one"} }), with(report(0, 1, "c"), func(r *Report) { r.Crashes = []string{"two"} })},
+		"crashes of all": {reports: []*Report{
+			with(report(0, 1, "a", "b"), func(r *Report) { r.Crashes = []string{"one"} }),
+			with(report(0, 1, "c"), func(r *Report) { r.Crashes = []string{"two"} }),
+		},
 			want: []string{"a", "b", "c"}, seconds: 1, crashes: []string{"one", "two"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -165,7 +165,9 @@ func (r *Report) Summarize() {
 	for _, name := range Profiles {
 		p := ProfileReport{Name: name}
 		for _, level := range []Level{Core, Extended} {
-			tests := slices.DeleteFunc(slices.Clone(r.Tests), func(t TestReport) bool { return t.Profile != name || t.Level != level })
+			tests := slices.DeleteFunc(slices.Clone(r.Tests), func(t TestReport) bool {
+				return t.Profile != name || t.Level != level
+			})
 			if len(tests) == 0 {
 				continue
 			}

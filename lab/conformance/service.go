@@ -24,7 +24,9 @@ func (t *T) Namespace() string {
 		return t.ns
 	}
 	name := t.Name(t.test.ID)
-	_, err := t.Kube.CoreV1().Namespaces().Create(t.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labels.ConformanceSuite: t.runID}}}, metav1.CreateOptions{})
+	_, err := t.Kube.CoreV1().Namespaces().Create(t.ctx, &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labels.ConformanceSuite: t.runID}},
+	}, metav1.CreateOptions{})
 	t.Must(err, "creating namespace %s", name)
 	t.Cleanup(func(ctx context.Context) error {
 		return t.Kube.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
@@ -50,8 +52,11 @@ func (t *T) NewService(with ...func(*corev1.Service)) *corev1.Service {
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: t.Name("service"), Namespace: t.Namespace()},
 		Spec: corev1.ServiceSpec{
-			Type:  corev1.ServiceTypeLoadBalancer,
-			Ports: []corev1.ServicePort{{Name: "http", Protocol: corev1.ProtocolTCP, Port: t.Port(), TargetPort: intstr.FromInt32(t.Workload.Port)}},
+			Type: corev1.ServiceTypeLoadBalancer,
+			Ports: []corev1.ServicePort{{
+				Name: "http", Protocol: corev1.ProtocolTCP, Port: t.Port(),
+				TargetPort: intstr.FromInt32(t.Workload.Port),
+			}},
 		},
 	}
 	for _, change := range with {
@@ -146,7 +151,8 @@ func (t *T) Change(svc *corev1.Service, change func(*corev1.Service)) {
 
 // DeleteService deletes it, and does not wait for what the CCM makes of it.
 func (t *T) DeleteService(svc *corev1.Service) {
-	t.Must(t.Kube.CoreV1().Services(svc.Namespace).Delete(t.ctx, svc.Name, metav1.DeleteOptions{}), "deleting Service %s", svc.Name)
+	t.Must(t.Kube.CoreV1().Services(svc.Namespace).
+		Delete(t.ctx, svc.Name, metav1.DeleteOptions{}), "deleting Service %s", svc.Name)
 	t.trace.Step("deleted Service %s", svc.Name)
 }
 
@@ -164,7 +170,9 @@ func (s *Suite) TheBalancer(ctx context.Context, svc *corev1.Service) (Balancer,
 		return Balancer{}, err
 	}
 	if len(found) != 1 {
-		return Balancer{}, fmt.Errorf("service %s has %d balancers, want one: %s", svc.Name, len(found), balancerList(found))
+		return Balancer{}, fmt.Errorf(
+			"service %s has %d balancers, want one: %s", svc.Name, len(found), balancerList(found),
+		)
 	}
 	now, err := s.GetService(ctx, svc)
 	if err != nil {
@@ -179,7 +187,10 @@ func (s *Suite) TheBalancer(ctx context.Context, svc *corev1.Service) (Balancer,
 			return b, nil
 		}
 	}
-	return b, fmt.Errorf("the status of Service %s has %v, its balancer has address %q", svc.Name, now.Status.LoadBalancer.Ingress, b.Address)
+	return b, fmt.Errorf(
+		"the status of Service %s has %v, its balancer has address %q", svc.Name, now.Status.LoadBalancer.Ingress,
+		b.Address,
+	)
 }
 
 // AwaitBalancer waits for TheBalancer, and for it to be as the checks want.
@@ -199,13 +210,17 @@ func (t *T) AwaitBalancer(svc *corev1.Service, checks ...func(Balancer) error) B
 
 // AwaitGone waits for the Service and all that the cloud has for it to be gone.
 func (t *T) AwaitGone(svc *corev1.Service) {
-	t.Await("Service "+svc.Name+" and its balancer to be gone", func(ctx context.Context) error { return t.checkServiceGone(ctx, svc) })
+	t.Await("Service "+svc.Name+" and its balancer to be gone", func(ctx context.Context) error {
+		return t.checkServiceGone(ctx, svc)
+	})
 }
 
 // AwaitNoBalancer waits for the cloud to have none for the Service, which may
 // live on.
 func (t *T) AwaitNoBalancer(svc *corev1.Service) {
-	t.Await("Service "+svc.Name+" to have no balancer", func(ctx context.Context) error { return t.checkNoBalancer(ctx, svc) })
+	t.Await("Service "+svc.Name+" to have no balancer", func(ctx context.Context) error {
+		return t.checkNoBalancer(ctx, svc)
+	})
 }
 
 func balancerList(balancers []Balancer) string {

@@ -133,17 +133,20 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r := &run{
 		Options: o, ccm: ccm, sole: sole,
 		suite: &Suite{
-			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm, Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
+			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm,
+			Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
 			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits,
 			runID: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64),
 		},
 		report: &Report{
-			APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport", Date: time.Now().UTC().Truncate(time.Second),
+			APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport",
+			Date:           time.Now().UTC().Truncate(time.Second),
 			Implementation: Identity{o.Implementation.Name, o.Implementation.Version},
 			Cluster:        Identity{o.ClusterName, info.GitVersion},
 			Suite:          Identity{"ccmlab/conformance", suiteVersion()},
-			Claims:         slices.Clone(o.Implementation.Claims), Unsupported: maps.Clone(o.Implementation.Unsupported),
-			began: time.Now(),
+			Claims:         slices.Clone(o.Implementation.Claims),
+			Unsupported:    maps.Clone(o.Implementation.Unsupported),
+			began:          time.Now(),
 		},
 	}
 	slices.Sort(r.report.Claims)
@@ -268,7 +271,9 @@ func (r *run) skipReason(t Test) string {
 }
 
 func (r *run) isRequired(t Test) bool {
-	return t.Level == Core || !slices.ContainsFunc(capabilitiesOf(t), func(c Capability) bool { return !slices.Contains(r.Implementation.Claims, c) })
+	return t.Level == Core || !slices.ContainsFunc(capabilitiesOf(t), func(c Capability) bool {
+		return !slices.Contains(r.Implementation.Claims, c)
+	})
 }
 
 // capabilitiesOf lists the capabilities that a test is about. A CCM without routes explains nothing
@@ -396,7 +401,8 @@ func (r *run) addBudget(rows []Spent) {
 func (r *run) reportOf(t Test, result Result, took time.Duration, reasons, notes []string) TestReport {
 	return TestReport{
 		ID: t.ID, Profile: t.Profile, Level: t.Level, Capability: t.Capability, Required: r.isRequired(t),
-		Requires: t.Requires, Source: t.Source, Result: result, Seconds: roundedSeconds(took), Reasons: plaintext.Lines(reasons), Notes: plaintext.Lines(notes),
+		Requires: t.Requires, Source: t.Source, Result: result, Seconds: roundedSeconds(took),
+		Reasons: plaintext.Lines(reasons), Notes: plaintext.Lines(notes),
 	}
 }
 
@@ -469,7 +475,9 @@ func (r *run) recordCrash() int {
 // brought it down may pass.
 func (r *run) restartAfterCrash(ctx context.Context, n int) error {
 	if n >= maxCrashes {
-		return fmt.Errorf("the CCM is not started any more: it ended by itself %d times without a test that passed in between", n)
+		return fmt.Errorf(
+			"the CCM is not started any more: it ended by itself %d times without a test that passed in between", n,
+		)
 	}
 	if n > 1 {
 		select {

@@ -26,7 +26,10 @@ func TestRun(t *testing.T) {
 	var seen []string
 	report, err := Run(t.Context(), Options{
 		Cluster: apiServer(t), ClusterName: "embedded",
-		Implementation: Implementation{Name: "ours", Version: "v1", Cloud: featuresOnly{features: []Feature{FeatureUDP}}, CCM: ccm, Claims: []Capability{CapabilityUDP}},
+		Implementation: Implementation{
+			Name: "ours", Version: "v1", Cloud: featuresOnly{features: []Feature{FeatureUDP}}, CCM: ccm,
+			Claims: []Capability{CapabilityUDP},
+		},
 		Tests: []Test{
 			alone(core("last", passes)),
 			core("passes", func(t *T) { t.Logf("by the way"); assert.Equal(t, 1, 1) }),
@@ -39,7 +42,8 @@ func TestRun(t *testing.T) {
 	assert.Equal(t, Identity{"ours", "v1"}, report.Implementation)
 	assert.Equal(t, Identity{"embedded", "v1.36.3"}, report.Cluster)
 	assert.Equal(t, []string{
-		"passes ", "passes passed", "claimed ", "claimed failed", "not-claimed ", "not-claimed failed", "last ", "last passed",
+		"passes ", "passes passed", "claimed ", "claimed failed", "not-claimed ", "not-claimed failed", "last ",
+		"last passed",
 	}, seen, "those that run alone are last")
 	var ids []string
 	for _, test := range report.Tests {
@@ -56,7 +60,8 @@ func TestRun(t *testing.T) {
 		Name: Node,
 		Core: &Summary{Result: Success, Statistics: Statistics{Passed: 2}},
 		Extended: &Summary{
-			Result: Failure, Statistics: Statistics{Failed: 2}, FailedTests: []string{"claimed"}, NotRequired: []string{"not-claimed"},
+			Result: Failure, Statistics: Statistics{Failed: 2}, FailedTests: []string{"claimed"},
+			NotRequired: []string{"not-claimed"},
 		},
 	}}, report.Profiles)
 	assert.EqualValues(t, 1, ccm.starts.Load())
@@ -75,8 +80,10 @@ func TestTablesAreChecked(t *testing.T) {
 		"two tests have the ID a":                            {core("a", passes), core("a", passes)},
 		`test "A b": an ID is lower-case words with hyphens`: {core("A b", passes)},
 		"test a: Requires, Source and Run are needed":        {core("a", nil)},
-		`test a: there is no profile "Pods"`:                 {{ID: "a", Requires: "x", Source: "x", Run: passes, Profile: "Pods", Level: Core}},
-		"test a: it is core, or extended with a capability":  {extended("a", "", passes)},
+		`test a: there is no profile "Pods"`: {
+			{ID: "a", Requires: "x", Source: "x", Run: passes, Profile: "Pods", Level: Core},
+		},
+		"test a: it is core, or extended with a capability": {extended("a", "", passes)},
 	} {
 		_, err := Run(t.Context(), Options{Tests: tests})
 		assert.EqualError(t, err, want)
@@ -107,7 +114,9 @@ func TestParallel(t *testing.T) {
 		}
 		var tests []Test
 		for i := range 6 {
-			tests = append(tests, core(fmt.Sprintf("together-%d", i), sleeps), alone(core(fmt.Sprintf("alone-%d", i), isAlone)))
+			tests = append(
+				tests, core(fmt.Sprintf("together-%d", i), sleeps), alone(core(fmt.Sprintf("alone-%d", i), isAlone)),
+			)
 		}
 		began := time.Now()
 		report, err := newRun(Options{Tests: tests, Parallel: 3}).outcome(t.Context())
@@ -127,7 +136,11 @@ func TestWaysToFail(t *testing.T) {
 		report, err := newRun(Options{Tests: []Test{
 			core("panics", func(*T) { panic("oh") }),
 			core("fatal", func(t *T) { t.Errorf("first"); t.Fatalf("second"); beyond.Store(true) }),
-			core("must", func(t *T) { t.Must(nil, "fine"); t.Must(errors.New("no"), "doing %s", "this"); beyond.Store(true) }),
+			core("must", func(t *T) {
+				t.Must(nil, "fine")
+				t.Must(errors.New("no"), "doing %s", "this")
+				beyond.Store(true)
+			}),
 			core("require", func(t *T) { require.Equal(t, 1, 2); beyond.Store(true) }),
 			core("breaks", func(t *T) {
 				n := 0
@@ -152,7 +165,9 @@ func TestWaysToFail(t *testing.T) {
 		assert.Equal(t, []string{"doing this: no"}, reasons(report, "must"))
 		assert.Contains(t, reasons(report, "require")[0], "Not equal")
 		assert.Equal(t, []string{"it holds: it broke"}, reasons(report, "breaks"))
-		assert.Equal(t, []string{"waited for what never comes; gave up after 1m0s; last: not yet"}, reasons(report, "slow"))
+		assert.Equal(
+			t, []string{"waited for what never comes; gave up after 1m0s; last: not yet"}, reasons(report, "slow"),
+		)
 		assert.Contains(t, reasons(report, "slow-by-default")[0], "gave up after 2m0s")
 	})
 }
@@ -161,7 +176,8 @@ func TestWaysToFail(t *testing.T) {
 // time of its own; and what cannot be undone fails it.
 func TestCleanup(t *testing.T) {
 	for name, end := range map[string]func(*T){
-		"passes": passes, "fails": func(t *T) { t.FailNow() }, "panics": func(*T) { panic("oh") }, "takes too long": never,
+		"passes": passes, "fails": func(t *T) { t.FailNow() }, "panics": func(*T) { panic("oh") },
+		"takes too long": never,
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -220,7 +236,8 @@ func TestInterrupted(t *testing.T) {
 // Interrupted in its last test, it has not come to its end either.
 func TestInterruptedInTheLastTest(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
-	_, err := newRun(Options{Tests: []Test{core("a", passes), alone(core("last", func(*T) { interrupt() }))}}).outcome(ctx)
+	_, err := newRun(Options{Tests: []Test{core("a", passes), alone(core("last", func(*T) { interrupt() }))}}).
+		outcome(ctx)
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -230,8 +247,10 @@ func TestSkips(t *testing.T) {
 	o := Options{
 		Implementation: Implementation{
 			CCM: ccm, Cloud: featuresOnly{features: []Feature{FeatureUDP, FeatureTargets}},
-			Claims:      []Capability{CapabilityUDP},
-			Unsupported: Unsupported{string(CapabilityAffinity): "the cloud hashes", string(FeatureTargets): "they are secret"},
+			Claims: []Capability{CapabilityUDP},
+			Unsupported: Unsupported{
+				string(CapabilityAffinity): "the cloud hashes", string(FeatureTargets): "they are secret",
+			},
 		},
 		Tests: []Test{
 			needs(core("has-it", passes), FeatureUDP),
@@ -243,14 +262,22 @@ func TestSkips(t *testing.T) {
 	}
 	report, err := newRun(o).outcome(t.Context())
 	require.NoError(t, err)
-	assert.Equal(t, map[string]Result{"has-it": Passed, "lacks-it": Skipped, "declared": Skipped, "declared-too": Skipped, "claimed-but": Skipped}, results(report))
-	assert.Equal(t, []string{"it needs fault-timeout, which this cloud or cluster does not have"}, reasons(report, "lacks-it"))
+	assert.Equal(t, map[string]Result{
+		"has-it": Passed, "lacks-it": Skipped, "declared": Skipped, "declared-too": Skipped, "claimed-but": Skipped,
+	}, results(report))
+	assert.Equal(
+		t, []string{"it needs fault-timeout, which this cloud or cluster does not have"}, reasons(report, "lacks-it"),
+	)
 	assert.Equal(t, []string{"targets is declared unsupported: they are secret"}, reasons(report, "declared"))
-	assert.Equal(t, []string{"service-affinity is declared unsupported: the cloud hashes"}, reasons(report, "declared-too"))
+	assert.Equal(
+		t, []string{"service-affinity is declared unsupported: the cloud hashes"}, reasons(report, "declared-too"),
+	)
 	assert.Equal(t, Partial, report.Profiles[0].Core.Result)
 	assert.True(t, report.Passed())
 
-	only := Options{RequiredOnly: true, Tests: []Test{core("core", passes), extended("unclaimed", CapabilityUDP, passes)}}
+	only := Options{
+		RequiredOnly: true, Tests: []Test{core("core", passes), extended("unclaimed", CapabilityUDP, passes)},
+	}
 	report, err = newRun(only).outcome(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, map[string]Result{"core": Passed, "unclaimed": Skipped}, results(report))
@@ -264,7 +291,10 @@ func TestSkips(t *testing.T) {
 
 func TestSelect(t *testing.T) {
 	in := func(p Profile, test Test) Test { test.Profile = p; return test }
-	tests := []Test{core("node-a", passes), core("node-b", passes), in(Lifecycle, core("stop-a", passes)), in(LoadBalancer, core("lb-a", passes))}
+	tests := []Test{
+		core("node-a", passes), core("node-b", passes), in(Lifecycle, core("stop-a", passes)),
+		in(LoadBalancer, core("lb-a", passes)),
+	}
 	for name, tc := range map[string]struct {
 		profiles []Profile
 		focus    string
@@ -282,14 +312,17 @@ func TestSelect(t *testing.T) {
 		}
 		assert.Equal(t, tc.want, got, name)
 	}
-	report, err := newRun(Options{Tests: tests, Profiles: []Profile{Node}, Focus: regexp.MustCompile("-b")}).outcome(t.Context())
+	report, err := newRun(Options{Tests: tests, Profiles: []Profile{Node}, Focus: regexp.MustCompile("-b")}).
+		outcome(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, map[string]Result{"node-b": Passed}, results(report), "others are not even skipped")
 	p, err := ProfileNamed("loadBALANCER")
 	require.NoError(t, err)
 	assert.Equal(t, LoadBalancer, p)
 	_, err = ProfileNamed("pods")
-	require.EqualError(t, err, `there is no profile "pods": choose from Node, Lifecycle, LoadBalancer, Route, HA, Resilience, Budget`)
+	require.EqualError(
+		t, err, `there is no profile "pods": choose from Node, Lifecycle, LoadBalancer, Route, HA, Resilience, Budget`,
+	)
 }
 
 // A CCM that crashes is started again, and the run has not passed.
@@ -320,7 +353,9 @@ func TestCrashAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ccm := newFakeCCM()
 		ccm.refuse = errors.New("not needed any more")
-		report, err := newRun(Options{Implementation: Implementation{CCM: ccm}, Tests: []Test{core("a", func(*T) { ccm.crash() })}}).outcome(t.Context())
+		report, err := newRun(
+			Options{Implementation: Implementation{CCM: ccm}, Tests: []Test{core("a", func(*T) { ccm.crash() })}},
+		).outcome(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, report.Crashes, 1)
 	})
@@ -334,14 +369,17 @@ func TestGivenUp(t *testing.T) {
 		ccm.broken = true
 		tests := []Test{core("runs", never), core("waits", never), alone(core("comes-later", passes))}
 		began := time.Now()
-		report, err := newRun(Options{Implementation: Implementation{CCM: ccm}, Tests: tests, Parallel: 1}).outcome(t.Context())
+		report, err := newRun(Options{Implementation: Implementation{CCM: ccm}, Tests: tests, Parallel: 1}).
+			outcome(t.Context())
 		require.NoError(t, err, "a CCM that fails is no error")
 		assert.Less(t, time.Since(began), DefaultBound)
 		assert.Len(t, report.Crashes, maxCrashes)
 		assert.EqualValues(t, maxCrashes, ccm.starts.Load())
 		assert.Equal(t, map[string]Result{"runs": Failed, "waits": Failed, "comes-later": Failed}, results(report))
 		for _, id := range []string{"runs", "waits", "comes-later"} {
-			assert.Contains(t, reasons(report, id)[0], "the CCM is not started any more: it ended by itself 5 times", id)
+			assert.Contains(
+				t, reasons(report, id)[0], "the CCM is not started any more: it ended by itself 5 times", id,
+			)
 		}
 		assert.EqualValues(t, 1, ccm.stops.Load())
 	})
@@ -363,7 +401,8 @@ func TestCrashesNowAndThen(t *testing.T) {
 				})
 			}))
 		}
-		report, err := newRun(Options{Implementation: Implementation{CCM: ccm}, Tests: tests, Parallel: 1}).outcome(t.Context())
+		report, err := newRun(Options{Implementation: Implementation{CCM: ccm}, Tests: tests, Parallel: 1}).
+			outcome(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, report.Crashes, 2*maxCrashes)
 		assert.False(t, slices.ContainsFunc(report.Tests, func(t TestReport) bool { return t.Result != Passed }))
@@ -374,7 +413,9 @@ func TestRestartRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ccm := newFakeCCM()
 		ccm.refuse = errors.New("no such file")
-		report, err := newRun(Options{Implementation: Implementation{CCM: ccm}, Tests: []Test{core("a", func(t *T) { ccm.crash(); never(t) })}}).outcome(t.Context())
+		report, err := newRun(Options{
+			Implementation: Implementation{CCM: ccm}, Tests: []Test{core("a", func(t *T) { ccm.crash(); never(t) })},
+		}).outcome(t.Context())
 		require.NoError(t, err)
 		assert.Contains(t, reasons(report, "a")[0], "starting it again failed: no such file")
 	})
@@ -423,7 +464,9 @@ func TestStuck(t *testing.T) {
 		}}).outcome(t.Context())
 		require.NoError(t, err)
 		assert.Equal(t, map[string]Result{"test": Failed, "cleanup": Failed, "other": Passed}, results(report))
-		assert.Equal(t, []string{"the test does not end, though its time is over (gave up after 1s)"}, reasons(report, "test"))
+		assert.Equal(
+			t, []string{"the test does not end, though its time is over (gave up after 1s)"}, reasons(report, "test"),
+		)
 		close(released)
 	})
 }

@@ -85,7 +85,8 @@ func TestReplicasOfATest(t *testing.T) {
 			ccm := newFakeReplicas()
 			test := core("a", tc.run)
 			test.Needs = []Feature{FeatureReplicas}
-			report, err := newRun(Options{Tests: []Test{test}, Implementation: Implementation{CCM: ccm}}).outcome(t.Context())
+			report, err := newRun(Options{Tests: []Test{test}, Implementation: Implementation{CCM: ccm}}).
+				outcome(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, tc.first, ccm.done)
 			if tc.second != nil {

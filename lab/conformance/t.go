@@ -133,7 +133,12 @@ func (t *T) Await(what string, try func(context.Context) error) {
 // enough is none: what must not happen is watched for as long as it takes the
 // CCM to have had its chance, and no longer. The last look is at holds: what
 // happened while enough was being asked is seen, too.
-func (t *T) HoldsUntil(what string, holds func(context.Context) error, until string, enough func(context.Context) error) {
+func (t *T) HoldsUntil(
+	what string,
+	holds func(context.Context) error,
+	until string,
+	enough func(context.Context) error,
+) {
 	waited := t.trace.Begin(waitDescription(what, until))
 	defer func() { waited(t.ctx.Err(), "") }()
 	tick := time.NewTicker(pollEvery)

@@ -120,7 +120,8 @@ func validateTests(tests []Test) error {
 
 // validate returns an error when something is left out. No incident at all is none.
 func (i *Incident) validate() error {
-	if i != nil && (i.Name == "" || i.Title == "" || i.Happened == "" || i.Danger == "" || i.Watch == "" || i.Right == "") {
+	if i != nil && (i.Name == "" || i.Title == "" || i.Happened == "" || i.Danger == "" || i.Watch == "" ||
+		i.Right == "") {
 		return fmt.Errorf("incident %q: Name, Title, Happened, Danger, Watch and Right are needed", i.Name)
 	}
 	return nil

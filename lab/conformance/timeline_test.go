@@ -42,7 +42,8 @@ func (c *journaled) called(operation, resource, answer string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, Call{
-		ID: fmt.Sprint(len(c.calls)), Began: time.Now(), Answered: time.Now(), Operation: operation, Resource: resource, Answer: answer, Failed: answer != "200",
+		ID: fmt.Sprint(len(c.calls)), Began: time.Now(), Answered: time.Now(), Operation: operation, Resource: resource,
+		Answer: answer, Failed: answer != "200",
 	})
 }
 
@@ -151,7 +152,9 @@ func TestTimeline(t *testing.T) {
 		b.says("E%s 123 node.go:7] oh \x1b[31m%s\x00\n  and more", time.Now().Format("0102 15:04:05.000000"), name)
 		node = node.DeepCopy()
 		node.Spec.Taints, node.Spec.ProviderID, node.Labels = nil, "x://i-w", map[string]string{"a": "2"}
-		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "Quiet"}}
+		node.Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionFalse, Reason: "Quiet"},
+		}
 		node, err = b.kube.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
@@ -160,7 +163,8 @@ func TestTimeline(t *testing.T) {
 		_, err = b.kube.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		fault, err := one.FaultInjector().InjectFault(ctx, Fault{Kind: FaultThrottled, On: []Thing{Instances, Balancers}})
+		fault, err := one.FaultInjector().
+			InjectFault(ctx, Fault{Kind: FaultThrottled, On: []Thing{Instances, Balancers}})
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		require.NoError(t, fault.Lift(ctx))
@@ -176,7 +180,8 @@ func TestTimeline(t *testing.T) {
 		assert.Equal(t, []string{
 			"0.0 step: creating instance " + name + ": i-w",
 			"1.0 node " + name + ": registered; + taint wait:NoSchedule",
-			"2.0 node! " + name + ": − taint wait:NoSchedule; provider ID: none → x://i-w; + label a=2; − label a=1; Ready: False (Quiet)",
+			"2.0 node! " + name +
+				": − taint wait:NoSchedule; provider ID: none → x://i-w; + label a=2; − label a=1; Ready: False (Quiet)",
 			"2.0 step: injecting fault 429 on instances, balancers",
 			"2.0 log!: E node.go:7] oh " + name,
 			"2.0 call: listInstances → 200 ×3",
@@ -284,8 +289,10 @@ func TestStepsOfATest(t *testing.T) {
 		_, err := r.outcome(b.Context())
 		require.NoError(t, err)
 		assert.Equal(t, []string{
-			"starting the CCM false", "stopping the CCM false", "starting the CCM false", "watching peace, until dawn false",
-			"waiting for what never comes false", "failed: waited for what never comes; gave up after 10s; last: not yet true",
+			"starting the CCM false", "stopping the CCM false", "starting the CCM false",
+			"watching peace, until dawn false",
+			"waiting for what never comes false",
+			"failed: waited for what never comes; gave up after 10s; last: not yet true",
 			"waiting for what never comes: context deadline exceeded true",
 			"the test has ended; what it made is undone false", "undone false", "stopping the CCM false",
 		}, live, "as it happens")

@@ -29,7 +29,9 @@ func (t *T) NewPods(replicas int32) (selector map[string]string, pods []corev1.P
 	name := t.Name("web")
 	selector = map[string]string{"app": name}
 	ready := corev1.Probe{
-		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: t.Workload.Path, Port: intstr.FromInt32(t.Workload.Port)}},
+		ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{Path: t.Workload.Path, Port: intstr.FromInt32(t.Workload.Port)},
+		},
 		PeriodSeconds: 1,
 	}
 	_, err := t.Kube.AppsV1().Deployments(t.Namespace()).Create(t.ctx, &appsv1.Deployment{
@@ -47,7 +49,9 @@ func (t *T) NewPods(replicas int32) (selector map[string]string, pods []corev1.P
 					Containers: []corev1.Container{{
 						Name: "web", Image: t.Workload.Image, ReadinessProbe: &ready,
 						Ports: []corev1.ContainerPort{{ContainerPort: t.Workload.Port}},
-						Env:   []corev1.EnvVar{{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"}}}},
+						Env: []corev1.EnvVar{{Name: "POD_NAME", ValueFrom: &corev1.EnvVarSource{
+							FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.name"},
+						}}},
 					}},
 				},
 			},
@@ -56,7 +60,10 @@ func (t *T) NewPods(replicas int32) (selector map[string]string, pods []corev1.P
 	t.Must(err, "creating pods")
 	t.trace.Step("asked for pods: %d", replicas)
 	t.Await(fmt.Sprintf("%d Ready pods", replicas), func(ctx context.Context) error {
-		list, err := t.Kube.CoreV1().Pods(t.Namespace()).List(ctx, metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: selector})})
+		list, err := t.Kube.CoreV1().Pods(t.Namespace()).List(
+			ctx,
+			metav1.ListOptions{LabelSelector: metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: selector})},
+		)
 		if err != nil {
 			return err
 		}
@@ -84,7 +91,8 @@ func (t *T) AwaitMachines() {
 			return err
 		}
 		for i := range nodes.Items {
-			if n := &nodes.Items[i]; !HasTaint(n, labels.StandInTaint) && HasTaint(n, cloudproviderapi.TaintExternalCloudProvider) {
+			if n := &nodes.Items[i]; !HasTaint(n, labels.StandInTaint) &&
+				HasTaint(n, cloudproviderapi.TaintExternalCloudProvider) {
 				return fmt.Errorf("node %s is not", n.Name)
 			}
 		}
@@ -148,7 +156,9 @@ func (s *Suite) RequestCounted(ctx context.Context, b Balancer, port int32, pods
 	return pod, pollUntil(ctx, func(ctx context.Context) error {
 		now, err := s.ConnectionCount(ctx, b, port)
 		if err == nil && now <= before {
-			err = fmt.Errorf("pod %s answered, and balancer %s counts %d connections on port %d, as before", pod, b.ID, now, port)
+			err = fmt.Errorf(
+				"pod %s answered, and balancer %s counts %d connections on port %d, as before", pod, b.ID, now, port,
+			)
 		}
 		return err
 	})

@@ -131,9 +131,11 @@ func Services(before, after *corev1.Service) Service {
 		SourceRanges:   Value[[]string]{was.LoadBalancerSourceRanges, is.LoadBalancerSourceRanges},
 		LoadBalancerIP: Value[string]{was.LoadBalancerIP, is.LoadBalancerIP},
 
-		SessionAffinity:       Value[corev1.ServiceAffinity]{was.SessionAffinity, is.SessionAffinity},
-		ExternalTrafficPolicy: Value[corev1.ServiceExternalTrafficPolicy]{was.ExternalTrafficPolicy, is.ExternalTrafficPolicy},
-		HealthCheckNodePort:   Value[int32]{was.HealthCheckNodePort, is.HealthCheckNodePort},
+		SessionAffinity: Value[corev1.ServiceAffinity]{was.SessionAffinity, is.SessionAffinity},
+		ExternalTrafficPolicy: Value[corev1.ServiceExternalTrafficPolicy]{
+			was.ExternalTrafficPolicy, is.ExternalTrafficPolicy,
+		},
+		HealthCheckNodePort: Value[int32]{was.HealthCheckNodePort, is.HealthCheckNodePort},
 	}
 	conditions := func(s *corev1.Service) (all []Condition) {
 		for _, c := range s.Status.Conditions {

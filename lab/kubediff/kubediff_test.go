@@ -22,7 +22,10 @@ func TestNodes(t *testing.T) {
 	after.Spec.Taints = []corev1.Taint{{Key: "other", Effect: "NoExecute"}}
 	after.Status.Conditions = []corev1.NodeCondition{{Type: "Ready", Status: "Unknown", Reason: "Silent"}}
 	d := kubediff.Nodes(before, after)
-	assert.Equal(t, kubediff.Set{Added: []string{"other:NoExecute"}, Removed: []string{"wait:NoSchedule", "other:NoSchedule"}}, d.Taints)
+	assert.Equal(
+		t, kubediff.Set{Added: []string{"other:NoExecute"}, Removed: []string{"wait:NoSchedule", "other:NoSchedule"}},
+		d.Taints,
+	)
 	assert.Equal(t, []string{"wait"}, d.TaintKeys.Removed)
 	assert.Empty(t, d.TaintKeys.Added, "its effect is another, and its key is the same")
 	assert.Equal(t, kubediff.Set{Added: []string{"zone=b"}, Removed: []string{"zone=a"}}, d.Labels)
@@ -40,12 +43,16 @@ func TestNodes(t *testing.T) {
 }
 
 func TestServices(t *testing.T) {
-	before := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "s", Annotations: map[string]string{"a": "1"}}}
+	before := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "web", Name: "s", Annotations: map[string]string{"a": "1"}},
+	}
 	before.Spec.Type, before.Spec.LoadBalancerSourceRanges = corev1.ServiceTypeLoadBalancer, []string{}
 	after := before.DeepCopy()
 	after.Spec.LoadBalancerSourceRanges = nil
 	after.Finalizers, after.DeletionTimestamp = []string{"f"}, new(metav1.Now())
-	after.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1", IPMode: new(corev1.LoadBalancerIPModeVIP)}}
+	after.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{
+		{IP: "192.0.2.1", IPMode: new(corev1.LoadBalancerIPModeVIP)},
+	}
 	d := kubediff.Services(before, after)
 	assert.False(t, d.SourceRanges.Changed(), "an empty list is like none")
 	assert.True(t, d.DeletionStarted)

@@ -25,7 +25,9 @@ func Pod(before, after *corev1.Pod) []Change {
 	}
 	var out []Change
 	add := func(failed bool, what, detail string) {
-		out = append(out, Change{Source: SourceCluster, Subject: PodSubject(after), What: what, Detail: detail, Failed: failed})
+		out = append(
+			out, Change{Source: SourceCluster, Subject: PodSubject(after), What: what, Detail: detail, Failed: failed},
+		)
 	}
 	if before.Spec.NodeName == "" && after.Spec.NodeName != "" {
 		add(false, "scheduled", "on "+after.Spec.NodeName)
@@ -93,7 +95,8 @@ func Event(before, after *corev1.Event) []Change {
 		return nil
 	}
 	c := Change{
-		Source: SourceEvent, Subject: EventSubject(after), What: after.Reason, Detail: strings.Join(strings.Fields(after.Message), " "),
+		Source: SourceEvent, Subject: EventSubject(after), What: after.Reason,
+		Detail: strings.Join(strings.Fields(after.Message), " "),
 		Caller: after.ReportingController, Failed: after.Type == corev1.EventTypeWarning, EventKey: EventKey(after),
 	}
 	if c.Caller == "" {

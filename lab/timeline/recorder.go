@@ -25,11 +25,15 @@ const (
 func Node(before, after *corev1.Node) []Change {
 	d := kubediff.Nodes(before, after)
 	if d.Deleted {
-		return []Change{{Source: SourceCluster, Subject: "node/" + d.Name, What: "removed", Detail: "the Node object was deleted"}}
+		return []Change{
+			{Source: SourceCluster, Subject: "node/" + d.Name, What: "removed", Detail: "the Node object was deleted"},
+		}
 	}
 	var out []Change
 	add := func(what, detail string) {
-		out = append(out, Change{Source: SourceCluster, Subject: "node/" + d.Name, What: what, Detail: detail, Failed: what == "not-ready"})
+		out = append(out, Change{
+			Source: SourceCluster, Subject: "node/" + d.Name, What: what, Detail: detail, Failed: what == "not-ready",
+		})
 	}
 	if d.Created {
 		add("registered", "by its kubelet")
@@ -42,7 +46,10 @@ func Node(before, after *corev1.Node) []Change {
 			add(off, offDetail)
 		}
 	}
-	addTaint(taintUninitialized, "tainted", "initialized", fmt.Sprintf("provider ID %s, zone %s", after.Spec.ProviderID, after.Labels[corev1.LabelTopologyZone]))
+	addTaint(
+		taintUninitialized, "tainted", "initialized",
+		fmt.Sprintf("provider ID %s, zone %s", after.Spec.ProviderID, after.Labels[corev1.LabelTopologyZone]),
+	)
 	addTaint(taintShutdown, "shutdown-taint", "shutdown-taint-lifted", "the machine is back")
 	const isTrue = string(corev1.ConditionTrue)
 	for _, c := range d.Conditions {
@@ -151,7 +158,8 @@ func IngressIP(s *corev1.Service) string { return kubediff.IngressIP(s) }
 func Cloud(ev api.Event, serviceTag string) []Change {
 	tell := func(kind, what, detail string, failed bool) []Change {
 		return []Change{{
-			Source: SourceCloud, Subject: kind + "/" + ev.Name, What: what, Detail: detail, Failed: failed, ID: ev.ID, CloudSeq: ev.Seq,
+			Source: SourceCloud, Subject: kind + "/" + ev.Name, What: what, Detail: detail, Failed: failed, ID: ev.ID,
+			CloudSeq: ev.Seq,
 		}}
 	}
 	switch {

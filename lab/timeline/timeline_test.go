@@ -18,7 +18,9 @@ import (
 )
 
 func node(ready corev1.ConditionStatus, taints ...string) *corev1.Node {
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{corev1.LabelTopologyZone: "z"}}}
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{corev1.LabelTopologyZone: "z"}},
+	}
 	n.Spec.ProviderID = "fakecloud://i-1"
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: ready}}
 	for _, key := range taints {
@@ -41,13 +43,15 @@ func TestNodeChanges(t *testing.T) {
 		before, after *corev1.Node
 		want          []string
 	}{
-		"registers tainted":        {nil, node("False", uninitialized), []string{"registered", "tainted"}},
-		"becomes ready":            {node("False", uninitialized), node("True", uninitialized), []string{"ready"}},
-		"is initialised":           {node("True", uninitialized), node("True"), []string{"initialized"}},
-		"heartbeat":                {node("True"), node("True"), nil},
-		"stops answering":          {node("True"), node("Unknown"), []string{"not-ready"}},
-		"shutdown taint":           {node("Unknown"), node("Unknown", shutdown), []string{"shutdown-taint"}},
-		"comes back":               {node("Unknown", shutdown), node("True"), []string{"shutdown-taint-lifted", "ready"}},
+		"registers tainted": {nil, node("False", uninitialized), []string{"registered", "tainted"}},
+		"becomes ready":     {node("False", uninitialized), node("True", uninitialized), []string{"ready"}},
+		"is initialised":    {node("True", uninitialized), node("True"), []string{"initialized"}},
+		"heartbeat":         {node("True"), node("True"), nil},
+		"stops answering":   {node("True"), node("Unknown"), []string{"not-ready"}},
+		"shutdown taint":    {node("Unknown"), node("Unknown", shutdown), []string{"shutdown-taint"}},
+		"comes back": {
+			node("Unknown", shutdown), node("True"), []string{"shutdown-taint-lifted", "ready"},
+		},
 		"is removed":               {node("Unknown"), nil, []string{"removed"}},
 		"another taint is no news": {node("True"), node("True", "other"), nil},
 	} {
@@ -56,10 +60,14 @@ func TestNodeChanges(t *testing.T) {
 }
 
 func TestServiceChanges(t *testing.T) {
-	pending := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+	pending := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+	}
 	served := pending.DeepCopy()
 	served.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "192.0.2.1"}}
-	internal := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}}
+	internal := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP},
+	}
 	assert.Equal(t, []string{"created"}, whats(timeline.Service(nil, pending)))
 	assert.Equal(t, []string{"address"}, whats(timeline.Service(pending, served)))
 	assert.Empty(t, timeline.Service(served, served))
@@ -90,8 +98,9 @@ func TestServiceChanges(t *testing.T) {
 func TestCloudEvents(t *testing.T) {
 	lb := &api.LoadBalancer{Address: "192.0.2.1"}
 	for want, states := range map[string][2]string{
-		"requested": {"", "provisioning"}, "provisioned": {"provisioning", "active"}, "updating": {"active", "updating"},
-		"updated": {"updating", "active"}, "error": {"provisioning", "error"}, "deleting": {"active", "deleting"},
+		"requested": {"", "provisioning"}, "provisioned": {"provisioning", "active"},
+		"updating": {"active", "updating"},
+		"updated":  {"updating", "active"}, "error": {"provisioning", "error"}, "deleting": {"active", "deleting"},
 	} {
 		ev := api.Event{LoadBalancer: lb, From: &states[0], To: &states[1], Type: api.EventUpdated}
 		assert.Equal(t, []string{want}, whats(timeline.Cloud(ev, "tag")))
@@ -121,7 +130,8 @@ func TestRouteEvents(t *testing.T) {
 	}
 	line := func(what, detail string) []timeline.Change {
 		return []timeline.Change{{
-			Source: timeline.SourceCloud, Subject: "route/node-1", What: what, Detail: "10.244.1.0/24 via i-1" + detail, Failed: what == blackhole,
+			Source: timeline.SourceCloud, Subject: "route/node-1", What: what, Detail: "10.244.1.0/24 via i-1" + detail,
+			Failed: what == blackhole,
 		}}
 	}
 	assert.Equal(t, line("created", ""), tell(api.EventCreated, "", active))

@@ -23,7 +23,9 @@ var zero = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 func at(seconds float64) time.Time { return zero.Add(time.Duration(seconds * float64(time.Second))) }
 
 func entry(seconds float64, source timeline.Source, subject string) timeline.Entry {
-	return timeline.Entry{Time: at(seconds), Seconds: seconds, Change: timeline.Change{Source: source, Subject: subject}}
+	return timeline.Entry{
+		Time: at(seconds), Seconds: seconds, Change: timeline.Change{Source: source, Subject: subject},
+	}
 }
 
 func subjects(entries []timeline.Entry) []string {
@@ -88,7 +90,10 @@ func TestMergeLosesNothing(t *testing.T) {
 // The cloud tells whole milliseconds: what a call did may seem to be before it.
 func TestCallsComeBeforeWhatTheyDo(t *testing.T) {
 	var m timeline.Merge
-	m.Add(at(2), entry(1.979, timeline.SourceCloud, "change"), entry(1.9793, timeline.SourceCall, "call"), entry(1.98, timeline.SourceCluster, "after"))
+	m.Add(
+		at(2), entry(1.979, timeline.SourceCloud, "change"), entry(1.9793, timeline.SourceCall, "call"),
+		entry(1.98, timeline.SourceCluster, "after"),
+	)
 	assert.Equal(t, []string{"call", "change", "after"}, subjects(m.All()))
 }
 
@@ -108,38 +113,46 @@ func TestFilter(t *testing.T) {
 		e.Caller, e.Failed, e.Call = "ccm", failed, &timeline.Call{Method: method}
 		return e
 	}
-	node, service := entry(1, timeline.SourceCluster, "node/node-4"), entry(2, timeline.SourceEvent, "service/kube-system/dns")
+	node, service := entry(1, timeline.SourceCluster, "node/node-4"), entry(
+		2, timeline.SourceEvent, "service/kube-system/dns",
+	)
 	service.Caller, service.Failed = "service-controller", true
 	for name, tc := range map[string]struct {
 		filter timeline.Filter
 		entry  timeline.Entry
 		want   bool
 	}{
-		"everything else":               {timeline.Filter{}, node, true},
-		"a call that changes":           {timeline.Filter{}, call("POST", false), true},
-		"a read":                        {timeline.Filter{}, call("GET", false), false},
-		"a read that fails":             {timeline.Filter{}, call("GET", true), true},
-		"all calls":                     {timeline.Filter{Calls: timeline.CallsAll}, call("GET", false), true},
-		"no calls":                      {timeline.Filter{Calls: timeline.CallsNone}, call("POST", true), false},
-		"no calls, but the rest":        {timeline.Filter{Calls: timeline.CallsNone}, node, true},
-		"a source":                      {timeline.Filter{Sources: []timeline.Source{timeline.SourceCluster}}, node, true},
-		"another source":                {timeline.Filter{Sources: []timeline.Source{timeline.SourceCloud, timeline.SourceLab}}, node, false},
-		"a subject":                     {timeline.Filter{Subjects: []string{"x", "node/node-4"}}, node, true},
-		"another subject":               {timeline.Filter{Subjects: []string{"node/node-1"}}, node, false},
-		"a pattern":                     {timeline.Filter{Subjects: []string{"*/node-4"}}, call("POST", false), true},
-		"a pattern across a slash":      {timeline.Filter{Subjects: []string{"service/*"}}, service, true},
-		"a pattern is the whole":        {timeline.Filter{Subjects: []string{"node"}}, node, false},
-		"a caller":                      {timeline.Filter{Callers: []string{"ccm"}}, call("POST", false), true},
-		"who tells an Event":            {timeline.Filter{Callers: []string{"service-*"}}, service, true},
-		"another caller":                {timeline.Filter{Callers: []string{"lab"}}, call("POST", false), false},
-		"what nobody called":            {timeline.Filter{Callers: []string{"ccm"}}, node, false},
-		"what failed":                   {timeline.Filter{Failed: true}, service, true},
-		"what did not fail":             {timeline.Filter{Failed: true}, node, false},
-		"since then":                    {timeline.Filter{Since: at(1)}, node, true},
-		"before then":                   {timeline.Filter{Since: at(1.5)}, node, false},
-		"all must match":                {timeline.Filter{Failed: true, Callers: []string{"ccm"}}, service, false},
-		"a failed read of another kind": {timeline.Filter{Failed: true, Calls: timeline.CallsNone}, call("GET", true), false},
-		"a pattern that is none":        {timeline.Filter{Subjects: []string{"[", "node/*"}}, node, true},
+		"everything else":        {timeline.Filter{}, node, true},
+		"a call that changes":    {timeline.Filter{}, call("POST", false), true},
+		"a read":                 {timeline.Filter{}, call("GET", false), false},
+		"a read that fails":      {timeline.Filter{}, call("GET", true), true},
+		"all calls":              {timeline.Filter{Calls: timeline.CallsAll}, call("GET", false), true},
+		"no calls":               {timeline.Filter{Calls: timeline.CallsNone}, call("POST", true), false},
+		"no calls, but the rest": {timeline.Filter{Calls: timeline.CallsNone}, node, true},
+		"a source": {
+			timeline.Filter{Sources: []timeline.Source{timeline.SourceCluster}}, node, true,
+		},
+		"another source": {
+			timeline.Filter{Sources: []timeline.Source{timeline.SourceCloud, timeline.SourceLab}}, node, false,
+		},
+		"a subject":                {timeline.Filter{Subjects: []string{"x", "node/node-4"}}, node, true},
+		"another subject":          {timeline.Filter{Subjects: []string{"node/node-1"}}, node, false},
+		"a pattern":                {timeline.Filter{Subjects: []string{"*/node-4"}}, call("POST", false), true},
+		"a pattern across a slash": {timeline.Filter{Subjects: []string{"service/*"}}, service, true},
+		"a pattern is the whole":   {timeline.Filter{Subjects: []string{"node"}}, node, false},
+		"a caller":                 {timeline.Filter{Callers: []string{"ccm"}}, call("POST", false), true},
+		"who tells an Event":       {timeline.Filter{Callers: []string{"service-*"}}, service, true},
+		"another caller":           {timeline.Filter{Callers: []string{"lab"}}, call("POST", false), false},
+		"what nobody called":       {timeline.Filter{Callers: []string{"ccm"}}, node, false},
+		"what failed":              {timeline.Filter{Failed: true}, service, true},
+		"what did not fail":        {timeline.Filter{Failed: true}, node, false},
+		"since then":               {timeline.Filter{Since: at(1)}, node, true},
+		"before then":              {timeline.Filter{Since: at(1.5)}, node, false},
+		"all must match":           {timeline.Filter{Failed: true, Callers: []string{"ccm"}}, service, false},
+		"a failed read of another kind": {
+			timeline.Filter{Failed: true, Calls: timeline.CallsNone}, call("GET", true), false,
+		},
+		"a pattern that is none": {timeline.Filter{Subjects: []string{"[", "node/*"}}, node, true},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, tc.want, tc.filter.Match(tc.entry)) })
 	}
@@ -153,13 +166,20 @@ func TestFilter(t *testing.T) {
 func TestCall(t *testing.T) {
 	id, code, fault := "lb-1", "unavailable", "f-1"
 	log := timeline.Log{Start: zero}
-	made := log.Call(api.AuditEntry{Time: at(5), Token: "ccm", Operation: "createLoadBalancer", Resource: &id, Status: 202, DurationMilliseconds: 10, RequestID: "r"})
+	made := log.Call(api.AuditEntry{
+		Time: at(5), Token: "ccm", Operation: "createLoadBalancer", Resource: &id, Status: 202,
+		DurationMilliseconds: 10, RequestID: "r",
+	})
 	assert.Equal(t, timeline.Entry{Time: at(4.99), Seconds: 4.99, Change: timeline.Change{
-		Source: timeline.SourceCall, Subject: "balancer/lb-1", What: "createLoadBalancer", Detail: "POST /v1/load-balancers → 202", Caller: "ccm", ID: "lb-1",
+		Source: timeline.SourceCall, Subject: "balancer/lb-1", What: "createLoadBalancer",
+		Detail: "POST /v1/load-balancers → 202", Caller: "ccm", ID: "lb-1",
 		Call: &timeline.Call{Method: "POST", Path: "/v1/load-balancers", Status: 202, Milliseconds: 10, RequestID: "r"},
 	}}, made, "before what it did")
 
-	read := log.Call(api.AuditEntry{Time: at(5), Operation: "getInstance", Resource: &id, Status: 503, Code: &code, Fault: &fault, DurationMilliseconds: 10})
+	read := log.Call(api.AuditEntry{
+		Time: at(5), Operation: "getInstance", Resource: &id, Status: 503, Code: &code, Fault: &fault,
+		DurationMilliseconds: 10,
+	})
 	assert.Equal(t, "GET /v1/instances/lb-1 → 503 unavailable by fault f-1", read.Detail)
 	assert.Equal(t, at(5), read.Time)
 	assert.True(t, read.Failed && read.Call.Reads())
@@ -186,7 +206,10 @@ func TestPodChanges(t *testing.T) {
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	}
 	restarted := func(p *corev1.Pod) {
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", RestartCount: 2, LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "c", RestartCount: 2,
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3}},
+		}}
 	}
 	ending := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: zero} }
 	for name, tc := range map[string]struct {
@@ -213,20 +236,27 @@ func TestPodChanges(t *testing.T) {
 			}
 		})
 	}
-	assert.Equal(t, "container c, 2 times so far; its last exit code was 3", timeline.Pod(pod(), pod(restarted))[0].Detail)
-	assert.Equal(t, "container c, once so far; its last exit code was 3", timeline.Pod(pod(), pod(restarted, func(p *corev1.Pod) { p.Status.ContainerStatuses[0].RestartCount = 1 }))[0].Detail)
+	assert.Equal(
+		t, "container c, 2 times so far; its last exit code was 3", timeline.Pod(pod(), pod(restarted))[0].Detail,
+	)
+	assert.Equal(t, "container c, once so far; its last exit code was 3", timeline.Pod(
+		pod(), pod(restarted, func(p *corev1.Pod) { p.Status.ContainerStatuses[0].RestartCount = 1 }),
+	)[0].Detail)
 }
 
 func TestKubernetesEvents(t *testing.T) {
 	event := func(kind, reason, typ string, count int32) *corev1.Event {
 		return &corev1.Event{
-			ObjectMeta: metav1.ObjectMeta{UID: types.UID("u")}, InvolvedObject: corev1.ObjectReference{Kind: kind, Name: "x", Namespace: "default"},
-			Reason: reason, Type: typ, Message: "a\n b", Count: count, Source: corev1.EventSource{Component: "old"},
+			ObjectMeta:     metav1.ObjectMeta{UID: types.UID("u")},
+			InvolvedObject: corev1.ObjectReference{Kind: kind, Name: "x", Namespace: "default"},
+			Reason:         reason, Type: typ, Message: "a\n b", Count: count,
+			Source: corev1.EventSource{Component: "old"},
 		}
 	}
 	failed := event("Service", "SyncLoadBalancerFailed", corev1.EventTypeWarning, 1)
 	assert.Equal(t, []timeline.Change{{
-		Source: timeline.SourceEvent, Subject: "service/x", What: "SyncLoadBalancerFailed", Detail: "a b", Caller: "old", Failed: true, EventKey: "u/1",
+		Source: timeline.SourceEvent, Subject: "service/x", What: "SyncLoadBalancerFailed", Detail: "a b",
+		Caller: "old", Failed: true, EventKey: "u/1",
 	}}, timeline.Event(nil, failed))
 	assert.Empty(t, timeline.Event(failed, failed.DeepCopy()), "a relist is no news")
 	again := event("Service", "SyncLoadBalancerFailed", corev1.EventTypeWarning, 2)
@@ -243,17 +273,27 @@ func TestKubernetesEvents(t *testing.T) {
 
 	assert.Len(t, timeline.Event(nil, event("Service", "EnsuredLoadBalancer", corev1.EventTypeNormal, 1)), 1)
 	assert.Len(t, timeline.Event(nil, event("Pod", "TaintManagerEviction", corev1.EventTypeNormal, 1)), 1)
-	assert.Empty(t, timeline.Event(nil, event("Node", "NodeHasSufficientMemory", corev1.EventTypeNormal, 1)), "the watch of Nodes says what matters")
+	assert.Empty(
+		t, timeline.Event(nil, event("Node", "NodeHasSufficientMemory", corev1.EventTypeNormal, 1)),
+		"the watch of Nodes says what matters",
+	)
 	assert.Empty(t, timeline.Event(nil, event("Pod", "Pulled", corev1.EventTypeNormal, 1)))
 }
 
 // What `lab watch -o json` promises.
 func TestEntrySchema(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "t.jsonl"), Start: zero}
-	require.NoError(t, log.AddAt(at(1.5), timeline.Change{Source: timeline.SourceCloud, Subject: "instance/a", What: "running", ID: "i-1", CloudSeq: 7}))
+	require.NoError(t, log.AddAt(
+		at(1.5),
+		timeline.Change{Source: timeline.SourceCloud, Subject: "instance/a", What: "running", ID: "i-1", CloudSeq: 7},
+	))
 	entries, err := log.Read()
 	require.NoError(t, err)
 	data, err := json.Marshal(entries[0])
 	require.NoError(t, err)
-	assert.JSONEq(t, `{"time":"2026-01-02T15:04:06.5Z","seconds":1.5,"source":"cloud","subject":"instance/a","what":"running","id":"i-1","cloudSeq":7}`, string(data))
+	assert.JSONEq(
+		t,
+		`{"time":"2026-01-02T15:04:06.5Z","seconds":1.5,"source":"cloud","subject":"instance/a","what":"running","id":"i-1","cloudSeq":7}`,
+		string(data),
+	)
 }

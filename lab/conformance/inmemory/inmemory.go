@@ -33,16 +33,28 @@ func New(cluster *rest.Config) conformance.Implementation {
 	c := &cloud{instances: map[string]instance{}, balancers: map[string]conformance.Balancer{}}
 	return conformance.Implementation{
 		Name: "inmemory", Cloud: c, Attempts: 1, // No call ever gets lost.
-		CCM:    &ccm{cloud: c, cluster: cluster, connect: func(c *rest.Config) (kubernetes.Interface, error) { return kubernetes.NewForConfig(c) }},
-		Claims: []conformance.Capability{conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityUDP},
+		CCM: &ccm{cloud: c, cluster: cluster, connect: func(c *rest.Config) (kubernetes.Interface, error) {
+			return kubernetes.NewForConfig(c)
+		}},
+		Claims: []conformance.Capability{
+			conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityUDP,
+		},
 		Unsupported: conformance.Unsupported{
-			string(conformance.CapabilityRepair):   "upstream's service controller looks again only when a Service or a Node changes",
-			string(conformance.CapabilityExplains): "upstream's node controller writes no Event about a Node that waits",
+			string(
+				conformance.CapabilityRepair,
+			): "upstream's service controller looks again only when a Service or a Node changes",
+			string(
+				conformance.CapabilityExplains,
+			): "upstream's node controller writes no Event about a Node that waits",
 
 			string(conformance.CapabilityHA): "there is one, in this process, and it needs no Lease",
 
-			string(conformance.CapabilityPromptInitialization): "upstream's node controller tries again when its back-off ends",
-			string(conformance.CapabilityPromptRemoval):        "upstream's node lifecycle controller looks at Nodes that are not Ready",
+			string(
+				conformance.CapabilityPromptInitialization,
+			): "upstream's node controller tries again when its back-off ends",
+			string(
+				conformance.CapabilityPromptRemoval,
+			): "upstream's node lifecycle controller looks at Nodes that are not Ready",
 		},
 	}
 }
@@ -78,7 +90,9 @@ func (c *cloud) newID(kind string) (id, host string) {
 func (c *cloud) CreateInstance(_ context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
 	defer c.lock()()
 	id, host := c.newID("i-")
-	i := conformance.Instance{ID: id, Name: spec.Name, ProviderID: scheme + id, Type: "record", Zone: "memory-a", Region: "memory"}
+	i := conformance.Instance{
+		ID: id, Name: spec.Name, ProviderID: scheme + id, Type: "record", Zone: "memory-a", Region: "memory",
+	}
 	i.InternalIPs, i.ExternalIPs = []string{"100.64." + host, "100.65." + host}, []string{"198.18." + host}
 	c.instances[id] = instance{i, running}
 	return i, nil
@@ -135,7 +149,9 @@ func (p *provider) Routes() (cloudprovider.Routes, bool)                        
 func (p *provider) findInstance(node *corev1.Node) (_ instance, found bool, err error) {
 	id, ours := strings.CutPrefix(node.Spec.ProviderID, scheme)
 	if id != "" && !ours {
-		return instance{}, false, fmt.Errorf("provider ID %s of Node %s is another cloud's: ours begin with %s", id, node.Name, scheme)
+		return instance{}, false, fmt.Errorf(
+			"provider ID %s of Node %s is another cloud's: ours begin with %s", id, node.Name, scheme,
+		)
 	}
 	defer p.cloud.lock()()
 	for _, i := range p.cloud.instances {
@@ -162,7 +178,9 @@ func (p *provider) InstanceMetadata(_ context.Context, node *corev1.Node) (*clou
 		err = cloudprovider.InstanceNotFound
 	}
 	m := &cloudprovider.InstanceMetadata{ProviderID: i.ProviderID, InstanceType: i.Type, Zone: i.Zone, Region: i.Region}
-	for of, ips := range map[corev1.NodeAddressType][]string{corev1.NodeInternalIP: i.InternalIPs, corev1.NodeExternalIP: i.ExternalIPs} {
+	for of, ips := range map[corev1.NodeAddressType][]string{
+		corev1.NodeInternalIP: i.InternalIPs, corev1.NodeExternalIP: i.ExternalIPs,
+	} {
 		for _, ip := range ips {
 			m.NodeAddresses = append(m.NodeAddresses, corev1.NodeAddress{Type: of, Address: ip})
 		}
@@ -172,7 +190,11 @@ func (p *provider) InstanceMetadata(_ context.Context, node *corev1.Node) (*clou
 
 // editBalancer changes a Service's balancer, known by the Service's UID. If there is none,
 // it makes one of this name; if there is no name either, the answer has no ID.
-func (p *provider) editBalancer(svc *corev1.Service, name string, change func(*conformance.Balancer)) (b conformance.Balancer, err error) {
+func (p *provider) editBalancer(
+	svc *corev1.Service,
+	name string,
+	change func(*conformance.Balancer),
+) (b conformance.Balancer, err error) {
 	err = p.gate.passThrough(func() error {
 		defer p.cloud.lock()()
 		for _, have := range p.cloud.balancers {
@@ -197,23 +219,36 @@ func (p *provider) GetLoadBalancerName(_ context.Context, _ string, svc *corev1.
 	return cloudprovider.DefaultLoadBalancerName(svc)
 }
 
-func (p *provider) GetLoadBalancer(_ context.Context, _ string, svc *corev1.Service) (*corev1.LoadBalancerStatus, bool, error) {
+func (p *provider) GetLoadBalancer(
+	_ context.Context,
+	_ string,
+	svc *corev1.Service,
+) (*corev1.LoadBalancerStatus, bool, error) {
 	b, err := p.editBalancer(svc, "", func(*conformance.Balancer) {})
 	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: b.Address}}}, b.ID != "", err
 }
 
-func (p *provider) EnsureLoadBalancer(ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+func (p *provider) EnsureLoadBalancer(
+	ctx context.Context,
+	cluster string,
+	svc *corev1.Service,
+	nodes []*corev1.Node,
+) (*corev1.LoadBalancerStatus, error) {
 	b, err := p.editBalancer(svc, p.GetLoadBalancerName(ctx, cluster, svc), func(b *conformance.Balancer) {
 		b.Targets, b.Listeners = targetIDs(nodes), nil
 		for _, port := range svc.Spec.Ports {
-			b.Listeners = append(b.Listeners, conformance.Listener{Protocol: string(port.Protocol), Port: port.Port, TargetPort: port.NodePort})
+			b.Listeners = append(
+				b.Listeners,
+				conformance.Listener{Protocol: string(port.Protocol), Port: port.Port, TargetPort: port.NodePort},
+			)
 		}
 	})
 	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: b.Address}}}, err
 }
 
 func (p *provider) UpdateLoadBalancer(_ context.Context, _ string, svc *corev1.Service, nodes []*corev1.Node) error {
-	_, err := p.editBalancer(svc, "", func(b *conformance.Balancer) { b.Targets = targetIDs(nodes) }) // Makes none: the Service may be going.
+	// Makes none: the Service may be going.
+	_, err := p.editBalancer(svc, "", func(b *conformance.Balancer) { b.Targets = targetIDs(nodes) })
 	return err
 }
 

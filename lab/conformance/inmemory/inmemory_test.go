@@ -38,7 +38,9 @@ func TestInstanceStates(t *testing.T) {
 	first, err := c.CreateInstance(ctx, conformance.InstanceSpec{Name: "node-1"})
 	require.NoError(t, err)
 	byName := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
-	byID := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "another"}, Spec: corev1.NodeSpec{ProviderID: first.ProviderID}}
+	byID := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "another"}, Spec: corev1.NodeSpec{ProviderID: first.ProviderID},
+	}
 	is := func(node *corev1.Node, exists, shutdown bool) {
 		t.Helper()
 		found, err := p.InstanceExists(ctx, node)
@@ -75,11 +77,15 @@ func TestInstanceStates(t *testing.T) {
 func TestAnotherCloudsNode(t *testing.T) {
 	c, _ := parts(nil)
 	p := &provider{c, &callGate{}}
-	foreign := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Spec: corev1.NodeSpec{ProviderID: "other://i-1"}}
+	foreign := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-1"}, Spec: corev1.NodeSpec{ProviderID: "other://i-1"},
+	}
 	_, err := p.InstanceExists(t.Context(), foreign)
 	require.ErrorContains(t, err, "other://i-1")
 	waiting := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-2"}}
-	ours := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-3"}, Spec: corev1.NodeSpec{ProviderID: scheme + "i-3"}}
+	ours := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "node-3"}, Spec: corev1.NodeSpec{ProviderID: scheme + "i-3"},
+	}
 	assert.Equal(t, []string{"i-3"}, targetIDs([]*corev1.Node{foreign, waiting, ours}))
 }
 
@@ -226,7 +232,8 @@ func eventually(t *testing.T, is func() bool) {
 // informers'.
 func upstreamRuns() bool {
 	all := stacks()
-	return strings.Contains(all, "k8s.io/cloud-provider") || strings.Contains(all, "client-go/tools/") || strings.Contains(all, "client-go/util/workqueue")
+	return strings.Contains(all, "k8s.io/cloud-provider") || strings.Contains(all, "client-go/tools/") ||
+		strings.Contains(all, "client-go/util/workqueue")
 }
 
 func stacks() string {

@@ -92,7 +92,10 @@ func (m Mutant) Sources(root string) (map[string]string, error) {
 			source = string(data)
 		}
 		if n := strings.Count(source, e.Find); n != 1 {
-			return nil, fmt.Errorf("%s has this %d times, and mutant %s changes it once: the product has moved on, mend the mutant:\n%s", e.File, n, m.Name, e.Find)
+			return nil, fmt.Errorf(
+				"%s has this %d times, and mutant %s changes it once: the product has moved on, mend the mutant:\n%s",
+				e.File, n, m.Name, e.Find,
+			)
 		}
 		changed[e.File] = strings.Replace(source, e.Find, e.Replace, 1)
 	}
@@ -113,7 +116,9 @@ func (m Mutant) writeOverlay(root, dir string) (file string, err error) {
 	for path, source := range changed {
 		to := filepath.Join(dir, "_sources", path) // Go's ./... leaves out such a folder.
 		replace[filepath.Join(root, path)] = to
-		if err := errors.Join(os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, []byte(source), 0o644)); err != nil {
+		if err := errors.Join(
+			os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, []byte(source), 0o644),
+		); err != nil {
 			return "", err
 		}
 	}

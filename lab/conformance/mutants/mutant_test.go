@@ -87,8 +87,10 @@ func TestOverlay(t *testing.T) {
 		"one after the other": {edits: []Edit{{"a.go", "one", "three"}, {"a.go", "three ", ""}}, want: "two two"},
 		"missing":             {edits: []Edit{{"a.go", "three", "3"}}, wantErr: "0 times"},
 		"twice":               {edits: []Edit{{"a.go", "two", "2"}}, wantErr: "2 times"},
-		"gone by an edit":     {edits: []Edit{{"a.go", "one", "1"}, {"a.go", "one", "1"}}, wantErr: "the product has moved on"},
-		"no such file":        {edits: []Edit{{"b.go", "one", "1"}}, wantErr: "b.go"},
+		"gone by an edit": {
+			edits: []Edit{{"a.go", "one", "1"}, {"a.go", "one", "1"}}, wantErr: "the product has moved on",
+		},
+		"no such file": {edits: []Edit{{"b.go", "one", "1"}}, wantErr: "b.go"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root, dir := t.TempDir(), t.TempDir()

@@ -20,7 +20,8 @@ func TestCallsByWhatTheyAreAbout(t *testing.T) {
 	assert.Equal(t, conformance.Calls{
 		Count: conformance.Count{Reads: 13, Writes: 8},
 		Of: map[conformance.Thing]conformance.Count{
-			conformance.Instances: {Reads: 5}, conformance.Balancers: {Reads: 4, Writes: 3}, conformance.Routes: {Reads: 1, Writes: 5},
+			conformance.Instances: {Reads: 5}, conformance.Balancers: {Reads: 4, Writes: 3},
+			conformance.Routes: {Reads: 1, Writes: 5},
 		},
 	}, sumOf(counted), "of types, events and the project there are three, and they are about none of these things")
 }

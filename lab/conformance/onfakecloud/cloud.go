@@ -97,7 +97,8 @@ func (c *Cloud) requestInstance(ctx context.Context, spec conformance.InstanceSp
 
 func instanceOf(i *api.Instance) conformance.Instance {
 	out := conformance.Instance{
-		ID: i.ID, Name: i.Name, ProviderID: contract.ProviderID(i.ID), Type: string(i.Type), Zone: i.Zone, Region: i.Region,
+		ID: i.ID, Name: i.Name, ProviderID: contract.ProviderID(i.ID), Type: string(i.Type), Zone: i.Zone,
+		Region: i.Region,
 	}
 	for _, a := range i.Addresses {
 		if a.Type == api.AddressExternal {
@@ -178,7 +179,9 @@ func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceStat
 
 // ListBalancers implements conformance.Cloud.
 func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, error) {
-	all, err := c.API.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagCluster + "=" + c.Cluster, contract.TagServiceUID}})
+	all, err := c.API.ListLoadBalancers(
+		ctx, client.LoadBalancerFilter{Tags: []string{contract.TagCluster + "=" + c.Cluster, contract.TagServiceUID}},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -241,7 +244,12 @@ func (c *Cloud) RenameBalancer(ctx context.Context, id, name string) error {
 }
 
 // ChangeBalancer implements conformance.BalancerChanger.
-func (c *Cloud) ChangeBalancer(ctx context.Context, id string, listeners []conformance.Listener, targets []string) error {
+func (c *Cloud) ChangeBalancer(
+	ctx context.Context,
+	id string,
+	listeners []conformance.Listener,
+	targets []string,
+) error {
 	update := api.LoadBalancerUpdate{Listeners: &api.Listeners{}, Targets: &api.Targets{}}
 	for _, l := range listeners {
 		*update.Listeners = append(*update.Listeners, api.Listener{
@@ -273,8 +281,12 @@ func (c *Cloud) ReserveAddress(ctx context.Context) (address string, release fun
 // and to a Service there, as a neighbour's in the same project would.
 func (c *Cloud) CreateForeignBalancer(ctx context.Context, name string) (conformance.Balancer, error) {
 	lb, err := c.API.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
-		Name: name, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
-		Tags: &api.Tags{contract.TagCluster: c.Cluster + ".stranger", contract.TagServiceUID: "b1c6f1ba-0000-4000-8000-000000000000"},
+		Name:      name,
+		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
+		Tags: &api.Tags{
+			contract.TagCluster:    c.Cluster + ".stranger",
+			contract.TagServiceUID: "b1c6f1ba-0000-4000-8000-000000000000",
+		},
 	})
 	if err != nil {
 		return conformance.Balancer{}, err
@@ -342,7 +354,9 @@ func thingOf(operation string) (conformance.Thing, bool) {
 
 // isWrite tells whether an operation of the API changes something.
 func isWrite(operation string) bool {
-	return !slices.ContainsFunc([]string{"get", "list", "stream"}, func(p string) bool { return strings.HasPrefix(operation, p) })
+	return !slices.ContainsFunc([]string{"get", "list", "stream"}, func(p string) bool {
+		return strings.HasPrefix(operation, p)
+	})
 }
 
 const pollEvery = 50 * time.Millisecond

@@ -95,7 +95,8 @@ func (c *CloudWithToken) SwapCredentials(ctx context.Context) (conformance.Injec
 		// counts its calls.
 		var counted *api.Fault
 		counted, err = c.API.CreateFault(ctx, api.FaultCreate{
-			Match: api.FaultMatch{Project: other.ID, Token: name, Operations: operations[conformance.Instances]}, Effect: api.FaultEffect{DelayMilliseconds: 1},
+			Match:  api.FaultMatch{Project: other.ID, Token: name, Operations: operations[conformance.Instances]},
+			Effect: api.FaultEffect{DelayMilliseconds: 1},
 		})
 		if err == nil {
 			s.Injection = injection{api: c.API, id: counted.ID}
@@ -123,7 +124,8 @@ func (s *swappedCredentials) Lift(ctx context.Context) error {
 	if s.Injection != nil {
 		err = errors.Join(err, s.Injection.Lift(ctx))
 	}
-	if gone := s.c.API.DeleteProject(ctx, s.project); gone != nil && !client.IsNotFound(gone) && !client.HasCode(gone, api.InUse) {
+	if gone := s.c.API.DeleteProject(ctx, s.project); gone != nil && !client.IsNotFound(gone) &&
+		!client.HasCode(gone, api.InUse) {
 		err = errors.Join(err, gone)
 	}
 	return err

@@ -36,8 +36,10 @@ var statuses = map[conformance.FaultKind]int{
 // operations that are about a thing.
 var operations = map[conformance.Thing][]string{
 	conformance.Instances: {"listInstances", "getInstance"},
-	conformance.Balancers: {"listLoadBalancers", "getLoadBalancer", "createLoadBalancer", "updateLoadBalancer", "deleteLoadBalancer"},
-	conformance.Routes:    {"listRoutes", "getRoute", "createRoute", "updateRoute", "deleteRoute"},
+	conformance.Balancers: {
+		"listLoadBalancers", "getLoadBalancer", "createLoadBalancer", "updateLoadBalancer", "deleteLoadBalancer",
+	},
+	conformance.Routes: {"listRoutes", "getRoute", "createRoute", "updateRoute", "deleteRoute"},
 }
 
 // lists among them: all that an empty list can be the answer to.
@@ -90,12 +92,18 @@ func operationsUnder(kind conformance.FaultKind, thing conformance.Thing) []stri
 
 // injectDataLoss makes a cloud that has lost its data: lists have nothing in them, which
 // is not counted, and what is asked for by its ID is not found.
-func (c *Cloud) injectDataLoss(ctx context.Context, f conformance.Fault, rule api.FaultCreate) (conformance.Injection, error) {
+func (c *Cloud) injectDataLoss(
+	ctx context.Context,
+	f conformance.Fault,
+	rule api.FaultCreate,
+) (conformance.Injection, error) {
 	empty, err := c.InjectFault(ctx, conformance.Fault{Kind: conformance.FaultEmptyList, On: f.On})
 	if err != nil {
 		return nil, err
 	}
-	rule.Match.Operations = slices.DeleteFunc(rule.Match.Operations, func(op string) bool { return strings.HasPrefix(op, "list") })
+	rule.Match.Operations = slices.DeleteFunc(rule.Match.Operations, func(op string) bool {
+		return strings.HasPrefix(op, "list")
+	})
 	made, err := c.API.CreateFault(ctx, rule)
 	if err != nil {
 		return nil, errors.Join(err, empty.Lift(context.WithoutCancel(ctx)))

@@ -12,7 +12,8 @@ import (
 func TestFeatures(t *testing.T) {
 	always := []conformance.Feature{
 		"zones", "instance-types", "targets", "udp", "source-ranges", "affinity", "health-check", "rename-balancer",
-		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes", "route-quota",
+		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
+		"route-quota",
 		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",
 		"fault-timeout", "fault-reset", "fault-refused", "fault-garbage", "fault-empty-list", "fault-not-found",
 		"fault-partial-list", "fault-missing-field", "fault-stale", "fault-slow", "fault-lost",

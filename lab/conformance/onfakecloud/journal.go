@@ -19,7 +19,9 @@ var _ conformance.CallJournal = (*Cloud)(nil)
 
 // CallsSince implements conformance.CallJournal.
 func (c *Cloud) CallsSince(ctx context.Context, since time.Time) ([]conformance.Call, error) {
-	newest, err := c.API.ListAuditUntil(ctx, client.AuditFilter{Token: c.Token}, func(a api.AuditEntry) bool { return a.Time.Before(since) })
+	newest, err := c.API.ListAuditUntil(ctx, client.AuditFilter{Token: c.Token}, func(a api.AuditEntry) bool {
+		return a.Time.Before(since)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -50,7 +50,8 @@ func TestCallsSinceATime(t *testing.T) {
 	var newestFirst []api.AuditEntry
 	for i := range all {
 		newestFirst = append(newestFirst, api.AuditEntry{
-			RequestID: strconv.Itoa(all - i), Operation: "getInstance", Status: http.StatusOK, Time: start.Add(time.Duration(all-i) * time.Second),
+			RequestID: strconv.Itoa(all - i), Operation: "getInstance", Status: http.StatusOK,
+			Time: start.Add(time.Duration(all-i) * time.Second),
 		})
 	}
 	for _, want := range []int{0, 1, 49, 50, 51, 400, 549, 550, 551, all - 1, all} {
@@ -76,19 +77,34 @@ func TestCallAsTheAuditHasIt(t *testing.T) {
 		want  conformance.Call
 	}{
 		{
-			api.AuditEntry{RequestID: "a", Operation: "getInstance", Resource: &resource, Status: 200, Time: end, DurationMilliseconds: 1500},
-			conformance.Call{ID: "a", Operation: "getInstance", Resource: "i-1", Answer: "200", Began: end.Add(-1500 * time.Millisecond), Answered: end},
+			api.AuditEntry{
+				RequestID: "a", Operation: "getInstance", Resource: &resource, Status: 200, Time: end,
+				DurationMilliseconds: 1500,
+			},
+			conformance.Call{
+				ID: "a", Operation: "getInstance", Resource: "i-1", Answer: "200",
+				Began: end.Add(-1500 * time.Millisecond), Answered: end,
+			},
 		},
 		{
-			api.AuditEntry{RequestID: "b", Operation: "listInstances", Status: 429, Code: &code, Fault: &fault, Time: end},
-			conformance.Call{ID: "b", Operation: "listInstances", Answer: "429 throttled, by fault f-1", Began: end, Answered: end, Failed: true},
+			api.AuditEntry{
+				RequestID: "b", Operation: "listInstances", Status: 429, Code: &code, Fault: &fault, Time: end,
+			},
+			conformance.Call{
+				ID: "b", Operation: "listInstances", Answer: "429 throttled, by fault f-1", Began: end, Answered: end,
+				Failed: true,
+			},
 		},
 		{
 			api.AuditEntry{RequestID: "c", Operation: "createRoute", Time: end},
-			conformance.Call{ID: "c", Operation: "createRoute", Answer: "broken off", Began: end, Answered: end, Failed: true},
+			conformance.Call{
+				ID: "c", Operation: "createRoute", Answer: "broken off", Began: end, Answered: end, Failed: true,
+			},
 		},
 		{ // Its duration is how long it streamed, after the answer began.
-			api.AuditEntry{RequestID: "d", Operation: "streamEvents", Status: 200, Time: end, DurationMilliseconds: 60_000},
+			api.AuditEntry{
+				RequestID: "d", Operation: "streamEvents", Status: 200, Time: end, DurationMilliseconds: 60_000,
+			},
 			conformance.Call{ID: "d", Operation: "streamEvents", Answer: "200", Began: end, Answered: end},
 		},
 	} {

@@ -84,7 +84,8 @@ func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
 // cluster, as a neighbour's in the same project would.
 func (c *Cloud) CreateForeignRoute(ctx context.Context, destination, instanceID string) (conformance.Route, error) {
 	made, err := c.API.CreateRoute(ctx, api.RouteCreate{
-		Destination: destination, InstanceID: instanceID, Name: "stranger-" + strings.NewReplacer("/", "-", ":", "-").Replace(destination),
+		Destination: destination, InstanceID: instanceID,
+		Name: "stranger-" + strings.NewReplacer("/", "-", ":", "-").Replace(destination),
 		Tags: &api.Tags{contract.TagCluster: c.Cluster + ".stranger", contract.TagNode: "stranger"},
 	})
 	if err != nil {

@@ -26,9 +26,13 @@ func budgetTestsOf(sizes []int) (tests []conformance.Test) {
 			turn = conformance.Late
 		}
 		tests = append(tests, conformance.Test{
-			ID:       fmt.Sprintf("budget-%d-nodes", nodes),
-			Requires: fmt.Sprintf("With %d Nodes, what each of them and each Service costs in calls of the cloud's API stays within the limits.", nodes),
-			Profile:  conformance.Budget, Level: conformance.Extended, Capability: conformance.CapabilityCallBudget, Alone: true,
+			ID: fmt.Sprintf("budget-%d-nodes", nodes),
+			Requires: fmt.Sprintf(
+				"With %d Nodes, what each of them and each Service costs in calls of the cloud's API stays within the limits.",
+				nodes,
+			),
+			Profile: conformance.Budget, Level: conformance.Extended, Capability: conformance.CapabilityCallBudget,
+			Alone:  true,
 			Needs:  []conformance.Feature{conformance.FeatureCalls},
 			Source: fromBudget,
 			// A CCM may be slow, at upstream's defaults: it is asked to be frugal.
@@ -63,7 +67,10 @@ func countCalls(t *conformance.T, crowd *conformance.NodeFleet, phase conformanc
 func recordCalls(t *conformance.T, spent []conformance.Spent, lost int) {
 	t.Record(spent)
 	if lost > 0 && !conformance.Within(spent) {
-		t.Errorf("that may be this machine's fault: it is so busy that Nodes were taken for lost, times: %d, and a CCM rightly asks for the instances of those", lost)
+		t.Errorf(
+			"that may be this machine's fault: it is so busy that Nodes were taken for lost, times: %d, and a CCM rightly asks for the instances of those",
+			lost,
+		)
 	}
 }
 

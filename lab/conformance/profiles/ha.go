@@ -188,7 +188,9 @@ func haLeaderStopped(t *conformance.T) {
 
 func haLeaderKilledCreatingBalancer(t *conformance.T) {
 	leader, _ := startLeaderAndStandby(t)
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultLost, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().InjectFault(
+		t.Context(), conformance.Fault{Kind: conformance.FaultLost, On: []conformance.Thing{conformance.Balancers}},
+	)
 	t.Must(err, "having the cloud's answers get lost")
 	t.Cleanup(fault.Lift)
 	svc := t.NewService()
@@ -219,7 +221,10 @@ func haLeaderFrozen(t *conformance.T) {
 	change := checkLeaseTakenOver(t)
 	svc := frozenWhileCreating(t, leader)
 	var its lease
-	t.Await("the other one to have taken the Lease", func(ctx context.Context) (err error) { its, err = change(ctx); return err })
+	t.Await("the other one to have taken the Lease", func(ctx context.Context) (err error) {
+		its, err = change(ctx)
+		return err
+	})
 	t.AwaitInitialized(newWaitingNode(t))
 	before := t.AwaitBalancer(svc, listensFor(t, svc))
 
@@ -279,7 +284,9 @@ func durationOf(t *conformance.T, l lease) time.Duration {
 // frozenWhileCreating is a Service for which the CCM is about to make a balancer when
 // it is frozen.
 func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.Service {
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultTimeout, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().InjectFault(
+		t.Context(), conformance.Fault{Kind: conformance.FaultTimeout, On: []conformance.Thing{conformance.Balancers}},
+	)
 	t.Must(err, "having the cloud not answer")
 	t.Cleanup(fault.Lift)
 	about := checkFaultHits(t, fault, 1)

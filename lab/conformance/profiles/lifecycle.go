@@ -128,7 +128,9 @@ func deletedWhileCCMDown(t *conformance.T) {
 
 func foreignProviderID(t *conformance.T) {
 	node := t.NewNode(conformance.NodeSpec{Name: t.Name("foreign"), ProviderID: "othercloud://x/1", Change: func(n *corev1.Node) {
-		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == cloudproviderapi.TaintExternalCloudProvider })
+		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool {
+			return taint.Key == cloudproviderapi.TaintExternalCloudProvider
+		})
 	}})
 	node.NotReady()
 	holdsWhileOthersStop(t, "Node "+node.Name+" is to be left alone", worker{StandIn: node, t: t}.checkNodeKept)
@@ -184,13 +186,15 @@ func doubtTests() []conformance.Test {
 			level, capability = conformance.Extended, conformance.CapabilityDoubtfulInstances
 		}
 		tests = append(tests, conformance.Test{
-			ID:       "lifecycle-doubt-" + string(kind),
-			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " + doubts[kind] + ", nor afterwards; nor is one deleted whose instance is stopped.",
-			Profile:  conformance.Lifecycle, Level: level, Capability: capability, Alone: true,
-			Needs:  []conformance.Feature{conformance.FaultFeature(kind)},
-			Source: instanceExists + ": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
-			Bound:  incidentBound,
-			Run:    func(t *conformance.T) { testDoubtfulAnswer(t, kind) },
+			ID: "lifecycle-doubt-" + string(kind),
+			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " +
+				doubts[kind] + ", nor afterwards; nor is one deleted whose instance is stopped.",
+			Profile: conformance.Lifecycle, Level: level, Capability: capability, Alone: true,
+			Needs: []conformance.Feature{conformance.FaultFeature(kind)},
+			Source: instanceExists +
+				": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
+			Bound: incidentBound,
+			Run:   func(t *conformance.T) { testDoubtfulAnswer(t, kind) },
 		})
 	}
 	return tests
@@ -220,11 +224,14 @@ func chanceIn(kind conformance.FaultKind, attempts int) chance {
 
 func testDoubtfulAnswer(t *conformance.T, kind conformance.FaultKind) {
 	w, others := newWorker(t), []worker{newWorker(t), newWorker(t), newWorker(t)}
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
+	fault, err := t.FaultInjector().
+		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	w.NotReady()
-	holdsThroughFault(t, fault, chanceIn(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.checkNodeKept)
+	holdsThroughFault(
+		t, fault, chanceIn(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.checkNodeKept,
+	)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.checkNodeKept)
 }
@@ -234,7 +241,14 @@ func testDoubtfulAnswer(t *conformance.T, kind conformance.FaultKind) {
 // have met the fault, or its work on another Node was done all the same. A CCM that
 // does its work remembers what the cloud said before, or asks in another way: it is
 // started anew, and then has nothing to remember. Three others are needed.
-func holdsThroughFault(t *conformance.T, fault conformance.Injection, c chance, others []worker, what string, holds func(context.Context) error) {
+func holdsThroughFault(
+	t *conformance.T,
+	fault conformance.Injection,
+	c chance,
+	others []worker,
+	what string,
+	holds func(context.Context) error,
+) {
 	ready, first, second := others[0], others[1], others[2]
 	kept := func(ctx context.Context) error {
 		for _, other := range others { // Whichever it asks for first.
@@ -255,7 +269,10 @@ func holdsThroughFault(t *conformance.T, fault conformance.Injection, c chance, 
 		if c.waits {
 			fewCalls = brokenOff(t, fault)
 		}
-		asked := eitherHolds(allHold(gone.checkSweeps(2), eitherHolds(checkFaultHits(t, fault, c.calls), worksOn)), allHold(gone.checkSweeps(1), checkFaultHits(t, fault, 3*c.calls)))
+		asked := eitherHolds(
+			allHold(gone.checkSweeps(2), eitherHolds(checkFaultHits(t, fault, c.calls), worksOn)),
+			allHold(gone.checkSweeps(1), checkFaultHits(t, fault, 3*c.calls)),
+		)
 		t.HoldsUntil(what, kept, "the CCM to have asked for its instance", eitherHolds(asked, fewCalls))
 		return works
 	}
@@ -287,7 +304,10 @@ func (r *nodeSweeps) checkSweeps(want int) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if r.gone < want {
 			if err := r.ready.checkNodeKept(ctx); err != nil {
-				return fmt.Errorf("the CCM has gone round %d of %d times: node %s, which is Ready: %w", r.gone, want, r.ready.Name, err)
+				return fmt.Errorf(
+					"the CCM has gone round %d of %d times: node %s, which is Ready: %w", r.gone, want, r.ready.Name,
+					err,
+				)
 			}
 			r.gone++
 			r.ready.callShutDown()

@@ -23,7 +23,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-var loadBalancerTests = slices.Concat(balancerTests, balancerTroubleTests, balancerDoubtTests(), balancerOptionTests, balancerBeyondTests)
+var loadBalancerTests = slices.Concat(
+	balancerTests, balancerTroubleTests, balancerDoubtTests(), balancerOptionTests, balancerBeyondTests,
+)
 
 // Where requirements come from.
 const (
@@ -97,7 +99,8 @@ var balancerTests = []conformance.Test{
 		Run:      lbClassLeftAlone,
 	},
 	{
-		ID: "lb-other-types-left-alone", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		ID: "lb-other-types-left-alone", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromService,
 		Requires: "Services of type ClusterIP and NodePort get no balancer, no address and no finalizer.",
 		Run:      lbOtherTypesLeftAlone,
 	},
@@ -107,7 +110,8 @@ var balancerTests = []conformance.Test{
 		Run:      lbManyLeaveNothing,
 	},
 	{
-		ID: "lb-targets-follow-nodes", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromNodeSet + "; " + fromUpdate,
+		ID: "lb-targets-follow-nodes", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromNodeSet + "; " + fromUpdate,
 		Requires: "A balancer's targets are the instances of all Nodes except those with the label node.kubernetes.io/exclude-from-external-load-balancers, as Nodes and labels come and go.",
 		Needs:    []conformance.Feature{conformance.FeatureTargets},
 		Alone:    true, // Nothing else may change the Nodes, and nobody answers on these.
@@ -201,7 +205,9 @@ func lbRetyped(t *conformance.T) {
 	t.AwaitBalancer(svc)
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
 	t.AwaitNoBalancer(svc)
-	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error { return checkUntouched(ctx, t, svc) })
+	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error {
+		return checkUntouched(ctx, t, svc)
+	})
 
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
 	t.AwaitBalancer(svc, listensFor(t, svc))
@@ -227,7 +233,8 @@ func lbRecreated(t *conformance.T) {
 	old := t.NewService()
 	before := t.AwaitBalancer(old)
 	t.DeleteService(old)
-	t.Await("the name to be free", func(ctx context.Context) error { return t.NoService(ctx, old) }) // The old balancer may still be on its way out.
+	// The old balancer may still be on its way out.
+	t.Await("the name to be free", func(ctx context.Context) error { return t.NoService(ctx, old) })
 	svc := t.NewService(func(s *corev1.Service) { s.Name = old.Name })
 	after := t.AwaitBalancer(svc, listensFor(t, svc))
 	assert.NotEqual(t, before.ID, after.ID)
@@ -275,7 +282,9 @@ func lbManyLeaveNothing(t *conformance.T) {
 		// Not before: an API server that is deleting an object may take a finalizer
 		// and delete the object all the same (registry/generic/registry/store.go,
 		// Delete), of which upstream's service controller never hears.
-		t.Await("the finalizer of Service "+atOnce.Name, func(ctx context.Context) error { return checkFinalizer(ctx, t, atOnce) })
+		t.Await("the finalizer of Service "+atOnce.Name, func(ctx context.Context) error {
+			return checkFinalizer(ctx, t, atOnce)
+		})
 		t.DeleteService(atOnce)
 		t.Await("the beginnings of a balancer", checkBalancerBegun(t, early))
 		t.DeleteService(early)
@@ -314,7 +323,8 @@ func lbTargetsFollowNodes(t *conformance.T) {
 	t.AwaitNoNode(nodeB.Name)
 	t.AwaitBalancer(svc, leadsTo(own, a.ID))
 
-	t.Must(t.Kube.CoreV1().Nodes().Delete(t.Context(), nodeA.Name, metav1.DeleteOptions{}), "deleting Node %s", nodeA.Name)
+	t.Must(t.Kube.CoreV1().Nodes().
+		Delete(t.Context(), nodeA.Name, metav1.DeleteOptions{}), "deleting Node %s", nodeA.Name)
 	t.AwaitBalancer(svc, leadsTo(own)) // Its instance still runs.
 }
 
@@ -324,7 +334,8 @@ func lbTargetsFollowNodes(t *conformance.T) {
 func leadsToNodesOf(t *conformance.T, instance conformance.Instance) func(conformance.Balancer) error {
 	scheme, _, _ := strings.Cut(instance.ProviderID, "://")
 	return func(b conformance.Balancer) error {
-		list, err := t.Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{LabelSelector: "!" + corev1.LabelNodeExcludeBalancers})
+		list, err := t.Kube.CoreV1().Nodes().
+			List(t.Context(), metav1.ListOptions{LabelSelector: "!" + corev1.LabelNodeExcludeBalancers})
 		if err != nil {
 			return err
 		}
@@ -344,7 +355,8 @@ func leadsToNodesOf(t *conformance.T, instance conformance.Instance) func(confor
 // setExclusionLabel sets the label that excludes the Node from balancers to a JSON value.
 func setExclusionLabel(t *conformance.T, node, value string) {
 	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s}}}`, corev1.LabelNodeExcludeBalancers, value)
-	_, err := t.Kube.CoreV1().Nodes().Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := t.Kube.CoreV1().Nodes().
+		Patch(t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	t.Must(err, "labelling Node %s", node)
 }
 
@@ -433,7 +445,9 @@ func checkFinalizer(ctx context.Context, t *conformance.T, svc *corev1.Service) 
 func checkUntouched(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
 	now, err := t.GetService(ctx, svc)
 	if err == nil && (helpers.HasLBFinalizer(now) || len(now.Status.LoadBalancer.Ingress) > 0) {
-		err = fmt.Errorf("service %s has finalizers %v and addresses %v", svc.Name, now.Finalizers, now.Status.LoadBalancer.Ingress)
+		err = fmt.Errorf(
+			"service %s has finalizers %v and addresses %v", svc.Name, now.Finalizers, now.Status.LoadBalancer.Ingress,
+		)
 	}
 	return err
 }

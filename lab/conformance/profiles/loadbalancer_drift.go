@@ -27,20 +27,23 @@ var changesBalancers = []conformance.Feature{conformance.FeatureChangeBalancer}
 
 var balancerBeyondTests = []conformance.Test{
 	{
-		ID: "lb-changed-out-of-band-then-service-changed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		ID: "lb-changed-out-of-band-then-service-changed", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromEnsure,
 		Requires: "When the balancer's listeners were changed behind the CCM's back, the next change of the Service puts all of them right.",
 		Needs:    changesBalancers,
 		Run:      lbChangedOutOfBandThenServiceChanged,
 	},
 	{
-		ID: "lb-changed-out-of-band-is-repaired", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRepair, Source: fromService,
+		ID: "lb-changed-out-of-band-is-repaired", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityRepair, Source: fromService,
 		Requires: "A balancer whose listeners were changed behind the CCM's back is put right without anybody touching the Service: its metadata and spec stay as they are.",
 		Needs:    changesBalancers,
 		Bound:    30 * time.Second, // It is about an outage that lasts.
 		Run:      lbChangedOutOfBandIsRepaired,
 	},
 	{
-		ID: "lb-targets-changed-out-of-band-are-repaired", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRepair, Source: fromService,
+		ID: "lb-targets-changed-out-of-band-are-repaired", Profile: conformance.LoadBalancer,
+		Level: conformance.Extended, Capability: conformance.CapabilityRepair, Source: fromService,
 		Requires: "A balancer whose targets were taken away behind the CCM's back gets them again without anybody touching the Service or a Node.",
 		Needs:    []conformance.Feature{conformance.FeatureChangeBalancer, conformance.FeatureTargets},
 		Alone:    true, // Nobody answers on its Node, and no other Node may come or go.
@@ -48,18 +51,21 @@ var balancerBeyondTests = []conformance.Test{
 		Run:      lbTargetsChangedOutOfBandAreRepaired,
 	},
 	{
-		ID: "lb-replaced-under-another-name", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		ID: "lb-replaced-under-another-name", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromCleanup,
 		Requires: "A Service that takes the place of another one, with the same ports and another name, gets a balancer of its own, and the other one's goes.",
 		Run:      lbReplacedUnderAnotherName,
 	},
 	{
-		ID: "lb-ccm-restarted-while-creating", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		ID: "lb-ccm-restarted-while-creating", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromEnsure,
 		Requires: "A Service whose balancer was being made when the CCM ended has exactly one balancer when the CCM is back, and it goes with the Service.",
 		Alone:    true,
 		Run:      lbCCMRestartedWhileCreating,
 	},
 	{
-		ID: "lb-waiting-node-is-skipped", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure + "; " + fromNodeSet,
+		ID: "lb-waiting-node-is-skipped", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromEnsure + "; " + fromNodeSet,
 		Requires: "A Node that waits for its instance keeps no Service from its balancer, and no other Node from being a target.",
 		Needs:    []conformance.Feature{conformance.FeatureTargets},
 		Alone:    true, // Nobody answers on its Node.
@@ -71,12 +77,14 @@ var balancerBeyondTests = []conformance.Test{
 		Run:      lbNodePortsKept,
 	},
 	{
-		ID: "lb-without-node-ports-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityExplains, Source: fromNodePorts + "; kubernetes.io: Debug Services",
+		ID: "lb-without-node-ports-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityExplains, Source: fromNodePorts + "; kubernetes.io: Debug Services",
 		Requires: "A Service without node ports gets a balancer, or a Warning Event on it says why not; with node ports it gets one.",
 		Run:      lbWithoutNodePortsSaysWhy,
 	},
 	{
-		ID: "lb-load-balancer-ip", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
+		ID: "lb-load-balancer-ip", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
 		Requires: "A Service whose loadBalancerIP is an address that was reserved gets a balancer that has it, and so does the next one when the first is gone.",
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
 		Run:      lbLoadBalancerIP,
@@ -86,7 +94,10 @@ var balancerBeyondTests = []conformance.Test{
 // divertBalancer has the balancer listen on a port that is not the Service's, and on
 // none that is, and leaves its targets alone.
 func divertBalancer(t *conformance.T, b conformance.Balancer) {
-	t.Must(t.BalancerChanger().ChangeBalancer(t.Context(), b.ID, []conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets),
+	t.Must(t.BalancerChanger().ChangeBalancer(
+		t.Context(), b.ID,
+		[]conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets,
+	),
 		"changing the listeners of balancer %s", b.ID)
 }
 
@@ -109,7 +120,10 @@ func lbChangedOutOfBandIsRepaired(t *conformance.T) {
 	after, err := t.GetService(t.Context(), svc)
 	t.Must(err, "reading Service %s", svc.Name)
 	assert.Equal(t, before.Spec, after.Spec)
-	assert.Equal(t, []any{before.Annotations, before.Labels, before.Finalizers}, []any{after.Annotations, after.Labels, after.Finalizers})
+	assert.Equal(
+		t, []any{before.Annotations, before.Labels, before.Finalizers},
+		[]any{after.Annotations, after.Labels, after.Finalizers},
+	)
 }
 
 func lbTargetsChangedOutOfBandAreRepaired(t *conformance.T) {
@@ -118,7 +132,8 @@ func lbTargetsChangedOutOfBandAreRepaired(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc, leadsToNodesOf(t, instance), listensFor(t, svc))
 	require.Contains(t, b.Targets, instance.ID)
-	t.Must(t.BalancerChanger().ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
+	t.Must(t.BalancerChanger().
+		ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
 	t.AwaitBalancer(svc, leadsTo(b.Targets), listensFor(t, svc))
 }
 
@@ -169,7 +184,10 @@ func lbWaitingNodeIsSkipped(t *conformance.T) {
 func lbNodePortsKept(t *conformance.T) {
 	// The API server chooses a port that is free; from then on it is named.
 	svc := t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort })
-	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer; setAllocateNodePorts(false)(s) })
+	t.Change(svc, func(s *corev1.Service) {
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+		setAllocateNodePorts(false)(s)
+	})
 	named := svc.Spec.Ports[0].NodePort
 	t.AwaitBalancer(svc, listensFor(t, svc))
 	assert.Equal(t, named, svc.Spec.Ports[0].NodePort)

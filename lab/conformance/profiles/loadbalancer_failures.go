@@ -21,7 +21,8 @@ var whileUnavailable = []conformance.Feature{conformance.FaultFeature(conformanc
 
 var balancerTroubleTests = []conformance.Test{
 	{
-		ID: "lb-created-while-ccm-down", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		ID: "lb-created-while-ccm-down", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromService,
 		Requires: "A Service that was created while no CCM ran gets its balancer when one runs.",
 		Alone:    true,
 		Run:      lbCreatedWhileCCMDown,
@@ -52,52 +53,59 @@ var balancerTroubleTests = []conformance.Test{
 		Incident: cloudDownWhileDeletingIncident,
 	},
 	{
-		ID: "lb-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
-		Source:   "kubernetes.io: Debug Services; k8s.io/cloud-provider controllers/service: SyncLoadBalancerFailed",
-		Requires: "While a Service cannot get its balancer, an Event of type Warning on it says so.",
-		Needs:    whileUnavailable, Alone: true,
+		ID: "lb-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityExplains,
+		Source:     "kubernetes.io: Debug Services; k8s.io/cloud-provider controllers/service: SyncLoadBalancerFailed",
+		Requires:   "While a Service cannot get its balancer, an Event of type Warning on it says so.",
+		Needs:      whileUnavailable, Alone: true,
 		Run: lbSaysWhy,
 	},
 	{
-		ID: "lb-deleted-out-of-band-then-changed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		ID: "lb-deleted-out-of-band-then-changed", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromEnsure,
 		Requires: "When the balancer was deleted behind the CCM's back, the next change of the Service gives it a new one, and the new address.",
 		Run:      lbDeletedOutOfBandThenChanged,
 	},
 	{
-		ID: "lb-deleted-out-of-band-then-service-deleted", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromDelete,
+		ID: "lb-deleted-out-of-band-then-service-deleted", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromDelete,
 		Requires: "A Service whose balancer was deleted behind the CCM's back can be deleted.",
 		Run:      lbDeletedOutOfBandThenServiceDeleted,
 	},
 	{
-		ID: "lb-deleted-out-of-band-comes-back", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRepair,
-		Source:   fromService,
-		Requires: "A balancer that was deleted behind the CCM's back is replaced without anybody touching the Service.",
-		Bound:    30 * time.Second, // It is about an outage that lasts.
-		Run:      lbDeletedOutOfBandComesBack,
-		Incident: deletedByHandIncident,
+		ID: "lb-deleted-out-of-band-comes-back", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityRepair,
+		Source:     fromService,
+		Requires:   "A balancer that was deleted behind the CCM's back is replaced without anybody touching the Service.",
+		Bound:      30 * time.Second, // It is about an outage that lasts.
+		Run:        lbDeletedOutOfBandComesBack,
+		Incident:   deletedByHandIncident,
 	},
 	{
-		ID: "lb-renamed-balancer", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRename,
-		Source:   fromEnsure,
-		Requires: "A balancer that was renamed behind the CCM's back stays the Service's: changes reach it, there is no second, and it goes with the Service.",
-		Needs:    []conformance.Feature{conformance.FeatureRenameBalancer},
-		Run:      lbRenamedBalancer,
-		Incident: renamedBalancerIncident,
+		ID: "lb-renamed-balancer", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityRename,
+		Source:     fromEnsure,
+		Requires:   "A balancer that was renamed behind the CCM's back stays the Service's: changes reach it, there is no second, and it goes with the Service.",
+		Needs:      []conformance.Feature{conformance.FeatureRenameBalancer},
+		Run:        lbRenamedBalancer,
+		Incident:   renamedBalancerIncident,
 	},
 	{
-		ID: "lb-stranger-of-same-name", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityRename,
-		Source:   fromEnsure,
-		Requires: "Somebody else's balancer that has the name that the Service's one had is left alone, and the Service's own, renamed, is not.",
-		Needs:    []conformance.Feature{conformance.FeatureRenameBalancer, conformance.FeatureStrangers},
-		Run:      lbStrangerOfSameName,
+		ID: "lb-stranger-of-same-name", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityRename,
+		Source:     fromEnsure,
+		Requires:   "Somebody else's balancer that has the name that the Service's one had is left alone, and the Service's own, renamed, is not.",
+		Needs:      []conformance.Feature{conformance.FeatureRenameBalancer, conformance.FeatureStrangers},
+		Run:        lbStrangerOfSameName,
 	},
 	{
-		ID: "lb-quiet", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityQuiet,
-		Source:   fromEnsure,
-		Requires: "A change of the Service that asks nothing of its balancer has nothing written to the cloud.",
-		Needs:    []conformance.Feature{conformance.FeatureCalls},
-		Alone:    true, // The calls of all tests are counted together.
-		Run:      lbQuiet,
+		ID: "lb-quiet", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityQuiet,
+		Source:     fromEnsure,
+		Requires:   "A change of the Service that asks nothing of its balancer has nothing written to the cloud.",
+		Needs:      []conformance.Feature{conformance.FeatureCalls},
+		Alone:      true, // The calls of all tests are counted together.
+		Run:        lbQuiet,
 	},
 }
 
@@ -172,7 +180,10 @@ func lbSaysWhy(t *conformance.T) {
 // balancersUnavailable has the cloud answer 503 when the CCM asks about
 // balancers.
 func balancersUnavailable(t *conformance.T) conformance.Injection {
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultUnavailable, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().InjectFault(
+		t.Context(),
+		conformance.Fault{Kind: conformance.FaultUnavailable, On: []conformance.Thing{conformance.Balancers}},
+	)
 	t.Must(err, "making the cloud unavailable")
 	t.Cleanup(fault.Lift)
 	return fault
@@ -271,7 +282,9 @@ func lbQuiet(t *conformance.T) {
 		// One that remembers what the cloud has need not ask; it says that it looked.
 		nowTold := countEvents(t, svc)
 		if now.Reads == last.Reads && nowTold == lastTold {
-			return errors.Join(wrote, errors.New("the Service was touched, and it has neither asked the cloud anything nor told of it in an Event"))
+			return errors.Join(wrote, errors.New(
+				"the Service was touched, and it has neither asked the cloud anything nor told of it in an Event",
+			))
 		}
 		if quiet, wrote = quiet+1, nil; now.Writes > last.Writes {
 			quiet, wrote = 0, fmt.Errorf("the Service was touched, and it has written %d times", now.Writes-last.Writes)
@@ -311,7 +324,8 @@ func countFailureEvents(t *conformance.T, svc *corev1.Service) (most int32) {
 }
 
 func eventsOnService(t *conformance.T, svc *corev1.Service) []corev1.Event {
-	events, err := t.Kube.CoreV1().Events(svc.Namespace).List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(svc.UID)})
+	events, err := t.Kube.CoreV1().Events(svc.Namespace).
+		List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(svc.UID)})
 	t.Must(err, "listing the Events on Service %s", svc.Name)
 	return events.Items
 }
@@ -331,8 +345,12 @@ func balancerDoubtTests() []conformance.Test {
 		retried bool
 		bound   time.Duration
 	}{
-		{conformance.FaultEmptyList, "is a list with nothing in it", false, time.Minute}, // It is about a leak that lasts.
-		{conformance.FaultForeignNotFound, "is that they are not found in another project or account than the CCM's (404)", false, time.Minute},
+		// It is about a leak that lasts.
+		{conformance.FaultEmptyList, "is a list with nothing in it", false, time.Minute},
+		{
+			conformance.FaultForeignNotFound,
+			"is that they are not found in another project or account than the CCM's (404)", false, time.Minute,
+		},
 		{conformance.FaultTimeout, "does not come in time", true, 5 * time.Minute}, // Clients wait long.
 	}
 	var tests []conformance.Test
@@ -340,11 +358,12 @@ func balancerDoubtTests() []conformance.Test {
 		tests = append(tests, conformance.Test{
 			ID: "lb-doubt-" + string(answer.kind), Profile: conformance.LoadBalancer,
 			Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromDelete,
-			Requires: "A Service that is deleted while the cloud's answer about balancers " + answer.what + " leaves nothing behind: both it and its balancer are gone in the end.",
-			Needs:    []conformance.Feature{conformance.FaultFeature(answer.kind)},
-			Alone:    true,
-			Bound:    answer.bound,
-			Run:      func(t *conformance.T) { lbDoubt(t, answer.kind, answer.retried) },
+			Requires: "A Service that is deleted while the cloud's answer about balancers " + answer.what +
+				" leaves nothing behind: both it and its balancer are gone in the end.",
+			Needs: []conformance.Feature{conformance.FaultFeature(answer.kind)},
+			Alone: true,
+			Bound: answer.bound,
+			Run:   func(t *conformance.T) { lbDoubt(t, answer.kind, answer.retried) },
 		})
 	}
 	return tests
@@ -359,10 +378,14 @@ func lbDoubt(t *conformance.T, kind conformance.FaultKind, retried bool) {
 	b := t.AwaitBalancer(svc)
 	// By force, or the end of the Service waits for a CCM that has given it up.
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, b.ID) })
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().
+		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
-	asked := eitherHolds(eitherHolds(checkFaultHits(t, fault, enough), brokenOff(t, fault)), func(ctx context.Context) error { return t.NoService(ctx, svc) })
+	asked := eitherHolds(
+		eitherHolds(checkFaultHits(t, fault, enough), brokenOff(t, fault)),
+		func(ctx context.Context) error { return t.NoService(ctx, svc) },
+	)
 	t.DeleteService(svc)
 	t.Await("the CCM to have asked for the balancer", asked)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")

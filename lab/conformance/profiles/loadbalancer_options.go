@@ -15,31 +15,36 @@ import (
 
 var balancerOptionTests = []conformance.Test{
 	{
-		ID: "lb-udp", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityUDP, Source: fromService,
+		ID: "lb-udp", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityUDP, Source: fromService,
 		Requires: "A Service with a UDP port gets a balancer that listens for UDP, and the balancer follows when the port becomes one for TCP, or for UDP again.",
 		Needs:    []conformance.Feature{conformance.FeatureUDP},
 		Run:      lbUDP,
 	},
 	{
-		ID: "lb-udp-and-tcp-same-port", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityUDP, Source: fromMixed,
+		ID: "lb-udp-and-tcp-same-port", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityUDP, Source: fromMixed,
 		Requires: "A Service with a UDP and a TCP port of the same number gets one balancer with both, and either can go.",
 		Needs:    []conformance.Feature{conformance.FeatureUDP},
 		Run:      lbUDPAndTCPSamePort,
 	},
 	{
-		ID: "lb-source-ranges", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
+		ID: "lb-source-ranges", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
 		Requires: "A balancer serves the Service's loadBalancerSourceRanges only, and everybody again when they are removed.",
 		Needs:    []conformance.Feature{conformance.FeatureSourceRanges},
 		Run:      lbSourceRanges,
 	},
 	{
-		ID: "lb-affinity", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityAffinity, Source: fromAffinity,
+		ID: "lb-affinity", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityAffinity, Source: fromAffinity,
 		Requires: "A balancer keeps a client at the same target for as long as the Service's sessionAffinity ClientIP says, and not at all with None.",
 		Needs:    []conformance.Feature{conformance.FeatureAffinity},
 		Run:      lbAffinity,
 	},
 	{
-		ID: "lb-local-traffic-policy", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
+		ID: "lb-local-traffic-policy", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
 		Requires: "With externalTrafficPolicy Local, from the first or later, the balancer asks each target on the Service's healthCheckNodePort whether it serves, and no longer with Cluster.",
 		Needs:    []conformance.Feature{conformance.FeatureHealthCheck},
 		Run:      lbLocalTrafficPolicy,
@@ -119,7 +124,9 @@ func withoutAffinity(s *corev1.Service) {
 func withAffinity(seconds int32) func(*corev1.Service) {
 	return func(s *corev1.Service) {
 		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds},
+		}
 	}
 }
 
@@ -142,11 +149,16 @@ func lbLocalTrafficPolicy(t *conformance.T) {
 		require.NotZero(t, port, "the API server has given no healthCheckNodePort")
 		t.AwaitBalancer(svc, func(b conformance.Balancer) error {
 			if b.HealthCheckPort != port {
-				return fmt.Errorf("balancer %s asks on port %d, the Service's healthCheckNodePort is %d", b.ID, b.HealthCheckPort, port)
+				return fmt.Errorf(
+					"balancer %s asks on port %d, the Service's healthCheckNodePort is %d", b.ID, b.HealthCheckPort,
+					port,
+				)
 			}
 			return nil
 		})
-		t.Change(svc, func(s *corev1.Service) { s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster })
+		t.Change(svc, func(s *corev1.Service) {
+			s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+		})
 		t.AwaitBalancer(svc, func(b conformance.Balancer) error {
 			if b.HealthCheckPort == port {
 				return fmt.Errorf("balancer %s still asks on port %d, where nobody answers any more", b.ID, port)

@@ -154,7 +154,9 @@ func hasInstanceType(t *conformance.T) {
 }
 
 func hasAddresses(t *conformance.T) {
-	instance, err := t.Cloud.CreateInstance(t.Context(), conformance.InstanceSpec{Name: t.Name("worker"), External: true})
+	instance, err := t.Cloud.CreateInstance(
+		t.Context(), conformance.InstanceSpec{Name: t.Name("worker"), External: true},
+	)
 	t.Must(err, "creating an instance with an external address")
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, instance.ID) })
 	node := t.NewNode(conformance.NodeSpec{Name: instance.Name})
@@ -289,7 +291,8 @@ func waitsWhileOthersJoin(t *conformance.T, name string) {
 	for range 2 {
 		other := t.NewInstance(t.Name("control"))
 		t.NewNode(conformance.NodeSpec{Name: other.Name})
-		t.HoldsUntil("Node "+name+" is to wait", checkStaysUninitialized(t, name), "Node "+other.Name+" to be initialised", func(ctx context.Context) error {
+		t.HoldsUntil("Node "+name+" is to wait", checkStaysUninitialized(t, name), "Node "+other.Name+
+			" to be initialised", func(ctx context.Context) error {
 			_, err := t.Initialized(ctx, other.Name)
 			return err
 		})

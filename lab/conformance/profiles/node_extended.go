@@ -53,8 +53,9 @@ var lifecycleBeyondTests = []conformance.Test{
 		ID:       "lifecycle-stopped-while-ready-is-kept",
 		Requires: "A Node whose instance is stopped is kept, while its kubelet has not yet said that it is not Ready, and afterwards.",
 		Profile:  conformance.Lifecycle, Level: conformance.Core,
-		Source: "k8s.io/cloud-provider cloud.go: Instances.InstanceExistsByProviderID (\"should still return true for instances that exist but are stopped/sleeping\"); " + lifecycleController,
-		Run:    stoppedWhileReadyIsKept,
+		Source: "k8s.io/cloud-provider cloud.go: Instances.InstanceExistsByProviderID (\"should still return true for instances that exist but are stopped/sleeping\"); " +
+			lifecycleController,
+		Run: stoppedWhileReadyIsKept,
 	}, {
 		ID:       "lifecycle-stopped-is-told",
 		Requires: "When the instance of a Node is stopped, an Event on the Node says so, though its kubelet has not yet said that it is not Ready.",
@@ -76,7 +77,8 @@ var massDeletionTests = []conformance.Test{
 	{
 		ID:       "lifecycle-mass-deletion",
 		Requires: "When the cloud says of most Nodes at once that their instances do not exist, most Nodes are kept, and are there when it has come to its senses.",
-		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityMassDeletionGuard, Alone: true,
+		Profile:  conformance.Lifecycle, Level: conformance.Extended,
+		Capability: conformance.CapabilityMassDeletionGuard, Alone: true,
 		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)},
 		Source:   instanceExists + " (what it says of all at once deletes all Nodes, and all their pods)",
 		Bound:    3 * time.Minute,
@@ -93,7 +95,8 @@ const longWait = time.Minute
 func lateInstanceAtOnce(t *conformance.T) {
 	began := time.Now()
 	node := t.NewNode(conformance.NodeSpec{Name: t.Name("early")})
-	t.HoldsUntil("Node "+node.Name+" is to wait", checkStaysUninitialized(t, node.Name), "a long wait", func(context.Context) error {
+	t.HoldsUntil("Node "+node.Name+
+		" is to wait", checkStaysUninitialized(t, node.Name), "a long wait", func(context.Context) error {
 		if waited := time.Since(began); waited < longWait {
 			return fmt.Errorf("it has waited for %s", waited.Round(time.Second))
 		}
@@ -119,10 +122,15 @@ func saysWhyOnce(t *conformance.T) {
 			events, err := eventsOn(ctx, t, node.Name, corev1.EventTypeWarning)
 			// That it has no route either is another matter, which upstream's route
 			// controller tells each time.
-			events = slices.DeleteFunc(events, func(e corev1.Event) bool { return aboutRoutes.MatchString(e.Reason + " " + e.Message) })
+			events = slices.DeleteFunc(events, func(e corev1.Event) bool {
+				return aboutRoutes.MatchString(e.Reason + " " + e.Message)
+			})
 			for _, e := range events {
-				if e.Count > 1 || e.Series != nil && e.Series.Count > 1 || e.Message != events[0].Message || len(events) > 1 {
-					return fmt.Errorf("%d Events, of which one, %s, is there %d times: %s", len(events), e.Reason, e.Count, e.Message)
+				if e.Count > 1 || e.Series != nil && e.Series.Count > 1 || e.Message != events[0].Message ||
+					len(events) > 1 {
+					return fmt.Errorf(
+						"%d Events, of which one, %s, is there %d times: %s", len(events), e.Reason, e.Count, e.Message,
+					)
 				}
 			}
 			return err
@@ -142,7 +150,9 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 	}
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", exists)
 	w.NotReady()
-	t.HoldsUntil("Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint)
+	t.HoldsUntil(
+		"Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint,
+	)
 }
 
 func stoppedIsTold(t *conformance.T) {
@@ -180,7 +190,9 @@ func massDeletion(t *conformance.T) {
 		t.AwaitInitialized(w.Name)
 	}
 	restart := stopCCM(t) // One that has just started has nothing to remember: it must ask.
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}})
+	fault, err := t.FaultInjector().InjectFault(
+		t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}},
+	)
 	t.Must(err, "having the cloud forget its instances")
 	t.Cleanup(fault.Lift)
 	asked := checkFaultHits(t, fault, massNodes)
@@ -242,7 +254,8 @@ func eventsOn(ctx context.Context, t *conformance.T, node, of string) ([]corev1.
 	if of != "" {
 		about["type"] = of
 	}
-	list, err := t.Kube.CoreV1().Events(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: about.String()})
+	list, err := t.Kube.CoreV1().Events(metav1.NamespaceAll).
+		List(ctx, metav1.ListOptions{FieldSelector: about.String()})
 	if err != nil {
 		return nil, err
 	}

@@ -12,5 +12,6 @@ import (
 // begun where no Priority says otherwise: one of the first waits long.
 func All() []conformance.Test {
 	return slices.Concat(nodeBeyondTests, nodeTests, lifecycleBeyondTests, lifecycleTests, loadBalancerTests, trafficTests,
-		budgetTests, routeTests, haTests, resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests, massDeletionTests)
+		budgetTests, routeTests, haTests, resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests,
+		massDeletionTests)
 }

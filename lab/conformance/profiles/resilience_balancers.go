@@ -31,35 +31,40 @@ func faultFeatures(kinds ...conformance.FaultKind) (needs []conformance.Feature)
 
 var resilienceBalancerTests = []conformance.Test{
 	{
-		ID: "resilience-lost-create", Profile: conformance.Resilience, Level: conformance.Core, Source: fromEnsure + " (it creates a balancer, or updates the one that is there)",
+		ID: "resilience-lost-create", Profile: conformance.Resilience, Level: conformance.Core,
+		Source:   fromEnsure + " (it creates a balancer, or updates the one that is there)",
 		Requires: "A Service whose balancer was made by a call that was never answered has exactly that balancer in the end, as the Service asks, and it goes with the Service.",
 		Needs:    faultFeatures(conformance.FaultLost), Alone: true,
 		Run:      lostCreate,
 		Incident: lostCreateIncident,
 	},
 	{
-		ID: "resilience-slow-balancer-api", Profile: conformance.Resilience, Level: conformance.Core, Source: fromEnsure + " (it creates a balancer, or updates the one that is there)",
+		ID: "resilience-slow-balancer-api", Profile: conformance.Resilience, Level: conformance.Core,
+		Source:   fromEnsure + " (it creates a balancer, or updates the one that is there)",
 		Requires: "A Service whose balancer takes longer to be made than a call may take has exactly one in the end, and it goes with the Service.",
 		Needs:    faultFeatures(conformance.FaultSlow, conformance.FaultLost), Alone: true,
 		Run:      slowBalancerAPI,
 		Incident: slowBalancerIncident,
 	},
 	{
-		ID: "resilience-stranger-of-same-name", Profile: conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityRename, Source: fromService,
+		ID: "resilience-stranger-of-same-name", Profile: conformance.Resilience, Level: conformance.Extended,
+		Capability: conformance.CapabilityRename, Source: fromService,
 		Requires: "Another cluster's balancer that has, before the Service asks for one, the name that the CCM would give the Service's is neither changed nor deleted, and the Service does not get its address.",
 		Needs:    []conformance.Feature{conformance.FeatureStrangers},
 		Run:      strangerWasFirst,
 		Incident: strangerIncident,
 	},
 	{
-		ID: "resilience-stale-balancers", Profile: conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
+		ID: "resilience-stale-balancers", Profile: conformance.Resilience, Level: conformance.Extended,
+		Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
 		Requires: "While the cloud shows its balancers as they were some time ago, a Service that is created and changed gets no second balancer, and one that is created and deleted leaves none behind.",
 		Needs:    faultFeatures(conformance.FaultStale), Alone: true,
 		Run:      staleBalancers,
 		Incident: staleBalancersIncident,
 	},
 	{
-		ID: "resilience-missing-page-of-balancers", Profile: conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
+		ID: "resilience-missing-page-of-balancers", Profile: conformance.Resilience, Level: conformance.Extended,
+		Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
 		Requires: "While the cloud's lists show one balancer of several, no Service loses its balancer or gets a second, and one that is deleted leaves none behind.",
 		Needs:    faultFeatures(conformance.FaultPartialList), Alone: true,
 		Run:      missingPageOfBalancers,
@@ -187,7 +192,8 @@ var cloudDownWhileDeletingIncident = &conformance.Incident{
 
 // injectBalancerFault has the cloud misbehave about balancers until the test's end.
 func injectBalancerFault(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
+	fault, err := t.FaultInjector().
+		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	return fault
@@ -240,7 +246,10 @@ func slowBalancerAPI(t *conformance.T) {
 	liftFault(t, slow) // What it looked for is answered in the end.
 	t.Await("the balancer that takes long to be made", checkBalancerBegun(t, svc))
 	taken, made := time.Now(), theID(t, svc)
-	t.Await("the CCM to have given up waiting, or the cloud to be done", eitherHolds(eitherHolds(checkFaultHits(t, late, 1), theOne(t, svc)), checkTimePassed(taken, halfAMinute)))
+	t.Await(
+		"the CCM to have given up waiting, or the cloud to be done",
+		eitherHolds(eitherHolds(checkFaultHits(t, late, 1), theOne(t, svc)), checkTimePassed(taken, halfAMinute)),
+	)
 	liftFault(t, late)
 	staysTheOnlyOne(t, svc, made)
 }
@@ -328,7 +337,9 @@ func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, 
 	case !there:
 		return fmt.Errorf("balancer %s of another cluster is gone", stranger.ID)
 	case !assert.ObjectsAreEqual(stranger, now):
-		return fmt.Errorf("balancer %s of another cluster was changed: %s", stranger.ID, balancerDifference(stranger, now))
+		return fmt.Errorf(
+			"balancer %s of another cluster was changed: %s", stranger.ID, balancerDifference(stranger, now),
+		)
 	}
 	services, err := t.Kube.CoreV1().Services(svc.Namespace).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -337,7 +348,9 @@ func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, 
 	for _, s := range services.Items {
 		for _, in := range s.Status.LoadBalancer.Ingress {
 			if stranger.Address != "" && (in.IP == stranger.Address || in.Hostname == stranger.Address) {
-				return fmt.Errorf("service %s has %s, the address of another cluster's balancer", s.Name, stranger.Address)
+				return fmt.Errorf(
+					"service %s has %s, the address of another cluster's balancer", s.Name, stranger.Address,
+				)
 			}
 		}
 	}
@@ -351,9 +364,12 @@ func balancerDifference(was, is conformance.Balancer) string {
 		what    string
 		was, is any
 	}{
-		{"name", was.Name, is.Name}, {"Service", was.Service, is.Service}, {"address", was.Address, is.Address}, {"active", was.Active, is.Active},
-		{"listeners", was.Listeners, is.Listeners}, {"targets", was.Targets, is.Targets}, {"source ranges", was.SourceRanges, is.SourceRanges},
-		{"affinity", was.AffinitySeconds, is.AffinitySeconds}, {"health check", was.HealthCheckPort, is.HealthCheckPort},
+		{"name", was.Name, is.Name}, {"Service", was.Service, is.Service}, {"address", was.Address, is.Address},
+		{"active", was.Active, is.Active},
+		{"listeners", was.Listeners, is.Listeners}, {"targets", was.Targets, is.Targets},
+		{"source ranges", was.SourceRanges, is.SourceRanges},
+		{"affinity", was.AffinitySeconds, is.AffinitySeconds},
+		{"health check", was.HealthCheckPort, is.HealthCheckPort},
 	} {
 		if !assert.ObjectsAreEqual(part.was, part.is) {
 			all = append(all, fmt.Sprintf("%s %v, now %v", part.what, part.was, part.is))
@@ -463,8 +479,13 @@ func missingPageOfBalancers(t *conformance.T) {
 	asked := checkFaultHits(t, fault, 2)
 	warnings := warningsOn(t, goes)
 	t.DeleteService(goes)
-	t.HoldsUntil("the others are to keep their balancers", func(ctx context.Context) error { return keepTheirs(ctx, t, before, stay) },
-		"the CCM to have looked for what it is to delete", eitherHolds(eitherHolds(asked, moreWarnings(t, goes, warnings)), func(ctx context.Context) error { return t.NoService(ctx, goes) }))
+	t.HoldsUntil("the others are to keep their balancers", func(ctx context.Context) error {
+		return keepTheirs(ctx, t, before, stay)
+	},
+		"the CCM to have looked for what it is to delete", eitherHolds(
+			eitherHolds(asked, moreWarnings(t, goes, warnings)),
+			func(ctx context.Context) error { return t.NoService(ctx, goes) },
+		))
 	liftFault(t, fault)
 	if t.NoService(t.Context(), goes) != nil {
 		promptReconcile(t, goes)
@@ -483,7 +504,9 @@ func keepTheirs(ctx context.Context, t *conformance.T, ids map[string]string, se
 		if err != nil {
 			return err
 		}
-		if len(found) != 1 || !slices.ContainsFunc(found, func(b conformance.Balancer) bool { return b.ID == ids[svc.Name] }) {
+		if len(found) != 1 || !slices.ContainsFunc(found, func(b conformance.Balancer) bool {
+			return b.ID == ids[svc.Name]
+		}) {
 			now := []string{}
 			for _, b := range found {
 				now = append(now, b.ID)

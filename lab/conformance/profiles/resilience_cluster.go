@@ -27,11 +27,13 @@ var resilienceClusterTests = []conformance.Test{
 	{
 		ID:       "resilience-expired-credentials",
 		Requires: "While the CCM's credentials have expired no Node is deleted; when they are renewed where the CCM has them, its work goes on without a restart.",
-		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityRenewedCredentials, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureExpiry},
-		Source: instanceExists + ": what is no answer is an error; kubernetes.io: Secrets (a mounted Secret is updated in a running container)",
-		Bound:  incidentBound,
-		Run:    expiredCredentials,
+		Profile:  conformance.Resilience, Level: conformance.Extended,
+		Capability: conformance.CapabilityRenewedCredentials, Alone: true,
+		Needs: []conformance.Feature{conformance.FeatureExpiry},
+		Source: instanceExists +
+			": what is no answer is an error; kubernetes.io: Secrets (a mounted Secret is updated in a running container)",
+		Bound: incidentBound,
+		Run:   expiredCredentials,
 		Incident: &conformance.Incident{
 			Name:  "expired-credentials",
 			Title: "The credentials expire, and are renewed",
@@ -52,7 +54,8 @@ var resilienceClusterTests = []conformance.Test{
 	}, {
 		ID:       "resilience-token-swapped",
 		Requires: "While the CCM's credentials are those of another project, in which there is nothing, no Node is deleted; when it has its own again, its work goes on without a restart.",
-		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityOwnProject, Alone: true,
+		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityOwnProject,
+		Alone:  true,
 		Needs:  []conformance.Feature{conformance.FeatureOtherProject},
 		Source: instanceExists + " (another project's cloud cannot say that it does not exist)",
 		Bound:  incidentBound,
@@ -76,7 +79,8 @@ var resilienceClusterTests = []conformance.Test{
 	}, {
 		ID:       "resilience-clock-skew",
 		Requires: "A CCM does nothing while another holder, whose clock is an hour slow, renews the lease; when it is renewed no more, the CCM takes over.",
-		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
+		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityHA,
+		Alone:  true,
 		Source: fromLeaderElection,
 		Bound:  incidentBound,
 		Run:    clockSkew,
@@ -101,7 +105,9 @@ var resilienceClusterTests = []conformance.Test{
 		ID:       "resilience-zone-outage",
 		Requires: "When a zone is lost with all its instances, their Nodes are kept, and the others' instances stay targets of balancers; when it is back, all Nodes are there without the shutdown taint, and all are targets.",
 		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureZoneOutage, conformance.FeatureZones, conformance.FeatureTargets},
+		Needs: []conformance.Feature{
+			conformance.FeatureZoneOutage, conformance.FeatureZones, conformance.FeatureTargets,
+		},
 		Source: instanceExists + " (one that has failed exists); " + fromNodeSet,
 		Bound:  incidentBound,
 		Run:    zoneOutage,
@@ -184,7 +190,10 @@ func clockSkew(t *conformance.T) {
 	enough := 3 * holder.holdsLeases() / 2
 	t.HoldsUntil("while somebody else renews the lease, Node "+node.Name+" is to wait", holds,
 		fmt.Sprintf("the lease to have been renewed for %s", enough), holder.renewsFor(enough))
-	t.HoldsUntil("the CCM is to go on", checkNoCrash(t), "the CCM to take over, and to initialise Node "+node.Name, node.checkInitialized)
+	t.HoldsUntil(
+		"the CCM is to go on", checkNoCrash(t), "the CCM to take over, and to initialise Node "+node.Name,
+		node.checkInitialized,
+	)
 }
 
 // renewals of a lease that somebody holds are so far apart.
@@ -275,7 +284,9 @@ func leasesOfCCM(t *conformance.T) []coordinationv1.Lease {
 		return known && held == holderOf(&l)
 	})
 	if len(changed) == 0 {
-		t.Fatalf("no lease has another holder since the CCM was started anew: it takes none, or has the same name each time")
+		t.Fatalf(
+			"no lease has another holder since the CCM was started anew: it takes none, or has the same name each time",
+		)
 	}
 	return changed
 }
@@ -284,7 +295,9 @@ func leasesOfCCM(t *conformance.T) []coordinationv1.Lease {
 func listCCMLeases(t *conformance.T) []coordinationv1.Lease {
 	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	t.Must(err, "listing leases")
-	return slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool { return l.Namespace == corev1.NamespaceNodeLease })
+	return slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool {
+		return l.Namespace == corev1.NamespaceNodeLease
+	})
 }
 
 func zoneOutage(t *conformance.T) {
@@ -309,11 +322,17 @@ func zoneOutage(t *conformance.T) {
 	}
 	// Twice: in between, the CCM has looked at all Nodes anew.
 	control.stopInstance()
-	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+control.Name+" to get the shutdown taint", control.checkShutdownTaint)
+	t.HoldsUntil(
+		"Nodes, and the other zone's targets, are to be kept", holds, "Node "+control.Name+" to get the shutdown taint",
+		control.checkShutdownTaint,
+	)
 	again := joinsIn(t, other)
 	t.AwaitInitialized(again.Name)
 	again.stopInstance()
-	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept", holds, "Node "+again.Name+" to get the shutdown taint", again.checkShutdownTaint)
+	t.HoldsUntil(
+		"Nodes, and the other zone's targets, are to be kept", holds, "Node "+again.Name+" to get the shutdown taint",
+		again.checkShutdownTaint,
+	)
 
 	t.Must(outage.Lift(t.Context()), "bringing zone %s back", lost)
 	for _, w := range hit {
@@ -369,7 +388,9 @@ func leadsToAll(f fleet) func(conformance.Balancer) error {
 	return func(b conformance.Balancer) error {
 		for _, w := range f {
 			if !slices.Contains(b.Targets, w.instance.ID) {
-				return fmt.Errorf("balancer %s has targets %v, without Node %s's %s", b.ID, b.Targets, w.Name, w.instance.ID)
+				return fmt.Errorf(
+					"balancer %s has targets %v, without Node %s's %s", b.ID, b.Targets, w.Name, w.instance.ID,
+				)
 			}
 		}
 		return nil

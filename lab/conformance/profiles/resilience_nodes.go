@@ -16,11 +16,13 @@ var resilienceNodeTests = []conformance.Test{
 	{
 		ID:       "resilience-empty-instance-list",
 		Requires: "While the cloud's lists of instances come empty, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultEmptyList)},
-		Source: instanceExists + " (an empty list is no word about one instance); " + nodeController + ": what fails is tried again",
-		Bound:  incidentBound,
-		Run:    func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultEmptyList) },
+		Profile:  conformance.Resilience, Level: conformance.Extended,
+		Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
+		Needs: []conformance.Feature{conformance.FaultFeature(conformance.FaultEmptyList)},
+		Source: instanceExists + " (an empty list is no word about one instance); " + nodeController +
+			": what fails is tried again",
+		Bound: incidentBound,
+		Run:   func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultEmptyList) },
 		Incident: &conformance.Incident{
 			Name:  "empty-instance-list",
 			Title: "The list of instances comes empty",
@@ -67,11 +69,13 @@ var resilienceNodeTests = []conformance.Test{
 	}, {
 		ID:       "resilience-missing-page",
 		Requires: "While the cloud's lists of instances end after their first item, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultPartialList)},
-		Source: instanceExists + " (a list that lacks an instance is no word about it); " + nodeController + ": what fails is tried again",
-		Bound:  incidentBound,
-		Run:    func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultPartialList) },
+		Profile:  conformance.Resilience, Level: conformance.Extended,
+		Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
+		Needs: []conformance.Feature{conformance.FaultFeature(conformance.FaultPartialList)},
+		Source: instanceExists + " (a list that lacks an instance is no word about it); " + nodeController +
+			": what fails is tried again",
+		Bound: incidentBound,
+		Run:   func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultPartialList) },
 		Incident: &conformance.Incident{
 			Name:  "missing-page",
 			Title: "A page of the list is missing",
@@ -186,10 +190,19 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 // joinsAmid is a worker that joins during a fault, and about which the CCM has
 // asked, or could have. It comes when the CCM has had its chance with others: a Node
 // that waits has it ask, too, and more often.
-func joinsAmid(t *conformance.T, fault conformance.Injection, c chance, ready worker, holds func(context.Context) error) worker {
+func joinsAmid(
+	t *conformance.T,
+	fault conformance.Injection,
+	c chance,
+	ready worker,
+	holds func(context.Context) error,
+) worker {
 	late := newJoiningWorker(t)
 	asked := eitherHolds(askedAgain(t, fault, c, ready), late.checkInitialized)
-	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.checkNodeExists), "the CCM to have asked for the instance of Node "+late.Name+", too", asked)
+	t.HoldsUntil(
+		"all Nodes are to be kept", allHold(holds, late.checkNodeExists),
+		"the CCM to have asked for the instance of Node "+late.Name+", too", asked,
+	)
 	return late
 }
 
@@ -198,7 +211,8 @@ func joinsAmid(t *conformance.T, fault conformance.Injection, c chance, ready wo
 // as often as at first, when the CCM may have remembered something.
 func askedAgain(t *conformance.T, fault conformance.Injection, c chance, ready worker) func(context.Context) error {
 	c.rounds = min(c.rounds, 4)
-	return eitherHolds(checkFaultHits(t, fault, t.Attempts+1), newRounds(ready).checkSweepsSinceHit(checkFaultHits(t, fault, 1), c))
+	return eitherHolds(checkFaultHits(t, fault, t.Attempts+1), newRounds(ready).
+		checkSweepsSinceHit(checkFaultHits(t, fault, 1), c))
 }
 
 func throttledRefresh(t *conformance.T) {
@@ -229,14 +243,21 @@ func staleReads(t *conformance.T) {
 	nodes[0].NotReady()
 	asked := checkFaultHits(t, fault, 1)
 	restart()
-	t.HoldsUntil("all Nodes are to be kept", nodes.checkNodesKept, "the CCM to have asked once, so that there is an old copy", asked)
+	t.HoldsUntil(
+		"all Nodes are to be kept", nodes.checkNodesKept, "the CCM to have asked once, so that there is an old copy",
+		asked,
+	)
 
 	// By its provider ID: that is a question about one instance, whatever lists show.
 	name := t.Name("younger")
 	instance := t.NewInstance(name)
-	younger := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})}
+	younger := worker{
+		t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID}),
+	}
 	holds := allHold(nodes.checkNodesKept, younger.checkNodeKept, checkNoCrash(t))
-	asked = eitherHolds(checkFaultHits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.checkInitialized)
+	asked = eitherHolds(
+		checkFaultHits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.checkInitialized,
+	)
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have looked for the younger instance", asked)
 	younger.NotReady()
 	holdsThroughFault(t, fault, chanceIn(conformance.FaultStale, t.Attempts), others, "all Nodes are to be kept", holds)
@@ -246,8 +267,14 @@ func staleReads(t *conformance.T) {
 	ended.terminateInstance()
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	holds = allHold(nodes[0].checkNodeKept, younger.checkNodeKept, halted.checkNodeExists, checkNoCrash(t))
-	t.HoldsUntil("other Nodes are to be kept", holds, "the stopped instance's Node to be called shut down", halted.checkShutdownTaint)
-	t.HoldsUntil("other Nodes are to be kept", holds, "the ended instance's Node to be deleted", func(ctx context.Context) error { return t.NoNode(ctx, ended.Name) })
+	t.HoldsUntil(
+		"other Nodes are to be kept", holds, "the stopped instance's Node to be called shut down",
+		halted.checkShutdownTaint,
+	)
+	t.HoldsUntil(
+		"other Nodes are to be kept", holds, "the ended instance's Node to be deleted",
+		func(ctx context.Context) error { return t.NoNode(ctx, ended.Name) },
+	)
 	younger.Ready()
 	t.HoldsUntil("other Nodes are to be kept", holds, "the younger Node to be initialised", younger.checkInitialized)
 }
@@ -281,7 +308,8 @@ func goesOn(t *conformance.T, late worker, holds func(context.Context) error) {
 
 // onInstances injects a fault into calls about instances.
 func onInstances(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
+	fault, err := t.FaultInjector().
+		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
 	return fault

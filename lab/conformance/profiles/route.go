@@ -42,9 +42,10 @@ var routeTests = append([]conformance.Test{
 		ID:       "route-network-available",
 		Requires: "The condition NetworkUnavailable of a Node is False, with the reason RouteCreated, once there is its route, and not before.",
 		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs:  someRoutes,
-		Source: "kubernetes.io: Node Status, Conditions (NetworkUnavailable); " + routeController + ": updateNetworkingCondition",
-		Run:    routeNetworkAvailable,
+		Needs: someRoutes,
+		Source: "kubernetes.io: Node Status, Conditions (NetworkUnavailable); " + routeController +
+			": updateNetworkingCondition",
+		Run: routeNetworkAvailable,
 	}, {
 		ID:       "route-for-each-node",
 		Requires: "Each of several Nodes has a route of its own; when one Node is deleted its route goes, and the others' stay.",
@@ -70,9 +71,10 @@ var routeTests = append([]conformance.Test{
 		ID:       "route-diverted",
 		Requires: "A route that was made to lead to another instance behind the CCM's back leads to its Node's again, at the latest when another Node comes.",
 		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureDivertRoutes},
-		Source: "k8s.io/cloud-provider cloud.go: Route.TargetNode (\"the NodeName of the target instance\"), Route.Blackhole; " + routeController + ": reconcile",
-		Run:    routeDiverted,
+		Needs: []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureDivertRoutes},
+		Source: "k8s.io/cloud-provider cloud.go: Route.TargetNode (\"the NodeName of the target instance\"), Route.Blackhole; " +
+			routeController + ": reconcile",
+		Run: routeDiverted,
 	}, {
 		ID:       "route-of-stranger",
 		Requires: "A route that is somebody else's is left alone, be it within the range of the cluster's pods or not.",
@@ -91,27 +93,31 @@ var routeTests = append([]conformance.Test{
 		ID:       "route-stopped-is-kept",
 		Requires: "The route of a Node whose instance is stopped is there when the instance runs again, and is not deleted and made again meanwhile.",
 		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityQuiet,
-		Needs:  someRoutes,
-		Source: "k8s.io/cloud-provider cloud.go: Route.Blackhole; " + routeController + ": reconcile (a blackhole is deleted, and made again as long as its Node is there)",
-		Run:    routeStoppedIsKept,
+		Needs: someRoutes,
+		Source: "k8s.io/cloud-provider cloud.go: Route.Blackhole; " + routeController +
+			": reconcile (a blackhole is deleted, and made again as long as its Node is there)",
+		Run: routeStoppedIsKept,
 	}, {
 		ID:       "route-of-node-deleted-while-ccm-down",
 		Requires: "The route of a Node that was deleted while no CCM ran goes when one runs, and a Node that came meanwhile gets its own.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes, Alone: true,
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Alone:  true,
 		Needs:  someRoutes,
 		Source: routeController + ": reconcile",
 		Run:    routeOfNodeDeletedWhileCCMDown,
 	}, {
 		ID:       "route-refused-is-tried-again",
 		Requires: "While the cloud refuses a Node's route, its condition NetworkUnavailable is not False; once it does not, the Node gets its route.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes, Alone: true,
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Alone:  true,
 		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota},
 		Source: routeController + ": reconcile, updateNetworkingCondition",
 		Run:    routeRefusedIsTriedAgain,
 	}, {
 		ID:       "route-refused-says-why",
 		Requires: "While the cloud refuses a Node's route, a Warning Event on the Node says so.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityExplains, Alone: true,
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
+		Alone:  true,
 		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota},
 		Source: fromDebugging + "; " + routeController + ": FailedToCreateRoute",
 		Run:    routeRefusedSaysWhy,
@@ -208,7 +214,9 @@ func (r routedNode) checkRoutes(ctx context.Context) error {
 		case len(found) != 1:
 			return fmt.Errorf("for %s of Node %s there are %d routes, want one: %v", p, r.Name, len(found), found)
 		case found[0].InstanceID != r.instance.ID:
-			return fmt.Errorf("the route for %s of Node %s leads to %s, want %s", p, r.Name, found[0].InstanceID, r.instance.ID)
+			return fmt.Errorf(
+				"the route for %s of Node %s leads to %s, want %s", p, r.Name, found[0].InstanceID, r.instance.ID,
+			)
 		}
 	}
 	return nil
@@ -264,7 +272,8 @@ func (r routedNode) theRoute() conformance.Route {
 
 // deleteNode deletes the Node.
 func (r routedNode) deleteNode() {
-	r.t.Must(r.t.Kube.CoreV1().Nodes().Delete(r.t.Context(), r.Name, metav1.DeleteOptions{}), "deleting Node %s", r.Name)
+	r.t.Must(r.t.Kube.CoreV1().Nodes().
+		Delete(r.t.Context(), r.Name, metav1.DeleteOptions{}), "deleting Node %s", r.Name)
 }
 
 // networkAvailable tells whether the Node's condition NetworkUnavailable is False.
@@ -276,7 +285,9 @@ func (r routedNode) networkAvailable(ctx context.Context) (bool, error) {
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse {
 			if c.Reason != "RouteCreated" {
-				return true, fmt.Errorf("its condition NetworkUnavailable is False for the reason %q, want RouteCreated", c.Reason)
+				return true, fmt.Errorf(
+					"its condition NetworkUnavailable is False for the reason %q, want RouteCreated", c.Reason,
+				)
 			}
 			return true, nil
 		}
@@ -336,7 +347,10 @@ func deleteAndCheckRoutes(leaving []routedNode) func(context.Context) error {
 
 func routeNetworkAvailable(t *conformance.T) {
 	r := newRanged(t)
-	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport, "it to say that its network is there", r.saysAvailable)
+	t.HoldsUntil(
+		"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
+		"it to say that its network is there", r.saysAvailable,
+	)
 }
 
 func routeForEachNode(t *conformance.T) {
@@ -345,7 +359,10 @@ func routeForEachNode(t *conformance.T) {
 	t.Must(stays.checkRoutes(t.Context()), "when there is a second Node")
 	same := stays.checkRoutesKept()
 	leaves.deleteNode()
-	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.checkNoRoute)
+	t.HoldsUntil(
+		"the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go",
+		leaves.checkNoRoute,
+	)
 }
 
 func routeOfNewInstance(t *conformance.T) {
@@ -372,7 +389,8 @@ func routeDeletedOutOfBand(t *conformance.T) {
 
 func routeDiverted(t *conformance.T) {
 	r, other := newRouted(t), newRouted(t)
-	t.Must(t.RouteDiverter().DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
+	t.Must(t.RouteDiverter().
+		DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
 	newRanged(t)
 	r.awaitCondition()
 	t.Must(other.checkRoutes(t.Context()), "the Node that it led to for a while")
@@ -385,7 +403,8 @@ func routeOfStranger(t *conformance.T) {
 	former.deleteNode()
 	t.Await("the route to go with the Node", former.checkNoRoute)
 	var strangers []conformance.Route
-	for _, destination := range []string{former.ranges[0].String(), "198.51.100.0/24"} { // The latter is for documentation.
+	// The latter is for documentation.
+	for _, destination := range []string{former.ranges[0].String(), "198.51.100.0/24"} {
 		r, err := t.ForeignRouteCreator().CreateForeignRoute(t.Context(), destination, former.instance.ID)
 		t.Must(err, "making somebody else's route for %s", destination)
 		t.Cleanup(func(ctx context.Context) error { return t.RouteTable().DeleteRoute(ctx, r.ID) })
@@ -419,7 +438,9 @@ func routeStoppedIsKept(t *conformance.T) {
 	r := newRouted(t)
 	same := r.checkRoutesKept()
 	r.stopInstance()
-	t.HoldsUntil("the route of Node "+r.Name+" is to be kept", same, "it to get the shutdown taint", r.checkShutdownTaint)
+	t.HoldsUntil(
+		"the route of Node "+r.Name+" is to be kept", same, "it to get the shutdown taint", r.checkShutdownTaint,
+	)
 	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
 	t.Must(t.Cloud.StartInstance(t.Context(), r.instance.ID), "starting instance %s", r.instance.ID)
 	r.Ready()
@@ -433,7 +454,10 @@ func routeOfNodeDeletedWhileCCMDown(t *conformance.T) {
 	leaves.deleteNode()
 	t.Must(leaves.checkRoutes(t.Context()), "no CCM runs")
 	restart()
-	t.HoldsUntil("the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go", leaves.checkNoRoute)
+	t.HoldsUntil(
+		"the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go",
+		leaves.checkNoRoute,
+	)
 	newRouted(t)
 }
 
@@ -450,9 +474,15 @@ func routeRefusedIsTriedAgain(t *conformance.T) {
 	r, lift := newRefusedNode(t)
 	// The CCM has tried when it has seen to a Node that went afterwards.
 	leaving := deleteAndCheckRoutes([]routedNode{before})
-	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport, "the CCM to have looked at all routes", leaving)
+	t.HoldsUntil(
+		"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
+		"the CCM to have looked at all routes", leaving,
+	)
 	lift()
-	t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport, "it to say that its network is there", r.saysAvailable)
+	t.HoldsUntil(
+		"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
+		"it to say that its network is there", r.saysAvailable,
+	)
 }
 
 func routeRefusedSaysWhy(t *conformance.T) {
@@ -481,7 +511,8 @@ func routeDoubtTests() []conformance.Test {
 	}{
 		{
 			"unavailable", "neither routes nor instances can be asked for", conformance.FaultUnavailable,
-			[]conformance.Thing{conformance.Routes, conformance.Instances}, fromListRoutes + ": what is no answer is an error",
+			[]conformance.Thing{conformance.Routes, conformance.Instances},
+			fromListRoutes + ": what is no answer is an error",
 		},
 		{
 			"empty-list", "the list of routes has nothing in it", conformance.FaultEmptyList,
@@ -489,15 +520,18 @@ func routeDoubtTests() []conformance.Test {
 		},
 		{
 			"no-instances", "the list of instances has nothing in it", conformance.FaultEmptyList,
-			[]conformance.Thing{conformance.Instances}, "k8s.io/cloud-provider cloud.go: Route.Blackhole (\"The node controller will delete the route\")",
+			[]conformance.Thing{conformance.Instances},
+			"k8s.io/cloud-provider cloud.go: Route.Blackhole (\"The node controller will delete the route\")",
 		},
 	}
 	var tests []conformance.Test
 	for _, d := range doubtful {
 		tests = append(tests, conformance.Test{
-			ID:       "route-doubt-" + d.id,
-			Requires: "The routes of Nodes are neither deleted nor made twice while " + d.what + ", not even by a CCM that has just started, nor afterwards.",
-			Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes, Alone: true,
+			ID: "route-doubt-" + d.id,
+			Requires: "The routes of Nodes are neither deleted nor made twice while " + d.what +
+				", not even by a CCM that has just started, nor afterwards.",
+			Profile: conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+			Alone:  true,
 			Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FaultFeature(d.kind)},
 			Source: d.source,
 			Bound:  3 * time.Minute,
@@ -515,14 +549,17 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 	restart := stopCCM(t)
 	faults := map[conformance.Thing]conformance.Injection{}
 	for _, thing := range on { // Each on its own, or calls about one would be counted for another.
-		fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{thing}})
+		fault, err := t.FaultInjector().
+			InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{thing}})
 		t.Must(err, "injecting %s", kind)
 		t.Cleanup(fault.Lift)
 		faults[thing] = fault
 	}
 	looked := eitherHolds(lookedAtRoutes(t, faults), deleteAndCheckRoutes(leaving))
 	restart()
-	t.HoldsUntil("the route of Node "+kept.Name+" is to be kept in doubt", same, "the CCM to have looked at all routes", looked)
+	t.HoldsUntil(
+		"the route of Node "+kept.Name+" is to be kept in doubt", same, "the CCM to have looked at all routes", looked,
+	)
 	for _, fault := range faults {
 		t.Must(fault.Lift(t.Context()), "lifting the fault")
 	}

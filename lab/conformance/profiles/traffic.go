@@ -23,31 +23,38 @@ var trafficTests = []conformance.Test{
 		Run:      lbTrafficReachesPods,
 	},
 	{
-		ID: "lb-traffic-follows-port-change", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		ID: "lb-traffic-follows-port-change", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromEnsure,
 		Requires: "After a port of the Service has changed, pods answer on the new one, and nobody on the old one.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic},
 		Run:      lbTrafficFollowsPortChange,
 	},
 	{
-		ID: "lb-traffic-two-services-apart", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		ID: "lb-traffic-two-services-apart", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromService,
 		Requires: "Of two Services with the same port each answers with its own pods only.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic},
 		Run:      lbTrafficTwoServicesApart,
 	},
 	{
-		ID: "lb-traffic-source-ranges", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
+		ID: "lb-traffic-source-ranges", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
 		Requires: "A client outside the Service's loadBalancerSourceRanges gets no answer, and one inside does.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic, conformance.FeatureSourceRanges},
 		Run:      lbTrafficSourceRanges,
 	},
 	{
-		ID: "lb-traffic-affinity", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityAffinity, Source: fromAffinity,
+		ID: "lb-traffic-affinity", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityAffinity, Source: fromAffinity,
 		Requires: "With sessionAffinity ClientIP the same pod answers all of a client's connections.",
-		Needs:    []conformance.Feature{conformance.FeatureTraffic, conformance.FeatureAffinity, conformance.FeatureHealthCheck},
-		Run:      lbTrafficAffinity,
+		Needs: []conformance.Feature{
+			conformance.FeatureTraffic, conformance.FeatureAffinity, conformance.FeatureHealthCheck,
+		},
+		Run: lbTrafficAffinity,
 	},
 	{
-		ID: "lb-traffic-local", Profile: conformance.LoadBalancer, Level: conformance.Extended, Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
+		ID: "lb-traffic-local", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
 		Requires: "With externalTrafficPolicy Local and a pod on one Node only, every connection is answered.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic, conformance.FeatureHealthCheck},
 		Run:      lbTrafficLocal,
@@ -179,7 +186,13 @@ const inARow = 30
 
 // requestMany sends so many requests, or until one is not answered, and returns the names of the pods
 // that answered.
-func requestMany(ctx context.Context, t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) ([]string, error) {
+func requestMany(
+	ctx context.Context,
+	t *conformance.T,
+	b conformance.Balancer,
+	port int32,
+	pods []corev1.Pod,
+) ([]string, error) {
 	var names []string
 	for range inARow {
 		name, err := t.RequestCounted(ctx, b, port, pods)

@@ -29,7 +29,10 @@ func script(t *testing.T, text string) *CCM {
 	require.NoError(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
 	p := &CCM{
 		Path: path, Host: process.Host{Lab: dir}, LogFile: filepath.Join(dir, "logs", "ccm.log"),
-		Values: Values{Kubeconfig: "/the/kubeconfig", CloudConfig: filepath.Join(dir, "cloud.conf"), CloudURL: "http://127.0.0.1:1", Port: 10258},
+		Values: Values{
+			Kubeconfig: "/the/kubeconfig", CloudConfig: filepath.Join(dir, "cloud.conf"),
+			CloudURL: "http://127.0.0.1:1", Port: 10258,
+		},
 	}
 	t.Cleanup(func() { assert.NoError(t, p.Stop(context.Background())) })
 	return p
@@ -133,7 +136,8 @@ func TestProgramCheck(t *testing.T) {
 	assert.NotContains(t, err.Error(), "argument 1")
 
 	for path, want := range map[string]string{
-		filepath.Join(dir, "none"): "no such file", dir: "is not an executable file", "program.go": "is not an absolute path",
+		filepath.Join(dir, "none"): "no such file", dir: "is not an executable file",
+		"program.go": "is not an absolute path",
 	} {
 		assert.ErrorContains(t, (&CCM{Path: path}).Check(), want)
 	}
@@ -167,7 +171,9 @@ func TestReplicas(t *testing.T) {
 
 	require.NoError(t, p.Start(t.Context()))
 	require.NoError(t, second.Start(t.Context()))
-	says(t, second, fmt.Sprintf("127.0.0.1:%d %s", second.Values.Port, filepath.Join(filepath.Dir(p.Values.CloudConfig), "cloud-2.conf")))
+	says(t, second, fmt.Sprintf(
+		"127.0.0.1:%d %s", second.Values.Port, filepath.Join(filepath.Dir(p.Values.CloudConfig), "cloud-2.conf"),
+	))
 	running, err := p.Host.Running()
 	require.NoError(t, err)
 	assert.Contains(t, running, Component)

@@ -27,7 +27,8 @@ func (p *CCM) Replica(number int) (conformance.Replica, error) {
 		return r, nil
 	}
 	r := &CCM{
-		Path: p.Path, Args: p.Args, Env: p.Env, ConfigTemplate: p.ConfigTemplate, Values: p.Values, Host: p.Host, Noise: p.Noise,
+		Path: p.Path, Args: p.Args, Env: p.Env, ConfigTemplate: p.ConfigTemplate, Values: p.Values, Host: p.Host,
+		Noise:   p.Noise,
 		LogFile: replicaFile(p.LogFile, number), component: Component + "-" + strconv.Itoa(number+1),
 	}
 	if p.ConfigTemplate != "" {

@@ -19,14 +19,20 @@ func TestLines(t *testing.T) {
 		text   string
 		failed bool
 	}{
-		"I0301 11:59:30.500000   77 a.go:1] hello":              {29500 * time.Millisecond, "I a.go:1] hello", false},
-		"E0301 03:59:59.000000   77 a.go:1] another zone":       {time.Second, "E a.go:1] another zone", true},
-		"W0301 12:00:30.000000   77 a.go:1] clocks differ":      {0, "W a.go:1] clocks differ", false},
-		"I0301 11:53:30.000000   77 a.go:1] clocks differ":      {time.Minute, "I a.go:1] clocks differ", false},
-		"F1399 99:99:99.000000   77 a.go:1] no time":            {0, "F a.go:1] no time", true},
-		`time=2026-03-01T10:59:50Z level=ERROR msg="slog"`:      {10 * time.Second, `time=2026-03-01T10:59:50Z level=ERROR msg="slog"`, true},
-		`{"level":"error","ts":1772362790.25,"msg":"zap"}`:      {9750 * time.Millisecond, `{"level":"error","ts":1772362790.25,"msg":"zap"}`, true},
-		`{"ts":"2026-03-01T11:59:59.5+01:00","msg":"zap, ISO"}`: {500 * time.Millisecond, `{"ts":"2026-03-01T11:59:59.5+01:00","msg":"zap, ISO"}`, false},
+		"I0301 11:59:30.500000   77 a.go:1] hello":         {29500 * time.Millisecond, "I a.go:1] hello", false},
+		"E0301 03:59:59.000000   77 a.go:1] another zone":  {time.Second, "E a.go:1] another zone", true},
+		"W0301 12:00:30.000000   77 a.go:1] clocks differ": {0, "W a.go:1] clocks differ", false},
+		"I0301 11:53:30.000000   77 a.go:1] clocks differ": {time.Minute, "I a.go:1] clocks differ", false},
+		"F1399 99:99:99.000000   77 a.go:1] no time":       {0, "F a.go:1] no time", true},
+		`time=2026-03-01T10:59:50Z level=ERROR msg="slog"`: {
+			10 * time.Second, `time=2026-03-01T10:59:50Z level=ERROR msg="slog"`, true,
+		},
+		`{"level":"error","ts":1772362790.25,"msg":"zap"}`: {
+			9750 * time.Millisecond, `{"level":"error","ts":1772362790.25,"msg":"zap"}`, true,
+		},
+		`{"ts":"2026-03-01T11:59:59.5+01:00","msg":"zap, ISO"}`: {
+			500 * time.Millisecond, `{"ts":"2026-03-01T11:59:59.5+01:00","msg":"zap, ISO"}`, false,
+		},
 		"plain": {0, "plain", false},
 		"":      {0, "", false},
 	} {

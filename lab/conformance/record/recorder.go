@@ -58,7 +58,8 @@ type Recorder struct {
 // run sets the names of this run's things apart.
 func Start(kube kubernetes.Interface, journal Journal, logs LogFiles, run string) *Recorder {
 	r := &Recorder{
-		journal: journal, logs: logs, since: time.Now(), knownCalls: map[string]time.Time{}, tails: map[string]*logTail{},
+		journal: journal, logs: logs, since: time.Now(), knownCalls: map[string]time.Time{},
+		tails:     map[string]*logTail{},
 		ownership: newOwnership(run), timelines: map[string]*Timeline{},
 	}
 	r.readLogs(true)
@@ -152,7 +153,10 @@ func (r *Recorder) readSources(ctx context.Context) error {
 	calls, err := r.journal.CallsSince(bounded, r.since)
 	if err != nil {
 		if ctx.Err() == nil && !r.journalFailed {
-			r.addItem(&item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText("the cloud does not say which calls it gets: " + err.Error()), Failed: true}})
+			r.addItem(&item{Entry: Entry{
+				At: time.Now(), Source: SourceStep,
+				Text: displayText("the cloud does not say which calls it gets: " + err.Error()), Failed: true,
+			}})
 		}
 		r.journalFailed = true
 		return err
@@ -167,7 +171,8 @@ func (r *Recorder) readSources(ctx context.Context) error {
 			r.since = floor
 		}
 		r.addItem(&item{Entry: Entry{
-			At: c.Began, Took: c.Answered.Sub(c.Began), Source: SourceCall, Subject: displayText(c.Resource), Text: displayText(c.Operation + " → " + c.Answer), Failed: c.Failed,
+			At: c.Began, Took: c.Answered.Sub(c.Began), Source: SourceCall, Subject: displayText(c.Resource),
+			Text: displayText(c.Operation + " → " + c.Answer), Failed: c.Failed,
 		}})
 	}
 	for id, answered := range r.knownCalls {
@@ -199,7 +204,9 @@ func (r *Recorder) appendItem(i *item) {
 
 // addEntry adds what has just been seen.
 func (r *Recorder) addEntry(s Source, failed bool, subject, format string, args ...any) {
-	r.addItem(&item{Entry: Entry{At: time.Now(), Source: s, Subject: subject, Text: displayText(fmt.Sprintf(format, args...)), Failed: failed}})
+	r.addItem(&item{Entry: Entry{
+		At: time.Now(), Source: s, Subject: subject, Text: displayText(fmt.Sprintf(format, args...)), Failed: failed,
+	}})
 }
 
 // BeginStep keeps what the suite does to the CCM, which is any test's.
@@ -268,14 +275,19 @@ func (t *Trace) End(failed bool) {
 // Step keeps what the test has done.
 func (t *Trace) Step(format string, args ...any) {
 	if t != nil {
-		t.addItem(&item{owner: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText(fmt.Sprintf(format, args...))}})
+		t.addItem(&item{
+			owner: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText(fmt.Sprintf(format, args...))},
+		})
 	}
 }
 
 // Failure keeps why the test has failed.
 func (t *Trace) Failure(why string) {
 	if t != nil {
-		t.addItem(&item{owner: t, Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText("failed: " + why), Failed: true}})
+		t.addItem(&item{
+			owner: t,
+			Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText("failed: " + why), Failed: true},
+		})
 	}
 }
 

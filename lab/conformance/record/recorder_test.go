@@ -36,7 +36,8 @@ func (j *fakeJournal) addCall(operation, resource, answer string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.calls = append(j.calls, Call{
-		ID: fmt.Sprint(len(j.calls)), Began: time.Now(), Answered: time.Now(), Operation: operation, Resource: resource, Answer: answer, Failed: answer != "200",
+		ID: fmt.Sprint(len(j.calls)), Began: time.Now(), Answered: time.Now(), Operation: operation, Resource: resource,
+		Answer: answer, Failed: answer != "200",
 	})
 }
 
@@ -133,6 +134,9 @@ func TestJournalFails(t *testing.T) {
 		assert.Len(t, b.recorder.timelines, 1, "it is settled before the end")
 		assert.Empty(t, b.recorder.items)
 		b.recorder.mu.Unlock()
-		assert.Equal(t, []string{"0.9 step!: the cloud does not say which calls it gets: down", "5.0 call: listRoutes → 200"}, entryLines(b.recorder.Close()["one"]))
+		assert.Equal(
+			t, []string{"0.9 step!: the cloud does not say which calls it gets: down", "5.0 call: listRoutes → 200"},
+			entryLines(b.recorder.Close()["one"]),
+		)
 	})
 }

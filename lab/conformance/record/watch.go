@@ -35,7 +35,10 @@ func (r *Recorder) watchObjects(ctx context.Context, kube kubernetes.Interface) 
 			return
 		}
 		o := after.InvolvedObject
-		r.addEntry(SourceEvent, after.Type == corev1.EventTypeWarning, strings.Trim(o.Namespace+"/"+o.Name, "/"), "%s: %s", after.Reason, after.Message)
+		r.addEntry(
+			SourceEvent, after.Type == corev1.EventTypeWarning, strings.Trim(o.Namespace+"/"+o.Name, "/"), "%s: %s",
+			after.Reason, after.Message,
+		)
 	})
 	r.watches.StartWithContext(ctx)
 }
@@ -188,14 +191,17 @@ func serviceChanges(before, after *corev1.Service) (c changeTexts) {
 
 func portTexts(ports []corev1.ServicePort) (all []string) {
 	for _, p := range ports {
-		all = append(all, fmt.Sprintf("%s %d → %s, node port %d", p.Protocol, p.Port, p.TargetPort.String(), p.NodePort))
+		all = append(
+			all, fmt.Sprintf("%s %d → %s, node port %d", p.Protocol, p.Port, p.TargetPort.String(), p.NodePort),
+		)
 	}
 	return all
 }
 
 // isRelevantEvent is false for Events about how pods come to run.
 func isRelevantEvent(e *corev1.Event) bool {
-	return e.Type == corev1.EventTypeWarning || slices.Contains([]string{"Node", "Service", "Lease"}, e.InvolvedObject.Kind)
+	return e.Type == corev1.EventTypeWarning ||
+		slices.Contains([]string{"Node", "Service", "Lease"}, e.InvolvedObject.Kind)
 }
 
 // occurrenceKey differs each time that an Event occurs again.

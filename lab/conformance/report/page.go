@@ -169,7 +169,8 @@ func kindOf(s record.Source) kind {
 
 func rowOf(e record.Entry, began time.Time) row {
 	k := kindOf(e.Source)
-	r := row{At: formatDecimal(e.At.Sub(began).Seconds(), 2), Kind: k.Name, Class: k.Class, Subject: e.Subject, Text: e.Text}
+	r := row{At: formatDecimal(e.At.Sub(began).
+		Seconds(), 2), Kind: k.Name, Class: k.Class, Subject: e.Subject, Text: e.Text}
 	if e.Failed {
 		r.Class += " x"
 	}
@@ -180,7 +181,10 @@ func rowOf(e record.Entry, began time.Time) row {
 		r.More = "took " + formatDecimal(e.Took.Seconds(), 2) + " s"
 	}
 	if e.Times > 1 {
-		r.More = strings.TrimPrefix(fmt.Sprintf("%s, %d times, the last at %s", r.More, e.Times, formatDecimal(e.Last.Sub(began).Seconds(), 2)), ", ")
+		r.More = strings.TrimPrefix(
+			fmt.Sprintf("%s, %d times, the last at %s", r.More, e.Times, formatDecimal(e.Last.Sub(began).Seconds(), 2)),
+			", ",
+		)
 	}
 	return r
 }
@@ -306,8 +310,10 @@ func (p page) Summaries() (rows []profileRow) {
 	for _, one := range p.Profiles {
 		core, extended := cmp.Or(one.Core, &conformance.Summary{}), cmp.Or(one.Extended, &conformance.Summary{})
 		rows = append(rows, profileRow{
-			Name: one.Name, Core: scoreText(core), Extended: scoreText(extended), CoreIs: core.Result, ExtendedIs: extended.Result,
-			NotRequired: len(core.NotRequired) + len(extended.NotRequired), Missed: core.Statistics.Skipped + extended.Statistics.Skipped,
+			Name: one.Name, Core: scoreText(core), Extended: scoreText(extended), CoreIs: core.Result,
+			ExtendedIs:  extended.Result,
+			NotRequired: len(core.NotRequired) + len(extended.NotRequired),
+			Missed:      core.Statistics.Skipped + extended.Statistics.Skipped,
 		})
 	}
 	return rows

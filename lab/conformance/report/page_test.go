@@ -28,7 +28,9 @@ func sampleTimeline(n int) *record.Timeline {
 	line := &record.Timeline{Began: began, Took: 10 * time.Second, Head: n}
 	for i := range n {
 		line.Entries = append(line.Entries, record.Entry{
-			At: began.Add(time.Duration(i) * line.Took / time.Duration(n)), Source: record.Sources[i%len(record.Sources)], Subject: "subject", Text: fmt.Sprintf("entry %d", i), Failed: i%5 == 0,
+			At:     began.Add(time.Duration(i) * line.Took / time.Duration(n)),
+			Source: record.Sources[i%len(record.Sources)], Subject: "subject", Text: fmt.Sprintf("entry %d", i),
+			Failed: i%5 == 0,
 		})
 	}
 	return line
@@ -36,7 +38,9 @@ func sampleTimeline(n int) *record.Timeline {
 
 func TestPage(t *testing.T) {
 	r := sampleReport()
-	r.Claims, r.Unsupported = []conformance.Capability{conformance.CapabilityUDP}, conformance.Unsupported{string(conformance.FeatureRoutes): "there are <none>"}
+	r.Claims, r.Unsupported = []conformance.Capability{conformance.CapabilityUDP}, conformance.Unsupported{
+		string(conformance.FeatureRoutes): "there are <none>",
+	}
 	r.Tests[0].Source = "KEP-2699, https://example.com/a?b=c&d=e, and javascript:alert(1)"
 	line := sampleTimeline(12)
 	line.Entries[1].Took, line.Entries[1].Times, line.Entries[1].Last = 1250*time.Millisecond, 7, line.Began.Add(9*time.Second)
@@ -79,17 +83,23 @@ func TestPageIsSafe(t *testing.T) {
 	r.Crashes, r.Claims, r.Unsupported = []string{hostile}, []conformance.Capability{hostile}, conformance.Unsupported{hostile: hostile}
 	for i := range r.Tests {
 		test := &r.Tests[i]
-		test.Requires, test.Source, test.Reasons, test.Notes = hostile, hostile+" https://a/"+hostile, []string{hostile}, []string{hostile}
+		test.Requires, test.Source, test.Reasons, test.Notes = hostile, hostile+" https://a/"+
+			hostile, []string{hostile}, []string{hostile}
 		test.Capability = hostile
 	}
 	page := samplePage(t, r)
 	assert.Equal(t, 1, strings.Count(page, "<script"))
 	assert.Equal(t, 1, strings.Count(page, "</script"))
 	assert.NotContains(t, page, "<img")
-	assert.Regexp(t, `content="default-src &#39;none&#39;; style-src &#39;sha256-[^ ]+=&#39;; script-src &#39;sha256-[^ ]+=&#39;"`, page)
+	assert.Regexp(
+		t,
+		`content="default-src &#39;none&#39;; style-src &#39;sha256-[^ ]+=&#39;; script-src &#39;sha256-[^ ]+=&#39;"`,
+		page,
+	)
 	for _, tag := range regexp.MustCompile(`<[a-z][^>]*>`).FindAllString(page, -1) {
 		assert.NotRegexp(t, `^<(img|link|iframe|object|base|form)`, tag)
-		assert.NotRegexp(t, `\s(src|srcset|action|style|on[a-z]+)=`, regexp.MustCompile(`"[^"]*"`).ReplaceAllString(tag, ""))
+		assert.NotRegexp(t, `\s(src|srcset|action|style|on[a-z]+)=`, regexp.MustCompile(`"[^"]*"`).
+			ReplaceAllString(tag, ""))
 	}
 	for _, link := range regexp.MustCompile(`href="([^"]*)"`).FindAllStringSubmatch(page, -1) {
 		assert.Regexp(t, `^(#|https://a/)`, link[1])
@@ -109,7 +119,9 @@ func TestPageIsBounded(t *testing.T) {
 			result, n = conformance.Failed, record.KeptOfFailed
 		}
 		id := fmt.Sprintf("t-%d", i)
-		r.Tests = append(r.Tests, conformance.TestReport{ID: id, Profile: conformance.Node, Result: result, Required: true})
+		r.Tests = append(
+			r.Tests, conformance.TestReport{ID: id, Profile: conformance.Node, Result: result, Required: true},
+		)
 		r.Timelines[id] = sampleTimeline(n)
 		for i := range r.Timelines[id].Entries {
 			r.Timelines[id].Entries[i].Text = text

@@ -19,8 +19,18 @@ import (
 )
 
 func sampleReport() *conformance.Report {
-	test := func(p conformance.Profile, id string, level conformance.Level, required bool, result conformance.Result, reasons ...string) conformance.TestReport {
-		t := conformance.TestReport{ID: id, Profile: p, Level: level, Required: required, Requires: "It does.", Source: "a KEP", Result: result, Seconds: 1.5, Reasons: reasons}
+	test := func(
+		p conformance.Profile,
+		id string,
+		level conformance.Level,
+		required bool,
+		result conformance.Result,
+		reasons ...string,
+	) conformance.TestReport {
+		t := conformance.TestReport{
+			ID: id, Profile: p, Level: level, Required: required, Requires: "It does.", Source: "a KEP", Result: result,
+			Seconds: 1.5, Reasons: reasons,
+		}
 		if level == conformance.Extended {
 			t.Capability = conformance.CapabilityUDP
 		}
@@ -29,10 +39,15 @@ func sampleReport() *conformance.Report {
 	r := &conformance.Report{
 		APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport",
 		Date: time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC), Seconds: 12.25,
-		Implementation: conformance.Identity{Name: "fakecloud", Version: "v1"}, Cluster: conformance.Identity{Name: "embedded", Version: "v1.36.3"}, Suite: conformance.Identity{Name: "ccmlab/conformance"},
+		Implementation: conformance.Identity{Name: "fakecloud", Version: "v1"}, Cluster: conformance.Identity{
+			Name: "embedded", Version: "v1.36.3",
+		}, Suite: conformance.Identity{Name: "ccmlab/conformance"},
 		Tests: []conformance.TestReport{
 			test(conformance.Node, "node-fine", conformance.Core, true, conformance.Passed),
-			test(conformance.Node, "node-bad", conformance.Core, true, conformance.Failed, "waited for <a> & \"b\"\nsecond line", "another reason"),
+			test(
+				conformance.Node, "node-bad", conformance.Core, true, conformance.Failed,
+				"waited for <a> & \"b\"\nsecond line", "another reason",
+			),
 			test(conformance.Node, "node-skipped", conformance.Core, true, conformance.Skipped, "it needs machines"),
 			test(conformance.LoadBalancer, "lb-claimed", conformance.Extended, true, conformance.Failed, "no"),
 			test(conformance.LoadBalancer, "lb-not-claimed", conformance.Extended, false, conformance.Failed, "no UDP"),
@@ -146,8 +161,11 @@ func TestJUnitFailsAsTheReportDoes(t *testing.T) {
 		r := &conformance.Report{}
 		for range rapid.IntRange(0, 4).Draw(t, "tests") {
 			r.Tests = append(r.Tests, conformance.TestReport{
-				ID: "a", Profile: rapid.SampledFrom(conformance.Profiles).Draw(t, "profile"), Required: rapid.Bool().Draw(t, "required"),
-				Result: rapid.SampledFrom([]conformance.Result{conformance.Passed, conformance.Failed, conformance.Skipped}).Draw(t, "result"),
+				ID: "a", Profile: rapid.SampledFrom(conformance.Profiles).Draw(t, "profile"),
+				Required: rapid.Bool().Draw(t, "required"),
+				Result: rapid.SampledFrom(
+					[]conformance.Result{conformance.Passed, conformance.Failed, conformance.Skipped},
+				).Draw(t, "result"),
 			})
 		}
 		for range rapid.IntRange(0, 1).Draw(t, "crashes") {
@@ -175,7 +193,10 @@ func TestJUnitFailsAsTheReportDoes(t *testing.T) {
 
 // Whatever bytes a log has, both files can be read, and say the same.
 func TestStrangeBytes(t *testing.T) {
-	lines := plaintext.Lines([]string{"\x1b[1;31mE1121\x1b[0m \"quoted\"\t<x>\x00\x07\x7f\u0085\ufeff\ufffe]]>\r", "\xff\xfe half a \xe2\x82 rune", "naïve ☃ 🎈"})
+	lines := plaintext.Lines([]string{
+		"\x1b[1;31mE1121\x1b[0m \"quoted\"\t<x>\x00\x07\x7f\u0085\ufeff\ufffe]]>\r", "\xff\xfe half a \xe2\x82 rune",
+		"naïve ☃ 🎈",
+	})
 	assert.Equal(t, []string{"E1121 \"quoted\"\t<x>]]>", "\ufffd half a \ufffd rune", "naïve ☃ 🎈"}, lines)
 	rapid.Check(t, func(rt *rapid.T) {
 		bytes := rapid.SliceOf(rapid.Byte()).Draw(rt, "bytes")
