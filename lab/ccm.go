@@ -53,7 +53,9 @@ func (l *Lab) ReplaceableCCM() (cluster.CCMCommand, error) {
 	_, replaceable := l.Cluster.(cluster.Replaceable)
 	process, local := l.Cluster.(cluster.LocalCCM)
 	if !replaceable || !local {
-		return cluster.CCMCommand{}, fmt.Errorf("the CCM of a cluster of kind %s is no process of this machine; change its Deployment", l.State.Cluster)
+		return cluster.CCMCommand{}, fmt.Errorf(
+			"the CCM of a cluster of kind %s is no process of this machine; change its Deployment", l.State.Cluster,
+		)
 	}
 	return process.CCMCommand(), l.checkUsesCCM()
 }
@@ -78,11 +80,17 @@ func (l *Lab) CCMCommand() ([]string, error) {
 	}
 	local, ok := l.Cluster.(cluster.LocalCCM)
 	if !ok || l.Cluster.Traits().InContainers {
-		return nil, fmt.Errorf("the CCM of lab %q runs in its cluster: `kubectl --namespace kube-system get pods` shows it, and `kubectl --namespace kube-system get deployment cloud-controller-manager -o yaml` its command line", l.State.Name)
+		return nil, fmt.Errorf(
+			"the CCM of lab %q runs in its cluster: `kubectl --namespace kube-system get pods` shows it, and `kubectl --namespace kube-system get deployment cloud-controller-manager -o yaml` its command line",
+			l.State.Name,
+		)
 	}
 	c := local.CCMCommand()
 	if _, err := os.Stat(c.CloudConfig); errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("the CCM of lab %q was never started, and has no configuration yet; `lab ccm start --name %[1]s` makes one", l.State.Name)
+		return nil, fmt.Errorf(
+			"the CCM of lab %q was never started, and has no configuration yet; `lab ccm start --name %[1]s` makes one",
+			l.State.Name,
+		)
 	}
 	return l.Host.CommandLine(process.Spec{Component: ComponentManualCCM, Path: c.Path, Args: c.Args}), nil
 }

@@ -30,7 +30,10 @@ func TestCCMCommand(t *testing.T) {
 	config := filepath.Join(dir, "cloud-config.yaml")
 	command := cluster.CCMCommand{Path: "/bin/ccm", Args: []string{"--secure-port=1"}, CloudConfig: config}
 	of := func(kind string, traits cluster.Traits) *Lab {
-		return &Lab{State: &state.Lab{Name: "lab", Cluster: kind}, Host: process.Host{Lab: dir}, Cluster: ofCCM{command: command, traits: traits}}
+		return &Lab{
+			State: &state.Lab{Name: "lab", Cluster: kind}, Host: process.Host{Lab: dir},
+			Cluster: ofCCM{command: command, traits: traits},
+		}
 	}
 	_, err := of(cluster.KindEmbedded, cluster.Traits{}).CCMCommand()
 	require.ErrorContains(t, err, "`lab ccm start --name lab` makes one")
@@ -38,7 +41,10 @@ func TestCCMCommand(t *testing.T) {
 	words, err := of(cluster.KindEmbedded, cluster.Traits{}).CCMCommand()
 	require.NoError(t, err)
 	assert.Equal(t, []string{"env", "-i"}, words[:2])
-	assert.Equal(t, []string{"CCMLAB_STATE=" + dir, "CCMLAB_COMPONENT=ccm-by-hand", "/bin/ccm", "--secure-port=1"}, words[len(words)-4:])
+	assert.Equal(
+		t, []string{"CCMLAB_STATE=" + dir, "CCMLAB_COMPONENT=ccm-by-hand", "/bin/ccm", "--secure-port=1"},
+		words[len(words)-4:],
+	)
 	_, err = of(cluster.KindKind, cluster.Traits{InContainers: true}).CCMCommand()
 	require.ErrorContains(t, err, "runs in its cluster")
 	_, err = of(cluster.KindEmbedded, cluster.Traits{NoCloudProvider: true}).CCMCommand()
@@ -58,7 +64,10 @@ func TestManualCCMIsShown(t *testing.T) {
 		return states
 	}
 	assert.NotContains(t, shown(), ComponentManualCCM)
-	p, err := l.Host.Start(process.Spec{Component: ComponentManualCCM, Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(l.Host.Lab, "log")})
+	p, err := l.Host.Start(process.Spec{
+		Component: ComponentManualCCM, Path: "/bin/sleep", Args: []string{"1000"},
+		LogFile: filepath.Join(l.Host.Lab, "log"),
+	})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, process.Stop(t.Context(), 0, p)) }()
 	assert.Equal(t, cluster.StateRunning, shown()[ComponentManualCCM])

@@ -94,7 +94,10 @@ func (l *Lab) PausedProcesses() []string {
 	for _, name := range slices.Sorted(maps.Keys(running)) {
 		if p := running[name]; p.Paused() {
 			short, _, _ := strings.Cut(name, "@")
-			sentences = append(sentences, fmt.Sprintf("%s (pid %d) is stopped by a signal and answers nobody; `kill -CONT %d` has it go on", short, p.PID, p.PID))
+			sentences = append(sentences, fmt.Sprintf(
+				"%s (pid %d) is stopped by a signal and answers nobody; `kill -CONT %d` has it go on", short, p.PID,
+				p.PID,
+			))
 		}
 	}
 	return sentences

@@ -133,7 +133,10 @@ func TestOnlyKindsNamesTheKinds(t *testing.T) {
 		eachImport(t, filepath.Join("..", root), func(folder, imported string) {
 			folder = path.Join(root, folder)
 			if slices.Contains(kinds, imported) && !slices.Contains(allowed, folder) {
-				t.Errorf("%s imports %s; what it wants to know of the kind is for cluster.Kind or the cluster's interface to say", folder, imported)
+				t.Errorf(
+					"%s imports %s; what it wants to know of the kind is for cluster.Kind or the cluster's interface to say",
+					folder, imported,
+				)
 			}
 		})
 	}

@@ -64,7 +64,10 @@ func (b Binaries) Need(own, kube []string) error {
 			missing[i] += " (there, but it may not be executed: chmod +x)"
 		}
 	}
-	return fmt.Errorf("programs are missing: %s; `make build` builds them, LAB_KUBE_BIN names a folder that has upstream's", strings.Join(missing, ", "))
+	return fmt.Errorf(
+		"programs are missing: %s; `make build` builds them, LAB_KUBE_BIN names a folder that has upstream's",
+		strings.Join(missing, ", "),
+	)
 }
 
 // Program is the full path of a program.

@@ -208,7 +208,9 @@ func (c Cloud) TokenFile(caller string) string { return c.Dir + "/" + caller + "
 
 // Client is a client of the cloud with a caller's token. It uses no proxy.
 func (c Cloud) Client(caller string) (*client.Client, error) {
-	return client.New(client.Config{URL: c.URL, CAFile: c.CAFile, TokenFile: c.TokenFile(caller), UserAgent: "lab/" + caller, Direct: true})
+	return client.New(client.Config{
+		URL: c.URL, CAFile: c.CAFile, TokenFile: c.TokenFile(caller), UserAgent: "lab/" + caller, Direct: true,
+	})
 }
 
 // LocalCCM is a cluster whose CCM is a process on this machine, so that somebody other

@@ -123,7 +123,10 @@ func factsOfLab(ctx context.Context, name string) (*Facts, error) {
 	if err == nil {
 		return facts, nil
 	}
-	return nil, fmt.Errorf("lab %q cannot be looked at: %w; `lab status --name %s` says what runs of it, `lab up --name %s` completes it", name, err, name, name)
+	return nil, fmt.Errorf(
+		"lab %q cannot be looked at: %w; `lab status --name %s` says what runs of it, `lab up --name %s` completes it",
+		name, err, name, name,
+	)
 }
 
 func collectFacts(ctx context.Context, l *lab.Lab, components []cluster.Component) (*Facts, error) {
@@ -179,7 +182,8 @@ func (f *Facts) addCalls(ctx context.Context, cloud *client.Client) error {
 }
 
 func (f *Facts) addPods(ctx context.Context, kube kubernetes.Interface) error {
-	pods, err := kube.CoreV1().Pods(manifests.DemoNamespace).List(ctx, metav1.ListOptions{LabelSelector: manifests.DemoSelector})
+	pods, err := kube.CoreV1().Pods(manifests.DemoNamespace).
+		List(ctx, metav1.ListOptions{LabelSelector: manifests.DemoSelector})
 	if err != nil {
 		return fmt.Errorf("the demo's pods: %w", err)
 	}

@@ -114,7 +114,10 @@ func (a aspect) explainDifference(left, right *Facts, l, r cell) (why []string, 
 	rightClause, rightOK := a.clauseFor(right)
 	leftOK, rightOK = leftOK && leftClause.kind == l.kind, rightOK && rightClause.kind == r.kind
 	if !leftOK && !rightOK {
-		return []string{fmt.Sprintf("This is no matter of cloud providers; `lab watch --name %s` and `lab watch --name %s` tell what happened.", left.Name, right.Name)}, ""
+		return []string{fmt.Sprintf(
+			"This is no matter of cloud providers; `lab watch --name %s` and `lab watch --name %s` tell what happened.",
+			left.Name, right.Name,
+		)}, ""
 	}
 	half := func(f *Facts, c clause, ok bool) string {
 		if !ok {
@@ -163,35 +166,52 @@ var aspects = []aspect{
 		SectionNodes, "taints", nodeTaints,
 		map[ccmState]clause{
 			noCloudProvider: {"", "a kubelet without an external cloud provider sets no such taint"},
-			waitsForCCM:     {taintUninitialized, "the kubelet registered its node with this taint, and it is there until a CCM removes it"},
-			ccmStopped:      {"", "the CCM removed the taint before it was stopped"},
-			ccmRuns:         {"", "the CCM initialised the nodes and removed the taint"},
+			waitsForCCM: {
+				taintUninitialized,
+				"the kubelet registered its node with this taint, and it is there until a CCM removes it",
+			},
+			ccmStopped: {"", "the CCM removed the taint before it was stopped"},
+			ccmRuns:    {"", "the CCM initialised the nodes and removed the taint"},
 		},
 		"k8s.io/kubernetes/pkg/kubelet/kubelet_node_status.go, initialNode; k8s.io/cloud-provider/controllers/node/node_controller.go, syncNode",
 	},
 	{
-		SectionNodes, "provider ID", providerIDs, setByCCM("only the cloud knows which instance a node is", "the CCM found each node's instance and wrote its ID, once and for all"),
+		SectionNodes, "provider ID", providerIDs, setByCCM(
+			"only the cloud knows which instance a node is",
+			"the CCM found each node's instance and wrote its ID, once and for all",
+		),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "zone", nodeValues(func(n NodeFacts) string { return n.Zone }), setByCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/zone from the node's instance"),
+		SectionNodes, "zone", nodeValues(func(n NodeFacts) string { return n.Zone }), setByCCM(
+			"only the cloud knows where a machine stands",
+			"the CCM set topology.kubernetes.io/zone from the node's instance",
+		),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "region", nodeValues(func(n NodeFacts) string { return n.Region }), setByCCM("only the cloud knows where a machine stands", "the CCM set topology.kubernetes.io/region from the node's instance"),
+		SectionNodes, "region", nodeValues(func(n NodeFacts) string { return n.Region }), setByCCM(
+			"only the cloud knows where a machine stands",
+			"the CCM set topology.kubernetes.io/region from the node's instance",
+		),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
-		SectionNodes, "instance type", nodeValues(func(n NodeFacts) string { return n.InstanceType }), setByCCM("only the cloud knows of what type a machine is", "the CCM set node.kubernetes.io/instance-type from the node's instance"),
+		SectionNodes, "instance type", nodeValues(func(n NodeFacts) string { return n.InstanceType }), setByCCM(
+			"only the cloud knows of what type a machine is",
+			"the CCM set node.kubernetes.io/instance-type from the node's instance",
+		),
 		"k8s.io/cloud-provider/controllers/node/node_controller.go, getNodeModifiersFromCloudProvider",
 	},
 	{
 		SectionNodes, "InternalIP", nodeValues(func(n NodeFacts) string { return n.InternalIP }),
 		map[ccmState]clause{
 			noCloudProvider: {all, "each kubelet reports its own"},
-			waitsForCCM:     {nothing, "a kubelet with an external cloud provider and no --node-ip leaves its addresses to a CCM"},
-			ccmStopped:      {all, "the CCM set them before it was stopped"},
-			ccmRuns:         {all, "the CCM set them from the nodes' instances"},
+			waitsForCCM: {
+				nothing, "a kubelet with an external cloud provider and no --node-ip leaves its addresses to a CCM",
+			},
+			ccmStopped: {all, "the CCM set them before it was stopped"},
+			ccmRuns:    {all, "the CCM set them from the nodes' instances"},
 		},
 		"k8s.io/kubernetes/pkg/kubelet/nodestatus/setters.go, NodeAddress; k8s.io/cloud-provider/controllers/node/node_controller.go, updateNodeAddress",
 	},
@@ -211,7 +231,10 @@ var aspects = []aspect{
 			noCloudProvider: {nothing, "no component of the cluster knows of the cloud"},
 			waitsForCCM:     {nothing, "no component of the cluster but a CCM knows of the cloud"},
 			ccmStopped:      {some, "the CCM asked while it ran"},
-			ccmRuns:         {some, "the CCM asks which instances there are, and has balancers made; `fakecloud audit sum` lists its calls"},
+			ccmRuns: {
+				some,
+				"the CCM asks which instances there are, and has balancers made; `fakecloud audit sum` lists its calls",
+			},
 		}, "",
 	},
 }
@@ -428,17 +451,27 @@ func (s *ServiceFacts) cell() cell {
 func (f *Facts) whyService(s *ServiceFacts) clause {
 	switch f.ccmState() {
 	case noCloudProvider:
-		return clause{pendingService, "nobody has the cloud make a balancer, so the address stays pending for ever; the Service still has its ClusterIP and NodePort"}
+		return clause{
+			pendingService,
+			"nobody has the cloud make a balancer, so the address stays pending for ever; the Service still has its ClusterIP and NodePort",
+		}
 	case waitsForCCM:
 		return clause{pendingService, "the address is pending until a CCM has had the cloud make a balancer"}
 	case ccmRuns:
-		return clause{servedService, "the CCM had the cloud make a balancer, and wrote its address into the Service's status"}
+		return clause{
+			servedService, "the CCM had the cloud make a balancer, and wrote its address into the Service's status",
+		}
 	}
 	switch {
 	case s.Address == "":
-		return clause{pendingService, "the CCM was stopped before it had the cloud make a balancer; `lab ccm start --name NAME` has it go on"}
+		return clause{
+			pendingService,
+			"the CCM was stopped before it had the cloud make a balancer; `lab ccm start --name NAME` has it go on",
+		}
 	case !s.Balancer:
 		return clause{servedService, "the CCM wrote the address before it was stopped, and the balancer has gone since"}
 	}
-	return clause{servedService, "the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were"}
+	return clause{
+		servedService, "the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were",
+	}
 }

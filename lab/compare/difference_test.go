@@ -9,15 +9,23 @@ import (
 
 // One lab in each situation, as it is when it has come to rest.
 func plainFacts() *Facts {
-	f := &Facts{Name: "plain", CloudProvider: "none", Flags: map[string]string{"kubelet": "", "kube-controller-manager": ""}}
-	f.Nodes = []NodeFacts{{Name: "node-1", Ready: true, InternalIP: "127.30.16.1"}, {Name: "node-2", Ready: true, InternalIP: "127.30.16.2"}}
+	f := &Facts{
+		Name: "plain", CloudProvider: "none", Flags: map[string]string{"kubelet": "", "kube-controller-manager": ""},
+	}
+	f.Nodes = []NodeFacts{
+		{Name: "node-1", Ready: true, InternalIP: "127.30.16.1"},
+		{Name: "node-2", Ready: true, InternalIP: "127.30.16.2"},
+	}
 	f.Pods = []PodFacts{{Phase: "Running", Node: "node-1"}, {Phase: "Running", Node: "node-2"}}
 	f.Services = []ServiceFacts{{Name: "default/web", Type: "LoadBalancer"}}
 	return f
 }
 
 func taintedFacts() *Facts {
-	f := &Facts{Name: "tainted", CloudProvider: "external", Flags: map[string]string{"kubelet": "external", "kube-controller-manager": "external"}}
+	f := &Facts{
+		Name: "tainted", CloudProvider: "external",
+		Flags: map[string]string{"kubelet": "external", "kube-controller-manager": "external"},
+	}
 	taint := []string{"node.cloudprovider.kubernetes.io/uninitialized:NoSchedule"}
 	f.Nodes = []NodeFacts{{Name: "node-1", Ready: true, Taints: taint}, {Name: "node-2", Ready: true, Taints: taint}}
 	const reason = "0/2 nodes are available: 2 node(s) had untolerated taint(s)"
@@ -30,11 +38,19 @@ func fullFacts() *Facts {
 	f := taintedFacts()
 	f.Name, f.CCM, f.CCMCalls = "full", true, 11
 	f.Nodes = []NodeFacts{
-		{Name: "node-1", Ready: true, ProviderID: "fakecloud://i-1", Zone: "nebula-1a", Region: "nebula-1", InstanceType: "small", InternalIP: "127.32.16.1"},
-		{Name: "node-2", Ready: true, ProviderID: "fakecloud://i-2", Zone: "nebula-1b", Region: "nebula-1", InstanceType: "large", InternalIP: "127.32.16.2"},
+		{
+			Name: "node-1", Ready: true, ProviderID: "fakecloud://i-1", Zone: "nebula-1a", Region: "nebula-1",
+			InstanceType: "small", InternalIP: "127.32.16.1",
+		},
+		{
+			Name: "node-2", Ready: true, ProviderID: "fakecloud://i-2", Zone: "nebula-1b", Region: "nebula-1",
+			InstanceType: "large", InternalIP: "127.32.16.2",
+		},
 	}
 	f.Pods = plainFacts().Pods
-	f.Services = []ServiceFacts{{Name: "default/web", Type: "LoadBalancer", Address: "127.32.64.1:8080", Balancer: true}}
+	f.Services = []ServiceFacts{
+		{Name: "default/web", Type: "LoadBalancer", Address: "127.32.64.1:8080", Balancer: true},
+	}
 	return f
 }
 
@@ -66,20 +82,32 @@ func rowNamed(t *testing.T, left, right *Facts, what string) Row {
 }
 
 func TestWhatDiffers(t *testing.T) {
-	flags, node := []string{"kubelet", "kube-controller-manager", "CCM"}, []string{"provider ID", "zone", "region", "instance type"}
+	flags, node := []string{"kubelet", "kube-controller-manager", "CCM"}, []string{
+		"provider ID", "zone", "region", "instance type",
+	}
 	another := fullFacts() // Other IDs, addresses and pods, and a third node, as any other lab has.
-	another.Nodes = append(another.Nodes, NodeFacts{Ready: true, ProviderID: "fakecloud://i-9", Zone: "nebula-1c", Region: "nebula-1", InstanceType: "small", InternalIP: "127.40.16.1"})
+	another.Nodes = append(another.Nodes, NodeFacts{
+		Ready: true, ProviderID: "fakecloud://i-9", Zone: "nebula-1c", Region: "nebula-1", InstanceType: "small",
+		InternalIP: "127.40.16.1",
+	})
 	another.Services[0].Address, another.CCMCalls = "127.40.64.1:8080", 999
 	for name, tc := range map[string]struct {
 		left, right *Facts
 		want        []string
 	}{
-		"plain and tainted":    {plainFacts(), taintedFacts(), append(flags[:3:3], "taints", "InternalIP", "app=web")},
-		"plain and full":       {plainFacts(), fullFacts(), append(append(flags[:3:3], node...), "default/web", "calls by the CCM")},
-		"tainted and full":     {taintedFacts(), fullFacts(), append(append([]string{"CCM", "taints"}, node...), "InternalIP", "app=web", "default/web", "calls by the CCM")},
-		"full and deserted":    {fullFacts(), desertedFacts(), []string{"CCM"}},
-		"tainted and deserted": {taintedFacts(), desertedFacts(), append(append([]string{"taints"}, node...), "InternalIP", "app=web", "default/web", "calls by the CCM")},
-		"two alike":            {fullFacts(), another, []string{}},
+		"plain and tainted": {plainFacts(), taintedFacts(), append(flags[:3:3], "taints", "InternalIP", "app=web")},
+		"plain and full": {
+			plainFacts(), fullFacts(), append(append(flags[:3:3], node...), "default/web", "calls by the CCM"),
+		},
+		"tainted and full": {taintedFacts(), fullFacts(), append(
+			append([]string{"CCM", "taints"}, node...), "InternalIP", "app=web", "default/web", "calls by the CCM",
+		)},
+		"full and deserted": {fullFacts(), desertedFacts(), []string{"CCM"}},
+		"tainted and deserted": {
+			taintedFacts(), desertedFacts(),
+			append(append([]string{"taints"}, node...), "InternalIP", "app=web", "default/web", "calls by the CCM"),
+		},
+		"two alike": {fullFacts(), another, []string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, tc.want, differencesOf(tc.left, tc.right))
@@ -103,7 +131,9 @@ func TestWhatDiffers(t *testing.T) {
 func TestDifferenceIsExplained(t *testing.T) {
 	taints := rowNamed(t, taintedFacts(), fullFacts(), "taints")
 	assert.Equal(t, SectionNodes, taints.Section)
-	assert.Equal(t, [2]string{"node.cloudprovider.kubernetes.io/uninitialized:NoSchedule on 2 of 2", "none"}, taints.Values)
+	assert.Equal(
+		t, [2]string{"node.cloudprovider.kubernetes.io/uninitialized:NoSchedule on 2 of 2", "none"}, taints.Values,
+	)
 	assert.Equal(t, []string{
 		"tainted: the kubelet registered its node with this taint, and it is there until a CCM removes it.",
 		"full: the CCM initialised the nodes and removed the taint.",
@@ -111,7 +141,9 @@ func TestDifferenceIsExplained(t *testing.T) {
 	assert.Contains(t, taints.Source, "pkg/kubelet/kubelet_node_status.go, initialNode")
 
 	for what, want := range map[string][2]string{
-		"app=web":          {"2 Pending: 0/2 nodes are available: 2 node(s) had untolerated taint(s)", "2 Running on node-1, node-2"},
+		"app=web": {
+			"2 Pending: 0/2 nodes are available: 2 node(s) had untolerated taint(s)", "2 Running on node-1, node-2",
+		},
 		"provider ID":      {"none", "fakecloud://INSTANCE-ID"},
 		"zone":             {"none", "nebula-1a, nebula-1b"},
 		"default/web":      {"LoadBalancer, address pending", "LoadBalancer, 127.32.64.1:8080"},
@@ -127,10 +159,14 @@ func TestDifferenceIsExplained(t *testing.T) {
 func TestWhatHappenedIsNoMatterOfProviders(t *testing.T) {
 	stopped := fullFacts()
 	stopped.Name = "stopped"
-	stopped.Nodes[1].Ready, stopped.Nodes[1].Taints = false, []string{"node.cloudprovider.kubernetes.io/shutdown:NoSchedule"}
+	stopped.Nodes[1].Ready, stopped.Nodes[1].Taints = false, []string{
+		"node.cloudprovider.kubernetes.io/shutdown:NoSchedule",
+	}
 	ready := rowNamed(t, fullFacts(), stopped, "Ready")
 	assert.Equal(t, [2]string{"2 of 2 Ready", "1 of 2 Ready"}, ready.Values)
-	assert.Equal(t, []string{"This is no matter of cloud providers; `lab watch --name full` and `lab watch --name stopped` tell what happened."}, ready.Why)
+	assert.Equal(t, []string{
+		"This is no matter of cloud providers; `lab watch --name full` and `lab watch --name stopped` tell what happened.",
+	}, ready.Why)
 	assert.Empty(t, ready.Source)
 
 	halfway := fullFacts()
@@ -166,17 +202,31 @@ func TestServicesOfACCMThatWasStopped(t *testing.T) {
 func TestServiceOfOneLabAlone(t *testing.T) {
 	without := desertedFacts()
 	without.Services = nil
-	assert.Equal(t, []string{"deserted: this Service was not created there."}, rowNamed(t, without, fullFacts(), "default/web").Why)
-	assert.Equal(t, []string{"deserted: this Service was not created there."}, rowNamed(t, fullFacts(), without, "default/web").Why)
+	assert.Equal(
+		t, []string{"deserted: this Service was not created there."},
+		rowNamed(t, without, fullFacts(), "default/web").Why,
+	)
+	assert.Equal(
+		t, []string{"deserted: this Service was not created there."},
+		rowNamed(t, fullFacts(), without, "default/web").Why,
+	)
 	assert.Empty(t, rowNamed(t, fullFacts(), without, "default/web").Source)
 }
 
 func TestLabsWithLessInThem(t *testing.T) {
 	empty := &Facts{Name: "empty", CloudProvider: "external"}
 	assert.NotPanics(t, func() { compareFacts(empty, fullFacts()) })
-	assert.Equal(t, [2]string{"not to be seen from here", "--cloud-provider=external"}, rowNamed(t, empty, fullFacts(), "kubelet").Values)
-	assert.Equal(t, [2]string{"no demo", "2 Running on node-1, node-2"}, rowNamed(t, empty, fullFacts(), "app=web").Values)
-	assert.Equal(t, [2]string{"not there", "LoadBalancer, 127.32.64.1:8080"}, rowNamed(t, empty, fullFacts(), "default/web").Values)
+	assert.Equal(
+		t, [2]string{"not to be seen from here", "--cloud-provider=external"},
+		rowNamed(t, empty, fullFacts(), "kubelet").Values,
+	)
+	assert.Equal(
+		t, [2]string{"no demo", "2 Running on node-1, node-2"}, rowNamed(t, empty, fullFacts(), "app=web").Values,
+	)
+	assert.Equal(
+		t, [2]string{"not there", "LoadBalancer, 127.32.64.1:8080"},
+		rowNamed(t, empty, fullFacts(), "default/web").Values,
+	)
 	many := fullFacts()
 	for _, zone := range []string{"c", "d", "e", "f"} {
 		many.Nodes = append(many.Nodes, NodeFacts{Zone: zone})

@@ -28,7 +28,9 @@ func TestClassroom(t *testing.T) {
 	f := newFixture(t)
 	page, door := local.FreePort("127.0.0.1", 0), local.FreePort("127.0.0.1", 0)
 	up := func(args ...string) string {
-		return f.lab(append([]string{"classroom", "up", "--page-port", strconv.Itoa(page), "--ssh-port", strconv.Itoa(door)}, args...)...)
+		return f.lab(append(
+			[]string{"classroom", "up", "--page-port", strconv.Itoa(page), "--ssh-port", strconv.Itoa(door)}, args...,
+		)...)
 	}
 	t.Cleanup(func() { f.lab("classroom", "down", "--delete") })
 	cards := up("--seats", "2", "--lesson", "taint")
@@ -50,7 +52,9 @@ func TestClassroom(t *testing.T) {
 	}
 	assert.Len(t, strings.Fields(at("kubectl get nodes --output name")), 3)
 	at(`bash -c "$(lab lesson solve --print)"`) // What the learner types; nobody asks how far they are.
-	require.Eventually(t, func() bool { return f.seats()[0].Lesson.Done() == 1 }, bound, 100*time.Millisecond, "the page sees it")
+	require.Eventually(
+		t, func() bool { return f.seats()[0].Lesson.Done() == 1 }, bound, 100*time.Millisecond, "the page sees it",
+	)
 	assert.Contains(t, at("lab lesson status --new"), "pod early is Ready")
 	assert.Empty(t, at("lab lesson status --new"), "it was told")
 	assert.Zero(t, f.seats()[1].Lesson.Done())

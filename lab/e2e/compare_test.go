@@ -51,11 +51,19 @@ func TestBeforeAndAfter(t *testing.T) {
 			assert.NotContains(t, told, not)
 		}
 	})
-	t.Run("without a cloud provider kubelets finish their nodes, and pods run", func(t *testing.T) { nodesFinishThemselves(plain.in(t)) })
-	t.Run("their addresses are good for kubectl logs and node ports", func(t *testing.T) { nodesAreReached(plain.in(t)) })
-	t.Run("a CCM is not started in it, and it cannot be turned into another", func(t *testing.T) { staysWithout(plain.in(t), full) })
+	t.Run("without a cloud provider kubelets finish their nodes, and pods run", func(t *testing.T) {
+		nodesFinishThemselves(plain.in(t))
+	})
+	t.Run("their addresses are good for kubectl logs and node ports", func(t *testing.T) {
+		nodesAreReached(plain.in(t))
+	})
+	t.Run("a CCM is not started in it, and it cannot be turned into another", func(t *testing.T) {
+		staysWithout(plain.in(t), full)
+	})
 	t.Run("compare says what differs, and why", func(t *testing.T) { comparesWith(plain.in(t), full) })
-	t.Run("a node is as big as its instance's type says, for life", func(t *testing.T) { followsInstanceType(full.in(t)) })
+	t.Run("a node is as big as its instance's type says, for life", func(t *testing.T) {
+		followsInstanceType(full.in(t))
+	})
 }
 
 func nodesFinishThemselves(f *fixture) {
@@ -83,7 +91,8 @@ func nodesAreReached(f *fixture) {
 	pods, err := operator.CoreV1().Pods("default").List(f.t.Context(), metav1.ListOptions{LabelSelector: "app=web"})
 	require.NoError(f.t, err)
 	require.NotEmpty(f.t, pods.Items)
-	logs, err := operator.CoreV1().Pods("default").GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).DoRaw(f.t.Context())
+	logs, err := operator.CoreV1().Pods("default").GetLogs(pods.Items[0].Name, &corev1.PodLogOptions{}).
+		DoRaw(f.t.Context())
 	require.NoError(f.t, err)
 	assert.Contains(f.t, string(logs), "listening on 127.")
 
@@ -195,7 +204,8 @@ func (f *fixture) awaitSize(name, cpus, memory, allocatable string) {
 // Without any network but loopback the kubelet has no address to guess: it must
 // not have to.
 func TestWithoutCloudProviderOnLoopbackAlone(t *testing.T) {
-	if out, err := exec.Command("unshare", "--user", "--map-root-user", "--net", "ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
+	if out, err := exec.Command("unshare", "--user", "--map-root-user", "--net", "ip", "link", "set", "lo", "up").
+		CombinedOutput(); err != nil {
 		t.Skipf("no network namespace is to be had: %v: %s", err, out)
 	}
 	f := newFixture(t)
@@ -207,7 +217,9 @@ trap '"$0" down >&2' EXIT
 "$0" status -o json`
 	cmd := f.command("unshare")
 	cmd.Path, _ = exec.LookPath("unshare")
-	cmd.Args = []string{"unshare", "--user", "--map-root-user", "--net", "sh", "-c", script, filepath.Join(f.bin, "lab")}
+	cmd.Args = []string{
+		"unshare", "--user", "--map-root-user", "--net", "sh", "-c", script, filepath.Join(f.bin, "lab"),
+	}
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	out, err := cmd.Output()

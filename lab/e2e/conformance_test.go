@@ -56,7 +56,9 @@ func TestConformanceOfAnotherCloud(t *testing.T) {
 		assert.NotZero(t, passed[p], p)
 	}
 	for _, test := range report.Tests {
-		assert.Equal(t, test.Result == conformance.Skipped, slices.ContainsFunc(test.Reasons, func(why string) bool { return why != "" }),
+		assert.Equal(t, test.Result == conformance.Skipped, slices.ContainsFunc(test.Reasons, func(why string) bool {
+			return why != ""
+		}),
 			"%s is %s: %v", test.ID, test.Result, test.Reasons)
 	}
 }
@@ -67,7 +69,8 @@ func TestConformanceOfAnyProgram(t *testing.T) {
 	require.NoError(t, err)
 	report, code := runSuite(t, "--profile", "node", "--claim", "explains", "--required-only", "--ccm", ccm, "--",
 		"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",
-		"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--leader-elect=false", "--configure-cloud-routes=false")
+		"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--leader-elect=false",
+		"--configure-cloud-routes=false")
 	assert.Zero(t, code)
 	assert.Equal(t, "ccm", report.Implementation.Name)
 	require.Len(t, report.Profiles, 1)

@@ -72,7 +72,9 @@ type containers struct {
 
 // container serves the demo's port, without probes.
 func (c *containers) container(name string) corev1.Container {
-	return corev1.Container{Name: name, Image: "whatever:1", Ports: []corev1.ContainerPort{{ContainerPort: int32(c.port)}}}
+	return corev1.Container{
+		Name: name, Image: "whatever:1", Ports: []corev1.ContainerPort{{ContainerPort: int32(c.port)}},
+	}
 }
 
 // probe asks every second, and one failure is enough. That an answer is late is none.
@@ -90,7 +92,9 @@ func (c *containers) run(name string, spec corev1.PodSpec) *corev1.Pod {
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"test": name}}, Spec: spec,
 	}, metav1.CreateOptions{})
 	require.NoError(c.t, err)
-	return c.awaitPod(name, "run", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning && p.Status.PodIP != "" })
+	return c.awaitPod(name, "run", func(p *corev1.Pod) bool {
+		return p.Status.Phase == corev1.PodRunning && p.Status.PodIP != ""
+	})
 }
 
 func (c *containers) awaitPod(name, what string, ok func(*corev1.Pod) bool) *corev1.Pod {
@@ -150,7 +154,8 @@ func (c *containers) tell(p *corev1.Pod, command string) {
 func (c *containers) awaitEvents(pod string, reasons ...string) {
 	c.t.Helper()
 	c.await("events of pod "+pod, func(ctx context.Context) error {
-		list, err := c.kube.CoreV1().Events("default").List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
+		list, err := c.kube.CoreV1().Events("default").
+			List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
 		if err != nil {
 			return err
 		}
@@ -168,7 +173,9 @@ func (c *containers) awaitEvents(pod string, reasons ...string) {
 }
 
 func (c *containers) kubectl(args ...string) (string, error) {
-	out, err := c.command("kube/kubectl", append([]string{"--kubeconfig", c.dir("kubeconfig", "operator.yaml")}, args...)...).CombinedOutput()
+	out, err := c.command(
+		"kube/kubectl", append([]string{"--kubeconfig", c.dir("kubeconfig", "operator.yaml")}, args...)...,
+	).CombinedOutput()
 	return string(out), err
 }
 
@@ -189,7 +196,8 @@ func (c *containers) readiness() {
 	}{{"/fail?probe=readiness", false}, {"/recover", true}} {
 		ctx, cancel := context.WithTimeout(c.t.Context(), bound)
 		defer cancel()
-		changes, err := c.kube.DiscoveryV1().EndpointSlices("default").Watch(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=web"})
+		changes, err := c.kube.DiscoveryV1().EndpointSlices("default").
+			Watch(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName + "=web"})
 		require.NoError(c.t, err)
 		defer changes.Stop()
 		c.tell(pod, step.command)
@@ -203,7 +211,8 @@ func (c *containers) readiness() {
 				break
 			}
 		}
-		c.t.Logf("%s: the EndpointSlice says ready=%v after %s", step.command, step.ready, time.Since(told).Round(time.Millisecond))
+		c.t.Logf("%s: the EndpointSlice says ready=%v after %s", step.command, step.ready, time.Since(told).
+			Round(time.Millisecond))
 	}
 	assert.Zero(c.t, statusOf(c.demoPod(), "web").RestartCount)
 }
@@ -303,7 +312,9 @@ func (c *containers) restartPolicies() {
 		"never-completed": {corev1.RestartPolicyNever, 0, corev1.PodSucceeded},
 		"onfailure":       {corev1.RestartPolicyOnFailure, 0, corev1.PodSucceeded},
 	} {
-		pod := c.run(name, corev1.PodSpec{Containers: []corev1.Container{c.container("job")}, RestartPolicy: test.policy})
+		pod := c.run(
+			name, corev1.PodSpec{Containers: []corev1.Container{c.container("job")}, RestartPolicy: test.policy},
+		)
 		if test.policy == corev1.RestartPolicyOnFailure {
 			c.tell(pod, "/exit?code=1")
 			c.awaitRestart(name, "job", 1)
@@ -335,7 +346,8 @@ func (c *containers) shows() {
 	}, before.Env)
 
 	patch := []byte(`{"data":{"greeting":"Good night"}}`)
-	_, err = c.kube.CoreV1().ConfigMaps("default").Patch(c.t.Context(), "demo", types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = c.kube.CoreV1().ConfigMaps("default").
+		Patch(c.t.Context(), "demo", types.MergePatchType, patch, metav1.PatchOptions{})
 	require.NoError(c.t, err)
 	changed := time.Now()
 	var after shown
@@ -358,8 +370,9 @@ func (c *containers) zoneComesLate() {
 	c.labelZone(node, "null")
 	spec := corev1.PodSpec{NodeName: node, Containers: []corev1.Container{c.container("web")}}
 	c.await("the admission to have seen the Node without a zone", func(ctx context.Context) error {
-		pod, err := c.kube.CoreV1().Pods("default").Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
-			metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		pod, err := c.kube.CoreV1().Pods("default").
+			Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec},
+				metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 		if err == nil && pod.Labels[corev1.LabelTopologyZone] != "" {
 			err = errors.New("the pod gets the label")
 		}
@@ -387,8 +400,12 @@ func (c *containers) zoneComesLate() {
 // the CCM would make the other.
 func (c *containers) labelZone(node, value string) {
 	c.t.Helper()
-	patch := fmt.Sprintf(`{"metadata":{"labels":{%q:%s,%q:%s}}}`, corev1.LabelTopologyZone, value, corev1.LabelFailureDomainBetaZone, value)
-	_, err := c.kube.CoreV1().Nodes().Patch(c.t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+	patch := fmt.Sprintf(
+		`{"metadata":{"labels":{%q:%s,%q:%s}}}`, corev1.LabelTopologyZone, value, corev1.LabelFailureDomainBetaZone,
+		value,
+	)
+	_, err := c.kube.CoreV1().Nodes().
+		Patch(c.t.Context(), node, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(c.t, err)
 }
 
@@ -398,7 +415,9 @@ func (c *containers) hidesSecrets() {
 	}, metav1.CreateOptions{})
 	require.NoError(c.t, err)
 	web := c.container("web")
-	web.EnvFrom = []corev1.EnvFromSource{{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "hidden"}}}}
+	web.EnvFrom = []corev1.EnvFromSource{
+		{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "hidden"}}},
+	}
 	web.Env = []corev1.EnvVar{{Name: "URL", Value: "db://$(PASSWORD)@db"}, {Name: "COLOUR", Value: "blue"}}
 	web.VolumeMounts = []corev1.VolumeMount{{Name: "hidden", MountPath: "/hidden"}}
 	pod := c.run("secret", corev1.PodSpec{Containers: []corev1.Container{web}, Volumes: []corev1.Volume{
@@ -413,7 +432,9 @@ func (c *containers) hidesSecrets() {
 
 func (c *containers) logs() {
 	pod := c.run("logs", corev1.PodSpec{Containers: []corev1.Container{c.container("web")}})
-	follow := c.command("kube/kubectl", "--kubeconfig", c.dir("kubeconfig", "operator.yaml"), "logs", "--follow", "logs")
+	follow := c.command(
+		"kube/kubectl", "--kubeconfig", c.dir("kubeconfig", "operator.yaml"), "logs", "--follow", "logs",
+	)
 	out, err := follow.StdoutPipe()
 	require.NoError(c.t, err)
 	require.NoError(c.t, follow.Start())
@@ -450,7 +471,9 @@ func (c *containers) grace() {
 		"grace-enough": {"2s", 60, true, 0},
 		"grace-short":  {"4m", 1, false, 137},
 	} {
-		pod := c.run(name, corev1.PodSpec{Containers: []corev1.Container{c.container("web")}, TerminationGracePeriodSeconds: &test.grace})
+		pod := c.run(name, corev1.PodSpec{
+			Containers: []corev1.Container{c.container("web")}, TerminationGracePeriodSeconds: &test.grace,
+		})
 		answer := make(chan error, 1)
 		go func() {
 			response, err := http.Get(c.url(pod, "/?delay="+test.delay))
@@ -478,7 +501,8 @@ func (c *containers) exitCodeOfDeleted(name string) int32 {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), bound)
 	defer cancel()
-	changes, err := c.kube.CoreV1().Pods("default").Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
+	changes, err := c.kube.CoreV1().Pods("default").
+		Watch(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
 	require.NoError(c.t, err)
 	defer changes.Stop()
 	require.NoError(c.t, c.kube.CoreV1().Pods("default").Delete(ctx, name, metav1.DeleteOptions{}))
@@ -498,8 +522,10 @@ func (c *containers) sidecars() {
 	sidecar := c.container("sidecar")
 	sidecar.RestartPolicy, sidecar.ReadinessProbe = &always, c.probe("/readyz")
 	c.run("sidecars", corev1.PodSpec{
-		InitContainers: []corev1.Container{{Name: "first", Image: "init:1"}, sidecar, {Name: "second", Image: "init:1"}},
-		Containers:     []corev1.Container{{Name: "main", Image: "main:1"}},
+		InitContainers: []corev1.Container{
+			{Name: "first", Image: "init:1"}, sidecar, {Name: "second", Image: "init:1"},
+		},
+		Containers: []corev1.Container{{Name: "main", Image: "main:1"}},
 	})
 	pod := c.awaitPod("sidecars", "be ready", func(p *corev1.Pod) bool {
 		return statusOf(p, "main").Ready && statusOf(p, "sidecar").Ready

@@ -47,7 +47,8 @@ func TestTheWholeWay(t *testing.T) {
 		}
 		require.Len(t, st.Services, 1)
 		assert.Empty(t, st.Services[0].Address)
-		events, err := f.kube("operator").CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+		events, err := f.kube("operator").CoreV1().Events("default").
+			List(t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
 		require.NoError(t, err)
 		require.NotEmpty(t, events.Items)
 		assert.Contains(t, events.Items[0].Message, "untolerated taint")
@@ -70,7 +71,9 @@ func (f *fixture) nodesAreOutOfReach(t *testing.T) {
 	label := []byte(`{"metadata":{"labels":{"test":"true"}}}`)
 	for _, file := range files {
 		user := strings.TrimSuffix(filepath.Base(file), ".yaml")
-		_, err := f.kube(user).CoreV1().Nodes().Patch(t.Context(), "node-1", types.MergePatchType, label, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}})
+		_, err := f.kube(user).CoreV1().Nodes().Patch(
+			t.Context(), "node-1", types.MergePatchType, label, metav1.PatchOptions{DryRun: []string{metav1.DryRunAll}},
+		)
 		// The kubelet of node-1 may change its own Node, but for the taints.
 		if user == "operator" || user == "ccm" || user == "node-node-1" {
 			assert.NoError(t, err, user)
@@ -79,7 +82,8 @@ func (f *fixture) nodesAreOutOfReach(t *testing.T) {
 		}
 	}
 	untaint := []byte(`{"spec":{"taints":null}}`)
-	_, err = f.kube("node-node-1").CoreV1().Nodes().Patch(t.Context(), "node-1", types.MergePatchType, untaint, metav1.PatchOptions{})
+	_, err = f.kube("node-node-1").CoreV1().Nodes().
+		Patch(t.Context(), "node-1", types.MergePatchType, untaint, metav1.PatchOptions{})
 	assert.ErrorContains(t, err, "is not allowed to modify taints")
 }
 
@@ -174,7 +178,8 @@ func (f *fixture) balancerSpreads(t *testing.T) {
 	requests := 0
 	pods := map[string]bool{}
 	before := f.connections(st)
-	for until := time.Now().Add(30 * time.Second); requests < 12 || len(pods) < 3 && time.Now().Before(until); requests++ {
+	for until := time.Now().Add(30 * time.Second); requests < 12 || len(pods) < 3 && time.Now().
+		Before(until); requests++ {
 		answer, err := ask(t, st)
 		require.NoError(t, err)
 		pods[answer] = true
@@ -198,11 +203,15 @@ func (f *fixture) timelineTells(t *testing.T) {
 	for line := range strings.Lines(f.lab("watch", "--follow=false", "-o", "json")) {
 		var e timeline.Entry
 		require.NoError(t, json.Unmarshal([]byte(line), &e), line)
-		if kind, _, _ := strings.Cut(e.Subject, "/"); kind == "balancer" || kind == "service" || e.Subject == "node/node-1" {
+		if kind, _, _ := strings.Cut(e.Subject, "/"); kind == "balancer" || kind == "service" ||
+			e.Subject == "node/node-1" {
 			seen[kind+" "+e.What] = e.Seconds
 		}
 	}
-	order := []string{"node registered", "node initialized", "balancer requested", "balancer provisioned", "service address", "service first-answer"}
+	order := []string{
+		"node registered", "node initialized", "balancer requested", "balancer provisioned", "service address",
+		"service first-answer",
+	}
 	for _, what := range order {
 		assert.Contains(t, seen, what)
 	}
@@ -237,7 +246,9 @@ func (f *fixture) instancesAreMachines(t *testing.T) {
 	})
 
 	f.cloud("instances", "terminate", "node-4")
-	f.eventually("the Node object of node-4 to be gone", func(st status.Status) bool { return nodeNamed(st, "node-4") == nil })
+	f.eventually("the Node object of node-4 to be gone", func(st status.Status) bool {
+		return nodeNamed(st, "node-4") == nil
+	})
 	f.eventuallyTargets(3)
 
 	// Another machine of the same name, before the Node of the first is gone:
@@ -266,7 +277,9 @@ func (f *fixture) instancesAreMachines(t *testing.T) {
 		return n != nil && old != nil && n.InstanceID == old.InstanceID && n.Ready && len(n.Taints) == 0
 	})
 	f.cloud("instances", "terminate", "node-5")
-	f.eventually("the Nodes of both names to be gone", func(st status.Status) bool { return nodeNamed(st, "node-4") == nil && nodeNamed(st, "node-5") == nil })
+	f.eventually("the Nodes of both names to be gone", func(st status.Status) bool {
+		return nodeNamed(st, "node-4") == nil && nodeNamed(st, "node-5") == nil
+	})
 
 	audit, err := os.ReadFile(f.dir("logs", "audit.jsonl"))
 	require.NoError(t, err)
@@ -300,7 +313,10 @@ func (f *fixture) ccmIsKept(*testing.T) {
 	running, err := process.Host{Lab: f.dir()}.Running()
 	require.NoError(f.t, err)
 	require.NoError(f.t, running["ccm"].Signal(syscall.SIGKILL))
-	f.eventually("another CCM to run", func(st status.Status) bool { c := ccm(st); return c.PID != 0 && c.PID != before.PID })
+	f.eventually("another CCM to run", func(st status.Status) bool {
+		c := ccm(st)
+		return c.PID != 0 && c.PID != before.PID
+	})
 	f.lab("ccm", "stop")
 	st := f.status()
 	assert.Equal(f.t, "stopped", ccm(st).State)
@@ -356,7 +372,8 @@ func (f *fixture) leavesNothing(t *testing.T) {
 		var found []string
 		for line := range strings.Lines(string(tcp)) {
 			// local_address is hex with the last octet first; 0A is LISTEN.
-			if fields := strings.Fields(line); len(fields) > 3 && fields[3] == "0A" && strings.HasSuffix(fields[1][:8], fmt.Sprintf("%02X7F", slot)) {
+			if fields := strings.Fields(line); len(fields) > 3 && fields[3] == "0A" &&
+				strings.HasSuffix(fields[1][:8], fmt.Sprintf("%02X7F", slot)) {
 				found = append(found, fields[1])
 			}
 		}
@@ -455,7 +472,9 @@ func TestPortThatCannotBeBound(t *testing.T) {
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		events, err := operator.CoreV1().Events("default").List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=low,reason=SyncLoadBalancerFailed"})
+		events, err := operator.CoreV1().Events("default").List(
+			t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.name=low,reason=SyncLoadBalancerFailed"},
+		)
 		require.NoError(t, err)
 		return slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
 			return strings.Contains(e.Message, "net.ipv4.ip_unprivileged_port_start")

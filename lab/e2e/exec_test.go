@@ -154,14 +154,20 @@ func (f *fixture) execSees(t *testing.T) {
 		{argv: []string{"env"}, want: "GREETING=good day\n"},
 		{argv: []string{"cat", "/etc/app/greeting"}, want: "good day"},
 		{argv: []string{"ls", "/etc/app"}, want: "greeting\n"},
-		{argv: []string{"sh", "-c", `echo "$GREETING from $1"; exit 4`, "sh", "box"}, want: "good day from box\n", code: 4},
+		{
+			argv: []string{"sh", "-c", `echo "$GREETING from $1"; exit 4`, "sh", "box"}, want: "good day from box\n",
+			code: 4,
+		},
 		{argv: []string{"sh", "-c", "cd /tmp && echo kept > file && cat file"}, want: "kept\n"},
 		{argv: []string{"sh"}, want: `kubectl exec POD -- sh -c "…" works`, code: 2},
 		{argv: []string{"ls", "/etc/key", "/part"}, want: "/etc/key\n"},
 		{argv: []string{"touch", "/part/file"}},
 		{argv: []string{"ls", "/whole/deep/part"}, want: "file\n"},
 		{argv: []string{"cat"}, stdin: "typed", want: "typed"},
-		{argv: []string{"apt-get", "update"}, want: "this is a simulated container and its image is not run", code: 127},
+		{
+			argv: []string{"apt-get", "update"}, want: "this is a simulated container and its image is not run",
+			code: 127,
+		},
 		{argv: []string{"cat", "/machine/passwd"}, want: "a hostPath volume is not opened", code: 1},
 	} {
 		out, err := f.in(t).kubectlWith(c.stdin, append([]string{"exec", "-i", "box", "--"}, c.argv...)...)
@@ -207,7 +213,9 @@ func (f *fixture) execProbe(t *testing.T) {
 		require.NoError(t, err, out)
 		ready(step.then)
 	}
-	f.awaitEvent("Pod", "probed", "Unhealthy", "Readiness probe failed: cat: open /tmp/healthy: no such file or directory")
+	f.awaitEvent(
+		"Pod", "probed", "Unhealthy", "Readiness probe failed: cat: open /tmp/healthy: no such file or directory",
+	)
 }
 
 func (f *fixture) awaitEvent(kind, name, reason, message string) {
@@ -349,7 +357,8 @@ func (f *fixture) exitEndsContainer(t *testing.T) {
 			return err
 		}
 		status := pod.Status.ContainerStatuses[0]
-		if status.State.Running == nil || status.RestartCount != 1 || status.LastTerminationState.Terminated.ExitCode != 3 {
+		if status.State.Running == nil || status.RestartCount != 1 ||
+			status.LastTerminationState.Terminated.ExitCode != 3 {
 			return fmt.Errorf("it is %+v", status)
 		}
 		return nil
@@ -366,12 +375,22 @@ func (f *fixture) kubeletIsGuarded(t *testing.T) {
 	node, err := f.kube("operator").CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
 	require.NoError(t, err)
 	require.NotEmpty(t, node.Status.Addresses)
-	i := slices.IndexFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool { return a.Type == corev1.NodeInternalIP })
+	i := slices.IndexFunc(node.Status.Addresses, func(a corev1.NodeAddress) bool {
+		return a.Type == corev1.NodeInternalIP
+	})
 	require.GreaterOrEqual(t, i, 0)
-	address := net.JoinHostPort(node.Status.Addresses[i].Address, strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)))
+	address := net.JoinHostPort(
+		node.Status.Addresses[i].Address, strconv.Itoa(int(node.Status.DaemonEndpoints.KubeletEndpoint.Port)),
+	)
 
-	paths := []string{"/pods", "/exec/default/box/main?command=env&output=1", "/run/default/box/main", "/metrics", "/logs/", "/containerLogs/default/box/main", "/configz", "/debug/pprof/"}
-	for user, want := range map[string]int{"": http.StatusUnauthorized, "ccm": http.StatusForbidden, "node-node-2": http.StatusForbidden, "observer": http.StatusForbidden} {
+	paths := []string{
+		"/pods", "/exec/default/box/main?command=env&output=1", "/run/default/box/main", "/metrics", "/logs/",
+		"/containerLogs/default/box/main", "/configz", "/debug/pprof/",
+	}
+	for user, want := range map[string]int{
+		"": http.StatusUnauthorized, "ccm": http.StatusForbidden, "node-node-2": http.StatusForbidden,
+		"observer": http.StatusForbidden,
+	} {
 		for _, path := range paths {
 			assert.Equal(t, want, f.askKubelet(address, user, path), "%q asks for %s", user, path)
 		}
@@ -381,7 +400,10 @@ func (f *fixture) kubeletIsGuarded(t *testing.T) {
 
 	// All of the above verified the serving certificate for the address. Old TLS
 	// is refused whatever the certificate.
-	_, err = tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11})
+	_, err = tls.Dial(
+		"tcp", address,
+		&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11},
+	)
 	assert.ErrorContains(t, err, "protocol version")
 }
 

@@ -25,22 +25,36 @@ func TestExplainTellsWhatWasDone(t *testing.T) {
 		run  func(*fixture)
 	}{
 		{"the API server's own Service", func(f *fixture) {
-			f.explains("service/kubernetes", explain.Ready, "this lab keeps no endpoints for it, as loopback is not allowed there.", "")
+			f.explains(
+				"service/kubernetes", explain.Ready,
+				"this lab keeps no endpoints for it, as loopback is not allowed there.", "",
+			)
 		}},
 		{"a paused CCM and a paused API server", func(f *fixture) {
 			f.cloud("instances", "create", "node-2", "--wait")
 			f.explains("node/node-2", explain.Ready, "Node node-2 is ready.", "")
 			f.whilePaused("ccm", func() {
 				f.cloud("instances", "terminate", "node-2", "--wait")
-				f.explains("node/node-2", explain.NotReady, "and the CCM, which would delete it, is stopped by a signal.", "kill -CONT ")
+				f.explains(
+					"node/node-2", explain.NotReady, "and the CCM, which would delete it, is stopped by a signal.",
+					"kill -CONT ",
+				)
 			})
 			f.whilePaused("kube-apiserver", func() {
-				f.explains("node/node-1", explain.Unknown, "cannot be explained: the control plane is stopped by a signal.", "kill -CONT ")
+				f.explains(
+					"node/node-1", explain.Unknown, "cannot be explained: the control plane is stopped by a signal.",
+					"kill -CONT ",
+				)
 			})
 		}},
 		{"a Node that was deleted", func(f *fixture) {
-			require.NoError(f.t, f.kube("operator").CoreV1().Nodes().Delete(f.t.Context(), "node-1", metav1.DeleteOptions{}))
-			f.explains("node/node-1", explain.NotReady, "its Node was deleted, and a kubelet that runs does not register again.", "fakecloud instances reboot node-1")
+			require.NoError(f.t, f.kube("operator").CoreV1().Nodes().
+				Delete(f.t.Context(), "node-1", metav1.DeleteOptions{}))
+			f.explains(
+				"node/node-1", explain.NotReady,
+				"its Node was deleted, and a kubelet that runs does not register again.",
+				"fakecloud instances reboot node-1",
+			)
 			f.cloud("instances", "reboot", "node-1")
 			f.explains("node/node-1", explain.Ready, "Node node-1 is ready.", "")
 		}},
@@ -54,7 +68,9 @@ func TestExplainTellsWhatWasDone(t *testing.T) {
 			record = bytes.ReplaceAll(record, []byte(f.name), []byte(other))
 			require.NoError(f.t, os.WriteFile(filepath.Join(f.home, other, "lab.json"), record, 0o600))
 			f.t.Cleanup(func() { assert.NoError(f.t, os.RemoveAll(filepath.Join(f.home, other))) })
-			for _, args := range [][]string{{"explain", "node/node-1"}, {"explain", "node"}, {"compare", f.name, other}} {
+			for _, args := range [][]string{
+				{"explain", "node/node-1"}, {"explain", "node"}, {"compare", f.name, other},
+			} {
 				out, err := f.try(args...)
 				require.Error(f.t, err, args)
 				assert.Contains(f.t, out, `"`+f.name+"\" is stopped; `lab up --name "+f.name+"` starts it", args)

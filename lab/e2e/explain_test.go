@@ -96,13 +96,22 @@ func TestExplain(t *testing.T) {
 	}{
 		{"what there is", (*fixture).explainsNames},
 		{"no CCM", func(f *fixture) {
-			f.explains("node/node-1", explain.NotReady, "is not initialised: no cloud controller manager runs.", "lab ccm start --name "+f.name)
-			f.explains("service/web", explain.NotReady, "has no address: no cloud controller manager runs.", "lab ccm start --name "+f.name)
+			f.explains(
+				"node/node-1", explain.NotReady, "is not initialised: no cloud controller manager runs.",
+				"lab ccm start --name "+f.name,
+			)
+			f.explains(
+				"service/web", explain.NotReady, "has no address: no cloud controller manager runs.",
+				"lab ccm start --name "+f.name,
+			)
 		}},
 		{"a CCM that the cloud refuses", func(f *fixture) {
 			f.cloud("faults", "create", "--token", "ccm", "--status", "503")
 			f.lab("ccm", "start")
-			f.explains("node/node-1", explain.NotReady, "is not initialised: the cloud answers the CCM wrongly, by a fault rule.", "fakecloud faults delete f-")
+			f.explains(
+				"node/node-1", explain.NotReady,
+				"is not initialised: the cloud answers the CCM wrongly, by a fault rule.", "fakecloud faults delete f-",
+			)
 			f.cloud("faults", "delete", "--all")
 		}},
 		{"all well", func(f *fixture) {
@@ -114,37 +123,62 @@ func TestExplain(t *testing.T) {
 		{"a port below 1024", (*fixture).explainsLowPort},
 		{"a selector that matches nothing", func(f *fixture) {
 			f.service("nobody", 8090, "nobody")
-			f.explains("service/nobody", explain.NotReady, "nothing behind it answers: its selector matches no pod.", "get pods --show-labels")
+			f.explains(
+				"service/nobody", explain.NotReady, "nothing behind it answers: its selector matches no pod.",
+				"get pods --show-labels",
+			)
 		}},
 		{"a change that cannot be made", func(f *fixture) {
 			annotate := func(value string) {
-				_, err := f.kube("operator").CoreV1().Services("default").Patch(f.t.Context(), "web", "application/merge-patch+json",
-					[]byte(`{"metadata":{"annotations":{"fakecloud.ccmlab.io/algorithm":`+value+`}}}`), metav1.PatchOptions{})
+				_, err := f.kube("operator").CoreV1().Services("default").
+					Patch(f.t.Context(), "web", "application/merge-patch+json",
+						[]byte(`{"metadata":{"annotations":{"fakecloud.ccmlab.io/algorithm":`+value+`}}}`),
+						metav1.PatchOptions{})
 				require.NoError(f.t, err)
 			}
 			annotate(`"nonsense"`)
-			f.explains("service/web", explain.Degraded, "the latest change could not be made: it asks for what no load balancer can do.", "edit service web")
+			f.explains(
+				"service/web", explain.Degraded,
+				"the latest change could not be made: it asks for what no load balancer can do.", "edit service web",
+			)
 			annotate("null")
 			f.explains("service/web", explain.Ready, "/TCP.", "")
 		}},
 		{"a quota", func(f *fixture) {
 			f.cloud("quotas", "set", "--load-balancers", "1")
 			f.service("late", 8091, "web")
-			f.explains("service/late", explain.NotReady, "has no address: the project's quota of load balancers is used up.", "fakecloud quotas set")
+			f.explains(
+				"service/late", explain.NotReady, "has no address: the project's quota of load balancers is used up.",
+				"fakecloud quotas set",
+			)
 		}},
 		{"a finalizer that waits", func(f *fixture) {
 			f.lab("ccm", "stop")
-			require.NoError(f.t, f.kube("operator").CoreV1().Services("default").Delete(f.t.Context(), "nobody", metav1.DeleteOptions{}))
-			f.explains("service/nobody", explain.NotReady, "its finalizer waits for the CCM to delete the load balancer: no cloud controller manager runs.", "lab ccm start")
+			require.NoError(f.t, f.kube("operator").CoreV1().Services("default").
+				Delete(f.t.Context(), "nobody", metav1.DeleteOptions{}))
+			f.explains(
+				"service/nobody", explain.NotReady,
+				"its finalizer waits for the CCM to delete the load balancer: no cloud controller manager runs.",
+				"lab ccm start",
+			)
 		}},
 		{"a Node that lingers", func(f *fixture) {
 			f.cloud("instances", "terminate", "node-2", "--wait")
-			f.explains("node/node-2", explain.NotReady, "lingers: its instance is gone, and no cloud controller manager runs that would delete it.", "lab ccm start")
+			f.explains(
+				"node/node-2", explain.NotReady,
+				"lingers: its instance is gone, and no cloud controller manager runs that would delete it.",
+				"lab ccm start",
+			)
 		}},
 		{"parts that are down", func(f *fixture) {
 			f.kill("fakecloud")
-			f.explains("service/web", explain.NotReady, "its load balancer is the cloud's, which does not run.", "lab up")
-			f.explains("node/node-1", explain.Degraded, "of its instance nothing is known, as the cloud does not answer.", "lab up")
+			f.explains(
+				"service/web", explain.NotReady, "its load balancer is the cloud's, which does not run.", "lab up",
+			)
+			f.explains(
+				"node/node-1", explain.Degraded, "of its instance nothing is known, as the cloud does not answer.",
+				"lab up",
+			)
 			f.kill("kube-apiserver")
 			f.explains("node/node-1", explain.Unknown, "cannot be explained: the control plane does not run.", "lab up")
 		}},
@@ -161,7 +195,10 @@ func (f *fixture) explainsNames() {
 	assert.Contains(f.t, f.lab("__complete", "explain", "no"), "node/\n")
 	assert.Contains(f.t, f.lab("__complete", "explain", "node/"), "node/node-1\nnode/node-2\n")
 	assert.Contains(f.t, f.lab("__complete", "explain", "svc/"), "svc/web\n")
-	f.explains("node/node-9", explain.NotReady, "does not exist, and no instance has that name.", "lab explain node/node-1 --name "+f.name)
+	f.explains(
+		"node/node-9", explain.NotReady, "does not exist, and no instance has that name.",
+		"lab explain node/node-1 --name "+f.name,
+	)
 
 	out, err := f.try("explain", "pod/web")
 	var exit *exec.ExitError
@@ -172,7 +209,9 @@ func (f *fixture) explainsNames() {
 
 func (f *fixture) explainsStopped() {
 	f.cloud("instances", "stop", "node-2", "--wait")
-	f.explains("node/node-2", explain.NotReady, "is not ready: its instance is stopped.", "fakecloud instances start i-")
+	f.explains(
+		"node/node-2", explain.NotReady, "is not ready: its instance is stopped.", "fakecloud instances start i-",
+	)
 	f.explains("service/web", explain.Degraded, "answers, with 1 of 2 targets amiss.", "lab explain node/node-2")
 	f.cloud("instances", "start", "node-2", "--wait")
 	f.explains("node/node-2", explain.Ready, "Node node-2 is ready.", "")
@@ -183,7 +222,10 @@ func (f *fixture) explainsOccupied() {
 	require.NoError(f.t, err)
 	port := occupied.Addr().(*net.TCPAddr).Port
 	f.service("occupied", port, "web")
-	f.explains("service/occupied", explain.NotReady, "has no address: the cloud cannot listen on its port.", fmt.Sprintf("ss -lnp 'sport = :%d'", port))
+	f.explains(
+		"service/occupied", explain.NotReady, "has no address: the cloud cannot listen on its port.",
+		fmt.Sprintf("ss -lnp 'sport = :%d'", port),
+	)
 	require.NoError(f.t, occupied.Close())
 	f.explains("service/occupied", explain.Ready, fmt.Sprintf("port %d/TCP.", port), "")
 }
@@ -195,5 +237,8 @@ func (f *fixture) explainsLowPort() {
 		f.t.Skip("this user may listen on port 81; CI runs this test as one who may not")
 	}
 	f.service("low", 81, "web")
-	f.explains("service/low", explain.NotReady, "net.ipv4.ip_unprivileged_port_start forbids it.", "sudo sysctl -w net.ipv4.ip_unprivileged_port_start=81")
+	f.explains(
+		"service/low", explain.NotReady, "net.ipv4.ip_unprivileged_port_start forbids it.",
+		"sudo sysctl -w net.ipv4.ip_unprivileged_port_start=81",
+	)
 }

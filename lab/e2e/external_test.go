@@ -42,18 +42,24 @@ func TestExternalCluster(t *testing.T) {
 	guest := host.beside()
 	// As in a cluster that never had a CCM; the rights of the host's own eyes
 	// stay.
-	out, err := host.command("kube/kubectl", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "delete", "--kustomize", "../../manifests/ccm/overlays/outside").CombinedOutput()
+	out, err := host.command(
+		"kube/kubectl", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "delete", "--kustomize",
+		"../../manifests/ccm/overlays/outside",
+	).CombinedOutput()
 	require.NoError(t, err, string(out))
 
 	t.Run("what is missing is named, and nothing is left of the attempt", guest.externalMistakes)
 	t.Run("what somebody has by the same names is left alone", func(*testing.T) { guest.respects(host) })
-	guest.lab("up", "--cluster", "external", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "--profile", "instant")
+	guest.lab(
+		"up", "--cluster", "external", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"), "--profile", "instant",
+	)
 	t.Run("the guest's cloud and CCM initialise the host's nodes", func(*testing.T) { guest.nodesAreGuests(host) })
 	t.Run("status, env, logs and up again work the same", func(*testing.T) { guest.looksAlike(host) })
 	t.Run("the CCM is stopped and started", guest.ccmIsKept)
 	t.Run("a Service gets an address of the guest's cloud", func(t *testing.T) {
 		guest.eventually("the demo's Service to have an address", func(st status.Status) bool {
-			return len(st.Services) == 1 && st.Services[0].State == "active" && net.ParseIP(st.Services[0].Address) != nil
+			return len(st.Services) == 1 && st.Services[0].State == "active" &&
+				net.ParseIP(st.Services[0].Address) != nil
 		})
 	})
 	t.Run("after down the cluster is as it was", func(*testing.T) { guest.leaves(host) })
@@ -97,12 +103,18 @@ func (f *fixture) respects(host *fixture) {
 	meta := metav1.ObjectMeta{Name: name}
 	account, err := accounts.Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: meta}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	role, err := roles.Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}}}, metav1.CreateOptions{})
+	role, err := roles.Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: meta,
+		Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}},
+	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 
 	out, err := f.try("up", "--cluster", "external", "--kubeconfig", host.dir("kubeconfig", "operator.yaml"))
 	assert.Error(t, err)
-	assert.Contains(t, out, "applying ClusterRole cloud-controller-manager: somebody has one by that name that says something else, and it is left alone")
+	assert.Contains(
+		t, out,
+		"applying ClusterRole cloud-controller-manager: somebody has one by that name that says something else, and it is left alone",
+	)
 	f.lab("down")
 
 	sameAccount, err := accounts.Get(t.Context(), name, metav1.GetOptions{})
@@ -174,10 +186,12 @@ func (f *fixture) leaves(host *fixture) {
 
 	kube := host.kube("operator")
 	rbac, system := kube.RbacV1(), metav1.NamespaceSystem
-	account, err1 := kube.CoreV1().ServiceAccounts(system).Get(t.Context(), "cloud-controller-manager", metav1.GetOptions{})
+	account, err1 := kube.CoreV1().ServiceAccounts(system).
+		Get(t.Context(), "cloud-controller-manager", metav1.GetOptions{})
 	role, err2 := rbac.ClusterRoles().Get(t.Context(), "cloud-controller-manager", metav1.GetOptions{})
 	binding, err3 := rbac.ClusterRoleBindings().Get(t.Context(), "cloud-controller-manager", metav1.GetOptions{})
-	delegator, err4 := rbac.ClusterRoleBindings().Get(t.Context(), "cloud-controller-manager:auth-delegator", metav1.GetOptions{})
+	delegator, err4 := rbac.ClusterRoleBindings().
+		Get(t.Context(), "cloud-controller-manager:auth-delegator", metav1.GetOptions{})
 	leases, err5 := rbac.Roles(system).Get(t.Context(), "cloud-controller-manager", metav1.GetOptions{})
 	for i, err := range []error{err1, err2, err3, err4, err5} {
 		assert.True(t, apierrors.IsNotFound(err), "%v: %+v", err, []any{account, role, binding, delegator, leases}[i])
@@ -185,7 +199,9 @@ func (f *fixture) leaves(host *fixture) {
 	theirs, err := rbac.ClusterRoles().Get(t.Context(), "ccmlab:observer", metav1.GetOptions{})
 	require.NoError(t, err, "the host has applied it too")
 	assert.NotEmpty(t, theirs.Rules)
-	assert.False(t, slices.ContainsFunc(theirs.ManagedFields, func(e metav1.ManagedFieldsEntry) bool { return strings.Contains(e.Manager, f.name) }))
+	assert.False(t, slices.ContainsFunc(theirs.ManagedFields, func(e metav1.ManagedFieldsEntry) bool {
+		return strings.Contains(e.Manager, f.name)
+	}))
 	st := host.status()
 	assert.Equal(t, "running", st.State, st.Problems)
 	assert.Len(t, st.Nodes, 2)

@@ -30,7 +30,9 @@ const asleep = "#!/bin/sh\nexec sleep 3600\n"
 
 func newFailing(t *testing.T) failing {
 	f := failing{newFixture(t), t.TempDir()}
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "hollow-node"} {
+	for _, name := range []string{
+		"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "hollow-node",
+	} {
 		f.program(name, asleep, 0o755)
 	}
 	return f
@@ -103,12 +105,18 @@ func TestProgramsThatFail(t *testing.T) {
 	t.Run("dies at its start", func(t *testing.T) {
 		f := f.in(t)
 		f.program("etcd", "#!/bin/sh\necho the reason; exit 3\n", 0o755)
-		f.fails(1, up, "control plane: etcd ended at its start (exit status 3)", "last lines of "+f.dir("logs", "etcd.log"), "the reason", "lab logs")
+		f.fails(
+			1, up, "control plane: etcd ended at its start (exit status 3)", "last lines of "+f.dir("logs", "etcd.log"),
+			"the reason", "lab logs",
+		)
 	})
 	t.Run("hangs at its start", func(t *testing.T) {
 		f := f.in(t)
 		f.program("etcd", asleep, 0o755)
-		f.fails(1, append(up, "--step-timeout", "2s"), "control plane: waited for kube-apiserver to be ready on 127.", "gave up after 2s", f.dir("logs", "kube-apiserver.log"))
+		f.fails(
+			1, append(up, "--step-timeout", "2s"), "control plane: waited for kube-apiserver to be ready on 127.",
+			"gave up after 2s", f.dir("logs", "kube-apiserver.log"),
+		)
 		f.fails(1, []string{"status"}, "is incomplete")
 		f.fails(1, []string{"ccm", "start"}, "is not whole; `lab up --name "+f.name+"` completes it")
 	})
@@ -127,7 +135,10 @@ func TestControlPlaneThatDiesAndIsMended(t *testing.T) {
 	f := newFailing(t)
 	f.real("etcd", "kube-apiserver", "kube-scheduler", "hollow-node")
 	f.program("kube-controller-manager", "#!/bin/sh\necho the reason; exit 3\n", 0o755)
-	f.fails(1, []string{"up", "--nodes", "1"}, "kube-controller-manager has ended", "last lines of "+f.dir("logs", "kube-controller-manager.log"), "the reason", "go on with `lab up`")
+	f.fails(
+		1, []string{"up", "--nodes", "1"}, "kube-controller-manager has ended",
+		"last lines of "+f.dir("logs", "kube-controller-manager.log"), "the reason", "go on with `lab up`",
+	)
 	f.real("kube-controller-manager")
 
 	cmd := f.command("up", "--quiet")
@@ -208,7 +219,8 @@ func inNamespace(t *testing.T, script string, env ...string) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	if out, err := exec.CommandContext(ctx, "unshare", append(args, "mount", "-t", "tmpfs", "none", t.TempDir())...).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "unshare", append(args, "mount", "-t", "tmpfs", "none", t.TempDir())...).
+		CombinedOutput(); err != nil {
 		t.Skipf("a small disk needs a mount namespace, which this user may not make: %v %s", err, out)
 	}
 	cmd := exec.CommandContext(ctx, "unshare", append(args, "bash", "-c", script)...)
@@ -231,7 +243,10 @@ ls -A`, "SIZE=40m", "CCMLAB_HOME="+f.home, "LAB_NAME="+f.name, "LAB="+filepath.J
 	require.NoError(t, err, out)
 	up, rest, ok := strings.Cut(out, "up: 1\n")
 	require.True(t, ok, out)
-	assert.Contains(t, up, "MB are free for "+f.dir()+", and a lab takes 200: the disk is full: free some space, or set CCMLAB_HOME")
+	assert.Contains(
+		t, up,
+		"MB are free for "+f.dir()+", and a lab takes 200: the disk is full: free some space, or set CCMLAB_HOME",
+	)
 	full, rest, ok := strings.Cut(rest, "full: 1\n")
 	require.True(t, ok, out)
 	assert.Contains(t, full, "the disk is full: free some space")
@@ -284,7 +299,10 @@ func TestLabOfAnotherUser(t *testing.T) {
 			t.Skip("another user may not run what is in the folder of temporary files")
 		}
 		exited(t, err, 1, string(out))
-		assert.Contains(t, string(out), "belongs to user root; use another --name, or set CCMLAB_HOME to a folder of your own", args)
+		assert.Contains(
+			t, string(out), "belongs to user root; use another --name, or set CCMLAB_HOME to a folder of your own",
+			args,
+		)
 	}
 	require.NoError(t, os.Remove(f.dir("lab.json")))
 	require.NoError(t, os.Remove(f.dir()))

@@ -111,7 +111,8 @@ func (f *fixture) command(program string, args ...string) *exec.Cmd {
 	// The environment of a shell that speaks to some other lab: nothing of it
 	// may reach this one's components.
 	cmd.Env = append(os.Environ(), "CCMLAB_HOME="+f.home, "LAB_NAME="+f.name,
-		"FAKECLOUD_URL=http://127.0.0.1:1", "FAKECLOUD_TOKEN_FILE=/does/not/exist", "FAKECLOUD_PROJECT=other", "KUBECONFIG=/does/not/exist")
+		"FAKECLOUD_URL=http://127.0.0.1:1", "FAKECLOUD_TOKEN_FILE=/does/not/exist", "FAKECLOUD_PROJECT=other",
+		"KUBECONFIG=/does/not/exist")
 	return cmd
 }
 
@@ -149,7 +150,9 @@ func (f *fixture) cloud(args ...string) string {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	f.t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, "bash", "-c", `eval "$("$0" env)" && exec fakecloud "$@"`, filepath.Join(f.bin, "lab"))
+	cmd := exec.CommandContext(
+		ctx, "bash", "-c", `eval "$("$0" env)" && exec fakecloud "$@"`, filepath.Join(f.bin, "lab"),
+	)
 	cmd.Args = append(cmd.Args, args...)
 	cmd.Env = append(os.Environ(), "CCMLAB_HOME="+f.home, "LAB_NAME="+f.name)
 	out, err := cmd.CombinedOutput()

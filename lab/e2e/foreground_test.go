@@ -94,7 +94,8 @@ func TestKindNotNeededInAContainer(t *testing.T) {
 		assert.NoError(t, err, string(out))
 	})
 	docker("run", "--detach", "--init", "--name", name, "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
-		"--read-only", "--tmpfs", "/home/lab:size=1g", "--tmpfs", "/tmp", "--publish", "127.0.0.1::8000", "ccmlab/lab:dev")
+		"--read-only", "--tmpfs", "/home/lab:size=1g", "--tmpfs", "/tmp", "--publish", "127.0.0.1::8000",
+		"ccmlab/lab:dev")
 	address := docker("port", name, "8000/tcp")
 	answered := assert.Eventually(t, func() bool {
 		body, err := fetch("http://" + address)

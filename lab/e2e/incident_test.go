@@ -33,10 +33,16 @@ func TestIncident(t *testing.T) {
 	assert.Empty(t, a.Reasons)
 	i := slices.IndexFunc(a.Did.Calls, func(d suite.OperationCalls) bool { return d.Operation == "createLoadBalancer" })
 	require.GreaterOrEqual(t, i, 0)
-	assert.Equal(t, suite.OperationCalls{Operation: "createLoadBalancer", Calls: 1, Met: 1, Failed: 1}, a.Did.Calls[i], "it has not created again")
+	assert.Equal(
+		t, suite.OperationCalls{Operation: "createLoadBalancer", Calls: 1, Met: 1, Failed: 1}, a.Did.Calls[i],
+		"it has not created again",
+	)
 
 	// The call that is never answered counts from when that was clear.
-	appear(t, a.Timeline, "the incident begins", "injecting fault lost on balancers", "call createLoadBalancer", "balancer gone", "the incident is over")
+	appear(
+		t, a.Timeline, "the incident begins", "injecting fault lost on balancers", "call createLoadBalancer",
+		"balancer gone", "the incident is over",
+	)
 	appear(t, a.Timeline, "injecting fault lost on balancers", "service deleting", "service deleted")
 	appear(t, a.Timeline, "injecting fault lost on balancers", "lifting fault lost on balancers", "stopping the CCM")
 	assert.Less(t, a.Timeline[0].Seconds, 1.0, "the clock begins with the incident")

@@ -105,12 +105,14 @@ func (f *fixture) kindWithoutCCM() {
 		assert.Empty(f.t, n.Zone)
 	}
 	kube := f.kube("operator")
-	_, err := kube.AppsV1().Deployments(metav1.NamespaceSystem).Get(f.t.Context(), "cloud-controller-manager", metav1.GetOptions{})
+	_, err := kube.AppsV1().Deployments(metav1.NamespaceSystem).
+		Get(f.t.Context(), "cloud-controller-manager", metav1.GetOptions{})
 	require.True(f.t, apierrors.IsNotFound(err), "nobody but the kubelet can have set the taint: %v", err)
 	for _, p := range f.pods("k8s-app=kube-dns") {
 		assert.Equal(f.t, corev1.PodPending, p.Status.Phase, p.Name)
 	}
-	events, err := kube.CoreV1().Events(metav1.NamespaceSystem).List(f.t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+	events, err := kube.CoreV1().Events(metav1.NamespaceSystem).
+		List(f.t.Context(), metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
 	require.NoError(f.t, err)
 	assert.True(f.t, slices.ContainsFunc(events.Items, func(e corev1.Event) bool {
 		return strings.HasPrefix(e.InvolvedObject.Name, "coredns-") && strings.Contains(e.Message, "untolerated taint")
@@ -198,16 +200,22 @@ func (f *fixture) kindIsLookedAt() {
 		assert.Equal(f.t, "running", c.State, c.Name)
 		names = append(names, c.Name)
 	}
-	assert.ElementsMatch(f.t, []string{"lab-agent", "fakecloud", "ccm", "node/" + f.controlPlane(), "node/node-1", "node/node-2"}, names)
+	assert.ElementsMatch(
+		f.t, []string{"lab-agent", "fakecloud", "ccm", "node/" + f.controlPlane(), "node/node-1", "node/node-2"}, names,
+	)
 	f.nodesMatchInstances(f.t)
 	f.timelineTells(f.t)
 
 	logs := f.logNames()
-	assert.ElementsMatch(f.t, []string{"lab-agent", "fakecloud", "ccm", "node/" + f.controlPlane(), "node/node-1", "node/node-2"}, logs)
+	assert.ElementsMatch(
+		f.t, []string{"lab-agent", "fakecloud", "ccm", "node/" + f.controlPlane(), "node/node-1", "node/node-2"}, logs,
+	)
 	for _, name := range logs {
 		assert.NotEmpty(f.t, f.lab("logs", name, "--tail", "5"), name)
 	}
-	kubectl := exec.CommandContext(f.t.Context(), "bash", "-c", `eval "$("$0" env)" && exec kubectl get nodes --output name`, f.bin+"/lab")
+	kubectl := exec.CommandContext(
+		f.t.Context(), "bash", "-c", `eval "$("$0" env)" && exec kubectl get nodes --output name`, f.bin+"/lab",
+	)
 	kubectl.Env = f.command("lab").Env
 	out, err := kubectl.CombinedOutput()
 	require.NoError(f.t, err, string(out))
@@ -243,13 +251,18 @@ func (f *fixture) kindInstancesAreMachines() {
 	f.eventuallyWhole("node-3")
 	probe := f.startProbes(4)["node-3"]
 	f.await("a path to the new node's pod", func(context.Context) error {
-		_, err := f.inPod(f.probes()["node-1"], "curl", "--silent", "--show-error", "--max-time", "2", "http://"+probe.Status.PodIP+":8080/")
+		_, err := f.inPod(
+			f.probes()["node-1"], "curl", "--silent", "--show-error", "--max-time", "2",
+			"http://"+probe.Status.PodIP+":8080/",
+		)
 		return err
 	})
 	assert.Contains(f.t, f.routes(), "node-3")
 
 	f.cloud("instances", "terminate", "node-3")
-	f.eventually("the Node object of node-3 to be gone", func(st status.Status) bool { return nodeNamed(st, "node-3") == nil })
+	f.eventually("the Node object of node-3 to be gone", func(st status.Status) bool {
+		return nodeNamed(st, "node-3") == nil
+	})
 	f.await("its container and its route to be gone", func(context.Context) error {
 		if _, err := f.tryDocker("inspect", f.container("node-3")); err == nil {
 			return errors.New("the container is there")
@@ -262,7 +275,8 @@ func (f *fixture) kindInstancesAreMachines() {
 // eventuallyWhole awaits a node that is Ready, initialised and without taints.
 func (f *fixture) eventuallyWhole(names ...string) {
 	f.t.Helper()
-	f.eventually(strings.Join(names, ", ")+" to be Ready without taints but the control plane's own", func(st status.Status) bool {
+	f.eventually(strings.Join(names, ", ")+
+		" to be Ready without taints but the control plane's own", func(st status.Status) bool {
 		for _, name := range names {
 			n := nodeNamed(st, name)
 			own := func(taint string) bool {
@@ -295,7 +309,10 @@ func (f *fixture) kindContainerComesBack() {
 	assert.Equal(f.t, node.InstanceID, nodeNamed(f.status(), "node-1").InstanceID)
 	f.await("a pod there to be reached", func(context.Context) error {
 		probes := f.probes()
-		_, err := f.inPod(probes["node-2"], "curl", "--silent", "--show-error", "--max-time", "2", "http://"+probes["node-1"].Status.PodIP+":8080/")
+		_, err := f.inPod(
+			probes["node-2"], "curl", "--silent", "--show-error", "--max-time", "2",
+			"http://"+probes["node-1"].Status.PodIP+":8080/",
+		)
 		return err
 	})
 }
@@ -305,7 +322,8 @@ func (f *fixture) kindContainerComesBack() {
 func (f *fixture) kindLeadersAreKilled() {
 	kube := f.kube("operator")
 	leader := func() (identity string, pod corev1.Pod) {
-		lease, err := kube.CoordinationV1().Leases(metav1.NamespaceSystem).Get(f.t.Context(), "cloud-controller-manager", metav1.GetOptions{})
+		lease, err := kube.CoordinationV1().Leases(metav1.NamespaceSystem).
+			Get(f.t.Context(), "cloud-controller-manager", metav1.GetOptions{})
 		require.NoError(f.t, err)
 		require.NotNil(f.t, lease.Spec.HolderIdentity)
 		host, _, _ := strings.Cut(*lease.Spec.HolderIdentity, "_")
@@ -319,7 +337,8 @@ func (f *fixture) kindLeadersAreKilled() {
 	now := int64(0)
 	for n, kill := range []func(corev1.Pod){
 		func(p corev1.Pod) {
-			require.NoError(f.t, kube.CoreV1().Pods(p.Namespace).Delete(f.t.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
+			require.NoError(f.t, kube.CoreV1().Pods(p.Namespace).
+				Delete(f.t.Context(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: &now}))
 		},
 		func(p corev1.Pod) {
 			f.docker("exec", f.container(p.Spec.NodeName), "bash", "-c", `kill -KILL "$(`+podPID+`)"`, containerID(p))
@@ -418,8 +437,12 @@ func (f *fixture) kindControlPlaneRestarts() {
 func (f *fixture) kindLeavesNothing() {
 	require.NotEmpty(f.t, f.leftovers())
 	var volumes []string
-	for _, name := range strings.Fields(f.docker("ps", "--all", "--filter", "name="+f.cluster(), "--format", "{{.Names}}")) {
-		volumes = append(volumes, strings.Fields(f.docker("inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", name))...)
+	for _, name := range strings.Fields(
+		f.docker("ps", "--all", "--filter", "name="+f.cluster(), "--format", "{{.Names}}"),
+	) {
+		volumes = append(
+			volumes, strings.Fields(f.docker("inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", name))...,
+		)
 	}
 	require.NotEmpty(f.t, volumes)
 	f.lab("down")
@@ -433,8 +456,13 @@ func (f *fixture) kindLeavesNothing() {
 // leftovers are what the engine has of the lab, by name and by label.
 func (f *fixture) leftovers() []string {
 	var all []string
-	for _, filter := range []string{"name=" + f.cluster(), "label=io.ccmlab.lab=" + f.dir(), "label=io.x-k8s.kind.cluster=" + f.cluster()} {
-		for _, list := range [][]string{{"ps", "--all", "--format", "container {{.Names}}"}, {"network", "ls", "--format", "network {{.Name}}"}, {"volume", "ls", "--format", "volume {{.Name}}"}} {
+	for _, filter := range []string{
+		"name=" + f.cluster(), "label=io.ccmlab.lab=" + f.dir(), "label=io.x-k8s.kind.cluster=" + f.cluster(),
+	} {
+		for _, list := range [][]string{
+			{"ps", "--all", "--format", "container {{.Names}}"}, {"network", "ls", "--format", "network {{.Name}}"},
+			{"volume", "ls", "--format", "volume {{.Name}}"},
+		} {
 			if found := f.docker(append(list, "--filter", filter)...); found != "" {
 				all = append(all, strings.Split(found, "\n")...)
 			}
@@ -486,7 +514,10 @@ func TestKindRefusesWhatIsNotItsOwn(t *testing.T) {
 	f.docker("network", "create", f.cluster())
 	refused("nobody that left a mark")
 	f.docker("network", "rm", f.cluster())
-	f.docker("create", "--name", f.controlPlane(), "--label", "io.x-k8s.kind.cluster="+f.cluster(), "--network", "none", "ccmlab/fakecloud:dev")
+	f.docker(
+		"create", "--name", f.controlPlane(), "--label", "io.x-k8s.kind.cluster="+f.cluster(), "--network", "none",
+		"ccmlab/fakecloud:dev",
+	)
 	refused("kind cluster " + f.cluster())
 	f.docker("rm", f.controlPlane())
 }

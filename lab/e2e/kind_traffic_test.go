@@ -112,10 +112,15 @@ func (f *fixture) rolledOut(name string) func(context.Context) error {
 		if err != nil {
 			return err
 		}
-		pods, err := kube.CoreV1().Pods(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
+		pods, err := kube.CoreV1().Pods(metav1.NamespaceDefault).
+			List(ctx, metav1.ListOptions{LabelSelector: "app=" + name})
 		want := *d.Spec.Replicas
-		if err == nil && (d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas != want || d.Status.ReadyReplicas != want || len(pods.Items) != int(want)) {
-			err = fmt.Errorf("%d pods, %d updated, %d ready of %d", len(pods.Items), d.Status.UpdatedReplicas, d.Status.ReadyReplicas, want)
+		if err == nil && (d.Status.ObservedGeneration < d.Generation || d.Status.UpdatedReplicas != want ||
+			d.Status.ReadyReplicas != want || len(pods.Items) != int(want)) {
+			err = fmt.Errorf(
+				"%d pods, %d updated, %d ready of %d", len(pods.Items), d.Status.UpdatedReplicas,
+				d.Status.ReadyReplicas, want,
+			)
 		}
 		return err
 	}
@@ -173,7 +178,10 @@ func (f *fixture) inPod(p corev1.Pod, command ...string) (string, error) {
 	if p.Name == "" {
 		return "", errors.New("there is no such pod yet")
 	}
-	args := []string{"exec", f.container(p.Spec.NodeName), "bash", "-c", `pid=$(` + podPID + `) && exec nsenter --net --target "$pid" -- "$@"`, containerID(p)}
+	args := []string{
+		"exec", f.container(p.Spec.NodeName), "bash", "-c",
+		`pid=$(` + podPID + `) && exec nsenter --net --target "$pid" -- "$@"`, containerID(p),
+	}
 	return f.tryDocker(append(args, command...)...)
 }
 
@@ -216,7 +224,10 @@ func (f *fixture) answers(name string, requests int) map[string]int {
 func (f *fixture) kindTCPAndUDP() {
 	f.deploy(deploymentOf(f.t, "echo", 2))
 	s := serviceOf("echo", "echo")
-	s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "udp", Protocol: corev1.ProtocolUDP, Port: 8080, TargetPort: intstr.FromInt32(8080)})
+	s.Spec.Ports = append(
+		s.Spec.Ports,
+		corev1.ServicePort{Name: "udp", Protocol: corev1.ProtocolUDP, Port: 8080, TargetPort: intstr.FromInt32(8080)},
+	)
 	echo := f.expose(s)
 	assert.Len(f.t, f.answers("echo", 16), 2, "both pods")
 
@@ -237,7 +248,10 @@ func (f *fixture) kindTCPAndUDP() {
 	out, err = datagram(at, "from here")
 	require.NoError(f.t, err)
 	assert.Regexp(f.t, `^Hello from pod echo-.*\nfrom here$`, out)
-	out, err = f.inPod(probe, "bash", "-c", fmt.Sprintf("exec 3<>/dev/udp/%s/%d && printf 'from a pod' >&3 && timeout 5 dd bs=65536 count=1 status=none <&3", echo.Address, echo.Port))
+	out, err = f.inPod(probe, "bash", "-c", fmt.Sprintf(
+		"exec 3<>/dev/udp/%s/%d && printf 'from a pod' >&3 && timeout 5 dd bs=65536 count=1 status=none <&3",
+		echo.Address, echo.Port,
+	))
 	require.NoError(f.t, err)
 	assert.Regexp(f.t, `^Hello from pod echo-.*\nfrom a pod$`, out)
 	assert.Equal(f.t, int64(2), f.stats(echo, api.ProtocolUDP).Connections-before.Connections)
@@ -315,7 +329,9 @@ func (f *fixture) countArrivals(s status.Service, nodes ...string) func(node str
 	}
 	return func(node string) int {
 		f.t.Helper()
-		_, counter, ok := strings.Cut(f.docker("exec", f.container(node), "nft", "list", "table", "ip", "test"), "counter packets ")
+		_, counter, ok := strings.Cut(
+			f.docker("exec", f.container(node), "nft", "list", "table", "ip", "test"), "counter packets ",
+		)
 		require.True(f.t, ok)
 		packets, err := strconv.Atoi(strings.Fields(counter)[0])
 		require.NoError(f.t, err)
@@ -370,7 +386,8 @@ func (f *fixture) kindRollingUpdate() {
 		})
 	}
 	patch := `{"spec":{"template":{"spec":{"containers":[{"name":"web","env":[{"name":"EDITION","value":"second"}]}]}}}}`
-	_, err := f.kube("operator").AppsV1().Deployments(metav1.NamespaceDefault).Patch(f.t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
+	_, err := f.kube("operator").AppsV1().Deployments(metav1.NamespaceDefault).
+		Patch(f.t.Context(), "web", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{})
 	require.NoError(f.t, err)
 	f.await("the update", f.rolledOut("web"))
 	stop()

@@ -125,7 +125,9 @@ func (f *fixture) nothingMissing() {
 }
 
 func (f *fixture) completesEach() {
-	for _, name := range []string{"fakecloud", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "lab-agent"} {
+	for _, name := range []string{
+		"fakecloud", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "lab-agent",
+	} {
 		p := f.component(name)
 		require.NotNil(f.t, p, name)
 		require.NoError(f.t, p.Signal(syscall.SIGKILL))
@@ -187,7 +189,8 @@ func (f *fixture) leavesTheDemo() {
 	kube := f.kube("operator")
 	scale := func(n int32) {
 		patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, n)
-		_, err := kube.AppsV1().Deployments("default").Patch(f.t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err := kube.AppsV1().Deployments("default").
+			Patch(f.t.Context(), "web", types.MergePatchType, patch, metav1.PatchOptions{})
 		require.NoError(f.t, err)
 	}
 	scale(0)
@@ -367,7 +370,10 @@ func TestRaces(t *testing.T) {
 	}
 	require.NoError(t, won.err, won.out.String())
 	require.Error(t, lost.err, lost.out.String())
-	assert.Regexp(t, `another command is working on lab "`+f.name+"\": `lab up .*` \\(pid [0-9]+\\); wait for it to end", lost.out.String())
+	assert.Regexp(
+		t, `another command is working on lab "`+f.name+"\": `lab up .*` \\(pid [0-9]+\\); wait for it to end",
+		lost.out.String(),
+	)
 	labs := f.list()
 	require.Len(t, labs, 2)
 	assert.NotEqual(t, labs[0].Slot, labs[1].Slot)
@@ -390,13 +396,18 @@ func TestRaces(t *testing.T) {
 	other.await("the folder to be deleted", func(context.Context) error { return os.RemoveAll(other.dir()) })
 	require.NoError(t, os.MkdirAll(other.dir("n", "anew"), 0o700))
 	labs = f.list()
-	assert.True(t, slices.ContainsFunc(labs, func(l status.Listed) bool { return l.Name == other.name && l.State == lab.StateLeftover }), "%+v", labs)
+	assert.True(t, slices.ContainsFunc(labs, func(l status.Listed) bool {
+		return l.Name == other.name &&
+			l.State == lab.StateLeftover
+	}), "%+v", labs)
 	out := f.lab("down", "--all")
 	assert.Contains(t, out, "down "+other.name)
 	assert.Contains(t, out, "its folder "+other.dir()+" had been deleted")
 	running, err := process.All()
 	require.NoError(t, err)
-	assert.False(t, slices.ContainsFunc(running, func(p process.Found) bool { return strings.HasPrefix(p.Lab, f.home+"/") }))
+	assert.False(t, slices.ContainsFunc(running, func(p process.Found) bool {
+		return strings.HasPrefix(p.Lab, f.home+"/")
+	}))
 	left, err := filepath.Glob(filepath.Join(f.home, "*"))
 	require.NoError(t, err)
 	assert.Empty(t, left)
@@ -407,7 +418,9 @@ func TestDownAllGoesOn(t *testing.T) {
 	f := newLab(t)
 	for _, name := range []string{"a", "b", "c"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(f.home, name), 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(f.home, name, "lab.json"), []byte(`{"name":"`+name+`","cluster":"embedded"}`), 0o600))
+		require.NoError(t, os.WriteFile(
+			filepath.Join(f.home, name, "lab.json"), []byte(`{"name":"`+name+`","cluster":"embedded"}`), 0o600,
+		))
 	}
 	held, err := os.Open(filepath.Join(f.home, "b"))
 	require.NoError(t, err)

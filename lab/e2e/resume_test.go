@@ -27,7 +27,10 @@ func TestResume(t *testing.T) {
 	t.Run("a node that dies at each start", func(t *testing.T) {
 		f := f.in(t)
 		f.program("hollow-node", "#!/bin/sh\necho the reason; exit 3\n", 0o755)
-		f.fails(1, up, "nodes: machine node-", " ends again and again", "last lines of "+f.dir("logs", "node-node-"), "the reason", "go on with `lab up`")
+		f.fails(
+			1, up, "nodes: machine node-", " ends again and again", "last lines of "+f.dir("logs", "node-node-"),
+			"the reason", "go on with `lab up`",
+		)
 	})
 	t.Run("an agent that dies", func(t *testing.T) {
 		f := f.in(t)
@@ -75,7 +78,8 @@ func (f failing) clearsNames() {
 	did := strings.Join(f.up().Did, "; ")
 	assert.Contains(f.t, did, "created node-1")
 	assert.Contains(f.t, did, "started ccm")
-	instances, err := f.api().ListInstances(f.t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceRunning}})
+	instances, err := f.api().
+		ListInstances(f.t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceRunning}})
 	require.NoError(f.t, err)
 	for _, i := range instances {
 		if n := nodeNamed(f.status(), i.Name); i.Name == "node-1" && assert.NotNil(f.t, n) {
@@ -86,7 +90,9 @@ func (f failing) clearsNames() {
 
 func (f failing) leavesTheService() {
 	patch := func(kind string) {
-		_, err := f.fixture.kube("operator").CoreV1().Services("default").Patch(f.t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"type":"`+kind+`"}}`), metav1.PatchOptions{})
+		_, err := f.fixture.kube("operator").CoreV1().Services("default").Patch(
+			f.t.Context(), "web", types.MergePatchType, []byte(`{"spec":{"type":"`+kind+`"}}`), metav1.PatchOptions{},
+		)
 		require.NoError(f.t, err)
 	}
 	patch("ClusterIP")

@@ -44,7 +44,9 @@ func TestServiceTraffic(t *testing.T) {
 
 	t.Run("a node port is every node's", func(t *testing.T) { f.in(t).nodePortAnswers() })
 	t.Run("each port of a Service leads to its own, TCP and UDP", func(t *testing.T) { f.in(t).severalPorts() })
-	t.Run("with externalTrafficPolicy Local a node answers if it has a pod, and tells", func(t *testing.T) { f.in(t).localNodes() })
+	t.Run("with externalTrafficPolicy Local a node answers if it has a pod, and tells", func(t *testing.T) {
+		f.in(t).localNodes()
+	})
 	t.Run("with session affinity a client has one pod", func(t *testing.T) { f.in(t).clientStays() })
 	t.Run("no request fails while pods are replaced, go and come", func(t *testing.T) { f.in(t).rollingUpdate() })
 }
@@ -63,12 +65,18 @@ func (f *fixture) startSingle() {
 	other.Name, other.Ports[0].ContainerPort = "other", 9090
 	other.ReadinessProbe, other.LivenessProbe, other.Lifecycle = nil, nil, nil
 	pod.Containers = append(pod.Containers, other)
-	pod.Containers[0].Ports = append(pod.Containers[0].Ports, corev1.ContainerPort{ContainerPort: 8080, Protocol: corev1.ProtocolUDP})
+	pod.Containers[0].Ports = append(
+		pod.Containers[0].Ports, corev1.ContainerPort{ContainerPort: 8080, Protocol: corev1.ProtocolUDP},
+	)
 	f.deploy(d)
-	for _, s := range []*corev1.Service{serviceOf("single", "single"), withLocalPolicy(serviceOf("single", "single-near"))} {
+	for _, s := range []*corev1.Service{
+		serviceOf("single", "single"), withLocalPolicy(serviceOf("single", "single-near")),
+	} {
 		s.Spec.Ports = append(s.Spec.Ports,
 			corev1.ServicePort{Name: "other", Port: 9000, TargetPort: intstr.FromInt32(9090)},
-			corev1.ServicePort{Name: "udp", Port: 8080, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(8080)})
+			corev1.ServicePort{
+				Name: "udp", Port: 8080, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(8080),
+			})
 		f.expose(s)
 	}
 }
@@ -105,7 +113,8 @@ func (f *fixture) startNear() {
 // nodePorts are a Service's, by its ports' names.
 func (f *fixture) nodePorts(service string) map[string]int32 {
 	f.t.Helper()
-	svc, err := f.kube("operator").CoreV1().Services(metav1.NamespaceDefault).Get(f.t.Context(), service, metav1.GetOptions{})
+	svc, err := f.kube("operator").CoreV1().Services(metav1.NamespaceDefault).
+		Get(f.t.Context(), service, metav1.GetOptions{})
 	require.NoError(f.t, err)
 	ports := map[string]int32{"health": svc.Spec.HealthCheckNodePort}
 	for _, p := range svc.Spec.Ports {
@@ -135,7 +144,8 @@ func (f *fixture) severalPorts() {
 	s := f.served("single")
 	node, ports := f.status().Nodes[0].Addresses[0], f.nodePorts("single")
 	for address, container := range map[string]string{
-		at(s.Address, 8080): "single", at(s.Address, 9000): "other", at(node, ports["tcp"]): "single", at(node, ports["other"]): "other",
+		at(s.Address, 8080): "single", at(s.Address, 9000): "other", at(node, ports["tcp"]): "single",
+		at(node, ports["other"]): "other",
 	} {
 		answer, err := fetch("http://" + address + "/?format=json")
 		require.NoError(f.t, err)
@@ -149,7 +159,10 @@ func (f *fixture) severalPorts() {
 		require.NoError(f.t, err, address)
 		assert.Regexp(f.t, `^Hello from pod single-.*\nhello$`, answer, address)
 	}
-	assert.Equal(f.t, int64(1), f.stats(s, api.ProtocolUDP).Connections-before.Connections, "the balancer carried its own, and no other")
+	assert.Equal(
+		f.t, int64(1), f.stats(s, api.ProtocolUDP).Connections-before.Connections,
+		"the balancer carried its own, and no other",
+	)
 }
 
 // kubectl is for what users do with it.
@@ -168,7 +181,10 @@ func (f *fixture) localNodes() {
 		node := n.Addresses[0]
 		code, weight, body := f.health(at(node, ports["health"]))
 		answer, err := fetch("http://" + at(node, ports["tcp"]))
-		text := fmt.Sprintf("{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"single-near\"\n\t},\n\t\"localEndpoints\": %s,\n\t\"serviceProxyHealthy\": true\n}", weight)
+		text := fmt.Sprintf(
+			"{\n\t\"service\": {\n\t\t\"namespace\": \"default\",\n\t\t\"name\": \"single-near\"\n\t},\n\t\"localEndpoints\": %s,\n\t\"serviceProxyHealthy\": true\n}",
+			weight,
+		)
 		assert.Equal(f.t, text, body)
 		if n.Name == here {
 			assert.Equal(f.t, []string{"200", "1"}, []string{code, weight}, n.Name)
@@ -181,7 +197,9 @@ func (f *fixture) localNodes() {
 	}
 	answer, err := fetch(url(s, "/?format=json"))
 	require.NoError(f.t, err)
-	assert.NotContains(f.t, answer, nodeNamed(f.status(), here).Addresses[0]+":", "the pod sees who asked, and not the node")
+	assert.NotContains(
+		f.t, answer, nodeNamed(f.status(), here).Addresses[0]+":", "the pod sees who asked, and not the node",
+	)
 	echoed, err := datagram(at(s.Address, 8080), "hello")
 	require.NoError(f.t, err)
 	assert.Contains(f.t, echoed, "on "+here)
@@ -203,7 +221,10 @@ func (f *fixture) clientStays() {
 	s := f.answering("sticky")
 	node, number := f.status().Nodes[0].Addresses[0], f.nodePorts("sticky")["tcp"]
 	for _, address := range []string{at(s.Address, s.Port), at(node, number)} {
-		f.await("an answer from "+address, func(context.Context) error { _, err := fetch("http://" + address); return err })
+		f.await("an answer from "+address, func(context.Context) error {
+			_, err := fetch("http://" + address)
+			return err
+		})
 		pods := map[string]bool{}
 		for range 9 { // Three of each, were they asked in turn.
 			answer, err := fetch("http://" + address)
@@ -233,19 +254,26 @@ func (f *fixture) rollingUpdate() {
 		soFar := load.count()
 		out, err := f.kubectl(append(verb, "deployment/web", "deployment/near")...)
 		require.NoError(f.t, err, out)
-		f.await(strings.Join(verb, " "), func(ctx context.Context) error { return errors.Join(f.replaced(ctx, "web"), f.replaced(ctx, "near")) })
+		f.await(strings.Join(verb, " "), func(ctx context.Context) error {
+			return errors.Join(f.replaced(ctx, "web"), f.replaced(ctx, "near"))
+		})
 		f.await("requests after it", func(context.Context) error { return load.moreThan(soFar) })
 	}
 	do("rollout", "restart")
 	do("rollout", "restart")
 	do("scale", "--replicas", "1")
 	f.awaitTargets(services[1], 1)
-	f.await("one pod each", func(ctx context.Context) error { return errors.Join(f.rolledOut("web")(ctx), f.rolledOut("near")(ctx)) })
+	f.await("one pod each", func(ctx context.Context) error {
+		return errors.Join(f.rolledOut("web")(ctx), f.rolledOut("near")(ctx))
+	})
 	do("scale", "--replicas", "3")
 	f.awaitTargets(services[1], 3)
 	stop()
 	load.running.Wait()
-	assert.Empty(f.t, strings.Join(load.failed[:min(len(load.failed), 20)], "\n"), "%d failed, of %v", len(load.failed), load.asked)
+	assert.Empty(
+		f.t, strings.Join(load.failed[:min(len(load.failed), 20)], "\n"), "%d failed, of %v", len(load.failed),
+		load.asked,
+	)
 	for _, s := range services {
 		assert.Equal(f.t, before[s.Name].FailedConnections, f.stats(s, api.ProtocolTCP).FailedConnections, s.Name)
 	}
@@ -260,7 +288,10 @@ func (f *fixture) replaced(ctx context.Context, name string) error {
 		return err
 	}
 	want, s := *d.Spec.Replicas, d.Status
-	return errors.Join(equal(d.Generation, s.ObservedGeneration), equal(want, s.Replicas), equal(want, s.UpdatedReplicas), equal(want, s.ReadyReplicas))
+	return errors.Join(
+		equal(d.Generation, s.ObservedGeneration), equal(want, s.Replicas), equal(want, s.UpdatedReplicas),
+		equal(want, s.ReadyReplicas),
+	)
 }
 
 // awaitTargets awaits that a Service's balancer knows which nodes are well: so
@@ -276,7 +307,9 @@ func (f *fixture) awaitTargets(s status.Service, well int) {
 		for _, t := range health.Targets {
 			targets[string(t.Health)]++
 		}
-		return errors.Join(equal(well, targets[string(api.TargetHealthy)]), equal(3-well, targets[string(api.TargetUnhealthy)]))
+		return errors.Join(
+			equal(well, targets[string(api.TargetHealthy)]), equal(3-well, targets[string(api.TargetUnhealthy)]),
+		)
 	})
 }
 
@@ -314,7 +347,10 @@ func (l *load) note(name string, began time.Time, err error) {
 	}
 	l.asked[name]++
 	if err != nil {
-		l.failed = append(l.failed, fmt.Sprintf("%s, number %d, asked at %s: %v", name, l.asked[name], began.Format(time.StampMilli), err))
+		l.failed = append(
+			l.failed,
+			fmt.Sprintf("%s, number %d, asked at %s: %v", name, l.asked[name], began.Format(time.StampMilli), err),
+		)
 	}
 }
 

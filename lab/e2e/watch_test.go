@@ -106,7 +106,9 @@ func (s *stream) expect(want ...string) []timeline.Entry {
 	for ; time.Now().Before(deadline); <-time.After(100 * time.Millisecond) {
 		found = nil
 		for _, e := range s.entries() {
-			if len(found) < len(want) && strings.TrimSpace(fmt.Sprintf("%s %s %s %s", e.Source, e.Subject, e.What, e.Caller)) == want[len(found)] {
+			if len(found) < len(want) && strings.TrimSpace(
+				fmt.Sprintf("%s %s %s %s", e.Source, e.Subject, e.What, e.Caller),
+			) == want[len(found)] {
 				found = append(found, e)
 			}
 		}
@@ -114,14 +116,19 @@ func (s *stream) expect(want ...string) []timeline.Entry {
 			return found
 		}
 	}
-	s.f.t.Fatalf("waited for %q; the stream is\n%s\n%s", want[len(found)], strings.Join(s.printed(), "\n"), s.stderr.String())
+	s.f.t.Fatalf(
+		"waited for %q; the stream is\n%s\n%s", want[len(found)], strings.Join(s.printed(), "\n"), s.stderr.String(),
+	)
 	return nil
 }
 
 func (f *fixture) annotated(name string, port int32, annotations map[string]string) {
 	f.t.Helper()
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}, Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Port: port, TargetPort: intstr.FromInt32(8080)}},
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Annotations: annotations,
+	}, Spec: corev1.ServiceSpec{
+		Type: corev1.ServiceTypeLoadBalancer, Selector: map[string]string{"app": "web"},
+		Ports: []corev1.ServicePort{{Port: port, TargetPort: intstr.FromInt32(8080)}},
 	}}
 	_, err := f.kube("operator").CoreV1().Services("default").Create(f.t.Context(), svc, metav1.CreateOptions{})
 	require.NoError(f.t, err)
@@ -137,14 +144,19 @@ func (f *fixture) watchTells() {
 		"lab machine/node-4 booted", "cluster node/node-4 registered", "cluster node/node-4 initialized")
 	s.expect("cluster node/node-4 registered", "cluster node/node-4 ready")
 	f.cloud("instances", "stop", "node-4")
-	s.expect("call instance/node-4 stopInstance operator", "lab machine/node-4 halted", "cluster node/node-4 not-ready", "cluster node/node-4 shutdown-taint")
+	s.expect(
+		"call instance/node-4 stopInstance operator", "lab machine/node-4 halted", "cluster node/node-4 not-ready",
+		"cluster node/node-4 shutdown-taint",
+	)
 
 	f.annotated("wrong", 8090, map[string]string{"fakecloud.ccmlab.io/algorithm": "best"})
 	wrong := s.expect("cluster service/wrong created", "event service/wrong SyncLoadBalancerFailed service-controller")
 	assert.True(f.t, wrong[1].Failed)
 	assert.Contains(f.t, wrong[1].Detail, "algorithm")
 
-	f.cloud("faults", "create", "--token", "ccm", "--operation", "createLoadBalancer", "--status", "503", "--times", "2")
+	f.cloud(
+		"faults", "create", "--token", "ccm", "--operation", "createLoadBalancer", "--status", "503", "--times", "2",
+	)
 	f.annotated("second", 8091, nil)
 	told := s.expect("cluster service/second created", "call cloud/load-balancers createLoadBalancer ccm", "event service/second SyncLoadBalancerFailed service-controller",
 		"cluster service/second address")
@@ -153,7 +165,8 @@ func (f *fixture) watchTells() {
 	assert.True(f.t, told[1].Failed)
 	assert.NotEmpty(f.t, told[1].Call.Fault)
 	id := f.balancerOf("second")
-	second := s.expect("cluster service/second created", "call "+id+" createLoadBalancer ccm", "cloud "+id+" requested", "cloud "+id+" provisioned",
+	second := s.expect("cluster service/second created", "call "+id+" createLoadBalancer ccm", "cloud "+id+
+		" requested", "cloud "+id+" provisioned",
 		"cluster service/second address")
 	// Two watches tell of the address and of the Event: either may be first.
 	s.expect("cloud "+id+" provisioned", "event service/second EnsuredLoadBalancer service-controller")
@@ -204,7 +217,10 @@ func (f *fixture) cloudRestarts(s *stream) {
 	// calls. Who is first is nobody's promise.
 	s.expect("lab component/fakecloud ended", "lab component/fakecloud started")
 	s.expect("call instance/node-4 startInstance operator")
-	s.expect("lab component/fakecloud ended", "cloud instance/node-4 running", "lab machine/node-4 booted", "cluster node/node-4 shutdown-taint-lifted")
+	s.expect(
+		"lab component/fakecloud ended", "cloud instance/node-4 running", "lab machine/node-4 booted",
+		"cluster node/node-4 shutdown-taint-lifted",
+	)
 }
 
 // checkWhole sees that nothing was told twice.
@@ -257,7 +273,9 @@ func (f *fixture) watchOfTheDead() {
 }
 
 func (f *fixture) logsUntilDown() {
-	all, ccm, watch := f.stream("logs", "-f", "--tail", "5"), f.stream("logs", "ccm", "-f"), f.stream("watch", "--since", "0s")
+	all, ccm, watch := f.stream(
+		"logs", "-f", "--tail", "5",
+	), f.stream("logs", "ccm", "-f"), f.stream("watch", "--since", "0s")
 	has := func(s *stream, text string) {
 		f.t.Helper()
 		f.await(fmt.Sprintf("%q of %v", text, s.cmd.Args), contains(s, text))

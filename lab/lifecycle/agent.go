@@ -62,7 +62,9 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	machines.OnChange = recorder.Record
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return recorder.Components(ctx, l.Host.Running, func(name string) bool { return isWanted(l, name) }, optionalComponents(l)...)
+		return recorder.Components(
+			ctx, l.Host.Running, func(name string) bool { return isWanted(l, name) }, optionalComponents(l)...,
+		)
 	})
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })

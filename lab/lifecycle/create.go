@@ -42,7 +42,10 @@ func checkNothingRuns(st *state.Lab) error {
 	if err != nil || len(running) == 0 {
 		return err
 	}
-	return fmt.Errorf("%d processes of an earlier lab %q still run, whose folder was deleted; `lab down --name %s` ends them", len(running), st.Name, st.Name)
+	return fmt.Errorf(
+		"%d processes of an earlier lab %q still run, whose folder was deleted; `lab down --name %s` ends them",
+		len(running), st.Name, st.Name,
+	)
 }
 
 // claimNew records what the lab is to be, and claims what it needs.
@@ -121,7 +124,10 @@ func checkUnchanged(st *state.Lab, o Options) error {
 		{"kubeconfig", has.Kubeconfig, wanted.KubeconfigPath()},
 	} {
 		if p.want != "" && p.want != p.have {
-			return fmt.Errorf("lab %q has %s %s and cannot take %s; `lab down --name %s` first, or another --name", st.Name, p.what, cmp.Or(p.have, "none"), p.want, st.Name)
+			return fmt.Errorf(
+				"lab %q has %s %s and cannot take %s; `lab down --name %s` first, or another --name", st.Name, p.what,
+				cmp.Or(p.have, "none"), p.want, st.Name,
+			)
 		}
 	}
 	return nil

@@ -21,7 +21,10 @@ func TestFolderDeletedUnderALab(t *testing.T) {
 	dir, err := state.Dir("lab")
 	require.NoError(t, err)
 	require.NoError(t, os.MkdirAll(dir, 0o700))
-	p, err := process.Host{Lab: dir}.Start(process.Spec{Component: "fakecloud", Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(dir, "logs", "fakecloud.log")})
+	p, err := process.Host{Lab: dir}.Start(process.Spec{
+		Component: "fakecloud", Path: "/bin/sleep", Args: []string{"1000"},
+		LogFile: filepath.Join(dir, "logs", "fakecloud.log"),
+	})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, process.Stop(t.Context(), 0, p)) })
 	require.NoError(t, os.RemoveAll(filepath.Dir(home)))
@@ -30,7 +33,10 @@ func TestFolderDeletedUnderALab(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, fresh)
 	_, _, err = createLab(t.Context(), st, Options{Name: "lab"})
-	require.ErrorContains(t, err, "1 processes of an earlier lab \"lab\" still run, whose folder was deleted; `lab down --name lab` ends them")
+	require.ErrorContains(
+		t, err,
+		"1 processes of an earlier lab \"lab\" still run, whose folder was deleted; `lab down --name lab` ends them",
+	)
 	st.Unlock()
 	assert.NoDirExists(t, dir)
 	assert.True(t, p.Alive())

@@ -63,7 +63,9 @@ func (u *upRun) deployDemo(ctx context.Context, note func(string)) (string, erro
 		for _, p := range pods {
 			if p.Spec.NodeName != "" {
 				scheduled++
-			} else if i := slices.IndexFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled }); i >= 0 {
+			} else if i := slices.IndexFunc(
+				p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled },
+			); i >= 0 {
 				why = p.Status.Conditions[i].Message
 			}
 		}
@@ -75,7 +77,8 @@ func (u *upRun) deployDemo(ctx context.Context, note func(string)) (string, erro
 			detail = "Pending: " + ui.FirstSentence(why)
 			return nil
 		}
-		events, err := u.kube.CoreV1().Events(manifests.DemoNamespace).List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
+		events, err := u.kube.CoreV1().Events(manifests.DemoNamespace).
+			List(ctx, metav1.ListOptions{FieldSelector: "reason=FailedScheduling"})
 		if err != nil {
 			return err
 		}
@@ -98,7 +101,8 @@ func (u *upRun) demoManifest() []byte {
 }
 
 func (u *upRun) listDemoPods(ctx context.Context) ([]corev1.Pod, error) {
-	list, err := u.kube.CoreV1().Pods(manifests.DemoNamespace).List(ctx, metav1.ListOptions{LabelSelector: manifests.DemoSelector})
+	list, err := u.kube.CoreV1().Pods(manifests.DemoNamespace).
+		List(ctx, metav1.ListOptions{LabelSelector: manifests.DemoSelector})
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +131,10 @@ func (u *upRun) waitForDemoPods(ctx context.Context, note func(string)) (string,
 		}
 		missing := fmt.Errorf("%d of %d pods are Ready", len(pods.readyOn), pods.wantReady)
 		if !u.fresh && u.Cluster.Traits().HollowNodes && stuck.expired(pods.total > 0 && pods.settled, time.Now()) {
-			return permanentError{fmt.Errorf("%w, and no other has become so for %s; `lab explain service/%s` says why", missing, stuckBound, manifests.DemoName)}
+			return permanentError{fmt.Errorf(
+				"%w, and no other has become so for %s; `lab explain service/%s` says why", missing, stuckBound,
+				manifests.DemoName,
+			)}
 		}
 		return missing
 	})
@@ -143,13 +150,16 @@ func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (str
 	note("waiting for the Service's address")
 	err := u.poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
 		var err error
-		if svc, err = u.kube.CoreV1().Services(manifests.DemoNamespace).Get(ctx, manifests.DemoName, metav1.GetOptions{}); err != nil {
+		if svc, err = u.kube.CoreV1().Services(manifests.DemoNamespace).
+			Get(ctx, manifests.DemoName, metav1.GetOptions{}); err != nil {
 			return err
 		}
 		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || timeline.IngressIP(svc) != "" {
 			return nil
 		}
-		balancers, err := u.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)}})
+		balancers, err := u.cloud.ListLoadBalancers(
+			ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)}},
+		)
 		if err != nil || len(balancers) == 0 {
 			return errors.Join(errors.New("the cloud has no load balancer for it yet"), err)
 		}
@@ -190,7 +200,9 @@ func (u *upRun) waitForFirstAnswer(ctx context.Context, _ func(string)) (string,
 	if err != nil || slices.ContainsFunc(entries, func(e timeline.Entry) bool { return e.What == first }) {
 		return body, err
 	}
-	return body, u.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: "service/" + manifests.DemoName, What: first, Detail: body})
+	return body, u.Timeline().Add(timeline.Change{
+		Source: timeline.SourceCluster, Subject: "service/" + manifests.DemoName, What: first, Detail: body,
+	})
 }
 
 // fetchPage fetches a page once, over a connection of its own, as curl would.

@@ -167,7 +167,10 @@ func Pause(ctx context.Context, name string) (ended int, err error) {
 	defer st.Unlock()
 	pausable, ok := l.Cluster.(cluster.Pausable)
 	if !ok {
-		return 0, fmt.Errorf("the state of lab %q is in its %s containers and goes with them: --keep-state is for the other kinds of cluster; without it `lab down --name %s` deletes all", name, st.Cluster, name)
+		return 0, fmt.Errorf(
+			"the state of lab %q is in its %s containers and goes with them: --keep-state is for the other kinds of cluster; without it `lab down --name %s` deletes all",
+			name, st.Cluster, name,
+		)
 	}
 	if ended, err = endAgent(ctx, l); err == nil {
 		var n int
@@ -175,7 +178,9 @@ func Pause(ctx context.Context, name string) (ended int, err error) {
 		ended += n
 	}
 	if err == nil && ended > 0 {
-		err = l.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "lab/" + name, What: "stopped", Detail: "its state is kept"})
+		err = l.Timeline().Add(timeline.Change{
+			Source: timeline.SourceLab, Subject: "lab/" + name, What: "stopped", Detail: "its state is kept",
+		})
 	}
 	return ended, explainInterrupt(ctx, st, err)
 }

@@ -21,7 +21,11 @@ const exitCheckInterval = 500 * time.Millisecond
 
 // runUntilExit runs a step, and ends it when the agent or one of the control plane's
 // processes exits.
-func (u *upRun) runUntilExit(ctx context.Context, note func(string), do func(context.Context, func(string)) (string, error)) (string, error) {
+func (u *upRun) runUntilExit(
+	ctx context.Context,
+	note func(string),
+	do func(context.Context, func(string)) (string, error),
+) (string, error) {
 	if u.kube == nil { // The step that starts the control plane watches it itself.
 		return do(ctx, note)
 	}

@@ -50,7 +50,11 @@ func (u *upRun) createInstances(ctx context.Context, _ func(string)) (string, er
 
 // registerPresentMachines makes instances of the machines that are there without the
 // cloud's doing.
-func (u *upRun) registerPresentMachines(ctx context.Context, have []api.Instance, zones []api.Zone) (made []string, err error) {
+func (u *upRun) registerPresentMachines(
+	ctx context.Context,
+	have []api.Instance,
+	zones []api.Zone,
+) (made []string, err error) {
 	present, err := u.Cluster.Present(ctx)
 	if err != nil {
 		return nil, err

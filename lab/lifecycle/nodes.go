@@ -35,14 +35,19 @@ func (u *upRun) waitForNodesReady(ctx context.Context, note func(string)) (strin
 		}
 		machine, err := exits.machineThatKeepsExiting()
 		if machine != "" {
-			return permanentError{fmt.Errorf("machine %s ends again and again\n%s", machine, u.LogHint("node/"+machine))}
+			return permanentError{
+				fmt.Errorf("machine %s ends again and again\n%s", machine, u.LogHint("node/"+machine)),
+			}
 		}
 		return errors.Join(missing, err)
 	})
 	if u.Cluster.Traits().NoCloudProvider {
 		return fmt.Sprintf("%d Ready, none tainted: their kubelets wait for nobody", u.nodes.readyCount()), err
 	}
-	return fmt.Sprintf("%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", u.nodes.readyCount(), u.nodes.tainted), err
+	return fmt.Sprintf(
+		"%d Ready, %d of them tainted node.cloudprovider.kubernetes.io/uninitialized", u.nodes.readyCount(),
+		u.nodes.tainted,
+	), err
 }
 
 // startCCMForStaleNodes starts the CCM before its own step if the lab was there before and

@@ -47,8 +47,11 @@ const DefaultProfile = "fast"
 // cloudProvider is what a new lab's cluster is to have.
 func (o Options) cloudProvider() (string, error) {
 	provider := cmp.Or(o.CloudProvider, cluster.ProviderExternal)
-	if kind := cluster.KindNamed(o.Cluster); provider == cluster.ProviderNone && (kind == nil || !kind.CloudProviderOptional) {
-		return "", fmt.Errorf("a cluster without a cloud provider is embedded only, not of kind %s", cluster.KindName(o.Cluster))
+	if kind := cluster.KindNamed(o.Cluster); provider == cluster.ProviderNone && (kind == nil ||
+		!kind.CloudProviderOptional) {
+		return "", fmt.Errorf(
+			"a cluster without a cloud provider is embedded only, not of kind %s", cluster.KindName(o.Cluster),
+		)
 	}
 	return provider, nil
 }

@@ -154,7 +154,10 @@ func (u *upRun) recordResult() error {
 		u.result.Result = Unchanged
 	default:
 		u.result.Result = Completed
-		return u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "lab/" + u.State.Name, What: Completed, Detail: strings.Join(u.result.Did, "; ")})
+		return u.Timeline().Add(timeline.Change{
+			Source: timeline.SourceLab, Subject: "lab/" + u.State.Name, What: Completed,
+			Detail: strings.Join(u.result.Did, "; "),
+		})
 	}
 	return nil
 }

@@ -49,7 +49,9 @@ func readinessOfNodes(instances []api.Instance, alive []corev1.Node) nodeReadine
 		n, own := nodes[i.Name], cluster.Machine{ID: i.ID}.ProviderID()
 		switch {
 		case n != nil && n.Spec.ProviderID != own && strings.HasPrefix(n.Spec.ProviderID, contract.ProviderIDPrefix):
-			r.missing = append(r.missing, i.Name+", whose Node is still that of an earlier instance until a CCM deletes it")
+			r.missing = append(
+				r.missing, i.Name+", whose Node is still that of an earlier instance until a CCM deletes it",
+			)
 			n = nil
 		case n == nil || !timeline.Ready(n):
 			r.missing = append(r.missing, i.Name)
@@ -81,7 +83,9 @@ func (r nodeReadiness) missingError() error {
 	if n := len(r.missing) - len(names); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return fmt.Errorf("%d of %d nodes are Ready, without %s%s", r.readyCount(), len(r.expected), strings.Join(names, ", "), more)
+	return fmt.Errorf(
+		"%d of %d nodes are Ready, without %s%s", r.readyCount(), len(r.expected), strings.Join(names, ", "), more,
+	)
 }
 
 // Reasons why there is nothing to wait for with the demo.
@@ -144,7 +148,9 @@ func (r nodeReadiness) readinessOfPods(pods []corev1.Pod) podReadiness {
 }
 
 func hasCondition(p *corev1.Pod, what corev1.PodConditionType, status corev1.ConditionStatus) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == what && c.Status == status })
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == what && c.Status == status
+	})
 }
 
 // isSettled tells whether a pod that is not Ready will not become so by itself.
@@ -155,9 +161,11 @@ func isSettled(p *corev1.Pod) bool {
 	if p.Spec.NodeName == "" {
 		return hasCondition(p, corev1.PodScheduled, corev1.ConditionFalse)
 	}
-	return len(p.Status.ContainerStatuses) > 0 && !slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
-		return s.State.Waiting != nil && (s.State.Waiting.Reason == "ContainerCreating" || s.State.Waiting.Reason == "PodInitializing")
-	})
+	return len(p.Status.ContainerStatuses) > 0 &&
+		!slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return s.State.Waiting != nil && (s.State.Waiting.Reason == "ContainerCreating" ||
+				s.State.Waiting.Reason == "PodInitializing")
+		})
 }
 
 // stuckBound is how long the demo of a lab that was there before may lack Ready pods before

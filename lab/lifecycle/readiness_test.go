@@ -33,9 +33,13 @@ func nodeOf(name string, ready corev1.ConditionStatus) corev1.Node {
 func TestReadinessOfNodes(t *testing.T) {
 	noMachine := instance("stand-in", api.InstanceRunning)
 	noMachine.Tags["ccmlab-machine"] = "none"
-	earlier, own, tainted, controlPlane := nodeOf("b", corev1.ConditionTrue), nodeOf("b", corev1.ConditionTrue), nodeOf("b", corev1.ConditionTrue), nodeOf("a", corev1.ConditionTrue)
+	earlier, own, tainted, controlPlane := nodeOf(
+		"b", corev1.ConditionTrue,
+	), nodeOf("b", corev1.ConditionTrue), nodeOf("b", corev1.ConditionTrue), nodeOf("a", corev1.ConditionTrue)
 	earlier.Spec.ProviderID, own.Spec.ProviderID = "fakecloud://i-another", "fakecloud://i-b"
-	tainted.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider, Effect: corev1.TaintEffectNoSchedule}}
+	tainted.Spec.Taints = []corev1.Taint{
+		{Key: cloudproviderapi.TaintExternalCloudProvider, Effect: corev1.TaintEffectNoSchedule},
+	}
 	controlPlane.Labels[labelControlPlane] = ""
 	a, b := instance("a", api.InstanceRunning), instance("b", api.InstancePending)
 	readyA := nodeOf("a", corev1.ConditionTrue)
@@ -47,16 +51,36 @@ func TestReadinessOfNodes(t *testing.T) {
 		workers   map[string]bool
 		lacks     string
 	}{
-		"nothing":                     {workers: map[string]bool{}},
-		"all":                         {[]api.Instance{a, b}, []corev1.Node{readyA, own}, 2, 0, map[string]bool{"a": true, "b": true}, ""},
-		"tainted":                     {[]api.Instance{b}, []corev1.Node{tainted}, 1, 1, map[string]bool{"b": true}, ""},
-		"as many, but not the same":   {[]api.Instance{a, b}, []corev1.Node{readyA, nodeOf("c", corev1.ConditionTrue)}, 1, 0, map[string]bool{"a": true, "b": false}, "1 of 2 nodes are Ready, without b"},
-		"not Ready":                   {[]api.Instance{a}, []corev1.Node{nodeOf("a", corev1.ConditionFalse)}, 0, 0, map[string]bool{"a": false}, "0 of 1 nodes are Ready, without a"},
-		"of an earlier instance":      {[]api.Instance{b}, []corev1.Node{earlier}, 0, 0, map[string]bool{"b": false}, "without b, whose Node is still that of an earlier instance"},
-		"stopped":                     {[]api.Instance{instance("a", api.InstanceStopped)}, []corev1.Node{readyA}, 0, 0, map[string]bool{}, ""},
-		"no machine":                  {[]api.Instance{a, noMachine}, []corev1.Node{readyA}, 1, 0, map[string]bool{"a": true}, ""},
-		"a control plane is none":     {[]api.Instance{a}, []corev1.Node{controlPlane}, 1, 0, map[string]bool{}, ""},
-		"more than a message can say": {[]api.Instance{a, a, a, a, a, a, a}, nil, 0, 0, map[string]bool{"a": false}, "without a, a, a, a, a and 2 more"},
+		"nothing": {workers: map[string]bool{}},
+		"all": {
+			[]api.Instance{a, b}, []corev1.Node{readyA, own}, 2, 0, map[string]bool{"a": true, "b": true}, "",
+		},
+		"tainted": {
+			[]api.Instance{b}, []corev1.Node{tainted}, 1, 1, map[string]bool{"b": true}, "",
+		},
+		"as many, but not the same": {
+			[]api.Instance{a, b}, []corev1.Node{readyA, nodeOf("c", corev1.ConditionTrue)}, 1, 0,
+			map[string]bool{"a": true, "b": false}, "1 of 2 nodes are Ready, without b",
+		},
+		"not Ready": {
+			[]api.Instance{a}, []corev1.Node{nodeOf("a", corev1.ConditionFalse)}, 0, 0, map[string]bool{"a": false},
+			"0 of 1 nodes are Ready, without a",
+		},
+		"of an earlier instance": {
+			[]api.Instance{b}, []corev1.Node{earlier}, 0, 0, map[string]bool{"b": false},
+			"without b, whose Node is still that of an earlier instance",
+		},
+		"stopped": {
+			[]api.Instance{instance("a", api.InstanceStopped)}, []corev1.Node{readyA}, 0, 0, map[string]bool{}, "",
+		},
+		"no machine": {
+			[]api.Instance{a, noMachine}, []corev1.Node{readyA}, 1, 0, map[string]bool{"a": true}, "",
+		},
+		"a control plane is none": {[]api.Instance{a}, []corev1.Node{controlPlane}, 1, 0, map[string]bool{}, ""},
+		"more than a message can say": {
+			[]api.Instance{a, a, a, a, a, a, a}, nil, 0, 0, map[string]bool{"a": false},
+			"without a, a, a, a, a and 2 more",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := readinessOfNodes(tc.instances, tc.nodes)
@@ -87,11 +111,15 @@ func TestReadinessOfPods(t *testing.T) {
 	}
 	ready := func(node string) corev1.Pod { return podOn(node, corev1.ConditionTrue, runs) }
 	unready := func(node string) corev1.Pod { return podOn(node, corev1.ConditionFalse, runs) }
-	creating, crashing := podOn("a", corev1.ConditionFalse, waits("ContainerCreating")), podOn("a", corev1.ConditionFalse, waits("CrashLoopBackOff"))
+	creating, crashing := podOn(
+		"a", corev1.ConditionFalse, waits("ContainerCreating"),
+	), podOn("a", corev1.ConditionFalse, waits("CrashLoopBackOff"))
 	ended, going, homeless := unready("a"), unready("a"), corev1.Pod{}
 	ended.Status.Phase = corev1.PodFailed
 	going.DeletionTimestamp = &metav1.Time{Time: time.Now()}
-	homeless.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable}}
+	homeless.Status.Conditions = []corev1.PodCondition{
+		{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable},
+	}
 	one, three := map[string]bool{"a": true}, map[string]bool{"a": true, "b": true, "c": true}
 	for name, tc := range map[string]struct {
 		workers map[string]bool
@@ -101,13 +129,17 @@ func TestReadinessOfPods(t *testing.T) {
 		idle    string
 		settled bool
 	}{
-		"one on each":                   {three, []corev1.Pod{ready("a"), ready("b"), ready("c")}, 3, 3, "", true},
-		"one on a stopped node":         {three, []corev1.Pod{ready("a"), ready("b"), unready("stopped")}, 2, 2, "", true},
-		"not made yet":                  {three, nil, 0, 1, "", true},
-		"no node runs":                  {nil, []corev1.Pod{unready("stopped")}, 0, 1, idleNoNode, true},
-		"all on a stopped node":         {one, []corev1.Pod{unready("stopped")}, 0, 1, idlePodsOnStoppedNodes, true},
-		"more than nodes":               {one, []corev1.Pod{ready("a"), homeless, homeless}, 1, 1, "", true},
-		"a node not Ready yet":          {map[string]bool{"a": true, "b": false}, []corev1.Pod{ready("a"), unready("b")}, 1, 1, "", true},
+		"one on each": {three, []corev1.Pod{ready("a"), ready("b"), ready("c")}, 3, 3, "", true},
+		"one on a stopped node": {
+			three, []corev1.Pod{ready("a"), ready("b"), unready("stopped")}, 2, 2, "", true,
+		},
+		"not made yet":          {three, nil, 0, 1, "", true},
+		"no node runs":          {nil, []corev1.Pod{unready("stopped")}, 0, 1, idleNoNode, true},
+		"all on a stopped node": {one, []corev1.Pod{unready("stopped")}, 0, 1, idlePodsOnStoppedNodes, true},
+		"more than nodes":       {one, []corev1.Pod{ready("a"), homeless, homeless}, 1, 1, "", true},
+		"a node not Ready yet": {
+			map[string]bool{"a": true, "b": false}, []corev1.Pod{ready("a"), unready("b")}, 1, 1, "", true,
+		},
 		"told to be unready":            {one, []corev1.Pod{unready("a")}, 0, 1, "", true},
 		"told to crash":                 {one, []corev1.Pod{crashing}, 0, 1, "", true},
 		"starting":                      {one, []corev1.Pod{creating}, 0, 1, "", false},
@@ -143,7 +175,8 @@ func TestMachineExits(t *testing.T) {
 	u := &upRun{Lab: &lab.Lab{State: st}}
 	require.NoError(t, u.Timeline().Create())
 	end := func(name, what string) {
-		require.NoError(t, u.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: agent.MachineSubject + name, What: what}))
+		require.NoError(t, u.Timeline().
+			Add(timeline.Change{Source: timeline.SourceLab, Subject: agent.MachineSubject + name, What: what}))
 	}
 	for range maxMachineExits {
 		end("before", agent.MachineEnded)

@@ -81,7 +81,10 @@ func Up(ctx context.Context, o Options, steps *ui.Steps) (*lab.Lab, Outcome, err
 	case u.fresh && (u.opts.Fleeting || !u.prepared):
 		return nil, Outcome{}, errors.Join(err, u.removeLab(ctx)) // There is nothing to look at, or to go on with.
 	default:
-		return nil, Outcome{}, fmt.Errorf("%w\n\nThe lab is left as it is. Look at it with `lab status` and `lab logs`, go on with `lab up`, or remove it with `lab down` (all with --name %s)", err, o.Name)
+		return nil, Outcome{}, fmt.Errorf(
+			"%w\n\nThe lab is left as it is. Look at it with `lab status` and `lab logs`, go on with `lab up`, or remove it with `lab down` (all with --name %s)",
+			err, o.Name,
+		)
 	}
 }
 

@@ -60,7 +60,12 @@ type Snapshot struct {
 // TakeSnapshot lists everything. It asks for Services only where Nodes were to be had:
 // what does not answer would be waited for again. openCloud returns the lab's cloud, in
 // which its balancers have the tag.
-func TakeSnapshot(ctx context.Context, kube kubernetes.Interface, openCloud func() (*client.Client, error), tag string) Snapshot {
+func TakeSnapshot(
+	ctx context.Context,
+	kube kubernetes.Interface,
+	openCloud func() (*client.Client, error),
+	tag string,
+) Snapshot {
 	s := Snapshot{Nodes: []Node{}, Services: []Service{}}
 	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -85,7 +90,8 @@ func TakeSnapshot(ctx context.Context, kube kubernetes.Interface, openCloud func
 	if cloud == nil {
 		return s
 	}
-	endpoints, err := kube.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName})
+	endpoints, err := kube.DiscoveryV1().EndpointSlices("").
+		List(ctx, metav1.ListOptions{LabelSelector: discoveryv1.LabelServiceName})
 	if err != nil {
 		s.EndpointsErr = err
 		return s
@@ -98,8 +104,9 @@ func nodeOf(n *corev1.Node) Node {
 	_, id, _ := strings.Cut(n.Spec.ProviderID, "://")
 	node := Node{
 		Name: n.Name, InstanceID: id, Ready: timeline.Ready(n), Tainted: timeline.Uninitialized(n),
-		Taints: []string{}, ProviderID: n.Spec.ProviderID, Zone: n.Labels[corev1.LabelTopologyZone], Addresses: []string{},
-		Region: n.Labels[corev1.LabelTopologyRegion], InstanceType: n.Labels[corev1.LabelInstanceTypeStable],
+		Taints: []string{}, ProviderID: n.Spec.ProviderID, Zone: n.Labels[corev1.LabelTopologyZone],
+		Addresses: []string{},
+		Region:    n.Labels[corev1.LabelTopologyRegion], InstanceType: n.Labels[corev1.LabelInstanceTypeStable],
 	}
 	for _, t := range n.Spec.Taints {
 		node.Taints = append(node.Taints, t.Key+":"+string(t.Effect))

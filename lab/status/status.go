@@ -47,8 +47,9 @@ const statusBound = 5 * time.Second
 // Of looks at everything of a lab; what does not answer becomes a problem in the status.
 func Of(ctx context.Context, l *lab.Lab) (*Status, error) {
 	st := &Status{
-		Name: l.State.Name, Cluster: l.Kind(), CloudProvider: l.CloudProvider(), CloudURL: l.Cluster.Cloud().URL, Kubeconfig: l.Cluster.Kubeconfig(),
-		Nodes: []Node{}, Services: []Service{},
+		Name: l.State.Name, Cluster: l.Kind(), CloudProvider: l.CloudProvider(), CloudURL: l.Cluster.Cloud().URL,
+		Kubeconfig: l.Cluster.Kubeconfig(),
+		Nodes:      []Node{}, Services: []Service{},
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusBound)
 	defer cancel()
@@ -70,7 +71,9 @@ func Of(ctx context.Context, l *lab.Lab) (*Status, error) {
 		st.State = lab.StateIncomplete
 	}
 	if dir := l.State.Path(); process.IsDiskFull(dir) {
-		st.Problems = append(st.Problems, "the disk of "+dir+" is full: free some space, then `lab up` completes the lab")
+		st.Problems = append(
+			st.Problems, "the disk of "+dir+" is full: free some space, then `lab up` completes the lab",
+		)
 	}
 	return st, nil
 }
@@ -122,13 +125,17 @@ func (st *Status) addMachinesWithoutNode(ctx context.Context, l *lab.Lab) error 
 	if err != nil {
 		return fmt.Errorf("instances: %w", err)
 	}
-	running, err := cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{l.Tag()}, States: []api.InstanceState{api.InstanceRunning}})
+	running, err := cloud.ListInstances(
+		ctx, client.InstanceFilter{Tags: []string{l.Tag()}, States: []api.InstanceState{api.InstanceRunning}},
+	)
 	if err != nil {
 		return fmt.Errorf("instances: %w", sayNoAnswerInTime(ctx, err))
 	}
 	for _, i := range running {
 		if name := up[i.ID]; name != "" {
-			st.Problems = append(st.Problems, fmt.Sprintf("instance %s runs and has no Node; `lab explain node/%[1]s --name %[2]s` says why", name, l.State.Name))
+			st.Problems = append(st.Problems, fmt.Sprintf(
+				"instance %s runs and has no Node; `lab explain node/%[1]s --name %[2]s` says why", name, l.State.Name,
+			))
 		}
 	}
 	return nil
@@ -137,7 +144,8 @@ func (st *Status) addMachinesWithoutNode(ctx context.Context, l *lab.Lab) error 
 // sayNoAnswerInTime replaces an error that means that no answer came within statusBound. client-go's
 // rate limiter gives up before the bound, with words of its own.
 func sayNoAnswerInTime(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "would exceed context deadline") {
+	if err == nil || ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) &&
+		!strings.Contains(err.Error(), "would exceed context deadline") {
 		return err
 	}
 	return errors.New("no answer in time")

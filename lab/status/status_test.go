@@ -25,24 +25,36 @@ import (
 // What a Service without its balancer is said to wait for.
 func TestStateOfServices(t *testing.T) {
 	service := func(name string, addresses ...string) corev1.Service {
-		s := corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u-x"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer}}
+		s := corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u-x"},
+			Spec:       corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer},
+		}
 		for _, a := range addresses {
 			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: a})
 		}
 		return s
 	}
 	reason := "no quota"
-	balancer := api.LoadBalancer{ID: "lb-1", State: api.LoadBalancerError, StateReason: &reason, Tags: api.Tags{contract.TagServiceUID: "u-x"}}
+	balancer := api.LoadBalancer{
+		ID: "lb-1", State: api.LoadBalancerError, StateReason: &reason, Tags: api.Tags{contract.TagServiceUID: "u-x"},
+	}
 	for name, tc := range map[string]struct {
 		service   corev1.Service
 		balancers []api.LoadBalancer
 		listed    bool
 		want      Service
 	}{
-		"its balancer's":           {service("s", "192.0.2.1"), []api.LoadBalancer{balancer}, true, Service{Name: "s", Address: "192.0.2.1", BalancerID: "lb-1", State: "error", Reason: reason}},
-		"no balancer yet":          {service("s"), nil, true, Service{Name: "s", State: "pending"}},
-		"no balancer any more":     {service("s", "192.0.2.1"), nil, true, Service{Name: "s", Address: "192.0.2.1", State: "gone"}},
-		"nobody knows":             {service("s", "192.0.2.1"), nil, false, Service{Name: "s", Address: "192.0.2.1", State: "unknown"}},
+		"its balancer's": {
+			service("s", "192.0.2.1"), []api.LoadBalancer{balancer}, true,
+			Service{Name: "s", Address: "192.0.2.1", BalancerID: "lb-1", State: "error", Reason: reason},
+		},
+		"no balancer yet": {service("s"), nil, true, Service{Name: "s", State: "pending"}},
+		"no balancer any more": {
+			service("s", "192.0.2.1"), nil, true, Service{Name: "s", Address: "192.0.2.1", State: "gone"},
+		},
+		"nobody knows": {
+			service("s", "192.0.2.1"), nil, false, Service{Name: "s", Address: "192.0.2.1", State: "unknown"},
+		},
 		"nobody knows, no address": {service("s"), nil, false, Service{Name: "s", State: "unknown"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +82,10 @@ func TestStatusOfASilentCluster(t *testing.T) {
 	defer cancelSoon()
 	early := limiter.Wait(soon)
 	require.Error(t, early)
-	assert.EqualError(t, sayNoAnswerInTime(soon, fmt.Errorf("client rate limiter Wait returned an error: %w", early)), "no answer in time", "the limiter sees that it would be too late")
+	assert.EqualError(
+		t, sayNoAnswerInTime(soon, fmt.Errorf("client rate limiter Wait returned an error: %w", early)),
+		"no answer in time", "the limiter sees that it would be too late",
+	)
 	refused := errors.New("connection refused")
 	assert.Equal(t, refused, sayNoAnswerInTime(soon, refused))
 }

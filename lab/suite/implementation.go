@@ -40,7 +40,8 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityUDP, conformance.CapabilitySourceRanges, conformance.CapabilityAffinity,
 	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
-	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval, conformance.CapabilityMassDeletionGuard,
+	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval,
+	conformance.CapabilityMassDeletionGuard,
 	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,
 	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
 }
@@ -57,7 +58,8 @@ var ownArgs = []string{
 	// for 5 s. Only a replica that takes over waits for it: the suite gives it back.
 	"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
 	// The cloud has routes, as records, though loopback needs none.
-	"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr={{.ClusterCIDR}}", "--route-reconciliation-period=1s",
+	"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr={{.ClusterCIDR}}",
+	"--route-reconciliation-period=1s",
 }
 
 // routeControllerNoise is what upstream's route controller says of each Node each time.
@@ -81,7 +83,10 @@ func podCIDR(l *lab.Lab) string {
 	return ""
 }
 
-func (o Options) implementationOn(l *lab.Lab, cfg *rest.Config) (under conformance.Implementation, closeDriver func() error, err error) {
+func (o Options) implementationOn(
+	l *lab.Lab,
+	cfg *rest.Config,
+) (under conformance.Implementation, closeDriver func() error, err error) {
 	if o.Implementation == ImplementationInMemory {
 		return inmemory.New(cfg), func() error { return nil }, nil
 	}
@@ -93,7 +98,10 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	none := conformance.Implementation{}
 	host, ok := l.Cluster.(cluster.LocalCCM)
 	if !ok {
-		return none, nil, fmt.Errorf("the CCM of a cluster of kind %s is no process of this machine, and only such a one can be tested", l.State.Cluster)
+		return none, nil, fmt.Errorf(
+			"the CCM of a cluster of kind %s is no process of this machine, and only such a one can be tested",
+			l.State.Cluster,
+		)
 	}
 	command, cloud := host.CCMCommand(), l.Cluster.Cloud()
 	api, err := cloud.Client(cluster.CallerOperator)
@@ -118,17 +126,24 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	under := conformance.Implementation{Name: ImplementationFakecloud}
 	ccm := &program.CCM{
 		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Noise: routeControllerNoise,
-		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}") + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
+		ConfigTemplate: local.CCMConfig(
+			"{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}",
+		) + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
 	}
 	if command.ClusterCIDR == "" {
-		under.Unsupported = conformance.Unsupported{string(conformance.FeatureRoutes): "the range of the cluster's pods is not known here"}
+		under.Unsupported = conformance.Unsupported{
+			string(conformance.FeatureRoutes): "the range of the cluster's pods is not known here",
+		}
 	}
 	if o.Program == nil {
 		under.Claims = slices.Clone(OwnClaims)
 	} else {
 		own := ccm.ConfigTemplate
 		// Each lab runs its own.
-		ccm = &program.CCM{Path: o.Program.Path, Args: o.Program.Args, Env: o.Program.Env, ConfigTemplate: cmp.Or(o.Program.ConfigTemplate, own)}
+		ccm = &program.CCM{
+			Path: o.Program.Path, Args: o.Program.Args, Env: o.Program.Env,
+			ConfigTemplate: cmp.Or(o.Program.ConfigTemplate, own),
+		}
 		under.Name = ccm.Name()
 	}
 	ccm.Values = ccmValues(l, command)
@@ -150,8 +165,10 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 func ccmValues(l *lab.Lab, command cluster.CCMCommand) program.Values {
 	cloud := l.Cluster.Cloud()
 	return program.Values{
-		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name, ClusterCIDR: command.ClusterCIDR,
-		CloudURL: cloud.URL, TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
+		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name,
+		ClusterCIDR: command.ClusterCIDR,
+		CloudURL:    cloud.URL, TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name,
+		CAFile:  cloud.CAFile,
 		Address: command.Address, Port: command.Port,
 	}
 }

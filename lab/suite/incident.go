@@ -87,7 +87,12 @@ type OperationCalls struct {
 // PlayIncident brings a lab up, plays the incident on it, and takes it down unless it
 // is to be kept. The account says how the CCM behaved; an error means that the incident
 // could not be played to its end.
-func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions, steps *ui.Steps) (*IncidentReport, error) {
+func PlayIncident(
+	ctx context.Context,
+	test conformance.Test,
+	o IncidentOptions,
+	steps *ui.Steps,
+) (*IncidentReport, error) {
 	o.Focus, o.Profiles = regexp.MustCompile("^"+regexp.QuoteMeta(test.ID)+"$"), []conformance.Profile{test.Profile}
 	p := &incidentRun{ctx: ctx, options: o}
 	o.watchLab, o.recordStep = p.watchLab, p.recordStep
@@ -100,7 +105,10 @@ func PlayIncident(ctx context.Context, test conformance.Test, o IncidentOptions,
 	}
 	result := report.Tests[0]
 	if result.Result == conformance.Skipped {
-		return nil, errors.Join(err, fmt.Errorf("incident %s cannot be played here: %s", test.Incident.Name, strings.Join(result.Reasons, "; ")))
+		return nil, errors.Join(
+			err,
+			fmt.Errorf("incident %s cannot be played here: %s", test.Incident.Name, strings.Join(result.Reasons, "; ")),
+		)
 	}
 	return p.reportOf(test, report), err
 }
@@ -126,7 +134,9 @@ func (p *incidentRun) watchLab(l *lab.Lab) (leave func()) {
 	last := sync.OnceFunc(func() { close(over) })
 	go func() {
 		defer close(ended)
-		err := watch.Watch(ctx, l, watch.Options{Follow: true, Filter: timeline.Filter{Since: p.began, Calls: timeline.CallsAll}}, func(e timeline.Entry) error {
+		err := watch.Watch(ctx, l, watch.Options{
+			Follow: true, Filter: timeline.Filter{Since: p.began, Calls: timeline.CallsAll},
+		}, func(e timeline.Entry) error {
 			if e.Caller == suiteCaller && e.Detail == stepOver {
 				last()
 			}
@@ -161,7 +171,10 @@ const (
 
 // recordStep puts a step of the suite into the timeline.
 func (p *incidentRun) recordStep(what string, failed bool) {
-	err := p.log.Add(timeline.Change{Source: timeline.SourceLab, Subject: "suite/incident", What: "step", Detail: what, Caller: suiteCaller, Failed: failed})
+	err := p.log.Add(timeline.Change{
+		Source: timeline.SourceLab, Subject: "suite/incident", What: "step", Detail: what, Caller: suiteCaller,
+		Failed: failed,
+	})
 	if err != nil && p.ctx.Err() == nil {
 		p.options.Note(fmt.Sprintf("a step of the suite is not in the timeline: %v", err))
 	}
@@ -211,11 +224,14 @@ func (p *incidentRun) reportOf(test conformance.Test, report *conformance.Report
 	defer p.mu.Unlock()
 	i, result := test.Incident, report.Tests[0]
 	a := &IncidentReport{
-		Incident: i.Name, Title: i.Title, Test: test.ID, Profile: test.Profile, Level: test.Level, Capability: test.Capability,
-		CCM: report.Implementation, Cluster: report.Cluster, Happened: i.Happened, Watch: i.Watch, Requires: test.Requires, Source: test.Source,
+		Incident: i.Name, Title: i.Title, Test: test.ID, Profile: test.Profile, Level: test.Level,
+		Capability: test.Capability,
+		CCM:        report.Implementation, Cluster: report.Cluster, Happened: i.Happened, Watch: i.Watch,
+		Requires: test.Requires, Source: test.Source,
 		// One that ends by itself does not behave, however it comes out.
 		Behaved: result.Result == conformance.Passed && len(report.Crashes) == 0,
-		Seconds: result.Seconds, Reasons: result.Reasons, Did: CCMActivity{Calls: []OperationCalls{}, Warnings: p.warnings, Crashes: len(report.Crashes)},
+		Seconds: result.Seconds, Reasons: result.Reasons,
+		Did:   CCMActivity{Calls: []OperationCalls{}, Warnings: p.warnings, Crashes: len(report.Crashes)},
 		Right: i.Right, Danger: i.Danger, Known: i.Known, Timeline: p.shown,
 	}
 	for _, d := range p.callsByOperation {
@@ -225,7 +241,9 @@ func (p *incidentRun) reportOf(test conformance.Test, report *conformance.Report
 		return cmp.Or(cmp.Compare(b.Calls, a.Calls), cmp.Compare(a.Operation, b.Operation))
 	})
 	if len(report.Crashes) > 0 {
-		a.Reasons = append(slices.Clone(a.Reasons), fmt.Sprintf("the CCM ended by itself, times: %d", len(report.Crashes)))
+		a.Reasons = append(
+			slices.Clone(a.Reasons), fmt.Sprintf("the CCM ended by itself, times: %d", len(report.Crashes)),
+		)
 	}
 	if !a.Behaved {
 		for _, note := range result.Notes {

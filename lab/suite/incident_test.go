@@ -33,22 +33,29 @@ func TestWhatIsShownOfAnIncident(t *testing.T) {
 		call("ccm", "getThing", "GET", "", "a read that fails", true),
 		call("ccm", "createThing", "POST", "", "a change", false),
 		call("operator", "createFault", "POST", "", "the suite's own", false),
-		{Change: timeline.Change{Source: timeline.SourceEvent, Subject: "service/a", Detail: "a Warning", Failed: true}},
+		{Change: timeline.Change{
+			Source: timeline.SourceEvent, Subject: "service/a", Detail: "a Warning", Failed: true,
+		}},
 		{Change: timeline.Change{Source: timeline.SourceCluster, Subject: "pod/a", Detail: "a pod"}},
 		{Change: timeline.Change{Source: timeline.SourceCluster, Subject: "node/a", Detail: "a Node"}},
 	} {
 		e.Time = began.Add(2 * time.Second)
 		require.NoError(t, p.countAndShow(e))
 	}
-	assert.Equal(t, []string{"a read that meets a fault", "a read that fails", "a change", "a Warning", "a Node"}, shown)
+	assert.Equal(
+		t, []string{"a read that meets a fault", "a read that fails", "a change", "a Warning", "a Node"}, shown,
+	)
 
 	test := conformance.Test{ID: "resilience-a", Incident: &conformance.Incident{Name: "a"}}
-	report := &conformance.Report{Tests: []conformance.TestReport{{Result: conformance.Passed, Notes: []string{"ccm: said", "noted"}}}}
+	report := &conformance.Report{
+		Tests: []conformance.TestReport{{Result: conformance.Passed, Notes: []string{"ccm: said", "noted"}}},
+	}
 	a := p.reportOf(test, report)
 	assert.True(t, a.Behaved)
 	assert.Empty(t, a.Log)
 	assert.Equal(t, CCMActivity{Warnings: 1, Calls: []OperationCalls{
-		{Operation: "listThings", Calls: 2, Met: 1}, {Operation: "createThing", Calls: 1}, {Operation: "getThing", Calls: 1, Failed: 1},
+		{Operation: "listThings", Calls: 2, Met: 1}, {Operation: "createThing", Calls: 1},
+		{Operation: "getThing", Calls: 1, Failed: 1},
 	}}, a.Did)
 	assert.Len(t, a.Timeline, 5)
 
@@ -61,7 +68,9 @@ func TestWhatIsShownOfAnIncident(t *testing.T) {
 
 // The suite's steps are in the timeline, among all else that happens.
 func TestStepsOfAnIncident(t *testing.T) {
-	p := &incidentRun{ctx: t.Context(), log: timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()},
+	p := &incidentRun{ctx: t.Context(), log: timeline.Log{
+		File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now(),
+	},
 		options: IncidentOptions{Note: func(text string) { t.Error(text) }}}
 	p.recordStep("injecting fault lost on balancers", false)
 	p.recordStep("changing balancer lb-1: not now", true)
@@ -81,7 +90,9 @@ func TestStepsOfAnIncident(t *testing.T) {
 
 // With credentials that were renewed the CCM calls under another name.
 func TestWhoIsTheCCM(t *testing.T) {
-	for caller, is := range map[string]bool{"ccm": true, "ccm-renewed-abc": true, "operator": false, "lab": false, "ccm2": false} {
+	for caller, is := range map[string]bool{
+		"ccm": true, "ccm-renewed-abc": true, "operator": false, "lab": false, "ccm2": false,
+	} {
 		assert.Equal(t, is, isCCM(caller), caller)
 	}
 }

@@ -113,7 +113,8 @@ func (o Options) onSomebodysCluster() bool {
 // worthwhileLabs is how many labs the tests are worth. Only those that run alone take
 // longer on one, and only embedded ones are cheap.
 func (o Options) worthwhileLabs(tests []conformance.Test) int {
-	if kind := cluster.KindNamed(o.Cluster); kind == nil || !kind.Hollow || o.Implementation == ImplementationInMemory || o.Keep {
+	if kind := cluster.KindNamed(o.Cluster); kind == nil || !kind.Hollow ||
+		o.Implementation == ImplementationInMemory || o.Keep {
 		return 1
 	}
 	alone := 0
@@ -137,7 +138,10 @@ func Run(ctx context.Context, o Options, steps *ui.Steps) (report *conformance.R
 	names := o.Names(tests)
 	for _, name := range names {
 		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
-			return nil, errors.Join(fmt.Errorf("there is a lab %q already; the suite wants one of its own: give another --name, or `lab down --name %s`", name, name), err)
+			return nil, errors.Join(fmt.Errorf(
+				"there is a lab %q already; the suite wants one of its own: give another --name, or `lab down --name %s`",
+				name, name,
+			), err)
 		}
 	}
 	if kind := cluster.KindNamed(o.Cluster); kind != nil && kind.LendToSuite != nil {
@@ -152,8 +156,15 @@ func Run(ctx context.Context, o Options, steps *ui.Steps) (report *conformance.R
 
 // shareTests has labs share the tests. As long as all tests have run, what became of a
 // lab is worth a line and no error.
-func (o Options) shareTests(ctx context.Context, queue *conformance.Queue, names []string, steps *ui.Steps) (*conformance.Report, error) {
-	reports, errs, downs := make([]*conformance.Report, len(names)), make([]error, len(names)), make([]error, len(names))
+func (o Options) shareTests(
+	ctx context.Context,
+	queue *conformance.Queue,
+	names []string,
+	steps *ui.Steps,
+) (*conformance.Report, error) {
+	reports, errs, downs := make(
+		[]*conformance.Report, len(names),
+	), make([]error, len(names)), make([]error, len(names))
 	var running sync.WaitGroup
 	queue.Expect(len(names))
 	shown := make(chan struct{})
@@ -185,7 +196,13 @@ func (o Options) shareTests(ctx context.Context, queue *conformance.Queue, names
 // runOnLab runs tests from the queue on a lab of this name. isUp is called when the lab
 // is up, or has failed to come up. downErr is what went wrong when the lab was taken
 // down.
-func (o Options) runOnLab(ctx context.Context, name string, queue *conformance.Queue, steps *ui.Steps, isUp func()) (report *conformance.Report, err, downErr error) {
+func (o Options) runOnLab(
+	ctx context.Context,
+	name string,
+	queue *conformance.Queue,
+	steps *ui.Steps,
+	isUp func(),
+) (report *conformance.Report, err, downErr error) {
 	up := lifecycle.Options{
 		Name: name, Cluster: cluster.KindName(o.Cluster), Kubeconfig: o.Kubeconfig,
 		Nodes: nodesPerLab, WithoutCCM: true, WithoutDemo: true, Bundle: o.Bundle, Fleeting: !o.Keep,

@@ -91,10 +91,14 @@ func summarize(r *conformance.Report) string {
 		case conformance.Passed:
 			passed++
 		case conformance.Failed:
-			failed = append(failed, fmt.Sprintf("%s: %s\n  it requires: %s", t.ID, strings.Join(t.Reasons, "; "), t.Requires))
+			failed = append(
+				failed, fmt.Sprintf("%s: %s\n  it requires: %s", t.ID, strings.Join(t.Reasons, "; "), t.Requires),
+			)
 		}
 	}
-	lines := append([]string{fmt.Sprintf("%d of %d tests of the conformance suite pass", passed, passed+len(failed))}, failed...)
+	lines := append(
+		[]string{fmt.Sprintf("%d of %d tests of the conformance suite pass", passed, passed+len(failed))}, failed...,
+	)
 	for _, c := range r.Crashes {
 		lines = append(lines, "the CCM "+c)
 	}

@@ -47,7 +47,10 @@ type Options struct {
 func Watch(ctx context.Context, l *lab.Lab, o Options, fn func(timeline.Entry) error, note func(string)) error {
 	reader, err := l.Timeline().Open()
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("lab %q has recorded nothing: %s is missing; `lab up --name %s` completes it", l.State.Name, l.Timeline().File, l.State.Name)
+		return fmt.Errorf(
+			"lab %q has recorded nothing: %s is missing; `lab up --name %s` completes it", l.State.Name,
+			l.Timeline().File, l.State.Name,
+		)
 	}
 	if err != nil {
 		return err
@@ -141,7 +144,10 @@ func (w *watcher) pollOnce(ctx context.Context) (done bool, err error) {
 	if err := w.showEntries(w.merged.Until(at.Add(-settleTime))); err != nil {
 		return false, err
 	}
-	w.noteTransition(w.cloudAway.observe(cloudErr != nil, at), func() string { return w.cloudSilentNote(cloudErr) }, "the cloud answers again; its calls meanwhile are in their places or follow")
+	w.noteTransition(
+		w.cloudAway.observe(cloudErr != nil, at), func() string { return w.cloudSilentNote(cloudErr) },
+		"the cloud answers again; its calls meanwhile are in their places or follow",
+	)
 	return w.checkAgent(ctx, at)
 }
 
@@ -207,17 +213,24 @@ func (w *watcher) fetchCalls(ctx context.Context) error {
 }
 
 func (w *watcher) cloudSilentNote(err error) string {
-	return fmt.Sprintf("the cloud does not say who calls it (%v); `lab status --name %s` shows what runs", err, w.lab.State.Name)
+	return fmt.Sprintf(
+		"the cloud does not say who calls it (%v); `lab status --name %s` shows what runs", err, w.lab.State.Name,
+	)
 }
 
 func (w *watcher) agentDeadNote() string {
-	return fmt.Sprintf("the lab's agent does not run, so nobody records what happens; `lab up --name %s` starts it", w.lab.State.Name)
+	return fmt.Sprintf(
+		"the lab's agent does not run, so nobody records what happens; `lab up --name %s` starts it", w.lab.State.Name,
+	)
 }
 
 func (w *watcher) wentDownNote() string { return fmt.Sprintf("lab %q went down", w.lab.State.Name) }
 
 func (w *watcher) stoppedNote() string {
-	return fmt.Sprintf("lab %q is stopped; this is what was recorded. `lab up --name %s` starts it", w.lab.State.Name, w.lab.State.Name)
+	return fmt.Sprintf(
+		"lab %q is stopped; this is what was recorded. `lab up --name %s` starts it", w.lab.State.Name,
+		w.lab.State.Name,
+	)
 }
 
 func (w *watcher) noteTransition(turned transition, away func() string, back string) {

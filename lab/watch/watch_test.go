@@ -27,7 +27,11 @@ type fakeAudit struct {
 	pages int
 }
 
-func (a *fakeAudit) ListAuditUntil(_ context.Context, f client.AuditFilter, isOld func(api.AuditEntry) bool) ([]api.AuditEntry, error) {
+func (a *fakeAudit) ListAuditUntil(
+	_ context.Context,
+	f client.AuditFilter,
+	isOld func(api.AuditEntry) bool,
+) ([]api.AuditEntry, error) {
 	if a.err != nil {
 		return nil, a.err
 	}
@@ -52,7 +56,10 @@ var began = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 func (a *fakeAudit) call(n int) {
 	for range n {
 		i := len(a.calls)
-		a.calls = append(a.calls, api.AuditEntry{Time: began.Add(time.Duration(i) * time.Millisecond), RequestID: fmt.Sprint(i), Operation: "getInstance", Status: 200})
+		a.calls = append(a.calls, api.AuditEntry{
+			Time: began.Add(time.Duration(i) * time.Millisecond), RequestID: fmt.Sprint(i), Operation: "getInstance",
+			Status: 200,
+		})
 	}
 }
 

@@ -46,7 +46,8 @@ func (c *Cluster) etcdSpec() process.Spec {
 		"--initial-advertise-peer-urls="+peers,
 		"--initial-cluster="+c.Lab.Name+"="+peers,
 		"--client-cert-auth", "--trusted-ca-file="+ca, "--cert-file="+tls.Cert, "--key-file="+tls.Key,
-		"--peer-client-cert-auth", "--peer-trusted-ca-file="+ca, "--peer-cert-file="+tls.Cert, "--peer-key-file="+tls.Key,
+		"--peer-client-cert-auth", "--peer-trusted-ca-file="+ca, "--peer-cert-file="+tls.Cert,
+		"--peer-key-file="+tls.Key,
 		"--log-level=warn",
 	)
 }
@@ -68,8 +69,10 @@ func (c *Cluster) apiserverSpec(more ...string) process.Spec {
 		"--bind-address="+c.Address(), "--secure-port="+c.Port(local.PortAPIServer), "--advertise-address="+c.Address(),
 		"--tls-cert-file="+tls.Cert, "--tls-private-key-file="+tls.Key,
 		"--client-ca-file="+c.pkiPath("ca.crt"),
-		"--requestheader-client-ca-file="+c.pkiPath(frontProxyCA+".crt"), "--requestheader-allowed-names=front-proxy-client",
-		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--requestheader-client-ca-file="+c.pkiPath(frontProxyCA+".crt"),
+		"--requestheader-allowed-names=front-proxy-client",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--anonymous-auth=false",
 		"--authorization-mode=Node,RBAC",
 		"--enable-admission-plugins=NodeRestriction",
@@ -146,7 +149,8 @@ func (c *Cluster) listenFlags(port string) []string {
 func (c *Cluster) servingFlags(port, user string) []string {
 	tls, kubeconfig := pki.PairAt(c.pkiPath(), port), c.kubeconfigOf(user)
 	return []string{
-		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig, "--authorization-kubeconfig=" + kubeconfig,
+		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
+		"--authorization-kubeconfig=" + kubeconfig,
 		"--tls-cert-file=" + tls.Cert, "--tls-private-key-file=" + tls.Key,
 		"--client-ca-file=" + c.pkiPath("ca.crt"),
 	}
@@ -176,7 +180,10 @@ const maxSocketPath = 107
 func (c *Cluster) CheckFolder() error {
 	disk := c.machineFolder("12345678")
 	if n := len(disk) + socketBytes; n > maxSocketPath {
-		return fmt.Errorf("the lab's folder %s is %d bytes too long for the kubelet's Unix sockets; set CCMLAB_HOME to a shorter one", c.Lab.Path(), n-maxSocketPath)
+		return fmt.Errorf(
+			"the lab's folder %s is %d bytes too long for the kubelet's Unix sockets; set CCMLAB_HOME to a shorter one",
+			c.Lab.Path(), n-maxSocketPath,
+		)
 	}
 	return nil
 }
@@ -226,7 +233,9 @@ func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cl
 	dir := c.machineFolder(m.ID)
 	user := "node-" + m.Name
 	// One that was renamed boots as another node.
-	client, err := ca.Ensure(dir, m.Name+"-client", pki.Identity{Name: "system:node:" + m.Name, Groups: []string{"system:nodes"}})
+	client, err := ca.Ensure(
+		dir, m.Name+"-client", pki.Identity{Name: "system:node:" + m.Name, Groups: []string{"system:nodes"}},
+	)
 	if err != nil {
 		return nil, err
 	}

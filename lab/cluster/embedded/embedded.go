@@ -75,8 +75,10 @@ var (
 
 // Kind is this kind of cluster.
 var Kind = &cluster.Kind{
-	Name:                  cluster.KindEmbedded,
-	New:                   func(lab *state.Lab, bin cluster.Binaries) (cluster.Cluster, error) { return New(lab, bin), nil },
+	Name: cluster.KindEmbedded,
+	New: func(lab *state.Lab, bin cluster.Binaries) (cluster.Cluster, error) {
+		return New(lab, bin), nil
+	},
 	Programs:              func(nodes int) (own, kube []string) { return OwnPrograms, NeededPrograms(nodes) },
 	CloudProviderOptional: true,
 	Hollow:                true,
@@ -92,7 +94,9 @@ const hollowNode = "hollow-node"
 // Programs are what it brings, the project's own and upstream's.
 var (
 	OwnPrograms  = []string{"fakecloud", "ccm"}
-	KubePrograms = []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", hollowNode}
+	KubePrograms = []string{
+		"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", hollowNode,
+	}
 )
 
 // Check returns an error when programs are missing, space is short, or the path of the
@@ -115,7 +119,10 @@ func (c *Cluster) checkSpace() error {
 	if err != nil || c.Lab.Slot != 0 || free >= needSpace {
 		return err
 	}
-	return fmt.Errorf("%d MB are free for %s, and a lab takes %d: %s", free>>20, c.Lab.Path(), needSpace>>20, remedy.Of(syscall.ENOSPC))
+	return fmt.Errorf(
+		"%d MB are free for %s, and a lab takes %d: %s", free>>20, c.Lab.Path(), needSpace>>20,
+		remedy.Of(syscall.ENOSPC),
+	)
 }
 
 // NeededPrograms lists the programs of KubePrograms that a lab with this number of
@@ -177,7 +184,9 @@ func (c *Cluster) prepareCredentials() error {
 		return err
 	}
 	serve := func(name string) pki.Identity {
-		return pki.Identity{Name: name, Addresses: []string{c.Address()}, DNSNames: []string{"localhost", "kubernetes.default.svc"}}
+		return pki.Identity{
+			Name: name, Addresses: []string{c.Address()}, DNSNames: []string{"localhost", "kubernetes.default.svc"},
+		}
 	}
 	var errs []error
 	keep := func(_ pki.Pair, err error) { errs = append(errs, err) }
@@ -208,7 +217,9 @@ func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
 		files[i] = data
 	}
 	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters[c.Lab.Name] = &clientcmdapi.Cluster{Server: "https://" + c.Endpoint(local.PortAPIServer), CertificateAuthorityData: files[0]}
+	cfg.Clusters[c.Lab.Name] = &clientcmdapi.Cluster{
+		Server: "https://" + c.Endpoint(local.PortAPIServer), CertificateAuthorityData: files[0],
+	}
 	cfg.AuthInfos[user] = &clientcmdapi.AuthInfo{ClientCertificateData: files[1], ClientKeyData: files[2]}
 	cfg.Contexts[c.Lab.Name] = &clientcmdapi.Context{Cluster: c.Lab.Name, AuthInfo: user}
 	cfg.CurrentContext = c.Lab.Name
@@ -270,7 +281,8 @@ func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 	if err != nil {
 		return err
 	}
-	return c.Serve(ctx, "kube-apiserver to be ready on "+c.Endpoint(local.PortAPIServer), func(ctx context.Context) error {
+	return c.Serve(ctx, "kube-apiserver to be ready on "+
+		c.Endpoint(local.PortAPIServer), func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
@@ -305,7 +317,10 @@ func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
 	machines, err := c.Machines(ctx)
 	var nodes []cluster.Component
 	for m, r := range machines {
-		nodes = append(nodes, cluster.Component{Name: nodePrefix + m.Name, PID: r.(*process.Process).PID, State: cluster.StateRunning})
+		nodes = append(
+			nodes,
+			cluster.Component{Name: nodePrefix + m.Name, PID: r.(*process.Process).PID, State: cluster.StateRunning},
+		)
 	}
 	slices.SortFunc(nodes, func(a, b cluster.Component) int { return strings.Compare(a.Name, b.Name) })
 	return append(all, nodes...), err

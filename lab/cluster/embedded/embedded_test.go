@@ -49,7 +49,8 @@ func TestCredentials(t *testing.T) {
 			require.NoError(t, err)
 			leaf, err := x509.ParseCertificate(cert.Certificate[0])
 			require.NoError(t, err)
-			assert.Equal(t, user == userOperator, len(leaf.Subject.Organization) > 0 && leaf.Subject.Organization[0] == "system:masters", user)
+			assert.Equal(t, user == userOperator, len(leaf.Subject.Organization) > 0 &&
+				leaf.Subject.Organization[0] == "system:masters", user)
 			assert.Equal(t, "https://127.30.0.1:6443", cfg.Clusters["lab"].Server)
 			info, err := os.Stat(c.kubeconfigOf(user))
 			require.NoError(t, err)
@@ -81,7 +82,10 @@ func TestCredentials(t *testing.T) {
 // and nothing that skips a check.
 func TestComponents(t *testing.T) {
 	c := newCluster(t)
-	for _, s := range [][]string{c.etcdSpec().Args, c.apiserverSpec(c.auditFlags()...).Args, c.controllerManagerSpec().Args, c.schedulerSpec().Args, c.ccmSpec().Args, c.Fakecloud("kubernetes-cluster=lab").Args} {
+	for _, s := range [][]string{
+		c.etcdSpec().Args, c.apiserverSpec(c.auditFlags()...).Args, c.controllerManagerSpec().Args,
+		c.schedulerSpec().Args, c.ccmSpec().Args, c.Fakecloud("kubernetes-cluster=lab").Args,
+	} {
 		line := strings.Join(s, "\n")
 		assert.Contains(t, line, "127.30.0.1")
 		for _, bad := range []string{"0.0.0.0", "127.0.0.1", "insecure", "AlwaysAllow", "skip"} {
@@ -91,7 +95,10 @@ func TestComponents(t *testing.T) {
 	assert.Contains(t, c.controllerManagerSpec().Args, "--cloud-provider=external")
 	assert.NotContains(t, strings.Join(c.apiserverSpec().Args, " "), "--cloud-provider", "the flag is gone")
 	assert.Contains(t, c.apiserverSpec().Args, "--authorization-mode=Node,RBAC")
-	assert.Equal(t, "node/node-1@127.30.16.1#i-1", componentOfMachine(cluster.Machine{ID: "i-1", Name: "node-1", Address: "127.30.16.1"}))
+	assert.Equal(
+		t, "node/node-1@127.30.16.1#i-1",
+		componentOfMachine(cluster.Machine{ID: "i-1", Name: "node-1", Address: "127.30.16.1"}),
+	)
 	assert.Equal(t, c.LogFile("node/node-1"), c.LogFile("node/node-1@127.30.16.1#i-1"))
 }
 

@@ -28,9 +28,13 @@ func TestWithoutCloudProvider(t *testing.T) {
 		}
 		return names
 	}
-	for provider, want := range map[string]string{"": "external", cluster.ProviderExternal: "external", cluster.ProviderNone: ""} {
+	for provider, want := range map[string]string{
+		"": "external", cluster.ProviderExternal: "external", cluster.ProviderNone: "",
+	} {
 		c.Lab.CloudProvider = provider
-		flags := slices.DeleteFunc(slices.Clone(c.controllerManagerSpec().Args), func(arg string) bool { return arg != "--cloud-provider="+want })
+		flags := slices.DeleteFunc(slices.Clone(c.controllerManagerSpec().Args), func(arg string) bool {
+			return arg != "--cloud-provider="+want
+		})
 		assert.Len(t, flags, 1, "provider %q", provider)
 		assert.Equal(t, want == "", c.Traits().NoCloudProvider)
 		assert.Equal(t, want != "", slices.Contains(named(), "ccm"), "provider %q", provider)
@@ -50,7 +54,8 @@ func TestFlagsAreSeen(t *testing.T) {
 		r, w, err := os.Pipe()
 		require.NoError(t, err)
 		p, err := c.Host.Start(process.Spec{
-			Component: component, Path: "/bin/sh", Args: append([]string{"-c", "read line <&3", "sh"}, args...), LogFile: c.Lab.Path("log"), Inherit: []*os.File{r},
+			Component: component, Path: "/bin/sh", Args: append([]string{"-c", "read line <&3", "sh"}, args...),
+			LogFile: c.Lab.Path("log"), Inherit: []*os.File{r},
 		})
 		require.NoError(t, err)
 		require.NoError(t, r.Close())

@@ -71,7 +71,10 @@ func chooseKubeconfig(s cluster.Settings) (*state.External, error) {
 // New describes the cluster; nothing is started.
 func New(lab *state.Lab, bin cluster.Binaries) (*Cluster, error) {
 	if lab.External == nil {
-		return nil, fmt.Errorf("the record of lab %q is damaged: it names no kubeconfig; `lab down --name %s` removes it", lab.Name, lab.Name)
+		return nil, fmt.Errorf(
+			"the record of lab %q is damaged: it names no kubeconfig; `lab down --name %s` removes it", lab.Name,
+			lab.Name,
+		)
 	}
 	return &Cluster{local.NewSite(lab, bin)}, nil
 }
@@ -155,7 +158,8 @@ func (c *Cluster) Observer() (*kubernetes.Clientset, error) {
 // lookup of the client CA, so that it needs no right to do that.
 func (c *Cluster) ccmSpec() process.Spec {
 	kubeconfig := c.accountKubeconfig(accountCCM)
-	return c.CCM("--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+kubeconfig,
+	return c.CCM("--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+
+		kubeconfig,
 		"--authentication-skip-lookup=true")
 }
 
@@ -255,5 +259,8 @@ func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) err
 // not know the pods' range.
 func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	spec := c.ccmSpec()
-	return cluster.CCMCommand{Path: spec.Path, Args: spec.Args, CloudConfig: c.CloudConfig(), Address: c.Address(), Port: c.Lab.Ports[local.PortCCM]}
+	return cluster.CCMCommand{
+		Path: spec.Path, Args: spec.Args, CloudConfig: c.CloudConfig(), Address: c.Address(),
+		Port: c.Lab.Ports[local.PortCCM],
+	}
 }

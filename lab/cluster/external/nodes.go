@@ -46,7 +46,10 @@ func checkNoCCM(ctx context.Context, kube kubernetes.Interface) error {
 		}
 	}
 	if len(foreign) > 0 {
-		return fmt.Errorf("the cluster's nodes are of another provider: %s; use a cluster whose kubelets run with --cloud-provider=external and no --provider-id, and that has no CCM yet", shortList(foreign))
+		return fmt.Errorf(
+			"the cluster's nodes are of another provider: %s; use a cluster whose kubelets run with --cloud-provider=external and no --provider-id, and that has no CCM yet",
+			shortList(foreign),
+		)
 	}
 	return checkLeaseFree(ctx, kube)
 }
@@ -89,7 +92,10 @@ func isHeld(l coordinationv1.LeaseSpec) bool {
 }
 
 func errLeaseHeld(l *coordinationv1.LeaseSpec) error {
-	return fmt.Errorf("the cluster has a CCM already: %s holds the lease %s/%s; stop it, or use a cluster whose nodes wait for a CCM", *l.HolderIdentity, metav1.NamespaceSystem, leaseName)
+	return fmt.Errorf(
+		"the cluster has a CCM already: %s holds the lease %s/%s; stop it, or use a cluster whose nodes wait for a CCM",
+		*l.HolderIdentity, metav1.NamespaceSystem, leaseName,
+	)
 }
 
 // presentMachines are the machines of the nodes that the lab's cloud is for. A node
@@ -112,7 +118,10 @@ func presentMachines(nodes []corev1.Node, instances []api.Instance) ([]cluster.M
 		}
 	}
 	if len(lost) > 0 {
-		return nil, fmt.Errorf("nodes are instances of a cloud that is no more: %s, and a provider ID cannot be changed; for each, `kubectl delete node NAME` and restart its kubelet, so that it registers anew, then `lab up` again", shortList(lost))
+		return nil, fmt.Errorf(
+			"nodes are instances of a cloud that is no more: %s, and a provider ID cannot be changed; for each, `kubectl delete node NAME` and restart its kubelet, so that it registers anew, then `lab up` again",
+			shortList(lost),
+		)
 	}
 	return machines, nil
 }

@@ -28,7 +28,9 @@ func node(name, providerID string, taints ...corev1.Taint) corev1.Node {
 	}
 }
 
-var waits = corev1.Taint{Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule}
+var waits = corev1.Taint{
+	Key: "node.cloudprovider.kubernetes.io/uninitialized", Value: "true", Effect: corev1.TaintEffectNoSchedule,
+}
 
 func TestNodesOfAnotherProviderAreNamed(t *testing.T) {
 	mine, waiting, theirs := node("a", "fakecloud://i-1"), node("b", "", waits), node("c", "kind://docker/x/c")
@@ -57,8 +59,11 @@ func TestWhoHoldsTheLease(t *testing.T) {
 		"given back": {holder: "", renews: true},
 		"run out":    {holder: "old", age: time.Minute},
 		"dead":       {holder: "old", within: 16 * time.Second},
-		"alive":      {holder: "them", renews: true, want: "them holds the lease kube-system/cloud-controller-manager", within: 3 * time.Second},
-		"ahead":      {holder: "them", age: -time.Hour, want: "them holds the lease", within: leaseBound},
+		"alive": {
+			holder: "them", renews: true, want: "them holds the lease kube-system/cloud-controller-manager",
+			within: 3 * time.Second,
+		},
+		"ahead": {holder: "them", age: -time.Hour, want: "them holds the lease", within: leaseBound},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -71,7 +76,8 @@ func TestWhoHoldsTheLease(t *testing.T) {
 						case <-done:
 							return
 						case <-time.After(2 * time.Second):
-							_, err := kube.CoordinationV1().Leases("kube-system").Update(t.Context(), lease(tc.holder, time.Now()), metav1.UpdateOptions{})
+							_, err := kube.CoordinationV1().Leases("kube-system").
+								Update(t.Context(), lease(tc.holder, time.Now()), metav1.UpdateOptions{})
 							assert.NoError(t, err)
 						}
 					}
@@ -92,7 +98,10 @@ func TestWhoHoldsTheLease(t *testing.T) {
 
 func TestPresent(t *testing.T) {
 	instances := []api.Instance{{ID: "i-1", State: api.InstanceRunning}, {ID: "i-2", State: api.InstanceTerminated}}
-	nodes := []corev1.Node{node("a", "fakecloud://i-1"), node("b", "fakecloud://i-2"), node("c", "", waits), node("d", "other://d"), node("e", "")}
+	nodes := []corev1.Node{
+		node("a", "fakecloud://i-1"), node("b", "fakecloud://i-2"), node("c", "", waits), node("d", "other://d"),
+		node("e", ""),
+	}
 	machines, err := presentMachines(nodes, instances)
 	require.NoError(t, err)
 	assert.Equal(t, []cluster.Machine{{Name: "a", Address: "10.0.0.1"}, {Name: "c", Address: "10.0.0.1"}}, machines)

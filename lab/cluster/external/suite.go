@@ -59,7 +59,9 @@ func lendToSuite(ctx context.Context, kubeconfig string, nodes bool) (tidy func(
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, tidyBound)
 		defer cancel()
-		return errors.Join(restoreLease(ctx, kube, lease), deleteNewEvents(ctx, kube, before.Items, said), awaitNamespaces(ctx, kube))
+		return errors.Join(
+			restoreLease(ctx, kube, lease), deleteNewEvents(ctx, kube, before.Items, said), awaitNamespaces(ctx, kube),
+		)
 	}, nil
 }
 
@@ -100,16 +102,27 @@ func checkUntouched(nodes []corev1.Node, services []corev1.Service, consent bool
 		}
 	}
 	if len(waiting) > 0 && !consent {
-		errs = append(errs, fmt.Errorf("nodes wait for a CCM: %s; the one under test would make them instances of the suite's cloud for good; --traffic says that it may, and that their ports are reached from here", shortList(waiting)))
+		errs = append(errs, fmt.Errorf(
+			"nodes wait for a CCM: %s; the one under test would make them instances of the suite's cloud for good; --traffic says that it may, and that their ports are reached from here",
+			shortList(waiting),
+		))
 	}
 	if len(unreached) > 0 {
-		errs = append(errs, fmt.Errorf("--traffic: nodes name no address at which they are reached: %s; give their kubelets --node-ip", shortList(unreached)))
+		errs = append(errs, fmt.Errorf(
+			"--traffic: nodes name no address at which they are reached: %s; give their kubelets --node-ip",
+			shortList(unreached),
+		))
 	}
 	if len(others) > 0 {
-		errs = append(errs, fmt.Errorf("nodes are of no cloud: %s; a CCM deletes such a Node when it is not Ready; use a cluster without nodes, or whose kubelets run with --cloud-provider=external", shortList(others)))
+		errs = append(errs, fmt.Errorf(
+			"nodes are of no cloud: %s; a CCM deletes such a Node when it is not Ready; use a cluster without nodes, or whose kubelets run with --cloud-provider=external",
+			shortList(others),
+		))
 	}
 	if len(asking) > 0 {
-		errs = append(errs, fmt.Errorf("there are Services of type LoadBalancer: %s; the CCM under test would answer them", shortList(asking)))
+		errs = append(errs, fmt.Errorf(
+			"there are Services of type LoadBalancer: %s; the CCM under test would answer them", shortList(asking),
+		))
 	}
 	return errors.Join(errs...)
 }
@@ -146,11 +159,13 @@ func deleteNewEvents(ctx context.Context, kube kubernetes.Interface, before []co
 	var errs []error
 	for _, e := range now {
 		about := func(n corev1.Node) bool { return n.Name == e.InvolvedObject.Name }
-		theirs := e.InvolvedObject.Kind == "Node" && (slices.ContainsFunc(before, about) || slices.ContainsFunc(nodes.Items, about))
+		theirs := e.InvolvedObject.Kind == "Node" && (slices.ContainsFunc(before, about) ||
+			slices.ContainsFunc(nodes.Items, about))
 		if theirs || slices.ContainsFunc(said, func(o corev1.Event) bool { return o.UID == e.UID }) {
 			continue
 		}
-		if err := kube.CoreV1().Events(e.Namespace).Delete(ctx, e.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		if err := kube.CoreV1().Events(e.Namespace).
+			Delete(ctx, e.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			errs = append(errs, err)
 		}
 	}

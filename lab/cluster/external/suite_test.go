@@ -33,7 +33,10 @@ func setInternalIP(n *corev1.Node) {
 // Whatever a CCM under test would touch keeps the suite out.
 func TestUntouched(t *testing.T) {
 	service := func(kind corev1.ServiceType, class *string) []corev1.Service {
-		return []corev1.Service{{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"}, Spec: corev1.ServiceSpec{Type: kind, LoadBalancerClass: class}}}
+		return []corev1.Service{{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "web"},
+			Spec:       corev1.ServiceSpec{Type: kind, LoadBalancerClass: class},
+		}}
 	}
 	for name, tc := range map[string]struct {
 		nodes    []corev1.Node
@@ -41,12 +44,22 @@ func TestUntouched(t *testing.T) {
 		consent  bool
 		want     string // "" for none
 	}{
-		"an empty cluster":          {},
-		"nodes that wait":           {nodes: []corev1.Node{nodeNamed("a", setTaint, setInternalIP)}, want: "nodes wait for a CCM: a; "},
-		"nodes that may be taken":   {nodes: []corev1.Node{nodeNamed("a", setTaint, setInternalIP)}, consent: true},
-		"nodes without an address":  {nodes: []corev1.Node{nodeNamed("a", setTaint)}, consent: true, want: "nodes name no address at which they are reached: a"},
-		"nodes of no cloud":         {nodes: []corev1.Node{nodeNamed("a"), nodeNamed("b")}, consent: true, want: "nodes are of no cloud: a, b; "},
-		"a Service that asks":       {services: service(corev1.ServiceTypeLoadBalancer, nil), want: "there are Services of type LoadBalancer: shop/web; "},
+		"an empty cluster": {},
+		"nodes that wait": {
+			nodes: []corev1.Node{nodeNamed("a", setTaint, setInternalIP)}, want: "nodes wait for a CCM: a; ",
+		},
+		"nodes that may be taken": {nodes: []corev1.Node{nodeNamed("a", setTaint, setInternalIP)}, consent: true},
+		"nodes without an address": {
+			nodes: []corev1.Node{nodeNamed("a", setTaint)}, consent: true,
+			want: "nodes name no address at which they are reached: a",
+		},
+		"nodes of no cloud": {
+			nodes: []corev1.Node{nodeNamed("a"), nodeNamed("b")}, consent: true, want: "nodes are of no cloud: a, b; ",
+		},
+		"a Service that asks": {
+			services: service(corev1.ServiceTypeLoadBalancer, nil),
+			want:     "there are Services of type LoadBalancer: shop/web; ",
+		},
 		"a Service of another kind": {services: service(corev1.ServiceTypeNodePort, nil)},
 		"a Service of another's":    {services: service(corev1.ServiceTypeLoadBalancer, new("example.com/other"))},
 	} {
@@ -72,14 +85,17 @@ func TestTidy(t *testing.T) {
 	lease := func(holder string) *coordinationv1.Lease {
 		return &coordinationv1.Lease{
 			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: leaseName},
-			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &metav1.MicroTime{Time: time.Unix(1, 0)}},
+			Spec: coordinationv1.LeaseSpec{
+				HolderIdentity: &holder, RenewTime: &metav1.MicroTime{Time: time.Unix(1, 0)},
+			},
 		}
 	}
 	theirs := nodeNamed("theirs")
 	said := event("long-ago", "Node", "gone-long-ago")
 	kube := fake.NewClientset(&theirs, said, lease("suite"),
 		event("theirs", "Node", "theirs"), event("pod", "Pod", "stand-in-1"),
-		event("stand-in", "Node", "stand-in-1"), event("leader", "Lease", leaseName), event("other-lease", "Lease", "kube-scheduler"))
+		event("stand-in", "Node", "stand-in-1"), event("leader", "Lease", leaseName),
+		event("other-lease", "Lease", "kube-scheduler"))
 	require.NoError(t, deleteNewEvents(t.Context(), kube, []corev1.Node{theirs}, []corev1.Event{*said}))
 	left, err := kube.CoreV1().Events("").List(t.Context(), metav1.ListOptions{})
 	require.NoError(t, err)

@@ -81,16 +81,22 @@ func (c *Cluster) ccmManifests() ([][]byte, error) {
 	}
 	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) // The rest is the Deployment's business.
 	meta := func(kind, name string) (metav1.TypeMeta, metav1.ObjectMeta) {
-		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{Name: name, Namespace: metav1.NamespaceSystem}
+		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{
+			Name: name, Namespace: metav1.NamespaceSystem,
+		}
 	}
-	configMap, secret := &corev1.ConfigMap{Data: map[string]string{"cloud-config.yaml": config, "ca.crt": string(ca)}}, &corev1.Secret{Data: map[string][]byte{"token": token}}
+	configMap, secret := &corev1.ConfigMap{
+		Data: map[string]string{"cloud-config.yaml": config, "ca.crt": string(ca)},
+	}, &corev1.Secret{Data: map[string][]byte{"token": token}}
 	configMap.TypeMeta, configMap.ObjectMeta = meta("ConfigMap", ccmName+"-config")
 	secret.TypeMeta, secret.ObjectMeta = meta("Secret", ccmName+"-token")
 	configYAML, err1 := yaml.Marshal(configMap)
 	secretYAML, err2 := yaml.Marshal(secret)
 	imageID, err3 := image.ID(c.imageFile(ccmImage))
 	deployment, err4 := c.ccmDeployment(slices.Concat(configYAML, secretYAML, []byte(imageID)))
-	return [][]byte{configYAML, secretYAML, deployment, manifests.CCMDisruptionBudget}, errors.Join(err1, err2, err3, err4)
+	return [][]byte{
+		configYAML, secretYAML, deployment, manifests.CCMDisruptionBudget,
+	}, errors.Join(err1, err2, err3, err4)
 }
 
 // ccmDeployment is the Deployment of manifests/ccm, adapted to this cluster.
@@ -101,7 +107,8 @@ func (c *Cluster) ccmDeployment(config []byte) ([]byte, error) {
 	}
 	d.Spec.Replicas = new(int32(ccmReplicas))
 	hash := sha256.Sum256(config)
-	d.Spec.Template.Annotations = map[string]string{"ccmlab.io/config-hash": hex.EncodeToString(hash[:8])} // Another configuration, other pods.
+	// Another configuration, other pods.
+	d.Spec.Template.Annotations = map[string]string{"ccmlab.io/config-hash": hex.EncodeToString(hash[:8])}
 	ccm := &d.Spec.Template.Spec.Containers[0]
 	ccm.Image, ccm.ImagePullPolicy = ccmImage, corev1.PullNever // It is built here and in no registry.
 	ccm.Args = append(ccm.Args, c.ccmArgs()...)
@@ -113,7 +120,10 @@ func (c *Cluster) ccmDeployment(config []byte) ([]byte, error) {
 func (c *Cluster) ccmArgs() []string {
 	args := append([]string{"--cluster-name=" + c.lab.Name, "--node-monitor-period=2s"}, local.ShortLease...)
 	if c.usesCloudRoutes() {
-		args = append(args, "--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+podSubnet, "--route-reconciliation-period=2s")
+		args = append(
+			args, "--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr="+podSubnet,
+			"--route-reconciliation-period=2s",
+		)
 	}
 	return args
 }
@@ -125,7 +135,10 @@ func (c *Cluster) StopCCM(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = client.AppsV1().Deployments(metav1.NamespaceSystem).Patch(ctx, ccmName, types.MergePatchType, []byte(`{"spec":{"replicas":0}}`), metav1.PatchOptions{FieldManager: "ccmlab"})
+	_, err = client.AppsV1().Deployments(metav1.NamespaceSystem).Patch(
+		ctx, ccmName, types.MergePatchType, []byte(`{"spec":{"replicas":0}}`),
+		metav1.PatchOptions{FieldManager: "ccmlab"},
+	)
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -135,7 +148,8 @@ func (c *Cluster) StopCCM(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))
 	defer cancel()
 	return cluster.Poll(ctx, "the CCM's pods to end", func(ctx context.Context) error {
-		pods, err := client.CoreV1().Pods(metav1.NamespaceSystem).List(ctx, metav1.ListOptions{LabelSelector: "app=" + ccmName})
+		pods, err := client.CoreV1().Pods(metav1.NamespaceSystem).
+			List(ctx, metav1.ListOptions{LabelSelector: "app=" + ccmName})
 		if err != nil {
 			return err
 		}

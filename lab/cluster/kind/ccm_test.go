@@ -50,7 +50,8 @@ func TestCCMDeployment(t *testing.T) {
 			}
 			for flag, want := range map[string]string{
 				"cloud-provider": "fakecloud", "cluster-name": "lab", "leader-elect-lease-duration": "6s",
-				"configure-cloud-routes": routed.routes, "allocate-node-cidrs": routed.ranges, "cluster-cidr": routed.cidr,
+				"configure-cloud-routes": routed.routes, "allocate-node-cidrs": routed.ranges,
+				"cluster-cidr": routed.cidr,
 			} {
 				assert.Equal(t, want, given[flag], flag)
 			}
@@ -76,7 +77,10 @@ func TestCCMManifestsHoldWhatIsMounted(t *testing.T) {
 	var config corev1.ConfigMap
 	var secret corev1.Secret
 	var d appsv1.Deployment
-	require.NoError(t, errors.Join(yaml.UnmarshalStrict(files[0], &config), yaml.UnmarshalStrict(files[1], &secret), yaml.UnmarshalStrict(files[2], &d)))
+	require.NoError(t, errors.Join(
+		yaml.UnmarshalStrict(files[0], &config), yaml.UnmarshalStrict(files[1], &secret),
+		yaml.UnmarshalStrict(files[2], &d),
+	))
 	volumes := d.Spec.Template.Spec.Volumes
 	assert.Equal(t, volumes[0].ConfigMap.Name, config.Name)
 	assert.Equal(t, volumes[1].Secret.SecretName, secret.Name)

@@ -74,7 +74,8 @@ func (c *Cluster) StartCloud(ctx context.Context, tag string, note func(string))
 		return err
 	}
 	if err := cluster.Poll(ctx, "fakecloud to be ready on "+c.Cloud().URL, cloud.Ready); err != nil {
-		log, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "8", c.cloudContainer()).CombinedOutput()
+		log, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "8", c.cloudContainer()).
+			CombinedOutput()
 		return fmt.Errorf("%w\nlast lines of its log:\n%s", err, log)
 	}
 	return nil
@@ -149,7 +150,9 @@ func (c *Cluster) cloudFiles(addresses ...netip.Addr) (*bytes.Buffer, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := w.WriteHeader(&tar.Header{Name: filepath.Base(name), Mode: 0o600, Size: int64(len(data))}); err != nil {
+		if err := w.WriteHeader(
+			&tar.Header{Name: filepath.Base(name), Mode: 0o600, Size: int64(len(data))},
+		); err != nil {
 			return nil, err
 		}
 		if _, err := w.Write(data); err != nil {

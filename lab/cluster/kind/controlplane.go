@@ -103,7 +103,10 @@ func (c *Cluster) ensureControlPlane(ctx context.Context, note func(string)) err
 
 // diagnoseExit is what to say when the cluster's one control plane is no more.
 func (c *Cluster) diagnoseExit() error {
-	return fmt.Errorf("the control plane's container %s is gone, and the cluster with it; `lab down --name %s`, then `lab up` makes another", c.controlPlaneContainer(), c.lab.Name)
+	return fmt.Errorf(
+		"the control plane's container %s is gone, and the cluster with it; `lab down --name %s`, then `lab up` makes another",
+		c.controlPlaneContainer(), c.lab.Name,
+	)
 }
 
 // createdMark is there once kind has made the control plane.
@@ -125,7 +128,8 @@ func (c *Cluster) createControlPlane(ctx context.Context, note func(string)) err
 	go func() {
 		defer close(done)
 		err = provider.Create(c.name(), kindcluster.CreateWithV1Alpha4Config(cfg), kindcluster.CreateWithRetain(true),
-			kindcluster.CreateWithKubeconfigPath(c.Kubeconfig()), kindcluster.CreateWithDisplayUsage(false), kindcluster.CreateWithDisplaySalutation(false))
+			kindcluster.CreateWithKubeconfigPath(c.Kubeconfig()), kindcluster.CreateWithDisplayUsage(false),
+			kindcluster.CreateWithDisplaySalutation(false))
 	}()
 	select {
 	case <-done:
@@ -201,13 +205,20 @@ func (c *Cluster) kindProvider(options ...kindcluster.ProviderOption) (*kindclus
 // lack.
 func (c *Cluster) explainCreateError(ctx context.Context, err error, log *logger) error {
 	err = fmt.Errorf("kind: %w\n%s", err, process.LastLines(strings.Join(log.said, "\n"), 15))
-	said, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "15", c.controlPlaneContainer()).CombinedOutput()
+	said, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "15", c.controlPlaneContainer()).
+		CombinedOutput()
 	err = fmt.Errorf("%w\nlast lines of its container:\n%s", err, said)
 	switch text := err.Error(); {
 	case strings.Contains(text, "too many open files") || strings.Contains(text, "inotify"):
-		err = fmt.Errorf("%w\nThe kernel's inotify limits are used up: sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288", err)
+		err = fmt.Errorf(
+			"%w\nThe kernel's inotify limits are used up: sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288",
+			err,
+		)
 	case strings.Contains(text, "unable to apply caps"):
-		err = fmt.Errorf("%w\nThis machine's capability set is cut (CAP_SYS_RESOURCE), and the engine's runtime asks for all of it: scripts/docker-engine starts an engine that does not", err)
+		err = fmt.Errorf(
+			"%w\nThis machine's capability set is cut (CAP_SYS_RESOURCE), and the engine's runtime asks for all of it: scripts/docker-engine starts an engine that does not",
+			err,
+		)
 	}
 	return err
 }
@@ -239,14 +250,20 @@ func (c *Cluster) configFor(cgroupV1, capabilityCut bool) (*v1alpha4.Cluster, er
 			return nil, err
 		}
 		node.ExtraMounts = []v1alpha4.Mount{{HostPath: file, ContainerPath: cniTemplatePath, Readonly: true}}
-		containerd = append(containerd, `[plugins."io.containerd.cri.v1.runtime".cni]`+"\n  conf_template = \""+cniTemplatePath+"\"\n")
+		containerd = append(
+			containerd, `[plugins."io.containerd.cri.v1.runtime".cni]`+"\n  conf_template = \""+cniTemplatePath+"\"\n",
+		)
 	}
 	if capabilityCut {
-		containerd = append(containerd, `[plugins."io.containerd.cri.v1.runtime"]`+"\n  restrict_oom_score_adj = true\n")
+		containerd = append(
+			containerd, `[plugins."io.containerd.cri.v1.runtime"]`+"\n  restrict_oom_score_adj = true\n",
+		)
 	}
 	return &v1alpha4.Cluster{
 		Name: c.name(), Nodes: []v1alpha4.Node{node},
-		Networking:              v1alpha4.Networking{IPFamily: v1alpha4.IPv4Family, PodSubnet: podSubnet, DisableDefaultCNI: c.usesCloudRoutes()},
+		Networking: v1alpha4.Networking{
+			IPFamily: v1alpha4.IPv4Family, PodSubnet: podSubnet, DisableDefaultCNI: c.usesCloudRoutes(),
+		},
 		KubeadmConfigPatches:    []string{kubelet},
 		ContainerdConfigPatches: containerd,
 		KubeadmConfigPatchesJSON6902: []v1alpha4.PatchJSON6902{

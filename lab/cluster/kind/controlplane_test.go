@@ -55,7 +55,9 @@ func TestConfig(t *testing.T) {
 			require.NoError(t, err)
 			// As containerd renders it, it is JSON.
 			var cni map[string]any
-			require.NoError(t, yaml.UnmarshalStrict([]byte(strings.ReplaceAll(string(template), "{{.PodCIDR}}", "10.244.1.0/24")), &cni))
+			require.NoError(t, yaml.UnmarshalStrict(
+				[]byte(strings.ReplaceAll(string(template), "{{.PodCIDR}}", "10.244.1.0/24")), &cni,
+			))
 			assert.Len(t, cni["plugins"], 2)
 		})
 	}

@@ -40,7 +40,9 @@ func detectEngine(ctx context.Context) (engine, error) {
 	names := []string{"docker", "podman"}
 	if chosen := os.Getenv("KIND_EXPERIMENTAL_PROVIDER"); chosen != "" {
 		if hostVariables[chosen] == "" {
-			return engine{}, fmt.Errorf("KIND_EXPERIMENTAL_PROVIDER=%s: want docker or podman; unset it, and what runs is found", chosen)
+			return engine{}, fmt.Errorf(
+				"KIND_EXPERIMENTAL_PROVIDER=%s: want docker or podman; unset it, and what runs is found", chosen,
+			)
 		}
 		names = []string{chosen}
 	}
@@ -63,9 +65,13 @@ func detectEngine(ctx context.Context) (engine, error) {
 	case len(errs) > 0:
 		return engine{}, errors.Join(errs...)
 	case len(names) == 1:
-		return engine{}, fmt.Errorf("KIND_EXPERIMENTAL_PROVIDER=%s, and %s is not installed; install it, or unset that", names[0], names[0])
+		return engine{}, fmt.Errorf(
+			"KIND_EXPERIMENTAL_PROVIDER=%s, and %s is not installed; install it, or unset that", names[0], names[0],
+		)
 	}
-	return engine{}, errors.New("kind needs Docker or Podman, and neither is installed; install one (https://docs.docker.com/engine/install)")
+	return engine{}, errors.New(
+		"kind needs Docker or Podman, and neither is installed; install one (https://docs.docker.com/engine/install)",
+	)
 }
 
 // locateSocket finds out where the engine is, so that whatever a later shell's
@@ -78,7 +84,10 @@ func (e *engine) locateSocket(ctx context.Context) error {
 		}
 	}
 	if e.host != "" && !strings.HasPrefix(e.host, "unix://") {
-		return fmt.Errorf("%s is on another machine (%s), and its networks cannot be reached from here; use one on this machine (unset %s, or docker context use default)", e.name, e.host, hostVariables[e.name])
+		return fmt.Errorf(
+			"%s is on another machine (%s), and its networks cannot be reached from here; use one on this machine (unset %s, or docker context use default)",
+			e.name, e.host, hostVariables[e.name],
+		)
 	}
 	return nil
 }
@@ -88,14 +97,25 @@ func (e engine) checkAnswers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, detectBound)
 	defer cancel()
 	// podman's client answers by itself; info asks the engine.
-	security, err := e.run(ctx, "info", "--format", map[string]string{"docker": "{{.SecurityOptions}}", "podman": "{{.Host.Security.Rootless}}"}[e.name])
+	security, err := e.run(
+		ctx, "info", "--format",
+		map[string]string{"docker": "{{.SecurityOptions}}", "podman": "{{.Host.Security.Rootless}}"}[e.name],
+	)
 	switch {
 	case err != nil && strings.Contains(strings.ToLower(err.Error()), "permission denied"):
-		return fmt.Errorf("%s runs, but you may not use it: %w; join its group (sudo usermod -aG docker $USER, then log in again)", e.name, err)
+		return fmt.Errorf(
+			"%s runs, but you may not use it: %w; join its group (sudo usermod -aG docker $USER, then log in again)",
+			e.name, err,
+		)
 	case err != nil:
-		return fmt.Errorf("%s is installed but does not answer: %w; start it (sudo systemctl start %s)", e.name, err, e.name)
+		return fmt.Errorf(
+			"%s is installed but does not answer: %w; start it (sudo systemctl start %s)", e.name, err, e.name,
+		)
 	case strings.Contains(security, "rootless") || security == "true":
-		return fmt.Errorf("%s runs rootless, and its networks cannot be reached from here: nothing could ask the load balancers; use one that runs as root", e.name)
+		return fmt.Errorf(
+			"%s runs rootless, and its networks cannot be reached from here: nothing could ask the load balancers; use one that runs as root",
+			e.name,
+		)
 	}
 	return nil
 }
@@ -170,7 +190,9 @@ func isNotFound(err error) bool {
 
 // absentRE is not content with "no such": without its socket, an engine's
 // client speaks of "no such file".
-var absentRE = regexp.MustCompile(`(?i)no such (container|image|network|object|volume)|(container|image|network|volume) \S+ not found|(network|image|volume) not (found|known)|no (container|network|volume) with name`)
+var absentRE = regexp.MustCompile(
+	`(?i)no such (container|image|network|object|volume)|(container|image|network|volume) \S+ not found|(network|image|volume) not (found|known)|no (container|network|volume) with name`,
+)
 
 // container holds the fields of `inspect` that the lab reads.
 type container struct {

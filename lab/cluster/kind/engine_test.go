@@ -19,10 +19,16 @@ func fakeEngines(t *testing.T, scripts map[string]string) {
 	t.Helper()
 	dir := t.TempDir()
 	for name, script := range scripts {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\nif [ \"$1\" = context ]; then echo \"${FAKE_CONTEXT:-unix:///var/run/docker.sock}\"; exit; fi\n"+script+"\n"), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(
+			"#!/bin/sh\nif [ \"$1\" = context ]; then echo \"${FAKE_CONTEXT:-unix:///var/run/docker.sock}\"; exit; fi\n"+
+				script+"\n",
+		), 0o755))
 	}
 	t.Setenv("PATH", dir)
-	for _, name := range []string{"KIND_EXPERIMENTAL_PROVIDER", "KIND_EXPERIMENTAL_DOCKER_NETWORK", "KIND_EXPERIMENTAL_PODMAN_NETWORK", "DOCKER_HOST", "CONTAINER_HOST"} {
+	for _, name := range []string{
+		"KIND_EXPERIMENTAL_PROVIDER", "KIND_EXPERIMENTAL_DOCKER_NETWORK", "KIND_EXPERIMENTAL_PODMAN_NETWORK",
+		"DOCKER_HOST", "CONTAINER_HOST",
+	} {
 		t.Setenv(name, "")
 	}
 }
@@ -36,7 +42,9 @@ func newCluster(t *testing.T, docker string) *Cluster {
 	require.NoError(t, err)
 	t.Cleanup(lab.Unlock)
 	lab.Profile = "fast"
-	lab.Kind = &state.Kind{Engine: "docker", Image: BuiltImage, PodNetwork: Routes, Subnet: "10.123.16.0/20", ControlPlane: "i-cp"}
+	lab.Kind = &state.Kind{
+		Engine: "docker", Image: BuiltImage, PodNetwork: Routes, Subnet: "10.123.16.0/20", ControlPlane: "i-cp",
+	}
 	c, err := New(lab, cluster.Binaries{Dir: t.TempDir(), Kube: "/bin-dir/kube"})
 	require.NoError(t, err)
 	return c
@@ -54,14 +62,30 @@ func TestEngineErrors(t *testing.T) {
 		chosen  string
 		want    []string
 	}{
-		"none installed":        {nil, "", []string{"neither is installed", "install one"}},
-		"daemon not running":    {map[string]string{"docker": isDown}, "", []string{"docker is installed but does not answer", "Is the docker daemon running?", "sudo systemctl start docker"}},
-		"not permitted":         {map[string]string{"docker": `echo 'permission denied while trying to connect to the Docker daemon socket' >&2; exit 1`}, "", []string{"you may not use it", "usermod -aG docker"}},
-		"rootless docker":       {map[string]string{"docker": `echo '[name=seccomp,profile=builtin name=rootless name=cgroupns]'`}, "", []string{"docker runs rootless", "use one that runs as root"}},
-		"rootless podman":       {map[string]string{"podman": `echo true`}, "", []string{"podman runs rootless"}},
-		"both, and neither":     {map[string]string{"docker": isDown, "podman": `echo true`}, "", []string{"docker is installed", "podman runs rootless"}},
-		"chosen, not installed": {map[string]string{"docker": runs}, "podman", []string{"KIND_EXPERIMENTAL_PROVIDER=podman", "podman is not installed"}},
-		"chosen, unknown":       {map[string]string{"docker": runs}, "nerdctl", []string{"KIND_EXPERIMENTAL_PROVIDER=nerdctl", "want docker or podman"}},
+		"none installed": {nil, "", []string{"neither is installed", "install one"}},
+		"daemon not running": {map[string]string{"docker": isDown}, "", []string{
+			"docker is installed but does not answer", "Is the docker daemon running?", "sudo systemctl start docker",
+		}},
+		"not permitted": {map[string]string{
+			"docker": `echo 'permission denied while trying to connect to the Docker daemon socket' >&2; exit 1`,
+		}, "", []string{"you may not use it", "usermod -aG docker"}},
+		"rootless docker": {
+			map[string]string{"docker": `echo '[name=seccomp,profile=builtin name=rootless name=cgroupns]'`}, "",
+			[]string{"docker runs rootless", "use one that runs as root"},
+		},
+		"rootless podman": {map[string]string{"podman": `echo true`}, "", []string{"podman runs rootless"}},
+		"both, and neither": {
+			map[string]string{"docker": isDown, "podman": `echo true`}, "",
+			[]string{"docker is installed", "podman runs rootless"},
+		},
+		"chosen, not installed": {
+			map[string]string{"docker": runs}, "podman",
+			[]string{"KIND_EXPERIMENTAL_PROVIDER=podman", "podman is not installed"},
+		},
+		"chosen, unknown": {
+			map[string]string{"docker": runs}, "nerdctl",
+			[]string{"KIND_EXPERIMENTAL_PROVIDER=nerdctl", "want docker or podman"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			fakeEngines(t, tc.engines)
@@ -133,7 +157,10 @@ func TestChoose(t *testing.T) {
 	}
 	fakeEngines(t, map[string]string{"docker": `case "$1" in image) exit 1;; *) ` + runs + `;; esac`})
 	t.Setenv("DOCKER_HOST", "unix:///there")
-	assert.Equal(t, &state.Kind{Engine: "docker", Host: "unix:///there", Image: StockImage, PodNetwork: Routes}, choose("", ""), "nothing is built here")
+	assert.Equal(
+		t, &state.Kind{Engine: "docker", Host: "unix:///there", Image: StockImage, PodNetwork: Routes}, choose("", ""),
+		"nothing is built here",
+	)
 	require.NoError(t, os.WriteFile(filepath.Join(bin, nodeImageFile), nil, 0o600))
 	assert.Equal(t, BuiltImage, choose("", "").Image)
 	assert.Equal(t, StockImage, choose("", Kindnet).Image, "only the stock image has kindnet")
@@ -146,7 +173,9 @@ func TestChoose(t *testing.T) {
 func TestCheckNamesWhatIsMissing(t *testing.T) {
 	c := newCluster(t, isDown)
 	err := c.Check(t.Context())
-	for _, want := range []string{"images/fakecloud.tar", "images/ccm.tar", "images/hello.tar", "`make build` builds it", "does not answer"} {
+	for _, want := range []string{
+		"images/fakecloud.tar", "images/ccm.tar", "images/hello.tar", "`make build` builds it", "does not answer",
+	} {
 		assert.ErrorContains(t, err, want)
 	}
 	c.lab.Kind = nil
@@ -167,13 +196,17 @@ func TestAbsent(t *testing.T) {
 	assert.ErrorContains(t, err, "Is the docker daemon running?")
 	fakeEngines(t, nil)
 	_, err = c.engine.inspectContainers(t.Context(), "a")
-	assert.ErrorContains(t, err, "executable file not found", "the engine is not there, which says nothing of the container")
+	assert.ErrorContains(
+		t, err, "executable file not found", "the engine is not there, which says nothing of the container",
+	)
 }
 
 func TestStrangersAreRefused(t *testing.T) {
 	const noNetwork = `echo 'Error response from daemon: network ccmlab-lab not found' >&2; exit 1`
 	script := func(network, ps string) string {
-		return fmt.Sprintf("case \"$1\" in network) %s;; ps) %s;; *) echo \"unexpected: $*\" >&2; exit 1;; esac", network, ps)
+		return fmt.Sprintf(
+			"case \"$1\" in network) %s;; ps) %s;; *) echo \"unexpected: $*\" >&2; exit 1;; esac", network, ps,
+		)
 	}
 	for name, tc := range map[string]struct{ network, ps, want string }{
 		"another lab's network":   {"echo /other/lab", "", "belongs to the lab in /other/lab"},

@@ -74,9 +74,14 @@ func (c *Cluster) Prepare(ctx context.Context, note func(string)) (string, error
 	if c.usesCloudRoutes() {
 		return image, nil
 	}
-	manifest, err := c.engine.run(ctx, "run", "--rm", "--network", "none", "--entrypoint", "cat", image, "/kind/manifests/default-cni.yaml")
+	manifest, err := c.engine.run(
+		ctx, "run", "--rm", "--network", "none", "--entrypoint", "cat", image, "/kind/manifests/default-cni.yaml",
+	)
 	if err == nil && !strings.Contains(manifest, "kindnet") {
-		err = fmt.Errorf("image %s has no kindnet; use --pod-network %s, or a stock image: --node-image %s", image, Routes, StockImage)
+		err = fmt.Errorf(
+			"image %s has no kindnet; use --pod-network %s, or a stock image: --node-image %s", image, Routes,
+			StockImage,
+		)
 	}
 	return image + ", with kindnet", err
 }
@@ -91,7 +96,10 @@ func (c *Cluster) fetchNodeImage(ctx context.Context, image string, note func(st
 	}
 	note("pulling " + image)
 	if _, err := c.engine.run(ctx, "pull", image); err != nil {
-		return fmt.Errorf("%w\nThe node image %s is neither here nor to be had from a registry. `make node-image` builds one without any registry (about a quarter of an hour); a bundle has it (lab up --bundle FILE); --node-image names another", err, image)
+		return fmt.Errorf(
+			"%w\nThe node image %s is neither here nor to be had from a registry. `make node-image` builds one without any registry (about a quarter of an hour); a bundle has it (lab up --bundle FILE); --node-image names another",
+			err, image,
+		)
 	}
 	return nil
 }

@@ -40,7 +40,8 @@ func (c *Cluster) workerArgs(like container, name string, m cluster.Machine) []s
 	args := []string{
 		"run", "--detach", "--tty", "--init=false", "--restart=on-failure:1", "--cgroupns=private",
 		"--name", name, "--hostname", m.Name, "--network", c.name(), "--ip", m.Address,
-		"--label", c.labelOfLab(), "--label", labelInstance + "=" + m.ID, "--label", labelName + "=" + m.Name, "--label", labelAddress + "=" + m.Address,
+		"--label", c.labelOfLab(), "--label", labelInstance + "=" + m.ID, "--label", labelName + "=" + m.Name,
+		"--label", labelAddress + "=" + m.Address,
 		"--label", kindCluster + "=" + c.name(), "--label", labelRole + "=worker",
 	}
 	host := like.HostConfig
@@ -141,7 +142,9 @@ func (c *Cluster) writeJoinConfig(ctx context.Context, m cluster.Machine, to *by
 		return err
 	}
 	hash := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
-	return joinConfig.Execute(to, map[string]any{"Machine": m, "ControlPlane": c.controlPlaneContainer(), "Token": token, "CAHash": hex.EncodeToString(hash[:])})
+	return joinConfig.Execute(to, map[string]any{
+		"Machine": m, "ControlPlane": c.controlPlaneContainer(), "Token": token, "CAHash": hex.EncodeToString(hash[:]),
+	})
 }
 
 // prepareContainerd copies the control plane's containerd configuration to a new
@@ -179,7 +182,10 @@ func (c *Cluster) loadImages(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		have, err := c.engine.execIn(ctx, name, nil, "crictl", "inspecti", "--output", "go-template", "--template", "{{.status.id}}", "docker.io/"+tag)
+		have, err := c.engine.execIn(
+			ctx, name, nil, "crictl", "inspecti", "--output", "go-template", "--template", "{{.status.id}}",
+			"docker.io/"+tag,
+		)
 		if err == nil && have == want {
 			continue
 		}
@@ -187,7 +193,9 @@ func (c *Cluster) loadImages(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		_, err = c.engine.execIn(ctx, name, f, "ctr", "--namespace=k8s.io", "images", "import", "--all-platforms", "--digests", "-")
+		_, err = c.engine.execIn(
+			ctx, name, f, "ctr", "--namespace=k8s.io", "images", "import", "--all-platforms", "--digests", "-",
+		)
 		if err = errors.Join(err, f.Close()); err != nil {
 			return err
 		}

@@ -109,7 +109,10 @@ func checkAvailable(ctx context.Context) (why string, err error) {
 // New describes the cluster; nothing is started.
 func New(lab *state.Lab, bin cluster.Binaries) (*Cluster, error) {
 	if lab.Kind == nil {
-		return nil, fmt.Errorf("the record of lab %q is damaged: nothing is said of its containers; `lab down --name %s` removes it", lab.Name, lab.Name)
+		return nil, fmt.Errorf(
+			"the record of lab %q is damaged: nothing is said of its containers; `lab down --name %s` removes it",
+			lab.Name, lab.Name,
+		)
 	}
 	return &Cluster{lab: lab, bin: bin, engine: engine{name: lab.Kind.Engine, host: lab.Kind.Host}}, nil
 }
@@ -127,7 +130,9 @@ func (c *Cluster) labelOfLab() string                    { return labelLab + "="
 // missing.
 func (c *Cluster) Check(ctx context.Context) error {
 	if runtime.GOOS != "linux" {
-		return fmt.Errorf("kind's container network is reached from Linux only, this is %s; use a virtual machine", runtime.GOOS)
+		return fmt.Errorf(
+			"kind's container network is reached from Linux only, this is %s; use a virtual machine", runtime.GOOS,
+		)
 	}
 	missing := c.bin.Need(nil, []string{"kubectl"})
 	for _, name := range []string{cloudImage, ccmImage, demoImage} {
@@ -140,7 +145,10 @@ func (c *Cluster) Check(ctx context.Context) error {
 
 // Traits of a kind cluster.
 func (c *Cluster) Traits() cluster.Traits {
-	t := cluster.Traits{Nodes: 2, InContainers: true, Demo: true, DemoPort: demoPort, Summary: "in containers, pods by the cloud's routes"}
+	t := cluster.Traits{
+		Nodes: 2, InContainers: true, Demo: true, DemoPort: demoPort,
+		Summary: "in containers, pods by the cloud's routes",
+	}
 	if !c.usesCloudRoutes() {
 		t.Summary = "in containers, pods by kindnet"
 	}

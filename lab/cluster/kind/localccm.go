@@ -34,8 +34,10 @@ func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	return cluster.CCMCommand{
 		Path: c.bin.Program("ccm"), CloudConfig: config, Address: address, Port: localPort, ClusterCIDR: podSubnet,
 		Args: append([]string{
-			"--kubeconfig=" + c.Kubeconfig(), "--authentication-kubeconfig=" + c.Kubeconfig(), "--authorization-kubeconfig=" + c.Kubeconfig(),
-			"--cloud-config=" + config, "--bind-address=" + address, "--secure-port=" + strconv.Itoa(localPort), "--profiling=false",
+			"--kubeconfig=" + c.Kubeconfig(), "--authentication-kubeconfig=" + c.Kubeconfig(),
+			"--authorization-kubeconfig=" + c.Kubeconfig(),
+			"--cloud-config=" + config, "--bind-address=" + address, "--secure-port=" + strconv.Itoa(localPort),
+			"--profiling=false",
 			"--configure-cloud-routes=false", // Of a flag that comes twice the last counts.
 		}, c.ccmArgs()...),
 	}

@@ -86,19 +86,25 @@ func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
 		if last == "all" {
 			last = "-1"
 		}
-		return exec.CommandContext(ctx, c.bin.Program("kubectl"), followArgs([]string{"--kubeconfig=" + c.Kubeconfig(), "--namespace=kube-system",
+		return exec.CommandContext(ctx, c.bin.Program("kubectl"), followArgs([]string{"--kubeconfig=" +
+			c.Kubeconfig(), "--namespace=kube-system",
 			"logs", "--selector=app=" + ccmName, "--prefix", "--tail=" + last}, follow)...)
 	})
 	nodes, err := c.listNodes(ctx)
 	for _, n := range nodes {
 		add("node/"+n.Machine.Name, func(ctx context.Context, last string, follow bool) *exec.Cmd {
-			journal := strings.Join(followArgs([]string{"journalctl --no-pager --unit=kubelet --unit=containerd --lines=" + last}, follow), " ")
+			journal := strings.Join(
+				followArgs([]string{"journalctl --no-pager --unit=kubelet --unit=containerd --lines=" + last}, follow),
+				" ",
+			)
 			if !follow {
 				return c.engine.command(ctx, "exec", n.container.Name, "sh", "-c", journal)
 			}
 			// An engine leaves running what it was asked to run when the one who
 			// asked is gone; the end of standard input tells of that.
-			return c.engine.command(ctx, "exec", "--interactive", n.container.Name, "sh", "-c", journal+" & cat >/dev/null; kill $!")
+			return c.engine.command(
+				ctx, "exec", "--interactive", n.container.Name, "sh", "-c", journal+" & cat >/dev/null; kill $!",
+			)
 		})
 	}
 	return logs, err

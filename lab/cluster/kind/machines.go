@@ -187,7 +187,10 @@ func (c *Cluster) restartContainer(ctx context.Context, have container, m cluste
 		return false, errors.Join(fmt.Errorf("container %s is gone again", have.Name), err)
 	}
 	if got := now[0].addressIn(c.name()); got != m.Address {
-		return false, fmt.Errorf("%s gave container %s the address %q instead of %s; its certificates and routes are for that one", c.engine.name, have.Name, got, m.Address)
+		return false, fmt.Errorf(
+			"%s gave container %s the address %q instead of %s; its certificates and routes are for that one",
+			c.engine.name, have.Name, got, m.Address,
+		)
 	}
 	if controlPlane {
 		return true, nil

@@ -65,7 +65,8 @@ func TestJoinConfig(t *testing.T) {
 	require.NoError(t, err)
 	files := pki.PairAt(dir, "ca")
 	c := newCluster(t, `case "$*" in
-  "exec ccmlab-lab-control-plane cat /etc/kubernetes/pki/ca.crt") while read -r line; do echo "$line"; done <`+files.Cert+`;;
+  "exec ccmlab-lab-control-plane cat /etc/kubernetes/pki/ca.crt") while read -r line; do echo "$line"; done <`+
+		files.Cert+`;;
   "exec ccmlab-lab-control-plane kubeadm token create --ttl 10m") echo abcdef.0123456789abcdef;;
   *) echo "unexpected: $*" >&2; exit 1;;
 esac`)
@@ -88,7 +89,9 @@ esac`)
 	assert.Equal(t, "JoinConfiguration", join.Kind)
 	assert.Equal(t, "node-1", join.NodeRegistration.Name)
 	assert.Contains(t, join.NodeRegistration.KubeletExtraArgs, struct{ Name, Value string }{"node-ip", "10.123.20.0"})
-	assert.Contains(t, join.NodeRegistration.KubeletExtraArgs, struct{ Name, Value string }{"cloud-provider", "external"})
+	assert.Contains(
+		t, join.NodeRegistration.KubeletExtraArgs, struct{ Name, Value string }{"cloud-provider", "external"},
+	)
 	assert.NotContains(t, out.String(), "provider-id")
 	assert.Equal(t, "ccmlab-lab-control-plane:6443", join.Discovery.BootstrapToken.APIServerEndpoint)
 	assert.Equal(t, "abcdef.0123456789abcdef", join.Discovery.BootstrapToken.Token)
@@ -99,7 +102,8 @@ esac`)
 	hash := sha256.Sum256(cert.RawSubjectPublicKeyInfo)
 	assert.Equal(t, []string{"sha256:" + hex.EncodeToString(hash[:])}, join.Discovery.BootstrapToken.CACertHashes)
 
-	assert.ErrorContains(t, newCluster(t, "echo nonsense").writeJoinConfig(t.Context(), machine, &out), "is no PEM file")
+	assert.ErrorContains(t, newCluster(t, "echo nonsense").
+		writeJoinConfig(t.Context(), machine, &out), "is no PEM file")
 }
 
 func TestControlPlaneGone(t *testing.T) {
@@ -116,14 +120,19 @@ func render(t *testing.T, routes ...cluster.Route) string {
 }
 
 func TestConnectScript(t *testing.T) {
-	assertGolden(t, "connect.sh", render(t, cluster.Route{Destination: "10.244.1.0/24", Via: "10.123.20.1"}, cluster.Route{Destination: "10.244.2.0/24", Via: "10.123.20.2"}))
+	assertGolden(t, "connect.sh", render(
+		t, cluster.Route{Destination: "10.244.1.0/24", Via: "10.123.20.1"},
+		cluster.Route{Destination: "10.244.2.0/24", Via: "10.123.20.2"},
+	))
 	assertGolden(t, "connect-none.sh", render(t))
 }
 
 // The script at work, in a network namespace of its own: routes of ours come,
 // change and go, and others' stay. nft is a stand-in that keeps what it was fed.
 func TestConnect(t *testing.T) {
-	if out, err := exec.Command("unshare", "--user", "--map-root-user", "--net", "ip", "link", "add", "eth0", "type", "bridge").CombinedOutput(); err != nil {
+	if out, err := exec.Command(
+		"unshare", "--user", "--map-root-user", "--net", "ip", "link", "add", "eth0", "type", "bridge",
+	).CombinedOutput(); err != nil {
 		t.Skipf("no network namespace with an interface in it is to be had: %v: %s", err, out)
 	}
 	dir := t.TempDir()
@@ -136,7 +145,10 @@ func TestConnect(t *testing.T) {
 		"set -eu; ip link add eth0 type bridge; ip address add 10.123.20.0/20 dev eth0; ip link set eth0 up; ip route add 10.9.0.0/16 via 10.123.20.5",
 		render(t, one, two), render(t, one, two), render(t, moved, single), render(t),
 	}
-	cmd := exec.Command("unshare", "--user", "--map-root-user", "--net", "sh", "-euc", `for step; do sh -c "$step"; echo "--"; ip -4 route show; done`, "sh")
+	cmd := exec.Command(
+		"unshare", "--user", "--map-root-user", "--net", "sh", "-euc",
+		`for step; do sh -c "$step"; echo "--"; ip -4 route show; done`, "sh",
+	)
 	cmd.Args = append(cmd.Args, steps...)
 	cmd.Env = append(os.Environ(), "PATH="+dir+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()

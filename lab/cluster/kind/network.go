@@ -61,12 +61,14 @@ func (c *Cluster) Claim(ctx context.Context) (cluster.Hold, error) {
 			continue
 		}
 		_, err := c.engine.run(ctx, "network", "create", "--label", c.labelOfLab(),
-			"--subnet", subnet.String(), "--gateway", gatewayOf(subnet).String(), "--ip-range", engineRange(subnet).String(), c.name())
+			"--subnet", subnet.String(), "--gateway", gatewayOf(subnet).String(), "--ip-range",
+			engineRange(subnet).String(), c.name())
 		if err == nil {
 			c.lab.Kind.Subnet = subnet.String()
 			return nil, nil
 		}
-		if !strings.Contains(strings.ToLower(err.Error()), "overlap") && !strings.Contains(err.Error(), "already used") {
+		if !strings.Contains(strings.ToLower(err.Error()), "overlap") &&
+			!strings.Contains(err.Error(), "already used") {
 			return nil, err
 		}
 		errs = append(errs, err)
@@ -81,15 +83,24 @@ func (c *Cluster) checkName(ctx context.Context) error {
 	owner, err := c.engine.run(ctx, "network", "inspect", "--format", `{{index .Labels "`+labelLab+`"}}`, c.name())
 	switch {
 	case err == nil && owner == c.lab.Path():
-		return fmt.Errorf("%s still has the network %s of an earlier lab; `lab down --name %s` removes what is left of it", c.engine.name, c.name(), c.lab.Name)
+		return fmt.Errorf(
+			"%s still has the network %s of an earlier lab; `lab down --name %s` removes what is left of it",
+			c.engine.name, c.name(), c.lab.Name,
+		)
 	case err == nil:
-		return fmt.Errorf("%s has a network %s already, which belongs to %s; choose another --name", c.engine.name, c.name(), describeOwners(owner))
+		return fmt.Errorf(
+			"%s has a network %s already, which belongs to %s; choose another --name", c.engine.name, c.name(),
+			describeOwners(owner),
+		)
 	case !isNotFound(err):
 		return err
 	}
 	nodes, err := c.engine.listLabelled(ctx, kindCluster+"="+c.name())
 	if err == nil && len(nodes) > 0 {
-		err = fmt.Errorf("there is a kind cluster %s already, which is not this lab's and is left alone; choose another --name, or `kind delete cluster --name %s`", c.name(), c.name())
+		err = fmt.Errorf(
+			"there is a kind cluster %s already, which is not this lab's and is left alone; choose another --name, or `kind delete cluster --name %s`",
+			c.name(), c.name(),
+		)
 	}
 	return err
 }
@@ -134,7 +145,9 @@ func routesIn(table io.Reader) []netip.Prefix {
 			}
 		}
 		if bits > 0 {
-			all = append(all, netip.PrefixFrom(netip.AddrFrom4([4]byte{destination[3], destination[2], destination[1], destination[0]}), bits))
+			all = append(all, netip.PrefixFrom(
+				netip.AddrFrom4([4]byte{destination[3], destination[2], destination[1], destination[0]}), bits,
+			))
 		}
 	}
 	return all

@@ -50,7 +50,8 @@ bad	zz	00000000	0001	0	0	0	00FFFFFF	0	0	0
 func TestHostRoutes(t *testing.T) {
 	routes := routesIn(strings.NewReader(routeTable))
 	assert.Equal(t, []netip.Prefix{
-		netip.MustParsePrefix("192.168.1.0/24"), netip.MustParsePrefix("10.123.16.0/20"), netip.MustParsePrefix("10.0.0.0/8"),
+		netip.MustParsePrefix("192.168.1.0/24"), netip.MustParsePrefix("10.123.16.0/20"),
+		netip.MustParsePrefix("10.0.0.0/8"),
 	}, routes, "all but the default route")
 	assert.True(t, overlapsAny(routes[:2], netip.MustParsePrefix("10.123.16.0/20")))
 	assert.False(t, overlapsAny(routes[:2], netip.MustParsePrefix("10.123.32.0/20")))
@@ -81,7 +82,10 @@ func TestClaim(t *testing.T) {
   "network create"*) echo "$*" >>` + calls + `;;
 esac`
 	}
-	c := newCluster(t, engine("--subnet "+free[0], "Error response from daemon: Pool overlaps with other one on this address space"))
+	c := newCluster(
+		t,
+		engine("--subnet "+free[0], "Error response from daemon: Pool overlaps with other one on this address space"),
+	)
 	c.lab.Kind.Subnet = ""
 	hold, err := c.Claim(t.Context())
 	require.NoError(t, err)
@@ -92,7 +96,8 @@ esac`
 	lines := strings.Split(strings.TrimSpace(string(said)), "\n")
 	require.Len(t, lines, 2)
 	subnet := netip.MustParsePrefix(free[1])
-	assert.Equal(t, "network create --label "+labelLab+"="+c.lab.Path()+" --subnet "+free[1]+" --gateway "+gatewayOf(subnet).String()+" --ip-range "+engineRange(subnet).String()+" ccmlab-lab", lines[1])
+	assert.Equal(t, "network create --label "+labelLab+"="+c.lab.Path()+" --subnet "+free[1]+" --gateway "+
+		gatewayOf(subnet).String()+" --ip-range "+engineRange(subnet).String()+" ccmlab-lab", lines[1])
 
 	require.NoError(t, os.Remove(calls))
 	c = newCluster(t, engine("--subnet", "no space left on device"))

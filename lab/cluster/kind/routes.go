@@ -55,6 +55,8 @@ func (c *Cluster) Connect(ctx context.Context, m cluster.Machine, routes []clust
 
 func connectionScript(routes []cluster.Route) (*bytes.Buffer, error) {
 	var script bytes.Buffer
-	err := connectScript.Execute(&script, map[string]any{"Pods": podSubnet, "Protocol": routeProtocol, "Routes": routes})
+	err := connectScript.Execute(
+		&script, map[string]any{"Pods": podSubnet, "Protocol": routeProtocol, "Routes": routes},
+	)
 	return &script, err
 }

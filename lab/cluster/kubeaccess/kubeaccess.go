@@ -112,7 +112,8 @@ func renewToken(ctx context.Context, kubeconfig, account, file string) error {
 	}
 	seconds := int64(tokenLife / time.Second)
 	token, err := admin.CoreV1().ServiceAccounts(metav1.NamespaceSystem).CreateToken(ctx, account,
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}},
+		metav1.CreateOptions{})
 	if err != nil {
 		return fmt.Errorf("a token for service account %s: %w", account, err)
 	}

@@ -53,7 +53,8 @@ func (s Site) CCM(flags ...string) process.Spec {
 		"--cluster-name="+s.Lab.Name,
 		"--bind-address="+s.Address(), "--secure-port="+s.Port(PortCCM),
 		"--node-monitor-period=2s",
-		"--configure-cloud-routes=false", // Whoever runs the cluster sees to its pods' network; loopback needs no routes.
+		// Whoever runs the cluster sees to its pods' network; loopback needs no routes.
+		"--configure-cloud-routes=false",
 		"--profiling=false",
 	)...)
 }
@@ -87,7 +88,9 @@ func (s Site) ProgramInUse() (*cluster.Program, error) {
 	}
 	p := &cluster.Program{}
 	if err := json.Unmarshal(data, p); err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w; `lab ccm use --own` has the lab's own CCM run again", s.usedCCM(), err)
+		return nil, fmt.Errorf(
+			"%s is damaged: %w; `lab ccm use --own` has the lab's own CCM run again", s.usedCCM(), err,
+		)
 	}
 	return p, nil
 }
@@ -97,7 +100,9 @@ func (s Site) ProgramInUse() (*cluster.Program, error) {
 func (s Site) StartCCM(ctx context.Context) error {
 	cloud := s.Cloud()
 	config := CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name)
-	if err := errors.Join(state.WriteFile(s.CloudConfig(), []byte(config)), state.WriteFile(s.ccmMark(), nil)); err != nil {
+	if err := errors.Join(
+		state.WriteFile(s.CloudConfig(), []byte(config)), state.WriteFile(s.ccmMark(), nil),
+	); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, ccmBound, fmt.Errorf("gave up after %s", ccmBound))

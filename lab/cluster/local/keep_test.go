@@ -26,7 +26,10 @@ func TestKeeper(t *testing.T) {
 	k := Keeper{
 		Mark: filepath.Join(host.Lab, "ccm.wanted"), Running: running, Log: slog.New(slog.DiscardHandler),
 		Start: func() (*process.Process, error) {
-			return host.Start(process.Spec{Component: "ccm", Path: "/bin/sleep", Args: []string{"1000"}, LogFile: filepath.Join(host.Lab, "ccm.log")})
+			return host.Start(process.Spec{
+				Component: "ccm", Path: "/bin/sleep", Args: []string{"1000"},
+				LogFile: filepath.Join(host.Lab, "ccm.log"),
+			})
 		},
 	}
 	pid := func() int {

@@ -92,7 +92,9 @@ func (s Site) Serve(ctx context.Context, what string, ready func(context.Context
 		}
 		needs, last := all[:len(all)-1], all[len(all)-1]
 		err := last.Await(ctx, what, ready, needs...)
-		if err == nil || ctx.Err() != nil || !slices.ContainsFunc(all, func(p *process.Process) bool { return p.IsAdopted() && !p.Alive() }) {
+		if err == nil || ctx.Err() != nil || !slices.ContainsFunc(all, func(p *process.Process) bool {
+			return p.IsAdopted() && !p.Alive()
+		}) {
 			return err
 		}
 	}

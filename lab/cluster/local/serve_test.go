@@ -30,7 +30,9 @@ func newSite(t *testing.T) Site {
 }
 
 func (s Site) script(component, script string) process.Spec {
-	return process.Spec{Component: component, Path: "/bin/sh", Args: []string{"-c", script}, LogFile: s.LogFile(component)}
+	return process.Spec{
+		Component: component, Path: "/bin/sh", Args: []string{"-c", script}, LogFile: s.LogFile(component),
+	}
 }
 
 // What was told to end before it was found ends while it is waited for, and is
@@ -65,7 +67,10 @@ func TestServe(t *testing.T) {
 		require.NoError(t, err, dying)
 	}
 
-	err := s.Serve(ctx, "it to be ready", func(context.Context) error { return errors.New("never") }, needed, s.script("broken", "echo the reason; exit 3"))
+	err := s.Serve(
+		ctx, "it to be ready", func(context.Context) error { return errors.New("never") }, needed,
+		s.script("broken", "echo the reason; exit 3"),
+	)
 	require.ErrorContains(t, err, "broken ended at its start (exit status 3)")
 	assert.ErrorContains(t, err, "the reason")
 }

@@ -104,7 +104,10 @@ func ClaimSlot(kept ...int) (*Slot, error) {
 			return nil, err
 		}
 	}
-	return nil, fmt.Errorf("all %d slots (127.%d.0.0/16 to 127.%d.0.0/16) are taken or kept; `lab list` says which labs there are, `lab down --name NAME` frees one", lastSlot-firstSlot+1, firstSlot, lastSlot)
+	return nil, fmt.Errorf(
+		"all %d slots (127.%d.0.0/16 to 127.%d.0.0/16) are taken or kept; `lab list` says which labs there are, `lab down --name NAME` frees one",
+		lastSlot-firstSlot+1, firstSlot, lastSlot,
+	)
 }
 
 var errTaken = errors.New("slot is taken")
@@ -148,7 +151,10 @@ func freePorts() (map[string]int, error) {
 		if name == PortLock {
 			i := slices.IndexFunc(lockPorts, func(p int) bool { return FreePort(probe, p) == p })
 			if i < 0 {
-				return nil, fmt.Errorf("a lab needs one of the ports %v, and none can be listened on: %w; `lab doctor` says who holds them", lockPorts, tryPort(probe, lockPorts[0]))
+				return nil, fmt.Errorf(
+					"a lab needs one of the ports %v, and none can be listened on: %w; `lab doctor` says who holds them",
+					lockPorts, tryPort(probe, lockPorts[0]),
+				)
 			}
 			ports[name] = lockPorts[i]
 			continue

@@ -130,7 +130,9 @@ func TestAllSlotsTaken(t *testing.T) {
 func TestReclaimOfATakenPort(t *testing.T) {
 	ports, err := freePorts()
 	require.NoError(t, err)
-	for _, name := range []string{PortLock, PortCloud, PortEtcd, PortEtcdPeer, PortAPIServer, PortKCM, PortCCM, PortScheduler} {
+	for _, name := range []string{
+		PortLock, PortCloud, PortEtcd, PortEtcdPeer, PortAPIServer, PortKCM, PortCCM, PortScheduler,
+	} {
 		held, err := listenTCP(slotAddress(testSlot()), ports[name])
 		require.NoError(t, err)
 		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
