@@ -232,7 +232,7 @@ func (w *watchWorld) run() {
 	w.feed.subscribers = nil
 	require.NoError(w.t, w.nodeWatch.subscribe(w.feed, shared))
 	require.NoError(w.t, w.serviceWatch.subscribe(w.feed, shared))
-	require.NoError(w.t, w.orphanSweeper.useInformers(shared))
+	require.NoError(w.t, w.useInformers(shared)) // The orphan sweeper's.
 	w.nodes, w.services = w.serviceWatch.nodes, w.serviceWatch.services
 	shared.Start(ctx.Done())
 	ended := make(chan struct{})

@@ -29,7 +29,7 @@ type resourceKind[T any] struct {
 }
 
 func (k resourceKind[T]) completeRefs() cobra.CompletionFunc {
-	return k.app.completeNames(func(ctx context.Context, c *client.Client) (labels []string, err error) {
+	return k.completeNames(func(ctx context.Context, c *client.Client) (labels []string, err error) {
 		items, err := k.list(ctx, c)
 		for _, one := range items {
 			labels = append(labels, k.label(one))

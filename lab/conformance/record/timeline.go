@@ -57,9 +57,12 @@ type Timeline struct {
 }
 
 const (
-	// KeptOfFailed and KeptOfPassed are how many entries of a test are kept, and
-	// keptBeside how many of them may be other tests' as well.
-	KeptOfFailed, KeptOfPassed, keptBeside = 2000, 600, 200
+	// KeptOfFailed is how many entries of a failed test are kept.
+	KeptOfFailed = 2000
+	// KeptOfPassed is how many entries of a passed test are kept.
+	KeptOfPassed = 600
+	// keptBeside is how many of them may belong to other tests as well.
+	keptBeside = 200
 	// MaxTextLength is how many characters of a text are kept.
 	MaxTextLength = 400
 )
