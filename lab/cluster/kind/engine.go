@@ -247,13 +247,13 @@ func (e engine) inspectContainers(ctx context.Context, names ...string) ([]conta
 	return all, nil
 }
 
-// listLabelled returns the names of the networks or volumes that carry a label.
+// listLabelled returns the names of the containers, running or not, that carry a label.
 func (e engine) listLabelled(ctx context.Context, label string) ([]string, error) {
 	out, err := e.run(ctx, "ps", "--all", "--filter", "label="+label, "--format", "{{.Names}}")
 	return strings.Fields(out), err
 }
 
-// listResources names the networks or volumes that carry a label.
+// listResources returns the names of the networks or volumes that carry a label.
 func (e engine) listResources(ctx context.Context, what, label string) ([]string, error) {
 	out, err := e.run(ctx, what, "ls", "--filter", "label="+label, "--format", "{{.Name}}")
 	return strings.Fields(out), err
