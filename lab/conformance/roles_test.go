@@ -24,6 +24,16 @@ func (faultyCloud) FaultKinds() []FaultKind { return []FaultKind{FaultSlow, Faul
 
 func (faultyCloud) InjectFault(context.Context, Fault) (Injection, error) { return nil, nil }
 
+// addressCloud reserves one address, and counts how often it is released.
+type addressCloud struct {
+	featuresOnly
+	released *int
+}
+
+func (c addressCloud) ReserveAddress(context.Context) (string, func(context.Context) error, error) {
+	return "192.0.2.1", func(context.Context) error { *c.released++; return nil }, nil
+}
+
 // wrappedCloud is somebody else's wrapper of a driver.
 type wrappedCloud struct{ Cloud }
 
@@ -58,4 +68,16 @@ func TestTracedRoles(t *testing.T) {
 	report, err := newRun(Options{Tests: []Test{core("a", func(t *T) { t.FaultInjector() })}}).outcome(t.Context())
 	require.NoError(t, err)
 	assert.Contains(t, reasons(report, "a")[0], "FaultInjector")
+}
+
+// What gives an address back is the driver's own, called once.
+func TestTracedAddressIsReleasedOnce(t *testing.T) {
+	released := 0
+	reserver, ok := As[AddressReserver](tracingCloud{Cloud: addressCloud{released: &released}})
+	require.True(t, ok)
+	address, release, err := reserver.ReserveAddress(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, "192.0.2.1", address)
+	require.NoError(t, release(t.Context()))
+	assert.Equal(t, 1, released)
 }

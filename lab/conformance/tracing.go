@@ -195,11 +195,9 @@ type tracingAddressReserver struct {
 	trace *record.Trace
 }
 
-func (c tracingAddressReserver) ReserveAddress(
-	ctx context.Context,
-) (address string, release func(context.Context) error, err error) {
+func (c tracingAddressReserver) ReserveAddress(ctx context.Context) (string, func(context.Context) error, error) {
 	ended := c.trace.Begin("reserving an address")
-	address, release, err = c.AddressReserver.ReserveAddress(ctx)
+	address, release, err := c.AddressReserver.ReserveAddress(ctx)
 	ended(err, address)
 	if err != nil {
 		return address, release, err
