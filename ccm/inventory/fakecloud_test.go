@@ -369,9 +369,11 @@ func TestACloudThatComesBackWithOtherData(t *testing.T) {
 	}
 	s.serveCloud(t, "other")
 	s.createInstances(t, 2)
+	// A list may have been made while there was only one of them.
 	require.Eventually(t, func() bool {
-		named, err := s.InstancesNamed(t.Context(), "node-0000")
-		return err == nil && len(named) == 1 && named[0].ID != before.ID
+		zero, err := s.InstancesNamed(t.Context(), "node-0000")
+		one, oneErr := s.InstancesNamed(t.Context(), "node-0001")
+		return err == nil && len(zero) == 1 && zero[0].ID != before.ID && oneErr == nil && len(one) == 1
 	}, patience, 5*time.Millisecond)
 	gone, err := s.Instance(t.Context(), before.ID)
 	require.NoError(t, err)

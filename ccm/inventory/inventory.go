@@ -8,7 +8,8 @@
 // one never takes its place, be it in a late event or in a stale list.
 //
 // Begin with Inventory and its questions, here; stream.go follows the events, refresh.go
-// makes lists, store.go decides what is believed, and changes.go reports it.
+// makes lists, outage.go says when those that fail are tried again, store.go decides what is
+// believed, and changes.go reports it.
 package inventory
 
 import (

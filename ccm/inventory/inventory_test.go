@@ -284,6 +284,7 @@ func TestDoubtfulListsReplaceNothing(t *testing.T) {
 				require.ErrorContains(t, err, tc.want)
 				assert.Empty(t, r.takeChanges())
 				r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
+				time.Sleep(2 * time.Second)
 				assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 				assert.EqualValues(t, 1, r.instanceVersion("i-2"))
 				assert.Empty(t, r.takeChanges())
@@ -374,9 +375,11 @@ func TestErrorsOfAListGoToWhoAsked(t *testing.T) {
 		require.ErrorIs(t, err, fail)
 		_, err = r.Routes(r.t.Context())
 		require.ErrorIs(t, err, fail)
+		assert.EqualValues(t, 2, r.cloud.lists.Load(), "one of each kind")
 		r.cloud.listInstances = func() ([]api.Instance, error) {
 			return []api.Instance{instance("i-1", 1, api.InstanceRunning)}, nil
 		}
+		time.Sleep(2 * time.Second)
 		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 		r.cloud.listInstances = func() ([]api.Instance, error) { return nil, fail }
 		assert.EqualValues(t, 1, r.instanceVersion("i-1"), "current for a while")
@@ -402,9 +405,9 @@ func TestTheKeeperTriesAgain(t *testing.T) {
 			r.LoadBalancers()
 			time.Sleep(100 * time.Millisecond)
 		}
-		assert.LessOrEqual(t, r.cloud.lists.Load(), int32(6), "one every MaxAge")
+		assert.LessOrEqual(t, r.cloud.lists.Load(), int32(6), "at growing intervals")
 		up.Store(true)
-		time.Sleep(inventory.DefaultMaxAge)
+		time.Sleep(12 * time.Second)
 		synctest.Wait()
 		assert.Len(t, r.LoadBalancers(), 1)
 	})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 const (
@@ -42,7 +44,7 @@ func (v *Inventory) isCurrent(m moment) bool {
 // ensureCurrent returns when the store is current for a question asked at that tick and,
 // unless maxAge is 0, was listed within maxAge. It tells whether it waited for a list. All
 // callers that wait at a time share one list; one whose ctx ends does not end it for the
-// others.
+// others. A list that failed is shared, too, until it is time for the next: see listFailure.
 func ensureCurrent[T any](
 	ctx context.Context, v *Inventory, s *resourceStore[T], asked uint64, maxAge time.Duration,
 ) (waited bool, err error) {
@@ -53,11 +55,17 @@ func ensureCurrent[T any](
 		return s.listed.tick > asked || v.isCurrent(s.listed) && (maxAge == 0 || time.Since(s.listed.at) < maxAge)
 	}
 	for v.endStreamOfOldToken(); !enough(); {
+		if err := recentFailure(v, s); err != nil {
+			return waited, err
+		}
 		waited = true
 		done := s.flight.DoChan("", func() (any, error) {
 			v.awaitStream()
 			if enough() { // Another's list was done in between.
 				return nil, nil
+			}
+			if err := recentFailure(v, s); err != nil {
+				return nil, err
 			}
 			return nil, listAnew(v, s)
 		})
@@ -91,10 +99,14 @@ func (v *Inventory) awaitStream() {
 
 // listAnew lists the store's resources and applies the list: all of it, or nothing if any
 // of it is doubtful.
-func listAnew[T any](v *Inventory, s *resourceStore[T]) error {
+func listAnew[T any](v *Inventory, s *resourceStore[T]) (err error) {
 	ctx, began, generation, done := v.beginList()
 	defer done()
 	token := v.currentToken()
+	defer func() { recordListResult(v, s, token, err) }()
+	if hasFailed(v, s) {
+		ctx = client.OneAttempt(ctx)
+	}
 	items, err := s.list(ctx)
 	if err == nil {
 		err = v.checkToken(ctx, token)

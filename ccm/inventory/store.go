@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -53,6 +54,9 @@ type resourceStore[T any] struct {
 	listed    moment                          // when the newest good list began; zero if there is none
 	requested bool                            // somebody has asked for this kind
 
+	failure listFailure // of the newest list, if it failed
+	backoff backoff.ExponentialBackOff
+
 	flight singleflight.Group // of lists
 	wake   chan struct{}      // of relistWhenNeeded
 }
@@ -64,6 +68,7 @@ func newResourceStore[T any](
 	clone func(T) T,
 ) *resourceStore[T] {
 	s := &resourceStore[T]{kind: kind, list: list, facts: factsOf, clone: clone, wake: make(chan struct{}, 1)}
+	s.backoff = newListBackoff()
 	s.reset()
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -57,7 +58,7 @@ func (v *Inventory) Run(ctx context.Context) {
 	keepers.Go(func() { relistWhenNeeded(ctx, v, v.balancers) })
 	keepers.Go(func() { relistWhenNeeded(ctx, v, v.routes) })
 	keepers.Go(func() { v.watchToken(ctx) })
-	pause, said := refusedPause, ""
+	pause, said := newRefusalBackoff(), ""
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := v.followStream(ctx)
@@ -65,17 +66,24 @@ func (v *Inventory) Run(ctx context.Context) {
 			return
 		}
 		if time.Since(began) > maxRefusedPause { // Not one of a row of refusals.
-			pause, said = refusedPause, ""
+			pause, said = newRefusalBackoff(), ""
 		}
 		if cause := causeOf(err); cause != said {
 			said = cause
 			klog.InfoS("The cloud's events cannot be followed; until they can be, what is needed is listed", "err", err)
 		}
 		if !client.HasCode(err, api.EventsExpired) {
-			sleepContext(ctx, pause)
-			pause = min(2*pause, maxRefusedPause)
+			sleepContext(ctx, pause.NextBackOff())
 		}
 	}
+}
+
+func newRefusalBackoff() *backoff.ExponentialBackOff {
+	b := &backoff.ExponentialBackOff{
+		InitialInterval: refusedPause, Multiplier: 2, RandomizationFactor: 0.2, MaxInterval: maxRefusedPause,
+	}
+	b.Reset()
+	return b
 }
 
 // causeOf is the same for refusals of one kind, although each has its own request ID.
@@ -181,6 +189,7 @@ func (v *Inventory) handleStreamState(ctx context.Context, st *stream, err error
 			v.forgetAll()
 		}
 		st.openedTick = v.nextMoment().tick
+		v.endOutage()
 		v.wakeAll()
 	}
 	v.markStreamDecided()
@@ -259,9 +268,7 @@ func relistWhenNeeded[T any](ctx context.Context, v *Inventory, s *resourceStore
 			continue
 		}
 		if _, err := ensureCurrent(ctx, v, s, v.currentTick(), v.opts.Resync); err != nil && ctx.Err() == nil {
-			klog.InfoS("The cloud's resources cannot be listed; trying again", "err", err)
-			sleepContext(ctx, v.opts.MaxAge)
-			s.wakeKeeper()
+			due = untilRetry(v, s)
 			continue
 		}
 		v.mu.Lock()

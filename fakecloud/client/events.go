@@ -154,6 +154,10 @@ func (w *silenceWatchedBody) Read(p []byte) (int, error) {
 	return w.from.Read(p)
 }
 
+// maxReconnectPause is the longest pause between two attempts to resume a stream, give or take a
+// fifth. It is short because followers learn from the stream that an outage is over.
+const maxReconnectPause = 5 * time.Second
+
 // Follow is Watch that resumes after a broken stream, until ctx ends, fn returns an error, or
 // the cloud refuses (invalid token, events expired). A 429 is no refusal.
 //
@@ -167,7 +171,8 @@ func (c *Client) Follow(
 	only ...EventFilter,
 ) error {
 	wait := &backoff.ExponentialBackOff{
-		InitialInterval: 200 * time.Millisecond, Multiplier: 2, RandomizationFactor: 0.2, MaxInterval: 2 * time.Second,
+		InitialInterval: 200 * time.Millisecond, Multiplier: 2, RandomizationFactor: 0.2,
+		MaxInterval: maxReconnectPause,
 	}
 	wait.Reset()
 	if onBreak == nil {
@@ -176,11 +181,12 @@ func (c *Client) Follow(
 	var callbackErr error
 	for {
 		var err error
+		var opened time.Time
 		after, err = c.watchEvents(ctx, after, true, func(ev api.Event) error {
 			wait.Reset()
 			callbackErr = fn(ev)
 			return callbackErr
-		}, func() { onBreak(nil) }, only)
+		}, func() { opened = time.Now(); onBreak(nil) }, only)
 		var refused *Error
 		switch {
 		case callbackErr != nil:
@@ -189,6 +195,9 @@ func (c *Client) Follow(
 			return ctx.Err()
 		case errors.As(err, &refused) && refused.Status < 500 && refused.Status != http.StatusTooManyRequests:
 			return err
+		}
+		if !opened.IsZero() && time.Since(opened) > maxReconnectPause { // Not one of a row of breaks.
+			wait.Reset()
 		}
 		pause := wait.NextBackOff()
 		if refused != nil {

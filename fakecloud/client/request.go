@@ -19,6 +19,7 @@ import (
 type (
 	ifMatchKey     struct{}
 	idempotencyKey struct{}
+	oneAttemptKey  struct{}
 )
 
 // IfMatch returns a context in which changes apply only to this version of the resource. If
@@ -31,6 +32,12 @@ func IfMatch(ctx context.Context, version int64) context.Context {
 // sent, for 24 hours. So the client may repeat it as it repeats reads.
 func IdempotencyKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, idempotencyKey{}, key)
+}
+
+// OneAttempt returns a context in which reads are sent once, as changes are. It is for callers
+// that try again by themselves, at a pace of their own.
+func OneAttempt(ctx context.Context) context.Context {
+	return context.WithValue(ctx, oneAttemptKey{}, true)
 }
 
 func setHeaders(req *http.Request) {
@@ -96,7 +103,7 @@ func changeWithID[P any](
 type call func(context.Context) (*http.Response, error)
 
 // readWithRetries sends an idempotent call and decodes its answer. After a transport error,
-// a 429 or a 5xx it sends the call again, up to readAttempts times.
+// a 429 or a 5xx it sends the call again, up to readAttempts times in all; see OneAttempt.
 func readWithRetries[T any](ctx context.Context, c *Client, do call) (*T, error) {
 	return backoff.Retry(ctx, func() (*T, error) {
 		out, err := sendOnce[T](ctx, c, do)
@@ -112,9 +119,17 @@ func readWithRetries[T any](ctx context.Context, c *Client, do call) (*T, error)
 			return nil, backoff.Permanent(err) // Longer than retries here would wait.
 		}
 		return nil, err
-	}, backoff.WithMaxTries(readAttempts), backoff.WithBackOff(&backoff.ExponentialBackOff{
+	}, backoff.WithMaxTries(attemptsFor(ctx)), backoff.WithBackOff(&backoff.ExponentialBackOff{
 		InitialInterval: 100 * time.Millisecond, Multiplier: 3, RandomizationFactor: 0.5, MaxInterval: time.Second,
 	}))
+}
+
+// attemptsFor is how often a read is sent at most.
+func attemptsFor(ctx context.Context) uint {
+	if ctx.Value(oneAttemptKey{}) != nil {
+		return 1
+	}
+	return readAttempts
 }
 
 // sendOnce sends a call once and decodes its answer.

@@ -1,0 +1,111 @@
+package inventory
+
+// While the cloud cannot be listed, one list after the other serves all who ask: each is tried
+// at growing intervals, and in between its error is everybody's answer.
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+const (
+	// minListPause and maxListPause are between two lists of one kind that fail, give or take a
+	// fifth. The longest pause is how late the end of an outage is noticed where there is no event
+	// stream; one that opens ends all pauses.
+	minListPause = time.Second
+	maxListPause = 10 * time.Second
+	// maxRetryAfter is the longest Retry-After that is believed: a faulty proxy on the way must
+	// not have a CCM see nothing for a day.
+	maxRetryAfter = 10 * time.Minute
+)
+
+// listFailure is a list that failed. It answers whoever asks until it is time to list again, or
+// until another token is in use. The zero value is a list that did not fail.
+type listFailure struct {
+	err     error
+	retryAt time.Time
+	token   string // as Options.Token tells it apart
+	// asked tells that retryAt is what the cloud asked for with Retry-After.
+	asked bool
+}
+
+func newListBackoff() backoff.ExponentialBackOff {
+	b := backoff.ExponentialBackOff{
+		InitialInterval: minListPause, Multiplier: 2, RandomizationFactor: 0.2, MaxInterval: maxListPause,
+	}
+	b.Reset()
+	return b
+}
+
+// recentFailure is the error of the newest list, if it is not yet time for the next.
+func recentFailure[T any](v *Inventory, s *resourceStore[T]) error {
+	token := v.currentToken()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if s.failure.token != token || !time.Now().Before(s.failure.retryAt) {
+		return nil
+	}
+	return s.failure.err
+}
+
+// hasFailed tells whether the newest list failed.
+func hasFailed[T any](v *Inventory, s *resourceStore[T]) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return s.failure.err != nil
+}
+
+// untilRetry is the time until the next list may be tried.
+func untilRetry[T any](v *Inventory, s *resourceStore[T]) time.Duration {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return max(time.Until(s.failure.retryAt), 0)
+}
+
+// recordListResult records whether a list that was made with that token failed, and logs when
+// that changes.
+func recordListResult[T any](v *Inventory, s *resourceStore[T], token string, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	before := s.failure
+	if err == nil {
+		s.failure = listFailure{}
+		s.backoff.Reset()
+		if before.err != nil {
+			klog.InfoS("The cloud's resources can be listed again", "kind", s.kind)
+		}
+		return
+	}
+	pause := s.backoff.NextBackOff()
+	var refused *client.Error
+	asked := errors.As(err, &refused) && refused.RetryAfter > 0
+	if asked {
+		pause += min(refused.RetryAfter, maxRetryAfter)
+	}
+	s.failure = listFailure{err: err, retryAt: time.Now().Add(pause), token: token, asked: asked}
+	if before.err == nil || causeOf(before.err) != causeOf(err) {
+		klog.InfoS("The cloud's resources cannot be listed; trying again at growing intervals",
+			"kind", s.kind, "err", err)
+	}
+}
+
+// endPause lets the next list be tried now, unless the cloud asked for the pause. The
+// inventory's mu is held.
+func (s *resourceStore[T]) endPause() {
+	if !s.failure.asked {
+		s.failure.retryAt = time.Time{}
+		s.backoff.Reset()
+	}
+}
+
+// endOutage lets every kind be listed now: the cloud answers again. mu is held.
+func (v *Inventory) endOutage() {
+	v.instances.endPause()
+	v.balancers.endPause()
+	v.routes.endPause()
+}
