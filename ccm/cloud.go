@@ -7,14 +7,8 @@ package ccm
 
 import (
 	"context"
-	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
@@ -38,8 +32,8 @@ type cloud struct {
 	loadBalancers *loadBalancers
 	routes        *routes
 	explain       *explainer
-	cluster       string // --cluster-name
-	cached        bool   // the inventory remembers
+	identity      *clusterIdentity
+	cached        bool // the inventory remembers
 }
 
 var (
@@ -74,14 +68,17 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 		api: api, project: project, inventory: known, guard: guard, explain: explain,
 		labels: nodeLabels(cfg.NodeLabels),
 	}
+	identity := newClusterIdentity(cluster)
 	return &cloud{
-		inventory:     known,
-		instances:     instances,
-		loadBalancers: &loadBalancers{api: api, project: project, inventory: known, explain: explain},
-		routes:        &routes{api: api, project: project, inventory: known, instances: instances, explain: explain},
-		explain:       explain,
-		cluster:       cluster,
-		cached:        cfg.Cache,
+		inventory: known,
+		instances: instances,
+		loadBalancers: &loadBalancers{
+			api: api, project: project, inventory: known, explain: explain, identity: identity,
+		},
+		routes:   &routes{api: api, project: project, inventory: known, instances: instances, explain: explain},
+		explain:  explain,
+		identity: identity,
+		cached:   cfg.Cache,
 	}, nil
 }
 
@@ -94,7 +91,7 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	c.explain.setRecorder(broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: contract.EventSource}))
 
 	ctx, cancel := context.WithCancel(context.Background())
-	c.loadBalancers.clusterUID = readClusterUID(ctx, builder.ClientOrDie("fakecloud-cluster"))
+	c.identity.start(ctx, builder.ClientOrDie("fakecloud-cluster"))
 	go c.inventory.Run(calls.For(ctx, calls.Inventory))
 	go func() {
 		<-stop
@@ -109,32 +106,6 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 			klog.ErrorS(err, "The cloud cannot be used yet; every call will check again")
 		}
 	}()
-}
-
-// readClusterUID is what tells this cluster from all others, whatever they are called: the
-// UID of its namespace kube-system. It is "" where that cannot be read; then no balancer is
-// deleted because its Service is gone.
-func readClusterUID(ctx context.Context, kube kubernetes.Interface) string {
-	var uid types.UID
-	read := func(ctx context.Context) (bool, error) {
-		ns, err := kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
-		switch {
-		case err == nil:
-			uid = ns.UID
-			return true, nil
-		case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
-			return false, err
-		default:
-			klog.V(2).InfoS("Asking again for namespace kube-system", "err", err)
-			return false, nil
-		}
-	}
-	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 10*time.Second, true, read)
-	if err != nil {
-		klog.ErrorS(err, "This cluster's UID is not known: balancers without a Service are left alone. "+
-			"It takes the permission to get namespace kube-system")
-	}
-	return string(uid)
 }
 
 // SetInformers is called after Initialize, before any controller starts.

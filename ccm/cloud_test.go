@@ -2,8 +2,6 @@ package ccm
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,14 +9,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
-	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
@@ -33,7 +27,7 @@ func newTestCloud(f *fakeAPI) *cloud {
 	i := newInstances(f)
 	return &cloud{
 		inventory: inventory.New(nil, inventory.Options{Off: true}), instances: i, explain: i.explain,
-		loadBalancers: &loadBalancers{}, routes: &routes{}, cluster: clusterName,
+		loadBalancers: &loadBalancers{}, routes: &routes{}, identity: testIdentity(""),
 	}
 }
 
@@ -58,7 +52,7 @@ func TestInitializeDoesNotWaitForTheCloud(t *testing.T) {
 		stop := make(chan struct{})
 		system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "cluster-uid"}}
 		c.Initialize(clients{kube: fake.NewClientset(system)}, stop)
-		assert.Equal(t, "cluster-uid", c.loadBalancers.clusterUID, "before any controller works")
+		assert.Equal(t, "cluster-uid", c.identity.uid(), "before any controller works")
 		close(started)
 		<-ended
 		close(stop)
@@ -98,37 +92,4 @@ func TestForgetReportedCausesOfDeletedObject(t *testing.T) {
 		assert.Empty(t, c.explain.reported)
 		c.explain.forgetObject("no object")
 	})
-}
-
-func TestClusterUID(t *testing.T) {
-	system := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "kube-system", UID: "cluster-uid"}}
-	for name, tc := range map[string]struct {
-		answers []error
-		want    string
-		calls   int
-	}{
-		"there": {want: "cluster-uid", calls: 1},
-		"API server comes up": {
-			answers: []error{apierrors.NewServiceUnavailable("x"), errors.New("connection refused")},
-			want:    "cluster-uid", calls: 3,
-		},
-		"not allowed to":       {answers: []error{apierrors.NewForbidden(schema.GroupResource{}, "", nil)}, calls: 1},
-		"API server stays off": {answers: slices.Repeat([]error{errors.New("connection refused")}, 100), calls: 20},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				kube := fake.NewClientset(system)
-				asked := 0
-				kube.PrependReactor("get", "namespaces", func(k8stesting.Action) (bool, runtime.Object, error) {
-					if asked++; asked <= len(tc.answers) {
-						return true, nil, tc.answers[asked-1]
-					}
-					return false, nil, nil
-				})
-				assert.Equal(t, tc.want, readClusterUID(t.Context(), kube))
-				assert.LessOrEqual(t, asked, tc.calls+1)
-				assert.GreaterOrEqual(t, asked, tc.calls)
-			})
-		})
-	}
 }

@@ -182,7 +182,7 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 		records: map[string]*driftRecord{}, news: map[string]balancerNews{},
 	}
 	w.orphanSweeper = &orphanSweeper{
-		cluster: clusterName, clusterUID: "cluster-uid", kube: kube, inventory: w.cloud, balancers: w.reconciler,
+		identity: testIdentity("cluster-uid"), kube: kube, inventory: w.cloud, balancers: w.reconciler,
 		services: w.services, deletions: newOrphanDeletionLimiter(), undeletable: newOrphanBackoff(),
 	}
 	w.feed.Subscribe(w.nodeWatch.enqueueChange)

@@ -46,9 +46,7 @@ type loadBalancers struct {
 	project   *projectGuard
 	inventory balancerMemory // nil if nothing is to be remembered
 	explain   *explainer
-	// clusterUID is the UID of namespace kube-system, "" if it is not known. It
-	// is set before any controller works.
-	clusterUID string
+	identity  *clusterIdentity
 	// locks has one lock per Service, by UID: upstream's controller and the
 	// cloud watch reconcile the same balancers.
 	locks   keyedLocks

@@ -101,7 +101,7 @@ type clusterID struct{ name, uid string }
 func (l *loadBalancers) desiredSpec(
 	cluster string, svc *corev1.Service, nodes []*corev1.Node,
 ) (balancerSpec, error) {
-	want, err := newBalancerSpec(clusterID{cluster, l.clusterUID}, svc, nodes)
+	want, err := newBalancerSpec(clusterID{cluster, l.identity.uid()}, svc, nodes)
 	if id, known := l.addressIDs.Load(want.address.nameOrID); known {
 		want.address.id = id.(string)
 	}

@@ -127,11 +127,11 @@ func TestBalancerTags(t *testing.T) {
 	}, want.tags)
 	have := built(t, api.LoadBalancerActive)
 	have.Tags["team"] = "blue"
-	assert.Empty(t, planSteps(have, want), "one of before the UID was known")
-	have.Tags["team"] = "red"
 	steps := planSteps(have, want)
-	require.Len(t, steps, 1)
+	require.Len(t, steps, 1, "one of before the UID was known gets it")
 	assert.Equal(t, want.tags, *steps[0].(updateStep).update.Tags)
+	have.Tags = want.tags
+	assert.Empty(t, planSteps(have, want))
 }
 
 func TestSourceRangesOfBothFamilies(t *testing.T) {

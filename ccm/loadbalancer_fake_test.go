@@ -18,6 +18,15 @@ import (
 
 const clusterName = "lab"
 
+// testIdentity is the test's cluster, with that UID unless it is "".
+func testIdentity(uid string) *clusterIdentity {
+	identity := newClusterIdentity(clusterName)
+	if uid != "" {
+		identity.setUID(uid)
+	}
+	return identity
+}
+
 func service() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "01234567-89ab"},
@@ -98,7 +107,10 @@ func (f *fakeBalancers) loadBalancers() *loadBalancers {
 	f.events = record.NewFakeRecorder(100)
 	explain := newExplainer()
 	explain.setRecorder(f.events)
-	return &loadBalancers{api: f, project: newProjectGuard(f, "lab"), inventory: (*fakeMemory)(f), explain: explain}
+	return &loadBalancers{
+		api: f, project: newProjectGuard(f, "lab"), inventory: (*fakeMemory)(f), explain: explain,
+		identity: testIdentity(""),
+	}
 }
 
 // takeEvents returns the Events since it was last called.

@@ -147,7 +147,8 @@ func hasServiceTags(cluster string, svc *corev1.Service, lb *api.LoadBalancer) b
 // without a cluster's UID was made before that was known.
 func (l *loadBalancers) isOfThisCluster(lb *api.LoadBalancer) bool {
 	uid, tagged := lb.Tags[contract.TagClusterUID]
-	return !tagged || l.clusterUID == "" || uid == l.clusterUID
+	ours := l.identity.uid()
+	return !tagged || ours == "" || uid == ours
 }
 
 // withoutDeleting leaves out the balancers that the cloud is already deleting.

@@ -31,6 +31,7 @@ func TestRememberedBalancerNeedsNoCall(t *testing.T) {
 // Before a change, a creation, or in doubt, the cloud itself is asked.
 func TestChangesAreNotMadeFromMemory(t *testing.T) {
 	truth := built(t, api.LoadBalancerActive, "fakecloud://i-1")
+	truth.Tags[contract.TagClusterUID] = "k"
 	for name, change := range map[string]func(*fakeBalancers, *loadBalancers){
 		"nothing remembered": func(f *fakeBalancers, _ *loadBalancers) { f.memory = nil },
 		"it differs":         func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].DrainSeconds = 9 },
@@ -39,7 +40,7 @@ func TestChangesAreNotMadeFromMemory(t *testing.T) {
 			f.memory[0].Tags[contract.TagCluster] = "other"
 		},
 		"of a namesake cluster": func(f *fakeBalancers, l *loadBalancers) {
-			l.clusterUID = "k"
+			l.identity = testIdentity("k")
 			f.memory[0].Tags[contract.TagClusterUID] = "other"
 		},
 		"deleting, as last heard": func(f *fakeBalancers, _ *loadBalancers) {

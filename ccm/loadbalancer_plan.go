@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -173,13 +172,7 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 	tags := api.Tags{}
 	maps.Copy(tags, have.Tags)
 	maps.Copy(tags, want.tags)
-	compared := maps.Clone(tags)
-	if _, has := have.Tags[contract.TagClusterUID]; !has {
-		// This tag is written with the next change of tags, and is no change by
-		// itself, so that balancers from before it existed are not all updated.
-		delete(compared, contract.TagClusterUID)
-	}
-	if !maps.Equal(compared, have.Tags) {
+	if !maps.Equal(tags, have.Tags) {
 		s.update.Tags = &tags
 		s.addChange("tags")
 	}

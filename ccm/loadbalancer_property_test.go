@@ -41,7 +41,7 @@ func checkConvergence(t *rapid.T, cloud balancerCloud) {
 	memory := &fakeBalancers{}
 	l := &loadBalancers{
 		api: cloud, project: newProjectGuard(cloud, "lab"), explain: newExplainer(),
-		clusterUID: rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID"),
+		identity: testIdentity(rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")),
 	}
 	if rapid.Bool().Draw(t, "memory") {
 		l.inventory = (*fakeMemory)(memory)

@@ -23,6 +23,7 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 		return func(f *fakeBalancers) {
 			lb := built(t, api.LoadBalancerError)
 			lb.StateReason, lb.StateReasonCode = &reason, code
+			lb.Tags[contract.TagClusterUID] = "mine"
 			f.listBalancers = listReturns(*lb)
 		}
 	}
@@ -146,7 +147,7 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
 			tc.cloud(f)
 			l := f.loadBalancers()
-			l.clusterUID = "mine"
+			l.identity = testIdentity("mine")
 			for range 3 {
 				_, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
 				require.ErrorContains(t, err, tc.text)

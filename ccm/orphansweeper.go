@@ -38,11 +38,10 @@ const (
 // the Service is gone or wants none; and it says so twice with orphanMinAge between. Only
 // one goroutine may use a sweeper.
 type orphanSweeper struct {
-	cluster    string // --cluster-name
-	clusterUID string
-	kube       kubernetes.Interface
-	inventory  balancerLister
-	balancers  balancerDeleter
+	identity  *clusterIdentity
+	kube      kubernetes.Interface
+	inventory balancerLister
+	balancers balancerDeleter
 
 	services serviceIndex
 	synced   cache.InformerSynced
@@ -69,8 +68,7 @@ func newOrphanSweeper(
 	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
 ) (*orphanSweeper, error) {
 	s := &orphanSweeper{
-		cluster:     c.cluster,
-		clusterUID:  c.loadBalancers.clusterUID,
+		identity:    c.identity,
 		kube:        kube,
 		inventory:   c.inventory,
 		balancers:   c.loadBalancers,
@@ -109,10 +107,11 @@ func (s *orphanSweeper) Run(ctx context.Context) {
 // costs nothing; for each other one the API server is asked.
 func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 	s.undeletable.GC()
+	clusterUID := s.identity.uid() // The same for the whole sweep.
 	since, unknown := map[string]time.Time{}, sets.New[string]()
 	for _, lb := range s.inventory.LoadBalancers() {
 		if lb.State == api.LoadBalancerDeleting ||
-			lb.Tags[contract.TagCluster] != s.cluster || s.isOfOtherCluster(&lb) {
+			lb.Tags[contract.TagCluster] != s.identity.name || isOfOtherCluster(&lb, clusterUID) {
 			continue
 		}
 		owner, orphan, err := s.checkOrphan(ctx, &lb)
@@ -122,9 +121,9 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 		}
 		switch {
 		case !orphan:
-		case s.clusterUID == "" || lb.Tags[contract.TagClusterUID] != s.clusterUID:
+		case clusterUID == "" || lb.Tags[contract.TagClusterUID] != clusterUID:
 			unknown.Insert(lb.ID)
-			s.reportLeftAlone(&lb)
+			s.reportLeftAlone(&lb, clusterUID)
 		default:
 			if since[lb.ID] = s.getOrphanedSince(lb.ID); time.Since(since[lb.ID]) >= orphanMinAge {
 				s.deleteOrphan(ctx, &lb, owner)
@@ -137,9 +136,9 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 }
 
 // isOfOtherCluster tells whether the balancer is of another cluster of the same name.
-func (s *orphanSweeper) isOfOtherCluster(lb *api.LoadBalancer) bool {
+func isOfOtherCluster(lb *api.LoadBalancer, clusterUID string) bool {
 	uid := lb.Tags[contract.TagClusterUID]
-	return uid != "" && s.clusterUID != "" && uid != s.clusterUID
+	return uid != "" && clusterUID != "" && uid != clusterUID
 }
 
 // checkOrphan tells whether the balancer has no Service, and which its tags name. An error
@@ -177,12 +176,12 @@ func (s *orphanSweeper) getOrphanedSince(id string) time.Time {
 }
 
 // reportLeftAlone logs, once for each balancer, that it is not deleted.
-func (s *orphanSweeper) reportLeftAlone(lb *api.LoadBalancer) {
+func (s *orphanSweeper) reportLeftAlone(lb *api.LoadBalancer, clusterUID string) {
 	if !s.reported.Has(lb.ID) {
 		klog.InfoS("Load balancer has no Service here, and is left alone: "+
 			"it may be of another cluster of the same name. If it is of none, delete it by hand",
 			"id", lb.ID, "name", lb.Name, "service", lb.Tags[contract.TagService],
-			"wantTag", contract.TagClusterUID+"="+s.clusterUID)
+			"wantTag", contract.TagClusterUID+"="+clusterUID)
 	}
 }
 
@@ -192,7 +191,7 @@ func (s *orphanSweeper) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, 
 	}
 	klog.InfoS("Deleting load balancer whose Service is gone",
 		"id", lb.ID, "name", lb.Name, "service", klog.KObj(owner), "uid", owner.UID)
-	if err := s.balancers.EnsureLoadBalancerDeleted(ctx, s.cluster, owner); err != nil {
+	if err := s.balancers.EnsureLoadBalancerDeleted(ctx, s.identity.name, owner); err != nil {
 		s.undeletable.Next(lb.ID, time.Now())
 		klog.ErrorS(err, "Load balancer whose Service is gone stays for now",
 			"id", lb.ID, "retryAfter", s.undeletable.Get(lb.ID))

@@ -103,7 +103,7 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 					require.NoError(t, w.services.Delete(tc.svc))
 				}
 				if tc.own == "-" {
-					w.clusterUID = ""
+					w.identity = testIdentity("")
 				}
 				if tc.apiErr != nil {
 					w.api.PrependReactor("get", "services", func(k8stesting.Action) (bool, runtime.Object, error) {

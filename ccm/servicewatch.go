@@ -121,14 +121,14 @@ func (r *driftRecord) isRepairing() bool {
 func newServiceWatch(
 	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
 ) (*serviceWatch, error) {
-	reconciler := &serviceReconciler{cluster: c.cluster, kube: kube, balancers: c.loadBalancers}
+	reconciler := &serviceReconciler{cluster: c.identity.name, kube: kube, balancers: c.loadBalancers}
 	w := &serviceWatch{
 		inventory:  c.inventory,
 		explain:    c.explain,
 		reconciler: reconciler,
 		addresses:  newAddressRetrier(c.explain, reconciler),
 		desiredSpec: func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-			return c.loadBalancers.desiredSpec(c.cluster, svc, nodes)
+			return c.loadBalancers.desiredSpec(c.identity.name, svc, nodes)
 		},
 		lastEnsured: c.loadBalancers.lastEnsured,
 		queue:       newKeyQueue("cloud_watch_services"),

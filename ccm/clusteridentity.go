@@ -1,0 +1,97 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync/atomic"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// uidReadTimeout bounds one read of the cluster's UID. Initialize waits for the first.
+	uidReadTimeout = 2 * time.Second
+	// uidForbiddenPause is about how long a read waits that was forbidden: only a person can
+	// change that.
+	uidForbiddenPause = time.Minute
+)
+
+// clusterIdentity is which cluster this is. The name is people's: it may change, and two
+// clusters may share it. The UID, that of namespace kube-system, is the cluster's alone for
+// as long as the cluster exists. It may become known only after the controllers have
+// started, so who needs it asks at each use. Safe for concurrent use.
+type clusterIdentity struct {
+	name     string // --cluster-name
+	knownUID atomic.Pointer[string]
+}
+
+func newClusterIdentity(name string) *clusterIdentity { return &clusterIdentity{name: name} }
+
+// uid is the cluster's UID, "" as long as it is not known.
+func (i *clusterIdentity) uid() string {
+	if uid := i.knownUID.Load(); uid != nil {
+		return *uid
+	}
+	return ""
+}
+
+func (i *clusterIdentity) setUID(uid string) { i.knownUID.Store(&uid) }
+
+// start reads the cluster's UID. If that fails, it goes on trying in the background until it
+// succeeds or ctx ends.
+func (i *clusterIdentity) start(ctx context.Context, kube kubernetes.Interface) {
+	if err := i.readUID(ctx, kube); err != nil {
+		go i.retryReadingUID(ctx, kube, err)
+	}
+}
+
+func (i *clusterIdentity) readUID(ctx context.Context, kube kubernetes.Interface) error {
+	ctx, cancel := context.WithTimeout(ctx, uidReadTimeout)
+	defer cancel()
+	namespace, err := kube.CoreV1().Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	if err != nil {
+		return err
+	}
+	if namespace.UID == "" {
+		return errors.New("namespace kube-system has no UID")
+	}
+	i.setUID(string(namespace.UID))
+	return nil
+}
+
+// retryReadingUID reads again until the UID is known. err is why the last read failed.
+func (i *clusterIdentity) retryReadingUID(ctx context.Context, kube kubernetes.Interface, err error) {
+	backoff := newUIDBackoff()
+	klog.ErrorS(err, "This cluster's UID is not known yet, and is asked for again: "+
+		"until it is known, balancers without a Service are left alone. "+
+		"It takes the permission to get namespace kube-system")
+	for err != nil {
+		pause := backoff.Step()
+		if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			pause, backoff = wait.Jitter(uidForbiddenPause, 0.2), newUIDBackoff()
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		if err = i.readUID(ctx, kube); err != nil {
+			klog.V(2).InfoS("This cluster's UID is still not known", "err", err)
+		}
+	}
+	klog.InfoS("This cluster's UID is known now", "uid", i.uid())
+}
+
+// newUIDBackoff is how long a read waits that failed otherwise: an API server that is
+// starting answers soon, and one that is down is not asked by all CCMs at once.
+func newUIDBackoff() *wait.Backoff {
+	return &wait.Backoff{
+		Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: math.MaxInt, Cap: 30 * time.Second,
+	}
+}

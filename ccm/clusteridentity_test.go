@@ -1,0 +1,125 @@
+package ccm
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// failingKubeSystem is an API server that gives these errors for namespace kube-system, one
+// each time, before it shows it. asked counts the questions.
+func failingKubeSystem(failures ...error) (kube *fake.Clientset, asked *int) {
+	kube = fake.NewClientset(&corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: metav1.NamespaceSystem, UID: "cluster-uid"},
+	})
+	asked = new(int)
+	kube.PrependReactor("get", "namespaces", func(k8stesting.Action) (bool, runtime.Object, error) {
+		if *asked++; *asked <= len(failures) {
+			return true, nil, failures[*asked-1]
+		}
+		return false, nil, nil
+	})
+	return kube, asked
+}
+
+// The UID is read until it is known, however long that takes.
+func TestClusterUIDIsReadUntilKnown(t *testing.T) {
+	forbidden := apierrors.NewForbidden(schema.GroupResource{}, "", nil)
+	refused := errors.New("connection refused")
+	for name, tc := range map[string]struct {
+		failures          []error
+		unknownFor, known time.Duration
+	}{
+		"at once": {},
+		"the API server comes up": {
+			failures: []error{apierrors.NewServiceUnavailable("x"), refused}, known: 2 * time.Second,
+		},
+		"the API server is off for long": {
+			failures: slices.Repeat([]error{refused}, 20), unknownFor: 5 * time.Minute, known: 10 * time.Minute,
+		},
+		"the permission comes late": {
+			failures: []error{forbidden, forbidden}, unknownFor: 2*time.Minute - time.Second, known: 3 * time.Minute,
+		},
+		"down, then forbidden, then down": {
+			failures: []error{refused, forbidden, refused}, unknownFor: time.Minute, known: 90 * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				kube, asked := failingKubeSystem(tc.failures...)
+				identity := newClusterIdentity(clusterName)
+				identity.start(t.Context(), kube)
+				if len(tc.failures) > 0 {
+					advanceTime(tc.unknownFor)
+					require.Empty(t, identity.uid())
+				}
+				advanceTime(tc.known - tc.unknownFor)
+				require.Equal(t, "cluster-uid", identity.uid())
+				assert.Equal(t, len(tc.failures)+1, *asked)
+				advanceTime(time.Hour)
+				assert.Equal(t, len(tc.failures)+1, *asked, "it never changes")
+			})
+		})
+	}
+}
+
+func TestClusterUIDReadEndsWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		kube, asked := failingKubeSystem(slices.Repeat([]error{errors.New("connection refused")}, 100)...)
+		ctx, cancel := context.WithCancel(t.Context())
+		newClusterIdentity(clusterName).start(ctx, kube)
+		cancel()
+		advanceTime(time.Hour)
+		assert.Equal(t, 1, *asked)
+	})
+}
+
+// What could not be done for want of the UID is done once it is known, without a restart.
+func TestUIDThatBecomesKnownIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatchWorld(t)
+		w.orphanSweeper.identity = testIdentity("")
+		w.cloud.setBalancers(*orphanedBalancer(t))
+		w.sweepOrphans(t.Context())
+		advanceTime(orphanMinAge)
+		w.sweepOrphans(t.Context()) // The reconciler fails on a deletion.
+
+		w.orphanSweeper.identity.setUID("cluster-uid")
+		deleted := 0
+		w.reconciler.deleted = func(*corev1.Service) error { deleted++; return nil }
+		w.sweepOrphans(t.Context())
+		advanceTime(orphanMinAge)
+		w.sweepOrphans(t.Context())
+		assert.Equal(t, 1, deleted)
+	})
+
+	have := built(t, api.LoadBalancerActive)
+	f := &fakeAPI{t: t, listBalancers: listReturns(*have)}
+	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+		have.Tags = *u.Tags
+		return have, nil
+	}
+	l := newLoadBalancers(f)
+	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+	require.NoError(t, err)
+	assert.NotContains(t, have.Tags, "kubernetes-cluster-uid")
+	l.identity.setUID("cluster-uid")
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+	require.NoError(t, err)
+	assert.Equal(t, "cluster-uid", have.Tags["kubernetes-cluster-uid"], "at the next sync")
+}
