@@ -40,6 +40,9 @@ func printReport(w io.Writer, r *conformance.Report) error {
 			strings.ReplaceAll(r.Crashes[n-1], "\n", "\n    "),
 		)
 	}
+	if n := r.ExitsUnderFault; n > 0 {
+		p("while the suite made the cloud misbehave, the CCM ended by itself, times: %d; that fails nothing", n)
+	}
 	p("%s %s on %s %s, %.0f s", r.Implementation.Name, r.Verdict(), r.Cluster.Name, r.Cluster.Version, r.Seconds)
 	return t.Flush()
 }

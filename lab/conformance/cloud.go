@@ -18,7 +18,8 @@ type Cloud interface {
 	// the first group in feature.go.
 	Features() []Feature
 
-	// CreateInstance returns when the instance runs.
+	// CreateInstance returns when the instance runs. With FeatureNodeNames, its Node is called as
+	// spec says.
 	CreateInstance(ctx context.Context, spec InstanceSpec) (Instance, error)
 	// StopInstance shuts it down; it can be started again.
 	StopInstance(ctx context.Context, id string) error
@@ -39,7 +40,7 @@ type Cloud interface {
 
 // InstanceSpec says which instance to create.
 type InstanceSpec struct {
-	// Name is that of its Node.
+	// Name is that of its Node, where that can be chosen: see FeatureNodeNames.
 	Name string
 	// Machine asks for an instance that boots and joins the cluster with a
 	// kubelet of its own. FeatureMachines.
@@ -54,6 +55,9 @@ type InstanceSpec struct {
 // Instance is a running one.
 type Instance struct {
 	ID, Name string
+	// NodeName is what its Node is called, where that is not Name: the ID, in clouds
+	// whose kubelets take it for their host name.
+	NodeName string
 	// ProviderID is what spec.providerID of its Node must be.
 	ProviderID string
 	// InternalIPs and ExternalIPs are its addresses: one internal one at least,
@@ -75,7 +79,8 @@ type Balancer struct {
 	// Address is an IP address or a host name.
 	Address string
 	// Active is false while it is being made, changed or deleted.
-	Active    bool
+	Active bool
+	// Listeners are the ports that it listens on. FeatureListeners.
 	Listeners []Listener
 	// Targets are the IDs of the instances it sends traffic to.
 	// FeatureTargets.
@@ -83,8 +88,9 @@ type Balancer struct {
 	// SourceRanges are the CIDRs it serves, none for everybody.
 	// FeatureSourceRanges.
 	SourceRanges []string
-	// AffinitySeconds is how long it sends a client to the same target; 0 for
-	// not at all. FeatureAffinity.
+	// Affinity tells whether it sends a client to the same target. FeatureAffinity.
+	Affinity bool
+	// AffinitySeconds is for how long; 0 without Affinity. FeatureAffinityTimeout.
 	AffinitySeconds int32
 	// HealthCheckPort is the port of each target that its HTTP health check
 	// asks; 0 for none. FeatureHealthCheck.
@@ -95,7 +101,7 @@ type Balancer struct {
 type Listener struct {
 	Protocol string // "TCP" or "UDP"
 	Port     int32
-	// TargetPort is the port of each target that it sends to.
+	// TargetPort is the port of each target that it sends to. FeatureNodePorts.
 	TargetPort int32
 }
 

@@ -81,7 +81,7 @@ func newRun(o Options) *run {
 		Options: o, report: &Report{began: time.Now()},
 		suite: &Suite{
 			Cloud: o.Implementation.Cloud, CCM: ccm, runID: "abcd", serial: new(atomic.Int64),
-			crashes: new(atomic.Int64),
+			crashes: new(atomic.Int64), faults: new(faultMark),
 		},
 	}
 }

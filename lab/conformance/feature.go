@@ -21,7 +21,20 @@ const (
 	FeatureInstanceTypes Feature = "instance-types"
 	// FeatureSeveralAddresses: an instance has more than one internal address.
 	FeatureSeveralAddresses Feature = "several-addresses"
-	// FeatureTargets: a balancer's targets can be seen.
+	// FeatureNodeNames: an instance's Node is called as the instance, by a name that is chosen
+	// when the instance is made, and the CCM finds the instance by that. Where it is not
+	// declared, Instance.NodeName says what the Node is called.
+	FeatureNodeNames Feature = "node-names"
+	// FeatureKubeletProviderIDs: kubelets are given --provider-id, without which the CCM does
+	// not know a Node's instance. Stand-ins register with it, too.
+	FeatureKubeletProviderIDs Feature = "kubelet-provider-ids"
+	// FeatureListeners: the ports can be seen that a balancer listens on. A floating IP and a
+	// pass-through have none.
+	FeatureListeners Feature = "listeners"
+	// FeatureNodePorts: a balancer sends to the node ports of its Service, which its listeners
+	// show. One with direct server return, or one that sends to pods, does not.
+	FeatureNodePorts Feature = "node-ports"
+	// FeatureTargets: a balancer sends to all Nodes that may be targets, and they can be seen.
 	FeatureTargets Feature = "targets"
 	// FeatureUDP: balancers have UDP listeners.
 	FeatureUDP Feature = "udp"
@@ -29,6 +42,8 @@ const (
 	FeatureSourceRanges Feature = "source-ranges"
 	// FeatureAffinity: balancers can send a client to the same target.
 	FeatureAffinity Feature = "affinity"
+	// FeatureAffinityTimeout: and they can be told for how many seconds.
+	FeatureAffinityTimeout Feature = "affinity-timeout"
 	// FeatureHealthCheck: balancers ask targets over HTTP whether they serve.
 	FeatureHealthCheck Feature = "health-check"
 )

@@ -5,6 +5,7 @@ package conformance
 // NotReady at once when a test wants that.
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -51,11 +52,35 @@ type StandIn struct {
 }
 
 // NewInstance creates a running instance, and terminates it after the test.
-func (t *T) NewInstance(name string) Instance {
-	i, err := t.Cloud.CreateInstance(t.ctx, InstanceSpec{Name: name})
-	t.Must(err, "creating instance %s", name)
+func (t *T) NewInstance(name string) Instance { return t.CreateInstance(InstanceSpec{Name: name}) }
+
+// CreateInstance creates one as spec says, and terminates it after the test. Its NodeName is set.
+func (t *T) CreateInstance(spec InstanceSpec) Instance {
+	i, err := t.Cloud.CreateInstance(t.ctx, spec)
+	t.Must(err, "creating instance %s", spec.Name)
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, i.ID) })
+	return withNodeName(i)
+}
+
+// withNodeName sets what the instance's Node is called, where the driver leaves it out.
+func withNodeName(i Instance) Instance {
+	i.NodeName = cmp.Or(i.NodeName, i.Name)
 	return i
+}
+
+// NewNodeOf registers the Node of an instance. Of spec, the name is the instance's, and so is the
+// provider ID where kubelets are given one.
+func (t *T) NewNodeOf(i Instance, spec NodeSpec) *StandIn {
+	return t.NewNode(t.nodeSpecOf(i, spec))
+}
+
+// nodeSpecOf says how a kubelet on the instance registers.
+func (s *Suite) nodeSpecOf(i Instance, spec NodeSpec) NodeSpec {
+	spec.Name = i.NodeName
+	if s.HasFeature(FeatureKubeletProviderIDs) {
+		spec.ProviderID = i.ProviderID
+	}
+	return spec
 }
 
 // NewNode registers a Node as a kubelet with --cloud-provider=external does:
@@ -105,7 +130,8 @@ func (t *T) NewWorker(spec NodeSpec) (Instance, *StandIn) {
 	if spec.Name == "" {
 		spec.Name = t.Name("worker")
 	}
-	i, n := t.NewInstance(spec.Name), t.NewNode(spec)
+	i := t.NewInstance(spec.Name)
+	n := t.NewNodeOf(i, spec)
 	t.AwaitInitialized(n.Name)
 	return i, n
 }

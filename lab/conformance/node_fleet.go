@@ -48,6 +48,7 @@ type NodeFleet struct {
 
 	t              *T
 	name           string
+	instances      []Instance
 	slots          chan struct{} // taken by Nodes that wait for the CCM
 	allInitialized chan struct{} // closed when none waits any more
 
@@ -68,8 +69,7 @@ func (t *T) NewNodeFleet(size int) *NodeFleet {
 	t.Cleanup(t.waitUntilQuiet)
 	specs := make([]InstanceSpec, size)
 	for i := range specs {
-		c.Names = append(c.Names, fmt.Sprintf("%s-%04d", c.name, i))
-		specs[i].Name = c.Names[i]
+		specs[i].Name = fmt.Sprintf("%s-%04d", c.name, i)
 	}
 	instances, err := t.InstanceBatcher().CreateInstances(t.ctx, specs)
 	for step := range slices.Chunk(instances, cleanupBatch) {
@@ -80,6 +80,10 @@ func (t *T) NewNodeFleet(size int) *NodeFleet {
 		t.Cleanup(func(ctx context.Context) error { return t.InstanceBatcher().TerminateInstances(ctx, ids) })
 	}
 	t.Must(err, "creating %d instances", size)
+	for _, instance := range instances {
+		instance = withNodeName(instance)
+		c.instances, c.Names = append(c.instances, instance), append(c.Names, instance.NodeName)
+	}
 	return c
 }
 
@@ -101,14 +105,14 @@ func (c *NodeFleet) Initialize() {
 		if err := c.createLease(ctx, i); err != nil {
 			return err
 		}
-		_, err := c.t.Kube.CoreV1().Nodes().Create(ctx, nodeFromSpec(NodeSpec{
-			Name: c.Names[i], Balanced: true, Labels: map[string]string{labels.NodeFleet: c.name},
+		_, err := c.t.Kube.CoreV1().Nodes().Create(ctx, nodeFromSpec(c.t.nodeSpecOf(c.instances[i], NodeSpec{
+			Balanced: true, Labels: map[string]string{labels.NodeFleet: c.name},
 			Change: func(n *corev1.Node) {
 				if ranges != nil {
 					n.Spec.PodCIDR, n.Spec.PodCIDRs = ranges[i], []string{ranges[i]}
 				}
 			},
-		}), metav1.CreateOptions{})
+		})), metav1.CreateOptions{})
 		return err
 	})
 	c.t.Must(err, "registering %d Nodes", len(c.Names))
@@ -391,14 +395,15 @@ func (c *NodeFleet) AwaitNodeSweeps(times int) {
 // waitUntilQuiet returns when neither cluster nor CCM is busy any more with what the test did. It
 // registers a Node, and waits until both have processed it.
 func (t *T) waitUntilQuiet(ctx context.Context) (err error) {
-	name := t.Name("calm")
-	instance, err := t.Cloud.CreateInstance(ctx, InstanceSpec{Name: name})
+	instance, err := t.Cloud.CreateInstance(ctx, InstanceSpec{Name: t.Name("calm")})
 	if err != nil {
 		return err
 	}
+	instance = withNodeName(instance)
+	name := instance.NodeName
 	defer func() { err = errors.Join(err, t.Cloud.TerminateInstance(ctx, instance.ID)) }()
 	nodes := t.Kube.CoreV1().Nodes()
-	if _, err := nodes.Create(ctx, nodeFromSpec(NodeSpec{Name: name}), metav1.CreateOptions{}); err != nil {
+	if _, err := nodes.Create(ctx, nodeFromSpec(t.nodeSpecOf(instance, NodeSpec{})), metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, nodes.Delete(ctx, name, metav1.DeleteOptions{})) }()

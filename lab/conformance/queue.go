@@ -222,7 +222,8 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 	}
 	first := slices.MinFunc(reports, func(a, b *Report) int { return a.began.Compare(b.began) })
 	whole := *first
-	whole.Tests, whole.Budget, whole.Crashes, whole.Unfinished, whole.Timelines = nil, nil, nil, "", map[string]*record.Timeline{}
+	whole.Tests, whole.Budget, whole.Crashes, whole.ExitsUnderFault = nil, nil, nil, 0
+	whole.Unfinished, whole.Timelines = "", map[string]*record.Timeline{}
 	var ended time.Time
 	var unfinished []string
 	for _, r := range reports {
@@ -237,6 +238,7 @@ func (q *Queue) Merge(reports []*Report) (*Report, error) {
 		whole.Tests = append(whole.Tests, r.Tests...)
 		whole.Budget = append(whole.Budget, r.Budget...)
 		whole.Crashes = append(whole.Crashes, r.Crashes...)
+		whole.ExitsUnderFault += r.ExitsUnderFault
 		for _, t := range r.Tests { // Not those that were handed on.
 			if line := r.Timelines[t.ID]; line != nil {
 				whole.Timelines[t.ID] = line

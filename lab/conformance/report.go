@@ -46,9 +46,12 @@ type Report struct {
 	Claims      []Capability    `json:"claims,omitempty"`
 	Unsupported Unsupported     `json:"unsupported,omitempty"`
 	Profiles    []ProfileReport `json:"profiles"`
-	// Crashes are the ends that the CCM came to by itself.
-	Crashes []string     `json:"crashes,omitempty"`
-	Tests   []TestReport `json:"tests"`
+	// Crashes are the ends that the CCM came to by itself, without a fault that could excuse it.
+	Crashes []string `json:"crashes,omitempty"`
+	// ExitsUnderFault is how often it ended by itself while the suite made the cloud misbehave, or
+	// before it had worked again since. They fail nothing: exiting on a bad start is upstream's idiom.
+	ExitsUnderFault int          `json:"exitsUnderFault,omitempty"`
+	Tests           []TestReport `json:"tests"`
 	// Budget is what the CCM's work cost in calls of the cloud's API.
 	Budget []Spent `json:"budget,omitempty"`
 	// Unfinished says why the run ended before all tests had run: then the

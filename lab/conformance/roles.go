@@ -208,6 +208,12 @@ func FeaturesOf(c Cloud) []Feature {
 	return features
 }
 
+// HasFeature tells whether the cloud has a feature, and nobody has declared it unsupported.
+func (s *Suite) HasFeature(f Feature) bool {
+	_, declared := s.unsupported[string(f)]
+	return !declared && slices.Contains(FeaturesOf(s.Cloud), f)
+}
+
 func followsFromRole(f Feature) bool {
 	for _, role := range roleFeatures {
 		if role.feature == f {
@@ -225,6 +231,14 @@ func roleOf[R any](t *T) R {
 		t.Fatalf("the cloud's driver is no %T, and the test does not need the feature", (*R)(nil))
 	}
 	return r
+}
+
+// faultRoleOf finds a role by which the test makes the cloud misbehave towards the CCM.
+func faultRoleOf[R any](t *T) R {
+	role := roleOf[R](t)
+	t.injectedFault = true
+	t.faults.mark()
+	return role
 }
 
 // BalancerRenamer is that role of the cloud.
@@ -249,22 +263,22 @@ func (t *T) RouteDiverter() RouteDiverter { return roleOf[RouteDiverter](t) }
 func (t *T) ForeignRouteCreator() ForeignRouteCreator { return roleOf[ForeignRouteCreator](t) }
 
 // RouteLimiter is that role of the cloud.
-func (t *T) RouteLimiter() RouteLimiter { return roleOf[RouteLimiter](t) }
+func (t *T) RouteLimiter() RouteLimiter { return faultRoleOf[RouteLimiter](t) }
 
 // FaultInjector is that role of the cloud.
-func (t *T) FaultInjector() FaultInjector { return roleOf[FaultInjector](t) }
+func (t *T) FaultInjector() FaultInjector { return faultRoleOf[FaultInjector](t) }
 
 // CallCounter is that role of the cloud.
 func (t *T) CallCounter() CallCounter { return roleOf[CallCounter](t) }
 
 // ZoneOutageInjector is that role of the cloud.
-func (t *T) ZoneOutageInjector() ZoneOutageInjector { return roleOf[ZoneOutageInjector](t) }
+func (t *T) ZoneOutageInjector() ZoneOutageInjector { return faultRoleOf[ZoneOutageInjector](t) }
 
 // CredentialExpirer is that role of the cloud.
-func (t *T) CredentialExpirer() CredentialExpirer { return roleOf[CredentialExpirer](t) }
+func (t *T) CredentialExpirer() CredentialExpirer { return faultRoleOf[CredentialExpirer](t) }
 
 // CredentialSwapper is that role of the cloud.
-func (t *T) CredentialSwapper() CredentialSwapper { return roleOf[CredentialSwapper](t) }
+func (t *T) CredentialSwapper() CredentialSwapper { return faultRoleOf[CredentialSwapper](t) }
 
 // InstanceBatcher makes and terminates many instances, by the cloud's role or one by one.
 func (t *T) InstanceBatcher() InstanceBatcher {

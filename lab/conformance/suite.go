@@ -135,8 +135,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		suite: &Suite{
 			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm,
 			Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
-			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits,
-			runID: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64),
+			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits, unsupported: o.Implementation.Unsupported,
+			runID: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64), faults: new(faultMark),
 		},
 		report: &Report{
 			APIVersion: "conformance.ccmlab.io/v1alpha1", Kind: "ConformanceReport",
@@ -230,12 +230,14 @@ func (r *run) runQueue(ctx context.Context) error {
 	}
 	alive, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
+	r.suite.eligible = newEligibleNodes(ctx, r.suite)
 	stop := r.keepCCM(ctx, giveUp)
 	for some {
 		r.runClass(ctx, alive, next)
 		next, some = r.Queue.awaitWork(ctx, order)
 	}
 	err := endedEarly(ctx) // The last tests may have been cut short.
+	r.suite.eligible.remove()
 	stop()
 	return errors.Join(err, r.suite.CCM.Stop(context.WithoutCancel(ctx)))
 }
@@ -363,6 +365,9 @@ func (r *run) runTest(ctx, alive context.Context, test Test) {
 	}
 	defer r.Queue.markReported()
 	r.addBudget(spent)
+	if !t.injectedFault && len(reasons) == 0 {
+		r.suite.faults.clear()
+	}
 	result := Passed
 	if len(reasons) > 0 {
 		result = Failed
@@ -441,7 +446,7 @@ func (r *run) keepCCM(run context.Context, giveUp context.CancelCauseFunc) (stop
 				select {
 				case <-r.suite.CCM.Crashed():
 					if run.Err() == nil {
-						r.recordCrash()
+						r.recordExit()
 					}
 				default:
 				}
@@ -451,7 +456,7 @@ func (r *run) keepCCM(run context.Context, giveUp context.CancelCauseFunc) (stop
 			if r.checkHealth(run); run.Err() != nil {
 				return
 			}
-			if err := r.restartAfterCrash(ctx, r.recordCrash()); err != nil {
+			if err := r.restartAfterExit(ctx, r.recordExit()); err != nil {
 				giveUp(err)
 				return
 			}
@@ -460,9 +465,16 @@ func (r *run) keepCCM(run context.Context, giveUp context.CancelCauseFunc) (stop
 	return func() { cancel(); watching.Wait() }
 }
 
-// recordCrash records a crash, and tells how many there were in a row.
-func (r *run) recordCrash() int {
+// recordExit records that the CCM has ended by itself, and tells how often it has in a row. That is
+// a crash unless a fault was injected.
+func (r *run) recordExit() (inARow int) {
 	lines := plaintext.Lines(r.suite.CCM.Log(logLines))
+	if n, excused := r.suite.faults.excuseExit(); excused {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.report.ExitsUnderFault++
+		return min(n, maxCrashes-1) // A cloud that fails for long is no reason to give it up.
+	}
 	r.suite.crashes.Add(1)
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -471,9 +483,9 @@ func (r *run) recordCrash() int {
 	return r.crashesInARow
 }
 
-// restartAfterCrash starts the CCM after its nth crash in a row, later each time: what
+// restartAfterExit starts the CCM after its nth exit in a row, later each time: what
 // brought it down may pass.
-func (r *run) restartAfterCrash(ctx context.Context, n int) error {
+func (r *run) restartAfterExit(ctx context.Context, n int) error {
 	if n >= maxCrashes {
 		return fmt.Errorf(
 			"the CCM is not started any more: it ended by itself %d times without a test that passed in between", n,

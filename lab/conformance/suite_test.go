@@ -385,6 +385,41 @@ func TestGivenUp(t *testing.T) {
 	})
 }
 
+// One that ends while a test makes the cloud misbehave is started again, and that fails nothing;
+// once a test has passed without a fault, it does.
+func TestExitUnderFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ccm := newFakeCCM()
+		crashes := func(times int) func(*T) {
+			return func(t *T) {
+				for range times {
+					before := ccm.starts.Load()
+					ccm.crash()
+					t.Await("another start", func(context.Context) error {
+						if ccm.starts.Load() == before {
+							return errors.New("not yet")
+						}
+						return nil
+					})
+				}
+			}
+		}
+		underFault := func(t *T) { t.FaultInjector(); crashes(2 * maxCrashes)(t) }
+		report, err := newRun(Options{
+			Parallel:       1,
+			Implementation: Implementation{CCM: ccm, Cloud: faultyCloud{}},
+			Tests: []Test{
+				core("fault", underFault), core("aftermath", crashes(1)), core("later", crashes(1)),
+			},
+		}).outcome(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, map[string]Result{"fault": Passed, "aftermath": Passed, "later": Passed}, results(report))
+		assert.Equal(t, 2*maxCrashes+1, report.ExitsUnderFault)
+		assert.Len(t, report.Crashes, 1, "that of the test after one that has passed")
+		assert.False(t, report.Passed())
+	})
+}
+
 // Crashes with passed tests between them are no reason to give it up.
 func TestCrashesNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

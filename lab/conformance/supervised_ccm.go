@@ -123,6 +123,50 @@ func (k *supervisedCCM) restoreRunning(ctx context.Context) error {
 	return k.Start(ctx)
 }
 
+// faultMark tells whether the end of the CCM by itself is excused: exiting on a bad start is
+// upstream's idiom (k8s.io/cloud-provider app/controllermanager.go: klog.Fatalf,
+// klog.FlushAndExit), and so a program may end, and be started again by its Deployment, for as long
+// as the suite makes the cloud misbehave, and until it has worked again afterwards: until a test
+// has passed that injects no fault.
+type faultMark struct {
+	mu      sync.Mutex
+	present bool
+	inARow  int // exits since it was marked
+	excused int // exits in the whole run
+}
+
+// mark is called before a fault is injected.
+func (m *faultMark) mark() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.present = true
+}
+
+// clear is called when the CCM works without a fault.
+func (m *faultMark) clear() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.present, m.inARow = false, 0
+}
+
+// excuseExit counts an exit if it is excused, and tells how many there were in a row.
+func (m *faultMark) excuseExit() (inARow int, excused bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.present {
+		return 0, false
+	}
+	m.excused++
+	m.inARow++
+	return m.inARow, true
+}
+
+func (m *faultMark) excusedExits() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.excused
+}
+
 // Replica is one of the CCMs, by its number. Number 0 is the CCM, which runs, and
 // does so again after the test; the others are there to be started, and stopped
 // after the test. One of these that crashes fails the test.

@@ -32,8 +32,10 @@ type T struct {
 	notes    []string
 	spent    []Spent
 	cleanups []func(context.Context) error
-	ns       string        // once there is one
-	trace    *record.Trace // what goes into its timeline; may be nil
+	// injectedFault is true once the test has made the cloud misbehave.
+	injectedFault bool
+	ns            string        // once there is one
+	trace         *record.Trace // what goes into its timeline; may be nil
 }
 
 // Suite is what all tests of a run share.
@@ -49,16 +51,23 @@ type Suite struct {
 	// Workload is what runs in pods that balancers lead to.
 	Workload Workload
 
-	podCIDR string
-	limits  Limits
+	podCIDR     string
+	limits      Limits
+	unsupported Unsupported
+	eligible    *eligibleNodes // may be nil: then no test gets any
+	faults      *faultMark
 
 	runID   string // sets this run's names apart from another's
 	serial  *atomic.Int64
 	crashes *atomic.Int64
 }
 
-// Crashes is how often the CCM has ended by itself so far, in the whole run.
+// Crashes is how often the CCM has ended by itself so far, in the whole run, without a fault that
+// could excuse it.
 func (s *Suite) Crashes() int { return int(s.crashes.Load()) }
+
+// Exits is how often it has ended by itself so far, whatever the reason.
+func (s *Suite) Exits() int { return s.Crashes() + s.faults.excusedExits() }
 
 // Workload is an image whose containers answer HTTP.
 type Workload struct {
@@ -192,7 +201,14 @@ func isServerUnavailable(err error) bool {
 
 // runTest runs the test, then undoes what it did.
 func (t *T) runTest() (failures, notes []string, spent []Spent) {
-	t.runGuarded(t.ctx, "the test", func() { t.test.Run(t) })
+	t.runGuarded(t.ctx, "the test", func() {
+		if needsEligibleNodes(t.test) {
+			if err := t.eligible.ensure(t.ctx); err != nil {
+				t.Logf("Nodes that may be targets: %v", err)
+			}
+		}
+		t.test.Run(t)
+	})
 	t.trace.Step("the test has ended; what it made is undone")
 	t.runCleanups()
 	t.mu.Lock()

@@ -228,10 +228,10 @@ func (p *incidentRun) reportOf(test conformance.Test, report *conformance.Report
 		Capability: test.Capability,
 		CCM:        report.Implementation, Cluster: report.Cluster, Happened: i.Happened, Watch: i.Watch,
 		Requires: test.Requires, Source: test.Source,
-		// One that ends by itself does not behave, however it comes out.
+		// One that ends by itself without a fault does not behave, however it comes out.
 		Behaved: result.Result == conformance.Passed && len(report.Crashes) == 0,
 		Seconds: result.Seconds, Reasons: result.Reasons,
-		Did:   CCMActivity{Calls: []OperationCalls{}, Warnings: p.warnings, Crashes: len(report.Crashes)},
+		Did:   CCMActivity{Calls: []OperationCalls{}, Warnings: p.warnings, Crashes: len(report.Crashes) + report.ExitsUnderFault},
 		Right: i.Right, Danger: i.Danger, Known: i.Known, Timeline: p.shown,
 	}
 	for _, d := range p.callsByOperation {

@@ -75,7 +75,8 @@ type instance struct {
 const scheme, running, stopped, ended = "inmemory://", "running", "stopped", "ended" // Of provider IDs; states.
 
 func (c *cloud) Features() []conformance.Feature {
-	return []conformance.Feature{conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureSeveralAddresses,
+	return []conformance.Feature{conformance.FeatureNodeNames, conformance.FeatureListeners, conformance.FeatureNodePorts,
+		conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureSeveralAddresses,
 		conformance.FeatureTargets, conformance.FeatureUDP}
 }
 

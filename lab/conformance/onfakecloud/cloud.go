@@ -54,8 +54,10 @@ var _ interface {
 // Features implements conformance.Cloud.
 func (c *Cloud) Features() []conformance.Feature {
 	features := []conformance.Feature{
-		conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureTargets, conformance.FeatureUDP,
-		conformance.FeatureSourceRanges, conformance.FeatureAffinity, conformance.FeatureHealthCheck,
+		conformance.FeatureNodeNames, conformance.FeatureZones, conformance.FeatureInstanceTypes,
+		conformance.FeatureListeners, conformance.FeatureNodePorts, conformance.FeatureTargets, conformance.FeatureUDP,
+		conformance.FeatureSourceRanges, conformance.FeatureAffinity, conformance.FeatureAffinityTimeout,
+		conformance.FeatureHealthCheck,
 	}
 	if c.Machines {
 		features = append(features, conformance.FeatureMachines)
@@ -207,7 +209,9 @@ func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balance
 func balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 	b := conformance.Balancer{
 		ID: lb.ID, Name: lb.Name, Service: types.UID(lb.Tags[contract.TagServiceUID]), Address: lb.Address,
-		Active: lb.State == api.LoadBalancerActive, SourceRanges: lb.SourceRanges, AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
+		Active: lb.State == api.LoadBalancerActive, SourceRanges: lb.SourceRanges,
+		Affinity:        lb.ClientAffinitySeconds > 0,
+		AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
 	}
 	for _, l := range lb.Listeners {
 		b.Listeners = append(b.Listeners, conformance.Listener{

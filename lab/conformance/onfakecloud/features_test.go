@@ -11,7 +11,8 @@ import (
 // What fakecloud can do follows from the driver's roles, but for what only its data show.
 func TestFeatures(t *testing.T) {
 	always := []conformance.Feature{
-		"zones", "instance-types", "targets", "udp", "source-ranges", "affinity", "health-check", "rename-balancer",
+		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", "source-ranges",
+		"affinity", "affinity-timeout", "health-check", "rename-balancer",
 		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
 		"route-quota",
 		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",

@@ -120,10 +120,7 @@ func checkLeaseTakenOver(t *conformance.T) func(context.Context) (lease, error) 
 
 // newWaitingNode makes an instance and its Node, which waits for a CCM.
 func newWaitingNode(t *conformance.T) string {
-	name := t.Name("waiting")
-	t.NewInstance(name)
-	t.NewNode(conformance.NodeSpec{Name: name})
-	return name
+	return t.NewNodeOf(t.NewInstance(t.Name("waiting")), conformance.NodeSpec{}).Name
 }
 
 // checkStillWaits returns an error when the Node was initialised and allowed is still one.

@@ -57,6 +57,7 @@ var lifecycleTests = append([]conformance.Test{
 		ID:       "lifecycle-reappears",
 		Requires: "A Node that registers again, for a new instance of a name whose Node was deleted, gets the new instance's provider ID.",
 		Profile:  conformance.Lifecycle, Level: conformance.Core,
+		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
 		Source: metadata,
 		Run:    testNodeReappears,
 	}, {
@@ -137,7 +138,9 @@ func foreignProviderID(t *conformance.T) {
 }
 
 func testMachineLifecycle(t *conformance.T) {
-	ctx, name := t.Context(), t.Name("machine")
+	ctx := t.Context()
+	instance := t.CreateInstance(conformance.InstanceSpec{Name: t.Name("machine"), Machine: true})
+	name := instance.NodeName
 	t.Cleanup(func(ctx context.Context) error { // By force: the CCM may not have done it.
 		err := t.Kube.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{})
 		if apierrors.IsNotFound(err) {
@@ -145,9 +148,6 @@ func testMachineLifecycle(t *conformance.T) {
 		}
 		return err
 	})
-	instance, err := t.Cloud.CreateInstance(ctx, conformance.InstanceSpec{Name: name, Machine: true})
-	t.Must(err, "creating machine %s", name)
-	t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, instance.ID) })
 
 	t.Await("machine "+name+" to join", func(ctx context.Context) error { return t.NodeReady(ctx, name) })
 	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)

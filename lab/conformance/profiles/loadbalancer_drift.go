@@ -23,21 +23,21 @@ const (
 	fromLoadBalancerIP = "kubernetes.io: Service API reference, loadBalancerIP"
 )
 
-var changesBalancers = []conformance.Feature{conformance.FeatureChangeBalancer}
+var changesListeners = []conformance.Feature{conformance.FeatureChangeBalancer, conformance.FeatureListeners}
 
 var balancerBeyondTests = []conformance.Test{
 	{
 		ID: "lb-changed-out-of-band-then-service-changed", Profile: conformance.LoadBalancer, Level: conformance.Core,
 		Source:   fromEnsure,
 		Requires: "When the balancer's listeners were changed behind the CCM's back, the next change of the Service puts all of them right.",
-		Needs:    changesBalancers,
+		Needs:    changesListeners,
 		Run:      lbChangedOutOfBandThenServiceChanged,
 	},
 	{
 		ID: "lb-changed-out-of-band-is-repaired", Profile: conformance.LoadBalancer, Level: conformance.Extended,
 		Capability: conformance.CapabilityRepair, Source: fromService,
 		Requires: "A balancer whose listeners were changed behind the CCM's back is put right without anybody touching the Service: its metadata and spec stay as they are.",
-		Needs:    changesBalancers,
+		Needs:    changesListeners,
 		Bound:    30 * time.Second, // It is about an outage that lasts.
 		Run:      lbChangedOutOfBandIsRepaired,
 	},
@@ -74,6 +74,7 @@ var balancerBeyondTests = []conformance.Test{
 	{
 		ID: "lb-node-ports-kept", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromNodePorts,
 		Requires: "A Service with allocateLoadBalancerNodePorts false that names its node ports gets a balancer that sends to them.",
+		Needs:    sendsToNodePorts,
 		Run:      lbNodePortsKept,
 	},
 	{

@@ -18,14 +18,14 @@ var balancerOptionTests = []conformance.Test{
 		ID: "lb-udp", Profile: conformance.LoadBalancer, Level: conformance.Extended,
 		Capability: conformance.CapabilityUDP, Source: fromService,
 		Requires: "A Service with a UDP port gets a balancer that listens for UDP, and the balancer follows when the port becomes one for TCP, or for UDP again.",
-		Needs:    []conformance.Feature{conformance.FeatureUDP},
+		Needs:    []conformance.Feature{conformance.FeatureUDP, conformance.FeatureListeners},
 		Run:      lbUDP,
 	},
 	{
 		ID: "lb-udp-and-tcp-same-port", Profile: conformance.LoadBalancer, Level: conformance.Extended,
 		Capability: conformance.CapabilityUDP, Source: fromMixed,
 		Requires: "A Service with a UDP and a TCP port of the same number gets one balancer with both, and either can go.",
-		Needs:    []conformance.Feature{conformance.FeatureUDP},
+		Needs:    []conformance.Feature{conformance.FeatureUDP, conformance.FeatureListeners},
 		Run:      lbUDPAndTCPSamePort,
 	},
 	{
@@ -38,7 +38,7 @@ var balancerOptionTests = []conformance.Test{
 	{
 		ID: "lb-affinity", Profile: conformance.LoadBalancer, Level: conformance.Extended,
 		Capability: conformance.CapabilityAffinity, Source: fromAffinity,
-		Requires: "A balancer keeps a client at the same target for as long as the Service's sessionAffinity ClientIP says, and not at all with None.",
+		Requires: "A balancer keeps a client at the same target with the Service's sessionAffinity ClientIP, for as long as that says where the cloud can be told so, and not at all with None.",
 		Needs:    []conformance.Feature{conformance.FeatureAffinity},
 		Run:      lbAffinity,
 	},
@@ -106,13 +106,13 @@ func servesSourceRanges(ranges []string) func(conformance.Balancer) error {
 
 func lbAffinity(t *conformance.T) {
 	svc := t.NewService(withAffinity(100))
-	t.AwaitBalancer(svc, keepsClients(100))
+	t.AwaitBalancer(svc, keepsClients(t, 100))
 	t.Change(svc, withAffinity(200))
-	t.AwaitBalancer(svc, keepsClients(200))
+	t.AwaitBalancer(svc, keepsClients(t, 200))
 	t.Change(svc, withoutAffinity)
-	t.AwaitBalancer(svc, keepsClients(0))
+	t.AwaitBalancer(svc, keepsClients(t, 0))
 	t.Change(svc, withAffinity(300))
-	t.AwaitBalancer(svc, keepsClients(300))
+	t.AwaitBalancer(svc, keepsClients(t, 300))
 }
 
 // withoutAffinity asks for a client to be kept nowhere.
@@ -130,9 +130,15 @@ func withAffinity(seconds int32) func(*corev1.Service) {
 	}
 }
 
-func keepsClients(seconds int32) func(conformance.Balancer) error {
+// keepsClients wants the balancer to keep clients for so many seconds, 0 for not at all. Where the
+// cloud cannot be told for how long, any time will do.
+func keepsClients(t *conformance.T, seconds int32) func(conformance.Balancer) error {
+	timed := t.HasFeature(conformance.FeatureAffinityTimeout)
 	return func(b conformance.Balancer) error {
-		if b.AffinitySeconds != seconds {
+		if want := seconds > 0; b.Affinity != want {
+			return fmt.Errorf("balancer %s keeps clients: %t, want %t", b.ID, b.Affinity, want)
+		}
+		if timed && b.AffinitySeconds != seconds {
 			return fmt.Errorf("balancer %s keeps clients for %d s, want %d", b.ID, b.AffinitySeconds, seconds)
 		}
 		return nil

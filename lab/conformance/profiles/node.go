@@ -65,18 +65,21 @@ var nodeTests = []conformance.Test{
 		ID:       "node-name-is-exact",
 		Requires: "Neither an instance whose name begins with the Node's name nor one whose name the Node's name begins with is taken for the Node's.",
 		Profile:  conformance.Node, Level: conformance.Core,
-		Source: metadata + " (by the Node's name)",
+		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
+		Source: metadata + " (\"can use other properties of the node like its name\")",
 		Run:    nameIsExact,
 	}, {
 		ID:       "node-name-of-ended-instance",
 		Requires: "Of a terminated instance and a running one with the Node's name, the running one is the Node's.",
 		Profile:  conformance.Node, Level: conformance.Core,
-		Source: metadata + " (by the Node's name)",
+		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
+		Source: metadata + " (\"can use other properties of the node like its name\")",
 		Run:    nameOfEndedInstance,
 	}, {
 		ID:       "node-late-instance",
 		Requires: "A Node that the CCM saw before there was an instance is initialised once there is one.",
 		Profile:  conformance.Node, Level: conformance.Core,
+		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
 		Source: nodeController + ": what fails is tried again",
 		Run:    lateInstance,
 	}, {
@@ -154,12 +157,8 @@ func hasInstanceType(t *conformance.T) {
 }
 
 func hasAddresses(t *conformance.T) {
-	instance, err := t.Cloud.CreateInstance(
-		t.Context(), conformance.InstanceSpec{Name: t.Name("worker"), External: true},
-	)
-	t.Must(err, "creating an instance with an external address")
-	t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, instance.ID) })
-	node := t.NewNode(conformance.NodeSpec{Name: instance.Name})
+	instance := t.CreateInstance(conformance.InstanceSpec{Name: t.Name("worker"), External: true})
+	node := t.NewNodeOf(instance, conformance.NodeSpec{})
 	t.AwaitInitialized(node.Name)
 	awaitAddresses(t, node.Name, corev1.NodeInternalIP, instance.InternalIPs)
 	awaitAddresses(t, node.Name, corev1.NodeExternalIP, instance.ExternalIPs)
@@ -172,7 +171,7 @@ func nameIsExact(t *conformance.T) {
 	longer := name + "-c"
 	t.NewInstance(shorter)
 	t.NewInstance(longer)
-	t.NewNode(conformance.NodeSpec{Name: name})
+	t.NewNode(conformance.NodeSpec{Name: name}) // It has no instance yet.
 	waitsWhileOthersJoin(t, name)
 	exact := t.NewInstance(name)
 	assert.Equal(t, exact.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
@@ -183,7 +182,7 @@ func nameOfEndedInstance(t *conformance.T) {
 	ended := t.NewInstance(name)
 	t.Must(t.Cloud.TerminateInstance(t.Context(), ended.ID), "terminating instance %s", ended.ID)
 	runs := t.NewInstance(name)
-	t.NewNode(conformance.NodeSpec{Name: name})
+	t.NewNodeOf(runs, conformance.NodeSpec{})
 	assert.Equal(t, runs.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
 }
 
@@ -221,9 +220,8 @@ func keepsForeign(t *conformance.T) {
 
 func afterRestart(t *conformance.T) {
 	restart := stopCCM(t)
-	name := t.Name("early")
-	instance := t.NewInstance(name)
-	t.NewNode(conformance.NodeSpec{Name: name})
+	instance := t.NewInstance(t.Name("early"))
+	name := t.NewNodeOf(instance, conformance.NodeSpec{}).Name
 	t.Must(checkStaysUninitialized(t, name)(t.Context()), "Node %s, while no CCM ran", name)
 	restart()
 	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
@@ -244,15 +242,15 @@ func providedIPAmongSeveral(t *conformance.T) {
 // hasProvided registers the instance's Node with this --node-ip, and waits for
 // it to have that as its only internal address.
 func hasProvided(t *conformance.T, instance conformance.Instance, ip string) {
-	t.NewNode(conformance.NodeSpec{Name: instance.Name, NodeIP: ip})
-	t.AwaitInitialized(instance.Name)
-	awaitAddresses(t, instance.Name, corev1.NodeInternalIP, []string{ip})
+	node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: ip})
+	t.AwaitInitialized(node.Name)
+	awaitAddresses(t, node.Name, corev1.NodeInternalIP, []string{ip})
 }
 
 func providedIPMismatch(t *conformance.T) {
 	instance := t.NewInstance(t.Name("node-ip"))
-	t.NewNode(conformance.NodeSpec{Name: instance.Name, NodeIP: "192.0.2.1"}) // A documentation address.
-	waitsWhileOthersJoin(t, instance.Name)
+	node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: "192.0.2.1"}) // A documentation address.
+	waitsWhileOthersJoin(t, node.Name)
 }
 
 func saysWhy(t *conformance.T) {
@@ -264,8 +262,7 @@ func saysWhy(t *conformance.T) {
 // had just been lifted.
 func newInitialized(t *conformance.T) (conformance.Instance, *corev1.Node) {
 	instance := t.NewInstance(t.Name("worker"))
-	t.NewNode(conformance.NodeSpec{Name: instance.Name})
-	return instance, t.AwaitInitialized(instance.Name)
+	return instance, t.AwaitInitialized(t.NewNodeOf(instance, conformance.NodeSpec{}).Name)
 }
 
 // checkStaysUninitialized returns an error once the CCM has done anything to a Node that is to wait.
@@ -277,7 +274,7 @@ func checkStaysUninitialized(t *conformance.T, name string) func(context.Context
 			return err
 		case !conformance.HasTaint(node, cloudproviderapi.TaintExternalCloudProvider):
 			return fmt.Errorf("its taint was lifted; its provider ID is %q", node.Spec.ProviderID)
-		case node.Spec.ProviderID != "":
+		case node.Spec.ProviderID != "" && !t.HasFeature(conformance.FeatureKubeletProviderIDs):
 			return fmt.Errorf("it was given provider ID %q", node.Spec.ProviderID)
 		}
 		return nil
@@ -289,8 +286,7 @@ func checkStaysUninitialized(t *conformance.T, name string) func(context.Context
 // initialised.
 func waitsWhileOthersJoin(t *conformance.T, name string) {
 	for range 2 {
-		other := t.NewInstance(t.Name("control"))
-		t.NewNode(conformance.NodeSpec{Name: other.Name})
+		other := t.NewNodeOf(t.NewInstance(t.Name("control")), conformance.NodeSpec{})
 		t.HoldsUntil("Node "+name+" is to wait", checkStaysUninitialized(t, name), "Node "+other.Name+
 			" to be initialised", func(ctx context.Context) error {
 			_, err := t.Initialized(ctx, other.Name)

@@ -31,6 +31,7 @@ var nodeBeyondTests = []conformance.Test{
 		Requires: "A Node that has waited for long is initialised when its instance appears, and not when the back-off of a control loop ends.",
 		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityPromptInitialization,
 		Source: nodeController + ": what fails is tried again, after up to 1000 s",
+		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
 		Bound:  longWait + 20*time.Second, // Upstream's next try comes later: its back-off doubles.
 		Run:    lateInstanceAtOnce,
 	}, {
@@ -108,16 +109,15 @@ func lateInstanceAtOnce(t *conformance.T) {
 
 func providedIPMismatchSaysWhy(t *conformance.T) {
 	instance := t.NewInstance(t.Name("node-ip"))
-	t.NewNode(conformance.NodeSpec{Name: instance.Name, NodeIP: "192.0.2.1"}) // A documentation address.
-	awaitWarning(t, instance.Name)
+	node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: "192.0.2.1"}) // A documentation address.
+	awaitWarning(t, node.Name)
 }
 
 func saysWhyOnce(t *conformance.T) {
 	node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
 	awaitWarning(t, node.Name)
 	for range 2 { // By then it was tried again several times: at first a back-off is short.
-		other := t.NewInstance(t.Name("control"))
-		t.NewNode(conformance.NodeSpec{Name: other.Name})
+		other := t.NewNodeOf(t.NewInstance(t.Name("control")), conformance.NodeSpec{})
 		t.HoldsUntil("it is said once", func(ctx context.Context) error {
 			events, err := eventsOn(ctx, t, node.Name, corev1.EventTypeWarning)
 			// That it has no route either is another matter, which upstream's route
@@ -183,8 +183,7 @@ const massNodes = 20
 func massDeletion(t *conformance.T) {
 	workers := make([]worker, massNodes)
 	for i := range workers {
-		name := t.Name("worker")
-		workers[i] = worker{t: t, instance: t.NewInstance(name), StandIn: t.NewNode(conformance.NodeSpec{Name: name})}
+		workers[i] = newJoiningWorker(t)
 	}
 	for _, w := range workers {
 		t.AwaitInitialized(w.Name)

@@ -368,7 +368,8 @@ func balancerDifference(was, is conformance.Balancer) string {
 		{"active", was.Active, is.Active},
 		{"listeners", was.Listeners, is.Listeners}, {"targets", was.Targets, is.Targets},
 		{"source ranges", was.SourceRanges, is.SourceRanges},
-		{"affinity", was.AffinitySeconds, is.AffinitySeconds},
+		{"affinity", was.Affinity, is.Affinity},
+		{"seconds of affinity", was.AffinitySeconds, is.AffinitySeconds},
 		{"health check", was.HealthCheckPort, is.HealthCheckPort},
 	} {
 		if !assert.ObjectsAreEqual(part.was, part.is) {

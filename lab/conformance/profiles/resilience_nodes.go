@@ -249,11 +249,10 @@ func staleReads(t *conformance.T) {
 	)
 
 	// By its provider ID: that is a question about one instance, whatever lists show.
-	name := t.Name("younger")
-	instance := t.NewInstance(name)
-	younger := worker{
-		t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID}),
-	}
+	instance := t.NewInstance(t.Name("younger"))
+	younger := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{
+		Name: instance.NodeName, ProviderID: instance.ProviderID,
+	})}
 	holds := allHold(nodes.checkNodesKept, younger.checkNodeKept, checkNoCrash(t))
 	asked = eitherHolds(
 		checkFaultHits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.checkInitialized,
@@ -334,11 +333,10 @@ func newJoiningWorker(t *conformance.T) worker { return joinsIn(t, "") }
 
 // joinsIn is the same in a zone.
 func joinsIn(t *conformance.T, zone string) worker {
-	name := t.Name("worker")
-	instance, err := t.Cloud.CreateInstance(t.Context(), conformance.InstanceSpec{Name: name, Zone: zone})
-	t.Must(err, "creating instance %s", name)
-	t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, instance.ID) })
-	return worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: name, Balanced: zone != ""})}
+	instance := t.CreateInstance(conformance.InstanceSpec{Name: t.Name("worker"), Zone: zone})
+	return worker{
+		t: t, instance: instance, StandIn: t.NewNodeOf(instance, conformance.NodeSpec{Balanced: zone != ""}),
+	}
 }
 
 // checkNodesKept returns an error once one of them is deleted or called shut down.

@@ -57,7 +57,7 @@ var routeTests = append([]conformance.Test{
 		ID:       "route-of-new-instance",
 		Requires: "When a Node registers again, for a new instance of its name, its route leads to the new instance.",
 		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs:  someRoutes,
+		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureNodeNames},
 		Source: routeController,
 		Run:    routeOfNewInstance,
 	}, {
@@ -138,7 +138,7 @@ type routedNode struct {
 func newRanged(t *conformance.T) routedNode {
 	instance := t.NewInstance(t.Name("routed"))
 	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, instance) })
-	w := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{Name: instance.Name})}
+	w := worker{t: t, instance: instance, StandIn: t.NewNodeOf(instance, conformance.NodeSpec{})}
 	r := routedNode{worker: w}
 	t.Await("the cluster to give Node "+w.Name+" a range of pods' addresses", func(ctx context.Context) (err error) {
 		r.ranges, err = rangesOf(ctx, t, w.Name)
@@ -372,7 +372,7 @@ func routeOfNewInstance(t *conformance.T) {
 	t.Await("the route to go with the Node", before.checkNoRoute)
 	after := routedNode{worker: worker{t: t, instance: t.NewInstance(before.Name)}}
 	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, after.instance) })
-	after.StandIn = t.NewNode(conformance.NodeSpec{Name: before.Name})
+	after.StandIn = t.NewNodeOf(after.instance, conformance.NodeSpec{})
 	t.Await("the cluster to give it a range", func(ctx context.Context) (err error) {
 		after.ranges, err = rangesOf(ctx, t, after.Name)
 		return err

@@ -114,7 +114,7 @@ func lbTrafficAffinity(t *conformance.T) {
 	svc := t.NewService(withSelector(selector), withLocalTrafficPolicy)
 	hearAll(t, t.AwaitBalancer(svc), portOf(svc), pods)
 	t.Change(svc, withAffinity(600))
-	b := t.AwaitBalancer(svc, keepsClients(600))
+	b := t.AwaitBalancer(svc, keepsClients(t, 600))
 	t.Await(fmt.Sprintf("%d answers of one pod in a row", inARow), func(ctx context.Context) error {
 		names, err := requestMany(ctx, t, b, portOf(svc), pods)
 		if slices.Sort(names); len(slices.Compact(names)) > 1 {
@@ -123,7 +123,7 @@ func lbTrafficAffinity(t *conformance.T) {
 		return err
 	})
 	t.Change(svc, withoutAffinity)
-	hearAll(t, t.AwaitBalancer(svc, keepsClients(0)), portOf(svc), pods)
+	hearAll(t, t.AwaitBalancer(svc, keepsClients(t, 0)), portOf(svc), pods)
 }
 
 func lbTrafficLocal(t *conformance.T) {
