@@ -5,17 +5,21 @@ package ccm
 // the cluster when something changes in the cloud. It has three jobs: nodewatch.go,
 // servicewatch.go and orphansweeper.go. The first two subscribe to the inventory's feed
 // of changes. A change, in the cloud or in the cluster, only puts a key into a queue; the
-// workers observe both sides, compare and act.
+// workers observe both sides, compare and act. Each job helps one of upstream's controllers,
+// or several, and does nothing for one that --controllers switches off: whoever does its work
+// then would be disturbed.
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -28,6 +32,7 @@ import (
 	"k8s.io/cloud-provider/names"
 	controllermanager "k8s.io/controller-manager/app"
 	"k8s.io/controller-manager/controller"
+	"k8s.io/controller-manager/pkg/healthz"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
@@ -53,7 +58,8 @@ func controllerAliases() map[string]string {
 	return aliases
 }
 
-// startCloudWatch starts the jobs of the cloud watch, unless nothing is remembered of the cloud.
+// startCloudWatch starts the jobs of the cloud watch that help a controller that is enabled,
+// unless nothing is remembered of the cloud.
 func startCloudWatch(
 	as app.ControllerInitContext,
 	cfg *cloudcontrollerconfig.CompletedConfig,
@@ -70,41 +76,102 @@ func startCloudWatch(
 				"and the configuration says cache: false", calls.CloudWatch)
 			return nil, false, nil
 		}
-		jobs, err := newWatchJobs(c, cfg.ClientBuilder.ClientOrDie(as.ClientName), cfg.SharedInformers)
-		if err != nil {
+		enabled := enabledControllers(cfg.ComponentConfig.Generic.Controllers)
+		logDutiesThatAreOff(enabled)
+		jobs, err := newWatchJobs(c, enabled, cfg.ClientBuilder.ClientOrDie(as.ClientName), cfg.SharedInformers)
+		if err != nil || len(jobs) == 0 {
 			return nil, false, err
 		}
+		watch := &cloudWatch{jobs: jobs}
 		go func() {
 			manager.ControllerManagerMetrics.ControllerStarted("cloud-watch")
 			defer manager.ControllerManagerMetrics.ControllerStopped("cloud-watch")
-			runWatchJobs(ctx, jobs)
+			watch.Run(ctx)
 		}()
-		return nil, true, nil
+		return watch, true, nil
 	}
+}
+
+// enabledControllers are upstream's controllers that --controllers enables. Upstream's start
+// asks in the same way; it has replaced aliases by then.
+func enabledControllers(flag []string) sets.Set[string] {
+	enabled := sets.New[string]()
+	for name := range app.DefaultInitFuncConstructors {
+		if controllermanager.IsControllerEnabled(name, app.ControllersDisabledByDefault, flag) {
+			enabled.Insert(name)
+		}
+	}
+	return enabled
+}
+
+// watchDuties are what the cloud watch does beside each of upstream's controllers.
+var watchDuties = map[string]string{
+	names.CloudNodeController:          "prompting Nodes whose instance came late",
+	names.CloudNodeLifecycleController: "removing Nodes whose instance has ended, and Events about stopped ones",
+	names.ServiceLBController:          "repairing load balancers, retrying their addresses, and deleting orphans",
+}
+
+// logDutiesThatAreOff logs, once, what the cloud watch leaves to others.
+func logDutiesThatAreOff(enabled sets.Set[string]) {
+	for _, name := range slices.Sorted(maps.Keys(watchDuties)) {
+		if !enabled.Has(name) {
+			klog.InfoS("A duty of the cloud watch is off, as --controllers switches off the controller that it helps",
+				"controller", name, "duty", watchDuties[name])
+		}
+	}
+}
+
+// newWatchJobs lists the jobs of the cloud watch that help a controller that is enabled. Each
+// has subscribed to what it follows when it is returned.
+func newWatchJobs(
+	c *cloud, enabled sets.Set[string], kube kubernetes.Interface, shared informers.SharedInformerFactory,
+) (jobs []watchJob, err error) {
+	if enabled.HasAny(names.CloudNodeController, names.CloudNodeLifecycleController) {
+		nodes, nodesErr := newNodeWatch(c, enabled, kube, shared)
+		jobs, err = append(jobs, nodes), errors.Join(err, nodesErr)
+	}
+	if enabled.Has(names.ServiceLBController) {
+		services, servicesErr := newServiceWatch(c, kube, shared)
+		orphans, orphansErr := newOrphanSweeper(c, kube, shared)
+		jobs, err = append(jobs, services, orphans), errors.Join(err, servicesErr, orphansErr)
+	}
+	return jobs, err
 }
 
 // watchJob is one job of the cloud watch. Each works without the others.
 type watchJob interface {
-	// Run works until ctx ends. What it starts has ended when it returns.
-	Run(ctx context.Context)
+	// Name is what logs and /healthz call it.
+	Name() string
+	// Run works until ctx ends. What it starts has ended when it returns. It reports its
+	// rounds to health.
+	Run(ctx context.Context, health *jobHealth)
 }
 
-// newWatchJobs lists the jobs of the cloud watch. Each has subscribed to what it follows
-// when it is returned.
-func newWatchJobs(c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory) ([]watchJob, error) {
-	nodes, nodesErr := newNodeWatch(c, kube, shared)
-	services, servicesErr := newServiceWatch(c, kube, shared)
-	orphans, orphansErr := newOrphanSweeper(c, kube, shared)
-	return []watchJob{nodes, services, orphans}, errors.Join(nodesErr, servicesErr, orphansErr)
+// cloudWatch is the controller: its jobs, and whether each of them lives.
+type cloudWatch struct {
+	jobs   []watchJob
+	health watchHealth
 }
 
-// runWatchJobs runs the jobs beside each other until ctx ends.
-func runWatchJobs(ctx context.Context, jobs []watchJob) {
+var _ controller.HealthCheckable = (*cloudWatch)(nil)
+
+// Name is the one that --controllers takes.
+func (w *cloudWatch) Name() string { return calls.CloudWatch }
+
+// HealthChecker is part of /healthz, under the controller's name.
+func (w *cloudWatch) HealthChecker() healthz.UnnamedHealthChecker { return &w.health }
+
+// Run runs the jobs beside each other until ctx ends.
+func (w *cloudWatch) Run(ctx context.Context) {
 	ctx = calls.For(ctx, calls.CloudWatch)
 	var running wait.Group
 	defer running.Wait()
-	for _, job := range jobs {
-		running.StartWithContext(ctx, job.Run)
+	for _, job := range w.jobs {
+		health := w.health.addJob(job.Name())
+		running.Start(func() {
+			defer health.end()
+			job.Run(ctx, health)
+		})
 	}
 }
 
@@ -113,9 +180,22 @@ type changeFeed interface {
 	Subscribe(fn func(inventory.Change))
 }
 
+// awaitSync returns when the informers have what is in the cluster, false if ctx ends before.
+func awaitSync(ctx context.Context, health *jobHealth, synced ...cache.InformerSynced) bool {
+	defer health.beginRound("waiting for what is in the cluster")()
+	return cache.WaitForCacheSync(ctx.Done(), synced...)
+}
+
 // runPeriodically starts check now, and again a period after it returned, until ctx ends.
-func runPeriodically(ctx context.Context, running *wait.Group, period time.Duration, check func(context.Context)) {
-	running.Start(func() { wait.UntilWithContext(ctx, check, period) })
+func runPeriodically(
+	ctx context.Context, running *wait.Group, health *jobHealth, period time.Duration, check func(context.Context),
+) {
+	running.Start(func() {
+		wait.UntilWithContext(ctx, func(ctx context.Context) {
+			defer health.beginRound("a periodic round")()
+			check(ctx)
+		}, period)
+	})
 }
 
 // keyQueue holds the keys of objects that are to be synced.
@@ -133,22 +213,33 @@ const workersPerQueue = 5
 
 // startWorkers has workers sync the queue's keys until it is shut down. A key is with one
 // worker at a time.
-func startWorkers(ctx context.Context, running *wait.Group, queue keyQueue, sync func(context.Context, string) error) {
+func startWorkers(
+	ctx context.Context,
+	running *wait.Group,
+	health *jobHealth,
+	queue keyQueue,
+	sync func(context.Context, string) error,
+) {
 	for range workersPerQueue {
-		runPeriodically(ctx, running, time.Second, func(ctx context.Context) {
-			for syncNextKey(ctx, queue, sync) {
-			}
+		running.Start(func() {
+			wait.UntilWithContext(ctx, func(ctx context.Context) {
+				for syncNextKey(ctx, health, queue, sync) {
+				}
+			}, time.Second)
 		})
 	}
 }
 
 // syncNextKey waits for a key and syncs it. It is false when the queue is shut down.
-func syncNextKey(ctx context.Context, queue keyQueue, sync func(context.Context, string) error) bool {
+func syncNextKey(
+	ctx context.Context, health *jobHealth, queue keyQueue, sync func(context.Context, string) error,
+) bool {
 	key, shutdown := queue.Get()
 	if shutdown {
 		return false
 	}
 	defer queue.Done(key)
+	defer health.beginRound("syncing " + key)()
 	err := sync(ctx, key)
 	var retry *cloudproviderapi.RetryError
 	switch {

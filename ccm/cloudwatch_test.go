@@ -3,6 +3,7 @@ package ccm
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -22,10 +23,13 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
+	"k8s.io/cloud-provider/names"
 	"k8s.io/cloud-provider/options"
 	"k8s.io/component-base/metrics"
+	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 	"k8s.io/component-base/metrics/testutil"
 	controllermanager "k8s.io/controller-manager/app"
 	cmconfig "k8s.io/controller-manager/config"
@@ -134,6 +138,7 @@ type watchWorld struct {
 	recorder   *record.FakeRecorder
 	nodes      cache.Indexer
 	services   serviceIndex
+	watch      *cloudWatch // nil before run
 }
 
 // reportChange has the feed's subscribers called.
@@ -162,7 +167,7 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 	w.explain.setRecorder(w.recorder)
 	project := newProjectGuard(&fakeAPI{t: t, project: ours}, "lab")
 	w.nodeWatch = &nodeWatch{
-		kube: kube, inventory: w.cloud, explain: w.explain,
+		prompting: true, removing: true, kube: kube, inventory: w.cloud, explain: w.explain,
 		mayDeleteNode: func(_ context.Context, node *corev1.Node) (bool, error) {
 			require.Fail(t, "unexpected question whether the instance is gone", node.Name)
 			return false, nil
@@ -235,10 +240,11 @@ func (w *watchWorld) run() {
 	require.NoError(w.t, w.useInformers(shared)) // The orphan sweeper's.
 	w.nodes, w.services = w.serviceWatch.nodes, w.serviceWatch.services
 	shared.Start(ctx.Done())
+	w.watch = &cloudWatch{jobs: []watchJob{w.nodeWatch, w.serviceWatch, w.orphanSweeper}}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		runWatchJobs(ctx, []watchJob{w.nodeWatch, w.serviceWatch, w.orphanSweeper})
+		w.watch.Run(ctx)
 	}()
 	w.t.Cleanup(func() {
 		cancel()
@@ -409,6 +415,109 @@ func TestCloudWatchIsAController(t *testing.T) {
 		})
 	}
 	assert.Len(t, app.DefaultInitFuncConstructors, 4, "upstream's own map is left as it was")
+}
+
+// startWith starts the cloud watch as upstream's app does, with that flag.
+func startWith(t *testing.T, flag string) *cloudWatch {
+	opts, err := options.NewCloudControllerManagerOptions()
+	require.NoError(t, err)
+	opts.KubeCloudShared.CloudProvider.Name = contract.ProviderName
+	opts.Master, opts.SecureServing.BindPort = "http://127.0.0.1:1", 0 // Nothing is asked and nothing served.
+	controllers := app.ControllerNames(controllerConstructors())
+	flags := new(cobra.Command).Flags()
+	for _, set := range opts.Flags(controllers, nil, controllerAliases(), nil, nil).FlagSets {
+		flags.AddFlagSet(set)
+	}
+	require.NoError(t, flags.Parse([]string{flag}))
+	cfg, err := opts.Config(controllers, nil, controllerAliases(), nil, nil)
+	require.NoError(t, err)
+	completed := cfg.Complete()
+	c := newTestCloud(&fakeAPI{t: t})
+	c.cached = true
+	start := startCloudWatch(app.ControllerInitContext{ClientName: "cloud-watch"}, completed, c)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // Its jobs end at once.
+	ctrl, enabled, err := start(ctx, controllermanager.ControllerContext{
+		ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
+	})
+	require.NoError(t, err)
+	watch, ok := ctrl.(*cloudWatch)
+	require.Equal(t, enabled, ok)
+	return watch
+}
+
+// A job runs only where the controller runs that it helps.
+func TestJobsFollowTheFlagControllers(t *testing.T) {
+	const nodes, services, orphans = "the node watch", "the service watch", "the orphan sweeper"
+	for flag, tc := range map[string]struct {
+		jobs                []string
+		prompting, removing bool
+	}{
+		"--controllers=*":                                   {[]string{nodes, services, orphans}, true, true},
+		"--controllers=*,-service-lb-controller":            {[]string{nodes}, true, true},
+		"--controllers=*,-service":                          {[]string{nodes}, true, true},
+		"--controllers=-cloud-node-lifecycle,*":             {[]string{nodes, services, orphans}, true, false},
+		"--controllers=*,-cloud-node-controller":            {[]string{nodes, services, orphans}, false, true},
+		"--controllers=*,-cloud-node,-cloud-node-lifecycle": {[]string{services, orphans}, false, false},
+		"--controllers=cloud-watch,cloud-node":              {[]string{nodes}, true, false},
+		"--controllers=cloud-watch,service-lb-controller":   {[]string{services, orphans}, false, false},
+		"--controllers=cloud-watch,route":                   {},
+		"--controllers=*,-route":                            {[]string{nodes, services, orphans}, true, true},
+	} {
+		t.Run(flag, func(t *testing.T) {
+			watch := startWith(t, flag)
+			var jobs []string
+			if watch != nil {
+				for _, job := range watch.jobs {
+					jobs = append(jobs, job.Name())
+					if w, ok := job.(*nodeWatch); ok {
+						assert.Equal(t, tc.prompting, w.prompting, "prompting")
+						assert.Equal(t, tc.removing, w.removing, "removing")
+					}
+				}
+			}
+			assert.Equal(t, tc.jobs, jobs)
+		})
+	}
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(watchDuties)), slices.DeleteFunc(
+		slices.Collect(maps.Keys(app.DefaultInitFuncConstructors)),
+		func(name string) bool { return name == names.NodeRouteController }), "routes have no duty")
+}
+
+// A Node whose instance has ended, a stopped one and one that waits are left to others, where
+// the controllers that would see to them are off.
+func TestNodesAreLeftAloneWhereTheirControllerIsOff(t *testing.T) {
+	for name, tc := range map[string]struct {
+		state              api.InstanceState
+		providerID         string
+		prompting, removal bool
+		writes, events     int
+	}{
+		"ended, and nobody removes":   {api.InstanceTerminated, "fakecloud://i-1", true, false, 0, 0},
+		"ended":                       {api.InstanceTerminated, "fakecloud://i-1", false, true, 1, 1},
+		"stopped, and nobody removes": {api.InstanceStopped, "fakecloud://i-1", true, false, 0, 0},
+		"stopped":                     {api.InstanceStopped, "fakecloud://i-1", false, true, 0, 1},
+		"waits, and nobody prompts":   {api.InstanceRunning, "", false, true, 0, 0},
+		"waits":                       {api.InstanceRunning, "", true, false, 1, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node(tc.providerID)
+			if tc.providerID == "" {
+				n.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
+			}
+			w := newWatchWorld(t, n)
+			w.prompting, w.removing = tc.prompting, tc.removal
+			w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
+			w.cloud.instances = []api.Instance{instance(tc.state)}
+			if tc.providerID == "" {
+				w.explain.explainInitialization(n, errNoSuchName)
+				w.takeEvents()
+			}
+			require.NoError(t, w.syncNode(t.Context(), n.Name))
+			assert.Len(t, w.takeWrites(), tc.writes)
+			assert.Len(t, w.takeEvents(), tc.events)
+		})
+	}
 }
 
 // Without a cache there is nothing to follow.

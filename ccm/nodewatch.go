@@ -11,10 +11,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/cloud-provider/names"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
@@ -45,6 +47,12 @@ const (
 // Node turns NotReady and takes it from a Ready Node every few seconds. It prompts a Node
 // whose instance came late. It is safe for concurrent use.
 type nodeWatch struct {
+	// prompting: cloud-node-controller is enabled, which initialises Nodes that are prompted.
+	prompting bool
+	// removing: cloud-node-lifecycle-controller is enabled, which removes Nodes whose instance
+	// has ended, and sees to those whose instance is stopped.
+	removing bool
+
 	kube      kubernetes.Interface
 	inventory instanceInventory
 	explain   *explainer
@@ -76,8 +84,13 @@ type prompt struct {
 	pause    time.Duration // until the next
 }
 
-func newNodeWatch(c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory) (*nodeWatch, error) {
+// newNodeWatch helps those of upstream's two controllers of Nodes that are enabled.
+func newNodeWatch(
+	c *cloud, enabled sets.Set[string], kube kubernetes.Interface, shared informers.SharedInformerFactory,
+) (*nodeWatch, error) {
 	w := &nodeWatch{
+		prompting:     enabled.Has(names.CloudNodeController),
+		removing:      enabled.Has(names.CloudNodeLifecycleController),
 		kube:          kube,
 		inventory:     c.inventory,
 		explain:       c.explain,
@@ -119,17 +132,22 @@ func (w *nodeWatch) subscribe(feed changeFeed, shared informers.SharedInformerFa
 	return nil
 }
 
+// Name implements watchJob.
+func (w *nodeWatch) Name() string { return "the node watch" }
+
 // Run works until ctx ends. What it starts has ended when it returns.
-func (w *nodeWatch) Run(ctx context.Context) {
+func (w *nodeWatch) Run(ctx context.Context, health *jobHealth) {
 	var running wait.Group
 	defer running.Wait()
 	defer w.queue.ShutDown()
-	if !cache.WaitForCacheSync(ctx.Done(), w.synced) {
+	if !awaitSync(ctx, health, w.synced) {
 		return
 	}
-	startWorkers(ctx, &running, w.queue, w.syncNode)
-	runPeriodically(ctx, &running, waitingNodesPeriod, w.enqueueWaitingNodes)
-	runPeriodically(ctx, &running, allNodesPeriod, w.enqueueAllNodes)
+	startWorkers(ctx, &running, health, w.queue, w.syncNode)
+	if w.prompting {
+		runPeriodically(ctx, &running, health, waitingNodesPeriod, w.enqueueWaitingNodes)
+	}
+	runPeriodically(ctx, &running, health, allNodesPeriod, w.enqueueAllNodes)
 	<-ctx.Done()
 }
 
@@ -223,10 +241,14 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("looking at instance %s of node %s: %w", id, name, err)
 	}
-	if instance == nil || isEnded(instance.State) {
+	switch {
+	case w.removing && (instance == nil || isEnded(instance.State)):
 		return w.deleteNodeIfGone(ctx, node, id, instance)
+	case instance == nil || isEnded(instance.State):
+		return nil
+	case w.removing:
+		w.explain.explainInstanceState(node, instance)
 	}
-	w.explain.explainInstanceState(node, instance)
 	return w.promptNode(ctx, node)
 }
 
@@ -264,7 +286,7 @@ func (w *nodeWatch) deleteNodeIfGone(ctx context.Context, node *corev1.Node, id 
 // promptNode changes a waiting Node so that upstream tries to initialise it now, if that
 // may succeed.
 func (w *nodeWatch) promptNode(ctx context.Context, node *corev1.Node) error {
-	if !w.awaitsRetry(node) {
+	if !w.prompting || !w.awaitsRetry(node) {
 		return nil
 	}
 	instance, err := w.findInstance(ctx, node)

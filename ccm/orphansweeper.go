@@ -96,10 +96,15 @@ func (s *orphanSweeper) useInformers(shared informers.SharedInformerFactory) err
 	return err
 }
 
+// Name implements watchJob.
+func (s *orphanSweeper) Name() string { return "the orphan sweeper" }
+
 // Run works until ctx ends. What it starts has ended when it returns.
-func (s *orphanSweeper) Run(ctx context.Context) {
-	if cache.WaitForCacheSync(ctx.Done(), s.synced) {
-		wait.UntilWithContext(ctx, s.sweepOrphans, sweepPeriod)
+func (s *orphanSweeper) Run(ctx context.Context, health *jobHealth) {
+	var running wait.Group
+	defer running.Wait()
+	if awaitSync(ctx, health, s.synced) {
+		runPeriodically(ctx, &running, health, sweepPeriod, s.sweepOrphans)
 	}
 }
 

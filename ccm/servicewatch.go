@@ -159,17 +159,20 @@ func (w *serviceWatch) subscribe(feed changeFeed, shared informers.SharedInforme
 	return nil
 }
 
+// Name implements watchJob.
+func (w *serviceWatch) Name() string { return "the service watch" }
+
 // Run works until ctx ends. What it starts has ended when it returns.
-func (w *serviceWatch) Run(ctx context.Context) {
+func (w *serviceWatch) Run(ctx context.Context, health *jobHealth) {
 	var running wait.Group
 	defer running.Wait()
 	defer w.queue.ShutDown()
-	if !cache.WaitForCacheSync(ctx.Done(), w.synced...) {
+	if !awaitSync(ctx, health, w.synced...) {
 		return
 	}
-	startWorkers(ctx, &running, w.queue, w.syncService)
-	runPeriodically(ctx, &running, addressPeriod, w.enqueueAwaitingAddress)
-	runPeriodically(ctx, &running, allServicesPeriod, w.enqueueAllServices)
+	startWorkers(ctx, &running, health, w.queue, w.syncService)
+	runPeriodically(ctx, &running, health, addressPeriod, w.enqueueAwaitingAddress)
+	runPeriodically(ctx, &running, health, allServicesPeriod, w.enqueueAllServices)
 	<-ctx.Done()
 }
 

@@ -1,0 +1,93 @@
+package ccm
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// maxRoundDuration is how long one round of a job may take before the job counts as stuck.
+// Every call to the cloud and to the API server has a deadline of its own, of a minute at the
+// most; a round makes few, but the orphan sweeper's, which may look for many Services.
+const maxRoundDuration = 5 * time.Minute
+
+// watchHealth is the cloud watch's part of /healthz: it is well while every job runs, and
+// none of their rounds lasts for long. Safe for concurrent use.
+type watchHealth struct {
+	mu   sync.Mutex
+	jobs []*jobHealth
+}
+
+// addJob adds a job that begins to run.
+func (h *watchHealth) addJob(name string) *jobHealth {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	job := &jobHealth{name: name, rounds: map[*jobRound]struct{}{}}
+	h.jobs = append(h.jobs, job)
+	return job
+}
+
+// Check is an error that names every job that does not live.
+func (h *watchHealth) Check(*http.Request) error {
+	h.mu.Lock()
+	jobs := slices.Clone(h.jobs)
+	h.mu.Unlock()
+	var errs []error
+	for _, job := range jobs {
+		errs = append(errs, job.check())
+	}
+	return errors.Join(errs...)
+}
+
+// jobHealth knows whether one job of the cloud watch lives. Safe for concurrent use.
+type jobHealth struct {
+	name string
+
+	mu     sync.Mutex
+	ended  bool
+	rounds map[*jobRound]struct{} // those that have not ended
+}
+
+// jobRound is something that a job does and that ends soon.
+type jobRound struct {
+	what  string
+	begun time.Time
+}
+
+// beginRound records that a round begins. The function that it returns records its end.
+func (h *jobHealth) beginRound(what string) (end func()) {
+	round := &jobRound{what: what, begun: time.Now()}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.rounds[round] = struct{}{}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.rounds, round)
+	}
+}
+
+// end records that the job does not run any more.
+func (h *jobHealth) end() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ended = true
+}
+
+// check is an error if the job has ended, or is stuck.
+func (h *jobHealth) check() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.ended {
+		return fmt.Errorf("%s has ended", h.name)
+	}
+	for round := range h.rounds {
+		if lasts := time.Since(round.begun); lasts > maxRoundDuration {
+			return fmt.Errorf("%s is stuck: %s has taken %s", h.name, round.what, lasts.Round(time.Second))
+		}
+	}
+	return nil
+}
