@@ -40,6 +40,8 @@ var nextSteps = map[string]string{
 	contract.ReasonMassDeletionHeld: "if the instance is really gone there is nothing to do, as it is asked about again; " +
 		"if it is not, mend the cloud, and the Node stays",
 	contract.ReasonRouteConflict: "the route comes by itself once the way is free",
+	contract.ReasonRouteNotSupported: "give the cluster an IPv4 range for its pods, " +
+		"or leave this one to the network plugin",
 	contract.ReasonWrongProject:  "give the CCM a token of the project that it is configured for",
 	contract.ReasonQuotaExceeded: "delete what is not needed, or have the project's quota raised",
 	contract.ReasonAddressPoolExhausted: "delete balancers or release addresses that are not needed, " +

@@ -9,6 +9,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -111,6 +112,15 @@ func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *clou
 	}
 	// A Node of two families has two routes, each with a cause of its own.
 	topic := topicRoute + " " + route.DestinationCIDR
+	if err := checkRoutable(route.DestinationCIDR); err != nil {
+		r.explain.explainError(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
+		if slices.ContainsFunc(node.Spec.PodCIDRs, isRoutable) {
+			// An error would have upstream call the Node's whole network unavailable,
+			// although its other range has a route.
+			return nil
+		}
+		return err
+	}
 	if err := r.createRoute(ctx, cluster, node, route); err != nil {
 		r.explain.explainError(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
 		return err
@@ -118,6 +128,26 @@ func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *clou
 	r.explain.markResolved(node, topic)
 	return nil
 }
+
+// checkRoutable is an error if the cloud can have no route to that range.
+func checkRoutable(cidr string) error {
+	if prefix, err := netip.ParsePrefix(cidr); err == nil && prefix.Addr().Is6() {
+		return errOnlyIPv4
+	}
+	return nil
+}
+
+func isRoutable(cidr string) bool { return checkRoutable(cidr) == nil }
+
+// errOnlyIPv4 is final: to try again changes nothing.
+var errOnlyIPv4 = notSupportedError("the cloud routes IPv4 only")
+
+// notSupportedError is that the cloud cannot have such a route.
+type notSupportedError string
+
+func (e notSupportedError) Error() string { return string(e) }
+
+func (e notSupportedError) cause() cause { return cause{reason: contract.ReasonRouteNotSupported} }
 
 // createRoute makes a route. One that is already as it should be will do: the list that lacked
 // it may have been stale.

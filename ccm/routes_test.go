@@ -308,6 +308,47 @@ func testRouteEvents(t *testing.T) {
 	expect("Warning QuotaExceeded")
 }
 
+// What the cloud cannot route is told as that, once and without a call. A Node that has another
+// range, which the cloud can route, is not held up by it: upstream would call its whole network
+// unavailable.
+func TestIPv6RangesCannotBeRouted(t *testing.T) {
+	ipv6 := wanted()
+	ipv6.DestinationCIDR = "fd00:10:244:1::/64"
+	for name, tc := range map[string]struct {
+		ranges []string
+		fail   string
+		event  string
+	}{
+		"IPv6 alone": {
+			ranges: []string{"fd00:10:244:1::/64"}, fail: "routes IPv4 only",
+			event: "Warning RouteNotSupported Route fd00:10:244:1::/64 is missing: " +
+				"the cloud routes IPv4 only; give the cluster an IPv4 range",
+		},
+		"beside IPv4": {
+			ranges: []string{"10.244.1.0/24", "fd00:10:244:1::/64"},
+			event:  "Warning RouteNotSupported Route fd00:10:244:1::/64 is missing: the cloud routes IPv4 only",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := node(byID)
+			n.Spec.PodCIDRs = tc.ranges
+			r := newRoutes(t, &fakeAPI{t: t, project: ours}, n)
+			recorder := record.NewFakeRecorder(9)
+			r.explain.setRecorder(recorder)
+			for range 3 {
+				err := r.CreateRoute(t.Context(), clusterName, "", ipv6)
+				if tc.fail == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, tc.fail)
+				}
+			}
+			require.Len(t, recorder.Events, 1)
+			assert.Contains(t, <-recorder.Events, tc.event)
+		})
+	}
+}
+
 // One wrong list has upstream create every route again: that they are all there
 // is seen at one look, and a second later at another.
 func TestManyRefusalsOneLook(t *testing.T) {

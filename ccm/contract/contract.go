@@ -88,6 +88,8 @@ const (
 	ReasonNodeLabelSkipped  = "NodeLabelSkipped"
 	ReasonMassDeletionHeld  = "MassDeletionHeld"
 	ReasonRouteConflict     = "RouteConflict"
+	// ReasonRouteNotSupported: the cloud has no routes for such a range, whatever is tried.
+	ReasonRouteNotSupported = "RouteNotSupported"
 	// ReasonNodeRemoved is of an Event on a Node that was deleted.
 	ReasonNodeRemoved = "NodeRemoved"
 )

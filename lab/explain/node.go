@@ -521,7 +521,8 @@ func (f NodeFacts) findNoRoute() *finding {
 	}
 	return newFinding(NotReady, "has no way for its pods: a route to them is missing").
 		addFact(Cluster, "condition NetworkUnavailable is True: %s (%s)", c.Message, c.Reason).
-		addEvent(f.Now, newestEventWithReason(f.Events, contract.ReasonRouteConflict, "FailedToCreateRoute")).
+		addEvent(f.Now, newestEventWithReason(f.Events, contract.ReasonRouteConflict, contract.ReasonRouteNotSupported,
+			"FailedToCreateRoute")).
 		addStep("see the cloud's routes", "fakecloud routes list")
 }
 
