@@ -17,6 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
 	"github.com/ccmlab/ccmlab/lab/conformance/inmemory"
 	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
@@ -117,7 +118,7 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	if ip, err := netip.ParseAddr(listen); err != nil || !ip.IsLoopback() {
 		listen = command.Address
 	}
-	gate, err := onfakecloud.OpenGate(listen, u.Host)
+	gate, err := faultproxy.OpenGate(listen, u.Host)
 	if err != nil {
 		return none, nil, err
 	}

@@ -1,4 +1,4 @@
-package onfakecloud
+package faultproxy
 
 // The CCM's way to the cloud: a forwarder of TCP connections that can be shut,
 // since no server can refuse connections to one caller only.
@@ -206,14 +206,29 @@ func (r *refusal) Lift(ctx context.Context) error {
 		r.g.refusal = nil
 		r.g.mu.Unlock()
 		var l net.Listener
-		r.err = pollUntil(ctx, func() (bool, error) {
-			var err error
-			l, err = net.Listen("tcp", r.g.address)
-			return err == nil, nil //nolint:nilerr // Somebody has the port for the moment.
-		})
-		if r.err == nil {
+		if l, r.err = listenAgain(ctx, r.g.address); r.err == nil {
 			r.g.acceptFrom(l)
 		}
 	})
 	return r.err
+}
+
+// listenAgainInterval is how often listenAgain tries.
+const listenAgainInterval = 50 * time.Millisecond
+
+// listenAgain listens at an address that somebody else may have for the moment.
+func listenAgain(ctx context.Context, address string) (net.Listener, error) {
+	tick := time.NewTicker(listenAgainInterval)
+	defer tick.Stop()
+	for {
+		l, err := net.Listen("tcp", address)
+		if err == nil {
+			return l, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for the cloud's address: %w: %w", context.Cause(ctx), err)
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package onfakecloud
+package faultproxy
 
 import (
 	"context"
@@ -85,12 +85,12 @@ func TestGateRefuses(t *testing.T) {
 	_, err = g.Refuse()
 	require.ErrorContains(t, err, "shut already")
 
-	require.NoError(t, pollUntil(t.Context(), func() (bool, error) {
-		_, err := get(t, g, "/")
-		assert.Error(t, err)
-		hits, countErr := shut.Hits(t.Context())
-		return hits > 0, countErr
-	}))
+	for hits := 0; hits == 0; {
+		_, err = get(t, g, "/")
+		require.Error(t, err)
+		hits, err = shut.Hits(t.Context())
+		require.NoError(t, err)
+	}
 
 	lift, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -16,6 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
 )
 
 // Cloud is one project of a fakecloud, with one cluster in it.
@@ -26,7 +27,7 @@ type Cloud struct {
 	// token.
 	Cluster, Token string
 	// Gate is the CCM's way to the cloud.
-	Gate *Gate
+	Gate *faultproxy.Gate
 	// Machines and Traffic say what the cluster around it can do.
 	Machines, Traffic bool
 
