@@ -1,43 +1,70 @@
 package ccm
 
-// Upstream's route controller on top of routes: what the two make together.
+// Upstream's route controller on top of routes: what the two make together, with and without
+// the feature gate that has the controller reconcile only when Nodes change.
 
 import (
 	"context"
-	"net"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
-	routecontroller "k8s.io/cloud-provider/controllers/route"
+	"k8s.io/cloud-provider/app"
+	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
+	"k8s.io/cloud-provider/names"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
+	controllermanager "k8s.io/controller-manager/app"
+	"k8s.io/controller-manager/pkg/features"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// routeTable is a cloud of routes.
+// routeTable is a cloud of routes, whose instances all run.
 type routeTable struct {
+	*fakeAPI
 	mu     sync.Mutex
 	routes []api.Route
-	calls  []string // the changes asked for
-	lists  int
+	events []api.Event
+	told   chan struct{} // there are events
+	calls  []string      // the changes asked for
+	refuse error         // each create, unless nil
+}
+
+func newRouteTable(t *testing.T, routes ...api.Route) *routeTable {
+	return &routeTable{
+		fakeAPI: &fakeAPI{t: t, project: ours, getInstance: func(id string) (*api.Instance, error) {
+			i := instance(api.InstanceRunning)
+			i.ID = id
+			return &i, nil
+		}, listInstances: func(client.InstanceFilter) ([]api.Instance, error) { return nil, nil }},
+		routes: routes, told: make(chan struct{}, 1),
+	}
 }
 
 func (c *routeTable) ListRoutes(_ context.Context, f client.RouteFilter) ([]api.Route, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lists++
 	return slices.DeleteFunc(slices.Clone(c.routes), func(r api.Route) bool {
-		return f.Name != "" && r.Name != f.Name
+		return slices.ContainsFunc(f.Tags, func(tag string) bool {
+			key, value, given := strings.Cut(tag, "=")
+			has, tagged := r.Tags[key]
+			return !tagged || given && has != value
+		})
 	}), nil
 }
 
@@ -45,6 +72,9 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, "create "+r.Name+" to "+r.InstanceID)
+	if c.refuse != nil {
+		return nil, c.refuse
+	}
 	for _, have := range c.routes {
 		if prefixesOverlap(have.Destination, r.Destination) {
 			return nil, problem(409, api.RouteConflict, ourProject)
@@ -52,117 +82,256 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 	}
 	created := api.Route{
 		ID: "r-" + r.Name, Project: ourProject, Name: r.Name, Destination: r.Destination, InstanceID: r.InstanceID,
-		State: api.RouteActive, Tags: *r.Tags,
+		State: api.RouteActive, Tags: *r.Tags, Version: 1,
 	}
+	// In a real cloud no ID is given twice.
+	created.ID += fmt.Sprint("-", len(c.events))
 	c.routes = append(c.routes, created)
+	c.tell(api.EventCreated, created)
 	return &created, nil
 }
 
 func (c *routeTable) DeleteRoute(_ context.Context, id string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.calls = append(c.calls, "delete "+id)
-	c.routes = slices.DeleteFunc(c.routes, func(r api.Route) bool { return r.ID == id })
+	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.ID == id })
+	if i < 0 {
+		return problem(404, api.NotFound, ourProject)
+	}
+	c.calls = append(c.calls, "delete "+c.routes[i].Name)
+	c.tell(api.EventDeleted, c.routes[i])
+	c.routes = slices.Delete(c.routes, i, i+1)
 	return nil
 }
 
-// change edits the cloud behind the controller's back, and forgets the calls.
-func (c *routeTable) change(edit func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.calls = nil
-	edit()
+func (c *routeTable) tell(kind api.EventType, r api.Route) {
+	c.events = append(c.events, api.Event{Type: kind, Route: &r})
+	select {
+	case c.told <- struct{}{}:
+	default:
+	}
 }
 
-// settle waits for some more rounds, and returns the changes asked for.
-func (c *routeTable) settle(t *testing.T) []string {
-	t.Helper()
-	seen := func() int { c.mu.Lock(); defer c.mu.Unlock(); return c.lists }
-	from := seen()
-	require.Eventually(t, func() bool { return seen() >= from+8 }, 30*time.Second, 5*time.Millisecond)
+// Follow is a stream that opens at once.
+func (c *routeTable) Follow(
+	ctx context.Context, _ int64, fn func(api.Event) error, onBreak func(error), _ ...client.EventFilter,
+) error {
+	onBreak(nil)
+	for next := 0; ; {
+		c.mu.Lock()
+		events := slices.Clone(c.events[next:])
+		c.mu.Unlock()
+		for _, ev := range events {
+			if err := fn(ev); err != nil {
+				return err
+			}
+		}
+		next += len(events)
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.told:
+		}
+	}
+}
+
+// change edits a route behind the controller's back.
+func (c *routeTable) change(name string, edit func(*api.Route)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Sorted(slices.Values(c.calls))
+	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.Name == name })
+	edit(&c.routes[i])
+	c.routes[i].Version++
+	c.tell(api.EventUpdated, c.routes[i])
+}
+
+func (c *routeTable) setRefusal(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refuse = err
+}
+
+// removeByHand deletes a route behind the controller's back.
+func (c *routeTable) removeByHand(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.Name == name })
+	c.tell(api.EventDeleted, c.routes[i])
+	c.routes = slices.Delete(c.routes, i, i+1)
+}
+
+// takeCalls are the changes that were asked for since it was called last, after some rounds.
+func (c *routeTable) takeCalls() []string {
+	time.Sleep(time.Minute)
+	synctest.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	defer func() { c.calls = nil }()
+	return slices.Compact(c.calls)
+}
+
+// routeWorld is the route controller as the program starts it, with a fake API server and cloud.
+type routeWorld struct {
+	t     *testing.T
+	kube  *fake.Clientset
+	cloud *routeTable
+}
+
+// withRouteController runs test with the feature gate off and on. The range of the cluster's
+// pods is 10.244.0.0/16, with fd00:10:244::/56 for a second family.
+func withRouteController(t *testing.T, nodes []*corev1.Node, routes []api.Route, test func(w *routeWorld)) {
+	for _, on := range []bool{false, true} {
+		t.Run(fmt.Sprint("watch-based: ", on), func(t *testing.T) {
+			featuregatetesting.SetFeatureGateDuringTest(
+				t, utilfeature.DefaultFeatureGate, features.CloudControllerManagerWatchBasedRoutesReconciliation, on,
+			)
+			synctest.Test(t, func(t *testing.T) {
+				w := &routeWorld{t: t, kube: fake.NewClientset(), cloud: newRouteTable(t, slices.Clone(routes)...)}
+				for _, n := range nodes {
+					require.NoError(t, w.kube.Tracker().Add(n.DeepCopy()))
+				}
+				defer w.start()()
+				test(w)
+			})
+		})
+	}
+}
+
+// start starts the controller by its constructor, and returns what stops it.
+func (w *routeWorld) start() func() {
+	c := w.newCloud()
+	factory := informers.NewSharedInformerFactory(w.kube, 0)
+	c.routes.nodes = factory.Core().V1().Nodes().Lister()
+	cfg := &cloudcontrollerconfig.Config{ClientBuilder: clients{kube: w.kube}, SharedInformers: factory}
+	shared := &cfg.ComponentConfig.KubeCloudShared
+	shared.ConfigureCloudRoutes, shared.ClusterName = true, clusterName
+	shared.ClusterCIDR = "10.244.0.0/16,fd00:10:244::/56"
+	shared.RouteReconciliationPeriod.Duration = 10 * time.Second
+	constructor := controllerConstructors()[names.NodeRouteController]
+	start := constructor.Constructor(app.ControllerInitContext{ClientName: "x"}, cfg.Complete(), c)
+	ctx, stop := context.WithCancel(w.t.Context())
+	following := make(chan struct{})
+	go func() { defer close(following); c.inventory.Run(ctx) }()
+	_, started, err := start(ctx, controllermanager.ControllerContext{
+		ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
+	})
+	require.NoError(w.t, err)
+	require.True(w.t, started)
+	factory.Start(ctx.Done())
+	return func() {
+		stop()
+		<-following
+		factory.Shutdown()
+	}
+}
+
+func (w *routeWorld) newCloud() *cloud {
+	i := newInstances(w.cloud.fakeAPI)
+	known := inventory.New(w.cloud, inventory.Options{
+		ClusterTag: contract.TagCluster + "=" + clusterName, ServiceTag: contract.TagServiceUID,
+	})
+	return &cloud{inventory: known, routes: &routes{
+		api: w.cloud, project: i.project, inventory: known, instances: i, explain: i.explain,
+	}}
+}
+
+// networkUnavailable is the status and reason of the Node's condition.
+func (w *routeWorld) networkUnavailable(name string) string {
+	n, err := w.kube.CoreV1().Nodes().Get(w.t.Context(), name, metav1.GetOptions{})
+	require.NoError(w.t, err)
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeNetworkUnavailable {
+			return fmt.Sprint(c.Status, " ", c.Reason)
+		}
+	}
+	return "none"
+}
+
+func routedNode(name, instance string, ranges ...string) *corev1.Node {
+	n := node(contract.ProviderID(instance))
+	n.ObjectMeta = metav1.ObjectMeta{Name: name, UID: n.UID + "-" + n.UID}
+	n.Spec.PodCIDR, n.Spec.PodCIDRs = ranges[0], ranges
+	return n
 }
 
 func TestWithUpstreamsRouteController(t *testing.T) {
-	nodeNamed := func(name, instance, cidr string) *corev1.Node {
-		n := node("fakecloud://" + instance)
-		n.ObjectMeta = metav1.ObjectMeta{Name: name, UID: n.UID}
-		n.Spec.PodCIDR, n.Spec.PodCIDRs = cidr, []string{cidr}
-		return n
-	}
-	kube := fake.NewClientset(nodeNamed("node-1", "i-1", "10.244.1.0/24"), nodeNamed("node-2", "i-2", "10.244.2.0/24"))
-	cloud := &routeTable{routes: []api.Route{
+	nodes := []*corev1.Node{routedNode("node-1", "i-1", "10.244.1.0/24"), routedNode("node-2", "i-2", "10.244.2.0/24")}
+	others := []api.Route{
 		{
 			ID: "r-person", Project: ourProject, Name: "mine", Destination: "10.244.9.0/24", InstanceID: "i-1",
-			Tags: api.Tags{contract.TagCluster: clusterName},
+			State: api.RouteActive, Tags: api.Tags{contract.TagCluster: clusterName},
 		},
 		{
 			ID: "r-blue", Project: ourProject, Name: "blue", Destination: "10.244.8.0/24", InstanceID: "i-1",
-			Tags: api.Tags{contract.TagCluster: "blue", contract.TagNode: "node-1"},
+			State: api.RouteActive, Tags: api.Tags{contract.TagCluster: "blue", contract.TagNode: "node-1"},
 		},
 		{
 			ID: "r-left", Project: ourProject, Name: "left-behind", Destination: "10.244.7.0/24", InstanceID: "i-7",
 			State: api.RouteBlackhole, Tags: api.Tags{contract.TagCluster: clusterName, contract.TagNode: "node-7"},
 		},
-	}}
-	f := &fakeAPI{t: t, project: ours, getInstance: func(id string) (*api.Instance, error) {
-		i := instance(api.InstanceRunning)
-		i.ID = id
-		return &i, nil
-	}}
-	factory := informers.NewSharedInformerFactory(kube, 0)
-	i := newInstances(f)
-	r := &routes{
-		api: cloud, project: i.project, inventory: forgetful{routes: cloud}, instances: i, explain: i.explain,
-		nodes: factory.Core().V1().Nodes().Lister(),
 	}
-	_, cidr, err := net.ParseCIDR("10.244.0.0/16")
-	require.NoError(t, err)
-	controller, err := routecontroller.New(r, kube, factory.Core().V1().Nodes(), clusterName, []*net.IPNet{cidr})
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	factory.Start(ctx.Done())
-	go func() {
-		defer close(done)
-		controller.Run(ctx, 10*time.Millisecond, controllersmetrics.NewControllerManagerMetrics("test"))
-	}()
-	defer func() { cancel(); <-done; factory.Shutdown() }()
+	route1, route2 := "node-1-10.244.1.0-24", "node-2-10.244.2.0-24"
+	create1, create2 := "create "+route1+" to i-1", "create "+route2+" to i-2"
+	withRouteController(t, nodes, others, func(w *routeWorld) {
+		t := w.t
+		assert.ElementsMatch(
+			t, []string{create1, create2, "delete left-behind"}, w.cloud.takeCalls(),
+			"what is missing comes, what is left behind goes, what is others' stays",
+		)
+		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-2"))
 
-	create1, create2 := "create node-1-10.244.1.0-24 to i-1", "create node-2-10.244.2.0-24 to i-2"
-	assert.Equal(
-		t, []string{create1, create2, "delete r-left"}, cloud.settle(t),
-		"what is missing comes, what is left behind goes, what is others' stays",
-	)
-	assert.Eventually(t, func() bool {
-		n, err := kube.CoreV1().Nodes().Get(ctx, "node-2", metav1.GetOptions{})
-		return err == nil && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeNetworkUnavailable && c.Status == corev1.ConditionFalse
-		})
-	}, 30*time.Second, 5*time.Millisecond)
+		w.cloud.removeByHand(route1)
+		assert.Equal(t, []string{create1}, w.cloud.takeCalls(), "deleted by hand, it comes back")
 
-	find := func(name string) int {
-		return slices.IndexFunc(cloud.routes, func(r api.Route) bool { return r.Name == name })
-	}
-	cloud.change(func() { n := find("node-1-10.244.1.0-24"); cloud.routes = slices.Delete(cloud.routes, n, n+1) })
-	assert.Equal(t, []string{create1}, cloud.settle(t), "deleted by hand, it comes back")
+		w.cloud.change(route1, func(r *api.Route) { r.State = api.RouteBlackhole })
+		assert.Empty(t, w.cloud.takeCalls(), "a stopped instance's route is left in peace")
 
-	cloud.change(func() { cloud.routes[find("node-1-10.244.1.0-24")].State = api.RouteBlackhole })
-	assert.Empty(t, cloud.settle(t), "a stopped instance's route is left in peace")
+		w.cloud.change(route2, func(r *api.Route) { r.InstanceID = "i-old" })
+		assert.Equal(
+			t, []string{"delete " + route2, create2}, w.cloud.takeCalls(),
+			"a route that leads elsewhere is replaced, the old one going first",
+		)
 
-	cloud.change(func() { cloud.routes[find("node-2-10.244.2.0-24")].InstanceID = "i-old" })
-	assert.Equal(
-		t, []string{create2, "delete r-node-2-10.244.2.0-24"}, cloud.settle(t),
-		"a node that became another instance gets a new route",
-	)
+		w.cloud.setRefusal(problem(409, api.QuotaExceeded, ourProject))
+		w.cloud.removeByHand(route1)
+		assert.Equal(t, []string{create1}, w.cloud.takeCalls())
+		assert.Equal(t, "True NoRouteCreated", w.networkUnavailable("node-1"))
+		w.cloud.setRefusal(nil)
+		assert.Equal(t, []string{create1}, w.cloud.takeCalls(), "what was refused is tried again")
+		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
 
-	cloud.change(func() {})
-	require.NoError(t, kube.CoreV1().Nodes().Delete(ctx, "node-2", metav1.DeleteOptions{}))
-	require.Eventually(t, func() bool {
-		_, err := r.nodes.Get("node-2")
-		return err != nil
-	}, 30*time.Second, 5*time.Millisecond)
-	assert.Equal(t, []string{"delete r-node-2-10.244.2.0-24"}, cloud.settle(t), "and with the node its route goes")
+		require.NoError(t, w.kube.CoreV1().Nodes().Delete(t.Context(), "node-2", metav1.DeleteOptions{}))
+		assert.Equal(t, []string{"delete " + route2}, w.cloud.takeCalls(), "and with the node its route goes")
+	})
+}
+
+// A Node that registers again for another instance gets its provider ID later. Nothing that
+// upstream looks at changes then.
+func TestRouteOfANodeThatIsAnotherInstance(t *testing.T) {
+	late := routedNode("node-1", "i-new", "10.244.1.0/24")
+	late.Spec.ProviderID = ""
+	old := route(func(r *api.Route) { r.InstanceID = "i-old" })
+	withRouteController(t, []*corev1.Node{late}, []api.Route{old}, func(w *routeWorld) {
+		assert.Empty(w.t, w.cloud.takeCalls(), "nobody knows yet")
+		initialized := routedNode("node-1", "i-new", "10.244.1.0/24")
+		_, err := w.kube.CoreV1().Nodes().Update(w.t.Context(), initialized, metav1.UpdateOptions{})
+		require.NoError(w.t, err)
+		assert.Equal(w.t, []string{"delete " + old.Name, "create " + old.Name + " to i-new"}, w.cloud.takeCalls())
+	})
+}
+
+// The IPv6 range, which the cloud cannot route, does not keep the Node from being used.
+func TestRoutesOfTwoFamilies(t *testing.T) {
+	dual := routedNode("node-1", "i-1", "10.244.1.0/24", "fd00:10:244:1::/64")
+	six := routedNode("node-2", "i-2", "fd00:10:244:2::/64")
+	withRouteController(t, []*corev1.Node{dual, six}, nil, func(w *routeWorld) {
+		assert.Equal(w.t, []string{"create node-1-10.244.1.0-24 to i-1"}, w.cloud.takeCalls())
+		assert.Equal(w.t, "False RouteCreated", w.networkUnavailable("node-1"))
+		assert.Equal(w.t, "True NoRouteCreated", w.networkUnavailable("node-2"))
+		events, err := w.kube.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
+		require.NoError(w.t, err)
+		for _, ev := range events.Items {
+			assert.NotEqual(w.t, "node-1", ev.InvolvedObject.Name, "%s %s", ev.Reason, ev.Message)
+		}
+	})
 }

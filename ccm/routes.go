@@ -48,6 +48,9 @@ type routes struct {
 	explain   *explainer
 	nodes     corelisters.NodeLister // set before the controllers start
 	allRoutes sharedRouteList
+	// onFailure is called when a route could not be made or deleted. Nil where upstream tries
+	// again by itself.
+	onFailure func()
 }
 
 // sharedRouteList is every route of the project, listed once for all whose routes are refused
@@ -66,10 +69,10 @@ var _ cloudprovider.Routes = (*routes)(nil)
 
 // ListRoutes lists the cluster's routes, all of them or none.
 //
-// A route that the cloud calls a blackhole is one here only if its Node has become another
-// instance: upstream deletes blackholes, and creates them again in its next round as long as
-// their Node exists. Instead, the route of a stopped instance waits for its start, and that of
-// an ended instance goes when its Node does.
+// None is called a blackhole, whatever the cloud calls it: upstream deletes blackholes, and
+// creates them again in its next round, which may be half a day away. Instead, the route of a
+// stopped instance waits for its start, that of an ended instance goes when its Node does, and
+// one whose Node has become another instance is replaced.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
 	ctx = calls.For(ctx, calls.NodeRoute)
 	found, err := r.inventory.Routes(ctx)
@@ -80,7 +83,7 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		// A list of another project's routes is as empty as this one.
 		return nil, r.project.checkToken(ctx)
 	}
-	var list []*cloudprovider.Route
+	var outdated, current []*cloudprovider.Route
 	for _, route := range found {
 		if owned, err := r.project.ownsProject(ctx, route.Project); err != nil {
 			return nil, err
@@ -92,14 +95,22 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		if !isRouteOfCluster(cluster, &route) {
 			continue
 		}
-		list = append(list, &cloudprovider.Route{
+		listed := &cloudprovider.Route{
 			Name:            route.Name,
 			TargetNode:      types.NodeName(route.Tags[contract.TagNode]),
 			DestinationCIDR: route.Destination,
-			Blackhole:       r.isOutdated(&route),
-		})
+		}
+		if r.isOutdated(&route) {
+			// Addresses that the Node does not have tell upstream to delete the route and to
+			// create it anew, in one round and in this order if the list begins with such a one.
+			listed.EnableNodeAddresses = true
+			listed.TargetNodeAddresses = []corev1.NodeAddress{{Type: corev1.NodeInternalDNS, Address: route.InstanceID}}
+			outdated = append(outdated, listed)
+		} else {
+			current = append(current, listed)
+		}
 	}
-	return list, nil
+	return append(outdated, current...), nil
 }
 
 // CreateRoute makes a route in one call. If it cannot, an Event on the Node says why:
@@ -122,6 +133,7 @@ func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *clou
 		return err
 	}
 	if err := r.createRoute(ctx, cluster, node, route); err != nil {
+		r.noteFailure()
 		r.explain.explainError(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
 		return err
 	}
@@ -220,7 +232,14 @@ func (e *routeConflictError) cause() cause { return cause{contract.ReasonRouteCo
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
 func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudprovider.Route) error {
-	ctx = calls.For(ctx, calls.NodeRoute)
+	err := r.deleteRoute(calls.For(ctx, calls.NodeRoute), cluster, route)
+	if err != nil {
+		r.noteFailure()
+	}
+	return err
+}
+
+func (r *routes) deleteRoute(ctx context.Context, cluster string, route *cloudprovider.Route) error {
 	found, err := r.inventory.Routes(ctx)
 	if err != nil {
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)
@@ -239,6 +258,12 @@ func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudpr
 		return nil
 	}
 	return r.project.checkToken(ctx)
+}
+
+func (r *routes) noteFailure() {
+	if r.onFailure != nil {
+		r.onFailure()
+	}
 }
 
 // isOutdated tells whether the route's Node is now known to be another instance.

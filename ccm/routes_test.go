@@ -60,7 +60,8 @@ func hasRoutes(r ...api.Route) func(client.RouteFilter) ([]api.Route, error) {
 func TestListRoutes(t *testing.T) {
 	blackhole := func(r *api.Route) { r.State = api.RouteBlackhole }
 	outdated := wanted()
-	outdated.Blackhole = true
+	outdated.EnableNodeAddresses = true
+	outdated.TargetNodeAddresses = []corev1.NodeAddress{{Type: corev1.NodeInternalDNS, Address: "i-1"}}
 	elsewhere := wanted()
 	elsewhere.TargetNode = "node-9"
 	for name, tc := range map[string]struct {

@@ -61,7 +61,8 @@ func (c *outageCloud) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func answer(status int, contentType, body string) *http.Response {
 	return &http.Response{
-		StatusCode: status, Header: http.Header{"Content-Type": {contentType}}, Body: io.NopCloser(strings.NewReader(body)),
+		StatusCode: status, Header: http.Header{"Content-Type": {contentType}},
+		Body: io.NopCloser(strings.NewReader(body)),
 	}
 }
 
