@@ -45,6 +45,16 @@ const (
 	FaultLost  FaultKind = "lost" // what changes something is carried out, and never answered
 )
 
+// What befalls things rather than answers: the cloud answers truly, and takes long over what is
+// being made, or fails to make it. Hits counts the things that it befell. On must say which.
+const (
+	// FaultStuck: what is being made is not done until the fault is lifted: a balancer that is
+	// built, an instance that boots.
+	FaultStuck FaultKind = "stuck"
+	// FaultBuildFails: a balancer that is being made ends in the state that says that it failed.
+	FaultBuildFails FaultKind = "build-fails"
+)
+
 // FaultKinds are all doubtful answers.
 var FaultKinds = []FaultKind{
 	FaultUnauthorized, FaultForbidden, FaultForeignNotFound, FaultThrottled, FaultServerError, FaultUnavailable,

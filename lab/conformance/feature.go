@@ -132,6 +132,9 @@ const (
 	// CapabilityMassDeletionGuard: a cloud that says of most instances at once
 	// that they do not exist is not believed.
 	CapabilityMassDeletionGuard Capability = "mass-deletion-guard"
+	// CapabilityActiveStatus: a Service shows its balancer's address only once the cloud says that
+	// the balancer works.
+	CapabilityActiveStatus Capability = "active-status"
 	// CapabilityLoadBalancerIP: spec.loadBalancerIP.
 	CapabilityLoadBalancerIP Capability = "load-balancer-ip"
 	// CapabilityQuiet: nothing is written to the cloud when nothing changed.

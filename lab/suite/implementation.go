@@ -41,6 +41,7 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityUDP, conformance.CapabilitySourceRanges, conformance.CapabilityAffinity,
 	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
+	conformance.CapabilityActiveStatus,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval,
 	conformance.CapabilityMassDeletionGuard,
 	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,

@@ -53,13 +53,16 @@ var lists = map[conformance.Thing]string{
 func (c *Cloud) FaultKinds() []conformance.FaultKind {
 	return append(slices.Clone(conformance.FaultKinds),
 		conformance.FaultNotFound, conformance.FaultPartialList, conformance.FaultMissingField, conformance.FaultStale,
-		conformance.FaultSlow, conformance.FaultLost)
+		conformance.FaultSlow, conformance.FaultLost, conformance.FaultStuck, conformance.FaultBuildFails)
 }
 
 // InjectFault implements conformance.FaultInjector.
 func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
-	if f.Kind == conformance.FaultRefused {
+	switch f.Kind {
+	case conformance.FaultRefused:
 		return c.Gate.Refuse()
+	case conformance.FaultStuck, conformance.FaultBuildFails:
+		return c.injectLifeCycleFault(ctx, f)
 	}
 	rule := api.FaultCreate{Match: api.FaultMatch{Token: c.Token}, Effect: effectOf(f.Kind)}
 	for _, thing := range f.On {
@@ -67,6 +70,25 @@ func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conforman
 	}
 	if f.Kind == conformance.FaultNotFound {
 		return c.injectDataLoss(ctx, f, rule)
+	}
+	made, err := c.API.CreateFault(ctx, rule)
+	if err != nil {
+		return nil, err
+	}
+	return injection{api: c.API, id: made.ID}, nil
+}
+
+// lifeCycleKinds are the things that have a life cycle.
+var lifeCycleKinds = map[conformance.Thing]api.FaultMatchKinds{
+	conformance.Instances: api.FaultInstance,
+	conformance.Balancers: api.FaultLoadBalancer,
+}
+
+// injectLifeCycleFault makes a rule about the things themselves, whoever has made them.
+func (c *Cloud) injectLifeCycleFault(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
+	rule := api.FaultCreate{Effect: effectOf(f.Kind)}
+	for _, thing := range f.On {
+		rule.Match.Kinds = append(rule.Match.Kinds, lifeCycleKinds[thing])
 	}
 	made, err := c.API.CreateFault(ctx, rule)
 	if err != nil {
@@ -142,6 +164,10 @@ func effectOf(k conformance.FaultKind) api.FaultEffect {
 		return api.FaultEffect{DelayMilliseconds: int(slowDelay.Milliseconds())}
 	case conformance.FaultLost:
 		return api.FaultEffect{Hang: true, CarryOut: true}
+	case conformance.FaultStuck:
+		return api.FaultEffect{Stuck: true}
+	case conformance.FaultBuildFails:
+		return api.FaultEffect{Fail: "the conformance suite has it fail"}
 	case conformance.FaultForeignNotFound:
 		return api.FaultEffect{Status: statuses[k], Project: foreignProject}
 	default:

@@ -17,7 +17,8 @@ func TestFeatures(t *testing.T) {
 		"route-quota",
 		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",
 		"fault-timeout", "fault-reset", "fault-refused", "fault-garbage", "fault-empty-list", "fault-not-found",
-		"fault-partial-list", "fault-missing-field", "fault-stale", "fault-slow", "fault-lost",
+		"fault-partial-list", "fault-missing-field", "fault-stale", "fault-slow", "fault-lost", "fault-stuck",
+		"fault-build-fails",
 	}
 	assert.ElementsMatch(t, always, conformance.FeaturesOf(&Cloud{}))
 	all := append([]conformance.Feature{"credential-expiry", "other-project", "machines", "traffic"}, always...)

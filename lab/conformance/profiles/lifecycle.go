@@ -54,6 +54,13 @@ var lifecycleTests = append([]conformance.Test{
 		Source: instanceExists + "; " + instanceShutdown,
 		Run:    notReadyIsKept,
 	}, {
+		ID:       "lifecycle-booting-is-kept",
+		Requires: "A Node that is not Ready and whose instance boots is neither deleted nor called shut down.",
+		Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true, // No other instance gets done either.
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultStuck)},
+		Source: instanceExists + "; " + instanceShutdown + ": true \"if the instance is shutdown\", which one that boots is not",
+		Run:    bootingIsKept,
+	}, {
 		ID:       "lifecycle-reappears",
 		Requires: "A Node that registers again, for a new instance of a name whose Node was deleted, gets the new instance's provider ID.",
 		Profile:  conformance.Lifecycle, Level: conformance.Core,
@@ -105,6 +112,71 @@ func notReadyIsKept(t *conformance.T) {
 	w := newWorker(t)
 	w.NotReady()
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", w.checkNodeKept)
+}
+
+// bootingIsKept has an instance whose boot takes until the end of the test. Its kubelet is there
+// already, as that of a machine which the cloud calls booting until all of it is up.
+func bootingIsKept(t *conformance.T) {
+	ready := newWorker(t)
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{
+		Kind: conformance.FaultStuck, On: []conformance.Thing{conformance.Instances},
+	})
+	t.Must(err, "having instances boot for long")
+	name := t.Name("booting")
+	created := beginInstance(t, name)
+	t.Cleanup(fault.Lift) // Before the instance is terminated, which it has to be done for.
+	node := t.NewNode(conformance.NodeSpec{Name: name})
+	t.AwaitInitialized(name)
+	node.NotReady()
+	booting, rounds := worker{StandIn: node, t: t}, newRounds(ready)
+	t.HoldsUntil(
+		"Node "+name+" is to be kept", booting.checkNodeKept, "the CCM to have gone round its Nodes", rounds.checkSweeps(3),
+	)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	t.Await("instance "+name+" to be made", func(context.Context) error { return created() })
+}
+
+// beginInstance creates an instance and does not wait until it runs. The error says so as long as it
+// does not; after the test it is terminated.
+func beginInstance(t *conformance.T, name string) (created func() error) {
+	type result struct {
+		instance conformance.Instance
+		err      error
+	}
+	done := make(chan result, 1)
+	var made *result
+	created = func() error {
+		select {
+		case r := <-done:
+			made = &r
+		default:
+		}
+		if made == nil {
+			return errors.New("it does not run yet")
+		}
+		return made.err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	t.Cleanup(func(bound context.Context) error {
+		defer cancel()
+		if made == nil {
+			select {
+			case r := <-done:
+				made = &r
+			case <-bound.Done():
+				return fmt.Errorf("instance %s still boots: %w", name, context.Cause(bound))
+			}
+		}
+		if made.err != nil {
+			return made.err
+		}
+		return t.Cloud.TerminateInstance(bound, made.instance.ID)
+	})
+	go func() {
+		instance, err := t.Cloud.CreateInstance(ctx, conformance.InstanceSpec{Name: name})
+		done <- result{instance, err}
+	}()
+	return created
 }
 
 func testNodeReappears(t *conformance.T) {

@@ -29,8 +29,10 @@ var loadBalancerTests = slices.Concat(
 
 // Where requirements come from.
 const (
-	fromEnsure   = "k8s.io/cloud-provider cloud.go: LoadBalancer.EnsureLoadBalancer"
-	fromUpdate   = "k8s.io/cloud-provider cloud.go: LoadBalancer.UpdateLoadBalancer"
+	fromEnsure    = "k8s.io/cloud-provider cloud.go: LoadBalancer.EnsureLoadBalancer"
+	fromUpdate    = "k8s.io/cloud-provider cloud.go: LoadBalancer.UpdateLoadBalancer"
+	fromPublished = "kubernetes.io: Service, type LoadBalancer (status.loadBalancer has \"the provisioned balancer\"); " +
+		fromEnsure + ": \"Returns the status of the balancer\""
 	fromDelete   = "k8s.io/cloud-provider cloud.go: LoadBalancer.EnsureLoadBalancerDeleted"
 	fromService  = "kubernetes.io: Service, type LoadBalancer"
 	fromCleanup  = "KEP-980 (finalizer for cleaning up load balancers)"

@@ -61,6 +61,24 @@ var balancerTroubleTests = []conformance.Test{
 		Run: lbSaysWhy,
 	},
 	{
+		ID: "lb-no-address-while-building", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityActiveStatus,
+		Source:     fromPublished,
+		Requires:   "As long as the cloud is still building its balancer, a Service has no address; then it has the balancer's.",
+		Needs:      []conformance.Feature{conformance.FaultFeature(conformance.FaultStuck)},
+		Alone:      true, // No other balancer gets done either.
+		Run:        lbNoAddressWhileBuilding,
+	},
+	{
+		ID: "lb-no-address-when-failed", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityActiveStatus,
+		Source:     fromPublished,
+		Requires:   "A Service whose balancer the cloud could not build has no address, and is deleted with the balancer like any other.",
+		Needs:      []conformance.Feature{conformance.FaultFeature(conformance.FaultBuildFails)},
+		Alone:      true, // No other balancer is built either.
+		Run:        lbNoAddressWhenFailed,
+	},
+	{
 		ID: "lb-deleted-out-of-band-then-changed", Profile: conformance.LoadBalancer, Level: conformance.Core,
 		Source:   fromEnsure,
 		Requires: "When the balancer was deleted behind the CCM's back, the next change of the Service gives it a new one, and the new address.",
@@ -175,6 +193,80 @@ func lbSaysWhy(t *conformance.T) {
 	t.Await("a Warning on the Service", func(ctx context.Context) error { return checkWarning(ctx, t, svc) })
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	t.AwaitBalancer(svc)
+}
+
+func lbNoAddressWhileBuilding(t *conformance.T) {
+	fault := injectOnBalancers(t, conformance.FaultStuck)
+	svc := awaitNoAddress(t, fault)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	t.AwaitBalancer(svc, listensFor(t, svc))
+}
+
+func lbNoAddressWhenFailed(t *conformance.T) {
+	fault := injectOnBalancers(t, conformance.FaultBuildFails)
+	svc := awaitNoAddress(t, fault)
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	// Whether a balancer that has failed can still become one that works is a matter of the cloud.
+	t.DeleteService(svc)
+	t.AwaitGone(svc)
+}
+
+// injectOnBalancers has a fault befall the balancers that are made from now on.
+func injectOnBalancers(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{
+		Kind: kind, On: []conformance.Thing{conformance.Balancers},
+	})
+	t.Must(err, "injecting %s", kind)
+	t.Cleanup(fault.Lift)
+	return fault
+}
+
+// aBuild is how long a CCM that waits for a balancer is given to say that it has one.
+const aBuild = 20 * time.Second
+
+// awaitNoAddress makes a Service, and watches that it gets no address until the CCM has had its
+// chance to give it one: until the fault has befallen its balancer, and those of two other Services
+// after it, one after the other. A CCM that waits for its balancer makes no other meanwhile.
+func awaitNoAddress(t *conformance.T, fault conformance.Injection) *corev1.Service {
+	svc, befallen := newBefallenService(t, fault)
+	noAddress := func(ctx context.Context) error {
+		now, err := t.GetService(ctx, svc)
+		if err == nil && len(now.Status.LoadBalancer.Ingress) > 0 {
+			err = fmt.Errorf("it has %v", now.Status.LoadBalancer.Ingress)
+		}
+		return err
+	}
+	what := "Service " + svc.Name + " is to have no address"
+	t.HoldsUntil(what, noAddress, "its balancer to meet the fault", befallen)
+	end := time.Now().Add(aBuild)
+	waits := func(context.Context) error {
+		if left := time.Until(end); left > 0 {
+			return fmt.Errorf("the CCM may wait for the first balancer for another %s", left.Round(time.Second))
+		}
+		return nil
+	}
+	for range 2 {
+		other, befallen := newBefallenService(t, fault)
+		until := "the balancer of Service " + other.Name + " to meet it, too"
+		t.HoldsUntil(what, noAddress, until, eitherHolds(befallen, waits))
+	}
+	return svc
+}
+
+// newBefallenService is a Service, and what returns an error until it has a balancer and the fault
+// has befallen one more thing since.
+func newBefallenService(
+	t *conformance.T, fault conformance.Injection,
+) (svc *corev1.Service, befallen func(context.Context) error) {
+	hit := checkFaultHits(t, fault, 1)
+	svc = t.NewService()
+	return svc, allHold(hit, func(ctx context.Context) error {
+		have, err := t.BalancersOf(ctx, svc)
+		if err == nil && len(have) == 0 {
+			err = fmt.Errorf("service %s has no balancer yet", svc.Name)
+		}
+		return err
+	})
 }
 
 // balancersUnavailable has the cloud answer 503 when the CCM asks about
