@@ -1,0 +1,87 @@
+package mutants
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/ccmlab/ccmlab/lab/build"
+	"github.com/ccmlab/ccmlab/lab/conformance/mutants/mutation"
+)
+
+// equivalentFile is the declaration of mutants that are none.
+const equivalentFile = "equivalent.yaml"
+
+//go:embed equivalent.yaml
+var equivalentDeclaration []byte
+
+// Equivalents are mutants made mechanically that no test has to catch, and why: what they do differs
+// in nothing that anybody could require. A key is a mutant's ID, or a pattern of path.Match.
+type Equivalents map[string]string
+
+// LoadEquivalents reads the declaration.
+func LoadEquivalents() (Equivalents, error) {
+	e := Equivalents{}
+	if err := yaml.UnmarshalStrict(equivalentDeclaration, &e); err != nil {
+		return nil, fmt.Errorf("%s: %w", equivalentFile, err)
+	}
+	return e, nil
+}
+
+// ReasonFor is why a mutant is equivalent; "" if it is not declared to be.
+func (e Equivalents) ReasonFor(id string) string {
+	if reason, named := e[id]; named {
+		return reason
+	}
+	for _, key := range slices.Sorted(maps.Keys(e)) {
+		if matched, err := path.Match(key, id); err == nil && matched {
+			return e[key]
+		}
+	}
+	return ""
+}
+
+// Stale are the entries that no mutant matches: the product has moved on.
+func (e Equivalents) Stale(all []mutation.Mutant) []string {
+	var stale []string
+	for _, key := range slices.Sorted(maps.Keys(e)) {
+		if !slices.ContainsFunc(all, func(m mutation.Mutant) bool {
+			matched, err := path.Match(key, m.ID)
+			return err == nil && matched
+		}) {
+			stale = append(stale, key)
+		}
+	}
+	return stale
+}
+
+// Generate makes mutants mechanically of the CCM of the clone at root.
+func Generate(ctx context.Context, root string) (*mutation.Set, error) {
+	return mutation.Generate(ctx, mutation.Options{
+		Dir: filepath.Join(root, "ccm"), BuildFlags: build.Own(root).Flags,
+		Interfaces: []string{
+			"k8s.io/cloud-provider.InstancesV2", "k8s.io/cloud-provider.LoadBalancer", "k8s.io/cloud-provider.Routes",
+		},
+	})
+}
+
+// BuildGenerated compiles the program that has all mutants of the set, into dir, and returns its path.
+func BuildGenerated(
+	ctx context.Context, set *mutation.Set, root, dir string, note func(string),
+) (program string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	overlay, err := set.WriteOverlay(dir)
+	if err != nil {
+		return "", err
+	}
+	return buildCCM(ctx, overlay, root, dir, note)
+}
