@@ -88,11 +88,15 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 		"`FILE` with limits for the profile Budget, as lab conformance budget prints them (default: these)",
 	)
 	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
+	fl.BoolVar(&f.failFast, "fail-fast", false, "end the run at the first required test that fails; the reports say what was not run")
 	f.selection = addSelectionFlags(cmd)
 	addOutputFlag(cmd, "table", "json", "yaml")
 	cmd.AddCommand(newConformanceList(), newConformanceBudget())
 	return cmd
 }
+
+// errFailedFast ends a run because a test has failed.
+var errFailedFast = errors.New("a required test has failed, and the run was to end at the first")
 
 // runSuite runs the suite. It shows the progress on standard error, and prints the
 // report on standard output.
@@ -102,14 +106,24 @@ func (f *conformanceFlags) runSuite(cmd *cobra.Command, tests []conformance.Test
 	steps, progress := ui.New(os.Stderr, false), ui.NewTests(os.Stderr, len(tests))
 	names := f.opts.Names(tests)
 	steps.Say("   %s; if this run is killed, `%s` ends what it leaves.", describeLabs(names), downCommands(names))
-	f.opts.Observer = func(t conformance.TestReport) { showTestProgress(progress, t) }
+	ctx, end := context.WithCancelCause(cmd.Context())
+	defer end(nil)
+	f.opts.Observer = func(t conformance.TestReport) {
+		showTestProgress(progress, t)
+		if f.failFast && t.Required && t.Result == conformance.Failed {
+			end(errFailedFast)
+		}
+	}
 	stopInterruptNotice := context.AfterFunc(cmd.Context(), func() {
 		progress.Close()
 		steps.Say("\nInterrupted: what the tests made is taken away.")
 	})
-	report, err := suite.Run(cmd.Context(), f.opts, steps)
+	report, err := suite.Run(ctx, f.opts, steps)
 	stopInterruptNotice()
 	progress.Close()
+	if report != nil && errors.Is(context.Cause(ctx), errFailedFast) {
+		return f.deliverReport(cmd, steps, report)
+	}
 	if report == nil || report.Unfinished != "" {
 		// A partial report must not be taken for a whole one. It is printed for people,
 		// and never as data.

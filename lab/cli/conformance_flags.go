@@ -83,6 +83,7 @@ type conformanceFlags struct {
 	unsupported []string
 	reportDir   string
 	budget      string
+	failFast    bool
 }
 
 // addCCMFlags adds the flags that say which CCM is tested, and on which kind of lab.

@@ -86,3 +86,13 @@ func TestConformanceOfNoCCM(t *testing.T) {
 	require.NotEmpty(t, report.Profiles)
 	assert.Equal(t, conformance.Failure, report.Profiles[0].Core.Result)
 }
+
+// A run that is to end at the first failure has a report nevertheless, which says that it is not whole.
+func TestConformanceFailsFast(t *testing.T) {
+	report, code := runSuite(t, "--profile", "node", "--fail-fast", "--ccm", "/bin/false")
+	assert.Equal(t, 1, code)
+	assert.Contains(t, report.Unfinished, "at the first")
+	assert.True(t, slices.ContainsFunc(report.Tests, func(r conformance.TestReport) bool {
+		return r.Required && r.Result == conformance.Failed
+	}))
+}
