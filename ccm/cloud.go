@@ -51,15 +51,18 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	project := newProjectGuard(api, cfg.Project)
 	project.token = cfg.Token
 	explain := newExplainer()
+	identity := newClusterIdentity(cluster)
 	known := inventory.New(api, inventory.Options{
-		ClusterTag: contract.TagCluster + "=" + cluster,
-		ServiceTag: contract.TagServiceUID,
-		Off:        !cfg.Cache,
-		Owns:       project.ownsProject,
-		Check:      project.checkToken,
-		Token:      cfg.Token,
-		Observe:    calls.CacheQuestion,
+		ClusterFilters: identity.tagFilters,
+		InCluster:      identity.mayOwn,
+		ServiceTag:     contract.TagServiceUID,
+		Off:            !cfg.Cache,
+		Owns:           project.ownsProject,
+		Check:          project.checkToken,
+		Token:          cfg.Token,
+		Observe:        calls.CacheQuestion,
 	})
+	identity.onUIDKnown = known.RelistCluster
 	mass := cfg.MassDeletion
 	limits := massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}
 	guard := newDeletionGuard(limits, clock.RealClock{}, explain)
@@ -68,7 +71,6 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 		api: api, project: project, inventory: known, guard: guard, explain: explain,
 		labels: nodeLabels(cfg.NodeLabels),
 	}
-	identity := newClusterIdentity(cluster)
 	return &cloud{
 		inventory: known,
 		instances: instances,

@@ -12,6 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 const (
@@ -29,6 +32,8 @@ const (
 type clusterIdentity struct {
 	name     string // --cluster-name
 	knownUID atomic.Pointer[string]
+	// onUIDKnown, unless nil, is called when the UID has become known. It is set before start.
+	onUIDKnown func()
 }
 
 func newClusterIdentity(name string) *clusterIdentity { return &clusterIdentity{name: name} }
@@ -62,6 +67,9 @@ func (i *clusterIdentity) readUID(ctx context.Context, kube kubernetes.Interface
 		return errors.New("namespace kube-system has no UID")
 	}
 	i.setUID(string(namespace.UID))
+	if i.onUIDKnown != nil {
+		i.onUIDKnown()
+	}
 	return nil
 }
 
@@ -94,4 +102,53 @@ func newUIDBackoff() *wait.Backoff {
 	return &wait.Backoff{
 		Duration: 500 * time.Millisecond, Factor: 2, Jitter: 0.2, Steps: math.MaxInt, Cap: 30 * time.Second,
 	}
+}
+
+// ownership is what the tags of a cloud resource say about whose it is.
+type ownership int
+
+const (
+	// ownedByOther: another cluster's, or no cluster's.
+	ownedByOther ownership = iota
+	// ownedByThis: this very cluster's.
+	ownedByThis
+	// ownedByName: it has this cluster's name, and a UID that cannot be compared as long as
+	// the cluster's own is not known.
+	ownedByName
+	// ownershipUnknown: it has another name, and a UID that cannot be compared yet. It is
+	// another cluster's, or this one's from when it had another name.
+	ownershipUnknown
+)
+
+// ownershipOf tells by its tags whose a cloud resource is. The UID decides, whatever the
+// name. A resource without a UID was made before that was known, and is told by its name.
+func (i *clusterIdentity) ownershipOf(tags api.Tags) ownership {
+	uid, ours := tags[contract.TagClusterUID], i.uid()
+	hasName := tags[contract.TagCluster] == i.name
+	switch {
+	case uid == "" && hasName, uid != "" && uid == ours:
+		return ownedByThis
+	case uid == "" || ours != "":
+		return ownedByOther
+	case hasName:
+		return ownedByName
+	default:
+		return ownershipUnknown
+	}
+}
+
+// mayOwn tells whether nothing in a resource's tags says that it is another cluster's.
+func (i *clusterIdentity) mayOwn(tags api.Tags) bool {
+	o := i.ownershipOf(tags)
+	return o == ownedByThis || o == ownedByName
+}
+
+// tagFilters are filters of the cloud's lists. Each resource of the cluster matches one of
+// them, but for those of another name as long as the UID is not known.
+func (i *clusterIdentity) tagFilters() []string {
+	filters := []string{contract.TagCluster + "=" + i.name}
+	if uid := i.uid(); uid != "" {
+		filters = append(filters, contract.TagClusterUID+"="+uid)
+	}
+	return filters
 }

@@ -35,12 +35,16 @@ const (
 	// on balancers and routes; whoever makes instances sets it on those.
 	TagCluster = "kubernetes-cluster"
 	// TagClusterUID is the UID of the cluster's namespace kube-system, which no
-	// other cluster has, whatever it is called.
+	// other cluster has, whatever it is called. Where it is set it decides who owns
+	// the resource, and TagCluster is for people.
 	TagClusterUID = "kubernetes-cluster-uid"
 	// TagServiceUID is the UID of the Service that owns the balancer.
 	TagServiceUID = "kubernetes-service-uid"
 	// TagService (namespace/name) is for people; nothing is looked up by it.
 	TagService = "kubernetes-service"
+	// TagServiceAddress on a balancer is the name or ID by which its Service chose the
+	// reserved address that the balancer has. By now the name may be another address's.
+	TagServiceAddress = "kubernetes-service-address"
 	// TagNode is the name of the Node that a route leads to.
 	TagNode = "kubernetes-node"
 )

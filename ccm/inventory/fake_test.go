@@ -24,6 +24,11 @@ const (
 	serviceTag = "service"
 )
 
+// clusterFilters and isInCluster are those of cluster lab.
+func clusterFilters() []string { return []string{clusterTag} }
+
+func isInCluster(tags api.Tags) bool { return tags["cluster"] == "lab" }
+
 var errUnexpected = errors.New("unexpected call")
 
 // fakeCloud answers the calls it was told of; any other fails the test.
@@ -33,6 +38,7 @@ type fakeCloud struct {
 	listInstances func() ([]api.Instance, error)
 	named         func(name string) ([]api.Instance, error)
 	listBalancers func() ([]api.LoadBalancer, error)
+	balancersBy   func(tags []string) ([]api.LoadBalancer, error) // before listBalancers
 	listRoutes    func() ([]api.Route, error)
 	// stream are the steps of the event stream; one that returns an error ends
 	// Follow with it. Without a stream, following is unexpected.
@@ -70,6 +76,9 @@ func (f *fakeCloud) ListInstances(_ context.Context, filter client.InstanceFilte
 }
 
 func (f *fakeCloud) ListLoadBalancers(_ context.Context, filter client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	if f.balancersBy != nil {
+		return f.balancersBy(filter.Tags)
+	}
 	if f.listBalancers == nil {
 		return nil, f.failUnexpected("ListLoadBalancers(%+v)", filter)
 	}
@@ -199,11 +208,14 @@ func inBubble(t *testing.T, change func(*inventory.Options), test func(r *harnes
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &harness{t: t, cloud: &fakeCloud{t: t}, asked: map[string]int{}}
-		opts := inventory.Options{ClusterTag: clusterTag, ServiceTag: serviceTag, Owns: owns, Observe: func(resource, result string) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			r.asked[resource+" "+result]++
-		}}
+		opts := inventory.Options{
+			ClusterFilters: clusterFilters, InCluster: isInCluster, ServiceTag: serviceTag, Owns: owns,
+			Observe: func(resource, result string) {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				r.asked[resource+" "+result]++
+			},
+		}
 		if change != nil {
 			change(&opts)
 		}

@@ -60,7 +60,7 @@ func newRealCloud(t *testing.T, instances int, change func(*inventory.Options)) 
 	ccm, err := client.New(client.Config{URL: "http://cloud", TokenFile: s.token, Transport: s.gate})
 	require.NoError(t, err)
 	opts := inventory.Options{
-		ClusterTag: clusterTag, ServiceTag: serviceTag, MaxAge: 100 * time.Millisecond,
+		ClusterFilters: clusterFilters, InCluster: isInCluster, ServiceTag: serviceTag, MaxAge: 100 * time.Millisecond,
 		Owns: sync.OnceValue(func() func(context.Context, string) (bool, error) {
 			ours, err := ccm.Project(t.Context())
 			assert.NoError(t, err)

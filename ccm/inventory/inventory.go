@@ -16,7 +16,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -59,8 +58,12 @@ const (
 
 // Options say what is remembered, and for how long.
 type Options struct {
-	// ClusterTag, "key=value", is what the cluster's balancers and routes carry.
-	ClusterTag string
+	// ClusterFilters are tag filters, "key=value", of which each balancer and route of the
+	// cluster matches one at least. Without any, all of the project are listed.
+	ClusterFilters func() []string
+	// InCluster tells by its tags whether a balancer or a route is the cluster's. If it is
+	// nil, all are. Call RelistCluster when its answers change.
+	InCluster func(api.Tags) bool
 	// ServiceTag is the key of the tag that names a balancer's Service by UID.
 	ServiceTag string
 	// Off has every question answered by the cloud itself.
@@ -125,7 +128,9 @@ func New(cloud Cloud, opts Options) *Inventory {
 		return cloud.ListInstances(ctx, client.InstanceFilter{})
 	}, factsOfInstance, cloneInstance)
 	v.balancers = newResourceStore(api.ResourceLoadBalancer, func(ctx context.Context) ([]api.LoadBalancer, error) {
-		return cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: v.clusterTags()})
+		return listOfCluster(v, func(tags []string) ([]api.LoadBalancer, error) {
+			return cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: tags})
+		}, v.factsOfBalancer)
 	}, v.factsOfBalancer, cloneBalancer)
 	v.routes = newResourceStore(api.ResourceRoute, v.listRoutes, v.factsOfRoute, cloneRoute)
 	return v
@@ -248,7 +253,9 @@ func (v *Inventory) Routes(ctx context.Context) ([]api.Route, error) {
 }
 
 func (v *Inventory) listRoutes(ctx context.Context) ([]api.Route, error) {
-	return v.cloud.ListRoutes(ctx, client.RouteFilter{Tags: v.clusterTags()})
+	return listOfCluster(v, func(tags []string) ([]api.Route, error) {
+		return v.cloud.ListRoutes(ctx, client.RouteFilter{Tags: tags})
+	}, v.factsOfRoute)
 }
 
 // NoteLoadBalancer records a balancer that the cloud answered with, so that the next
@@ -278,17 +285,43 @@ func noteResource[T any](v *Inventory, s *resourceStore[T], item T) {
 	v.changes.deliver()
 }
 
-func (v *Inventory) clusterTags() []string {
-	if v.opts.ClusterTag == "" {
-		return nil
+// listOfCluster lists by each of the cluster's filters, and returns what matches several
+// once.
+func listOfCluster[T any](v *Inventory, list func(tags []string) ([]T, error), factsOf func(*T) facts) ([]T, error) {
+	if v.opts.ClusterFilters == nil {
+		return list(nil)
 	}
-	return []string{v.opts.ClusterTag}
+	var all []T
+	listed := map[string]bool{}
+	for _, filter := range v.opts.ClusterFilters() {
+		found, err := list([]string{filter})
+		if err != nil {
+			return nil, err
+		}
+		for _, item := range found {
+			// An item without an ID makes the whole answer doubtful: see checkItems.
+			if id := factsOf(&item).id; id == "" || !listed[id] {
+				listed[id] = true
+				all = append(all, item)
+			}
+		}
+	}
+	return all, nil
 }
 
-// hasClusterTag tells whether a balancer or a route is the cluster's.
-func (v *Inventory) hasClusterTag(tags api.Tags) bool {
-	key, value, _ := strings.Cut(v.opts.ClusterTag, "=")
-	return key == "" || tags[key] == value
+// RelistCluster has the balancers and routes listed anew, because Options.InCluster has come
+// to tell more of them from others'.
+func (v *Inventory) RelistCluster() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.generation++ // Lists that began before are dropped.
+	v.balancers.listed, v.routes.listed = moment{}, moment{}
+	v.balancers.wakeKeeper()
+	v.routes.wakeKeeper()
+}
+
+func (v *Inventory) isInCluster(tags api.Tags) bool {
+	return v.opts.InCluster == nil || v.opts.InCluster(tags)
 }
 
 func (v *Inventory) observeQuestion(kind api.ResourceKind, result string) {
@@ -314,14 +347,14 @@ func factsOfInstance(i *api.Instance) facts {
 func (v *Inventory) factsOfBalancer(lb *api.LoadBalancer) facts {
 	return facts{
 		id: lb.ID, project: lb.Project, version: lb.Version, key: lb.Tags[v.opts.ServiceTag],
-		ofCluster: v.hasClusterTag(lb.Tags), complete: lb.ID != "" && lb.State != "",
+		ofCluster: v.isInCluster(lb.Tags), complete: lb.ID != "" && lb.State != "",
 	}
 }
 
 func (v *Inventory) factsOfRoute(r *api.Route) facts {
 	return facts{
 		id: r.ID, project: r.Project, version: r.Version,
-		ofCluster: v.hasClusterTag(r.Tags), complete: r.ID != "" && r.State != "",
+		ofCluster: v.isInCluster(r.Tags), complete: r.ID != "" && r.State != "",
 	}
 }
 

@@ -517,6 +517,56 @@ func TestATagThatIsTakenAway(t *testing.T) {
 	})
 }
 
+// When the cluster learns its UID, balancers that carry it are listed, whatever name they
+// have; others of the name turn out to be strangers'. A list from before is not believed.
+func TestRelistCluster(t *testing.T) {
+	var known atomic.Bool
+	change := func(o *inventory.Options) {
+		o.ClusterFilters = func() []string {
+			if known.Load() {
+				return []string{"cluster=lab", "uid=k"}
+			}
+			return []string{"cluster=lab"}
+		}
+		o.InCluster = func(tags api.Tags) bool {
+			return tags["uid"] == "k" || isInCluster(tags) && (tags["uid"] == "" || !known.Load())
+		}
+	}
+	inBubble(t, change, func(r *harness) {
+		plain, renamed, stranger := balancer("lb-1", "s-1", 1), balancer("lb-2", "s-2", 1), balancer("lb-3", "s-3", 1)
+		renamed.Tags["cluster"], renamed.Tags["uid"], stranger.Tags["uid"] = "old", "k", "other"
+		both := balancer("lb-4", "s-4", 1)
+		both.Tags["uid"] = "k"
+		var filters []string
+		r.cloud.balancersBy = func(tags []string) ([]api.LoadBalancer, error) {
+			filters = append(filters, tags...)
+			if tags[0] == "uid=k" {
+				return []api.LoadBalancer{renamed, both}, nil
+			}
+			return []api.LoadBalancer{plain, stranger, both}, nil
+		}
+		r.runWithOpenStream()
+		r.LoadBalancers()
+		synctest.Wait()
+		assert.Equal(t, []string{"lb-1", "lb-3", "lb-4"}, idsOf(r.LoadBalancers()))
+		r.takeChanges()
+		known.Store(true)
+		r.RelistCluster()
+		synctest.Wait()
+		assert.Equal(t, []string{"lb-1", "lb-2", "lb-4"}, idsOf(r.LoadBalancers()))
+		assert.Equal(t, []string{"lb-3 v1 missing", "listed anew"}, r.takeChanges())
+		assert.Equal(t, []string{"cluster=lab", "cluster=lab", "uid=k"}, filters)
+	})
+}
+
+func idsOf(balancers []api.LoadBalancer) []string {
+	var ids []string
+	for _, lb := range balancers {
+		ids = append(ids, lb.ID)
+	}
+	return ids
+}
+
 func TestOffAsksTheCloud(t *testing.T) {
 	inBubble(t, func(o *inventory.Options) { o.Off = true }, func(r *harness) {
 		one := instance("i-1", 1, api.InstanceRunning)

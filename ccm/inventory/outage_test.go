@@ -99,7 +99,9 @@ func duringOutage(
 			URL: "http://cloud", TokenFile: token, Transport: cloud, Silence: 24 * time.Hour,
 		})
 		require.NoError(t, err)
-		v := inventory.New(c, inventory.Options{ClusterTag: clusterTag, ServiceTag: serviceTag})
+		v := inventory.New(c, inventory.Options{
+			ClusterFilters: clusterFilters, InCluster: isInCluster, ServiceTag: serviceTag,
+		})
 		ctx, stop := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { v.Run(ctx) })
