@@ -14,12 +14,15 @@ package ccm
 import (
 	"context"
 	"errors"
-	"sync"
+	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -51,9 +54,6 @@ type loadBalancers struct {
 	// cloud watch reconcile the same balancers.
 	locks   keyedLocks
 	records balancerRecords
-	// addressIDs are the IDs of reserved addresses, by the names that Services
-	// call them. Each name is looked up once.
-	addressIDs sync.Map // string: string
 }
 
 var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
@@ -62,12 +62,12 @@ var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
 // cloud is not already deleting. Upstream's controller calls it before it deletes,
 // and does not delete what this does not report.
 func (l *loadBalancers) GetLoadBalancer(
-	ctx context.Context, cluster string, svc *corev1.Service,
+	ctx context.Context, _ string, svc *corev1.Service,
 ) (*corev1.LoadBalancerStatus, bool, error) {
 	ctx = calls.For(ctx, calls.ServiceLB)
-	lb := l.rememberedBalancer(cluster, svc)
+	lb := l.rememberedBalancer(svc)
 	if lb == nil {
-		found, err := l.findBalancers(ctx, cluster, svc)
+		found, err := l.findBalancers(ctx, svc)
 		if err != nil {
 			return nil, false, l.reportOutcome(svc, summaryNotDeleted, nil, err)
 		}
@@ -89,89 +89,139 @@ func (l *loadBalancers) GetLoadBalancerName(_ context.Context, _ string, svc *co
 // EnsureLoadBalancer creates the Service's balancer, or brings it up to date.
 // While the cloud is still building it the error is an api.RetryError.
 func (l *loadBalancers) EnsureLoadBalancer(
-	ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node,
+	ctx context.Context, _ string, svc *corev1.Service, nodes []*corev1.Node,
 ) (*corev1.LoadBalancerStatus, error) {
 	if svc.Spec.LoadBalancerClass != nil {
 		return nil, cloudprovider.ImplementedElsewhere
 	}
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
-	lb, err := l.reconcile(ctx, cluster, svc, nodes, wholeBalancer)
+	lb, err := l.reconcile(ctx, svc, nodes)
+	if isRefusal(err) {
+		err = errors.Join(err, l.followNodes(ctx, svc, nodes))
+	}
 	if err == nil {
 		err = checkActive(lb)
 	}
 	if err := l.reportOutcome(svc, summaryNotAsAsked, lb, err); err != nil {
 		return nil, err
 	}
-	l.recordEnsured(cluster, svc, nodes, lb)
+	l.recordEnsured(svc, nodes, lb)
 	return balancerStatus(svc, lb), nil
 }
 
-// UpdateLoadBalancer follows a change of the node set, and nothing else. It never
-// creates: it could not return the address of a new balancer.
+// UpdateLoadBalancer follows a change of the node set, and nothing else, whatever else the
+// Service asks for. It never creates: it could not return the address of a new balancer.
 func (l *loadBalancers) UpdateLoadBalancer(
-	ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node,
+	ctx context.Context, _ string, svc *corev1.Service, nodes []*corev1.Node,
 ) error {
 	if svc.Spec.LoadBalancerClass != nil {
 		return cloudprovider.ImplementedElsewhere
 	}
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
-	lb, err := l.reconcile(ctx, cluster, svc, nodes, targetsOnly)
+	if _, err := l.desiredSpec(svc, nodes); err != nil {
+		return l.reportOutcome(svc, summaryNotAsAsked, nil, errors.Join(err, l.followNodes(ctx, svc, nodes)))
+	}
+	lb, err := l.reconcileTargets(ctx, svc, nodes)
+	if err == nil && lb == nil {
+		err = pendingError(fmt.Sprintf("service %s/%s has no load balancer to update", svc.Namespace, svc.Name))
+	}
 	return l.reportOutcome(svc, summaryNotAsAsked, lb, err)
 }
 
 // EnsureLoadBalancerDeleted deletes every balancer that carries the Service's
 // tags. A cloud never takes a deletion back, so one that is being deleted counts
 // as deleted.
-func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, cluster string, svc *corev1.Service) error {
+func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *corev1.Service) error {
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
 	l.records.update(svc.UID, func(r *balancerRecord) { r.ensured = nil })
-	err := l.reconcileDeletion(ctx, cluster, svc)
+	err := l.reconcileDeletion(ctx, svc)
 	return l.reportOutcome(svc, summaryNotDeleted, nil, err)
 }
 
-// reconcile makes the balancer what the Service asks for, as far as scope says,
-// and returns it as the cloud then has it.
+// reconcile makes the balancer what the Service asks for, and returns it as the cloud then
+// has it.
 func (l *loadBalancers) reconcile(
-	ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node, scope reconcileScope,
+	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
 ) (*api.LoadBalancer, error) {
-	want, err := l.desiredSpec(cluster, svc, nodes)
+	want, err := l.desiredSpec(svc, nodes)
 	if err != nil {
 		return nil, err
 	}
-	want.scope = scope
-	have, err := l.observe(ctx, cluster, svc, want)
+	have, err := l.observe(ctx, svc, want)
 	if err != nil {
 		return nil, err
 	}
 	if err := l.resolveAddress(ctx, have, &want); err != nil {
 		return nil, err
 	}
-	steps := planSteps(have, want)
-	lb, err := l.applySteps(ctx, svc, have, steps)
+	return l.fulfil(ctx, svc, have, want)
+}
+
+// reconcileTargets makes the balancer's targets what the Nodes are, and returns it as the
+// cloud then has it; nil if the Service has none.
+func (l *loadBalancers) reconcileTargets(
+	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
+) (*api.LoadBalancer, error) {
+	want := targetsSpec(nodes)
+	have, err := l.observe(ctx, svc, want)
+	if err != nil || have == nil {
+		return nil, err
+	}
+	return l.fulfil(ctx, svc, have, want)
+}
+
+// fulfil plans and makes the calls from the one to the other.
+func (l *loadBalancers) fulfil(
+	ctx context.Context, svc *corev1.Service, have *api.LoadBalancer, want balancerSpec,
+) (*api.LoadBalancer, error) {
+	lb, err := l.applySteps(ctx, svc, have, planSteps(have, want))
 	if err != nil {
 		lb, err = l.applyWithFallbacks(ctx, svc, have, want, err)
 	}
 	if err != nil {
-		return nil, l.explainRefusal(ctx, cluster, svc, want, err)
+		return nil, l.explainRefusal(ctx, svc, want, err)
 	}
 	return lb, nil
+}
+
+// followNodes is for a Service that cannot have what it asks for: whether the Nodes that its
+// balancer sends to are alive does not depend on that. A Service that never had a balancer
+// costs no call.
+func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
+	if len(svc.Status.LoadBalancer.Ingress) == 0 && l.rememberedBalancer(svc) == nil {
+		return nil
+	}
+	_, err := l.reconcileTargets(ctx, svc, nodes)
+	if isPending(err) {
+		// Not in a moment: what else is wrong with the Service lasts.
+		return cloudproviderapi.NewRetryError(err.Error(), failedStateRetry)
+	}
+	return err
+}
+
+// isRefusal tells whether it is for what the Service asks that it cannot be fulfilled.
+func isRefusal(err error) bool {
+	return err != nil && slices.Contains([]string{
+		contract.ReasonInvalidService, contract.ReasonAddressNotAvailable,
+		contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted,
+	}, causeOf(err).reason)
 }
 
 // reconcileDeletion deletes the balancer that is remembered, or all that the cloud
 // lists. Where one changed meanwhile it looks once more and tries again at once:
 // upstream delays the retry of a deletion by seconds.
-func (l *loadBalancers) reconcileDeletion(ctx context.Context, cluster string, svc *corev1.Service) error {
-	if lb := l.rememberedBalancer(cluster, svc); lb != nil {
+func (l *loadBalancers) reconcileDeletion(ctx context.Context, svc *corev1.Service) error {
+	if lb := l.rememberedBalancer(svc); lb != nil {
 		wasGone, err := l.deleteBalancer(ctx, svc, lb)
 		if !wasGone && !client.HasCode(err, api.PreconditionFailed) {
 			return err
 		}
 	}
 	for attempt := 0; ; attempt++ {
-		found, err := l.findBalancers(ctx, cluster, svc)
+		found, err := l.findBalancers(ctx, svc)
 		if err != nil {
 			return err
 		}

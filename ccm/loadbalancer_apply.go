@@ -92,11 +92,11 @@ func endedTargets(err error, targets api.Targets) []string {
 // explainRefusal says what an error of applySteps means for the Service: an
 // api.RetryError where another look will help, else the error with its reason.
 func (l *loadBalancers) explainRefusal(
-	ctx context.Context, cluster string, svc *corev1.Service, want balancerSpec, err error,
+	ctx context.Context, svc *corev1.Service, want balancerSpec, err error,
 ) error {
 	switch {
 	case client.HasCode(err, api.NameTaken):
-		return l.explainNameTaken(ctx, cluster, svc, want.name)
+		return l.explainNameTaken(ctx, svc, want.name)
 	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
 		return pendingError(fmt.Sprintf("it has changed meanwhile; looking again: %v", err))
 	case client.HasCode(err, api.UnknownAddress), client.HasCode(err, api.AddressInUse):
@@ -115,7 +115,7 @@ func (l *loadBalancers) explainRefusal(
 // explainNameTaken finds out who has the name of a balancer that could not be
 // created. If that is the Service's own balancer, the list that did not show it was
 // wrong, and the next call will find it.
-func (l *loadBalancers) explainNameTaken(ctx context.Context, cluster string, svc *corev1.Service, name string) error {
+func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Service, name string) error {
 	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
 	if err != nil {
 		return fmt.Errorf("looking for who has the name %s: %w", name, err)
@@ -124,7 +124,7 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, cluster string, sv
 		return pendingError("load balancer " + name + " had its name taken by one that is gone; looking again")
 	}
 	other := found[0]
-	if l.isOwnedBy(cluster, svc, &other) {
+	if l.isOwnedBy(svc, &other) {
 		l.rememberBalancer(other)
 		return cloudproviderapi.NewRetryError(
 			fmt.Sprintf("load balancer %s (%s) is there after all; looking again", name, other.ID), failedStateRetry)

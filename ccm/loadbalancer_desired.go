@@ -1,9 +1,9 @@
 package ccm
 
 // What a Service asks for, as the balancer that it should have. Everything that is
-// wrong with it is reported at once and before any call to the cloud: half a
+// wrong with it is reported at once and before anything is changed: half a
 // balancer, or one without the source ranges that were asked for, would be worse
-// than none.
+// than none. Only the targets of a balancer that is there follow the Nodes.
 
 import (
 	"cmp"
@@ -47,7 +47,8 @@ const (
 	wholeBalancer reconcileScope = iota
 	// targetsOnly is for a change of nodes. Upstream passes it on with Services as
 	// they were when it began to go through all of them, so whatever else such a
-	// Service says may be out of date. Nothing is created either.
+	// Service says may be out of date. It is also for a Service that asks for what
+	// cannot be. Nothing is created either.
 	targetsOnly
 )
 
@@ -81,31 +82,47 @@ type addressChoice struct {
 
 func (a addressChoice) String() string { return cmp.Or(a.ip, a.nameOrID) }
 
-// isHeldBy tells whether the balancer has the chosen address.
+// isHeldBy tells whether the balancer has the chosen address. The name by which it was
+// chosen counts as it was then: the address may have been renamed since, and another one may
+// have the name, which is no reason to give up an address that clients know.
 func (a addressChoice) isHeldBy(lb *api.LoadBalancer) bool {
 	switch {
 	case a.ip != "":
 		return a.ip == lb.Address
 	case a.nameOrID != "":
-		return lb.AddressID != nil && (*lb.AddressID == a.nameOrID || *lb.AddressID == a.id)
+		return lb.AddressID != nil && (lb.Tags[contract.TagServiceAddress] == a.nameOrID ||
+			*lb.AddressID == a.nameOrID || *lb.AddressID == a.id)
 	}
 	return true
+}
+
+// indexIn is the index of the chosen address, -1 if it is not there. A name comes before an
+// ID that reads the same.
+func (a addressChoice) indexIn(reserved []api.ReservedAddress) int {
+	if a.ip != "" {
+		return slices.IndexFunc(reserved, func(r api.ReservedAddress) bool { return r.IP == a.ip })
+	}
+	i := slices.IndexFunc(reserved, func(r api.ReservedAddress) bool { return r.Name == a.nameOrID })
+	if i < 0 {
+		i = slices.IndexFunc(reserved, func(r api.ReservedAddress) bool { return r.ID == a.nameOrID })
+	}
+	return i
 }
 
 // clusterID is the cluster that owns the balancers. The uid is that of the
 // namespace kube-system, "" while it is not known.
 type clusterID struct{ name, uid string }
 
-// desiredSpec is the balancer that the Service asks for, with the ID of its
-// reserved address if that has been looked up before.
-func (l *loadBalancers) desiredSpec(
-	cluster string, svc *corev1.Service, nodes []*corev1.Node,
-) (balancerSpec, error) {
-	want, err := newBalancerSpec(clusterID{cluster, l.identity.uid()}, svc, nodes)
-	if id, known := l.addressIDs.Load(want.address.nameOrID); known {
-		want.address.id = id.(string)
-	}
-	return want, err
+// desiredSpec is the balancer that the Service asks for. The ID of its reserved address is
+// still to be looked up.
+func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
+	return newBalancerSpec(clusterID{l.identity.name, l.identity.uid()}, svc, nodes)
+}
+
+// targetsSpec is as much of a balancer as follows from the Nodes, whatever else the Service
+// asks for.
+func targetsSpec(nodes []*corev1.Node) balancerSpec {
+	return balancerSpec{targets: targetsOf(nodes), scope: targetsOnly}
 }
 
 // newBalancerSpec reads the Service and makes no call. Its error is about the
@@ -375,6 +392,9 @@ func tagsOf(cluster clusterID, svc *corev1.Service, asked annotations.Values) ap
 	tags[contract.TagService] = svc.Namespace + "/" + svc.Name
 	if cluster.uid != "" {
 		tags[contract.TagClusterUID] = cluster.uid
+	}
+	if asked.Address != "" {
+		tags[contract.TagServiceAddress] = asked.Address
 	}
 	return tags
 }

@@ -24,15 +24,15 @@ import (
 const memoryTrustPeriod = 5 * time.Second
 
 // observe returns the Service's balancer, nil if it has none yet. The error is an
-// api.RetryError while the balancer cannot be changed into want, or not be created.
+// api.RetryError while the balancer is being deleted.
 func (l *loadBalancers) observe(
-	ctx context.Context, cluster string, svc *corev1.Service, want balancerSpec,
+	ctx context.Context, svc *corev1.Service, want balancerSpec,
 ) (*api.LoadBalancer, error) {
-	lb := l.rememberedBalancer(cluster, svc)
+	lb := l.rememberedBalancer(svc)
 	if lb != nil && len(planSteps(lb, want)) == 0 && l.isFresh(svc, lb) {
 		return lb, nil
 	}
-	found, err := l.findBalancers(ctx, cluster, svc)
+	found, err := l.findBalancers(ctx, svc)
 	if err != nil {
 		return nil, err
 	}
@@ -40,10 +40,7 @@ func (l *loadBalancers) observe(
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case have == nil && want.scope == targetsOnly:
-		return nil, pendingError(fmt.Sprintf("service %s/%s has no load balancer to update", svc.Namespace, svc.Name))
-	case have != nil && have.State == api.LoadBalancerDeleting:
+	if have != nil && have.State == api.LoadBalancerDeleting {
 		return nil, pendingError(fmt.Sprintf("load balancer %s (%s) is still being deleted", have.Name, have.ID))
 	}
 	return have, nil
@@ -51,12 +48,12 @@ func (l *loadBalancers) observe(
 
 // rememberedBalancer is the Service's balancer as the inventory has it. It is nil
 // unless there is exactly one and it is not being deleted.
-func (l *loadBalancers) rememberedBalancer(cluster string, svc *corev1.Service) *api.LoadBalancer {
+func (l *loadBalancers) rememberedBalancer(svc *corev1.Service) *api.LoadBalancer {
 	if l.inventory == nil || svc.UID == "" {
 		return nil
 	}
 	known := l.inventory.LoadBalancersOf(string(svc.UID))
-	if len(known) != 1 || known[0].State == api.LoadBalancerDeleting || !l.isOwnedBy(cluster, svc, &known[0]) {
+	if len(known) != 1 || known[0].State == api.LoadBalancerDeleting || !l.isOwnedBy(svc, &known[0]) {
 		return nil
 	}
 	return &known[0]
@@ -75,44 +72,66 @@ func (l *loadBalancers) rememberBalancer(lb api.LoadBalancer) {
 	}
 }
 
-// findBalancers asks the cloud for every balancer that carries the Service's tags.
-// An error means that it cannot be told for certain.
-func (l *loadBalancers) findBalancers(
-	ctx context.Context, cluster string, svc *corev1.Service,
-) ([]api.LoadBalancer, error) {
+// findBalancers asks the cloud for every balancer that carries the Service's UID and is
+// this cluster's. An error means that it cannot be told for certain.
+func (l *loadBalancers) findBalancers(ctx context.Context, svc *corev1.Service) ([]api.LoadBalancer, error) {
 	if svc.UID == "" {
 		return nil, errors.New("a service without a UID owns nothing")
 	}
+	// Not by the cluster's tags: both what it is called and whether its UID is known may
+	// have changed since, and a Service's UID is no other's.
 	found, err := l.api.ListLoadBalancers(ctx, client.LoadBalancerFilter{
-		Tags: []string{contract.TagServiceUID + "=" + string(svc.UID), contract.TagCluster + "=" + cluster},
+		Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("looking for the load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
 	}
 	// All of these may be deleted, so the cloud's filter is not relied on.
-	found = slices.DeleteFunc(found, func(lb api.LoadBalancer) bool { return !hasServiceTags(cluster, svc, &lb) })
-	if len(found) == 0 {
-		if found, err = l.findBalancersByID(ctx, cluster, svc); err != nil {
+	found = slices.DeleteFunc(found, func(lb api.LoadBalancer) bool { return !hasServiceTag(svc, &lb) })
+	owned := slices.DeleteFunc(slices.Clone(found), func(lb api.LoadBalancer) bool { return !l.isOwnedBy(svc, &lb) })
+	if len(owned) == 0 && len(found) > 0 {
+		return nil, l.notOwnedError(svc, &found[0])
+	}
+	if len(owned) == 0 {
+		if owned, err = l.findBalancersByID(ctx, svc); err != nil {
 			return nil, err
 		}
 	}
 	l.records.update(svc.UID, func(r *balancerRecord) { r.listedAt = time.Now() })
-	for _, lb := range found {
+	for _, lb := range owned {
 		l.rememberBalancer(lb)
-		if !l.isOfThisCluster(&lb) {
-			return nil, newReasonError(contract.ReasonLoadBalancerAmbiguous,
-				"load balancer %s says that it is of service %s/%s in another cluster of the name %q (its %s is %s)",
-				lb.ID, svc.Namespace, svc.Name, cluster, contract.TagClusterUID, lb.Tags[contract.TagClusterUID])
-		}
 	}
-	return found, nil
+	return owned, nil
+}
+
+// notOwnedError is for a balancer that carries the Service's UID and is not known to be this
+// cluster's. A second one is not created beside it, nor is the Service let go as if it had
+// none.
+func (l *loadBalancers) notOwnedError(svc *corev1.Service, lb *api.LoadBalancer) error {
+	name, uid := lb.Tags[contract.TagCluster], lb.Tags[contract.TagClusterUID]
+	unknown := l.identity.ownershipOf(lb.Tags) == ownershipUnknown
+	var doubt string
+	switch {
+	case unknown:
+		doubt = "that may be this one, whose UID is not known yet: it takes the permission to get namespace kube-system"
+	case uid == "":
+		doubt = fmt.Sprintf("not %q: if that is an earlier name of this cluster, set the tag %s to the present one",
+			l.identity.name, contract.TagCluster)
+	default:
+		doubt = "which is another cluster"
+	}
+	err := newReasonError(contract.ReasonLoadBalancerAmbiguous,
+		"load balancer %s says that it is of service %s/%s in cluster %q (%s is %q), %s",
+		lb.ID, svc.Namespace, svc.Name, name, contract.TagClusterUID, uid, doubt)
+	if unknown {
+		return &delayedRetryError{err, failedStateRetry}
+	}
+	return err
 }
 
 // findBalancersByID asks for each remembered balancer by its ID, after a list that
 // showed none: the list may be of another project, or simply wrong.
-func (l *loadBalancers) findBalancersByID(
-	ctx context.Context, cluster string, svc *corev1.Service,
-) ([]api.LoadBalancer, error) {
+func (l *loadBalancers) findBalancersByID(ctx context.Context, svc *corev1.Service) ([]api.LoadBalancer, error) {
 	if err := l.project.checkToken(ctx); err != nil || l.inventory == nil {
 		return nil, err
 	}
@@ -127,28 +146,21 @@ func (l *loadBalancers) findBalancersByID(
 			continue
 		}
 		// A balancer that lost our tags is no longer ours.
-		if l.isOwnedBy(cluster, svc, lb) {
+		if l.isOwnedBy(svc, lb) {
 			found = append(found, *lb)
 		}
 	}
 	return found, nil
 }
 
-// isOwnedBy tells by its tags whether a balancer is this Service's of this cluster.
-func (l *loadBalancers) isOwnedBy(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return hasServiceTags(cluster, svc, lb) && l.isOfThisCluster(lb)
+// isOwnedBy tells by its tags whether a balancer is this Service's of this cluster. As long
+// as the cluster's UID is not known its name will do: the Service's UID is no other's.
+func (l *loadBalancers) isOwnedBy(svc *corev1.Service, lb *api.LoadBalancer) bool {
+	return hasServiceTag(svc, lb) && l.identity.mayOwn(lb.Tags)
 }
 
-func hasServiceTags(cluster string, svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return lb.Tags[contract.TagServiceUID] == string(svc.UID) && lb.Tags[contract.TagCluster] == cluster
-}
-
-// isOfThisCluster is false for a balancer of another cluster of the same name. One
-// without a cluster's UID was made before that was known.
-func (l *loadBalancers) isOfThisCluster(lb *api.LoadBalancer) bool {
-	uid, tagged := lb.Tags[contract.TagClusterUID]
-	ours := l.identity.uid()
-	return !tagged || ours == "" || uid == ours
+func hasServiceTag(svc *corev1.Service, lb *api.LoadBalancer) bool {
+	return lb.Tags[contract.TagServiceUID] == string(svc.UID)
 }
 
 // withoutDeleting leaves out the balancers that the cloud is already deleting.
@@ -187,12 +199,7 @@ func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalanc
 	if err != nil {
 		return fmt.Errorf("looking for the reserved address %s: %w", want.address, err)
 	}
-	i := slices.IndexFunc(reserved, func(a api.ReservedAddress) bool {
-		return a.IP == want.address.ip || a.Name == want.address.nameOrID
-	})
-	if i < 0 {
-		i = slices.IndexFunc(reserved, func(a api.ReservedAddress) bool { return a.ID == want.address.nameOrID })
-	}
+	i := want.address.indexIn(reserved)
 	if i < 0 {
 		if err := l.project.checkToken(ctx); err != nil {
 			return err
@@ -202,9 +209,6 @@ func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalanc
 	}
 	found := reserved[i]
 	want.address.id = found.ID
-	if want.address.nameOrID != "" {
-		l.addressIDs.Store(want.address.nameOrID, found.ID)
-	}
 	if found.Holder != nil && (have == nil || found.Holder.ID != have.ID) {
 		return newReasonError(contract.ReasonAddressNotAvailable,
 			"address %s (%s) is in use by %s %s: choose another, or free it",

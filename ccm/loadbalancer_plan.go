@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -18,7 +19,10 @@ import (
 // planSteps returns no steps when the cloud already has what is wanted. Names are
 // not compared: nothing is found by them, and the wanted name may be another's now.
 func planSteps(have *api.LoadBalancer, want balancerSpec) []step {
-	if have == nil {
+	switch {
+	case have == nil && want.scope == targetsOnly:
+		return nil
+	case have == nil:
 		return []step{createStep(want)}
 	}
 	u := updateStep{id: have.ID, version: have.Version}
@@ -168,13 +172,23 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 		have.IdleTimeoutSeconds, want.idleTimeoutSeconds, &s.update.IdleTimeoutSeconds)
 	s.compareSeconds("drain",
 		have.DrainSeconds, want.drainSeconds, &s.update.DrainSeconds)
-	// Other people's tags on our balancer stay.
+	s.compareTags(have.Tags, want.tags)
+}
+
+// compareTags leaves other people's tags on our balancer alone.
+func (s *updateStep) compareTags(have, want api.Tags) {
 	tags := api.Tags{}
-	maps.Copy(tags, have.Tags)
-	maps.Copy(tags, want.tags)
-	if !maps.Equal(tags, have.Tags) {
-		s.update.Tags = &tags
-		s.addChange("tags")
+	maps.Copy(tags, have)
+	// An address that is not chosen any more is kept, and may be chosen anew.
+	delete(tags, contract.TagServiceAddress)
+	maps.Copy(tags, want)
+	if maps.Equal(tags, have) {
+		return
+	}
+	s.update.Tags = &tags
+	s.addChange("tags")
+	if before, now := have[contract.TagCluster], tags[contract.TagCluster]; before != now {
+		s.addChange("cluster %q to %q", before, now)
 	}
 }
 

@@ -102,8 +102,16 @@ func TestPlanReplacesImmutableDifferences(t *testing.T) {
 	}{
 		"the same address": {svc: serviceWithLoadBalancerIP("127.30.64.1")},
 		"the same, by ID": {
-			svc:  serviceWithAnnotations(annotations.Address, "a-1"),
-			have: func(lb *api.LoadBalancer) { lb.AddressID = &id },
+			svc: serviceWithAnnotations(annotations.Address, "a-1"),
+			have: func(lb *api.LoadBalancer) {
+				lb.AddressID, lb.Tags[contract.TagServiceAddress] = &id, "a-1"
+			},
+		},
+		"the same, by the name that it had": {
+			svc: serviceWithAnnotations(annotations.Address, "web"),
+			have: func(lb *api.LoadBalancer) {
+				lb.AddressID, lb.Tags[contract.TagServiceAddress] = &id, "web"
+			},
 		},
 		"an address no longer chosen": {svc: service(), have: func(lb *api.LoadBalancer) { lb.AddressID = &id }},
 		"IPv6 no longer chosen": {
@@ -122,6 +130,18 @@ func TestPlanReplacesImmutableDifferences(t *testing.T) {
 		"another, by name": {
 			svc: serviceWithAnnotations(annotations.Address, "web"),
 			why: "address 127.30.64.1 to web",
+		},
+		"another, by another name": {
+			svc: serviceWithAnnotations(annotations.Address, "web"),
+			have: func(lb *api.LoadBalancer) {
+				lb.AddressID, lb.Tags[contract.TagServiceAddress] = &id, "api"
+			},
+			why: "address 127.30.64.1 to web",
+		},
+		"its own is not reserved": {
+			svc:  serviceWithAnnotations(annotations.Address, "web"),
+			have: func(lb *api.LoadBalancer) { lb.Tags[contract.TagServiceAddress] = "web" },
+			why:  "address 127.30.64.1 to web",
 		},
 		"IPv6 required": {
 			svc: serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"),

@@ -70,10 +70,8 @@ func (r *balancerRecords) drop(uid types.UID) {
 
 // recordEnsured remembers that lb is all that the Service asks for, if it is: a
 // fallback may have left something out.
-func (l *loadBalancers) recordEnsured(
-	cluster string, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer,
-) {
-	want, err := l.desiredSpec(cluster, svc, nodes)
+func (l *loadBalancers) recordEnsured(svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer) {
+	want, err := l.desiredSpec(svc, nodes)
 	if err == nil && len(planSteps(lb, want)) == 0 {
 		l.records.update(svc.UID, func(r *balancerRecord) { r.ensured = &ensuredBalancer{want, lb.ID} })
 	}

@@ -124,7 +124,7 @@ func TestEachFailureIsReportedOnce(t *testing.T) {
 		"a namesake cluster": {
 			cloud:  func(f *fakeBalancers) { f.listBalancers = listReturns(foreign) },
 			reason: contract.ReasonLoadBalancerAmbiguous,
-			text:   "in another cluster of the name",
+			text:   `in cluster "lab" (kubernetes-cluster-uid is "other"), which is another cluster`,
 		},
 		"throttled": {
 			cloud: func(f *fakeBalancers) {

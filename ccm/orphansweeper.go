@@ -115,8 +115,7 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 	clusterUID := s.identity.uid() // The same for the whole sweep.
 	since, unknown := map[string]time.Time{}, sets.New[string]()
 	for _, lb := range s.inventory.LoadBalancers() {
-		if lb.State == api.LoadBalancerDeleting ||
-			lb.Tags[contract.TagCluster] != s.identity.name || isOfOtherCluster(&lb, clusterUID) {
+		if lb.State == api.LoadBalancerDeleting || !s.identity.mayOwn(lb.Tags) {
 			continue
 		}
 		owner, orphan, err := s.checkOrphan(ctx, &lb)
@@ -138,12 +137,6 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 	s.orphanedSince, s.reported = since, unknown
 	orphanedBalancers.WithLabelValues("this_cluster").Set(float64(len(since)))
 	orphanedBalancers.WithLabelValues("unknown").Set(float64(len(unknown)))
-}
-
-// isOfOtherCluster tells whether the balancer is of another cluster of the same name.
-func isOfOtherCluster(lb *api.LoadBalancer, clusterUID string) bool {
-	uid := lb.Tags[contract.TagClusterUID]
-	return uid != "" && clusterUID != "" && uid != clusterUID
 }
 
 // checkOrphan tells whether the balancer has no Service, and which its tags name. An error

@@ -65,7 +65,16 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 		"upstream is yet to clean up":    {svc: cleaning, informed: true},
 		"the API server does not answer": {apiErr: errors.New("refused")},
 		"it is going":                    {lb: func(lb *api.LoadBalancer) { lb.State = api.LoadBalancerDeleting }},
-		"of another cluster's name":      {lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagCluster] = "blue" }},
+		"of this cluster by an earlier name": {
+			lb: func(lb *api.LoadBalancer) { lb.Tags[contract.TagCluster] = "blue" }, deleted: true,
+		},
+		"of another cluster, which did not know its UID": {lb: func(lb *api.LoadBalancer) {
+			lb.Tags[contract.TagCluster] = "blue"
+			delete(lb.Tags, contract.TagClusterUID)
+		}},
+		"of another name, and we do not know our cluster's UID": {lb: func(lb *api.LoadBalancer) {
+			lb.Tags[contract.TagCluster] = "blue"
+		}, own: "-"},
 		"of another cluster of that name": {lb: func(lb *api.LoadBalancer) {
 			lb.Tags[contract.TagClusterUID] = "blue"
 		}},

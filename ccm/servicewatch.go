@@ -46,7 +46,8 @@ type serviceWatch struct {
 	explain    *explainer
 	reconciler *serviceReconciler
 	addresses  *addressRetrier
-	// desiredSpec is what a Service wants. An error is that it wants what cannot be.
+	// desiredSpec is what a Service wants. An error is that it wants what cannot be: then
+	// only its balancer's targets are looked after.
 	desiredSpec func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error)
 	// lastEnsured is the spec that upstream's controller last saw fulfilled, and the ID of
 	// the balancer; nil if none is known.
@@ -128,7 +129,7 @@ func newServiceWatch(
 		reconciler: reconciler,
 		addresses:  newAddressRetrier(c.explain, reconciler),
 		desiredSpec: func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-			return c.loadBalancers.desiredSpec(c.identity.name, svc, nodes)
+			return c.loadBalancers.desiredSpec(svc, nodes)
 		},
 		lastEnsured: c.loadBalancers.lastEnsured,
 		queue:       newKeyQueue("cloud_watch_services"),
@@ -254,13 +255,16 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	nodes := targetNodes(w.nodes)
 	want, err := w.desiredSpec(svc, nodes)
 	if err != nil {
-		// The Service wants what cannot be, and upstream's controller says so. The
-		// balancer stays as it is until the Service is mended.
-		return nil //nolint:nilerr // Upstream's controller reports it.
+		// The Service wants what cannot be, and upstream's controller says so. Until it is
+		// mended its balancer stays as it is, but for the targets.
+		want = targetsSpec(nodes)
 	}
 	lb, certain := w.findBalancer(uid)
-	if !certain || (lb != nil && lb.State == api.LoadBalancerDeleting) {
+	switch {
+	case !certain, lb != nil && lb.State == api.LoadBalancerDeleting:
 		return nil // Its end comes as a change of its own.
+	case lb == nil && want.scope == targetsOnly:
+		return nil // No balancer can be created.
 	}
 	record := w.recordOf(uid)
 	if record.fulfilled == nil { // It may have been changed before it was looked at here.
@@ -283,7 +287,7 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	if record.phase == notReconciling && !w.beginReconcileIfDue(svc, lb, record, want) {
 		return nil
 	}
-	return w.reconcileDifference(ctx, svc, nodes, record)
+	return w.reconcileDifference(ctx, svc, nodes, record, want.scope)
 }
 
 // findBalancer is the Service's balancer, and whether that is certain. One that is being
@@ -357,13 +361,13 @@ func (w *serviceWatch) syncFulfilled(
 	if record.phase == repairingMissing && record.fulfilledID == lb.ID {
 		record.phase = notReconciling // The inventory had only not shown it.
 	}
-	if w.needsExplanation(svc, lb) {
+	if want.scope == wholeBalancer && w.needsExplanation(svc, lb) {
 		if err := w.reconciler.reconcile(ctx, svc, nodes); err != nil {
 			return err
 		}
 	}
 	if record.phase != notReconciling && lb.State != api.LoadBalancerActive {
-		return w.reconcileAndRequeue(ctx, svc, nodes)
+		return w.reconcileAndRequeue(ctx, svc, nodes, want.scope)
 	}
 	if record.isRepairing() {
 		balancerRepairs.Inc()
@@ -448,21 +452,25 @@ func (w *serviceWatch) hasOwnBalancerChanged(uid types.UID) bool {
 // reconcileDifference runs upstream's own reconcile, again and again until nothing
 // differs.
 func (w *serviceWatch) reconcileDifference(
-	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, record *driftRecord,
+	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, record *driftRecord, scope reconcileScope,
 ) error {
 	svc, err := w.reconciler.getService(ctx, cached)
 	if err != nil || svc == nil || !hasBalancerAddress(svc) {
 		return err
 	}
-	if err := w.reconcileAndRequeue(ctx, svc, nodes); err != nil {
+	if err := w.reconcileAndRequeue(ctx, svc, nodes, scope); err != nil {
 		return err
 	}
 	record.triedDifference = record.difference
 	return nil
 }
 
-func (w *serviceWatch) reconcileAndRequeue(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
-	if err := w.reconciler.reconcile(ctx, svc, nodes); err != nil {
+func (w *serviceWatch) reconcileAndRequeue(
+	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, scope reconcileScope,
+) error {
+	err := w.reconciler.reconcile(ctx, svc, nodes)
+	isFollowed := scope == targetsOnly && isRefusal(err) // The refusal is of all but the targets.
+	if err != nil && !isFollowed {
 		return err
 	}
 	w.queue.AddAfter(string(svc.UID), outOfBandDelay)

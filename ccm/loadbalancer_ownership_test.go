@@ -1,0 +1,201 @@
+package ccm
+
+import (
+	"cmp"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// Whose a balancer is that carries the Service's UID: the cluster's UID decides, and the name
+// where there is none. What is not this cluster's is neither used nor deleted, and no other is
+// created beside it.
+func TestBalancerOwnership(t *testing.T) {
+	for name, tc := range map[string]struct {
+		own           string // this cluster's UID, if it is known
+		cluster, uid  string // the balancer's tags
+		owned         bool
+		text          string
+		retry         time.Duration
+		sentWithOwned api.Tags // what an update sets
+	}{
+		"ours": {own: "k", cluster: "lab", uid: "k", owned: true},
+		"ours, under an earlier name": {
+			own: "k", cluster: "old", uid: "k", owned: true, sentWithOwned: api.Tags{contract.TagCluster: "lab"},
+		},
+		"ours, and the name is gone": {
+			own: "k", uid: "k", owned: true, sentWithOwned: api.Tags{contract.TagCluster: "lab"},
+		},
+		"ours, of before the UID was known": {
+			own: "k", cluster: "lab", owned: true, sentWithOwned: api.Tags{contract.TagClusterUID: "k"},
+		},
+		"a namesake's":                      {own: "k", cluster: "lab", uid: "other", text: "which is another cluster"},
+		"another cluster's":                 {own: "k", cluster: "old", uid: "other", text: "which is another cluster"},
+		"another name's, without a UID":     {own: "k", cluster: "old", text: "set the tag kubernetes-cluster"},
+		"no cluster's":                      {own: "k", text: "set the tag kubernetes-cluster"},
+		"by name, with the UID still to be": {cluster: "lab", uid: "k", owned: true},
+		"by name, without any UID":          {cluster: "lab", owned: true},
+		"not to be told yet": {
+			cluster: "old", uid: "k", text: "whose UID is not known yet", retry: failedStateRetry,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := built(t, api.LoadBalancerActive)
+			have.Tags = api.Tags{contract.TagServiceUID: string(service().UID), contract.TagService: "default/web"}
+			for key, value := range map[string]string{
+				contract.TagCluster: tc.cluster, contract.TagClusterUID: tc.uid,
+			} {
+				if value != "" {
+					have.Tags[key] = value
+				}
+			}
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*have)}}
+			l := f.loadBalancers()
+			l.identity = testIdentity(tc.own)
+			var sent api.Tags
+			f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+				assert.Equal(t, api.LoadBalancerUpdate{Tags: u.Tags}, u)
+				sent = *u.Tags
+				return have, nil
+			}
+			_, ensureErr := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+			_, exists, getErr := l.GetLoadBalancer(t.Context(), clusterName, service())
+			deleted := 0
+			f.remove = func(string) (*api.LoadBalancer, error) { deleted++; return have, nil }
+			deleteErr := l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
+			if tc.owned {
+				require.NoError(t, errors.Join(ensureErr, getErr, deleteErr))
+				assert.True(t, exists)
+				assert.Equal(t, 1, deleted)
+				for key, value := range tc.sentWithOwned {
+					assert.Equal(t, value, sent[key])
+				}
+				assert.Equal(t, len(tc.sentWithOwned) > 0, sent != nil)
+				return
+			}
+			assert.Zero(t, deleted)
+			for _, err := range []error{ensureErr, getErr, deleteErr} {
+				require.ErrorContains(t, err, tc.text)
+				assert.Equal(t, contract.ReasonLoadBalancerAmbiguous, causeOf(err).reason)
+				var retry *cloudproviderapi.RetryError
+				if assert.Equal(t, tc.retry > 0, errors.As(err, &retry)) && tc.retry > 0 {
+					assert.Equal(t, tc.retry, retry.RetryAfter())
+				}
+			}
+		})
+	}
+}
+
+// reservedBalancer is a balancer at reserved address a-1, which the Service called so; "" is
+// one of before that was written down.
+func reservedBalancer(t *testing.T, called string) *api.LoadBalancer {
+	id := "a-1"
+	lb := built(t, api.LoadBalancerActive)
+	lb.AddressID = &id
+	if called != "" {
+		lb.Tags[contract.TagServiceAddress] = called
+	}
+	return lb
+}
+
+// The address that a balancer has wins over a name that now means another, also for a CCM that
+// has just started.
+func TestReservedAddressThatWasRenamed(t *testing.T) {
+	web := serviceWithAnnotations(annotations.Address, "web")
+	byIP := serviceWithLoadBalancerIP("127.30.64.1")
+	for name, tc := range map[string]struct {
+		svc      *corev1.Service
+		called   string
+		names    [2]string // of addresses a-1 and a-2
+		asked    bool      // the cloud is asked for its addresses
+		tag      string    // the balancer's in the end
+		replaced bool
+	}{
+		"as ever":               {svc: web, called: "web", tag: "web"},
+		"renamed":               {svc: web, called: "web", names: [2]string{"old", ""}, tag: "web"},
+		"its name is another's": {svc: web, called: "web", names: [2]string{"old", "web"}, tag: "web"},
+		"chosen by its ID": {
+			svc: serviceWithAnnotations(annotations.Address, "a-1"), called: "web", tag: "a-1",
+		},
+		"chosen by its new name": {
+			svc: serviceWithAnnotations(annotations.Address, "new"), called: "web",
+			names: [2]string{"new", "web"}, asked: true, tag: "new",
+		},
+		"of before there was a tag": {svc: web, names: [2]string{"web", "x"}, asked: true, tag: "web"},
+		"another one is chosen": {
+			svc: serviceWithAnnotations(annotations.Address, "x"), called: "web",
+			names: [2]string{"web", "x"}, asked: true, replaced: true,
+		},
+		"none is chosen any more":    {svc: service(), called: "web"},
+		"it is chosen by its IP now": {svc: byIP, called: "web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := reservedBalancer(t, tc.called)
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+				return []api.LoadBalancer{*have}, nil
+			}
+			asked := false
+			f.addresses = func() ([]api.ReservedAddress, error) {
+				asked = true
+				return []api.ReservedAddress{
+					{
+						ID: "a-1", Name: tc.names[0], IP: have.Address,
+						Holder: &api.AddressHolder{Kind: api.HolderLoadBalancer, ID: have.ID},
+					},
+					{ID: "a-2", Name: tc.names[1], IP: "127.30.64.2"},
+				}, nil
+			}
+			f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+				assert.Equal(t, api.LoadBalancerUpdate{Tags: u.Tags}, u)
+				have.Tags = *u.Tags
+				return have, nil
+			}
+			replaced := false
+			f.remove = func(string) (*api.LoadBalancer, error) {
+				replaced = true
+				return built(t, api.LoadBalancerDeleting), nil
+			}
+			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, tc.svc, nil)
+			assert.Equal(t, tc.replaced, isPending(err), "%v", err)
+			assert.Equal(t, tc.replaced, replaced)
+			assert.Equal(t, tc.asked, asked)
+			if !tc.replaced {
+				require.NoError(t, err)
+				assert.Equal(t, tc.tag, have.Tags[contract.TagServiceAddress])
+			}
+		})
+	}
+}
+
+// An address is found by what the Service says of it, and not by what it leaves out.
+func TestReservedAddressIsFoundByItsChoice(t *testing.T) {
+	nameless := api.ReservedAddress{ID: "a-1", IP: "127.30.64.1"}
+	named := api.ReservedAddress{ID: "a-2", Name: "web", IP: "127.30.64.2"}
+	pending := api.ReservedAddress{ID: "a-3", Name: "a-2"}
+	all := []api.ReservedAddress{nameless, pending, named}
+	for choice, want := range map[addressChoice]string{
+		{ip: "127.30.64.2"}:  "a-2",
+		{ip: "127.30.64.9"}:  "",
+		{nameOrID: "web"}:    "a-2",
+		{nameOrID: "a-1"}:    "a-1",
+		{nameOrID: "a-2"}:    "a-3",
+		{nameOrID: "nobody"}: "",
+	} {
+		found := ""
+		if i := choice.indexIn(all); i >= 0 {
+			found = all[i].ID
+		}
+		assert.Equal(t, want, found, cmp.Or(choice.ip, choice.nameOrID))
+	}
+}
