@@ -226,9 +226,9 @@ func (w *routeWorld) start() func() {
 }
 
 func (w *routeWorld) newCloud() *cloud {
-	i := newInstances(w.cloud.fakeAPI)
+	i, identity := newInstances(w.cloud.fakeAPI), testIdentity("")
 	known := inventory.New(w.cloud, inventory.Options{
-		ClusterTag: contract.TagCluster + "=" + clusterName, ServiceTag: contract.TagServiceUID,
+		ClusterFilters: identity.tagFilters, InCluster: identity.mayOwn, ServiceTag: contract.TagServiceUID,
 	})
 	return &cloud{inventory: known, routes: &routes{
 		api: w.cloud, project: i.project, inventory: known, instances: i, explain: i.explain,
