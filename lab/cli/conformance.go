@@ -38,6 +38,11 @@ The exit code is 0 only if everything required passed and the CCM never ended
 by itself. Core tests are required of every CCM, extended ones of a CCM that
 claims their capability.
 
+Tests build on others: all that waits for a balancer on the one that a Service
+gets a balancer. Where that one has failed, and failed once more, those are
+blocked: they are not run, and have not passed. --bounds-factor is for clouds
+that take minutes over a balancer.
+
 With --ccm PATH the arguments after --, --ccm-env and the content of
 --ccm-config are templates over these fields:
   ` + wrapHelpText(program.ValueNames()) + `
@@ -47,7 +52,7 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
   lab conformance --focus '^node-' --keep        # and look at the lab afterwards
   lab conformance --ccm ./my-ccm --claim udp-services -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}} \
       --cluster-name={{.ClusterName}} --bind-address={{.Address}} --secure-port={{.Port}}
-  lab conformance --cluster external --kubeconfig empty.yaml
+  lab conformance --cluster external --kubeconfig empty.yaml --bounds-factor 5
   lab conformance --profile Budget --budget budget.yaml
   lab conformance list --profile LoadBalancer
   lab conformance budget > budget.yaml`,
@@ -86,6 +91,9 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	fl.StringVar(
 		&f.budget, "budget", "",
 		"`FILE` with limits for the profile Budget, as lab conformance budget prints them (default: these)",
+	)
+	fl.BoolVar(
+		&f.opts.RunBlocked, "run-blocked", false, "run tests also where what they build on has failed; that takes long",
 	)
 	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
 	fl.BoolVar(&f.failFast, "fail-fast", false, "end the run at the first required test that fails; the reports say what was not run")
@@ -202,13 +210,17 @@ func downCommands(names []string) string {
 func showTestProgress(progress *ui.Tests, t conformance.TestReport) {
 	outcome := map[conformance.Result]ui.Outcome{
 		conformance.Passed: ui.Pass, conformance.Skipped: ui.Skip, conformance.Failed: ui.Fail,
+		conformance.Blocked: ui.Block,
 	}[t.Result]
+	why := strings.Join(t.Reasons, "\n")
 	switch {
 	case t.Result == "":
 		progress.Begin(t.ID)
 		return
 	case t.Result == conformance.Failed && !t.Required:
 		outcome = ui.Tolerated
+	case t.Result == conformance.Blocked:
+		why = "blocked by " + t.BlockedBy
 	}
-	progress.End(t.ID, outcome, time.Duration(t.Seconds*float64(time.Second)), strings.Join(t.Reasons, "\n"))
+	progress.End(t.ID, outcome, time.Duration(t.Seconds*float64(time.Second)), why)
 }

@@ -117,6 +117,10 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	fl.DurationVar(
 		&f.opts.Bound, "bound", 0, "the longest that any test may take (default: what each test allows, mostly 2m)",
 	)
+	fl.Float64Var(
+		&f.opts.BoundsFactor, "bounds-factor", 1,
+		"how many times as long as it says each test may take, and cleaning up after it: for slow clouds",
+	)
 	fl.BoolVar(
 		&f.opts.WithoutMachines, "without-machines", false,
 		"no machines in the cluster: tests that need machines or traffic are skipped",
@@ -147,6 +151,9 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	)
 }
 
+// maxBoundsFactor gives a balancer more than three hours.
+const maxBoundsFactor = 100
+
 // completeOptions completes the suite's options from the flags. It reports all mistakes
 // at once, before anything is started. It returns the tests that will be run or
 // skipped.
@@ -169,6 +176,12 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 	}
 	if f.opts.Attempts < 0 || f.opts.Bound < 0 {
 		addUsageError("--attempts and --bound: want more than 0, or 0 for the default")
+	}
+	if factor := f.opts.BoundsFactor; factor != 0 && factor < 1 || factor > maxBoundsFactor {
+		addUsageError(
+			"--bounds-factor %g: want 1 to %d, or 0 for the default; --bound shortens what a test may take", factor,
+			maxBoundsFactor,
+		)
 	}
 	if f.opts.CCMPath != "" && f.ccm != "" {
 		addUsageError("--ccm and --ccm-build: give one")

@@ -21,6 +21,7 @@ type listedTest struct {
 	Level      conformance.Level      `json:"level"`
 	Capability conformance.Capability `json:"capability,omitempty"`
 	Needs      []conformance.Feature  `json:"needs,omitempty"`
+	BuildsOn   []string               `json:"buildsOn,omitempty"`
 	Requires   string                 `json:"requires"`
 	Source     string                 `json:"source"`
 }
@@ -45,7 +46,9 @@ func newConformanceList() *cobra.Command {
 			})
 			var list []listedTest
 			for _, t := range tests {
-				list = append(list, listedTest{t.ID, t.Profile, t.Level, t.Capability, t.Needs, t.Requires, t.Source})
+				list = append(
+					list, listedTest{t.ID, t.Profile, t.Level, t.Capability, t.Needs, t.BuildsOn, t.Requires, t.Source},
+				)
 			}
 			if format := cmd.Flag("output").Value.String(); format != "table" {
 				return printAs(cmd.OutOrStdout(), format, list)
@@ -78,6 +81,9 @@ func printTestList(w io.Writer, list []listedTest) error {
 		}
 		if len(t.Needs) > 0 {
 			what += fmt.Sprintf(", needs %s", strings.Trim(fmt.Sprint(t.Needs), "[]"))
+		}
+		if len(t.BuildsOn) > 0 {
+			what += ", builds on " + strings.Join(t.BuildsOn, " ")
 		}
 		p("  %-44s %s\n      %s\n      %s", t.ID, what, t.Requires, t.Source)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -17,6 +18,12 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	p := func(format string, args ...any) { _, _ = fmt.Fprintf(t, format+"\n", args...) }
 	p("\nPROFILE\tCORE\tEXTENDED\tSKIPPED")
 	var failed, notRequired []string
+	blockedBy := map[string][]string{}
+	for _, test := range r.Tests {
+		if test.Result == conformance.Blocked {
+			blockedBy[test.BlockedBy] = append(blockedBy[test.BlockedBy], test.ID)
+		}
+	}
 	for _, profile := range r.Profiles {
 		core, extended := cmp.Or(profile.Core, &conformance.Summary{}), cmp.Or(profile.Extended, &conformance.Summary{})
 		p(
@@ -34,6 +41,9 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	if len(failed) > 0 {
 		p("failed: %s", strings.Join(failed, ", "))
 	}
+	for _, by := range slices.Sorted(maps.Keys(blockedBy)) {
+		p("blocked by %s: %s", by, strings.Join(blockedBy[by], ", "))
+	}
 	if n := len(r.Crashes); n > 0 {
 		p(
 			"the CCM ended by itself, times: %d; the last time it said:\n    %s", n,
@@ -47,15 +57,22 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	return t.Flush()
 }
 
-// formatScore returns how many of the tests that ran have passed, or "-" if none ran.
+// formatScore returns how many of the tests that were not skipped have passed, or "-" if there are none.
 func formatScore(s *conformance.Summary) string {
-	ran := s.Statistics.Passed + s.Statistics.Failed
-	if ran == 0 {
+	asked := s.Statistics.Asked()
+	if asked == 0 {
 		return "-"
 	}
-	text := fmt.Sprintf("%d/%d", s.Statistics.Passed, ran)
+	text := fmt.Sprintf("%d/%d", s.Statistics.Passed, asked)
+	var of []string
+	if n := s.Statistics.Blocked; n > 0 {
+		of = append(of, fmt.Sprintf("%d blocked", n))
+	}
 	if n := len(s.NotRequired); n > 0 {
-		text += fmt.Sprintf(" (%d not required)", n)
+		of = append(of, fmt.Sprintf("%d not required", n))
+	}
+	if len(of) > 0 {
+		text += " (" + strings.Join(of, ", ") + ")"
 	}
 	return text
 }

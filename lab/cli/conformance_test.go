@@ -151,6 +151,10 @@ func TestConformanceUsageErrors(t *testing.T) {
 			func(f *conformanceFlags) { f.opts.Workload = "x" }, nil,
 			[]string{"--workload: nothing of an image runs on --cluster embedded"},
 		},
+		"shorter bounds": {
+			func(f *conformanceFlags) { f.opts.BoundsFactor = 0.5 }, nil,
+			[]string{"--bounds-factor 0.5: want 1 to 100", "--bound shortens"},
+		},
 		"fewer than one lab": {func(f *conformanceFlags) { f.opts.Labs = -1 }, nil, []string{"--labs -1"}},
 		"a name too long for the second lab": {func(f *conformanceFlags) {
 			f.opts.Name, f.opts.Labs = strings.Repeat("a", 39), 2
@@ -243,7 +247,9 @@ func TestConformanceList(t *testing.T) {
 	})
 	for i, test := range ordered {
 		assert.Equal(
-			t, listedTest{test.ID, test.Profile, test.Level, test.Capability, test.Needs, test.Requires, test.Source},
+			t, listedTest{
+				test.ID, test.Profile, test.Level, test.Capability, test.Needs, test.BuildsOn, test.Requires, test.Source,
+			},
 			list[i],
 		)
 		for _, what := range []string{test.ID, string(test.Capability), test.Requires, test.Source} {
@@ -272,24 +278,30 @@ func TestPrintReport(t *testing.T) {
 				Name: conformance.LoadBalancer,
 				Core: &conformance.Summary{Statistics: conformance.Statistics{Skipped: 2}},
 				Extended: &conformance.Summary{
-					Statistics:  conformance.Statistics{Passed: 6, Failed: 2, Skipped: 1},
+					Statistics:  conformance.Statistics{Passed: 6, Failed: 2, Skipped: 1, Blocked: 2},
 					FailedTests: []string{"lb-a"}, NotRequired: []string{"lb-b"},
 				},
 			},
+		},
+		BoundsFactor: 2.5,
+		Tests: []conformance.TestReport{
+			{ID: "lb-c", Result: conformance.Blocked, BlockedBy: "lb-a"},
+			{ID: "lb-d", Result: conformance.Blocked, BlockedBy: "lb-a"},
 		},
 	}
 	var out strings.Builder
 	require.NoError(t, printReport(&out, r))
 	assert.Equal(t, `
-PROFILE       CORE   EXTENDED              SKIPPED
-Node          13/14  -                     0
-LoadBalancer  -      6/8 (1 not required)  3
+PROFILE       CORE   EXTENDED                          SKIPPED
+Node          13/14  -                                 0
+LoadBalancer  -      6/10 (2 blocked, 1 not required)  3
 
 failed, not required: lb-b
 failed: node-a, lb-a
+blocked by lb-a: lb-c, lb-d
 the CCM ended by itself, times: 2; the last time it said:
     panic: oh
     goroutine 1
-fakecloud has not passed (of what "a" matches; core tests skipped: 2) on embedded v1.36.3, 61 s
+fakecloud has not passed (of what "a" matches; core tests skipped: 2; with 2.5 times the time) on embedded v1.36.3, 61 s
 `, out.String())
 }

@@ -76,12 +76,15 @@ func newRun(o Options) *run {
 	if o.Queue == nil {
 		o.Queue = NewQueue(Select(o.Tests, o.Profiles, o.Focus))
 	}
+	if o.RunBlocked {
+		o.Queue.RunBlocked()
+	}
 	return &run{
 		ccm:     ccm,
 		Options: o, report: &Report{began: time.Now()},
 		suite: &Suite{
 			Cloud: o.Implementation.Cloud, CCM: ccm, runID: "abcd", serial: new(atomic.Int64),
-			crashes: new(atomic.Int64), faults: new(faultMark),
+			crashes: new(atomic.Int64), faults: new(faultMark), boundsFactor: o.BoundsFactor, removals: new(removals),
 		},
 	}
 }

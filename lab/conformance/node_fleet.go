@@ -408,7 +408,7 @@ func (t *T) waitUntilQuiet(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, nodes.Delete(ctx, name, metav1.DeleteOptions{})) }()
 	// There must be time left to take both away.
-	waiting, cancel := context.WithTimeout(ctx, cleanupBound*2/3)
+	waiting, cancel := context.WithTimeout(ctx, t.cleanupBound()*2/3)
 	defer cancel()
 	err = pollUntil(waiting, func(ctx context.Context) error {
 		node, err := t.Initialized(ctx, name)

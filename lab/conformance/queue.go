@@ -35,22 +35,45 @@ type Queue struct {
 
 	observerMu sync.Mutex // observers are called by one run at a time
 
-	mu      sync.Mutex
-	waiting []Test // in the order in which they are begun
-	held    int    // handed out, and neither reported nor given back
-	active  int    // runs that can take what is given back
-	joined  int    // runs so far
+	// foundations are the IDs of all listed tests that each builds on; none where all tests are to run.
+	foundations map[string]map[string]bool
+
+	mu        sync.Mutex
+	waiting   []Test          // in the order in which they are begun
+	held      map[string]bool // handed out, and neither reported nor given back
+	undecided map[string]bool // without a result yet
+	active    int             // runs that can take what is given back
+	joined    int             // runs so far
 	// expected is how many of the active runs have not begun yet
 	expected int
 	changed  chan struct{} // closed, and made anew, when one of these changes
 }
 
-// NewQueue returns a queue of these tests.
+// NewQueue returns a queue of these tests. What others build on comes first.
 func NewQueue(tests []Test) *Queue {
-	q := &Queue{listed: slices.Clone(tests), waiting: slices.Clone(tests), changed: make(chan struct{})}
-	slices.SortStableFunc(q.waiting, func(a, b Test) int { return cmp.Compare(a.Priority, b.Priority) })
+	q := &Queue{
+		listed: slices.Clone(tests), waiting: slices.Clone(tests), changed: make(chan struct{}),
+		foundations: map[string]map[string]bool{}, held: map[string]bool{}, undecided: map[string]bool{},
+	}
+	byID, others := map[string]Test{}, map[string]int{} // how many build on each
+	for _, t := range tests {
+		byID[t.ID], q.undecided[t.ID] = t, true
+	}
+	for _, t := range tests {
+		q.foundations[t.ID] = foundationsOf(t, byID)
+		for id := range q.foundations[t.ID] {
+			others[id]++
+		}
+	}
+	slices.SortStableFunc(q.waiting, func(a, b Test) int {
+		return cmp.Or(cmp.Compare(others[b.ID], others[a.ID]), cmp.Compare(a.Priority, b.Priority))
+	})
 	return q
 }
+
+// RunBlocked has all tests run, whatever has become of those that they build on. It is to be called
+// before runs take part.
+func (q *Queue) RunBlocked() { q.foundations = nil }
 
 // schedulingClass is a group of tests that a run takes at a time.
 type schedulingClass int
@@ -122,72 +145,137 @@ func (q *Queue) notifyWaiters() {
 	q.changed = make(chan struct{})
 }
 
-// takeAll takes out all tests that are wanted.
-func (q *Queue) takeAll(wanted func(Test) bool) (taken []Test) {
+// takeAll takes out all tests that are wanted. They block nothing.
+func (q *Queue) takeAll(wanted func(Test) bool) []Test {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	defer q.notifyWaiters()
+	return q.takeWaiting(wanted)
+}
+
+// takeWaiting takes tests out of those that wait. The caller holds the lock.
+func (q *Queue) takeWaiting(wanted func(Test) bool) (taken []Test) {
 	q.waiting = slices.DeleteFunc(q.waiting, func(t Test) bool {
 		if wanted(t) {
 			taken = append(taken, t)
+			delete(q.undecided, t.ID)
 			return true
 		}
 		return false
 	})
-	q.notifyWaiters()
 	return taken
 }
 
-// takeNext hands out the next test of a class; false when none waits.
-func (q *Queue) takeNext(k schedulingClass) (Test, bool) {
+// takeNext hands out the next test of a class; false when none waits that can be begun. What was
+// held back by then may be begun when the channel is closed.
+func (q *Queue) takeNext(k schedulingClass) (Test, bool, <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.IndexFunc(q.waiting, func(t Test) bool { return schedulingClassOf(t) == k })
+	i := slices.IndexFunc(q.waiting, func(t Test) bool {
+		return schedulingClassOf(t) == k && q.readiness(t) == readyNow
+	})
 	if i < 0 {
-		return Test{}, false
+		return Test{}, false, q.changed
 	}
 	t := q.waiting[i]
 	q.waiting = slices.Delete(q.waiting, i, i+1)
-	q.held++
-	return t, true
+	q.held[t.ID] = true
+	return t, true, q.changed
 }
 
-// markReported says that a test that was handed out has been reported.
-func (q *Queue) markReported() {
+// readiness says when a test that waits can be begun.
+type readiness int
+
+const (
+	readyNow   readiness = iota
+	readySoon            // when tests have ended that run
+	readyLater           // when tests have ended that wait, too
+)
+
+// readiness of a test. The caller holds the lock.
+func (q *Queue) readiness(t Test) readiness {
+	when := readyNow
+	for id := range q.foundations[t.ID] {
+		switch {
+		case q.held[id]:
+			when = max(when, readySoon)
+		case q.undecided[id]:
+			return readyLater
+		}
+	}
+	return when
+}
+
+// isFoundation tells whether a test waits that builds on this one.
+func (q *Queue) isFoundation(id string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.held--
+	return slices.ContainsFunc(q.waiting, func(t Test) bool { return q.foundations[t.ID][id] })
+}
+
+// markReported says that a test that was handed out has been reported. If it blocks, it takes out what
+// builds on it.
+func (q *Queue) markReported(id string, blocks bool) (blocked []Test) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.held, id)
+	delete(q.undecided, id)
+	if blocks {
+		blocked = q.takeWaiting(func(t Test) bool { return q.foundations[t.ID][id] })
+	}
 	q.notifyWaiters()
+	return blocked
 }
 
 // giveBack returns a test that was handed out and has no result. It is the next of its class.
 func (q *Queue) giveBack(t Test) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.held--
+	delete(q.held, t.ID)
 	q.waiting = slices.Insert(q.waiting, 0, t)
 	q.notifyWaiters()
 }
 
-// awaitWork returns the first of the classes in which a test waits. It returns false when ctx ends,
-// or when no test will ever wait again: as long as another run holds a test, that may be given back.
-func (q *Queue) awaitWork(ctx context.Context, order []schedulingClass) (schedulingClass, bool) {
-	for {
-		q.mu.Lock()
+// awaitTests returns when a test waits, be it held back. It returns false when ctx ends, or when no
+// test will ever wait again: as long as another run holds a test, that may be given back.
+func (q *Queue) awaitTests(ctx context.Context) bool {
+	return q.await(ctx, func() bool { return len(q.waiting) > 0 })
+}
+
+// awaitWork returns the first of the classes in which a test can be begun, or soon can. It returns
+// false as awaitTests does.
+func (q *Queue) awaitWork(ctx context.Context, order []schedulingClass) (first schedulingClass, some bool) {
+	some = q.await(ctx, func() bool {
 		for _, k := range order {
-			if slices.ContainsFunc(q.waiting, func(t Test) bool { return schedulingClassOf(t) == k }) {
-				q.mu.Unlock()
-				return k, ctx.Err() == nil
+			when := readyLater
+			for _, t := range q.waiting {
+				if schedulingClassOf(t) == k {
+					when = min(when, q.readiness(t))
+				}
+			}
+			if when != readyLater {
+				first = k
+				return when == readyNow
 			}
 		}
-		over, changed := q.held == 0, q.changed
+		return false
+	})
+	return first, some
+}
+
+// await returns when something holds; false when ctx ends, or when nothing runs that could change it.
+func (q *Queue) await(ctx context.Context, holds func() bool) bool {
+	for {
+		q.mu.Lock()
+		held, over, changed := holds(), len(q.held) == 0, q.changed
 		q.mu.Unlock()
-		if over {
-			return 0, false
+		if held || over {
+			return held && ctx.Err() == nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return 0, false
+			return false
 		}
 	}
 }

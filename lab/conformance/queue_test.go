@@ -124,7 +124,7 @@ func TestTurns(t *testing.T) {
 	)
 	got = nil
 	for _, k := range []schedulingClass{classParallel, classAlone, classAloneLate} {
-		for test, some := q.takeNext(k); some; test, some = q.takeNext(k) {
+		for test, some, _ := q.takeNext(k); some; test, some, _ = q.takeNext(k) {
 			got = append(got, test.ID)
 		}
 	}

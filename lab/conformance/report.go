@@ -20,6 +20,8 @@ const (
 	Passed  Result = "passed"
 	Failed  Result = "failed"
 	Skipped Result = "skipped"
+	// Blocked is the result of a test that was not run, since what it builds on has failed.
+	Blocked Result = "blocked"
 )
 
 // Verdict on a profile's core or extended tests.
@@ -60,6 +62,8 @@ type Report struct {
 	// Focus says that only some tests were asked for: then the report is about
 	// these, and no profile is whole.
 	Focus string `json:"focus,omitempty"`
+	// BoundsFactor is how many times as long as they say the tests could take; 0 for once.
+	BoundsFactor float64 `json:"boundsFactor,omitempty"`
 	// Timelines are the tests', by ID. They are for people, on the HTML page.
 	Timelines map[string]*record.Timeline `json:"-"`
 
@@ -85,8 +89,11 @@ type Summary struct {
 	Statistics Statistics `json:"statistics"`
 	// FailedTests count for the verdict; NotRequired failed too, but are about
 	// what the CCM does not claim.
-	FailedTests  []string `json:"failedTests,omitempty"`
-	NotRequired  []string `json:"notRequiredFailedTests,omitempty"`
+	FailedTests []string `json:"failedTests,omitempty"`
+	NotRequired []string `json:"notRequiredFailedTests,omitempty"`
+	// BlockedTests were not run, since what they build on has failed. Those that are required have not
+	// passed.
+	BlockedTests []string `json:"blockedTests,omitempty"`
 	SkippedTests []string `json:"skippedTests,omitempty"`
 	// SkippedReasons say why, by ID.
 	SkippedReasons map[string]string `json:"skippedReasons,omitempty"`
@@ -97,7 +104,11 @@ type Statistics struct {
 	Passed  int `json:"passed"`
 	Failed  int `json:"failed"`
 	Skipped int `json:"skipped"`
+	Blocked int `json:"blocked,omitempty"`
 }
+
+// Asked is how many tests were to say something: a blocked one has not passed.
+func (s Statistics) Asked() int { return s.Passed + s.Failed + s.Blocked }
 
 // TestReport is one test's outcome.
 type TestReport struct {
@@ -111,7 +122,9 @@ type TestReport struct {
 	Source   string  `json:"source"`
 	Result   Result  `json:"result"`
 	Seconds  float64 `json:"seconds"`
-	// Reasons say why it failed or was skipped; Notes help to find out more.
+	// BlockedBy is the test that has failed, and on which a blocked one builds.
+	BlockedBy string `json:"blockedBy,omitempty"`
+	// Reasons say why it failed, was skipped or blocked; Notes help to find out more.
 	Reasons []string `json:"reasons,omitempty"`
 	Notes   []string `json:"notes,omitempty"`
 }
@@ -125,7 +138,7 @@ func (r *Report) Passed() bool {
 		return false
 	}
 	for _, t := range r.Tests {
-		if t.Result == Failed && t.Required {
+		if t.Required && (t.Result == Failed || t.Result == Blocked) {
 			return false
 		}
 		some = some || t.Result == Passed
@@ -155,6 +168,9 @@ func (r *Report) Verdict() string {
 	}
 	if skipped > 0 {
 		but = append(but, fmt.Sprintf("core tests skipped: %d", skipped))
+	}
+	if r.BoundsFactor > 1 {
+		but = append(but, fmt.Sprintf("with %g times the time", r.BoundsFactor))
 	}
 	if len(but) > 0 {
 		verdict += " (" + strings.Join(but, "; ") + ")"
@@ -188,7 +204,7 @@ func (r *Report) Summarize() {
 }
 
 func summaryOf(tests []TestReport) *Summary {
-	s := &Summary{Result: Success}
+	s, blocked := &Summary{Result: Success}, false
 	for _, t := range tests {
 		switch {
 		case t.Result == Passed:
@@ -200,6 +216,10 @@ func summaryOf(tests []TestReport) *Summary {
 				s.SkippedReasons = map[string]string{}
 			}
 			s.SkippedReasons[t.ID] = strings.Join(t.Reasons, "\n")
+		case t.Result == Blocked:
+			s.Statistics.Blocked++
+			s.BlockedTests = append(s.BlockedTests, t.ID)
+			blocked = blocked || t.Required
 		case t.Required:
 			s.Statistics.Failed++
 			s.FailedTests = append(s.FailedTests, t.ID)
@@ -209,9 +229,9 @@ func summaryOf(tests []TestReport) *Summary {
 		}
 	}
 	switch {
-	case len(s.FailedTests) > 0:
+	case len(s.FailedTests) > 0 || blocked:
 		s.Result = Failure
-	case len(s.SkippedTests)+len(s.NotRequired) > 0:
+	case len(s.SkippedTests)+len(s.NotRequired)+len(s.BlockedTests) > 0:
 		s.Result = Partial
 	}
 	return s

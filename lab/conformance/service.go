@@ -78,13 +78,14 @@ func (t *T) removeService(ctx context.Context, svc *corev1.Service) error {
 	if err := services.Delete(ctx, svc.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return err
 	}
-	patient, cancel := context.WithTimeout(ctx, cleanupBound/2)
+	patient, cancel := context.WithTimeout(ctx, t.removals.patience(t.cleanupBound()/2))
 	defer cancel()
-	if err := pollUntil(patient, func(ctx context.Context) error { return t.checkServiceGone(ctx, svc) }); err == nil {
+	err := pollUntil(patient, func(ctx context.Context) error { return t.checkServiceGone(ctx, svc) })
+	if t.removals.add(err == nil); err == nil {
 		return nil
 	}
 	t.Logf("cleaning up by force after Service %s: the CCM has not", svc.Name)
-	err := t.UpdateService(ctx, svc, func(s *corev1.Service) { s.Finalizers = nil })
+	err = t.UpdateService(ctx, svc, func(s *corev1.Service) { s.Finalizers = nil })
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}

@@ -64,6 +64,11 @@ type Options struct {
 	// Bound, unless 0, is the longest that any test may take, whatever its own
 	// says.
 	Bound time.Duration
+	// BoundsFactor is how many times as long as it says each test may take, and cleaning up after it;
+	// 1 when 0. It is for clouds that are slower than the bounds allow for.
+	BoundsFactor float64
+	// RunBlocked runs tests also where what they build on has failed.
+	RunBlocked bool
 
 	// PodCIDR is the range that Nodes get their pods' addresses from; "" where the
 	// suite is not to give any out.
@@ -110,6 +115,12 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if sole {
 		o.Queue = NewQueue(Select(o.Tests, o.Profiles, o.Focus))
 	}
+	if o.BoundsFactor == 1 {
+		o.BoundsFactor = 0 // The report is silent about it.
+	}
+	if o.RunBlocked {
+		o.Queue.RunBlocked()
+	}
 	if err := validateTests(o.Queue.listed); err != nil {
 		return nil, err
 	}
@@ -136,6 +147,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm,
 			Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
 			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits, unsupported: o.Implementation.Unsupported,
+			boundsFactor: o.BoundsFactor, removals: new(removals),
 			runID: rand.String(4), serial: new(atomic.Int64), crashes: new(atomic.Int64), faults: new(faultMark),
 		},
 		report: &Report{
@@ -146,6 +158,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			Suite:          Identity{"ccmlab/conformance", suiteVersion()},
 			Claims:         slices.Clone(o.Implementation.Claims),
 			Unsupported:    maps.Clone(o.Implementation.Unsupported),
+			BoundsFactor:   o.BoundsFactor,
 			began:          time.Now(),
 		},
 	}
@@ -221,8 +234,7 @@ func (r *run) runQueue(ctx context.Context) error {
 	for _, t := range r.Queue.takeAll(func(t Test) bool { return r.skipReason(t) != "" }) {
 		r.reportTest(r.reportOf(t, Skipped, 0, []string{r.skipReason(t)}, nil))
 	}
-	next, some := r.Queue.awaitWork(ctx, order)
-	if !some {
+	if !r.Queue.awaitTests(ctx) {
 		return endedEarly(ctx)
 	}
 	if err := r.suite.CCM.Start(ctx); err != nil {
@@ -232,9 +244,8 @@ func (r *run) runQueue(ctx context.Context) error {
 	defer giveUp(nil)
 	r.suite.eligible = newEligibleNodes(ctx, r.suite)
 	stop := r.keepCCM(ctx, giveUp)
-	for some {
+	for next, some := r.Queue.awaitWork(ctx, order); some; next, some = r.Queue.awaitWork(ctx, order) {
 		r.runClass(ctx, alive, next)
-		next, some = r.Queue.awaitWork(ctx, order)
 	}
 	err := endedEarly(ctx) // The last tests may have been cut short.
 	r.suite.eligible.remove()
@@ -298,36 +309,38 @@ func namesOf[N ~string](all []N) []string {
 	return names
 }
 
-// runClass runs all tests of a class that wait, as many at once as the class allows. alive ends when
-// ctx does, which leaves tests out, or when the CCM is given up, which fails them unless another run
-// takes them.
+// runClass runs the tests of a class that wait, as many at once as the class allows, until none can be
+// begun and none of them runs. alive ends when ctx does, which leaves tests out, or when the CCM is given
+// up, which fails them unless another run takes them.
 func (r *run) runClass(ctx, alive context.Context, k schedulingClass) {
 	parallel := 1
 	if k == classParallel {
 		parallel = cmp.Or(r.Parallel, defaultParallel)
 	}
-	slots := make(chan struct{}, parallel)
-	var running sync.WaitGroup
-	defer running.Wait()
-	for {
+	ended := make(chan struct{}, parallel)
+	for running := 0; ; {
+		var changed <-chan struct{}
+		for some := true; some && running < parallel && ctx.Err() == nil; {
+			if alive.Err() != nil {
+				r.standBack(ctx)
+			}
+			var t Test
+			if t, some, changed = r.Queue.takeNext(k); some {
+				running++
+				go func() {
+					defer func() { ended <- struct{}{} }()
+					r.runTest(ctx, alive, t)
+				}()
+			}
+		}
+		if running == 0 {
+			return
+		}
 		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
+		case <-ended:
+			running--
+		case <-changed: // What was held back may be ready now.
 		}
-		if alive.Err() != nil && ctx.Err() == nil {
-			r.standBack(ctx)
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		t, some := r.Queue.takeNext(k)
-		if !some {
-			return
-		}
-		running.Go(func() {
-			defer func() { <-slots }()
-			r.runTest(ctx, alive, t)
-		})
 	}
 }
 
@@ -341,42 +354,96 @@ func (r *run) leaveQueue() { r.leaveOnce.Do(r.Queue.leaveRun) }
 func (r *run) runTest(ctx, alive context.Context, test Test) {
 	if alive.Err() != nil && ctx.Err() == nil {
 		r.reportTest(r.reportOf(test, Failed, 0, []string{context.Cause(alive).Error()}, nil))
-		r.Queue.markReported()
+		r.Queue.markReported(test.ID, false)
 		return
 	}
 	r.reportTest(r.reportOf(test, "", 0, nil, nil))
-	bound := cmp.Or(test.Bound, DefaultBound)
-	if r.Bound != 0 {
-		bound = min(bound, r.Bound)
-	}
-	limited, cancel := context.WithTimeoutCause(alive, bound, fmt.Errorf("gave up after %s", bound))
-	defer cancel()
 	began := time.Now()
 	trace := r.recorder.Begin(test.ID, test.Alone, began)
-	t := &T{Suite: r.suite.withTrace(trace), test: test, ctx: limited, trace: trace}
-	reasons, notes, spent := t.runTest()
-	trace.End(len(reasons) > 0)
-	if len(reasons) > 0 {
-		r.checkHealth(ctx)
-	}
-	if ctx.Err() != nil { // It is not the CCM's failure.
-		r.Queue.giveBack(test)
-		return
-	}
-	defer r.Queue.markReported()
-	r.addBudget(spent)
-	if !t.injectedFault && len(reasons) == 0 {
-		r.suite.faults.clear()
-	}
-	result := Passed
+	reasons, notes, spent := r.lookAt(ctx, alive, test, trace, r.boundOf(test))
+	took, result, blocks := time.Since(began), Passed, false
 	if len(reasons) > 0 {
 		result = Failed
 		for _, line := range r.suite.CCM.Log(logLines) {
 			notes = append(notes, "ccm: "+line)
 		}
+		if alive.Err() == nil && r.Queue.isFoundation(test.ID) {
+			var note string
+			blocks, note = r.lookAgain(ctx, alive, test, trace)
+			notes = slices.Insert(notes, 0, note)
+		}
 	}
-	r.reportTest(r.reportOf(test, result, time.Since(began), reasons, notes))
+	trace.End(result == Failed)
+	if ctx.Err() != nil { // It is not the CCM's failure.
+		r.Queue.giveBack(test)
+		return
+	}
+	r.addBudget(spent)
+	r.reportTest(r.reportOf(test, result, took, reasons, notes))
+	for _, t := range r.Queue.markReported(test.ID, blocks) {
+		r.reportBlocked(t, test.ID)
+	}
 }
+
+// lookAt runs a test, for as long as bound. If it fails, the run goes on only where cluster and cloud
+// work.
+func (r *run) lookAt(
+	ctx, alive context.Context,
+	test Test,
+	trace *record.Trace,
+	bound time.Duration,
+) (reasons, notes []string, spent []Spent) {
+	limited, cancel := context.WithTimeoutCause(alive, bound, fmt.Errorf("gave up after %s", bound))
+	defer cancel()
+	t := &T{Suite: r.suite.withTrace(trace), test: test, ctx: limited, trace: trace}
+	reasons, notes, spent = t.runTest()
+	if len(reasons) > 0 {
+		r.checkHealth(ctx)
+	} else if !t.injectedFault && ctx.Err() == nil {
+		r.suite.faults.clear()
+	}
+	return reasons, notes, spent
+}
+
+const (
+	// secondLookShare is which part of its time a test has when it is tried once more.
+	secondLookShare = 4
+	// minSecondLook is what a test that passes does not need, on a machine that stands still for a while.
+	minSecondLook = 20 * time.Second
+)
+
+// lookAgain tries once more what has failed and others build on: a machine that stood still for as long
+// as one test took is to block none. It says whether those are blocked, and in a note why. That the test
+// has failed stands.
+func (r *run) lookAgain(ctx, alive context.Context, test Test, trace *record.Trace) (blocks bool, note string) {
+	trace.Step("other tests build on this one: it is tried once more")
+	whole := r.boundOf(test)
+	bound := min(whole, max(whole/secondLookShare, r.scaleBound(minSecondLook)))
+	reasons, _, _ := r.lookAt(ctx, alive, test, trace, bound)
+	switch {
+	case len(reasons) == 0:
+		return false, fmt.Sprintf(
+			"tried once more, for %s at most, and passed: what builds on it is run; that it failed stands", bound,
+		)
+	case alive.Err() != nil: // The CCM was given up meanwhile, which says why all that is left fails.
+		return false, "tried once more: " + context.Cause(alive).Error()
+	}
+	return true, fmt.Sprintf(
+		"tried once more, for %s at most, and failed: what builds on it is blocked. It %s", bound,
+		strings.Join(reasons, "; "),
+	)
+}
+
+// boundOf is how long a test may take in this run.
+func (r *run) boundOf(test Test) time.Duration {
+	bound := r.scaleBound(cmp.Or(test.Bound, DefaultBound))
+	if r.Bound != 0 {
+		bound = min(bound, r.Bound)
+	}
+	return bound
+}
+
+func (r *run) scaleBound(bound time.Duration) time.Duration { return r.suite.scaleBound(bound) }
 
 // healthBound is how long cluster and cloud may take to answer on a busy machine.
 const healthBound = 20 * time.Second
@@ -409,6 +476,13 @@ func (r *run) reportOf(t Test, result Result, took time.Duration, reasons, notes
 		Requires: t.Requires, Source: t.Source, Result: result, Seconds: roundedSeconds(took),
 		Reasons: plaintext.Lines(reasons), Notes: plaintext.Lines(notes),
 	}
+}
+
+// reportBlocked reports a test that is not run, since what it builds on has failed.
+func (r *run) reportBlocked(t Test, by string) {
+	report := r.reportOf(t, Blocked, 0, []string{fmt.Sprintf("it builds on %s, which has failed", by)}, nil)
+	report.BlockedBy = by
+	r.reportTest(report)
 }
 
 func roundedSeconds(d time.Duration) float64 { return d.Round(time.Millisecond * 10).Seconds() }

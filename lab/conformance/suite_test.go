@@ -84,6 +84,10 @@ func TestTablesAreChecked(t *testing.T) {
 			{ID: "a", Requires: "x", Source: "x", Run: passes, Profile: "Pods", Level: Core},
 		},
 		"test a: it is core, or extended with a capability": {extended("a", "", passes)},
+		"test a builds on itself":                           {buildsOn(core("a", passes), "b"), buildsOn(core("b", passes), "a")},
+		"test a builds on b, which is not required wherever it is": {
+			buildsOn(core("a", passes), "b"), extended("b", CapabilityUDP, passes),
+		},
 	} {
 		_, err := Run(t.Context(), Options{Tests: tests})
 		assert.EqualError(t, err, want)
@@ -189,7 +193,7 @@ func TestCleanup(t *testing.T) {
 							assert.NoError(t, ctx.Err())
 							deadline, ok := ctx.Deadline()
 							assert.True(t, ok)
-							assert.Equal(t, cleanupBound, time.Until(deadline))
+							assert.Equal(t, defaultCleanupBound, time.Until(deadline))
 							return err
 						})
 					}

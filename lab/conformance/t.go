@@ -4,6 +4,7 @@ package conformance
 // assert and require work on it.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,15 +52,22 @@ type Suite struct {
 	// Workload is what runs in pods that balancers lead to.
 	Workload Workload
 
-	podCIDR     string
-	limits      Limits
-	unsupported Unsupported
-	eligible    *eligibleNodes // may be nil: then no test gets any
-	faults      *faultMark
+	podCIDR      string
+	limits       Limits
+	boundsFactor float64 // 1 when 0
+	removals     *removals
+	unsupported  Unsupported
+	eligible     *eligibleNodes // may be nil: then no test gets any
+	faults       *faultMark
 
 	runID   string // sets this run's names apart from another's
 	serial  *atomic.Int64
 	crashes *atomic.Int64
+}
+
+// scaleBound is a bound in this run, in which all may be so many times as long.
+func (s *Suite) scaleBound(bound time.Duration) time.Duration {
+	return time.Duration(float64(bound) * cmp.Or(s.boundsFactor, 1))
 }
 
 // Crashes is how often the CCM has ended by itself so far, in the whole run, without a fault that
@@ -245,9 +253,35 @@ func (t *T) runGuarded(ctx context.Context, what string, run func()) {
 	}
 }
 
-// cleanupBound is how long one step of cleaning up may take. A CCM that fails
+// defaultCleanupBound is how long one step of cleaning up may take. A CCM that fails
 // its test may never do what a step waits for.
-const cleanupBound = 30 * time.Second
+const defaultCleanupBound = 30 * time.Second
+
+// cleanupBound is that in this run.
+func (s *Suite) cleanupBound() time.Duration { return s.scaleBound(defaultCleanupBound) }
+
+// removals counts what the CCM was to take away after tests. No verdict hangs on it.
+type removals struct{ seen, missed atomic.Int64 }
+
+// impatience is by how much a wait is shorter for what has never come in this run.
+const impatience = 5
+
+// patience is how long to wait for the CCM to take something away: in full, unless it never has in this
+// run, and was waited for.
+func (r *removals) patience(whole time.Duration) time.Duration {
+	if r.seen.Load() == 0 && r.missed.Load() > 0 {
+		return whole / impatience
+	}
+	return whole
+}
+
+func (r *removals) add(seen bool) {
+	if seen {
+		r.seen.Add(1)
+	} else {
+		r.missed.Add(1)
+	}
+}
 
 func (t *T) runCleanups() {
 	for {
@@ -260,7 +294,7 @@ func (t *T) runCleanups() {
 		undo := t.cleanups[n-1]
 		t.cleanups = t.cleanups[:n-1]
 		t.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), cleanupBound)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.ctx), t.cleanupBound())
 		t.runGuarded(ctx, "cleaning up", func() {
 			if err := undo(ctx); err != nil {
 				t.Errorf("cleaning up: %v", err)

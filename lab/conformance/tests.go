@@ -53,6 +53,9 @@ type Test struct {
 	// Alone runs it while no other test runs: it breaks the cloud, or stops the
 	// CCM.
 	Alone bool
+	// BuildsOn are the IDs of tests of behaviours that this one takes for granted, as it waits for them
+	// on its way. It is begun when these have been seen; where one has failed it is blocked, and not run.
+	BuildsOn []string
 	// Priority, unless 0, has it begun before or after others of its kind.
 	Priority Priority
 	// Bound is how long it may take; DefaultBound when 0.
@@ -115,7 +118,49 @@ func validateTests(tests []Test) error {
 		}
 		seen[t.ID] = true
 	}
+	return validateFoundations(tests)
+}
+
+// validateFoundations returns an error when tests build on each other, or one on what less is required
+// of. Foundations that are not among the tests were not selected.
+func validateFoundations(tests []Test) error {
+	listed := map[string]Test{}
+	for _, t := range tests {
+		listed[t.ID] = t
+	}
+	for _, t := range tests {
+		for id := range foundationsOf(t, listed) {
+			switch {
+			case id == t.ID:
+				return fmt.Errorf("test %s builds on itself", t.ID)
+			case !isAtLeastAsRequired(listed[id], t):
+				return fmt.Errorf("test %s builds on %s, which is not required wherever it is", t.ID, id)
+			}
+		}
+	}
 	return nil
+}
+
+// isAtLeastAsRequired tells whether a test is required of every CCM that another is required of.
+func isAtLeastAsRequired(t, other Test) bool {
+	return t.Level == Core || other.Level == Extended && !slices.ContainsFunc(capabilitiesOf(t), func(c Capability) bool {
+		return !slices.Contains(capabilitiesOf(other), c)
+	})
+}
+
+// foundationsOf are the IDs of all listed tests that a test builds on, be it by way of others.
+func foundationsOf(t Test, listed map[string]Test) map[string]bool {
+	found := map[string]bool{}
+	next := slices.Clone(t.BuildsOn)
+	for len(next) > 0 {
+		id := next[0]
+		next = next[1:]
+		if foundation, known := listed[id]; known && !found[id] {
+			found[id] = true
+			next = append(next, foundation.BuildsOn...)
+		}
+	}
+	return found
 }
 
 // validate returns an error when something is left out. No incident at all is none.

@@ -58,8 +58,13 @@ type Options struct {
 	// Attempts is as in conformance.Implementation; 0 is its default.
 	Attempts int
 	// Bound is the longest that any test may take; 0 is what each allows.
-	Bound    time.Duration
-	Parallel int
+	Bound time.Duration
+	// BoundsFactor is how many times as long as it says each test may take, and cleaning up after it; 0
+	// is once.
+	BoundsFactor float64
+	// RunBlocked runs tests also where what they build on has failed.
+	RunBlocked bool
+	Parallel   int
 	// Limits are Budget's; nil is conformance.DefaultLimits.
 	Limits   conformance.Limits
 	Observer func(conformance.TestReport)
@@ -255,7 +260,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 		Workload: conformance.Workload{Image: cmp.Or(o.Workload, defaultWorkload), Port: 8080, Path: "/"},
 		Queue:    queue, Healthy: healthy, Step: o.recordStep,
 		Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
-		Limits: o.Limits, PodCIDR: podCIDR(l),
+		Limits: o.Limits, PodCIDR: podCIDR(l), BoundsFactor: o.BoundsFactor, RunBlocked: o.RunBlocked,
 	})
 	return report, errors.Join(err, closeDriver())
 }

@@ -90,6 +90,8 @@ func summarize(r *conformance.Report) string {
 		switch t.Result {
 		case conformance.Passed:
 			passed++
+		case conformance.Blocked:
+			failed = append(failed, fmt.Sprintf("%s: %s", t.ID, strings.Join(t.Reasons, "; ")))
 		case conformance.Failed:
 			failed = append(
 				failed, fmt.Sprintf("%s: %s\n  it requires: %s", t.ID, strings.Join(t.Reasons, "; "), t.Requires),

@@ -42,6 +42,7 @@ const (
 	Fail
 	Tolerated // a failure that is not counted
 	Skip
+	Block // not run, since what it builds on has failed; why is told on the same line
 )
 
 // NewTests makes a Tests that prints to f. total is how many tests there will be.
@@ -88,6 +89,8 @@ func (t *Tests) End(name string, outcome Outcome, took time.Duration, why string
 		code, mark, note = "33", "✗", "  not required"
 	case Skip:
 		code, mark = "2", "–"
+	case Block:
+		code, mark, note, why = "33", "⊘", "  "+why, ""
 	}
 	_, _ = fmt.Fprintf(
 		t.w, " %s %-58s %s%s\n", paint(t.color, code, mark), name,

@@ -22,7 +22,7 @@ func newTests(tty bool, total int) (*Tests, *strings.Builder) {
 
 func TestTestsWithoutTerminal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		shown, out := newTests(false, 5)
+		shown, out := newTests(false, 6)
 		shown.End("skipped", Skip, 0, "it needs machines")
 		shown.Begin("slow")
 		shown.Begin("fine")
@@ -34,6 +34,7 @@ func TestTestsWithoutTerminal(t *testing.T) {
 		shown.End("slow", Fail, time.Minute, "waited for this\nand that")
 		shown.End("late", Tolerated, time.Second, "no UDP")
 		shown.End("never-begun", Fail, 0, "the CCM is not started any more")
+		shown.End("blocked", Block, 0, "by slow")
 		lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
 		line := func(mark, id, seconds, note string) string {
 			return fmt.Sprintf(" %s %-58s %7s%s", mark, id, seconds, note)
@@ -42,8 +43,8 @@ func TestTestsWithoutTerminal(t *testing.T) {
 			line("–", "skipped", "0.0s", ""),
 			"     it needs machines",
 			line("✓", "fine", "1.2s", ""),
-			" … 2/5, still running: slow (31s)",
-			" … 2/5, still running: slow, late (1m1s)",
+			" … 2/6, still running: slow (31s)",
+			" … 2/6, still running: slow, late (1m1s)",
 			line("✗", "slow", "60.0s", ""),
 			"     waited for this",
 			"     and that",
@@ -51,6 +52,7 @@ func TestTestsWithoutTerminal(t *testing.T) {
 			"     no UDP",
 			line("✗", "never-begun", "0.0s", ""),
 			"     the CCM is not started any more",
+			line("⊘", "blocked", "0.0s", "  by slow"),
 		}, lines)
 		assert.NotContains(t, out.String(), "\x1b")
 	})

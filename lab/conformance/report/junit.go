@@ -54,7 +54,7 @@ type junitMessage struct {
 
 // JUnit is the report with one suite for each profile. It has a failure exactly
 // if the report has not passed: what failed and is not required is skipped
-// there.
+// there. So is what is blocked, or one cause would be shown as many failures.
 func JUnit(r *conformance.Report) ([]byte, error) {
 	all := junitSuites{Name: "conformance", Time: r.Seconds}
 	for _, p := range conformance.Profiles {
@@ -86,10 +86,19 @@ func runFailure(r *conformance.Report) string {
 	if len(r.Crashes) > 0 {
 		return fmt.Sprintf("the CCM ended by itself %d times\n%s", len(r.Crashes), strings.Join(r.Crashes, "\n\n"))
 	}
+	passed, blocked := false, false
 	for _, t := range r.Tests {
-		if t.Result == conformance.Passed || t.Result == conformance.Failed && t.Required {
+		if t.Result == conformance.Failed && t.Required {
 			return ""
 		}
+		passed = passed || t.Result == conformance.Passed
+		blocked = blocked || t.Result == conformance.Blocked && t.Required
+	}
+	switch {
+	case blocked: // What blocks it is required, too, so that this does not happen.
+		return "what is required was not run, since what it builds on has failed"
+	case passed:
+		return ""
 	}
 	return "not a single test passed"
 }
@@ -126,6 +135,8 @@ func junitCaseOf(t conformance.TestReport) junitCase {
 	switch {
 	case t.Result == conformance.Skipped:
 		c.Skipped = &junitMessage{message, reasons}
+	case t.Result == conformance.Blocked:
+		c.Skipped = &junitMessage{"blocked by " + t.BlockedBy, reasons}
 	case t.Result == conformance.Failed && t.Required:
 		c.Failure = &junitMessage{message, reasons}
 	case t.Result == conformance.Failed:

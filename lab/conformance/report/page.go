@@ -289,20 +289,20 @@ func splitLinks(text string) (parts []link) {
 	return parts
 }
 
-// scoreText is how many of the tests that ran have passed, for a table.
+// scoreText is how many of the tests that were not skipped have passed, for a table.
 func scoreText(s *conformance.Summary) string {
-	if s == nil || s.Statistics.Passed+s.Statistics.Failed == 0 {
+	if s == nil || s.Statistics.Asked() == 0 {
 		return "–"
 	}
-	return fmt.Sprintf("%d/%d", s.Statistics.Passed, s.Statistics.Passed+s.Statistics.Failed)
+	return fmt.Sprintf("%d/%d", s.Statistics.Passed, s.Statistics.Asked())
 }
 
 // profileRow sums a profile up.
 type profileRow struct {
-	Name                conformance.Profile
-	Core, Extended      string
-	CoreIs, ExtendedIs  conformance.Verdict
-	NotRequired, Missed int
+	Name                         conformance.Profile
+	Core, Extended               string
+	CoreIs, ExtendedIs           conformance.Verdict
+	NotRequired, Blocked, Missed int
 }
 
 // Summaries are the profiles' for the page's table.
@@ -313,6 +313,7 @@ func (p page) Summaries() (rows []profileRow) {
 			Name: one.Name, Core: scoreText(core), Extended: scoreText(extended), CoreIs: core.Result,
 			ExtendedIs:  extended.Result,
 			NotRequired: len(core.NotRequired) + len(extended.NotRequired),
+			Blocked:     core.Statistics.Blocked + extended.Statistics.Blocked,
 			Missed:      core.Statistics.Skipped + extended.Statistics.Skipped,
 		})
 	}

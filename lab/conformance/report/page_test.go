@@ -51,11 +51,13 @@ func TestPage(t *testing.T) {
 	for _, want := range []string{
 		`<title>fakecloud has not passed (core tests skipped: 1)</title>`,
 		`embedded v1.36.3`, `2026-11-21 03:00:00 UTC`,
-		`<tr><th scope="row">Node</th><td class="failure">1/2</td><td class="">–</td><td>0</td><td>1</td></tr>`,
-		`<tr><th scope="row">LoadBalancer</th><td class="">–</td><td class="failure">0/2</td><td>1</td><td>0</td></tr>`,
+		`<tr><th scope="row">Node</th><td class="failure">1/2</td><td class="">–</td><td>0</td><td>0</td><td>1</td></tr>`,
+		`<tr><th scope="row">LoadBalancer</th><td class="">–</td><td class="failure">0/3</td><td>1</td><td>1</td><td>0</td></tr>`,
 		`<code>udp-services</code>`, `<code>routes</code>: there are &lt;none&gt;`,
 		`<details id="node-bad" class="test failed" data-profile="Node" open>`,
 		`<details id="lb-not-claimed" class="test tolerated" data-profile="LoadBalancer">`,
+		`<details id="lb-blocked" class="test blocked" data-profile="LoadBalancer">`,
+		`; by <a href="#lb-claimed">lb-claimed</a></span>`,
 		`<a href="https://example.com/a?b=c&amp;d=e" rel="noreferrer">https://example.com/a?b=c&amp;d=e</a>, and javascript:alert(1)`,
 		`waited for &lt;a&gt; &amp; &#34;b&#34;`, `it needs machines`, `ccm: last words`,
 		`<tr class="s x"><td>0.00<td>suite<td>subject<td>entry 0</tr>`,
@@ -85,7 +87,7 @@ func TestPageIsSafe(t *testing.T) {
 		test := &r.Tests[i]
 		test.Requires, test.Source, test.Reasons, test.Notes = hostile, hostile+" https://a/"+
 			hostile, []string{hostile}, []string{hostile}
-		test.Capability = hostile
+		test.Capability, test.BlockedBy = hostile, hostile
 	}
 	page := samplePage(t, r)
 	assert.Equal(t, 1, strings.Count(page, "<script"))

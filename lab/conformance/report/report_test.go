@@ -51,8 +51,13 @@ func sampleReport() *conformance.Report {
 			test(conformance.Node, "node-skipped", conformance.Core, true, conformance.Skipped, "it needs machines"),
 			test(conformance.LoadBalancer, "lb-claimed", conformance.Extended, true, conformance.Failed, "no"),
 			test(conformance.LoadBalancer, "lb-not-claimed", conformance.Extended, false, conformance.Failed, "no UDP"),
+			test(
+				conformance.LoadBalancer, "lb-blocked", conformance.Extended, true, conformance.Blocked,
+				"it builds on lb-claimed, which has failed",
+			),
 		},
 	}
+	r.Tests[5].BlockedBy = "lb-claimed"
 	r.Tests[1].Notes = []string{"first note", "ccm: last words"}
 	r.Summarize()
 	return r
@@ -106,12 +111,15 @@ profiles:
       skipped: 1
   name: Node
 - extended:
+    blockedTests:
+    - lb-blocked
     failedTests:
     - lb-claimed
     notRequiredFailedTests:
     - lb-not-claimed
     result: failure
     statistics:
+      blocked: 1
       failed: 2
       passed: 0
       skipped: 0
@@ -121,7 +129,7 @@ profiles:
 
 func TestJUnit(t *testing.T) {
 	const want = `<?xml version="1.0" encoding="UTF-8"?>
-<testsuites name="conformance" tests="5" failures="2" skipped="2" time="12.25">
+<testsuites name="conformance" tests="6" failures="2" skipped="3" time="12.25">
   <testsuite name="Node" tests="3" failures="1" skipped="1" time="4.5" timestamp="2026-11-21T03:00:00Z">
     <properties>
       <property name="implementation" value="fakecloud v1"></property>
@@ -137,7 +145,7 @@ func TestJUnit(t *testing.T) {
       <skipped message="it needs machines">it needs machines</skipped>
     </testcase>
   </testsuite>
-  <testsuite name="LoadBalancer" tests="2" failures="1" skipped="1" time="3" timestamp="2026-11-21T03:00:00Z">
+  <testsuite name="LoadBalancer" tests="3" failures="1" skipped="2" time="4.5" timestamp="2026-11-21T03:00:00Z">
     <properties>
       <property name="implementation" value="fakecloud v1"></property>
       <property name="cluster" value="embedded v1.36.3"></property>
@@ -148,6 +156,9 @@ func TestJUnit(t *testing.T) {
     </testcase>
     <testcase classname="LoadBalancer" name="lb-not-claimed" time="1.5">
       <skipped message="not required: no UDP">no UDP</skipped>
+    </testcase>
+    <testcase classname="LoadBalancer" name="lb-blocked" time="1.5">
+      <skipped message="blocked by lb-claimed">it builds on lb-claimed, which has failed</skipped>
     </testcase>
   </testsuite>
 </testsuites>
@@ -164,7 +175,9 @@ func TestJUnitFailsAsTheReportDoes(t *testing.T) {
 				ID: "a", Profile: rapid.SampledFrom(conformance.Profiles).Draw(t, "profile"),
 				Required: rapid.Bool().Draw(t, "required"),
 				Result: rapid.SampledFrom(
-					[]conformance.Result{conformance.Passed, conformance.Failed, conformance.Skipped},
+					[]conformance.Result{
+						conformance.Passed, conformance.Failed, conformance.Skipped, conformance.Blocked,
+					},
 				).Draw(t, "result"),
 			})
 		}

@@ -1,0 +1,126 @@
+package profiles
+
+// What tests take for granted: a test that waits for a balancer on its way builds on the one that a
+// Service gets a balancer. The suite begins with what others build on, and runs nothing that builds on
+// what has failed.
+
+import (
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// Behaviours that others build on, by the IDs of their tests. Each takes little time where it is there,
+// and wants nothing that not every CCM has to do, or that its profile is about.
+const (
+	initialized    = "node-taint-lifted"
+	saysWhyAtAll   = "node-says-why"
+	lateIsFound    = "node-late-instance"
+	stoppedTainted = "lifecycle-stopped-is-kept-and-tainted"
+	untainted      = "lifecycle-started-again"
+	endedDeleted   = "lifecycle-terminated-is-deleted"
+	balancerMade   = "lb-created"
+	balancerGone   = "lb-deleted"
+	portFollows    = "lb-port-changed"
+	trafficFlows   = "lb-traffic-reaches-pods"
+	routeMade      = "route-to-node"
+	routeGone      = "route-for-each-node"
+	standbyActs    = "ha-leader-killed"
+)
+
+// foundations says on which behaviours the tests build whose IDs match a pattern, as path.Match has it.
+var foundations = []struct {
+	on    string
+	tests []string
+}{
+	{on: initialized, tests: []string{
+		"node-waits-without-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
+		"node-addresses", "node-name-*", "node-late-*", "node-keeps-*", "node-after-restart", "node-provided-ip",
+		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
+		"lifecycle-*", "route-*", "ha-*", "budget-*", "resilience-*",
+		"lb-targets-*", "lb-waiting-node-is-skipped", "lb-traffic-*",
+	}},
+	{on: saysWhyAtAll, tests: []string{"node-says-why-once"}},
+	{on: lateIsFound, tests: []string{"node-late-instance-at-once", "node-name-is-exact"}},
+
+	{on: stoppedTainted, tests: []string{
+		"lifecycle-started-again", "lifecycle-not-ready-is-kept", "lifecycle-foreign-provider-id", "lifecycle-machine",
+		"lifecycle-doubt-*", "lifecycle-stopped-while-ready-is-kept", "route-stopped-is-kept",
+		"resilience-expired-credentials", "resilience-token-swapped", "resilience-zone-outage",
+		"resilience-empty-instance-list", "resilience-throttled-refresh", "resilience-missing-page",
+		"resilience-missing-field", "resilience-stale-reads", "resilience-slow-api",
+	}},
+	{on: untainted, tests: []string{ // By which the CCM's rounds are counted.
+		"lifecycle-machine", "lifecycle-doubt-*", "budget-*",
+		"resilience-expired-credentials", "resilience-token-swapped", "resilience-empty-instance-list",
+		"resilience-throttled-refresh", "resilience-missing-page", "resilience-missing-field", "resilience-stale-reads",
+	}},
+	{on: endedDeleted, tests: []string{
+		"lifecycle-reappears", "lifecycle-deleted-while-ccm-down", "lifecycle-machine", "lifecycle-terminated-while-ready",
+		"lb-targets-follow-nodes", "route-of-new-instance", "resilience-stale-reads",
+	}},
+
+	{on: balancerMade, tests: []string{
+		"lb-*", "budget-*", "resilience-zone-outage", "resilience-stranger-of-same-name",
+		"ha-one-acts", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
+		"resilience-lost-create", "resilience-slow-balancer-api", "resilience-stale-balancers",
+		"resilience-missing-page-of-balancers",
+	}},
+	{on: balancerGone, tests: []string{
+		"lb-finalizer", "lb-retyped-to-cluster-ip", "lb-two-services", "lb-recreated", "lb-many-leave-nothing",
+		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-load-balancer-ip",
+		"lb-changed-while-ccm-down", "lb-deleted-with-ccm-down", "lb-delete-retried",
+		"lb-deleted-out-of-band-then-service-deleted", "lb-renamed-balancer", "lb-stranger-of-same-name", "lb-doubt-*",
+		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
+		"resilience-stranger-of-same-name", "resilience-lost-create", "resilience-slow-balancer-api",
+		"resilience-stale-balancers", "resilience-missing-page-of-balancers",
+	}},
+	{on: portFollows, tests: []string{
+		"lb-changed-while-ccm-down", "lb-create-retried", "lb-deleted-out-of-band-then-changed", "lb-renamed-balancer",
+		"lb-stranger-of-same-name", "lb-quiet", "lb-ccm-restarted-while-creating",
+		"lb-changed-out-of-band-then-service-changed", "lb-traffic-follows-port-change",
+		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
+		"resilience-lost-create", "resilience-slow-balancer-api", "resilience-stale-balancers",
+		"resilience-missing-page-of-balancers",
+	}},
+	{on: trafficFlows, tests: []string{"lb-traffic-*"}},
+	{on: "lb-source-ranges", tests: []string{"lb-traffic-source-ranges"}},
+	{on: "lb-affinity", tests: []string{"lb-traffic-affinity"}},
+	{on: "lb-udp", tests: []string{"lb-udp-and-tcp-same-port"}},
+
+	{on: routeMade, tests: []string{"route-*"}},
+	{on: routeGone, tests: []string{
+		"route-of-new-instance", "route-of-stranger", "route-not-ready-is-kept", "route-stopped-is-kept",
+		"route-of-node-deleted-while-ccm-down", "route-refused-is-tried-again", "route-doubt-*",
+	}},
+
+	{on: standbyActs, tests: []string{
+		"ha-one-acts", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
+	}},
+}
+
+// withFoundations adds to tests what they build on. No test builds on itself: a pattern may match it.
+func withFoundations(tests []conformance.Test) []conformance.Test {
+	for i := range tests {
+		test := &tests[i]
+		test.BuildsOn = slices.Clone(test.BuildsOn)
+		for _, f := range foundations {
+			if f.on != test.ID && !slices.Contains(test.BuildsOn, f.on) && matchesAny(f.tests, test.ID) {
+				test.BuildsOn = append(test.BuildsOn, f.on)
+			}
+		}
+	}
+	return tests
+}
+
+func matchesAny(patterns []string, id string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		matched, err := path.Match(pattern, id)
+		if err != nil {
+			panic(fmt.Sprintf("pattern %q of foundations: %v", pattern, err))
+		}
+		return matched
+	})
+}
