@@ -53,7 +53,7 @@ var foundations = []struct {
 		"resilience-missing-field", "resilience-stale-reads", "resilience-slow-api",
 	}},
 	{on: untainted, tests: []string{ // By which the CCM's rounds are counted.
-		"lifecycle-machine", "lifecycle-doubt-*", "budget-*",
+		"lifecycle-machine", "lifecycle-doubt-*", "lifecycle-booting-is-kept", "budget-*",
 		"resilience-expired-credentials", "resilience-token-swapped", "resilience-empty-instance-list",
 		"resilience-throttled-refresh", "resilience-missing-page", "resilience-missing-field", "resilience-stale-reads",
 	}},
@@ -71,6 +71,7 @@ var foundations = []struct {
 	{on: balancerGone, tests: []string{
 		"lb-finalizer", "lb-retyped-to-cluster-ip", "lb-two-services", "lb-recreated", "lb-many-leave-nothing",
 		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-load-balancer-ip",
+		"lb-load-balancer-ip-in-use", "lb-no-address-when-failed",
 		"lb-changed-while-ccm-down", "lb-deleted-with-ccm-down", "lb-delete-retried",
 		"lb-deleted-out-of-band-then-service-deleted", "lb-renamed-balancer", "lb-stranger-of-same-name", "lb-doubt-*",
 		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",

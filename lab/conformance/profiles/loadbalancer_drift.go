@@ -6,6 +6,7 @@ package profiles
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -89,6 +90,21 @@ var balancerBeyondTests = []conformance.Test{
 		Requires: "A Service whose loadBalancerIP is an address that was reserved gets a balancer that has it, and so does the next one when the first is gone.",
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
 		Run:      lbLoadBalancerIP,
+	},
+	{
+		ID: "lb-load-balancer-ip-in-use", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
+		Requires: "A Service whose loadBalancerIP another one's balancer has takes it from nobody and has no other address; when it is free, the Service has it.",
+		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
+		Run:      lbLoadBalancerIPInUse,
+	},
+	{
+		ID: "lb-load-balancer-ip-not-there", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
+		Requires: "A Service whose loadBalancerIP is no address that was reserved has no other address instead; without that field it gets one.",
+		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
+		Alone:    true, // Nobody else is to be given the address.
+		Run:      lbLoadBalancerIPNotThere,
 	},
 }
 
@@ -233,4 +249,55 @@ func lbLoadBalancerIP(t *conformance.T) {
 		t.AwaitGone(svc)
 	}
 	assert.Len(t, slices.Compact(balancers), 2)
+}
+
+func lbLoadBalancerIPInUse(t *conformance.T) {
+	address, release, err := t.AddressReserver().ReserveAddress(t.Context())
+	t.Must(err, "reserving an address")
+	t.Cleanup(release)
+	first := t.NewService(withLoadBalancerIP(address))
+	before := t.AwaitBalancer(first, listensFor(t, first))
+	second := t.NewService(withLoadBalancerIP(address))
+	awaitToldNoAddress(t, second, func(ctx context.Context) error {
+		b, err := t.TheBalancer(ctx, first)
+		if err == nil && b.ID != before.ID {
+			err = fmt.Errorf("the first Service has balancer %s, and had %s", b.ID, before.ID)
+		}
+		return err
+	})
+	t.DeleteService(first)
+	t.AwaitGone(first)
+	touchService(t, second, "the address is free") // Not every CCM sees it: its next try may be minutes away.
+	assert.Equal(t, address, t.AwaitBalancer(second, listensFor(t, second)).Address)
+}
+
+func lbLoadBalancerIPNotThere(t *conformance.T) {
+	address, release, err := t.AddressReserver().ReserveAddress(t.Context())
+	t.Must(err, "reserving an address")
+	t.Must(release(t.Context()), "releasing it again")
+	svc := t.NewService(withLoadBalancerIP(address))
+	awaitToldNoAddress(t, svc, func(context.Context) error { return nil })
+	t.Change(svc, withLoadBalancerIP(""))
+	t.AwaitBalancer(svc, listensFor(t, svc))
+}
+
+func withLoadBalancerIP(address string) func(*corev1.Service) {
+	return func(s *corev1.Service) { s.Spec.LoadBalancerIP = address } //nolint:staticcheck // Deprecated, and in use.
+}
+
+// awaitToldNoAddress watches that a Service gets no address, and that something else holds, until the CCM
+// has tried twice and said so: upstream's controller has an Event for each error.
+func awaitToldNoAddress(t *conformance.T, svc *corev1.Service, holds func(context.Context) error) {
+	t.HoldsUntil("Service "+svc.Name+" is to have no address", func(ctx context.Context) error {
+		now, err := t.GetService(ctx, svc)
+		if err == nil && len(now.Status.LoadBalancer.Ingress) > 0 {
+			err = fmt.Errorf("it has %v", now.Status.LoadBalancer.Ingress)
+		}
+		return errors.Join(err, holds(ctx))
+	}, "two Warnings that say so", func(context.Context) error {
+		if n := countFailureEvents(t, svc); n < 2 {
+			return fmt.Errorf("there are %d", n)
+		}
+		return nil
+	})
 }

@@ -53,6 +53,14 @@ var balancerTroubleTests = []conformance.Test{
 		Incident: cloudDownWhileDeletingIncident,
 	},
 	{
+		ID: "lb-targets-retried", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromUpdate + "; " + fromNodeSet,
+		Requires: "A balancer's targets that could not be changed while the cloud was not available are right when it is, though nothing else changes.",
+		Needs:    append([]conformance.Feature{conformance.FeatureTargets}, whileUnavailable...),
+		Alone:    true,
+		Run:      lbTargetsRetried,
+	},
+	{
 		ID: "lb-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended,
 		Capability: conformance.CapabilityExplains,
 		Source:     "kubernetes.io: Debug Services; k8s.io/cloud-provider controllers/service: SyncLoadBalancerFailed",
@@ -115,6 +123,15 @@ var balancerTroubleTests = []conformance.Test{
 		Requires:   "Somebody else's balancer that has the name that the Service's one had is left alone, and the Service's own, renamed, is not.",
 		Needs:      []conformance.Feature{conformance.FeatureRenameBalancer, conformance.FeatureStrangers},
 		Run:        lbStrangerOfSameName,
+	},
+	{
+		ID: "lb-name-taken", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityRename,
+		Source:     fromEnsure,
+		Requires:   "Somebody else's balancer that has the name that the Service's own would get is left alone, and not taken for the Service's; when it is gone, the Service gets its own.",
+		Needs:      []conformance.Feature{conformance.FeatureStrangers},
+		Alone:      true, // No CCM runs meanwhile.
+		Run:        lbNameTaken,
 	},
 	{
 		ID: "lb-quiet", Profile: conformance.LoadBalancer, Level: conformance.Extended,
@@ -185,6 +202,18 @@ func lbDeleteRetried(t *conformance.T) {
 	}, "the CCM to have tried again", tried)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	t.AwaitGone(svc)
+}
+
+func lbTargetsRetried(t *conformance.T) {
+	svc := t.NewService()
+	own := t.AwaitBalancer(svc, listensFor(t, svc)).Targets
+	instance, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
+	t.AwaitBalancer(svc, leadsTo(own, instance.ID))
+	fault := balancersUnavailable(t)
+	setExclusionLabel(t, node.Name, `"true"`)
+	t.Await("the CCM to have tried", checkFaultHits(t, fault, t.Attempts+1))
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	t.AwaitBalancer(svc, leadsTo(own))
 }
 
 func lbSaysWhy(t *conformance.T) {
@@ -351,6 +380,45 @@ func lbStrangerOfSameName(t *conformance.T) {
 	t.Must(err, "looking at balancer %s", stranger.ID)
 	require.True(t, there, "the stranger's balancer is gone")
 	assert.Equal(t, balancerIdentity(stranger), balancerIdentity(now))
+}
+
+// lbNameTaken learns the name that the CCM chooses from the balancer that is made first.
+func lbNameTaken(t *conformance.T) {
+	svc := t.NewService()
+	first := t.AwaitBalancer(svc)
+	restart := stopCCM(t)
+	t.Must(t.Cloud.DeleteBalancer(t.Context(), first.ID), "deleting balancer %s", first.ID)
+	stranger, err := t.ForeignBalancerCreator().CreateForeignBalancer(t.Context(), first.Name)
+	t.Must(err, "creating a balancer named %s", first.Name)
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
+	restart()
+	changePort(t, svc)
+	made := func(ctx context.Context) error { // A cloud may allow several of a name.
+		_, err := t.TheBalancer(ctx, svc)
+		return err
+	}
+	told := countFailureEvents(t, svc)
+	t.HoldsUntil("balancer "+stranger.ID+" is to be left alone", func(ctx context.Context) error {
+		now, there, err := t.Cloud.GetBalancer(ctx, stranger.ID)
+		switch {
+		case err != nil:
+			return err
+		case !there:
+			return errors.New("it is gone")
+		case !assert.ObjectsAreEqual(balancerIdentity(stranger), balancerIdentity(now)):
+			return fmt.Errorf("it was %+v and is %+v", stranger, now)
+		}
+		return nil
+	}, "the CCM to have made another, or to say why not, twice", eitherHolds(made, func(context.Context) error {
+		if now := countFailureEvents(t, svc); now < told+2 {
+			return fmt.Errorf("of %d failures it was told in Events, want 2", now-told)
+		}
+		return nil
+	}))
+	t.Must(t.Cloud.DeleteBalancer(t.Context(), stranger.ID), "deleting balancer %s", stranger.ID)
+	touchService(t, svc, "the name is free")
+	b := t.AwaitBalancer(svc, listensFor(t, svc))
+	assert.NotEqual(t, stranger.ID, b.ID)
 }
 
 // renameBalancer gives the balancer a name that no CCM gives.
