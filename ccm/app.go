@@ -99,6 +99,9 @@ func setDefaultsForThousandNodes(o *options.CloudControllerManagerOptions) {
 // configuration is wrong: nothing that it could do later would be right.
 func initializeCloud(cfg *cloudcontrollerconfig.CompletedConfig) cloudprovider.Interface {
 	disableRoutesWithoutCIDR(&cfg.ComponentConfig.KubeCloudShared)
+	if warning := clusterNameWarning(cfg.ComponentConfig.KubeCloudShared.ClusterName); warning != "" {
+		klog.Warning(warning)
+	}
 	provider := cfg.ComponentConfig.KubeCloudShared.CloudProvider
 	if provider.Name != contract.ProviderName {
 		klog.ErrorS(nil, "This binary knows one cloud only", "want", contract.ProviderName, "got", provider.Name)
@@ -122,6 +125,20 @@ func disableRoutesWithoutCIDR(shared *cpconfig.KubeCloudSharedConfiguration) {
 			"or --configure-cloud-routes=false to be told no more")
 		shared.ConfigureCloudRoutes = false
 	}
+}
+
+// defaultClusterName is upstream's default of --cluster-name.
+const defaultClusterName = "kubernetes"
+
+// clusterNameWarning is what to know about a cluster's name that others may have, too; "" of any
+// other name.
+func clusterNameWarning(name string) string {
+	if name != defaultClusterName {
+		return ""
+	}
+	return fmt.Sprintf("--cluster-name is %q, upstream's default, which other clusters of the cloud's project "+
+		"may have, too. Balancers and routes are told apart by the cluster's UID; people, and what was made before "+
+		"it had that tag, go by the name: give each cluster one of its own", name)
 }
 
 // openCloud reads the configuration, from the environment alone if there is no file, and

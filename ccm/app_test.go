@@ -33,3 +33,10 @@ func TestRoutesNeedCIDR(t *testing.T) {
 		})
 	}
 }
+
+func TestClusterNameWarning(t *testing.T) {
+	opts, err := options.NewCloudControllerManagerOptions()
+	require.NoError(t, err)
+	assert.Contains(t, clusterNameWarning(opts.KubeCloudShared.ClusterName), "one of its own", "upstream's default")
+	assert.Empty(t, clusterNameWarning("blue"))
+}

@@ -77,7 +77,9 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 		loadBalancers: &loadBalancers{
 			api: api, project: project, inventory: known, explain: explain, identity: identity,
 		},
-		routes:   &routes{api: api, project: project, inventory: known, instances: instances, explain: explain},
+		routes: &routes{
+			api: api, identity: identity, project: project, inventory: known, instances: instances, explain: explain,
+		},
 		explain:  explain,
 		identity: identity,
 		cached:   cfg.Cache,

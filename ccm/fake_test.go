@@ -25,6 +25,7 @@ type fakeAPI struct {
 	remove        func(id string) (*api.LoadBalancer, error)
 	listRoutes    func(f client.RouteFilter) ([]api.Route, error)
 	createRoute   func(api.RouteCreate) (*api.Route, error)
+	updateRoute   func(id string, u api.ResourceUpdate) (*api.Route, error)
 	deleteRoute   func(id string) error
 }
 
@@ -75,6 +76,11 @@ func (f *fakeAPI) ListRoutes(_ context.Context, filter client.RouteFilter) ([]ap
 func (f *fakeAPI) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Route, error) {
 	require.NotNil(f.t, f.createRoute, "unexpected CreateRoute(%+v)", r)
 	return f.createRoute(r)
+}
+
+func (f *fakeAPI) UpdateRoute(_ context.Context, id string, u api.ResourceUpdate) (*api.Route, error) {
+	require.NotNil(f.t, f.updateRoute, "unexpected UpdateRoute(%s)", id)
+	return f.updateRoute(id, u)
 }
 
 func (f *fakeAPI) DeleteRoute(_ context.Context, id string) error {

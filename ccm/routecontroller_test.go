@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
@@ -89,6 +90,24 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 	c.routes = append(c.routes, created)
 	c.tell(api.EventCreated, created)
 	return &created, nil
+}
+
+func (c *routeTable) UpdateRoute(_ context.Context, id string, u api.ResourceUpdate) (*api.Route, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.ID == id })
+	if i < 0 {
+		return nil, problem(404, api.NotFound, ourProject)
+	}
+	c.calls = append(c.calls, "tag "+c.routes[i].Name)
+	if c.refuse != nil {
+		return nil, c.refuse
+	}
+	c.routes[i].Tags = *u.Tags
+	c.routes[i].Version++
+	c.tell(api.EventUpdated, c.routes[i])
+	updated := c.routes[i]
+	return &updated, nil
 }
 
 func (c *routeTable) DeleteRoute(_ context.Context, id string) error {
@@ -172,27 +191,43 @@ func (c *routeTable) takeCalls() []string {
 
 // routeWorld is the route controller as the program starts it, with a fake API server and cloud.
 type routeWorld struct {
-	t     *testing.T
-	kube  *fake.Clientset
-	cloud *routeTable
+	t        *testing.T
+	kube     *fake.Clientset
+	cloud    *routeTable
+	identity *clusterIdentity
 }
 
-// withRouteController runs test with the feature gate off and on. The range of the cluster's
-// pods is 10.244.0.0/16, with fd00:10:244::/56 for a second family.
+func newRouteWorld(t *testing.T, cloud *routeTable, identity *clusterIdentity, nodes ...*corev1.Node) *routeWorld {
+	w := &routeWorld{t: t, kube: fake.NewClientset(), cloud: cloud, identity: identity}
+	for _, n := range nodes {
+		require.NoError(t, w.kube.Tracker().Add(n.DeepCopy()))
+	}
+	return w
+}
+
+// withRouteController runs test with a controller of such a cluster and cloud. The range of the
+// cluster's pods is 10.244.0.0/16, with fd00:10:244::/56 for a second family.
 func withRouteController(t *testing.T, nodes []*corev1.Node, routes []api.Route, test func(w *routeWorld)) {
+	withAndWithoutWatch(t, func(t *testing.T) {
+		w := newRouteWorld(t, newRouteTable(t, slices.Clone(routes)...), testIdentity(clusterUID), nodes...)
+		defer w.start()()
+		test(w)
+	})
+}
+
+// withAndWithoutWatch runs test in a bubble with the feature gate off, and on.
+func withAndWithoutWatch(t *testing.T, test func(t *testing.T)) {
+	// The second of upstream's handlers of errors waits until its newest error, of the real time,
+	// is a millisecond ago; in a bubble that takes decades.
+	handlers := utilruntime.ErrorHandlers
+	t.Cleanup(func() { utilruntime.ErrorHandlers = handlers })
+	utilruntime.ErrorHandlers = handlers[:1]
 	for _, on := range []bool{false, true} {
 		t.Run(fmt.Sprint("watch-based: ", on), func(t *testing.T) {
 			featuregatetesting.SetFeatureGateDuringTest(
 				t, utilfeature.DefaultFeatureGate, features.CloudControllerManagerWatchBasedRoutesReconciliation, on,
 			)
-			synctest.Test(t, func(t *testing.T) {
-				w := &routeWorld{t: t, kube: fake.NewClientset(), cloud: newRouteTable(t, slices.Clone(routes)...)}
-				for _, n := range nodes {
-					require.NoError(t, w.kube.Tracker().Add(n.DeepCopy()))
-				}
-				defer w.start()()
-				test(w)
-			})
+			synctest.Test(t, test)
 		})
 	}
 }
@@ -226,12 +261,13 @@ func (w *routeWorld) start() func() {
 }
 
 func (w *routeWorld) newCloud() *cloud {
-	i, identity := newInstances(w.cloud.fakeAPI), testIdentity("")
+	i := newInstances(w.cloud.fakeAPI)
 	known := inventory.New(w.cloud, inventory.Options{
-		ClusterFilters: identity.tagFilters, InCluster: identity.mayOwn, ServiceTag: contract.TagServiceUID,
+		ClusterFilters: w.identity.tagFilters, InCluster: w.identity.mayOwn, ServiceTag: contract.TagServiceUID,
 	})
+	w.identity.onUIDKnown = known.RelistCluster
 	return &cloud{inventory: known, routes: &routes{
-		api: w.cloud, project: i.project, inventory: known, instances: i, explain: i.explain,
+		api: w.cloud, identity: w.identity, project: i.project, inventory: known, instances: i, explain: i.explain,
 	}}
 }
 
@@ -259,7 +295,8 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 	others := []api.Route{
 		{
 			ID: "r-person", Project: ourProject, Name: "mine", Destination: "10.244.9.0/24", InstanceID: "i-1",
-			State: api.RouteActive, Tags: api.Tags{contract.TagCluster: clusterName},
+			State: api.RouteActive,
+			Tags:  api.Tags{contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID},
 		},
 		{
 			ID: "r-blue", Project: ourProject, Name: "blue", Destination: "10.244.8.0/24", InstanceID: "i-1",
@@ -267,7 +304,9 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 		},
 		{
 			ID: "r-left", Project: ourProject, Name: "left-behind", Destination: "10.244.7.0/24", InstanceID: "i-7",
-			State: api.RouteBlackhole, Tags: api.Tags{contract.TagCluster: clusterName, contract.TagNode: "node-7"},
+			State: api.RouteBlackhole, Tags: api.Tags{
+				contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID, contract.TagNode: "node-7",
+			},
 		},
 	}
 	route1, route2 := "node-1-10.244.1.0-24", "node-2-10.244.2.0-24"
@@ -302,6 +341,97 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 
 		require.NoError(t, w.kube.CoreV1().Nodes().Delete(t.Context(), "node-2", metav1.DeleteOptions{}))
 		assert.Equal(t, []string{"delete " + route2}, w.cloud.takeCalls(), "and with the node its route goes")
+	})
+}
+
+// Two clusters of one name in one project leave each other's routes alone, whichever of them
+// looks first.
+func TestTwoClustersOfOneNameHaveTheirOwnRoutes(t *testing.T) {
+	withAndWithoutWatch(t, func(t *testing.T) {
+		cloud := newRouteTable(t)
+		one := newRouteWorld(t, cloud, testIdentity("uid-1"), routedNode("node-1", "i-1", "10.244.1.0/24"))
+		two := newRouteWorld(t, cloud, testIdentity("uid-2"), routedNode("node-2", "i-2", "10.244.2.0/24"))
+		defer one.start()()
+		assert.Equal(t, []string{"create node-1-10.244.1.0-24 to i-1"}, cloud.takeCalls())
+		defer two.start()()
+		assert.Equal(t, []string{"create node-2-10.244.2.0-24 to i-2"}, cloud.takeCalls())
+		assert.Empty(t, cloud.takeCalls())
+		require.NoError(t, one.kube.CoreV1().Nodes().Delete(t.Context(), "node-1", metav1.DeleteOptions{}))
+		assert.Equal(t, []string{"delete node-1-10.244.1.0-24"}, cloud.takeCalls())
+	})
+}
+
+// Routes from before they had the cluster's UID are taken over when they lead to an instance of one
+// of the cluster's Nodes. What another cluster of that name has, or had, stays as it is.
+func TestUntaggedRoutesAreTakenOver(t *testing.T) {
+	untagged := func(node, instance, destination string) api.Route {
+		return api.Route{
+			ID: "r-" + node, Project: ourProject, Name: node, Destination: destination, InstanceID: instance,
+			State: api.RouteActive, Version: 1,
+			Tags: api.Tags{contract.TagCluster: clusterName, contract.TagNode: node},
+		}
+	}
+	ofOthers := untagged("node-9", "i-9", "10.244.9.0/24")
+	nodes := []*corev1.Node{routedNode("node-1", "i-1", "10.244.1.0/24"), routedNode("node-2", "i-2", "10.244.2.0/24")}
+	old := []api.Route{
+		untagged("node-1", "i-1", "10.244.1.0/24"),
+		untagged("gone", "i-2", "10.244.7.0/24"), // What is left of a Node, on an instance of ours.
+		ofOthers,
+	}
+	withRouteController(t, nodes, old, func(w *routeWorld) {
+		t := w.t
+		assert.ElementsMatch(t, []string{
+			"tag node-1", "tag gone", "delete gone", "create node-2-10.244.2.0-24 to i-2",
+		}, w.cloud.takeCalls())
+		routes, err := w.cloud.ListRoutes(t.Context(), client.RouteFilter{})
+		require.NoError(t, err)
+		require.Len(t, routes, 3)
+		assert.Equal(t, api.Tags{
+			contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID, contract.TagNode: "node-1",
+		}, routes[0].Tags)
+		assert.Equal(t, ofOthers, routes[1])
+		assert.Empty(t, w.cloud.takeCalls())
+	})
+}
+
+// A route that cannot be tagged just now is kept, and tagged later.
+func TestTaggingRoutesIsTriedAgain(t *testing.T) {
+	old := route(func(r *api.Route) { delete(r.Tags, contract.TagClusterUID) })
+	withAndWithoutWatch(t, func(t *testing.T) {
+		cloud := newRouteTable(t, old)
+		w := newRouteWorld(t, cloud, testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
+		cloud.setRefusal(problem(503, api.Internal, ourProject))
+		defer w.start()()
+		assert.Equal(t, []string{"tag " + old.Name}, cloud.takeCalls())
+		cloud.setRefusal(nil)
+		assert.Equal(t, []string{"tag " + old.Name}, cloud.takeCalls())
+		assert.Empty(t, cloud.takeCalls())
+	})
+}
+
+// As long as it is not known which cluster this is, no route is made and none deleted.
+func TestNoRoutesWithoutTheClustersUID(t *testing.T) {
+	withAndWithoutWatch(t, func(t *testing.T) {
+		gone := route(func(r *api.Route) { r.Tags[contract.TagNode], r.Destination = "node-7", "10.244.7.0/24" })
+		cloud := newRouteTable(t, gone)
+		w := newRouteWorld(t, cloud, testIdentity(""), routedNode("node-1", "i-1", "10.244.1.0/24"))
+		defer w.start()()
+		assert.Empty(t, cloud.takeCalls())
+		w.identity.setUID(clusterUID)
+		assert.ElementsMatch(
+			t, []string{"create node-1-10.244.1.0-24 to i-1", "delete " + gone.Name}, cloud.takeCalls(),
+		)
+	})
+}
+
+// A cluster with another name than before has its routes all the same, and names them anew.
+func TestRoutesOfARenamedCluster(t *testing.T) {
+	before := route(func(r *api.Route) { r.Tags[contract.TagCluster] = "before" })
+	node := routedNode("node-1", "i-1", "10.244.1.0/24")
+	withRouteController(t, []*corev1.Node{node}, []api.Route{before}, func(w *routeWorld) {
+		assert.Equal(w.t, []string{"tag " + before.Name}, w.cloud.takeCalls())
+		require.NoError(w.t, w.kube.CoreV1().Nodes().Delete(w.t.Context(), "node-1", metav1.DeleteOptions{}))
+		assert.Equal(w.t, []string{"delete " + before.Name}, w.cloud.takeCalls())
 	})
 }
 

@@ -29,10 +29,11 @@ import (
 type routesAPI interface {
 	ListRoutes(ctx context.Context, f client.RouteFilter) ([]api.Route, error)
 	CreateRoute(ctx context.Context, r api.RouteCreate) (*api.Route, error)
+	UpdateRoute(ctx context.Context, id string, u api.ResourceUpdate) (*api.Route, error)
 	DeleteRoute(ctx context.Context, id string) error
 }
 
-// knownRoutes is the part of the inventory that remembers the cluster's routes:
+// knownRoutes is the part of the inventory that remembers the routes that may be the cluster's:
 // upstream lists them every 10 s.
 type knownRoutes interface {
 	Routes(ctx context.Context) ([]api.Route, error)
@@ -42,6 +43,7 @@ type knownRoutes interface {
 // routes answers the route controller.
 type routes struct {
 	api       routesAPI
+	identity  *clusterIdentity
 	project   *projectGuard
 	inventory knownRoutes
 	instances *instances
@@ -75,6 +77,9 @@ var _ cloudprovider.Routes = (*routes)(nil)
 // one whose Node has become another instance is replaced.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
 	ctx = calls.For(ctx, calls.NodeRoute)
+	if r.identity.uid() == "" {
+		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, errClusterUnknown)
+	}
 	found, err := r.inventory.Routes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, err)
@@ -83,7 +88,6 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		// A list of another project's routes is as empty as this one.
 		return nil, r.project.checkToken(ctx)
 	}
-	var outdated, current []*cloudprovider.Route
 	for _, route := range found {
 		if owned, err := r.project.ownsProject(ctx, route.Project); err != nil {
 			return nil, err
@@ -92,9 +96,18 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 				"route %s belongs to project %q, which is not ours",
 				errWrongProject, route.ID, route.Project)
 		}
-		if !isRouteOfCluster(cluster, &route) {
-			continue
-		}
+	}
+	own, err := r.ownRoutes(ctx, found)
+	if err != nil {
+		return nil, err
+	}
+	return r.toProviderRoutes(own), nil
+}
+
+// toProviderRoutes has those routes first that are to be replaced.
+func (r *routes) toProviderRoutes(own []api.Route) []*cloudprovider.Route {
+	var outdated, current []*cloudprovider.Route
+	for _, route := range own {
 		listed := &cloudprovider.Route{
 			Name:            route.Name,
 			TargetNode:      types.NodeName(route.Tags[contract.TagNode]),
@@ -110,16 +123,19 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 			current = append(current, listed)
 		}
 	}
-	return append(outdated, current...), nil
+	return append(outdated, current...)
 }
 
 // CreateRoute makes a route in one call. If it cannot, an Event on the Node says why:
 // upstream's own Event comes again at every retry.
-func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *cloudprovider.Route) error {
+func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovider.Route) error {
 	ctx = calls.For(ctx, calls.NodeRoute)
 	node, err := r.nodes.Get(string(route.TargetNode))
 	if err != nil {
 		return err
+	}
+	if r.identity.uid() == "" {
+		return errClusterUnknown // ListRoutes says so, too, and so is tried again.
 	}
 	// A Node of two families has two routes, each with a cause of its own.
 	topic := topicRoute + " " + route.DestinationCIDR
@@ -132,7 +148,7 @@ func (r *routes) CreateRoute(ctx context.Context, cluster, _ string, route *clou
 		}
 		return err
 	}
-	if err := r.createRoute(ctx, cluster, node, route); err != nil {
+	if err := r.createRoute(ctx, node, route); err != nil {
 		r.noteFailure()
 		r.explain.explainError(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
 		return err
@@ -163,14 +179,17 @@ func (e notSupportedError) cause() cause { return cause{reason: contract.ReasonR
 
 // createRoute makes a route. One that is already as it should be will do: the list that lacked
 // it may have been stale.
-func (r *routes) createRoute(ctx context.Context, cluster string, node *corev1.Node, route *cloudprovider.Route) error {
+func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *cloudprovider.Route) error {
 	instance, err := r.instances.checkExistence(ctx, node).existingInstance()
 	if err != nil {
 		return fmt.Errorf("where to route %s: %w", route.DestinationCIDR, err)
 	}
 	want := api.RouteCreate{
 		Name: routeName(route), Destination: route.DestinationCIDR, InstanceID: instance.ID,
-		Tags: &api.Tags{contract.TagCluster: cluster, contract.TagNode: node.Name},
+		Tags: &api.Tags{
+			contract.TagCluster: r.identity.name, contract.TagClusterUID: r.identity.uid(),
+			contract.TagNode: node.Name,
+		},
 	}
 	klog.InfoS("Creating route", "node", klog.KObj(node), "destination", want.Destination, "instance", want.InstanceID)
 	made, err := r.api.CreateRoute(ctx, want)
@@ -191,15 +210,15 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 	if err != nil {
 		return nil, fmt.Errorf("%w; looking for what is in the way: %w", refusal, err)
 	}
-	cluster := (*want.Tags)[contract.TagCluster]
 	for _, have := range all {
 		switch {
 		case have.Name != want.Name && !prefixesOverlap(have.Destination, want.Destination):
-		case isRouteOfCluster(cluster, &have) && have.Tags[contract.TagNode] == (*want.Tags)[contract.TagNode] &&
+		case (r.identity.ownsRoute(&have) || r.identity.isUntagged(&have)) &&
+			have.Tags[contract.TagNode] == (*want.Tags)[contract.TagNode] &&
 			have.Destination == want.Destination && have.InstanceID == want.InstanceID:
 			return &have, nil
 		default:
-			return nil, &routeConflictError{have: have, cluster: cluster}
+			return nil, &routeConflictError{have: have, owner: r.identity.describeOwner(&have)}
 		}
 	}
 	return nil, refusal
@@ -219,33 +238,33 @@ func (l *sharedRouteList) list(ctx context.Context, cloud routesAPI) ([]api.Rout
 
 // routeConflictError is a route in the way of one that a cluster wants.
 type routeConflictError struct {
-	have    api.Route
-	cluster string
+	have  api.Route
+	owner string
 }
 
 func (e *routeConflictError) Error() string {
 	return fmt.Sprintf("in the way is route %s (%s, %s to instance %s) of %s",
-		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, describeOwner(e.cluster, &e.have))
+		e.have.ID, e.have.Name, e.have.Destination, e.have.InstanceID, e.owner)
 }
 
 func (e *routeConflictError) cause() cause { return cause{contract.ReasonRouteConflict, e.have.ID} }
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
-func (r *routes) DeleteRoute(ctx context.Context, cluster string, route *cloudprovider.Route) error {
-	err := r.deleteRoute(calls.For(ctx, calls.NodeRoute), cluster, route)
+func (r *routes) DeleteRoute(ctx context.Context, _ string, route *cloudprovider.Route) error {
+	err := r.deleteRoute(calls.For(ctx, calls.NodeRoute), route)
 	if err != nil {
 		r.noteFailure()
 	}
 	return err
 }
 
-func (r *routes) deleteRoute(ctx context.Context, cluster string, route *cloudprovider.Route) error {
+func (r *routes) deleteRoute(ctx context.Context, route *cloudprovider.Route) error {
 	found, err := r.inventory.Routes(ctx)
 	if err != nil {
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)
 	}
 	for _, have := range found {
-		if have.Name != route.Name || have.Destination != route.DestinationCIDR || !isRouteOfCluster(cluster, &have) {
+		if have.Name != route.Name || have.Destination != route.DestinationCIDR || !r.identity.ownsRoute(&have) {
 			continue
 		}
 		err := r.api.DeleteRoute(ctx, have.ID)
@@ -274,24 +293,6 @@ func (r *routes) isOutdated(route *api.Route) bool {
 	}
 	id, err := parseProviderID(node.Spec.ProviderID)
 	return err == nil && id != route.InstanceID
-}
-
-// isRouteOfCluster tells whether a route is for a Node of that cluster.
-func isRouteOfCluster(cluster string, route *api.Route) bool {
-	return route.Tags[contract.TagCluster] == cluster && route.Tags[contract.TagNode] != ""
-}
-
-// describeOwner says whose a route is, and what to do about it.
-func describeOwner(cluster string, route *api.Route) string {
-	switch {
-	case isRouteOfCluster(cluster, route):
-		return fmt.Sprintf("this cluster's node %s; it goes first", route.Tags[contract.TagNode])
-	case route.Tags[contract.TagCluster] == "" || route.Tags[contract.TagNode] == "":
-		return "no node of a cluster; delete it if it is nobody's"
-	default:
-		return fmt.Sprintf("node %s of cluster %s; give each cluster a range of its own",
-			route.Tags[contract.TagNode], route.Tags[contract.TagCluster])
-	}
 }
 
 // routeName is "<node>-<range>", unique as ranges are, and the same each time.

@@ -24,6 +24,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
+// clusterUID is that of the cluster whose routes are looked at.
+const clusterUID = "uid-ours"
+
 func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 	t.Helper()
 	indexer := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
@@ -32,7 +35,7 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 	}
 	i := newInstances(f)
 	return &routes{
-		api: f, project: i.project, inventory: forgetful{routes: f}, instances: i, explain: i.explain,
+		api: f, identity: testIdentity(clusterUID), project: i.project, inventory: forgetful{routes: f}, instances: i, explain: i.explain,
 		nodes: corelisters.NewNodeLister(indexer),
 	}
 }
@@ -41,7 +44,9 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 func route(change ...func(*api.Route)) api.Route {
 	r := api.Route{
 		ID: "r-1", Project: ourProject, Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
-		State: api.RouteActive, Tags: api.Tags{contract.TagCluster: clusterName, contract.TagNode: "node-1"},
+		State: api.RouteActive, Version: 1, Tags: api.Tags{
+			contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID, contract.TagNode: "node-1",
+		},
 	}
 	for _, c := range change {
 		c(&r)
@@ -89,7 +94,7 @@ func TestListRoutes(t *testing.T) {
 			delete(r.Tags, contract.TagNode)
 		})}},
 		"the filter was not understood": {have: []api.Route{route(func(r *api.Route) {
-			r.Tags[contract.TagCluster] = "other"
+			r.Tags[contract.TagClusterUID] = "uid-other"
 		})}},
 		"the cloud is down": {err: errors.New("refused"), fail: "refused"},
 		"a stranger's among them": {have: []api.Route{route(), route(func(r *api.Route) { r.Project = "p-other" })},
@@ -142,8 +147,24 @@ func TestCreateRoute(t *testing.T) {
 			fail: "this cluster's node node-9; it goes first"},
 		"a wider one of another cluster": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
 			r.Name, r.Destination = "x", "10.244.0.0/16"
-			r.Tags[contract.TagCluster] = "blue"
+			r.Tags[contract.TagCluster], r.Tags[contract.TagClusterUID] = "blue", "uid-blue"
 		})}, fail: "r-1 (x, 10.244.0.0/16 to instance i-1) of node node-1 of cluster blue; give each cluster a range of its own"},
+		"one of another cluster of that name": {
+			create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
+				r.Tags[contract.TagClusterUID] = "uid-other"
+			})},
+			fail: "of node node-1 of cluster lab (another of that name, by its UID uid-other); give each cluster",
+		},
+		"one without a UID, to another's instance": {
+			create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
+				delete(r.Tags, contract.TagClusterUID)
+				r.InstanceID = "i-9"
+			})},
+			fail: "of node node-1 of a cluster lab, which may be another of that name: the route leads to no instance",
+		},
+		"it is there, without a UID": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
+			delete(r.Tags, contract.TagClusterUID)
+		})}},
 		"one of a person": {create: refused(api.NameTaken), have: []api.Route{route(func(r *api.Route) {
 			r.Destination = "192.0.2.0/24"
 			delete(r.Tags, contract.TagNode)
@@ -167,7 +188,9 @@ func TestCreateRoute(t *testing.T) {
 			f.createRoute = func(r api.RouteCreate) (*api.Route, error) {
 				assert.Equal(t, api.RouteCreate{
 					Name: "node-1-10.244.1.0-24", Destination: "10.244.1.0/24", InstanceID: "i-1",
-					Tags: &api.Tags{"kubernetes-cluster": "lab", "kubernetes-node": "node-1"},
+					Tags: &api.Tags{
+						"kubernetes-cluster": "lab", "kubernetes-cluster-uid": clusterUID, "kubernetes-node": "node-1",
+					},
 				}, r)
 				return tc.create(r)
 			}
@@ -238,7 +261,7 @@ func TestDeleteRoute(t *testing.T) {
 		"the list fails": {list: errors.New("boom"), fail: "boom"},
 		"a person's, another cluster's, another range, another name": {have: []api.Route{
 			route(func(r *api.Route) { delete(r.Tags, contract.TagNode) }), route(func(r *api.Route) {
-				r.Tags[contract.TagCluster] = "blue"
+				r.Tags[contract.TagClusterUID] = "uid-blue"
 			}),
 			route(func(r *api.Route) { r.Destination = "10.244.9.0/24" }), route(func(r *api.Route) { r.Name = "x" }),
 		}},

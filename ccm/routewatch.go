@@ -128,12 +128,13 @@ func (w *routeWatch) requestPrompt() {
 
 // handleChange is called by the inventory, and must not block.
 func (w *routeWatch) handleChange(c inventory.Change) {
-	if c.Kind == inventory.Relisted || c.Route != nil && !w.routes.isSettled(c.Route, c.Kind == inventory.Updated) {
+	ours := c.Route != nil && w.routes.identity.ownsRoute(c.Route)
+	if c.Kind == inventory.Relisted || ours && !w.routes.isSettled(c.Route, c.Kind == inventory.Updated) {
 		w.requestPrompt()
 	}
 }
 
-// isSettled tells whether a route that exists, or does not, is as its Node wants it.
+// isSettled tells whether a route of the cluster that exists, or does not, is as its Node wants it.
 func (r *routes) isSettled(route *api.Route, exists bool) bool {
 	node, err := r.nodes.Get(route.Tags[contract.TagNode])
 	wanted := err == nil && slices.Contains(node.Spec.PodCIDRs, route.Destination)
