@@ -55,6 +55,8 @@ const (
 	// FeatureChangeBalancer: a balancer's listeners and targets can be changed by
 	// others than its owner.
 	FeatureChangeBalancer Feature = "change-balancer"
+	// FeatureChangeAddresses: an instance that runs can get other addresses.
+	FeatureChangeAddresses Feature = "change-addresses"
 	// FeatureReservedAddresses: an address can be kept for a balancer to come.
 	FeatureReservedAddresses Feature = "reserved-addresses"
 	// FeatureStrangers: balancers of other owners can be beside the cluster's.
@@ -117,6 +119,18 @@ const (
 	// CapabilityRepair: what happens to a balancer behind the CCM's back is put
 	// right without anybody touching the Service.
 	CapabilityRepair Capability = "repair"
+	// CapabilityDrift: what happened to a balancer behind the CCM's back is put right when its
+	// Service changes the next time.
+	CapabilityDrift Capability = "drift"
+	// CapabilityWaitingNodes: a Node without an instance keeps no Service from its balancer.
+	CapabilityWaitingNodes Capability = "waiting-nodes"
+	// CapabilityDuplicateNodes: nor do two Nodes of one instance.
+	CapabilityDuplicateNodes Capability = "duplicate-nodes"
+	// CapabilityExclusionValue: the label node.kubernetes.io/exclude-from-external-load-balancers
+	// excludes no Node when its value is false, as upstream has it from v1.34 on.
+	CapabilityExclusionValue Capability = "exclusion-label-value"
+	// CapabilityStaysUp: the CCM does not end by itself when the cloud fails.
+	CapabilityStaysUp Capability = "stays-up"
 	// CapabilityDoubtfulInstances: no instance is given up for gone because a list
 	// lacks it.
 	CapabilityDoubtfulInstances Capability = "doubtful-instances"

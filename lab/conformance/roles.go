@@ -22,6 +22,13 @@ type InstanceBatcher interface {
 	TerminateInstances(ctx context.Context, ids []string) error
 }
 
+// AddressChanger shows FeatureChangeAddresses.
+type AddressChanger interface {
+	// ChangeAddresses gives a running instance addresses that are not those from before, internal
+	// or external ones, and returns the instance as it is then.
+	ChangeAddresses(ctx context.Context, instanceID string) (Instance, error)
+}
+
 // BalancerRenamer shows FeatureRenameBalancer.
 type BalancerRenamer interface {
 	// RenameBalancer gives a balancer another name behind the CCM's back.
@@ -147,6 +154,7 @@ var roleFeatures = []struct {
 	feature Feature
 	hasRole func(Cloud) bool
 }{
+	{FeatureChangeAddresses, hasRole[AddressChanger]},
 	{FeatureRenameBalancer, hasRole[BalancerRenamer]},
 	{FeatureChangeBalancer, hasRole[BalancerChanger]},
 	{FeatureStrangers, hasRole[ForeignBalancerCreator]},
@@ -240,6 +248,9 @@ func faultRoleOf[R any](t *T) R {
 	t.faults.mark()
 	return role
 }
+
+// AddressChanger is that role of the cloud.
+func (t *T) AddressChanger() AddressChanger { return roleOf[AddressChanger](t) }
 
 // BalancerRenamer is that role of the cloud.
 func (t *T) BalancerRenamer() BalancerRenamer { return roleOf[BalancerRenamer](t) }

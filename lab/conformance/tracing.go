@@ -34,6 +34,8 @@ func (c tracingCloud) traceRole(role any) {
 	switch role := role.(type) {
 	case *InstanceBatcher:
 		*role = tracingInstanceBatcher{*role, c.trace}
+	case *AddressChanger:
+		*role = tracingAddressChanger{*role, c.trace}
 	case *BalancerRenamer:
 		*role = tracingBalancerRenamer{*role, c.trace}
 	case *BalancerChanger:
@@ -150,6 +152,18 @@ func (c tracingInstanceBatcher) TerminateInstances(ctx context.Context, ids []st
 	return traceAction(c.trace, fmt.Sprintf("terminating instances: %d", len(ids)), func() error {
 		return c.InstanceBatcher.TerminateInstances(ctx, ids)
 	})
+}
+
+type tracingAddressChanger struct {
+	AddressChanger
+	trace *record.Trace
+}
+
+func (c tracingAddressChanger) ChangeAddresses(ctx context.Context, instanceID string) (Instance, error) {
+	ended := c.trace.Begin("changing the addresses of instance " + instanceID)
+	i, err := c.AddressChanger.ChangeAddresses(ctx, instanceID)
+	ended(err, fmt.Sprint(i.InternalIPs, i.ExternalIPs))
+	return i, err
 }
 
 type tracingBalancerRenamer struct {

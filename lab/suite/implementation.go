@@ -46,6 +46,8 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityMassDeletionGuard,
 	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,
 	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
+	conformance.CapabilityDrift, conformance.CapabilityWaitingNodes, conformance.CapabilityDuplicateNodes,
+	conformance.CapabilityExclusionValue, conformance.CapabilityStaysUp,
 }
 
 // ownArgs are what the lab's own CCM is given for the suite, over what it has in any

@@ -37,6 +37,7 @@ type Cloud struct {
 var _ interface {
 	conformance.Cloud
 	conformance.InstanceBatcher
+	conformance.AddressChanger
 	conformance.BalancerRenamer
 	conformance.BalancerChanger
 	conformance.ForeignBalancerCreator
@@ -168,6 +169,23 @@ func (c *Cloud) releaseExternalAddress(ctx context.Context, instance string) err
 		return err
 	}
 	return nil
+}
+
+// ChangeAddresses implements conformance.AddressChanger. The external address is another then.
+func (c *Cloud) ChangeAddresses(ctx context.Context, instanceID string) (conformance.Instance, error) {
+	if id, exposed := c.externalAddresses.Load(instanceID); exposed {
+		if _, err := c.API.DetachAddress(ctx, id.(string)); err != nil {
+			return conformance.Instance{}, err
+		}
+		if err := c.releaseExternalAddress(ctx, instanceID); err != nil {
+			return conformance.Instance{}, err
+		}
+	}
+	i, err := c.attachExternalAddress(ctx, instanceID)
+	if err != nil {
+		return conformance.Instance{}, err
+	}
+	return instanceOf(i), nil
 }
 
 func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceState) (i *api.Instance, err error) {

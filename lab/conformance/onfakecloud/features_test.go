@@ -12,7 +12,7 @@ import (
 func TestFeatures(t *testing.T) {
 	always := []conformance.Feature{
 		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", "source-ranges",
-		"affinity", "affinity-timeout", "health-check", "rename-balancer",
+		"affinity", "affinity-timeout", "health-check", "rename-balancer", "change-addresses",
 		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
 		"route-quota",
 		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",

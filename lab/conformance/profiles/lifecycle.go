@@ -254,8 +254,11 @@ func doubtTests() []conformance.Test {
 	var tests []conformance.Test
 	for _, kind := range conformance.FaultKinds {
 		level, capability := conformance.Core, conformance.Capability("")
-		if kind == conformance.FaultEmptyList { // The cloud's word, though a false one.
+		switch kind { // The cloud's word, though a false one, and another's.
+		case conformance.FaultEmptyList:
 			level, capability = conformance.Extended, conformance.CapabilityDoubtfulInstances
+		case conformance.FaultForeignNotFound:
+			level, capability = conformance.Extended, conformance.CapabilityOwnProject
 		}
 		tests = append(tests, conformance.Test{
 			ID: "lifecycle-doubt-" + string(kind),

@@ -24,7 +24,8 @@ import (
 )
 
 var loadBalancerTests = slices.Concat(
-	balancerTests, balancerTroubleTests, balancerDoubtTests(), balancerOptionTests, balancerBeyondTests,
+	balancerTests, balancerNodeTests, balancerTroubleTests, balancerDoubtTests(), balancerOptionTests,
+	balancerBeyondTests,
 )
 
 // Where requirements come from.
@@ -33,15 +34,16 @@ const (
 	fromUpdate    = "k8s.io/cloud-provider cloud.go: LoadBalancer.UpdateLoadBalancer"
 	fromPublished = "kubernetes.io: Service, type LoadBalancer (status.loadBalancer has \"the provisioned balancer\"); " +
 		fromEnsure + ": \"Returns the status of the balancer\""
-	fromDelete   = "k8s.io/cloud-provider cloud.go: LoadBalancer.EnsureLoadBalancerDeleted"
-	fromService  = "kubernetes.io: Service, type LoadBalancer"
-	fromCleanup  = "KEP-980 (finalizer for cleaning up load balancers)"
-	fromClass    = "KEP-1959 (loadBalancerClass)"
-	fromNodeSet  = "KEP-3458 (which Nodes a balancer has)"
-	fromMixed    = "KEP-1435 (different protocols in one Service)"
-	fromAffinity = "kubernetes.io: Virtual IPs and Service Proxies, session affinity"
-	fromRanges   = "kubernetes.io: Service API reference, loadBalancerSourceRanges"
-	fromPolicy   = "kubernetes.io: Create an External Load Balancer, preserving the client source IP"
+	fromDelete        = "k8s.io/cloud-provider cloud.go: LoadBalancer.EnsureLoadBalancerDeleted"
+	fromService       = "kubernetes.io: Service, type LoadBalancer"
+	fromCleanup       = "KEP-980 (finalizer for cleaning up load balancers)"
+	fromClass         = "KEP-1959 (loadBalancerClass)"
+	fromNodeSet       = "KEP-3458 (which Nodes a balancer has)"
+	serviceController = "k8s.io/cloud-provider controllers/service/controller.go"
+	fromMixed         = "KEP-1435 (different protocols in one Service)"
+	fromAffinity      = "kubernetes.io: Virtual IPs and Service Proxies, session affinity"
+	fromRanges        = "kubernetes.io: Service API reference, loadBalancerSourceRanges"
+	fromPolicy        = "kubernetes.io: Create an External Load Balancer, preserving the client source IP"
 )
 
 // Features of tests that look at what a balancer listens on, and where that leads.
@@ -109,6 +111,12 @@ var balancerTests = []conformance.Test{
 		ID: "lb-class-left-alone", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromClass,
 		Requires: "A Service with a loadBalancerClass is somebody else's to implement: it gets no balancer, no address and no finalizer.",
 		Run:      lbClassLeftAlone,
+	},
+	{
+		ID: "lb-class-set-later", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Source:   fromClass + "; kubernetes.io: Service, load balancer class (\"Once set, it cannot be changed.\")",
+		Requires: "A Service whose balancer goes because its type changes, and that comes back with a loadBalancerClass, gets no balancer, no address and no finalizer.",
+		Run:      lbClassSetLater,
 	},
 	{
 		ID: "lb-other-types-left-alone", Profile: conformance.LoadBalancer, Level: conformance.Core,
@@ -259,6 +267,23 @@ func lbClassLeftAlone(t *conformance.T) {
 	leftAlone(t, t.NewService(func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }))
 }
 
+// lbClassSetLater goes by way of another type: the API server lets no class be set on a Service that
+// is of type LoadBalancer already (kubernetes pkg/apis/core/validation: validateLoadBalancerClassField).
+func lbClassSetLater(t *conformance.T) {
+	svc := t.NewService()
+	t.AwaitBalancer(svc)
+	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
+	t.AwaitNoBalancer(svc)
+	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error {
+		return checkUntouched(ctx, t, svc)
+	})
+	class := "conformance.ccmlab.io/nobody"
+	t.Change(svc, func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class
+	})
+	leftAlone(t, svc)
+}
+
 func lbOtherTypesLeftAlone(t *conformance.T) {
 	leftAlone(t,
 		t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }),
@@ -340,11 +365,20 @@ func lbTargetsFollowNodes(t *conformance.T) {
 	t.AwaitBalancer(svc, leadsTo(own)) // Its instance still runs.
 }
 
+// providerIDScheme is what names the cloud in a provider ID, "" in one that names none.
+func providerIDScheme(id string) string {
+	scheme, _, named := strings.Cut(id, "://")
+	if !named {
+		return ""
+	}
+	return scheme
+}
+
 // leadsToNodesOf wants as many targets as there are Nodes, but for those that no
 // balancer is to have, of the instance's cloud, which the scheme of a provider ID
 // names: in a cluster of several clouds the others' are none of its business.
 func leadsToNodesOf(t *conformance.T, instance conformance.Instance) func(conformance.Balancer) error {
-	scheme, _, _ := strings.Cut(instance.ProviderID, "://")
+	scheme := providerIDScheme(instance.ProviderID)
 	return func(b conformance.Balancer) error {
 		list, err := t.Kube.CoreV1().Nodes().
 			List(t.Context(), metav1.ListOptions{LabelSelector: "!" + corev1.LabelNodeExcludeBalancers})
@@ -353,7 +387,7 @@ func leadsToNodesOf(t *conformance.T, instance conformance.Instance) func(confor
 		}
 		var names []string
 		for _, n := range list.Items {
-			if strings.HasPrefix(n.Spec.ProviderID, scheme+"://") && n.DeletionTimestamp == nil {
+			if n.Spec.ProviderID != "" && providerIDScheme(n.Spec.ProviderID) == scheme && n.DeletionTimestamp == nil {
 				names = append(names, n.Name)
 			}
 		}

@@ -28,8 +28,9 @@ var changesListeners = []conformance.Feature{conformance.FeatureChangeBalancer, 
 
 var balancerBeyondTests = []conformance.Test{
 	{
-		ID: "lb-changed-out-of-band-then-service-changed", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromEnsure,
+		ID: "lb-changed-out-of-band-then-service-changed", Profile: conformance.LoadBalancer,
+		Level: conformance.Extended, Capability: conformance.CapabilityDrift,
+		Source:   fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
 		Requires: "When the balancer's listeners were changed behind the CCM's back, the next change of the Service puts all of them right.",
 		Needs:    changesListeners,
 		Run:      lbChangedOutOfBandThenServiceChanged,
@@ -65,8 +66,10 @@ var balancerBeyondTests = []conformance.Test{
 		Run:      lbCCMRestartedWhileCreating,
 	},
 	{
-		ID: "lb-waiting-node-is-skipped", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromEnsure + "; " + fromNodeSet,
+		ID: "lb-waiting-node-is-skipped", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityWaitingNodes,
+		// Upstream's predicates let a Node without a provider ID through.
+		Source:   fromNodeSet + "; " + serviceController + ": shouldSyncUpdatedNode",
 		Requires: "A Node that waits for its instance keeps no Service from its balancer, and no other Node from being a target.",
 		Needs:    []conformance.Feature{conformance.FeatureTargets},
 		Alone:    true, // Nobody answers on its Node.

@@ -87,10 +87,11 @@ var balancerTroubleTests = []conformance.Test{
 		Run:        lbNoAddressWhenFailed,
 	},
 	{
-		ID: "lb-deleted-out-of-band-then-changed", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromEnsure,
-		Requires: "When the balancer was deleted behind the CCM's back, the next change of the Service gives it a new one, and the new address.",
-		Run:      lbDeletedOutOfBandThenChanged,
+		ID: "lb-deleted-out-of-band-then-changed", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityDrift,
+		Source:     fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
+		Requires:   "When the balancer was deleted behind the CCM's back, the next change of the Service gives it a new one, and the new address.",
+		Run:        lbDeletedOutOfBandThenChanged,
 	},
 	{
 		ID: "lb-deleted-out-of-band-then-service-deleted", Profile: conformance.LoadBalancer, Level: conformance.Core,

@@ -7,8 +7,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
@@ -61,6 +63,14 @@ var nodeTests = []conformance.Test{
 		Profile:  conformance.Node, Level: conformance.Core,
 		Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.NodeAddresses",
 		Run:    hasAddresses,
+	}, {
+		ID:       "node-addresses-changed",
+		Requires: "When the addresses of a Node's instance change, the Node's follow, at the latest after the CCM's --node-status-update-frequency.",
+		Profile:  conformance.Node, Level: conformance.Core,
+		Needs:  []conformance.Feature{conformance.FeatureChangeAddresses},
+		Source: "k8s.io/cloud-provider controllers/node/node_controller.go: UpdateNodeStatus (\"updates the node status, such as node addresses\")",
+		Bound:  statusUpdateFrequency + conformance.DefaultBound, Priority: conformance.Early,
+		Run: addressesChanged,
 	}, {
 		ID:       "node-name-is-exact",
 		Requires: "Neither an instance whose name begins with the Node's name nor one whose name the Node's name begins with is taken for the Node's.",
@@ -163,6 +173,22 @@ func hasAddresses(t *conformance.T) {
 	awaitAddresses(t, node.Name, corev1.NodeInternalIP, instance.InternalIPs)
 	awaitAddresses(t, node.Name, corev1.NodeExternalIP, instance.ExternalIPs)
 	awaitAddresses(t, node.Name, corev1.NodeHostName, []string{node.Name})
+}
+
+// statusUpdateFrequency is the default of upstream's --node-status-update-frequency
+// (k8s.io/cloud-provider config/v1alpha1/defaults.go).
+const statusUpdateFrequency = 5 * time.Minute
+
+func addressesChanged(t *conformance.T) {
+	instance, node := newInitialized(t)
+	changed, err := t.AddressChanger().ChangeAddresses(t.Context(), instance.ID)
+	t.Must(err, "changing the addresses of instance %s", instance.ID)
+	require.NotEqual(
+		t, []any{instance.InternalIPs, instance.ExternalIPs}, []any{changed.InternalIPs, changed.ExternalIPs},
+		"the cloud's driver has changed nothing",
+	)
+	awaitAddresses(t, node.Name, corev1.NodeInternalIP, changed.InternalIPs)
+	awaitAddresses(t, node.Name, corev1.NodeExternalIP, changed.ExternalIPs)
 }
 
 func nameIsExact(t *conformance.T) {

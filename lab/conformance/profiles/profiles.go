@@ -11,7 +11,7 @@ import (
 // All are the tests of every profile, in the order in which they are reported, and
 // begun where no Priority says otherwise: one of the first waits long.
 func All() []conformance.Test {
-	return withFoundations(slices.Concat(nodeBeyondTests, nodeTests, lifecycleBeyondTests, lifecycleTests, loadBalancerTests, trafficTests,
-		budgetTests, routeTests, haTests, resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests,
-		massDeletionTests))
+	return withFoundations(slices.Concat(nodeBeyondTests, nodeTests, lifecycleBeyondTests, lifecycleTests, exitTests,
+		loadBalancerTests, trafficTests, budgetTests, routeTests, haTests, resilienceNodeTests, resilienceClusterTests,
+		resilienceBalancerTests, massDeletionTests))
 }

@@ -166,7 +166,7 @@ func startsAnew(t *conformance.T) {
 // until they are mended.
 func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conformance.Injection, mend func()) {
 	nodes[0].NotReady()
-	holds := allHold(nodes.checkNodesKept, checkNoCrash(t))
+	holds := nodes.checkNodesKept
 	// More than in other doubts: a CCM that starts asks for all Nodes at once, and
 	// for much else, before it looks at those that are not Ready. And one that has
 	// seen whose credentials these are asks for no instance at all.
@@ -316,7 +316,7 @@ func zoneOutage(t *conformance.T) {
 	outage, err := t.ZoneOutageInjector().InjectZoneOutage(t.Context(), lost)
 	t.Must(err, "losing zone %s", lost)
 	t.Cleanup(outage.Lift)
-	holds := allHold(hit.checkNodesExist, spared.checkNodesKept, checkNoCrash(t), checkBalancerStays(t, b, spared))
+	holds := allHold(hit.checkNodesExist, spared.checkNodesKept, checkBalancerStays(t, b, spared))
 	for _, w := range hit {
 		w.NotReady()
 	}

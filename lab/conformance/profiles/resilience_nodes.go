@@ -94,7 +94,7 @@ var resilienceNodeTests = []conformance.Test{
 		},
 	}, {
 		ID:       "resilience-missing-field",
-		Requires: "While the cloud's answers do not say what state an instance is in, a Node of one that runs is neither deleted nor called shut down, and the CCM does not end by itself; its work goes on afterwards.",
+		Requires: "While the cloud's answers do not say what state an instance is in, a Node of one that runs is neither deleted nor called shut down; the CCM's work goes on afterwards.",
 		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
 		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultMissingField)},
 		Source: instanceExists + "; " + instanceShutdown + ": what is not known is an error",
@@ -119,7 +119,8 @@ var resilienceNodeTests = []conformance.Test{
 	}, {
 		ID:       "resilience-stale-reads",
 		Requires: "A Node whose instance is newer than what the cloud's reads show is not deleted, nor is one whose instance runs; what changed meanwhile is acted on when reads are up to date again.",
-		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
+		Profile:  conformance.Resilience, Level: conformance.Extended,
+		Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
 		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultStale)},
 		Source: instanceExists + " (an old list is no word about a new instance); " + lifecycleController,
 		Bound:  incidentBound,
@@ -144,7 +145,7 @@ var resilienceNodeTests = []conformance.Test{
 		},
 	}, {
 		ID:       "resilience-slow-api",
-		Requires: "While every answer about instances takes half a minute, no Node is deleted and the CCM does not end by itself; a Node that joined meanwhile is initialised when answers are quick again.",
+		Requires: "While every answer about instances takes half a minute, no Node is deleted; a Node that joined meanwhile is initialised when answers are quick again.",
 		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
 		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultSlow)},
 		Source: instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
@@ -180,7 +181,7 @@ func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	fault := onInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
-	holds, c := allHold(nodes.checkNodesKept, checkNoCrash(t)), chanceIn(kind, t.Attempts)
+	holds, c := nodes.checkNodesKept, chanceIn(kind, t.Attempts)
 	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, c, others[0], holds)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
@@ -220,7 +221,7 @@ func throttledRefresh(t *conformance.T) {
 	restart := stopCCM(t) // One that has just started has a cache to fill.
 	fault := onInstances(t, conformance.FaultThrottled)
 	nodes[0].NotReady()
-	holds, c := allHold(nodes.checkNodesKept, checkNoCrash(t)), chanceIn(conformance.FaultThrottled, t.Attempts)
+	holds, c := nodes.checkNodesKept, chanceIn(conformance.FaultThrottled, t.Attempts)
 	restart()
 	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, c, others[0], holds)
@@ -253,7 +254,7 @@ func staleReads(t *conformance.T) {
 	younger := worker{t: t, instance: instance, StandIn: t.NewNode(conformance.NodeSpec{
 		Name: instance.NodeName, ProviderID: instance.ProviderID,
 	})}
-	holds := allHold(nodes.checkNodesKept, younger.checkNodeKept, checkNoCrash(t))
+	holds := allHold(nodes.checkNodesKept, younger.checkNodeKept)
 	asked = eitherHolds(
 		checkFaultHits(t, fault, chanceIn(conformance.FaultStale, t.Attempts).calls), younger.checkInitialized,
 	)
@@ -265,7 +266,7 @@ func staleReads(t *conformance.T) {
 	halted.stopInstance()
 	ended.terminateInstance()
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	holds = allHold(nodes[0].checkNodeKept, younger.checkNodeKept, halted.checkNodeExists, checkNoCrash(t))
+	holds = allHold(nodes[0].checkNodeKept, younger.checkNodeKept, halted.checkNodeExists)
 	t.HoldsUntil(
 		"other Nodes are to be kept", holds, "the stopped instance's Node to be called shut down",
 		halted.checkShutdownTaint,
@@ -283,7 +284,7 @@ func slowAPI(t *conformance.T) {
 	restart := stopCCM(t)
 	fault := onInstances(t, conformance.FaultSlow)
 	nodes[0].NotReady()
-	holds := allHold(nodes.checkNodesKept, checkNoCrash(t))
+	holds := nodes.checkNodesKept
 	restart()
 	// As many as its client sends before it gives up on a call, or waits for: each
 	// costs time. That a time-out is no answer is the matter of another test.
@@ -375,7 +376,7 @@ func (w worker) checkInitialized(ctx context.Context) error {
 	return err
 }
 
-// checkNoCrash returns an error once the CCM has ended by itself.
+// checkNoCrash returns an error once the CCM has ended by itself, and no fault excuses it.
 func checkNoCrash(t *conformance.T) func(context.Context) error {
 	before := t.Crashes()
 	return func(context.Context) error {

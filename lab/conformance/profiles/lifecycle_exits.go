@@ -1,0 +1,58 @@
+package profiles
+
+// Does the CCM go on when the cloud fails? Ending is upstream's idiom, and its Deployment starts it
+// again; but each start costs a lease, and what was remembered.
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+// fromAppExit is where upstream's own start-up code ends the program.
+const fromAppExit = "k8s.io/cloud-provider app/controllermanager.go: klog.Fatalf, klog.FlushAndExit (what a CCM may do better)"
+
+var exitTests = []conformance.Test{
+	{
+		ID:       "lifecycle-survives-bad-start",
+		Requires: "A CCM that starts while the cloud is not available does not end by itself, and initialises a waiting Node when the cloud is.",
+		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityStaysUp,
+		Alone:  true,
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultUnavailable)},
+		Source: fromAppExit,
+		Bound:  incidentBound,
+		Run:    func(t *conformance.T) { survivesStart(t, conformance.FaultUnavailable) },
+	}, {
+		ID:       "lifecycle-survives-missing-field",
+		Requires: "A CCM that starts while the cloud's answers leave a field out does not end by itself, and initialises a waiting Node when they are whole.",
+		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityStaysUp,
+		Alone:  true,
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultMissingField)},
+		Source: fromAppExit,
+		Bound:  incidentBound,
+		Run:    func(t *conformance.T) { survivesStart(t, conformance.FaultMissingField) },
+	},
+}
+
+func survivesStart(t *conformance.T, kind conformance.FaultKind) {
+	restart := stopCCM(t)
+	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{
+		Kind: kind, On: []conformance.Thing{conformance.Instances, conformance.Balancers},
+	})
+	t.Must(err, "injecting %s", kind)
+	t.Cleanup(fault.Lift)
+	asked, before := checkFaultHits(t, fault, t.Attempts+1), t.Exits()
+	lives := func(context.Context) error {
+		if n := t.Exits() - before; n > 0 {
+			return fmt.Errorf("it has, times: %d", n)
+		}
+		return nil
+	}
+	waiting := newJoiningWorker(t)
+	restart()
+	const what = "the CCM is not to end by itself"
+	t.HoldsUntil(what, lives, "it to have asked the cloud", eitherHolds(asked, waiting.checkInitialized))
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	t.HoldsUntil(what, lives, "Node "+waiting.Name+" to be initialised", waiting.checkInitialized)
+}
