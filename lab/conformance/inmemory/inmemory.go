@@ -1,5 +1,10 @@
 // Package inmemory is an example of how to write a driver and a CCM for the suite:
 // a cloud whose instances and balancers are records. Nothing runs, nothing flows.
+//
+// In what the suite leaves to each cloud it differs from the lab's own: a Node is called as its
+// instance's ID and is known by the provider ID that its kubelet was given, which names no scheme;
+// balancers send to no node ports, keep clients or not without a time, and are refused without a
+// Node to send to.
 package inmemory
 
 import (
@@ -38,6 +43,8 @@ func New(cluster *rest.Config) conformance.Implementation {
 		}},
 		Claims: []conformance.Capability{
 			conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityUDP,
+			conformance.CapabilityAffinity, conformance.CapabilityDrift, conformance.CapabilityWaitingNodes,
+			conformance.CapabilityDuplicateNodes, conformance.CapabilityExclusionValue,
 		},
 		Unsupported: conformance.Unsupported{
 			string(
@@ -72,13 +79,17 @@ type instance struct {
 	state string
 }
 
-const scheme, running, stopped, ended = "inmemory://", "running", "stopped", "ended" // Of provider IDs; states.
+// States of instances.
+const running, stopped, ended = "running", "stopped", "ended"
 
 func (c *cloud) Features() []conformance.Feature {
-	return []conformance.Feature{conformance.FeatureNodeNames, conformance.FeatureListeners, conformance.FeatureNodePorts,
+	return []conformance.Feature{conformance.FeatureKubeletProviderIDs, conformance.FeatureListeners, conformance.FeatureAffinity,
 		conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureSeveralAddresses,
 		conformance.FeatureTargets, conformance.FeatureUDP}
 }
+
+// instanceID is how IDs of instances begin, and so their provider IDs.
+const instanceID = "i-"
 
 func (c *cloud) lock() (unlock func()) { c.mu.Lock(); return c.mu.Unlock }
 
@@ -90,9 +101,9 @@ func (c *cloud) newID(kind string) (id, host string) {
 
 func (c *cloud) CreateInstance(_ context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
 	defer c.lock()()
-	id, host := c.newID("i-")
+	id, host := c.newID(instanceID)
 	i := conformance.Instance{
-		ID: id, Name: spec.Name, ProviderID: scheme + id, Type: "record", Zone: "memory-a", Region: "memory",
+		ID: id, Name: spec.Name, NodeName: id, ProviderID: id, Type: "record", Zone: "memory-a", Region: "memory",
 	}
 	i.InternalIPs, i.ExternalIPs = []string{"100.64." + host, "100.65." + host}, []string{"198.18." + host}
 	c.instances[id] = instance{i, running}
@@ -111,6 +122,19 @@ func (c *cloud) setState(id, state string) error {
 	}
 	c.instances[id] = instance{i.Instance, state}
 	return nil
+}
+
+// ChangeAddresses implements conformance.AddressChanger.
+func (c *cloud) ChangeAddresses(_ context.Context, id string) (conformance.Instance, error) {
+	defer c.lock()()
+	i, found := c.instances[id]
+	if !found {
+		return conformance.Instance{}, fmt.Errorf("there is no instance %s", id)
+	}
+	_, host := c.newID("")
+	i.ExternalIPs = []string{"198.18." + host}
+	c.instances[id] = i
+	return i.Instance, nil
 }
 
 func (c *cloud) ListBalancers(context.Context) ([]conformance.Balancer, error) {
@@ -148,20 +172,19 @@ func (p *provider) Routes() (cloudprovider.Routes, bool)                        
 
 // findInstance is the Node's. Doubt is an error: upon "not found" the Node is deleted.
 func (p *provider) findInstance(node *corev1.Node) (_ instance, found bool, err error) {
-	id, ours := strings.CutPrefix(node.Spec.ProviderID, scheme)
-	if id != "" && !ours {
+	id := node.Spec.ProviderID
+	if !isOwnID(id) {
 		return instance{}, false, fmt.Errorf(
-			"provider ID %s of Node %s is another cloud's: ours begin with %s", id, node.Name, scheme,
+			"provider ID %q of Node %s is none of this cloud's: they begin with %s", id, node.Name, instanceID,
 		)
 	}
 	defer p.cloud.lock()()
-	for _, i := range p.cloud.instances {
-		if i.state != ended && (i.ID == id || id == "" && i.Name == node.Name) {
-			return i, true, nil
-		}
-	}
-	return instance{}, false, nil
+	i := p.cloud.instances[id]
+	return i, i.ID != "" && i.state != ended, nil
 }
+
+// isOwnID tells whether a Node's provider ID is an instance's of this cloud.
+func isOwnID(providerID string) bool { return strings.HasPrefix(providerID, instanceID) }
 
 func (p *provider) InstanceExists(_ context.Context, node *corev1.Node) (bool, error) {
 	_, found, err := p.findInstance(node)
@@ -235,13 +258,14 @@ func (p *provider) EnsureLoadBalancer(
 	svc *corev1.Service,
 	nodes []*corev1.Node,
 ) (*corev1.LoadBalancerStatus, error) {
+	if len(targetIDs(nodes)) == 0 {
+		return nil, fmt.Errorf("there is no Node to which a balancer of Service %s could send", svc.Name)
+	}
 	b, err := p.editBalancer(svc, p.GetLoadBalancerName(ctx, cluster, svc), func(b *conformance.Balancer) {
 		b.Targets, b.Listeners = targetIDs(nodes), nil
+		b.Affinity = svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP
 		for _, port := range svc.Spec.Ports {
-			b.Listeners = append(
-				b.Listeners,
-				conformance.Listener{Protocol: string(port.Protocol), Port: port.Port, TargetPort: port.NodePort},
-			)
+			b.Listeners = append(b.Listeners, conformance.Listener{Protocol: string(port.Protocol), Port: port.Port})
 		}
 	})
 	return &corev1.LoadBalancerStatus{Ingress: []corev1.LoadBalancerIngress{{IP: b.Address}}}, err
@@ -258,10 +282,10 @@ func (p *provider) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc 
 	return p.gate.passThrough(func() error { return p.cloud.DeleteBalancer(ctx, b.ID) })
 }
 
-// targetIDs leaves out Nodes of other clouds, and those without provider ID yet.
+// targetIDs leaves out Nodes of other clouds and those without provider ID, and has an instance once.
 func targetIDs(nodes []*corev1.Node) (ids []string) {
 	for _, node := range nodes {
-		if id, ours := strings.CutPrefix(node.Spec.ProviderID, scheme); ours {
+		if id := node.Spec.ProviderID; isOwnID(id) && !slices.Contains(ids, id) {
 			ids = append(ids, id)
 		}
 	}
