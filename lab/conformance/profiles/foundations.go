@@ -37,10 +37,11 @@ var foundations = []struct {
 }{
 	{on: initialized, tests: []string{
 		"node-waits-without-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
-		"node-addresses", "node-name-*", "node-late-*", "node-keeps-*", "node-after-restart", "node-provided-ip",
+		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-*", "node-keeps-*", "node-after-restart", "node-provided-ip",
 		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
 		"lifecycle-*", "route-*", "ha-*", "budget-*", "resilience-*",
-		"lb-targets-*", "lb-waiting-node-is-skipped", "lb-traffic-*",
+		"lb-targets-*", "lb-waiting-node-is-skipped", "lb-exclusion-label-*", "lb-autoscaler-taint",
+		"lb-two-nodes-of-one-instance", "lb-traffic-*",
 	}},
 	{on: saysWhyAtAll, tests: []string{"node-says-why-once"}},
 	{on: lateIsFound, tests: []string{"node-late-instance-at-once", "node-name-is-exact"}},
@@ -69,7 +70,7 @@ var foundations = []struct {
 		"resilience-missing-page-of-balancers",
 	}},
 	{on: balancerGone, tests: []string{
-		"lb-finalizer", "lb-retyped-to-cluster-ip", "lb-two-services", "lb-recreated", "lb-many-leave-nothing",
+		"lb-finalizer", "lb-retyped-to-cluster-ip", "lb-class-set-later", "lb-two-services", "lb-recreated", "lb-many-leave-nothing",
 		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-load-balancer-ip",
 		"lb-load-balancer-ip-in-use", "lb-no-address-when-failed",
 		"lb-changed-while-ccm-down", "lb-deleted-with-ccm-down", "lb-delete-retried",
