@@ -88,7 +88,7 @@ hostPath volume stays shut, and after 16 MiB the disk is full. Anything else is
 "kubectl exec POD -- exit 3" ends the container with that code.
 
 In place of kube-proxy it serves the node ports and health check node ports of
-Services on its own address.
+Services on its own address, and kube-proxy's /healthz and /livez on port 10256.
 
 A container can be told to misbehave, to watch what Kubernetes makes of it: to
 fail its probes, to be slow, to exit. Any container with a port answers GET /help

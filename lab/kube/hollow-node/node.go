@@ -42,11 +42,11 @@ func runNode(ctx context.Context, o nodeOptions) error {
 	if err != nil {
 		return fmt.Errorf("--proxy-kubeconfig: %w", err)
 	}
-	labels, err := watchNodeLabels(ctx, kubeletClient, o.name)
+	node, err := startNodeWatch(ctx, kubeletClient, o.name)
 	if err != nil {
 		return err
 	}
-	proxy, err := startProxy(ctx, o, proxyClient, labels)
+	proxy, err := startProxy(ctx, o, proxyClient, node)
 	if err != nil {
 		return err
 	}
@@ -56,7 +56,7 @@ func runNode(ctx context.Context, o nodeOptions) error {
 	containers := runtime.New(runtime.Options{
 		NodeName:       o.name,
 		NodeAddress:    o.address,
-		Zone:           labels.currentZone,
+		Zone:           node.currentZone,
 		Pod:            probes.Pod,
 		StateDirectory: o.rootDirectory,
 		Log:            newLogger("runtime"),
@@ -101,7 +101,7 @@ func startProxy(
 	ctx context.Context,
 	o nodeOptions,
 	config *restclient.Config,
-	labels *nodeLabels,
+	node *nodeWatch,
 ) (*serviceproxy.Proxy, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -110,11 +110,12 @@ func startProxy(
 	proxy := serviceproxy.New(serviceproxy.Options{
 		NodeName: o.name,
 		Address:  o.address,
-		Topology: labels.currentLabels,
+		Topology: node.currentLabels,
+		Node:     node.lastSeen,
 		Log:      newLogger("service proxy"),
 	})
 	go proxy.Run(ctx, client)
-	return proxy, labels.onChange(proxy.TopologyChanged)
+	return proxy, node.onLabelsChange(proxy.TopologyChanged)
 }
 
 func kubeletOptions(o nodeOptions) hollowkubelet.Options {

@@ -2,10 +2,10 @@
 // ports to pods where there is no netfilter, by accepting and forwarding them. Begin with New and
 // Proxy.Run. It knows pods by their EndpointSlices only, not by the runtime.
 //
-// It serves what an ordinary user can serve on a loopback address: node ports, TCP and UDP, and
-// health check node ports, on the node's own address. It does not serve cluster IPs, external IPs
-// and load balancer addresses. Upstream's k8s.io/kubernetes/pkg/proxy decides which endpoints a
-// port leads to.
+// It serves what an ordinary user can serve on a loopback address: node ports, TCP and UDP, health
+// check node ports, and kube-proxy's own health, on the node's own address. It does not serve cluster
+// IPs, external IPs and load balancer addresses. Upstream's k8s.io/kubernetes/pkg/proxy decides which
+// endpoints a port leads to, and whether the node is healthy.
 package serviceproxy
 
 import (
@@ -33,6 +33,8 @@ type Options struct {
 	Address netip.Addr
 	// Topology returns the node's current labels, for traffic distribution by zone.
 	Topology func() map[string]string
+	// Node returns the node's own object, nil before it is known. Nil for a node that is never known.
+	Node func() *v1.Node
 	// ToLoopback returns the address on which an endpoint is served. Nil means
 	// podnet.ToLoopback.
 	ToLoopback func(netip.Addr) netip.Addr
@@ -42,6 +44,9 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.Topology == nil {
 		o.Topology = func() map[string]string { return nil }
+	}
+	if o.Node == nil {
+		o.Node = func() *v1.Node { return nil }
 	}
 	if o.ToLoopback == nil {
 		o.ToLoopback = podnet.ToLoopback
@@ -61,6 +66,7 @@ type Proxy struct {
 	// syncRequests holds at most one request: the sync that is due covers further changes.
 	syncRequests chan struct{}
 	limits       udpLimits
+	health       *nodeHealth
 
 	// mu guards all below.
 	mu             sync.Mutex
@@ -84,6 +90,7 @@ func New(options Options) *Proxy {
 		endpoints:     upstream.NewEndpointsChangeTracker(v1.IPv4Protocol, options.NodeName, nil, nil),
 		syncRequests:  make(chan struct{}, 1),
 		limits:        conntrackLimits,
+		health:        newNodeHealth(options.Node),
 		serviceMap:    upstream.ServicePortMap{},
 		endpointsMap:  upstream.EndpointsMap{},
 		nodePorts:     map[portKey]*nodePort{},
@@ -93,8 +100,10 @@ func New(options Options) *Proxy {
 	}
 }
 
-// Sync applies changes as they come, and retries failed binds, until ctx is done.
+// Sync applies changes as they come, and retries failed binds, until ctx is done. The node's health is
+// served from the first, as kube-proxy does.
 func (p *Proxy) Sync(ctx context.Context) {
+	p.syncPorts()
 	retry := time.NewTicker(retryInterval)
 	defer retry.Stop()
 	for {
@@ -122,6 +131,7 @@ func (p *Proxy) Close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true
+	p.health.close()
 	for key, port := range p.nodePorts {
 		port.close()
 		delete(p.nodePorts, key)
@@ -132,24 +142,30 @@ func (p *Proxy) Close() {
 	}
 }
 
-// syncPorts opens, changes and closes listeners so that they match the trackers. It does nothing
-// until Services and EndpointSlices have both been listed once: half of the state would close
-// connections.
+// syncPorts opens, changes and closes listeners so that they match the trackers. It serves no more than
+// the node's health until Services and EndpointSlices have both been listed once: half of the state
+// would close connections.
 func (p *Proxy) syncPorts() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed || !p.servicesSynced || !p.slicesSynced {
+	if p.closed {
+		return
+	}
+	p.bindFailures = map[string]bool{}
+	p.syncNodeHealth()
+	if !p.servicesSynced || !p.slicesSynced {
 		return
 	}
 	p.serviceMap.Update(p.services)
 	p.endpointsMap.Update(p.endpoints)
-	p.bindFailures = map[string]bool{}
 	p.syncNodePorts()
 	p.syncHealthPorts()
+	p.health.Updated(v1.IPv4Protocol)
 }
 
-// requestSync has Sync call syncPorts soon.
+// requestSync has Sync call syncPorts soon. If it does not within syncTimeout, the proxy is unhealthy.
 func (p *Proxy) requestSync() {
+	p.health.QueuedUpdate(v1.IPv4Protocol)
 	select {
 	case p.syncRequests <- struct{}{}:
 	default:

@@ -19,6 +19,7 @@ type healthPort struct {
 	name      types.NamespacedName
 	number    uint16
 	endpoints atomic.Int64
+	proxy     *nodeHealth
 	server    *http.Server
 	listener  net.Listener
 }
@@ -39,7 +40,7 @@ func (p *Proxy) syncHealthPorts() {
 		if port == nil {
 			at := netip.AddrPortFrom(p.options.Address, number)
 			var err error
-			if port, err = listenHealthPort(at, name); err != nil {
+			if port, err = listenHealthPort(at, name, p.health); err != nil {
 				p.recordBindFailure(at, name.String(), err)
 				continue
 			}
@@ -50,12 +51,12 @@ func (p *Proxy) syncHealthPorts() {
 	}
 }
 
-func listenHealthPort(at netip.AddrPort, name types.NamespacedName) (*healthPort, error) {
+func listenHealthPort(at netip.AddrPort, name types.NamespacedName, proxy *nodeHealth) (*healthPort, error) {
 	listener, err := net.Listen("tcp4", at.String())
 	if err != nil {
 		return nil, err
 	}
-	h := &healthPort{name: name, number: at.Port(), listener: listener}
+	h := &healthPort{name: name, number: at.Port(), proxy: proxy, listener: listener}
 	h.server = &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
 	go func() { _ = h.server.Serve(listener) }()
 	return h, nil
@@ -68,14 +69,13 @@ func (h *healthPort) close() {
 	_ = h.server.Close()
 }
 
-// ServeHTTP writes upstream's answer. It always says that the proxy is healthy: there are no rules
-// that could be out of date.
+// ServeHTTP writes upstream's answer.
 func (h *healthPort) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	count := h.endpoints.Load()
+	count, proxyHealthy := h.endpoints.Load(), h.proxy.Health().Healthy
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.FormatInt(count, 10))
-	if count == 0 {
+	if count == 0 || !proxyHealthy {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 	fmt.Fprintf(w, `{
@@ -84,6 +84,6 @@ func (h *healthPort) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		"name": %q
 	},
 	"localEndpoints": %d,
-	"serviceProxyHealthy": true
-}`, h.name.Namespace, h.name.Name, count)
+	"serviceProxyHealthy": %v
+}`, h.name.Namespace, h.name.Name, count, proxyHealthy)
 }

@@ -1,0 +1,99 @@
+package serviceproxy
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/kubernetes/pkg/cluster/ports"
+	"k8s.io/kubernetes/pkg/proxy/healthcheck"
+)
+
+// syncTimeout is for how long changes may wait before the proxy counts as unhealthy: twice
+// kube-proxy's default syncPeriod.
+const syncTimeout = time.Minute
+
+// nodeHealth tells load balancers whether the node serves, on /healthz and /livez of kube-proxy's
+// health port. Upstream's ProxyHealthServer decides that (pkg/proxy/healthcheck/proxy_health.go); it
+// does not serve it, since it cannot be stopped.
+type nodeHealth struct {
+	*healthcheck.ProxyHealthServer
+	server   *http.Server
+	listener net.Listener
+}
+
+// nodeGetter is what upstream's ProxyHealthServer asks for the node.
+type nodeGetter func() *v1.Node
+
+// Node returns the node's own object, nil before it is known.
+func (get nodeGetter) Node() *v1.Node { return get() }
+
+func newNodeHealth(node nodeGetter) *nodeHealth {
+	h := &nodeHealth{ProxyHealthServer: healthcheck.NewProxyHealthServer("", syncTimeout, node)}
+	routes := http.NewServeMux()
+	routes.HandleFunc("/healthz", h.serveHealthz)
+	routes.HandleFunc("/livez", h.serveLivez)
+	h.server = &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
+	return h
+}
+
+// listen opens the port, unless it is open.
+func (h *nodeHealth) listen(at netip.AddrPort) error {
+	if h.listener != nil {
+		return nil
+	}
+	listener, err := net.Listen("tcp4", at.String())
+	if err != nil {
+		return err
+	}
+	h.listener = listener
+	go func() { _ = h.server.Serve(listener) }()
+	return nil
+}
+
+// close frees the port at once. It closes the listener too, since the server does not know that
+// before Serve has begun.
+func (h *nodeHealth) close() {
+	if h.listener != nil {
+		_ = h.listener.Close()
+	}
+	_ = h.server.Close()
+}
+
+// serveHealthz tells whether balancers should send new connections here. It fails while the node is
+// being deleted or has the cluster autoscaler's taint, too, so that balancers drain it (KEP-3836).
+func (h *nodeHealth) serveHealthz(w http.ResponseWriter, _ *http.Request) {
+	health, eligible := h.Health(), h.NodeEligible()
+	health.NodeEligible = &eligible
+	writeProxyHealth(w, health, health.Healthy && eligible)
+}
+
+// serveLivez tells whether the proxy itself is well, whatever becomes of its node.
+func (h *nodeHealth) serveLivez(w http.ResponseWriter, _ *http.Request) {
+	health := h.Health()
+	writeProxyHealth(w, health, health.Healthy)
+}
+
+// writeProxyHealth writes upstream's answer. If all is well, lastUpdated is the present time.
+func writeProxyHealth(w http.ResponseWriter, health healthcheck.ProxyHealth, ok bool) {
+	status := http.StatusServiceUnavailable
+	if ok {
+		status, health.LastUpdated = http.StatusOK, health.CurrentTime
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	body, _ := json.Marshal(health)
+	_, _ = w.Write(body)
+}
+
+// syncNodeHealth opens the health port, unless it is open. It needs p.mu.
+func (p *Proxy) syncNodeHealth() {
+	at := netip.AddrPortFrom(p.options.Address, ports.ProxyHealthzPort)
+	if err := p.health.listen(at); err != nil {
+		p.recordBindFailure(at, "kube-proxy's health", err)
+	}
+}
