@@ -37,7 +37,10 @@ type balancerSpec struct {
 	idleTimeoutSeconds, drainSeconds int
 	healthCheck                      api.HealthCheck
 	tags                             api.Tags
-	scope                            reconcileScope
+	// ipMode and hostname are for the Service's status; the balancer does not have them.
+	ipMode   corev1.LoadBalancerIPMode
+	hostname string
+	scope    reconcileScope
 }
 
 // reconcileScope is how much of an existing balancer is compared and changed.
@@ -153,6 +156,8 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 		drainSeconds:          asked.Drain,
 		healthCheck:           check,
 		tags:                  tagsOf(cluster, svc, asked),
+		ipMode:                asked.IPMode,
+		hostname:              asked.Hostname,
 	}, nil
 }
 
@@ -298,8 +303,16 @@ func affinityOf(svc *corev1.Service) api.ClientAffinitySeconds {
 	return int(corev1.DefaultClientIPServiceAffinitySeconds)
 }
 
-// healthCheckOf is how the balancer checks nodes. Defaults are filled in as the
-// cloud would, so that the two can be compared.
+// kube-proxy's health, as upstream has it by default (k8s.io/kubernetes/pkg/cluster/ports). It says
+// whether the node serves node ports, and fails while the node is being removed (KEP-3836), so that it
+// suits every Service whose traffic may enter at any node, whatever its ports speak.
+const (
+	kubeProxyHealthPort = 10256
+	kubeProxyHealthPath = "/healthz"
+)
+
+// healthCheckOf is how the balancer checks nodes: without an annotation, by asking kube-proxy. Defaults
+// are filled in as the cloud would, so that the two can be compared.
 func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthCheck, error) {
 	check, err := asked.HealthCheck, error(nil)
 	path, port := helpers.GetServiceHealthCheckPathPort(svc)
@@ -316,13 +329,17 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 		check.IntervalSeconds = cmp.Or(check.IntervalSeconds, 1)
 		check.TimeoutSeconds = cmp.Or(check.TimeoutSeconds, 1)
 		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1)
-	case check.Protocol == "" || check.Protocol == api.HealthCheckNone:
-		// Every node serves the Service, so none is checked.
-		err = rejectAnnotations(asked, "nothing is checked: ask for it with "+annotations.Prefix+
-			annotations.HealthCheck,
+	case check.Protocol == api.HealthCheckNone:
+		err = rejectAnnotations(asked, fmt.Sprintf("%s%s is none: leave one of the two out",
+			annotations.Prefix, annotations.HealthCheck),
 			annotations.HealthCheckPort, annotations.HealthCheckInterval, annotations.HealthCheckTimeout,
 			annotations.HealthCheckHealthyThreshold, annotations.HealthCheckUnhealthyThreshold)
 		return api.HealthCheck{Protocol: api.HealthCheckNone}, err
+	case check.Protocol == "":
+		check.Protocol = api.HealthCheckHTTP
+		check.Port = cmp.Or(check.Port, kubeProxyHealthPort)
+		check.Path = cmp.Or(check.Path, kubeProxyHealthPath)
+		check.HealthyThreshold = cmp.Or(check.HealthyThreshold, 1) // kube-proxy means what it says.
 	default:
 		check.Port = cmp.Or(check.Port, firstTCPNodePort(svc))
 		if check.Port == 0 {

@@ -13,6 +13,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
+// askKubeProxy is the health check of a Service that says nothing of one.
+var askKubeProxy = api.HealthCheck{
+	Protocol: api.HealthCheckHTTP, Port: 10256, Path: "/healthz",
+	IntervalSeconds: 5, TimeoutSeconds: 2, HealthyThreshold: 1, UnhealthyThreshold: 2,
+}
+
 // What each field of a Service becomes in the cloud. If the cloud has that already,
 // in whatever order, the plan is empty.
 func TestNewBalancerSpec(t *testing.T) {
@@ -20,7 +26,6 @@ func TestNewBalancerSpec(t *testing.T) {
 	plain := api.Listeners{
 		{Protocol: "tcp", Port: 8080, TargetPort: 30080}, {Protocol: "tcp", Port: 8443, TargetPort: 30443},
 	}
-	none := api.HealthCheck{Protocol: api.HealthCheckNone}
 	for name, tc := range map[string]struct {
 		ask  func(svc *corev1.Service)
 		want func(b *balancerSpec)
@@ -97,9 +102,10 @@ func TestNewBalancerSpec(t *testing.T) {
 			got, err := newBalancerSpec(clusterID{name: clusterName}, svc, nil)
 			require.NoError(t, err)
 			want := got
-			want.listeners, want.sourceRanges, want.clientAffinitySeconds, want.healthCheck = plain, api.SourceRanges{}, 0, none
+			want.listeners, want.sourceRanges, want.clientAffinitySeconds, want.healthCheck = plain, api.SourceRanges{}, 0, askKubeProxy
 			have := &api.LoadBalancer{
 				ID: "lb-1", Name: want.name, Tags: want.tags, Targets: want.targets, Listeners: plain,
+				HealthCheck: &askKubeProxy,
 			}
 			if tc.want != nil {
 				require.Len(t, planSteps(have, got), 1)
@@ -172,6 +178,22 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 		want api.HealthCheck
 		errs []string
 	}{
+		"by default":               {svc: service(), want: askKubeProxy},
+		"by default, of UDP alone": {svc: udp(service()), want: askKubeProxy},
+		"by default, of another kube-proxy": {
+			svc: serviceWithAnnotations(
+				annotations.HealthCheckPort, "10257", annotations.HealthCheckCodes, "200,503",
+				annotations.HealthCheckInterval, "1s", annotations.HealthCheckHealthyThreshold, "3",
+			),
+			want: api.HealthCheck{
+				Protocol: "http", Port: 10257, Path: "/healthz", ExpectedCodes: "200,503",
+				IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 3, UnhealthyThreshold: 2,
+			},
+		},
+		"none": {
+			svc:  serviceWithAnnotations(annotations.HealthCheck, "none"),
+			want: api.HealthCheck{Protocol: "none"},
+		},
 		"tcp": {
 			svc: serviceWithAnnotations(annotations.HealthCheck, "tcp"),
 			want: api.HealthCheck{
@@ -206,8 +228,14 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 			},
 		},
 		"none, with a port": {
-			svc:  serviceWithAnnotations(annotations.HealthCheckPort, "22", annotations.HealthCheckTimeout, "1s"),
-			errs: []string{"health-check-port is \"22\"; nothing is checked", "health-check-timeout is"},
+			svc: serviceWithAnnotations(
+				annotations.HealthCheck, "none", annotations.HealthCheckPort, "22",
+				annotations.HealthCheckTimeout, "1s", annotations.HealthCheckPath, "/",
+			),
+			errs: []string{
+				"health-check-port is \"22\"; fakecloud.ccmlab.io/health-check is none", "health-check-timeout is",
+				"health-check-path is \"/\"; it is for HTTP checks, and fakecloud.ccmlab.io/health-check is none",
+			},
 		},
 		"too patient": {
 			svc:  serviceWithAnnotations(annotations.HealthCheck, "tcp", annotations.HealthCheckTimeout, "6s"),

@@ -75,6 +75,7 @@ func built(t *testing.T, state api.LoadBalancerState, targets ...string) *api.Lo
 	return &api.LoadBalancer{
 		ID: "lb-1", Project: ourProject, Name: want.name, Address: "127.30.64.1", State: state,
 		Listeners: want.listeners, Targets: want.targets, Tags: want.tags, SourceRanges: want.sourceRanges,
+		HealthCheck: &want.healthCheck,
 	}
 }
 

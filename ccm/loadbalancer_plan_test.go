@@ -50,7 +50,15 @@ func TestPlanSteps(t *testing.T) {
 				lb.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 22, IntervalSeconds: 5}
 			},
 			want: []string{
-				"update load balancer lb-1: health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to none",
+				"update load balancer lb-1: health check tcp:22 every 5 s within 0 s, up after 0, down after 0 to " +
+					"http:10256/healthz every 5 s within 2 s, up after 1, down after 2",
+			},
+		},
+		"of before targets were checked by default": {
+			change: func(lb *api.LoadBalancer) { lb.HealthCheck = nil },
+			want: []string{
+				"update load balancer lb-1: health check none to " +
+					"http:10256/healthz every 5 s within 2 s, up after 1, down after 2",
 			},
 		},
 		"PROXY protocol set by hand": {
@@ -83,7 +91,8 @@ func TestPlanResetsWhatIsNoLongerAskedFor(t *testing.T) {
 	have := built(t, api.LoadBalancerActive)
 	have.SourceRanges, have.ClientAffinitySeconds = api.SourceRanges{"10.0.0.0/8"}, 60
 	have.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 31000}
-	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nil)
+	unchecked := serviceWithAnnotations(annotations.HealthCheck, "none")
+	want, err := newBalancerSpec(clusterID{name: clusterName}, unchecked, nil)
 	require.NoError(t, err)
 	steps := planSteps(have, want)
 	require.Len(t, steps, 1)

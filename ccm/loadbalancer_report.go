@@ -4,6 +4,7 @@ package ccm
 // cause, the Service's status, and when to try again.
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -11,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -122,9 +124,19 @@ func honorRetryAfter(err error) error {
 }
 
 // balancerStatus names the balancer's addresses of the families that the Service
-// asks for. The balancer is a proxy, so traffic from inside the cluster must go
-// through it too (KEP-1860).
+// asks for, or the host name that stands for them. The balancer is a proxy, so
+// traffic from inside the cluster must go through it too (KEP-1860), unless the
+// Service says otherwise.
 func balancerStatus(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
+	asked, err := annotations.Parse(svc.Annotations)
+	if err != nil {
+		asked = annotations.Values{} // What is wrong with them is reported by whoever reads the whole Service.
+	}
+	status := &corev1.LoadBalancerStatus{}
+	if asked.Hostname != "" {
+		status.Ingress = []corev1.LoadBalancerIngress{{Hostname: asked.Hostname}}
+		return status
+	}
 	addresses := map[corev1.IPFamily]string{corev1.IPv4Protocol: lb.Address}
 	if lb.IPv6Address != nil {
 		addresses[corev1.IPv6Protocol] = *lb.IPv6Address
@@ -133,8 +145,7 @@ func balancerStatus(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalan
 	if len(families) == 0 {
 		families = []corev1.IPFamily{corev1.IPv4Protocol}
 	}
-	mode := corev1.LoadBalancerIPModeProxy
-	status := &corev1.LoadBalancerStatus{}
+	mode := cmp.Or(asked.IPMode, corev1.LoadBalancerIPModeProxy)
 	for _, family := range families {
 		if ip := addresses[family]; ip != "" {
 			status.Ingress = append(status.Ingress, corev1.LoadBalancerIngress{IP: ip, IPMode: &mode})

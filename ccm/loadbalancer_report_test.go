@@ -251,3 +251,29 @@ func TestBalancerStatusFamilies(t *testing.T) {
 		assert.Equal(t, tc.want, got)
 	}
 }
+
+// The status says how pods' traffic to the balancer goes, or a host name in place of its addresses.
+func TestBalancerStatusByAnnotation(t *testing.T) {
+	lb := &api.LoadBalancer{Address: "127.30.64.1"}
+	vip, proxy := corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy
+	for name, tc := range map[string]struct {
+		svc  *corev1.Service
+		want corev1.LoadBalancerIngress
+	}{
+		"neither": {service(), corev1.LoadBalancerIngress{IP: "127.30.64.1", IPMode: &proxy}},
+		"VIP": {
+			serviceWithAnnotations(annotations.IPMode, "VIP"),
+			corev1.LoadBalancerIngress{IP: "127.30.64.1", IPMode: &vip},
+		},
+		"a host name, which has no mode": {
+			serviceWithAnnotations(annotations.Hostname, "web.example.com", annotations.IPMode, "VIP"),
+			corev1.LoadBalancerIngress{Hostname: "web.example.com"},
+		},
+		"what cannot be read": {
+			serviceWithAnnotations(annotations.IPMode, "vip", annotations.Hostname, "Web"),
+			corev1.LoadBalancerIngress{IP: "127.30.64.1", IPMode: &proxy},
+		},
+	} {
+		assert.Equal(t, []corev1.LoadBalancerIngress{tc.want}, balancerStatus(tc.svc, lb).Ingress, name)
+	}
+}

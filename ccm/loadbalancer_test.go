@@ -34,7 +34,7 @@ func TestEnsureLoadBalancerCreates(t *testing.T) {
 		)
 		assert.Equal(t, api.SourceRanges{}, *lb.SourceRanges)
 		assert.Zero(t, *lb.ClientAffinitySeconds)
-		assert.Equal(t, api.HealthCheck{Protocol: "none"}, *lb.HealthCheck)
+		assert.Equal(t, askKubeProxy, *lb.HealthCheck)
 		assert.Equal(t, api.Tags{
 			"kubernetes-cluster": "lab", "kubernetes-service-uid": "01234567-89ab", "kubernetes-service": "default/web",
 		}, *lb.Tags)

@@ -341,11 +341,17 @@ func describeDifference(svc *corev1.Service, lb *api.LoadBalancer, want balancer
 	return strings.Join(parts, "; ")
 }
 
-// hasAddressOf tells whether the Service's status names an address of the balancer.
+// hasAddressOf tells whether the Service's status names an address of the balancer, or the host name
+// that stands for it.
 func hasAddressOf(svc *corev1.Service, lb *api.LoadBalancer) bool {
-	return slices.ContainsFunc(svc.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
-		return i.IP == lb.Address || lb.IPv6Address != nil && i.IP == *lb.IPv6Address
-	})
+	for _, wanted := range balancerStatus(svc, lb).Ingress {
+		if slices.ContainsFunc(svc.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
+			return i.IP == wanted.IP && i.Hostname == wanted.Hostname
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // syncFulfilled is for a balancer that has all that its Service wants. Whether it also

@@ -230,6 +230,12 @@ func (w *watchWorld) syncAfterChange(change func()) {
 	}
 }
 
+// showHostname has the Service's status name a host, as it asks.
+func showHostname(s *corev1.Service) {
+	s.Annotations[annotations.Prefix+annotations.Hostname] = "web.example.com"
+	s.Status.LoadBalancer = *balancerStatus(s, &api.LoadBalancer{Address: "127.30.64.1"})
+}
+
 // What is not the watch's business: the reconciler fails on any call.
 func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 	class, now := "other", metav1.Now()
@@ -261,6 +267,14 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 		"as it should be": {change: func(*testing.T, *watchWorld, *corev1.Service) {}},
 		"that the user changed": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			s.Spec.Ports = s.Spec.Ports[:1]
+			require.NoError(t, w.services.Update(s))
+		}},
+		"with a host name in place of its address": {
+			svc:    showHostname,
+			change: func(*testing.T, *watchWorld, *corev1.Service) {},
+		},
+		"that the user gave a host name": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
+			s.Annotations[annotations.Prefix+annotations.Hostname] = "web.example.com"
 			require.NoError(t, w.services.Update(s))
 		}},
 		"that has more nodes now": {change: func(t *testing.T, w *watchWorld, _ *corev1.Service) {

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -42,6 +44,8 @@ const (
 	HealthCheckUnhealthyThreshold = "health-check-unhealthy-threshold"
 	Address                       = "address"
 	Tags                          = "tags"
+	IPMode                        = "ip-mode"
+	Hostname                      = "hostname"
 )
 
 // Values are what the annotations of one Service say. A field is zero if its
@@ -57,7 +61,10 @@ type Values struct {
 	// Address is the name or the ID of a reserved address.
 	Address string
 	Tags    api.Tags
-	given   map[string]string
+	// IPMode and Hostname are for the Service's status alone.
+	IPMode   corev1.LoadBalancerIPMode
+	Hostname string
+	given    map[string]string
 }
 
 // Given tells whether the annotation was there.
@@ -121,10 +128,10 @@ func (v Values) conflictErrors() []error {
 		errs = append(errs, v.Error(Address,
 			"an internal load balancer takes no reserved address: leave it out, or %s%s", Prefix, Scheme))
 	}
-	if v.HealthCheck.Protocol != api.HealthCheckHTTP {
+	if p := v.HealthCheck.Protocol; p == api.HealthCheckTCP || p == api.HealthCheckNone {
 		for _, name := range []string{HealthCheckPath, HealthCheckCodes} {
 			if v.Given(name) {
-				errs = append(errs, v.Error(name, "it is for %s%s: http only", Prefix, HealthCheck))
+				errs = append(errs, v.Error(name, "it is for HTTP checks, and %s%s is %s", Prefix, HealthCheck, p))
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package annotations
 
 import (
-	"maps"
 	"os"
 	"testing"
 
@@ -12,19 +11,12 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// alsoNeeded are the annotations that another needs beside it to make sense.
-var alsoNeeded = map[string]map[string]string{
-	HealthCheckPath:  {Prefix + HealthCheck: "http"},
-	HealthCheckCodes: {Prefix + HealthCheck: "http"},
-}
-
 func TestEveryExampleParses(t *testing.T) {
 	for _, d := range Definitions {
 		all := map[string]string{Prefix + d.Name: d.Example, "other.example/scheme": "nonsense"}
-		maps.Copy(all, alsoNeeded[d.Name])
 		v, err := Parse(all)
 		require.NoError(t, err, d.Name)
-		without, err := Parse(alsoNeeded[d.Name])
+		without, err := Parse(nil)
 		require.NoError(t, err)
 		assert.True(t, v.Given(d.Name))
 		v.given, without.given = nil, nil
@@ -76,6 +68,8 @@ func TestRefusedValues(t *testing.T) {
 		HealthCheckHealthyThreshold:   {"0", "11", "two"},
 		HealthCheckUnhealthyThreshold: {"0", "11"},
 		Address:                       {"", "127.0.0.1:80", "Web"},
+		IPMode:                        {"", "vip", "proxy", "DSR"},
+		Hostname:                      {"", "Web.example.com", "web_1", "127.30.64.1", "fd00::1", "a..b", "*.example.com"},
 		Tags:                          {"", "a", "=b", "a=b,a=c", "kubernetes-cluster=mine"},
 	} {
 		for _, value := range values {
@@ -89,12 +83,13 @@ func TestAllErrorsAtOnce(t *testing.T) {
 	_, err := Parse(map[string]string{
 		Prefix + "sheme": "internal", Prefix + "proxyprotocol": "v2", Prefix + Scheme: "internal",
 		Prefix + Address:         "web",
+		Prefix + HealthCheck:     "tcp",
 		Prefix + HealthCheckPath: "/", Prefix + Drain: "soon",
 	})
 	for _, want := range []string{
 		"sheme is unknown; did you mean " + Prefix + "scheme?",
 		"proxyprotocol is unknown; did you mean " + Prefix + "proxy-protocol?",
-		"an internal load balancer takes no reserved address", HealthCheckPath + ` is "/"; it is for `,
+		"an internal load balancer takes no reserved address", HealthCheckPath + ` is "/"; it is for HTTP`,
 		`drain is "soon"; want a duration`,
 	} {
 		assert.ErrorContains(t, err, want)

@@ -3,6 +3,7 @@ package annotations
 // The table of all annotations, and how their values are parsed.
 
 import (
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -10,12 +11,15 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 const (
 	day              = 24 * time.Hour
-	needsHealthCheck = "a check must be asked for, or there by `externalTrafficPolicy: Local`"
+	needsHealthCheck = "not with `health-check: none`"
 )
 
 // Definitions are all annotations, in the order of ANNOTATIONS.md.
@@ -68,23 +72,24 @@ var Definitions = []Definition{
 		},
 	},
 	{
-		Name: HealthCheck, Want: "none, tcp or http", Default: "none", Example: "tcp",
-		Effect: "`healthCheck.protocol`: how the balancer asks a node whether it serves. Not with `externalTrafficPolicy: Local`, where kube-proxy is asked, by HTTP on the `healthCheckNodePort`.",
+		Name: HealthCheck, Want: "none, tcp or http", Default: "kube-proxy is asked, by HTTP", Example: "tcp",
+		Effect: "`healthCheck.protocol`: how the balancer asks a node whether it serves; `none` for no check, so that dead nodes go on getting traffic. Without the annotation kube-proxy is asked, by HTTP on port 10256, `/healthz`. Not with `externalTrafficPolicy: Local`, where kube-proxy is asked whether the node has a pod of the Service, by HTTP on the `healthCheckNodePort`.",
 		set: func(v *Values, s string) bool {
 			return parseEnum(&v.HealthCheck.Protocol, s, api.HealthCheckNone, api.HealthCheckTCP, api.HealthCheckHTTP)
 		},
 	},
 	{
 		Name: HealthCheckPort, Want: "a port of the nodes, from 1 to 65535",
-		Default: "the node port of the Service's first TCP port", Example: "10256",
-		Effect: "`healthCheck.port`. 10256 is where kube-proxy tells of its own health, on `/healthz`.",
-		set:    func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.Port, s, 1, 65535) },
+		Default: "10256, kube-proxy's own; with `health-check` the node port of the Service's first TCP port",
+		Example: "10257",
+		Effect:  "`healthCheck.port`; " + needsHealthCheck + ".",
+		set:     func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.Port, s, 1, 65535) },
 	},
 	{
-		Name: HealthCheckPath, Want: "a path that begins with /, of at most 1024 printable characters", Default: "/",
-		Example: "/healthz",
-		Effect:  "`healthCheck.path`, of an HTTP check.",
-		set:     func(v *Values, s string) bool { v.HealthCheck.Path = s; return isURLPath(s) },
+		Name: HealthCheckPath, Want: "a path that begins with /, of at most 1024 printable characters",
+		Default: "`/healthz`, kube-proxy's own; with `health-check` `/`", Example: "/ready",
+		Effect: "`healthCheck.path`, of an HTTP check.",
+		set:    func(v *Values, s string) bool { v.HealthCheck.Path = s; return isURLPath(s) },
 	},
 	{
 		Name: HealthCheckCodes, Want: "HTTP statuses from 200 to 599 and ranges of them, such as 200-299,301",
@@ -110,7 +115,7 @@ var Definitions = []Definition{
 	},
 	{
 		Name: HealthCheckHealthyThreshold, Want: "a number from 1 to 10",
-		Default: "2; with `externalTrafficPolicy: Local` 1", Example: "3",
+		Default: "1 where kube-proxy is asked, else 2", Example: "3",
 		Effect: "`healthCheck.healthyThreshold`: so many good answers in a row make a node serve; " + needsHealthCheck +
 			".",
 		set: func(v *Values, s string) bool { return parseNumber(&v.HealthCheck.HealthyThreshold, s, 1, 10) },
@@ -132,6 +137,18 @@ var Definitions = []Definition{
 		Want: "key=value pairs with commas between, keys of at most 128 bytes and values of at most 256, none beginning with kubernetes-", Default: "none", Example: "team=blue,cost-centre=42",
 		Effect: "`tags`, beside our own. One that is taken out of the annotation stays in the cloud, where it may have become somebody else's.",
 		set:    func(v *Values, s string) bool { return parseTags(&v.Tags, s) },
+	},
+	{
+		Name: IPMode, Want: "VIP or Proxy", Default: "Proxy", Example: "VIP",
+		Effect: "nothing in the cloud, but `ipMode` of the addresses in the Service's status. With `Proxy` what pods and nodes send to these addresses goes through the balancer. With `VIP` kube-proxy sends it to a pod right away, past the balancer's PROXY protocol, source ranges and limits.",
+		set: func(v *Values, s string) bool {
+			return parseEnum(&v.IPMode, s, corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy)
+		},
+	},
+	{
+		Name: Hostname, Want: "a DNS name in lower case, and no IP address", Default: "none", Example: "web.example.com",
+		Effect: "nothing in the cloud, but `hostname` in the Service's status, in place of its IP addresses: clients are to use the name, of which somebody else makes a DNS record, and kube-proxy, which takes no names, leaves the balancer's traffic alone.",
+		set:    func(v *Values, s string) bool { v.Hostname = s; return isHostname(s) },
 	},
 }
 
@@ -181,6 +198,12 @@ func areStatusCodes(s string) bool {
 var nameOrIDPattern = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
 func isNameOrID(s string) bool { return nameOrIDPattern.MatchString(s) && len(s) <= 253 }
+
+// isHostname tells whether the API server takes s as the host name of a balancer.
+func isHostname(s string) bool {
+	_, err := netip.ParseAddr(s)
+	return err != nil && len(validation.IsDNS1123Subdomain(s)) == 0
+}
 
 func parseTags(to *api.Tags, s string) bool {
 	*to = api.Tags{}

@@ -92,6 +92,9 @@ type Balancer struct {
 	Affinity bool
 	// AffinitySeconds is for how long; 0 without Affinity. FeatureAffinityTimeout.
 	AffinitySeconds int32
+	// HealthChecked tells whether it checks its targets, in whichever way.
+	// FeatureHealthCheck.
+	HealthChecked bool
 	// HealthCheckPort is the port of each target that its HTTP health check
 	// asks; 0 for none. FeatureHealthCheck.
 	HealthCheckPort int32

@@ -44,7 +44,7 @@ const (
 	FeatureAffinity Feature = "affinity"
 	// FeatureAffinityTimeout: and they can be told for how many seconds.
 	FeatureAffinityTimeout Feature = "affinity-timeout"
-	// FeatureHealthCheck: balancers ask targets over HTTP whether they serve.
+	// FeatureHealthCheck: balancers check their targets, and can do so over HTTP.
 	FeatureHealthCheck Feature = "health-check"
 )
 
@@ -112,6 +112,8 @@ const (
 	CapabilitySourceRanges Capability = "service-source-ranges"
 	// CapabilityAffinity: spec.sessionAffinity ClientIP.
 	CapabilityAffinity Capability = "service-affinity"
+	// CapabilityHealthCheck: balancers check their targets without being asked to.
+	CapabilityHealthCheck Capability = "health-checks"
 	// CapabilityLocalTraffic: spec.externalTrafficPolicy Local.
 	CapabilityLocalTraffic Capability = "local-traffic-policy"
 	// CapabilityRename: balancers are recognised whatever their name.

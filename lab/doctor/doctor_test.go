@@ -296,6 +296,9 @@ func TestFindings(t *testing.T) {
 			) + tcpListenLine("0100007F:280A", 0, "78")
 			m.Holder = func(inode string) string { return "nginx (pid 12) of " + inode }
 		}, Info, "held on every address: 6443 (kube-apiserver) by nginx (pid 12) of 77; a lab takes others", ""},
+		"a real kube-proxy's health": {"ports", func(m machine) {
+			m.files["/proc/net/tcp"] += tcpListenLine("00000000:2810", 0, "78")
+		}, Info, "load balancers take what answers there for the health of every node; a lab takes others", ""},
 		"a real kubelet's, on IPv6": {"ports", func(m machine) {
 			m.files["/proc/net/tcp6"] = tcpListenLine(strings.Repeat("0", 32)+":280A", 0, "78")
 		}, Info, "10250 (kubelet) by user 0", ""},

@@ -73,6 +73,9 @@ func (m *Machine) listeners() ([]listener, error) {
 // kubeletPort is the port on which a kubelet listens by default.
 const kubeletPort = 10250
 
+// kubeProxyHealthPort is where kube-proxy tells of its health by default, and load balancers ask for it.
+const kubeProxyHealthPort = 10256
+
 // checkPorts finds ports that another process holds on 0.0.0.0, and so in every slot. The lab
 // takes other ports then, except for its lock, which needs one of a few.
 func checkPorts(_ context.Context, m *Machine) Finding {
@@ -80,7 +83,7 @@ func checkPorts(_ context.Context, m *Machine) Finding {
 	if err != nil {
 		return unknownFinding(err)
 	}
-	wanted := map[int]string{kubeletPort: "kubelet"}
+	wanted := map[int]string{kubeletPort: "kubelet", kubeProxyHealthPort: "kube-proxy's health"}
 	for name, port := range local.PreferredPorts() {
 		wanted[port] = name
 	}
@@ -100,6 +103,9 @@ func checkPorts(_ context.Context, m *Machine) Finding {
 	text := "held on every address: " + strings.Join(slices.Collect(valuesInOrder(held)), ", ")
 	if !slices.ContainsFunc(locks, func(port int) bool { return held[port] == "" }) {
 		return fixFinding("end one of them, or have it listen on one address", "%s; a lab needs one of %v", text, locks)
+	}
+	if held[kubeProxyHealthPort] != "" {
+		text += "; load balancers take what answers there for the health of every node"
 	}
 	return infoFinding("", "%s; a lab takes others, and a load balancer on one of them says so", text)
 }

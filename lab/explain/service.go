@@ -13,6 +13,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // loadBalancerFinalizer keeps a Service until the cloud has accepted its balancer's deletion
@@ -380,7 +381,7 @@ func (f ServiceFacts) findBalancerMismatch() *finding {
 	if !f.hasAddress() || !f.isManagedByCCM() {
 		return nil
 	}
-	at := f.Service.Status.LoadBalancer.Ingress[0].IP
+	at := kubediff.IngressAddress(f.Service)
 	switch lb := f.Balancer; {
 	case f.CloudError != "":
 		return f.addCloudError(newFinding(

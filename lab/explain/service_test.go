@@ -140,12 +140,33 @@ func TestServices(t *testing.T) {
 			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.",
 				[]Fact{
 					{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active: 8080/tcp goes to node port 30080"},
-					{
-						Cloud,
-						"it has 2 targets, which nothing checks, as the Service asks for no health check; the annotation fakecloud.ccmlab.io/health-check asks for one",
-					},
+					{Cloud, "it has 2 targets, which nothing checks"},
 					{Cluster, "its endpoints are 2 ready pods on 2 nodes: web-1, web-2"},
 				}, nil},
+		},
+		"all well, not checked, as it asks": {
+			func(f *ServiceFacts) {
+				f.Service.Annotations = map[string]string{contract.AnnotationHealthCheck: "none"}
+			},
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{
+				{Cloud, "it has 2 targets, which nothing checks, as the annotation fakecloud.ccmlab.io/health-check says"},
+			}, nil},
+		},
+		"all well, by a host name": {
+			func(f *ServiceFacts) {
+				f.Service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "web.example.com"}}
+			},
+			saidCase{Ready, "Service web is ready at web.example.com, port 8080/TCP.", nil, nil},
+		},
+		"a host name, and no balancer": {
+			func(f *ServiceFacts) {
+				f.Service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "web.example.com"}}
+				f.Balancer, f.Health = nil, nil
+			},
+			saidCase{
+				NotReady, "Service web does not answer: its load balancer is gone.",
+				[]Fact{{Cluster, "its status names web.example.com"}}, []string{"lab logs ccm --tail 30"},
+			},
 		},
 		"all well, checked, for some clients": {
 			func(f *ServiceFacts) {

@@ -378,11 +378,10 @@ func (f ServiceFacts) findStaleEndpoints() *finding {
 // describeHealth continues a sentence about the number of targets with their health.
 func (f ServiceFacts) describeHealth() string {
 	switch {
+	case f.Balancer.HealthCheck == nil && f.Service.Annotations[contract.AnnotationHealthCheck] != "":
+		return fmt.Sprintf(", which nothing checks, as the annotation %s says", contract.AnnotationHealthCheck)
 	case f.Balancer.HealthCheck == nil:
-		return fmt.Sprintf(
-			", which nothing checks, as the Service asks for no health check; the annotation %s asks for one",
-			contract.AnnotationHealthCheck,
-		)
+		return ", which nothing checks"
 	case f.Health == nil:
 		return ", which are checked" // Why no more is known is in Missing.
 	}

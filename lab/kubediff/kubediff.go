@@ -4,6 +4,7 @@
 package kubediff
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -92,8 +93,8 @@ type Service struct {
 	// FinalizerSet is what has come and gone of the finalizers; Ingress are addresses with their
 	// IP mode, Annotations as key=value.
 	FinalizerSet, Ingress, Annotations Set
-	// IngressIP is the first address of the status, or "".
-	IngressIP             Value[string]
+	// IngressAddress is the first address, or host name, of the status, or "".
+	IngressAddress        Value[string]
 	Ports                 Value[[]corev1.ServicePort]
 	Class                 Value[string]
 	Selector              Value[map[string]string]
@@ -124,7 +125,7 @@ func Services(before, after *corev1.Service) Service {
 		FinalizerSet:   CompareSets(before.Finalizers, after.Finalizers),
 		Ingress:        CompareSets(ingressOf(before), ingressOf(after)),
 		Annotations:    CompareSets(pairsOf(before.Annotations), pairsOf(after.Annotations)),
-		IngressIP:      Value[string]{IngressIP(before), IngressIP(after)},
+		IngressAddress: Value[string]{IngressAddress(before), IngressAddress(after)},
 		Ports:          Value[[]corev1.ServicePort]{was.Ports, is.Ports},
 		Class:          Value[string]{valueOf(was.LoadBalancerClass), valueOf(is.LoadBalancerClass)},
 		Selector:       Value[map[string]string]{was.Selector, is.Selector},
@@ -147,12 +148,13 @@ func Services(before, after *corev1.Service) Service {
 	return d
 }
 
-// IngressIP is the first address in a Service's status, or "".
-func IngressIP(s *corev1.Service) string {
+// IngressAddress is the first address in a Service's status, or the host name that stands for it, or "".
+func IngressAddress(s *corev1.Service) string {
 	if len(s.Status.LoadBalancer.Ingress) == 0 {
 		return ""
 	}
-	return s.Status.LoadBalancer.Ingress[0].IP
+	first := s.Status.LoadBalancer.Ingress[0]
+	return cmp.Or(first.IP, first.Hostname)
 }
 
 func compareMeta(before, after *metav1.ObjectMeta, created bool) Object {

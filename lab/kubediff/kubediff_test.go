@@ -58,7 +58,7 @@ func TestServices(t *testing.T) {
 	assert.True(t, d.DeletionStarted)
 	assert.Equal(t, []string{"f"}, d.FinalizerSet.Added)
 	assert.Equal(t, []string{"192.0.2.1 (VIP)"}, d.Ingress.Added)
-	assert.Equal(t, kubediff.Value[string]{After: "192.0.2.1"}, d.IngressIP)
+	assert.Equal(t, kubediff.Value[string]{After: "192.0.2.1"}, d.IngressAddress)
 
 	created := kubediff.Services(nil, after)
 	assert.True(t, created.Created)

@@ -154,7 +154,7 @@ func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (str
 			Get(ctx, manifests.DemoName, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || timeline.IngressIP(svc) != "" {
+		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || timeline.IngressAddress(svc) != "" {
 			return nil
 		}
 		balancers, err := u.cloud.ListLoadBalancers(
@@ -176,7 +176,7 @@ func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (str
 		u.demoIdle = fmt.Sprintf(idleServiceType, svc.Spec.Type)
 		return u.demoIdle, nil
 	}
-	u.demoURL = fmt.Sprintf("http://%s:%d/", timeline.IngressIP(svc), svc.Spec.Ports[0].Port)
+	u.demoURL = fmt.Sprintf("http://%s:%d/", timeline.IngressAddress(svc), svc.Spec.Ports[0].Port)
 	return "service web has " + u.demoURL, nil
 }
 

@@ -6,6 +6,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -172,7 +173,9 @@ func (p Port) balancerAddress(object any) (string, error) {
 	}
 	for _, port := range service.Spec.Ports {
 		if port.Protocol == corev1.ProtocolTCP && (p.Port == 0 || p.Port == port.Port) {
-			return net.JoinHostPort(ingress[0].IP, strconv.Itoa(int(port.Port))), nil
+			// A host name in place of the address must lead there from this machine, too.
+			host := cmp.Or(ingress[0].IP, ingress[0].Hostname)
+			return net.JoinHostPort(host, strconv.Itoa(int(port.Port))), nil
 		}
 	}
 	return "", fmt.Errorf("the Service has no TCP port %d", p.Port)

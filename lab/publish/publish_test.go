@@ -58,6 +58,8 @@ func TestBalancerAddress(t *testing.T) {
 	udp := corev1.ServicePort{Protocol: corev1.ProtocolUDP, Port: 53}
 	tcp := corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80}
 	other := corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 81}
+	named := newService("", tcp)
+	named.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "web.example.com"}}
 	for name, tc := range map[string]struct {
 		port    int32
 		service any
@@ -66,6 +68,7 @@ func TestBalancerAddress(t *testing.T) {
 	}{
 		"the first TCP port": {0, newService("127.30.64.1", udp, tcp, other), "127.30.64.1:80", ""},
 		"the port named":     {81, newService("127.30.64.1", udp, tcp, other), "127.30.64.1:81", ""},
+		"a host name":        {0, named, "web.example.com:80", ""},
 		"UDP only":           {0, newService("127.30.64.1", udp), "", "no TCP port"},
 		"no such port":       {82, newService("127.30.64.1", tcp), "", "no TCP port 82"},
 		"no address yet":     {0, newService("", tcp), "", "no load balancer's address yet"},

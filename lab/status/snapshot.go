@@ -148,7 +148,7 @@ func servicesOf(services []corev1.Service, balancers []api.LoadBalancer, listed 
 		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			continue
 		}
-		svc := Service{Namespace: s.Namespace, Name: s.Name, Address: timeline.IngressIP(&s)}
+		svc := Service{Namespace: s.Namespace, Name: s.Name, Address: timeline.IngressAddress(&s)}
 		if len(s.Spec.Ports) > 0 {
 			svc.Port = s.Spec.Ports[0].Port
 		}

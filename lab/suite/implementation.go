@@ -39,7 +39,8 @@ var Implementations = []string{ImplementationFakecloud, ImplementationInMemory}
 var OwnClaims = []conformance.Capability{
 	conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityExplains,
 	conformance.CapabilityUDP, conformance.CapabilitySourceRanges, conformance.CapabilityAffinity,
-	conformance.CapabilityLocalTraffic, conformance.CapabilityRename, conformance.CapabilityQuiet,
+	conformance.CapabilityHealthCheck, conformance.CapabilityLocalTraffic,
+	conformance.CapabilityRename, conformance.CapabilityQuiet,
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
 	conformance.CapabilityActiveStatus,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval,

@@ -122,18 +122,18 @@ func portList(ports []corev1.ServicePort) string {
 
 // newAddress tells the address of a Service that had no balancer before.
 func newAddress(d kubediff.Service) []Change {
-	d.IngressIP.Before = ""
+	d.IngressAddress.Before = ""
 	return addressChange(d)
 }
 
 func addressChange(d kubediff.Service) []Change {
 	switch {
-	case !d.IngressIP.Changed():
+	case !d.IngressAddress.Changed():
 		return nil
-	case d.IngressIP.After == "":
-		return []Change{serviceChange(d, "address-lost", d.IngressIP.Before)}
+	case d.IngressAddress.After == "":
+		return []Change{serviceChange(d, "address-lost", d.IngressAddress.Before)}
 	}
-	return []Change{serviceChange(d, "address", d.IngressIP.After)}
+	return []Change{serviceChange(d, "address", d.IngressAddress.After)}
 }
 
 func serviceChange(d kubediff.Service, what, detail string) Change {
@@ -150,8 +150,8 @@ func subjectOf(kind, namespace, name string) string {
 	return kind + "/" + namespace + "/" + name
 }
 
-// IngressIP is the balancer's address in a Service's status, or "".
-func IngressIP(s *corev1.Service) string { return kubediff.IngressIP(s) }
+// IngressAddress is the balancer's address, or host name, in a Service's status, or "".
+func IngressAddress(s *corev1.Service) string { return kubediff.IngressAddress(s) }
 
 // Cloud tells what an event of the cloud means. serviceTag is the tag that
 // names the Service a balancer belongs to.

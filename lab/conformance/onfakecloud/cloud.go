@@ -240,8 +240,11 @@ func balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 	for _, t := range lb.Targets {
 		b.Targets = append(b.Targets, t.InstanceID)
 	}
-	if h := lb.HealthCheck; h != nil && h.Protocol == api.HealthCheckHTTP {
-		b.HealthCheckPort = int32(h.Port) //nolint:gosec // A port.
+	if h := lb.HealthCheck; h != nil {
+		b.HealthChecked = h.Protocol != api.HealthCheckNone
+		if h.Protocol == api.HealthCheckHTTP {
+			b.HealthCheckPort = int32(h.Port) //nolint:gosec // A port.
+		}
 	}
 	return b
 }

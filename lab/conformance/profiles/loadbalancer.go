@@ -43,6 +43,7 @@ const (
 	fromMixed         = "KEP-1435 (different protocols in one Service)"
 	fromAffinity      = "kubernetes.io: Virtual IPs and Service Proxies, session affinity"
 	fromRanges        = "kubernetes.io: Service API reference, loadBalancerSourceRanges"
+	fromHealth        = "KEP-3836 (what balancers should ask nodes); KEP-3458 (a Node that is not Ready stays a target)"
 	fromPolicy        = "kubernetes.io: Create an External Load Balancer, preserving the client source IP"
 )
 

@@ -43,6 +43,13 @@ var balancerOptionTests = []conformance.Test{
 		Run:      lbAffinity,
 	},
 	{
+		ID: "lb-health-check", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityHealthCheck, Source: fromHealth,
+		Requires: "A balancer checks its targets though its Service says nothing of it: upstream leaves Nodes that are not Ready among the targets, and the check is what keeps clients away from them.",
+		Needs:    []conformance.Feature{conformance.FeatureHealthCheck},
+		Run:      lbHealthCheck,
+	},
+	{
 		ID: "lb-local-traffic-policy", Profile: conformance.LoadBalancer, Level: conformance.Extended,
 		Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
 		Requires: "With externalTrafficPolicy Local, from the first or later, the balancer asks each target on the Service's healthCheckNodePort whether it serves, and no longer with Cluster.",
@@ -143,6 +150,21 @@ func keepsClients(t *conformance.T, seconds int32) func(conformance.Balancer) er
 		}
 		return nil
 	}
+}
+
+func lbHealthCheck(t *conformance.T) {
+	checksTargets := func(b conformance.Balancer) error {
+		if !b.HealthChecked {
+			return fmt.Errorf("balancer %s does not check its targets", b.ID)
+		}
+		return nil
+	}
+	svc := t.NewService()
+	first := t.AwaitBalancer(svc, checksTargets)
+	// What else the Service asks for does not end the check.
+	changePort(t, svc)
+	second := t.AwaitBalancer(svc, listensFor(t, svc), checksTargets)
+	assert.Equal(t, first.ID, second.ID)
 }
 
 func lbLocalTrafficPolicy(t *conformance.T) {

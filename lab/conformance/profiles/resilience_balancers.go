@@ -370,7 +370,8 @@ func balancerDifference(was, is conformance.Balancer) string {
 		{"source ranges", was.SourceRanges, is.SourceRanges},
 		{"affinity", was.Affinity, is.Affinity},
 		{"seconds of affinity", was.AffinitySeconds, is.AffinitySeconds},
-		{"health check", was.HealthCheckPort, is.HealthCheckPort},
+		{"health check", was.HealthChecked, is.HealthChecked},
+		{"health check's port", was.HealthCheckPort, is.HealthCheckPort},
 	} {
 		if !assert.ObjectsAreEqual(part.was, part.is) {
 			all = append(all, fmt.Sprintf("%s %v, now %v", part.what, part.was, part.is))
