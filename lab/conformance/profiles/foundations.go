@@ -80,6 +80,7 @@ var foundations = []struct {
 		"resilience-stale-balancers", "resilience-missing-page-of-balancers",
 	}},
 	{on: portFollows, tests: []string{
+		"lb-health-check",
 		"lb-changed-while-ccm-down", "lb-create-retried", "lb-deleted-out-of-band-then-changed", "lb-renamed-balancer",
 		"lb-stranger-of-same-name", "lb-quiet", "lb-ccm-restarted-while-creating",
 		"lb-changed-out-of-band-then-service-changed", "lb-traffic-follows-port-change",
