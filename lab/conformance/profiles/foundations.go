@@ -72,7 +72,8 @@ var foundations = []struct {
 	{on: balancerGone, tests: []string{
 		"lb-finalizer", "lb-retyped-to-cluster-ip", "lb-class-set-later", "lb-two-services", "lb-recreated", "lb-many-leave-nothing",
 		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-load-balancer-ip",
-		"lb-load-balancer-ip-in-use", "lb-no-address-when-failed",
+		"lb-load-balancer-ip-in-use", "lb-no-address-when-failed", "lb-delete-retried-after-restart",
+		"lb-deleted-with-others-credentials",
 		"lb-changed-while-ccm-down", "lb-deleted-with-ccm-down", "lb-delete-retried",
 		"lb-deleted-out-of-band-then-service-deleted", "lb-renamed-balancer", "lb-stranger-of-same-name", "lb-doubt-*",
 		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",

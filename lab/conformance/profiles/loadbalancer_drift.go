@@ -95,6 +95,13 @@ var balancerBeyondTests = []conformance.Test{
 		Run:      lbLoadBalancerIP,
 	},
 	{
+		ID: "lb-load-balancer-ip-changed", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
+		Requires: "When the loadBalancerIP of a Service changes to another address that was reserved, its balancer has that one, and there is no second.",
+		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
+		Run:      lbLoadBalancerIPChanged,
+	},
+	{
 		ID: "lb-load-balancer-ip-in-use", Profile: conformance.LoadBalancer, Level: conformance.Extended,
 		Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
 		Requires: "A Service whose loadBalancerIP another one's balancer has takes it from nobody and has no other address; when it is free, the Service has it.",
@@ -252,6 +259,27 @@ func lbLoadBalancerIP(t *conformance.T) {
 		t.AwaitGone(svc)
 	}
 	assert.Len(t, slices.Compact(balancers), 2)
+}
+
+func lbLoadBalancerIPChanged(t *conformance.T) {
+	var addresses []string
+	for range 2 {
+		address, release, err := t.AddressReserver().ReserveAddress(t.Context())
+		t.Must(err, "reserving an address")
+		t.Cleanup(release)
+		addresses = append(addresses, address)
+	}
+	svc := t.NewService()
+	t.AwaitBalancer(svc, listensFor(t, svc))
+	for _, address := range addresses {
+		t.Change(svc, withLoadBalancerIP(address))
+		t.AwaitBalancer(svc, listensFor(t, svc), func(b conformance.Balancer) error {
+			if b.Address != address {
+				return fmt.Errorf("it has address %s, want %s", b.Address, address)
+			}
+			return nil
+		})
+	}
 }
 
 func lbLoadBalancerIPInUse(t *conformance.T) {

@@ -53,6 +53,21 @@ var balancerTroubleTests = []conformance.Test{
 		Incident: cloudDownWhileDeletingIncident,
 	},
 	{
+		ID: "lb-delete-retried-after-restart", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Requires: "A Service that is deleted before a CCM starts that cannot ask the cloud stays as long as its balancer, and both go when the cloud is available.",
+		Needs:    whileUnavailable, Alone: true,
+		Run: lbDeleteRetriedAfterRestart,
+	},
+	{
+		ID: "lb-deleted-with-others-credentials", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityOwnProject,
+		Source:     fromDelete + " (another project's cloud cannot say that it does not exist)",
+		Requires:   "A Service that is deleted while a CCM that has just started has the credentials of another project, in which there is nothing, leaves nothing behind when it has its own.",
+		Needs:      []conformance.Feature{conformance.FeatureOtherProject},
+		Alone:      true,
+		Run:        lbDeletedWithOthersCredentials,
+	},
+	{
 		ID: "lb-targets-retried", Profile: conformance.LoadBalancer, Level: conformance.Core,
 		Source:   fromUpdate + "; " + fromNodeSet,
 		Requires: "A balancer's targets that could not be changed while the cloud was not available are right when it is, though nothing else changes.",
@@ -194,6 +209,27 @@ func lbDeleteRetried(t *conformance.T) {
 	fault := balancersUnavailable(t)
 	tried := triedAgain(t, svc, fault)
 	t.DeleteService(svc)
+	staysUntilTheCloudIsBack(t, svc, b, fault, tried)
+}
+
+// lbDeleteRetriedAfterRestart has a CCM that remembers no balancer.
+func lbDeleteRetriedAfterRestart(t *conformance.T) {
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc)
+	restart := stopCCM(t)
+	t.DeleteService(svc)
+	fault := balancersUnavailable(t)
+	tried := triedAgain(t, svc, fault)
+	restart()
+	staysUntilTheCloudIsBack(t, svc, b, fault, tried)
+}
+
+// staysUntilTheCloudIsBack watches that a Service that is deleted stays, with its balancer, until the CCM
+// has tried again; then the fault is lifted, and both go.
+func staysUntilTheCloudIsBack(
+	t *conformance.T, svc *corev1.Service, b conformance.Balancer, fault conformance.Injection,
+	tried func(context.Context) error,
+) {
 	t.HoldsUntil("the Service and its balancer stay", func(ctx context.Context) error {
 		_, there, err := t.Cloud.GetBalancer(ctx, b.ID)
 		if err == nil && !there {
@@ -202,6 +238,30 @@ func lbDeleteRetried(t *conformance.T) {
 		return errors.Join(err, checkFinalizer(ctx, t, svc))
 	}, "the CCM to have tried again", tried)
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	t.AwaitGone(svc)
+}
+
+func lbDeletedWithOthersCredentials(t *conformance.T) {
+	svc := t.NewService()
+	b := t.AwaitBalancer(svc)
+	// By force, or the end of the Service waits for a CCM that has given it up.
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, b.ID) })
+	restart := stopCCM(t)
+	swap, err := t.CredentialSwapper().SwapCredentials(t.Context())
+	t.Must(err, "giving the CCM another project's credentials")
+	startsAnew(t)
+	t.Cleanup(swap.Lift)
+	t.DeleteService(svc)
+	told := countFailureEvents(t, svc)
+	restart()
+	gone := func(ctx context.Context) error { return t.NoService(ctx, svc) }
+	t.Await("the CCM to have tried twice", eitherHolds(gone, func(context.Context) error {
+		if now := countFailureEvents(t, svc); now < told+2 {
+			return fmt.Errorf("of %d failures it was told in Events, want 2", now-told)
+		}
+		return nil
+	}))
+	t.Must(swap.Lift(t.Context()), "giving the CCM its own credentials back")
 	t.AwaitGone(svc)
 }
 
