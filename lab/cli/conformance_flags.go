@@ -16,6 +16,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/conformance/report"
@@ -78,6 +79,7 @@ type conformanceFlags struct {
 	*selection
 	opts        suite.Options
 	ccm, config string
+	ccmNames    map[string]string
 	env         []string
 	claims      []string
 	unsupported []string
@@ -105,6 +107,11 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	)
 	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
 	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
+	fl.StringToStringVar(
+		&f.ccmNames, "ccm-names", nil,
+		"`KIND=NAME` for what the CCM marks on fakecloud otherwise than our own does: "+
+			strings.Join(onfakecloud.NameKinds(), ", ")+"; can be repeated",
+	)
 	fl.StringSliceVar(&f.claims, "claim", nil, "`CAPABILITY` that the CCM has: its tests are required; can be repeated")
 	fl.StringArrayVar(
 		&f.unsupported, "unsupported", nil,
@@ -285,7 +292,7 @@ func capabilitiesAndFeatures(tests []conformance.Test) (capabilities, features [
 			capabilities = append(capabilities, string(t.Capability))
 			features = append(features, string(t.Capability))
 		}
-		for _, f := range t.Needs {
+		for _, f := range slices.Concat(t.Needs, t.Compares) {
 			features = append(features, string(f))
 		}
 	}
@@ -298,8 +305,8 @@ func capabilitiesAndFeatures(tests []conformance.Test) (capabilities, features [
 // options.
 func (f *conformanceFlags) parseCCMProgram(args []string) error {
 	switch {
-	case f.ccm == "" && (len(args) > 0 || len(f.env) > 0 || f.config != ""):
-		return usagef("--ccm-env, --ccm-config and arguments after -- are for --ccm PATH")
+	case f.ccm == "" && (len(args) > 0 || len(f.env) > 0 || len(f.ccmNames) > 0 || f.config != ""):
+		return usagef("--ccm-env, --ccm-config, --ccm-names and arguments after -- are for --ccm PATH")
 	case f.ccm == "":
 		return nil
 	case f.opts.Implementation == suite.ImplementationInMemory:
@@ -314,6 +321,9 @@ func (f *conformanceFlags) parseCCMProgram(args []string) error {
 	}
 	p := &program.CCM{Path: path, Args: args, Env: f.env}
 	var errs []error
+	if f.opts.CCMNames, err = onfakecloud.ParseNames(f.ccmNames); err != nil {
+		errs = append(errs, usagef("--ccm-names %w", err))
+	}
 	if f.config != "" {
 		template, err := os.ReadFile(f.config)
 		if err == nil && len(template) == 0 {

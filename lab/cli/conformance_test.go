@@ -112,6 +112,12 @@ func TestConformanceUsageErrors(t *testing.T) {
 		"nothing matches": {func(f *conformanceFlags) { f.profiles, f.focus = []string{"Node"}, "lb" }, nil,
 			[]string{`--focus "lb" matches no test of the profiles asked for`, "lab conformance list"}},
 		"arguments without a CCM": {func(*conformanceFlags) {}, []string{"--v=2"}, []string{"are for --ccm PATH"}},
+		"names without one": {func(f *conformanceFlags) {
+			f.ccmNames = map[string]string{"provider-id": "x"}
+		}, nil, []string{"are for --ccm PATH"}},
+		"wrong names": {func(f *conformanceFlags) {
+			f.ccm, f.ccmNames = "/bin/true", map[string]string{"cloud": "x"}
+		}, nil, []string{`--ccm-names "cloud=x": want KIND=NAME`}},
 		"environment without one": {
 			func(f *conformanceFlags) { f.env = []string{"A=b"} }, nil, []string{"are for --ccm PATH"},
 		},

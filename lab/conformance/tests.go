@@ -47,6 +47,8 @@ type Test struct {
 	Capability Capability
 	// Needs are the cloud's features without which it cannot be run.
 	Needs []Feature
+	// Compares are features with which it looks at more; it is run without them, too.
+	Compares []Feature
 	// Source is where the requirement comes from: an interface's comment, a
 	// KEP, the documentation.
 	Source string

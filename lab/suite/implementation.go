@@ -158,7 +158,7 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	theirs := o.onSomebodysCluster()
 	under.Cloud = &onfakecloud.CloudWithToken{
 		Cloud: &onfakecloud.Cloud{
-			API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate,
+			API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Names: o.CCMNames,
 			Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
 		},
 		TokenFile: cloud.TokenFile(cluster.CallerCCM),

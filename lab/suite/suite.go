@@ -19,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
@@ -45,7 +46,9 @@ type Options struct {
 	// Program is the CCM; nil is the lab's own.
 	Program *program.CCM
 	// CCMPath is another build of the lab's own CCM, run in its place.
-	CCMPath     string
+	CCMPath string
+	// CCMNames are those by which the CCM marks on fakecloud what is its cluster's.
+	CCMNames    onfakecloud.Names
 	Claims      []conformance.Capability
 	Unsupported conformance.Unsupported
 	Profiles    []conformance.Profile

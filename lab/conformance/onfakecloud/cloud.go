@@ -12,7 +12,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -26,6 +25,8 @@ type Cloud struct {
 	// Cluster is the cluster's name in tags; Token is the name of the CCM's
 	// token.
 	Cluster, Token string
+	// Names are those by which the CCM marks what is its cluster's.
+	Names Names
 	// Gate is the CCM's way to the cloud.
 	Gate *faultproxy.Gate
 	// Machines and Traffic say what the cluster around it can do.
@@ -84,14 +85,11 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 	if err != nil {
 		return conformance.Instance{}, err
 	}
-	return instanceOf(i), nil
+	return c.instanceOf(i), nil
 }
 
 func (c *Cloud) requestInstance(ctx context.Context, spec conformance.InstanceSpec) (*api.Instance, error) {
-	tags := api.Tags{contract.TagCluster: c.Cluster}
-	if !spec.Machine {
-		tags[contract.TagMachine] = contract.NoMachine
-	}
+	tags := c.Names.instanceTags(c.Cluster, spec.Machine)
 	create := api.InstanceCreate{Name: &spec.Name, Tags: &tags}
 	if spec.Zone != "" {
 		create.Zone = &spec.Zone
@@ -99,9 +97,9 @@ func (c *Cloud) requestInstance(ctx context.Context, spec conformance.InstanceSp
 	return c.API.CreateInstance(ctx, create)
 }
 
-func instanceOf(i *api.Instance) conformance.Instance {
+func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
 	out := conformance.Instance{
-		ID: i.ID, Name: i.Name, ProviderID: contract.ProviderID(i.ID), Type: string(i.Type), Zone: i.Zone,
+		ID: i.ID, Name: i.Name, ProviderID: c.Names.providerID(i.ID), Type: string(i.Type), Zone: i.Zone,
 		Region: i.Region,
 	}
 	for _, a := range i.Addresses {
@@ -185,7 +183,7 @@ func (c *Cloud) ChangeAddresses(ctx context.Context, instanceID string) (conform
 	if err != nil {
 		return conformance.Instance{}, err
 	}
-	return instanceOf(i), nil
+	return c.instanceOf(i), nil
 }
 
 func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceState) (i *api.Instance, err error) {
@@ -201,14 +199,14 @@ func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceStat
 // ListBalancers implements conformance.Cloud.
 func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, error) {
 	all, err := c.API.ListLoadBalancers(
-		ctx, client.LoadBalancerFilter{Tags: []string{contract.TagCluster + "=" + c.Cluster, contract.TagServiceUID}},
+		ctx, client.LoadBalancerFilter{Tags: []string{c.Names.clusterTag() + "=" + c.Cluster, c.Names.serviceTag()}},
 	)
 	if err != nil {
 		return nil, err
 	}
 	out := make([]conformance.Balancer, len(all))
 	for i, lb := range all {
-		out[i] = balancerOf(&lb)
+		out[i] = c.balancerOf(&lb)
 	}
 	return out, nil
 }
@@ -222,12 +220,12 @@ func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balance
 	if err != nil {
 		return conformance.Balancer{}, false, err
 	}
-	return balancerOf(lb), true, nil
+	return c.balancerOf(lb), true, nil
 }
 
-func balancerOf(lb *api.LoadBalancer) conformance.Balancer {
+func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 	b := conformance.Balancer{
-		ID: lb.ID, Name: lb.Name, Service: types.UID(lb.Tags[contract.TagServiceUID]), Address: lb.Address,
+		ID: lb.ID, Name: lb.Name, Service: types.UID(lb.Tags[c.Names.serviceTag()]), Address: lb.Address,
 		Active: lb.State == api.LoadBalancerActive, SourceRanges: lb.SourceRanges,
 		Affinity:        lb.ClientAffinitySeconds > 0,
 		AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
@@ -310,8 +308,8 @@ func (c *Cloud) CreateForeignBalancer(ctx context.Context, name string) (conform
 		Name:      name,
 		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
 		Tags: &api.Tags{
-			contract.TagCluster:    c.Cluster + ".stranger",
-			contract.TagServiceUID: "b1c6f1ba-0000-4000-8000-000000000000",
+			c.Names.clusterTag(): c.Cluster + ".stranger",
+			c.Names.serviceTag(): "b1c6f1ba-0000-4000-8000-000000000000",
 		},
 	})
 	if err != nil {

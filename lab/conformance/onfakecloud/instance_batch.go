@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -38,7 +37,7 @@ func (c *Cloud) CreateInstances(ctx context.Context, specs []conformance.Instanc
 	err = pollUntil(ctx, func() (bool, error) {
 		running, err := c.inState(ctx, api.InstanceRunning)
 		for _, i := range running {
-			known[i.ID] = instanceOf(&i)
+			known[i.ID] = c.instanceOf(&i)
 		}
 		made = made[:0]
 		for _, id := range ids {
@@ -84,6 +83,6 @@ func (c *Cloud) TerminateInstances(ctx context.Context, ids []string) error {
 // inState are the cluster's instances that are in this state.
 func (c *Cloud) inState(ctx context.Context, state api.InstanceState) ([]api.Instance, error) {
 	return c.API.ListInstances(ctx, client.InstanceFilter{
-		States: []api.InstanceState{state}, Tags: []string{contract.TagCluster + "=" + c.Cluster},
+		States: []api.InstanceState{state}, Tags: []string{c.Names.clusterTag() + "=" + c.Cluster},
 	})
 }

@@ -16,7 +16,7 @@ import (
 // ListRoutes implements conformance.RouteTable. By the cluster alone: with what a CCM marks the
 // Node of a route is its own matter.
 func (c *Cloud) ListRoutes(ctx context.Context) ([]conformance.Route, error) {
-	all, err := c.API.ListRoutes(ctx, client.RouteFilter{Tags: []string{contract.TagCluster + "=" + c.Cluster}})
+	all, err := c.API.ListRoutes(ctx, client.RouteFilter{Tags: []string{c.Names.clusterTag() + "=" + c.Cluster}})
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ func (c *Cloud) CreateForeignRoute(ctx context.Context, destination, instanceID 
 	made, err := c.API.CreateRoute(ctx, api.RouteCreate{
 		Destination: destination, InstanceID: instanceID,
 		Name: "stranger-" + strings.NewReplacer("/", "-", ":", "-").Replace(destination),
-		Tags: &api.Tags{contract.TagCluster: c.Cluster + ".stranger", contract.TagNode: "stranger"},
+		Tags: &api.Tags{c.Names.clusterTag(): c.Cluster + ".stranger", contract.TagNode: "stranger"},
 	})
 	if err != nil {
 		return conformance.Route{}, err

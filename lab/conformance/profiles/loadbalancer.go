@@ -57,6 +57,7 @@ var balancerTests = []conformance.Test{
 	{
 		ID: "lb-created", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
 		Requires: "A Service of type LoadBalancer gets exactly one balancer, and has the balancer's address in its status; the balancer listens on the Service's port and sends to its node port, where the cloud has such things.",
+		Compares: sendsToNodePorts,
 		Run:      lbCreated,
 	},
 	{

@@ -40,6 +40,7 @@ var balancerOptionTests = []conformance.Test{
 		Capability: conformance.CapabilityAffinity, Source: fromAffinity,
 		Requires: "A balancer keeps a client at the same target with the Service's sessionAffinity ClientIP, for as long as that says where the cloud can be told so, and not at all with None.",
 		Needs:    []conformance.Feature{conformance.FeatureAffinity},
+		Compares: []conformance.Feature{conformance.FeatureAffinityTimeout},
 		Run:      lbAffinity,
 	},
 	{

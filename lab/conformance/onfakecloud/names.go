@@ -1,0 +1,72 @@
+package onfakecloud
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// Names are what a CCM calls the marks by which the driver tells what is its cluster's. A name that
+// is "" is that of the lab's own CCM.
+type Names struct {
+	// ClusterTag is the tag with the cluster's name, on balancers and routes.
+	ClusterTag string
+	// ServiceTag is the tag with the UID of a balancer's Service.
+	ServiceTag string
+	// ProviderIDPrefix is what a provider ID has before the instance's ID.
+	ProviderIDPrefix string
+}
+
+// fields are the names by what they are called on a command line.
+func (n *Names) fields() map[string]*string {
+	return map[string]*string{
+		"cluster-tag": &n.ClusterTag, "service-tag": &n.ServiceTag, "provider-id": &n.ProviderIDPrefix,
+	}
+}
+
+// NameKinds are what can be named otherwise.
+func NameKinds() []string { return slices.Sorted(maps.Keys(new(Names).fields())) }
+
+// ParseNames reads names by their kind. All mistakes are told at once.
+func ParseNames(given map[string]string) (Names, error) {
+	var names Names
+	fields := names.fields()
+	var wrong []string
+	for kind, name := range given {
+		field, known := fields[kind]
+		if !known || name == "" {
+			wrong = append(wrong, fmt.Sprintf("%q", kind+"="+name))
+			continue
+		}
+		*field = name
+	}
+	if len(wrong) > 0 {
+		slices.Sort(wrong)
+		return Names{}, fmt.Errorf(
+			"%s: want KIND=NAME, of the kinds %s", strings.Join(wrong, ", "), strings.Join(NameKinds(), ", "),
+		)
+	}
+	return names, nil
+}
+
+func (n Names) clusterTag() string { return cmp.Or(n.ClusterTag, contract.TagCluster) }
+func (n Names) serviceTag() string { return cmp.Or(n.ServiceTag, contract.TagServiceUID) }
+
+func (n Names) providerID(instanceID string) string {
+	return cmp.Or(n.ProviderIDPrefix, contract.ProviderIDPrefix) + instanceID
+}
+
+// instanceTags mark an instance as the cluster's, for the CCM and for the lab, which runs a machine
+// for it unless it is to be none.
+func (n Names) instanceTags(cluster string, machine bool) api.Tags {
+	tags := api.Tags{contract.TagCluster: cluster, n.clusterTag(): cluster}
+	if !machine {
+		tags[contract.TagMachine] = contract.NoMachine
+	}
+	return tags
+}
