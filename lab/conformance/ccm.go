@@ -34,6 +34,15 @@ type Replicated interface {
 	Replica(number int) (Replica, error)
 }
 
+// ClusterRenamer is a CCM that is told what its cluster is called, and can be told otherwise. It
+// shows FeatureRenameCluster.
+type ClusterRenamer interface {
+	// CanRenameCluster tells whether the CCM is told a name at all.
+	CanRenameCluster() bool
+	// RenameCluster has the cluster called so from the CCM's next start on, "" by its own name.
+	RenameCluster(name string)
+}
+
 // Replica is one of several CCMs.
 type Replica interface {
 	CCM

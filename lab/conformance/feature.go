@@ -84,9 +84,27 @@ const (
 	FeatureOtherProject Feature = "other-project"
 )
 
-// FeatureReplicas is the only feature of a CCM: several of it can run beside each other. It has it
-// by implementing Replicated.
-const FeatureReplicas Feature = "replicas"
+// Features of a CCM.
+const (
+	// FeatureReplicas: several of it can run beside each other. It has it by implementing
+	// Replicated.
+	FeatureReplicas Feature = "replicas"
+	// FeatureRenameCluster: its cluster can be given another name, by a restart. It has it by
+	// implementing ClusterRenamer.
+	FeatureRenameCluster Feature = "rename-cluster"
+)
+
+// featuresOfCCM are those that follow from what a CCM implements.
+func featuresOfCCM(ccm CCM) []Feature {
+	var features []Feature
+	if _, ok := ccm.(Replicated); ok {
+		features = append(features, FeatureReplicas)
+	}
+	if renamer, ok := ccm.(ClusterRenamer); ok && renamer.CanRenameCluster() {
+		features = append(features, FeatureRenameCluster)
+	}
+	return features
+}
 
 const faultFeaturePrefix = "fault-"
 
@@ -133,6 +151,13 @@ const (
 	CapabilityExclusionValue Capability = "exclusion-label-value"
 	// CapabilityStaysUp: the CCM does not end by itself when the cloud fails.
 	CapabilityStaysUp Capability = "stays-up"
+	// CapabilityRefusedServices: the targets of a Service's balancer follow the Nodes although
+	// the CCM cannot do what else the Service asks for.
+	CapabilityRefusedServices Capability = "refused-services"
+	// CapabilityRenamedCluster: a cluster that gets another name keeps its balancers.
+	CapabilityRenamedCluster Capability = "renamed-cluster"
+	// CapabilityOrphans: balancers whose Service is gone are found and deleted.
+	CapabilityOrphans Capability = "orphaned-balancers"
 	// CapabilityDoubtfulInstances: no instance is given up for gone because a list
 	// lacks it.
 	CapabilityDoubtfulInstances Capability = "doubtful-instances"

@@ -271,10 +271,7 @@ func (r *run) skipReason(t Test) string {
 	if r.RequiredOnly && !r.isRequired(t) {
 		return fmt.Sprintf("%s is not claimed, and only what is required was asked for", t.Capability)
 	}
-	have := FeaturesOf(r.suite.Cloud)
-	if _, ok := r.Implementation.CCM.(Replicated); ok {
-		have = append(have, FeatureReplicas)
-	}
+	have := append(FeaturesOf(r.suite.Cloud), featuresOfCCM(r.Implementation.CCM)...)
 	for _, f := range t.Needs {
 		if !slices.Contains(have, f) {
 			return fmt.Sprintf("it needs %s, which this cloud or cluster does not have", f)

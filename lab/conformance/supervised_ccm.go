@@ -209,6 +209,26 @@ func (t *T) Replica(number int) Replica {
 	return tracingReplica{r, t.trace, number}
 }
 
+// RenameCluster has the CCM, which must not run, call its cluster by another name. After the test
+// it is started again, and calls the cluster as before.
+func (t *T) RenameCluster(name string) {
+	k, ok := t.CCM.(*supervisedCCM)
+	if !ok {
+		t.Fatalf("the CCM is not the suite's")
+	}
+	renamer, ok := k.CCM.(ClusterRenamer)
+	if !ok {
+		t.Fatalf("this CCM cannot be told another name of its cluster, and the test does not need the feature")
+	}
+	t.Cleanup(func(ctx context.Context) error {
+		err := k.Stop(ctx)
+		renamer.RenameCluster("")
+		return errors.Join(err, k.Start(ctx))
+	})
+	renamer.RenameCluster(name)
+	t.trace.Step("renamed the cluster to %s", name)
+}
+
 func (t *T) hasFailed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -98,6 +98,42 @@ func TestReplicasOfATest(t *testing.T) {
 	}
 }
 
+// renamedCCM notes what its cluster is called when it is started.
+type renamedCCM struct {
+	*fakeReplicas
+	name string
+	can  bool
+}
+
+func (c *renamedCCM) CanRenameCluster() bool    { return c.can }
+func (c *renamedCCM) RenameCluster(name string) { c.name = name }
+func (c *renamedCCM) Start(ctx context.Context) error {
+	if err := c.fakeReplicas.Start(ctx); err != nil || c.name == "" {
+		return err
+	}
+	return c.note("as " + c.name)
+}
+
+// A cluster that a test renames has its own name again after it.
+func TestRenamedCluster(t *testing.T) {
+	test := core("a", func(t *T) {
+		t.Must(t.CCM.Stop(t.Context()), "stopping")
+		t.RenameCluster("other")
+		t.Must(t.CCM.Start(t.Context()), "starting")
+	})
+	test.Needs = []Feature{FeatureRenameCluster}
+	ccm := &renamedCCM{fakeReplicas: newFakeReplicas()}
+	run := func() *Report {
+		report, err := newRun(Options{Tests: []Test{test}, Implementation: Implementation{CCM: ccm}}).outcome(t.Context())
+		require.NoError(t, err)
+		return report
+	}
+	assert.Equal(t, Skipped, results(run())["a"], "it is not told its name")
+	ccm.can, ccm.done = true, nil
+	assert.Equal(t, Passed, results(run())["a"])
+	assert.Equal(t, []string{"start", "stop", "start", "as other", "stop", "start", "stop"}, ccm.done)
+}
+
 // Where only one can run, it is said which feature is missing.
 func TestNoReplicas(t *testing.T) {
 	test := core("a", passes)

@@ -42,7 +42,8 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityHealthCheck, conformance.CapabilityLocalTraffic,
 	conformance.CapabilityRename, conformance.CapabilityQuiet,
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
-	conformance.CapabilityActiveStatus,
+	conformance.CapabilityActiveStatus, conformance.CapabilityRefusedServices,
+	conformance.CapabilityRenamedCluster, conformance.CapabilityOrphans,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval,
 	conformance.CapabilityMassDeletionGuard,
 	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,
@@ -55,7 +56,8 @@ var OwnClaims = []conformance.Capability{
 // lab.
 var ownArgs = []string{
 	"--bind-address={{.Address}}", "--secure-port={{.Port}}", // Each replica has its own.
-	"--node-monitor-period=1s", // More often: less to wait for.
+	"--cluster-name={{.ClusterName}}", // A test gives it another one.
+	"--node-monitor-period=1s",        // More often: less to wait for.
 	// Shorter than the budget's rest, which is to see what that costs.
 	"--node-status-update-frequency=10s",
 	// Longer than in other labs: a leader that cannot renew its lease in time ends,

@@ -196,14 +196,14 @@ func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceStat
 	})
 }
 
-// ListBalancers implements conformance.Cloud.
+// ListBalancers implements conformance.Cloud. The cluster may have been renamed, so that all that
+// are somebody's are the cluster's, but for the stranger's.
 func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, error) {
-	all, err := c.API.ListLoadBalancers(
-		ctx, client.LoadBalancerFilter{Tags: []string{c.Names.clusterTag() + "=" + c.Cluster, c.Names.serviceTag()}},
-	)
+	all, err := c.API.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{c.Names.serviceTag()}})
 	if err != nil {
 		return nil, err
 	}
+	all = slices.DeleteFunc(all, func(lb api.LoadBalancer) bool { return lb.Tags[c.Names.clusterTag()] == c.stranger() })
 	out := make([]conformance.Balancer, len(all))
 	for i, lb := range all {
 		out[i] = c.balancerOf(&lb)
@@ -308,7 +308,7 @@ func (c *Cloud) CreateForeignBalancer(ctx context.Context, name string) (conform
 		Name:      name,
 		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
 		Tags: &api.Tags{
-			c.Names.clusterTag(): c.Cluster + ".stranger",
+			c.Names.clusterTag(): c.stranger(),
 			c.Names.serviceTag(): "b1c6f1ba-0000-4000-8000-000000000000",
 		},
 	})
@@ -324,6 +324,9 @@ func (c *Cloud) CreateForeignBalancer(ctx context.Context, name string) (conform
 }
 
 const strangersPort = 32123
+
+// stranger is another cluster's name.
+func (c *Cloud) stranger() string { return c.Cluster + ".stranger" }
 
 // CountConnections implements conformance.ConnectionCounter.
 func (c *Cloud) CountConnections(ctx context.Context, id string) (map[int32]int64, error) {

@@ -37,11 +37,13 @@ var foundations = []struct {
 }{
 	{on: initialized, tests: []string{
 		"node-waits-without-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
-		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-*", "node-keeps-*", "node-after-restart", "node-provided-ip",
+		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-*", "node-keeps-*",
+		"node-after-restart", "node-provided-ip",
 		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
 		"lifecycle-*", "route-*", "ha-*", "budget-*", "resilience-*",
 		"lb-targets-*", "lb-waiting-node-is-skipped", "lb-exclusion-label-*", "lb-autoscaler-taint",
 		"lb-two-nodes-of-one-instance", "lb-traffic-*",
+		"lb-refused-service-follows-nodes",
 	}},
 	{on: saysWhyAtAll, tests: []string{"node-says-why-once"}},
 	{on: lateIsFound, tests: []string{"node-late-instance-at-once", "node-name-is-exact"}},
@@ -70,11 +72,13 @@ var foundations = []struct {
 		"resilience-missing-page-of-balancers",
 	}},
 	{on: balancerGone, tests: []string{
-		"lb-finalizer", "lb-retyped-to-cluster-ip", "lb-class-set-later", "lb-two-services", "lb-recreated", "lb-many-leave-nothing",
+		"lb-finalizer", "lb-retyped-to-cluster-ip", "lb-class-set-later", "lb-two-services", "lb-recreated",
+		"lb-many-leave-nothing",
 		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-load-balancer-ip",
 		"lb-load-balancer-ip-in-use", "lb-no-address-when-failed", "lb-delete-retried-after-restart",
 		"lb-deleted-with-others-credentials",
 		"lb-changed-while-ccm-down", "lb-deleted-with-ccm-down", "lb-delete-retried",
+		"lb-orphan-is-deleted", "lb-renamed-cluster",
 		"lb-deleted-out-of-band-then-service-deleted", "lb-renamed-balancer", "lb-stranger-of-same-name", "lb-doubt-*",
 		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
 		"resilience-stranger-of-same-name", "resilience-lost-create", "resilience-slow-balancer-api",
@@ -83,6 +87,7 @@ var foundations = []struct {
 	{on: portFollows, tests: []string{
 		"lb-health-check",
 		"lb-changed-while-ccm-down", "lb-create-retried", "lb-deleted-out-of-band-then-changed", "lb-renamed-balancer",
+		"lb-renamed-cluster",
 		"lb-stranger-of-same-name", "lb-quiet", "lb-ccm-restarted-while-creating",
 		"lb-changed-out-of-band-then-service-changed", "lb-traffic-follows-port-change",
 		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",

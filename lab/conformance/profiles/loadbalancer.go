@@ -25,7 +25,7 @@ import (
 
 var loadBalancerTests = slices.Concat(
 	balancerTests, balancerNodeTests, balancerTroubleTests, balancerDoubtTests(), balancerOptionTests,
-	balancerBeyondTests,
+	balancerBeyondTests, balancerOwnershipTests,
 )
 
 // Where requirements come from.

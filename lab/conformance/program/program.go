@@ -57,6 +57,7 @@ type CCM struct {
 	exitMessage string           // how it last ended by itself
 	crashes     chan struct{}
 	replicas    map[int]*CCM // others of the kind, by number
+	clusterName string       // what the cluster is called instead of Values.ClusterName, unless ""
 }
 
 var (
@@ -129,11 +130,13 @@ func (p *CCM) Start(ctx context.Context) error {
 func (p *CCM) processSpec() (process.Spec, error) {
 	spec := process.Spec{Component: cmp.Or(p.component, Component), Path: p.Path, LogFile: p.LogFile}
 	var err1, err2, err3 error
-	spec.Args, err1 = fillTemplates(p.Args, p.Values)
-	spec.Env, err2 = fillTemplates(p.Env, p.Values)
+	values := p.Values
+	values.ClusterName = cmp.Or(p.clusterName, values.ClusterName)
+	spec.Args, err1 = fillTemplates(p.Args, values)
+	spec.Env, err2 = fillTemplates(p.Env, values)
 	if p.ConfigTemplate != "" {
 		var config string
-		if config, err3 = fillTemplate(p.ConfigTemplate, p.Values); err3 == nil {
+		if config, err3 = fillTemplate(p.ConfigTemplate, values); err3 == nil {
 			err3 = atomicfile.Write(p.Values.CloudConfig, []byte(config))
 		}
 	}

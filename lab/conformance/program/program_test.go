@@ -2,6 +2,7 @@ package program
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -186,6 +187,22 @@ func TestReplicas(t *testing.T) {
 	assert.Empty(t, second.Crashed(), "being killed is no crash")
 	require.Error(t, second.Freeze(), "it does not run")
 	require.Error(t, second.Thaw(), "it does not run")
+}
+
+// A program that is told its cluster's name can be told another one, for its next start.
+func TestClusterIsRenamed(t *testing.T) {
+	p := script(t, `echo "$1"; exec sleep 1000`)
+	p.Args, p.Values.ClusterName = []string{"{{.Port}}"}, "own"
+	assert.False(t, p.CanRenameCluster())
+	p.Args = []string{"--cluster-name={{.ClusterName}}"}
+	assert.True(t, p.CanRenameCluster())
+
+	for _, name := range []string{"", "other", ""} {
+		p.RenameCluster(name)
+		require.NoError(t, p.Start(t.Context()))
+		says(t, p, "--cluster-name="+cmp.Or(name, "own"))
+		require.NoError(t, p.Stop(t.Context()))
+	}
 }
 
 // What is frozen says nothing until it is thawed, and may end as it likes.

@@ -13,6 +13,7 @@ import (
 var _ interface {
 	conformance.Replicated
 	conformance.Replica
+	conformance.ClusterRenamer
 } = (*CCM)(nil)
 
 // Replica implements Replicated: another process of the program, with a port, a log
