@@ -57,7 +57,7 @@ var lifecycleTests = append([]conformance.Test{
 		ID:       "lifecycle-booting-is-kept",
 		Requires: "A Node that is not Ready and whose instance boots is neither deleted nor called shut down.",
 		Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true, // No other instance gets done either.
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultStuck)},
+		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultStuck), conformance.FeatureNodeNames},
 		Source: instanceExists + "; " + instanceShutdown + ": true \"if the instance is shutdown\", which one that boots is not",
 		Run:    bootingIsKept,
 	}, {
