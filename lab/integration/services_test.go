@@ -137,6 +137,15 @@ func TestAnAnnotationMadeInvalidAndMended(t *testing.T) {
 	assert.Equal(t, before.Version, after[0].Version, "half of a Service is not applied")
 	assert.Equal(t, before.Address, w.get(svc).Status.LoadBalancer.Ingress[0].IP)
 
+	w.addNode("node-2")
+	w.await("the second Node to be a target all the same", func() error {
+		lb := w.balancers(svc)[0]
+		if len(lb.Targets) != 2 || lb.Algorithm == "coin-toss" {
+			return fmt.Errorf("targets %v, algorithm %s", lb.Targets, lb.Algorithm)
+		}
+		return nil
+	})
+
 	w.change(svc, func(s *corev1.Service) { s.Annotations = map[string]string{algorithm: "source-hash"} })
 	w.await("what the mended annotation asks for", func() error {
 		if lb := w.balancers(svc)[0]; lb.Algorithm != api.AlgorithmSourceHash {
@@ -177,4 +186,50 @@ func TestTwoClustersInOneProject(t *testing.T) {
 	now := west.balancers(services[west])
 	require.Len(t, now, 1)
 	assert.Equal(t, made[west].Version, now[0].Version, "another cluster's balancer is not touched")
+}
+
+// Names are people's: those of the cluster and of a reserved address change while no CCM runs, and
+// the next one keeps the balancer and the address that clients know.
+func TestNamesThatChangeBetweenTwoLeaders(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testbed.Options{})
+	reserve := func(name string) *api.ReservedAddress {
+		made, err := w.Cloud().ReserveAddress(w.ctx, api.ReservedAddressCreate{Name: &name})
+		require.NoError(t, err)
+		return made
+	}
+	chosen := reserve("web")
+	first := w.startCCM(testbed.CCMOptions{})
+	w.addNode("node-1")
+	svc := service("web", 8080)
+	svc.Annotations = map[string]string{"fakecloud.ccmlab.io/address": "web"}
+	svc = w.create(svc)
+	before := w.awaitTarget(svc)
+	require.Equal(t, chosen.IP, before.Address)
+
+	require.NoError(t, first.Kill())
+	old := "web-old"
+	_, err := w.Cloud().UpdateAddress(w.ctx, chosen.ID, api.ReservedAddressUpdate{Name: &old})
+	require.NoError(t, err)
+	other := reserve("web")
+	w.startCCM(testbed.CCMOptions{ClusterName: w.Name + "-renamed"})
+	w.change(svc, func(s *corev1.Service) { s.Spec.Ports[0].Port = 8081 })
+	w.await("the change, and the cluster's new name", func() error {
+		lb, err := w.Cloud().GetLoadBalancer(w.ctx, before.ID)
+		if err != nil || lb.Listeners[0].Port != 8081 || lb.Tags[contract.TagCluster] != w.Name+"-renamed" {
+			return fmt.Errorf("balancer %+v: %w", lb, err)
+		}
+		assert.Equal(t, chosen.IP, lb.Address)
+		return nil
+	})
+
+	second := service("second", 8082)
+	second.Annotations = svc.Annotations
+	second = w.create(second)
+	assert.Equal(t, other.IP, w.awaitAddress(second, ""), "who comes now gets what the name means now")
+	for _, s := range []*corev1.Service{svc, second} {
+		w.remove(s)
+		w.awaitServiceGone(s)
+		w.awaitNoBalancer(s)
+	}
 }
