@@ -67,7 +67,7 @@ const NameHealthCheck = "health-check"
 // Annotations that others than the CCM's parser read or write. All that a Service
 // may ask for are in package annotations.
 const (
-	// AnnotationHealthCheck asks for a health check of a Service's targets.
+	// AnnotationHealthCheck says how a Service's targets are checked, where kube-proxy is not to be asked.
 	AnnotationHealthCheck = AnnotationPrefix + NameHealthCheck
 	// AnnotationPrompted on a Node says when the cloud watch last prompted it. It
 	// has no other meaning: any change of a Node makes upstream's node controller
