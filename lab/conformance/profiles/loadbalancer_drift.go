@@ -289,7 +289,7 @@ func lbLoadBalancerIPInUse(t *conformance.T) {
 	first := t.NewService(withLoadBalancerIP(address))
 	before := t.AwaitBalancer(first, listensFor(t, first))
 	second := t.NewService(withLoadBalancerIP(address))
-	awaitToldNoAddress(t, second, func(ctx context.Context) error {
+	awaitToldNoAddress(t, second, address, func(ctx context.Context) error {
 		b, err := t.TheBalancer(ctx, first)
 		if err == nil && b.ID != before.ID {
 			err = fmt.Errorf("the first Service has balancer %s, and had %s", b.ID, before.ID)
@@ -307,7 +307,7 @@ func lbLoadBalancerIPNotThere(t *conformance.T) {
 	t.Must(err, "reserving an address")
 	t.Must(release(t.Context()), "releasing it again")
 	svc := t.NewService(withLoadBalancerIP(address))
-	awaitToldNoAddress(t, svc, func(context.Context) error { return nil })
+	awaitToldNoAddress(t, svc, address, func(context.Context) error { return nil })
 	t.Change(svc, withLoadBalancerIP(""))
 	t.AwaitBalancer(svc, listensFor(t, svc))
 }
@@ -316,15 +316,24 @@ func withLoadBalancerIP(address string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.LoadBalancerIP = address } //nolint:staticcheck // Deprecated, and in use.
 }
 
-// awaitToldNoAddress watches that a Service gets no address, and that something else holds, until the CCM
-// has tried twice and said so: upstream's controller has an Event for each error.
-func awaitToldNoAddress(t *conformance.T, svc *corev1.Service, holds func(context.Context) error) {
+// awaitToldNoAddress watches that a Service gets no address, and no balancer of another address than the
+// one that it asks for, and that something else holds, until the CCM has tried twice and said so:
+// upstream's controller has an Event for each error.
+func awaitToldNoAddress(
+	t *conformance.T, svc *corev1.Service, address string, holds func(context.Context) error,
+) {
 	t.HoldsUntil("Service "+svc.Name+" is to have no address", func(ctx context.Context) error {
 		now, err := t.GetService(ctx, svc)
 		if err == nil && len(now.Status.LoadBalancer.Ingress) > 0 {
 			err = fmt.Errorf("it has %v", now.Status.LoadBalancer.Ingress)
 		}
-		return errors.Join(err, holds(ctx))
+		made, err2 := t.BalancersOf(ctx, svc)
+		for _, b := range made {
+			if b.Address != "" && b.Address != address {
+				err = errors.Join(err, fmt.Errorf("balancer %s of it has address %s", b.ID, b.Address))
+			}
+		}
+		return errors.Join(err, err2, holds(ctx))
 	}, "two Warnings that say so", func(context.Context) error {
 		if n := countFailureEvents(t, svc); n < 2 {
 			return fmt.Errorf("there are %d", n)
