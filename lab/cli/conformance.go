@@ -114,6 +114,7 @@ func (f *conformanceFlags) runSuite(cmd *cobra.Command, tests []conformance.Test
 	steps, progress := ui.New(os.Stderr, false), ui.NewTests(os.Stderr, len(tests))
 	names := f.opts.Names(tests)
 	steps.Say("   %s; if this run is killed, `%s` ends what it leaves.", describeLabs(names), downCommands(names))
+	f.opts.RunBlocked = f.opts.RunBlocked || f.failFast // Whether it blocks is not asked any more.
 	ctx, end := context.WithCancelCause(cmd.Context())
 	defer end(nil)
 	f.opts.Observer = func(t conformance.TestReport) {

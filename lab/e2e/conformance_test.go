@@ -96,3 +96,37 @@ func TestConformanceFailsFast(t *testing.T) {
 		return r.Required && r.Result == conformance.Failed
 	}))
 }
+
+// A CCM that does nothing is told so by the few tests that others build on, whatever the bound: those
+// are blocked, by name, and not run.
+func TestConformanceOfIdleCCM(t *testing.T) {
+	idle, err := exec.LookPath("sleep")
+	require.NoError(t, err)
+	report, code := runSuite(t, "--labs", "1", "--bound", "5s", "--ccm", idle, "--", "infinity")
+	assert.Equal(t, 1, code)
+	assert.Empty(t, report.Unfinished)
+	blockedBy := map[string]int{}
+	for _, test := range report.Tests {
+		switch test.Result {
+		case conformance.Passed:
+			t.Errorf("%s has passed", test.ID)
+		case conformance.Failed:
+			assert.Empty(t, test.BlockedBy)
+			assert.Contains(t, []string{
+				"node-taint-lifted", "lb-created", "node-says-why", "node-provided-ip-mismatch-says-why",
+				"node-known-by-provider-id",
+			}, test.ID, "it waits for what the CCM does not do, and no other test says so before")
+		case conformance.Blocked:
+			blockedBy[test.BlockedBy]++
+		}
+	}
+	assert.Greater(t, blockedBy["node-taint-lifted"], 50)
+	assert.Greater(t, blockedBy["lb-created"], 30)
+	for _, p := range report.Profiles {
+		for _, s := range []*conformance.Summary{p.Core, p.Extended} {
+			if s != nil && s.Statistics.Asked() > 0 {
+				assert.NotEqual(t, conformance.Success, s.Result, p.Name)
+			}
+		}
+	}
+}

@@ -27,7 +27,8 @@ func declaredReason(m mutants.Mutant, id string) (key, reason string) {
 
 // compareWithDeclaration compares a report with the mutant's declaration. It returns the tests
 // meant for the mutant that failed, the other tests that failed as declared, with the reason, and
-// what is not as declared. partial says that not all tests were run.
+// what is not as declared. partial says that not all tests were run. A test that is blocked needs no
+// declaration of its own: what blocks it has one.
 func compareWithDeclaration(
 	m mutants.Mutant,
 	r *conformance.Report,
@@ -37,14 +38,16 @@ func compareWithDeclaration(
 	covered := map[string]bool{}
 	for _, t := range r.Tests {
 		covered[t.ID] = true
-		failed := t.Result == conformance.Failed
+		failed, blocked := t.Result == conformance.Failed, t.Result == conformance.Blocked
 		key, reason := declaredReason(m, t.ID)
 		switch meant := slices.Contains(m.CaughtBy, t.ID); {
 		case meant && failed && t.Required:
 			caught = append(caught, t.ID)
+		case meant && blocked && t.Required: // What blocks it fails as declared, or is told below.
+			caught = append(caught, fmt.Sprintf("%s (blocked by %s)", t.ID, t.BlockedBy))
 		case meant:
 			problem("it survives %s, which is meant to fail: %s", t.ID, t.Result)
-		case key != "" && failed:
+		case key != "" && (failed || blocked):
 			covered[key] = true
 			also = append(also, t.ID+" ("+reason+")")
 		case key == t.ID:

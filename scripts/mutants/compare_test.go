@@ -38,6 +38,13 @@ func TestCompareWithDeclaration(t *testing.T) {
 			report:   report(conformance.Passed, conformance.Failed, conformance.Passed),
 			problems: []string{"it survives meant, which is meant to fail: passed"},
 		},
+		"another is blocked": {
+			report: report(conformance.Failed, conformance.Blocked, conformance.Blocked),
+		},
+		"its test is blocked by what is not declared": {
+			report:   report(conformance.Blocked, conformance.Failed, conformance.Failed),
+			problems: []string{"other fails, too, and its declaration does not say why: because"},
+		},
 		"its test is skipped": {
 			report:   report(conformance.Skipped, conformance.Failed, conformance.Passed),
 			problems: []string{"it survives meant, which is meant to fail: skipped"},

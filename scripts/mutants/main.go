@@ -225,6 +225,9 @@ func (j *judge) judgeMutant(
 	if !j.needsMachines(focus) {
 		args = append(args, "--without-machines") // That is quicker, and leaves more CPU to the other labs.
 	}
+	if focus != "" {
+		args = append(args, "--run-blocked") // Each of the few is to fail by itself.
+	}
 	for _, feature := range slices.Sorted(maps.Keys(m.Unsupported)) {
 		args = append(args, "--unsupported", feature+"="+m.Unsupported[feature])
 	}

@@ -30,7 +30,8 @@ func TestFoundations(t *testing.T) {
 		standsAlone := slices.Contains([]string{
 			initialized, balancerMade, saysWhyAtAll, "node-provided-ip-mismatch-says-why", "node-known-by-provider-id",
 		}, test.ID)
-		assert.Equal(t, standsAlone, len(test.BuildsOn) == 0, "%s builds on %v", test.ID, test.BuildsOn)
+		assert.Equal(t, standsAlone, len(test.BuildsOn) == 0,
+			"%s builds on %v: what does it wait for on its way? foundations.go is to say it", test.ID, test.BuildsOn)
 		for _, id := range test.BuildsOn {
 			assert.Contains(t, listed, id, "what %s builds on", test.ID)
 		}

@@ -52,6 +52,7 @@ var routeTests = append([]conformance.Test{
 		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
 		Needs:  someRoutes,
 		Source: routeController,
+		Bound:  time.Minute, // Twice what upstream's default period of 10 s takes at most, three times in a row.
 		Run:    routeForEachNode,
 	}, {
 		ID:       "route-of-new-instance",

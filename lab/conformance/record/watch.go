@@ -120,6 +120,15 @@ func addValue[T any](c *changeTexts, name string, v kubediff.Value[T]) {
 	}
 }
 
+// addConditions adds those that there are: one that is gone is no news.
+func (c *changeTexts) addConditions(changed []kubediff.Condition) {
+	for _, condition := range changed {
+		if condition.After != "" {
+			c.add("%s: %s (%s)", condition.Type, condition.After, condition.Reason)
+		}
+	}
+}
+
 func orNone(v any) any {
 	if s := fmt.Sprint(v); s == "" || s == "[]" || s == "map[]" || s == "<nil>" {
 		return "none"
@@ -145,14 +154,12 @@ func nodeChanges(before, after *corev1.Node) (c changeTexts) {
 	addValue(&c, "unschedulable", d.Unschedulable)
 	c.addSet("address", d.Addresses)
 	c.addSet("label", d.Labels)
-	for _, condition := range d.Conditions {
-		if condition.After == "" {
-			continue
-		}
-		c.add("%s: %s (%s)", condition.Type, condition.After, condition.Reason)
-		good := (condition.Type == string(corev1.NodeReady)) == (condition.After == string(corev1.ConditionTrue))
-		c.failed = c.failed || !good
-	}
+	c.addConditions(d.Conditions)
+	// Of a Node's conditions only Ready is good news when it is true.
+	c.failed = slices.ContainsFunc(d.Conditions, func(one kubediff.Condition) bool {
+		isTrue := one.After == string(corev1.ConditionTrue)
+		return one.After != "" && isTrue != (one.Type == string(corev1.NodeReady))
+	})
 	return c
 }
 
@@ -181,11 +188,7 @@ func serviceChanges(before, after *corev1.Service) (c changeTexts) {
 	addValue(&c, "affinity", d.SessionAffinity)
 	addValue(&c, "external traffic policy", d.ExternalTrafficPolicy)
 	addValue(&c, "health check node port", d.HealthCheckNodePort)
-	for _, condition := range d.Conditions {
-		if condition.After != "" {
-			c.add("%s: %s (%s)", condition.Type, condition.After, condition.Reason)
-		}
-	}
+	c.addConditions(d.Conditions)
 	return c
 }
 
