@@ -42,7 +42,7 @@ func printReport(w io.Writer, r *conformance.Report) error {
 		p("failed: %s", strings.Join(failed, ", "))
 	}
 	for _, by := range slices.Sorted(maps.Keys(blockedBy)) {
-		p("blocked by %s: %s", by, strings.Join(blockedBy[by], ", "))
+		p("blocked by %s: %s", by, listSome(blockedBy[by]))
 	}
 	if n := len(r.Crashes); n > 0 {
 		p(
@@ -55,6 +55,17 @@ func printReport(w io.Writer, r *conformance.Report) error {
 	}
 	p("%s %s on %s %s, %.0f s", r.Implementation.Name, r.Verdict(), r.Cluster.Name, r.Cluster.Version, r.Seconds)
 	return t.Flush()
+}
+
+// maxListedBlocked is how many blocked tests are named for each that blocks any: there may be a hundred,
+// and each had a line of its own.
+const maxListedBlocked = 5
+
+func listSome(ids []string) string {
+	if more := len(ids) - maxListedBlocked; more > 1 {
+		return fmt.Sprintf("%s and %d more", strings.Join(ids[:maxListedBlocked], ", "), more)
+	}
+	return strings.Join(ids, ", ")
 }
 
 // formatScore returns how many of the tests that were not skipped have passed, or "-" if there are none.
