@@ -35,8 +35,8 @@ On --cluster external the suite makes Nodes of its own. It refuses a cluster tha
 has a CCM, or anything that a CCM would touch.
 
 The exit code is 0 only if everything required passed and the CCM never ended
-by itself, unless the suite had made the cloud misbehave. Core tests are required of every CCM, extended ones of a CCM that
-claims their capability.
+by itself, unless the suite had made the cloud misbehave. Core tests are required
+of every CCM, extended ones of a CCM that claims their capability.
 
 Tests build on others: all that waits for a balancer on the one that a Service
 gets a balancer. Where that one has failed, and failed once more, those are

@@ -403,7 +403,8 @@ func (t *T) waitUntilQuiet(ctx context.Context) (err error) {
 	name := instance.NodeName
 	defer func() { err = errors.Join(err, t.Cloud.TerminateInstance(ctx, instance.ID)) }()
 	nodes := t.Kube.CoreV1().Nodes()
-	if _, err := nodes.Create(ctx, nodeFromSpec(t.nodeSpecOf(instance, NodeSpec{})), metav1.CreateOptions{}); err != nil {
+	node := nodeFromSpec(t.nodeSpecOf(instance, NodeSpec{}))
+	if _, err := nodes.Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, nodes.Delete(ctx, name, metav1.DeleteOptions{})) }()

@@ -83,9 +83,11 @@ type instance struct {
 const running, stopped, ended = "running", "stopped", "ended"
 
 func (c *cloud) Features() []conformance.Feature {
-	return []conformance.Feature{conformance.FeatureKubeletProviderIDs, conformance.FeatureListeners, conformance.FeatureAffinity,
-		conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureSeveralAddresses,
-		conformance.FeatureTargets, conformance.FeatureUDP}
+	return []conformance.Feature{
+		conformance.FeatureKubeletProviderIDs, conformance.FeatureZones, conformance.FeatureInstanceTypes,
+		conformance.FeatureSeveralAddresses, conformance.FeatureListeners, conformance.FeatureTargets,
+		conformance.FeatureUDP, conformance.FeatureAffinity,
+	}
 }
 
 // instanceID is how IDs of instances begin, and so their provider IDs.

@@ -11,7 +11,8 @@ import (
 )
 
 // fromAppExit is where upstream's own start-up code ends the program.
-const fromAppExit = "k8s.io/cloud-provider app/controllermanager.go: klog.Fatalf, klog.FlushAndExit (what a CCM may do better)"
+const fromAppExit = "k8s.io/cloud-provider app/controllermanager.go: klog.Fatalf, klog.FlushAndExit " +
+	"(what a CCM may do better)"
 
 var exitTests = []conformance.Test{
 	{
