@@ -61,6 +61,9 @@ const (
 	FeatureReservedAddresses Feature = "reserved-addresses"
 	// FeatureStrangers: balancers of other owners can be beside the cluster's.
 	FeatureStrangers Feature = "strangers"
+	// FeatureNamesakeBalancers: balancers of another cluster of the same name can be beside
+	// the cluster's.
+	FeatureNamesakeBalancers Feature = "namesake-balancers"
 	// FeatureRoutes: the cloud routes pods' traffic, and the cluster gives each
 	// Node a range of pods' addresses.
 	FeatureRoutes Feature = "routes"
@@ -70,6 +73,9 @@ const (
 	// FeatureStrangerRoutes: routes of other owners can be beside the cluster's,
 	// and it shows whose they are.
 	FeatureStrangerRoutes Feature = "stranger-routes"
+	// FeatureNamesakeRoutes: routes of another cluster of the same name can be beside the
+	// cluster's.
+	FeatureNamesakeRoutes Feature = "namesake-routes"
 	// FeatureRouteQuota: the cloud can be made to refuse further routes.
 	FeatureRouteQuota Feature = "route-quota"
 	// FeatureCalls: the cloud counts the CCM's calls.
@@ -187,6 +193,9 @@ const (
 	CapabilityExplains Capability = "explains"
 	// CapabilityPodRoutes: the cloud has a route to each Node's pods.
 	CapabilityPodRoutes Capability = "pod-routes"
+	// CapabilityNamesakeClusters: what another cluster of the same name has in the same project,
+	// or account, is left alone.
+	CapabilityNamesakeClusters Capability = "namesake-clusters"
 	// CapabilityRenewedCredentials: credentials that are renewed where the CCM has
 	// them are used without a restart.
 	CapabilityRenewedCredentials Capability = "renewed-credentials"

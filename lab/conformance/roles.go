@@ -48,6 +48,13 @@ type ForeignBalancerCreator interface {
 	CreateForeignBalancer(ctx context.Context, name string) (Balancer, error)
 }
 
+// NamesakeBalancerCreator shows FeatureNamesakeBalancers.
+type NamesakeBalancerCreator interface {
+	// CreateNamesakeBalancer makes a balancer of this name as the CCM of another cluster does
+	// that is in the same project, or account, and has the same name as the cluster.
+	CreateNamesakeBalancer(ctx context.Context, name string) (Balancer, error)
+}
+
 // AddressReserver shows FeatureReservedAddresses.
 type AddressReserver interface {
 	// ReserveAddress keeps an address that a balancer can be asked to have, and
@@ -85,6 +92,13 @@ type ForeignRouteCreator interface {
 	// CreateForeignRoute makes a route that is somebody else's, though it leads to
 	// an instance of the cluster.
 	CreateForeignRoute(ctx context.Context, destination, instanceID string) (Route, error)
+}
+
+// NamesakeRouteCreator shows FeatureNamesakeRoutes.
+type NamesakeRouteCreator interface {
+	// CreateNamesakeRoute makes a route as the CCM of another cluster does that is in the same
+	// project, or account, and has the same name as the cluster. ListRoutes leaves it out.
+	CreateNamesakeRoute(ctx context.Context, destination, instanceID string) (Route, error)
 }
 
 // RouteLimiter shows FeatureRouteQuota.
@@ -158,10 +172,12 @@ var roleFeatures = []struct {
 	{FeatureRenameBalancer, hasRole[BalancerRenamer]},
 	{FeatureChangeBalancer, hasRole[BalancerChanger]},
 	{FeatureStrangers, hasRole[ForeignBalancerCreator]},
+	{FeatureNamesakeBalancers, hasRole[NamesakeBalancerCreator]},
 	{FeatureReservedAddresses, hasRole[AddressReserver]},
 	{FeatureRoutes, hasRole[RouteTable]},
 	{FeatureDivertRoutes, hasRole[RouteDiverter]},
 	{FeatureStrangerRoutes, hasRole[ForeignRouteCreator]},
+	{FeatureNamesakeRoutes, hasRole[NamesakeRouteCreator]},
 	{FeatureRouteQuota, hasRole[RouteLimiter]},
 	{FeatureCalls, hasRole[CallCounter]},
 	{FeatureZoneOutage, hasRole[ZoneOutageInjector]},
@@ -261,6 +277,11 @@ func (t *T) BalancerChanger() BalancerChanger { return roleOf[BalancerChanger](t
 // ForeignBalancerCreator is that role of the cloud.
 func (t *T) ForeignBalancerCreator() ForeignBalancerCreator { return roleOf[ForeignBalancerCreator](t) }
 
+// NamesakeBalancerCreator is that role of the cloud.
+func (t *T) NamesakeBalancerCreator() NamesakeBalancerCreator {
+	return roleOf[NamesakeBalancerCreator](t)
+}
+
 // AddressReserver is that role of the cloud.
 func (t *T) AddressReserver() AddressReserver { return roleOf[AddressReserver](t) }
 
@@ -272,6 +293,9 @@ func (t *T) RouteDiverter() RouteDiverter { return roleOf[RouteDiverter](t) }
 
 // ForeignRouteCreator is that role of the cloud.
 func (t *T) ForeignRouteCreator() ForeignRouteCreator { return roleOf[ForeignRouteCreator](t) }
+
+// NamesakeRouteCreator is that role of the cloud.
+func (t *T) NamesakeRouteCreator() NamesakeRouteCreator { return roleOf[NamesakeRouteCreator](t) }
 
 // RouteLimiter is that role of the cloud.
 func (t *T) RouteLimiter() RouteLimiter { return faultRoleOf[RouteLimiter](t) }

@@ -42,6 +42,8 @@ func (c tracingCloud) traceRole(role any) {
 		*role = tracingBalancerChanger{*role, c.trace}
 	case *ForeignBalancerCreator:
 		*role = tracingForeignBalancerCreator{*role, c.trace}
+	case *NamesakeBalancerCreator:
+		*role = tracingNamesakeBalancerCreator{*role, c.trace}
 	case *AddressReserver:
 		*role = tracingAddressReserver{*role, c.trace}
 	case *RouteTable:
@@ -50,6 +52,8 @@ func (c tracingCloud) traceRole(role any) {
 		*role = tracingRouteDiverter{*role, c.trace}
 	case *ForeignRouteCreator:
 		*role = tracingForeignRouteCreator{*role, c.trace}
+	case *NamesakeRouteCreator:
+		*role = tracingNamesakeRouteCreator{*role, c.trace}
 	case *RouteLimiter:
 		*role = tracingRouteLimiter{*role, c.trace}
 	case *FaultInjector:
@@ -204,6 +208,19 @@ func (c tracingForeignBalancerCreator) CreateForeignBalancer(ctx context.Context
 	return b, err
 }
 
+type tracingNamesakeBalancerCreator struct {
+	NamesakeBalancerCreator
+	trace *record.Trace
+}
+
+func (c tracingNamesakeBalancerCreator) CreateNamesakeBalancer(ctx context.Context, name string) (Balancer, error) {
+	ended := c.trace.Begin("creating a balancer " + name + " of another cluster of the same name")
+	b, err := c.NamesakeBalancerCreator.CreateNamesakeBalancer(ctx, name)
+	c.trace.Learn(b.ID, "another cluster's")
+	ended(err, b.ID)
+	return b, err
+}
+
 type tracingAddressReserver struct {
 	AddressReserver
 	trace *record.Trace
@@ -252,6 +269,23 @@ func (c tracingForeignRouteCreator) CreateForeignRoute(
 	ended := c.trace.Begin(fmt.Sprintf("creating a stranger's route for %s to instance %s", destination, instanceID))
 	r, err := c.ForeignRouteCreator.CreateForeignRoute(ctx, destination, instanceID)
 	c.trace.Learn(r.ID, "a stranger's")
+	ended(err, r.ID)
+	return r, err
+}
+
+type tracingNamesakeRouteCreator struct {
+	NamesakeRouteCreator
+	trace *record.Trace
+}
+
+func (c tracingNamesakeRouteCreator) CreateNamesakeRoute(
+	ctx context.Context, destination, instanceID string,
+) (Route, error) {
+	ended := c.trace.Begin(fmt.Sprintf(
+		"creating a route for %s to instance %s, of another cluster of the same name", destination, instanceID,
+	))
+	r, err := c.NamesakeRouteCreator.CreateNamesakeRoute(ctx, destination, instanceID)
+	c.trace.Learn(r.ID, "another cluster's")
 	ended(err, r.ID)
 	return r, err
 }

@@ -49,7 +49,7 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,
 	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
 	conformance.CapabilityDrift, conformance.CapabilityWaitingNodes, conformance.CapabilityDuplicateNodes,
-	conformance.CapabilityExclusionValue, conformance.CapabilityStaysUp,
+	conformance.CapabilityExclusionValue, conformance.CapabilityStaysUp, conformance.CapabilityNamesakeClusters,
 }
 
 // ownArgs are what the lab's own CCM is given for the suite, over what it has in any

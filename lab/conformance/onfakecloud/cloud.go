@@ -42,11 +42,13 @@ var _ interface {
 	conformance.BalancerRenamer
 	conformance.BalancerChanger
 	conformance.ForeignBalancerCreator
+	conformance.NamesakeBalancerCreator
 	conformance.AddressReserver
 	conformance.ConnectionCounter
 	conformance.RouteTable
 	conformance.RouteDiverter
 	conformance.ForeignRouteCreator
+	conformance.NamesakeRouteCreator
 	conformance.RouteLimiter
 	conformance.FaultInjector
 	conformance.CallCounter
@@ -304,13 +306,31 @@ func (c *Cloud) ReserveAddress(ctx context.Context) (address string, release fun
 // CreateForeignBalancer implements conformance.ForeignBalancerCreator. It belongs to another cluster
 // and to a Service there, as a neighbour's in the same project would.
 func (c *Cloud) CreateForeignBalancer(ctx context.Context, name string) (conformance.Balancer, error) {
+	return c.createStrangersBalancer(ctx, name, api.Tags{c.Names.clusterTag(): c.stranger()})
+}
+
+// CreateNamesakeBalancer implements conformance.NamesakeBalancerCreator.
+func (c *Cloud) CreateNamesakeBalancer(ctx context.Context, name string) (conformance.Balancer, error) {
+	return c.createStrangersBalancer(ctx, name, c.namesakeTags())
+}
+
+// namesakeUID is that of another cluster with the same name.
+const namesakeUID = "b1c6f1ba-0000-4000-8000-000000000001"
+
+// namesakeTags are on what another cluster of the same name has.
+func (c *Cloud) namesakeTags() api.Tags {
+	return api.Tags{c.Names.clusterTag(): c.Cluster, c.Names.clusterUIDTag(): namesakeUID}
+}
+
+// createStrangersBalancer makes a balancer of a Service that is in another cluster, by these tags.
+func (c *Cloud) createStrangersBalancer(
+	ctx context.Context, name string, tags api.Tags,
+) (conformance.Balancer, error) {
+	tags[c.Names.serviceTag()] = "b1c6f1ba-0000-4000-8000-000000000000"
 	lb, err := c.API.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name:      name,
 		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
-		Tags: &api.Tags{
-			c.Names.clusterTag(): c.stranger(),
-			c.Names.serviceTag(): "b1c6f1ba-0000-4000-8000-000000000000",
-		},
+		Tags:      &tags,
 	})
 	if err != nil {
 		return conformance.Balancer{}, err

@@ -14,7 +14,7 @@ func TestFeatures(t *testing.T) {
 		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", "source-ranges",
 		"affinity", "affinity-timeout", "health-check", "rename-balancer", "change-addresses",
 		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
-		"route-quota",
+		"route-quota", "namesake-balancers", "namesake-routes",
 		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",
 		"fault-timeout", "fault-reset", "fault-refused", "fault-garbage", "fault-empty-list", "fault-not-found",
 		"fault-partial-list", "fault-missing-field", "fault-stale", "fault-slow", "fault-lost", "fault-stuck",

@@ -16,6 +16,9 @@ import (
 type Names struct {
 	// ClusterTag is the tag with the cluster's name, on balancers and routes.
 	ClusterTag string
+	// ClusterUIDTag is the tag with the UID of the cluster, on balancers and routes: that of its
+	// namespace kube-system.
+	ClusterUIDTag string
 	// ServiceTag is the tag with the UID of a balancer's Service.
 	ServiceTag string
 	// ProviderIDPrefix is what a provider ID has before the instance's ID.
@@ -25,7 +28,8 @@ type Names struct {
 // fields are the names by what they are called on a command line.
 func (n *Names) fields() map[string]*string {
 	return map[string]*string{
-		"cluster-tag": &n.ClusterTag, "service-tag": &n.ServiceTag, "provider-id": &n.ProviderIDPrefix,
+		"cluster-tag": &n.ClusterTag, "cluster-uid-tag": &n.ClusterUIDTag, "service-tag": &n.ServiceTag,
+		"provider-id": &n.ProviderIDPrefix,
 	}
 }
 
@@ -55,6 +59,9 @@ func ParseNames(given map[string]string) (Names, error) {
 }
 
 func (n Names) clusterTag() string { return cmp.Or(n.ClusterTag, contract.TagCluster) }
+func (n Names) clusterUIDTag() string {
+	return cmp.Or(n.ClusterUIDTag, contract.TagClusterUID)
+}
 func (n Names) serviceTag() string { return cmp.Or(n.ServiceTag, contract.TagServiceUID) }
 
 func (n Names) providerID(instanceID string) string {

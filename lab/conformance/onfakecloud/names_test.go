@@ -30,5 +30,5 @@ func TestNames(t *testing.T) {
 func TestWrongNames(t *testing.T) {
 	_, err := ParseNames(map[string]string{"service-tag": "", "clustertag": "x"})
 	require.ErrorContains(t, err, `"clustertag=x", "service-tag=": want KIND=NAME`)
-	assert.ErrorContains(t, err, "cluster-tag, provider-id, service-tag")
+	assert.ErrorContains(t, err, "cluster-tag, cluster-uid-tag, provider-id, service-tag")
 }

@@ -20,9 +20,11 @@ func (c *Cloud) ListRoutes(ctx context.Context) ([]conformance.Route, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]conformance.Route, len(all))
-	for i, r := range all {
-		out[i] = routeOf(&r)
+	var out []conformance.Route
+	for _, r := range all {
+		if r.Tags[c.Names.clusterUIDTag()] != namesakeUID {
+			out = append(out, routeOf(&r))
+		}
 	}
 	return out, nil
 }
@@ -83,10 +85,22 @@ func (c *Cloud) DivertRoute(ctx context.Context, id, instanceID string) error {
 // CreateForeignRoute implements conformance.ForeignRouteCreator. It belongs to a Node of another
 // cluster, as a neighbour's in the same project would.
 func (c *Cloud) CreateForeignRoute(ctx context.Context, destination, instanceID string) (conformance.Route, error) {
+	return c.createStrangersRoute(ctx, destination, instanceID, api.Tags{c.Names.clusterTag(): c.stranger()})
+}
+
+// CreateNamesakeRoute implements conformance.NamesakeRouteCreator.
+func (c *Cloud) CreateNamesakeRoute(ctx context.Context, destination, instanceID string) (conformance.Route, error) {
+	return c.createStrangersRoute(ctx, destination, instanceID, c.namesakeTags())
+}
+
+// createStrangersRoute makes a route of a Node that is in another cluster, by these tags.
+func (c *Cloud) createStrangersRoute(
+	ctx context.Context, destination, instanceID string, tags api.Tags,
+) (conformance.Route, error) {
+	tags[contract.TagNode] = "stranger"
 	made, err := c.API.CreateRoute(ctx, api.RouteCreate{
-		Destination: destination, InstanceID: instanceID,
+		Destination: destination, InstanceID: instanceID, Tags: &tags,
 		Name: "stranger-" + strings.NewReplacer("/", "-", ":", "-").Replace(destination),
-		Tags: &api.Tags{c.Names.clusterTag(): c.Cluster + ".stranger", contract.TagNode: "stranger"},
 	})
 	if err != nil {
 		return conformance.Route{}, err

@@ -80,6 +80,7 @@ var foundations = []struct {
 		"lb-changed-while-ccm-down", "lb-deleted-with-ccm-down", "lb-delete-retried",
 		"lb-orphan-is-deleted", "lb-renamed-cluster",
 		"lb-deleted-out-of-band-then-service-deleted", "lb-renamed-balancer", "lb-stranger-of-same-name", "lb-doubt-*",
+		"lb-of-namesake-cluster",
 		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
 		"resilience-stranger-of-same-name", "resilience-lost-create", "resilience-slow-balancer-api",
 		"resilience-stale-balancers", "resilience-missing-page-of-balancers",
@@ -103,7 +104,8 @@ var foundations = []struct {
 	{on: routeGone, tests: []string{
 		// Upstream's route controller deletes a route that leads elsewhere, before it makes it anew.
 		"route-diverted",
-		"route-of-new-instance", "route-of-stranger", "route-not-ready-is-kept", "route-stopped-is-kept",
+		"route-of-new-instance", "route-of-stranger", "route-of-namesake-cluster", "route-outside-cluster-cidr",
+		"route-not-ready-is-kept", "route-stopped-is-kept",
 		"route-of-node-deleted-while-ccm-down", "route-refused-is-tried-again", "route-doubt-*",
 	}},
 

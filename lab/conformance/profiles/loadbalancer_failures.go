@@ -141,6 +141,16 @@ var balancerTroubleTests = []conformance.Test{
 		Run:        lbStrangerOfSameName,
 	},
 	{
+		ID: "lb-of-namesake-cluster", Profile: conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityNamesakeClusters,
+		Source:     fromEnsure + "; config: KubeCloudSharedConfiguration.ClusterName, which every cluster has by default",
+		Requires:   "A balancer of another cluster that has the same name, in the same project, is left alone, though there is no Service here that it is for.",
+		Needs:      []conformance.Feature{conformance.FeatureNamesakeBalancers},
+		Alone:      true, // The CCM is restarted.
+		Bound:      conformance.DefaultBound + namesakePatience,
+		Run:        lbOfNamesakeCluster,
+	},
+	{
 		ID: "lb-name-taken", Profile: conformance.LoadBalancer, Level: conformance.Extended,
 		Capability: conformance.CapabilityRename,
 		Source:     fromEnsure,
@@ -441,6 +451,49 @@ func lbStrangerOfSameName(t *conformance.T) {
 	t.Must(err, "looking at balancer %s", stranger.ID)
 	require.True(t, there, "the stranger's balancer is gone")
 	assert.Equal(t, balancerIdentity(stranger), balancerIdentity(now))
+}
+
+// namesakePatience is how long a CCM may look at a balancer without a Service before it deletes it.
+const namesakePatience = 2 * time.Minute
+
+// lbOfNamesakeCluster has an orphan of this cluster beside the balancer of the other one: a CCM that
+// deletes the former has judged the latter.
+func lbOfNamesakeCluster(t *conformance.T) {
+	orphaning, served := t.NewService(), t.NewService()
+	orphan := t.AwaitBalancer(orphaning)
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, orphan.ID) })
+	t.AwaitBalancer(served)
+	theirs, err := t.NamesakeBalancerCreator().CreateNamesakeBalancer(t.Context(), t.Name("namesake"))
+	t.Must(err, "creating a balancer of another cluster of the same name")
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, theirs.ID) })
+	restart := stopCCM(t)
+	t.Change(orphaning, func(s *corev1.Service) { s.Finalizers = nil })
+	t.DeleteService(orphaning)
+	restart()
+	t.DeleteService(served)
+	t.AwaitGone(served)
+	t.HoldsUntil(
+		"the other cluster's balancer is to be left alone", func(ctx context.Context) error {
+			now, there, err := t.Cloud.GetBalancer(ctx, theirs.ID)
+			switch {
+			case err != nil:
+				return err
+			case !there:
+				return errors.New("it is gone")
+			case !assert.ObjectsAreEqual(balancerIdentity(theirs), balancerIdentity(now)):
+				return fmt.Errorf("%v has become %v", balancerIdentity(theirs), balancerIdentity(now))
+			}
+			return nil
+		},
+		"the CCM to have looked for balancers without a Service",
+		eitherHolds(checkTimePassed(time.Now(), namesakePatience), func(ctx context.Context) error {
+			_, there, err := t.Cloud.GetBalancer(ctx, orphan.ID)
+			if err == nil && there {
+				err = fmt.Errorf("%s is still there", orphan.ID)
+			}
+			return err
+		}),
+	)
 }
 
 // lbNameTaken learns the name that the CCM chooses from the balancer that is made first.

@@ -84,6 +84,22 @@ var routeTests = append([]conformance.Test{
 		Source: fromListRoutes + "; " + routeController + ": isResponsibleForRoute",
 		Run:    routeOfStranger,
 	}, {
+		ID:       "route-of-namesake-cluster",
+		Requires: "A route of another cluster that has the same name, in the same project, is left alone, though no Node here wants it.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityNamesakeClusters,
+		Needs: []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureNamesakeRoutes},
+		Source: "k8s.io/cloud-provider config: KubeCloudSharedConfiguration.ClusterName, which every cluster has by " +
+			"default; " + routeController + ": reconcile (what is listed and no Node wants is deleted)",
+		Run: routeOfNamesakeCluster,
+	}, {
+		ID:       "route-outside-cluster-cidr",
+		Requires: "A Node whose range of pods' addresses is outside of the cluster's gets a route for it as others do, and its condition NetworkUnavailable becomes False.",
+		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
+		Needs: someRoutes,
+		Source: routeController + ": reconcile (a route for each of spec.podCIDRs, whatever --cluster-cidr is), " +
+			"isResponsibleForRoute (which bounds deletions alone)",
+		Run: routeOutsideClusterCIDR,
+	}, {
 		ID:       "route-not-ready-is-kept",
 		Requires: "The route of a Node that is not Ready, and whose instance runs, is kept.",
 		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
@@ -398,6 +414,18 @@ func routeDiverted(t *conformance.T) {
 }
 
 func routeOfStranger(t *conformance.T) {
+	strangersRoutesAreKept(t, t.ForeignRouteCreator().CreateForeignRoute)
+}
+
+func routeOfNamesakeCluster(t *conformance.T) {
+	strangersRoutesAreKept(t, t.NamesakeRouteCreator().CreateNamesakeRoute)
+}
+
+// strangersRoutesAreKept checks that routes which are made by create are left alone.
+func strangersRoutesAreKept(
+	t *conformance.T,
+	create func(ctx context.Context, destination, instanceID string) (conformance.Route, error),
+) {
 	// Within the pods' range, the CCM would take for its own what a Node that has
 	// gone had.
 	former := newRouted(t)
@@ -406,7 +434,7 @@ func routeOfStranger(t *conformance.T) {
 	var strangers []conformance.Route
 	// The latter is for documentation.
 	for _, destination := range []string{former.ranges[0].String(), "198.51.100.0/24"} {
-		r, err := t.ForeignRouteCreator().CreateForeignRoute(t.Context(), destination, former.instance.ID)
+		r, err := create(t.Context(), destination, former.instance.ID)
 		t.Must(err, "making somebody else's route for %s", destination)
 		t.Cleanup(func(ctx context.Context) error { return t.RouteTable().DeleteRoute(ctx, r.ID) })
 		strangers = append(strangers, r)
@@ -446,6 +474,28 @@ func routeStoppedIsKept(t *conformance.T) {
 	t.Must(t.Cloud.StartInstance(t.Context(), r.instance.ID), "starting instance %s", r.instance.ID)
 	r.Ready()
 	t.Must(same(t.Context()), "when its instance runs again")
+}
+
+// outsideCIDR is a range for documentation, which no cluster has for its pods.
+const outsideCIDR = "203.0.113.0/24"
+
+func routeOutsideClusterCIDR(t *conformance.T) {
+	instance := t.NewInstance(t.Name("routed"))
+	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, instance) })
+	node := t.NewNodeOf(instance, conformance.NodeSpec{Change: func(n *corev1.Node) {
+		n.Spec.PodCIDR, n.Spec.PodCIDRs = outsideCIDR, []string{outsideCIDR}
+	}})
+	r := routedNode{
+		worker: worker{t: t, instance: instance, StandIn: node}, ranges: []netip.Prefix{netip.MustParsePrefix(outsideCIDR)},
+	}
+	t.AwaitInitialized(r.Name)
+	r.awaitCondition()
+	t.HoldsUntil(
+		"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
+		"it to say that its network is there", r.saysAvailable,
+	)
+	same := r.checkRoutesKept()
+	otherRoutesGo(t, "the route for "+outsideCIDR+" is to be kept", same)
 }
 
 func routeOfNodeDeletedWhileCCMDown(t *conformance.T) {
