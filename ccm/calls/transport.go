@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -74,19 +75,25 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			_ = req.Body.Close() // As RoundTrippers must.
 		}
 		if err != nil {
+			countThrottle(by, "given-up")
 			return nil, err
 		}
 		countThrottle(by, "held-back")
 		return t.heldBackResponse(req, by, wait), nil
 	}
-	operation := Operation(req.Method, req.URL.Path)
-	began := time.Now()
+	call := &sentCall{
+		controller: Controller(req.Context()), operation: Operation(req.Method, req.URL.Path), began: time.Now(),
+	}
 	resp, err := t.next.RoundTrip(req)
-	countRequest(Controller(req.Context()), operation, codeOf(resp, err))
 	if err != nil {
+		call.end(codeOf(nil, err))
 		return nil, err
 	}
-	observeDuration(operation, time.Since(began))
+	if call.operation == streamEvents || resp.Body == nil || resp.Body == http.NoBody {
+		call.end(codeOf(resp, nil))
+	} else {
+		resp.Body = &countedBody{ReadCloser: resp.Body, call: call, code: codeOf(resp, nil)}
+	}
 	if wait := retryAfterOf(resp); wait > 0 {
 		countThrottle(byCloud, "answered")
 		t.stayAway(wait)
@@ -94,8 +101,48 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
+// sentCall is a call that was sent. It is counted once, when it has ended: also an answer
+// whose head came and whose rest did not is one that timed out.
+type sentCall struct {
+	controller, operation string
+	began                 time.Time
+	once                  sync.Once
+}
+
+// end counts the call, unless that was done.
+func (c *sentCall) end(code string) {
+	c.once.Do(func() {
+		countRequest(c.controller, c.operation, code)
+		observeDuration(c.operation, time.Since(c.began))
+	})
+}
+
+// countedBody ends its call when it has been read, cannot be read, or is closed.
+type countedBody struct {
+	io.ReadCloser
+	call *sentCall
+	code string // of the answer's head
+}
+
+func (b *countedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	switch {
+	case errors.Is(err, io.EOF):
+		b.call.end(b.code)
+	case err != nil:
+		b.call.end(codeOf(nil, err))
+	}
+	return n, err
+}
+
+func (b *countedBody) Close() error {
+	b.call.end(b.code)
+	return b.ReadCloser.Close()
+}
+
 // waitForTurn returns zero values when the call may be sent. For a call that is held
-// back it returns at once, with who throttles it and for how long.
+// back it returns at once, with who throttles it and for how long. With an error, which is
+// its context's, it says who made it wait.
 func (t *transport) waitForTurn(ctx context.Context) (throttler, time.Duration, error) {
 	// Our own limit comes first: while a call waits for it, the cloud may ask us to
 	// stay away.
@@ -114,7 +161,7 @@ func (t *transport) waitForTurn(ctx context.Context) (throttler, time.Duration, 
 			countThrottle(byClient, "delayed")
 			if err := sleepContext(ctx, wait); err != nil {
 				turn.Cancel()
-				return "", 0, err
+				return byClient, 0, err
 			}
 		}
 	}
@@ -130,7 +177,7 @@ func (t *transport) waitForTurn(ctx context.Context) (throttler, time.Duration, 
 			countThrottle(byCloud, "delayed")
 		}
 		if err := sleepContext(ctx, wait); err != nil {
-			return "", 0, err
+			return byCloud, 0, err
 		}
 	}
 }

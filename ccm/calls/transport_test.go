@@ -14,6 +14,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -271,6 +272,7 @@ func TestACallThatIsGivenUpStopsWaiting(t *testing.T) {
 		cloud := &fakeCloud{}
 		rt := Wrap(Options{QPS: 0.1, Burst: 1})(cloud)
 		send(t, rt)
+		givenUp := throttlesOf(t, "client", "given-up")
 		ctx, cancel := context.WithCancel(t.Context())
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://cloud.invalid/v1/routes", nil)
 		require.NoError(t, err)
@@ -281,6 +283,7 @@ func TestACallThatIsGivenUpStopsWaiting(t *testing.T) {
 		}
 		require.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, 1, cloud.calls())
+		assert.Equal(t, 1., givenUp())
 	})
 }
 
@@ -314,7 +317,31 @@ func TestWhatIsCounted(t *testing.T) {
 	_, err = c.DeleteLoadBalancer(For(t.Context(), ServiceLB), "lb-1")
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	assert.Equal(t, 1., refused())
-	assert.Zero(t, refusedTook(), "it had no answer")
+	assert.Equal(t, 1., refusedTook())
+
+	// Calls that time out, before the head of their answer or after it, and one that is cancelled.
+	for code, answer := range map[string]func(*http.Request) (*http.Response, error){
+		"timeout": func(*http.Request) (*http.Response, error) { return nil, context.DeadlineExceeded },
+		"reset": func(req *http.Request) (*http.Response, error) {
+			resp := says(req, http.StatusOK, "", "")
+			resp.Body = io.NopCloser(iotest.ErrReader(syscall.ECONNRESET))
+			return resp, nil
+		},
+		"canceled": func(req *http.Request) (*http.Response, error) {
+			resp := says(req, http.StatusOK, "", "")
+			resp.Body = io.NopCloser(iotest.ErrReader(context.Canceled))
+			return resp, nil
+		},
+	} {
+		cloud.answer = answer
+		failed, failedTook := asked(ServiceLB, "delete-load-balancer", code), took("delete-load-balancer")
+		succeeded := asked(ServiceLB, "delete-load-balancer", "200")
+		_, err = c.DeleteLoadBalancer(For(t.Context(), ServiceLB), "lb-1")
+		require.Error(t, err)
+		assert.Positive(t, failed(), code)
+		assert.Positive(t, failedTook(), code)
+		assert.Zero(t, succeeded(), code)
+	}
 
 	hits := grew(t, "fakecloud_ccm_cache_questions_total", map[string]string{"resource": "instance", "result": "hit"})
 	CacheQuestion("instance", "hit")
