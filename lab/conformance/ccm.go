@@ -43,6 +43,14 @@ type ClusterRenamer interface {
 	RenameCluster(name string)
 }
 
+// FlagTaker is a CCM that can be started with further flags, as k8s.io/cloud-provider's app has
+// them.
+type FlagTaker interface {
+	CCM
+	// SetExtraFlags says which flags it has besides its own from the next start on.
+	SetExtraFlags(flags ...string)
+}
+
 // Replica is one of several CCMs.
 type Replica interface {
 	CCM

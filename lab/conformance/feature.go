@@ -98,6 +98,9 @@ const (
 	// FeatureRenameCluster: its cluster can be given another name, by a restart. It has it by
 	// implementing ClusterRenamer.
 	FeatureRenameCluster Feature = "rename-cluster"
+	// FeatureFlags: it can be started with further flags of upstream's app. It has it by
+	// implementing FlagTaker.
+	FeatureFlags Feature = "flags"
 )
 
 // featuresOfCCM are those that follow from what a CCM implements.
@@ -108,6 +111,9 @@ func featuresOfCCM(ccm CCM) []Feature {
 	}
 	if renamer, ok := ccm.(ClusterRenamer); ok && renamer.CanRenameCluster() {
 		features = append(features, FeatureRenameCluster)
+	}
+	if _, ok := ccm.(FlagTaker); ok {
+		features = append(features, FeatureFlags)
 	}
 	return features
 }
@@ -182,6 +188,9 @@ const (
 	// CapabilityActiveStatus: a Service shows its balancer's address only once the cloud says that
 	// the balancer works.
 	CapabilityActiveStatus Capability = "active-status"
+	// CapabilityControllersFlag: what --controllers switches off is left to others
+	// altogether.
+	CapabilityControllersFlag Capability = "controllers-flag"
 	// CapabilityLoadBalancerIP: spec.loadBalancerIP.
 	CapabilityLoadBalancerIP Capability = "load-balancer-ip"
 	// CapabilityQuiet: nothing is written to the cloud when nothing changed.

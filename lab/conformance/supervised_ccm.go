@@ -167,6 +167,27 @@ func (m *faultMark) excusedExits() int {
 	return m.excused
 }
 
+// RestartCCM stops the CCM and starts it with further flags, which it has until it is restarted with
+// others, or the test ends.
+func (t *T) RestartCCM(flags ...string) {
+	k, ok := t.CCM.(*supervisedCCM)
+	if !ok {
+		t.Fatalf("the CCM is not the suite's")
+	}
+	ccm, ok := k.CCM.(FlagTaker)
+	if !ok {
+		t.Fatalf("this CCM takes no further flags")
+	}
+	t.Cleanup(func(ctx context.Context) error {
+		err := k.Stop(ctx)
+		ccm.SetExtraFlags()
+		return errors.Join(err, k.Start(ctx))
+	})
+	t.Must(k.Stop(t.Context()), "stopping the CCM")
+	ccm.SetExtraFlags(flags...)
+	t.Must(k.Start(t.Context()), "starting the CCM with %v", flags)
+}
+
 // Replica is one of the CCMs, by its number. Number 0 is the CCM, which runs, and
 // does so again after the test; the others are there to be started, and stopped
 // after the test. One of these that crashes fails the test.

@@ -45,7 +45,7 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityActiveStatus, conformance.CapabilityRefusedServices,
 	conformance.CapabilityRenamedCluster, conformance.CapabilityOrphans,
 	conformance.CapabilityPromptInitialization, conformance.CapabilityPromptRemoval,
-	conformance.CapabilityMassDeletionGuard,
+	conformance.CapabilityMassDeletionGuard, conformance.CapabilityControllersFlag,
 	conformance.CapabilityPodRoutes, conformance.CapabilityHA, conformance.CapabilityCallBudget,
 	conformance.CapabilityRenewedCredentials, conformance.CapabilityOwnProject, conformance.CapabilityDoubtfulInstances,
 	conformance.CapabilityDrift, conformance.CapabilityWaitingNodes, conformance.CapabilityDuplicateNodes,
@@ -67,6 +67,13 @@ var ownArgs = []string{
 	// The cloud has routes, as records, though loopback needs none.
 	"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr={{.ClusterCIDR}}",
 	"--route-reconciliation-period=1s",
+}
+
+// ownEnv is what the lab's own CCM has in its environment for the suite.
+var ownEnv = []string{
+	// Tests run beside each other, and many of them end instances: those must not trip the
+	// mass-deletion guard. Once it trips it holds for longer than a test lasts.
+	"FAKECLOUD_MASS_DELETION_MINIMUM=10", "FAKECLOUD_MASS_DELETION_HOLD=10m",
 }
 
 // routeControllerNoise is what upstream's route controller says of each Node each time.
@@ -132,7 +139,8 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 
 	under := conformance.Implementation{Name: ImplementationFakecloud}
 	ccm := &program.CCM{
-		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Noise: routeControllerNoise,
+		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Env: ownEnv,
+		Noise: routeControllerNoise,
 		ConfigTemplate: local.CCMConfig(
 			"{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}",
 		) + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",

@@ -12,6 +12,6 @@ import (
 // begun where no Priority says otherwise: one of the first waits long.
 func All() []conformance.Test {
 	return withFoundations(slices.Concat(nodeBeyondTests, nodeTests, lifecycleBeyondTests, lifecycleTests, exitTests,
-		loadBalancerTests, trafficTests, budgetTests, routeTests, haTests, resilienceNodeTests, resilienceClusterTests,
+		loadBalancerTests, trafficTests, budgetTests, routeTests, haTests, controllersFlagTests, resilienceNodeTests, resilienceClusterTests,
 		resilienceBalancerTests, massDeletionTests))
 }

@@ -53,6 +53,7 @@ type CCM struct {
 	lifecycleMu sync.Mutex // held while it is being started or stopped
 	mu          sync.Mutex // guards what follows
 	running     *process.Process
+	extraFlags  []string         // besides Args
 	frozen      *process.Process // the last one that ever was
 	exitMessage string           // how it last ended by itself
 	crashes     chan struct{}
@@ -61,8 +62,9 @@ type CCM struct {
 }
 
 var (
-	_ conformance.CCM  = (*CCM)(nil)
-	_ conformance.Logs = (*CCM)(nil)
+	_ conformance.CCM       = (*CCM)(nil)
+	_ conformance.FlagTaker = (*CCM)(nil)
+	_ conformance.Logs      = (*CCM)(nil)
 )
 
 // Name is what a report calls it.
@@ -133,6 +135,7 @@ func (p *CCM) processSpec() (process.Spec, error) {
 	values := p.Values
 	values.ClusterName = cmp.Or(p.clusterName, values.ClusterName)
 	spec.Args, err1 = fillTemplates(p.Args, values)
+	spec.Args = append(spec.Args, p.extraFlags...)
 	spec.Env, err2 = fillTemplates(p.Env, values)
 	if p.ConfigTemplate != "" {
 		var config string
@@ -231,6 +234,13 @@ func (p *CCM) LogFiles() []string {
 		files = append(files, p.replicas[number].LogFile)
 	}
 	return files
+}
+
+// SetExtraFlags implements FlagTaker. Of a flag that is given twice the last one counts.
+func (p *CCM) SetExtraFlags(flags ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.extraFlags = flags
 }
 
 // Running implements Replica.

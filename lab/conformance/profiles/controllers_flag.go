@@ -1,0 +1,100 @@
+package profiles
+
+// The flag --controllers: what it switches off somebody else does, and a CCM that goes on doing it by
+// other means fights whoever that is.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+)
+
+const fromControllersFlag = "k8s.io/controller-manager app: IsControllerEnabled (--controllers)"
+
+// repairTime is more than a CCM that repairs at all takes to notice, where nothing else is to do.
+const repairTime = 10 * time.Second
+
+var takesFlags = []conformance.Feature{conformance.FeatureFlags}
+
+var controllersFlagTests = []conformance.Test{
+	{
+		ID:       "lifecycle-controller-switched-off",
+		Requires: "With --controllers=*,-cloud-node-lifecycle-controller no Node is deleted, though its instance has ended, and other Nodes are initialised; without it, the Node goes.",
+		Profile:  conformance.Lifecycle, Level: conformance.Extended,
+		Capability: conformance.CapabilityControllersFlag, Alone: true,
+		Needs:  takesFlags,
+		Source: fromControllersFlag + "; " + lifecycleController,
+		Run:    lifecycleControllerSwitchedOff,
+	}, {
+		ID:       "lb-controller-switched-off",
+		Requires: "With --controllers=*,-service-lb-controller no balancer is made or repaired, and Nodes are initialised; without it, Services get their balancers.",
+		Profile:  conformance.LoadBalancer, Level: conformance.Extended,
+		Capability: conformance.CapabilityControllersFlag, Alone: true,
+		Needs:  takesFlags,
+		Source: fromControllersFlag + "; " + fromEnsure,
+		Run:    lbControllerSwitchedOff,
+	},
+}
+
+// awaitOthersWork has the CCM initialise a few Nodes, one after the other, while something is to stay
+// as it is: so it runs, leads, and had the time to do what it must not.
+func awaitOthersWork(t *conformance.T, what string, holds func(context.Context) error) {
+	const others = 5
+	for range others {
+		name := newWaitingNode(t)
+		t.HoldsUntil(what, holds, "Node "+name+" to be initialised", func(ctx context.Context) error {
+			_, err := t.Initialized(ctx, name)
+			return err
+		})
+	}
+	began := time.Now()
+	t.HoldsUntil(what, holds, "as much time as a repair takes", func(context.Context) error {
+		if left := repairTime - time.Since(began); left > 0 {
+			return fmt.Errorf("there are %s left", left.Round(time.Second))
+		}
+		return nil
+	})
+}
+
+func lifecycleControllerSwitchedOff(t *conformance.T) {
+	ready, notReady := newWorker(t), newWorker(t)
+	t.RestartCCM("--controllers=*,-cloud-node-lifecycle-controller")
+	t.AwaitInitialized(newWaitingNode(t)) // It runs, and leads.
+	for _, w := range []worker{ready, notReady} {
+		t.Must(t.Cloud.TerminateInstance(t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
+	}
+	notReady.NotReady()
+	awaitOthersWork(t, "Nodes are to be left alone", func(ctx context.Context) error {
+		for _, w := range []worker{ready, notReady} {
+			if _, err := t.GetNode(ctx, w.Name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	t.RestartCCM()
+	t.AwaitNoNode(notReady.Name)
+}
+
+func lbControllerSwitchedOff(t *conformance.T) {
+	deleted := t.NewService()
+	before := t.AwaitBalancer(deleted)
+	t.RestartCCM("--controllers=*,-service-lb-controller")
+	t.AwaitInitialized(newWaitingNode(t)) // It runs, and leads.
+	t.Must(t.Cloud.DeleteBalancer(t.Context(), before.ID), "deleting balancer %s", before.ID)
+	created := t.NewService()
+	awaitOthersWork(t, "no balancer is to be made", func(ctx context.Context) error {
+		made, err1 := t.BalancersOf(ctx, created)
+		again, err2 := t.BalancersOf(ctx, deleted)
+		if len(made)+len(again) > 0 {
+			return fmt.Errorf("there are %d of the new Service, and %d of the one whose balancer was deleted",
+				len(made), len(again))
+		}
+		return errors.Join(err1, err2)
+	})
+	t.RestartCCM()
+	t.AwaitBalancer(created)
+}
