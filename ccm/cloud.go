@@ -66,7 +66,6 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	mass := cfg.MassDeletion
 	limits := massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}
 	guard := newDeletionGuard(limits, clock.RealClock{}, explain)
-	guardInUse.Store(guard)
 	instances := &instances{
 		api: api, project: project, inventory: known, guard: guard, explain: explain,
 		labels: nodeLabels(cfg.NodeLabels),
@@ -96,6 +95,8 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 
 	ctx, cancel := context.WithCancel(context.Background())
 	c.identity.start(ctx, builder.ClientOrDie("fakecloud-cluster"))
+	c.instances.guard.store = &guardConfigMap{kube: builder.ClientOrDie("fakecloud-guard")}
+	go c.instances.guard.Run(ctx)
 	go c.inventory.Run(calls.For(ctx, calls.Inventory))
 	go func() {
 		<-stop
@@ -117,6 +118,7 @@ func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
 	core := informers.Core().V1()
 	nodes := core.Nodes().Lister()
 	c.routes.nodes, c.instances.guard.nodes = nodes, nodes
+	c.instances.guard.setSynced(core.Nodes().Informer().HasSynced)
 	// Whichever controllers run, what was reported of an object is forgotten with it.
 	forget := cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}
 	for _, informer := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {

@@ -172,6 +172,9 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 			require.Fail(t, "unexpected question whether the instance is gone", node.Name)
 			return false, nil
 		},
+		recordExists: func(node *corev1.Node, instance *api.Instance) {
+			w.explain.explainInstanceState(node, instance)
+		},
 		findInstance: (&instances{project: project, inventory: w.cloud, explain: w.explain}).instanceFromInventory,
 		nodes:        w.nodes, queue: newKeyQueue("nodes"), prompts: map[types.UID]prompt{},
 	}

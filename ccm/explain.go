@@ -37,8 +37,8 @@ var nextSteps = map[string]string{
 		"and start its kubelet without --provider-id",
 	contract.ReasonProvidedNodeIP:   "start the kubelet with one of these addresses as --node-ip, or without it",
 	contract.ReasonNodeLabelSkipped: "change the tag, or leave it out of the CCM's nodeLabels",
-	contract.ReasonMassDeletionHeld: "if the instance is really gone there is nothing to do, as it is asked about again; " +
-		"if it is not, mend the cloud, and the Node stays",
+	contract.ReasonMassDeletionGuardFailed: "let the CCM get, create and update configmap " +
+		contract.GuardNamespace + "/" + contract.GuardConfigMap + " (see manifests/ccm/base/rbac)",
 	contract.ReasonRouteConflict: "the route comes by itself once the way is free",
 	contract.ReasonRouteNotSupported: "give the cluster an IPv4 range for its pods, " +
 		"or leave this one to the network plugin",
@@ -59,6 +59,8 @@ var nextSteps = map[string]string{
 	contract.ReasonPortCannotBeBound:     "the cloud tries again by itself, and succeeds once the port can be bound",
 	contract.ReasonLoadBalancerAmbiguous: "delete the balancers that are not this Service's, or remove their tags",
 	// The messages of these say what to do.
+	contract.ReasonMassDeletionHeld:      "",
+	contract.ReasonMassDeletionStopped:   "",
 	contract.ReasonLoadBalancerNameTaken: "",
 	contract.ReasonAddressNotAvailable:   "",
 	contract.ReasonLoadBalancerDegraded:  "",
@@ -77,6 +79,7 @@ const (
 	topicInstance       = "instance"
 	topicLabels         = "labels"
 	topicExistence      = "existence"
+	topicMassDeletion   = "mass-deletion"
 	topicLoadBalancer   = "load-balancer"
 	topicRoute          = "route" // one for each destination: topicRoute + " " + CIDR
 )
@@ -115,7 +118,7 @@ func (e *explainer) setRecorder(r record.EventRecorder) {
 	e.recorder = r
 }
 
-// object is a Node or a Service.
+// object is a Node or a Service, or what else has Events.
 type object interface {
 	runtime.Object
 	GetUID() types.UID

@@ -167,8 +167,9 @@ func TestEachReasonHasANextStep(t *testing.T) {
 	needsNone := []string{
 		contract.ReasonLoadBalancerNameTaken, contract.ReasonAddressNotAvailable, contract.ReasonLoadBalancerDegraded,
 		contract.ReasonLoadBalancerReplaced, contract.ReasonIPv4Only,
+		contract.ReasonMassDeletionHeld, contract.ReasonMassDeletionStopped,
 	}
-	done := []string{contract.ReasonNodeRemoved, contract.ReasonLoadBalancerRepaired}
+	done := []string{contract.ReasonMassDeletionConfirmed, contract.ReasonNodeRemoved, contract.ReasonLoadBalancerRepaired}
 	source, err := os.ReadFile("contract/contract.go")
 	require.NoError(t, err)
 	reasons := regexp.MustCompile(`(?m)^\tReason\w+\s+= "(\w+)"`).FindAllStringSubmatch(string(source), -1)

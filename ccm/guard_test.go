@@ -3,6 +3,8 @@ package ccm
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -12,22 +14,101 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudproviderapi "k8s.io/cloud-provider/api"
-	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/testutil"
 	clocktesting "k8s.io/utils/clock/testing"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// oneThird is the configuration's default: a zone of three may go at once, and
-// any number in a tiny cluster.
-var oneThird = massDeletion{Share: 0.33, Minimum: 5, Window: 30 * time.Second, Hold: 30 * time.Second}
+// oneThird has the configuration's default share and hold: a zone of three may go at once, and
+// of a tiny cluster one Node.
+var oneThird = massDeletion{Share: 0.33, Minimum: 1, Window: 30 * time.Second, Hold: 30 * time.Minute}
+
+// guardRecord is what guards of several processes remember, as the ConfigMap in a cluster is.
+type guardRecord struct {
+	mu        sync.Mutex
+	text      string
+	revision  int
+	confirmed int
+	refusal   error // of every request, unless nil
+	saves     int
+}
+
+func (r *guardRecord) confirm(trip int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.revision++
+	r.confirmed = trip
+}
+
+// memoryStore is one process's way to a guardRecord.
+type memoryStore struct {
+	record   *guardRecord
+	revision int
+	text     string
+}
+
+func newMemoryStore() *memoryStore { return &memoryStore{record: &guardRecord{}} }
+
+func (s *memoryStore) load(context.Context) (state guardState, err error) {
+	s.record.mu.Lock()
+	defer s.record.mu.Unlock()
+	if s.record.refusal != nil {
+		return state, s.record.refusal
+	}
+	s.revision, s.text = s.record.revision, s.record.text
+	if s.text != "" {
+		err = json.Unmarshal([]byte(s.text), &state)
+	}
+	return state, err
+}
+
+func (s *memoryStore) save(_ context.Context, state guardState) error {
+	text, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	s.record.mu.Lock()
+	defer s.record.mu.Unlock()
+	switch {
+	case s.record.refusal != nil:
+		return s.record.refusal
+	case s.revision != s.record.revision:
+		return errGuardStateChanged
+	}
+	s.record.saves++
+	s.record.revision++
+	s.record.text = string(text)
+	s.revision, s.text = s.record.revision, s.record.text
+	return nil
+}
+
+func (s *memoryStore) confirmedTrip(context.Context) (int, error) {
+	s.record.mu.Lock()
+	defer s.record.mu.Unlock()
+	switch {
+	case s.record.refusal != nil:
+		return 0, s.record.refusal
+	case s.text != s.record.text:
+		return 0, errGuardStateChanged
+	}
+	s.revision = s.record.revision
+	return s.record.confirmed, nil
+}
+
+func (s *memoryStore) object() object {
+	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: contract.GuardConfigMap, UID: "guard"}}
+}
 
 // herd is a cluster of Nodes that are not Ready, so that upstream asks about
 // each in every round and deletes those that are gone.
@@ -37,6 +118,7 @@ type herd struct {
 	clock *clocktesting.FakePassiveClock
 	nodes cache.Indexer
 	said  *record.FakeRecorder
+	store *guardRecord
 
 	mu    sync.Mutex
 	ended map[string]bool // instances that the cloud says are gone
@@ -60,8 +142,8 @@ func newHerd(t *testing.T, tt require.TestingT, size int) *herd {
 		return &i, nil
 	}})
 	h.i.explain.setRecorder(h.said)
-	h.i.guard = newDeletionGuard(oneThird, h.clock, h.i.explain)
-	h.i.guard.nodes = corelisters.NewNodeLister(h.nodes)
+	h.store = &guardRecord{}
+	h.restart()
 	for n := range size {
 		id := h.id(n)
 		joined := node("fakecloud://" + id)
@@ -120,11 +202,32 @@ func TestReplacedNodeStays(t *testing.T) {
 	assert.Equal(t, 1, went, "the one that it was")
 }
 
+// restart has another process lead, which knows what the store has.
+func (h *herd) restart() {
+	h.i.explain = newExplainer()
+	h.i.explain.setRecorder(h.said)
+	h.i.guard = newDeletionGuard(oneThird, h.clock, h.i.explain)
+	h.i.guard.nodes = corelisters.NewNodeLister(h.nodes)
+	h.i.guard.store = &memoryStore{record: h.store}
+	h.i.guard.setSynced(func() bool { return true })
+}
+
 // requireState: whether the guard is active, and how many it holds.
 func (h *herd) requireState(active bool, held int) {
-	a, n := h.i.guard.activeAndHeld()
-	require.Equal(h.t, active, a, "active")
-	require.Equal(h.t, held, n, "held")
+	h.i.guard.refresh(context.Background())
+	require.Equal(h.t, active, h.i.guard.active, "active")
+	require.Len(h.t, h.i.guard.held, held, "held")
+}
+
+// roundsFor makes a round every five seconds, and gives how many went.
+func (h *herd) roundsFor(d time.Duration) (went int) {
+	for until := h.clock.Now().Add(d); h.clock.Now().Before(until); {
+		h.after(min(5*time.Second, until.Sub(h.clock.Now())))
+		n, _ := h.round()
+		went += n
+		h.i.guard.refresh(context.Background())
+	}
+	return went
 }
 
 func TestMassDeletionGuard(t *testing.T) {
@@ -134,9 +237,14 @@ func TestMassDeletionGuard(t *testing.T) {
 		"just a third":            {1000, 330, 330, 0},
 		"more than a third":       {1000, 400, 330, 70},
 		"all":                     {1000, 1000, 330, 670},
-		"all of a tiny cluster":   {3, 3, 3, 0},
-		"half of a small cluster": {10, 5, 5, 0},
-		"most of a small cluster": {10, 6, 5, 1},
+		"the only one":            {1, 1, 1, 0},
+		"both of two":             {2, 2, 1, 1},
+		"one of three":            {3, 1, 1, 0},
+		"all of three":            {3, 3, 1, 2},
+		"two of five":             {5, 2, 2, 0},
+		"all of five":             {5, 5, 2, 3},
+		"a zone of a small one":   {6, 2, 2, 0},
+		"half of a small cluster": {10, 5, 4, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHerd(t, t, tc.size)
@@ -145,20 +253,25 @@ func TestMassDeletionGuard(t *testing.T) {
 			assert.Equal(t, tc.went, went)
 			assert.Equal(t, tc.size, asked)
 			h.requireState(tc.held > 0, tc.held)
-			assert.Len(t, h.said.Events, tc.held, "one Event on each that is held")
-			if tc.held > 0 {
-				assert.Contains(
-					t, <-h.said.Events,
-					"Warning MassDeletionHeld Node is not deleted yet: the cloud has no instance i-0",
-				)
-			}
 			assert.Len(t, h.all(), tc.size-tc.went)
+			if tc.held == 0 {
+				assert.Empty(t, h.said.Events)
+				return
+			}
+			require.Len(t, h.said.Events, tc.held+1, "one Event on each that is held, and one on the ConfigMap")
+			assert.Contains(t, <-h.said.Events, fmt.Sprintf(
+				"Warning MassDeletionStopped The cloud says that the instances of %d of %d Nodes are gone",
+				tc.went+1, tc.size))
+			held := <-h.said.Events
+			assert.Contains(t, held, "Warning MassDeletionHeld Node is not deleted: the cloud has no instance i-0")
+			assert.Contains(t, held, "kubectl -n kube-system annotate --overwrite configmap "+
+				"fakecloud-mass-deletion-guard fakecloud.ccmlab.io/confirm-mass-deletion=1.")
 		})
 	}
 }
 
-// While Nodes are held, asking about them costs the cloud nothing, and when it
-// turns out that their instances are there, they stay, and the guard closes.
+// While Nodes are held, the cloud is asked about them rarely, and when it turns out that their
+// instances are there, they stay, and the guard ends.
 func TestTheCloudRecovers(t *testing.T) {
 	h := newHerd(t, t, 1000)
 	h.end(0, 400, true)
@@ -171,9 +284,9 @@ func TestTheCloudRecovers(t *testing.T) {
 		assert.Equal(t, 600, asked, "none about the held ones")
 	}
 	h.requireState(true, 70)
-	assert.Len(t, h.said.Events, 70, "not one more at a retry")
+	assert.Len(t, h.said.Events, 71, "not one more at a retry")
 	h.end(0, 400, false)
-	h.after(5 * time.Second)
+	h.after(time.Minute)
 	went, asked := h.round()
 	assert.Zero(t, went)
 	assert.Equal(t, 670, asked)
@@ -185,146 +298,252 @@ func TestTheCloudRecovers(t *testing.T) {
 	assert.Equal(t, 100, went, "and afterwards Nodes go as ever")
 }
 
-// A mass end that is real goes through: each is asked about again, and they go
-// one by one.
-func TestARealMassEndGoesThroughSlowly(t *testing.T) {
-	h := newHerd(t, t, 100)
-	h.end(0, 60, true)
+// A mass end that nobody confirms stops, until the cloud has said the same for the time of
+// holding. Then the Nodes go one by one.
+func TestAMassEndStopsForTheTimeOfHolding(t *testing.T) {
+	h := newHerd(t, t, 30)
+	h.end(0, 20, true)
 	went, _ := h.round()
-	require.Equal(t, 33, went)
-	h.requireState(true, 27)
-	h.after(29 * time.Second)
-	went, _ = h.round()
-	require.Zero(t, went, "before the time of holding is over")
-	for left := 26; left >= 0; left-- {
-		h.after(time.Second)
-		went, asked := h.round()
+	require.Equal(t, 10, went)
+	assert.Zero(t, h.roundsFor(oneThird.Hold-5*time.Second))
+	h.requireState(true, 10)
+	h.after(5 * time.Second)
+	for left := 9; left >= 0; left-- {
+		went, _ := h.round()
 		require.Equal(t, 1, went)
-		require.Equal(t, 41, asked, "one held Node a second, and the forty that are there")
-		went, asked = h.round()
+		went, _ = h.round()
 		require.Zero(t, went, "not two in a second")
-		require.Equal(t, 40, asked)
-		h.requireState(true, left)
+		h.after(time.Second)
 	}
-	h.after(30 * time.Second)
 	h.requireState(false, 0)
-	assert.Len(t, h.all(), 40)
+	assert.Len(t, h.all(), 10)
 }
 
-// The error of a held Node says when to come again.
+// What the cloud does not say without interruption does not count.
+func TestInterruptionsBeginTheTimeAnew(t *testing.T) {
+	for name, interrupt := range map[string]func(h *herd){
+		"the cloud fails": func(h *herd) {
+			f := h.i.api.(*fakeAPI)
+			right := f.getInstance
+			f.getInstance = failsWith(problem(404, api.NotFound, "p-other"))
+			h.roundsFor(time.Minute)
+			f.getInstance = right
+		},
+		"nobody asks":          func(h *herd) { h.after(10 * time.Minute) },
+		"the instance is back": func(h *herd) { h.end(0, 5, false); h.roundsFor(time.Minute); h.end(0, 5, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHerd(t, t, 10)
+			h.end(0, 5, true)
+			went, _ := h.round()
+			require.Equal(t, 4, went)
+			require.Zero(t, h.roundsFor(oneThird.Hold-2*time.Minute))
+			h.requireState(true, 1)
+			interrupt(h)
+			if name == "the instance is back" {
+				assert.Equal(t, 1, h.roundsFor(time.Minute), "as the only one")
+				return
+			}
+			assert.Zero(t, h.roundsFor(oneThird.Hold-time.Minute))
+			assert.Equal(t, 1, h.roundsFor(2*time.Minute+time.Second))
+		})
+	}
+}
+
+// A person confirms the trip that is named, and the Nodes that are held go at once. A later
+// mass end trips the guard anew.
+func TestConfirmation(t *testing.T) {
+	h := newHerd(t, t, 30)
+	h.end(0, 20, true)
+	h.round()
+	h.requireState(true, 10)
+	for _, wrong := range []int{0, 2, -1} {
+		h.store.confirm(wrong)
+		h.requireState(true, 10)
+		went, _ := h.round()
+		assert.Zero(t, went, "confirmed is %d", wrong)
+	}
+	h.store.confirm(1)
+	h.requireState(false, 10)
+	h.end(19, 20, false)
+	went, _ := h.round()
+	assert.Equal(t, 9, went, "all of which the cloud says it again")
+	h.requireState(false, 0)
+	assert.Len(t, h.all(), 11)
+
+	h.end(20, 30, true)
+	went, _ = h.round()
+	assert.Equal(t, 4, went)
+	h.requireState(true, 6)
+	assert.Equal(t, 2, h.i.guard.trip, "another trip, which is not confirmed")
+}
+
+// A confirmation that was noticed survives a restart, and one that was not is noticed then.
+func TestConfirmationAcrossARestart(t *testing.T) {
+	for _, noticed := range []bool{true, false} {
+		h := newHerd(t, t, 10)
+		h.end(0, 10, true)
+		h.round()
+		h.requireState(true, 6)
+		h.store.confirm(1)
+		if noticed {
+			h.requireState(false, 6)
+		}
+		h.restart()
+		h.requireState(false, 6)
+		went, _ := h.round()
+		assert.Equal(t, 6, went, "noticed before: %t", noticed)
+	}
+}
+
+// A restart, however often, lets no further Node go, and does not begin the time of holding
+// anew; but the time in which nobody asked does not count.
+func TestRestarts(t *testing.T) {
+	h := newHerd(t, t, 30)
+	h.end(0, 30, true)
+	went, _ := h.round()
+	require.Equal(t, 10, went)
+	for range 10 {
+		h.roundsFor(time.Minute)
+		h.i.guard.refresh(t.Context())
+		h.restart()
+		h.after(time.Hour)
+		went, _ := h.round()
+		require.Zero(t, went)
+		h.requireState(true, 20)
+		assert.Equal(t, 1, h.i.guard.trip)
+	}
+	assert.Zero(t, h.roundsFor(15*time.Minute))
+	assert.Positive(t, h.roundsFor(10*time.Minute), "thirty minutes in all, less half a minute a restart")
+}
+
+// What a predecessor let go counts, and counts no more when the window is over.
+func TestRestartBeforeATrip(t *testing.T) {
+	h := newHerd(t, t, 30)
+	h.end(0, 8, true)
+	went, _ := h.round()
+	require.Equal(t, 8, went)
+	h.restart()
+	h.end(8, 20, true)
+	went, _ = h.round()
+	assert.Equal(t, 2, went, "ten of thirty within the window")
+	h.requireState(true, 10)
+
+	h = newHerd(t, t, 30)
+	h.end(0, 8, true)
+	h.round()
+	h.restart()
+	h.after(31 * time.Second)
+	h.end(8, 15, true)
+	went, _ = h.round()
+	assert.Equal(t, 7, went, "of 22")
+}
+
+// Before a Node goes the store has it. While the store cannot be used none goes.
+func TestNothingGoesThatCannotBeRecorded(t *testing.T) {
+	h := newHerd(t, t, 30)
+	h.store.refusal = errors.New("forbidden")
+	h.end(0, 2, true)
+	for range 3 {
+		went, _ := h.round()
+		assert.Zero(t, went)
+		h.after(time.Minute)
+	}
+	require.Len(t, h.said.Events, 2, "one Event on each")
+	assert.Contains(t, <-h.said.Events,
+		"Warning MassDeletionGuardFailed Node is not deleted, though its instance is gone")
+	h.store.refusal = nil
+	went, _ := h.round()
+	assert.Equal(t, 2, went)
+
+	h.store.refusal = errors.New("timeout")
+	h.end(2, 4, true)
+	went, _ = h.round()
+	assert.Zero(t, went, "also when it could be read before")
+	h.store.refusal = nil
+	went, _ = h.round()
+	assert.Equal(t, 2, went)
+	assert.Equal(t, 4, h.store.saves, "one for each Node")
+}
+
+// A leader that was replaced and does not know it lets nothing go by what it remembers.
+func TestTwoLeaders(t *testing.T) {
+	h := newHerd(t, t, 30)
+	h.end(0, 1, true)
+	h.round()
+	former := h.i.guard
+	h.restart()
+	h.end(1, 20, true)
+	went, _ := h.round()
+	require.Equal(t, 9, went)
+	next := h.all()[0]
+	require.ErrorIs(t, former.admitDeletion(t.Context(), next, "gone"), errGuardStateChanged)
+	require.Error(t, former.admitDeletion(t.Context(), next, "gone"), "it has read what the other wrote")
+	assert.True(t, former.active)
+}
+
+// The error of a held Node says when to come again: soon, as it may be confirmed.
 func TestHeldUntil(t *testing.T) {
 	h := newHerd(t, t, 10)
 	h.end(0, 7, true)
 	h.round()
-	h.requireState(true, 2)
-	h.after(12 * time.Second)
 	var held *cloudproviderapi.RetryError
-	for _, n := range h.all() {
-		there, err := h.i.InstanceExists(t.Context(), n)
-		if n.UID > "i-0006" || err == nil {
-			continue
-		}
-		require.False(t, there)
-		require.ErrorAs(t, err, &held)
-		assert.Equal(t, 18*time.Second, held.RetryAfter())
-		assert.ErrorContains(t, err, "of 6 other nodes' within 30s")
-	}
-	require.NotNil(t, held)
+	_, err := h.i.InstanceExists(t.Context(), h.all()[0])
+	require.ErrorAs(t, err, &held)
+	assert.Equal(t, 10*time.Second, held.RetryAfter())
+	assert.ErrorContains(t, err, "of 6 other nodes' (trip 1 of the mass-deletion guard)")
+	h.after(55 * time.Second)
+	_, err = h.i.InstanceExists(t.Context(), h.all()[0])
+	require.ErrorAs(t, err, &held)
+	assert.Equal(t, 5*time.Second, held.RetryAfter(), "until the cloud is asked again")
 }
 
-// A Node that nobody asks about any more, as it is Ready again or was deleted
-// by a person, does not keep the guard from closing; nor does a doubtful answer
-// let one go.
-func TestHeldNodesThatNobodyAsksAbout(t *testing.T) {
+// A held Node that a person deletes does not keep the guard from ending, nor does one that is
+// Ready and that nobody asks about.
+func TestHeldNodesThatAreNoMore(t *testing.T) {
 	h := newHerd(t, t, 20)
 	h.end(0, 16, true)
 	h.round()
-	h.requireState(true, 10)
-	h.after(60 * time.Second)
-	h.requireState(true, 10)
-	h.after(time.Second)
+	h.requireState(true, 9)
+	for _, n := range h.all()[:8] {
+		require.NoError(t, h.nodes.Delete(n))
+	}
+	h.requireState(true, 1)
+	ready := h.all()[0].DeepCopy()
+	ready.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+	require.NoError(t, h.nodes.Update(ready))
+	h.after(oneThird.Hold)
+	h.requireState(false, 1)
+	h.after(5 * time.Minute)
 	h.requireState(false, 0)
 }
 
-// The guard ends with what it was for: instances that end now and then, as they
-// do in a cluster that scales, neither keep it nor are held by it.
+// The guard ends when its time is over: instances that end now and then, as they do in a
+// cluster that scales, do not keep it for ever.
 func TestOrdinaryChurnEndsTheGuard(t *testing.T) {
-	h := newHerd(t, t, 1000)
-	h.end(0, 400, true)
+	h := newHerd(t, t, 200)
+	h.end(0, 80, true)
 	h.round()
-	h.requireState(true, 70)
-	next := 400
-	for began := h.clock.Now(); h.clock.Now().Sub(began) < 2*time.Hour; h.after(5 * time.Second) {
-		since := h.clock.Now().Sub(began)
-		more := next < 530 && since%(55*time.Second) == 0
-		if more {
+	h.requireState(true, 14)
+	next := 80
+	churn := func(d time.Duration) {
+		for until := h.clock.Now().Add(d); h.clock.Now().Before(until); next++ {
 			h.end(next, next+1, true)
-			next++
+			h.roundsFor(2 * time.Minute)
 		}
-		before := len(h.all())
-		h.round()
-		_, held := h.i.guard.activeAndHeld()
-		require.LessOrEqual(t, held, 71, "%v", since)
-		if since < 7*time.Minute { // Seventy that were held go one a look, which is every 5 s.
-			continue
-		}
-		h.requireState(false, 0)
-		if more {
-			require.Len(t, h.all(), before-1, "at once, after %v", since)
-		}
-		require.LessOrEqual(t, len(h.i.guard.letGo), 1, "%v", since)
 	}
-	assert.Equal(t, 530, next)
-	assert.Len(t, h.all(), 470)
-	assert.Equal(t, 1, h.i.guard.trips)
-}
-
-// Those that are held when the guard ends have their time, and go slowly.
-func TestHeldNodesOutliveTheGuard(t *testing.T) {
-	h := newHerd(t, t, 100)
-	h.end(0, 40, true)
-	h.round()
-	h.requireState(true, 7)
-	h.after(29 * time.Second)
-	h.requireState(true, 7)
-	h.after(time.Second)
-	h.requireState(false, 7)
-	for left := 6; left >= 0; left-- {
-		went, _ := h.round()
-		require.Equal(t, 1, went)
-		h.requireState(false, left)
-		h.after(time.Second)
-	}
-	h.end(40, 60, true)
+	churn(oneThird.Hold - 2*time.Minute)
+	assert.True(t, h.i.guard.active)
+	churn(4 * time.Minute)
+	assert.False(t, h.i.guard.active)
+	before := len(h.all())
+	h.end(next, next+1, true)
 	went, _ := h.round()
-	assert.Equal(t, 15, went, "those that went slowly count, too")
-	h.requireState(true, 5)
-
-	h = newHerd(t, t, 100)
-	h.end(0, 40, true)
-	h.round()
-	h.after(30 * time.Second)
-	h.requireState(false, 7)
-	h.end(40, 60, true)
-	went, _ = h.round()
-	assert.Equal(t, 1+15, went, "and those that are still held")
-	h.requireState(true, 6+5)
-}
-
-func TestADoubtfulAnswerLetsNoneGo(t *testing.T) {
-	h := newHerd(t, t, 10)
-	h.end(0, 6, true)
-	h.round()
-	h.after(time.Minute)
-	f := h.i.api.(*fakeAPI)
-	right := f.getInstance
-	f.getInstance = failsWith(problem(404, api.NotFound, "p-other"))
-	went, _ := h.round()
-	assert.Zero(t, went)
-	h.requireState(false, 1)
-	f.getInstance = right
-	went, _ = h.round()
-	assert.Equal(t, 1, went)
+	assert.Positive(t, went, "at once")
+	assert.Less(t, len(h.all()), before)
+	h.roundsFor(oneThird.Hold + 5*time.Minute)
+	h.requireState(false, 0)
+	assert.Equal(t, 1, h.i.guard.trip)
 }
 
 // Nodes that went some time ago count no more, and a cluster that shrinks at a
@@ -364,54 +583,93 @@ func TestManyAskAtOnce(t *testing.T) {
 	h.requireState(true, 300-99)
 }
 
-// Whatever ends and comes back, and whenever it is asked about: no Node goes
-// whose instance is there; held ones go one a second, after the time of holding;
-// in no window go more than the share, beside those; and in the end all that are
-// gone have gone, and the guard is closed.
+// What is remembered stays small, however large the cluster and the window.
+func TestRecordIsBounded(t *testing.T) {
+	h := newHerd(t, t, 1600)
+	h.end(0, 1600, true)
+	h.round()
+	h.requireState(true, 1072)
+	assert.Less(t, len(h.store.text), 100<<10, "bytes; a ConfigMap has 1 MiB")
+	h.restart()
+	h.requireState(true, maxRecordedHeld)
+	went, _ := h.round()
+	assert.Zero(t, went)
+	h.requireState(true, 1072)
+}
+
+// Whatever ends and comes back, whenever it is asked about, however often the CCM restarts and
+// the store fails: no Node goes whose instance is there; in no window go more than the share,
+// beside those that were held; none of those goes before its time or without a confirmation,
+// nor two in a second; and in the end all that are gone have gone, and the guard has ended.
 func TestGuardProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		size := rapid.IntRange(1, 40).Draw(rt, "size")
 		h := newHerd(t, rt, size)
-		limits := h.i.guard.limits
-		firstFound := map[types.UID]time.Time{}
-		var went, slow []time.Time
+		limits := oneThird
+		heldSince := map[types.UID]time.Time{} // by what the test has seen, without restarts and the like
+		var went []time.Time
+		var slow time.Time
 		ask := func(n *corev1.Node) {
 			now := h.clock.Now()
-			_, held := h.i.guard.held[n.UID]
+			before, held := h.i.guard.held[n.UID]
+			confirmed := held && before.confirmed
 			ended, err := h.i.mayDeleteNode(context.Background(), n)
 			there := !h.ended[string(n.UID)]
 			require.False(rt, there && ended, "%s is there", n.UID)
+			if _, stillHeld := h.i.guard.held[n.UID]; !stillHeld {
+				defer delete(heldSince, n.UID)
+			} else if heldSince[n.UID].IsZero() {
+				heldSince[n.UID] = now
+			}
 			if there {
-				if err == nil {
-					delete(firstFound, n.UID)
-				}
 				return // A held one is not asked about all the time.
 			}
 			require.NotEqual(rt, ended, err != nil, "one or the other")
-			if _, stillHeld := h.i.guard.held[n.UID]; stillHeld && !held {
-				firstFound[n.UID] = now
-			}
 			if err != nil {
 				return
 			}
 			require.NoError(rt, h.nodes.Delete(n))
-			if !held {
-				went = append(went, now)
+			if confirmed { // That is in the store already.
 				return
 			}
-			require.GreaterOrEqual(rt, now.Sub(firstFound[n.UID]), limits.Hold)
-			if len(slow) > 0 {
-				require.GreaterOrEqual(rt, now.Sub(slow[len(slow)-1]), releaseInterval)
+			require.NoError(rt, h.store.refusal)
+			switch {
+			case !held:
+				went = append(went, now)
+			default:
+				require.GreaterOrEqual(rt, now.Sub(heldSince[n.UID]), limits.Hold)
+				require.True(rt, slow.IsZero() || now.Sub(slow) >= releaseInterval)
+				slow = now
 			}
-			slow = append(slow, now)
+		}
+		round := func() {
+			for _, n := range h.all() {
+				ask(n)
+			}
+			h.i.guard.refresh(context.Background())
+		}
+		some := func(rt *rapid.T, gone bool) {
+			n := rapid.IntRange(0, size-1).Draw(rt, "n")
+			h.end(n, min(size, n+8), gone)
 		}
 		rt.Repeat(map[string]func(*rapid.T){
-			"end":  func(rt *rapid.T) { n := rapid.IntRange(0, size-1).Draw(rt, "n"); h.end(n, min(size, n+8), true) },
-			"back": func(rt *rapid.T) { n := rapid.IntRange(0, size-1).Draw(rt, "n"); h.end(n, min(size, n+8), false) },
-			"wait": func(rt *rapid.T) { h.after(time.Duration(rapid.IntRange(1, 20).Draw(rt, "s")) * time.Second) },
-			"round": func(*rapid.T) {
-				for _, n := range h.all() {
-					ask(n)
+			"end":     func(rt *rapid.T) { some(rt, true) },
+			"back":    func(rt *rapid.T) { some(rt, false) },
+			"wait":    func(rt *rapid.T) { h.after(time.Duration(rapid.IntRange(1, 20).Draw(rt, "s")) * time.Second) },
+			"round":   func(*rapid.T) { round() },
+			"restart": func(*rapid.T) { h.restart() },
+			"crowded": func(*rapid.T) { h.store.refusal = errors.New("timeout") },
+			"mended":  func(*rapid.T) { h.store.refusal = nil },
+			"confirm": func(*rapid.T) {
+				h.store.refusal = nil
+				h.i.guard.refresh(context.Background())
+				h.store.confirm(h.i.guard.trip)
+				went = nil // They were confirmed with the others.
+			},
+			"much later": func(*rapid.T) {
+				for range 40 {
+					h.after(50 * time.Second)
+					round()
 				}
 			},
 			"": func(rt *rapid.T) {
@@ -421,46 +679,40 @@ func TestGuardProperties(t *testing.T) {
 						recent++
 					}
 				}
-				require.LessOrEqual(rt, float64(recent), max(float64(limits.Minimum), limits.Share*float64(size)))
+				require.True(rt, h.i.guard.isWithinLimits(recent, size), "%d of %d", recent, size)
 			},
 		})
-		for range size + 70 {
-			h.after(time.Second)
-			for _, n := range h.all() {
-				ask(n)
-			}
+		h.store.refusal = nil
+		for range 80 + size {
+			h.after(50 * time.Second)
+			round()
 		}
 		for _, n := range h.all() {
 			require.False(rt, h.ended[string(n.UID)], "%s is gone and its Node is not", n.UID)
 		}
-		h.after(limits.Window)
 		h.requireState(false, 0)
 	})
 }
 
 func TestGuardMetrics(t *testing.T) {
-	value := func(name string) float64 {
-		families, err := legacyregistry.DefaultGatherer.Gather()
+	gauge := func(m metrics.GaugeMetric) float64 {
+		value, err := testutil.GetGaugeMetricValue(m)
 		require.NoError(t, err)
-		for _, f := range families {
-			if f.GetName() == "fakecloud_ccm_mass_deletion_guard_"+name {
-				return f.Metric[0].GetGauge().GetValue() + f.Metric[0].GetCounter().GetValue()
-			}
-		}
-		require.Fail(t, "no such metric", name)
-		return 0
+		return value
 	}
 	h := newHerd(t, t, 10)
-	before := guardInUse.Swap(h.i.guard)
-	defer guardInUse.Store(before)
-	trips := value("trips_total")
-	assert.Zero(t, value("active"))
 	h.end(0, 9, true)
-	h.round()
-	assert.EqualValues(t, 1, value("active"))
-	assert.EqualValues(t, 4, value("held_nodes"))
-	assert.EqualValues(t, trips+1, value("trips_total"))
-	h.after(5 * time.Minute)
-	assert.Zero(t, value("held_nodes"))
-	assert.Zero(t, value("active"), "though nobody calls the guard any more")
+	assert.Equal(t, 1, countIncrements(t, massDeletionTrips, func() { h.round() }))
+	assert.EqualValues(t, 1, gauge(massDeletionActive))
+	assert.EqualValues(t, 5, gauge(massDeletionHeld))
+	massDeletionActive.Set(0)
+	h.restart()
+	h.i.guard.refresh(t.Context())
+	assert.EqualValues(t, 1, gauge(massDeletionActive), "also of a process that has just begun")
+	for _, n := range h.all() {
+		require.NoError(t, h.nodes.Delete(n))
+	}
+	h.i.guard.refresh(t.Context())
+	assert.Zero(t, gauge(massDeletionHeld))
+	assert.Zero(t, gauge(massDeletionActive), "though nobody calls the guard any more")
 }

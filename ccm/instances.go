@@ -57,7 +57,7 @@ func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool
 func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool, error) {
 	v, confirm := i.checkInventory(ctx, node)
 	if confirm != nil {
-		if err := i.guard.checkHeld(node); err != nil {
+		if err := i.guard.checkHeld(ctx, node); err != nil {
 			return false, err
 		}
 		v = confirm(ctx)
@@ -67,12 +67,13 @@ func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool,
 		return false, nil
 	}
 	if v.goneReason == "" {
+		i.guard.recordDoubt(node)
 		return false, v.err
 	}
 	if err := i.guard.checkNotReplaced(node); err != nil {
 		return false, err
 	}
-	if err := i.guard.admitDeletion(node, v.goneReason); err != nil {
+	if err := i.guard.admitDeletion(ctx, node, v.goneReason); err != nil {
 		return false, err
 	}
 	return true, nil

@@ -40,6 +40,7 @@ func node(providerID string) *corev1.Node {
 func newInstances(f *fakeAPI) *instances {
 	explain := newExplainer()
 	guard := newDeletionGuard(oneThird, clock.RealClock{}, explain)
+	guard.store, guard.synced = newMemoryStore(), func() bool { return true }
 	guard.nodes = corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}))
 	return &instances{
 		api: f, project: newProjectGuard(f, "lab"), inventory: forgetful{instances: f}, guard: guard, explain: explain,

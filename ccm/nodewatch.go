@@ -59,6 +59,8 @@ type nodeWatch struct {
 	// mayDeleteNode is the definite verdict that the Node's instance has ended. An error
 	// is no verdict.
 	mayDeleteNode func(ctx context.Context, node *corev1.Node) (bool, error)
+	// recordExists is told that the Node's instance exists, which the inventory knows.
+	recordExists func(node *corev1.Node, instance *api.Instance)
 	// findInstance is the instance that initialisation would find, nil if it would fail
 	// again.
 	findInstance func(ctx context.Context, node *corev1.Node) (*api.Instance, error)
@@ -95,6 +97,7 @@ func newNodeWatch(
 		inventory:     c.inventory,
 		explain:       c.explain,
 		mayDeleteNode: c.instances.mayDeleteNode,
+		recordExists:  c.instances.recordExists,
 		findInstance:  c.instances.instanceFromInventory,
 		queue:         newKeyQueue("cloud_watch_nodes"),
 		prompts:       map[types.UID]prompt{},
@@ -247,7 +250,7 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 	case instance == nil || isEnded(instance.State):
 		return nil
 	case w.removing:
-		w.explain.explainInstanceState(node, instance)
+		w.recordExists(node, instance)
 	}
 	return w.promptNode(ctx, node)
 }

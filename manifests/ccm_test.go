@@ -21,6 +21,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -119,7 +120,7 @@ func TestUserHasTheServiceAccountsRights(t *testing.T) {
 			}
 		}
 	}
-	assert.Len(t, roles[false], 3)
+	assert.Len(t, roles[false], 5)
 	assert.ElementsMatch(t, roles[false], roles[true])
 }
 
@@ -138,6 +139,7 @@ func TestOverlays(t *testing.T) {
 			objects := decodeObjects(t, kustomize(t, "ccm", dir))
 			d := onlyObject[*appsv1.Deployment](t, objects)
 			assert.Equal(t, tc.replicas, *d.Spec.Replicas)
+			assert.Equal(t, map[string]string{"app": d.Name}, d.Spec.Selector.MatchLabels, "final in the cluster")
 			pod := d.Spec.Template.Spec
 			require.Len(t, pod.Containers, 1)
 			c := pod.Containers[0]
@@ -180,6 +182,44 @@ func TestOverlays(t *testing.T) {
 	}
 }
 
+// The DaemonSet has the Deployment's pod, on control-plane nodes.
+func TestDaemonSetOverlay(t *testing.T) {
+	objects := decodeObjects(t, kustomize(t, "ccm", "overlays/daemonset"))
+	deployment := onlyObject[*appsv1.Deployment](t, decodeObjects(t, kustomize(t, "ccm", "overlays/example")))
+	d := onlyObject[*appsv1.DaemonSet](t, objects)
+	for _, o := range objects {
+		assert.NotContains(t, []string{"Deployment", "PodDisruptionBudget"}, o.GetObjectKind().GroupVersionKind().Kind)
+	}
+	assert.Equal(t, deployment.Spec.Selector, d.Spec.Selector)
+	assert.Equal(t, deployment.Spec.Template.Labels, d.Spec.Template.Labels)
+	assert.Equal(t, 1, d.Spec.UpdateStrategy.RollingUpdate.MaxUnavailable.IntValue())
+	assert.Zero(t, d.Spec.UpdateStrategy.RollingUpdate.MaxSurge, "a second has no port")
+
+	want, pod := deployment.Spec.Template.Spec, d.Spec.Template.Spec
+	assert.Equal(t, map[string]string{"node-role.kubernetes.io/control-plane": ""}, pod.NodeSelector)
+	assert.True(t, pod.HostNetwork)
+	for _, toleration := range want.Tolerations {
+		assert.Equal(t, toleration.Effect == corev1.TaintEffectNoSchedule, slices.Contains(pod.Tolerations, toleration),
+			"%s: it stays as long as its node does", toleration.Key)
+	}
+	want.Tolerations, want.Affinity, want.NodeSelector = pod.Tolerations, nil, pod.NodeSelector
+	assert.Equal(t, want, pod, "all else is the Deployment's")
+}
+
+// Every object says by the recommended labels what it belongs to, also what kustomize makes.
+func TestRecommendedLabels(t *testing.T) {
+	for _, dir := range []string{"base", "overlays/example", "overlays/daemonset", "overlays/outside"} {
+		for _, o := range decodeObjects(t, kustomize(t, "ccm", dir)) {
+			object, err := meta.Accessor(o)
+			require.NoError(t, err)
+			labels := object.GetLabels()
+			what := dir + ": " + o.GetObjectKind().GroupVersionKind().Kind + " " + object.GetName()
+			assert.Equal(t, "cloud-controller-manager", labels["app.kubernetes.io/name"], what)
+			assert.Equal(t, "ccmlab", labels["app.kubernetes.io/part-of"], what)
+		}
+	}
+}
+
 func policyRules(objects []runtime.Object) (roles []rbacv1.PolicyRule) {
 	for _, o := range objects {
 		switch o := o.(type) {
@@ -204,8 +244,8 @@ func TestCCMDeploymentPlacementAndSecurity(t *testing.T) {
 	apart := pod.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	require.Len(t, apart, 1)
 	assert.Equal(t, corev1.LabelHostname, apart[0].TopologyKey)
-	assert.Equal(t, d.Spec.Template.Labels, apart[0].LabelSelector.MatchLabels)
-	assert.Equal(t, d.Spec.Template.Labels, d.Spec.Selector.MatchLabels)
+	assert.Equal(t, d.Spec.Selector.MatchLabels, apart[0].LabelSelector.MatchLabels)
+	assert.Subset(t, d.Spec.Template.Labels, d.Spec.Selector.MatchLabels)
 	assert.Zero(t, d.Spec.Strategy.RollingUpdate.MaxSurge.IntValue(), "a third has no host with its port free")
 	assert.True(t, pod.HostNetwork)
 	assert.Equal(t, corev1.DNSDefault, pod.DNSPolicy)

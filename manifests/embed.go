@@ -22,8 +22,11 @@ var ccmLeaderElection []byte
 //go:embed ccm/base/rbac/metrics.yaml
 var ccmMetrics []byte
 
+//go:embed ccm/base/rbac/massdeletion.yaml
+var ccmMassDeletion []byte
+
 // CCM is the service account of the cloud controller manager, with its rights.
-var CCM = joinDocuments(ccmServiceAccount, ccmControllers, ccmLeaderElection, ccmMetrics)
+var CCM = joinDocuments(ccmServiceAccount, ccmControllers, ccmLeaderElection, ccmMetrics, ccmMassDeletion)
 
 // CCMUser gives the same rights to a user of the same name, who has a client certificate. It is
 // applied together with CCM.

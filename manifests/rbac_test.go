@@ -157,7 +157,7 @@ func deploymentFlags(t *testing.T) []string {
 	flags := slices.DeleteFunc(slices.Clone(d.Spec.Template.Spec.Containers[0].Args), func(arg string) bool {
 		return strings.HasPrefix(arg, "--cloud-config=") || strings.HasPrefix(arg, "--bind-address=")
 	})
-	require.Contains(t, flags, "--authentication-skip-lookup=true")
+	require.Contains(t, flags, "--authentication-tolerate-lookup-failure=true")
 	return flags
 }
 
@@ -303,20 +303,25 @@ func (x *exercise) startCCM(t *testing.T, env ...string) *testbed.CCM {
 }
 
 // createWork makes new work of every kind: a Node to initialise and to route to,
-// one to taint as shut down, one to delete, and a Service.
+// one to taint as shut down, two to delete, and a Service.
 func (x *exercise) createWork(t *testing.T) {
 	t.Helper()
 	x.rounds++
 	ctx, cloud := t.Context(), x.bed.Cloud()
-	names := []string{x.nameOf("new"), x.nameOf("stopped"), x.nameOf("gone")}
+	names := []string{x.nameOf("new"), x.nameOf("stopped"), x.nameOf("gone"), x.nameOf("gone-too")}
 	made, err := x.bed.CreateInstances(ctx, names...)
 	require.NoError(t, err)
 	require.NoError(t, cluster.Poll(ctx, "an instance that can be stopped", func(ctx context.Context) error {
 		_, err := cloud.StopInstance(ctx, made[1].ID)
 		return err
 	}))
-	_, err = cloud.TerminateInstance(ctx, made[2].ID)
-	require.NoError(t, err)
+	for _, gone := range made[2:] {
+		_, err = cloud.TerminateInstance(ctx, gone.ID)
+		require.NoError(t, err)
+	}
+	// The mass-deletion guard creates its ConfigMap for the first Node, and updates it for the second.
+	err = x.bed.Admin().CoreV1().ConfigMaps(kubeSystem).Delete(ctx, contract.GuardConfigMap, metav1.DeleteOptions{})
+	require.True(t, err == nil || apierrors.IsNotFound(err), "%v", err)
 	prefix := strings.Split(x.bed.ClusterCIDR(), ".")[1] // 10.X.128.0/17
 	require.NoError(t, x.bed.RegisterNodes(ctx, func(i int, n *corev1.Node) {
 		if i == 0 {
@@ -490,6 +495,7 @@ func (x *exercise) checkDone(ctx context.Context) error {
 		return err
 	}
 	_, getErr := core.Nodes().Get(ctx, x.nameOf("gone"), metav1.GetOptions{})
+	_, getErr2 := core.Nodes().Get(ctx, x.nameOf("gone-too"), metav1.GetOptions{})
 	var missing []error
 	for what, is := range map[string]bool{
 		"initialised": !hasTaint(created, cloudproviderapi.TaintExternalCloudProvider) &&
@@ -499,7 +505,7 @@ func (x *exercise) checkDone(ctx context.Context) error {
 			return c.Reason == "RouteCreated"
 		}),
 		"shut down":       hasTaint(stopped, cloudproviderapi.TaintNodeShutdown),
-		"gone":            apierrors.IsNotFound(getErr),
+		"gone":            apierrors.IsNotFound(getErr) && apierrors.IsNotFound(getErr2),
 		"balanced":        len(service.Status.LoadBalancer.Ingress) > 0,
 		"told repeatedly": slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Count > 1 }),
 	} {

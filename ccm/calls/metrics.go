@@ -55,13 +55,6 @@ func NewGauge(name, help string, labels ...string) *metrics.GaugeVec {
 	return v
 }
 
-// NewGaugeFunc is NewGauge for a value that is computed when /metrics is read.
-func NewGaugeFunc(name, help string, value func() float64) {
-	legacyregistry.RawMustRegister(metrics.NewGaugeFunc(&metrics.GaugeOpts{
-		Name: documentMetric("gauge", name, help, nil), Help: help, StabilityLevel: metrics.ALPHA,
-	}, value))
-}
-
 // NewHistogram is NewCounter for durations, in seconds.
 func NewHistogram(name, help string, buckets []float64, labels ...string) *metrics.HistogramVec {
 	v := metrics.NewHistogramVec(&metrics.HistogramOpts{
@@ -77,10 +70,10 @@ var (
 		"Calls sent to the cloud, by the controller that they are charged to (unknown if to none), operation and code: the HTTP status, or what became of a call without one (timeout, canceled, refused, reset, dns, tls, error).",
 		"controller", "operation", "code")
 	durations = NewHistogram("cloud_request_duration_seconds",
-		"Seconds from sending a call until the head of its answer, by operation; without those that had no answer, and without the event stream.",
-		[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}, "operation")
+		"Seconds from sending a call until its answer was there, or it timed out, was cancelled or failed otherwise, by operation; without the event stream.",
+		[]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "operation")
 	throttles = NewCounter("cloud_throttles_total",
-		"Calls that were throttled, by whom (cloud: the cloud asked to stay away; client: our own qps and burst) and how (answered: the cloud refused one that was sent; delayed: it waited and was then sent; held-back: it was not sent, and is for its caller to retry).",
+		"Calls that were throttled, by whom (cloud: the cloud asked to stay away; client: our own qps and burst) and how (answered: the cloud refused one that was sent; delayed: it waited; held-back: it was not sent, and is for its caller to retry; given-up: it was cancelled or timed out while it waited).",
 		"by", "how")
 	cacheQuestions = NewCounter("cache_questions_total",
 		"Questions to what the CCM remembers of the cloud, by resource and result.",

@@ -50,17 +50,18 @@ type Config struct {
 	NodeLabels NodeLabels `json:"nodeLabels"`
 }
 
-// MassDeletion says how many Nodes may be deleted at once before the CCM stops and
-// checks each again: an error that makes many instances look gone must not cost a
-// cluster its Nodes.
+// MassDeletion says how many Nodes may be deleted at once before the CCM stops: an
+// error that makes many instances look gone must not cost a cluster its Nodes.
 type MassDeletion struct {
-	// Share of all Nodes, over 0 and up to 1, that may be deleted within Window.
+	// Share of all Nodes, over 0 and up to 1, that may be deleted within Window. It is
+	// rounded up, so that one Node always may.
 	Share float64 `json:"share" env:"FAKECLOUD_MASS_DELETION_SHARE"`
 	// Minimum is how many may be deleted whatever their share is.
 	Minimum int `json:"minimum" env:"FAKECLOUD_MASS_DELETION_MINIMUM"`
 	// Window is the time over which deletions are counted.
 	Window metav1.Duration `json:"window" env:"FAKECLOUD_MASS_DELETION_WINDOW"`
-	// Hold is for how long no Node is deleted once there were too many.
+	// Hold is for how long the cloud must say, without interruption, that the instance of
+	// a Node that is held is gone, until the Node is deleted though nobody has confirmed it.
 	Hold metav1.Duration `json:"hold" env:"FAKECLOUD_MASS_DELETION_HOLD"`
 }
 
@@ -83,8 +84,11 @@ func Default() Config {
 		// or an operator with the same token.
 		QPS: 250, Burst: 500,
 		MassDeletion: MassDeletion{
-			Share: 0.33, Minimum: 5,
-			Window: metav1.Duration{Duration: 30 * time.Second}, Hold: metav1.Duration{Duration: 30 * time.Second},
+			// A zone of three may go at once. Of three Nodes one may, of five two.
+			Share: 0.33, Minimum: 1,
+			// Kubelets that are lost together are noticed within the node monitor's grace
+			// period of 50 s. In half an hour somebody who is on call has looked.
+			Window: metav1.Duration{Duration: time.Minute}, Hold: metav1.Duration{Duration: 30 * time.Minute},
 		},
 		NodeLabels: NodeLabels{Prefix: "tags.fakecloud.ccmlab.io/"},
 	}
@@ -178,13 +182,13 @@ func (m MassDeletion) validate() (errs []*fieldError) {
 		wrong("share", "%g: want a share of all Nodes over 0 and up to 1, e.g. 0.33", m.Share)
 	}
 	if m.Minimum < 0 {
-		wrong("minimum", "%d: want a number of Nodes of 0 or more, e.g. 5", m.Minimum)
+		wrong("minimum", "%d: want a number of Nodes of 0 or more, e.g. 1", m.Minimum)
 	}
 	if m.Window.Duration <= 0 {
-		wrong("window", "%s: want a duration over 0, e.g. 30s", m.Window.Duration)
+		wrong("window", "%s: want a duration over 0, e.g. 1m", m.Window.Duration)
 	}
 	if m.Hold.Duration <= 0 {
-		wrong("hold", "%s: want a duration over 0, e.g. 30s", m.Hold.Duration)
+		wrong("hold", "%s: want a duration over 0, e.g. 30m", m.Hold.Duration)
 	}
 	return errs
 }

@@ -91,11 +91,31 @@ const (
 	ReasonProvidedNodeIP    = "ProvidedNodeIPMismatch"
 	ReasonNodeLabelSkipped  = "NodeLabelSkipped"
 	ReasonMassDeletionHeld  = "MassDeletionHeld"
-	ReasonRouteConflict     = "RouteConflict"
+	// ReasonMassDeletionGuardFailed: what the mass-deletion guard must remember cannot be
+	// written, so it lets no Node go.
+	ReasonMassDeletionGuardFailed = "MassDeletionGuardFailed"
+	ReasonRouteConflict           = "RouteConflict"
 	// ReasonRouteNotSupported: the cloud has no routes for such a range, whatever is tried.
 	ReasonRouteNotSupported = "RouteNotSupported"
 	// ReasonNodeRemoved is of an Event on a Node that was deleted.
 	ReasonNodeRemoved = "NodeRemoved"
+)
+
+// Reasons of Events on the ConfigMap of the mass-deletion guard.
+const (
+	// ReasonMassDeletionStopped: too many Nodes were found gone at once, and further ones stay.
+	ReasonMassDeletionStopped = "MassDeletionStopped"
+	// ReasonMassDeletionConfirmed is of a Normal Event: a person has confirmed that they may go.
+	ReasonMassDeletionConfirmed = "MassDeletionConfirmed"
+)
+
+// Where the mass-deletion guard remembers what it did: a ConfigMap. A person confirms with an
+// annotation of it, whose value is the number of the trip that the Events name, that the Nodes
+// which the guard holds may go.
+const (
+	GuardNamespace                = "kube-system"
+	GuardConfigMap                = "fakecloud-mass-deletion-guard"
+	AnnotationConfirmMassDeletion = AnnotationPrefix + "confirm-mass-deletion"
 )
 
 // Reasons of Events on Services.

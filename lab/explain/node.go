@@ -256,7 +256,8 @@ func (f NodeFacts) findGoneInstance() *finding {
 	case held != nil && held.Reason == contract.ReasonMassDeletionHeld:
 		lingers.verdict += ", and the CCM's mass-deletion guard holds it back, as too many went at once"
 		return lingers.addEvent(f.Now, held).
-			addWait("wait; the cloud is asked about it again after half a minute, and then it is let go")
+			addWait("wait; in a lab it goes when the cloud has said so for half a minute; that Event has the command " +
+				"which lets it go at once")
 	case held != nil:
 		lingers.verdict += " for this project, and the CCM's token is of another one"
 		return lingers.addEvent(f.Now, held).

@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/apply"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -154,13 +156,11 @@ func (c *Cluster) Observer() (*kubernetes.Clientset, error) {
 }
 
 // ccmSpec describes the CCM's process. It makes its own serving certificate, because
-// only this machine connects to it. As in a Deployment, it accepts tokens and skips the
-// lookup of the client CA, so that it needs no right to do that.
+// only this machine connects to it.
 func (c *Cluster) ccmSpec() process.Spec {
 	kubeconfig := c.accountKubeconfig(accountCCM)
-	return c.CCM("--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig, "--authorization-kubeconfig="+
-		kubeconfig,
-		"--authentication-skip-lookup=true")
+	return c.CCM("--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig,
+		"--authorization-kubeconfig="+kubeconfig)
 }
 
 // Tend keeps the CCM running and the service accounts' tokens valid.
@@ -190,7 +190,22 @@ func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
 		slog.Warn("what the lab has applied to the cluster stays there", "reason", gone)
 		return ended, err
 	}
-	return ended, errors.Join(err, c.owner().Withdraw(bounded, manifests.CCM, manifests.Lab))
+	return ended, errors.Join(err, c.owner().Withdraw(bounded, manifests.CCM, manifests.Lab),
+		c.deleteGuardRecord(bounded))
+}
+
+// deleteGuardRecord deletes what the CCM's mass-deletion guard remembers.
+func (c *Cluster) deleteGuardRecord(ctx context.Context) error {
+	kube, err := c.Operator()
+	if err != nil {
+		return err
+	}
+	err = kube.CoreV1().ConfigMaps(contract.GuardNamespace).
+		Delete(ctx, contract.GuardConfigMap, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 // Present returns the nodes that wait for a CCM, or were initialized by this lab's.

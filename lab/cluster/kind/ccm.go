@@ -79,7 +79,8 @@ func (c *Cluster) ccmManifests() ([][]byte, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
-	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) // The rest is the Deployment's business.
+	// The rest is the Deployment's business.
+	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) + local.MassDeletion
 	meta := func(kind, name string) (metav1.TypeMeta, metav1.ObjectMeta) {
 		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{
 			Name: name, Namespace: metav1.NamespaceSystem,

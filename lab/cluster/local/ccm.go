@@ -34,8 +34,13 @@ func (s Site) CloudConfig() string { return s.Lab.Path("cloud-config.yaml") }
 
 // CCMConfig is the content of the CCM's configuration file.
 func CCMConfig(url, tokenFile, project string) string {
-	return fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", url, tokenFile, project)
+	return fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", url, tokenFile, project) + MassDeletion
 }
+
+// MassDeletion is the part of the CCM's configuration that says when its mass-deletion guard
+// stops. In a lab people delete most of a few Nodes on purpose, and a lesson lasts no half an
+// hour: so five always may go, and what is held goes after half a minute.
+const MassDeletion = "massDeletion: {minimum: 5, window: 30s, hold: 30s}\n"
 
 // CCMAddress is where the CCM serves health and metrics.
 func (s Site) CCMAddress() string { return s.Endpoint(PortCCM) }

@@ -85,6 +85,16 @@ var massDeletionTests = []conformance.Test{
 		Bound:    3 * time.Minute,
 		Priority: conformance.Late,
 		Run:      massDeletion,
+	}, {
+		ID:       "lifecycle-mass-deletion-across-restarts",
+		Requires: "When the cloud says of most Nodes that their instances do not exist, and the CCM is stopped and started again meanwhile, most Nodes are kept, as if it had not been.",
+		Profile:  conformance.Lifecycle, Level: conformance.Extended,
+		Capability: conformance.CapabilityMassDeletionGuard, Alone: true,
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)},
+		Source:   instanceExists + " (what it says of all at once deletes all Nodes, and all their pods); " + fromLostLease,
+		Bound:    5 * time.Minute,
+		Priority: conformance.Late,
+		Run:      massDeletionAcrossRestarts,
 	},
 }
 
@@ -178,57 +188,96 @@ func terminatedWhileReady(t *conformance.T) {
 
 // massNodes are more than any machines of the cluster itself, and so many that no
 // guard may take most of them for the few that always come and go.
-const massNodes = 20
+const massNodes = 40
 
-func massDeletion(t *conformance.T) {
-	workers := make([]worker, massNodes)
+// massWorkers are the Nodes of a mass deletion.
+type massWorkers []worker
+
+// newMassWorkers returns initialised Nodes.
+func newMassWorkers(t *conformance.T) massWorkers {
+	workers := make(massWorkers, massNodes)
 	for i := range workers {
 		workers[i] = newJoiningWorker(t)
 	}
 	for _, w := range workers {
 		t.AwaitInitialized(w.Name)
 	}
-	restart := stopCCM(t) // One that has just started has nothing to remember: it must ask.
+	return workers
+}
+
+// forgetInstances has the cloud say that there are no instances, while the CCM is stopped and their
+// Nodes become NotReady: one that has just started has nothing to remember, and must ask.
+func (m massWorkers) forgetInstances(t *conformance.T) (fault conformance.Injection, restart func()) {
+	restart = stopCCM(t)
 	fault, err := t.FaultInjector().InjectFault(
 		t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}},
 	)
 	t.Must(err, "having the cloud forget its instances")
 	t.Cleanup(fault.Lift)
-	asked := checkFaultHits(t, fault, massNodes)
-	for _, w := range workers {
+	for _, w := range m {
 		w.NotReady()
 	}
-	restart()
-	most := func(ctx context.Context) error {
-		kept, unclear := 0, error(nil)
-		for _, w := range workers {
-			switch err := w.checkNodeKept(ctx); {
-			case err == nil:
-				kept++
-			case !apierrors.IsNotFound(err):
-				unclear = err
-			}
+	return fault, restart
+}
+
+// checkMostKept returns an error when no more than half of the Nodes are left.
+func (m massWorkers) checkMostKept(ctx context.Context) error {
+	kept, unclear := 0, error(nil)
+	for _, w := range m {
+		switch err := w.checkNodeKept(ctx); {
+		case err == nil:
+			kept++
+		case !apierrors.IsNotFound(err):
+			unclear = err
 		}
-		switch {
-		case ctx.Err() != nil || kept > massNodes/2:
-			return ctx.Err()
-		case unclear != nil:
-			return fmt.Errorf("of %d Nodes %d were seen: %w", massNodes, kept, unclear)
-		}
-		return fmt.Errorf("of %d Nodes %d are left", massNodes, kept)
 	}
-	t.HoldsUntil("most Nodes are to be kept", most, "the CCM to have asked for each of them", asked)
+	switch {
+	case ctx.Err() != nil || kept > massNodes/2:
+		return ctx.Err()
+	case unclear != nil:
+		return fmt.Errorf("of %d Nodes %d were seen: %w", massNodes, kept, unclear)
+	}
+	return fmt.Errorf("of %d Nodes %d are left", massNodes, kept)
+}
+
+// assertMostRecover requires that most Nodes are there once the cloud has come to its senses.
+func (m massWorkers) assertMostRecover(t *conformance.T, fault conformance.Injection) {
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
 	left := 0
-	for _, w := range workers { // Those that are let go may still go.
+	for _, w := range m { // Those that are let go may still go.
 		w.Ready()
 	}
-	for _, w := range workers {
+	for _, w := range m {
 		if t.NodeReady(t.Context(), w.Name) == nil {
 			left++
 		}
 	}
 	assert.Greater(t, left, massNodes/2, "Nodes, when the cloud has come to its senses")
+}
+
+func massDeletion(t *conformance.T) {
+	workers := newMassWorkers(t)
+	fault, restart := workers.forgetInstances(t)
+	asked := checkFaultHits(t, fault, massNodes)
+	restart()
+	t.HoldsUntil("most Nodes are to be kept", workers.checkMostKept, "the CCM to have asked for each of them", asked)
+	workers.assertMostRecover(t, fault)
+}
+
+func massDeletionAcrossRestarts(t *conformance.T) {
+	workers := newMassWorkers(t)
+	fault, restart := workers.forgetInstances(t)
+	asked := checkFaultHits(t, fault, massNodes)
+	restart()
+	t.HoldsUntil("most Nodes are to be kept", workers.checkMostKept, "the CCM to have asked for each of them", asked)
+	for range 2 { // What one restart forgives another need not.
+		restart := stopCCM(t)
+		asked := checkFaultHits(t, fault, massNodes/2)
+		restart()
+		t.HoldsUntil("most Nodes are to be kept", workers.checkMostKept,
+			"the CCM to have asked again for those that must be left", asked)
+	}
+	workers.assertMostRecover(t, fault)
 }
 
 // awaitWarning waits for a Warning on the Node.
