@@ -114,7 +114,7 @@ func TestConformanceOfIdleCCM(t *testing.T) {
 			assert.Empty(t, test.BlockedBy)
 			assert.Contains(t, []string{
 				"node-taint-lifted", "lb-created", "node-says-why", "node-provided-ip-mismatch-says-why",
-				"node-known-by-provider-id",
+				"node-known-by-provider-id", "node-late-instance-at-once",
 			}, test.ID, "it waits for what the CCM does not do, and no other test says so before")
 		case conformance.Blocked:
 			blockedBy[test.BlockedBy]++

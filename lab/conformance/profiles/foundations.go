@@ -37,7 +37,7 @@ var foundations = []struct {
 }{
 	{on: initialized, tests: []string{
 		"node-waits-without-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
-		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-*", "node-keeps-*",
+		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-instance", "node-keeps-*",
 		"node-after-restart", "node-provided-ip",
 		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
 		"lifecycle-*", "route-*", "ha-*", "budget-*", "resilience-*",
@@ -46,7 +46,7 @@ var foundations = []struct {
 		"lb-refused-service-follows-nodes",
 	}},
 	{on: saysWhyAtAll, tests: []string{"node-says-why-once"}},
-	{on: lateIsFound, tests: []string{"node-late-instance-at-once", "node-name-is-exact"}},
+	{on: lateIsFound, tests: []string{"node-name-is-exact"}},
 
 	{on: stoppedTainted, tests: []string{
 		"lifecycle-started-again", "lifecycle-not-ready-is-kept", "lifecycle-foreign-provider-id", "lifecycle-machine",
