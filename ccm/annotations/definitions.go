@@ -129,7 +129,7 @@ var Definitions = []Definition{
 	{
 		Name: Address, Want: "the name or the ID of a reserved address of the project", Default: "the lowest free one",
 		Example: "web",
-		Effect:  "`addressId`. The address is final in the cloud: another one has the balancer replaced, once it is seen to be free. Without the annotation a balancer keeps the address that it has. `loadBalancerIP` does the same by IP.",
+		Effect:  "`addressId`. The address is final in the cloud: another one has the balancer replaced, once it is seen to be free. A balancer keeps the address that it has without the annotation, and when the name that chose it comes to mean another one. `loadBalancerIP` does the same by IP.",
 		set:     func(v *Values, s string) bool { v.Address = s; return isNameOrID(s) },
 	},
 	{

@@ -15,7 +15,8 @@ func Markdown() string {
 What the cloud's load balancers can do that a Service has no field for. All
 begin with ` + "`" + Prefix + "`" + `. They are checked together with the Service
 before the cloud is called, and an Event of reason ` + "`InvalidService`" + ` names
-everything that is wrong; meanwhile the balancer stays as it is. An annotation
+everything that is wrong; meanwhile the balancer stays as it is, but for its targets,
+which follow the nodes. An annotation
 with the prefix that is not in this table is an error too. Without its
 annotation, an option goes back to its default, except where it says otherwise.
 
