@@ -334,7 +334,7 @@ func describeDifference(svc *corev1.Service, lb *api.LoadBalancer, want balancer
 	for _, step := range planSteps(lb, want) {
 		parts = append(parts, step.String())
 	}
-	if len(parts) == 0 && !hasAddressOf(svc, lb) {
+	if len(parts) == 0 && !hasAddressOf(svc, lb, want) {
 		parts = append(parts, fmt.Sprintf("load balancer %s has address %s, which the Service does not name",
 			lb.ID, lb.Address))
 	}
@@ -342,8 +342,11 @@ func describeDifference(svc *corev1.Service, lb *api.LoadBalancer, want balancer
 }
 
 // hasAddressOf tells whether the Service's status names an address of the balancer, or the host name
-// that stands for it.
-func hasAddressOf(svc *corev1.Service, lb *api.LoadBalancer) bool {
+// that stands for it. Where the Service wants what cannot be, it keeps what it names.
+func hasAddressOf(svc *corev1.Service, lb *api.LoadBalancer, want balancerSpec) bool {
+	if want.scope == targetsOnly {
+		return true
+	}
 	for _, wanted := range balancerStatus(svc, lb).Ingress {
 		if slices.ContainsFunc(svc.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
 			return i.IP == wanted.IP && i.Hostname == wanted.Hostname
@@ -436,7 +439,7 @@ func (w *serviceWatch) isOutOfBand(
 	switch {
 	case !reflect.DeepEqual(before, want):
 		return false
-	case lb == nil || !hasAddressOf(svc, lb):
+	case lb == nil || !hasAddressOf(svc, lb, want):
 		return true
 	case sameTargets:
 		before.targets = record.fulfilled.targets

@@ -236,6 +236,17 @@ func showHostname(s *corev1.Service) {
 	s.Status.LoadBalancer = *balancerStatus(s, &api.LoadBalancer{Address: "127.30.64.1"})
 }
 
+// What the status of a Service should name that asks for what cannot be is not known: whatever it names
+// is no difference.
+func TestInvalidServiceKeepsItsHostname(t *testing.T) {
+	svc := serviceWithAddress()
+	showHostname(svc)
+	svc.Annotations[annotations.Prefix+annotations.ProxyProtocol] = "v9"
+	_, err := newBalancerSpec(clusterID{name: clusterName}, svc, nil)
+	require.Error(t, err)
+	assert.Empty(t, describeDifference(svc, built(t, api.LoadBalancerActive), targetsSpec(nil)))
+}
+
 // What is not the watch's business: the reconciler fails on any call.
 func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 	class, now := "other", metav1.Now()
