@@ -414,16 +414,19 @@ func routeDiverted(t *conformance.T) {
 }
 
 func routeOfStranger(t *conformance.T) {
-	strangersRoutesAreKept(t, t.ForeignRouteCreator().CreateForeignRoute)
+	strangersRoutesAreKept(t, "198.51.100.0/24", t.ForeignRouteCreator().CreateForeignRoute)
 }
 
 func routeOfNamesakeCluster(t *conformance.T) {
-	strangersRoutesAreKept(t, t.NamesakeRouteCreator().CreateNamesakeRoute)
+	strangersRoutesAreKept(t, "203.0.113.0/24", t.NamesakeRouteCreator().CreateNamesakeRoute)
 }
 
-// strangersRoutesAreKept checks that routes which are made by create are left alone.
+// strangersRoutesAreKept checks that routes which are made by create are left alone: one within the
+// pods' range, and one that is not. The latter, of RFC 5737, is no other test's: a cloud refuses two
+// routes for one destination.
 func strangersRoutesAreKept(
 	t *conformance.T,
+	beyond string,
 	create func(ctx context.Context, destination, instanceID string) (conformance.Route, error),
 ) {
 	// Within the pods' range, the CCM would take for its own what a Node that has
@@ -432,8 +435,7 @@ func strangersRoutesAreKept(
 	former.deleteNode()
 	t.Await("the route to go with the Node", former.checkNoRoute)
 	var strangers []conformance.Route
-	// The latter is for documentation.
-	for _, destination := range []string{former.ranges[0].String(), "198.51.100.0/24"} {
+	for _, destination := range []string{former.ranges[0].String(), beyond} {
 		r, err := create(t.Context(), destination, former.instance.ID)
 		t.Must(err, "making somebody else's route for %s", destination)
 		t.Cleanup(func(ctx context.Context) error { return t.RouteTable().DeleteRoute(ctx, r.ID) })
