@@ -2,7 +2,10 @@ package conformance
 
 // Ways in which a cloud can be made to misbehave.
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
 // Fault is one way to misbehave.
 type Fault struct {
@@ -59,6 +62,12 @@ const (
 var FaultKinds = []FaultKind{
 	FaultUnauthorized, FaultForbidden, FaultForeignNotFound, FaultThrottled, FaultServerError, FaultUnavailable,
 	FaultTimeout, FaultReset, FaultRefused, FaultGarbage, FaultEmptyList,
+}
+
+// AllFaultKinds lists the doubtful answers and all other faults.
+func AllFaultKinds() []FaultKind {
+	return append(slices.Clone(FaultKinds),
+		FaultNotFound, FaultPartialList, FaultMissingField, FaultStale, FaultSlow, FaultLost, FaultStuck, FaultBuildFails)
 }
 
 // Injection is a fault that is in force.

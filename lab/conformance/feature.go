@@ -2,7 +2,10 @@ package conformance
 
 // What may differ from one cloud or CCM to another without either being wrong.
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Feature names something that not every cloud, or cluster, can do. A test that needs a feature
 // which is not there is skipped, by name.
@@ -47,6 +50,25 @@ const (
 	// FeatureHealthCheck: balancers check their targets, and can do so over HTTP.
 	FeatureHealthCheck Feature = "health-check"
 )
+
+// declaredFeatures are those above.
+var declaredFeatures = []Feature{
+	FeatureMachines, FeatureTraffic, FeatureZones, FeatureInstanceTypes, FeatureSeveralAddresses, FeatureNodeNames,
+	FeatureKubeletProviderIDs, FeatureListeners, FeatureNodePorts, FeatureTargets, FeatureUDP, FeatureSourceRanges,
+	FeatureAffinity, FeatureAffinityTimeout, FeatureHealthCheck,
+}
+
+// AllFeatures lists every feature that a cloud can have.
+func AllFeatures() []Feature {
+	all := slices.Clone(declaredFeatures)
+	for _, role := range roleFeatures {
+		all = append(all, role.feature)
+	}
+	for _, kind := range AllFaultKinds() {
+		all = append(all, FaultFeature(kind))
+	}
+	return all
+}
 
 // Features that follow from the roles that a driver implements (roles.go).
 const (

@@ -190,7 +190,9 @@ func hasRole[R any](c Cloud) bool {
 	return ok
 }
 
-// As finds a role of a cloud. A driver has it by implementing it. Whoever wraps a driver returns it
+// As finds a role of a cloud. A driver has it by implementing it. One that learns only at run time
+// which roles it has, since it speaks for another program, has a method As(role any) bool, as errors
+// have for errors.As: it sets the role that the pointer points to. Whoever wraps a driver returns it
 // from a method Unwrap() Cloud: the wrapper then has the roles that the driver has, and no others.
 func As[R any](c Cloud) (R, bool) {
 	for {
@@ -203,6 +205,12 @@ func As[R any](c Cloud) (R, bool) {
 		}
 		if role, ok := c.(R); ok {
 			return role, true
+		}
+		if finder, ok := c.(interface{ As(role any) bool }); ok {
+			var role R
+			if finder.As(&role) {
+				return role, true
+			}
 		}
 		wrapper, ok := c.(interface{ Unwrap() Cloud })
 		if !ok {

@@ -94,7 +94,10 @@ var toyRules = []Rule{
 		Method: "GET", Path: "/v1/servers", Thing: conformance.Instances, List: pointer("/servers"),
 		NextPage: []string{"/meta/next"}, StateFields: []string{"/status/power"},
 	},
-	{Method: "GET", Path: "/v1/servers/{id}", Thing: conformance.Instances, Item: "/server", StateFields: []string{"/status/power"}},
+	{
+		Method: "GET", Path: "/v1/servers/{id}", Thing: conformance.Instances, Item: "/server",
+		StateFields: []string{"/status/power"},
+	},
 	{Path: "/v1/servers/{rest...}", Thing: conformance.Instances},
 	{Path: "/v1/networks", Thing: conformance.Routes},
 }
@@ -390,7 +393,8 @@ func TestFaultThatCannotBeMade(t *testing.T) {
 	_, body := read(t, p, "/v1/servers")
 	assert.Equal(t, bothServers, body)
 	_, err := f.Hits(t.Context())
-	assert.EqualError(t, err, `fault empty-list was not made: the answer to GET /nebula/v1/servers: it has nothing at "/machines"`)
+	assert.EqualError(
+		t, err, `fault empty-list was not made: the answer to GET /nebula/v1/servers: it has nothing at "/machines"`)
 }
 
 func TestCallsAreCounted(t *testing.T) {

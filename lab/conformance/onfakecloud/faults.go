@@ -50,11 +50,7 @@ var lists = map[conformance.Thing]string{
 }
 
 // FaultKinds implements conformance.FaultInjector.
-func (c *Cloud) FaultKinds() []conformance.FaultKind {
-	return append(slices.Clone(conformance.FaultKinds),
-		conformance.FaultNotFound, conformance.FaultPartialList, conformance.FaultMissingField, conformance.FaultStale,
-		conformance.FaultSlow, conformance.FaultLost, conformance.FaultStuck, conformance.FaultBuildFails)
-}
+func (c *Cloud) FaultKinds() []conformance.FaultKind { return conformance.AllFaultKinds() }
 
 // InjectFault implements conformance.FaultInjector.
 func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {

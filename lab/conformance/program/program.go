@@ -73,14 +73,12 @@ func (p *CCM) Name() string { return filepath.Base(p.Path) }
 // Check says all that is wrong with the program and its templates, before there
 // is a lab to run it in.
 func (p *CCM) Check() error {
-	errs := []error{checkExecutable(p.Path)}
-	// With everything there and with nothing there: both branches of an if.
+	var errs []error
+	if err := CheckExecutable(p.Path); err != nil {
+		errs = append(errs, fmt.Errorf("the CCM: %w", err))
+	}
 	for name, text := range p.allTemplates() {
-		_, err := fillTemplate(text, exampleValues())
-		if err == nil {
-			_, err = fillTemplate(text, Values{})
-		}
-		if err != nil {
+		if err := CheckTemplate(text); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 	}
@@ -92,15 +90,16 @@ func (p *CCM) Check() error {
 	return errors.Join(errs...)
 }
 
-func checkExecutable(path string) error {
+// CheckExecutable returns an error unless a program can be started from anywhere by this path.
+func CheckExecutable(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
-		return fmt.Errorf("the CCM: %w", err)
+		return err
 	case !filepath.IsAbs(path):
-		return fmt.Errorf("the CCM: %s is not an absolute path", path)
+		return fmt.Errorf("%s is not an absolute path", path)
 	case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-		return fmt.Errorf("the CCM: %s is not an executable file", path)
+		return fmt.Errorf("%s is not an executable file", path)
 	}
 	return nil
 }
@@ -134,9 +133,9 @@ func (p *CCM) processSpec() (process.Spec, error) {
 	var err1, err2, err3 error
 	values := p.Values
 	values.ClusterName = cmp.Or(p.clusterName, values.ClusterName)
-	spec.Args, err1 = fillTemplates(p.Args, values)
+	spec.Args, err1 = values.Fill(p.Args)
 	spec.Args = append(spec.Args, p.extraFlags...)
-	spec.Env, err2 = fillTemplates(p.Env, values)
+	spec.Env, err2 = values.Fill(p.Env)
 	if p.ConfigTemplate != "" {
 		var config string
 		if config, err3 = fillTemplate(p.ConfigTemplate, values); err3 == nil {
@@ -147,7 +146,7 @@ func (p *CCM) processSpec() (process.Spec, error) {
 }
 
 // CommandLine fills the templates of the arguments in.
-func (p *CCM) CommandLine() ([]string, error) { return fillTemplates(p.Args, p.Values) }
+func (p *CCM) CommandLine() ([]string, error) { return p.Values.Fill(p.Args) }
 
 // awaitExit waits for the program to end, and reports a crash unless Stop, Kill or Freeze ended it.
 func (p *CCM) awaitExit(run *process.Process) {

@@ -90,7 +90,8 @@ func fillTemplate(text string, v Values) (string, error) {
 	return out.String(), nil
 }
 
-func fillTemplates(texts []string, v Values) ([]string, error) {
+// Fill fills templates in.
+func (v Values) Fill(texts []string) ([]string, error) {
 	var filled []string
 	for _, text := range texts {
 		s, err := fillTemplate(text, v)
@@ -100,4 +101,14 @@ func fillTemplates(texts []string, v Values) ([]string, error) {
 		filled = append(filled, s)
 	}
 	return filled, nil
+}
+
+// CheckTemplate returns what is wrong with a template, before there are values.
+func CheckTemplate(text string) error {
+	// With everything there and with nothing there: both branches of an if.
+	_, err := fillTemplate(text, exampleValues())
+	if err == nil {
+		_, err = fillTemplate(text, Values{})
+	}
+	return err
 }
