@@ -1,0 +1,240 @@
+// Package driver has the suite see and steer a cloud through a driver that is a program of its own, in
+// any language: it speaks the protocol of package protocol. Connect is the suite's side, whose Cloud
+// has exactly the roles that the driver names. Program starts a driver and ends it. NewHandler is the
+// other side, for a driver that is written in Go against the interfaces of package conformance.
+//
+// It knows no cloud. Begin with Connect; openapi.yaml of package protocol says what a driver answers.
+package driver
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
+	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
+)
+
+// Names that a driver gives, beside those of features, to roles from which no feature follows.
+const (
+	// RoleInstanceBatches is conformance.InstanceBatcher.
+	RoleInstanceBatches = "instance-batches"
+	// RoleCallJournal is conformance.CallJournal.
+	RoleCallJournal = "call-journal"
+)
+
+// Address is where a driver listens.
+type Address struct {
+	network, target string
+	token           string
+}
+
+// ParseAddress reads unix:///path or http://127.0.0.1:port. token is for the latter, which everybody on
+// the machine can reach.
+func ParseAddress(text, token string) (Address, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return Address{}, fmt.Errorf("the driver's address %q: %w", text, err)
+	}
+	switch {
+	case u.Scheme == "unix" && u.Host == "" && strings.HasPrefix(u.Path, "/"):
+		return Address{network: "unix", target: u.Path}, nil
+	case u.Scheme != "http" || u.Port() == "" || u.Path != "" && u.Path != "/":
+		return Address{}, fmt.Errorf("the driver's address %q: want unix:///path or http://127.0.0.1:port", text)
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return Address{}, fmt.Errorf("the driver's address %q: it is not this machine's own", text)
+	}
+	if token == "" {
+		return Address{}, fmt.Errorf(
+			"the driver's address %q: everybody on this machine can reach it, so that it must ask for a token: "+
+				"give it to the suite in %s", text, protocol.EnvToken)
+	}
+	return Address{network: "tcp", target: u.Host, token: token}, nil
+}
+
+// IsAddress tells an address from a program's path.
+func IsAddress(text string) bool { return strings.Contains(text, "://") }
+
+// Cloud is what a driver sees and steers. It has the roles that the driver names, and FaultInjector,
+// CallCounter and CallJournal also where a proxy was opened.
+type Cloud struct {
+	connection
+	described protocol.Driver
+	proxy     *faultproxy.Proxy // nil for none
+}
+
+var _ conformance.Cloud = (*Cloud)(nil)
+
+// startBound is how long a driver may take until it listens.
+const startBound = 30 * time.Second
+
+// Connect asks a driver what it can do. It waits for one that does not listen yet, unless ended says
+// that there will be none; ended may be nil.
+func Connect(ctx context.Context, a Address, hello protocol.Hello, ended func() error) (*Cloud, error) {
+	if ended == nil {
+		ended = func() error { return nil }
+	}
+	c := &Cloud{connection: newConnection(a, ended)}
+	hello.Protocols = []string{protocol.Version}
+	bounded, cancel := context.WithTimeoutCause(
+		ctx, startBound, fmt.Errorf("the driver does not listen on %s after %s", a.target, startBound))
+	defer cancel()
+	var last error
+	err := wait.PollUntilContextCancel(bounded, connectInterval, true, func(ctx context.Context) (done bool, err error) {
+		c.described, last = ask[protocol.Driver](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
+			return c.client.Hello(ctx, hello)
+		})
+		notYet := errors.Is(last, syscall.ECONNREFUSED) || errors.Is(last, syscall.ENOENT)
+		if err := ended(); err != nil && notYet {
+			return false, err
+		}
+		return !notYet, nil
+	})
+	switch {
+	case context.Cause(bounded) != nil && ctx.Err() == nil:
+		return nil, fmt.Errorf("%w: %w", context.Cause(bounded), last)
+	case err != nil:
+		return nil, err
+	case last != nil:
+		return nil, last
+	}
+	if c.described.CallTimeoutSeconds > 0 {
+		c.timeout = time.Duration(c.described.CallTimeoutSeconds) * time.Second
+	}
+	return c, checkDescription(c.described)
+}
+
+// connectInterval is how often a driver that does not listen yet is tried.
+const connectInterval = 50 * time.Millisecond
+
+// checkDescription returns all that is wrong with what a driver says of itself.
+func checkDescription(d protocol.Driver) error {
+	if d.Protocol != protocol.Version {
+		return fmt.Errorf(
+			"the driver %s speaks version %q of the protocol, and this suite %q: one of them must be of another release",
+			d.Name, d.Protocol, protocol.Version)
+	}
+	known := append(conformance.AllFeatures(), RoleInstanceBatches, RoleCallJournal)
+	var errs []error
+	for _, name := range d.Features {
+		if !slices.Contains(known, conformance.Feature(name)) {
+			errs = append(errs, fmt.Errorf("the driver %s has a feature %q, which there is not: features are %s",
+				d.Name, name, joined(known)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func joined[S ~string](all []S) string {
+	texts := make([]string, len(all))
+	for i, s := range all {
+		texts[i] = string(s)
+	}
+	return strings.Join(texts, ", ")
+}
+
+// Described is what the driver says of itself.
+func (c *Cloud) Described() protocol.Driver { return c.described }
+
+// UseProxy gives the cloud the roles of a proxy, which counts the CCM's calls and makes the faults that
+// the driver does not make itself.
+func (c *Cloud) UseProxy(p *faultproxy.Proxy) { c.proxy = p }
+
+// declares tells whether the driver names a feature.
+func (c *Cloud) declares(f conformance.Feature) bool {
+	return slices.Contains(c.described.Features, string(f))
+}
+
+// Features implements conformance.Cloud. Those that follow from roles are among them: the engine counts
+// them by the roles.
+func (c *Cloud) Features() []conformance.Feature {
+	var features []conformance.Feature
+	for _, name := range c.described.Features {
+		if name != RoleInstanceBatches && name != RoleCallJournal {
+			features = append(features, conformance.Feature(name))
+		}
+	}
+	return features
+}
+
+// CreateInstance implements conformance.Cloud.
+func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
+	made, err := ask[protocol.Instance](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
+		return c.client.CreateInstance(ctx, fromInstanceSpec(spec))
+	})
+	return toInstance(made), err
+}
+
+// StopInstance implements conformance.Cloud.
+func (c *Cloud) StopInstance(ctx context.Context, id string) error {
+	return c.tell(ctx, func(ctx context.Context) (*http.Response, error) { return c.client.StopInstance(ctx, id) })
+}
+
+// StartInstance implements conformance.Cloud.
+func (c *Cloud) StartInstance(ctx context.Context, id string) error {
+	return c.tell(ctx, func(ctx context.Context) (*http.Response, error) { return c.client.StartInstance(ctx, id) })
+}
+
+// TerminateInstance implements conformance.Cloud.
+func (c *Cloud) TerminateInstance(ctx context.Context, id string) error {
+	return c.tell(ctx, func(ctx context.Context) (*http.Response, error) { return c.client.TerminateInstance(ctx, id) })
+}
+
+// ListBalancers implements conformance.Cloud.
+func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, error) {
+	list, err := ask[protocol.BalancerList](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
+		return c.client.ListBalancers(ctx)
+	})
+	return convert(list.Balancers, toBalancer), err
+}
+
+// GetBalancer implements conformance.Cloud.
+func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balancer, bool, error) {
+	got, err := ask[protocol.Balancer](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
+		return c.client.GetBalancer(ctx, id)
+	})
+	found, err := foundUnless404(err)
+	return toBalancer(got), found, err
+}
+
+// DeleteBalancer implements conformance.Cloud.
+func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
+	return c.tell(ctx, func(ctx context.Context) (*http.Response, error) { return c.client.DeleteBalancer(ctx, id) })
+}
+
+// Healthy returns an error when the driver does not work any more.
+func (c *Cloud) Healthy(ctx context.Context) error {
+	if err := c.ended(); err != nil {
+		return err
+	}
+	_, err := c.ListBalancers(ctx)
+	return err
+}
+
+// dialer connects to the address, whatever host a URL has.
+func (a Address) dialer() func(context.Context, string, string) (net.Conn, error) {
+	return func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, a.network, a.target)
+	}
+}
+
+// host is what requests have as their host.
+func (a Address) host() string {
+	if a.network == "unix" {
+		return "driver"
+	}
+	return cmp.Or(a.target, "driver")
+}

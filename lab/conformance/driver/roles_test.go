@@ -1,0 +1,435 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
+)
+
+// fullCloud has every role. It records what it is asked, and has one of everything, with IDs that a
+// path must encode.
+type fullCloud struct {
+	conformance.Cloud // what no test calls
+
+	mu    sync.Mutex
+	asked []any
+}
+
+func (c *fullCloud) record(question ...any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, question...)
+}
+
+// takeQuestions is what was asked since the last time.
+func (c *fullCloud) takeQuestions() []any {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	asked := c.asked
+	c.asked = nil
+	return asked
+}
+
+const oddID = "a/b?c%20d"
+
+var (
+	someInstance = conformance.Instance{
+		ID: oddID, Name: "worker-1", NodeName: "host-1", ProviderID: "nebula:///" + oddID,
+		InternalIPs: []string{"10.0.0.1", "fd00::1"}, ExternalIPs: []string{"192.0.2.1"}, Type: "small", Zone: "a", Region: "north",
+	}
+	someSpec      = conformance.InstanceSpec{Name: "worker-1", Machine: true, Zone: "a", External: true}
+	someListeners = []conformance.Listener{
+		{Protocol: "TCP", Port: 80, TargetPort: 30080}, {Protocol: "UDP", Port: 53, TargetPort: 30053},
+	}
+	someBalancer = conformance.Balancer{
+		ID: oddID, Name: "web", Service: types.UID("uid"), Address: "192.0.2.2", Active: true, Listeners: someListeners,
+		Targets: []string{oddID}, SourceRanges: []string{"10.0.0.0/8"}, Affinity: true,
+		AffinitySeconds: 30, HealthCheckPort: 10256,
+	}
+	someRoute = conformance.Route{ID: oddID, Destination: "10.1.0.0/24", InstanceID: oddID}
+	someCalls = conformance.Calls{
+		Count: conformance.Count{Reads: 3, Writes: 1},
+		Of:    map[conformance.Thing]conformance.Count{conformance.Instances: {Reads: 2}, conformance.Routes: {Writes: 1}},
+	}
+	someTime = time.Date(2030, 1, 2, 3, 4, 5, 678_000_000, time.UTC)
+	someCall = conformance.Call{
+		ID: "1", Began: someTime, Answered: someTime.Add(time.Second), Operation: "getServer", Resource: oddID,
+		Answer: "200", Failed: true,
+	}
+)
+
+func (c *fullCloud) Features() []conformance.Feature {
+	return conformance.AllFeatures() // Of those that follow from a role, the role decides.
+}
+
+func (c *fullCloud) CreateInstance(_ context.Context, s conformance.InstanceSpec) (conformance.Instance, error) {
+	c.record("create", s)
+	return someInstance, nil
+}
+
+func (c *fullCloud) StopInstance(_ context.Context, id string) error {
+	c.record("stop", id)
+	return nil
+}
+
+func (c *fullCloud) StartInstance(_ context.Context, id string) error {
+	c.record("start", id)
+	return nil
+}
+
+func (c *fullCloud) TerminateInstance(_ context.Context, id string) error {
+	c.record("terminate", id)
+	return errors.New("the cloud keeps it for an hour")
+}
+
+func (c *fullCloud) ListBalancers(context.Context) ([]conformance.Balancer, error) {
+	return []conformance.Balancer{someBalancer, {ID: "lb-2"}}, nil
+}
+
+func (c *fullCloud) GetBalancer(_ context.Context, id string) (conformance.Balancer, bool, error) {
+	c.record("get", id)
+	if id == someBalancer.ID {
+		return someBalancer, true, nil
+	}
+	return conformance.Balancer{}, false, nil
+}
+
+func (c *fullCloud) DeleteBalancer(_ context.Context, id string) error {
+	c.record("delete", id)
+	return nil
+}
+
+func (c *fullCloud) CreateInstances(
+	_ context.Context, specs []conformance.InstanceSpec,
+) ([]conformance.Instance, error) {
+	c.record("create all", specs)
+	return []conformance.Instance{someInstance}, errors.New("there is no room for more")
+}
+
+func (c *fullCloud) TerminateInstances(_ context.Context, ids []string) error {
+	c.record("terminate all", ids)
+	return nil
+}
+
+func (c *fullCloud) ChangeAddresses(_ context.Context, id string) (conformance.Instance, error) {
+	c.record("change addresses", id)
+	return someInstance, nil
+}
+
+func (c *fullCloud) RenameBalancer(_ context.Context, id, name string) error {
+	c.record("rename", id, name)
+	return nil
+}
+
+func (c *fullCloud) ChangeBalancer(
+	_ context.Context, id string, listeners []conformance.Listener, targets []string,
+) error {
+	c.record("change", id, listeners, targets)
+	return nil
+}
+
+func (c *fullCloud) CreateForeignBalancer(_ context.Context, name string) (conformance.Balancer, error) {
+	c.record("foreign balancer", name)
+	return someBalancer, nil
+}
+
+func (c *fullCloud) ReserveAddress(context.Context) (string, func(context.Context) error, error) {
+	return "192.0.2.3", func(context.Context) error {
+		c.record("release")
+		return nil
+	}, nil
+}
+
+func (c *fullCloud) CountConnections(_ context.Context, id string) (map[int32]int64, error) {
+	c.record("connections", id)
+	return map[int32]int64{80: 1 << 40, 53: 2}, nil
+}
+
+func (c *fullCloud) ListRoutes(context.Context) ([]conformance.Route, error) { return nil, nil }
+
+func (c *fullCloud) GetRoute(_ context.Context, id string) (conformance.Route, bool, error) {
+	return someRoute, id == someRoute.ID, nil
+}
+
+func (c *fullCloud) DeleteRoute(_ context.Context, id string) error {
+	c.record("delete route", id)
+	return nil
+}
+
+func (c *fullCloud) DivertRoute(_ context.Context, id, instanceID string) error {
+	c.record("divert", id, instanceID)
+	return nil
+}
+
+func (c *fullCloud) CreateForeignRoute(
+	_ context.Context, destination, instanceID string,
+) (conformance.Route, error) {
+	c.record("foreign route", destination, instanceID)
+	return someRoute, nil
+}
+
+func (c *fullCloud) LimitRoutes(context.Context) (func(context.Context) error, error) {
+	return func(context.Context) error {
+		c.record("limit no more")
+		return nil
+	}, nil
+}
+
+func (c *fullCloud) FaultKinds() []conformance.FaultKind {
+	return []conformance.FaultKind{conformance.FaultReset, conformance.FaultSlow}
+}
+
+func (c *fullCloud) InjectFault(_ context.Context, f conformance.Fault) (conformance.Injection, error) {
+	c.record("fault", f)
+	return fakeExpiry{c}, nil
+}
+
+func (c *fullCloud) CountCalls(context.Context) (conformance.Calls, error) { return someCalls, nil }
+
+func (c *fullCloud) CallsSince(_ context.Context, since time.Time) ([]conformance.Call, error) {
+	c.record("since", since.UTC())
+	return []conformance.Call{someCall}, nil
+}
+
+func (c *fullCloud) ListZones(context.Context) ([]string, error) { return []string{"a", "b"}, nil }
+
+func (c *fullCloud) InjectZoneOutage(_ context.Context, zone string) (conformance.Injection, error) {
+	c.record("outage", zone)
+	return fakeExpiry{c}, nil
+}
+
+func (c *fullCloud) ExpireCredentials(context.Context) (conformance.Expiry, error) {
+	return fakeExpiry{c}, nil
+}
+
+func (c *fullCloud) SwapCredentials(context.Context) (conformance.Injection, error) {
+	return fakeExpiry{c}, nil
+}
+
+// fakeExpiry has met seven calls.
+type fakeExpiry struct{ *fullCloud }
+
+func (e fakeExpiry) Hits(context.Context) (int, error) { return 7, nil }
+
+func (e fakeExpiry) Lift(context.Context) error {
+	e.record("lift")
+	return nil
+}
+
+func (e fakeExpiry) Renew(context.Context) error {
+	e.record("renew")
+	return nil
+}
+
+// serve has a handler answer on a Unix socket, as a driver does.
+func serve(t *testing.T, h http.Handler) Address {
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	require.NoError(t, err)
+	server := &http.Server{Handler: h, ReadHeaderTimeout: time.Minute}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = server.Serve(l)
+	}()
+	t.Cleanup(func() {
+		assert.NoError(t, server.Close())
+		<-served
+	})
+	return Address{network: "unix", target: socket}
+}
+
+// connectTo is a cloud behind a driver written in Go.
+func connectTo(t *testing.T, cloud conformance.Cloud) *Cloud {
+	open := func(_ context.Context, hello protocol.Hello) (conformance.Cloud, error) {
+		assert.Equal(t, "kitchen", hello.ClusterName)
+		return cloud, nil
+	}
+	remote, err := Connect(
+		t.Context(), serve(t, NewHandler(protocol.Driver{Name: "nebula"}, open)),
+		protocol.Hello{ClusterName: "kitchen"}, nil)
+	require.NoError(t, err)
+	return remote
+}
+
+func role[R any](t *testing.T, c conformance.Cloud) R {
+	r, ok := conformance.As[R](c)
+	require.True(t, ok, "%T", (*R)(nil))
+	return r
+}
+
+// What a cloud says and is told is the same through the protocol as without it.
+func TestEveryDriver(t *testing.T) {
+	near := &fullCloud{}
+	far, ctx := connectTo(t, near), t.Context()
+	i, err := far.CreateInstance(ctx, someSpec)
+	require.NoError(t, err)
+	assert.Equal(t, someInstance, i)
+	require.NoError(t, far.StopInstance(ctx, oddID))
+	require.NoError(t, far.StartInstance(ctx, oddID))
+	assert.ErrorContains(t, far.TerminateInstance(ctx, oddID), "the cloud keeps it for an hour")
+	all, err := far.ListBalancers(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, []conformance.Balancer{someBalancer, {ID: "lb-2"}}, all)
+	b, found, err := far.GetBalancer(ctx, oddID)
+	require.NoError(t, err)
+	assert.True(t, found)
+	assert.Equal(t, someBalancer, b)
+	_, found, err = far.GetBalancer(ctx, "gone")
+	require.NoError(t, err)
+	assert.False(t, found)
+	require.NoError(t, far.DeleteBalancer(ctx, oddID))
+	assert.Equal(t, []any{
+		"create", someSpec, "stop", oddID, "start", oddID, "terminate", oddID, "get", oddID, "get", "gone",
+		"delete", oddID,
+	}, near.takeQuestions())
+}
+
+func TestRolesOfBalancersAndInstances(t *testing.T) {
+	near := &fullCloud{}
+	far, ctx := connectTo(t, near), t.Context()
+	batcher := role[conformance.InstanceBatcher](t, far)
+	made, err := batcher.CreateInstances(ctx, []conformance.InstanceSpec{someSpec, {}})
+	assert.ErrorContains(t, err, "there is no room for more")
+	assert.Equal(t, []conformance.Instance{someInstance}, made, "what was made comes with the error")
+	require.NoError(t, batcher.TerminateInstances(ctx, []string{oddID}))
+	changed, err := role[conformance.AddressChanger](t, far).ChangeAddresses(ctx, oddID)
+	require.NoError(t, err)
+	assert.Equal(t, someInstance, changed)
+	require.NoError(t, role[conformance.BalancerRenamer](t, far).RenameBalancer(ctx, oddID, "other"))
+	require.NoError(t, role[conformance.BalancerChanger](t, far).ChangeBalancer(ctx, oddID, someListeners, []string{"i"}))
+	b, err := role[conformance.ForeignBalancerCreator](t, far).CreateForeignBalancer(ctx, "stranger")
+	require.NoError(t, err)
+	assert.Equal(t, someBalancer, b)
+	address, release, err := role[conformance.AddressReserver](t, far).ReserveAddress(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, "192.0.2.3", address)
+	require.NoError(t, release(ctx))
+	require.NoError(t, release(ctx), "given back once, it is given back")
+	counts, err := role[conformance.ConnectionCounter](t, far).CountConnections(ctx, oddID)
+	require.NoError(t, err)
+	assert.Equal(t, map[int32]int64{80: 1 << 40, 53: 2}, counts)
+	assert.Equal(t, []any{
+		"create all", []conformance.InstanceSpec{someSpec, {}}, "terminate all", []string{oddID},
+		"change addresses", oddID, "rename", oddID, "other", "change", oddID, someListeners, []string{"i"}, "foreign balancer", "stranger",
+		"release", "connections", oddID,
+	}, near.takeQuestions())
+}
+
+func TestRolesOfRoutes(t *testing.T) {
+	near := &fullCloud{}
+	far, ctx := connectTo(t, near), t.Context()
+	table := role[conformance.RouteTable](t, far)
+	none, err := table.ListRoutes(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, none)
+	r, found, err := table.GetRoute(ctx, oddID)
+	require.NoError(t, err)
+	assert.True(t, found)
+	assert.Equal(t, someRoute, r)
+	_, found, err = table.GetRoute(ctx, "gone")
+	require.NoError(t, err)
+	assert.False(t, found)
+	require.NoError(t, table.DeleteRoute(ctx, oddID))
+	require.NoError(t, role[conformance.RouteDiverter](t, far).DivertRoute(ctx, oddID, "i-2"))
+	r, err = role[conformance.ForeignRouteCreator](t, far).CreateForeignRoute(ctx, "10.2.0.0/24", oddID)
+	require.NoError(t, err)
+	assert.Equal(t, someRoute, r)
+	lift, err := role[conformance.RouteLimiter](t, far).LimitRoutes(ctx)
+	require.NoError(t, err)
+	require.NoError(t, lift(ctx))
+	assert.Equal(t, []any{
+		"delete route", oddID, "divert", oddID, "i-2", "foreign route", "10.2.0.0/24", oddID, "limit no more",
+	}, near.takeQuestions())
+}
+
+func TestRolesOfFaults(t *testing.T) {
+	near := &fullCloud{}
+	far, ctx := connectTo(t, near), t.Context()
+	faults := role[conformance.FaultInjector](t, far)
+	assert.ElementsMatch(t, near.FaultKinds(), faults.FaultKinds())
+	fault := conformance.Fault{Kind: conformance.FaultReset, On: []conformance.Thing{conformance.Balancers}}
+	injected, err := faults.InjectFault(ctx, fault)
+	require.NoError(t, err)
+	hits, err := injected.Hits(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, 7, hits)
+	require.NoError(t, injected.Lift(ctx))
+	require.NoError(t, injected.Lift(ctx), "a second time does nothing")
+
+	outages := role[conformance.ZoneOutageInjector](t, far)
+	zones, err := outages.ListZones(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "b"}, zones)
+	outage, err := outages.InjectZoneOutage(ctx, "a")
+	require.NoError(t, err)
+	require.NoError(t, outage.Lift(ctx))
+	expiry, err := role[conformance.CredentialExpirer](t, far).ExpireCredentials(ctx)
+	require.NoError(t, err)
+	require.NoError(t, expiry.Renew(ctx))
+	require.NoError(t, expiry.Lift(ctx))
+	swapped, err := role[conformance.CredentialSwapper](t, far).SwapCredentials(ctx)
+	require.NoError(t, err)
+	require.NoError(t, swapped.Lift(ctx))
+	assert.Equal(t, []any{"fault", fault, "lift", "outage", "a", "lift", "renew", "lift", "lift"}, near.takeQuestions())
+}
+
+func TestRolesOfCalls(t *testing.T) {
+	near := &fullCloud{}
+	far, ctx := connectTo(t, near), t.Context()
+	calls, err := role[conformance.CallCounter](t, far).CountCalls(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, someCalls, calls)
+	journal, err := role[conformance.CallJournal](t, far).CallsSince(ctx, someTime)
+	require.NoError(t, err)
+	assert.Equal(t, []conformance.Call{someCall}, journal)
+	assert.Equal(t, []any{"since", someTime}, near.takeQuestions())
+}
+
+// bareCloud has no role.
+type bareCloud struct{ conformance.Cloud }
+
+func (bareCloud) Features() []conformance.Feature {
+	return []conformance.Feature{conformance.FeatureUDP}
+}
+
+// The protocol has every role: one that is added must be added there, too.
+func TestEveryRoleIsInTheProtocol(t *testing.T) {
+	far := conformance.FeaturesOf(connectTo(t, &fullCloud{}))
+	for _, f := range conformance.AllFeatures() {
+		if !strings.HasPrefix(string(f), "fault-") {
+			assert.Contains(t, far, f)
+		}
+	}
+}
+
+// A cloud behind a driver can do what it can do without one, and nothing else.
+func TestFeaturesAreTheSameThroughTheProtocol(t *testing.T) {
+	for _, near := range []conformance.Cloud{&fullCloud{}, bareCloud{}} {
+		far := connectTo(t, near)
+		want, got := conformance.FeaturesOf(near), conformance.FeaturesOf(far)
+		slices.Sort(want)
+		slices.Sort(got)
+		assert.Equal(t, want, got)
+		_, nearBatches := conformance.As[conformance.InstanceBatcher](near)
+		_, farBatches := conformance.As[conformance.InstanceBatcher](far)
+		assert.Equal(t, nearBatches, farBatches)
+		_, nearJournal := conformance.As[conformance.CallJournal](near)
+		_, farJournal := conformance.As[conformance.CallJournal](far)
+		assert.Equal(t, nearJournal, farJournal)
+	}
+}
