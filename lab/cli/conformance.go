@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/conformance/report"
@@ -46,13 +47,22 @@ that take minutes over a balancer.
 With --ccm PATH the arguments after --, --ccm-env and the content of
 --ccm-config are templates over these fields:
   ` + wrapHelpText(program.ValueNames()) + `
-{{.CloudConfig}} is the file made of --ccm-config.`,
+{{.CloudConfig}} is the file made of --ccm-config.
+
+Another cloud than ours is reached through a driver, a program of yours that the
+suite's README describes: --driver PROGRAM starts it, with templates of the same
+fields in --driver-arg and --driver-env, and ends it with the run; what it writes is
+among the lab's logs. --driver unix:///PATH is one that runs already, or
+http://127.0.0.1:PORT, with its token in ` + protocol.EnvToken + `. The driver says how
+its CCM is started, or --ccm does; {{.CloudURL}} is then the way through the suite's
+proxy, if the driver asks for that.`,
 		Example: `  lab conformance
   lab conformance --profile Node,Lifecycle --report-dir reports
   lab conformance --focus '^node-' --keep        # and look at the lab afterwards
   lab conformance --ccm ./my-ccm --claim udp-services -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}} \
       --cluster-name={{.ClusterName}} --bind-address={{.Address}} --secure-port={{.Port}}
   lab conformance --cluster external --kubeconfig empty.yaml --bounds-factor 5
+  lab conformance --driver ./nebula-driver --driver-arg --cluster={{.ClusterName}} --ccm ./nebula-ccm
   lab conformance --profile Budget --budget budget.yaml
   lab conformance list --profile LoadBalancer
   lab conformance budget > budget.yaml`,
@@ -73,7 +83,8 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
 	fl := cmd.Flags()
 	fl.BoolVar(
 		&f.opts.Traffic, "traffic", false,
-		"external: the cluster's nodes that wait for a CCM are the suite's, and their ports are reached from this machine",
+		"external: the cluster's nodes that wait for a CCM are the suite's, and their ports are reached from this machine; "+
+			"with --driver: instances of the lab's own cloud, which become nodes, are the driver's",
 	)
 	fl.StringVar(
 		&f.opts.Workload, "workload", "",

@@ -16,6 +16,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
@@ -77,15 +79,18 @@ func (s selection) selectTests(all []conformance.Test) (chosen []conformance.Tes
 // given.
 type conformanceFlags struct {
 	*selection
-	opts        suite.Options
-	ccm, config string
-	ccmNames    map[string]string
-	env         []string
-	claims      []string
-	unsupported []string
-	reportDir   string
-	budget      string
-	failFast    bool
+	opts suite.Options
+	// driver is the value of --driver; driverArgs and driverEnv are what the program gets.
+	driver                string
+	driverArgs, driverEnv []string
+	ccm, config           string
+	ccmNames              map[string]string
+	env                   []string
+	claims                []string
+	unsupported           []string
+	reportDir             string
+	budget                string
+	failFast              bool
 }
 
 // addCCMFlags adds the flags that say which CCM is tested, and on which kind of lab.
@@ -102,6 +107,12 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 		&f.opts.Implementation, "implementation", suite.ImplementationFakecloud,
 		"cloud, with its CCM: "+strings.Join(suite.Implementations, ", "),
 	)
+	fl.StringVar(
+		&f.driver, "driver", "",
+		"driver of another cloud: `PROGRAM` that is started, or unix:///PATH or http://127.0.0.1:PORT of one that runs",
+	)
+	fl.StringArrayVar(&f.driverArgs, "driver-arg", nil, "`TEMPLATE` for an argument of the driver; can be repeated")
+	fl.StringArrayVar(&f.driverEnv, "driver-env", nil, "`NAME=TEMPLATE` for the driver's environment; can be repeated")
 	fl.StringVar(
 		&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)",
 	)
@@ -195,7 +206,7 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 	}
 	tests, p, focus, err := f.selectTests(all)
 	f.opts.Profiles, f.opts.Focus = p, focus
-	errs = append(errs, err, f.parseClaims(all), f.parseCCMProgram(ccmArgs))
+	errs = append(errs, err, f.parseClaims(all), f.parseDriver(), f.parseCCMProgram(ccmArgs))
 	f.opts.Limits, err = f.readBudgetLimits()
 	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
@@ -235,8 +246,8 @@ func (f *conformanceFlags) validateCluster() (errs []error) {
 		addUsageError("--labs %d: a cluster of --cluster %s can have one CCM", o.Labs, kind.Name)
 	case kind.TakesKubeconfig && o.Keep:
 		addUsageError("--keep: nothing stays in a cluster of --cluster %s", kind.Name)
-	case !kind.TakesKubeconfig && (o.Kubeconfig != "" || o.Traffic):
-		addUsageError("--kubeconfig and --traffic are for --cluster %s", cluster.KindExternal)
+	case !kind.TakesKubeconfig && (o.Kubeconfig != "" || o.Traffic && f.driver == ""):
+		addUsageError("--kubeconfig is for --cluster %[1]s, and --traffic for that or --driver", cluster.KindExternal)
 	case o.Traffic && o.WithoutMachines:
 		addUsageError("--traffic and --without-machines: want one of them")
 	case o.Traffic && o.Implementation == suite.ImplementationInMemory:
@@ -299,6 +310,36 @@ func capabilitiesAndFeatures(tests []conformance.Test) (capabilities, features [
 	slices.Sort(capabilities)
 	slices.Sort(features)
 	return slices.Compact(capabilities), slices.Compact(features)
+}
+
+// parseDriver reads --driver and what goes with it into the options.
+func (f *conformanceFlags) parseDriver() error {
+	isAddress := driver.IsAddress(f.driver)
+	switch {
+	case f.driver == "" && len(f.driverArgs)+len(f.driverEnv) > 0:
+		return usagef("--driver-arg and --driver-env are for --driver PROGRAM")
+	case f.driver == "":
+		return nil
+	case f.opts.Implementation != suite.ImplementationFakecloud:
+		return usagef("--driver and --implementation %s: give one", f.opts.Implementation)
+	case f.opts.CCMPath != "":
+		return usagef("--ccm-build is for the lab's own cloud, and --driver for another")
+	case isAddress && len(f.driverArgs)+len(f.driverEnv) > 0:
+		return usagef("--driver-arg and --driver-env: %s runs already", f.driver)
+	case isAddress && f.opts.Labs > 1:
+		return usagef("--labs %d: %s is one driver, of one cluster", f.opts.Labs, f.driver)
+	}
+	f.opts.Driver = &suite.Driver{Args: f.driverArgs, Env: f.driverEnv}
+	var err error
+	if isAddress {
+		f.opts.Driver.Address, err = driver.ParseAddress(f.driver, os.Getenv(protocol.EnvToken))
+	} else if f.opts.Driver.Path, err = filepath.Abs(f.driver); err == nil {
+		err = f.opts.Driver.Check()
+	}
+	if err != nil {
+		return usageError{err}
+	}
+	return nil
 }
 
 // parseCCMProgram reads --ccm and the flags and arguments that belong to it into the

@@ -16,6 +16,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
@@ -88,6 +90,26 @@ func TestConformanceFlags(t *testing.T) {
 	assert.Nil(t, f.opts.Focus)
 }
 
+func TestConformanceDriverFlags(t *testing.T) {
+	f := newConformanceFlags(func(f *conformanceFlags) {
+		f.driver, f.driverArgs, f.driverEnv = "/bin/true", []string{"{{.ClusterName}}"}, []string{"A={{.CloudURL}}"}
+		f.opts.Traffic = true
+	})
+	_, err := f.completeOptions(conformanceTable, nil)
+	require.NoError(t, err)
+	assert.Equal(t, &suite.Driver{
+		Path: "/bin/true", Args: []string{"{{.ClusterName}}"}, Env: []string{"A={{.CloudURL}}"},
+	}, f.opts.Driver)
+
+	t.Setenv(protocol.EnvToken, "secret")
+	f = newConformanceFlags(func(f *conformanceFlags) { f.driver = "http://127.0.0.1:9000" })
+	_, err = f.completeOptions(conformanceTable, nil)
+	require.NoError(t, err)
+	want, err := driver.ParseAddress("http://127.0.0.1:9000", "secret")
+	require.NoError(t, err)
+	assert.Equal(t, want, f.opts.Driver.Address)
+}
+
 func TestConformanceUsageErrors(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*conformanceFlags)
@@ -121,6 +143,24 @@ func TestConformanceUsageErrors(t *testing.T) {
 		"environment without one": {
 			func(f *conformanceFlags) { f.env = []string{"A=b"} }, nil, []string{"are for --ccm PATH"},
 		},
+		"a driver that is no program": {func(f *conformanceFlags) {
+			f.driver, f.driverArgs = "/none", []string{"{{.Cluster}}"}
+		}, nil, []string{"/none: no such file", `the driver's "{{.Cluster}}"`, "the fields are .Kubeconfig"}},
+		"a driver somewhere else": {
+			func(f *conformanceFlags) { f.driver = "http://10.0.0.1:9000" }, nil, []string{"not this machine's own"},
+		},
+		"arguments of a driver that runs": {func(f *conformanceFlags) {
+			f.driver, f.driverEnv = "unix:///run/nebula", []string{"A=b"}
+		}, nil, []string{"unix:///run/nebula runs already"}},
+		"arguments of no driver": {
+			func(f *conformanceFlags) { f.driverArgs = []string{"-v"} }, nil, []string{"are for --driver PROGRAM"},
+		},
+		"a driver of several labs": {func(f *conformanceFlags) {
+			f.driver, f.opts.Labs = "unix:///run/nebula", 2
+		}, nil, []string{"--labs 2: unix:///run/nebula is one driver"}},
+		"two clouds": {func(f *conformanceFlags) {
+			f.driver, f.opts.Implementation = "/bin/true", suite.ImplementationInMemory
+		}, nil, []string{"--driver and --implementation in-memory: give one"}},
 		"a CCM for in-memory": {func(f *conformanceFlags) {
 			f.ccm, f.opts.Implementation = "/bin/true", suite.ImplementationInMemory
 		}, nil,
@@ -145,7 +185,7 @@ func TestConformanceUsageErrors(t *testing.T) {
 			[]string{"--keep: nothing stays"}},
 		"a cluster of nobody's": {
 			func(f *conformanceFlags) { f.opts.Kubeconfig = "x" }, nil,
-			[]string{"--kubeconfig and --traffic are for --cluster external"},
+			[]string{"--kubeconfig is for --cluster external, and --traffic for that or --driver"},
 		},
 		"traffic to nowhere": {func(f *conformanceFlags) {
 			f.opts.Cluster, f.opts.Kubeconfig, f.opts.Traffic, f.opts.Implementation = cluster.KindExternal, "x", true, suite.ImplementationInMemory

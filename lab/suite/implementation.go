@@ -17,6 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver"
 	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
 	"github.com/ccmlab/ccmlab/lab/conformance/inmemory"
 	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
@@ -79,13 +80,17 @@ var ownEnv = []string{
 // routeControllerNoise is what upstream's route controller says of each Node each time.
 var routeControllerNoise = regexp.MustCompile(`route_controller\.go:\d+\] (action for Node|set node .* was canceled)`)
 
-// healthCheck returns a function that checks whether the API server and the cloud are
-// ready.
-func healthCheck(l *lab.Lab) (func(context.Context) error, error) {
+// healthCheck returns a function that checks whether the API server, the lab's cloud and the
+// driver of the cloud under test are ready.
+func healthCheck(l *lab.Lab, under conformance.Cloud) (func(context.Context) error, error) {
 	kube, err1 := l.Cluster.Operator()
 	cloud, err2 := l.Cloud()
 	return func(ctx context.Context) error {
-		return errors.Join(kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(), cloud.Ready(ctx))
+		err := errors.Join(kube.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error(), cloud.Ready(ctx))
+		if remote, ok := under.(*driver.Cloud); ok {
+			err = errors.Join(err, remote.Healthy(ctx))
+		}
+		return err
 	}, errors.Join(err1, err2)
 }
 
@@ -98,9 +103,13 @@ func podCIDR(l *lab.Lab) string {
 }
 
 func (o Options) implementationOn(
+	ctx context.Context,
 	l *lab.Lab,
 	cfg *rest.Config,
 ) (under conformance.Implementation, closeDriver func() error, err error) {
+	if o.Driver != nil {
+		return o.driverOn(ctx, l)
+	}
 	if o.Implementation == ImplementationInMemory {
 		return inmemory.New(cfg), func() error { return nil }, nil
 	}

@@ -38,11 +38,14 @@ type Options struct {
 	// Kubeconfig is for cluster.KindExternal: whose cluster it is.
 	Kubeconfig string
 	// Traffic says of cluster.KindExternal that its Nodes that wait for a CCM are the suite's,
-	// and that their ports are reached from this machine.
+	// and that their ports are reached from this machine; with Driver, of other clusters, that the
+	// instances of the lab's own cloud, which become Nodes, are the driver's.
 	Traffic bool
 	// Workload is the image of pods that answer; "" is the lab's own.
 	Workload       string
 	Implementation string // "" is ImplementationFakecloud.
+	// Driver, unless nil, is the driver of another cloud, in place of Implementation.
+	Driver *Driver
 	// Program is the CCM; nil is the lab's own.
 	Program *program.CCM
 	// CCMPath is another build of the lab's own CCM, run in its place.
@@ -122,7 +125,7 @@ func (o Options) onSomebodysCluster() bool {
 // longer on one, and only embedded ones are cheap.
 func (o Options) worthwhileLabs(tests []conformance.Test) int {
 	if kind := cluster.KindNamed(o.Cluster); kind == nil || !kind.Hollow ||
-		o.Implementation == ImplementationInMemory || o.Keep {
+		o.Implementation == ImplementationInMemory || o.Driver != nil || o.Keep {
 		return 1
 	}
 	alone := 0
@@ -137,7 +140,12 @@ func (o Options) worthwhileLabs(tests []conformance.Test) int {
 // Run brings labs up, runs the suite on them, and takes them down. An error means that
 // the suite could not be run. The report holds the results, also when ctx ends early.
 func Run(ctx context.Context, o Options, steps *ui.Steps) (report *conformance.Report, err error) {
-	if o.Program != nil {
+	switch {
+	case o.Driver != nil:
+		if err := o.Driver.Check(); err != nil {
+			return nil, err
+		}
+	case o.Program != nil:
 		if err := o.Program.Check(); err != nil {
 			return nil, err
 		}
@@ -218,7 +226,7 @@ func (o Options) runOnLab(
 	switch {
 	case o.onSomebodysCluster():
 		up.Nodes = 0 // It has those that it has.
-	case o.Implementation == ImplementationInMemory || o.WithoutMachines:
+	case o.Implementation == ImplementationInMemory || o.WithoutMachines || o.Driver != nil && !o.Traffic:
 		up.Nodes = lifecycle.NoNodes
 	}
 	l, _, err := lifecycle.Up(ctx, up, steps)
@@ -241,7 +249,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 	if err != nil {
 		return nil, err
 	}
-	under, closeDriver, err := o.implementationOn(l, cfg)
+	under, closeDriver, err := o.implementationOn(ctx, l, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -251,7 +259,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 		under.Unsupported = conformance.Unsupported{}
 	}
 	maps.Copy(under.Unsupported, o.Unsupported)
-	healthy, err := healthCheck(l)
+	healthy, err := healthCheck(l, under.Cloud)
 	if err != nil {
 		return nil, errors.Join(err, closeDriver())
 	}
