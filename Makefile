@@ -128,7 +128,7 @@ soak: ## Send a million small connections through load balancers, or as many as 
 
 .PHONY: lint
 lint: ## Check format and style
-	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && (cd cmd/hello/demoserver && $$lint run ./...) && cd lab/kube && CGO_ENABLED=0 $$lint run ./...
+	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && (cd cmd/hello/demoserver && $$lint run ./...) && (cd lab/conformance/driver/example && $$lint run ./...) && cd lab/kube && CGO_ENABLED=0 $$lint run ./...
 
 .PHONY: generate
 generate: ## Regenerate all generated code

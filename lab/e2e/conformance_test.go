@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -76,6 +77,34 @@ func TestConformanceOfAnyProgram(t *testing.T) {
 	require.Len(t, report.Profiles, 1)
 	assert.Equal(t, conformance.Success, report.Profiles[0].Core.Result)
 	assert.Empty(t, report.Crashes)
+}
+
+// A driver may be a program that shares no code with this repository: it has the protocol, and the
+// suite's proxy makes the faults. Here it is of our cloud, so that our CCM is right.
+func TestConformanceOfADriver(t *testing.T) {
+	example := filepath.Join(t.TempDir(), "example-driver")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", example, ".")
+	build.Dir = filepath.Join("..", "conformance", "driver", "example")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	ccm, err := filepath.Abs("../../bin/ccm")
+	require.NoError(t, err)
+	tests := []string{
+		"node-taint-lifted", "node-provider-id", "lb-created", "lb-deleted", "lb-traffic-reaches-pods",
+		"lb-create-retried", "lb-quiet", "lifecycle-doubt-404",
+	}
+	report, code := runSuite(t, "--driver", example, "--driver-env", "FAKECLOUD_URL={{.CloudURL}}",
+		"--driver-env", "FAKECLOUD_TOKEN_FILE={{.TokenFile}}", "--traffic", "--ccm", ccm,
+		"--focus", "^("+strings.Join(tests, "|")+")$")
+	assert.Zero(t, code)
+	assert.Equal(t, "example", report.Implementation.Name)
+	passed := []string{}
+	for _, test := range report.Tests {
+		if assert.Equal(t, conformance.Passed, test.Result, "%s: %v", test.ID, test.Reasons) {
+			passed = append(passed, test.ID)
+		}
+	}
+	assert.ElementsMatch(t, tests, passed)
 }
 
 // A program that is no CCM fails, at once and with a report.

@@ -1,0 +1,227 @@
+// A driver of fakecloud for the conformance suite, as small as one can be: what every driver answers,
+// three features more that core tests need, and rules for the suite's proxy, which makes all faults.
+// Whoever has another cloud replaces what is in cloud.go, and the rules below.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// object is JSON that this driver writes, without a type for each kind.
+type object = map[string]any
+
+func main() {
+	log.SetFlags(0)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Getenv); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run serves the protocol until ctx ends.
+func run(ctx context.Context, getenv func(string) string) error {
+	d, err := newDriver(getenv)
+	if err != nil {
+		return err
+	}
+	listener, err := new(net.ListenConfig).Listen(ctx, "unix", getenv("CCMLAB_DRIVER_SOCKET"))
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: d.handler(), ReadHeaderTimeout: time.Minute}
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// driver answers the suite.
+type driver struct {
+	cloud     cloud
+	tokenFile string
+	cluster   string // its name, from the suite's first request
+}
+
+func newDriver(getenv func(string) string) (*driver, error) {
+	d := &driver{tokenFile: getenv("FAKECLOUD_TOKEN_FILE")}
+	token, err := os.ReadFile(d.tokenFile)
+	d.cloud = cloud{url: getenv("FAKECLOUD_URL"), token: string(token)}
+	return d, err
+}
+
+// handler has the paths of the protocol that the features below ask for.
+func (d *driver) handler() http.Handler {
+	mux := http.NewServeMux()
+	handle := func(pattern string, answer func(*http.Request) (any, error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			v, err := answer(r)
+			write(w, v, err)
+		})
+	}
+	handle("POST /hello", d.hello)
+	handle("POST /v1/instances", d.createInstance)
+	handle("POST /v1/instances/{id}/stop", func(r *http.Request) (any, error) {
+		return nil, d.cloud.changeInstance(r.Context(), r.PathValue("id"), "stop")
+	})
+	handle("POST /v1/instances/{id}/start", func(r *http.Request) (any, error) {
+		return nil, d.cloud.changeInstance(r.Context(), r.PathValue("id"), "start")
+	})
+	handle("DELETE /v1/instances/{id}", func(r *http.Request) (any, error) {
+		return nil, ignoreNotFound(d.cloud.changeInstance(r.Context(), r.PathValue("id"), "terminate"))
+	})
+	handle("GET /v1/balancers", d.listBalancers)
+	handle("GET /v1/balancers/{id}", func(r *http.Request) (any, error) {
+		b, err := d.cloud.getBalancer(r.Context(), r.PathValue("id"))
+		return b.toProtocol(), err
+	})
+	handle("DELETE /v1/balancers/{id}", func(r *http.Request) (any, error) {
+		return nil, ignoreNotFound(d.cloud.deleteBalancer(r.Context(), r.PathValue("id")))
+	})
+	handle("POST /v1/balancers/{id}/change", d.changeBalancer)
+	handle("GET /v1/balancers/{id}/connections", func(r *http.Request) (any, error) {
+		ports, err := d.cloud.countConnections(r.Context(), r.PathValue("id"))
+		return object{"ports": ports}, err
+	})
+	return mux
+}
+
+// write writes an answer: a document, nothing, or the problem.
+func write(w http.ResponseWriter, v any, err error) {
+	status, contentType := http.StatusOK, "application/json"
+	if err != nil {
+		status, contentType, v = http.StatusInternalServerError, "application/problem+json", object{"detail": err.Error()}
+		if isNotFound(err) {
+			status = http.StatusNotFound
+		}
+	}
+	if v == nil {
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v) // The suite has gone, and sees that itself.
+}
+
+// ignoreNotFound is for what is to be gone.
+func ignoreNotFound(err error) error {
+	if isNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// hello says what the cloud can do, which of its paths are what, and how its CCM is started.
+func (d *driver) hello(r *http.Request) (any, error) {
+	var asked struct{ ClusterName string }
+	if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+		return nil, err
+	}
+	d.cluster = asked.ClusterName
+	project, err := d.cloud.project(r.Context())
+	return object{
+		"protocol": "v1", "name": "example", "version": "v0.1.0",
+		"features": []string{
+			"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", // what answers have
+			"change-balancer", "machines", "traffic", // what there are more paths for
+		},
+		"proxy": object{
+			"upstream": d.cloud.url,
+			"rules":    rules,
+			"answers": object{
+				// Whose project was looked at tells a CCM whether a 404 is about its own instances.
+				"404":       object{"body": notFound("p-00000000000000000000000000"), "headers": problemHeaders},
+				"not-found": object{"body": notFound(project), "headers": problemHeaders},
+			},
+		},
+		"ccm": object{
+			"args": []string{
+				"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",
+				"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--configure-cloud-routes=false",
+				"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
+				"--node-monitor-period=1s",
+			},
+			"config": "url: {{.CloudURL}}\ntokenFile: " + d.tokenFile + "\nproject: {{.Project}}\n",
+		},
+	}, err
+}
+
+var problemHeaders = object{"Content-Type": "application/problem+json"}
+
+func notFound(project string) string {
+	body, _ := json.Marshal(object{ // Texts and a number cannot fail.
+		"title": "Not Found", "status": http.StatusNotFound, "code": "not-found", "project": project,
+		"detail": "there is none of this ID",
+	})
+	return string(body)
+}
+
+// rules say which paths of the cloud are which resources, and where their answers have what a fault
+// leaves out.
+var rules = append(
+	rulesOf("instances", "/v1/instances"),
+	append(rulesOf("balancers", "/v1/load-balancers"), rulesOf("routes", "/v1/routes")...)...,
+)
+
+func rulesOf(thing, path string) []object {
+	nextPage, states := []string{"/nextPageToken"}, []string{"/state"}
+	return []object{
+		{"thing": thing, "method": "GET", "path": path, "list": "/items", "nextPage": nextPage, "stateFields": states},
+		{"thing": thing, "method": "GET", "path": path + "/{id}", "stateFields": states},
+		{"thing": thing, "path": path + "/{rest...}"}, // whatever else: all of it changes something
+	}
+}
+
+func (d *driver) createInstance(r *http.Request) (any, error) {
+	var spec struct {
+		Name    string
+		Machine bool
+	}
+	if err := json.NewDecoder(r.Body).Decode(&spec); err != nil {
+		return nil, err
+	}
+	tags := map[string]string{"kubernetes-cluster": d.cluster}
+	if !spec.Machine {
+		tags["ccmlab-machine"] = "none" // No kubelet is to run on it.
+	}
+	i, err := d.cloud.createInstance(r.Context(), spec.Name, tags)
+	return i.toProtocol(), err
+}
+
+func (d *driver) listBalancers(r *http.Request) (any, error) {
+	all, err := d.cloud.listBalancers(r.Context(), d.cluster)
+	balancers := []object{}
+	for _, b := range all {
+		balancers = append(balancers, b.toProtocol())
+	}
+	return object{"balancers": balancers}, err
+}
+
+func (d *driver) changeBalancer(r *http.Request) (any, error) {
+	var change struct {
+		Listeners []struct {
+			Protocol         string
+			Port, TargetPort int
+		}
+		Targets []string
+	}
+	if err := json.NewDecoder(r.Body).Decode(&change); err != nil {
+		return nil, err
+	}
+	var listeners []listener
+	for _, l := range change.Listeners {
+		listeners = append(listeners, listener{l.Protocol, l.Port, l.TargetPort})
+	}
+	return nil, d.cloud.changeBalancer(r.Context(), r.PathValue("id"), listeners, change.Targets)
+}
