@@ -322,8 +322,8 @@ func (f *conformanceFlags) parseDriver() error {
 		return nil
 	case f.opts.Implementation != suite.ImplementationFakecloud:
 		return usagef("--driver and --implementation %s: give one", f.opts.Implementation)
-	case f.opts.CCMPath != "":
-		return usagef("--ccm-build is for the lab's own cloud, and --driver for another")
+	case f.opts.CCMPath != "" || len(f.ccmNames) > 0:
+		return usagef("--ccm-build and --ccm-names are for the lab's own cloud, and --driver for another")
 	case isAddress && len(f.driverArgs)+len(f.driverEnv) > 0:
 		return usagef("--driver-arg and --driver-env: %s runs already", f.driver)
 	case isAddress && f.opts.Labs > 1:

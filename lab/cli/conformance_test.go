@@ -155,6 +155,9 @@ func TestConformanceUsageErrors(t *testing.T) {
 		"arguments of no driver": {
 			func(f *conformanceFlags) { f.driverArgs = []string{"-v"} }, nil, []string{"are for --driver PROGRAM"},
 		},
+		"names on another cloud": {func(f *conformanceFlags) {
+			f.driver, f.ccmNames = "/bin/true", map[string]string{"cluster": "x"}
+		}, nil, []string{"--ccm-build and --ccm-names are for the lab's own cloud"}},
 		"a driver of several labs": {func(f *conformanceFlags) {
 			f.driver, f.opts.Labs = "unix:///run/nebula", 2
 		}, nil, []string{"--labs 2: unix:///run/nebula is one driver"}},

@@ -55,7 +55,8 @@ func toBalancer(b protocol.Balancer) conformance.Balancer {
 	return conformance.Balancer{
 		ID: b.ID, Name: b.Name, Service: types.UID(b.Service), Address: b.Address, Active: b.Active,
 		Listeners: convert(b.Listeners, toListener), Targets: b.Targets, SourceRanges: b.SourceRanges,
-		Affinity: b.Affinity, AffinitySeconds: b.AffinitySeconds, HealthCheckPort: b.HealthCheckPort,
+		Affinity: b.Affinity, AffinitySeconds: b.AffinitySeconds, HealthChecked: b.HealthChecked,
+		HealthCheckPort: b.HealthCheckPort,
 	}
 }
 
@@ -63,7 +64,8 @@ func fromBalancer(b conformance.Balancer) protocol.Balancer {
 	return protocol.Balancer{
 		ID: b.ID, Name: b.Name, Service: string(b.Service), Address: b.Address, Active: b.Active,
 		Listeners: convert(b.Listeners, fromListener), Targets: b.Targets, SourceRanges: b.SourceRanges,
-		Affinity: b.Affinity, AffinitySeconds: b.AffinitySeconds, HealthCheckPort: b.HealthCheckPort,
+		Affinity: b.Affinity, AffinitySeconds: b.AffinitySeconds, HealthChecked: b.HealthChecked,
+		HealthCheckPort: b.HealthCheckPort,
 	}
 }
 

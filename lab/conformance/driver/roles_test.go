@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -58,7 +59,7 @@ var (
 	someBalancer = conformance.Balancer{
 		ID: oddID, Name: "web", Service: types.UID("uid"), Address: "192.0.2.2", Active: true, Listeners: someListeners,
 		Targets: []string{oddID}, SourceRanges: []string{"10.0.0.0/8"}, Affinity: true,
-		AffinitySeconds: 30, HealthCheckPort: 10256,
+		AffinitySeconds: 30, HealthChecked: true, HealthCheckPort: 10256,
 	}
 	someRoute = conformance.Route{ID: oddID, Destination: "10.1.0.0/24", InstanceID: oddID}
 	someCalls = conformance.Calls{
@@ -413,6 +414,16 @@ func TestEveryRoleIsInTheProtocol(t *testing.T) {
 	for _, f := range conformance.AllFeatures() {
 		if !strings.HasPrefix(string(f), "fault-") {
 			assert.Contains(t, far, f)
+		}
+	}
+}
+
+// The tests above compare what went through the protocol: a field that is empty there could be left out.
+func TestExamplesHaveEveryField(t *testing.T) {
+	for _, example := range []any{someInstance, someSpec, someListeners[0], someBalancer, someRoute, someCall} {
+		fields := reflect.ValueOf(example)
+		for i := range fields.NumField() {
+			assert.False(t, fields.Field(i).IsZero(), "%T.%s", example, fields.Type().Field(i).Name)
 		}
 	}
 }

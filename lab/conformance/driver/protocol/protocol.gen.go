@@ -73,10 +73,13 @@ type Balancer struct {
 	AffinitySeconds int32 `json:"affinitySeconds,omitempty"`
 
 	// HealthCheckPort The port of each target that its HTTP health check asks; 0 for none. For `health-check`.
-	HealthCheckPort int32      `json:"healthCheckPort,omitempty"`
-	ID              string     `json:"id"`
-	Listeners       []Listener `json:"listeners,omitempty"`
-	Name            string     `json:"name,omitempty"`
+	HealthCheckPort int32 `json:"healthCheckPort,omitempty"`
+
+	// HealthChecked Whether it checks its targets, in whichever way. For `health-check`.
+	HealthChecked bool       `json:"healthChecked,omitempty"`
+	ID            string     `json:"id"`
+	Listeners     []Listener `json:"listeners,omitempty"`
+	Name          string     `json:"name,omitempty"`
 
 	// Service The UID of the Service that it is for; none of a stranger's.
 	Service string `json:"service,omitempty"`
