@@ -169,9 +169,9 @@ func (c cloud) getBalancer(ctx context.Context, id string) (b balancer, err erro
 	return b, c.call(ctx, http.MethodGet, balancerPath(id), nil, &b)
 }
 
-// listBalancers lists those of this cluster's Services, page by page.
-func (c cloud) listBalancers(ctx context.Context, cluster string) (all []balancer, err error) {
-	query := url.Values{"tag": {"kubernetes-cluster=" + cluster, "kubernetes-service-uid"}}
+// listBalancers lists those of Services, page by page. The project has one cluster, whose name may change.
+func (c cloud) listBalancers(ctx context.Context) (all []balancer, err error) {
+	query := url.Values{"tag": {"kubernetes-service-uid"}}
 	for {
 		var page struct {
 			Items         []balancer

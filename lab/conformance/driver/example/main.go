@@ -200,7 +200,7 @@ func (d *driver) createInstance(r *http.Request) (any, error) {
 }
 
 func (d *driver) listBalancers(r *http.Request) (any, error) {
-	all, err := d.cloud.listBalancers(r.Context(), d.cluster)
+	all, err := d.cloud.listBalancers(r.Context())
 	balancers := []object{}
 	for _, b := range all {
 		balancers = append(balancers, b.toProtocol())
