@@ -323,6 +323,34 @@ func (h *handler) CreateForeignBalancer(w http.ResponseWriter, r *http.Request) 
 	answer(w, fromBalancer(made), err)
 }
 
+// CreateNamesakeBalancer implements protocol.ServerInterface.
+func (h *handler) CreateNamesakeBalancer(w http.ResponseWriter, r *http.Request) {
+	body, ok := withBody[protocol.Name](w, r)
+	if !ok {
+		return
+	}
+	var made conformance.Balancer
+	err := withRole(h, func(c conformance.NamesakeBalancerCreator) (err error) {
+		made, err = c.CreateNamesakeBalancer(r.Context(), body.Name)
+		return err
+	})
+	answer(w, fromBalancer(made), err)
+}
+
+// CreateNamesakeRoute implements protocol.ServerInterface.
+func (h *handler) CreateNamesakeRoute(w http.ResponseWriter, r *http.Request) {
+	body, ok := withBody[protocol.ForeignRoute](w, r)
+	if !ok {
+		return
+	}
+	var made conformance.Route
+	err := withRole(h, func(c conformance.NamesakeRouteCreator) (err error) {
+		made, err = c.CreateNamesakeRoute(r.Context(), body.Destination, body.InstanceID)
+		return err
+	})
+	answer(w, fromRoute(made), err)
+}
+
 // ReserveAddress implements protocol.ServerInterface.
 func (h *handler) ReserveAddress(w http.ResponseWriter, r *http.Request) {
 	var kept protocol.ReservedAddress

@@ -50,6 +50,10 @@ func featureOf(role any) conformance.Feature {
 		return conformance.FeatureChangeBalancer
 	case *conformance.ForeignBalancerCreator:
 		return conformance.FeatureStrangers
+	case *conformance.NamesakeBalancerCreator:
+		return conformance.FeatureNamesakeBalancers
+	case *conformance.NamesakeRouteCreator:
+		return conformance.FeatureNamesakeRoutes
 	case *conformance.AddressReserver:
 		return conformance.FeatureReservedAddresses
 	case *conformance.ConnectionCounter:
@@ -131,6 +135,24 @@ func (c remoteRoles) CreateForeignBalancer(ctx context.Context, name string) (co
 		return c.client.CreateForeignBalancer(ctx, protocol.Name{Name: name})
 	})
 	return toBalancer(made), err
+}
+
+// CreateNamesakeBalancer implements conformance.NamesakeBalancerCreator.
+func (c remoteRoles) CreateNamesakeBalancer(ctx context.Context, name string) (conformance.Balancer, error) {
+	made, err := ask[protocol.Balancer](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
+		return c.client.CreateNamesakeBalancer(ctx, protocol.Name{Name: name})
+	})
+	return toBalancer(made), err
+}
+
+// CreateNamesakeRoute implements conformance.NamesakeRouteCreator.
+func (c remoteRoles) CreateNamesakeRoute(
+	ctx context.Context, destination, instanceID string,
+) (conformance.Route, error) {
+	made, err := ask[protocol.Route](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
+		return c.client.CreateNamesakeRoute(ctx, protocol.ForeignRoute{Destination: destination, InstanceID: instanceID})
+	})
+	return toRoute(made), err
 }
 
 // ReserveAddress implements conformance.AddressReserver.

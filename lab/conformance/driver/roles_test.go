@@ -148,6 +148,18 @@ func (c *fullCloud) CreateForeignBalancer(_ context.Context, name string) (confo
 	return someBalancer, nil
 }
 
+func (c *fullCloud) CreateNamesakeBalancer(_ context.Context, name string) (conformance.Balancer, error) {
+	c.record("namesake's balancer", name)
+	return someBalancer, nil
+}
+
+func (c *fullCloud) CreateNamesakeRoute(
+	_ context.Context, destination, instanceID string,
+) (conformance.Route, error) {
+	c.record("namesake's route", destination, instanceID)
+	return someRoute, nil
+}
+
 func (c *fullCloud) ReserveAddress(context.Context) (string, func(context.Context) error, error) {
 	return "192.0.2.3", func(context.Context) error {
 		c.record("release")
@@ -350,11 +362,18 @@ func TestRolesOfRoutes(t *testing.T) {
 	r, err = role[conformance.ForeignRouteCreator](t, far).CreateForeignRoute(ctx, "10.2.0.0/24", oddID)
 	require.NoError(t, err)
 	assert.Equal(t, someRoute, r)
+	r, err = role[conformance.NamesakeRouteCreator](t, far).CreateNamesakeRoute(ctx, "10.3.0.0/24", oddID)
+	require.NoError(t, err)
+	assert.Equal(t, someRoute, r)
+	b, err := role[conformance.NamesakeBalancerCreator](t, far).CreateNamesakeBalancer(ctx, "same")
+	require.NoError(t, err)
+	assert.Equal(t, someBalancer, b)
 	lift, err := role[conformance.RouteLimiter](t, far).LimitRoutes(ctx)
 	require.NoError(t, err)
 	require.NoError(t, lift(ctx))
 	assert.Equal(t, []any{
-		"delete route", oddID, "divert", oddID, "i-2", "foreign route", "10.2.0.0/24", oddID, "limit no more",
+		"delete route", oddID, "divert", oddID, "i-2", "foreign route", "10.2.0.0/24", oddID,
+		"namesake's route", "10.3.0.0/24", oddID, "namesake's balancer", "same", "limit no more",
 	}, near.takeQuestions())
 }
 

@@ -444,6 +444,12 @@ type TerminateInstancesJSONRequestBody = IDs
 // CreateInstanceJSONRequestBody defines body for CreateInstance for application/json ContentType.
 type CreateInstanceJSONRequestBody = InstanceSpec
 
+// CreateNamesakeBalancerJSONRequestBody defines body for CreateNamesakeBalancer for application/json ContentType.
+type CreateNamesakeBalancerJSONRequestBody = Name
+
+// CreateNamesakeRouteJSONRequestBody defines body for CreateNamesakeRoute for application/json ContentType.
+type CreateNamesakeRouteJSONRequestBody = ForeignRoute
+
 // DivertRouteJSONRequestBody defines body for DivertRoute for application/json ContentType.
 type DivertRouteJSONRequestBody = RouteDiversion
 
@@ -781,6 +787,42 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
 	StopInstance(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateNamesakeBalancerWithBody Make a load balancer of this name as the CCM of another cluster does that has this cluster's name. It is deleted as any other.
+	//
+	// For `namesake-balancers`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/namesake-balancers (the `CreateNamesakeBalancer` operationId).
+	CreateNamesakeBalancerWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateNamesakeBalancer Make a load balancer of this name as the CCM of another cluster does that has this cluster's name. It is deleted as any other.
+	//
+	// For `namesake-balancers`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/namesake-balancers (the `CreateNamesakeBalancer` operationId).
+	CreateNamesakeBalancer(ctx context.Context, body CreateNamesakeBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateNamesakeRouteWithBody Make a route as the CCM of another cluster does that has this cluster's name. The list of routes leaves it out.
+	//
+	// For `namesake-routes`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/namesake-routes (the `CreateNamesakeRoute` operationId).
+	CreateNamesakeRouteWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateNamesakeRoute Make a route as the CCM of another cluster does that has this cluster's name. The list of routes leaves it out.
+	//
+	// For `namesake-routes`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/namesake-routes (the `CreateNamesakeRoute` operationId).
+	CreateNamesakeRoute(ctx context.Context, body CreateNamesakeRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// LimitRoutes Refuse to make routes, as a cloud does whose quota is used up, until that is lifted.
 	//
@@ -1444,6 +1486,82 @@ func (c *Client) StartInstance(ctx context.Context, id ID, reqEditors ...Request
 // Corresponds with POST /v1/instances/{id}/stop (the `StopInstance` operationId).
 func (c *Client) StopInstance(ctx context.Context, id ID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewStopInstanceRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateNamesakeBalancerWithBody Make a load balancer of this name as the CCM of another cluster does that has this cluster's name. It is deleted as any other.
+//
+// For `namesake-balancers`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/namesake-balancers (the `CreateNamesakeBalancer` operationId).
+func (c *Client) CreateNamesakeBalancerWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateNamesakeBalancerRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateNamesakeBalancer Make a load balancer of this name as the CCM of another cluster does that has this cluster's name. It is deleted as any other.
+//
+// For `namesake-balancers`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/namesake-balancers (the `CreateNamesakeBalancer` operationId).
+func (c *Client) CreateNamesakeBalancer(ctx context.Context, body CreateNamesakeBalancerJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateNamesakeBalancerRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateNamesakeRouteWithBody Make a route as the CCM of another cluster does that has this cluster's name. The list of routes leaves it out.
+//
+// For `namesake-routes`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/namesake-routes (the `CreateNamesakeRoute` operationId).
+func (c *Client) CreateNamesakeRouteWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateNamesakeRouteRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateNamesakeRoute Make a route as the CCM of another cluster does that has this cluster's name. The list of routes leaves it out.
+//
+// For `namesake-routes`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/namesake-routes (the `CreateNamesakeRoute` operationId).
+func (c *Client) CreateNamesakeRoute(ctx context.Context, body CreateNamesakeRouteJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateNamesakeRouteRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -2527,6 +2645,86 @@ func NewStopInstanceRequest(server string, id ID) (*http.Request, error) {
 	return req, nil
 }
 
+// NewCreateNamesakeBalancerRequest calls the generic CreateNamesakeBalancer builder with application/json body
+func NewCreateNamesakeBalancerRequest(server string, body CreateNamesakeBalancerJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateNamesakeBalancerRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateNamesakeBalancerRequestWithBody constructs an http.Request for the CreateNamesakeBalancer method, with any body, and a specified content type
+func NewCreateNamesakeBalancerRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/namesake-balancers")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewCreateNamesakeRouteRequest calls the generic CreateNamesakeRoute builder with application/json body
+func NewCreateNamesakeRouteRequest(server string, body CreateNamesakeRouteJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateNamesakeRouteRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateNamesakeRouteRequestWithBody constructs an http.Request for the CreateNamesakeRoute method, with any body, and a specified content type
+func NewCreateNamesakeRouteRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/namesake-routes")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewLimitRoutesRequest constructs an http.Request for the LimitRoutes method
 func NewLimitRoutesRequest(server string) (*http.Request, error) {
 	var err error
@@ -2851,6 +3049,12 @@ type ServerInterface interface {
 	// StopInstance Shut an instance down. It can be started again.
 	// (POST /v1/instances/{id}/stop)
 	StopInstance(w http.ResponseWriter, r *http.Request, id ID)
+	// CreateNamesakeBalancer Make a load balancer of this name as the CCM of another cluster does that has this cluster's name. It is deleted as any other.
+	// (POST /v1/namesake-balancers)
+	CreateNamesakeBalancer(w http.ResponseWriter, r *http.Request)
+	// CreateNamesakeRoute Make a route as the CCM of another cluster does that has this cluster's name. The list of routes leaves it out.
+	// (POST /v1/namesake-routes)
+	CreateNamesakeRoute(w http.ResponseWriter, r *http.Request)
 	// LimitRoutes Refuse to make routes, as a cloud does whose quota is used up, until that is lifted.
 	// (POST /v1/route-limits)
 	LimitRoutes(w http.ResponseWriter, r *http.Request)
@@ -3422,6 +3626,34 @@ func (siw *ServerInterfaceWrapper) StopInstance(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
+// CreateNamesakeBalancer operation middleware
+func (siw *ServerInterfaceWrapper) CreateNamesakeBalancer(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateNamesakeBalancer(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// CreateNamesakeRoute operation middleware
+func (siw *ServerInterfaceWrapper) CreateNamesakeRoute(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.CreateNamesakeRoute(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // LimitRoutes operation middleware
 func (siw *ServerInterfaceWrapper) LimitRoutes(w http.ResponseWriter, r *http.Request) {
 
@@ -3711,6 +3943,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/foreign-balancers", wrapper.CreateForeignBalancer).Methods(http.MethodPost)
 
+	r.HandleFunc(options.BaseURL+"/v1/namesake-balancers", wrapper.CreateNamesakeBalancer).Methods(http.MethodPost)
+
 	r.HandleFunc(options.BaseURL+"/v1/addresses", wrapper.ReserveAddress).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.ReleaseAddress).Methods(http.MethodDelete)
@@ -3724,6 +3958,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/routes/{id}/divert", wrapper.DivertRoute).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/foreign-routes", wrapper.CreateForeignRoute).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/namesake-routes", wrapper.CreateNamesakeRoute).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/route-limits", wrapper.LimitRoutes).Methods(http.MethodPost)
 
