@@ -56,7 +56,7 @@ var foundations = []struct {
 		"resilience-missing-field", "resilience-stale-reads", "resilience-slow-api",
 	}},
 	{on: untainted, tests: []string{ // By which the CCM's rounds are counted.
-		"lifecycle-machine", "lifecycle-doubt-*", "lifecycle-booting-is-kept", "budget-*",
+		"lifecycle-machine", "lifecycle-doubt-*", "lifecycle-booting-is-kept", "lifecycle-survives-*", "budget-*",
 		"resilience-expired-credentials", "resilience-token-swapped", "resilience-empty-instance-list",
 		"resilience-throttled-refresh", "resilience-missing-page", "resilience-missing-field", "resilience-stale-reads",
 	}},
