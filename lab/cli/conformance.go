@@ -107,7 +107,10 @@ proxy, if the driver asks for that.`,
 		&f.opts.RunBlocked, "run-blocked", false, "run tests also where what they build on has failed; that takes long",
 	)
 	fl.BoolVar(&f.opts.RequiredOnly, "required-only", false, "skip extended tests whose capability is not claimed")
-	fl.BoolVar(&f.failFast, "fail-fast", false, "end the run at the first required test that fails; the reports say what was not run")
+	fl.BoolVar(
+		&f.failFast, "fail-fast", false,
+		"end the run at the first required test that fails; the reports say what was not run",
+	)
 	f.selection = addSelectionFlags(cmd)
 	addOutputFlag(cmd, "table", "json", "yaml")
 	cmd.AddCommand(newConformanceList(), newConformanceBudget())

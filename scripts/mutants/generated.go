@@ -232,7 +232,8 @@ func (j *generatedJudge) measureBaseline(
 	}
 	j.baseline[p] = b
 	data, err := json.Marshal(b)
-	return fmt.Sprintf("%d tests, %d fail", len(report.Tests), len(b.Failed)), errors.Join(err, os.WriteFile(file, data, 0o644))
+	err = errors.Join(err, os.WriteFile(file, data, 0o644))
+	return fmt.Sprintf("%d tests, %d fail", len(report.Tests), len(b.Failed)), err
 }
 
 func testIDs(p conformance.Profile) (ids []string) {
@@ -317,7 +318,9 @@ func (j *generatedJudge) stages(m mutation.Mutant) [][]conformance.Profile {
 			others = append(others, p)
 		}
 	}
-	return slices.DeleteFunc([][]conformance.Profile{own, others}, func(s []conformance.Profile) bool { return len(s) == 0 })
+	return slices.DeleteFunc([][]conformance.Profile{own, others}, func(stage []conformance.Profile) bool {
+		return len(stage) == 0
+	})
 }
 
 // firstFailure is the required test that failed first; without one, that the CCM ended by itself.

@@ -68,7 +68,8 @@ func printMutants(w io.Writer, all []mutation.Mutant, equivalents mutants.Equiva
 // summarize prints what became of the mutants. What nobody has explained, and no test has caught, is
 // an error, as is an explanation of what a test did catch.
 func summarize(
-	w io.Writer, set *mutation.Set, chosen []mutation.Mutant, results map[string]result, equivalents mutants.Equivalents,
+	w io.Writer, set *mutation.Set, chosen []mutation.Mutant, results map[string]result,
+	equivalents mutants.Equivalents,
 ) (problems []error) {
 	counts := map[string]int{}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -30,7 +30,8 @@ func TestGeneratedMutants(t *testing.T) {
 	}
 	equivalents, err := LoadEquivalents()
 	require.NoError(t, err)
-	assert.Empty(t, equivalents.Stale(set.Mutants), "no mutant is called so: look at `make mutants MUTANTS=\"-generated -list\"`")
+	assert.Empty(t, equivalents.Stale(set.Mutants),
+		"no mutant is called so: `make mutants MUTANTS=\"-generated -list\"` prints them")
 	for id, reason := range equivalents {
 		assert.NotEmpty(t, reason, id)
 	}

@@ -57,7 +57,9 @@ func loadPackage(ctx context.Context, o Options) (*loadedPackage, error) {
 	if err != nil {
 		return nil, err
 	}
-	exports, err := goList(ctx, dir, o.BuildFlags, "{{if .Export}}{{.ImportPath}}\t{{.Export}}{{end}}", "-export", "-deps")
+	exports, err := goList(
+		ctx, dir, o.BuildFlags, "{{if .Export}}{{.ImportPath}}\t{{.Export}}{{end}}", "-export", "-deps",
+	)
 	if err != nil {
 		return nil, err
 	}

@@ -334,12 +334,16 @@ func (g *generator) leaveOutCall(s *ast.ExprStmt) {
 // dropCall drops a call with results.
 func (g *generator) dropCall(call *ast.CallExpr) {
 	sig, ok := g.ofOwnInterface(call)
-	if !ok || sig.Results().Len() == 0 || sig.Results().Len() > 2 || !isError(sig.Results().At(sig.Results().Len()-1).Type()) {
+	if !ok {
+		return
+	}
+	results := sig.Results()
+	if results.Len() == 0 || results.Len() > 2 || !isError(results.At(results.Len()-1).Type()) {
 		return
 	}
 	result, named := "", true
-	if sig.Results().Len() == 2 {
-		result, named = g.typeText(sig.Results().At(0).Type())
+	if results.Len() == 2 {
+		result, named = g.typeText(results.At(0).Type())
 	}
 	if !named {
 		return

@@ -123,7 +123,9 @@ func Generate(ctx context.Context, o Options) (*Set, error) {
 		for name, edits := range g.edits {
 			set.files[filepath.Join(p.dir, name)] = applyEdits(p.sources[name], edits)
 		}
-		set.files[filepath.Join(p.dir, switchFile)] = strings.Replace(switchSource, "package mutated", "package "+p.types.Name(), 1)
+		set.files[filepath.Join(p.dir, switchFile)] = strings.Replace(
+			switchSource, "package mutated", "package "+p.types.Name(), 1,
+		)
 		lines, err := p.checkRewritten(set.files)
 		if err != nil {
 			return nil, err
@@ -138,7 +140,7 @@ func Generate(ctx context.Context, o Options) (*Set, error) {
 		case len(lines) == 0:
 			return set, nil
 		case len(broken) == before:
-			return nil, fmt.Errorf("the mutated sources do not compile, and none of the mutants is the cause: %v", lines)
+			return nil, fmt.Errorf("the mutated sources do not compile, and no mutant is the cause: %v", lines)
 		}
 	}
 }

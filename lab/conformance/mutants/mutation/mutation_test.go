@@ -232,7 +232,8 @@ func TestIDsAreStable(t *testing.T) {
 		before[m.ID] = true
 		assert.Regexp(t, `^example\.go:[\w.]+:(condition|call|error|field):[0-9a-f]{6}$`, m.ID)
 	}
-	edited := strings.Replace(example, "\tfound.Size = size\n", "\tif size < 0 {\n\t\tsize = 0\n\t}\n\tfound.Size = size\n", 1)
+	place := "\tfound.Size = size\n"
+	edited := strings.Replace(example, place, "\tif size < 0 {\n\t\tsize = 0\n\t}\n"+place, 1)
 	require.NoError(t, os.WriteFile(filepath.Join(root, "example", "example.go"), []byte(edited), 0o600))
 	after := generate(t, root).Mutants
 	assert.Len(t, after, len(before)+1)
@@ -251,7 +252,8 @@ func idsOf(all []Mutant) (ids []string) {
 func TestUnknownInterface(t *testing.T) {
 	dir := filepath.Join(writeExample(t), "example")
 	for name, problem := range map[string]string{
-		"io.Nothing": "there is no io.Nothing", "io.SeekStart": "is no interface", "io.Seeker": "nothing in example.org/mutated/example",
+		"io.Nothing": "there is no io.Nothing", "io.SeekStart": "is no interface",
+		"io.Seeker": "nothing in example.org/mutated/example",
 	} {
 		_, err := Generate(context.Background(), Options{Dir: dir, Interfaces: []string{name}})
 		assert.ErrorContains(t, err, problem)
