@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -311,7 +312,9 @@ func (c *Cloud) CreateForeignBalancer(ctx context.Context, name string) (conform
 
 // CreateNamesakeBalancer implements conformance.NamesakeBalancerCreator.
 func (c *Cloud) CreateNamesakeBalancer(ctx context.Context, name string) (conformance.Balancer, error) {
-	return c.createStrangersBalancer(ctx, name, c.namesakeTags())
+	tags := c.namesakeTags()
+	tags[contract.TagService] = "default/namesake" // Of which there is none here.
+	return c.createStrangersBalancer(ctx, name, tags)
 }
 
 // namesakeUID is that of another cluster with the same name.

@@ -459,13 +459,14 @@ const namesakePatience = 2 * time.Minute
 // lbOfNamesakeCluster has an orphan of this cluster beside the balancer of the other one: a CCM that
 // deletes the former has judged the latter.
 func lbOfNamesakeCluster(t *conformance.T) {
+	// The older one: who judges both at once begins with it.
+	theirs, err := t.NamesakeBalancerCreator().CreateNamesakeBalancer(t.Context(), t.Name("namesake"))
+	t.Must(err, "creating a balancer of another cluster of the same name")
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, theirs.ID) })
 	orphaning, served := t.NewService(), t.NewService()
 	orphan := t.AwaitBalancer(orphaning)
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, orphan.ID) })
 	t.AwaitBalancer(served)
-	theirs, err := t.NamesakeBalancerCreator().CreateNamesakeBalancer(t.Context(), t.Name("namesake"))
-	t.Must(err, "creating a balancer of another cluster of the same name")
-	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, theirs.ID) })
 	restart := stopCCM(t)
 	t.Change(orphaning, func(s *corev1.Service) { s.Finalizers = nil })
 	t.DeleteService(orphaning)
