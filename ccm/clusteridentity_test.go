@@ -93,13 +93,13 @@ func TestClusterUIDReadEndsWithItsContext(t *testing.T) {
 func TestUIDThatBecomesKnownIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t)
-		w.orphanSweeper.identity = testIdentity("")
+		w.identity = testIdentity("")
 		w.cloud.setBalancers(*orphanedBalancer(t))
 		w.sweepOrphans(t.Context())
 		advanceTime(orphanMinAge)
 		w.sweepOrphans(t.Context()) // The reconciler fails on a deletion.
 
-		w.orphanSweeper.identity.setUID("cluster-uid")
+		w.identity.setUID("cluster-uid")
 		deleted := 0
 		w.reconciler.deleted = func(*corev1.Service) error { deleted++; return nil }
 		w.sweepOrphans(t.Context())

@@ -138,7 +138,7 @@ func (w *routeWatch) handleChange(c inventory.Change) {
 func (r *routes) isSettled(route *api.Route, exists bool) bool {
 	node, err := r.nodes.Get(route.Tags[contract.TagNode])
 	wanted := err == nil && slices.Contains(node.Spec.PodCIDRs, route.Destination)
-	return exists == wanted && !(exists && r.isOutdated(route))
+	return exists == wanted && (!exists || !r.isOutdated(route))
 }
 
 // promptable are the handlers of a controller that follows Nodes. Upstream's route controller

@@ -146,9 +146,11 @@ func (j *generatedJudge) judgeAll(
 ) error {
 	steps := ui.New(os.Stderr, false)
 	waiting := slices.DeleteFunc(slices.Clone(chosen), func(m mutation.Mutant) bool {
-		last, judged := j.results.last[m.ID]
-		return equivalents.ReasonFor(m.ID) != "" || judged && !(j.survivors && last.Result != resultCaught) ||
-			!judged && j.survivors
+		last, isDone := j.results.last[m.ID]
+		if j.survivors { // Those that survived are judged once more, and no others.
+			isDone = !isDone || last.Result == resultCaught
+		}
+		return isDone || equivalents.ReasonFor(m.ID) != ""
 	})
 	if len(waiting) == 0 {
 		return nil

@@ -123,17 +123,26 @@ func openToy(t *testing.T) (*Proxy, *toyCloud) {
 }
 
 // request asks the proxy, over a connection of its own.
-func request(t *testing.T, ctx context.Context, p *Proxy, method, path, body string) (*http.Response, string, error) {
+// responseHead is a response without its body.
+type responseHead struct {
+	StatusCode    int
+	Header        http.Header
+	ContentLength int64
+}
+
+func request(
+	t *testing.T, ctx context.Context, p *Proxy, method, path, body string,
+) (head responseHead, content string, err error) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, method, p.URL()+path, strings.NewReader(body))
 	require.NoError(t, err)
 	resp, err := client.Do(req)
 	if err != nil {
-		return nil, "", err
+		return head, "", err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	content, err := io.ReadAll(resp.Body)
-	return resp, string(content), err
+	read, err := io.ReadAll(resp.Body)
+	return responseHead{resp.StatusCode, resp.Header, resp.ContentLength}, string(read), err
 }
 
 func read(t *testing.T, p *Proxy, path string) (status int, body string) {

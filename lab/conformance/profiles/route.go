@@ -418,7 +418,7 @@ func routeOfStranger(t *conformance.T) {
 }
 
 func routeOfNamesakeCluster(t *conformance.T) {
-	strangersRoutesAreKept(t, "203.0.113.0/24", t.NamesakeRouteCreator().CreateNamesakeRoute)
+	strangersRoutesAreKept(t, "192.0.2.0/24", t.NamesakeRouteCreator().CreateNamesakeRoute)
 }
 
 // strangersRoutesAreKept checks that routes which are made by create are left alone: one within the

@@ -45,7 +45,7 @@ func (g *generator) mutatePackage() {
 			}
 			f, _ := g.loaded.info.Defs[decl.Name].(*types.Func)
 			interfaces, reached := g.reached[f]
-			if reached && !(decl.Recv != nil && slices.Contains(textMethods, decl.Name.Name)) {
+			if reached && (decl.Recv == nil || !slices.Contains(textMethods, decl.Name.Name)) {
 				g.interfaces = interfaces
 				g.mutateFunction(f, decl)
 			}
