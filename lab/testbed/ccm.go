@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -133,7 +134,8 @@ func (b *Bed) newCCM(o CCMOptions) (spec process.Spec, address string, err error
 			"--authorization-kubeconfig="+o.Kubeconfig,
 		)
 	}
-	spec.Args, spec.Env, spec.Path = append(spec.Args, o.Flags...), o.Env, cmp.Or(o.Path, spec.Path)
+	spec.Args, spec.Path = append(spec.Args, o.Flags...), cmp.Or(o.Path, spec.Path)
+	spec.Env = slices.Concat(local.MassDeletionEnv, o.Env) // The last of a name counts.
 	return spec, address, nil
 }
 

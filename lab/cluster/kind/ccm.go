@@ -80,7 +80,7 @@ func (c *Cluster) ccmManifests() ([][]byte, error) {
 		return nil, err
 	}
 	// The rest is the Deployment's business.
-	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) + local.MassDeletion
+	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) + local.MassDeletionConfig
 	meta := func(kind, name string) (metav1.TypeMeta, metav1.ObjectMeta) {
 		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{
 			Name: name, Namespace: metav1.NamespaceSystem,

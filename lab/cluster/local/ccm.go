@@ -32,15 +32,21 @@ func (s Site) CCMWanted() bool { return pathExists(s.ccmMark()) }
 // CloudConfig is the file behind the CCM's --cloud-config.
 func (s Site) CloudConfig() string { return s.Lab.Path("cloud-config.yaml") }
 
-// CCMConfig is the content of the CCM's configuration file.
+// CCMConfig is the content of the CCM's configuration file. It has what any CCM of this cloud
+// needs and nothing else: a learner's own may take a field that it does not know for an error.
 func CCMConfig(url, tokenFile, project string) string {
-	return fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", url, tokenFile, project) + MassDeletion
+	return fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", url, tokenFile, project)
 }
 
-// MassDeletion is the part of the CCM's configuration that says when its mass-deletion guard
-// stops. In a lab people delete most of a few Nodes on purpose, and a lesson lasts no half an
-// hour: so five always may go, and what is held goes after half a minute.
-const MassDeletion = "massDeletion: {minimum: 5, window: 30s, hold: 30s}\n"
+// MassDeletionEnv says when the mass-deletion guard of the lab's own CCM stops. In a lab people
+// delete most of a few Nodes on purpose, and a lesson lasts no half an hour: so five always may
+// go, and what is held goes after half a minute.
+var MassDeletionEnv = []string{
+	"FAKECLOUD_MASS_DELETION_MINIMUM=5", "FAKECLOUD_MASS_DELETION_WINDOW=30s", "FAKECLOUD_MASS_DELETION_HOLD=30s",
+}
+
+// MassDeletionConfig is the same for a CCM that has no environment of the lab's.
+const MassDeletionConfig = "massDeletion: {minimum: 5, window: 30s, hold: 30s}\n"
 
 // CCMAddress is where the CCM serves health and metrics.
 func (s Site) CCMAddress() string { return s.Endpoint(PortCCM) }
@@ -53,7 +59,7 @@ var ShortLease = []string{
 
 // CCM describes the CCM's process. flags hold its access to the cluster.
 func (s Site) CCM(flags ...string) process.Spec {
-	return s.Spec(ComponentCCM, "ccm", append(slices.Concat(flags, ShortLease),
+	spec := s.Spec(ComponentCCM, "ccm", append(slices.Concat(flags, ShortLease),
 		"--cloud-config="+s.CloudConfig(),
 		"--cluster-name="+s.Lab.Name,
 		"--bind-address="+s.Address(), "--secure-port="+s.Port(PortCCM),
@@ -62,6 +68,8 @@ func (s Site) CCM(flags ...string) process.Spec {
 		"--configure-cloud-routes=false",
 		"--profiling=false",
 	)...)
+	spec.Env = MassDeletionEnv
+	return spec
 }
 
 // usedCCM says which program is the CCM, if it is not the lab's own.

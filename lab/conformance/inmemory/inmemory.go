@@ -54,6 +54,8 @@ func New(cluster *rest.Config) conformance.Implementation {
 				conformance.CapabilityExplains,
 			): "upstream's node controller writes no Event about a Node that waits",
 
+			string(conformance.CapabilityOrphans): "upstream's service controller looks at Services, and never at balancers",
+
 			string(conformance.CapabilityHA): "there is one, in this process, and it needs no Lease",
 
 			string(

@@ -22,8 +22,9 @@ type object = map[string]any
 func main() {
 	log.SetFlags(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Getenv); err != nil {
+	err := run(ctx, os.Getenv)
+	stop()
+	if err != nil {
 		log.Fatal(err)
 	}
 }
