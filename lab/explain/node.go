@@ -8,6 +8,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	nodeutil "k8s.io/component-helpers/node/util"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -358,33 +359,24 @@ func (f NodeFacts) findNoInstance() *finding {
 func (f NodeFacts) findInstanceDown() *finding {
 	i := f.matchingInstance()
 	if i == nil || i.State == api.InstanceRunning || i.State == api.InstanceTerminated ||
-		i.State == api.InstancePending && f.isReady() {
+		i.State == api.InstancePending && isNodeReady(f.Node) {
 		return nil
 	}
 	off := newFinding(NotReady, "is not ready: its instance is %s", stateInSentence(i.State))
-	if f.isReady() {
+	if isNodeReady(f.Node) {
 		off.verdict = "is still Ready in the cluster, and its instance is " + stateInSentence(i.State)
 	}
 	return f.addRestart(off.addFact(Cloud, "%s", describeInstance(i)), i)
 }
 
 func (f NodeFacts) findCondition(kind corev1.NodeConditionType) *corev1.NodeCondition {
-	if i := slices.IndexFunc(
-		f.Node.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == kind },
-	); i >= 0 {
-		return &f.Node.Status.Conditions[i]
-	}
-	return nil
-}
-
-func (f NodeFacts) isReady() bool {
-	c := f.findCondition(corev1.NodeReady)
-	return c != nil && c.Status == corev1.ConditionTrue
+	_, found := nodeutil.GetNodeCondition(&f.Node.Status, kind)
+	return found
 }
 
 // findNotReady says why the Node's condition Ready is not True.
 func (f NodeFacts) findNotReady() *finding {
-	if f.isReady() {
+	if isNodeReady(f.Node) {
 		return nil
 	}
 	not := newFinding(NotReady, "is not ready: its kubelet has not said yet that it is")
@@ -478,7 +470,7 @@ func (f NodeFacts) addLease(to *finding) {
 // findStaleLease reports a Node that is still Ready though its kubelet has stopped
 // renewing the lease.
 func (f NodeFacts) findStaleLease() *finding {
-	if !f.isReady() || f.leaseExpiredFor() == 0 {
+	if !isNodeReady(f.Node) || f.leaseExpiredFor() == 0 {
 		return nil
 	}
 	old := newFinding(NotReady, "still says Ready, and its kubelet is silent")

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -97,16 +99,11 @@ func (m *machineExits) machineThatKeepsExiting() (machine string, err error) {
 
 // waitForExit calls check until it returns an error, or ctx ends.
 func waitForExit(ctx context.Context, check func() error) error {
-	tick := time.NewTicker(exitCheckInterval)
-	defer tick.Stop()
-	for {
-		if err := check(); err != nil {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
+	err := wait.PollUntilContextCancel(ctx, exitCheckInterval, true, func(context.Context) (bool, error) {
+		return false, check()
+	})
+	if wait.Interrupted(err) {
+		return nil
 	}
+	return err
 }

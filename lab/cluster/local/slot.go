@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -66,20 +68,12 @@ type Slot struct {
 // ReclaimSlot claims a lab's own slot again. running says that some of its processes
 // still run and hold their ports. It retries until ctx ends, because processes that
 // were just killed may not have released theirs yet.
-func ReclaimSlot(ctx context.Context, slot int, ports map[string]int, running bool) (*Slot, error) {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		s, err := claimSlot(slot, ports, running)
-		if err == nil {
-			return s, nil
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil, err
-		}
-	}
+func ReclaimSlot(ctx context.Context, slot int, ports map[string]int, running bool) (s *Slot, err error) {
+	_ = wait.PollUntilContextCancel(ctx, 50*time.Millisecond, true, func(context.Context) (bool, error) {
+		s, err = claimSlot(slot, ports, running)
+		return err == nil, nil
+	})
+	return s, err
 }
 
 // HoldSlot takes the lock of a lab's own slot while its processes still run.
