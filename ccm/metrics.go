@@ -1,6 +1,8 @@
 package ccm
 
-import "github.com/ccmlab/ccmlab/ccm/calls"
+import (
+	"github.com/ccmlab/ccmlab/ccm/calls"
+)
 
 // What the mass-deletion guard does, for /metrics. Each exists from the start, as 0.
 var (
@@ -12,4 +14,22 @@ var (
 	massDeletionHeld = calls.NewGauge("mass_deletion_guard_held_nodes",
 		"Nodes whose instance is gone and that are kept until a person confirms that, "+
 			"or the cloud has said so for long.").WithLabelValues()
+)
+
+// What the cloud watch has done, for /metrics.
+var (
+	balancerRepairs = calls.NewCounter("load_balancer_repairs_total",
+		"Load balancers that were changed or deleted out of band "+
+			"and brought back to what their Service wants.").WithLabelValues()
+	orphansDeleted = calls.NewCounter("orphaned_load_balancers_deleted_total",
+		"Load balancers of this cluster that were deleted "+
+			"because their Service does not exist or wants none.").WithLabelValues()
+	nodesRemoved = calls.NewCounter("nodes_removed_total",
+		"Nodes that were deleted while following the cloud because their instance had ended, "+
+			"beside those that the lifecycle controller deletes.").WithLabelValues()
+	nodesPrompted = calls.NewCounter("nodes_prompted_total",
+		"Prompts of uninitialised Nodes whose instance came late.").WithLabelValues()
+	orphanedBalancers = calls.NewGauge("orphaned_load_balancers",
+		"Load balancers without a Service, by owner: those of this_cluster get deleted; "+
+			"those of an unknown one, which carry the cluster's name and not its UID, are left alone.", "owner")
 )

@@ -265,3 +265,9 @@ const (
 	ComponentKubelet = "kubelet"
 	ComponentKCM     = "kube-controller-manager"
 )
+
+// Pausable is a cluster that can end all that runs, as Down does, but keep its state:
+// StartCloud, StartControlPlane and Boot restore it.
+type Pausable interface {
+	Pause(ctx context.Context) (ended int, err error)
+}

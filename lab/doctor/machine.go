@@ -197,3 +197,6 @@ func socketHolder(inode string) string {
 	}
 	return ""
 }
+
+// rlimitProcesses is the limit of a user's threads.
+const rlimitProcesses = unix.RLIMIT_NPROC

@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/term"
 )
 
 // Steps prints one line per step when it has ended. On a terminal the step
@@ -129,3 +132,30 @@ func paint(color bool, code, text string) string {
 	}
 	return "\033[" + code + "m" + text + "\033[0m"
 }
+
+// maxSentence is how many bytes of a sentence fit into a line.
+const maxSentence = 110
+
+// FirstSentence shortens what a component says to its first sentence, and that to a line.
+func FirstSentence(s string) string {
+	if i := strings.Index(s, ". "); i > 0 {
+		s = s[:i]
+	}
+	if len(s) > maxSentence {
+		s = s[:maxSentence-3] + "..."
+	}
+	return s
+}
+
+// Terminal tells whether f is a terminal on which lines can be overwritten and coloured.
+func Terminal(f *os.File) bool { return term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb" }
+
+// Colored tells whether output to w may be coloured: if w is such a terminal, and NO_COLOR is not
+// set (no-color.org).
+func Colored(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && Terminal(f) && os.Getenv("NO_COLOR") == ""
+}
+
+// Paint is text in a colour, which is an SGR code, or the plain text if color is false.
+func Paint(color bool, code, text string) string { return paint(color, code, text) }

@@ -292,3 +292,21 @@ func (p *CCM) releaseProcess() *process.Process {
 	p.running, p.exitMessage = nil, ""
 	return run
 }
+
+// CanRenameCluster implements conformance.ClusterRenamer: one of the program's templates names the
+// cluster.
+func (p *CCM) CanRenameCluster() bool {
+	for _, text := range p.allTemplates() {
+		if strings.Contains(text, ".ClusterName") {
+			return true
+		}
+	}
+	return false
+}
+
+// RenameCluster implements conformance.ClusterRenamer. Replicas keep the name that they have.
+func (p *CCM) RenameCluster(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clusterName = name
+}
