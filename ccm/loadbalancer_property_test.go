@@ -1,9 +1,12 @@
 package ccm
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -15,64 +18,122 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 )
 
-// balancerCloud is a cloud that finishes its pending work when told to, and counts
-// calls.
-type balancerCloud interface {
-	loadBalancersAPI
-	projectAPI
-	finishPendingWork()
-	takeCallCounts() (writes []string, reads int)
+// propertyCloud is a cloud for one drawn history after another, seen through a client that
+// counts its calls.
+type propertyCloud struct {
+	*client.Client
+	cloud     *cloudtest.Cloud
+	instances []string
+	// addresses are called one and two.
+	addresses     [2]*api.ReservedAddress
+	writes, reads atomic.Int32
+}
+
+func startPropertyCloud(t *testing.T, options ...cloudtest.Option) *propertyCloud {
+	p := &propertyCloud{cloud: cloudtest.Start(t, append(options, cloudtest.WithoutTraffic())...)}
+	for range 3 {
+		in, err := p.cloud.CreateInstance(t.Context(), api.InstanceCreate{})
+		require.NoError(t, err)
+		p.instances = append(p.instances, contract.ProviderID(in.ID))
+	}
+	for i, name := range []string{"one", "two"} {
+		reserved, err := p.cloud.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: &name})
+		require.NoError(t, err)
+		p.addresses[i] = reserved
+	}
+	var err error
+	p.Client, err = client.New(client.Config{
+		URL: p.cloud.URL, TokenFile: p.cloud.TokenFile, Direct: true,
+		Wrap: func(next http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(req *http.Request) (*http.Response, error) {
+				p.countCall(t, req)
+				return next.RoundTrip(req)
+			})
+		},
+	})
+	require.NoError(t, err)
+	return p
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return r(req) }
+
+func (p *propertyCloud) countCall(t *testing.T, req *http.Request) {
+	switch req.Method {
+	case http.MethodGet:
+		p.reads.Add(1)
+		return
+	case http.MethodPatch, http.MethodDelete:
+		assert.NotEmpty(t, req.Header.Get("If-Match"), "nothing is changed that was not read")
+	}
+	p.writes.Add(1)
+}
+
+// takeCallCounts returns the calls since it was last called.
+func (p *propertyCloud) takeCallCounts() (writes, reads int32) {
+	return p.writes.Swap(0), p.reads.Swap(0)
+}
+
+// awaitBalancers waits until none is provisioning, updating or deleting, and returns them.
+func (p *propertyCloud) awaitBalancers() []api.LoadBalancer {
+	return cloudtest.Await(p.cloud, "all balancers to be done", func(ctx context.Context) ([]api.LoadBalancer, error) {
+		return p.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	}, func(all []api.LoadBalancer) bool {
+		return !slices.ContainsFunc(all, func(lb api.LoadBalancer) bool { return lb.State != api.LoadBalancerActive })
+	})
 }
 
 // Any Service, changed in any way, is either refused before anything but targets is written,
 // or its balancer becomes what it asks for within a few rounds, after which nothing is written
 // again. In the end nothing is left.
 func TestAnyServiceConverges(t *testing.T) {
-	cloud := newModelCloud(t)
+	clouds := map[bool]*propertyCloud{
+		false: startPropertyCloud(t), true: startPropertyCloud(t, cloudtest.IPv6()),
+	}
 	rapid.Check(t, func(t *rapid.T) {
-		cloud.reset(rapid.Bool().Draw(t, "the cloud has IPv6"))
+		cloud := clouds[rapid.Bool().Draw(t, "the cloud has IPv6")]
+		for _, left := range cloud.awaitBalancers() { // By a history that failed.
+			_, err := cloud.cloud.DeleteLoadBalancer(t.Context(), left.ID)
+			require.NoError(t, err)
+		}
+		require.Empty(t, cloud.awaitBalancers())
 		checkConvergence(t, cloud)
 	})
 }
 
-func checkConvergence(t *rapid.T, cloud balancerCloud) {
+func checkConvergence(t *rapid.T, cloud *propertyCloud) {
 	memory := &fakeBalancers{}
 	l := &loadBalancers{
-		api: cloud, project: newProjectGuard(cloud, "lab"), explain: newExplainer(),
+		api: cloud, project: newProjectGuard(cloud, cloudtest.ProjectName), explain: newExplainer(),
 		identity: testIdentity(rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")),
 	}
 	if rapid.Bool().Draw(t, "memory") {
 		l.inventory = (*fakeMemory)(memory)
 	}
 	for range rapid.IntRange(1, 4).Draw(t, "changes") {
-		svc, targets := drawService(t), drawNodes(t)
-		before, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-		require.NoError(t, err)
-		cloud.takeCallCounts()
+		svc, targets := cloud.drawService(t), cloud.drawNodes(t)
+		before := cloud.awaitBalancers()
 		if err := ensureUntilDone(t, l, cloud, memory, svc, targets); err != nil {
 			require.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "%v", err)
-			after, listErr := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-			require.NoError(t, listErr)
-			checkOnlyTargetsChanged(t, before, after, targets)
+			checkOnlyTargetsChanged(t, before, cloud.awaitBalancers(), targets)
 			continue
 		}
 		cloud.takeCallCounts()
 		status, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
 		require.NoError(t, err)
 		writes, reads := cloud.takeCallCounts()
-		require.Empty(t, writes, "with nothing to change nothing is written")
+		require.Zero(t, writes, "with nothing to change nothing is written")
 		if l.inventory != nil {
 			require.Zero(t, reads, "nor read, if it is remembered")
 		}
-		checkOutcome(t, l, cloud, svc, targets, status)
+		checkOutcome(t, cloud, svc, targets, status)
 	}
 	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
-	cloud.finishPendingWork()
-	left, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
-	assert.Empty(t, left)
+	assert.Empty(t, cloud.awaitBalancers())
 }
 
 // checkOnlyTargetsChanged is for a Service that was refused: of its balancer, if it has one,
@@ -85,11 +146,8 @@ func checkOnlyTargetsChanged(t *rapid.T, before, after []api.LoadBalancer, nodes
 			continue
 		}
 		require.Equal(t, targetsOf(nodes), is.Targets)
-		was.Targets, was.Version, was.State = is.Targets, is.Version, is.State
-		for _, lb := range []*api.LoadBalancer{was, is} { // The model changes their order.
-			sortListeners(lb.Listeners)
-			slices.Sort(lb.SourceRanges)
-		}
+		was.Targets, was.Version, was.UpdatedAt = is.Targets, is.Version, is.UpdatedAt
+		was.StateReason, was.StateReasonCode = is.StateReason, is.StateReasonCode
 	}
 	require.Equal(t, before, after, "but for its targets a balancer stays as it is")
 }
@@ -99,7 +157,7 @@ func checkOnlyTargetsChanged(t *rapid.T, before, after []api.LoadBalancer, nodes
 func ensureUntilDone(
 	t *rapid.T,
 	l *loadBalancers,
-	cloud balancerCloud,
+	cloud *propertyCloud,
 	memory *fakeBalancers,
 	svc *corev1.Service,
 	targets []*corev1.Node,
@@ -109,24 +167,19 @@ func ensureUntilDone(
 		if _, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets); !isPending(err) {
 			return err
 		}
-		cloud.finishPendingWork()
-		var listErr error // As events would tell it.
-		memory.memory, listErr = cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-		require.NoError(t, listErr)
+		memory.memory = cloud.awaitBalancers() // As events would tell it.
 	}
 	return errors.Join(errors.New("not done after six rounds"), err)
 }
 
 func checkOutcome(
 	t *rapid.T,
-	l *loadBalancers,
-	cloud balancerCloud,
+	cloud *propertyCloud,
 	svc *corev1.Service,
 	targets []*corev1.Node,
 	status *corev1.LoadBalancerStatus,
 ) {
-	all, err := cloud.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
+	all := cloud.awaitBalancers()
 	require.Len(t, all, 1, "one Service, one balancer")
 	lb := all[0]
 	require.Len(t, lb.Listeners, len(svc.Spec.Ports))
@@ -151,14 +204,11 @@ func checkOutcome(
 	}
 }
 
-func drawNodes(t *rapid.T) []*corev1.Node {
-	ids := rapid.SliceOfNDistinct(
-		rapid.SampledFrom([]string{"fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"}), 0, 3, rapid.ID,
-	).Draw(t, "nodes")
-	return nodes(ids...)
+func (p *propertyCloud) drawNodes(t *rapid.T) []*corev1.Node {
+	return nodes(rapid.SliceOfNDistinct(rapid.SampledFrom(p.instances), 0, 3, rapid.ID).Draw(t, "nodes")...)
 }
 
-func drawService(t *rapid.T) *corev1.Service {
+func (p *propertyCloud) drawService(t *rapid.T) *corev1.Service {
 	svc := service()
 	type key struct {
 		port     int32
@@ -197,15 +247,16 @@ func drawService(t *rapid.T) *corev1.Service {
 		families = families[:1]
 	}
 	svc.Spec.IPFamilies = families
-	svc.Spec.LoadBalancerIP = rapid.SampledFrom([]string{"", "", "127.30.64.101", "127.30.64.102"}).Draw(t, "address") //nolint:staticcheck // Deprecated, and used.
-	svc.Annotations = drawAnnotations(t)
+	ips := []string{"", "", p.addresses[0].IP, p.addresses[1].IP}
+	svc.Spec.LoadBalancerIP = rapid.SampledFrom(ips).Draw(t, "address") //nolint:staticcheck // Deprecated, and used.
+	svc.Annotations = p.drawAnnotations(t)
 	return svc
 }
 
 // drawAnnotations draws annotations that are each valid by itself.
-func drawAnnotations(t *rapid.T) map[string]string {
+func (p *propertyCloud) drawAnnotations(t *rapid.T) map[string]string {
 	other := map[string]string{
-		annotations.Scheme: "public", annotations.Address: "a-2", annotations.ConnectionLimit: "80=5",
+		annotations.Scheme: "public", annotations.Address: p.addresses[1].ID, annotations.ConnectionLimit: "80=5",
 		annotations.ProxyProtocol: "v1",
 		annotations.HealthCheck:   "http", annotations.Tags: "team=red", annotations.HealthCheckTimeout: "1s",
 		annotations.Drain: "0", annotations.IPMode: "Proxy",
