@@ -28,6 +28,7 @@ require (
 	github.com/stretchr/testify v1.12.1
 	github.com/swaggest/swgui v1.8.5
 	github.com/tmaxmax/go-sse v0.11.0
+	github.com/tsenart/vegeta/v12 v12.12.0
 	github.com/vishvananda/netlink v1.3.1
 	go.uber.org/goleak v1.3.0
 	go.yaml.in/yaml/v3 v3.0.5
@@ -51,7 +52,11 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/anmitsu/go-shlex v0.0.0-20200514113438-38f4b401e2be // indirect
+require (
+	github.com/anmitsu/go-shlex v0.0.0-20200514113438-38f4b401e2be // indirect
+	github.com/influxdata/tdigest v0.0.1 // indirect
+	github.com/rs/dnscache v0.0.0-20230804202142-fc85eb664529 // indirect
+)
 
 require (
 	al.essio.dev/pkg/shellescape v1.5.1 // indirect

@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"strconv"
@@ -14,7 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // eventAccount counts the events that one watcher receives. Their numbers grow by one.
@@ -24,7 +22,7 @@ type eventAccount struct {
 	last            int64
 	received        int64
 	missed, doubled int64
-	latencies       machine.Latencies
+	latencies       harness.Latencies
 }
 
 // recordEvent counts an event. A number that comes after a greater one counts as doubled, as
@@ -105,22 +103,20 @@ type watcher struct {
 
 // readStream reads the event stream until ctx ends. It calls connected when the stream is
 // open.
-func (w *watcher) readStream(ctx context.Context, address string, req []byte, connected func()) error {
-	c, err := dialConn(ctx, address)
+func (w *watcher) readStream(ctx context.Context, cloud *harness.Cloud, connected func()) error {
+	url := fmt.Sprintf("http://%s/v1/events?after=%d", cloud.Address, w.last)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	defer context.AfterFunc(ctx, c.close)()
-	r, err := c.sendRequest(req) //nolint:bodyclose // The body has no end; the connection is closed.
+	req.Header.Set("Authorization", "Bearer "+cloud.Token)
+	r, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return err
 	}
+	defer func() { _ = r.Body.Close() }()
 	if r.StatusCode != http.StatusOK {
 		return fmt.Errorf("the event stream answers with status %d", r.StatusCode)
-	}
-	if err := c.net.SetDeadline(time.Time{}); err != nil { // ctx ends the stream.
-		return err
 	}
 	connected()
 	stream := bufio.NewReaderSize(r.Body, maxEvent)
@@ -134,29 +130,6 @@ func (w *watcher) readStream(ctx context.Context, address string, req []byte, co
 	}
 }
 
-// newestEvent returns the number of the newest event after the given one, and how many events
-// there are after it. after 0 counts from the oldest.
-func (b *bench) newestEvent(ctx context.Context, after int64) (last, count int64, err error) {
-	body, err := callOnce(ctx, b.cloud.Address, call{
-		request: b.getRequest("/v1/events?follow=false&after=" + strconv.FormatInt(after, 10)), want: http.StatusOK,
-	})
-	if err != nil {
-		return 0, 0, fmt.Errorf("reading the event log: %w", err)
-	}
-	last = after
-	in := bufio.NewReaderSize(bytes.NewReader(body), maxEvent)
-	for {
-		m, err := readMessage(in)
-		if errors.Is(err, io.EOF) {
-			return last, count, nil
-		}
-		if err != nil {
-			return 0, 0, err
-		}
-		last, count = m.seq, count+1
-	}
-}
-
 // watchResult adds up what all watchers received.
 type watchResult struct {
 	Watchers        int
@@ -165,40 +138,45 @@ type watchResult struct {
 	Events          int64 // of those changes, in the log
 	Delivered       int64
 	Missed, Doubled int64
-	Late            machine.Latencies
+	Late            harness.Latencies
 	Failure         string
 }
 
 // watchChanges runs many watchers while changes are made at a fixed rate.
-func (b *bench) watchChanges(ctx context.Context) (watchResult, error) {
-	from, _, err := b.newestEvent(ctx, 0)
+func (b *bench) watchChanges(ctx context.Context) (out watchResult, err error) {
+	routes, err := b.createRoutes(ctx)
 	if err != nil {
-		return watchResult{}, err
+		return out, err
+	}
+	from, err := b.client.NewestEvent(ctx)
+	if err != nil {
+		return out, err
 	}
 	watching, stop := context.WithCancel(ctx)
 	var ended sync.WaitGroup
 	defer ended.Wait()
 	defer stop()
 	watchers := b.startWatchers(watching, &ended, from)
-	out, err := b.makeChanges(ctx)
+	made, err := b.changeRoutes(routes).run(ctx)
 	if err != nil {
 		return out, err
 	}
-	newest, events, err := b.newestEvent(ctx, from)
+	newest, err := b.client.NewestEvent(ctx)
 	if err != nil {
 		return out, err
 	}
 	awaitAll(ctx, watchers, newest)
 	stop()
 	ended.Wait()
-	out.Events = events
+	out = watchResult{
+		Changes: int64(made.Calls), ChangesPerSec: made.perSecond(), Events: newest - from, Failure: made.Failure,
+	}
 	out.addWatchers(watchers, newest)
 	return out, ctx.Err()
 }
 
 // startWatchers starts the watchers, and returns when all have connected or failed.
 func (b *bench) startWatchers(ctx context.Context, ended *sync.WaitGroup, from int64) []*watcher {
-	req := b.getRequest("/v1/events?after=" + strconv.FormatInt(from, 10))
 	watchers := make([]*watcher, b.size.Watchers)
 	var connected sync.WaitGroup
 	connected.Add(len(watchers))
@@ -208,7 +186,7 @@ func (b *bench) startWatchers(ctx context.Context, ended *sync.WaitGroup, from i
 		ended.Go(func() {
 			once := sync.OnceFunc(connected.Done)
 			defer once()
-			w.err = w.readStream(ctx, b.cloud.Address, req, once)
+			w.err = w.readStream(ctx, b.cloud, once)
 		})
 	}
 	connected.Wait()

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 func TestEventAccount(t *testing.T) {
@@ -51,7 +51,7 @@ func TestEventAccount(t *testing.T) {
 func TestEventLatencyIsNotNegative(t *testing.T) {
 	var a eventAccount
 	a.recordEvent(1, -time.Second)
-	assert.Equal(t, machine.Latencies{0}, a.latencies)
+	assert.Equal(t, harness.Latencies{0}, a.latencies)
 }
 
 func TestReadMessage(t *testing.T) {
@@ -91,7 +91,7 @@ func TestWatchers(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer s.Close()
-	b := bench{size: size{Watchers: 5}, cloud: &machine.Cloud{Address: s.Listener.Addr().String()}}
+	b := bench{size: size{Watchers: 5}, cloud: &harness.Cloud{Address: s.Listener.Addr().String()}}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var ended sync.WaitGroup
@@ -112,7 +112,7 @@ func TestWatchers(t *testing.T) {
 func TestRefusedWatcher(t *testing.T) {
 	s := httptest.NewServer(http.NotFoundHandler())
 	defer s.Close()
-	b := bench{size: size{Watchers: 2}, cloud: &machine.Cloud{Address: s.Listener.Addr().String()}}
+	b := bench{size: size{Watchers: 2}, cloud: &harness.Cloud{Address: s.Listener.Addr().String()}}
 	var ended sync.WaitGroup
 	watchers := b.startWatchers(t.Context(), &ended, 10)
 	ended.Wait()

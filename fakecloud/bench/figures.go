@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // The targets of the figures.
@@ -20,17 +20,6 @@ const (
 	memoryAtMost  = 150 << 20
 	restartAtMost = 2 * time.Second
 )
-
-// row is one line of the table.
-type row struct {
-	Name     string             `json:"name"`
-	Figure   string             `json:"figure"`
-	Measured string             `json:"measured"`
-	Target   string             `json:"target,omitempty"`
-	Holds    *bool              `json:"holds,omitempty"`
-	Values   map[string]float64 `json:"values"` // seconds, bytes, counts and calls per second
-	Note     string             `json:"note,omitempty"`
-}
 
 // figure measures one row.
 type figure struct {
@@ -60,28 +49,23 @@ func rowNames() []string {
 
 // setHolds records whether a row meets its target, unless the sizes are those of -quick.
 func (b *bench) setHolds(r *row, holds bool) {
-	if !b.quick {
+	if !b.Quick {
 		r.Holds = &holds
 	}
 }
 
-func (b *bench) newLoad(next func(int, int64) call) load {
-	return load{Address: b.cloud.Address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: next}
-}
-
-// runLoad runs a load and fills in the row. It adds how many cores the server, the clients
-// and other programs had: a figure measured while others were busy is too low.
+// runLoad runs a load for a period and fills in the row. It adds how many cores the server, the
+// clients and other programs had.
 func (b *bench) runLoad(ctx context.Context, l load, r *row) (result, error) {
-	begin, server, clients, all := time.Now(), b.cloud.CPU(), machine.OwnCPU(), machine.BusyTime(
-		machine.ReadFile("/proc/stat"),
-	)
+	l.Clients, l.Period = b.size.Clients, b.size.Period
+	cores := harness.StartCoreMeter(map[string]func() time.Duration{
+		"serverCores": b.cloud.CPU, "clientCores": harness.OwnCPU,
+	})
 	res, err := l.run(ctx)
 	describeRate(r, res)
-	elapsed := time.Since(begin).Seconds()
-	s, c := (b.cloud.CPU()-server).Seconds()/elapsed, (machine.OwnCPU()-clients).Seconds()/elapsed
-	others := max((machine.BusyTime(machine.ReadFile("/proc/stat"))-all).Seconds()/elapsed-s-c, 0)
-	r.Values["serverCores"], r.Values["clientCores"], r.Values["otherCores"] = s, c, others
-	r.Measured += fmt.Sprintf("; cores: server %.1f, clients %.1f, others %.1f", s, c, others)
+	cores.Add(r.Values)
+	r.Measured += fmt.Sprintf("; cores: server %.1f, clients %.1f, others %.1f",
+		r.Values["serverCores"], r.Values["clientCores"], r.Values["otherCores"])
 	return res, err
 }
 
@@ -92,8 +76,8 @@ func joinNotes(notes ...string) string {
 // describeRate fills a row with the result of a load.
 func describeRate(r *row, res result) {
 	r.Measured = fmt.Sprintf(
-		"%s/s, p50 %s, p99 %s", machine.Grouped(res.perSecond()), machine.MS(res.Took.Percentile(50)),
-		machine.MS(res.Took.Percentile(99)),
+		"%s/s, p50 %s, p99 %s", harness.Grouped(res.perSecond()), harness.MS(res.Took.Percentile(50)),
+		harness.MS(res.Took.Percentile(99)),
 	)
 	r.Values = map[string]float64{
 		"perSecond": res.perSecond(), "p50": res.Took.Percentile(50).Seconds(),
@@ -108,16 +92,20 @@ func describeRate(r *row, res result) {
 func (b *bench) figureGet(ctx context.Context) (row, error) {
 	r := row{
 		Name: "get", Figure: "get one",
-		Target: fmt.Sprintf("≥ %s/s, p99 ≤ %s", machine.Grouped(getPerSec), machine.MS(getP99)),
+		Target: fmt.Sprintf("≥ %s/s, p99 ≤ %s", harness.Grouped(getPerSec), harness.MS(getP99)),
 	}
-	res, err := b.runLoad(ctx, b.newLoad(b.getOne), &r)
+	l := b.getOne()
+	l.Warm = b.size.Warm
+	res, err := b.runLoad(ctx, l, &r)
 	b.setHolds(&r, res.Failed == 0 && res.perSecond() >= getPerSec && res.Took.Percentile(99) <= getP99)
 	return r, err
 }
 
 func (b *bench) figureList(ctx context.Context) (row, error) {
-	r := row{Name: "list", Figure: "list of 100", Target: fmt.Sprintf("≥ %s/s", machine.Grouped(listPerSec))}
-	res, err := b.runLoad(ctx, b.newLoad(b.listHundred), &r)
+	r := row{Name: "list", Figure: "list of 100", Target: fmt.Sprintf("≥ %s/s", harness.Grouped(listPerSec))}
+	l := b.listHundred()
+	l.Warm = b.size.Warm
+	res, err := b.runLoad(ctx, l, &r)
 	b.setHolds(&r, res.Failed == 0 && res.perSecond() >= listPerSec)
 	return r, err
 }
@@ -125,11 +113,9 @@ func (b *bench) figureList(ctx context.Context) (row, error) {
 // figureCreate measures creates. It terminates what it created, so that the rows after it
 // have as many instances stored as the table says.
 func (b *bench) figureCreate(ctx context.Context) (row, error) {
-	r := row{Name: "create", Figure: "durable create", Target: fmt.Sprintf("≥ %s/s", machine.Grouped(createPerSec))}
-	var made createdIDs
-	l := b.newLoad(b.createInstance(&made, "created"))
-	l.Warm, l.Max = 0, b.size.Creates // Filling the cloud has warmed it up.
-	res, err := b.runLoad(ctx, l, &r)
+	r := row{Name: "create", Figure: "durable create", Target: fmt.Sprintf("≥ %s/s", harness.Grouped(createPerSec))}
+	var made []string
+	res, err := b.runLoad(ctx, b.createInstances(b.size.Creates, &made, "created"), &r)
 	if err != nil {
 		return r, err
 	}
@@ -141,8 +127,8 @@ func (b *bench) figureCreate(ctx context.Context) (row, error) {
 	}
 	settled := time.Since(begin)
 	r.Values["settled"] = settled.Seconds()
-	r.Measured += fmt.Sprintf("; all running %s later", machine.MS(settled))
-	return r, b.terminateInstances(ctx, made.all)
+	r.Measured += fmt.Sprintf("; all running %s later", harness.MS(settled))
+	return r, b.terminateInstances(ctx, made)
 }
 
 func (b *bench) figureEvents(ctx context.Context) (row, error) {
@@ -156,8 +142,8 @@ func (b *bench) figureEvents(ctx context.Context) (row, error) {
 	}
 	latest := w.Late.Percentile(100)
 	r.Measured = fmt.Sprintf("max %s, p99 %s late; %s changes/s; %s of %s events arrived, %d missed, %d doubled",
-		machine.MS(latest), machine.MS(w.Late.Percentile(99)), machine.Grouped(w.ChangesPerSec),
-		machine.Grouped(float64(w.Delivered)), machine.Grouped(float64(w.Events*int64(w.Watchers))), w.Missed,
+		harness.MS(latest), harness.MS(w.Late.Percentile(99)), harness.Grouped(w.ChangesPerSec),
+		harness.Grouped(float64(w.Delivered)), harness.Grouped(float64(w.Events*int64(w.Watchers))), w.Missed,
 		w.Doubled)
 	r.Values = map[string]float64{
 		"max": latest.Seconds(), "p99": w.Late.Percentile(99).Seconds(), "p50": w.Late.Percentile(50).Seconds(),
@@ -192,7 +178,7 @@ func (b *bench) figureMemory(context.Context) (row, error) {
 // figureRestart measures restarts, and checks that everything acknowledged still exists.
 func (b *bench) figureRestart(ctx context.Context) (row, error) {
 	r := row{Name: "restart", Figure: "kill, start, ready", Target: fmt.Sprintf("≤ %s", restartAtMost)}
-	var took machine.Latencies
+	var took harness.Latencies
 	for range b.size.Restarts {
 		t, err := b.restartCloud(ctx)
 		if err != nil {
@@ -201,18 +187,14 @@ func (b *bench) figureRestart(ctx context.Context) (row, error) {
 		took = append(took, t)
 	}
 	slices.Sort(took)
-	instances, err := b.countByState(ctx, "/v1/instances")
-	if err != nil {
-		return r, err
-	}
-	balancers, err := b.countByState(ctx, "/v1/load-balancers")
+	instances, balancers, err := b.countByState(ctx)
 	if err != nil {
 		return r, err
 	}
 	slowest := took.Percentile(100)
 	r.Measured = fmt.Sprintf("%s, the slowest of %d; %s instances running, %s balancers active",
-		machine.MS(slowest), len(took), machine.Grouped(float64(instances["running"])),
-		machine.Grouped(float64(balancers["active"])))
+		harness.MS(slowest), len(took), harness.Grouped(float64(instances["running"])),
+		harness.Grouped(float64(balancers["active"])))
 	r.Values = map[string]float64{
 		"slowest": slowest.Seconds(), "fastest": took[0].Seconds(), "restarts": float64(len(took)),
 		"instancesRunning": float64(instances["running"]), "balancersActive": float64(balancers["active"]),

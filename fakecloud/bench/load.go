@@ -2,47 +2,46 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	vegeta "github.com/tsenart/vegeta/v12/lib"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
-// call is one HTTP call of a load, and what its answer must be.
-type call struct {
-	request []byte
-	// want is the expected status.
-	want int
-	// check fails if the body is wrong; nil accepts any body.
-	check func(body []byte) error
-}
+// callTimeout bounds one call, so that a row ends if the server hangs.
+const callTimeout = 20 * time.Second
 
-// load is a number of clients, each of which makes its next call as soon as the one before
-// is answered.
+// load is a number of clients, each of which makes its next call as soon as the one before is
+// answered or, with Rate, when it is due.
 type load struct {
-	Address string
 	Clients int
+	// Rate is the number of calls a second of all clients; 0 is no limit.
+	Rate int
 	// Warm is the time before the measured period, Period the length of that.
 	Warm, Period time.Duration
 	// Max is the greatest number of calls; 0 is no limit.
-	Max int64
-	// Next returns the next call of a client (from 0 to Clients-1). n is the number
-	// of the call among those of all clients, from 0.
-	Next func(client int, n int64) call
+	Max int
+	// Next returns the nth call of all clients, from 0. It may be called concurrently.
+	Next func(n int) vegeta.Target
+	// Want is the expected status.
+	Want int
+	// Check fails if an answer is wrong; nil accepts any.
+	Check func(*vegeta.Result) error
 }
 
 // result is what a load measured.
 type result struct {
-	Calls, Failed int64
-	// Failure is the first error of one client.
+	Calls, Failed int
+	// Failure is the first error.
 	Failure string
 	Elapsed time.Duration
 	// Took are the latencies of the calls that did not fail, sorted.
-	Took machine.Latencies
+	Took harness.Latencies
 }
 
 func (r result) perSecond() float64 {
@@ -55,101 +54,71 @@ func (r result) perSecond() float64 {
 // run makes calls until the period is over, Max calls are made, or ctx ends. It measures the
 // calls that begin and end within the period.
 func (l load) run(ctx context.Context) (result, error) {
+	attacker := vegeta.NewAttacker(
+		vegeta.Workers(uint64(l.Clients)), vegeta.MaxWorkers(uint64(l.Clients)), vegeta.Connections(l.Clients),
+		vegeta.Timeout(callTimeout), vegeta.HTTP2(false),
+	)
+	defer context.AfterFunc(ctx, func() { attacker.Stop() })()
+	var calls atomic.Int64
+	next := func(t *vegeta.Target) error {
+		n := int(calls.Add(1)) - 1
+		if l.Max > 0 && n >= l.Max {
+			return vegeta.ErrNoTargets
+		}
+		*t = l.Next(n)
+		return nil
+	}
 	begin := time.Now().Add(l.Warm)
 	end := begin.Add(l.Period)
-	var n atomic.Int64
-	parts := make([]clientResult, l.Clients)
-	var wg sync.WaitGroup
-	for i := range parts {
-		wg.Go(func() { l.runClient(ctx, i, &n, begin, end, &parts[i]) })
-	}
-	wg.Wait()
-	return sumResults(parts, begin, end), ctx.Err()
-}
-
-// clientResult is what one client has measured.
-type clientResult struct {
-	took    machine.Latencies
-	failed  int64
-	failure error
-	last    time.Time
-}
-
-func (l load) runClient(ctx context.Context, i int, n *atomic.Int64, begin, end time.Time, p *clientResult) {
-	var c *conn
-	defer func() {
-		if c != nil {
-			c.close()
-		}
-	}()
-	for ctx.Err() == nil && p.failed < 100 {
-		k := n.Add(1) - 1
-		if l.Max > 0 && k >= l.Max || !time.Now().Before(end) {
-			return
-		}
-		if c == nil {
-			var err error
-			if c, err = dialConn(ctx, l.Address); err != nil {
-				p.recordFailure(err)
-				continue
-			}
-		}
-		next := l.Next(i, k)
-		start := time.Now()
-		broken, err := c.makeCall(next)
-		done := time.Now()
-		if broken {
-			c.close()
-			c = nil
-		}
-		switch {
-		case err != nil:
-			p.recordFailure(err)
-		case !start.Before(begin) && !done.After(end):
-			p.took = append(p.took, done.Sub(start))
-			p.last = done
-		}
-	}
-}
-
-// makeCall makes a call. broken means that the connection cannot be used any more.
-func (c *conn) makeCall(next call) (broken bool, err error) {
-	status, body, err := c.exchange(next.request)
-	if err != nil {
-		return true, err
-	}
-	if status != next.want {
-		line, _, _ := strings.Cut(string(next.request), "\r\n")
-		return false, fmt.Errorf("%s: status %d, not %d: %.300s", line, status, next.want, body)
-	}
-	if next.check != nil {
-		err = next.check(body)
-	}
-	return false, err
-}
-
-func (p *clientResult) recordFailure(err error) {
-	if p.failed++; p.failure == nil {
-		p.failure = err
-	}
-}
-
-func sumResults(parts []clientResult, begin, end time.Time) result {
 	var r result
 	last := begin
-	for _, p := range parts {
-		r.Took = append(r.Took, p.took...)
-		r.Failed += p.failed
-		if p.failure != nil && r.Failure == "" {
-			r.Failure = p.failure.Error()
-		}
-		if p.last.After(last) {
-			last = p.last
+	for got := range attacker.Attack(next, vegeta.Rate{Freq: l.Rate, Per: time.Second}, l.Warm+l.Period, "") {
+		done := got.Timestamp.Add(got.Latency)
+		err := l.checkResult(got)
+		switch {
+		case got.Error == vegeta.ErrNoTargets.Error():
+		case err != nil:
+			if r.Failed++; r.Failure == "" {
+				r.Failure = err.Error()
+			}
+		case !got.Timestamp.Before(begin) && !done.After(end):
+			r.Took = append(r.Took, got.Latency)
+			if done.After(last) {
+				last = done
+			}
 		}
 	}
 	slices.Sort(r.Took)
-	r.Calls = int64(len(r.Took))
+	r.Calls = len(r.Took)
 	// With Max, the load may end before the period does.
 	r.Elapsed = min(last.Sub(begin), end.Sub(begin))
-	return r
+	return r, ctx.Err()
+}
+
+// checkResult returns what is wrong with an answer, or nil.
+func (l load) checkResult(r *vegeta.Result) error {
+	switch {
+	case r.Code != 0 && int(r.Code) != l.Want:
+		return fmt.Errorf("%s %s: status %d, not %d: %.300s", r.Method, r.URL, r.Code, l.Want, r.Body)
+	case r.Error != "": // No answer, or no complete one.
+		return errors.New(r.Error)
+	case l.Check != nil:
+		return l.Check(r)
+	}
+	return nil
+}
+
+// runAll makes Max calls, and fails if one of them does.
+func (l load) runAll(ctx context.Context) error {
+	l.Period = fillTimeout
+	r, err := l.run(ctx)
+	switch {
+	case err != nil:
+		return err
+	case r.Failed > 0:
+		return fmt.Errorf("%d calls failed: %s", r.Failed, r.Failure)
+	case r.Calls < l.Max:
+		return fmt.Errorf("only %d of %d calls within %s", r.Calls, l.Max, fillTimeout)
+	}
+	return nil
 }

@@ -2,9 +2,8 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	vegeta "github.com/tsenart/vegeta/v12/lib"
 )
 
 // The load reports as many calls as the server has counted.
@@ -28,53 +28,46 @@ func TestLoadCountsMatchServer(t *testing.T) {
 		_, _ = io.WriteString(w, "fine")
 	}))
 	defer s.Close()
-	address := s.Listener.Addr().String()
 	var numbers sync.Map
-	r, err := load{Address: address, Clients: 7, Period: time.Minute, Max: 500, Next: func(_ int, n int64) call {
-		_, twice := numbers.LoadOrStore(n, true)
-		assert.False(t, twice, "call %d was made twice", n)
-		return call{request: httpRequest(
-			"GET", "/", address, "", nil,
-		), want: http.StatusOK, check: func(body []byte) error {
-			if string(body) != "fine" {
-				return fmt.Errorf("got %q", body)
+	r, err := load{
+		Clients: 7, Period: time.Minute, Max: 500, Want: http.StatusOK,
+		Next: func(n int) vegeta.Target {
+			_, twice := numbers.LoadOrStore(n, true)
+			assert.False(t, twice, "call %d was made twice", n)
+			return vegeta.Target{Method: http.MethodGet, URL: s.URL}
+		},
+		Check: func(r *vegeta.Result) error {
+			if string(r.Body) != "fine" {
+				return errors.New("another body")
 			}
 			return nil
-		}}
-	}}.run(t.Context())
+		},
+	}.run(t.Context())
 	require.NoError(t, err)
 	assert.EqualValues(t, 500, asked.Load())
 	assert.EqualValues(t, 50, refused.Load())
-	assert.EqualValues(t, 450, r.Calls)
-	assert.EqualValues(t, 50, r.Failed)
-	assert.Contains(t, r.Failure, "GET / HTTP/1.1: status 429, not 200")
+	assert.Equal(t, 450, r.Calls)
+	assert.Equal(t, 50, r.Failed)
+	assert.Contains(t, r.Failure, "status 429, not 200")
 	assert.IsNonDecreasing(t, r.Took)
 	assert.Positive(t, r.Elapsed)
 	assert.Less(t, r.Elapsed, time.Minute)
-}
-
-// If nobody listens, each client gives up long before the period ends.
-func TestLoadWithoutAServerEnds(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	r, err := load{
-		Address: l.Addr().String(), Clients: 3, Period: time.Hour,
-		Next: func(int, int64) call { panic("no connection, no call") },
-	}.run(t.Context())
-	require.NoError(t, err)
-	assert.Zero(t, r.Calls)
-	assert.EqualValues(t, 300, r.Failed)
-	assert.Zero(t, r.perSecond())
 }
 
 func TestLoadEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	s := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { cancel() }))
 	defer s.Close()
-	address := s.Listener.Addr().String()
-	_, err := load{Address: address, Clients: 2, Period: time.Hour, Next: func(int, int64) call {
-		return call{request: httpRequest("GET", "/", address, "", nil), want: http.StatusOK}
+	_, err := load{Clients: 2, Period: time.Hour, Want: http.StatusOK, Next: func(int) vegeta.Target {
+		return vegeta.Target{Method: http.MethodGet, URL: s.URL}
 	}}.run(ctx)
 	assert.ErrorIs(t, err, context.Canceled)
+}
+
+func TestCheckResult(t *testing.T) {
+	l := load{Want: http.StatusOK, Check: func(*vegeta.Result) error { return errors.New("wrong body") }}
+	assert.EqualError(t, l.checkResult(&vegeta.Result{Error: "unexpected EOF"}), "unexpected EOF")
+	assert.ErrorContains(t, l.checkResult(&vegeta.Result{Code: 404}), "status 404, not 200")
+	assert.EqualError(t, l.checkResult(&vegeta.Result{Code: 200}), "wrong body")
+	assert.EqualError(t, l.checkResult(&vegeta.Result{Code: 200, Error: "unexpected EOF"}), "unexpected EOF", "cut off")
 }

@@ -4,9 +4,8 @@
 // the root of a clone.
 //
 // The clients share the machine's cores with the server, and the processor time that they
-// take lowers the server's figures. So they are lean: they write and read HTTP/1.1 by hand
-// on keep-alive connections, and check every status. The peer, a vSphere simulator, is
-// measured with the same clients.
+// take lowers the server's figures. The peer, a vSphere simulator, is measured with the same
+// clients.
 //
 // Begin with figures in figures.go. load.go makes the calls, changes.go and events.go what
 // the figures are measured on.
@@ -20,10 +19,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // size says how many resources, clients and watchers there are, and how long is measured.
@@ -36,8 +35,8 @@ type size struct {
 	Warm          time.Duration `json:"warmNanoseconds"`
 	Period        time.Duration `json:"periodNanoseconds"`
 	// Creates is how many instances the create row may create beyond those stored.
-	Creates  int64 `json:"creates"`
-	Restarts int   `json:"restarts"`
+	Creates  int `json:"creates"`
+	Restarts int `json:"restarts"`
 }
 
 var (
@@ -53,114 +52,133 @@ var (
 
 // bench is one run of the benchmark.
 type bench struct {
-	size           size
-	quick          bool
-	binary         string
-	peer           string // folder of the peer's module
-	dir            string // folder of all files that the run writes
-	rateLimitFlags []string
-	quotas         bool // the measured cloud has quotas
+	*harness.Options
+	size   size
+	binary string
+	peer   string // folder of the peer's module
+	dir    string // folder of all files that the run writes
 
-	cloud     *machine.Cloud
+	cloud     *harness.Cloud
+	client    *client.Client
 	instances []string // IDs of the stored ones
 	pages     []string // tokens of the full pages of the list, without the first page
 }
 
 func main() {
-	b := bench{size: fullSize}
-	rows := flag.String("rows", strings.Join(rowNames(), ","), "the figures to measure")
-	flag.BoolVar(&b.quick, "quick", false, "small sizes, for a test that it works: the figures mean nothing")
-	output := flag.String("o", "table", "table or json")
+	b := bench{Options: harness.NewOptions("bench-cloud", harness.QuickSizes, rowNames()), size: fullSize}
 	flag.StringVar(&b.binary, "binary", filepath.Join("bin", "fakecloud"), "the cloud to measure")
 	flag.StringVar(&b.peer, "peer", filepath.Join("fakecloud", "bench", "peer"), "folder of the peer's module")
 	dir := flag.String(
 		"dir", "", "folder in which the data are, for its file system (default: the system's for temporary files)",
 	)
 	flag.Parse()
-	err := machine.RunUntilInterrupted(func(ctx context.Context) error {
-		return b.run(ctx, *dir, strings.Split(*rows, ","), *output)
-	})
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-cloud:", err)
-		os.Exit(1)
-	}
+	b.Main(func(ctx context.Context) (harness.Report, error) { return b.run(ctx, *dir) })
 }
 
-func (b *bench) run(ctx context.Context, dir string, names []string, output string) (err error) {
-	if err := machine.CheckFlags(output, names, rowNames()); err != nil {
-		return err
+func (b *bench) run(ctx context.Context, dir string) (_ harness.Report, err error) {
+	if err := b.Check(); err != nil {
+		return nil, err
 	}
-	if b.quick {
+	if b.Quick {
 		b.size = quickSize
 	}
 	if b.binary, err = filepath.Abs(b.binary); err != nil {
-		return err
+		return nil, err
 	}
-	if b.dir, err = machine.WorkDir(dir, "bench-cloud"); err != nil {
-		return err
+	if b.dir, err = harness.WorkDir(dir, b.Name); err != nil {
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	if b.rateLimitFlags, err = rateLimitFlags(ctx, b.binary); err != nil {
-		return err
-	}
-	r := report{Quick: b.quick, Size: b.size, Machine: machine.Describe(b.dir)}
-	err = b.measureRows(ctx, names, &r)
-	if len(r.Rows) == 0 {
-		return err
-	}
-	// Rows that were measured before an error are printed all the same.
-	return errors.Join(err, r.print(os.Stdout, output))
+	r := &report{Quick: b.Quick, Size: b.size, Machine: harness.Describe(b.dir)}
+	return r, b.measureRows(ctx, r)
 }
 
 // measureRows measures the rows of the cloud, and the peer's rows after the cloud has ended.
-func (b *bench) measureRows(ctx context.Context, names []string, r *report) error {
-	own := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == peerRow })
-	if len(own) > 0 {
-		if err := b.measureCloud(ctx, own, r); err != nil {
+func (b *bench) measureRows(ctx context.Context, r *report) error {
+	if rows := b.Selected(); len(rows) > 1 || rows[0] != peerRow {
+		if err := b.startCloud(ctx); err != nil {
+			return err
+		}
+		defer func() { b.cloud.Kill() }()
+		if err := b.fillCloud(ctx); err != nil {
 			return err
 		}
 	}
-	if slices.Contains(names, peerRow) {
-		b.logProgress("the peer")
-		r.Rows = append(r.Rows, b.measurePeer(ctx, r)...)
-	}
-	return ctx.Err()
+	return b.EachFigure(func(name string) error {
+		if name == peerRow {
+			if b.cloud != nil {
+				b.cloud.Kill()
+			}
+			r.Rows = append(r.Rows, b.measurePeer(ctx, r)...)
+			return ctx.Err()
+		}
+		i := slices.IndexFunc(figures, func(f figure) bool { return f.name == name })
+		row, err := figures[i].measure(b, ctx)
+		if err == nil {
+			r.Rows = append(r.Rows, row)
+		}
+		return err
+	})
 }
 
-func (b *bench) measureCloud(ctx context.Context, names []string, r *report) error {
-	defer b.killCloud()
-	err := b.startCloud(ctx)
+// unreachableRate is a rate limit that no client here reaches: the limiter counts, but refuses
+// nothing.
+const unreachableRate = "1000000"
+
+func (b *bench) startCloud(ctx context.Context) (err error) {
+	b.cloud, err = harness.StartCloud(
+		ctx, b.binary, b.dir, "--rate-limit", unreachableRate, "--rate-burst", unreachableRate,
+	)
 	if err != nil {
 		return err
 	}
-	if r.Server, err = b.inspectServer(ctx); err != nil {
-		return err
-	}
-	if err := b.fillCloud(ctx); err != nil {
-		return err
-	}
-	for _, f := range figures {
-		if !slices.Contains(names, f.name) {
-			continue
-		}
-		b.logProgress("%s", f.name)
-		row, err := f.measure(b, ctx)
-		if err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
-		}
-		r.Rows = append(r.Rows, row)
-	}
-	return nil
-}
-
-// killCloud kills the running cloud, if there is one.
-func (b *bench) killCloud() {
-	if b.cloud != nil {
+	b.client, err = b.cloud.NewClient(b.Name)
+	if err != nil {
 		b.cloud.Kill()
 	}
+	return err
 }
 
-// logProgress prints a line about the progress to stderr.
-func (b *bench) logProgress(format string, a ...any) {
-	fmt.Fprintf(os.Stderr, "%s "+format+" …\n", append([]any{time.Now().Format(time.TimeOnly)}, a...)...)
+// report is what is printed.
+type report struct {
+	Quick   bool            `json:"quick"`
+	Machine harness.Machine `json:"machine"`
+	Size    size            `json:"size"`
+	Rows    []row           `json:"rows"`
+}
+
+// row is one line of the table.
+type row struct {
+	Name     string             `json:"name"`
+	Figure   string             `json:"figure"`
+	Measured string             `json:"measured"`
+	Target   string             `json:"target,omitempty"`
+	Holds    *bool              `json:"holds,omitempty"`
+	Values   map[string]float64 `json:"values"` // seconds, bytes, counts and calls per second
+	Note     string             `json:"note,omitempty"`
+}
+
+// Table shows the report.
+func (r *report) Table() harness.Table {
+	t := harness.Table{Head: []string{r.Machine.String()}, Columns: "FIGURE\tMEASURED\tTARGET"}
+	if r.Machine.FileSystem == "tmpfs" {
+		t.Head = append(
+			t.Head, "         tmpfs keeps nothing: durable costs nothing here; choose a folder on a disk with -dir",
+		)
+	}
+	t.Head = append(t.Head,
+		fmt.Sprintf("size     %d clients on the same machine; %s instances and %s load balancers stored", r.Size.Clients,
+			harness.Grouped(float64(r.Size.Instances)), harness.Grouped(float64(r.Size.Balancers))),
+		"server   authentication on, validation on, audit on, rate limiting on; logs each call to a file",
+	)
+	if r.Quick {
+		t.Head = append(t.Head, harness.QuickHead)
+	}
+	for _, row := range r.Rows {
+		t.Rows = append(t.Rows, harness.Row{Cells: []string{row.Figure, row.Measured, row.Target}, Holds: row.Holds})
+		if row.Note != "" {
+			t.Notes = append(t.Notes, row.Figure+": "+row.Note)
+		}
+	}
+	return t
 }

@@ -4,15 +4,18 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 func TestRefusedFlags(t *testing.T) {
-	var b bench
-	assert.ErrorContains(t, b.run(t.Context(), "", []string{"speed"}, "table"), "no figure \"speed\"")
-	assert.ErrorContains(t, b.run(t.Context(), "", []string{"get"}, "yaml"), "choose table or json")
-	b.binary = "no-such-program"
+	b := bench{Options: &harness.Options{Figures: rowNames(), Rows: "speed", Output: "table"}}
+	_, err := b.run(t.Context(), "")
+	assert.ErrorContains(t, err, `no figure "speed"`)
+	b.Rows, b.binary = "get", "no-such-program"
 	temp := t.TempDir()
-	assert.ErrorContains(t, b.run(t.Context(), temp, []string{"get"}, "table"), "no-such-program")
+	_, err = b.run(t.Context(), temp)
+	assert.ErrorContains(t, err, "no-such-program")
 	assert.Contains(t, b.dir, temp)
 	assert.NoDirExists(t, b.dir)
 }

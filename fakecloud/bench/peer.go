@@ -12,7 +12,9 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	vegeta "github.com/tsenart/vegeta/v12/lib"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 const (
@@ -22,10 +24,9 @@ const (
 	peerFillTimeout = 90 * time.Second
 )
 
-// peer is a running vSphere simulator. Its requests are written by hand, as the cloud's are, so
-// that the clients cost the same for both.
+// peer is a running vSphere simulator.
 type peer struct {
-	*machine.Process
+	*harness.Process
 	address, folder, pool string
 	version               string
 	session               string
@@ -74,7 +75,7 @@ func (b *bench) startPeer(ctx context.Context, binary string) (*peer, error) {
 		return nil, err
 	}
 	cmd.Env = append(os.Environ(), "TMPDIR="+files)
-	proc, err := machine.Start(cmd, filepath.Join(b.dir, "peer.log"))
+	proc, err := harness.Start(cmd, filepath.Join(b.dir, "peer.log"))
 	if err != nil {
 		return nil, err
 	}
@@ -108,24 +109,37 @@ var (
 	machineID  = regexp.MustCompile(`>(vm-[0-9]+)<`)
 )
 
-func (p *peer) soapRequest(body string) []byte {
-	return httpRequest(http.MethodPost, "/sdk", p.address, "Content-Type: text/xml; charset=utf-8\r\nCookie: vmware_soap_session="+
-		p.session+"\r\n",
-		[]byte(`<?xml version="1.0" encoding="UTF-8"?><Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body>`+
-			body+`</Body></Envelope>`))
+// target is a call of the peer.
+func (p *peer) target(body string) vegeta.Target {
+	return vegeta.Target{
+		Method: http.MethodPost, URL: "http://" + p.address + "/sdk",
+		Header: http.Header{
+			"Content-Type": {"text/xml; charset=utf-8"}, "Cookie": {"vmware_soap_session=" + p.session},
+		},
+		Body: []byte(`<?xml version="1.0" encoding="UTF-8"?>` +
+			`<Envelope xmlns="http://schemas.xmlsoap.org/soap/envelope/"><Body>` + body + `</Body></Envelope>`),
+	}
 }
 
-// callOnce makes one call.
-func (p *peer) callOnce(ctx context.Context, body string) ([]byte, error) {
-	return callOnce(ctx, p.address, call{request: p.soapRequest(body), want: http.StatusOK})
+// callOnce makes one call, and returns its answer.
+func (p *peer) callOnce(ctx context.Context, body string) (answer []byte, err error) {
+	err = load{
+		Clients: 1, Max: 1, Want: http.StatusOK, Next: func(int) vegeta.Target { return p.target(body) },
+		Check: func(r *vegeta.Result) error { answer = r.Body; return nil },
+	}.runAll(ctx)
+	return answer, err
 }
 
-// createMachine returns calls that create virtual machines. A SOAP fault has status 500.
-func (p *peer) createMachine(prefix string) func(int, int64) call {
-	return func(_ int, n int64) call {
-		return call{want: http.StatusOK, request: p.soapRequest(fmt.Sprintf(`<CreateVM_Task xmlns="urn:vim25"><_this type="Folder">%s</_this>`+
-			`<config><name>%s-%d</name><guestId>otherGuest</guestId><files><vmPathName>[LocalDS_0]</vmPathName></files><numCPUs>1</numCPUs><memoryMB>32</memoryMB></config>`+
-			`<pool type="ResourcePool">%s</pool></CreateVM_Task>`, p.folder, prefix, n, p.pool))}
+// createMachines is a load that creates virtual machines. A SOAP fault has status 500.
+func (p *peer) createMachines(s size, limit int, prefix string) load {
+	return load{
+		Clients: s.Clients, Max: limit, Want: http.StatusOK,
+		Next: func(n int) vegeta.Target {
+			return p.target(fmt.Sprintf(`<CreateVM_Task xmlns="urn:vim25"><_this type="Folder">%s</_this>`+
+				`<config><name>%s-%d</name><guestId>otherGuest</guestId><files><vmPathName>[LocalDS_0]</vmPathName></files>`+
+				`<numCPUs>1</numCPUs><memoryMB>32</memoryMB></config>`+
+				`<pool type="ResourcePool">%s</pool></CreateVM_Task>`, p.folder, prefix, n, p.pool))
+		},
 	}
 }
 
@@ -135,18 +149,20 @@ func retrieveProperties(kind, id, path string) string {
 		`<specSet><propSet><type>%[1]s</type><pathSet>%[3]s</pathSet></propSet><objectSet><obj type="%[1]s">%[2]s</obj></objectSet></specSet></RetrieveProperties>`, kind, id, path)
 }
 
-// describeMachine is a call that reads the summary of a random machine: name, configuration
-// and state, as a read of an instance returns them.
-func (p *peer) describeMachine(int, int64) call {
-	return call{
-		request: p.soapRequest(retrieveProperties("VirtualMachine", p.machines[rand.IntN(len(p.machines))], "summary")),
-		want:    http.StatusOK,
+// describeMachine is a load that reads the summary of random machines: name, configuration and
+// state, as a read of an instance returns them.
+func (p *peer) describeMachine(s size) load {
+	return load{
+		Clients: s.Clients, Warm: s.Warm, Period: s.Period, Want: http.StatusOK,
+		Next: func(int) vegeta.Target {
+			return p.target(retrieveProperties("VirtualMachine", p.machines[rand.IntN(len(p.machines))], "summary"))
+		},
 	}
 }
 
 // awaitMachines waits until the peer lists n machines: it creates them after its reply.
 func (p *peer) awaitMachines(ctx context.Context, n int) error {
-	ctx, cancel := context.WithTimeout(ctx, machine.StartTimeout)
+	ctx, cancel := context.WithTimeout(ctx, harness.StartTimeout)
 	defer cancel()
 	for {
 		body, err := p.callOnce(ctx, retrieveProperties("Folder", p.folder, "childEntity"))
@@ -161,44 +177,41 @@ func (p *peer) awaitMachines(ctx context.Context, n int) error {
 			}
 			return nil
 		}
-		if err := machine.Sleep(ctx, 20*time.Millisecond); err != nil {
+		if err := harness.Sleep(ctx, 20*time.Millisecond); err != nil {
 			return fmt.Errorf("%d machines were acknowledged, %d are there: %w", n, len(found), err)
 		}
 	}
 }
 
 func (b *bench) fillPeer(ctx context.Context, p *peer) error {
-	b.logProgress("creating up to %d machines at the peer", b.size.Instances)
-	res, err := load{
-		Address: p.address, Clients: b.size.Clients, Period: peerFillTimeout, Max: int64(b.size.Instances),
-		Next: p.createMachine("node"),
-	}.run(ctx)
+	harness.LogProgress("creating up to %d machines at the peer …", b.size.Instances)
+	l := p.createMachines(b.size, b.size.Instances, "node")
+	l.Period = peerFillTimeout
+	res, err := l.run(ctx)
 	if err != nil {
 		return err
 	}
 	if res.Failed > 0 || res.Calls == 0 {
 		return fmt.Errorf("%d calls failed: %s", res.Failed, res.Failure)
 	}
-	return p.awaitMachines(ctx, int(res.Calls))
+	return p.awaitMachines(ctx, res.Calls)
 }
 
 // measurePeerCalls measures describe and create, and compares them with the cloud's figures.
 func (b *bench) measurePeerCalls(ctx context.Context, p *peer, r *report) ([]row, error) {
-	l := load{
-		Address: p.address, Clients: b.size.Clients, Warm: b.size.Warm, Period: b.size.Period, Next: p.describeMachine,
-	}
 	stored := len(p.machines)
-	described, err := l.run(ctx)
+	described, err := p.describeMachine(b.size).run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l.Warm, l.Max, l.Next = 0, b.size.Creates, p.createMachine("created")
+	l := p.createMachines(b.size, b.size.Creates, "created")
+	l.Period = b.size.Period
 	begin := time.Now()
 	created, err := l.run(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.awaitMachines(ctx, stored+int(created.Calls)); err != nil {
+	if err := p.awaitMachines(ctx, stored+created.Calls); err != nil {
 		return nil, err
 	}
 	created.Elapsed = time.Since(begin)
@@ -209,7 +222,7 @@ func (b *bench) measurePeerCalls(ctx context.Context, p *peer, r *report) ([]row
 	addRatio(&create, r, "create")
 	about := fmt.Sprintf(
 		"vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. Debian 12 has no package of moto.",
-		p.version, machine.Grouped(float64(stored)),
+		p.version, harness.Grouped(float64(stored)),
 	)
 	describe.Note = joinNotes(about, describe.Note)
 	return []row{describe, create}, nil

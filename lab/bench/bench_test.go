@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
@@ -111,13 +112,9 @@ func TestGoal(t *testing.T) {
 }
 
 func TestWrongArguments(t *testing.T) {
-	b := bench{size: full}
-	_, err := b.measureFigures(t.Context(), []string{"init", "nonsense"}, "table")
-	assert.ErrorContains(t, err, `no figure "nonsense": choose from init,`)
-	_, err = b.measureFigures(t.Context(), []string{"init"}, "xml")
-	assert.ErrorContains(t, err, "choose table or json")
+	b := bench{size: full, Options: &harness.Options{Figures: figureNames(), Rows: "init", Output: "table"}}
 	b.size.Nodes = maxNodes + 1
-	_, err = b.measureFigures(t.Context(), []string{"init"}, "table")
+	_, err := b.measureFigures(t.Context())
 	assert.ErrorContains(t, err, "-nodes")
 }
 
@@ -125,13 +122,14 @@ func TestWrongArguments(t *testing.T) {
 // say is not judged here.
 func TestFewNodes(t *testing.T) {
 	b := bench{
-		bin: filepath.Join("..", "..", "bin"), quick: true, logf: t.Logf,
-		size: size{Nodes: 6, Stop: 3, Terminate: 1, Services: 2, Bound: time.Minute, PeerBound: 2 * time.Minute},
+		Options: &harness.Options{Figures: figureNames(), Rows: "init,services", Output: "json", Quick: true},
+		bin:     filepath.Join("..", "..", "bin"),
+		size:    size{Nodes: 6, Stop: 3, Terminate: 1, Services: 2, Bound: time.Minute, PeerBound: 2 * time.Minute},
 	}
 	if err := testbed.Check(b.bedOptions()); err != nil {
 		t.Skipf("a control plane is needed: %v", err)
 	}
-	r, err := b.measureFigures(t.Context(), []string{"init", "services"}, "json")
+	r, err := b.measureFigures(t.Context())
 	require.NoError(t, err)
 	require.Len(t, r.Lines, 3)
 	for _, l := range r.Lines {
@@ -145,11 +143,11 @@ func TestFewNodes(t *testing.T) {
 	assert.True(t, *r.Lines[2].Holds, "no balancer is left")
 
 	var asJSON, asTable bytes.Buffer
-	require.NoError(t, r.print(&asJSON, "json"))
+	require.NoError(t, harness.Print(&asJSON, "json", r))
 	var again report
 	require.NoError(t, json.Unmarshal(asJSON.Bytes(), &again))
 	assert.Equal(t, r.Lines, again.Lines)
-	require.NoError(t, r.print(&asTable, "table"))
+	require.NoError(t, harness.Print(&asTable, "table", r))
 	assert.Contains(t, asTable.String(), "2 Services deleted: last balancer gone")
 	assert.Contains(t, asTable.String(), "6 nodes as objects")
 }

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
@@ -123,7 +123,7 @@ func (s *stage) timeUntilGoal(
 	if err != nil {
 		return v, err
 	}
-	s.logf("%s: measuring …", s.name)
+	harness.LogProgress("%s: measuring …", s.name)
 	g, began, err := begin(ctx)
 	if err != nil {
 		return v, err
@@ -141,7 +141,7 @@ func (s *stage) timeUntilGoal(
 	if v.Seconds = bound.Seconds(); v.Left == 0 {
 		v.Seconds, v.First = last.Sub(began).Seconds(), g.first.Sub(began).Seconds()
 	}
-	s.logf("%s: %s", s.name, v)
+	harness.LogProgress("%s: %s", s.name, v)
 	return v, nil
 }
 
@@ -190,12 +190,12 @@ func measureSteadyState(ctx context.Context, b *bench) (lines []line, err error)
 		return nil, err
 	}
 	defer s.close(&err)
-	b.logf("steady: looking for %s …", b.size.Steady)
+	harness.LogProgress("steady: looking for %s …", b.size.Steady)
 	before, err := s.readUsage(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := machine.Sleep(ctx, b.size.Steady); err != nil {
+	if err := harness.Sleep(ctx, b.size.Steady); err != nil {
 		return nil, err
 	}
 	after, err := s.readUsage(ctx)
@@ -203,7 +203,7 @@ func measureSteadyState(ctx context.Context, b *bench) (lines []line, err error)
 		return nil, err
 	}
 	v := value{Used: after.since(before), Steady: true}
-	if v.Memory, v.Peak, err = machine.MemoryOf(s.ccm.PID); err != nil {
+	if v.Memory, v.Peak, err = harness.MemoryOf(s.ccm.PID); err != nil {
 		return nil, err
 	}
 	v.Seconds, v.CPU = v.Used.Seconds, v.Used.CPU[s.ccm.Name]
@@ -232,7 +232,7 @@ func measureStopped(ctx context.Context, b *bench) (lines []line, err error) {
 		began := time.Now()
 		both, ctx := errgroup.WithContext(ctx)
 		both.Go(func() error {
-			return s.forAll(ctx, len(stopped), func(ctx context.Context, i int) error {
+			return harness.ForAll(ctx, len(stopped), maxConcurrentCalls, func(ctx context.Context, i int) error {
 				_, err := s.bed.Cloud().StopInstance(ctx, s.instances[i].ID)
 				return err
 			})
@@ -264,7 +264,7 @@ func measureTerminated(ctx context.Context, b *bench) (lines []line, err error) 
 			return g, time.Time{}, err
 		}
 		began := time.Now()
-		return g, began, s.forAll(ctx, len(ended), func(ctx context.Context, i int) error {
+		return g, began, harness.ForAll(ctx, len(ended), maxConcurrentCalls, func(ctx context.Context, i int) error {
 			_, err := s.bed.Cloud().TerminateInstance(ctx, s.instances[i].ID)
 			return err
 		})
@@ -302,7 +302,7 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 			return g, time.Time{}, err
 		}
 		began := time.Now()
-		return g, began, s.forAll(ctx, len(names), func(ctx context.Context, i int) error {
+		return g, began, harness.ForAll(ctx, len(names), maxConcurrentCalls, func(ctx context.Context, i int) error {
 			_, err := services.Create(ctx, newService(names[i]), metav1.CreateOptions{})
 			return err
 		})
@@ -315,7 +315,7 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 		Name: "services", Figure: formatInt(b.size.Services) + " Services created: last address", Ours: created,
 		Notes: created.askedNote(),
 	})
-	if err := machine.Sleep(ctx, b.size.Settle); err != nil {
+	if err := harness.Sleep(ctx, b.size.Settle); err != nil {
 		return lines, err
 	}
 
@@ -328,7 +328,7 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 			return g, time.Time{}, err
 		}
 		began := time.Now()
-		return g, began, s.forAll(ctx, len(names), func(ctx context.Context, i int) error {
+		return g, began, harness.ForAll(ctx, len(names), maxConcurrentCalls, func(ctx context.Context, i int) error {
 			return services.Delete(ctx, names[i], metav1.DeleteOptions{})
 		})
 	})
@@ -387,16 +387,6 @@ func newService(name string) *corev1.Service {
 
 // maxConcurrentCalls is how many calls this program makes at the same time.
 const maxConcurrentCalls = 16
-
-// forAll calls do for each number below n, up to maxConcurrentCalls at the same time.
-func (s *stage) forAll(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
-	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(maxConcurrentCalls)
-	for i := range n {
-		all.Go(func() error { return do(ctx, i) })
-	}
-	return all.Wait()
-}
 
 // describePart says how many of all nodes.
 func (b *bench) describePart(n int, what string) string {

@@ -14,7 +14,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -23,7 +22,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
@@ -58,25 +57,19 @@ const latency = 20 * time.Millisecond
 
 // bench is one run of this program.
 type bench struct {
+	*harness.Options
 	size        size
-	quick       bool
 	bin         string
 	ccm         string // the program to measure
 	flags       []string
 	withoutPeer bool   // without upstream's defaults beside it
 	profile     string // folder for CPU profiles of the CCM
-	logf        func(format string, args ...any)
 }
 
 func main() {
-	b := bench{size: full, logf: func(format string, args ...any) {
-		fmt.Fprintf(os.Stderr, time.Now().Format(time.TimeOnly)+" "+format+"\n", args...)
-	}}
-	rows := flag.String("rows", strings.Join(figureNames(), ","), "the figures to measure")
-	flag.BoolVar(
-		&b.quick, "quick", false, "a fifth of the size, in three minutes: the figures are not those of 1,000 nodes",
-	)
-	output := flag.String("o", "table", "table or json")
+	b := bench{size: full, Options: harness.NewOptions(
+		"bench-ccm", "a fifth of the size, in three minutes: the figures are not those of 1,000 nodes", figureNames(),
+	)}
 	nodes := flag.Int("nodes", 0, "number of nodes (default: 1,000, of -quick 200)")
 	steady := flag.Duration("steady", 0, "how long the steady state is looked at (default: 5m, of -quick 30s)")
 	flag.StringVar(
@@ -94,7 +87,7 @@ func main() {
 	)
 	flag.Parse()
 	b.flags = strings.Fields(*flags)
-	if b.quick {
+	if b.Quick {
 		b.size = quick
 	}
 	if *nodes > 0 {
@@ -103,12 +96,7 @@ func main() {
 	if *steady > 0 {
 		b.size.Steady = *steady
 	}
-	if err := machine.RunUntilInterrupted(
-		func(ctx context.Context) error { return b.runAndPrint(ctx, strings.Split(*rows, ","), *output) },
-	); err != nil {
-		fmt.Fprintln(os.Stderr, "bench-ccm:", err)
-		os.Exit(1)
-	}
+	b.Main(func(ctx context.Context) (harness.Report, error) { return b.measureFigures(ctx) })
 }
 
 // scaleTo sets the number of nodes, and changes in proportion how many of them stop and terminate.
@@ -117,35 +105,22 @@ func (s *size) scaleTo(nodes int) {
 	s.Nodes = nodes
 }
 
-func (b *bench) runAndPrint(ctx context.Context, names []string, output string) error {
-	r, err := b.measureFigures(ctx, names, output)
-	if len(r.Lines) > 0 { // What was measured before an error is still valid.
-		err = errors.Join(err, r.print(os.Stdout, output))
-	}
-	return err
-}
-
-func (b *bench) measureFigures(ctx context.Context, names []string, output string) (report, error) {
-	r := report{Quick: b.quick, Size: b.size}
-	if err := b.checkArguments(names, output); err != nil {
+func (b *bench) measureFigures(ctx context.Context) (report, error) {
+	r := report{Quick: b.Quick, Size: b.size}
+	if err := b.checkArguments(); err != nil {
 		return r, err
 	}
-	r.Machine = machine.Describe(os.TempDir())
-	for _, f := range figures {
-		if !slices.Contains(names, f.name) {
-			continue
-		}
-		lines, err := f.measure(ctx, b)
+	r.Machine = harness.Describe(os.TempDir())
+	return r, b.EachFigure(func(name string) error {
+		i := slices.IndexFunc(figures, func(f figure) bool { return f.name == name })
+		lines, err := figures[i].measure(ctx, b)
 		r.Lines = append(r.Lines, lines...)
-		if err != nil {
-			return r, fmt.Errorf("%s: %w", f.name, err)
-		}
-	}
-	return r, nil
+		return err
+	})
 }
 
-func (b *bench) checkArguments(names []string, output string) (err error) {
-	if err := machine.CheckFlags(output, names, figureNames()); err != nil {
+func (b *bench) checkArguments() (err error) {
+	if err := b.Check(); err != nil {
 		return err
 	}
 	if b.size.Nodes > maxNodes {

@@ -2,16 +2,15 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strings"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // report is everything that is printed.
 type report struct {
 	Quick   bool            `json:"quick"`
-	Machine machine.Machine `json:"machine"`
+	Machine harness.Machine `json:"machine"`
 	Size    size            `json:"size"`
 	Lines   []line          `json:"lines"`
 }
@@ -90,7 +89,7 @@ func (v value) askedNote() []string {
 func toMebibytes(b int64) float64 { return float64(b) / (1 << 20) }
 
 // formatInt64 shows a whole number.
-func formatInt64(n int64) string { return strings.TrimSuffix(machine.Grouped(float64(n)), ".0") }
+func formatInt64(n int64) string { return strings.TrimSuffix(harness.Grouped(float64(n)), ".0") }
 
 func (l line) formatRatio() string {
 	if l.Peer == nil || l.Faster == 0 {
@@ -103,46 +102,40 @@ func (l line) formatRatio() string {
 	return fmt.Sprintf("%s%.1f× / %.0f×", atLeast, l.Faster, l.Fewer)
 }
 
-func (r report) print(out io.Writer, output string) error {
-	if output == "json" {
-		return machine.PrintJSON(out, r)
+// Table shows the report.
+func (r report) Table() harness.Table {
+	t := harness.Table{
+		Head: []string{
+			r.Machine.String(),
+			fmt.Sprintf("size     %s nodes as objects, without kubelets and without kube-controller-manager; "+
+				"each answer of the cloud to the CCM late by %s;", formatInt(r.Size.Nodes), latency),
+			"         API server, etcd, cloud, CCM and this benchmark share the cores; " +
+				"calls are the CCM's to the cloud, by its audit, event streams apart",
+		},
+		Columns: "FIGURE\tOURS\tUPSTREAM'S DEFAULTS, NO CACHE\tRATIO\tAIM",
+		Notes:   []string{""},
 	}
-	_, _ = fmt.Fprintf(out, "machine  %s\n", r.Machine)
-	_, _ = fmt.Fprintf(out, "size     %s nodes as objects, without kubelets and without kube-controller-manager; each answer of the cloud to the CCM late by %s;\n",
-		formatInt(r.Size.Nodes), latency)
-	_, _ = fmt.Fprintln(
-		out,
-		"         API server, etcd, cloud, CCM and this benchmark share the cores; calls are the CCM's to the cloud, by its audit, event streams apart",
-	)
 	if r.Quick {
-		_, _ = fmt.Fprintln(out, "quick    the sizes are small: this shows that it works, the aims are for 1,000 nodes")
+		t.Head = append(
+			t.Head, "quick    the sizes are small: this shows that it works, the aims are for 1,000 nodes",
+		)
 	}
-	return r.printLines(out)
-}
-
-func (r report) printLines(out io.Writer) error {
-	err := machine.PrintTable(out, "FIGURE\tOURS\tUPSTREAM'S DEFAULTS, NO CACHE\tRATIO\tAIM", r.Lines, func(l line) ([]string, *bool) {
+	for _, l := range r.Lines {
 		peer := ""
+		t.Notes = append(t.Notes, fmt.Sprintf("%s: %s", l.Name, l.Ours.Used))
+		if l.Ours.First > 0 {
+			t.Notes = append(t.Notes, fmt.Sprintf("%s: the first after %.1f s", l.Name, l.Ours.First))
+		}
 		if l.Peer != nil {
 			peer = l.Peer.String()
-		}
-		return []string{l.Figure, l.Ours.String(), peer, l.formatRatio(), l.Aim}, l.Holds
-	})
-	if err != nil {
-		return err
-	}
-	_, _ = fmt.Fprintln(out)
-	for _, l := range r.Lines {
-		_, _ = fmt.Fprintf(out, "%s: %s\n", l.Name, l.Ours.Used)
-		if l.Ours.First > 0 {
-			_, _ = fmt.Fprintf(out, "%s: the first after %.1f s\n", l.Name, l.Ours.First)
-		}
-		if l.Peer != nil {
-			_, _ = fmt.Fprintf(out, "%s, upstream's defaults: %s\n", l.Name, l.Peer.Used)
+			t.Notes = append(t.Notes, fmt.Sprintf("%s, upstream's defaults: %s", l.Name, l.Peer.Used))
 		}
 		for _, note := range l.Notes {
-			_, _ = fmt.Fprintf(out, "%s: %s\n", l.Name, note)
+			t.Notes = append(t.Notes, l.Name+": "+note)
 		}
+		t.Rows = append(t.Rows, harness.Row{
+			Cells: []string{l.Figure, l.Ours.String(), peer, l.formatRatio(), l.Aim}, Holds: l.Holds,
+		})
 	}
-	return nil
+	return t
 }

@@ -17,7 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
@@ -41,7 +41,7 @@ type stage struct {
 // setUp makes a stage with Nodes and instances, and then makes the cloud slow for the CCM. edit
 // may change a Node before it is made.
 func (b *bench) setUp(ctx context.Context, name string, edit func(int, *corev1.Node)) (*stage, error) {
-	b.logf("%s: setting up %s nodes …", name, formatInt(b.size.Nodes))
+	harness.LogProgress("%s: setting up %s nodes …", name, formatInt(b.size.Nodes))
 	bed, err := testbed.New(ctx, b.bedOptions())
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func (s *stage) takeProfile(ctx context.Context) {
 		)
 	}
 	if err != nil {
-		s.logf("%s: no profile: %v", s.name, err)
+		harness.LogProgress("%s: no profile: %v", s.name, err)
 	}
 }
 
@@ -126,8 +126,8 @@ func (b *bench) setUpInitialised(ctx context.Context, name string) (*stage, erro
 		)
 	}
 	if err == nil {
-		b.logf("%s: resting for %s …", name, b.size.Settle)
-		err = machine.Sleep(ctx, b.size.Settle)
+		harness.LogProgress("%s: resting for %s …", name, b.size.Settle)
+		err = harness.Sleep(ctx, b.size.Settle)
 	}
 	if err != nil {
 		s.close(&err)
@@ -146,15 +146,15 @@ type usage struct {
 
 // readUsage reads the CCM's calls from the cloud's audit, and CPU times from /proc.
 func (s *stage) readUsage(ctx context.Context) (usage, error) {
-	u := usage{at: time.Now(), cpu: map[string]time.Duration{}, busy: machine.BusyTime(machine.ReadFile("/proc/stat"))}
+	u := usage{at: time.Now(), cpu: map[string]time.Duration{}, busy: harness.BusyTime()}
 	pids, err := s.bed.Processes()
 	if err != nil {
 		return u, err
 	}
 	for name, pid := range pids {
-		u.cpu[name] = machine.CPUOf(pid)
+		u.cpu[name] = harness.CPUOf(pid)
 	}
-	u.cpu[loadTool] = machine.OwnCPU()
+	u.cpu[loadTool] = harness.OwnCPU()
 	u.calls, err = s.readCalls(ctx)
 	return u, err
 }
@@ -176,7 +176,7 @@ func (s *stage) readCalls(ctx context.Context) (map[string]int64, error) {
 			break
 		}
 		before = now
-		if err := machine.Sleep(ctx, 100*time.Millisecond); err != nil {
+		if err := harness.Sleep(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}

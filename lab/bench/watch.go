@@ -17,6 +17,7 @@ import (
 	watchtools "k8s.io/client-go/tools/watch"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
@@ -24,7 +25,6 @@ import (
 // goal is a set of objects, by name, of which each must reach some state.
 type goal struct {
 	name string
-	logf func(string, ...any)
 	stop context.CancelFunc
 
 	mu         sync.Mutex
@@ -38,7 +38,7 @@ type goal struct {
 
 func (s *stage) newGoal(what []string, stop context.CancelFunc) *goal {
 	g := &goal{
-		name: s.name, logf: s.logf, stop: stop, pending: map[string]bool{}, done: make(chan struct{}),
+		name: s.name, stop: stop, pending: map[string]bool{}, done: make(chan struct{}),
 		watchEnded: make(chan struct{}),
 	}
 	for _, name := range what {
@@ -94,7 +94,7 @@ func (g *goal) awaitAll(ctx context.Context, bound time.Duration) (time.Time, er
 			defer g.mu.Unlock()
 			return g.last, g.err
 		case <-tick.C:
-			g.logf("%s: %d to go", g.name, g.countPending())
+			harness.LogProgress("%s: %d to go", g.name, g.countPending())
 		case <-give.C:
 			g.mu.Lock()
 			defer g.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 const backendsCommand = "backends"
@@ -38,7 +38,7 @@ const (
 
 // ownAddress is an address that no other benchmark at the same time is likely to use.
 func ownAddress(host int) string {
-	return fmt.Sprintf("%s%d.%d", machine.Pool(), 1+os.Getpid()/120%100, host)
+	return fmt.Sprintf("%s%d.%d", harness.Pool(), 1+os.Getpid()/120%100, host)
 }
 
 // backendAddresses are the addresses of the backends, and of the cloud's instances.

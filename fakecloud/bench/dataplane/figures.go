@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // figure measures one row.
@@ -176,11 +176,11 @@ func (f figure) meetsAim(asked []string, samples map[string]sample, ratios map[s
 	return slices.Min(all) >= f.aim, true
 }
 
-func showBytes(v sample) string { return machine.Grouped(v["bytesPerSecond"]/1e6) + " MB/s" }
+func showBytes(v sample) string { return harness.Grouped(v["bytesPerSecond"]/1e6) + " MB/s" }
 
 func showRate(v sample) string {
 	return fmt.Sprintf(
-		"%s/s, p50 %s, p99 %s", machine.Grouped(v["perSecond"]), formatMilliseconds(v["p50"]),
+		"%s/s, p50 %s, p99 %s", harness.Grouped(v["perSecond"]), formatMilliseconds(v["p50"]),
 		formatMilliseconds(v["p99"]),
 	)
 }
@@ -190,7 +190,7 @@ func showIdle(v sample) string {
 }
 
 func showDatagrams(v sample) string {
-	return fmt.Sprintf("%s/s, %s lost", machine.Grouped(v["perSecond"]), machine.Grouped(v[lost]))
+	return fmt.Sprintf("%s/s, %s lost", harness.Grouped(v["perSecond"]), harness.Grouped(v[lost]))
 }
 
 func showRestart(v sample) string {

@@ -4,7 +4,7 @@ import (
 	"context"
 	"net"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // measureIdle opens connections, uses each once, and compares the proxy's resident memory and open
@@ -24,7 +24,7 @@ func (s *stage) measureIdle(ctx context.Context, c *contender) (sample, error) {
 	if err := pingAll(ctx, conns); err != nil {
 		return nil, err
 	}
-	if err := machine.Sleep(ctx, s.size.Warm); err != nil { // Memory needed only for opening may be freed.
+	if err := harness.Sleep(ctx, s.size.Warm); err != nil { // Memory needed only for opening may be freed.
 		return nil, err
 	}
 	after, _, err := c.process.Memory()
@@ -39,7 +39,7 @@ func (s *stage) measureIdle(ctx context.Context, c *contender) (sample, error) {
 }
 
 func pingAll(ctx context.Context, conns []*net.TCPConn) error {
-	return forAll(ctx, len(conns), 16, func(i int) error {
+	return harness.ForAll(ctx, len(conns), 16, func(_ context.Context, i int) error {
 		return exchangeRequest(conns[i], uint64(i), make([]byte, requestSize+answerSize))
 	})
 }

@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // size says how many clients there are, and how long is measured.
@@ -53,8 +53,8 @@ var (
 
 // bench is one run of the benchmark.
 type bench struct {
+	*harness.Options
 	size   size
-	quick  bool
 	binary string
 	self   string   // this program's file, which also runs as the backends
 	peers  []string // to compare with
@@ -64,20 +64,16 @@ type bench struct {
 func main() {
 	// Not for users: the backends run as this program, in a process of their own.
 	if len(os.Args) > 2 && os.Args[1] == backendsCommand {
-		exitWith(runBackends(os.Args[2:]))
+		fmt.Fprintln(os.Stderr, runBackends(os.Args[2:]))
+		os.Exit(1)
 	}
-	b := bench{size: fullSize}
-	rows := flag.String(
-		"rows", strings.Join(rowNames(), ","), "the figures to measure; \"requests\" is also \"requests-paced\"",
-	)
+	b := bench{Options: harness.NewOptions("bench-dataplane", harness.QuickSizes, rowNames()), size: fullSize}
 	peers := flag.String("peers", strings.Join(peerNames(), ","), "what to measure beside fakecloud, or none")
-	flag.BoolVar(&b.quick, "quick", false, "small sizes, for a test that it works: the figures mean nothing")
-	output := flag.String("o", "table", "table or json")
 	flag.StringVar(&b.binary, "binary", filepath.Join("bin", "fakecloud"), "the cloud to measure")
 	idle := flag.Int("idle", 0, "number of idle connections (default: 10,000, of -quick 200)")
 	dir := flag.String("dir", "", "folder for what the run writes (default: the system's for temporary files)")
 	flag.Parse()
-	if b.quick {
+	if b.Quick {
 		b.size = quickSize
 	}
 	if *idle > 0 {
@@ -86,73 +82,50 @@ func main() {
 	if *peers != "none" {
 		b.peers = strings.Split(*peers, ",")
 	}
-	exitWith(machine.RunUntilInterrupted(func(ctx context.Context) error {
-		return b.run(ctx, *dir, strings.Split(*rows, ","), *output)
-	}))
+	b.Main(func(ctx context.Context) (harness.Report, error) { return b.run(ctx, *dir) })
 }
 
-func exitWith(err error) {
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench-dataplane:", err)
-		os.Exit(1)
-	}
-	os.Exit(0)
-}
-
-func (b *bench) run(ctx context.Context, dir string, names []string, output string) (err error) {
-	if err := b.checkFlags(names, output); err != nil {
-		return err
+func (b *bench) run(ctx context.Context, dir string) (_ harness.Report, err error) {
+	if err := b.checkFlags(); err != nil {
+		return nil, err
 	}
 	if b.binary, err = filepath.Abs(b.binary); err != nil {
-		return err
+		return nil, err
 	}
 	if _, err := os.Stat(b.binary); err != nil {
-		return fmt.Errorf("-binary: %w; make build builds it", err)
+		return nil, fmt.Errorf("-binary: %w; make build builds it", err)
 	}
 	if b.self, err = os.Executable(); err != nil {
-		return err
+		return nil, err
 	}
-	if b.dir, err = machine.WorkDir(dir, "bench-dataplane"); err != nil {
-		return err
+	if b.dir, err = harness.WorkDir(dir, b.Name); err != nil {
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	r := report{Quick: b.quick, Machine: machine.Describe(b.dir), Peers: peerVersions(ctx, b.peers)}
-	if err := b.raiseFiles(&r); err != nil {
-		return err
+	r := &report{Quick: b.Quick, Machine: harness.Describe(b.dir), Peers: peerVersions(ctx, b.peers)}
+	if err := b.raiseFiles(r); err != nil {
+		return nil, err
 	}
 	r.Size = b.size
-	err = b.measureFigures(ctx, names, &r)
-	if len(r.Rows) == 0 {
+	// New processes for each figure, so that figures do not affect each other.
+	return r, b.EachFigure(func(name string) error {
+		i := slices.IndexFunc(figures, func(f figure) bool { return f.name == name })
+		row, err := b.measureFigure(ctx, figures[i])
+		if err == nil {
+			r.Rows = append(r.Rows, row)
+		}
 		return err
-	}
-	// Rows that were measured before an error are printed all the same.
-	return errors.Join(err, r.print(os.Stdout, output))
+	})
 }
 
-func (b *bench) checkFlags(names []string, output string) error {
-	if err := machine.CheckFlags(output, names, rowNames()); err != nil {
+func (b *bench) checkFlags() error {
+	if err := b.Check(); err != nil {
 		return err
 	}
 	for _, name := range b.peers {
 		if !slices.Contains(peerNames(), name) {
 			return fmt.Errorf("-peers: no %q: choose from %s, or none", name, strings.Join(peerNames(), ","))
 		}
-	}
-	return nil
-}
-
-// measureFigures measures each figure with new processes, so that figures do not affect each other.
-func (b *bench) measureFigures(ctx context.Context, names []string, r *report) error {
-	for _, f := range figures {
-		if !slices.ContainsFunc(names, func(name string) bool { return machine.Selects(name, f.name) }) {
-			continue
-		}
-		fmt.Fprintf(os.Stderr, "%s %s …\n", time.Now().Format(time.TimeOnly), f.name)
-		row, err := b.measureFigure(ctx, f)
-		if err != nil {
-			return fmt.Errorf("%s: %w", f.name, err)
-		}
-		r.Rows = append(r.Rows, row)
 	}
 	return nil
 }
@@ -167,7 +140,7 @@ func (b *bench) measureFigure(ctx context.Context, f figure) (row, error) {
 	if err != nil {
 		return row{}, err
 	}
-	return f.makeRow(s, samples, !b.quick), nil
+	return f.makeRow(s, samples, !b.Quick), nil
 }
 
 // spareFiles is how many files a process opens beside its connections.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // TestMain starts the backends for all tests, at this process's own addresses.
@@ -16,11 +18,12 @@ func TestMain(m *testing.M) {
 }
 
 func TestRefusedFlags(t *testing.T) {
-	var b bench
-	assert.ErrorContains(t, b.run(t.Context(), "", []string{"speed"}, "table"), `no figure "speed"`)
-	assert.ErrorContains(t, b.run(t.Context(), "", []string{"udp"}, "yaml"), "choose table or json")
-	b.peers = []string{"squid"}
-	assert.ErrorContains(t, b.run(t.Context(), "", []string{"throughput"}, "json"), `no "squid"`)
+	b := bench{
+		Options: &harness.Options{Figures: rowNames(), Rows: "udp", Output: "table"}, peers: []string{"squid"},
+	}
+	_, err := b.run(t.Context(), "")
+	assert.ErrorContains(t, err, `no "squid"`)
 	b.peers, b.binary = nil, "no-such-program"
-	assert.ErrorContains(t, b.run(t.Context(), t.TempDir(), []string{"udp"}, "table"), "make build")
+	_, err = b.run(t.Context(), t.TempDir())
+	assert.ErrorContains(t, err, "make build")
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 const (
@@ -70,7 +70,7 @@ func (p peer) startPeer(ctx context.Context, dir string) (*contender, error) {
 	if err := os.WriteFile(config, []byte(p.config(c.address)), 0o600); err != nil {
 		return nil, err
 	}
-	if c.process, err = machine.Start(
+	if c.process, err = harness.Start(
 		exec.Command(path, p.args(config, dir)...), filepath.Join(dir, p.name+".log"),
 	); err != nil {
 		return nil, err

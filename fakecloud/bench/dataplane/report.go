@@ -2,62 +2,57 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // report is what is printed.
 type report struct {
 	Quick   bool              `json:"quick"`
-	Machine machine.Machine   `json:"machine"`
+	Machine harness.Machine   `json:"machine"`
 	Size    size              `json:"size"`
 	Peers   map[string]string `json:"peers"` // versions
 	Rows    []row             `json:"rows"`
 	Notes   []string          `json:"notes,omitempty"`
 }
 
-func (r *report) print(out io.Writer, output string) error {
-	if output == "json" {
-		return machine.PrintJSON(out, r)
-	}
+// Table shows the report.
+func (r *report) Table() harness.Table {
 	s := r.Size
-	_, _ = fmt.Fprintf(out, "machine  %s\n", r.Machine)
-	_, _ = fmt.Fprintf(out, "size     medians of %d rounds of %s (idle: one); %d long transfers; else %d clients, requests of %d bytes, answers of %d, %s requests/s when paced;\n",
-		s.Rounds, s.Period, s.Streams, s.Clients, requestSize, answerSize, machine.Grouped(float64(s.Rate)))
-	_, _ = fmt.Fprintf(out, "         %d datagrams of each client under way; %s idle connections; %d balancers restarted; proxies, backends and clients share the cores\n",
-		s.Window, machine.Grouped(float64(s.Idle)), s.Balancers)
+	t := harness.Table{
+		Head: []string{
+			r.Machine.String(),
+			fmt.Sprintf("size     medians of %d rounds of %s (idle: one); %d long transfers; else %d clients, "+
+				"requests of %d bytes, answers of %d, %s requests/s when paced;",
+				s.Rounds, s.Period, s.Streams, s.Clients, requestSize, answerSize, harness.Grouped(float64(s.Rate))),
+			fmt.Sprintf("         %d datagrams of each client under way; %s idle connections; %d balancers restarted; "+
+				"proxies, backends and clients share the cores",
+				s.Window, harness.Grouped(float64(s.Idle)), s.Balancers),
+		},
+		Columns: "FIGURE\tFAKECLOUD\tHAPROXY\tHAPROXY SPLICE-AUTO\tNGINX\tRATIO\tAIM",
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.Peers)) {
-		_, _ = fmt.Fprintf(out, "peer     %s: version %s\n", name, r.Peers[name])
+		t.Head = append(t.Head, fmt.Sprintf("peer     %s: version %s", name, r.Peers[name]))
 	}
 	if r.Quick {
-		_, _ = fmt.Fprintln(out, "quick    the sizes are small: this shows that it works, the figures mean nothing")
+		t.Head = append(t.Head, harness.QuickHead)
 	}
 	for _, note := range r.Notes {
-		_, _ = fmt.Fprintln(out, "note    ", note)
+		t.Head = append(t.Head, "note     "+note)
 	}
-	return r.printRows(out)
-}
-
-func (r *report) printRows(out io.Writer) error {
-	err := machine.PrintTable(out, "FIGURE\tFAKECLOUD\tHAPROXY\tHAPROXY SPLICE-AUTO\tNGINX\tRATIO\tAIM", r.Rows, func(r row) ([]string, *bool) {
-		return []string{
-			r.Figure, r.Shown[fakecloud], r.Shown[haproxy], r.Shown[haproxySplice], r.Shown[nginx], r.ratioText(),
-			r.Aim,
-		}, r.Holds
-	})
-	if err != nil {
-		return err
-	}
-	for _, line := range r.Rows {
-		for _, note := range line.Notes {
-			_, _ = fmt.Fprintf(out, "%s: %s\n", line.Name, note)
+	for _, row := range r.Rows {
+		t.Rows = append(t.Rows, harness.Row{Cells: []string{
+			row.Figure, row.Shown[fakecloud], row.Shown[haproxy], row.Shown[haproxySplice], row.Shown[nginx],
+			row.ratioText(), row.Aim,
+		}, Holds: row.Holds})
+		for _, note := range row.Notes {
+			t.Notes = append(t.Notes, row.Name+": "+note)
 		}
 	}
-	return nil
+	return t
 }
 
 // ratioText is the ratios, in the order of the columns.

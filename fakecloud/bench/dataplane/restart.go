@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // measureRestart kills the cloud and starts it again. It measures the time from when the cloud is
@@ -25,7 +25,9 @@ func (s *stage) measureRestart(ctx context.Context, c *contender) (sample, error
 		return nil, err
 	}
 	ready := time.Now()
-	err = forAll(ctx, len(addresses), len(addresses), func(i int) error { return awaitForwarding(ctx, addresses[i]) })
+	err = harness.ForAll(ctx, len(addresses), len(addresses), func(ctx context.Context, i int) error {
+		return awaitForwarding(ctx, addresses[i])
+	})
 	return sample{"ready": ready.Sub(begin).Seconds(), "late": time.Since(ready).
 		Seconds(), "balancers": float64(len(addresses))}, err
 }
@@ -55,7 +57,7 @@ func awaitForwarding(ctx context.Context, address string) error {
 		if err == nil {
 			return nil
 		}
-		if stop := machine.Sleep(ctx, time.Millisecond); stop != nil {
+		if stop := harness.Sleep(ctx, time.Millisecond); stop != nil {
 			return fmt.Errorf("%s does not listen: %w", address, err)
 		}
 	}

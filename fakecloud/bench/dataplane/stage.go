@@ -14,22 +14,22 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // contender is a proxy that is measured: fakecloud or a peer.
 type contender struct {
 	name, address string
-	process       *machine.Process
+	process       *harness.Process
 	failure       error // the first failure of a client
 }
 
 // stage holds the processes that run while a figure is measured.
 type stage struct {
 	size           size
-	backends       *machine.Process
-	cloud          *machine.Cloud
+	backends       *harness.Process
+	cloud          *harness.Cloud
 	client         *client.Client
 	instances      []string // IDs, at the addresses of the backends
 	contenders     []*contender
@@ -48,7 +48,7 @@ func (b *bench) setUp(ctx context.Context, f figure) (*stage, error) {
 		return s, err
 	}
 	var err error
-	if s.backends, err = machine.Start(
+	if s.backends, err = harness.Start(
 		exec.Command(b.self, append([]string{backendsCommand}, backendAddresses()...)...),
 		filepath.Join(s.dir, "backends.log"),
 	); err != nil {
@@ -91,12 +91,10 @@ func (s *stage) killProcesses() {
 }
 
 func (s *stage) startCloud(ctx context.Context, binary string) (err error) {
-	if s.cloud, err = machine.StartCloud(ctx, binary, s.dir, "--rate-limit", "0"); err != nil {
+	if s.cloud, err = harness.StartCloud(ctx, binary, s.dir, "--rate-limit", "0"); err != nil {
 		return err
 	}
-	if s.client, err = client.New(client.Config{
-		URL: "http://" + s.cloud.Address, TokenFile: s.cloud.TokenFile(), UserAgent: "bench-dataplane", Direct: true,
-	}); err != nil {
+	if s.client, err = s.cloud.NewClient("bench-dataplane"); err != nil {
 		return err
 	}
 	for _, address := range backendAddresses() {
@@ -194,19 +192,15 @@ func (s *stage) lastLogOf(c *contender) string {
 // measureContender measures one contender. It adds how many cores the proxy, the clients, the
 // backends and other programs had: cores that others take are missing to the proxy.
 func (s *stage) measureContender(ctx context.Context, f figure, c *contender) (sample, error) {
-	begin, all := time.Now(), machine.BusyTime(machine.ReadFile("/proc/stat"))
-	proxy, clients, backends := c.process.CPU(), machine.OwnCPU(), s.backends.CPU()
+	cores := harness.StartCoreMeter(map[string]func() time.Duration{
+		"cores": func() time.Duration { return c.process.CPU() }, "clientCores": harness.OwnCPU,
+		"backendCores": s.backends.CPU,
+	})
 	took, err := f.measure(s, ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	elapsed := time.Since(begin).Seconds()
-	took["cores"] = max((c.process.CPU()-proxy).Seconds()/elapsed, 0) // After a restart it is another process.
-	took["clientCores"] = (machine.OwnCPU() - clients).Seconds() / elapsed
-	took["backendCores"] = (s.backends.CPU() - backends).Seconds() / elapsed
-	took["otherCores"] = max((machine.BusyTime(
-		machine.ReadFile("/proc/stat"),
-	)-all).Seconds()/elapsed-took["cores"]-took["clientCores"]-took["backendCores"], 0)
+	cores.Add(took)
 	return took, nil
 }
 

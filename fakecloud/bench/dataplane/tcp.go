@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 // ioTimeout is the timeout of everything that takes no time if all is well.
@@ -30,25 +30,10 @@ func dialTCP(address string, port int) (*net.TCPConn, error) {
 	return c.(*net.TCPConn), nil
 }
 
-// forAll calls do for each i below n, in several workers. A worker stops at its first error.
-func forAll(ctx context.Context, n, workers int, do func(i int) error) error {
-	errs := make([]error, workers)
-	var wg sync.WaitGroup
-	for w := range workers {
-		wg.Go(func() {
-			for i := w; i < n && errs[w] == nil && ctx.Err() == nil; i += workers {
-				errs[w] = do(i)
-			}
-		})
-	}
-	wg.Wait()
-	return firstError(append(errs, ctx.Err()))
-}
-
 // dialAll opens n connections.
 func dialAll(ctx context.Context, address string, port, n int) ([]*net.TCPConn, error) {
 	conns := make([]*net.TCPConn, n)
-	err := forAll(ctx, n, 64, func(i int) (err error) {
+	err := harness.ForAll(ctx, n, 64, func(_ context.Context, i int) (err error) {
 		conns[i], err = dialTCP(address, port)
 		return err
 	})
@@ -184,7 +169,7 @@ func (s *stage) runTransfers(
 
 // arrivalRate is how many bytes arrive in a second, during the period.
 func (s *stage) arrivalRate(ctx context.Context, arrived func() (int64, error)) (float64, error) {
-	if err := machine.Sleep(ctx, s.size.Warm); err != nil {
+	if err := harness.Sleep(ctx, s.size.Warm); err != nil {
 		return 0, err
 	}
 	before, err := arrived()
@@ -192,7 +177,7 @@ func (s *stage) arrivalRate(ctx context.Context, arrived func() (int64, error)) 
 	if err != nil {
 		return 0, err
 	}
-	if err := machine.Sleep(ctx, s.size.Period); err != nil {
+	if err := harness.Sleep(ctx, s.size.Period); err != nil {
 		return 0, err
 	}
 	after, err := arrived()
@@ -201,7 +186,7 @@ func (s *stage) arrivalRate(ctx context.Context, arrived func() (int64, error)) 
 
 // clientWork is what one client has done within the period.
 type clientWork struct {
-	took   machine.Latencies
+	took   harness.Latencies
 	failed int
 	err    error // the first failure
 }
@@ -250,7 +235,7 @@ func (w *clientWork) runUntil(
 		return
 	}
 	defer end()
-	w.took = make(machine.Latencies, 0, 1<<14)
+	w.took = make(harness.Latencies, 0, 1<<14)
 	for w.failed < maxFailures && ctx.Err() == nil {
 		took, err := do()
 		now := time.Now()
@@ -267,7 +252,7 @@ func (w *clientWork) runUntil(
 
 // summarize adds up the work of all clients.
 func summarize(parts []clientWork, period time.Duration) sample {
-	var all machine.Latencies
+	var all harness.Latencies
 	v := sample{failed: 0}
 	for _, p := range parts {
 		all = append(all, p.took...)

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 func TestExchangeOnce(t *testing.T) {
@@ -19,7 +19,7 @@ func TestExchangeOnce(t *testing.T) {
 
 func TestSummarize(t *testing.T) {
 	v := summarize([]clientWork{
-		{took: machine.Latencies{3e6, 1e6}}, {took: machine.Latencies{2e6}, failed: 2, err: errors.New("no")},
+		{took: harness.Latencies{3e6, 1e6}}, {took: harness.Latencies{2e6}, failed: 2, err: errors.New("no")},
 	}, 2*time.Second)
 	assert.Equal(t, sample{failed: 2, "perSecond": 1.5, "p50": 0.002, "p99": 0.003}, v)
 }

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 const (
@@ -177,7 +179,7 @@ func (s *stage) measureDatagrams(ctx context.Context, c *contender) (sample, err
 		d.begin, d.end = begin, begin.Add(s.size.Period)
 		all[i] = d
 	}
-	err := forAll(ctx, len(all), len(all), func(i int) error { return all[i].run(ctx) })
+	err := harness.ForAll(ctx, len(all), len(all), func(ctx context.Context, i int) error { return all[i].run(ctx) })
 	v := sample{lost: 0}
 	for _, d := range all {
 		v["perSecond"] += float64(d.answered) / s.size.Period.Seconds()

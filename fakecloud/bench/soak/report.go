@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/bench/machine"
+	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 const (
@@ -41,7 +41,7 @@ func currentFigures() figures {
 	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
 		f.files = len(files)
 	}
-	if resident, _, err := machine.MemoryOf(os.Getpid()); err == nil {
+	if resident, _, err := harness.MemoryOf(os.Getpid()); err == nil {
 		f.resident = float64(resident) / (1 << 20)
 	}
 	return f

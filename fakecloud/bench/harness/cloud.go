@@ -1,4 +1,4 @@
-package machine
+package harness
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // Cloud is a running `fakecloud serve`.
@@ -36,7 +38,7 @@ func StartCloud(ctx context.Context, binary, dir string, flags ...string) (*Clou
 		c.Kill()
 		return nil, err
 	}
-	token, err := os.ReadFile(c.TokenFile())
+	token, err := os.ReadFile(c.tokenFile())
 	if err != nil {
 		c.Kill()
 		return nil, err
@@ -45,8 +47,15 @@ func StartCloud(ctx context.Context, binary, dir string, flags ...string) (*Clou
 	return c, nil
 }
 
-// TokenFile holds an administrator's token.
-func (c *Cloud) TokenFile() string { return filepath.Join(c.dir, "token") }
+// tokenFile holds an administrator's token.
+func (c *Cloud) tokenFile() string { return filepath.Join(c.dir, "token") }
+
+// NewClient makes a client with the administrator's token.
+func (c *Cloud) NewClient(userAgent string) (*client.Client, error) {
+	return client.New(client.Config{
+		URL: "http://" + c.Address, TokenFile: c.tokenFile(), UserAgent: userAgent, Direct: true,
+	})
+}
 
 // Restart kills the cloud and starts it again at the same address, without waiting until it
 // is ready.
@@ -58,7 +67,7 @@ func (c *Cloud) Restart() error {
 func (c *Cloud) startServe(listen string) error {
 	args := append([]string{
 		"serve", "--listen", listen, "--data", filepath.Join(c.dir, "cloud.db"), "--token",
-		"operator:admin=" + c.TokenFile(),
+		"operator:admin=" + c.tokenFile(),
 		"--profile", "instant", "--retention", "0s", "--instance-cidr", Pool() + "0.0/17", "--load-balancer-cidr",
 		Pool() + "128.0/17",
 	}, c.flags...)

@@ -1,4 +1,4 @@
-package machine
+package harness
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/prometheus/procfs"
 )
 
 // StartTimeout is how long a server may take until it is ready.
@@ -60,7 +62,10 @@ func (p *Process) Kill() {
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
 // Log is the output of the process so far.
-func (p *Process) Log() string { return ReadFile(p.log) }
+func (p *Process) Log() string {
+	text, _ := os.ReadFile(p.log)
+	return string(text)
+}
 
 // AwaitLine waits until a line of the output matches, and returns its first group.
 func (p *Process) AwaitLine(ctx context.Context, line *regexp.Regexp) (string, error) {
@@ -93,16 +98,22 @@ func (p *Process) Await(ctx context.Context, often time.Duration, ready func() b
 }
 
 // processIDs are the IDs of the process and its children.
-func (p *Process) processIDs() []string {
-	pid := strconv.Itoa(p.cmd.Process.Pid)
-	return append(strings.Fields(ReadFile(fmt.Sprintf("/proc/%s/task/%s/children", pid, pid))), pid)
+func (p *Process) processIDs() []int {
+	pids := []int{p.cmd.Process.Pid}
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pids[0], pids[0]))
+	for _, child := range strings.Fields(string(children)) {
+		if pid, err := strconv.Atoi(child); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // Memory is the resident memory of the process and its children, now and at its peak, in
 // bytes.
 func (p *Process) Memory() (now, peak int64, err error) {
 	for _, pid := range p.processIDs() {
-		n, most, err := memoryOf(pid)
+		n, most, err := MemoryOf(pid)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -111,36 +122,11 @@ func (p *Process) Memory() (now, peak int64, err error) {
 	return now, peak, nil
 }
 
-func memoryOf(pid string) (now, peak int64, err error) {
-	status, err := os.ReadFile("/proc/" + pid + "/status")
-	if err != nil {
-		return 0, 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		f := strings.Fields(line)
-		if len(f) != 3 || f[2] != "kB" {
-			continue
-		}
-		kb, err := strconv.ParseInt(f[1], 10, 64)
-		if err != nil {
-			return 0, 0, err
-		}
-		switch f[0] {
-		case "VmRSS:":
-			now = kb << 10
-		case "VmHWM:":
-			peak = kb << 10
-		}
-	}
-	return now, peak, nil
-}
-
 // Files counts the open files of the process and its children; 0 without Linux's /proc.
 func (p *Process) Files() int {
 	n := 0
 	for _, pid := range p.processIDs() {
-		open, _ := os.ReadDir("/proc/" + pid + "/fd")
-		n += len(open)
+		n += FilesOf(pid)
 	}
 	return n
 }
@@ -149,34 +135,39 @@ func (p *Process) Files() int {
 func (p *Process) CPU() time.Duration {
 	var sum time.Duration
 	for _, pid := range p.processIDs() {
-		sum += cpuOf(ReadFile("/proc/" + pid + "/stat"))
+		sum += CPUOf(pid)
 	}
 	return sum
 }
 
-// CPUOf is the processor time of any process, without its children; 0 without Linux's /proc.
-func CPUOf(pid int) time.Duration { return cpuOf(ReadFile(fmt.Sprintf("/proc/%d/stat", pid))) }
-
 // MemoryOf is the resident memory of any process, now and at its peak, in bytes.
-func MemoryOf(pid int) (now, peak int64, err error) { return memoryOf(strconv.Itoa(pid)) }
+func MemoryOf(pid int) (now, peak int64, err error) {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, 0, err
+	}
+	s, err := p.NewStatus()
+	return int64(s.VmRSS), int64(s.VmHWM), err
+}
+
+// FilesOf counts the open files of any process; 0 without Linux's /proc.
+func FilesOf(pid int) int {
+	open, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	return len(open)
+}
+
+// CPUOf is the processor time of any process, without its children; 0 without Linux's /proc.
+func CPUOf(pid int) time.Duration {
+	p, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0
+	}
+	s, err := p.Stat()
+	if err != nil {
+		return 0
+	}
+	return seconds(s.CPUTime())
+}
 
 // OwnCPU is the processor time of this process, in which the clients run.
-func OwnCPU() time.Duration { return cpuOf(ReadFile("/proc/self/stat")) }
-
-// clockTick is the unit of times in /proc, the same on every machine that Go runs on.
-const clockTick = 10 * time.Millisecond
-
-// cpuOf adds user and system time in the text of /proc/PID/stat. It counts the fields from the
-// end of the program's name, which may contain spaces and parentheses.
-func cpuOf(stat string) time.Duration {
-	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(f) < 13 {
-		return 0
-	}
-	user, err := strconv.Atoi(f[11])
-	system, err2 := strconv.Atoi(f[12])
-	if err != nil || err2 != nil {
-		return 0
-	}
-	return time.Duration(user+system) * clockTick
-}
+func OwnCPU() time.Duration { return CPUOf(os.Getpid()) }
