@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -34,7 +36,6 @@ func healthyMachine() (*Machine, files, map[string]string) {
 		"/proc/sys/fs/inotify/max_user_instances":       "1024\n",
 		"/proc/sys/fs/inotify/max_user_watches":         "524288\n",
 		"/proc/sys/net/ipv4/ip_unprivileged_port_start": "80\n",
-		"/proc/net/tcp":                                 "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n",
 	}
 	env := map[string]string{}
 	m := &Machine{
@@ -69,6 +70,7 @@ func healthyMachine() (*Machine, files, map[string]string) {
 			}
 		},
 		Listen:    func(string, string) error { return nil },
+		Listeners: listeners(0),
 		Limit:     func(int) (uint64, error) { return 1 << 20, nil },
 		Holder:    func(string) string { return "" },
 		User:      func(uid int) string { return fmt.Sprintf("user %d", uid) },
@@ -92,12 +94,13 @@ func TestHealthyMachine(t *testing.T) {
 	}
 }
 
-// tcpListenLine is a line of /proc/net/tcp for a socket that listens.
-func tcpListenLine(address string, uid int, inode string) string {
-	return fmt.Sprintf(
-		"   0: %s 00000000:0000 0A 00000000:00000000 00:00000000 00000000  %d        0 %s 1 0000000000000000 100 0 0 10 0\n",
-		address, uid, inode,
-	)
+// listeners are sockets of one user, with inodes counted from 77.
+func listeners(uid int, addresses ...string) func() ([]Listener, error) {
+	var all []Listener
+	for i, address := range addresses {
+		all = append(all, Listener{netip.MustParseAddrPort(address), uid, strconv.Itoa(77 + i)})
+	}
+	return func() ([]Listener, error) { return all, nil }
 }
 
 func TestFindings(t *testing.T) {
@@ -291,20 +294,17 @@ func TestFindings(t *testing.T) {
 			}
 		}, Fix, "operation not permitted", "loopback"},
 		"a port held": {"ports", func(m machine) {
-			m.files["/proc/net/tcp"] += tcpListenLine(
-				"00000000:192B", 33, "77",
-			) + tcpListenLine("0100007F:280A", 0, "78")
+			m.Listeners = listeners(33, "0.0.0.0:6443", "127.0.0.1:10250")
 			m.Holder = func(inode string) string { return "nginx (pid 12) of " + inode }
 		}, Info, "held on every address: 6443 (kube-apiserver) by nginx (pid 12) of 77; a lab takes others", ""},
 		"a real kube-proxy's health": {"ports", func(m machine) {
-			m.files["/proc/net/tcp"] += tcpListenLine("00000000:2810", 0, "78")
+			m.Listeners = listeners(0, "0.0.0.0:10256")
 		}, Info, "load balancers take what answers there for the health of every node; a lab takes others", ""},
 		"a real kubelet's, on IPv6": {"ports", func(m machine) {
-			m.files["/proc/net/tcp6"] = tcpListenLine(strings.Repeat("0", 32)+":280A", 0, "78")
+			m.Listeners = listeners(0, "[::]:10250")
 		}, Info, "10250 (kubelet) by user 0", ""},
 		"all locks held": {"ports", func(m machine) {
-			m.files["/proc/net/tcp"] += tcpListenLine("00000000:2115", 0, "1") +
-				tcpListenLine("00000000:4825", 0, "2") + tcpListenLine("00000000:6F35", 0, "3")
+			m.Listeners = listeners(0, "0.0.0.0:8469", "0.0.0.0:18469", "0.0.0.0:28469")
 		}, Fix, "8469 (lock) by user 0, 18469 (lock) by user 0, 28469 (lock) by user 0; a lab needs one of",
 			"end one of them"},
 		"no low ports": {
@@ -312,18 +312,17 @@ func TestFindings(t *testing.T) {
 			"may not listen below 1024", "sysctl",
 		},
 		"somebody's labs": {"slots", func(m machine) {
-			m.files["/proc/net/tcp"] += tcpListenLine("01001E7F:2115", 1001, "1") + tcpListenLine(
-				"01001E7F:192B", 1001, "2",
-			) + tcpListenLine("01001F7F:2115", 1000, "3") + tcpListenLine("0100007F:0016", 0, "4")
+			others, _ := listeners(1001, "127.30.0.1:8469", "127.30.0.1:6443", "127.0.0.1:22")()
+			own, _ := listeners(1000, "127.31.0.1:8469")()
+			m.Listeners = func() ([]Listener, error) { return append(others, own...), nil }
 		}, OK, "68 of 70 are free; 1 taken by user 1001", ""},
 		"all slots taken": {"slots", func(m machine) {
+			var all []string
 			for x := 30; x <= 99; x++ {
-				m.files["/proc/net/tcp"] += tcpListenLine(fmt.Sprintf("0100%02X7F:2115", x), 1000, "1")
+				all = append(all, fmt.Sprintf("127.%d.0.1:8469", x))
 			}
+			m.Listeners = listeners(1000, all...)
 		}, Fix, "0 of 70 are free", "lab down"},
-		"damaged table": {"slots", func(m machine) {
-			m.files["/proc/net/tcp"] += "a b c 0A e f g h i j\nx 01001E7F:XX c 0A e f g 0 i 1\nx 01:0016 c 0A e f g 0 i 1\n"
-		}, OK, "70 of 70 are free", ""},
 		"a stopped lab": {"labs", func(m machine) {
 			m.Labs = func() ([]Lab, error) {
 				return []Lab{

@@ -55,6 +55,8 @@ type Machine struct {
 	Run  func(ctx context.Context, stdin, program string, args ...string) (string, error)
 	// Listen listens on an address for a moment, to see whether that is possible.
 	Listen func(network, address string) error
+	// Listeners are the TCP sockets that listen, whoever's they are.
+	Listeners func() ([]Listener, error)
 	// Limit is the hard limit of a resource, up to which this user may raise the limit.
 	Limit func(resource int) (uint64, error)
 	// Holder names the process that has the socket with this inode, if this user may know.
@@ -83,7 +85,7 @@ func ThisMachine(clusterKind string) *Machine {
 		Writable: func(dir string) error { return unix.Access(nearestExisting(dir), unix.W_OK|unix.X_OK) },
 		Exists:   func(dir string) bool { _, err := os.Stat(dir); return err == nil },
 		Deleted:  state.Deleted,
-		Size:     folderSize, Run: runProgram, Listen: tryListen, Limit: hardLimit, Holder: socketHolder,
+		Size:     folderSize, Run: runProgram, Listen: tryListen, Listeners: tcpListeners, Limit: hardLimit, Holder: socketHolder,
 		User: state.UserName, Processes: ownProcesses,
 	}
 	m.Home, m.HomeErr = state.Root()

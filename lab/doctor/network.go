@@ -5,14 +5,14 @@ package doctor
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/prometheus/procfs"
 
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 )
@@ -33,38 +33,32 @@ func checkLoopback(_ context.Context, m *Machine) Finding {
 	return okFinding("addresses in 127.0.0.0/8 can be listened on, TCP and UDP")
 }
 
-// listener is a line of /proc/net/tcp or tcp6 (proc(5)) that listens.
-type listener struct {
-	address netip.Addr
-	port    int
-	uid     int
-	inode   string
+// Listener is a TCP socket that listens. A wildcard of IPv6 stands for both families.
+type Listener struct {
+	Address netip.AddrPort
+	UID     int
+	Inode   string
 }
 
-func (m *Machine) listeners() ([]listener, error) {
-	v4, err := m.Read("/proc/net/tcp")
+// tcpListen is the state TCP_LISTEN in the kernel's tables (proc(5), include/net/tcp_states.h).
+const tcpListen = 10
+
+// tcpListeners reads the kernel's tables of TCP sockets.
+func tcpListeners() (all []Listener, err error) {
+	proc, err := procfs.NewDefaultFS()
 	if err != nil {
 		return nil, err
 	}
-	v6, _ := m.Read("/proc/net/tcp6") // There is none without IPv6.
-	var all []listener
-	for line := range strings.Lines(string(v4) + string(v6)) {
-		fields := strings.Fields(line)
-		if len(fields) < 10 || fields[3] != "0A" {
-			continue
-		}
-		host, port, _ := strings.Cut(fields[1], ":")
-		raw, err1 := hex.DecodeString(host)
-		number, err2 := strconv.ParseUint(port, 16, 16)
-		uid, err3 := strconv.Atoi(fields[7])
-		if errors.Join(err1, err2, err3) != nil {
-			continue
-		}
-		for word := range slices.Chunk(raw, 4) { // Each word is in the machine's byte order.
-			slices.Reverse(word)
-		}
-		if address, ok := netip.AddrFromSlice(raw); ok {
-			all = append(all, listener{address, int(number), uid, fields[9]})
+	sockets, err := proc.NetTCP()
+	if err != nil {
+		return nil, err
+	}
+	sockets6, _ := proc.NetTCP6() // There is none without IPv6.
+	for _, s := range append(sockets, sockets6...) {
+		if address, ok := netip.AddrFromSlice(s.LocalAddr); ok && s.St == tcpListen {
+			all = append(all, Listener{
+				netip.AddrPortFrom(address, uint16(s.LocalPort)), int(s.UID), strconv.FormatUint(s.Inode, 10),
+			})
 		}
 	}
 	return all, nil
@@ -79,7 +73,7 @@ const kubeProxyHealthPort = 10256
 // checkPorts finds ports that another process holds on 0.0.0.0, and so in every slot. The lab
 // takes other ports then, except for its lock, which needs one of a few.
 func checkPorts(_ context.Context, m *Machine) Finding {
-	all, err := m.listeners()
+	all, err := m.Listeners()
 	if err != nil {
 		return unknownFinding(err)
 	}
@@ -93,8 +87,9 @@ func checkPorts(_ context.Context, m *Machine) Finding {
 	}
 	held := map[int]string{}
 	for _, l := range all {
-		if name := wanted[l.port]; name != "" && l.address.IsUnspecified() {
-			held[l.port] = fmt.Sprintf("%d (%s) by %s", l.port, name, cmp.Or(m.Holder(l.inode), m.User(l.uid)))
+		port := int(l.Address.Port())
+		if name := wanted[port]; name != "" && l.Address.Addr().IsUnspecified() {
+			held[port] = fmt.Sprintf("%d (%s) by %s", port, name, cmp.Or(m.Holder(l.Inode), m.User(l.UID)))
 		}
 	}
 	if len(held) == 0 {
@@ -137,16 +132,16 @@ func checkLowPorts(_ context.Context, m *Machine) Finding {
 // checkSlots counts the free slots: those on whose addresses nobody listens. A slot may be taken
 // by another user.
 func checkSlots(_ context.Context, m *Machine) Finding {
-	all, err := m.listeners()
+	all, err := m.Listeners()
 	if err != nil {
 		return unknownFinding(err)
 	}
 	first, last := local.Slots()
 	owner := map[int]int{}
 	for _, l := range all {
-		if b := l.address.As16(); l.address.Is4() && l.address.IsLoopback() && int(b[13]) >= first &&
-			int(b[13]) <= last {
-			owner[int(b[13])] = l.uid
+		at := l.Address.Addr()
+		if b := at.As16(); at.Is4() && at.IsLoopback() && int(b[13]) >= first && int(b[13]) <= last {
+			owner[int(b[13])] = l.UID
 		}
 	}
 	others := map[int]int{}
