@@ -14,6 +14,12 @@ import (
 
 func (a *app) addressesCommand() *cobra.Command {
 	k := a.addressKind()
+	var f client.AddressFilter
+	list := filteredListCommand(
+		k, "List reserved addresses, oldest first", "  fakecloud addresses list --state available", &f, &f.Tags,
+		(*client.Client).ListAddresses,
+	)
+	addStateFlag(list, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
 	release := k.deleteCommand(
 		"release", "End reservations", "  fakecloud addresses release web", (*client.Client).ReleaseAddress,
 	)
@@ -21,10 +27,10 @@ func (a *app) addressesCommand() *cobra.Command {
 	return groupCommand("addresses", "Reserved addresses, and who holds them", `  fakecloud addresses reserve web
   fakecloud addresses attach web node-1
   fakecloud load-balancers create web --listener 8080:30080 --address web`,
-		a.addressesList(),
+		list,
 		k.getCommand("Show reserved addresses", "  fakecloud addresses get web -o yaml"),
 		a.addressesReserve(),
-		k.updateCommand(func(
+		k.updateCommand("tag", func(
 			c *client.Client,
 			ctx context.Context,
 			id string,
@@ -42,45 +48,20 @@ func (a *app) addressesCommand() *cobra.Command {
 
 func (a *app) addressKind() resourceKind[api.ReservedAddress] {
 	return resourceKind[api.ReservedAddress]{
-		app: a, name: "address", group: "addresses", refs: "NAME|ID|IP", find: resolveAddress, print: a.printAddresses,
-		list: func(ctx context.Context, c *client.Client) ([]api.ReservedAddress, error) {
-			return c.ListAddresses(ctx, client.AddressFilter{})
+		app: a, name: "address", group: "addresses", refs: "NAME|ID|IP",
+		list: func(ctx context.Context, c *client.Client, name string) ([]api.ReservedAddress, error) {
+			return c.ListAddresses(ctx, client.AddressFilter{Name: name})
 		},
-		label:   func(r api.ReservedAddress) string { return r.Name },
-		id:      func(r api.ReservedAddress) string { return r.ID },
-		wrap:    func(items []api.ReservedAddress) any { return api.ReservedAddressList{Items: items} },
-		version: func(r api.ReservedAddress) int64 { return r.Version },
+		findSpecially: resolveAddress,
+		columns:       "NAME ID IP STATE HOLDER AGE",
+		row: func(r api.ReservedAddress) []string {
+			holder := "-"
+			if r.Holder != nil {
+				holder = r.Holder.ID // The prefix tells its kind.
+			}
+			return []string{r.Name, r.ID, r.IP, string(r.State), holder, a.formatAge(r.CreatedAt)}
+		},
 	}
-}
-
-func (a *app) addressesList() *cobra.Command {
-	var f client.AddressFilter
-	cmd := a.addressKind().listCommand(
-		&cobra.Command{
-			Short: "List reserved addresses, oldest first", Example: "  fakecloud addresses list --state available",
-		},
-		func(ctx context.Context, c *client.Client) ([]api.ReservedAddress, error) {
-			return c.ListAddresses(ctx, f)
-		},
-		resourceInEvent(
-			func(ev api.Event) *api.ReservedAddress { return ev.Address },
-			func(r *api.ReservedAddress) bool { return hasTags(r.Tags, f.Tags) },
-		))
-	addTagFlag(cmd, &f.Tags)
-	addStateFlag(cmd, &f.States, "an address", api.AddressAvailable, api.AddressHeld)
-	return cmd
-}
-
-func (a *app) printAddresses(cmd *cobra.Command, value any, items []api.ReservedAddress) error {
-	var rows [][]string
-	for _, r := range items {
-		holder := "-"
-		if r.Holder != nil {
-			holder = r.Holder.ID // The prefix tells its kind.
-		}
-		rows = append(rows, []string{r.Name, r.ID, r.IP, string(r.State), holder, a.formatAge(r.CreatedAt)})
-	}
-	return a.printOutput(cmd.OutOrStdout(), value, "NAME ID IP STATE HOLDER AGE", rows)
 }
 
 // resolveAddress finds a reserved address by name, ID or IP.
@@ -109,33 +90,24 @@ func resolveAddress(ctx context.Context, c *client.Client, ref string) (*api.Res
 }
 
 func (a *app) addressesReserve() *cobra.Command {
-	var ip string
-	var tags map[string]string
+	var body api.ReservedAddressCreate
 	cmd := &cobra.Command{
 		Use: "reserve [NAME]", Short: "Reserve an address of the load balancers' pool", Args: cobra.MaximumNArgs(1),
 		Long: "Reserve an address of the load balancers' pool. Left to itself, the cloud chooses a name and the lowest free address.",
 		Example: `  fakecloud addresses reserve web
   fakecloud addresses reserve web --ip 127.30.64.7 --tag cluster=lab`,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			body := api.ReservedAddressCreate{Tags: someTags(tags)}
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 1 {
 				body.Name = &args[0]
 			}
-			if ip != "" {
-				body.IP = &ip
-			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
-			}
 			r, err := c.ReserveAddress(cmd.Context(), body)
 			return a.addressKind().printOne(cmd, r, err)
-		},
+		}),
 	}
 	a.addOutput(cmd)
-	cmd.Flags().StringVar(&ip, "ip", "", "the address wanted (default: the lowest free one)")
-	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
+	addText(cmd, &body.IP, "ip", "the address wanted (default: the lowest free one)")
+	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
 	return cmd
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // What apply does with a resource.
@@ -71,15 +72,11 @@ The manifest is YAML:
     instance: node-1          # an instance by name`,
 		Example: `  fakecloud apply -f cloud.yaml --wait
   fakecloud apply -f - --dry-run < cloud.yaml`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if file == "" {
 				return misuse("give the manifest with -f FILE, or -f - for standard input")
 			}
 			wanted, err := readManifest(cmd, file)
-			if err != nil {
-				return usageError{err}
-			}
-			c, err := a.newClient()
 			if err != nil {
 				return usageError{err}
 			}
@@ -93,7 +90,7 @@ The manifest is YAML:
 				err = p.run(cmd.Context())
 			}
 			return errors.Join(err, a.printApplied(cmd, appliedList{dryRun, p.appliedResources()}))
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	w.addFlags(a, cmd)

@@ -49,7 +49,7 @@ func (p *plan) run(ctx context.Context) error {
 }
 
 // decodeInto converts the JSON fields of a request to the type that the client takes.
-func decodeInto[T any](fields map[string]any) (T, error) {
+func decodeInto[T any](fields any) (T, error) {
 	var out T
 	text, err := json.Marshal(fields)
 	if err == nil {

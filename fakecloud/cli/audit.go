@@ -41,7 +41,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 		Example: `  fakecloud audit list --limit 20
   fakecloud audit list --token ccm --status 4xx --since 10m
   fakecloud audit list --resource i-01jd3n6f0c5w3y -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if limit < 0 || since < 0 {
 				return misuse("--limit and --since cannot be negative")
 			}
@@ -50,10 +50,6 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 			}
 			if since > 0 {
 				f.Since = a.cloudNow().Add(-since)
-			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
 			}
 			items, err := c.ListAudit(cmd.Context(), f, limit)
 			if err != nil {
@@ -72,7 +68,7 @@ ones too; not so those of "fakecloud audit" and "fakecloud faults".`,
 				cmd.OutOrStdout(), api.AuditList{Items: orEmpty(items)},
 				"TIME TOKEN +USER-AGENT OPERATION RESOURCE OUTCOME TOOK +IN +OUT", rows,
 			)
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	a.addAuditFlags(cmd, &f)
@@ -110,7 +106,7 @@ func (a *app) auditSum() *cobra.Command {
 		Example: `  fakecloud audit sum
   fakecloud audit sum --by user-agent
   fakecloud audit sum --token ccm --by operation -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			var groups []api.AuditGroup
 			for _, name := range by {
 				g, ok := auditGroups[name]
@@ -118,10 +114,6 @@ func (a *app) auditSum() *cobra.Command {
 					return misuse("--by %q: choose of token, user-agent and operation", name)
 				}
 				groups = append(groups, g)
-			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
 			}
 			items, err := c.SumAudit(cmd.Context(), f, groups...)
 			if err != nil {
@@ -140,7 +132,7 @@ func (a *app) auditSum() *cobra.Command {
 				cmd.OutOrStdout(), api.AuditSumList{Items: orEmpty(items)},
 				"TOKEN USER-AGENT OPERATION CALLS ERRORS FAULTS THROTTLED TOOK IN OUT", rows,
 			)
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	a.addAuditFlags(cmd, &f)

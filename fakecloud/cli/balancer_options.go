@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,59 +17,70 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// balancerOptions are the flags of `load-balancers create` and `update`.
+// balancerOptions are the flags of `load-balancers create` and `update`. Those with a field of
+// the same meaning in the request set it.
 type balancerOptions struct {
-	listeners, targets, sources          []string
-	scheme, algorithm                    string
-	proxyProtocol, check, expectedCodes  string
-	affinity, idle, drain                time.Duration
-	interval, checkTimeout               time.Duration
-	healthyThreshold, unhealthyThreshold int
-	connectionLimit                      int
-	tags                                 map[string]string
+	request            api.LoadBalancerUpdate
+	listeners, targets []string
+	check              string
+	checkOptions       api.HealthCheck
+	sources            []string
+	proxyProtocol      string
+	connectionLimit    int
 }
 
 func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
-	f := cmd.Flags()
+	f, u, h := cmd.Flags(), &o.request, &o.checkOptions
 	f.StringArrayVar(
 		&o.listeners, "listener", nil, "PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; repeatable",
 	)
 	f.StringArrayVar(&o.targets, "target", nil, "name or ID of an instance; repeatable")
-	f.StringVar(&o.scheme, "scheme", "", "public or internal, which is a label here (default public)")
-	f.StringVar(&o.algorithm, "algorithm", "", "round-robin, least-connections or source-hash (default round-robin)")
+	addText(cmd, &u.Scheme, "scheme", "public or internal, which is a label here (default public)")
+	addText(
+		cmd, &u.Algorithm, "algorithm", "round-robin, least-connections or source-hash (default round-robin)",
+	)
 	f.StringVar(&o.proxyProtocol, "proxy-protocol", "", "v1 or v2: tell the targets of tcp listeners who connected")
 	f.IntVar(
 		&o.connectionLimit, "connection-limit", 0,
 		"refuse what is beyond so many connections at a time, of each listener (default: no limit)",
 	)
 	f.StringSliceVar(&o.sources, "source-range", nil, "CIDR of those who may connect (default: everyone); repeatable")
-	f.DurationVar(
-		&o.affinity, "client-affinity", 0,
-		"keep a client's address on one target until it has been silent for so long, e.g. 10m",
+	addSeconds := func(flag, usage string, set func(seconds int)) {
+		addDuration(cmd, time.Second, math.MinInt64, flag, usage, "want whole seconds", set)
+	}
+	addSeconds(
+		"client-affinity", "keep a client's address on one target until it has been silent for so long, e.g. 10m",
+		func(n int) { u.ClientAffinitySeconds = &n },
 	)
-	f.DurationVar(
-		&o.idle, "idle-timeout", 0, "end what has been silent for so long, e.g. 5m (default: tcp never, udp after 30s)",
+	addSeconds(
+		"idle-timeout", "end what has been silent for so long, e.g. 5m (default: tcp never, udp after 30s)",
+		func(n int) { u.IdleTimeoutSeconds = &n },
 	)
-	f.DurationVar(
-		&o.drain, "drain", 0,
+	addSeconds(
+		"drain",
 		"break tcp connections so long after their listener or target was taken out, e.g. 30s (default: never)",
+		func(n int) { u.DrainSeconds = &n },
 	)
 	f.StringVar(
 		&o.check, "health-check", "", "tcp:PORT, http:PORT[/PATH] or none: send traffic only to targets that pass",
 	)
 	f.StringVar(
-		&o.expectedCodes, "expected-codes", "", "statuses that pass an http check, e.g. 200-299,301 (default 200)",
+		&h.ExpectedCodes, "expected-codes", "", "statuses that pass an http check, e.g. 200-299,301 (default 200)",
 	)
-	f.DurationVar(&o.interval, "health-check-interval", 0, "from one check to the next (default 5s)")
-	f.DurationVar(&o.checkTimeout, "health-check-timeout", 0, "how long one check may take (default 2s)")
-	f.IntVar(
-		&o.healthyThreshold, "healthy-threshold", 0, "so many good checks in a row make a target healthy (default 2)",
+	addSeconds(
+		"health-check-interval", "from one check to the next (default 5s)", func(n int) { h.IntervalSeconds = n },
+	)
+	addSeconds(
+		"health-check-timeout", "how long one check may take (default 2s)", func(n int) { h.TimeoutSeconds = n },
 	)
 	f.IntVar(
-		&o.unhealthyThreshold, "unhealthy-threshold", 0,
+		&h.HealthyThreshold, "healthy-threshold", 0, "so many good checks in a row make a target healthy (default 2)",
+	)
+	f.IntVar(
+		&h.UnhealthyThreshold, "unhealthy-threshold", 0,
 		"so many bad checks in a row make a target unhealthy (default 2)",
 	)
-	f.StringToStringVar(&o.tags, "tag", nil, "KEY=VALUE; repeatable")
+	addTags(cmd, &u.Tags, "tag", "KEY=VALUE; repeatable")
 	completeFlagValues(cmd, map[string][]string{
 		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"},
 		"algorithm": {"round-robin", "least-connections", "source-hash"},
@@ -79,49 +91,18 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 // updateRequest makes the request of the flags that were given, without the targets: they
 // have to be found first (findTargets). has is the balancer as it is.
 func (o *balancerOptions) updateRequest(cmd *cobra.Command, has api.LoadBalancer) (api.LoadBalancerUpdate, error) {
-	var u api.LoadBalancerUpdate
-	given := cmd.Flags().Changed
+	u, given := o.request, cmd.Flags().Changed
 	var err error
 	if given("listener") || given("proxy-protocol") || given("connection-limit") {
 		if u.Listeners, err = o.withListeners(given, has.Listeners); err != nil {
 			return u, err
 		}
 	}
-	if u.HealthCheck, err = o.withHealthCheck(given, has.HealthCheck); err != nil {
-		return u, err
-	}
-	for _, option := range []struct {
-		flag string
-		is   time.Duration
-		to   **int
-	}{
-		{"client-affinity", o.affinity, &u.ClientAffinitySeconds},
-		{"idle-timeout", o.idle, &u.IdleTimeoutSeconds},
-		{"drain", o.drain, &u.DrainSeconds},
-	} {
-		if !given(option.flag) {
-			continue
-		}
-		seconds, err := wholeSeconds(option.flag, option.is)
-		if err != nil {
-			return u, err
-		}
-		*option.to = &seconds
-	}
-	if given("scheme") {
-		u.Scheme = (*api.LoadBalancerScheme)(&o.scheme)
-	}
-	if given("algorithm") {
-		u.Algorithm = (*api.LoadBalancerAlgorithm)(&o.algorithm)
-	}
 	if given("source-range") {
-		ranges := orEmpty(o.sources)
-		u.SourceRanges = &ranges
+		u.SourceRanges = new(orEmpty(o.sources))
 	}
-	if len(o.tags) > 0 {
-		u.Tags = (*api.Tags)(&o.tags)
-	}
-	return u, nil
+	u.HealthCheck, err = o.withHealthCheck(given, has.HealthCheck)
+	return u, err
 }
 
 // withListeners are the listeners given or, if none was, the present ones, with the listener
@@ -183,15 +164,15 @@ func (o *balancerOptions) withHealthCheck(given func(string) bool, has *api.Heal
 	default:
 		h = *has
 	}
-	interval, err1 := wholeSeconds("health-check-interval", o.interval)
-	timeout, err2 := wholeSeconds("health-check-timeout", o.checkTimeout)
-	h.IntervalSeconds, h.TimeoutSeconds = cmp.Or(interval, h.IntervalSeconds), cmp.Or(timeout, h.TimeoutSeconds)
-	h.HealthyThreshold = cmp.Or(o.healthyThreshold, h.HealthyThreshold)
-	h.UnhealthyThreshold = cmp.Or(o.unhealthyThreshold, h.UnhealthyThreshold)
+	options := o.checkOptions
+	h.IntervalSeconds = cmp.Or(options.IntervalSeconds, h.IntervalSeconds)
+	h.TimeoutSeconds = cmp.Or(options.TimeoutSeconds, h.TimeoutSeconds)
+	h.HealthyThreshold = cmp.Or(options.HealthyThreshold, h.HealthyThreshold)
+	h.UnhealthyThreshold = cmp.Or(options.UnhealthyThreshold, h.UnhealthyThreshold)
 	if given("expected-codes") {
-		h.ExpectedCodes = o.expectedCodes
+		h.ExpectedCodes = options.ExpectedCodes
 	}
-	return &h, cmp.Or(err1, err2)
+	return &h, nil
 }
 
 func parseHealthCheck(s string) (api.HealthCheck, error) {
@@ -209,14 +190,6 @@ func parseHealthCheck(s string) (api.HealthCheck, error) {
 		h.Path = "/" + path
 	}
 	return h, nil
-}
-
-// wholeSeconds converts a duration to seconds, of which the API takes whole ones only.
-func wholeSeconds(flag string, d time.Duration) (int, error) {
-	if d%time.Second != 0 {
-		return 0, misuse("--%s %s: want whole seconds", flag, d)
-	}
-	return int(d / time.Second), nil
 }
 
 // findTargets finds the instances given with --target. It returns nil if none was given.
@@ -247,7 +220,7 @@ func (a *app) balancersCreate() *cobra.Command {
   fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
   fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp --ip-family ipv4,ipv6`,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(o.listeners) == 0 {
 				return misuse("a load balancer needs at least one --listener PORT:TARGETPORT")
 			}
@@ -255,17 +228,11 @@ func (a *app) balancersCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body := api.LoadBalancerCreate{
-				Name: args[0], Listeners: *u.Listeners, Scheme: u.Scheme, Algorithm: u.Algorithm,
-				SourceRanges:          u.SourceRanges,
-				ClientAffinitySeconds: u.ClientAffinitySeconds, IdleTimeoutSeconds: u.IdleTimeoutSeconds,
-				DrainSeconds: u.DrainSeconds,
-				HealthCheck:  u.HealthCheck, Tags: u.Tags,
-			}
-			c, err := a.newClient()
+			body, err := decodeInto[api.LoadBalancerCreate](u) // It has all fields of an update.
 			if err != nil {
-				return usageError{err}
+				return err
 			}
+			body.Name = args[0]
 			if address != "" {
 				r, err := resolveAddress(cmd.Context(), c, address)
 				if err != nil {
@@ -282,10 +249,9 @@ func (a *app) balancersCreate() *cobra.Command {
 			if body.Targets, err = o.findTargets(cmd.Context(), c); err != nil {
 				return err
 			}
-			return a.changeBalancer(cmd, c, &w, func(ctx context.Context) (*api.LoadBalancer, error) {
-				return c.CreateLoadBalancer(ctx, body)
-			})
-		},
+			return a.balancerKind().changeOne(cmd, c, &w, (*waiter).awaitBalancers,
+				func(ctx context.Context) (*api.LoadBalancer, error) { return c.CreateLoadBalancer(ctx, body) })
+		}),
 	}
 	a.addOutput(cmd)
 	w.addFlags(a, cmd)
@@ -303,34 +269,9 @@ func (a *app) balancersCreate() *cobra.Command {
 	return cmd
 }
 
-// changeBalancer makes a change, waits for it if --wait asks for that, and prints the
-// balancer.
-func (a *app) changeBalancer(
-	cmd *cobra.Command,
-	c *client.Client,
-	w *waiter,
-	change func(context.Context) (*api.LoadBalancer, error),
-) error {
-	changed := make([]api.LoadBalancer, 1)
-	err := w.recordOperation(cmd.Context(), func(ctx context.Context) (string, error) {
-		lb, err := change(ctx)
-		if err != nil {
-			return "", err
-		}
-		changed[0] = *lb
-		return lb.ID, nil
-	})
-	if err != nil {
-		return err
-	}
-	err = w.awaitBalancers(cmd, c, changed)
-	return errors.Join(err, a.printBalancers(cmd, changed[0], changed))
-}
-
 func (a *app) balancersUpdate() *cobra.Command {
 	var o balancerOptions
 	var w waiter
-	var name string
 	var noTargets bool
 	cmd := &cobra.Command{
 		Use: "update NAME|ID", Short: "Change a load balancer", Args: cobra.ExactArgs(1),
@@ -340,15 +281,12 @@ func (a *app) balancersUpdate() *cobra.Command {
   fakecloud load-balancers update web --algorithm source-hash --connection-limit 100
   fakecloud load-balancers update web --health-check none`,
 		ValidArgsFunction: a.balancerKind().completeRefs(),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if noTargets && len(o.targets) > 0 {
 				return misuse("--no-targets, and a --target: give one of the two")
 			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
-			}
-			lb, err := resolveBalancer(cmd.Context(), c, args[0])
+			k := a.balancerKind()
+			lb, err := k.find(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
@@ -362,21 +300,17 @@ func (a *app) balancersUpdate() *cobra.Command {
 			if noTargets {
 				u.Targets = &api.Targets{}
 			}
-			if name != "" {
-				u.Name = &name
-			}
 			if u == (api.LoadBalancerUpdate{}) {
 				return misuse("nothing to change: see `%s --help`", cmd.CommandPath())
 			}
-			return a.changeBalancer(cmd, c, &w, func(ctx context.Context) (*api.LoadBalancer, error) {
-				return c.UpdateLoadBalancer(ctx, lb.ID, u)
-			})
-		},
+			return k.changeOne(cmd, c, &w, (*waiter).awaitBalancers,
+				func(ctx context.Context) (*api.LoadBalancer, error) { return c.UpdateLoadBalancer(ctx, lb.ID, u) })
+		}),
 	}
 	a.addOutput(cmd)
 	w.addFlags(a, cmd)
 	a.addBalancerFlags(cmd, &o)
-	cmd.Flags().StringVar(&name, "name", "", "the new name")
+	addText(cmd, &o.request.Name, "name", "the new name")
 	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "leave it no target")
 	return cmd
 }

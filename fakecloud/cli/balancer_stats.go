@@ -39,18 +39,14 @@ elsewhere lines with a time are added, and -o json gives one object a line.`,
   fakecloud load-balancers stats web --watch --interval 5s
   fakecloud load-balancers stats web --watch -o json | jq -c '[.at, .listeners[0].connections]'`,
 		ValidArgsFunction: a.balancerKind().completeRefs(),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			switch {
 			case !watch && cmd.Flags().Changed("interval"):
 				return misuse("--interval is how often --watch looks: give --watch too")
 			case interval < minWatchInterval:
 				return misuse("--interval %s: want %s at least", interval, minWatchInterval)
 			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
-			}
-			lb, err := resolveBalancer(cmd.Context(), c, args[0])
+			lb, err := a.balancerKind().find(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
@@ -62,7 +58,7 @@ elsewhere lines with a time are added, and -o json gives one object a line.`,
 				return err
 			}
 			return a.printStats(cmd, c, stats)
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "go on looking, and show rates per second, until interrupted")

@@ -5,7 +5,7 @@
 //
 // Begin with Run and app.rootCommand in this file. Each command group has a file
 // (instances.go, tokens.go, …). What they share: resourceKind in kinds.go, flags and tables
-// in output.go, --wait in wait.go, --watch in watch.go.
+// in flags.go and output.go, --wait in wait.go, --watch in watch.go.
 package cli
 
 import (
@@ -208,29 +208,6 @@ func doForEachRef(refs []string, do func(ref string) error) error {
 	return err
 }
 
-// findByNameOrID finds a resource by its unique name or by its ID, which begins with prefix.
-// list lists the resources of that name. kind and group are for the error message.
-func findByNameOrID[T any](
-	ctx context.Context,
-	kind, group, prefix, ref string,
-	list func(context.Context) ([]T, error),
-	get func(context.Context, string) (*T, error),
-) (*T, error) {
-	if ref == "" {
-		return nil, errNoRef
-	}
-	items, err := list(ctx)
-	switch {
-	case err != nil:
-		return nil, err
-	case len(items) > 0:
-		return &items[0], nil
-	case strings.HasPrefix(ref, prefix):
-		return get(ctx, ref)
-	}
-	return nil, fmt.Errorf("no %s is named %q; `fakecloud %s list` shows those there are", kind, ref, group)
-}
-
 // errNoRef is the error of an empty reference, which would match everything.
 var errNoRef = misuse("an empty name or ID refers to nothing: give one")
 
@@ -312,6 +289,10 @@ func (a *app) explainError(err error) error {
 
 // explainFlagError says which values a flag takes, where pflag's own error does not.
 func explainFlagError(_ *cobra.Command, err error) error {
+	var usage usageError
+	if errors.As(err, &usage) {
+		return usage
+	}
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) && invalid.GetFlag().Value.Type() == "duration" {
 		return fmt.Errorf(

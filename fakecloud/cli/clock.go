@@ -83,17 +83,14 @@ falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 		Example: `  fakecloud clock advance 5m
   fakecloud clock advance 2027-01-01T00:00:00Z`,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			by, notDuration := time.ParseDuration(args[0])
 			until, notTime := time.Parse(time.RFC3339, args[0])
 			if notDuration != nil && notTime != nil || by < 0 {
 				return misuse("%q: want a duration such as 5m, or a time such as 2027-01-01T00:00:00Z", args[0])
 			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
-			}
 			var moved *api.ClockAdvanced
+			var err error
 			if notDuration == nil {
 				moved, err = c.AdvanceClock(cmd.Context(), by)
 			} else {
@@ -114,7 +111,7 @@ falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 					strconv.Itoa(moved.Transitions),
 				},
 			})
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	return cmd

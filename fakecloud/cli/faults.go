@@ -18,23 +18,20 @@ func (a *app) faultsCommand() *cobra.Command {
   fakecloud faults create --zone-outage nebula-1a --for 30s
   fakecloud faults list
   fakecloud faults delete --all`,
-		k.listCommand(&cobra.Command{
-			Short:   "List fault rules, oldest first, with how often each was applied",
-			Example: "  fakecloud faults list -o json",
-		}, k.list, nil),
+		k.listCommand(
+			"List fault rules, oldest first, with how often each was applied", "  fakecloud faults list -o json",
+		),
 		get, a.faultsCreate(), a.faultsDelete())
 }
 
 func (a *app) faultKind() resourceKind[api.Fault] {
 	return resourceKind[api.Fault]{
-		app: a, refs: "ID", print: a.printFaults,
-		list: func(ctx context.Context, c *client.Client) ([]api.Fault, error) { return c.ListFaults(ctx) },
-		find: func(ctx context.Context, c *client.Client, id string) (*api.Fault, error) {
-			return c.GetFault(ctx, id)
+		app: a, refs: "ID", get: (*client.Client).GetFault,
+		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Fault, error) {
+			return c.ListFaults(ctx)
 		},
-		label: func(f api.Fault) string { return f.ID },
-		id:    func(f api.Fault) string { return f.ID },
-		wrap:  func(items []api.Fault) any { return api.FaultList{Items: items} },
+		columns: "ID MATCH EFFECT +WHEN HITS +MATCHED AGE",
+		row:     a.faultRow,
 	}
 }
 
@@ -46,19 +43,15 @@ func (a *app) faultsDelete() *cobra.Command {
 that an outage took are started again.`,
 		Example: `  fakecloud faults delete f-01jd3n9y5c7r
   fakecloud faults delete --all`, ValidArgsFunction: a.faultKind().completeRefs(),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if all == (len(args) > 0) {
 				return misuse("give the IDs of the faults to delete, or --all")
-			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
 			}
 			if all {
 				return c.DeleteFaults(cmd.Context())
 			}
 			return doForEachRef(args, func(id string) error { return c.DeleteFault(cmd.Context(), id) })
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all faults of the project")
 	return cmd

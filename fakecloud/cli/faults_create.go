@@ -2,25 +2,22 @@ package cli
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 )
 
-// faultFlags are the flags of `faults create`.
+// faultFlags are the flags of `faults create`. Those with a field of the same meaning in the
+// request set it.
 type faultFlags struct {
 	api.FaultCreate
-	kinds                     []string
-	project                   string
-	from, until               string
-	after, lasts              time.Duration
-	delay, jitter, retryAfter time.Duration
-	body                      string
-	perSecond                 float64
-	burst                     int
+	project  string
+	throttle api.FaultThrottle
 }
 
 func (a *app) faultsCreate() *cobra.Command {
@@ -70,13 +67,9 @@ survive a restart of the cloud.`,
   fakecloud faults create --fail "the host has no disk left" --tag role=worker
   fakecloud faults create --crash --tag name=node-2 --times 1
   fakecloud faults create --zone-outage nebula-1a --for 2m`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := f.buildFault(cmd); err != nil {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			if err := f.completeFault(cmd); err != nil {
 				return err
-			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
 			}
 			if f.project != "" {
 				p, err := resolveProject(cmd.Context(), c, f.project)
@@ -87,7 +80,7 @@ survive a restart of the cloud.`,
 			}
 			made, err := c.CreateFault(cmd.Context(), f.FaultCreate)
 			return a.faultKind().printOne(cmd, made, err)
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	f.addMatch(cmd)
@@ -116,7 +109,15 @@ func (f *faultFlags) addMatch(cmd *cobra.Command) {
 		&f.Match.Tag, "tag", "",
 		"only calls about resources with this KEY or KEY=VALUE, or their life cycles; never lists",
 	)
-	flags.StringSliceVar(&f.kinds, "kind", nil, "with --stuck or --fail, only instance or load-balancer")
+	addField(
+		cmd, "kind", "strings", "with --stuck or --fail, only instance or load-balancer",
+		func(text string) error {
+			for kind := range strings.SplitSeq(text, ",") {
+				f.Match.Kinds = append(f.Match.Kinds, api.FaultMatchKinds(kind))
+			}
+			return nil
+		},
+	)
 }
 
 func (f *faultFlags) addTurns(cmd *cobra.Command) {
@@ -126,32 +127,58 @@ func (f *faultFlags) addTurns(cmd *cobra.Command) {
 	flags.IntVar(&f.Every, "every", 0, "take each Nth only, from 2")
 	flags.Float64Var(&f.Probability, "probability", 0, "take each with this probability, above 0 and at most 1")
 	flags.Int64Var(&f.Seed, "seed", 0, "what --probability and --jitter are drawn with (default: drawn, and shown)")
-	flags.StringVar(&f.from, "from", "", "begin, such as 2026-01-02T15:04:05Z, by the cloud's clock")
-	flags.StringVar(&f.until, "until", "", "end, such as 2026-01-02T15:04:05Z, by the cloud's clock")
-	flags.DurationVar(&f.after, "after", 0, "begin so long from now")
-	flags.DurationVar(&f.lasts, "for", 0, "end so long after the begin")
+	addTime(cmd, &f.From, "from", "begin, such as 2026-01-02T15:04:05Z, by the cloud's clock")
+	addTime(cmd, &f.Until, "until", "end, such as 2026-01-02T15:04:05Z, by the cloud's clock")
+	addMilliseconds(cmd, "after", "begin so long from now", func(n int) { f.AfterSeconds = float64(n) / 1000 })
+	addMilliseconds(cmd, "for", "end so long after the begin", func(n int) { f.ForSeconds = float64(n) / 1000 })
+}
+
+func addMilliseconds(cmd *cobra.Command, flag, usage string, set func(milliseconds int)) {
+	addDuration(cmd, time.Millisecond, time.Millisecond, flag, usage, "give whole milliseconds, 1ms or more", set)
+}
+
+func addTime(cmd *cobra.Command, field **time.Time, flag, usage string) {
+	addField(cmd, flag, "string", usage, func(text string) error {
+		if *field = nil; text == "" {
+			return nil
+		}
+		t, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			return misuse("--%s %q: give a time such as 2026-01-02T15:04:05Z", flag, text)
+		}
+		*field = &t
+		return nil
+	})
 }
 
 func (f *faultFlags) addEffects(cmd *cobra.Command) {
 	flags, e := cmd.Flags(), &f.Effect
-	flags.DurationVar(&f.delay, "delay", 0, "wait this long before anything else")
-	flags.DurationVar(&f.jitter, "jitter", 0, "wait up to this much longer, drawn for each call")
+	addMilliseconds(cmd, "delay", "wait this long before anything else", func(n int) { e.DelayMilliseconds = n })
+	addMilliseconds(
+		cmd, "jitter", "wait up to this much longer, drawn for each call", func(n int) { e.JitterMilliseconds = n },
+	)
 	flags.IntVar(&e.Status, "status", 0, "answer with this status, 400 to 599")
-	flags.DurationVar(&f.retryAfter, "retry-after", 0, "with --status, tell the caller to wait this long")
+	addDuration(
+		cmd, time.Second, time.Second, "retry-after", "with --status, tell the caller to wait this long",
+		"give whole seconds, 1s or more", func(n int) { e.RetryAfterSeconds = n },
+	)
 	flags.StringVar(
 		&e.Project, "answer-project", "",
 		"with --status 404, the ID of the project that the answer names (default: the caller's)",
 	)
 	flags.BoolVar(&e.Hang, "hang", false, "never answer")
 	flags.BoolVar(&e.Drop, "drop", false, "reset the connection without an answer")
-	flags.StringVar(&f.body, "body", "", "answer with status 200 and this text")
+	addField(cmd, "body", "string", "answer with status 200 and this text", func(text string) error {
+		e.Body = &text
+		return nil
+	})
 	flags.StringVar(&e.ContentType, "content-type", "", "with --body, its type (default application/json)")
 	flags.BoolVar(&e.EmptyList, "empty-list", false, "answer lists as empty")
 	flags.Float64Var(
-		&f.perSecond, "throttle", 0,
+		&f.throttle.PerSecond, "throttle", 0,
 		"let so many calls a second through, and answer the others with 429 and when to come back",
 	)
-	flags.IntVar(&f.burst, "burst", 0, "with --throttle, let so many through at once (default 1)")
+	flags.IntVar(&f.throttle.Burst, "burst", 0, "with --throttle, let so many through at once (default 1)")
 	flags.BoolVar(&e.Stale, "stale", false, "answer reads as they were at first, to the same token and URL")
 	flags.IntVar(&e.PartialList, "partial-list", 0, "answer lists with their first N items only")
 	flags.StringSliceVar(
@@ -177,8 +204,9 @@ var effectFlags = []string{
 	"crash", "zone-outage",
 }
 
-// buildFault checks the flags and fills in the fault. What it does not check, the cloud does.
-func (f *faultFlags) buildFault(cmd *cobra.Command) error {
+// completeFault checks the flags together, and completes the fault. What it does not check,
+// the cloud does.
+func (f *faultFlags) completeFault(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	given := slices.DeleteFunc(slices.Clone(effectFlags), func(name string) bool { return !changed(name) })
 	edits := len(given) == 2 && given[0] == "partial-list" && given[1] == "omit-field"
@@ -189,8 +217,6 @@ func (f *faultFlags) buildFault(cmd *cobra.Command) error {
 		return misuse(
 			"a fault needs an effect: --delay, or one of --status, --hang, --drop, --body, --empty-list, --throttle, --stale, --partial-list, --omit-field, --stuck, --fail, --crash and --zone-outage",
 		)
-	case changed("retry-after") && (f.retryAfter <= 0 || f.retryAfter%time.Second != 0):
-		return misuse("--retry-after %s: give whole seconds, 1s or more", f.retryAfter)
 	case changed("times") && f.Times < 1:
 		return misuse("--times %d: give 1 or more, or leave it out", f.Times)
 	case changed("probability") && (f.Probability <= 0 || f.Probability > 1):
@@ -198,45 +224,8 @@ func (f *faultFlags) buildFault(cmd *cobra.Command) error {
 	case changed("burst") && !changed("throttle"):
 		return misuse("--burst goes with --throttle")
 	}
-	for _, d := range []struct {
-		flag  string
-		value time.Duration
-	}{{"delay", f.delay}, {"jitter", f.jitter}, {"after", f.after}, {"for", f.lasts}} {
-		if changed(d.flag) && (d.value <= 0 || d.value%time.Millisecond != 0) {
-			return misuse("--%s %s: give whole milliseconds, 1ms or more", d.flag, d.value)
-		}
-	}
-	return f.fillFault(changed)
-}
-
-func (f *faultFlags) fillFault(changed func(flag string) bool) (err error) {
-	e := &f.Effect
-	e.DelayMilliseconds, e.JitterMilliseconds = int(f.delay.Milliseconds()), int(f.jitter.Milliseconds())
-	e.RetryAfterSeconds = int(f.retryAfter.Seconds())
-	f.AfterSeconds, f.ForSeconds = f.after.Seconds(), f.lasts.Seconds()
-	if changed("body") {
-		e.Body = &f.body
-	}
 	if changed("throttle") {
-		e.Throttle = &api.FaultThrottle{PerSecond: f.perSecond, Burst: f.burst}
+		f.Effect.Throttle = &f.throttle
 	}
-	for _, k := range f.kinds {
-		f.Match.Kinds = append(f.Match.Kinds, api.FaultMatchKinds(k))
-	}
-	if f.From, err = timeFlag("from", f.from); err != nil {
-		return err
-	}
-	f.Until, err = timeFlag("until", f.until)
-	return err
-}
-
-func timeFlag(flag, text string) (*time.Time, error) {
-	if text == "" {
-		return nil, nil
-	}
-	t, err := time.Parse(time.RFC3339, text)
-	if err != nil {
-		return nil, misuse("--%s %q: give a time such as 2026-01-02T15:04:05Z", flag, text)
-	}
-	return &t, nil
+	return nil
 }

@@ -7,28 +7,22 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-func (a *app) printFaults(cmd *cobra.Command, value any, items []api.Fault) error {
-	var rows [][]string
-	for _, f := range items {
-		hits := strconv.Itoa(f.Hits)
-		if f.Times > 0 {
-			hits += "/" + strconv.Itoa(f.Times)
-		}
-		match := matchText(f.Match)
-		if e := f.Effect; match == "" && (e.Stuck || e.Fail != "" || e.Crash || e.ZoneOutage != "") {
-			match = "every resource"
-		}
-		rows = append(rows, []string{
-			f.ID, cmp.Or(match, "every call"), effectText(f.Effect), whenText(f), hits, strconv.Itoa(f.Matched),
-			a.formatAge(f.CreatedAt),
-		})
+func (a *app) faultRow(f api.Fault) []string {
+	hits := strconv.Itoa(f.Hits)
+	if f.Times > 0 {
+		hits += "/" + strconv.Itoa(f.Times)
 	}
-	return a.printOutput(cmd.OutOrStdout(), value, "ID MATCH EFFECT +WHEN HITS +MATCHED AGE", rows)
+	match := matchText(f.Match)
+	if e := f.Effect; match == "" && (e.Stuck || e.Fail != "" || e.Crash || e.ZoneOutage != "") {
+		match = "every resource"
+	}
+	return []string{
+		f.ID, cmp.Or(match, "every call"), effectText(f.Effect), whenText(f), hits, strconv.Itoa(f.Matched),
+		a.formatAge(f.CreatedAt),
+	}
 }
 
 // joinNonEmpty joins the parts that are not empty.
@@ -64,10 +58,11 @@ func matchText(m api.FaultMatch) string {
 	for _, k := range m.Kinds {
 		kinds = append(kinds, string(k))
 	}
-	return joinNonEmpty(nameValue("token", m.Token), nameValue(
-		"operation", strings.Join(m.Operations, "|"),
-	), nameValue("resource", m.Resource),
-		nameValue("tag", m.Tag), nameValue("kind", strings.Join(kinds, "|")), nameValue("project", m.Project))
+	return joinNonEmpty(
+		nameValue("token", m.Token), nameValue("operation", strings.Join(m.Operations, "|")),
+		nameValue("resource", m.Resource), nameValue("tag", m.Tag), nameValue("kind", strings.Join(kinds, "|")),
+		nameValue("project", m.Project),
+	)
 }
 
 func effectText(e api.FaultEffect) string {

@@ -30,7 +30,7 @@ func (a *app) instancesCommand() *cobra.Command {
 		a.instancesList(),
 		k.getCommand("Show instances", "  fakecloud instances get node-1 -o yaml"),
 		a.instancesCreate(),
-		k.updateCommand((*client.Client).UpdateInstance),
+		k.updateCommand("tag", (*client.Client).UpdateInstance),
 		act("reboot", "Reboot running instances", (*client.Client).RebootInstance),
 		act("start", "Start instances that are stopped or in error", (*client.Client).StartInstance),
 		act(
@@ -41,60 +41,50 @@ func (a *app) instancesCommand() *cobra.Command {
 
 func (a *app) instanceKind() resourceKind[api.Instance] {
 	return resourceKind[api.Instance]{
-		app: a, name: "instance", group: "instances", refs: "NAME|ID", find: resolveInstance, print: a.printInstances,
-		list: func(ctx context.Context, c *client.Client) ([]api.Instance, error) {
-			return c.ListInstances(ctx, client.InstanceFilter{States: liveStates})
+		app: a, name: "instance", group: "instances", refs: "NAME|ID",
+		list: func(ctx context.Context, c *client.Client, name string) ([]api.Instance, error) {
+			return c.ListInstances(ctx, client.InstanceFilter{Name: name, States: liveStates})
 		},
-		label:   func(in api.Instance) string { return in.Name },
-		id:      func(in api.Instance) string { return in.ID },
-		wrap:    func(items []api.Instance) any { return api.InstanceList{Items: items} },
-		version: func(in api.Instance) int64 { return in.Version },
+		findSpecially: resolveInstance,
+		columns:       "NAME ID ZONE TYPE STATE ADDRESS +EXTERNAL +NETWORK AGE",
+		row: func(in api.Instance) []string {
+			byType := map[api.AddressType][]string{}
+			for _, ad := range in.Addresses {
+				byType[ad.Type] = append(byType[ad.Type], ad.IP)
+			}
+			show := func(t api.AddressType) string { return cmp.Or(strings.Join(byType[t], ","), "-") }
+			return []string{
+				in.Name, in.ID, in.Zone, string(in.Type), string(in.State), show(api.AddressInternal),
+				show(api.AddressExternal), in.NetworkID, a.formatAge(in.CreatedAt),
+			}
+		},
 	}
 }
 
 func (a *app) instancesList() *cobra.Command {
 	var f client.InstanceFilter
 	var all bool
-	cmd := a.instanceKind().listCommand(
-		&cobra.Command{
-			Short: "List instances, oldest first",
-			Long:  "List instances, oldest first. Terminated ones are left out unless --all or --state asks for them.",
-			Example: `  fakecloud instances list
+	cmd := a.instanceKind().listCommandOf(
+		"List instances, oldest first", `  fakecloud instances list
   fakecloud instances list --tag cluster=lab --state running -o json`,
-		},
 		func(ctx context.Context, c *client.Client) ([]api.Instance, error) {
 			if len(f.States) == 0 && !all {
 				f.States = liveStates
 			}
 			return c.ListInstances(ctx, f)
 		},
-		resourceInEvent(func(ev api.Event) *api.Instance { return ev.Instance }, func(in *api.Instance) bool {
-			return hasTags(in.Tags, f.Tags) && (f.Zone == "" || in.Zone == f.Zone)
-		}))
+		func(_ context.Context, _ *client.Client, ev api.Event) ([]api.Instance, error) {
+			return resourceInEvent(ev, func(in api.Instance) bool {
+				return hasTags(in.Tags, f.Tags) && (f.Zone == "" || in.Zone == f.Zone)
+			}), nil
+		})
+	cmd.Long = "List instances, oldest first. Terminated ones are left out unless --all or --state asks for them."
 	cmd.Flags().StringVar(&f.Zone, "zone", "", "only those in this zone")
 	completeFlag(cmd, "zone", a.completeZones())
-	addTagFlag(cmd, &f.Tags)
+	addTagFilter(cmd, &f.Tags)
 	addStateFlag(cmd, &f.States, "an instance", append(slices.Clone(liveStates), api.InstanceTerminated)...)
 	cmd.Flags().BoolVar(&all, "all", false, "terminated ones too")
 	return cmd
-}
-
-const instanceHeader = "NAME ID ZONE TYPE STATE ADDRESS +EXTERNAL +NETWORK AGE"
-
-func (a *app) printInstances(cmd *cobra.Command, value any, items []api.Instance) error {
-	var rows [][]string
-	for _, in := range items {
-		byType := map[api.AddressType][]string{}
-		for _, ad := range in.Addresses {
-			byType[ad.Type] = append(byType[ad.Type], ad.IP)
-		}
-		show := func(t api.AddressType) string { return cmp.Or(strings.Join(byType[t], ","), "-") }
-		rows = append(rows, []string{
-			in.Name, in.ID, in.Zone, string(in.Type), string(in.State), show(api.AddressInternal),
-			show(api.AddressExternal), in.NetworkID, a.formatAge(in.CreatedAt),
-		})
-	}
-	return a.printOutput(cmd.OutOrStdout(), value, instanceHeader, rows)
 }
 
 var liveStates = []api.InstanceState{
@@ -144,8 +134,8 @@ func resolveInstance(ctx context.Context, c *client.Client, ref string) (*api.In
 }
 
 func (a *app) instancesCreate() *cobra.Command {
-	var name, zone, kind, network, address string
-	var tags map[string]string
+	var body api.InstanceCreate
+	var network string
 	var w waiter
 	cmd := &cobra.Command{
 		Use: "create [NAME]", Short: "Create an instance", Args: cobra.MaximumNArgs(1),
@@ -154,72 +144,37 @@ func (a *app) instancesCreate() *cobra.Command {
   fakecloud instances create --zone nebula-1b --type large --tag role=worker
   fakecloud instances create node-5 --address 172.18.0.5`,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 1 {
-				if name != "" && name != args[0] {
-					return misuse("two names, %q and %q: give one", args[0], name)
+				if body.Name != nil && *body.Name != args[0] {
+					return misuse("two names, %q and %q: give one", args[0], *body.Name)
 				}
-				name = args[0]
+				body.Name = &args[0]
 			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
-			}
-			body := createBody(name, zone, kind, address, tags)
 			if network != "" {
-				n, err := resolveNetwork(cmd.Context(), c, network)
+				n, err := a.networkKind().find(cmd.Context(), c, network)
 				if err != nil {
 					return err
 				}
 				body.NetworkID = &n.ID
 			}
-			made := make([]api.Instance, 1)
-			err = w.recordOperation(cmd.Context(), func(ctx context.Context) (string, error) {
-				in, err := c.CreateInstance(ctx, body)
-				if err != nil {
-					return "", err
-				}
-				made[0] = *in
-				return in.ID, nil
-			})
-			if err != nil {
-				return err
-			}
-			err = w.awaitInstances(cmd, c, made)
-			return a.instanceKind().printFound(cmd, made, 1, err)
-		},
+			return a.instanceKind().changeOne(cmd, c, &w, (*waiter).awaitInstances,
+				func(ctx context.Context) (*api.Instance, error) { return c.CreateInstance(ctx, body) })
+		}),
 	}
 	a.addOutput(cmd)
 	w.addFlags(a, cmd)
-	cmd.Flags().StringVar(&name, "name", "", "the name, if not given as an argument")
-	cmd.Flags().StringVar(&zone, "zone", "", "the zone (default: the one with the fewest instances)")
-	cmd.Flags().StringVar(&kind, "type", "", "small, medium or large (default small)")
-	cmd.Flags().StringVar(
-		&address, "address", "",
+	addText(cmd, &body.Name, "name", "the name, if not given as an argument")
+	addText(cmd, &body.Zone, "zone", "the zone (default: the one with the fewest instances)")
+	addText(cmd, &body.Type, "type", "small, medium or large (default small)")
+	addText(
+		cmd, &body.Address, "address",
 		"the internal IPv4 address, in the network or not (default: the lowest free one of the network)",
 	)
 	cmd.Flags().StringVar(&network, "network", "", "name or ID of the network (default: the project's default one)")
 	completeFlag(cmd, "network", a.networkKind().completeRefs())
 	completeFlag(cmd, "zone", a.completeZones())
-	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
+	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
 	completeFlagValues(cmd, map[string][]string{"type": {"small", "medium", "large"}})
 	return cmd
-}
-
-func createBody(name, zone, kind, address string, tags map[string]string) api.InstanceCreate {
-	body := api.InstanceCreate{Tags: someTags(tags)}
-	if name != "" {
-		body.Name = &name
-	}
-	if zone != "" {
-		body.Zone = &zone
-	}
-	if kind != "" {
-		t := api.InstanceType(kind)
-		body.Type = &t
-	}
-	if address != "" {
-		body.Address = &address
-	}
-	return body
 }

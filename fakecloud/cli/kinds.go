@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -14,28 +16,85 @@ import (
 // resourceKind is one kind of resource, for the commands that several kinds have.
 type resourceKind[T any] struct {
 	*app
-	name, group string // "network" and "networks"; for updateCommand
+	name, group string // "network" and "networks", for messages
+	prefix      string // of its IDs; empty if get takes the reference as it is
 	refs        string // how the command line refers to one, in usage texts
-	list        func(context.Context, *client.Client) ([]T, error)
-	find        func(ctx context.Context, c *client.Client, ref string) (*T, error)
-	// label is the reference that completion offers.
-	label func(T) string
-	id    func(T) string
-	print func(cmd *cobra.Command, value any, items []T) error
-	// wrap makes an API list of the items.
-	wrap func([]T) any
-	// version grows with each change. Only kinds whose list can be watched have it.
+	// list lists those of a name; "" stands for all.
+	list func(ctx context.Context, c *client.Client, name string) ([]T, error)
+	get  func(*client.Client, context.Context, string) (*T, error)
+	// findSpecially, unless nil, finds one otherwise than by name or ID.
+	findSpecially func(ctx context.Context, c *client.Client, ref string) (*T, error)
+	// columns is the header of a table, with a + before those that only -o wide shows.
+	columns string
+	row     func(T) []string
+	// version grows with each change; nil if the field Version does.
 	version func(T) int64
 }
 
+// itemList is how the API's lists are written.
+type itemList[T any] struct {
+	Items []T `json:"items"`
+}
+
+// field returns a field of a resource by its Go name.
+func field[F any](resource any, name string) F {
+	return reflect.ValueOf(resource).FieldByName(name).Interface().(F)
+}
+
+func (k resourceKind[T]) id(one T) string { return field[string](one, "ID") }
+
+func (k resourceKind[T]) versionOf(one T) int64 {
+	if k.version != nil {
+		return k.version(one)
+	}
+	return field[int64](one, "Version")
+}
+
+// completeRefs completes arguments with the resources' names, or their IDs if these are how
+// the command line refers to one.
 func (k resourceKind[T]) completeRefs() cobra.CompletionFunc {
-	return k.completeNames(func(ctx context.Context, c *client.Client) (labels []string, err error) {
-		items, err := k.list(ctx, c)
+	return k.completeNames(func(ctx context.Context, c *client.Client) (refs []string, err error) {
+		items, err := k.list(ctx, c, "")
 		for _, one := range items {
-			labels = append(labels, k.label(one))
+			if k.refs == "ID" {
+				refs = append(refs, k.id(one))
+			} else {
+				refs = append(refs, field[string](one, "Name"))
+			}
 		}
-		return labels, err
+		return refs, err
 	})
+}
+
+// find finds a resource by its unique name, or by its ID.
+func (k resourceKind[T]) find(ctx context.Context, c *client.Client, ref string) (*T, error) {
+	switch {
+	case k.findSpecially != nil:
+		return k.findSpecially(ctx, c, ref)
+	case k.prefix == "":
+		return k.get(c, ctx, ref)
+	case ref == "":
+		return nil, errNoRef
+	}
+	items, err := k.list(ctx, c, ref)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(items) > 0:
+		return &items[0], nil
+	case strings.HasPrefix(ref, k.prefix):
+		return k.get(c, ctx, ref)
+	}
+	return nil, fmt.Errorf("no %s is named %q; `fakecloud %s list` shows those there are", k.name, ref, k.group)
+}
+
+// print prints a value as JSON or YAML, or the items as a table, by -o.
+func (k resourceKind[T]) print(cmd *cobra.Command, value any, items []T) error {
+	var rows [][]string
+	for _, one := range items {
+		rows = append(rows, k.row(one))
+	}
+	return k.printOutput(cmd.OutOrStdout(), value, k.columns, rows)
 }
 
 // printFound prints the resources that were found of the asked number: as itself if one was
@@ -48,7 +107,7 @@ func (k resourceKind[T]) printFound(cmd *cobra.Command, found []T, asked int, er
 	case asked == 1:
 		return errors.Join(err, k.print(cmd, found[0], found))
 	}
-	return errors.Join(err, k.print(cmd, k.wrap(found), found))
+	return errors.Join(err, k.print(cmd, itemList[T]{found}, found))
 }
 
 // printOne prints the result of a call, unless the call failed.
@@ -59,15 +118,40 @@ func (k resourceKind[T]) printOne(cmd *cobra.Command, one *T, err error) error {
 	return k.print(cmd, one, []T{*one})
 }
 
-// listCommand completes cmd to a command that prints what list returns. Unless changed is
-// nil, it has --watch: changed returns the resources of an event that belong in the list.
-func (k resourceKind[T]) listCommand(
-	cmd *cobra.Command,
+// listCommand is the command that prints all resources.
+func (k resourceKind[T]) listCommand(short, example string) *cobra.Command {
+	return k.listCommandOf(short, example, func(ctx context.Context, c *client.Client) ([]T, error) {
+		return k.list(ctx, c, "")
+	}, nil)
+}
+
+// filteredListCommand is the command that prints what list returns for the filter f, to which
+// --tag is bound.
+func filteredListCommand[T, F any](
+	k resourceKind[T],
+	short, example string,
+	f *F,
+	tags *[]string,
+	list func(*client.Client, context.Context, F) ([]T, error),
+) *cobra.Command {
+	cmd := k.listCommandOf(
+		short, example, func(ctx context.Context, c *client.Client) ([]T, error) { return list(c, ctx, *f) },
+		func(_ context.Context, _ *client.Client, ev api.Event) ([]T, error) {
+			return resourceInEvent(ev, func(one T) bool { return hasTags(field[api.Tags](one, "Tags"), *tags) }), nil
+		})
+	addTagFilter(cmd, tags)
+	return cmd
+}
+
+// listCommandOf is a command that prints what list returns. Unless changed is nil, it has
+// --watch: changed returns the resources of an event that belong in the list.
+func (k resourceKind[T]) listCommandOf(
+	short, example string,
 	list func(context.Context, *client.Client) ([]T, error),
 	changed func(context.Context, *client.Client, api.Event) ([]T, error),
 ) *cobra.Command {
 	var watch bool
-	cmd.Use, cmd.Args = "list", cobra.NoArgs
+	cmd := &cobra.Command{Use: "list", Short: short, Example: example, Args: cobra.NoArgs}
 	cmd.RunE = k.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 		if watch {
 			return watchList(cmd, c, k, list, changed)
@@ -76,7 +160,7 @@ func (k resourceKind[T]) listCommand(
 		if err != nil {
 			return err
 		}
-		return k.print(cmd, k.wrap(orEmpty(items)), items)
+		return k.print(cmd, itemList[T]{orEmpty(items)}, items)
 	})
 	k.addOutput(cmd)
 	if changed != nil {
@@ -85,18 +169,14 @@ func (k resourceKind[T]) listCommand(
 	return cmd
 }
 
-// resourceInEvent is the changed function of listCommand for events that hold one resource:
-// of takes it out of the event, and wanted tells whether it belongs in the list.
-func resourceInEvent[T any](
-	of func(api.Event) *T,
-	wanted func(*T) bool,
-) func(context.Context, *client.Client, api.Event) ([]T, error) {
-	return func(_ context.Context, _ *client.Client, ev api.Event) ([]T, error) {
-		if one := of(ev); one != nil && wanted(one) {
-			return []T{*one}, nil
+// resourceInEvent is the resource in an event, if it is one of kind T that is wanted.
+func resourceInEvent[T any](ev api.Event, wanted func(T) bool) []T {
+	for _, one := range []any{ev.Address, ev.Instance, ev.LoadBalancer, ev.Network, ev.Route} {
+		if one, ok := one.(*T); ok && one != nil && wanted(*one) {
+			return []T{*one}
 		}
-		return nil, nil
 	}
+	return nil
 }
 
 func (k resourceKind[T]) getCommand(short, example string) *cobra.Command {
@@ -160,33 +240,51 @@ func (k resourceKind[T]) changeCommand(
 	return cmd
 }
 
-// updateCommand is the command that renames a resource or replaces its tags.
+// changeOne makes a change, waits for it if --wait asks for that, and prints the resource.
+func (k resourceKind[T]) changeOne(
+	cmd *cobra.Command,
+	c *client.Client,
+	w *waiter,
+	await func(*waiter, *cobra.Command, *client.Client, []T) error,
+	change func(context.Context) (*T, error),
+) error {
+	changed := make([]T, 1)
+	err := w.recordOperation(cmd.Context(), func(ctx context.Context) (string, error) {
+		one, err := change(ctx)
+		if err != nil {
+			return "", err
+		}
+		changed[0] = *one
+		return k.id(*one), nil
+	})
+	if err != nil {
+		return err
+	}
+	err = await(w, cmd, c, changed)
+	return k.printFound(cmd, changed, 1, err)
+}
+
+// updateCommand is the command that renames a resource or replaces its tags, which are given
+// with --tagFlag.
 func (k resourceKind[T]) updateCommand(
+	tagFlag string,
 	do func(*client.Client, context.Context, string, api.ResourceUpdate) (*T, error),
 ) *cobra.Command {
-	var name string
-	var tags map[string]string
+	var u api.ResourceUpdate
 	var noTags bool
 	cmd := &cobra.Command{
 		Use: "update NAME|ID", Short: "Rename one " + k.name + ", or replace its tags", Args: cobra.ExactArgs(1),
 		Example: fmt.Sprintf(`  fakecloud %s update one --name other
   fakecloud %s update one --tag a=b --tag c=d`, k.group, k.group),
 		ValidArgsFunction: k.completeRefs(),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			var u api.ResourceUpdate
-			var err error
-			if u.Tags, err = newTags(cmd, "tag", tags, noTags); err != nil {
-				return err
-			}
-			if cmd.Flags().Changed("name") {
-				u.Name = &name
-			}
-			if u == (api.ResourceUpdate{}) {
-				return misuse("nothing to update: give --name, --tag or --no-tags")
-			}
-			c, err := k.newClient()
-			if err != nil {
-				return usageError{err}
+		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			switch {
+			case noTags && u.Tags != nil:
+				return misuse("--%s and --no-%ss: give one", tagFlag, tagFlag)
+			case noTags:
+				u.Tags = &api.Tags{}
+			case u == (api.ResourceUpdate{}):
+				return misuse("nothing to update: give --name, --%s or --no-%ss", tagFlag, tagFlag)
 			}
 			one, err := k.find(cmd.Context(), c, args[0])
 			if err != nil {
@@ -194,13 +292,13 @@ func (k resourceKind[T]) updateCommand(
 			}
 			one, err = do(c, cmd.Context(), k.id(*one), u)
 			return k.printOne(cmd, one, err)
-		},
+		}),
 	}
 	k.addOutput(cmd)
-	cmd.Flags().StringVar(&name, "name", "", "a new name")
-	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE, in place of all the tags before; repeatable")
-	cmd.Flags().BoolVar(&noTags, "no-tags", false, "remove all tags")
-	completeFlagValues(cmd, map[string][]string{"name": nil, "tag": nil})
+	addField(cmd, "name", "string", "a new name", func(text string) error { u.Name = &text; return nil })
+	addTags(cmd, &u.Tags, tagFlag, "KEY=VALUE, in place of all the tags before; repeatable")
+	cmd.Flags().BoolVar(&noTags, "no-"+tagFlag+"s", false, "remove all "+strings.ReplaceAll(tagFlag, "-", " ")+"s")
+	completeFlagValues(cmd, map[string][]string{"name": nil, tagFlag: nil})
 	return cmd
 }
 

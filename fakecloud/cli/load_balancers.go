@@ -14,10 +14,19 @@ import (
 
 func (a *app) loadBalancersCommand() *cobra.Command {
 	k := a.balancerKind()
+	var f client.LoadBalancerFilter
+	list := filteredListCommand(
+		k, "List load balancers, oldest first", "  fakecloud load-balancers list --tag cluster=lab", &f, &f.Tags,
+		(*client.Client).ListLoadBalancers,
+	)
+	addStateFlag(
+		list, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive,
+		api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError,
+	)
 	return groupCommand("load-balancers", "Load balancers, and what they carry", `  fakecloud load-balancers list
   fakecloud load-balancers create web --listener 8080:30080 --target node-1
   fakecloud load-balancers stats web --watch`,
-		a.balancersList(),
+		list,
 		k.actCommand(
 			"get", "Show load balancers", "  fakecloud load-balancers get web -o yaml",
 			(*client.Client).GetLoadBalancer,
@@ -32,62 +41,35 @@ func (a *app) loadBalancersCommand() *cobra.Command {
 
 func (a *app) balancerKind() resourceKind[api.LoadBalancer] {
 	return resourceKind[api.LoadBalancer]{
-		app: a, refs: "NAME|ID", find: resolveBalancer, print: a.printBalancers,
-		list: func(ctx context.Context, c *client.Client) ([]api.LoadBalancer, error) {
-			return c.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+		app: a, name: "load balancer", group: "load-balancers", prefix: "lb-", refs: "NAME|ID",
+		list: func(ctx context.Context, c *client.Client, name string) ([]api.LoadBalancer, error) {
+			return c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: name})
 		},
-		label:   func(lb api.LoadBalancer) string { return lb.Name },
-		id:      func(lb api.LoadBalancer) string { return lb.ID },
-		wrap:    func(items []api.LoadBalancer) any { return api.LoadBalancerList{Items: items} },
-		version: func(lb api.LoadBalancer) int64 { return lb.Version },
+		get:     (*client.Client).GetLoadBalancer,
+		columns: "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON",
+		row: func(lb api.LoadBalancer) []string {
+			return []string{
+				lb.Name, lb.ID, string(lb.State), showAddresses(lb), showPorts(lb.Listeners),
+				strconv.Itoa(len(lb.Targets)), showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb),
+				a.formatAge(lb.CreatedAt), orDash(lb.StateReason),
+			}
+		},
 	}
 }
 
-func (a *app) balancersList() *cobra.Command {
-	var f client.LoadBalancerFilter
-	cmd := a.balancerKind().listCommand(
-		&cobra.Command{
-			Short: "List load balancers, oldest first", Example: "  fakecloud load-balancers list --tag cluster=lab",
-		},
-		func(ctx context.Context, c *client.Client) ([]api.LoadBalancer, error) {
-			return c.ListLoadBalancers(ctx, f)
-		},
-		resourceInEvent(
-			func(ev api.Event) *api.LoadBalancer { return ev.LoadBalancer },
-			func(lb *api.LoadBalancer) bool { return hasTags(lb.Tags, f.Tags) },
-		))
-	addTagFlag(cmd, &f.Tags)
-	addStateFlag(
-		cmd, &f.States, "a load balancer", api.LoadBalancerProvisioning, api.LoadBalancerActive,
-		api.LoadBalancerUpdating, api.LoadBalancerDeleting, api.LoadBalancerError,
-	)
-	return cmd
-}
-
-func (a *app) printBalancers(cmd *cobra.Command, value any, items []api.LoadBalancer) error {
-	var rows [][]string
-	for _, lb := range items {
-		var ports []string
-		for _, l := range lb.Listeners {
-			port := fmt.Sprintf("%d:%d/%s", l.Port, l.TargetPort, l.Protocol)
-			if l.ProxyProtocol != "" {
-				port += "+" + string(l.ProxyProtocol)
-			}
-			if l.ConnectionLimit > 0 {
-				port += fmt.Sprintf("+max%d", l.ConnectionLimit)
-			}
-			ports = append(ports, port)
+func showPorts(listeners []api.Listener) string {
+	var ports []string
+	for _, l := range listeners {
+		port := fmt.Sprintf("%d:%d/%s", l.Port, l.TargetPort, l.Protocol)
+		if l.ProxyProtocol != "" {
+			port += "+" + string(l.ProxyProtocol)
 		}
-		rows = append(rows, []string{
-			lb.Name, lb.ID, string(lb.State), showAddresses(lb), strings.Join(ports, ","),
-			strconv.Itoa(len(lb.Targets)),
-			showCheck(lb.HealthCheck), showSources(lb.SourceRanges), showOptions(lb), a.formatAge(lb.CreatedAt),
-			orDash(lb.StateReason),
-		})
+		if l.ConnectionLimit > 0 {
+			port += fmt.Sprintf("+max%d", l.ConnectionLimit)
+		}
+		ports = append(ports, port)
 	}
-	return a.printOutput(
-		cmd.OutOrStdout(), value, "NAME +ID STATE ADDRESS PORTS TARGETS +CHECK +SOURCES +OPTIONS AGE REASON", rows,
-	)
+	return strings.Join(ports, ",")
 }
 
 func showAddresses(lb api.LoadBalancer) string {
@@ -112,11 +94,4 @@ func showSources(ranges []string) string {
 		return ranges[0]
 	}
 	return fmt.Sprintf("%s+%d", ranges[0], len(ranges)-1)
-}
-
-// resolveBalancer finds a load balancer by name or ID.
-func resolveBalancer(ctx context.Context, c *client.Client, ref string) (*api.LoadBalancer, error) {
-	return findByNameOrID(ctx, "load balancer", "load-balancers", "lb-", ref, func(ctx context.Context) ([]api.LoadBalancer, error) {
-		return c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: ref})
-	}, c.GetLoadBalancer)
 }

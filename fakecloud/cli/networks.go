@@ -11,13 +11,17 @@ import (
 
 func (a *app) networksCommand() *cobra.Command {
 	k := a.networkKind()
+	var f client.NetworkFilter
 	return groupCommand("networks", "Where instances get their addresses from", `  fakecloud networks list
   fakecloud networks create backend --cidr 127.31.0.0/24
   fakecloud instances create node-9 --network backend`,
-		a.networksList(),
+		filteredListCommand(
+			k, "List networks, oldest first", "  fakecloud networks list --tag tier=2", &f, &f.Tags,
+			(*client.Client).ListNetworks,
+		),
 		k.getCommand("Show networks", "  fakecloud networks get default -o yaml"),
 		a.networksCreate(),
-		k.updateCommand((*client.Client).UpdateNetwork),
+		k.updateCommand("tag", (*client.Client).UpdateNetwork),
 		k.deleteCommand(
 			"delete", "Delete networks that no instance is in", "  fakecloud networks delete backend",
 			(*client.Client).DeleteNetwork,
@@ -26,71 +30,39 @@ func (a *app) networksCommand() *cobra.Command {
 
 func (a *app) networkKind() resourceKind[api.Network] {
 	return resourceKind[api.Network]{
-		app: a, name: "network", group: "networks", refs: "NAME|ID", find: resolveNetwork, print: a.printNetworks,
-		list: func(ctx context.Context, c *client.Client) ([]api.Network, error) {
-			return c.ListNetworks(ctx, client.NetworkFilter{})
+		app: a, name: "network", group: "networks", prefix: "n-", refs: "NAME|ID",
+		list: func(ctx context.Context, c *client.Client, name string) ([]api.Network, error) {
+			return c.ListNetworks(ctx, client.NetworkFilter{Name: name})
 		},
-		label:   func(n api.Network) string { return n.Name },
-		id:      func(n api.Network) string { return n.ID },
-		wrap:    func(items []api.Network) any { return api.NetworkList{Items: items} },
-		version: func(n api.Network) int64 { return n.Version },
+		get:     (*client.Client).GetNetwork,
+		columns: "NAME ID CIDR DEFAULT AGE",
+		row: func(n api.Network) []string {
+			standard := "no"
+			if n.Default {
+				standard = "yes"
+			}
+			return []string{n.Name, n.ID, n.Cidr, standard, a.formatAge(n.CreatedAt)}
+		},
 	}
-}
-
-func (a *app) networksList() *cobra.Command {
-	var f client.NetworkFilter
-	cmd := a.networkKind().listCommand(
-		&cobra.Command{Short: "List networks, oldest first", Example: "  fakecloud networks list --tag tier=2"},
-		func(ctx context.Context, c *client.Client) ([]api.Network, error) { return c.ListNetworks(ctx, f) },
-		resourceInEvent(func(ev api.Event) *api.Network { return ev.Network }, func(n *api.Network) bool {
-			return hasTags(n.Tags, f.Tags)
-		}))
-	addTagFlag(cmd, &f.Tags)
-	return cmd
-}
-
-func (a *app) printNetworks(cmd *cobra.Command, value any, items []api.Network) error {
-	var rows [][]string
-	for _, n := range items {
-		standard := "no"
-		if n.Default {
-			standard = "yes"
-		}
-		rows = append(rows, []string{n.Name, n.ID, n.Cidr, standard, a.formatAge(n.CreatedAt)})
-	}
-	return a.printOutput(cmd.OutOrStdout(), value, "NAME ID CIDR DEFAULT AGE", rows)
-}
-
-// resolveNetwork finds a network by name or ID.
-func resolveNetwork(ctx context.Context, c *client.Client, ref string) (*api.Network, error) {
-	return findByNameOrID(ctx, "network", "networks", "n-", ref, func(ctx context.Context) ([]api.Network, error) {
-		return c.ListNetworks(ctx, client.NetworkFilter{Name: ref})
-	}, c.GetNetwork)
 }
 
 func (a *app) networksCreate() *cobra.Command {
-	var cidr string
-	var tags map[string]string
+	var body api.NetworkCreate
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a network", Args: cobra.ExactArgs(1),
 		Example:           "  fakecloud networks create backend --cidr 127.31.0.0/24",
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if cidr == "" {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			if body.Cidr == "" {
 				return misuse("a network needs --cidr CIDR")
 			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
-			}
-			n, err := c.CreateNetwork(
-				cmd.Context(), api.NetworkCreate{Name: args[0], Cidr: cidr, Tags: changedTags(cmd, "tag", tags)},
-			)
+			body.Name = args[0]
+			n, err := c.CreateNetwork(cmd.Context(), body)
 			return a.networkKind().printOne(cmd, n, err)
-		},
+		}),
 	}
 	a.addOutput(cmd)
-	cmd.Flags().StringVar(&cidr, "cidr", "", "its addresses, IPv4, from /16 to /30")
-	cmd.Flags().StringToStringVar(&tags, "tag", nil, "KEY=VALUE; repeatable")
+	cmd.Flags().StringVar(&body.Cidr, "cidr", "", "its addresses, IPv4, from /16 to /30")
+	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
 	return cmd
 }

@@ -26,16 +26,15 @@ func (a *app) operationsCommand() *cobra.Command {
 // operationKind is the kind of operations. Completion offers those that pass the filter.
 func (a *app) operationKind(offered client.OperationFilter) resourceKind[api.Operation] {
 	return resourceKind[api.Operation]{
-		app: a, refs: "ID", print: a.printOperations,
-		list: func(ctx context.Context, c *client.Client) ([]api.Operation, error) {
+		app: a, refs: "ID",
+		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Operation, error) {
 			return c.ListOperations(ctx, offered)
 		},
-		find: func(ctx context.Context, c *client.Client, id string) (*api.Operation, error) {
+		get: func(c *client.Client, ctx context.Context, id string) (*api.Operation, error) {
 			return c.GetOperation(ctx, id, 0)
 		},
-		label: func(op api.Operation) string { return op.ID },
-		id:    func(op api.Operation) string { return op.ID },
-		wrap:  func(items []api.Operation) any { return api.OperationList{Items: items} },
+		columns: "ID TYPE RESOURCE STATE +TOKEN AGE +TOOK ERROR",
+		row:     a.operationRow,
 		version: func(op api.Operation) int64 {
 			if op.EndedAt != nil {
 				return 1
@@ -47,13 +46,9 @@ func (a *app) operationKind(offered client.OperationFilter) resourceKind[api.Ope
 
 func (a *app) operationsList() *cobra.Command {
 	var f client.OperationFilter
-	cmd := a.operationKind(f).listCommand(
-		&cobra.Command{
-			Short: "List operations, oldest first",
-			Long:  "List operations, oldest first: the newest that the cloud keeps, and those that run.",
-			Example: `  fakecloud operations list --state running
+	cmd := a.operationKind(f).listCommandOf(
+		"List operations, oldest first", `  fakecloud operations list --state running
   fakecloud operations list --resource i-01jd3n6f0c5w3y -o json`,
-		},
 		func(ctx context.Context, c *client.Client) ([]api.Operation, error) { return c.ListOperations(ctx, f) },
 		// Operations have no events of their own. They begin and end with an event of
 		// their resource, so its operations are listed at each of those.
@@ -66,6 +61,7 @@ func (a *app) operationsList() *cobra.Command {
 				return op.EndedAt != nil && op.EndedAt.Before(ev.Time)
 			}), err
 		})
+	cmd.Long = "List operations, oldest first: the newest that the cloud keeps, and those that run."
 	cmd.Flags().StringVar(&f.Resource, "resource", "", "only those of the resource of this ID")
 	cmd.Flags().StringSliceVar(&f.Types, "type", nil, "only those of these types, such as createInstance")
 	completeFlagValues(cmd, map[string][]string{"type": operationTypes()})
@@ -76,8 +72,6 @@ func (a *app) operationsList() *cobra.Command {
 	return cmd
 }
 
-const operationHeader = "ID TYPE RESOURCE STATE +TOKEN AGE +TOOK ERROR"
-
 func (a *app) operationRow(op api.Operation) []string {
 	took := "-"
 	if op.EndedAt != nil {
@@ -87,14 +81,6 @@ func (a *app) operationRow(op api.Operation) []string {
 		op.ID, op.Type, op.ResourceID, string(op.State), orDash(op.Token), a.formatAge(op.CreatedAt), took,
 		orDash(op.Error),
 	}
-}
-
-func (a *app) printOperations(cmd *cobra.Command, value any, items []api.Operation) error {
-	var rows [][]string
-	for _, op := range items {
-		rows = append(rows, a.operationRow(op))
-	}
-	return a.printOutput(cmd.OutOrStdout(), value, operationHeader, rows)
 }
 
 func operationTypes() (types []string) {

@@ -6,13 +6,11 @@ import (
 	"io"
 	"os"
 	"regexp"
-	"slices"
 	"strings"
 	"text/tabwriter"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 )
@@ -32,87 +30,6 @@ func (a *app) checkOutput() error {
 		return nil
 	}
 	return misuse("--output %q: choose table, wide, json or yaml", a.output)
-}
-
-// completeFlagValues completes each flag with the values given for it, and never with file
-// names.
-func completeFlagValues(cmd *cobra.Command, values map[string][]string) {
-	for flag, v := range values {
-		completeFlag(cmd, flag, cobra.FixedCompletions(v, cobra.ShellCompDirectiveNoFileComp))
-	}
-}
-
-// completeFlag completes a flag by a function, whatever the arguments are.
-func completeFlag(cmd *cobra.Command, flag string, with cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, func(
-		cmd *cobra.Command,
-		_ []string,
-		prefix string,
-	) ([]string, cobra.ShellCompDirective) {
-		return with(cmd, nil, prefix)
-	}); err != nil {
-		panic(err) // The flag is missing: a mistake in this package.
-	}
-}
-
-// fileFlags are the flags that take file names.
-var fileFlags = []string{"token-file", "ca-file", "data", "out", "filename", "tls-cert", "tls-key", "token"}
-
-// disableFileCompletion turns off the shell's completion with file names, for arguments and
-// flags without a completion of their own, except fileFlags.
-func disableFileCompletion(cmd *cobra.Command) {
-	if cmd.ValidArgsFunction == nil {
-		cmd.ValidArgsFunction = cobra.NoFileCompletions
-	}
-	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		if _, has := cmd.GetFlagCompletionFunc(f.Name); !has && !slices.Contains(fileFlags, f.Name) {
-			completeFlag(cmd, f.Name, cobra.NoFileCompletions)
-		}
-	})
-	for _, sub := range cmd.Commands() {
-		disableFileCompletion(sub)
-	}
-}
-
-// addTagFlag adds --tag, which filters a list.
-func addTagFlag(cmd *cobra.Command, tags *[]string) {
-	cmd.Flags().StringArrayVar(tags, "tag", nil, "only those with this KEY or KEY=VALUE; repeatable")
-}
-
-// addStateFlag adds --state, which filters a list. all are the states that it takes, and of
-// is whose states they are, for the error message.
-func addStateFlag[T ~string](cmd *cobra.Command, given *[]T, of string, all ...T) {
-	var names []string
-	for _, s := range all {
-		names = append(names, string(s))
-	}
-	choose := strings.Join(names, ", ")
-	cmd.Flags().Var(&stateList[T]{given, func(s T) error {
-		if !slices.Contains(all, s) {
-			return fmt.Errorf("%q is no state of %s: choose of %s", string(s), of, choose)
-		}
-		return nil
-	}}, "state", "only those in one of these states: "+choose)
-	completeFlagValues(cmd, map[string][]string{"state": names})
-}
-
-// stateList is the value of --state: states separated by commas; the flag is repeatable.
-type stateList[T ~string] struct {
-	given *[]T
-	check func(T) error
-}
-
-func (s *stateList[T]) Type() string   { return "strings" }
-func (s *stateList[T]) String() string { return "" }
-
-func (s *stateList[T]) Set(text string) error {
-	for word := range strings.SplitSeq(text, ",") {
-		if err := s.check(T(word)); err != nil {
-			return err
-		}
-		*s.given = append(*s.given, T(word))
-	}
-	return nil
 }
 
 // visibleColumns leaves out the columns that only -o wide shows: those with a + before

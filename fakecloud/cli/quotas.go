@@ -15,7 +15,11 @@ func (a *app) quotasCommand() *cobra.Command {
 		a.quotasGet(), a.quotasSet())
 }
 
-func (a *app) printQuotas(cmd *cobra.Command, q *api.Quotas) error {
+// printQuotas prints the result of a call, unless the call failed.
+func (a *app) printQuotas(cmd *cobra.Command, q *api.Quotas, err error) error {
+	if err != nil {
+		return err
+	}
 	var rows [][]string
 	for _, one := range []struct {
 		name string
@@ -39,20 +43,14 @@ func (a *app) quotasGet() *cobra.Command {
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
 			if project == "" {
 				q, err := c.Quotas(cmd.Context())
-				if err != nil {
-					return err
-				}
-				return a.printQuotas(cmd, q)
+				return a.printQuotas(cmd, q, err)
 			}
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
 				return err
 			}
 			q, err := c.ProjectQuotas(cmd.Context(), p.ID)
-			if err != nil {
-				return err
-			}
-			return a.printQuotas(cmd, q)
+			return a.printQuotas(cmd, q, err)
 		}),
 	}
 	a.addOutput(cmd)
@@ -63,44 +61,33 @@ func (a *app) quotasGet() *cobra.Command {
 func (a *app) quotasSet() *cobra.Command {
 	var project string
 	var u api.QuotasUpdate
-	limits := map[string]**api.QuotaLimit{
-		"instances": &u.Instances, "load-balancers": &u.LoadBalancers, "routes": &u.Routes, "networks": &u.Networks,
-		"addresses": &u.Addresses,
-	}
-	values := map[string]*int64{}
 	cmd := &cobra.Command{
 		Use: "set", Short: "Set how much a project may have; for admins", Args: cobra.NoArgs,
 		Long:    "Set how much a project may have; limits not given stay. One below what the project has stops creates only.",
 		Example: "  fakecloud quotas set --project team-a --instances 100 --networks 5",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			given := false
-			for name, limit := range limits {
-				if cmd.Flags().Changed(name) {
-					*limit, given = values[name], true
-				}
-			}
-			if !given {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			if u == (api.QuotasUpdate{}) {
 				return misuse("nothing to set: give --instances, --load-balancers, --routes, --networks or --addresses")
-			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
 			}
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
 				return err
 			}
 			q, err := c.UpdateProjectQuotas(cmd.Context(), p.ID, u)
-			if err != nil {
-				return err
-			}
-			return a.printQuotas(cmd, q)
-		},
+			return a.printQuotas(cmd, q, err)
+		}),
 	}
 	a.addOutput(cmd)
 	a.addProjectFlag(cmd, &project)
-	for name := range limits {
-		values[name] = cmd.Flags().Int64(name, 0, "how many it may have")
+	for name, limit := range map[string]**api.QuotaLimit{
+		"instances": &u.Instances, "load-balancers": &u.LoadBalancers, "routes": &u.Routes, "networks": &u.Networks,
+		"addresses": &u.Addresses,
+	} {
+		addField(cmd, name, "int", "how many it may have", func(text string) error {
+			n, err := strconv.ParseInt(text, 0, 64)
+			*limit = &n
+			return err
+		})
 	}
 	return cmd
 }

@@ -32,10 +32,23 @@ func (a *app) scenariosCommand() *cobra.Command {
 
 func (a *app) scenarioKind() resourceKind[api.Scenario] {
 	return resourceKind[api.Scenario]{
-		app: a, refs: "ID", print: a.printScenarios,
-		list:  func(ctx context.Context, c *client.Client) ([]api.Scenario, error) { return c.ListScenarios(ctx) },
-		label: func(s api.Scenario) string { return s.ID },
-		wrap:  func(items []api.Scenario) any { return api.ScenarioList{Items: items} },
+		app: a, refs: "ID", get: (*client.Client).GetScenario,
+		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Scenario, error) {
+			return c.ListScenarios(ctx)
+		},
+		columns: "ID NAME STATE STEPS SEED AGE",
+		row: func(s api.Scenario) []string {
+			done := 0
+			for _, step := range s.Steps {
+				if step.DoneAt != nil {
+					done++
+				}
+			}
+			return []string{
+				s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)),
+				strconv.FormatInt(s.Seed, 10), a.formatAge(s.StartedAt),
+			}
+		},
 	}
 }
 
@@ -69,17 +82,13 @@ lifts its faults.`,
 		Example: `  fakecloud scenarios run flapping-node --watch
   fakecloud scenarios run ./incident.yaml --seed 7`,
 		ValidArgsFunction: completeReadyScenarios,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			body, err := scenarios.Find(args[0])
 			if err != nil {
 				return err
 			}
 			if cmd.Flags().Changed("seed") {
 				body.Seed = seed
-			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
 			}
 			started, err := c.RunScenario(cmd.Context(), body)
 			if err != nil {
@@ -88,8 +97,8 @@ lifts its faults.`,
 			if watch {
 				return a.watchScenario(cmd, c, started)
 			}
-			return a.printScenarios(cmd, started, []api.Scenario{*started})
-		},
+			return a.scenarioKind().printOne(cmd, started, nil)
+		}),
 	}
 	a.addOutput(cmd)
 	cmd.Flags().
@@ -161,7 +170,7 @@ func (a *app) watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenari
 	if err := printOnce("end", "%s", s.State); err != nil || a.output == "table" {
 		return errors.Join(err, failedScenario(s))
 	}
-	return errors.Join(a.printScenarios(cmd, s, nil), failedScenario(s))
+	return errors.Join(a.scenarioKind().print(cmd, s, nil), failedScenario(s))
 }
 
 func failedScenario(s *api.Scenario) error {
@@ -171,30 +180,11 @@ func failedScenario(s *api.Scenario) error {
 	return nil
 }
 
-func (a *app) printScenarios(cmd *cobra.Command, value any, items []api.Scenario) error {
-	var rows [][]string
-	for _, s := range items {
-		done := 0
-		for _, step := range s.Steps {
-			if step.DoneAt != nil {
-				done++
-			}
-		}
-		rows = append(rows, []string{
-			s.ID, s.Name, string(s.State), fmt.Sprintf("%d/%d", done, len(s.Steps)), strconv.FormatInt(s.Seed, 10),
-			a.formatAge(s.StartedAt),
-		})
-	}
-	return a.printOutput(cmd.OutOrStdout(), value, "ID NAME STATE STEPS SEED AGE", rows)
-}
-
 func (a *app) scenariosList() *cobra.Command {
 	var available bool
-	k := a.scenarioKind()
-	cmd := k.listCommand(&cobra.Command{
-		Short:   "List the scenarios that were run, or those that are ready to",
-		Example: "  fakecloud scenarios list --available",
-	}, k.list, nil)
+	cmd := a.scenarioKind().listCommand(
+		"List the scenarios that were run, or those that are ready to", "  fakecloud scenarios list --available",
+	)
 	listRun := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if available {

@@ -19,9 +19,7 @@ func (a *app) snapshotsCommand() *cobra.Command {
 	g := groupCommand("snapshots", "The state of the whole cloud, put aside and brought back", `  fakecloud snapshots save before-lesson-2
   fakecloud snapshots list
   fakecloud snapshots restore before-lesson-2`,
-		k.listCommand(
-			&cobra.Command{Short: "List snapshots by name", Example: "  fakecloud snapshots list -o json"}, k.list, nil,
-		),
+		k.listCommand("List snapshots by name", "  fakecloud snapshots list -o json"),
 		k.getCommand("Show snapshots", "  fakecloud snapshots get before-lesson-2 -o yaml"),
 		a.snapshotsSave(), a.snapshotsRestore(), a.snapshotsExport(),
 		k.deleteByRefCommand(
@@ -34,22 +32,15 @@ func (a *app) snapshotsCommand() *cobra.Command {
 
 func (a *app) snapshotKind() resourceKind[api.Snapshot] {
 	return resourceKind[api.Snapshot]{
-		app: a, refs: "NAME", print: a.printSnapshots,
-		list: func(ctx context.Context, c *client.Client) ([]api.Snapshot, error) { return c.ListSnapshots(ctx) },
-		find: func(ctx context.Context, c *client.Client, name string) (*api.Snapshot, error) {
-			return c.GetSnapshot(ctx, name)
+		app: a, refs: "NAME", get: (*client.Client).GetSnapshot,
+		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Snapshot, error) {
+			return c.ListSnapshots(ctx)
 		},
-		label: func(s api.Snapshot) string { return s.Name },
-		wrap:  func(items []api.Snapshot) any { return api.SnapshotList{Items: items} },
+		columns: "NAME SIZE AGE",
+		row: func(s api.Snapshot) []string {
+			return []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), a.formatAge(s.CreatedAt)}
+		},
 	}
-}
-
-func (a *app) printSnapshots(cmd *cobra.Command, value any, items []api.Snapshot) error {
-	var rows [][]string
-	for _, s := range items {
-		rows = append(rows, []string{s.Name, fmt.Sprintf("%.1f MB", float64(s.Bytes)/1e6), a.formatAge(s.CreatedAt)})
-	}
-	return a.printOutput(cmd.OutOrStdout(), value, "NAME SIZE AGE", rows)
 }
 
 func (a *app) snapshotsSave() *cobra.Command {

@@ -20,24 +20,11 @@ func (a *app) tokensCommand() *cobra.Command {
 		a.tokensList(), a.tokensGet(), a.tokensCreate(), a.tokensRotate(), a.tokensDelete())
 }
 
-func (a *app) printTokens(cmd *cobra.Command, value any, items []api.Token) error {
-	var rows [][]string
-	for _, t := range items {
-		expires := "-"
-		if t.ExpiresAt != nil {
-			expires = t.ExpiresAt.Format(time.RFC3339)
-		}
-		rows = append(rows, []string{t.Name, string(t.Role), string(t.Origin), expires, a.formatAge(t.CreatedAt)})
-	}
-	return a.printOutput(cmd.OutOrStdout(), value, "NAME ROLE ORIGIN EXPIRES AGE", rows)
-}
-
 func (a *app) tokensList() *cobra.Command {
 	var project string
-	k := a.tokenKind(&project)
-	cmd := k.listCommand(&cobra.Command{
-		Short: "List a project's tokens, expired ones included", Example: "  fakecloud tokens list --project team-a",
-	}, k.list, nil)
+	cmd := a.tokenKind(&project).listCommand(
+		"List a project's tokens, expired ones included", "  fakecloud tokens list --project team-a",
+	)
 	a.addProjectFlag(cmd, &project)
 	return cmd
 }
@@ -45,16 +32,22 @@ func (a *app) tokensList() *cobra.Command {
 // tokenKind is the kind of tokens in a project; "" stands for the caller's own project.
 func (a *app) tokenKind(project *string) resourceKind[api.Token] {
 	return resourceKind[api.Token]{
-		app: a, print: a.printTokens,
-		list: func(ctx context.Context, c *client.Client) ([]api.Token, error) {
+		app: a,
+		list: func(ctx context.Context, c *client.Client, _ string) ([]api.Token, error) {
 			p, err := resolveProject(ctx, c, *project)
 			if err != nil {
 				return nil, err
 			}
 			return c.ListTokens(ctx, p.ID)
 		},
-		label: func(t api.Token) string { return t.Name },
-		wrap:  func(items []api.Token) any { return api.TokenList{Items: items} },
+		columns: "NAME ROLE ORIGIN EXPIRES AGE",
+		row: func(t api.Token) []string {
+			expires := "-"
+			if t.ExpiresAt != nil {
+				expires = t.ExpiresAt.Format(time.RFC3339)
+			}
+			return []string{t.Name, string(t.Role), string(t.Origin), expires, a.formatAge(t.CreatedAt)}
+		},
 	}
 }
 
@@ -90,7 +83,7 @@ func (a *app) keepSecret(cmd *cobra.Command, out string, t *api.TokenWithSecret)
 				t.Token.Name, err, t.Token.Name,
 			)
 		}
-		return a.printTokens(cmd, t.Token, []api.Token{t.Token})
+		return a.tokenKind(new(string)).printOne(cmd, &t.Token, nil)
 	case a.output == "table":
 		_, err := fmt.Fprintln(cmd.OutOrStdout(), t.Secret)
 		return err
@@ -107,7 +100,7 @@ func (a *app) tokensCreate() *cobra.Command {
 		Example: `  fakecloud tokens create ci --role viewer --expires-in 720h --out ci.token
   fakecloud tokens create team-a-admin --project team-a --role admin --out team-a.token`,
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			body := api.TokenCreate{Name: args[0], Role: api.Role(role)}
 			if !body.Role.Valid() {
 				return misuse("--role %q: choose viewer, editor or admin", role)
@@ -119,10 +112,6 @@ func (a *app) tokensCreate() *cobra.Command {
 			if body.ExpiresAt, err = expiryTime(cmd, a.cloudNow, in, at); err != nil {
 				return err
 			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
-			}
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
 				return err
@@ -132,7 +121,7 @@ func (a *app) tokensCreate() *cobra.Command {
 				return err
 			}
 			return a.keepSecret(cmd, out, made)
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	a.addProjectFlag(cmd, &project)
@@ -180,13 +169,9 @@ One that "fakecloud serve --token" gives cannot be rotated: change its file and
 restart "fakecloud serve".`,
 		Example:           "  fakecloud tokens rotate ci --grace 5m --out ci.token",
 		ValidArgsFunction: a.tokenKind(&project).completeRefs(),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if grace < 0 || grace%time.Second != 0 {
 				return misuse("--grace %s: give whole seconds", grace)
-			}
-			c, err := a.newClient()
-			if err != nil {
-				return usageError{err}
 			}
 			p, err := resolveProject(cmd.Context(), c, project)
 			if err != nil {
@@ -199,7 +184,7 @@ restart "fakecloud serve".`,
 				return err
 			}
 			return a.keepSecret(cmd, out, rotated)
-		},
+		}),
 	}
 	a.addOutput(cmd)
 	a.addProjectFlag(cmd, &project)

@@ -51,7 +51,7 @@ func watchList[T any](
 	show := &changePrinter{out: cmd.OutOrStdout(), format: k.output}
 	printedVersions := map[string]int64{}
 	printChange := func(kind string, item T, first bool) error {
-		id, version := k.id(item), k.version(item)
+		id, version := k.id(item), k.versionOf(item)
 		if last, known := printedVersions[id]; known && version <= last {
 			return nil
 		}

@@ -20,62 +20,47 @@ func (a *app) completeZones() cobra.CompletionFunc {
 	})
 }
 
-func (a *app) zonesCommand() *cobra.Command {
-	list := &cobra.Command{
-		Use: "list", Short: "List the zones", Args: cobra.NoArgs, Example: "  fakecloud zones list",
+// catalogueCommand is the group of a command that lists what the cloud has of itself.
+func catalogueCommand[T any](
+	a *app,
+	group, short, listShort, columns string,
+	list func(*client.Client, context.Context) ([]T, error),
+	row func(T) []string,
+) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "list", Short: listShort, Args: cobra.NoArgs, Example: "  fakecloud " + group + " list",
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			zones, err := c.ListZones(cmd.Context())
+			items, err := list(c, cmd.Context())
 			if err != nil {
 				return err
 			}
-			var rows [][]string
-			for _, z := range zones {
-				rows = append(rows, []string{z.Name, z.Region, string(z.State)})
-			}
-			return a.printOutput(cmd.OutOrStdout(), api.ZoneList{Items: zones}, "NAME REGION STATE", rows)
+			return resourceKind[T]{app: a, columns: columns, row: row}.print(cmd, itemList[T]{items}, items)
 		}),
 	}
-	a.addOutput(list)
-	return groupCommand("zones", "The cloud's zones", "  fakecloud zones list -o yaml", list)
+	a.addOutput(cmd)
+	return groupCommand(group, short, "  fakecloud "+group+" list -o yaml", cmd)
+}
+
+func (a *app) zonesCommand() *cobra.Command {
+	return catalogueCommand(
+		a, "zones", "The cloud's zones", "List the zones", "NAME REGION STATE", (*client.Client).ListZones,
+		func(z api.Zone) []string { return []string{z.Name, z.Region, string(z.State)} },
+	)
 }
 
 func (a *app) regionsCommand() *cobra.Command {
-	list := &cobra.Command{
-		Use: "list", Short: "List the regions", Args: cobra.NoArgs, Example: "  fakecloud regions list",
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			regions, err := c.ListRegions(cmd.Context())
-			if err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, r := range regions {
-				rows = append(rows, []string{r.Name})
-			}
-			return a.printOutput(cmd.OutOrStdout(), api.RegionList{Items: regions}, "NAME", rows)
-		}),
-	}
-	a.addOutput(list)
-	return groupCommand("regions", "The cloud's regions", "  fakecloud regions list -o yaml", list)
+	return catalogueCommand(
+		a, "regions", "The cloud's regions", "List the regions", "NAME", (*client.Client).ListRegions,
+		func(r api.Region) []string { return []string{r.Name} },
+	)
 }
 
 func (a *app) instanceTypesCommand() *cobra.Command {
-	list := &cobra.Command{
-		Use: "list", Short: "List the sizes of instances, the smallest first", Args: cobra.NoArgs,
-		Example: "  fakecloud instance-types list",
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
-			sizes, err := c.ListInstanceTypes(cmd.Context())
-			if err != nil {
-				return err
-			}
-			var rows [][]string
-			for _, s := range sizes {
-				rows = append(rows, []string{string(s.Name), strconv.Itoa(s.Vcpus), strconv.Itoa(s.MemoryMiB)})
-			}
-			return a.printOutput(cmd.OutOrStdout(), api.InstanceSizeList{Items: sizes}, "NAME VCPUS MEMORY-MIB", rows)
-		}),
-	}
-	a.addOutput(list)
-	return groupCommand(
-		"instance-types", "The sizes that instances can have", "  fakecloud instance-types list -o yaml", list,
+	return catalogueCommand(
+		a, "instance-types", "The sizes that instances can have", "List the sizes of instances, the smallest first",
+		"NAME VCPUS MEMORY-MIB", (*client.Client).ListInstanceTypes,
+		func(s api.InstanceSize) []string {
+			return []string{string(s.Name), strconv.Itoa(s.Vcpus), strconv.Itoa(s.MemoryMiB)}
+		},
 	)
 }
