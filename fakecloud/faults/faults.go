@@ -19,6 +19,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/faults/effects"
 )
 
 // maxRules bounds how many rules of one project there are.
@@ -140,14 +141,14 @@ type Hit struct {
 	// Lifted is closed when the rule is deleted.
 	Lifted <-chan struct{}
 	// Answers are those that a stale rule has captured.
-	Answers *Answers
+	Answers *effects.Answers
 }
 
 type rule struct {
 	Fault
 	phase     cloud.FaultPhase
 	lifted    chan struct{}
-	answers   Answers
+	answers   effects.Answers
 	bucket    throttleBucket
 	held      map[string]bool // resources that are stuck
 	dirty     bool            // counts differ from those stored

@@ -1,12 +1,9 @@
 package server
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"strconv"
 	"time"
@@ -16,6 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
+	"github.com/ccmlab/ccmlab/fakecloud/faults/effects"
 )
 
 // injectFaults applies the fault that matches a call, if one does.
@@ -56,11 +54,11 @@ func (s *Server) applyFault(w http.ResponseWriter, r *http.Request, hit *faults.
 		return
 	}
 	if e.CarryOut {
-		next.ServeHTTP(&bufferedAnswer{header: http.Header{}, discarded: true}, r)
+		effects.CarryOut(next, r)
 	}
 	switch {
 	case e.Hang:
-		s.holdCall(w, r, hit, holdForever)
+		s.holdCall(w, r, hit, effects.HoldForever)
 		s.breakOff(w, r)
 	case e.Drop:
 		s.breakOff(w, r)
@@ -79,38 +77,15 @@ func (s *Server) applyFault(w http.ResponseWriter, r *http.Request, hit *faults.
 	}
 }
 
-// holdForever holds a call until the caller goes away, the fault is lifted or the server
-// stops.
-const holdForever = -1
-
-// holdCall keeps a call waiting, and gives false if it must not go on afterwards. It reads
-// the request's body first, as a caller that gives up is noticed only when nothing of its
-// request is left to read.
+// holdCall keeps a call waiting, and gives false if it must not go on afterwards.
 func (s *Server) holdCall(w http.ResponseWriter, r *http.Request, hit *faults.Hit, d time.Duration) bool {
-	body, err := io.ReadAll(r.Body)
-	// Whoever reads on gets the error again. There is no point in waiting with it.
-	r.Body = struct {
-		io.Reader
-		io.Closer
-	}{io.MultiReader(bytes.NewReader(body), r.Body), r.Body}
-	if err != nil {
-		return d != holdForever
+	if effects.ReadBody(r) != nil {
+		return d != effects.HoldForever // Whoever reads the body will say why. There is no point in waiting with it.
 	}
 	control := http.NewResponseController(w)
 	s.logDeadlineErrors(control.SetReadDeadline(time.Time{}), control.SetWriteDeadline(time.Time{}))
-	var over <-chan time.Time
-	if d != holdForever {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case <-r.Context().Done():
+	if !effects.Hold(r, d, hit.Lifted, s.stopping.Done()) {
 		return false
-	case <-s.stopping.Done():
-		return false
-	case <-hit.Lifted:
-	case <-over:
 	}
 	s.logDeadlineErrors(control.SetWriteDeadline(time.Now().Add(writeTimeout)))
 	return true
@@ -126,24 +101,12 @@ func (s *Server) logDeadlineErrors(errs ...error) {
 	}
 }
 
-// breakOff ends a call without an answer. It resets the connection or, with HTTP/2, where
-// calls share one, the call's stream.
+// breakOff ends a call without an answer.
 func (s *Server) breakOff(w http.ResponseWriter, r *http.Request) {
 	if c := recordOf(r); c.onAnswer != nil {
 		c.onAnswer(0)
 	}
-	conn, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	below := conn
-	if secure, ok := conn.(interface{ NetConn() net.Conn }); ok {
-		below = secure.NetConn()
-	}
-	if tcp, ok := below.(*net.TCPConn); ok {
-		err = tcp.SetLinger(0) // Then closing resets the connection.
-	}
-	if err = errors.Join(err, below.Close()); err != nil {
+	if err := effects.BreakOff(w); err != nil {
 		s.log.Debug("a connection was not reset", "requestId", recordOf(r).id, "err", err)
 	}
 }

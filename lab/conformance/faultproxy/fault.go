@@ -7,18 +7,16 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net"
+	"math"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/faults/effects"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
@@ -78,12 +76,10 @@ type fault struct {
 	proxy  *Proxy
 	lifted context.Context
 	lift   context.CancelFunc
+	stale  effects.Answers // by question
 
 	hits int   // guarded by the proxy's mu
 	err  error // that it could not be made; likewise
-
-	staleMu sync.Mutex
-	stale   map[string]*bufferedAnswer // by question
 }
 
 // InjectFault implements conformance.FaultInjector.
@@ -97,8 +93,8 @@ func (p *Proxy) InjectFault(_ context.Context, f conformance.Fault) (conformance
 	if f.Kind == conformance.FaultRefused {
 		return p.gate.Refuse()
 	}
-	made := &fault{Fault: f, proxy: p, stale: map[string]*bufferedAnswer{}}
-	made.lifted, made.lift = context.WithCancel(p.stopping)
+	made := &fault{Fault: f, proxy: p}
+	made.lifted, made.lift = context.WithCancel(context.Background())
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.faults = append(p.faults, made)
@@ -150,13 +146,14 @@ func (f *fault) counts(c call) bool {
 
 // applyFault answers a call as its fault wants it.
 func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fault) {
-	if err := readBody(r); err != nil {
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	if err := effects.ReadBody(r); err != nil {
 		breakOff(w)
 		return
 	}
 	switch f.Kind {
 	case conformance.FaultTimeout:
-		f.hold(r, 0)
+		f.hold(r, effects.HoldForever)
 		breakOff(w)
 	case conformance.FaultReset:
 		breakOff(w)
@@ -171,8 +168,8 @@ func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fa
 		p.forward.ServeHTTP(w, r)
 	case conformance.FaultLost:
 		// It is carried out, whether its caller still waits or not.
-		p.forward.ServeHTTP(newBufferedAnswer(), r.WithContext(context.WithoutCancel(r.Context())))
-		f.hold(r, 0)
+		effects.CarryOut(p.forward, r.WithContext(context.WithoutCancel(r.Context())))
+		f.hold(r, effects.HoldForever)
 		breakOff(w)
 	case conformance.FaultStale:
 		p.answerStale(w, r, f)
@@ -192,48 +189,14 @@ func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fa
 // maxBody bounds what a fault keeps of a request, and of an answer.
 const maxBody = 64 << 20
 
-// readBody reads a request's body into memory: that a caller has gone is noticed only when nothing of
-// its request is left to read.
-func readBody(r *http.Request) error {
-	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody))
-	if err != nil {
-		return err
-	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	r.ContentLength = int64(len(body))
-	return nil
-}
-
-// hold keeps a call waiting for so long, or for ever if that is 0, until the fault is lifted. It returns
-// false if the caller has gone away, or the proxy stops.
+// hold keeps a call waiting for d, or until the fault is lifted. It returns false if the caller has gone
+// away, or the proxy stops.
 func (f *fault) hold(r *http.Request, d time.Duration) bool {
-	var over <-chan time.Time
-	if d > 0 {
-		timer := time.NewTimer(d)
-		defer timer.Stop()
-		over = timer.C
-	}
-	select {
-	case <-r.Context().Done():
-		return false
-	case <-f.lifted.Done():
-		return f.proxy.stopping.Err() == nil
-	case <-over:
-		return true
-	}
+	return effects.Hold(r, d, f.lifted.Done(), f.proxy.stopping.Done())
 }
 
-// breakOff ends a call without an answer: it resets the connection.
-func breakOff(w http.ResponseWriter) {
-	conn, _, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		panic(http.ErrAbortHandler)
-	}
-	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // Then closing resets it.
-	}
-	_ = conn.Close()
-}
+// breakOff ends a call without an answer. What cannot be reset is closed.
+func breakOff(w http.ResponseWriter) { _ = effects.BreakOff(w) }
 
 // writeAnswer writes an answer of the cloud's own, or what a cloud would answer.
 func writeAnswer(w http.ResponseWriter, kind conformance.FaultKind, a Answer) {
@@ -255,53 +218,6 @@ func sentence(text string) string {
 	return string(body)
 }
 
-// bufferedAnswer is an http.ResponseWriter that keeps an answer instead of sending it.
-type bufferedAnswer struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-func newBufferedAnswer() *bufferedAnswer { return &bufferedAnswer{header: http.Header{}} }
-
-// Header implements http.ResponseWriter.
-func (a *bufferedAnswer) Header() http.Header { return a.header }
-
-// WriteHeader implements http.ResponseWriter.
-func (a *bufferedAnswer) WriteHeader(status int) {
-	if a.status == 0 && status >= http.StatusOK {
-		a.status = status
-	}
-}
-
-var errTooLong = errors.New("the answer is too long for a fault to keep or change")
-
-// Write implements http.ResponseWriter.
-func (a *bufferedAnswer) Write(b []byte) (int, error) {
-	a.WriteHeader(http.StatusOK)
-	if a.body.Len()+len(b) > maxBody {
-		return 0, errTooLong
-	}
-	return a.body.Write(b)
-}
-
-func (a *bufferedAnswer) send(w http.ResponseWriter) {
-	maps.Copy(w.Header(), a.header)
-	w.Header().Set("Content-Length", strconv.Itoa(a.body.Len())) // It may have been edited.
-	w.WriteHeader(cmp.Or(a.status, http.StatusOK))
-	_, _ = w.Write(a.body.Bytes())
-}
-
-// capture asks the cloud for an answer that is whole, and not compressed.
-func (p *Proxy) capture(r *http.Request) *bufferedAnswer {
-	for _, name := range []string{"Accept-Encoding", "If-None-Match", "If-Modified-Since", "Range"} {
-		r.Header.Del(name)
-	}
-	a := newBufferedAnswer()
-	p.forward.ServeHTTP(a, r)
-	return a
-}
-
 // answerStale answers as the same question was first answered under the fault.
 func (p *Proxy) answerStale(w http.ResponseWriter, r *http.Request, f *fault) {
 	question := r.Method + " " + r.URL.RequestURI() + " " + r.Header.Get("Authorization")
@@ -310,34 +226,77 @@ func (p *Proxy) answerStale(w http.ResponseWriter, r *http.Request, f *fault) {
 		r.Body = io.NopCloser(bytes.NewReader(body))
 		question += " " + string(body)
 	}
-	f.staleMu.Lock()
-	known := f.stale[question]
-	f.staleMu.Unlock()
-	if known == nil {
-		known = p.capture(r)
-		f.staleMu.Lock()
-		if first := f.stale[question]; first != nil { // Another was quicker.
-			known = first
-		}
-		f.stale[question] = known
-		f.staleMu.Unlock()
+	a, err := f.stale.GetOrCapture(question, func() (effects.Answer, error) {
+		return effects.Capture(p.forward, r, maxBody)
+	})
+	sendCaptured(w, a, err)
+}
+
+// sendCaptured answers with what was captured. What was too long is broken off.
+func sendCaptured(w http.ResponseWriter, a effects.Answer, err error) {
+	if err != nil {
+		breakOff(w)
+		return
 	}
-	known.send(w)
+	_ = a.Send(w)
 }
 
 // answerEdited answers with things, or fields of them, left out.
 func (p *Proxy) answerEdited(w http.ResponseWriter, r *http.Request, c call, f *fault) {
-	a := p.capture(r)
-	if a.status < http.StatusMultipleChoices && r.Method != http.MethodHead {
-		edited, err := editAnswer(a.body.Bytes(), c.rule.Rule, f.Kind)
+	a, err := effects.Capture(p.forward, r, maxBody)
+	if err == nil && a.Status < http.StatusMultipleChoices && r.Method != http.MethodHead {
+		edited, err := editAnswer(a.Body, c.rule.Rule, f.Kind)
 		if err != nil {
 			err = fmt.Errorf("fault %s was not made: the answer to %s %s: %w", f.Kind, r.Method, r.URL.Path, err)
 			p.mu.Lock()
 			f.err = err
 			p.mu.Unlock()
 		} else {
-			a.body = *bytes.NewBuffer(edited)
+			a.Body = edited
 		}
 	}
-	a.send(w)
+	sendCaptured(w, a, err)
+}
+
+// editAnswer leaves out of a JSON answer what a fault of this kind leaves out.
+func editAnswer(whole json.RawMessage, r Rule, kind conformance.FaultKind) (json.RawMessage, error) {
+	if err := json.Unmarshal(whole, new(json.RawMessage)); err != nil {
+		return nil, fmt.Errorf("it is no JSON: %w", err)
+	}
+	if r.List == nil {
+		return effects.ChangeAt(whole, r.Item, r.omitStates)
+	}
+	keep := map[conformance.FaultKind]int{
+		conformance.FaultPartialList: 1, conformance.FaultMissingField: math.MaxInt,
+	}[kind]
+	whole, err := effects.ChangeAt(whole, *r.List, func(list json.RawMessage) (json.RawMessage, error) {
+		list, err := effects.ShortenList(list, keep)
+		if err != nil {
+			return nil, fmt.Errorf("it has no list at %q", *r.List)
+		}
+		if kind == conformance.FaultMissingField {
+			return r.omitStates(list)
+		}
+		return list, nil
+	})
+	if kind == conformance.FaultMissingField {
+		return whole, err
+	}
+	for _, pointer := range r.NextPage { // Nothing says that there is more.
+		if err == nil {
+			whole, err = effects.RemoveField(whole, effects.PointerKeys(pointer)...)
+		}
+	}
+	return whole, err
+}
+
+// omitStates leaves out of a thing, or each thing of a list, the fields that say what state it is in.
+func (r Rule) omitStates(value json.RawMessage) (json.RawMessage, error) {
+	var err error
+	for _, pointer := range r.StateFields {
+		if value, err = effects.RemoveField(value, effects.PointerKeys(pointer)...); err != nil {
+			return nil, err
+		}
+	}
+	return value, nil
 }
