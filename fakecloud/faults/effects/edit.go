@@ -11,30 +11,27 @@ import (
 // ChangeAt returns a JSON value in which change has replaced what a JSON pointer (RFC 6901) points to.
 // It fails if there is nothing. What it leaves keeps its bytes.
 func ChangeAt(
-	value json.RawMessage, pointer string, change func(json.RawMessage) (json.RawMessage, error),
-) (json.RawMessage, error) {
-	return changeAt(value, PointerKeys(pointer), pointer, change)
-}
-
-func changeAt(
 	value json.RawMessage,
-	keys []string,
 	pointer string,
 	change func(json.RawMessage) (json.RawMessage, error),
 ) (json.RawMessage, error) {
-	if len(keys) == 0 {
+	if pointer == "" {
 		return change(value)
+	}
+	key, rest := PointerKeys(pointer)[0], ""
+	if end := strings.Index(pointer[1:], "/"); end >= 0 {
+		rest = pointer[1+end:]
 	}
 	object, list := decode(value)
 	var err error
-	if below, has := object[keys[0]]; has {
-		if object[keys[0]], err = changeAt(below, keys[1:], pointer, change); err != nil {
+	if below, has := object[key]; has {
+		if object[key], err = ChangeAt(below, rest, change); err != nil {
 			return nil, err
 		}
 		return json.Marshal(object)
 	}
-	if i, notIndex := strconv.Atoi(keys[0]); notIndex == nil && 0 <= i && i < len(list) {
-		if list[i], err = changeAt(list[i], keys[1:], pointer, change); err != nil {
+	if i, notIndex := strconv.Atoi(key); notIndex == nil && 0 <= i && i < len(list) {
+		if list[i], err = ChangeAt(list[i], rest, change); err != nil {
 			return nil, err
 		}
 		return json.Marshal(list)
