@@ -39,7 +39,7 @@ var layers = [][]string{
 	{"notices"},
 	{"build"},
 	{"process", "state"},
-	{"atomicfile", "kubediff", "labels"},
+	{"atomicfile", "follow", "kubediff", "labels"},
 	{"remedy"},
 }
 

@@ -7,12 +7,12 @@ import (
 	"log/slog"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/follow"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -78,7 +78,7 @@ func (r *Recorder) Event(ev api.Event) {
 // Watch records the changes of Nodes, Services, Pods and Events until ctx ends. While there is
 // no API server it waits, as informers do.
 func (r *Recorder) Watch(ctx context.Context, client kubernetes.Interface) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(dropManagedFields))
+	factory := informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(follow.StripObject))
 	core := factory.Core().V1()
 	node := func(n *corev1.Node) bool { return r.knownSubjects["node/"+n.Name] }
 	service := func(s *corev1.Service) bool { return r.knownSubjects[timeline.ServiceSubject(s)] }
@@ -98,43 +98,14 @@ func (r *Recorder) Watch(ctx context.Context, client kubernetes.Interface) error
 	return nil
 }
 
-// dropManagedFields keeps managedFields, which nobody reads here, out of memory.
-func dropManagedFields(obj any) (any, error) {
-	if o, ok := obj.(metav1.Object); ok {
-		o.SetManagedFields(nil)
-	}
-	return obj, nil
-}
-
 // recordChanges records what diff finds whenever an object of the informer changes. An object that
 // is in the first list counts as new unless it is known.
-func recordChanges[T *corev1.Node | *corev1.Service | *corev1.Pod | *corev1.Event](
+func recordChanges[O any](
 	r *Recorder,
 	informer cache.SharedIndexInformer,
-	known func(T) bool,
-	diff func(before, after T) []timeline.Change,
+	known func(*O) bool,
+	diff func(before, after *O) []timeline.Change,
 ) error {
-	_, err := informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(obj any, initial bool) {
-			if o, ok := obj.(T); ok && (!initial || !known(o)) {
-				r.Record(diff(nil, o)...)
-			}
-		},
-		UpdateFunc: func(before, after any) {
-			b, ok1 := before.(T)
-			a, ok2 := after.(T)
-			if ok1 && ok2 {
-				r.Record(diff(b, a)...)
-			}
-		},
-		DeleteFunc: func(obj any) {
-			if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
-				obj = tombstone.Obj
-			}
-			if o, ok := obj.(T); ok {
-				r.Record(diff(o, nil)...)
-			}
-		},
-	})
-	return err
+	isNew := func(o *O) bool { return !known(o) }
+	return follow.Objects(informer, isNew, func(before, after *O) { r.Record(diff(before, after)...) })
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/follow"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -23,35 +24,26 @@ const auditOverlap = 5 * time.Second
 type callFollower struct {
 	cloud auditor
 	log   timeline.Log
-	floor time.Time // older calls are known or of no interest
-	known map[string]bool
+	calls follow.Calls[api.AuditEntry]
+}
+
+// newCallFollower follows the calls since then.
+func newCallFollower(cloud auditor, log timeline.Log, since time.Time) *callFollower {
+	key := func(a api.AuditEntry) (string, time.Time) { return a.RequestID, a.Time }
+	return &callFollower{
+		cloud: cloud, log: log, calls: follow.Calls[api.AuditEntry]{Key: key, Overlap: auditOverlap, Since: since},
+	}
 }
 
 // fetchNew returns the calls since the last successful fetch. A fetch that fails loses
 // none: the next one returns them.
-func (f *callFollower) fetchNew(ctx context.Context) ([]timeline.Entry, error) {
-	calls, err := f.cloud.ListAuditUntil(ctx, client.AuditFilter{}, f.isKnown)
+func (c *callFollower) fetchNew(ctx context.Context) (entries []timeline.Entry, err error) {
+	listed, err := c.cloud.ListAuditUntil(ctx, client.AuditFilter{}, c.calls.IsOld)
 	if err != nil {
 		return nil, err
 	}
-	known := map[string]bool{}
-	var entries []timeline.Entry
-	fresh := true
-	for _, c := range calls {
-		known[c.RequestID] = true
-		if fresh = fresh && !f.isKnown(c); fresh {
-			entries = append(entries, f.log.Call(c))
-		}
-	}
-	if len(calls) > 0 {
-		if overlap := calls[0].Time.Add(-auditOverlap); overlap.After(f.floor) {
-			f.floor = overlap
-		}
-		f.known = known
+	for _, call := range c.calls.New(listed) {
+		entries = append(entries, c.log.Call(call))
 	}
 	return entries, nil
-}
-
-func (f *callFollower) isKnown(c api.AuditEntry) bool {
-	return f.known[c.RequestID] || c.Time.Before(f.floor)
 }

@@ -62,7 +62,7 @@ func Watch(ctx context.Context, l *lab.Lab, o Options, fn func(timeline.Entry) e
 		if err != nil {
 			return err
 		}
-		w.calls = &callFollower{cloud: cloud, log: l.Timeline(), floor: o.Filter.Since}
+		w.calls = newCallFollower(cloud, l.Timeline(), o.Filter.Since)
 	}
 	p, err := findRunning(ctx, l)
 	if err != nil {

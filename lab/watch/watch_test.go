@@ -65,7 +65,7 @@ func (a *fakeAudit) call(n int) {
 
 func TestCallsAreFollowed(t *testing.T) {
 	audit := &fakeAudit{}
-	f := callFollower{cloud: audit, log: timeline.Log{Start: began}}
+	f := newCallFollower(audit, timeline.Log{Start: began}, time.Time{})
 	total := 0
 	next := func(want int) {
 		t.Helper()
@@ -102,7 +102,7 @@ func TestCallsAreFollowed(t *testing.T) {
 func TestCallsSince(t *testing.T) {
 	audit := &fakeAudit{}
 	audit.call(1000)
-	f := callFollower{cloud: audit, floor: began.Add(990 * time.Millisecond)}
+	f := newCallFollower(audit, timeline.Log{}, began.Add(990*time.Millisecond))
 	entries, err := f.fetchNew(t.Context())
 	require.NoError(t, err)
 	assert.Len(t, entries, 10)

@@ -97,11 +97,11 @@ func splitPath(path string) []string {
 }
 
 // matches tells whether a call fits, and the ID that its path names; "" for none.
-func (r *compiledRule) matches(method string, segments []string) (id string, fits bool) {
-	if r.Method != "" && r.Method != method && (r.Method != http.MethodGet || method != http.MethodHead) {
+func (c *compiledRule) matches(method string, segments []string) (id string, fits bool) {
+	if c.Method != "" && c.Method != method && (c.Method != http.MethodGet || method != http.MethodHead) {
 		return "", false
 	}
-	for i, want := range r.segments {
+	for i, want := range c.segments {
 		switch {
 		case want == anySegments:
 			return strings.Join(segments[min(i, len(segments)):], "/"), true
@@ -111,7 +111,7 @@ func (r *compiledRule) matches(method string, segments []string) (id string, fit
 			id = segments[i]
 		}
 	}
-	return id, len(segments) == len(r.segments)
+	return id, len(segments) == len(c.segments)
 }
 
 // ruleOf says what a request is about; the rule is nil if it is about nothing that the suite knows.

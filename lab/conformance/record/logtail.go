@@ -53,30 +53,30 @@ func (r *Recorder) readLogs(first bool) {
 }
 
 // nextLines returns the lines that have been added. A file that cannot be read has none.
-func (t *logTail) nextLines(name string) [][]byte {
+func (l *logTail) nextLines(name string) [][]byte {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
-	if err != nil || info.Size() == t.offset {
+	if err != nil || info.Size() == l.offset {
 		return nil
 	}
-	if info.Size() < t.offset {
-		t.offset, t.half = 0, nil // Another file, or begun anew.
+	if info.Size() < l.offset {
+		l.offset, l.half = 0, nil // Another file, or begun anew.
 	}
-	data := make([]byte, min(maxRead, info.Size()-t.offset))
-	n, err := f.ReadAt(data, t.offset)
+	data := make([]byte, min(maxRead, info.Size()-l.offset))
+	n, err := f.ReadAt(data, l.offset)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil
 	}
-	t.offset += int64(n)
-	lines := bytes.Split(append(t.half, data[:n]...), []byte("\n"))
-	t.half = bytes.Clone(lines[len(lines)-1])
+	l.offset += int64(n)
+	lines := bytes.Split(append(l.half, data[:n]...), []byte("\n"))
+	l.half = bytes.Clone(lines[len(lines)-1])
 	lines = lines[:len(lines)-1]
-	if len(t.half) > maxLine {
-		lines, t.half = append(lines, t.half), nil
+	if len(l.half) > maxLine {
+		lines, l.half = append(lines, l.half), nil
 	}
 	return lines
 }
@@ -95,11 +95,11 @@ var (
 // entryOf is a line, at the time that it has, if that can be: it was said since
 // the last time that the file was read. A line without a time goes with the one
 // before.
-func (t *logTail) entryOf(line []byte, now time.Time) Entry {
+func (l *logTail) entryOf(line []byte, now time.Time) Entry {
 	e := Entry{Source: SourceLog, Text: string(line[:min(len(line), 4*MaxTextLength)])}
 	said := now
-	if t.said.After(t.read) {
-		said = t.said
+	if l.said.After(l.read) {
+		said = l.said
 	}
 	if m := klogPattern.FindStringSubmatch(e.Text); m != nil {
 		e.Text, e.Failed = m[1]+" "+m[3], m[1] == "E" || m[1] == "F"
@@ -122,9 +122,9 @@ func (t *logTail) entryOf(line []byte, now time.Time) Entry {
 	switch {
 	case said.After(now):
 		said = now
-	case !t.read.IsZero() && said.Before(t.read):
-		said = t.read
+	case !l.read.IsZero() && said.Before(l.read):
+		said = l.read
 	}
-	t.said, e.At, e.Text = said, said, displayText(e.Text)
+	l.said, e.At, e.Text = said, said, displayText(e.Text)
 	return e
 }

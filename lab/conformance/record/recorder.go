@@ -13,6 +13,8 @@ import (
 
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/lab/follow"
 )
 
 const (
@@ -42,8 +44,7 @@ type Recorder struct {
 	OnStep func(what string, failed bool)
 
 	// Only the goroutine that polls has these.
-	since         time.Time
-	knownCalls    map[string]time.Time // IDs of calls since then
+	calls         follow.Calls[Call]
 	journalFailed bool
 	tails         map[string]*logTail
 
@@ -58,8 +59,11 @@ type Recorder struct {
 // run sets the names of this run's things apart.
 func Start(kube kubernetes.Interface, journal Journal, logs LogFiles, run string) *Recorder {
 	r := &Recorder{
-		journal: journal, logs: logs, since: time.Now(), knownCalls: map[string]time.Time{},
-		tails:     map[string]*logTail{},
+		journal: journal, logs: logs, tails: map[string]*logTail{},
+		calls: follow.Calls[Call]{
+			Key:     func(c Call) (string, time.Time) { return c.ID, c.Answered },
+			Overlap: clockOverlap, Since: time.Now(),
+		},
 		ownership: newOwnership(run), timelines: map[string]*Timeline{},
 	}
 	r.readLogs(true)
@@ -150,7 +154,7 @@ func (r *Recorder) readSources(ctx context.Context) error {
 	}
 	bounded, cancel := context.WithTimeout(ctx, journalBound)
 	defer cancel()
-	calls, err := r.journal.CallsSince(bounded, r.since)
+	calls, err := r.journal.CallsSince(bounded, r.calls.Since)
 	if err != nil {
 		if ctx.Err() == nil && !r.journalFailed {
 			r.addItem(&item{Entry: Entry{
@@ -162,23 +166,11 @@ func (r *Recorder) readSources(ctx context.Context) error {
 		return err
 	}
 	r.journalFailed = false
-	for _, c := range calls {
-		if _, told := r.knownCalls[c.ID]; told {
-			continue
-		}
-		r.knownCalls[c.ID] = c.Answered
-		if floor := c.Answered.Add(-clockOverlap); floor.After(r.since) {
-			r.since = floor
-		}
+	for _, c := range r.calls.New(calls) {
 		r.addItem(&item{Entry: Entry{
 			At: c.Began, Took: c.Answered.Sub(c.Began), Source: SourceCall, Subject: displayText(c.Resource),
 			Text: displayText(c.Operation + " → " + c.Answer), Failed: c.Failed,
 		}})
-	}
-	for id, answered := range r.knownCalls {
-		if answered.Before(r.since) {
-			delete(r.knownCalls, id)
-		}
 	}
 	return nil
 }
@@ -333,16 +325,16 @@ func (t *Trace) Learn(id, name string) {
 	t.recorder.ownership.ids[id], t.recorder.ownership.names[id] = t, name
 }
 
-// LearnOwned says that an ID is of a thing that belongs to another, by that one's ID: it is of the
-// same test, and is called by the same name.
+// LearnOwned says that the thing with this ID belongs to the one with ownerID, as a balancer belongs to
+// its Service: timelines give it to the owner's test, and call it by the owner's name.
 func (t *Trace) LearnOwned(id, ownerID string) {
 	if t == nil {
 		return
 	}
 	t.recorder.mu.Lock()
 	defer t.recorder.mu.Unlock()
-	b := &t.recorder.ownership
-	if owner := b.ids[ownerID]; owner != nil {
-		b.ids[id], b.names[id] = owner, b.names[ownerID]
+	o := &t.recorder.ownership
+	if owner := o.ids[ownerID]; owner != nil {
+		o.ids[id], o.names[id] = owner, o.names[ownerID]
 	}
 }

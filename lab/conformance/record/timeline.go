@@ -112,20 +112,20 @@ func newOwnership(run string) ownership {
 	}
 }
 
-func (b *ownership) ownersOf(texts ...string) (all []*Trace) {
+func (o *ownership) ownersOf(texts ...string) (all []*Trace) {
 	add := func(t *Trace) {
 		if t != nil && !slices.Contains(all, t) {
 			all = append(all, t)
 		}
 	}
 	for _, text := range texts {
-		for _, m := range b.serial.FindAllStringSubmatch(text, -1) {
+		for _, m := range o.serial.FindAllStringSubmatch(text, -1) {
 			if n, err := strconv.ParseInt(m[1], 10, 64); err == nil {
-				add(b.serials[n])
+				add(o.serials[n])
 			}
 		}
 		for word := range strings.FieldsFuncSeq(text, isIDSeparator) {
-			add(b.ids[strings.Trim(word, ".")])
+			add(o.ids[strings.Trim(word, ".")])
 		}
 	}
 	return all
@@ -137,7 +137,7 @@ func isIDSeparator(r rune) bool {
 
 // timelineOf chooses the items of a test's timeline: those about the test's things, and those about no
 // test's. The latter may be other tests' as well, if some ran at the same time.
-func (b *ownership) timelineOf(t *Trace, all []*item) *Timeline {
+func (o *ownership) timelineOf(t *Trace, all []*item) *Timeline {
 	line := &Timeline{Began: t.began, Took: t.ended.Sub(t.began)}
 	beside := 0
 	for _, i := range all {
@@ -145,13 +145,13 @@ func (b *ownership) timelineOf(t *Trace, all []*item) *Timeline {
 			continue
 		}
 		e := i.Entry
-		switch owners := b.ownersOf(e.Subject, e.Text); {
+		switch owners := o.ownersOf(e.Subject, e.Text); {
 		case i.owner != nil && i.owner != t, i.owner == nil && len(owners) > 0 && !slices.Contains(owners, t):
 			continue
 		case i.owner == nil && len(owners) == 0 && !t.alone:
 			e.Beside = true
 		}
-		if name := b.names[e.Subject]; name != "" {
+		if name := o.names[e.Subject]; name != "" {
 			e.Subject += " (" + name + ")"
 		}
 		line.Entries = append(line.Entries, e)

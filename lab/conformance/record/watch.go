@@ -11,26 +11,26 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/ccmlab/ccmlab/lab/follow"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // watchObjects adds entries for changes of Nodes, Services and Events until ctx ends.
 func (r *Recorder) watchObjects(ctx context.Context, kube kubernetes.Interface) {
-	r.watches = informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(stripObject))
+	r.watches = informers.NewSharedInformerFactoryWithOptions(kube, 0, informers.WithTransform(follow.StripObject))
 	core := r.watches.Core().V1()
-	onChange(core.Nodes().Informer(), func(before, after *corev1.Node) {
+	followNew(core.Nodes().Informer(), func(before, after *corev1.Node) {
 		r.addChanges(SourceNode, existing(before, after).Name, nodeChanges(before, after))
 	})
-	onChange(core.Services().Informer(), func(before, after *corev1.Service) {
+	followNew(core.Services().Informer(), func(before, after *corev1.Service) {
 		s := existing(before, after)
 		r.addChanges(SourceService, s.Namespace+"/"+s.Name, serviceChanges(before, after))
 	})
-	onChange(core.Events().Informer(), func(before, after *corev1.Event) {
+	followNew(core.Events().Informer(), func(before, after *corev1.Event) {
 		if after == nil || !isRelevantEvent(after) || before != nil && occurrenceKey(before) == occurrenceKey(after) {
 			return
 		}
@@ -43,6 +43,11 @@ func (r *Recorder) watchObjects(ctx context.Context, kube kubernetes.Interface) 
 	r.watches.StartWithContext(ctx)
 }
 
+// followNew calls fn for each change. Objects that were there when the run began are no change.
+func followNew[O any](informer cache.SharedIndexInformer, fn func(before, after *O)) {
+	_ = follow.Objects(informer, func(*O) bool { return false }, fn) // An informer that was stopped tells nothing.
+}
+
 // addChanges adds one entry for all that one update has changed.
 func (r *Recorder) addChanges(s Source, subject string, c changeTexts) {
 	if len(c.texts) > 0 {
@@ -50,49 +55,11 @@ func (r *Recorder) addChanges(s Source, subject string, c changeTexts) {
 	}
 }
 
-// stripObject removes large fields that are not compared, to save memory.
-func stripObject(o any) (any, error) {
-	if m, ok := o.(metav1.Object); ok {
-		m.SetManagedFields(nil)
-	}
-	if n, ok := o.(*corev1.Node); ok {
-		n.Status.Images = nil
-	}
-	return o, nil
-}
-
 func existing[O any](before, after *O) *O {
 	if after != nil {
 		return after
 	}
 	return before
-}
-
-// onChange calls fn for each change: before is nil for a new object, after is nil for a deleted one.
-// Objects that were there when the run began are no change.
-func onChange[O any](informer cache.SharedIndexInformer, fn func(before, after *O)) {
-	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerDetailedFuncs{ // An error means that it was stopped.
-		AddFunc: func(o any, there bool) {
-			if after, ok := o.(*O); ok && !there {
-				fn(nil, after)
-			}
-		},
-		UpdateFunc: func(was, is any) {
-			before, ok1 := was.(*O)
-			after, ok2 := is.(*O)
-			if ok1 && ok2 {
-				fn(before, after)
-			}
-		},
-		DeleteFunc: func(o any) {
-			if unknown, ok := o.(cache.DeletedFinalStateUnknown); ok {
-				o = unknown.Obj
-			}
-			if before, ok := o.(*O); ok {
-				fn(before, nil)
-			}
-		},
-	})
 }
 
 // changeTexts are the changes of an object from one version to the next, in words.
