@@ -24,6 +24,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 )
 
 const runAsCCMEnv = "CCM_TEST_MAIN"
@@ -160,24 +162,6 @@ current-context: a
 	return file
 }
 
-// startCloud serves a cloud that answers which project the token belongs to, and
-// nothing else.
-func startCloud(t *testing.T) (env []string) {
-	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if r.URL.Path != "/v1/project" {
-			w.WriteHeader(http.StatusServiceUnavailable)
-			return
-		}
-		_, _ = io.WriteString(w, `{"id":"p-1","name":"default"}`)
-	}))
-	t.Cleanup(server.Close)
-	token := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
-	return []string{"FAKECLOUD_URL=" + server.URL, "FAKECLOUD_TOKEN_FILE=" + token, "FAKECLOUD_PROJECT=default"}
-}
-
 // lockedBuffer is a process's output, which can be read while the process writes.
 type lockedBuffer struct {
 	mu sync.Mutex
@@ -217,7 +201,12 @@ func startCCM(t *testing.T, args ...string) (get func(path string) (int, string)
 		"--authorization-always-allow-paths=/healthz,/metrics,/configz,/livez",
 	}, args...)...)
 	said = &lockedBuffer{}
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(cmd.Env, startCloud(t)...), said, said
+	cloud := cloudtest.Start(t)
+	cmd.Env = append(
+		cmd.Env, "FAKECLOUD_URL="+cloud.URL, "FAKECLOUD_TOKEN_FILE="+cloud.TokenFile,
+		"FAKECLOUD_PROJECT="+cloudtest.ProjectName,
+	)
+	cmd.Stdout, cmd.Stderr = said, said
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()

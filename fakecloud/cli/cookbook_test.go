@@ -3,8 +3,6 @@ package cli_test
 import (
 	"bytes"
 	"context"
-	"net/http/httptest"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -17,46 +15,15 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/cli"
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
-	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 )
 
 // startInProcessCloud runs a cloud in this process, and points commands to it.
 func startInProcessCloud(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	const secret = "a-secret-of-the-cookbook"
-	f, err := fakecloud.New(ctx, fakecloud.Config{
-		Data: store.Memory,
-		Cloud: cloud.Config{
-			Profile: cloud.Profiles[0], InstanceCIDR: netip.MustParsePrefix(instanceCIDR),
-			LoadBalancerCIDR: netip.MustParsePrefix(balancerCIDR()), Retention: cloud.DefaultRetention,
-			SnapshotDir: t.TempDir(),
-		},
-		SetUp: func(ctx context.Context, c *cloud.Cloud) error {
-			p, err := c.EnsureProject(ctx, "default", nil)
-			if err != nil {
-				return err
-			}
-			return c.SetTokens(ctx, p, []cloud.GivenToken{{Name: "operator", Secret: secret, Role: cloud.Admin}})
-		},
-	})
-	require.NoError(t, err)
-	done := make(chan error, 1)
-	go func() { done <- f.Cloud.Run(ctx) }()
-	h := httptest.NewServer(f.API)
-	t.Cleanup(func() {
-		f.API.Stop()
-		h.Close()
-		cancel()
-		assert.NoError(t, <-done)
-		assert.NoError(t, f.Close())
-	})
-	<-f.Cloud.Ready()
-	file := filepath.Join(t.TempDir(), "token")
-	require.NoError(t, os.WriteFile(file, []byte(secret), 0o600))
-	t.Setenv("FAKECLOUD_URL", h.URL)
-	t.Setenv("FAKECLOUD_TOKEN_FILE", file)
+	c := cloudtest.Start(t, func(cfg *fakecloud.Config) { cfg.Cloud.SnapshotDir = t.TempDir() })
+	t.Setenv("FAKECLOUD_URL", c.URL)
+	t.Setenv("FAKECLOUD_TOKEN_FILE", c.TokenFile)
 }
 
 var (
