@@ -47,7 +47,7 @@ type changeFeed struct {
 
 // Subscribe has fn called with every change from now on, one at a time and in the order
 // in which they were learned. fn must not block.
-func (v *Inventory) Subscribe(fn func(Change)) { v.changes.subscribe(fn) }
+func (i *Inventory) Subscribe(fn func(Change)) { i.changes.subscribe(fn) }
 
 func (f *changeFeed) subscribe(fn func(Change)) {
 	f.mu.Lock()

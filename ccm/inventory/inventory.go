@@ -123,43 +123,43 @@ type Inventory struct {
 // New makes an inventory that knows nothing yet.
 func New(cloud Cloud, opts Options) *Inventory {
 	opts.MaxAge, opts.Resync = cmp.Or(opts.MaxAge, DefaultMaxAge), cmp.Or(opts.Resync, DefaultResync)
-	v := &Inventory{cloud: cloud, opts: opts, listContext: idleListContext()}
-	v.instances = newResourceStore(api.ResourceInstance, func(ctx context.Context) ([]api.Instance, error) {
+	i := &Inventory{cloud: cloud, opts: opts, listContext: idleListContext()}
+	i.instances = newResourceStore(api.ResourceInstance, func(ctx context.Context) ([]api.Instance, error) {
 		return cloud.ListInstances(ctx, client.InstanceFilter{})
 	}, factsOfInstance, cloneInstance)
-	v.balancers = newResourceStore(api.ResourceLoadBalancer, func(ctx context.Context) ([]api.LoadBalancer, error) {
-		return listOfCluster(v, func(tags []string) ([]api.LoadBalancer, error) {
+	i.balancers = newResourceStore(api.ResourceLoadBalancer, func(ctx context.Context) ([]api.LoadBalancer, error) {
+		return listOfCluster(i, func(tags []string) ([]api.LoadBalancer, error) {
 			return cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: tags})
-		}, v.factsOfBalancer)
-	}, v.factsOfBalancer, cloneBalancer)
-	v.routes = newResourceStore(api.ResourceRoute, v.listRoutes, v.factsOfRoute, cloneRoute)
-	return v
+		}, i.factsOfBalancer)
+	}, i.factsOfBalancer, cloneBalancer)
+	i.routes = newResourceStore(api.ResourceRoute, i.listRoutes, i.factsOfRoute, cloneRoute)
+	return i
 }
 
 // idleListContext is the context of lists while Run does not run.
 func idleListContext() context.Context { return calls.For(context.Background(), calls.Inventory) }
 
 // Instance is the instance with that ID; nil if the inventory has none.
-func (v *Inventory) Instance(ctx context.Context, id string) (*api.Instance, error) {
-	if v.opts.Off {
-		v.observeQuestion(api.ResourceInstance, Asked)
-		return v.cloud.GetInstance(ctx, id)
+func (i *Inventory) Instance(ctx context.Context, id string) (*api.Instance, error) {
+	if i.opts.Off {
+		i.observeQuestion(api.ResourceInstance, Asked)
+		return i.cloud.GetInstance(ctx, id)
 	}
-	waited, err := ensureCurrent(ctx, v, v.instances, v.currentTick(), 0)
+	waited, err := ensureCurrent(ctx, i, i.instances, i.currentTick(), 0)
 	if err != nil {
-		v.observeQuestion(api.ResourceInstance, Listed)
+		i.observeQuestion(api.ResourceInstance, Listed)
 		return nil, err
 	}
-	v.mu.Lock()
-	e := v.instances.entries[id]
+	i.mu.Lock()
+	e := i.instances.entries[id]
 	if e == nil || e.missing {
-		v.mu.Unlock()
-		v.observeQuestion(api.ResourceInstance, Asked)
+		i.mu.Unlock()
+		i.observeQuestion(api.ResourceInstance, Asked)
 		return nil, nil
 	}
 	found := cloneInstance(e.item)
-	v.mu.Unlock()
-	v.observeQuestion(api.ResourceInstance, cacheResult(waited))
+	i.mu.Unlock()
+	i.observeQuestion(api.ResourceInstance, cacheResult(waited))
 	return &found, nil
 }
 
@@ -169,131 +169,131 @@ const namedListMaxAge = time.Second
 
 // InstancesNamed are all instances of that name that the cloud still shows, ended ones
 // included, in the order of their IDs.
-func (v *Inventory) InstancesNamed(ctx context.Context, name string) ([]api.Instance, error) {
-	if v.opts.Off {
-		v.observeQuestion(api.ResourceInstance, Asked)
-		return v.cloud.ListInstances(ctx, client.InstanceFilter{Name: name})
+func (i *Inventory) InstancesNamed(ctx context.Context, name string) ([]api.Instance, error) {
+	if i.opts.Off {
+		i.observeQuestion(api.ResourceInstance, Asked)
+		return i.cloud.ListInstances(ctx, client.InstanceFilter{Name: name})
 	}
-	asked := v.currentTick()
-	waited, err := ensureCurrent(ctx, v, v.instances, asked, 0)
-	found := v.knownInstancesNamed(name)
+	asked := i.currentTick()
+	waited, err := ensureCurrent(ctx, i, i.instances, asked, 0)
+	found := i.knownInstancesNamed(name)
 	if err == nil && len(found) == 0 {
 		var again bool
-		again, err = ensureCurrent(ctx, v, v.instances, asked, namedListMaxAge)
+		again, err = ensureCurrent(ctx, i, i.instances, asked, namedListMaxAge)
 		waited = waited || again
-		found = v.knownInstancesNamed(name)
+		found = i.knownInstancesNamed(name)
 	}
-	v.observeQuestion(api.ResourceInstance, cacheResult(waited))
+	i.observeQuestion(api.ResourceInstance, cacheResult(waited))
 	if err != nil {
 		return nil, err
 	}
 	return found, nil
 }
 
-func (v *Inventory) knownInstancesNamed(name string) []api.Instance {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.instances.listByKey(name, func(*entry[api.Instance]) bool { return true })
+func (i *Inventory) knownInstancesNamed(name string) []api.Instance {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.instances.listByKey(name, func(*entry[api.Instance]) bool { return true })
 }
 
 // LoadBalancersOf are the cluster's balancers whose tag names that Service. It makes no call
 // of the cloud: balancers that are not known, or whose state may be out of date, are left
 // out. In that case they are listed in the background, if Run runs.
-func (v *Inventory) LoadBalancersOf(serviceUID string) []api.LoadBalancer {
-	return v.findKnownBalancers(func() []api.LoadBalancer {
-		return v.balancers.listByKey(serviceUID, v.isEntryCurrent)
+func (i *Inventory) LoadBalancersOf(serviceUID string) []api.LoadBalancer {
+	return i.findKnownBalancers(func() []api.LoadBalancer {
+		return i.balancers.listByKey(serviceUID, i.isEntryCurrent)
 	})
 }
 
 // LoadBalancers are all balancers of the cluster that are known, as for
 // LoadBalancersOf.
-func (v *Inventory) LoadBalancers() []api.LoadBalancer {
-	return v.findKnownBalancers(func() []api.LoadBalancer { return v.balancers.listAll(v.isEntryCurrent) })
+func (i *Inventory) LoadBalancers() []api.LoadBalancer {
+	return i.findKnownBalancers(func() []api.LoadBalancer { return i.balancers.listAll(i.isEntryCurrent) })
 }
 
-func (v *Inventory) findKnownBalancers(find func() []api.LoadBalancer) []api.LoadBalancer {
-	if v.opts.Off {
-		v.observeQuestion(api.ResourceLoadBalancer, Asked)
+func (i *Inventory) findKnownBalancers(find func() []api.LoadBalancer) []api.LoadBalancer {
+	if i.opts.Off {
+		i.observeQuestion(api.ResourceLoadBalancer, Asked)
 		return nil
 	}
-	v.endStreamOfOldToken()
-	v.mu.Lock()
-	v.balancers.requested = true
-	if !v.isCurrent(v.balancers.listed) {
-		v.balancers.wakeKeeper()
+	i.endStreamOfOldToken()
+	i.mu.Lock()
+	i.balancers.requested = true
+	if !i.isCurrent(i.balancers.listed) {
+		i.balancers.wakeKeeper()
 	}
 	found := find()
-	v.mu.Unlock()
+	i.mu.Unlock()
 	if len(found) == 0 {
-		v.observeQuestion(api.ResourceLoadBalancer, Asked)
+		i.observeQuestion(api.ResourceLoadBalancer, Asked)
 	} else {
-		v.observeQuestion(api.ResourceLoadBalancer, Hit)
+		i.observeQuestion(api.ResourceLoadBalancer, Hit)
 	}
 	return found
 }
 
-func (v *Inventory) isEntryCurrent(e *entry[api.LoadBalancer]) bool {
-	return v.isCurrent(e.confirmedAt)
+func (i *Inventory) isEntryCurrent(e *entry[api.LoadBalancer]) bool {
+	return i.isCurrent(e.confirmedAt)
 }
 
 // Routes are all routes of the cluster, in the order of their IDs.
-func (v *Inventory) Routes(ctx context.Context) ([]api.Route, error) {
-	if v.opts.Off {
-		v.observeQuestion(api.ResourceRoute, Asked)
-		return v.listRoutes(ctx)
+func (i *Inventory) Routes(ctx context.Context) ([]api.Route, error) {
+	if i.opts.Off {
+		i.observeQuestion(api.ResourceRoute, Asked)
+		return i.listRoutes(ctx)
 	}
-	waited, err := ensureCurrent(ctx, v, v.routes, v.currentTick(), 0)
-	v.observeQuestion(api.ResourceRoute, cacheResult(waited))
+	waited, err := ensureCurrent(ctx, i, i.routes, i.currentTick(), 0)
+	i.observeQuestion(api.ResourceRoute, cacheResult(waited))
 	if err != nil {
 		return nil, err
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.routes.listAll(func(*entry[api.Route]) bool { return true }), nil
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.routes.listAll(func(*entry[api.Route]) bool { return true }), nil
 }
 
-func (v *Inventory) listRoutes(ctx context.Context) ([]api.Route, error) {
-	return listOfCluster(v, func(tags []string) ([]api.Route, error) {
-		return v.cloud.ListRoutes(ctx, client.RouteFilter{Tags: tags})
-	}, v.factsOfRoute)
+func (i *Inventory) listRoutes(ctx context.Context) ([]api.Route, error) {
+	return listOfCluster(i, func(tags []string) ([]api.Route, error) {
+		return i.cloud.ListRoutes(ctx, client.RouteFilter{Tags: tags})
+	}, i.factsOfRoute)
 }
 
 // NoteLoadBalancer records a balancer that the cloud answered with, so that the next
 // question does not wait for the event. A version older than the known one changes nothing.
-func (v *Inventory) NoteLoadBalancer(lb api.LoadBalancer) { noteResource(v, v.balancers, lb) }
+func (i *Inventory) NoteLoadBalancer(lb api.LoadBalancer) { noteResource(i, i.balancers, lb) }
 
 // NoteRoute is NoteLoadBalancer for a route.
-func (v *Inventory) NoteRoute(r api.Route) { noteResource(v, v.routes, r) }
+func (i *Inventory) NoteRoute(r api.Route) { noteResource(i, i.routes, r) }
 
 // NoteInstance is NoteLoadBalancer for an instance, which the caller has found to be our
 // project's. An instance that a list lacked by mistake is not missing any more.
-func (v *Inventory) NoteInstance(i api.Instance) { noteResource(v, v.instances, i) }
+func (i *Inventory) NoteInstance(instance api.Instance) { noteResource(i, i.instances, instance) }
 
-func noteResource[T any](v *Inventory, s *resourceStore[T], item T) {
-	if v.opts.Off {
+func noteResource[T any](i *Inventory, s *resourceStore[T], item T) {
+	if i.opts.Off {
 		return
 	}
 	f := s.facts(&item)
 	if !f.complete || !f.ofCluster {
 		return
 	}
-	v.mu.Lock()
-	if c, news := s.confirmItem(s.clone(item), f, v.nextMoment()); news {
-		v.changes.add(c)
+	i.mu.Lock()
+	if c, news := s.confirmItem(s.clone(item), f, i.nextMoment()); news {
+		i.changes.add(c)
 	}
-	v.mu.Unlock()
-	v.changes.deliver()
+	i.mu.Unlock()
+	i.changes.deliver()
 }
 
 // listOfCluster lists by each of the cluster's filters, and returns what matches several
 // once.
-func listOfCluster[T any](v *Inventory, list func(tags []string) ([]T, error), factsOf func(*T) facts) ([]T, error) {
-	if v.opts.ClusterFilters == nil {
+func listOfCluster[T any](i *Inventory, list func(tags []string) ([]T, error), factsOf func(*T) facts) ([]T, error) {
+	if i.opts.ClusterFilters == nil {
 		return list(nil)
 	}
 	var all []T
 	listed := map[string]bool{}
-	for _, filter := range v.opts.ClusterFilters() {
+	for _, filter := range i.opts.ClusterFilters() {
 		found, err := list([]string{filter})
 		if err != nil {
 			return nil, err
@@ -311,22 +311,22 @@ func listOfCluster[T any](v *Inventory, list func(tags []string) ([]T, error), f
 
 // RelistCluster has the balancers and routes listed anew, because Options.InCluster has come
 // to tell more of them from others'.
-func (v *Inventory) RelistCluster() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.generation++ // Lists that began before are dropped.
-	v.balancers.listed, v.routes.listed = moment{}, moment{}
-	v.balancers.wakeKeeper()
-	v.routes.wakeKeeper()
+func (i *Inventory) RelistCluster() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.generation++ // Lists that began before are dropped.
+	i.balancers.listed, i.routes.listed = moment{}, moment{}
+	i.balancers.wakeKeeper()
+	i.routes.wakeKeeper()
 }
 
-func (v *Inventory) isInCluster(tags api.Tags) bool {
-	return v.opts.InCluster == nil || v.opts.InCluster(tags)
+func (i *Inventory) isInCluster(tags api.Tags) bool {
+	return i.opts.InCluster == nil || i.opts.InCluster(tags)
 }
 
-func (v *Inventory) observeQuestion(kind api.ResourceKind, result string) {
-	if v.opts.Observe != nil {
-		v.opts.Observe(string(kind), result)
+func (i *Inventory) observeQuestion(kind api.ResourceKind, result string) {
+	if i.opts.Observe != nil {
+		i.opts.Observe(string(kind), result)
 	}
 }
 
@@ -344,17 +344,17 @@ func factsOfInstance(i *api.Instance) facts {
 	}
 }
 
-func (v *Inventory) factsOfBalancer(lb *api.LoadBalancer) facts {
+func (i *Inventory) factsOfBalancer(lb *api.LoadBalancer) facts {
 	return facts{
-		id: lb.ID, project: lb.Project, version: lb.Version, key: lb.Tags[v.opts.ServiceTag],
-		ofCluster: v.isInCluster(lb.Tags), complete: lb.ID != "" && lb.State != "",
+		id: lb.ID, project: lb.Project, version: lb.Version, key: lb.Tags[i.opts.ServiceTag],
+		ofCluster: i.isInCluster(lb.Tags), complete: lb.ID != "" && lb.State != "",
 	}
 }
 
-func (v *Inventory) factsOfRoute(r *api.Route) facts {
+func (i *Inventory) factsOfRoute(r *api.Route) facts {
 	return facts{
 		id: r.ID, project: r.Project, version: r.Version,
-		ofCluster: v.isInCluster(r.Tags), complete: r.ID != "" && r.State != "",
+		ofCluster: i.isInCluster(r.Tags), complete: r.ID != "" && r.State != "",
 	}
 }
 

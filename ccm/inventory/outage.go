@@ -43,10 +43,10 @@ func newListBackoff() backoff.ExponentialBackOff {
 }
 
 // recentFailure is the error of the newest list, if it is not yet time for the next.
-func recentFailure[T any](v *Inventory, s *resourceStore[T]) error {
-	token := v.currentToken()
-	v.mu.Lock()
-	defer v.mu.Unlock()
+func recentFailure[T any](i *Inventory, s *resourceStore[T]) error {
+	token := i.currentToken()
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if s.failure.token != token || !time.Now().Before(s.failure.retryAt) {
 		return nil
 	}
@@ -54,24 +54,24 @@ func recentFailure[T any](v *Inventory, s *resourceStore[T]) error {
 }
 
 // hasFailed tells whether the newest list failed.
-func hasFailed[T any](v *Inventory, s *resourceStore[T]) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+func hasFailed[T any](i *Inventory, s *resourceStore[T]) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	return s.failure.err != nil
 }
 
 // untilRetry is the time until the next list may be tried.
-func untilRetry[T any](v *Inventory, s *resourceStore[T]) time.Duration {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+func untilRetry[T any](i *Inventory, s *resourceStore[T]) time.Duration {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	return max(time.Until(s.failure.retryAt), 0)
 }
 
 // recordListResult records whether a list that was made with that token failed, and logs when
 // that changes.
-func recordListResult[T any](v *Inventory, s *resourceStore[T], token string, err error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+func recordListResult[T any](i *Inventory, s *resourceStore[T], token string, err error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	before := s.failure
 	if err == nil {
 		s.failure = listFailure{}
@@ -104,8 +104,8 @@ func (s *resourceStore[T]) endPause() {
 }
 
 // endOutage lets every kind be listed now: the cloud answers again. mu is held.
-func (v *Inventory) endOutage() {
-	v.instances.endPause()
-	v.balancers.endPause()
-	v.routes.endPause()
+func (i *Inventory) endOutage() {
+	i.instances.endPause()
+	i.balancers.endPause()
+	i.routes.endPause()
 }

@@ -19,26 +19,26 @@ const (
 )
 
 // currentTick is the tick at which a question is asked.
-func (v *Inventory) currentTick() uint64 {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.tick
+func (i *Inventory) currentTick() uint64 {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.tick
 }
 
 // nextMoment is the moment of something that is learned now. mu is held.
-func (v *Inventory) nextMoment() moment {
-	v.tick++
-	return moment{v.tick, time.Now()}
+func (i *Inventory) nextMoment() moment {
+	i.tick++
+	return moment{i.tick, time.Now()}
 }
 
 // isCurrent tells whether what was learned at m still holds: every event since then was
 // received, or m is less than Options.MaxAge ago. mu is held.
-func (v *Inventory) isCurrent(m moment) bool {
+func (i *Inventory) isCurrent(m moment) bool {
 	if m.tick == 0 {
 		return false
 	}
-	followedSince := v.stream != nil && v.stream.open && m.tick > v.stream.openedTick
-	return followedSince || time.Since(m.at) < v.opts.MaxAge
+	followedSince := i.stream != nil && i.stream.open && m.tick > i.stream.openedTick
+	return followedSince || time.Since(m.at) < i.opts.MaxAge
 }
 
 // ensureCurrent returns when the store is current for a question asked at that tick and,
@@ -46,28 +46,28 @@ func (v *Inventory) isCurrent(m moment) bool {
 // callers that wait at a time share one list; one whose ctx ends does not end it for the
 // others. A list that failed is shared, too, until it is time for the next: see listFailure.
 func ensureCurrent[T any](
-	ctx context.Context, v *Inventory, s *resourceStore[T], asked uint64, maxAge time.Duration,
+	ctx context.Context, i *Inventory, s *resourceStore[T], asked uint64, maxAge time.Duration,
 ) (waited bool, err error) {
 	enough := func() bool {
-		v.mu.Lock()
-		defer v.mu.Unlock()
+		i.mu.Lock()
+		defer i.mu.Unlock()
 		s.requested = true
-		return s.listed.tick > asked || v.isCurrent(s.listed) && (maxAge == 0 || time.Since(s.listed.at) < maxAge)
+		return s.listed.tick > asked || i.isCurrent(s.listed) && (maxAge == 0 || time.Since(s.listed.at) < maxAge)
 	}
-	for v.endStreamOfOldToken(); !enough(); {
-		if err := recentFailure(v, s); err != nil {
+	for i.endStreamOfOldToken(); !enough(); {
+		if err := recentFailure(i, s); err != nil {
 			return waited, err
 		}
 		waited = true
 		done := s.flight.DoChan("", func() (any, error) {
-			v.awaitStream()
+			i.awaitStream()
 			if enough() { // Another's list was done in between.
 				return nil, nil
 			}
-			if err := recentFailure(v, s); err != nil {
+			if err := recentFailure(i, s); err != nil {
 				return nil, err
 			}
-			return nil, listAnew(v, s)
+			return nil, listAnew(i, s)
 		})
 		select {
 		case <-ctx.Done():
@@ -82,10 +82,10 @@ func ensureCurrent[T any](
 }
 
 // awaitStream waits until it is decided whether the stream opens, if there is one.
-func (v *Inventory) awaitStream() {
-	v.mu.Lock()
-	decided := v.streamDecided
-	v.mu.Unlock()
+func (i *Inventory) awaitStream() {
+	i.mu.Lock()
+	decided := i.streamDecided
+	i.mu.Unlock()
 	if decided == nil {
 		return
 	}
@@ -99,60 +99,60 @@ func (v *Inventory) awaitStream() {
 
 // listAnew lists the store's resources and applies the list: all of it, or nothing if any
 // of it is doubtful.
-func listAnew[T any](v *Inventory, s *resourceStore[T]) (err error) {
-	ctx, began, generation, done := v.beginList()
+func listAnew[T any](i *Inventory, s *resourceStore[T]) (err error) {
+	ctx, began, generation, done := i.beginList()
 	defer done()
-	token := v.currentToken()
-	defer func() { recordListResult(v, s, token, err) }()
-	if hasFailed(v, s) {
+	token := i.currentToken()
+	defer func() { recordListResult(i, s, token, err) }()
+	if hasFailed(i, s) {
 		ctx = client.OneAttempt(ctx)
 	}
 	items, err := s.list(ctx)
 	if err == nil {
-		err = v.checkToken(ctx, token)
+		err = i.checkToken(ctx, token)
 	}
 	if err == nil {
-		err = checkItems(ctx, v, s, items...)
+		err = checkItems(ctx, i, s, items...)
 	}
 	if err != nil {
 		return fmt.Errorf("listing every %s: %w", s.kind, err)
 	}
-	v.mu.Lock()
-	if generation == v.generation {
-		v.changes.add(s.applyList(items, began)...)
+	i.mu.Lock()
+	if generation == i.generation {
+		i.changes.add(s.applyList(items, began)...)
 	}
-	v.mu.Unlock()
-	v.changes.deliver()
+	i.mu.Unlock()
+	i.changes.deliver()
 	return nil
 }
 
 // beginList is the context of a list, which ends with Run if that runs, when the list
 // began, and the generation that it is for. done must be called when the list is made.
-func (v *Inventory) beginList() (ctx context.Context, began moment, generation int, done func()) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	ctx, cancel := context.WithTimeout(v.listContext, listTimeout)
-	if !v.isRunning {
-		return ctx, v.nextMoment(), v.generation, cancel
+func (i *Inventory) beginList() (ctx context.Context, began moment, generation int, done func()) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	ctx, cancel := context.WithTimeout(i.listContext, listTimeout)
+	if !i.isRunning {
+		return ctx, i.nextMoment(), i.generation, cancel
 	}
-	v.runningLists.Add(1)
-	return ctx, v.nextMoment(), v.generation, func() { cancel(); v.runningLists.Done() }
+	i.runningLists.Add(1)
+	return ctx, i.nextMoment(), i.generation, func() { cancel(); i.runningLists.Done() }
 }
 
 var errIncomplete = errors.New("doubtful answer, taken for none: it lacks an ID, a name or a state")
 
 // checkItems is an error if any of the items is incomplete or of another project: then the
 // whole answer is not believed.
-func checkItems[T any](ctx context.Context, v *Inventory, s *resourceStore[T], items ...T) error {
-	for i := range items {
-		f := s.facts(&items[i])
+func checkItems[T any](ctx context.Context, i *Inventory, s *resourceStore[T], items ...T) error {
+	for n := range items {
+		f := s.facts(&items[n])
 		if !f.complete {
 			return fmt.Errorf("%s %q: %w", s.kind, f.id, errIncomplete)
 		}
-		if v.opts.Owns == nil {
+		if i.opts.Owns == nil {
 			continue
 		}
-		owned, err := v.opts.Owns(ctx, f.project)
+		owned, err := i.opts.Owns(ctx, f.project)
 		if err != nil {
 			return err
 		}

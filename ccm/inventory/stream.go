@@ -42,26 +42,26 @@ type stream struct {
 // other data now, what was known cannot be compared with what exists: it is forgotten and
 // listed anew. While the cloud only refuses the stream, the inventory lives on lists, and
 // compares each with the one before.
-func (v *Inventory) Run(ctx context.Context) {
-	if v.opts.Off {
+func (i *Inventory) Run(ctx context.Context) {
+	if i.opts.Off {
 		<-ctx.Done()
 		return
 	}
 	var keepers sync.WaitGroup
-	v.startRun(ctx)
+	i.startRun(ctx)
 	defer func() {
-		v.endRun()
+		i.endRun()
 		keepers.Wait()
-		v.runningLists.Wait()
+		i.runningLists.Wait()
 	}()
-	keepers.Go(func() { relistWhenNeeded(ctx, v, v.instances) })
-	keepers.Go(func() { relistWhenNeeded(ctx, v, v.balancers) })
-	keepers.Go(func() { relistWhenNeeded(ctx, v, v.routes) })
-	keepers.Go(func() { v.watchToken(ctx) })
+	keepers.Go(func() { relistWhenNeeded(ctx, i, i.instances) })
+	keepers.Go(func() { relistWhenNeeded(ctx, i, i.balancers) })
+	keepers.Go(func() { relistWhenNeeded(ctx, i, i.routes) })
+	keepers.Go(func() { i.watchToken(ctx) })
 	pause, said := newRefusalBackoff(), ""
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := v.followStream(ctx)
+		err := i.followStream(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -97,103 +97,103 @@ func causeOf(err error) string {
 
 // followStream follows the events with the current token, until the token changes or the
 // stream cannot be resumed.
-func (v *Inventory) followStream(ctx context.Context) error {
+func (i *Inventory) followStream(ctx context.Context) error {
 	streamCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	st := &stream{token: v.currentToken(), cancel: cancel}
-	v.beginStream(st)
+	st := &stream{token: i.currentToken(), cancel: cancel}
+	i.beginStream(st)
 	onEvent := func(ev api.Event) error {
-		err := v.applyEvent(ctx, ev)
+		err := i.applyEvent(ctx, ev)
 		st.eventFailed = err != nil
 		return err
 	}
-	onStateChange := func(err error) { v.handleStreamState(ctx, st, err) }
+	onStateChange := func(err error) { i.handleStreamState(ctx, st, err) }
 	only := client.EventFilter{Resources: []api.ResourceKind{
 		api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute,
 	}}
-	err := v.cloud.Follow(streamCtx, client.FromNewest, onEvent, onStateChange, only)
+	err := i.cloud.Follow(streamCtx, client.FromNewest, onEvent, onStateChange, only)
 	if streamCtx.Err() != nil {
 		err = context.Cause(streamCtx)
 	}
-	v.closeStream(st)
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.streamLost = true
+	i.closeStream(st)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.streamLost = true
 	if st.eventFailed || client.HasCode(err, api.EventsExpired) {
-		v.forgetAll()
+		i.forgetAll()
 	}
 	return err
 }
 
-func (v *Inventory) startRun(ctx context.Context) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.listContext, v.isRunning = ctx, true
+func (i *Inventory) startRun(ctx context.Context) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.listContext, i.isRunning = ctx, true
 }
 
 // beginStream makes st the stream. Lists wait until it is decided whether it opens.
-func (v *Inventory) beginStream(st *stream) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.stream, v.streamDecided = st, make(chan struct{})
+func (i *Inventory) beginStream(st *stream) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.stream, i.streamDecided = st, make(chan struct{})
 }
 
-func (v *Inventory) endRun() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.markStreamDecided()
-	v.listContext, v.isRunning, v.streamDecided, v.stream = idleListContext(), false, nil, nil
+func (i *Inventory) endRun() {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.markStreamDecided()
+	i.listContext, i.isRunning, i.streamDecided, i.stream = idleListContext(), false, nil, nil
 }
 
 // closeStream has st ignored from now on, whatever it still reports.
-func (v *Inventory) closeStream(st *stream) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.stream == st {
-		v.markStreamDecided()
-		v.stream = nil
+func (i *Inventory) closeStream(st *stream) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.stream == st {
+		i.markStreamDecided()
+		i.stream = nil
 	}
 }
 
 // markStreamDecided lets lists go on: it is known whether the stream opens. mu is held.
-func (v *Inventory) markStreamDecided() {
-	if v.streamDecided == nil {
+func (i *Inventory) markStreamDecided() {
+	if i.streamDecided == nil {
 		return
 	}
 	select {
-	case <-v.streamDecided:
+	case <-i.streamDecided:
 	default:
-		close(v.streamDecided)
+		close(i.streamDecided)
 	}
 }
 
 // handleStreamState is called when the stream opens, with nil, and when it breaks. A stream
 // that opens counts only if it is our project's.
-func (v *Inventory) handleStreamState(ctx context.Context, st *stream, err error) {
+func (i *Inventory) handleStreamState(ctx context.Context, st *stream, err error) {
 	if err == nil {
-		if doubt := v.checkToken(ctx, st.token); doubt != nil {
-			v.closeStream(st)
+		if doubt := i.checkToken(ctx, st.token); doubt != nil {
+			i.closeStream(st)
 			st.cancel(doubt)
 			return
 		}
 	}
-	v.mu.Lock()
-	if v.stream != st {
-		v.mu.Unlock()
+	i.mu.Lock()
+	if i.stream != st {
+		i.mu.Unlock()
 		return
 	}
 	wasOpen := st.open
 	st.open = err == nil
 	if st.open {
-		if v.streamLost {
-			v.forgetAll()
+		if i.streamLost {
+			i.forgetAll()
 		}
-		st.openedTick = v.nextMoment().tick
-		v.endOutage()
-		v.wakeAll()
+		st.openedTick = i.nextMoment().tick
+		i.endOutage()
+		i.wakeAll()
 	}
-	v.markStreamDecided()
-	v.mu.Unlock()
+	i.markStreamDecided()
+	i.mu.Unlock()
 	switch {
 	case err == nil:
 		klog.V(2).InfoS("The cloud's event stream is open")
@@ -203,53 +203,53 @@ func (v *Inventory) handleStreamState(ctx context.Context, st *stream, err error
 }
 
 // forgetAll drops what is known when it cannot be compared with what exists. mu is held.
-func (v *Inventory) forgetAll() {
-	v.generation++
-	v.streamLost = false
-	v.instances.reset()
-	v.balancers.reset()
-	v.routes.reset()
+func (i *Inventory) forgetAll() {
+	i.generation++
+	i.streamLost = false
+	i.instances.reset()
+	i.balancers.reset()
+	i.routes.reset()
 }
 
-func (v *Inventory) wakeAll() {
-	v.instances.wakeKeeper()
-	v.balancers.wakeKeeper()
-	v.routes.wakeKeeper()
+func (i *Inventory) wakeAll() {
+	i.instances.wakeKeeper()
+	i.balancers.wakeKeeper()
+	i.routes.wakeKeeper()
 }
 
 // applyEvent updates what is known by an event. An event of another project is an error,
 // which ends the stream: its token has become that project's.
-func (v *Inventory) applyEvent(ctx context.Context, ev api.Event) error {
+func (i *Inventory) applyEvent(ctx context.Context, ev api.Event) error {
 	deleted := ev.Type == api.EventDeleted
 	switch {
 	case ev.Instance != nil:
-		return applyEventTo(ctx, v, v.instances, *ev.Instance, deleted)
+		return applyEventTo(ctx, i, i.instances, *ev.Instance, deleted)
 	case ev.LoadBalancer != nil:
-		return applyEventTo(ctx, v, v.balancers, *ev.LoadBalancer, deleted)
+		return applyEventTo(ctx, i, i.balancers, *ev.LoadBalancer, deleted)
 	case ev.Route != nil:
-		return applyEventTo(ctx, v, v.routes, *ev.Route, deleted)
+		return applyEventTo(ctx, i, i.routes, *ev.Route, deleted)
 	}
 	return nil
 }
 
-func applyEventTo[T any](ctx context.Context, v *Inventory, s *resourceStore[T], item T, deleted bool) error {
-	if err := checkItems(ctx, v, s, item); err != nil {
+func applyEventTo[T any](ctx context.Context, i *Inventory, s *resourceStore[T], item T, deleted bool) error {
+	if err := checkItems(ctx, i, s, item); err != nil {
 		return err
 	}
-	v.mu.Lock()
-	if c, news := s.applyEvent(item, s.facts(&item), deleted, v.nextMoment()); news {
-		v.changes.add(c)
+	i.mu.Lock()
+	if c, news := s.applyEvent(item, s.facts(&item), deleted, i.nextMoment()); news {
+		i.changes.add(c)
 	}
-	v.mu.Unlock()
-	v.changes.deliver()
+	i.mu.Unlock()
+	i.changes.deliver()
 	return nil
 }
 
 // relistWhenNeeded lists in the background, until ctx ends: balancers that were asked for,
 // and every kind that is in use after it was forgotten or when its last list is older than
 // Options.Resync.
-func relistWhenNeeded[T any](ctx context.Context, v *Inventory, s *resourceStore[T]) {
-	for due := v.opts.Resync; ; {
+func relistWhenNeeded[T any](ctx context.Context, i *Inventory, s *resourceStore[T]) {
+	for due := i.opts.Resync; ; {
 		timer := time.NewTimer(due)
 		select {
 		case <-ctx.Done():
@@ -260,20 +260,20 @@ func relistWhenNeeded[T any](ctx context.Context, v *Inventory, s *resourceStore
 		if ctx.Err() != nil {
 			return
 		}
-		due = v.opts.Resync
-		v.mu.Lock()
+		due = i.opts.Resync
+		i.mu.Lock()
 		needed := s.requested
-		v.mu.Unlock()
+		i.mu.Unlock()
 		if !needed {
 			continue
 		}
-		if _, err := ensureCurrent(ctx, v, s, v.currentTick(), v.opts.Resync); err != nil && ctx.Err() == nil {
-			due = untilRetry(v, s)
+		if _, err := ensureCurrent(ctx, i, s, i.currentTick(), i.opts.Resync); err != nil && ctx.Err() == nil {
+			due = untilRetry(i, s)
 			continue
 		}
-		v.mu.Lock()
-		due = max(time.Until(s.listed.at.Add(v.opts.Resync)), 0)
-		v.mu.Unlock()
+		i.mu.Lock()
+		due = max(time.Until(s.listed.at.Add(i.opts.Resync)), 0)
+		i.mu.Unlock()
 	}
 }
 

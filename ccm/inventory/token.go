@@ -9,22 +9,22 @@ import (
 )
 
 // currentToken is what Options.Token says of the token in use.
-func (v *Inventory) currentToken() string {
-	if v.opts.Token == nil {
+func (i *Inventory) currentToken() string {
+	if i.opts.Token == nil {
 		return ""
 	}
-	return v.opts.Token()
+	return i.opts.Token()
 }
 
 // checkToken is an error unless what was begun with that token shows our project. It is for
 // lists and streams, which may be empty; a resource names its project, for Options.Owns.
-func (v *Inventory) checkToken(ctx context.Context, token string) error {
-	if v.opts.Check != nil {
-		if err := v.opts.Check(ctx); err != nil {
+func (i *Inventory) checkToken(ctx context.Context, token string) error {
+	if i.opts.Check != nil {
+		if err := i.opts.Check(ctx); err != nil {
 			return err
 		}
 	}
-	if v.currentToken() != token {
+	if i.currentToken() != token {
 		return errTokenChanged
 	}
 	return nil
@@ -32,31 +32,31 @@ func (v *Inventory) checkToken(ctx context.Context, token string) error {
 
 // endStreamOfOldToken ends the stream if it was begun with another token than the current
 // one: that may be another project's, where nothing of ours ever changes.
-func (v *Inventory) endStreamOfOldToken() {
-	v.mu.Lock()
-	st := v.stream
-	v.mu.Unlock()
-	if st == nil || v.currentToken() == st.token {
+func (i *Inventory) endStreamOfOldToken() {
+	i.mu.Lock()
+	st := i.stream
+	i.mu.Unlock()
+	if st == nil || i.currentToken() == st.token {
 		return
 	}
-	v.closeStream(st)
+	i.closeStream(st)
 	st.cancel(errTokenChanged)
 }
 
 // watchToken ends the stream of an old token also when nobody asks. It looks as often as
 // lists would be made without a stream.
-func (v *Inventory) watchToken(ctx context.Context) {
-	if v.opts.Token == nil {
+func (i *Inventory) watchToken(ctx context.Context) {
+	if i.opts.Token == nil {
 		return
 	}
-	tick := time.NewTicker(v.opts.MaxAge)
+	tick := time.NewTicker(i.opts.MaxAge)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			v.endStreamOfOldToken()
+			i.endStreamOfOldToken()
 		}
 	}
 }
