@@ -21,9 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	"pgregory.net/rapid"
 
-	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 func node(providerID string) *corev1.Node {
@@ -45,48 +43,6 @@ func newInstances(f *fakeAPI) *instances {
 	return &instances{
 		api: f, project: newProjectGuard(f, "lab"), inventory: forgetful{instances: f}, guard: guard, explain: explain,
 	}
-}
-
-func TestLookupByNameAsksForTheName(t *testing.T) {
-	i := newInstances(&fakeAPI{t: t, project: ours, listInstances: func(f client.InstanceFilter) ([]api.Instance, error) {
-		assert.Equal(t, client.InstanceFilter{Name: "node-1"}, f)
-		return []api.Instance{instance(api.InstanceRunning)}, nil
-	}})
-	found, err := i.checkExistence(t.Context(), node("")).existingInstance()
-	require.NoError(t, err)
-	assert.Equal(t, "i-1", found.ID)
-}
-
-// What the inventory knows costs no call but the one for our project's ID: a
-// thousand Nodes by name, and five hundred that are asked about twice.
-func TestKnownInstancesCostNothing(t *testing.T) {
-	known := &remembered{}
-	for n := range 1000 {
-		known.instances = append(known.instances, api.Instance{
-			ID: fmt.Sprintf("i-%d", n), Name: fmt.Sprintf("n-%d", n), Project: ourProject, State: api.InstanceStopped,
-			Type: "small", Zone: "r-a", Region: "r", Addresses: instance("").Addresses,
-		})
-	}
-	projects := 0
-	i := newInstances(&fakeAPI{t: t, project: func() (*api.Project, error) { projects++; return ours() }})
-	i.inventory = known
-	for n, instance := range known.instances {
-		fresh := node("")
-		fresh.Name = instance.Name
-		metadata, err := i.InstanceMetadata(t.Context(), fresh)
-		require.NoError(t, err)
-		require.Equal(t, "fakecloud://"+instance.ID, metadata.ProviderID)
-		if n < 500 {
-			old := node(metadata.ProviderID)
-			there, err := i.InstanceExists(t.Context(), old)
-			require.NoError(t, err)
-			require.True(t, there)
-			shutdown, err := i.InstanceShutdown(t.Context(), old)
-			require.NoError(t, err)
-			require.True(t, shutdown)
-		}
-	}
-	assert.Equal(t, 1, projects)
 }
 
 func TestInstanceMetadata(t *testing.T) {
@@ -187,79 +143,6 @@ func TestProvidedNodeIP(t *testing.T) {
 			}
 		})
 	}
-}
-
-// One Event per cause, not per retry; a new cause, or the old one after it
-// was gone, is told again.
-func TestNodeEvents(t *testing.T) {
-	recorder := record.NewFakeRecorder(10)
-	var list []api.Instance
-	var listErr error
-	i := newInstances(&fakeAPI{t: t, project: ours, listInstances: func(client.InstanceFilter) ([]api.Instance, error) {
-		return list, listErr
-	}})
-	i.explain.setRecorder(recorder)
-	ask := func() { _, _ = i.InstanceMetadata(t.Context(), node("")) }
-
-	ask()
-	ask()
-	listErr = errors.New("boom")
-	ask()
-	listErr = nil
-	list = []api.Instance{instance(api.InstanceRunning), changed(api.InstanceRunning, "i-2", ourProject)}
-	ask()
-	list = []api.Instance{list[1], list[0]}
-	ask()
-	list = list[:1]
-	ask()
-	list = nil
-	ask()
-	close(recorder.Events)
-	var reasons []string
-	for e := range recorder.Events {
-		reasons = append(reasons, e)
-	}
-	require.Len(t, reasons, 4)
-	for n, want := range []string{
-		contract.ReasonInstanceNotFound, contract.ReasonCloudUnavailable, contract.ReasonInstanceAmbiguous,
-		contract.ReasonInstanceNotFound,
-	} {
-		assert.Contains(t, reasons[n], "Warning "+want)
-	}
-}
-
-// An instance in error is told of once for each reason that the cloud gives,
-// whoever asks.
-func TestInstanceInError(t *testing.T) {
-	why := "no host has room"
-	current := instance(api.InstanceError)
-	current.StateReason = &why
-	i := newInstances(&fakeAPI{t: t, project: ours, getInstance: func(string) (*api.Instance, error) {
-		return &current, nil
-	}})
-	recorder := record.NewFakeRecorder(9)
-	i.explain.setRecorder(recorder)
-	ask := func() {
-		there, err := i.InstanceExists(t.Context(), node(byID))
-		require.NoError(t, err)
-		require.True(t, there)
-		_, err = i.InstanceMetadata(t.Context(), node(byID))
-		require.NoError(t, err)
-	}
-	ask()
-	require.Len(t, recorder.Events, 1)
-	assert.Contains(t, <-recorder.Events, "Warning InstanceInError Instance i-1 is in error: no host has room; ")
-	why = "its disk is full"
-	ask()
-	require.Len(t, recorder.Events, 1)
-	assert.Contains(t, <-recorder.Events, "its disk is full")
-	current.State = api.InstanceRunning
-	ask()
-	assert.Empty(t, recorder.Events)
-	current.State, current.StateReason = api.InstanceError, nil
-	ask()
-	require.Len(t, recorder.Events, 1)
-	assert.Contains(t, <-recorder.Events, "the cloud gives no reason")
 }
 
 func TestTagsThatCanBeNoLabels(t *testing.T) {

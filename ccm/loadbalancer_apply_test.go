@@ -106,14 +106,3 @@ func TestNameTakenByTheServicesOwnBalancer(t *testing.T) {
 	assert.NoError(t, err, "it is remembered")
 	assert.Empty(t, f.takeEvents())
 }
-
-// The cloud knows its own limits. Going beyond them is an error of the Service.
-func TestInvalidRequestIsReportedAsInvalidService(t *testing.T) {
-	f := &fakeAPI{t: t, project: ours, listBalancers: listReturns()}
-	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-		return nil, problem(400, api.InvalidRequest, ourProject)
-	}
-	_, err := newLoadBalancers(f).EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
-	require.Error(t, err)
-	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
-}

@@ -13,21 +13,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// With nothing to change, the remembered balancer is enough: no call is made.
-func TestRememberedBalancerNeedsNoCall(t *testing.T) {
-	f := &fakeBalancers{
-		fakeAPI: &fakeAPI{t: t}, memory: []api.LoadBalancer{*built(t, api.LoadBalancerActive, "fakecloud://i-1")},
-	}
-	l := f.loadBalancers()
-	status, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
-	require.NoError(t, err)
-	assert.Equal(t, "127.30.64.1", status.Ingress[0].IP)
-	require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1")))
-	_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, service())
-	require.NoError(t, err)
-	assert.True(t, exists)
-}
-
 // Before a change, a creation, or in doubt, the cloud itself is asked.
 func TestChangesAreNotMadeFromMemory(t *testing.T) {
 	truth := built(t, api.LoadBalancerActive, "fakecloud://i-1")

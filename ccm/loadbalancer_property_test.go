@@ -125,6 +125,10 @@ func checkConvergence(t *rapid.T, cloud *propertyCloud) {
 		cloud.takeCallCounts()
 		status, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
 		require.NoError(t, err)
+		require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, svc, targets))
+		_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, svc)
+		require.NoError(t, err)
+		require.True(t, exists)
 		writes, reads := cloud.takeCallCounts()
 		require.Zero(t, writes, "with nothing to change nothing is written")
 		if l.inventory != nil {
