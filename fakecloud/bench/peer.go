@@ -89,10 +89,8 @@ func (b *bench) startPeer(ctx context.Context, binary string) (*peer, error) {
 	); err != nil {
 		return p, fmt.Errorf("%q: %w", line, err)
 	}
-	body, err := p.callOnce(
-		ctx,
-		`<Login xmlns="urn:vim25"><_this type="SessionManager">SessionManager</_this><userName>bench</userName><password>bench</password></Login>`,
-	)
+	body, err := p.callOnce(ctx, `<Login xmlns="urn:vim25"><_this type="SessionManager">SessionManager</_this>`+
+		`<userName>bench</userName><password>bench</password></Login>`)
 	if err != nil {
 		return p, err
 	}
@@ -146,7 +144,8 @@ func (p *peer) createMachines(s size, limit int, prefix string) load {
 // retrieveProperties is the body of a call that reads a property of one object.
 func retrieveProperties(kind, id, path string) string {
 	return fmt.Sprintf(`<RetrieveProperties xmlns="urn:vim25"><_this type="PropertyCollector">propertyCollector</_this>`+
-		`<specSet><propSet><type>%[1]s</type><pathSet>%[3]s</pathSet></propSet><objectSet><obj type="%[1]s">%[2]s</obj></objectSet></specSet></RetrieveProperties>`, kind, id, path)
+		`<specSet><propSet><type>%[1]s</type><pathSet>%[3]s</pathSet></propSet>`+
+		`<objectSet><obj type="%[1]s">%[2]s</obj></objectSet></specSet></RetrieveProperties>`, kind, id, path)
 }
 
 // describeMachine is a load that reads the summary of random machines: name, configuration and
@@ -220,10 +219,9 @@ func (b *bench) measurePeerCalls(ctx context.Context, p *peer, r *report) ([]row
 	describeRate(&create, created)
 	addRatio(&describe, r, "get")
 	addRatio(&create, r, "create")
-	about := fmt.Sprintf(
-		"vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. It keeps its state in memory: nothing is durable. Debian 12 has no package of moto.",
-		p.version, harness.Grouped(float64(stored)),
-	)
+	about := fmt.Sprintf("vcsim's engine (github.com/vmware/govmomi %s), a vSphere simulator, with %s machines stored. "+
+		"It keeps its state in memory: nothing is durable. Debian 12 has no package of moto.",
+		p.version, harness.Grouped(float64(stored)))
 	describe.Note = joinNotes(about, describe.Note)
 	return []row{describe, create}, nil
 }

@@ -98,24 +98,18 @@ func (b *bench) timeInit(
 		return v, err
 	}
 	defer s.close(&err)
-	return s.timeUntilGoal(ctx, bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchNodes(ctx, s.nodes, isInitialised)
-		if err == nil {
-			err = s.startCCM(ctx, env, flags...)
-		}
-		if err != nil {
-			return g, time.Time{}, err
-		}
-		return g, s.ccm.Started, nil
+	return s.timeUntilGoal(ctx, bound, s.watchNodes(s.nodes, isInitialised), func(ctx context.Context) error {
+		return s.startCCM(ctx, env, flags...)
 	})
 }
 
-// timeUntilGoal measures from the moment that begin returns until the goal that it returns is
-// reached.
+// timeUntilGoal measures from the moment that act begins or, if it starts the CCM, from that
+// start, until the goal is reached.
 func (s *stage) timeUntilGoal(
 	ctx context.Context,
 	bound time.Duration,
-	begin func(context.Context) (*goal, time.Time, error),
+	watchGoal func(context.Context) (*goal, error),
+	act func(context.Context) error,
 ) (v value, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -124,9 +118,16 @@ func (s *stage) timeUntilGoal(
 		return v, err
 	}
 	harness.LogProgress("%s: measuring …", s.name)
-	g, began, err := begin(ctx)
+	g, err := watchGoal(ctx)
 	if err != nil {
 		return v, err
+	}
+	began := time.Now()
+	if err := act(ctx); err != nil {
+		return v, err
+	}
+	if s.ccm.Started.After(began) {
+		began = s.ccm.Started
 	}
 	requested := time.Since(began)
 	last, err := g.awaitAll(ctx, bound)
@@ -164,15 +165,9 @@ func measureRoutes(ctx context.Context, b *bench) (lines []line, err error) {
 	for i := range s.nodes {
 		destinations = append(destinations, podCIDR(i))
 	}
-	v, err := s.timeUntilGoal(ctx, b.size.PeerBound, func(ctx context.Context) (*goal, time.Time, error) {
-		g := s.watchRoutes(ctx, destinations)
-		err := s.startCCM(
-			ctx, nil, append([]string{"--configure-cloud-routes=true", "--cluster-cidr=" + clusterCIDR}, b.flags...)...,
-		)
-		if err != nil {
-			return g, time.Time{}, err
-		}
-		return g, s.ccm.Started, nil
+	flags := append([]string{"--configure-cloud-routes=true", "--cluster-cidr=" + clusterCIDR}, b.flags...)
+	v, err := s.timeUntilGoal(ctx, b.size.PeerBound, s.watchRoutes(destinations), func(ctx context.Context) error {
+		return s.startCCM(ctx, nil, flags...)
 	})
 	if err != nil {
 		return nil, err
@@ -222,14 +217,8 @@ func measureStopped(ctx context.Context, b *bench) (lines []line, err error) {
 	}
 	defer s.close(&err)
 	stopped := s.nodes[:b.size.Stop]
-	v, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchNodes(ctx, stopped, func(_ watch.EventType, n *corev1.Node) bool {
-			return hasTaint(n, cloudproviderapi.TaintNodeShutdown)
-		})
-		if err != nil {
-			return g, time.Time{}, err
-		}
-		began := time.Now()
+	isShutdown := func(_ watch.EventType, n *corev1.Node) bool { return hasTaint(n, cloudproviderapi.TaintNodeShutdown) }
+	v, err := s.timeUntilGoal(ctx, b.size.Bound, s.watchNodes(stopped, isShutdown), func(ctx context.Context) error {
 		both, ctx := errgroup.WithContext(ctx)
 		both.Go(func() error {
 			return harness.ForAll(ctx, len(stopped), maxConcurrentCalls, func(ctx context.Context, i int) error {
@@ -238,7 +227,7 @@ func measureStopped(ctx context.Context, b *bench) (lines []line, err error) {
 			})
 		})
 		both.Go(func() error { return s.bed.SetReady(ctx, corev1.ConditionUnknown, stopped...) })
-		return g, began, both.Wait()
+		return both.Wait()
 	})
 	if err != nil {
 		return nil, err
@@ -258,13 +247,8 @@ func measureTerminated(ctx context.Context, b *bench) (lines []line, err error) 
 	}
 	defer s.close(&err)
 	ended := s.nodes[:b.size.Terminate]
-	v, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchNodes(ctx, ended, func(e watch.EventType, _ *corev1.Node) bool { return e == watch.Deleted })
-		if err != nil {
-			return g, time.Time{}, err
-		}
-		began := time.Now()
-		return g, began, harness.ForAll(ctx, len(ended), maxConcurrentCalls, func(ctx context.Context, i int) error {
+	v, err := s.timeUntilGoal(ctx, b.size.Bound, s.watchNodes(ended, isDeleted), func(ctx context.Context) error {
+		return harness.ForAll(ctx, len(ended), maxConcurrentCalls, func(ctx context.Context, i int) error {
 			_, err := s.bed.Cloud().TerminateInstance(ctx, s.instances[i].ID)
 			return err
 		})
@@ -294,15 +278,9 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 		names = append(names, fmt.Sprintf("web-%03d", i))
 	}
 	services := s.bed.Admin().CoreV1().Services(metav1.NamespaceDefault)
-	created, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchServices(ctx, names, func(_ watch.EventType, svc *corev1.Service) bool {
-			return len(svc.Status.LoadBalancer.Ingress) > 0
-		})
-		if err != nil {
-			return g, time.Time{}, err
-		}
-		began := time.Now()
-		return g, began, harness.ForAll(ctx, len(names), maxConcurrentCalls, func(ctx context.Context, i int) error {
+	published := s.watchServices(names, hasAddress)
+	created, err := s.timeUntilGoal(ctx, b.size.Bound, published, func(ctx context.Context) error {
+		return harness.ForAll(ctx, len(names), maxConcurrentCalls, func(ctx context.Context, i int) error {
 			_, err := services.Create(ctx, newService(names[i]), metav1.CreateOptions{})
 			return err
 		})
@@ -320,15 +298,9 @@ func measureServices(ctx context.Context, b *bench) (lines []line, err error) {
 	}
 
 	s.name = "services deleted"
-	deleted, err := s.timeUntilGoal(ctx, b.size.Bound, func(ctx context.Context) (*goal, time.Time, error) {
-		g, err := s.watchServices(ctx, names, func(e watch.EventType, _ *corev1.Service) bool {
-			return e == watch.Deleted
-		})
-		if err != nil {
-			return g, time.Time{}, err
-		}
-		began := time.Now()
-		return g, began, harness.ForAll(ctx, len(names), maxConcurrentCalls, func(ctx context.Context, i int) error {
+	gone := s.watchServices(names, isDeleted)
+	deleted, err := s.timeUntilGoal(ctx, b.size.Bound, gone, func(ctx context.Context) error {
+		return harness.ForAll(ctx, len(names), maxConcurrentCalls, func(ctx context.Context, i int) error {
 			return services.Delete(ctx, names[i], metav1.DeleteOptions{})
 		})
 	})

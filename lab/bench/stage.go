@@ -113,7 +113,7 @@ func (b *bench) setUpInitialised(ctx context.Context, name string) (*stage, erro
 	if err != nil {
 		return nil, err
 	}
-	w, err := s.watchNodes(ctx, s.nodes, isInitialised)
+	w, err := s.watchNodes(s.nodes, isInitialised)(ctx)
 	if err == nil {
 		err = s.startCCM(ctx, nil, b.flags...)
 	}

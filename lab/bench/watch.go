@@ -158,41 +158,51 @@ func watchGoal[T, L runtime.Object](
 	return g, nil
 }
 
-// watchNodes makes a goal that these Nodes reach.
+// watchNodes watches for a goal that these Nodes reach.
 func (s *stage) watchNodes(
-	ctx context.Context,
 	names []string,
-	there func(watch.EventType, *corev1.Node) bool,
-) (*goal, error) {
+	hasReached func(watch.EventType, *corev1.Node) bool,
+) func(context.Context) (*goal, error) {
 	nodes := s.watcher.CoreV1().Nodes()
-	return watchGoal(ctx, s, names, nodes.List, nodes.Watch, there)
+	return func(ctx context.Context) (*goal, error) {
+		return watchGoal(ctx, s, names, nodes.List, nodes.Watch, hasReached)
+	}
 }
 
-// watchServices makes a goal that these Services of the namespace default reach.
+// watchServices watches for a goal that these Services of the namespace default reach.
 func (s *stage) watchServices(
-	ctx context.Context,
 	names []string,
-	there func(watch.EventType, *corev1.Service) bool,
-) (*goal, error) {
+	hasReached func(watch.EventType, *corev1.Service) bool,
+) func(context.Context) (*goal, error) {
 	services := s.watcher.CoreV1().Services(metav1.NamespaceDefault)
-	return watchGoal(ctx, s, names, services.List, services.Watch, there)
+	return func(ctx context.Context) (*goal, error) {
+		return watchGoal(ctx, s, names, services.List, services.Watch, hasReached)
+	}
 }
 
-// watchRoutes makes a goal that is reached when the cloud has routes with these destinations.
-func (s *stage) watchRoutes(ctx context.Context, destinations []string) *goal {
-	ctx, cancel := context.WithCancel(ctx)
-	g := s.newGoal(destinations, cancel)
-	go func() {
-		defer close(g.watchEnded)
-		err := s.bed.Cloud().Follow(ctx, 0, func(e api.Event) error {
-			if e.Type == api.EventCreated && e.Route != nil {
-				g.markReached(e.Route.Destination)
-			}
-			return nil
-		}, nil, client.EventFilter{Resources: []api.ResourceKind{api.ResourceRoute}})
-		g.failWith(err)
-	}()
-	return g
+// watchRoutes watches for a goal that is reached when the cloud has routes with these
+// destinations.
+func (s *stage) watchRoutes(destinations []string) func(context.Context) (*goal, error) {
+	return func(ctx context.Context) (*goal, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		g := s.newGoal(destinations, cancel)
+		go func() {
+			defer close(g.watchEnded)
+			g.failWith(s.bed.Cloud().Follow(ctx, 0, func(e api.Event) error {
+				if e.Type == api.EventCreated && e.Route != nil {
+					g.markReached(e.Route.Destination)
+				}
+				return nil
+			}, nil, client.EventFilter{Resources: []api.ResourceKind{api.ResourceRoute}}))
+		}()
+		return g, nil
+	}
+}
+
+func isDeleted[T any](e watch.EventType, _ T) bool { return e == watch.Deleted }
+
+func hasAddress(_ watch.EventType, svc *corev1.Service) bool {
+	return len(svc.Status.LoadBalancer.Ingress) > 0
 }
 
 // isInitialised tells whether the CCM has lifted a Node's taint.

@@ -134,18 +134,13 @@ func nginxConfig(address string) string {
 			break
 		}
 	}
-	_, _ = fmt.Fprint(
-		&c,
-		"daemon off;\nworker_processes auto;\npid nginx.pid;\nerror_log stderr error;\nevents { worker_connections 8192; }\nstream {\n  access_log off;\n  upstream backends {\n",
-	)
+	_, _ = fmt.Fprintln(&c, "daemon off;\nworker_processes auto;\npid nginx.pid;\nerror_log stderr error;")
+	_, _ = fmt.Fprintln(&c, "events { worker_connections 8192; }\nstream {\n  access_log off;\n  upstream backends {")
 	for _, backend := range backendAddresses() {
 		_, _ = fmt.Fprintf(&c, "    server %s;\n", hostPort(backend, portUDP))
 	}
-	_, _ = fmt.Fprintf(
-		&c,
-		"  }\n  server {\n    listen %s udp reuseport rcvbuf=4m;\n    proxy_pass backends;\n    proxy_timeout 30s;\n  }\n}\n",
-		hostPort(address, portUDP),
-	)
+	_, _ = fmt.Fprintf(&c, "  }\n  server {\n    listen %s udp reuseport rcvbuf=4m;\n", hostPort(address, portUDP))
+	_, _ = fmt.Fprintln(&c, "    proxy_pass backends;\n    proxy_timeout 30s;\n  }\n}")
 	return c.String()
 }
 

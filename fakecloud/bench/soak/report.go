@@ -37,9 +37,8 @@ type figures struct {
 func currentFigures() figures {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	f := figures{goroutines: runtime.NumGoroutine(), heap: float64(m.HeapAlloc) / (1 << 20)}
-	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
-		f.files = len(files)
+	f := figures{
+		files: harness.FilesOf(os.Getpid()), goroutines: runtime.NumGoroutine(), heap: float64(m.HeapAlloc) / (1 << 20),
 	}
 	if resident, _, err := harness.MemoryOf(os.Getpid()); err == nil {
 		f.resident = float64(resident) / (1 << 20)

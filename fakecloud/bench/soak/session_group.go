@@ -49,13 +49,13 @@ type groupSession struct {
 
 // openSessionGroup opens the sockets of a group, and starts to receive answers.
 func (s *soak) openSessionGroup() (*sessionGroup, error) {
-	c := &sessionGroup{soak: s}
+	g := &sessionGroup{soak: s}
 	random := rand.New(rand.NewPCG(s.seed, 1<<32))
 	for i := range s.sessions {
 		from := net.UDPAddrFromAddrPort(netip.AddrPortFrom(clientAddress(i%maxClients), 0))
 		conn, err := net.DialUDP("udp4", from, net.UDPAddrFromAddrPort(s.front))
 		if err != nil {
-			c.closeSessions()
+			g.closeSessions()
 			return nil, err
 		}
 		m := &groupSession{conn: conn}
@@ -63,36 +63,36 @@ func (s *soak) openSessionGroup() (*sessionGroup, error) {
 			binary.BigEndian.PutUint64(m.datagram[at:], random.Uint64())
 		}
 		binary.BigEndian.PutUint32(m.datagram[:], uint32(i))
-		c.members = append(c.members, m)
-		c.running.Go(func() { c.receiveAnswers(m) })
+		g.members = append(g.members, m)
+		g.running.Go(func() { g.receiveAnswers(m) })
 	}
-	return c, nil
+	return g, nil
 }
 
 // closeSessions closes the sockets, and waits until nothing is received any more.
-func (c *sessionGroup) closeSessions() {
-	for _, m := range c.members {
+func (g *sessionGroup) closeSessions() {
+	for _, m := range g.members {
 		_ = m.conn.Close()
 	}
-	c.running.Wait()
+	g.running.Wait()
 }
 
 // sendAll sends a datagram in each session.
-func (c *sessionGroup) sendAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, m := range c.members {
+func (g *sessionGroup) sendAll() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i, m := range g.members {
 		number := m.sent.Add(1)
 		binary.BigEndian.PutUint64(m.datagram[4:], number)
-		c.groupSent.Add(1)
+		g.groupSent.Add(1)
 		if _, err := m.conn.Write(m.datagram[:]); err != nil {
-			c.recordFailure(fmt.Errorf("datagram %d of session %d: %w", number, i, err))
+			g.recordFailure(fmt.Errorf("datagram %d of session %d: %w", number, i, err))
 		}
 	}
 }
 
 // receiveAnswers receives the answers of a session until it is closed. Late answers count too.
-func (c *sessionGroup) receiveAnswers(m *groupSession) {
+func (g *sessionGroup) receiveAnswers(m *groupSession) {
 	var answer [2 * groupDatagramSize]byte
 	for {
 		n, err := m.conn.Read(answer[:])
@@ -100,15 +100,15 @@ func (c *sessionGroup) receiveAnswers(m *groupSession) {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case err != nil:
-			c.recordFailure(fmt.Errorf("a session's answers: %w", err))
+			g.recordFailure(fmt.Errorf("a session's answers: %w", err))
 			return
 		}
 		number, err := m.parseAnswer(answer[:n])
 		if err != nil {
-			c.recordFailure(err)
+			g.recordFailure(err)
 			continue
 		}
-		c.groupAnswered.Add(1)
+		g.groupAnswered.Add(1)
 		m.answered.Store(max(m.answered.Load(), number))
 	}
 }
@@ -128,9 +128,9 @@ func (m *groupSession) parseAnswer(answer []byte) (number uint64, err error) {
 
 // establishSessions sends in all sessions until most were answered, which takes several tries on
 // a busy machine. It returns how many sessions are open for certain.
-func (c *sessionGroup) establishSessions() (open int64) {
+func (g *sessionGroup) establishSessions() (open int64) {
 	for deadline := time.Now().Add(clientTimeout); ; {
-		if open = c.countAnswered(); 2*open >= int64(len(c.members)) || time.Now().After(deadline) {
+		if open = g.countAnswered(); 2*open >= int64(len(g.members)) || time.Now().After(deadline) {
 			return open
 		}
 	}
@@ -138,20 +138,20 @@ func (c *sessionGroup) establishSessions() (open int64) {
 
 // countAnswered sends in all sessions and waits lossAfter for the answers. It returns how many
 // came.
-func (c *sessionGroup) countAnswered() (open int64) {
-	c.sendAll()
-	asked := make([]uint64, len(c.members))
-	for i, m := range c.members {
+func (g *sessionGroup) countAnswered() (open int64) {
+	g.sendAll()
+	asked := make([]uint64, len(g.members))
+	for i, m := range g.members {
 		asked[i] = m.sent.Load()
 	}
 	for deadline := time.Now().Add(lossAfter); ; time.Sleep(time.Millisecond) {
 		open = 0
-		for i, m := range c.members {
+		for i, m := range g.members {
 			if m.answered.Load() >= asked[i] {
 				open++
 			}
 		}
-		if int(open) == len(c.members) || time.Now().After(deadline) {
+		if int(open) == len(g.members) || time.Now().After(deadline) {
 			return open
 		}
 	}
@@ -159,29 +159,29 @@ func (c *sessionGroup) countAnswered() (open int64) {
 
 // crashWithSessions crashes a target while the sessions are open, and then sends in all of them,
 // so that many datagrams go to the dead target.
-func (c *sessionGroup) crashWithSessions(crash func()) {
-	if open := c.establishSessions(); c.crashes.Load() == 0 || open < c.fewestOpen.Load() {
-		c.fewestOpen.Store(open)
+func (g *sessionGroup) crashWithSessions(crash func()) {
+	if open := g.establishSessions(); g.crashes.Load() == 0 || open < g.fewestOpen.Load() {
+		g.fewestOpen.Store(open)
 	}
-	c.crashes.Add(1)
+	g.crashes.Add(1)
 	crash()
-	c.crashes.Add(1)
+	g.crashes.Add(1)
 	for range sendsAfterCrash {
-		c.sendAll()
+		g.sendAll()
 	}
 }
 
 // keepSessionsAlive sends in all sessions at each tick until ctx ends. It fails if there has been
 // no answer for maxUnansweredRounds: a target is always alive and in force.
-func (c *sessionGroup) keepSessionsAlive(ctx context.Context, tick <-chan time.Time) error {
-	heard, unansweredRounds := c.groupAnswered.Load(), 0
-	for len(c.members) > 0 {
+func (g *sessionGroup) keepSessionsAlive(ctx context.Context, tick <-chan time.Time) error {
+	heard, unansweredRounds := g.groupAnswered.Load(), 0
+	for len(g.members) > 0 {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick:
 		}
-		now := c.groupAnswered.Load()
+		now := g.groupAnswered.Load()
 		if unansweredRounds++; now != heard {
 			heard, unansweredRounds = now, 0
 		}
@@ -191,7 +191,7 @@ func (c *sessionGroup) keepSessionsAlive(ctx context.Context, tick <-chan time.T
 				maxUnansweredRounds*sendInterval,
 			)
 		}
-		c.sendAll()
+		g.sendAll()
 	}
 	return nil
 }

@@ -312,9 +312,9 @@ func (s *soak) printProgress(ctx context.Context) {
 		}
 		made := s.made.Load()
 		f, found := currentFigures(), s.fillReport(report{})
-		fmt.Fprintf(s.progress, "%s %d connections (%.0f/s), %d failed, %d crashed with a target; %d datagrams, %d lost; %d files, %d goroutines, %.0f MiB resident\n",
-			time.Now().Format(time.TimeOnly), made, float64(made-last)/s.every.Seconds(), s.failed.Load(),
-			s.crashed.Load(),
+		fmt.Fprintf(s.progress, "%s %d connections (%.0f/s), %d failed, %d crashed with a target; "+
+			"%d datagrams, %d lost; %d files, %d goroutines, %.0f MiB resident\n",
+			time.Now().Format(time.TimeOnly), made, float64(made-last)/s.every.Seconds(), found.failed, found.crashed,
 			found.datagramsSent, found.datagramsLost, f.files, f.goroutines, f.resident)
 		last = made
 	}
