@@ -1,7 +1,0 @@
-//go:build !linux
-
-package dataplane
-
-import "net"
-
-var listenConfig net.ListenConfig
