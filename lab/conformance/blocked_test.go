@@ -259,7 +259,7 @@ func TestLabBreaksInAFoundation(t *testing.T) {
 		whole, errs := sharing(t.Context(), t, []Test{
 			core("first", func(ct *T) {
 				time.Sleep(time.Second)
-				if ct.Cloud.(*numberedCloud).lab == 0 {
+				if driverOf(ct).(*numberedCloud).lab == 0 {
 					ct.Errorf("the API server does not answer")
 				}
 			}),

@@ -1,5 +1,7 @@
 package conformance
 
+import "github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
+
 // Calls of the cloud's API, counted by what they are about.
 
 // Calls is how many calls of the cloud's API were made.
@@ -7,21 +9,19 @@ type Calls struct {
 	Count
 	// Of are those of them that are about each thing. What is about no thing that
 	// the suite knows, as a look at the account, is among none.
-	Of map[Thing]Count
+	Of map[Thing]Count `json:"things,omitempty"`
 }
 
 // Count of calls.
 type Count struct {
 	// Reads change nothing; Writes create, change or delete something.
-	Reads, Writes int
+	Reads  int `json:"reads"`
+	Writes int `json:"writes"`
 }
-
-// Thing is what a call of the cloud's API is about.
-type Thing string
 
 // What calls are about.
 const (
-	Instances Thing = "instances"
-	Balancers Thing = "balancers"
-	Routes    Thing = "routes"
+	Instances = protocol.Instances
+	Balancers = protocol.Balancers
+	Routes    = protocol.Routes
 )

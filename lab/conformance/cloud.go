@@ -5,10 +5,10 @@ package conformance
 import (
 	"context"
 
-	"k8s.io/apimachinery/pkg/types"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// Cloud is a cloud with one cluster in it: what every driver implements. What else a cloud can do
+// Cloud is a cloud with one cluster in it: what every driver in Go implements. What else a cloud can do
 // are roles (roles.go), interfaces of one or a few methods that a driver implements beside this one.
 //
 // Methods that change something return when the cloud says that it is so; what the CCM makes of it
@@ -38,76 +38,23 @@ type Cloud interface {
 	DeleteBalancer(ctx context.Context, id string) error
 }
 
-// InstanceSpec says which instance to create.
-type InstanceSpec struct {
-	// Name is that of its Node, where that can be chosen: see FeatureNodeNames.
-	Name string
-	// Machine asks for an instance that boots and joins the cluster with a
-	// kubelet of its own. FeatureMachines.
-	Machine bool
-	// Zone is where it is to be, "" for wherever there is room; never in one that
-	// is lost. FeatureZoneOutage.
-	Zone string
-	// External asks for an external address, where the cloud has such a thing.
-	External bool
-}
-
-// Instance is a running one.
-type Instance struct {
-	ID, Name string
-	// NodeName is what its Node is called, where that is not Name: the ID, in clouds
-	// whose kubelets take it for their host name.
-	NodeName string
-	// ProviderID is what spec.providerID of its Node must be.
-	ProviderID string
-	// InternalIPs and ExternalIPs are its addresses: one internal one at least,
-	// two with FeatureSeveralAddresses.
-	InternalIPs, ExternalIPs []string
-	// Type is what the well-known label must say. FeatureInstanceTypes.
-	Type string
-	// Zone and Region likewise; one of them may be "", where the cloud has no
-	// such thing. FeatureZones.
-	Zone, Region string
-}
-
-// Balancer is a load balancer. Of the fields, those whose feature the driver
-// does not declare are left empty.
-type Balancer struct {
-	ID, Name string
-	// Service is the UID of the Service it is for; "" for a stranger's.
-	Service types.UID
-	// Address is an IP address or a host name.
-	Address string
-	// Active is false while it is being made, changed or deleted.
-	Active bool
-	// Listeners are the ports that it listens on. FeatureListeners.
-	Listeners []Listener
-	// Targets are the IDs of the instances it sends traffic to.
-	// FeatureTargets.
-	Targets []string
-	// SourceRanges are the CIDRs it serves, none for everybody.
-	// FeatureSourceRanges.
-	SourceRanges []string
-	// Affinity tells whether it sends a client to the same target. FeatureAffinity.
-	Affinity bool
-	// AffinitySeconds is for how long; 0 without Affinity. FeatureAffinityTimeout.
-	AffinitySeconds int32
-	// HealthChecked tells whether it checks its targets, in whichever way.
-	// FeatureHealthCheck.
-	HealthChecked bool
-	// HealthCheckPort is the port of each target that its HTTP health check
-	// asks; 0 for none. FeatureHealthCheck.
-	HealthCheckPort int32
-}
-
-// Listener is a port that a balancer listens on.
-type Listener struct {
-	Protocol string // "TCP" or "UDP"
-	Port     int32
-	// TargetPort is the port of each target that it sends to. FeatureNodePorts.
-	TargetPort int32
-}
-
-// Route leads packets for Destination, a CIDR, to an instance. ID is what the cloud,
-// or its driver, knows it by.
-type Route struct{ ID, Destination, InstanceID string }
+// What drivers see and steer. openapi.yaml of package protocol says what each field is, and which feature
+// it belongs to: a driver leaves empty those whose feature it does not have.
+type (
+	// InstanceSpec says which instance to create.
+	InstanceSpec = protocol.InstanceSpec
+	// Instance is a running one.
+	Instance = protocol.Instance
+	// Balancer is a load balancer.
+	Balancer = protocol.Balancer
+	// Listener is a port that a balancer listens on.
+	Listener = protocol.Listener
+	// Route leads packets for Destination, a CIDR, to an instance.
+	Route = protocol.Route
+	// Fault is one way to misbehave.
+	Fault = protocol.Fault
+	// FaultKind is what a call gets instead of its answer.
+	FaultKind = protocol.FaultKind
+	// Thing is what a call of the cloud's API is about.
+	Thing = protocol.Thing
+)

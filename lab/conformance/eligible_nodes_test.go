@@ -36,7 +36,7 @@ func (c *instancesCloud) TerminateInstance(_ context.Context, id string) error {
 
 func newEligibleSuite(features ...Feature) (*Suite, *instancesCloud) {
 	cloud := &instancesCloud{featuresOnly: featuresOnly{features: features}}
-	return &Suite{Kube: fake.NewClientset(), Cloud: cloud, runID: "abcd", serial: new(atomic.Int64)}, cloud
+	return &Suite{Kube: fake.NewClientset(), Cloud: clientOf(cloud), runID: "abcd", serial: new(atomic.Int64)}, cloud
 }
 
 func listNodes(t *testing.T, s *Suite) []corev1.Node {
@@ -103,7 +103,7 @@ func TestEligibleNodesThatNobodyInitializes(t *testing.T) {
 // Where traffic is looked at, nobody would answer on them.
 func TestNoEligibleNodesBesideTraffic(t *testing.T) {
 	s, cloud := newEligibleSuite(FeatureTraffic)
-	s.Cloud = trafficCloud{cloud}
+	s.Cloud = clientOf(trafficCloud{cloud})
 	require.NoError(t, newEligibleNodes(t.Context(), s).ensure(t.Context()))
 	assert.Empty(t, cloud.made)
 }

@@ -20,6 +20,9 @@ type featuresOnly struct {
 
 func (c featuresOnly) Features() []Feature { return c.features }
 
+// driverOf is the driver in Go behind a test's cloud.
+func driverOf(t *T) Cloud { return t.Cloud.driver.(*Server).cloud }
+
 // fakeCCM crashes when told to, and always if it is broken.
 type fakeCCM struct {
 	crashed       chan struct{}
@@ -83,7 +86,7 @@ func newRun(o Options) *run {
 		ccm:     ccm,
 		Options: o, report: &Report{began: time.Now()},
 		suite: &Suite{
-			Cloud: o.Implementation.Cloud, CCM: ccm, runID: "abcd", serial: new(atomic.Int64),
+			Cloud: clientOf(o.Implementation.Cloud), CCM: ccm, runID: "abcd", serial: new(atomic.Int64),
 			crashes: new(atomic.Int64), faults: new(faultMark), boundsFactor: o.BoundsFactor, removals: new(removals),
 		},
 	}

@@ -7,16 +7,6 @@ import (
 	"slices"
 )
 
-// Fault is one way to misbehave.
-type Fault struct {
-	Kind FaultKind
-	// On narrows it to calls about these things; all calls when empty.
-	On []Thing
-}
-
-// FaultKind is what a call gets instead of its answer.
-type FaultKind string
-
 // Doubtful answers: none of them says that an instance does not exist.
 const (
 	FaultUnauthorized    FaultKind = "401"        // the credentials are not accepted

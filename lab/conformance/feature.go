@@ -61,8 +61,10 @@ var declaredFeatures = []Feature{
 // AllFeatures lists every feature that a cloud can have.
 func AllFeatures() []Feature {
 	all := slices.Clone(declaredFeatures)
-	for _, role := range roleFeatures {
-		all = append(all, role.feature)
+	for _, f := range roleFeatures() {
+		if !slices.Contains(all, f) {
+			all = append(all, f)
+		}
 	}
 	for _, kind := range AllFaultKinds() {
 		all = append(all, FaultFeature(kind))

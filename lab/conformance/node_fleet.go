@@ -71,13 +71,13 @@ func (t *T) NewNodeFleet(size int) *NodeFleet {
 	for i := range specs {
 		specs[i].Name = fmt.Sprintf("%s-%04d", c.name, i)
 	}
-	instances, err := t.InstanceBatcher().CreateInstances(t.ctx, specs)
+	instances, err := t.Cloud.CreateInstances(t.ctx, specs)
 	for step := range slices.Chunk(instances, cleanupBatch) {
 		ids := make([]string, len(step))
 		for i, instance := range step {
 			ids[i] = instance.ID
 		}
-		t.Cleanup(func(ctx context.Context) error { return t.InstanceBatcher().TerminateInstances(ctx, ids) })
+		t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstances(ctx, ids) })
 	}
 	t.Must(err, "creating %d instances", size)
 	for _, instance := range instances {

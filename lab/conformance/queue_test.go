@@ -141,7 +141,7 @@ func TestLabBreaks(t *testing.T) {
 		for i := range 12 {
 			test := core(fmt.Sprintf("test-%d", i), func(ct *T) {
 				time.Sleep(time.Second)
-				if ct.Cloud.(*numberedCloud).lab == 1 {
+				if driverOf(ct).(*numberedCloud).lab == 1 {
 					broken.Store(true)
 					ct.Errorf("the API server does not answer")
 				}

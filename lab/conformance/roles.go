@@ -5,7 +5,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/ccmlab/ccmlab/lab/conformance/record"
@@ -163,54 +162,17 @@ type Expiry interface {
 	Renew(ctx context.Context) error
 }
 
-// roleFeatures are the features that follow from a role alone.
-var roleFeatures = []struct {
-	feature Feature
-	hasRole func(Cloud) bool
-}{
-	{FeatureChangeAddresses, hasRole[AddressChanger]},
-	{FeatureRenameBalancer, hasRole[BalancerRenamer]},
-	{FeatureChangeBalancer, hasRole[BalancerChanger]},
-	{FeatureStrangers, hasRole[ForeignBalancerCreator]},
-	{FeatureNamesakeBalancers, hasRole[NamesakeBalancerCreator]},
-	{FeatureReservedAddresses, hasRole[AddressReserver]},
-	{FeatureRoutes, hasRole[RouteTable]},
-	{FeatureDivertRoutes, hasRole[RouteDiverter]},
-	{FeatureStrangerRoutes, hasRole[ForeignRouteCreator]},
-	{FeatureNamesakeRoutes, hasRole[NamesakeRouteCreator]},
-	{FeatureRouteQuota, hasRole[RouteLimiter]},
-	{FeatureCalls, hasRole[CallCounter]},
-	{FeatureZoneOutage, hasRole[ZoneOutageInjector]},
-	{FeatureExpiry, hasRole[CredentialExpirer]},
-	{FeatureOtherProject, hasRole[CredentialSwapper]},
-}
-
 func hasRole[R any](c Cloud) bool {
 	_, ok := As[R](c)
 	return ok
 }
 
-// As finds a role of a cloud. A driver has it by implementing it. One that learns only at run time
-// which roles it has, since it speaks for another program, has a method As(role any) bool, as errors
-// have for errors.As: it sets the role that the pointer points to. Whoever wraps a driver returns it
+// As finds a role of a cloud. A driver has it by implementing it. Whoever wraps a driver returns it
 // from a method Unwrap() Cloud: the wrapper then has the roles that the driver has, and no others.
 func As[R any](c Cloud) (R, bool) {
 	for {
-		if traced, ok := c.(tracingCloud); ok {
-			role, ok := As[R](traced.Cloud)
-			if ok {
-				traced.traceRole(&role)
-			}
-			return role, ok
-		}
 		if role, ok := c.(R); ok {
 			return role, true
-		}
-		if finder, ok := c.(interface{ As(role any) bool }); ok {
-			var role R
-			if finder.As(&role) {
-				return role, true
-			}
 		}
 		wrapper, ok := c.(interface{ Unwrap() Cloud })
 		if !ok {
@@ -224,12 +186,18 @@ func As[R any](c Cloud) (R, bool) {
 // FeaturesOf lists what a cloud can do: what its driver declares, and what follows from its roles.
 // A feature whose role is missing does not count, declared or not.
 func FeaturesOf(c Cloud) []Feature {
-	features := slices.DeleteFunc(slices.Clone(c.Features()), func(f Feature) bool {
-		return f == FeatureTraffic && !hasRole[ConnectionCounter](c) || followsFromRole(f)
-	})
-	for _, role := range roleFeatures {
-		if role.hasRole(c) {
-			features = append(features, role.feature)
+	if remote, ok := As[interface{ client() *Client }](c); ok {
+		return remote.client().Features()
+	}
+	var features []Feature
+	for _, f := range c.Features() {
+		if slices.Contains(declaredFeatures, f) && (f != FeatureTraffic || hasRole[ConnectionCounter](c)) {
+			features = append(features, f)
+		}
+	}
+	for _, o := range operations {
+		if isRoleFeature(o.feature) && o.hasRole(c) && !slices.Contains(features, o.feature) {
+			features = append(features, o.feature)
 		}
 	}
 	if faults, ok := As[FaultInjector](c); ok {
@@ -243,116 +211,5 @@ func FeaturesOf(c Cloud) []Feature {
 // HasFeature tells whether the cloud has a feature, and nobody has declared it unsupported.
 func (s *Suite) HasFeature(f Feature) bool {
 	_, declared := s.unsupported[string(f)]
-	return !declared && slices.Contains(FeaturesOf(s.Cloud), f)
-}
-
-func followsFromRole(f Feature) bool {
-	for _, role := range roleFeatures {
-		if role.feature == f {
-			return true
-		}
-	}
-	return isFaultFeature(f)
-}
-
-// roleOf finds a role that a test uses. A test that needs the feature is run only where there is the
-// role; one that does not fails.
-func roleOf[R any](t *T) R {
-	r, ok := As[R](t.Cloud)
-	if !ok {
-		t.Fatalf("the cloud's driver is no %T, and the test does not need the feature", (*R)(nil))
-	}
-	return r
-}
-
-// faultRoleOf finds a role by which the test makes the cloud misbehave towards the CCM.
-func faultRoleOf[R any](t *T) R {
-	role := roleOf[R](t)
-	t.injectedFault = true
-	t.faults.mark()
-	return role
-}
-
-// AddressChanger is that role of the cloud.
-func (t *T) AddressChanger() AddressChanger { return roleOf[AddressChanger](t) }
-
-// BalancerRenamer is that role of the cloud.
-func (t *T) BalancerRenamer() BalancerRenamer { return roleOf[BalancerRenamer](t) }
-
-// BalancerChanger is that role of the cloud.
-func (t *T) BalancerChanger() BalancerChanger { return roleOf[BalancerChanger](t) }
-
-// ForeignBalancerCreator is that role of the cloud.
-func (t *T) ForeignBalancerCreator() ForeignBalancerCreator { return roleOf[ForeignBalancerCreator](t) }
-
-// NamesakeBalancerCreator is that role of the cloud.
-func (t *T) NamesakeBalancerCreator() NamesakeBalancerCreator {
-	return roleOf[NamesakeBalancerCreator](t)
-}
-
-// AddressReserver is that role of the cloud.
-func (t *T) AddressReserver() AddressReserver { return roleOf[AddressReserver](t) }
-
-// RouteTable is that role of the cloud.
-func (t *T) RouteTable() RouteTable { return roleOf[RouteTable](t) }
-
-// RouteDiverter is that role of the cloud.
-func (t *T) RouteDiverter() RouteDiverter { return roleOf[RouteDiverter](t) }
-
-// ForeignRouteCreator is that role of the cloud.
-func (t *T) ForeignRouteCreator() ForeignRouteCreator { return roleOf[ForeignRouteCreator](t) }
-
-// NamesakeRouteCreator is that role of the cloud.
-func (t *T) NamesakeRouteCreator() NamesakeRouteCreator { return roleOf[NamesakeRouteCreator](t) }
-
-// RouteLimiter is that role of the cloud.
-func (t *T) RouteLimiter() RouteLimiter { return faultRoleOf[RouteLimiter](t) }
-
-// FaultInjector is that role of the cloud.
-func (t *T) FaultInjector() FaultInjector { return faultRoleOf[FaultInjector](t) }
-
-// CallCounter is that role of the cloud.
-func (t *T) CallCounter() CallCounter { return roleOf[CallCounter](t) }
-
-// ZoneOutageInjector is that role of the cloud.
-func (t *T) ZoneOutageInjector() ZoneOutageInjector { return faultRoleOf[ZoneOutageInjector](t) }
-
-// CredentialExpirer is that role of the cloud.
-func (t *T) CredentialExpirer() CredentialExpirer { return faultRoleOf[CredentialExpirer](t) }
-
-// CredentialSwapper is that role of the cloud.
-func (t *T) CredentialSwapper() CredentialSwapper { return faultRoleOf[CredentialSwapper](t) }
-
-// InstanceBatcher makes and terminates many instances, by the cloud's role or one by one.
-func (t *T) InstanceBatcher() InstanceBatcher {
-	if batcher, ok := As[InstanceBatcher](t.Cloud); ok {
-		return batcher
-	}
-	return singleInstances{t.Cloud}
-}
-
-// singleInstances stands in for an InstanceBatcher.
-type singleInstances struct{ Cloud }
-
-// instancesAtOnce is how many instances are made or terminated side by side.
-const instancesAtOnce = 16
-
-// CreateInstances implements InstanceBatcher.
-func (c singleInstances) CreateInstances(ctx context.Context, specs []InstanceSpec) ([]Instance, error) {
-	instances := make([]Instance, len(specs))
-	err := Each(ctx, instancesAtOnce, len(specs), func(ctx context.Context, i int) (err error) {
-		instances[i], err = c.CreateInstance(ctx, specs[i])
-		return err
-	})
-	return slices.DeleteFunc(instances, func(i Instance) bool { return i.ID == "" }), err
-}
-
-// TerminateInstances implements InstanceBatcher. It goes on when one cannot be terminated.
-func (c singleInstances) TerminateInstances(ctx context.Context, ids []string) error {
-	errs := make([]error, len(ids))
-	err := Each(ctx, instancesAtOnce, len(ids), func(ctx context.Context, i int) error {
-		errs[i] = c.TerminateInstance(ctx, ids[i])
-		return nil
-	})
-	return errors.Join(append(errs, err)...)
+	return !declared && slices.Contains(s.Cloud.Features(), f)
 }

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -50,34 +51,31 @@ func TestFeaturesFollowFromRoles(t *testing.T) {
 		"nothing declared": {countingCloud{}, []Feature{FeatureCalls}},
 		"faults":           {faultyCloud{}, []Feature{"fault-slow", "fault-lost"}},
 		"wrapped":          {wrappedCloud{wrappedCloud{countingCloud{}}}, []Feature{FeatureCalls}},
-		"traced":           {tracingCloud{Cloud: wrappedCloud{faultyCloud{}}}, []Feature{"fault-slow", "fault-lost"}},
+		"a client":         {wrappedCloud{clientOf(faultyCloud{})}, []Feature{"fault-slow", "fault-lost"}},
 	} {
 		assert.ElementsMatch(t, tc.want, FeaturesOf(tc.cloud), name)
+		assert.ElementsMatch(t, tc.want, clientOf(tc.cloud).Features(), name)
 	}
 }
 
-// The cloud in a test's hands has the driver's roles, which record, and no others.
-func TestTracedRoles(t *testing.T) {
-	cloud := tracingCloud{Cloud: wrappedCloud{faultyCloud{}}}
-	faults, ok := As[FaultInjector](cloud)
-	require.True(t, ok)
-	assert.IsType(t, tracingFaultInjector{}, faults)
-	assert.False(t, hasRole[CallCounter](cloud))
-	assert.False(t, hasRole[InstanceBatcher](cloud))
-
-	report, err := newRun(Options{Tests: []Test{core("a", func(t *T) { t.FaultInjector() })}}).outcome(t.Context())
-	require.NoError(t, err)
-	assert.Contains(t, reasons(report, "a")[0], "FaultInjector")
+// A test that uses a role fails where the driver does not have it: it would have to need the feature.
+func TestRoleThatIsMissing(t *testing.T) {
+	_, err := clientOf(faultyCloud{}).CountCalls(t.Context())
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.ErrorContains(t, err, "the cloud's driver does not have calls")
+	_, err = clientOf(featuresOnly{}).InjectFault(t.Context(), Fault{Kind: FaultSlow})
+	assert.ErrorIs(t, err, errors.ErrUnsupported)
+	assert.Nil(t, clientOf(faultyCloud{}).journal())
+	assert.NotNil(t, clientOf(&journaled{}).journal())
 }
 
 // What gives an address back is the driver's own, called once.
-func TestTracedAddressIsReleasedOnce(t *testing.T) {
+func TestAddressIsReleasedOnce(t *testing.T) {
 	released := 0
-	reserver, ok := As[AddressReserver](tracingCloud{Cloud: addressCloud{released: &released}})
-	require.True(t, ok)
-	address, release, err := reserver.ReserveAddress(t.Context())
+	address, release, err := clientOf(addressCloud{released: &released}).ReserveAddress(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, "192.0.2.1", address)
 	require.NoError(t, release(t.Context()))
+	require.NoError(t, release(t.Context()), "a second time does nothing")
 	assert.Equal(t, 1, released)
 }

@@ -1,7 +1,7 @@
 // Package conformance says whether a cloud controller manager behaves. It is the engine of the suite:
 // it schedules tests, supervises the CCM and draws the verdict. A test is a value that names what is
-// required and where that comes from. It sees the cloud only through the interface Cloud and its
-// roles, and the CCM only through what that does to the cluster and to the cloud.
+// required and where that comes from. It sees the cloud only through a driver, which Client
+// calls by the operations of package protocol, and the CCM only through what that does to the cluster and to the cloud.
 //
 // The package knows no kind of cluster, no cloud and no test; those are in profiles. Begin with Run
 // and Test, or, to write a driver, with Cloud and roles.go. README.md says how to run the suite, and
@@ -144,7 +144,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r := &run{
 		Options: o, ccm: ccm, sole: sole,
 		suite: &Suite{
-			Kube: kube, Cloud: o.Implementation.Cloud, CCM: ccm,
+			Kube: kube, Cloud: clientOf(o.Implementation.Cloud), CCM: ccm,
 			Attempts: cmp.Or(o.Implementation.Attempts, defaultAttempts),
 			Workload: o.Workload, podCIDR: o.PodCIDR, limits: o.Limits, unsupported: o.Implementation.Unsupported,
 			boundsFactor: o.BoundsFactor, removals: new(removals),
@@ -166,9 +166,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.Focus != nil {
 		r.report.Focus = o.Focus.String()
 	}
-	journal, _ := As[CallJournal](o.Implementation.Cloud)
 	logs, _ := o.Implementation.CCM.(Logs)
-	r.recorder = record.Start(kube, journal, logs, r.suite.runID)
+	r.recorder = record.Start(kube, r.suite.Cloud.journal(), logs, r.suite.runID)
 	r.recorder.OnStep = o.Step
 	ccm.beginStep = r.recorder.BeginStep
 	err = r.runQueue(ctx)
@@ -271,7 +270,7 @@ func (r *run) skipReason(t Test) string {
 	if r.RequiredOnly && !r.isRequired(t) {
 		return fmt.Sprintf("%s is not claimed, and only what is required was asked for", t.Capability)
 	}
-	have := append(FeaturesOf(r.suite.Cloud), featuresOfCCM(r.Implementation.CCM)...)
+	have := append(r.suite.Cloud.Features(), featuresOfCCM(r.Implementation.CCM)...)
 	for _, f := range t.Needs {
 		if !slices.Contains(have, f) {
 			return fmt.Sprintf("it needs %s, which this cloud or cluster does not have", f)
@@ -392,7 +391,7 @@ func (r *run) lookAt(
 ) (reasons, notes []string, spent []Spent) {
 	limited, cancel := context.WithTimeoutCause(alive, bound, fmt.Errorf("gave up after %s", bound))
 	defer cancel()
-	t := &T{Suite: r.suite.withTrace(trace), test: test, ctx: limited, trace: trace}
+	t := r.suite.newT(limited, test, trace)
 	reasons, notes, spent = t.runTest()
 	if len(reasons) > 0 {
 		r.checkHealth(ctx)

@@ -408,7 +408,11 @@ func TestExitUnderFault(t *testing.T) {
 				}
 			}
 		}
-		underFault := func(t *T) { t.FaultInjector(); crashes(2 * maxCrashes)(t) }
+		underFault := func(t *T) {
+			_, err := t.Cloud.InjectFault(t.Context(), Fault{Kind: FaultSlow})
+			t.Must(err, "injecting a fault")
+			crashes(2 * maxCrashes)(t)
+		}
 		report, err := newRun(Options{
 			Parallel:       1,
 			Implementation: Implementation{CCM: ccm, Cloud: faultyCloud{}},

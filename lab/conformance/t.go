@@ -44,7 +44,7 @@ type Suite struct {
 	// Kube is a client with all rights.
 	Kube kubernetes.Interface
 	// Cloud and CCM are those under test.
-	Cloud Cloud
+	Cloud *Client
 	CCM   CCM
 	// Attempts is how often the CCM's client sends a call before it gives up on
 	// it.
@@ -68,6 +68,18 @@ type Suite struct {
 // scaleBound is a bound in this run, in which all may be so many times as long.
 func (s *Suite) scaleBound(bound time.Duration) time.Duration {
 	return time.Duration(float64(bound) * cmp.Or(s.boundsFactor, 1))
+}
+
+// newT is a run of a test, to whose timeline goes what it does to the cloud.
+func (s *Suite) newT(ctx context.Context, test Test, trace *record.Trace) *T {
+	t := &T{test: test, ctx: ctx, trace: trace}
+	mine := *s
+	mine.Cloud = s.Cloud.forTest(trace, func() {
+		t.injectedFault = true
+		t.faults.mark()
+	})
+	t.Suite = &mine
+	return t
 }
 
 // Crashes is how often the CCM has ended by itself so far, in the whole run, without a fault that

@@ -120,7 +120,7 @@ func (b *bench) test(id string, alone bool) *T {
 	test := core(id, nil)
 	test.Alone = alone
 	trace := b.run.recorder.Begin(id, alone, time.Now())
-	return &T{Suite: b.run.suite.withTrace(trace), test: test, ctx: b.Context(), trace: trace}
+	return b.run.suite.newT(b.Context(), test, trace)
 }
 
 func (b *bench) says(format string, args ...any) {
@@ -163,7 +163,7 @@ func TestTimeline(t *testing.T) {
 		_, err = b.kube.CoreV1().Nodes().Update(ctx, node, metav1.UpdateOptions{})
 		require.NoError(t, err)
 		synctest.Wait()
-		fault, err := one.FaultInjector().
+		fault, err := one.Cloud.
 			InjectFault(ctx, Fault{Kind: FaultThrottled, On: []Thing{Instances, Balancers}})
 		require.NoError(t, err)
 		time.Sleep(time.Second)
@@ -308,16 +308,4 @@ func TestStepsOfATest(t *testing.T) {
 			"11.0 step: stopping the CCM",
 		}, entryLines(b.run.recorder.Close()["one"]))
 	})
-}
-
-func TestDriverBehindTheRecorder(t *testing.T) {
-	cloud := &journaled{}
-	var given Cloud = tracingCloud{Cloud: cloud}
-	_, ok := given.(CallJournal)
-	assert.False(t, ok)
-	found, ok := As[CallJournal](given)
-	assert.True(t, ok)
-	assert.Same(t, cloud, found)
-	_, ok = As[CCM](given)
-	assert.False(t, ok)
 }

@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -166,11 +165,7 @@ func (s *Suite) RequestCounted(ctx context.Context, b Balancer, port int32, pods
 
 // ConnectionCount is how many connections the balancer says it has accepted on a port.
 func (s *Suite) ConnectionCount(ctx context.Context, b Balancer, port int32) (int64, error) {
-	counter, ok := As[ConnectionCounter](s.Cloud)
-	if !ok {
-		return 0, fmt.Errorf("reading the counters of balancer %s: %w", b.ID, errors.ErrUnsupported)
-	}
-	counted, err := counter.CountConnections(ctx, b.ID)
+	counted, err := s.Cloud.CountConnections(ctx, b.ID)
 	if err != nil {
 		return 0, fmt.Errorf("reading the counters of balancer %s: %w", b.ID, err)
 	}

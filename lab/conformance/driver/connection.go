@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -19,12 +20,15 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/gorillamux"
 
+	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
 // connection is a driver that is asked.
 type connection struct {
-	client  *protocol.Client
+	client  http.Client
+	host    string
+	token   string
 	timeout time.Duration
 	// ended is an error when the driver's program has ended.
 	ended func() error
@@ -34,51 +38,97 @@ type connection struct {
 const defaultCallTimeout = 5 * time.Minute
 
 func newConnection(a Address, ended func() error) connection {
-	doer := &checkingClient{http.Client{Transport: &http.Transport{DialContext: a.dialer()}}}
-	client := &protocol.Client{Server: "http://" + a.host() + "/", Client: doer}
-	if a.token != "" {
-		client.RequestEditors = []protocol.RequestEditorFn{func(_ context.Context, r *http.Request) error {
-			r.Header.Set("Authorization", "Bearer "+a.token)
-			return nil
-		}}
+	return connection{
+		client: http.Client{Transport: &http.Transport{DialContext: a.dialer()}}, host: a.host(), token: a.token,
+		timeout: defaultCallTimeout, ended: ended,
 	}
-	return connection{client: client, timeout: defaultCallTimeout, ended: ended}
 }
 
 // maxAnswer bounds an answer. A thousand instances are a tenth of a megabyte.
 const maxAnswer = 64 << 20
 
-// specRouter finds the operation of a request.
-var specRouter = sync.OnceValues(func() (routers.Router, error) {
+// operation is how one of the protocol's is asked for.
+type operation struct {
+	method, path string
+	query        string // its parameter there; "" for none
+}
+
+const (
+	helloOperation = "hello"
+	// pathParameter is the name of the one parameter that paths have.
+	pathParameter = "id"
+)
+
+// spec is openapi.yaml.
+var spec = sync.OnceValue(func() *openapi3.T {
 	spec, err := openapi3.NewLoader().LoadFromData(protocol.Spec)
 	if err != nil {
-		return nil, err
+		panic(err) // It is a part of this program, and tests read it.
 	}
-	return gorillamux.NewRouter(spec)
+	return spec
 })
 
-// checkingClient reads answers whole. One of success that does not fit the protocol is an error.
-type checkingClient struct{ http.Client }
+// operations are the protocol's, by their ID.
+var operations = sync.OnceValue(func() map[string]operation {
+	all := map[string]operation{}
+	for path, item := range spec().Paths.Map() {
+		for method, o := range item.Operations() {
+			one := operation{method: method, path: path}
+			for _, p := range o.Parameters {
+				one.query = p.Value.Name
+			}
+			all[o.OperationID] = one
+		}
+	}
+	return all
+})
 
-// Do implements protocol.HttpRequestDoer.
-func (c *checkingClient) Do(r *http.Request) (*http.Response, error) {
-	resp, err := c.Client.Do(r)
+// specRouter finds the operation of a request.
+var specRouter = sync.OnceValues(func() (routers.Router, error) { return gorillamux.NewRouter(spec()) })
+
+// request makes the request for an operation.
+func (c *connection) request(ctx context.Context, id, argument string, body any) (*http.Request, error) {
+	o := operations()[id]
+	address := "http://" + c.host + strings.Replace(o.path, "{"+pathParameter+"}", url.PathEscape(argument), 1)
+	if o.query != "" {
+		address += "?" + url.Values{o.query: {argument}}.Encode()
+	}
+	content, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
+	if body == nil {
+		content = nil
+	}
+	r, err := http.NewRequestWithContext(ctx, o.method, address, bytes.NewReader(content))
+	if err != nil {
+		return nil, err
+	}
+	if body != nil {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	return r, nil
+}
+
+// send sends a request, and reads the answer whole. One of success that does not fit the protocol is an
+// error.
+func (c *connection) send(r *http.Request) (*http.Response, []byte, error) {
+	resp, err := c.client.Do(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	_ = resp.Body.Close()
-	if err != nil {
-		return nil, err
-	}
-	resp.Body = io.NopCloser(bytes.NewReader(body))
-	if resp.StatusCode >= http.StatusBadRequest {
-		return resp, nil
+	if err != nil || resp.StatusCode >= http.StatusBadRequest {
+		return resp, body, err
 	}
 	if err := checkAnswer(r, resp, body); err != nil {
-		return nil, fmt.Errorf("its answer to %s %s does not fit the protocol: %w", r.Method, r.URL.Path, err)
+		return nil, nil, fmt.Errorf("its answer to %s %s does not fit the protocol: %w", r.Method, r.URL.Path, err)
 	}
-	return resp, nil
+	return resp, body, nil
 }
 
 func checkAnswer(r *http.Request, resp *http.Response, body []byte) error {
@@ -114,62 +164,40 @@ type refusal struct {
 
 func (r *refusal) Error() string { return r.detail }
 
-// foundUnless404 tells an answer that something is not there from other errors.
-func foundUnless404(err error) (found bool, _ error) {
-	var no *refusal
-	if errors.As(err, &no) && no.status == http.StatusNotFound {
-		return false, nil
-	}
-	return err == nil, err
+// Is tells that the one thing that was asked for is not there.
+func (r *refusal) Is(target error) bool {
+	return target == conformance.ErrNotFound && r.status == http.StatusNotFound
 }
 
-type sender = func(context.Context) (*http.Response, error)
-
-// tell sends a request whose answer has nothing to say.
-func (c *connection) tell(ctx context.Context, send sender) error {
-	_, err := c.send(ctx, send)
-	return err
-}
-
-// ask sends a request and reads its answer.
-func ask[T any](ctx context.Context, c *connection, send sender) (answer T, err error) {
-	body, err := c.send(ctx, send)
-	if err != nil {
-		return answer, err
-	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		return answer, fmt.Errorf("the driver's answer: %w", err)
-	}
-	return answer, nil
-}
-
-// send sends a request, within the time that a driver has for it. Errors say which it was.
-func (c *connection) send(ctx context.Context, send sender) ([]byte, error) {
+// Call implements conformance.Driver, within the time that a driver has for it. Errors say which request
+// it was.
+func (c *connection) Call(ctx context.Context, id, argument string, body, answer any) error {
 	bounded, cancel := context.WithTimeoutCause(
 		ctx, c.timeout, fmt.Errorf("it has not answered within %s", c.timeout))
 	defer cancel()
-	resp, err := send(bounded)
+	r, err := c.request(bounded, id, argument, body)
 	if err != nil {
+		return err
+	}
+	resp, text, err := c.send(r)
+	switch {
+	case err != nil:
 		if ended := c.ended(); ended != nil {
-			return nil, ended
+			return ended
 		}
-		switch {
-		case bounded.Err() != nil && ctx.Err() == nil:
+		if bounded.Err() != nil { // Of ctx, if that has ended.
 			err = context.Cause(bounded)
-		case ctx.Err() != nil:
-			err = context.Cause(ctx)
 		}
-		return nil, fmt.Errorf("the driver: %w", err)
+		return fmt.Errorf("the driver: %w", err)
+	case resp.StatusCode >= http.StatusBadRequest:
+		return fmt.Errorf("the driver, %s %s: %w", r.Method, r.URL.Path, refusalOf(resp, text))
+	case answer == nil:
+		return nil
 	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body) // It is in memory.
-	if err != nil {
-		return nil, err
+	if err := json.Unmarshal(text, answer); err != nil {
+		return fmt.Errorf("the driver's answer: %w", err)
 	}
-	if resp.StatusCode >= http.StatusBadRequest {
-		return nil, fmt.Errorf("the driver, %s %s: %w", resp.Request.Method, resp.Request.URL.Path, refusalOf(resp, body))
-	}
-	return body, nil
+	return nil
 }
 
 // refusalOf reads the problem of a refusal; of a driver that writes none, what it says.

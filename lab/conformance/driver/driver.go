@@ -1,6 +1,6 @@
 // Package driver has the suite see and steer a cloud through a driver that is a program of its own, in
 // any language: it speaks the protocol of package protocol. Connect is the suite's side, whose Cloud
-// has exactly the roles that the driver names. Program starts a driver and ends it. NewHandler is the
+// has exactly the features that the driver names. Program starts a driver and ends it. NewHandler is the
 // other side, for a driver that is written in Go against the interfaces of package conformance.
 //
 // It knows no cloud. Begin with Connect; openapi.yaml of package protocol says what a driver answers.
@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -24,15 +23,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
-	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
-)
-
-// Names that a driver gives, beside those of features, to roles from which no feature follows.
-const (
-	// RoleInstanceBatches is conformance.InstanceBatcher.
-	RoleInstanceBatches = "instance-batches"
-	// RoleCallJournal is conformance.CallJournal.
-	RoleCallJournal = "call-journal"
 )
 
 // Address is where a driver listens.
@@ -71,12 +61,24 @@ func IsAddress(text string) bool { return strings.Contains(text, "://") }
 // Cloud is what a driver sees and steers. It has the roles that the driver names, and FaultInjector,
 // CallCounter and CallJournal also where a proxy was opened.
 type Cloud struct {
-	connection
-	described protocol.Driver
-	proxy     *faultproxy.Proxy // nil for none
+	*conformance.Client
+	driver *remoteDriver
 }
 
-var _ conformance.Cloud = (*Cloud)(nil)
+// remoteDriver is a program that answers the protocol's operations.
+type remoteDriver struct {
+	connection
+	described protocol.Driver
+}
+
+// Features implements conformance.Driver.
+func (r *remoteDriver) Features() []conformance.Feature {
+	features := make([]conformance.Feature, len(r.described.Features))
+	for i, name := range r.described.Features {
+		features[i] = conformance.Feature(name)
+	}
+	return features
+}
 
 // startBound is how long a driver may take until it listens.
 const startBound = 30 * time.Second
@@ -87,16 +89,14 @@ func Connect(ctx context.Context, a Address, hello protocol.Hello, ended func() 
 	if ended == nil {
 		ended = func() error { return nil }
 	}
-	c := &Cloud{connection: newConnection(a, ended)}
+	d := &remoteDriver{connection: newConnection(a, ended)}
 	hello.Protocols = []string{protocol.Version}
 	bounded, cancel := context.WithTimeoutCause(
 		ctx, startBound, fmt.Errorf("the driver does not listen on %s after %s", a.target, startBound))
 	defer cancel()
 	var last error
 	err := wait.PollUntilContextCancel(bounded, connectInterval, true, func(ctx context.Context) (done bool, err error) {
-		c.described, last = ask[protocol.Driver](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
-			return c.client.Hello(ctx, hello)
-		})
+		last = d.Call(ctx, helloOperation, "", hello, &d.described)
 		notYet := errors.Is(last, syscall.ECONNREFUSED) || errors.Is(last, syscall.ENOENT)
 		if err := ended(); err != nil && notYet {
 			return false, err
@@ -111,10 +111,10 @@ func Connect(ctx context.Context, a Address, hello protocol.Hello, ended func() 
 	case last != nil:
 		return nil, last
 	}
-	if c.described.CallTimeoutSeconds > 0 {
-		c.timeout = time.Duration(c.described.CallTimeoutSeconds) * time.Second
+	if d.described.CallTimeoutSeconds > 0 {
+		d.timeout = time.Duration(d.described.CallTimeoutSeconds) * time.Second
 	}
-	return c, checkDescription(c.described)
+	return &Cloud{conformance.NewClient(d), d}, checkDescription(d.described)
 }
 
 // connectInterval is how often a driver that does not listen yet is tried.
@@ -127,7 +127,7 @@ func checkDescription(d protocol.Driver) error {
 			"the driver %s speaks version %q of the protocol, and this suite %q: one of them must be of another release",
 			d.Name, d.Protocol, protocol.Version)
 	}
-	known := append(conformance.AllFeatures(), RoleInstanceBatches, RoleCallJournal)
+	known := append(conformance.AllFeatures(), conformance.RoleInstanceBatches, conformance.RoleCallJournal)
 	var errs []error
 	for _, name := range d.Features {
 		if !slices.Contains(known, conformance.Feature(name)) {
@@ -147,77 +147,11 @@ func joined[S ~string](all []S) string {
 }
 
 // Described is what the driver says of itself.
-func (c *Cloud) Described() protocol.Driver { return c.described }
-
-// UseProxy gives the cloud the roles of a proxy, which counts the CCM's calls and makes the faults that
-// the driver does not make itself.
-func (c *Cloud) UseProxy(p *faultproxy.Proxy) { c.proxy = p }
-
-// declares tells whether the driver names a feature.
-func (c *Cloud) declares(f conformance.Feature) bool {
-	return slices.Contains(c.described.Features, string(f))
-}
-
-// Features implements conformance.Cloud. Those that follow from roles are among them: the engine counts
-// them by the roles.
-func (c *Cloud) Features() []conformance.Feature {
-	var features []conformance.Feature
-	for _, name := range c.described.Features {
-		if name != RoleInstanceBatches && name != RoleCallJournal {
-			features = append(features, conformance.Feature(name))
-		}
-	}
-	return features
-}
-
-// CreateInstance implements conformance.Cloud.
-func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpec) (conformance.Instance, error) {
-	made, err := ask[protocol.Instance](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
-		return c.client.CreateInstance(ctx, fromInstanceSpec(spec))
-	})
-	return toInstance(made), err
-}
-
-// StopInstance implements conformance.Cloud.
-func (c *Cloud) StopInstance(ctx context.Context, id string) error {
-	return c.tell(ctx, func(ctx context.Context) (*http.Response, error) { return c.client.StopInstance(ctx, id) })
-}
-
-// StartInstance implements conformance.Cloud.
-func (c *Cloud) StartInstance(ctx context.Context, id string) error {
-	return c.tell(ctx, func(ctx context.Context) (*http.Response, error) { return c.client.StartInstance(ctx, id) })
-}
-
-// TerminateInstance implements conformance.Cloud.
-func (c *Cloud) TerminateInstance(ctx context.Context, id string) error {
-	return c.tell(ctx, func(ctx context.Context) (*http.Response, error) { return c.client.TerminateInstance(ctx, id) })
-}
-
-// ListBalancers implements conformance.Cloud.
-func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, error) {
-	list, err := ask[protocol.BalancerList](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
-		return c.client.ListBalancers(ctx)
-	})
-	return convert(list.Balancers, toBalancer), err
-}
-
-// GetBalancer implements conformance.Cloud.
-func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balancer, bool, error) {
-	got, err := ask[protocol.Balancer](ctx, &c.connection, func(ctx context.Context) (*http.Response, error) {
-		return c.client.GetBalancer(ctx, id)
-	})
-	found, err := foundUnless404(err)
-	return toBalancer(got), found, err
-}
-
-// DeleteBalancer implements conformance.Cloud.
-func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
-	return c.tell(ctx, func(ctx context.Context) (*http.Response, error) { return c.client.DeleteBalancer(ctx, id) })
-}
+func (c *Cloud) Described() protocol.Driver { return c.driver.described }
 
 // Healthy returns an error when the driver does not work any more.
 func (c *Cloud) Healthy(ctx context.Context) error {
-	if err := c.ended(); err != nil {
+	if err := c.driver.ended(); err != nil {
 		return err
 	}
 	_, err := c.ListBalancers(ctx)

@@ -279,12 +279,6 @@ func connectTo(t *testing.T, cloud conformance.Cloud) *Cloud {
 	return remote
 }
 
-func role[R any](t *testing.T, c conformance.Cloud) R {
-	r, ok := conformance.As[R](c)
-	require.True(t, ok, "%T", (*R)(nil))
-	return r
-}
-
 // What a cloud says and is told is the same through the protocol as without it.
 func TestEveryDriver(t *testing.T) {
 	near := &fullCloud{}
@@ -315,25 +309,24 @@ func TestEveryDriver(t *testing.T) {
 func TestRolesOfBalancersAndInstances(t *testing.T) {
 	near := &fullCloud{}
 	far, ctx := connectTo(t, near), t.Context()
-	batcher := role[conformance.InstanceBatcher](t, far)
-	made, err := batcher.CreateInstances(ctx, []conformance.InstanceSpec{someSpec, {}})
+	made, err := far.CreateInstances(ctx, []conformance.InstanceSpec{someSpec, {}})
 	assert.ErrorContains(t, err, "there is no room for more")
 	assert.Equal(t, []conformance.Instance{someInstance}, made, "what was made comes with the error")
-	require.NoError(t, batcher.TerminateInstances(ctx, []string{oddID}))
-	changed, err := role[conformance.AddressChanger](t, far).ChangeAddresses(ctx, oddID)
+	require.NoError(t, far.TerminateInstances(ctx, []string{oddID}))
+	changed, err := far.ChangeAddresses(ctx, oddID)
 	require.NoError(t, err)
 	assert.Equal(t, someInstance, changed)
-	require.NoError(t, role[conformance.BalancerRenamer](t, far).RenameBalancer(ctx, oddID, "other"))
-	require.NoError(t, role[conformance.BalancerChanger](t, far).ChangeBalancer(ctx, oddID, someListeners, []string{"i"}))
-	b, err := role[conformance.ForeignBalancerCreator](t, far).CreateForeignBalancer(ctx, "stranger")
+	require.NoError(t, far.RenameBalancer(ctx, oddID, "other"))
+	require.NoError(t, far.ChangeBalancer(ctx, oddID, someListeners, []string{"i"}))
+	b, err := far.CreateForeignBalancer(ctx, "stranger")
 	require.NoError(t, err)
 	assert.Equal(t, someBalancer, b)
-	address, release, err := role[conformance.AddressReserver](t, far).ReserveAddress(ctx)
+	address, release, err := far.ReserveAddress(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, "192.0.2.3", address)
 	require.NoError(t, release(ctx))
 	require.NoError(t, release(ctx), "given back once, it is given back")
-	counts, err := role[conformance.ConnectionCounter](t, far).CountConnections(ctx, oddID)
+	counts, err := far.CountConnections(ctx, oddID)
 	require.NoError(t, err)
 	assert.Equal(t, map[int32]int64{80: 1 << 40, 53: 2}, counts)
 	assert.Equal(t, []any{
@@ -346,29 +339,28 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 func TestRolesOfRoutes(t *testing.T) {
 	near := &fullCloud{}
 	far, ctx := connectTo(t, near), t.Context()
-	table := role[conformance.RouteTable](t, far)
-	none, err := table.ListRoutes(ctx)
+	none, err := far.ListRoutes(ctx)
 	require.NoError(t, err)
 	assert.Empty(t, none)
-	r, found, err := table.GetRoute(ctx, oddID)
+	r, found, err := far.GetRoute(ctx, oddID)
 	require.NoError(t, err)
 	assert.True(t, found)
 	assert.Equal(t, someRoute, r)
-	_, found, err = table.GetRoute(ctx, "gone")
+	_, found, err = far.GetRoute(ctx, "gone")
 	require.NoError(t, err)
 	assert.False(t, found)
-	require.NoError(t, table.DeleteRoute(ctx, oddID))
-	require.NoError(t, role[conformance.RouteDiverter](t, far).DivertRoute(ctx, oddID, "i-2"))
-	r, err = role[conformance.ForeignRouteCreator](t, far).CreateForeignRoute(ctx, "10.2.0.0/24", oddID)
+	require.NoError(t, far.DeleteRoute(ctx, oddID))
+	require.NoError(t, far.DivertRoute(ctx, oddID, "i-2"))
+	r, err = far.CreateForeignRoute(ctx, "10.2.0.0/24", oddID)
 	require.NoError(t, err)
 	assert.Equal(t, someRoute, r)
-	r, err = role[conformance.NamesakeRouteCreator](t, far).CreateNamesakeRoute(ctx, "10.3.0.0/24", oddID)
+	r, err = far.CreateNamesakeRoute(ctx, "10.3.0.0/24", oddID)
 	require.NoError(t, err)
 	assert.Equal(t, someRoute, r)
-	b, err := role[conformance.NamesakeBalancerCreator](t, far).CreateNamesakeBalancer(ctx, "same")
+	b, err := far.CreateNamesakeBalancer(ctx, "same")
 	require.NoError(t, err)
 	assert.Equal(t, someBalancer, b)
-	lift, err := role[conformance.RouteLimiter](t, far).LimitRoutes(ctx)
+	lift, err := far.LimitRoutes(ctx)
 	require.NoError(t, err)
 	require.NoError(t, lift(ctx))
 	assert.Equal(t, []any{
@@ -380,10 +372,9 @@ func TestRolesOfRoutes(t *testing.T) {
 func TestRolesOfFaults(t *testing.T) {
 	near := &fullCloud{}
 	far, ctx := connectTo(t, near), t.Context()
-	faults := role[conformance.FaultInjector](t, far)
-	assert.ElementsMatch(t, near.FaultKinds(), faults.FaultKinds())
+	assert.ElementsMatch(t, near.FaultKinds(), far.FaultKinds())
 	fault := conformance.Fault{Kind: conformance.FaultReset, On: []conformance.Thing{conformance.Balancers}}
-	injected, err := faults.InjectFault(ctx, fault)
+	injected, err := far.InjectFault(ctx, fault)
 	require.NoError(t, err)
 	hits, err := injected.Hits(ctx)
 	require.NoError(t, err)
@@ -391,18 +382,17 @@ func TestRolesOfFaults(t *testing.T) {
 	require.NoError(t, injected.Lift(ctx))
 	require.NoError(t, injected.Lift(ctx), "a second time does nothing")
 
-	outages := role[conformance.ZoneOutageInjector](t, far)
-	zones, err := outages.ListZones(ctx)
+	zones, err := far.ListZones(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, []string{"a", "b"}, zones)
-	outage, err := outages.InjectZoneOutage(ctx, "a")
+	outage, err := far.InjectZoneOutage(ctx, "a")
 	require.NoError(t, err)
 	require.NoError(t, outage.Lift(ctx))
-	expiry, err := role[conformance.CredentialExpirer](t, far).ExpireCredentials(ctx)
+	expiry, err := far.ExpireCredentials(ctx)
 	require.NoError(t, err)
 	require.NoError(t, expiry.Renew(ctx))
 	require.NoError(t, expiry.Lift(ctx))
-	swapped, err := role[conformance.CredentialSwapper](t, far).SwapCredentials(ctx)
+	swapped, err := far.SwapCredentials(ctx)
 	require.NoError(t, err)
 	require.NoError(t, swapped.Lift(ctx))
 	assert.Equal(t, []any{"fault", fault, "lift", "outage", "a", "lift", "renew", "lift", "lift"}, near.takeQuestions())
@@ -411,10 +401,10 @@ func TestRolesOfFaults(t *testing.T) {
 func TestRolesOfCalls(t *testing.T) {
 	near := &fullCloud{}
 	far, ctx := connectTo(t, near), t.Context()
-	calls, err := role[conformance.CallCounter](t, far).CountCalls(ctx)
+	calls, err := far.CountCalls(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, someCalls, calls)
-	journal, err := role[conformance.CallJournal](t, far).CallsSince(ctx, someTime)
+	journal, err := far.CallsSince(ctx, someTime)
 	require.NoError(t, err)
 	assert.Equal(t, []conformance.Call{someCall}, journal)
 	assert.Equal(t, []any{"since", someTime}, near.takeQuestions())
@@ -455,11 +445,23 @@ func TestFeaturesAreTheSameThroughTheProtocol(t *testing.T) {
 		slices.Sort(want)
 		slices.Sort(got)
 		assert.Equal(t, want, got)
-		_, nearBatches := conformance.As[conformance.InstanceBatcher](near)
-		_, farBatches := conformance.As[conformance.InstanceBatcher](far)
-		assert.Equal(t, nearBatches, farBatches)
-		_, nearJournal := conformance.As[conformance.CallJournal](near)
-		_, farJournal := conformance.As[conformance.CallJournal](far)
-		assert.Equal(t, nearJournal, farJournal)
+		names := far.driver.Features()
+		_, batches := near.(conformance.InstanceBatcher)
+		assert.Equal(t, batches, slices.Contains(names, conformance.RoleInstanceBatches))
+		_, journal := near.(conformance.CallJournal)
+		assert.Equal(t, journal, slices.Contains(names, conformance.RoleCallJournal))
+	}
+}
+
+// What the protocol has, a driver in Go answers.
+func TestEveryOperationIsAnswered(t *testing.T) {
+	server := conformance.NewServer(&fullCloud{})
+	_, err := server.Answer(t.Context(), "listCalls", "noon", nil)
+	assert.ErrorIs(t, err, conformance.ErrMalformed)
+	assert.ErrorContains(t, err, "since")
+	for id := range operations() {
+		if _, err := server.Answer(t.Context(), id, "", nil); id != helloOperation {
+			assert.NotErrorIs(t, err, errors.ErrUnsupported, id)
+		}
 	}
 }

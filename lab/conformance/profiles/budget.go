@@ -133,7 +133,7 @@ func awaitSettledCalls(t *conformance.T) conformance.Calls {
 	t.Await("the calls under way to end", func(ctx context.Context) error {
 		before := now
 		var err error
-		if now, err = t.CallCounter().CountCalls(ctx); err != nil {
+		if now, err = t.Cloud.CountCalls(ctx); err != nil {
 			return err
 		}
 		if looks++; looks > 1 && now.Count == before.Count || looks == settlings {

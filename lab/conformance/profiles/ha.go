@@ -185,7 +185,7 @@ func haLeaderStopped(t *conformance.T) {
 
 func haLeaderKilledCreatingBalancer(t *conformance.T) {
 	leader, _ := startLeaderAndStandby(t)
-	fault, err := t.FaultInjector().InjectFault(
+	fault, err := t.Cloud.InjectFault(
 		t.Context(), conformance.Fault{Kind: conformance.FaultLost, On: []conformance.Thing{conformance.Balancers}},
 	)
 	t.Must(err, "having the cloud's answers get lost")
@@ -281,7 +281,7 @@ func durationOf(t *conformance.T, l lease) time.Duration {
 // frozenWhileCreating is a Service for which the CCM is about to make a balancer when
 // it is frozen.
 func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.Service {
-	fault, err := t.FaultInjector().InjectFault(
+	fault, err := t.Cloud.InjectFault(
 		t.Context(), conformance.Fault{Kind: conformance.FaultTimeout, On: []conformance.Thing{conformance.Balancers}},
 	)
 	t.Must(err, "having the cloud not answer")

@@ -118,7 +118,7 @@ func notReadyIsKept(t *conformance.T) {
 // already, as that of a machine which the cloud calls booting until all of it is up.
 func bootingIsKept(t *conformance.T) {
 	ready := newWorker(t)
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{
+	fault, err := t.Cloud.InjectFault(t.Context(), conformance.Fault{
 		Kind: conformance.FaultStuck, On: []conformance.Thing{conformance.Instances},
 	})
 	t.Must(err, "having instances boot for long")
@@ -299,7 +299,7 @@ func chanceIn(kind conformance.FaultKind, attempts int) chance {
 
 func testDoubtfulAnswer(t *conformance.T, kind conformance.FaultKind) {
 	w, others := newWorker(t), []worker{newWorker(t), newWorker(t), newWorker(t)}
-	fault, err := t.FaultInjector().
+	fault, err := t.Cloud.
 		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)

@@ -39,7 +39,7 @@ var exitTests = []conformance.Test{
 func survivesStart(t *conformance.T, kind conformance.FaultKind) {
 	ready := newWorker(t)
 	restart := stopCCM(t)
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{
+	fault, err := t.Cloud.InjectFault(t.Context(), conformance.Fault{
 		Kind: kind, On: []conformance.Thing{conformance.Instances, conformance.Balancers},
 	})
 	t.Must(err, "injecting %s", kind)

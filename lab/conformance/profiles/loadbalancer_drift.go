@@ -120,7 +120,7 @@ var balancerBeyondTests = []conformance.Test{
 // divertBalancer has the balancer listen on a port that is not the Service's, and on
 // none that is, and leaves its targets alone.
 func divertBalancer(t *conformance.T, b conformance.Balancer) {
-	t.Must(t.BalancerChanger().ChangeBalancer(
+	t.Must(t.Cloud.ChangeBalancer(
 		t.Context(), b.ID,
 		[]conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets,
 	),
@@ -158,7 +158,7 @@ func lbTargetsChangedOutOfBandAreRepaired(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc, leadsToNodesOf(t, instance), listensFor(t, svc))
 	require.Contains(t, b.Targets, instance.ID)
-	t.Must(t.BalancerChanger().
+	t.Must(t.Cloud.
 		ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
 	t.AwaitBalancer(svc, leadsTo(b.Targets), listensFor(t, svc))
 }
@@ -245,7 +245,7 @@ func checkWarning(ctx context.Context, t *conformance.T, svc *corev1.Service) er
 }
 
 func lbLoadBalancerIP(t *conformance.T) {
-	address, release, err := t.AddressReserver().ReserveAddress(t.Context())
+	address, release, err := t.Cloud.ReserveAddress(t.Context())
 	t.Must(err, "reserving an address")
 	t.Cleanup(release)
 	var balancers []string
@@ -263,7 +263,7 @@ func lbLoadBalancerIP(t *conformance.T) {
 func lbLoadBalancerIPChanged(t *conformance.T) {
 	var addresses []string
 	for range 2 {
-		address, release, err := t.AddressReserver().ReserveAddress(t.Context())
+		address, release, err := t.Cloud.ReserveAddress(t.Context())
 		t.Must(err, "reserving an address")
 		t.Cleanup(release)
 		addresses = append(addresses, address)
@@ -282,7 +282,7 @@ func lbLoadBalancerIPChanged(t *conformance.T) {
 }
 
 func lbLoadBalancerIPInUse(t *conformance.T) {
-	address, release, err := t.AddressReserver().ReserveAddress(t.Context())
+	address, release, err := t.Cloud.ReserveAddress(t.Context())
 	t.Must(err, "reserving an address")
 	t.Cleanup(release)
 	first := t.NewService(withLoadBalancerIP(address))

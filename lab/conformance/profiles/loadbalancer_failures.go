@@ -257,7 +257,7 @@ func lbDeletedWithOthersCredentials(t *conformance.T) {
 	// By force, or the end of the Service waits for a CCM that has given it up.
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, b.ID) })
 	restart := stopCCM(t)
-	swap, err := t.CredentialSwapper().SwapCredentials(t.Context())
+	swap, err := t.Cloud.SwapCredentials(t.Context())
 	t.Must(err, "giving the CCM another project's credentials")
 	startsAnew(t)
 	t.Cleanup(swap.Lift)
@@ -313,7 +313,7 @@ func lbNoAddressWhenFailed(t *conformance.T) {
 
 // injectOnBalancers has a fault befall the balancers that are made from now on.
 func injectOnBalancers(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.FaultInjector().InjectFault(t.Context(), conformance.Fault{
+	fault, err := t.Cloud.InjectFault(t.Context(), conformance.Fault{
 		Kind: kind, On: []conformance.Thing{conformance.Balancers},
 	})
 	t.Must(err, "injecting %s", kind)
@@ -372,7 +372,7 @@ func newBefallenService(
 // balancersUnavailable has the cloud answer 503 when the CCM asks about
 // balancers.
 func balancersUnavailable(t *conformance.T) conformance.Injection {
-	fault, err := t.FaultInjector().InjectFault(
+	fault, err := t.Cloud.InjectFault(
 		t.Context(),
 		conformance.Fault{Kind: conformance.FaultUnavailable, On: []conformance.Thing{conformance.Balancers}},
 	)
@@ -439,7 +439,7 @@ func lbStrangerOfSameName(t *conformance.T) {
 	svc := t.NewService()
 	b := t.AwaitBalancer(svc)
 	renameBalancer(t, b)
-	stranger, err := t.ForeignBalancerCreator().CreateForeignBalancer(t.Context(), b.Name)
+	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), b.Name)
 	t.Must(err, "creating a balancer named %s", b.Name)
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
 
@@ -460,7 +460,7 @@ const namesakePatience = 2 * time.Minute
 // deletes the former has judged the latter.
 func lbOfNamesakeCluster(t *conformance.T) {
 	// The older one: who judges both at once begins with it.
-	theirs, err := t.NamesakeBalancerCreator().CreateNamesakeBalancer(t.Context(), t.Name("namesake"))
+	theirs, err := t.Cloud.CreateNamesakeBalancer(t.Context(), t.Name("namesake"))
 	t.Must(err, "creating a balancer of another cluster of the same name")
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, theirs.ID) })
 	orphaning, served := t.NewService(), t.NewService()
@@ -503,7 +503,7 @@ func lbNameTaken(t *conformance.T) {
 	first := t.AwaitBalancer(svc)
 	restart := stopCCM(t)
 	t.Must(t.Cloud.DeleteBalancer(t.Context(), first.ID), "deleting balancer %s", first.ID)
-	stranger, err := t.ForeignBalancerCreator().CreateForeignBalancer(t.Context(), first.Name)
+	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), first.Name)
 	t.Must(err, "creating a balancer named %s", first.Name)
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
 	restart()
@@ -538,7 +538,7 @@ func lbNameTaken(t *conformance.T) {
 
 // renameBalancer gives the balancer a name that no CCM gives.
 func renameBalancer(t *conformance.T, b conformance.Balancer) {
-	t.Must(t.BalancerRenamer().RenameBalancer(t.Context(), b.ID, t.Name("renamed")), "renaming balancer %s", b.ID)
+	t.Must(t.Cloud.RenameBalancer(t.Context(), b.ID, t.Name("renamed")), "renaming balancer %s", b.ID)
 }
 
 func lbQuiet(t *conformance.T) {
@@ -550,7 +550,7 @@ func lbQuiet(t *conformance.T) {
 	var wrote error // at its last look, if it did
 	touchService(t, svc, "0")
 	t.Await("the CCM to look twice and write nothing", func(ctx context.Context) error {
-		now, err := t.CallCounter().CountCalls(ctx)
+		now, err := t.Cloud.CountCalls(ctx)
 		if err != nil {
 			return err
 		}
@@ -608,7 +608,7 @@ func eventsOnService(t *conformance.T, svc *corev1.Service) []corev1.Event {
 }
 
 func countCloudCalls(t *conformance.T) conformance.Calls {
-	c, err := t.CallCounter().CountCalls(t.Context())
+	c, err := t.Cloud.CountCalls(t.Context())
 	t.Must(err, "counting the CCM's calls")
 	return c
 }
@@ -655,7 +655,7 @@ func lbDoubt(t *conformance.T, kind conformance.FaultKind, retried bool) {
 	b := t.AwaitBalancer(svc)
 	// By force, or the end of the Service waits for a CCM that has given it up.
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, b.ID) })
-	fault, err := t.FaultInjector().
+	fault, err := t.Cloud.
 		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)

@@ -181,7 +181,7 @@ const statusUpdateFrequency = 5 * time.Minute
 
 func addressesChanged(t *conformance.T) {
 	instance, node := newInitialized(t)
-	changed, err := t.AddressChanger().ChangeAddresses(t.Context(), instance.ID)
+	changed, err := t.Cloud.ChangeAddresses(t.Context(), instance.ID)
 	t.Must(err, "changing the addresses of instance %s", instance.ID)
 	require.NotEqual(
 		t, []any{instance.InternalIPs, instance.ExternalIPs}, []any{changed.InternalIPs, changed.ExternalIPs},

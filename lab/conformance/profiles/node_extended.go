@@ -209,7 +209,7 @@ func newMassWorkers(t *conformance.T) massWorkers {
 // Nodes become NotReady: one that has just started has nothing to remember, and must ask.
 func (m massWorkers) forgetInstances(t *conformance.T) (fault conformance.Injection, restart func()) {
 	restart = stopCCM(t)
-	fault, err := t.FaultInjector().InjectFault(
+	fault, err := t.Cloud.InjectFault(
 		t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}},
 	)
 	t.Must(err, "having the cloud forget its instances")

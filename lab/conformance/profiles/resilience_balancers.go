@@ -192,7 +192,7 @@ var cloudDownWhileDeletingIncident = &conformance.Incident{
 
 // injectBalancerFault has the cloud misbehave about balancers until the test's end.
 func injectBalancerFault(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.FaultInjector().
+	fault, err := t.Cloud.
 		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)
@@ -282,7 +282,7 @@ func strangerWasFirst(t *conformance.T) {
 	// The second one has the same name and, while it wants no balancer yet, a UID:
 	// that is all of which a CCM makes a balancer's name.
 	svc := t.NewService(func(s *corev1.Service) { s.Name, s.Spec.Type = before.Name, corev1.ServiceTypeClusterIP })
-	stranger, err := t.ForeignBalancerCreator().CreateForeignBalancer(t.Context(), nameFor(svc, name, before))
+	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), nameFor(svc, name, before))
 	t.Must(err, "creating another cluster's balancer")
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
 	alone := func(ctx context.Context) error { return leftToItsOwner(ctx, t, svc, stranger) }

@@ -135,7 +135,7 @@ var resilienceClusterTests = []conformance.Test{
 
 func expiredCredentials(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
-	expiry, err := t.CredentialExpirer().ExpireCredentials(t.Context())
+	expiry, err := t.Cloud.ExpireCredentials(t.Context())
 	t.Must(err, "having the CCM's credentials expire")
 	startsAnew(t)
 	t.Cleanup(expiry.Lift)
@@ -146,7 +146,7 @@ func expiredCredentials(t *conformance.T) {
 
 func tokenSwapped(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
-	swap, err := t.CredentialSwapper().SwapCredentials(t.Context())
+	swap, err := t.Cloud.SwapCredentials(t.Context())
 	t.Must(err, "giving the CCM another project's credentials")
 	startsAnew(t)
 	t.Cleanup(swap.Lift)
@@ -313,7 +313,7 @@ func zoneOutage(t *conformance.T) {
 	all := slices.Concat(hit, spared)
 	b := t.AwaitBalancer(svc, leadsToAll(all))
 
-	outage, err := t.ZoneOutageInjector().InjectZoneOutage(t.Context(), lost)
+	outage, err := t.Cloud.InjectZoneOutage(t.Context(), lost)
 	t.Must(err, "losing zone %s", lost)
 	t.Cleanup(outage.Lift)
 	holds := allHold(hit.checkNodesExist, spared.checkNodesKept, checkBalancerStays(t, b, spared))
@@ -368,7 +368,7 @@ func readyNodes(t *conformance.T) (names []string) {
 // twoZones are one to lose, in which as few of the cluster's own machines are as
 // may be, and one to keep.
 func twoZones(t *conformance.T) (lost, other string) {
-	zones, err := t.ZoneOutageInjector().ListZones(t.Context())
+	zones, err := t.Cloud.ListZones(t.Context())
 	t.Must(err, "listing zones")
 	if len(zones) < 2 {
 		t.Fatalf("the cloud has zones %v, and one is to be lost and one to be kept", zones)

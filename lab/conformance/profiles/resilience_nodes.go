@@ -308,7 +308,7 @@ func goesOn(t *conformance.T, late worker, holds func(context.Context) error) {
 
 // onInstances injects a fault into calls about instances.
 func onInstances(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.FaultInjector().
+	fault, err := t.Cloud.
 		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
 	t.Must(err, "injecting %s", kind)
 	t.Cleanup(fault.Lift)

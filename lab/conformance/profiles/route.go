@@ -173,10 +173,10 @@ func newRouted(t *conformance.T) routedNode {
 }
 
 func removeRoutes(ctx context.Context, t *conformance.T, instance conformance.Instance) error {
-	routes, err := t.RouteTable().ListRoutes(ctx)
+	routes, err := t.Cloud.ListRoutes(ctx)
 	for _, r := range routes {
 		if r.InstanceID == instance.ID {
-			err = errors.Join(err, t.RouteTable().DeleteRoute(ctx, r.ID))
+			err = errors.Join(err, t.Cloud.DeleteRoute(ctx, r.ID))
 		}
 	}
 	return err
@@ -203,7 +203,7 @@ func rangesOf(ctx context.Context, t *conformance.T, node string) ([]netip.Prefi
 
 // routesFor are the cluster's routes for a range.
 func routesFor(ctx context.Context, t *conformance.T, want netip.Prefix) ([]conformance.Route, error) {
-	all, err := t.RouteTable().ListRoutes(ctx)
+	all, err := t.Cloud.ListRoutes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -399,14 +399,14 @@ func routeOfNewInstance(t *conformance.T) {
 
 func routeDeletedOutOfBand(t *conformance.T) {
 	r := newRouted(t)
-	t.Must(t.RouteTable().DeleteRoute(t.Context(), r.theRoute().ID), "deleting the route to Node %s", r.Name)
+	t.Must(t.Cloud.DeleteRoute(t.Context(), r.theRoute().ID), "deleting the route to Node %s", r.Name)
 	newRanged(t) // A CCM that looks only when Nodes change looks now.
 	r.awaitCondition()
 }
 
 func routeDiverted(t *conformance.T) {
 	r, other := newRouted(t), newRouted(t)
-	t.Must(t.RouteDiverter().
+	t.Must(t.Cloud.
 		DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
 	newRanged(t)
 	r.awaitCondition()
@@ -414,11 +414,11 @@ func routeDiverted(t *conformance.T) {
 }
 
 func routeOfStranger(t *conformance.T) {
-	strangersRoutesAreKept(t, "198.51.100.0/24", t.ForeignRouteCreator().CreateForeignRoute)
+	strangersRoutesAreKept(t, "198.51.100.0/24", t.Cloud.CreateForeignRoute)
 }
 
 func routeOfNamesakeCluster(t *conformance.T) {
-	strangersRoutesAreKept(t, "192.0.2.0/24", t.NamesakeRouteCreator().CreateNamesakeRoute)
+	strangersRoutesAreKept(t, "192.0.2.0/24", t.Cloud.CreateNamesakeRoute)
 }
 
 // strangersRoutesAreKept checks that routes which are made by create are left alone: one within the
@@ -438,12 +438,12 @@ func strangersRoutesAreKept(
 	for _, destination := range []string{former.ranges[0].String(), beyond} {
 		r, err := create(t.Context(), destination, former.instance.ID)
 		t.Must(err, "making somebody else's route for %s", destination)
-		t.Cleanup(func(ctx context.Context) error { return t.RouteTable().DeleteRoute(ctx, r.ID) })
+		t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, r.ID) })
 		strangers = append(strangers, r)
 	}
 	otherRoutesGo(t, "somebody else's routes are to be left alone", func(ctx context.Context) error {
 		for _, want := range strangers {
-			now, there, err := t.RouteTable().GetRoute(ctx, want.ID)
+			now, there, err := t.Cloud.GetRoute(ctx, want.ID)
 			if err == nil && !there {
 				err = fmt.Errorf("the one for %s is gone", want.Destination)
 			}
@@ -516,7 +516,7 @@ func routeOfNodeDeletedWhileCCMDown(t *conformance.T) {
 
 // newRefusedNode makes a Node whose route the cloud refuses until the limit is lifted.
 func newRefusedNode(t *conformance.T) (r routedNode, lift func()) {
-	undo, err := t.RouteLimiter().LimitRoutes(t.Context())
+	undo, err := t.Cloud.LimitRoutes(t.Context())
 	t.Must(err, "having the cloud refuse routes")
 	t.Cleanup(undo)
 	return newRanged(t), func() { t.Must(undo(t.Context()), "having the cloud take routes again") }
@@ -602,7 +602,7 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 	restart := stopCCM(t)
 	faults := map[conformance.Thing]conformance.Injection{}
 	for _, thing := range on { // Each on its own, or calls about one would be counted for another.
-		fault, err := t.FaultInjector().
+		fault, err := t.Cloud.
 			InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{thing}})
 		t.Must(err, "injecting %s", kind)
 		t.Cleanup(fault.Lift)
@@ -627,12 +627,12 @@ func lookedAtRoutes(t *conformance.T, faults map[conformance.Thing]conformance.I
 		return checkFaultHits(t, fault, t.Attempts+1)
 	}
 	asked := checkFaultHits(t, faults[conformance.Instances], 4*(t.Attempts+1))
-	if _, counted := conformance.As[conformance.CallCounter](t.Cloud); !counted {
+	if !t.HasFeature(conformance.FeatureCalls) {
 		return asked
 	}
 	before := countCloudCalls(t).Of[conformance.Routes].Reads
 	return allHold(asked, func(ctx context.Context) error {
-		now, err := t.CallCounter().CountCalls(ctx)
+		now, err := t.Cloud.CountCalls(ctx)
 		if reads := now.Of[conformance.Routes].Reads - before; err == nil && reads < 2 {
 			err = fmt.Errorf("it has asked for routes, times: %d", reads)
 		}

@@ -17,25 +17,8 @@ import (
 
 	"github.com/gorilla/mux"
 	"github.com/oapi-codegen/runtime"
+	"k8s.io/apimachinery/pkg/types"
 )
-
-// Defines values for ListenerProtocol.
-const (
-	TCP ListenerProtocol = "TCP"
-	UDP ListenerProtocol = "UDP"
-)
-
-// Valid indicates whether the value is a known member of the ListenerProtocol enum.
-func (e ListenerProtocol) Valid() bool {
-	switch e {
-	case TCP:
-		return true
-	case UDP:
-		return true
-	default:
-		return false
-	}
-}
 
 // Defines values for Thing.
 const (
@@ -60,11 +43,24 @@ func (e Thing) Valid() bool {
 
 // Balancer A load balancer. What there is no feature for is left out.
 type Balancer struct {
-	// Active No while it is being made, changed or deleted.
-	Active bool `json:"active"`
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"`
+
+	// Service The UID of the Service that it is for; none of a stranger's.
+	Service types.UID `json:"service,omitempty"`
 
 	// Address An IP address or a host name; none while it has none.
 	Address string `json:"address,omitempty"`
+
+	// Active No while it is being made, changed or deleted.
+	Active    bool       `json:"active"`
+	Listeners []Listener `json:"listeners,omitempty"`
+
+	// Targets The IDs of instances. For `targets`.
+	Targets []string `json:"targets,omitempty"`
+
+	// SourceRanges CIDRs; none for everybody. For `source-ranges`.
+	SourceRanges []string `json:"sourceRanges,omitempty"`
 
 	// Affinity Whether a client gets the same target. For `affinity`.
 	Affinity bool `json:"affinity,omitempty"`
@@ -72,23 +68,11 @@ type Balancer struct {
 	// AffinitySeconds For how long it does. For `affinity-timeout`.
 	AffinitySeconds int32 `json:"affinitySeconds,omitempty"`
 
+	// HealthChecked Whether it checks its targets, in whichever way. For `health-check`.
+	HealthChecked bool `json:"healthChecked,omitempty"`
+
 	// HealthCheckPort The port of each target that its HTTP health check asks; 0 for none. For `health-check`.
 	HealthCheckPort int32 `json:"healthCheckPort,omitempty"`
-
-	// HealthChecked Whether it checks its targets, in whichever way. For `health-check`.
-	HealthChecked bool       `json:"healthChecked,omitempty"`
-	ID            string     `json:"id"`
-	Listeners     []Listener `json:"listeners,omitempty"`
-	Name          string     `json:"name,omitempty"`
-
-	// Service The UID of the Service that it is for; none of a stranger's.
-	Service string `json:"service,omitempty"`
-
-	// SourceRanges CIDRs; none for everybody. For `source-ranges`.
-	SourceRanges []string `json:"sourceRanges,omitempty"`
-
-	// Targets The IDs of instances. For `targets`.
-	Targets []string `json:"targets,omitempty"`
 }
 
 // BalancerChange defines model for BalancerChange.
@@ -120,20 +104,20 @@ type CCM struct {
 
 // Call defines model for Call.
 type Call struct {
-	// Answer A few words: a status, an error's code.
-	Answer   string    `json:"answer"`
-	Answered time.Time `json:"answered"`
-	Began    time.Time `json:"began"`
-	Failed   bool      `json:"failed"`
-
 	// ID Sets it apart from all others.
-	ID string `json:"id"`
+	ID       string    `json:"id"`
+	Began    time.Time `json:"began"`
+	Answered time.Time `json:"answered"`
 
 	// Operation What the cloud calls it.
 	Operation string `json:"operation"`
 
 	// Resource The ID of what it is about; none for a list.
 	Resource string `json:"resource,omitempty"`
+
+	// Answer A few words: a status, an error's code.
+	Answer string `json:"answer"`
+	Failed bool   `json:"failed"`
 }
 
 // CallCount defines model for CallCount.
@@ -201,10 +185,10 @@ type Driver struct {
 // Fault defines model for Fault.
 type Fault struct {
 	// Kind What follows `fault-` in the feature's name.
-	Kind string `json:"kind"`
+	Kind FaultKind `json:"kind"`
 
-	// Things Only calls about these; all calls, unless said.
-	Things []Thing `json:"things,omitempty"`
+	// On Only calls about these; all calls, unless said.
+	On []Thing `json:"things,omitempty"`
 }
 
 // ForeignRoute defines model for ForeignRoute.
@@ -242,12 +226,8 @@ type Injection struct {
 
 // Instance defines model for Instance.
 type Instance struct {
-	ExternalIPs []string `json:"externalIPs,omitempty"`
-	ID          string   `json:"id"`
-
-	// InternalIPs Two with `several-addresses`.
-	InternalIPs []string `json:"internalIPs"`
-	Name        string   `json:"name"`
+	ID   string `json:"id"`
+	Name string `json:"name"`
 
 	// NodeName What its Node is called, where that is not its name.
 	NodeName string `json:"nodeName,omitempty"`
@@ -255,14 +235,18 @@ type Instance struct {
 	// ProviderID What spec.providerID of its Node must be.
 	ProviderID string `json:"providerID"`
 
-	// Region For `zones`.
-	Region string `json:"region,omitempty"`
+	// InternalIPs Two with `several-addresses`.
+	InternalIPs []string `json:"internalIPs"`
+	ExternalIPs []string `json:"externalIPs,omitempty"`
 
 	// Type What the well-known label must say. For `instance-types`.
 	Type string `json:"type,omitempty"`
 
 	// Zone For `zones`.
 	Zone string `json:"zone,omitempty"`
+
+	// Region For `zones`.
+	Region string `json:"region,omitempty"`
 }
 
 // InstanceBatch defines model for InstanceBatch.
@@ -273,17 +257,17 @@ type InstanceBatch struct {
 
 // InstanceSpec defines model for InstanceSpec.
 type InstanceSpec struct {
-	// External It is to have an external address, where the cloud has such a thing.
-	External bool `json:"external"`
+	// Name That of its Node.
+	Name string `json:"name"`
 
 	// Machine It is to boot, and to join the cluster with a kubelet. For `machines`.
 	Machine bool `json:"machine"`
 
-	// Name That of its Node.
-	Name string `json:"name"`
-
 	// Zone Where it is to be; anywhere that is not lost, unless said. For `zone-outage`.
 	Zone string `json:"zone,omitempty"`
+
+	// External It is to have an external address, where the cloud has such a thing.
+	External bool `json:"external"`
 }
 
 // InstanceSpecs defines model for InstanceSpecs.
@@ -293,15 +277,12 @@ type InstanceSpecs struct {
 
 // Listener defines model for Listener.
 type Listener struct {
-	Port     int32            `json:"port"`
-	Protocol ListenerProtocol `json:"protocol"`
+	Protocol string `json:"protocol"`
+	Port     int32  `json:"port"`
 
 	// TargetPort The port of each target that it sends to. For `node-ports`.
 	TargetPort int32 `json:"targetPort,omitempty"`
 }
-
-// ListenerProtocol defines model for Listener.Protocol.
-type ListenerProtocol string
 
 // Name defines model for Name.
 type Name struct {
@@ -385,9 +366,10 @@ type ReservedAddress struct {
 
 // Route defines model for Route.
 type Route struct {
+	ID string `json:"id"`
+
 	// Destination A CIDR.
 	Destination string `json:"destination"`
-	ID          string `json:"id"`
 	InstanceID  string `json:"instanceID"`
 }
 

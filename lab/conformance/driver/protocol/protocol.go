@@ -22,3 +22,6 @@ const (
 //
 //go:embed openapi.yaml
 var Spec []byte
+
+// FaultKind is what a call gets instead of its answer; package conformance lists them.
+type FaultKind string
