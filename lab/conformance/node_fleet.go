@@ -384,7 +384,7 @@ func (c *NodeFleet) AwaitNodeSweeps(times int) {
 			if err != nil || !HasTaint(node, shutdownTaint.Key) {
 				return err
 			}
-			if err := c.t.NodeReady(ctx, c.Names[0]); err != nil { // Lost: see Losses.
+			if err := c.t.NodeReady(ctx, c.Names[0]); err != nil { // Lost: see LostCount.
 				return errors.Join(err, c.markReady(ctx, c.Names[0]))
 			}
 			return errors.New("it has the taint")

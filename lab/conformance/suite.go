@@ -340,7 +340,7 @@ func (r *run) runClass(ctx, alive context.Context, k schedulingClass) {
 	}
 }
 
-// standBack and leave end the run's taking part, which it does once.
+// standBack ends the run's part in the queue, as leaveQueue does; the first of the two calls counts.
 func (r *run) standBack(ctx context.Context) {
 	r.leaveOnce.Do(func() { r.Queue.standBack(ctx) })
 }

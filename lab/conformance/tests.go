@@ -47,7 +47,7 @@ type Test struct {
 	Capability Capability
 	// Needs are the cloud's features without which it cannot be run.
 	Needs []Feature
-	// Compares are features with which it looks at more; it is run without them, too.
+	// Compares are features that let the test check more. It runs without them, too.
 	Compares []Feature
 	// Source is where the requirement comes from: an interface's comment, a
 	// KEP, the documentation.

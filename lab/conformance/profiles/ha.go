@@ -123,7 +123,8 @@ func newWaitingNode(t *conformance.T) string {
 	return t.NewNodeOf(t.NewInstance(t.Name("waiting")), conformance.NodeSpec{}).Name
 }
 
-// checkStillWaits returns an error when the Node was initialised and allowed is still one.
+// checkStillWaits fails if the CCM initialised the Node although allowed, which says whether it may,
+// returns an error.
 func checkStillWaits(t *conformance.T, node string, allowed func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		if checkStaysUninitialized(t, node)(ctx) == nil {
