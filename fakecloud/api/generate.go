@@ -1,5 +1,6 @@
-// Package api is fakecloud's REST API as Go types, a gorilla/mux server
-// interface and a client, all generated from openapi.yaml by `make generate`.
+// Package api is fakecloud's REST API as Go types and a gorilla/mux server interface, generated from
+// openapi.yaml by `make generate` with the templates of ours in templates. The client's methods
+// come from it too: see package client.
 package api
 
 import _ "embed"

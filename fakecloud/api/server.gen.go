@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -19,16 +20,14 @@ const (
 	AddressInternal AddressType = "internal"
 )
 
-// Valid indicates whether the value is a known member of the AddressType enum.
+// Valid tells whether e is one of the values above.
 func (e AddressType) Valid() bool {
 	switch e {
-	case AddressExternal:
+	case AddressExternal,
+		AddressInternal:
 		return true
-	case AddressInternal:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for AddressHolderKind.
@@ -37,16 +36,14 @@ const (
 	HolderLoadBalancer AddressHolderKind = "load-balancer"
 )
 
-// Valid indicates whether the value is a known member of the AddressHolderKind enum.
+// Valid tells whether e is one of the values above.
 func (e AddressHolderKind) Valid() bool {
 	switch e {
-	case HolderInstance:
+	case HolderInstance,
+		HolderLoadBalancer:
 		return true
-	case HolderLoadBalancer:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for AddressState.
@@ -55,16 +52,14 @@ const (
 	AddressHeld      AddressState = "in-use"
 )
 
-// Valid indicates whether the value is a known member of the AddressState enum.
+// Valid tells whether e is one of the values above.
 func (e AddressState) Valid() bool {
 	switch e {
-	case AddressAvailable:
+	case AddressAvailable,
+		AddressHeld:
 		return true
-	case AddressHeld:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for AuditGroup.
@@ -74,18 +69,15 @@ const (
 	AuditByUserAgent AuditGroup = "userAgent"
 )
 
-// Valid indicates whether the value is a known member of the AuditGroup enum.
+// Valid tells whether e is one of the values above.
 func (e AuditGroup) Valid() bool {
 	switch e {
-	case AuditByOperation:
+	case AuditByOperation,
+		AuditByToken,
+		AuditByUserAgent:
 		return true
-	case AuditByToken:
-		return true
-	case AuditByUserAgent:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for ClockMode.
@@ -94,16 +86,14 @@ const (
 	ClockVirtual ClockMode = "virtual"
 )
 
-// Valid indicates whether the value is a known member of the ClockMode enum.
+// Valid tells whether e is one of the values above.
 func (e ClockMode) Valid() bool {
 	switch e {
-	case ClockReal:
+	case ClockReal,
+		ClockVirtual:
 		return true
-	case ClockVirtual:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for EventType.
@@ -113,18 +103,15 @@ const (
 	EventUpdated EventType = "updated"
 )
 
-// Valid indicates whether the value is a known member of the EventType enum.
+// Valid tells whether e is one of the values above.
 func (e EventType) Valid() bool {
 	switch e {
-	case EventCreated:
+	case EventCreated,
+		EventDeleted,
+		EventUpdated:
 		return true
-	case EventDeleted:
-		return true
-	case EventUpdated:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for FaultMatchKinds.
@@ -133,16 +120,14 @@ const (
 	FaultLoadBalancer FaultMatchKinds = "load-balancer"
 )
 
-// Valid indicates whether the value is a known member of the FaultMatchKinds enum.
+// Valid tells whether e is one of the values above.
 func (e FaultMatchKinds) Valid() bool {
 	switch e {
-	case FaultInstance:
+	case FaultInstance,
+		FaultLoadBalancer:
 		return true
-	case FaultLoadBalancer:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for HealthCheckProtocol.
@@ -152,18 +137,15 @@ const (
 	HealthCheckTCP  HealthCheckProtocol = "tcp"
 )
 
-// Valid indicates whether the value is a known member of the HealthCheckProtocol enum.
+// Valid tells whether e is one of the values above.
 func (e HealthCheckProtocol) Valid() bool {
 	switch e {
-	case HealthCheckHTTP:
+	case HealthCheckHTTP,
+		HealthCheckNone,
+		HealthCheckTCP:
 		return true
-	case HealthCheckNone:
-		return true
-	case HealthCheckTCP:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for IPFamily.
@@ -172,16 +154,14 @@ const (
 	IPv6 IPFamily = "ipv6"
 )
 
-// Valid indicates whether the value is a known member of the IPFamily enum.
+// Valid tells whether e is one of the values above.
 func (e IPFamily) Valid() bool {
 	switch e {
-	case IPv4:
+	case IPv4,
+		IPv6:
 		return true
-	case IPv6:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for InstanceState.
@@ -195,26 +175,19 @@ const (
 	InstanceTerminating InstanceState = "terminating"
 )
 
-// Valid indicates whether the value is a known member of the InstanceState enum.
+// Valid tells whether e is one of the values above.
 func (e InstanceState) Valid() bool {
 	switch e {
-	case InstanceError:
+	case InstanceError,
+		InstancePending,
+		InstanceRunning,
+		InstanceStopped,
+		InstanceStopping,
+		InstanceTerminated,
+		InstanceTerminating:
 		return true
-	case InstancePending:
-		return true
-	case InstanceRunning:
-		return true
-	case InstanceStopped:
-		return true
-	case InstanceStopping:
-		return true
-	case InstanceTerminated:
-		return true
-	case InstanceTerminating:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for InstanceType.
@@ -224,18 +197,15 @@ const (
 	InstanceTypeSmall  InstanceType = "small"
 )
 
-// Valid indicates whether the value is a known member of the InstanceType enum.
+// Valid tells whether e is one of the values above.
 func (e InstanceType) Valid() bool {
 	switch e {
-	case InstanceTypeLarge:
+	case InstanceTypeLarge,
+		InstanceTypeMedium,
+		InstanceTypeSmall:
 		return true
-	case InstanceTypeMedium:
-		return true
-	case InstanceTypeSmall:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for LoadBalancerAlgorithm.
@@ -245,18 +215,15 @@ const (
 	AlgorithmSourceHash       LoadBalancerAlgorithm = "source-hash"
 )
 
-// Valid indicates whether the value is a known member of the LoadBalancerAlgorithm enum.
+// Valid tells whether e is one of the values above.
 func (e LoadBalancerAlgorithm) Valid() bool {
 	switch e {
-	case AlgorithmLeastConnections:
+	case AlgorithmLeastConnections,
+		AlgorithmRoundRobin,
+		AlgorithmSourceHash:
 		return true
-	case AlgorithmRoundRobin:
-		return true
-	case AlgorithmSourceHash:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for LoadBalancerScheme.
@@ -265,16 +232,14 @@ const (
 	SchemePublic   LoadBalancerScheme = "public"
 )
 
-// Valid indicates whether the value is a known member of the LoadBalancerScheme enum.
+// Valid tells whether e is one of the values above.
 func (e LoadBalancerScheme) Valid() bool {
 	switch e {
-	case SchemeInternal:
+	case SchemeInternal,
+		SchemePublic:
 		return true
-	case SchemePublic:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for LoadBalancerState.
@@ -286,22 +251,17 @@ const (
 	LoadBalancerUpdating     LoadBalancerState = "updating"
 )
 
-// Valid indicates whether the value is a known member of the LoadBalancerState enum.
+// Valid tells whether e is one of the values above.
 func (e LoadBalancerState) Valid() bool {
 	switch e {
-	case LoadBalancerActive:
+	case LoadBalancerActive,
+		LoadBalancerDeleting,
+		LoadBalancerError,
+		LoadBalancerProvisioning,
+		LoadBalancerUpdating:
 		return true
-	case LoadBalancerDeleting:
-		return true
-	case LoadBalancerError:
-		return true
-	case LoadBalancerProvisioning:
-		return true
-	case LoadBalancerUpdating:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for OperationResource.
@@ -310,16 +270,14 @@ const (
 	OperationOnLoadBalancer OperationResource = "load-balancer"
 )
 
-// Valid indicates whether the value is a known member of the OperationResource enum.
+// Valid tells whether e is one of the values above.
 func (e OperationResource) Valid() bool {
 	switch e {
-	case OperationOnInstance:
+	case OperationOnInstance,
+		OperationOnLoadBalancer:
 		return true
-	case OperationOnLoadBalancer:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for OperationState.
@@ -330,20 +288,16 @@ const (
 	OperationSuperseded OperationState = "superseded"
 )
 
-// Valid indicates whether the value is a known member of the OperationState enum.
+// Valid tells whether e is one of the values above.
 func (e OperationState) Valid() bool {
 	switch e {
-	case OperationDone:
+	case OperationDone,
+		OperationFailed,
+		OperationRunning,
+		OperationSuperseded:
 		return true
-	case OperationFailed:
-		return true
-	case OperationRunning:
-		return true
-	case OperationSuperseded:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for ProblemCode.
@@ -379,70 +333,41 @@ const (
 	ZoneUnavailable      ProblemCode = "zone-unavailable"
 )
 
-// Valid indicates whether the value is a known member of the ProblemCode enum.
+// Valid tells whether e is one of the values above.
 func (e ProblemCode) Valid() bool {
 	switch e {
-	case AddressInUse:
+	case AddressInUse,
+		AddressPoolExhausted,
+		EventsExpired,
+		Forbidden,
+		IdempotencyKeyReused,
+		InUse,
+		Internal,
+		InvalidRequest,
+		ListenerConflict,
+		MethodNotAllowed,
+		NameTaken,
+		NetworkConflict,
+		NotFound,
+		PreconditionFailed,
+		QuotaExceeded,
+		RateLimited,
+		RouteConflict,
+		SnapshotUnusable,
+		TooLarge,
+		TooManyFaults,
+		Unauthenticated,
+		Unavailable,
+		UnknownAddress,
+		UnknownInstance,
+		UnknownNetwork,
+		UnknownZone,
+		VirtualClock,
+		WrongState,
+		ZoneUnavailable:
 		return true
-	case AddressPoolExhausted:
-		return true
-	case EventsExpired:
-		return true
-	case Forbidden:
-		return true
-	case IdempotencyKeyReused:
-		return true
-	case InUse:
-		return true
-	case Internal:
-		return true
-	case InvalidRequest:
-		return true
-	case ListenerConflict:
-		return true
-	case MethodNotAllowed:
-		return true
-	case NameTaken:
-		return true
-	case NetworkConflict:
-		return true
-	case NotFound:
-		return true
-	case PreconditionFailed:
-		return true
-	case QuotaExceeded:
-		return true
-	case RateLimited:
-		return true
-	case RouteConflict:
-		return true
-	case SnapshotUnusable:
-		return true
-	case TooLarge:
-		return true
-	case TooManyFaults:
-		return true
-	case Unauthenticated:
-		return true
-	case Unavailable:
-		return true
-	case UnknownAddress:
-		return true
-	case UnknownInstance:
-		return true
-	case UnknownNetwork:
-		return true
-	case UnknownZone:
-		return true
-	case VirtualClock:
-		return true
-	case WrongState:
-		return true
-	case ZoneUnavailable:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for Protocol.
@@ -451,16 +376,14 @@ const (
 	ProtocolUDP Protocol = "udp"
 )
 
-// Valid indicates whether the value is a known member of the Protocol enum.
+// Valid tells whether e is one of the values above.
 func (e Protocol) Valid() bool {
 	switch e {
-	case ProtocolTCP:
+	case ProtocolTCP,
+		ProtocolUDP:
 		return true
-	case ProtocolUDP:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for ProxyProtocol.
@@ -469,16 +392,14 @@ const (
 	ProxyProtocolV2 ProxyProtocol = "v2"
 )
 
-// Valid indicates whether the value is a known member of the ProxyProtocol enum.
+// Valid tells whether e is one of the values above.
 func (e ProxyProtocol) Valid() bool {
 	switch e {
-	case ProxyProtocolV1:
+	case ProxyProtocolV1,
+		ProxyProtocolV2:
 		return true
-	case ProxyProtocolV2:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for ResourceKind.
@@ -490,22 +411,17 @@ const (
 	ResourceRoute        ResourceKind = "route"
 )
 
-// Valid indicates whether the value is a known member of the ResourceKind enum.
+// Valid tells whether e is one of the values above.
 func (e ResourceKind) Valid() bool {
 	switch e {
-	case ResourceAddress:
+	case ResourceAddress,
+		ResourceInstance,
+		ResourceLoadBalancer,
+		ResourceNetwork,
+		ResourceRoute:
 		return true
-	case ResourceInstance:
-		return true
-	case ResourceLoadBalancer:
-		return true
-	case ResourceNetwork:
-		return true
-	case ResourceRoute:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for Role.
@@ -515,18 +431,15 @@ const (
 	RoleViewer Role = "viewer"
 )
 
-// Valid indicates whether the value is a known member of the Role enum.
+// Valid tells whether e is one of the values above.
 func (e Role) Valid() bool {
 	switch e {
-	case RoleAdmin:
+	case RoleAdmin,
+		RoleEditor,
+		RoleViewer:
 		return true
-	case RoleEditor:
-		return true
-	case RoleViewer:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for RouteState.
@@ -535,16 +448,14 @@ const (
 	RouteBlackhole RouteState = "blackhole"
 )
 
-// Valid indicates whether the value is a known member of the RouteState enum.
+// Valid tells whether e is one of the values above.
 func (e RouteState) Valid() bool {
 	switch e {
-	case RouteActive:
+	case RouteActive,
+		RouteBlackhole:
 		return true
-	case RouteBlackhole:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for ScenarioState.
@@ -555,20 +466,16 @@ const (
 	ScenarioStopped ScenarioState = "stopped"
 )
 
-// Valid indicates whether the value is a known member of the ScenarioState enum.
+// Valid tells whether e is one of the values above.
 func (e ScenarioState) Valid() bool {
 	switch e {
-	case ScenarioDone:
+	case ScenarioDone,
+		ScenarioFailed,
+		ScenarioRunning,
+		ScenarioStopped:
 		return true
-	case ScenarioFailed:
-		return true
-	case ScenarioRunning:
-		return true
-	case ScenarioStopped:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for ScenarioStepAction.
@@ -581,24 +488,18 @@ const (
 	StepTerminate ScenarioStepAction = "terminate"
 )
 
-// Valid indicates whether the value is a known member of the ScenarioStepAction enum.
+// Valid tells whether e is one of the values above.
 func (e ScenarioStepAction) Valid() bool {
 	switch e {
-	case StepCrash:
+	case StepCrash,
+		StepDelete,
+		StepReboot,
+		StepStart,
+		StepStop,
+		StepTerminate:
 		return true
-	case StepDelete:
-		return true
-	case StepReboot:
-		return true
-	case StepStart:
-		return true
-	case StepStop:
-		return true
-	case StepTerminate:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for StateReasonCode.
@@ -606,14 +507,13 @@ const (
 	ReasonCannotListen StateReasonCode = "cannot-listen"
 )
 
-// Valid indicates whether the value is a known member of the StateReasonCode enum.
+// Valid tells whether e is one of the values above.
 func (e StateReasonCode) Valid() bool {
 	switch e {
 	case ReasonCannotListen:
 		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for TargetHealthState.
@@ -623,18 +523,15 @@ const (
 	TargetUnknown   TargetHealthState = "unknown"
 )
 
-// Valid indicates whether the value is a known member of the TargetHealthState enum.
+// Valid tells whether e is one of the values above.
 func (e TargetHealthState) Valid() bool {
 	switch e {
-	case TargetHealthy:
+	case TargetHealthy,
+		TargetUnhealthy,
+		TargetUnknown:
 		return true
-	case TargetUnhealthy:
-		return true
-	case TargetUnknown:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for TokenOrigin.
@@ -643,16 +540,14 @@ const (
 	TokenFromFlag TokenOrigin = "flag"
 )
 
-// Valid indicates whether the value is a known member of the TokenOrigin enum.
+// Valid tells whether e is one of the values above.
 func (e TokenOrigin) Valid() bool {
 	switch e {
-	case TokenFromAPI:
+	case TokenFromAPI,
+		TokenFromFlag:
 		return true
-	case TokenFromFlag:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for ZoneState.
@@ -661,16 +556,14 @@ const (
 	ZoneOutage    ZoneState = "outage"
 )
 
-// Valid indicates whether the value is a known member of the ZoneState enum.
+// Valid tells whether e is one of the values above.
 func (e ZoneState) Valid() bool {
 	switch e {
-	case ZoneAvailable:
+	case ZoneAvailable,
+		ZoneOutage:
 		return true
-	case ZoneOutage:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Defines values for ListAuditParamsStatus.
@@ -682,22 +575,17 @@ const (
 	AuditStatusNone ListAuditParamsStatus = "none"
 )
 
-// Valid indicates whether the value is a known member of the ListAuditParamsStatus enum.
+// Valid tells whether e is one of the values above.
 func (e ListAuditParamsStatus) Valid() bool {
 	switch e {
-	case AuditStatus2Xx:
+	case AuditStatus2Xx,
+		AuditStatus3Xx,
+		AuditStatus4Xx,
+		AuditStatus5Xx,
+		AuditStatusNone:
 		return true
-	case AuditStatus3Xx:
-		return true
-	case AuditStatus4Xx:
-		return true
-	case AuditStatus5Xx:
-		return true
-	case AuditStatusNone:
-		return true
-	default:
-		return false
 	}
+	return false
 }
 
 // Address defines model for Address.
@@ -2464,41 +2352,6 @@ type ListAddressesParams struct {
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
-// ReserveAddressParams defines parameters for ReserveAddress.
-type ReserveAddressParams struct {
-	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
-	// same request gives the first one's answer again, with the header
-	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project, which has at most
-	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
-	// at a time.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// ReleaseAddressParams defines parameters for ReleaseAddress.
-type ReleaseAddressParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// UpdateAddressParams defines parameters for UpdateAddress.
-type UpdateAddressParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// AttachAddressParams defines parameters for AttachAddress.
-type AttachAddressParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// DetachAddressParams defines parameters for DetachAddress.
-type DetachAddressParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
 // ListAuditParams defines parameters for ListAudit.
 type ListAuditParams struct {
 	// Token Only calls of the token of this name.
@@ -2594,72 +2447,6 @@ type ListInstancesParams struct {
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
-// CreateInstanceParams defines parameters for CreateInstance.
-type CreateInstanceParams struct {
-	// Wait Answer when the operation has ended, but after so many seconds at the
-	// latest; with the resource as it is then, or as it last was if it is gone.
-	// The operation tells how it ended. 0 does not wait.
-	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
-
-	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
-	// same request gives the first one's answer again, with the header
-	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project, which has at most
-	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
-	// at a time.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// UpdateInstanceParams defines parameters for UpdateInstance.
-type UpdateInstanceParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// RebootInstanceParams defines parameters for RebootInstance.
-type RebootInstanceParams struct {
-	// Wait Answer when the operation has ended, but after so many seconds at the
-	// latest; with the resource as it is then, or as it last was if it is gone.
-	// The operation tells how it ended. 0 does not wait.
-	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
-
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// StartInstanceParams defines parameters for StartInstance.
-type StartInstanceParams struct {
-	// Wait Answer when the operation has ended, but after so many seconds at the
-	// latest; with the resource as it is then, or as it last was if it is gone.
-	// The operation tells how it ended. 0 does not wait.
-	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
-
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// StopInstanceParams defines parameters for StopInstance.
-type StopInstanceParams struct {
-	// Wait Answer when the operation has ended, but after so many seconds at the
-	// latest; with the resource as it is then, or as it last was if it is gone.
-	// The operation tells how it ended. 0 does not wait.
-	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
-
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// TerminateInstanceParams defines parameters for TerminateInstance.
-type TerminateInstanceParams struct {
-	// Wait Answer when the operation has ended, but after so many seconds at the
-	// latest; with the resource as it is then, or as it last was if it is gone.
-	// The operation tells how it ended. 0 does not wait.
-	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
-
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
 // ListLoadBalancersParams defines parameters for ListLoadBalancers.
 type ListLoadBalancersParams struct {
 	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
@@ -2678,44 +2465,6 @@ type ListLoadBalancersParams struct {
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
-// CreateLoadBalancerParams defines parameters for CreateLoadBalancer.
-type CreateLoadBalancerParams struct {
-	// Wait Answer when the operation has ended, but after so many seconds at the
-	// latest; with the resource as it is then, or as it last was if it is gone.
-	// The operation tells how it ended. 0 does not wait.
-	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
-
-	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
-	// same request gives the first one's answer again, with the header
-	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project, which has at most
-	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
-	// at a time.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// DeleteLoadBalancerParams defines parameters for DeleteLoadBalancer.
-type DeleteLoadBalancerParams struct {
-	// Wait Answer when the operation has ended, but after so many seconds at the
-	// latest; with the resource as it is then, or as it last was if it is gone.
-	// The operation tells how it ended. 0 does not wait.
-	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
-
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// UpdateLoadBalancerParams defines parameters for UpdateLoadBalancer.
-type UpdateLoadBalancerParams struct {
-	// Wait Answer when the operation has ended, but after so many seconds at the
-	// latest; with the resource as it is then, or as it last was if it is gone.
-	// The operation tells how it ended. 0 does not wait.
-	Wait *Wait `form:"wait,omitempty" json:"wait,omitempty"`
-
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
 // ListNetworksParams defines parameters for ListNetworks.
 type ListNetworksParams struct {
 	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
@@ -2729,29 +2478,6 @@ type ListNetworksParams struct {
 
 	// PageToken `nextPageToken` of the page before. Opaque.
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
-}
-
-// CreateNetworkParams defines parameters for CreateNetwork.
-type CreateNetworkParams struct {
-	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
-	// same request gives the first one's answer again, with the header
-	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project, which has at most
-	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
-	// at a time.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// DeleteNetworkParams defines parameters for DeleteNetwork.
-type DeleteNetworkParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// UpdateNetworkParams defines parameters for UpdateNetwork.
-type UpdateNetworkParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // ListOperationsParams defines parameters for ListOperations.
@@ -2792,29 +2518,6 @@ type ListProjectsParams struct {
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
-// CreateProjectParams defines parameters for CreateProject.
-type CreateProjectParams struct {
-	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
-	// same request gives the first one's answer again, with the header
-	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project, which has at most
-	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
-	// at a time.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// DeleteProjectParams defines parameters for DeleteProject.
-type DeleteProjectParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// UpdateProjectParams defines parameters for UpdateProject.
-type UpdateProjectParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
 // ListTokensParams defines parameters for ListTokens.
 type ListTokensParams struct {
 	// Name Only the token of exactly this name.
@@ -2842,3684 +2545,450 @@ type ListRoutesParams struct {
 	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
-// CreateRouteParams defines parameters for CreateRoute.
-type CreateRouteParams struct {
-	// IdempotencyKey Makes sending a request twice safe: within 24 hours, the same key with the
-	// same request gives the first one's answer again, with the header
-	// `Idempotent-Replayed`, and creates nothing; the same key with another
-	// request is refused (422). Keys belong to the project, which has at most
-	// 100,000 of them: when there are more, the oldest are forgotten, 1,000 or so
-	// at a time.
-	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// DeleteRouteParams defines parameters for DeleteRoute.
-type DeleteRouteParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// UpdateRouteParams defines parameters for UpdateRoute.
-type UpdateRouteParams struct {
-	// IfMatch The `ETag` of the version that the change is meant for; if the resource has another by now, nothing is changed (412).
-	IfMatch *IfMatch `json:"If-Match,omitempty"`
-}
-
-// ReserveAddressJSONRequestBody defines body for ReserveAddress for application/json ContentType.
-type ReserveAddressJSONRequestBody = ReservedAddressCreate
-
-// UpdateAddressJSONRequestBody defines body for UpdateAddress for application/json ContentType.
-type UpdateAddressJSONRequestBody = ReservedAddressUpdate
-
-// AttachAddressJSONRequestBody defines body for AttachAddress for application/json ContentType.
-type AttachAddressJSONRequestBody = AddressAttach
-
-// AdvanceClockJSONRequestBody defines body for AdvanceClock for application/json ContentType.
-type AdvanceClockJSONRequestBody = ClockAdvance
-
-// CreateFaultJSONRequestBody defines body for CreateFault for application/json ContentType.
-type CreateFaultJSONRequestBody = FaultCreate
-
-// CreateInstanceJSONRequestBody defines body for CreateInstance for application/json ContentType.
-type CreateInstanceJSONRequestBody = InstanceCreate
-
-// UpdateInstanceJSONRequestBody defines body for UpdateInstance for application/json ContentType.
-type UpdateInstanceJSONRequestBody = ResourceUpdate
-
-// CreateLoadBalancerJSONRequestBody defines body for CreateLoadBalancer for application/json ContentType.
-type CreateLoadBalancerJSONRequestBody = LoadBalancerCreate
-
-// UpdateLoadBalancerJSONRequestBody defines body for UpdateLoadBalancer for application/json ContentType.
-type UpdateLoadBalancerJSONRequestBody = LoadBalancerUpdate
-
-// CreateNetworkJSONRequestBody defines body for CreateNetwork for application/json ContentType.
-type CreateNetworkJSONRequestBody = NetworkCreate
-
-// UpdateNetworkJSONRequestBody defines body for UpdateNetwork for application/json ContentType.
-type UpdateNetworkJSONRequestBody = ResourceUpdate
-
-// CreateProjectJSONRequestBody defines body for CreateProject for application/json ContentType.
-type CreateProjectJSONRequestBody = ProjectCreate
-
-// UpdateProjectJSONRequestBody defines body for UpdateProject for application/json ContentType.
-type UpdateProjectJSONRequestBody = ProjectUpdate
-
-// UpdateProjectQuotasJSONRequestBody defines body for UpdateProjectQuotas for application/json ContentType.
-type UpdateProjectQuotasJSONRequestBody = QuotasUpdate
-
-// CreateTokenJSONRequestBody defines body for CreateToken for application/json ContentType.
-type CreateTokenJSONRequestBody = TokenCreate
-
-// RotateTokenJSONRequestBody defines body for RotateToken for application/json ContentType.
-type RotateTokenJSONRequestBody = TokenRotate
-
-// CreateRouteJSONRequestBody defines body for CreateRoute for application/json ContentType.
-type CreateRouteJSONRequestBody = RouteCreate
-
-// UpdateRouteJSONRequestBody defines body for UpdateRoute for application/json ContentType.
-type UpdateRouteJSONRequestBody = ResourceUpdate
-
-// RunScenarioJSONRequestBody defines body for RunScenario for application/json ContentType.
-type RunScenarioJSONRequestBody = ScenarioCreate
-
-// CreateSnapshotJSONRequestBody defines body for CreateSnapshot for application/json ContentType.
-type CreateSnapshotJSONRequestBody = SnapshotCreate
-
-// ServerInterface represents all server handlers.
+// ServerInterface has a method for each operation. Parameters of reads are read for it. Those of
+// changes are headers and waits that many operations share, which the server reads by itself.
 type ServerInterface interface {
-	// GetDocs This document as a page to read and to try out. Needs no token, and no internet.
-	// (GET /docs/)
 	GetDocs(w http.ResponseWriter, r *http.Request)
-	// GetHealth Is the process alive? Needs no token.
-	// (GET /healthz)
 	GetHealth(w http.ResponseWriter, r *http.Request)
-	// GetMetrics The cloud's counters, in the text format of Prometheus. Needs no token, but for those of load balancers, which callers on this machine and admins see.
-	// (GET /metrics)
 	GetMetrics(w http.ResponseWriter, r *http.Request)
-	// GetSpec This document. Needs no token.
-	// (GET /openapi.yaml)
 	GetSpec(w http.ResponseWriter, r *http.Request)
-	// GetReady Can the cloud answer, with its store open and its balancers restored? Needs no token.
-	// (GET /readyz)
 	GetReady(w http.ResponseWriter, r *http.Request)
-	// ListAddresses Reserved addresses of the project, oldest first.
-	// (GET /v1/addresses)
 	ListAddresses(w http.ResponseWriter, r *http.Request, params ListAddressesParams)
-	// ReserveAddress Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
-	// (POST /v1/addresses)
-	ReserveAddress(w http.ResponseWriter, r *http.Request, params ReserveAddressParams)
-	// ReleaseAddress Release an address, which is gone with the reply. One that is in use is not released (in-use).
-	// (DELETE /v1/addresses/{id})
-	ReleaseAddress(w http.ResponseWriter, r *http.Request, id AddressID, params ReleaseAddressParams)
-	// GetAddress One reserved address.
-	// (GET /v1/addresses/{id})
+	ReserveAddress(w http.ResponseWriter, r *http.Request)
+	ReleaseAddress(w http.ResponseWriter, r *http.Request, id AddressID)
 	GetAddress(w http.ResponseWriter, r *http.Request, id AddressID)
-	// UpdateAddress Replace the fields given; fields left out stay as they are.
-	// (PATCH /v1/addresses/{id})
-	UpdateAddress(w http.ResponseWriter, r *http.Request, id AddressID, params UpdateAddressParams)
-	// AttachAddress Give an available address to an instance, which may hold 5. Attaching it where it is attached changes nothing.
-	// (POST /v1/addresses/{id}/attach)
-	AttachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params AttachAddressParams)
-	// DetachAddress Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (in-use).
-	// (POST /v1/addresses/{id}/detach)
-	DetachAddress(w http.ResponseWriter, r *http.Request, id AddressID, params DetachAddressParams)
-	// ListAudit The project's calls, newest first.
-	// (GET /v1/audit)
+	UpdateAddress(w http.ResponseWriter, r *http.Request, id AddressID)
+	AttachAddress(w http.ResponseWriter, r *http.Request, id AddressID)
+	DetachAddress(w http.ResponseWriter, r *http.Request, id AddressID)
 	ListAudit(w http.ResponseWriter, r *http.Request, params ListAuditParams)
-	// SumAudit What the project's callers cost, by token, user agent and operation.
-	// (GET /v1/audit/summary)
 	SumAudit(w http.ResponseWriter, r *http.Request, params SumAuditParams)
-	// GetClock What time it is in the cloud, and whether that stands still.
-	// (GET /v1/clock)
 	GetClock(w http.ResponseWriter, r *http.Request)
-	// AdvanceClock Move the virtual clock. The reply comes when all that falls due on the way has happened.
-	// (POST /v1/clock:advance)
 	AdvanceClock(w http.ResponseWriter, r *http.Request)
-	// StreamEvents Changes of the project, as server-sent events.
-	// (GET /v1/events)
 	StreamEvents(w http.ResponseWriter, r *http.Request, params StreamEventsParams)
-	// DeleteFaults Lift all faults that the project made.
-	// (DELETE /v1/faults)
 	DeleteFaults(w http.ResponseWriter, r *http.Request)
-	// ListFaults The project's fault rules, oldest first, spent ones included.
-	// (GET /v1/faults)
 	ListFaults(w http.ResponseWriter, r *http.Request)
-	// CreateFault Make calls of the project's tokens, or the life cycles of its resources, go wrong.
-	// (POST /v1/faults)
 	CreateFault(w http.ResponseWriter, r *http.Request)
-	// DeleteFault Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
-	// (DELETE /v1/faults/{id})
 	DeleteFault(w http.ResponseWriter, r *http.Request, id FaultID)
-	// GetFault One fault rule, and how often it was applied.
-	// (GET /v1/faults/{id})
 	GetFault(w http.ResponseWriter, r *http.Request, id FaultID)
-	// ListInstanceTypes The sizes that an instance can have, the smallest first.
-	// (GET /v1/instance-types)
 	ListInstanceTypes(w http.ResponseWriter, r *http.Request)
-	// ListInstances Instances of the project, oldest first.
-	// (GET /v1/instances)
 	ListInstances(w http.ResponseWriter, r *http.Request, params ListInstancesParams)
-	// CreateInstance Create an instance. It is pending in the reply and running after its profile's delay.
-	// (POST /v1/instances)
-	CreateInstance(w http.ResponseWriter, r *http.Request, params CreateInstanceParams)
-	// GetInstance One instance. A terminated instance stays readable for a while, then is gone (404).
-	// (GET /v1/instances/{id})
+	CreateInstance(w http.ResponseWriter, r *http.Request)
 	GetInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
-	// UpdateInstance Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
-	// (PATCH /v1/instances/{id})
-	UpdateInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params UpdateInstanceParams)
-	// RebootInstance Reboot a running instance. It is pending meanwhile, with the reason rebooting. Rebooting one that is pending changes nothing.
-	// (POST /v1/instances/{id}/reboot)
-	RebootInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params RebootInstanceParams)
-	// StartInstance Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
-	// (POST /v1/instances/{id}/start)
-	StartInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params StartInstanceParams)
-	// StopInstance Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
-	// (POST /v1/instances/{id}/stop)
-	StopInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params StopInstanceParams)
-	// TerminateInstance End an instance for good, from any state. Terminating one that is terminating or terminated changes nothing.
-	// (POST /v1/instances/{id}/terminate)
-	TerminateInstance(w http.ResponseWriter, r *http.Request, id InstanceID, params TerminateInstanceParams)
-	// ListLoadBalancers Load balancers of the project, oldest first.
-	// (GET /v1/load-balancers)
+	UpdateInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	RebootInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	StartInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	StopInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	TerminateInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
 	ListLoadBalancers(w http.ResponseWriter, r *http.Request, params ListLoadBalancersParams)
-	// CreateLoadBalancer Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
-	// (POST /v1/load-balancers)
-	CreateLoadBalancer(w http.ResponseWriter, r *http.Request, params CreateLoadBalancerParams)
-	// DeleteLoadBalancer Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing.
-	// (DELETE /v1/load-balancers/{id})
-	DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID, params DeleteLoadBalancerParams)
-	// GetLoadBalancer One load balancer.
-	// (GET /v1/load-balancers/{id})
+	CreateLoadBalancer(w http.ResponseWriter, r *http.Request)
+	DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
 	GetLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
-	// UpdateLoadBalancer Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
-	// (PATCH /v1/load-balancers/{id})
-	UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID, params UpdateLoadBalancerParams)
-	// GetLoadBalancerHealth What the balancer knows of each target, in the order of its targets.
-	// (GET /v1/load-balancers/{id}/health)
+	UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
 	GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
-	// GetLoadBalancerStats What each listener and each target carried since the process started.
-	// (GET /v1/load-balancers/{id}/stats)
 	GetLoadBalancerStats(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
-	// ListNetworks Networks of the project, oldest first.
-	// (GET /v1/networks)
 	ListNetworks(w http.ResponseWriter, r *http.Request, params ListNetworksParams)
-	// CreateNetwork Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
-	// (POST /v1/networks)
-	CreateNetwork(w http.ResponseWriter, r *http.Request, params CreateNetworkParams)
-	// DeleteNetwork Delete a network. Refused (in-use) for the default one, and while instances that are not terminated are in it.
-	// (DELETE /v1/networks/{id})
-	DeleteNetwork(w http.ResponseWriter, r *http.Request, id NetworkID, params DeleteNetworkParams)
-	// GetNetwork One network.
-	// (GET /v1/networks/{id})
+	CreateNetwork(w http.ResponseWriter, r *http.Request)
+	DeleteNetwork(w http.ResponseWriter, r *http.Request, id NetworkID)
 	GetNetwork(w http.ResponseWriter, r *http.Request, id NetworkID)
-	// UpdateNetwork Replace the fields given; fields left out stay as they are.
-	// (PATCH /v1/networks/{id})
-	UpdateNetwork(w http.ResponseWriter, r *http.Request, id NetworkID, params UpdateNetworkParams)
-	// ListOperations Operations of the project, oldest first.
-	// (GET /v1/operations)
+	UpdateNetwork(w http.ResponseWriter, r *http.Request, id NetworkID)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
-	// GetOperation One operation; with wait, when it has ended or the time is up.
-	// (GET /v1/operations/{id})
 	GetOperation(w http.ResponseWriter, r *http.Request, id OperationID, params GetOperationParams)
-	// GetProject The project that the caller's token belongs to, and that token.
-	// (GET /v1/project)
 	GetProject(w http.ResponseWriter, r *http.Request)
-	// ListProjects Every project of the cloud, oldest first.
-	// (GET /v1/projects)
 	ListProjects(w http.ResponseWriter, r *http.Request, params ListProjectsParams)
-	// CreateProject Create a project. It has a network default, and no token yet.
-	// (POST /v1/projects)
-	CreateProject(w http.ResponseWriter, r *http.Request, params CreateProjectParams)
-	// DeleteProject Delete a project, and with it its tokens, events, idempotency keys and terminated instances.
-	// (DELETE /v1/projects/{id})
-	DeleteProject(w http.ResponseWriter, r *http.Request, id ProjectID, params DeleteProjectParams)
-	// GetProjectByID One project.
-	// (GET /v1/projects/{id})
+	CreateProject(w http.ResponseWriter, r *http.Request)
+	DeleteProject(w http.ResponseWriter, r *http.Request, id ProjectID)
 	GetProjectByID(w http.ResponseWriter, r *http.Request, id ProjectID)
-	// UpdateProject Replace the fields given; fields left out stay as they are.
-	// (PATCH /v1/projects/{id})
-	UpdateProject(w http.ResponseWriter, r *http.Request, id ProjectID, params UpdateProjectParams)
-	// GetProjectQuotas What a project may have, and has.
-	// (GET /v1/projects/{id}/quotas)
+	UpdateProject(w http.ResponseWriter, r *http.Request, id ProjectID)
 	GetProjectQuotas(w http.ResponseWriter, r *http.Request, id ProjectID)
-	// UpdateProjectQuotas Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
-	// (PATCH /v1/projects/{id}/quotas)
 	UpdateProjectQuotas(w http.ResponseWriter, r *http.Request, id ProjectID)
-	// ListTokens The project's tokens by name, expired ones included. Their secrets are nowhere to be read.
-	// (GET /v1/projects/{id}/tokens)
 	ListTokens(w http.ResponseWriter, r *http.Request, id ProjectID, params ListTokensParams)
-	// CreateToken Create a token. Its secret is in this reply, and nowhere else ever after.
-	// (POST /v1/projects/{id}/tokens)
 	CreateToken(w http.ResponseWriter, r *http.Request, id ProjectID)
-	// DeleteToken Delete a token. It is not valid any more with the reply.
-	// (DELETE /v1/projects/{id}/tokens/{name})
 	DeleteToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
-	// GetToken One token, without its secret.
-	// (GET /v1/projects/{id}/tokens/{name})
 	GetToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
-	// RotateToken Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
-	// (POST /v1/projects/{id}/tokens/{name}/rotate)
 	RotateToken(w http.ResponseWriter, r *http.Request, id ProjectID, name TokenName)
-	// GetQuotas What the project may have, and has.
-	// (GET /v1/quotas)
 	GetQuotas(w http.ResponseWriter, r *http.Request)
-	// ListRegions The regions.
-	// (GET /v1/regions)
 	ListRegions(w http.ResponseWriter, r *http.Request)
-	// ListRoutes Routes of the project, oldest first.
-	// (GET /v1/routes)
 	ListRoutes(w http.ResponseWriter, r *http.Request, params ListRoutesParams)
-	// CreateRoute Create a route. It is in force at once.
-	// (POST /v1/routes)
-	CreateRoute(w http.ResponseWriter, r *http.Request, params CreateRouteParams)
-	// DeleteRoute Delete a route. It is gone with the reply.
-	// (DELETE /v1/routes/{id})
-	DeleteRoute(w http.ResponseWriter, r *http.Request, id RouteID, params DeleteRouteParams)
-	// GetRoute One route.
-	// (GET /v1/routes/{id})
+	CreateRoute(w http.ResponseWriter, r *http.Request)
+	DeleteRoute(w http.ResponseWriter, r *http.Request, id RouteID)
 	GetRoute(w http.ResponseWriter, r *http.Request, id RouteID)
-	// UpdateRoute Replace the fields given; fields left out stay as they are.
-	// (PATCH /v1/routes/{id})
-	UpdateRoute(w http.ResponseWriter, r *http.Request, id RouteID, params UpdateRouteParams)
-	// ListScenarios The project's scenarios since the process started, oldest first.
-	// (GET /v1/scenarios)
+	UpdateRoute(w http.ResponseWriter, r *http.Request, id RouteID)
 	ListScenarios(w http.ResponseWriter, r *http.Request)
-	// RunScenario Run a scenario, which is faults and actions over time.
-	// (POST /v1/scenarios)
 	RunScenario(w http.ResponseWriter, r *http.Request)
-	// DeleteScenario Stop a scenario if it runs, and forget it.
-	// (DELETE /v1/scenarios/{id})
 	DeleteScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
-	// GetScenario One scenario, and how far it has come.
-	// (GET /v1/scenarios/{id})
 	GetScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
-	// StopScenario Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
-	// (POST /v1/scenarios/{id}/stop)
 	StopScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
-	// ListSnapshots All snapshots of the cloud, by name.
-	// (GET /v1/snapshots)
 	ListSnapshots(w http.ResponseWriter, r *http.Request)
-	// CreateSnapshot Put the state of the whole cloud aside, all projects and tokens included, while it goes on.
-	// (POST /v1/snapshots)
 	CreateSnapshot(w http.ResponseWriter, r *http.Request)
-	// DeleteSnapshot Delete a snapshot.
-	// (DELETE /v1/snapshots/{name})
 	DeleteSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
-	// GetSnapshot One snapshot.
-	// (GET /v1/snapshots/{name})
 	GetSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
-	// GetSnapshotContent The snapshot itself, a SQLite database; fakecloud restore makes a cloud's data of it elsewhere.
-	// (GET /v1/snapshots/{name}/content)
 	GetSnapshotContent(w http.ResponseWriter, r *http.Request, name SnapshotName)
-	// RestoreSnapshot Make the snapshot's state the cloud's, wholly or not at all.
-	// (POST /v1/snapshots/{name}/restore)
 	RestoreSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
-	// ListZones Every zone of every region.
-	// (GET /v1/zones)
 	ListZones(w http.ResponseWriter, r *http.Request)
 }
 
-// ServerInterfaceWrapper converts contexts to parameters.
-type ServerInterfaceWrapper struct {
-	Handler            ServerInterface
-	HandlerMiddlewares []MiddlewareFunc
-	ErrorHandlerFunc   func(w http.ResponseWriter, r *http.Request, err error)
+// ParameterError means that a parameter cannot be read.
+type ParameterError struct {
+	Name string
+	Err  error
 }
 
-type MiddlewareFunc func(http.Handler) http.Handler
+func (e *ParameterError) Error() string { return e.Err.Error() }
 
-// GetDocs operation middleware
-func (siw *ServerInterfaceWrapper) GetDocs(w http.ResponseWriter, r *http.Request) {
+func (e *ParameterError) Unwrap() error { return e.Err }
 
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetDocs(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
+// parameters reads those of a request, until one cannot be read.
+type parameters struct {
+	query  url.Values
+	header http.Header
+	err    error
 }
 
-// GetHealth operation middleware
-func (siw *ServerInterfaceWrapper) GetHealth(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetHealth(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetMetrics operation middleware
-func (siw *ServerInterfaceWrapper) GetMetrics(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetMetrics(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetSpec operation middleware
-func (siw *ServerInterfaceWrapper) GetSpec(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetSpec(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetReady operation middleware
-func (siw *ServerInterfaceWrapper) GetReady(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetReady(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListAddresses operation middleware
-func (siw *ServerInterfaceWrapper) ListAddresses(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListAddressesParams
-
-	// ------------- Optional query parameter "name" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		}
+// readQuery reads a query parameter into to.
+func (p *parameters) readQuery(name string, required bool, kind, format string, to any) {
+	if p.err != nil {
 		return
 	}
-
-	// ------------- Optional query parameter "state" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
-		}
-		return
+	options := runtime.BindQueryParameterOptions{Type: kind, Format: format}
+	err := runtime.BindQueryParameterWithOptions("form", true, required, name, p.query, to, options)
+	var missing *runtime.RequiredParameterError
+	switch {
+	case errors.As(err, &missing):
+		p.err = &ParameterError{name, fmt.Errorf("Query argument %s is required, but not found", name)}
+	case err != nil:
+		p.err = &ParameterError{name, fmt.Errorf("Invalid format for parameter %s: %w", name, err)}
 	}
-
-	// ------------- Optional query parameter "tag" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "pageToken" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListAddresses(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
 }
 
-// ReserveAddress operation middleware
-func (siw *ServerInterfaceWrapper) ReserveAddress(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ReserveAddressParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "Idempotency-Key" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
-		var IdempotencyKey IdempotencyKey
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+// readHeader reads an optional header into to.
+func (p *parameters) readHeader(name, kind, format string, to any) {
+	switch values := p.header.Values(name); {
+	case p.err != nil || len(values) == 0:
+	case len(values) > 1:
+		p.err = &ParameterError{name, fmt.Errorf("Expected one value for %s, got %d", name, len(values))}
+	default:
+		err := runtime.BindStyledParameterWithOptions("simple", name, values[0], to,
+			runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Type: kind, Format: format})
 		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
+			p.err = &ParameterError{name, fmt.Errorf("Invalid format for parameter %s: %w", name, err)}
+		}
+	}
+}
+
+// RegisterHandlers makes router call a handler's methods. Where a parameter cannot be read, it calls
+// refuse with a *ParameterError.
+func RegisterHandlers(
+	router *mux.Router,
+	handler ServerInterface,
+	refuse func(w http.ResponseWriter, r *http.Request, err error),
+) {
+	router.HandleFunc("/healthz", handler.GetHealth).Methods(http.MethodGet)
+	router.HandleFunc("/readyz", handler.GetReady).Methods(http.MethodGet)
+	router.HandleFunc("/metrics", handler.GetMetrics).Methods(http.MethodGet)
+	router.HandleFunc("/docs/", handler.GetDocs).Methods(http.MethodGet)
+	router.HandleFunc("/openapi.yaml", handler.GetSpec).Methods(http.MethodGet)
+	router.HandleFunc("/v1/project", handler.GetProject).Methods(http.MethodGet)
+	router.HandleFunc("/v1/projects", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListProjectsParams
+		read.readQuery("name", false, "string", "", &params.Name)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		params.IdempotencyKey = &IdempotencyKey
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ReserveAddress(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ReleaseAddress operation middleware
-func (siw *ServerInterfaceWrapper) ReleaseAddress(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id AddressID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ReleaseAddressParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+		handler.ListProjects(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/projects", handler.CreateProject).Methods(http.MethodPost)
+	router.HandleFunc("/v1/projects/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteProject(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/projects/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetProjectByID(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/projects/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.UpdateProject(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPatch)
+	router.HandleFunc("/v1/projects/{id}/tokens", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListTokensParams
+		read.readQuery("name", false, "string", "", &params.Name)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+		handler.ListTokens(w, r, mux.Vars(r)["id"], params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/projects/{id}/tokens", func(w http.ResponseWriter, r *http.Request) {
+		handler.CreateToken(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/projects/{id}/tokens/{name}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/projects/{id}/tokens/{name}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/projects/{id}/tokens/{name}/rotate", func(w http.ResponseWriter, r *http.Request) {
+		handler.RotateToken(w, r, mux.Vars(r)["id"], mux.Vars(r)["name"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/projects/{id}/quotas", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetProjectQuotas(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/projects/{id}/quotas", func(w http.ResponseWriter, r *http.Request) {
+		handler.UpdateProjectQuotas(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPatch)
+	router.HandleFunc("/v1/quotas", handler.GetQuotas).Methods(http.MethodGet)
+	router.HandleFunc("/v1/regions", handler.ListRegions).Methods(http.MethodGet)
+	router.HandleFunc("/v1/instance-types", handler.ListInstanceTypes).Methods(http.MethodGet)
+	router.HandleFunc("/v1/networks", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListNetworksParams
+		read.readQuery("name", false, "string", "", &params.Name)
+		read.readQuery("tag", false, "array", "", &params.Tag)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ReleaseAddress(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetAddress operation middleware
-func (siw *ServerInterfaceWrapper) GetAddress(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id AddressID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetAddress(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// UpdateAddress operation middleware
-func (siw *ServerInterfaceWrapper) UpdateAddress(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id AddressID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params UpdateAddressParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+		handler.ListNetworks(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/networks", handler.CreateNetwork).Methods(http.MethodPost)
+	router.HandleFunc("/v1/networks/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteNetwork(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/networks/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetNetwork(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/networks/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.UpdateNetwork(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPatch)
+	router.HandleFunc("/v1/zones", handler.ListZones).Methods(http.MethodGet)
+	router.HandleFunc("/v1/instances", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListInstancesParams
+		read.readQuery("name", false, "string", "", &params.Name)
+		read.readQuery("zone", false, "string", "", &params.Zone)
+		read.readQuery("state", false, "array", "", &params.State)
+		read.readQuery("tag", false, "array", "", &params.Tag)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+		handler.ListInstances(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/instances", handler.CreateInstance).Methods(http.MethodPost)
+	router.HandleFunc("/v1/instances/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetInstance(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/instances/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.UpdateInstance(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPatch)
+	router.HandleFunc("/v1/instances/{id}/start", func(w http.ResponseWriter, r *http.Request) {
+		handler.StartInstance(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/instances/{id}/stop", func(w http.ResponseWriter, r *http.Request) {
+		handler.StopInstance(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/instances/{id}/reboot", func(w http.ResponseWriter, r *http.Request) {
+		handler.RebootInstance(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/instances/{id}/terminate", func(w http.ResponseWriter, r *http.Request) {
+		handler.TerminateInstance(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/load-balancers", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListLoadBalancersParams
+		read.readQuery("name", false, "string", "", &params.Name)
+		read.readQuery("state", false, "array", "", &params.State)
+		read.readQuery("tag", false, "array", "", &params.Tag)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.UpdateAddress(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// AttachAddress operation middleware
-func (siw *ServerInterfaceWrapper) AttachAddress(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id AddressID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params AttachAddressParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+		handler.ListLoadBalancers(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/load-balancers", handler.CreateLoadBalancer).Methods(http.MethodPost)
+	router.HandleFunc("/v1/load-balancers/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteLoadBalancer(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/load-balancers/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetLoadBalancer(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/load-balancers/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.UpdateLoadBalancer(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPatch)
+	router.HandleFunc("/v1/load-balancers/{id}/stats", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetLoadBalancerStats(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/load-balancers/{id}/health", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetLoadBalancerHealth(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/addresses", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListAddressesParams
+		read.readQuery("name", false, "string", "", &params.Name)
+		read.readQuery("state", false, "array", "", &params.State)
+		read.readQuery("tag", false, "array", "", &params.Tag)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+		handler.ListAddresses(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/addresses", handler.ReserveAddress).Methods(http.MethodPost)
+	router.HandleFunc("/v1/addresses/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.ReleaseAddress(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/addresses/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetAddress(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/addresses/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.UpdateAddress(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPatch)
+	router.HandleFunc("/v1/addresses/{id}/attach", func(w http.ResponseWriter, r *http.Request) {
+		handler.AttachAddress(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/addresses/{id}/detach", func(w http.ResponseWriter, r *http.Request) {
+		handler.DetachAddress(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/routes", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListRoutesParams
+		read.readQuery("name", false, "string", "", &params.Name)
+		read.readQuery("tag", false, "array", "", &params.Tag)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AttachAddress(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DetachAddress operation middleware
-func (siw *ServerInterfaceWrapper) DetachAddress(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id AddressID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params DetachAddressParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
+		handler.ListRoutes(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/routes", handler.CreateRoute).Methods(http.MethodPost)
+	router.HandleFunc("/v1/routes/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteRoute(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/routes/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetRoute(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/routes/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.UpdateRoute(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPatch)
+	router.HandleFunc("/v1/operations", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListOperationsParams
+		read.readQuery("resource", false, "string", "", &params.Resource)
+		read.readQuery("type", false, "array", "", &params.Type)
+		read.readQuery("state", false, "array", "", &params.State)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
+		handler.ListOperations(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/operations/{id}", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params GetOperationParams
+		read.readQuery("wait", false, "integer", "", &params.Wait)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DetachAddress(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListAudit operation middleware
-func (siw *ServerInterfaceWrapper) ListAudit(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListAuditParams
-
-	// ------------- Optional query parameter "token" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "token", r.URL.Query(), &params.Token, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "token"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "token", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "userAgent" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "userAgent", r.URL.Query(), &params.UserAgent, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "userAgent"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "userAgent", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "operation" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "operation", r.URL.Query(), &params.Operation, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "operation"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "operation", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "resource" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "resource", r.URL.Query(), &params.Resource, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "resource"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "resource", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "status" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "status", r.URL.Query(), &params.Status, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "status"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "status", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "since" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", r.URL.Query(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "since"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "since", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "pageToken" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListAudit(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// SumAudit operation middleware
-func (siw *ServerInterfaceWrapper) SumAudit(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params SumAuditParams
-
-	// ------------- Optional query parameter "token" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "token", r.URL.Query(), &params.Token, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "token"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "token", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "userAgent" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "userAgent", r.URL.Query(), &params.UserAgent, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "userAgent"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "userAgent", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "operation" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "operation", r.URL.Query(), &params.Operation, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "operation"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "operation", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "groupBy" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "groupBy", r.URL.Query(), &params.GroupBy, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "groupBy"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "groupBy", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.SumAudit(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetClock operation middleware
-func (siw *ServerInterfaceWrapper) GetClock(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetClock(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// AdvanceClock operation middleware
-func (siw *ServerInterfaceWrapper) AdvanceClock(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.AdvanceClock(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// StreamEvents operation middleware
-func (siw *ServerInterfaceWrapper) StreamEvents(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params StreamEventsParams
-
-	// ------------- Optional query parameter "after" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", r.URL.Query(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "after"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "after", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "newest" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "newest", r.URL.Query(), &params.Newest, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "newest"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "newest", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "resource" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "resource", r.URL.Query(), &params.Resource, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "resource"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "resource", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "id" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "id", r.URL.Query(), &params.ID, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "id"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "tag" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "project" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "project", r.URL.Query(), &params.Project, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "project"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "project", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "follow" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "follow", r.URL.Query(), &params.Follow, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "follow"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "follow", Err: err})
-		}
-		return
-	}
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "Last-Event-ID" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
-		var LastEventID int64
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Last-Event-ID", Count: n})
+		handler.GetOperation(w, r, mux.Vars(r)["id"], params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/clock", handler.GetClock).Methods(http.MethodGet)
+	router.HandleFunc("/v1/clock:advance", handler.AdvanceClock).Methods(http.MethodPost)
+	router.HandleFunc("/v1/events", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params StreamEventsParams
+		read.readQuery("after", false, "integer", "int64", &params.After)
+		read.readQuery("newest", false, "boolean", "", &params.Newest)
+		read.readQuery("resource", false, "array", "", &params.Resource)
+		read.readQuery("id", false, "array", "", &params.ID)
+		read.readQuery("tag", false, "array", "", &params.Tag)
+		read.readQuery("project", false, "string", "", &params.Project)
+		read.readQuery("follow", false, "boolean", "", &params.Follow)
+		read.readHeader("Last-Event-ID", "integer", "int64", &params.LastEventID)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int64"})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Last-Event-ID", Err: err})
+		handler.StreamEvents(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/faults", handler.DeleteFaults).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/faults", handler.ListFaults).Methods(http.MethodGet)
+	router.HandleFunc("/v1/faults", handler.CreateFault).Methods(http.MethodPost)
+	router.HandleFunc("/v1/faults/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteFault(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/faults/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetFault(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/scenarios", handler.ListScenarios).Methods(http.MethodGet)
+	router.HandleFunc("/v1/scenarios", handler.RunScenario).Methods(http.MethodPost)
+	router.HandleFunc("/v1/scenarios/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteScenario(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/scenarios/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetScenario(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/scenarios/{id}/stop", func(w http.ResponseWriter, r *http.Request) {
+		handler.StopScenario(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPost)
+	router.HandleFunc("/v1/audit", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListAuditParams
+		read.readQuery("token", false, "string", "", &params.Token)
+		read.readQuery("userAgent", false, "string", "", &params.UserAgent)
+		read.readQuery("operation", false, "string", "", &params.Operation)
+		read.readQuery("resource", false, "string", "", &params.Resource)
+		read.readQuery("status", false, "string", "", &params.Status)
+		read.readQuery("since", false, "string", "date-time", &params.Since)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		params.LastEventID = &LastEventID
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.StreamEvents(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DeleteFaults operation middleware
-func (siw *ServerInterfaceWrapper) DeleteFaults(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteFaults(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListFaults operation middleware
-func (siw *ServerInterfaceWrapper) ListFaults(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListFaults(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// CreateFault operation middleware
-func (siw *ServerInterfaceWrapper) CreateFault(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateFault(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DeleteFault operation middleware
-func (siw *ServerInterfaceWrapper) DeleteFault(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id FaultID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteFault(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetFault operation middleware
-func (siw *ServerInterfaceWrapper) GetFault(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id FaultID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetFault(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListInstanceTypes operation middleware
-func (siw *ServerInterfaceWrapper) ListInstanceTypes(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListInstanceTypes(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListInstances operation middleware
-func (siw *ServerInterfaceWrapper) ListInstances(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListInstancesParams
-
-	// ------------- Optional query parameter "name" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "zone" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "zone", r.URL.Query(), &params.Zone, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "zone"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "zone", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "state" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "tag" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "pageToken" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListInstances(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// CreateInstance operation middleware
-func (siw *ServerInterfaceWrapper) CreateInstance(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params CreateInstanceParams
-
-	// ------------- Optional query parameter "wait" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
-		}
-		return
-	}
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "Idempotency-Key" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
-		var IdempotencyKey IdempotencyKey
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
+		handler.ListAudit(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/audit/summary", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params SumAuditParams
+		read.readQuery("token", false, "string", "", &params.Token)
+		read.readQuery("userAgent", false, "string", "", &params.UserAgent)
+		read.readQuery("operation", false, "string", "", &params.Operation)
+		read.readQuery("groupBy", false, "array", "", &params.GroupBy)
+		if read.err != nil {
+			refuse(w, r, read.err)
 			return
 		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
-			return
-		}
-
-		params.IdempotencyKey = &IdempotencyKey
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateInstance(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetInstance operation middleware
-func (siw *ServerInterfaceWrapper) GetInstance(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id InstanceID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetInstance(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// UpdateInstance operation middleware
-func (siw *ServerInterfaceWrapper) UpdateInstance(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id InstanceID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params UpdateInstanceParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.UpdateInstance(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// RebootInstance operation middleware
-func (siw *ServerInterfaceWrapper) RebootInstance(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id InstanceID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params RebootInstanceParams
-
-	// ------------- Optional query parameter "wait" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
-		}
-		return
-	}
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.RebootInstance(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// StartInstance operation middleware
-func (siw *ServerInterfaceWrapper) StartInstance(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id InstanceID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params StartInstanceParams
-
-	// ------------- Optional query parameter "wait" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
-		}
-		return
-	}
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.StartInstance(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// StopInstance operation middleware
-func (siw *ServerInterfaceWrapper) StopInstance(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id InstanceID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params StopInstanceParams
-
-	// ------------- Optional query parameter "wait" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
-		}
-		return
-	}
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.StopInstance(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// TerminateInstance operation middleware
-func (siw *ServerInterfaceWrapper) TerminateInstance(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id InstanceID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params TerminateInstanceParams
-
-	// ------------- Optional query parameter "wait" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
-		}
-		return
-	}
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.TerminateInstance(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListLoadBalancers operation middleware
-func (siw *ServerInterfaceWrapper) ListLoadBalancers(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListLoadBalancersParams
-
-	// ------------- Optional query parameter "name" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "state" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "tag" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "pageToken" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListLoadBalancers(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// CreateLoadBalancer operation middleware
-func (siw *ServerInterfaceWrapper) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params CreateLoadBalancerParams
-
-	// ------------- Optional query parameter "wait" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
-		}
-		return
-	}
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "Idempotency-Key" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
-		var IdempotencyKey IdempotencyKey
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
-			return
-		}
-
-		params.IdempotencyKey = &IdempotencyKey
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateLoadBalancer(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DeleteLoadBalancer operation middleware
-func (siw *ServerInterfaceWrapper) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id LoadBalancerID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params DeleteLoadBalancerParams
-
-	// ------------- Optional query parameter "wait" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
-		}
-		return
-	}
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteLoadBalancer(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetLoadBalancer operation middleware
-func (siw *ServerInterfaceWrapper) GetLoadBalancer(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id LoadBalancerID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetLoadBalancer(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// UpdateLoadBalancer operation middleware
-func (siw *ServerInterfaceWrapper) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id LoadBalancerID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params UpdateLoadBalancerParams
-
-	// ------------- Optional query parameter "wait" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
-		}
-		return
-	}
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.UpdateLoadBalancer(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetLoadBalancerHealth operation middleware
-func (siw *ServerInterfaceWrapper) GetLoadBalancerHealth(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id LoadBalancerID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetLoadBalancerHealth(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetLoadBalancerStats operation middleware
-func (siw *ServerInterfaceWrapper) GetLoadBalancerStats(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id LoadBalancerID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetLoadBalancerStats(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListNetworks operation middleware
-func (siw *ServerInterfaceWrapper) ListNetworks(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListNetworksParams
-
-	// ------------- Optional query parameter "name" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "tag" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "pageToken" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListNetworks(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// CreateNetwork operation middleware
-func (siw *ServerInterfaceWrapper) CreateNetwork(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params CreateNetworkParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "Idempotency-Key" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
-		var IdempotencyKey IdempotencyKey
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
-			return
-		}
-
-		params.IdempotencyKey = &IdempotencyKey
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateNetwork(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DeleteNetwork operation middleware
-func (siw *ServerInterfaceWrapper) DeleteNetwork(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id NetworkID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params DeleteNetworkParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteNetwork(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetNetwork operation middleware
-func (siw *ServerInterfaceWrapper) GetNetwork(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id NetworkID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetNetwork(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// UpdateNetwork operation middleware
-func (siw *ServerInterfaceWrapper) UpdateNetwork(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id NetworkID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params UpdateNetworkParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.UpdateNetwork(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListOperations operation middleware
-func (siw *ServerInterfaceWrapper) ListOperations(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListOperationsParams
-
-	// ------------- Optional query parameter "resource" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "resource", r.URL.Query(), &params.Resource, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "resource"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "resource", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "type" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "type", r.URL.Query(), &params.Type, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "type"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "type", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "state" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "pageToken" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListOperations(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetOperation operation middleware
-func (siw *ServerInterfaceWrapper) GetOperation(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id OperationID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params GetOperationParams
-
-	// ------------- Optional query parameter "wait" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "wait", r.URL.Query(), &params.Wait, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "wait"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "wait", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetOperation(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetProject operation middleware
-func (siw *ServerInterfaceWrapper) GetProject(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetProject(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListProjects operation middleware
-func (siw *ServerInterfaceWrapper) ListProjects(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListProjectsParams
-
-	// ------------- Optional query parameter "name" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "pageToken" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListProjects(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// CreateProject operation middleware
-func (siw *ServerInterfaceWrapper) CreateProject(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params CreateProjectParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "Idempotency-Key" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
-		var IdempotencyKey IdempotencyKey
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
-			return
-		}
-
-		params.IdempotencyKey = &IdempotencyKey
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateProject(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DeleteProject operation middleware
-func (siw *ServerInterfaceWrapper) DeleteProject(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params DeleteProjectParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteProject(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetProjectByID operation middleware
-func (siw *ServerInterfaceWrapper) GetProjectByID(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetProjectByID(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// UpdateProject operation middleware
-func (siw *ServerInterfaceWrapper) UpdateProject(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params UpdateProjectParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.UpdateProject(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetProjectQuotas operation middleware
-func (siw *ServerInterfaceWrapper) GetProjectQuotas(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetProjectQuotas(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// UpdateProjectQuotas operation middleware
-func (siw *ServerInterfaceWrapper) UpdateProjectQuotas(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.UpdateProjectQuotas(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListTokens operation middleware
-func (siw *ServerInterfaceWrapper) ListTokens(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListTokensParams
-
-	// ------------- Optional query parameter "name" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "pageToken" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListTokens(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// CreateToken operation middleware
-func (siw *ServerInterfaceWrapper) CreateToken(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateToken(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DeleteToken operation middleware
-func (siw *ServerInterfaceWrapper) DeleteToken(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// ------------- Path parameter "name" -------------
-	var name TokenName
-
-	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteToken(w, r, id, name)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetToken operation middleware
-func (siw *ServerInterfaceWrapper) GetToken(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// ------------- Path parameter "name" -------------
-	var name TokenName
-
-	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetToken(w, r, id, name)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// RotateToken operation middleware
-func (siw *ServerInterfaceWrapper) RotateToken(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ProjectID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// ------------- Path parameter "name" -------------
-	var name TokenName
-
-	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.RotateToken(w, r, id, name)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetQuotas operation middleware
-func (siw *ServerInterfaceWrapper) GetQuotas(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetQuotas(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListRegions operation middleware
-func (siw *ServerInterfaceWrapper) ListRegions(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListRegions(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListRoutes operation middleware
-func (siw *ServerInterfaceWrapper) ListRoutes(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListRoutesParams
-
-	// ------------- Optional query parameter "name" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "name", r.URL.Query(), &params.Name, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "name"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "tag" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "pageToken" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "pageToken", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "pageToken"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "pageToken", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListRoutes(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// CreateRoute operation middleware
-func (siw *ServerInterfaceWrapper) CreateRoute(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params CreateRouteParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "Idempotency-Key" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
-		var IdempotencyKey IdempotencyKey
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "Idempotency-Key", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "Idempotency-Key", Err: err})
-			return
-		}
-
-		params.IdempotencyKey = &IdempotencyKey
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateRoute(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DeleteRoute operation middleware
-func (siw *ServerInterfaceWrapper) DeleteRoute(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id RouteID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params DeleteRouteParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteRoute(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetRoute operation middleware
-func (siw *ServerInterfaceWrapper) GetRoute(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id RouteID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetRoute(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// UpdateRoute operation middleware
-func (siw *ServerInterfaceWrapper) UpdateRoute(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id RouteID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params UpdateRouteParams
-
-	headers := r.Header
-
-	// ------------- Optional header parameter "If-Match" -------------
-	if valueList, found := headers[http.CanonicalHeaderKey("If-Match")]; found {
-		var IfMatch IfMatch
-		n := len(valueList)
-		if n != 1 {
-			siw.ErrorHandlerFunc(w, r, &TooManyValuesForParamError{ParamName: "If-Match", Count: n})
-			return
-		}
-
-		err = runtime.BindStyledParameterWithOptions("simple", "If-Match", valueList[0], &IfMatch, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
-		if err != nil {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "If-Match", Err: err})
-			return
-		}
-
-		params.IfMatch = &IfMatch
-
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.UpdateRoute(w, r, id, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListScenarios operation middleware
-func (siw *ServerInterfaceWrapper) ListScenarios(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListScenarios(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// RunScenario operation middleware
-func (siw *ServerInterfaceWrapper) RunScenario(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.RunScenario(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DeleteScenario operation middleware
-func (siw *ServerInterfaceWrapper) DeleteScenario(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ScenarioID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteScenario(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetScenario operation middleware
-func (siw *ServerInterfaceWrapper) GetScenario(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ScenarioID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetScenario(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// StopScenario operation middleware
-func (siw *ServerInterfaceWrapper) StopScenario(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "id" -------------
-	var id ScenarioID
-
-	err = runtime.BindStyledParameterWithOptions("simple", "id", mux.Vars(r)["id"], &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "id", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.StopScenario(w, r, id)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListSnapshots operation middleware
-func (siw *ServerInterfaceWrapper) ListSnapshots(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListSnapshots(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// CreateSnapshot operation middleware
-func (siw *ServerInterfaceWrapper) CreateSnapshot(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.CreateSnapshot(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// DeleteSnapshot operation middleware
-func (siw *ServerInterfaceWrapper) DeleteSnapshot(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "name" -------------
-	var name SnapshotName
-
-	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.DeleteSnapshot(w, r, name)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetSnapshot operation middleware
-func (siw *ServerInterfaceWrapper) GetSnapshot(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "name" -------------
-	var name SnapshotName
-
-	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetSnapshot(w, r, name)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// GetSnapshotContent operation middleware
-func (siw *ServerInterfaceWrapper) GetSnapshotContent(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "name" -------------
-	var name SnapshotName
-
-	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.GetSnapshotContent(w, r, name)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// RestoreSnapshot operation middleware
-func (siw *ServerInterfaceWrapper) RestoreSnapshot(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// ------------- Path parameter "name" -------------
-	var name SnapshotName
-
-	err = runtime.BindStyledParameterWithOptions("simple", "name", mux.Vars(r)["name"], &name, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
-	if err != nil {
-		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "name", Err: err})
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.RestoreSnapshot(w, r, name)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListZones operation middleware
-func (siw *ServerInterfaceWrapper) ListZones(w http.ResponseWriter, r *http.Request) {
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListZones(w, r)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-type UnescapedCookieParamError struct {
-	ParamName string
-	Err       error
-}
-
-func (e *UnescapedCookieParamError) Error() string {
-	return fmt.Sprintf("error unescaping cookie parameter '%s'", e.ParamName)
-}
-
-func (e *UnescapedCookieParamError) Unwrap() error {
-	return e.Err
-}
-
-type UnmarshalingParamError struct {
-	ParamName string
-	Err       error
-}
-
-func (e *UnmarshalingParamError) Error() string {
-	return fmt.Sprintf("Error unmarshaling parameter %s as JSON: %s", e.ParamName, e.Err.Error())
-}
-
-func (e *UnmarshalingParamError) Unwrap() error {
-	return e.Err
-}
-
-type RequiredParamError struct {
-	ParamName string
-}
-
-func (e *RequiredParamError) Error() string {
-	return fmt.Sprintf("Query argument %s is required, but not found", e.ParamName)
-}
-
-type RequiredHeaderError struct {
-	ParamName string
-	Err       error
-}
-
-func (e *RequiredHeaderError) Error() string {
-	return fmt.Sprintf("Header parameter %s is required, but not found", e.ParamName)
-}
-
-func (e *RequiredHeaderError) Unwrap() error {
-	return e.Err
-}
-
-type InvalidParamFormatError struct {
-	ParamName string
-	Err       error
-}
-
-func (e *InvalidParamFormatError) Error() string {
-	return fmt.Sprintf("Invalid format for parameter %s: %s", e.ParamName, e.Err.Error())
-}
-
-func (e *InvalidParamFormatError) Unwrap() error {
-	return e.Err
-}
-
-type TooManyValuesForParamError struct {
-	ParamName string
-	Count     int
-}
-
-func (e *TooManyValuesForParamError) Error() string {
-	return fmt.Sprintf("Expected one value for %s, got %d", e.ParamName, e.Count)
-}
-
-// Handler creates http.Handler with routing matching OpenAPI spec.
-func Handler(si ServerInterface) http.Handler {
-	return HandlerWithOptions(si, GorillaServerOptions{})
-}
-
-type GorillaServerOptions struct {
-	BaseURL          string
-	BaseRouter       *mux.Router
-	Middlewares      []MiddlewareFunc
-	ErrorHandlerFunc func(w http.ResponseWriter, r *http.Request, err error)
-}
-
-// HandlerFromMux creates http.Handler with routing matching OpenAPI spec based on the provided mux.
-func HandlerFromMux(si ServerInterface, r *mux.Router) http.Handler {
-	return HandlerWithOptions(si, GorillaServerOptions{
-		BaseRouter: r,
-	})
-}
-
-func HandlerFromMuxWithBaseURL(si ServerInterface, r *mux.Router, baseURL string) http.Handler {
-	return HandlerWithOptions(si, GorillaServerOptions{
-		BaseURL:    baseURL,
-		BaseRouter: r,
-	})
-}
-
-// HandlerWithOptions creates http.Handler with additional options
-func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.Handler {
-	r := options.BaseRouter
-
-	if r == nil {
-		r = mux.NewRouter()
-	}
-	if options.ErrorHandlerFunc == nil {
-		options.ErrorHandlerFunc = func(w http.ResponseWriter, r *http.Request, err error) {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-		}
-	}
-	wrapper := ServerInterfaceWrapper{
-		Handler:            si,
-		HandlerMiddlewares: options.Middlewares,
-		ErrorHandlerFunc:   options.ErrorHandlerFunc,
-	}
-
-	r.HandleFunc(options.BaseURL+"/healthz", wrapper.GetHealth).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/readyz", wrapper.GetReady).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/metrics", wrapper.GetMetrics).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/docs/", wrapper.GetDocs).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/openapi.yaml", wrapper.GetSpec).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/project", wrapper.GetProject).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects", wrapper.ListProjects).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects", wrapper.CreateProject).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}", wrapper.DeleteProject).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}", wrapper.GetProjectByID).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}", wrapper.UpdateProject).Methods(http.MethodPatch)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens", wrapper.ListTokens).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens", wrapper.CreateToken).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}", wrapper.DeleteToken).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}", wrapper.GetToken).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/tokens/{name}/rotate", wrapper.RotateToken).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/quotas", wrapper.GetProjectQuotas).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/projects/{id}/quotas", wrapper.UpdateProjectQuotas).Methods(http.MethodPatch)
-
-	r.HandleFunc(options.BaseURL+"/v1/quotas", wrapper.GetQuotas).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/regions", wrapper.ListRegions).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/instance-types", wrapper.ListInstanceTypes).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/networks", wrapper.ListNetworks).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/networks", wrapper.CreateNetwork).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/networks/{id}", wrapper.DeleteNetwork).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/networks/{id}", wrapper.GetNetwork).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/networks/{id}", wrapper.UpdateNetwork).Methods(http.MethodPatch)
-
-	r.HandleFunc(options.BaseURL+"/v1/zones", wrapper.ListZones).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/instances", wrapper.ListInstances).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/instances", wrapper.CreateInstance).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/instances/{id}", wrapper.GetInstance).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/instances/{id}", wrapper.UpdateInstance).Methods(http.MethodPatch)
-
-	r.HandleFunc(options.BaseURL+"/v1/instances/{id}/start", wrapper.StartInstance).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/instances/{id}/stop", wrapper.StopInstance).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/instances/{id}/reboot", wrapper.RebootInstance).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/instances/{id}/terminate", wrapper.TerminateInstance).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/load-balancers", wrapper.ListLoadBalancers).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/load-balancers", wrapper.CreateLoadBalancer).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}", wrapper.DeleteLoadBalancer).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}", wrapper.GetLoadBalancer).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}", wrapper.UpdateLoadBalancer).Methods(http.MethodPatch)
-
-	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}/stats", wrapper.GetLoadBalancerStats).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/load-balancers/{id}/health", wrapper.GetLoadBalancerHealth).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/addresses", wrapper.ListAddresses).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/addresses", wrapper.ReserveAddress).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.ReleaseAddress).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.GetAddress).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}", wrapper.UpdateAddress).Methods(http.MethodPatch)
-
-	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}/attach", wrapper.AttachAddress).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/addresses/{id}/detach", wrapper.DetachAddress).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/routes", wrapper.ListRoutes).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/routes", wrapper.CreateRoute).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.DeleteRoute).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.GetRoute).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/routes/{id}", wrapper.UpdateRoute).Methods(http.MethodPatch)
-
-	r.HandleFunc(options.BaseURL+"/v1/operations", wrapper.ListOperations).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/operations/{id}", wrapper.GetOperation).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/clock", wrapper.GetClock).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/clock:advance", wrapper.AdvanceClock).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/events", wrapper.StreamEvents).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/faults", wrapper.DeleteFaults).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/faults", wrapper.ListFaults).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/faults", wrapper.CreateFault).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.DeleteFault).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/faults/{id}", wrapper.GetFault).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/scenarios", wrapper.ListScenarios).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/scenarios", wrapper.RunScenario).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/scenarios/{id}", wrapper.DeleteScenario).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/scenarios/{id}", wrapper.GetScenario).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/scenarios/{id}/stop", wrapper.StopScenario).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/audit", wrapper.ListAudit).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/audit/summary", wrapper.SumAudit).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/snapshots", wrapper.ListSnapshots).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/snapshots", wrapper.CreateSnapshot).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}", wrapper.DeleteSnapshot).Methods(http.MethodDelete)
-
-	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}", wrapper.GetSnapshot).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}/content", wrapper.GetSnapshotContent).Methods(http.MethodGet)
-
-	r.HandleFunc(options.BaseURL+"/v1/snapshots/{name}/restore", wrapper.RestoreSnapshot).Methods(http.MethodPost)
-
-	return r
+		handler.SumAudit(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/snapshots", handler.ListSnapshots).Methods(http.MethodGet)
+	router.HandleFunc("/v1/snapshots", handler.CreateSnapshot).Methods(http.MethodPost)
+	router.HandleFunc("/v1/snapshots/{name}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteSnapshot(w, r, mux.Vars(r)["name"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/snapshots/{name}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetSnapshot(w, r, mux.Vars(r)["name"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/snapshots/{name}/content", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetSnapshotContent(w, r, mux.Vars(r)["name"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/snapshots/{name}/restore", func(w http.ResponseWriter, r *http.Request) {
+		handler.RestoreSnapshot(w, r, mux.Vars(r)["name"])
+	}).Methods(http.MethodPost)
 }

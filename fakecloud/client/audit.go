@@ -2,7 +2,9 @@ package client
 
 import (
 	"context"
-	"net/http"
+	"math"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -19,36 +21,36 @@ type AuditFilter struct {
 	Since    time.Time
 }
 
-// listParams are the parameters of a list with this filter.
-func (f AuditFilter) listParams() api.ListAuditParams {
-	params := api.ListAuditParams{
-		Token: optionalParam(f.Token), UserAgent: optionalParam(f.UserAgent), Operation: optionalParam(f.Operation),
-		Resource: optionalParam(f.Resource), Status: optionalParam(f.Status),
-	}
+// listParameters are the parameters of a list with this filter.
+func (f AuditFilter) listParameters() url.Values {
+	query := f.sumParameters()
+	query["resource"], query["status"] = textOf(f.Resource), textOf(f.Status)
 	if !f.Since.IsZero() {
-		params.Since = &f.Since
+		query.Set("since", f.Since.Format(time.RFC3339Nano))
 	}
-	return params
+	return query
+}
+
+// sumParameters are the parameters of a sum with this filter.
+func (f AuditFilter) sumParameters() url.Values {
+	return url.Values{
+		"token": textOf(f.Token), "userAgent": textOf(f.UserAgent), "operation": textOf(f.Operation),
+	}
 }
 
 // ListAudit lists the project's newest calls, newest first. It returns at most
 // limit of them; with 0, all that the cloud keeps.
 func (c *Client) ListAudit(ctx context.Context, f AuditFilter, limit int) ([]api.AuditEntry, error) {
-	params := f.listParams()
+	query := f.listParameters()
 	left := limit
-	return readAllPages(func(token *string) (*api.AuditList, error) {
-		params.PageToken, params.Limit = token, new(pageSize)
-		if limit > 0 {
-			params.Limit = new(min(left, pageSize))
-		}
-		return readWithRetries[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) {
-			return c.raw.ListAudit(ctx, &params)
-		})
-	}, func(list *api.AuditList) ([]api.AuditEntry, *string) {
-		if left -= len(list.Items); limit > 0 && left <= 0 {
-			return list.Items, nil
-		}
-		return list.Items, list.NextPageToken
+	if limit <= 0 {
+		left = math.MaxInt
+	}
+	query.Set("limit", strconv.Itoa(min(left, pageSize)))
+	return readPagesWhile(ctx, c, "/v1/audit", query, func(page []api.AuditEntry) bool {
+		left -= len(page)
+		query.Set("limit", strconv.Itoa(min(left, pageSize)))
+		return left > 0
 	})
 }
 
@@ -69,35 +71,18 @@ func (c *Client) ListAuditUntil(
 	f AuditFilter,
 	isOld func(api.AuditEntry) bool,
 ) ([]api.AuditEntry, error) {
-	params := f.listParams()
-	params.Limit = new(firstAuditPage)
-	return readAllPages(func(token *string) (*api.AuditList, error) {
-		if token != nil {
-			params.PageToken, params.Limit = token, new(pageSize)
-		}
-		return readWithRetries[api.AuditList](ctx, c, func(ctx context.Context) (*http.Response, error) {
-			return c.raw.ListAudit(ctx, &params)
-		})
-	}, func(list *api.AuditList) ([]api.AuditEntry, *string) {
-		if n := len(list.Items); n > 0 && isOld(list.Items[n-1]) {
-			return list.Items, nil
-		}
-		return list.Items, list.NextPageToken
+	query := f.listParameters()
+	query.Set("limit", strconv.Itoa(firstAuditPage))
+	return readPagesWhile(ctx, c, "/v1/audit", query, func(page []api.AuditEntry) bool {
+		query.Set("limit", largestPage)
+		return len(page) == 0 || !isOld(page[len(page)-1])
 	})
 }
 
 // SumAudit sums the project's calls since the cloud's data was created: by the given groups
 // or, if none is given, by token, user agent and operation.
 func (c *Client) SumAudit(ctx context.Context, f AuditFilter, by ...api.AuditGroup) ([]api.AuditSum, error) {
-	params := api.SumAuditParams{
-		Token: optionalParam(f.Token), UserAgent: optionalParam(f.UserAgent), Operation: optionalParam(f.Operation),
-		GroupBy: optionalListParam(by),
-	}
-	list, err := readWithRetries[api.AuditSumList](ctx, c, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.SumAudit(ctx, &params)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return list.Items, nil
+	query := f.sumParameters()
+	query["groupBy"] = texts(by)
+	return readItems[api.AuditSum](ctx, c, "/v1/audit/summary", query)
 }

@@ -3,13 +3,13 @@
 // way into the cloud that ccm and lab use. It knows the API alone, nothing of how the cloud
 // works inside.
 //
-// Begin with New and Client. readWithRetries and sendOnce in request.go send every
-// call. Each kind of resource has a file.
+// Begin with New and Client. Most operations are methods in operations.gen.go, generated from
+// openapi.yaml with fakecloud/api/templates/client.tmpl; calls.go, audit.go and events.go have
+// the others. read, create and change in request.go send every call of theirs.
 package client
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -17,15 +17,13 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"strings"
 	"time"
-
-	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 const (
 	// pageSize is the largest page that the API allows, for the fewest calls.
-	pageSize = 500
+	pageSize    = 500
+	largestPage = "500"
 	// readAttempts is how often one read is sent at most. Changes are sent once: the
 	// caller has to find out whether a failed one took effect.
 	readAttempts = 3
@@ -67,8 +65,10 @@ type Config struct {
 
 // Client calls one cloud in the name of one token. Safe for concurrent use.
 type Client struct {
-	raw              *api.Client
-	timeout, silence time.Duration
+	base                 *url.URL // ends with a slash
+	http                 *http.Client
+	tokenFile, userAgent string
+	timeout, silence     time.Duration
 }
 
 // New checks the configuration and makes a client. It does not call the cloud.
@@ -90,25 +90,10 @@ func New(cfg Config) (*Client, error) {
 		}
 		transport = cfg.Wrap(transport)
 	}
-	raw, err := api.NewClient(cfg.URL,
-		api.WithHTTPClient(&http.Client{Transport: transport}),
-		api.WithRequestEditorFn(func(_ context.Context, req *http.Request) error {
-			token, err := os.ReadFile(cfg.TokenFile)
-			if err != nil {
-				return fmt.Errorf("reading the cloud token: %w", err)
-			}
-			req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
-			if cfg.UserAgent != "" {
-				req.Header.Set("User-Agent", cfg.UserAgent)
-			}
-			setHeaders(req)
-			return nil
-		}))
-	if err != nil {
-		return nil, err
-	}
 	return &Client{
-		raw: raw, timeout: cmp.Or(cfg.Timeout, defaultTimeout), silence: cmp.Or(cfg.Silence, defaultSilence),
+		base: base.JoinPath("/"), http: &http.Client{Transport: transport},
+		tokenFile: cfg.TokenFile, userAgent: cfg.UserAgent,
+		timeout: cmp.Or(cfg.Timeout, defaultTimeout), silence: cmp.Or(cfg.Silence, defaultSilence),
 	}, nil
 }
 
@@ -136,23 +121,4 @@ func (cfg Config) newTransport() (http.RoundTripper, error) {
 	}
 	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
 	return transport, nil
-}
-
-// Project returns the project that the token belongs to.
-func (c *Client) Project(ctx context.Context) (*api.Project, error) {
-	return readWithRetries[api.Project](ctx, c, func(ctx context.Context) (*http.Response, error) {
-		return c.raw.GetProject(ctx)
-	})
-}
-
-// Ready returns nil if the cloud is ready. It needs no valid token.
-func (c *Client) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, c.timeout)
-	defer cancel()
-	resp, err := c.raw.GetReady(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	return asError(resp)
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strconv"
 	"time"
 
@@ -75,22 +76,20 @@ func (c *Client) watchEvents(
 	defer cancel(nil)
 	silenceTimer := time.AfterFunc(c.silence, func() { cancel(errSilent) })
 	defer silenceTimer.Stop()
-	params := api.StreamEventsParams{After: &after, Follow: &follow}
+	query := url.Values{"after": {strconv.FormatInt(after, 10)}, "follow": {strconv.FormatBool(follow)}}
 	if after == FromNewest {
-		params.After, params.Newest = nil, new(true)
+		query.Del("after")
+		query.Set("newest", "true")
 	}
 	for _, f := range only {
-		params.Resource, params.ID = optionalListParam(f.Resources), optionalListParam(f.IDs)
-		params.Tag, params.Project = optionalListParam(f.Tags), optionalParam(f.Project)
+		query["resource"], query["id"] = texts(f.Resources), f.IDs
+		query["tag"], query["project"] = f.Tags, textOf(f.Project)
 	}
-	resp, err := c.raw.StreamEvents(stream, &params)
+	resp, err := c.send(stream, http.MethodGet, "/v1/events", query, nil)
 	if err != nil {
 		return after, silenceOr(stream, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if err := asError(resp); err != nil {
-		return after, silenceOr(stream, err)
-	}
 	at := after
 	if at != FromNewest {
 		opened()

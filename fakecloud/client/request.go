@@ -1,12 +1,16 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,73 +44,111 @@ func OneAttempt(ctx context.Context) context.Context {
 	return context.WithValue(ctx, oneAttemptKey{}, true)
 }
 
-func setHeaders(req *http.Request) {
-	if version, ok := req.Context().Value(ifMatchKey{}).(int64); ok {
-		req.Header.Set("If-Match", `"`+strconv.FormatInt(version, 10)+`"`)
-	}
-	if key, ok := req.Context().Value(idempotencyKey{}).(string); ok {
-		req.Header.Set("Idempotency-Key", key)
-	}
-}
-
-// sendCreate sends a create. It repeats the call only if an idempotency key makes that safe.
-func sendCreate[T any](ctx context.Context, c *Client, do call) (*T, error) {
+// create sends a POST. It repeats the call only if an idempotency key makes that safe.
+func create[T any](ctx context.Context, c *Client, path string, body any) (*T, error) {
 	if _, ok := ctx.Value(idempotencyKey{}).(string); ok {
-		return readWithRetries[T](ctx, c, do)
+		return sendWithRetries[T](ctx, c, http.MethodPost, path, nil, body)
 	}
-	return sendOnce[T](ctx, c, do)
+	return change[T](ctx, c, http.MethodPost, path, body)
 }
 
-// readAllPages reads all pages of a list. read gets the page of a token; split returns the
-// page's items and the token of the next page, nil or "" on the last one.
-func readAllPages[L, T any](read func(token *string) (*L, error), split func(*L) ([]T, *string)) ([]T, error) {
+// change sends a change once and decodes its answer.
+func change[T any](ctx context.Context, c *Client, method, path string, body any) (*T, error) {
+	return sendOnce[T](ctx, c, method, path, nil, body)
+}
+
+// read sends a GET, with retries, and decodes its answer.
+func read[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
+	return sendWithRetries[T](ctx, c, http.MethodGet, path, query, nil)
+}
+
+// listPage is a list, or a page of it.
+type listPage[T any] struct {
+	Items         []T
+	NextPageToken string
+}
+
+// readItems reads a list that has no pages.
+func readItems[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, error) {
+	list, err := read[listPage[T]](ctx, c, path, query)
+	if err != nil {
+		return nil, err
+	}
+	return list.Items, nil
+}
+
+// readAllPages reads all pages of a list. An error on any page is an error: a partial list is
+// never returned.
+func readAllPages[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, error) {
+	return readPagesWhile(ctx, c, path, query, func([]T) bool { return true })
+}
+
+// readPagesWhile is readAllPages that ends after a page of which more returns false. more may
+// change the query for the next page.
+func readPagesWhile[T any](
+	ctx context.Context,
+	c *Client,
+	path string,
+	query url.Values,
+	more func(page []T) bool,
+) ([]T, error) {
 	var all []T
-	var token *string
 	for {
-		list, err := read(token)
+		list, err := read[listPage[T]](ctx, c, path, query)
 		if err != nil {
 			return nil, err
 		}
-		items, next := split(list)
-		all = append(all, items...)
-		if next == nil || *next == "" {
+		all = append(all, list.Items...)
+		if !more(list.Items) || list.NextPageToken == "" {
 			return all, nil
 		}
-		token = next
+		query.Set("pageToken", list.NextPageToken)
 	}
 }
 
 var errNoID = errors.New("no ID given")
 
-// callWithID is a call about one resource. With an empty ID it fails without sending
-// anything, because the path would be another one.
-func callWithID(id string, do func(context.Context, string, ...api.RequestEditorFn) (*http.Response, error)) call {
-	return func(ctx context.Context) (*http.Response, error) {
-		if id == "" {
-			return nil, errNoID
-		}
-		return do(ctx, id)
+// pathOf puts IDs into the path of an operation. With an empty ID the path is empty, and a call of
+// it fails without sending anything: the path would be that of another operation.
+func pathOf(format string, ids ...string) string {
+	if slices.Contains(ids, "") {
+		return ""
 	}
+	escaped := make([]any, len(ids))
+	for i, id := range ids {
+		escaped[i] = url.PathEscape(id)
+	}
+	return fmt.Sprintf(format, escaped...)
 }
 
-// changeWithID is callWithID for a change, whose headers setHeaders takes from the context.
-func changeWithID[P any](
-	id string,
-	do func(context.Context, string, *P, ...api.RequestEditorFn) (*http.Response, error),
-) call {
-	return callWithID(id, func(ctx context.Context, id string, edit ...api.RequestEditorFn) (*http.Response, error) {
-		return do(ctx, id, new(P), edit...)
-	})
+// textOf is a query parameter; nil, so that it is not sent, for the zero value.
+func textOf[T comparable](v T) []string {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return []string{fmt.Sprint(v)}
 }
 
-// call sends one request.
-type call func(context.Context) (*http.Response, error)
+// texts is a query parameter that may be given several times.
+func texts[T ~string](values []T) (all []string) {
+	for _, v := range values {
+		all = append(all, string(v))
+	}
+	return all
+}
 
-// readWithRetries sends an idempotent call and decodes its answer. After a transport error,
+// sendWithRetries sends an idempotent call and decodes its answer. After a transport error,
 // a 429 or a 5xx it sends the call again, up to readAttempts times in all; see OneAttempt.
-func readWithRetries[T any](ctx context.Context, c *Client, do call) (*T, error) {
+func sendWithRetries[T any](
+	ctx context.Context,
+	c *Client,
+	method, path string,
+	query url.Values,
+	body any,
+) (*T, error) {
 	return backoff.Retry(ctx, func() (*T, error) {
-		out, err := sendOnce[T](ctx, c, do)
+		out, err := sendOnce[T](ctx, c, method, path, query, body)
 		var e *Error
 		switch {
 		case err == nil:
@@ -133,17 +175,20 @@ func attemptsFor(ctx context.Context) uint {
 }
 
 // sendOnce sends a call once and decodes its answer.
-func sendOnce[T any](ctx context.Context, c *Client, do call) (*T, error) {
+func sendOnce[T any](
+	ctx context.Context,
+	c *Client,
+	method, path string,
+	query url.Values,
+	body any,
+) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	resp, err := do(ctx)
+	resp, err := c.send(ctx, method, path, query, body)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	if err := asError(resp); err != nil {
-		return nil, err
-	}
 	if op, ok := ctx.Value(operationKey{}).(*string); ok {
 		*op = strings.TrimPrefix(resp.Header.Get("Operation-Location"), "/v1/operations/")
 	}
@@ -158,6 +203,68 @@ func sendOnce[T any](ctx context.Context, c *Client, do call) (*T, error) {
 		)
 	}
 	return &out, nil
+}
+
+// send sends a request. An answer that is not a success is an error.
+func (c *Client) send(
+	ctx context.Context,
+	method, path string,
+	query url.Values,
+	body any,
+) (*http.Response, error) {
+	if path == "" {
+		return nil, errNoID
+	}
+	to, err := c.base.Parse("." + path)
+	if err != nil {
+		return nil, err
+	}
+	to.RawQuery = query.Encode()
+	var content io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		content = bytes.NewReader(encoded)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, to.String(), content)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.setHeaders(req); err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := asError(resp); err != nil {
+		_ = resp.Body.Close()
+		return nil, err
+	}
+	return resp, nil
+}
+
+func (c *Client) setHeaders(req *http.Request) error {
+	token, err := os.ReadFile(c.tokenFile)
+	if err != nil {
+		return fmt.Errorf("reading the cloud token: %w", err)
+	}
+	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+	if c.userAgent != "" {
+		req.Header.Set("User-Agent", c.userAgent)
+	}
+	if req.Body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if version, ok := req.Context().Value(ifMatchKey{}).(int64); ok {
+		req.Header.Set("If-Match", `"`+strconv.FormatInt(version, 10)+`"`)
+	}
+	if key, ok := req.Context().Value(idempotencyKey{}).(string); ok {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	return nil
 }
 
 // asError is the error of an answer that is not a success, or nil.
@@ -181,20 +288,4 @@ func asError(resp *http.Response) error {
 		)}
 	}
 	return e
-}
-
-// optionalParam is a query parameter; nil, so that it is not sent, for the zero value.
-func optionalParam[T comparable](v T) *T {
-	var zero T
-	if v == zero {
-		return nil
-	}
-	return &v
-}
-
-func optionalListParam[T any](v []T) *[]T {
-	if len(v) == 0 {
-		return nil
-	}
-	return &v
 }

@@ -46,7 +46,7 @@ func (s *Server) ListProjects(w http.ResponseWriter, r *http.Request, params api
 }
 
 // CreateProject implements api.ServerInterface.
-func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request, _ api.CreateProjectParams) {
+func (s *Server) CreateProject(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.ProjectCreate](s, w, r)
 	if !ok {
 		return
@@ -64,7 +64,7 @@ func (s *Server) GetProjectByID(w http.ResponseWriter, r *http.Request, id api.P
 }
 
 // UpdateProject implements api.ServerInterface.
-func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.ProjectID, _ api.UpdateProjectParams) {
+func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	body, ok := decodeBody[api.ProjectUpdate](s, w, r)
 	if !ok {
 		return
@@ -76,7 +76,7 @@ func (s *Server) UpdateProject(w http.ResponseWriter, r *http.Request, id api.Pr
 }
 
 // DeleteProject implements api.ServerInterface.
-func (s *Server) DeleteProject(w http.ResponseWriter, r *http.Request, id api.ProjectID, _ api.DeleteProjectParams) {
+func (s *Server) DeleteProject(w http.ResponseWriter, r *http.Request, id api.ProjectID) {
 	s.answerNoContent(w, r, s.cloud.DeleteProject(r.Context(), callerProject(r), id))
 }
 

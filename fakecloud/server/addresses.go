@@ -31,7 +31,7 @@ func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params ap
 }
 
 // ReserveAddress implements api.ServerInterface.
-func (s *Server) ReserveAddress(w http.ResponseWriter, r *http.Request, _ api.ReserveAddressParams) {
+func (s *Server) ReserveAddress(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.ReservedAddressCreate](s, w, r)
 	if !ok {
 		return
@@ -50,7 +50,7 @@ func (s *Server) GetAddress(w http.ResponseWriter, r *http.Request, id api.Addre
 }
 
 // UpdateAddress implements api.ServerInterface.
-func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.UpdateAddressParams) {
+func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
 	body, ok := decodeBody[api.ReservedAddressUpdate](s, w, r)
 	if !ok {
 		return
@@ -62,7 +62,7 @@ func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 }
 
 // AttachAddress implements api.ServerInterface.
-func (s *Server) AttachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.AttachAddressParams) {
+func (s *Server) AttachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
 	body, ok := decodeBody[api.AddressAttach](s, w, r)
 	if !ok {
 		return
@@ -72,12 +72,12 @@ func (s *Server) AttachAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 }
 
 // DetachAddress implements api.ServerInterface.
-func (s *Server) DetachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.DetachAddressParams) {
+func (s *Server) DetachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
 	a, err := s.cloud.DetachAddress(r.Context(), callerProject(r), id)
 	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
 }
 
 // ReleaseAddress implements api.ServerInterface.
-func (s *Server) ReleaseAddress(w http.ResponseWriter, r *http.Request, id api.AddressID, _ api.ReleaseAddressParams) {
+func (s *Server) ReleaseAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
 	s.answerNoContent(w, r, s.cloud.ReleaseAddress(r.Context(), callerProject(r), id))
 }

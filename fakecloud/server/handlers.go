@@ -124,7 +124,7 @@ func decodeBody[T any](s *Server, w http.ResponseWriter, r *http.Request) (T, bo
 }
 
 // CreateInstance implements api.ServerInterface.
-func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request, _ api.CreateInstanceParams) {
+func (s *Server) CreateInstance(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.InstanceCreate](s, w, r)
 	if !ok {
 		return
@@ -146,27 +146,22 @@ func (s *Server) GetInstance(w http.ResponseWriter, r *http.Request, id api.Inst
 }
 
 // StartInstance implements api.ServerInterface.
-func (s *Server) StartInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.StartInstanceParams) {
+func (s *Server) StartInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	s.actOnInstance(w, r, id, s.cloud.StartInstance)
 }
 
 // StopInstance implements api.ServerInterface.
-func (s *Server) StopInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.StopInstanceParams) {
+func (s *Server) StopInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	s.actOnInstance(w, r, id, s.cloud.StopInstance)
 }
 
 // RebootInstance implements api.ServerInterface.
-func (s *Server) RebootInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.RebootInstanceParams) {
+func (s *Server) RebootInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	s.actOnInstance(w, r, id, s.cloud.RebootInstance)
 }
 
 // TerminateInstance implements api.ServerInterface.
-func (s *Server) TerminateInstance(
-	w http.ResponseWriter,
-	r *http.Request,
-	id api.InstanceID,
-	_ api.TerminateInstanceParams,
-) {
+func (s *Server) TerminateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	s.actOnInstance(w, r, id, s.cloud.TerminateInstance)
 }
 
@@ -196,7 +191,7 @@ func (s *Server) ListLoadBalancers(w http.ResponseWriter, r *http.Request, param
 }
 
 // CreateLoadBalancer implements api.ServerInterface.
-func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request, _ api.CreateLoadBalancerParams) {
+func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.LoadBalancerCreate](s, w, r)
 	if !ok {
 		return
@@ -226,12 +221,7 @@ func (s *Server) GetLoadBalancer(w http.ResponseWriter, r *http.Request, id api.
 }
 
 // DeleteLoadBalancer implements api.ServerInterface.
-func (s *Server) DeleteLoadBalancer(
-	w http.ResponseWriter,
-	r *http.Request,
-	id api.LoadBalancerID,
-	_ api.DeleteLoadBalancerParams,
-) {
+func (s *Server) DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	lb, outcome, err := s.cloud.DeleteLoadBalancer(r.Context(), callerProject(r), id)
 	if err == nil {
 		lb, err = awaitOperation(s, w, r, lb, outcome, id, s.cloud.GetLoadBalancer)
@@ -240,12 +230,7 @@ func (s *Server) DeleteLoadBalancer(
 }
 
 // UpdateLoadBalancer implements api.ServerInterface.
-func (s *Server) UpdateLoadBalancer(
-	w http.ResponseWriter,
-	r *http.Request,
-	id api.LoadBalancerID,
-	_ api.UpdateLoadBalancerParams,
-) {
+func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id api.LoadBalancerID) {
 	body, ok := decodeBody[api.LoadBalancerUpdate](s, w, r)
 	if !ok {
 		return
@@ -300,7 +285,7 @@ func (s *Server) ListRoutes(w http.ResponseWriter, r *http.Request, params api.L
 }
 
 // CreateRoute implements api.ServerInterface.
-func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request, _ api.CreateRouteParams) {
+func (s *Server) CreateRoute(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.RouteCreate](s, w, r)
 	if !ok {
 		return
@@ -318,6 +303,6 @@ func (s *Server) GetRoute(w http.ResponseWriter, r *http.Request, id api.RouteID
 }
 
 // DeleteRoute implements api.ServerInterface.
-func (s *Server) DeleteRoute(w http.ResponseWriter, r *http.Request, id api.RouteID, _ api.DeleteRouteParams) {
+func (s *Server) DeleteRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
 	s.answerNoContent(w, r, s.cloud.DeleteRoute(r.Context(), callerProject(r), id))
 }

@@ -18,7 +18,7 @@ func (s *Server) ListNetworks(w http.ResponseWriter, r *http.Request, params api
 }
 
 // CreateNetwork implements api.ServerInterface.
-func (s *Server) CreateNetwork(w http.ResponseWriter, r *http.Request, _ api.CreateNetworkParams) {
+func (s *Server) CreateNetwork(w http.ResponseWriter, r *http.Request) {
 	body, ok := decodeBody[api.NetworkCreate](s, w, r)
 	if !ok {
 		return
@@ -37,12 +37,12 @@ func (s *Server) GetNetwork(w http.ResponseWriter, r *http.Request, id api.Netwo
 }
 
 // DeleteNetwork implements api.ServerInterface.
-func (s *Server) DeleteNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID, _ api.DeleteNetworkParams) {
+func (s *Server) DeleteNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID) {
 	s.answerNoContent(w, r, s.cloud.DeleteNetwork(r.Context(), callerProject(r), id))
 }
 
 // UpdateNetwork implements api.ServerInterface.
-func (s *Server) UpdateNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID, _ api.UpdateNetworkParams) {
+func (s *Server) UpdateNetwork(w http.ResponseWriter, r *http.Request, id api.NetworkID) {
 	u, ok := s.resourceUpdate(w, r)
 	if !ok {
 		return
@@ -52,7 +52,7 @@ func (s *Server) UpdateNetwork(w http.ResponseWriter, r *http.Request, id api.Ne
 }
 
 // UpdateInstance implements api.ServerInterface.
-func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID, _ api.UpdateInstanceParams) {
+func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.InstanceID) {
 	u, ok := s.resourceUpdate(w, r)
 	if !ok {
 		return
@@ -62,7 +62,7 @@ func (s *Server) UpdateInstance(w http.ResponseWriter, r *http.Request, id api.I
 }
 
 // UpdateRoute implements api.ServerInterface.
-func (s *Server) UpdateRoute(w http.ResponseWriter, r *http.Request, id api.RouteID, _ api.UpdateRouteParams) {
+func (s *Server) UpdateRoute(w http.ResponseWriter, r *http.Request, id api.RouteID) {
 	u, ok := s.resourceUpdate(w, r)
 	if !ok {
 		return

@@ -113,9 +113,7 @@ func New(cfg Config) (*Server, error) {
 	if err := s.serveDocs(router); err != nil {
 		return nil, err
 	}
-	routes := api.HandlerWithOptions(
-		s, api.GorillaServerOptions{BaseRouter: router, ErrorHandlerFunc: s.answerBadParameter},
-	)
+	api.RegisterHandlers(router, s, s.answerBadParameter)
 	if s.routes, err = s.operations.byRoute(router); err != nil {
 		return nil, fmt.Errorf("the API's routes: %w", err)
 	}
@@ -123,7 +121,7 @@ func New(cfg Config) (*Server, error) {
 	if s.journal, err = newJournal(s.cloud, s.log, s.stopping.Done()); err != nil {
 		return nil, fmt.Errorf("the audit: %w", err)
 	}
-	s.handler = s.recordRequests(s.recoverPanics(s.authenticateCaller(s.limitBody(routes))))
+	s.handler = s.recordRequests(s.recoverPanics(s.authenticateCaller(s.limitBody(router))))
 	return s, nil
 }
 

@@ -295,13 +295,9 @@ func firstLine(s string) string {
 // answerBadParameter answers for parameters that the generated router cannot parse.
 func (s *Server) answerBadParameter(w http.ResponseWriter, r *http.Request, err error) {
 	field := "parameter"
-	var format *api.InvalidParamFormatError
-	var many *api.TooManyValuesForParamError
-	switch {
-	case errors.As(err, &format):
-		field = format.ParamName
-	case errors.As(err, &many):
-		field = many.ParamName
+	var parameter *api.ParameterError
+	if errors.As(err, &parameter) {
+		field = parameter.Name
 	}
 	s.answerProblem(
 		w, r, http.StatusBadRequest, api.InvalidRequest, "the request does not fit the API: "+firstLine(err.Error()),
