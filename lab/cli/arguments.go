@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -74,6 +75,14 @@ func rewordFlagError(cmd *cobra.Command, err error) error {
 		}
 	})
 	return usagef("%w%s", err, didYouMean("--"+unknown.GetSpecifiedName(), names))
+}
+
+// checkChoice fails if the value of a flag is not one of the choices.
+func checkChoice(flag, value string, choices []string) error {
+	if slices.Contains(choices, value) {
+		return nil
+	}
+	return usagef("--%s %q: want one of %s%s", flag, value, strings.Join(choices, ", "), didYouMean(value, choices))
 }
 
 // didYouMean returns the end of an error message about a word that is not one of the

@@ -160,11 +160,7 @@ func (c *classroomUpFlags) openRoom(
 	if err != nil {
 		return err
 	}
-	if format := cmd.Flag("output").Value.String(); format == "table" {
-		err = printCards(cmd.OutOrStdout(), room, cards)
-	} else {
-		err = printAs(cmd.OutOrStdout(), format, cards)
-	}
+	err = printOutput(cmd, cards, func(w io.Writer) error { return printCards(w, room, cards) })
 	if err != nil {
 		return err
 	}
@@ -328,10 +324,7 @@ func newClassroomCards() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				return printAs(cmd.OutOrStdout(), format, cards)
-			}
-			return printCards(cmd.OutOrStdout(), room, cards)
+			return printOutput(cmd, cards, func(w io.Writer) error { return printCards(w, room, cards) })
 		},
 	}
 	addOutputFlag(cmd, "table", "json", "yaml")
@@ -367,11 +360,7 @@ func newClassroomStatus() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				err = printAs(cmd.OutOrStdout(), format, v)
-			} else {
-				err = printClassroomStatus(cmd.OutOrStdout(), room, v)
-			}
+			err = printOutput(cmd, v, func(w io.Writer) error { return printClassroomStatus(w, room, v) })
 			if err == nil && !serving {
 				err = errors.New(
 					"the door is closed: nobody comes in, and there is no page; `lab classroom up` opens it",

@@ -50,11 +50,7 @@ It exits with 0 whether anything differs or not.`,
 			if err != nil {
 				return err
 			}
-			w := cmd.OutOrStdout()
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				return printAs(w, format, c)
-			}
-			return printComparison(w, c, ui.Colored(w))
+			return printOutput(cmd, c, func(w io.Writer) error { return printComparison(w, c, ui.Colored(w)) })
 		},
 	}
 	addOutputFlag(cmd, "table", "json", "yaml")

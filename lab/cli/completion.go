@@ -40,6 +40,11 @@ bash-completion, dnf install bash-completion, brew install bash-completion@2),
 which a shell has loaded first: begin a new one once it is installed. Without it,
 bash says at a TAB "_get_comp_words_by_ref: command not found".`
 
+// completeValues completes a flag with some values, and never with file names.
+func completeValues(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+}
+
 // completeListValue completes the last value of a list with commas. It offers the
 // values that the list does not have yet.
 func completeListValue(values func() []string) cobra.CompletionFunc {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"strings"
@@ -174,11 +175,7 @@ func (f *conformanceFlags) deliverReport(cmd *cobra.Command, steps *ui.Steps, re
 			return fmt.Errorf("writing the report: %w", err)
 		}
 	}
-	if format := cmd.Flag("output").Value.String(); format == "table" {
-		err = printReport(cmd.OutOrStdout(), result)
-	} else {
-		err = printAs(cmd.OutOrStdout(), format, result)
-	}
+	err = printOutput(cmd, result, func(w io.Writer) error { return printReport(w, result) })
 	f.printNextSteps(steps, result, files)
 	if err == nil && !result.Passed() {
 		err = silentError{errors.New("not conformant")}

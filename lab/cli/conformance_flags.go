@@ -44,7 +44,7 @@ func addSelectionFlags(cmd *cobra.Command) *selection {
 		"only tests of this profile, `NAME`: "+strings.Join(names, ", ")+"; can be repeated (default all)",
 	)
 	cmd.Flags().StringVar(&s.focus, "focus", "", "only tests whose ID this regular `expression` matches")
-	_ = cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp))
+	completeValues(cmd, "profile", names...)
 	return s
 }
 
@@ -153,16 +153,10 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 		"another build of the lab's own CCM, a program at `PATH`, with the lab's own arguments",
 	)
 	_ = fl.MarkHidden("ccm-build") // It is for testing mutants of the CCM.
-	_ = cmd.RegisterFlagCompletionFunc(
-		"cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp),
-	)
-	_ = cmd.RegisterFlagCompletionFunc(
-		"implementation", cobra.FixedCompletions(suite.Implementations, cobra.ShellCompDirectiveNoFileComp),
-	)
+	completeValues(cmd, "cluster", cluster.KindNames()...)
+	completeValues(cmd, "implementation", suite.Implementations...)
 	capabilities, features := capabilitiesAndFeatures(profiles.All())
-	_ = cmd.RegisterFlagCompletionFunc(
-		"claim", cobra.FixedCompletions(capabilities, cobra.ShellCompDirectiveNoFileComp),
-	)
+	completeValues(cmd, "claim", capabilities...)
 	_ = cmd.RegisterFlagCompletionFunc(
 		"unsupported",
 		cobra.FixedCompletions(features, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace),

@@ -50,10 +50,7 @@ func newConformanceList() *cobra.Command {
 					list, listedTest{t.ID, t.Profile, t.Level, t.Capability, t.Needs, t.BuildsOn, t.Requires, t.Source},
 				)
 			}
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				return printAs(cmd.OutOrStdout(), format, list)
-			}
-			return printTestList(cmd.OutOrStdout(), list)
+			return printOutput(cmd, list, func(w io.Writer) error { return printTestList(w, list) })
 		},
 	}
 	s = addSelectionFlags(cmd)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -30,19 +29,15 @@ being needed, such as the tools that build, is never more than "info".`,
   lab doctor --cluster kind         # kind needs a container engine
   lab doctor -o json | jq -r '.[] | select(.level == "fix") | .fix'`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !slices.Contains(cluster.KindNames(), kind) {
-				return usagef(
-					"--cluster %q: want one of %s%s", kind, strings.Join(cluster.KindNames(), ", "),
-					didYouMean(kind, cluster.KindNames()),
-				)
+			if err := checkChoice("cluster", kind, cluster.KindNames()); err != nil {
+				return err
 			}
 			findings := doctor.Examine(cmd.Context(), doctor.ThisMachine(kind))
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				if err := printAs(cmd.OutOrStdout(), format, findings); err != nil {
-					return err
-				}
-			} else {
-				printFindings(cmd.OutOrStdout(), findings, o.quiet)
+			if err := printOutput(cmd, findings, func(w io.Writer) error {
+				printFindings(w, findings, o.quiet)
+				return nil
+			}); err != nil {
+				return err
 			}
 			if doctor.Problems(findings) > 0 {
 				return silentError{errors.New("problems found")}
@@ -54,9 +49,7 @@ being needed, such as the tools that build, is never more than "info".`,
 		&kind, "cluster", kind,
 		"kind of cluster that the machine is to be fit for: "+strings.Join(cluster.KindNames(), ", "),
 	)
-	_ = cmd.RegisterFlagCompletionFunc(
-		"cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp),
-	)
+	completeValues(cmd, "cluster", cluster.KindNames()...)
 	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
 }

@@ -66,11 +66,9 @@ cannot be explained, and with 2 when it was called wrongly.`,
 			if err != nil {
 				return err
 			}
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				err = printAs(cmd.OutOrStdout(), format, x)
-			} else {
-				err = printExplanation(cmd.OutOrStdout(), x, os.Getenv("KUBECONFIG") == l.Cluster.Kubeconfig(), o.name)
-			}
+			err = printOutput(cmd, x, func(w io.Writer) error {
+				return printExplanation(w, x, os.Getenv("KUBECONFIG") == l.Cluster.Kubeconfig(), o.name)
+			})
 			if err == nil && !x.Serves() {
 				err = silentError{errors.New(x.Verdict)}
 			}
@@ -142,13 +140,12 @@ func printExplainable(cmd *cobra.Command, l *lab.Lab, kind string) error {
 	if err != nil {
 		return err
 	}
-	if format := cmd.Flag("output").Value.String(); format != "table" {
-		return printAs(cmd.OutOrStdout(), format, append([]string{}, names...))
-	}
-	for _, name := range names {
-		_, _ = fmt.Fprintln(cmd.OutOrStdout(), name)
-	}
-	return nil
+	return printOutput(cmd, append([]string{}, names...), func(w io.Writer) error {
+		for _, name := range names {
+			_, _ = fmt.Fprintln(w, name)
+		}
+		return nil
+	})
 }
 
 // completeExplainTarget completes the kind, and then the name of an object in the lab.

@@ -10,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"k8s.io/klog/v2"
@@ -60,22 +59,16 @@ func newIncidentList() *cobra.Command {
 		Example: "  lab incident list\n  lab incident list -o yaml   # with what happened, why it is dangerous, and where it is told of",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var list []listedIncident
+			rows := []string{"NAME\tTITLE\tPROFILE\tLEVEL"}
 			for _, t := range suite.Incidents() {
 				i := t.Incident
 				list = append(list, listedIncident{
 					i.Name, i.Title, t.ID, t.Profile, t.Level, t.Capability, i.Happened, i.Danger, i.Watch, i.Right,
 					i.Known,
 				})
+				rows = append(rows, fmt.Sprintf("%s\t%s\t%s\t%s", i.Name, i.Title, t.Profile, t.Level))
 			}
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				return printAs(cmd.OutOrStdout(), format, list)
-			}
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(t, "NAME\tTITLE\tPROFILE\tLEVEL")
-			for _, i := range list {
-				_, _ = fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", i.Name, i.Title, i.Profile, i.Level)
-			}
-			return t.Flush()
+			return printOutput(cmd, list, printColumns(rows...))
 		},
 	}
 	addOutputFlag(cmd, "table", "json", "yaml")

@@ -8,7 +8,6 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -139,17 +138,13 @@ func newLessonList(o *globalOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				return printAs(cmd.OutOrStdout(), format, list)
-			}
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			_, _ = fmt.Fprintln(t, "LESSON\tTITLE\tMINUTES\tCLUSTER\tTASKS\tPROGRESS")
+			rows := []string{"LESSON\tTITLE\tMINUTES\tCLUSTER\tTASKS\tPROGRESS"}
 			for _, l := range list {
-				_, _ = fmt.Fprintf(
-					t, "%s\t%s\t%d\t%s\t%d\t%s\n", l.ID, l.Title, l.Minutes, l.Cluster, l.Tasks, l.formatProgress(),
-				)
+				rows = append(rows, fmt.Sprintf(
+					"%s\t%s\t%d\t%s\t%d\t%s", l.ID, l.Title, l.Minutes, l.Cluster, l.Tasks, l.formatProgress(),
+				))
 			}
-			return t.Flush()
+			return printOutput(cmd, list, printColumns(rows...))
 		}),
 	}
 	addOutputFlag(cmd, "table", "json", "yaml")
@@ -248,10 +243,7 @@ func newLessonStatus(o *globalOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				return printAs(cmd.OutOrStdout(), format, toLessonStatusOutput(st))
-			}
-			return printLessonStatus(cmd.OutOrStdout(), st)
+			return printOutput(cmd, toLessonStatusOutput(st), func(w io.Writer) error { return printLessonStatus(w, st) })
 		}),
 	}
 	cmd.Flags().BoolVar(

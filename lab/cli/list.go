@@ -27,10 +27,7 @@ and what is left of one whose folder is gone (lab down --all ends it).`,
 			if err != nil {
 				return err
 			}
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				return printAs(cmd.OutOrStdout(), format, labs)
-			}
-			return printLabs(cmd.OutOrStdout(), labs, time.Now())
+			return printOutput(cmd, labs, func(w io.Writer) error { return printLabs(w, labs, time.Now()) })
 		},
 	}
 	addOutputFlag(cmd, "table", "json", "yaml")

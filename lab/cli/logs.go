@@ -78,12 +78,8 @@ belongs to the line before.`,
 	cmd.Flags().BoolVar(&f.all, "all", false, "all components")
 	cmd.Flags().IntVar(&f.tail, "tail", 0, "only the last so many lines of each (0: all)")
 	cmd.Flags().StringVar(&f.since, "since", sinceStart, "only the last so long, e.g. 30s, or all since the start")
-	_ = cmd.RegisterFlagCompletionFunc(
-		"tail", cobra.FixedCompletions([]string{"20", "100", "1000"}, cobra.ShellCompDirectiveNoFileComp),
-	)
-	_ = cmd.RegisterFlagCompletionFunc(
-		"since", cobra.FixedCompletions([]string{sinceStart, "30s", "5m", "1h"}, cobra.ShellCompDirectiveNoFileComp),
-	)
+	completeValues(cmd, "tail", "20", "100", "1000")
+	completeValues(cmd, "since", sinceStart, "30s", "5m", "1h")
 	return cmd
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -27,7 +28,7 @@ type outputFlag struct {
 func addOutputFlag(cmd *cobra.Command, formats ...string) {
 	f := &outputFlag{value: formats[0], formats: formats}
 	cmd.Flags().VarP(f, "output", "o", "output format: "+strings.Join(formats, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	completeValues(cmd, "output", formats...)
 }
 
 func (f *outputFlag) String() string { return f.value }
@@ -41,6 +42,26 @@ func (f *outputFlag) Set(v string) error {
 	}
 	f.value = v
 	return nil
+}
+
+// printOutput prints v as -o asks for: with printTable as a table, otherwise as data.
+func printOutput(cmd *cobra.Command, v any, printTable func(io.Writer) error) error {
+	if format := cmd.Flag("output").Value.String(); format != "table" {
+		return printAs(cmd.OutOrStdout(), format, v)
+	}
+	return printTable(cmd.OutOrStdout())
+}
+
+// printColumns returns a printTable that prints a header and rows, whose cells are separated
+// by tabs.
+func printColumns(rows ...string) func(io.Writer) error {
+	return func(w io.Writer) error {
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		for _, row := range rows {
+			_, _ = fmt.Fprintln(t, row)
+		}
+		return t.Flush()
+	}
 }
 
 // printAs writes v as YAML if the format is "yaml", else as indented JSON.

@@ -29,11 +29,7 @@ func newStatus(o *globalOptions) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				err = printAs(cmd.OutOrStdout(), format, st)
-			} else {
-				err = printStatus(cmd.OutOrStdout(), st)
-			}
+			err = printOutput(cmd, st, func(w io.Writer) error { return printStatus(w, st) })
 			if err == nil && st.State != "running" {
 				err = silentError{errors.New(st.State)}
 			}

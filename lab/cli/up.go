@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -120,18 +119,10 @@ There are three kinds of cluster:
 		"how long each step may take before up gives up and says what it waited for (default 4m, and 3s for each node; for images 15m)",
 	)
 	addOutputFlag(cmd, "table", "json", "yaml")
-	_ = cmd.RegisterFlagCompletionFunc(
-		"cluster", cobra.FixedCompletions(cluster.KindNames(), cobra.ShellCompDirectiveNoFileComp),
-	)
-	_ = cmd.RegisterFlagCompletionFunc(
-		"cloud-provider", cobra.FixedCompletions(cluster.Providers, cobra.ShellCompDirectiveNoFileComp),
-	)
-	_ = cmd.RegisterFlagCompletionFunc(
-		"pod-network", cobra.FixedCompletions(kind.PodNetworks, cobra.ShellCompDirectiveNoFileComp),
-	)
-	_ = cmd.RegisterFlagCompletionFunc(
-		"profile", cobra.FixedCompletions([]string{"instant", "fast", "realistic"}, cobra.ShellCompDirectiveNoFileComp),
-	)
+	completeValues(cmd, "cluster", cluster.KindNames()...)
+	completeValues(cmd, "cloud-provider", cluster.Providers...)
+	completeValues(cmd, "pod-network", kind.PodNetworks...)
+	completeValues(cmd, "profile", "instant", "fast", "realistic")
 	return cmd
 }
 
@@ -166,10 +157,8 @@ func validateUp(o lifecycle.Options, nodesGiven bool) error {
 		errs = append(errs, usagef("--step-timeout %s: want a positive duration, such as 10m", o.StepTimeout))
 	}
 	oneOf := func(flag, value string, choices []string) {
-		if value != "" && !slices.Contains(choices, value) {
-			errs = append(errs, usagef(
-				"--%s %q: want one of %s%s", flag, value, strings.Join(choices, ", "), didYouMean(value, choices),
-			))
+		if value != "" {
+			errs = append(errs, checkChoice(flag, value, choices))
 		}
 	}
 	oneOf("profile", o.Profile, []string{"instant", "fast", "realistic"})

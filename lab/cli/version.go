@@ -2,11 +2,9 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"os/exec"
 	"runtime"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -36,16 +34,10 @@ func newVersion(_ *globalOptions) *cobra.Command {
 		Example: "  lab version -o json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			v := findVersions(cmd.Context())
-			if format := cmd.Flag("output").Value.String(); format != "table" {
-				return printAs(cmd.OutOrStdout(), format, v)
-			}
-			t := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			for _, line := range [][2]string{
-				{"lab", v.Lab}, {"go", v.Go}, {"platform", v.Platform}, {"kubernetes", v.Kubernetes}, {"etcd", v.Etcd},
-			} {
-				_, _ = fmt.Fprintf(t, "%s\t%s\n", line[0], dashIfEmpty(line[1]))
-			}
-			return t.Flush()
+			return printOutput(cmd, v, printColumns(
+				"lab\t"+v.Lab, "go\t"+v.Go, "platform\t"+v.Platform, "kubernetes\t"+dashIfEmpty(v.Kubernetes),
+				"etcd\t"+dashIfEmpty(v.Etcd),
+			))
 		},
 	}
 	addOutputFlag(cmd, "table", "json", "yaml")

@@ -111,11 +111,8 @@ func (f *watchFlags) addFlags(cmd *cobra.Command, o *globalOptions) {
 	cmd.Flags().BoolVar(&f.failed, "failed", false, "only what failed")
 	cmd.Flags().StringVar(&f.calls, "calls", calls[0], "which calls of the cloud: "+strings.Join(calls, ", "))
 	cmd.Flags().StringVar(&f.since, "since", sinceStart, "only the last so long, e.g. 30s, or all since the start")
-	completeFixed := func(flag string, values ...string) {
-		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
-	}
-	completeFixed("calls", calls...)
-	completeFixed("since", sinceStart, "30s", "5m", "1h")
+	completeValues(cmd, "calls", calls...)
+	completeValues(cmd, "since", sinceStart, "30s", "5m", "1h")
 	completeList := func(flag string, values func() []string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, completeListValue(values))
 	}
