@@ -41,7 +41,7 @@ func (a *app) addressesCommand() *cobra.Command {
 		a.addressesAttach(),
 		k.actCommand(
 			"detach", "Take addresses from their instances", "  fakecloud addresses detach web",
-			(*client.Client).DetachAddress,
+			(*client.Client).DetachAddress, nil,
 		),
 		release)
 }

@@ -80,7 +80,9 @@ The manifest is YAML:
 			if err != nil {
 				return usageError{err}
 			}
-			p := &plan{cmd: cmd, client: c, waiter: &w, instances: map[string]*api.Instance{}, ids: map[string]string{}}
+			p := &plan{
+				app: a, cmd: cmd, client: c, waiter: &w, instances: map[string]*api.Instance{}, ids: map[string]string{},
+			}
 			if err := p.computeSteps(cmd.Context(), wanted); err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ import (
 // plan compares a manifest with the cloud (computeSteps), and makes the difference disappear
 // (run, in apply_run.go).
 type plan struct {
+	app    *app
 	cmd    *cobra.Command
 	client *client.Client
 	waiter *waiter
@@ -109,34 +110,12 @@ func (p *plan) listExisting(ctx context.Context, all []*wantedResource) (map[str
 			addExisting("instances", in.Name, in.ID, in)
 		}
 	}
-	if listedKinds["loadBalancers"] {
-		items, err := p.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
-		errs = append(errs, err)
-		for _, lb := range items {
-			addExisting("loadBalancers", lb.Name, lb.ID, lb)
-		}
-	}
-	if listedKinds["routes"] {
-		items, err := p.client.ListRoutes(ctx, client.RouteFilter{})
-		errs = append(errs, err)
-		for _, r := range items {
-			addExisting("routes", r.Name, r.ID, r)
-		}
-	}
-	if listedKinds["networks"] {
-		items, err := p.client.ListNetworks(ctx, client.NetworkFilter{})
-		errs = append(errs, err)
-		for _, n := range items {
-			addExisting("networks", n.Name, n.ID, n)
-		}
-	}
-	if listedKinds["addresses"] {
-		items, err := p.client.ListAddresses(ctx, client.AddressFilter{})
-		errs = append(errs, err)
-		for _, a := range items {
-			addExisting("addresses", a.Name, a.ID, a)
-		}
-	}
+	errs = append(
+		errs, listKind(ctx, p, "loadBalancers", p.app.balancerKind(), listedKinds, existing),
+		listKind(ctx, p, "routes", p.app.routeKind(), listedKinds, existing),
+		listKind(ctx, p, "networks", p.app.networkKind(), listedKinds, existing),
+		listKind(ctx, p, "addresses", p.app.addressKind(), listedKinds, existing),
+	)
 	if listedKinds["quotas"] {
 		project, err := p.client.Project(ctx)
 		quotas, err2 := p.client.Quotas(ctx)
@@ -146,6 +125,27 @@ func (p *plan) listExisting(ctx context.Context, all []*wantedResource) (map[str
 		}
 	}
 	return existing, errors.Join(errs...)
+}
+
+// listKind adds the existing resources of one kind to existing and p.ids, if the kind is to be
+// listed.
+func listKind[T any](
+	ctx context.Context,
+	p *plan,
+	kind string,
+	k resourceKind[T],
+	listedKinds map[string]bool,
+	existing map[string]any,
+) error {
+	if !listedKinds[kind] {
+		return nil
+	}
+	items, err := k.list(ctx, p.client, "")
+	for _, one := range items {
+		key := kind + "/" + field[string](one, "Name")
+		existing[key], p.ids[key] = one, k.id(one)
+	}
+	return err
 }
 
 // compareResource finds the fields that differ between a wanted resource and the existing

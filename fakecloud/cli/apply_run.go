@@ -87,11 +87,10 @@ func createOrUpdate[C, U, R any](
 	ctx context.Context,
 	p *plan,
 	s *step,
-	create func(context.Context, C) (R, error),
-	get func(context.Context, string) (R, error),
-	update func(context.Context, string, U) (R, error),
-	id func(R) string,
-) (done R, err error) {
+	create func(context.Context, C) (*R, error),
+	get func(context.Context, string) (*R, error),
+	update func(context.Context, string, U) (*R, error),
+) (done *R, err error) {
 	fields, err := p.requestFields(s)
 	if err != nil {
 		return done, err
@@ -103,7 +102,7 @@ func createOrUpdate[C, U, R any](
 		}
 		done, err = create(withIdempotencyKey(ctx), body)
 		if err == nil {
-			s.ID = id(done)
+			s.ID = field[string](*done, "ID")
 			p.ids[s.want.kind.key+"/"+s.Name] = s.ID
 		}
 		return done, err
@@ -126,8 +125,8 @@ func createOrUpdate[C, U, R any](
 func sendPatch[U, R any](
 	ctx context.Context,
 	s *step,
-	update func(context.Context, string, U) (R, error),
-) (done R, err error) {
+	update func(context.Context, string, U) (*R, error),
+) (done *R, err error) {
 	body, err := decodeInto[U](s.patch)
 	if err != nil {
 		return done, fmt.Errorf("%s cannot be changed: %w", strings.Join(s.Changes, ", "), err)
@@ -147,26 +146,17 @@ func (p *plan) setQuotas(ctx context.Context, s *step) error {
 }
 
 func (p *plan) applyNetwork(ctx context.Context, s *step) error {
-	_, err := createOrUpdate(
-		ctx, p, s, p.client.CreateNetwork, p.client.GetNetwork, p.client.UpdateNetwork,
-		func(n *api.Network) string { return n.ID },
-	)
+	_, err := createOrUpdate(ctx, p, s, p.client.CreateNetwork, p.client.GetNetwork, p.client.UpdateNetwork)
 	return err
 }
 
 func (p *plan) applyAddress(ctx context.Context, s *step) error {
-	_, err := createOrUpdate(
-		ctx, p, s, p.client.ReserveAddress, p.client.GetAddress, p.client.UpdateAddress,
-		func(a *api.ReservedAddress) string { return a.ID },
-	)
+	_, err := createOrUpdate(ctx, p, s, p.client.ReserveAddress, p.client.GetAddress, p.client.UpdateAddress)
 	return err
 }
 
 func (p *plan) applyRoute(ctx context.Context, s *step) error {
-	_, err := createOrUpdate(
-		ctx, p, s, p.client.CreateRoute, p.client.GetRoute, p.client.UpdateRoute,
-		func(r *api.Route) string { return r.ID },
-	)
+	_, err := createOrUpdate(ctx, p, s, p.client.CreateRoute, p.client.GetRoute, p.client.UpdateRoute)
 	return err
 }
 
@@ -175,10 +165,7 @@ func (p *plan) applyInstance(ctx context.Context, s *step) error {
 		return nil // Only its state differs.
 	}
 	return p.waiter.recordOperation(ctx, func(ctx context.Context) (string, error) {
-		in, err := createOrUpdate(
-			ctx, p, s, p.client.CreateInstance, p.client.GetInstance, p.client.UpdateInstance,
-			func(in *api.Instance) string { return in.ID },
-		)
+		in, err := createOrUpdate(ctx, p, s, p.client.CreateInstance, p.client.GetInstance, p.client.UpdateInstance)
 		if err != nil {
 			return "", err
 		}
@@ -230,7 +217,6 @@ func (p *plan) applyBalancer(ctx context.Context, s *step) error {
 	return p.waiter.recordOperation(ctx, func(ctx context.Context) (string, error) {
 		lb, err := createOrUpdate(
 			ctx, p, s, p.client.CreateLoadBalancer, p.client.GetLoadBalancer, p.client.UpdateLoadBalancer,
-			func(lb *api.LoadBalancer) string { return lb.ID },
 		)
 		if err != nil {
 			return "", err

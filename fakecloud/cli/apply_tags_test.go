@@ -37,8 +37,7 @@ func TestApplyKeepsConcurrentTags(t *testing.T) {
 			api.NetworkCreate,
 		) (*api.Network, error) {
 			panic("no create")
-		}, get, update,
-			func(n *api.Network) string { return n.ID })
+		}, get, update)
 		assert.Len(t, sent, min(refusals, 1)+1)
 		if refusals == 2 {
 			require.True(t, client.HasCode(err, api.PreconditionFailed), err)

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -79,14 +78,8 @@ type statsAt struct {
 
 func (s *statsPrinter) printStats(stats *api.LoadBalancerStats, now time.Time) error {
 	out := s.cmd.OutOrStdout()
-	switch s.app.output {
-	case "json":
-		return json.NewEncoder(out).Encode(statsAt{now.UTC(), stats})
-	case "yaml":
-		if _, err := fmt.Fprintln(out, "---"); err != nil {
-			return err
-		}
-		return printYAML(out, statsAt{now.UTC(), stats})
+	if s.app.output != "table" {
+		return printRecord(out, s.app.output, statsAt{now.UTC(), stats})
 	}
 	all := statsRowsOf(s.cmd.Context(), stats, &s.names)
 	s.addRates(all, now)

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -75,17 +74,8 @@ func (a *app) eventsCommand() *cobra.Command {
 
 // eventPrinter prints an event as a line, as a JSON object on a line, or as a YAML document.
 func (a *app) eventPrinter(out io.Writer) func(api.Event) error {
-	switch a.output {
-	case "json":
-		e := json.NewEncoder(out)
-		return func(ev api.Event) error { return e.Encode(ev) }
-	case "yaml":
-		return func(ev api.Event) error {
-			if _, err := fmt.Fprintln(out, "---"); err != nil {
-				return err
-			}
-			return printYAML(out, ev)
-		}
+	if a.output != "table" {
+		return func(ev api.Event) error { return printRecord(out, a.output, ev) }
 	}
 	return func(ev api.Event) error {
 		change := fmt.Sprintf("%s -> %s", orDash(ev.From), orDash(ev.To))

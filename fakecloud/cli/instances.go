@@ -19,7 +19,7 @@ func (a *app) instancesCommand() *cobra.Command {
 		verb, short string,
 		do func(*client.Client, context.Context, string) (*api.Instance, error),
 	) *cobra.Command {
-		return k.changeCommand(
+		return k.actCommand(
 			verb, short, fmt.Sprintf("  fakecloud instances %s node-1 node-2 --wait", verb), do,
 			(*waiter).awaitInstances,
 		)

@@ -180,36 +180,12 @@ func resourceInEvent[T any](ev api.Event, wanted func(T) bool) []T {
 }
 
 func (k resourceKind[T]) getCommand(short, example string) *cobra.Command {
-	return k.actCommand("get", short, example, nil)
+	return k.actCommand("get", short, example, nil, nil)
 }
 
 // actCommand is a command that calls do, unless that is nil, for each resource named, and
-// prints them.
+// prints them. Unless await is nil, it can --wait until the change is done.
 func (k resourceKind[T]) actCommand(
-	verb, short, example string,
-	do func(*client.Client, context.Context, string) (*T, error),
-) *cobra.Command {
-	cmd := &cobra.Command{
-		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example,
-		ValidArgsFunction: k.completeRefs(),
-		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			found, err := doForEach(args, func(ref string) (*T, error) {
-				one, err := k.find(cmd.Context(), c, ref)
-				if err != nil || do == nil {
-					return one, err
-				}
-				return do(c, cmd.Context(), k.id(*one))
-			})
-			return k.printFound(cmd, found, len(args), err)
-		}),
-	}
-	k.addOutput(cmd)
-	return cmd
-}
-
-// changeCommand is a command that calls do for each resource named, can --wait until the
-// change is done, and prints them.
-func (k resourceKind[T]) changeCommand(
 	verb, short, example string,
 	do func(*client.Client, context.Context, string) (*T, error),
 	await func(*waiter, *cobra.Command, *client.Client, []T) error,
@@ -219,10 +195,10 @@ func (k resourceKind[T]) changeCommand(
 		Use: verb + " " + k.refs + "...", Short: short, Args: cobra.MinimumNArgs(1), Example: example,
 		ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			changed, err := doForEach(args, func(ref string) (*T, error) {
+			found, err := doForEach(args, func(ref string) (*T, error) {
 				one, err := k.find(cmd.Context(), c, ref)
-				if err != nil {
-					return nil, err
+				if err != nil || do == nil {
+					return one, err
 				}
 				err = w.recordOperation(cmd.Context(), func(ctx context.Context) (id string, err error) {
 					id = k.id(*one)
@@ -231,12 +207,16 @@ func (k resourceKind[T]) changeCommand(
 				})
 				return one, err
 			})
-			err = errors.Join(err, await(&w, cmd, c, changed))
-			return k.printFound(cmd, changed, len(args), err)
+			if await != nil {
+				err = errors.Join(err, await(&w, cmd, c, found))
+			}
+			return k.printFound(cmd, found, len(args), err)
 		}),
 	}
 	k.addOutput(cmd)
-	w.addFlags(k.app, cmd)
+	if await != nil {
+		w.addFlags(k.app, cmd)
+	}
 	return cmd
 }
 

@@ -29,10 +29,10 @@ func (a *app) loadBalancersCommand() *cobra.Command {
 		list,
 		k.actCommand(
 			"get", "Show load balancers", "  fakecloud load-balancers get web -o yaml",
-			(*client.Client).GetLoadBalancer,
+			(*client.Client).GetLoadBalancer, nil,
 		),
 		a.balancersCreate(), a.balancersUpdate(),
-		k.changeCommand(
+		k.actCommand(
 			"delete", "Delete load balancers", "  fakecloud load-balancers delete web --wait",
 			(*client.Client).DeleteLoadBalancer, (*waiter).awaitBalancers,
 		),

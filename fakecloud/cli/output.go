@@ -174,3 +174,14 @@ func printYAML(out io.Writer, value any) error {
 	_, err = out.Write(text)
 	return err
 }
+
+// printRecord prints one value of a series: as a line of JSON, or as a YAML document.
+func printRecord(out io.Writer, format string, value any) error {
+	if format == "json" {
+		return json.NewEncoder(out).Encode(value)
+	}
+	if _, err := fmt.Fprintln(out, "---"); err != nil {
+		return err
+	}
+	return printYAML(out, value)
+}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -96,14 +95,8 @@ type changePrinter struct {
 }
 
 func (s *changePrinter) printItem(kind string, item any, first bool, row func() (string, []string, error)) error {
-	switch s.format {
-	case "json":
-		return json.NewEncoder(s.out).Encode(changeRecord{kind, item})
-	case "yaml":
-		if _, err := fmt.Fprintln(s.out, "---"); err != nil {
-			return err
-		}
-		return printYAML(s.out, changeRecord{kind, item})
+	if s.format != "table" {
+		return printRecord(s.out, s.format, changeRecord{kind, item})
 	}
 	header, cells, err := row()
 	if err != nil {
