@@ -19,9 +19,9 @@ type requestField struct {
 	set  func(text string) error
 }
 
-func (f requestField) Type() string          { return f.kind }
-func (f requestField) String() string        { return "" }
-func (f requestField) Set(text string) error { return f.set(text) }
+func (r requestField) Type() string          { return r.kind }
+func (r requestField) String() string        { return "" }
+func (r requestField) Set(text string) error { return r.set(text) }
 
 func addField(cmd *cobra.Command, flag, kind, usage string, set func(text string) error) {
 	cmd.Flags().Var(requestField{kind, set}, flag, usage)
