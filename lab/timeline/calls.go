@@ -1,8 +1,7 @@
 package timeline
 
-// What the cloud's audit says of who called what. It knows operations and IDs;
-// the API's specification says which request an operation is, and the cloud's
-// events which name an ID has.
+// Entries of the cloud's audit, which has operations and IDs. The request of an
+// operation is in the API's specification, and the name of an ID in the cloud's events.
 
 import (
 	"cmp"
@@ -72,8 +71,8 @@ func (l Log) Call(a api.AuditEntry) Entry {
 const briefCall = 100 * time.Millisecond
 
 // callTime is when a call began, if it changes something, so that it comes
-// before what it did. One that took long is where it was answered: it could not
-// be told before.
+// before what it did. For a read, and for a call that took long, it is when the call was
+// answered: a watch learns of it only then.
 func callTime(a api.AuditEntry, call *Call) time.Time {
 	took := time.Duration(a.DurationMilliseconds * float64(time.Millisecond))
 	if call.Reads() || took > briefCall {

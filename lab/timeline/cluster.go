@@ -1,7 +1,6 @@
 package timeline
 
-// What Pods and Kubernetes Events say. The first are looked at, as Nodes and
-// Services are; the second are a controller's own words.
+// Changes of Pods, and Kubernetes Events, which are a controller's own words.
 
 import (
 	"fmt"
@@ -77,7 +76,7 @@ func EventSubject(e *corev1.Event) string {
 	return subjectOf(strings.ToLower(o.Kind), o.Namespace, o.Name)
 }
 
-// EventKey is another each time that the Event comes again.
+// EventKey identifies one occurrence of an Event: it differs when the Event occurs again.
 func EventKey(e *corev1.Event) string { return fmt.Sprintf("%s/%d", e.UID, eventCount(e)) }
 
 func eventCount(e *corev1.Event) int32 {
@@ -87,9 +86,8 @@ func eventCount(e *corev1.Event) int32 {
 	return max(e.Count, 1)
 }
 
-// Event compares two versions of an Event: it is told when it comes, and each
-// time it comes again. One that says what the watches of Nodes and Pods tell
-// anyway is left out.
+// Event compares two versions of an Event: each occurrence is a change. Events that repeat
+// what the watches of Nodes and Pods report are left out.
 func Event(before, after *corev1.Event) []Change {
 	if after == nil || !isRelevantEvent(after) || before != nil && EventKey(before) == EventKey(after) {
 		return nil
@@ -108,8 +106,8 @@ func Event(before, after *corev1.Event) []Change {
 	return []Change{c}
 }
 
-// isRelevantEvent are Warnings, all that is said of a Service, and what takes Nodes and
-// Pods away.
+// isRelevantEvent accepts Warnings, all Events about Services, and those of controllers that
+// remove Nodes and Pods.
 func isRelevantEvent(e *corev1.Event) bool {
 	if e.Type == corev1.EventTypeWarning || e.InvolvedObject.Kind == "Service" {
 		return true

@@ -1,6 +1,6 @@
 package timeline
 
-// Which entries somebody wants to see.
+// The filter of `lab watch`.
 
 import (
 	"fmt"
@@ -24,8 +24,8 @@ const (
 // CallChoices are all of them, the default first.
 var CallChoices = []Calls{CallsChanges, CallsAll, CallsNone}
 
-// Filter narrows; its zero fields do not, but for Calls, which is CallsChanges
-// then. Filters of different kinds must all match; of one kind, any one.
+// Filter selects entries. All fields that are set must match; of a list, any one
+// element. An empty Calls is CallsChanges.
 type Filter struct {
 	Sources []Source
 	// Subjects and Callers may have the wildcards of path.Match; here they match
@@ -36,7 +36,7 @@ type Filter struct {
 	Since             time.Time
 }
 
-// Check is an error for a pattern that is none.
+// Check returns an error if a pattern is malformed.
 func (f Filter) Check() error {
 	for _, pattern := range slices.Concat(f.Subjects, f.Callers) {
 		if _, err := path.Match(pattern, ""); err != nil {

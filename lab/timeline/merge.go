@@ -1,14 +1,14 @@
 package timeline
 
-// One order of what several sources tell, each in its own time.
+// Entries of several sources in one order, though some sources report later than others.
 
 import (
 	"slices"
 	"time"
 )
 
-// Merge holds entries back until all sources have told what happened before
-// them. An entry that comes later still is not lost, only out of order.
+// Merge holds entries back until all sources have reported what happened before
+// them. An entry that comes later still is out of order, but not lost.
 type Merge struct {
 	held  []heldEntry
 	names map[string]string // subjects by their cloud's ID
@@ -32,9 +32,9 @@ func (m *Merge) Add(seen time.Time, entries ...Entry) {
 	}
 }
 
-// Until returns, in order, what happened by then. What claims to come from the
-// future, by a clock that was set, counts from when it was seen. Calls are given
-// the names that the cloud's events have told for their IDs.
+// Until returns, in order, the entries from before then. An entry with a time in the
+// future, from a clock that was set, counts as of when it was added. Calls get the subjects
+// that the cloud's events have for their IDs.
 func (m *Merge) Until(then time.Time) []Entry {
 	var due []Entry
 	m.held = slices.DeleteFunc(m.held, func(h heldEntry) bool {

@@ -1,8 +1,7 @@
 package timeline
 
-// Turning the cluster's and the cloud's changes into entries. Each function
-// compares two versions of an object and says what is new, so that the same
-// change is told once.
+// Changes of Nodes, Services and the cloud's resources. A function that compares two
+// versions of an object returns what differs, so that each change is recorded once.
 
 import (
 	"fmt"

@@ -20,16 +20,16 @@ import (
 const (
 	// pollInterval is how often a watch looks.
 	pollInterval = 400 * time.Millisecond
-	// settleTime is how much later than it happened a thing may be told and
-	// still be in its place.
+	// settleTime is how late a source may report a change for the change to
+	// be shown in its place.
 	settleTime = 200 * time.Millisecond
-	// awayGrace is how long the cloud or the agent may be away without a
-	// word: they are, for a moment, when a lab goes down.
+	// awayGrace is how long the cloud or the agent may be away before that
+	// is noted: they are, for a moment, when a lab goes down.
 	awayGrace = 3 * time.Second
 	// componentsBound is how long a container engine may take to say what runs.
 	componentsBound = 5 * time.Second
-	// auditBound is how long the cloud has to say who called it; and what a watch
-	// waits for one that did not answer before.
+	// auditBound is how long reading the audit may take, and auditRetryBound how long
+	// it may take when the last read failed.
 	auditBound, auditRetryBound = 10 * time.Second, 500 * time.Millisecond
 )
 
@@ -167,8 +167,8 @@ func (w *watcher) checkAgent(ctx context.Context, at time.Time) (stopped bool, e
 	return false, nil
 }
 
-// isStoppedNotDeleted reports for a lab of which nothing runs that it is stopped: no
-// `down` has deleted it, or is about to.
+// isStoppedNotDeleted tells a stopped lab, of which nothing runs, from one that `down` has
+// deleted or is deleting.
 func isStoppedNotDeleted(l *lab.Lab) bool {
 	if l.State.Locked() {
 		return false
@@ -177,7 +177,7 @@ func isStoppedNotDeleted(l *lab.Lab) bool {
 	return err == nil
 }
 
-// ignoreContextEnd is nil for what failed because ctx ended.
+// ignoreContextEnd returns err, or nil if ctx has ended and so is the reason.
 func ignoreContextEnd(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -281,8 +281,8 @@ func (o *outage) duration(at time.Time) time.Duration {
 	return at.Sub(o.began)
 }
 
-// WaitForEnd returns, with a word for it, when the lab goes down or is stopped; ""
-// when ctx ends.
+// WaitForEnd waits until the lab goes down or is stopped, and returns which in a sentence. When ctx
+// ends, it returns "".
 func WaitForEnd(ctx context.Context, l *lab.Lab) string {
 	w := watcher{lab: l, note: func(string) {}}
 	tick := time.NewTicker(pollInterval)
@@ -302,7 +302,7 @@ func WaitForEnd(ctx context.Context, l *lab.Lab) string {
 	}
 }
 
-// runningState is what there is of a lab: its agent, anything at all.
+// runningState is what runs of a lab: its agent, and whether anything does.
 type runningState struct {
 	agent    *process.Process
 	anything bool

@@ -20,7 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// statuses of the faults that are refusals.
+// statuses are those of the kinds that refuse a call.
 var statuses = map[conformance.FaultKind]int{
 	conformance.FaultUnauthorized:    http.StatusUnauthorized,
 	conformance.FaultForbidden:       http.StatusForbidden,
@@ -43,7 +43,7 @@ var alwaysKinds = []conformance.FaultKind{
 	conformance.FaultLost,
 }
 
-// refusalKinds are the kinds that an answer can be given for, as messages have them.
+// refusalKinds lists the kinds that Config.Answers may have, for messages.
 func refusalKinds() string {
 	kinds := slices.Sorted(maps.Keys(statuses))
 	names := make([]string, len(kinds))

@@ -131,9 +131,8 @@ func (g *Gate) Close() error {
 // enough for a CCM that comes every few seconds to be refused.
 const refusalInterval = 3 * time.Second
 
-// refusal is a gate that is shut. Attempts that are refused by the kernel are
-// seen by nobody; so, every few seconds, it listens until one comes, counts
-// and resets it.
+// refusal keeps a gate shut. Nobody sees the attempts that the kernel refuses, so
+// every few seconds the refusal listens until one comes, counts it and resets it.
 type refusal struct {
 	g      *Gate
 	cancel context.CancelFunc

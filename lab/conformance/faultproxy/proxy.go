@@ -35,8 +35,8 @@ type Config struct {
 	Roots *x509.CertPool
 	// Rules say which calls are about which thing. The first that fits a call counts.
 	Rules []Rule
-	// Answers are what the cloud answers when it refuses, by the kind of fault. Kinds that are left
-	// out get a status and a sentence, but for those of ownAnswerOnly.
+	// Answers are what the cloud answers when it refuses a call, by the kind of fault. Kinds that are
+	// left out get a status and a sentence, except those of ownAnswerOnly, which are not made.
 	Answers map[conformance.FaultKind]Answer
 }
 
@@ -169,7 +169,7 @@ func (p *Proxy) rewriteRequest(r *httputil.ProxyRequest) {
 	r.Out.URL.RawQuery = r.In.URL.RawQuery
 }
 
-// answerUnreachable is what a CCM is told of a cloud that the proxy does not reach.
+// answerUnreachable answers a call when the proxy cannot reach the cloud.
 func answerUnreachable(w http.ResponseWriter, _ *http.Request, err error) {
 	if errors.Is(err, context.Canceled) { // By the CCM, which hears nothing any more.
 		panic(http.ErrAbortHandler)
@@ -192,7 +192,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.applyFault(recorder, r, call, met)
 }
 
-// answerRecorder tells the status of an answer as soon as it is known; 0 for none.
+// answerRecorder calls tell with the status of an answer as soon as that is known; 0 is no answer.
 type answerRecorder struct {
 	http.ResponseWriter
 	tell func(status int)

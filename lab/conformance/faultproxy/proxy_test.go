@@ -122,7 +122,6 @@ func openToy(t *testing.T) (*Proxy, *toyCloud) {
 	return p, cloud
 }
 
-// request asks the proxy, over a connection of its own.
 // responseHead is a response without its body.
 type responseHead struct {
 	StatusCode    int
@@ -130,6 +129,7 @@ type responseHead struct {
 	ContentLength int64
 }
 
+// request asks the proxy, over a connection of its own.
 func request(
 	t *testing.T, ctx context.Context, p *Proxy, method, path, body string,
 ) (head responseHead, content string, err error) {

@@ -1,6 +1,6 @@
 package faultproxy
 
-// Which calls are about which thing.
+// Rules: which calls are about which resource.
 
 import (
 	"errors"
@@ -12,8 +12,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// Rule says of some calls what they are about, and where their answers have it. JSON pointers are
-// those of RFC 6901.
+// Rule says which calls are about which resource, and where that is in their answers. JSON pointers
+// are those of RFC 6901.
 type Rule struct {
 	// Method is that of HTTP; "" for any.
 	Method string
@@ -34,7 +34,7 @@ type Rule struct {
 	Item string
 }
 
-// String is how messages call the rule.
+// String names the rule in messages.
 func (r Rule) String() string { return strings.TrimSpace(r.Method + " " + r.Path) }
 
 // compiledRule is a Rule that is ready for use.

@@ -1,6 +1,6 @@
 package record
 
-// Reading what a CCM says, as it says it, and when it said it.
+// The CCM's logs: their lines, each with its time.
 
 import (
 	"bytes"
@@ -24,8 +24,8 @@ const (
 type logTail struct {
 	offset int64
 	half   []byte // of a line
-	// read is when everything had been read the last time: what is read now was
-	// said since then.
+	// read is when the file was last read to its end: newer lines were written after
+	// that. said is the time of the last line.
 	read, said time.Time
 }
 
@@ -92,9 +92,8 @@ var (
 	errorPattern = regexp.MustCompile(`(?i)^.{0,60}?\b(level"?[=:] ?"?(error|fatal)|error|fatal|panic)\b`)
 )
 
-// entryOf is a line, at the time that it has, if that can be: it was said since
-// the last time that the file was read. A line without a time goes with the one
-// before.
+// entryOf makes an entry of a line. Its time is the one in the line, but no earlier than the
+// last read of the file, and not in the future. A line without a time has that of the line before.
 func (l *logTail) entryOf(line []byte, now time.Time) Entry {
 	e := Entry{Source: SourceLog, Text: string(line[:min(len(line), 4*MaxTextLength)])}
 	said := now

@@ -20,16 +20,17 @@ import (
 const (
 	// recordEvery is how often the cloud's journal and the CCM's log are read.
 	recordEvery = time.Second
-	// settleDelay is how much later than a test's end something may be told that
-	// happened before it, and late how long a journal that fails is waited for.
+	// settleDelay is how long after a test's end its timeline is made: what happened
+	// before may be reported as late as that. failedJournalDelay is the same while the
+	// journal fails.
 	settleDelay, failedJournalDelay = 500 * time.Millisecond, 10 * time.Second
 	// clockOverlap is how much the order of calls and of their times may differ.
 	clockOverlap = 2 * time.Second
 	// journalBound is how long a journal may take to answer.
 	journalBound = 5 * time.Second
-	// maxItems is how much that happened is held until it has found its test.
+	// maxItems is how many entries are held until the timelines are made that they belong to.
 	maxItems = 40_000
-	// maxSteps is how many of these may be one test's own.
+	// maxSteps is how many of these may be steps of one test.
 	maxSteps = 2_500
 )
 
@@ -201,7 +202,7 @@ func (r *Recorder) addEntry(s Source, failed bool, subject, format string, args 
 	}})
 }
 
-// BeginStep keeps what the suite does to the CCM, which is any test's.
+// BeginStep adds an entry for what the suite does to the CCM. It belongs to no test alone.
 func (r *Recorder) BeginStep(what string) (ended func(error)) {
 	i := &item{Entry: Entry{At: time.Now(), Source: SourceStep, Text: displayText(what)}}
 	r.addItem(i)
@@ -230,7 +231,7 @@ func (r *Recorder) finishStep(i *item, err error, detail string) {
 	}
 }
 
-// Trace is what one test tells the recorder. A nil one tells nothing.
+// Trace adds the entries of one test. A nil one adds nothing.
 type Trace struct {
 	recorder *Recorder
 	id       string
@@ -264,7 +265,7 @@ func (t *Trace) End(failed bool) {
 	t.ended, t.failed = time.Now(), failed
 }
 
-// Step keeps what the test has done.
+// Step adds an entry for what the test has done.
 func (t *Trace) Step(format string, args ...any) {
 	if t != nil {
 		t.addItem(&item{
@@ -273,7 +274,7 @@ func (t *Trace) Step(format string, args ...any) {
 	}
 }
 
-// Failure keeps why the test has failed.
+// Failure adds an entry that says why the test has failed.
 func (t *Trace) Failure(why string) {
 	if t != nil {
 		t.addItem(&item{
@@ -283,8 +284,7 @@ func (t *Trace) Failure(why string) {
 	}
 }
 
-// Begin keeps what the test does, and returns what is to be told when it is
-// over.
+// Begin adds an entry for what the test begins to do, and returns the function to call at its end.
 func (t *Trace) Begin(what string) (ended func(err error, detail string)) {
 	if t == nil {
 		return func(error, string) {}
@@ -305,7 +305,7 @@ func (t *Trace) addItem(i *item) {
 	t.recorder.appendItem(i)
 }
 
-// OwnSerial says that names with this serial number are of the test's things.
+// OwnSerial says that things whose names have this serial number are the test's.
 func (t *Trace) OwnSerial(serial int64) {
 	if t == nil {
 		return
@@ -315,7 +315,7 @@ func (t *Trace) OwnSerial(serial int64) {
 	t.recorder.ownership.serials[serial] = t
 }
 
-// Learn says that an ID is of one of the test's things, which has this name.
+// Learn says that the thing with this ID is the test's, and what its name is.
 func (t *Trace) Learn(id, name string) {
 	if t == nil || id == "" {
 		return

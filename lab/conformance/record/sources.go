@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Journal is for a Cloud to implement that knows which calls the CCM makes: they
-// go into the tests' timelines, and into no verdict.
+// Journal is implemented by a Cloud that knows which calls the CCM makes. They
+// go into the tests' timelines and change no verdict.
 type Journal interface {
-	// CallsSince are the CCM's calls that were answered at this time or later, the
-	// oldest first. The same may be asked for again.
+	// CallsSince returns the CCM's calls that were answered at this time or later, the
+	// oldest first. Callers ask for overlapping times.
 	CallsSince(ctx context.Context, since time.Time) ([]Call, error)
 }
 
@@ -19,8 +19,8 @@ type Journal interface {
 type Call struct {
 	// ID sets it apart from all others.
 	ID string
-	// Began is by this machine's clock; Answered too, but another answer, that of
-	// a stream, may have gone on after it.
+	// Began and Answered are by this machine's clock. The answer of a stream may have
+	// gone on after Answered.
 	Began, Answered time.Time
 	// Operation is what the cloud calls it.
 	Operation string

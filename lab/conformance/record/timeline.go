@@ -32,8 +32,7 @@ var Sources = []Source{SourceStep, SourceCall, SourceNode, SourceService, Source
 
 // Entry is something that happened.
 type Entry struct {
-	// At is when it began, by this machine's clock; Took is 0 for what is told
-	// when it is over.
+	// At is when it began, by this machine's clock. Took is 0 where only one moment is known.
 	At      time.Time
 	Took    time.Duration
 	Source  Source
@@ -43,7 +42,7 @@ type Entry struct {
 	// Times is how often in a row it happened, the last time at Last.
 	Times int
 	Last  time.Time
-	// Beside is true if it may as well be another test's that ran at the same time.
+	// Beside says that it may belong to another test, which ran at the same time.
 	Beside bool
 }
 
@@ -52,7 +51,7 @@ type Timeline struct {
 	Began   time.Time
 	Took    time.Duration
 	Entries []Entry
-	// LeftOut is how many there were after the first Head, beyond those kept.
+	// LeftOut is how many entries were left out after the first Head entries.
 	LeftOut, Head int
 }
 

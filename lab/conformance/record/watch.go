@@ -1,7 +1,7 @@
 package record
 
-// What is worth telling of Nodes, Services and Events as they change. Heartbeats
-// and whatever else is the same as before are not.
+// Entries for changes of Nodes, Services and Events. Heartbeats, and other updates that
+// change nothing of interest, make none.
 
 import (
 	"context"
@@ -87,7 +87,7 @@ func addValue[T any](c *changeTexts, name string, v kubediff.Value[T]) {
 	}
 }
 
-// addConditions adds those that there are: one that is gone is no news.
+// addConditions adds conditions with another status than before. One that was removed is left out.
 func (c *changeTexts) addConditions(changed []kubediff.Condition) {
 	for _, condition := range changed {
 		if condition.After != "" {
