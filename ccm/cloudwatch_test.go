@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,62 +37,6 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
-
-// fakeInventory is an inventory that a test writes.
-type fakeInventory struct {
-	t          *testing.T
-	mu         sync.Mutex
-	instances  []api.Instance
-	balancers  []api.LoadBalancer
-	err        error
-	namedCalls int // how often somebody asked by name
-}
-
-func (f *fakeInventory) Instance(_ context.Context, id string) (*api.Instance, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, i := range f.instances {
-		if i.ID == id {
-			return &i, f.err
-		}
-	}
-	return nil, f.err
-}
-
-func (f *fakeInventory) InstancesNamed(_ context.Context, name string) ([]api.Instance, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.namedCalls++
-	var named []api.Instance
-	for _, i := range f.instances {
-		if i.Name == name {
-			named = append(named, i)
-		}
-	}
-	return named, f.err
-}
-
-func (f *fakeInventory) NoteInstance(i api.Instance) {
-	require.Fail(f.t, "unexpected NoteInstance", i.ID)
-}
-
-func (f *fakeInventory) LoadBalancers() []api.LoadBalancer {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.balancers)
-}
-
-func (f *fakeInventory) LoadBalancersOf(uid string) []api.LoadBalancer {
-	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool {
-		return lb.Tags[contract.TagServiceUID] != uid
-	})
-}
-
-func (f *fakeInventory) setBalancers(balancers ...api.LoadBalancer) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.balancers = balancers
-}
 
 // fakeReconciler fails the test on a call that it was not told of.
 type fakeReconciler struct {
@@ -159,7 +102,7 @@ func advanceTime(d time.Duration) {
 func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 	kube := fake.NewClientset(objects...)
 	w := &watchWorld{
-		t: t, api: kube, cloud: &fakeInventory{t: t}, feed: &fakeFeed{},
+		t: t, api: kube, cloud: &fakeInventory{}, feed: &fakeFeed{},
 		reconciler: &fakeReconciler{t: t}, explain: newExplainer(), recorder: record.NewFakeRecorder(100),
 		nodes:    cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byProviderID: indexByProviderID}),
 		services: serviceIndex{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byUID: indexByUID})},

@@ -48,38 +48,6 @@ func (forgetful) NoteRoute(api.Route) {}
 
 func (forgetful) NoteInstance(api.Instance) {}
 
-// remembered is an inventory that knows these instances, and nothing else, or
-// fails.
-type remembered struct {
-	instances []api.Instance
-	err       error
-}
-
-func (r *remembered) Instance(_ context.Context, id string) (*api.Instance, error) {
-	for _, i := range r.instances {
-		if i.ID == id && r.err == nil {
-			return &i, nil
-		}
-	}
-	return nil, r.err
-}
-
-func (r *remembered) InstancesNamed(_ context.Context, name string) ([]api.Instance, error) {
-	var named []api.Instance
-	for _, i := range r.instances {
-		if i.Name == name && r.err == nil {
-			named = append(named, i)
-		}
-	}
-	return named, r.err
-}
-
-func (r *remembered) NoteInstance(i api.Instance) {
-	r.instances = append(slices.DeleteFunc(slices.Clone(r.instances), func(old api.Instance) bool {
-		return old.ID == i.ID
-	}), i)
-}
-
 // An instance that a list lacks is asked about once, and is known from then on;
 // one of another project is not.
 func TestWhatTheCloudSaidIsRemembered(t *testing.T) {
@@ -89,7 +57,7 @@ func TestWhatTheCloudSaidIsRemembered(t *testing.T) {
 		i := instance(api.InstanceRunning)
 		return &i, nil
 	}}
-	i, known := newInstances(f), &remembered{}
+	i, known := newInstances(f), &fakeInventory{}
 	i.inventory = known
 	for range 3 {
 		there, err := i.InstanceExists(t.Context(), node(byID))
@@ -120,7 +88,7 @@ type answer struct {
 	// What the Node has, what the inventory knows (nothing, unless said), and
 	// what the cloud answers; a call without an answer fails the test.
 	providerID string
-	known      *remembered
+	known      *fakeInventory
 	get        func(string) (*api.Instance, error)
 	list       func(client.InstanceFilter) ([]api.Instance, error)
 	token      func() (*api.Project, error) // our project's, unless said
@@ -205,7 +173,9 @@ const byID = "fakecloud://i-1"
 
 func answersByID() []answer {
 	hollow := with
-	known := func(s api.InstanceState) *remembered { return &remembered{instances: []api.Instance{instance(s)}} }
+	known := func(s api.InstanceState) *fakeInventory {
+		return &fakeInventory{instances: []api.Instance{instance(s)}}
+	}
 	rows := []answer{
 		{answer: "200, pending", get: inState(api.InstancePending), concludes: exists},
 		{answer: "200, running", get: inState(api.InstanceRunning), concludes: exists},
@@ -317,7 +287,7 @@ func answersByID() []answer {
 			shutdown: true, reason: contract.ReasonInstanceStopped,
 		},
 		{
-			answer: "none: the inventory cannot be used", known: &remembered{err: errors.New("boom")},
+			answer: "none: the inventory cannot be used", known: &fakeInventory{err: errors.New("boom")},
 			concludes: unknown, reason: contract.ReasonCloudUnavailable,
 		},
 		{
@@ -352,7 +322,7 @@ func answersByName() []answer {
 	ended.UpdatedAt = end
 	timeless := ended
 	timeless.UpdatedAt = time.Time{}
-	stale := &remembered{instances: []api.Instance{ended}}
+	stale := &fakeInventory{instances: []api.Instance{ended}}
 	return []answer{
 		{answer: "a list with one of that name", list: lists(running), concludes: exists},
 		{answer: "a list with one of that name and an ended namesake", list: lists(ended, running), concludes: exists},
@@ -412,8 +382,9 @@ func answersByName() []answer {
 		},
 		{
 			answer: "the inventory saw the end of one; the list has one that ended later; 200, terminated",
-			known:  &remembered{instances: []api.Instance{timeless}}, came: end.Add(-time.Minute), list: lists(ended),
-			get: with(func(i *api.Instance) { *i = ended }), concludes: gone, reason: contract.ReasonInstanceNotFound,
+			known:  &fakeInventory{instances: []api.Instance{timeless}}, came: end.Add(-time.Minute),
+			list: lists(ended), get: with(func(i *api.Instance) { *i = ended }), concludes: gone,
+			reason: contract.ReasonInstanceNotFound,
 		},
 		{
 			answer: "a list with only an ended one; timeout", list: lists(ended),
@@ -450,8 +421,8 @@ func (a answer) cloud(t *testing.T) (*fakeAPI, *instances, *record.FakeRecorder)
 	}
 	i := newInstances(f)
 	if a.known != nil {
-		known := *a.known // Rows do not learn of each other.
-		i.inventory = &known
+		// Rows do not learn of each other.
+		i.inventory = &fakeInventory{instances: a.known.instances, err: a.known.err}
 	}
 	recorder := record.NewFakeRecorder(20)
 	i.explain.setRecorder(recorder)

@@ -3,10 +3,13 @@ package ccm
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -114,3 +117,74 @@ func instance(state api.InstanceState) api.Instance {
 		},
 	}
 }
+
+// fakeInventory is what a test has the inventory know. It never asks the cloud.
+type fakeInventory struct {
+	mu         sync.Mutex
+	instances  []api.Instance
+	balancers  []api.LoadBalancer
+	routes     []api.Route
+	err        error // of questions about instances
+	namedCalls int   // how often somebody asked by name
+}
+
+func (f *fakeInventory) Instance(_ context.Context, id string) (*api.Instance, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, i := range f.instances {
+		if i.ID == id && f.err == nil {
+			return &i, nil
+		}
+	}
+	return nil, f.err
+}
+
+func (f *fakeInventory) InstancesNamed(_ context.Context, name string) ([]api.Instance, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.namedCalls++
+	return slices.DeleteFunc(slices.Clone(f.instances), func(i api.Instance) bool { return i.Name != name }), f.err
+}
+
+func (f *fakeInventory) NoteInstance(i api.Instance) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.instances = append(slices.DeleteFunc(slices.Clone(f.instances), func(old api.Instance) bool {
+		return old.ID == i.ID
+	}), i)
+}
+
+func (f *fakeInventory) LoadBalancers() []api.LoadBalancer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.balancers)
+}
+
+func (f *fakeInventory) LoadBalancersOf(uid string) []api.LoadBalancer {
+	return slices.DeleteFunc(f.LoadBalancers(), func(lb api.LoadBalancer) bool {
+		return lb.Tags[contract.TagServiceUID] != uid
+	})
+}
+
+// NoteLoadBalancer remembers as the inventory does: an older version is ignored.
+func (f *fakeInventory) NoteLoadBalancer(lb api.LoadBalancer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := slices.IndexFunc(f.balancers, func(has api.LoadBalancer) bool { return has.ID == lb.ID })
+	switch {
+	case i < 0:
+		f.balancers = append(f.balancers, lb)
+	case f.balancers[i].Version <= lb.Version:
+		f.balancers[i] = lb
+	}
+}
+
+func (f *fakeInventory) setBalancers(balancers ...api.LoadBalancer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.balancers = balancers
+}
+
+func (f *fakeInventory) Routes(context.Context) ([]api.Route, error) { return f.routes, nil }
+
+func (f *fakeInventory) NoteRoute(r api.Route) { f.routes = append(f.routes, r) }

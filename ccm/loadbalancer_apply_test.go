@@ -33,7 +33,7 @@ func TestPreferDualStackFallsBack(t *testing.T) {
 	require.Len(t, events, 1)
 	assert.Contains(t, events[0], "Normal IPv4Only")
 
-	f.memory = nil
+	f.balancers = nil
 	_, err = f.loadBalancers().
 		EnsureLoadBalancer(t.Context(), clusterName, serviceWithFamilies("PreferDualStack", "IPv6"), nil)
 	assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "there is nothing to fall back to")

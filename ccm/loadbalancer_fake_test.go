@@ -2,7 +2,6 @@ package ccm
 
 import (
 	"context"
-	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,7 +10,6 @@ import (
 	"k8s.io/client-go/tools/record"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
-	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -85,12 +83,12 @@ func listReturns(lb ...api.LoadBalancer) func(client.LoadBalancerFilter) ([]api.
 
 func newLoadBalancers(f *fakeAPI) *loadBalancers { return (&fakeBalancers{fakeAPI: f}).loadBalancers() }
 
-// fakeBalancers is fakeAPI with the calls that only balancers need, and a memory.
+// fakeBalancers is fakeAPI with the calls that only balancers need, and an inventory.
 type fakeBalancers struct {
 	*fakeAPI
+	fakeInventory
 	get       func(id string) (*api.LoadBalancer, error)
 	addresses func() ([]api.ReservedAddress, error)
-	memory    []api.LoadBalancer
 	events    *record.FakeRecorder
 }
 
@@ -109,7 +107,7 @@ func (f *fakeBalancers) loadBalancers() *loadBalancers {
 	explain := newExplainer()
 	explain.setRecorder(f.events)
 	return &loadBalancers{
-		api: f, project: newProjectGuard(f, "lab"), inventory: (*fakeMemory)(f), explain: explain,
+		api: f, project: newProjectGuard(f, "lab"), inventory: &f.fakeInventory, explain: explain,
 		identity: testIdentity(""),
 	}
 }
@@ -121,23 +119,4 @@ func (f *fakeBalancers) takeEvents() []string {
 		events = append(events, <-f.events.Events)
 	}
 	return events
-}
-
-type fakeMemory fakeBalancers
-
-func (f *fakeMemory) LoadBalancersOf(uid string) []api.LoadBalancer {
-	return slices.DeleteFunc(slices.Clone(f.memory), func(lb api.LoadBalancer) bool {
-		return lb.Tags[contract.TagServiceUID] != uid
-	})
-}
-
-// NoteLoadBalancer remembers as the inventory does: an older version is ignored.
-func (f *fakeMemory) NoteLoadBalancer(lb api.LoadBalancer) {
-	i := slices.IndexFunc(f.memory, func(has api.LoadBalancer) bool { return has.ID == lb.ID })
-	switch {
-	case i < 0:
-		f.memory = append(f.memory, lb)
-	case f.memory[i].Version <= lb.Version:
-		f.memory[i] = lb
-	}
 }

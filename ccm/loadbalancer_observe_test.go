@@ -18,24 +18,26 @@ func TestChangesAreNotMadeFromMemory(t *testing.T) {
 	truth := built(t, api.LoadBalancerActive, "fakecloud://i-1")
 	truth.Tags[contract.TagClusterUID] = "k"
 	for name, change := range map[string]func(*fakeBalancers, *loadBalancers){
-		"nothing remembered": func(f *fakeBalancers, _ *loadBalancers) { f.memory = nil },
-		"it differs":         func(f *fakeBalancers, _ *loadBalancers) { f.memory[0].DrainSeconds = 9 },
-		"two remembered":     func(f *fakeBalancers, _ *loadBalancers) { f.memory = append(f.memory, f.memory[0]) },
+		"nothing remembered": func(f *fakeBalancers, _ *loadBalancers) { f.balancers = nil },
+		"it differs":         func(f *fakeBalancers, _ *loadBalancers) { f.balancers[0].DrainSeconds = 9 },
+		"two remembered": func(f *fakeBalancers, _ *loadBalancers) {
+			f.balancers = append(f.balancers, f.balancers[0])
+		},
 		"of another cluster": func(f *fakeBalancers, _ *loadBalancers) {
-			f.memory[0].Tags[contract.TagCluster] = "other"
+			f.balancers[0].Tags[contract.TagCluster] = "other"
 		},
 		"of a namesake cluster": func(f *fakeBalancers, l *loadBalancers) {
 			l.identity = testIdentity("k")
-			f.memory[0].Tags[contract.TagClusterUID] = "other"
+			f.balancers[0].Tags[contract.TagClusterUID] = "other"
 		},
 		"deleting, as last heard": func(f *fakeBalancers, _ *loadBalancers) {
-			f.memory[0].State = api.LoadBalancerDeleting
+			f.balancers[0].State = api.LoadBalancerDeleting
 		},
 		"not done, as last heard": func(f *fakeBalancers, _ *loadBalancers) {
-			f.memory[0].State = api.LoadBalancerProvisioning
+			f.balancers[0].State = api.LoadBalancerProvisioning
 		},
 		"not done for far too long": func(f *fakeBalancers, l *loadBalancers) {
-			f.memory[0].State = api.LoadBalancerUpdating
+			f.balancers[0].State = api.LoadBalancerUpdating
 			l.records.update(service().UID, func(r *balancerRecord) { r.listedAt = time.Now().Add(-memoryTrustPeriod) })
 		},
 	} {
@@ -43,7 +45,9 @@ func TestChangesAreNotMadeFromMemory(t *testing.T) {
 			asked := 0
 			f := &fakeBalancers{
 				fakeAPI: &fakeAPI{t: t},
-				memory:  []api.LoadBalancer{*built(t, api.LoadBalancerActive, "fakecloud://i-1")},
+				fakeInventory: fakeInventory{
+					balancers: []api.LoadBalancer{*built(t, api.LoadBalancerActive, "fakecloud://i-1")},
+				},
 			}
 			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 				asked++
@@ -71,7 +75,7 @@ func TestRetriesWhilePendingNeedNoCall(t *testing.T) {
 		f.listBalancers, f.create = nil, nil
 	}
 	assert.Empty(t, f.takeEvents(), "all is well")
-	f.memory[0].State = api.LoadBalancerActive
+	f.balancers[0].State = api.LoadBalancerActive
 	_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 	require.NoError(t, err)
 	assert.Zero(t, l.records.get(service().UID).listedAt, "nothing is kept of what is done")
@@ -110,14 +114,14 @@ func TestEmptyListIsDoubtful(t *testing.T) {
 			lb, twin := built(t, api.LoadBalancerDeleting), built(t, api.LoadBalancerDeleting)
 			f := &fakeBalancers{
 				fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns()}, get: tc.get,
-				memory: []api.LoadBalancer{*lb},
+				fakeInventory: fakeInventory{balancers: []api.LoadBalancer{*lb}},
 			}
 			l := f.loadBalancers()
 			_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, service())
 			assert.Equal(t, tc.exists, exists)
 			removed := 0
 			f.remove = func(string) (*api.LoadBalancer, error) { removed++; return twin, nil }
-			f.memory = []api.LoadBalancer{*lb}
+			f.balancers = []api.LoadBalancer{*lb}
 			deleteErr := l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
 			if tc.wantErr != "" {
 				require.ErrorContains(t, err, tc.wantErr)

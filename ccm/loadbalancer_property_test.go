@@ -106,13 +106,13 @@ func TestAnyServiceConverges(t *testing.T) {
 }
 
 func checkConvergence(t *rapid.T, cloud *propertyCloud) {
-	memory := &fakeBalancers{}
+	memory := &fakeInventory{}
 	l := &loadBalancers{
 		api: cloud, project: newProjectGuard(cloud, cloudtest.ProjectName), explain: newExplainer(),
 		identity: testIdentity(rapid.SampledFrom([]string{"", "k-1"}).Draw(t, "cluster UID")),
 	}
 	if rapid.Bool().Draw(t, "memory") {
-		l.inventory = (*fakeMemory)(memory)
+		l.inventory = memory
 	}
 	for range rapid.IntRange(1, 4).Draw(t, "changes") {
 		svc, targets := cloud.drawService(t), cloud.drawNodes(t)
@@ -162,7 +162,7 @@ func ensureUntilDone(
 	t *rapid.T,
 	l *loadBalancers,
 	cloud *propertyCloud,
-	memory *fakeBalancers,
+	memory *fakeInventory,
 	svc *corev1.Service,
 	targets []*corev1.Node,
 ) error {
@@ -171,7 +171,7 @@ func ensureUntilDone(
 		if _, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets); !isPending(err) {
 			return err
 		}
-		memory.memory = cloud.awaitBalancers() // As events would tell it.
+		memory.balancers = cloud.awaitBalancers() // As events would tell it.
 	}
 	return errors.Join(errors.New("not done after six rounds"), err)
 }

@@ -201,7 +201,8 @@ func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		lb := built(t, api.LoadBalancerProvisioning)
 		f := &fakeBalancers{
-			fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*lb)}, memory: []api.LoadBalancer{*lb},
+			fakeAPI:       &fakeAPI{t: t, project: ours, listBalancers: listReturns(*lb)},
+			fakeInventory: fakeInventory{balancers: []api.LoadBalancer{*lb}},
 		}
 		l := f.loadBalancers()
 		look := func() time.Duration {
@@ -222,10 +223,10 @@ func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 
 		active := built(t, api.LoadBalancerActive)
 		active.Version = 1
-		f.listBalancers, f.memory = listReturns(*active), []api.LoadBalancer{*active}
+		f.listBalancers, f.balancers = listReturns(*active), []api.LoadBalancer{*active}
 		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 		require.NoError(t, err)
-		f.listBalancers, f.memory = listReturns(*lb), []api.LoadBalancer{*lb}
+		f.listBalancers, f.balancers = listReturns(*lb), []api.LoadBalancer{*lb}
 		assert.Equal(t, provisioningRetry, look(), "what is done waits for nothing")
 	})
 }

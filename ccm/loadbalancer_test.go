@@ -178,7 +178,8 @@ func TestDeleteRememberedBalancer(t *testing.T) {
 		"another by now":    {first: problem(404, api.NotFound, ourProject), list: true, calls: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}, memory: []api.LoadBalancer{*lb}}
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+			f.setBalancers(*lb)
 			if tc.list {
 				f.listBalancers = listReturns(*lb)
 			}
@@ -190,7 +191,7 @@ func TestDeleteRememberedBalancer(t *testing.T) {
 			}
 			require.NoError(t, f.loadBalancers().EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
 			assert.Equal(t, tc.calls, calls)
-			assert.Equal(t, api.LoadBalancerDeleting, f.memory[0].State, "the answer is remembered")
+			assert.Equal(t, api.LoadBalancerDeleting, f.balancers[0].State, "the answer is remembered")
 		})
 	}
 }
@@ -236,7 +237,7 @@ func TestTwoBalancersOfOneService(t *testing.T) {
 	removed, refused = nil, ""
 	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
 	assert.Equal(t, []string{"lb-1", "lb-2"}, removed)
-	f.listBalancers, f.memory = listReturns(*leaving), nil
+	f.listBalancers, f.balancers = listReturns(*leaving), nil
 	_, exists, err = l.GetLoadBalancer(t.Context(), clusterName, service())
 	require.NoError(t, err)
 	assert.False(t, exists)

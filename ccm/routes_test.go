@@ -1,7 +1,6 @@
 package ccm
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -418,15 +417,6 @@ func TestManyRefusalsOneLook(t *testing.T) {
 	})
 }
 
-// table is an inventory of routes that counts.
-type table struct {
-	routes []api.Route
-	asked  int
-}
-
-func (l *table) Routes(context.Context) ([]api.Route, error) { l.asked++; return l.routes, nil }
-func (l *table) NoteRoute(r api.Route)                       { l.routes = append(l.routes, r) }
-
 // With what is remembered, a new route costs one call, a steady round none, and
 // a deletion one.
 func TestCallsPerRoute(t *testing.T) {
@@ -436,8 +426,8 @@ func TestCallsPerRoute(t *testing.T) {
 	f.createRoute = func(api.RouteCreate) (*api.Route, error) { created++; r := route(); return &r, nil }
 	f.deleteRoute = func(string) error { deleted++; return nil }
 	r := newRoutes(t, f, node(byID))
-	known := &table{}
-	r.inventory, r.instances.inventory = known, &remembered{instances: []api.Instance{instance(api.InstanceRunning)}}
+	known := &fakeInventory{instances: []api.Instance{instance(api.InstanceRunning)}}
+	r.inventory, r.instances.inventory = known, known
 	require.NoError(t, r.CreateRoute(t.Context(), clusterName, "", wanted()))
 	for range 100 {
 		list, err := r.ListRoutes(t.Context(), clusterName)

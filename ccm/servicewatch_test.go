@@ -170,7 +170,7 @@ func TestLastEnsuredGoesWithTheBalancer(t *testing.T) {
 			return l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
 		},
 		"by hand": func(l *loadBalancers, f *fakeBalancers) error {
-			f.listBalancers, f.memory = listReturns(), nil
+			f.listBalancers, f.balancers = listReturns(), nil
 			_, there, err := l.GetLoadBalancer(t.Context(), clusterName, service())
 			assert.False(t, there)
 			return err
