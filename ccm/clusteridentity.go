@@ -120,8 +120,9 @@ const (
 	ownershipUnknown
 )
 
-// ownershipOf tells by its tags whose a cloud resource is. The UID decides, whatever the
-// name. A resource without a UID was made before that was known, and is told by its name.
+// ownershipOf tells from a cloud resource's tags which cluster owns it. The UID decides,
+// whatever the name. A resource without a UID was made before the cluster's UID was known, so
+// its name decides.
 func (i *clusterIdentity) ownershipOf(tags api.Tags) ownership {
 	uid, ours := tags[contract.TagClusterUID], i.uid()
 	hasName := tags[contract.TagCluster] == i.name

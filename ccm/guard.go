@@ -68,8 +68,8 @@ type deletionGuard struct {
 
 	mu     sync.Mutex
 	synced cache.InformerSynced // nodes has all Nodes; nil before the controllers start
-	// loaded is whether what follows is what the store has. It is not at the start, and
-	// after somebody else has written.
+	// loaded is whether the fields below are what the store has. It is false at the start, and
+	// after somebody else has written to the store.
 	loaded bool
 	// letGo are the Nodes that were let go within the last Window, and when; before are those
 	// that a predecessor let go, and nodesBefore is how many Nodes there were then.
@@ -83,8 +83,8 @@ type deletionGuard struct {
 	trip        int // the number of the last one
 	trippedAt   time.Time
 	lastRelease time.Time
-	// unsaved is whether there is something that the store does not have yet. Only what keeps
-	// no Node from being held may wait for that.
+	// unsaved is whether the store lacks a change. Only a change that lets no Node go may be
+	// unsaved: that a Node goes is saved before it does.
 	unsaved   bool
 	savedAt   time.Time
 	droppedAt time.Time // when dropExpired last did so
@@ -94,8 +94,9 @@ type deletionGuard struct {
 // heldNode is a Node that is held.
 type heldNode struct {
 	node *corev1.Node
-	// since is since when the cloud says without interruption that its instance is gone; zero
-	// if the cloud must say it again first. said is when it last did.
+	// The cloud has said since then, without interruption, that the Node's instance is gone,
+	// and it said so last at said. since is zero after an interruption, until the cloud says it
+	// again.
 	since, said time.Time
 	// confirmed is whether a person has confirmed that it may go.
 	confirmed bool
@@ -115,7 +116,7 @@ func (g *deletionGuard) Run(ctx context.Context) {
 	}
 }
 
-// setSynced says how to tell that nodes has all Nodes.
+// setSynced sets the function that tells whether g.nodes has all Nodes.
 func (g *deletionGuard) setSynced(synced cache.InformerSynced) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -128,7 +129,8 @@ func (g *deletionGuard) knowsNodes() bool {
 	return g.synced != nil && g.synced()
 }
 
-// refresh sees to what nobody's question brings about.
+// refresh does what needs no question about a Node: it drops what has expired, looks for a
+// confirmation, and saves what has waited.
 func (g *deletionGuard) refresh(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -196,7 +198,7 @@ func (g *deletionGuard) load(ctx context.Context) error {
 	return nil
 }
 
-// save has the store remember. After an error nothing may be let go.
+// save writes the state to the store. After an error no Node may be let go.
 func (g *deletionGuard) save(ctx context.Context) error {
 	now := g.clock.Now()
 	state := guardState{
@@ -421,8 +423,8 @@ func (g *deletionGuard) recordExists(node *corev1.Node) {
 	g.dropExpired()
 }
 
-// recordDoubt is for a Node of whose instance the cloud did not say anything when it was
-// asked: if the Node is held, its time begins anew.
+// recordDoubt records that the cloud was asked about a Node's instance and gave no definite
+// answer. If the Node is held, its time begins anew.
 func (g *deletionGuard) recordDoubt(node *corev1.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -448,8 +450,8 @@ func (g *deletionGuard) dueAt(h *heldNode) time.Time {
 // recheckPause is the time until the cloud is asked again about a held Node.
 func (g *deletionGuard) recheckPause() time.Duration { return min(maxRecheckPause, g.limits.Hold/5) }
 
-// maxSilence is for how long the cloud may say nothing of a held Node until that interrupts
-// what it says.
+// maxSilence is how long the cloud may say nothing about a held Node's instance. A longer
+// silence is an interruption: the Node's time begins anew.
 func (g *deletionGuard) maxSilence() time.Duration { return 3*g.recheckPause() + g.limits.Window }
 
 // retryError is an api.RetryError for a held Node. It says when to ask again.

@@ -104,7 +104,8 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 	return r.toProviderRoutes(own), nil
 }
 
-// toProviderRoutes has those routes first that are to be replaced.
+// toProviderRoutes converts the cluster's routes for upstream. Those that are to be replaced
+// come first.
 func (r *routes) toProviderRoutes(own []api.Route) []*cloudprovider.Route {
 	var outdated, current []*cloudprovider.Route
 	for _, route := range own {

@@ -205,13 +205,13 @@ func (s *resourceStore[T]) markDeleted(id string, at time.Time) {
 	s.deletedAt[id] = at
 }
 
-// listByKey are copies of the resources with that key that are not missing and that also
-// agrees to, in the order of their IDs.
+// listByKey returns copies of the resources with that key that are not missing and for which
+// also is true, in the order of their IDs.
 func (s *resourceStore[T]) listByKey(key string, also func(*entry[T]) bool) []T {
 	return s.copyItems(s.byKey[key], also)
 }
 
-// listAll is listByKey for any key.
+// listAll is listByKey for resources of any key.
 func (s *resourceStore[T]) listAll(also func(*entry[T]) bool) []T {
 	return s.copyItems(s.entries, also)
 }

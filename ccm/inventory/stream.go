@@ -145,7 +145,7 @@ func (i *Inventory) endRun() {
 	i.listContext, i.isRunning, i.streamDecided, i.stream = idleListContext(), false, nil, nil
 }
 
-// closeStream has st ignored from now on, whatever it still reports.
+// closeStream ends the use of st: whatever it still reports is ignored.
 func (i *Inventory) closeStream(st *stream) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
