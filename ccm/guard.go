@@ -180,6 +180,7 @@ func (g *deletionGuard) load(ctx context.Context) error {
 	g.loaded, g.unsaved, g.savedAt = true, false, state.SavedAt
 	g.active, g.trip, g.trippedAt = state.Active, state.Trip, state.TrippedAt.Add(gap)
 	g.letGo, g.before, g.nodesBefore = map[types.UID]time.Time{}, state.LetGo, state.Nodes
+	g.lastRelease = state.SavedAt // No held Node went later than that.
 	g.held = map[types.UID]*heldNode{}
 	for _, r := range state.Held {
 		h := &heldNode{

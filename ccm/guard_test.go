@@ -313,6 +313,9 @@ func TestAMassEndStopsForTheTimeOfHolding(t *testing.T) {
 		require.Equal(t, 1, went)
 		went, _ = h.round()
 		require.Zero(t, went, "not two in a second")
+		h.restart()
+		went, _ = h.round()
+		require.Zero(t, went, "nor after a restart")
 		h.after(time.Second)
 	}
 	h.requireState(false, 0)
