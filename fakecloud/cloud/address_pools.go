@@ -223,7 +223,7 @@ func (c *Cloud) takeWanted(ctx context.Context, tx *store.Tx, p Project, field s
 	}
 	return refuse(
 		AddressInUse, "%s is the address of %s %q (%s): choose another, or wait until that one has given it up", a,
-		has.Kind, has.Name, has.ID,
+		kindInWords(Resource(has.Kind)), has.Name, has.ID,
 	).
 		withField(field, "is in use")
 }

@@ -100,7 +100,7 @@ func TestFailedCreatesTakeNoAddress(t *testing.T) {
 	require.NoError(t, err)
 	c.random = newRandom(3, 0)
 	_, _, err = c.CreateInstance(t.Context(), p, InstanceSpec{Name: "c"})
-	require.ErrorContains(t, err, "UNIQUE constraint failed: instances.id")
+	require.ErrorContains(t, err, "UNIQUE constraint failed: resources.id")
 	c.random = ids
 	next, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "d"})
 	require.NoError(t, err)

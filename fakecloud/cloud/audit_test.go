@@ -67,7 +67,7 @@ func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	assert.Equal(t, want, c.Transitions())
 	undone := errors.New("undone")
 	err = c.change(t.Context(), func(ctx context.Context, tx *changeTx, _ time.Time) error {
-		require.NoError(t, appendEvent(ctx, tx, Updated, InstancePending, in))
+		require.NoError(t, appendEvent(ctx, tx, Updated, string(InstancePending), describeFully(in)))
 		return undone
 	})
 	require.ErrorIs(t, err, undone)

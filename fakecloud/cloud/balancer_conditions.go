@@ -117,12 +117,9 @@ func (c *Cloud) reportConditionsOf(ctx context.Context, ids []string) error {
 		differ = nil
 		for _, id := range ids {
 			reason, known := reasons[id]
-			row, err := tx.GetLoadBalancer(ctx, id)
-			switch {
-			case errors.Is(err, sql.ErrNoRows):
-			case err != nil:
-				return err
-			case known && LoadBalancerState(row.State) == LoadBalancerActive && row.StateReason != reason:
+			lb, err := resourceByID[LoadBalancer](ctx, tx, id)
+			// saveCondition gives the error of one that cannot be read, and the others go on.
+			if known && (err != nil || lb.State == LoadBalancerActive && lb.StateReason != reason) {
 				differ = append(differ, id)
 			}
 		}
@@ -144,14 +141,10 @@ func (c *Cloud) reportConditionsOf(ctx context.Context, ids []string) error {
 // saveCondition writes a balancer's condition as its reason, unless the balancer has
 // changed since it was read.
 func saveCondition(ctx context.Context, tx *changeTx, id, reason string, now time.Time) error {
-	row, err := tx.GetLoadBalancer(ctx, id)
+	lb, err := resourceByID[LoadBalancer](ctx, tx.Tx, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	lb, err := loadBalancerFrom(ctx, tx.Tx, row)
 	if err != nil {
 		return err
 	}
@@ -159,5 +152,5 @@ func saveCondition(ctx context.Context, tx *changeTx, id, reason string, now tim
 		return nil
 	}
 	lb.StateReason = reason
-	return saveLoadBalancer(ctx, tx, lb.State, &lb, now)
+	return saveResource(ctx, tx, lb.State, &lb, now)
 }

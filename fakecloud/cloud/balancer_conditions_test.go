@@ -3,6 +3,7 @@ package cloud
 import (
 	"context"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -263,22 +264,21 @@ func TestAConditionThatCannotBeWrittenIsToldLater(t *testing.T) {
 	other, _ := newBalancer(t, c, p)
 	advance(t, c, time.Second)
 	well := balancerNow(t, c, p, other)
-	row := func(listeners string) {
+	row := func(document string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
-			return tx.UpdateLoadBalancer(t.Context(), db.UpdateLoadBalancerParams{
-				ID: lb.ID, Name: lb.Name, State: string(lb.State), Listeners: listeners, Scheme: string(lb.Scheme),
-				Algorithm:    string(lb.Algorithm),
-				SourceRanges: "[]", Tags: "{}", Version: lb.Version, UpdatedAt: lb.UpdatedAt.UnixMilli(),
+			return tx.UpdateResource(t.Context(), db.UpdateResourceParams{
+				ID: lb.ID, Name: lb.Name, State: string(lb.State), Address: addressOrNull(lb.Address),
+				Version: lb.Version, Document: document,
 			})
 		}))
 	}
-	row(`{"no": "list"}`)
+	row(strings.Replace(toJSON(lb), `"listeners":[`, `"listeners":["no list",`, 1))
 	plane.toggleSick(lb.ID)
 	plane.toggleSick(other.ID)
 	_, err := c.runDueTransitions(t.Context())
 	require.ErrorContains(t, err, lb.ID)
 	assert.Equal(t, well.Version+1, balancerNow(t, c, p, other).Version, "the other one is told")
-	row(toJSON(lb.Listeners))
+	row(toJSON(lb))
 	advance(t, c, conditionPause)
 	assert.Equal(t, "all are sick", balancerNow(t, c, p, lb).StateReason)
 }

@@ -189,12 +189,13 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 // early when ctx ends or the budget is spent, and when a round leaves the same transitions
 // due as before: those are held.
 func (c *Cloud) fireDue(ctx context.Context, budget int) (fired int, err error) {
-	var before []db.DueByRow
+	var before []db.ResourcesDueRow
 	for ctx.Err() == nil && fired < budget {
-		var due []db.DueByRow
+		var due []db.ResourcesDueRow
 		whole := context.WithoutCancel(ctx)
 		err := c.store.Read(whole, func(tx *store.Tx) (err error) {
-			due, err = tx.DueBy(whole, c.now().UnixMilli())
+			now := c.now()
+			due, err = tx.ResourcesDue(whole, millisOrNull(&now))
 			return err
 		})
 		if err != nil || len(due) == 0 || slices.Equal(due, before) {

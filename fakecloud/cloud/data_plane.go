@@ -104,14 +104,14 @@ func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
 func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, err error) {
 	var f Forwarding
 	err = c.store.Read(ctx, func(tx *store.Tx) error {
-		backends, err := runningBackends(ctx, tx, lb.Targets)
+		rows, err := tx.InstancesOf(ctx, listJSON(lb.Targets))
 		if err != nil {
 			return err
 		}
-		states, err := tx.InstanceStates(ctx, listJSON(lb.Targets))
-		there := slices.DeleteFunc(states, func(row db.InstanceStatesRow) bool {
+		there := slices.DeleteFunc(rows, func(row db.InstancesOfRow) bool {
 			return InstanceState(row.State) == InstanceTerminated
 		})
+		backends, err := runningBackends(there)
 		f = forwardingOf(lb, backends, len(there))
 		return err
 	})
@@ -159,11 +159,7 @@ func (c *Cloud) recordOutcome(
 	code StateReasonCode,
 	now time.Time,
 ) error {
-	row, err := tx.GetLoadBalancer(ctx, built.ID)
-	if err != nil {
-		return err
-	}
-	lb, err := loadBalancerFrom(ctx, tx.Tx, row)
+	lb, err := resourceByID[LoadBalancer](ctx, tx.Tx, built.ID)
 	if err != nil || lb.Version != built.Version {
 		return err
 	}
@@ -178,25 +174,28 @@ func (c *Cloud) recordOutcome(
 		// The pauses double up to a minute, so that a balancer that stays broken costs few
 		// writes.
 		pause := min(max(now.Sub(lb.UpdatedAt), c.drawDelay(rule.Wait)), maxRetryAfter)
-		due := now.Add(pause)
-		lb.due = &due
-		return updateLoadBalancerRow(ctx, tx.Tx, lb) // Only the next try moves.
+		due := now.Add(pause).UnixMilli()
+		return tx.SetDue(ctx, db.SetDueParams{ID: lb.ID, DueAt: &due}) // Only the next try moves.
 	}
 	if on == Failed {
 		c.log.Warn("load balancer cannot be built", "id", lb.ID, "name", lb.Name, "reason", reason)
 	}
-	return saveLoadBalancer(ctx, tx, before.State, &lb, now)
+	return saveResource(ctx, tx, before.State, &lb, now)
 }
 
-func runningBackends(ctx context.Context, tx *store.Tx, targets []string) ([]Backend, error) {
-	rows, err := tx.RunningAddresses(ctx, listJSON(targets))
-	if err != nil {
-		return nil, err
+func runningBackends(targets []db.InstancesOfRow) ([]Backend, error) {
+	backends := []Backend{}
+	for _, t := range targets {
+		if InstanceState(t.State) != InstanceRunning || t.Address == nil {
+			continue
+		}
+		address, err := netip.ParseAddr(*t.Address)
+		if err != nil {
+			return nil, err
+		}
+		backends = append(backends, Backend{Target: t.ID, Address: address})
 	}
-	return mapAll(rows, func(row db.RunningAddressesRow) (Backend, error) {
-		address, err := netip.ParseAddr(*row.Address)
-		return Backend{Target: row.ID, Address: address}, err
-	})
+	return backends, nil
 }
 
 // refreshBalancersOf updates the forwarding of the balancers that have one of the
@@ -265,8 +264,8 @@ func (c *Cloud) stopForwardingDeleted(ctx context.Context, id string) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
-		row, err := tx.GetLoadBalancer(ctx, id)
-		if err == nil && LoadBalancerState(row.State) != LoadBalancerDeleting {
+		lb, err := resourceByID[LoadBalancer](ctx, tx, id)
+		if err == nil && lb.State != LoadBalancerDeleting {
 			return nil
 		}
 		c.stopForwarding(id)

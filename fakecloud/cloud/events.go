@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -45,63 +44,25 @@ func (c *Cloud) LastEvent(ctx context.Context) (int64, error) { return c.store.L
 // before reading them.
 func (c *Cloud) MoreEvents() <-chan struct{} { return c.store.Committed() }
 
-// eventSubject is a resource that events are about.
-type eventSubject interface{ describeForEvent() eventDescription }
-
-// eventDescription is what an event says of a resource beside its JSON form.
-type eventDescription struct {
-	project       string // the project's ID
-	resource      Resource
-	id, name      string
-	state, reason string // both empty for a network, which has no states
-	updatedAt     time.Time
-}
-
-func (in Instance) describeForEvent() eventDescription {
-	return eventDescription{
-		in.Project, InstanceResource, in.ID, in.Name, string(in.State), in.StateReason, in.UpdatedAt,
-	}
-}
-
-func (lb LoadBalancer) describeForEvent() eventDescription {
-	return eventDescription{
-		lb.Project, LoadBalancerResource, lb.ID, lb.Name, string(lb.State), lb.StateReason, lb.UpdatedAt,
-	}
-}
-
-func (a ReservedAddress) describeForEvent() eventDescription {
-	return eventDescription{a.Project, AddressResource, a.ID, a.Name, string(a.State), "", a.UpdatedAt}
-}
-
-func (r Route) describeForEvent() eventDescription {
-	return eventDescription{r.Project, RouteResource, r.ID, r.Name, string(r.State), r.StateReason, r.UpdatedAt}
-}
-
-func (n Network) describeForEvent() eventDescription {
-	return eventDescription{
-		project: n.Project, resource: NetworkResource, id: n.ID, name: n.Name, updatedAt: n.UpdatedAt,
-	}
-}
-
 // appendEvent writes the event of a change to a resource, which was in state
 // from before. It ends the operations that the new state decides. The event of a
 // deletion says no state after it, though its body shows the resource as it last
 // was.
-func appendEvent[S ~string](ctx context.Context, tx *changeTx, t EventType, from S, subject eventSubject) error {
-	d := subject.describeForEvent()
-	to := d.state
+func appendEvent(ctx context.Context, tx *changeTx, t EventType, from string, d description) error {
+	to := d.row.State
 	if t == Deleted {
 		to = ""
 	}
-	if t != Created && to != string(from) && hasOperations(d.resource) {
-		if err := endDecidedOperations(ctx, tx, d.id, to, d.reason, d.updatedAt); err != nil {
+	if t != Created && to != from && hasOperations(d.kind()) {
+		if err := endDecidedOperations(ctx, tx, d.row.ID, to, d.reason, d.updatedAt); err != nil {
 			return err
 		}
 	}
-	tx.transitions = append(tx.transitions, Transition{Resource: d.resource, From: string(from), To: to})
+	tx.transitions = append(tx.transitions, Transition{Resource: d.kind(), From: from, To: to})
 	return tx.AppendEvent(ctx, db.InsertEventParams{
-		ProjectID: d.project, Time: d.updatedAt.UnixMilli(), Type: string(t), Resource: string(d.resource),
-		ResourceID: d.id, Name: d.name, FromState: string(from), ToState: to, Reason: d.reason, Body: toJSON(subject),
+		ProjectID: d.row.ProjectID, Time: d.updatedAt.UnixMilli(), Type: string(t), Resource: d.row.Kind,
+		ResourceID: d.row.ID, Name: d.row.Name, FromState: from, ToState: to, Reason: d.reason,
+		Body: d.row.Document,
 	})
 }
 

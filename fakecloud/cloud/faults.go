@@ -185,7 +185,11 @@ func (c *Cloud) ReleaseOrphans(ctx context.Context, stuck []string) error {
 		if err != nil {
 			return err
 		}
-		return errors.Join(c.recoverInstances(ctx, tx, rows, now), releaseHeldExcept(ctx, tx.Tx, stuck, now))
+		orphans, err := mapAll(rows, resourceFrom[Instance])
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.recoverInstances(ctx, tx, orphans, now), releaseHeldExcept(ctx, tx.Tx, stuck, now))
 	})
 }
 
@@ -196,11 +200,8 @@ func releaseHeld(ctx context.Context, tx *changeTx, now time.Time) error {
 
 // releaseHeldExcept does so for all projects but those whose IDs are given.
 func releaseHeldExcept(ctx context.Context, tx *store.Tx, projects []string, now time.Time) error {
-	ms, but := now.UnixMilli(), listJSON(projects)
-	return errors.Join(
-		tx.ReleaseInstances(ctx, db.ReleaseInstancesParams{Now: &ms, Held: &heldDue, But: but}),
-		tx.ReleaseLoadBalancers(ctx, db.ReleaseLoadBalancersParams{Now: &ms, Held: &heldDue, But: but}),
-	)
+	ms := now.UnixMilli()
+	return tx.ReleaseHeld(ctx, db.ReleaseHeldParams{Now: &ms, Held: &heldDue, But: listJSON(projects)})
 }
 
 // SweepFaults carries out what begins or ends now.
@@ -264,15 +265,11 @@ func (c *Cloud) beginFault(
 	s FaultSweep,
 	now time.Time,
 ) (taken []string, err error) {
-	rows, err := tx.FaultableInstances(ctx, s.Project)
+	instances, err := resourcesIn[Instance](ctx, tx.Tx, s.Project, string(InstancePending), string(InstanceRunning))
 	if err != nil {
 		return nil, err
 	}
-	for _, row := range rows {
-		in, err := instanceFrom(row)
-		if err != nil {
-			return nil, err
-		}
+	for _, in := range instances {
 		rule, _ := findRule(InstanceRules, in.State, Crash)
 		switch {
 		case s.Zone == in.Zone:
@@ -301,17 +298,17 @@ func (c *Cloud) endOutage(ctx context.Context, tx *changeTx, rule string, now ti
 	if err := tx.DeleteFaultInstances(ctx, rule); err != nil {
 		return err
 	}
-	return c.recoverInstances(ctx, tx, rows, now)
+	instances, err := mapAll(rows, resourceFrom[Instance])
+	if err != nil {
+		return err
+	}
+	return c.recoverInstances(ctx, tx, instances, now)
 }
 
 // recoverInstances starts instances again whose outage is over. If another outage has
 // their zone too, they become that one's.
-func (c *Cloud) recoverInstances(ctx context.Context, tx *changeTx, rows []db.Instance, now time.Time) error {
-	for _, row := range rows {
-		in, err := instanceFrom(row)
-		if err != nil {
-			return err
-		}
+func (c *Cloud) recoverInstances(ctx context.Context, tx *changeTx, instances []Instance, now time.Time) error {
+	for _, in := range instances {
 		move, ok := findRule(InstanceRules, in.State, Recover)
 		if !ok {
 			continue
@@ -320,6 +317,7 @@ func (c *Cloud) recoverInstances(ctx context.Context, tx *changeTx, rows []db.In
 		if f := c.currentFaults(); f != nil {
 			other, lost = f.Outage(in.Project, in.Zone, now)
 		}
+		var err error
 		if lost {
 			err = tx.InsertFaultInstance(ctx, db.InsertFaultInstanceParams{FaultID: other, InstanceID: in.ID})
 		} else {
@@ -354,7 +352,7 @@ func (c *Cloud) endInstanceState(
 	}
 	s := instanceSubject(*in)
 	if f.Stuck(s, now, tx.OnRollback) {
-		return tx.SetInstanceDue(ctx, db.SetInstanceDueParams{ID: in.ID, DueAt: &heldDue})
+		return tx.SetDue(ctx, db.SetDueParams{ID: in.ID, DueAt: &heldDue})
 	}
 	if failed, ok := findRule(InstanceRules, in.State, Failed); ok {
 		if reason, fails := f.Fail(s, now, tx.OnRollback); fails {
@@ -386,15 +384,15 @@ func (c *Cloud) holdIfStuck(ctx context.Context, lb LoadBalancer) (holds bool, e
 	// The rule may have been lifted since. If it is lifted after this change, lifting it
 	// releases the balancer.
 	err = c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		row, err := tx.GetLoadBalancer(ctx, lb.ID)
+		stored, err := resourceByID[LoadBalancer](ctx, tx.Tx, lb.ID)
 		if err != nil {
 			return err
 		}
 		holds = f.Stuck(balancerSubject(lb), now, tx.OnRollback)
-		if !holds || row.Version != lb.Version || !isDue(timeOrNil(row.DueAt), now) {
+		if !holds || stored.Version != lb.Version || !isDue(stored.due, now) {
 			return nil
 		}
-		return tx.SetLoadBalancerDue(ctx, db.SetLoadBalancerDueParams{ID: lb.ID, DueAt: &heldDue})
+		return tx.SetDue(ctx, db.SetDueParams{ID: lb.ID, DueAt: &heldDue})
 	})
 	return holds, err
 }

@@ -3,7 +3,6 @@ package cloud
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"regexp"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
-	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 const (
@@ -92,7 +90,7 @@ func (c *Cloud) newInstance(
 	if in.Type == "" {
 		in.Type = Small
 	}
-	return in, insertInstance(ctx, tx, in)
+	return in, insertResource(ctx, tx, in)
 }
 
 func (c *Cloud) checkInstanceSpec(spec InstanceSpec) error {
@@ -157,8 +155,7 @@ func (c *Cloud) instanceName(ctx context.Context, tx *store.Tx, p Project, want 
 }
 
 func checkInstanceName(ctx context.Context, tx *store.Tx, p Project, name string) error {
-	id, err := tx.LiveInstanceNamed(ctx, db.LiveInstanceNamedParams{ProjectID: p.ID, Name: name})
-	return checkUnused(err, id, "", "instance", p, name, "terminate")
+	return checkUnused(ctx, tx, InstanceResource, p, "", name, "terminate")
 }
 
 // instanceZone is the zone asked for, or the available one with the fewest instances.
@@ -179,17 +176,12 @@ func (c *Cloud) instanceZone(ctx context.Context, tx *store.Tx, p Project, want 
 
 // GetInstance reads one instance.
 func (c *Cloud) GetInstance(ctx context.Context, p Project, id string) (Instance, error) {
-	return readOne(ctx, c, func(tx *store.Tx) (Instance, error) { return loadInstance(ctx, tx, p, id) })
+	return getResource[Instance](ctx, c, p, id)
 }
 
 // ListInstances gives one page, oldest first, and whether more follow.
 func (c *Cloud) ListInstances(ctx context.Context, p Project, f Filter) (page []Instance, more bool, err error) {
-	return readPage(ctx, c, f.Limit, instanceFrom, func(tx *store.Tx) ([]db.Instance, error) {
-		return tx.ListInstances(ctx, db.ListInstancesParams{
-			ProjectID: p.ID, After: f.After, Name: f.Name, Zone: f.Zone,
-			States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
-		})
-	})
+	return listResources[Instance](ctx, c, p, f)
 }
 
 func listJSON[T any](v []T) string {
@@ -215,7 +207,7 @@ func mapAll[A, B any](in []A, fn func(A) (B, error)) ([]B, error) {
 func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u ResourceUpdate) (Instance, error) {
 	var in Instance
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if in, err = loadInstance(ctx, tx.Tx, p, id); err != nil {
+		if in, err = loadResource[Instance](ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := checkIfMatch(ctx, in.ID, in.Version); err != nil {
@@ -235,15 +227,8 @@ func (c *Cloud) UpdateInstance(ctx context.Context, p Project, id string, u Reso
 				return err
 			}
 		}
-		in.Name, in.Tags, in.UpdatedAt = name, tags, now
-		in.Version++
-		err = tx.RenameInstance(ctx, db.RenameInstanceParams{
-			ID: in.ID, Name: in.Name, Tags: toJSON(in.Tags), Version: in.Version, UpdatedAt: now.UnixMilli(),
-		})
-		if err != nil {
-			return err
-		}
-		return appendEvent(ctx, tx, Updated, in.State, in)
+		in.Name, in.Tags = name, tags
+		return saveResource(ctx, tx, in.State, &in, now)
 	})
 	return in, err
 }
@@ -280,7 +265,7 @@ func (c *Cloud) actOnInstance(ctx context.Context, p Project, id string, on Acti
 	var outcome Outcome
 	var moved bool
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if in, err = loadInstance(ctx, tx.Tx, p, id); err != nil {
+		if in, err = loadResource[Instance](ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := checkIfMatch(ctx, in.ID, in.Version); err != nil {
@@ -343,12 +328,7 @@ func (c *Cloud) moveInstance(
 ) error {
 	from := in.State
 	if rule.To == instanceNone {
-		if err := tx.DeleteInstance(ctx, in.ID); err != nil {
-			return err
-		}
-		in.Version++
-		in.UpdatedAt = now
-		if err := appendEvent(ctx, tx, Deleted, from, *in); err != nil {
+		if err := deleteResource(ctx, tx, in, now); err != nil {
 			return err
 		}
 		return updateRoutesVia(ctx, tx, in.ID, instanceNone, now)
@@ -361,7 +341,7 @@ func (c *Cloud) moveInstance(
 			return err
 		}
 	}
-	if err := saveInstance(ctx, tx, from, in, now); err != nil {
+	if err := saveResource(ctx, tx, from, in, now); err != nil {
 		return err
 	}
 	if err := updateRoutesVia(ctx, tx, in.ID, in.State, now); err != nil {
@@ -375,23 +355,17 @@ func (c *Cloud) moveInstance(
 
 // removeTargetEverywhere takes a terminated instance out of the targets of every balancer.
 func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string, now time.Time) error {
-	balancers, err := tx.LoadBalancersTargeting(ctx, id)
+	rows, err := tx.LoadBalancersTargeting(ctx, id)
 	if err != nil {
 		return err
 	}
-	if err := tx.DeleteTargetInstance(ctx, id); err != nil {
-		return err
-	}
-	for _, b := range balancers {
-		row, err := tx.GetLoadBalancer(ctx, b)
-		if err != nil {
-			return fmt.Errorf("load balancer %s of a terminated target: %w", b, err)
-		}
-		lb, err := loadBalancerFrom(ctx, tx.Tx, row)
+	for _, row := range rows {
+		lb, err := resourceFrom[LoadBalancer](row)
 		if err != nil {
 			return err
 		}
-		if err := saveLoadBalancer(ctx, tx, lb.State, &lb, now); err != nil {
+		lb.Targets = slices.DeleteFunc(lb.Targets, func(t string) bool { return t == id })
+		if err := saveResource(ctx, tx, lb.State, &lb, now); err != nil {
 			return err
 		}
 	}

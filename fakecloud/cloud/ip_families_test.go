@@ -186,9 +186,9 @@ func TestIPv6AddressesOutliveThePool(t *testing.T) {
 	err = c.store.Write(t.Context(), func(tx *store.Tx) error {
 		twice := first
 		twice.ID, twice.Name, twice.Address = "lb-x", "x", netip.MustParseAddr("127.30.64.99")
-		return insertLoadBalancer(t.Context(), &changeTx{Tx: tx}, twice)
+		return insertResource(t.Context(), &changeTx{Tx: tx}, twice)
 	})
-	require.ErrorContains(t, err, "UNIQUE constraint failed: load_balancers.address6")
+	require.ErrorContains(t, err, "UNIQUE constraint failed: index 'resources_address6'")
 }
 
 func TestFamiliesThatNoBalancerHas(t *testing.T) {

@@ -52,12 +52,12 @@ func (c *Cloud) orderedStats(lb LoadBalancer) LoadBalancerStats {
 // stored.
 func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([]TargetHealth, error) {
 	var lb LoadBalancer
-	var rows []db.InstanceStatesRow
+	var rows []db.InstancesOfRow
 	err := c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		if lb, err = loadBalancer(ctx, tx, p, id); err != nil {
+		if lb, err = loadResource[LoadBalancer](ctx, tx, p, id); err != nil {
 			return err
 		}
-		rows, err = tx.InstanceStates(ctx, listJSON(lb.Targets))
+		rows, err = tx.InstancesOf(ctx, listJSON(lb.Targets))
 		return err
 	})
 	if err != nil {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
-	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 const (
@@ -88,10 +87,10 @@ func (c *Cloud) newLoadBalancer(
 	}
 	lb.setOptions(spec.optionsWithDefaults())
 	if reserved == nil {
-		return lb, insertLoadBalancer(ctx, tx, lb)
+		return lb, insertResource(ctx, tx, lb)
 	}
 	lb.AddressID = reserved.ID
-	if err := insertLoadBalancer(ctx, tx, lb); err != nil {
+	if err := insertResource(ctx, tx, lb); err != nil {
 		return LoadBalancer{}, err
 	}
 	return lb, holdAddress(ctx, tx, reserved, AddressHolder{LoadBalancerResource, lb.ID}, now)
@@ -229,8 +228,7 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 	if err := checkName(name); err != nil {
 		return err
 	}
-	id, err := tx.LoadBalancerNamed(ctx, db.LoadBalancerNamedParams{ProjectID: p.ID, Name: name})
-	return checkUnused(err, id, self, "load balancer", p, name, "delete")
+	return checkUnused(ctx, tx, LoadBalancerResource, p, self, name, "delete")
 }
 
 // checkTargets refuses targets that are not instances of the project, are terminated, or
@@ -246,7 +244,7 @@ func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string
 			continue
 		}
 		named[t] = true
-		in, err := loadInstance(ctx, tx, p, t)
+		in, err := loadResource[Instance](ctx, tx, p, t)
 		var refused *Error
 		switch {
 		case errors.As(err, &refused):
@@ -263,7 +261,7 @@ func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string
 
 // GetLoadBalancer reads one balancer.
 func (c *Cloud) GetLoadBalancer(ctx context.Context, p Project, id string) (LoadBalancer, error) {
-	return readOne(ctx, c, func(tx *store.Tx) (LoadBalancer, error) { return loadBalancer(ctx, tx, p, id) })
+	return getResource[LoadBalancer](ctx, c, p, id)
 }
 
 // ListLoadBalancers gives one page, oldest first, and whether more follow.
@@ -272,15 +270,7 @@ func (c *Cloud) ListLoadBalancers(
 	p Project,
 	f Filter,
 ) (page []LoadBalancer, more bool, err error) {
-	withTargets := func(tx *store.Tx, row db.LoadBalancer) (LoadBalancer, error) {
-		return loadBalancerFrom(ctx, tx, row)
-	}
-	return readPageInTx(ctx, c, f.Limit, withTargets, func(tx *store.Tx) ([]db.LoadBalancer, error) {
-		return tx.ListLoadBalancers(ctx, db.ListLoadBalancersParams{
-			ProjectID: p.ID, After: f.After, Name: f.Name,
-			States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
-		})
-	})
+	return listResources[LoadBalancer](ctx, c, p, f)
 }
 
 // UpdateLoadBalancer replaces what is given. An update that changes nothing leaves version
@@ -297,7 +287,7 @@ func (c *Cloud) UpdateLoadBalancer(
 	var lb LoadBalancer
 	var outcome Outcome
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		old, err := loadBalancer(ctx, tx.Tx, p, id)
+		old, err := loadResource[LoadBalancer](ctx, tx.Tx, p, id)
 		if err != nil {
 			return err
 		}
@@ -325,12 +315,7 @@ func (c *Cloud) UpdateLoadBalancer(
 			// would keep it from ever being built.
 			lb.due = c.stateEnd(now, rule.Wait)
 		}
-		if !slices.Equal(lb.Targets, old.Targets) {
-			if err := replaceTargets(ctx, tx.Tx, lb); err != nil {
-				return err
-			}
-		}
-		if err := saveLoadBalancer(ctx, tx, old.State, &lb, now); err != nil {
+		if err := saveResource(ctx, tx, old.State, &lb, now); err != nil {
 			return err
 		}
 		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Update, now)
@@ -418,7 +403,7 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 	var lb LoadBalancer
 	var outcome Outcome
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if lb, err = loadBalancer(ctx, tx.Tx, p, id); err != nil {
+		if lb, err = loadResource[LoadBalancer](ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := checkIfMatch(ctx, lb.ID, lb.Version); err != nil {
@@ -433,7 +418,7 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 		}
 		from := lb.State
 		lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, "", "", c.stateEnd(now, rule.Wait)
-		if err := saveLoadBalancer(ctx, tx, from, &lb, now); err != nil {
+		if err := saveResource(ctx, tx, from, &lb, now); err != nil {
 			return err
 		}
 		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Delete, now)

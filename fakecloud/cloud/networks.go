@@ -3,11 +3,11 @@ package cloud
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
+	"strings"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
@@ -105,19 +105,11 @@ func (c *Cloud) newNetwork(
 		ID: id, Project: p.ID, Name: spec.Name, CIDR: cidr, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1,
 		CreatedAt: now, UpdatedAt: now,
 	}
-	err = tx.InsertNetwork(ctx, db.InsertNetworkParams{
-		ID: n.ID, ProjectID: n.Project, Name: n.Name, Cidr: n.CIDR.String(), Tags: toJSON(n.Tags),
-		Version: n.Version, CreatedAt: now.UnixMilli(), UpdatedAt: now.UnixMilli(),
-	})
-	if err != nil {
-		return Network{}, err
-	}
-	return n, appendEvent(ctx, tx, Created, networkNone, n)
+	return n, insertResource(ctx, tx, n)
 }
 
 func checkNetworkName(ctx context.Context, tx *store.Tx, p Project, name string) error {
-	id, err := tx.NetworkNamed(ctx, db.NetworkNamedParams{ProjectID: p.ID, Name: name})
-	return checkUnused(err, id, "", "network", p, name, "delete")
+	return checkUnused(ctx, tx, NetworkResource, p, "", name, "delete")
 }
 
 // checkNetworkCIDR refuses a CIDR that overlaps with another network of the project or
@@ -130,15 +122,12 @@ func (c *Cloud) checkNetworkCIDR(ctx context.Context, tx *store.Tx, p Project, c
 		).
 			withField("cidr", "overlaps with the load balancers' %s", pool)
 	}
-	rows, err := tx.NetworksOf(ctx, p.ID)
-	if err != nil {
-		return err
-	}
-	has, err := mapAll(rows, c.networkFrom)
+	has, err := resourcesIn[Network](ctx, tx, p.ID)
 	if err != nil {
 		return err
 	}
 	for _, n := range has {
+		n = c.withDefaultCIDR(n)
 		if n.CIDR.Overlaps(cidr) {
 			return refuse(
 				NetworkConflict,
@@ -158,11 +147,11 @@ func (c *Cloud) GetNetwork(ctx context.Context, p Project, id string) (Network, 
 
 // ListNetworks gives one page, oldest first, and whether more follow.
 func (c *Cloud) ListNetworks(ctx context.Context, p Project, f Filter) (page []Network, more bool, err error) {
-	return readPage(ctx, c, f.Limit, c.networkFrom, func(tx *store.Tx) ([]db.Network, error) {
-		return tx.ListNetworks(ctx, db.ListNetworksParams{
-			ProjectID: p.ID, After: f.After, Name: f.Name, Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
-		})
-	})
+	page, more, err = listResources[Network](ctx, c, p, f)
+	for i, n := range page {
+		page[i] = c.withDefaultCIDR(n)
+	}
+	return page, more, err
 }
 
 // UpdateNetwork replaces what is given.
@@ -184,15 +173,8 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 				return err
 			}
 		}
-		n.Name, n.Tags, n.UpdatedAt = name, tags, now
-		n.Version++
-		err = tx.UpdateNetwork(ctx, db.UpdateNetworkParams{
-			ID: n.ID, Name: n.Name, Tags: toJSON(n.Tags), Version: n.Version, UpdatedAt: now.UnixMilli(),
-		})
-		if err != nil {
-			return err
-		}
-		return appendEvent(ctx, tx, Updated, networkNone, n)
+		n.Name, n.Tags = name, tags
+		return saveResource(ctx, tx, networkNone, &n, now)
 	})
 	return n, err
 }
@@ -211,29 +193,24 @@ func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 		if n.Default {
 			return refuse(InUse, "network %q (%s) is the project's default one: it goes with the project", n.Name, n.ID)
 		}
-		switch in, err := tx.InstanceInNetwork(ctx, n.ID); {
+		switch in, err := tx.InstanceInNetwork(ctx, db.InstanceInNetworkParams{ProjectID: p.ID, Network: n.ID}); {
 		case err == nil:
 			return refuse(InUse, "network %q (%s) has instances, %s among them: terminate them first", n.Name, n.ID, in)
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
-		if err := tx.DeleteNetwork(ctx, n.ID); err != nil {
-			return err
-		}
-		n.Version++
-		n.UpdatedAt = now
-		return appendEvent(ctx, tx, Deleted, networkNone, n)
+		return deleteResource(ctx, tx, &n, now)
 	})
 }
 
 // instanceNetwork is the network asked for, or the project's default one.
 func (c *Cloud) instanceNetwork(ctx context.Context, tx *store.Tx, p Project, want string) (Network, error) {
 	if want == "" {
-		row, err := tx.DefaultNetwork(ctx, p.ID)
+		n, err := resourceByID[Network](ctx, tx, defaultNetworkID(p.ID))
 		if err != nil {
 			return Network{}, fmt.Errorf("default network of project %s: %w", p.ID, err)
 		}
-		return c.networkFrom(row)
+		return c.withDefaultCIDR(n), nil
 	}
 	n, err := c.loadNetwork(ctx, tx, p, want)
 	var refused *Error
@@ -244,31 +221,20 @@ func (c *Cloud) instanceNetwork(ctx context.Context, tx *store.Tx, p Project, wa
 	return n, err
 }
 
+// defaultNetworkID is as in the migration that added default networks.
+func defaultNetworkID(project string) string { return "n" + strings.TrimPrefix(project, "p") }
+
 // loadNetwork reads a network; another project's is not found.
 func (c *Cloud) loadNetwork(ctx context.Context, tx *store.Tx, p Project, id string) (Network, error) {
-	row, err := tx.GetNetwork(ctx, id)
-	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID {
-		return Network{}, refuse(NotFound, "no network %q in project %q", id, p.Name)
-	}
-	if err != nil {
-		return Network{}, err
-	}
-	return c.networkFrom(row)
+	n, err := loadResource[Network](ctx, tx, p, id)
+	return c.withDefaultCIDR(n), err
 }
 
-func (c *Cloud) networkFrom(row db.Network) (Network, error) {
-	n := Network{
-		ID: row.ID, Project: row.ProjectID, Name: row.Name, CIDR: c.cfg.InstanceCIDR, Default: row.IsDefault == 1,
-		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
+// withDefaultCIDR gives a default network the CIDR that the cloud has now, which may have
+// been another when the network was stored.
+func (c *Cloud) withDefaultCIDR(n Network) Network {
+	if n.Default {
+		n.CIDR = c.cfg.InstanceCIDR
 	}
-	err := json.Unmarshal([]byte(row.Tags), &n.Tags)
-	if !n.Default {
-		var parseErr error
-		n.CIDR, parseErr = netip.ParsePrefix(row.Cidr)
-		err = errors.Join(err, parseErr)
-	}
-	if err != nil {
-		return Network{}, fmt.Errorf("stored network %s: %w", row.ID, err)
-	}
-	return n, nil
+	return n
 }

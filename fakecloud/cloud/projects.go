@@ -71,11 +71,10 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 	if err != nil {
 		return Project{}, err
 	}
-	return p, tx.InsertNetwork(ctx, db.InsertNetworkParams{
-		// The same ID as in the migration that added default networks.
-		ID: "n" + strings.TrimPrefix(p.ID, "p"), ProjectID: p.ID, Name: "default", IsDefault: 1, Tags: "{}",
-		Version: 1, CreatedAt: now.UnixMilli(), UpdatedAt: now.UnixMilli(),
-	})
+	return p, tx.InsertResource(ctx, describeFully(Network{
+		ID: defaultNetworkID(p.ID), Project: p.ID, Name: "default", Default: true, Tags: map[string]string{},
+		Version: 1, CreatedAt: now, UpdatedAt: now,
+	}).row)
 }
 
 // CreateProject gives the new project. An idempotency key belongs to the caller's project.
@@ -175,7 +174,7 @@ func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) er
 			return err
 		}
 		for _, drop := range []func(context.Context, string) error{
-			tx.DeleteProjectInstances, tx.DeleteProjectEvents, tx.DeleteProjectNetworks, tx.DeleteProjectTokens,
+			tx.DeleteProjectResources, tx.DeleteProjectEvents, tx.DeleteProjectTokens,
 			tx.DeleteProject, // Takes along what refers to it and to nothing else.
 		} {
 			if err := drop(ctx, p.ID); err != nil {

@@ -149,7 +149,7 @@ func createResource[T any](
 
 // createWithOperation is createResource for creates that take time. A repeated
 // create has the operation of the first.
-func createWithOperation[T eventSubject](
+func createWithOperation[T resource](
 	ctx context.Context,
 	c *Cloud,
 	p Project,
@@ -162,12 +162,12 @@ func createWithOperation[T eventSubject](
 			if err != nil {
 				return made, err
 			}
-			d := made.describeForEvent()
-			outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, d.resource, d.id, Create, now)
+			d := made.describe()
+			outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, d.kind(), d.row.ID, Create, now)
 			return made, err
 		})
 		if err == nil && outcome.Replayed {
-			outcome.Operation, err = firstOperation(ctx, tx.Tx, created.describeForEvent().id, kind)
+			outcome.Operation, err = firstOperation(ctx, tx.Tx, created.describe().row.ID, kind)
 		}
 		return err
 	})

@@ -3,7 +3,6 @@ package cloud
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
-	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 // maxExternal is how many reserved addresses one instance may hold.
@@ -82,7 +80,7 @@ func (c *Cloud) newAddress(
 		ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, IP: ip, State: rule.To,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 	}
-	return a, insertAddress(ctx, tx, a)
+	return a, insertResource(ctx, tx, a)
 }
 
 // chooseReservedIP takes the address asked for, if it is free, or the lowest free one.
@@ -109,10 +107,9 @@ func (c *Cloud) addressName(ctx context.Context, tx *store.Tx, p Project, want s
 	}
 	for {
 		name := "address-" + c.random.letters(6)
-		if _, err := tx.AddressNamed(ctx, db.AddressNamedParams{ProjectID: p.ID, Name: name}); err != nil {
-			if errors.Is(err, sql.ErrNoRows) {
-				err = nil
-			}
+		err := checkAddressName(ctx, tx, p, "", name)
+		var taken *Error
+		if !errors.As(err, &taken) {
 			return name, err
 		}
 	}
@@ -124,23 +121,17 @@ func checkAddressName(ctx context.Context, tx *store.Tx, p Project, self, name s
 	if err := checkName(name); err != nil {
 		return err
 	}
-	id, err := tx.AddressNamed(ctx, db.AddressNamedParams{ProjectID: p.ID, Name: name})
-	return checkUnused(err, id, self, "address", p, name, "release")
+	return checkUnused(ctx, tx, AddressResource, p, self, name, "release")
 }
 
 // GetAddress reads one reserved address.
 func (c *Cloud) GetAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
-	return readOne(ctx, c, func(tx *store.Tx) (ReservedAddress, error) { return loadAddress(ctx, tx, p, id) })
+	return getResource[ReservedAddress](ctx, c, p, id)
 }
 
 // ListAddresses gives one page, oldest first, and whether more follow.
 func (c *Cloud) ListAddresses(ctx context.Context, p Project, f Filter) (page []ReservedAddress, more bool, err error) {
-	return readPage(ctx, c, f.Limit, addressFrom, func(tx *store.Tx) ([]db.Address, error) {
-		return tx.ListAddresses(ctx, db.ListAddressesParams{
-			ProjectID: p.ID, After: f.After, Name: f.Name, States: listJSON(f.States), Tags: listJSON(f.Tags),
-			Max: int64(f.Limit) + 1,
-		})
-	})
+	return listResources[ReservedAddress](ctx, c, p, f)
 }
 
 // UpdateAddress replaces what is given. An update that changes nothing leaves the version
@@ -166,7 +157,7 @@ func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u Resou
 			return err
 		}
 		*a = changed
-		return saveAddress(ctx, tx, a.State, a, now)
+		return saveResource(ctx, tx, a.State, a, now)
 	})
 }
 
@@ -194,13 +185,14 @@ func (c *Cloud) AttachAddress(ctx context.Context, p Project, id, instance strin
 		if err := holdAddress(ctx, tx, a, holder, now); err != nil {
 			return err
 		}
-		return saveExternalAddresses(ctx, tx, &in, append(in.External, a.IP), now)
+		in.External = append(in.External, a.IP)
+		return saveResource(ctx, tx, in.State, &in, now)
 	})
 }
 
 // instanceToAttach finds the instance that an address is to be attached to.
 func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (Instance, error) {
-	in, err := loadInstance(ctx, tx, p, id)
+	in, err := loadResource[Instance](ctx, tx, p, id)
 	var refused *Error
 	switch {
 	case errors.As(err, &refused):
@@ -235,16 +227,15 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 		default:
 			return nil
 		}
-		in, err := loadInstance(ctx, tx.Tx, p, a.Holder.ID)
+		in, err := loadResource[Instance](ctx, tx.Tx, p, a.Holder.ID)
 		if err != nil {
 			return fmt.Errorf("holder of address %s: %w", a.ID, err)
 		}
 		if err := freeAddress(ctx, tx, a, now); err != nil {
 			return err
 		}
-		return saveExternalAddresses(ctx, tx, &in, slices.DeleteFunc(in.External, func(ip netip.Addr) bool {
-			return ip == a.IP
-		}), now)
+		in.External = slices.DeleteFunc(in.External, func(ip netip.Addr) bool { return ip == a.IP })
+		return saveResource(ctx, tx, in.State, &in, now)
 	})
 }
 
@@ -259,13 +250,8 @@ func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error 
 		if _, ok := findRule(AddressRules, a.State, Delete); !ok {
 			return a.refuseInUse("detach it, or delete the balancer, first")
 		}
-		if err := tx.DeleteAddress(ctx, a.ID); err != nil {
-			return err
-		}
 		c.usedIPv4.markFree(tx.Tx, a.IP)
-		a.Version++
-		a.UpdatedAt = now
-		return appendEvent(ctx, tx, Deleted, a.State, *a)
+		return deleteResource(ctx, tx, a, now)
 	})
 	return err
 }
@@ -280,7 +266,7 @@ func (c *Cloud) changeAddress(
 ) (ReservedAddress, error) {
 	var a ReservedAddress
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
-		if a, err = loadAddress(ctx, tx.Tx, p, id); err != nil {
+		if a, err = loadResource[ReservedAddress](ctx, tx.Tx, p, id); err != nil {
 			return err
 		}
 		if err := checkIfMatch(ctx, a.ID, a.Version); err != nil {
@@ -306,7 +292,7 @@ func holdAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, holder A
 	}
 	from := a.State
 	a.State, a.Holder = rule.To, holder
-	return saveAddress(ctx, tx, from, a, now)
+	return saveResource(ctx, tx, from, a, now)
 }
 
 // freeAddress makes an address that is held available.
@@ -317,34 +303,21 @@ func freeAddress(ctx context.Context, tx *changeTx, a *ReservedAddress, now time
 	}
 	from := a.State
 	a.State, a.Holder = rule.To, AddressHolder{}
-	return saveAddress(ctx, tx, from, a, now)
+	return saveResource(ctx, tx, from, a, now)
 }
 
 // freeAddressesHeldBy makes all addresses of a holder available, as the holder ends.
 func freeAddressesHeldBy(ctx context.Context, tx *changeTx, holder string, now time.Time) error {
-	rows, err := tx.AddressesHeldBy(ctx, holder)
+	held, err := resourcesReferringTo[ReservedAddress](ctx, tx.Tx, holder)
 	if err != nil {
 		return err
 	}
-	for _, row := range rows {
-		a, err := addressFrom(row)
-		if err != nil {
-			return err
-		}
+	for _, a := range held {
 		if err := freeAddress(ctx, tx, &a, now); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// saveExternalAddresses writes which addresses an instance holds, as its next version.
-func saveExternalAddresses(ctx context.Context, tx *changeTx, in *Instance, ips []netip.Addr, now time.Time) error {
-	in.External = ips
-	if err := storeExternalAddresses(ctx, tx.Tx, *in); err != nil {
-		return err
-	}
-	return saveInstance(ctx, tx, in.State, in, now)
 }
 
 // releaseExternalAddresses frees an instance's addresses, as the instance ends.
@@ -353,19 +326,7 @@ func releaseExternalAddresses(ctx context.Context, tx *changeTx, in *Instance, n
 		return nil
 	}
 	in.External = nil
-	if err := freeAddressesHeldBy(ctx, tx, in.ID, now); err != nil {
-		return err
-	}
-	return storeExternalAddresses(ctx, tx.Tx, *in)
-}
-
-func storeExternalAddresses(ctx context.Context, tx *store.Tx, in Instance) error {
-	var list *string
-	if len(in.External) > 0 {
-		s := toJSON(in.External)
-		list = &s
-	}
-	return tx.SetExternal(ctx, db.SetExternalParams{ID: in.ID, External: list})
+	return freeAddressesHeldBy(ctx, tx, in.ID, now)
 }
 
 // balancerAddress gives the address of a new balancer: the reserved one that it asks for,
@@ -380,13 +341,13 @@ func (c *Cloud) balancerAddress(
 		ip, err := c.usedIPv4.takeLowestFree(tx, c.cfg.LoadBalancerCIDR)
 		return ip, nil, err
 	}
-	field, findAddress, want := "addressId", tx.GetAddress, spec.AddressID
+	field, findAddress, want := "addressId", resourceByID[ReservedAddress], spec.AddressID
 	if spec.AddressID == "" {
-		field, findAddress, want = "address", tx.AddressByIP, spec.Address
+		field, findAddress, want = "address", addressByIP, spec.Address
 	}
-	row, err := findAddress(ctx, want)
+	a, err := findAddress(ctx, tx, want)
 	switch {
-	case errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID:
+	case errors.Is(err, sql.ErrNoRows) || err == nil && a.Project != p.ID:
 		return netip.Addr{}, nil, refuse(
 			UnknownAddress, "project %q has not reserved an address %q: reserve it first, or leave it out", p.Name,
 			want,
@@ -395,8 +356,7 @@ func (c *Cloud) balancerAddress(
 	case err != nil:
 		return netip.Addr{}, nil, err
 	}
-	a, err := addressFrom(row)
-	if err == nil && a.State != AddressAvailable {
+	if a.State != AddressAvailable {
 		err = refuse(
 			AddressInUse, "address %q (%s) is in use by %s %s: choose another", a.Name, a.IP, a.Holder.Kind,
 			a.Holder.ID,
@@ -454,55 +414,10 @@ func checkSameAddress(lb LoadBalancer, u LoadBalancerUpdate) error {
 	return joinRefusals(errs...)
 }
 
-// loadAddress reads an address; another project's is not found.
-func loadAddress(ctx context.Context, tx *store.Tx, p Project, id string) (ReservedAddress, error) {
-	row, err := tx.GetAddress(ctx, id)
-	if errors.Is(err, sql.ErrNoRows) || err == nil && row.ProjectID != p.ID {
-		return ReservedAddress{}, refuse(NotFound, "no reserved address %q in project %q", id, p.Name)
-	}
+func addressByIP(ctx context.Context, tx *store.Tx, ip string) (ReservedAddress, error) {
+	row, err := tx.AddressByIP(ctx, &ip)
 	if err != nil {
 		return ReservedAddress{}, err
 	}
-	return addressFrom(row)
-}
-
-func addressFrom(row db.Address) (ReservedAddress, error) {
-	a := ReservedAddress{
-		ID: row.ID, Project: row.ProjectID, Name: row.Name, Region: row.Region, State: AddressState(row.State),
-		Holder:  AddressHolder{Resource(row.HolderKind), row.HolderID},
-		Version: row.Version, CreatedAt: fromMillis(row.CreatedAt), UpdatedAt: fromMillis(row.UpdatedAt),
-	}
-	var err error
-	a.IP, err = netip.ParseAddr(row.Ip)
-	if err = errors.Join(err, json.Unmarshal([]byte(row.Tags), &a.Tags)); err != nil {
-		return ReservedAddress{}, fmt.Errorf("stored address %s: %w", row.ID, err)
-	}
-	return a, nil
-}
-
-// insertAddress writes a new address and its event.
-func insertAddress(ctx context.Context, tx *changeTx, a ReservedAddress) error {
-	err := tx.InsertAddress(ctx, db.InsertAddressParams{
-		ID: a.ID, ProjectID: a.Project, Name: a.Name, Region: a.Region, Ip: a.IP.String(), State: string(a.State),
-		HolderKind: string(a.Holder.Kind), HolderID: a.Holder.ID, Tags: toJSON(a.Tags), Version: a.Version,
-		CreatedAt: a.CreatedAt.UnixMilli(), UpdatedAt: a.UpdatedAt.UnixMilli(),
-	})
-	if err != nil {
-		return err
-	}
-	return appendEvent(ctx, tx, Created, addressNone, a)
-}
-
-// saveAddress writes an address as its next version, and the event.
-func saveAddress(ctx context.Context, tx *changeTx, from AddressState, a *ReservedAddress, now time.Time) error {
-	a.Version++
-	a.UpdatedAt = now
-	err := tx.UpdateAddress(ctx, db.UpdateAddressParams{
-		ID: a.ID, Name: a.Name, State: string(a.State), HolderKind: string(a.Holder.Kind), HolderID: a.Holder.ID,
-		Tags: toJSON(a.Tags), Version: a.Version, UpdatedAt: now.UnixMilli(),
-	})
-	if err != nil {
-		return err
-	}
-	return appendEvent(ctx, tx, Updated, from, *a)
+	return resourceFrom[ReservedAddress](row)
 }

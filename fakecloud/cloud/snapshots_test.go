@@ -222,7 +222,7 @@ func TestASnapshotOfNonsenseChangesNothing(t *testing.T) {
 	require.NoError(t, err)
 	file, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, "bad.db"))
 	require.NoError(t, err)
-	_, err = file.Exec("UPDATE instances SET address = 'nowhere'")
+	_, err = file.Exec("UPDATE resources SET address = 'nowhere' WHERE kind = 'instance'")
 	require.NoError(t, errors.Join(err, file.Close()))
 	_, err = c.RestoreSnapshot(t.Context(), "bad")
 	requireCode(t, SnapshotUnusable, err)

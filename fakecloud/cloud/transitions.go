@@ -52,7 +52,7 @@ func (c *Cloud) CountResources(ctx context.Context) ([]ResourceCount, error) {
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
 		rows, err := tx.CountResources(ctx)
 		for _, r := range rows {
-			all = append(all, ResourceCount{Resource: Resource(r.Resource), State: r.State, Count: r.Count})
+			all = append(all, ResourceCount{Resource: Resource(r.Kind), State: r.State, Count: r.Count})
 		}
 		return err
 	})

@@ -64,21 +64,14 @@ func (c *Cloud) Run(ctx context.Context) error {
 func (c *Cloud) restoreBalancers(ctx context.Context) error {
 	var ids []string
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
-		all, err := tx.AllLoadBalancerIDs(ctx)
-		if err != nil {
-			return err
-		}
-		for _, id := range all {
-			row, err := tx.GetLoadBalancer(ctx, id)
-			if err != nil {
-				return err
-			}
-			switch LoadBalancerState(row.State) {
+		all, err := tx.AllLoadBalancers(ctx)
+		for _, lb := range all {
+			switch LoadBalancerState(lb.State) {
 			case LoadBalancerActive, LoadBalancerUpdating, LoadBalancerError:
-				ids = append(ids, id)
+				ids = append(ids, lb.ID)
 			}
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		return err
@@ -100,13 +93,13 @@ func (c *Cloud) runDueTransitions(ctx context.Context) (next time.Time, err erro
 	if err := c.SweepFaults(ctx); err != nil {
 		return time.Time{}, err
 	}
-	now := c.now().UnixMilli()
-	var instances, balancers []string
-	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
-		if instances, err = tx.InstancesDue(ctx, &now); err != nil {
-			return err
+	now := c.now()
+	due := map[Resource][]string{} // IDs
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := tx.ResourcesDue(ctx, millisOrNull(&now))
+		for _, row := range rows {
+			due[Resource(row.Kind)] = append(due[Resource(row.Kind)], row.ID)
 		}
-		balancers, err = tx.LoadBalancersDue(ctx, &now)
 		return err
 	})
 	if err != nil {
@@ -114,8 +107,12 @@ func (c *Cloud) runDueTransitions(ctx context.Context) (next time.Time, err erro
 	}
 	err = errors.Join(
 		c.refreshStaleBalancers(ctx),
-		forEachChunkUntil(ending, instances, func(ids []string) error { return c.elapseInstances(ctx, ids) }),
-		forEachChunkUntil(ending, balancers, func(ids []string) error { return c.advanceBalancers(ctx, ids, false) }),
+		forEachChunkUntil(ending, due[InstanceResource], func(ids []string) error {
+			return c.elapseInstances(ctx, ids)
+		}),
+		forEachChunkUntil(ending, due[LoadBalancerResource], func(ids []string) error {
+			return c.advanceBalancers(ctx, ids, false)
+		}),
 		c.reportConditions(ctx),
 	)
 	if err != nil {
@@ -181,14 +178,10 @@ func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
 }
 
 func (c *Cloud) elapseInstance(ctx context.Context, tx *changeTx, id string, now time.Time) error {
-	row, err := tx.GetInstance(ctx, id)
+	in, err := resourceByID[Instance](ctx, tx.Tx, id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	in, err := instanceFrom(row)
 	if err != nil || !isDue(in.due, now) {
 		return err
 	}
@@ -222,11 +215,8 @@ func (c *Cloud) advanceBalancers(ctx context.Context, ids []string, early bool) 
 func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pendingChange, error) {
 	var lb LoadBalancer
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
-		row, err := tx.GetLoadBalancer(ctx, id)
-		if err != nil {
-			return err
-		}
-		lb, err = loadBalancerFrom(ctx, tx, row)
+		var err error
+		lb, err = resourceByID[LoadBalancer](ctx, tx, id)
 		return err
 	})
 	switch {
@@ -259,15 +249,8 @@ func (c *Cloud) advanceBalancer(ctx context.Context, id string, early bool) (pen
 
 // removeBalancer removes a deleted balancer.
 func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string, now time.Time) error {
-	row, err := tx.GetLoadBalancer(ctx, id)
+	lb, err := resourceByID[LoadBalancer](ctx, tx.Tx, id)
 	if err != nil {
-		return err
-	}
-	lb, err := loadBalancerFrom(ctx, tx.Tx, row)
-	if err != nil {
-		return err
-	}
-	if err := tx.DeleteLoadBalancer(ctx, id); err != nil {
 		return err
 	}
 	if lb.AddressID == "" {
@@ -277,27 +260,20 @@ func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string, now
 	if err := freeAddressesHeldBy(ctx, tx, id, now); err != nil {
 		return err
 	}
-	lb.Version++
-	lb.UpdatedAt = now
-	return appendEvent(ctx, tx, Deleted, lb.State, lb)
+	return deleteResource(ctx, tx, &lb, now)
 }
 
 func (c *Cloud) nextWakeTime(ctx context.Context) (time.Time, error) {
 	var next time.Time
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
-		for _, query := range []func(context.Context) (*int64, error){tx.NextInstanceDue, tx.NextLoadBalancerDue} {
-			due, err := query(ctx)
-			if errors.Is(err, sql.ErrNoRows) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if t := fromMillis(*due); next.IsZero() || t.Before(next) {
-				next = t
-			}
+		due, err := tx.NextDue(ctx)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
 		}
-		return nil
+		if err == nil {
+			next = fromMillis(*due)
+		}
+		return err
 	})
 	return earliestNonZero(next, c.nextSweep(), c.conditionQueue.nextReadyTime()), err
 }

@@ -29,12 +29,10 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	require.NoError(t, err)
 	row := func(state string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
-			row, err := tx.GetInstance(t.Context(), ids[2])
-			require.NoError(t, err)
-			in, err := instanceFrom(row)
+			in, err := resourceByID[Instance](t.Context(), tx, ids[2])
 			require.NoError(t, err)
 			in.State = InstanceState(state)
-			return saveInstance(t.Context(), &changeTx{Tx: tx}, InstancePending, &in, c.now())
+			return saveResource(t.Context(), &changeTx{Tx: tx}, InstancePending, &in, c.now())
 		}))
 	}
 	row("error") // Which is never due.

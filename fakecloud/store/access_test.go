@@ -3,6 +3,7 @@ package store_test
 import (
 	"database/sql"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -48,17 +49,16 @@ func TestAccessOfOlderSchema(t *testing.T) {
 		token, err := tx.GetToken(ctx, "ccm")
 		require.NoError(t, err)
 		assert.True(t, token.Role == "admin" && token.Origin == "flag" && token.ExpiresAt == nil)
-		network, err := tx.DefaultNetwork(ctx, "p-1")
-		require.NoError(t, err)
-		assert.Equal(t, "n-1", network.ID)
-		assert.EqualValues(t, 7, network.CreatedAt)
-		in, err := tx.GetInstance(ctx, "i-3")
-		require.NoError(t, err)
-		assert.Equal(t, "n-1", in.NetworkID)
-		route, err := tx.GetRoute(ctx, "r-1")
-		require.NoError(t, err)
-		assert.Equal(t, "n-1", route.NetworkID)
-		assert.EqualValues(t, 10<<24+1<<16+2<<8, route.FirstAddress)
+		for query, want := range map[string]string{
+			"SELECT id || created_at FROM networks WHERE project_id = 'p-1' AND is_default": "n-11970-01-01T00:00:00.007Z",
+			"SELECT network_id FROM instances WHERE id = 'i-3'":                             "n-1",
+			"SELECT network_id FROM routes WHERE id = 'r-1'":                                "n-1",
+			"SELECT first_address FROM routes WHERE id = 'r-1'":                             fmt.Sprint(10<<24 + 1<<16 + 2<<8),
+		} {
+			got, err := tx.Strings(ctx, query)
+			require.NoError(t, err)
+			assert.Equal(t, []string{want}, got, query)
+		}
 		assert.EqualValues(t, []int64{2, 1, 1, 0, 0, 1}, []int64{
 			used(tx, "p-1", "instances"), used(tx, "p-1", "routes"), used(tx, "p-1", "networks"),
 			used(tx, "p-1", "load-balancers"),
@@ -70,8 +70,8 @@ func TestAccessOfOlderSchema(t *testing.T) {
 	}))
 	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
 		return errors.Join(
-			tx.UpdateInstance(ctx, db.UpdateInstanceParams{ID: "i-2", State: "terminated"}),
-			tx.DeleteInstance(ctx, "i-3"), tx.DeleteRoute(ctx, "r-1"),
+			tx.Exec(ctx, "UPDATE resources SET state = 'terminated' WHERE id = 'i-2'"),
+			tx.DeleteResource(ctx, "i-3"), tx.DeleteResource(ctx, "r-1"),
 		)
 	}))
 	require.NoError(t, s.Read(ctx, func(tx *store.Tx) error {

@@ -21,21 +21,20 @@ func instanceID(n int64) string { return fmt.Sprintf("i-%026d", n) }
 // addInstance is what a create costs the store: a row and its event.
 func addInstance(ctx context.Context, tx *store.Tx, n int64) error {
 	id, address := instanceID(n), fmt.Sprintf("10.%d.%d.%d", n>>16&255, n>>8&255, n&255)
-	err := tx.InsertInstance(ctx, db.InsertInstanceParams{
-		ID: id, ProjectID: "p", Name: "worker-" + id, Region: "nebula-1", Zone: "nebula-1a", Type: "small",
-		State: "pending", Address: &address, Tags: `{"cluster":"lab","role":"worker"}`, Version: 1, CreatedAt: n,
-		UpdatedAt: n,
+	document := fmt.Sprintf(
+		`{"id":%q,"name":"worker-%s","zone":"nebula-1a","type":"small","state":"pending","address":%q,"tags":{"cluster":"lab","role":"worker"},"version":1}`,
+		id, id, address,
+	)
+	err := tx.InsertResource(ctx, db.InsertResourceParams{
+		ID: id, Kind: "instance", ProjectID: "p", Name: "worker-" + id, Zone: "nebula-1a", State: "pending",
+		Address: &address, Version: 1, Document: document,
 	})
 	if err != nil {
 		return err
 	}
 	return tx.AppendEvent(ctx, db.InsertEventParams{
 		ProjectID: "p", Time: n, Type: "created", Resource: "instance", ResourceID: id, Name: "worker-" + id,
-		ToState: "pending",
-		Body: fmt.Sprintf(
-			`{"id":%q,"name":"worker-%s","zone":"nebula-1a","type":"small","state":"pending","address":%q,"tags":{"cluster":"lab","role":"worker"},"version":1}`,
-			id, id, address,
-		),
+		ToState: "pending", Body: document,
 	})
 }
 
@@ -64,7 +63,7 @@ func BenchmarkGet(b *testing.B) {
 	s := filled(b)
 	get := func(ctx context.Context, n int64) error {
 		return s.Read(ctx, func(tx *store.Tx) error {
-			_, err := tx.GetInstance(ctx, instanceID(n%stored))
+			_, err := tx.GetResource(ctx, db.GetResourceParams{ID: instanceID(n % stored), Kind: "instance"})
 			return err
 		})
 	}

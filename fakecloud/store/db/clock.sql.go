@@ -18,38 +18,6 @@ func (q *Queries) AdvanceClock(ctx context.Context, now int64) error {
 	return err
 }
 
-const checkedLoadBalancers = `-- name: CheckedLoadBalancers :many
-SELECT id, name FROM load_balancers WHERE health_check IS NOT NULL ORDER BY id LIMIT 3
-`
-
-type CheckedLoadBalancersRow struct {
-	ID   string
-	Name string
-}
-
-func (q *Queries) CheckedLoadBalancers(ctx context.Context) ([]CheckedLoadBalancersRow, error) {
-	rows, err := q.db.QueryContext(ctx, checkedLoadBalancers)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []CheckedLoadBalancersRow
-	for rows.Next() {
-		var i CheckedLoadBalancersRow
-		if err := rows.Scan(&i.ID, &i.Name); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const clock = `-- name: Clock :one
 SELECT one, "virtual", now, starts FROM clock
 `
@@ -64,55 +32,6 @@ func (q *Queries) Clock(ctx context.Context) (Clock, error) {
 		&i.Starts,
 	)
 	return i, err
-}
-
-const dueAfter = `-- name: DueAfter :one
-SELECT CAST(coalesce(min(due_at), 0) AS INTEGER) AS due_at FROM (
-    SELECT min(i.due_at) AS due_at FROM instances AS i WHERE i.due_at > CAST(?1 AS INTEGER)
-    UNION ALL
-    SELECT min(b.due_at) AS due_at FROM load_balancers AS b WHERE b.due_at > CAST(?1 AS INTEGER)
-)
-`
-
-func (q *Queries) DueAfter(ctx context.Context, now int64) (int64, error) {
-	row := q.db.QueryRowContext(ctx, dueAfter, now)
-	var due_at int64
-	err := row.Scan(&due_at)
-	return due_at, err
-}
-
-const dueBy = `-- name: DueBy :many
-SELECT id, version FROM instances WHERE instances.due_at <= CAST(?1 AS INTEGER)
-UNION ALL
-SELECT id, version FROM load_balancers WHERE load_balancers.due_at <= CAST(?1 AS INTEGER)
-`
-
-type DueByRow struct {
-	ID      string
-	Version int64
-}
-
-func (q *Queries) DueBy(ctx context.Context, now int64) ([]DueByRow, error) {
-	rows, err := q.db.QueryContext(ctx, dueBy, now)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []DueByRow
-	for rows.Next() {
-		var i DueByRow
-		if err := rows.Scan(&i.ID, &i.Version); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
 }
 
 const endVirtualClock = `-- name: EndVirtualClock :exec

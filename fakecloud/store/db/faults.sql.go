@@ -88,50 +88,6 @@ func (q *Queries) FaultProject(ctx context.Context, id string) (string, error) {
 	return id_2, err
 }
 
-const faultableInstances = `-- name: FaultableInstances :many
-SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, network_id, external FROM instances WHERE project_id = ? AND state IN ('pending', 'running') ORDER BY id
-`
-
-func (q *Queries) FaultableInstances(ctx context.Context, projectID string) ([]Instance, error) {
-	rows, err := q.db.QueryContext(ctx, faultableInstances, projectID)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var items []Instance
-	for rows.Next() {
-		var i Instance
-		if err := rows.Scan(
-			&i.ID,
-			&i.ProjectID,
-			&i.Name,
-			&i.Region,
-			&i.Zone,
-			&i.Type,
-			&i.State,
-			&i.StateReason,
-			&i.Address,
-			&i.Tags,
-			&i.Version,
-			&i.CreatedAt,
-			&i.UpdatedAt,
-			&i.DueAt,
-			&i.NetworkID,
-			&i.External,
-		); err != nil {
-			return nil, err
-		}
-		items = append(items, i)
-	}
-	if err := rows.Close(); err != nil {
-		return nil, err
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	return items, nil
-}
-
 const insertFault = `-- name: InsertFault :exec
 INSERT INTO faults (id, project_id, spec, created_at, matched, hits, phase) VALUES (?, ?, ?, ?, ?, ?, ?)
 `
@@ -174,36 +130,25 @@ func (q *Queries) InsertFaultInstance(ctx context.Context, arg InsertFaultInstan
 }
 
 const instancesOfFault = `-- name: InstancesOfFault :many
-SELECT instances.id, instances.project_id, instances.name, instances.region, instances.zone, instances.type, instances.state, instances.state_reason, instances.address, instances.tags, instances.version, instances.created_at, instances.updated_at, instances.due_at, instances.network_id, instances.external FROM instances JOIN fault_instances ON instance_id = instances.id WHERE fault_id = ? ORDER BY instances.id
+SELECT document, due_at FROM resources JOIN fault_instances ON instance_id = resources.id
+WHERE fault_id = ? ORDER BY resources.id
 `
 
-func (q *Queries) InstancesOfFault(ctx context.Context, faultID string) ([]Instance, error) {
+type InstancesOfFaultRow struct {
+	Document string
+	DueAt    *int64
+}
+
+func (q *Queries) InstancesOfFault(ctx context.Context, faultID string) ([]InstancesOfFaultRow, error) {
 	rows, err := q.db.QueryContext(ctx, instancesOfFault, faultID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Instance
+	var items []InstancesOfFaultRow
 	for rows.Next() {
-		var i Instance
-		if err := rows.Scan(
-			&i.ID,
-			&i.ProjectID,
-			&i.Name,
-			&i.Region,
-			&i.Zone,
-			&i.Type,
-			&i.State,
-			&i.StateReason,
-			&i.Address,
-			&i.Tags,
-			&i.Version,
-			&i.CreatedAt,
-			&i.UpdatedAt,
-			&i.DueAt,
-			&i.NetworkID,
-			&i.External,
-		); err != nil {
+		var i InstancesOfFaultRow
+		if err := rows.Scan(&i.Document, &i.DueAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -218,39 +163,28 @@ func (q *Queries) InstancesOfFault(ctx context.Context, faultID string) ([]Insta
 }
 
 const outageOrphans = `-- name: OutageOrphans :many
-SELECT id, project_id, name, region, zone, type, state, state_reason, address, tags, version, created_at, updated_at, due_at, network_id, external FROM instances
-WHERE state = 'error' AND state_reason = 'zone ' || zone || ' has an outage'
-  AND NOT EXISTS (SELECT 1 FROM fault_instances WHERE instance_id = instances.id)
+SELECT document, due_at FROM resources
+WHERE kind = 'instance' AND state = 'error'
+  AND json_extract(document, '$.stateReason') = 'zone ' || zone || ' has an outage'
+  AND NOT EXISTS (SELECT 1 FROM fault_instances WHERE instance_id = resources.id)
 ORDER BY id
 `
 
-func (q *Queries) OutageOrphans(ctx context.Context) ([]Instance, error) {
+type OutageOrphansRow struct {
+	Document string
+	DueAt    *int64
+}
+
+func (q *Queries) OutageOrphans(ctx context.Context) ([]OutageOrphansRow, error) {
 	rows, err := q.db.QueryContext(ctx, outageOrphans)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []Instance
+	var items []OutageOrphansRow
 	for rows.Next() {
-		var i Instance
-		if err := rows.Scan(
-			&i.ID,
-			&i.ProjectID,
-			&i.Name,
-			&i.Region,
-			&i.Zone,
-			&i.Type,
-			&i.State,
-			&i.StateReason,
-			&i.Address,
-			&i.Tags,
-			&i.Version,
-			&i.CreatedAt,
-			&i.UpdatedAt,
-			&i.DueAt,
-			&i.NetworkID,
-			&i.External,
-		); err != nil {
+		var i OutageOrphansRow
+		if err := rows.Scan(&i.Document, &i.DueAt); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -262,38 +196,6 @@ func (q *Queries) OutageOrphans(ctx context.Context) ([]Instance, error) {
 		return nil, err
 	}
 	return items, nil
-}
-
-const releaseInstances = `-- name: ReleaseInstances :exec
-UPDATE instances SET due_at = ?1
-WHERE due_at = ?2 AND project_id NOT IN (SELECT p.value FROM json_each(CAST(?3 AS TEXT)) AS p)
-`
-
-type ReleaseInstancesParams struct {
-	Now  *int64
-	Held *int64
-	But  string
-}
-
-func (q *Queries) ReleaseInstances(ctx context.Context, arg ReleaseInstancesParams) error {
-	_, err := q.db.ExecContext(ctx, releaseInstances, arg.Now, arg.Held, arg.But)
-	return err
-}
-
-const releaseLoadBalancers = `-- name: ReleaseLoadBalancers :exec
-UPDATE load_balancers SET due_at = ?1
-WHERE due_at = ?2 AND project_id NOT IN (SELECT p.value FROM json_each(CAST(?3 AS TEXT)) AS p)
-`
-
-type ReleaseLoadBalancersParams struct {
-	Now  *int64
-	Held *int64
-	But  string
-}
-
-func (q *Queries) ReleaseLoadBalancers(ctx context.Context, arg ReleaseLoadBalancersParams) error {
-	_, err := q.db.ExecContext(ctx, releaseLoadBalancers, arg.Now, arg.Held, arg.But)
-	return err
 }
 
 const setFaultPhase = `-- name: SetFaultPhase :execrows
@@ -311,32 +213,4 @@ func (q *Queries) SetFaultPhase(ctx context.Context, arg SetFaultPhaseParams) (i
 		return 0, err
 	}
 	return result.RowsAffected()
-}
-
-const setInstanceDue = `-- name: SetInstanceDue :exec
-UPDATE instances SET due_at = ? WHERE id = ?
-`
-
-type SetInstanceDueParams struct {
-	DueAt *int64
-	ID    string
-}
-
-func (q *Queries) SetInstanceDue(ctx context.Context, arg SetInstanceDueParams) error {
-	_, err := q.db.ExecContext(ctx, setInstanceDue, arg.DueAt, arg.ID)
-	return err
-}
-
-const setLoadBalancerDue = `-- name: SetLoadBalancerDue :exec
-UPDATE load_balancers SET due_at = ? WHERE id = ?
-`
-
-type SetLoadBalancerDueParams struct {
-	DueAt *int64
-	ID    string
-}
-
-func (q *Queries) SetLoadBalancerDue(ctx context.Context, arg SetLoadBalancerDueParams) error {
-	_, err := q.db.ExecContext(ctx, setLoadBalancerDue, arg.DueAt, arg.ID)
-	return err
 }

@@ -4,21 +4,6 @@
 
 package db
 
-type Address struct {
-	ID         string
-	ProjectID  string
-	Name       string
-	Region     string
-	Ip         string
-	State      string
-	HolderKind string
-	HolderID   string
-	Tags       string
-	Version    int64
-	CreatedAt  int64
-	UpdatedAt  int64
-}
-
 type Audit struct {
 	ID         int64
 	Time       int64
@@ -81,80 +66,12 @@ type Fault struct {
 	Phase     int64
 }
 
-type FaultInstance struct {
-	FaultID    string
-	InstanceID string
-}
-
 type IdempotencyKey struct {
 	ProjectID   string
 	Key         string
 	Fingerprint []byte
 	Result      string
 	ExpiresAt   int64
-}
-
-type Instance struct {
-	ID          string
-	ProjectID   string
-	Name        string
-	Region      string
-	Zone        string
-	Type        string
-	State       string
-	StateReason string
-	Address     *string
-	Tags        string
-	Version     int64
-	CreatedAt   int64
-	UpdatedAt   int64
-	DueAt       *int64
-	NetworkID   string
-	External    *string
-}
-
-type LoadBalancer struct {
-	ID              string
-	ProjectID       string
-	Name            string
-	Region          string
-	Address         string
-	State           string
-	StateReason     string
-	Listeners       string
-	Tags            string
-	Version         int64
-	CreatedAt       int64
-	UpdatedAt       int64
-	DueAt           *int64
-	SourceRanges    string
-	Affinity        int64
-	HealthCheck     *string
-	AddressID       *string
-	Scheme          string
-	Algorithm       string
-	IdleTimeout     int64
-	Drain           int64
-	Address6        *string
-	StateReasonCode string
-}
-
-type LoadBalancerTarget struct {
-	LoadBalancerID string
-	Position       int64
-	InstanceID     string
-}
-
-type Network struct {
-	ID        string
-	ProjectID string
-	Name      string
-	Cidr      string
-	IsDefault int64
-	Tags      string
-	Version   int64
-	CreatedAt int64
-	UpdatedAt int64
 }
 
 type Operation struct {
@@ -180,28 +97,6 @@ type Project struct {
 	UpdatedAt   int64
 }
 
-type Quota struct {
-	ProjectID string
-	Kind      string
-	Max       int64
-}
-
-type Route struct {
-	ID           string
-	ProjectID    string
-	Name         string
-	Destination  string
-	InstanceID   string
-	State        string
-	StateReason  string
-	Tags         string
-	Version      int64
-	CreatedAt    int64
-	UpdatedAt    int64
-	NetworkID    string
-	FirstAddress int64
-}
-
 type Token struct {
 	Name          string
 	ProjectID     string
@@ -213,11 +108,4 @@ type Token struct {
 	RotatedAt     *int64
 	PreviousHash  []byte
 	PreviousUntil *int64
-}
-
-type Usage struct {
-	ProjectID string
-	Kind      string
-	Zone      string
-	Used      int64
 }

@@ -27,21 +27,12 @@ func (q *Queries) DeleteProjectEvents(ctx context.Context, projectID string) err
 	return err
 }
 
-const deleteProjectInstances = `-- name: DeleteProjectInstances :exec
-DELETE FROM instances WHERE project_id = ?
+const deleteProjectResources = `-- name: DeleteProjectResources :exec
+DELETE FROM resources WHERE project_id = ?
 `
 
-func (q *Queries) DeleteProjectInstances(ctx context.Context, projectID string) error {
-	_, err := q.db.ExecContext(ctx, deleteProjectInstances, projectID)
-	return err
-}
-
-const deleteProjectNetworks = `-- name: DeleteProjectNetworks :exec
-DELETE FROM networks WHERE project_id = ?
-`
-
-func (q *Queries) DeleteProjectNetworks(ctx context.Context, projectID string) error {
-	_, err := q.db.ExecContext(ctx, deleteProjectNetworks, projectID)
+func (q *Queries) DeleteProjectResources(ctx context.Context, projectID string) error {
+	_, err := q.db.ExecContext(ctx, deleteProjectResources, projectID)
 	return err
 }
 

@@ -12,18 +12,3 @@ UPDATE clock SET virtual = 0;
 
 -- name: AdvanceClock :exec
 UPDATE clock SET now = @now WHERE now < @now;
-
--- name: DueBy :many
-SELECT id, version FROM instances WHERE instances.due_at <= CAST(@now AS INTEGER)
-UNION ALL
-SELECT id, version FROM load_balancers WHERE load_balancers.due_at <= CAST(@now AS INTEGER);
-
--- name: DueAfter :one
-SELECT CAST(coalesce(min(due_at), 0) AS INTEGER) AS due_at FROM (
-    SELECT min(i.due_at) AS due_at FROM instances AS i WHERE i.due_at > CAST(@now AS INTEGER)
-    UNION ALL
-    SELECT min(b.due_at) AS due_at FROM load_balancers AS b WHERE b.due_at > CAST(@now AS INTEGER)
-);
-
--- name: CheckedLoadBalancers :many
-SELECT id, name FROM load_balancers WHERE health_check IS NOT NULL ORDER BY id LIMIT 3;

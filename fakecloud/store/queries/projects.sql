@@ -15,14 +15,11 @@ SELECT * FROM projects
 WHERE id > @after AND (CAST(@name AS TEXT) = '' OR name = CAST(@name AS TEXT))
 ORDER BY id LIMIT @max;
 
--- name: DeleteProjectInstances :exec
-DELETE FROM instances WHERE project_id = ?;
+-- name: DeleteProjectResources :exec
+DELETE FROM resources WHERE project_id = ?;
 
 -- name: DeleteProjectEvents :exec
 DELETE FROM events WHERE project_id = ?;
-
--- name: DeleteProjectNetworks :exec
-DELETE FROM networks WHERE project_id = ?;
 
 -- name: DeleteProjectTokens :exec
 DELETE FROM tokens WHERE project_id = ?;

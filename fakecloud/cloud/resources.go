@@ -1,0 +1,308 @@
+package cloud
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+// resource is what a project has and events are about. The store keeps its JSON form as
+// one document. A new field of it needs nothing here, unless queries are to filter by it.
+type resource interface{ describe() description }
+
+// description is what a resource's columns and events say beside its JSON form.
+type description struct {
+	row       db.InsertResourceParams // all but Document
+	reason    string
+	updatedAt time.Time
+}
+
+func (d description) kind() Resource { return Resource(d.row.Kind) }
+
+func (in Instance) describe() description {
+	return description{db.InsertResourceParams{
+		ID: in.ID, Kind: string(InstanceResource), ProjectID: in.Project, Name: in.Name, State: string(in.State),
+		Zone: in.Zone, Address: addressOrNull(in.Address), Version: in.Version, DueAt: millisOrNull(in.due),
+	}, in.StateReason, in.UpdatedAt}
+}
+
+func (lb LoadBalancer) describe() description {
+	return description{db.InsertResourceParams{
+		ID: lb.ID, Kind: string(LoadBalancerResource), ProjectID: lb.Project, Name: lb.Name, State: string(lb.State),
+		Address: addressOrNull(lb.Address), Version: lb.Version, DueAt: millisOrNull(lb.due),
+	}, lb.StateReason, lb.UpdatedAt}
+}
+
+func (a ReservedAddress) describe() description {
+	return description{db.InsertResourceParams{
+		ID: a.ID, Kind: string(AddressResource), ProjectID: a.Project, Name: a.Name, State: string(a.State),
+		Address: addressOrNull(a.IP), RefersTo: textOrNull(a.Holder.ID), Version: a.Version,
+	}, "", a.UpdatedAt}
+}
+
+func (r Route) describe() description {
+	first, _ := addressRange(r.Destination)
+	firstAddress := int64(first)
+	return description{db.InsertResourceParams{
+		ID: r.ID, Kind: string(RouteResource), ProjectID: r.Project, Name: r.Name, State: string(r.State),
+		RefersTo: textOrNull(r.Instance), FirstAddress: &firstAddress, Version: r.Version,
+	}, r.StateReason, r.UpdatedAt}
+}
+
+func (n Network) describe() description {
+	return description{db.InsertResourceParams{
+		ID: n.ID, Kind: string(NetworkResource), ProjectID: n.Project, Name: n.Name, Version: n.Version,
+	}, "", n.UpdatedAt}
+}
+
+// revisable is a pointer to a resource. revise makes it its next version.
+type revisable interface {
+	resource
+	revise(now time.Time)
+}
+
+func (in *Instance) revise(now time.Time)       { in.Version, in.UpdatedAt = in.Version+1, now }
+func (lb *LoadBalancer) revise(now time.Time)   { lb.Version, lb.UpdatedAt = lb.Version+1, now }
+func (a *ReservedAddress) revise(now time.Time) { a.Version, a.UpdatedAt = a.Version+1, now }
+func (r *Route) revise(now time.Time)           { r.Version, r.UpdatedAt = r.Version+1, now }
+func (n *Network) revise(now time.Time)         { n.Version, n.UpdatedAt = n.Version+1, now }
+
+func (in *Instance) setDue(t *time.Time)     { in.due = t }
+func (lb *LoadBalancer) setDue(t *time.Time) { lb.due = t }
+
+// toJSON encodes maps, slices and structs of strings and numbers, which always have a JSON
+// form.
+func toJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("marshalling %T: %v", v, err))
+	}
+	return string(b)
+}
+
+func millisOrNull(t *time.Time) *int64 {
+	if t == nil {
+		return nil
+	}
+	ms := t.UnixMilli()
+	return &ms
+}
+
+func fromMillis(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+func timeOrNil(ms *int64) *time.Time {
+	if ms == nil {
+		return nil
+	}
+	t := fromMillis(*ms)
+	return &t
+}
+
+func addressOrNull(a netip.Addr) *string {
+	if !a.IsValid() {
+		return nil
+	}
+	s := a.String()
+	return &s
+}
+
+func textOrNull(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// describeFully gives a resource's description with its document.
+func describeFully(r resource) description {
+	d := r.describe()
+	d.row.Document = toJSON(r)
+	return d
+}
+
+// insertResource writes a new resource and its event.
+func insertResource(ctx context.Context, tx *changeTx, r resource) error {
+	d := describeFully(r)
+	if err := tx.InsertResource(ctx, d.row); err != nil {
+		return err
+	}
+	return appendEvent(ctx, tx, Created, "", d)
+}
+
+// saveResource writes a resource, which was in state from before, as its next version, and
+// the event.
+func saveResource[S ~string](ctx context.Context, tx *changeTx, from S, r revisable, now time.Time) error {
+	r.revise(now)
+	d := describeFully(r)
+	err := tx.UpdateResource(ctx, db.UpdateResourceParams{
+		ID: d.row.ID, Name: d.row.Name, State: d.row.State, Address: d.row.Address, RefersTo: d.row.RefersTo,
+		Version: d.row.Version, DueAt: d.row.DueAt, Document: d.row.Document,
+	})
+	if err != nil {
+		return err
+	}
+	return appendEvent(ctx, tx, Updated, string(from), d)
+}
+
+// deleteResource removes a resource. The event shows it as it last was, as a version after
+// that.
+func deleteResource(ctx context.Context, tx *changeTx, r revisable, now time.Time) error {
+	r.revise(now)
+	d := describeFully(r)
+	if err := tx.DeleteResource(ctx, d.row.ID); err != nil {
+		return err
+	}
+	return appendEvent(ctx, tx, Deleted, d.row.State, d)
+}
+
+// storedResource is a row of any query for whole resources.
+type storedResource interface {
+	~struct {
+		Document string
+		DueAt    *int64
+	}
+}
+
+// resourceFrom reads a resource from a row.
+func resourceFrom[T resource, R storedResource](row R) (T, error) {
+	stored := db.GetResourceRow(row)
+	var r T
+	if err := json.Unmarshal([]byte(stored.Document), &r); err != nil {
+		d := r.describe()
+		return r, fmt.Errorf("stored %s %s: %w", d.row.Kind, d.row.ID, err)
+	}
+	if r, ok := any(&r).(interface{ setDue(*time.Time) }); ok {
+		r.setDue(timeOrNil(stored.DueAt))
+	}
+	return r, nil
+}
+
+func kindOf[T resource]() Resource {
+	var none T
+	return none.describe().kind()
+}
+
+// kindInWords is how messages call a resource of the kind.
+func kindInWords(kind Resource) string {
+	if kind == AddressResource {
+		return "reserved address"
+	}
+	return strings.ReplaceAll(string(kind), "-", " ")
+}
+
+// resourceByID reads a resource of any project. The error is sql.ErrNoRows if there is none.
+func resourceByID[T resource](ctx context.Context, tx *store.Tx, id string) (T, error) {
+	row, err := tx.GetResource(ctx, db.GetResourceParams{ID: id, Kind: string(kindOf[T]())})
+	if err != nil {
+		var none T
+		return none, err
+	}
+	return resourceFrom[T](row)
+}
+
+// loadResource reads a resource; another project's is not found.
+func loadResource[T resource](ctx context.Context, tx *store.Tx, p Project, id string) (T, error) {
+	r, err := resourceByID[T](ctx, tx, id)
+	if errors.Is(err, sql.ErrNoRows) || err == nil && r.describe().row.ProjectID != p.ID {
+		var none T
+		return none, refuse(NotFound, "no %s %q in project %q", kindInWords(kindOf[T]()), id, p.Name)
+	}
+	return r, err
+}
+
+// resourcesReferringTo gives the routes via an instance, or the addresses of a holder.
+func resourcesReferringTo[T resource](ctx context.Context, tx *store.Tx, id string) ([]T, error) {
+	rows, err := tx.ResourcesReferringTo(
+		ctx, db.ResourcesReferringToParams{RefersTo: &id, Kind: string(kindOf[T]())},
+	)
+	if err != nil {
+		return nil, err
+	}
+	return mapAll(rows, resourceFrom[T])
+}
+
+// readOne reads one resource.
+func readOne[T any](ctx context.Context, c *Cloud, read func(tx *store.Tx) (T, error)) (found T, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) (err error) {
+		found, err = read(tx)
+		return err
+	})
+	return found, err
+}
+
+func getResource[T resource](ctx context.Context, c *Cloud, p Project, id string) (T, error) {
+	return readOne(ctx, c, func(tx *store.Tx) (T, error) { return loadResource[T](ctx, tx, p, id) })
+}
+
+// listResources gives one page, oldest first, and whether more follow.
+func listResources[T resource](ctx context.Context, c *Cloud, p Project, f Filter) (page []T, more bool, err error) {
+	return readPage(ctx, c, f.Limit, resourceFrom[T], func(tx *store.Tx) ([]db.ListResourcesRow, error) {
+		return tx.ListResources(ctx, db.ListResourcesParams{
+			ProjectID: p.ID, Kind: string(kindOf[T]()), After: f.After, Name: f.Name, Zone: f.Zone,
+			States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
+		})
+	})
+}
+
+// resourcesIn gives a project's resources that are in one of the states, or in any if none
+// is given, oldest first.
+func resourcesIn[T resource](ctx context.Context, tx *store.Tx, project string, states ...string) ([]T, error) {
+	rows, err := tx.ListResources(ctx, db.ListResourcesParams{
+		ProjectID: project, Kind: string(kindOf[T]()), States: listJSON(states), Tags: "[]", Max: -1,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mapAll(rows, resourceFrom[T])
+}
+
+// readPage gives one page of a list, and whether more follow. list reads one row
+// more than the limit; from makes a resource of a row.
+func readPage[R, T any](
+	ctx context.Context,
+	c *Cloud,
+	limit int,
+	from func(R) (T, error),
+	list func(tx *store.Tx) ([]R, error),
+) (page []T, more bool, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		rows, err := list(tx)
+		if err != nil {
+			return err
+		}
+		rows, more = rows[:min(len(rows), limit)], len(rows) > limit
+		page, err = mapAll(rows, from)
+		return err
+	})
+	return page, more, err
+}
+
+// checkUnused refuses a name that another resource of the kind than self has. verb says
+// what to do to that resource so that the name becomes free.
+func checkUnused(
+	ctx context.Context,
+	tx *store.Tx,
+	kind Resource,
+	p Project,
+	self, name, verb string,
+) error {
+	id, err := tx.ResourceNamed(ctx, db.ResourceNamedParams{ProjectID: p.ID, Kind: string(kind), Name: name})
+	switch {
+	case errors.Is(err, sql.ErrNoRows) || err == nil && id == self:
+		return nil
+	case err != nil:
+		return err
+	}
+	return refuse(
+		NameTaken, "%s %s in project %q already has the name %q: choose another, or %s that one first",
+		strings.ReplaceAll(string(kind), "-", " "), id, p.Name, name, verb,
+	).withField("name", "is taken")
+}

@@ -1,0 +1,97 @@
+-- name: InsertResource :exec
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: UpdateResource :exec
+UPDATE resources SET name = ?, state = ?, address = ?, refers_to = ?, version = ?, due_at = ?, document = ? WHERE id = ?;
+
+-- name: DeleteResource :exec
+DELETE FROM resources WHERE id = ?;
+
+-- name: GetResource :one
+SELECT document, due_at FROM resources WHERE id = ? AND kind = ?;
+
+-- name: ListResources :many
+SELECT document, due_at FROM resources
+WHERE project_id = @project_id AND kind = @kind AND id > @after
+  AND (CAST(@name AS TEXT) = '' OR name = CAST(@name AS TEXT))
+  AND (CAST(@zone AS TEXT) = '' OR zone = CAST(@zone AS TEXT))
+  AND (CAST(@states AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(@states AS TEXT)) AS s))
+  AND NOT EXISTS (
+    SELECT 1 FROM json_each(CAST(@tags AS TEXT)) AS want
+    WHERE NOT EXISTS (
+      SELECT 1 FROM json_each(resources.document, '$.tags') AS have
+      WHERE have.key = json_extract(want.value, '$.key')
+        AND (json_extract(want.value, '$.value') IS NULL OR have.value = json_extract(want.value, '$.value'))
+    )
+  )
+ORDER BY id LIMIT @max;
+
+-- name: AllLoadBalancers :many
+SELECT id, state FROM resources WHERE kind = 'load-balancer' ORDER BY id;
+
+-- A terminated instance has given up its name.
+-- name: ResourceNamed :one
+SELECT id FROM resources WHERE project_id = ? AND kind = ? AND name = ? AND state <> 'terminated';
+
+-- name: ResourcesReferringTo :many
+SELECT document, due_at FROM resources WHERE refers_to = ? AND kind = ? ORDER BY id;
+
+-- name: ResourcesDue :many
+SELECT id, kind, version FROM resources WHERE due_at <= @now ORDER BY due_at, id;
+
+-- name: NextDue :one
+SELECT due_at FROM resources WHERE due_at IS NOT NULL ORDER BY due_at LIMIT 1;
+
+-- name: DueAfter :one
+SELECT CAST(coalesce(min(due_at), 0) AS INTEGER) AS due_at FROM resources WHERE due_at > CAST(@now AS INTEGER);
+
+-- name: SetDue :exec
+UPDATE resources SET due_at = ? WHERE id = ?;
+
+-- name: ReleaseHeld :exec
+UPDATE resources SET due_at = @now
+WHERE due_at = @held AND project_id NOT IN (SELECT p.value FROM json_each(CAST(@but AS TEXT)) AS p);
+
+-- name: CountResources :many
+SELECT kind, state, count(*) AS count FROM resources GROUP BY kind, state;
+
+-- name: InstancesOf :many
+SELECT id, state, address FROM resources
+WHERE id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t)
+ORDER BY id;
+
+-- name: InstanceInNetwork :one
+SELECT id FROM resources
+WHERE project_id = @project_id AND kind = 'instance' AND state <> 'terminated'
+  AND json_extract(document, '$.network') = CAST(@network AS TEXT)
+LIMIT 1;
+
+-- name: LoadBalancersTargeting :many
+SELECT document, due_at FROM resources JOIN load_balancer_targets ON load_balancer_id = resources.id
+WHERE instance_id = ? ORDER BY resources.id;
+
+-- name: CheckedLoadBalancers :many
+SELECT id, name FROM resources
+WHERE kind = 'load-balancer' AND json_extract(document, '$.healthCheck') IS NOT NULL
+ORDER BY id LIMIT 3;
+
+-- name: LastRouteUpTo :one
+SELECT document, due_at FROM resources
+WHERE kind = 'route' AND CAST(json_extract(document, '$.network') AS TEXT) = CAST(@network AS TEXT)
+  AND first_address <= @address
+ORDER BY first_address DESC LIMIT 1;
+
+-- name: AddressByIP :one
+SELECT document, due_at FROM resources WHERE address = ? AND kind = 'address';
+
+-- name: AddressesInUse :many
+SELECT CAST(address AS TEXT) AS address FROM resources WHERE address IS NOT NULL
+UNION ALL
+SELECT CAST(json_extract(document, '$.address6') AS TEXT) FROM resources
+WHERE kind = 'load-balancer' AND json_extract(document, '$.address6') IS NOT NULL;
+
+-- A balancer comes before the reserved address that it holds.
+-- name: AddressHolder :one
+SELECT kind, id, name, project_id FROM resources WHERE address = CAST(@address AS TEXT)
+ORDER BY kind = 'address' LIMIT 1;
