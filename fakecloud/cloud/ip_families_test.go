@@ -188,7 +188,7 @@ func TestIPv6AddressesOutliveThePool(t *testing.T) {
 		twice.ID, twice.Name, twice.Address = "lb-x", "x", netip.MustParseAddr("127.30.64.99")
 		return insertResource(t.Context(), &changeTx{Tx: tx}, twice)
 	})
-	require.ErrorContains(t, err, "UNIQUE constraint failed: index 'resources_address6'")
+	require.ErrorContains(t, err, "UNIQUE constraint failed: resources.address6")
 }
 
 func TestFamiliesThatNoBalancerHas(t *testing.T) {

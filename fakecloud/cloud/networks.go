@@ -193,7 +193,7 @@ func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 		if n.Default {
 			return refuse(InUse, "network %q (%s) is the project's default one: it goes with the project", n.Name, n.ID)
 		}
-		switch in, err := tx.InstanceInNetwork(ctx, db.InstanceInNetworkParams{ProjectID: p.ID, Network: n.ID}); {
+		switch in, err := tx.InstanceInNetwork(ctx, db.InstanceInNetworkParams{ProjectID: p.ID, Network: &n.ID}); {
 		case err == nil:
 			return refuse(InUse, "network %q (%s) has instances, %s among them: terminate them first", n.Name, n.ID, in)
 		case !errors.Is(err, sql.ErrNoRows):

@@ -3,12 +3,13 @@ package cloud
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
+
+	json "github.com/go-json-experiment/json/v1"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
@@ -30,14 +31,16 @@ func (d description) kind() Resource { return Resource(d.row.Kind) }
 func (in Instance) describe() description {
 	return description{db.InsertResourceParams{
 		ID: in.ID, Kind: string(InstanceResource), ProjectID: in.Project, Name: in.Name, State: string(in.State),
-		Zone: in.Zone, Address: addressOrNull(in.Address), Version: in.Version, DueAt: millisOrNull(in.due),
+		Zone: in.Zone, Address: addressOrNull(in.Address), NetworkID: &in.Network, Version: in.Version,
+		DueAt: millisOrNull(in.due),
 	}, in.StateReason, in.UpdatedAt}
 }
 
 func (lb LoadBalancer) describe() description {
 	return description{db.InsertResourceParams{
 		ID: lb.ID, Kind: string(LoadBalancerResource), ProjectID: lb.Project, Name: lb.Name, State: string(lb.State),
-		Address: addressOrNull(lb.Address), Version: lb.Version, DueAt: millisOrNull(lb.due),
+		Address: addressOrNull(lb.Address), Address6: addressOrNull(lb.Address6), Version: lb.Version,
+		DueAt: millisOrNull(lb.due),
 	}, lb.StateReason, lb.UpdatedAt}
 }
 
@@ -53,7 +56,7 @@ func (r Route) describe() description {
 	firstAddress := int64(first)
 	return description{db.InsertResourceParams{
 		ID: r.ID, Kind: string(RouteResource), ProjectID: r.Project, Name: r.Name, State: string(r.State),
-		RefersTo: textOrNull(r.Instance), FirstAddress: &firstAddress, Version: r.Version,
+		NetworkID: &r.Network, RefersTo: textOrNull(r.Instance), FirstAddress: &firstAddress, Version: r.Version,
 	}, r.StateReason, r.UpdatedAt}
 }
 

@@ -113,7 +113,7 @@ func (c *Cloud) checkDestination(
 	// destination ends, only the last can reach into it.
 	_, last := addressRange(want)
 	address := int64(last)
-	row, err := tx.LastRouteUpTo(ctx, db.LastRouteUpToParams{Network: network, Address: &address})
+	row, err := tx.LastRouteUpTo(ctx, db.LastRouteUpToParams{Network: &network, Address: &address})
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil

@@ -53,8 +53,7 @@ func (q *Queries) AddressHolder(ctx context.Context, address string) (AddressHol
 const addressesInUse = `-- name: AddressesInUse :many
 SELECT CAST(address AS TEXT) AS address FROM resources WHERE address IS NOT NULL
 UNION ALL
-SELECT CAST(json_extract(document, '$.address6') AS TEXT) FROM resources
-WHERE kind = 'load-balancer' AND json_extract(document, '$.address6') IS NOT NULL
+SELECT CAST(address6 AS TEXT) FROM resources WHERE address6 IS NOT NULL
 `
 
 func (q *Queries) AddressesInUse(ctx context.Context) ([]string, error) {
@@ -221,8 +220,8 @@ func (q *Queries) GetResource(ctx context.Context, arg GetResourceParams) (GetRe
 }
 
 const insertResource = `-- name: InsertResource :exec
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertResourceParams struct {
@@ -233,6 +232,8 @@ type InsertResourceParams struct {
 	State        string
 	Zone         string
 	Address      *string
+	Address6     *string
+	NetworkID    *string
 	RefersTo     *string
 	FirstAddress *int64
 	Version      int64
@@ -249,6 +250,8 @@ func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) 
 		arg.State,
 		arg.Zone,
 		arg.Address,
+		arg.Address6,
+		arg.NetworkID,
 		arg.RefersTo,
 		arg.FirstAddress,
 		arg.Version,
@@ -261,13 +264,13 @@ func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) 
 const instanceInNetwork = `-- name: InstanceInNetwork :one
 SELECT id FROM resources
 WHERE project_id = ?1 AND kind = 'instance' AND state <> 'terminated'
-  AND json_extract(document, '$.network') = CAST(?2 AS TEXT)
+  AND network_id = ?2
 LIMIT 1
 `
 
 type InstanceInNetworkParams struct {
 	ProjectID string
-	Network   string
+	Network   *string
 }
 
 func (q *Queries) InstanceInNetwork(ctx context.Context, arg InstanceInNetworkParams) (string, error) {
@@ -314,13 +317,12 @@ func (q *Queries) InstancesOf(ctx context.Context, ids string) ([]InstancesOfRow
 
 const lastRouteUpTo = `-- name: LastRouteUpTo :one
 SELECT document, due_at FROM resources
-WHERE kind = 'route' AND CAST(json_extract(document, '$.network') AS TEXT) = CAST(?1 AS TEXT)
-  AND first_address <= ?2
+WHERE network_id = ?1 AND first_address <= ?2
 ORDER BY first_address DESC LIMIT 1
 `
 
 type LastRouteUpToParams struct {
-	Network string
+	Network *string
 	Address *int64
 }
 

@@ -11,6 +11,8 @@ CREATE TABLE resources (
     state         TEXT    NOT NULL, -- empty for a network
     zone          TEXT    NOT NULL, -- an instance's
     address       TEXT,             -- IPv4, of whatever has one now
+    address6      TEXT,             -- IPv6, a load balancer's
+    network_id    TEXT,             -- an instance's or a route's; no reference: it is checked when one is made
     refers_to     TEXT,             -- a route's instance, or an address's holder; no reference: a route outlives its instance
     first_address INTEGER,          -- of a route's destination, as a number
     version       INTEGER NOT NULL,
@@ -18,8 +20,8 @@ CREATE TABLE resources (
     document      TEXT    NOT NULL  -- the whole resource, JSON; durations are nanoseconds
 ) STRICT;
 
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, version, due_at, document)
-SELECT id, 'instance', project_id, name, state, zone, address, version, due_at, json_object(
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, network_id, version, due_at, document)
+SELECT id, 'instance', project_id, name, state, zone, address, network_id, version, due_at, json_object(
     'id', id, 'project', project_id, 'name', name, 'region', region, 'zone', zone, 'type', type,
     'network', network_id, 'state', state, 'stateReason', state_reason, 'address', coalesce(address, ''),
     'external', json(external), 'tags', json(tags), 'version', version,
@@ -27,8 +29,8 @@ SELECT id, 'instance', project_id, name, state, zone, address, version, due_at, 
     'updatedAt', strftime('%Y-%m-%dT%H:%M:%fZ', updated_at / 1000.0, 'unixepoch'))
 FROM instances;
 
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, version, due_at, document)
-SELECT id, 'load-balancer', project_id, name, state, '', address, version, due_at, json_patch('{}', json_object(
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, version, due_at, document)
+SELECT id, 'load-balancer', project_id, name, state, '', address, address6, version, due_at, json_patch('{}', json_object(
     'id', id, 'project', project_id, 'name', name, 'region', region, 'address', address, 'addressId', address_id,
     'address6', address6, 'state', state, 'stateReason', state_reason, 'stateReasonCode', state_reason_code,
     'listeners', json(listeners),
@@ -49,8 +51,8 @@ SELECT id, 'address', project_id, name, state, '', ip, nullif(holder_id, ''), ve
     'updatedAt', strftime('%Y-%m-%dT%H:%M:%fZ', updated_at / 1000.0, 'unixepoch'))
 FROM addresses;
 
-INSERT INTO resources (id, kind, project_id, name, state, zone, refers_to, first_address, version, document)
-SELECT id, 'route', project_id, name, state, '', instance_id, first_address, version, json_object(
+INSERT INTO resources (id, kind, project_id, name, state, zone, network_id, refers_to, first_address, version, document)
+SELECT id, 'route', project_id, name, state, '', network_id, instance_id, first_address, version, json_object(
     'id', id, 'project', project_id, 'name', name, 'network', network_id, 'destination', destination,
     'instance', instance_id, 'state', state, 'stateReason', state_reason, 'tags', json(tags), 'version', version,
     'createdAt', strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch'),
@@ -99,13 +101,12 @@ DROP TABLE faults_before;
 CREATE UNIQUE INDEX resources_name ON resources (project_id, kind, name) WHERE state <> 'terminated';
 -- A balancer and the reserved address that it holds have the same one.
 CREATE UNIQUE INDEX resources_address ON resources (address, kind) WHERE address IS NOT NULL;
-CREATE UNIQUE INDEX resources_address6 ON resources (json_extract(document, '$.address6'))
-WHERE kind = 'load-balancer' AND json_extract(document, '$.address6') IS NOT NULL;
+CREATE UNIQUE INDEX resources_address6 ON resources (address6) WHERE address6 IS NOT NULL;
 -- Lists are filtered before the rows are read.
 CREATE INDEX resources_project ON resources (project_id, kind, id, name, zone, state);
 CREATE INDEX resources_due ON resources (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX resources_refers_to ON resources (refers_to) WHERE refers_to IS NOT NULL;
-CREATE INDEX resources_destination ON resources (CAST(json_extract(document, '$.network') AS TEXT), first_address) WHERE kind = 'route';
+CREATE INDEX resources_destination ON resources (network_id, first_address) WHERE first_address IS NOT NULL;
 
 CREATE TRIGGER targets_made AFTER INSERT ON resources WHEN NEW.kind = 'load-balancer' BEGIN
     INSERT INTO load_balancer_targets (load_balancer_id, instance_id)

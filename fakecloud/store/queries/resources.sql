@@ -1,6 +1,6 @@
 -- name: InsertResource :exec
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: UpdateResource :exec
 UPDATE resources SET name = ?, state = ?, address = ?, refers_to = ?, version = ?, due_at = ?, document = ? WHERE id = ?;
@@ -64,7 +64,7 @@ ORDER BY id;
 -- name: InstanceInNetwork :one
 SELECT id FROM resources
 WHERE project_id = @project_id AND kind = 'instance' AND state <> 'terminated'
-  AND json_extract(document, '$.network') = CAST(@network AS TEXT)
+  AND network_id = @network
 LIMIT 1;
 
 -- name: LoadBalancersTargeting :many
@@ -78,8 +78,7 @@ ORDER BY id LIMIT 3;
 
 -- name: LastRouteUpTo :one
 SELECT document, due_at FROM resources
-WHERE kind = 'route' AND CAST(json_extract(document, '$.network') AS TEXT) = CAST(@network AS TEXT)
-  AND first_address <= @address
+WHERE network_id = @network AND first_address <= @address
 ORDER BY first_address DESC LIMIT 1;
 
 -- name: AddressByIP :one
@@ -88,8 +87,7 @@ SELECT document, due_at FROM resources WHERE address = ? AND kind = 'address';
 -- name: AddressesInUse :many
 SELECT CAST(address AS TEXT) AS address FROM resources WHERE address IS NOT NULL
 UNION ALL
-SELECT CAST(json_extract(document, '$.address6') AS TEXT) FROM resources
-WHERE kind = 'load-balancer' AND json_extract(document, '$.address6') IS NOT NULL;
+SELECT CAST(address6 AS TEXT) FROM resources WHERE address6 IS NOT NULL;
 
 -- A balancer comes before the reserved address that it holds.
 -- name: AddressHolder :one

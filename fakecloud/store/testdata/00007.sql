@@ -124,6 +124,8 @@ CREATE TABLE resources (
     state         TEXT    NOT NULL, -- empty for a network
     zone          TEXT    NOT NULL, -- an instance's
     address       TEXT,             -- IPv4, of whatever has one now
+    address6      TEXT,             -- IPv6, a load balancer's
+    network_id    TEXT,             -- an instance's or a route's; no reference: it is checked when one is made
     refers_to     TEXT,             -- a route's instance, or an address's holder; no reference: a route outlives its instance
     first_address INTEGER,          -- of a route's destination, as a number
     version       INTEGER NOT NULL,
@@ -144,12 +146,11 @@ CREATE TABLE fault_instances (
 CREATE INDEX fault_instances_instance ON fault_instances (instance_id);
 CREATE UNIQUE INDEX resources_name ON resources (project_id, kind, name) WHERE state <> 'terminated';
 CREATE UNIQUE INDEX resources_address ON resources (address, kind) WHERE address IS NOT NULL;
-CREATE UNIQUE INDEX resources_address6 ON resources (json_extract(document, '$.address6'))
-WHERE kind = 'load-balancer' AND json_extract(document, '$.address6') IS NOT NULL;
+CREATE UNIQUE INDEX resources_address6 ON resources (address6) WHERE address6 IS NOT NULL;
 CREATE INDEX resources_project ON resources (project_id, kind, id, name, zone, state);
 CREATE INDEX resources_due ON resources (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX resources_refers_to ON resources (refers_to) WHERE refers_to IS NOT NULL;
-CREATE INDEX resources_destination ON resources (CAST(json_extract(document, '$.network') AS TEXT), first_address) WHERE kind = 'route';
+CREATE INDEX resources_destination ON resources (network_id, first_address) WHERE first_address IS NOT NULL;
 CREATE VIEW instances AS SELECT
     id, project_id, name, json_extract(document, '$.region') AS region, zone,
     json_extract(document, '$.type') AS type, json_extract(document, '$.network') AS network_id, state,
@@ -191,22 +192,22 @@ CREATE VIEW networks AS SELECT
     json_extract(document, '$.createdAt') AS created_at, json_extract(document, '$.updatedAt') AS updated_at, document
 FROM resources WHERE kind = 'network';
 
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (1, 0, 1, '2026-11-23 23:51:24');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (2, 1, 1, '2026-11-23 23:51:24');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (3, 2, 1, '2026-11-23 23:51:24');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (4, 3, 1, '2026-11-23 23:51:24');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (5, 4, 1, '2026-11-23 23:51:24');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (6, 5, 1, '2026-11-23 23:51:24');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (7, 6, 1, '2026-11-23 23:51:24');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (8, 7, 1, '2026-11-23 23:51:24');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (1, 0, 1, '2026-11-24 00:27:38');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (2, 1, 1, '2026-11-24 00:27:38');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (3, 2, 1, '2026-11-24 00:27:38');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (4, 3, 1, '2026-11-24 00:27:38');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (5, 4, 1, '2026-11-24 00:27:38');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (6, 5, 1, '2026-11-24 00:27:38');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (7, 6, 1, '2026-11-24 00:27:38');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (8, 7, 1, '2026-11-24 00:27:38');
 
 INSERT INTO projects (id, name, default_tags, created_at, version, updated_at) VALUES ('p-1', 'default', '{"team":"blue"}', 1700000000000, 1, 0);
 INSERT INTO projects (id, name, default_tags, created_at, version, updated_at) VALUES ('p-2', 'other', '{}', 1700000000001, 1, 0);
 
 INSERT INTO tokens (name, project_id, hash, created_at, role, origin, expires_at, rotated_at, previous_hash, previous_until) VALUES ('ccm', 'p-1', X'00FF10', 1700000000002, 'admin', 'flag', NULL, NULL, NULL, NULL);
 
-INSERT INTO events (seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES (1795477884239, 'p-1', 1700000000012, 'created', 'instance', 'i-1', 'worker-1', '', 'pending', '', '{}');
-INSERT INTO events (seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES (1795477884240, 'p-1', 1700000000013, 'updated', 'instance', 'i-1', 'worker-1', 'pending', 'running', '', '{}');
+INSERT INTO events (seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES (1795480058463, 'p-1', 1700000000012, 'created', 'instance', 'i-1', 'worker-1', '', 'pending', '', '{}');
+INSERT INTO events (seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES (1795480058464, 'p-1', 1700000000013, 'updated', 'instance', 'i-1', 'worker-1', 'pending', 'running', '', '{}');
 
 INSERT INTO quotas (project_id, kind, max) VALUES ('p-1', '{}', 1);
 
@@ -231,13 +232,13 @@ INSERT INTO operations (seq, id, project_id, type, resource, resource_id, state,
 
 INSERT INTO clock (one, virtual, now, starts) VALUES (1, 1, 1, 1);
 
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document) VALUES ('a-1', 'address', 'p-1', 'kept', 'in-use', '', '127.30.64.9', 'i-1', NULL, 2, NULL, '{"id":"a-1","project":"p-1","name":"kept","region":"nebula-1","ip":"127.30.64.9","state":"in-use","holder":{"kind":"instance","id":"i-1"},"tags":{},"version":2,"createdAt":"2023-11-14T22:13:20.012Z","updatedAt":"2023-11-14T22:13:20.013Z"}');
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document) VALUES ('i-1', 'instance', 'p-1', 'worker-1', 'running', 'nebula-1a', '127.30.16.1', NULL, NULL, 2, NULL, '{"id":"i-1","project":"p-1","name":"worker-1","region":"nebula-1","zone":"nebula-1a","type":"small","network":"n-1","state":"running","address":"127.30.16.1","external":["127.30.64.9"],"tags":{"cluster":"lab"},"version":2,"createdAt":"2023-11-14T22:13:20.003Z","updatedAt":"2023-11-14T22:13:20.004Z"}');
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document) VALUES ('i-2', 'instance', 'p-1', 'worker-2', 'stopping', 'nebula-1b', '127.30.16.2', NULL, NULL, 3, 1700000000007, '{"id":"i-2","project":"p-1","name":"worker-2","region":"nebula-1","zone":"nebula-1b","type":"small","network":"n-1","state":"stopping","address":"127.30.16.2","tags":{},"version":3,"createdAt":"2023-11-14T22:13:20.005Z","updatedAt":"2023-11-14T22:13:20.006Z"}');
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document) VALUES ('i-3', 'instance', 'p-1', 'worker-1', 'terminated', 'nebula-1a', NULL, NULL, NULL, 4, NULL, '{"id":"i-3","project":"p-1","name":"worker-1","region":"nebula-1","zone":"nebula-1a","type":"small","network":"n-1","state":"terminated","stateReason":"it''s gone","address":"","tags":{},"version":4,"createdAt":"2023-11-14T22:13:20.008Z","updatedAt":"2023-11-14T22:13:20.009Z"}');
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document) VALUES ('lb-1', 'load-balancer', 'p-1', 'web', 'active', '', '127.30.64.1', NULL, NULL, 1, NULL, '{"id":"lb-1","project":"p-1","name":"web","region":"nebula-1","address":"127.30.64.1","address6":"fd00:30::1","state":"active","listeners":[{"protocol":"tcp","port":8080,"targetPort":30080}],"targets":["i-2","i-1"],"scheme":"public","algorithm":"round-robin","drain":1500000000,"tags":{},"version":1,"createdAt":"2023-11-14T22:13:20.01Z","updatedAt":"2023-11-14T22:13:20.011Z"}');
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document) VALUES ('n-1', 'network', 'p-1', 'default', '', '', NULL, NULL, NULL, 1, NULL, '{"id":"n-1","project":"p-1","name":"default","cidr":"","default":true,"tags":{},"version":1,"createdAt":"2023-11-14T22:13:20Z","updatedAt":"2023-11-14T22:13:20Z"}');
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, refers_to, first_address, version, due_at, document) VALUES ('r-1', 'route', 'p-1', 'pods-1', 'active', '', NULL, 'i-1', 183763200, 1, NULL, '{"id":"r-1","project":"p-1","name":"pods-1","network":"n-1","destination":"10.244.1.0/24","instance":"i-1","state":"active","tags":{},"version":1,"createdAt":"2023-11-14T22:13:20.014Z","updatedAt":"2023-11-14T22:13:20.015Z"}');
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document) VALUES ('a-1', 'address', 'p-1', 'kept', 'in-use', '', '127.30.64.9', NULL, NULL, 'i-1', NULL, 2, NULL, '{"id":"a-1","project":"p-1","name":"kept","region":"nebula-1","ip":"127.30.64.9","state":"in-use","holder":{"kind":"instance","id":"i-1"},"tags":{},"version":2,"createdAt":"2023-11-14T22:13:20.012Z","updatedAt":"2023-11-14T22:13:20.013Z"}');
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document) VALUES ('i-1', 'instance', 'p-1', 'worker-1', 'running', 'nebula-1a', '127.30.16.1', NULL, 'n-1', NULL, NULL, 2, NULL, '{"id":"i-1","project":"p-1","name":"worker-1","region":"nebula-1","zone":"nebula-1a","type":"small","network":"n-1","state":"running","address":"127.30.16.1","external":["127.30.64.9"],"tags":{"cluster":"lab"},"version":2,"createdAt":"2023-11-14T22:13:20.003Z","updatedAt":"2023-11-14T22:13:20.004Z"}');
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document) VALUES ('i-2', 'instance', 'p-1', 'worker-2', 'stopping', 'nebula-1b', '127.30.16.2', NULL, 'n-1', NULL, NULL, 3, 1700000000007, '{"id":"i-2","project":"p-1","name":"worker-2","region":"nebula-1","zone":"nebula-1b","type":"small","network":"n-1","state":"stopping","address":"127.30.16.2","tags":{},"version":3,"createdAt":"2023-11-14T22:13:20.005Z","updatedAt":"2023-11-14T22:13:20.006Z"}');
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document) VALUES ('i-3', 'instance', 'p-1', 'worker-1', 'terminated', 'nebula-1a', NULL, NULL, 'n-1', NULL, NULL, 4, NULL, '{"id":"i-3","project":"p-1","name":"worker-1","region":"nebula-1","zone":"nebula-1a","type":"small","network":"n-1","state":"terminated","stateReason":"it''s gone","address":"","tags":{},"version":4,"createdAt":"2023-11-14T22:13:20.008Z","updatedAt":"2023-11-14T22:13:20.009Z"}');
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document) VALUES ('lb-1', 'load-balancer', 'p-1', 'web', 'active', '', '127.30.64.1', 'fd00:30::1', NULL, NULL, NULL, 1, NULL, '{"id":"lb-1","project":"p-1","name":"web","region":"nebula-1","address":"127.30.64.1","address6":"fd00:30::1","state":"active","listeners":[{"protocol":"tcp","port":8080,"targetPort":30080}],"targets":["i-2","i-1"],"scheme":"public","algorithm":"round-robin","drain":1500000000,"tags":{},"version":1,"createdAt":"2023-11-14T22:13:20.01Z","updatedAt":"2023-11-14T22:13:20.011Z"}');
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document) VALUES ('n-1', 'network', 'p-1', 'default', '', '', NULL, NULL, NULL, NULL, NULL, 1, NULL, '{"id":"n-1","project":"p-1","name":"default","cidr":"","default":true,"tags":{},"version":1,"createdAt":"2023-11-14T22:13:20Z","updatedAt":"2023-11-14T22:13:20Z"}');
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document) VALUES ('r-1', 'route', 'p-1', 'pods-1', 'active', '', NULL, NULL, 'n-1', 'i-1', 183763200, 1, NULL, '{"id":"r-1","project":"p-1","name":"pods-1","network":"n-1","destination":"10.244.1.0/24","instance":"i-1","state":"active","tags":{},"version":1,"createdAt":"2023-11-14T22:13:20.014Z","updatedAt":"2023-11-14T22:13:20.015Z"}');
 
 INSERT INTO load_balancer_targets (load_balancer_id, instance_id) VALUES ('lb-1', 'i-1');
 INSERT INTO load_balancer_targets (load_balancer_id, instance_id) VALUES ('lb-1', 'i-2');
@@ -245,7 +246,7 @@ INSERT INTO load_balancer_targets (load_balancer_id, instance_id) VALUES ('lb-1'
 INSERT INTO fault_instances (fault_id, instance_id) VALUES ('{}', 'a-1');
 
 DELETE FROM sqlite_sequence;
-INSERT INTO sqlite_sequence (name, seq) VALUES ('events', 1795477884240);
+INSERT INTO sqlite_sequence (name, seq) VALUES ('events', 1795480058464);
 INSERT INTO sqlite_sequence (name, seq) VALUES ('goose_db_version', 8);
 CREATE TRIGGER targets_made AFTER INSERT ON resources WHEN NEW.kind = 'load-balancer' BEGIN
     INSERT INTO load_balancer_targets (load_balancer_id, instance_id)
