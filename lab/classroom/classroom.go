@@ -22,6 +22,7 @@ import (
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/sys/unix"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/remedy"
@@ -120,7 +121,7 @@ func (r *Room) save() error {
 	if err != nil {
 		return err
 	}
-	return state.WriteFile(r.configFile(), append(data, '\n'))
+	return atomicfile.Write(r.configFile(), append(data, '\n'))
 }
 
 // MaxSeats is how many seats a room may have: each lab takes a slot of addresses, and

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/remedy"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // bashrc is the rc file of a shell at a seat.
@@ -47,7 +47,7 @@ func (r *Room) newCommand(ctx context.Context, seat string, args ...string) (*ex
 		return nil, err
 	}
 	if have, err := os.ReadFile(r.bashrcFile()); err != nil || string(have) != string(bashrc) {
-		if err := state.WriteFile(r.bashrcFile(), bashrc); err != nil {
+		if err := atomicfile.Write(r.bashrcFile(), bashrc); err != nil {
 			return nil, err
 		}
 	}

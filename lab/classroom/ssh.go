@@ -21,8 +21,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 	gossh "golang.org/x/crypto/ssh"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/remedy"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // maxSessionsPerSeat bounds the sessions at a seat: some terminals of its learner and
@@ -70,7 +70,7 @@ func (r *Room) hostKey() (gossh.Signer, error) {
 			return nil, err
 		}
 		data = pem.EncodeToMemory(block)
-		if err := state.WriteFile(file, data); err != nil {
+		if err := atomicfile.Write(file, data); err != nil {
 			return nil, err
 		}
 	} else if err != nil {

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/remedy"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // Progress is what one learner has done in all lessons. It is stored beside the labs,
@@ -123,7 +123,7 @@ func (r progressFile) update(do func(*Progress) error) error {
 	if err != nil {
 		return err
 	}
-	return state.WriteFile(r.file, append(data, '\n'))
+	return atomicfile.Write(r.file, append(data, '\n'))
 }
 
 func (r progressFile) remove() error {

@@ -20,7 +20,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 )
 
 // validity is longer than any lab lives, and short enough that a forgotten folder does no harm.
@@ -174,10 +174,10 @@ func (a *Authority) writeSignedBy(parent *Authority, tmpl *x509.Certificate, fil
 	if err != nil {
 		return err
 	}
-	if err := state.WriteFile(
+	if err := atomicfile.Write(
 		files.Key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}),
 	); err != nil {
 		return err
 	}
-	return state.WriteFile(files.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return atomicfile.Write(files.Cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }

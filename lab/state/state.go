@@ -193,7 +193,7 @@ func (l *Lab) Save() error {
 	if err != nil {
 		return err
 	}
-	return WriteFile(l.Path("lab.json"), append(data, '\n'))
+	return atomicfile.Write(l.Path("lab.json"), append(data, '\n'))
 }
 
 // Lock keeps other `up` and `down` commands off this lab until Unlock or the
@@ -247,6 +247,3 @@ func (l *Lab) Remove() error {
 
 // Path is the path of a file or folder of the lab.
 func (l *Lab) Path(elem ...string) string { return filepath.Join(append([]string{l.dir}, elem...)...) }
-
-// WriteFile replaces a file as a whole, readable by the owner alone.
-func WriteFile(file string, data []byte) error { return atomicfile.Write(file, data) }

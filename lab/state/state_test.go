@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
@@ -49,7 +50,7 @@ func TestDamagedRecord(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(l.Path("pki"), 0o700))
 	for _, cut := range []string{"", "{", `{"name":"lab"`} {
-		require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(cut)))
+		require.NoError(t, atomicfile.Write(l.Path("lab.json"), []byte(cut)))
 		_, err = state.Open("lab")
 		assert.ErrorContains(t, err, "`lab down --name lab` removes it", cut)
 		assert.NoError(t, l.CheckContents(), cut)
@@ -72,7 +73,7 @@ func TestUnrecorded(t *testing.T) {
 
 	damaged, err := state.Create("lab")
 	require.NoError(t, err)
-	require.NoError(t, state.WriteFile(damaged.Path("lab.json"), []byte("{")))
+	require.NoError(t, atomicfile.Write(damaged.Path("lab.json"), []byte("{")))
 	damaged.Unlock()
 	require.NoError(t, l.Lock())
 	defer l.Unlock()

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
 
@@ -27,7 +28,7 @@ func TestInvalidRecords(t *testing.T) {
 		`{"name":"lab","slot":30,"cluster":"external"}`:           "does not say which addresses",
 		`{"name":"lab","slot":30,"ports":{"etcd":1},"format":99}`: "was made by a newer version",
 	} {
-		require.NoError(t, state.WriteFile(l.Path("lab.json"), []byte(record)))
+		require.NoError(t, atomicfile.Write(l.Path("lab.json"), []byte(record)))
 		_, err := state.Open("lab")
 		require.ErrorContains(t, err, want, record)
 		if l.CheckContents() == nil {
@@ -37,7 +38,7 @@ func TestInvalidRecords(t *testing.T) {
 		}
 	}
 	require.NoError(
-		t, state.WriteFile(l.Path("lab.json"), []byte(`{"name":"lab","slot":30,"ports":{"etcd":1},"later":"field"}`)),
+		t, atomicfile.Write(l.Path("lab.json"), []byte(`{"name":"lab","slot":30,"ports":{"etcd":1},"later":"field"}`)),
 	)
 	_, err = state.Open("lab")
 	assert.NoError(t, err, "one from before formats had numbers, with an unknown field")

@@ -21,9 +21,9 @@ import (
 	"github.com/prometheus/common/model"
 	"k8s.io/client-go/rest"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/process"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // CCMOptions change how a CCM is run. The zero value is our own CCM as the user
@@ -112,7 +112,7 @@ func (b *Bed) newCCM(o CCMOptions) (spec process.Spec, address string, err error
 	b.started++
 	name := fmt.Sprintf("ccm-%d", b.started)
 	config := b.site.Lab.Path(name + ".yaml")
-	if err := state.WriteFile(config, []byte(cmp.Or(o.ConfigYAML, b.CloudConfig()))); err != nil {
+	if err := atomicfile.Write(config, []byte(cmp.Or(o.ConfigYAML, b.CloudConfig()))); err != nil {
 		return spec, "", err
 	}
 	// The port is free until it is taken: nobody else is in this slot, and the

@@ -21,6 +21,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
@@ -227,7 +228,7 @@ func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
 	if err != nil {
 		return err
 	}
-	return state.WriteFile(file, data)
+	return atomicfile.Write(file, data)
 }
 
 // StartControlPlane starts etcd and the API server. When the API server is ready, it
@@ -260,7 +261,7 @@ func (c *Cluster) StartAPIServer(ctx context.Context) error {
 }
 
 func (c *Cluster) startAudited(ctx context.Context, policy string) error {
-	if err := state.WriteFile(c.Lab.Path("audit-policy.yaml"), []byte(policy)); err != nil {
+	if err := atomicfile.Write(c.Lab.Path("audit-policy.yaml"), []byte(policy)); err != nil {
 		return err
 	}
 	return c.startAPIServer(ctx, c.auditFlags()...)

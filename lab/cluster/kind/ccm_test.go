@@ -13,9 +13,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/image"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // The Deployment is that of manifests/ccm with the lab's image, times, name and
@@ -63,7 +63,7 @@ func TestCCMDeployment(t *testing.T) {
 func TestCCMManifestsHoldWhatIsMounted(t *testing.T) {
 	c := newCluster(t, runs)
 	for _, file := range []string{c.Cloud().CAFile, c.Cloud().TokenFile(cluster.CallerCCM)} {
-		require.NoError(t, state.WriteFile(file, []byte("x")))
+		require.NoError(t, atomicfile.Write(file, []byte("x")))
 	}
 	program := filepath.Join(t.TempDir(), "ccm")
 	require.NoError(t, os.WriteFile(program, nil, 0o755))

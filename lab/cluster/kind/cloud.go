@@ -18,9 +18,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/pki"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 const (
@@ -170,5 +170,5 @@ func ensureToken(file string) error {
 	if _, err := rand.Read(secret); err != nil {
 		return err
 	}
-	return state.WriteFile(file, []byte(base64.RawURLEncoding.EncodeToString(secret)+"\n"))
+	return atomicfile.Write(file, []byte(base64.RawURLEncoding.EncodeToString(secret)+"\n"))
 }

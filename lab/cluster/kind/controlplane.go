@@ -20,10 +20,10 @@ import (
 	kindcluster "sigs.k8s.io/kind/pkg/cluster"
 
 	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
 	"github.com/ccmlab/ccmlab/lab/process"
-	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
@@ -145,7 +145,7 @@ func (c *Cluster) createControlPlane(ctx context.Context, note func(string)) err
 	if err := c.loadImages(ctx, c.controlPlaneContainer()); err != nil {
 		return err
 	}
-	return state.WriteFile(c.createdMark(), nil)
+	return atomicfile.Write(c.createdMark(), nil)
 }
 
 // reserveScript makes the control plane's Node what it is in a cluster with
@@ -246,7 +246,7 @@ func (c *Cluster) configFor(cgroupV1, capabilityCut bool) (*v1alpha4.Cluster, er
 	var containerd []string
 	if c.usesCloudRoutes() {
 		file := c.lab.Path("cni.template")
-		if err := state.WriteFile(file, []byte(cniTemplate)); err != nil {
+		if err := atomicfile.Write(file, []byte(cniTemplate)); err != nil {
 			return nil, err
 		}
 		node.ExtraMounts = []v1alpha4.Mount{{HostPath: file, ContainerPath: cniTemplatePath, Readonly: true}}

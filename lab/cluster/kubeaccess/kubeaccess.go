@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/ccmlab/ccmlab/lab/state"
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 )
 
 const (
@@ -75,7 +75,7 @@ func ServiceAccount(ctx context.Context, kubeconfig, account, file string) error
 	if err != nil {
 		return err
 	}
-	return state.WriteFile(file, data)
+	return atomicfile.Write(file, data)
 }
 
 // KeepToken renews the token of a service account's kubeconfig at half its life, until
@@ -117,7 +117,7 @@ func renewToken(ctx context.Context, kubeconfig, account, file string) error {
 	if err != nil {
 		return fmt.Errorf("a token for service account %s: %w", account, err)
 	}
-	return state.WriteFile(file, []byte(token.Status.Token))
+	return atomicfile.Write(file, []byte(token.Status.Token))
 }
 
 // halfLife is the middle between a token's issue and its expiry, as its claims say. It

@@ -12,9 +12,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
-	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 // ComponentCCM is the name of the CCM's process.
@@ -87,7 +87,7 @@ func (s Site) UseCCM(p *cluster.Program) error {
 	if err != nil {
 		return err
 	}
-	return state.WriteFile(s.usedCCM(), data)
+	return atomicfile.Write(s.usedCCM(), data)
 }
 
 // ProgramInUse is the program that UseCCM set; nil is the lab's own.
@@ -114,7 +114,7 @@ func (s Site) StartCCM(ctx context.Context) error {
 	cloud := s.Cloud()
 	config := CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name)
 	if err := errors.Join(
-		state.WriteFile(s.CloudConfig(), []byte(config)), state.WriteFile(s.ccmMark(), nil),
+		atomicfile.Write(s.CloudConfig(), []byte(config)), atomicfile.Write(s.ccmMark(), nil),
 	); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -23,7 +24,7 @@ func TestClaimLeavesKeptSlots(t *testing.T) {
 	damaged, err := state.Create("damaged")
 	require.NoError(t, err)
 	defer damaged.Unlock()
-	require.NoError(t, state.WriteFile(damaged.Path("lab.json"), []byte("{")))
+	require.NoError(t, atomicfile.Write(damaged.Path("lab.json"), []byte("{")))
 	require.NoError(t, first.Lock.Close())
 
 	kept, err := keptSlots()
