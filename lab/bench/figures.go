@@ -5,16 +5,16 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // figure measures one or more lines of the table.
@@ -217,7 +217,9 @@ func measureStopped(ctx context.Context, b *bench) (lines []line, err error) {
 	}
 	defer s.close(&err)
 	stopped := s.nodes[:b.size.Stop]
-	isShutdown := func(_ watch.EventType, n *corev1.Node) bool { return hasTaint(n, cloudproviderapi.TaintNodeShutdown) }
+	isShutdown := func(_ watch.EventType, n *corev1.Node) bool {
+		return kubediff.HasTaint(n, cloudproviderapi.TaintNodeShutdown)
+	}
 	v, err := s.timeUntilGoal(ctx, b.size.Bound, s.watchNodes(stopped, isShutdown), func(ctx context.Context) error {
 		both, ctx := errgroup.WithContext(ctx)
 		both.Go(func() error {

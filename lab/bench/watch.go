@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab/testbed"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // goal is a set of objects, by name, of which each must reach some state.
@@ -206,8 +205,4 @@ func hasAddress(_ watch.EventType, svc *corev1.Service) bool {
 }
 
 // isInitialised tells whether the CCM has lifted a Node's taint.
-func isInitialised(_ watch.EventType, n *corev1.Node) bool { return !hasTaint(n, testbed.Taint.Key) }
-
-func hasTaint(n *corev1.Node, key string) bool {
-	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
-}
+func isInitialised(_ watch.EventType, n *corev1.Node) bool { return !kubediff.IsUninitialized(n) }

@@ -19,6 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/ui"
 	"github.com/ccmlab/ccmlab/manifests"
@@ -189,10 +190,8 @@ func (f *Facts) addPods(ctx context.Context, kube kubernetes.Interface) error {
 	}
 	for _, p := range pods.Items {
 		pod := PodFacts{Name: p.Name, Phase: string(p.Status.Phase), Node: p.Spec.NodeName}
-		for _, c := range p.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-				pod.Unschedulable = ui.FirstSentence(c.Message)
-			}
+		if c := kubediff.PodCondition(&p, corev1.PodScheduled); c.Status == corev1.ConditionFalse {
+			pod.Unschedulable = ui.FirstSentence(c.Message)
 		}
 		f.Pods = append(f.Pods, pod)
 	}

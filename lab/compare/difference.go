@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/manifests"
 )
@@ -239,7 +241,7 @@ var aspects = []aspect{
 	},
 }
 
-const taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized:NoSchedule"
+const taintUninitialized = cloudproviderapi.TaintExternalCloudProvider + ":NoSchedule"
 
 // alwaysFlag is why a flag is as it is: the lab was brought up so.
 func alwaysFlag(external, whyExternal, none, whyNone string) map[ccmState]clause {

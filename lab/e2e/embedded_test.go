@@ -27,6 +27,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -112,7 +113,7 @@ func (f *fixture) ccmLiftsTaints(t *testing.T) {
 		require.True(t, ok)
 		old := before[after.Name]
 		before[after.Name] = after
-		if timeline.Uninitialized(old) && !timeline.Uninitialized(after) {
+		if kubediff.IsUninitialized(old) && !kubediff.IsUninitialized(after) {
 			lifted[after.Name] = true
 			assert.Equal(t, []string{"ccm"}, changedManagers(t, old, after))
 		}

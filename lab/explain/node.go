@@ -8,11 +8,12 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	nodeutil "k8s.io/component-helpers/node/util"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+	nodeutil "k8s.io/component-helpers/node/util"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // NodeFacts are the facts about one Node.
@@ -279,7 +280,7 @@ func (f NodeFacts) findForeignProviderID() *finding {
 		return nil
 	}
 	state := Degraded
-	if f.hasTaint(cloudproviderapi.TaintExternalCloudProvider) {
+	if kubediff.IsUninitialized(f.Node) {
 		state = NotReady
 	}
 	return newFinding(state, "is of another cloud, by its provider ID, so the CCM leaves it alone").
@@ -293,13 +294,9 @@ func (f NodeFacts) findForeignProviderID() *finding {
 		)
 }
 
-func (f NodeFacts) hasTaint(taint string) bool {
-	return slices.ContainsFunc(f.Node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taint })
-}
-
 // findUninitialized says why no CCM has initialised the Node.
 func (f NodeFacts) findUninitialized() *finding {
-	if !f.hasTaint(cloudproviderapi.TaintExternalCloudProvider) || f.Node.Spec.ProviderID != "" && !f.isOfThisCloud() {
+	if !kubediff.IsUninitialized(f.Node) || f.Node.Spec.ProviderID != "" && !f.isOfThisCloud() {
 		return nil
 	}
 	const stays = "is not initialised: "
@@ -359,11 +356,11 @@ func (f NodeFacts) findNoInstance() *finding {
 func (f NodeFacts) findInstanceDown() *finding {
 	i := f.matchingInstance()
 	if i == nil || i.State == api.InstanceRunning || i.State == api.InstanceTerminated ||
-		i.State == api.InstancePending && isNodeReady(f.Node) {
+		i.State == api.InstancePending && kubediff.IsNodeReady(f.Node) {
 		return nil
 	}
 	off := newFinding(NotReady, "is not ready: its instance is %s", stateInSentence(i.State))
-	if isNodeReady(f.Node) {
+	if kubediff.IsNodeReady(f.Node) {
 		off.verdict = "is still Ready in the cluster, and its instance is " + stateInSentence(i.State)
 	}
 	return f.addRestart(off.addFact(Cloud, "%s", describeInstance(i)), i)
@@ -376,7 +373,7 @@ func (f NodeFacts) findCondition(kind corev1.NodeConditionType) *corev1.NodeCond
 
 // findNotReady says why the Node's condition Ready is not True.
 func (f NodeFacts) findNotReady() *finding {
-	if isNodeReady(f.Node) {
+	if kubediff.IsNodeReady(f.Node) {
 		return nil
 	}
 	not := newFinding(NotReady, "is not ready: its kubelet has not said yet that it is")
@@ -394,7 +391,7 @@ func (f NodeFacts) findNotReady() *finding {
 	f.addLease(not)
 	process := f.findComponent("node/" + f.Name)
 	switch i := f.matchingInstance(); {
-	case i != nil && i.State != api.InstanceRunning: // instanceDown has said so.
+	case i != nil && i.State != api.InstanceRunning: // findInstanceDown has said so.
 		return not
 	case f.Processes["node/"+f.Name].Paused:
 		not.verdict = "is not ready: its kubelet is stopped by a signal"
@@ -470,7 +467,7 @@ func (f NodeFacts) addLease(to *finding) {
 // findStaleLease reports a Node that is still Ready though its kubelet has stopped
 // renewing the lease.
 func (f NodeFacts) findStaleLease() *finding {
-	if !isNodeReady(f.Node) || f.leaseExpiredFor() == 0 {
+	if !kubediff.IsNodeReady(f.Node) || f.leaseExpiredFor() == 0 {
 		return nil
 	}
 	old := newFinding(NotReady, "still says Ready, and its kubelet is silent")
@@ -490,7 +487,7 @@ func (f NodeFacts) findStaleLease() *finding {
 
 // findShutdownTaint reports upstream's taint for a Node whose instance is shut down.
 func (f NodeFacts) findShutdownTaint() *finding {
-	if !f.hasTaint(cloudproviderapi.TaintNodeShutdown) {
+	if !kubediff.HasTaint(f.Node, cloudproviderapi.TaintNodeShutdown) {
 		return nil
 	}
 	off := newFinding(NotReady, "has the taint of a machine that is shut down").

@@ -8,12 +8,12 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	nodeutil "k8s.io/component-helpers/node/util"
 	"k8s.io/apimachinery/pkg/labels"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // endpointSummary counts the endpoints in a Service's EndpointSlices.
@@ -87,19 +87,6 @@ func (f ServiceFacts) findNoEndpoints() *finding {
 	return f.addPods(none)
 }
 
-func isPodReady(p *corev1.Pod) bool {
-	return podConditionStatus(p, corev1.PodReady) == corev1.ConditionTrue
-}
-
-func podConditionStatus(p *corev1.Pod, kind corev1.PodConditionType) corev1.ConditionStatus {
-	for _, c := range p.Status.Conditions {
-		if c.Type == kind {
-			return c.Status
-		}
-	}
-	return ""
-}
-
 // addPods adds why no pod that the selector matches is a ready endpoint.
 func (f ServiceFacts) addPods(to *finding) *finding {
 	var ready, pending, unready, ending []*corev1.Pod
@@ -109,7 +96,7 @@ func (f ServiceFacts) addPods(to *finding) *finding {
 			ending = append(ending, p)
 		case p.Spec.NodeName == "":
 			pending = append(pending, p)
-		case isPodReady(p):
+		case kubediff.IsPodReady(p):
 			ready = append(ready, p)
 		default:
 			unready = append(unready, p)
@@ -147,7 +134,7 @@ func (f ServiceFacts) addNotReadyPods(to *finding, pods []*corev1.Pod) *finding 
 		to.addEvent(f.Now, newestEvent(f.PodEvents, func(e *corev1.Event) bool {
 			return e.InvolvedObject.Name == p.Name
 		}))
-		if n := f.findNode(p.Spec.NodeName); n != nil && !isNodeReady(n) {
+		if n := f.findNode(p.Spec.NodeName); n != nil && !kubediff.IsNodeReady(n) {
 			reason = "their node is not ready"
 			to.addFact(Cluster, "node %s is not Ready", n.Name).
 				addStep("see why", "%s", f.labCommand("explain node/"+n.Name))
@@ -180,10 +167,8 @@ func describePodTrouble(p *corev1.Pod) (why, what string) {
 			)
 		}
 	}
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Message != "" {
-			return c.Reason, fmt.Sprintf("%s (%s)", c.Message, c.Reason)
-		}
+	if c := kubediff.PodCondition(p, corev1.PodReady); c.Message != "" {
+		return c.Reason, fmt.Sprintf("%s (%s)", c.Message, c.Reason)
 	}
 	return "", "phase " + string(p.Status.Phase) + reasonSuffix(p.Status.Reason)
 }
@@ -201,11 +186,9 @@ func formatRestarts(times int32) string {
 
 func (f ServiceFacts) addPendingPods(to *finding, pods []*corev1.Pod) *finding {
 	said := ""
-	for _, c := range pods[0].Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			said = c.Message
-			to.addFact(Cluster, "pod %s has no node: %s (%s)", pods[0].Name, c.Message, c.Reason)
-		}
+	if c := kubediff.PodCondition(pods[0], corev1.PodScheduled); c.Status == corev1.ConditionFalse {
+		said = c.Message
+		to.addFact(Cluster, "pod %s has no node: %s (%s)", pods[0].Name, c.Message, c.Reason)
 	}
 	if said == "" {
 		to.addFact(Cluster, "pod %s has no node, and the scheduler has not said why", pods[0].Name)
@@ -216,9 +199,7 @@ func (f ServiceFacts) addPendingPods(to *finding, pods []*corev1.Pod) *finding {
 	}
 	var tainted []string
 	for _, n := range f.Nodes {
-		if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
-			return t.Key == cloudproviderapi.TaintExternalCloudProvider
-		}) {
+		if kubediff.IsUninitialized(&n) {
 			tainted = append(tainted, n.Name)
 		}
 	}
@@ -259,11 +240,6 @@ func (f ServiceFacts) findNode(name string) *corev1.Node {
 	return nil
 }
 
-func isNodeReady(n *corev1.Node) bool {
-	_, ready := nodeutil.GetNodeCondition(&n.Status, corev1.NodeReady)
-	return ready != nil && ready.Status == corev1.ConditionTrue
-}
-
 // targetName is the name of a target's node if it is known, and else its ID.
 func (f ServiceFacts) targetName(id string) string {
 	for _, i := range f.Instances {
@@ -298,7 +274,7 @@ func (f ServiceFacts) findUnhealthyTargets() *finding {
 			if f.hasLocalTrafficPolicy() && !s.readyOn[name] { // As it should be: clients go to the others.
 				continue
 			}
-		} else if n := f.findNode(name); t.Health == api.TargetUnknown && n != nil && !isNodeReady(n) {
+		} else if n := f.findNode(name); t.Health == api.TargetUnknown && n != nil && !kubediff.IsNodeReady(n) {
 			what = fmt.Sprintf(
 				"target %s (%s) is not checked, and sent clients, though its node is not Ready", name, t.InstanceID,
 			)
@@ -368,7 +344,7 @@ func (f ServiceFacts) findStaleEndpoints() *finding {
 	s := f.summarizeEndpoints()
 	for _, pod := range s.pods {
 		i := slices.IndexFunc(f.Pods, func(p corev1.Pod) bool { return p.Name == pod })
-		if i < 0 || !isPodReady(&f.Pods[i]) {
+		if i < 0 || !kubediff.IsPodReady(&f.Pods[i]) {
 			old.addFact(Cluster, "its EndpointSlices have pod %s as ready, which it is not any more", pod)
 		}
 	}

@@ -1,6 +1,7 @@
 // Package kubediff compares two versions of a Node or of a Service and says what differs, as facts:
 // the conformance suite's recorder and the lab's timeline each put those into their own words. It
-// knows Kubernetes' types alone. Begin with Nodes and Services.
+// also reads what objects say of themselves, such as IsNodeReady. It knows Kubernetes' types alone.
+// Begin with Nodes and Services.
 package kubediff
 
 import (
@@ -13,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+	nodeutil "k8s.io/component-helpers/node/util"
 )
 
 // Object is what Nodes and Services have in common.
@@ -155,6 +158,35 @@ func IngressAddress(s *corev1.Service) string {
 	}
 	first := s.Status.LoadBalancer.Ingress[0]
 	return cmp.Or(first.IP, first.Hostname)
+}
+
+// IsNodeReady tells whether the Node's kubelet says that it is ready.
+func IsNodeReady(n *corev1.Node) bool {
+	_, ready := nodeutil.GetNodeCondition(&n.Status, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue
+}
+
+// IsUninitialized tells whether the Node still waits for its cloud controller manager.
+func IsUninitialized(n *corev1.Node) bool {
+	return HasTaint(n, cloudproviderapi.TaintExternalCloudProvider)
+}
+
+// HasTaint tells whether the Node has a taint of this key.
+func HasTaint(n *corev1.Node, key string) bool { return slices.Contains(taintKeysOf(n), key) }
+
+// IsPodReady tells whether the Pod's condition Ready is True.
+func IsPodReady(p *corev1.Pod) bool {
+	return PodCondition(p, corev1.PodReady).Status == corev1.ConditionTrue
+}
+
+// PodCondition is the Pod's condition of this type, the zero condition if it has none.
+func PodCondition(p *corev1.Pod, kind corev1.PodConditionType) corev1.PodCondition {
+	for _, c := range p.Status.Conditions {
+		if c.Type == kind {
+			return c
+		}
+	}
+	return corev1.PodCondition{}
 }
 
 func compareMeta(before, after *metav1.ObjectMeta, created bool) Object {

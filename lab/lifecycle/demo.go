@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/ui"
 	"github.com/ccmlab/ccmlab/manifests"
@@ -63,10 +64,8 @@ func (u *upRun) deployDemo(ctx context.Context, note func(string)) (string, erro
 		for _, p := range pods {
 			if p.Spec.NodeName != "" {
 				scheduled++
-			} else if i := slices.IndexFunc(
-				p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodScheduled },
-			); i >= 0 {
-				why = p.Status.Conditions[i].Message
+			} else if c := kubediff.PodCondition(&p, corev1.PodScheduled); c.Type != "" {
+				why = c.Message
 			}
 		}
 		if scheduled == len(pods) {
@@ -154,7 +153,7 @@ func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (str
 			Get(ctx, manifests.DemoName, metav1.GetOptions{}); err != nil {
 			return err
 		}
-		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || timeline.IngressAddress(svc) != "" {
+		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || kubediff.IngressAddress(svc) != "" {
 			return nil
 		}
 		balancers, err := u.cloud.ListLoadBalancers(
@@ -176,7 +175,7 @@ func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (str
 		u.demoIdle = fmt.Sprintf(idleServiceType, svc.Spec.Type)
 		return u.demoIdle, nil
 	}
-	u.demoURL = fmt.Sprintf("http://%s:%d/", timeline.IngressAddress(svc), svc.Spec.Ports[0].Port)
+	u.demoURL = fmt.Sprintf("http://%s:%d/", kubediff.IngressAddress(svc), svc.Spec.Ports[0].Port)
 	return "service web has " + u.demoURL, nil
 }
 

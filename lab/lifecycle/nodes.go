@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // waitForNodesReady waits until each instance that runs, or is about to, has a Ready node.
@@ -126,7 +126,7 @@ func (u *upRun) startCCMAndInitializeNodes(ctx context.Context, note func(string
 		initialized = 0
 		for _, n := range nodes.Items {
 			switch {
-			case timeline.Uninitialized(&n):
+			case kubediff.IsUninitialized(&n):
 				waiting++
 			case n.Spec.ProviderID != "":
 				initialized++

@@ -15,7 +15,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster"
-	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 const labelControlPlane = "node-role.kubernetes.io/control-plane"
@@ -53,15 +53,15 @@ func readinessOfNodes(instances []api.Instance, alive []corev1.Node) nodeReadine
 				r.missing, i.Name+", whose Node is still that of an earlier instance until a CCM deletes it",
 			)
 			n = nil
-		case n == nil || !timeline.Ready(n):
+		case n == nil || !kubediff.IsNodeReady(n):
 			r.missing = append(r.missing, i.Name)
-		case timeline.Uninitialized(n):
+		case kubediff.IsUninitialized(n):
 			r.tainted++
 		}
 		if n == nil {
 			r.workers[i.Name] = false
 		} else if _, controlPlane := n.Labels[labelControlPlane]; !controlPlane {
-			r.workers[i.Name] = timeline.Ready(n)
+			r.workers[i.Name] = kubediff.IsNodeReady(n)
 		}
 	}
 	return r
@@ -124,7 +124,7 @@ func (r nodeReadiness) readinessOfPods(pods []corev1.Pod) podReadiness {
 			continue
 		}
 		m.wantReady++
-		if hasCondition(&p, corev1.PodReady, corev1.ConditionTrue) {
+		if kubediff.IsPodReady(&p) {
 			m.readyOn = append(m.readyOn, p.Spec.NodeName)
 		} else {
 			m.settled = m.settled && isSettled(&p)
@@ -147,19 +147,13 @@ func (r nodeReadiness) readinessOfPods(pods []corev1.Pod) podReadiness {
 	return m
 }
 
-func hasCondition(p *corev1.Pod, what corev1.PodConditionType, status corev1.ConditionStatus) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == what && c.Status == status
-	})
-}
-
 // isSettled tells whether a pod that is not Ready will not become so by itself.
 func isSettled(p *corev1.Pod) bool {
 	if p.DeletionTimestamp != nil {
 		return false // Another one comes.
 	}
 	if p.Spec.NodeName == "" {
-		return hasCondition(p, corev1.PodScheduled, corev1.ConditionFalse)
+		return kubediff.PodCondition(p, corev1.PodScheduled).Status == corev1.ConditionFalse
 	}
 	return len(p.Status.ContainerStatuses) > 0 &&
 		!slices.ContainsFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {

@@ -12,7 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // Node is a Node object. Its JSON is part of that of Status.
@@ -103,7 +103,7 @@ func TakeSnapshot(
 func nodeOf(n *corev1.Node) Node {
 	_, id, _ := strings.Cut(n.Spec.ProviderID, "://")
 	node := Node{
-		Name: n.Name, InstanceID: id, Ready: timeline.Ready(n), Tainted: timeline.Uninitialized(n),
+		Name: n.Name, InstanceID: id, Ready: kubediff.IsNodeReady(n), Tainted: kubediff.IsUninitialized(n),
 		Taints: []string{}, ProviderID: n.Spec.ProviderID, Zone: n.Labels[corev1.LabelTopologyZone],
 		Addresses: []string{},
 		Region:    n.Labels[corev1.LabelTopologyRegion], InstanceType: n.Labels[corev1.LabelInstanceTypeStable],
@@ -148,7 +148,7 @@ func servicesOf(services []corev1.Service, balancers []api.LoadBalancer, listed 
 		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			continue
 		}
-		svc := Service{Namespace: s.Namespace, Name: s.Name, Address: timeline.IngressAddress(&s)}
+		svc := Service{Namespace: s.Namespace, Name: s.Name, Address: kubediff.IngressAddress(&s)}
 		if len(s.Spec.Ports) > 0 {
 			svc.Port = s.Spec.Ports[0].Port
 		}

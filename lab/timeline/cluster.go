@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // PodSubject names a Pod, with its namespace unless it is "default".
@@ -48,7 +50,7 @@ func Pod(before, after *corev1.Pod) []Change {
 	if ending && before.DeletionTimestamp == nil {
 		add(false, "terminating", "")
 	}
-	switch was, is := podReady(before), podReady(after); {
+	switch was, is := kubediff.IsPodReady(before), kubediff.IsPodReady(after); {
 	case is && !was:
 		add(false, "ready", after.Status.PodIP)
 	case was && !is:
@@ -62,12 +64,6 @@ func countSoFar(n int32) string {
 		return "once so far"
 	}
 	return fmt.Sprintf("%d times so far", n)
-}
-
-func podReady(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // EventSubject names what an Event is about.

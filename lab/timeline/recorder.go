@@ -9,14 +9,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
-)
-
-const (
-	taintUninitialized = "node.cloudprovider.kubernetes.io/uninitialized"
-	taintShutdown      = "node.cloudprovider.kubernetes.io/shutdown"
 )
 
 // Node compares two versions of a Node; before is nil for a new one, after is
@@ -46,10 +42,10 @@ func Node(before, after *corev1.Node) []Change {
 		}
 	}
 	addTaint(
-		taintUninitialized, "tainted", "initialized",
+		cloudproviderapi.TaintExternalCloudProvider, "tainted", "initialized",
 		fmt.Sprintf("provider ID %s, zone %s", after.Spec.ProviderID, after.Labels[corev1.LabelTopologyZone]),
 	)
-	addTaint(taintShutdown, "shutdown-taint", "shutdown-taint-lifted", "the machine is back")
+	addTaint(cloudproviderapi.TaintNodeShutdown, "shutdown-taint", "shutdown-taint-lifted", "the machine is back")
 	const isTrue = string(corev1.ConditionTrue)
 	for _, c := range d.Conditions {
 		switch {
@@ -61,21 +57,6 @@ func Node(before, after *corev1.Node) []Change {
 		}
 	}
 	return out
-}
-
-// Uninitialized tells whether a Node still waits for its cloud controller.
-func Uninitialized(n *corev1.Node) bool { return Tainted(n, taintUninitialized) }
-
-// Tainted tells whether a Node has a taint of this key.
-func Tainted(n *corev1.Node, key string) bool {
-	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == key })
-}
-
-// Ready tells whether a Node's kubelet says that it is ready.
-func Ready(n *corev1.Node) bool {
-	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
 }
 
 // Service compares two versions of a Service; before is nil for a new one, after is
@@ -148,9 +129,6 @@ func subjectOf(kind, namespace, name string) string {
 	}
 	return kind + "/" + namespace + "/" + name
 }
-
-// IngressAddress is the balancer's address, or host name, in a Service's status, or "".
-func IngressAddress(s *corev1.Service) string { return kubediff.IngressAddress(s) }
 
 // Cloud tells what an event of the cloud means. serviceTag is the tag that
 // names the Service a balancer belongs to.

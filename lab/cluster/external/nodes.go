@@ -19,7 +19,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/cluster"
-	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 const (
@@ -113,7 +113,7 @@ func presentMachines(nodes []corev1.Node, instances []api.Instance) ([]cluster.M
 		case known && state == api.InstanceTerminated:
 		case hasOurProviderID(n) && !known:
 			lost = append(lost, fmt.Sprintf("%s (%s)", n.Name, n.Spec.ProviderID))
-		case known || timeline.Uninitialized(&n): // Others are some other provider's, and none of our business.
+		case known || kubediff.IsUninitialized(&n): // Others are some other provider's, and none of our business.
 			machines = append(machines, cluster.Machine{Name: n.Name, Address: internalIPv4(n)})
 		}
 	}

@@ -19,8 +19,8 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/labels"
-	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 // lendToSuite returns an error when a CCM under test would change what is in the
@@ -88,9 +88,9 @@ func checkUntouched(nodes []corev1.Node, services []corev1.Service, consent bool
 	var waiting, unreached, others, asking []string
 	for _, n := range nodes {
 		switch {
-		case timeline.Uninitialized(&n) && consent && internalIPv4(n) == "":
+		case kubediff.IsUninitialized(&n) && consent && internalIPv4(n) == "":
 			unreached = append(unreached, n.Name)
-		case timeline.Uninitialized(&n):
+		case kubediff.IsUninitialized(&n):
 			waiting = append(waiting, n.Name)
 		case n.Spec.ProviderID == "":
 			others = append(others, n.Name)

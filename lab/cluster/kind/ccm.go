@@ -24,6 +24,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/image"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
@@ -155,10 +156,8 @@ func (c *Cluster) StopCCM(ctx context.Context) error {
 			return err
 		}
 		for _, pod := range pods.Items {
-			for _, condition := range pod.Status.Conditions {
-				if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
-					return fmt.Errorf("%s on %s is Ready", pod.Name, pod.Spec.NodeName)
-				}
+			if kubediff.IsPodReady(&pod) {
+				return fmt.Errorf("%s on %s is Ready", pod.Name, pod.Spec.NodeName)
 			}
 		}
 		return nil
