@@ -13,6 +13,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/ui"
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
@@ -320,7 +321,7 @@ func nodeValues(of func(NodeFacts) string) func(*Facts) cell {
 		}
 		have := len(found)
 		slices.Sort(found)
-		return cell{shareOfNodes(have, len(f.Nodes)), onNodes(shortList(slices.Compact(found)), have, len(f.Nodes))}
+		return cell{shareOfNodes(have, len(f.Nodes)), onNodes(ui.JoinFirst(slices.Compact(found), maxListed), have, len(f.Nodes))}
 	}
 }
 
@@ -336,13 +337,6 @@ func providerIDs(f *Facts) cell {
 
 // maxListed limits a cell to a few items, for labs with many nodes.
 const maxListed = 4
-
-func shortList(items []string) string {
-	if len(items) > maxListed {
-		return fmt.Sprintf("%s and %d more", strings.Join(items[:maxListed], ", "), len(items)-maxListed)
-	}
-	return strings.Join(items, ", ")
-}
 
 func onNodes(what string, have, of int) string {
 	switch have {
@@ -382,10 +376,10 @@ func podPhases(f *Facts) cell {
 	for _, phase := range kinds {
 		text := fmt.Sprintf("%d %s", len(by[phase]), phase)
 		if nodes := distinctValues(by[phase], func(p PodFacts) string { return p.Node }); len(nodes) > 0 {
-			text += " on " + shortList(nodes)
+			text += " on " + ui.JoinFirst(nodes, maxListed)
 		}
 		if reasons := distinctValues(by[phase], func(p PodFacts) string { return p.Unschedulable }); len(reasons) > 0 {
-			text += ": " + shortList(reasons)
+			text += ": " + ui.JoinFirst(reasons, maxListed)
 		}
 		texts = append(texts, text)
 	}

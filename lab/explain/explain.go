@@ -167,21 +167,6 @@ func formatCount(n int, what string) string {
 // maxShown is how many objects of a kind a fact names.
 const maxShown = 5
 
-// joinFirst joins the first maxShown of all and counts the rest.
-func joinFirst(all []string) string {
-	if len(all) > maxShown {
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxShown], ", "), len(all)-maxShown)
-	}
-	return strings.Join(all, ", ")
-}
-
-func deref[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
-
 // stateInSentence returns a resource's state as it ends a sentence: "its instance
 // is ...".
 func stateInSentence[State ~string](state State) string {

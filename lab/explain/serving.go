@@ -10,10 +10,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 // endpointSummary counts the endpoints in a Service's EndpointSlices.
@@ -29,13 +31,13 @@ func (f ServiceFacts) summarizeEndpoints() endpointSummary {
 	s := endpointSummary{readyOn: map[string]bool{}}
 	for _, slice := range f.Slices {
 		for _, e := range slice.Endpoints {
-			switch terminating := deref(e.Conditions.Terminating); {
+			switch terminating := ptr.Deref(e.Conditions.Terminating, false); {
 			case terminating:
 				s.terminating++
 			case e.Conditions.Ready == nil || *e.Conditions.Ready:
 				s.ready++
 				s.noPorts = s.noPorts || len(slice.Ports) == 0
-				s.readyOn[deref(e.NodeName)] = true
+				s.readyOn[ptr.Deref(e.NodeName, "")] = true
 				if e.TargetRef != nil {
 					s.pods = append(s.pods, e.TargetRef.Name)
 				}
@@ -212,7 +214,7 @@ func (f ServiceFacts) addPendingPods(to *finding, pods []*corev1.Pod) *finding {
 		to.verdict += fmt.Sprintf(
 			": its pods are Pending, as %s not initialised by the CCM", countWithVerb(len(tainted), "node"),
 		)
-		to.addFact(Cluster, "tainted %s: %s", cloudproviderapi.TaintExternalCloudProvider, joinFirst(tainted))
+		to.addFact(Cluster, "tainted %s: %s", cloudproviderapi.TaintExternalCloudProvider, ui.JoinFirst(tainted, maxShown))
 		if idle := f.findIdleCCM(); idle != nil {
 			return to.addCause(idle)
 		}
@@ -266,9 +268,9 @@ func (f ServiceFacts) findUnhealthyTargets() *finding {
 	}
 	s, unhealthy, bad := f.summarizeEndpoints(), 0, 0
 	sick := newFinding(Degraded, "")
-	for _, t := range deref(f.Health).Targets {
+	for _, t := range ptr.Deref(f.Health, api.LoadBalancerHealth{}).Targets {
 		name := f.targetName(t.InstanceID)
-		what := fmt.Sprintf("target %s (%s) is unhealthy%s", name, t.InstanceID, reasonSuffix(deref(t.Reason)))
+		what := fmt.Sprintf("target %s (%s) is unhealthy%s", name, t.InstanceID, reasonSuffix(ptr.Deref(t.Reason, "")))
 		if t.Health == api.TargetUnhealthy {
 			unhealthy++
 			if f.hasLocalTrafficPolicy() && !s.readyOn[name] { // As it should be: clients go to the others.
@@ -302,7 +304,7 @@ func (f ServiceFacts) findUnhealthyTargets() *finding {
 
 // findRefusingBalancer reports the balancer's own reason for refusing clients.
 func (f ServiceFacts) findRefusingBalancer() *finding {
-	why := deref(f.Balancer.StateReason)
+	why := ptr.Deref(f.Balancer.StateReason, "")
 	if why == "" {
 		return nil
 	}
@@ -400,7 +402,7 @@ func (f ServiceFacts) describeHealthyPath() *finding {
 	}
 	ok.addFact(
 		Cluster, "%s %s on %s%s", endpoints, formatCount(s.ready, "ready pod"), formatCount(len(s.readyOn), "node"),
-		reasonSuffix(joinFirst(s.pods)),
+		reasonSuffix(ui.JoinFirst(s.pods, maxShown)),
 	)
 	if idle := f.findIdleCCM(); idle != nil {
 		ok.facts = append(ok.facts, idle.facts...)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	nodeutil "k8s.io/component-helpers/node/util"
+	"k8s.io/utils/ptr"
 )
 
 // Object is what Nodes and Services have in common.
@@ -130,7 +131,7 @@ func Services(before, after *corev1.Service) Service {
 		Annotations:    CompareSets(pairsOf(before.Annotations), pairsOf(after.Annotations)),
 		IngressAddress: Value[string]{IngressAddress(before), IngressAddress(after)},
 		Ports:          Value[[]corev1.ServicePort]{was.Ports, is.Ports},
-		Class:          Value[string]{valueOf(was.LoadBalancerClass), valueOf(is.LoadBalancerClass)},
+		Class:          Value[string]{ptr.Deref(was.LoadBalancerClass, ""), ptr.Deref(is.LoadBalancerClass, "")},
 		Selector:       Value[map[string]string]{was.Selector, is.Selector},
 		SourceRanges:   Value[[]string]{was.LoadBalancerSourceRanges, is.LoadBalancerSourceRanges},
 		LoadBalancerIP: Value[string]{was.LoadBalancerIP, is.LoadBalancerIP},
@@ -264,11 +265,4 @@ func ingressOf(s *corev1.Service) (all []string) {
 		all = append(all, text)
 	}
 	return all
-}
-
-func valueOf(p *string) string {
-	if p == nil {
-		return ""
-	}
-	return *p
 }

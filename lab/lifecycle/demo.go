@@ -18,6 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/apply"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -130,10 +131,10 @@ func (u *upRun) waitForDemoPods(ctx context.Context, note func(string)) (string,
 		}
 		missing := fmt.Errorf("%d of %d pods are Ready", len(pods.readyOn), pods.wantReady)
 		if !u.fresh && u.Cluster.Traits().HollowNodes && stuck.expired(pods.total > 0 && pods.settled, time.Now()) {
-			return permanentError{fmt.Errorf(
+			return cluster.Permanent(fmt.Errorf(
 				"%w, and no other has become so for %s; `lab explain service/%s` says why", missing, stuckBound,
 				manifests.DemoName,
-			)}
+			))
 		}
 		return missing
 	})

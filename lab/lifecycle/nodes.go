@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
@@ -35,9 +36,9 @@ func (u *upRun) waitForNodesReady(ctx context.Context, note func(string)) (strin
 		}
 		machine, err := exits.machineThatKeepsExiting()
 		if machine != "" {
-			return permanentError{
+			return cluster.Permanent(
 				fmt.Errorf("machine %s ends again and again\n%s", machine, u.LogHint("node/"+machine)),
-			}
+			)
 		}
 		return errors.Join(missing, err)
 	})

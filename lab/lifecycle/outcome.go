@@ -69,30 +69,13 @@ func (u *upRun) runAndReport(ctx context.Context, title string, step func() (str
 // addChange adds to what this run did.
 func (u *upRun) addChange(what string) { u.result.Did = append(u.result.Did, what) }
 
-// permanentError is an error that no further try takes away.
-type permanentError struct{ error }
-
-// poll is cluster.Poll; it records in waited that there was something to wait for, and ends
-// at once with a permanentError.
+// poll is cluster.Poll; it records in waited that there was something to wait for.
 func (u *upRun) poll(ctx context.Context, what string, try func(context.Context) error) error {
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var permanent permanentError
-	err := cluster.Poll(ctx, what, func(ctx context.Context) error {
-		if permanent.error != nil {
-			return permanent
-		}
+	return cluster.Poll(ctx, what, func(ctx context.Context) error {
 		err := try(ctx)
 		u.waited = u.waited || err != nil
-		if errors.As(err, &permanent) {
-			stop()
-		}
 		return err
 	})
-	if permanent.error != nil {
-		return permanent.error
-	}
-	return err
 }
 
 // listNewlyStarted names the components that run now and did not when it was last called.

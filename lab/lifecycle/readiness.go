@@ -16,6 +16,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 const labelControlPlane = "node-role.kubernetes.io/control-plane"
@@ -78,13 +79,8 @@ func (r nodeReadiness) missingError() error {
 	if len(r.missing) == 0 {
 		return nil
 	}
-	names := r.missing[:min(namedMissing, len(r.missing))]
-	more := ""
-	if n := len(r.missing) - len(names); n > 0 {
-		more = fmt.Sprintf(" and %d more", n)
-	}
 	return fmt.Errorf(
-		"%d of %d nodes are Ready, without %s%s", r.readyCount(), len(r.expected), strings.Join(names, ", "), more,
+		"%d of %d nodes are Ready, without %s", r.readyCount(), len(r.expected), ui.JoinFirst(r.missing, namedMissing),
 	)
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/agent"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -203,7 +204,7 @@ func TestPollEndsWithPermanentError(t *testing.T) {
 		if tries++; tries < 2 {
 			return errors.New("not yet")
 		}
-		return permanentError{errors.New("it is gone")}
+		return cluster.Permanent(errors.New("it is gone"))
 	})
 	assert.EqualError(t, err, "it is gone")
 	assert.Equal(t, 2, tries)

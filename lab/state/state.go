@@ -167,7 +167,7 @@ func CreateDir(dir string) (*Lab, error) {
 	if err := checkOwner(dir); err != nil {
 		return nil, err
 	}
-	l := newLab(filepath.Base(dir), dir)
+	l := InDir(dir, filepath.Base(dir))
 	if err := l.Lock(); !errors.Is(err, fs.ErrNotExist) {
 		return l, err
 	}
@@ -176,15 +176,13 @@ func CreateDir(dir string) (*Lab, error) {
 
 // InDir is a lab in this folder, which must exist and hold nothing else. The folder is outside the
 // folder of all labs, so that no command finds the lab by its name. Nothing is recorded yet.
-func InDir(dir, name string) *Lab { return newLab(name, dir) }
+func InDir(dir, name string) *Lab { return &Lab{Name: name, Ports: map[string]int{}, dir: dir} }
 
 // Unrecorded is a lab with a name and a folder, whose record is not there or is not read.
 func Unrecorded(name string) (*Lab, error) {
 	dir, err := Dir(name)
-	return newLab(name, dir), err
+	return InDir(dir, name), err
 }
-
-func newLab(name, dir string) *Lab { return &Lab{Name: name, Ports: map[string]int{}, dir: dir} }
 
 // Save writes the record, all or nothing.
 func (l *Lab) Save() error {

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -41,9 +42,9 @@ var requests = sync.OnceValue(func() map[string]request {
 // Call makes an entry of a call.
 func (l Log) Call(a api.AuditEntry) Entry {
 	req := requests()[a.Operation]
-	id := deref(a.Resource)
+	id := ptr.Deref(a.Resource, "")
 	call := &Call{
-		Method: req.method, Path: req.path, Status: a.Status, Code: deref(a.Code), Fault: deref(a.Fault),
+		Method: req.method, Path: req.path, Status: a.Status, Code: ptr.Deref(a.Code, ""), Fault: ptr.Deref(a.Fault, ""),
 		Milliseconds: a.DurationMilliseconds, RequestID: a.RequestID,
 	}
 	if begin, end := strings.Index(req.path, "{"), strings.Index(req.path, "}"); begin >= 0 && end > begin && id != "" {

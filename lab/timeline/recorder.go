@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
+	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
@@ -147,30 +148,30 @@ func Cloud(ev api.Event, serviceTag string) []Change {
 			string(api.LoadBalancerUpdating):     "updating",
 			string(api.LoadBalancerDeleting):     "deleting",
 			string(api.LoadBalancerError):        "error",
-		}[deref(ev.To)]
+		}[ptr.Deref(ev.To, "")]
 		if ev.Type == api.EventDeleted {
 			what = "gone"
 		}
-		if what == "" || (ev.Type != api.EventDeleted && deref(ev.From) == deref(ev.To)) {
+		if what == "" || (ev.Type != api.EventDeleted && ptr.Deref(ev.From, "") == ptr.Deref(ev.To, "")) {
 			return nil
 		}
-		if what == "provisioned" && deref(ev.From) == string(api.LoadBalancerUpdating) {
+		if what == "provisioned" && ptr.Deref(ev.From, "") == string(api.LoadBalancerUpdating) {
 			what = "updated"
 		}
 		detail := ev.ID + " at " + ev.LoadBalancer.Address
 		if service := ev.LoadBalancer.Tags[serviceTag]; service != "" { // A stranger's has none.
 			detail += " for service " + service
 		}
-		if r := deref(ev.LoadBalancer.StateReason); r != "" {
+		if r := ptr.Deref(ev.LoadBalancer.StateReason, ""); r != "" {
 			detail += ": " + r
 		}
 		return tell("balancer", what, detail, what == "error")
-	case ev.Instance != nil && deref(ev.From) != deref(ev.To):
+	case ev.Instance != nil && ptr.Deref(ev.From, "") != ptr.Deref(ev.To, ""):
 		detail := ev.ID + " in " + ev.Instance.Zone
 		if ev.Instance.State == api.InstanceError {
-			detail += ": " + deref(ev.Instance.StateReason)
+			detail += ": " + ptr.Deref(ev.Instance.StateReason, "")
 		}
-		return tell("instance", deref(ev.To), detail, ev.Instance.State == api.InstanceError)
+		return tell("instance", ptr.Deref(ev.To, ""), detail, ev.Instance.State == api.InstanceError)
 	case ev.Route != nil:
 		if what, detail := routeChange(ev); what != "" {
 			return tell("route", what, detail, what == string(api.RouteBlackhole))
@@ -183,22 +184,14 @@ func Cloud(ev api.Event, serviceTag string) []Change {
 // blackhole drops what is sent to it. what is "" if none of that is new.
 func routeChange(ev api.Event) (what, detail string) {
 	detail = ev.Route.Destination + " via " + ev.Route.InstanceID
-	if r := deref(ev.Route.StateReason); r != "" {
+	if r := ptr.Deref(ev.Route.StateReason, ""); r != "" {
 		detail += ": " + r
 	}
-	switch what = deref(ev.To); {
+	switch what = ptr.Deref(ev.To, ""); {
 	case ev.Type == api.EventCreated, ev.Type == api.EventDeleted:
 		what = string(ev.Type)
-	case what == deref(ev.From):
+	case what == ptr.Deref(ev.From, ""):
 		what = ""
 	}
 	return what, detail
-}
-
-func deref[T any](p *T) T {
-	if p == nil {
-		var zero T
-		return zero
-	}
-	return *p
 }

@@ -159,3 +159,11 @@ func Colored(w io.Writer) bool {
 
 // Paint is text in a colour, which is an SGR code, or the plain text if color is false.
 func Paint(color bool, code, text string) string { return paint(color, code, text) }
+
+// JoinFirst joins the first items, at most so many, with commas, and counts the rest.
+func JoinFirst(items []string, most int) string {
+	if len(items) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(items[:most], ", "), len(items)-most)
+	}
+	return strings.Join(items, ", ")
+}

@@ -52,18 +52,23 @@ func (c *Cluster) etcdSpec() process.Spec {
 	)
 }
 
-// auditFlags are the flags that make the API server write AuditLog.
+func (c *Cluster) auditPolicyFile() string { return c.Lab.Path("audit-policy.yaml") }
+
+// auditFlags are the flags that make the API server write AuditLog, if there is an AuditPolicy.
 func (c *Cluster) auditFlags() []string {
+	if c.AuditPolicy == "" {
+		return nil
+	}
 	return []string{
-		"--audit-policy-file=" + c.Lab.Path("audit-policy.yaml"), "--audit-log-path=" + c.AuditLog(),
+		"--audit-policy-file=" + c.auditPolicyFile(), "--audit-log-path=" + c.AuditLog(),
 		"--audit-log-maxsize=20", "--audit-log-maxbackup=1",
 	}
 }
 
-func (c *Cluster) apiserverSpec(more ...string) process.Spec {
+func (c *Cluster) apiserverSpec() process.Spec {
 	etcd, tls := pki.PairAt(c.pkiPath(), "etcd-client"), pki.PairAt(c.pkiPath(), local.PortAPIServer)
 	kubelets, tokens := pki.PairAt(c.pkiPath("users"), userKubelets), pki.PairAt(c.pkiPath(), "service-account")
-	return c.Spec("kube-apiserver", "kube-apiserver", append(more,
+	return c.Spec("kube-apiserver", "kube-apiserver", append(c.auditFlags(),
 		"--etcd-servers=https://"+c.Endpoint(local.PortEtcd),
 		"--etcd-cafile="+c.pkiPath("etcd-ca.crt"), "--etcd-certfile="+etcd.Cert, "--etcd-keyfile="+etcd.Key,
 		"--bind-address="+c.Address(), "--secure-port="+c.Port(local.PortAPIServer), "--advertise-address="+c.Address(),

@@ -236,7 +236,8 @@ func (c *Cluster) writeKubeconfig(user string, cert pki.Pair) error {
 // not wait for these two: their work shows whether they are up.
 func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {
 	note("etcd and kube-apiserver are starting")
-	if err := c.startAudited(ctx, cmp.Or(c.AuditPolicy, auditPolicy)); err != nil {
+	c.AuditPolicy = cmp.Or(c.AuditPolicy, auditPolicy)
+	if err := c.startAPIServer(ctx); err != nil {
 		return err
 	}
 	_, err := c.Ensure(c.controllerManagerSpec())
@@ -244,37 +245,31 @@ func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) erro
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	return c.applyManifests(ctx, c.auditFlags()...)
+	return c.applyManifests(ctx)
 }
 
 // StartAPIServer starts only etcd and the API server, with the RBAC that the lab and
 // its CCM need. In such a control plane only the CCM acts.
 func (c *Cluster) StartAPIServer(ctx context.Context) error {
-	start, flags := func(ctx context.Context) error { return c.startAPIServer(ctx) }, []string(nil)
-	if c.AuditPolicy != "" {
-		start, flags = func(ctx context.Context) error { return c.startAudited(ctx, c.AuditPolicy) }, c.auditFlags()
-	}
-	if err := start(ctx); err != nil {
+	if err := c.startAPIServer(ctx); err != nil {
 		return err
 	}
-	return c.applyManifests(ctx, flags...)
+	return c.applyManifests(ctx)
 }
 
-func (c *Cluster) startAudited(ctx context.Context, policy string) error {
-	if err := atomicfile.Write(c.Lab.Path("audit-policy.yaml"), []byte(policy)); err != nil {
-		return err
-	}
-	return c.startAPIServer(ctx, c.auditFlags()...)
-}
-
-func (c *Cluster) applyManifests(ctx context.Context, flags ...string) error {
+func (c *Cluster) applyManifests(ctx context.Context) error {
 	// Upstream's own roles are written by the API server after it is ready.
 	return c.Serve(ctx, "the API server to accept the lab's manifests", func(ctx context.Context) error {
 		return apply.Manifests(ctx, c.Kubeconfig(), manifests.Lab, manifests.Embedded, manifests.CCM, manifests.CCMUser)
-	}, c.etcdSpec(), c.apiserverSpec(flags...))
+	}, c.etcdSpec(), c.apiserverSpec())
 }
 
-func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
+func (c *Cluster) startAPIServer(ctx context.Context) error {
+	if c.AuditPolicy != "" {
+		if err := atomicfile.Write(c.auditPolicyFile(), []byte(c.AuditPolicy)); err != nil {
+			return err
+		}
+	}
 	if err := c.prepareCredentials(); err != nil {
 		return err
 	}
@@ -287,7 +282,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, flags ...string) error {
 		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		return client.Discovery().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
-	}, c.etcdSpec(), c.apiserverSpec(flags...))
+	}, c.etcdSpec(), c.apiserverSpec())
 }
 
 // Tend keeps the CCM running.

@@ -82,8 +82,9 @@ func TestCredentials(t *testing.T) {
 // and nothing that skips a check.
 func TestComponents(t *testing.T) {
 	c := newCluster(t)
+	c.AuditPolicy = auditPolicy
 	for _, s := range [][]string{
-		c.etcdSpec().Args, c.apiserverSpec(c.auditFlags()...).Args, c.controllerManagerSpec().Args,
+		c.etcdSpec().Args, c.apiserverSpec().Args, c.controllerManagerSpec().Args,
 		c.schedulerSpec().Args, c.ccmSpec().Args, c.Fakecloud("kubernetes-cluster=lab").Args,
 	} {
 		line := strings.Join(s, "\n")

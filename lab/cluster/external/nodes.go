@@ -20,6 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 const (
@@ -48,7 +49,7 @@ func checkNoCCM(ctx context.Context, kube kubernetes.Interface) error {
 	if len(foreign) > 0 {
 		return fmt.Errorf(
 			"the cluster's nodes are of another provider: %s; use a cluster whose kubelets run with --cloud-provider=external and no --provider-id, and that has no CCM yet",
-			shortList(foreign),
+			ui.JoinFirst(foreign, namesShown),
 		)
 	}
 	return checkLeaseFree(ctx, kube)
@@ -120,7 +121,7 @@ func presentMachines(nodes []corev1.Node, instances []api.Instance) ([]cluster.M
 	if len(lost) > 0 {
 		return nil, fmt.Errorf(
 			"nodes are instances of a cloud that is no more: %s, and a provider ID cannot be changed; for each, `kubectl delete node NAME` and restart its kubelet, so that it registers anew, then `lab up` again",
-			shortList(lost),
+			ui.JoinFirst(lost, namesShown),
 		)
 	}
 	return machines, nil
@@ -139,11 +140,4 @@ func internalIPv4(n corev1.Node) string {
 		}
 	}
 	return ""
-}
-
-func shortList(names []string) string {
-	if more := len(names) - namesShown; more > 0 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:namesShown], ", "), more)
-	}
-	return strings.Join(names, ", ")
 }

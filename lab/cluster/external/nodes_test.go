@@ -14,6 +14,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 func node(name, providerID string, taints ...corev1.Taint) corev1.Node {
@@ -113,5 +114,5 @@ func TestPresent(t *testing.T) {
 }
 
 func TestManyNodesAreNotAllNamed(t *testing.T) {
-	assert.Equal(t, "1, 2, 3, 4, 5 and 2 more", shortList([]string{"1", "2", "3", "4", "5", "6", "7"}))
+	assert.Equal(t, "1, 2, 3, 4, 5 and 2 more", ui.JoinFirst([]string{"1", "2", "3", "4", "5", "6", "7"}, namesShown))
 }

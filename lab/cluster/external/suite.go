@@ -21,6 +21,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster/kubeaccess"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/labels"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 // lendToSuite returns an error when a CCM under test would change what is in the
@@ -104,24 +105,24 @@ func checkUntouched(nodes []corev1.Node, services []corev1.Service, consent bool
 	if len(waiting) > 0 && !consent {
 		errs = append(errs, fmt.Errorf(
 			"nodes wait for a CCM: %s; the one under test would make them instances of the suite's cloud for good; --traffic says that it may, and that their ports are reached from here",
-			shortList(waiting),
+			ui.JoinFirst(waiting, namesShown),
 		))
 	}
 	if len(unreached) > 0 {
 		errs = append(errs, fmt.Errorf(
 			"--traffic: nodes name no address at which they are reached: %s; give their kubelets --node-ip",
-			shortList(unreached),
+			ui.JoinFirst(unreached, namesShown),
 		))
 	}
 	if len(others) > 0 {
 		errs = append(errs, fmt.Errorf(
 			"nodes are of no cloud: %s; a CCM deletes such a Node when it is not Ready; use a cluster without nodes, or whose kubelets run with --cloud-provider=external",
-			shortList(others),
+			ui.JoinFirst(others, namesShown),
 		))
 	}
 	if len(asking) > 0 {
 		errs = append(errs, fmt.Errorf(
-			"there are Services of type LoadBalancer: %s; the CCM under test would answer them", shortList(asking),
+			"there are Services of type LoadBalancer: %s; the CCM under test would answer them", ui.JoinFirst(asking, namesShown),
 		))
 	}
 	return errors.Join(errs...)

@@ -15,6 +15,7 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -82,18 +83,12 @@ func ServiceAccount(ctx context.Context, kubeconfig, account, file string) error
 // ctx ends. It checks often instead of waiting for that time, because a wait would be
 // too long after the computer's sleep.
 func KeepToken(ctx context.Context, kubeconfig, account, file string, log *slog.Logger) error {
-	tick := time.NewTicker(renewEvery)
-	defer tick.Stop()
-	for {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := renewToken(ctx, kubeconfig, account, tokenFile(file)); err != nil && ctx.Err() == nil {
 			log.Warn("the token of a service account gets old; trying again", "account", account, "error", err)
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
+	}, renewEvery)
+	return nil
 }
 
 func tokenFile(kubeconfig string) string { return kubeconfig + ".token" }
