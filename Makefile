@@ -78,13 +78,13 @@ TEST_TIMEOUT := 60m
 test: build ## Run all tests, with what the build has compiled; those of lab/e2e run labs of their own
 	@# ./lab/e2e takes longest, and mostly waits: it comes first, and others have all processors beside it.
 	$(call go_test,unit,./lab/e2e ./...,-p $$(($$(nproc) + 1)) -timeout $(TEST_TIMEOUT))
-	cd cmd/hello/demoserver && $(call go_test,demoserver,./...)
+	cd lab/demoserver && $(call go_test,demoserver,./...)
 	cd lab/kube && CGO_ENABLED=0 $(call go_test,kube,./...,-timeout $(TEST_TIMEOUT))
 
 .PHONY: test-race
 test-race: build ## Run the tests with the race detector, for which nearly everything is compiled once more; without lab/e2e, whose labs are processes
 	$(call go_test,race,$$($(GO) list ./... | grep -v /lab/e2e$$),-race -timeout $(TEST_TIMEOUT))
-	cd cmd/hello/demoserver && $(call go_test,demoserver-race,./...,-race)
+	cd lab/demoserver && $(call go_test,demoserver-race,./...,-race)
 	cd lab/kube && $(call go_test,kube-race,./...,-race -timeout $(TEST_TIMEOUT))
 
 .PHONY: everything
@@ -128,7 +128,7 @@ soak: ## Send a million small connections through load balancers, or as many as 
 
 .PHONY: lint
 lint: ## Check format and style
-	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && (cd cmd/hello/demoserver && $$lint run ./...) && (cd lab/conformance/driver/example && $$lint run ./...) && cd lab/kube && CGO_ENABLED=0 $$lint run ./...
+	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && (cd lab/demoserver && $$lint run ./...) && (cd lab/conformance/driver/example && $$lint run ./...) && cd lab/kube && CGO_ENABLED=0 $$lint run ./...
 
 .PHONY: generate
 generate: ## Regenerate all generated code

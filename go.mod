@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	charm.land/glamour/v2 v2.0.1
-	github.com/ccmlab/ccmlab/cmd/hello/demoserver v0.0.0
+	github.com/ccmlab/ccmlab/lab/demoserver v0.0.0
 	github.com/cenkalti/backoff/v5 v5.0.3
 	github.com/creack/pty v1.1.24
 	github.com/fsnotify/fsnotify v1.10.1
@@ -177,4 +177,4 @@ require (
 )
 
 // A module of this repository: compiled from its folder, whatever version is required.
-replace github.com/ccmlab/ccmlab/cmd/hello/demoserver => ./cmd/hello/demoserver
+replace github.com/ccmlab/ccmlab/lab/demoserver => ./lab/demoserver

@@ -46,7 +46,7 @@ var layers = [][]string{
 const module = "github.com/ccmlab/ccmlab/"
 
 // otherModules are folders of lab that are Go modules of their own.
-var otherModules = []string{"kube", "node"}
+var otherModules = []string{"demoserver", "kube", "node"}
 
 // layerOf returns the entry of layers that a folder belongs to, and its layer; "" if there
 // is none.

@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
+	"github.com/ccmlab/ccmlab/lab/demoserver"
 	"github.com/ccmlab/ccmlab/manifests"
 )
 

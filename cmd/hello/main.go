@@ -27,7 +27,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
+	"github.com/ccmlab/ccmlab/lab/demoserver"
 )
 
 func main() {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/pires/go-proxyproto"
 
-	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
+	"github.com/ccmlab/ccmlab/lab/demoserver"
 )
 
 const (

@@ -80,7 +80,7 @@ func Own(root string) Module {
 func Kubernetes(root string) (Module, error) {
 	m, err := kubernetesPrograms(root, "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 	m.Mains["./hollow-node"], m.Mains["go.etcd.io/etcd/server/v3"] = "hollow-node", "etcd"
-	m.Sources = append(m.Sources, "../../cmd/hello/demoserver") // A module that the hollow node is made of.
+	m.Sources = append(m.Sources, "../demoserver") // A module that the hollow node is made of.
 	return m, err
 }
 

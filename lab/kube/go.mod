@@ -17,7 +17,7 @@ tool (
 )
 
 require (
-	github.com/ccmlab/ccmlab/cmd/hello/demoserver v0.0.0
+	github.com/ccmlab/ccmlab/lab/demoserver v0.0.0
 	github.com/go-logr/logr v1.4.4
 	github.com/google/cadvisor v0.56.2
 	github.com/google/uuid v1.6.0
@@ -260,4 +260,4 @@ replace (
 )
 
 // A module of this repository: compiled from its folder, whatever version is required.
-replace github.com/ccmlab/ccmlab/cmd/hello/demoserver => ../../cmd/hello/demoserver
+replace github.com/ccmlab/ccmlab/lab/demoserver => ../demoserver

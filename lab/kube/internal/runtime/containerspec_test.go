@@ -16,7 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
+	"github.com/ccmlab/ccmlab/lab/demoserver"
 )
 
 func TestDemoProbes(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 	internalapi "k8s.io/cri-api/pkg/apis"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
+	"github.com/ccmlab/ccmlab/lab/demoserver"
 )
 
 // testOctet keeps the addresses of concurrent test runs apart, and away from labs, whose

@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ccmlab/ccmlab/cmd/hello/demoserver"
+	"github.com/ccmlab/ccmlab/lab/demoserver"
 )
 
 // portServer serves the ports of one container.
