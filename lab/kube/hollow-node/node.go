@@ -42,7 +42,7 @@ func runNode(ctx context.Context, o nodeOptions) error {
 	if err != nil {
 		return fmt.Errorf("--proxy-kubeconfig: %w", err)
 	}
-	node, err := startNodeWatch(ctx, kubeletClient, o.name)
+	node, err := startNodeWatch(ctx, kubeletClient, o.Name)
 	if err != nil {
 		return err
 	}
@@ -54,18 +54,19 @@ func runNode(ctx context.Context, o nodeOptions) error {
 
 	probes := hollowkubelet.NewProbeManager()
 	containers := runtime.New(runtime.Options{
-		NodeName:       o.name,
-		NodeAddress:    o.address,
+		NodeName:       o.Name,
+		NodeAddress:    o.Address,
 		Zone:           node.currentZone,
 		Pod:            probes.Pod,
-		StateDirectory: o.rootDirectory,
+		StateDirectory: o.RootDirectory,
 		Log:            newLogger("runtime"),
 	})
 	defer func() { _ = containers.Close(context.Background()) }()
-	if err := restoreNetwork(ctx, containers, kubeletClient, o.name); err != nil {
-		klog.InfoS("The kubelet will learn the podCIDR", "node", o.name, "reason", err.Error())
+	if err := restoreNetwork(ctx, containers, kubeletClient, o.Name); err != nil {
+		klog.InfoS("The kubelet will learn the podCIDR", "node", o.Name, "reason", err.Error())
 	}
-	kubelet, err := hollowkubelet.New(ctx, kubeletOptions(o), kubeletClient, containers, containers, probes)
+	o.MaxOpenFiles = openFilesLimit()
+	kubelet, err := hollowkubelet.New(ctx, o.Options, kubeletClient, containers, containers, probes)
 	if err != nil {
 		return fmt.Errorf("kubelet: %w", err)
 	}
@@ -73,7 +74,7 @@ func runNode(ctx context.Context, o nodeOptions) error {
 		return fmt.Errorf("kubelet: %w", err)
 	}
 	<-ctx.Done()
-	klog.InfoS("Stopping: the node goes down at once", "node", o.name)
+	klog.InfoS("Stopping: the node goes down at once", "node", o.Name)
 	return nil
 }
 
@@ -108,32 +109,14 @@ func startProxy(
 		return nil, fmt.Errorf("--proxy-kubeconfig: %w", err)
 	}
 	proxy := serviceproxy.New(serviceproxy.Options{
-		NodeName: o.name,
-		Address:  o.address,
+		NodeName: o.Name,
+		Address:  o.Address,
 		Topology: node.currentLabels,
 		Node:     node.lastSeen,
 		Log:      newLogger("service proxy"),
 	})
 	go proxy.Run(ctx, client)
 	return proxy, node.onLabelsChange(proxy.TopologyChanged)
-}
-
-func kubeletOptions(o nodeOptions) hollowkubelet.Options {
-	return hollowkubelet.Options{
-		Name:                  o.name,
-		Address:               o.address,
-		Port:                  o.port,
-		TLSCertFile:           o.tlsCertFile,
-		TLSPrivateKeyFile:     o.tlsPrivateKeyFile,
-		ClientCAFile:          o.clientCAFile,
-		CloudProvider:         o.cloudProvider,
-		RootDirectory:         o.rootDirectory,
-		StatusUpdateFrequency: o.statusUpdateFrequency,
-		LeaseDurationSeconds:  o.leaseDurationSeconds,
-		CPUs:                  o.cpus,
-		Memory:                o.memory,
-		MaxOpenFiles:          openFilesLimit(),
-	}
 }
 
 // clientConfig returns a client's configuration with the component's name as user agent, so that
@@ -150,7 +133,7 @@ func clientConfig(kubeconfig, component string) (*restclient.Config, error) {
 
 // checkPortIsFree reports early, and in one line, that the kubelet's port is taken.
 func checkPortIsFree(o nodeOptions) error {
-	listener, err := net.Listen("tcp4", netip.AddrPortFrom(o.address, uint16(o.port)).String())
+	listener, err := net.Listen("tcp4", netip.AddrPortFrom(o.Address, uint16(o.Port)).String())
 	if err != nil {
 		return fmt.Errorf("the kubelet's port is not free: %w", err)
 	}

@@ -22,66 +22,54 @@ import (
 	"github.com/ccmlab/ccmlab/lab/kube/internal/hollowkubelet"
 )
 
-// nodeOptions are the flags, and what parseAndValidate makes of them.
+// nodeOptions are the flags, and what parseAndValidate makes of them: the kubelet's options, of which
+// parseAndValidate sets Address and Memory, and the rest of the node's.
 type nodeOptions struct {
-	name                  string
-	kubeconfig            string
-	proxyKubeconfig       string
-	addressText           string
-	port                  int
-	tlsCertFile           string
-	tlsPrivateKeyFile     string
-	clientCAFile          string
-	cloudProvider         string
-	rootDirectory         string
-	statusUpdateFrequency time.Duration
-	leaseDurationSeconds  int32
-	cpus                  int
-	memoryText            string
-
-	// parseAndValidate sets these.
-	address netip.Addr
-	memory  resource.Quantity
+	hollowkubelet.Options
+	kubeconfig      string
+	proxyKubeconfig string
+	addressText     string
+	memoryText      string
 }
 
-func (o *nodeOptions) addFlags(flags *pflag.FlagSet) {
+func (n *nodeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.SortFlags = false
-	flags.StringVar(&o.name, "name", "", "name of the node; the kubelet's credential must be system:node:<name>")
+	flags.StringVar(&n.Name, "name", "", "name of the node; the kubelet's credential must be system:node:<name>")
 	flags.StringVar(
-		&o.kubeconfig, "kubeconfig", "",
+		&n.kubeconfig, "kubeconfig", "",
 		"kubeconfig `file` of the kubelet (user system:node:<name>, group system:nodes)",
 	)
 	flags.StringVar(
-		&o.proxyKubeconfig, "proxy-kubeconfig", "", "kubeconfig `file` of the service proxy (user system:kube-proxy)",
+		&n.proxyKubeconfig, "proxy-kubeconfig", "", "kubeconfig `file` of the service proxy (user system:kube-proxy)",
 	)
 	flags.StringVar(
-		&o.addressText, "address", "",
+		&n.addressText, "address", "",
 		"IPv4 `address` of the machine: the kubelet, node ports and host ports listen here and nowhere else",
 	)
-	flags.IntVar(&o.port, "port", 10250, "port of the kubelet")
-	flags.StringVar(&o.tlsCertFile, "tls-cert-file", "", "serving certificate `file` of the kubelet, for --address")
-	flags.StringVar(&o.tlsPrivateKeyFile, "tls-private-key-file", "", "private key `file` of --tls-cert-file")
+	flags.IntVar(&n.Port, "port", 10250, "port of the kubelet")
+	flags.StringVar(&n.TLSCertFile, "tls-cert-file", "", "serving certificate `file` of the kubelet, for --address")
+	flags.StringVar(&n.TLSPrivateKeyFile, "tls-private-key-file", "", "private key `file` of --tls-cert-file")
 	flags.StringVar(
-		&o.clientCAFile, "client-ca-file", "",
+		&n.ClientCAFile, "client-ca-file", "",
 		"CA `file` of the client certificates that the kubelet accepts (the API server's above all)",
 	)
 	flags.StringVar(
-		&o.cloudProvider, "cloud-provider", hollowkubelet.CloudProviderExternal,
+		&n.CloudProvider, "cloud-provider", hollowkubelet.CloudProviderExternal,
 		"external, or empty for a node that no cloud controller manager is going to finish: it sets its own address and has no taint",
 	)
 	flags.StringVar(
-		&o.rootDirectory, "root-dir", "", "`directory` for everything that the node writes; made if missing",
+		&n.RootDirectory, "root-dir", "", "`directory` for everything that the node writes; made if missing",
 	)
 	flags.DurationVar(
-		&o.statusUpdateFrequency, "node-status-update-frequency", 2*time.Second,
+		&n.StatusUpdateFrequency, "node-status-update-frequency", 2*time.Second,
 		"how often the kubelet computes the node's status",
 	)
 	flags.Int32Var(
-		&o.leaseDurationSeconds, "node-lease-duration-seconds", 4,
+		&n.LeaseDurationSeconds, "node-lease-duration-seconds", 4,
 		"duration of the node's lease; it is renewed four times as often",
 	)
-	flags.IntVar(&o.cpus, "cpus", 2, "CPUs that the node reports")
-	flags.StringVar(&o.memoryText, "memory", "4Gi", "memory that the node reports, as a `quantity`")
+	flags.IntVar(&n.CPUs, "cpus", 2, "CPUs that the node reports")
+	flags.StringVar(&n.memoryText, "memory", "4Gi", "memory that the node reports, as a `quantity`")
 
 	klogFlags := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(klogFlags)
@@ -91,42 +79,42 @@ func (o *nodeOptions) addFlags(flags *pflag.FlagSet) {
 }
 
 // parseAndValidate parses the flags that are text, and reports all mistakes in one error.
-func (o *nodeOptions) parseAndValidate() error {
+func (n *nodeOptions) parseAndValidate() error {
 	var mistakes []error
 	check := func(flagName string, err error) {
 		if err != nil {
 			mistakes = append(mistakes, fmt.Errorf("--%s: %w", flagName, err))
 		}
 	}
-	check("name", checkNodeName(o.name))
-	check("kubeconfig", checkKubeconfig(o.kubeconfig))
-	check("proxy-kubeconfig", checkKubeconfig(o.proxyKubeconfig))
+	check("name", checkNodeName(n.Name))
+	check("kubeconfig", checkKubeconfig(n.kubeconfig))
+	check("proxy-kubeconfig", checkKubeconfig(n.proxyKubeconfig))
 	var err error
-	o.address, err = parseMachineAddress(o.addressText)
+	n.Address, err = parseMachineAddress(n.addressText)
 	check("address", err)
-	check("port", checkRange(o.port, 1, 65535))
-	check("tls-cert-file", checkReadable(o.tlsCertFile))
-	check("tls-private-key-file", checkReadable(o.tlsPrivateKeyFile))
-	if checkReadable(o.tlsCertFile) == nil && checkReadable(o.tlsPrivateKeyFile) == nil {
-		_, err = tls.LoadX509KeyPair(o.tlsCertFile, o.tlsPrivateKeyFile)
+	check("port", checkRange(n.Port, 1, 65535))
+	check("tls-cert-file", checkReadable(n.TLSCertFile))
+	check("tls-private-key-file", checkReadable(n.TLSPrivateKeyFile))
+	if checkReadable(n.TLSCertFile) == nil && checkReadable(n.TLSPrivateKeyFile) == nil {
+		_, err = tls.LoadX509KeyPair(n.TLSCertFile, n.TLSPrivateKeyFile)
 		check("tls-cert-file", err)
 	}
-	check("client-ca-file", checkCAFile(o.clientCAFile))
-	if o.cloudProvider != "" && o.cloudProvider != hollowkubelet.CloudProviderExternal {
+	check("client-ca-file", checkCAFile(n.ClientCAFile))
+	if n.CloudProvider != "" && n.CloudProvider != hollowkubelet.CloudProviderExternal {
 		check(
-			"cloud-provider", fmt.Errorf("%q is neither external nor empty; a kubelet knows no other", o.cloudProvider),
+			"cloud-provider", fmt.Errorf("%q is neither external nor empty; a kubelet knows no other", n.CloudProvider),
 		)
 	}
-	o.rootDirectory, err = makeDirectory(o.rootDirectory)
+	n.RootDirectory, err = makeDirectory(n.RootDirectory)
 	check("root-dir", err)
-	if o.statusUpdateFrequency <= 0 {
-		check("node-status-update-frequency", fmt.Errorf("%s is not more than 0", o.statusUpdateFrequency))
+	if n.StatusUpdateFrequency <= 0 {
+		check("node-status-update-frequency", fmt.Errorf("%s is not more than 0", n.StatusUpdateFrequency))
 	}
-	check("node-lease-duration-seconds", checkRange(int(o.leaseDurationSeconds), 1, 3600))
-	check("cpus", checkRange(o.cpus, 1, 1024))
-	o.memory, err = resource.ParseQuantity(o.memoryText)
-	if err == nil && o.memory.Sign() <= 0 {
-		err = fmt.Errorf("%q is not more than 0", o.memoryText)
+	check("node-lease-duration-seconds", checkRange(int(n.LeaseDurationSeconds), 1, 3600))
+	check("cpus", checkRange(n.CPUs, 1, 1024))
+	n.Memory, err = resource.ParseQuantity(n.memoryText)
+	if err == nil && n.Memory.Sign() <= 0 {
+		err = fmt.Errorf("%q is not more than 0", n.memoryText)
 	}
 	check("memory", err)
 	return errors.Join(mistakes...)

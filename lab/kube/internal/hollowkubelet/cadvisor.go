@@ -34,30 +34,30 @@ type fakeCadvisor struct {
 	memory resource.Quantity
 }
 
-func (m *fakeCadvisor) MachineInfo() (*cadvisorapi.MachineInfo, error) {
-	id := uuid.NewSHA1(uuid.NameSpaceDNS, []byte(m.name)).String()
+func (f *fakeCadvisor) MachineInfo() (*cadvisorapi.MachineInfo, error) {
+	id := uuid.NewSHA1(uuid.NameSpaceDNS, []byte(f.name)).String()
 	return &cadvisorapi.MachineInfo{
-		NumCores:         m.cpus,
-		NumPhysicalCores: m.cpus,
+		NumCores:         f.cpus,
+		NumPhysicalCores: f.cpus,
 		NumSockets:       1,
-		MemoryCapacity:   uint64(m.memory.Value()),
+		MemoryCapacity:   uint64(f.memory.Value()),
 		MachineID:        id,
 		SystemUUID:       id,
 		BootID:           bootID,
 	}, nil
 }
 
-func (m *fakeCadvisor) VersionInfo() (*cadvisorapi.VersionInfo, error) {
+func (f *fakeCadvisor) VersionInfo() (*cadvisorapi.VersionInfo, error) {
 	return &cadvisorapi.VersionInfo{KernelVersion: kernelVersion, ContainerOsVersion: osImage}, nil
 }
 
 // ContainerInfoV2 reports any cgroup as idle. The kubelet's summary, and with it the eviction
 // manager, needs the root cgroup and the one above all pods.
-func (m *fakeCadvisor) ContainerInfoV2(
+func (f *fakeCadvisor) ContainerInfoV2(
 	name string,
 	_ cadvisorapiv2.RequestOptions,
 ) (map[string]cadvisorapiv2.ContainerInfo, error) {
-	memory := uint64(m.memory.Value())
+	memory := uint64(f.memory.Value())
 	return map[string]cadvisorapiv2.ContainerInfo{name: {
 		Spec: cadvisorapiv2.ContainerSpec{
 			CreationTime: startTime,
@@ -74,17 +74,17 @@ func (m *fakeCadvisor) ContainerInfoV2(
 	}}, nil
 }
 
-func (m *fakeCadvisor) ImagesFsInfo(context.Context) (cadvisorapiv2.FsInfo, error) {
+func (f *fakeCadvisor) ImagesFsInfo(context.Context) (cadvisorapiv2.FsInfo, error) {
 	return diskInfo(), nil
 }
 
-func (m *fakeCadvisor) RootFsInfo() (cadvisorapiv2.FsInfo, error) { return diskInfo(), nil }
+func (f *fakeCadvisor) RootFsInfo() (cadvisorapiv2.FsInfo, error) { return diskInfo(), nil }
 
-func (m *fakeCadvisor) ContainerFsInfo(context.Context) (cadvisorapiv2.FsInfo, error) {
+func (f *fakeCadvisor) ContainerFsInfo(context.Context) (cadvisorapiv2.FsInfo, error) {
 	return diskInfo(), nil
 }
 
-func (m *fakeCadvisor) GetDirFsInfo(string) (cadvisorapiv2.FsInfo, error) { return diskInfo(), nil }
+func (f *fakeCadvisor) GetDirFsInfo(string) (cadvisorapiv2.FsInfo, error) { return diskInfo(), nil }
 
 func diskInfo() cadvisorapiv2.FsInfo {
 	inodes, free := uint64(diskInodes), uint64(diskInodes-diskInodes/10)

@@ -36,8 +36,8 @@ func (*containerManager) GetNodeAllocatableReservation() v1.ResourceList {
 
 func (*containerManager) GetPodCgroupRoot() string { return "/kubepods" }
 
-func (m *containerManager) NewPodContainerManager() cm.PodContainerManager {
-	return podContainerManager{m.ContainerManager.NewPodContainerManager()}
+func (c *containerManager) NewPodContainerManager() cm.PodContainerManager {
+	return podContainerManager{c.ContainerManager.NewPodContainerManager()}
 }
 
 // podContainerManager reports that no limits are in force. With upstream's stub the kubelet would

@@ -33,9 +33,9 @@ type machineAddress netip.Addr
 
 // validateNodeIP replaces upstream's validateNodeIP, which requires an address of the real
 // machine's interfaces and refuses loopback.
-func (a machineAddress) validateNodeIP(ip net.IP) error {
-	if given, ok := netip.AddrFromSlice(ip); !ok || given.Unmap() != netip.Addr(a) {
-		return fmt.Errorf("node IP %s is not this simulated machine's, which is %s", ip, netip.Addr(a))
+func (m machineAddress) validateNodeIP(ip net.IP) error {
+	if given, ok := netip.AddrFromSlice(ip); !ok || given.Unmap() != netip.Addr(m) {
+		return fmt.Errorf("node IP %s is not this simulated machine's, which is %s", ip, netip.Addr(m))
 	}
 	return nil
 }
@@ -45,11 +45,11 @@ const nodeIPValidator = "nodeIPValidator"
 // attachToKubelet is a kubelet.Option. NewMainKubelet calls it before it makes the setters of the
 // node's status, which take the validator from a private field of the kubelet. A test checks the
 // field's name and type in the pinned version.
-func (a machineAddress) attachToKubelet(k *kubeletpkg.Kubelet) {
+func (m machineAddress) attachToKubelet(k *kubeletpkg.Kubelet) {
 	var upstream func(net.IP) error
 	if err := readField(k, nodeIPValidator, &upstream); err != nil {
 		panic(err) // The pinned kubelet has changed: a test fails, too.
 	}
 	field := reflect.ValueOf(k).Elem().FieldByName(nodeIPValidator)
-	reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem().Set(reflect.ValueOf(a.validateNodeIP))
+	reflect.NewAt(field.Type(), unsafe.Pointer(field.UnsafeAddr())).Elem().Set(reflect.ValueOf(m.validateNodeIP))
 }

@@ -149,8 +149,8 @@ func readField(of any, name string, into any) error {
 // address in a pod's status (pkg/kubelet/prober/worker.go, doProbe).
 type loopbackStatus struct{ status.Manager }
 
-func (s loopbackStatus) GetPodStatus(uid types.UID) (v1.PodStatus, bool) {
-	podStatus, ok := s.Manager.GetPodStatus(uid)
+func (l loopbackStatus) GetPodStatus(uid types.UID) (v1.PodStatus, bool) {
+	podStatus, ok := l.Manager.GetPodStatus(uid)
 	if address, err := podnet.ToLoopbackString(podStatus.PodIP); err == nil {
 		podStatus.PodIP = address
 	}

@@ -32,7 +32,7 @@ type countingProbeManager struct {
 	updates int
 }
 
-func (m *countingProbeManager) UpdatePodStatus(context.Context, *v1.Pod, *v1.PodStatus) { m.updates++ }
+func (c *countingProbeManager) UpdatePodStatus(context.Context, *v1.Pod, *v1.PodStatus) { c.updates++ }
 
 func TestNewContainersAreProbedAtOnce(t *testing.T) {
 	manager := &countingProbeManager{}
@@ -84,8 +84,8 @@ type fakeStatus struct {
 	podIP string
 }
 
-func (s fakeStatus) GetPodStatus(types.UID) (v1.PodStatus, bool) {
-	return v1.PodStatus{PodIP: s.podIP}, true
+func (f fakeStatus) GetPodStatus(types.UID) (v1.PodStatus, bool) {
+	return v1.PodStatus{PodIP: f.podIP}, true
 }
 
 func TestProbesDialLoopbackAddress(t *testing.T) {

@@ -30,8 +30,8 @@ func withoutOwnership(plugins []volume.VolumePlugin) []volume.VolumePlugin {
 
 type unownedPlugin struct{ volume.VolumePlugin }
 
-func (p unownedPlugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
-	mounter, err := p.VolumePlugin.NewMounter(spec, pod)
+func (u unownedPlugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounter, error) {
+	mounter, err := u.VolumePlugin.NewMounter(spec, pod)
 	if err != nil {
 		return nil, err
 	}
@@ -40,12 +40,12 @@ func (p unownedPlugin) NewMounter(spec *volume.Spec, pod *v1.Pod) (volume.Mounte
 
 type unownedMounter struct{ volume.Mounter }
 
-func (m unownedMounter) SetUp(args volume.MounterArgs) error {
-	return m.Mounter.SetUp(withoutOwner(args))
+func (u unownedMounter) SetUp(args volume.MounterArgs) error {
+	return u.Mounter.SetUp(withoutOwner(args))
 }
 
-func (m unownedMounter) SetUpAt(dir string, args volume.MounterArgs) error {
-	return m.Mounter.SetUpAt(dir, withoutOwner(args))
+func (u unownedMounter) SetUpAt(dir string, args volume.MounterArgs) error {
+	return u.Mounter.SetUpAt(dir, withoutOwner(args))
 }
 
 func withoutOwner(args volume.MounterArgs) volume.MounterArgs {
@@ -66,8 +66,8 @@ type fakeSubpath struct {
 	confined confinedOS
 }
 
-func (s fakeSubpath) SafeMakeDir(subdir, base string, perm os.FileMode) error {
-	if !s.confined.isInside(filepath.Clean(base)) {
+func (f fakeSubpath) SafeMakeDir(subdir, base string, perm os.FileMode) error {
+	if !f.confined.isInside(filepath.Clean(base)) {
 		return nil
 	}
 	volume, err := os.OpenRoot(base) // No link in the volume leads out of it.

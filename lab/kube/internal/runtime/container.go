@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -25,7 +26,7 @@ type container struct {
 	id      string
 	sandbox *sandbox
 	config  *runtimeapi.ContainerConfig
-	ports   []containerPort
+	ports   []v1.ContainerPort
 	// spec comes from the pod's spec, if the node knows the pod.
 	spec    containerSpec
 	logPath string

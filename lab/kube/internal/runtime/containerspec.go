@@ -124,20 +124,20 @@ var variableReference = regexp.MustCompile(`\$\(([^)]*)\)`)
 // shownVariables returns the variables that the spec declares, with the values that the kubelet
 // resolved (makeEnvironmentVariables in pkg/kubelet). Whoever reaches the port reads them, so
 // values that come from a Secret, directly or by reference, are hidden.
-func (s containerSpec) shownVariables(envs []*runtimeapi.KeyValue) map[string]string {
+func (c containerSpec) shownVariables(envs []*runtimeapi.KeyValue) map[string]string {
 	values := map[string]string{}
 	for _, e := range envs {
 		values[e.GetKey()] = string(e.GetValue())
 	}
-	hidden := s.hiddenVariables()
+	hidden := c.hiddenVariables()
 	shown := map[string]string{}
 	for name, value := range values {
 		hiddenReason, declared := hidden[name]
 		if !declared {
-			if len(s.container.EnvFrom) == 0 || isServiceVariable(name, values) {
+			if len(c.container.EnvFrom) == 0 || isServiceVariable(name, values) {
 				continue
 			}
-			hiddenReason = s.hiddenByEnvFrom(name)
+			hiddenReason = c.hiddenByEnvFrom(name)
 		}
 		if hiddenReason == "" {
 			hiddenReason = demoserver.Shorten(value)
@@ -149,9 +149,9 @@ func (s containerSpec) shownVariables(envs []*runtimeapi.KeyValue) map[string]st
 
 // hiddenVariables returns, for each variable of the container's env, the text that is shown
 // instead of its value; "" if the value may be shown.
-func (s containerSpec) hiddenVariables() map[string]string {
+func (c containerSpec) hiddenVariables() map[string]string {
 	hidden := map[string]string{}
-	for _, e := range s.container.Env {
+	for _, e := range c.container.Env {
 		hiddenReason := ""
 		switch from := e.ValueFrom; {
 		case from == nil:
@@ -160,12 +160,12 @@ func (s containerSpec) hiddenVariables() map[string]string {
 		case from.FileKeyRef != nil:
 			hiddenReason = hiddenFile
 		case from.ConfigMapKeyRef != nil:
-			hiddenReason = s.hiddenByEnvFrom(e.Name) // Its value stays if this optional key is missing.
+			hiddenReason = c.hiddenByEnvFrom(e.Name) // Its value stays if this optional key is missing.
 		}
 		for _, match := range variableReference.FindAllStringSubmatch(e.Value, -1) {
 			other, declared := hidden[match[1]]
 			if !declared {
-				other = s.hiddenByEnvFrom(match[1])
+				other = c.hiddenByEnvFrom(match[1])
 			}
 			if other != "" {
 				hiddenReason = other
@@ -181,8 +181,8 @@ func (s containerSpec) hiddenVariables() map[string]string {
 
 // hiddenByEnvFrom returns the text that is shown instead of a variable's value, if the variable may
 // come from a Secret by envFrom. The prefix alone says which sources it may come from.
-func (s containerSpec) hiddenByEnvFrom(name string) string {
-	for _, from := range s.container.EnvFrom {
+func (c containerSpec) hiddenByEnvFrom(name string) string {
+	for _, from := range c.container.EnvFrom {
 		if from.SecretRef != nil && strings.HasPrefix(name, from.Prefix) {
 			return hiddenSecret
 		}

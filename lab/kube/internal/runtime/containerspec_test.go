@@ -296,7 +296,7 @@ func TestFaultsLastUntilRestart(t *testing.T) {
 func TestContainerAnswersUDP(t *testing.T) {
 	n := newTestNode(t, 28)
 	sandbox, address := n.runSandbox("dns")
-	id := n.startContainer(sandbox, "dns", containerPort{ContainerPort: 5353, Protocol: "UDP", HostPort: 15353})
+	id := n.startContainer(sandbox, "dns", v1.ContainerPort{ContainerPort: 5353, Protocol: "UDP", HostPort: 15353})
 	for _, at := range []string{loopbackOf(address) + ":5353", n.options.NodeAddress.String() + ":15353"} {
 		connection, err := net.Dial("udp4", at)
 		n.mustSucceed(err)
@@ -313,7 +313,7 @@ func TestContainerAnswersUDP(t *testing.T) {
 		}
 	}
 	// Another container cannot bind the same ports, and says so.
-	rival := n.startContainer(sandbox, "dns", containerPort{ContainerPort: 5353, Protocol: "UDP"})
+	rival := n.startContainer(sandbox, "dns", v1.ContainerPort{ContainerPort: 5353, Protocol: "UDP"})
 	if got := n.waitForExit(rival); got.GetExitCode() != 1 ||
 		!strings.Contains(got.GetMessage(), "cannot serve port 5353/UDP") {
 		t.Errorf("got %v", got)

@@ -155,8 +155,8 @@ func (r *Runtime) exitByCommand(id string, argv []string, stdout, stderr io.Writ
 // limitedBuffer keeps the first maxOutput bytes and drops the rest.
 type limitedBuffer struct{ data []byte }
 
-func (b *limitedBuffer) Write(p []byte) (int, error) {
-	b.data = append(b.data, p[:min(len(p), maxOutput-len(b.data))]...)
+func (l *limitedBuffer) Write(p []byte) (int, error) {
+	l.data = append(l.data, p[:min(len(p), maxOutput-len(l.data))]...)
 	return len(p), nil
 }
 

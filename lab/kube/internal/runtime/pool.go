@@ -46,27 +46,27 @@ func broadcastAddress(prefix netip.Prefix) netip.Addr {
 }
 
 // takeAddress assigns the next free address.
-func (p *addressPool) takeAddress() (netip.Addr, error) {
-	for candidate, first := p.next, true; first || candidate != p.next; first = false {
+func (a *addressPool) takeAddress() (netip.Addr, error) {
+	for candidate, first := a.next, true; first || candidate != a.next; first = false {
 		following := candidate.Next()
-		if candidate == p.last {
-			following = p.first
+		if candidate == a.last {
+			following = a.first
 		}
-		if !p.used[candidate] {
-			p.used[candidate] = true
-			p.next = following
+		if !a.used[candidate] {
+			a.used[candidate] = true
+			a.next = following
 			return candidate, nil
 		}
 		candidate = following
 	}
-	return netip.Addr{}, fmt.Errorf("podCIDR %s has no address left: all %d are in use", p.prefix, len(p.used))
+	return netip.Addr{}, fmt.Errorf("podCIDR %s has no address left: all %d are in use", a.prefix, len(a.used))
 }
 
 // reserveAddress marks an address as used, if it is in the prefix.
-func (p *addressPool) reserveAddress(address netip.Addr) {
-	if p.prefix.Contains(address) {
-		p.used[address] = true
+func (a *addressPool) reserveAddress(address netip.Addr) {
+	if a.prefix.Contains(address) {
+		a.used[address] = true
 	}
 }
 
-func (p *addressPool) freeAddress(address netip.Addr) { delete(p.used, address) }
+func (a *addressPool) freeAddress(address netip.Addr) { delete(a.used, address) }

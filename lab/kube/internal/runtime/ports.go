@@ -1,11 +1,13 @@
 package runtime
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
@@ -14,37 +16,16 @@ import (
 // PodSandboxConfig.PortMappings are host ports.
 const annotationPorts = "io.kubernetes.container.ports"
 
-const (
-	protocolTCP = "TCP"
-	protocolUDP = "UDP"
-)
-
-// containerPort has the JSON names of a core/v1 ContainerPort.
-type containerPort struct {
-	Name          string `json:"name,omitempty"`
-	ContainerPort uint16 `json:"containerPort"`
-	Protocol      string `json:"protocol,omitempty"`
-	HostPort      uint16 `json:"hostPort,omitempty"`
-	HostIP        string `json:"hostIP,omitempty"`
-}
-
-func (p containerPort) protocolOrTCP() string {
-	if p.Protocol == "" {
-		return protocolTCP
-	}
-	return p.Protocol
-}
-
 // declaredPorts returns the ports of the kubelet's annotation.
 func declaredPorts(
 	config *runtimeapi.ContainerConfig,
 	sandboxConfig *runtimeapi.PodSandboxConfig,
-) ([]containerPort, error) {
+) ([]v1.ContainerPort, error) {
 	text := config.GetAnnotations()[annotationPorts]
 	if text == "" {
 		return nil, nil
 	}
-	var ports []containerPort
+	var ports []v1.ContainerPort
 	if err := json.Unmarshal([]byte(text), &ports); err != nil {
 		return nil, fmt.Errorf("ports of container %s of pod %s: %w",
 			config.GetMetadata().GetName(), sandboxConfig.GetMetadata().GetName(), err)
@@ -54,7 +35,7 @@ func declaredPorts(
 
 // listenEndpoint is a protocol and address on which a container listens.
 type listenEndpoint struct {
-	protocol string
+	protocol v1.Protocol
 	address  netip.AddrPort
 }
 
@@ -64,15 +45,16 @@ type listenEndpoint struct {
 func (r *Runtime) listenEndpoints(c *container) []listenEndpoint {
 	podAddress := r.loopbackAddress(c.sandbox)
 	var list []listenEndpoint
-	add := func(protocol string, address netip.Addr, number uint16) {
-		at := listenEndpoint{protocol, netip.AddrPortFrom(address, number)}
+	add := func(protocol v1.Protocol, address netip.Addr, number int32) {
+		at := listenEndpoint{protocol, netip.AddrPortFrom(address, uint16(number))}
 		if number != 0 && address.IsValid() && !slices.Contains(list, at) {
 			list = append(list, at)
 		}
 	}
 	for _, p := range c.ports {
-		add(p.protocolOrTCP(), podAddress, p.ContainerPort)
-		add(p.protocolOrTCP(), r.options.NodeAddress, p.HostPort)
+		protocol := cmp.Or(p.Protocol, v1.ProtocolTCP)
+		add(protocol, podAddress, p.ContainerPort)
+		add(protocol, r.options.NodeAddress, p.HostPort)
 	}
 	return list
 }

@@ -123,8 +123,8 @@ func (m mount) createMountPoint(scratch *os.Root) {
 	}
 }
 
-func (f rootFS) close() {
-	for _, m := range f.mounts {
+func (r rootFS) close() {
+	for _, m := range r.mounts {
 		if m.root != nil {
 			_ = m.root.Close()
 		}
@@ -134,8 +134,8 @@ func (f rootFS) close() {
 func relativeToRoot(absolute string) string { return cmp.Or(strings.TrimPrefix(absolute, "/"), ".") }
 
 // findMount returns the mount that has an absolute path, and the path in the mount.
-func (f rootFS) findMount(absolute string) (mount, string) {
-	for _, m := range f.mounts {
+func (r rootFS) findMount(absolute string) (mount, string) {
+	for _, m := range r.mounts {
 		relative, inside := strings.CutPrefix(absolute, strings.TrimSuffix(m.mountPath, "/"))
 		if !inside || relative != "" && relative[0] != '/' {
 			continue
@@ -153,8 +153,8 @@ func (f rootFS) findMount(absolute string) (mount, string) {
 
 // onMount calls apply with the mount that has a path and the path in it. Errors name the path as
 // the container knows it.
-func (f rootFS) onMount(operation, absolute string, writes bool, apply func(mount, string) error) error {
-	m, name := f.findMount(path.Clean(absolute))
+func (r rootFS) onMount(operation, absolute string, writes bool, apply func(mount, string) error) error {
+	m, name := r.findMount(path.Clean(absolute))
 	err := m.err
 	if err == nil && writes && m.readOnly {
 		err = syscall.EROFS
@@ -171,14 +171,14 @@ func (f rootFS) onMount(operation, absolute string, writes bool, apply func(moun
 	return nil
 }
 
-func (f rootFS) openFile(absolute string, flag int, perm fs.FileMode) (file io.ReadWriteCloser, err error) {
+func (r rootFS) openFile(absolute string, flag int, perm fs.FileMode) (file io.ReadWriteCloser, err error) {
 	if path.Clean(absolute) == "/dev/null" {
 		return nullDevice{}, nil
 	}
 	writes := flag&(os.O_WRONLY|os.O_RDWR|os.O_CREATE|os.O_TRUNC) != 0
-	err = f.onMount("open", absolute, writes, func(m mount, name string) error {
+	err = r.onMount("open", absolute, writes, func(m mount, name string) error {
 		if writes {
-			if err := f.reserveFile(); err != nil {
+			if err := r.reserveFile(); err != nil {
 				return err
 			}
 		}
@@ -188,7 +188,7 @@ func (f rootFS) openFile(absolute string, flag int, perm fs.FileMode) (file io.R
 		case err != nil:
 			return err
 		case writes:
-			file = limitedFile{opened, f.quota}
+			file = limitedFile{opened, r.quota}
 		default:
 			file = opened
 		}
@@ -199,9 +199,9 @@ func (f rootFS) openFile(absolute string, flag int, perm fs.FileMode) (file io.R
 
 // reserveFile measures what the container has written, and reserves minFileBytes for one more file
 // or directory. Its error is that of a full disk.
-func (f rootFS) reserveFile() error {
+func (r rootFS) reserveFile() error {
 	used := int64(0)
-	for _, m := range f.mounts {
+	for _, m := range r.mounts {
 		if m.readOnly || m.root == nil || m.file != "" { // The kubelet has written these.
 			continue
 		}
@@ -216,10 +216,10 @@ func (f rootFS) reserveFile() error {
 			return nil
 		})
 	}
-	f.quota.mu.Lock()
-	f.quota.used = used
-	f.quota.mu.Unlock()
-	return f.quota.reserve(minFileBytes)
+	r.quota.mu.Lock()
+	r.quota.used = used
+	r.quota.mu.Unlock()
+	return r.quota.reserve(minFileBytes)
 }
 
 // reserve adds size bytes, or fails as a full disk does.
@@ -240,15 +240,15 @@ type limitedFile struct {
 	quota *diskQuota
 }
 
-func (f limitedFile) Write(p []byte) (int, error) {
-	if err := f.quota.reserve(len(p)); err != nil {
+func (l limitedFile) Write(p []byte) (int, error) {
+	if err := l.quota.reserve(len(p)); err != nil {
 		return 0, err
 	}
-	return f.ReadWriteCloser.Write(p)
+	return l.ReadWriteCloser.Write(p)
 }
 
-func (f rootFS) statFile(absolute string, follow bool) (info fs.FileInfo, err error) {
-	err = f.onMount("stat", absolute, false, func(m mount, name string) (err error) {
+func (r rootFS) statFile(absolute string, follow bool) (info fs.FileInfo, err error) {
+	err = r.onMount("stat", absolute, false, func(m mount, name string) (err error) {
 		if follow {
 			info, err = m.root.Stat(name)
 		} else {
@@ -259,17 +259,17 @@ func (f rootFS) statFile(absolute string, follow bool) (info fs.FileInfo, err er
 	return info, err
 }
 
-func (f rootFS) readDir(absolute string) (entries []fs.DirEntry, err error) {
-	err = f.onMount("open", absolute, false, func(m mount, name string) (err error) {
+func (r rootFS) readDir(absolute string) (entries []fs.DirEntry, err error) {
+	err = r.onMount("open", absolute, false, func(m mount, name string) (err error) {
 		entries, err = fs.ReadDir(m.root.FS(), name)
 		return err
 	})
 	return entries, err
 }
 
-func (f rootFS) mkdirAll(absolute string) error {
-	return f.onMount("mkdir", absolute, true, func(m mount, name string) error {
-		if err := f.reserveFile(); err != nil {
+func (r rootFS) mkdirAll(absolute string) error {
+	return r.onMount("mkdir", absolute, true, func(m mount, name string) error {
+		if err := r.reserveFile(); err != nil {
 			return err
 		}
 		return m.root.MkdirAll(name, 0o755)
@@ -277,9 +277,9 @@ func (f rootFS) mkdirAll(absolute string) error {
 }
 
 // touchFile makes a file, or sets its times to now.
-func (f rootFS) touchFile(absolute string) error {
-	return f.onMount("touch", absolute, true, func(m mount, name string) error {
-		if err := f.reserveFile(); err != nil {
+func (r rootFS) touchFile(absolute string) error {
+	return r.onMount("touch", absolute, true, func(m mount, name string) error {
+		if err := r.reserveFile(); err != nil {
 			return err
 		}
 		file, err := m.root.OpenFile(name, os.O_CREATE|os.O_WRONLY|syscall.O_NONBLOCK, 0o644)
@@ -292,8 +292,8 @@ func (f rootFS) touchFile(absolute string) error {
 }
 
 // removeFile removes a file or directory. It refuses mount points, as the kernel does.
-func (f rootFS) removeFile(absolute string, recursive bool) error {
-	return f.onMount("remove", absolute, true, func(m mount, name string) error {
+func (r rootFS) removeFile(absolute string, recursive bool) error {
+	return r.onMount("remove", absolute, true, func(m mount, name string) error {
 		switch {
 		case name == "." || m.file != "":
 			return syscall.EBUSY

@@ -104,7 +104,7 @@ func (n *testNode) sandboxAddress(sandbox string) string {
 }
 
 // startContainer runs a container that declares the ports, as the kubelet would.
-func (n *testNode) startContainer(sandbox, pod string, ports ...containerPort) string {
+func (n *testNode) startContainer(sandbox, pod string, ports ...v1.ContainerPort) string {
 	n.t.Helper()
 	declared, err := json.Marshal(ports)
 	n.mustSucceed(err)
@@ -236,7 +236,8 @@ func TestContainerAnswersWithIdentity(t *testing.T) {
 	n := newTestNode(t, 2)
 	sandbox, address := n.runSandbox("web-abc")
 	n.startContainer(
-		sandbox, "web-abc", containerPort{ContainerPort: 18080}, containerPort{ContainerPort: 5353, Protocol: "UDP"},
+		sandbox, "web-abc", v1.ContainerPort{ContainerPort: 18080},
+		v1.ContainerPort{ContainerPort: 5353, Protocol: "UDP"},
 	)
 	base := "http://" + loopbackOf(address) + ":18080"
 
@@ -265,7 +266,7 @@ func TestZoneIsReadPerRequest(t *testing.T) {
 	zones <- "nebula-1b"
 	n := newTestNode(t, 3, func(o *Options) { o.Zone = func() string { return <-zones } })
 	sandbox, address := n.runSandbox("web")
-	n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080})
+	n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
 	for _, want := range []string{"(no zone label yet)", "nebula-1b"} {
 		if _, body := mustGet(t, "http://"+loopbackOf(address)+":18080/"); !strings.Contains(body, "zone "+want) {
 			t.Errorf("got %q, want zone %s", body, want)
@@ -276,7 +277,7 @@ func TestZoneIsReadPerRequest(t *testing.T) {
 func TestContainerLogFormat(t *testing.T) {
 	n := newTestNode(t, 4)
 	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080})
+	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
 	path := n.containerStatus(id).GetLogPath()
 	mustGet(t, "http://"+loopbackOf(address)+":18080/before")
 	n.mustSucceed(os.Rename(path, path+".rotated"))
@@ -308,7 +309,9 @@ func TestBindFailureEndsContainer(t *testing.T) {
 	defer taken.Close()
 	number := taken.Addr().(*net.TCPAddr).AddrPort().Port()
 
-	id := n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080}, containerPort{ContainerPort: number})
+	id := n.startContainer(
+		sandbox, "web", v1.ContainerPort{ContainerPort: 18080}, v1.ContainerPort{ContainerPort: int32(number)},
+	)
 	got := n.waitForExit(id)
 	if got.GetExitCode() != 1 || got.GetReason() != reasonError ||
 		!strings.Contains(got.GetMessage(), "address already in use") {
@@ -316,7 +319,9 @@ func TestBindFailureEndsContainer(t *testing.T) {
 	}
 	// The ports that it had opened are free again for the restart.
 	n.mustSucceed(taken.Close())
-	again := n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080}, containerPort{ContainerPort: number})
+	again := n.startContainer(
+		sandbox, "web", v1.ContainerPort{ContainerPort: 18080}, v1.ContainerPort{ContainerPort: int32(number)},
+	)
 	if state := n.containerStatus(again).GetState(); state != running {
 		t.Errorf("restarted container is %s", state)
 	}
@@ -325,7 +330,7 @@ func TestBindFailureEndsContainer(t *testing.T) {
 func TestStopLetsRequestsFinish(t *testing.T) {
 	n := newTestNode(t, 6)
 	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080})
+	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
 	answered := startSlowRequest(t, n, id, "http://"+loopbackOf(address)+":18080/?delay=300ms")
 
 	n.mustSucceed(n.StopContainer(t.Context(), id, int64(patience/time.Second)))
@@ -345,7 +350,7 @@ func TestStopLetsRequestsFinish(t *testing.T) {
 func TestStopKillsAfterTheGracePeriod(t *testing.T) {
 	n := newTestNode(t, 7)
 	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080})
+	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
 	answered := startSlowRequest(t, n, id, "http://"+loopbackOf(address)+":18080/?delay=4m")
 
 	n.mustSucceed(n.StopContainer(t.Context(), id, 1))
@@ -382,7 +387,7 @@ func startSlowRequest(t *testing.T, n *testNode, container, url string) <-chan e
 func TestExitRequestEndsContainer(t *testing.T) {
 	n := newTestNode(t, 8)
 	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080})
+	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
 	base := "http://" + loopbackOf(address) + ":18080"
 	if code, _ := httpRequest(t, http.MethodPost, base+"/exit?code=300"); code != http.StatusBadRequest {
 		t.Errorf("code=300 was answered with %d", code)
@@ -391,7 +396,7 @@ func TestExitRequestEndsContainer(t *testing.T) {
 	if got := n.waitForExit(id); got.GetExitCode() != 3 || got.GetFinishedAt() < got.GetStartedAt() {
 		t.Errorf("got %v", got)
 	}
-	n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080})
+	n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
 	if code, _ := mustGet(t, base); code != http.StatusOK {
 		t.Errorf("the restarted container answers %d", code)
 	}
@@ -432,7 +437,7 @@ func TestInitContainersEndAtOnce(t *testing.T) {
 func TestRemovedSandboxFreesItsPort(t *testing.T) {
 	n := newTestNode(t, 10)
 	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080, HostPort: 18081})
+	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080, HostPort: 18081})
 	host := n.options.NodeAddress.String() + ":18081"
 	if _, body := mustGet(t, "http://"+host); !strings.Contains(body, "pod web") {
 		t.Errorf("host port: %q", body)
@@ -456,7 +461,7 @@ func TestRemovedSandboxFreesItsPort(t *testing.T) {
 func TestCloseKillsContainers(t *testing.T) {
 	n := newTestNode(t, 11)
 	sandbox, address := n.runSandbox("web")
-	id := n.startContainer(sandbox, "web", containerPort{ContainerPort: 18080})
+	id := n.startContainer(sandbox, "web", v1.ContainerPort{ContainerPort: 18080})
 	n.mustSucceed(n.Close(t.Context()))
 	if got := n.containerStatus(id); got.GetExitCode() != exitCodeKilled {
 		t.Errorf("got %v", got)

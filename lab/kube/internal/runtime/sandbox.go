@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/labels"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/ccmlab/ccmlab/lab/kube/internal/podnet"
@@ -181,14 +182,9 @@ func (r *Runtime) loopbackAddress(s *sandbox) netip.Addr {
 	return podnet.ToLoopback(s.address)
 }
 
-// matchesLabels reports whether labels have all that the selector has.
-func matchesLabels(selector, labels map[string]string) bool {
-	for key, value := range selector {
-		if labels[key] != value {
-			return false
-		}
-	}
-	return true
+// matchesLabels reports whether a list's filter selects an object with these labels.
+func matchesLabels(selector, of map[string]string) bool {
+	return labels.SelectorFromSet(selector).Matches(labels.Set(of))
 }
 
 // newID returns an ID of the length that real runtimes use: kubectl and the kubelet shorten IDs for

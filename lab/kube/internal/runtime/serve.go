@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/ccmlab/ccmlab/lab/demoserver"
 )
 
@@ -31,7 +33,7 @@ func (r *Runtime) startPorts(c *container) (*portServer, error) {
 		ErrorLog:          log.New(io.Discard, "", 0),
 	}}
 	for _, at := range r.listenEndpoints(c) {
-		if at.protocol != protocolTCP && at.protocol != protocolUDP {
+		if at.protocol != v1.ProtocolTCP && at.protocol != v1.ProtocolUDP {
 			c.log.writeLine(stderr, fmt.Sprintf(
 				"port %d/%s is not served: the simulated node serves TCP and UDP only", at.address.Port(), at.protocol,
 			))
@@ -52,17 +54,17 @@ func (r *Runtime) startPorts(c *container) (*portServer, error) {
 	return server, nil
 }
 
-func (s *portServer) listen(at listenEndpoint) error {
-	if at.protocol == protocolUDP {
+func (p *portServer) listen(at listenEndpoint) error {
+	if at.protocol == v1.ProtocolUDP {
 		udp, err := net.ListenPacket("udp4", at.address.String())
 		if err == nil {
-			s.packetConns = append(s.packetConns, udp)
+			p.packetConns = append(p.packetConns, udp)
 		}
 		return err
 	}
 	listener, err := net.Listen("tcp4", at.address.String())
 	if err == nil {
-		s.listeners = append(s.listeners, listener)
+		p.listeners = append(p.listeners, listener)
 	}
 	return err
 }
@@ -112,27 +114,27 @@ func (r *Runtime) newAnswerer(c *container) *demoserver.Answerer {
 
 // drainRequests stops listening and waits for the requests in progress. It reports whether they all
 // have finished in time.
-func (s *portServer) drainRequests(grace time.Duration) bool {
+func (p *portServer) drainRequests(grace time.Duration) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	s.stopListening()
+	p.stopListening()
 	// Shutdown also fails with the error of a listener that is closed already, if its Serve has
 	// not noticed that yet.
-	return !errors.Is(s.http.Shutdown(ctx), context.DeadlineExceeded)
+	return !errors.Is(p.http.Shutdown(ctx), context.DeadlineExceeded)
 }
 
-func (s *portServer) close() {
-	s.stopListening()
-	_ = s.http.Close()
-	for _, udp := range s.packetConns {
+func (p *portServer) close() {
+	p.stopListening()
+	_ = p.http.Close()
+	for _, udp := range p.packetConns {
 		_ = udp.Close()
 	}
 }
 
 // stopListening frees the ports at once. A http.Server knows a listener only once its Serve has
 // begun, and would leave it open for a moment if it was closed before.
-func (s *portServer) stopListening() {
-	for _, listener := range s.listeners {
+func (p *portServer) stopListening() {
+	for _, listener := range p.listeners {
 		_ = listener.Close()
 	}
 }

@@ -15,17 +15,17 @@ type slowListener struct {
 	accepting, letGo chan struct{}
 }
 
-func (l *slowListener) Accept() (net.Conn, error) {
-	close(l.accepting)
-	<-l.letGo
+func (s *slowListener) Accept() (net.Conn, error) {
+	close(s.accepting)
+	<-s.letGo
 	return nil, net.ErrClosed
 }
 
-func (l *slowListener) Close() error {
-	if l.closed.Add(1) == 2 {
-		close(l.letGo)
+func (s *slowListener) Close() error {
+	if s.closed.Add(1) == 2 {
+		close(s.letGo)
 	}
-	return l.Listener.Close()
+	return s.Listener.Close()
 }
 
 // On a busy machine a listener may be closed while its server is still in Accept. No request is cut

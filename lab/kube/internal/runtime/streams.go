@@ -85,15 +85,15 @@ type clientListener struct {
 	ctx context.Context
 }
 
-func (l clientListener) Accept() (net.Conn, error) {
-	accepted, err := l.Listener.Accept()
+func (c clientListener) Accept() (net.Conn, error) {
+	accepted, err := c.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	c := &clientConn{Conn: accepted}
-	c.ctx, c.cancel = context.WithCancel(l.ctx)
-	context.AfterFunc(c.ctx, func() { _ = accepted.Close() })
-	return c, nil
+	connection := &clientConn{Conn: accepted}
+	connection.ctx, connection.cancel = context.WithCancel(c.ctx)
+	context.AfterFunc(connection.ctx, func() { _ = accepted.Close() })
+	return connection, nil
 }
 
 type clientConn struct {

@@ -33,68 +33,68 @@ func newEndpointPicker(targets backends) endpointPicker {
 }
 
 // setBackends changes the backends for new connections and flows.
-func (c *endpointPicker) setBackends(targets backends) {
-	c.backends = targets
-	c.forgetExpired()
+func (e *endpointPicker) setBackends(targets backends) {
+	e.backends = targets
+	e.forgetExpired()
 }
 
 // candidateEndpoints returns all endpoints in the order in which a client tries them.
-func (c *endpointPicker) candidateEndpoints(client netip.Addr) []netip.AddrPort {
-	count := len(c.endpoints)
+func (e *endpointPicker) candidateEndpoints(client netip.Addr) []netip.AddrPort {
+	count := len(e.endpoints)
 	if count == 0 {
 		return nil
 	}
 	first := -1
-	if s, known := c.affinities[client]; known && time.Since(s.lastUsed) <= c.affinity {
-		first = slices.Index(c.endpoints, s.endpoint)
+	if s, known := e.affinities[client]; known && time.Since(s.lastUsed) <= e.affinity {
+		first = slices.Index(e.endpoints, s.endpoint)
 	}
 	if first < 0 {
-		first = c.nextIndex % count
-		c.nextIndex++
+		first = e.nextIndex % count
+		e.nextIndex++
 	}
-	return slices.Concat(c.endpoints[first:], c.endpoints[:first])
+	return slices.Concat(e.endpoints[first:], e.endpoints[:first])
 }
 
 // rememberEndpoint notes the endpoint that a client got, if the Service has session affinity.
-func (c *endpointPicker) rememberEndpoint(client netip.Addr, endpoint netip.AddrPort) {
-	if c.affinity == 0 {
+func (e *endpointPicker) rememberEndpoint(client netip.Addr, endpoint netip.AddrPort) {
+	if e.affinity == 0 {
 		return
 	}
-	if _, known := c.affinities[client]; !known && len(c.affinities) >= maxAffinities {
-		c.forgetExpired()
-		c.forgetOldest()
+	if _, known := e.affinities[client]; !known && len(e.affinities) >= maxAffinities {
+		e.forgetExpired()
+		e.forgetOldest()
 	}
-	c.affinities[client] = clientAffinity{endpoint, time.Now()}
+	e.affinities[client] = clientAffinity{endpoint, time.Now()}
 }
 
-func (c *endpointPicker) forgetExpired() {
-	for client, s := range c.affinities {
-		if c.affinity == 0 || time.Since(s.lastUsed) > c.affinity {
-			delete(c.affinities, client)
+func (e *endpointPicker) forgetExpired() {
+	for client, s := range e.affinities {
+		if e.affinity == 0 || time.Since(s.lastUsed) > e.affinity {
+			delete(e.affinities, client)
 		}
 	}
 }
 
 // forgetOldest makes room for one more client, if there is none.
-func (c *endpointPicker) forgetOldest() {
-	if len(c.affinities) < maxAffinities {
+func (e *endpointPicker) forgetOldest() {
+	if len(e.affinities) < maxAffinities {
 		return
 	}
 	var oldest netip.Addr
-	for client, s := range c.affinities {
-		if !oldest.IsValid() || s.lastUsed.Before(c.affinities[oldest].lastUsed) {
+	for client, s := range e.affinities {
+		if !oldest.IsValid() || s.lastUsed.Before(e.affinities[oldest].lastUsed) {
 			oldest = client
 		}
 	}
-	delete(c.affinities, oldest)
+	delete(e.affinities, oldest)
 }
 
 // sourceAddressFor returns the address that endpoints see as a client's; an invalid one has the
 // kernel pick. A loopback client's own address can be kept without privileges: all of 127.0.0.0/8
 // is this machine's. The address of a client from elsewhere cannot.
-func (c *endpointPicker) sourceAddressFor(client netip.Addr) netip.Addr {
-	if !c.source.IsValid() && client.IsLoopback() {
+func (e *endpointPicker) sourceAddressFor(client netip.Addr) netip.Addr {
+	if !e.source.IsValid() && client.IsLoopback() {
 		return client
 	}
-	return c.source
+	return e.source
 }

@@ -29,7 +29,7 @@ type nodeHealth struct {
 type nodeGetter func() *v1.Node
 
 // Node returns the node's own object, nil before it is known.
-func (get nodeGetter) Node() *v1.Node { return get() }
+func (n nodeGetter) Node() *v1.Node { return n() }
 
 func newNodeHealth(node nodeGetter) *nodeHealth {
 	h := &nodeHealth{ProxyHealthServer: healthcheck.NewProxyHealthServer("", syncTimeout, node)}
@@ -41,39 +41,39 @@ func newNodeHealth(node nodeGetter) *nodeHealth {
 }
 
 // listen opens the port, unless it is open.
-func (h *nodeHealth) listen(at netip.AddrPort) error {
-	if h.listener != nil {
+func (n *nodeHealth) listen(at netip.AddrPort) error {
+	if n.listener != nil {
 		return nil
 	}
 	listener, err := net.Listen("tcp4", at.String())
 	if err != nil {
 		return err
 	}
-	h.listener = listener
-	go func() { _ = h.server.Serve(listener) }()
+	n.listener = listener
+	go func() { _ = n.server.Serve(listener) }()
 	return nil
 }
 
 // close frees the port at once. It closes the listener too, since the server does not know that
 // before Serve has begun.
-func (h *nodeHealth) close() {
-	if h.listener != nil {
-		_ = h.listener.Close()
+func (n *nodeHealth) close() {
+	if n.listener != nil {
+		_ = n.listener.Close()
 	}
-	_ = h.server.Close()
+	_ = n.server.Close()
 }
 
 // serveHealthz tells whether balancers should send new connections here. It fails while the node is
 // being deleted or has the cluster autoscaler's taint, too, so that balancers drain it (KEP-3836).
-func (h *nodeHealth) serveHealthz(w http.ResponseWriter, _ *http.Request) {
-	health, eligible := h.Health(), h.NodeEligible()
+func (n *nodeHealth) serveHealthz(w http.ResponseWriter, _ *http.Request) {
+	health, eligible := n.Health(), n.NodeEligible()
 	health.NodeEligible = &eligible
 	writeProxyHealth(w, health, health.Healthy && eligible)
 }
 
 // serveLivez tells whether the proxy itself is well, whatever becomes of its node.
-func (h *nodeHealth) serveLivez(w http.ResponseWriter, _ *http.Request) {
-	health := h.Health()
+func (n *nodeHealth) serveLivez(w http.ResponseWriter, _ *http.Request) {
+	health := n.Health()
 	writeProxyHealth(w, health, health.Healthy)
 }
 

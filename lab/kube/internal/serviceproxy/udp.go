@@ -9,8 +9,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 const (
@@ -21,6 +19,8 @@ const (
 	// udpReadBuffer is the size of a port's receive buffer in bytes, as far as the system allows
 	// it. Datagrams that do not fit are lost.
 	udpReadBuffer = 1 << 20
+	// maxDatagram is more bytes than a UDP datagram can carry.
+	maxDatagram = 1 << 16
 )
 
 // udpLimits say when a port ends a flow.
@@ -191,20 +191,17 @@ func (u *udpPort) evictIdlestFlow() {
 // relayReplies sends an endpoint's replies to the client, from the node port, until the flow ends.
 func (u *udpPort) relayReplies(f *flow) {
 	defer u.endFlow(f)
-	raw, err := f.server.SyscallConn()
-	if err != nil {
-		return
-	}
+	datagram := make([]byte, maxDatagram)
 	for {
 		expires := u.flowExpiry(f)
 		if !time.Now().Before(expires) || f.server.SetReadDeadline(expires) != nil {
 			return
 		}
-		err := receiveDatagram(raw, func(datagram []byte) {
+		n, err := f.server.Read(datagram)
+		if err == nil {
 			u.recordReply(f)
-			_, _ = u.socket.WriteToUDPAddrPort(datagram, f.client) // A datagram may be lost.
-		})
-		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) { // refused, or closed
+			_, _ = u.socket.WriteToUDPAddrPort(datagram[:n], f.client) // A datagram may be lost.
+		} else if !errors.Is(err, os.ErrDeadlineExceeded) { // refused, or closed
 			return
 		}
 	}
@@ -247,32 +244,4 @@ func (u *udpPort) endFlowLocked(f *flow) {
 		delete(u.flows, f.client)
 	}
 	_ = f.server.Close()
-}
-
-// maxDatagram is more bytes than a UDP datagram can carry.
-const maxDatagram = 1 << 16
-
-// datagramBuffers has buffers for flows with a datagram to read: a thousand idle flows need none.
-var datagramBuffers = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
-
-// receiveDatagram waits for a datagram on a socket, and calls handle with it. It calls handle
-// after raw.Read has returned, since Close of the socket waits for that.
-func receiveDatagram(raw syscall.RawConn, handle func([]byte)) error {
-	var buffer *[maxDatagram]byte
-	var n int
-	var err error
-	waitErr := raw.Read(func(fd uintptr) (done bool) {
-		buffer = datagramBuffers.Get().(*[maxDatagram]byte)
-		n, err = unix.Read(int(fd), buffer[:])
-		if err != nil {
-			datagramBuffers.Put(buffer)
-		}
-		return !errors.Is(err, unix.EAGAIN) // No EINTR: the socket does not block.
-	})
-	if err := errors.Join(waitErr, err); err != nil {
-		return err
-	}
-	defer datagramBuffers.Put(buffer)
-	handle(buffer[:n])
-	return nil
 }
