@@ -46,16 +46,16 @@ func newFakeAPIServer(t *testing.T) *fakeAPIServer {
 	return s
 }
 
-func (s *fakeAPIServer) mountToken(t *testing.T, token string) {
+func (f *fakeAPIServer) mountToken(t *testing.T, token string) {
 	t.Helper()
-	require.NoError(t, os.WriteFile(filepath.Join(s.credentials, "token"), []byte(token+"\n"), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(f.credentials, "token"), []byte(token+"\n"), 0o600))
 }
 
-func (s *fakeAPIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.requests.Add(1)
+func (f *fakeAPIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.requests.Add(1)
 	w.Header().Set("Content-Type", "application/json")
 	switch {
-	case r.Header.Get("Authorization") != "Bearer "+s.token.Load().(string):
+	case r.Header.Get("Authorization") != "Bearer "+f.token.Load().(string):
 		w.WriteHeader(http.StatusForbidden)
 		_, _ = fmt.Fprint(w, `{"kind":"Status","message":"nodes \"node-1\" is forbidden"}`)
 	case r.Method != http.MethodGet, r.URL.Path != "/api/v1/nodes/node-1",
@@ -64,7 +64,7 @@ func (s *fakeAPIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = fmt.Fprint(w, `{"kind":"Status","message":"not found"}`)
 	default:
 		labels := `"kubernetes.io/hostname":"node-1"`
-		if zone := s.zone.Load().(string); zone != "" {
+		if zone := f.zone.Load().(string); zone != "" {
 			labels += fmt.Sprintf(`,"topology.kubernetes.io/zone":%q`, zone)
 		}
 		_, _ = fmt.Fprintf(w, `{"kind":"PartialObjectMetadata","metadata":{"name":"node-1","labels":{%s}}}`, labels)
@@ -72,14 +72,14 @@ func (s *fakeAPIServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // podWithoutZone sets the options of a pod on node-1 that has no zone label.
-func (s *fakeAPIServer) podWithoutZone(o *options) {
-	o.identity.Zone, o.nodeURL, o.credentials = "", s.URL+"/api/v1/nodes/node-1", s.credentials
+func (f *fakeAPIServer) podWithoutZone(o *options) {
+	o.identity.Zone, o.nodeURL, o.credentials = "", f.URL+"/api/v1/nodes/node-1", f.credentials
 	o.zoneTimeout = time.Minute // No test waits for its end.
 }
 
 // podWithoutZoneOrWait sets those of one that starts before the API server lets it read.
-func (s *fakeAPIServer) podWithoutZoneOrWait(o *options) {
-	s.podWithoutZone(o)
+func (f *fakeAPIServer) podWithoutZoneOrWait(o *options) {
+	f.podWithoutZone(o)
 	o.zoneTimeout = time.Millisecond
 }
 

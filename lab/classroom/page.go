@@ -49,7 +49,7 @@ const lateAfter = 10 * time.Minute
 
 const (
 	pollInterval = 2 * time.Second
-	// readHeaderTimeout and writeBound are how long a browser may take.
+	// readHeaderTimeout and writeTimeout are how long a browser may take.
 	readHeaderTimeout = 5 * time.Second
 	writeTimeout      = 30 * time.Second
 	shutdownTimeout   = 5 * time.Second

@@ -38,8 +38,8 @@ type fetchError struct {
 	err  error
 }
 
-func (e *fetchError) Error() string { return fmt.Sprintf("cannot look at %s: %v", e.what, e.err) }
-func (e *fetchError) Unwrap() error { return e.err }
+func (f *fetchError) Error() string { return fmt.Sprintf("cannot look at %s: %v", f.what, f.err) }
+func (f *fetchError) Unwrap() error { return f.err }
 
 // labsActivation gives the conditions of a lesson the current state of its labs. A
 // variable is queried when a condition first uses it, and then kept.
@@ -65,36 +65,36 @@ func openLabs(ctx context.Context, root string, names map[string]string) (*labsA
 var _ cel.Activation = (*labsActivation)(nil)
 
 // Parent implements cel.Activation.
-func (w *labsActivation) Parent() cel.Activation { return nil }
+func (l *labsActivation) Parent() cel.Activation { return nil }
 
 // ResolveName implements cel.Activation.
-func (w *labsActivation) ResolveName(name string) (any, bool) {
-	if v, ok := w.have[name]; ok {
+func (l *labsActivation) ResolveName(name string) (any, bool) {
+	if v, ok := l.have[name]; ok {
 		return v, true
 	}
 	role, variable := "", name
 	if before, after, dotted := strings.Cut(name, "."); dotted {
 		role, variable = before, after
 	}
-	l := w.labs[role]
-	if l == nil || !slices.Contains(variables, variable) {
+	from := l.labs[role]
+	if from == nil || !slices.Contains(variables, variable) {
 		return nil, false
 	}
-	v, err := w.fetchVariable(l, variable)
+	v, err := l.fetchVariable(from, variable)
 	if err != nil {
 		return types.WrapErr(&fetchError{name, err}), true
 	}
-	w.have[name] = v
+	l.have[name] = v
 	return v, true
 }
 
 // objectsOf returns the objects of a variable, by name, in the lab of a role.
-func (w *labsActivation) objectsOf(role, variable string) (map[string]any, error) {
+func (l *labsActivation) objectsOf(role, variable string) (map[string]any, error) {
 	name := variable
 	if role != "" {
 		name = role + "." + variable
 	}
-	v, _ := w.ResolveName(name)
+	v, _ := l.ResolveName(name)
 	found, ok := v.(map[string]any)
 	if !ok {
 		return nil, fmt.Errorf("%v", v)
@@ -102,11 +102,11 @@ func (w *labsActivation) objectsOf(role, variable string) (map[string]any, error
 	return found, nil
 }
 
-func (w *labsActivation) fetchVariable(l *lab.Lab, variable string) (any, error) {
-	ctx, cancel := context.WithTimeout(w.ctx, fetchTimeout)
+func (l *labsActivation) fetchVariable(from *lab.Lab, variable string) (any, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, fetchTimeout)
 	defer cancel()
 	if path := objects[variable]; path != "" {
-		kube, err := l.Cluster.Operator()
+		kube, err := from.Cluster.Operator()
 		if err != nil {
 			return nil, err
 		}
@@ -114,15 +114,15 @@ func (w *labsActivation) fetchVariable(l *lab.Lab, variable string) (any, error)
 	}
 	switch variable {
 	case "runs":
-		return componentsRunning(ctx, l)
+		return componentsRunning(ctx, from)
 	case "own":
-		return l.OwnCCM()
+		return from.OwnCCM()
 	}
 	caller := cluster.CallerLab
 	if variable == "faults" { // They are shown to admins only.
 		caller = cluster.CallerOperator
 	}
-	cloud, err := l.Cluster.Cloud().Client(caller)
+	cloud, err := from.Cluster.Cloud().Client(caller)
 	if err != nil {
 		return nil, err
 	}
@@ -272,11 +272,11 @@ const maxCalls = 2000
 
 // timelineEntries returns the timeline's entries since a time, or the calls of the
 // cloud's API.
-func (w *labsActivation) timelineEntries(calls bool, since time.Time) ([]timeline.Entry, error) {
-	l := w.labs[""]
-	all, err := l.Timeline().Read()
+func (l *labsActivation) timelineEntries(calls bool, since time.Time) ([]timeline.Entry, error) {
+	from := l.labs[""]
+	all, err := from.Timeline().Read()
 	if err == nil && calls {
-		all, err = w.listCalls(l, all)
+		all, err = l.listCalls(from, all)
 	}
 	if err != nil {
 		return nil, &fetchError{"the timeline", err}
@@ -286,10 +286,10 @@ func (w *labsActivation) timelineEntries(calls bool, since time.Time) ([]timelin
 
 // listCalls returns the latest calls as entries, with subjects by name as in `lab
 // watch`. The names come from the entries recorded.
-func (w *labsActivation) listCalls(l *lab.Lab, recorded []timeline.Entry) ([]timeline.Entry, error) {
-	ctx, cancel := context.WithTimeout(w.ctx, fetchTimeout)
+func (l *labsActivation) listCalls(from *lab.Lab, recorded []timeline.Entry) ([]timeline.Entry, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, fetchTimeout)
 	defer cancel()
-	cloud, err := l.Cloud()
+	cloud, err := from.Cloud()
 	if err != nil {
 		return nil, err
 	}
@@ -300,18 +300,18 @@ func (w *labsActivation) listCalls(l *lab.Lab, recorded []timeline.Entry) ([]tim
 	var merge timeline.Merge
 	merge.Add(time.Now(), recorded...)
 	for _, a := range slices.Backward(newest) {
-		merge.Add(time.Now(), l.Timeline().Call(a))
+		merge.Add(time.Now(), from.Timeline().Call(a))
 	}
 	return slices.DeleteFunc(merge.All(), func(e timeline.Entry) bool { return e.Source != timeline.SourceCall }), nil
 }
 
 // withEntry adds an entry as the variable e.
-func (w *labsActivation) withEntry(e timeline.Entry) (cel.Activation, error) {
+func (l *labsActivation) withEntry(e timeline.Entry) (cel.Activation, error) {
 	v, err := asJSON(e)
 	if err != nil {
 		return nil, err
 	}
-	return entryActivation{w, v}, nil
+	return entryActivation{l, v}, nil
 }
 
 type entryActivation struct {

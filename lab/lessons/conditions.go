@@ -73,37 +73,37 @@ type expression struct {
 	program cel.Program
 }
 
-func (l *celLanguage) compileExpression(source string) (*expression, error) {
-	ast, issues := l.env.Compile(source)
+func (c *celLanguage) compileExpression(source string) (*expression, error) {
+	ast, issues := c.env.Compile(source)
 	if issues.Err() != nil {
 		return nil, fmt.Errorf("%q: %w", source, issues.Err())
 	}
-	program, err := l.env.Program(ast)
+	program, err := c.env.Program(ast)
 	return &expression{source, program}, err
 }
 
 // evalBool evaluates a condition. It is false if an object that it uses does not exist:
 // objects come and go.
-func (x *expression) evalBool(in cel.Activation) (bool, error) {
-	out, _, err := x.program.Eval(in)
+func (e *expression) evalBool(in cel.Activation) (bool, error) {
+	out, _, err := e.program.Eval(in)
 	switch {
 	case isMissingKey(err):
 		return false, nil
 	case err != nil:
-		return false, x.evalError(err)
+		return false, e.evalError(err)
 	}
 	holds, ok := out.Value().(bool)
 	if !ok {
-		return false, fmt.Errorf("%s is %v, which is neither true nor false", x.source, out)
+		return false, fmt.Errorf("%s is %v, which is neither true nor false", e.source, out)
 	}
 	return holds, nil
 }
 
 // evalString evaluates a message.
-func (x *expression) evalString(in cel.Activation) (string, error) {
-	out, _, err := x.program.Eval(in)
+func (e *expression) evalString(in cel.Activation) (string, error) {
+	out, _, err := e.program.Eval(in)
 	if err != nil {
-		return "", x.evalError(err)
+		return "", e.evalError(err)
 	}
 	return fmt.Sprint(out.Value()), nil
 }
@@ -118,12 +118,12 @@ func isMissingKey(err error) bool {
 // evalError describes why an evaluation failed. The expression's source is left out
 // where a query failed: it does not help the learner, and may give the task's solution
 // away.
-func (x *expression) evalError(err error) error {
+func (e *expression) evalError(err error) error {
 	var failed *fetchError
 	if errors.As(err, &failed) {
 		return failed
 	}
-	return fmt.Errorf("%s: %w", x.source, err)
+	return fmt.Errorf("%s: %w", e.source, err)
 }
 
 // hasTaint tells whether a Node has a taint with this key.

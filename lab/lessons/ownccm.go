@@ -102,7 +102,7 @@ func textUpToStep(text string, step int) (string, error) {
 
 // writeStartingPoint writes a module with all steps before this one, which compiles. A
 // folder that exists is renamed, and its new name returned.
-func (w *toolchain) writeStartingPoint(folder string, step int) (kept string, err error) {
+func (t *toolchain) writeStartingPoint(folder string, step int) (kept string, err error) {
 	files, err := sourcesUpToStep(step - 1)
 	if err != nil {
 		return "", err
@@ -110,7 +110,7 @@ func (w *toolchain) writeStartingPoint(folder string, step int) (kept string, er
 	if kept, err = moveAside(folder); err != nil {
 		return "", remedy.With(err)
 	}
-	return kept, errors.Join(writeFiles(folder, files), w.writeModule(folder))
+	return kept, errors.Join(writeFiles(folder, files), t.writeModule(folder))
 }
 
 func writeFiles(folder string, files map[string][]byte) error {

@@ -69,8 +69,8 @@ func (p *Progress) lessonProgress(lesson string) *LessonProgress {
 }
 
 // reset forgets all but when the lesson was first finished.
-func (p *LessonProgress) reset(begun string) {
-	*p = LessonProgress{Finished: p.Finished, Begun: begun, Done: map[string]Done{}, Hints: map[string]int{}}
+func (l *LessonProgress) reset(begun string) {
+	*l = LessonProgress{Finished: l.Finished, Begun: begun, Done: map[string]Done{}, Hints: map[string]int{}}
 }
 
 // progressDir is the folder of the progress files. No lab can have this name.
@@ -84,27 +84,27 @@ func progressFileOf(root, name string) progressFile {
 }
 
 // load reads the progress. A missing file is no progress.
-func (r progressFile) load() (*Progress, error) {
-	p := &Progress{}
-	data, err := os.ReadFile(r.file)
+func (p progressFile) load() (*Progress, error) {
+	progress := &Progress{}
+	data, err := os.ReadFile(p.file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return p, nil
+		return progress, nil
 	}
 	if err != nil {
 		return nil, remedy.With(err)
 	}
-	if err := json.Unmarshal(data, p); err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w; delete it to begin anew", r.file, err)
+	if err := json.Unmarshal(data, progress); err != nil {
+		return nil, fmt.Errorf("%s is damaged: %w; delete it to begin anew", p.file, err)
 	}
-	return p, nil
+	return progress, nil
 }
 
 // update changes the progress under a file lock. Nothing is written if change fails.
-func (r progressFile) update(do func(*Progress) error) error {
-	if err := os.MkdirAll(filepath.Dir(r.file), 0o700); err != nil {
+func (p progressFile) update(do func(*Progress) error) error {
+	if err := os.MkdirAll(filepath.Dir(p.file), 0o700); err != nil {
 		return remedy.With(err)
 	}
-	lock, err := os.OpenFile(r.file+".lock", os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(p.file+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return remedy.With(err)
 	}
@@ -112,27 +112,27 @@ func (r progressFile) update(do func(*Progress) error) error {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return fmt.Errorf("locking %s: %w", lock.Name(), err)
 	}
-	p, err := r.load()
+	progress, err := p.load()
 	if err != nil {
 		return err
 	}
-	if err := do(p); err != nil {
+	if err := do(progress); err != nil {
 		return err
 	}
-	data, err := json.MarshalIndent(p, "", "  ")
+	data, err := json.MarshalIndent(progress, "", "  ")
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(r.file, append(data, '\n'))
+	return atomicfile.Write(p.file, append(data, '\n'))
 }
 
-func (r progressFile) remove() error {
+func (p progressFile) remove() error {
 	var errs []error
-	for _, file := range []string{r.file, r.file + ".lock"} {
+	for _, file := range []string{p.file, p.file + ".lock"} {
 		if err := os.Remove(file); !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}
 	}
-	_ = os.Remove(filepath.Dir(r.file)) // Fails while there are others'.
+	_ = os.Remove(filepath.Dir(p.file)) // Fails while there are others'.
 	return errors.Join(errs...)
 }

@@ -135,25 +135,25 @@ func findClone() (string, error) {
 
 // writeModule writes go.mod, and what belongs to it, into a folder so that it compiles
 // with this toolchain.
-func (w *toolchain) writeModule(folder string) error {
-	if err := writeFiles(folder, w.files); err != nil {
+func (t *toolchain) writeModule(folder string) error {
+	if err := writeFiles(folder, t.files); err != nil {
 		return err
 	}
 	link := filepath.Join(folder, "vendor")
 	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w; move it away: it does not belong to this CCM Lab", err)
 	}
-	if w.vendor == "" {
+	if t.vendor == "" {
 		return nil
 	}
-	return remedy.With(os.Symlink(w.vendor, link))
+	return remedy.With(os.Symlink(t.vendor, link))
 }
 
 // isModuleWritten tells whether a folder uses this toolchain. Changes that a learner
 // has made to go.mod stay.
-func (w *toolchain) isModuleWritten(folder string) bool {
+func (t *toolchain) isModuleWritten(folder string) bool {
 	vendor, _ := os.Readlink(filepath.Join(folder, "vendor"))
-	return vendor == w.vendor
+	return vendor == t.vendor
 }
 
 // Tools returns the variables that a shell needs to compile a CCM, beside the lab's. A
@@ -181,12 +181,12 @@ const suiteBinary = "." + ownCCMDir
 
 // buildCCM compiles the CCM in a folder for the suite. The error has the compiler's
 // output.
-func (w *toolchain) buildCCM(ctx context.Context, folder string) (program string, err error) {
+func (t *toolchain) buildCCM(ctx context.Context, folder string) (program string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, buildTimeout, fmt.Errorf("gave up after %s", buildTimeout))
 	defer cancel()
 	program = filepath.Join(folder, suiteBinary)
-	cmd := exec.CommandContext(ctx, w.goCommand, "build", "-o", program, ".")
-	cmd.Dir, cmd.Env = folder, lab.Environ(os.Environ(), w.env)
+	cmd := exec.CommandContext(ctx, t.goCommand, "build", "-o", program, ".")
+	cmd.Dir, cmd.Env = folder, lab.Environ(os.Environ(), t.env)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf(
 			"%s does not compile: %w\n%s", folder, cmp.Or(context.Cause(ctx), err), strings.TrimSpace(string(out)),

@@ -271,8 +271,8 @@ func hasTerms(name string) bool {
 }
 
 // isOfAll tells whether the file has the licence of its whole module, not of a part.
-func (f licenseFile) isOfAll() bool {
+func (l licenseFile) isOfAll() bool {
 	return slices.ContainsFunc([]string{"COPYING", "COPYRIGHT", "LICENCE", "LICENSE"}, func(prefix string) bool {
-		return strings.HasPrefix(strings.ToUpper(f.name), prefix)
-	}) && !strings.Contains(f.name, "/")
+		return strings.HasPrefix(strings.ToUpper(l.name), prefix)
+	}) && !strings.Contains(l.name, "/")
 }
