@@ -55,6 +55,8 @@ type (
 	Fault = protocol.Fault
 	// FaultKind is what a call gets instead of its answer.
 	FaultKind = protocol.FaultKind
+	// Call is one call of the cloud's API.
+	Call = protocol.Call
 	// Thing is what a call of the cloud's API is about.
 	Thing = protocol.Thing
 )

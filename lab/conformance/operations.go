@@ -146,7 +146,7 @@ var operations = []operation{
 			return nil, fmt.Errorf("%w: since: %w", ErrMalformed, err)
 		}
 		calls, err := c.CallsSince(r.ctx, since)
-		return protocol.CallList{Calls: convert(calls, func(c Call) protocol.Call { return protocol.Call(c) })}, err
+		return protocol.CallList{Calls: listed(calls)}, err
 	}),
 	by("listZones", FeatureZoneOutage, func(c ZoneOutageInjector, r *request) (any, error) {
 		zones, err := c.ListZones(r.ctx)
@@ -214,15 +214,6 @@ func orNotFound[A any](a A, found bool, err error) (any, error) {
 
 // listed is a list that is there, as JSON's null is none.
 func listed[A any](all []A) []A { return append([]A{}, all...) }
-
-// convert converts a list.
-func convert[A, B any](all []A, one func(A) B) []B {
-	converted := make([]B, len(all))
-	for i := range all {
-		converted[i] = one(all[i])
-	}
-	return converted
-}
 
 // isRoleFeature tells whether a feature follows from a role alone.
 func isRoleFeature(f Feature) bool {

@@ -126,9 +126,6 @@ type CallCounter interface {
 // verdict. No feature follows from it.
 type CallJournal = record.Journal
 
-// Call is one call of the cloud's API, as a CallJournal has it.
-type Call = record.Call
-
 // ZoneOutageInjector shows FeatureZoneOutage.
 type ZoneOutageInjector interface {
 	// ListZones lists those that an instance can be asked to be in, several of them.

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/follow"
 )
 
@@ -45,7 +46,7 @@ type Recorder struct {
 	OnStep func(what string, failed bool)
 
 	// Only the goroutine that polls has these.
-	calls         follow.Calls[Call]
+	calls         follow.Calls[protocol.Call]
 	journalFailed bool
 	tails         map[string]*logTail
 
@@ -61,8 +62,8 @@ type Recorder struct {
 func Start(kube kubernetes.Interface, journal Journal, logs LogFiles, run string) *Recorder {
 	r := &Recorder{
 		journal: journal, logs: logs, tails: map[string]*logTail{},
-		calls: follow.Calls[Call]{
-			Key:     func(c Call) (string, time.Time) { return c.ID, c.Answered },
+		calls: follow.Calls[protocol.Call]{
+			Key:     func(c protocol.Call) (string, time.Time) { return c.ID, c.Answered },
 			Overlap: clockOverlap, Since: time.Now(),
 		},
 		ownership: newOwnership(run), timelines: map[string]*Timeline{},

@@ -17,25 +17,27 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
 // fakeJournal is a journal that can fail.
 type fakeJournal struct {
 	mu    sync.Mutex
-	calls []Call
+	calls []protocol.Call
 	err   error
 }
 
-func (j *fakeJournal) CallsSince(_ context.Context, since time.Time) ([]Call, error) {
+func (j *fakeJournal) CallsSince(_ context.Context, since time.Time) ([]protocol.Call, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(j.calls), func(one Call) bool { return one.Answered.Before(since) }), j.err
+	return slices.DeleteFunc(slices.Clone(j.calls), func(one protocol.Call) bool { return one.Answered.Before(since) }), j.err
 }
 
 func (j *fakeJournal) addCall(operation, resource, answer string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.calls = append(j.calls, Call{
+	j.calls = append(j.calls, protocol.Call{
 		ID: fmt.Sprint(len(j.calls)), Began: time.Now(), Answered: time.Now(), Operation: operation, Resource: resource,
 		Answer: answer, Failed: answer != "200",
 	})

@@ -5,6 +5,8 @@ package record
 import (
 	"context"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
 // Journal is implemented by a Cloud that knows which calls the CCM makes. They
@@ -12,23 +14,7 @@ import (
 type Journal interface {
 	// CallsSince returns the CCM's calls that were answered at this time or later, the
 	// oldest first. Callers ask for overlapping times.
-	CallsSince(ctx context.Context, since time.Time) ([]Call, error)
-}
-
-// Call is one call of the cloud's API.
-type Call struct {
-	// ID sets it apart from all others.
-	ID string
-	// Began and Answered are by this machine's clock. The answer of a stream may have
-	// gone on after Answered.
-	Began, Answered time.Time
-	// Operation is what the cloud calls it.
-	Operation string
-	// Resource is the ID of what it is about; "" for a list.
-	Resource string
-	// Answer in a few words: a status, an error's code, that a fault was behind it.
-	Answer string
-	Failed bool
+	CallsSince(ctx context.Context, since time.Time) ([]protocol.Call, error)
 }
 
 // LogFiles names the files that a CCM logs to.

@@ -91,8 +91,12 @@ type CCM struct {
 // Call defines model for Call.
 type Call struct {
 	// ID Sets it apart from all others.
-	ID       string    `json:"id"`
-	Began    time.Time `json:"began"`
+	ID string `json:"id"`
+
+	// Began By the clock of the suite's machine.
+	Began time.Time `json:"began"`
+
+	// Answered The answer of a stream may go on after that.
 	Answered time.Time `json:"answered"`
 
 	// Operation What the cloud calls it.
@@ -101,7 +105,7 @@ type Call struct {
 	// Resource The ID of what it is about; none for a list.
 	Resource string `json:"resource,omitempty"`
 
-	// Answer A few words: a status, an error's code.
+	// Answer A few words: a status, an error's code, that a fault was behind it.
 	Answer string `json:"answer"`
 	Failed bool   `json:"failed"`
 }
