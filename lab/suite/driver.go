@@ -5,11 +5,8 @@ package suite
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/url"
-	"os"
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -64,7 +61,7 @@ func (o Options) driverOn(ctx context.Context, l *lab.Lab) (conformance.Implemen
 	}
 	described := cloud.Described()
 	if described.Proxy != nil {
-		proxy, err := openProxy(values.Address, *described.Proxy)
+		proxy, err := faultproxy.Open(values.Address, *described.Proxy)
 		if err != nil {
 			return none, nil, errors.Join(fmt.Errorf("the driver %s: its proxy: %w", described.Name, err), stop())
 		}
@@ -134,35 +131,6 @@ func (d *Driver) start(host process.Host, logFile string, values program.Values)
 		return nil, err
 	}
 	return driver.Program{Path: d.Path, Args: args, Env: env, Host: host, LogFile: logFile}.Start()
-}
-
-// openProxy opens the proxy that a driver asks for.
-func openProxy(host string, asked protocol.Proxy) (*faultproxy.Proxy, error) {
-	upstream, err := url.Parse(asked.Upstream)
-	if err != nil {
-		return nil, err
-	}
-	c := faultproxy.Config{Upstream: upstream, Answers: map[conformance.FaultKind]faultproxy.Answer{}}
-	if asked.CAFile != "" {
-		signed, err := os.ReadFile(asked.CAFile)
-		if err != nil {
-			return nil, err
-		}
-		c.Roots = x509.NewCertPool()
-		if !c.Roots.AppendCertsFromPEM(signed) {
-			return nil, fmt.Errorf("%s has no certificate in it", asked.CAFile)
-		}
-	}
-	for _, r := range asked.Rules {
-		c.Rules = append(c.Rules, faultproxy.Rule{
-			Method: r.Method, Path: r.Path, Thing: conformance.Thing(r.Thing), Reads: r.Reads, List: r.List,
-			NextPage: r.NextPage, StateFields: r.StateFields, Item: r.Item,
-		})
-	}
-	for kind, a := range asked.Answers {
-		c.Answers[conformance.FaultKind(kind)] = faultproxy.Answer{Status: a.Status, Header: a.Headers, Body: a.Body}
-	}
-	return faultproxy.Open(host, c)
 }
 
 // driversCCM is the CCM that the command line names, or the driver; each may leave to the other what it

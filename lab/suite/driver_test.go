@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
-	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 )
@@ -59,29 +58,4 @@ func TestWhatADriverCannotShowHere(t *testing.T) {
 	assert.ElementsMatch(t, []string{"traffic", "udp-services"}, keys(Options{Cluster: theirs}, known))
 	withTraffic := Options{Cluster: theirs, Traffic: true}
 	assert.ElementsMatch(t, []string{"routes", "udp-services"}, keys(withTraffic, program.Values{}))
-}
-
-func TestProxyOfADriver(t *testing.T) {
-	list := "/items"
-	asked := protocol.Proxy{
-		Upstream: "http://127.0.0.1:1/v2",
-		Rules:    []protocol.ProxyRule{{Method: "GET", Path: "/servers", Thing: "instances", List: &list}},
-		Answers:  map[string]protocol.ProxyAnswer{"404": {Body: "{}"}},
-	}
-	proxy, err := openProxy("127.0.0.1", asked)
-	require.NoError(t, err)
-	defer func() { assert.NoError(t, proxy.Close()) }()
-	assert.Regexp(t, `^http://127\.0\.0\.1:\d+/v2$`, proxy.URL())
-	assert.Contains(t, proxy.FaultKinds(), conformance.FaultEmptyList)
-	assert.Contains(t, proxy.FaultKinds(), conformance.FaultForeignNotFound)
-
-	asked.Rules[0].Thing, asked.CAFile = "volumes", ""
-	_, err = openProxy("127.0.0.1", asked)
-	assert.ErrorContains(t, err, `thing "volumes"`)
-	asked.CAFile = "/none"
-	_, err = openProxy("127.0.0.1", asked)
-	assert.ErrorContains(t, err, "/none")
-	asked.CAFile = "driver_test.go"
-	_, err = openProxy("127.0.0.1", asked)
-	assert.ErrorContains(t, err, "has no certificate in it")
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,9 +166,9 @@ func TestMistakesOfRequestsAreProblems(t *testing.T) {
 // A proxy gives a driver without faults and counters both; what the driver has itself stays its own.
 func TestRolesByTheProxy(t *testing.T) {
 	list := "/servers"
-	proxy, err := faultproxy.Open("127.0.0.1", faultproxy.Config{
-		Upstream: &url.URL{Scheme: "http", Host: "127.0.0.1:1"},
-		Rules:    []faultproxy.Rule{{Method: "GET", Path: "/v1/servers", Thing: conformance.Instances, List: &list}},
+	proxy, err := faultproxy.Open("127.0.0.1", protocol.Proxy{
+		Upstream: "http://127.0.0.1:1",
+		Rules:    []protocol.ProxyRule{{Method: "GET", Path: "/v1/servers", Thing: conformance.Instances, List: &list}},
 	})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, proxy.Close()) }()

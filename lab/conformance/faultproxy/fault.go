@@ -18,6 +18,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/faults/effects"
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
 // statuses are those of the kinds that refuse a call.
@@ -43,7 +44,7 @@ var alwaysKinds = []conformance.FaultKind{
 	conformance.FaultLost,
 }
 
-// refusalKinds lists the kinds that Config.Answers may have, for messages.
+// refusalKinds lists the kinds for which a cloud may have answers of its own, for messages.
 func refusalKinds() string {
 	kinds := slices.Sorted(maps.Keys(statuses))
 	names := make([]string, len(kinds))
@@ -57,7 +58,7 @@ func refusalKinds() string {
 func (p *Proxy) FaultKinds() []conformance.FaultKind {
 	kinds := slices.Clone(alwaysKinds)
 	for _, kind := range ownAnswerOnly {
-		if _, has := p.config.Answers[kind]; has {
+		if _, has := p.answers[string(kind)]; has {
 			kinds = append(kinds, kind)
 		}
 	}
@@ -180,9 +181,9 @@ func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fa
 			p.answerEdited(w, r, c, f)
 			return
 		}
-		writeAnswer(w, f.Kind, p.config.Answers[f.Kind])
+		writeAnswer(w, f.Kind, p.answers[string(f.Kind)])
 	default:
-		writeAnswer(w, f.Kind, p.config.Answers[f.Kind])
+		writeAnswer(w, f.Kind, p.answers[string(f.Kind)])
 	}
 }
 
@@ -199,13 +200,13 @@ func (f *fault) hold(r *http.Request, d time.Duration) bool {
 func breakOff(w http.ResponseWriter) { _ = effects.BreakOff(w) }
 
 // writeAnswer writes an answer of the cloud's own, or what a cloud would answer.
-func writeAnswer(w http.ResponseWriter, kind conformance.FaultKind, a Answer) {
+func writeAnswer(w http.ResponseWriter, kind conformance.FaultKind, a protocol.ProxyAnswer) {
 	status := cmp.Or(a.Status, statuses[kind])
 	w.Header().Set("Content-Type", "application/json")
 	if status == http.StatusTooManyRequests {
 		w.Header().Set("Retry-After", "1")
 	}
-	for name, value := range a.Header {
+	for name, value := range a.Headers {
 		w.Header().Set(name, value)
 	}
 	w.WriteHeader(status)
@@ -245,7 +246,7 @@ func sendCaptured(w http.ResponseWriter, a effects.Answer, err error) {
 func (p *Proxy) answerEdited(w http.ResponseWriter, r *http.Request, c call, f *fault) {
 	a, err := effects.Capture(p.forward, r, maxBody)
 	if err == nil && a.Status < http.StatusMultipleChoices && r.Method != http.MethodHead {
-		edited, err := editAnswer(a.Body, c.rule.Rule, f.Kind)
+		edited, err := c.rule.editAnswer(a.Body, f.Kind)
 		if err != nil {
 			err = fmt.Errorf("fault %s was not made: the answer to %s %s: %w", f.Kind, r.Method, r.URL.Path, err)
 			p.mu.Lock()
@@ -259,30 +260,30 @@ func (p *Proxy) answerEdited(w http.ResponseWriter, r *http.Request, c call, f *
 }
 
 // editAnswer leaves out of a JSON answer what a fault of this kind leaves out.
-func editAnswer(whole json.RawMessage, r Rule, kind conformance.FaultKind) (json.RawMessage, error) {
+func (c *compiledRule) editAnswer(whole json.RawMessage, kind conformance.FaultKind) (json.RawMessage, error) {
 	if err := json.Unmarshal(whole, new(json.RawMessage)); err != nil {
 		return nil, fmt.Errorf("it is no JSON: %w", err)
 	}
-	if r.List == nil {
-		return effects.ChangeAt(whole, r.Item, r.omitStates)
+	if c.List == nil {
+		return effects.ChangeAt(whole, c.Item, c.omitStates)
 	}
 	keep := map[conformance.FaultKind]int{
 		conformance.FaultPartialList: 1, conformance.FaultMissingField: math.MaxInt,
 	}[kind]
-	whole, err := effects.ChangeAt(whole, *r.List, func(list json.RawMessage) (json.RawMessage, error) {
+	whole, err := effects.ChangeAt(whole, *c.List, func(list json.RawMessage) (json.RawMessage, error) {
 		list, err := effects.ShortenList(list, keep)
 		if err != nil {
-			return nil, fmt.Errorf("it has no list at %q", *r.List)
+			return nil, fmt.Errorf("it has no list at %q", *c.List)
 		}
 		if kind == conformance.FaultMissingField {
-			return r.omitStates(list)
+			return c.omitStates(list)
 		}
 		return list, nil
 	})
 	if kind == conformance.FaultMissingField {
 		return whole, err
 	}
-	for _, pointer := range r.NextPage { // Nothing says that there is more.
+	for _, pointer := range c.NextPage { // Nothing says that there is more.
 		if err == nil {
 			whole, err = effects.RemoveField(whole, effects.PointerKeys(pointer)...)
 		}
@@ -291,9 +292,9 @@ func editAnswer(whole json.RawMessage, r Rule, kind conformance.FaultKind) (json
 }
 
 // omitStates leaves out of a thing, or each thing of a list, the fields that say what state it is in.
-func (r Rule) omitStates(value json.RawMessage) (json.RawMessage, error) {
+func (c *compiledRule) omitStates(value json.RawMessage) (json.RawMessage, error) {
 	var err error
-	for _, pointer := range r.StateFields {
+	for _, pointer := range c.StateFields {
 		if value, err = effects.RemoveField(value, effects.PointerKeys(pointer)...); err != nil {
 			return nil, err
 		}

@@ -2,7 +2,7 @@
 // that the suite knows and counts the CCM's calls, so that the cloud itself need not be able to do
 // either. All that it must be told of the cloud is which paths are which resources.
 //
-// It knows no cloud and no CCM. Begin with Config and Open; Gate is the part of it that works on
+// It knows no cloud and no CCM. Begin with Open; Gate is the part of it that works on
 // connections alone.
 package faultproxy
 
@@ -19,41 +19,24 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
-
-// Config says what the proxy must know of a cloud.
-type Config struct {
-	// Upstream is the cloud's URL, http or https. The proxy's own has the same path.
-	Upstream *url.URL
-	// Roots signed the cloud's certificate; nil for those that the machine knows.
-	Roots *x509.CertPool
-	// Rules say which calls are about which thing. The first that fits a call counts.
-	Rules []Rule
-	// Answers are what the cloud answers when it refuses a call, by the kind of fault. Kinds that are
-	// left out get a status and a sentence, except those of ownAnswerOnly, which are not made.
-	Answers map[conformance.FaultKind]Answer
-}
-
-// Answer of the cloud.
-type Answer struct {
-	Status int // the kind's own when 0
-	Header map[string]string
-	Body   string // JSON, unless Header says otherwise
-}
 
 // Proxy is a cloud for one CCM. It has the roles FaultInjector, CallCounter and CallJournal.
 type Proxy struct {
-	config  Config
-	rules   []compiledRule
-	forward *httputil.ReverseProxy
-	server  *http.Server
-	gate    *Gate
+	upstream *url.URL // the cloud's
+	answers  map[string]protocol.ProxyAnswer
+	rules    []compiledRule
+	forward  *httputil.ReverseProxy
+	server   *http.Server
+	gate     *Gate
 	// slowDelay is how long an answer takes under conformance.FaultSlow.
 	slowDelay time.Duration
 	stopping  context.Context
@@ -76,9 +59,18 @@ var _ interface {
 // slowDelay is that of conformance.FaultSlow.
 const slowDelay = 30 * time.Second
 
-// Open listens on a free port of host, an address of this machine.
-func Open(host string, c Config) (*Proxy, error) {
-	rules, err := c.compile()
+// Open listens on a free port of host, an address of this machine. asked says what the proxy must know of
+// the cloud.
+func Open(host string, asked protocol.Proxy) (*Proxy, error) {
+	upstream, err := url.Parse(asked.Upstream)
+	if err != nil {
+		return nil, err
+	}
+	transport, err := newTransport(asked.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	rules, err := compileRules(upstream, asked)
 	if err != nil {
 		return nil, err
 	}
@@ -91,13 +83,13 @@ func Open(host string, c Config) (*Proxy, error) {
 		return nil, errors.Join(err, behind.Close())
 	}
 	p := &Proxy{
-		config: c, rules: rules, gate: gate, slowDelay: slowDelay,
+		upstream: upstream, answers: asked.Answers, rules: rules, gate: gate, slowDelay: slowDelay,
 		counted: conformance.Calls{Of: map[conformance.Thing]conformance.Count{}},
 	}
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	p.forward = &httputil.ReverseProxy{
 		Rewrite:   p.rewriteRequest,
-		Transport: c.transport(),
+		Transport: transport,
 		// Streams are passed on as they come.
 		FlushInterval: -1,
 		ErrorLog:      log.New(slogWriter{}, "", 0),
@@ -116,32 +108,43 @@ func (slogWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func (c Config) transport() *http.Transport {
+// newTransport trusts what the certificate in caFile has signed; without a file, what the machine trusts.
+func newTransport(caFile string) (*http.Transport, error) {
 	t := http.DefaultTransport.(*http.Transport).Clone()
-	if c.Roots != nil {
-		t.TLSClientConfig = &tls.Config{RootCAs: c.Roots, MinVersion: tls.VersionTLS12}
+	if caFile == "" {
+		return t, nil
 	}
-	return t
+	signed, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(signed) {
+		return nil, fmt.Errorf("%s has no certificate in it", caFile)
+	}
+	t.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+	return t, nil
 }
 
-// compile returns the rules, or all that is wrong with the configuration.
-func (c Config) compile() (rules []compiledRule, err error) {
+// compileRules returns the rules, or all that is wrong with what was asked for.
+func compileRules(upstream *url.URL, asked protocol.Proxy) (rules []compiledRule, err error) {
 	var errs []error
-	if c.Upstream == nil || c.Upstream.Host == "" || c.Upstream.Scheme != "http" && c.Upstream.Scheme != "https" {
-		errs = append(errs, fmt.Errorf("the cloud's URL %q: want http://HOST or https://HOST", c.Upstream))
+	if upstream.Host == "" || upstream.Scheme != "http" && upstream.Scheme != "https" {
+		errs = append(errs, fmt.Errorf("the cloud's URL %q: want http://HOST or https://HOST", upstream))
 	}
-	if len(c.Rules) == 0 {
+	if len(asked.Rules) == 0 {
 		errs = append(errs, errors.New("there is no rule that says which calls are about which thing"))
 	}
-	for i, r := range c.Rules {
-		compiled, err := r.compile()
+	for i, r := range asked.Rules {
+		compiled, err := compileRule(r)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("rule %d, %s: %w", i+1, r, err))
+			name := strings.TrimSpace(r.Method + " " + r.Path)
+			errs = append(errs, fmt.Errorf("rule %d, %s: %w", i+1, name, err))
 		}
 		rules = append(rules, compiled)
 	}
-	for _, kind := range slices.Sorted(maps.Keys(c.Answers)) {
-		if _, ok := statuses[kind]; !ok {
+	for _, kind := range slices.Sorted(maps.Keys(asked.Answers)) {
+		if _, ok := statuses[conformance.FaultKind(kind)]; !ok {
 			errs = append(errs, fmt.Errorf("an answer for fault %q: want one of %s", kind, refusalKinds()))
 		}
 	}
@@ -150,7 +153,7 @@ func (c Config) compile() (rules []compiledRule, err error) {
 
 // URL is the cloud's for the CCM, and for nobody else.
 func (p *Proxy) URL() string {
-	u := *p.config.Upstream
+	u := *p.upstream
 	u.Scheme, u.Host = "http", p.gate.Address()
 	return strings.TrimSuffix(u.String(), "/")
 }
@@ -164,7 +167,7 @@ func (p *Proxy) Close() error {
 }
 
 func (p *Proxy) rewriteRequest(r *httputil.ProxyRequest) {
-	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = p.config.Upstream.Scheme, p.config.Upstream.Host, ""
+	r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = p.upstream.Scheme, p.upstream.Host, ""
 	// What ReverseProxy cleans, the CCM may have meant.
 	r.Out.URL.RawQuery = r.In.URL.RawQuery
 }
@@ -174,7 +177,7 @@ func answerUnreachable(w http.ResponseWriter, _ *http.Request, err error) {
 	if errors.Is(err, context.Canceled) { // By the CCM, which hears nothing any more.
 		panic(http.ErrAbortHandler)
 	}
-	writeAnswer(w, conformance.FaultUnavailable, Answer{
+	writeAnswer(w, conformance.FaultUnavailable, protocol.ProxyAnswer{
 		Status: http.StatusBadGateway, Body: sentence("the fault proxy does not reach the cloud: " + err.Error()),
 	})
 }

@@ -4,10 +4,12 @@ import (
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -19,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
 // toyCloud has servers, below /nebula, and compresses its answers for those who take that.
@@ -89,7 +92,7 @@ func (c *toyCloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func pointer(s string) *string { return &s }
 
-var toyRules = []Rule{
+var toyRules = []protocol.ProxyRule{
 	{
 		Method: "GET", Path: "/v1/servers", Thing: conformance.Instances, List: pointer("/servers"),
 		NextPage: []string{"/meta/next"}, StateFields: []string{"/status/power"},
@@ -108,13 +111,11 @@ func openToy(t *testing.T) (*Proxy, *toyCloud) {
 	server := httptest.NewServer(cloud)
 	t.Cleanup(server.Close)
 	t.Cleanup(func() { close(cloud.streams) })
-	upstream, err := url.Parse(server.URL + "/nebula")
-	require.NoError(t, err)
-	p, err := Open("127.0.0.1", Config{
-		Upstream: upstream, Rules: toyRules,
-		Answers: map[conformance.FaultKind]Answer{
-			conformance.FaultForeignNotFound: {Body: `{"project":"another"}`},
-			conformance.FaultNotFound:        {Status: http.StatusGone, Header: map[string]string{"X-Project": "ours"}},
+	p, err := Open("127.0.0.1", protocol.Proxy{
+		Upstream: server.URL + "/nebula", Rules: toyRules,
+		Answers: map[string]protocol.ProxyAnswer{
+			"404":       {Body: `{"project":"another"}`},
+			"not-found": {Status: http.StatusGone, Headers: map[string]string{"X-Project": "ours"}},
 		},
 	})
 	require.NoError(t, err)
@@ -451,7 +452,7 @@ func TestFaultKindsFollowFromTheRules(t *testing.T) {
 		conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost)
 	assert.ElementsMatch(t, all, p.FaultKinds())
 
-	p, err := Open("127.0.0.1", Config{Upstream: p.config.Upstream, Rules: []Rule{
+	p, err := Open("127.0.0.1", protocol.Proxy{Upstream: p.upstream.String(), Rules: []protocol.ProxyRule{
 		{Path: "/v1/servers", Thing: conformance.Instances},
 	}})
 	require.NoError(t, err)
@@ -468,13 +469,13 @@ func TestFaultKindsFollowFromTheRules(t *testing.T) {
 
 // All mistakes are told at once.
 func TestMistakesInTheConfiguration(t *testing.T) {
-	_, err := Open("127.0.0.1", Config{
-		Upstream: &url.URL{Scheme: "ftp", Host: "nebula"},
-		Rules: []Rule{
+	_, err := Open("127.0.0.1", protocol.Proxy{
+		Upstream: "ftp://nebula",
+		Rules: []protocol.ProxyRule{
 			{Method: "get", Path: "v1", Thing: "volumes"},
 			{Path: "/v1/{rest...}/more", Thing: conformance.Routes, List: pointer("items")},
 		},
-		Answers: map[conformance.FaultKind]Answer{conformance.FaultReset: {}},
+		Answers: map[string]protocol.ProxyAnswer{"reset": {}},
 	})
 	for _, mistake := range []string{
 		`the cloud's URL "ftp://nebula"`, `thing "volumes"`, `method "get"`, "does not begin with /",
@@ -482,13 +483,17 @@ func TestMistakesInTheConfiguration(t *testing.T) {
 	} {
 		assert.ErrorContains(t, err, mistake)
 	}
-	_, err = Open("127.0.0.1", Config{})
+	_, err = Open("127.0.0.1", protocol.Proxy{})
 	assert.ErrorContains(t, err, "there is no rule")
+	_, err = Open("127.0.0.1", protocol.Proxy{CAFile: "/none"})
+	assert.ErrorContains(t, err, "/none")
+	_, err = Open("127.0.0.1", protocol.Proxy{CAFile: "proxy_test.go"})
+	assert.ErrorContains(t, err, "has no certificate in it")
 }
 
 // A cloud that cannot be reached is told as that.
 func TestUnreachableCloud(t *testing.T) {
-	p, err := Open("127.0.0.1", Config{Upstream: &url.URL{Scheme: "http", Host: "127.0.0.1:1"}, Rules: toyRules})
+	p, err := Open("127.0.0.1", protocol.Proxy{Upstream: "http://127.0.0.1:1", Rules: toyRules})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, p.Close()) }()
 	status, body := read(t, p, "/v1/servers")
@@ -500,11 +505,10 @@ func TestUnreachableCloud(t *testing.T) {
 func TestHTTPSUpstream(t *testing.T) {
 	server := httptest.NewTLSServer(&toyCloud{names: []string{"a", "b"}})
 	defer server.Close()
-	upstream, err := url.Parse(server.URL + "/nebula/")
-	require.NoError(t, err)
-	p, err := Open("127.0.0.1", Config{
-		Upstream: upstream, Rules: toyRules, Roots: server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs,
-	})
+	signed := filepath.Join(t.TempDir(), "ca.pem")
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	require.NoError(t, os.WriteFile(signed, block, 0o600))
+	p, err := Open("127.0.0.1", protocol.Proxy{Upstream: server.URL + "/nebula/", Rules: toyRules, CAFile: signed})
 	require.NoError(t, err)
 	defer func() { assert.NoError(t, p.Close()) }()
 	_, body := read(t, p, "/v1/servers")

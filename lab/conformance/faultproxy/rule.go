@@ -10,36 +10,12 @@ import (
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// Rule says which calls are about which resource, and where that is in their answers. JSON pointers
-// are those of RFC 6901.
-type Rule struct {
-	// Method is that of HTTP; "" for any.
-	Method string
-	// Path is a pattern of the URL's path below the cloud's: /v1/servers/{id}. A name in braces stands
-	// for one segment; with dots, {rest...}, at the end, for all that follows.
-	Path string
-	// Thing is what the calls are about.
-	Thing conformance.Thing
-	// Reads says whether they change nothing; nil for what the method says.
-	Reads *bool
-	// List points to the list in an answer; nil for calls that list nothing.
-	List *string
-	// NextPage point to what says in a list's answer that there is more.
-	NextPage []string
-	// StateFields point from a thing to the fields that say what state it is in.
-	StateFields []string
-	// Item points to the thing in an answer that lists nothing.
-	Item string
-}
-
-// String names the rule in messages.
-func (r Rule) String() string { return strings.TrimSpace(r.Method + " " + r.Path) }
-
-// compiledRule is a Rule that is ready for use.
+// compiledRule is a rule that is ready for use.
 type compiledRule struct {
-	Rule
+	protocol.ProxyRule
 	segments []string // of Path
 	reads    bool
 }
@@ -49,8 +25,8 @@ const (
 	anySegments = "{...}"
 )
 
-func (r Rule) compile() (compiledRule, error) {
-	c := compiledRule{Rule: r, reads: r.Method == http.MethodGet || r.Method == http.MethodHead}
+func compileRule(r protocol.ProxyRule) (compiledRule, error) {
+	c := compiledRule{ProxyRule: r, reads: r.Method == http.MethodGet || r.Method == http.MethodHead}
 	if r.Reads != nil {
 		c.reads = *r.Reads
 	}
@@ -116,7 +92,7 @@ func (c *compiledRule) matches(method string, segments []string) (id string, fit
 
 // ruleOf says what a request is about; the rule is nil if it is about nothing that the suite knows.
 func (p *Proxy) ruleOf(r *http.Request) (rule *compiledRule, id string) {
-	below, ok := strings.CutPrefix(r.URL.EscapedPath(), strings.TrimSuffix(p.config.Upstream.EscapedPath(), "/"))
+	below, ok := strings.CutPrefix(r.URL.EscapedPath(), strings.TrimSuffix(p.upstream.EscapedPath(), "/"))
 	if !ok {
 		return nil, ""
 	}
