@@ -39,7 +39,7 @@ var layers = [][]string{
 	{"notices"},
 	{"build"},
 	{"process", "state"},
-	{"atomicfile", "follow", "kubediff", "labels"},
+	{"atomicfile", "fakekubelet", "follow", "kubediff", "labels"},
 	{"remedy"},
 }
 

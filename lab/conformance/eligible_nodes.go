@@ -87,7 +87,7 @@ func (e *eligibleNodes) replaceMissing(ctx context.Context) error {
 			kept = append(kept, n)
 			continue
 		}
-		n.stopRenewals()
+		n.kubelets.Stop()
 		if err := e.keeper.Cloud.TerminateInstance(ctx, n.instance.ID); err != nil {
 			return err
 		}

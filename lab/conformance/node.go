@@ -1,26 +1,20 @@
 package conformance
 
-// Nodes and instances for tests. Most tests need no kubelet, only what one
-// writes: the suite stands in for it, so that a Node costs nothing and becomes
-// NotReady at once when a test wants that.
+// Nodes and instances for tests. Most tests need no kubelet, only what one writes (lab/fakekubelet).
 
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
-	"slices"
-	"sync"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/lab/fakekubelet"
 	"github.com/ccmlab/ccmlab/lab/labels"
 )
 
@@ -43,12 +37,14 @@ type NodeSpec struct {
 	Change func(*corev1.Node)
 }
 
-// StandIn is the suite in a kubelet's place.
+// standInMessage is that of the Ready conditions that the suite writes.
+const standInMessage = "the conformance suite stands in for the kubelet"
+
+// StandIn is a Node for which the suite writes what a kubelet would.
 type StandIn struct {
-	Name string
-	t    *T
-	stop func() // ends the renewals of its lease; nil while there are none
-	mu   sync.Mutex
+	Name     string
+	t        *T
+	kubelets *fakekubelet.Kubelets // of this Node
 }
 
 // NewInstance creates a running instance, and terminates it after the test.
@@ -87,35 +83,36 @@ func (s *Suite) nodeSpecOf(i Instance, spec NodeSpec) NodeSpec {
 // Ready, and tainted until a CCM has initialised it. It is deleted after the
 // test.
 func (t *T) NewNode(spec NodeSpec) *StandIn {
-	_, err := t.Kube.CoreV1().Nodes().Create(t.ctx, nodeFromSpec(spec), metav1.CreateOptions{})
+	n := t.newStandIn(spec.Name)
+	_, err := t.Kube.CoreV1().Nodes().Create(t.ctx, nodeFromSpec(n.kubelets, spec), metav1.CreateOptions{})
 	t.Must(err, "registering Node %s", spec.Name)
 	t.trace.Step("registered Node %s", spec.Name)
-	n := &StandIn{Name: spec.Name, t: t}
 	t.Cleanup(n.deleteNode)
-	n.startRenewals()
+	n.kubelets.AddNode(n.Name)
+	n.kubelets.Start(t.ctx)
+	return n
+}
+
+func (t *T) newStandIn(name string) *StandIn {
+	n := &StandIn{Name: name, t: t}
+	n.kubelets = &fakekubelet.Kubelets{
+		Kube: t.Kube, Message: standInMessage, RenewalPeriod: renewalPeriod, Renewed: n.restoreIfLost,
+	}
 	return n
 }
 
 // nodeFromSpec returns the Node that a kubelet would register.
-func nodeFromSpec(spec NodeSpec) *corev1.Node {
-	nodeLabels := map[string]string{corev1.LabelHostname: spec.Name, corev1.LabelOSStable: "linux"}
+func nodeFromSpec(k *fakekubelet.Kubelets, spec NodeSpec) *corev1.Node {
+	node := k.NewNode(spec.Name)
 	if !spec.Balanced {
-		nodeLabels[corev1.LabelNodeExcludeBalancers] = "true"
+		node.Labels[corev1.LabelNodeExcludeBalancers] = "true"
 	}
-	maps.Copy(nodeLabels, spec.Labels)
-	node := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: spec.Name, Labels: nodeLabels},
-		Spec: corev1.NodeSpec{ProviderID: spec.ProviderID, Taints: []corev1.Taint{
-			{Key: cloudproviderapi.TaintExternalCloudProvider, Value: "true", Effect: corev1.TaintEffectNoSchedule},
-			{Key: labels.StandInTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule},
-		}},
-		Status: corev1.NodeStatus{
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: spec.Name}},
-			// From the first: a CCM that takes an instance that has no name yet for
-			// an ended one deletes a Node that is not Ready (upstream's way).
-			Conditions: []corev1.NodeCondition{readyCondition(corev1.ConditionTrue, "KubeletReady")},
-		},
-	}
+	maps.Copy(node.Labels, spec.Labels)
+	node.Spec.ProviderID = spec.ProviderID
+	node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{
+		Key: labels.StandInTaint, Value: "true", Effect: corev1.TaintEffectNoSchedule,
+	})
+	node.Status.Addresses = []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: spec.Name}}
 	if spec.NodeIP != "" {
 		node.Annotations = map[string]string{cloudproviderapi.AnnotationAlphaProvidedIPAddr: spec.NodeIP}
 	}
@@ -139,139 +136,44 @@ func (t *T) NewWorker(spec NodeSpec) (Instance, *StandIn) {
 // Ready says of the Node that it is, and keeps saying so.
 func (n *StandIn) Ready() {
 	n.t.trace.Step("Node %s says that it is Ready", n.Name)
-	n.setReadyCondition(corev1.ConditionTrue, "KubeletReady")
-	n.startRenewals()
-}
-
-func (n *StandIn) startRenewals() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.stop == nil {
-		ctx, cancel := context.WithCancel(context.WithoutCancel(n.t.ctx))
-		ended := make(chan struct{})
-		go func() { defer close(ended); n.renewLease(ctx) }()
-		n.stop = func() { cancel(); <-ended }
-	}
+	n.setReady(corev1.ConditionTrue, "KubeletReady")
+	n.kubelets.Start(n.t.ctx)
 }
 
 // NotReady says what a kubelet says when its machine shuts down, and falls
 // silent.
 func (n *StandIn) NotReady() {
 	n.t.trace.Step("Node %s says that it is not Ready, and falls silent", n.Name)
-	n.stopRenewals()
-	n.setReadyCondition(corev1.ConditionFalse, "KubeletNotReady")
+	n.kubelets.Stop()
+	n.setReady(corev1.ConditionFalse, "KubeletNotReady")
 }
 
-func (n *StandIn) stopRenewals() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.stop != nil {
-		n.stop()
-		n.stop = nil
-	}
-}
-
-func readyCondition(status corev1.ConditionStatus, reason string) corev1.NodeCondition {
-	now := metav1.Now()
-	return corev1.NodeCondition{
-		Type: corev1.NodeReady, Status: status, Reason: reason,
-		Message:           "the conformance suite stands in for the kubelet",
-		LastHeartbeatTime: now, LastTransitionTime: now,
-	}
-}
-
-func (n *StandIn) setReadyCondition(status corev1.ConditionStatus, reason string) {
-	err := patchReady(n.t.ctx, n.t.Kube, n.Name, status, reason)
+func (n *StandIn) setReady(status corev1.ConditionStatus, reason string) {
+	err := n.kubelets.SetReady(n.t.ctx, n.Name, status, reason)
 	if apierrors.IsNotFound(err) {
 		return // The CCM was faster; what became of the Node is for the test to see.
 	}
 	n.t.Must(err, "saying that Node %s is Ready: %s", n.Name, status)
 }
 
-// patchReady patches, as a kubelet does: the CCM writes to a Node that has just
-// registered at the same time, and neither is to lose against the other.
-func patchReady(
-	ctx context.Context,
-	kube kubernetes.Interface,
-	node string,
-	status corev1.ConditionStatus,
-	reason string,
-) error {
-	patch, err := json.Marshal(
-		map[string]any{"status": map[string]any{"conditions": []corev1.NodeCondition{readyCondition(status, reason)}}},
-	)
+// restoreIfLost marks the Node Ready if it was taken for lost although its lease is renewed. err says that
+// the lease could not be renewed.
+func (n *StandIn) restoreIfLost(ctx context.Context, _ string, err error) {
+	restored := false
 	if err == nil {
-		_, err = kube.CoreV1().Nodes().PatchStatus(ctx, node, patch)
+		restored, err = n.kubelets.RestoreIfLost(ctx, n.Name)
 	}
-	return err
-}
-
-// renewLease renews the Node's lease until ctx ends, so that kube-controller-manager does not take
-// the Node for lost.
-func (n *StandIn) renewLease(ctx context.Context) {
-	leases := n.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease)
-	tick := time.NewTicker(renewalPeriod)
-	defer tick.Stop()
-	for {
-		now := metav1.NowMicro()
-		lease, err := leases.Get(ctx, n.Name, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			lease = &coordinationv1.Lease{
-				ObjectMeta: metav1.ObjectMeta{Name: n.Name},
-				Spec:       coordinationv1.LeaseSpec{HolderIdentity: &n.Name, RenewTime: &now},
-			}
-			_, err = leases.Create(ctx, lease, metav1.CreateOptions{})
-		case err == nil:
-			lease.Spec.RenewTime = &now
-			_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
-		}
-		if err == nil {
-			err = n.restoreIfLost(ctx)
-		}
-		if err != nil && ctx.Err() == nil {
-			n.t.Logf("keeping Node %s alive: %v", n.Name, err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
+	if restored {
+		n.t.Logf("Node %s was taken for lost while it was alive, and says that it is Ready", n.Name)
 	}
-}
-
-// restoreIfLost marks the Node Ready if it was taken for lost, on a machine that was too busy to
-// renew its lease in time. A kubelet does so, too.
-func (n *StandIn) restoreIfLost(ctx context.Context) error {
-	node, err := n.t.GetNode(ctx, n.Name)
-	if apierrors.IsNotFound(err) {
-		return nil // What became of it is for the test to see.
+	if err != nil && ctx.Err() == nil {
+		n.t.Logf("keeping Node %s alive: %v", n.Name, err)
 	}
-	if err != nil || !isNodeLost(node) {
-		return err
-	}
-	n.t.Logf("Node %s was taken for lost while it was alive, and says that it is Ready", n.Name)
-	return patchReady(ctx, n.t.Kube, n.Name, corev1.ConditionTrue, "KubeletReady")
-}
-
-// isNodeLost tells whether kube-controller-manager has set the Ready condition to Unknown.
-func isNodeLost(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
-		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionUnknown
-	})
 }
 
 func (n *StandIn) deleteNode(ctx context.Context) error {
-	n.stopRenewals()
-	if err := n.t.Kube.CoreV1().Nodes().
-		Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return err
-	}
-	err := n.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, n.Name, metav1.DeleteOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
+	n.kubelets.Stop()
+	return n.kubelets.DeleteNode(ctx, n.Name)
 }
 
 // GetNode is the Node as it is now.

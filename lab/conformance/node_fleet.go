@@ -15,26 +15,25 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/lab/fakekubelet"
 	"github.com/ccmlab/ccmlab/lab/labels"
 )
 
-// fleetConcurrency is how many objects of a fleet are made or renewed side by side.
+// fleetConcurrency is how many objects of a fleet are made, changed or deleted side by side.
 const fleetConcurrency = 4
 
 // maxUninitialized is how many Nodes wait for the CCM at a time: on any machine, it is
 // the CCM that is busy then, and not the cluster.
 const maxUninitialized = 16
 
-// cleanupBatch is how many are taken away in one step of cleaning up.
+// cleanupBatch is how many objects are deleted in one step of cleaning up.
 const cleanupBatch = 200
 
 // fleetRenewalPeriod is how long a round of renewals takes, at least: well within the
@@ -51,9 +50,9 @@ type NodeFleet struct {
 	instances      []Instance
 	slots          chan struct{} // taken by Nodes that wait for the CCM
 	allInitialized chan struct{} // closed when none waits any more
+	kubelets       *fakekubelet.Kubelets
 
 	mu          sync.Mutex
-	leases      []*coordinationv1.Lease
 	initialized map[string]bool
 	lost        map[string]bool // the Nodes that are not Ready
 	lostCount   int             // how often one was seen to become so
@@ -62,14 +61,23 @@ type NodeFleet struct {
 // NewNodeFleet creates the instances, and no Node yet. After the test all of it is
 // deleted, and the next test begins when cluster and CCM have processed that.
 func (t *T) NewNodeFleet(size int) *NodeFleet {
-	c := &NodeFleet{
+	f := &NodeFleet{
 		t: t, name: t.Name("crowd"), slots: make(chan struct{}, maxUninitialized), allInitialized: make(chan struct{}),
-		initialized: map[string]bool{}, lost: map[string]bool{}, leases: make([]*coordinationv1.Lease, size),
+		initialized: map[string]bool{}, lost: map[string]bool{},
+	}
+	f.kubelets = &fakekubelet.Kubelets{
+		Kube: t.Kube, Message: standInMessage, RenewalPeriod: fleetRenewalPeriod,
+		LeaseLabels: map[string]string{labels.NodeFleet: f.name},
+		Renewed: func(_ context.Context, node string, err error) {
+			if err != nil {
+				t.Logf("the lease of Node %s: %v", node, err)
+			}
+		},
 	}
 	t.Cleanup(t.waitUntilQuiet)
 	specs := make([]InstanceSpec, size)
 	for i := range specs {
-		specs[i].Name = fmt.Sprintf("%s-%04d", c.name, i)
+		specs[i].Name = fmt.Sprintf("%s-%04d", f.name, i)
 	}
 	instances, err := t.Cloud.CreateInstances(t.ctx, specs)
 	for step := range slices.Chunk(instances, cleanupBatch) {
@@ -82,31 +90,31 @@ func (t *T) NewNodeFleet(size int) *NodeFleet {
 	t.Must(err, "creating %d instances", size)
 	for _, instance := range instances {
 		instance = withNodeName(instance)
-		c.instances, c.Names = append(c.instances, instance), append(c.Names, instance.NodeName)
+		f.instances, f.Names = append(f.instances, instance), append(f.Names, instance.NodeName)
 	}
-	return c
+	return f
 }
 
 // Initialize has all Nodes register, as NewNode does one, keeps them Ready, and
 // returns when the CCM has initialised them.
-func (c *NodeFleet) Initialize() {
-	ranges := c.podRanges()
-	c.watchNodes()
-	c.deleteAfterTest(c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease))
-	c.deleteAfterTest(c.t.Kube.CoreV1().Nodes())
-	c.renewAllLeases()
-	err := Each(c.t.ctx, fleetConcurrency, len(c.Names), func(ctx context.Context, i int) error {
+func (f *NodeFleet) Initialize() {
+	ranges := f.podRanges()
+	f.watchNodes()
+	f.deleteAfterTest()
+	f.t.Cleanup(func(context.Context) error { f.kubelets.Stop(); return nil })
+	f.kubelets.Start(f.t.ctx)
+	err := Each(f.t.ctx, fleetConcurrency, len(f.Names), func(ctx context.Context, i int) error {
 		select {
-		case c.slots <- struct{}{}:
+		case f.slots <- struct{}{}:
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d were initialised: %w", c.countInitialized(), len(c.Names), context.Cause(ctx))
+			return fmt.Errorf("%d of %d were initialised: %w", f.countInitialized(), len(f.Names), context.Cause(ctx))
 		}
 		// First: a Node without a lease would be lost if the others take long.
-		if err := c.createLease(ctx, i); err != nil {
+		if err := f.kubelets.RenewLease(ctx, f.Names[i]); err != nil {
 			return err
 		}
-		_, err := c.t.Kube.CoreV1().Nodes().Create(ctx, nodeFromSpec(c.t.nodeSpecOf(c.instances[i], NodeSpec{
-			Balanced: true, Labels: map[string]string{labels.NodeFleet: c.name},
+		_, err := f.t.Kube.CoreV1().Nodes().Create(ctx, nodeFromSpec(f.kubelets, f.t.nodeSpecOf(f.instances[i], NodeSpec{
+			Balanced: true, Labels: map[string]string{labels.NodeFleet: f.name},
 			Change: func(n *corev1.Node) {
 				if ranges != nil {
 					n.Spec.PodCIDR, n.Spec.PodCIDRs = ranges[i], []string{ranges[i]}
@@ -115,42 +123,42 @@ func (c *NodeFleet) Initialize() {
 		})), metav1.CreateOptions{})
 		return err
 	})
-	c.t.Must(err, "registering %d Nodes", len(c.Names))
+	f.t.Must(err, "registering %d Nodes", len(f.Names))
 	select {
-	case <-c.allInitialized:
-	case <-c.t.ctx.Done():
-		c.t.Fatalf(
-			"waited for %d Nodes to be initialised, of which %d are: %v", len(c.Names), c.countInitialized(),
-			context.Cause(c.t.ctx),
+	case <-f.allInitialized:
+	case <-f.t.ctx.Done():
+		f.t.Fatalf(
+			"waited for %d Nodes to be initialised, of which %d are: %v", len(f.Names), f.countInitialized(),
+			context.Cause(f.t.ctx),
 		)
 	}
 }
 
 // countInitialized is how many Nodes have been initialised.
-func (c *NodeFleet) countInitialized() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.initialized)
+func (f *NodeFleet) countInitialized() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.initialized)
 }
 
 // podRanges are four addresses for each Node, from the end of the cluster's
 // range, where no other Node has any; nil when they cannot be had. With the size
 // that a cluster gives out, there would not be enough for so many Nodes, and its
 // own allocator would try again and again.
-func (c *NodeFleet) podRanges() []string {
-	all, err := netip.ParsePrefix(c.t.podCIDR)
+func (f *NodeFleet) podRanges() []string {
+	all, err := netip.ParsePrefix(f.t.podCIDR)
 	if err != nil || !all.Addr().Is4() {
 		return nil
 	}
-	nodes, err := c.t.Kube.CoreV1().Nodes().List(c.t.ctx, metav1.ListOptions{})
-	c.t.Must(err, "listing Nodes")
+	nodes, err := f.t.Kube.CoreV1().Nodes().List(f.t.ctx, metav1.ListOptions{})
+	f.t.Must(err, "listing Nodes")
 	var taken []netip.Prefix
 	for _, n := range nodes.Items {
 		if p, err := netip.ParsePrefix(n.Spec.PodCIDR); err == nil {
 			taken = append(taken, p)
 		}
 	}
-	return freeRanges(all, taken, len(c.Names))
+	return freeRanges(all, taken, len(f.Names))
 }
 
 // podRangeBits is the length of the prefix of each Node's pod range.
@@ -199,35 +207,35 @@ func Each(ctx context.Context, atOnce, count int, do func(ctx context.Context, i
 }
 
 // watchNodes watches the fleet's Nodes until the test ends.
-func (c *NodeFleet) watchNodes() {
-	ctx, cancel := context.WithCancel(c.t.ctx)
-	factory := informers.NewSharedInformerFactoryWithOptions(c.t.Kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.LabelSelector = labels.NodeFleet + "=" + c.name
+func (f *NodeFleet) watchNodes() {
+	ctx, cancel := context.WithCancel(f.t.ctx)
+	factory := informers.NewSharedInformerFactoryWithOptions(f.t.Kube, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.LabelSelector = labels.NodeFleet + "=" + f.name
 	}))
 	informer := factory.Core().V1().Nodes().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: c.observeNode, UpdateFunc: func(_, now any) { c.observeNode(now) },
+		AddFunc: f.observeNode, UpdateFunc: func(_, now any) { f.observeNode(now) },
 	})
-	c.t.Cleanup(func(context.Context) error { cancel(); factory.Shutdown(); return nil })
-	c.t.Must(err, "watching Nodes")
+	f.t.Cleanup(func(context.Context) error { cancel(); factory.Shutdown(); return nil })
+	f.t.Must(err, "watching Nodes")
 	factory.Start(ctx.Done())
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
-		c.t.Fatalf("watching Nodes: %v", context.Cause(ctx))
+		f.t.Fatalf("watching Nodes: %v", context.Cause(ctx))
 	}
 }
 
-func (c *NodeFleet) observeNode(object any) {
+func (f *NodeFleet) observeNode(object any) {
 	node, ok := object.(*corev1.Node)
 	if !ok {
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) && !c.initialized[node.Name] {
-		c.initialized[node.Name] = true
-		<-c.slots
-		if len(c.initialized) == len(c.Names) {
-			close(c.allInitialized)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) && !f.initialized[node.Name] {
+		f.initialized[node.Name] = true
+		<-f.slots
+		if len(f.initialized) == len(f.Names) {
+			close(f.allInitialized)
 		}
 	}
 	for _, condition := range node.Status.Conditions {
@@ -235,132 +243,51 @@ func (c *NodeFleet) observeNode(object any) {
 			continue
 		}
 		if condition.Status == corev1.ConditionTrue {
-			delete(c.lost, node.Name)
-		} else if !c.lost[node.Name] {
-			c.lost[node.Name] = true
-			c.lostCount++
+			delete(f.lost, node.Name)
+		} else if !f.lost[node.Name] {
+			f.lost[node.Name] = true
+			f.lostCount++
 		}
 	}
 }
 
 // LostCount is how often kube-controller-manager took a Node for lost, on a machine that is too busy
 // to keep all alive. A CCM may rightly ask the cloud for the instances of such Nodes.
-func (c *NodeFleet) LostCount() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.lostCount
+func (f *NodeFleet) LostCount() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lostCount
 }
 
 // MarkLostReady marks the lost Nodes Ready. That is not done as soon as one is lost: losing and
 // marking again and again would keep the machine busy for good.
-func (c *NodeFleet) MarkLostReady() {
-	c.mu.Lock()
-	lost := maps.Clone(c.lost)
-	c.mu.Unlock()
-	err := Each(c.t.ctx, fleetConcurrency, len(c.Names), func(ctx context.Context, i int) error {
-		if !lost[c.Names[i]] {
+func (f *NodeFleet) MarkLostReady() {
+	f.mu.Lock()
+	lost := maps.Clone(f.lost)
+	f.mu.Unlock()
+	err := Each(f.t.ctx, fleetConcurrency, len(f.Names), func(ctx context.Context, i int) error {
+		if !lost[f.Names[i]] {
 			return nil
 		}
-		return c.markReady(ctx, c.Names[i])
+		return f.markReady(ctx, f.Names[i])
 	})
-	c.t.Must(err, "saying of %d Nodes that they are Ready", len(lost))
+	f.t.Must(err, "saying of %d Nodes that they are Ready", len(lost))
 }
 
-func (c *NodeFleet) markReady(ctx context.Context, node string) error {
-	return patchReady(ctx, c.t.Kube, node, corev1.ConditionTrue, "KubeletReady")
+func (f *NodeFleet) markReady(ctx context.Context, node string) error {
+	return f.kubelets.SetReady(ctx, node, corev1.ConditionTrue, "KubeletReady")
 }
 
-// renewAllLeases renews all leases, round after round, until the test ends.
-func (c *NodeFleet) renewAllLeases() {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(c.t.ctx))
-	ended := make(chan struct{})
-	c.t.Cleanup(func(context.Context) error { cancel(); <-ended; return nil })
-	go func() {
-		defer close(ended)
-		tick := time.NewTicker(fleetRenewalPeriod)
-		defer tick.Stop()
-		for ctx.Err() == nil {
-			// None is left out because another failed.
-			_ = Each(ctx, fleetConcurrency, len(c.Names), func(ctx context.Context, i int) error {
-				if err := c.renewLease(ctx, i); err != nil && ctx.Err() == nil {
-					c.t.Logf("the lease of Node %s: %v", c.Names[i], err)
-				}
-				return nil
-			})
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-			}
-		}
-	}()
-}
-
-// createLease creates the lease of a Node.
-func (c *NodeFleet) createLease(ctx context.Context, i int) error {
-	now := metav1.NowMicro()
-	made, err := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease).Create(ctx, &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Name: c.Names[i], Labels: map[string]string{labels.NodeFleet: c.name}},
-		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &c.Names[i], RenewTime: &now},
-	}, metav1.CreateOptions{})
-	if err == nil {
-		c.swapLease(i, made)
-	}
-	return err
-}
-
-// renewLease renews the lease of a Node that has one already. As long as nobody else writes the
-// lease, that takes one call.
-func (c *NodeFleet) renewLease(ctx context.Context, i int) error {
-	lease := c.swapLease(i, nil)
-	if lease == nil {
-		return nil
-	}
-	leases, now := c.t.Kube.CoordinationV1().Leases(corev1.NamespaceNodeLease), metav1.NowMicro()
-	lease = lease.DeepCopy()
-	lease.Spec.RenewTime = &now
-	lease, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
-	if apierrors.IsConflict(err) {
-		lease, err = leases.Get(ctx, c.Names[i], metav1.GetOptions{})
-	}
-	if err == nil {
-		c.swapLease(i, lease)
-	}
-	return err
-}
-
-// swapLease stores the latest version of a lease, unless it is nil, and returns the one before.
-func (c *NodeFleet) swapLease(i int, lease *coordinationv1.Lease) (before *coordinationv1.Lease) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	before = c.leases[i]
-	if lease != nil {
-		c.leases[i] = lease
-	}
-	return before
-}
-
-// deleter deletes objects of one kind.
-type deleter interface {
-	Delete(ctx context.Context, name string, o metav1.DeleteOptions) error
-}
-
-// deleteAfterTest deletes the objects with the Nodes' names after the test.
-func (c *NodeFleet) deleteAfterTest(of deleter) {
-	for step := range slices.Chunk(c.Names, cleanupBatch) {
-		c.t.Cleanup(func(ctx context.Context) error {
+// deleteAfterTest deletes the Nodes, and what there is for them, after the test.
+func (f *NodeFleet) deleteAfterTest() {
+	const objectsPerNode = 2 // It and its lease.
+	for step := range slices.Chunk(f.Names, cleanupBatch/objectsPerNode) {
+		f.t.Cleanup(func(ctx context.Context) error {
 			return Each(ctx, fleetConcurrency, len(step), func(ctx context.Context, i int) error {
-				return ignoreNotFound(of.Delete(ctx, step[i], metav1.DeleteOptions{}))
+				return f.kubelets.DeleteNode(ctx, step[i])
 			})
 		})
 	}
-}
-
-// ignoreNotFound returns err, and nil if err says that the object does not exist.
-func ignoreNotFound(err error) error {
-	if apierrors.IsNotFound(err) {
-		return nil
-	}
-	return err
 }
 
 // shutdownTaint is the taint that a CCM puts on a Node whose instance is shut down, and
@@ -369,23 +296,23 @@ var shutdownTaint = corev1.Taint{Key: cloudproviderapi.TaintNodeShutdown, Effect
 
 // AwaitNodeSweeps waits until the CCM has gone round all its Nodes so many times. Each time a Ready
 // Node gets the shutdown taint, which the CCM removes without a call of the cloud.
-func (c *NodeFleet) AwaitNodeSweeps(times int) {
+func (f *NodeFleet) AwaitNodeSweeps(times int) {
 	patch := fmt.Appendf(
 		nil, `[{"op":"add","path":"/spec/taints/-","value":{"key":%q,"effect":%q}}]`, shutdownTaint.Key,
 		shutdownTaint.Effect,
 	)
 	for range times {
-		_, err := c.t.Kube.CoreV1().Nodes().
-			Patch(c.t.ctx, c.Names[0], types.JSONPatchType, patch, metav1.PatchOptions{})
-		c.t.Must(err, "giving Node %s the taint %s", c.Names[0], shutdownTaint.Key)
-		c.t.Await("the CCM to take the taint "+shutdownTaint.Key+" off Node "+c.Names[0]+
+		_, err := f.t.Kube.CoreV1().Nodes().
+			Patch(f.t.ctx, f.Names[0], types.JSONPatchType, patch, metav1.PatchOptions{})
+		f.t.Must(err, "giving Node %s the taint %s", f.Names[0], shutdownTaint.Key)
+		f.t.Await("the CCM to take the taint "+shutdownTaint.Key+" off Node "+f.Names[0]+
 			", which is Ready", func(ctx context.Context) error {
-			node, err := c.t.GetNode(ctx, c.Names[0])
+			node, err := f.t.GetNode(ctx, f.Names[0])
 			if err != nil || !HasTaint(node, shutdownTaint.Key) {
 				return err
 			}
-			if err := c.t.NodeReady(ctx, c.Names[0]); err != nil { // Lost: see LostCount.
-				return errors.Join(err, c.markReady(ctx, c.Names[0]))
+			if err := f.t.NodeReady(ctx, f.Names[0]); err != nil { // Lost: see LostCount.
+				return errors.Join(err, f.markReady(ctx, f.Names[0]))
 			}
 			return errors.New("it has the taint")
 		})
@@ -403,7 +330,8 @@ func (t *T) waitUntilQuiet(ctx context.Context) (err error) {
 	name := instance.NodeName
 	defer func() { err = errors.Join(err, t.Cloud.TerminateInstance(ctx, instance.ID)) }()
 	nodes := t.Kube.CoreV1().Nodes()
-	node := nodeFromSpec(t.nodeSpecOf(instance, NodeSpec{}))
+	kubelets := &fakekubelet.Kubelets{Kube: t.Kube, Message: standInMessage}
+	node := nodeFromSpec(kubelets, t.nodeSpecOf(instance, NodeSpec{}))
 	if _, err := nodes.Create(ctx, node, metav1.CreateOptions{}); err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/fakekubelet"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
@@ -87,7 +88,7 @@ func (w *world) awaitInitialized(name string) {
 
 func tainted(n *corev1.Node) bool {
 	for _, t := range n.Spec.Taints {
-		if t.Key == testbed.Taint.Key {
+		if t.Key == fakekubelet.Taint.Key {
 			return true
 		}
 	}

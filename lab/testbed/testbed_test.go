@@ -20,6 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/fakekubelet"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
@@ -42,7 +43,7 @@ func initialised(ctx context.Context, t *testing.T, bed *testbed.Bed, name strin
 			return err
 		}
 		for _, taint := range n.Spec.Taints {
-			if taint.MatchTaint(&testbed.Taint) {
+			if taint.MatchTaint(&fakekubelet.Taint) {
 				return errors.New("it has the taint")
 			}
 		}
@@ -60,7 +61,7 @@ func TestACCMLiftsTheTaint(t *testing.T) {
 	require.NoError(t, bed.RegisterNodes(ctx, nil, "node-1"))
 	n, err := bed.Admin().CoreV1().Nodes().Get(ctx, "node-1", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.Contains(t, n.Spec.Taints, testbed.Taint)
+	require.Contains(t, n.Spec.Taints, fakekubelet.Taint)
 	require.Empty(t, n.Spec.ProviderID)
 
 	ccm, err := bed.StartCCM(ctx, testbed.CCMOptions{})

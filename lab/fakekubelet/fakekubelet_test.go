@@ -1,4 +1,4 @@
-package conformance
+package fakekubelet
 
 import (
 	"testing"
@@ -12,21 +12,25 @@ import (
 
 // A Node that is lost once would be so to the end of its test, however well its lease
 // is renewed.
-func TestAStandInThatWasTakenForLostComesBack(t *testing.T) {
+func TestANodeThatWasTakenForLostComesBack(t *testing.T) {
 	for said, want := range map[corev1.ConditionStatus]corev1.ConditionStatus{
 		corev1.ConditionUnknown: corev1.ConditionTrue,
 		corev1.ConditionTrue:    corev1.ConditionTrue,
 		corev1.ConditionFalse:   corev1.ConditionFalse, // A kubelet's own word.
 	} {
-		node := nodeFromSpec(NodeSpec{Name: "worker"})
-		node.Status.Conditions = []corev1.NodeCondition{readyCondition(said, "")}
+		k := &Kubelets{}
+		node := k.NewNode("worker")
+		node.Status.Conditions[0].Status = said
 		kube := fake.NewClientset(node)
-		n := &StandIn{Name: "worker", t: &T{Suite: &Suite{Kube: kube}}}
-		require.NoError(t, n.restoreIfLost(t.Context()))
+		k.Kube = kube
+		restored, err := k.RestoreIfLost(t.Context(), "worker")
+		require.NoError(t, err)
+		assert.Equal(t, said != want, restored)
 		now, err := kube.CoreV1().Nodes().Get(t.Context(), "worker", metav1.GetOptions{})
 		require.NoError(t, err)
 		assert.Equal(t, want, now.Status.Conditions[0].Status, said)
 	}
-	gone := &StandIn{Name: "gone", t: &T{Suite: &Suite{Kube: fake.NewClientset()}}}
-	assert.NoError(t, gone.restoreIfLost(t.Context()))
+	restored, err := (&Kubelets{Kube: fake.NewClientset()}).RestoreIfLost(t.Context(), "gone")
+	require.NoError(t, err)
+	assert.False(t, restored)
 }
