@@ -127,28 +127,28 @@ type incidentRun struct {
 }
 
 // watchLab starts to watch the lab. leave returns when all entries are shown.
-func (p *incidentRun) watchLab(l *lab.Lab) (leave func()) {
-	p.log, p.began, p.callsByOperation = l.Timeline(), time.Now(), map[string]*OperationCalls{}
-	ctx, cancel := context.WithCancel(p.ctx)
+func (i *incidentRun) watchLab(l *lab.Lab) (leave func()) {
+	i.log, i.began, i.callsByOperation = l.Timeline(), time.Now(), map[string]*OperationCalls{}
+	ctx, cancel := context.WithCancel(i.ctx)
 	over, ended := make(chan struct{}), make(chan struct{})
 	last := sync.OnceFunc(func() { close(over) })
 	go func() {
 		defer close(ended)
 		err := watch.Watch(ctx, l, watch.Options{
-			Follow: true, Filter: timeline.Filter{Since: p.began, Calls: timeline.CallsAll},
+			Follow: true, Filter: timeline.Filter{Since: i.began, Calls: timeline.CallsAll},
 		}, func(e timeline.Entry) error {
 			if e.Caller == suiteCaller && e.Detail == stepOver {
 				last()
 			}
-			return p.countAndShow(e)
-		}, p.options.Note)
+			return i.countAndShow(e)
+		}, i.options.Note)
 		if err != nil && ctx.Err() == nil {
-			p.options.Note(fmt.Sprintf("what happens cannot be shown: %v", err))
+			i.options.Note(fmt.Sprintf("what happens cannot be shown: %v", err))
 		}
 	}()
-	p.recordStep(stepBegins, false)
+	i.recordStep(stepBegins, false)
 	return func() {
-		p.recordStep(stepOver, false)
+		i.recordStep(stepOver, false)
 		select {
 		case <-over:
 		case <-ended:
@@ -170,25 +170,25 @@ const (
 )
 
 // recordStep puts a step of the suite into the timeline.
-func (p *incidentRun) recordStep(what string, failed bool) {
-	err := p.log.Add(timeline.Change{
+func (i *incidentRun) recordStep(what string, failed bool) {
+	err := i.log.Add(timeline.Change{
 		Source: timeline.SourceLab, Subject: "suite/incident", What: "step", Detail: what, Caller: suiteCaller,
 		Failed: failed,
 	})
-	if err != nil && p.ctx.Err() == nil {
-		p.options.Note(fmt.Sprintf("a step of the suite is not in the timeline: %v", err))
+	if err != nil && i.ctx.Err() == nil {
+		i.options.Note(fmt.Sprintf("a step of the suite is not in the timeline: %v", err))
 	}
 }
 
 // countAndShow counts an entry, and shows it if a person is to see it.
-func (p *incidentRun) countAndShow(e timeline.Entry) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (i *incidentRun) countAndShow(e timeline.Entry) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
 	if e.Call != nil && isCCM(e.Caller) {
-		d := p.callsByOperation[e.What]
+		d := i.callsByOperation[e.What]
 		if d == nil {
 			d = &OperationCalls{Operation: e.What}
-			p.callsByOperation[e.What] = d
+			i.callsByOperation[e.What] = d
 		}
 		d.Calls++
 		if e.Call.Fault != "" {
@@ -199,14 +199,14 @@ func (p *incidentRun) countAndShow(e timeline.Entry) error {
 		}
 	}
 	if e.Source == timeline.SourceEvent && e.Failed {
-		p.warnings++
+		i.warnings++
 	}
 	if !isWorthShowing(e) {
 		return nil
 	}
-	e.Seconds = e.Time.Sub(p.began).Round(10 * time.Millisecond).Seconds()
-	p.shown = append(p.shown, e)
-	return p.options.Show(e)
+	e.Seconds = e.Time.Sub(i.began).Round(10 * time.Millisecond).Seconds()
+	i.shown = append(i.shown, e)
+	return i.options.Show(e)
 }
 
 // isWorthShowing leaves out the suite's own calls of the cloud, which its steps
@@ -219,22 +219,22 @@ func isWorthShowing(e timeline.Entry) bool {
 }
 
 // reportOf sums up.
-func (p *incidentRun) reportOf(test conformance.Test, report *conformance.Report) *IncidentReport {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i, result := test.Incident, report.Tests[0]
+func (i *incidentRun) reportOf(test conformance.Test, report *conformance.Report) *IncidentReport {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	played, result := test.Incident, report.Tests[0]
 	a := &IncidentReport{
-		Incident: i.Name, Title: i.Title, Test: test.ID, Profile: test.Profile, Level: test.Level,
+		Incident: played.Name, Title: played.Title, Test: test.ID, Profile: test.Profile, Level: test.Level,
 		Capability: test.Capability,
-		CCM:        report.Implementation, Cluster: report.Cluster, Happened: i.Happened, Watch: i.Watch,
+		CCM:        report.Implementation, Cluster: report.Cluster, Happened: played.Happened, Watch: played.Watch,
 		Requires: test.Requires, Source: test.Source,
 		// One that ends by itself without a fault does not behave, however it comes out.
 		Behaved: result.Result == conformance.Passed && len(report.Crashes) == 0,
 		Seconds: result.Seconds, Reasons: result.Reasons,
-		Did:   CCMActivity{Calls: []OperationCalls{}, Warnings: p.warnings, Crashes: len(report.Crashes) + report.ExitsUnderFault},
-		Right: i.Right, Danger: i.Danger, Known: i.Known, Timeline: p.shown,
+		Did:   CCMActivity{Calls: []OperationCalls{}, Warnings: i.warnings, Crashes: len(report.Crashes) + report.ExitsUnderFault},
+		Right: played.Right, Danger: played.Danger, Known: played.Known, Timeline: i.shown,
 	}
-	for _, d := range p.callsByOperation {
+	for _, d := range i.callsByOperation {
 		a.Did.Calls = append(a.Did.Calls, *d)
 	}
 	slices.SortFunc(a.Did.Calls, func(a, b OperationCalls) int {

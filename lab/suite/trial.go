@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -105,4 +106,55 @@ func summarize(r *conformance.Report) string {
 		lines = append(lines, "the CCM "+c)
 	}
 	return strings.Join(lines, "\n")
+}
+
+// reminderInterval is when a suite that says nothing would look like one that hangs.
+const reminderInterval = 20 * time.Second
+
+// progressReminder breaks a suite's that lasts.
+type progressReminder struct {
+	mu      sync.Mutex
+	running []string // tests, by ID
+	since   time.Time
+	timer   *time.Timer
+	stopped bool
+}
+
+func startProgressReminder(tell func(string)) *progressReminder {
+	s := &progressReminder{since: time.Now()}
+	s.timer = time.AfterFunc(reminderInterval, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.stopped {
+			return
+		}
+		if len(s.running) > 0 {
+			others := ""
+			if n := len(s.running) - 1; n > 0 {
+				others = fmt.Sprintf(" and %d more", n)
+			}
+			tell(fmt.Sprintf("%s%s: still running (%s)", s.running[0], others, time.Since(s.since).Round(time.Second)))
+		}
+		s.timer.Reset(reminderInterval)
+	})
+	return s
+}
+
+func (p *progressReminder) stop() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stopped = true
+	p.timer.Stop()
+}
+
+// observeTest is told of each test that begins or ends.
+func (p *progressReminder) observeTest(t conformance.TestReport) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running = slices.DeleteFunc(p.running, func(id string) bool { return id == t.ID })
+	if t.Result == "" {
+		p.running = append(p.running, t.ID)
+	}
+	p.since = time.Now()
+	p.timer.Reset(reminderInterval)
 }

@@ -305,19 +305,19 @@ type ccm struct {
 	stop    func() // nil while it does not run
 }
 
-func (m *ccm) Crashed() <-chan struct{} { return nil }
-func (m *ccm) Log(int) []string         { return nil }
+func (c *ccm) Crashed() <-chan struct{} { return nil }
+func (c *ccm) Log(int) []string         { return nil }
 
-func (m *ccm) Start(context.Context) error {
-	if m.stop != nil {
+func (c *ccm) Start(context.Context) error {
+	if c.stop != nil {
 		return nil
 	}
-	g, cfg := &callGate{}, rest.CopyConfig(m.cluster)
+	g, cfg := &callGate{}, rest.CopyConfig(c.cluster)
 	cfg.QPS = -1 // The API server has its own fairness.
 	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { g.next = next; return g })
-	client, err := m.connect(cfg)
+	client, err := c.connect(cfg)
 	const period, workers = time.Second, 4
-	p, factory := &provider{m.cloud, g}, informers.NewSharedInformerFactory(client, 0)
+	p, factory := &provider{c.cloud, g}, informers.NewSharedInformerFactory(client, 0)
 	nodes, services := factory.Core().V1().Nodes(), factory.Core().V1().Services()
 	initializer, err1 := node.NewCloudNodeController(nodes, client, p, period, workers, workers)
 	lifecycle, err2 := nodelifecycle.NewCloudNodeLifecycleController(nodes, client, p, period)
@@ -332,13 +332,13 @@ func (m *ccm) Start(context.Context) error {
 	all.Go(func() { lifecycle.Run(ctx, metrics) })
 	all.Go(func() { balancing.Run(ctx, workers, metrics) })
 	factory.StartWithContext(ctx)
-	m.stop = func() { m.stop = nil; cancel(); g.shut(); all.Wait(); factory.Shutdown() }
+	c.stop = func() { c.stop = nil; cancel(); g.shut(); all.Wait(); factory.Shutdown() }
 	return nil
 }
 
-func (m *ccm) Stop(context.Context) error {
-	if m.stop != nil {
-		m.stop()
+func (c *ccm) Stop(context.Context) error {
+	if c.stop != nil {
+		c.stop()
 	}
 	return nil
 }
@@ -351,18 +351,18 @@ type callGate struct {
 	next   http.RoundTripper
 }
 
-func (g *callGate) shut() { g.Lock(); defer g.Unlock(); g.closed = true }
+func (c *callGate) shut() { c.Lock(); defer c.Unlock(); c.closed = true }
 
-func (g *callGate) passThrough(act func() error) error {
-	g.RLock()
-	defer g.RUnlock()
-	if g.closed {
+func (c *callGate) passThrough(act func() error) error {
+	c.RLock()
+	defer c.RUnlock()
+	if c.closed {
 		return errors.New("the CCM has been stopped")
 	}
 	return act()
 }
 
-func (g *callGate) RoundTrip(req *http.Request) (resp *http.Response, err error) {
-	err = g.passThrough(func() (err error) { resp, err = g.next.RoundTrip(req); return err }) //nolint:bodyclose // The client closes it.
+func (c *callGate) RoundTrip(req *http.Request) (resp *http.Response, err error) {
+	err = c.passThrough(func() (err error) { resp, err = c.next.RoundTrip(req); return err }) //nolint:bodyclose // The client closes it.
 	return resp, err
 }

@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -61,28 +63,30 @@ type CCM struct {
 	clusterName string       // what the cluster is called instead of Values.ClusterName, unless ""
 }
 
-var (
-	_ conformance.CCM       = (*CCM)(nil)
-	_ conformance.FlagTaker = (*CCM)(nil)
-	_ conformance.Logs      = (*CCM)(nil)
-)
+var _ interface {
+	conformance.FlagTaker
+	conformance.Logs
+	conformance.Replicated
+	conformance.Replica
+	conformance.ClusterRenamer
+} = (*CCM)(nil)
 
 // Name is what a report calls it.
-func (p *CCM) Name() string { return filepath.Base(p.Path) }
+func (c *CCM) Name() string { return filepath.Base(c.Path) }
 
 // Check says all that is wrong with the program and its templates, before there
 // is a lab to run it in.
-func (p *CCM) Check() error {
+func (c *CCM) Check() error {
 	var errs []error
-	if err := CheckExecutable(p.Path); err != nil {
+	if err := CheckExecutable(c.Path); err != nil {
 		errs = append(errs, fmt.Errorf("the CCM: %w", err))
 	}
-	for name, text := range p.allTemplates() {
+	for name, text := range c.allTemplates() {
 		if err := CheckTemplate(text); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 	}
-	for _, kv := range p.Env {
+	for _, kv := range c.Env {
 		if name, _, ok := strings.Cut(kv, "="); !ok || name == "" {
 			errs = append(errs, fmt.Errorf("environment %q: want NAME=value", kv))
 		}
@@ -106,66 +110,66 @@ func CheckExecutable(path string) error {
 
 // Start writes the configuration and returns when the program runs, which does
 // not say that it will for long.
-func (p *CCM) Start(ctx context.Context) error {
-	p.lifecycleMu.Lock()
-	defer p.lifecycleMu.Unlock()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.running != nil || ctx.Err() != nil {
+func (c *CCM) Start(ctx context.Context) error {
+	c.lifecycleMu.Lock()
+	defer c.lifecycleMu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running != nil || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	spec, err := p.processSpec()
+	spec, err := c.processSpec()
 	if err != nil {
 		return err
 	}
-	run, err := p.Host.Start(spec)
+	run, err := c.Host.Start(spec)
 	if err != nil {
 		return err
 	}
-	p.running = run
-	go p.awaitExit(run)
+	c.running = run
+	go c.awaitExit(run)
 	return nil
 }
 
 // processSpec fills the templates in, and writes the configuration file.
-func (p *CCM) processSpec() (process.Spec, error) {
-	spec := process.Spec{Component: cmp.Or(p.component, Component), Path: p.Path, LogFile: p.LogFile}
+func (c *CCM) processSpec() (process.Spec, error) {
+	spec := process.Spec{Component: cmp.Or(c.component, Component), Path: c.Path, LogFile: c.LogFile}
 	var err1, err2, err3 error
-	values := p.Values
-	values.ClusterName = cmp.Or(p.clusterName, values.ClusterName)
-	spec.Args, err1 = values.Fill(p.Args)
-	spec.Args = append(spec.Args, p.extraFlags...)
-	spec.Env, err2 = values.Fill(p.Env)
-	if p.ConfigTemplate != "" {
+	values := c.Values
+	values.ClusterName = cmp.Or(c.clusterName, values.ClusterName)
+	spec.Args, err1 = values.Fill(c.Args)
+	spec.Args = append(spec.Args, c.extraFlags...)
+	spec.Env, err2 = values.Fill(c.Env)
+	if c.ConfigTemplate != "" {
 		var config string
-		if config, err3 = fillTemplate(p.ConfigTemplate, values); err3 == nil {
-			err3 = atomicfile.Write(p.Values.CloudConfig, []byte(config))
+		if config, err3 = fillTemplate(c.ConfigTemplate, values); err3 == nil {
+			err3 = atomicfile.Write(c.Values.CloudConfig, []byte(config))
 		}
 	}
 	return spec, errors.Join(err1, err2, err3)
 }
 
 // CommandLine fills the templates of the arguments in.
-func (p *CCM) CommandLine() ([]string, error) { return p.Values.Fill(p.Args) }
+func (c *CCM) CommandLine() ([]string, error) { return c.Values.Fill(c.Args) }
 
 // awaitExit waits for the program to end, and reports a crash unless Stop, Kill or Freeze ended it.
-func (p *CCM) awaitExit(run *process.Process) {
+func (c *CCM) awaitExit(run *process.Process) {
 	_ = run.Wait(context.Background())
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.running != run {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running != run {
 		return
 	}
-	p.running = nil
-	p.exitMessage = "it ended by itself: exit status 0"
+	c.running = nil
+	c.exitMessage = "it ended by itself: exit status 0"
 	if err := run.Exit(); err != nil {
-		p.exitMessage = fmt.Sprintf("it ended by itself: %v", err)
+		c.exitMessage = fmt.Sprintf("it ended by itself: %v", err)
 	}
-	if p.frozen == run {
+	if c.frozen == run {
 		return
 	}
 	select {
-	case p.crashChannel() <- struct{}{}:
+	case c.crashChannel() <- struct{}{}:
 	default: // Nobody has asked about those before.
 	}
 }
@@ -178,82 +182,82 @@ const stopGrace = 5 * time.Second
 
 // Stop asks it to end, and kills it if it does not, or if ctx ends. One that was
 // frozen is killed: it might not hear.
-func (p *CCM) Stop(ctx context.Context) error {
-	p.lifecycleMu.Lock()
-	defer p.lifecycleMu.Unlock()
-	run, grace := p.releaseProcess(), stopGrace
+func (c *CCM) Stop(ctx context.Context) error {
+	c.lifecycleMu.Lock()
+	defer c.lifecycleMu.Unlock()
+	run, grace := c.releaseProcess(), stopGrace
 	if run == nil {
 		return nil
 	}
-	if run == p.frozen {
+	if run == c.frozen {
 		grace = 0
 	}
 	return process.Stop(ctx, grace, run)
 }
 
 // Crashed gets a value each time it ends without Stop.
-func (p *CCM) Crashed() <-chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.crashChannel()
+func (c *CCM) Crashed() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.crashChannel()
 }
 
-func (p *CCM) crashChannel() chan struct{} {
-	if p.crashes == nil {
-		p.crashes = make(chan struct{}, crashBuffer)
+func (c *CCM) crashChannel() chan struct{} {
+	if c.crashes == nil {
+		c.crashes = make(chan struct{}, crashBuffer)
 	}
-	return p.crashes
+	return c.crashes
 }
 
 // logTailLines have among them enough that are no noise.
 const logTailLines = 1000
 
 // Log is the last lines of what it has said, and how it ended if it did.
-func (p *CCM) Log(lines int) []string {
-	said, err := process.Tail(p.LogFile, logTailLines)
+func (c *CCM) Log(lines int) []string {
+	said, err := process.Tail(c.LogFile, logTailLines)
 	if err != nil {
 		said = []string{"its log cannot be read: " + err.Error()}
 	}
-	said = slices.DeleteFunc(said, func(line string) bool { return p.Noise != nil && p.Noise.MatchString(line) })
+	said = slices.DeleteFunc(said, func(line string) bool { return c.Noise != nil && c.Noise.MatchString(line) })
 	said = said[max(0, len(said)-lines):]
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.running == nil && p.exitMessage != "" {
-		said = append(said, p.exitMessage)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running == nil && c.exitMessage != "" {
+		said = append(said, c.exitMessage)
 	}
 	return said
 }
 
 // LogFiles implements Logs.
-func (p *CCM) LogFiles() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	files := []string{p.LogFile}
-	for _, number := range slices.Sorted(maps.Keys(p.replicas)) {
-		files = append(files, p.replicas[number].LogFile)
+func (c *CCM) LogFiles() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	files := []string{c.LogFile}
+	for _, number := range slices.Sorted(maps.Keys(c.replicas)) {
+		files = append(files, c.replicas[number].LogFile)
 	}
 	return files
 }
 
 // SetExtraFlags implements FlagTaker. Of a flag that is given twice the last one counts.
-func (p *CCM) SetExtraFlags(flags ...string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.extraFlags = flags
+func (c *CCM) SetExtraFlags(flags ...string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.extraFlags = flags
 }
 
 // Running implements Replica.
-func (p *CCM) Running() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.running != nil
+func (c *CCM) Running() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.running != nil
 }
 
 // Kill implements Replica.
-func (p *CCM) Kill(ctx context.Context) error {
-	p.lifecycleMu.Lock()
-	defer p.lifecycleMu.Unlock()
-	run := p.releaseProcess()
+func (c *CCM) Kill(ctx context.Context) error {
+	c.lifecycleMu.Lock()
+	defer c.lifecycleMu.Unlock()
+	run := c.releaseProcess()
 	if run == nil {
 		return nil
 	}
@@ -264,39 +268,39 @@ func (p *CCM) Kill(ctx context.Context) error {
 }
 
 // Freeze implements Replica.
-func (p *CCM) Freeze() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.running == nil {
+func (c *CCM) Freeze() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running == nil {
 		return errors.New("it does not run")
 	}
-	p.frozen = p.running
-	return p.running.Signal(syscall.SIGSTOP)
+	c.frozen = c.running
+	return c.running.Signal(syscall.SIGSTOP)
 }
 
 // Thaw implements Replica.
-func (p *CCM) Thaw() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.running == nil {
+func (c *CCM) Thaw() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.running == nil {
 		return errors.New("it does not run")
 	}
-	return p.running.Signal(syscall.SIGCONT)
+	return c.running.Signal(syscall.SIGCONT)
 }
 
 // releaseProcess returns the running process and forgets it, so that its end is no crash.
-func (p *CCM) releaseProcess() *process.Process {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	run := p.running
-	p.running, p.exitMessage = nil, ""
+func (c *CCM) releaseProcess() *process.Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	run := c.running
+	c.running, c.exitMessage = nil, ""
 	return run
 }
 
 // CanRenameCluster implements conformance.ClusterRenamer: one of the program's templates names the
 // cluster.
-func (p *CCM) CanRenameCluster() bool {
-	for _, text := range p.allTemplates() {
+func (c *CCM) CanRenameCluster() bool {
+	for _, text := range c.allTemplates() {
 		if strings.Contains(text, ".ClusterName") {
 			return true
 		}
@@ -305,8 +309,61 @@ func (p *CCM) CanRenameCluster() bool {
 }
 
 // RenameCluster implements conformance.ClusterRenamer. Replicas keep the name that they have.
-func (p *CCM) RenameCluster(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.clusterName = name
+func (c *CCM) RenameCluster(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.clusterName = name
+}
+
+// Replica implements Replicated: another process of the program, with a port, a log
+// and, if that is made of a template, a configuration of its own.
+func (c *CCM) Replica(number int) (conformance.Replica, error) {
+	if number == 0 {
+		return c, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r := c.replicas[number]; r != nil {
+		return r, nil
+	}
+	r := &CCM{
+		Path: c.Path, Args: c.Args, Env: c.Env, ConfigTemplate: c.ConfigTemplate, Values: c.Values, Host: c.Host,
+		Noise:   c.Noise,
+		LogFile: replicaFile(c.LogFile, number), component: Component + "-" + strconv.Itoa(number+1),
+	}
+	if c.ConfigTemplate != "" {
+		r.Values.CloudConfig = replicaFile(c.Values.CloudConfig, number)
+	}
+	var err error
+	if r.Values.Port, err = freePort(c.Values.Address); err != nil {
+		return nil, err
+	}
+	if c.replicas == nil {
+		c.replicas = map[int]*CCM{}
+	}
+	c.replicas[number] = r
+	return r, nil
+}
+
+// replicaFile is the name of a replica's file: ccm.log becomes ccm-2.log for the second.
+func replicaFile(file string, number int) string {
+	ext := filepath.Ext(file)
+	return fmt.Sprintf("%s-%d%s", strings.TrimSuffix(file, ext), number+1, ext)
+}
+
+// freePort is one that nobody listens on at this address, nor at all of them.
+func freePort(address string) (int, error) {
+	all, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		return 0, err
+	}
+	port := all.Addr().(*net.TCPAddr).Port
+	if err := all.Close(); err != nil {
+		return 0, err
+	}
+	l, err := net.Listen("tcp4", net.JoinHostPort(address, strconv.Itoa(port)))
+	if err != nil {
+		return 0, err
+	}
+	return port, l.Close()
 }

@@ -45,20 +45,20 @@ func ValueNames() string {
 }
 
 // allTemplates yields them with what to call each.
-func (p *CCM) allTemplates() func(yield func(name, text string) bool) {
+func (c *CCM) allTemplates() func(yield func(name, text string) bool) {
 	return func(yield func(name, text string) bool) {
-		for i, arg := range p.Args {
+		for i, arg := range c.Args {
 			if !yield(fmt.Sprintf("argument %d, %q", i+1, arg), arg) {
 				return
 			}
 		}
-		for _, kv := range p.Env {
+		for _, kv := range c.Env {
 			if !yield(fmt.Sprintf("environment %q", kv), kv) {
 				return
 			}
 		}
-		if p.ConfigTemplate != "" {
-			yield("the CCM's configuration", p.ConfigTemplate)
+		if c.ConfigTemplate != "" {
+			yield("the CCM's configuration", c.ConfigTemplate)
 		}
 	}
 }

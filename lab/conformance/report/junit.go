@@ -103,29 +103,29 @@ func runFailure(r *conformance.Report) string {
 	return "not a single test passed"
 }
 
-func (a *junitSuites) addSuite(s junitSuite, r *conformance.Report) {
+func (j *junitSuites) addSuite(s junitSuite, r *conformance.Report) {
 	s.Timestamp = r.Date.UTC().Format(time.RFC3339)
 	s.Properties = []junitProperty{
 		{"implementation", strings.TrimSpace(r.Implementation.Name + " " + r.Implementation.Version)},
 		{"cluster", strings.TrimSpace(r.Cluster.Name + " " + r.Cluster.Version)},
 		{"suite", strings.TrimSpace(r.Suite.Name + " " + r.Suite.Version)},
 	}
-	a.Tests += s.Tests
-	a.Failures += s.Failures
-	a.Skipped += s.Skipped
-	a.Suites = append(a.Suites, s)
+	j.Tests += s.Tests
+	j.Failures += s.Failures
+	j.Skipped += s.Skipped
+	j.Suites = append(j.Suites, s)
 }
 
-func (s *junitSuite) addCase(c junitCase) {
-	s.Tests++
-	s.Time += c.Time
+func (j *junitSuite) addCase(c junitCase) {
+	j.Tests++
+	j.Time += c.Time
 	if c.Failure != nil {
-		s.Failures++
+		j.Failures++
 	}
 	if c.Skipped != nil {
-		s.Skipped++
+		j.Skipped++
 	}
-	s.Cases = append(s.Cases, c)
+	j.Cases = append(j.Cases, c)
 }
 
 func junitCaseOf(t conformance.TestReport) junitCase {
