@@ -63,7 +63,7 @@ var Phases = []Phase{PhaseInitialize, PhaseRest, PhaseCreated, PhaseChanged, Pha
 // Node.
 func (p Phase) PerService() bool { return strings.HasPrefix(string(p), "services-") }
 
-// Controller is one of the CCM's, or several that ask the same things.
+// Controller is one of the CCM's controllers, or several that ask the cloud about the same things.
 type Controller string
 
 // Controllers, by what their calls are about.
@@ -100,7 +100,7 @@ func (c Count) minus(before Count) Count {
 	return Count{Reads: c.Reads - before.Reads, Writes: c.Writes - before.Writes}
 }
 
-// And is the sum of two.
+// And adds two counts.
 func (c Count) And(other Count) Count {
 	return Count{Reads: c.Reads + other.Reads, Writes: c.Writes + other.Writes}
 }
@@ -310,8 +310,8 @@ func (l Limits) YAML() []byte {
 	return out.Bytes()
 }
 
-// Budget says what a phase with so many Nodes, which took so long, has cost: each of
-// units, Nodes or Services.
+// Budget returns what a phase with so many Nodes has cost each controller. units is the number of Nodes, or of
+// Services, that the calls were made for, and took is how long the phase lasted.
 func (s *Suite) Budget(nodes int, phase Phase, units int, took time.Duration, calls Calls) []Spent {
 	per := "Node"
 	if phase.PerService() {

@@ -1,7 +1,7 @@
 package conformance
 
-// The cloud in a test's hands. What a test does to it is in the test's timeline; questions are left out:
-// tests ask many times a second.
+// How a test calls the cloud. The test's timeline has what it changes there, and not what it reads: tests read
+// many times a second.
 
 import (
 	"context"
@@ -56,7 +56,7 @@ func clientOf(c Cloud) *Client {
 
 func (c *Client) client() *Client { return c }
 
-// forTest is the client in one test's hands.
+// forTest returns a client that records in one test's timeline what it changes.
 func (c *Client) forTest(trace *record.Trace, onFault func()) *Client {
 	mine := *c
 	mine.trace, mine.onFault = trace, onFault
@@ -105,7 +105,7 @@ func ask[A any](ctx context.Context, c *Client, operation, argument string, body
 	return answer, err
 }
 
-// find asks for one thing, which may not be there.
+// find asks for one thing, which may not exist.
 func find[A any](ctx context.Context, c *Client, operation, id string) (answer A, found bool, err error) {
 	answer, err = ask[A](ctx, c, operation, id, nil)
 	if errors.Is(err, ErrNotFound) {
@@ -324,7 +324,7 @@ func (c *Client) CallsSince(ctx context.Context, since time.Time) ([]Call, error
 	return list.Calls, err
 }
 
-// journal is the client, if anybody knows which calls the CCM makes.
+// journal returns the client if the driver or the proxy knows the CCM's calls, and nil otherwise.
 func (c *Client) journal() CallJournal {
 	if c.proxy == nil && !c.named(RoleCallJournal) {
 		return nil
@@ -408,7 +408,7 @@ func (c *Client) SwapCredentials(ctx context.Context) (Injection, error) {
 		c.asks(ctx, "swapCredentials", "", nil))
 }
 
-// inject makes the cloud misbehave, and records that and when it ends.
+// inject makes the cloud misbehave. It records that, and later that the injection is lifted.
 func (c *Client) inject(what, lifting string, inject func() (Injection, error)) (Injection, error) {
 	if c.onFault != nil {
 		c.onFault()
@@ -422,7 +422,7 @@ func (c *Client) inject(what, lifting string, inject func() (Injection, error)) 
 	return &tracedInjection{Injection: i, trace: c.trace, lifting: lifting}, nil
 }
 
-// asks has the driver inject something by an operation.
+// asks returns a function by which the driver injects something, with an operation.
 func (c *Client) asks(ctx context.Context, operation, argument string, body any) func() (Injection, error) {
 	return func() (Injection, error) {
 		made, err := ask[protocol.Injection](ctx, c, operation, argument, body)
@@ -430,7 +430,7 @@ func (c *Client) asks(ctx context.Context, operation, argument string, body any)
 	}
 }
 
-// driverInjection is one that the driver holds.
+// driverInjection is an Injection that the driver keeps.
 type driverInjection struct {
 	c  *Client
 	id string

@@ -15,7 +15,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// Names that a driver gives, beside those of features, to roles from which no feature follows.
+// Roles from which no feature follows: a driver names them beside its features.
 const (
 	// RoleInstanceBatches is InstanceBatcher.
 	RoleInstanceBatches Feature = "instance-batches"
@@ -27,8 +27,8 @@ const (
 type operation struct {
 	// id is its operationId in openapi.yaml.
 	id string
-	// feature is by what a driver says that it answers this; "" for what every driver does, and for
-	// injectFault, which each kind of fault shows.
+	// feature is what a driver names if it answers the operation; "" for an operation that every driver answers,
+	// and for injectFault, of which each kind of fault is a feature.
 	feature Feature
 	hasRole func(Cloud) bool
 	answer  func(*request) (any, error)
@@ -182,7 +182,7 @@ var operations = []operation{
 	}),
 }
 
-// by has the operation of this ID answered by role R.
+// by returns the operation of this ID, which clouds with role R answer.
 func by[R any](id string, feature Feature, answer func(R, *request) (any, error)) operation {
 	return operation{id, feature, hasRole[R], func(r *request) (any, error) {
 		role, ok := As[R](r.server.cloud)
@@ -193,7 +193,7 @@ func by[R any](id string, feature Feature, answer func(R, *request) (any, error)
 	}}
 }
 
-// withBody reads the body for an answer.
+// withBody decodes the request's body, and passes it to answer.
 func withBody[R, B any](answer func(R, *request, B) (any, error)) func(R, *request) (any, error) {
 	return func(role R, r *request) (any, error) {
 		var body B
@@ -204,7 +204,7 @@ func withBody[R, B any](answer func(R, *request, B) (any, error)) func(R, *reque
 	}
 }
 
-// orNotFound makes an error of what is not there.
+// orNotFound returns ErrNotFound if nothing was found.
 func orNotFound[A any](a A, found bool, err error) (any, error) {
 	if err == nil && !found {
 		err = ErrNotFound
@@ -212,7 +212,7 @@ func orNotFound[A any](a A, found bool, err error) (any, error) {
 	return a, err
 }
 
-// listed is a list that is there, as JSON's null is none.
+// listed returns a list that is not nil: in JSON, it is [] and not null.
 func listed[A any](all []A) []A { return append([]A{}, all...) }
 
 // isRoleFeature tells whether a feature follows from a role alone.
@@ -230,7 +230,7 @@ func roleFeatures() (features []Feature) {
 	return features
 }
 
-// What an operation answers that is not carried out, beside the errors of the driver.
+// Errors of operations that are not carried out, besides the driver's own.
 var (
 	ErrNotFound  = errors.New("there is none of this ID")
 	ErrMalformed = errors.New("not of the protocol")
@@ -248,7 +248,7 @@ type Server struct {
 // NewServer answers for a cloud.
 func NewServer(c Cloud) *Server { return &Server{cloud: c, held: map[string]Injection{}} }
 
-// request is one for a driver in Go.
+// request is a request to a driver in Go.
 type request struct {
 	server   *Server
 	ctx      context.Context
@@ -335,7 +335,7 @@ func (s *Server) lift(ctx context.Context, id string) error {
 	return nil
 }
 
-// liftable is an Injection that meets nothing.
+// liftable is an Injection that counts no hits.
 type liftable struct {
 	lift func(context.Context) error
 }

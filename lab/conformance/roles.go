@@ -61,7 +61,8 @@ type AddressReserver interface {
 	ReserveAddress(ctx context.Context) (address string, release func(context.Context) error, err error)
 }
 
-// ConnectionCounter is needed for FeatureTraffic, which a driver declares where pods run, too.
+// ConnectionCounter is needed for FeatureTraffic. A driver must declare that feature as well, because pods must
+// run, too.
 type ConnectionCounter interface {
 	// CountConnections counts what a balancer has accepted so far, on each of its
 	// ports: TCP connections or UDP flows.
@@ -70,12 +71,12 @@ type ConnectionCounter interface {
 
 // RouteTable shows FeatureRoutes.
 type RouteTable interface {
-	// ListRoutes lists those that the cloud holds for this cluster.
+	// ListRoutes lists the routes that the cloud holds for this cluster.
 	ListRoutes(ctx context.Context) ([]Route, error)
-	// GetRoute finds one of any owner; false when it is gone.
+	// GetRoute finds a route of any owner; false when it is gone.
 	GetRoute(ctx context.Context, id string) (Route, bool, error)
-	// DeleteRoute deletes one of any owner behind the CCM's back, and returns when
-	// it is gone. One that is gone already is no error.
+	// DeleteRoute deletes a route of any owner behind the CCM's back, and returns when it is gone. One that is
+	// gone already is no error.
 	DeleteRoute(ctx context.Context, id string) error
 }
 
@@ -109,7 +110,7 @@ type RouteLimiter interface {
 
 // FaultInjector shows FaultFeature of each of its kinds.
 type FaultInjector interface {
-	// FaultKinds are those that can be injected.
+	// FaultKinds lists the kinds that can be injected.
 	FaultKinds() []FaultKind
 	// InjectFault makes the cloud misbehave towards the CCM, and towards nobody
 	// else, until the injection is lifted.
@@ -122,13 +123,13 @@ type CallCounter interface {
 	CountCalls(ctx context.Context) (Calls, error)
 }
 
-// CallJournal knows which calls the CCM makes: they go into the tests' timelines, and into no
-// verdict. No feature follows from it.
+// CallJournal knows which calls the CCM makes. The tests' timelines have them, and no verdict depends on them. No
+// feature follows from it.
 type CallJournal = record.Journal
 
 // ZoneOutageInjector shows FeatureZoneOutage.
 type ZoneOutageInjector interface {
-	// ListZones lists those that an instance can be asked to be in, several of them.
+	// ListZones lists the zones in which an instance can be created, several of them.
 	ListZones(ctx context.Context) ([]string, error)
 	// InjectZoneOutage has all instances of a zone fail at once. It returns when they
 	// have; Lift, when they run again.
@@ -150,12 +151,11 @@ type CredentialSwapper interface {
 	SwapCredentials(ctx context.Context) (Injection, error)
 }
 
-// Expiry is credentials that are not accepted any more. Hits are calls that were
-// refused. Lift gives the CCM back what it had before, and has it accepted again.
+// Expiry is an Injection that has the CCM's credentials refused. Hits counts the calls that were refused. Lift
+// gives the CCM its former credentials back, and has them accepted again.
 type Expiry interface {
 	Injection
-	// Renew puts new credentials where the CCM has its own. Those from before stay
-	// refused.
+	// Renew puts new credentials where the CCM has its own. The former ones stay refused.
 	Renew(ctx context.Context) error
 }
 

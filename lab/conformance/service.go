@@ -70,9 +70,8 @@ func (t *T) NewService(with ...func(*corev1.Service)) *corev1.Service {
 	return svc
 }
 
-// removeService deletes it in the way that a person would, and with force where
-// the CCM does not do its part: that is a test's finding, and must not be the
-// next one's.
+// removeService deletes the Service as a person would, and by force if the CCM does not do its part: that is for a
+// test of it to find, and must not fail the next test.
 func (t *T) removeService(ctx context.Context, svc *corev1.Service) error {
 	services := t.Kube.CoreV1().Services(svc.Namespace)
 	if err := services.Delete(ctx, svc.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
@@ -144,7 +143,7 @@ func (s *Suite) UpdateService(ctx context.Context, svc *corev1.Service, change f
 	})
 }
 
-// Change is UpdateService, which the test cannot go on without.
+// Change is UpdateService. An error ends the test.
 func (t *T) Change(svc *corev1.Service, change func(*corev1.Service)) {
 	t.Must(t.UpdateService(t.ctx, svc, change), "changing Service %s", svc.Name)
 	t.trace.Step("changed Service %s", svc.Name)
@@ -163,8 +162,8 @@ func (s *Suite) BalancersOf(ctx context.Context, svc *corev1.Service) ([]Balance
 	return slices.DeleteFunc(all, func(b Balancer) bool { return b.Service != svc.UID }), err
 }
 
-// TheBalancer is the only one that the Service has: active, and its address is
-// in the Service's status.
+// TheBalancer returns the only balancer of the Service. It must be active, and its address in the Service's
+// status.
 func (s *Suite) TheBalancer(ctx context.Context, svc *corev1.Service) (Balancer, error) {
 	found, err := s.BalancersOf(ctx, svc)
 	if err != nil {

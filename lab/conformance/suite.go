@@ -220,7 +220,7 @@ type run struct {
 	recorder *record.Recorder
 
 	abortRun  context.CancelCauseFunc // ends the run, with a reason
-	leaveOnce sync.Once               // it takes no more part in the queue
+	leaveOnce sync.Once               // the run leaves the queue once
 }
 
 // runQueue runs the tests that the queue hands to this run. The first run of a queue begins with
@@ -305,9 +305,9 @@ func namesOf[N ~string](all []N) []string {
 	return names
 }
 
-// runClass runs the tests of a class that wait, as many at once as the class allows, until none can be
-// begun and none of them runs. alive ends when ctx does, which leaves tests out, or when the CCM is given
-// up, which fails them unless another run takes them.
+// runClass runs the waiting tests of a class, as many at once as the class allows, until none runs and none can be
+// begun. If ctx ends, the remaining tests are left out. If only alive ends, the CCM was given up: they fail unless
+// another run takes them.
 func (r *run) runClass(ctx, alive context.Context, k schedulingClass) {
 	parallel := 1
 	if k == classParallel {
@@ -340,7 +340,8 @@ func (r *run) runClass(ctx, alive context.Context, k schedulingClass) {
 	}
 }
 
-// standBack ends the run's part in the queue, as leaveQueue does; the first of the two calls counts.
+// standBack takes the run out of the queue, and waits for other runs to take what is left of the tests. It does
+// nothing after leaveQueue.
 func (r *run) standBack(ctx context.Context) {
 	r.leaveOnce.Do(func() { r.Queue.standBack(ctx) })
 }
@@ -381,8 +382,7 @@ func (r *run) runTest(ctx, alive context.Context, test Test) {
 	}
 }
 
-// lookAt runs a test, for as long as bound. If it fails, the run goes on only where cluster and cloud
-// work.
+// lookAt runs a test within bound. If the test fails and cluster or cloud do not work, it aborts the run.
 func (r *run) lookAt(
 	ctx, alive context.Context,
 	test Test,
@@ -402,15 +402,16 @@ func (r *run) lookAt(
 }
 
 const (
-	// secondLookShare is which part of its time a test has when it is tried once more.
+	// secondLookShare divides the bound of a test that is retried.
 	secondLookShare = 4
-	// minSecondLook is what a test that passes does not need, on a machine that stands still for a while.
+	// minSecondLook is the least time for a retry: a test that passes needs less, even on a machine that stands
+	// still for a while.
 	minSecondLook = 20 * time.Second
 )
 
-// lookAgain tries once more what has failed and others build on: a machine that stood still for as long
-// as one test took is to block none. It says whether those are blocked, and in a note why. That the test
-// has failed stands.
+// lookAgain retries a failed test on which others build: if the machine stood still during that test, that is to
+// block no others. It returns whether the others are blocked, and a note that says why. The test's own result
+// stays.
 func (r *run) lookAgain(ctx, alive context.Context, test Test, trace *record.Trace) (blocks bool, note string) {
 	trace.Step("other tests build on this one: it is tried once more")
 	whole := r.boundOf(test)

@@ -1,6 +1,6 @@
 package conformance
 
-// The CCM in the tests' hands, and further replicas of it.
+// The CCM that the tests start, stop and kill, and further replicas of it.
 
 import (
 	"context"
@@ -18,8 +18,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/record"
 )
 
-// supervisedCCM is the CCM in the tests' hands. It knows whether the CCM should run: after a crash,
-// one that a test has stopped meanwhile is not started again.
+// supervisedCCM is the CCM as tests have it. It knows whether the CCM should run: after a crash, one that a test
+// has stopped meanwhile is not started again.
 type supervisedCCM struct {
 	CCM
 	// beginStep, unless nil, is called with what is done to the CCM, and returns a function to

@@ -1,7 +1,6 @@
 package conformance
 
-// What a test holds in its hands. T satisfies testify's interfaces, so that
-// assert and require work on it.
+// What a test is given. T satisfies testify's interfaces, so that assert and require work on it.
 
 import (
 	"cmp"
@@ -70,7 +69,7 @@ func (s *Suite) scaleBound(bound time.Duration) time.Duration {
 	return time.Duration(float64(bound) * cmp.Or(s.boundsFactor, 1))
 }
 
-// newT is a run of a test, to whose timeline goes what it does to the cloud.
+// newT returns a run of a test. What the test does to the cloud is recorded in trace.
 func (s *Suite) newT(ctx context.Context, test Test, trace *record.Trace) *T {
 	t := &T{test: test, ctx: ctx, trace: trace}
 	mine := *s
@@ -153,15 +152,14 @@ func (t *T) Name(hint string) string {
 
 const pollEvery = 100 * time.Millisecond
 
-// Await tries until it works, and ends the test if its bound comes first.
+// Await calls try until it returns no error, and ends the test if its bound comes first.
 func (t *T) Await(what string, try func(context.Context) error) {
 	t.HoldsUntil("", nil, what, try)
 }
 
-// HoldsUntil fails the test as soon as holds is an error, and returns when
-// enough is none: what must not happen is watched for as long as it takes the
-// CCM to have had its chance, and no longer. The last look is at holds: what
-// happened while enough was being asked is seen, too.
+// HoldsUntil fails the test as soon as holds returns an error, and returns when enough returns none: what must not
+// happen is watched until the CCM has had its chance, and no longer. The last call is of holds, so that it sees
+// what happened while enough was called.
 func (t *T) HoldsUntil(
 	what string,
 	holds func(context.Context) error,
@@ -239,8 +237,8 @@ func (t *T) runTest() (failures, notes []string, spent []Spent) {
 // stuckGrace is how much longer than its time something may take to end.
 const stuckGrace = 15 * time.Second
 
-// runGuarded runs something in a goroutine of its own, where it may end itself or
-// panic. What heeds no end of its time is left behind.
+// runGuarded calls run in a goroutine of its own, which may exit or panic. If that does not end soon after ctx
+// has, it is left behind.
 func (t *T) runGuarded(ctx context.Context, what string, run func()) {
 	done := make(chan struct{})
 	go func() {
@@ -269,17 +267,18 @@ func (t *T) runGuarded(ctx context.Context, what string, run func()) {
 // its test may never do what a step waits for.
 const defaultCleanupBound = 30 * time.Second
 
-// cleanupBound is that in this run.
+// cleanupBound is defaultCleanupBound, as scaled in this run.
 func (s *Suite) cleanupBound() time.Duration { return s.scaleBound(defaultCleanupBound) }
 
-// removals counts what the CCM was to take away after tests. No verdict hangs on it.
+// removals counts the tests' Services that the CCM has taken away in time, and the others. No verdict depends on
+// it.
 type removals struct{ seen, missed atomic.Int64 }
 
-// impatience is by how much a wait is shorter for what has never come in this run.
+// impatience divides the time to wait for what has never come in this run.
 const impatience = 5
 
-// patience is how long to wait for the CCM to take something away: in full, unless it never has in this
-// run, and was waited for.
+// patience returns how long to wait for the CCM to take something away: whole, or less if this run has waited for
+// that before, always in vain.
 func (r *removals) patience(whole time.Duration) time.Duration {
 	if r.seen.Load() == 0 && r.missed.Load() > 0 {
 		return whole / impatience

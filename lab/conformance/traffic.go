@@ -1,6 +1,6 @@
 package conformance
 
-// Pods that answer, and questions asked through balancers.
+// Pods that answer, and requests to them through balancers.
 
 import (
 	"context"
@@ -108,11 +108,11 @@ func isPodReady(p *corev1.Pod) bool {
 	return false
 }
 
-// requestTimeout is how long one question may go unanswered.
+// requestTimeout is how long a request may go unanswered.
 const requestTimeout = 3 * time.Second
 
-// Request asks through a balancer, over a connection of its own, and returns the
-// name of the pod that answered.
+// Request sends a request through a balancer, over a connection of its own, and returns the name of the pod that
+// answered.
 func (s *Suite) Request(ctx context.Context, b Balancer, port int32, pods []corev1.Pod) (pod string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -140,8 +140,8 @@ func (s *Suite) Request(ctx context.Context, b Balancer, port int32, pods []core
 	return "", fmt.Errorf("%s answered %s, naming none of the pods: %.200q", url, resp.Status, body)
 }
 
-// RequestCounted is Ask, and requires that the balancer's own count of connections
-// went up with the answer: one that came another way proves nothing.
+// RequestCounted is Request, and requires that the balancer's own count of connections went up with the answer:
+// one that came another way proves nothing.
 func (s *Suite) RequestCounted(ctx context.Context, b Balancer, port int32, pods []corev1.Pod) (pod string, err error) {
 	before, err := s.ConnectionCount(ctx, b, port)
 	if err != nil {

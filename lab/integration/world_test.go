@@ -41,7 +41,7 @@ func newWorld(t *testing.T, o testbed.Options) *world {
 	return &world{Bed: testbed.ForTest(t, o), t: t, ctx: t.Context()}
 }
 
-// in is the same world for a part of the test.
+// in returns the same world for a part of the test.
 func (w *world) in(t *testing.T) *world { return &world{Bed: w.Bed, t: t, ctx: t.Context()} }
 
 func (w *world) startCCM(o testbed.CCMOptions) *testbed.CCM {

@@ -65,7 +65,7 @@ type IncidentReport struct {
 	Log        []string               `json:"log,omitempty"` // the CCM's last lines, if it did not behave
 }
 
-// CCMActivity are what the CCM was seen to do.
+// CCMActivity is what the CCM was seen to do.
 type CCMActivity struct {
 	// Calls are those of the cloud's API, the most frequent first.
 	Calls []OperationCalls `json:"calls"`
@@ -75,7 +75,7 @@ type CCMActivity struct {
 	Crashes int `json:"crashes"`
 }
 
-// OperationCalls one operation.
+// OperationCalls counts the CCM's calls of one operation.
 type OperationCalls struct {
 	Operation string `json:"operation"`
 	Calls     int    `json:"calls"`

@@ -108,10 +108,10 @@ func summarize(r *conformance.Report) string {
 	return strings.Join(lines, "\n")
 }
 
-// reminderInterval is when a suite that says nothing would look like one that hangs.
+// reminderInterval is how long a suite may be silent before it looks like one that hangs.
 const reminderInterval = 20 * time.Second
 
-// progressReminder breaks a suite's that lasts.
+// progressReminder tells which tests still run when the suite has been silent for a while.
 type progressReminder struct {
 	mu      sync.Mutex
 	running []string // tests, by ID

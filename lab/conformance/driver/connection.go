@@ -24,7 +24,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// connection is a driver that is asked.
+// connection sends requests to a driver.
 type connection struct {
 	client  http.Client
 	host    string
@@ -47,7 +47,7 @@ func newConnection(a Address, ended func() error) connection {
 // maxAnswer bounds an answer. A thousand instances are a tenth of a megabyte.
 const maxAnswer = 64 << 20
 
-// operation is how one of the protocol's is asked for.
+// operation says how to send the request for an operation of the protocol.
 type operation struct {
 	method, path string
 	query        string // its parameter there; "" for none
@@ -113,7 +113,7 @@ func (c *connection) request(ctx context.Context, id, argument string, body any)
 	return r, nil
 }
 
-// send sends a request, and reads the answer whole. One of success that does not fit the protocol is an
+// send sends a request, and reads the whole answer. An answer of success that does not fit the protocol is an
 // error.
 func (c *connection) send(r *http.Request) (*http.Response, []byte, error) {
 	resp, err := c.client.Do(r)

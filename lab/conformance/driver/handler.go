@@ -17,8 +17,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 )
 
-// NewHandler answers for a cloud, which open makes at the first request. Of described, the protocol is
-// filled in, and the features that follow from the cloud and its roles.
+// NewHandler answers for a cloud, which open opens at the first request. It fills in described: the protocol's
+// version, and the features that the cloud declares or that follow from its roles.
 func NewHandler(
 	described protocol.Driver, open func(context.Context, protocol.Hello) (conformance.Cloud, error),
 ) http.Handler {
@@ -89,7 +89,7 @@ func (h *handler) hello(ctx context.Context, body []byte) (any, error) {
 	return described, nil
 }
 
-// writeAnswer writes what was asked for, if the protocol has an answer, or why it was not to be had.
+// writeAnswer writes v, or no content if it is nil; if err is not nil, it writes that as a problem.
 func writeAnswer(w http.ResponseWriter, v any, err error) {
 	switch {
 	case errors.Is(err, conformance.ErrNotFound):

@@ -1,6 +1,6 @@
 package faultproxy
 
-// What a call gets instead of its answer.
+// Faults: what a call gets instead of its answer.
 
 import (
 	"bytes"
@@ -71,7 +71,7 @@ func (p *Proxy) FaultKinds() []conformance.FaultKind {
 	return kinds
 }
 
-// fault is one that is in force.
+// fault is a fault that is in force.
 type fault struct {
 	conformance.Fault
 	proxy  *Proxy

@@ -109,7 +109,7 @@ func (c *CloudWithToken) SwapCredentials(ctx context.Context) (conformance.Injec
 	return s, nil
 }
 
-// swappedCredentials is another project, and its token in the file of the CCM's.
+// swappedCredentials is another project, whose token is in the CCM's token file.
 type swappedCredentials struct {
 	conformance.Injection // counts; nil until it can
 	c                     *CloudWithToken

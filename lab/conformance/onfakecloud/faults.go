@@ -129,7 +129,7 @@ func (c *Cloud) injectDataLoss(
 	return pairedInjection{injection{api: c.API, id: made.ID}, empty}, nil
 }
 
-// pairedInjection are two rules, of which the first counts.
+// pairedInjection is two rules. The hits are those of the first.
 type pairedInjection struct {
 	conformance.Injection
 	other conformance.Injection
@@ -219,7 +219,7 @@ func (c *Cloud) InjectZoneOutage(ctx context.Context, zone string) (conformance.
 	return lost, nil
 }
 
-// zoneOutage is the rule that took these instances.
+// zoneOutage is the rule that has all instances of a zone fail.
 type zoneOutage struct {
 	injection
 	c     *Cloud
@@ -234,8 +234,8 @@ func (z zoneOutage) Lift(ctx context.Context) error {
 	return z.awaitState(ctx, api.InstanceRunning)
 }
 
-// awaitState waits until those taken are in that state, or in one that somebody else
-// has brought them to.
+// awaitState waits until the instances that failed are in that state, or in one that somebody else has brought
+// them to.
 func (z zoneOutage) awaitState(ctx context.Context, want api.InstanceState) error {
 	notYet := slices.DeleteFunc([]api.InstanceState{api.InstanceRunning, api.InstancePending, api.InstanceError},
 		func(s api.InstanceState) bool { return s == want })
@@ -245,7 +245,7 @@ func (z zoneOutage) awaitState(ctx context.Context, want api.InstanceState) erro
 	})
 }
 
-// idsIn are the instances of a zone that are in one of these states.
+// idsIn returns the IDs of the instances in a zone that are in one of these states.
 func (c *Cloud) idsIn(ctx context.Context, zone string, states ...api.InstanceState) ([]string, error) {
 	all, err := c.API.ListInstances(ctx, client.InstanceFilter{Zone: zone, States: states})
 	var ids []string

@@ -80,7 +80,7 @@ func (c *Cloud) TerminateInstances(ctx context.Context, ids []string) error {
 	}))
 }
 
-// inState are the cluster's instances that are in this state.
+// inState lists the cluster's instances that are in this state.
 func (c *Cloud) inState(ctx context.Context, state api.InstanceState) ([]api.Instance, error) {
 	return c.API.ListInstances(ctx, client.InstanceFilter{
 		States: []api.InstanceState{state}, Tags: []string{c.Names.clusterTag() + "=" + c.Cluster},

@@ -16,11 +16,11 @@ const (
 	// maxRead is how much of a log is read at once, and maxLine how long a line
 	// may be that is taken as one.
 	maxRead, maxLine = 4 << 20, 64 << 10
-	// zoneStep differ by a multiple of this.
+	// zoneStep is what all time zones differ by, or a multiple of it.
 	zoneStep = 15 * time.Minute
 )
 
-// logTail is where in a file the recorder is.
+// logTail is how far a log file has been read.
 type logTail struct {
 	offset int64
 	half   []byte // of a line
