@@ -32,16 +32,12 @@ func TestCallsAreCounted(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, none)
 
-	_, err = r.ListZones(ctx)
-	require.NoError(t, err)
-	_, err = r.ccm.ListZones(ctx)
-	require.NoError(t, err)
-	_, err = r.ccm.GetInstance(ctx, "i-none")
-	require.True(t, client.IsNotFound(err), err)
+	requireOK(t)(r.ListZones(ctx))
+	requireOK(t)(r.ccm.ListZones(ctx))
+	requireCode(t, api.NotFound)(r.ccm.GetInstance(ctx, "i-none"))
 	resp, _ := r.asCCM(t, "POST", "/v1/instances", `{"nom":"x"}`)
 	require.Equal(t, 400, resp.StatusCode)
-	_, err = r.other.ListZones(ctx)
-	require.NoError(t, err)
+	requireOK(t)(r.other.ListZones(ctx))
 	stream, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = stream.Body.Close() })
@@ -50,8 +46,7 @@ func TestCallsAreCounted(t *testing.T) {
 		Times: 1, Match: api.FaultMatch{Operations: []string{"listRoutes"}}, Effect: api.FaultEffect{EmptyList: true},
 	})
 	for range 2 {
-		_, err = r.ccm.ListRoutes(ctx, client.RouteFilter{})
-		require.NoError(t, err)
+		requireOK(t)(r.ccm.ListRoutes(ctx, client.RouteFilter{}))
 	}
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Drop: true}})
@@ -211,8 +206,7 @@ func TestStreamsAreAudited(t *testing.T) {
 		return nil
 	}), enough)
 	buf := make([]byte, 1024)
-	_, err = io.ReadFull(resp.Body, buf)
-	require.NoError(t, err)
+	requireOK(t)(io.ReadFull(resp.Body, buf))
 	require.NoError(t, resp.Body.Close())
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		ended, err := r.ListAudit(ctx, streams, 0)

@@ -65,18 +65,13 @@ func newCountedBalancer(t *testing.T, r *rig, p *countingPlane) (lb api.LoadBala
 	t.Helper()
 	var given []api.Target
 	for range 3 {
-		in, err := r.CreateInstance(t.Context(), api.InstanceCreate{})
-		require.NoError(t, err)
-		r.awaitInstance(t, in.ID, api.InstanceRunning)
+		in := r.runInstance(t, api.InstanceCreate{})
 		targets, given = append(targets, in.ID), append(given, api.Target{InstanceID: in.ID})
 	}
-	_, err := r.StopInstance(t.Context(), targets[2])
-	require.NoError(t, err)
-	r.awaitInstance(t, targets[2], api.InstanceStopped)
-	made, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: "web", Targets: &given, Listeners: []api.Listener{
+	r.stopInstance(t, targets[2])
+	made := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Targets: &given, Listeners: []api.Listener{
 		{Protocol: "tcp", Port: 8080, TargetPort: 80}, {Protocol: "udp", Port: 53, TargetPort: 53},
 	}})
-	require.NoError(t, err)
 	p.set(made.ID, cloud.LoadBalancerStats{
 		Listeners: []cloud.ListenerStats{
 			{
@@ -194,8 +189,7 @@ func TestBalancersHaveMetrics(t *testing.T) {
 	}
 	assert.EqualValues(t, 9, got[name("connections_total", "", "port=53,"+project+",protocol=udp")])
 
-	_, err := r.DeleteLoadBalancer(t.Context(), lb.ID)
-	require.NoError(t, err)
+	requireOK(t)(r.DeleteLoadBalancer(t.Context(), lb.ID))
 	r.srv.SetCountsAge(0)
 	for name := range samples(t, r.url) {
 		assert.NotContains(t, name, lb.ID, "what forwards no more has no series")
@@ -236,11 +230,10 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 	first, _ := newCountedBalancer(t, r, p)
 	var later []api.LoadBalancer
 	for _, targets := range [][]api.Target{first.Targets, {}} {
-		lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+		lb := r.createBalancer(t, api.LoadBalancerCreate{
 			Name:      fmt.Sprintf("b%d", len(later)),
 			Listeners: []api.Listener{{Protocol: "tcp", Port: 8080, TargetPort: 80}}, Targets: &targets,
 		})
-		require.NoError(t, err)
 		later = append(later, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive))
 	}
 	r.srv.SetMaxCounted(3)
@@ -285,9 +278,7 @@ func TestBalancersMetricsAreBounded(t *testing.T) {
 func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	r := newRig(t)
 	target := serveTCP(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
-	in, err := r.CreateInstance(t.Context(), api.InstanceCreate{Address: new("127.0.0.1")})
-	require.NoError(t, err)
-	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	in := r.runInstance(t, api.InstanceCreate{Address: new("127.0.0.1")})
 	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target}}
 	lb, err := r.CreateLoadBalancer(
 		t.Context(),
@@ -299,10 +290,8 @@ func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
-	_, err = io.WriteString(c, "hello")
-	require.NoError(t, err)
-	_, err = io.ReadFull(c, make([]byte, 5))
-	require.NoError(t, err)
+	requireOK(t)(io.WriteString(c, "hello"))
+	requireOK(t)(io.ReadFull(c, make([]byte, 5)))
 
 	listener := api.ListenerStats{
 		Protocol: "tcp", Port: listeners[0].Port, Connections: 1, ActiveConnections: 1, BytesIn: 5, BytesOut: 5,
@@ -325,12 +314,9 @@ func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	listener.ActiveConnections, of.ActiveConnections = 0, 0
 	await()
 
-	_, err = r.StopInstance(t.Context(), in.ID)
-	require.NoError(t, err)
-	r.awaitInstance(t, in.ID, api.InstanceStopped)
+	r.stopInstance(t, in.ID)
 	await() // Counters that went back would be rates later on.
-	_, err = r.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"a": "b"}})
-	require.NoError(t, err)
+	requireOK(t)(r.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"a": "b"}}))
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	await()
 }

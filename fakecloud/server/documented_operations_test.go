@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // documentedOperation is an operation of the spec as it can be asked for, of things that
@@ -176,14 +177,51 @@ func TestEveryOperationIsLimited(t *testing.T) {
 	}
 }
 
-func TestEveryConditionalChangeIsForItsVersion(t *testing.T) {
-	r, ctx := newRig(t).withHop(t), t.Context()
-	route, err := r.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: r.hop})
-	require.NoError(t, err)
-	things := map[string]string{
-		"/v1/projects/": r.project.ID, "/v1/networks/": r.network(t, "a", "10.1.0.0/24").ID, "/v1/instances/": r.hop,
-		"/v1/routes/": route.ID, "/v1/addresses/": r.reserve(t, "a").ID, "/v1/load-balancers/": r.balancer(t, "a").ID,
+// oneOfEach makes something of each kind that belongs to a project, by the path before its ID.
+func (r *rig) oneOfEach(t *testing.T) map[string]string {
+	t.Helper()
+	r.withHop(t)
+	route := r.createRoute(t, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: r.hop})
+	return map[string]string{
+		"/v1/networks/": r.network(t, "a", "10.1.0.0/24").ID, "/v1/instances/": r.hop, "/v1/routes/": route.ID,
+		"/v1/addresses/": r.reserve(t, "a").ID, "/v1/load-balancers/": r.balancer(t, "a").ID,
 	}
+}
+
+func TestEveryOperationHidesWhatAnotherProjectHas(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	things := r.oneOfEach(t)
+	operations, err := r.ListOperations(ctx, client.OperationFilter{})
+	require.NoError(t, err)
+	scenario, err := r.RunScenario(ctx, api.ScenarioCreate{Name: "a", Steps: []api.ScenarioStep{
+		{At: "1h", Action: api.StepStop, Instances: &api.ScenarioSelector{Name: "one"}},
+	}})
+	require.NoError(t, err)
+	things["/v1/operations/"], things["/v1/scenarios/"] = operations[0].ID, scenario.ID
+	fault := api.FaultCreate{Match: api.FaultMatch{Token: "nobody"}, Effect: api.FaultEffect{Hang: true}}
+	things["/v1/faults/"] = r.createFault(t, fault).ID
+	tried := map[string]bool{}
+	for _, d := range allDocumented(t) {
+		before, _, _ := strings.Cut(d.path, "{")
+		if things[before] == "" || before == d.path {
+			continue
+		}
+		tried[before] = true
+		at := strings.Replace(d.path, "{id}", things[before], 1)
+		answer, p := r.call(t, d.method, at, d.text(t, nil), "Authorization", "Bearer "+otherSecret)
+		assert.Equal(t, 404, answer.StatusCode, "%s: %s", d.OperationID, answer.Body)
+		assert.Equal(t, api.NotFound, p.Code, d.OperationID)
+		if assert.NotNil(t, p.Project, d.OperationID) {
+			assert.NotEqual(t, r.project.ID, *p.Project, d.OperationID)
+		}
+	}
+	assert.Len(t, tried, len(things))
+}
+
+func TestEveryConditionalChangeIsForItsVersion(t *testing.T) {
+	r := newRig(t)
+	things := r.oneOfEach(t)
+	things["/v1/projects/"] = r.project.ID
 	tried := map[string]bool{}
 	for _, d := range allDocumented(t) {
 		if !d.takes("If-Match") {

@@ -40,9 +40,7 @@ func (r *rig) routes(t *testing.T, worker, rounds int) {
 // withHop gives the rig an instance for routes to lead to.
 func (r *rig) withHop(t *testing.T) *rig {
 	t.Helper()
-	in, err := r.CreateInstance(t.Context(), api.InstanceCreate{})
-	require.NoError(t, err)
-	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	in := r.runInstance(t, api.InstanceCreate{})
 	r.hop = in.ID
 	return r
 }
@@ -144,8 +142,7 @@ func TestEventsAreFiltered(t *testing.T) {
 	mine, err := r.ListRoutes(t.Context(), client.RouteFilter{})
 	require.NoError(t, err)
 	require.Empty(t, mine)
-	_, err = r.other.CreateInstance(t.Context(), api.InstanceCreate{})
-	require.NoError(t, err)
+	requireOK(t)(r.other.CreateInstance(t.Context(), api.InstanceCreate{}))
 	for _, tc := range []struct {
 		f    client.EventFilter
 		want int
@@ -197,13 +194,12 @@ func TestFilteredReadersKeepUpWithTheLog(t *testing.T) {
 		proxy.awaitText(t, fmt.Sprintf("id: %d\n\n", newest[len(newest)-1]))
 	}
 	proxy.cut()
-	_, err := r.StopInstance(t.Context(), r.hop)
-	require.NoError(t, err)
+	requireOK(t)(r.StopInstance(t.Context(), r.hop))
 	assert.Equal(t, "stopping", *(<-seen).To)
 	stop()
 	require.ErrorIs(t, <-done, context.Canceled)
 	assert.Len(t, breaks, 1)
-	err = r.Watch(t.Context(), old.Seq, false, func(api.Event) error { return nil }, hop)
+	err := r.Watch(t.Context(), old.Seq, false, func(api.Event) error { return nil }, hop)
 	require.True(t, client.HasCode(err, api.EventsExpired), err)
 }
 

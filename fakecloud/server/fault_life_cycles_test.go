@@ -24,13 +24,7 @@ func (r *rig) awaitReason(t *testing.T, id string, want api.InstanceState, reaso
 
 func TestLifeCyclesGoWrong(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	create := func(f api.FaultCreate) *api.Fault {
-		t.Helper()
-		made, err := r.CreateFault(ctx, f)
-		require.NoError(t, err)
-		return made
-	}
-	stuck := create(api.FaultCreate{
+	stuck := r.createFault(t, api.FaultCreate{
 		Effect: api.FaultEffect{Stuck: true}, Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}},
 	})
 	in := r.nodes(t, "one")[0]
@@ -39,23 +33,21 @@ func TestLifeCyclesGoWrong(t *testing.T) {
 	require.NoError(t, r.DeleteFault(ctx, stuck.ID))
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
 
-	fail := create(api.FaultCreate{Effect: api.FaultEffect{Fail: "no disk"}, Times: 2})
+	fail := r.createFault(t, api.FaultCreate{Effect: api.FaultEffect{Fail: "no disk"}, Times: 2})
 	two := r.nodes(t, "two")[0]
 	r.awaitReason(t, two.ID, api.InstanceError, "no disk")
-	_, err := r.StartInstance(ctx, two.ID)
-	require.NoError(t, err)
+	requireOK(t)(r.StartInstance(ctx, two.ID))
 	r.awaitHits(t, fail.ID, 2)
 	r.awaitReason(t, two.ID, api.InstanceError, "no disk")
 
-	crash := create(
+	crash := r.createFault(
+		t,
 		api.FaultCreate{Effect: api.FaultEffect{Crash: true}, Match: api.FaultMatch{Tag: "name=one"}, Times: 1},
 	)
 	assert.Equal(t, 1, crash.Hits)
 	r.awaitReason(t, in.ID, api.InstanceError, "crashed")
-	_, err = r.RebootInstance(ctx, in.ID)
-	require.True(t, client.HasCode(err, api.WrongState), err)
-	_, err = r.StartInstance(ctx, in.ID)
-	require.NoError(t, err)
+	requireCode(t, api.WrongState)(r.RebootInstance(ctx, in.ID))
+	requireOK(t)(r.StartInstance(ctx, in.ID))
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
 	rebooted, err := r.RebootInstance(ctx, in.ID)
 	require.NoError(t, err)
@@ -75,12 +67,10 @@ func TestZonesShowTheirOutage(t *testing.T) {
 	}
 	well := []api.ZoneState{api.ZoneAvailable, api.ZoneAvailable, api.ZoneAvailable}
 	assert.Equal(t, well, states(r.Client))
-	f, err := r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: "nebula-1b"}})
-	require.NoError(t, err)
+	f := r.createFault(t, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: "nebula-1b"}})
 	assert.Equal(t, []api.ZoneState{api.ZoneAvailable, api.ZoneOutage, api.ZoneAvailable}, states(r.Client))
 	assert.Equal(t, well, states(r.other))
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{Zone: new("nebula-1b")})
-	require.True(t, client.HasCode(err, api.ZoneUnavailable), err)
+	requireCode(t, api.ZoneUnavailable)(r.CreateInstance(ctx, api.InstanceCreate{Zone: new("nebula-1b")}))
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 	assert.Equal(t, well, states(r.Client))
 }

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,7 +15,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
@@ -32,6 +30,11 @@ func (r *rig) asCCM(t *testing.T, method, path, body string) (bufferedAnswer, ap
 func (r *rig) breakCCM(t *testing.T, f api.FaultCreate) *api.Fault {
 	t.Helper()
 	f.Match.Token = "ccm"
+	return r.createFault(t, f)
+}
+
+func (r *rig) createFault(t *testing.T, f api.FaultCreate) *api.Fault {
+	t.Helper()
 	made, err := r.CreateFault(t.Context(), f)
 	require.NoError(t, err)
 	return made
@@ -65,13 +68,11 @@ func TestFaultLife(t *testing.T) {
 	assert.Empty(t, none)
 	match := api.FaultMatch{Token: "ccm", Operations: []string{"getInstance", "listZones"}, Resource: "i-1"}
 	effect := api.FaultEffect{DelayMilliseconds: 1, Status: 404, RetryAfterSeconds: 7, Project: "p-1"}
-	made, err := r.CreateFault(ctx, api.FaultCreate{Match: match, Times: 2, Effect: effect})
-	require.NoError(t, err)
+	made := r.createFault(t, api.FaultCreate{Match: match, Times: 2, Effect: effect})
 	assert.Regexp(t, "^f-[0-9a-z]{26}$", made.ID)
 	assert.Equal(t, api.Fault{ID: made.ID, CreatedAt: made.CreatedAt, Match: match, Times: 2, Effect: effect}, *made)
 	body := api.FaultEffect{Body: new(""), ContentType: "text/html"}
-	second, err := r.CreateFault(ctx, api.FaultCreate{Effect: body})
-	require.NoError(t, err)
+	second := r.createFault(t, api.FaultCreate{Effect: body})
 	assert.Equal(t, body, second.Effect)
 	got, err := r.GetFault(ctx, made.ID)
 	require.NoError(t, err)
@@ -83,30 +84,23 @@ func TestFaultLife(t *testing.T) {
 	theirs, err := r.other.ListFaults(ctx)
 	require.NoError(t, err)
 	assert.Empty(t, theirs)
-	_, err = r.other.GetFault(ctx, made.ID)
-	require.True(t, client.IsNotFound(err), err)
-	require.True(t, client.IsNotFound(r.other.DeleteFault(ctx, made.ID)))
 
 	require.NoError(t, r.DeleteFault(ctx, made.ID))
 	require.True(t, client.IsNotFound(r.DeleteFault(ctx, made.ID)))
-	_, err = r.GetFault(ctx, made.ID)
-	require.True(t, client.IsNotFound(err), err)
+	requireCode(t, api.NotFound)(r.GetFault(ctx, made.ID))
 	require.NoError(t, r.DeleteFault(ctx, second.ID))
 
 	for range 100 {
-		_, err = r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}})
-		require.NoError(t, err)
+		requireOK(t)(r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}}))
 	}
-	_, err = r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}})
-	require.True(t, client.HasCode(err, api.TooManyFaults), err)
+	requireCode(t, api.TooManyFaults)(r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}}))
 	_, err = r.other.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}})
 	require.NoError(t, err, "the limit is each project's own")
 }
 
 func TestFaultsAnswerWithProblems(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
-	require.NoError(t, err)
+	in := r.createInstance(t, api.InstanceCreate{Name: new("node-1")})
 	const theirs = "p-of-another-cloud"
 	for status, tc := range map[int]struct {
 		effect  api.FaultEffect
@@ -135,7 +129,7 @@ func TestFaultsAnswerWithProblems(t *testing.T) {
 			assert.NotContains(t, resp.Header, "Retry-After")
 		}
 		assert.Equal(t, status == 401, resp.Header.Get("WWW-Authenticate") != "")
-		_, err = r.GetInstance(ctx, in.ID)
+		_, err := r.GetInstance(ctx, in.ID)
 		require.NoError(t, err, "another token is not touched")
 		require.NoError(t, r.DeleteFault(ctx, f.ID))
 		resp, _ = r.asCCM(t, "GET", "/v1/instances/"+in.ID, "")
@@ -143,7 +137,7 @@ func TestFaultsAnswerWithProblems(t *testing.T) {
 	}
 
 	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Status: 404, Project: theirs}})
-	_, err = r.ccm.GetInstance(ctx, in.ID)
+	_, err := r.ccm.GetInstance(ctx, in.ID)
 	require.True(t, client.IsNotFound(err), err)
 	assert.Equal(t, theirs, client.ProjectOf(err))
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
@@ -176,14 +170,13 @@ func TestNothingIsCarriedOutUnderAFault(t *testing.T) {
 
 func TestFaultsAnswerWithGarbageAndNothing(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
+	in := r.createInstance(t, api.InstanceCreate{})
 	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Body: new("<html>"), ContentType: "text/html"}})
 	resp, _ := r.asCCM(t, "GET", "/v1/instances/"+in.ID, "")
 	assert.Equal(t, 200, resp.StatusCode)
 	assert.Equal(t, "<html>", resp.Body)
 	assert.Equal(t, "text/html", resp.Header.Get("Content-Type"))
-	_, err = r.ccm.StopInstance(ctx, in.ID)
+	_, err := r.ccm.StopInstance(ctx, in.ID)
 	require.ErrorContains(t, err, "not what its API promises")
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 
@@ -204,10 +197,8 @@ func TestFaultsAnswerWithGarbageAndNothing(t *testing.T) {
 
 func TestFaultsMatchAndAreSpent(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	one, err := r.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
-	two, err := r.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
+	one := r.createInstance(t, api.InstanceCreate{})
+	two := r.createInstance(t, api.InstanceCreate{})
 	ask := func(id string) int {
 		resp, _ := r.asCCM(t, "GET", "/v1/instances/"+id, "")
 		return resp.StatusCode
@@ -227,19 +218,16 @@ func TestFaultsMatchAndAreSpent(t *testing.T) {
 	assert.Equal(t, 2, spent.Hits)
 
 	// A rule of another project that matches everything touches nothing here.
-	_, err = r.other.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 503}})
-	require.NoError(t, err)
+	requireOK(t)(r.other.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 503}}))
 	assert.Equal(t, 200, ask(one.ID))
 }
 
 // A rule that matches everything leaves what it is lifted with.
 func TestFaultsCanAlwaysBeLifted(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	f, err := r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 403}})
-	require.NoError(t, err)
-	_, err = r.Project(ctx)
-	require.True(t, client.HasCode(err, api.Forbidden), err)
-	err = r.Watch(ctx, client.FromOldest, false, func(api.Event) error { return nil })
+	f := r.createFault(t, api.FaultCreate{Effect: api.FaultEffect{Status: 403}})
+	requireCode(t, api.Forbidden)(r.Project(ctx))
+	err := r.Watch(ctx, client.FromOldest, false, func(api.Event) error { return nil })
 	require.True(t, client.HasCode(err, api.Forbidden), err)
 	for _, path := range []string{
 		"/healthz", "/readyz", "/openapi.yaml", "/v1/faults", "/v1/faults/" + f.ID, "/v1/audit", "/v1/audit/summary",
@@ -255,15 +243,13 @@ func TestFaultsCanAlwaysBeLifted(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 2, f.Hits)
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
-	_, err = r.Project(ctx)
-	require.NoError(t, err)
+	requireOK(t)(r.Project(ctx))
 }
 
 func TestDelayedCallsAreCarriedOut(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	f := r.breakCCM(t, api.FaultCreate{Times: 1, Effect: api.FaultEffect{DelayMilliseconds: 5}})
-	_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: new("later")})
-	require.NoError(t, err)
+	requireOK(t)(r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: new("later")}))
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 	assert.Equal(t, []string{"later"}, r.names(t))
 
@@ -295,12 +281,11 @@ func TestDelayedCallsAreCarriedOut(t *testing.T) {
 // A delay may be longer than an answer may take.
 func TestDelaysOutlastTheDeadlineOfAnswers(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{})
-	require.NoError(t, err)
+	srv := r.newAPI(t, server.Config{})
 	h := httptest.NewUnstartedServer(srv)
 	h.Config.WriteTimeout = time.Millisecond
 	h.Start()
-	t.Cleanup(func() { srv.Stop(); h.Close() })
+	t.Cleanup(h.Close)
 	// Made past the server, whose every other answer is too late.
 	rec := httptest.NewRecorder()
 	req := httptest.NewRequest(http.MethodPost, "/v1/faults", strings.NewReader(`{"effect":{"delayMilliseconds":100}}`))
@@ -309,8 +294,7 @@ func TestDelaysOutlastTheDeadlineOfAnswers(t *testing.T) {
 	srv.ServeHTTP(rec, req)
 	require.Equal(t, http.StatusCreated, rec.Code, rec.Body)
 	c := newClient(t, h.URL, ccmSecret)
-	_, err = c.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
+	requireOK(t)(c.CreateInstance(ctx, api.InstanceCreate{}))
 }
 
 // awaitCalls waits until so many of ccm's calls are counted.
@@ -359,17 +343,12 @@ func TestHangingCallsAreHeld(t *testing.T) {
 
 // serveTLS serves the rig's cloud once more, and gives a client's transport for
 // each HTTP version.
-func (r *rig) serveTLS(t *testing.T) (url string, byMajor map[int]*http.Transport, shutdown func()) {
+func (r *rig) serveTLS(t *testing.T, cfg server.Config) (url string, byMajor map[int]*http.Transport, shutdown func()) {
 	t.Helper()
 	borrowed := httptest.NewTLSServer(nil) // For its certificate.
 	borrowed.Close()
-	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{Certificate: &borrowed.TLS.Certificates[0]})
-	require.NoError(t, err)
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- srv.Serve(ctx, l) }()
+	cfg.Certificate = &borrowed.TLS.Certificates[0]
+	address, shutdown := r.listen(t, cfg)
 	pool := x509.NewCertPool()
 	pool.AddCert(borrowed.Certificate())
 	byMajor = map[int]*http.Transport{
@@ -383,23 +362,10 @@ func (r *rig) serveTLS(t *testing.T) (url string, byMajor map[int]*http.Transpor
 		},
 		2: {TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true},
 	}
-	shutdown = func() {
-		cancel()
-		select {
-		case err := <-done:
-			done <- err
-			assert.NoError(t, err)
-		case <-time.After(patience):
-			t.Error("the server did not stop")
-		}
+	for _, transport := range byMajor {
+		t.Cleanup(transport.CloseIdleConnections)
 	}
-	t.Cleanup(func() {
-		for _, transport := range byMajor {
-			transport.CloseIdleConnections()
-		}
-		shutdown()
-	})
-	return "https://" + l.Addr().String(), byMajor, shutdown
+	return "https://" + address, byMajor, shutdown
 }
 
 func TestDroppedCalls(t *testing.T) {
@@ -414,12 +380,11 @@ func TestDroppedCalls(t *testing.T) {
 	assert.GreaterOrEqual(t, got.Hits, 4, "one change, three tries of a read")
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 
-	url, byMajor, _ := r.serveTLS(t)
+	url, byMajor, _ := r.serveTLS(t, server.Config{})
 	for major, transport := range byMajor {
 		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport})
 		require.NoError(t, err)
-		_, err = c.Project(ctx)
-		require.NoError(t, err)
+		requireOK(t)(c.Project(ctx))
 		f, err := c.CreateFault(ctx, api.FaultCreate{
 			Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Drop: true},
 		})
@@ -441,7 +406,7 @@ func TestDroppedCalls(t *testing.T) {
 // Over both HTTP versions: held calls do not hold up the server's end.
 func TestShutdownBreaksHeldCalls(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	url, byMajor, shutdown := r.serveTLS(t)
+	url, byMajor, shutdown := r.serveTLS(t, server.Config{})
 	done := make(chan error, 2*len(byMajor))
 	for _, transport := range byMajor {
 		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport})
@@ -488,8 +453,5 @@ func TestOperations(t *testing.T) {
 	require.NoError(t, err)
 	assert.Subset(t, all, []string{"getInstance", "listRoutes", "streamEvents", "updateLoadBalancer"})
 	assert.IsIncreasing(t, all)
-	_, err = r.CreateFault(
-		t.Context(), api.FaultCreate{Match: api.FaultMatch{Operations: all}, Effect: api.FaultEffect{Hang: true}},
-	)
-	require.NoError(t, err)
+	_ = r.createFault(t, api.FaultCreate{Match: api.FaultMatch{Operations: all}, Effect: api.FaultEffect{Hang: true}})
 }

@@ -25,8 +25,7 @@ func (r *rig) head(t *testing.T, path string) bufferedAnswer {
 
 func TestHeadIsGetWithoutABody(t *testing.T) {
 	r := newRig(t)
-	_, err := r.CreateSnapshot(t.Context(), "a")
-	require.NoError(t, err)
+	requireOK(t)(r.CreateSnapshot(t.Context(), "a"))
 	for _, d := range allDocumented(t) {
 		if d.method != http.MethodGet {
 			continue

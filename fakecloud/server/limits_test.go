@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
@@ -19,11 +18,7 @@ import (
 
 func TestRateLimits(t *testing.T) {
 	r := newRig(t)
-	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{RateLimit: 1, RateBurst: 3})
-	require.NoError(t, err)
-	h := httptest.NewServer(srv)
-	t.Cleanup(func() { srv.Stop(); h.Close() })
-	r.url = h.URL
+	r.url = serve(t, r.newAPI(t, server.Config{RateLimit: 1, RateBurst: 3}))
 	until429 := func(header ...string) (ok int, resp bufferedAnswer, p api.Problem) {
 		for range 300 {
 			if resp, p = r.call(t, "GET", "/v1/zones", "", header...); resp.StatusCode == http.StatusTooManyRequests {
@@ -42,7 +37,7 @@ func TestRateLimits(t *testing.T) {
 	assert.Equal(t, r.project.ID, *p.Project)
 	resp, _ = r.asCCM(t, "GET", "/v1/zones", "")
 	assert.Equal(t, 200, resp.StatusCode, "another token's bucket is its own")
-	sums, err := newClient(t, h.URL, ccmSecret).
+	sums, err := newClient(t, r.url, ccmSecret).
 		SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation)
 	require.NoError(t, err)
 	require.Len(t, sums, 1)

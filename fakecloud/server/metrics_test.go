@@ -2,7 +2,6 @@ package server_test
 
 import (
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -11,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
@@ -65,8 +63,7 @@ func TestMetrics(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = stream.Body.Close() })
 	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
-	_, err = r.ccm.ListRoutes(t.Context(), client.RouteFilter{})
-	require.NoError(t, err)
+	requireOK(t)(r.ccm.ListRoutes(t.Context(), client.RouteFilter{}))
 	_, err = r.SumAudit(t.Context(), client.AuditFilter{}) // Nothing waits after it.
 	require.NoError(t, err)
 
@@ -107,30 +104,22 @@ func TestMetrics(t *testing.T) {
 	}
 	assert.Equal(t, 1, builds)
 
-	bare, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{})
-	require.NoError(t, err)
-	withoutStore := httptest.NewServer(bare)
-	t.Cleanup(func() { bare.Stop(); withoutStore.Close() })
-	for name := range samples(t, withoutStore.URL) {
+	for name := range samples(t, serve(t, r.newAPI(t, server.Config{}))) {
 		assert.NotContains(t, name, "fakecloud_store_", "no store was given")
 	}
-	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, server.Config{
+	r.url = serve(t, r.newAPI(t, server.Config{
 		RateLimit: 1, RateBurst: 1,
 		StoreStats: func() server.StoreStats {
 			return server.StoreStats{Writes: 7, Commits: 3, Fsyncs: 4, Checkpoints: 1}
 		},
-	})
-	require.NoError(t, err)
-	h := httptest.NewServer(srv)
-	t.Cleanup(func() { srv.Stop(); h.Close() })
-	r.url = h.URL
+	}))
 	throttled := 0
 	for range 20 {
 		if resp, _ := r.call(t, "GET", "/v1/zones", ""); resp.StatusCode == http.StatusTooManyRequests {
 			throttled++
 		}
 	}
-	got = samples(t, h.URL)
+	got = samples(t, r.url)
 	assert.EqualValues(t, throttled, got["fakecloud_rate_limited_total{limit=token}"])
 	assert.Positive(t, throttled)
 	assert.EqualValues(t, 7, got["fakecloud_store_writes_total{}"])

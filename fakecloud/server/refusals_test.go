@@ -10,7 +10,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // refused wants the code, the field if one is named, and a detail that says what
@@ -30,8 +29,7 @@ func TestUpdatesOfBalancersThatAreRefused(t *testing.T) {
 	const two = `[{"protocol":"tcp","port":80,"targetPort":1},{"protocol":"tcp","port":80,"targetPort":2}]`
 	var made []*api.LoadBalancer
 	for _, name := range []string{"a", "b"} {
-		lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{Name: name, Listeners: oneListener})
-		require.NoError(t, err)
+		lb := r.createBalancer(t, api.LoadBalancerCreate{Name: name, Listeners: oneListener})
 		made = append(made, lb)
 	}
 	at := "/v1/load-balancers/" + made[0].ID
@@ -57,16 +55,12 @@ func TestInstancesThatCannotBeStoppedOrStarted(t *testing.T) {
 	r, ctx := virtualRig(t), t.Context()
 	in := r.newInstance(t)
 	r.refused(t, "POST", "/v1/instances/"+in.ID+"/stop", "", api.WrongState, "", "wait until it is running")
-	_, err := r.AdvanceClock(ctx, time.Hour)
-	require.NoError(t, err)
-	_, err = r.StopInstance(ctx, in.ID)
-	require.NoError(t, err)
+	requireOK(t)(r.AdvanceClock(ctx, time.Hour))
+	requireOK(t)(r.StopInstance(ctx, in.ID))
 	r.refused(t, "POST", "/v1/instances/"+in.ID+"/start", "", api.WrongState, "", "wait until it is stopped")
 	r.refused(t, "POST", "/v1/instances/"+in.ID+"/reboot", "", api.WrongState, "", "start it instead")
-	_, err = r.AdvanceClock(ctx, time.Hour)
-	require.NoError(t, err)
-	outage, err := r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: in.Zone}})
-	require.NoError(t, err)
+	requireOK(t)(r.AdvanceClock(ctx, time.Hour))
+	outage := r.createFault(t, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: in.Zone}})
 	r.refused(t, "POST", "/v1/instances/"+in.ID+"/start", "", api.ZoneUnavailable, "", in.Zone)
 	require.NoError(t, r.DeleteFault(ctx, outage.ID))
 	started, err := r.StartInstance(ctx, in.ID)
@@ -80,8 +74,7 @@ func TestExpiredTokensAreNotRotated(t *testing.T) {
 		ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: new(start.Add(time.Minute))},
 	)
 	require.NoError(t, err)
-	_, err = r.AdvanceClock(ctx, time.Hour)
-	require.NoError(t, err)
+	requireOK(t)(r.AdvanceClock(ctx, time.Hour))
 	r.refused(
 		t, "POST", "/v1/projects/"+r.project.ID+"/tokens/ci/rotate", `{}`, api.WrongState, "", "create another token",
 	)
@@ -98,8 +91,7 @@ func TestBalancersGetAnAddressWhileThereIsOne(t *testing.T) {
 
 func TestReservedAddressesHaveAQuota(t *testing.T) {
 	r := newRig(t)
-	_, err := r.UpdateProjectQuotas(t.Context(), r.project.ID, api.QuotasUpdate{Addresses: new(int64(1))})
-	require.NoError(t, err)
+	requireOK(t)(r.UpdateProjectQuotas(t.Context(), r.project.ID, api.QuotasUpdate{Addresses: new(int64(1))}))
 	r.reserve(t, "a")
 	r.refused(
 		t, "POST", "/v1/addresses", `{"name":"b"}`, api.QuotaExceeded, "",
@@ -136,8 +128,7 @@ func TestACloudWithoutAFolderTakesNoSnapshots(t *testing.T) {
 	all, err := r.ListSnapshots(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, all)
-	_, err = r.RestoreSnapshot(t.Context(), "a")
-	assert.True(t, client.IsNotFound(err), err)
+	requireCode(t, api.NotFound)(r.RestoreSnapshot(t.Context(), "a"))
 }
 
 // What does not fit is answered with what would.

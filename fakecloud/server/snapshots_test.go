@@ -36,30 +36,25 @@ func accepts(lb api.LoadBalancer) error {
 
 func (r *rig) balancer(t *testing.T, name string) api.LoadBalancer {
 	t.Helper()
-	lb, err := r.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+	lb := r.createBalancer(t, api.LoadBalancerCreate{
 		Name:      name,
 		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 30080}},
 	})
-	require.NoError(t, err)
 	return r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 }
 
 func TestASnapshotBringsBackWhatWas(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
-	kept, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("kept")})
-	require.NoError(t, err)
-	r.awaitInstance(t, kept.ID, api.InstanceRunning)
+	kept := r.runInstance(t, api.InstanceCreate{Name: new("kept")})
 	old := r.balancer(t, "old")
 	s, err := r.CreateSnapshot(ctx, "then")
 	require.NoError(t, err)
 	assert.Positive(t, s.Bytes)
 
-	_, err = r.DeleteLoadBalancer(ctx, old.ID)
-	require.NoError(t, err)
+	requireOK(t)(r.DeleteLoadBalancer(ctx, old.ID))
 	require.Eventually(t, func() bool { return accepts(old) != nil }, patience, time.Millisecond)
-	_, err = r.TerminateInstance(ctx, kept.ID)
-	require.NoError(t, err)
+	requireOK(t)(r.TerminateInstance(ctx, kept.ID))
 	later := r.balancer(t, "later")
 	var last int64
 	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error { last = e.Seq; return nil }))
@@ -76,8 +71,7 @@ func TestASnapshotBringsBackWhatWas(t *testing.T) {
 	}()
 	<-under
 
-	_, err = r.RestoreSnapshot(ctx, "then")
-	require.NoError(t, err)
+	requireOK(t)(r.RestoreSnapshot(ctx, "then"))
 	in, err := r.GetInstance(ctx, kept.ID)
 	require.NoError(t, err)
 	assert.Equal(t, api.InstanceRunning, in.State)
@@ -93,8 +87,7 @@ func TestASnapshotBringsBackWhatWas(t *testing.T) {
 	assert.True(t, client.HasCode(err, api.EventsExpired), "%v", err)
 
 	// What is made from now on gets along with what was.
-	again, err := r.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
+	again := r.createInstance(t, api.InstanceCreate{})
 	assert.NotEqual(t, in.Addresses, again.Addresses)
 	all, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
 	require.NoError(t, err)
@@ -107,8 +100,7 @@ func TestSnapshots(t *testing.T) {
 	none, err := r.ListSnapshots(ctx)
 	require.NoError(t, err)
 	assert.Empty(t, none)
-	_, err = r.CreateSnapshot(ctx, "b")
-	require.NoError(t, err)
+	requireOK(t)(r.CreateSnapshot(ctx, "b"))
 	a, err := r.CreateSnapshot(ctx, "a")
 	require.NoError(t, err)
 	all, err := r.ListSnapshots(ctx)
@@ -142,13 +134,11 @@ func TestSnapshots(t *testing.T) {
 func TestADamagedSnapshotChangesNothing(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
-	in, err := r.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
+	in := r.createInstance(t, api.InstanceCreate{})
 	require.NoError(t, os.WriteFile(filepath.Join(r.snapshots, "bad.db"), []byte("nonsense, for certain"), 0o600))
-	_, err = r.RestoreSnapshot(ctx, "bad")
+	_, err := r.RestoreSnapshot(ctx, "bad")
 	assert.True(t, client.HasCode(err, api.SnapshotUnusable), "%v", err)
-	_, err = r.GetInstance(ctx, in.ID)
-	require.NoError(t, err)
+	requireOK(t)(r.GetInstance(ctx, in.ID))
 }
 
 func TestSnapshotsAreBounded(t *testing.T) {
