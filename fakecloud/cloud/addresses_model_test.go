@@ -205,7 +205,7 @@ func (e *estate) release(t *rapid.T) {
 
 func (e *estate) createBalancer(t *rapid.T) {
 	spec := LoadBalancerSpec{
-		Name: "lb-" + e.cloud.random.letters(8), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
+		Name: "lb-" + e.cloud.random.letters(8), Listeners: oneListener,
 	}
 	var m *modelAddress
 	if len(e.addresses) > 0 && rapid.Bool().Draw(t, "reserved") {
@@ -263,8 +263,7 @@ func (e *estate) terminate(t *rapid.T) {
 	if e.ended(e.instances[id]) {
 		t.Skip("it has ended")
 	}
-	_, _, err := e.cloud.TerminateInstance(t.Context(), e.proj, id)
-	require.NoError(t, err)
+	requireOK(t)(e.cloud.TerminateInstance(t.Context(), e.proj, id))
 	if m := e.instances[id]; m.end.IsZero() {
 		m.end = e.clock.Now().Add(200 * time.Millisecond)
 	}

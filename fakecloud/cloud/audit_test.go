@@ -51,8 +51,7 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 	amended.BytesOut, amended.Duration = 7, time.Minute
 	stranger := amended
 	stranger.RequestID, stranger.BytesOut = "of another log", 8
-	_, err = c.AppendAudit(t.Context(), AuditBatch{Amended: []AuditEntry{amended, stranger}})
-	require.NoError(t, err)
+	requireOK(t)(c.AppendAudit(t.Context(), AuditBatch{Amended: []AuditEntry{amended, stranger}}))
 	page, _, err = c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10})
 	require.NoError(t, err)
 	assert.Equal(t, []AuditEntry{amended}, page)
@@ -61,12 +60,11 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 // A change that failed made no transition.
 func TestTransitionsAreCountedWhenTheyAreCommitted(t *testing.T) {
 	c, p := newCloud(t, nil)
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{})
 	want := map[Transition]int64{{Resource: InstanceResource, To: "pending"}: 1}
 	assert.Equal(t, want, c.Transitions())
 	undone := errors.New("undone")
-	err = c.change(t.Context(), func(ctx context.Context, tx *changeTx, _ time.Time) error {
+	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx, _ time.Time) error {
 		require.NoError(t, appendEvent(ctx, tx, Updated, string(InstancePending), describeFully(in)))
 		return undone
 	})

@@ -18,12 +18,10 @@ import (
 // activeBalancer is one whose only target runs.
 func activeBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	t.Helper()
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
-		Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID},
+	in := newInstance(t, c, p, InstanceSpec{})
+	lb := createBalancer(t, c, p, LoadBalancerSpec{
+		Name: "web", Listeners: oneListener, Targets: []string{in.ID},
 	})
-	require.NoError(t, err)
 	advance(t, c, 500*time.Millisecond)
 	return balancerNow(t, c, p, lb), in
 }
@@ -62,12 +60,10 @@ func TestAnActiveBalancersReasonIsItsCondition(t *testing.T) {
 	plane.toggleSick(lb.ID)
 	advance(t, c, conditionPause)
 	assert.Empty(t, balancerNow(t, c, p, lb).StateReason)
-	_, _, err = c.StopInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	requireOK(t)(c.StopInstance(t.Context(), p, in.ID))
 	advance(t, c, conditionPause)
 	assert.Equal(t, "none of 1 targets runs", balancerNow(t, c, p, lb).StateReason)
-	_, _, err = c.TerminateInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
 	advance(t, c, time.Second)
 	advance(t, c, conditionPause)
 	assert.Equal(t, "none of 0 targets runs", balancerNow(t, c, p, lb).StateReason)
@@ -135,8 +131,7 @@ func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
 	plane := newFakePlane()
 	c, p := start(plane)
 	lb, _ := activeBalancer(t, c, p)
-	_, err := c.SaveSnapshot(t.Context(), "well")
-	require.NoError(t, err)
+	requireOK(t)(c.SaveSnapshot(t.Context(), "well"))
 	plane.toggleSick(lb.ID)
 	advance(t, c, 0)
 	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
@@ -145,8 +140,7 @@ func TestConditionsAreLookedAtAnewAtTheStart(t *testing.T) {
 	assert.Empty(t, balancerNow(t, c, p, lb).StateReason, "all are well now")
 	c, p = start(plane)
 	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
-	_, err = c.RestoreSnapshot(t.Context(), "well")
-	require.NoError(t, err)
+	requireOK(t)(c.RestoreSnapshot(t.Context(), "well"))
 	assert.Empty(t, balancerNow(t, c, p, lb).StateReason)
 	advance(t, c, conditionPause)
 	assert.NotEmpty(t, balancerNow(t, c, p, lb).StateReason)
@@ -209,16 +203,11 @@ func TestANewBalancersReasonIsEmptyUntilItsConditionIsKnown(t *testing.T) {
 func TestAVirtualClockTellsConditionsAtTheirTime(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), plane, Profiles[1])
-	lb, _, err := c.CreateLoadBalancer(
-		t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
-	)
-	require.NoError(t, err)
-	_, err = c.Advance(t.Context(), by(400*time.Millisecond))
-	require.NoError(t, err)
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener})
+	requireOK(t)(c.Advance(t.Context(), by(400*time.Millisecond)))
 	assert.Equal(t, "none of 0 targets runs", balancerNow(t, c, p, lb).StateReason)
 	plane.toggleSick(lb.ID)
-	_, err = c.Advance(t.Context(), by(0))
-	require.NoError(t, err)
+	requireOK(t)(c.Advance(t.Context(), by(0)))
 	told := balancerNow(t, c, p, lb)
 	assert.Equal(t, "all are sick", told.StateReason)
 	plane.toggleSick(lb.ID)

@@ -77,11 +77,9 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	} {
 		before, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
 		require.NoError(t, err)
-		changed, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
-		require.NoError(t, err)
+		changed := updateBalancer(t, c, p, lb.ID, u)
 		assert.Equal(t, before.Version+1, changed.Version)
-		same, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
-		require.NoError(t, err)
+		same := updateBalancer(t, c, p, lb.ID, u)
 		assert.Equal(t, changed.Version, same.Version, "a change of nothing")
 	}
 	advance(t, c, time.Minute)
@@ -109,22 +107,13 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 		"drainSeconds": {Drain: time.Second, Listeners: udp},
 	} {
 		spec.Name = "web"
-		requireRefusedAt(t, InvalidRequest, field, func() error {
-			_, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
-			return err
-		})
+		requireRefusedAt(t, InvalidRequest, field)(c.CreateLoadBalancer(t.Context(), p, spec))
 	}
-	lb, _, err := c.CreateLoadBalancer(
-		t.Context(), p, LoadBalancerSpec{Name: "web", AddressID: a.ID, Drain: time.Second, Listeners: tcp},
-	)
-	require.NoError(t, err)
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", AddressID: a.ID, Drain: time.Second, Listeners: tcp})
 	for field, u := range map[string]LoadBalancerUpdate{
 		"scheme":       {Scheme: orNil(Internal)},
 		"drainSeconds": {Listeners: &udp},
 	} {
-		requireRefusedAt(t, InvalidRequest, field, func() error {
-			_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
-			return err
-		})
+		requireRefusedAt(t, InvalidRequest, field)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, u))
 	}
 }

@@ -63,44 +63,37 @@ func story(t require.TestingT, ctx context.Context, c *Cloud, p Project) []strin
 
 func TestAVirtualClockMovesFromDueTimeToDueTime(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[1])
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "a"})
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{Name: "a"})
 	now, virtual := c.Now()
 	assert.True(t, virtual)
 	assert.Equal(t, epoch, now)
 	moved, err := c.Advance(t.Context(), by(299*time.Millisecond))
 	require.NoError(t, err)
 	assert.Equal(t, Advanced{From: epoch, Now: epoch.Add(299 * time.Millisecond), Complete: true}, moved)
-	got, err := c.GetInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	got := getInstance(t, c, p, in.ID)
 	assert.Equal(t, InstancePending, got.State)
 	moved, err = c.Advance(t.Context(), by(time.Hour))
 	require.NoError(t, err)
 	assert.Equal(t, 1, moved.Transitions)
-	got, err = c.GetInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	got = getInstance(t, c, p, in.ID)
 	assert.Equal(t, InstanceRunning, got.State)
 	assert.Equal(t, epoch.Add(300*time.Millisecond), got.UpdatedAt, "its own time, not that of the call's end")
 
-	_, _, err = c.TerminateInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
 	moved, err = c.Advance(t.Context(), by(time.Hour))
 	require.NoError(t, err)
 	assert.Equal(t, 2, moved.Transitions, "terminated, and gone after the retention")
-	_, err = c.GetInstance(t.Context(), p, in.ID)
-	requireCode(t, NotFound, err)
+	requireRefused(t, NotFound)(c.GetInstance(t.Context(), p, in.ID))
 }
 
 func TestWhatTakesNoTimeHappensWithTheNextMove(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[0])
 	c.cfg.Retention = 0
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{})
 	moved, err := c.Advance(t.Context(), by(0))
 	require.NoError(t, err)
 	assert.Equal(t, Advanced{From: epoch, Now: epoch, Transitions: 1, Complete: true}, moved)
-	_, _, err = c.TerminateInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	requireOK(t)(c.TerminateInstance(t.Context(), p, in.ID))
 	moved, err = c.Advance(t.Context(), by(0))
 	require.NoError(t, err)
 	assert.Equal(t, 2, moved.Transitions)
@@ -109,19 +102,16 @@ func TestWhatTakesNoTimeHappensWithTheNextMove(t *testing.T) {
 func TestMovesThatAreRefused(t *testing.T) {
 	c, p := newVirtual(t, t.Context(), openStore(t, store.Memory), newFakePlane(), Profiles[1])
 	for _, d := range []time.Duration{-time.Millisecond, MaxAdvance + time.Millisecond} {
-		_, err := c.Advance(t.Context(), by(d))
-		requireCode(t, InvalidRequest, err)
+		requireRefused(t, InvalidRequest)(c.Advance(t.Context(), by(d)))
 	}
-	_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
+	newInstance(t, c, p, InstanceSpec{})
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	moved, err := c.Advance(gone, by(time.Hour))
 	require.NoError(t, err)
 	assert.Equal(t, Advanced{From: epoch, Now: epoch}, moved, "who asked is gone")
 	real, _ := newCloud(t, nil)
-	_, err = real.Advance(t.Context(), by(0))
-	requireCode(t, VirtualClock, err)
+	requireRefused(t, VirtualClock)(real.Advance(t.Context(), by(0)))
 }
 
 func TestHealthChecksNeedTheRealClock(t *testing.T) {
@@ -131,26 +121,18 @@ func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.Store = s })
 	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
 	spec := LoadBalancerSpec{
-		Name: "checked", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check,
+		Name: "checked", Listeners: oneListener, HealthCheck: check,
 	}
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
-	require.NoError(t, err)
+	lb := createBalancer(t, c, p, spec)
 	_, err = StartVirtualTime(t.Context(), s, epoch)
 	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
-	_, _, err = c.UpdateLoadBalancer(
-		t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}},
-	)
-	require.NoError(t, err)
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	c, p = newVirtual(t, t.Context(), s, newFakePlane(), Profiles[1])
 	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check})
 	requireCode(t, VirtualClock, err)
-	_, _, err = c.UpdateLoadBalancer(
-		t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}},
-	)
-	require.NoError(t, err)
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	spec.Name = "other"
-	_, _, err = c.CreateLoadBalancer(t.Context(), p, spec)
-	requireCode(t, VirtualClock, err)
+	requireRefused(t, VirtualClock)(c.CreateLoadBalancer(t.Context(), p, spec))
 	require.NoError(t, s.Close())
 }
 
@@ -166,8 +148,7 @@ func TestTimeIsKeptWithTheData(t *testing.T) {
 	}
 	c, now := start()
 	assert.Equal(t, epoch, now)
-	_, err := c.Advance(ctx, by(time.Hour))
-	require.NoError(t, err)
+	requireOK(t)(c.Advance(ctx, by(time.Hour)))
 	c, now = start()
 	assert.Equal(t, epoch.Add(time.Hour), now, "it goes on from there")
 	require.ErrorContains(t, StartRealTime(ctx, s, epoch.Add(time.Hour-time.Millisecond)), "2026-01-02T04:04:05Z")
@@ -187,12 +168,8 @@ func TestACrashWhileTheClockMoves(t *testing.T) {
 	s := openStore(t, store.Memory)
 	plane := newFakePlane()
 	c, p := newVirtual(t, t.Context(), s, plane, Profiles[1])
-	_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
-	lb, _, err := c.CreateLoadBalancer(
-		t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
-	)
-	require.NoError(t, err)
+	newInstance(t, c, p, InstanceSpec{})
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
 	c.cfg.DataPlane = panics{plane}
 	func() {
 		defer func() { assert.Equal(t, errCrash, recover()) }()
@@ -250,8 +227,7 @@ func TestManySmallMovesAreOneLarge(t *testing.T) {
 				for _, share := range d.cuts {
 					if cut {
 						part := (left * time.Duration(share) / 1000).Truncate(time.Millisecond)
-						_, err := c.Advance(t.Context(), by(part))
-						require.NoError(t, err)
+						requireOK(t)(c.Advance(t.Context(), by(part)))
 						left -= part
 					}
 				}
@@ -286,9 +262,7 @@ func do(ctx context.Context, c *Cloud, p Project, what int, name string) {
 	case 3:
 		_, _, _ = c.TerminateInstance(ctx, p, id)
 	case 4:
-		_, _, _ = c.CreateLoadBalancer(
-			ctx, p, LoadBalancerSpec{Name: name, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
-		)
+		_, _, _ = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: name, Listeners: oneListener})
 	case 5:
 		port := 99 // It is blocked: the balancer is tried again and again.
 		_, _, _ = c.UpdateLoadBalancer(
@@ -307,24 +281,18 @@ func TestSnapshotsKeepToTheClock(t *testing.T) {
 	c, p := newVirtual(t, ctx, s, newFakePlane(), Profiles[1])
 	c.snapshots.dir = dir
 	real, q := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = dir })
-	in, _, err := c.CreateInstance(ctx, p, InstanceSpec{})
-	require.NoError(t, err)
-	_, err = c.SaveSnapshot(ctx, "early")
-	require.NoError(t, err)
-	_, err = c.Advance(ctx, by(time.Hour))
-	require.NoError(t, err)
-	_, err = c.SaveSnapshot(ctx, "late")
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{})
+	requireOK(t)(c.SaveSnapshot(ctx, "early"))
+	requireOK(t)(c.Advance(ctx, by(time.Hour)))
+	requireOK(t)(c.SaveSnapshot(ctx, "late"))
 
-	_, err = c.RestoreSnapshot(ctx, "early")
-	require.NoError(t, err)
+	requireOK(t)(c.RestoreSnapshot(ctx, "early"))
 	now, _ := c.Now()
 	assert.Equal(t, epoch.Add(time.Hour), now, "the time stays")
 	moved, err := c.Advance(ctx, by(0))
 	require.NoError(t, err)
 	assert.Equal(t, 1, moved.Transitions, "what was due in it happens")
-	back, err := c.GetInstance(ctx, p, in.ID)
-	require.NoError(t, err)
+	back := getInstance(t, c, p, in.ID)
 	assert.Equal(t, now, back.UpdatedAt)
 	v, err := StartVirtualTime(ctx, s, epoch)
 	require.NoError(t, err)
@@ -335,11 +303,10 @@ func TestSnapshotsKeepToTheClock(t *testing.T) {
 	require.ErrorContains(t, err, "backwards")
 	check := &HealthCheck{Protocol: CheckTCP, Port: 80}
 	_, _, err = real.CreateLoadBalancer(ctx, q, LoadBalancerSpec{
-		Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, HealthCheck: check,
+		Name: "lb", Listeners: oneListener, HealthCheck: check,
 	})
 	require.NoError(t, err)
-	_, err = real.SaveSnapshot(ctx, "checked")
-	require.NoError(t, err)
+	requireOK(t)(real.SaveSnapshot(ctx, "checked"))
 	_, err = c.RestoreSnapshot(ctx, "checked")
 	requireCode(t, SnapshotUnusable, err)
 	require.ErrorContains(t, err, "health check")

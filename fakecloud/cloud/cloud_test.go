@@ -35,6 +35,36 @@ func newCloud(t *testing.T, change func(*Config)) (*Cloud, Project) {
 	return c, p
 }
 
+var oneListener = []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}
+
+func newInstance(t *testing.T, c *Cloud, p Project, spec InstanceSpec) Instance {
+	t.Helper()
+	in, _, err := c.CreateInstance(t.Context(), p, spec)
+	require.NoError(t, err)
+	return in
+}
+
+func createBalancer(t *testing.T, c *Cloud, p Project, spec LoadBalancerSpec) LoadBalancer {
+	t.Helper()
+	lb, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
+	require.NoError(t, err)
+	return lb
+}
+
+func updateBalancer(t *testing.T, c *Cloud, p Project, id string, update LoadBalancerUpdate) LoadBalancer {
+	t.Helper()
+	lb, _, err := c.UpdateLoadBalancer(t.Context(), p, id, update)
+	require.NoError(t, err)
+	return lb
+}
+
+func getInstance(t *testing.T, c *Cloud, p Project, id string) Instance {
+	t.Helper()
+	in, err := c.GetInstance(t.Context(), p, id)
+	require.NoError(t, err)
+	return in
+}
+
 func TestRealisticDelaysAreDrawnAroundTheirMean(t *testing.T) {
 	c, _ := newCloud(t, func(cfg *Config) { cfg.Profile = Profiles[2] })
 	seen := map[time.Duration]bool{}
@@ -50,8 +80,7 @@ func TestSeedRepeatsIDsAndNames(t *testing.T) {
 	var made []Instance
 	for range 2 {
 		c, p := newCloud(t, func(cfg *Config) { cfg.Seed = 7 })
-		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-		require.NoError(t, err)
+		in := newInstance(t, c, p, InstanceSpec{})
 		made = append(made, in)
 	}
 	assert.Equal(t, made[0].ID, made[1].ID)
@@ -86,8 +115,7 @@ func TestAddressesSkipTheNetworkAndTheBroadcast(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, want, a.String())
 	}
-	_, err := s.takeLowestFree(new(store.Tx), pool)
-	requireCode(t, AddressPoolExhausted, err)
+	requireRefused(t, AddressPoolExhausted)(s.takeLowestFree(new(store.Tx), pool))
 }
 
 func TestOnlyTheTokensSetAreValid(t *testing.T) {
@@ -134,38 +162,32 @@ func TestOnlyTheTokensSetAreValid(t *testing.T) {
 func TestDefaultTagsAreTags(t *testing.T) {
 	c, _ := newCloud(t, nil)
 	for _, tags := range []map[string]string{{"": "x"}, {"a=b": "x"}, {"a": strings.Repeat("x", maxTagValue+1)}} {
-		_, err := c.EnsureProject(t.Context(), "default", tags)
-		requireCode(t, InvalidRequest, err)
+		requireRefused(t, InvalidRequest)(c.EnsureProject(t.Context(), "default", tags))
 	}
 }
 
 func TestNamesAreChecked(t *testing.T) {
 	c, p := newCloud(t, nil)
-	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: "a.b-c.d", Listeners: listeners})
-	require.NoError(t, err)
+	listeners := oneListener
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "a.b-c.d", Listeners: listeners})
 	for _, name := range []string{"a..b", "-a", "a-", ".a", "A", "a_b", "a\n", strings.Repeat("a", 254)} {
-		_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: name})
-		requireCode(t, InvalidRequest, err)
-		_, _, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: name, Listeners: listeners})
+		requireRefused(t, InvalidRequest)(c.CreateInstance(t.Context(), p, InstanceSpec{Name: name}))
+		_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Name: name, Listeners: listeners})
 		requireCode(t, InvalidRequest, err)
 		_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Name: &name})
 		requireCode(t, InvalidRequest, err)
 	}
-	_, _, err = c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Listeners: listeners})
-	requireCode(t, InvalidRequest, err)
+	requireRefused(t, InvalidRequest)(c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{Listeners: listeners}))
 }
 
 // newBalancer has one running target.
 func newBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 	t.Helper()
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{})
 	advance(t, c, c.cfg.Profile.Delays[DelayPending])
-	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
-		Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: []string{in.ID},
+	lb := createBalancer(t, c, p, LoadBalancerSpec{
+		Name: "lb", Listeners: oneListener, Targets: []string{in.ID},
 	})
-	require.NoError(t, err)
 	return lb, in
 }
 
@@ -173,8 +195,7 @@ func newBalancer(t *testing.T, c *Cloud, p Project) (LoadBalancer, Instance) {
 func advance(t *testing.T, c *Cloud, d time.Duration) {
 	t.Helper()
 	c.clock.(*clockwork.FakeClock).Advance(d)
-	_, err := c.runDueTransitions(t.Context())
-	require.NoError(t, err)
+	requireOK(t)(c.runDueTransitions(t.Context()))
 }
 
 func balancerState(t *testing.T, c *Cloud, p Project, id string) LoadBalancerState {
@@ -188,10 +209,7 @@ func TestUpdatesDoNotPutABalancerOff(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb, _ := newBalancer(t, c, p)
 	change := func(n int) {
-		_, _, err := c.UpdateLoadBalancer(
-			t.Context(), p, lb.ID, LoadBalancerUpdate{Tags: &map[string]string{"n": fmt.Sprint(n)}},
-		)
-		require.NoError(t, err)
+		updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Tags: &map[string]string{"n": fmt.Sprint(n)}})
 	}
 	for n := range 3 {
 		advance(t, c, 100*time.Millisecond)
@@ -213,8 +231,7 @@ func TestWhatIsNotDueIsLeftAlone(t *testing.T) {
 	lb, _ := newBalancer(t, c, p)
 	require.NoError(t, c.advanceBalancers(t.Context(), []string{lb.ID}, false))
 	assert.Equal(t, LoadBalancerProvisioning, balancerState(t, c, p, lb.ID))
-	_, _, err := c.DeleteLoadBalancer(t.Context(), p, lb.ID)
-	require.NoError(t, err)
+	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
 	require.NoError(t, c.advanceBalancers(t.Context(), []string{lb.ID}, false))
 	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
 }
@@ -227,35 +244,29 @@ func TestTargetsThatCouldNotBeRefreshedAreTriedAgain(t *testing.T) {
 	require.Len(t, plane.applied[lb.ID].Backends, 1)
 
 	plane.broken = errors.New("out of order")
-	_, _, err := c.StartInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	requireOK(t)(c.StartInstance(t.Context(), p, in.ID))
 	assert.Empty(t, c.staleBalancers, "what changes nothing concerns no balancer")
-	_, _, err = c.StopInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
-	_, err = c.runDueTransitions(t.Context())
+	requireOK(t)(c.StopInstance(t.Context(), p, in.ID))
+	_, err := c.runDueTransitions(t.Context())
 	require.ErrorContains(t, err, "out of order")
 	require.Len(t, plane.applied[lb.ID].Backends, 1)
 	plane.broken = nil
-	_, err = c.runDueTransitions(t.Context())
-	require.NoError(t, err)
+	requireOK(t)(c.runDueTransitions(t.Context()))
 	assert.Empty(t, plane.applied[lb.ID].Backends)
 	assert.Empty(t, c.staleBalancers)
 }
 
 func TestShutdownIsSeenBetweenTransitions(t *testing.T) {
 	c, p := newCloud(t, nil)
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{})
 	c.clock.(*clockwork.FakeClock).Advance(time.Second)
 	ended, end := context.WithCancel(t.Context())
 	end()
 	state := func() InstanceState {
-		now, err := c.GetInstance(t.Context(), p, in.ID)
-		require.NoError(t, err)
+		now := getInstance(t, c, p, in.ID)
 		return now.State
 	}
-	_, err = c.runDueTransitions(ended)
-	require.NoError(t, err)
+	requireOK(t)(c.runDueTransitions(ended))
 	assert.Equal(t, InstancePending, state())
 	advance(t, c, 0)
 	assert.Equal(t, InstanceRunning, state())
@@ -300,14 +311,12 @@ func TestRunSleepsUntilSomethingIsDue(t *testing.T) {
 		}
 	}
 	state := func(id string) InstanceState {
-		now, err := c.GetInstance(t.Context(), p, id)
-		require.NoError(t, err)
+		now := getInstance(t, c, p, id)
 		return now.State
 	}
 	sleeps(time.Hour)
 	sleeps(time.Hour) // The project's making has woken it once.
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{})
 	sleeps(300 * time.Millisecond)
 	clock.Advance(299 * time.Millisecond)
 	assert.Equal(t, InstancePending, state(in.ID))
@@ -328,7 +337,7 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 	require.Len(t, before.Backends, 1)
 
 	affinity := time.Minute
-	_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{
 		Listeners: &[]Listener{
 			{Protocol: TCP, Port: 80, TargetPort: 81, ProxyProtocol: ProxyV1},
 			{Protocol: UDP, Port: 80, TargetPort: 80},
@@ -336,9 +345,7 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 		SourceRanges: &[]string{"10.0.0.0/8", "10.0.0.0/8"}, Affinity: &affinity,
 		HealthCheck: &HealthCheck{Protocol: CheckTCP, Port: 99},
 	})
-	require.NoError(t, err)
-	_, _, err = c.StopInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	requireOK(t)(c.StopInstance(t.Context(), p, in.ID))
 	before.Backends = []Backend{}
 	assert.Equal(t, before, plane.applied[lb.ID])
 
@@ -352,17 +359,11 @@ func TestAnUpdateUnderWayDoesNotLeak(t *testing.T) {
 	}, after.HealthCheck)
 	assert.Len(t, after.Listeners, 2)
 
-	same, _, err := c.UpdateLoadBalancer(
-		t.Context(), p, lb.ID,
-		LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck},
-	)
-	require.NoError(t, err)
+	same := updateBalancer(t, c, p, lb.ID,
+		LoadBalancerUpdate{SourceRanges: &[]string{"10.0.0.0/8"}, HealthCheck: after.HealthCheck})
 	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
-	_, _, err = c.UpdateLoadBalancer(
-		t.Context(), p, lb.ID,
-		LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: CheckNone}},
-	)
-	require.NoError(t, err)
+	updateBalancer(t, c, p, lb.ID,
+		LoadBalancerUpdate{SourceRanges: &[]string{}, HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	advance(t, c, 50*time.Millisecond)
 	assert.Nil(t, plane.applied[lb.ID].HealthCheck)
 	assert.Empty(t, plane.applied[lb.ID].SourceRanges)
@@ -408,25 +409,18 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 	} {
 		spec := LoadBalancerSpec{Name: "new", Listeners: []Listener{tcp}}
 		change(&spec)
-		requireRefusedAt(t, InvalidRequest, field, func() error {
-			_, _, err := c.CreateLoadBalancer(t.Context(), p, spec)
-			return err
-		})
-		requireRefusedAt(t, InvalidRequest, field, func() error {
-			_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
-				Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, Affinity: &spec.Affinity,
-				HealthCheck: spec.HealthCheck,
-				Scheme:      orNil(spec.Scheme), Algorithm: orNil(spec.Algorithm), IdleTimeout: &spec.IdleTimeout,
-				Drain: &spec.Drain,
-			})
-			return err
-		})
+		requireRefusedAt(t, InvalidRequest, field)(c.CreateLoadBalancer(t.Context(), p, spec))
+		requireRefusedAt(t, InvalidRequest, field)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{
+			Listeners: &spec.Listeners, SourceRanges: &spec.SourceRanges, Affinity: &spec.Affinity,
+			HealthCheck: spec.HealthCheck,
+			Scheme:      orNil(spec.Scheme), Algorithm: orNil(spec.Algorithm), IdleTimeout: &spec.IdleTimeout,
+			Drain: &spec.Drain,
+		}))
 	}
-	made, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+	made := createBalancer(t, c, p, LoadBalancerSpec{
 		Name: "quick", Listeners: []Listener{tcp},
 		HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 80, Interval: time.Second},
 	})
-	require.NoError(t, err)
 	assert.Equal(t, time.Second, made.HealthCheck.Timeout, "the default is not above the interval")
 	assert.Equal(t, "/", made.HealthCheck.Path)
 }
@@ -439,24 +433,25 @@ func orNil[T comparable](v T) *T {
 	return &v
 }
 
-func requireRefusedAt(t *testing.T, code Code, field string, do func() error) {
+func requireRefusedAt(t *testing.T, code Code, field string) func(results ...any) {
 	t.Helper()
-	err := do()
-	requireCode(t, code, err)
-	var refused *Error
-	require.ErrorAs(t, err, &refused)
-	require.Len(t, refused.Fields, 1)
-	assert.Equal(t, field, refused.Fields[0].Path)
+	return func(results ...any) {
+		t.Helper()
+		err, _ := results[len(results)-1].(error)
+		requireCode(t, code, err)
+		var refused *Error
+		require.ErrorAs(t, err, &refused)
+		require.Len(t, refused.Fields, 1)
+		assert.Equal(t, field, refused.Fields[0].Path)
+	}
 }
 
 func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	lb, in := newBalancer(t, c, p)
-	other, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
-	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
-	require.NoError(t, err)
+	other := newInstance(t, c, p, InstanceSpec{})
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Targets: &[]string{other.ID, in.ID}})
 	health := func() []TargetHealth {
 		h, err := c.LoadBalancerHealth(t.Context(), p, lb.ID)
 		require.NoError(t, err)
@@ -478,8 +473,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 	require.NoError(t, err)
 	assert.NotEqual(t, other.UpdatedAt, tagged.UpdatedAt)
 	assert.Equal(t, []TargetHealth{pending, healthy}, health(), "tags have nothing to do with it")
-	_, err = c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID)
-	requireCode(t, NotFound, err)
+	requireRefused(t, NotFound)(c.LoadBalancerHealth(t.Context(), Project{ID: "p-other"}, lb.ID))
 }
 
 func TestAddressesMayBeChosen(t *testing.T) {
@@ -491,15 +485,14 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	for _, address := range []string{
 		"nonsense", "fd00::1", "::ffff:10.0.0.1", "0.0.0.0", "0.1.2.3", "224.0.0.1", "255.255.255.255", "10.0.0.1/8",
 	} {
-		requireRefusedAt(t, InvalidRequest, "address", func() error { _, err := create(p, address); return err })
+		requireRefusedAt(t, InvalidRequest, "address")(create(p, address))
 	}
 	there, err := create(p, "172.18.0.3")
 	require.NoError(t, err)
 	assert.Equal(t, "172.18.0.3", there.Address.String())
 	first, err := create(p, "127.30.16.1")
 	require.NoError(t, err)
-	_, err = create(p, "127.30.64.1")
-	require.NoError(t, err)
+	requireOK(t)(create(p, "127.30.64.1"))
 	next, err := create(p, "")
 	require.NoError(t, err)
 	assert.Equal(t, "127.30.16.2", next.Address.String(), "what was chosen is not given again")
@@ -518,10 +511,8 @@ func TestAddressesMayBeChosen(t *testing.T) {
 	requireCode(t, AddressInUse, err)
 	assert.NotContains(t, err.Error(), there.ID, "of another project")
 
-	_, _, err = c.TerminateInstance(t.Context(), p, first.ID)
-	require.NoError(t, err)
-	_, err = create(p, "127.30.16.1")
-	requireCode(t, AddressInUse, err)
+	requireOK(t)(c.TerminateInstance(t.Context(), p, first.ID))
+	requireRefused(t, AddressInUse)(create(p, "127.30.16.1"))
 	advance(t, c, 200*time.Millisecond)
 	_, err = create(p, "127.30.16.1")
 	require.NoError(t, err, "given up when terminated")
@@ -531,30 +522,23 @@ func TestRoutesOfProjectsAreTheirOwn(t *testing.T) {
 	c, p := newCloud(t, nil)
 	q, err := c.EnsureProject(t.Context(), "other", map[string]string{"owner": "q"})
 	require.NoError(t, err)
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{})
 	theirs, _, err := c.CreateInstance(t.Context(), q, InstanceSpec{})
 	require.NoError(t, err)
 	spec := RouteSpec{Name: "a", Destination: "10.0.0.0/24", Instance: in.ID}
 	r, _, err := c.CreateRoute(t.Context(), p, spec)
 	require.NoError(t, err)
-	requireRefusedAt(t, UnknownInstance, "instanceId", func() error {
-		_, _, err := c.CreateRoute(t.Context(), q, spec)
-		return err
-	})
+	requireRefusedAt(t, UnknownInstance, "instanceId")(c.CreateRoute(t.Context(), q, spec))
 	spec.Instance = theirs.ID
 	other, _, err := c.CreateRoute(t.Context(), q, spec)
 	require.NoError(t, err, "the same name and destination as in another project")
 	assert.Equal(t, map[string]string{"owner": "q"}, other.Tags)
-	_, err = c.GetRoute(t.Context(), q, r.ID)
-	requireCode(t, NotFound, err)
+	requireRefused(t, NotFound)(c.GetRoute(t.Context(), q, r.ID))
 	requireCode(t, NotFound, c.DeleteRoute(t.Context(), q, r.ID))
 	for destination, field := range map[string]string{
 		"10.0.0.1/24": "destination", "fd00::/64": "destination", "10.1.0.0": "destination",
 	} {
-		requireRefusedAt(t, InvalidRequest, field, func() error {
-			_, _, err := c.CreateRoute(t.Context(), p, RouteSpec{Name: "b", Destination: destination, Instance: in.ID})
-			return err
-		})
+		spec := RouteSpec{Name: "b", Destination: destination, Instance: in.ID}
+		requireRefusedAt(t, InvalidRequest, field)(c.CreateRoute(t.Context(), p, spec))
 	}
 }

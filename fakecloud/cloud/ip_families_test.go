@@ -22,7 +22,7 @@ var bothFamilies = []IPFamily{IPv4, IPv6}
 func createBoth(t *testing.T, c *Cloud, p Project, name string) (LoadBalancer, error) {
 	t.Helper()
 	lb, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
-		Name: name, IPFamilies: bothFamilies, Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
+		Name: name, IPFamilies: bothFamilies, Listeners: oneListener,
 	})
 	return lb, err
 }
@@ -119,34 +119,22 @@ func TestBalancersWithBothFamilies(t *testing.T) {
 
 	six, other := lb.Address6.String(), "fd00::2"
 	reversed, only4 := []IPFamily{IPv6, IPv4}, []IPFamily{IPv4}
-	same, _, err := c.UpdateLoadBalancer(
-		t.Context(), p, lb.ID, LoadBalancerUpdate{Address6: &six, IPFamilies: &reversed},
-	)
-	require.NoError(t, err)
+	same := updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Address6: &six, IPFamilies: &reversed})
 	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
 	for field, u := range map[string]LoadBalancerUpdate{
 		"ipv6Address": {Address6: &other}, "ipFamilies": {IPFamilies: &only4},
 	} {
-		requireRefusedAt(t, InvalidRequest, field, func() error {
-			_, _, err := c.UpdateLoadBalancer(t.Context(), p, lb.ID, u)
-			return err
-		})
+		requireRefusedAt(t, InvalidRequest, field)(c.UpdateLoadBalancer(t.Context(), p, lb.ID, u))
 	}
-	requireRefusedAt(t, InvalidRequest, "ipFamilies", func() error {
-		_, _, err := c.UpdateLoadBalancer(t.Context(), p, four.ID, LoadBalancerUpdate{IPFamilies: &reversed})
-		return err
-	})
+	update := LoadBalancerUpdate{IPFamilies: &reversed}
+	requireRefusedAt(t, InvalidRequest, "ipFamilies")(c.UpdateLoadBalancer(t.Context(), p, four.ID, update))
 
 	for _, name := range []string{"two", "three"} {
-		_, err = createBoth(t, c, p, name)
-		require.NoError(t, err)
+		requireOK(t)(createBoth(t, c, p, name))
 	}
-	_, err = createBoth(t, c, p, "four")
-	requireCode(t, AddressPoolExhausted, err)
-	_, _, err = c.DeleteLoadBalancer(t.Context(), p, lb.ID)
-	require.NoError(t, err)
-	_, err = createBoth(t, c, p, "four")
-	requireCode(t, AddressPoolExhausted, err)
+	requireRefused(t, AddressPoolExhausted)(createBoth(t, c, p, "four"))
+	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
+	requireRefused(t, AddressPoolExhausted)(createBoth(t, c, p, "four"))
 	advance(t, c, time.Minute)
 	again, err := createBoth(t, c, p, "four")
 	require.NoError(t, err)
@@ -200,13 +188,10 @@ func TestFamiliesThatNoBalancerHas(t *testing.T) {
 		{[]IPFamily{IPv6}, "ipFamilies"}, {[]IPFamily{IPv4, "ipv5"}, "ipFamilies.1"},
 		{[]IPFamily{IPv4, IPv4}, "ipFamilies.1"},
 	} {
-		requireRefusedAt(t, InvalidRequest, wrong.field, func() error {
-			_, _, err := c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
-				Name: "web", IPFamilies: wrong.families,
-				Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
-			})
-			return err
-		})
+		requireRefusedAt(t, InvalidRequest, wrong.field)(c.CreateLoadBalancer(t.Context(), p, LoadBalancerSpec{
+			Name: "web", IPFamilies: wrong.families,
+			Listeners: oneListener,
+		}))
 	}
 }
 
@@ -216,7 +201,7 @@ func TestSourceRangesOfBothFamilies(t *testing.T) {
 	assert.Len(t, ranges, 5)
 	for _, wrong := range []string{"fd00::1/8", "::ffff:10.0.0.0/104", "fe80::%eth0/64", "10.0.0.1/8", "fd00::", "x"} {
 		_, err := parseRanges([]string{"fd00::/8", wrong})
-		requireRefusedAt(t, InvalidRequest, "sourceRanges.1", func() error { return err })
+		requireRefusedAt(t, InvalidRequest, "sourceRanges.1")(err)
 	}
 }
 
@@ -229,15 +214,11 @@ func TestSnapshotsKeepIPv6Addresses(t *testing.T) {
 	first, err := createBoth(t, c, p, "first")
 	require.NoError(t, err)
 	advance(t, c, time.Minute)
-	_, err = c.SaveSnapshot(t.Context(), "one")
-	require.NoError(t, err)
-	_, err = createBoth(t, c, p, "second")
-	require.NoError(t, err)
-	_, _, err = c.DeleteLoadBalancer(t.Context(), p, first.ID)
-	require.NoError(t, err)
+	requireOK(t)(c.SaveSnapshot(t.Context(), "one"))
+	requireOK(t)(createBoth(t, c, p, "second"))
+	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, first.ID))
 	advance(t, c, time.Minute)
-	_, err = c.RestoreSnapshot(t.Context(), "one")
-	require.NoError(t, err)
+	requireOK(t)(c.RestoreSnapshot(t.Context(), "one"))
 	assert.Equal(t, first.Address6, plane.applied[first.ID].Address6, "it forwards again")
 	other, err := createBoth(t, c, p, "other")
 	require.NoError(t, err)

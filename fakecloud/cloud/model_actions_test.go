@@ -57,8 +57,7 @@ func (w *world) ifMatch(t *rapid.T) {
 	switch {
 	case version != before.Version:
 		requireCode(t, PreconditionFailed, err)
-		_, _, err = w.cloud.TerminateInstance(ctx, w.proj, id)
-		requireCode(t, PreconditionFailed, err)
+		requireRefused(t, PreconditionFailed)(w.cloud.TerminateInstance(ctx, w.proj, id))
 		after, err = w.cloud.GetInstance(t.Context(), w.proj, id)
 		require.NoError(t, err)
 		require.Equal(t, before, after)
@@ -183,8 +182,7 @@ func (w *world) saveOrRestore(t *rapid.T) {
 		if w.snapshot != nil {
 			require.NoError(t, w.cloud.DeleteSnapshot(t.Context(), "s"))
 		}
-		_, err := w.cloud.SaveSnapshot(t.Context(), "s")
-		require.NoError(t, err)
+		requireOK(t)(w.cloud.SaveSnapshot(t.Context(), "s"))
 		copied := w.copyState()
 		w.snapshot = &copied
 	case 1:
@@ -200,8 +198,7 @@ func (w *world) saveOrRestore(t *rapid.T) {
 func (w *world) restoreSnapshot(t *rapid.T) {
 	w.modelState = w.snapshot.copyState()
 	w.faults.lost = w.lost
-	_, err := w.cloud.RestoreSnapshot(t.Context(), "s")
-	require.NoError(t, err)
+	requireOK(t)(w.cloud.RestoreSnapshot(t.Context(), "s"))
 	w.told = map[string]string{}
 	for id, in := range w.instances {
 		w.told[id] = in.state

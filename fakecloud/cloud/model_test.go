@@ -500,6 +500,19 @@ func requireCode(t require.TestingT, want Code, err error) {
 	require.NotEmpty(t, refused.Message)
 }
 
+// requireRefused wants a call, whose last result is an error, to be refused with a code.
+func requireRefused(t require.TestingT, want Code) func(results ...any) {
+	return func(results ...any) {
+		err, _ := results[len(results)-1].(error)
+		requireCode(t, want, err)
+	}
+}
+
+// requireOK wants a call to succeed whose other results the test does not look at.
+func requireOK(t require.TestingT) func(results ...any) {
+	return func(results ...any) { require.Nil(t, results[len(results)-1]) }
+}
+
 func (w *world) actOnInstance(t *rapid.T) {
 	id := drawKey(t, w.instances)
 	action := rapid.SampledFrom([]Action{Start, Stop, Reboot, Crash, Terminate}).Draw(t, "action")
@@ -639,8 +652,7 @@ func (w *world) updateBalancer(t *rapid.T) {
 
 func (w *world) deleteBalancer(t *rapid.T) {
 	id := drawKey(t, w.balancers)
-	_, _, err := w.cloud.DeleteLoadBalancer(t.Context(), w.proj, id)
-	require.NoError(t, err)
+	requireOK(t)(w.cloud.DeleteLoadBalancer(t.Context(), w.proj, id))
 	if m := w.balancers[id]; m.state != "deleting" {
 		m.state, m.held, m.due = "deleting", false, w.clock.Now().Add(100*time.Millisecond)
 	}

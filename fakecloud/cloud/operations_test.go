@@ -79,8 +79,7 @@ func TestOperationsOfAnInstance(t *testing.T) {
 	advance(t, c, 200*time.Millisecond)
 	requireEnd(t, c, p, terminate.ID, OperationDone, "")
 	advance(t, c, time.Hour)
-	_, err := c.GetInstance(t.Context(), p, in.ID)
-	requireCode(t, NotFound, err)
+	requireRefused(t, NotFound)(c.GetInstance(t.Context(), p, in.ID))
 	requireEnd(t, c, p, terminate.ID, OperationDone, "")
 }
 
@@ -89,9 +88,7 @@ func TestOperationsOfABalancer(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	var lb LoadBalancer
 	create := runForOperation(t, c, p, func(ctx context.Context) (outcome Outcome, err error) {
-		lb, outcome, err = c.CreateLoadBalancer(
-			ctx, p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
-		)
+		lb, outcome, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
 		return outcome, err
 	})
 	update := func(port int) Operation {
@@ -247,12 +244,10 @@ func TestWaitingForOperations(t *testing.T) {
 		assert.Equal(t, OperationDone, op.State)
 	}
 	assert.Empty(t, c.waiters.byID)
-	_, err = c.AwaitOperation(t.Context(), p, "op-none", nil)
-	requireCode(t, NotFound, err)
+	requireRefused(t, NotFound)(c.AwaitOperation(t.Context(), p, "op-none", nil))
 	other, err := c.EnsureProject(t.Context(), "other", nil)
 	require.NoError(t, err)
-	_, err = c.GetOperation(t.Context(), other, create.ID)
-	requireCode(t, NotFound, err)
+	requireRefused(t, NotFound)(c.GetOperation(t.Context(), other, create.ID))
 }
 
 func TestTheOldestOperationsAreDropped(t *testing.T) {
@@ -322,8 +317,7 @@ func TestEveryOperationEnds(t *testing.T) {
 				}
 			},
 		})
-		_, err = c.Advance(t.Context(), by(time.Minute))
-		require.NoError(t, err)
+		requireOK(t)(c.Advance(t.Context(), by(time.Minute)))
 		require.Empty(t, all(string(OperationRunning)))
 		for _, op := range all() {
 			require.False(t, op.EndedAt.Before(op.CreatedAt))

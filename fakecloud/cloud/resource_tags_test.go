@@ -13,13 +13,8 @@ func TestResourceTags(t *testing.T) {
 	c, p := newCloud(t, nil)
 	ctx := t.Context()
 	tags := map[string]string{"role": "worker"}
-	in, _, err := c.CreateInstance(ctx, p, InstanceSpec{Tags: tags})
-	require.NoError(t, err)
-	lb, _, err := c.CreateLoadBalancer(
-		ctx, p,
-		LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Tags: tags},
-	)
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{Tags: tags})
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Tags: tags})
 	a, _, err := c.ReserveAddress(ctx, p, AddressSpec{Tags: tags})
 	require.NoError(t, err)
 	r, _, err := c.CreateRoute(ctx, p, RouteSpec{Name: "r", Destination: "10.0.0.0/24", Instance: in.ID, Tags: tags})

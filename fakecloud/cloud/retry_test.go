@@ -13,10 +13,7 @@ func TestThePausesBetweenTriesDouble(t *testing.T) {
 	plane := newFakePlane()
 	plane.blocked[80] = true
 	c, p := newVirtual(t, t.Context(), openStore(t, ":memory:"), plane, Profiles[0])
-	lb, _, err := c.CreateLoadBalancer(
-		t.Context(), p, LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
-	)
-	require.NoError(t, err)
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
 	advanceBy := func(d time.Duration) int {
 		moved, err := c.Advance(t.Context(), by(d))
 		require.NoError(t, err)

@@ -24,16 +24,13 @@ func TestASnapshotMovesAVirtualClockForward(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
 	ahead, _ := newVirtual(t, ctx, openStore(t, store.Memory), newFakePlane(), Profiles[1])
 	ahead.snapshots.dir = dir
-	_, err := ahead.Advance(ctx, by(time.Hour))
-	require.NoError(t, err)
-	_, err = ahead.SaveSnapshot(ctx, "ahead")
-	require.NoError(t, err)
+	requireOK(t)(ahead.Advance(ctx, by(time.Hour)))
+	requireOK(t)(ahead.SaveSnapshot(ctx, "ahead"))
 
 	s := openStore(t, store.Memory)
 	c, _ := newVirtual(t, ctx, s, newFakePlane(), Profiles[1])
 	c.snapshots.dir = dir
-	_, err = c.RestoreSnapshot(ctx, "ahead")
-	require.NoError(t, err)
+	requireOK(t)(c.RestoreSnapshot(ctx, "ahead"))
 	now, _ := c.Now()
 	assert.Equal(t, epoch.Add(time.Hour), now)
 	v, err := StartVirtualTime(ctx, s, epoch)
@@ -58,8 +55,7 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 		assert.Equal(t, written, s.FileTime, name)
 	}
 	for i, name := range []string{"early", "late"} {
-		_, err := c.Advance(ctx, by(10*time.Minute))
-		require.NoError(t, err)
+		requireOK(t)(c.Advance(ctx, by(10*time.Minute)))
 		s, err := c.SaveSnapshot(ctx, name)
 		require.NoError(t, err)
 		now, _ := c.Now()
@@ -73,8 +69,7 @@ func TestSnapshotsAreDatedByTheCloudsClock(t *testing.T) {
 	// Under the real clock the file's time is the cloud's, of data that was under
 	// a virtual one, too.
 	advance(t, real, time.Hour)
-	_, err := real.RestoreSnapshot(ctx, "early")
-	require.NoError(t, err)
+	requireOK(t)(real.RestoreSnapshot(ctx, "early"))
 	s, err := real.SaveSnapshot(ctx, "real")
 	require.NoError(t, err)
 	assert.Equal(t, s.FileTime, s.CreatedAt)
@@ -120,8 +115,7 @@ func TestWhoWaitsLearnsOfASnapshot(t *testing.T) {
 			c.Waiting(lost.ID) == 1
 	}, 10*time.Second, time.Millisecond)
 
-	_, err = c.RestoreSnapshot(ctx, "then")
-	require.NoError(t, err)
+	requireOK(t)(c.RestoreSnapshot(ctx, "then"))
 	requireCode(t, NotFound, <-ended)
 	require.Eventually(
 		t, func() bool { return c.Waiting(kept.ID) == 1 }, 10*time.Second, time.Millisecond,
@@ -143,11 +137,9 @@ func TestIdempotencyKeysAreThoseOfTheSnapshot(t *testing.T) {
 		return in.ID
 	}
 	before := create("before")
-	_, err := c.SaveSnapshot(t.Context(), "then")
-	require.NoError(t, err)
+	requireOK(t)(c.SaveSnapshot(t.Context(), "then"))
 	after := create("after")
-	_, err = c.RestoreSnapshot(t.Context(), "then")
-	require.NoError(t, err)
+	requireOK(t)(c.RestoreSnapshot(t.Context(), "then"))
 	assert.Equal(t, before, create("before"))
 	assert.NotEqual(t, after, create("after"))
 	all, _, err := c.ListInstances(t.Context(), p, Filter{Limit: 10})
@@ -163,11 +155,9 @@ func TestSnapshotsOfEarlierReleasesAreRestored(t *testing.T) {
 			dir, plane := t.TempDir(), newFakePlane()
 			saveOfRelease(t, dir, name)
 			c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir, cfg.DataPlane = dir, plane })
-			_, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-			require.NoError(t, err)
-			_, err = c.RestoreSnapshot(t.Context(), name)
-			require.NoError(t, err)
-			p, err = c.EnsureProject(t.Context(), "default", nil)
+			newInstance(t, c, p, InstanceSpec{})
+			requireOK(t)(c.RestoreSnapshot(t.Context(), name))
+			p, err := c.EnsureProject(t.Context(), "default", nil)
 			require.NoError(t, err)
 			advance(t, c, time.Minute)
 			all, _, err := c.ListInstances(t.Context(), p, Filter{Limit: 10, States: []string{"running", "stopped"}})
@@ -196,19 +186,15 @@ func TestWhatASnapshotHoldsIsLookedAtAgain(t *testing.T) {
 	c.SetFaults(rules)
 	lb, in := newBalancer(t, c, p)
 	advance(t, c, time.Minute)
-	_, err := c.SaveSnapshot(t.Context(), "then")
-	require.NoError(t, err)
-	_, err = c.RestoreSnapshot(t.Context(), "then")
-	require.NoError(t, err)
+	requireOK(t)(c.SaveSnapshot(t.Context(), "then"))
+	requireOK(t)(c.RestoreSnapshot(t.Context(), "then"))
 	advance(t, c, time.Minute)
 	require.Equal(t, LoadBalancerProvisioning, balancerState(t, c, p, lb.ID), "it is still there")
 	rules.stuck = false
-	_, err = c.RestoreSnapshot(t.Context(), "then")
-	require.NoError(t, err)
+	requireOK(t)(c.RestoreSnapshot(t.Context(), "then"))
 	advance(t, c, time.Minute)
 	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
-	got, err := c.GetInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	got := getInstance(t, c, p, in.ID)
 	assert.Equal(t, InstanceRunning, got.State)
 }
 
@@ -216,18 +202,14 @@ func TestWhatASnapshotHoldsIsLookedAtAgain(t *testing.T) {
 func TestASnapshotOfNonsenseChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = dir })
-	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{})
-	require.NoError(t, err)
-	_, err = c.SaveSnapshot(t.Context(), "bad")
-	require.NoError(t, err)
+	in := newInstance(t, c, p, InstanceSpec{})
+	requireOK(t)(c.SaveSnapshot(t.Context(), "bad"))
 	file, err := sql.Open("sqlite3", "file:"+filepath.Join(dir, "bad.db"))
 	require.NoError(t, err)
 	_, err = file.Exec("UPDATE resources SET address = 'nowhere' WHERE kind = 'instance'")
 	require.NoError(t, errors.Join(err, file.Close()))
-	_, err = c.RestoreSnapshot(t.Context(), "bad")
-	requireCode(t, SnapshotUnusable, err)
-	got, err := c.GetInstance(t.Context(), p, in.ID)
-	require.NoError(t, err)
+	requireRefused(t, SnapshotUnusable)(c.RestoreSnapshot(t.Context(), "bad"))
+	got := getInstance(t, c, p, in.ID)
 	assert.Equal(t, in.Address, got.Address)
 }
 
@@ -267,8 +249,7 @@ func TestSnapshotsMayBeRestoredWhileTheCloudIsBusy(t *testing.T) {
 	for range 8 {
 		enough := churned.Load() + 8
 		require.Eventually(t, func() bool { return churned.Load() >= enough }, time.Minute, time.Millisecond)
-		_, err = c.RestoreSnapshot(ctx, "then")
-		require.NoError(t, err)
+		requireOK(t)(c.RestoreSnapshot(ctx, "then"))
 	}
 	close(over)
 	require.NoError(t, busy.Wait())
@@ -296,7 +277,7 @@ func churn(ctx context.Context, c *Cloud, p Project) error {
 	in, _, err := c.CreateInstance(ctx, p, InstanceSpec{})
 	if err == nil {
 		_, _, err = c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{
-			Name: "lb-" + c.random.letters(12), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}},
+			Name: "lb-" + c.random.letters(12), Listeners: oneListener,
 			Targets: []string{in.ID},
 		})
 	}

@@ -14,10 +14,7 @@ func TestStateReasonCodeFollowsTheFailure(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	sentence := errors.New("cannot listen on 127.30.64.1:80")
 	plane.broken = &ListenError{Err: sentence}
-	lb, _, err := c.CreateLoadBalancer(
-		t.Context(), p, LoadBalancerSpec{Name: "web", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}},
-	)
-	require.NoError(t, err)
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: oneListener})
 	assert.Empty(t, lb.StateReasonCode)
 	advance(t, c, time.Second)
 	broken := balancerNow(t, c, p, lb)

@@ -18,15 +18,10 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	var ids []string
 	for i := range 5 {
-		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: fmt.Sprint(i)})
-		require.NoError(t, err)
+		in := newInstance(t, c, p, InstanceSpec{Name: fmt.Sprint(i)})
 		ids = append(ids, in.ID)
 	}
-	lb, _, err := c.CreateLoadBalancer(
-		t.Context(), p,
-		LoadBalancerSpec{Name: "lb", Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 80}}, Targets: ids},
-	)
-	require.NoError(t, err)
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener, Targets: ids})
 	row := func(state string) {
 		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
 			in, err := resourceByID[Instance](t.Context(), tx, ids[2])
@@ -37,11 +32,10 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	}
 	row("error") // Which is never due.
 	c.clock.(*clockwork.FakeClock).Advance(time.Minute)
-	_, err = c.runDueTransitions(t.Context())
+	_, err := c.runDueTransitions(t.Context())
 	require.ErrorContains(t, err, ids[2])
 	for i, id := range ids {
-		got, err := c.GetInstance(t.Context(), p, id)
-		require.NoError(t, err)
+		got := getInstance(t, c, p, id)
 		assert.Equal(t, i != 2, got.State == InstanceRunning, got)
 	}
 	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
