@@ -38,6 +38,28 @@ func addEvent(ctx context.Context, tx *store.Tx, project string) error {
 	return tx.AppendEvent(ctx, db.InsertEventParams{ProjectID: project, Type: "created", Body: "{}"})
 }
 
+func instanceID(n int64) string { return fmt.Sprintf("i-%026d", n) }
+
+// addInstance is what a create costs the store: a row and its event.
+func addInstance(ctx context.Context, tx *store.Tx, n int64) error {
+	id, address := instanceID(n), fmt.Sprintf("10.%d.%d.%d", n>>16&255, n>>8&255, n&255)
+	document := fmt.Sprintf(
+		`{"id":%q,"name":"worker-%s","zone":"nebula-1a","type":"small","state":"pending","address":%q,"tags":{"cluster":"lab","role":"worker"},"version":1}`,
+		id, id, address,
+	)
+	err := tx.InsertResource(ctx, db.InsertResourceParams{
+		ID: id, Kind: "instance", ProjectID: "p", Name: "worker-" + id, Zone: "nebula-1a", State: "pending",
+		Address: &address, Version: 1, Document: document,
+	})
+	if err != nil {
+		return err
+	}
+	return tx.AppendEvent(ctx, db.InsertEventParams{
+		ProjectID: "p", Time: n, Type: "created", Resource: "instance", ResourceID: id, Name: "worker-" + id,
+		ToState: "pending", Body: document,
+	})
+}
+
 func TestWriteIsAllOrNothing(t *testing.T) {
 	for _, path := range []string{store.Memory, filepath.Join(t.TempDir(), "odd ?#% name.db")} {
 		t.Run(path, func(t *testing.T) {
