@@ -66,7 +66,7 @@ func TestAWriteThatFailsCountsNothing(t *testing.T) {
 		t.Run(effect, func(t *testing.T) {
 			w := failing(
 				t,
-				`CREATE TRIGGER no BEFORE UPDATE ON instances WHEN NEW.name = 'bad' AND NEW.state = 'running' BEGIN SELECT RAISE(ABORT, 'no'); END`,
+				`CREATE TRIGGER no BEFORE UPDATE ON resources WHEN NEW.name = 'bad' AND NEW.state = 'running' BEGIN SELECT RAISE(ABORT, 'no'); END`,
 			)
 			spec := faults.Spec{Effect: want.Effect, Match: faults.Match{Tag: "name=good"}}
 			if effect != "stuck" {
