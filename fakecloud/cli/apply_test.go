@@ -227,15 +227,10 @@ func TestApplyChecksManifestBeforeChanging(t *testing.T) {
 		assert.Contains(t, errs, c.says)
 	}
 	assert.Equal(t, before, countEvents(t, r.client))
-	_, errs, code := r.run(t, "apply")
-	assert.Equal(t, 2, code)
-	assert.Contains(t, errs, "give the manifest with -f FILE")
-	_, errs, code = r.run(t, "apply", "-f", filepath.Join(r.dir, "none"))
-	assert.Equal(t, 2, code)
-	assert.Contains(t, errs, "no such file")
-	_, errs, code = r.run(t, "apply", "-f", "-")
-	assert.Equal(t, 2, code)
-	assert.Contains(t, errs, "standard input:1: asks for nothing")
+	_, fails := r.commandRunners(t)
+	fails(2, "give the manifest with -f FILE", "apply")
+	fails(2, "no such file", "apply", "-f", filepath.Join(r.dir, "none"))
+	fails(2, "standard input:1: asks for nothing", "apply", "-f", "-")
 
 	// If one fails, only those that refer to it fail too.
 	out, errs, code := r.runApply(`

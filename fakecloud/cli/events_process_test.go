@@ -1,14 +1,10 @@
 package cli_test
 
 import (
-	"context"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -17,67 +13,13 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-func TestEventReadersAcrossSIGKILL(t *testing.T) {
-	const readers, rounds = 12, 4
-	dir := t.TempDir()
-	seen := make([][]int64, readers)
-	for range rounds {
-		p := startServe(t, dir, "--profile", "instant")
-		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-		var wg sync.WaitGroup
-		for range 4 {
-			wg.Go(func() {
-				for {
-					in, err := p.client.CreateInstance(ctx, api.InstanceCreate{})
-					if err != nil {
-						return // The cloud was killed, as intended.
-					}
-					if _, err := p.client.TerminateInstance(ctx, in.ID); err != nil {
-						return
-					}
-				}
-			})
-		}
-		for i := range readers {
-			wg.Go(func() {
-				var after int64
-				if n := len(seen[i]); n > 0 {
-					after = seen[i][n-1]
-				}
-				_ = p.client.Watch(ctx, after, true, func(e api.Event) error {
-					seen[i] = append(seen[i], e.Seq)
-					return nil
-				})
-			})
-		}
-		target := int64(20 + rand.IntN(200))
-		require.Eventually(t, func() bool {
-			var n int64
-			err := p.client.Watch(t.Context(), client.FromOldest, false, func(api.Event) error { n++; return nil })
-			return err == nil && n >= target
-		}, testTimeout, 5*time.Millisecond)
-		p.kill()
-		wg.Wait()
-		cancel()
-	}
-	p := startServe(t, dir, "--profile", "instant")
-	var log []int64
-	require.NoError(t, p.client.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error {
-		log = append(log, e.Seq)
-		return nil
-	}))
-	for i := range readers {
-		require.NotEmpty(t, seen[i])
-		assert.Equal(t, log[:len(seen[i])], seen[i], "reader %d", i)
-	}
-}
-
 func TestEventCommands(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--profile", "instant")
 	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}})
 	require.NoError(t, err)
 	_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID})
 	require.NoError(t, err)
+	ok, fails := p.commandRunners(t)
 	for _, tc := range []struct {
 		args      string
 		has, lack string
@@ -88,14 +30,11 @@ func TestEventCommands(t *testing.T) {
 		{"--tag a=b", " instance ", " route "},
 		{"--project " + in.Project, " route ", "nothing"},
 	} {
-		out, errs, code := p.run(t, append([]string{"events"}, strings.Fields(tc.args)...)...)
-		require.Zero(t, code, errs)
+		out := ok(append([]string{"events"}, strings.Fields(tc.args)...)...)
 		assert.Contains(t, out, tc.has, tc.args)
 		assert.NotContains(t, out, tc.lack, tc.args)
 	}
-	_, errs, code := p.run(t, "events", "--resource", "cloud")
-	assert.Equal(t, 1, code)
-	assert.Contains(t, errs, "resource.0")
+	fails(1, "resource.0", "events", "--resource", "cloud")
 }
 
 // The audit lists calls made before a restart.

@@ -3,14 +3,9 @@ package cli_test
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
-	"net"
 	"os"
 	"os/exec"
-	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -117,46 +112,4 @@ func TestWatch(t *testing.T) {
 	next(addresses, `"name":"shop"`)
 	endNetworks()
 	endAddresses()
-}
-
-// Watching the counters goes on when the cloud is killed and started again.
-func TestStatsWatchSurvivesRestart(t *testing.T) {
-	dir := t.TempDir()
-	p := startServe(t, dir)
-	const port = "18088"
-	lb, err := p.client.CreateLoadBalancer(
-		t.Context(),
-		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18088, TargetPort: 1}}},
-	)
-	require.NoError(t, err)
-	connect := func() {
-		t.Helper()
-		require.Eventually(t, func() bool {
-			c, err := net.Dial("tcp4", net.JoinHostPort(lb.Address, port))
-			if err == nil {
-				_ = c.Close()
-			}
-			return err == nil || errors.Is(err, syscall.ECONNRESET)
-		}, testTimeout, 5*time.Millisecond)
-	}
-	connect()
-	connect()
-	lines, end := p.startWatch(t, "load-balancers", "stats", "web", "--watch", "--interval", "100ms", "-o", "json")
-	await := func(connections int64) {
-		t.Helper()
-		var stats api.LoadBalancerStats
-		for stats.Listeners == nil || stats.Listeners[0].Connections != connections {
-			require.True(t, lines.Scan(), lines.Err())
-			stats = api.LoadBalancerStats{}
-			require.NoError(t, json.Unmarshal(lines.Bytes(), &stats))
-			require.Len(t, stats.Listeners, 1)
-		}
-	}
-	await(2)
-	p.kill()
-	startServe(t, dir, "--listen", strings.TrimPrefix(p.url, "http://"))
-	await(0)
-	connect()
-	await(1)
-	end()
 }
