@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -21,16 +20,22 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// workload creates an instance with an address and a route, and deletes some. It repeats calls
+// workload creates an instance with an address, a route and a balancer, and deletes some. It repeats calls
 // that were not answered, with the same idempotency key, so it can go on after a restart of
 // the cloud.
 type workload struct {
 	name, destination        string
 	withAddress, ends        bool
+	withBalancer             bool
 	instance, address, route string // the IDs, once they are known
+	balancer                 string
 	attaching, attached      bool
+	targeted, deleting       bool // of the balancer
 	ended                    bool
 }
+
+// balancerPort is where the balancers of all workloads listen, each on its own address.
+const balancerPort = 18084
 
 func (e *workload) run(ctx context.Context, c *client.Client) error {
 	if e.instance == "" {
@@ -54,7 +59,15 @@ func (e *workload) run(ctx context.Context, c *client.Client) error {
 		}
 		e.route = r.ID
 	}
+	if e.withBalancer {
+		if err := e.createBalancer(ctx, c); err != nil {
+			return err
+		}
+	}
 	if e.ends && !e.ended {
+		if err := e.deleteBalancer(ctx, c); err != nil {
+			return err
+		}
 		if _, err := c.TerminateInstance(ctx, e.instance); err != nil {
 			return err
 		}
@@ -92,6 +105,37 @@ func (e *workload) attachAddress(ctx context.Context, c *client.Client) error {
 	return err
 }
 
+func (e *workload) createBalancer(ctx context.Context, c *client.Client) error {
+	if e.balancer == "" {
+		lb, err := c.CreateLoadBalancer(e.withKey(ctx, "balancer"), api.LoadBalancerCreate{
+			Name: e.name, Listeners: []api.Listener{{Protocol: "tcp", Port: balancerPort, TargetPort: 30080}},
+		})
+		if err != nil {
+			return err
+		}
+		e.balancer = lb.ID
+	}
+	if e.targeted {
+		return nil
+	}
+	targets := []api.Target{{InstanceID: e.instance}}
+	_, err := c.UpdateLoadBalancer(ctx, e.balancer, api.LoadBalancerUpdate{Targets: &targets})
+	e.targeted = err == nil
+	return err
+}
+
+func (e *workload) deleteBalancer(ctx context.Context, c *client.Client) error {
+	if e.balancer == "" {
+		return nil
+	}
+	again := e.deleting // It may have been deleted, and be gone.
+	e.deleting = true
+	if _, err := c.DeleteLoadBalancer(ctx, e.balancer); err != nil && !(again && client.IsNotFound(err)) {
+		return err
+	}
+	return nil
+}
+
 // workloadRunner runs one workload after another.
 type workloadRunner struct {
 	number int
@@ -112,7 +156,7 @@ func (r *workloadRunner) run(ctx context.Context, c *client.Client, only bool, c
 			r.all = append(r.all, &workload{
 				name:        fmt.Sprintf("e-%d-%d", r.number, n),
 				destination: fmt.Sprintf("10.%d.%d.%d/32", r.number, n/256, n%256),
-				withAddress: n%4 == 0 && n < 200, ends: r.random.IntN(3) == 0,
+				withAddress: n%4 == 0 && n < 200, ends: r.random.IntN(3) == 0, withBalancer: n%4 == 2 && n < 40,
 			})
 			r.done = false
 		}
@@ -160,6 +204,7 @@ func TestSIGKILLUnderLoad(t *testing.T) {
 			busy.Wait()
 			requireWorkloadsDone(t, p.client, runners)
 			requireEventsFollowed(t, p.client, &seen, leave, followed)
+			requireEventsMatchStates(t, p.client)
 			break
 		}
 		enough := done.Load() + 1 + int64(random.IntN(60))
@@ -203,6 +248,48 @@ func requireEventsFollowed(t *testing.T, c *client.Client, seen *[]int64, leave 
 	}
 }
 
+// requireEventsMatchStates requires each resource's events to be a possible sequence, ending with
+// the resource's present state.
+func requireEventsMatchStates(t *testing.T, c *client.Client) {
+	t.Helper()
+	last := map[string]string{}
+	require.NoError(t, c.Watch(t.Context(), client.FromOldest, false, func(e api.Event) error {
+		from, to := "", ""
+		if e.From != nil {
+			from = *e.From
+		}
+		if e.To != nil {
+			to = *e.To
+		}
+		if last[e.ID] != from {
+			return fmt.Errorf("event %d: %s went from %q, but was %q", e.Seq, e.ID, from, last[e.ID])
+		}
+		last[e.ID] = to
+		return nil
+	}))
+	instances, err := c.ListInstances(t.Context(), client.InstanceFilter{})
+	require.NoError(t, err)
+	for _, in := range instances {
+		require.Equal(t, string(in.State), last[in.ID], in.ID)
+	}
+	balancers, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	for _, lb := range balancers {
+		require.Equal(t, string(lb.State), last[lb.ID], lb.ID)
+	}
+}
+
+// requireListening requires a balancer to accept connections. One without a target that answers
+// resets them.
+func requireListening(t *testing.T, address string) {
+	t.Helper()
+	c, err := net.Dial("tcp4", net.JoinHostPort(address, fmt.Sprint(balancerPort)))
+	if err == nil {
+		_ = c.Close()
+	}
+	require.True(t, err == nil || errors.Is(err, syscall.ECONNRESET), "%v", err)
+}
+
 // requireWorkloadsDone requires everything that the runners made to exist once, as they left
 // it, and every operation to end.
 func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRunner) {
@@ -221,6 +308,8 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 	require.NoError(t, err)
 	routes, err := c.ListRoutes(ctx, client.RouteFilter{})
 	require.NoError(t, err)
+	balancers, err := c.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	require.NoError(t, err)
 	operations, err := c.ListOperations(ctx, client.OperationFilter{})
 	require.NoError(t, err)
 	got, want := map[string]int{}, map[string]int{}
@@ -233,6 +322,10 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 	for _, r := range routes {
 		got[fmt.Sprint(r.ID, " ", r.Name, " ", r.State)]++
 	}
+	for _, lb := range balancers {
+		got[fmt.Sprint(lb.ID, " ", lb.Name, " ", lb.State, " ", lb.Targets)]++
+		requireListening(t, lb.Address)
+	}
 	for _, op := range operations {
 		got[op.ResourceID+" "+op.Type]++
 		require.Contains(t, []api.OperationState{api.OperationDone, api.OperationSuperseded}, op.State)
@@ -244,6 +337,16 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 			in, address, route = api.InstanceTerminated, api.AddressAvailable, api.RouteBlackhole
 			want[e.instance+" terminateInstance"]++
 		}
+		if e.withBalancer {
+			want[e.balancer+" createLoadBalancer"]++
+			want[e.balancer+" updateLoadBalancer"]++
+			if e.ends {
+				want[e.balancer+" deleteLoadBalancer"]++
+			} else {
+				targets := []api.Target{{InstanceID: e.instance}}
+				want[fmt.Sprint(e.balancer, " ", e.name, " ", api.LoadBalancerActive, " ", targets)]++
+			}
+		}
 		want[fmt.Sprint(e.instance, " ", e.name, " ", in)]++
 		want[fmt.Sprint(e.route, " ", e.name, " ", route)]++
 		if e.withAddress {
@@ -251,168 +354,4 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 		}
 	}
 	require.Equal(t, want, got)
-}
-
-// stateGone is the state of a resource that does not exist any more.
-const stateGone = ""
-
-// finalStates are the states in which each resource of the crash test may end, by ID: one, or
-// two if the last call about it was not answered.
-type finalStates map[string][]string
-
-// makeRandomChanges creates, changes and deletes instances and balancers until the cloud does
-// not answer. A refusal is an error.
-func makeRandomChanges(ctx context.Context, c *client.Client, r *rand.Rand) (finalStates, error) {
-	all := finalStates{}
-	var refused *client.Error
-	var lb *api.LoadBalancer
-	for {
-		err := makeRandomChange(ctx, c, r, all, &lb)
-		switch {
-		case errors.As(err, &refused):
-			return all, err
-		case err != nil:
-			return all, nil //nolint:nilerr // The cloud was killed, as intended.
-		}
-	}
-}
-
-func makeRandomChange(
-	ctx context.Context,
-	c *client.Client,
-	r *rand.Rand,
-	all finalStates,
-	lb **api.LoadBalancer,
-) error {
-	in, err := c.CreateInstance(ctx, api.InstanceCreate{})
-	if err != nil {
-		return err
-	}
-	all[in.ID] = []string{"running"}
-	targets := []api.Target{{InstanceID: in.ID}}
-	switch {
-	case *lb == nil:
-		listeners := []api.Listener{{Protocol: api.ProtocolTCP, Port: 18084, TargetPort: 30080}}
-		if *lb, err = c.CreateLoadBalancer(
-			ctx, api.LoadBalancerCreate{Name: "for-" + in.ID, Listeners: listeners, Targets: &targets},
-		); err != nil {
-			return err
-		}
-		all[(*lb).ID] = []string{"active"}
-	case r.IntN(4) > 0:
-		if _, err = c.UpdateLoadBalancer(ctx, (*lb).ID, api.LoadBalancerUpdate{Targets: &targets}); err != nil {
-			return err
-		}
-	default:
-		id := (*lb).ID
-		*lb = nil
-		all[id] = []string{"active", stateGone}
-		if _, err := c.DeleteLoadBalancer(ctx, id); err != nil {
-			return err
-		}
-		all[id] = []string{stateGone}
-	}
-	if r.IntN(3) == 0 {
-		return nil
-	}
-	all[in.ID] = []string{"running", "terminated"}
-	if _, err := c.TerminateInstance(ctx, in.ID); err != nil {
-		return err
-	}
-	all[in.ID] = []string{"terminated"}
-	return nil
-}
-
-func TestSIGKILLLosesNothing(t *testing.T) {
-	dir := t.TempDir()
-	r := rand.New(rand.NewPCG(1, 2))
-	want := finalStates{}
-	p := startServe(t, dir)
-	lb, err := p.client.CreateLoadBalancer(
-		t.Context(),
-		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 18080, TargetPort: 1}}},
-	)
-	require.NoError(t, err)
-	for range 4 {
-		var mu sync.Mutex
-		var workers sync.WaitGroup
-		for i := range 3 {
-			workers.Go(func() {
-				done, err := makeRandomChanges(t.Context(), p.client, rand.New(rand.NewPCG(uint64(i), 7)))
-				assert.NoError(t, err, "what is asked here is never refused")
-				mu.Lock()
-				defer mu.Unlock()
-				maps.Copy(want, done)
-			})
-		}
-		// Run until there is something to lose; then kill at any moment.
-		require.Eventually(t, func() bool {
-			items, err := p.client.ListInstances(
-				t.Context(), client.InstanceFilter{States: []api.InstanceState{api.InstanceTerminating}},
-			)
-			return err == nil && len(items) > 0
-		}, testTimeout, time.Duration(1+r.IntN(20))*time.Millisecond)
-		p.kill()
-		workers.Wait()
-
-		p = startServe(t, dir)
-		requireFinalStates(t, p.client, want)
-		requireEventLog(t, p.client, want)
-		found, err := p.client.GetLoadBalancer(t.Context(), lb.ID)
-		require.NoError(t, err)
-		require.Eventually(t, func() bool {
-			c, err := net.Dial("tcp4", net.JoinHostPort(found.Address, "18080"))
-			if err == nil {
-				_ = c.Close()
-			}
-			return err == nil || errors.Is(err, syscall.ECONNRESET)
-		}, testTimeout, 10*time.Millisecond, "the balancer listens again")
-	}
-	require.NotEmpty(t, want)
-	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, <-p.exited, "SIGTERM ends it in good order")
-}
-
-func requireFinalStates(t *testing.T, c *client.Client, want finalStates) {
-	t.Helper()
-	require.EventuallyWithT(t, func(ct *assert.CollectT) {
-		instances, err := c.ListInstances(t.Context(), client.InstanceFilter{})
-		require.NoError(ct, err)
-		balancers, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-		require.NoError(ct, err)
-		got := map[string]string{}
-		for _, in := range instances {
-			got[in.ID] = string(in.State)
-		}
-		for _, lb := range balancers {
-			got[lb.ID] = string(lb.State)
-		}
-		for id, finals := range want {
-			assert.Contains(ct, finals, got[id], id)
-		}
-	}, testTimeout, 20*time.Millisecond)
-}
-
-// requireEventLog requires each resource's events to be a possible sequence, ending with the
-// resource's present state.
-func requireEventLog(t *testing.T, c *client.Client, want finalStates) {
-	t.Helper()
-	last := map[string]string{}
-	require.NoError(t, c.Watch(t.Context(), 0, false, func(e api.Event) error {
-		from, to := "", ""
-		if e.From != nil {
-			from = *e.From
-		}
-		if e.To != nil {
-			to = *e.To
-		}
-		if last[e.ID] != from {
-			return fmt.Errorf("event %d: %s went from %q, but was %q", e.Seq, e.ID, from, last[e.ID])
-		}
-		last[e.ID] = to
-		return nil
-	}))
-	for id, finals := range want {
-		require.Contains(t, finals, last[id], id)
-	}
 }

@@ -1,7 +1,6 @@
 package cli_test
 
 import (
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -57,24 +56,4 @@ func TestAuditSurvivesRestart(t *testing.T) {
 	entries, err := p.client.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0)
 	require.NoError(t, err)
 	assert.Len(t, entries, 4)
-}
-
-// ListAuditUntil reads whole pages of the real audit until one ends with an old call.
-func TestListAuditUntil(t *testing.T) {
-	p := startServe(t, t.TempDir())
-	const calls = 120
-	for range calls {
-		_, err := p.client.ListZones(t.Context())
-		require.NoError(t, err)
-	}
-	all, err := p.client.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0)
-	require.NoError(t, err)
-	require.Len(t, all, calls)
-	for old, want := range map[int]int{0: 50, 49: 50, 50: calls, calls - 1: calls} {
-		newest, err := p.client.ListAuditUntil(t.Context(), client.AuditFilter{Operation: "listZones"}, func(e api.AuditEntry) bool {
-			return slices.IndexFunc(all, func(a api.AuditEntry) bool { return a.RequestID == e.RequestID }) >= old
-		})
-		require.NoError(t, err)
-		assert.Equal(t, all[:want], newest, "call %d is old", old)
-	}
 }
