@@ -31,10 +31,8 @@ func budgetTestsOf(sizes []int) (tests []conformance.Test) {
 				"With %d Nodes, what each of them and each Service costs in calls of the cloud's API stays within the limits.",
 				nodes,
 			),
-			Profile: conformance.Budget, Level: conformance.Extended, Capability: conformance.CapabilityCallBudget,
-			Alone:  true,
-			Needs:  []conformance.Feature{conformance.FeatureCalls},
-			Source: fromBudget,
+			Capability: conformance.CapabilityCallBudget, Source: fromBudget,
+			Needs: []conformance.Feature{conformance.FeatureCalls}, Alone: true,
 			// A CCM may be slow, at upstream's defaults: it is asked to be frugal.
 			Bound:    4*time.Minute + time.Duration(nodes)*300*time.Millisecond,
 			Priority: turn,

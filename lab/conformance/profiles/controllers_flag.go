@@ -21,21 +21,17 @@ var takesFlags = []conformance.Feature{conformance.FeatureFlags}
 
 var controllersFlagTests = []conformance.Test{
 	{
-		ID:       "lifecycle-controller-switched-off",
+		ID: "lifecycle-controller-switched-off", Capability: conformance.CapabilityControllersFlag,
+		Source:   fromControllersFlag + "; " + lifecycleController,
 		Requires: "With --controllers=*,-cloud-node-lifecycle-controller no Node is deleted, though its instance has ended, and other Nodes are initialised; without it, the Node goes.",
-		Profile:  conformance.Lifecycle, Level: conformance.Extended,
-		Capability: conformance.CapabilityControllersFlag, Alone: true,
-		Needs:  takesFlags,
-		Source: fromControllersFlag + "; " + lifecycleController,
-		Run:    lifecycleControllerSwitchedOff,
+		Needs:    takesFlags, Alone: true,
+		Run: lifecycleControllerSwitchedOff,
 	}, {
-		ID:       "lb-controller-switched-off",
+		ID: "lb-controller-switched-off", Capability: conformance.CapabilityControllersFlag,
+		Source:   fromControllersFlag + "; " + fromEnsure,
 		Requires: "With --controllers=*,-service-lb-controller no balancer is made or repaired, and Nodes are initialised; without it, Services get their balancers.",
-		Profile:  conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityControllersFlag, Alone: true,
-		Needs:  takesFlags,
-		Source: fromControllersFlag + "; " + fromEnsure,
-		Run:    lbControllerSwitchedOff,
+		Needs:    takesFlags, Alone: true,
+		Run: lbControllerSwitchedOff,
 	},
 }
 

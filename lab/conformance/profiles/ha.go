@@ -26,50 +26,69 @@ var replicas = []conformance.Feature{conformance.FeatureReplicas}
 
 var haTests = []conformance.Test{
 	{
-		ID:       "ha-one-acts",
+		ID: "ha-one-acts", Capability: conformance.CapabilityHA, Source: fromLeases + "; " + fromElection,
 		Requires: "Of two CCMs one acts, and the other does nothing before it holds the Lease that the first one held.",
-		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
-		Needs:  replicas,
-		Source: fromLeases + "; " + fromElection,
-		Run:    haOneActs,
+		Needs:    replicas, Alone: true,
+		Run: func(t *conformance.T) {
+			leader, _ := startLeaderAndStandby(t)
+			svc := t.NewService()
+			b := t.AwaitBalancer(svc)
+			change := checkLeaseTakenOver(t)
+			changed := func(ctx context.Context) error { _, err := change(ctx); return err }
+			t.Must(leader.Freeze(), "freezing the CCM that acts")
+			node := newWaitingNode(t)
+			t.HoldsUntil("Node "+node+" is to wait while the Lease is that of the frozen one",
+				checkStillWaits(t, node, changed), "the other one to have taken the Lease", changed)
+			t.AwaitInitialized(node)
+			t.AwaitBalancer(svc, sameBalancer(b))
+		},
 	}, {
-		ID:       "ha-leader-killed",
+		ID: "ha-leader-killed", Capability: conformance.CapabilityHA, Source: fromElection + ": LeaseDuration",
 		Requires: "When the CCM that acts is killed, another one does its work as soon as the Lease has run out.",
-		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
-		Needs:  replicas,
-		Source: fromElection + ": LeaseDuration",
-		Bound:  time.Minute, // Upstream's default Lease runs out after 15 s.
-		Run:    haLeaderKilled,
+		Needs:    replicas, Alone: true, Bound: time.Minute, // Upstream's default Lease runs out after 15 s.
+		Run: func(t *conformance.T) {
+			leader, _ := startLeaderAndStandby(t)
+			t.Must(leader.Kill(t.Context()), "killing the CCM that acts")
+			t.AwaitInitialized(newWaitingNode(t))
+		},
 	}, {
-		ID:       "ha-leader-stopped",
+		ID: "ha-leader-stopped", Capability: conformance.CapabilityHA,
+		Source:   fromElection + "; " + fromEnsure + "; " + fromDelete,
 		Requires: "When the CCM that acts is stopped, another one takes over what it made: balancers are kept, changed and deleted.",
-		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
-		Needs:  replicas,
-		Source: fromElection + "; " + fromEnsure + "; " + fromDelete,
-		Run:    haLeaderStopped,
+		Needs:    replicas, Alone: true,
+		Run: func(t *conformance.T) {
+			leader, _ := startLeaderAndStandby(t)
+			kept, deleted := t.NewService(), t.NewService()
+			b := t.AwaitBalancer(kept)
+			t.AwaitBalancer(deleted)
+			t.Must(leader.Stop(t.Context()), "stopping the CCM that acts")
+			t.DeleteService(deleted)
+			changePort(t, kept)
+			created := t.NewService()
+			t.AwaitBalancer(created, listensFor(t, created))
+			t.AwaitGone(deleted)
+			t.AwaitBalancer(kept, listensFor(t, kept), sameBalancer(b))
+		},
 	}, {
-		ID:       "ha-leader-killed-creating-balancer",
+		ID: "ha-leader-killed-creating-balancer", Capability: conformance.CapabilityHA,
+		Source:   fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
 		Requires: "When the CCM that acts is killed before it hears that its balancer was made, the Service has exactly one balancer in the end, and none when it is deleted.",
-		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureReplicas, conformance.FaultFeature(conformance.FaultLost)},
-		Source: fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
-		Run:    haLeaderKilledCreatingBalancer,
+		Needs:    []conformance.Feature{conformance.FeatureReplicas, conformance.FaultFeature(conformance.FaultLost)},
+		Alone:    true,
+		Run:      haLeaderKilledCreatingBalancer,
 	}, {
-		ID:       "ha-leader-frozen",
+		ID: "ha-leader-frozen", Capability: conformance.CapabilityHA,
+		Source:   fromLostLease + "; " + fromElection + ": RenewDeadline",
 		Requires: "A CCM that was frozen in the middle of its work until another took over undoes nothing when it goes on, and does nothing more once it must know: it ends, or waits for the Lease.",
-		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
-		Needs:  []conformance.Feature{conformance.FeatureReplicas, conformance.FaultFeature(conformance.FaultTimeout)},
-		Source: fromLostLease + "; " + fromElection + ": RenewDeadline",
-		Bound:  3 * time.Minute,
-		Run:    haLeaderFrozen,
+		Needs:    []conformance.Feature{conformance.FeatureReplicas, conformance.FaultFeature(conformance.FaultTimeout)},
+		Alone:    true, Bound: 3 * time.Minute,
+		Run: haLeaderFrozen,
 	}, {
-		ID:       "ha-lease-held",
+		ID: "ha-lease-held", Capability: conformance.CapabilityHA,
+		Source:   fromElection + " (a Lease is acquired when it has not been renewed for its duration)",
 		Requires: "A CCM that starts does nothing while somebody else holds and renews the Lease, and acts once it has run out.",
-		Profile:  conformance.HA, Level: conformance.Extended, Capability: conformance.CapabilityHA, Alone: true,
-		Needs:  replicas,
-		Source: fromElection + " (a Lease is acquired when it has not been renewed for its duration)",
-		Bound:  3 * time.Minute,
-		Run:    haLeaseHeld,
+		Needs:    replicas, Alone: true, Bound: 3 * time.Minute,
+		Run: haLeaseHeld,
 	},
 }
 
@@ -148,40 +167,6 @@ func sameBalancer(before conformance.Balancer) func(conformance.Balancer) error 
 		}
 		return nil
 	}
-}
-
-func haOneActs(t *conformance.T) {
-	leader, _ := startLeaderAndStandby(t)
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc)
-	change := checkLeaseTakenOver(t)
-	changed := func(ctx context.Context) error { _, err := change(ctx); return err }
-	t.Must(leader.Freeze(), "freezing the CCM that acts")
-	node := newWaitingNode(t)
-	t.HoldsUntil("Node "+node+" is to wait while the Lease is that of the frozen one",
-		checkStillWaits(t, node, changed), "the other one to have taken the Lease", changed)
-	t.AwaitInitialized(node)
-	t.AwaitBalancer(svc, sameBalancer(b))
-}
-
-func haLeaderKilled(t *conformance.T) {
-	leader, _ := startLeaderAndStandby(t)
-	t.Must(leader.Kill(t.Context()), "killing the CCM that acts")
-	t.AwaitInitialized(newWaitingNode(t))
-}
-
-func haLeaderStopped(t *conformance.T) {
-	leader, _ := startLeaderAndStandby(t)
-	kept, deleted := t.NewService(), t.NewService()
-	b := t.AwaitBalancer(kept)
-	t.AwaitBalancer(deleted)
-	t.Must(leader.Stop(t.Context()), "stopping the CCM that acts")
-	t.DeleteService(deleted)
-	changePort(t, kept)
-	created := t.NewService()
-	t.AwaitBalancer(created, listensFor(t, created))
-	t.AwaitGone(deleted)
-	t.AwaitBalancer(kept, listensFor(t, kept), sameBalancer(b))
 }
 
 func haLeaderKilledCreatingBalancer(t *conformance.T) {

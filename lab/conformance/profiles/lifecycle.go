@@ -30,89 +30,83 @@ const (
 
 var lifecycleTests = append([]conformance.Test{
 	{
-		ID:       "lifecycle-stopped-is-kept-and-tainted",
+		ID: "lifecycle-stopped-is-kept-and-tainted", Source: instanceShutdown + "; " + wellKnown,
 		Requires: "A Node that is not Ready and whose instance is stopped is kept, and gets the taint node.cloudprovider.kubernetes.io/shutdown.",
-		Profile:  conformance.Lifecycle, Level: conformance.Core,
-		Source: instanceShutdown + "; " + wellKnown,
-		Run:    stoppedIsKeptAndTainted,
+		Run: func(t *conformance.T) {
+			stopped := newStopped(t)
+			holdsWhileOthersStop(t, "Node "+stopped.Name+" is to be kept and tainted", stopped.checkShutdownTaint)
+		},
 	}, {
-		ID:       "lifecycle-started-again",
+		ID: "lifecycle-started-again", Source: lifecycleController,
 		Requires: "A Node that is Ready again after its instance was stopped and started loses the taint node.cloudprovider.kubernetes.io/shutdown.",
-		Profile:  conformance.Lifecycle, Level: conformance.Core,
-		Source: lifecycleController,
-		Run:    startedAgain,
+		Run: func(t *conformance.T) {
+			stopped := newStopped(t)
+			t.Must(t.Cloud.StartInstance(t.Context(), stopped.instance.ID), "starting instance %s", stopped.instance.ID)
+			stopped.Ready()
+			t.AwaitTaint(stopped.Name, cloudproviderapi.TaintNodeShutdown, false)
+		},
 	}, {
-		ID:       "lifecycle-terminated-is-deleted",
+		ID: "lifecycle-terminated-is-deleted", Source: instanceExists + "; " + lifecycleController,
 		Requires: "A Node that is not Ready and whose instance has ended is deleted.",
-		Profile:  conformance.Lifecycle, Level: conformance.Core,
-		Source: instanceExists + "; " + lifecycleController,
-		Run:    terminatedIsDeleted,
+		Run: func(t *conformance.T) {
+			w := newWorker(t)
+			w.terminateInstance()
+			t.AwaitNoNode(w.Name)
+		},
 	}, {
-		ID:       "lifecycle-not-ready-is-kept",
+		ID: "lifecycle-not-ready-is-kept", Source: instanceExists + "; " + instanceShutdown,
 		Requires: "A Node that is not Ready and whose instance runs is neither deleted nor called shut down.",
-		Profile:  conformance.Lifecycle, Level: conformance.Core,
-		Source: instanceExists + "; " + instanceShutdown,
-		Run:    notReadyIsKept,
+		Run: func(t *conformance.T) {
+			w := newWorker(t)
+			w.NotReady()
+			holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", w.checkNodeKept)
+		},
 	}, {
 		ID:       "lifecycle-booting-is-kept",
+		Source:   instanceExists + "; " + instanceShutdown + ": true \"if the instance is shutdown\", which one that boots is not",
 		Requires: "A Node that is not Ready and whose instance boots is neither deleted nor called shut down.",
-		Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true, // No other instance gets done either.
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultStuck), conformance.FeatureNodeNames},
-		Source: instanceExists + "; " + instanceShutdown + ": true \"if the instance is shutdown\", which one that boots is not",
-		Run:    bootingIsKept,
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultStuck), conformance.FeatureNodeNames},
+		Alone:    true, // No other instance gets done either.
+		Run:      bootingIsKept,
 	}, {
-		ID:       "lifecycle-reappears",
+		ID: "lifecycle-reappears", Source: metadata,
 		Requires: "A Node that registers again, for a new instance of a name whose Node was deleted, gets the new instance's provider ID.",
-		Profile:  conformance.Lifecycle, Level: conformance.Core,
-		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
-		Source: metadata,
-		Run:    testNodeReappears,
+		Needs:    []conformance.Feature{conformance.FeatureNodeNames},
+		Run: func(t *conformance.T) {
+			before := newWorker(t)
+			before.terminateInstance()
+			t.AwaitNoNode(before.Name)
+			after, _ := t.NewWorker(conformance.NodeSpec{Name: before.Name})
+			node, err := t.GetNode(t.Context(), before.Name)
+			t.Must(err, "reading Node %s", before.Name)
+			assert.Equal(t, after.ProviderID, node.Spec.ProviderID)
+			assert.NotEqual(t, before.instance.ProviderID, node.Spec.ProviderID)
+		},
 	}, {
-		ID:       "lifecycle-deleted-while-ccm-down",
+		ID: "lifecycle-deleted-while-ccm-down", Source: lifecycleController,
 		Requires: "A Node whose instance ended while no CCM ran is deleted once one runs.",
-		Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true,
-		Source: lifecycleController,
-		Run:    deletedWhileCCMDown,
+		Alone:    true,
+		Run: func(t *conformance.T) {
+			w := newWorker(t)
+			restart := stopCCM(t)
+			w.terminateInstance()
+			t.Must(w.checkNodeKept(t.Context()), "Node %s, while no CCM ran", w.Name)
+			restart()
+			t.AwaitNoNode(w.Name)
+		},
 	}, {
-		ID:       "lifecycle-foreign-provider-id",
+		ID: "lifecycle-foreign-provider-id", Capability: conformance.CapabilityForeignNodes,
+		Source:   instanceExists + " (this cloud cannot say that it does not exist)",
 		Requires: "A Node with another cloud's provider ID is neither deleted nor called shut down when it is not Ready.",
-		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityForeignNodes,
-		Source: instanceExists + " (this cloud cannot say that it does not exist)",
-		Run:    foreignProviderID,
+		Run:      foreignProviderID,
 	}, {
-		ID:       "lifecycle-machine",
+		ID: "lifecycle-machine", Source: "KEP-2392 Cloud Controller Manager; " + lifecycleController,
 		Requires: "The Node of a machine is initialised when the machine joins, gets the shutdown taint when it is stopped, loses it when it runs again, and goes when it is terminated.",
-		Profile:  conformance.Lifecycle, Level: conformance.Core, Alone: true, // Balancers would send traffic to it.
-		Needs:  []conformance.Feature{conformance.FeatureMachines},
-		Source: "KEP-2392 Cloud Controller Manager; " + lifecycleController,
-		Bound:  4 * time.Minute,
-		Run:    testMachineLifecycle,
+		Needs:    []conformance.Feature{conformance.FeatureMachines}, Alone: true, // Balancers would send traffic to it.
+		Bound: 4 * time.Minute,
+		Run:   testMachineLifecycle,
 	},
 }, doubtTests()...)
-
-func stoppedIsKeptAndTainted(t *conformance.T) {
-	stopped := newStopped(t)
-	holdsWhileOthersStop(t, "Node "+stopped.Name+" is to be kept and tainted", stopped.checkShutdownTaint)
-}
-
-func startedAgain(t *conformance.T) {
-	stopped := newStopped(t)
-	t.Must(t.Cloud.StartInstance(t.Context(), stopped.instance.ID), "starting instance %s", stopped.instance.ID)
-	stopped.Ready()
-	t.AwaitTaint(stopped.Name, cloudproviderapi.TaintNodeShutdown, false)
-}
-
-func terminatedIsDeleted(t *conformance.T) {
-	w := newWorker(t)
-	w.terminateInstance()
-	t.AwaitNoNode(w.Name)
-}
-
-func notReadyIsKept(t *conformance.T) {
-	w := newWorker(t)
-	w.NotReady()
-	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", w.checkNodeKept)
-}
 
 // bootingIsKept has an instance whose boot takes until the end of the test. Its kubelet is there
 // already, as that of a machine which the cloud calls booting until all of it is up.
@@ -179,26 +173,6 @@ func beginInstance(t *conformance.T, name string) (created func() error) {
 	return created
 }
 
-func testNodeReappears(t *conformance.T) {
-	before := newWorker(t)
-	before.terminateInstance()
-	t.AwaitNoNode(before.Name)
-	after, _ := t.NewWorker(conformance.NodeSpec{Name: before.Name})
-	node, err := t.GetNode(t.Context(), before.Name)
-	t.Must(err, "reading Node %s", before.Name)
-	assert.Equal(t, after.ProviderID, node.Spec.ProviderID)
-	assert.NotEqual(t, before.instance.ProviderID, node.Spec.ProviderID)
-}
-
-func deletedWhileCCMDown(t *conformance.T) {
-	w := newWorker(t)
-	restart := stopCCM(t)
-	w.terminateInstance()
-	t.Must(w.checkNodeKept(t.Context()), "Node %s, while no CCM ran", w.Name)
-	restart()
-	t.AwaitNoNode(w.Name)
-}
-
 func foreignProviderID(t *conformance.T) {
 	node := t.NewNode(conformance.NodeSpec{Name: t.Name("foreign"), ProviderID: "othercloud://x/1", Change: func(n *corev1.Node) {
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool {
@@ -253,19 +227,18 @@ var doubts = map[conformance.FaultKind]string{
 func doubtTests() []conformance.Test {
 	var tests []conformance.Test
 	for _, kind := range conformance.FaultKinds {
-		level, capability := conformance.Core, conformance.Capability("")
-		switch kind { // The cloud's word, though a false one, and another's.
+		var capability conformance.Capability // None: the test is core.
+		switch kind {                         // The cloud's word, though a false one, and another's.
 		case conformance.FaultEmptyList:
-			level, capability = conformance.Extended, conformance.CapabilityDoubtfulInstances
+			capability = conformance.CapabilityDoubtfulInstances
 		case conformance.FaultForeignNotFound:
-			level, capability = conformance.Extended, conformance.CapabilityOwnProject
+			capability = conformance.CapabilityOwnProject
 		}
 		tests = append(tests, conformance.Test{
 			ID: "lifecycle-doubt-" + string(kind),
 			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " +
 				doubts[kind] + ", nor afterwards; nor is one deleted whose instance is stopped.",
-			Profile: conformance.Lifecycle, Level: level, Capability: capability, Alone: true,
-			Needs: []conformance.Feature{conformance.FaultFeature(kind)},
+			Capability: capability, Needs: []conformance.Feature{conformance.FaultFeature(kind)}, Alone: true,
 			Source: instanceExists +
 				": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
 			Bound: incidentBound,

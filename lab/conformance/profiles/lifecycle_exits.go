@@ -16,23 +16,17 @@ const fromAppExit = "k8s.io/cloud-provider app/controllermanager.go: klog.Fatalf
 
 var exitTests = []conformance.Test{
 	{
-		ID:       "lifecycle-survives-bad-start",
+		ID: "lifecycle-survives-bad-start", Capability: conformance.CapabilityStaysUp, Source: fromAppExit,
 		Requires: "A CCM that starts while the cloud is not available does not end by itself, and initialises a waiting Node when the cloud is.",
-		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityStaysUp,
-		Alone:  true,
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultUnavailable)},
-		Source: fromAppExit,
-		Bound:  incidentBound,
-		Run:    func(t *conformance.T) { survivesStart(t, conformance.FaultUnavailable) },
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultUnavailable)}, Alone: true,
+		Bound: incidentBound,
+		Run:   func(t *conformance.T) { survivesStart(t, conformance.FaultUnavailable) },
 	}, {
-		ID:       "lifecycle-survives-missing-field",
+		ID: "lifecycle-survives-missing-field", Capability: conformance.CapabilityStaysUp, Source: fromAppExit,
 		Requires: "A CCM that starts while the cloud's answers leave a field out does not end by itself, and initialises a waiting Node when they are whole.",
-		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityStaysUp,
-		Alone:  true,
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultMissingField)},
-		Source: fromAppExit,
-		Bound:  incidentBound,
-		Run:    func(t *conformance.T) { survivesStart(t, conformance.FaultMissingField) },
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultMissingField)}, Alone: true,
+		Bound: incidentBound,
+		Run:   func(t *conformance.T) { survivesStart(t, conformance.FaultMissingField) },
 	},
 }
 

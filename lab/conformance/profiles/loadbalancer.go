@@ -55,118 +55,135 @@ var (
 
 var balancerTests = []conformance.Test{
 	{
-		ID: "lb-created", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		ID: "lb-created", Source: fromService,
 		Requires: "A Service of type LoadBalancer gets exactly one balancer, and has the balancer's address in its status; the balancer listens on the Service's port and sends to its node port, where the cloud has such things.",
 		Compares: sendsToNodePorts,
-		Run:      lbCreated,
-	},
-	{
-		ID: "lb-several-ports", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			t.AwaitBalancer(svc, listensFor(t, svc))
+		},
+	}, {
+		ID: "lb-several-ports", Source: fromService,
 		Requires: "A balancer listens on each of the Service's ports, and sends each to its own node port where it sends to node ports.",
 		Needs:    hasListeners,
-		Run:      lbSeveralPorts,
-	},
-	{
-		ID: "lb-port-changed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Run: func(t *conformance.T) {
+			svc := t.NewService(func(s *corev1.Service) { addPort(t, s); addPort(t, s) })
+			b := t.AwaitBalancer(svc, listensFor(t, svc))
+			assert.Len(t, b.Listeners, 3)
+		},
+	}, {
+		ID: "lb-port-changed", Source: fromEnsure,
 		Requires: "When a port of the Service changes, the balancer listens on the new one, and on the old one no more.",
 		Needs:    hasListeners,
-		Run:      lbPortChanged,
-	},
-	{
-		ID: "lb-port-added-and-removed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			t.AwaitBalancer(svc, listensFor(t, svc))
+			changePort(t, svc)
+			t.AwaitBalancer(svc, listensFor(t, svc))
+		},
+	}, {
+		ID: "lb-port-added-and-removed", Source: fromEnsure,
 		Requires: "A port that is added to the Service gets a listener, and one that is removed loses it.",
 		Needs:    hasListeners,
-		Run:      lbPortAddedAndRemoved,
-	},
-	{
-		ID: "lb-node-port-changed", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			t.AwaitBalancer(svc, listensFor(t, svc))
+			t.Change(svc, func(s *corev1.Service) { addPort(t, s) })
+			b := t.AwaitBalancer(svc, listensFor(t, svc))
+			assert.Len(t, b.Listeners, 2)
+			t.Change(svc, func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[1:] })
+			t.AwaitBalancer(svc, listensFor(t, svc))
+		},
+	}, {
+		ID: "lb-node-port-changed", Source: fromEnsure,
 		Requires: "When a node port of the Service changes, the balancer sends to the new one.",
 		Needs:    sendsToNodePorts,
 		Run:      lbNodePortChanged,
-	},
-	{
-		ID: "lb-deleted", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromDelete,
+	}, {
+		ID: "lb-deleted", Source: fromDelete,
 		Requires: "When the Service is deleted, its balancer goes, and then the Service.",
-		Run:      lbDeleted,
-	},
-	{
-		ID: "lb-finalizer", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			t.AwaitBalancer(svc)
+			t.DeleteService(svc)
+			t.AwaitGone(svc)
+		},
+	}, {
+		ID: "lb-finalizer", Source: fromCleanup,
 		Requires: "A Service has the finalizer service.kubernetes.io/load-balancer-cleanup from before it gets a balancer until the balancer's end.",
 		Run:      lbFinalizer,
-	},
-	{
-		ID: "lb-retyped-to-cluster-ip", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+	}, {
+		ID: "lb-retyped-to-cluster-ip", Source: fromCleanup,
 		Requires: "A Service that becomes one of type ClusterIP loses its balancer, the address in its status and the finalizer, and lives on; back again it gets one balancer.",
-		Run:      lbRetyped,
-	},
-	{
-		ID: "lb-two-services", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			t.AwaitBalancer(svc)
+			t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
+			t.AwaitNoBalancer(svc)
+			t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error {
+				return checkUntouched(ctx, t, svc)
+			})
+
+			t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
+			t.AwaitBalancer(svc, listensFor(t, svc))
+		},
+	}, {
+		ID: "lb-two-services", Source: fromService,
 		Requires: "Each Service has a balancer of its own, and the end of one changes nothing about the other's.",
-		Run:      lbTwoServices,
-	},
-	{
-		ID: "lb-recreated", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromDelete,
+		Run: func(t *conformance.T) {
+			stays, goes := t.NewService(), t.NewService()
+			before, other := t.AwaitBalancer(stays, listensFor(t, stays)), t.AwaitBalancer(goes, listensFor(t, goes))
+			assert.NotEqual(t, before.ID, other.ID)
+			t.DeleteService(goes)
+			t.AwaitGone(goes)
+			assert.Equal(t, balancerIdentity(before), balancerIdentity(t.AwaitBalancer(stays)))
+		},
+	}, {
+		ID: "lb-recreated", Source: fromDelete,
 		Requires: "A new Service with the name of one that was deleted gets a balancer of its own, and the old one's goes.",
-		Run:      lbRecreated,
-	},
-	{
-		ID: "lb-class-left-alone", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromClass,
+		Run: func(t *conformance.T) {
+			old := t.NewService()
+			before := t.AwaitBalancer(old)
+			t.DeleteService(old)
+			// The old balancer may still be on its way out.
+			t.Await("the name to be free", func(ctx context.Context) error { return t.NoService(ctx, old) })
+			svc := t.NewService(func(s *corev1.Service) { s.Name = old.Name })
+			after := t.AwaitBalancer(svc, listensFor(t, svc))
+			assert.NotEqual(t, before.ID, after.ID)
+			t.AwaitNoBalancer(old)
+			assert.Equal(t, balancerIdentity(after), balancerIdentity(t.AwaitBalancer(svc)))
+		},
+	}, {
+		ID: "lb-class-left-alone", Source: fromClass,
 		Requires: "A Service with a loadBalancerClass is somebody else's to implement: it gets no balancer, no address and no finalizer.",
-		Run:      lbClassLeftAlone,
-	},
-	{
-		ID: "lb-class-set-later", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		Run: func(t *conformance.T) {
+			class := "conformance.ccmlab.io/nobody"
+			leftAlone(t, t.NewService(func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }))
+		},
+	}, {
+		ID:       "lb-class-set-later",
 		Source:   fromClass + "; kubernetes.io: Service, load balancer class (\"Once set, it cannot be changed.\")",
 		Requires: "A Service whose balancer goes because its type changes, and that comes back with a loadBalancerClass, gets no balancer, no address and no finalizer.",
 		Run:      lbClassSetLater,
-	},
-	{
-		ID: "lb-other-types-left-alone", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromService,
+	}, {
+		ID: "lb-other-types-left-alone", Source: fromService,
 		Requires: "Services of type ClusterIP and NodePort get no balancer, no address and no finalizer.",
-		Run:      lbOtherTypesLeftAlone,
-	},
-	{
-		ID: "lb-many-leave-nothing", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Run: func(t *conformance.T) {
+			leftAlone(t,
+				t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }),
+				t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }))
+		},
+	}, {
+		ID: "lb-many-leave-nothing", Source: fromCleanup,
 		Requires: "Of Services that are deleted as soon as they have the finalizer, while their balancer is being made, or later, no balancer stays behind.",
 		Run:      lbManyLeaveNothing,
-	},
-	{
-		ID: "lb-targets-follow-nodes", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromNodeSet + "; " + fromUpdate,
+	}, {
+		ID: "lb-targets-follow-nodes", Source: fromNodeSet + "; " + fromUpdate,
 		Requires: "A balancer's targets are the instances of all Nodes except those with the label node.kubernetes.io/exclude-from-external-load-balancers, as Nodes and labels come and go.",
 		Needs:    []conformance.Feature{conformance.FeatureTargets},
 		Alone:    true, // Nothing else may change the Nodes, and nobody answers on these.
 		Run:      lbTargetsFollowNodes,
 	},
-}
-
-func lbCreated(t *conformance.T) {
-	svc := t.NewService()
-	t.AwaitBalancer(svc, listensFor(t, svc))
-}
-
-func lbSeveralPorts(t *conformance.T) {
-	svc := t.NewService(func(s *corev1.Service) { addPort(t, s); addPort(t, s) })
-	b := t.AwaitBalancer(svc, listensFor(t, svc))
-	assert.Len(t, b.Listeners, 3)
-}
-
-func lbPortChanged(t *conformance.T) {
-	svc := t.NewService()
-	t.AwaitBalancer(svc, listensFor(t, svc))
-	changePort(t, svc)
-	t.AwaitBalancer(svc, listensFor(t, svc))
-}
-
-func lbPortAddedAndRemoved(t *conformance.T) {
-	svc := t.NewService()
-	t.AwaitBalancer(svc, listensFor(t, svc))
-	t.Change(svc, func(s *corev1.Service) { addPort(t, s) })
-	b := t.AwaitBalancer(svc, listensFor(t, svc))
-	assert.Len(t, b.Listeners, 2)
-	t.Change(svc, func(s *corev1.Service) { s.Spec.Ports = s.Spec.Ports[1:] })
-	t.AwaitBalancer(svc, listensFor(t, svc))
 }
 
 func lbNodePortChanged(t *conformance.T) {
@@ -184,13 +201,6 @@ func lbNodePortChanged(t *conformance.T) {
 	t.Must(err, "giving Service %s another node port", svc.Name)
 	after := t.AwaitBalancer(svc, listensFor(t, svc))
 	assert.NotEqual(t, before.Listeners, after.Listeners)
-}
-
-func lbDeleted(t *conformance.T) {
-	svc := t.NewService()
-	t.AwaitBalancer(svc)
-	t.DeleteService(svc)
-	t.AwaitGone(svc)
 }
 
 func lbFinalizer(t *conformance.T) {
@@ -222,51 +232,11 @@ func lbFinalizer(t *conformance.T) {
 	t.AwaitGone(svc)
 }
 
-func lbRetyped(t *conformance.T) {
-	svc := t.NewService()
-	t.AwaitBalancer(svc)
-	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
-	t.AwaitNoBalancer(svc)
-	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error {
-		return checkUntouched(ctx, t, svc)
-	})
-
-	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
-	t.AwaitBalancer(svc, listensFor(t, svc))
-}
-
-func lbTwoServices(t *conformance.T) {
-	stays, goes := t.NewService(), t.NewService()
-	before, other := t.AwaitBalancer(stays, listensFor(t, stays)), t.AwaitBalancer(goes, listensFor(t, goes))
-	assert.NotEqual(t, before.ID, other.ID)
-	t.DeleteService(goes)
-	t.AwaitGone(goes)
-	assert.Equal(t, balancerIdentity(before), balancerIdentity(t.AwaitBalancer(stays)))
-}
-
 // balancerIdentity is what nobody but its owner changes about a balancer; Nodes come and
 // go.
 func balancerIdentity(b conformance.Balancer) conformance.Balancer {
 	b.Targets = nil
 	return b
-}
-
-func lbRecreated(t *conformance.T) {
-	old := t.NewService()
-	before := t.AwaitBalancer(old)
-	t.DeleteService(old)
-	// The old balancer may still be on its way out.
-	t.Await("the name to be free", func(ctx context.Context) error { return t.NoService(ctx, old) })
-	svc := t.NewService(func(s *corev1.Service) { s.Name = old.Name })
-	after := t.AwaitBalancer(svc, listensFor(t, svc))
-	assert.NotEqual(t, before.ID, after.ID)
-	t.AwaitNoBalancer(old)
-	assert.Equal(t, balancerIdentity(after), balancerIdentity(t.AwaitBalancer(svc)))
-}
-
-func lbClassLeftAlone(t *conformance.T) {
-	class := "conformance.ccmlab.io/nobody"
-	leftAlone(t, t.NewService(func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }))
 }
 
 // lbClassSetLater goes by way of another type: the API server lets no class be set on a Service that
@@ -284,12 +254,6 @@ func lbClassSetLater(t *conformance.T) {
 		s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class
 	})
 	leftAlone(t, svc)
-}
-
-func lbOtherTypesLeftAlone(t *conformance.T) {
-	leftAlone(t,
-		t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }),
-		t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }))
 }
 
 // leftAlone requires that none of the Services gets anything. The CCM has had

@@ -28,92 +28,137 @@ var changesListeners = []conformance.Feature{conformance.FeatureChangeBalancer, 
 
 var balancerBeyondTests = []conformance.Test{
 	{
-		ID: "lb-changed-out-of-band-then-service-changed", Profile: conformance.LoadBalancer,
-		Level: conformance.Extended, Capability: conformance.CapabilityDrift,
+		ID: "lb-changed-out-of-band-then-service-changed", Capability: conformance.CapabilityDrift,
 		Source:   fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
 		Requires: "When the balancer's listeners were changed behind the CCM's back, the next change of the Service puts all of them right.",
 		Needs:    changesListeners,
-		Run:      lbChangedOutOfBandThenServiceChanged,
-	},
-	{
-		ID: "lb-changed-out-of-band-is-repaired", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityRepair, Source: fromService,
+		Run: func(t *conformance.T) {
+			svc := t.NewService(func(s *corev1.Service) { addPort(t, s) })
+			b := t.AwaitBalancer(svc, listensFor(t, svc))
+			divertBalancer(t, b)
+			changePort(t, svc)
+			assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+		},
+	}, {
+		ID: "lb-changed-out-of-band-is-repaired", Capability: conformance.CapabilityRepair, Source: fromService,
 		Requires: "A balancer whose listeners were changed behind the CCM's back is put right without anybody touching the Service: its metadata and spec stay as they are.",
-		Needs:    changesListeners,
-		Bound:    30 * time.Second, // It is about an outage that lasts.
-		Run:      lbChangedOutOfBandIsRepaired,
-	},
-	{
-		ID: "lb-targets-changed-out-of-band-are-repaired", Profile: conformance.LoadBalancer,
-		Level: conformance.Extended, Capability: conformance.CapabilityRepair, Source: fromService,
+		Needs:    changesListeners, Bound: 30 * time.Second, // It is about an outage that lasts.
+		Run: lbChangedOutOfBandIsRepaired,
+	}, {
+		ID: "lb-targets-changed-out-of-band-are-repaired", Capability: conformance.CapabilityRepair,
+		Source:   fromService,
 		Requires: "A balancer whose targets were taken away behind the CCM's back gets them again without anybody touching the Service or a Node.",
 		Needs:    []conformance.Feature{conformance.FeatureChangeBalancer, conformance.FeatureTargets},
 		Alone:    true, // Nobody answers on its Node, and no other Node may come or go.
 		Bound:    time.Minute,
-		Run:      lbTargetsChangedOutOfBandAreRepaired,
-	},
-	{
-		ID: "lb-replaced-under-another-name", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromCleanup,
+		Run: func(t *conformance.T) {
+			t.AwaitMachines()
+			instance, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
+			svc := t.NewService()
+			b := t.AwaitBalancer(svc, leadsToNodesOf(t, instance), listensFor(t, svc))
+			require.Contains(t, b.Targets, instance.ID)
+			t.Must(t.Cloud.
+				ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
+			t.AwaitBalancer(svc, leadsTo(b.Targets), listensFor(t, svc))
+		},
+	}, {
+		ID: "lb-replaced-under-another-name", Source: fromCleanup,
 		Requires: "A Service that takes the place of another one, with the same ports and another name, gets a balancer of its own, and the other one's goes.",
-		Run:      lbReplacedUnderAnotherName,
-	},
-	{
-		ID: "lb-ccm-restarted-while-creating", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromEnsure,
+		Run: func(t *conformance.T) {
+			old := t.NewService()
+			before := t.AwaitBalancer(old)
+			t.DeleteService(old)
+			svc := t.NewService(func(s *corev1.Service) { s.Spec.Ports[0].Port = portOf(old) })
+			after := t.AwaitBalancer(svc, listensFor(t, svc))
+			assert.NotEqual(t, before.ID, after.ID)
+			t.AwaitGone(old)
+			assert.Equal(t, balancerIdentity(after), balancerIdentity(t.AwaitBalancer(svc)))
+		},
+	}, {
+		ID: "lb-ccm-restarted-while-creating", Source: fromEnsure,
 		Requires: "A Service whose balancer was being made when the CCM ended has exactly one balancer when the CCM is back, and it goes with the Service.",
 		Alone:    true,
-		Run:      lbCCMRestartedWhileCreating,
-	},
-	{
-		ID: "lb-waiting-node-is-skipped", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityWaitingNodes,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			t.Await("the beginnings of a balancer", checkBalancerBegun(t, svc))
+			restart := stopCCM(t)
+			restart()
+			first := t.AwaitBalancer(svc, listensFor(t, svc))
+			changePort(t, svc) // Whatever was left to be made again is over after this.
+			assert.Equal(t, first.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+			t.DeleteService(svc)
+			t.AwaitGone(svc)
+		},
+	}, {
+		ID: "lb-waiting-node-is-skipped", Capability: conformance.CapabilityWaitingNodes,
 		// Upstream's predicates let a Node without a provider ID through.
 		Source:   fromNodeSet + "; " + serviceController + ": shouldSyncUpdatedNode",
 		Requires: "A Node that waits for its instance keeps no Service from its balancer, and no other Node from being a target.",
-		Needs:    []conformance.Feature{conformance.FeatureTargets},
-		Alone:    true, // Nobody answers on its Node.
-		Run:      lbWaitingNodeIsSkipped,
-	},
-	{
-		ID: "lb-node-ports-kept", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromNodePorts,
+		Needs:    []conformance.Feature{conformance.FeatureTargets}, Alone: true, // Nobody answers on its Node.
+		Run: func(t *conformance.T) {
+			t.AwaitMachines()
+			waiting := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody"), Balanced: true})
+			instance, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
+			svc := t.NewService()
+			b := t.AwaitBalancer(svc, listensFor(t, svc), leadsToNodesOf(t, instance))
+			require.Contains(t, b.Targets, instance.ID)
+			t.Must(checkStaysUninitialized(t, waiting.Name)(t.Context()), "Node %s, while it waits", waiting.Name)
+		},
+	}, {
+		ID: "lb-node-ports-kept", Source: fromNodePorts,
 		Requires: "A Service with allocateLoadBalancerNodePorts false that names its node ports gets a balancer that sends to them.",
 		Needs:    sendsToNodePorts,
-		Run:      lbNodePortsKept,
-	},
-	{
-		ID: "lb-without-node-ports-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityExplains, Source: fromNodePorts + "; kubernetes.io: Debug Services",
+		Run: func(t *conformance.T) {
+			// The API server chooses a port that is free; from then on it is named.
+			svc := t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort })
+			t.Change(svc, func(s *corev1.Service) {
+				s.Spec.Type = corev1.ServiceTypeLoadBalancer
+				setAllocateNodePorts(false)(s)
+			})
+			named := svc.Spec.Ports[0].NodePort
+			t.AwaitBalancer(svc, listensFor(t, svc))
+			assert.Equal(t, named, svc.Spec.Ports[0].NodePort)
+		},
+	}, {
+		ID: "lb-without-node-ports-says-why", Capability: conformance.CapabilityExplains,
+		Source:   fromNodePorts + "; kubernetes.io: Debug Services",
 		Requires: "A Service without node ports gets a balancer, or a Warning Event on it says why not; with node ports it gets one.",
-		Run:      lbWithoutNodePortsSaysWhy,
-	},
-	{
-		ID: "lb-load-balancer-ip", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
+		Run: func(t *conformance.T) {
+			svc := t.NewService(setAllocateNodePorts(false))
+			t.Await("a balancer, or a Warning", eitherHolds(
+				func(ctx context.Context) error { _, err := t.TheBalancer(ctx, svc); return err },
+				func(ctx context.Context) error { return checkWarning(ctx, t, svc) }))
+			t.Change(svc, setAllocateNodePorts(true))
+			t.AwaitBalancer(svc, listensFor(t, svc))
+		},
+	}, {
+		ID: "lb-load-balancer-ip", Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
 		Requires: "A Service whose loadBalancerIP is an address that was reserved gets a balancer that has it, and so does the next one when the first is gone.",
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
 		Run:      lbLoadBalancerIP,
-	},
-	{
-		ID: "lb-load-balancer-ip-changed", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
+	}, {
+		ID: "lb-load-balancer-ip-changed", Capability: conformance.CapabilityLoadBalancerIP,
+		Source:   fromLoadBalancerIP,
 		Requires: "When the loadBalancerIP of a Service changes to another address that was reserved, its balancer has that one, and there is no second.",
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
 		Run:      lbLoadBalancerIPChanged,
-	},
-	{
-		ID: "lb-load-balancer-ip-in-use", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
+	}, {
+		ID: "lb-load-balancer-ip-in-use", Capability: conformance.CapabilityLoadBalancerIP,
+		Source:   fromLoadBalancerIP,
 		Requires: "A Service whose loadBalancerIP another one's balancer has takes it from nobody and has no other address; when it is free, the Service has it.",
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
 		Run:      lbLoadBalancerIPInUse,
-	},
-	{
-		ID: "lb-load-balancer-ip-not-there", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
+	}, {
+		ID: "lb-load-balancer-ip-not-there", Capability: conformance.CapabilityLoadBalancerIP,
+		Source:   fromLoadBalancerIP,
 		Requires: "A Service whose loadBalancerIP is no address that the cloud has gets no other address instead, nor a balancer of one; without that field it gets one.",
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
-		Run:      lbLoadBalancerIPNotThere,
+		Run: func(t *conformance.T) {
+			svc := t.NewService(withLoadBalancerIP(foreignAddress))
+			awaitToldNoAddress(t, svc, foreignAddress, func(context.Context) error { return nil })
+			t.Change(svc, withLoadBalancerIP(""))
+			t.AwaitBalancer(svc, listensFor(t, svc))
+		},
 	},
 }
 
@@ -125,14 +170,6 @@ func divertBalancer(t *conformance.T, b conformance.Balancer) {
 		[]conformance.Listener{{Protocol: "TCP", Port: t.Port(), TargetPort: b.Listeners[0].TargetPort}}, b.Targets,
 	),
 		"changing the listeners of balancer %s", b.ID)
-}
-
-func lbChangedOutOfBandThenServiceChanged(t *conformance.T) {
-	svc := t.NewService(func(s *corev1.Service) { addPort(t, s) })
-	b := t.AwaitBalancer(svc, listensFor(t, svc))
-	divertBalancer(t, b)
-	changePort(t, svc)
-	assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
 }
 
 func lbChangedOutOfBandIsRepaired(t *conformance.T) {
@@ -152,40 +189,6 @@ func lbChangedOutOfBandIsRepaired(t *conformance.T) {
 	)
 }
 
-func lbTargetsChangedOutOfBandAreRepaired(t *conformance.T) {
-	t.AwaitMachines()
-	instance, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc, leadsToNodesOf(t, instance), listensFor(t, svc))
-	require.Contains(t, b.Targets, instance.ID)
-	t.Must(t.Cloud.
-		ChangeBalancer(t.Context(), b.ID, b.Listeners, nil), "taking away the targets of balancer %s", b.ID)
-	t.AwaitBalancer(svc, leadsTo(b.Targets), listensFor(t, svc))
-}
-
-func lbReplacedUnderAnotherName(t *conformance.T) {
-	old := t.NewService()
-	before := t.AwaitBalancer(old)
-	t.DeleteService(old)
-	svc := t.NewService(func(s *corev1.Service) { s.Spec.Ports[0].Port = portOf(old) })
-	after := t.AwaitBalancer(svc, listensFor(t, svc))
-	assert.NotEqual(t, before.ID, after.ID)
-	t.AwaitGone(old)
-	assert.Equal(t, balancerIdentity(after), balancerIdentity(t.AwaitBalancer(svc)))
-}
-
-func lbCCMRestartedWhileCreating(t *conformance.T) {
-	svc := t.NewService()
-	t.Await("the beginnings of a balancer", checkBalancerBegun(t, svc))
-	restart := stopCCM(t)
-	restart()
-	first := t.AwaitBalancer(svc, listensFor(t, svc))
-	changePort(t, svc) // Whatever was left to be made again is over after this.
-	assert.Equal(t, first.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
-	t.DeleteService(svc)
-	t.AwaitGone(svc)
-}
-
 // checkBalancerBegun returns an error while the cloud has nothing for the Service.
 func checkBalancerBegun(t *conformance.T, svc *corev1.Service) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -195,37 +198,6 @@ func checkBalancerBegun(t *conformance.T, svc *corev1.Service) func(context.Cont
 		}
 		return err
 	}
-}
-
-func lbWaitingNodeIsSkipped(t *conformance.T) {
-	t.AwaitMachines()
-	waiting := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody"), Balanced: true})
-	instance, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc, listensFor(t, svc), leadsToNodesOf(t, instance))
-	require.Contains(t, b.Targets, instance.ID)
-	t.Must(checkStaysUninitialized(t, waiting.Name)(t.Context()), "Node %s, while it waits", waiting.Name)
-}
-
-func lbNodePortsKept(t *conformance.T) {
-	// The API server chooses a port that is free; from then on it is named.
-	svc := t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort })
-	t.Change(svc, func(s *corev1.Service) {
-		s.Spec.Type = corev1.ServiceTypeLoadBalancer
-		setAllocateNodePorts(false)(s)
-	})
-	named := svc.Spec.Ports[0].NodePort
-	t.AwaitBalancer(svc, listensFor(t, svc))
-	assert.Equal(t, named, svc.Spec.Ports[0].NodePort)
-}
-
-func lbWithoutNodePortsSaysWhy(t *conformance.T) {
-	svc := t.NewService(setAllocateNodePorts(false))
-	t.Await("a balancer, or a Warning", eitherHolds(
-		func(ctx context.Context) error { _, err := t.TheBalancer(ctx, svc); return err },
-		func(ctx context.Context) error { return checkWarning(ctx, t, svc) }))
-	t.Change(svc, setAllocateNodePorts(true))
-	t.AwaitBalancer(svc, listensFor(t, svc))
 }
 
 // setAllocateNodePorts says whether the API server is to choose node ports.
@@ -303,13 +275,6 @@ func lbLoadBalancerIPInUse(t *conformance.T) {
 
 // foreignAddress is for documentation (RFC 5737): no cloud has it to give.
 const foreignAddress = "192.0.2.1"
-
-func lbLoadBalancerIPNotThere(t *conformance.T) {
-	svc := t.NewService(withLoadBalancerIP(foreignAddress))
-	awaitToldNoAddress(t, svc, foreignAddress, func(context.Context) error { return nil })
-	t.Change(svc, withLoadBalancerIP(""))
-	t.AwaitBalancer(svc, listensFor(t, svc))
-}
 
 func withLoadBalancerIP(address string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.LoadBalancerIP = address } //nolint:staticcheck // Deprecated, and in use.

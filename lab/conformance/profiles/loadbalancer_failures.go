@@ -21,205 +21,203 @@ var whileUnavailable = []conformance.Feature{conformance.FaultFeature(conformanc
 
 var balancerTroubleTests = []conformance.Test{
 	{
-		ID: "lb-created-while-ccm-down", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromService,
+		ID: "lb-created-while-ccm-down", Source: fromService,
 		Requires: "A Service that was created while no CCM ran gets its balancer when one runs.",
 		Alone:    true,
-		Run:      lbCreatedWhileCCMDown,
-	},
-	{
-		ID: "lb-changed-while-ccm-down", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Run: func(t *conformance.T) {
+			restart := stopCCM(t)
+			svc := t.NewService()
+			restart()
+			t.AwaitBalancer(svc, listensFor(t, svc))
+		},
+	}, {
+		ID: "lb-changed-while-ccm-down", Source: fromEnsure,
 		Requires: "What changed about a Service while no CCM ran is done to its balancer when one runs.",
 		Alone:    true,
-		Run:      lbChangedWhileCCMDown,
-	},
-	{
-		ID: "lb-deleted-with-ccm-down", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Run: func(t *conformance.T) {
+			changed, retyped := t.NewService(), t.NewService()
+			t.AwaitBalancer(changed, listensFor(t, changed))
+			t.AwaitBalancer(retyped)
+			restart := stopCCM(t)
+			changePort(t, changed)
+			t.Change(retyped, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
+			restart()
+			t.AwaitBalancer(changed, listensFor(t, changed))
+			t.AwaitNoBalancer(retyped)
+		},
+	}, {
+		ID: "lb-deleted-with-ccm-down", Source: fromCleanup,
 		Requires: "A Service that is deleted while no CCM runs stays, and so does its balancer, until one runs; then both go.",
 		Alone:    true,
-		Run:      lbDeletedWithCCMDown,
-	},
-	{
-		ID: "lb-create-retried", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromEnsure,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			b := t.AwaitBalancer(svc)
+			restart := stopCCM(t)
+			t.DeleteService(svc)
+			t.Must(checkFinalizer(t.Context(), t, svc), "looking at a deleted Service while no CCM runs")
+			_, there, err := t.Cloud.GetBalancer(t.Context(), b.ID)
+			t.Must(err, "looking at balancer %s", b.ID)
+			require.True(t, there, "the balancer is gone, and there is no CCM")
+			restart()
+			t.AwaitGone(svc)
+		},
+	}, {
+		ID: "lb-create-retried", Source: fromEnsure,
 		Requires: "A Service that is created while the cloud is not available gets exactly one balancer when it is.",
 		Needs:    whileUnavailable, Alone: true,
-		Run: lbCreateRetried,
-	},
-	{
-		ID: "lb-delete-retried", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Run: func(t *conformance.T) {
+			fault := balancersUnavailable(t)
+			svc := t.NewService()
+			t.Await("the CCM to have tried again", triedAgain(t, svc, fault))
+			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			before := t.AwaitBalancer(svc, listensFor(t, svc))
+			changePort(t, svc) // Whatever was left to be tried again is over after this.
+			after := t.AwaitBalancer(svc, listensFor(t, svc))
+			assert.Equal(t, before.ID, after.ID)
+		},
+	}, {
+		ID: "lb-delete-retried", Source: fromCleanup,
 		Requires: "A Service that is deleted while the cloud is not available stays as long as its balancer, and both go when the cloud is available.",
 		Needs:    whileUnavailable, Alone: true,
-		Run:      lbDeleteRetried,
 		Incident: cloudDownWhileDeletingIncident,
-	},
-	{
-		ID: "lb-delete-retried-after-restart", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromCleanup,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			b := t.AwaitBalancer(svc)
+			fault := balancersUnavailable(t)
+			tried := triedAgain(t, svc, fault)
+			t.DeleteService(svc)
+			staysUntilTheCloudIsBack(t, svc, b, fault, tried)
+		},
+	}, {
+		ID: "lb-delete-retried-after-restart", Source: fromCleanup,
 		Requires: "A Service that is deleted before a CCM starts that cannot ask the cloud stays as long as its balancer, and both go when the cloud is available.",
 		Needs:    whileUnavailable, Alone: true,
 		Run: lbDeleteRetriedAfterRestart,
-	},
-	{
-		ID: "lb-deleted-with-others-credentials", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityOwnProject,
-		Source:     fromDelete + " (another project's cloud cannot say that it does not exist)",
-		Requires:   "A Service that is deleted while a CCM that has just started has the credentials of another project, in which there is nothing, leaves nothing behind when it has its own.",
-		Needs:      []conformance.Feature{conformance.FeatureOtherProject},
-		Alone:      true,
-		Run:        lbDeletedWithOthersCredentials,
-	},
-	{
-		ID: "lb-targets-retried", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromUpdate + "; " + fromNodeSet,
+	}, {
+		ID: "lb-deleted-with-others-credentials", Capability: conformance.CapabilityOwnProject,
+		Source:   fromDelete + " (another project's cloud cannot say that it does not exist)",
+		Requires: "A Service that is deleted while a CCM that has just started has the credentials of another project, in which there is nothing, leaves nothing behind when it has its own.",
+		Needs:    []conformance.Feature{conformance.FeatureOtherProject}, Alone: true,
+		Run: lbDeletedWithOthersCredentials,
+	}, {
+		ID: "lb-targets-retried", Source: fromUpdate + "; " + fromNodeSet,
 		Requires: "A balancer's targets that could not be changed while the cloud was not available are right when it is, though nothing else changes.",
-		Needs:    append([]conformance.Feature{conformance.FeatureTargets}, whileUnavailable...),
-		Alone:    true,
-		Run:      lbTargetsRetried,
-	},
-	{
-		ID: "lb-says-why", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityExplains,
-		Source:     "kubernetes.io: Debug Services; k8s.io/cloud-provider controllers/service: SyncLoadBalancerFailed",
-		Requires:   "While a Service cannot get its balancer, an Event of type Warning on it says so.",
-		Needs:      whileUnavailable, Alone: true,
-		Run: lbSaysWhy,
-	},
-	{
-		ID: "lb-no-address-while-building", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityActiveStatus,
-		Source:     fromPublished,
-		Requires:   "As long as the cloud is still building its balancer, a Service has no address; then it has the balancer's.",
-		Needs:      []conformance.Feature{conformance.FaultFeature(conformance.FaultStuck)},
-		Alone:      true, // No other balancer gets done either.
-		Run:        lbNoAddressWhileBuilding,
-	},
-	{
-		ID: "lb-no-address-when-failed", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityActiveStatus,
-		Source:     fromPublished,
-		Requires:   "A Service whose balancer the cloud could not build has no address, and is deleted with the balancer like any other.",
-		Needs:      []conformance.Feature{conformance.FaultFeature(conformance.FaultBuildFails)},
-		Alone:      true, // No other balancer is built either.
-		Run:        lbNoAddressWhenFailed,
-	},
-	{
-		ID: "lb-deleted-out-of-band-then-changed", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityDrift,
-		Source:     fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
-		Requires:   "When the balancer was deleted behind the CCM's back, the next change of the Service gives it a new one, and the new address.",
-		Run:        lbDeletedOutOfBandThenChanged,
-	},
-	{
-		ID: "lb-deleted-out-of-band-then-service-deleted", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromDelete,
+		Needs:    append([]conformance.Feature{conformance.FeatureTargets}, whileUnavailable...), Alone: true,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			own := t.AwaitBalancer(svc, listensFor(t, svc)).Targets
+			instance, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
+			t.AwaitBalancer(svc, leadsTo(own, instance.ID))
+			fault := balancersUnavailable(t)
+			setExclusionLabel(t, node.Name, `"true"`)
+			t.Await("the CCM to have tried", checkFaultHits(t, fault, t.Attempts+1))
+			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			t.AwaitBalancer(svc, leadsTo(own))
+		},
+	}, {
+		ID: "lb-says-why", Capability: conformance.CapabilityExplains,
+		Source:   "kubernetes.io: Debug Services; k8s.io/cloud-provider controllers/service: SyncLoadBalancerFailed",
+		Requires: "While a Service cannot get its balancer, an Event of type Warning on it says so.",
+		Needs:    whileUnavailable, Alone: true,
+		Run: func(t *conformance.T) {
+			fault := balancersUnavailable(t)
+			svc := t.NewService()
+			t.Await("a Warning on the Service", func(ctx context.Context) error { return checkWarning(ctx, t, svc) })
+			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			t.AwaitBalancer(svc)
+		},
+	}, {
+		ID: "lb-no-address-while-building", Capability: conformance.CapabilityActiveStatus,
+		Source:   fromPublished,
+		Requires: "As long as the cloud is still building its balancer, a Service has no address; then it has the balancer's.",
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultStuck)},
+		Alone:    true, // No other balancer gets done either.
+		Run: func(t *conformance.T) {
+			fault := injectOnBalancers(t, conformance.FaultStuck)
+			svc := awaitNoAddress(t, fault)
+			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			t.AwaitBalancer(svc, listensFor(t, svc))
+		},
+	}, {
+		ID: "lb-no-address-when-failed", Capability: conformance.CapabilityActiveStatus, Source: fromPublished,
+		Requires: "A Service whose balancer the cloud could not build has no address, and is deleted with the balancer like any other.",
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultBuildFails)},
+		Alone:    true, // No other balancer is built either.
+		Run: func(t *conformance.T) {
+			fault := injectOnBalancers(t, conformance.FaultBuildFails)
+			svc := awaitNoAddress(t, fault)
+			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			// Whether a balancer that has failed can still become one that works is a matter of the cloud.
+			t.DeleteService(svc)
+			t.AwaitGone(svc)
+		},
+	}, {
+		ID: "lb-deleted-out-of-band-then-changed", Capability: conformance.CapabilityDrift,
+		Source:   fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
+		Requires: "When the balancer was deleted behind the CCM's back, the next change of the Service gives it a new one, and the new address.",
+		Run: func(t *conformance.T) {
+			svc, old := withoutBalancer(t)
+			changePort(t, svc)
+			b := t.AwaitBalancer(svc, listensFor(t, svc))
+			assert.NotEqual(t, old.ID, b.ID)
+		},
+	}, {
+		ID: "lb-deleted-out-of-band-then-service-deleted", Source: fromDelete,
 		Requires: "A Service whose balancer was deleted behind the CCM's back can be deleted.",
-		Run:      lbDeletedOutOfBandThenServiceDeleted,
+		Run: func(t *conformance.T) {
+			svc, _ := withoutBalancer(t)
+			t.DeleteService(svc)
+			t.AwaitGone(svc)
+		},
+	}, {
+		ID: "lb-deleted-out-of-band-comes-back", Capability: conformance.CapabilityRepair, Source: fromService,
+		Requires: "A balancer that was deleted behind the CCM's back is replaced without anybody touching the Service.",
+		Bound:    30 * time.Second, // It is about an outage that lasts.
+		Incident: deletedByHandIncident,
+		Run: func(t *conformance.T) {
+			svc, old := withoutBalancer(t)
+			b := t.AwaitBalancer(svc)
+			assert.NotEqual(t, old.ID, b.ID)
+		},
+	}, {
+		ID: "lb-renamed-balancer", Capability: conformance.CapabilityRename, Source: fromEnsure,
+		Requires: "A balancer that was renamed behind the CCM's back stays the Service's: changes reach it, there is no second, and it goes with the Service.",
+		Needs:    []conformance.Feature{conformance.FeatureRenameBalancer},
+		Incident: renamedBalancerIncident,
+		Run: func(t *conformance.T) {
+			svc := t.NewService()
+			b := t.AwaitBalancer(svc)
+			renameBalancer(t, b)
+			changePort(t, svc)
+			assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+			renameBalancer(t, b)
+			t.DeleteService(svc)
+			t.AwaitGone(svc)
+		},
+	}, {
+		ID: "lb-stranger-of-same-name", Capability: conformance.CapabilityRename, Source: fromEnsure,
+		Requires: "Somebody else's balancer that has the name that the Service's one had is left alone, and the Service's own, renamed, is not.",
+		Needs:    []conformance.Feature{conformance.FeatureRenameBalancer, conformance.FeatureStrangers},
+		Run:      lbStrangerOfSameName,
+	}, {
+		ID: "lb-of-namesake-cluster", Capability: conformance.CapabilityNamesakeClusters,
+		Source:   fromEnsure + "; config: KubeCloudSharedConfiguration.ClusterName, which every cluster has by default",
+		Requires: "A balancer of another cluster that has the same name, in the same project, is left alone, though there is no Service here that it is for.",
+		Needs:    []conformance.Feature{conformance.FeatureNamesakeBalancers}, Alone: true, // The CCM is restarted.
+		Bound: conformance.DefaultBound + namesakePatience,
+		Run:   lbOfNamesakeCluster,
+	}, {
+		ID: "lb-name-taken", Capability: conformance.CapabilityRename, Source: fromEnsure,
+		Requires: "Somebody else's balancer that has the name that the Service's own would get is left alone, and not taken for the Service's; when it is gone, the Service gets its own.",
+		Needs:    []conformance.Feature{conformance.FeatureStrangers}, Alone: true, // No CCM runs meanwhile.
+		Run: lbNameTaken,
+	}, {
+		ID: "lb-quiet", Capability: conformance.CapabilityQuiet, Source: fromEnsure,
+		Requires: "A change of the Service that asks nothing of its balancer has nothing written to the cloud.",
+		Needs:    []conformance.Feature{conformance.FeatureCalls},
+		Alone:    true, // The calls of all tests are counted together.
+		Run:      lbQuiet,
 	},
-	{
-		ID: "lb-deleted-out-of-band-comes-back", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityRepair,
-		Source:     fromService,
-		Requires:   "A balancer that was deleted behind the CCM's back is replaced without anybody touching the Service.",
-		Bound:      30 * time.Second, // It is about an outage that lasts.
-		Run:        lbDeletedOutOfBandComesBack,
-		Incident:   deletedByHandIncident,
-	},
-	{
-		ID: "lb-renamed-balancer", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityRename,
-		Source:     fromEnsure,
-		Requires:   "A balancer that was renamed behind the CCM's back stays the Service's: changes reach it, there is no second, and it goes with the Service.",
-		Needs:      []conformance.Feature{conformance.FeatureRenameBalancer},
-		Run:        lbRenamedBalancer,
-		Incident:   renamedBalancerIncident,
-	},
-	{
-		ID: "lb-stranger-of-same-name", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityRename,
-		Source:     fromEnsure,
-		Requires:   "Somebody else's balancer that has the name that the Service's one had is left alone, and the Service's own, renamed, is not.",
-		Needs:      []conformance.Feature{conformance.FeatureRenameBalancer, conformance.FeatureStrangers},
-		Run:        lbStrangerOfSameName,
-	},
-	{
-		ID: "lb-of-namesake-cluster", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityNamesakeClusters,
-		Source:     fromEnsure + "; config: KubeCloudSharedConfiguration.ClusterName, which every cluster has by default",
-		Requires:   "A balancer of another cluster that has the same name, in the same project, is left alone, though there is no Service here that it is for.",
-		Needs:      []conformance.Feature{conformance.FeatureNamesakeBalancers},
-		Alone:      true, // The CCM is restarted.
-		Bound:      conformance.DefaultBound + namesakePatience,
-		Run:        lbOfNamesakeCluster,
-	},
-	{
-		ID: "lb-name-taken", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityRename,
-		Source:     fromEnsure,
-		Requires:   "Somebody else's balancer that has the name that the Service's own would get is left alone, and not taken for the Service's; when it is gone, the Service gets its own.",
-		Needs:      []conformance.Feature{conformance.FeatureStrangers},
-		Alone:      true, // No CCM runs meanwhile.
-		Run:        lbNameTaken,
-	},
-	{
-		ID: "lb-quiet", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityQuiet,
-		Source:     fromEnsure,
-		Requires:   "A change of the Service that asks nothing of its balancer has nothing written to the cloud.",
-		Needs:      []conformance.Feature{conformance.FeatureCalls},
-		Alone:      true, // The calls of all tests are counted together.
-		Run:        lbQuiet,
-	},
-}
-
-func lbCreatedWhileCCMDown(t *conformance.T) {
-	restart := stopCCM(t)
-	svc := t.NewService()
-	restart()
-	t.AwaitBalancer(svc, listensFor(t, svc))
-}
-
-func lbChangedWhileCCMDown(t *conformance.T) {
-	changed, retyped := t.NewService(), t.NewService()
-	t.AwaitBalancer(changed, listensFor(t, changed))
-	t.AwaitBalancer(retyped)
-	restart := stopCCM(t)
-	changePort(t, changed)
-	t.Change(retyped, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
-	restart()
-	t.AwaitBalancer(changed, listensFor(t, changed))
-	t.AwaitNoBalancer(retyped)
-}
-
-func lbDeletedWithCCMDown(t *conformance.T) {
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc)
-	restart := stopCCM(t)
-	t.DeleteService(svc)
-	t.Must(checkFinalizer(t.Context(), t, svc), "looking at a deleted Service while no CCM runs")
-	_, there, err := t.Cloud.GetBalancer(t.Context(), b.ID)
-	t.Must(err, "looking at balancer %s", b.ID)
-	require.True(t, there, "the balancer is gone, and there is no CCM")
-	restart()
-	t.AwaitGone(svc)
-}
-
-func lbCreateRetried(t *conformance.T) {
-	fault := balancersUnavailable(t)
-	svc := t.NewService()
-	t.Await("the CCM to have tried again", triedAgain(t, svc, fault))
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	before := t.AwaitBalancer(svc, listensFor(t, svc))
-	changePort(t, svc) // Whatever was left to be tried again is over after this.
-	after := t.AwaitBalancer(svc, listensFor(t, svc))
-	assert.Equal(t, before.ID, after.ID)
-}
-
-func lbDeleteRetried(t *conformance.T) {
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc)
-	fault := balancersUnavailable(t)
-	tried := triedAgain(t, svc, fault)
-	t.DeleteService(svc)
-	staysUntilTheCloudIsBack(t, svc, b, fault, tried)
 }
 
 // lbDeleteRetriedAfterRestart has a CCM that remembers no balancer.
@@ -272,42 +270,6 @@ func lbDeletedWithOthersCredentials(t *conformance.T) {
 		return nil
 	}))
 	t.Must(swap.Lift(t.Context()), "giving the CCM its own credentials back")
-	t.AwaitGone(svc)
-}
-
-func lbTargetsRetried(t *conformance.T) {
-	svc := t.NewService()
-	own := t.AwaitBalancer(svc, listensFor(t, svc)).Targets
-	instance, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
-	t.AwaitBalancer(svc, leadsTo(own, instance.ID))
-	fault := balancersUnavailable(t)
-	setExclusionLabel(t, node.Name, `"true"`)
-	t.Await("the CCM to have tried", checkFaultHits(t, fault, t.Attempts+1))
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	t.AwaitBalancer(svc, leadsTo(own))
-}
-
-func lbSaysWhy(t *conformance.T) {
-	fault := balancersUnavailable(t)
-	svc := t.NewService()
-	t.Await("a Warning on the Service", func(ctx context.Context) error { return checkWarning(ctx, t, svc) })
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	t.AwaitBalancer(svc)
-}
-
-func lbNoAddressWhileBuilding(t *conformance.T) {
-	fault := injectOnBalancers(t, conformance.FaultStuck)
-	svc := awaitNoAddress(t, fault)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	t.AwaitBalancer(svc, listensFor(t, svc))
-}
-
-func lbNoAddressWhenFailed(t *conformance.T) {
-	fault := injectOnBalancers(t, conformance.FaultBuildFails)
-	svc := awaitNoAddress(t, fault)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
-	// Whether a balancer that has failed can still become one that works is a matter of the cloud.
-	t.DeleteService(svc)
 	t.AwaitGone(svc)
 }
 
@@ -403,36 +365,6 @@ func withoutBalancer(t *conformance.T) (*corev1.Service, conformance.Balancer) {
 	b := t.AwaitBalancer(svc)
 	t.Must(t.Cloud.DeleteBalancer(t.Context(), b.ID), "deleting balancer %s", b.ID)
 	return svc, b
-}
-
-func lbDeletedOutOfBandThenChanged(t *conformance.T) {
-	svc, old := withoutBalancer(t)
-	changePort(t, svc)
-	b := t.AwaitBalancer(svc, listensFor(t, svc))
-	assert.NotEqual(t, old.ID, b.ID)
-}
-
-func lbDeletedOutOfBandThenServiceDeleted(t *conformance.T) {
-	svc, _ := withoutBalancer(t)
-	t.DeleteService(svc)
-	t.AwaitGone(svc)
-}
-
-func lbDeletedOutOfBandComesBack(t *conformance.T) {
-	svc, old := withoutBalancer(t)
-	b := t.AwaitBalancer(svc)
-	assert.NotEqual(t, old.ID, b.ID)
-}
-
-func lbRenamedBalancer(t *conformance.T) {
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc)
-	renameBalancer(t, b)
-	changePort(t, svc)
-	assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
-	renameBalancer(t, b)
-	t.DeleteService(svc)
-	t.AwaitGone(svc)
 }
 
 func lbStrangerOfSameName(t *conformance.T) {
@@ -633,14 +565,11 @@ func balancerDoubtTests() []conformance.Test {
 	var tests []conformance.Test
 	for _, answer := range answers {
 		tests = append(tests, conformance.Test{
-			ID: "lb-doubt-" + string(answer.kind), Profile: conformance.LoadBalancer,
-			Level: conformance.Extended, Capability: conformance.CapabilityDoubtfulBalancers, Source: fromDelete,
+			ID: "lb-doubt-" + string(answer.kind), Capability: conformance.CapabilityDoubtfulBalancers, Source: fromDelete,
 			Requires: "A Service that is deleted while the cloud's answer about balancers " + answer.what +
 				" leaves nothing behind: both it and its balancer are gone in the end.",
-			Needs: []conformance.Feature{conformance.FaultFeature(answer.kind)},
-			Alone: true,
-			Bound: answer.bound,
-			Run:   func(t *conformance.T) { lbDoubt(t, answer.kind, answer.retried) },
+			Needs: []conformance.Feature{conformance.FaultFeature(answer.kind)}, Alone: true, Bound: answer.bound,
+			Run: func(t *conformance.T) { lbDoubt(t, answer.kind, answer.retried) },
 		})
 	}
 	return tests

@@ -22,58 +22,44 @@ var showsTargets = []conformance.Feature{conformance.FeatureTargets}
 
 var balancerNodeTests = []conformance.Test{
 	{
-		ID: "lb-exclusion-label-empty", Profile: conformance.LoadBalancer, Level: conformance.Core,
+		ID:       "lb-exclusion-label-empty",
 		Source:   serviceController + ": nodeIncludedPredicate; kubernetes.io: Well-Known Labels, Annotations and Taints",
 		Requires: "The label node.kubernetes.io/exclude-from-external-load-balancers keeps a Node out of balancers with an empty value, too: kubeadm sets it so.",
-		Needs:    showsTargets,
-		Alone:    true,
-		Run:      lbExclusionLabelEmpty,
-	},
-	{
-		ID: "lb-exclusion-label-false", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityExclusionValue,
-		Source:     serviceController + ": nodeIncludedPredicate (kubernetes/kubernetes#131085, v1.34)",
-		Requires:   "A Node whose label node.kubernetes.io/exclude-from-external-load-balancers is false is a target.",
-		Needs:      showsTargets,
-		Alone:      true,
-		Run:        lbExclusionLabelFalse,
-	},
-	{
-		ID: "lb-autoscaler-taint", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   serviceController + ": nodeUnTaintedPredicate",
+		Needs:    showsTargets, Alone: true,
+		Run: func(t *conformance.T) {
+			instance, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
+			other, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
+			svc := t.NewService()
+			t.AwaitBalancer(svc, hasTarget(instance), hasTarget(other))
+			setExclusionLabel(t, node.Name, `""`)
+			t.AwaitBalancer(svc, lacksTarget(instance), hasTarget(other))
+		},
+	}, {
+		ID: "lb-exclusion-label-false", Capability: conformance.CapabilityExclusionValue,
+		Source:   serviceController + ": nodeIncludedPredicate (kubernetes/kubernetes#131085, v1.34)",
+		Requires: "A Node whose label node.kubernetes.io/exclude-from-external-load-balancers is false is a target.",
+		Needs:    showsTargets, Alone: true,
+		Run: func(t *conformance.T) {
+			instance, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
+			other, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
+			svc := t.NewService()
+			setExclusionLabel(t, node.Name, `"true"`)
+			t.AwaitBalancer(svc, lacksTarget(instance), hasTarget(other))
+			setExclusionLabel(t, node.Name, `"false"`)
+			t.AwaitBalancer(svc, hasTarget(instance), hasTarget(other))
+		},
+	}, {
+		ID: "lb-autoscaler-taint", Source: serviceController + ": nodeUnTaintedPredicate",
 		Requires: "A Node that the cluster autoscaler is about to remove, which its taint ToBeDeletedByClusterAutoscaler says, is no target of a new balancer; when the taint has gone, it is one at the latest when another Node comes.",
-		Needs:    showsTargets,
-		Alone:    true,
-		Run:      lbAutoscalerTaint,
+		Needs:    showsTargets, Alone: true,
+		Run: lbAutoscalerTaint,
+	}, {
+		ID: "lb-two-nodes-of-one-instance", Capability: conformance.CapabilityDuplicateNodes,
+		Source:   fromNodeSet + "; " + fromUpdate,
+		Requires: "Two Nodes with the provider ID of one instance keep no Service from its balancer, of which the instance is a target until the last of them goes.",
+		Needs:    showsTargets, Alone: true,
+		Run: lbTwoNodesOfOneInstance,
 	},
-	{
-		ID: "lb-two-nodes-of-one-instance", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityDuplicateNodes,
-		Source:     fromNodeSet + "; " + fromUpdate,
-		Requires:   "Two Nodes with the provider ID of one instance keep no Service from its balancer, of which the instance is a target until the last of them goes.",
-		Needs:      showsTargets,
-		Alone:      true,
-		Run:        lbTwoNodesOfOneInstance,
-	},
-}
-
-func lbExclusionLabelEmpty(t *conformance.T) {
-	instance, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
-	other, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
-	svc := t.NewService()
-	t.AwaitBalancer(svc, hasTarget(instance), hasTarget(other))
-	setExclusionLabel(t, node.Name, `""`)
-	t.AwaitBalancer(svc, lacksTarget(instance), hasTarget(other))
-}
-
-func lbExclusionLabelFalse(t *conformance.T) {
-	instance, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
-	other, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
-	svc := t.NewService()
-	setExclusionLabel(t, node.Name, `"true"`)
-	t.AwaitBalancer(svc, lacksTarget(instance), hasTarget(other))
-	setExclusionLabel(t, node.Name, `"false"`)
-	t.AwaitBalancer(svc, hasTarget(instance), hasTarget(other))
 }
 
 // toBeDeleted is the taint by which the cluster autoscaler says that it removes a Node.

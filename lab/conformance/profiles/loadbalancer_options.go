@@ -15,86 +15,91 @@ import (
 
 var balancerOptionTests = []conformance.Test{
 	{
-		ID: "lb-udp", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityUDP, Source: fromService,
+		ID: "lb-udp", Capability: conformance.CapabilityUDP, Source: fromService,
 		Requires: "A Service with a UDP port gets a balancer that listens for UDP, and the balancer follows when the port becomes one for TCP, or for UDP again.",
 		Needs:    []conformance.Feature{conformance.FeatureUDP, conformance.FeatureListeners},
-		Run:      lbUDP,
-	},
-	{
-		ID: "lb-udp-and-tcp-same-port", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityUDP, Source: fromMixed,
+		Run: func(t *conformance.T) {
+			speak := func(p corev1.Protocol) func(*corev1.Service) {
+				return func(s *corev1.Service) { s.Spec.Ports[0].Protocol = p }
+			}
+			svc := t.NewService(speak(corev1.ProtocolUDP))
+			t.AwaitBalancer(svc, listensFor(t, svc))
+			for _, p := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
+				t.Change(svc, speak(p))
+				t.AwaitBalancer(svc, listensFor(t, svc))
+			}
+		},
+	}, {
+		ID: "lb-udp-and-tcp-same-port", Capability: conformance.CapabilityUDP, Source: fromMixed,
 		Requires: "A Service with a UDP and a TCP port of the same number gets one balancer with both, and either can go.",
 		Needs:    []conformance.Feature{conformance.FeatureUDP, conformance.FeatureListeners},
-		Run:      lbUDPAndTCPSamePort,
-	},
-	{
-		ID: "lb-source-ranges", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
+		Run: func(t *conformance.T) {
+			svc := t.NewService(func(s *corev1.Service) {
+				udp := s.Spec.Ports[0]
+				udp.Name, udp.Protocol = "udp", corev1.ProtocolUDP
+				s.Spec.Ports = append(s.Spec.Ports, udp)
+			})
+			both := t.AwaitBalancer(svc, listensFor(t, svc))
+			assert.Len(t, both.Listeners, 2)
+			ports := slices.Clone(svc.Spec.Ports)
+			for _, left := range [][]corev1.ServicePort{ports[:1], ports, ports[1:]} {
+				t.Change(svc, func(s *corev1.Service) { s.Spec.Ports = left })
+				assert.Equal(t, both.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+			}
+		},
+	}, {
+		ID: "lb-source-ranges", Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
 		Requires: "A balancer serves the Service's loadBalancerSourceRanges only, and everybody again when they are removed.",
 		Needs:    []conformance.Feature{conformance.FeatureSourceRanges},
-		Run:      lbSourceRanges,
-	},
-	{
-		ID: "lb-affinity", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityAffinity, Source: fromAffinity,
+		Run: func(t *conformance.T) {
+			// Of TEST-NET-1 to 3 (RFC 5737), in no order.
+			one, two := []string{"198.51.100.0/24", "192.0.2.0/25"}, []string{"192.0.2.0/25", "203.0.113.7/32"}
+			svc := t.NewService(withSourceRanges(one))
+			t.AwaitBalancer(svc, servesSourceRanges(one))
+			for _, ranges := range [][]string{two, nil, one} {
+				t.Change(svc, withSourceRanges(ranges))
+				t.AwaitBalancer(svc, servesSourceRanges(ranges))
+			}
+		},
+	}, {
+		ID: "lb-affinity", Capability: conformance.CapabilityAffinity, Source: fromAffinity,
 		Requires: "A balancer keeps a client at the same target with the Service's sessionAffinity ClientIP, for as long as that says where the cloud can be told so, and not at all with None.",
 		Needs:    []conformance.Feature{conformance.FeatureAffinity},
 		Compares: []conformance.Feature{conformance.FeatureAffinityTimeout},
-		Run:      lbAffinity,
-	},
-	{
-		ID: "lb-health-check", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityHealthCheck, Source: fromHealth,
+		Run: func(t *conformance.T) {
+			svc := t.NewService(withAffinity(100))
+			t.AwaitBalancer(svc, keepsClients(t, 100))
+			t.Change(svc, withAffinity(200))
+			t.AwaitBalancer(svc, keepsClients(t, 200))
+			t.Change(svc, withoutAffinity)
+			t.AwaitBalancer(svc, keepsClients(t, 0))
+			t.Change(svc, withAffinity(300))
+			t.AwaitBalancer(svc, keepsClients(t, 300))
+		},
+	}, {
+		ID: "lb-health-check", Capability: conformance.CapabilityHealthCheck, Source: fromHealth,
 		Requires: "A balancer checks its targets though its Service says nothing of it: upstream leaves Nodes that are not Ready among the targets, and the check is what keeps clients away from them.",
 		Needs:    []conformance.Feature{conformance.FeatureHealthCheck},
-		Run:      lbHealthCheck,
-	},
-	{
-		ID: "lb-local-traffic-policy", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
+		Run: func(t *conformance.T) {
+			checksTargets := func(b conformance.Balancer) error {
+				if !b.HealthChecked {
+					return fmt.Errorf("balancer %s does not check its targets", b.ID)
+				}
+				return nil
+			}
+			svc := t.NewService()
+			first := t.AwaitBalancer(svc, checksTargets)
+			// What else the Service asks for does not end the check.
+			changePort(t, svc)
+			second := t.AwaitBalancer(svc, listensFor(t, svc), checksTargets)
+			assert.Equal(t, first.ID, second.ID)
+		},
+	}, {
+		ID: "lb-local-traffic-policy", Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
 		Requires: "With externalTrafficPolicy Local, from the first or later, the balancer asks each target on the Service's healthCheckNodePort whether it serves, and no longer with Cluster.",
 		Needs:    []conformance.Feature{conformance.FeatureHealthCheck},
 		Run:      lbLocalTrafficPolicy,
 	},
-}
-
-func lbUDP(t *conformance.T) {
-	speak := func(p corev1.Protocol) func(*corev1.Service) {
-		return func(s *corev1.Service) { s.Spec.Ports[0].Protocol = p }
-	}
-	svc := t.NewService(speak(corev1.ProtocolUDP))
-	t.AwaitBalancer(svc, listensFor(t, svc))
-	for _, p := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
-		t.Change(svc, speak(p))
-		t.AwaitBalancer(svc, listensFor(t, svc))
-	}
-}
-
-func lbUDPAndTCPSamePort(t *conformance.T) {
-	svc := t.NewService(func(s *corev1.Service) {
-		udp := s.Spec.Ports[0]
-		udp.Name, udp.Protocol = "udp", corev1.ProtocolUDP
-		s.Spec.Ports = append(s.Spec.Ports, udp)
-	})
-	both := t.AwaitBalancer(svc, listensFor(t, svc))
-	assert.Len(t, both.Listeners, 2)
-	ports := slices.Clone(svc.Spec.Ports)
-	for _, left := range [][]corev1.ServicePort{ports[:1], ports, ports[1:]} {
-		t.Change(svc, func(s *corev1.Service) { s.Spec.Ports = left })
-		assert.Equal(t, both.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
-	}
-}
-
-func lbSourceRanges(t *conformance.T) {
-	// Of TEST-NET-1 to 3 (RFC 5737), in no order.
-	one, two := []string{"198.51.100.0/24", "192.0.2.0/25"}, []string{"192.0.2.0/25", "203.0.113.7/32"}
-	svc := t.NewService(withSourceRanges(one))
-	t.AwaitBalancer(svc, servesSourceRanges(one))
-	for _, ranges := range [][]string{two, nil, one} {
-		t.Change(svc, withSourceRanges(ranges))
-		t.AwaitBalancer(svc, servesSourceRanges(ranges))
-	}
 }
 
 // withSourceRanges asks for clients of these ranges to be served, and nobody else.
@@ -110,17 +115,6 @@ func servesSourceRanges(ranges []string) func(conformance.Balancer) error {
 		}
 		return nil
 	}
-}
-
-func lbAffinity(t *conformance.T) {
-	svc := t.NewService(withAffinity(100))
-	t.AwaitBalancer(svc, keepsClients(t, 100))
-	t.Change(svc, withAffinity(200))
-	t.AwaitBalancer(svc, keepsClients(t, 200))
-	t.Change(svc, withoutAffinity)
-	t.AwaitBalancer(svc, keepsClients(t, 0))
-	t.Change(svc, withAffinity(300))
-	t.AwaitBalancer(svc, keepsClients(t, 300))
 }
 
 // withoutAffinity asks for a client to be kept nowhere.
@@ -151,21 +145,6 @@ func keepsClients(t *conformance.T, seconds int32) func(conformance.Balancer) er
 		}
 		return nil
 	}
-}
-
-func lbHealthCheck(t *conformance.T) {
-	checksTargets := func(b conformance.Balancer) error {
-		if !b.HealthChecked {
-			return fmt.Errorf("balancer %s does not check its targets", b.ID)
-		}
-		return nil
-	}
-	svc := t.NewService()
-	first := t.AwaitBalancer(svc, checksTargets)
-	// What else the Service asks for does not end the check.
-	changePort(t, svc)
-	second := t.AwaitBalancer(svc, listensFor(t, svc), checksTargets)
-	assert.Equal(t, first.ID, second.ID)
 }
 
 func lbLocalTrafficPolicy(t *conformance.T) {

@@ -17,28 +17,35 @@ import (
 
 var balancerOwnershipTests = []conformance.Test{
 	{
-		ID: "lb-refused-service-follows-nodes", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityRefusedServices, Source: fromUpdate + "; " + fromNodeSet,
+		ID: "lb-refused-service-follows-nodes", Capability: conformance.CapabilityRefusedServices,
+		Source:   fromUpdate + "; " + fromNodeSet,
 		Requires: "A Service that has a balancer and then asks for what its CCM may not be able to do, an SCTP port, keeps its balancer and address; Nodes that come and go become targets and cease to be.",
 		Needs:    []conformance.Feature{conformance.FeatureTargets},
 		Alone:    true, // Nothing else may change the Nodes, and nobody answers on these.
 		Run:      lbRefusedServiceFollowsNodes,
-	},
-	{
-		ID: "lb-renamed-cluster", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityRenamedCluster, Source: fromEnsure + "; " + fromCleanup,
+	}, {
+		ID: "lb-renamed-cluster", Capability: conformance.CapabilityRenamedCluster,
+		Source:   fromEnsure + "; " + fromCleanup,
 		Requires: "When the CCM is restarted with another cluster name, Services keep the balancers that they have, changes reach them, and the balancer of a Service that is deleted goes.",
-		Needs:    []conformance.Feature{conformance.FeatureRenameCluster},
-		Alone:    true, // The CCM is restarted.
-		Run:      lbRenamedCluster,
-	},
-	{
-		ID: "lb-orphan-is-deleted", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityOrphans, Source: fromCleanup,
+		Needs:    []conformance.Feature{conformance.FeatureRenameCluster}, Alone: true, // The CCM is restarted.
+		Run: lbRenamedCluster,
+	}, {
+		ID: "lb-orphan-is-deleted", Capability: conformance.CapabilityOrphans, Source: fromCleanup,
 		Requires: "The balancer of a Service that went while no CCM ran, by force and without its finalizer, is deleted when one runs, and no other is.",
 		Alone:    true, // The CCM is restarted.
 		Bound:    conformance.DefaultBound + 3*orphanPatience,
-		Run:      lbOrphanIsDeleted,
+		Run: func(t *conformance.T) {
+			orphaning, kept := t.NewService(), t.NewService()
+			t.AwaitBalancer(orphaning)
+			before := t.AwaitBalancer(kept)
+			restart := stopCCM(t)
+			t.Change(orphaning, func(s *corev1.Service) { s.Finalizers = nil })
+			t.DeleteService(orphaning)
+			t.Must(t.NoService(t.Context(), orphaning), "deleting Service %s without its finalizer", orphaning.Name)
+			restart()
+			t.AwaitGone(orphaning)
+			t.AwaitBalancer(kept, listensFor(t, kept), sameBalancer(before))
+		},
 	},
 }
 
@@ -105,17 +112,4 @@ func lbRenamedCluster(t *conformance.T) {
 	created := t.NewService() // When it has its balancer, the others' have been looked at, too.
 	t.AwaitBalancer(created, listensFor(t, created))
 	t.AwaitBalancer(kept, sameBalancer(before))
-}
-
-func lbOrphanIsDeleted(t *conformance.T) {
-	orphaning, kept := t.NewService(), t.NewService()
-	t.AwaitBalancer(orphaning)
-	before := t.AwaitBalancer(kept)
-	restart := stopCCM(t)
-	t.Change(orphaning, func(s *corev1.Service) { s.Finalizers = nil })
-	t.DeleteService(orphaning)
-	t.Must(t.NoService(t.Context(), orphaning), "deleting Service %s without its finalizer", orphaning.Name)
-	restart()
-	t.AwaitGone(orphaning)
-	t.AwaitBalancer(kept, listensFor(t, kept), sameBalancer(before))
 }

@@ -26,206 +26,184 @@ const (
 
 var nodeTests = []conformance.Test{
 	{
-		ID:       "node-taint-lifted",
+		ID: "node-taint-lifted", Source: "KEP-2392 Cloud Controller Manager; " + wellKnown,
 		Requires: "A Node whose instance runs loses the taint node.cloudprovider.kubernetes.io/uninitialized.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Source: "KEP-2392 Cloud Controller Manager; " + wellKnown,
-		Run:    taintLifted,
+		Run: func(t *conformance.T) {
+			_, node := t.NewWorker(conformance.NodeSpec{}) // It awaits just that.
+			t.Logf("Node %s was initialised", node.Name)
+		},
 	}, {
-		ID:       "node-waits-without-instance",
+		ID: "node-waits-without-instance", Source: nodeController + ": the taint stays until there is metadata",
 		Requires: "A Node that no instance belongs to keeps its taint, gets no provider ID and is not deleted.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Source: nodeController + ": the taint stays until there is metadata",
-		Run:    waitsWithoutInstance,
+		Run: func(t *conformance.T) {
+			node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
+			waitsWhileOthersJoin(t, node.Name)
+		},
 	}, {
 		ID:       "node-provider-id",
+		Source:   "k8s.io/cloud-provider cloud.go: InstanceMetadata.ProviderID; kubernetes/kubernetes#123024",
 		Requires: "By the time its taint is lifted, a Node has the provider ID of its instance.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.ProviderID; kubernetes/kubernetes#123024",
-		Run:    hasProviderID,
+		Run: func(t *conformance.T) {
+			instance, node := newInitialized(t)
+			assert.Equal(t, instance.ProviderID, node.Spec.ProviderID)
+		},
 	}, {
 		ID:       "node-zone-and-region",
+		Source:   "k8s.io/cloud-provider cloud.go: InstanceMetadata.Zone, InstanceMetadata.Region; " + wellKnown,
 		Requires: "By the time its taint is lifted, a Node has its instance's zone and region in the labels topology.kubernetes.io/zone and topology.kubernetes.io/region.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Needs:  []conformance.Feature{conformance.FeatureZones},
-		Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.Zone, InstanceMetadata.Region; " + wellKnown,
-		Run:    hasZoneAndRegion,
+		Needs:    []conformance.Feature{conformance.FeatureZones},
+		Run: func(t *conformance.T) {
+			instance, node := newInitialized(t)
+			assert.NotEmpty(t, instance.Zone+instance.Region, "the cloud's driver tells neither zone nor region")
+			assert.Equal(t, instance.Zone, node.Labels[corev1.LabelTopologyZone])
+			assert.Equal(t, instance.Region, node.Labels[corev1.LabelTopologyRegion])
+		},
 	}, {
 		ID:       "node-instance-type",
+		Source:   "k8s.io/cloud-provider cloud.go: InstanceMetadata.InstanceType; " + wellKnown,
 		Requires: "By the time its taint is lifted, a Node has its instance's type in the label node.kubernetes.io/instance-type.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Needs:  []conformance.Feature{conformance.FeatureInstanceTypes},
-		Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.InstanceType; " + wellKnown,
-		Run:    hasInstanceType,
+		Needs:    []conformance.Feature{conformance.FeatureInstanceTypes},
+		Run: func(t *conformance.T) {
+			instance, node := newInitialized(t)
+			assert.NotEmpty(t, instance.Type, "the cloud's driver tells no type")
+			assert.Equal(t, instance.Type, node.Labels[corev1.LabelInstanceTypeStable])
+		},
 	}, {
-		ID:       "node-addresses",
+		ID: "node-addresses", Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.NodeAddresses",
 		Requires: "A Node has exactly its instance's internal and external addresses, and keeps the host name that its kubelet gave.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Source: "k8s.io/cloud-provider cloud.go: InstanceMetadata.NodeAddresses",
-		Run:    hasAddresses,
+		Run: func(t *conformance.T) {
+			instance := t.CreateInstance(conformance.InstanceSpec{Name: t.Name("worker"), External: true})
+			node := t.NewNodeOf(instance, conformance.NodeSpec{})
+			t.AwaitInitialized(node.Name)
+			awaitAddresses(t, node.Name, corev1.NodeInternalIP, instance.InternalIPs)
+			awaitAddresses(t, node.Name, corev1.NodeExternalIP, instance.ExternalIPs)
+			awaitAddresses(t, node.Name, corev1.NodeHostName, []string{node.Name})
+		},
 	}, {
 		ID:       "node-addresses-changed",
+		Source:   "k8s.io/cloud-provider controllers/node/node_controller.go: UpdateNodeStatus (\"updates the node status, such as node addresses\")",
 		Requires: "When the addresses of a Node's instance change, the Node's follow, at the latest after the CCM's --node-status-update-frequency.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Needs:  []conformance.Feature{conformance.FeatureChangeAddresses},
-		Source: "k8s.io/cloud-provider controllers/node/node_controller.go: UpdateNodeStatus (\"updates the node status, such as node addresses\")",
-		Bound:  statusUpdateFrequency + conformance.DefaultBound, Priority: conformance.Early,
-		Run: addressesChanged,
+		Needs:    []conformance.Feature{conformance.FeatureChangeAddresses},
+		Bound:    statusUpdateFrequency + conformance.DefaultBound, Priority: conformance.Early,
+		Run: func(t *conformance.T) {
+			instance, node := newInitialized(t)
+			changed, err := t.Cloud.ChangeAddresses(t.Context(), instance.ID)
+			t.Must(err, "changing the addresses of instance %s", instance.ID)
+			require.NotEqual(
+				t, []any{instance.InternalIPs, instance.ExternalIPs}, []any{changed.InternalIPs, changed.ExternalIPs},
+				"the cloud's driver has changed nothing",
+			)
+			awaitAddresses(t, node.Name, corev1.NodeInternalIP, changed.InternalIPs)
+			awaitAddresses(t, node.Name, corev1.NodeExternalIP, changed.ExternalIPs)
+		},
 	}, {
 		ID:       "node-name-is-exact",
+		Source:   metadata + " (\"can use other properties of the node like its name\")",
 		Requires: "Neither an instance whose name begins with the Node's name nor one whose name the Node's name begins with is taken for the Node's.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
-		Source: metadata + " (\"can use other properties of the node like its name\")",
-		Run:    nameIsExact,
+		Needs:    []conformance.Feature{conformance.FeatureNodeNames},
+		Run: func(t *conformance.T) {
+			shorter := t.Name("exact")
+			name := shorter + "-b"
+			longer := name + "-c"
+			t.NewInstance(shorter)
+			t.NewInstance(longer)
+			t.NewNode(conformance.NodeSpec{Name: name}) // It has no instance yet.
+			waitsWhileOthersJoin(t, name)
+			exact := t.NewInstance(name)
+			assert.Equal(t, exact.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
+		},
 	}, {
 		ID:       "node-name-of-ended-instance",
+		Source:   metadata + " (\"can use other properties of the node like its name\")",
 		Requires: "Of a terminated instance and a running one with the Node's name, the running one is the Node's.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
-		Source: metadata + " (\"can use other properties of the node like its name\")",
-		Run:    nameOfEndedInstance,
+		Needs:    []conformance.Feature{conformance.FeatureNodeNames},
+		Run: func(t *conformance.T) {
+			name := t.Name("again")
+			ended := t.NewInstance(name)
+			t.Must(t.Cloud.TerminateInstance(t.Context(), ended.ID), "terminating instance %s", ended.ID)
+			runs := t.NewInstance(name)
+			t.NewNodeOf(runs, conformance.NodeSpec{})
+			assert.Equal(t, runs.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
+		},
 	}, {
-		ID:       "node-late-instance",
+		ID: "node-late-instance", Source: nodeController + ": what fails is tried again",
 		Requires: "A Node that the CCM saw before there was an instance is initialised once there is one.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
-		Source: nodeController + ": what fails is tried again",
-		Run:    lateInstance,
+		Needs:    []conformance.Feature{conformance.FeatureNodeNames},
+		Run: func(t *conformance.T) {
+			node := t.NewNode(conformance.NodeSpec{Name: t.Name("early")})
+			waitsWhileOthersJoin(t, node.Name)
+			instance := t.NewInstance(node.Name)
+			assert.Equal(t, instance.ProviderID, t.AwaitInitialized(node.Name).Spec.ProviderID)
+		},
 	}, {
 		ID:       "node-known-by-provider-id",
+		Source:   metadata + " (\"should always check node.spec.providerID first\")",
 		Requires: "A Node that registers with a provider ID is initialised from that instance, whatever the instance's name.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Source: metadata + " (\"should always check node.spec.providerID first\")",
-		Run:    knownByProviderID,
+		Run: func(t *conformance.T) {
+			instance := t.NewInstance(t.Name("machine"))
+			name := t.Name("node")
+			t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})
+			assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
+			awaitAddresses(t, name, corev1.NodeInternalIP, instance.InternalIPs)
+		},
 	}, {
 		ID:       "node-keeps-foreign-labels-and-taints",
+		Source:   nodeController + ": only its own taint and labels are touched",
 		Requires: "Labels, annotations and taints that others gave a Node survive its initialisation.",
-		Profile:  conformance.Node, Level: conformance.Core,
-		Source: nodeController + ": only its own taint and labels are touched",
-		Run:    keepsForeign,
+		Run:      keepsForeign,
 	}, {
-		ID:       "node-after-restart",
+		ID: "node-after-restart", Source: "KEP-2392 Cloud Controller Manager; " + nodeController,
 		Requires: "A Node that registered while no CCM ran is initialised once one runs.",
-		Profile:  conformance.Node, Level: conformance.Core, Alone: true,
-		Source: "KEP-2392 Cloud Controller Manager; " + nodeController,
-		Run:    afterRestart,
+		Alone:    true,
+		Run: func(t *conformance.T) {
+			restart := stopCCM(t)
+			instance := t.NewInstance(t.Name("early"))
+			name := t.NewNodeOf(instance, conformance.NodeSpec{}).Name
+			t.Must(checkStaysUninitialized(t, name)(t.Context()), "Node %s, while no CCM ran", name)
+			restart()
+			assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
+		},
 	}, {
-		ID:       "node-provided-ip",
+		ID: "node-provided-ip", Capability: conformance.CapabilityProvidedIP,
+		Source:   wellKnown + ": alpha.kubernetes.io/provided-node-ip",
 		Requires: "A Node whose kubelet was given an internal address of its instance with --node-ip is initialised, and has that address.",
-		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityProvidedIP,
-		Source: wellKnown + ": alpha.kubernetes.io/provided-node-ip",
-		Run:    providedIP,
+		Run: func(t *conformance.T) {
+			instance := t.NewInstance(t.Name("node-ip"))
+			hasProvided(t, instance, instance.InternalIPs[0])
+		},
 	}, {
-		ID:       "node-provided-ip-among-several",
+		ID: "node-provided-ip-among-several", Capability: conformance.CapabilityProvidedIP,
+		Source:   wellKnown + ": alpha.kubernetes.io/provided-node-ip",
 		Requires: "Of its instance's internal addresses, a Node has only the one that its kubelet was given with --node-ip.",
-		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityProvidedIP,
-		Needs:  []conformance.Feature{conformance.FeatureSeveralAddresses},
-		Source: wellKnown + ": alpha.kubernetes.io/provided-node-ip",
-		Run:    providedIPAmongSeveral,
+		Needs:    []conformance.Feature{conformance.FeatureSeveralAddresses},
+		Run: func(t *conformance.T) {
+			instance := t.NewInstance(t.Name("node-ip"))
+			last := len(instance.InternalIPs) - 1
+			assert.Positive(t, last, "the cloud's driver tells only the addresses %v", instance.InternalIPs)
+			hasProvided(t, instance, instance.InternalIPs[last]) // Not the one that a CCM may take by default.
+		},
 	}, {
-		ID:       "node-provided-ip-mismatch",
+		ID: "node-provided-ip-mismatch", Capability: conformance.CapabilityProvidedIP,
+		Source:   wellKnown + ": alpha.kubernetes.io/provided-node-ip; " + nodeController,
 		Requires: "A Node whose kubelet was given a --node-ip that is no address of its instance stays tainted.",
-		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityProvidedIP,
-		Source: wellKnown + ": alpha.kubernetes.io/provided-node-ip; " + nodeController,
-		Run:    providedIPMismatch,
+		Run: func(t *conformance.T) {
+			instance := t.NewInstance(t.Name("node-ip"))
+			node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: "192.0.2.1"}) // A documentation address.
+			waitsWhileOthersJoin(t, node.Name)
+		},
 	}, {
-		ID:       "node-says-why",
+		ID: "node-says-why", Capability: conformance.CapabilityExplains, Source: fromDebugging,
 		Requires: "While a Node waits for its instance, a Warning Event on it says why.",
-		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
-		Source: fromDebugging,
-		Run:    saysWhy,
+		Run: func(t *conformance.T) {
+			node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
+			awaitWarning(t, node.Name)
+		},
 	},
-}
-
-func taintLifted(t *conformance.T) {
-	_, node := t.NewWorker(conformance.NodeSpec{}) // It awaits just that.
-	t.Logf("Node %s was initialised", node.Name)
-}
-
-func waitsWithoutInstance(t *conformance.T) {
-	node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
-	waitsWhileOthersJoin(t, node.Name)
-}
-
-func hasProviderID(t *conformance.T) {
-	instance, node := newInitialized(t)
-	assert.Equal(t, instance.ProviderID, node.Spec.ProviderID)
-}
-
-func hasZoneAndRegion(t *conformance.T) {
-	instance, node := newInitialized(t)
-	assert.NotEmpty(t, instance.Zone+instance.Region, "the cloud's driver tells neither zone nor region")
-	assert.Equal(t, instance.Zone, node.Labels[corev1.LabelTopologyZone])
-	assert.Equal(t, instance.Region, node.Labels[corev1.LabelTopologyRegion])
-}
-
-func hasInstanceType(t *conformance.T) {
-	instance, node := newInitialized(t)
-	assert.NotEmpty(t, instance.Type, "the cloud's driver tells no type")
-	assert.Equal(t, instance.Type, node.Labels[corev1.LabelInstanceTypeStable])
-}
-
-func hasAddresses(t *conformance.T) {
-	instance := t.CreateInstance(conformance.InstanceSpec{Name: t.Name("worker"), External: true})
-	node := t.NewNodeOf(instance, conformance.NodeSpec{})
-	t.AwaitInitialized(node.Name)
-	awaitAddresses(t, node.Name, corev1.NodeInternalIP, instance.InternalIPs)
-	awaitAddresses(t, node.Name, corev1.NodeExternalIP, instance.ExternalIPs)
-	awaitAddresses(t, node.Name, corev1.NodeHostName, []string{node.Name})
 }
 
 // statusUpdateFrequency is the default of upstream's --node-status-update-frequency
 // (k8s.io/cloud-provider config/v1alpha1/defaults.go).
 const statusUpdateFrequency = 5 * time.Minute
-
-func addressesChanged(t *conformance.T) {
-	instance, node := newInitialized(t)
-	changed, err := t.Cloud.ChangeAddresses(t.Context(), instance.ID)
-	t.Must(err, "changing the addresses of instance %s", instance.ID)
-	require.NotEqual(
-		t, []any{instance.InternalIPs, instance.ExternalIPs}, []any{changed.InternalIPs, changed.ExternalIPs},
-		"the cloud's driver has changed nothing",
-	)
-	awaitAddresses(t, node.Name, corev1.NodeInternalIP, changed.InternalIPs)
-	awaitAddresses(t, node.Name, corev1.NodeExternalIP, changed.ExternalIPs)
-}
-
-func nameIsExact(t *conformance.T) {
-	shorter := t.Name("exact")
-	name := shorter + "-b"
-	longer := name + "-c"
-	t.NewInstance(shorter)
-	t.NewInstance(longer)
-	t.NewNode(conformance.NodeSpec{Name: name}) // It has no instance yet.
-	waitsWhileOthersJoin(t, name)
-	exact := t.NewInstance(name)
-	assert.Equal(t, exact.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
-}
-
-func nameOfEndedInstance(t *conformance.T) {
-	name := t.Name("again")
-	ended := t.NewInstance(name)
-	t.Must(t.Cloud.TerminateInstance(t.Context(), ended.ID), "terminating instance %s", ended.ID)
-	runs := t.NewInstance(name)
-	t.NewNodeOf(runs, conformance.NodeSpec{})
-	assert.Equal(t, runs.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
-}
-
-func lateInstance(t *conformance.T) {
-	node := t.NewNode(conformance.NodeSpec{Name: t.Name("early")})
-	waitsWhileOthersJoin(t, node.Name)
-	instance := t.NewInstance(node.Name)
-	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(node.Name).Spec.ProviderID)
-}
-
-func knownByProviderID(t *conformance.T) {
-	instance := t.NewInstance(t.Name("machine"))
-	name := t.Name("node")
-	t.NewNode(conformance.NodeSpec{Name: name, ProviderID: instance.ProviderID})
-	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
-	awaitAddresses(t, name, corev1.NodeInternalIP, instance.InternalIPs)
-}
 
 func keepsForeign(t *conformance.T) {
 	const key, value = "conformance.ccmlab.io/foreign", "kept"
@@ -244,44 +222,12 @@ func keepsForeign(t *conformance.T) {
 	assert.Contains(t, node.Spec.Taints, taint)
 }
 
-func afterRestart(t *conformance.T) {
-	restart := stopCCM(t)
-	instance := t.NewInstance(t.Name("early"))
-	name := t.NewNodeOf(instance, conformance.NodeSpec{}).Name
-	t.Must(checkStaysUninitialized(t, name)(t.Context()), "Node %s, while no CCM ran", name)
-	restart()
-	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(name).Spec.ProviderID)
-}
-
-func providedIP(t *conformance.T) {
-	instance := t.NewInstance(t.Name("node-ip"))
-	hasProvided(t, instance, instance.InternalIPs[0])
-}
-
-func providedIPAmongSeveral(t *conformance.T) {
-	instance := t.NewInstance(t.Name("node-ip"))
-	last := len(instance.InternalIPs) - 1
-	assert.Positive(t, last, "the cloud's driver tells only the addresses %v", instance.InternalIPs)
-	hasProvided(t, instance, instance.InternalIPs[last]) // Not the one that a CCM may take by default.
-}
-
 // hasProvided registers the instance's Node with this --node-ip, and waits for
 // it to have that as its only internal address.
 func hasProvided(t *conformance.T, instance conformance.Instance, ip string) {
 	node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: ip})
 	t.AwaitInitialized(node.Name)
 	awaitAddresses(t, node.Name, corev1.NodeInternalIP, []string{ip})
-}
-
-func providedIPMismatch(t *conformance.T) {
-	instance := t.NewInstance(t.Name("node-ip"))
-	node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: "192.0.2.1"}) // A documentation address.
-	waitsWhileOthersJoin(t, node.Name)
-}
-
-func saysWhy(t *conformance.T) {
-	node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
-	awaitWarning(t, node.Name)
 }
 
 // newInitialized is a worker's instance, and its Node as it was when its taint

@@ -25,76 +25,95 @@ const (
 	fromEvents    = "kubernetes/community api-conventions.md: Events (what recurs is one Event)"
 )
 
-var nodeBeyondTests = []conformance.Test{
+var nodeExtendedTests = []conformance.Test{
 	{
-		ID:       "node-late-instance-at-once",
+		ID: "node-late-instance-at-once", Capability: conformance.CapabilityPromptInitialization,
+		Source:   nodeController + ": what fails is tried again, after up to 1000 s",
 		Requires: "A Node that has waited for long is initialised when its instance appears, and not when the back-off of a control loop ends.",
-		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityPromptInitialization,
-		Source: nodeController + ": what fails is tried again, after up to 1000 s",
-		Needs:  []conformance.Feature{conformance.FeatureNodeNames},
-		Bound:  longWait + 20*time.Second, // Upstream's next try comes later: its back-off doubles.
-		Run:    lateInstanceAtOnce,
+		Needs:    []conformance.Feature{conformance.FeatureNodeNames},
+		Bound:    longWait + 20*time.Second, // Upstream's next try comes later: its back-off doubles.
+		Run: func(t *conformance.T) {
+			began := time.Now()
+			node := t.NewNode(conformance.NodeSpec{Name: t.Name("early")})
+			t.HoldsUntil("Node "+node.Name+
+				" is to wait", checkStaysUninitialized(t, node.Name), "a long wait", func(context.Context) error {
+				if waited := time.Since(began); waited < longWait {
+					return fmt.Errorf("it has waited for %s", waited.Round(time.Second))
+				}
+				return nil
+			})
+			instance := t.NewInstance(node.Name)
+			assert.Equal(t, instance.ProviderID, t.AwaitInitialized(node.Name).Spec.ProviderID)
+		},
 	}, {
-		ID:       "node-provided-ip-mismatch-says-why",
+		ID: "node-provided-ip-mismatch-says-why", Capability: conformance.CapabilityExplains,
+		Source:   fromDebugging,
 		Requires: "While a Node waits because its kubelet was given a --node-ip that is no address of its instance, a Warning Event on it says why.",
-		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
-		Source: fromDebugging,
-		Run:    providedIPMismatchSaysWhy,
+		Run: func(t *conformance.T) {
+			instance := t.NewInstance(t.Name("node-ip"))
+			node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: "192.0.2.1"}) // A documentation address.
+			awaitWarning(t, node.Name)
+		},
 	}, {
-		ID:       "node-says-why-once",
+		ID: "node-says-why-once", Capability: conformance.CapabilityExplains, Source: fromEvents,
 		Requires: "While a Node waits for its instance, what says why is said once, and not at every retry.",
-		Profile:  conformance.Node, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
-		Source: fromEvents,
-		Run:    saysWhyOnce,
+		Run:      saysWhyOnce,
 	},
 }
 
-var lifecycleBeyondTests = []conformance.Test{
+var lifecycleExtendedTests = []conformance.Test{
 	{
-		ID:       "lifecycle-stopped-while-ready-is-kept",
-		Requires: "A Node whose instance is stopped is kept, while its kubelet has not yet said that it is not Ready, and afterwards.",
-		Profile:  conformance.Lifecycle, Level: conformance.Core,
+		ID: "lifecycle-stopped-while-ready-is-kept",
 		Source: "k8s.io/cloud-provider cloud.go: Instances.InstanceExistsByProviderID (\"should still return true for instances that exist but are stopped/sleeping\"); " +
 			lifecycleController,
-		Run: stoppedWhileReadyIsKept,
+		Requires: "A Node whose instance is stopped is kept, while its kubelet has not yet said that it is not Ready, and afterwards.",
+		Run:      stoppedWhileReadyIsKept,
 	}, {
-		ID:       "lifecycle-stopped-is-told",
+		ID: "lifecycle-stopped-is-told", Capability: conformance.CapabilityExplains, Source: fromDebugging,
 		Requires: "When the instance of a Node is stopped, an Event on the Node says so, though its kubelet has not yet said that it is not Ready.",
-		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
-		Source: fromDebugging,
-		Run:    stoppedIsTold,
+		Run: func(t *conformance.T) {
+			w := newWorker(t)
+			t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
+			stopped := regexp.MustCompile(`(?i)stopp|shut`)
+			t.Await("an Event on Node "+w.Name+" about its stopped instance", func(ctx context.Context) error {
+				events, err := eventsOn(ctx, t, w.Name, "")
+				for _, e := range events {
+					if stopped.MatchString(e.Reason + " " + e.Message) {
+						return nil
+					}
+				}
+				return errors.Join(err, fmt.Errorf("of its %d Events none says so", len(events)))
+			})
+		},
 	}, {
-		ID:       "lifecycle-terminated-while-ready",
+		ID: "lifecycle-terminated-while-ready", Capability: conformance.CapabilityPromptRemoval,
+		Source:   "KEP-2392 Cloud Controller Manager (a Node goes when its instance has); " + instanceExists,
 		Requires: "A Node whose instance has ended is deleted though its kubelet's last word is that it is Ready.",
-		Profile:  conformance.Lifecycle, Level: conformance.Extended, Capability: conformance.CapabilityPromptRemoval,
-		Source: "KEP-2392 Cloud Controller Manager (a Node goes when its instance has); " + instanceExists,
-		Bound:  30 * time.Second, // It is about pods that wait for a Node that is no more.
-		Run:    terminatedWhileReady,
+		Bound:    30 * time.Second, // It is about pods that wait for a Node that is no more.
+		Run: func(t *conformance.T) {
+			w := newWorker(t)
+			t.Must(t.Cloud.TerminateInstance(t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
+			t.AwaitNoNode(w.Name)
+		},
 	},
 }
 
 // massDeletionTests come last: a CCM may be wary for some time afterwards.
 var massDeletionTests = []conformance.Test{
 	{
-		ID:       "lifecycle-mass-deletion",
-		Requires: "When the cloud says of most Nodes at once that their instances do not exist, most Nodes are kept, and are there when it has come to its senses.",
-		Profile:  conformance.Lifecycle, Level: conformance.Extended,
-		Capability: conformance.CapabilityMassDeletionGuard, Alone: true,
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)},
+		ID: "lifecycle-mass-deletion", Capability: conformance.CapabilityMassDeletionGuard,
 		Source:   instanceExists + " (what it says of all at once deletes all Nodes, and all their pods)",
-		Bound:    3 * time.Minute,
-		Priority: conformance.Late,
-		Run:      massDeletion,
+		Requires: "When the cloud says of most Nodes at once that their instances do not exist, most Nodes are kept, and are there when it has come to its senses.",
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)}, Alone: true,
+		Bound: 3 * time.Minute, Priority: conformance.Late,
+		Run: massDeletion,
 	}, {
-		ID:       "lifecycle-mass-deletion-across-restarts",
-		Requires: "When the cloud says of most Nodes that their instances do not exist, and the CCM is stopped and started again meanwhile, most Nodes are kept, as if it had not been.",
-		Profile:  conformance.Lifecycle, Level: conformance.Extended,
-		Capability: conformance.CapabilityMassDeletionGuard, Alone: true,
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)},
+		ID: "lifecycle-mass-deletion-across-restarts", Capability: conformance.CapabilityMassDeletionGuard,
 		Source:   instanceExists + " (what it says of all at once deletes all Nodes, and all their pods); " + fromLostLease,
-		Bound:    5 * time.Minute,
-		Priority: conformance.Late,
-		Run:      massDeletionAcrossRestarts,
+		Requires: "When the cloud says of most Nodes that their instances do not exist, and the CCM is stopped and started again meanwhile, most Nodes are kept, as if it had not been.",
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)}, Alone: true,
+		Bound: 5 * time.Minute, Priority: conformance.Late,
+		Run: massDeletionAcrossRestarts,
 	},
 }
 
@@ -102,26 +121,6 @@ var massDeletionTests = []conformance.Test{
 // it doubles from 5 ms on, so that the tries lie at 41 s and 82 s, and later by
 // what each try takes, which on a busy machine adds up to seconds.
 const longWait = time.Minute
-
-func lateInstanceAtOnce(t *conformance.T) {
-	began := time.Now()
-	node := t.NewNode(conformance.NodeSpec{Name: t.Name("early")})
-	t.HoldsUntil("Node "+node.Name+
-		" is to wait", checkStaysUninitialized(t, node.Name), "a long wait", func(context.Context) error {
-		if waited := time.Since(began); waited < longWait {
-			return fmt.Errorf("it has waited for %s", waited.Round(time.Second))
-		}
-		return nil
-	})
-	instance := t.NewInstance(node.Name)
-	assert.Equal(t, instance.ProviderID, t.AwaitInitialized(node.Name).Spec.ProviderID)
-}
-
-func providedIPMismatchSaysWhy(t *conformance.T) {
-	instance := t.NewInstance(t.Name("node-ip"))
-	node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: "192.0.2.1"}) // A documentation address.
-	awaitWarning(t, node.Name)
-}
 
 func saysWhyOnce(t *conformance.T) {
 	node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
@@ -163,27 +162,6 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 	t.HoldsUntil(
 		"Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint,
 	)
-}
-
-func stoppedIsTold(t *conformance.T) {
-	w := newWorker(t)
-	t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
-	stopped := regexp.MustCompile(`(?i)stopp|shut`)
-	t.Await("an Event on Node "+w.Name+" about its stopped instance", func(ctx context.Context) error {
-		events, err := eventsOn(ctx, t, w.Name, "")
-		for _, e := range events {
-			if stopped.MatchString(e.Reason + " " + e.Message) {
-				return nil
-			}
-		}
-		return errors.Join(err, fmt.Errorf("of its %d Events none says so", len(events)))
-	})
-}
-
-func terminatedWhileReady(t *conformance.T) {
-	w := newWorker(t)
-	t.Must(t.Cloud.TerminateInstance(t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
-	t.AwaitNoNode(w.Name)
 }
 
 // massNodes are more than any machines of the cluster itself, and so many that no

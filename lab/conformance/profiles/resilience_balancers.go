@@ -31,44 +31,42 @@ func faultFeatures(kinds ...conformance.FaultKind) (needs []conformance.Feature)
 
 var resilienceBalancerTests = []conformance.Test{
 	{
-		ID: "resilience-lost-create", Profile: conformance.Resilience, Level: conformance.Core,
+		ID:       "resilience-lost-create",
 		Source:   fromEnsure + " (it creates a balancer, or updates the one that is there)",
 		Requires: "A Service whose balancer was made by a call that was never answered has exactly that balancer in the end, as the Service asks, and it goes with the Service.",
 		Needs:    faultFeatures(conformance.FaultLost), Alone: true,
-		Run:      lostCreate,
 		Incident: lostCreateIncident,
-	},
-	{
-		ID: "resilience-slow-balancer-api", Profile: conformance.Resilience, Level: conformance.Core,
+		Run: func(t *conformance.T) {
+			fault := injectBalancerFault(t, conformance.FaultLost)
+			svc := t.NewService()
+			t.Await("the balancer that nobody was told of", checkBalancerBegun(t, svc))
+			made := theID(t, svc)
+			liftFault(t, fault) // The connection breaks.
+			staysTheOnlyOne(t, svc, made)
+		},
+	}, {
+		ID:       "resilience-slow-balancer-api",
 		Source:   fromEnsure + " (it creates a balancer, or updates the one that is there)",
 		Requires: "A Service whose balancer takes longer to be made than a call may take has exactly one in the end, and it goes with the Service.",
 		Needs:    faultFeatures(conformance.FaultSlow, conformance.FaultLost), Alone: true,
-		Run:      slowBalancerAPI,
-		Incident: slowBalancerIncident,
-	},
-	{
-		ID: "resilience-stranger-of-same-name", Profile: conformance.Resilience, Level: conformance.Extended,
-		Capability: conformance.CapabilityRename, Source: fromService,
+		Run: slowBalancerAPI, Incident: slowBalancerIncident,
+	}, {
+		ID: "resilience-stranger-of-same-name", Capability: conformance.CapabilityRename, Source: fromService,
 		Requires: "Another cluster's balancer that has, before the Service asks for one, the name that the CCM would give the Service's is neither changed nor deleted, and the Service does not get its address.",
 		Needs:    []conformance.Feature{conformance.FeatureStrangers},
-		Run:      strangerWasFirst,
-		Incident: strangerIncident,
-	},
-	{
-		ID: "resilience-stale-balancers", Profile: conformance.Resilience, Level: conformance.Extended,
-		Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
+		Run:      strangerWasFirst, Incident: strangerIncident,
+	}, {
+		ID: "resilience-stale-balancers", Capability: conformance.CapabilityDoubtfulBalancers,
+		Source:   fromEnsure + "; " + fromDelete,
 		Requires: "While the cloud shows its balancers as they were some time ago, a Service that is created and changed gets no second balancer, and one that is created and deleted leaves none behind.",
 		Needs:    faultFeatures(conformance.FaultStale), Alone: true,
-		Run:      staleBalancers,
-		Incident: staleBalancersIncident,
-	},
-	{
-		ID: "resilience-missing-page-of-balancers", Profile: conformance.Resilience, Level: conformance.Extended,
-		Capability: conformance.CapabilityDoubtfulBalancers, Source: fromEnsure + "; " + fromDelete,
+		Run: staleBalancers, Incident: staleBalancersIncident,
+	}, {
+		ID: "resilience-missing-page-of-balancers", Capability: conformance.CapabilityDoubtfulBalancers,
+		Source:   fromEnsure + "; " + fromDelete,
 		Requires: "While the cloud's lists show one balancer of several, no Service loses its balancer or gets a second, and one that is deleted leaves none behind.",
 		Needs:    faultFeatures(conformance.FaultPartialList), Alone: true,
-		Run:      missingPageOfBalancers,
-		Incident: missingPageIncident,
+		Run: missingPageOfBalancers, Incident: missingPageIncident,
 	},
 }
 
@@ -201,15 +199,6 @@ func injectBalancerFault(t *conformance.T, kind conformance.FaultKind) conforman
 
 func liftFault(t *conformance.T, fault conformance.Injection) {
 	t.Must(fault.Lift(t.Context()), "lifting the fault")
-}
-
-func lostCreate(t *conformance.T) {
-	fault := injectBalancerFault(t, conformance.FaultLost)
-	svc := t.NewService()
-	t.Await("the balancer that nobody was told of", checkBalancerBegun(t, svc))
-	made := theID(t, svc)
-	liftFault(t, fault) // The connection breaks.
-	staysTheOnlyOne(t, svc, made)
 }
 
 // theID is that of the Service's balancer, which need not be active.

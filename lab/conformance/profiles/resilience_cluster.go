@@ -25,15 +25,11 @@ const fromLeaderElection = "k8s.io/client-go tools/leaderelection (\"only acts o
 // resilienceClusterTests are incidents with credentials, clocks and zones.
 var resilienceClusterTests = []conformance.Test{
 	{
-		ID:       "resilience-expired-credentials",
-		Requires: "While the CCM's credentials have expired no Node is deleted; when they are renewed where the CCM has them, its work goes on without a restart.",
-		Profile:  conformance.Resilience, Level: conformance.Extended,
-		Capability: conformance.CapabilityRenewedCredentials, Alone: true,
-		Needs: []conformance.Feature{conformance.FeatureExpiry},
+		ID: "resilience-expired-credentials", Capability: conformance.CapabilityRenewedCredentials,
 		Source: instanceExists +
 			": what is no answer is an error; kubernetes.io: Secrets (a mounted Secret is updated in a running container)",
-		Bound: incidentBound,
-		Run:   expiredCredentials,
+		Requires: "While the CCM's credentials have expired no Node is deleted; when they are renewed where the CCM has them, its work goes on without a restart.",
+		Needs:    []conformance.Feature{conformance.FeatureExpiry}, Alone: true, Bound: incidentBound,
 		Incident: &conformance.Incident{
 			Name:  "expired-credentials",
 			Title: "The credentials expire, and are renewed",
@@ -51,15 +47,21 @@ var resilienceClusterTests = []conformance.Test{
 				"https://github.com/kubernetes/cloud-provider-vsphere/pull/1780",
 			},
 		},
+		Run: func(t *conformance.T) {
+			nodes, others := newFleet(t, 3), newFleet(t, 3)
+			expiry, err := t.Cloud.ExpireCredentials(t.Context())
+			t.Must(err, "having the CCM's credentials expire")
+			startsAnew(t)
+			t.Cleanup(expiry.Lift)
+			amidWrongCredentials(t, nodes, others, expiry, func() {
+				t.Must(expiry.Renew(t.Context()), "renewing the CCM's credentials")
+			})
+		},
 	}, {
-		ID:       "resilience-token-swapped",
+		ID: "resilience-token-swapped", Capability: conformance.CapabilityOwnProject,
+		Source:   instanceExists + " (another project's cloud cannot say that it does not exist)",
 		Requires: "While the CCM's credentials are those of another project, in which there is nothing, no Node is deleted; when it has its own again, its work goes on without a restart.",
-		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityOwnProject,
-		Alone:  true,
-		Needs:  []conformance.Feature{conformance.FeatureOtherProject},
-		Source: instanceExists + " (another project's cloud cannot say that it does not exist)",
-		Bound:  incidentBound,
-		Run:    tokenSwapped,
+		Needs:    []conformance.Feature{conformance.FeatureOtherProject}, Alone: true, Bound: incidentBound,
 		Incident: &conformance.Incident{
 			Name:  "token-swapped",
 			Title: "The token is another project's",
@@ -76,14 +78,21 @@ var resilienceClusterTests = []conformance.Test{
 				"https://github.com/oracle/oci-cloud-controller-manager/issues/434",
 			},
 		},
+		Run: func(t *conformance.T) {
+			nodes, others := newFleet(t, 3), newFleet(t, 3)
+			swap, err := t.Cloud.SwapCredentials(t.Context())
+			t.Must(err, "giving the CCM another project's credentials")
+			startsAnew(t)
+			t.Cleanup(swap.Lift)
+			amidWrongCredentials(t, nodes, others, swap, func() {
+				t.Must(swap.Lift(t.Context()), "giving the CCM its own credentials back")
+			})
+		},
 	}, {
-		ID:       "resilience-clock-skew",
+		ID: "resilience-clock-skew", Capability: conformance.CapabilityHA, Source: fromLeaderElection,
 		Requires: "A CCM does nothing while another holder, whose clock is an hour slow, renews the lease; when it is renewed no more, the CCM takes over.",
-		Profile:  conformance.Resilience, Level: conformance.Extended, Capability: conformance.CapabilityHA,
-		Alone:  true,
-		Source: fromLeaderElection,
-		Bound:  incidentBound,
-		Run:    clockSkew,
+		Alone:    true, Bound: incidentBound,
+		Run: clockSkew,
 		Incident: &conformance.Incident{
 			Name:  "clock-skew",
 			Title: "The leader's clock is an hour slow",
@@ -102,15 +111,13 @@ var resilienceClusterTests = []conformance.Test{
 			},
 		},
 	}, {
-		ID:       "resilience-zone-outage",
+		ID: "resilience-zone-outage", Source: instanceExists + " (one that has failed exists); " + fromNodeSet,
 		Requires: "When a zone is lost with all its instances, their Nodes are kept, and the others' instances stay targets of balancers; when it is back, all Nodes are there without the shutdown taint, and all are targets.",
-		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
 		Needs: []conformance.Feature{
 			conformance.FeatureZoneOutage, conformance.FeatureZones, conformance.FeatureTargets,
 		},
-		Source: instanceExists + " (one that has failed exists); " + fromNodeSet,
-		Bound:  incidentBound,
-		Run:    zoneOutage,
+		Alone: true, Bound: incidentBound,
+		Run: zoneOutage,
 		Incident: &conformance.Incident{
 			Name:  "zone-outage",
 			Title: "A zone with half of the Nodes is lost",
@@ -131,28 +138,6 @@ var resilienceClusterTests = []conformance.Test{
 			},
 		},
 	},
-}
-
-func expiredCredentials(t *conformance.T) {
-	nodes, others := newFleet(t, 3), newFleet(t, 3)
-	expiry, err := t.Cloud.ExpireCredentials(t.Context())
-	t.Must(err, "having the CCM's credentials expire")
-	startsAnew(t)
-	t.Cleanup(expiry.Lift)
-	amidWrongCredentials(t, nodes, others, expiry, func() {
-		t.Must(expiry.Renew(t.Context()), "renewing the CCM's credentials")
-	})
-}
-
-func tokenSwapped(t *conformance.T) {
-	nodes, others := newFleet(t, 3), newFleet(t, 3)
-	swap, err := t.Cloud.SwapCredentials(t.Context())
-	t.Must(err, "giving the CCM another project's credentials")
-	startsAnew(t)
-	t.Cleanup(swap.Lift)
-	amidWrongCredentials(t, nodes, others, swap, func() {
-		t.Must(swap.Lift(t.Context()), "giving the CCM its own credentials back")
-	})
 }
 
 // startsAnew has the CCM started anew after the test, when what is registered later is

@@ -14,13 +14,11 @@ import (
 // resilienceNodeTests are incidents with instances, Nodes and credentials.
 var resilienceNodeTests = []conformance.Test{
 	{
-		ID:       "resilience-empty-instance-list",
-		Requires: "While the cloud's lists of instances come empty, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Profile:  conformance.Resilience, Level: conformance.Extended,
-		Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
-		Needs: []conformance.Feature{conformance.FaultFeature(conformance.FaultEmptyList)},
+		ID: "resilience-empty-instance-list", Capability: conformance.CapabilityDoubtfulInstances,
 		Source: instanceExists + " (an empty list is no word about one instance); " + nodeController +
 			": what fails is tried again",
+		Requires: "While the cloud's lists of instances come empty, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultEmptyList)}, Alone: true,
 		Bound: incidentBound,
 		Run:   func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultEmptyList) },
 		Incident: &conformance.Incident{
@@ -43,12 +41,11 @@ var resilienceNodeTests = []conformance.Test{
 		},
 	}, {
 		ID:       "resilience-throttled-refresh",
+		Source:   instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
 		Requires: "A CCM that has just started and whose every call about instances is answered with 429 deletes no Node; one that joined meanwhile is initialised when that is over.",
-		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultThrottled)},
-		Source: instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
-		Bound:  incidentBound,
-		Run:    throttledRefresh,
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultThrottled)}, Alone: true,
+		Bound: incidentBound,
+		Run:   throttledRefresh,
 		Incident: &conformance.Incident{
 			Name:  "throttled-refresh",
 			Title: "Throttled while the cache must be filled",
@@ -67,13 +64,11 @@ var resilienceNodeTests = []conformance.Test{
 			},
 		},
 	}, {
-		ID:       "resilience-missing-page",
-		Requires: "While the cloud's lists of instances end after their first item, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Profile:  conformance.Resilience, Level: conformance.Extended,
-		Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
-		Needs: []conformance.Feature{conformance.FaultFeature(conformance.FaultPartialList)},
+		ID: "resilience-missing-page", Capability: conformance.CapabilityDoubtfulInstances,
 		Source: instanceExists + " (a list that lacks an instance is no word about it); " + nodeController +
 			": what fails is tried again",
+		Requires: "While the cloud's lists of instances end after their first item, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultPartialList)}, Alone: true,
 		Bound: incidentBound,
 		Run:   func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultPartialList) },
 		Incident: &conformance.Incident{
@@ -94,12 +89,11 @@ var resilienceNodeTests = []conformance.Test{
 		},
 	}, {
 		ID:       "resilience-missing-field",
+		Source:   instanceExists + "; " + instanceShutdown + ": what is not known is an error",
 		Requires: "While the cloud's answers do not say what state an instance is in, a Node of one that runs is neither deleted nor called shut down; the CCM's work goes on afterwards.",
-		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultMissingField)},
-		Source: instanceExists + "; " + instanceShutdown + ": what is not known is an error",
-		Bound:  incidentBound,
-		Run:    func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultMissingField) },
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultMissingField)}, Alone: true,
+		Bound: incidentBound,
+		Run:   func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultMissingField) },
 		Incident: &conformance.Incident{
 			Name:  "missing-field",
 			Title: "A field is gone from the API",
@@ -117,14 +111,12 @@ var resilienceNodeTests = []conformance.Test{
 			},
 		},
 	}, {
-		ID:       "resilience-stale-reads",
+		ID: "resilience-stale-reads", Capability: conformance.CapabilityDoubtfulInstances,
+		Source:   instanceExists + " (an old list is no word about a new instance); " + lifecycleController,
 		Requires: "A Node whose instance is newer than what the cloud's reads show is not deleted, nor is one whose instance runs; what changed meanwhile is acted on when reads are up to date again.",
-		Profile:  conformance.Resilience, Level: conformance.Extended,
-		Capability: conformance.CapabilityDoubtfulInstances, Alone: true,
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultStale)},
-		Source: instanceExists + " (an old list is no word about a new instance); " + lifecycleController,
-		Bound:  incidentBound,
-		Run:    staleReads,
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultStale)}, Alone: true,
+		Bound: incidentBound,
+		Run:   staleReads,
 		Incident: &conformance.Incident{
 			Name:  "stale-reads",
 			Title: "The cloud reads from an old copy",
@@ -145,12 +137,11 @@ var resilienceNodeTests = []conformance.Test{
 		},
 	}, {
 		ID:       "resilience-slow-api",
+		Source:   instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
 		Requires: "While every answer about instances takes half a minute, no Node is deleted; a Node that joined meanwhile is initialised when answers are quick again.",
-		Profile:  conformance.Resilience, Level: conformance.Core, Alone: true,
-		Needs:  []conformance.Feature{conformance.FaultFeature(conformance.FaultSlow)},
-		Source: instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
-		Bound:  incidentBound,
-		Run:    slowAPI,
+		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultSlow)}, Alone: true,
+		Bound: incidentBound,
+		Run:   slowAPI,
 		Incident: &conformance.Incident{
 			Name:  "slow-api",
 			Title: "Every answer takes half a minute",

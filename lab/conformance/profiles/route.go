@@ -32,112 +32,168 @@ var someRoutes = []conformance.Feature{conformance.FeatureRoutes}
 
 var routeTests = append([]conformance.Test{
 	{
-		ID:       "route-to-node",
+		ID: "route-to-node", Capability: conformance.CapabilityPodRoutes,
+		Source:   fromRouteConcept + "; " + fromRoutes,
 		Requires: "A Node that is given a range of pods' addresses gets a route for it, to its instance.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs:  someRoutes,
-		Source: fromRouteConcept + "; " + fromRoutes,
-		Run:    func(t *conformance.T) { newRouted(t) },
+		Needs:    someRoutes,
+		Run:      func(t *conformance.T) { newRouted(t) },
 	}, {
-		ID:       "route-network-available",
-		Requires: "The condition NetworkUnavailable of a Node is False, with the reason RouteCreated, once there is its route, and not before.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs: someRoutes,
+		ID: "route-network-available", Capability: conformance.CapabilityPodRoutes,
 		Source: "kubernetes.io: Node Status, Conditions (NetworkUnavailable); " + routeController +
 			": updateNetworkingCondition",
-		Run: routeNetworkAvailable,
+		Requires: "The condition NetworkUnavailable of a Node is False, with the reason RouteCreated, once there is its route, and not before.",
+		Needs:    someRoutes,
+		Run: func(t *conformance.T) {
+			r := newRanged(t)
+			t.HoldsUntil(
+				"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
+				"it to say that its network is there", r.saysAvailable,
+			)
+		},
 	}, {
-		ID:       "route-for-each-node",
+		ID: "route-for-each-node", Capability: conformance.CapabilityPodRoutes, Source: routeController,
 		Requires: "Each of several Nodes has a route of its own; when one Node is deleted its route goes, and the others' stay.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs:  someRoutes,
-		Source: routeController,
-		Bound:  time.Minute, // Twice what upstream's default period of 10 s takes at most, three times in a row.
-		Run:    routeForEachNode,
+		Needs:    someRoutes,
+		Bound:    time.Minute, // Twice what upstream's default period of 10 s takes at most, three times in a row.
+		Run: func(t *conformance.T) {
+			stays, leaves := newRouted(t), newRouted(t)
+			assert.NotEqual(t, stays.ranges, leaves.ranges)
+			t.Must(stays.checkRoutes(t.Context()), "when there is a second Node")
+			same := stays.checkRoutesKept()
+			leaves.deleteNode()
+			t.HoldsUntil(
+				"the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go",
+				leaves.checkNoRoute,
+			)
+		},
 	}, {
-		ID:       "route-of-new-instance",
+		ID: "route-of-new-instance", Capability: conformance.CapabilityPodRoutes, Source: routeController,
 		Requires: "When a Node registers again, for a new instance of its name, its route leads to the new instance.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureNodeNames},
-		Source: routeController,
-		Run:    routeOfNewInstance,
+		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureNodeNames},
+		Run: func(t *conformance.T) {
+			before := newRouted(t)
+			before.terminateInstance()
+			t.AwaitNoNode(before.Name)
+			t.Await("the route to go with the Node", before.checkNoRoute)
+			after := routedNode{worker: worker{t: t, instance: t.NewInstance(before.Name)}}
+			t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, after.instance) })
+			after.StandIn = t.NewNodeOf(after.instance, conformance.NodeSpec{})
+			t.Await("the cluster to give it a range", func(ctx context.Context) (err error) {
+				after.ranges, err = rangesOf(ctx, t, after.Name)
+				return err
+			})
+			after.awaitCondition()
+		},
 	}, {
-		ID:       "route-deleted-out-of-band",
+		ID: "route-deleted-out-of-band", Capability: conformance.CapabilityPodRoutes,
+		Source:   routeController + ": reconcile; KEP-5237 Watch-based route controller reconciliation",
 		Requires: "A route that was deleted behind the CCM's back is made again, at the latest when another Node comes.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs:  someRoutes,
-		Source: routeController + ": reconcile; KEP-5237 Watch-based route controller reconciliation",
-		Run:    routeDeletedOutOfBand,
+		Needs:    someRoutes,
+		Run: func(t *conformance.T) {
+			r := newRouted(t)
+			t.Must(t.Cloud.DeleteRoute(t.Context(), r.theRoute().ID), "deleting the route to Node %s", r.Name)
+			newRanged(t) // A CCM that looks only when Nodes change looks now.
+			r.awaitCondition()
+		},
 	}, {
-		ID:       "route-diverted",
-		Requires: "A route that was made to lead to another instance behind the CCM's back leads to its Node's again, at the latest when another Node comes.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs: []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureDivertRoutes},
+		ID: "route-diverted", Capability: conformance.CapabilityPodRoutes,
 		Source: "k8s.io/cloud-provider cloud.go: Route.TargetNode (\"the NodeName of the target instance\"), Route.Blackhole; " +
 			routeController + ": reconcile",
-		Run: routeDiverted,
+		Requires: "A route that was made to lead to another instance behind the CCM's back leads to its Node's again, at the latest when another Node comes.",
+		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureDivertRoutes},
+		Run: func(t *conformance.T) {
+			r, other := newRouted(t), newRouted(t)
+			t.Must(t.Cloud.
+				DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
+			newRanged(t)
+			r.awaitCondition()
+			t.Must(other.checkRoutes(t.Context()), "the Node that it led to for a while")
+		},
 	}, {
-		ID:       "route-of-stranger",
+		ID: "route-of-stranger", Capability: conformance.CapabilityPodRoutes,
+		Source:   fromListRoutes + "; " + routeController + ": isResponsibleForRoute",
 		Requires: "A route that is somebody else's is left alone, be it within the range of the cluster's pods or not.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureStrangerRoutes},
-		Source: fromListRoutes + "; " + routeController + ": isResponsibleForRoute",
-		Run:    routeOfStranger,
+		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureStrangerRoutes},
+		Run: func(t *conformance.T) {
+			strangersRoutesAreKept(t, "198.51.100.0/24", t.Cloud.CreateForeignRoute)
+		},
 	}, {
-		ID:       "route-of-namesake-cluster",
-		Requires: "A route of another cluster that has the same name, in the same project, is left alone, though no Node here wants it.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityNamesakeClusters,
-		Needs: []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureNamesakeRoutes},
+		ID: "route-of-namesake-cluster", Capability: conformance.CapabilityNamesakeClusters,
 		Source: "k8s.io/cloud-provider config: KubeCloudSharedConfiguration.ClusterName, which every cluster has by " +
 			"default; " + routeController + ": reconcile (what is listed and no Node wants is deleted)",
-		Run: routeOfNamesakeCluster,
+		Requires: "A route of another cluster that has the same name, in the same project, is left alone, though no Node here wants it.",
+		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureNamesakeRoutes},
+		Run: func(t *conformance.T) {
+			strangersRoutesAreKept(t, "192.0.2.0/24", t.Cloud.CreateNamesakeRoute)
+		},
 	}, {
-		ID:       "route-outside-cluster-cidr",
-		Requires: "A Node whose range of pods' addresses is outside of the cluster's gets a route for it as others do, and its condition NetworkUnavailable becomes False.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs: someRoutes,
+		ID: "route-outside-cluster-cidr", Capability: conformance.CapabilityPodRoutes,
 		Source: routeController + ": reconcile (a route for each of spec.podCIDRs, whatever --cluster-cidr is), " +
 			"isResponsibleForRoute (which bounds deletions alone)",
-		Run: routeOutsideClusterCIDR,
+		Requires: "A Node whose range of pods' addresses is outside of the cluster's gets a route for it as others do, and its condition NetworkUnavailable becomes False.",
+		Needs:    someRoutes,
+		Run:      routeOutsideClusterCIDR,
 	}, {
-		ID:       "route-not-ready-is-kept",
+		ID: "route-not-ready-is-kept", Capability: conformance.CapabilityPodRoutes,
+		Source:   routeController + ": reconcile (a route goes when no Node wants it)",
 		Requires: "The route of a Node that is not Ready, and whose instance runs, is kept.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Needs:  someRoutes,
-		Source: routeController + ": reconcile (a route goes when no Node wants it)",
-		Run:    routeNotReadyIsKept,
+		Needs:    someRoutes,
+		Run: func(t *conformance.T) {
+			r := newRouted(t)
+			same := r.checkRoutesKept()
+			r.NotReady()
+			otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
+		},
 	}, {
-		ID:       "route-stopped-is-kept",
-		Requires: "The route of a Node whose instance is stopped is there when the instance runs again, and is not deleted and made again meanwhile.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityQuiet,
-		Needs: someRoutes,
+		ID: "route-stopped-is-kept", Capability: conformance.CapabilityQuiet,
 		Source: "k8s.io/cloud-provider cloud.go: Route.Blackhole; " + routeController +
 			": reconcile (a blackhole is deleted, and made again as long as its Node is there)",
-		Run: routeStoppedIsKept,
+		Requires: "The route of a Node whose instance is stopped is there when the instance runs again, and is not deleted and made again meanwhile.",
+		Needs:    someRoutes,
+		Run:      routeStoppedIsKept,
 	}, {
-		ID:       "route-of-node-deleted-while-ccm-down",
+		ID: "route-of-node-deleted-while-ccm-down", Capability: conformance.CapabilityPodRoutes,
+		Source:   routeController + ": reconcile",
 		Requires: "The route of a Node that was deleted while no CCM ran goes when one runs, and a Node that came meanwhile gets its own.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Alone:  true,
-		Needs:  someRoutes,
-		Source: routeController + ": reconcile",
-		Run:    routeOfNodeDeletedWhileCCMDown,
+		Needs:    someRoutes, Alone: true,
+		Run: func(t *conformance.T) {
+			leaves, stays := newRouted(t), newRouted(t)
+			same := stays.checkRoutesKept()
+			restart := stopCCM(t)
+			leaves.deleteNode()
+			t.Must(leaves.checkRoutes(t.Context()), "no CCM runs")
+			restart()
+			t.HoldsUntil(
+				"the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go",
+				leaves.checkNoRoute,
+			)
+			newRouted(t)
+		},
 	}, {
-		ID:       "route-refused-is-tried-again",
+		ID: "route-refused-is-tried-again", Capability: conformance.CapabilityPodRoutes,
+		Source:   routeController + ": reconcile, updateNetworkingCondition",
 		Requires: "While the cloud refuses a Node's route, its condition NetworkUnavailable is not False; once it does not, the Node gets its route.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-		Alone:  true,
-		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota},
-		Source: routeController + ": reconcile, updateNetworkingCondition",
-		Run:    routeRefusedIsTriedAgain,
+		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota}, Alone: true,
+		Run: routeRefusedIsTriedAgain,
 	}, {
-		ID:       "route-refused-says-why",
+		ID: "route-refused-says-why", Capability: conformance.CapabilityExplains,
+		Source:   fromDebugging + "; " + routeController + ": FailedToCreateRoute",
 		Requires: "While the cloud refuses a Node's route, a Warning Event on the Node says so.",
-		Profile:  conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityExplains,
-		Alone:  true,
-		Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota},
-		Source: fromDebugging + "; " + routeController + ": FailedToCreateRoute",
-		Run:    routeRefusedSaysWhy,
+		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota}, Alone: true,
+		Run: func(t *conformance.T) {
+			r, lift := newRefusedNode(t)
+			t.Await("a Warning on Node "+r.Name+" about its route", func(ctx context.Context) error {
+				events, err := eventsOn(ctx, t, r.Name, corev1.EventTypeWarning)
+				for _, e := range events {
+					if aboutRoutes.MatchString(e.Reason + " " + e.Message) {
+						return nil
+					}
+				}
+				return errors.Join(err, fmt.Errorf("of its %d Warnings none says so", len(events)))
+			})
+			lift()
+			r.awaitCondition()
+		},
 	},
 }, routeDoubtTests()...)
 
@@ -362,65 +418,6 @@ func deleteAndCheckRoutes(leaving []routedNode) func(context.Context) error {
 	}
 }
 
-func routeNetworkAvailable(t *conformance.T) {
-	r := newRanged(t)
-	t.HoldsUntil(
-		"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
-		"it to say that its network is there", r.saysAvailable,
-	)
-}
-
-func routeForEachNode(t *conformance.T) {
-	stays, leaves := newRouted(t), newRouted(t)
-	assert.NotEqual(t, stays.ranges, leaves.ranges)
-	t.Must(stays.checkRoutes(t.Context()), "when there is a second Node")
-	same := stays.checkRoutesKept()
-	leaves.deleteNode()
-	t.HoldsUntil(
-		"the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go",
-		leaves.checkNoRoute,
-	)
-}
-
-func routeOfNewInstance(t *conformance.T) {
-	before := newRouted(t)
-	before.terminateInstance()
-	t.AwaitNoNode(before.Name)
-	t.Await("the route to go with the Node", before.checkNoRoute)
-	after := routedNode{worker: worker{t: t, instance: t.NewInstance(before.Name)}}
-	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, after.instance) })
-	after.StandIn = t.NewNodeOf(after.instance, conformance.NodeSpec{})
-	t.Await("the cluster to give it a range", func(ctx context.Context) (err error) {
-		after.ranges, err = rangesOf(ctx, t, after.Name)
-		return err
-	})
-	after.awaitCondition()
-}
-
-func routeDeletedOutOfBand(t *conformance.T) {
-	r := newRouted(t)
-	t.Must(t.Cloud.DeleteRoute(t.Context(), r.theRoute().ID), "deleting the route to Node %s", r.Name)
-	newRanged(t) // A CCM that looks only when Nodes change looks now.
-	r.awaitCondition()
-}
-
-func routeDiverted(t *conformance.T) {
-	r, other := newRouted(t), newRouted(t)
-	t.Must(t.Cloud.
-		DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
-	newRanged(t)
-	r.awaitCondition()
-	t.Must(other.checkRoutes(t.Context()), "the Node that it led to for a while")
-}
-
-func routeOfStranger(t *conformance.T) {
-	strangersRoutesAreKept(t, "198.51.100.0/24", t.Cloud.CreateForeignRoute)
-}
-
-func routeOfNamesakeCluster(t *conformance.T) {
-	strangersRoutesAreKept(t, "192.0.2.0/24", t.Cloud.CreateNamesakeRoute)
-}
-
 // strangersRoutesAreKept checks that routes which are made by create are left alone: one within the
 // pods' range, and one that is not. The latter, of RFC 5737, is no other test's: a cloud refuses two
 // routes for one destination.
@@ -458,13 +455,6 @@ func strangersRoutesAreKept(
 	})
 }
 
-func routeNotReadyIsKept(t *conformance.T) {
-	r := newRouted(t)
-	same := r.checkRoutesKept()
-	r.NotReady()
-	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
-}
-
 func routeStoppedIsKept(t *conformance.T) {
 	r := newRouted(t)
 	same := r.checkRoutesKept()
@@ -500,20 +490,6 @@ func routeOutsideClusterCIDR(t *conformance.T) {
 	otherRoutesGo(t, "the route for "+outsideCIDR+" is to be kept", same)
 }
 
-func routeOfNodeDeletedWhileCCMDown(t *conformance.T) {
-	leaves, stays := newRouted(t), newRouted(t)
-	same := stays.checkRoutesKept()
-	restart := stopCCM(t)
-	leaves.deleteNode()
-	t.Must(leaves.checkRoutes(t.Context()), "no CCM runs")
-	restart()
-	t.HoldsUntil(
-		"the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go",
-		leaves.checkNoRoute,
-	)
-	newRouted(t)
-}
-
 // newRefusedNode makes a Node whose route the cloud refuses until the limit is lifted.
 func newRefusedNode(t *conformance.T) (r routedNode, lift func()) {
 	undo, err := t.Cloud.LimitRoutes(t.Context())
@@ -536,21 +512,6 @@ func routeRefusedIsTriedAgain(t *conformance.T) {
 		"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
 		"it to say that its network is there", r.saysAvailable,
 	)
-}
-
-func routeRefusedSaysWhy(t *conformance.T) {
-	r, lift := newRefusedNode(t)
-	t.Await("a Warning on Node "+r.Name+" about its route", func(ctx context.Context) error {
-		events, err := eventsOn(ctx, t, r.Name, corev1.EventTypeWarning)
-		for _, e := range events {
-			if aboutRoutes.MatchString(e.Reason + " " + e.Message) {
-				return nil
-			}
-		}
-		return errors.Join(err, fmt.Errorf("of its %d Warnings none says so", len(events)))
-	})
-	lift()
-	r.awaitCondition()
 }
 
 // routeDoubtTests are of answers that do not say that a route, or the instance that
@@ -583,12 +544,10 @@ func routeDoubtTests() []conformance.Test {
 			ID: "route-doubt-" + d.id,
 			Requires: "The routes of Nodes are neither deleted nor made twice while " + d.what +
 				", not even by a CCM that has just started, nor afterwards.",
-			Profile: conformance.Routing, Level: conformance.Extended, Capability: conformance.CapabilityPodRoutes,
-			Alone:  true,
-			Needs:  []conformance.Feature{conformance.FeatureRoutes, conformance.FaultFeature(d.kind)},
-			Source: d.source,
-			Bound:  3 * time.Minute,
-			Run:    func(t *conformance.T) { routeDoubt(t, d.kind, d.on) },
+			Capability: conformance.CapabilityPodRoutes, Source: d.source,
+			Needs: []conformance.Feature{conformance.FeatureRoutes, conformance.FaultFeature(d.kind)}, Alone: true,
+			Bound: 3 * time.Minute,
+			Run:   func(t *conformance.T) { routeDoubt(t, d.kind, d.on) },
 		})
 	}
 	return tests

@@ -17,65 +17,60 @@ import (
 
 var trafficTests = []conformance.Test{
 	{
-		ID: "lb-traffic-reaches-pods", Profile: conformance.LoadBalancer, Level: conformance.Core, Source: fromService,
+		ID: "lb-traffic-reaches-pods", Source: fromService,
 		Requires: "What a balancer accepts reaches every pod of the Service.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic},
-		Run:      lbTrafficReachesPods,
-	},
-	{
-		ID: "lb-traffic-follows-port-change", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromEnsure,
+		Run: func(t *conformance.T) {
+			selector, pods := t.NewPods(2)
+			svc := t.NewService(withSelector(selector))
+			hearAll(t, t.AwaitBalancer(svc), portOf(svc), pods)
+		},
+	}, {
+		ID: "lb-traffic-follows-port-change", Source: fromEnsure,
 		Requires: "After a port of the Service has changed, pods answer on the new one, and nobody on the old one.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic},
-		Run:      lbTrafficFollowsPortChange,
-	},
-	{
-		ID: "lb-traffic-two-services-apart", Profile: conformance.LoadBalancer, Level: conformance.Core,
-		Source:   fromService,
+		Run: func(t *conformance.T) {
+			selector, pods := t.NewPods(1)
+			svc := t.NewService(withSelector(selector))
+			old := portOf(svc)
+			t.AwaitAnswer(t.AwaitBalancer(svc), old, pods)
+			changePort(t, svc)
+			b := t.AwaitBalancer(svc, listensFor(t, svc))
+			awaitSilence(t, b, old, pods)
+			t.AwaitAnswer(b, portOf(svc), pods)
+		},
+	}, {
+		ID: "lb-traffic-two-services-apart", Source: fromService,
 		Requires: "Of two Services with the same port each answers with its own pods only.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic},
 		Run:      lbTrafficTwoServicesApart,
-	},
-	{
-		ID: "lb-traffic-source-ranges", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
+	}, {
+		ID: "lb-traffic-source-ranges", Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
 		Requires: "A client outside the Service's loadBalancerSourceRanges gets no answer, and one inside does.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic, conformance.FeatureSourceRanges},
 		Run:      lbTrafficSourceRanges,
-	},
-	{
-		ID: "lb-traffic-affinity", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityAffinity, Source: fromAffinity,
+	}, {
+		ID: "lb-traffic-affinity", Capability: conformance.CapabilityAffinity, Source: fromAffinity,
 		Requires: "With sessionAffinity ClientIP the same pod answers all of a client's connections.",
 		Needs: []conformance.Feature{
 			conformance.FeatureTraffic, conformance.FeatureAffinity, conformance.FeatureHealthCheck,
 		},
 		Run: lbTrafficAffinity,
-	},
-	{
-		ID: "lb-traffic-local", Profile: conformance.LoadBalancer, Level: conformance.Extended,
-		Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
+	}, {
+		ID: "lb-traffic-local", Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
 		Requires: "With externalTrafficPolicy Local and a pod on one Node only, every connection is answered.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic, conformance.FeatureHealthCheck},
-		Run:      lbTrafficLocal,
+		Run: func(t *conformance.T) {
+			selector, pods := t.NewPods(1)
+			svc := t.NewService(withSelector(selector), withLocalTrafficPolicy)
+			b := t.AwaitBalancer(svc)
+			// Until it has noticed which nodes have no pod the balancer may send there.
+			t.Await(fmt.Sprintf("%d connections in a row to be answered", inARow), func(ctx context.Context) error {
+				_, err := requestMany(ctx, t, b, portOf(svc), pods)
+				return err
+			})
+		},
 	},
-}
-
-func lbTrafficReachesPods(t *conformance.T) {
-	selector, pods := t.NewPods(2)
-	svc := t.NewService(withSelector(selector))
-	hearAll(t, t.AwaitBalancer(svc), portOf(svc), pods)
-}
-
-func lbTrafficFollowsPortChange(t *conformance.T) {
-	selector, pods := t.NewPods(1)
-	svc := t.NewService(withSelector(selector))
-	old := portOf(svc)
-	t.AwaitAnswer(t.AwaitBalancer(svc), old, pods)
-	changePort(t, svc)
-	b := t.AwaitBalancer(svc, listensFor(t, svc))
-	awaitSilence(t, b, old, pods)
-	t.AwaitAnswer(b, portOf(svc), pods)
 }
 
 func lbTrafficTwoServicesApart(t *conformance.T) {
@@ -124,17 +119,6 @@ func lbTrafficAffinity(t *conformance.T) {
 	})
 	t.Change(svc, withoutAffinity)
 	hearAll(t, t.AwaitBalancer(svc, keepsClients(t, 0)), portOf(svc), pods)
-}
-
-func lbTrafficLocal(t *conformance.T) {
-	selector, pods := t.NewPods(1)
-	svc := t.NewService(withSelector(selector), withLocalTrafficPolicy)
-	b := t.AwaitBalancer(svc)
-	// Until it has noticed which nodes have no pod the balancer may send there.
-	t.Await(fmt.Sprintf("%d connections in a row to be answered", inARow), func(ctx context.Context) error {
-		_, err := requestMany(ctx, t, b, portOf(svc), pods)
-		return err
-	})
 }
 
 func withSelector(selector map[string]string) func(*corev1.Service) {
