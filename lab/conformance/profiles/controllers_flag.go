@@ -41,10 +41,7 @@ func awaitOthersWork(t *conformance.T, what string, holds func(context.Context) 
 	const others = 5
 	for range others {
 		name := newWaitingNode(t)
-		t.HoldsUntil(what, holds, "Node "+name+" to be initialised", func(ctx context.Context) error {
-			_, err := t.Initialized(ctx, name)
-			return err
-		})
+		t.HoldsUntil(what, holds, "Node "+name+" to be initialised", checkNodeInitialized(t, name))
 	}
 	began := time.Now()
 	t.HoldsUntil(what, holds, "as much time as a repair takes", func(context.Context) error {
@@ -56,28 +53,21 @@ func awaitOthersWork(t *conformance.T, what string, holds func(context.Context) 
 }
 
 func lifecycleControllerSwitchedOff(t *conformance.T) {
-	ready, notReady := newWorker(t), newWorker(t)
+	workers := fleet{newWorker(t), newWorker(t)}
 	t.RestartCCM("--controllers=*,-cloud-node-lifecycle-controller")
 	t.AwaitInitialized(newWaitingNode(t)) // It runs, and leads.
-	for _, w := range []worker{ready, notReady} {
+	for _, w := range workers {
 		t.Must(t.Cloud.TerminateInstance(t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
 	}
+	notReady := workers[1]
 	notReady.NotReady()
-	awaitOthersWork(t, "Nodes are to be left alone", func(ctx context.Context) error {
-		for _, w := range []worker{ready, notReady} {
-			if _, err := t.GetNode(ctx, w.Name); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	awaitOthersWork(t, "Nodes are to be left alone", workers.checkNodesExist)
 	t.RestartCCM()
 	t.AwaitNoNode(notReady.Name)
 }
 
 func lbControllerSwitchedOff(t *conformance.T) {
-	deleted := t.NewService()
-	before := t.AwaitBalancer(deleted)
+	deleted, before := newServiceWithBalancer(t)
 	t.RestartCCM("--controllers=*,-service-lb-controller")
 	t.AwaitInitialized(newWaitingNode(t)) // It runs, and leads.
 	t.Must(t.Cloud.DeleteBalancer(t.Context(), before.ID), "deleting balancer %s", before.ID)

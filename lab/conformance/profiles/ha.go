@@ -31,8 +31,7 @@ var haTests = []conformance.Test{
 		Needs:    replicas, Alone: true,
 		Run: func(t *conformance.T) {
 			leader, _ := startLeaderAndStandby(t)
-			svc := t.NewService()
-			b := t.AwaitBalancer(svc)
+			svc, b := newServiceWithBalancer(t)
 			change := checkLeaseTakenOver(t)
 			changed := func(ctx context.Context) error { _, err := change(ctx); return err }
 			t.Must(leader.Freeze(), "freezing the CCM that acts")
@@ -64,8 +63,7 @@ var haTests = []conformance.Test{
 			t.Must(leader.Stop(t.Context()), "stopping the CCM that acts")
 			t.DeleteService(deleted)
 			changePort(t, kept)
-			created := t.NewService()
-			t.AwaitBalancer(created, listensFor(t, created))
+			newServiceWithListeners(t)
 			t.AwaitGone(deleted)
 			t.AwaitBalancer(kept, listensFor(t, kept), sameBalancer(b))
 		},
@@ -171,11 +169,7 @@ func sameBalancer(before conformance.Balancer) func(conformance.Balancer) error 
 
 func haLeaderKilledCreatingBalancer(t *conformance.T) {
 	leader, _ := startLeaderAndStandby(t)
-	fault, err := t.Cloud.InjectFault(
-		t.Context(), conformance.Fault{Kind: conformance.FaultLost, On: []conformance.Thing{conformance.Balancers}},
-	)
-	t.Must(err, "having the cloud's answers get lost")
-	t.Cleanup(fault.Lift)
+	fault := injectFault(t, "having the cloud's answers get lost", conformance.FaultLost, conformance.Balancers)
 	svc := t.NewService()
 	t.Await("the cloud to have made a balancer of which the CCM does not know", func(ctx context.Context) error {
 		there, err := t.BalancersOf(ctx, svc)
@@ -185,7 +179,7 @@ func haLeaderKilledCreatingBalancer(t *conformance.T) {
 		return err
 	})
 	t.Must(leader.Kill(t.Context()), "killing the CCM that acts")
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	onlyOne(t, svc)
 }
 
@@ -193,10 +187,8 @@ func haLeaderKilledCreatingBalancer(t *conformance.T) {
 // seen to once more, and deleted.
 func onlyOne(t *conformance.T, svc *corev1.Service, checks ...func(conformance.Balancer) error) {
 	before := t.AwaitBalancer(svc, append(checks, listensFor(t, svc))...)
-	changePort(t, svc)
-	t.AwaitBalancer(svc, listensFor(t, svc), sameBalancer(before))
-	t.DeleteService(svc)
-	t.AwaitGone(svc)
+	changePortAndAwait(t, svc, sameBalancer(before))
+	deleteAndAwaitGone(t, svc)
 }
 
 func haLeaderFrozen(t *conformance.T) {
@@ -267,16 +259,12 @@ func durationOf(t *conformance.T, l lease) time.Duration {
 // frozenWhileCreating is a Service for which the CCM is about to make a balancer when
 // it is frozen.
 func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.Service {
-	fault, err := t.Cloud.InjectFault(
-		t.Context(), conformance.Fault{Kind: conformance.FaultTimeout, On: []conformance.Thing{conformance.Balancers}},
-	)
-	t.Must(err, "having the cloud not answer")
-	t.Cleanup(fault.Lift)
+	fault := injectFault(t, "having the cloud not answer", conformance.FaultTimeout, conformance.Balancers)
 	about := checkFaultHits(t, fault, 1)
 	svc := t.NewService()
 	t.Await("the CCM to be about the Service's balancer", about)
 	t.Must(leader.Freeze(), "freezing the CCM that acts")
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	return svc
 }
 

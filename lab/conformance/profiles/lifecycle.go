@@ -126,7 +126,7 @@ func bootingIsKept(t *conformance.T) {
 	t.HoldsUntil(
 		"Node "+name+" is to be kept", booting.checkNodeKept, "the CCM to have gone round its Nodes", rounds.checkSweeps(3),
 	)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	t.Await("instance "+name+" to be made", func(context.Context) error { return created() })
 }
 
@@ -271,16 +271,13 @@ func chanceIn(kind conformance.FaultKind, attempts int) chance {
 }
 
 func testDoubtfulAnswer(t *conformance.T, kind conformance.FaultKind) {
-	w, others := newWorker(t), []worker{newWorker(t), newWorker(t), newWorker(t)}
-	fault, err := t.Cloud.
-		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
-	t.Must(err, "injecting %s", kind)
-	t.Cleanup(fault.Lift)
+	w, others := newWorker(t), fleet{newWorker(t), newWorker(t), newWorker(t)}
+	fault := injectOnInstances(t, kind)
 	w.NotReady()
 	holdsThroughFault(
 		t, fault, chanceIn(kind, t.Attempts), others, "Node "+w.Name+" is to be kept in doubt", w.checkNodeKept,
 	)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.checkNodeKept)
 }
 
@@ -293,19 +290,12 @@ func holdsThroughFault(
 	t *conformance.T,
 	fault conformance.Injection,
 	c chance,
-	others []worker,
+	others fleet,
 	what string,
 	holds func(context.Context) error,
 ) {
 	ready, first, second := others[0], others[1], others[2]
-	kept := func(ctx context.Context) error {
-		for _, other := range others { // Whichever it asks for first.
-			if _, err := t.GetNode(ctx, other.Name); err != nil {
-				return err
-			}
-		}
-		return holds(ctx)
-	}
+	kept := allHold(others.checkNodesExist, holds) // Whichever of the others it asks for first.
 	keptUntilAsked := func(other worker) (works bool) {
 		gone, done := newRounds(ready), stopAndCheckTaints([]worker{other})
 		worksOn := func(ctx context.Context) error {
@@ -400,6 +390,21 @@ func stopAndCheckTaints(workers []worker) func(context.Context) error {
 	}
 }
 
+// injectFault has the cloud misbehave about some things until the fault is lifted, at the end of the test
+// at the latest. what says what is being done, for the case that it cannot be.
+func injectFault(
+	t *conformance.T, what string, kind conformance.FaultKind, on ...conformance.Thing,
+) conformance.Injection {
+	fault, err := t.Cloud.InjectFault(t.Context(), conformance.Fault{Kind: kind, On: on})
+	t.Must(err, "%s", what)
+	t.Cleanup(fault.Lift)
+	return fault
+}
+
+func liftFault(t *conformance.T, fault conformance.Injection) {
+	t.Must(fault.Lift(t.Context()), "lifting the fault")
+}
+
 // checkFaultHits returns an error until so many more calls have met the fault.
 func checkFaultHits(t *conformance.T, fault conformance.Injection, want int) func(context.Context) error {
 	before, err := fault.Hits(t.Context())
@@ -438,14 +443,19 @@ func brokenOff(t *conformance.T, fault conformance.Injection) func(context.Conte
 	}
 }
 
-// eitherHolds returns an error while both checks do.
-func eitherHolds(a, b func(context.Context) error) func(context.Context) error {
+// eitherHolds returns an error while each of the checks does. It makes all of them each time.
+func eitherHolds(checks ...func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		errA, errB := a(ctx), b(ctx)
-		if errA == nil || errB == nil {
+		var failed []error
+		for _, check := range checks {
+			if err := check(ctx); err != nil {
+				failed = append(failed, err)
+			}
+		}
+		if len(failed) < len(checks) {
 			return nil
 		}
-		return errors.Join(errA, errB)
+		return errors.Join(failed...)
 	}
 }
 
@@ -466,10 +476,8 @@ func newWorker(t *conformance.T) worker {
 func newStopped(t *conformance.T) worker {
 	w := newWorker(t)
 	w.stopInstance()
-	t.HoldsUntil("Node "+w.Name+" is to be kept", func(ctx context.Context) error {
-		_, err := t.GetNode(ctx, w.Name)
-		return err
-	}, "Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint)
+	t.HoldsUntil("Node "+w.Name+" is to be kept", w.checkNodeExists,
+		"Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint)
 	return w
 }
 
@@ -518,8 +526,12 @@ func (w worker) checkShutdownTaint(ctx context.Context) error {
 // of which many go at once.
 func holdsWhileOthersStop(t *conformance.T, what string, holds func(context.Context) error) {
 	for range 2 {
-		control := newWorker(t)
-		control.stopInstance()
-		t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.checkShutdownTaint)
+		holdsWhileStopped(what, holds, newWorker(t))
 	}
+}
+
+// holdsWhileStopped watches that something holds until the CCM has tainted one worker, which is stopped.
+func holdsWhileStopped(what string, holds func(context.Context) error, control worker) {
+	control.stopInstance()
+	control.t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.checkShutdownTaint)
 }

@@ -33,11 +33,7 @@ var exitTests = []conformance.Test{
 func survivesStart(t *conformance.T, kind conformance.FaultKind) {
 	ready := newWorker(t)
 	restart := stopCCM(t)
-	fault, err := t.Cloud.InjectFault(t.Context(), conformance.Fault{
-		Kind: kind, On: []conformance.Thing{conformance.Instances, conformance.Balancers},
-	})
-	t.Must(err, "injecting %s", kind)
-	t.Cleanup(fault.Lift)
+	fault := injectFault(t, "injecting "+string(kind), kind, conformance.Instances, conformance.Balancers)
 	// Calls met the fault while its controllers went round, or, where those wait for the cloud, so many
 	// that it has begun anew.
 	asked := eitherHolds(
@@ -55,6 +51,6 @@ func survivesStart(t *conformance.T, kind conformance.FaultKind) {
 	restart()
 	const what = "the CCM is not to end by itself"
 	t.HoldsUntil(what, lives, "it to have asked the cloud", eitherHolds(asked, waiting.checkInitialized))
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	t.HoldsUntil(what, lives, "Node "+waiting.Name+" to be initialised", waiting.checkInitialized)
 }

@@ -59,16 +59,14 @@ var balancerTests = []conformance.Test{
 		Requires: "A Service of type LoadBalancer gets exactly one balancer, and has the balancer's address in its status; the balancer listens on the Service's port and sends to its node port, where the cloud has such things.",
 		Compares: sendsToNodePorts,
 		Run: func(t *conformance.T) {
-			svc := t.NewService()
-			t.AwaitBalancer(svc, listensFor(t, svc))
+			newServiceWithListeners(t)
 		},
 	}, {
 		ID: "lb-several-ports", Source: fromService,
 		Requires: "A balancer listens on each of the Service's ports, and sends each to its own node port where it sends to node ports.",
 		Needs:    hasListeners,
 		Run: func(t *conformance.T) {
-			svc := t.NewService(func(s *corev1.Service) { addPort(t, s); addPort(t, s) })
-			b := t.AwaitBalancer(svc, listensFor(t, svc))
+			_, b := newServiceWithListeners(t, func(s *corev1.Service) { addPort(t, s); addPort(t, s) })
 			assert.Len(t, b.Listeners, 3)
 		},
 	}, {
@@ -76,18 +74,15 @@ var balancerTests = []conformance.Test{
 		Requires: "When a port of the Service changes, the balancer listens on the new one, and on the old one no more.",
 		Needs:    hasListeners,
 		Run: func(t *conformance.T) {
-			svc := t.NewService()
-			t.AwaitBalancer(svc, listensFor(t, svc))
-			changePort(t, svc)
-			t.AwaitBalancer(svc, listensFor(t, svc))
+			svc, _ := newServiceWithListeners(t)
+			changePortAndAwait(t, svc)
 		},
 	}, {
 		ID: "lb-port-added-and-removed", Source: fromEnsure,
 		Requires: "A port that is added to the Service gets a listener, and one that is removed loses it.",
 		Needs:    hasListeners,
 		Run: func(t *conformance.T) {
-			svc := t.NewService()
-			t.AwaitBalancer(svc, listensFor(t, svc))
+			svc, _ := newServiceWithListeners(t)
 			t.Change(svc, func(s *corev1.Service) { addPort(t, s) })
 			b := t.AwaitBalancer(svc, listensFor(t, svc))
 			assert.Len(t, b.Listeners, 2)
@@ -103,10 +98,8 @@ var balancerTests = []conformance.Test{
 		ID: "lb-deleted", Source: fromDelete,
 		Requires: "When the Service is deleted, its balancer goes, and then the Service.",
 		Run: func(t *conformance.T) {
-			svc := t.NewService()
-			t.AwaitBalancer(svc)
-			t.DeleteService(svc)
-			t.AwaitGone(svc)
+			svc, _ := newServiceWithBalancer(t)
+			deleteAndAwaitGone(t, svc)
 		},
 	}, {
 		ID: "lb-finalizer", Source: fromCleanup,
@@ -116,13 +109,8 @@ var balancerTests = []conformance.Test{
 		ID: "lb-retyped-to-cluster-ip", Source: fromCleanup,
 		Requires: "A Service that becomes one of type ClusterIP loses its balancer, the address in its status and the finalizer, and lives on; back again it gets one balancer.",
 		Run: func(t *conformance.T) {
-			svc := t.NewService()
-			t.AwaitBalancer(svc)
-			t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
-			t.AwaitNoBalancer(svc)
-			t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error {
-				return checkUntouched(ctx, t, svc)
-			})
+			svc, _ := newServiceWithBalancer(t)
+			retypeToClusterIP(t, svc)
 
 			t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
 			t.AwaitBalancer(svc, listensFor(t, svc))
@@ -134,21 +122,18 @@ var balancerTests = []conformance.Test{
 			stays, goes := t.NewService(), t.NewService()
 			before, other := t.AwaitBalancer(stays, listensFor(t, stays)), t.AwaitBalancer(goes, listensFor(t, goes))
 			assert.NotEqual(t, before.ID, other.ID)
-			t.DeleteService(goes)
-			t.AwaitGone(goes)
+			deleteAndAwaitGone(t, goes)
 			assert.Equal(t, balancerIdentity(before), balancerIdentity(t.AwaitBalancer(stays)))
 		},
 	}, {
 		ID: "lb-recreated", Source: fromDelete,
 		Requires: "A new Service with the name of one that was deleted gets a balancer of its own, and the old one's goes.",
 		Run: func(t *conformance.T) {
-			old := t.NewService()
-			before := t.AwaitBalancer(old)
+			old, before := newServiceWithBalancer(t)
 			t.DeleteService(old)
 			// The old balancer may still be on its way out.
 			t.Await("the name to be free", func(ctx context.Context) error { return t.NoService(ctx, old) })
-			svc := t.NewService(func(s *corev1.Service) { s.Name = old.Name })
-			after := t.AwaitBalancer(svc, listensFor(t, svc))
+			svc, after := newServiceWithListeners(t, func(s *corev1.Service) { s.Name = old.Name })
 			assert.NotEqual(t, before.ID, after.ID)
 			t.AwaitNoBalancer(old)
 			assert.Equal(t, balancerIdentity(after), balancerIdentity(t.AwaitBalancer(svc)))
@@ -187,8 +172,7 @@ var balancerTests = []conformance.Test{
 }
 
 func lbNodePortChanged(t *conformance.T) {
-	svc := t.NewService()
-	before := t.AwaitBalancer(svc, listensFor(t, svc))
+	svc, before := newServiceWithListeners(t)
 	old := svc.Spec.Ports[0].NodePort
 	var err error
 	for i := range int32(20) { // Those nearby may be taken.
@@ -212,10 +196,7 @@ func lbFinalizer(t *conformance.T) {
 			return err
 		}
 		return checkFinalizer(ctx, t, svc) // Looked at after the balancer: it must be older.
-	}, "the balancer", func(ctx context.Context) error {
-		_, err := t.TheBalancer(ctx, svc)
-		return err
-	})
+	}, "the balancer", checkOneBalancer(t, svc))
 
 	t.DeleteService(svc)
 	t.HoldsUntil(invariant, func(ctx context.Context) error {
@@ -242,13 +223,8 @@ func balancerIdentity(b conformance.Balancer) conformance.Balancer {
 // lbClassSetLater goes by way of another type: the API server lets no class be set on a Service that
 // is of type LoadBalancer already (kubernetes pkg/apis/core/validation: validateLoadBalancerClassField).
 func lbClassSetLater(t *conformance.T) {
-	svc := t.NewService()
-	t.AwaitBalancer(svc)
-	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
-	t.AwaitNoBalancer(svc)
-	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error {
-		return checkUntouched(ctx, t, svc)
-	})
+	svc, _ := newServiceWithBalancer(t)
+	retypeToClusterIP(t, svc)
 	class := "conformance.ccmlab.io/nobody"
 	t.Change(svc, func(s *corev1.Service) {
 		s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class
@@ -259,8 +235,7 @@ func lbClassSetLater(t *conformance.T) {
 // leftAlone requires that none of the Services gets anything. The CCM has had
 // its chance when it has served two that came later.
 func leftAlone(t *conformance.T, services ...*corev1.Service) {
-	first := t.NewService()
-	t.AwaitBalancer(first)
+	newServiceWithBalancer(t)
 	second := t.NewService()
 	t.HoldsUntil("the Service is left alone", func(ctx context.Context) (err error) {
 		for _, svc := range services {
@@ -271,10 +246,7 @@ func leftAlone(t *conformance.T, services ...*corev1.Service) {
 			err = errors.Join(err, listErr, checkUntouched(ctx, t, svc))
 		}
 		return err
-	}, "a later Service's balancer", func(ctx context.Context) error {
-		_, err := t.TheBalancer(ctx, second)
-		return err
-	})
+	}, "a later Service's balancer", checkOneBalancer(t, second))
 }
 
 func lbManyLeaveNothing(t *conformance.T) {
@@ -326,8 +298,7 @@ func lbTargetsFollowNodes(t *conformance.T) {
 	t.AwaitNoNode(nodeB.Name)
 	t.AwaitBalancer(svc, leadsTo(own, a.ID))
 
-	t.Must(t.Kube.CoreV1().Nodes().
-		Delete(t.Context(), nodeA.Name, metav1.DeleteOptions{}), "deleting Node %s", nodeA.Name)
+	deleteNode(t, nodeA.Name)
 	t.AwaitBalancer(svc, leadsTo(own)) // Its instance still runs.
 }
 
@@ -444,6 +415,63 @@ func changePort(t *conformance.T, svc *corev1.Service) {
 		last := len(s.Spec.Ports) - 1
 		s.Spec.Ports[0].Port = s.Spec.Ports[last].Port
 		s.Spec.Ports = s.Spec.Ports[:last]
+	})
+}
+
+// newServiceWithBalancer makes a Service and waits for its balancer.
+func newServiceWithBalancer(
+	t *conformance.T, with ...func(*corev1.Service),
+) (*corev1.Service, conformance.Balancer) {
+	svc := t.NewService(with...)
+	return svc, t.AwaitBalancer(svc)
+}
+
+// newServiceWithListeners makes a Service and waits for its balancer to listen on all its ports.
+func newServiceWithListeners(
+	t *conformance.T, with ...func(*corev1.Service),
+) (*corev1.Service, conformance.Balancer) {
+	svc := t.NewService(with...)
+	return svc, t.AwaitBalancer(svc, listensFor(t, svc))
+}
+
+// changePortAndAwait gives the Service's first port another number, and waits for the balancer to listen
+// there and to be as the checks want.
+func changePortAndAwait(
+	t *conformance.T, svc *corev1.Service, checks ...func(conformance.Balancer) error,
+) conformance.Balancer {
+	changePort(t, svc)
+	return t.AwaitBalancer(svc, slices.Insert(checks, 0, listensFor(t, svc))...)
+}
+
+// deleteAndAwaitGone deletes the Service, and waits for it and its balancer to be gone.
+func deleteAndAwaitGone(t *conformance.T, svc *corev1.Service) {
+	t.DeleteService(svc)
+	t.AwaitGone(svc)
+}
+
+// checkOneBalancer returns an error unless the Service has one balancer, which serves it and is as the
+// checks want.
+func checkOneBalancer(
+	t *conformance.T, svc *corev1.Service, checks ...func(conformance.Balancer) error,
+) func(context.Context) error {
+	return func(ctx context.Context) error {
+		b, err := t.TheBalancer(ctx, svc)
+		for _, check := range checks {
+			if err == nil {
+				err = check(b)
+			}
+		}
+		return err
+	}
+}
+
+// retypeToClusterIP makes the Service one of type ClusterIP, and waits for it to lose all that came with
+// its balancer.
+func retypeToClusterIP(t *conformance.T, svc *corev1.Service) {
+	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP })
+	t.AwaitNoBalancer(svc)
+	t.Await("the Service to be as one that never had a balancer", func(ctx context.Context) error {
+		return checkUntouched(ctx, t, svc)
 	})
 }
 

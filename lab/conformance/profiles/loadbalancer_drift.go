@@ -13,8 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
@@ -33,11 +31,9 @@ var balancerBeyondTests = []conformance.Test{
 		Requires: "When the balancer's listeners were changed behind the CCM's back, the next change of the Service puts all of them right.",
 		Needs:    changesListeners,
 		Run: func(t *conformance.T) {
-			svc := t.NewService(func(s *corev1.Service) { addPort(t, s) })
-			b := t.AwaitBalancer(svc, listensFor(t, svc))
+			svc, b := newServiceWithListeners(t, func(s *corev1.Service) { addPort(t, s) })
 			divertBalancer(t, b)
-			changePort(t, svc)
-			assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+			assert.Equal(t, b.ID, changePortAndAwait(t, svc).ID)
 		},
 	}, {
 		ID: "lb-changed-out-of-band-is-repaired", Capability: conformance.CapabilityRepair, Source: fromService,
@@ -65,11 +61,9 @@ var balancerBeyondTests = []conformance.Test{
 		ID: "lb-replaced-under-another-name", Source: fromCleanup,
 		Requires: "A Service that takes the place of another one, with the same ports and another name, gets a balancer of its own, and the other one's goes.",
 		Run: func(t *conformance.T) {
-			old := t.NewService()
-			before := t.AwaitBalancer(old)
+			old, before := newServiceWithBalancer(t)
 			t.DeleteService(old)
-			svc := t.NewService(func(s *corev1.Service) { s.Spec.Ports[0].Port = portOf(old) })
-			after := t.AwaitBalancer(svc, listensFor(t, svc))
+			svc, after := newServiceWithListeners(t, func(s *corev1.Service) { s.Spec.Ports[0].Port = portOf(old) })
 			assert.NotEqual(t, before.ID, after.ID)
 			t.AwaitGone(old)
 			assert.Equal(t, balancerIdentity(after), balancerIdentity(t.AwaitBalancer(svc)))
@@ -84,10 +78,8 @@ var balancerBeyondTests = []conformance.Test{
 			restart := stopCCM(t)
 			restart()
 			first := t.AwaitBalancer(svc, listensFor(t, svc))
-			changePort(t, svc) // Whatever was left to be made again is over after this.
-			assert.Equal(t, first.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
-			t.DeleteService(svc)
-			t.AwaitGone(svc)
+			assert.Equal(t, first.ID, changePortAndAwait(t, svc).ID) // Whatever was left to be made again is over after this.
+			deleteAndAwaitGone(t, svc)
 		},
 	}, {
 		ID: "lb-waiting-node-is-skipped", Capability: conformance.CapabilityWaitingNodes,
@@ -125,9 +117,7 @@ var balancerBeyondTests = []conformance.Test{
 		Requires: "A Service without node ports gets a balancer, or a Warning Event on it says why not; with node ports it gets one.",
 		Run: func(t *conformance.T) {
 			svc := t.NewService(setAllocateNodePorts(false))
-			t.Await("a balancer, or a Warning", eitherHolds(
-				func(ctx context.Context) error { _, err := t.TheBalancer(ctx, svc); return err },
-				func(ctx context.Context) error { return checkWarning(ctx, t, svc) }))
+			t.Await("a balancer, or a Warning", eitherHolds(checkOneBalancer(t, svc), checkWarning(t, svc)))
 			t.Change(svc, setAllocateNodePorts(true))
 			t.AwaitBalancer(svc, listensFor(t, svc))
 		},
@@ -206,42 +196,32 @@ func setAllocateNodePorts(yes bool) func(*corev1.Service) {
 }
 
 // checkWarning returns an error while there is no Warning on the Service.
-func checkWarning(ctx context.Context, t *conformance.T, svc *corev1.Service) error {
-	events, err := t.Kube.CoreV1().Events(svc.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
-		"involvedObject.uid": string(svc.UID), "type": corev1.EventTypeWarning,
-	}.String()})
-	if err == nil && len(events.Items) == 0 {
-		err = errors.New("there is none")
+func checkWarning(t *conformance.T, svc *corev1.Service) func(context.Context) error {
+	return func(ctx context.Context) error {
+		n, err := countWarnings(ctx, t, svc)
+		if err == nil && n == 0 {
+			err = errors.New("there is none")
+		}
+		return err
 	}
-	return err
 }
 
 func lbLoadBalancerIP(t *conformance.T) {
-	address, release, err := t.Cloud.ReserveAddress(t.Context())
-	t.Must(err, "reserving an address")
-	t.Cleanup(release)
+	address := reserveAddress(t)
 	var balancers []string
 	for range 2 {
-		svc := t.NewService(func(s *corev1.Service) { s.Spec.LoadBalancerIP = address }) //nolint:staticcheck // Deprecated, and in use.
+		svc := t.NewService(withLoadBalancerIP(address))
 		b := t.AwaitBalancer(svc, listensFor(t, svc))
 		assert.Equal(t, address, b.Address)
 		balancers = append(balancers, b.ID)
-		t.DeleteService(svc)
-		t.AwaitGone(svc)
+		deleteAndAwaitGone(t, svc)
 	}
 	assert.Len(t, slices.Compact(balancers), 2)
 }
 
 func lbLoadBalancerIPChanged(t *conformance.T) {
-	var addresses []string
-	for range 2 {
-		address, release, err := t.Cloud.ReserveAddress(t.Context())
-		t.Must(err, "reserving an address")
-		t.Cleanup(release)
-		addresses = append(addresses, address)
-	}
-	svc := t.NewService()
-	t.AwaitBalancer(svc, listensFor(t, svc))
+	addresses := []string{reserveAddress(t), reserveAddress(t)}
+	svc, _ := newServiceWithListeners(t)
 	for _, address := range addresses {
 		t.Change(svc, withLoadBalancerIP(address))
 		t.AwaitBalancer(svc, listensFor(t, svc), func(b conformance.Balancer) error {
@@ -254,11 +234,8 @@ func lbLoadBalancerIPChanged(t *conformance.T) {
 }
 
 func lbLoadBalancerIPInUse(t *conformance.T) {
-	address, release, err := t.Cloud.ReserveAddress(t.Context())
-	t.Must(err, "reserving an address")
-	t.Cleanup(release)
-	first := t.NewService(withLoadBalancerIP(address))
-	before := t.AwaitBalancer(first, listensFor(t, first))
+	address := reserveAddress(t)
+	first, before := newServiceWithListeners(t, withLoadBalancerIP(address))
 	second := t.NewService(withLoadBalancerIP(address))
 	awaitToldNoAddress(t, second, address, func(ctx context.Context) error {
 		b, err := t.TheBalancer(ctx, first)
@@ -267,10 +244,17 @@ func lbLoadBalancerIPInUse(t *conformance.T) {
 		}
 		return err
 	})
-	t.DeleteService(first)
-	t.AwaitGone(first)
+	deleteAndAwaitGone(t, first)
 	touchService(t, second, "the address is free") // Not every CCM sees it: its next try may be minutes away.
 	assert.Equal(t, address, t.AwaitBalancer(second, listensFor(t, second)).Address)
+}
+
+// reserveAddress reserves an address of the cloud's until the end of the test.
+func reserveAddress(t *conformance.T) string {
+	address, release, err := t.Cloud.ReserveAddress(t.Context())
+	t.Must(err, "reserving an address")
+	t.Cleanup(release)
+	return address
 }
 
 // foreignAddress is for documentation (RFC 5737): no cloud has it to give.

@@ -50,8 +50,7 @@ var balancerTroubleTests = []conformance.Test{
 		Requires: "A Service that is deleted while no CCM runs stays, and so does its balancer, until one runs; then both go.",
 		Alone:    true,
 		Run: func(t *conformance.T) {
-			svc := t.NewService()
-			b := t.AwaitBalancer(svc)
+			svc, b := newServiceWithBalancer(t)
 			restart := stopCCM(t)
 			t.DeleteService(svc)
 			t.Must(checkFinalizer(t.Context(), t, svc), "looking at a deleted Service while no CCM runs")
@@ -69,10 +68,9 @@ var balancerTroubleTests = []conformance.Test{
 			fault := balancersUnavailable(t)
 			svc := t.NewService()
 			t.Await("the CCM to have tried again", triedAgain(t, svc, fault))
-			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			liftFault(t, fault)
 			before := t.AwaitBalancer(svc, listensFor(t, svc))
-			changePort(t, svc) // Whatever was left to be tried again is over after this.
-			after := t.AwaitBalancer(svc, listensFor(t, svc))
+			after := changePortAndAwait(t, svc) // Whatever was left to be tried again is over after this.
 			assert.Equal(t, before.ID, after.ID)
 		},
 	}, {
@@ -81,8 +79,7 @@ var balancerTroubleTests = []conformance.Test{
 		Needs:    whileUnavailable, Alone: true,
 		Incident: cloudDownWhileDeletingIncident,
 		Run: func(t *conformance.T) {
-			svc := t.NewService()
-			b := t.AwaitBalancer(svc)
+			svc, b := newServiceWithBalancer(t)
 			fault := balancersUnavailable(t)
 			tried := triedAgain(t, svc, fault)
 			t.DeleteService(svc)
@@ -111,7 +108,7 @@ var balancerTroubleTests = []conformance.Test{
 			fault := balancersUnavailable(t)
 			setExclusionLabel(t, node.Name, `"true"`)
 			t.Await("the CCM to have tried", checkFaultHits(t, fault, t.Attempts+1))
-			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			liftFault(t, fault)
 			t.AwaitBalancer(svc, leadsTo(own))
 		},
 	}, {
@@ -122,8 +119,8 @@ var balancerTroubleTests = []conformance.Test{
 		Run: func(t *conformance.T) {
 			fault := balancersUnavailable(t)
 			svc := t.NewService()
-			t.Await("a Warning on the Service", func(ctx context.Context) error { return checkWarning(ctx, t, svc) })
-			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			t.Await("a Warning on the Service", checkWarning(t, svc))
+			liftFault(t, fault)
 			t.AwaitBalancer(svc)
 		},
 	}, {
@@ -135,7 +132,7 @@ var balancerTroubleTests = []conformance.Test{
 		Run: func(t *conformance.T) {
 			fault := injectOnBalancers(t, conformance.FaultStuck)
 			svc := awaitNoAddress(t, fault)
-			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			liftFault(t, fault)
 			t.AwaitBalancer(svc, listensFor(t, svc))
 		},
 	}, {
@@ -146,10 +143,9 @@ var balancerTroubleTests = []conformance.Test{
 		Run: func(t *conformance.T) {
 			fault := injectOnBalancers(t, conformance.FaultBuildFails)
 			svc := awaitNoAddress(t, fault)
-			t.Must(fault.Lift(t.Context()), "lifting the fault")
+			liftFault(t, fault)
 			// Whether a balancer that has failed can still become one that works is a matter of the cloud.
-			t.DeleteService(svc)
-			t.AwaitGone(svc)
+			deleteAndAwaitGone(t, svc)
 		},
 	}, {
 		ID: "lb-deleted-out-of-band-then-changed", Capability: conformance.CapabilityDrift,
@@ -157,8 +153,7 @@ var balancerTroubleTests = []conformance.Test{
 		Requires: "When the balancer was deleted behind the CCM's back, the next change of the Service gives it a new one, and the new address.",
 		Run: func(t *conformance.T) {
 			svc, old := withoutBalancer(t)
-			changePort(t, svc)
-			b := t.AwaitBalancer(svc, listensFor(t, svc))
+			b := changePortAndAwait(t, svc)
 			assert.NotEqual(t, old.ID, b.ID)
 		},
 	}, {
@@ -166,8 +161,7 @@ var balancerTroubleTests = []conformance.Test{
 		Requires: "A Service whose balancer was deleted behind the CCM's back can be deleted.",
 		Run: func(t *conformance.T) {
 			svc, _ := withoutBalancer(t)
-			t.DeleteService(svc)
-			t.AwaitGone(svc)
+			deleteAndAwaitGone(t, svc)
 		},
 	}, {
 		ID: "lb-deleted-out-of-band-comes-back", Capability: conformance.CapabilityRepair, Source: fromService,
@@ -185,14 +179,11 @@ var balancerTroubleTests = []conformance.Test{
 		Needs:    []conformance.Feature{conformance.FeatureRenameBalancer},
 		Incident: renamedBalancerIncident,
 		Run: func(t *conformance.T) {
-			svc := t.NewService()
-			b := t.AwaitBalancer(svc)
+			svc, b := newServiceWithBalancer(t)
 			renameBalancer(t, b)
-			changePort(t, svc)
-			assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
+			assert.Equal(t, b.ID, changePortAndAwait(t, svc).ID)
 			renameBalancer(t, b)
-			t.DeleteService(svc)
-			t.AwaitGone(svc)
+			deleteAndAwaitGone(t, svc)
 		},
 	}, {
 		ID: "lb-stranger-of-same-name", Capability: conformance.CapabilityRename, Source: fromEnsure,
@@ -222,8 +213,7 @@ var balancerTroubleTests = []conformance.Test{
 
 // lbDeleteRetriedAfterRestart has a CCM that remembers no balancer.
 func lbDeleteRetriedAfterRestart(t *conformance.T) {
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc)
+	svc, b := newServiceWithBalancer(t)
 	restart := stopCCM(t)
 	t.DeleteService(svc)
 	fault := balancersUnavailable(t)
@@ -245,13 +235,12 @@ func staysUntilTheCloudIsBack(
 		}
 		return errors.Join(err, checkFinalizer(ctx, t, svc))
 	}, "the CCM to have tried again", tried)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	t.AwaitGone(svc)
 }
 
 func lbDeletedWithOthersCredentials(t *conformance.T) {
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc)
+	svc, b := newServiceWithBalancer(t)
 	// By force, or the end of the Service waits for a CCM that has given it up.
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, b.ID) })
 	restart := stopCCM(t)
@@ -260,27 +249,17 @@ func lbDeletedWithOthersCredentials(t *conformance.T) {
 	startsAnew(t)
 	t.Cleanup(swap.Lift)
 	t.DeleteService(svc)
-	told := countFailureEvents(t, svc)
+	toldTwice := checkFailuresTold(t, svc)
 	restart()
 	gone := func(ctx context.Context) error { return t.NoService(ctx, svc) }
-	t.Await("the CCM to have tried twice", eitherHolds(gone, func(context.Context) error {
-		if now := countFailureEvents(t, svc); now < told+2 {
-			return fmt.Errorf("of %d failures it was told in Events, want 2", now-told)
-		}
-		return nil
-	}))
+	t.Await("the CCM to have tried twice", eitherHolds(gone, toldTwice))
 	t.Must(swap.Lift(t.Context()), "giving the CCM its own credentials back")
 	t.AwaitGone(svc)
 }
 
 // injectOnBalancers has a fault befall the balancers that are made from now on.
 func injectOnBalancers(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.Cloud.InjectFault(t.Context(), conformance.Fault{
-		Kind: kind, On: []conformance.Thing{conformance.Balancers},
-	})
-	t.Must(err, "injecting %s", kind)
-	t.Cleanup(fault.Lift)
-	return fault
+	return injectFault(t, "injecting "+string(kind), kind, conformance.Balancers)
 }
 
 // aBuild is how long a CCM that waits for a balancer is given to say that it has one.
@@ -334,13 +313,7 @@ func newBefallenService(
 // balancersUnavailable has the cloud answer 503 when the CCM asks about
 // balancers.
 func balancersUnavailable(t *conformance.T) conformance.Injection {
-	fault, err := t.Cloud.InjectFault(
-		t.Context(),
-		conformance.Fault{Kind: conformance.FaultUnavailable, On: []conformance.Thing{conformance.Balancers}},
-	)
-	t.Must(err, "making the cloud unavailable")
-	t.Cleanup(fault.Lift)
-	return fault
+	return injectFault(t, "making the cloud unavailable", conformance.FaultUnavailable, conformance.Balancers)
 }
 
 // triedAgain returns an error until the CCM has given up on the Service's balancer and
@@ -349,36 +322,36 @@ func balancersUnavailable(t *conformance.T) conformance.Injection {
 // several times before the CCM hears that it failed, and another one, such as a
 // list of all balancers to remember, as often beside it.
 func triedAgain(t *conformance.T, svc *corev1.Service, fault conformance.Injection) func(context.Context) error {
+	toldTwice := checkFailuresTold(t, svc)
+	return eitherHolds(checkFaultHits(t, fault, 2*t.Attempts+1), toldTwice)
+}
+
+// checkFailuresTold returns an error until Events have told of two more failures with the Service.
+func checkFailuresTold(t *conformance.T, svc *corev1.Service) func(context.Context) error {
 	before := countFailureEvents(t, svc)
-	return eitherHolds(checkFaultHits(t, fault, 2*t.Attempts+1), func(context.Context) error {
+	return func(context.Context) error {
 		if now := countFailureEvents(t, svc); now < before+2 {
 			return fmt.Errorf("of %d failures it was told in Events, want 2", now-before)
 		}
 		return nil
-	})
+	}
 }
 
 // withoutBalancer is a Service whose balancer was deleted behind the CCM's
 // back.
 func withoutBalancer(t *conformance.T) (*corev1.Service, conformance.Balancer) {
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc)
+	svc, b := newServiceWithBalancer(t)
 	t.Must(t.Cloud.DeleteBalancer(t.Context(), b.ID), "deleting balancer %s", b.ID)
 	return svc, b
 }
 
 func lbStrangerOfSameName(t *conformance.T) {
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc)
+	svc, b := newServiceWithBalancer(t)
 	renameBalancer(t, b)
-	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), b.Name)
-	t.Must(err, "creating a balancer named %s", b.Name)
-	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
+	stranger := createStranger(t, b.Name)
 
-	changePort(t, svc)
-	assert.Equal(t, b.ID, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
-	t.DeleteService(svc)
-	t.AwaitGone(svc)
+	assert.Equal(t, b.ID, changePortAndAwait(t, svc).ID)
+	deleteAndAwaitGone(t, svc)
 	now, there, err := t.Cloud.GetBalancer(t.Context(), stranger.ID)
 	t.Must(err, "looking at balancer %s", stranger.ID)
 	require.True(t, there, "the stranger's balancer is gone")
@@ -403,8 +376,7 @@ func lbOfNamesakeCluster(t *conformance.T) {
 	t.Change(orphaning, func(s *corev1.Service) { s.Finalizers = nil })
 	t.DeleteService(orphaning)
 	restart()
-	t.DeleteService(served)
-	t.AwaitGone(served)
+	deleteAndAwaitGone(t, served)
 	t.HoldsUntil(
 		"the other cluster's balancer is to be left alone", func(ctx context.Context) error {
 			now, there, err := t.Cloud.GetBalancer(ctx, theirs.ID)
@@ -431,20 +403,14 @@ func lbOfNamesakeCluster(t *conformance.T) {
 
 // lbNameTaken learns the name that the CCM chooses from the balancer that is made first.
 func lbNameTaken(t *conformance.T) {
-	svc := t.NewService()
-	first := t.AwaitBalancer(svc)
+	svc, first := newServiceWithBalancer(t)
 	restart := stopCCM(t)
 	t.Must(t.Cloud.DeleteBalancer(t.Context(), first.ID), "deleting balancer %s", first.ID)
-	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), first.Name)
-	t.Must(err, "creating a balancer named %s", first.Name)
-	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
+	stranger := createStranger(t, first.Name)
 	restart()
 	changePort(t, svc)
-	made := func(ctx context.Context) error { // A cloud may allow several of a name.
-		_, err := t.TheBalancer(ctx, svc)
-		return err
-	}
-	told := countFailureEvents(t, svc)
+	made := checkOneBalancer(t, svc) // A cloud may allow several of a name.
+	toldTwice := checkFailuresTold(t, svc)
 	t.HoldsUntil("balancer "+stranger.ID+" is to be left alone", func(ctx context.Context) error {
 		now, there, err := t.Cloud.GetBalancer(ctx, stranger.ID)
 		switch {
@@ -456,16 +422,19 @@ func lbNameTaken(t *conformance.T) {
 			return fmt.Errorf("it was %+v and is %+v", stranger, now)
 		}
 		return nil
-	}, "the CCM to have made another, or to say why not, twice", eitherHolds(made, func(context.Context) error {
-		if now := countFailureEvents(t, svc); now < told+2 {
-			return fmt.Errorf("of %d failures it was told in Events, want 2", now-told)
-		}
-		return nil
-	}))
+	}, "the CCM to have made another, or to say why not, twice", eitherHolds(made, toldTwice))
 	t.Must(t.Cloud.DeleteBalancer(t.Context(), stranger.ID), "deleting balancer %s", stranger.ID)
 	touchService(t, svc, "the name is free")
 	b := t.AwaitBalancer(svc, listensFor(t, svc))
 	assert.NotEqual(t, stranger.ID, b.ID)
+}
+
+// createStranger makes somebody else's balancer of this name, until the end of the test.
+func createStranger(t *conformance.T, name string) conformance.Balancer {
+	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), name)
+	t.Must(err, "creating a balancer named %s", name)
+	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
+	return stranger
 }
 
 // renameBalancer gives the balancer a name that no CCM gives.
@@ -474,11 +443,10 @@ func renameBalancer(t *conformance.T, b conformance.Balancer) {
 }
 
 func lbQuiet(t *conformance.T) {
-	svc := t.NewService()
-	t.AwaitBalancer(svc, listensFor(t, svc))
+	svc, _ := newServiceWithListeners(t)
 	// Whatever an earlier test left the CCM to do is over some time; what a
 	// CCM writes for nothing it writes each time.
-	last, lastTold, quiet := countCloudCalls(t), countEvents(t, svc), 0
+	last, lastTold, quiet := countCloudCalls(t), countEventsOf(t, svc, ""), 0
 	var wrote error // at its last look, if it did
 	touchService(t, svc, "0")
 	t.Await("the CCM to look twice and write nothing", func(ctx context.Context) error {
@@ -487,7 +455,7 @@ func lbQuiet(t *conformance.T) {
 			return err
 		}
 		// One that remembers what the cloud has need not ask; it says that it looked.
-		nowTold := countEvents(t, svc)
+		nowTold := countEventsOf(t, svc, "")
 		if now.Reads == last.Reads && nowTold == lastTold {
 			return errors.Join(wrote, errors.New(
 				"the Service was touched, and it has neither asked the cloud anything nor told of it in an Event",
@@ -504,19 +472,10 @@ func lbQuiet(t *conformance.T) {
 		return errors.Join(wrote, errors.New("it is to look again"))
 	})
 	before := countCloudCalls(t)
-	changePort(t, svc)
-	t.AwaitBalancer(svc, listensFor(t, svc))
+	changePortAndAwait(t, svc)
 	if t.HasFeature(conformance.FeatureListeners) {
 		assert.Greater(t, countCloudCalls(t).Writes, before.Writes, "a change that matters is written, and counted")
 	}
-}
-
-// countEvents counts how often Events about the Service have occurred.
-func countEvents(t *conformance.T, svc *corev1.Service) (n int32) {
-	for _, e := range eventsOnService(t, svc) {
-		n += max(1, e.Count)
-	}
-	return n
 }
 
 // countFailureEvents is how often the most frequent Warning about the Service has occurred. One
@@ -580,20 +539,16 @@ func lbDoubt(t *conformance.T, kind conformance.FaultKind, retried bool) {
 	if retried {
 		enough = t.Attempts + 1
 	}
-	svc := t.NewService()
-	b := t.AwaitBalancer(svc)
+	svc, b := newServiceWithBalancer(t)
 	// By force, or the end of the Service waits for a CCM that has given it up.
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, b.ID) })
-	fault, err := t.Cloud.
-		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
-	t.Must(err, "injecting %s", kind)
-	t.Cleanup(fault.Lift)
+	fault := injectOnBalancers(t, kind)
 	asked := eitherHolds(
-		eitherHolds(checkFaultHits(t, fault, enough), brokenOff(t, fault)),
+		checkFaultHits(t, fault, enough), brokenOff(t, fault),
 		func(ctx context.Context) error { return t.NoService(ctx, svc) },
 	)
 	t.DeleteService(svc)
 	t.Await("the CCM to have asked for the balancer", asked)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	t.AwaitGone(svc)
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	nodehelpers "k8s.io/cloud-provider/node/helpers"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -89,10 +88,7 @@ func lbTwoNodesOfOneInstance(t *conformance.T) {
 	svc := t.NewService()
 	t.AwaitBalancer(svc, hasTarget(instance), hasTarget(other), listensFor(t, svc))
 
-	remove := func(name string) {
-		t.Must(t.Kube.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}), "deleting Node %s", name)
-	}
-	remove(twin.Name)
+	deleteNode(t, twin.Name)
 	// When the next one is a target, the CCM knows that the twin has gone.
 	joined, _ := t.NewWorker(conformance.NodeSpec{Balanced: true})
 	t.HoldsUntil("the instance of Node "+node.Name+" is to stay a target", func(ctx context.Context) error {
@@ -101,14 +97,8 @@ func lbTwoNodesOfOneInstance(t *conformance.T) {
 			err = errors.Join(err, hasTarget(instance)(b))
 		}
 		return err
-	}, "the Node that joined to be a target", func(ctx context.Context) error {
-		b, err := t.TheBalancer(ctx, svc)
-		if err == nil {
-			err = hasTarget(joined)(b)
-		}
-		return err
-	})
-	remove(node.Name)
+	}, "the Node that joined to be a target", checkOneBalancer(t, svc, hasTarget(joined)))
+	deleteNode(t, node.Name)
 	t.AwaitBalancer(svc, lacksTarget(instance), hasTarget(other))
 }
 

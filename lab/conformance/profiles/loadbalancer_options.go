@@ -22,8 +22,7 @@ var balancerOptionTests = []conformance.Test{
 			speak := func(p corev1.Protocol) func(*corev1.Service) {
 				return func(s *corev1.Service) { s.Spec.Ports[0].Protocol = p }
 			}
-			svc := t.NewService(speak(corev1.ProtocolUDP))
-			t.AwaitBalancer(svc, listensFor(t, svc))
+			svc, _ := newServiceWithListeners(t, speak(corev1.ProtocolUDP))
 			for _, p := range []corev1.Protocol{corev1.ProtocolTCP, corev1.ProtocolUDP} {
 				t.Change(svc, speak(p))
 				t.AwaitBalancer(svc, listensFor(t, svc))
@@ -90,8 +89,7 @@ var balancerOptionTests = []conformance.Test{
 			svc := t.NewService()
 			first := t.AwaitBalancer(svc, checksTargets)
 			// What else the Service asks for does not end the check.
-			changePort(t, svc)
-			second := t.AwaitBalancer(svc, listensFor(t, svc), checksTargets)
+			second := changePortAndAwait(t, svc, checksTargets)
 			assert.Equal(t, first.ID, second.ID)
 		},
 	}, {

@@ -259,11 +259,16 @@ func checkStaysUninitialized(t *conformance.T, name string) func(context.Context
 func waitsWhileOthersJoin(t *conformance.T, name string) {
 	for range 2 {
 		other := t.NewNodeOf(t.NewInstance(t.Name("control")), conformance.NodeSpec{})
-		t.HoldsUntil("Node "+name+" is to wait", checkStaysUninitialized(t, name), "Node "+other.Name+
-			" to be initialised", func(ctx context.Context) error {
-			_, err := t.Initialized(ctx, other.Name)
-			return err
-		})
+		t.HoldsUntil("Node "+name+" is to wait", checkStaysUninitialized(t, name),
+			"Node "+other.Name+" to be initialised", checkNodeInitialized(t, other.Name))
+	}
+}
+
+// checkNodeInitialized returns an error while the Node waits for a CCM.
+func checkNodeInitialized(t *conformance.T, name string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := t.Initialized(ctx, name)
+		return err
 	}
 }
 
@@ -288,6 +293,11 @@ func awaitAddresses(t *conformance.T, name string, of corev1.NodeAddressType, wa
 		}
 		return nil
 	})
+}
+
+// deleteNode deletes the Node, which the test cannot go on without.
+func deleteNode(t *conformance.T, name string) {
+	t.Must(t.Kube.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}), "deleting Node %s", name)
 }
 
 // stopCCM stops the CCM, and returns what starts it again; if the test does not

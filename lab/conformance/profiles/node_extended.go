@@ -106,14 +106,14 @@ var massDeletionTests = []conformance.Test{
 		Requires: "When the cloud says of most Nodes at once that their instances do not exist, most Nodes are kept, and are there when it has come to its senses.",
 		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)}, Alone: true,
 		Bound: 3 * time.Minute, Priority: conformance.Late,
-		Run: massDeletion,
+		Run: func(t *conformance.T) { massDeletion(t, 0) },
 	}, {
 		ID: "lifecycle-mass-deletion-across-restarts", Capability: conformance.CapabilityMassDeletionGuard,
 		Source:   instanceExists + " (what it says of all at once deletes all Nodes, and all their pods); " + fromLostLease,
 		Requires: "When the cloud says of most Nodes that their instances do not exist, and the CCM is stopped and started again meanwhile, most Nodes are kept, as if it had not been.",
 		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)}, Alone: true,
 		Bound: 5 * time.Minute, Priority: conformance.Late,
-		Run: massDeletionAcrossRestarts,
+		Run: func(t *conformance.T) { massDeletion(t, 2) },
 	},
 }
 
@@ -143,10 +143,7 @@ func saysWhyOnce(t *conformance.T) {
 				}
 			}
 			return err
-		}, "Node "+other.Name+" to be initialised", func(ctx context.Context) error {
-			_, err := t.Initialized(ctx, other.Name)
-			return err
-		})
+		}, "Node "+other.Name+" to be initialised", checkNodeInitialized(t, other.Name))
 	}
 }
 
@@ -168,40 +165,21 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 // guard may take most of them for the few that always come and go.
 const massNodes = 40
 
-// massWorkers are the Nodes of a mass deletion.
-type massWorkers []worker
-
-// newMassWorkers returns initialised Nodes.
-func newMassWorkers(t *conformance.T) massWorkers {
-	workers := make(massWorkers, massNodes)
-	for i := range workers {
-		workers[i] = newJoiningWorker(t)
-	}
-	for _, w := range workers {
-		t.AwaitInitialized(w.Name)
-	}
-	return workers
-}
-
 // forgetInstances has the cloud say that there are no instances, while the CCM is stopped and their
 // Nodes become NotReady: one that has just started has nothing to remember, and must ask.
-func (m massWorkers) forgetInstances(t *conformance.T) (fault conformance.Injection, restart func()) {
+func (f fleet) forgetInstances(t *conformance.T) (fault conformance.Injection, restart func()) {
 	restart = stopCCM(t)
-	fault, err := t.Cloud.InjectFault(
-		t.Context(), conformance.Fault{Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances}},
-	)
-	t.Must(err, "having the cloud forget its instances")
-	t.Cleanup(fault.Lift)
-	for _, w := range m {
+	fault = injectFault(t, "having the cloud forget its instances", conformance.FaultNotFound, conformance.Instances)
+	for _, w := range f {
 		w.NotReady()
 	}
 	return fault, restart
 }
 
 // checkMostKept returns an error when no more than half of the Nodes are left.
-func (m massWorkers) checkMostKept(ctx context.Context) error {
+func (f fleet) checkMostKept(ctx context.Context) error {
 	kept, unclear := 0, error(nil)
-	for _, w := range m {
+	for _, w := range f {
 		switch err := w.checkNodeKept(ctx); {
 		case err == nil:
 			kept++
@@ -219,13 +197,13 @@ func (m massWorkers) checkMostKept(ctx context.Context) error {
 }
 
 // assertMostRecover requires that most Nodes are there once the cloud has come to its senses.
-func (m massWorkers) assertMostRecover(t *conformance.T, fault conformance.Injection) {
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+func (f fleet) assertMostRecover(t *conformance.T, fault conformance.Injection) {
+	liftFault(t, fault)
 	left := 0
-	for _, w := range m { // Those that are let go may still go.
+	for _, w := range f { // Those that are let go may still go.
 		w.Ready()
 	}
-	for _, w := range m {
+	for _, w := range f {
 		if t.NodeReady(t.Context(), w.Name) == nil {
 			left++
 		}
@@ -233,22 +211,14 @@ func (m massWorkers) assertMostRecover(t *conformance.T, fault conformance.Injec
 	assert.Greater(t, left, massNodes/2, "Nodes, when the cloud has come to its senses")
 }
 
-func massDeletion(t *conformance.T) {
-	workers := newMassWorkers(t)
+// massDeletion has the cloud forget all instances, and the CCM restarted so many times meanwhile.
+func massDeletion(t *conformance.T, restarts int) {
+	workers := newFleet(t, massNodes)
 	fault, restart := workers.forgetInstances(t)
 	asked := checkFaultHits(t, fault, massNodes)
 	restart()
 	t.HoldsUntil("most Nodes are to be kept", workers.checkMostKept, "the CCM to have asked for each of them", asked)
-	workers.assertMostRecover(t, fault)
-}
-
-func massDeletionAcrossRestarts(t *conformance.T) {
-	workers := newMassWorkers(t)
-	fault, restart := workers.forgetInstances(t)
-	asked := checkFaultHits(t, fault, massNodes)
-	restart()
-	t.HoldsUntil("most Nodes are to be kept", workers.checkMostKept, "the CCM to have asked for each of them", asked)
-	for range 2 { // What one restart forgives another need not.
+	for range restarts { // What one restart forgives another need not.
 		restart := stopCCM(t)
 		asked := checkFaultHits(t, fault, massNodes/2)
 		restart()
@@ -258,12 +228,11 @@ func massDeletionAcrossRestarts(t *conformance.T) {
 	workers.assertMostRecover(t, fault)
 }
 
-// awaitWarning waits for a Warning on the Node.
 // routeFailed is the reason of upstream's Event on a Node whose route cannot be made
-// (k8s.io/cloud-provider controllers/route). Why the Node is not initialised it does not
-// say.
+// (k8s.io/cloud-provider controllers/route). It does not say why the Node is not initialised.
 const routeFailed = "FailedToCreateRoute"
 
+// awaitWarning waits for a Warning on the Node that is not about a route.
 func awaitWarning(t *conformance.T, node string) {
 	t.Await("a Warning about Node "+node, func(ctx context.Context) error {
 		events, err := eventsOn(ctx, t, node, corev1.EventTypeWarning)

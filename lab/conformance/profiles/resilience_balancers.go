@@ -37,7 +37,7 @@ var resilienceBalancerTests = []conformance.Test{
 		Needs:    faultFeatures(conformance.FaultLost), Alone: true,
 		Incident: lostCreateIncident,
 		Run: func(t *conformance.T) {
-			fault := injectBalancerFault(t, conformance.FaultLost)
+			fault := injectOnBalancers(t, conformance.FaultLost)
 			svc := t.NewService()
 			t.Await("the balancer that nobody was told of", checkBalancerBegun(t, svc))
 			made := theID(t, svc)
@@ -188,19 +188,6 @@ var cloudDownWhileDeletingIncident = &conformance.Incident{
 	},
 }
 
-// injectBalancerFault has the cloud misbehave about balancers until the test's end.
-func injectBalancerFault(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.Cloud.
-		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Balancers}})
-	t.Must(err, "injecting %s", kind)
-	t.Cleanup(fault.Lift)
-	return fault
-}
-
-func liftFault(t *conformance.T, fault conformance.Injection) {
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
-}
-
 // theID is that of the Service's balancer, which need not be active.
 func theID(t *conformance.T, svc *corev1.Service) string {
 	found, err := t.BalancersOf(t.Context(), svc)
@@ -215,12 +202,9 @@ func theID(t *conformance.T, svc *corev1.Service) string {
 // after a change, after which whatever was left to be tried again is over, and
 // that nothing is left when the Service goes.
 func staysTheOnlyOne(t *conformance.T, svc *corev1.Service, id string) {
-	changePort(t, svc)
-	assert.Equal(t, id, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
-	changePort(t, svc)
-	assert.Equal(t, id, t.AwaitBalancer(svc, listensFor(t, svc)).ID)
-	t.DeleteService(svc)
-	t.AwaitGone(svc)
+	assert.Equal(t, id, changePortAndAwait(t, svc).ID)
+	assert.Equal(t, id, changePortAndAwait(t, svc).ID)
+	deleteAndAwaitGone(t, svc)
 }
 
 // halfAMinute is what a slow cloud takes over a call: see conformance.FaultSlow.
@@ -229,7 +213,7 @@ const halfAMinute = 30 * time.Second
 func slowBalancerAPI(t *conformance.T) {
 	// Of a slow cloud, too, that carries out what its caller has given up: it has
 	// been told, and does not hear that nobody waits any more.
-	late, slow := injectBalancerFault(t, conformance.FaultLost), injectBalancerFault(t, conformance.FaultSlow)
+	late, slow := injectOnBalancers(t, conformance.FaultLost), injectOnBalancers(t, conformance.FaultSlow)
 	svc := t.NewService()
 	t.Await("the CCM to wait for the cloud", eitherHolds(checkFaultHits(t, slow, 1), checkBalancerBegun(t, svc)))
 	liftFault(t, slow) // What it looked for is answered in the end.
@@ -237,18 +221,10 @@ func slowBalancerAPI(t *conformance.T) {
 	taken, made := time.Now(), theID(t, svc)
 	t.Await(
 		"the CCM to have given up waiting, or the cloud to be done",
-		eitherHolds(eitherHolds(checkFaultHits(t, late, 1), theOne(t, svc)), checkTimePassed(taken, halfAMinute)),
+		eitherHolds(checkFaultHits(t, late, 1), checkOneBalancer(t, svc), checkTimePassed(taken, halfAMinute)),
 	)
 	liftFault(t, late)
 	staysTheOnlyOne(t, svc, made)
-}
-
-// theOne returns an error unless the Service has one balancer, which serves it.
-func theOne(t *conformance.T, svc *corev1.Service) func(context.Context) error {
-	return func(ctx context.Context) error {
-		_, err := t.TheBalancer(ctx, svc)
-		return err
-	}
 }
 
 // checkTimePassed returns an error until so much time has passed since then: the cloud's own time
@@ -265,8 +241,7 @@ func checkTimePassed(since time.Time, d time.Duration) func(context.Context) err
 func strangerWasFirst(t *conformance.T) {
 	before := t.NewService()
 	name := t.AwaitBalancer(before).Name
-	t.DeleteService(before)
-	t.AwaitGone(before)
+	deleteAndAwaitGone(t, before)
 
 	// The second one has the same name and, while it wants no balancer yet, a UID:
 	// that is all of which a CCM makes a balancer's name.
@@ -276,10 +251,10 @@ func strangerWasFirst(t *conformance.T) {
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
 	alone := func(ctx context.Context) error { return leftToItsOwner(ctx, t, svc, stranger) }
 
-	warnings := warningsOn(t, svc)
+	warned := checkNewWarning(t, svc)
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
 	t.HoldsUntil("another cluster's balancer is to be left alone", alone, "the Service to have a balancer of its own, or a Warning that says why not",
-		eitherHolds(theOne(t, svc), moreWarnings(t, svc, warnings)))
+		eitherHolds(checkOneBalancer(t, svc), warned))
 	t.DeleteService(svc)
 	t.HoldsUntil("another cluster's balancer is to be left alone", alone, "the Service and what it had to be gone", func(ctx context.Context) error {
 		left, err := t.BalancersOf(ctx, svc)
@@ -369,14 +344,8 @@ func balancerDifference(was, is conformance.Balancer) string {
 	return strings.Join(all, "; ")
 }
 
-// warningsOn is how often something was warned of on the Service. There are some
-// on every one that waits for its balancer (upstream's way).
-func warningsOn(t *conformance.T, svc *corev1.Service) int32 {
-	n, err := countWarnings(t.Context(), t, svc)
-	t.Must(err, "counting the Warnings on Service %s", svc.Name)
-	return n
-}
-
+// countWarnings counts how often Warnings about the Service have occurred. Upstream's controller has some
+// for every Service that waits for its balancer.
 func countWarnings(ctx context.Context, t *conformance.T, svc *corev1.Service) (n int32, err error) {
 	events, err := t.Kube.CoreV1().Events(svc.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
 		"involvedObject.uid": string(svc.UID), "type": corev1.EventTypeWarning,
@@ -390,11 +359,13 @@ func countWarnings(ctx context.Context, t *conformance.T, svc *corev1.Service) (
 	return n, nil
 }
 
-// moreWarnings returns an error while there are no more than so many.
-func moreWarnings(t *conformance.T, svc *corev1.Service, than int32) func(context.Context) error {
+// checkNewWarning returns an error while the Service has no more Warnings than it has now.
+func checkNewWarning(t *conformance.T, svc *corev1.Service) func(context.Context) error {
+	before, err := countWarnings(t.Context(), t, svc)
+	t.Must(err, "counting the Warnings on Service %s", svc.Name)
 	return func(ctx context.Context) error {
 		n, err := countWarnings(ctx, t, svc)
-		if err == nil && n <= than {
+		if err == nil && n <= before {
 			err = errors.New("there is no new one")
 		}
 		return err
@@ -402,7 +373,7 @@ func moreWarnings(t *conformance.T, svc *corev1.Service, than int32) func(contex
 }
 
 func staleBalancers(t *conformance.T) {
-	fault := injectBalancerFault(t, conformance.FaultStale)
+	fault := injectOnBalancers(t, conformance.FaultStale)
 	stays, goes := t.NewService(), t.NewService()
 	t.Await("the beginnings of a balancer", checkBalancerBegun(t, stays))
 	t.Await("the beginnings of a balancer", checkBalancerBegun(t, goes))
@@ -412,18 +383,12 @@ func staleBalancers(t *conformance.T) {
 	looked := checkFaultHits(t, fault, 2*2) // At each once more, and once more again.
 	changePort(t, stays)
 	t.DeleteService(goes)
-	listens := listensFor(t, stays)
+	changed := checkOneBalancer(t, stays, listensFor(t, stays))
 	t.Await("the CCM to have looked again, or to have done without", eitherHolds(looked, func(ctx context.Context) error {
-		b, err := t.TheBalancer(ctx, stays)
-		if err == nil {
-			err = listens(b)
-		}
-		return errors.Join(err, t.NoService(ctx, goes))
+		return errors.Join(changed(ctx), t.NoService(ctx, goes))
 	}))
 	liftFault(t, fault)
-	if t.NoService(t.Context(), goes) != nil {
-		promptReconcile(t, goes)
-	}
+	promptReconcile(t, goes)
 	staysTheOnlyOne(t, stays, made)
 	t.AwaitGone(goes)
 }
@@ -448,39 +413,30 @@ func missingPageOfBalancers(t *conformance.T) {
 	for _, svc := range services {
 		before[svc.Name] = t.AwaitBalancer(svc).ID
 	}
-	fault := injectBalancerFault(t, conformance.FaultPartialList)
+	fault := injectOnBalancers(t, conformance.FaultPartialList)
 	stopCCM(t)() // It may remember the whole list.
 	unharmed := func(ctx context.Context) error { return keepTheirs(ctx, t, before, services) }
 	for _, svc := range services {
-		warnings := warningsOn(t, svc)
+		warned := checkNewWarning(t, svc)
 		changePort(t, svc)
 		listens := listensFor(t, svc)
 		t.HoldsUntil("every Service is to keep its balancer, and to get no other", unharmed, "the CCM to have followed a change, or to have said why not",
-			eitherHolds(moreWarnings(t, svc, warnings), func(ctx context.Context) error {
-				b, err := t.TheBalancer(ctx, svc)
-				if err == nil {
-					err = listens(b)
-				}
-				return err
-			}))
+			eitherHolds(warned, checkOneBalancer(t, svc, listens)))
 	}
 	// A list shows what was made first, or what was made last.
 	goes, stay := services[1], []*corev1.Service{services[0], services[2]}
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, before[goes.Name]) })
 	asked := checkFaultHits(t, fault, 2)
-	warnings := warningsOn(t, goes)
+	warned := checkNewWarning(t, goes)
 	t.DeleteService(goes)
 	t.HoldsUntil("the others are to keep their balancers", func(ctx context.Context) error {
 		return keepTheirs(ctx, t, before, stay)
 	},
 		"the CCM to have looked for what it is to delete", eitherHolds(
-			eitherHolds(asked, moreWarnings(t, goes, warnings)),
-			func(ctx context.Context) error { return t.NoService(ctx, goes) },
+			asked, warned, func(ctx context.Context) error { return t.NoService(ctx, goes) },
 		))
 	liftFault(t, fault)
-	if t.NoService(t.Context(), goes) != nil {
-		promptReconcile(t, goes)
-	}
+	promptReconcile(t, goes)
 	t.AwaitGone(goes)
 	for _, svc := range stay {
 		staysTheOnlyOne(t, svc, before[svc.Name])

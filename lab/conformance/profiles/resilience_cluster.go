@@ -306,18 +306,10 @@ func zoneOutage(t *conformance.T) {
 		w.NotReady()
 	}
 	// Twice: in between, the CCM has looked at all Nodes anew.
-	control.stopInstance()
-	t.HoldsUntil(
-		"Nodes, and the other zone's targets, are to be kept", holds, "Node "+control.Name+" to get the shutdown taint",
-		control.checkShutdownTaint,
-	)
+	holdsWhileStopped("Nodes, and the other zone's targets, are to be kept", holds, control)
 	again := joinsIn(t, other)
 	t.AwaitInitialized(again.Name)
-	again.stopInstance()
-	t.HoldsUntil(
-		"Nodes, and the other zone's targets, are to be kept", holds, "Node "+again.Name+" to get the shutdown taint",
-		again.checkShutdownTaint,
-	)
+	holdsWhileStopped("Nodes, and the other zone's targets, are to be kept", holds, again)
 
 	t.Must(outage.Lift(t.Context()), "bringing zone %s back", lost)
 	for _, w := range hit {

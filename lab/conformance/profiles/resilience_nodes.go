@@ -170,12 +170,12 @@ const incidentBound = 5 * time.Minute
 // joins, outlast that the cloud answers so about instances.
 func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
-	fault := onInstances(t, kind)
+	fault := injectOnInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
 	holds, c := nodes.checkNodesKept, chanceIn(kind, t.Attempts)
 	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
 	late := joinsAmid(t, fault, c, others[0], holds)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	goesOn(t, late, holds)
 }
 
@@ -210,7 +210,7 @@ func askedAgain(t *conformance.T, fault conformance.Injection, c chance, ready w
 func throttledRefresh(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	restart := stopCCM(t) // One that has just started has a cache to fill.
-	fault := onInstances(t, conformance.FaultThrottled)
+	fault := injectOnInstances(t, conformance.FaultThrottled)
 	nodes[0].NotReady()
 	holds, c := nodes.checkNodesKept, chanceIn(conformance.FaultThrottled, t.Attempts)
 	restart()
@@ -219,7 +219,7 @@ func throttledRefresh(t *conformance.T) {
 	late.NotReady() // There is no answer whatever that could say that its instance is gone.
 	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.checkNodeExists), "the CCM to have asked again",
 		eitherHolds(askedAgain(t, fault, c, others[0]), late.checkInitialized))
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	late.Ready()
 	goesOn(t, late, holds)
 }
@@ -231,7 +231,7 @@ func staleReads(t *conformance.T) {
 		t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
 		others[i].off = true
 	}
-	fault := onInstances(t, conformance.FaultStale)
+	fault := injectOnInstances(t, conformance.FaultStale)
 	nodes[0].NotReady()
 	asked := checkFaultHits(t, fault, 1)
 	restart()
@@ -256,7 +256,7 @@ func staleReads(t *conformance.T) {
 	halted, ended := nodes[1], nodes[2]
 	halted.stopInstance()
 	ended.terminateInstance()
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	holds = allHold(nodes[0].checkNodeKept, younger.checkNodeKept, halted.checkNodeExists)
 	t.HoldsUntil(
 		"other Nodes are to be kept", holds, "the stopped instance's Node to be called shut down",
@@ -273,7 +273,7 @@ func staleReads(t *conformance.T) {
 func slowAPI(t *conformance.T) {
 	nodes, others := newFleet(t, 3), newFleet(t, 2)
 	restart := stopCCM(t)
-	fault := onInstances(t, conformance.FaultSlow)
+	fault := injectOnInstances(t, conformance.FaultSlow)
 	nodes[0].NotReady()
 	holds := nodes.checkNodesKept
 	restart()
@@ -282,7 +282,7 @@ func slowAPI(t *conformance.T) {
 	asked := eitherHolds(checkFaultHits(t, fault, t.Attempts), stopAndCheckTaints(others))
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have waited for answers", asked)
 	late := newJoiningWorker(t)
-	t.Must(fault.Lift(t.Context()), "lifting the fault")
+	liftFault(t, fault)
 	goesOn(t, late, holds)
 }
 
@@ -292,18 +292,12 @@ func goesOn(t *conformance.T, late worker, holds func(context.Context) error) {
 	const what = "all Nodes are to be kept afterwards"
 	holds = allHold(holds, late.checkNodeExists)
 	t.HoldsUntil(what, holds, "Node "+late.Name+", which joined meanwhile, to be initialised", late.checkInitialized)
-	control := newWorker(t)
-	control.stopInstance()
-	t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.checkShutdownTaint)
+	holdsWhileStopped(what, holds, newWorker(t))
 }
 
-// onInstances injects a fault into calls about instances.
-func onInstances(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
-	fault, err := t.Cloud.
-		InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{conformance.Instances}})
-	t.Must(err, "injecting %s", kind)
-	t.Cleanup(fault.Lift)
-	return fault
+// injectOnInstances injects a fault into calls about instances.
+func injectOnInstances(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
+	return injectFault(t, "injecting "+string(kind), kind, conformance.Instances)
 }
 
 // fleet are workers of which all are to be kept.

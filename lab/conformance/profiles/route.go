@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
@@ -45,10 +44,7 @@ var routeTests = append([]conformance.Test{
 		Needs:    someRoutes,
 		Run: func(t *conformance.T) {
 			r := newRanged(t)
-			t.HoldsUntil(
-				"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
-				"it to say that its network is there", r.saysAvailable,
-			)
+			r.awaitNetworkAvailable()
 		},
 	}, {
 		ID: "route-for-each-node", Capability: conformance.CapabilityPodRoutes, Source: routeController,
@@ -60,7 +56,7 @@ var routeTests = append([]conformance.Test{
 			assert.NotEqual(t, stays.ranges, leaves.ranges)
 			t.Must(stays.checkRoutes(t.Context()), "when there is a second Node")
 			same := stays.checkRoutesKept()
-			leaves.deleteNode()
+			deleteNode(t, leaves.Name)
 			t.HoldsUntil(
 				"the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go",
 				leaves.checkNoRoute,
@@ -160,7 +156,7 @@ var routeTests = append([]conformance.Test{
 			leaves, stays := newRouted(t), newRouted(t)
 			same := stays.checkRoutesKept()
 			restart := stopCCM(t)
-			leaves.deleteNode()
+			deleteNode(t, leaves.Name)
 			t.Must(leaves.checkRoutes(t.Context()), "no CCM runs")
 			restart()
 			t.HoldsUntil(
@@ -343,12 +339,6 @@ func (r routedNode) theRoute() conformance.Route {
 	return found[0]
 }
 
-// deleteNode deletes the Node.
-func (r routedNode) deleteNode() {
-	r.t.Must(r.t.Kube.CoreV1().Nodes().
-		Delete(r.t.Context(), r.Name, metav1.DeleteOptions{}), "deleting Node %s", r.Name)
-}
-
 // networkAvailable tells whether the Node's condition NetworkUnavailable is False.
 func (r routedNode) networkAvailable(ctx context.Context) (bool, error) {
 	node, err := r.t.GetNode(ctx, r.Name)
@@ -388,6 +378,12 @@ func (r routedNode) checkNetworkReport(ctx context.Context) error {
 	return nil
 }
 
+// awaitNetworkAvailable waits for the Node to say that its network is there, which must be true.
+func (r routedNode) awaitNetworkAvailable() {
+	r.t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
+		"it to say that its network is there", r.saysAvailable)
+}
+
 // otherRoutesGo watches that something holds until the CCM has had its chance to
 // break it: until the routes of two Nodes that were deleted are gone, the second
 // deleted when the first one's route is. In between the CCM has looked at all routes
@@ -395,7 +391,7 @@ func (r routedNode) checkNetworkReport(ctx context.Context) error {
 func otherRoutesGo(t *conformance.T, what string, holds func(context.Context) error) {
 	for range 2 {
 		control := newRouted(t)
-		control.deleteNode()
+		deleteNode(t, control.Name)
 		t.HoldsUntil(what, holds, "the route of Node "+control.Name+", which was deleted, to go", control.checkNoRoute)
 	}
 }
@@ -405,7 +401,7 @@ func otherRoutesGo(t *conformance.T, what string, holds func(context.Context) er
 func deleteAndCheckRoutes(leaving []routedNode) func(context.Context) error {
 	var leave []func()
 	for _, r := range leaving {
-		leave = append(leave, sync.OnceFunc(r.deleteNode))
+		leave = append(leave, sync.OnceFunc(func() { deleteNode(r.t, r.Name) }))
 	}
 	return func(ctx context.Context) error {
 		for i, r := range leaving {
@@ -429,7 +425,7 @@ func strangersRoutesAreKept(
 	// Within the pods' range, the CCM would take for its own what a Node that has
 	// gone had.
 	former := newRouted(t)
-	former.deleteNode()
+	deleteNode(t, former.Name)
 	t.Await("the route to go with the Node", former.checkNoRoute)
 	var strangers []conformance.Route
 	for _, destination := range []string{former.ranges[0].String(), beyond} {
@@ -482,10 +478,7 @@ func routeOutsideClusterCIDR(t *conformance.T) {
 	}
 	t.AwaitInitialized(r.Name)
 	r.awaitCondition()
-	t.HoldsUntil(
-		"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
-		"it to say that its network is there", r.saysAvailable,
-	)
+	r.awaitNetworkAvailable()
 	same := r.checkRoutesKept()
 	otherRoutesGo(t, "the route for "+outsideCIDR+" is to be kept", same)
 }
@@ -508,10 +501,7 @@ func routeRefusedIsTriedAgain(t *conformance.T) {
 		"the CCM to have looked at all routes", leaving,
 	)
 	lift()
-	t.HoldsUntil(
-		"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
-		"it to say that its network is there", r.saysAvailable,
-	)
+	r.awaitNetworkAvailable()
 }
 
 // routeDoubtTests are of answers that do not say that a route, or the instance that
@@ -561,11 +551,7 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 	restart := stopCCM(t)
 	faults := map[conformance.Thing]conformance.Injection{}
 	for _, thing := range on { // Each on its own, or calls about one would be counted for another.
-		fault, err := t.Cloud.
-			InjectFault(t.Context(), conformance.Fault{Kind: kind, On: []conformance.Thing{thing}})
-		t.Must(err, "injecting %s", kind)
-		t.Cleanup(fault.Lift)
-		faults[thing] = fault
+		faults[thing] = injectFault(t, "injecting "+string(kind), kind, thing)
 	}
 	looked := eitherHolds(lookedAtRoutes(t, faults), deleteAndCheckRoutes(leaving))
 	restart()
@@ -573,7 +559,7 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 		"the route of Node "+kept.Name+" is to be kept in doubt", same, "the CCM to have looked at all routes", looked,
 	)
 	for _, fault := range faults {
-		t.Must(fault.Lift(t.Context()), "lifting the fault")
+		liftFault(t, fault)
 	}
 	otherRoutesGo(t, "the route of Node "+kept.Name+" is to be kept after the doubt", same)
 }

@@ -34,8 +34,7 @@ var trafficTests = []conformance.Test{
 			svc := t.NewService(withSelector(selector))
 			old := portOf(svc)
 			t.AwaitAnswer(t.AwaitBalancer(svc), old, pods)
-			changePort(t, svc)
-			b := t.AwaitBalancer(svc, listensFor(t, svc))
+			b := changePortAndAwait(t, svc)
 			awaitSilence(t, b, old, pods)
 			t.AwaitAnswer(b, portOf(svc), pods)
 		},
@@ -62,8 +61,7 @@ var trafficTests = []conformance.Test{
 		Needs:    []conformance.Feature{conformance.FeatureTraffic, conformance.FeatureHealthCheck},
 		Run: func(t *conformance.T) {
 			selector, pods := t.NewPods(1)
-			svc := t.NewService(withSelector(selector), withLocalTrafficPolicy)
-			b := t.AwaitBalancer(svc)
+			svc, b := newServiceWithBalancer(t, withSelector(selector), withLocalTrafficPolicy)
 			// Until it has noticed which nodes have no pod the balancer may send there.
 			t.Await(fmt.Sprintf("%d connections in a row to be answered", inARow), func(ctx context.Context) error {
 				_, err := requestMany(ctx, t, b, portOf(svc), pods)
@@ -88,8 +86,7 @@ func lbTrafficTwoServicesApart(t *conformance.T) {
 
 func lbTrafficSourceRanges(t *conformance.T) {
 	selector, pods := t.NewPods(1)
-	svc := t.NewService(withSelector(selector))
-	b := t.AwaitBalancer(svc)
+	svc, b := newServiceWithBalancer(t, withSelector(selector))
 	t.AwaitAnswer(b, portOf(svc), pods)
 
 	nobody := []string{"192.0.2.0/24"} // RFC 5737
