@@ -1,7 +1,7 @@
 package profiles
 
-// What does the CCM's work cost in calls of the cloud's API? Each cloud counts
-// them and throttles whoever makes too many, and then nothing works any more.
+// The cost of the CCM's work in calls of the cloud's API: clouds count calls and throttle whoever makes too
+// many.
 
 import (
 	"context"
@@ -14,8 +14,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// The first is where it was seen, the second SIG Cloud Provider's finding.
-const fromBudget = "kubernetes/kubernetes#75016 (a thousand calls at once for a thousand Nodes, throttled); kubernetes/cloud-provider#14 (one call per Node uses up what users may have)"
+// fromBudget cites where it was seen, and what SIG Cloud Provider found.
+const fromBudget = "kubernetes/kubernetes#75016 (a thousand calls at once for a thousand Nodes, throttled); " +
+	"kubernetes/cloud-provider#14 (one call per Node uses up what users may have)"
 
 var budgetTests = budgetTestsOf(conformance.BudgetSizes)
 
@@ -48,7 +49,7 @@ func testCallBudget(t *conformance.T, nodes int) {
 	t.Logf("%d instances: %.1f s", nodes, time.Since(began).Seconds())
 	countCalls(t, crowd, conformance.PhaseInitialize, nodes, crowd.Initialize)
 	countCallsAtRest(t, crowd)
-	servicesBudget(t, crowd)
+	countServiceCalls(t, crowd)
 }
 
 // countCalls records what a phase costs each of units, Nodes or Services.
@@ -72,11 +73,11 @@ func recordCalls(t *conformance.T, spent []conformance.Spent, lost int) {
 	}
 }
 
-// looksAtRest are a few of the periods in which the CCM looks at its Nodes.
+// looksAtRest is how many periods of the CCM's look at its Nodes are counted while nothing happens.
 const looksAtRest = 3
 
-// restAtLeast is how long nothing happens: longer than a CCM under test should wait
-// between its looks at all addresses, and longer with Nodes of which each takes time.
+// restAtLeast returns how long calls are counted while nothing happens: longer than a CCM under test should
+// wait between its looks at all addresses, and longer with many Nodes, each of which takes time.
 func restAtLeast(nodes int) time.Duration {
 	return 15*time.Second + time.Duration(nodes)*5*time.Millisecond
 }
@@ -93,9 +94,8 @@ func countCallsAtRest(t *conformance.T, crowd *conformance.NodeFleet) {
 	})
 }
 
-// servicesBudget creates a few Services, changes and deletes them, each time all
-// at once.
-func servicesBudget(t *conformance.T, crowd *conformance.NodeFleet) {
+// countServiceCalls counts the calls while a few Services are created, changed and deleted, each all at once.
+func countServiceCalls(t *conformance.T, crowd *conformance.NodeFleet) {
 	var services []*corev1.Service
 	counted := func(phase conformance.Phase, do func()) { countCalls(t, crowd, phase, conformance.BudgetServices, do) }
 	each := func(do func(*corev1.Service)) {
@@ -119,9 +119,8 @@ func servicesBudget(t *conformance.T, crowd *conformance.NodeFleet) {
 	})
 }
 
-// settlings is how often calls are counted at most, until no more come: a CCM that
-// asks again and again has no end.
-const settlings = 20
+// maxCallCounts bounds how often awaitSettledCalls counts: a CCM that asks again and again has no end.
+const maxCallCounts = 20
 
 // awaitSettledCalls counts the calls after those under way have ended: a cloud may count a call when
 // it is answered, a moment after its effect can be seen.
@@ -134,7 +133,7 @@ func awaitSettledCalls(t *conformance.T) conformance.Calls {
 		if now, err = t.Cloud.CountCalls(ctx); err != nil {
 			return err
 		}
-		if looks++; looks > 1 && now.Count == before.Count || looks == settlings {
+		if looks++; looks > 1 && now.Count == before.Count || looks == maxCallCounts {
 			return nil
 		}
 		return errors.New("there are more")

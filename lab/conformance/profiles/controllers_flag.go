@@ -1,7 +1,7 @@
 package profiles
 
-// The flag --controllers: what it switches off somebody else does, and a CCM that goes on doing it by
-// other means fights whoever that is.
+// The flag --controllers: somebody else does what it switches off, and a CCM that goes on doing it by other
+// means interferes.
 
 import (
 	"context"

@@ -1,8 +1,7 @@
 package profiles
 
-// What tests take for granted: a test that waits for a balancer on its way builds on the one that a
-// Service gets a balancer. The suite begins with what others build on, and runs nothing that builds on
-// what has failed.
+// Foundations: a test that waits for a balancer on its way builds on the test that a Service gets one. The
+// suite begins with what others build on, and does not run what builds on a test that has failed.
 
 import (
 	"fmt"
@@ -12,8 +11,8 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// Behaviours that others build on, by the IDs of their tests. Each takes little time where it is there,
-// and wants nothing that not every CCM has to do, or that its profile is about.
+// The IDs of tests that others build on. Each takes little time with a CCM that does what it tests, and
+// tests what every CCM has to do, or what its profile is about.
 const (
 	initialized    = "node-taint-lifted"
 	saysWhyAtAll   = "node-says-why"
@@ -30,7 +29,8 @@ const (
 	standbyActs    = "ha-leader-killed"
 )
 
-// foundations says on which behaviours the tests build whose IDs match a pattern, as path.Match has it.
+// foundations lists the tests that others build on, and patterns, as in path.Match, for the IDs of those
+// others.
 var foundations = []struct {
 	on    string
 	tests []string

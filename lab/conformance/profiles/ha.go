@@ -1,8 +1,7 @@
 package profiles
 
-// Several CCMs beside each other: does exactly one act, does another when that one
-// cannot, and is nothing done twice or left behind where one takes over from the
-// other in the middle of it?
+// Several CCMs side by side: exactly one acts, another one does when that one cannot, and nothing is done
+// twice or left behind where one takes over from the other.
 
 import (
 	"context"
@@ -101,7 +100,7 @@ func startLeaderAndStandby(t *conformance.T) (leader, standby conformance.Replic
 // lease is a Lease's name, with its namespace.
 type lease struct{ namespace, name string }
 
-// leaseHolders returns who holds each Lease, except those of Nodes.
+// leaseHolders returns the holder of each Lease, without the Leases of Nodes.
 func leaseHolders(ctx context.Context, t *conformance.T) (map[lease]string, error) {
 	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -116,8 +115,8 @@ func leaseHolders(ctx context.Context, t *conformance.T) (map[lease]string, erro
 	return held, nil
 }
 
-// checkLeaseTakenOver returns an error until a Lease that is held now has another holder, and then says
-// which. Nobody else's Lease changes hands while the tests of HA run.
+// checkLeaseTakenOver returns an error until one of the Leases that are held now has another holder, and then
+// that Lease. No other Lease changes hands while the tests of HA run.
 func checkLeaseTakenOver(t *conformance.T) func(context.Context) (lease, error) {
 	before, err := leaseHolders(t.Context(), t)
 	t.Must(err, "looking who holds which Lease")
@@ -140,7 +139,7 @@ func newWaitingNode(t *conformance.T) string {
 	return t.NewNodeOf(t.NewInstance(t.Name("waiting")), conformance.NodeSpec{}).Name
 }
 
-// checkStillWaits fails if the CCM initialised the Node although allowed, which says whether it may,
+// checkStillWaits returns an error if the CCM has initialised the Node although it may not: while allowed
 // returns an error.
 func checkStillWaits(t *conformance.T, node string, allowed func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
@@ -157,7 +156,7 @@ func checkStillWaits(t *conformance.T, node string, allowed func(context.Context
 	}
 }
 
-// sameBalancer is a check that the balancer is still that one.
+// sameBalancer checks that a balancer has the ID of the one before.
 func sameBalancer(before conformance.Balancer) func(conformance.Balancer) error {
 	return func(b conformance.Balancer) error {
 		if b.ID != before.ID {
@@ -180,12 +179,12 @@ func haLeaderKilledCreatingBalancer(t *conformance.T) {
 	})
 	t.Must(leader.Kill(t.Context()), "killing the CCM that acts")
 	liftFault(t, fault)
-	onlyOne(t, svc)
+	requireOnlyBalancer(t, svc)
 }
 
-// onlyOne has the Service's balancer, which is the only one and as the checks want,
-// seen to once more, and deleted.
-func onlyOne(t *conformance.T, svc *corev1.Service, checks ...func(conformance.Balancer) error) {
+// requireOnlyBalancer requires that the Service has one balancer, as the checks want, which takes a change and
+// goes with the Service.
+func requireOnlyBalancer(t *conformance.T, svc *corev1.Service, checks ...func(conformance.Balancer) error) {
 	before := t.AwaitBalancer(svc, append(checks, listensFor(t, svc))...)
 	changePortAndAwait(t, svc, sameBalancer(before))
 	deleteAndAwaitGone(t, svc)
@@ -194,7 +193,7 @@ func onlyOne(t *conformance.T, svc *corev1.Service, checks ...func(conformance.B
 func haLeaderFrozen(t *conformance.T) {
 	leader, other := startLeaderAndStandby(t)
 	change := checkLeaseTakenOver(t)
-	svc := frozenWhileCreating(t, leader)
+	svc := freezeWhileCreating(t, leader)
 	var its lease
 	t.Await("the other one to have taken the Lease", func(ctx context.Context) (err error) {
 		its, err = change(ctx)
@@ -203,7 +202,7 @@ func haLeaderFrozen(t *conformance.T) {
 	t.AwaitInitialized(newWaitingNode(t))
 	before := t.AwaitBalancer(svc, listensFor(t, svc))
 
-	duration := durationOf(t, its)
+	duration := leaseDuration(t, its)
 	t.Must(leader.Thaw(), "thawing the CCM that lost its Lease")
 	thawed := time.Now()
 	// It may take as long to notice as it is allowed to be unable to renew its Lease,
@@ -218,15 +217,15 @@ func haLeaderFrozen(t *conformance.T) {
 		return nil
 	}))
 	if leader.Running() {
-		waitsForLease(t, leader, other)
+		requireWaitsForLease(t, leader, other)
 	}
 	t.Must(leader.Start(t.Context()), "starting the first one again") // The other may have lost the Lease, too.
-	onlyOne(t, svc, sameBalancer(before))
+	requireOnlyBalancer(t, svc, sameBalancer(before))
 }
 
-// waitsForLease requires of one that has lost the Lease that it does nothing while
-// the other one, frozen, holds it.
-func waitsForLease(t *conformance.T, loser, other conformance.Replica) {
+// requireWaitsForLease requires that a CCM that lost the Lease does nothing while the other one, which is
+// frozen, holds it.
+func requireWaitsForLease(t *conformance.T, loser, other conformance.Replica) {
 	change := checkLeaseTakenOver(t)
 	changed := func(ctx context.Context) error { _, err := change(ctx); return err }
 	t.Must(other.Freeze(), "freezing the CCM that acts by now")
@@ -236,7 +235,7 @@ func waitsForLease(t *conformance.T, loser, other conformance.Replica) {
 	t.Must(other.Thaw(), "thawing the other one")
 }
 
-// checkEnded returns an error while it runs.
+// checkEnded returns an error while the replica runs.
 func checkEnded(r conformance.Replica) func(context.Context) error {
 	return func(context.Context) error {
 		if r.Running() {
@@ -246,8 +245,8 @@ func checkEnded(r conformance.Replica) func(context.Context) error {
 	}
 }
 
-// durationOf is how long the Lease lasts when it is not renewed.
-func durationOf(t *conformance.T, l lease) time.Duration {
+// leaseDuration returns how long the Lease lasts when it is not renewed.
+func leaseDuration(t *conformance.T, l lease) time.Duration {
 	now, err := t.Kube.CoordinationV1().Leases(l.namespace).Get(t.Context(), l.name, metav1.GetOptions{})
 	t.Must(err, "looking at Lease %s", l.name)
 	if now.Spec.LeaseDurationSeconds == nil {
@@ -256,9 +255,8 @@ func durationOf(t *conformance.T, l lease) time.Duration {
 	return time.Duration(*now.Spec.LeaseDurationSeconds) * time.Second
 }
 
-// frozenWhileCreating is a Service for which the CCM is about to make a balancer when
-// it is frozen.
-func frozenWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.Service {
+// freezeWhileCreating freezes the leader while it makes the balancer of a Service, which it returns.
+func freezeWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.Service {
 	fault := injectFault(t, "having the cloud not answer", conformance.FaultTimeout, conformance.Balancers)
 	about := checkFaultHits(t, fault, 1)
 	svc := t.NewService()
@@ -277,7 +275,7 @@ func haLeaseHeld(t *conformance.T) {
 	restart()
 	var its lease
 	t.Await("the CCM to take its Lease", func(ctx context.Context) (err error) { its, err = change(ctx); return err })
-	lasts := durationOf(t, its)
+	lasts := leaseDuration(t, its)
 	enough := time.Since(began) + lasts // If it were to run out.
 
 	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")
@@ -297,11 +295,12 @@ func haLeaseHeld(t *conformance.T) {
 	t.AwaitInitialized(node)
 }
 
-// holder is who holds a Lease when it is the suite.
+// holder is the identity with which the suite holds a Lease.
 const holder = "the-conformance-suite"
 
-// holdLease takes the Lease and renews it until it is released, as another CCM would. held is an error once somebody has taken it away. How long it lasts is
-// as when the CCM had it: one that gives its Lease back leaves a second.
+// holdLease takes the Lease and renews it until it is released, as another CCM would. held returns an error
+// once somebody has taken the Lease away. lasts is its duration as it was when the CCM held it: a CCM that
+// gives its Lease back leaves a duration of a second.
 func holdLease(t *conformance.T, l lease, lasts time.Duration) (held func(context.Context) error, release func()) {
 	leases := t.Kube.CoordinationV1().Leases(l.namespace)
 	renew := func(ctx context.Context) error {

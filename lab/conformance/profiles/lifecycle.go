@@ -1,8 +1,7 @@
 package profiles
 
-// What becomes of a Node that is not Ready: does the CCM tell apart an instance
-// that is stopped, one that has ended, and one that the cloud gives no clear
-// answer about?
+// Nodes that are not Ready: the CCM must tell apart an instance that is stopped, one that has ended, and one
+// about which the cloud gives no clear answer.
 
 import (
 	"context"
@@ -33,14 +32,14 @@ var lifecycleTests = append([]conformance.Test{
 		ID: "lifecycle-stopped-is-kept-and-tainted", Source: instanceShutdown + "; " + wellKnown,
 		Requires: "A Node that is not Ready and whose instance is stopped is kept, and gets the taint node.cloudprovider.kubernetes.io/shutdown.",
 		Run: func(t *conformance.T) {
-			stopped := newStopped(t)
+			stopped := newStoppedWorker(t)
 			holdsWhileOthersStop(t, "Node "+stopped.Name+" is to be kept and tainted", stopped.checkShutdownTaint)
 		},
 	}, {
 		ID: "lifecycle-started-again", Source: lifecycleController,
 		Requires: "A Node that is Ready again after its instance was stopped and started loses the taint node.cloudprovider.kubernetes.io/shutdown.",
 		Run: func(t *conformance.T) {
-			stopped := newStopped(t)
+			stopped := newStoppedWorker(t)
 			t.Must(t.Cloud.StartInstance(t.Context(), stopped.instance.ID), "starting instance %s", stopped.instance.ID)
 			stopped.Ready()
 			t.AwaitTaint(stopped.Name, cloudproviderapi.TaintNodeShutdown, false)
@@ -108,8 +107,8 @@ var lifecycleTests = append([]conformance.Test{
 	},
 }, doubtTests()...)
 
-// bootingIsKept has an instance whose boot takes until the end of the test. Its kubelet is there
-// already, as that of a machine which the cloud calls booting until all of it is up.
+// bootingIsKept makes an instance that boots until the end of the test. Its kubelet runs already, as on a
+// machine that the cloud calls booting until all of it is up.
 func bootingIsKept(t *conformance.T) {
 	ready := newWorker(t)
 	fault, err := t.Cloud.InjectFault(t.Context(), conformance.Fault{
@@ -122,7 +121,7 @@ func bootingIsKept(t *conformance.T) {
 	node := t.NewNode(conformance.NodeSpec{Name: name})
 	t.AwaitInitialized(name)
 	node.NotReady()
-	booting, rounds := worker{StandIn: node, t: t}, newRounds(ready)
+	booting, rounds := worker{StandIn: node, t: t}, newNodeSweeps(ready)
 	t.HoldsUntil(
 		"Node "+name+" is to be kept", booting.checkNodeKept, "the CCM to have gone round its Nodes", rounds.checkSweeps(3),
 	)
@@ -130,8 +129,8 @@ func bootingIsKept(t *conformance.T) {
 	t.Await("instance "+name+" to be made", func(context.Context) error { return created() })
 }
 
-// beginInstance creates an instance and does not wait until it runs. The error says so as long as it
-// does not; after the test it is terminated.
+// beginInstance creates an instance without waiting for it to run. created returns an error until it runs; the
+// instance is terminated after the test.
 func beginInstance(t *conformance.T, name string) (created func() error) {
 	type result struct {
 		instance conformance.Instance
@@ -209,7 +208,7 @@ func testMachineLifecycle(t *conformance.T) {
 	t.AwaitNoNode(name)
 }
 
-// doubts says what each doubtful answer is.
+// doubts completes what the test of each doubtful answer requires: "while the cloud's answer is …".
 var doubts = map[conformance.FaultKind]string{
 	conformance.FaultUnauthorized:    "that the CCM's credentials are not accepted (401)",
 	conformance.FaultForbidden:       "that the CCM's credentials do not suffice (403)",
@@ -238,7 +237,7 @@ func doubtTests() []conformance.Test {
 			ID: "lifecycle-doubt-" + string(kind),
 			Requires: "A Node that is not Ready is neither deleted nor called shut down while the cloud's answer is " +
 				doubts[kind] + ", nor afterwards; nor is one deleted whose instance is stopped.",
-			Capability: capability, Needs: []conformance.Feature{conformance.FaultFeature(kind)}, Alone: true,
+			Capability: capability, Needs: faultFeatures(kind), Alone: true,
 			Source: instanceExists +
 				": false only if it does not exist \"according to the cloud provider\"; what is no answer is an error",
 			Bound: incidentBound,
@@ -248,20 +247,19 @@ func doubtTests() []conformance.Test {
 	return tests
 }
 
-// chance is what shows that a CCM has had its chance to misbehave under a fault: that
-// it has gone round all Nodes, and any of these.
+// chance says what shows that a CCM has had its chance to misbehave under a fault: it has gone round all Nodes,
+// and one of these holds.
 type chance struct {
-	calls  int  // so many met the fault that the CCM has asked what it may ask, and has begun to do something else
-	rounds int  // or one did, and it went round so often since
-	silent bool // or none, and it went round so often all the same: it may know better than to ask
-	waits  bool // or, instead of that, one did and has had time to be given up
+	calls  int  // so many calls met the fault: the CCM has asked what it may ask, and begun something else
+	rounds int  // one call met the fault, and the CCM has gone round so often since
+	silent bool // no call met it, and the CCM has gone round that often all the same: it may know not to ask
+	waits  bool // instead of rounds: one call met the fault, and has had time to be given up
 }
 
-// chanceIn is that of a doubt about instances: the CCM has asked whether one exists
-// and whether it is shut down, and its client may send a call several times before
-// the CCM hears that it failed. One that holds back when it is refused makes fewer
-// calls, and goes round nevertheless. Of calls that are refused a connection, a cloud
-// can hardly see all; there are fewer to wait for.
+// chanceIn returns the chance for a doubtful answer about instances. A CCM asks whether an instance exists and
+// whether it is shut down, and its client may send each call several times before the CCM hears that it failed.
+// A CCM that holds back when it is refused makes fewer calls, and goes round its Nodes all the same. A cloud
+// can hardly see all calls that are refused a connection, so fewer of those are waited for.
 func chanceIn(kind conformance.FaultKind, attempts int) chance {
 	c := chance{calls: 2*attempts + 1, rounds: 8, waits: kind == conformance.FaultTimeout}
 	if kind == conformance.FaultRefused {
@@ -281,11 +279,10 @@ func testDoubtfulAnswer(t *conformance.T, kind conformance.FaultKind) {
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept after the doubt", w.checkNodeKept)
 }
 
-// holdsThroughFault watches that something holds, and that no other Node is deleted, until
-// the CCM has had its chance: until it has gone round all Nodes and so many calls
-// have met the fault, or its work on another Node was done all the same. A CCM that
-// does its work remembers what the cloud said before, or asks in another way: it is
-// started anew, and then has nothing to remember. Three others are needed.
+// holdsThroughFault watches that something holds, and that no other Node is deleted, until the CCM has had its
+// chance: it has gone round all Nodes and enough calls have met the fault, or it has done its work on another
+// Node all the same. A CCM that does its work remembers what the cloud said before, or asks in another way: it
+// is restarted, so that it has nothing to remember. others are at least three workers.
 func holdsThroughFault(
 	t *conformance.T,
 	fault conformance.Injection,
@@ -297,7 +294,7 @@ func holdsThroughFault(
 	ready, first, second := others[0], others[1], others[2]
 	kept := allHold(others.checkNodesExist, holds) // Whichever of the others it asks for first.
 	keptUntilAsked := func(other worker) (works bool) {
-		gone, done := newRounds(ready), stopAndCheckTaints([]worker{other})
+		gone, done := newNodeSweeps(ready), stopAndCheckTaints([]worker{other})
 		worksOn := func(ctx context.Context) error {
 			err := done(ctx)
 			works = err == nil
@@ -305,7 +302,7 @@ func holdsThroughFault(
 		}
 		fewCalls := gone.checkSweepsSinceHit(checkFaultHits(t, fault, 1), c)
 		if c.waits {
-			fewCalls = brokenOff(t, fault)
+			fewCalls = checkCallGivenUp(t, fault)
 		}
 		asked := eitherHolds(
 			allHold(gone.checkSweeps(2), eitherHolds(checkFaultHits(t, fault, c.calls), worksOn)),
@@ -322,58 +319,57 @@ func holdsThroughFault(
 	}
 }
 
-// nodeSweeps are how often the CCM has gone round all Nodes, of which two begin and end
-// while they are counted: how often it has taken the shutdown taint from one that is
-// Ready, of which it need not ask the cloud. Calls that the cloud has seen say neither
-// which of a CCM's controllers made them nor that it has the answer: each may ask for
-// many Nodes at once.
+// nodeSweeps counts how often the CCM has gone round all Nodes: how often it has taken the shutdown taint from
+// a Node that is Ready, for which it need not ask the cloud. The calls that the cloud has seen do not say that:
+// they tell neither which of the CCM's controllers made them nor whether it has the answer, and a controller
+// may ask for many Nodes at once. A sweep that began before counting did counts, too.
 type nodeSweeps struct {
 	ready worker
 	gone  int
 }
 
-func newRounds(ready worker) *nodeSweeps {
+func newNodeSweeps(ready worker) *nodeSweeps {
 	ready.callShutDown()
 	return &nodeSweeps{ready: ready}
 }
 
 // checkSweeps returns an error until the CCM has gone round its Nodes so many times.
-func (r *nodeSweeps) checkSweeps(want int) func(context.Context) error {
+func (n *nodeSweeps) checkSweeps(want int) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if r.gone < want {
-			if err := r.ready.checkNodeKept(ctx); err != nil {
+		if n.gone < want {
+			if err := n.ready.checkNodeKept(ctx); err != nil {
 				return fmt.Errorf(
-					"the CCM has gone round %d of %d times: node %s, which is Ready: %w", r.gone, want, r.ready.Name,
+					"the CCM has gone round %d of %d times: node %s, which is Ready: %w", n.gone, want, n.ready.Name,
 					err,
 				)
 			}
-			r.gone++
-			r.ready.callShutDown()
+			n.gone++
+			n.ready.callShutDown()
 		}
-		if r.gone < want {
-			return fmt.Errorf("the CCM has gone round %d of %d times", r.gone, want)
+		if n.gone < want {
+			return fmt.Errorf("the CCM has gone round %d of %d times", n.gone, want)
 		}
 		return nil
 	}
 }
 
-// checkSweepsSinceHit returns an error until it has gone round as often as c wants since a call met the
-// fault, or in all.
-func (r *nodeSweeps) checkSweepsSinceHit(met func(context.Context) error, c chance) func(context.Context) error {
+// checkSweepsSinceHit returns an error until the CCM has gone round c.rounds times since met returned none, or,
+// if c.silent, since the beginning.
+func (n *nodeSweeps) checkSweepsSinceHit(met func(context.Context) error, c chance) func(context.Context) error {
 	want, known := c.rounds, c.silent
 	return func(ctx context.Context) error {
 		if !known {
 			if err := met(ctx); err != nil {
 				return err
 			}
-			want, known = r.gone+c.rounds, true
+			want, known = n.gone+c.rounds, true
 		}
-		return r.checkSweeps(want)(ctx)
+		return n.checkSweeps(want)(ctx)
 	}
 }
 
-// stopAndCheckTaints stops one after the other, and is an error until all are called shut
-// down.
+// stopAndCheckTaints stops the workers one after the other, each when the one before has the shutdown taint,
+// and returns an error until all have it.
 func stopAndCheckTaints(workers []worker) func(context.Context) error {
 	var stops []func()
 	for _, w := range workers {
@@ -390,8 +386,8 @@ func stopAndCheckTaints(workers []worker) func(context.Context) error {
 	}
 }
 
-// injectFault has the cloud misbehave about some things until the fault is lifted, at the end of the test
-// at the latest. what says what is being done, for the case that it cannot be.
+// injectFault has the cloud misbehave about some things until the fault is lifted, at the end of the test at
+// the latest. what is for the message if the fault cannot be injected.
 func injectFault(
 	t *conformance.T, what string, kind conformance.FaultKind, on ...conformance.Thing,
 ) conformance.Injection {
@@ -418,15 +414,14 @@ func checkFaultHits(t *conformance.T, fault conformance.Injection, want int) fun
 	}
 }
 
-// aCall is longer than an ordinary client takes over a call that is not answered:
-// three times half a minute, and pauses between.
-const aCall = 100 * time.Second
+// callPatience is longer than an ordinary client takes over a call that is not answered: three times half a
+// minute, and pauses between.
+const callPatience = 100 * time.Second
 
-// brokenOff returns an error until so much time has passed since a call met the fault that
-// the client has given it up, if it ever does: under a fault that has calls wait, one
-// Node costs minutes, and a client without a time-out makes one call. What the CCM
-// makes of it shows when the fault is lifted, at the latest.
-func brokenOff(t *conformance.T, fault conformance.Injection) func(context.Context) error {
+// checkCallGivenUp returns an error until callPatience has passed since a call met the fault: the client has
+// given the call up, if it ever does. Under a fault that makes calls wait, one Node costs minutes, and a client
+// without a time-out makes one call. What the CCM makes of it shows when the fault is lifted, at the latest.
+func checkCallGivenUp(t *conformance.T, fault conformance.Injection) func(context.Context) error {
 	met := checkFaultHits(t, fault, 1)
 	var since time.Time
 	return func(ctx context.Context) error {
@@ -436,7 +431,7 @@ func brokenOff(t *conformance.T, fault conformance.Injection) func(context.Conte
 			}
 			since = time.Now()
 		}
-		if left := time.Until(since.Add(aCall)); left > 0 {
+		if left := time.Until(since.Add(callPatience)); left > 0 {
 			return fmt.Errorf("its client may wait for another %s", left.Round(time.Second))
 		}
 		return nil
@@ -459,7 +454,7 @@ func eitherHolds(checks ...func(context.Context) error) func(context.Context) er
 	}
 }
 
-// worker is a stand-in with its instance.
+// worker is an instance and the stand-in for its kubelet.
 type worker struct {
 	*conformance.StandIn
 	t        *conformance.T
@@ -472,8 +467,8 @@ func newWorker(t *conformance.T) worker {
 	return worker{StandIn: node, t: t, instance: instance}
 }
 
-// newStopped is a worker that was stopped and got the taint for that.
-func newStopped(t *conformance.T) worker {
+// newStoppedWorker returns a worker that was stopped and has the shutdown taint.
+func newStoppedWorker(t *conformance.T) worker {
 	w := newWorker(t)
 	w.stopInstance()
 	t.HoldsUntil("Node "+w.Name+" is to be kept", w.checkNodeExists,
@@ -495,13 +490,13 @@ func (w worker) terminateInstance() {
 	w.NotReady()
 }
 
-// callShutDown gives the Node the taint that a CCM gives one that is shut down.
+// callShutDown gives the Node the taint that a CCM gives to Nodes that are shut down.
 func (w worker) callShutDown() {
 	taint := corev1.Taint{Key: cloudproviderapi.TaintNodeShutdown, Effect: corev1.TaintEffectNoSchedule}
 	w.t.Must(nodehelpers.AddOrUpdateTaintOnNode(w.t.Kube, w.Name, &taint), "tainting Node %s", w.Name)
 }
 
-// checkNodeKept returns an error once the Node is deleted or called shut down.
+// checkNodeKept returns an error once the Node is deleted or has the shutdown taint.
 func (w worker) checkNodeKept(ctx context.Context) error {
 	node, err := w.t.GetNode(ctx, w.Name)
 	if err == nil && conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
@@ -510,7 +505,7 @@ func (w worker) checkNodeKept(ctx context.Context) error {
 	return err
 }
 
-// checkShutdownTaint returns an error unless the Node is there and called shut down.
+// checkShutdownTaint returns an error unless the Node exists and has the shutdown taint.
 func (w worker) checkShutdownTaint(ctx context.Context) error {
 	node, err := w.t.GetNode(ctx, w.Name)
 	if err == nil && !conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
@@ -519,10 +514,9 @@ func (w worker) checkShutdownTaint(ctx context.Context) error {
 	return err
 }
 
-// holdsWhileOthersStop watches that something holds until the CCM has had its
-// chance to break it: until two Nodes whose instances were stopped are called
-// shut down. The second is stopped when the first is tainted, so that in between
-// the CCM has looked at all Nodes anew. None is ended: a CCM may hold on to Nodes
+// holdsWhileOthersStop watches that something holds until the CCM has had its chance to break it: until two
+// other Nodes whose instances were stopped have the shutdown taint. The second is stopped when the first has
+// it, so that the CCM has looked at all Nodes in between. No instance is terminated: a CCM may hold on to Nodes
 // of which many go at once.
 func holdsWhileOthersStop(t *conformance.T, what string, holds func(context.Context) error) {
 	for range 2 {
@@ -530,7 +524,7 @@ func holdsWhileOthersStop(t *conformance.T, what string, holds func(context.Cont
 	}
 }
 
-// holdsWhileStopped watches that something holds until the CCM has tainted one worker, which is stopped.
+// holdsWhileStopped stops control, and watches that something holds until the CCM has tainted its Node.
 func holdsWhileStopped(what string, holds func(context.Context) error, control worker) {
 	control.stopInstance()
 	control.t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.checkShutdownTaint)

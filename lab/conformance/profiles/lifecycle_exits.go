@@ -1,7 +1,7 @@
 package profiles
 
-// Does the CCM go on when the cloud fails? Ending is upstream's idiom, and its Deployment starts it
-// again; but each start costs a lease, and what was remembered.
+// The CCM goes on when the cloud fails. Upstream's own code ends, and its Deployment starts it again; but
+// each start costs a lease, and what was remembered.
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// fromAppExit is where upstream's own start-up code ends the program.
+// fromAppExit cites where upstream's own start-up code ends the program.
 const fromAppExit = "k8s.io/cloud-provider app/controllermanager.go: klog.Fatalf, klog.FlushAndExit " +
 	"(what a CCM may do better)"
 
@@ -18,13 +18,13 @@ var exitTests = []conformance.Test{
 	{
 		ID: "lifecycle-survives-bad-start", Capability: conformance.CapabilityStaysUp, Source: fromAppExit,
 		Requires: "A CCM that starts while the cloud is not available does not end by itself, and initialises a waiting Node when the cloud is.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultUnavailable)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultUnavailable), Alone: true,
 		Bound: incidentBound,
 		Run:   func(t *conformance.T) { survivesStart(t, conformance.FaultUnavailable) },
 	}, {
 		ID: "lifecycle-survives-missing-field", Capability: conformance.CapabilityStaysUp, Source: fromAppExit,
 		Requires: "A CCM that starts while the cloud's answers leave a field out does not end by itself, and initialises a waiting Node when they are whole.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultMissingField)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultMissingField), Alone: true,
 		Bound: incidentBound,
 		Run:   func(t *conformance.T) { survivesStart(t, conformance.FaultMissingField) },
 	},
@@ -37,7 +37,7 @@ func survivesStart(t *conformance.T, kind conformance.FaultKind) {
 	// Calls met the fault while its controllers went round, or, where those wait for the cloud, so many
 	// that it has begun anew.
 	asked := eitherHolds(
-		allHold(checkFaultHits(t, fault, 1), newRounds(ready).checkSweeps(8)),
+		allHold(checkFaultHits(t, fault, 1), newNodeSweeps(ready).checkSweeps(8)),
 		checkFaultHits(t, fault, 8*(t.Attempts+1)),
 	)
 	before := t.Exits()

@@ -24,7 +24,7 @@ func TestEveryFaultHasWords(t *testing.T) {
 func TestRoundsAreCountedSinceACallOrInAll(t *testing.T) {
 	kube := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "ready"}})
 	suite := &conformance.T{Suite: &conformance.Suite{Kube: kube}}
-	r := newRounds(worker{StandIn: &conformance.StandIn{Name: "ready"}, t: suite})
+	r := newNodeSweeps(worker{StandIn: &conformance.StandIn{Name: "ready"}, t: suite})
 	round := func() { // As a CCM does.
 		node, err := kube.CoreV1().Nodes().Get(t.Context(), "ready", metav1.GetOptions{})
 		require.NoError(t, err)

@@ -1,7 +1,7 @@
 package profiles
 
-// What a Service of type LoadBalancer gets, and what becomes of it when the
-// Service or the Nodes change. What the tests share is at the end.
+// What a Service of type LoadBalancer gets, and what happens when the Service or the Nodes change. What the
+// tests share is at the end.
 
 import (
 	"cmp"
@@ -24,8 +24,8 @@ import (
 )
 
 var loadBalancerTests = slices.Concat(
-	balancerTests, balancerNodeTests, balancerTroubleTests, balancerDoubtTests(), balancerOptionTests,
-	balancerBeyondTests, balancerOwnershipTests,
+	balancerTests, balancerNodeTests, balancerFailureTests, balancerDoubtTests(), balancerOptionTests,
+	balancerDriftTests, balancerOwnershipTests,
 )
 
 // Where requirements come from.
@@ -143,7 +143,7 @@ var balancerTests = []conformance.Test{
 		Requires: "A Service with a loadBalancerClass is somebody else's to implement: it gets no balancer, no address and no finalizer.",
 		Run: func(t *conformance.T) {
 			class := "conformance.ccmlab.io/nobody"
-			leftAlone(t, t.NewService(func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }))
+			watchLeftAlone(t, t.NewService(func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }))
 		},
 	}, {
 		ID:       "lb-class-set-later",
@@ -154,7 +154,7 @@ var balancerTests = []conformance.Test{
 		ID: "lb-other-types-left-alone", Source: fromService,
 		Requires: "Services of type ClusterIP and NodePort get no balancer, no address and no finalizer.",
 		Run: func(t *conformance.T) {
-			leftAlone(t,
+			watchLeftAlone(t,
 				t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeClusterIP }),
 				t.NewService(func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }))
 		},
@@ -213,15 +213,14 @@ func lbFinalizer(t *conformance.T) {
 	t.AwaitGone(svc)
 }
 
-// balancerIdentity is what nobody but its owner changes about a balancer; Nodes come and
-// go.
+// balancerIdentity returns the balancer without its targets, which change as Nodes come and go.
 func balancerIdentity(b conformance.Balancer) conformance.Balancer {
 	b.Targets = nil
 	return b
 }
 
-// lbClassSetLater goes by way of another type: the API server lets no class be set on a Service that
-// is of type LoadBalancer already (kubernetes pkg/apis/core/validation: validateLoadBalancerClassField).
+// lbClassSetLater changes the type in between: the API server refuses a class on a Service that is of type
+// LoadBalancer already (kubernetes pkg/apis/core/validation: validateLoadBalancerClassField).
 func lbClassSetLater(t *conformance.T) {
 	svc, _ := newServiceWithBalancer(t)
 	retypeToClusterIP(t, svc)
@@ -229,12 +228,12 @@ func lbClassSetLater(t *conformance.T) {
 	t.Change(svc, func(s *corev1.Service) {
 		s.Spec.Type, s.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class
 	})
-	leftAlone(t, svc)
+	watchLeftAlone(t, svc)
 }
 
-// leftAlone requires that none of the Services gets anything. The CCM has had
-// its chance when it has served two that came later.
-func leftAlone(t *conformance.T, services ...*corev1.Service) {
+// watchLeftAlone watches that none of the Services gets a balancer, an address or a finalizer. The CCM has had
+// its chance when it has served two Services that came later.
+func watchLeftAlone(t *conformance.T, services ...*corev1.Service) {
 	newServiceWithBalancer(t)
 	second := t.NewService()
 	t.HoldsUntil("the Service is left alone", func(ctx context.Context) (err error) {
@@ -302,7 +301,7 @@ func lbTargetsFollowNodes(t *conformance.T) {
 	t.AwaitBalancer(svc, leadsTo(own)) // Its instance still runs.
 }
 
-// providerIDScheme is what names the cloud in a provider ID, "" in one that names none.
+// providerIDScheme returns the part of a provider ID that names the cloud, or "".
 func providerIDScheme(id string) string {
 	scheme, _, named := strings.Cut(id, "://")
 	if !named {
@@ -311,9 +310,8 @@ func providerIDScheme(id string) string {
 	return scheme
 }
 
-// leadsToNodesOf wants as many targets as there are Nodes, but for those that no
-// balancer is to have, of the instance's cloud, which the scheme of a provider ID
-// names: in a cluster of several clouds the others' are none of its business.
+// leadsToNodesOf checks that a balancer has as many targets as there are Nodes of the instance's cloud that
+// balancers may have. In a cluster of several clouds, the scheme of a provider ID tells them apart.
 func leadsToNodesOf(t *conformance.T, instance conformance.Instance) func(conformance.Balancer) error {
 	scheme := providerIDScheme(instance.ProviderID)
 	return func(b conformance.Balancer) error {
@@ -343,7 +341,7 @@ func setExclusionLabel(t *conformance.T, node, value string) {
 	t.Must(err, "labelling Node %s", node)
 }
 
-// leadsTo wants the balancer's targets to be the cluster's own and these.
+// leadsTo checks that a balancer's targets are the cluster's own and these.
 func leadsTo(own []string, more ...string) func(conformance.Balancer) error {
 	want := slices.Sorted(slices.Values(slices.Concat(own, more)))
 	return func(b conformance.Balancer) error {
@@ -354,9 +352,9 @@ func leadsTo(own []string, more ...string) func(conformance.Balancer) error {
 	}
 }
 
-// listensFor wants one listener for each of the Service's ports, as they are
-// now, with its node port behind it; nothing of that where the cloud has no such thing.
-// svc takes on what the API server has made of it.
+// listensFor checks that a balancer has one listener for each port of the Service as it is now, with its node
+// port behind it. Where the cloud has no listeners, or no node ports, it does not check them. It updates svc
+// from the API server.
 func listensFor(t *conformance.T, svc *corev1.Service) func(conformance.Balancer) error {
 	now, err := t.GetService(t.Context(), svc)
 	t.Must(err, "reading Service %s", svc.Name)
@@ -374,9 +372,9 @@ func listensFor(t *conformance.T, svc *corev1.Service) func(conformance.Balancer
 		}
 		want = append(want, l)
 	}
-	slices.SortFunc(want, byPort)
+	slices.SortFunc(want, compareListeners)
 	return func(b conformance.Balancer) error {
-		got := slices.SortedFunc(slices.Values(b.Listeners), byPort)
+		got := slices.SortedFunc(slices.Values(b.Listeners), compareListeners)
 		for i := range got {
 			if !toNodePorts {
 				got[i].TargetPort = 0
@@ -389,7 +387,7 @@ func listensFor(t *conformance.T, svc *corev1.Service) func(conformance.Balancer
 	}
 }
 
-func byPort(a, b conformance.Listener) int {
+func compareListeners(a, b conformance.Listener) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 }
 

@@ -1,7 +1,7 @@
 package profiles
 
-// Drift: balancers that somebody else changed, that a CCM was making when it ended, or whose Service
-// asks for something unusual.
+// Balancers that somebody else changed, that a CCM was making when it ended, or whose Service asks for
+// something unusual.
 
 import (
 	"context"
@@ -24,7 +24,7 @@ const (
 
 var changesListeners = []conformance.Feature{conformance.FeatureChangeBalancer, conformance.FeatureListeners}
 
-var balancerBeyondTests = []conformance.Test{
+var balancerDriftTests = []conformance.Test{
 	{
 		ID: "lb-changed-out-of-band-then-service-changed", Capability: conformance.CapabilityDrift,
 		Source:   fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
@@ -145,15 +145,15 @@ var balancerBeyondTests = []conformance.Test{
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
 		Run: func(t *conformance.T) {
 			svc := t.NewService(withLoadBalancerIP(foreignAddress))
-			awaitToldNoAddress(t, svc, foreignAddress, func(context.Context) error { return nil })
+			watchNoAddress(t, svc, foreignAddress, func(context.Context) error { return nil })
 			t.Change(svc, withLoadBalancerIP(""))
 			t.AwaitBalancer(svc, listensFor(t, svc))
 		},
 	},
 }
 
-// divertBalancer has the balancer listen on a port that is not the Service's, and on
-// none that is, and leaves its targets alone.
+// divertBalancer replaces the balancer's listeners by one on a port that is not the Service's, and leaves its
+// targets alone.
 func divertBalancer(t *conformance.T, b conformance.Balancer) {
 	t.Must(t.Cloud.ChangeBalancer(
 		t.Context(), b.ID,
@@ -237,7 +237,7 @@ func lbLoadBalancerIPInUse(t *conformance.T) {
 	address := reserveAddress(t)
 	first, before := newServiceWithListeners(t, withLoadBalancerIP(address))
 	second := t.NewService(withLoadBalancerIP(address))
-	awaitToldNoAddress(t, second, address, func(ctx context.Context) error {
+	watchNoAddress(t, second, address, func(ctx context.Context) error {
 		b, err := t.TheBalancer(ctx, first)
 		if err == nil && b.ID != before.ID {
 			err = fmt.Errorf("the first Service has balancer %s, and had %s", b.ID, before.ID)
@@ -257,17 +257,17 @@ func reserveAddress(t *conformance.T) string {
 	return address
 }
 
-// foreignAddress is for documentation (RFC 5737): no cloud has it to give.
+// foreignAddress is an address for documentation (RFC 5737), which no cloud can give.
 const foreignAddress = "192.0.2.1"
 
 func withLoadBalancerIP(address string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.LoadBalancerIP = address } //nolint:staticcheck // Deprecated, and in use.
 }
 
-// awaitToldNoAddress watches that a Service gets no address, and no balancer of another address than the
-// one that it asks for, and that something else holds, until the CCM has tried twice and said so:
-// upstream's controller has an Event for each error.
-func awaitToldNoAddress(
+// watchNoAddress watches that the Service gets no address, and no balancer with another address than the one
+// that it asks for, and that holds returns no error, until the CCM has tried twice and said so: upstream's
+// controller sends an Event for each error.
+func watchNoAddress(
 	t *conformance.T, svc *corev1.Service, address string, holds func(context.Context) error,
 ) {
 	t.HoldsUntil("Service "+svc.Name+" is to have no address", func(ctx context.Context) error {

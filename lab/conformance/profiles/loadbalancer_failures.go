@@ -1,7 +1,6 @@
 package profiles
 
-// Balancers when the CCM was away, the cloud fails, or somebody else has a hand
-// in it.
+// Balancers while the CCM is away or the cloud fails, and balancers that others delete, rename or name alike.
 
 import (
 	"context"
@@ -17,9 +16,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-var whileUnavailable = []conformance.Feature{conformance.FaultFeature(conformance.FaultUnavailable)}
+var whileUnavailable = faultFeatures(conformance.FaultUnavailable)
 
-var balancerTroubleTests = []conformance.Test{
+var balancerFailureTests = []conformance.Test{
 	{
 		ID: "lb-created-while-ccm-down", Source: fromService,
 		Requires: "A Service that was created while no CCM ran gets its balancer when one runs.",
@@ -65,9 +64,9 @@ var balancerTroubleTests = []conformance.Test{
 		Requires: "A Service that is created while the cloud is not available gets exactly one balancer when it is.",
 		Needs:    whileUnavailable, Alone: true,
 		Run: func(t *conformance.T) {
-			fault := balancersUnavailable(t)
+			fault := makeBalancersUnavailable(t)
 			svc := t.NewService()
-			t.Await("the CCM to have tried again", triedAgain(t, svc, fault))
+			t.Await("the CCM to have tried again", checkRetried(t, svc, fault))
 			liftFault(t, fault)
 			before := t.AwaitBalancer(svc, listensFor(t, svc))
 			after := changePortAndAwait(t, svc) // Whatever was left to be tried again is over after this.
@@ -80,10 +79,10 @@ var balancerTroubleTests = []conformance.Test{
 		Incident: cloudDownWhileDeletingIncident,
 		Run: func(t *conformance.T) {
 			svc, b := newServiceWithBalancer(t)
-			fault := balancersUnavailable(t)
-			tried := triedAgain(t, svc, fault)
+			fault := makeBalancersUnavailable(t)
+			tried := checkRetried(t, svc, fault)
 			t.DeleteService(svc)
-			staysUntilTheCloudIsBack(t, svc, b, fault, tried)
+			holdsUntilFaultLifted(t, svc, b, fault, tried)
 		},
 	}, {
 		ID: "lb-delete-retried-after-restart", Source: fromCleanup,
@@ -105,7 +104,7 @@ var balancerTroubleTests = []conformance.Test{
 			own := t.AwaitBalancer(svc, listensFor(t, svc)).Targets
 			instance, node := t.NewWorker(conformance.NodeSpec{Balanced: true})
 			t.AwaitBalancer(svc, leadsTo(own, instance.ID))
-			fault := balancersUnavailable(t)
+			fault := makeBalancersUnavailable(t)
 			setExclusionLabel(t, node.Name, `"true"`)
 			t.Await("the CCM to have tried", checkFaultHits(t, fault, t.Attempts+1))
 			liftFault(t, fault)
@@ -117,7 +116,7 @@ var balancerTroubleTests = []conformance.Test{
 		Requires: "While a Service cannot get its balancer, an Event of type Warning on it says so.",
 		Needs:    whileUnavailable, Alone: true,
 		Run: func(t *conformance.T) {
-			fault := balancersUnavailable(t)
+			fault := makeBalancersUnavailable(t)
 			svc := t.NewService()
 			t.Await("a Warning on the Service", checkWarning(t, svc))
 			liftFault(t, fault)
@@ -127,7 +126,7 @@ var balancerTroubleTests = []conformance.Test{
 		ID: "lb-no-address-while-building", Capability: conformance.CapabilityActiveStatus,
 		Source:   fromPublished,
 		Requires: "As long as the cloud is still building its balancer, a Service has no address; then it has the balancer's.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultStuck)},
+		Needs:    faultFeatures(conformance.FaultStuck),
 		Alone:    true, // No other balancer gets done either.
 		Run: func(t *conformance.T) {
 			fault := injectOnBalancers(t, conformance.FaultStuck)
@@ -138,7 +137,7 @@ var balancerTroubleTests = []conformance.Test{
 	}, {
 		ID: "lb-no-address-when-failed", Capability: conformance.CapabilityActiveStatus, Source: fromPublished,
 		Requires: "A Service whose balancer the cloud could not build has no address, and is deleted with the balancer like any other.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultBuildFails)},
+		Needs:    faultFeatures(conformance.FaultBuildFails),
 		Alone:    true, // No other balancer is built either.
 		Run: func(t *conformance.T) {
 			fault := injectOnBalancers(t, conformance.FaultBuildFails)
@@ -152,7 +151,7 @@ var balancerTroubleTests = []conformance.Test{
 		Source:   fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
 		Requires: "When the balancer was deleted behind the CCM's back, the next change of the Service gives it a new one, and the new address.",
 		Run: func(t *conformance.T) {
-			svc, old := withoutBalancer(t)
+			svc, old := newServiceWithoutBalancer(t)
 			b := changePortAndAwait(t, svc)
 			assert.NotEqual(t, old.ID, b.ID)
 		},
@@ -160,7 +159,7 @@ var balancerTroubleTests = []conformance.Test{
 		ID: "lb-deleted-out-of-band-then-service-deleted", Source: fromDelete,
 		Requires: "A Service whose balancer was deleted behind the CCM's back can be deleted.",
 		Run: func(t *conformance.T) {
-			svc, _ := withoutBalancer(t)
+			svc, _ := newServiceWithoutBalancer(t)
 			deleteAndAwaitGone(t, svc)
 		},
 	}, {
@@ -169,7 +168,7 @@ var balancerTroubleTests = []conformance.Test{
 		Bound:    30 * time.Second, // It is about an outage that lasts.
 		Incident: deletedByHandIncident,
 		Run: func(t *conformance.T) {
-			svc, old := withoutBalancer(t)
+			svc, old := newServiceWithoutBalancer(t)
 			b := t.AwaitBalancer(svc)
 			assert.NotEqual(t, old.ID, b.ID)
 		},
@@ -211,20 +210,20 @@ var balancerTroubleTests = []conformance.Test{
 	},
 }
 
-// lbDeleteRetriedAfterRestart has a CCM that remembers no balancer.
+// lbDeleteRetriedAfterRestart restarts the CCM, so that it remembers no balancer.
 func lbDeleteRetriedAfterRestart(t *conformance.T) {
 	svc, b := newServiceWithBalancer(t)
 	restart := stopCCM(t)
 	t.DeleteService(svc)
-	fault := balancersUnavailable(t)
-	tried := triedAgain(t, svc, fault)
+	fault := makeBalancersUnavailable(t)
+	tried := checkRetried(t, svc, fault)
 	restart()
-	staysUntilTheCloudIsBack(t, svc, b, fault, tried)
+	holdsUntilFaultLifted(t, svc, b, fault, tried)
 }
 
-// staysUntilTheCloudIsBack watches that a Service that is deleted stays, with its balancer, until the CCM
-// has tried again; then the fault is lifted, and both go.
-func staysUntilTheCloudIsBack(
+// holdsUntilFaultLifted watches that a Service that is being deleted stays, with its balancer, until the CCM
+// has tried again. Then it lifts the fault, and waits for both to go.
+func holdsUntilFaultLifted(
 	t *conformance.T, svc *corev1.Service, b conformance.Balancer, fault conformance.Injection,
 	tried func(context.Context) error,
 ) {
@@ -246,7 +245,7 @@ func lbDeletedWithOthersCredentials(t *conformance.T) {
 	restart := stopCCM(t)
 	swap, err := t.Cloud.SwapCredentials(t.Context())
 	t.Must(err, "giving the CCM another project's credentials")
-	startsAnew(t)
+	restartAfterTest(t)
 	t.Cleanup(swap.Lift)
 	t.DeleteService(svc)
 	toldTwice := checkFailuresTold(t, svc)
@@ -257,19 +256,19 @@ func lbDeletedWithOthersCredentials(t *conformance.T) {
 	t.AwaitGone(svc)
 }
 
-// injectOnBalancers has a fault befall the balancers that are made from now on.
+// injectOnBalancers injects a fault into calls about balancers, or into balancers that are made from now on.
 func injectOnBalancers(t *conformance.T, kind conformance.FaultKind) conformance.Injection {
 	return injectFault(t, "injecting "+string(kind), kind, conformance.Balancers)
 }
 
-// aBuild is how long a CCM that waits for a balancer is given to say that it has one.
-const aBuild = 20 * time.Second
+// buildPatience is how long a CCM that waits for a balancer is given to say that it has one.
+const buildPatience = 20 * time.Second
 
-// awaitNoAddress makes a Service, and watches that it gets no address until the CCM has had its
-// chance to give it one: until the fault has befallen its balancer, and those of two other Services
-// after it, one after the other. A CCM that waits for its balancer makes no other meanwhile.
+// awaitNoAddress makes a Service, and watches that it gets no address until the CCM has had its chance to give
+// it one: until its balancer has met the fault, and then those of two other Services, one after the other. A
+// CCM that waits for its balancer makes no other meanwhile: for it, buildPatience is enough.
 func awaitNoAddress(t *conformance.T, fault conformance.Injection) *corev1.Service {
-	svc, befallen := newBefallenService(t, fault)
+	svc, befallen := newServiceUnderFault(t, fault)
 	noAddress := func(ctx context.Context) error {
 		now, err := t.GetService(ctx, svc)
 		if err == nil && len(now.Status.LoadBalancer.Ingress) > 0 {
@@ -279,7 +278,7 @@ func awaitNoAddress(t *conformance.T, fault conformance.Injection) *corev1.Servi
 	}
 	what := "Service " + svc.Name + " is to have no address"
 	t.HoldsUntil(what, noAddress, "its balancer to meet the fault", befallen)
-	end := time.Now().Add(aBuild)
+	end := time.Now().Add(buildPatience)
 	waits := func(context.Context) error {
 		if left := time.Until(end); left > 0 {
 			return fmt.Errorf("the CCM may wait for the first balancer for another %s", left.Round(time.Second))
@@ -287,16 +286,16 @@ func awaitNoAddress(t *conformance.T, fault conformance.Injection) *corev1.Servi
 		return nil
 	}
 	for range 2 {
-		other, befallen := newBefallenService(t, fault)
+		other, befallen := newServiceUnderFault(t, fault)
 		until := "the balancer of Service " + other.Name + " to meet it, too"
 		t.HoldsUntil(what, noAddress, until, eitherHolds(befallen, waits))
 	}
 	return svc
 }
 
-// newBefallenService is a Service, and what returns an error until it has a balancer and the fault
-// has befallen one more thing since.
-func newBefallenService(
+// newServiceUnderFault makes a Service. befallen returns an error until the Service has a balancer, and the
+// fault has befallen one more thing since.
+func newServiceUnderFault(
 	t *conformance.T, fault conformance.Injection,
 ) (svc *corev1.Service, befallen func(context.Context) error) {
 	hit := checkFaultHits(t, fault, 1)
@@ -310,18 +309,16 @@ func newBefallenService(
 	})
 }
 
-// balancersUnavailable has the cloud answer 503 when the CCM asks about
-// balancers.
-func balancersUnavailable(t *conformance.T) conformance.Injection {
+// makeBalancersUnavailable has the cloud answer 503 to calls about balancers.
+func makeBalancersUnavailable(t *conformance.T) conformance.Injection {
 	return injectFault(t, "making the cloud unavailable", conformance.FaultUnavailable, conformance.Balancers)
 }
 
-// triedAgain returns an error until the CCM has given up on the Service's balancer and
-// begun anew: until it has told of two failures, as upstream's service controller
-// does of each, or so many calls have met the fault. Its client may send a call
-// several times before the CCM hears that it failed, and another one, such as a
-// list of all balancers to remember, as often beside it.
-func triedAgain(t *conformance.T, svc *corev1.Service, fault conformance.Injection) func(context.Context) error {
+// checkRetried returns an error until the CCM has given up on the Service's balancer and begun anew: Events
+// tell of two failures, as upstream's service controller sends one for each, or enough calls have met the
+// fault. Its client may send a call several times before the CCM hears that it failed, and as many times
+// another call, such as a list of all balancers to remember.
+func checkRetried(t *conformance.T, svc *corev1.Service, fault conformance.Injection) func(context.Context) error {
 	toldTwice := checkFailuresTold(t, svc)
 	return eitherHolds(checkFaultHits(t, fault, 2*t.Attempts+1), toldTwice)
 }
@@ -337,9 +334,8 @@ func checkFailuresTold(t *conformance.T, svc *corev1.Service) func(context.Conte
 	}
 }
 
-// withoutBalancer is a Service whose balancer was deleted behind the CCM's
-// back.
-func withoutBalancer(t *conformance.T) (*corev1.Service, conformance.Balancer) {
+// newServiceWithoutBalancer makes a Service and deletes its balancer behind the CCM's back.
+func newServiceWithoutBalancer(t *conformance.T) (*corev1.Service, conformance.Balancer) {
 	svc, b := newServiceWithBalancer(t)
 	t.Must(t.Cloud.DeleteBalancer(t.Context(), b.ID), "deleting balancer %s", b.ID)
 	return svc, b
@@ -361,8 +357,8 @@ func lbStrangerOfSameName(t *conformance.T) {
 // namesakePatience is how long a CCM may look at a balancer without a Service before it deletes it.
 const namesakePatience = 2 * time.Minute
 
-// lbOfNamesakeCluster has an orphan of this cluster beside the balancer of the other one: a CCM that
-// deletes the former has judged the latter.
+// lbOfNamesakeCluster makes an orphan of this cluster beside the balancer of the other one: a CCM that deletes
+// the orphan has seen the other one, too.
 func lbOfNamesakeCluster(t *conformance.T) {
 	// The older one: who judges both at once begins with it.
 	theirs, err := t.Cloud.CreateNamesakeBalancer(t.Context(), t.Name("namesake"))
@@ -401,7 +397,7 @@ func lbOfNamesakeCluster(t *conformance.T) {
 	)
 }
 
-// lbNameTaken learns the name that the CCM chooses from the balancer that is made first.
+// lbNameTaken learns the name that the CCM chooses from the first balancer, which it then deletes.
 func lbNameTaken(t *conformance.T) {
 	svc, first := newServiceWithBalancer(t)
 	restart := stopCCM(t)
@@ -478,8 +474,8 @@ func lbQuiet(t *conformance.T) {
 	}
 }
 
-// countFailureEvents is how often the most frequent Warning about the Service has occurred. One
-// failure may have several Events.
+// countFailureEvents counts how often the most frequent Warning about the Service has occurred: one failure may
+// have several Events.
 func countFailureEvents(t *conformance.T, svc *corev1.Service) (most int32) {
 	told := map[string]int32{}
 	for _, e := range eventsOnService(t, svc) {
@@ -504,7 +500,7 @@ func countCloudCalls(t *conformance.T) conformance.Calls {
 	return c
 }
 
-// balancerDoubtTests are of answers that do not say that a balancer is gone.
+// balancerDoubtTests returns tests of answers that do not say that a balancer is gone.
 func balancerDoubtTests() []conformance.Test {
 	answers := []struct {
 		kind conformance.FaultKind
@@ -527,7 +523,7 @@ func balancerDoubtTests() []conformance.Test {
 			ID: "lb-doubt-" + string(answer.kind), Capability: conformance.CapabilityDoubtfulBalancers, Source: fromDelete,
 			Requires: "A Service that is deleted while the cloud's answer about balancers " + answer.what +
 				" leaves nothing behind: both it and its balancer are gone in the end.",
-			Needs: []conformance.Feature{conformance.FaultFeature(answer.kind)}, Alone: true, Bound: answer.bound,
+			Needs: faultFeatures(answer.kind), Alone: true, Bound: answer.bound,
 			Run: func(t *conformance.T) { lbDoubt(t, answer.kind, answer.retried) },
 		})
 	}
@@ -544,7 +540,7 @@ func lbDoubt(t *conformance.T, kind conformance.FaultKind, retried bool) {
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, b.ID) })
 	fault := injectOnBalancers(t, kind)
 	asked := eitherHolds(
-		checkFaultHits(t, fault, enough), brokenOff(t, fault),
+		checkFaultHits(t, fault, enough), checkCallGivenUp(t, fault),
 		func(ctx context.Context) error { return t.NoService(ctx, svc) },
 	)
 	t.DeleteService(svc)

@@ -15,7 +15,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// showsTargets is what tests of a balancer's targets need. They run alone: nobody answers on the
+// showsTargets has the feature that tests of a balancer's targets need. They run alone: nobody answers on the
 // Nodes that they add.
 var showsTargets = []conformance.Feature{conformance.FeatureTargets}
 
@@ -61,7 +61,7 @@ var balancerNodeTests = []conformance.Test{
 	},
 }
 
-// toBeDeleted is the taint by which the cluster autoscaler says that it removes a Node.
+// toBeDeleted is the taint that the cluster autoscaler gives to a Node that it is about to remove.
 var toBeDeleted = corev1.Taint{Key: "ToBeDeletedByClusterAutoscaler", Effect: corev1.TaintEffectNoSchedule}
 
 func lbAutoscalerTaint(t *conformance.T) {
@@ -102,7 +102,7 @@ func lbTwoNodesOfOneInstance(t *conformance.T) {
 	t.AwaitBalancer(svc, lacksTarget(instance), hasTarget(other))
 }
 
-// hasTarget wants the instance among the balancer's targets, once.
+// hasTarget checks that the instance is among the balancer's targets, once.
 func hasTarget(i conformance.Instance) func(conformance.Balancer) error {
 	return func(b conformance.Balancer) error {
 		times := 0
@@ -119,7 +119,7 @@ func hasTarget(i conformance.Instance) func(conformance.Balancer) error {
 	}
 }
 
-// lacksTarget wants it not to be among them.
+// lacksTarget checks that the instance is not among the balancer's targets.
 func lacksTarget(i conformance.Instance) func(conformance.Balancer) error {
 	return func(b conformance.Balancer) error {
 		if slices.Contains(b.Targets, i.ID) {

@@ -1,6 +1,6 @@
 package profiles
 
-// Fields of a Service that not every cloud's balancers can do.
+// Fields of a Service that not every cloud's balancers support.
 
 import (
 	"fmt"
@@ -100,7 +100,7 @@ var balancerOptionTests = []conformance.Test{
 	},
 }
 
-// withSourceRanges asks for clients of these ranges to be served, and nobody else.
+// withSourceRanges lets the balancer serve clients of these ranges only, or everybody when there are none.
 func withSourceRanges(ranges []string) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = ranges }
 }
@@ -115,12 +115,12 @@ func servesSourceRanges(ranges []string) func(conformance.Balancer) error {
 	}
 }
 
-// withoutAffinity asks for a client to be kept nowhere.
+// withoutAffinity switches session affinity off.
 func withoutAffinity(s *corev1.Service) {
 	s.Spec.SessionAffinity, s.Spec.SessionAffinityConfig = corev1.ServiceAffinityNone, nil
 }
 
-// withAffinity asks for a client to be kept at a pod for so many seconds.
+// withAffinity keeps a client at one pod for so many seconds.
 func withAffinity(seconds int32) func(*corev1.Service) {
 	return func(s *corev1.Service) {
 		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -130,8 +130,8 @@ func withAffinity(seconds int32) func(*corev1.Service) {
 	}
 }
 
-// keepsClients wants the balancer to keep clients for so many seconds, 0 for not at all. Where the
-// cloud cannot be told for how long, any time will do.
+// keepsClients checks that the balancer keeps clients at one target for so many seconds, or not at all for 0.
+// Where the cloud cannot be told for how long, any time will do.
 func keepsClients(t *conformance.T, seconds int32) func(conformance.Balancer) error {
 	timed := t.HasFeature(conformance.FeatureAffinityTimeout)
 	return func(b conformance.Balancer) error {
@@ -174,7 +174,7 @@ func lbLocalTrafficPolicy(t *conformance.T) {
 	}
 }
 
-// withLocalTrafficPolicy asks for a client's connection to stay on the node it comes to.
+// withLocalTrafficPolicy keeps a client's connection on the node that it comes to.
 func withLocalTrafficPolicy(s *corev1.Service) {
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 }

@@ -1,7 +1,7 @@
 package profiles
 
-// What a balancer stands on that is not its Service's spec: the Nodes, whatever the Service asks for;
-// the cluster, whatever it is called; and the Service itself, which may be gone.
+// What a CCM does for a balancer whatever its Service's spec: the Nodes change though the Service asks for
+// what the CCM refuses, the cluster gets another name, or the Service is gone.
 
 import (
 	"context"
@@ -48,7 +48,7 @@ var balancerOwnershipTests = []conformance.Test{
 	},
 }
 
-// orphanPatience is how long a careful CCM may look at an orphan before it deletes it.
+// orphanPatience is how long a careful CCM may wait before it deletes an orphan.
 const orphanPatience = time.Minute
 
 func lbRefusedServiceFollowsNodes(t *conformance.T) {
@@ -81,7 +81,7 @@ func lbRefusedServiceFollowsNodes(t *conformance.T) {
 	t.AwaitBalancer(svc, leadsTo(own), listensFor(t, svc))
 }
 
-// ensuredBalancer is the reason of upstream's Event about a Service whose balancer is as it asks.
+// ensuredBalancer is the reason of upstream's Event when a Service's balancer is as the Service asks.
 const ensuredBalancer = "EnsuredLoadBalancer"
 
 // countEventsOf counts how often Events about the Service with that reason, or with any, have occurred.

@@ -1,7 +1,6 @@
 package profiles
 
-// Does the CCM initialise Nodes: those that have an instance, with what the
-// cloud says of it, and no others?
+// Nodes are initialised if they have an instance, with what the cloud says of it, and otherwise not.
 
 import (
 	"context"
@@ -44,7 +43,7 @@ var nodeTests = []conformance.Test{
 		Source:   "k8s.io/cloud-provider cloud.go: InstanceMetadata.ProviderID; kubernetes/kubernetes#123024",
 		Requires: "By the time its taint is lifted, a Node has the provider ID of its instance.",
 		Run: func(t *conformance.T) {
-			instance, node := newInitialized(t)
+			instance, node := newInitializedNode(t)
 			assert.Equal(t, instance.ProviderID, node.Spec.ProviderID)
 		},
 	}, {
@@ -53,7 +52,7 @@ var nodeTests = []conformance.Test{
 		Requires: "By the time its taint is lifted, a Node has its instance's zone and region in the labels topology.kubernetes.io/zone and topology.kubernetes.io/region.",
 		Needs:    []conformance.Feature{conformance.FeatureZones},
 		Run: func(t *conformance.T) {
-			instance, node := newInitialized(t)
+			instance, node := newInitializedNode(t)
 			assert.NotEmpty(t, instance.Zone+instance.Region, "the cloud's driver tells neither zone nor region")
 			assert.Equal(t, instance.Zone, node.Labels[corev1.LabelTopologyZone])
 			assert.Equal(t, instance.Region, node.Labels[corev1.LabelTopologyRegion])
@@ -64,7 +63,7 @@ var nodeTests = []conformance.Test{
 		Requires: "By the time its taint is lifted, a Node has its instance's type in the label node.kubernetes.io/instance-type.",
 		Needs:    []conformance.Feature{conformance.FeatureInstanceTypes},
 		Run: func(t *conformance.T) {
-			instance, node := newInitialized(t)
+			instance, node := newInitializedNode(t)
 			assert.NotEmpty(t, instance.Type, "the cloud's driver tells no type")
 			assert.Equal(t, instance.Type, node.Labels[corev1.LabelInstanceTypeStable])
 		},
@@ -86,7 +85,7 @@ var nodeTests = []conformance.Test{
 		Needs:    []conformance.Feature{conformance.FeatureChangeAddresses},
 		Bound:    statusUpdateFrequency + conformance.DefaultBound, Priority: conformance.Early,
 		Run: func(t *conformance.T) {
-			instance, node := newInitialized(t)
+			instance, node := newInitializedNode(t)
 			changed, err := t.Cloud.ChangeAddresses(t.Context(), instance.ID)
 			t.Must(err, "changing the addresses of instance %s", instance.ID)
 			require.NotEqual(
@@ -169,7 +168,7 @@ var nodeTests = []conformance.Test{
 		Requires: "A Node whose kubelet was given an internal address of its instance with --node-ip is initialised, and has that address.",
 		Run: func(t *conformance.T) {
 			instance := t.NewInstance(t.Name("node-ip"))
-			hasProvided(t, instance, instance.InternalIPs[0])
+			awaitProvidedIP(t, instance, instance.InternalIPs[0])
 		},
 	}, {
 		ID: "node-provided-ip-among-several", Capability: conformance.CapabilityProvidedIP,
@@ -180,7 +179,7 @@ var nodeTests = []conformance.Test{
 			instance := t.NewInstance(t.Name("node-ip"))
 			last := len(instance.InternalIPs) - 1
 			assert.Positive(t, last, "the cloud's driver tells only the addresses %v", instance.InternalIPs)
-			hasProvided(t, instance, instance.InternalIPs[last]) // Not the one that a CCM may take by default.
+			awaitProvidedIP(t, instance, instance.InternalIPs[last]) // Not the one that a CCM may take by default.
 		},
 	}, {
 		ID: "node-provided-ip-mismatch", Capability: conformance.CapabilityProvidedIP,
@@ -222,22 +221,21 @@ func keepsForeign(t *conformance.T) {
 	assert.Contains(t, node.Spec.Taints, taint)
 }
 
-// hasProvided registers the instance's Node with this --node-ip, and waits for
-// it to have that as its only internal address.
-func hasProvided(t *conformance.T, instance conformance.Instance, ip string) {
+// awaitProvidedIP registers the instance's Node with this --node-ip, and waits for that to be its only internal
+// address.
+func awaitProvidedIP(t *conformance.T, instance conformance.Instance, ip string) {
 	node := t.NewNodeOf(instance, conformance.NodeSpec{NodeIP: ip})
 	t.AwaitInitialized(node.Name)
 	awaitAddresses(t, node.Name, corev1.NodeInternalIP, []string{ip})
 }
 
-// newInitialized is a worker's instance, and its Node as it was when its taint
-// had just been lifted.
-func newInitialized(t *conformance.T) (conformance.Instance, *corev1.Node) {
+// newInitializedNode returns an instance, and its Node as it was when its taint had just been lifted.
+func newInitializedNode(t *conformance.T) (conformance.Instance, *corev1.Node) {
 	instance := t.NewInstance(t.Name("worker"))
 	return instance, t.AwaitInitialized(t.NewNodeOf(instance, conformance.NodeSpec{}).Name)
 }
 
-// checkStaysUninitialized returns an error once the CCM has done anything to a Node that is to wait.
+// checkStaysUninitialized returns an error once the CCM has lifted the Node's taint or given it a provider ID.
 func checkStaysUninitialized(t *conformance.T, name string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		node, err := t.GetNode(ctx, name)
@@ -253,9 +251,8 @@ func checkStaysUninitialized(t *conformance.T, name string) func(context.Context
 	}
 }
 
-// waitsWhileOthersJoin watches that a Node waits until the CCM has had its
-// chance: until two Nodes that registered later, one after the other, are
-// initialised.
+// waitsWhileOthersJoin watches that a Node waits until the CCM has had its chance: until two Nodes that
+// registered later, one after the other, are initialised.
 func waitsWhileOthersJoin(t *conformance.T, name string) {
 	for range 2 {
 		other := t.NewNodeOf(t.NewInstance(t.Name("control")), conformance.NodeSpec{})
@@ -272,9 +269,8 @@ func checkNodeInitialized(t *conformance.T, name string) func(context.Context) e
 	}
 }
 
-// awaitAddresses waits for the Node to have these addresses of a type, in any
-// order, and no others. They may come a moment after the taint is lifted: they
-// are in the Node's status.
+// awaitAddresses waits for the Node to have these addresses of a type, in any order, and no others. They may
+// come a moment after the taint is lifted, since they are in the Node's status.
 func awaitAddresses(t *conformance.T, name string, of corev1.NodeAddressType, want []string) {
 	want = slices.Sorted(slices.Values(want))
 	t.Await(fmt.Sprintf("the %s addresses of Node %s to be %v", of, name, want), func(ctx context.Context) error {
@@ -300,8 +296,7 @@ func deleteNode(t *conformance.T, name string) {
 	t.Must(t.Kube.CoreV1().Nodes().Delete(t.Context(), name, metav1.DeleteOptions{}), "deleting Node %s", name)
 }
 
-// stopCCM stops the CCM, and returns what starts it again; if the test does not
-// get there, its end does.
+// stopCCM stops the CCM, and returns how to start it again. The end of the test starts it in any case.
 func stopCCM(t *conformance.T) (start func()) {
 	t.Cleanup(t.CCM.Start)
 	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")

@@ -104,22 +104,21 @@ var massDeletionTests = []conformance.Test{
 		ID: "lifecycle-mass-deletion", Capability: conformance.CapabilityMassDeletionGuard,
 		Source:   instanceExists + " (what it says of all at once deletes all Nodes, and all their pods)",
 		Requires: "When the cloud says of most Nodes at once that their instances do not exist, most Nodes are kept, and are there when it has come to its senses.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultNotFound), Alone: true,
 		Bound: 3 * time.Minute, Priority: conformance.Late,
 		Run: func(t *conformance.T) { massDeletion(t, 0) },
 	}, {
 		ID: "lifecycle-mass-deletion-across-restarts", Capability: conformance.CapabilityMassDeletionGuard,
 		Source:   instanceExists + " (what it says of all at once deletes all Nodes, and all their pods); " + fromLostLease,
 		Requires: "When the cloud says of most Nodes that their instances do not exist, and the CCM is stopped and started again meanwhile, most Nodes are kept, as if it had not been.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultNotFound)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultNotFound), Alone: true,
 		Bound: 5 * time.Minute, Priority: conformance.Late,
 		Run: func(t *conformance.T) { massDeletion(t, 2) },
 	},
 }
 
-// longWait is so long that upstream's next try is at least a third as far away:
-// it doubles from 5 ms on, so that the tries lie at 41 s and 82 s, and later by
-// what each try takes, which on a busy machine adds up to seconds.
+// longWait is so long that upstream's next try is at least a third as far away: the back-off doubles from 5 ms
+// on, so that tries lie at 41 s and 82 s, and later by what each try takes: seconds, on a busy machine.
 const longWait = time.Minute
 
 func saysWhyOnce(t *conformance.T) {
@@ -161,12 +160,12 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 	)
 }
 
-// massNodes are more than any machines of the cluster itself, and so many that no
-// guard may take most of them for the few that always come and go.
+// massNodes is more than the cluster has machines of its own, and so many that no guard may take most of them
+// for the few that always come and go.
 const massNodes = 40
 
-// forgetInstances has the cloud say that there are no instances, while the CCM is stopped and their
-// Nodes become NotReady: one that has just started has nothing to remember, and must ask.
+// forgetInstances stops the CCM, has the cloud say that there are no instances, and sets the Nodes NotReady: a
+// CCM that has just started remembers nothing, and must ask.
 func (f fleet) forgetInstances(t *conformance.T) (fault conformance.Injection, restart func()) {
 	restart = stopCCM(t)
 	fault = injectFault(t, "having the cloud forget its instances", conformance.FaultNotFound, conformance.Instances)
@@ -211,7 +210,7 @@ func (f fleet) assertMostRecover(t *conformance.T, fault conformance.Injection) 
 	assert.Greater(t, left, massNodes/2, "Nodes, when the cloud has come to its senses")
 }
 
-// massDeletion has the cloud forget all instances, and the CCM restarted so many times meanwhile.
+// massDeletion has the cloud forget all instances, and restarts the CCM so many times meanwhile.
 func massDeletion(t *conformance.T, restarts int) {
 	workers := newFleet(t, massNodes)
 	fault, restart := workers.forgetInstances(t)
@@ -243,7 +242,7 @@ func awaitWarning(t *conformance.T, node string) {
 	})
 }
 
-// eventsOn are the Events on a Node, of one type or of all.
+// eventsOn lists the Events on a Node, of one type or, when of is empty, of all.
 func eventsOn(ctx context.Context, t *conformance.T, node, of string) ([]corev1.Event, error) {
 	about := fields.Set{"involvedObject.kind": "Node", "involvedObject.name": node}
 	if of != "" {

@@ -1,9 +1,7 @@
 package profiles
 
-// What happened to the load balancers of people whose CCM met a cloud that
-// answers late, in part, or not at all, and neighbours whose balancers have the
-// same names. Incidents that a test of another profile plays already are there:
-// these are what it tells of them.
+// Incidents with balancers: the cloud answers late, in part, or not at all, or neighbours' balancers have the
+// same names. Where a test of another profile plays an incident, only its description is here.
 
 import (
 	"context"
@@ -21,7 +19,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
 
-// faultFeatures are the features that the cloud must have for these faults.
+// faultFeatures returns the features that a cloud needs for these faults.
 func faultFeatures(kinds ...conformance.FaultKind) (needs []conformance.Feature) {
 	for _, k := range kinds {
 		needs = append(needs, conformance.FaultFeature(k))
@@ -40,9 +38,9 @@ var resilienceBalancerTests = []conformance.Test{
 			fault := injectOnBalancers(t, conformance.FaultLost)
 			svc := t.NewService()
 			t.Await("the balancer that nobody was told of", checkBalancerBegun(t, svc))
-			made := theID(t, svc)
+			made := balancerID(t, svc)
 			liftFault(t, fault) // The connection breaks.
-			staysTheOnlyOne(t, svc, made)
+			requireStaysOnlyBalancer(t, svc, made)
 		},
 	}, {
 		ID:       "resilience-slow-balancer-api",
@@ -54,7 +52,7 @@ var resilienceBalancerTests = []conformance.Test{
 		ID: "resilience-stranger-of-same-name", Capability: conformance.CapabilityRename, Source: fromService,
 		Requires: "Another cluster's balancer that has, before the Service asks for one, the name that the CCM would give the Service's is neither changed nor deleted, and the Service does not get its address.",
 		Needs:    []conformance.Feature{conformance.FeatureStrangers},
-		Run:      strangerWasFirst, Incident: strangerIncident,
+		Run:      strangerOfSameName, Incident: strangerIncident,
 	}, {
 		ID: "resilience-stale-balancers", Capability: conformance.CapabilityDoubtfulBalancers,
 		Source:   fromEnsure + "; " + fromDelete,
@@ -188,8 +186,8 @@ var cloudDownWhileDeletingIncident = &conformance.Incident{
 	},
 }
 
-// theID is that of the Service's balancer, which need not be active.
-func theID(t *conformance.T, svc *corev1.Service) string {
+// balancerID returns the ID of the Service's only balancer, which need not be active.
+func balancerID(t *conformance.T, svc *corev1.Service) string {
 	found, err := t.BalancersOf(t.Context(), svc)
 	t.Must(err, "looking at the balancers of Service %s", svc.Name)
 	if len(found) != 1 {
@@ -198,16 +196,15 @@ func theID(t *conformance.T, svc *corev1.Service) string {
 	return found[0].ID
 }
 
-// staysTheOnlyOne requires that the Service has this balancer and no other, also
-// after a change, after which whatever was left to be tried again is over, and
-// that nothing is left when the Service goes.
-func staysTheOnlyOne(t *conformance.T, svc *corev1.Service, id string) {
+// requireStaysOnlyBalancer requires that this balancer stays the Service's only one through two changes, and
+// goes with the Service. After the first change, whatever was left to be tried again is over.
+func requireStaysOnlyBalancer(t *conformance.T, svc *corev1.Service, id string) {
 	assert.Equal(t, id, changePortAndAwait(t, svc).ID)
 	assert.Equal(t, id, changePortAndAwait(t, svc).ID)
 	deleteAndAwaitGone(t, svc)
 }
 
-// halfAMinute is what a slow cloud takes over a call: see conformance.FaultSlow.
+// halfAMinute is how long a slow cloud takes over a call: see conformance.FaultSlow.
 const halfAMinute = 30 * time.Second
 
 func slowBalancerAPI(t *conformance.T) {
@@ -218,17 +215,17 @@ func slowBalancerAPI(t *conformance.T) {
 	t.Await("the CCM to wait for the cloud", eitherHolds(checkFaultHits(t, slow, 1), checkBalancerBegun(t, svc)))
 	liftFault(t, slow) // What it looked for is answered in the end.
 	t.Await("the balancer that takes long to be made", checkBalancerBegun(t, svc))
-	taken, made := time.Now(), theID(t, svc)
+	taken, made := time.Now(), balancerID(t, svc)
 	t.Await(
 		"the CCM to have given up waiting, or the cloud to be done",
 		eitherHolds(checkFaultHits(t, late, 1), checkOneBalancer(t, svc), checkTimePassed(taken, halfAMinute)),
 	)
 	liftFault(t, late)
-	staysTheOnlyOne(t, svc, made)
+	requireStaysOnlyBalancer(t, svc, made)
 }
 
-// checkTimePassed returns an error until so much time has passed since then: the cloud's own time
-// for a call, or a CCM's period, and not a wait for something that must not happen.
+// checkTimePassed returns an error until d has passed since then. It is for a time that the cloud takes over a
+// call, or for a CCM's period, and not for waiting that something does not happen.
 func checkTimePassed(since time.Time, d time.Duration) func(context.Context) error {
 	return func(context.Context) error {
 		if left := time.Until(since.Add(d)); left > 0 {
@@ -238,7 +235,7 @@ func checkTimePassed(since time.Time, d time.Duration) func(context.Context) err
 	}
 }
 
-func strangerWasFirst(t *conformance.T) {
+func strangerOfSameName(t *conformance.T) {
 	before := t.NewService()
 	name := t.AwaitBalancer(before).Name
 	deleteAndAwaitGone(t, before)
@@ -246,10 +243,10 @@ func strangerWasFirst(t *conformance.T) {
 	// The second one has the same name and, while it wants no balancer yet, a UID:
 	// that is all of which a CCM makes a balancer's name.
 	svc := t.NewService(func(s *corev1.Service) { s.Name, s.Spec.Type = before.Name, corev1.ServiceTypeClusterIP })
-	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), nameFor(svc, name, before))
+	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), guessBalancerName(svc, name, before))
 	t.Must(err, "creating another cluster's balancer")
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
-	alone := func(ctx context.Context) error { return leftToItsOwner(ctx, t, svc, stranger) }
+	alone := func(ctx context.Context) error { return checkLeftToStranger(ctx, t, svc, stranger) }
 
 	warned := checkNewWarning(t, svc)
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
@@ -266,9 +263,9 @@ func strangerWasFirst(t *conformance.T) {
 	t.Must(alone(t.Context()), "balancer %s of another cluster, after the Service has gone", stranger.ID)
 }
 
-// nameFor guesses how the balancer of svc will be called, from the name of that
-// of another Service.
-func nameFor(svc *corev1.Service, name string, of *corev1.Service) string {
+// guessBalancerName derives the name that the balancer of svc will have from the name of the balancer of
+// another Service.
+func guessBalancerName(svc *corev1.Service, name string, of *corev1.Service) string {
 	plain := func(s *corev1.Service) string { return strings.ReplaceAll(string(s.UID), "-", "") }
 	for _, part := range []struct{ was, is string }{
 		{string(of.UID), string(svc.UID)}, {plain(of), plain(svc)}, {of.Name, svc.Name}, {of.Namespace, svc.Namespace},
@@ -278,10 +275,10 @@ func nameFor(svc *corev1.Service, name string, of *corev1.Service) string {
 	return name
 }
 
-// recognisable is how much of a UID is no chance.
+// recognisable is how many characters of a UID cannot match by chance.
 const recognisable = 8
 
-// replacePrefix replaces as much of the beginning of was as is found in s.
+// replacePrefix replaces the longest beginning of was that is found in s by the same length of is.
 func replacePrefix(s, was, is string) string {
 	for n := min(len(was), len(is)); n >= recognisable; n-- {
 		if strings.Contains(s, was[:n]) {
@@ -291,9 +288,9 @@ func replacePrefix(s, was, is string) string {
 	return s
 }
 
-// leftToItsOwner returns an error if the stranger's balancer is not as it was, or the
-// Service says that it has its address.
-func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, stranger conformance.Balancer) error {
+// checkLeftToStranger returns an error if the other cluster's balancer has changed, or a Service here has its
+// address.
+func checkLeftToStranger(ctx context.Context, t *conformance.T, svc *corev1.Service, stranger conformance.Balancer) error {
 	now, there, err := t.Cloud.GetBalancer(ctx, stranger.ID)
 	switch {
 	case err != nil:
@@ -321,7 +318,7 @@ func leftToItsOwner(ctx context.Context, t *conformance.T, svc *corev1.Service, 
 	return nil
 }
 
-// balancerDifference says what differs from before.
+// balancerDifference says in which fields two states of a balancer differ.
 func balancerDifference(was, is conformance.Balancer) string {
 	var all []string
 	for _, part := range []struct {
@@ -377,7 +374,7 @@ func staleBalancers(t *conformance.T) {
 	stays, goes := t.NewService(), t.NewService()
 	t.Await("the beginnings of a balancer", checkBalancerBegun(t, stays))
 	t.Await("the beginnings of a balancer", checkBalancerBegun(t, goes))
-	made, left := theID(t, stays), theID(t, goes)
+	made, left := balancerID(t, stays), balancerID(t, goes)
 	// By force, or the end of the Service waits for a CCM that has given it up.
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, left) })
 	looked := checkFaultHits(t, fault, 2*2) // At each once more, and once more again.
@@ -389,7 +386,7 @@ func staleBalancers(t *conformance.T) {
 	}))
 	liftFault(t, fault)
 	promptReconcile(t, goes)
-	staysTheOnlyOne(t, stays, made)
+	requireStaysOnlyBalancer(t, stays, made)
 	t.AwaitGone(goes)
 }
 
@@ -415,7 +412,7 @@ func missingPageOfBalancers(t *conformance.T) {
 	}
 	fault := injectOnBalancers(t, conformance.FaultPartialList)
 	stopCCM(t)() // It may remember the whole list.
-	unharmed := func(ctx context.Context) error { return keepTheirs(ctx, t, before, services) }
+	unharmed := func(ctx context.Context) error { return checkBalancersKept(ctx, t, before, services) }
 	for _, svc := range services {
 		warned := checkNewWarning(t, svc)
 		changePort(t, svc)
@@ -430,7 +427,7 @@ func missingPageOfBalancers(t *conformance.T) {
 	warned := checkNewWarning(t, goes)
 	t.DeleteService(goes)
 	t.HoldsUntil("the others are to keep their balancers", func(ctx context.Context) error {
-		return keepTheirs(ctx, t, before, stay)
+		return checkBalancersKept(ctx, t, before, stay)
 	},
 		"the CCM to have looked for what it is to delete", eitherHolds(
 			asked, warned, func(ctx context.Context) error { return t.NoService(ctx, goes) },
@@ -439,13 +436,12 @@ func missingPageOfBalancers(t *conformance.T) {
 	promptReconcile(t, goes)
 	t.AwaitGone(goes)
 	for _, svc := range stay {
-		staysTheOnlyOne(t, svc, before[svc.Name])
+		requireStaysOnlyBalancer(t, svc, before[svc.Name])
 	}
 }
 
-// keepTheirs returns an error unless each of the Services has the balancer of this ID,
-// and no other.
-func keepTheirs(ctx context.Context, t *conformance.T, ids map[string]string, services []*corev1.Service) error {
+// checkBalancersKept returns an error unless each of the Services has the balancer of this ID, and no other.
+func checkBalancersKept(ctx context.Context, t *conformance.T, ids map[string]string, services []*corev1.Service) error {
 	for _, svc := range services {
 		found, err := t.BalancersOf(ctx, svc)
 		if err != nil {

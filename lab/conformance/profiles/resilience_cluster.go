@@ -1,8 +1,7 @@
 package profiles
 
-// Incidents that no single answer is to blame for: what becomes of Nodes when the
-// CCM's credentials are not what they should be, when clocks differ, and when half
-// of the machines are lost?
+// Incidents beyond single answers: the CCM's credentials are wrong, clocks differ, or half of the machines
+// are lost.
 
 import (
 	"cmp"
@@ -51,9 +50,9 @@ var resilienceClusterTests = []conformance.Test{
 			nodes, others := newFleet(t, 3), newFleet(t, 3)
 			expiry, err := t.Cloud.ExpireCredentials(t.Context())
 			t.Must(err, "having the CCM's credentials expire")
-			startsAnew(t)
+			restartAfterTest(t)
 			t.Cleanup(expiry.Lift)
-			amidWrongCredentials(t, nodes, others, expiry, func() {
+			testWrongCredentials(t, nodes, others, expiry, func() {
 				t.Must(expiry.Renew(t.Context()), "renewing the CCM's credentials")
 			})
 		},
@@ -82,9 +81,9 @@ var resilienceClusterTests = []conformance.Test{
 			nodes, others := newFleet(t, 3), newFleet(t, 3)
 			swap, err := t.Cloud.SwapCredentials(t.Context())
 			t.Must(err, "giving the CCM another project's credentials")
-			startsAnew(t)
+			restartAfterTest(t)
 			t.Cleanup(swap.Lift)
-			amidWrongCredentials(t, nodes, others, swap, func() {
+			testWrongCredentials(t, nodes, others, swap, func() {
 				t.Must(swap.Lift(t.Context()), "giving the CCM its own credentials back")
 			})
 		},
@@ -140,16 +139,16 @@ var resilienceClusterTests = []conformance.Test{
 	},
 }
 
-// startsAnew has the CCM started anew after the test, when what is registered later is
-// undone: one that reads its credentials only now and then would go on with those of
-// the test, which end with it, and fail the next tests.
-func startsAnew(t *conformance.T) {
+// restartAfterTest restarts the CCM after the test, when what is registered later is undone. A CCM that reads
+// its credentials only now and then would go on with those of the test, which end with it, and fail the next
+// tests.
+func restartAfterTest(t *conformance.T) {
 	t.Cleanup(func(ctx context.Context) error { return errors.Join(t.CCM.Stop(ctx), t.CCM.Start(ctx)) })
 }
 
-// amidWrongCredentials has Nodes outlast that the CCM's credentials are not good,
-// until they are mended.
-func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conformance.Injection, mend func()) {
+// testWrongCredentials checks that Nodes are kept while the CCM's credentials are not good, until mend has
+// mended them.
+func testWrongCredentials(t *conformance.T, nodes, others fleet, wrong conformance.Injection, mend func()) {
 	nodes[0].NotReady()
 	holds := nodes.checkNodesKept
 	// More than in other doubts: a CCM that starts asks for all Nodes at once, and
@@ -157,9 +156,9 @@ func amidWrongCredentials(t *conformance.T, nodes, others fleet, wrong conforman
 	// seen whose credentials these are asks for no instance at all.
 	c := chance{calls: 4 * chanceIn(conformance.FaultUnauthorized, t.Attempts).calls, rounds: 20, silent: true}
 	holdsThroughFault(t, wrong, c, others, "all Nodes are to be kept", holds)
-	late := joinsAmid(t, wrong, c, others[0], holds)
+	late := joinDuringFault(t, wrong, c, others[0], holds)
 	mend()
-	goesOn(t, late, holds)
+	awaitRecovery(t, late, holds)
 }
 
 func clockSkew(t *conformance.T) {
@@ -181,7 +180,7 @@ func clockSkew(t *conformance.T) {
 	)
 }
 
-// renewals of a lease that somebody holds are so far apart.
+// renewals is the time between two renewals of a lease that skewed holds.
 const renewals = time.Second
 
 // skewed holds leases by a clock that is an hour slow.
@@ -213,8 +212,8 @@ func (s *skewed) renewLeases(ctx context.Context) error {
 	return nil
 }
 
-// renewOne has it last as long as it did when the CCM held it: one that gives its
-// lease back leaves a second.
+// renewOne keeps the duration that the lease had when the CCM held it: a CCM that gives its lease back leaves a
+// duration of a second.
 func (s *skewed) renewOne(ctx context.Context, held coordinationv1.Lease) error {
 	leases := s.t.Kube.CoordinationV1().Leases(held.Namespace)
 	lease, err := leases.Get(ctx, held.Name, metav1.GetOptions{})
@@ -232,8 +231,8 @@ func (s *skewed) renewOne(ctx context.Context, held coordinationv1.Lease) error 
 	return err
 }
 
-// renewsFor renews the leases when it is time, and is an error until it has done so
-// for that long. One that is lost ends the test.
+// renewsFor renews the leases when it is time, and returns an error until it has done so for that long. It ends
+// the test if a lease is lost.
 func (s *skewed) renewsFor(enough time.Duration) func(context.Context) error {
 	began := time.Now()
 	return func(ctx context.Context) error {
@@ -254,9 +253,8 @@ func holderOf(lease *coordinationv1.Lease) string {
 	return *lease.Spec.HolderIdentity
 }
 
-// leasesOfCCM are those that the CCM holds, whatever their names: their holder is
-// another when the CCM was started anew and works again, while who holds other
-// leases goes on.
+// leasesOfCCM returns the leases that the CCM holds, whatever their names: they have another holder after the
+// CCM was restarted and works again, while other leases keep theirs.
 func leasesOfCCM(t *conformance.T) []coordinationv1.Lease {
 	before := map[string]string{}
 	for _, l := range listCCMLeases(t) {
@@ -286,11 +284,11 @@ func listCCMLeases(t *conformance.T) []coordinationv1.Lease {
 }
 
 func zoneOutage(t *conformance.T) {
-	lost, other := twoZones(t)
+	lost, other := chooseZones(t)
 	own := readyNodes(t)
-	hit := fleet{joinsIn(t, lost), joinsIn(t, lost)}
-	spared := fleet{joinsIn(t, other), joinsIn(t, other)}
-	control := joinsIn(t, other)
+	hit := fleet{newJoiningWorkerIn(t, lost), newJoiningWorkerIn(t, lost)}
+	spared := fleet{newJoiningWorkerIn(t, other), newJoiningWorkerIn(t, other)}
+	control := newJoiningWorkerIn(t, other)
 	for _, w := range slices.Concat(hit, spared, fleet{control}) {
 		t.AwaitInitialized(w.Name)
 	}
@@ -307,7 +305,7 @@ func zoneOutage(t *conformance.T) {
 	}
 	// Twice: in between, the CCM has looked at all Nodes anew.
 	holdsWhileStopped("Nodes, and the other zone's targets, are to be kept", holds, control)
-	again := joinsIn(t, other)
+	again := newJoiningWorkerIn(t, other)
 	t.AwaitInitialized(again.Name)
 	holdsWhileStopped("Nodes, and the other zone's targets, are to be kept", holds, again)
 
@@ -330,7 +328,7 @@ func zoneOutage(t *conformance.T) {
 	}
 }
 
-// readyNodes are the names of all that are.
+// readyNodes returns the names of all Nodes that are Ready.
 func readyNodes(t *conformance.T) (names []string) {
 	list, err := t.Kube.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	t.Must(err, "listing Nodes")
@@ -342,9 +340,8 @@ func readyNodes(t *conformance.T) (names []string) {
 	return names
 }
 
-// twoZones are one to lose, in which as few of the cluster's own machines are as
-// may be, and one to keep.
-func twoZones(t *conformance.T) (lost, other string) {
+// chooseZones returns a zone to lose, with as few of the cluster's own machines as possible, and one to keep.
+func chooseZones(t *conformance.T) (lost, other string) {
 	zones, err := t.Cloud.ListZones(t.Context())
 	t.Must(err, "listing zones")
 	if len(zones) < 2 {
@@ -360,7 +357,7 @@ func twoZones(t *conformance.T) (lost, other string) {
 	return zones[0], zones[1]
 }
 
-// leadsToAll wants them among a balancer's targets.
+// leadsToAll checks that all workers are among a balancer's targets.
 func leadsToAll(f fleet) func(conformance.Balancer) error {
 	return func(b conformance.Balancer) error {
 		for _, w := range f {
@@ -374,7 +371,7 @@ func leadsToAll(f fleet) func(conformance.Balancer) error {
 	}
 }
 
-// checkBalancerStays returns an error once the balancer is gone, or one of them is no target of it.
+// checkBalancerStays returns an error once the balancer is gone, or one of the workers is not its target.
 func checkBalancerStays(t *conformance.T, b conformance.Balancer, f fleet) func(context.Context) error {
 	return func(ctx context.Context) error {
 		now, there, err := t.Cloud.GetBalancer(ctx, b.ID)

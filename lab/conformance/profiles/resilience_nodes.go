@@ -1,7 +1,6 @@
 package profiles
 
-// Incidents with instances and Nodes: what becomes of Nodes when the cloud's API
-// throttles, forgets, lags, or leaves something out?
+// Incidents with instances and Nodes: the cloud's API throttles, forgets, lags, or leaves something out.
 
 import (
 	"context"
@@ -18,9 +17,9 @@ var resilienceNodeTests = []conformance.Test{
 		Source: instanceExists + " (an empty list is no word about one instance); " + nodeController +
 			": what fails is tried again",
 		Requires: "While the cloud's lists of instances come empty, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultEmptyList)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultEmptyList), Alone: true,
 		Bound: incidentBound,
-		Run:   func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultEmptyList) },
+		Run:   func(t *conformance.T) { testWrongAnswers(t, conformance.FaultEmptyList) },
 		Incident: &conformance.Incident{
 			Name:  "empty-instance-list",
 			Title: "The list of instances comes empty",
@@ -43,7 +42,7 @@ var resilienceNodeTests = []conformance.Test{
 		ID:       "resilience-throttled-refresh",
 		Source:   instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
 		Requires: "A CCM that has just started and whose every call about instances is answered with 429 deletes no Node; one that joined meanwhile is initialised when that is over.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultThrottled)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultThrottled), Alone: true,
 		Bound: incidentBound,
 		Run:   throttledRefresh,
 		Incident: &conformance.Incident{
@@ -68,9 +67,9 @@ var resilienceNodeTests = []conformance.Test{
 		Source: instanceExists + " (a list that lacks an instance is no word about it); " + nodeController +
 			": what fails is tried again",
 		Requires: "While the cloud's lists of instances end after their first item, no Node is deleted, a new one neither, and that one is initialised afterwards at the latest.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultPartialList)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultPartialList), Alone: true,
 		Bound: incidentBound,
-		Run:   func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultPartialList) },
+		Run:   func(t *conformance.T) { testWrongAnswers(t, conformance.FaultPartialList) },
 		Incident: &conformance.Incident{
 			Name:  "missing-page",
 			Title: "A page of the list is missing",
@@ -91,9 +90,9 @@ var resilienceNodeTests = []conformance.Test{
 		ID:       "resilience-missing-field",
 		Source:   instanceExists + "; " + instanceShutdown + ": what is not known is an error",
 		Requires: "While the cloud's answers do not say what state an instance is in, a Node of one that runs is neither deleted nor called shut down; the CCM's work goes on afterwards.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultMissingField)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultMissingField), Alone: true,
 		Bound: incidentBound,
-		Run:   func(t *conformance.T) { amidWrongAnswers(t, conformance.FaultMissingField) },
+		Run:   func(t *conformance.T) { testWrongAnswers(t, conformance.FaultMissingField) },
 		Incident: &conformance.Incident{
 			Name:  "missing-field",
 			Title: "A field is gone from the API",
@@ -114,7 +113,7 @@ var resilienceNodeTests = []conformance.Test{
 		ID: "resilience-stale-reads", Capability: conformance.CapabilityDoubtfulInstances,
 		Source:   instanceExists + " (an old list is no word about a new instance); " + lifecycleController,
 		Requires: "A Node whose instance is newer than what the cloud's reads show is not deleted, nor is one whose instance runs; what changed meanwhile is acted on when reads are up to date again.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultStale)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultStale), Alone: true,
 		Bound: incidentBound,
 		Run:   staleReads,
 		Incident: &conformance.Incident{
@@ -139,7 +138,7 @@ var resilienceNodeTests = []conformance.Test{
 		ID:       "resilience-slow-api",
 		Source:   instanceExists + ": what is no answer is an error; " + nodeController + ": what fails is tried again",
 		Requires: "While every answer about instances takes half a minute, no Node is deleted; a Node that joined meanwhile is initialised when answers are quick again.",
-		Needs:    []conformance.Feature{conformance.FaultFeature(conformance.FaultSlow)}, Alone: true,
+		Needs:    faultFeatures(conformance.FaultSlow), Alone: true,
 		Bound: incidentBound,
 		Run:   slowAPI,
 		Incident: &conformance.Incident{
@@ -163,26 +162,26 @@ var resilienceNodeTests = []conformance.Test{
 	},
 }
 
-// incidentBound is for other CCMs, with longer leases and fewer looks at Nodes.
+// incidentBound leaves time to other CCMs, with longer leases, that look at Nodes less often.
 const incidentBound = 5 * time.Minute
 
-// amidWrongAnswers has a Node that is not Ready, others that are, and one that
-// joins, outlast that the cloud answers so about instances.
-func amidWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
+// testWrongAnswers checks that a Node that is not Ready, others that are, and one that joins are all kept while
+// the cloud gives such an answer about instances.
+func testWrongAnswers(t *conformance.T, kind conformance.FaultKind) {
 	nodes, others := newFleet(t, 3), newFleet(t, 3)
 	fault := injectOnInstances(t, kind)
 	nodes[2].NotReady() // The youngest: a list that is cut off does not have it.
 	holds, c := nodes.checkNodesKept, chanceIn(kind, t.Attempts)
 	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
-	late := joinsAmid(t, fault, c, others[0], holds)
+	late := joinDuringFault(t, fault, c, others[0], holds)
 	liftFault(t, fault)
-	goesOn(t, late, holds)
+	awaitRecovery(t, late, holds)
 }
 
-// joinsAmid is a worker that joins during a fault, and about which the CCM has
-// asked, or could have. It comes when the CCM has had its chance with others: a Node
-// that waits has it ask, too, and more often.
-func joinsAmid(
+// joinDuringFault returns a worker that joined during a fault, and about which the CCM has asked, or could
+// have. It is called when the CCM has had its chance with other Nodes: a Node that waits makes the CCM ask more
+// often.
+func joinDuringFault(
 	t *conformance.T,
 	fault conformance.Injection,
 	c chance,
@@ -190,7 +189,7 @@ func joinsAmid(
 	holds func(context.Context) error,
 ) worker {
 	late := newJoiningWorker(t)
-	asked := eitherHolds(askedAgain(t, fault, c, ready), late.checkInitialized)
+	asked := eitherHolds(checkAskedAgain(t, fault, c, ready), late.checkInitialized)
 	t.HoldsUntil(
 		"all Nodes are to be kept", allHold(holds, late.checkNodeExists),
 		"the CCM to have asked for the instance of Node "+late.Name+", too", asked,
@@ -198,12 +197,12 @@ func joinsAmid(
 	return late
 }
 
-// askedAgain returns an error until the CCM's client has sent one more call as often as it
-// does, or the CCM has held back, and gone round all Nodes: see chance. It need not be
-// as often as at first, when the CCM may have remembered something.
-func askedAgain(t *conformance.T, fault conformance.Injection, c chance, ready worker) func(context.Context) error {
+// checkAskedAgain returns an error until the CCM's client has sent one more call as often as it does, or the
+// CCM has held back and gone round all Nodes: see chance. Fewer rounds do than at first, when the CCM may have
+// remembered something.
+func checkAskedAgain(t *conformance.T, fault conformance.Injection, c chance, ready worker) func(context.Context) error {
 	c.rounds = min(c.rounds, 4)
-	return eitherHolds(checkFaultHits(t, fault, t.Attempts+1), newRounds(ready).
+	return eitherHolds(checkFaultHits(t, fault, t.Attempts+1), newNodeSweeps(ready).
 		checkSweepsSinceHit(checkFaultHits(t, fault, 1), c))
 }
 
@@ -215,13 +214,13 @@ func throttledRefresh(t *conformance.T) {
 	holds, c := nodes.checkNodesKept, chanceIn(conformance.FaultThrottled, t.Attempts)
 	restart()
 	holdsThroughFault(t, fault, c, others, "all Nodes are to be kept", holds)
-	late := joinsAmid(t, fault, c, others[0], holds)
+	late := joinDuringFault(t, fault, c, others[0], holds)
 	late.NotReady() // There is no answer whatever that could say that its instance is gone.
 	t.HoldsUntil("all Nodes are to be kept", allHold(holds, late.checkNodeExists), "the CCM to have asked again",
-		eitherHolds(askedAgain(t, fault, c, others[0]), late.checkInitialized))
+		eitherHolds(checkAskedAgain(t, fault, c, others[0]), late.checkInitialized))
 	liftFault(t, fault)
 	late.Ready()
-	goesOn(t, late, holds)
+	awaitRecovery(t, late, holds)
 }
 
 func staleReads(t *conformance.T) {
@@ -283,12 +282,12 @@ func slowAPI(t *conformance.T) {
 	t.HoldsUntil("all Nodes are to be kept", holds, "the CCM to have waited for answers", asked)
 	late := newJoiningWorker(t)
 	liftFault(t, fault)
-	goesOn(t, late, holds)
+	awaitRecovery(t, late, holds)
 }
 
-// goesOn watches that all Nodes are kept after the fault, until the CCM has
-// initialised one that joined during it, and done a further one's work.
-func goesOn(t *conformance.T, late worker, holds func(context.Context) error) {
+// awaitRecovery watches that all Nodes are kept after the fault, until the CCM has initialised the one that
+// joined during it, and tainted another one that is stopped.
+func awaitRecovery(t *conformance.T, late worker, holds func(context.Context) error) {
 	const what = "all Nodes are to be kept afterwards"
 	holds = allHold(holds, late.checkNodeExists)
 	t.HoldsUntil(what, holds, "Node "+late.Name+", which joined meanwhile, to be initialised", late.checkInitialized)
@@ -300,7 +299,7 @@ func injectOnInstances(t *conformance.T, kind conformance.FaultKind) conformance
 	return injectFault(t, "injecting "+string(kind), kind, conformance.Instances)
 }
 
-// fleet are workers of which all are to be kept.
+// fleet is several workers.
 type fleet []worker
 
 func newFleet(t *conformance.T, size int) fleet {
@@ -315,17 +314,17 @@ func newFleet(t *conformance.T, size int) fleet {
 }
 
 // newJoiningWorker makes a worker whose Node is registered. The CCM need not have seen it.
-func newJoiningWorker(t *conformance.T) worker { return joinsIn(t, "") }
+func newJoiningWorker(t *conformance.T) worker { return newJoiningWorkerIn(t, "") }
 
-// joinsIn is the same in a zone.
-func joinsIn(t *conformance.T, zone string) worker {
+// newJoiningWorkerIn does the same in a zone, for a worker that balancers may have, unless zone is "".
+func newJoiningWorkerIn(t *conformance.T, zone string) worker {
 	instance := t.CreateInstance(conformance.InstanceSpec{Name: t.Name("worker"), Zone: zone})
 	return worker{
 		t: t, instance: instance, StandIn: t.NewNodeOf(instance, conformance.NodeSpec{Balanced: zone != ""}),
 	}
 }
 
-// checkNodesKept returns an error once one of them is deleted or called shut down.
+// checkNodesKept returns an error once one of the Nodes is deleted or has the shutdown taint.
 func (f fleet) checkNodesKept(ctx context.Context) error {
 	for _, w := range f {
 		if err := w.checkNodeKept(ctx); err != nil {
@@ -335,7 +334,7 @@ func (f fleet) checkNodesKept(ctx context.Context) error {
 	return nil
 }
 
-// checkNodesExist returns an error once one of them is deleted.
+// checkNodesExist returns an error once one of the Nodes is deleted.
 func (f fleet) checkNodesExist(ctx context.Context) error {
 	for _, w := range f {
 		if err := w.checkNodeExists(ctx); err != nil {
@@ -361,7 +360,7 @@ func (w worker) checkInitialized(ctx context.Context) error {
 	return err
 }
 
-// checkNoCrash returns an error once the CCM has ended by itself, and no fault excuses it.
+// checkNoCrash returns an error once the CCM has ended by itself without a fault that excuses it.
 func checkNoCrash(t *conformance.T) func(context.Context) error {
 	before := t.Crashes()
 	return func(context.Context) error {
@@ -372,7 +371,7 @@ func checkNoCrash(t *conformance.T) func(context.Context) error {
 	}
 }
 
-// allHold returns an error once one of them is.
+// allHold returns the error of the first check that fails.
 func allHold(each ...func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, holds := range each {

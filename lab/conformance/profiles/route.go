@@ -1,8 +1,8 @@
 package profiles
 
-// Routes to the pods of Nodes: is there one for each Node's range of addresses, to
-// its instance and no other, for as long as there is the Node, and is nobody else's
-// touched? Only the cloud's records are looked at: no packet need flow.
+// Routes to the pods of Nodes: one for each Node's range of addresses, to its instance and no other, for as
+// long as the Node exists, and nobody else's is touched. The tests look at the cloud's records only: no
+// packet need flow.
 
 import (
 	"context"
@@ -35,7 +35,7 @@ var routeTests = append([]conformance.Test{
 		Source:   fromRouteConcept + "; " + fromRoutes,
 		Requires: "A Node that is given a range of pods' addresses gets a route for it, to its instance.",
 		Needs:    someRoutes,
-		Run:      func(t *conformance.T) { newRouted(t) },
+		Run:      func(t *conformance.T) { newRoutedNode(t) },
 	}, {
 		ID: "route-network-available", Capability: conformance.CapabilityPodRoutes,
 		Source: "kubernetes.io: Node Status, Conditions (NetworkUnavailable); " + routeController +
@@ -43,7 +43,7 @@ var routeTests = append([]conformance.Test{
 		Requires: "The condition NetworkUnavailable of a Node is False, with the reason RouteCreated, once there is its route, and not before.",
 		Needs:    someRoutes,
 		Run: func(t *conformance.T) {
-			r := newRanged(t)
+			r := newNodeWithRange(t)
 			r.awaitNetworkAvailable()
 		},
 	}, {
@@ -52,7 +52,7 @@ var routeTests = append([]conformance.Test{
 		Needs:    someRoutes,
 		Bound:    time.Minute, // Twice what upstream's default period of 10 s takes at most, three times in a row.
 		Run: func(t *conformance.T) {
-			stays, leaves := newRouted(t), newRouted(t)
+			stays, leaves := newRoutedNode(t), newRoutedNode(t)
 			assert.NotEqual(t, stays.ranges, leaves.ranges)
 			t.Must(stays.checkRoutes(t.Context()), "when there is a second Node")
 			same := stays.checkRoutesKept()
@@ -67,7 +67,7 @@ var routeTests = append([]conformance.Test{
 		Requires: "When a Node registers again, for a new instance of its name, its route leads to the new instance.",
 		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureNodeNames},
 		Run: func(t *conformance.T) {
-			before := newRouted(t)
+			before := newRoutedNode(t)
 			before.terminateInstance()
 			t.AwaitNoNode(before.Name)
 			t.Await("the route to go with the Node", before.checkNoRoute)
@@ -75,10 +75,10 @@ var routeTests = append([]conformance.Test{
 			t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, after.instance) })
 			after.StandIn = t.NewNodeOf(after.instance, conformance.NodeSpec{})
 			t.Await("the cluster to give it a range", func(ctx context.Context) (err error) {
-				after.ranges, err = rangesOf(ctx, t, after.Name)
+				after.ranges, err = podRangesOf(ctx, t, after.Name)
 				return err
 			})
-			after.awaitCondition()
+			after.awaitRoutes()
 		},
 	}, {
 		ID: "route-deleted-out-of-band", Capability: conformance.CapabilityPodRoutes,
@@ -86,10 +86,10 @@ var routeTests = append([]conformance.Test{
 		Requires: "A route that was deleted behind the CCM's back is made again, at the latest when another Node comes.",
 		Needs:    someRoutes,
 		Run: func(t *conformance.T) {
-			r := newRouted(t)
+			r := newRoutedNode(t)
 			t.Must(t.Cloud.DeleteRoute(t.Context(), r.theRoute().ID), "deleting the route to Node %s", r.Name)
-			newRanged(t) // A CCM that looks only when Nodes change looks now.
-			r.awaitCondition()
+			newNodeWithRange(t) // A CCM that looks only when Nodes change looks now.
+			r.awaitRoutes()
 		},
 	}, {
 		ID: "route-diverted", Capability: conformance.CapabilityPodRoutes,
@@ -98,11 +98,11 @@ var routeTests = append([]conformance.Test{
 		Requires: "A route that was made to lead to another instance behind the CCM's back leads to its Node's again, at the latest when another Node comes.",
 		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureDivertRoutes},
 		Run: func(t *conformance.T) {
-			r, other := newRouted(t), newRouted(t)
+			r, other := newRoutedNode(t), newRoutedNode(t)
 			t.Must(t.Cloud.
 				DivertRoute(t.Context(), r.theRoute().ID, other.instance.ID), "diverting the route to Node %s", r.Name)
-			newRanged(t)
-			r.awaitCondition()
+			newNodeWithRange(t)
+			r.awaitRoutes()
 			t.Must(other.checkRoutes(t.Context()), "the Node that it led to for a while")
 		},
 	}, {
@@ -111,7 +111,7 @@ var routeTests = append([]conformance.Test{
 		Requires: "A route that is somebody else's is left alone, be it within the range of the cluster's pods or not.",
 		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureStrangerRoutes},
 		Run: func(t *conformance.T) {
-			strangersRoutesAreKept(t, "198.51.100.0/24", t.Cloud.CreateForeignRoute)
+			testForeignRoutes(t, "198.51.100.0/24", t.Cloud.CreateForeignRoute)
 		},
 	}, {
 		ID: "route-of-namesake-cluster", Capability: conformance.CapabilityNamesakeClusters,
@@ -120,7 +120,7 @@ var routeTests = append([]conformance.Test{
 		Requires: "A route of another cluster that has the same name, in the same project, is left alone, though no Node here wants it.",
 		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureNamesakeRoutes},
 		Run: func(t *conformance.T) {
-			strangersRoutesAreKept(t, "192.0.2.0/24", t.Cloud.CreateNamesakeRoute)
+			testForeignRoutes(t, "192.0.2.0/24", t.Cloud.CreateNamesakeRoute)
 		},
 	}, {
 		ID: "route-outside-cluster-cidr", Capability: conformance.CapabilityPodRoutes,
@@ -135,10 +135,10 @@ var routeTests = append([]conformance.Test{
 		Requires: "The route of a Node that is not Ready, and whose instance runs, is kept.",
 		Needs:    someRoutes,
 		Run: func(t *conformance.T) {
-			r := newRouted(t)
+			r := newRoutedNode(t)
 			same := r.checkRoutesKept()
 			r.NotReady()
-			otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
+			holdsWhileOtherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
 		},
 	}, {
 		ID: "route-stopped-is-kept", Capability: conformance.CapabilityQuiet,
@@ -153,7 +153,7 @@ var routeTests = append([]conformance.Test{
 		Requires: "The route of a Node that was deleted while no CCM ran goes when one runs, and a Node that came meanwhile gets its own.",
 		Needs:    someRoutes, Alone: true,
 		Run: func(t *conformance.T) {
-			leaves, stays := newRouted(t), newRouted(t)
+			leaves, stays := newRoutedNode(t), newRoutedNode(t)
 			same := stays.checkRoutesKept()
 			restart := stopCCM(t)
 			deleteNode(t, leaves.Name)
@@ -163,7 +163,7 @@ var routeTests = append([]conformance.Test{
 				"the route of Node "+stays.Name+" is to stay", same, "the route of Node "+leaves.Name+" to go",
 				leaves.checkNoRoute,
 			)
-			newRouted(t)
+			newRoutedNode(t)
 		},
 	}, {
 		ID: "route-refused-is-tried-again", Capability: conformance.CapabilityPodRoutes,
@@ -188,7 +188,7 @@ var routeTests = append([]conformance.Test{
 				return errors.Join(err, fmt.Errorf("of its %d Warnings none says so", len(events)))
 			})
 			lift()
-			r.awaitCondition()
+			r.awaitRoutes()
 		},
 	},
 }, routeDoubtTests()...)
@@ -196,31 +196,31 @@ var routeTests = append([]conformance.Test{
 // aboutRoutes matches an Event that tells of a route.
 var aboutRoutes = regexp.MustCompile(`(?i)route`)
 
-// routedNode is a worker, and the ranges of its pods.
+// routedNode is a worker and the ranges of its pods' addresses.
 type routedNode struct {
 	worker
 	ranges []netip.Prefix
 }
 
-// newRanged is a worker that has its ranges; its routes may be missing yet. What the
-// CCM leaves of them after the test is taken away: the range will be another Node's.
-func newRanged(t *conformance.T) routedNode {
+// newNodeWithRange returns a worker that has its ranges; its routes may be missing yet. Routes that the CCM
+// leaves are deleted after the test: the range will be another Node's.
+func newNodeWithRange(t *conformance.T) routedNode {
 	instance := t.NewInstance(t.Name("routed"))
 	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, instance) })
 	w := worker{t: t, instance: instance, StandIn: t.NewNodeOf(instance, conformance.NodeSpec{})}
 	r := routedNode{worker: w}
 	t.Await("the cluster to give Node "+w.Name+" a range of pods' addresses", func(ctx context.Context) (err error) {
-		r.ranges, err = rangesOf(ctx, t, w.Name)
+		r.ranges, err = podRangesOf(ctx, t, w.Name)
 		return err
 	})
 	t.AwaitInitialized(w.Name)
 	return r
 }
 
-// newRouted is one that has its routes, too.
-func newRouted(t *conformance.T) routedNode {
-	r := newRanged(t)
-	r.awaitCondition()
+// newRoutedNode returns a worker that has its ranges and its routes.
+func newRoutedNode(t *conformance.T) routedNode {
+	r := newNodeWithRange(t)
+	r.awaitRoutes()
 	return r
 }
 
@@ -234,7 +234,7 @@ func removeRoutes(ctx context.Context, t *conformance.T, instance conformance.In
 	return err
 }
 
-func rangesOf(ctx context.Context, t *conformance.T, node string) ([]netip.Prefix, error) {
+func podRangesOf(ctx context.Context, t *conformance.T, node string) ([]netip.Prefix, error) {
 	n, err := t.GetNode(ctx, node)
 	if err != nil {
 		return nil, err
@@ -253,8 +253,8 @@ func rangesOf(ctx context.Context, t *conformance.T, node string) ([]netip.Prefi
 	return ranges, nil
 }
 
-// routesFor are the cluster's routes for a range.
-func routesFor(ctx context.Context, t *conformance.T, want netip.Prefix) ([]conformance.Route, error) {
+// routesTo returns the cluster's routes for a range.
+func routesTo(ctx context.Context, t *conformance.T, want netip.Prefix) ([]conformance.Route, error) {
 	all, err := t.Cloud.ListRoutes(ctx)
 	if err != nil {
 		return nil, err
@@ -272,11 +272,10 @@ func routesFor(ctx context.Context, t *conformance.T, want netip.Prefix) ([]conf
 	return found, nil
 }
 
-// checkRoutes returns an error unless each of its ranges has exactly one route, to its
-// instance.
+// checkRoutes returns an error unless each of the Node's ranges has exactly one route, to its instance.
 func (r routedNode) checkRoutes(ctx context.Context) error {
 	for _, p := range r.ranges {
-		found, err := routesFor(ctx, r.t, p)
+		found, err := routesTo(ctx, r.t, p)
 		switch {
 		case err != nil:
 			return err
@@ -291,12 +290,12 @@ func (r routedNode) checkRoutes(ctx context.Context) error {
 	return nil
 }
 
-// checkRoutesKept returns an error unless each of its ranges has the route that it has now: one that
-// was deleted and made again may have been missed while it was gone.
+// checkRoutesKept returns an error unless each of the Node's ranges has the route that it has now. A route that
+// was deleted and made again fails: it may have been missed meanwhile.
 func (r routedNode) checkRoutesKept() func(context.Context) error {
 	routes := func(ctx context.Context) (all []conformance.Route, err error) {
 		for _, p := range r.ranges {
-			found, err := routesFor(ctx, r.t, p)
+			found, err := routesTo(ctx, r.t, p)
 			if err != nil {
 				return nil, err
 			}
@@ -315,12 +314,12 @@ func (r routedNode) checkRoutesKept() func(context.Context) error {
 	}
 }
 
-func (r routedNode) awaitCondition() { r.t.Await("the route to Node "+r.Name, r.checkRoutes) }
+func (r routedNode) awaitRoutes() { r.t.Await("the route to Node "+r.Name, r.checkRoutes) }
 
-// checkNoRoute returns an error while any of its ranges has a route.
+// checkNoRoute returns an error while any of the Node's ranges has a route.
 func (r routedNode) checkNoRoute(ctx context.Context) error {
 	for _, p := range r.ranges {
-		found, err := routesFor(ctx, r.t, p)
+		found, err := routesTo(ctx, r.t, p)
 		if err == nil && len(found) > 0 {
 			err = fmt.Errorf("for %s, which Node %s had, there is still a route: %v", p, r.Name, found)
 		}
@@ -331,9 +330,9 @@ func (r routedNode) checkNoRoute(ctx context.Context) error {
 	return nil
 }
 
-// theRoute is the one for its first range.
+// theRoute returns the route for the Node's first range.
 func (r routedNode) theRoute() conformance.Route {
-	found, err := routesFor(r.t.Context(), r.t, r.ranges[0])
+	found, err := routesTo(r.t.Context(), r.t, r.ranges[0])
 	r.t.Must(err, "looking at the route to Node %s", r.Name)
 	require.Len(r.t, found, 1)
 	return found[0]
@@ -358,7 +357,7 @@ func (r routedNode) networkAvailable(ctx context.Context) (bool, error) {
 	return false, nil
 }
 
-func (r routedNode) saysAvailable(ctx context.Context) error {
+func (r routedNode) checkNetworkAvailable(ctx context.Context) error {
 	ok, err := r.networkAvailable(ctx)
 	if err == nil && !ok {
 		err = errors.New("its condition NetworkUnavailable is not False")
@@ -381,23 +380,22 @@ func (r routedNode) checkNetworkReport(ctx context.Context) error {
 // awaitNetworkAvailable waits for the Node to say that its network is there, which must be true.
 func (r routedNode) awaitNetworkAvailable() {
 	r.t.HoldsUntil("what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
-		"it to say that its network is there", r.saysAvailable)
+		"it to say that its network is there", r.checkNetworkAvailable)
 }
 
-// otherRoutesGo watches that something holds until the CCM has had its chance to
-// break it: until the routes of two Nodes that were deleted are gone, the second
-// deleted when the first one's route is. In between the CCM has looked at all routes
-// anew.
-func otherRoutesGo(t *conformance.T, what string, holds func(context.Context) error) {
+// holdsWhileOtherRoutesGo watches that something holds until the CCM has had its chance to break it: until the
+// routes of two deleted Nodes are gone. The second Node is deleted when the first one's route is gone, so that
+// the CCM has looked at all routes in between.
+func holdsWhileOtherRoutesGo(t *conformance.T, what string, holds func(context.Context) error) {
 	for range 2 {
-		control := newRouted(t)
+		control := newRoutedNode(t)
 		deleteNode(t, control.Name)
 		t.HoldsUntil(what, holds, "the route of Node "+control.Name+", which was deleted, to go", control.checkNoRoute)
 	}
 }
 
-// deleteAndCheckRoutes deletes one Node after the other, and is an error until all their routes are
-// gone.
+// deleteAndCheckRoutes deletes the Nodes one after the other, each when the routes of the one before are gone,
+// and returns an error until all are.
 func deleteAndCheckRoutes(leaving []routedNode) func(context.Context) error {
 	var leave []func()
 	for _, r := range leaving {
@@ -414,17 +412,16 @@ func deleteAndCheckRoutes(leaving []routedNode) func(context.Context) error {
 	}
 }
 
-// strangersRoutesAreKept checks that routes which are made by create are left alone: one within the
-// pods' range, and one that is not. The latter, of RFC 5737, is no other test's: a cloud refuses two
-// routes for one destination.
-func strangersRoutesAreKept(
+// testForeignRoutes checks that routes made by create are left alone: one within the pods' range, and one
+// beyond it. Each test has its own range beyond, of RFC 5737: a cloud refuses two routes for one destination.
+func testForeignRoutes(
 	t *conformance.T,
 	beyond string,
 	create func(ctx context.Context, destination, instanceID string) (conformance.Route, error),
 ) {
 	// Within the pods' range, the CCM would take for its own what a Node that has
 	// gone had.
-	former := newRouted(t)
+	former := newRoutedNode(t)
 	deleteNode(t, former.Name)
 	t.Await("the route to go with the Node", former.checkNoRoute)
 	var strangers []conformance.Route
@@ -434,7 +431,7 @@ func strangersRoutesAreKept(
 		t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, r.ID) })
 		strangers = append(strangers, r)
 	}
-	otherRoutesGo(t, "somebody else's routes are to be left alone", func(ctx context.Context) error {
+	holdsWhileOtherRoutesGo(t, "somebody else's routes are to be left alone", func(ctx context.Context) error {
 		for _, want := range strangers {
 			now, there, err := t.Cloud.GetRoute(ctx, want.ID)
 			if err == nil && !there {
@@ -452,19 +449,19 @@ func strangersRoutesAreKept(
 }
 
 func routeStoppedIsKept(t *conformance.T) {
-	r := newRouted(t)
+	r := newRoutedNode(t)
 	same := r.checkRoutesKept()
 	r.stopInstance()
 	t.HoldsUntil(
 		"the route of Node "+r.Name+" is to be kept", same, "it to get the shutdown taint", r.checkShutdownTaint,
 	)
-	otherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
+	holdsWhileOtherRoutesGo(t, "the route of Node "+r.Name+" is to be kept", same)
 	t.Must(t.Cloud.StartInstance(t.Context(), r.instance.ID), "starting instance %s", r.instance.ID)
 	r.Ready()
 	t.Must(same(t.Context()), "when its instance runs again")
 }
 
-// outsideCIDR is a range for documentation, which no cluster has for its pods.
+// outsideCIDR is a range for documentation (RFC 5737), which no cluster has for its pods.
 const outsideCIDR = "203.0.113.0/24"
 
 func routeOutsideClusterCIDR(t *conformance.T) {
@@ -477,10 +474,10 @@ func routeOutsideClusterCIDR(t *conformance.T) {
 		worker: worker{t: t, instance: instance, StandIn: node}, ranges: []netip.Prefix{netip.MustParsePrefix(outsideCIDR)},
 	}
 	t.AwaitInitialized(r.Name)
-	r.awaitCondition()
+	r.awaitRoutes()
 	r.awaitNetworkAvailable()
 	same := r.checkRoutesKept()
-	otherRoutesGo(t, "the route for "+outsideCIDR+" is to be kept", same)
+	holdsWhileOtherRoutesGo(t, "the route for "+outsideCIDR+" is to be kept", same)
 }
 
 // newRefusedNode makes a Node whose route the cloud refuses until the limit is lifted.
@@ -488,11 +485,11 @@ func newRefusedNode(t *conformance.T) (r routedNode, lift func()) {
 	undo, err := t.Cloud.LimitRoutes(t.Context())
 	t.Must(err, "having the cloud refuse routes")
 	t.Cleanup(undo)
-	return newRanged(t), func() { t.Must(undo(t.Context()), "having the cloud take routes again") }
+	return newNodeWithRange(t), func() { t.Must(undo(t.Context()), "having the cloud take routes again") }
 }
 
 func routeRefusedIsTriedAgain(t *conformance.T) {
-	before := newRouted(t)
+	before := newRoutedNode(t)
 	r, lift := newRefusedNode(t)
 	// The CCM has tried when it has seen to a Node that went afterwards.
 	leaving := deleteAndCheckRoutes([]routedNode{before})
@@ -504,8 +501,7 @@ func routeRefusedIsTriedAgain(t *conformance.T) {
 	r.awaitNetworkAvailable()
 }
 
-// routeDoubtTests are of answers that do not say that a route, or the instance that
-// it leads to, is gone.
+// routeDoubtTests returns tests of answers that do not say that a route, or the instance behind it, is gone.
 func routeDoubtTests() []conformance.Test {
 	doubtful := []struct {
 		id, what string
@@ -543,17 +539,17 @@ func routeDoubtTests() []conformance.Test {
 	return tests
 }
 
-// routeDoubt has the CCM start in the doubt, with nothing to remember. It has had its
+// routeDoubt restarts the CCM while the answers are doubtful, so that it remembers nothing. The CCM has had its
 // chance when it works all the same, or has looked at the routes often enough.
 func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.Thing) {
-	kept, leaving := newRouted(t), []routedNode{newRouted(t), newRouted(t)}
+	kept, leaving := newRoutedNode(t), []routedNode{newRoutedNode(t), newRoutedNode(t)}
 	same := kept.checkRoutesKept()
 	restart := stopCCM(t)
 	faults := map[conformance.Thing]conformance.Injection{}
 	for _, thing := range on { // Each on its own, or calls about one would be counted for another.
 		faults[thing] = injectFault(t, "injecting "+string(kind), kind, thing)
 	}
-	looked := eitherHolds(lookedAtRoutes(t, faults), deleteAndCheckRoutes(leaving))
+	looked := eitherHolds(checkRoutesListed(t, faults), deleteAndCheckRoutes(leaving))
 	restart()
 	t.HoldsUntil(
 		"the route of Node "+kept.Name+" is to be kept in doubt", same, "the CCM to have looked at all routes", looked,
@@ -561,13 +557,13 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 	for _, fault := range faults {
 		liftFault(t, fault)
 	}
-	otherRoutesGo(t, "the route of Node "+kept.Name+" is to be kept after the doubt", same)
+	holdsWhileOtherRoutesGo(t, "the route of Node "+kept.Name+" is to be kept after the doubt", same)
 }
 
-// lookedAtRoutes returns an error until the CCM has done so, by the calls about routes that
-// met a fault. Where only what it asks about instances meets one, which is mostly not
-// for the sake of routes, it has looked at those twice besides, if they are counted.
-func lookedAtRoutes(t *conformance.T, faults map[conformance.Thing]conformance.Injection) func(context.Context) error {
+// checkRoutesListed returns an error until the CCM has looked at the routes, as the calls that met a fault
+// show. Where only calls about instances meet one, most of which are not made for routes, the CCM must also
+// have listed the routes twice, if the cloud counts that.
+func checkRoutesListed(t *conformance.T, faults map[conformance.Thing]conformance.Injection) func(context.Context) error {
 	if fault, ok := faults[conformance.Routes]; ok {
 		return checkFaultHits(t, fault, t.Attempts+1)
 	}

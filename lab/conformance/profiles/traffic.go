@@ -1,7 +1,7 @@
 package profiles
 
-// What comes out at the other end of a balancer. Every answer counts only if
-// the balancer has counted its connection too.
+// What clients of a balancer are answered. An answer counts only if the balancer has counted its connection,
+// too.
 
 import (
 	"context"
@@ -23,7 +23,7 @@ var trafficTests = []conformance.Test{
 		Run: func(t *conformance.T) {
 			selector, pods := t.NewPods(2)
 			svc := t.NewService(withSelector(selector))
-			hearAll(t, t.AwaitBalancer(svc), portOf(svc), pods)
+			awaitAllAnswers(t, t.AwaitBalancer(svc), portOf(svc), pods)
 		},
 	}, {
 		ID: "lb-traffic-follows-port-change", Source: fromEnsure,
@@ -99,12 +99,12 @@ func lbTrafficSourceRanges(t *conformance.T) {
 	t.AwaitAnswer(t.AwaitBalancer(svc, servesSourceRanges(halves)), portOf(svc), pods)
 }
 
-// lbTrafficAffinity has each node send to its own pods only, so that it is the
-// balancer that keeps the client where it is.
+// lbTrafficAffinity makes each node send to its own pods only, so that it is the balancer that keeps the client
+// where it is.
 func lbTrafficAffinity(t *conformance.T) {
 	selector, pods := t.NewPods(2)
 	svc := t.NewService(withSelector(selector), withLocalTrafficPolicy)
-	hearAll(t, t.AwaitBalancer(svc), portOf(svc), pods)
+	awaitAllAnswers(t, t.AwaitBalancer(svc), portOf(svc), pods)
 	t.Change(svc, withAffinity(600))
 	b := t.AwaitBalancer(svc, keepsClients(t, 600))
 	t.Await(fmt.Sprintf("%d answers of one pod in a row", inARow), func(ctx context.Context) error {
@@ -115,7 +115,7 @@ func lbTrafficAffinity(t *conformance.T) {
 		return err
 	})
 	t.Change(svc, withoutAffinity)
-	hearAll(t, t.AwaitBalancer(svc, keepsClients(t, 0)), portOf(svc), pods)
+	awaitAllAnswers(t, t.AwaitBalancer(svc, keepsClients(t, 0)), portOf(svc), pods)
 }
 
 func withSelector(selector map[string]string) func(*corev1.Service) {
@@ -124,8 +124,8 @@ func withSelector(selector map[string]string) func(*corev1.Service) {
 
 func portOf(svc *corev1.Service) int32 { return svc.Spec.Ports[0].Port }
 
-// hearAll waits until each of the pods has answered through the balancer.
-func hearAll(t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) {
+// awaitAllAnswers waits until each of the pods has answered through the balancer.
+func awaitAllAnswers(t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) {
 	heard := map[string]bool{}
 	t.Await("an answer of each pod", func(ctx context.Context) error {
 		pod, err := t.RequestCounted(ctx, b, port, pods)
@@ -140,9 +140,8 @@ func hearAll(t *conformance.T, b conformance.Balancer, port int32, pods []corev1
 	})
 }
 
-// awaitSilence waits until two questions in a row get no answer, and the
-// balancer has let neither in. What should silence it is to be in force before:
-// a balancer that is being changed may break a connection off.
+// awaitSilence waits until two requests in a row get no answer, and the balancer has let neither in. What
+// should silence it must be in force before: a balancer that is being changed may break a connection off.
 func awaitSilence(t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) {
 	t.Await(fmt.Sprintf("nobody to answer on %s port %d", b.Address, port), func(ctx context.Context) error {
 		before, err := t.ConnectionCount(ctx, b, port)
@@ -162,7 +161,7 @@ func awaitSilence(t *conformance.T, b conformance.Balancer, port int32, pods []c
 	})
 }
 
-// inARow is so many connections that what they have in common is no chance.
+// inARow is so many connections that what they have in common is no coincidence.
 const inARow = 30
 
 // requestMany sends so many requests, or until one is not answered, and returns the names of the pods
