@@ -25,7 +25,19 @@ var controllersFlagTests = []conformance.Test{
 		Source:   fromControllersFlag + "; " + lifecycleController,
 		Requires: "With --controllers=*,-cloud-node-lifecycle-controller no Node is deleted, though its instance has ended, and other Nodes are initialised; without it, the Node goes.",
 		Needs:    takesFlags, Alone: true,
-		Run: lifecycleControllerSwitchedOff,
+		Run: func(t *conformance.T) {
+			workers := fleet{newWorker(t), newWorker(t)}
+			t.RestartCCM("--controllers=*,-cloud-node-lifecycle-controller")
+			t.AwaitInitialized(newWaitingNode(t)) // It runs, and leads.
+			for _, w := range workers {
+				t.Must(t.Cloud.TerminateInstance(t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
+			}
+			notReady := workers[1]
+			notReady.NotReady()
+			awaitOthersWork(t, "Nodes are to be left alone", workers.checkNodesExist)
+			t.RestartCCM()
+			t.AwaitNoNode(notReady.Name)
+		},
 	}, {
 		ID: "lb-controller-switched-off", Capability: conformance.CapabilityControllersFlag,
 		Source:   fromControllersFlag + "; " + fromEnsure,
@@ -50,20 +62,6 @@ func awaitOthersWork(t *conformance.T, what string, holds func(context.Context) 
 		}
 		return nil
 	})
-}
-
-func lifecycleControllerSwitchedOff(t *conformance.T) {
-	workers := fleet{newWorker(t), newWorker(t)}
-	t.RestartCCM("--controllers=*,-cloud-node-lifecycle-controller")
-	t.AwaitInitialized(newWaitingNode(t)) // It runs, and leads.
-	for _, w := range workers {
-		t.Must(t.Cloud.TerminateInstance(t.Context(), w.instance.ID), "terminating instance %s", w.instance.ID)
-	}
-	notReady := workers[1]
-	notReady.NotReady()
-	awaitOthersWork(t, "Nodes are to be left alone", workers.checkNodesExist)
-	t.RestartCCM()
-	t.AwaitNoNode(notReady.Name)
 }
 
 func lbControllerSwitchedOff(t *conformance.T) {

@@ -125,13 +125,36 @@ var balancerDriftTests = []conformance.Test{
 		ID: "lb-load-balancer-ip", Capability: conformance.CapabilityLoadBalancerIP, Source: fromLoadBalancerIP,
 		Requires: "A Service whose loadBalancerIP is an address that was reserved gets a balancer that has it, and so does the next one when the first is gone.",
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
-		Run:      lbLoadBalancerIP,
+		Run: func(t *conformance.T) {
+			address := reserveAddress(t)
+			var balancers []string
+			for range 2 {
+				svc := t.NewService(withLoadBalancerIP(address))
+				b := t.AwaitBalancer(svc, listensFor(t, svc))
+				assert.Equal(t, address, b.Address)
+				balancers = append(balancers, b.ID)
+				deleteAndAwaitGone(t, svc)
+			}
+			assert.Len(t, slices.Compact(balancers), 2)
+		},
 	}, {
 		ID: "lb-load-balancer-ip-changed", Capability: conformance.CapabilityLoadBalancerIP,
 		Source:   fromLoadBalancerIP,
 		Requires: "When the loadBalancerIP of a Service changes to another address that was reserved, its balancer has that one, and there is no second.",
 		Needs:    []conformance.Feature{conformance.FeatureReservedAddresses},
-		Run:      lbLoadBalancerIPChanged,
+		Run: func(t *conformance.T) {
+			addresses := []string{reserveAddress(t), reserveAddress(t)}
+			svc, _ := newServiceWithListeners(t)
+			for _, address := range addresses {
+				t.Change(svc, withLoadBalancerIP(address))
+				t.AwaitBalancer(svc, listensFor(t, svc), func(b conformance.Balancer) error {
+					if b.Address != address {
+						return fmt.Errorf("it has address %s, want %s", b.Address, address)
+					}
+					return nil
+				})
+			}
+		},
 	}, {
 		ID: "lb-load-balancer-ip-in-use", Capability: conformance.CapabilityLoadBalancerIP,
 		Source:   fromLoadBalancerIP,
@@ -203,33 +226,6 @@ func checkWarning(t *conformance.T, svc *corev1.Service) func(context.Context) e
 			err = errors.New("there is none")
 		}
 		return err
-	}
-}
-
-func lbLoadBalancerIP(t *conformance.T) {
-	address := reserveAddress(t)
-	var balancers []string
-	for range 2 {
-		svc := t.NewService(withLoadBalancerIP(address))
-		b := t.AwaitBalancer(svc, listensFor(t, svc))
-		assert.Equal(t, address, b.Address)
-		balancers = append(balancers, b.ID)
-		deleteAndAwaitGone(t, svc)
-	}
-	assert.Len(t, slices.Compact(balancers), 2)
-}
-
-func lbLoadBalancerIPChanged(t *conformance.T) {
-	addresses := []string{reserveAddress(t), reserveAddress(t)}
-	svc, _ := newServiceWithListeners(t)
-	for _, address := range addresses {
-		t.Change(svc, withLoadBalancerIP(address))
-		t.AwaitBalancer(svc, listensFor(t, svc), func(b conformance.Balancer) error {
-			if b.Address != address {
-				return fmt.Errorf("it has address %s, want %s", b.Address, address)
-			}
-			return nil
-		})
 	}
 }
 

@@ -188,7 +188,18 @@ var balancerFailureTests = []conformance.Test{
 		ID: "lb-stranger-of-same-name", Capability: conformance.CapabilityRename, Source: fromEnsure,
 		Requires: "Somebody else's balancer that has the name that the Service's one had is left alone, and the Service's own, renamed, is not.",
 		Needs:    []conformance.Feature{conformance.FeatureRenameBalancer, conformance.FeatureStrangers},
-		Run:      lbStrangerOfSameName,
+		Run: func(t *conformance.T) {
+			svc, b := newServiceWithBalancer(t)
+			renameBalancer(t, b)
+			stranger := createStranger(t, b.Name)
+
+			assert.Equal(t, b.ID, changePortAndAwait(t, svc).ID)
+			deleteAndAwaitGone(t, svc)
+			now, there, err := t.Cloud.GetBalancer(t.Context(), stranger.ID)
+			t.Must(err, "looking at balancer %s", stranger.ID)
+			require.True(t, there, "the stranger's balancer is gone")
+			assert.Equal(t, balancerIdentity(stranger), balancerIdentity(now))
+		},
 	}, {
 		ID: "lb-of-namesake-cluster", Capability: conformance.CapabilityNamesakeClusters,
 		Source:   fromEnsure + "; config: KubeCloudSharedConfiguration.ClusterName, which every cluster has by default",
@@ -339,19 +350,6 @@ func newServiceWithoutBalancer(t *conformance.T) (*corev1.Service, conformance.B
 	svc, b := newServiceWithBalancer(t)
 	t.Must(t.Cloud.DeleteBalancer(t.Context(), b.ID), "deleting balancer %s", b.ID)
 	return svc, b
-}
-
-func lbStrangerOfSameName(t *conformance.T) {
-	svc, b := newServiceWithBalancer(t)
-	renameBalancer(t, b)
-	stranger := createStranger(t, b.Name)
-
-	assert.Equal(t, b.ID, changePortAndAwait(t, svc).ID)
-	deleteAndAwaitGone(t, svc)
-	now, there, err := t.Cloud.GetBalancer(t.Context(), stranger.ID)
-	t.Must(err, "looking at balancer %s", stranger.ID)
-	require.True(t, there, "the stranger's balancer is gone")
-	assert.Equal(t, balancerIdentity(stranger), balancerIdentity(now))
 }
 
 // namesakePatience is how long a CCM may look at a balancer without a Service before it deletes it.

@@ -170,7 +170,18 @@ var routeTests = append([]conformance.Test{
 		Source:   routeController + ": reconcile, updateNetworkingCondition",
 		Requires: "While the cloud refuses a Node's route, its condition NetworkUnavailable is not False; once it does not, the Node gets its route.",
 		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota}, Alone: true,
-		Run: routeRefusedIsTriedAgain,
+		Run: func(t *conformance.T) {
+			before := newRoutedNode(t)
+			r, lift := newRefusedNode(t)
+			// The CCM has tried when it has seen to a Node that went afterwards.
+			leaving := deleteAndCheckRoutes([]routedNode{before})
+			t.HoldsUntil(
+				"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
+				"the CCM to have looked at all routes", leaving,
+			)
+			lift()
+			r.awaitNetworkAvailable()
+		},
 	}, {
 		ID: "route-refused-says-why", Capability: conformance.CapabilityExplains,
 		Source:   fromDebugging + "; " + routeController + ": FailedToCreateRoute",
@@ -486,19 +497,6 @@ func newRefusedNode(t *conformance.T) (r routedNode, lift func()) {
 	t.Must(err, "having the cloud refuse routes")
 	t.Cleanup(undo)
 	return newNodeWithRange(t), func() { t.Must(undo(t.Context()), "having the cloud take routes again") }
-}
-
-func routeRefusedIsTriedAgain(t *conformance.T) {
-	before := newRoutedNode(t)
-	r, lift := newRefusedNode(t)
-	// The CCM has tried when it has seen to a Node that went afterwards.
-	leaving := deleteAndCheckRoutes([]routedNode{before})
-	t.HoldsUntil(
-		"what Node "+r.Name+" says of its network is to be true", r.checkNetworkReport,
-		"the CCM to have looked at all routes", leaving,
-	)
-	lift()
-	r.awaitNetworkAvailable()
 }
 
 // routeDoubtTests returns tests of answers that do not say that a route, or the instance behind it, is gone.

@@ -47,7 +47,20 @@ var trafficTests = []conformance.Test{
 		ID: "lb-traffic-source-ranges", Capability: conformance.CapabilitySourceRanges, Source: fromRanges,
 		Requires: "A client outside the Service's loadBalancerSourceRanges gets no answer, and one inside does.",
 		Needs:    []conformance.Feature{conformance.FeatureTraffic, conformance.FeatureSourceRanges},
-		Run:      lbTrafficSourceRanges,
+		Run: func(t *conformance.T) {
+			selector, pods := t.NewPods(1)
+			svc, b := newServiceWithBalancer(t, withSelector(selector))
+			t.AwaitAnswer(b, portOf(svc), pods)
+
+			nobody := []string{"192.0.2.0/24"} // RFC 5737
+			t.Change(svc, withSourceRanges(nobody))
+			awaitSilence(t, t.AwaitBalancer(svc, servesSourceRanges(nobody)), portOf(svc), pods)
+
+			// Between them everybody's address, whatever this machine's is to the cloud.
+			halves := []string{"0.0.0.0/1", "128.0.0.0/1"}
+			t.Change(svc, withSourceRanges(halves))
+			t.AwaitAnswer(t.AwaitBalancer(svc, servesSourceRanges(halves)), portOf(svc), pods)
+		},
 	}, {
 		ID: "lb-traffic-affinity", Capability: conformance.CapabilityAffinity, Source: fromAffinity,
 		Requires: "With sessionAffinity ClientIP the same pod answers all of a client's connections.",
@@ -82,21 +95,6 @@ func lbTrafficTwoServicesApart(t *conformance.T) {
 		require.Equal(t, onePods[0].Name, t.AwaitAnswer(a, portOf(one), all))
 		require.Equal(t, twoPods[0].Name, t.AwaitAnswer(b, portOf(two), all))
 	}
-}
-
-func lbTrafficSourceRanges(t *conformance.T) {
-	selector, pods := t.NewPods(1)
-	svc, b := newServiceWithBalancer(t, withSelector(selector))
-	t.AwaitAnswer(b, portOf(svc), pods)
-
-	nobody := []string{"192.0.2.0/24"} // RFC 5737
-	t.Change(svc, withSourceRanges(nobody))
-	awaitSilence(t, t.AwaitBalancer(svc, servesSourceRanges(nobody)), portOf(svc), pods)
-
-	// Between them everybody's address, whatever this machine's is to the cloud.
-	halves := []string{"0.0.0.0/1", "128.0.0.0/1"}
-	t.Change(svc, withSourceRanges(halves))
-	t.AwaitAnswer(t.AwaitBalancer(svc, servesSourceRanges(halves)), portOf(svc), pods)
 }
 
 // lbTrafficAffinity makes each node send to its own pods only, so that it is the balancer that keeps the client
