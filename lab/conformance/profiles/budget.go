@@ -88,7 +88,7 @@ func restAtLeast(nodes int) time.Duration {
 func countCallsAtRest(t *conformance.T, crowd *conformance.NodeFleet) {
 	crowd.AwaitNodeSweeps(looksAtRest)
 	countCalls(t, crowd, conformance.PhaseRest, len(crowd.Names), func() {
-		over := checkTimePassed(time.Now(), restAtLeast(len(crowd.Names)))
+		over := checkTimePassed(time.Now(), restAtLeast(len(crowd.Names)), "that is in %s")
 		crowd.AwaitNodeSweeps(looksAtRest)
 		t.Await("what the CCM does now and then to have its turn", over)
 	})

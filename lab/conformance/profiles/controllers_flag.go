@@ -55,13 +55,8 @@ func awaitOthersWork(t *conformance.T, what string, holds func(context.Context) 
 		name := newWaitingNode(t)
 		t.HoldsUntil(what, holds, "Node "+name+" to be initialised", checkNodeInitialized(t, name))
 	}
-	began := time.Now()
-	t.HoldsUntil(what, holds, "as much time as a repair takes", func(context.Context) error {
-		if left := repairTime - time.Since(began); left > 0 {
-			return fmt.Errorf("there are %s left", left.Round(time.Second))
-		}
-		return nil
-	})
+	t.HoldsUntil(what, holds, "as much time as a repair takes",
+		checkTimePassed(time.Now(), repairTime, "there are %s left"))
 }
 
 func lbControllerSwitchedOff(t *conformance.T) {

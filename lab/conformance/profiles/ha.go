@@ -210,12 +210,7 @@ func haLeaderFrozen(t *conformance.T) {
 	t.HoldsUntil("what the other one made is to stay as it is", func(ctx context.Context) error {
 		b, err := t.TheBalancer(ctx, svc)
 		return errors.Join(err, sameBalancer(before)(b))
-	}, "the thawed one to have noticed", eitherHolds(checkEnded(leader), func(context.Context) error {
-		if left := duration - time.Since(thawed); left > 0 {
-			return fmt.Errorf("it has %s left to notice", left.Round(time.Second))
-		}
-		return nil
-	}))
+	}, "the thawed one to have noticed", eitherHolds(checkEnded(leader), checkTimePassed(thawed, duration, "it has %s left to notice")))
 	if leader.Running() {
 		requireWaitsForLease(t, leader, other)
 	}
@@ -285,12 +280,8 @@ func haLeaseHeld(t *conformance.T) {
 	node := newWaitingNode(t)
 	t.HoldsUntil("Node "+node+" is to wait while Lease "+its.name+" is held", func(ctx context.Context) error {
 		return errors.Join(checkStaysUninitialized(t, node)(ctx), held(ctx))
-	}, "the CCM to have had as long as it took before, and the Lease lasts", func(context.Context) error {
-		if left := enough - time.Since(began); left > 0 {
-			return fmt.Errorf("it has %s left", left.Round(time.Second))
-		}
-		return nil
-	})
+	}, "the CCM to have had as long as it took before, and the Lease lasts",
+		checkTimePassed(began, enough, "it has %s left"))
 	release()
 	t.AwaitInitialized(node)
 }

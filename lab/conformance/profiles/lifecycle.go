@@ -431,10 +431,7 @@ func checkCallGivenUp(t *conformance.T, fault conformance.Injection) func(contex
 			}
 			since = time.Now()
 		}
-		if left := time.Until(since.Add(callPatience)); left > 0 {
-			return fmt.Errorf("its client may wait for another %s", left.Round(time.Second))
-		}
-		return nil
+		return checkTimePassed(since, callPatience, "its client may wait for another %s")(ctx)
 	}
 }
 

@@ -289,13 +289,7 @@ func awaitNoAddress(t *conformance.T, fault conformance.Injection) *corev1.Servi
 	}
 	what := "Service " + svc.Name + " is to have no address"
 	t.HoldsUntil(what, noAddress, "its balancer to meet the fault", befallen)
-	end := time.Now().Add(buildPatience)
-	waits := func(context.Context) error {
-		if left := time.Until(end); left > 0 {
-			return fmt.Errorf("the CCM may wait for the first balancer for another %s", left.Round(time.Second))
-		}
-		return nil
-	}
+	waits := checkTimePassed(time.Now(), buildPatience, "the CCM may wait for the first balancer for another %s")
 	for range 2 {
 		other, befallen := newServiceUnderFault(t, fault)
 		until := "the balancer of Service " + other.Name + " to meet it, too"
@@ -385,7 +379,7 @@ func lbOfNamesakeCluster(t *conformance.T) {
 			return nil
 		},
 		"the CCM to have looked for balancers without a Service",
-		eitherHolds(checkTimePassed(time.Now(), namesakePatience), func(ctx context.Context) error {
+		eitherHolds(checkTimePassed(time.Now(), namesakePatience, "that is in %s"), func(ctx context.Context) error {
 			_, there, err := t.Cloud.GetBalancer(ctx, orphan.ID)
 			if err == nil && there {
 				err = fmt.Errorf("%s is still there", orphan.ID)

@@ -218,18 +218,19 @@ func slowBalancerAPI(t *conformance.T) {
 	taken, made := time.Now(), balancerID(t, svc)
 	t.Await(
 		"the CCM to have given up waiting, or the cloud to be done",
-		eitherHolds(checkFaultHits(t, late, 1), checkOneBalancer(t, svc), checkTimePassed(taken, halfAMinute)),
+		eitherHolds(checkFaultHits(t, late, 1), checkOneBalancer(t, svc), checkTimePassed(taken, halfAMinute, "that is in %s")),
 	)
 	liftFault(t, late)
 	requireStaysOnlyBalancer(t, svc, made)
 }
 
-// checkTimePassed returns an error until d has passed since then. It is for a time that the cloud takes over a
-// call, or for a CCM's period, and not for waiting that something does not happen.
-func checkTimePassed(since time.Time, d time.Duration) func(context.Context) error {
+// checkTimePassed returns an error until d has passed since then; left is its format, for the time that is
+// left. It is for a time that the cloud takes over a call, or for a CCM's period, and not for waiting that
+// something does not happen.
+func checkTimePassed(since time.Time, d time.Duration, left string) func(context.Context) error {
 	return func(context.Context) error {
-		if left := time.Until(since.Add(d)); left > 0 {
-			return fmt.Errorf("that is in %s", left.Round(time.Second))
+		if remaining := time.Until(since.Add(d)); remaining > 0 {
+			return fmt.Errorf(left, remaining.Round(time.Second))
 		}
 		return nil
 	}

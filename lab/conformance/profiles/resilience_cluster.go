@@ -226,7 +226,8 @@ func (s *skewed) renewOne(ctx context.Context, held coordinationv1.Lease) error 
 	} else if now := holderOf(lease); now != s.name {
 		return fmt.Errorf("%q took it, though it was renewed %s ago", now, time.Since(s.last).Round(time.Millisecond))
 	}
-	lease.Spec.HolderIdentity, lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = &s.name, &shown, held.Spec.LeaseDurationSeconds
+	lease.Spec.HolderIdentity, lease.Spec.RenewTime = &s.name, &shown
+	lease.Spec.LeaseDurationSeconds = held.Spec.LeaseDurationSeconds
 	_, err = leases.Update(ctx, lease, metav1.UpdateOptions{})
 	return err
 }
@@ -267,9 +268,8 @@ func leasesOfCCM(t *conformance.T) []coordinationv1.Lease {
 		return known && held == holderOf(&l)
 	})
 	if len(changed) == 0 {
-		t.Fatalf(
-			"no lease has another holder since the CCM was started anew: it takes none, or has the same name each time",
-		)
+		t.Fatalf("no lease has another holder since the CCM was started anew: " +
+			"it takes none, or has the same name each time")
 	}
 	return changed
 }
@@ -313,16 +313,15 @@ func zoneOutage(t *conformance.T) {
 	for _, w := range hit {
 		w.Ready()
 	}
-	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept afterwards", holds, "all to be as it was", func(ctx context.Context) error {
+	targetsBack := func(ctx context.Context) error {
 		now, _, err := t.Cloud.GetBalancer(ctx, b.ID)
 		if err == nil {
 			err = leadsToAll(all)(now)
 		}
-		if err == nil {
-			err = hit.checkNodesKept(ctx)
-		}
 		return err
-	})
+	}
+	t.HoldsUntil("Nodes, and the other zone's targets, are to be kept afterwards", holds,
+		"all to be as it was", allHold(targetsBack, hit.checkNodesKept))
 	for _, name := range own { // Some of the cluster's machines may have been hit, too.
 		t.Await("Node "+name+" to be Ready again", func(ctx context.Context) error { return t.NodeReady(ctx, name) })
 	}
