@@ -3,27 +3,12 @@ package main
 import (
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
 )
-
-// declaredReason is the reason that the declaration gives for a test to fail, too. key is the
-// entry of AlsoFails that has it, the test's ID or a pattern. Both are "" if there is none.
-func declaredReason(m mutants.Mutant, id string) (key, reason string) {
-	if reason, named := m.AlsoFails[id]; named {
-		return id, reason
-	}
-	for _, key := range slices.Sorted(maps.Keys(m.AlsoFails)) {
-		if matched, err := path.Match(key, id); err == nil && matched {
-			return key, m.AlsoFails[key]
-		}
-	}
-	return "", ""
-}
 
 // compareWithDeclaration compares a report with the mutant's declaration. It returns the tests
 // meant for the mutant that failed, the other tests that failed as declared, with the reason, and
@@ -39,7 +24,7 @@ func compareWithDeclaration(
 	for _, t := range r.Tests {
 		covered[t.ID] = true
 		failed, blocked := t.Result == conformance.Failed, t.Result == conformance.Blocked
-		key, reason := declaredReason(m, t.ID)
+		key, reason := mutants.FindReason(m.AlsoFails, t.ID)
 		switch meant := slices.Contains(m.CaughtBy, t.ID); {
 		case meant && failed && t.Required:
 			caught = append(caught, t.ID)

@@ -10,12 +10,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/signal"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -103,13 +101,13 @@ func runGenerated(patterns []string, o options) error {
 // choose chooses by patterns, and a random sample of these. The same seed chooses the same ones.
 func (o generatedOptions) choose(all []mutation.Mutant, patterns []string) ([]mutation.Mutant, error) {
 	for _, pattern := range patterns {
-		if !slices.ContainsFunc(all, func(m mutation.Mutant) bool { return matches(pattern, m.ID) }) {
+		if !slices.ContainsFunc(all, func(m mutation.Mutant) bool { return mutants.Matches(pattern, m.ID) }) {
 			return nil, fmt.Errorf("no mutant is called %q: -list prints them all", pattern)
 		}
 	}
 	chosen := slices.DeleteFunc(slices.Clone(all), func(m mutation.Mutant) bool {
 		return len(patterns) > 0 &&
-			!slices.ContainsFunc(patterns, func(pattern string) bool { return matches(pattern, m.ID) })
+			!slices.ContainsFunc(patterns, func(pattern string) bool { return mutants.Matches(pattern, m.ID) })
 	})
 	if o.sample > 0 && o.sample < len(chosen) {
 		random := rand.New(rand.NewPCG(o.seed, 0)) //nolint:gosec // It is to be the same each time.
@@ -117,11 +115,6 @@ func (o generatedOptions) choose(all []mutation.Mutant, patterns []string) ([]mu
 		chosen = chosen[:o.sample]
 	}
 	return chosen, nil
-}
-
-func matches(pattern, id string) bool {
-	matched, err := path.Match(pattern, id)
-	return err == nil && matched
 }
 
 func chosenProfiles(names string) ([]conformance.Profile, error) {
@@ -168,20 +161,11 @@ func (j *generatedJudge) judgeAll(
 			return err
 		}
 	}
-	var running sync.WaitGroup
-	slots, errs := make(chan struct{}, parallel), make([]error, len(waiting))
-	for n, m := range waiting {
-		slots <- struct{}{}
-		if ctx.Err() != nil {
-			break
-		}
-		running.Go(func() {
-			defer func() { <-slots }()
-			title := fmt.Sprintf("%d/%d %s", n+1, len(waiting), m.ID)
-			errs[n] = steps.Do(title, func(note func(string)) (string, error) { return j.judge(ctx, m, note) })
-		})
-	}
-	running.Wait()
+	errs := make([]error, len(waiting))
+	judgeParallel(ctx, parallel, len(waiting), func(n int) {
+		title := fmt.Sprintf("%d/%d %s", n+1, len(waiting), waiting[n].ID)
+		errs[n] = steps.Do(title, func(note func(string)) (string, error) { return j.judge(ctx, waiting[n], note) })
+	})
 	return errors.Join(errs...)
 }
 
@@ -350,11 +334,11 @@ func (j *generatedJudge) testsOf(chosen []conformance.Profile) (ids []string) {
 
 // testBound is how long each test of these profiles may take.
 func (j *generatedJudge) testBound(chosen []conformance.Profile) time.Duration {
-	bound := minTestBound
+	slowest := 0.0
 	for _, p := range chosen {
-		bound = max(bound, time.Duration(slowFactor*j.baseline[p].Slowest*float64(time.Second)))
+		slowest = max(slowest, j.baseline[p].Slowest)
 	}
-	return min(bound, maxTestBound).Round(time.Second)
+	return boundFor(slowest)
 }
 
 // runTests runs tests on the program, which is started with a variable in its environment.

@@ -136,26 +136,15 @@ func run(names []string, o options) error {
 		return err
 	}
 	outcomes := make([]outcome, len(chosen))
-	slots := make(chan struct{}, o.parallel)
-	var running sync.WaitGroup
-	for n, m := range chosen {
-		slots <- struct{}{}
-		if ctx.Err() != nil {
-			outcomes = outcomes[:n]
-			break
-		}
-		running.Go(func() {
-			defer func() { <-slots }()
-			began := time.Now()
-			outcomes[n].err = steps.Do(stepTitle(m.Name), func(note func(string)) (string, error) {
-				var err error
-				outcomes[n].caught, outcomes[n].also, err = j.judgeMutant(ctx, m, note)
-				return "caught by " + strings.Join(outcomes[n].caught, ", "), err
-			})
-			outcomes[n].took = time.Since(began)
+	outcomes = outcomes[:judgeParallel(ctx, o.parallel, len(chosen), func(n int) {
+		began := time.Now()
+		outcomes[n].err = steps.Do(stepTitle(chosen[n].Name), func(note func(string)) (string, error) {
+			var err error
+			outcomes[n].caught, outcomes[n].also, err = j.judgeMutant(ctx, chosen[n], note)
+			return "caught by " + strings.Join(outcomes[n].caught, ", "), err
 		})
-	}
-	running.Wait()
+		outcomes[n].took = time.Since(began)
+	})]
 	printResults(os.Stdout, chosen, outcomes, time.Since(began))
 	var problems []error
 	for n, out := range outcomes {
@@ -169,6 +158,25 @@ func run(names []string, o options) error {
 		problems = append(problems, errors.New("interrupted"))
 	}
 	return errors.Join(problems...)
+}
+
+// judgeParallel calls judge for each of count mutants, parallel at a time. It begins no more when ctx has
+// ended, and returns how many it began.
+func judgeParallel(ctx context.Context, parallel, count int, judge func(n int)) (begun int) {
+	slots := make(chan struct{}, parallel)
+	var running sync.WaitGroup
+	defer running.Wait()
+	for n := range count {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			return n
+		}
+		running.Go(func() {
+			defer func() { <-slots }()
+			judge(n)
+		})
+	}
+	return count
 }
 
 func stepTitle(name string) string { return fmt.Sprintf("%-32s", name) }
@@ -289,8 +297,13 @@ func (j *judge) testBound(focus string) time.Duration {
 			slowest = max(slowest, took)
 		}
 	}
-	return min(max(time.Duration(slowFactor*slowest*float64(time.Second)), minTestBound), maxTestBound).
-		Round(time.Second)
+	return boundFor(slowest)
+}
+
+// boundFor returns the bound of tests of which the slowest takes so many seconds when it passes.
+func boundFor(slowest float64) time.Duration {
+	bound := time.Duration(slowFactor * slowest * float64(time.Second))
+	return min(max(bound, minTestBound), maxTestBound).Round(time.Second)
 }
 
 // needsMachines tells whether a test that focus matches would be skipped without machines.

@@ -35,31 +35,37 @@ func LoadEquivalents() (Equivalents, error) {
 	return e, nil
 }
 
-// ReasonFor is why a mutant is equivalent; "" if it is not declared to be.
+// ReasonFor returns why a mutant is equivalent, or "" if it is not declared to be.
 func (e Equivalents) ReasonFor(id string) string {
-	if reason, named := e[id]; named {
-		return reason
-	}
-	for _, key := range slices.Sorted(maps.Keys(e)) {
-		if matched, err := path.Match(key, id); err == nil && matched {
-			return e[key]
-		}
-	}
-	return ""
+	_, reason := FindReason(e, id)
+	return reason
 }
 
-// Stale are the entries that no mutant matches: the product has moved on.
-func (e Equivalents) Stale(all []mutation.Mutant) []string {
-	var stale []string
-	for _, key := range slices.Sorted(maps.Keys(e)) {
-		if !slices.ContainsFunc(all, func(m mutation.Mutant) bool {
-			matched, err := path.Match(key, m.ID)
-			return err == nil && matched
-		}) {
-			stale = append(stale, key)
+// FindReason returns the reason for an ID, and the key that has it: the ID, or a pattern that matches it.
+// Both are "" if there is none.
+func FindReason(reasons map[string]string, id string) (key, reason string) {
+	if reason, named := reasons[id]; named {
+		return id, reason
+	}
+	for _, key := range slices.Sorted(maps.Keys(reasons)) {
+		if Matches(key, id) {
+			return key, reasons[key]
 		}
 	}
-	return stale
+	return "", ""
+}
+
+// Matches tells whether a pattern of path.Match matches the ID.
+func Matches(pattern, id string) bool {
+	matched, err := path.Match(pattern, id)
+	return err == nil && matched
+}
+
+// Stale returns the entries that no mutant matches: the product has moved on.
+func (e Equivalents) Stale(all []mutation.Mutant) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(e)), func(key string) bool {
+		return slices.ContainsFunc(all, func(m mutation.Mutant) bool { return Matches(key, m.ID) })
+	})
 }
 
 // Generate makes mutants mechanically of the CCM of the clone at root.

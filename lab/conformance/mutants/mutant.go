@@ -6,8 +6,6 @@ package mutants
 import (
 	"context"
 	"embed"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -17,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/lab/build"
+	"github.com/ccmlab/ccmlab/lab/conformance/mutants/mutation"
 )
 
 // declarations are the mutants: each file is one, and has its name.
@@ -114,22 +113,11 @@ func (m Mutant) writeOverlay(root, dir string) (file string, err error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return "", err
 	}
-	replace := map[string]string{}
+	sources := map[string]string{}
 	for path, source := range changed {
-		to := filepath.Join(dir, "_sources", path) // Go's ./... leaves out such a folder.
-		replace[filepath.Join(root, path)] = to
-		if err := errors.Join(
-			os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, []byte(source), 0o644),
-		); err != nil {
-			return "", err
-		}
+		sources[filepath.Join(root, path)] = source
 	}
-	data, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
-	file = filepath.Join(dir, "overlay.json")
-	return file, os.WriteFile(file, data, 0o644)
+	return mutation.WriteOverlay(dir, sources)
 }
 
 // Build compiles the mutant of the clone at root into dir, which gets its changed

@@ -145,13 +145,17 @@ func Generate(ctx context.Context, o Options) (*Set, error) {
 	}
 }
 
-// WriteOverlay writes the mutated sources into dir, and for `go build -overlay` the file that says
-// what they stand for, whose path it returns.
-func (s *Set) WriteOverlay(dir string) (string, error) {
+// WriteOverlay writes the mutated sources as the function of that name does.
+func (s *Set) WriteOverlay(dir string) (string, error) { return WriteOverlay(dir, s.files) }
+
+// WriteOverlay writes sources, by the paths of the files that they replace, into dir, and for
+// `go build -overlay` a file that says so, whose path it returns.
+func WriteOverlay(dir string, sources map[string]string) (string, error) {
 	replace := map[string]string{}
 	var errs []error
-	for original, source := range s.files {
-		to := filepath.Join(dir, "_sources", filepath.Base(original)) // Go's ./... leaves out such a folder.
+	for original, source := range sources {
+		// Go's ./... leaves out such a folder. Two files of one name may be of different packages.
+		to := filepath.Join(dir, "_sources", filepath.Base(filepath.Dir(original)), filepath.Base(original))
 		replace[original] = to
 		errs = append(errs, os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, []byte(source), 0o644))
 	}
