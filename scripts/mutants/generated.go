@@ -34,7 +34,7 @@ type generatedOptions struct {
 	machines  bool
 }
 
-// ownProfiles are those that are about an interface: they are run first on a mutant of its methods.
+// ownProfiles are the profiles that test an interface: they are run first on a mutant of its methods.
 var ownProfiles = map[string][]conformance.Profile{
 	"InstancesV2":  {conformance.Node, conformance.Lifecycle},
 	"LoadBalancer": {conformance.LoadBalancer},
@@ -169,7 +169,7 @@ func (j *generatedJudge) judgeAll(
 	return errors.Join(errs...)
 }
 
-// baseline is what our CCM without a mistake does in a profile.
+// baseline is the result of our CCM without a mistake in a profile.
 type baseline struct {
 	Tests   []string `json:"tests"` // IDs of all that there are
 	Failed  []string `json:"failed,omitempty"`
@@ -291,7 +291,7 @@ func (j *generatedJudge) findFailure(
 	return "", nil
 }
 
-// stages are the profiles to run on a mutant, those about it first, without those that do not reach it.
+// stages returns the profiles to run on a mutant: its own first, and none that does not reach it.
 func (j *generatedJudge) stages(m mutation.Mutant) [][]conformance.Profile {
 	var own, others []conformance.Profile
 	for _, p := range j.profiles {
@@ -309,7 +309,8 @@ func (j *generatedJudge) stages(m mutation.Mutant) [][]conformance.Profile {
 	})
 }
 
-// firstFailure is the required test that failed first; without one, that the CCM ended by itself.
+// firstFailure returns the required test that failed first, crashed if none did and the CCM ended by
+// itself, or "".
 func firstFailure(report *conformance.Report) string {
 	for _, t := range report.Tests {
 		if t.Required && t.Result == conformance.Failed {
@@ -322,7 +323,7 @@ func firstFailure(report *conformance.Report) string {
 	return ""
 }
 
-// testsOf are the tests of these profiles that our CCM passes.
+// testsOf returns the tests of these profiles that our CCM passes.
 func (j *generatedJudge) testsOf(chosen []conformance.Profile) (ids []string) {
 	for _, p := range chosen {
 		ids = append(ids, slices.DeleteFunc(testIDs(p), func(id string) bool {
@@ -332,7 +333,7 @@ func (j *generatedJudge) testsOf(chosen []conformance.Profile) (ids []string) {
 	return ids
 }
 
-// testBound is how long each test of these profiles may take.
+// testBound returns how long each test of these profiles may take.
 func (j *generatedJudge) testBound(chosen []conformance.Profile) time.Duration {
 	slowest := 0.0
 	for _, p := range chosen {

@@ -88,7 +88,7 @@ type options struct {
 	generated generatedOptions
 }
 
-// focusPattern is a regular expression that matches the tests to run on these mutants; "" is all tests.
+// focusPattern returns a regular expression that matches the tests to run on these mutants; "" is all tests.
 func (o options) focusPattern(all []conformance.Test, chosen ...mutants.Mutant) string {
 	if !o.quick && !o.withCore {
 		return ""
@@ -205,7 +205,7 @@ func printResults(w io.Writer, judged []mutants.Mutant, outcomes []outcome, took
 		len(outcomes), took.Round(time.Second), caught, asDeclared)
 }
 
-// judge is what all mutants of a run have in common.
+// judge judges mutants, and has what those of a run have in common.
 type judge struct {
 	options
 	tests []conformance.Test
@@ -288,7 +288,7 @@ const (
 	slowFactor   = 3
 )
 
-// testBound is how long each of the tests that focus matches may take.
+// testBound returns how long each of the tests that focus matches may take.
 func (j *judge) testBound(focus string) time.Duration {
 	matches := regexp.MustCompile(focus)
 	slowest := 0.0

@@ -20,7 +20,7 @@ const (
 	resultUnreached = "not reached"
 )
 
-// result is what became of a mutant that was made mechanically.
+// result says what became of a mutant that was made mechanically.
 type result struct {
 	ID      string  `json:"id"`
 	Result  string  `json:"result"`

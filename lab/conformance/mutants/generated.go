@@ -16,14 +16,14 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants/mutation"
 )
 
-// equivalentFile is the declaration of mutants that are none.
+// equivalentFile declares the mutants that no test has to catch.
 const equivalentFile = "equivalent.yaml"
 
 //go:embed equivalent.yaml
 var equivalentDeclaration []byte
 
-// Equivalents are mutants made mechanically that no test has to catch, and why: what they do differs
-// in nothing that anybody could require. A key is a mutant's ID, or a pattern of path.Match.
+// Equivalents maps mutants made mechanically that no test has to catch to the reason: they differ in
+// nothing that anybody could require. A key is a mutant's ID, or a pattern of path.Match.
 type Equivalents map[string]string
 
 // LoadEquivalents reads the declaration.

@@ -1,6 +1,6 @@
-// Package mutants has CCMs with a mistake in them: our own, with one that a CCM's
-// author could make. The conformance suite must catch each; lessons have learners find
-// some. Those of Choose were written; those of Generate are made mechanically.
+// Package mutants makes variants of our CCM, each with one mistake that a CCM's author could make. The
+// conformance suite must catch each; lessons have learners find some. Choose returns mutants that were
+// written by hand, Generate makes others mechanically.
 package mutants
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants/mutation"
 )
 
-// declarations are the mutants: each file is one, and has its name.
+// declarations has a file for each mutant, with its name.
 //
 //go:embed *.yaml
 var declarations embed.FS
@@ -29,13 +29,12 @@ type Mutant struct {
 	// Wrong says what it does wrong, and whom that hurts.
 	Wrong string `json:"wrong"`
 	Edits []Edit `json:"edits"`
-	// CaughtBy are the tests that are there for this mistake.
+	// CaughtBy lists the tests that are meant to catch this mistake.
 	CaughtBy []string `json:"caughtBy"`
-	// AlsoFails are the other tests that fail, and why they do. A key with a * is a
-	// pattern: of the tests that it matches at least one fails, and each may.
+	// AlsoFails lists the other tests that fail, and why. A key with a * is a pattern: at least one
+	// of the tests that it matches fails, and each may.
 	AlsoFails map[string]string `json:"alsoFails"`
-	// Unsupported are features and capabilities whose tests it must do without,
-	// and why.
+	// Unsupported lists features and capabilities whose tests are left out, and why.
 	Unsupported map[string]string `json:"unsupported"`
 }
 
@@ -46,7 +45,7 @@ type Edit struct {
 	Replace string `json:"replace"`
 }
 
-// Choose is all mutants when none is named.
+// Choose returns the mutants of these names, or all when none is named.
 func Choose(names ...string) ([]Mutant, error) {
 	files, err := declarations.ReadDir(".")
 	if err != nil {
@@ -79,8 +78,7 @@ func Choose(names ...string) ([]Mutant, error) {
 	return chosen, nil
 }
 
-// Sources are the files that the mutant changes, by their path below root, with
-// the changes made.
+// Sources returns the changed sources, by their path below root.
 func (m Mutant) Sources(root string) (map[string]string, error) {
 	changed := map[string]string{}
 	for _, e := range m.Edits {
@@ -103,8 +101,7 @@ func (m Mutant) Sources(root string) (map[string]string, error) {
 	return changed, nil
 }
 
-// writeOverlay writes the changed sources into dir, and for `go build -overlay` the
-// file that says what they stand for.
+// writeOverlay writes the changed sources into dir, as mutation.WriteOverlay does.
 func (m Mutant) writeOverlay(root, dir string) (file string, err error) {
 	changed, err := m.Sources(root)
 	if err != nil {

@@ -34,7 +34,7 @@ type loadedPackage struct {
 	imports types.Importer
 }
 
-// position is a line of a file.
+// position identifies a line of a file.
 type position struct {
 	file string
 	line int
@@ -78,7 +78,7 @@ func loadPackage(ctx context.Context, o Options) (*loadedPackage, error) {
 	return p, err
 }
 
-// goList is the lines of `go list`.
+// goList returns the lines of `go list`.
 func goList(ctx context.Context, dir string, buildFlags []string, format string, flags ...string) ([]string, error) {
 	args := append([]string{"list", "-f", format}, flags...)
 	cmd := exec.CommandContext(ctx, "go", append(append(args, buildFlags...), ".")...)
@@ -108,7 +108,7 @@ func importExports(fset *token.FileSet, lines []string) types.Importer {
 	})
 }
 
-// fileNames are the names of the package's files, sorted.
+// fileNames returns the names of the package's files, sorted.
 func (p *loadedPackage) fileNames() []string { return slices.Sorted(maps.Keys(p.files)) }
 
 func (p *loadedPackage) sortedFiles() []*ast.File {
@@ -119,7 +119,7 @@ func (p *loadedPackage) sortedFiles() []*ast.File {
 	return files
 }
 
-// fingerprint is a hash of the sources.
+// fingerprint returns a hash of the sources.
 func (p *loadedPackage) fingerprint() string {
 	h := sha256.New()
 	for _, name := range p.fileNames() {

@@ -148,7 +148,7 @@ func (g *generator) add(kind Kind, n ast.Node, what string) (Mutant, bool) {
 	return m, !g.broken[m.ID]
 }
 
-// text is a node's source.
+// text returns a node's source.
 func (g *generator) text(n ast.Node) string {
 	return string(g.loaded.sources[g.file][g.offset(n.Pos()):g.offset(n.End())])
 }
@@ -284,7 +284,7 @@ func (g *generator) mutateForwarded(s *ast.ReturnStmt, results *types.Tuple) {
 		strings.Join(names[:last], ", "), m.Number, names[last]))
 }
 
-// emptyAt is an empty node.
+// emptyAt returns an empty node.
 func emptyAt(at token.Pos) ast.Node { return &ast.BadExpr{From: at, To: at} }
 
 func isError(t types.Type) bool { return types.Identical(t, types.Universe.Lookup("error").Type()) }

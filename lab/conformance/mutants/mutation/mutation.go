@@ -51,17 +51,17 @@ type Mutant struct {
 	Kind Kind   `json:"kind"`
 	// What is the text that is mutated, on one line.
 	What string `json:"what"`
-	// Interfaces are those whose methods reach the place, sorted.
+	// Interfaces are the interfaces whose methods reach the place, sorted.
 	Interfaces []string `json:"interfaces"`
 
-	// Number is what chooses the mutant in the program.
+	// Number chooses the mutant in the program: see ActiveVariable.
 	Number int `json:"-"`
 }
 
-// Set is all mutants of a package, and the sources that hold them.
+// Set has all mutants of a package, and the sources with all of them in it.
 type Set struct {
 	Mutants []Mutant
-	// Broken are those that do not compile, which Mutants leaves out.
+	// Broken are the mutants that do not compile. Mutants does not have them.
 	Broken []Mutant
 	// Fingerprint changes with the sources.
 	Fingerprint string
@@ -74,9 +74,9 @@ type Set struct {
 type Options struct {
 	// Dir is the package's folder.
 	Dir string
-	// BuildFlags are those that the program will be built with.
+	// BuildFlags are the flags that the program will be built with.
 	BuildFlags []string
-	// Interfaces are those whose methods are mutated, as PATH.NAME of a package that this one
+	// Interfaces are the interfaces whose methods are mutated, as PATH.NAME of a package that this one
 	// imports.
 	Interfaces []string
 }
@@ -90,7 +90,7 @@ const (
 	ReachedVariable = "CCMLAB_MUTANTS_REACHED"
 )
 
-// switchSource is the file that mutated programs have beside their sources.
+// switchSource is the source of a file that is added to a mutated program.
 //
 //go:embed switch.go.txt
 var switchSource string

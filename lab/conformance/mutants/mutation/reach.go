@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// reachedFunctions are the functions of the package that the methods of the interfaces call, directly
+// reachedFunctions returns the functions of the package that the methods of the interfaces call, directly
 // or not, with the names of those interfaces. A function that is only mentioned counts as called.
 func (p *loadedPackage) reachedFunctions(interfaces []string) (map[*types.Func][]string, error) {
 	declared := p.declaredFunctions()
@@ -53,8 +53,8 @@ func (p *loadedPackage) declaredFunctions() map[*types.Func]*ast.FuncDecl {
 	return declared
 }
 
-// mentionedFunctions are the functions that a function mentions, and for a method of an interface of
-// this package those of all types that implement it.
+// mentionedFunctions returns the functions that a function mentions and, where that is a method of an
+// interface of this package, the methods of all types that implement it.
 func (p *loadedPackage) mentionedFunctions(decl *ast.FuncDecl) []*types.Func {
 	var all []*types.Func
 	ast.Inspect(decl.Body, func(n ast.Node) bool {
@@ -78,7 +78,7 @@ func (p *loadedPackage) mentionedFunctions(decl *ast.FuncDecl) []*types.Func {
 	return all
 }
 
-// implementations are the methods of this name of all types of the package that implement i.
+// implementations returns the methods of this name of all types of the package that implement i.
 func (p *loadedPackage) implementations(i *types.Interface, method string) []*types.Func {
 	var all []*types.Func
 	scope := p.types.Scope()
@@ -104,7 +104,7 @@ func lookupMethod(t types.Type, pkg *types.Package, name string) (*types.Func, b
 	return f, ok
 }
 
-// methodsOfImplementers are the methods of an interface on the types of the package that implement
+// methodsOfImplementers returns the methods of an interface on the types of the package that implement
 // it. The interface is PATH.NAME.
 func (p *loadedPackage) methodsOfImplementers(name string) ([]*types.Func, error) {
 	dot := strings.LastIndex(name, ".")
