@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,14 +71,14 @@ var haTests = []conformance.Test{
 		ID: "ha-leader-killed-creating-balancer", Capability: conformance.CapabilityHA,
 		Source:   fromEnsure + " (\"creates a new load balancer 'name', or updates the existing one\")",
 		Requires: "When the CCM that acts is killed before it hears that its balancer was made, the Service has exactly one balancer in the end, and none when it is deleted.",
-		Needs:    []conformance.Feature{conformance.FeatureReplicas, conformance.FaultFeature(conformance.FaultLost)},
+		Needs:    slices.Concat(replicas, faultFeatures(conformance.FaultLost)),
 		Alone:    true,
 		Run:      haLeaderKilledCreatingBalancer,
 	}, {
 		ID: "ha-leader-frozen", Capability: conformance.CapabilityHA,
 		Source:   fromLostLease + "; " + fromElection + ": RenewDeadline",
 		Requires: "A CCM that was frozen in the middle of its work until another took over undoes nothing when it goes on, and does nothing more once it must know: it ends, or waits for the Lease.",
-		Needs:    []conformance.Feature{conformance.FeatureReplicas, conformance.FaultFeature(conformance.FaultTimeout)},
+		Needs:    slices.Concat(replicas, faultFeatures(conformance.FaultTimeout)),
 		Alone:    true, Bound: 3 * time.Minute,
 		Run: haLeaderFrozen,
 	}, {
@@ -210,7 +211,8 @@ func haLeaderFrozen(t *conformance.T) {
 	t.HoldsUntil("what the other one made is to stay as it is", func(ctx context.Context) error {
 		b, err := t.TheBalancer(ctx, svc)
 		return errors.Join(err, sameBalancer(before)(b))
-	}, "the thawed one to have noticed", eitherHolds(checkEnded(leader), checkTimePassed(thawed, duration, "it has %s left to notice")))
+	}, "the thawed one to have noticed",
+		eitherHolds(checkEnded(leader), checkTimePassed(thawed, duration, "it has %s left to notice")))
 	if leader.Running() {
 		requireWaitsForLease(t, leader, other)
 	}

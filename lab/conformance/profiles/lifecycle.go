@@ -101,8 +101,8 @@ var lifecycleTests = append([]conformance.Test{
 	}, {
 		ID: "lifecycle-machine", Source: "KEP-2392 Cloud Controller Manager; " + lifecycleController,
 		Requires: "The Node of a machine is initialised when the machine joins, gets the shutdown taint when it is stopped, loses it when it runs again, and goes when it is terminated.",
-		Needs:    []conformance.Feature{conformance.FeatureMachines}, Alone: true, // Balancers would send traffic to it.
-		Bound: 4 * time.Minute,
+		Needs:    []conformance.Feature{conformance.FeatureMachines}, Bound: 4 * time.Minute,
+		Alone: true, // Balancers would send traffic to it.
 		Run:   testMachineLifecycle,
 	},
 }, doubtTests()...)
@@ -122,9 +122,8 @@ func bootingIsKept(t *conformance.T) {
 	t.AwaitInitialized(name)
 	node.NotReady()
 	booting, rounds := worker{StandIn: node, t: t}, newNodeSweeps(ready)
-	t.HoldsUntil(
-		"Node "+name+" is to be kept", booting.checkNodeKept, "the CCM to have gone round its Nodes", rounds.checkSweeps(3),
-	)
+	t.HoldsUntil("Node "+name+" is to be kept", booting.checkNodeKept,
+		"the CCM to have gone round its Nodes", rounds.checkSweeps(3))
 	liftFault(t, fault)
 	t.Await("instance "+name+" to be made", func(context.Context) error { return created() })
 }
@@ -173,11 +172,14 @@ func beginInstance(t *conformance.T, name string) (created func() error) {
 }
 
 func foreignProviderID(t *conformance.T) {
-	node := t.NewNode(conformance.NodeSpec{Name: t.Name("foreign"), ProviderID: "othercloud://x/1", Change: func(n *corev1.Node) {
+	withoutTaint := func(n *corev1.Node) {
 		n.Spec.Taints = slices.DeleteFunc(n.Spec.Taints, func(taint corev1.Taint) bool {
 			return taint.Key == cloudproviderapi.TaintExternalCloudProvider
 		})
-	}})
+	}
+	node := t.NewNode(conformance.NodeSpec{
+		Name: t.Name("foreign"), ProviderID: "othercloud://x/1", Change: withoutTaint,
+	})
 	node.NotReady()
 	holdsWhileOthersStop(t, "Node "+node.Name+" is to be left alone", worker{StandIn: node, t: t}.checkNodeKept)
 }

@@ -78,7 +78,8 @@ var balancerDriftTests = []conformance.Test{
 			restart := stopCCM(t)
 			restart()
 			first := t.AwaitBalancer(svc, listensFor(t, svc))
-			assert.Equal(t, first.ID, changePortAndAwait(t, svc).ID) // Whatever was left to be made again is over after this.
+			// Whatever was left to be made again is over after this.
+			assert.Equal(t, first.ID, changePortAndAwait(t, svc).ID)
 			deleteAndAwaitGone(t, svc)
 		},
 	}, {

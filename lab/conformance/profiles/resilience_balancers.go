@@ -216,10 +216,9 @@ func slowBalancerAPI(t *conformance.T) {
 	liftFault(t, slow) // What it looked for is answered in the end.
 	t.Await("the balancer that takes long to be made", checkBalancerBegun(t, svc))
 	taken, made := time.Now(), balancerID(t, svc)
-	t.Await(
-		"the CCM to have given up waiting, or the cloud to be done",
-		eitherHolds(checkFaultHits(t, late, 1), checkOneBalancer(t, svc), checkTimePassed(taken, halfAMinute, "that is in %s")),
-	)
+	t.Await("the CCM to have given up waiting, or the cloud to be done", eitherHolds(
+		checkFaultHits(t, late, 1), checkOneBalancer(t, svc), checkTimePassed(taken, halfAMinute, "that is in %s"),
+	))
 	liftFault(t, late)
 	requireStaysOnlyBalancer(t, svc, made)
 }
@@ -247,14 +246,15 @@ func strangerOfSameName(t *conformance.T) {
 	stranger, err := t.Cloud.CreateForeignBalancer(t.Context(), guessBalancerName(svc, name, before))
 	t.Must(err, "creating another cluster's balancer")
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, stranger.ID) })
+	const what = "another cluster's balancer is to be left alone"
 	alone := func(ctx context.Context) error { return checkLeftToStranger(ctx, t, svc, stranger) }
 
 	warned := checkNewWarning(t, svc)
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
-	t.HoldsUntil("another cluster's balancer is to be left alone", alone, "the Service to have a balancer of its own, or a Warning that says why not",
+	t.HoldsUntil(what, alone, "the Service to have a balancer of its own, or a Warning that says why not",
 		eitherHolds(checkOneBalancer(t, svc), warned))
 	t.DeleteService(svc)
-	t.HoldsUntil("another cluster's balancer is to be left alone", alone, "the Service and what it had to be gone", func(ctx context.Context) error {
+	t.HoldsUntil(what, alone, "the Service and what it had to be gone", func(ctx context.Context) error {
 		left, err := t.BalancersOf(ctx, svc)
 		if err == nil && len(left) > 0 {
 			err = errors.New("it still has a balancer")
@@ -291,7 +291,9 @@ func replacePrefix(s, was, is string) string {
 
 // checkLeftToStranger returns an error if the other cluster's balancer has changed, or a Service here has its
 // address.
-func checkLeftToStranger(ctx context.Context, t *conformance.T, svc *corev1.Service, stranger conformance.Balancer) error {
+func checkLeftToStranger(
+	ctx context.Context, t *conformance.T, svc *corev1.Service, stranger conformance.Balancer,
+) error {
 	now, there, err := t.Cloud.GetBalancer(ctx, stranger.ID)
 	switch {
 	case err != nil:
@@ -382,9 +384,8 @@ func staleBalancers(t *conformance.T) {
 	changePort(t, stays)
 	t.DeleteService(goes)
 	changed := checkOneBalancer(t, stays, listensFor(t, stays))
-	t.Await("the CCM to have looked again, or to have done without", eitherHolds(looked, func(ctx context.Context) error {
-		return errors.Join(changed(ctx), t.NoService(ctx, goes))
-	}))
+	bothDone := func(ctx context.Context) error { return errors.Join(changed(ctx), t.NoService(ctx, goes)) }
+	t.Await("the CCM to have looked again, or to have done without", eitherHolds(looked, bothDone))
 	liftFault(t, fault)
 	promptReconcile(t, goes)
 	requireStaysOnlyBalancer(t, stays, made)
@@ -417,9 +418,9 @@ func missingPageOfBalancers(t *conformance.T) {
 	for _, svc := range services {
 		warned := checkNewWarning(t, svc)
 		changePort(t, svc)
-		listens := listensFor(t, svc)
-		t.HoldsUntil("every Service is to keep its balancer, and to get no other", unharmed, "the CCM to have followed a change, or to have said why not",
-			eitherHolds(warned, checkOneBalancer(t, svc, listens)))
+		t.HoldsUntil("every Service is to keep its balancer, and to get no other", unharmed,
+			"the CCM to have followed a change, or to have said why not",
+			eitherHolds(warned, checkOneBalancer(t, svc, listensFor(t, svc))))
 	}
 	// A list shows what was made first, or what was made last.
 	goes, stay := services[1], []*corev1.Service{services[0], services[2]}
@@ -427,12 +428,10 @@ func missingPageOfBalancers(t *conformance.T) {
 	asked := checkFaultHits(t, fault, 2)
 	warned := checkNewWarning(t, goes)
 	t.DeleteService(goes)
-	t.HoldsUntil("the others are to keep their balancers", func(ctx context.Context) error {
-		return checkBalancersKept(ctx, t, before, stay)
-	},
-		"the CCM to have looked for what it is to delete", eitherHolds(
-			asked, warned, func(ctx context.Context) error { return t.NoService(ctx, goes) },
-		))
+	kept := func(ctx context.Context) error { return checkBalancersKept(ctx, t, before, stay) }
+	gone := func(ctx context.Context) error { return t.NoService(ctx, goes) }
+	t.HoldsUntil("the others are to keep their balancers", kept,
+		"the CCM to have looked for what it is to delete", eitherHolds(asked, warned, gone))
 	liftFault(t, fault)
 	promptReconcile(t, goes)
 	t.AwaitGone(goes)
@@ -442,7 +441,9 @@ func missingPageOfBalancers(t *conformance.T) {
 }
 
 // checkBalancersKept returns an error unless each of the Services has the balancer of this ID, and no other.
-func checkBalancersKept(ctx context.Context, t *conformance.T, ids map[string]string, services []*corev1.Service) error {
+func checkBalancersKept(
+	ctx context.Context, t *conformance.T, ids map[string]string, services []*corev1.Service,
+) error {
 	for _, svc := range services {
 		found, err := t.BalancersOf(ctx, svc)
 		if err != nil {

@@ -200,7 +200,9 @@ func joinDuringFault(
 // checkAskedAgain returns an error until the CCM's client has sent one more call as often as it does, or the
 // CCM has held back and gone round all Nodes: see chance. Fewer rounds do than at first, when the CCM may have
 // remembered something.
-func checkAskedAgain(t *conformance.T, fault conformance.Injection, c chance, ready worker) func(context.Context) error {
+func checkAskedAgain(
+	t *conformance.T, fault conformance.Injection, c chance, ready worker,
+) func(context.Context) error {
 	c.rounds = min(c.rounds, 4)
 	return eitherHolds(checkFaultHits(t, fault, t.Attempts+1), newNodeSweeps(ready).
 		checkSweepsSinceHit(checkFaultHits(t, fault, 1), c))

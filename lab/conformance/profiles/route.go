@@ -482,7 +482,8 @@ func routeOutsideClusterCIDR(t *conformance.T) {
 		n.Spec.PodCIDR, n.Spec.PodCIDRs = outsideCIDR, []string{outsideCIDR}
 	}})
 	r := routedNode{
-		worker: worker{t: t, instance: instance, StandIn: node}, ranges: []netip.Prefix{netip.MustParsePrefix(outsideCIDR)},
+		worker: worker{t: t, instance: instance, StandIn: node},
+		ranges: []netip.Prefix{netip.MustParsePrefix(outsideCIDR)},
 	}
 	t.AwaitInitialized(r.Name)
 	r.awaitRoutes()
@@ -561,7 +562,9 @@ func routeDoubt(t *conformance.T, kind conformance.FaultKind, on []conformance.T
 // checkRoutesListed returns an error until the CCM has looked at the routes, as the calls that met a fault
 // show. Where only calls about instances meet one, most of which are not made for routes, the CCM must also
 // have listed the routes twice, if the cloud counts that.
-func checkRoutesListed(t *conformance.T, faults map[conformance.Thing]conformance.Injection) func(context.Context) error {
+func checkRoutesListed(
+	t *conformance.T, faults map[conformance.Thing]conformance.Injection,
+) func(context.Context) error {
 	if fault, ok := faults[conformance.Routes]; ok {
 		return checkFaultHits(t, fault, t.Attempts+1)
 	}
