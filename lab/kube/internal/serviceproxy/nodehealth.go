@@ -21,8 +21,7 @@ const syncTimeout = time.Minute
 // does not serve it, since it cannot be stopped.
 type nodeHealth struct {
 	*healthcheck.ProxyHealthServer
-	server   *http.Server
-	listener net.Listener
+	port *httpPort // nil while it is not open
 }
 
 // nodeGetter is what upstream's ProxyHealthServer asks for the node.
@@ -32,35 +31,47 @@ type nodeGetter func() *v1.Node
 func (n nodeGetter) Node() *v1.Node { return n() }
 
 func newNodeHealth(node nodeGetter) *nodeHealth {
-	h := &nodeHealth{ProxyHealthServer: healthcheck.NewProxyHealthServer("", syncTimeout, node)}
-	routes := http.NewServeMux()
-	routes.HandleFunc("/healthz", h.serveHealthz)
-	routes.HandleFunc("/livez", h.serveLivez)
-	h.server = &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second}
-	return h
+	return &nodeHealth{ProxyHealthServer: healthcheck.NewProxyHealthServer("", syncTimeout, node)}
 }
 
 // listen opens the port, unless it is open.
-func (n *nodeHealth) listen(at netip.AddrPort) error {
-	if n.listener != nil {
-		return nil
+func (n *nodeHealth) listen(at netip.AddrPort) (err error) {
+	if n.port == nil {
+		routes := http.NewServeMux()
+		routes.HandleFunc("/healthz", n.serveHealthz)
+		routes.HandleFunc("/livez", n.serveLivez)
+		n.port, err = listenHTTP(at, routes)
 	}
+	return err
+}
+
+func (n *nodeHealth) close() {
+	if n.port != nil {
+		n.port.close()
+	}
+}
+
+// httpPort is an open port that serves health.
+type httpPort struct {
+	server   *http.Server
+	listener net.Listener
+}
+
+func listenHTTP(at netip.AddrPort, handler http.Handler) (*httpPort, error) {
 	listener, err := net.Listen("tcp4", at.String())
 	if err != nil {
-		return err
+		return nil, err
 	}
-	n.listener = listener
-	go func() { _ = n.server.Serve(listener) }()
-	return nil
+	h := &httpPort{&http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}, listener}
+	go func() { _ = h.server.Serve(listener) }()
+	return h, nil
 }
 
 // close frees the port at once. It closes the listener too, since the server does not know that
 // before Serve has begun.
-func (n *nodeHealth) close() {
-	if n.listener != nil {
-		_ = n.listener.Close()
-	}
-	_ = n.server.Close()
+func (h *httpPort) close() {
+	_ = h.listener.Close()
+	_ = h.server.Close()
 }
 
 // serveHealthz tells whether balancers should send new connections here. It fails while the node is

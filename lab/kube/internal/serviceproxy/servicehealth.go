@@ -2,12 +2,10 @@ package serviceproxy
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"net/netip"
 	"strconv"
 	"sync/atomic"
-	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -20,8 +18,7 @@ type healthPort struct {
 	number    uint16
 	endpoints atomic.Int64
 	proxy     *nodeHealth
-	server    *http.Server
-	listener  net.Listener
+	*httpPort
 }
 
 // syncHealthPorts makes the open health check node ports those that Services want, with their
@@ -52,21 +49,10 @@ func (p *Proxy) syncHealthPorts() {
 }
 
 func listenHealthPort(at netip.AddrPort, name types.NamespacedName, proxy *nodeHealth) (*healthPort, error) {
-	listener, err := net.Listen("tcp4", at.String())
-	if err != nil {
-		return nil, err
-	}
-	h := &healthPort{name: name, number: at.Port(), proxy: proxy, listener: listener}
-	h.server = &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = h.server.Serve(listener) }()
-	return h, nil
-}
-
-// close frees the port at once. It closes the listener too, since the server does not know that
-// before Serve has begun.
-func (h *healthPort) close() {
-	_ = h.listener.Close()
-	_ = h.server.Close()
+	h := &healthPort{name: name, number: at.Port(), proxy: proxy}
+	var err error
+	h.httpPort, err = listenHTTP(at, h)
+	return h, err
 }
 
 // ServeHTTP writes upstream's answer.
