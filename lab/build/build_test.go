@@ -145,3 +145,19 @@ func TestProgress(t *testing.T) {
 	assert.Equal(t, "100 of 300 packages compiled, about 2m0s left", formatProgress(100, 300, time.Minute))
 	assert.Equal(t, "300 packages compiled, linking", formatProgress(300, 300, time.Minute))
 }
+
+// A minor's control plane is complete, has that minor's version, and has no kubelet.
+func TestMinors(t *testing.T) {
+	minors, err := Minors(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	require.NotEmpty(t, minors)
+	newest, err := Kubernetes(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	for name, m := range minors {
+		assert.Contains(t, m.Flags[len(m.Flags)-1], "gitVersion="+name+".")
+		assert.NotEqual(t, newest.Flags, m.Flags, "lab/kube is of that minor already")
+		assert.Len(t, m.Mains, 3)
+		assert.NotContains(t, m.Mains, "./hollow-node")
+	}
+	assert.Equal(t, []string{"minor"}, newest.Without, "a change of theirs builds nothing anew here")
+}

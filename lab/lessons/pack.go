@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/lab/build"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
@@ -104,8 +105,8 @@ func vendorModules(ctx context.Context, root, folder string) error {
 		return err
 	}
 	return errors.Join(
-		dropFromLines(filepath.Join(folder, "go.mod"), "replace "+modulePath+" => "+root, ""),
-		dropFromLines(filepath.Join(folder, "vendor", "modules.txt"), "# "+modulePath+" => "+root, " => "+root),
+		dropFromLines(filepath.Join(folder, "go.mod"), "replace "+build.ModulePath+" => "+root, ""),
+		dropFromLines(filepath.Join(folder, "vendor", "modules.txt"), "# "+build.ModulePath+" => "+root, " => "+root),
 	)
 }
 

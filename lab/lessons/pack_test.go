@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/build"
 )
 
 // What is packed is enough for every step, where there is neither another Go nor a
@@ -63,7 +64,7 @@ func TestAWorkshopOfABundle(t *testing.T) {
 		out, err := goRun(folder, "list", "-deps", ".")
 		require.NoError(t, err, out)
 		assert.Contains(t, out, "k8s.io/cloud-provider/app")
-		assert.Contains(t, out, modulePath+"/fakecloud/client")
+		assert.Contains(t, out, build.ModulePath+"/fakecloud/client")
 	}
 	folder := t.TempDir()
 	require.NoError(t, w.writeModule(folder))

@@ -18,9 +18,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
-// modulePath is the module with the cloud's client.
-const modulePath = build.ModulePath
-
 // bundledToolchainDir is a folder beside a bundle's programs with a Go distribution, a
 // go.mod and vendored modules.
 const bundledToolchainDir = "own"
@@ -71,9 +68,9 @@ func cloneToolchain(root string) (*toolchain, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := strings.Replace(string(mod), "module "+modulePath, "module "+ownCCMDir, 1)
+	text := strings.Replace(string(mod), "module "+build.ModulePath, "module "+ownCCMDir, 1)
 	text = withoutModulesBelowOwn(text)
-	text += fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %[1]s => %s\n", modulePath, root)
+	text += fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %[1]s => %s\n", build.ModulePath, root)
 	return &toolchain{
 		goCommand: "go",
 		files:     map[string][]byte{"go.mod": []byte(text), "go.sum": sum},
@@ -88,7 +85,7 @@ func cloneToolchain(root string) (*toolchain, error) {
 func withoutModulesBelowOwn(goMod string) string {
 	var left strings.Builder
 	for line := range strings.Lines(goMod) {
-		if !strings.Contains(line, " "+modulePath+"/") && !strings.HasPrefix(line, "\t"+modulePath+"/") {
+		if !strings.Contains(line, " "+build.ModulePath+"/") && !strings.HasPrefix(line, "\t"+build.ModulePath+"/") {
 			left.WriteString(line)
 		}
 	}
@@ -127,7 +124,7 @@ func findClone() (string, error) {
 	}
 	root := filepath.Dir(filepath.Dir(self))
 	data, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil || !strings.HasPrefix(string(data), "module "+modulePath+"\n") {
+	if err != nil || !strings.HasPrefix(string(data), "module "+build.ModulePath+"\n") {
 		return "", fmt.Errorf("%s is no clone of CCM Lab", root)
 	}
 	return root, nil

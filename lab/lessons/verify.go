@@ -190,7 +190,10 @@ func (s *Seat) checkOutline(ctx context.Context, l *Lesson, before map[string]st
 // compareOutlines is an error that names the differences; nil if there are none.
 func compareOutlines(before, now map[string]string) error {
 	var differ []string
-	for _, what := range slices.Sorted(maps.Keys(mergeMaps(before, now))) {
+	all := map[string]string{}
+	maps.Copy(all, before)
+	maps.Copy(all, now)
+	for _, what := range slices.Sorted(maps.Keys(all)) {
 		if before[what] != now[what] {
 			differ = append(differ, fmt.Sprintf("%s was %q and is %q", what, before[what], now[what]))
 		}
@@ -199,13 +202,6 @@ func compareOutlines(before, now map[string]string) error {
 		return errors.New(strings.Join(differ, "; "))
 	}
 	return nil
-}
-
-func mergeMaps(a, b map[string]string) map[string]string {
-	all := map[string]string{}
-	maps.Copy(all, a)
-	maps.Copy(all, b)
-	return all
 }
 
 // outlineLabs describes a lesson's labs without what differs each time: IDs, times,

@@ -104,8 +104,7 @@ func createAuthority(files Pair, name string) (*Authority, error) {
 		MaxPathLenZero:        true,
 	}
 	ca := &Authority{}
-	err := ca.writeSelfSigned(tmpl, files)
-	return ca, err
+	return ca, ca.writeSignedBy(ca, tmpl, files)
 }
 
 // Identity is what a certificate says about its holder. A holder with addresses can be a server;
@@ -139,13 +138,9 @@ func (a *Authority) Ensure(dir, file string, who Identity) (Pair, error) {
 	return files, child.writeSignedBy(a, tmpl, files)
 }
 
-// writeSelfSigned makes a key and a certificate that it signs itself, and writes both.
-func (a *Authority) writeSelfSigned(tmpl *x509.Certificate, files Pair) error {
-	return a.writeSignedBy(a, tmpl, files)
-}
-
-// writeSignedBy makes a key, has parent sign the template for it, and writes
-// both. The key is written first, because a certificate without its key is useless.
+// writeSignedBy makes a key, has parent sign the template for it, and writes both. An authority that
+// is its own parent signs its own. The key is written first, because a certificate without its key is
+// useless.
 func (a *Authority) writeSignedBy(parent *Authority, tmpl *x509.Certificate, files Pair) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
