@@ -15,6 +15,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/lab/fakekubelet"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/labels"
 )
 
@@ -187,12 +188,10 @@ func (s *Suite) NodeReady(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	for _, c := range node.Status.Conditions {
-		if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-			return nil
-		}
+	if !kubediff.IsNodeReady(node) {
+		return fmt.Errorf("node %s is not Ready", name)
 	}
-	return fmt.Errorf("node %s is not Ready", name)
+	return nil
 }
 
 // Initialized returns an error while the Node waits for a CCM.
@@ -243,11 +242,4 @@ func (t *T) AwaitTaint(name, key string, want bool) {
 }
 
 // HasTaint tells whether the Node has a taint of this key.
-func HasTaint(node *corev1.Node, key string) bool {
-	for _, taint := range node.Spec.Taints {
-		if taint.Key == key {
-			return true
-		}
-	}
-	return false
-}
+func HasTaint(node *corev1.Node, key string) bool { return kubediff.HasTaint(node, key) }

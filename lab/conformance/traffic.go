@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/labels"
 )
 
@@ -69,7 +70,7 @@ func (t *T) NewPods(replicas int32) (selector map[string]string, pods []corev1.P
 		pods = list.Items
 		n := 0
 		for i := range pods {
-			if isPodReady(&pods[i]) {
+			if kubediff.IsPodReady(&pods[i]) {
 				n++
 			}
 		}
@@ -97,15 +98,6 @@ func (t *T) AwaitMachines() {
 		}
 		return nil
 	})
-}
-
-func isPodReady(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.PodReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 // requestTimeout is how long a request may go unanswered.

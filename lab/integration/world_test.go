@@ -21,7 +21,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab/fakekubelet"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
@@ -79,20 +79,11 @@ func (w *world) awaitInitialized(name string) {
 		if err != nil {
 			return err
 		}
-		if n.Spec.ProviderID == "" || tainted(n) {
+		if n.Spec.ProviderID == "" || kubediff.IsUninitialized(n) {
 			return fmt.Errorf("provider ID %q, taints %v", n.Spec.ProviderID, n.Spec.Taints)
 		}
 		return nil
 	})
-}
-
-func tainted(n *corev1.Node) bool {
-	for _, t := range n.Spec.Taints {
-		if t.Key == fakekubelet.Taint.Key {
-			return true
-		}
-	}
-	return false
 }
 
 func (w *world) awaitNodeGone(name string) {
