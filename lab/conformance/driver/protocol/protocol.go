@@ -1,6 +1,5 @@
 // Package protocol is what the conformance suite and a driver that is a program of its own say to
-// each other, as Go types, generated from
-// openapi.yaml by `make generate`. Begin with openapi.yaml.
+// each other, as Go types, generated from openapi.yaml by `make generate`. Begin with openapi.yaml.
 package protocol
 
 import _ "embed"
