@@ -2,10 +2,7 @@ package conformance
 
 // What may differ from one cloud or CCM to another without either being wrong.
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // Feature names something that not every cloud, or cluster, can do. A test that needs a feature
 // which is not there is skipped, by name.
@@ -146,8 +143,6 @@ const faultFeaturePrefix = "fault-"
 
 // FaultFeature is the feature of a cloud into which a fault of this kind can be injected.
 func FaultFeature(k FaultKind) Feature { return Feature(faultFeaturePrefix + k) }
-
-func isFaultFeature(f Feature) bool { return strings.HasPrefix(string(f), faultFeaturePrefix) }
 
 // Capability names something that a CCM may do beyond the core. A test of one is extended; it
 // counts for the verdict only if the CCM claims the capability.

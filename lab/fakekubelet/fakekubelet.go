@@ -136,12 +136,8 @@ func (k *Kubelets) renewLeases(ctx context.Context) {
 		round.SetLimit(renewalsAtOnce)
 		for _, node := range nodes {
 			round.Go(func() error {
-				if ctx.Err() != nil {
-					return nil
-				}
-				err := k.RenewLease(ctx, node)
-				if k.Renewed != nil && ctx.Err() == nil {
-					k.Renewed(ctx, node, err)
+				if ctx.Err() == nil {
+					k.reportRenewal(ctx, node, k.RenewLease(ctx, node))
 				}
 				return nil // None is left out because another failed.
 			})
@@ -151,6 +147,12 @@ func (k *Kubelets) renewLeases(ctx context.Context) {
 		case <-tick.C:
 		case <-ctx.Done():
 		}
+	}
+}
+
+func (k *Kubelets) reportRenewal(ctx context.Context, node string, err error) {
+	if k.Renewed != nil && ctx.Err() == nil {
+		k.Renewed(ctx, node, err)
 	}
 }
 

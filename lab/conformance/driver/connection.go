@@ -179,7 +179,7 @@ func (c *connection) Call(ctx context.Context, id, argument string, body, answer
 	if err != nil {
 		return err
 	}
-	resp, text, err := c.send(r)
+	resp, text, err := c.send(r) //nolint:bodyclose // send closes it.
 	switch {
 	case err != nil:
 		if ended := c.ended(); ended != nil {
