@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -38,9 +37,7 @@ func TestCallsAreCounted(t *testing.T) {
 	resp, _ := r.asCCM(t, "POST", "/v1/instances", `{"nom":"x"}`)
 	require.Equal(t, 400, resp.StatusCode)
 	requireOK(t)(r.other.ListZones(ctx))
-	stream, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = stream.Body.Close() })
+	r.openEvents(t)
 
 	f := r.breakCCM(t, api.FaultCreate{
 		Times: 1, Match: api.FaultMatch{Operations: []string{"listRoutes"}}, Effect: api.FaultEffect{EmptyList: true},
@@ -190,8 +187,7 @@ func TestTheAuditPages(t *testing.T) {
 // The bytes of a stream are added when it ends.
 func TestStreamsAreAudited(t *testing.T) {
 	r, ctx := newRig(t).withHop(t), t.Context()
-	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
-	require.NoError(t, err)
+	resp := r.openEvents(t)
 	streams := client.AuditFilter{Operation: "streamEvents"}
 	begun, err := r.ListAudit(ctx, streams, 0)
 	require.NoError(t, err)

@@ -13,42 +13,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-func TestBalancersHaveOptions(t *testing.T) {
-	r, ctx := newRig(t), t.Context()
-	plain := r.createBalancer(t, api.LoadBalancerCreate{Name: "plain", Listeners: oneListener})
-	assert.Equal(t, api.SchemePublic, plain.Scheme)
-	assert.Equal(t, api.AlgorithmRoundRobin, plain.Algorithm)
-	assert.Zero(t, plain.IdleTimeoutSeconds)
-	assert.Zero(t, plain.DrainSeconds)
-
-	listeners := []api.Listener{{Protocol: api.ProtocolTCP, Port: 8081, TargetPort: 1, ConnectionLimit: 9}}
-	check := api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 1, ExpectedCodes: "200-299,301"}
-	lb := r.createBalancer(t, api.LoadBalancerCreate{
-		Name: "all", Scheme: new(api.SchemeInternal), Algorithm: new(api.AlgorithmSourceHash), Listeners: listeners,
-		IdleTimeoutSeconds: new(60), DrainSeconds: new(30), HealthCheck: &check,
-	})
-	got, err := r.GetLoadBalancer(ctx, lb.ID)
-	require.NoError(t, err)
-	for _, lb := range []*api.LoadBalancer{lb, got} {
-		assert.Equal(t, api.SchemeInternal, lb.Scheme)
-		assert.Equal(t, api.AlgorithmSourceHash, lb.Algorithm)
-		assert.Equal(t, 60, lb.IdleTimeoutSeconds)
-		assert.Equal(t, 30, lb.DrainSeconds)
-		assert.Equal(t, listeners, lb.Listeners)
-		assert.Equal(t, check.ExpectedCodes, lb.HealthCheck.ExpectedCodes)
-	}
-	changed, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
-		Scheme: new(api.SchemePublic), Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(0),
-		DrainSeconds: new(0),
-	})
-	require.NoError(t, err)
-	assert.Equal(t, api.SchemePublic, changed.Scheme)
-	assert.Equal(t, api.AlgorithmLeastConnections, changed.Algorithm)
-	assert.Zero(t, changed.IdleTimeoutSeconds)
-	assert.Zero(t, changed.DrainSeconds)
-	assert.Equal(t, listeners, changed.Listeners, "not given, not changed")
-}
-
 func TestOptionsThatBalancersCannotHave(t *testing.T) {
 	r := newRig(t)
 	a := r.reserve(t, "one")

@@ -348,8 +348,7 @@ func (r *rig) feed(t *testing.T, underway chan<- struct{}, enough func() bool) {
 func TestTheTailComesAndGoes(t *testing.T) {
 	r := newRig(t).withHop(t)
 	for range 3 {
-		resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
-		require.NoError(t, err)
+		resp := r.openEvents(t)
 		open, _ := r.srv.Readers()
 		assert.EqualValues(t, 1, open)
 		r.routes(t, 1, 1)

@@ -59,12 +59,10 @@ func TestMetrics(t *testing.T) {
 	r.call(t, "GET", "/v1/instances/i-none", "")
 	r.call(t, "POST", "/v1/instances", `{"nom":1}`)
 	r.call(t, "GET", "/nonsense", "")
-	stream, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = stream.Body.Close() })
+	r.openEvents(t)
 	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
 	requireOK(t)(r.ccm.ListRoutes(t.Context(), client.RouteFilter{}))
-	_, err = r.SumAudit(t.Context(), client.AuditFilter{}) // Nothing waits after it.
+	_, err := r.SumAudit(t.Context(), client.AuditFilter{}) // Nothing waits after it.
 	require.NoError(t, err)
 
 	got := samples(t, r.url)

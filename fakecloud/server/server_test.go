@@ -488,6 +488,15 @@ func authorized(t *testing.T, url string) *http.Request {
 	return bearing(t, url, secret)
 }
 
+// openEvents opens an event stream, and leaves it open until the test ends.
+func (r *rig) openEvents(t *testing.T) *http.Response {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
+}
+
 func freePort(t *testing.T, host string) int {
 	t.Helper()
 	l, err := net.Listen("tcp4", host+":0")
@@ -657,9 +666,7 @@ func TestExpiredEventsAreGone(t *testing.T) {
 
 func TestEventStreamShowsThatItLives(t *testing.T) {
 	r := newRig(t)
-	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
-	require.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
+	resp := r.openEvents(t)
 	assert.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
 	lines := bufio.NewScanner(resp.Body)
 	comments := 0
@@ -685,41 +692,56 @@ func TestServeEndsStreamsOnShutdown(t *testing.T) {
 
 func TestWhatABalancerCanBeAskedFor(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
+	plain := r.createBalancer(t, api.LoadBalancerCreate{Name: "plain", Listeners: oneListener})
+	assert.Equal(t, api.SchemePublic, plain.Scheme)
+	assert.Equal(t, api.AlgorithmRoundRobin, plain.Algorithm)
+	assert.Zero(t, plain.IdleTimeoutSeconds+plain.DrainSeconds)
+
 	in := r.createInstance(t, api.InstanceCreate{})
-	listeners := []api.Listener{
-		{Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 30080, ProxyProtocol: api.ProxyProtocolV2},
-		{Protocol: api.ProtocolUDP, Port: 8080, TargetPort: 30080},
-	}
-	lb := r.createBalancer(t, api.LoadBalancerCreate{
+	listeners := []api.Listener{{
+		Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 30080, ProxyProtocol: api.ProxyProtocolV2, ConnectionLimit: 9,
+	}}
+	spec := api.LoadBalancerCreate{
 		Name: "all", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}},
 		SourceRanges: &[]string{"10.0.0.0/8", "192.168.1.1/32"}, ClientAffinitySeconds: new(600),
-		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 10256, UnhealthyThreshold: 3},
-	})
-	assert.Equal(t, listeners, lb.Listeners)
-	assert.Equal(t, []string{"10.0.0.0/8", "192.168.1.1/32"}, lb.SourceRanges)
-	assert.Equal(t, 600, lb.ClientAffinitySeconds)
-	assert.Equal(t, &api.HealthCheck{
-		Protocol: api.HealthCheckHTTP, Port: 10256, Path: "/", IntervalSeconds: 5, TimeoutSeconds: 2,
-		HealthyThreshold: 2, UnhealthyThreshold: 3,
-	}, lb.HealthCheck)
+		Scheme: new(api.SchemeInternal), Algorithm: new(api.AlgorithmSourceHash), IdleTimeoutSeconds: new(60),
+		DrainSeconds: new(30),
+		HealthCheck: &api.HealthCheck{
+			Protocol: api.HealthCheckHTTP, Port: 10256, UnhealthyThreshold: 3, ExpectedCodes: "200-299,301",
+		},
+	}
+	lb := r.createBalancer(t, spec)
 	got, err := r.GetLoadBalancer(ctx, lb.ID)
 	require.NoError(t, err)
-	assert.Equal(t, lb.HealthCheck, got.HealthCheck)
-	assert.Equal(t, lb.SourceRanges, got.SourceRanges)
-
+	for _, lb := range []*api.LoadBalancer{lb, got} {
+		assert.Equal(t, listeners, lb.Listeners)
+		assert.Equal(t, []string{"10.0.0.0/8", "192.168.1.1/32"}, lb.SourceRanges)
+		assert.Equal(t, 600, lb.ClientAffinitySeconds)
+		assert.Equal(t, api.SchemeInternal, lb.Scheme)
+		assert.Equal(t, api.AlgorithmSourceHash, lb.Algorithm)
+		assert.Equal(t, 60, lb.IdleTimeoutSeconds)
+		assert.Equal(t, 30, lb.DrainSeconds)
+		assert.Equal(t, &api.HealthCheck{
+			Protocol: api.HealthCheckHTTP, Port: 10256, Path: "/", IntervalSeconds: 5, TimeoutSeconds: 2,
+			HealthyThreshold: 2, UnhealthyThreshold: 3, ExpectedCodes: "200-299,301",
+		}, lb.HealthCheck)
+	}
 	health, err := r.LoadBalancerHealth(ctx, lb.ID)
 	require.NoError(t, err)
 	require.Len(t, health.Targets, 1)
 	assert.Equal(t, in.ID, health.Targets[0].InstanceID)
 
 	bare, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
-		SourceRanges: &[]string{}, ClientAffinitySeconds: new(0),
+		SourceRanges: &[]string{}, ClientAffinitySeconds: new(0), Scheme: new(api.SchemePublic),
+		Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(0), DrainSeconds: new(0),
 		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
 	})
 	require.NoError(t, err)
 	assert.Empty(t, bare.SourceRanges)
-	assert.Zero(t, bare.ClientAffinitySeconds)
+	assert.Zero(t, bare.ClientAffinitySeconds+bare.IdleTimeoutSeconds+bare.DrainSeconds)
 	assert.Nil(t, bare.HealthCheck)
+	assert.Equal(t, api.SchemePublic, bare.Scheme)
+	assert.Equal(t, api.AlgorithmLeastConnections, bare.Algorithm)
 	assert.Equal(t, listeners, bare.Listeners, "not given, not changed")
 }
 
