@@ -37,8 +37,8 @@ func TestCountsThatWereNotStoredAreTriedAgain(t *testing.T) {
 	w := failing(
 		t, `CREATE TRIGGER no BEFORE UPDATE ON faults WHEN NEW.matched = 1 BEGIN SELECT RAISE(ABORT, 'no'); END`,
 	)
-	a := w.make(t, unavailable(faults.Match{Operations: []string{"makeThing"}}))
-	b := w.make(t, unavailable(faults.Match{Operations: []string{"getThing"}}))
+	a := w.make(t, unavailable(callsOf("makeThing")))
+	b := w.make(t, unavailable(callsOf("getThing")))
 	call := func(operation string) {
 		require.NotNil(t, applyTo(t, w.Rules, faults.Call{Project: w.project, Operation: operation}))
 	}

@@ -148,6 +148,9 @@ func TestTagsThatCannotBeReadApplyNoRule(t *testing.T) {
 	assert.NotNil(t, applyTo(t, w.Rules, call))
 }
 
+// callsOf matches the calls of some operations.
+func callsOf(operations ...string) faults.Match { return faults.Match{Operations: operations} }
+
 func unavailable(m faults.Match) faults.Spec {
 	return faults.Spec{Match: m, Effect: faults.Effect{Status: 503}}
 }
@@ -167,13 +170,11 @@ func TestWhatARuleMatches(t *testing.T) {
 		call faults.Call
 		hit  bool
 	}{
-		"everything":    {unavailable(faults.Match{}), get, true},
-		"the token":     {unavailable(faults.Match{Token: "ccm"}), get, true},
-		"another token": {unavailable(faults.Match{Token: "cc"}), get, false},
-		"the operation": {unavailable(faults.Match{Operations: []string{"makeThing", "getThing"}}), get, true},
-		"other operations": {
-			unavailable(faults.Match{Operations: []string{"makeThing", "listThings"}}), get, false,
-		},
+		"everything":       {unavailable(faults.Match{}), get, true},
+		"the token":        {unavailable(faults.Match{Token: "ccm"}), get, true},
+		"another token":    {unavailable(faults.Match{Token: "cc"}), get, false},
+		"the operation":    {unavailable(callsOf("makeThing", "getThing")), get, true},
+		"other operations": {unavailable(callsOf("makeThing", "listThings")), get, false},
 		"the resource":     {unavailable(faults.Match{Resource: "t-1"}), get, true},
 		"another resource": {unavailable(faults.Match{Resource: "t-2"}), get, false},
 		"no resource":      {unavailable(faults.Match{Resource: "t-1"}), list, false},
@@ -228,7 +229,7 @@ func TestWhatMakesNoSense(t *testing.T) {
 	garbage := ""
 	past, soon, later := epoch.Add(-time.Second), epoch.Add(time.Second), epoch.Add(time.Minute)
 	crash := faults.Effect{Crash: true}
-	get, list := faults.Match{Operations: []string{"getThing"}}, faults.Match{Operations: []string{"listThings"}}
+	get, list := callsOf("getThing"), callsOf("listThings")
 	drop := faults.Effect{Drop: true}
 	for _, tc := range []struct {
 		spec  faults.Spec
@@ -250,17 +251,12 @@ func TestWhatMakesNoSense(t *testing.T) {
 		{faults.Spec{Effect: faults.Effect{Body: &garbage, ContentType: "x"}}, ""},
 		{faults.Spec{Effect: faults.Effect{Hang: true, Body: &garbage}}, "effect.body"},
 		{faults.Spec{Effect: faults.Effect{Hang: true, ContentType: "x"}}, "effect.contentType"},
+		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: callsOf("listThings")}, ""},
 		{faults.Spec{
-			Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Operations: []string{"listThings"}},
-		}, ""},
-		{faults.Spec{
-			Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Operations: []string{"listThings", "getThing"}},
+			Effect: faults.Effect{EmptyList: true}, Match: callsOf("listThings", "getThing"),
 		}, "match.operations.1"},
 		{faults.Spec{Effect: faults.Effect{EmptyList: true}, Match: faults.Match{Resource: "t-1"}}, "match.resource"},
-		{
-			faults.Spec{Effect: faults.Effect{Hang: true}, Match: faults.Match{Operations: []string{"deleteFault"}}},
-			"match.operations.0",
-		},
+		{faults.Spec{Effect: faults.Effect{Hang: true}, Match: callsOf("deleteFault")}, "match.operations.0"},
 
 		{faults.Spec{Effect: drop, When: faults.When{Skip: -1}}, "skip"},
 		{faults.Spec{Effect: drop, When: faults.When{Every: 1}}, "every"},
@@ -298,14 +294,8 @@ func TestWhatMakesNoSense(t *testing.T) {
 		{faults.Spec{Effect: faults.Effect{PartialList: -1}}, "effect.partialList"},
 		{faults.Spec{Effect: faults.Effect{PartialList: 1, OmitFields: []string{"colour"}}, Match: list}, ""},
 		{faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour", "smell"}}}, "effect.omitFields.1"},
-		{
-			faults.Spec{Effect: faults.Effect{Stale: true}, Match: faults.Match{Operations: []string{"makeThing"}}},
-			"match.operations.0",
-		},
-		{
-			faults.Spec{Effect: faults.Effect{Stale: true}, Match: faults.Match{Operations: []string{"follow"}}},
-			"match.operations.0",
-		},
+		{faults.Spec{Effect: faults.Effect{Stale: true}, Match: callsOf("makeThing")}, "match.operations.0"},
+		{faults.Spec{Effect: faults.Effect{Stale: true}, Match: callsOf("follow")}, "match.operations.0"},
 		{faults.Spec{Effect: faults.Effect{Stale: true, EmptyList: true}}, "effect.stale"},
 		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{PerSecond: 1}}}, ""},
 		{faults.Spec{Effect: faults.Effect{Throttle: &faults.Throttle{}}}, "effect.throttle.perSecond"},

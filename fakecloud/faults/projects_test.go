@@ -27,7 +27,7 @@ func TestADeletedProjectsFaultsAreLifted(t *testing.T) {
 	}
 	about := w.make(t, faults.Spec{Effect: faults.Effect{Stuck: true}, Match: faults.Match{Project: w.other}})
 	own := w.make(
-		t, faults.Spec{Effect: faults.Effect{Status: 503}, Match: faults.Match{Operations: []string{"makeThing"}}},
+		t, faults.Spec{Effect: faults.Effect{Status: 503}, Match: callsOf("makeThing")},
 	)
 	stuck := w.instance(t, "stuck", "nebula-1b")
 	w.pass(t, time.Minute)
