@@ -130,7 +130,7 @@ func (e *workload) deleteBalancer(ctx context.Context, c *client.Client) error {
 	}
 	again := e.deleting // It may have been deleted, and be gone.
 	e.deleting = true
-	if _, err := c.DeleteLoadBalancer(ctx, e.balancer); err != nil && !(again && client.IsNotFound(err)) {
+	if _, err := c.DeleteLoadBalancer(ctx, e.balancer); err != nil && (!again || !client.IsNotFound(err)) {
 		return err
 	}
 	return nil

@@ -187,7 +187,7 @@ func TestTheAuditPages(t *testing.T) {
 // The bytes of a stream are added when it ends.
 func TestStreamsAreAudited(t *testing.T) {
 	r, ctx := newRig(t).withHop(t), t.Context()
-	resp := r.openEvents(t)
+	stream := r.openEvents(t)
 	streams := client.AuditFilter{Operation: "streamEvents"}
 	begun, err := r.ListAudit(ctx, streams, 0)
 	require.NoError(t, err)
@@ -202,8 +202,8 @@ func TestStreamsAreAudited(t *testing.T) {
 		return nil
 	}), enough)
 	buf := make([]byte, 1024)
-	requireOK(t)(io.ReadFull(resp.Body, buf))
-	require.NoError(t, resp.Body.Close())
+	requireOK(t)(io.ReadFull(stream, buf))
+	require.NoError(t, stream.Close())
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		ended, err := r.ListAudit(ctx, streams, 0)
 		require.NoError(c, err)

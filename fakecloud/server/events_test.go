@@ -348,11 +348,11 @@ func (r *rig) feed(t *testing.T, underway chan<- struct{}, enough func() bool) {
 func TestTheTailComesAndGoes(t *testing.T) {
 	r := newRig(t).withHop(t)
 	for range 3 {
-		resp := r.openEvents(t)
+		stream := r.openEvents(t)
 		open, _ := r.srv.Readers()
 		assert.EqualValues(t, 1, open)
 		r.routes(t, 1, 1)
-		require.NoError(t, resp.Body.Close())
+		require.NoError(t, stream.Close())
 		require.Eventually(t, func() bool { open, _ := r.srv.Readers(); return open == 0 }, patience, time.Millisecond)
 	}
 }

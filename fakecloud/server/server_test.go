@@ -489,12 +489,13 @@ func authorized(t *testing.T, url string) *http.Request {
 }
 
 // openEvents opens an event stream, and leaves it open until the test ends.
-func (r *rig) openEvents(t *testing.T) *http.Response {
+func (r *rig) openEvents(t *testing.T) (stream io.ReadCloser) {
 	t.Helper()
 	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = resp.Body.Close() })
-	return resp
+	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
+	return resp.Body
 }
 
 func freePort(t *testing.T, host string) int {
@@ -666,9 +667,7 @@ func TestExpiredEventsAreGone(t *testing.T) {
 
 func TestEventStreamShowsThatItLives(t *testing.T) {
 	r := newRig(t)
-	resp := r.openEvents(t)
-	assert.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
-	lines := bufio.NewScanner(resp.Body)
+	lines := bufio.NewScanner(r.openEvents(t))
 	comments := 0
 	for comments < 3 && lines.Scan() {
 		if strings.HasPrefix(lines.Text(), ":") {
