@@ -38,8 +38,6 @@ type RouteState string
 const (
 	RouteActive    RouteState = "active"
 	RouteBlackhole RouteState = "blackhole"
-
-	routeNone RouteState = ""
 )
 
 // AddressState tells whether a reserved address is held by something.
