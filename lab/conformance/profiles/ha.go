@@ -264,6 +264,7 @@ func freezeWhileCreating(t *conformance.T, leader conformance.Replica) *corev1.S
 }
 
 func haLeaseHeld(t *conformance.T) {
+	newWorker(t) // The CCM acts, so it holds its Lease.
 	// Which Lease it is, and how long it takes the CCM to start and to get it, shows
 	// when it does.
 	change := checkLeaseTakenOver(t)
