@@ -223,6 +223,9 @@ require (
 // Reads nothing, because an ordinary user may not open /dev/kmsg: see the package.
 replace github.com/euank/go-kmsg-parser => ./kmsg
 
+// Takes no inotify instances, of which a user has few: see the package.
+replace github.com/fsnotify/fsnotify => ./fsnotify
+
 replace (
 	k8s.io/api => k8s.io/api v0.36.3
 	k8s.io/apiextensions-apiserver => k8s.io/apiextensions-apiserver v0.36.3

@@ -25,6 +25,7 @@ var texts embed.FS
 // folder. The project's own licence applies to them.
 var replacedByOwn = map[string]string{
 	"github.com/euank/go-kmsg-parser": "lab/kube/kmsg, see lab/kube/go.mod",
+	"github.com/fsnotify/fsnotify":    "lab/kube/fsnotify, see lab/kube/go.mod",
 }
 
 // otherTerms are programs whose licence is passed on in another way.
