@@ -378,3 +378,35 @@ func TestEach(t *testing.T) {
 	})
 	assert.ErrorIs(t, err, context.Canceled)
 }
+
+// A `lab` in the place of the real one: it fails at seat-02 at the first try, and at seat-03
+// at each.
+const failingLab = `#!/bin/sh
+echo "$*" >>"$CCMLAB_HOME/tries"
+case $CCMLAB_SEAT in
+seat-02) [ "$(wc -l <"$CCMLAB_HOME/tries")" -gt 1 ] && exit 0 ;;
+seat-03) ;;
+*) exit 0 ;;
+esac
+echo "too many open files" >&2
+exit 1
+`
+
+func TestSeatThatFailsLeavesTheOthers(t *testing.T) {
+	r, _ := newRoom(t, 4)
+	programs := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(programs, "lab"), []byte(failingLab), 0o700)) //nolint:gosec // It is a program.
+	t.Setenv("PATH", programs+":"+os.Getenv("PATH"))
+
+	summary, err := r.startLesson(t.Context(), "taint", r.Names(), func(string) {})
+	assert.Equal(t, "begun at 3 of 4 seats", summary)
+	require.ErrorContains(t, err, "seat-03: exit status 1")
+	require.ErrorContains(t, err, "too many open files")
+	require.ErrorContains(t, err, "`lab classroom up` tries the others again")
+	assert.NotContains(t, err.Error(), "seat-02", "it was tried again")
+	for seat, want := range map[string]int{"seat-01": 1, "seat-02": 2, "seat-03": 2, "seat-04": 1} {
+		tries, err := os.ReadFile(filepath.Join(r.Home(seat), "tries"))
+		require.NoError(t, err)
+		assert.Equal(t, want, strings.Count(string(tries), "lesson start taint --quiet"), seat)
+	}
+}

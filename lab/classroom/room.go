@@ -147,12 +147,17 @@ type Did struct {
 // Each runs a program at each of these seats, several at a time, and calls tell with
 // each result.
 func (r *Room) Each(ctx context.Context, seats []string, args []string, tell func(Did)) error {
+	return r.runAtSeats(ctx, seats, max(2, runtime.NumCPU()), args, tell)
+}
+
+// runAtSeats is Each with so many at a time.
+func (r *Room) runAtSeats(ctx context.Context, seats []string, parallel int, args []string, tell func(Did)) error {
 	var (
 		mu     sync.Mutex
 		failed []string
 		runs   errgroup.Group
 	)
-	runs.SetLimit(max(2, runtime.NumCPU()))
+	runs.SetLimit(parallel)
 	for _, seat := range seats {
 		runs.Go(func() error {
 			did := r.runAtSeat(ctx, seat, args)
@@ -208,23 +213,56 @@ func (r *Room) Begin(ctx context.Context, lesson string, steps *ui.Steps) error 
 	var errs []error
 	for id, seats := range todo {
 		errs = append(errs, steps.Do("lesson "+id, func(note func(string)) (string, error) {
-			ready := 0
-			var problems []error
-			note(fmt.Sprintf("0 of %d seats are ready", len(seats)))
-			err := r.Each(ctx, seats, []string{"lab", "lesson", "start", id, "--quiet"}, func(did Did) {
-				if did.Err == nil {
-					ready++
-				} else {
-					problems = append(
-						problems, fmt.Errorf("%s: %w\n%s", did.Seat, did.Err, process.LastLines(did.Output, 5)),
-					)
-				}
-				note(fmt.Sprintf("%d of %d seats are ready", ready, len(seats)))
-			})
-			return fmt.Sprintf("begun at %d of %d seats", ready, len(seats)), errors.Join(append(problems, err)...)
+			return r.startLesson(ctx, id, seats, note)
 		}))
 	}
 	return errors.Join(errs...)
+}
+
+// startLesson starts a lesson at these seats. One at which it fails leaves the others
+// alone, and is tried again when these are ready, by itself: what fails on a busy machine
+// may work then.
+func (r *Room) startLesson(
+	ctx context.Context,
+	id string,
+	seats []string,
+	note func(string),
+) (summary string, err error) {
+	ready := 0
+	var failed []Did
+	start := func(at []string, parallel int) {
+		failed = nil
+		_ = r.runAtSeats(ctx, at, parallel, []string{"lab", "lesson", "start", id, "--quiet"}, func(did Did) {
+			if did.Err == nil {
+				ready++
+			} else {
+				failed = append(failed, did)
+			}
+			note(fmt.Sprintf("%d of %d seats are ready", ready, len(seats)))
+		}) // Its error tells less than failed does.
+	}
+	note(fmt.Sprintf("0 of %d seats are ready", len(seats)))
+	start(seats, max(2, runtime.NumCPU()))
+	if len(failed) > 0 && ctx.Err() == nil {
+		note(fmt.Sprintf("%d of %d seats are ready; the others are tried again", ready, len(seats)))
+		var again []string
+		for _, did := range failed {
+			again = append(again, did.Seat)
+		}
+		start(again, 1)
+	}
+	summary = fmt.Sprintf("begun at %d of %d seats", ready, len(seats))
+	if len(failed) == 0 {
+		return summary, ctx.Err()
+	}
+	var problems []error
+	for _, did := range failed {
+		problems = append(problems, fmt.Errorf("%s: %w\n%s", did.Seat, did.Err, process.LastLines(did.Output, 5)))
+	}
+	return summary, errors.Join(append(problems, fmt.Errorf(
+		"lesson %s is begun at %d of %d seats, which learners can use; `lab classroom up` tries the others again",
+		id, ready, len(seats),
+	), ctx.Err())...)
 }
 
 // Missing counts the seats at which no lesson is up.
@@ -265,7 +303,8 @@ func (r *Room) currentLesson(seat string) (lesson string, there bool, err error)
 	return p.Current, true, nil
 }
 
-// Labs is how many labs a lesson has at a time.
+// Labs is how many labs a lesson has at a time. A learner's own CCM is judged in one
+// beside the lesson's.
 func Labs(lesson string) (int, error) {
 	if lesson == "" {
 		return 1, nil
@@ -274,7 +313,7 @@ func Labs(lesson string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	return 1 + len(l.Others), nil
+	return 1 + len(l.Others) + min(l.Step, 1), nil
 }
 
 // Down takes down all labs of all seats, and the server. What learners have done and

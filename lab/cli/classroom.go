@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -18,6 +19,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/ccmlab/ccmlab/lab/classroom"
+	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/doctor"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 )
 
@@ -158,6 +161,9 @@ func (c *classroomUpFlags) openRoom(
 	room *classroom.Room,
 	lesson, password string,
 ) error {
+	if err := c.checkMachine(o, room, lesson); err != nil {
+		return err
+	}
 	cards, err := c.addMissingSeats(room, password)
 	if err != nil {
 		return err
@@ -170,9 +176,6 @@ func (c *classroomUpFlags) openRoom(
 	if err := steps.Do(
 		"door", func(func(string)) (string, error) { return "open: " + room.Page(), room.StartServer(cmd.Context()) },
 	); err != nil {
-		return err
-	}
-	if err := warnOfMemoryShortage(o, room, lesson); err != nil {
 		return err
 	}
 	return room.Begin(cmd.Context(), lesson, steps)
@@ -265,10 +268,10 @@ func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 // lab/FIGURES.md.
 const labMemoryBytes = 350 << 20
 
-// warnOfMemoryShortage prints a warning if the labs to be started need more memory than
-// is free.
-func warnOfMemoryShortage(o *globalOptions, room *classroom.Room, lesson string) error {
-	labs, err := classroom.Labs(lesson)
+// checkMachine returns an error if the labs to be started need more inotify instances
+// than are left, and prints a warning if they need more memory than is free.
+func (c *classroomUpFlags) checkMachine(o *globalOptions, room *classroom.Room, lesson string) error {
+	perSeat, err := classroom.Labs(lesson)
 	if err != nil {
 		return err
 	}
@@ -276,11 +279,22 @@ func warnOfMemoryShortage(o *globalOptions, room *classroom.Room, lesson string)
 	if err != nil {
 		return err
 	}
-	need := uint64(labs*missing) * labMemoryBytes //nolint:gosec // Neither is negative.
+	if c.seat != "" && !slices.Contains(room.Names(), c.seat) {
+		missing++
+	}
+	missing += max(0, c.seats-len(room.Seats))
+	labs := perSeat * missing
+	if labs == 0 {
+		return nil
+	}
+	if err := doctor.ThisMachine(cluster.KindEmbedded).CheckInotify(labs); err != nil {
+		return fmt.Errorf("nothing was started: %w", err)
+	}
+	need := uint64(labs) * labMemoryBytes //nolint:gosec // It is not negative.
 	if m := classroom.ThisMachine(); m != nil && need > m.MemoryAvailable {
 		o.newSteps().
 			Say(" ! %d labs take about %.1f GB of memory, and %.1f GB are free: some may be killed. Fewer seats, or more memory.",
-				labs*missing, float64(need)/(1<<30), float64(m.MemoryAvailable)/(1<<30))
+				labs, float64(need)/(1<<30), float64(m.MemoryAvailable)/(1<<30))
 	}
 	return nil
 }

@@ -8,16 +8,17 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab/lessons"
+	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 // printLesson prints a lesson from its beginning to its first task.
 func printLesson(w io.Writer, st *lessons.Status, name string) error {
 	l := st.Lesson
-	text := fmt.Sprintf(
-		"# %s\n\n%s\n\n---\n\nIn the shell you work in:\n\n    eval \"$(%s env --name %s)\"\n", l.Title, l.Opening,
-		invokedAs(), name,
-	)
+	text := fmt.Sprintf("# %s\n\n%s\n\n---\n", l.Title, l.Opening)
+	if state.Seat() == "" { // A shell at a seat of a classroom speaks to the lesson's lab by itself.
+		text += fmt.Sprintf("\nIn the shell you work in:\n\n    eval \"$(%s env --name %s)\"\n", invokedAs(), name)
+	}
 	return errors.Join(ui.Markdown(w, text), printCurrentTask(w, st))
 }
 

@@ -76,7 +76,9 @@ func healthyMachine() (*Machine, files, map[string]string) {
 		User:      func(uid int) string { return fmt.Sprintf("user %d", uid) },
 		Labs:      func() ([]Lab, error) { return nil, nil },
 		Processes: func() ([]process.Found, error) { return nil, nil },
-		Engine:    func(context.Context) (string, error) { return "docker runs", nil },
+
+		InotifyInUse: func() (uint64, error) { return 7, nil },
+		Engine:       func(context.Context) (string, error) { return "docker runs", nil },
 	}
 	return m, content, env
 }
@@ -277,6 +279,9 @@ func TestFindings(t *testing.T) {
 			"inotify", func(m machine) { m.files["/proc/sys/fs/inotify/max_user_instances"] = "128" }, Info,
 			"128 instances", "sysctl",
 		},
+		"inotify used up": {"inotify", func(m machine) {
+			m.InotifyInUse = func() (uint64, error) { return 1022, nil }
+		}, Fix, "1024 instances per user, 1022 in use", "sysctl"},
 		"no loopback": {"loopback", func(m machine) {
 			m.Listen = func(_, address string) error {
 				if strings.HasPrefix(address, "127.0.0.1") {
@@ -454,4 +459,15 @@ func TestThisMachine(t *testing.T) {
 			assert.NotEmpty(t, f.Fix, f.Check)
 		}
 	}
+}
+
+func TestInotifyOfManyLabs(t *testing.T) {
+	m, content, _ := healthyMachine()
+	content["/proc/sys/fs/inotify/max_user_instances"] = "128\n"
+	require.NoError(t, m.CheckInotify(40), "with 7 in use, by default")
+	err := m.CheckInotify(41)
+	require.ErrorContains(t, err, "41 labs take 123 inotify instances, and 7 of this user's 128 are in use")
+	assert.ErrorContains(t, err, "sudo sysctl fs.inotify.max_user_instances=256")
+	delete(content, "/proc/sys/fs/inotify/max_user_instances")
+	assert.NoError(t, m.CheckInotify(1000), "nothing is refused where nothing is known")
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"go/version"
 	"io/fs"
+	"math/bits"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -35,10 +36,10 @@ const (
 	needFiles = 1024
 	// needTasks is above the threads that a lab of three nodes has.
 	needTasks = 300
-	// needInstances and needWatches are above what a lab takes of inotify. kindInstances is the
-	// kernel's default, the limit that kind clusters reach first.
-	needInstances, needWatches = 32, 1024
-	kindInstances              = 128
+	// needWatches is far above what a lab watches with InotifyPerLab.
+	needWatches = 1024
+	// kindInstances is the kernel's default, the limit that kind clusters reach first.
+	kindInstances = 128
 )
 
 func checkSystem(_ context.Context, m *Machine) Finding {
@@ -319,21 +320,43 @@ func checkProcesses(_ context.Context, m *Machine) Finding {
 	return okFinding("up to %s threads of this user", formatLimit(limit))
 }
 
+// InotifyPerLab is how many inotify instances an embedded lab takes, however many nodes it has: its
+// CCM two, its agent one. A test in lab/e2e counts them.
+const InotifyPerLab = 3
+
+// raiseInotify is the command that raises inotify's limits until the machine is restarted.
+const raiseInotify = "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288"
+
 func checkInotify(_ context.Context, m *Machine) Finding {
 	instances, err1 := m.readNumber("/proc/sys/fs/inotify/max_user_instances")
 	watches, err2 := m.readNumber("/proc/sys/fs/inotify/max_user_watches")
-	if err := errors.Join(err1, err2); err != nil {
+	used, err3 := m.InotifyInUse()
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return unknownFinding(err)
 	}
-	text := fmt.Sprintf("%d instances and %d watches per user", instances, watches)
-	const raise = "sudo sysctl fs.inotify.max_user_instances=1024 fs.inotify.max_user_watches=524288"
+	text := fmt.Sprintf("%d instances per user, %d in use, and %d watches", instances, used, watches)
 	switch {
-	case instances < needInstances || watches < needWatches:
-		return fixFinding(raise, "%s; a lab wants %d and %d", text, needInstances, needWatches)
+	case instances < used+InotifyPerLab || watches < needWatches:
+		return fixFinding(raiseInotify, "%s; a lab wants %d and %d", text, InotifyPerLab, needWatches)
 	case instances <= kindInstances:
-		return infoFinding(raise, "%s; a third kind cluster beside two others would want more", text)
+		return infoFinding(raiseInotify, "%s; a third kind cluster beside two others would want more", text)
 	}
 	return okFinding("%s", text)
+}
+
+// CheckInotify returns an error, with the command that helps, if this user has not enough inotify
+// instances left for so many labs more. Where that cannot be known it returns nil.
+func (m *Machine) CheckInotify(labs int) error {
+	instances, err := m.readNumber("/proc/sys/fs/inotify/max_user_instances")
+	used, unknown := m.InotifyInUse()
+	need := uint64(labs) * InotifyPerLab //nolint:gosec // It is not negative.
+	if err != nil || unknown != nil || instances >= used+need {
+		return nil //nolint:nilerr // A lab that cannot begin says why.
+	}
+	return fmt.Errorf(
+		"%d labs take %d inotify instances, and %d of this user's %d are in use; `sudo sysctl fs.inotify.max_user_instances=%d` is enough until the machine is restarted, the same line in a file of /etc/sysctl.d for good",
+		labs, need, used, instances, 1<<bits.Len64(used+need-1),
+	)
 }
 
 func checkBundles(ctx context.Context, m *Machine) Finding {

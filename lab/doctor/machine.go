@@ -62,6 +62,8 @@ type Machine struct {
 	// Holder names the process that has the socket with this inode, if this user may know.
 	Holder func(inode string) string
 	User   func(uid int) string
+	// InotifyInUse counts the inotify instances that this user's processes have.
+	InotifyInUse func() (uint64, error)
 	// Labs are the labs that have a folder. A lab whose record cannot be read has no State.
 	Labs func() ([]Lab, error)
 	// Processes are the processes of this user's labs.
@@ -86,7 +88,7 @@ func ThisMachine(clusterKind string) *Machine {
 		Exists:   func(dir string) bool { _, err := os.Stat(dir); return err == nil },
 		Deleted:  state.Deleted,
 		Size:     folderSize, Run: runProgram, Listen: tryListen, Listeners: tcpListeners, Limit: hardLimit, Holder: socketHolder,
-		User: state.UserName, Processes: ownProcesses,
+		User: state.UserName, Processes: ownProcesses, InotifyInUse: countInotify,
 	}
 	m.Home, m.HomeErr = state.Root()
 	m.Cache, _ = os.UserCacheDir()
@@ -198,6 +200,24 @@ func socketHolder(inode string) string {
 		}
 	}
 	return ""
+}
+
+// countInotify looks at the open files of all processes of this user. The kernel counts by user,
+// not by process.
+func countInotify() (uint64, error) {
+	files, err := filepath.Glob("/proc/[0-9]*/fd/*")
+	var count uint64
+	for _, file := range files {
+		to, gone := os.Readlink(file)
+		if gone != nil || to != "anon_inode:inotify" {
+			continue
+		}
+		var owner unix.Stat_t
+		if unix.Stat(filepath.Dir(filepath.Dir(file)), &owner) == nil && int(owner.Uid) == os.Geteuid() {
+			count++
+		}
+	}
+	return count, err
 }
 
 // rlimitProcesses is the limit of a user's threads.

@@ -27,6 +27,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/doctor"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/status"
@@ -59,10 +60,30 @@ func TestTheWholeWay(t *testing.T) {
 	t.Run("nodes say what the cloud says", f.nodesMatchInstances)
 	t.Run("curl through the balancer reaches pods on different nodes", f.balancerSpreads)
 	t.Run("the timeline tells it", f.timelineTells)
+	t.Run("a lab takes few inotify instances", f.takesFewInotifyInstances)
 	t.Run("instances are machines", f.instancesAreMachines)
 	t.Run("a CCM that ends is started again, one that is stopped is not", f.ccmIsKept)
 	t.Run("kill -9 of everything, then up", f.comesBackAfterKill)
 	t.Run("after down nothing is left", f.leavesNothing)
+}
+
+// takesFewInotifyInstances counts those of all processes, of which a user has 128 by default.
+func (f *fixture) takesFewInotifyInstances(t *testing.T) {
+	running, err := process.Host{Lab: f.dir()}.Running()
+	require.NoError(t, err)
+	taken := map[string]int{}
+	count := 0
+	for component, p := range running {
+		files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", p.PID))
+		require.NoError(t, err)
+		for _, file := range files {
+			if to, _ := os.Readlink(file); to == "anon_inode:inotify" {
+				taken[component]++
+				count++
+			}
+		}
+	}
+	assert.Equal(t, doctor.InotifyPerLab, count, "%v", taken)
 }
 
 func (f *fixture) nodesAreOutOfReach(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -42,7 +41,7 @@ func Take(name string) (*Seat, error) {
 	}
 	root, err := state.Root()
 	s := At(root, name)
-	if os.Getenv("CCMLAB_SEAT") != "" { // A classroom's share a machine's memory.
+	if state.Seat() != "" { // A classroom's share a machine's memory.
 		s.SuiteLabs = 1
 	}
 	return s, err
@@ -360,7 +359,13 @@ func (s *Seat) findDoneTasks(
 		}
 		if w == nil {
 			var err error
-			if w, err = openLabs(ctx, s.root, p.Labs); err != nil {
+			w, err = openLabs(ctx, s.root, p.Labs)
+			if errors.Is(err, state.ErrNone) {
+				err = fmt.Errorf(
+					"%w: of those of lesson %s not all are up; `lab lesson reset` begins it again", state.ErrNone, l.ID,
+				)
+			}
+			if err != nil {
 				return nil, err
 			}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -40,4 +41,20 @@ func TestDifferences(t *testing.T) {
 	assert.EqualError(t, compareOutlines(before, map[string]string{"runs": "true", "pods": "2", "routes": "1"}),
 		`faults was "0" and is ""; pods was "3" and is "2"; routes was "" and is "1"`)
 	assert.Error(t, compareOutlines(nil, before), "what was not looked at yet")
+}
+
+func TestLabsThatAreGoneAreMadeAgainByReset(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	s, err := Take("someone")
+	require.NoError(t, err)
+	require.NoError(t, s.progress.update(func(p *Progress) error {
+		p.Current, p.Labs = "taint", map[string]string{"": "someone"}
+		p.lessonProgress("taint").Started = time.Now()
+		return nil
+	}))
+	st, err := s.Glance(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, st.Problem, state.ErrNone)
+	require.ErrorContains(t, st.Problem, "`lab lesson reset`")
+	assert.NotContains(t, st.Problem.Error(), "lab up")
 }

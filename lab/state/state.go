@@ -123,11 +123,22 @@ func Open(name string) (*Lab, error) {
 	return OpenDir(dir)
 }
 
+// Seat is the seat of a classroom that this process was started at; "" elsewhere.
+func Seat() string { return os.Getenv("CCMLAB_SEAT") }
+
+// creationAdvice says what makes a lab. At a seat of a classroom labs are those of lessons.
+func creationAdvice() string {
+	if Seat() != "" {
+		return "`lab lesson reset` makes those of your lesson again, `lab lesson start ID` those of another"
+	}
+	return "`lab up` makes one"
+}
+
 // OpenDir reads the lab in this folder.
 func OpenDir(dir string) (*Lab, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "lab.json"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%w: %s (looked in %s); `lab up` makes one", ErrNone, filepath.Base(dir), dir)
+		return nil, fmt.Errorf("%w: %s (looked in %s); %s", ErrNone, filepath.Base(dir), dir, creationAdvice())
 	}
 	if other := checkOwner(dir); other != nil {
 		return nil, other

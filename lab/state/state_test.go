@@ -18,7 +18,11 @@ func TestLabFolderLifecycle(t *testing.T) {
 	require.NoError(t, err)
 	_, err = state.Open("lab")
 	require.ErrorIs(t, err, state.ErrNone)
-	assert.ErrorContains(t, err, "`lab up` makes one")
+	require.ErrorContains(t, err, "`lab up` makes one")
+	t.Setenv("CCMLAB_SEAT", "seat-07")
+	_, err = state.Open("lab")
+	require.ErrorContains(t, err, "`lab lesson reset` makes those of your lesson again")
+	assert.NotContains(t, err.Error(), "lab up", "that would make one beside the lesson's")
 
 	l, err := state.Create("lab")
 	require.NoError(t, err)
