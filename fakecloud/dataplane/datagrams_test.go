@@ -368,8 +368,8 @@ func TestUDPTargetThatNeverAnswers(t *testing.T) {
 	assert.Zero(t, s.Out+s.Failed)
 }
 
-// Many sessions notice at once that their target is gone. All of them then need a batch
-// and the relay's lock at the same time.
+// Many sessions notice at once that their target is gone. All of them then need the
+// relay's lock at the same time, and their clients new sessions.
 func TestTargetDiesWithManySessions(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	gone := udpBackend(t, two, "two", 0)

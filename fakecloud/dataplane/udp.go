@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -23,16 +24,19 @@ const (
 	// receiveBufferSize is how many bytes of datagrams may wait in a socket, if the
 	// system allows so many. Datagrams that do not fit are lost.
 	receiveBufferSize = 1 << 20
+	// maxDatagram is the size of a buffer that holds any datagram.
+	maxDatagram = 64 << 10
 )
 
+// answerBuffers are shared by the sessions of all listeners. A silent session holds none.
+var answerBuffers = sync.Pool{New: func() any { return new([maxDatagram]byte) }}
+
 // relay is a running UDP listener. One goroutine receives what the clients send, and one
-// for each session receives what its target answers. Each receives all datagrams that
-// are there at a time.
+// for each session receives what its target answers.
 type relay struct {
 	*listener
-	socket       *net.UDPConn
-	clientOutlet outlet    // socket, to send answers through
-	start        time.Time // what session.lastActivity counts from
+	socket *net.UDPConn
+	start  time.Time // what session.lastActivity counts from
 
 	mu       sync.Mutex
 	sessions map[netip.AddrPort]*session
@@ -41,12 +45,10 @@ type relay struct {
 // session is one client's traffic to one target.
 type session struct {
 	client       netip.AddrPort
-	peer         peer // the client, to send answers to
 	target       target
 	route        *route // contains target; used by the relay's goroutine only
 	idleTimeout  time.Duration
 	upstream     *net.UDPConn
-	targetOutlet outlet       // upstream, to send through
 	lastActivity atomic.Int64 // of either side, in nanoseconds after relay.start
 }
 
@@ -59,21 +61,14 @@ func newRelay(l *listener, socket *net.UDPConn) *relay {
 // answers cannot be sent from the balancer's address.
 func (r *relay) run() {
 	defer r.endAllSessions()
-	in, err := newInbox(r.socket)
-	if err == nil {
-		r.clientOutlet, err = outletOf(r.socket)
-	}
-	if err != nil {
-		return // It is closed already.
-	}
-	defer in.releaseBatch()
+	buffer := make([]byte, maxDatagram)
 	pause := retryPause
 	for {
-		n, err := in.receiveBatch()
+		n, client, err := r.socket.ReadFromUDPAddrPort(buffer)
 		switch {
 		case err == nil:
 			pause = retryPause
-			r.forwardDatagrams(in, n)
+			r.forwardDatagram(client, buffer[:n])
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -86,24 +81,12 @@ func (r *relay) run() {
 	}
 }
 
-// forwardDatagrams forwards the n datagrams received: those that one client sent in a row
-// together.
-func (r *relay) forwardDatagrams(in *inbox, n int) {
+// forwardDatagram forwards a datagram in its client's session. If the client has none, or
+// its session's target may no longer be used, it opens a new session.
+func (r *relay) forwardDatagram(client netip.AddrPort, datagram []byte) {
 	current := r.route.Load()
-	for first, last := 0, 0; first < n; first = last {
-		client := in.senderAddress(first)
-		for last = first + 1; last < n && in.senderAddress(last) == client; last++ { //nolint:revive // It only counts.
-		}
-		r.forwardFromClient(current, client, in, first, last)
-	}
-}
-
-// forwardFromClient forwards the datagrams from first to before last, all of one client,
-// in its session. If it has none, or its session's target may no longer be used, it opens
-// a new session.
-func (r *relay) forwardFromClient(current *route, client netip.AddrPort, in *inbox, first, last int) {
 	if !current.allowsClient(client.Addr().WithZone("")) {
-		r.refused.Add(int64(last - first))
+		r.refused.Add(1)
 		return
 	}
 	r.mu.Lock()
@@ -113,19 +96,16 @@ func (r *relay) forwardFromClient(current *route, client netip.AddrPort, in *inb
 		slices.Contains(current.targets, s.target) {
 		s.route = current
 	}
-	if s != nil && s.route == current {
-		first += r.sendToTarget(s, in, first, last)
-	}
-	if first < last {
-		r.openSession(current, client, in, first, last)
+	if s == nil || s.route != current || !r.sendToTarget(s, datagram) {
+		r.openSession(current, client, datagram)
 	}
 }
 
-// openSession opens a session with the first candidate that the datagrams can be sent to.
-func (r *relay) openSession(current *route, client netip.AddrPort, in *inbox, first, last int) {
+// openSession opens a session with the first candidate that the datagram can be sent to.
+func (r *relay) openSession(current *route, client netip.AddrPort, datagram []byte) {
 	r.endSessionOf(client)
 	for t := range r.candidatesFor(current, client.Addr()) {
-		upstream, forth, err := dialUDP(current.targetAddress(t))
+		upstream, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(current.targetAddress(t)))
 		if err != nil {
 			r.balancer.log.Debug(
 				"cannot send datagrams to a target", "target", t.name, "at", current.targetAddress(t), "err", err,
@@ -141,31 +121,21 @@ func (r *relay) openSession(current *route, client netip.AddrPort, in *inbox, fi
 		}
 		if !r.claimConnection(current) {
 			_ = upstream.Close()
-			r.refused.Add(int64(last - first))
+			r.refused.Add(1)
 			return
 		}
+		_ = upstream.SetReadBuffer(receiveBufferSize)
 		s := &session{
-			client: client, peer: in.senderPeer(first), target: t, route: current,
+			client: client, target: t, route: current,
 			idleTimeout: cmp.Or(current.idleTimeout, r.balancer.plane.sessionIdle), upstream: upstream,
-			targetOutlet: forth,
 		}
 		r.addSession(s)
 		r.balancer.goroutines.Go(func() { r.relayAnswers(s) })
-		if first += r.sendToTarget(s, in, first, last); first == last {
+		if r.sendToTarget(s, datagram) {
 			return
 		}
 	}
-	r.failed.Add(int64(last - first))
-}
-
-func dialUDP(at netip.AddrPort) (*net.UDPConn, outlet, error) {
-	conn, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(at))
-	if err != nil {
-		return nil, nil, err
-	}
-	_ = conn.SetReadBuffer(receiveBufferSize)
-	forth, err := outletOf(conn)
-	return conn, forth, err
+	r.failed.Add(1)
 }
 
 // addSession makes s the session of its client. If there are maxSessions, it ends the one
@@ -190,43 +160,31 @@ func (r *relay) addSession(s *session) {
 	r.sessions[s.client] = s
 }
 
-// sendToTarget sends the datagrams from first to before last to the session's target. It
-// returns how many are done with: fewer than all if the session has ended. A datagram
-// that cannot be sent, for example because it is too large, is dropped.
-func (r *relay) sendToTarget(s *session, in *inbox, first, last int) (done int) {
-	for first+done < last {
-		n, err := in.sendDatagrams(s.targetOutlet, nil, first+done, last)
-		s.lastActivity.Store(int64(time.Since(r.start)))
-		bytes := in.totalBytes(first+done, first+done+n)
-		r.bytesIn.Add(bytes)
-		s.target.bytesIn.Add(bytes)
-		done += n
-		switch {
-		case err == nil:
-		case isTargetFailure(err), errors.Is(err, net.ErrClosed):
-			r.endFailedSession(s, err)
-			return done
-		default:
-			r.failed.Add(1)
-			done++
-		}
+// sendToTarget sends a datagram to the session's target. It returns false if the session
+// has ended. A datagram that cannot be sent, for example because it is too large, is
+// dropped.
+func (r *relay) sendToTarget(s *session, datagram []byte) bool {
+	n, err := s.upstream.Write(datagram)
+	s.lastActivity.Store(int64(time.Since(r.start)))
+	switch {
+	case err == nil:
+		r.bytesIn.Add(int64(n))
+		s.target.bytesIn.Add(int64(n))
+	case isTargetFailure(err), errors.Is(err, net.ErrClosed):
+		r.endFailedSession(s, err)
+		return false
+	default:
+		r.failed.Add(1)
 	}
-	return done
+	return true
 }
 
 // relayAnswers sends the target's answers to the client, from the balancer's address,
 // until the session ends.
 func (r *relay) relayAnswers(s *session) {
-	in, err := newInbox(s.upstream)
-	if err != nil {
-		return // It is closed already.
-	}
-	defer in.releaseBatch()
 	for wait := s.idleTimeout; wait > 0; wait = s.idleTimeout - (time.Since(r.start) - time.Duration(s.lastActivity.Load())) {
 		_ = s.upstream.SetReadDeadline(time.Now().Add(wait))
-		err := r.copyAnswers(s, in)
-		in.releaseBatch() // Before waiting, so that others have it meanwhile.
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err := r.copyAnswers(s); !errors.Is(err, os.ErrDeadlineExceeded) {
 			r.endFailedSession(s, err)
 			return
 		}
@@ -236,20 +194,35 @@ func (r *relay) relayAnswers(s *session) {
 	r.endSession(s)
 }
 
-func (r *relay) copyAnswers(s *session, in *inbox) error {
+// copyAnswers sends answers until one cannot be received. An answer that cannot be sent
+// is dropped.
+func (r *relay) copyAnswers(s *session) error {
+	raw, err := s.upstream.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var buffer *[maxDatagram]byte
+	var received int
+	// receive returns false if there is no datagram, so that raw waits for one.
+	receive := func(fd uintptr) bool {
+		buffer = answerBuffers.Get().(*[maxDatagram]byte)
+		if received, err = syscall.Read(int(fd), buffer[:]); err != nil {
+			answerBuffers.Put(buffer)
+		}
+		return !errors.Is(err, syscall.EAGAIN) // No EINTR: the socket does not block.
+	}
 	for {
-		n, err := in.receiveBatch()
+		if failed := raw.Read(receive); failed != nil {
+			return failed
+		}
 		if err != nil {
 			return err
 		}
 		s.lastActivity.Store(int64(time.Since(r.start)))
-		for first := 0; first < n; first++ { // A datagram that cannot be sent is skipped.
-			sent, _ := in.sendDatagrams(r.clientOutlet, &s.peer, first, n)
-			bytes := in.totalBytes(first, first+sent)
-			r.bytesOut.Add(bytes)
-			s.target.bytesOut.Add(bytes)
-			first += sent
-		}
+		sent, _ := r.socket.WriteToUDPAddrPort(buffer[:received], s.client)
+		answerBuffers.Put(buffer)
+		r.bytesOut.Add(int64(sent))
+		s.target.bytesOut.Add(int64(sent))
 	}
 }
 
