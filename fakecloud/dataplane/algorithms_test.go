@@ -1,7 +1,6 @@
 package dataplane_test
 
 import (
-	"fmt"
 	"testing"
 	"time"
 
@@ -40,30 +39,4 @@ func TestLeastConnections(t *testing.T) {
 	assert.Equal(
 		t, busy, sendAndReadName(t, udpClient(t, four, udpPort), "hello"), "it has the fewest now, on all ports",
 	)
-}
-
-func TestSourceHashSendsAClientToItsTarget(t *testing.T) {
-	port := freePort(t)
-	target := startTarget(t, two, 0, greetAndClose("two"))
-	startTarget(t, three, target, greetAndClose("three"))
-	f := forwarding(target, []string{two, three}, port)
-	f.Algorithm = cloud.SourceHash
-	var was map[string]string
-	for range 2 { // The second plane shares no state with the first.
-		p := newPlane(t)
-		require.NoError(t, p.Apply(f))
-		is, seen := map[string]string{}, map[string]bool{}
-		for i := range 20 {
-			host := fmt.Sprintf("127.81.0.%d", i+1)
-			is[host] = greetingFrom(t, host, port)
-			seen[is[host]] = true
-			assert.Equal(t, is[host], greetingFrom(t, host, port))
-		}
-		assert.Len(t, seen, 2)
-		if was != nil {
-			assert.Equal(t, was, is)
-		}
-		was = is
-		p.Remove(f.ID)
-	}
 }

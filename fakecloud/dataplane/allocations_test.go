@@ -17,7 +17,7 @@ import (
 // Client and target allocate nothing here, so any allocation is the balancer's. Not with
 // the race detector, which makes sync.Pool drop items.
 func TestForwardingAllocatesNothing(t *testing.T) {
-	tcp, udp := startTarget(t, two, 0, echoWithoutAllocating), portOf(listenUDPEcho(t))
+	tcp, udp := startTarget(t, two, 0, echoWithoutAllocating), portOf(startUDPEcho(t, two, 0))
 	p, port := newPlane(t), freePort(t)
 	f := forwarding(tcp, []string{two}, port)
 	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: udp})
@@ -60,21 +60,4 @@ func echoWithoutAllocating(c net.Conn) {
 			return
 		}
 	}
-}
-
-func listenUDPEcho(t *testing.T) *net.UDPConn {
-	t.Helper()
-	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(two)})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	go func() {
-		for buffer := make([]byte, 64<<10); ; {
-			n, from, err := c.ReadFromUDPAddrPort(buffer)
-			if err != nil {
-				return
-			}
-			_, _ = c.WriteToUDPAddrPort(buffer[:n], from)
-		}
-	}()
-	return c
 }

@@ -121,10 +121,7 @@ func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	target := startTarget(t, two, 0, greetAndClose("two"))
 	f := forwarding(target, []string{two}, port)
-	f.HealthCheck = &cloud.HealthCheck{
-		Protocol: cloud.CheckTCP, Port: target, Interval: time.Hour, Timeout: testTimeout, HealthyThreshold: 3,
-		UnhealthyThreshold: 3,
-	}
+	f.HealthCheck = hourlyCheck(target)
 	require.NoError(t, p.Apply(f))
 	before := awaitHealth(t, p, 0, cloud.Healthy) // The first check is made at once, and decides.
 	assert.Empty(t, before.Reason)

@@ -1,7 +1,6 @@
 package dataplane_test
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 	"net"
@@ -134,18 +133,9 @@ func echo(c net.Conn) { _, _ = io.Copy(c, c) }
 
 func dial(t *testing.T, port int) *net.TCPConn {
 	t.Helper()
-	c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(front, uint16(port)).String(), testTimeout)
+	c, err := dialFrom(t, "", port)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
-	return c.(*net.TCPConn)
-}
-
-func readGreeting(t *testing.T, port int) string {
-	t.Helper()
-	line, err := bufio.NewReader(dial(t, port)).ReadString('\n')
-	require.NoError(t, err)
-	return strings.TrimSpace(line)
+	return c
 }
 
 func requireEcho(t *testing.T, c net.Conn, text string) {
@@ -178,7 +168,7 @@ var (
 	four  = netip.AddrFrom4([4]byte{127, 80, byte(os.Getpid() >> 8), byte(os.Getpid())}).String()
 )
 
-// dialFrom connects from an address of this machine.
+// dialFrom connects from an address of this machine; "" leaves the choice to the kernel.
 func dialFrom(t *testing.T, host string, port int) (*net.TCPConn, error) {
 	t.Helper()
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}, Timeout: testTimeout}
@@ -215,6 +205,12 @@ func requireReset(t *testing.T, host string, port int) {
 
 func listenerStats(p *dataplane.Plane) cloud.ListenerStats { return p.Stats("lb-1").Listeners[0] }
 
+// awaitNoConnections waits until the balancer has no active connection.
+func awaitNoConnections(t *testing.T, p *dataplane.Plane) {
+	t.Helper()
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
+}
+
 // listenUDP is listen for UDP.
 func listenUDP(t *testing.T, host string, port int) *net.UDPConn {
 	t.Helper()
@@ -233,9 +229,9 @@ func listenUDP(t *testing.T, host string, port int) *net.UDPConn {
 	}
 }
 
-// udpBackend starts a target that answers each datagram with its name and the datagram,
-// on host at port (0: any), until it is closed.
-func udpBackend(t *testing.T, host, name string, port int) *net.UDPConn {
+// startUDPTarget starts a target that answers each datagram with what answer returns, on
+// host at port (0: any), until it is closed.
+func startUDPTarget(t *testing.T, host string, port int, answer func(datagram []byte) []byte) *net.UDPConn {
 	t.Helper()
 	c := listenUDP(t, host, port)
 	t.Cleanup(func() { _ = c.Close() })
@@ -246,10 +242,22 @@ func udpBackend(t *testing.T, host, name string, port int) *net.UDPConn {
 			if err != nil {
 				return
 			}
-			_, _ = c.WriteToUDPAddrPort(append([]byte(name+" "), buf[:n]...), from)
+			_, _ = c.WriteToUDPAddrPort(answer(buf[:n]), from)
 		}
 	}()
 	return c
+}
+
+// startUDPEcho starts a target that echoes, without allocating.
+func startUDPEcho(t *testing.T, host string, port int) *net.UDPConn {
+	t.Helper()
+	return startUDPTarget(t, host, port, func(datagram []byte) []byte { return datagram })
+}
+
+// udpBackend starts a target that answers with its name and the datagram.
+func udpBackend(t *testing.T, host, name string, port int) *net.UDPConn {
+	t.Helper()
+	return startUDPTarget(t, host, port, func(datagram []byte) []byte { return append([]byte(name+" "), datagram...) })
 }
 
 func portOf(c net.PacketConn) int { return c.LocalAddr().(*net.UDPAddr).Port }

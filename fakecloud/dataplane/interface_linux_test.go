@@ -51,6 +51,41 @@ func runInNamespace(t *testing.T) bool {
 	return false
 }
 
+// setLoopbackUp sets up the only link of a new namespace.
+func setLoopbackUp(t *testing.T) {
+	t.Helper()
+	link, err := netlink.LinkByName("lo")
+	require.NoError(t, err)
+	require.NoError(t, netlink.LinkSetUp(link))
+}
+
+// newVethPair makes two interfaces, ours and theirs, that are each other's only neighbour,
+// and a socket that hears on theirs what ours says over that protocol.
+func newVethPair(t *testing.T, protocol uint16) (ours *netlink.LinkAttrs, ear int) {
+	t.Helper()
+	require.NoError(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ours"}, PeerName: "theirs"}))
+	links := map[string]*netlink.LinkAttrs{}
+	for _, name := range []string{"theirs", "ours"} { // In this order, ours has a carrier from the start.
+		link, err := netlink.LinkByName(name)
+		require.NoError(t, err)
+		if protocol == unix.ETH_P_IPV6 {
+			setIPv6(t, name, true)
+		}
+		require.NoError(t, netlink.LinkSetUp(link))
+		links[name] = link.Attrs()
+	}
+	ear, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unix.Close(ear) })
+	inNetworkOrder := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, protocol))
+	require.NoError(
+		t, unix.Bind(ear, &unix.SockaddrLinklayer{Protocol: inNetworkOrder, Ifindex: links["theirs"].Index}),
+	)
+	limit := unix.NsecToTimeval(testTimeout.Nanoseconds())
+	require.NoError(t, unix.SetsockoptTimeval(ear, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
+	return links["ours"], ear
+}
+
 // addedAddresses lists the addresses that were added to the loopback interface.
 func addedAddresses(t *testing.T) []string {
 	t.Helper()
@@ -71,9 +106,7 @@ func TestInterfaceAddressesFollowBalancers(t *testing.T) {
 	if !runInNamespace(t) {
 		return
 	}
-	link, err := netlink.LinkByName("lo") // The only link of the namespace.
-	require.NoError(t, err)
-	require.NoError(t, netlink.LinkSetUp(link))
+	setLoopbackUp(t)
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
 	target := startTarget(t, two, 0, greetAndClose("two"))
@@ -135,20 +168,7 @@ func TestNewAddressIsAnnouncedByARP(t *testing.T) {
 	if !runInNamespace(t) {
 		return
 	}
-	ours := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ours"}, PeerName: "theirs"}
-	require.NoError(t, netlink.LinkAdd(ours))
-	theirs, err := netlink.LinkByName("theirs")
-	require.NoError(t, err)
-	require.NoError(t, netlink.LinkSetUp(theirs)) // First: ours then has a carrier from the start.
-	require.NoError(t, netlink.LinkSetUp(ours))
-	ear, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	defer func() { _ = unix.Close(ear) }()
-	arp := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_ARP))
-	require.NoError(t, unix.Bind(ear, &unix.SockaddrLinklayer{Protocol: arp, Ifindex: theirs.Attrs().Index}))
-	limit := unix.NsecToTimeval(testTimeout.Nanoseconds())
-	require.NoError(t, unix.SetsockoptTimeval(ear, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
-
+	ours, ear := newVethPair(t, unix.ETH_P_ARP)
 	var log bytes.Buffer
 	p := dataplane.New(dataplane.Options{Interface: "ours", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	defer p.Close()
@@ -171,9 +191,7 @@ func TestNewAddressIsAnnouncedByARP(t *testing.T) {
 	}
 	require.NoError(t, err)
 	require.Equal(t, 28, n)
-	link, err := netlink.LinkByName("ours")
-	require.NoError(t, err)
-	assert.Equal(t, []byte(link.Attrs().HardwareAddr), buf[8:14])
+	assert.Equal(t, []byte(ours.HardwareAddr), buf[8:14])
 	assert.Equal(t, f.Address.AsSlice(), buf[14:18])
 	assert.Equal(t, f.Address.AsSlice(), buf[24:28])
 }

@@ -2,7 +2,6 @@ package dataplane_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -52,9 +51,7 @@ func TestInterfaceIPv6AddressesFollowBalancers(t *testing.T) {
 	if !runInNamespace(t) {
 		return
 	}
-	link, err := netlink.LinkByName("lo")
-	require.NoError(t, err)
-	require.NoError(t, netlink.LinkSetUp(link))
+	setLoopbackUp(t)
 	setIPv6(t, "lo", true)
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
@@ -108,15 +105,13 @@ func TestInterfaceWithoutIPv6Error(t *testing.T) {
 	if !runInNamespace(t) {
 		return
 	}
-	link, err := netlink.LinkByName("lo")
-	require.NoError(t, err)
-	require.NoError(t, netlink.LinkSetUp(link))
+	setLoopbackUp(t)
 	setIPv6(t, "lo", false)
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
 	f := forwarding(1, nil, 80)
 	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
-	err = p.Apply(f)
+	err := p.Apply(f)
 	require.ErrorContains(t, err, "this machine has no IPv6 on network interface lo")
 	require.ErrorContains(t, err, "sysctl -w net.ipv6.conf.lo.disable_ipv6=0")
 	assert.Empty(t, addedAddresses(t), "the IPv4 address is not kept either")
@@ -126,23 +121,7 @@ func TestNewAddressIsAnnouncedByNDP(t *testing.T) {
 	if !runInNamespace(t) {
 		return
 	}
-	require.NoError(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "ours"}, PeerName: "theirs"}))
-	links := map[string]*netlink.LinkAttrs{}
-	for _, name := range []string{"theirs", "ours"} { // In this order, ours has a carrier from the start.
-		link, err := netlink.LinkByName(name)
-		require.NoError(t, err)
-		setIPv6(t, name, true)
-		require.NoError(t, netlink.LinkSetUp(link))
-		links[name] = link.Attrs()
-	}
-	ear, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	defer func() { _ = unix.Close(ear) }()
-	ipv6 := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IPV6))
-	require.NoError(t, unix.Bind(ear, &unix.SockaddrLinklayer{Protocol: ipv6, Ifindex: links["theirs"].Index}))
-	limit := unix.NsecToTimeval(testTimeout.Nanoseconds())
-	require.NoError(t, unix.SetsockoptTimeval(ear, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit))
-
+	ours, ear := newVethPair(t, unix.ETH_P_IPV6)
 	var log bytes.Buffer
 	p := dataplane.New(dataplane.Options{Interface: "ours", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	defer p.Close()
@@ -157,6 +136,7 @@ func TestNewAddressIsAnnouncedByNDP(t *testing.T) {
 	said := func(n int) bool { return n == 72 && buf[6] == unix.IPPROTO_ICMPV6 && buf[40] == 136 }
 	n := 0
 	for late := time.Now().Add(testTimeout); !said(n) && time.Now().Before(late); {
+		var err error
 		if n, _, err = unix.Recvfrom(ear, buf, 0); err != nil {
 			require.ErrorIs(t, err, unix.EINTR)
 		}
@@ -167,5 +147,5 @@ func TestNewAddressIsAnnouncedByNDP(t *testing.T) {
 	assert.Equal(t, netip.IPv6LinkLocalAllNodes().AsSlice(), buf[24:40])
 	assert.Equal(t, byte(0x20), buf[44], "overrides, and is no answer")
 	assert.Equal(t, f.Address6.AsSlice(), buf[48:64])
-	assert.Equal(t, append([]byte{2, 1}, links["ours"].HardwareAddr...), buf[64:72])
+	assert.Equal(t, append([]byte{2, 1}, ours.HardwareAddr...), buf[64:72])
 }

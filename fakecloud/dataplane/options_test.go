@@ -137,9 +137,8 @@ func TestProxyProtocolNamesClient(t *testing.T) {
 // A client with an open connection is not silent, however old the connection is.
 func TestAffinityLastsAsLongAsAConnection(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
-	a := newKillableTarget(t, two, "a", 0)
-	target := a.Addr().(*net.TCPAddr).Port
-	newKillableTarget(t, three, "b", target)
+	target := startTarget(t, two, 0, greetAndEcho("a"))
+	startTarget(t, three, target, greetAndEcho("b"))
 	f := forwarding(target, []string{two, three}, port)
 	f.Affinity = time.Millisecond
 	require.NoError(t, p.Apply(f))

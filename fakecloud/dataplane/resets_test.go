@@ -103,7 +103,7 @@ func TestDraining(t *testing.T) {
 	requireEcho(t, onA, "its target is gone, and it may go on")
 	require.NoError(t, p.Apply(short(moved)))
 	requireBroken(t, onA)
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
+	awaitNoConnections(t, p)
 	fresh := dial(t, a)
 	requireEcho(t, fresh, "new connections are as ever")
 	p.Remove("lb-1")

@@ -112,12 +112,6 @@ func (w copyMode) inBothDirections(t *testing.T, test func(t *testing.T, p *data
 	})
 }
 
-// awaitNoConnections waits until the balancer has no active connection.
-func awaitNoConnections(t *testing.T, p *dataplane.Plane) {
-	t.Helper()
-	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
-}
-
 // randomStream writes random bytes, the same for the same seed, in pieces of random sizes
 // below most.
 type randomStream struct {
