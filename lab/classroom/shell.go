@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
+	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
@@ -92,6 +93,7 @@ func (r *Room) seatEnviron(seat string) ([]string, error) {
 	keep("DOCKER_CONFIG", filepath.Join(home, ".docker"))
 	return append(env,
 		"HOME="+r.workDir(seat), "CCMLAB_HOME="+r.Home(seat), "CCMLAB_SEAT="+seat, "CCMLAB_PAGE="+r.Page(),
+		lessons.QueueVariable+"="+filepath.Join(r.dir, ".queue"),
 		"PATH="+filepath.Dir(self)+":"+filepath.Join(filepath.Dir(self), "kube")+":"+os.Getenv("PATH"),
 	), nil
 }

@@ -256,6 +256,11 @@ func (s *Seat) suiteVerdict(ctx context.Context, l *Lesson, t *Task, p *Progress
 			Said: "the suite has not seen it yet as it is now: `lab lesson status`, or watch, has it look",
 		}, nil
 	}
+	leave, err := seatsQueue().enter(ctx, s.Tell)
+	if err != nil {
+		return Verdict{}, err
+	}
+	defer leave()
 	passed, said, err := s.runSuite(ctx, p.Folder, t.tests, 0, s.Tell)
 	if err != nil {
 		return Verdict{}, err
