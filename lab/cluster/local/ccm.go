@@ -153,7 +153,7 @@ func (s Site) StopCCM(ctx context.Context) error {
 		if err != nil || running[ComponentCCM] == nil {
 			return err
 		}
-		if err := process.Stop(ctx, downGrace, running[ComponentCCM]); err != nil {
+		if err := process.Stop(ctx, pauseGrace, running[ComponentCCM]); err != nil {
 			return err
 		}
 	}

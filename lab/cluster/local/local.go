@@ -23,9 +23,13 @@ import (
 // reclaimBound is how long a lab that comes back waits for its addresses.
 const reclaimBound = 3 * time.Second
 
-// downGrace is how long processes may take to end when their data is about to be
-// deleted.
-const downGrace = 1500 * time.Millisecond
+const (
+	// downGrace is how long processes may take to end when their data is about to be
+	// deleted. An API server would take longer than all else that a reset does.
+	downGrace = 200 * time.Millisecond
+	// pauseGrace is how long they may take when their data is kept.
+	pauseGrace = 1500 * time.Millisecond
+)
 
 // Site is one lab's slot of loopback, and the processes in it.
 type Site struct {

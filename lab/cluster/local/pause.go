@@ -33,7 +33,7 @@ func (s Site) Pause(ctx context.Context) (ended int, err error) {
 			others = append(others, p)
 		}
 	}
-	if err = errors.Join(process.Stop(ctx, downGrace, others...), ctx.Err()); err != nil {
+	if err = errors.Join(process.Stop(ctx, pauseGrace, others...), ctx.Err()); err != nil {
 		return len(others), err
 	}
 	if err = errors.Join(process.Stop(ctx, storeGrace, keepers...), ctx.Err()); err != nil {
