@@ -57,18 +57,18 @@ var Brisk = []string{
 	"--node-monitor-period=1s",
 }
 
-// CCM is a CCM process that was started.
+// CCM is a CCM process that was started. Alive tells whether it runs: a CCM exits when it
+// loses its lease. With SIGSTOP and SIGCONT from Signal a CCM loses its lease without
+// noticing.
 type CCM struct {
+	*process.Process
 	// Name is unique in the bed: ccm-1, ccm-2, ….
 	Name string
-	// PID of the process.
-	PID int
 	// Started is when the process was started.
 	Started time.Time
 
-	process *process.Process
-	http    *http.Client
-	base    string
+	http *http.Client
+	base string
 }
 
 // CloudConfig is the YAML of a cloud config for the bed's cloud and project. A test may
@@ -91,12 +91,11 @@ func (b *Bed) StartCCM(ctx context.Context, o CCMOptions) (*CCM, error) {
 		return nil, err
 	}
 	c.Started = time.Now()
-	if c.process, err = b.site.Host.Start(spec); err != nil {
+	if c.Process, err = b.site.Host.Start(spec); err != nil {
 		return nil, err
 	}
-	c.PID = c.process.PID
-	err = c.process.Await(ctx, c.Name+" to serve on "+address, func(ctx context.Context) error {
-		_, err := c.fetch(ctx, "/healthz")
+	err = c.Await(ctx, c.Name+" to serve on "+address, func(ctx context.Context) error {
+		_, err := c.Get(ctx, "/healthz")
 		return err
 	})
 	if err != nil {
@@ -145,30 +144,21 @@ const killBound = 10 * time.Second
 // Kill ends the process as a crash does, with SIGKILL, and returns when it has ended.
 // It does nothing to a process that has ended.
 func (c *CCM) Kill() error {
-	if err := c.process.Signal(syscall.SIGKILL); err != nil {
+	if err := c.Signal(syscall.SIGKILL); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killBound)
 	defer cancel()
-	return c.process.Wait(ctx)
+	return c.Wait(ctx)
 }
 
 // Stop ends the process as a cluster does, with SIGTERM, and returns when it has ended.
 // After three seconds it is killed.
-func (c *CCM) Stop() error { return process.Stop(context.Background(), stopGrace, c.process) }
-
-// Signal sends sig. With SIGSTOP and SIGCONT a CCM loses its lease without noticing.
-func (c *CCM) Signal(sig syscall.Signal) error { return c.process.Signal(sig) }
-
-// Wait returns when the process has ended, or with ctx's error.
-func (c *CCM) Wait(ctx context.Context) error { return c.process.Wait(ctx) }
-
-// Alive tells whether the process runs: a CCM exits when it loses its lease.
-func (c *CCM) Alive() bool { return c.process.Alive() }
+func (c *CCM) Stop() error { return process.Stop(context.Background(), stopGrace, c.Process) }
 
 // Log returns all that the process has written. The file is gone after the bed's Close.
 func (c *CCM) Log() string {
-	log, err := os.ReadFile(c.process.LogFile)
+	log, err := os.ReadFile(c.LogFile)
 	if err != nil {
 		return err.Error()
 	}
@@ -176,7 +166,7 @@ func (c *CCM) Log() string {
 }
 
 // Metrics returns /metrics in Prometheus' text format.
-func (c *CCM) Metrics(ctx context.Context) (string, error) { return c.fetch(ctx, "/metrics") }
+func (c *CCM) Metrics(ctx context.Context) (string, error) { return c.Get(ctx, "/metrics") }
 
 // Metric sums all series of a counter or gauge with this name and these labels. found
 // is false while there is no such series.
@@ -210,9 +200,7 @@ func (c *CCM) URL() string { return c.base }
 
 // Get requests a path of the CCM's server as the admin: /healthz, /configz and the
 // like. A status other than 200 is an error.
-func (c *CCM) Get(ctx context.Context, path string) (string, error) { return c.fetch(ctx, path) }
-
-func (c *CCM) fetch(ctx context.Context, path string) (string, error) {
+func (c *CCM) Get(ctx context.Context, path string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
 	if err != nil {
 		return "", err

@@ -6,12 +6,12 @@ import (
 	"context"
 	"fmt"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/fakekubelet"
 )
 
@@ -23,11 +23,11 @@ const atOnce = 16
 // instant they run at once.
 func (b *Bed) CreateInstances(ctx context.Context, names ...string) ([]api.Instance, error) {
 	made := make([]api.Instance, len(names))
-	return made, forEach(ctx, names, func(ctx context.Context, i int, name string) error {
+	return made, conformance.Each(ctx, atOnce, len(names), func(ctx context.Context, i int) error {
 		tags := api.Tags{contract.TagCluster: b.Name}
-		instance, err := b.cloud.CreateInstance(ctx, api.InstanceCreate{Name: &name, Tags: &tags})
+		instance, err := b.cloud.CreateInstance(ctx, api.InstanceCreate{Name: &names[i], Tags: &tags})
 		if err != nil {
-			return fmt.Errorf("creating instance %s: %w", name, err)
+			return fmt.Errorf("creating instance %s: %w", names[i], err)
 		}
 		made[i] = *instance
 		return nil
@@ -42,8 +42,8 @@ func (b *Bed) CreateInstances(ctx context.Context, names ...string) ([]api.Insta
 // The API server's admission adds the taint node.kubernetes.io/not-ready to a new Node,
 // which nothing removes here.
 func (b *Bed) RegisterNodes(ctx context.Context, edit func(i int, n *corev1.Node), names ...string) error {
-	return forEach(ctx, names, func(ctx context.Context, i int, name string) error {
-		n := b.newNode(name)
+	return conformance.Each(ctx, atOnce, len(names), func(ctx context.Context, i int) error {
+		n := b.newNode(names[i])
 		if edit != nil {
 			edit(i, n)
 		}
@@ -69,22 +69,7 @@ func (b *Bed) kubelets() *fakekubelet.Kubelets {
 // kube-controller-manager (Unknown) would. The lifecycle controller looks only for the
 // instances of Nodes that are not True.
 func (b *Bed) SetReady(ctx context.Context, status corev1.ConditionStatus, names ...string) error {
-	return forEach(ctx, names, func(ctx context.Context, _ int, name string) error {
-		return b.kubelets().SetReady(ctx, name, status, "Testbed")
+	return conformance.Each(ctx, atOnce, len(names), func(ctx context.Context, i int) error {
+		return b.kubelets().SetReady(ctx, names[i], status, "Testbed")
 	})
-}
-
-// forEach calls do for all names, atOnce at a time, until one fails.
-func forEach(ctx context.Context, names []string, do func(ctx context.Context, i int, name string) error) error {
-	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(atOnce)
-	for i, name := range names {
-		all.Go(func() error {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			return do(ctx, i, name)
-		})
-	}
-	return all.Wait()
 }
