@@ -19,6 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -102,35 +104,29 @@ func New(c cloud, m cluster.Machines, lookup providerIDLookup, tag string, log *
 
 // Run works until ctx ends. It calls onEvent with each event of the cloud.
 func (a *Agent) Run(ctx context.Context, onEvent func(api.Event)) error {
-	adopted, err := a.machines.Machines(ctx)
-	for ; err != nil; adopted, err = a.machines.Machines(ctx) {
-		a.log.Error("looking for machines; trying again", "error", err)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(restartDelay):
+	if wait.PollUntilContextCancel(ctx, restartDelay, true, func(ctx context.Context) (_ bool, err error) {
+		if a.running, err = a.machines.Machines(ctx); err != nil {
+			a.log.Error("looking for machines; trying again", "error", err)
 		}
+		return err == nil, nil
+	}) != nil {
+		return nil
 	}
-	a.running = adopted
-	for m, r := range adopted {
+	for m, r := range maps.Clone(a.running) { // One that ends is deleted.
 		go a.watchMachine(ctx, m, r)
 	}
 	var work sync.WaitGroup
 	defer work.Wait()
 	work.Go(func() { a.reconcileMachines(ctx, &work) })
-	for ctx.Err() == nil {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		err := a.followCloud(ctx, onEvent)
 		if client.HasCode(err, api.EventsExpired) {
 			a.seq = client.FromOldest
 		}
 		if err != nil && ctx.Err() == nil {
 			a.log.Warn("the cloud cannot be followed; trying again", "error", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(restartDelay):
-			}
 		}
-	}
+	}, restartDelay)
 	return nil
 }
 

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -340,4 +342,128 @@ func TestRecorderDoesNotRepeatItself(t *testing.T) {
 	require.Len(t, entries, 2)
 	assert.Equal(t, "instance/n1", entries[0].Subject)
 	assert.Equal(t, "instance/n2", entries[1].Subject)
+}
+
+// A machine has the size that its instance's type says, whether the instance was listed or is
+// new, and keeps it whenever it is booted again.
+func TestMachineSize(t *testing.T) {
+	typed := func(id, name string, version int64, state api.InstanceState, kind api.InstanceType) api.Instance {
+		i := newInstance(id, name, version, state)
+		i.Type = kind
+		return i
+	}
+	cloud := &fakeCloud{
+		listed: []api.Instance{typed("i-1", "one", 1, api.InstanceRunning, api.InstanceTypeSmall)},
+		events: make(chan api.Event),
+	}
+	s := newSleepMachines(t)
+	a := New(
+		cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab",
+		slog.New(slog.DiscardHandler),
+	)
+	runAgent(t, a, s)
+	seq := int64(0)
+	send := func(version int64, state api.InstanceState) {
+		seq++
+		i := typed("i-2", "two", version, state, api.InstanceTypeLarge)
+		cloud.events <- api.Event{Seq: seq, Time: time.Now(), Instance: &i, ID: i.ID}
+	}
+	booted := func(name string, want ...cluster.Size) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.last[name] != nil && len(s.sizes[name]) == len(want)
+		}, bound, 10*time.Millisecond)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		require.Equal(t, want, s.sizes[name])
+	}
+	large := cluster.Size{CPUs: 8, MemoryMiB: 16384}
+
+	booted("one", cluster.Size{CPUs: 2, MemoryMiB: 4096})
+	send(1, api.InstanceRunning)
+	booted("two", large)
+	send(2, api.InstanceStopped)
+	require.Eventually(t, func() bool { return s.pid("two") == 0 }, bound, 10*time.Millisecond)
+	send(3, api.InstanceRunning)
+	booted("two", large, large)
+}
+
+// shortLivedMachines boots machines that live as long as lives says, one after another.
+type shortLivedMachines struct {
+	*sleepMachines // For the methods that this test does not need.
+	mu             sync.Mutex
+	lives          []time.Duration
+	booted         []time.Time
+}
+
+type lifetime chan struct{}
+
+func (l lifetime) Wait(ctx context.Context) error {
+	select {
+	case <-l:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (b *shortLivedMachines) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	l := lifetime(make(chan struct{}))
+	if n := len(b.booted); n < len(b.lives) {
+		if b.lives[n] == 0 {
+			close(l) // It has ended before the agent can watch it.
+		} else {
+			time.AfterFunc(b.lives[n], func() { close(l) })
+		}
+	}
+	b.booted = append(b.booted, time.Now())
+	return l, nil
+}
+
+// A machine that dies at once is booted again after a delay that grows, and each of its ends is
+// reported. After a machine has lived for a while, the delay is short again.
+func TestRestartBackoff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cloud := &fakeCloud{
+			listed: []api.Instance{newInstance("i-1", "one", 1, api.InstanceRunning)}, events: make(chan api.Event),
+		}
+		b := &shortLivedMachines{
+			sleepMachines: &sleepMachines{}, lives: append(make([]time.Duration, 7), 20*time.Second, 0),
+		}
+		b.routes = map[string][]cluster.Route{}
+		a := New(
+			cloud, b, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab",
+			slog.New(slog.DiscardHandler),
+		)
+		var reported []string
+		var mu sync.Mutex
+		a.OnChange = func(changes ...timeline.Change) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, c := range changes {
+				reported = append(reported, c.What)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- a.Run(ctx, func(api.Event) {}) }()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		var waited []time.Duration
+		for i, at := range b.booted[1:] {
+			waited = append(waited, at.Sub(b.booted[i])-b.lives[i])
+		}
+		s := time.Second
+		assert.Equal(t, []time.Duration{s, 2 * s, 4 * s, 8 * s, 16 * s, 30 * s, 30 * s, s, s}, waited)
+		mu.Lock()
+		assert.Equal(t, slices.Repeat([]string{"booted", "ended"}, 9), reported[:18])
+		assert.Equal(t, []string{"booted"}, reported[18:])
+		mu.Unlock()
+		cancel()
+		assert.NoError(t, <-done)
+	})
 }

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
@@ -48,23 +50,20 @@ func (r *Recorder) Components(
 			t.startedBefore = append(t.startedBefore, name)
 		}
 	}
-	tick := time.NewTicker(componentPollInterval)
-	defer tick.Stop()
-	for first := true; ; first = false {
-		if first || t.needsScan() {
-			now, err := running()
-			if err != nil {
-				r.slog.Error("looking for the lab's processes; trying again", "error", err)
-			} else {
-				r.recordComponents(&t, now)
-			}
+	first := true
+	wait.UntilWithContext(ctx, func(context.Context) {
+		if !first && !t.needsScan() {
+			return
 		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
+		first = false
+		now, err := running()
+		if err != nil {
+			r.slog.Error("looking for the lab's processes; trying again", "error", err)
+			return
 		}
-	}
+		r.recordComponents(&t, now)
+	}, componentPollInterval)
+	return nil
 }
 
 const componentPrefix = "component/"

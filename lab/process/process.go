@@ -22,6 +22,8 @@ import (
 	"syscall"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
@@ -215,32 +217,32 @@ func Stop(ctx context.Context, grace time.Duration, processes ...*Process) error
 	return errors.Join(errs...)
 }
 
+// awaitInterval is how often Await asks.
+const awaitInterval = 50 * time.Millisecond
+
 // Await polls ready until it returns nil. When the process, a process that it needs, or ctx
 // ends first, the error says what was waited for.
 func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) error, needs ...*Process) error {
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	last := ""
-	for {
+	var last error
+	err := wait.PollUntilContextCancel(ctx, awaitInterval, true, func(ctx context.Context) (bool, error) {
 		err := ready(ctx)
-		if err == nil {
-			return nil
-		}
-		if err.Error() != last {
-			last = err.Error()
+		if err != nil && (last == nil || err.Error() != last.Error()) {
 			slog.Debug("waiting for "+what, "so far", err)
+		}
+		if last = err; err == nil {
+			return true, nil
 		}
 		for _, needed := range append(needs, p) {
 			if !needed.Alive() {
-				return needed.exitedEarlyError()
+				return false, needed.exitedEarlyError()
 			}
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("waited for %s: %w\n%s", what, errors.Join(context.Cause(ctx), err), p.logHint())
-		}
+		return false, nil
+	})
+	if wait.Interrupted(err) {
+		return fmt.Errorf("waited for %s: %w\n%s", what, errors.Join(context.Cause(ctx), last), p.logHint())
 	}
+	return err
 }
 
 // exitedEarlyError is the error for a process that ended while it was waited for.

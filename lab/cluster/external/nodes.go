@@ -4,6 +4,7 @@ package external
 // lab.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -58,33 +60,27 @@ func checkNoCCM(ctx context.Context, kube kubernetes.Interface) error {
 // checkLeaseFree is an error when somebody holds the lease of CCMs, and lives: one that
 // has ended, as an earlier lab's did, does not renew it.
 func checkLeaseFree(ctx context.Context, kube kubernetes.Interface) error {
-	ctx, cancel := context.WithTimeout(ctx, leaseBound)
-	defer cancel()
 	var first *coordinationv1.LeaseSpec
-	for {
+	err := wait.PollUntilContextTimeout(ctx, leasePoll, leaseBound, true, func(ctx context.Context) (bool, error) {
 		lease, err := kube.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, leaseName, metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err):
-			return nil
-		case err != nil && ctx.Err() == nil:
-			return err
-		case err == nil && !isHeld(lease.Spec):
-			return nil
-		case err == nil && first == nil:
+			return true, nil
+		case err != nil:
+			return false, cmp.Or(ctx.Err(), err)
+		case !isHeld(lease.Spec):
+			return true, nil
+		case first == nil:
 			first = &lease.Spec
-		case err == nil && first.RenewTime.Equal(lease.Spec.RenewTime):
-		case err == nil:
-			return errLeaseHeld(first)
+		case !first.RenewTime.Equal(lease.Spec.RenewTime):
+			return false, errLeaseHeld(first)
 		}
-		select {
-		case <-time.After(leasePoll):
-		case <-ctx.Done():
-			if first != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return errLeaseHeld(first)
-			}
-			return ctx.Err()
-		}
+		return false, nil
+	})
+	if first != nil && errors.Is(err, context.DeadlineExceeded) {
+		return errLeaseHeld(first)
 	}
+	return err
 }
 
 func isHeld(l coordinationv1.LeaseSpec) bool {

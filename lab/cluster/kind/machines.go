@@ -10,6 +10,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/wait"
+
 	"github.com/ccmlab/ccmlab/lab/cluster"
 )
 
@@ -80,17 +82,11 @@ type running struct {
 
 // Wait returns when the container has ended or is gone.
 func (r *running) Wait(ctx context.Context) error {
-	for ctx.Err() == nil {
+	// It fails while the engine itself is down.
+	return wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {
 		_, err := r.engine.run(ctx, "wait", r.name)
-		if err == nil || isNotFound(err) {
-			return nil
-		}
-		select { // The engine itself is down, perhaps.
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-		}
-	}
-	return ctx.Err()
+		return err == nil || isNotFound(err), nil
+	})
 }
 
 // Machines returns the machines that run and have joined.

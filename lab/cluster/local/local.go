@@ -104,6 +104,42 @@ func (s Site) Serve(ctx context.Context, what string, ready func(context.Context
 	}
 }
 
+// ComponentCloud is the name of the cloud's process.
+const ComponentCloud = "fakecloud"
+
+// Cloud says how to reach the lab's cloud. It speaks plain HTTP, because only this
+// machine can reach it.
+func (s Site) Cloud() cluster.Cloud {
+	return cluster.Cloud{URL: "http://" + s.Endpoint(PortCloud), Dir: s.Lab.Path("cloud")}
+}
+
+// Fakecloud describes the process of the lab's cloud, which writes the token files.
+func (s Site) Fakecloud(tag string) process.Spec {
+	spec := s.Spec(ComponentCloud, "fakecloud", "serve",
+		"--listen="+s.Endpoint(PortCloud),
+		"--data="+s.Lab.Path("cloud", "cloud.db"),
+		"--project="+s.Lab.Name,
+		"--profile="+s.Lab.Profile,
+		"--default-tag="+tag,
+		"--instance-cidr="+s.InstanceCIDR(),
+		"--load-balancer-cidr="+s.LoadBalancerCIDR(),
+	)
+	for _, caller := range cluster.Callers {
+		spec.Args = append(spec.Args, cluster.TokenFlag(caller, s.Cloud().TokenFile(caller)))
+	}
+	return spec
+}
+
+// StartCloud starts the cloud and returns when it is ready.
+func (s Site) StartCloud(ctx context.Context, tag string, note func(string)) error {
+	note("waiting for it to be ready")
+	cloud, err := s.Cloud().Client(cluster.CallerLab)
+	if err != nil {
+		return err
+	}
+	return s.Serve(ctx, "fakecloud to be ready on "+s.Cloud().URL, cloud.Ready, s.Fakecloud(tag))
+}
+
 // Claim takes a free slot for a new lab.
 func (s Site) Claim(context.Context) (cluster.Hold, error) {
 	kept, err := keptSlots()
@@ -198,4 +234,51 @@ func (s Site) Ended(components ...string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// storeGrace is how long what keeps the state has to end by itself, once nobody
+// asks it for anything any more.
+const storeGrace = 5 * time.Second
+
+// stores keep what a lab knows.
+var stores = []string{ComponentCloud, PortEtcd}
+
+// Pause ends every process of the lab, those that hold its state last.
+func (s Site) Pause(ctx context.Context) (ended int, err error) {
+	running, err := s.Host.Running()
+	if err != nil {
+		return 0, err
+	}
+	var others, keepers []*process.Process
+	for name, p := range running {
+		if slices.Contains(stores, name) {
+			keepers = append(keepers, p)
+		} else {
+			others = append(others, p)
+		}
+	}
+	if err = errors.Join(process.Stop(ctx, pauseGrace, others...), ctx.Err()); err != nil {
+		return len(others), err
+	}
+	if err = errors.Join(process.Stop(ctx, storeGrace, keepers...), ctx.Err()); err != nil {
+		return len(others), err
+	}
+	rest, err := s.Down(ctx) // What was started in between.
+	return len(running) + rest, err
+}
+
+// keptSlots are those of this user's labs, running or not: a lab that is stopped
+// comes back to its own.
+func keptSlots() ([]int, error) {
+	names, err := state.List()
+	if err != nil {
+		return nil, err
+	}
+	var kept []int
+	for _, name := range names {
+		if lab, err := state.Open(name); err == nil { // A damaged one does not come back.
+			kept = append(kept, lab.Slot)
+		}
+	}
+	return kept, nil
 }

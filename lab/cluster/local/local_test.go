@@ -1,13 +1,22 @@
 package local
 
 import (
+	"context"
+	"errors"
+	"log/slog"
 	"os"
+	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 func TestMissingBinaries(t *testing.T) {
@@ -42,4 +51,155 @@ func TestFindBinaries(t *testing.T) {
 	bin, err = cluster.FindBinaries("/bundle", "/recorded")
 	require.NoError(t, err)
 	assert.Equal(t, "/elsewhere", bin.Kube)
+}
+
+// The slot of a lab that is stopped is left for it, though nobody listens there.
+func TestClaimLeavesKeptSlots(t *testing.T) {
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	first, err := ClaimSlot()
+	require.NoError(t, err)
+	stopped, err := state.Create("stopped")
+	require.NoError(t, err)
+	defer stopped.Unlock()
+	stopped.Slot, stopped.Ports = first.Number, first.Ports
+	require.NoError(t, stopped.Save())
+	damaged, err := state.Create("damaged")
+	require.NoError(t, err)
+	defer damaged.Unlock()
+	require.NoError(t, atomicfile.Write(damaged.Path("lab.json"), []byte("{")))
+	require.NoError(t, first.Lock.Close())
+
+	kept, err := keptSlots()
+	require.NoError(t, err)
+	assert.Equal(t, []int{first.Number}, kept)
+	site := NewSite(stopped, cluster.Binaries{})
+	other, err := state.Create("other")
+	require.NoError(t, err)
+	defer other.Unlock()
+	hold, err := NewSite(other, cluster.Binaries{}).Claim(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = hold.Close() }()
+	assert.NotEqual(t, stopped.Slot, other.Slot)
+	assert.NotZero(t, other.Slot)
+	ended, err := site.Pause(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, ended, "nothing of it runs")
+}
+
+// There is no slot when all are kept, and the reason says what to do.
+func TestAllSlotsAreKept(t *testing.T) {
+	var all []int
+	for x := firstSlot; x <= lastSlot; x++ {
+		all = append(all, x)
+	}
+	_, err := ClaimSlot(all...)
+	assert.ErrorContains(t, err, "are taken or kept; `lab list` says which labs there are")
+}
+
+const bound = 20 * time.Second
+
+func TestKeeper(t *testing.T) {
+	host := process.Host{Lab: t.TempDir()}
+	running := func() (*process.Process, error) {
+		all, err := host.Running()
+		return all["ccm"], err
+	}
+	k := Keeper{
+		Mark: filepath.Join(host.Lab, "ccm.wanted"), Running: running, Log: slog.New(slog.DiscardHandler),
+		Start: func() (*process.Process, error) {
+			return host.Start(process.Spec{
+				Component: "ccm", Path: "/bin/sleep", Args: []string{"1000"},
+				LogFile: filepath.Join(host.Lab, "ccm.log"),
+			})
+		},
+	}
+	pid := func() int {
+		if p, err := running(); err == nil && p != nil {
+			return p.PID
+		}
+		return 0
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		require.Eventually(t, ok, bound, 10*time.Millisecond, what)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- k.Run(ctx) }()
+	t.Cleanup(func() {
+		if p, _ := running(); p != nil {
+			assert.NoError(t, process.Stop(context.Background(), 0, p))
+		}
+	})
+
+	require.NoError(t, os.WriteFile(k.Mark, nil, 0o600))
+	until("it to start once wanted", func() bool { return pid() != 0 })
+	first, err := running()
+	require.NoError(t, err)
+	require.NoError(t, first.Signal(syscall.SIGKILL))
+	until("it to start again", func() bool { p := pid(); return p != 0 && p != first.PID })
+
+	cancel()
+	require.NoError(t, <-done)
+	assert.NotZero(t, pid(), "an agent that ends leaves it running")
+}
+
+func newSite(t *testing.T) Site {
+	t.Helper()
+	t.Setenv("CCMLAB_HOME", t.TempDir())
+	lab, err := state.Create("lab")
+	require.NoError(t, err)
+	t.Cleanup(lab.Unlock)
+	s := NewSite(lab, cluster.Binaries{})
+	t.Cleanup(func() {
+		_, err := s.Down(context.Background())
+		assert.NoError(t, err)
+	})
+	return s
+}
+
+func (s Site) script(component, script string) process.Spec {
+	return process.Spec{
+		Component: component, Path: "/bin/sh", Args: []string{"-c", script}, LogFile: s.LogFile(component),
+	}
+}
+
+// What was told to end before it was found ends while it is waited for, and is
+// started anew; what is started and ends is an error.
+func TestServe(t *testing.T) {
+	s := newSite(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	needed, last := s.script("needed", "exec sleep 1000"), s.script("last", "exec sleep 1000")
+	begun := map[string]*process.Process{}
+	for _, spec := range []process.Spec{needed, last} {
+		p, err := s.Host.Start(spec)
+		require.NoError(t, err)
+		begun[spec.Component] = p
+	}
+	for _, dying := range []string{"needed", "last"} {
+		told := false
+		err := s.Serve(ctx, "another to run", func(context.Context) error {
+			if !told {
+				told = true
+				return errors.Join(errors.New("not yet"), begun[dying].Signal(syscall.SIGTERM))
+			}
+			running, err := s.Host.Running()
+			if err != nil {
+				return err
+			}
+			if p := running[dying]; p == nil || p.PID == begun[dying].PID {
+				return errors.New("it is the one that was told to end")
+			}
+			return nil
+		}, needed, last)
+		require.NoError(t, err, dying)
+	}
+
+	err := s.Serve(
+		ctx, "it to be ready", func(context.Context) error { return errors.New("never") }, needed,
+		s.script("broken", "echo the reason; exit 3"),
+	)
+	require.ErrorContains(t, err, "broken ended at its start (exit status 3)")
+	assert.ErrorContains(t, err, "the reason")
 }
