@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"net/netip"
 	"os"
 	"slices"
@@ -470,4 +471,23 @@ func TestInotifyOfManyLabs(t *testing.T) {
 	assert.ErrorContains(t, err, "sudo sysctl fs.inotify.max_user_instances=256")
 	delete(content, "/proc/sys/fs/inotify/max_user_instances")
 	assert.NoError(t, m.CheckInotify(1000), "nothing is refused where nothing is known")
+}
+
+// The holder of a port is found in the kernel's tables.
+func TestPortHolder(t *testing.T) {
+	l, err := net.Listen("tcp4", "0.0.0.0:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	all, err := ThisMachine("embedded").Listeners()
+	require.NoError(t, err)
+	found := 0
+	for _, one := range all {
+		if one.Address.Port() == uint16(l.Addr().(*net.TCPAddr).Port) && one.Address.Addr().IsUnspecified() {
+			found++
+			assert.Equal(t, os.Geteuid(), one.UID)
+			assert.Contains(t, socketHolder(one.Inode), fmt.Sprintf("(pid %d)", os.Getpid()))
+		}
+	}
+	assert.Equal(t, 1, found)
+	assert.Empty(t, socketHolder("0"), "a socket that nobody has")
 }

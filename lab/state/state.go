@@ -6,13 +6,16 @@
 package state
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -256,3 +259,87 @@ func (l *Lab) Remove() error {
 
 // Path is the path of a file or folder of the lab.
 func (l *Lab) Path(elem ...string) string { return filepath.Join(append([]string{l.dir}, elem...)...) }
+
+// List names the labs in this user's folder of labs, sorted: those that have a record, readable
+// or not. Any other folder there is no lab, since CCMLAB_HOME may also hold other folders.
+// Where the folder of labs does not exist, there are no labs.
+func List() ([]string, error) {
+	root, err := Root()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(root) // Sorted by name.
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && nameRegexp.MatchString(e.Name()) && hasRecord(filepath.Join(root, e.Name())) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// Deleted tells whether a lab's folder was deleted. It was if it does not exist. It was, too, if
+// it is in the folder of all labs and has no record: then the lab's processes, which still run,
+// have made it anew. A folder elsewhere without a record may be the conformance suite's.
+func Deleted(dir string) bool {
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return true
+	}
+	root, err := Root()
+	return err == nil && filepath.Dir(dir) == root && !hasRecord(dir)
+}
+
+// recordFormat is the version of the record's format that this program writes. It reads no newer.
+const recordFormat = 1
+
+// maxSlot is the highest X of 127.X.0.0/16 that a lab could have.
+const maxSlot = 255
+
+// checkOwner is an error for a folder that belongs to another user, except for root.
+func checkOwner(dir string) error {
+	var stat unix.Stat_t
+	me := os.Geteuid()
+	// A folder that cannot be examined is no error here: using it will fail.
+	if err := unix.Stat(dir, &stat); err == nil && me != 0 && int(stat.Uid) != me {
+		return fmt.Errorf(
+			"lab %q in %s belongs to %s; use another --name, or set CCMLAB_HOME to a folder of your own",
+			filepath.Base(dir), filepath.Dir(dir), UserName(int(stat.Uid)),
+		)
+	}
+	return nil
+}
+
+// UserName names a user in a message, by the number where the user has no name.
+func UserName(uid int) string {
+	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
+		return "user " + u.Username
+	}
+	return fmt.Sprintf("user %d", uid)
+}
+
+// validate is an error when the record cannot be used.
+func (l *Lab) validate() error {
+	name := filepath.Base(l.dir)
+	remove := removalAdvice(l.dir)
+	inContainers := cmp.Or(l.Cluster, "embedded") != "embedded" && l.Cluster != "external"
+	switch {
+	case l.Format > recordFormat:
+		return fmt.Errorf(
+			"lab %q was made by a newer version of lab (its record has format %d, this one reads up to %d); use that version, or %s",
+			name, l.Format, recordFormat, remove,
+		)
+	case l.Name != name:
+		return fmt.Errorf("the record of lab %q is damaged: it is called %q; %s", name, l.Name, remove)
+	case !inContainers && (l.Slot < 1 || l.Slot > maxSlot || len(l.Ports) == 0):
+		return fmt.Errorf(
+			"the record of lab %q is damaged: it does not say which addresses and ports are its own; %s", name, remove,
+		)
+	}
+	return nil
+}
