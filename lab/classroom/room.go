@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
@@ -70,7 +71,7 @@ func (r *Room) StartServer(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, serverStartTimeout, fmt.Errorf("gave up after %s", serverStartTimeout))
 	defer cancel()
-	if err := p.Await(ctx, "the classroom's server", r.checkServer); err != nil {
+	if err := local.Await(ctx, p, "the classroom's server", r.checkServer); err != nil {
 		return errors.Join(err, r.StopServer(context.WithoutCancel(ctx)))
 	}
 	return nil

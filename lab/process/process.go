@@ -22,8 +22,6 @@ import (
 	"syscall"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/wait"
-
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
 
@@ -215,53 +213,6 @@ func Stop(ctx context.Context, grace time.Duration, processes ...*Process) error
 		cancel()
 	}
 	return errors.Join(errs...)
-}
-
-// awaitInterval is how often Await asks.
-const awaitInterval = 50 * time.Millisecond
-
-// Await polls ready until it returns nil. When the process, a process that it needs, or ctx
-// ends first, the error says what was waited for.
-func (p *Process) Await(ctx context.Context, what string, ready func(context.Context) error, needs ...*Process) error {
-	var last error
-	err := wait.PollUntilContextCancel(ctx, awaitInterval, true, func(ctx context.Context) (bool, error) {
-		err := ready(ctx)
-		if err != nil && (last == nil || err.Error() != last.Error()) {
-			slog.Debug("waiting for "+what, "so far", err)
-		}
-		if last = err; err == nil {
-			return true, nil
-		}
-		for _, needed := range append(needs, p) {
-			if !needed.Alive() {
-				return false, needed.exitedEarlyError()
-			}
-		}
-		return false, nil
-	})
-	if wait.Interrupted(err) {
-		return fmt.Errorf("waited for %s: %w\n%s", what, errors.Join(context.Cause(ctx), last), p.logHint())
-	}
-	return err
-}
-
-// exitedEarlyError is the error for a process that ended while it was waited for.
-func (p *Process) exitedEarlyError() error {
-	if p.IsAdopted() {
-		return fmt.Errorf("%s ended\n%s", p.Component, p.logHint())
-	}
-	how := "exit status 0"
-	if err := p.Exit(); err != nil {
-		how = err.Error()
-	}
-	return fmt.Errorf("%s ended at its start (%s)\n%s", p.Component, how, p.logHint())
-}
-
-func (p *Process) logHint() string {
-	if p.LogFile == "" {
-		return ""
-	}
-	return LogHint(p.LogFile)
 }
 
 // hintLines is how much of a log a message holds.

@@ -64,7 +64,7 @@ func TestStopKills(t *testing.T) {
 	p := start(t, host, "deaf", "trap '' TERM; touch "+ready+"; while :; do sleep 1000; done")
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	require.NoError(t, p.Await(ctx, "the trap to be set", func(context.Context) error {
+	require.NoError(t, cluster.Poll(ctx, "the trap to be set", func(context.Context) error {
 		_, err := os.Stat(ready)
 		return err
 	}))
@@ -124,30 +124,6 @@ func TestCommandLine(t *testing.T) {
 	output, err := exec.CommandContext(t.Context(), line[0], line[1:]...).Output()
 	require.NoError(t, err)
 	assert.Equal(t, "hello there a "+host.Lab+" none\n", string(output))
-}
-
-func TestAwaitReportsEarlyExit(t *testing.T) {
-	host := process.Host{Lab: t.TempDir()}
-	p := start(t, host, "broken", "echo the reason; exit 3")
-	ctx, cancel := context.WithTimeout(t.Context(), bound)
-	defer cancel()
-	err := p.Await(ctx, "it to be ready", func(context.Context) error { return errors.New("not yet") })
-	require.ErrorContains(t, err, "broken ended at its start (exit status 3)")
-	assert.ErrorContains(t, err, "the reason")
-	assert.ErrorContains(t, err, "broken.log")
-}
-
-func TestAwaitReportsWhatItWaitedFor(t *testing.T) {
-	host := process.Host{Lab: t.TempDir()}
-	p := start(t, host, "slow", "echo still working; exec sleep 1000")
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, errors.New("gave up after 200ms"))
-	defer cancel()
-	err := p.Await(ctx, "slow to answer", func(context.Context) error { return errors.New("connection refused") })
-	for _, want := range []string{
-		"waited for slow to answer", "gave up after 200ms", "connection refused", "slow.log",
-	} {
-		assert.ErrorContains(t, err, want)
-	}
 }
 
 func TestUnmarkedChildIsNoComponent(t *testing.T) {

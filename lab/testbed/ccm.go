@@ -94,7 +94,7 @@ func (b *Bed) StartCCM(ctx context.Context, o CCMOptions) (*CCM, error) {
 	if c.Process, err = b.site.Host.Start(spec); err != nil {
 		return nil, err
 	}
-	err = c.Await(ctx, c.Name+" to serve on "+address, func(ctx context.Context) error {
+	err = local.Await(ctx, c.Process, c.Name+" to serve on "+address, func(ctx context.Context) error {
 		_, err := c.Get(ctx, "/healthz")
 		return err
 	})

@@ -257,7 +257,7 @@ func (b *Bed) StartCloud(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.Await(ctx, "fakecloud to be ready on "+b.CloudURL, lab.Ready)
+	return local.Await(ctx, p, "fakecloud to be ready on "+b.CloudURL, lab.Ready)
 }
 
 // StopCloud ends the cloud: from its return on, connections to it are refused.

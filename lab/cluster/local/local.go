@@ -8,12 +8,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
@@ -95,13 +98,62 @@ func (s Site) Serve(ctx context.Context, what string, ready func(context.Context
 			}
 		}
 		needs, last := all[:len(all)-1], all[len(all)-1]
-		err := last.Await(ctx, what, ready, needs...)
+		err := Await(ctx, last, what, ready, needs...)
 		if err == nil || ctx.Err() != nil || !slices.ContainsFunc(all, func(p *process.Process) bool {
 			return p.IsAdopted() && !p.Alive()
 		}) {
 			return err
 		}
 	}
+}
+
+// awaitInterval is how often Await asks.
+const awaitInterval = 50 * time.Millisecond
+
+// Await polls ready until it returns nil. When the process p, a process that it needs, or
+// ctx ends first, the error says what was waited for.
+func Await(
+	ctx context.Context,
+	p *process.Process,
+	what string,
+	ready func(context.Context) error,
+	needs ...*process.Process,
+) error {
+	var last error
+	err := wait.PollUntilContextCancel(ctx, awaitInterval, true, func(ctx context.Context) (bool, error) {
+		err := ready(ctx)
+		if err == nil {
+			return true, nil
+		}
+		if last == nil || err.Error() != last.Error() {
+			slog.Debug("waiting for "+what, "so far", err)
+		}
+		last = err
+		for _, needed := range append(needs, p) {
+			if !needed.Alive() {
+				return false, exitedEarlyError(needed)
+			}
+		}
+		return false, nil
+	})
+	if wait.Interrupted(err) {
+		err = errors.Join(context.Cause(ctx), last)
+		return fmt.Errorf("waited for %s: %w\n%s", what, err, process.LogHint(p.LogFile))
+	}
+	return err
+}
+
+// exitedEarlyError is the error for a process that ended while it was waited for.
+func exitedEarlyError(p *process.Process) error {
+	hint := process.LogHint(p.LogFile)
+	if p.IsAdopted() {
+		return fmt.Errorf("%s ended\n%s", p.Component, hint)
+	}
+	how := "exit status 0"
+	if err := p.Exit(); err != nil {
+		how = err.Error()
+	}
+	return fmt.Errorf("%s ended at its start (%s)\n%s", p.Component, how, hint)
 }
 
 // ComponentCloud is the name of the cloud's process.

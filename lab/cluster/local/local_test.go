@@ -3,6 +3,7 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -202,4 +203,32 @@ func TestServe(t *testing.T) {
 	)
 	require.ErrorContains(t, err, "broken ended at its start (exit status 3)")
 	assert.ErrorContains(t, err, "the reason")
+}
+
+// The error says how a process ended, or what was waited for, and where the log is.
+func TestAwaitErrors(t *testing.T) {
+	for script, tc := range map[string]struct {
+		bound time.Duration
+		ready string
+		want  []string
+	}{
+		"echo the reason; exit 3": {
+			bound, "not yet", []string{"comp ended at its start (exit status 3)", "the reason", "comp.log"},
+		},
+		"echo still working; exec sleep 1000": {
+			200 * time.Millisecond, "connection refused",
+			[]string{"waited for it to answer", "gave up after 200ms", "connection refused", "comp.log"},
+		},
+	} {
+		s := newSite(t)
+		p, err := s.Host.Start(s.script("comp", script))
+		require.NoError(t, err)
+		gaveUp := fmt.Errorf("gave up after %s", tc.bound)
+		ctx, cancel := context.WithTimeoutCause(t.Context(), tc.bound, gaveUp)
+		err = Await(ctx, p, "it to answer", func(context.Context) error { return errors.New(tc.ready) })
+		cancel()
+		for _, want := range tc.want {
+			assert.ErrorContains(t, err, want)
+		}
+	}
 }
