@@ -148,6 +148,12 @@ func newInstance(id, name string, version int64, state api.InstanceState) api.In
 		Addresses: []api.Address{{Type: api.AddressInternal, IP: "127.0.0.9"}}}
 }
 
+// newAgent is an agent in whose cluster no Node has a provider ID.
+func newAgent(c cloud, m cluster.Machines) *Agent {
+	none := func(context.Context, string) (string, error) { return "", nil }
+	return New(c, m, none, "cluster=lab", slog.New(slog.DiscardHandler))
+}
+
 // runAgent runs the agent until the test ends, and then stops the machines that it booted.
 func runAgent(t *testing.T, a *Agent, s *sleepMachines) {
 	t.Helper()
@@ -278,11 +284,7 @@ func TestMachineRoutes(t *testing.T) {
 		events: make(chan api.Event),
 	}
 	s := newSleepMachines(t)
-	a := New(
-		cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab",
-		slog.New(slog.DiscardHandler),
-	)
-	runAgent(t, a, s)
+	runAgent(t, newAgent(cloud, s), s)
 	until := func(what string, want []cluster.Route, of string) {
 		t.Helper()
 		require.Eventually(
@@ -357,11 +359,7 @@ func TestMachineSize(t *testing.T) {
 		events: make(chan api.Event),
 	}
 	s := newSleepMachines(t)
-	a := New(
-		cloud, s, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab",
-		slog.New(slog.DiscardHandler),
-	)
-	runAgent(t, a, s)
+	runAgent(t, newAgent(cloud, s), s)
 	seq := int64(0)
 	send := func(version int64, state api.InstanceState) {
 		seq++
@@ -409,18 +407,18 @@ func (l lifetime) Wait(ctx context.Context) error {
 	}
 }
 
-func (b *shortLivedMachines) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (s *shortLivedMachines) Boot(context.Context, cluster.Machine, cluster.Size) (cluster.Running, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	l := lifetime(make(chan struct{}))
-	if n := len(b.booted); n < len(b.lives) {
-		if b.lives[n] == 0 {
+	if n := len(s.booted); n < len(s.lives) {
+		if s.lives[n] == 0 {
 			close(l) // It has ended before the agent can watch it.
 		} else {
-			time.AfterFunc(b.lives[n], func() { close(l) })
+			time.AfterFunc(s.lives[n], func() { close(l) })
 		}
 	}
-	b.booted = append(b.booted, time.Now())
+	s.booted = append(s.booted, time.Now())
 	return l, nil
 }
 
@@ -435,10 +433,7 @@ func TestRestartBackoff(t *testing.T) {
 			sleepMachines: &sleepMachines{}, lives: append(make([]time.Duration, 7), 20*time.Second, 0),
 		}
 		b.routes = map[string][]cluster.Route{}
-		a := New(
-			cloud, b, func(context.Context, string) (string, error) { return "", nil }, "cluster=lab",
-			slog.New(slog.DiscardHandler),
-		)
+		a := newAgent(cloud, b)
 		var reported []string
 		var mu sync.Mutex
 		a.OnChange = func(changes ...timeline.Change) {

@@ -32,6 +32,20 @@ func readTimeline(t *testing.T, log timeline.Log) []string {
 	return lines
 }
 
+// record has a new recorder do something until stop is called.
+func record(t *testing.T, log timeline.Log, do func(context.Context, *Recorder) error) (stop func()) {
+	t.Helper()
+	r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- do(ctx, r) }()
+	return func() {
+		cancel()
+		require.NoError(t, <-done)
+	}
+}
+
 // An agent that starts again records what has happened since, and nothing twice.
 func TestWatchAfterRestart(t *testing.T) {
 	log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
@@ -46,18 +60,15 @@ func TestWatchAfterRestart(t *testing.T) {
 	client := fake.NewClientset(event, pod)
 	run := func(change func(), want ...string) {
 		t.Helper()
-		r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- r.Watch(ctx, client) }()
+		stop := record(t, log, func(ctx context.Context, r *Recorder) error {
+			return r.Watch(ctx, client)
+		})
 		change()
 		assert.EventuallyWithT(
 			t, func(c *assert.CollectT) { assert.ElementsMatch(c, want, readTimeline(t, log)) }, bound,
 			10*time.Millisecond,
 		)
-		cancel()
-		require.NoError(t, <-done)
+		stop()
 	}
 	run(func() {}, "event service/web SyncLoadBalancerFailed", "cluster pod/p scheduled")
 	event.Count = 2
@@ -86,11 +97,9 @@ func TestComponents(t *testing.T) {
 	}
 	run := func(change func(), want ...string) {
 		t.Helper()
-		r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- r.Components(ctx, host.Running, always, "late") }()
+		stop := record(t, log, func(ctx context.Context, r *Recorder) error {
+			return r.Components(ctx, host.Running, always, "late")
+		})
 		change()
 		// Of two components, the kernel does not tell which was first to the millisecond.
 		assert.EventuallyWithT(t, func(c *assert.CollectT) {
@@ -99,8 +108,7 @@ func TestComponents(t *testing.T) {
 			isEtcd := func(line string) bool { return strings.Contains(line, "/etcd ") }
 			assert.Equal(c, filtered(want, isEtcd), filtered(got, isEtcd))
 		}, bound, 10*time.Millisecond)
-		cancel()
-		require.NoError(t, <-done)
+		stop()
 	}
 	first := start("etcd")
 	start("node/node-1@i-1")
@@ -138,11 +146,9 @@ func TestComponentsWhileNoAgentRan(t *testing.T) {
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, process.Stop(context.Background(), 0, p)) })
-	r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- r.Components(ctx, host.Running, always) }()
+	stop := record(t, log, func(ctx context.Context, r *Recorder) error {
+		return r.Components(ctx, host.Running, always)
+	})
 	entriesOf := func(name string) (all []string) {
 		entries, err := log.Read()
 		require.NoError(t, err)
@@ -157,8 +163,7 @@ func TestComponentsWhileNoAgentRan(t *testing.T) {
 		assert.Equal(c, []string{"started process 1", "ended process 1"}, entriesOf("gone"))
 		assert.Equal(c, []string{"started process 1", "ended process 1", "started " + processID(p)}, entriesOf("again"))
 	}, bound, 10*time.Millisecond)
-	cancel()
-	require.NoError(t, <-done)
+	stop()
 }
 
 // All processes are scanned once, and again only when one ends or one is wanted that does not
@@ -166,14 +171,12 @@ func TestComponentsWhileNoAgentRan(t *testing.T) {
 func TestComponentsThatAreNotWanted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := timeline.Log{File: filepath.Join(t.TempDir(), "timeline.jsonl"), Start: time.Now()}
-		r, err := NewRecorder(log, "tag", slog.New(slog.DiscardHandler))
-		require.NoError(t, err)
 		var looked int
 		var wanted atomic.Bool
 		running := func() (map[string]*process.Process, error) { looked++; return nil, nil }
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- r.Components(ctx, running, func(string) bool { return wanted.Load() }, "ccm") }()
+		stop := record(t, log, func(ctx context.Context, r *Recorder) error {
+			return r.Components(ctx, running, func(string) bool { return wanted.Load() }, "ccm")
+		})
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		assert.Equal(t, 1, looked)
@@ -181,7 +184,6 @@ func TestComponentsThatAreNotWanted(t *testing.T) {
 		time.Sleep(2 * componentPollInterval)
 		synctest.Wait()
 		assert.Equal(t, 3, looked)
-		cancel()
-		require.NoError(t, <-done)
+		stop()
 	})
 }

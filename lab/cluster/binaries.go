@@ -60,7 +60,7 @@ func (b Binaries) Need(own, kube []string) error {
 		return nil
 	}
 	for i, file := range missing {
-		if isThere(file) {
+		if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) {
 			missing[i] += " (there, but it may not be executed: chmod +x)"
 		}
 	}
@@ -76,9 +76,4 @@ func (b Binaries) Program(name string) string {
 		return filepath.Join(b.Dir, name)
 	}
 	return filepath.Join(b.Kube, name)
-}
-
-func isThere(file string) bool {
-	_, err := os.Stat(file)
-	return !errors.Is(err, fs.ErrNotExist)
 }

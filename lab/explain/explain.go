@@ -189,8 +189,8 @@ func reasonSuffix(why string) string {
 	return ": " + why
 }
 
-// explainBound keeps it quick when something does not answer; processesBound is
-// for the part of it that says what runs, which a container engine may be asked.
+// explainBound bounds an explanation when something does not answer. processesBound is
+// the part of it for listing the components, for which a container engine may be asked.
 const (
 	explainBound   = 5 * time.Second
 	processesBound = time.Second
@@ -240,8 +240,8 @@ func newSource(ctx context.Context, l *lab.Lab) (Source, error) {
 	return source, err
 }
 
-// runningProcesses are this machine's processes, by their components' names: what
-// is not known of them is no reason not to
+// runningProcesses are the lab's processes on this machine, by component; nil if they
+// cannot be listed, which is no reason not to explain.
 func runningProcesses(l *lab.Lab) map[string]Process {
 	running, err := l.Host.Running()
 	if err != nil {

@@ -265,8 +265,8 @@ func (a LabFacts) matchesFault(rule api.Fault, of callScope) bool {
 		(len(m.Operations) == 0 || slices.ContainsFunc(m.Operations, of.needsOperation))
 }
 
-func (of callScope) needsOperation(operation string) bool {
-	return slices.ContainsFunc(of.words, func(w string) bool { return strings.Contains(operation, w) })
+func (c callScope) needsOperation(operation string) bool {
+	return slices.ContainsFunc(c.words, func(w string) bool { return strings.Contains(operation, w) })
 }
 
 // addLifecycleFaults adds fault rules that keep a resource from reaching its state.

@@ -128,10 +128,7 @@ func (b *Bed) newCCM(o CCMOptions) (spec process.Spec, address string, err error
 		spec.Args = append(spec.Args, Brisk...)
 	}
 	if o.Kubeconfig != "" {
-		spec.Args = append(
-			spec.Args, "--kubeconfig="+o.Kubeconfig, "--authentication-kubeconfig="+o.Kubeconfig,
-			"--authorization-kubeconfig="+o.Kubeconfig,
-		)
+		spec.Args = append(spec.Args, local.KubeconfigFlags(o.Kubeconfig)...)
 	}
 	spec.Args, spec.Path = append(spec.Args, o.Flags...), cmp.Or(o.Path, spec.Path)
 	spec.Env = slices.Concat(local.MassDeletionEnv, o.Env) // The last of a name counts.

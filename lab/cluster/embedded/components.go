@@ -134,13 +134,7 @@ func (c *Cluster) schedulerSpec() process.Spec {
 func (c *Cluster) ccmSpec() process.Spec { return c.CCM(c.CCMIdentity()...) }
 
 // CCMCommand implements cluster.LocalCCM.
-func (c *Cluster) CCMCommand() cluster.CCMCommand {
-	spec := c.ccmSpec()
-	return cluster.CCMCommand{
-		Path: spec.Path, Args: spec.Args, CloudConfig: c.CloudConfig(),
-		Address: c.Address(), Port: c.Lab.Ports[local.PortCCM], ClusterCIDR: c.PodCIDR(),
-	}
-}
+func (c *Cluster) CCMCommand() cluster.CCMCommand { return c.Command(c.ccmSpec(), c.PodCIDR()) }
 
 // CCMIdentity are the flags that give a CCM its user (from manifests/ccm) and its
 // serving certificate for the cluster's address.
@@ -153,13 +147,9 @@ func (c *Cluster) listenFlags(port string) []string {
 
 // servingFlags are the flags that upstream's controllers share: who they are.
 func (c *Cluster) servingFlags(port, user string) []string {
-	tls, kubeconfig := pki.PairAt(c.pkiPath(), port), c.kubeconfigOf(user)
-	return []string{
-		"--kubeconfig=" + kubeconfig, "--authentication-kubeconfig=" + kubeconfig,
-		"--authorization-kubeconfig=" + kubeconfig,
-		"--tls-cert-file=" + tls.Cert, "--tls-private-key-file=" + tls.Key,
-		"--client-ca-file=" + c.pkiPath("ca.crt"),
-	}
+	tls := pki.PairAt(c.pkiPath(), port)
+	return append(local.KubeconfigFlags(c.kubeconfigOf(user)),
+		"--tls-cert-file="+tls.Cert, "--tls-private-key-file="+tls.Key, "--client-ca-file="+c.pkiPath("ca.crt"))
 }
 
 const nodePrefix = "node/"

@@ -158,9 +158,7 @@ func (c *Cluster) Observer() (*kubernetes.Clientset, error) {
 // ccmSpec describes the CCM's process. It makes its own serving certificate, because
 // only this machine connects to it.
 func (c *Cluster) ccmSpec() process.Spec {
-	kubeconfig := c.accountKubeconfig(accountCCM)
-	return c.CCM("--kubeconfig="+kubeconfig, "--authentication-kubeconfig="+kubeconfig,
-		"--authorization-kubeconfig="+kubeconfig)
+	return c.CCM(local.KubeconfigFlags(c.accountKubeconfig(accountCCM))...)
 }
 
 // Tend keeps the CCM running and the service accounts' tokens valid.
@@ -272,10 +270,4 @@ func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) err
 
 // CCMCommand implements cluster.LocalCCM. It has no ClusterCIDR, because the lab does
 // not know the pods' range.
-func (c *Cluster) CCMCommand() cluster.CCMCommand {
-	spec := c.ccmSpec()
-	return cluster.CCMCommand{
-		Path: spec.Path, Args: spec.Args, CloudConfig: c.CloudConfig(), Address: c.Address(),
-		Port: c.Lab.Ports[local.PortCCM],
-	}
-}
+func (c *Cluster) CCMCommand() cluster.CCMCommand { return c.Command(c.ccmSpec(), "") }

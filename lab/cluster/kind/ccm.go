@@ -190,12 +190,10 @@ func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	config := c.lab.Path("cloud-config.yaml")
 	return cluster.CCMCommand{
 		Path: c.bin.Program("ccm"), CloudConfig: config, Address: address, Port: localPort, ClusterCIDR: podSubnet,
-		Args: append([]string{
-			"--kubeconfig=" + c.Kubeconfig(), "--authentication-kubeconfig=" + c.Kubeconfig(),
-			"--authorization-kubeconfig=" + c.Kubeconfig(),
+		Args: slices.Concat(local.KubeconfigFlags(c.Kubeconfig()), []string{
 			"--cloud-config=" + config, "--bind-address=" + address, "--secure-port=" + strconv.Itoa(localPort),
 			"--profiling=false",
 			"--configure-cloud-routes=false", // Of a flag that comes twice the last counts.
-		}, c.ccmArgs()...),
+		}, c.ccmArgs()),
 	}
 }

@@ -219,7 +219,7 @@ type container struct {
 	}
 }
 
-// addressIn is the container's on a network; "" while it does not run.
+// addressIn is the container's address on a network; "" while it does not run.
 func (c container) addressIn(network string) string {
 	return c.NetworkSettings.Networks[network].IPAddress
 }

@@ -30,7 +30,25 @@ const ccmBound = 30 * time.Second
 func (s Site) ccmMark() string { return s.Lab.Path("ccm.wanted") }
 
 // CCMWanted reports whether the CCM should run.
-func (s Site) CCMWanted() bool { return pathExists(s.ccmMark()) }
+func (s Site) CCMWanted() bool {
+	_, err := os.Stat(s.ccmMark())
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// KubeconfigFlags are the flags that give a controller of upstream's framework its user.
+func KubeconfigFlags(file string) []string {
+	return []string{
+		"--kubeconfig=" + file, "--authentication-kubeconfig=" + file, "--authorization-kubeconfig=" + file,
+	}
+}
+
+// Command is the command line of the CCM that spec describes, as cluster.LocalCCM has it.
+func (s Site) Command(spec process.Spec, clusterCIDR string) cluster.CCMCommand {
+	return cluster.CCMCommand{
+		Path: spec.Path, Args: spec.Args, CloudConfig: s.CloudConfig(), Address: s.Address(),
+		Port: s.Lab.Ports[PortCCM], ClusterCIDR: clusterCIDR,
+	}
+}
 
 // CloudConfig is the file behind the CCM's --cloud-config.
 func (s Site) CloudConfig() string { return s.Lab.Path("cloud-config.yaml") }

@@ -7,10 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -266,11 +264,6 @@ func (s Site) Components(names ...string) ([]cluster.Component, error) {
 
 // Logs are the files in the lab's folder of logs.
 func (s Site) Logs(context.Context) ([]cluster.Log, error) { return FileLogs(s.Lab.Path("logs")) }
-
-func pathExists(file string) bool {
-	_, err := os.Stat(file)
-	return !errors.Is(err, fs.ErrNotExist)
-}
 
 // Ended returns an error that names the components that do not run, with the end of
 // their logs.

@@ -81,10 +81,7 @@ func TestSlotWithAHeldPortIsTaken(t *testing.T) {
 
 // A server on 0.0.0.0 holds its port in every slot; another is taken.
 func TestPortHeldOnTheWildcard(t *testing.T) {
-	l, err := net.Listen("tcp4", "0.0.0.0:0")
-	require.NoError(t, err)
-	defer func() { _ = l.Close() }()
-	port := l.Addr().(*net.TCPAddr).Port
+	port := wildcard(t)
 	saved := preferredPorts[PortScheduler]
 	preferredPorts[PortScheduler] = port
 	defer func() { preferredPorts[PortScheduler] = saved }()
