@@ -30,10 +30,12 @@ type fullCloud struct {
 	asked []any
 }
 
-func (c *fullCloud) record(question ...any) {
+// record returns nil, for methods whose answer is only that.
+func (c *fullCloud) record(question ...any) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = append(c.asked, question...)
+	return nil
 }
 
 // takeQuestions is what was asked since the last time.
@@ -78,22 +80,15 @@ func (c *fullCloud) Features() []conformance.Feature {
 }
 
 func (c *fullCloud) CreateInstance(_ context.Context, s conformance.InstanceSpec) (conformance.Instance, error) {
-	c.record("create", s)
-	return someInstance, nil
+	return someInstance, c.record("create", s)
 }
 
-func (c *fullCloud) StopInstance(_ context.Context, id string) error {
-	c.record("stop", id)
-	return nil
-}
+func (c *fullCloud) StopInstance(_ context.Context, id string) error { return c.record("stop", id) }
 
-func (c *fullCloud) StartInstance(_ context.Context, id string) error {
-	c.record("start", id)
-	return nil
-}
+func (c *fullCloud) StartInstance(_ context.Context, id string) error { return c.record("start", id) }
 
 func (c *fullCloud) TerminateInstance(_ context.Context, id string) error {
-	c.record("terminate", id)
+	_ = c.record("terminate", id)
 	return errors.New("the cloud keeps it for an hour")
 }
 
@@ -102,74 +97,60 @@ func (c *fullCloud) ListBalancers(context.Context) ([]conformance.Balancer, erro
 }
 
 func (c *fullCloud) GetBalancer(_ context.Context, id string) (conformance.Balancer, bool, error) {
-	c.record("get", id)
+	_ = c.record("get", id)
 	if id == someBalancer.ID {
 		return someBalancer, true, nil
 	}
 	return conformance.Balancer{}, false, nil
 }
 
-func (c *fullCloud) DeleteBalancer(_ context.Context, id string) error {
-	c.record("delete", id)
-	return nil
-}
+func (c *fullCloud) DeleteBalancer(_ context.Context, id string) error { return c.record("delete", id) }
 
 func (c *fullCloud) CreateInstances(
 	_ context.Context, specs []conformance.InstanceSpec,
 ) ([]conformance.Instance, error) {
-	c.record("create all", specs)
+	_ = c.record("create all", specs)
 	return []conformance.Instance{someInstance}, errors.New("there is no room for more")
 }
 
 func (c *fullCloud) TerminateInstances(_ context.Context, ids []string) error {
-	c.record("terminate all", ids)
-	return nil
+	return c.record("terminate all", ids)
 }
 
 func (c *fullCloud) ChangeAddresses(_ context.Context, id string) (conformance.Instance, error) {
-	c.record("change addresses", id)
-	return someInstance, nil
+	return someInstance, c.record("change addresses", id)
 }
 
 func (c *fullCloud) RenameBalancer(_ context.Context, id, name string) error {
-	c.record("rename", id, name)
-	return nil
+	return c.record("rename", id, name)
 }
 
 func (c *fullCloud) ChangeBalancer(
 	_ context.Context, id string, listeners []conformance.Listener, targets []string,
 ) error {
-	c.record("change", id, listeners, targets)
-	return nil
+	return c.record("change", id, listeners, targets)
 }
 
 func (c *fullCloud) CreateForeignBalancer(_ context.Context, name string) (conformance.Balancer, error) {
-	c.record("foreign balancer", name)
-	return someBalancer, nil
+	return someBalancer, c.record("foreign balancer", name)
 }
 
 func (c *fullCloud) CreateNamesakeBalancer(_ context.Context, name string) (conformance.Balancer, error) {
-	c.record("namesake's balancer", name)
-	return someBalancer, nil
+	return someBalancer, c.record("namesake's balancer", name)
 }
 
 func (c *fullCloud) CreateNamesakeRoute(
 	_ context.Context, destination, instanceID string,
 ) (conformance.Route, error) {
-	c.record("namesake's route", destination, instanceID)
-	return someRoute, nil
+	return someRoute, c.record("namesake's route", destination, instanceID)
 }
 
 func (c *fullCloud) ReserveAddress(context.Context) (string, func(context.Context) error, error) {
-	return "192.0.2.3", func(context.Context) error {
-		c.record("release")
-		return nil
-	}, nil
+	return "192.0.2.3", func(context.Context) error { return c.record("release") }, nil
 }
 
 func (c *fullCloud) CountConnections(_ context.Context, id string) (map[int32]int64, error) {
-	c.record("connections", id)
-	return map[int32]int64{80: 1 << 40, 53: 2}, nil
+	return map[int32]int64{80: 1 << 40, 53: 2}, c.record("connections", id)
 }
 
 func (c *fullCloud) ListRoutes(context.Context) ([]conformance.Route, error) { return nil, nil }
@@ -179,27 +160,21 @@ func (c *fullCloud) GetRoute(_ context.Context, id string) (conformance.Route, b
 }
 
 func (c *fullCloud) DeleteRoute(_ context.Context, id string) error {
-	c.record("delete route", id)
-	return nil
+	return c.record("delete route", id)
 }
 
 func (c *fullCloud) DivertRoute(_ context.Context, id, instanceID string) error {
-	c.record("divert", id, instanceID)
-	return nil
+	return c.record("divert", id, instanceID)
 }
 
 func (c *fullCloud) CreateForeignRoute(
 	_ context.Context, destination, instanceID string,
 ) (conformance.Route, error) {
-	c.record("foreign route", destination, instanceID)
-	return someRoute, nil
+	return someRoute, c.record("foreign route", destination, instanceID)
 }
 
 func (c *fullCloud) LimitRoutes(context.Context) (func(context.Context) error, error) {
-	return func(context.Context) error {
-		c.record("limit no more")
-		return nil
-	}, nil
+	return func(context.Context) error { return c.record("limit no more") }, nil
 }
 
 func (c *fullCloud) FaultKinds() []conformance.FaultKind {
@@ -207,22 +182,19 @@ func (c *fullCloud) FaultKinds() []conformance.FaultKind {
 }
 
 func (c *fullCloud) InjectFault(_ context.Context, f conformance.Fault) (conformance.Injection, error) {
-	c.record("fault", f)
-	return fakeExpiry{c}, nil
+	return fakeExpiry{c}, c.record("fault", f)
 }
 
 func (c *fullCloud) CountCalls(context.Context) (conformance.Calls, error) { return someCalls, nil }
 
 func (c *fullCloud) CallsSince(_ context.Context, since time.Time) ([]conformance.Call, error) {
-	c.record("since", since.UTC())
-	return []conformance.Call{someCall}, nil
+	return []conformance.Call{someCall}, c.record("since", since.UTC())
 }
 
 func (c *fullCloud) ListZones(context.Context) ([]string, error) { return []string{"a", "b"}, nil }
 
 func (c *fullCloud) InjectZoneOutage(_ context.Context, zone string) (conformance.Injection, error) {
-	c.record("outage", zone)
-	return fakeExpiry{c}, nil
+	return fakeExpiry{c}, c.record("outage", zone)
 }
 
 func (c *fullCloud) ExpireCredentials(context.Context) (conformance.Expiry, error) {
@@ -238,15 +210,9 @@ type fakeExpiry struct{ *fullCloud }
 
 func (e fakeExpiry) Hits(context.Context) (int, error) { return 7, nil }
 
-func (e fakeExpiry) Lift(context.Context) error {
-	e.record("lift")
-	return nil
-}
+func (e fakeExpiry) Lift(context.Context) error { return e.record("lift") }
 
-func (e fakeExpiry) Renew(context.Context) error {
-	e.record("renew")
-	return nil
-}
+func (e fakeExpiry) Renew(context.Context) error { return e.record("renew") }
 
 // serve has a handler answer on a Unix socket, as a driver does.
 func serve(t *testing.T, h http.Handler) Address {
@@ -279,24 +245,35 @@ func connectTo(t *testing.T, cloud conformance.Cloud) *Cloud {
 	return remote
 }
 
+// requireAnswer returns a function that requires a call to have answered want.
+func requireAnswer[A any](t *testing.T, want A) func(A, error) {
+	return func(got A, err error) {
+		t.Helper()
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+}
+
+// requireFound does so for what may not be there.
+func requireFound[A any](t *testing.T, want A) func(A, bool, error) {
+	return func(got A, found bool, err error) {
+		t.Helper()
+		assert.True(t, found)
+		requireAnswer(t, want)(got, err)
+	}
+}
+
 // What a cloud says and is told is the same through the protocol as without it.
 func TestEveryDriver(t *testing.T) {
 	near := &fullCloud{}
 	far, ctx := connectTo(t, near), t.Context()
-	i, err := far.CreateInstance(ctx, someSpec)
-	require.NoError(t, err)
-	assert.Equal(t, someInstance, i)
+	requireAnswer(t, someInstance)(far.CreateInstance(ctx, someSpec))
 	require.NoError(t, far.StopInstance(ctx, oddID))
 	require.NoError(t, far.StartInstance(ctx, oddID))
 	assert.ErrorContains(t, far.TerminateInstance(ctx, oddID), "the cloud keeps it for an hour")
-	all, err := far.ListBalancers(ctx)
-	require.NoError(t, err)
-	assert.Equal(t, []conformance.Balancer{someBalancer, {ID: "lb-2"}}, all)
-	b, found, err := far.GetBalancer(ctx, oddID)
-	require.NoError(t, err)
-	assert.True(t, found)
-	assert.Equal(t, someBalancer, b)
-	_, found, err = far.GetBalancer(ctx, "gone")
+	requireAnswer(t, []conformance.Balancer{someBalancer, {ID: "lb-2"}})(far.ListBalancers(ctx))
+	requireFound(t, someBalancer)(far.GetBalancer(ctx, oddID))
+	_, found, err := far.GetBalancer(ctx, "gone")
 	require.NoError(t, err)
 	assert.False(t, found)
 	require.NoError(t, far.DeleteBalancer(ctx, oddID))
@@ -313,22 +290,16 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	assert.ErrorContains(t, err, "there is no room for more")
 	assert.Equal(t, []conformance.Instance{someInstance}, made, "what was made comes with the error")
 	require.NoError(t, far.TerminateInstances(ctx, []string{oddID}))
-	changed, err := far.ChangeAddresses(ctx, oddID)
-	require.NoError(t, err)
-	assert.Equal(t, someInstance, changed)
+	requireAnswer(t, someInstance)(far.ChangeAddresses(ctx, oddID))
 	require.NoError(t, far.RenameBalancer(ctx, oddID, "other"))
 	require.NoError(t, far.ChangeBalancer(ctx, oddID, someListeners, []string{"i"}))
-	b, err := far.CreateForeignBalancer(ctx, "stranger")
-	require.NoError(t, err)
-	assert.Equal(t, someBalancer, b)
+	requireAnswer(t, someBalancer)(far.CreateForeignBalancer(ctx, "stranger"))
 	address, release, err := far.ReserveAddress(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, "192.0.2.3", address)
 	require.NoError(t, release(ctx))
 	require.NoError(t, release(ctx), "given back once, it is given back")
-	counts, err := far.CountConnections(ctx, oddID)
-	require.NoError(t, err)
-	assert.Equal(t, map[int32]int64{80: 1 << 40, 53: 2}, counts)
+	requireAnswer(t, map[int32]int64{80: 1 << 40, 53: 2})(far.CountConnections(ctx, oddID))
 	assert.Equal(t, []any{
 		"create all", []conformance.InstanceSpec{someSpec, {}}, "terminate all", []string{oddID},
 		"change addresses", oddID, "rename", oddID, "other", "change", oddID, someListeners, []string{"i"}, "foreign balancer", "stranger",
@@ -342,24 +313,15 @@ func TestRolesOfRoutes(t *testing.T) {
 	none, err := far.ListRoutes(ctx)
 	require.NoError(t, err)
 	assert.Empty(t, none)
-	r, found, err := far.GetRoute(ctx, oddID)
-	require.NoError(t, err)
-	assert.True(t, found)
-	assert.Equal(t, someRoute, r)
-	_, found, err = far.GetRoute(ctx, "gone")
+	requireFound(t, someRoute)(far.GetRoute(ctx, oddID))
+	_, found, err := far.GetRoute(ctx, "gone")
 	require.NoError(t, err)
 	assert.False(t, found)
 	require.NoError(t, far.DeleteRoute(ctx, oddID))
 	require.NoError(t, far.DivertRoute(ctx, oddID, "i-2"))
-	r, err = far.CreateForeignRoute(ctx, "10.2.0.0/24", oddID)
-	require.NoError(t, err)
-	assert.Equal(t, someRoute, r)
-	r, err = far.CreateNamesakeRoute(ctx, "10.3.0.0/24", oddID)
-	require.NoError(t, err)
-	assert.Equal(t, someRoute, r)
-	b, err := far.CreateNamesakeBalancer(ctx, "same")
-	require.NoError(t, err)
-	assert.Equal(t, someBalancer, b)
+	requireAnswer(t, someRoute)(far.CreateForeignRoute(ctx, "10.2.0.0/24", oddID))
+	requireAnswer(t, someRoute)(far.CreateNamesakeRoute(ctx, "10.3.0.0/24", oddID))
+	requireAnswer(t, someBalancer)(far.CreateNamesakeBalancer(ctx, "same"))
 	lift, err := far.LimitRoutes(ctx)
 	require.NoError(t, err)
 	require.NoError(t, lift(ctx))
@@ -382,9 +344,7 @@ func TestRolesOfFaults(t *testing.T) {
 	require.NoError(t, injected.Lift(ctx))
 	require.NoError(t, injected.Lift(ctx), "a second time does nothing")
 
-	zones, err := far.ListZones(ctx)
-	require.NoError(t, err)
-	assert.Equal(t, []string{"a", "b"}, zones)
+	requireAnswer(t, []string{"a", "b"})(far.ListZones(ctx))
 	outage, err := far.InjectZoneOutage(ctx, "a")
 	require.NoError(t, err)
 	require.NoError(t, outage.Lift(ctx))
@@ -401,12 +361,8 @@ func TestRolesOfFaults(t *testing.T) {
 func TestRolesOfCalls(t *testing.T) {
 	near := &fullCloud{}
 	far, ctx := connectTo(t, near), t.Context()
-	calls, err := far.CountCalls(ctx)
-	require.NoError(t, err)
-	assert.Equal(t, someCalls, calls)
-	journal, err := far.CallsSince(ctx, someTime)
-	require.NoError(t, err)
-	assert.Equal(t, []conformance.Call{someCall}, journal)
+	requireAnswer(t, someCalls)(far.CountCalls(ctx))
+	requireAnswer(t, []conformance.Call{someCall})(far.CallsSince(ctx, someTime))
 	assert.Equal(t, []any{"since", someTime}, near.takeQuestions())
 }
 
