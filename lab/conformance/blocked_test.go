@@ -43,8 +43,7 @@ func TestBlocked(t *testing.T) {
 		}
 		tests = append(tests, buildsOn(core("after-a-change", never), "changed-1"),
 			core("created", never), core("another", passes))
-		report, err := newRun(Options{Tests: tests}).outcome(t.Context())
-		require.NoError(t, err)
+		report := runTests(t, Options{Tests: tests})
 		assert.Empty(t, report.Unfinished)
 		assert.False(t, report.Passed())
 		blocked := blockedBy(report)
@@ -71,9 +70,7 @@ func TestFailedOnceBlocksNothing(t *testing.T) {
 				never(t)
 			}
 		})
-		report, err := newRun(Options{Tests: []Test{flaky, buildsOn(core("changed", passes), "created")}}).
-			outcome(t.Context())
-		require.NoError(t, err)
+		report := runTests(t, Options{Tests: []Test{flaky, buildsOn(core("changed", passes), "created")}})
 		assert.Equal(t, map[string]Result{"created": Failed, "changed": Passed}, results(report))
 		assert.False(t, report.Passed())
 		assert.Equal(t, 2, looks)
@@ -89,14 +86,12 @@ func TestFailedOnceBlocksNothing(t *testing.T) {
 func TestNoSecondLook(t *testing.T) {
 	looks := 0
 	fails := core("created", func(t *T) { looks++; t.Errorf("no") })
-	_, err := newRun(Options{Tests: []Test{fails}}).outcome(t.Context())
-	require.NoError(t, err)
+	runTests(t, Options{Tests: []Test{fails}})
 	assert.Equal(t, 1, looks)
 
-	report, err := newRun(Options{
+	report := runTests(t, Options{
 		RunBlocked: true, Tests: []Test{fails, buildsOn(core("changed", passes), "created")},
-	}).outcome(t.Context())
-	require.NoError(t, err)
+	})
 	assert.Equal(t, map[string]Result{"created": Failed, "changed": Passed}, results(report))
 	assert.Equal(t, 2, looks)
 }
@@ -105,17 +100,15 @@ func TestNoSecondLook(t *testing.T) {
 func TestSkippedBlocksNothing(t *testing.T) {
 	skipped := core("created", fails)
 	skipped.Needs = []Feature{FeatureZones}
-	report, err := newRun(Options{Tests: []Test{
+	report := runTests(t, Options{Tests: []Test{
 		buildsOn(core("changed", passes), "created", "not-selected"), skipped,
-	}}).outcome(t.Context())
-	require.NoError(t, err)
+	}})
 	assert.Equal(t, map[string]Result{"created": Skipped, "changed": Passed}, results(report))
 
 	skipped = buildsOn(skipped, "made")
-	report, err = newRun(Options{Tests: []Test{
+	report = runTests(t, Options{Tests: []Test{
 		buildsOn(core("changed", passes), "created"), skipped, core("made", fails),
-	}}).outcome(t.Context())
-	require.NoError(t, err)
+	}})
 	assert.Equal(t, map[string]string{"changed": "made"}, blockedBy(report), "what is in between was skipped")
 }
 
@@ -124,20 +117,18 @@ func TestGivenUpBlocksNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ccm := newFakeCCM()
 		ccm.broken = true
-		report, err := newRun(Options{Implementation: Implementation{CCM: ccm}, Tests: []Test{
+		report := runTests(t, Options{Implementation: Implementation{CCM: ccm}, Tests: []Test{
 			core("created", never), buildsOn(core("changed", never), "created"),
-		}}).outcome(t.Context())
-		require.NoError(t, err)
+		}})
 		assert.Equal(t, map[string]Result{"created": Failed, "changed": Failed}, results(report))
 	})
 }
 
 func TestBlockedIsNotRequired(t *testing.T) {
-	report, err := newRun(Options{Tests: []Test{
+	report := runTests(t, Options{Tests: []Test{
 		core("fine", passes), extended("udp", CapabilityUDP, fails),
 		buildsOn(extended("udp-and-tcp", CapabilityUDP, passes), "udp"),
-	}}).outcome(t.Context())
-	require.NoError(t, err)
+	}})
 	assert.True(t, report.Passed())
 	assert.Equal(t, map[string]string{"udp-and-tcp": "udp"}, blockedBy(report))
 	assert.Equal(t, Partial, report.Profiles[0].Extended.Result)
@@ -241,13 +232,12 @@ func TestLabWaitsForFoundation(t *testing.T) {
 func TestHeldBackBesideALongTest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		report, err := newRun(Options{Tests: []Test{
+		report := runTests(t, Options{Tests: []Test{
 			core("long", func(*T) { time.Sleep(time.Minute) }),
 			core("first", func(*T) { time.Sleep(2 * time.Second) }),
 			buildsOn(core("second", func(*T) { time.Sleep(50 * time.Second) }), "first"),
 			alone(core("last", passes)),
-		}}).outcome(t.Context())
-		require.NoError(t, err)
+		}})
 		assert.True(t, report.Passed())
 		assert.Equal(t, time.Minute, time.Since(began))
 	})
@@ -291,16 +281,12 @@ func TestBoundsFactor(t *testing.T) {
 				return nil
 			})
 		})
-		report, err := newRun(Options{BoundsFactor: 2.5, Tests: []Test{short, core("usual", never), cleaned}}).
-			outcome(t.Context())
-		require.NoError(t, err)
+		report := runTests(t, Options{BoundsFactor: 2.5, Tests: []Test{short, core("usual", never), cleaned}})
 		assert.Contains(t, reasons(report, "short")[0], "gave up after 25s")
 		assert.Contains(t, reasons(report, "usual")[0], "gave up after 5m0s")
 		assert.Equal(t, 75*time.Second, cleanup)
 
-		report, err = newRun(Options{BoundsFactor: 5, Bound: time.Minute, Tests: []Test{core("usual", never)}}).
-			outcome(t.Context())
-		require.NoError(t, err)
+		report = runTests(t, Options{BoundsFactor: 5, Bound: time.Minute, Tests: []Test{core("usual", never)}})
 		assert.Contains(t, reasons(report, "usual")[0], "gave up after 1m0s", "however long: it is the longest")
 	})
 }

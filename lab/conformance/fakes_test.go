@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/rest"
 )
 
@@ -98,6 +99,14 @@ func (r *run) outcome(ctx context.Context) (*Report, error) {
 		r.report.Unfinished = err.Error()
 	}
 	return r.report, errors.Join(err, r.finishReport())
+}
+
+// runTests returns the report of newRun's run, which comes to its end.
+func runTests(t *testing.T, o Options) *Report {
+	t.Helper()
+	report, err := newRun(o).outcome(t.Context())
+	require.NoError(t, err)
+	return report
 }
 
 // core is a core test of the Node profile.

@@ -123,8 +123,7 @@ func TestParallel(t *testing.T) {
 			)
 		}
 		began := time.Now()
-		report, err := newRun(Options{Tests: tests, Parallel: 3}).outcome(t.Context())
-		require.NoError(t, err)
+		report := runTests(t, Options{Tests: tests, Parallel: 3})
 		assert.True(t, report.Passed(), "%v", report.Tests)
 		assert.Len(t, report.Tests, 12)
 		assert.Equal(t, 3, most)
@@ -137,7 +136,7 @@ func TestWaysToFail(t *testing.T) {
 		var beyond atomic.Bool
 		slow := core("slow", never)
 		slow.Bound = time.Minute
-		report, err := newRun(Options{Tests: []Test{
+		report := runTests(t, Options{Tests: []Test{
 			core("panics", func(*T) { panic("oh") }),
 			core("fatal", func(t *T) { t.Errorf("first"); t.Fatalf("second"); beyond.Store(true) }),
 			core("must", func(t *T) {
@@ -158,8 +157,7 @@ func TestWaysToFail(t *testing.T) {
 			slow,
 			core("slow-by-default", never),
 			core("fine", passes),
-		}}).outcome(t.Context())
-		require.NoError(t, err)
+		}})
 		assert.False(t, beyond.Load(), "a test that has ended goes no further")
 		for _, test := range report.Tests {
 			assert.Equal(t, test.ID == "fine", test.Result == Passed, test.ID)
@@ -186,7 +184,7 @@ func TestCleanup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var undone []string
-				report, err := newRun(Options{Tests: []Test{core("a", func(ct *T) {
+				report := runTests(t, Options{Tests: []Test{core("a", func(ct *T) {
 					undo := func(what string, err error) {
 						ct.Cleanup(func(ctx context.Context) error {
 							undone = append(undone, what)
@@ -201,8 +199,7 @@ func TestCleanup(t *testing.T) {
 					undo("second", errors.New("it is stuck"))
 					ct.Cleanup(func(context.Context) error { undo("registered late", nil); return nil })
 					end(ct)
-				})}}).outcome(t.Context())
-				require.NoError(t, err)
+				})}})
 				assert.Equal(t, []string{"registered late", "second", "first"}, undone)
 				assert.Equal(t, Failed, report.Tests[0].Result)
 				assert.Contains(t, report.Tests[0].Reasons, "cleaning up: it is stuck")
@@ -264,8 +261,7 @@ func TestSkips(t *testing.T) {
 			needs(extended("claimed-but", CapabilityUDP, passes), FeatureStrangers),
 		},
 	}
-	report, err := newRun(o).outcome(t.Context())
-	require.NoError(t, err)
+	report := runTests(t, o)
 	assert.Equal(t, map[string]Result{
 		"has-it": Passed, "lacks-it": Skipped, "declared": Skipped, "declared-too": Skipped, "claimed-but": Skipped,
 	}, results(report))
@@ -282,13 +278,11 @@ func TestSkips(t *testing.T) {
 	only := Options{
 		RequiredOnly: true, Tests: []Test{core("core", passes), extended("unclaimed", CapabilityUDP, passes)},
 	}
-	report, err = newRun(only).outcome(t.Context())
-	require.NoError(t, err)
+	report = runTests(t, only)
 	assert.Equal(t, map[string]Result{"core": Passed, "unclaimed": Skipped}, results(report))
 
 	o.Tests = o.Tests[1:]
-	report, err = newRun(o).outcome(t.Context())
-	require.NoError(t, err)
+	report = runTests(t, o)
 	assert.False(t, report.Passed(), "nothing ran")
 	assert.EqualValues(t, 1, ccm.starts.Load(), "for nothing no CCM is started")
 }
@@ -316,9 +310,7 @@ func TestSelect(t *testing.T) {
 		}
 		assert.Equal(t, tc.want, got, name)
 	}
-	report, err := newRun(Options{Tests: tests, Profiles: []Profile{Node}, Focus: regexp.MustCompile("-b")}).
-		outcome(t.Context())
-	require.NoError(t, err)
+	report := runTests(t, Options{Tests: tests, Profiles: []Profile{Node}, Focus: regexp.MustCompile("-b")})
 	assert.Equal(t, map[string]Result{"node-b": Passed}, results(report), "others are not even skipped")
 	p, err := ProfileNamed("loadBALANCER")
 	require.NoError(t, err)
@@ -333,7 +325,7 @@ func TestSelect(t *testing.T) {
 func TestCrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ccm := newFakeCCM()
-		report, err := newRun(Options{
+		report := runTests(t, Options{
 			Implementation: Implementation{CCM: ccm},
 			Tests: []Test{core("a", func(t *T) {
 				ccm.crash()
@@ -344,8 +336,7 @@ func TestCrash(t *testing.T) {
 					return nil
 				})
 			})},
-		}).outcome(t.Context())
-		require.NoError(t, err)
+		})
 		assert.Equal(t, map[string]Result{"a": Passed}, results(report))
 		assert.Equal(t, []string{"last words"}, report.Crashes)
 		assert.False(t, report.Passed())
@@ -357,10 +348,9 @@ func TestCrashAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ccm := newFakeCCM()
 		ccm.refuse = errors.New("not needed any more")
-		report, err := newRun(
+		report := runTests(t,
 			Options{Implementation: Implementation{CCM: ccm}, Tests: []Test{core("a", func(*T) { ccm.crash() })}},
-		).outcome(t.Context())
-		require.NoError(t, err)
+		)
 		assert.Len(t, report.Crashes, 1)
 	})
 }
@@ -413,14 +403,13 @@ func TestExitUnderFault(t *testing.T) {
 			t.Must(err, "injecting a fault")
 			crashes(2 * maxCrashes)(t)
 		}
-		report, err := newRun(Options{
+		report := runTests(t, Options{
 			Parallel:       1,
 			Implementation: Implementation{CCM: ccm, Cloud: faultyCloud{}},
 			Tests: []Test{
 				core("fault", underFault), core("aftermath", crashes(1)), core("later", crashes(1)),
 			},
-		}).outcome(t.Context())
-		require.NoError(t, err)
+		})
 		assert.Equal(t, map[string]Result{"fault": Passed, "aftermath": Passed, "later": Passed}, results(report))
 		assert.Equal(t, 2*maxCrashes+1, report.ExitsUnderFault)
 		assert.Len(t, report.Crashes, 1, "that of the test after one that has passed")
@@ -444,9 +433,7 @@ func TestCrashesNowAndThen(t *testing.T) {
 				})
 			}))
 		}
-		report, err := newRun(Options{Implementation: Implementation{CCM: ccm}, Tests: tests, Parallel: 1}).
-			outcome(t.Context())
-		require.NoError(t, err)
+		report := runTests(t, Options{Implementation: Implementation{CCM: ccm}, Tests: tests, Parallel: 1})
 		assert.Len(t, report.Crashes, 2*maxCrashes)
 		assert.False(t, slices.ContainsFunc(report.Tests, func(t TestReport) bool { return t.Result != Passed }))
 	})
@@ -456,10 +443,9 @@ func TestRestartRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ccm := newFakeCCM()
 		ccm.refuse = errors.New("no such file")
-		report, err := newRun(Options{
+		report := runTests(t, Options{
 			Implementation: Implementation{CCM: ccm}, Tests: []Test{core("a", func(t *T) { ccm.crash(); never(t) })},
-		}).outcome(t.Context())
-		require.NoError(t, err)
+		})
 		assert.Contains(t, reasons(report, "a")[0], "starting it again failed: no such file")
 	})
 }
@@ -500,12 +486,11 @@ func TestStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		released := make(chan struct{})
 		stuck := func() { <-released }
-		report, err := newRun(Options{Bound: time.Second, Tests: []Test{
+		report := runTests(t, Options{Bound: time.Second, Tests: []Test{
 			core("test", func(*T) { stuck() }),
 			core("cleanup", func(t *T) { t.Cleanup(func(context.Context) error { stuck(); return nil }) }),
 			core("other", passes),
-		}}).outcome(t.Context())
-		require.NoError(t, err)
+		}})
 		assert.Equal(t, map[string]Result{"test": Failed, "cleanup": Failed, "other": Passed}, results(report))
 		assert.Equal(
 			t, []string{"the test does not end, though its time is over (gave up after 1s)"}, reasons(report, "test"),
@@ -517,14 +502,13 @@ func TestStuck(t *testing.T) {
 // A cleanup may fail in every way that a test may, and hides nothing.
 func TestCleanupFails(t *testing.T) {
 	undone := false
-	report, err := newRun(Options{Tests: []Test{
+	report := runTests(t, Options{Tests: []Test{
 		core("ends", func(t *T) {
 			t.Cleanup(func(context.Context) error { undone = true; return nil })
 			t.Cleanup(func(context.Context) error { t.Fatalf("it cannot"); return nil })
 		}),
 		core("panics", func(t *T) { t.Cleanup(func(context.Context) error { panic("no") }) }),
-	}}).outcome(t.Context())
-	require.NoError(t, err)
+	}})
 	assert.Equal(t, map[string]Result{"ends": Failed, "panics": Failed}, results(report))
 	assert.True(t, undone)
 	assert.Contains(t, reasons(report, "panics")[0], "cleaning up panicked: no")
@@ -534,7 +518,7 @@ func TestCleanupFails(t *testing.T) {
 // ends nothing.
 func TestUnseen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		report, err := newRun(Options{Tests: []Test{
+		report := runTests(t, Options{Tests: []Test{
 			core("busy", func(t *T) {
 				looks := 0
 				t.HoldsUntil("it holds", func(context.Context) error {
@@ -555,8 +539,7 @@ func TestUnseen(t *testing.T) {
 				},
 					"the end", func(context.Context) error { return errors.New("not yet") })
 			}),
-		}}).outcome(t.Context())
-		require.NoError(t, err)
+		}})
 		assert.Equal(t, map[string]Result{"busy": Passed, "broken": Failed}, results(report))
 		assert.Equal(t, []string{`it holds: nodes "x" not found`}, reasons(report, "broken"))
 	})
@@ -566,15 +549,14 @@ func TestUnseen(t *testing.T) {
 func TestTheLastLookIsAtWhatMustHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := false
-		report, err := newRun(Options{Tests: []Test{core("a", func(t *T) {
+		report := runTests(t, Options{Tests: []Test{core("a", func(t *T) {
 			t.HoldsUntil("peace", func(context.Context) error {
 				if broken {
 					return errors.New("war")
 				}
 				return nil
 			}, "dawn", func(context.Context) error { broken = true; return nil })
-		})}}).outcome(t.Context())
-		require.NoError(t, err)
+		})}})
 		assert.Equal(t, []string{"peace: war"}, reasons(report, "a"))
 	})
 }

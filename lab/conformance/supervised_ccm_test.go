@@ -90,9 +90,7 @@ func TestReplicasOfATest(t *testing.T) {
 			ccm := newFakeReplicas()
 			test := core("a", tc.run)
 			test.Needs = []Feature{FeatureReplicas}
-			report, err := newRun(Options{Tests: []Test{test}, Implementation: Implementation{CCM: ccm}}).
-				outcome(t.Context())
-			require.NoError(t, err)
+			report := runTests(t, Options{Tests: []Test{test}, Implementation: Implementation{CCM: ccm}})
 			assert.Equal(t, tc.first, ccm.done)
 			if tc.second != nil {
 				assert.Equal(t, tc.second, ccm.others[1].done)
@@ -129,9 +127,7 @@ func TestRenamedCluster(t *testing.T) {
 	test.Needs = []Feature{FeatureRenameCluster}
 	ccm := &renamedCCM{fakeReplicas: newFakeReplicas()}
 	run := func() *Report {
-		report, err := newRun(Options{Tests: []Test{test}, Implementation: Implementation{CCM: ccm}}).outcome(t.Context())
-		require.NoError(t, err)
-		return report
+		return runTests(t, Options{Tests: []Test{test}, Implementation: Implementation{CCM: ccm}})
 	}
 	assert.Equal(t, Skipped, results(run())["a"], "it is not told its name")
 	ccm.can, ccm.done = true, nil
@@ -143,13 +139,11 @@ func TestRenamedCluster(t *testing.T) {
 func TestNoReplicas(t *testing.T) {
 	test := core("a", passes)
 	test.Needs = []Feature{FeatureReplicas}
-	report, err := newRun(Options{Tests: []Test{test}}).outcome(t.Context())
-	require.NoError(t, err)
+	report := runTests(t, Options{Tests: []Test{test}})
 	assert.Equal(t, Skipped, results(report)["a"])
 
 	test = core("a", func(t *T) { assert.False(t, t.Replica(0).Running()); t.Replica(1) })
-	report, err = newRun(Options{Tests: []Test{test}}).outcome(t.Context())
-	require.NoError(t, err)
+	report = runTests(t, Options{Tests: []Test{test}})
 	assert.Equal(t, []string{"replica 1 of the CCM: of this CCM only one can run"}, reasons(report, "a"))
 }
 
