@@ -169,6 +169,11 @@ func (f *fakeCloud) setInstances(instances ...api.Instance) {
 	f.listInstances = func() ([]api.Instance, error) { return slices.Clone(instances), nil }
 }
 
+// setBalancers has the cloud list these balancers.
+func (f *fakeCloud) setBalancers(balancers ...api.LoadBalancer) {
+	f.listBalancers = func() ([]api.LoadBalancer, error) { return balancers, nil }
+}
+
 func instance(id string, version int64, state api.InstanceState) api.Instance {
 	return api.Instance{
 		ID: id, Name: "node-" + id, Project: ourProject, Version: version, State: state,
@@ -271,6 +276,29 @@ func (r *harness) run() {
 func (r *harness) runWithOpenStream() {
 	r.run()
 	r.cloud.openStream()
+}
+
+// runWithInstances is runWithOpenStream in a cloud of these instances, which are listed.
+func (r *harness) runWithInstances(instances ...api.Instance) {
+	r.t.Helper()
+	r.cloud.setInstances(instances...)
+	r.runWithOpenStream()
+	assert.Equal(r.t, instances[0].Version, r.instanceVersion(instances[0].ID))
+}
+
+// named and routes are the inventory's answers.
+func (r *harness) named(name string) []api.Instance {
+	r.t.Helper()
+	named, err := r.InstancesNamed(r.t.Context(), name)
+	assert.NoError(r.t, err)
+	return named
+}
+
+func (r *harness) routes() []api.Route {
+	r.t.Helper()
+	routes, err := r.Routes(r.t.Context())
+	assert.NoError(r.t, err)
+	return routes
 }
 
 // instanceVersion is that of the instance, 0 of none.

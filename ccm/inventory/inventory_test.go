@@ -38,9 +38,7 @@ func TestOneListForAllWhoAskAtOnce(t *testing.T) {
 		for i := range all {
 			asking.Go(func() { assert.EqualValues(t, 1, r.instanceVersion(all[i].ID)) })
 			asking.Go(func() {
-				named, err := r.InstancesNamed(r.t.Context(), all[i].Name)
-				assert.NoError(t, err)
-				assert.Equal(t, []api.Instance{all[i]}, named)
+				assert.Equal(t, []api.Instance{all[i]}, r.named(all[i].Name))
 			})
 		}
 		leave()
@@ -70,9 +68,7 @@ func TestWithoutAStreamListsAreCurrentForMaxAge(t *testing.T) {
 
 func TestAnOpenStreamKeepsCurrent(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
-		r.runWithOpenStream()
-		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+		r.runWithInstances(instance("i-1", 1, api.InstanceRunning))
 		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 2, api.InstanceStopping))
 		r.cloud.sendEvent(api.EventCreated, instance("i-2", 1, api.InstancePending))
 		time.Sleep(inventory.DefaultResync - time.Second)
@@ -119,9 +115,7 @@ func TestListsWaitForTheStreamToOpen(t *testing.T) {
 
 func TestABrokenStreamIsPolledFor(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
-		r.runWithOpenStream()
-		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+		r.runWithInstances(instance("i-1", 1, api.InstanceRunning))
 		time.Sleep(time.Minute)
 		r.cloud.breakStream()
 		r.cloud.setInstances(instance("i-1", 2, api.InstanceStopped))
@@ -147,9 +141,7 @@ func TestUnknownNamesCostAListASecond(t *testing.T) {
 			var asking sync.WaitGroup
 			for i := range 1000 {
 				asking.Go(func() {
-					named, err := r.InstancesNamed(r.t.Context(), fmt.Sprint("unknown-", i))
-					assert.NoError(t, err)
-					assert.Empty(t, named)
+					assert.Empty(t, r.named(fmt.Sprint("unknown-", i)))
 				})
 			}
 			asking.Wait()
@@ -158,24 +150,18 @@ func TestUnknownNamesCostAListASecond(t *testing.T) {
 		}
 		// No event tells.
 		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning), instance("i-2", 1, api.InstanceRunning))
-		named, err := r.InstancesNamed(r.t.Context(), "node-i-2")
-		require.NoError(t, err)
-		assert.Len(t, named, 1)
+		assert.Len(t, r.named("node-i-2"), 1)
 		r.cloud.listInstances = func() ([]api.Instance, error) { return nil, errors.New("503") }
 		time.Sleep(time.Second)
-		_, err = r.InstancesNamed(r.t.Context(), "unknown")
+		_, err := r.InstancesNamed(r.t.Context(), "unknown")
 		require.ErrorContains(t, err, "503", "that there is none must be seen")
-		named, err = r.InstancesNamed(r.t.Context(), "node-i-2")
-		require.NoError(t, err, "what is known is current")
-		assert.Len(t, named, 1)
+		assert.Len(t, r.named("node-i-2"), 1, "what is known is current")
 	})
 }
 
 func TestOlderNewsChangeNothing(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.setInstances(instance("i-1", 5, api.InstanceRunning), instance("i-2", 5, api.InstanceRunning))
-		r.runWithOpenStream()
-		assert.EqualValues(t, 5, r.instanceVersion("i-1"))
+		r.runWithInstances(instance("i-1", 5, api.InstanceRunning), instance("i-2", 5, api.InstanceRunning))
 		r.takeChanges()
 		for v := range int64(5) {
 			r.cloud.sendEvent(api.EventUpdated, instance("i-1", v+1, api.InstancePending))
@@ -189,9 +175,7 @@ func TestOlderNewsChangeNothing(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.EqualValues(t, 6, r.instanceVersion("i-1"), "after a stale list")
 		assert.Zero(t, r.instanceVersion("i-2"), "a deleted one does not come back")
-		named, err := r.InstancesNamed(r.t.Context(), "node-i-1")
-		require.NoError(t, err)
-		assert.Len(t, named, 1, "ended ones are shown")
+		assert.Len(t, r.named("node-i-1"), 1, "ended ones are shown")
 		assert.Empty(t, r.takeChanges())
 	})
 }
@@ -210,9 +194,7 @@ func TestWhatAListLacksIsMissingAndNotGone(t *testing.T) {
 		r.cloud.setInstances()
 		time.Sleep(time.Minute)
 		assert.Zero(t, r.instanceVersion("i-1"))
-		named, err := r.InstancesNamed(r.t.Context(), "node-i-2")
-		require.NoError(t, err)
-		assert.Empty(t, named)
+		assert.Empty(t, r.named("node-i-2"))
 		assert.Equal(t, []string{"i-1 v3 running missing", "i-2 v1 running missing"}, r.takeChanges())
 		time.Sleep(time.Minute)
 		assert.Zero(t, r.instanceVersion("i-1"))
@@ -296,9 +278,7 @@ func TestDoubtfulListsReplaceNothing(t *testing.T) {
 // A token that was swapped has the stream show another project.
 func TestAnEventOfAnotherProjectEndsTheStream(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
-		r.runWithOpenStream()
-		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+		r.runWithInstances(instance("i-1", 1, api.InstanceRunning))
 		foreign := instance("i-1", 2, api.InstanceTerminated)
 		foreign.Project = "p-theirs"
 		r.cloud.sendEvent(api.EventDeleted, foreign)
@@ -311,9 +291,7 @@ func TestAnEventOfAnotherProjectEndsTheStream(t *testing.T) {
 // When events were lost, or the cloud's data is another's, versions tell nothing.
 func TestLostEventsHaveEverythingListedAnew(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.setInstances(instance("i-1", 9, api.InstanceRunning), instance("i-2", 9, api.InstanceRunning))
-		r.runWithOpenStream()
-		assert.EqualValues(t, 9, r.instanceVersion("i-1"))
+		r.runWithInstances(instance("i-1", 9, api.InstanceRunning), instance("i-2", 9, api.InstanceRunning))
 		r.cloud.sendEvent(api.EventDeleted, instance("i-2", 9, api.InstanceRunning))
 		r.cloud.setInstances(instance("i-1", 4, api.InstanceStopped), instance("i-2", 4, api.InstanceRunning))
 		r.cloud.breakStream()
@@ -420,18 +398,12 @@ func TestKindsAreListedWhenNeeded(t *testing.T) {
 		r.runWithOpenStream()
 		time.Sleep(2 * inventory.DefaultResync)
 		r.cloud.listRoutes = func() ([]api.Route, error) { return []api.Route{route("r-2", 1), route("r-1", 1)}, nil }
-		routes, err := r.Routes(r.t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, []api.Route{route("r-1", 1), route("r-2", 1)}, routes)
+		assert.Equal(t, []api.Route{route("r-1", 1), route("r-2", 1)}, r.routes())
 		r.cloud.sendEvent(api.EventDeleted, route("r-1", 1))
 		r.cloud.sendEvent(api.EventCreated, route("r-3", 1))
-		routes, err = r.Routes(r.t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, []api.Route{route("r-2", 1), route("r-3", 1)}, routes)
+		assert.Equal(t, []api.Route{route("r-2", 1), route("r-3", 1)}, r.routes())
 
-		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) {
-			return []api.LoadBalancer{balancer("lb-1", "uid-1", 1), balancer("lb-2", "uid-2", 1)}, nil
-		}
+		r.cloud.setBalancers(balancer("lb-1", "uid-1", 1), balancer("lb-2", "uid-2", 1))
 		assert.Empty(t, r.LoadBalancersOf("uid-1"))
 		synctest.Wait()
 		assert.Equal(t, []api.LoadBalancer{balancer("lb-1", "uid-1", 1)}, r.LoadBalancersOf("uid-1"))
@@ -448,7 +420,7 @@ func TestKindsAreListedWhenNeeded(t *testing.T) {
 func TestBalancersThatMayBeOutOfDate(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
 		lb := balancer("lb-1", "uid-1", 1)
-		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) { return []api.LoadBalancer{lb}, nil }
+		r.cloud.setBalancers(lb)
 		r.runWithOpenStream()
 		r.LoadBalancers()
 		synctest.Wait()
@@ -466,7 +438,7 @@ func TestBalancersThatMayBeOutOfDate(t *testing.T) {
 
 func TestNotesAreTakenIn(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) { return nil, nil }
+		r.cloud.setBalancers()
 		r.cloud.listRoutes = func() ([]api.Route, error) { return nil, nil }
 		r.runWithOpenStream()
 		r.NoteLoadBalancer(balancer("lb-1", "uid-1", 2))
@@ -485,21 +457,16 @@ func TestNotesAreTakenIn(t *testing.T) {
 		r.NoteLoadBalancer(balancer("lb-1", "uid-1", 2))
 		assert.Empty(t, r.LoadBalancersOf("uid-1"))
 
-		_, err := r.Routes(r.t.Context())
-		require.NoError(t, err)
+		r.routes()
 		r.NoteRoute(route("r-1", 1))
-		routes, err := r.Routes(r.t.Context())
-		require.NoError(t, err)
-		assert.Equal(t, []api.Route{route("r-1", 1)}, routes)
+		assert.Equal(t, []api.Route{route("r-1", 1)}, r.routes())
 	})
 }
 
 // A balancer that loses the cluster's tag is not the cluster's any more.
 func TestATagThatIsTakenAway(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) {
-			return []api.LoadBalancer{balancer("lb-1", "uid-1", 1)}, nil
-		}
+		r.cloud.setBalancers(balancer("lb-1", "uid-1", 1))
 		r.runWithOpenStream()
 		r.LoadBalancers()
 		synctest.Wait()
@@ -586,12 +553,8 @@ func TestOffAsksTheCloud(t *testing.T) {
 			assert.EqualValues(t, 1, r.instanceVersion("i-1"))
 			_, err := r.Instance(r.t.Context(), "i-2")
 			require.ErrorIs(t, err, gone)
-			named, err := r.InstancesNamed(r.t.Context(), "x")
-			require.NoError(t, err)
-			assert.Len(t, named, 1)
-			routes, err := r.Routes(r.t.Context())
-			require.NoError(t, err)
-			assert.Len(t, routes, 1)
+			assert.Len(t, r.named("x"), 1)
+			assert.Len(t, r.routes(), 1)
 			r.NoteLoadBalancer(balancer("lb-1", "uid-1", 1))
 			assert.Empty(t, r.LoadBalancersOf("uid-1"))
 			assert.Empty(t, r.LoadBalancers())
@@ -617,8 +580,7 @@ func TestAnswersAreCopies(t *testing.T) {
 		i, err := r.Instance(r.t.Context(), "i-1")
 		require.NoError(t, err)
 		spoil(i)
-		named, err := r.InstancesNamed(r.t.Context(), "node-i-1")
-		require.NoError(t, err)
+		named := r.named("node-i-1")
 		assert.Equal(t, instance("i-1", 1, api.InstanceRunning), named[0])
 		spoil(&named[0])
 		r.cloud.sendEvent(api.EventUpdated, instance("i-1", 2, api.InstanceStopped))
@@ -631,7 +593,7 @@ func TestAnswersAreCopies(t *testing.T) {
 // A subscriber may ask, and note, while it is told.
 func TestSubscribersMayAsk(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) { return nil, nil }
+		r.cloud.setBalancers()
 		var saw []int64
 		r.Subscribe(func(c inventory.Change) {
 			if c.LoadBalancer == nil {

@@ -24,6 +24,8 @@ import (
 
 // propertyCloud is a cloud whose lists and events come as they please.
 type propertyCloud struct {
+	inventory.Cloud // nil: nobody asks for anything but instances
+
 	mu     sync.Mutex
 	now    map[string]api.Instance
 	past   []map[string]api.Instance // what a stale list may show
@@ -124,16 +126,6 @@ func (w *propertyCloud) Follow(
 		case <-change:
 		}
 	}
-}
-
-func (*propertyCloud) GetInstance(context.Context, string) (*api.Instance, error) {
-	return nil, errUnexpected
-}
-func (*propertyCloud) ListRoutes(context.Context, client.RouteFilter) ([]api.Route, error) {
-	return nil, errUnexpected
-}
-func (*propertyCloud) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-	return nil, errUnexpected
 }
 
 // versionWatcher is what users of the inventory saw.

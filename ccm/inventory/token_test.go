@@ -44,9 +44,7 @@ func (f *tokenFile) use(o *inventory.Options) { o.Token, o.Check = f.is, f.check
 func TestAStreamThatWasResumedWithAnotherToken(t *testing.T) {
 	file := newTokenFile()
 	inBubble(t, file.use, func(r *harness) {
-		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
-		r.runWithOpenStream()
-		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+		r.runWithInstances(instance("i-1", 1, api.InstanceRunning))
 		r.cloud.breakStream()
 		file.Store("theirs")
 		r.cloud.openStream()
@@ -71,9 +69,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			file := newTokenFile()
 			inBubble(t, file.use, func(r *harness) {
-				r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
-				r.runWithOpenStream()
-				assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+				r.runWithInstances(instance("i-1", 1, api.InstanceRunning))
 				time.Sleep(time.Minute + time.Second/2) // Between two looks at the token.
 				file.Store("theirs")
 				if asked {
@@ -98,9 +94,7 @@ func TestAStreamEndsWithItsToken(t *testing.T) {
 func TestAStreamThatAnotherTokenOpened(t *testing.T) {
 	file := newTokenFile()
 	inBubble(t, file.use, func(r *harness) {
-		r.cloud.listBalancers = func() ([]api.LoadBalancer, error) {
-			return []api.LoadBalancer{balancer("lb-1", "uid-1", 1)}, nil
-		}
+		r.cloud.setBalancers(balancer("lb-1", "uid-1", 1))
 		file.Store("theirs")
 		r.runWithOpenStream()
 		r.LoadBalancers()
@@ -205,9 +199,7 @@ func TestAStreamThatIsRefusedForLong(t *testing.T) {
 // restore: its versions are not compared with those from before.
 func TestOtherDataAfterARefusal(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.setInstances(instance("i-1", 9, api.InstanceRunning))
-		r.runWithOpenStream()
-		assert.EqualValues(t, 9, r.instanceVersion("i-1"))
+		r.runWithInstances(instance("i-1", 9, api.InstanceRunning))
 		r.cloud.refuseStream(api.Unauthenticated)
 		r.cloud.setInstances(instance("i-1", 4, api.InstanceStopped))
 		r.cloud.openStream()
@@ -218,9 +210,7 @@ func TestOtherDataAfterARefusal(t *testing.T) {
 // What a list lacks by mistake is known again when the cloud has been asked.
 func TestAnInstanceThatWasAskedFor(t *testing.T) {
 	inBubble(t, nil, func(r *harness) {
-		r.cloud.setInstances(instance("i-1", 3, api.InstanceRunning))
-		r.runWithOpenStream()
-		assert.EqualValues(t, 3, r.instanceVersion("i-1"))
+		r.runWithInstances(instance("i-1", 3, api.InstanceRunning))
 		r.cloud.setInstances()
 		time.Sleep(inventory.DefaultResync)
 		synctest.Wait()
