@@ -279,9 +279,7 @@ func TestNodeWatchRetriesUntilThereIsAVerdict(t *testing.T) {
 		w.run()
 		assert.Zero(t, asked, "its instance runs")
 		one := instance(api.InstanceTerminated)
-		w.cloud.mu.Lock()
-		w.cloud.instances = []api.Instance{one}
-		w.cloud.mu.Unlock()
+		w.cloud.setInstances(one)
 		w.reportChange(inventory.Change{Instance: &one})
 		advanceTime(4 * time.Second)
 		_, err := w.api.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
@@ -298,9 +296,7 @@ func TestNodeWatchConvergesWithoutEvents(t *testing.T) {
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
 		w.run()
-		w.cloud.mu.Lock()
-		w.cloud.instances = nil
-		w.cloud.mu.Unlock()
+		w.cloud.setInstances()
 		advanceTime(time.Minute + time.Second)
 		_, err := w.api.CoreV1().Nodes().Get(t.Context(), "node-1", metav1.GetOptions{})
 		assert.True(t, apierrors.IsNotFound(err), "%v", err)

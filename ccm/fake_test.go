@@ -6,7 +6,9 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -118,6 +120,21 @@ func instance(state api.InstanceState) api.Instance {
 	}
 }
 
+// assertError asserts that err says want, or that there is none if want is "".
+func assertError(t *testing.T, err error, want string) {
+	t.Helper()
+	if want == "" {
+		assert.NoError(t, err)
+	} else {
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// runInBubble runs a subtest in a synctest bubble.
+func runInBubble(t *testing.T, name string, test func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
+}
+
 // fakeInventory is what a test has the inventory know. It never asks the cloud.
 type fakeInventory struct {
 	mu         sync.Mutex
@@ -177,6 +194,12 @@ func (f *fakeInventory) NoteLoadBalancer(lb api.LoadBalancer) {
 	case f.balancers[i].Version <= lb.Version:
 		f.balancers[i] = lb
 	}
+}
+
+func (f *fakeInventory) setInstances(instances ...api.Instance) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.instances = instances
 }
 
 func (f *fakeInventory) setBalancers(balancers ...api.LoadBalancer) {

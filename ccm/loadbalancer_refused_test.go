@@ -3,7 +3,6 @@ package ccm
 import (
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -129,36 +128,34 @@ func TestServiceWatchRepairsTargetsOfRefusedService(t *testing.T) {
 		if name == "address" {
 			continue // It is found out by a call of the cloud.
 		}
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				svc.Finalizers = serviceWithAddress().Finalizers
-				w := newWatchWorld(t, svc, node("fakecloud://i-1"))
-				lb := built(t, api.LoadBalancerActive)
-				lb.Listeners = nil
+		runInBubble(t, name, func(t *testing.T) {
+			svc.Finalizers = serviceWithAddress().Finalizers
+			w := newWatchWorld(t, svc, node("fakecloud://i-1"))
+			lb := built(t, api.LoadBalancerActive)
+			lb.Listeners = nil
+			w.cloud.setBalancers(*lb)
+			ensured := 0
+			w.reconciler.ensure = func(*corev1.Service, []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+				ensured++
+				lb.Targets = api.Targets{{InstanceID: "i-1"}}
 				w.cloud.setBalancers(*lb)
-				ensured := 0
-				w.reconciler.ensure = func(*corev1.Service, []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-					ensured++
-					lb.Targets = api.Targets{{InstanceID: "i-1"}}
-					w.cloud.setBalancers(*lb)
-					return nil, newReasonError(contract.ReasonInvalidService, "as before")
-				}
-				sync := func() {
-					require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
-					advanceTime(overdueDelay + time.Second)
-				}
-				sync()
-				require.Zero(t, ensured, "upstream is given a minute")
-				sync()
-				require.Equal(t, 1, ensured)
-				sync()
-				sync()
-				require.Equal(t, 1, ensured, "nothing else is repaired")
-				w.cloud.setBalancers()
-				sync()
-				sync()
-				require.Equal(t, 1, ensured, "nor created anew")
-			})
+				return nil, newReasonError(contract.ReasonInvalidService, "as before")
+			}
+			sync := func() {
+				require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
+				advanceTime(overdueDelay + time.Second)
+			}
+			sync()
+			require.Zero(t, ensured, "upstream is given a minute")
+			sync()
+			require.Equal(t, 1, ensured)
+			sync()
+			sync()
+			require.Equal(t, 1, ensured, "nothing else is repaired")
+			w.cloud.setBalancers()
+			sync()
+			sync()
+			require.Equal(t, 1, ensured, "nor created anew")
 		})
 	}
 }

@@ -155,11 +155,7 @@ func TestEnsureLoadBalancerDeleted(t *testing.T) {
 				&fakeAPI{t: t, project: ours, listBalancers: listReturns(tc.have...), remove: tc.remove},
 			)
 			err := l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service())
-			if tc.wantErr == "" {
-				assert.NoError(t, err)
-			} else {
-				assert.ErrorContains(t, err, tc.wantErr)
-			}
+			assertError(t, err, tc.wantErr)
 		})
 	}
 }

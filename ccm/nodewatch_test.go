@@ -73,11 +73,7 @@ func TestNodeWatchDeletesNodes(t *testing.T) {
 			}
 			removed := countIncrements(t, nodesRemoved, func() {
 				err := w.syncNode(t.Context(), "node-1")
-				if tc.wantErr == "" {
-					assert.NoError(t, err)
-				} else {
-					assert.ErrorContains(t, err, tc.wantErr)
-				}
+				assertError(t, err, tc.wantErr)
 			})
 			writes := w.takeWrites()
 			if tc.event == "" {
@@ -97,12 +93,15 @@ func TestNodeWatchDeletesNodes(t *testing.T) {
 	}
 }
 
+// replacedNodeAnswers are the API server's where a Node is gone, or another has its name.
+var replacedNodeAnswers = map[string]error{
+	"gone":    apierrors.NewNotFound(schema.GroupResource{}, "node-1"),
+	"another": apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid")),
+}
+
 // Another Node of that name, or none by now, is no failure and no removal.
 func TestNodeWatchDeletionOfReplacedNode(t *testing.T) {
-	for name, answer := range map[string]error{
-		"gone":    apierrors.NewNotFound(schema.GroupResource{}, "node-1"),
-		"another": apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid")),
-	} {
+	for name, answer := range replacedNodeAnswers {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchWorld(t, node("fakecloud://i-1"))
 			w.mayDeleteNode = func(context.Context, *corev1.Node) (bool, error) { return true, nil }
@@ -157,6 +156,11 @@ func TestNodeWatchExplainsInstanceState(t *testing.T) {
 	assert.Empty(t, w.takeWrites())
 }
 
+// explainMissingInstance has upstream have tried to initialise the Node, and failed.
+func (w *watchWorld) explainMissingInstance(n *corev1.Node) {
+	w.explain.warnOnce(n, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+}
+
 // Which Nodes are prompted: those that were tried, failed, and would succeed.
 func TestNodeWatchPrompts(t *testing.T) {
 	late := instance(api.InstanceRunning)
@@ -192,9 +196,7 @@ func TestNodeWatchPrompts(t *testing.T) {
 			w := newWatchWorld(t, tc.node)
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
 			if !tc.untried {
-				w.explain.warnOnce(
-					tc.node, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there",
-				)
+				w.explainMissingInstance(tc.node)
 				require.Len(t, w.takeEvents(), 1)
 			}
 			prompts := countIncrements(t, nodesPrompted, func() {
@@ -224,17 +226,12 @@ func TestNodeWatchPrompts(t *testing.T) {
 
 // A Node that is gone, or another's of that name by now, was not prompted.
 func TestNodeWatchPromptOfReplacedNode(t *testing.T) {
-	for name, answer := range map[string]error{
-		"gone":    apierrors.NewNotFound(schema.GroupResource{}, "node-1"),
-		"another": apierrors.NewConflict(schema.GroupResource{}, "node-1", errors.New("uid")),
-	} {
+	for name, answer := range replacedNodeAnswers {
 		t.Run(name, func(t *testing.T) {
 			waiting := node("")
 			w := newWatchWorld(t, waiting)
 			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-			w.explain.warnOnce(
-				waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there",
-			)
+			w.explainMissingInstance(waiting)
 			w.api.PrependReactor("patch", "nodes", func(k8stesting.Action) (bool, runtime.Object, error) {
 				return true, nil, answer
 			})
@@ -255,7 +252,7 @@ func TestNodeWatchPromptBackoff(t *testing.T) {
 		stuck := node("")
 		w := newWatchWorld(t, stuck)
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-		w.explain.warnOnce(stuck, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+		w.explainMissingInstance(stuck)
 		// every is how long until the next prompt, by looks each second.
 		every := func() time.Duration {
 			began := time.Now()
@@ -306,7 +303,7 @@ func TestNodeWatchRarelyListsForMissingInstance(t *testing.T) {
 		waiting := node("")
 		w := newWatchWorld(t, waiting)
 		w.run()
-		w.explain.warnOnce(waiting, topicInitialization, cause{reason: contract.ReasonInstanceNotFound}, "not there")
+		w.explainMissingInstance(waiting)
 		w.cloud.mu.Lock()
 		w.cloud.namedCalls = 0
 		w.cloud.mu.Unlock()

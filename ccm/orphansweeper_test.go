@@ -3,6 +3,7 @@ package ccm
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,6 +25,16 @@ func orphanedBalancer(t *testing.T) *api.LoadBalancer {
 	lb := built(t, api.LoadBalancerActive)
 	lb.Tags[contract.TagClusterUID] = "cluster-uid"
 	return lb
+}
+
+// orphanedBalancersOf are balancers of so many Services.
+func orphanedBalancersOf(t *testing.T, services int) (many []api.LoadBalancer) {
+	for i := range services {
+		lb := orphanedBalancer(t)
+		lb.ID, lb.Tags[contract.TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
+		many = append(many, *lb)
+	}
+	return many
 }
 
 func orphanGauge(t *testing.T, owner string) float64 {
@@ -101,64 +112,62 @@ func TestSweeperDeletesOrphans(t *testing.T) {
 			delete(lb.Tags, contract.TagClusterUID)
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var objects []runtime.Object
-				if tc.svc != nil {
-					objects = append(objects, tc.svc)
-				}
-				w := newWatchWorld(t, objects...)
-				if tc.svc != nil && !tc.informed {
-					require.NoError(t, w.services.Delete(tc.svc))
-				}
-				if tc.own == "-" {
-					w.identity = testIdentity("")
-				}
-				if tc.apiErr != nil {
-					w.api.PrependReactor("get", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
-						return true, nil, tc.apiErr
-					})
-				}
-				lb := orphanedBalancer(t)
-				if tc.lb != nil {
-					tc.lb(lb)
-				}
-				w.cloud.setBalancers(*lb)
-
-				w.sweepOrphans(t.Context())
-				advanceTime(orphanMinAge - time.Second)
-				w.sweepOrphans(t.Context())
-				wantOwn, wantUnknown := 0., 0.
-				if tc.deleted {
-					wantOwn = 1
-				}
-				if tc.unknown {
-					wantUnknown = 1
-				}
-				assert.InDelta(t, wantOwn, orphanGauge(t, "this_cluster"), 0)
-				assert.InDelta(t, wantUnknown, orphanGauge(t, "unknown"), 0)
-
-				// Till here nothing was deleted: the reconciler fails on it.
-				advanceTime(time.Second)
-				deleted := 0
-				if tc.deleted {
-					w.reconciler.deleted = func(svc *corev1.Service) error {
-						deleted++
-						assert.Equal(t, "default/web 01234567-89ab", svc.Namespace+"/"+svc.Name+" "+string(svc.UID))
-						w.cloud.setBalancers()
-						return nil
-					}
-				}
-				n := countIncrements(t, orphansDeleted, func() {
-					w.sweepOrphans(t.Context())
-					advanceTime(time.Hour)
-					w.sweepOrphans(t.Context())
+		runInBubble(t, name, func(t *testing.T) {
+			var objects []runtime.Object
+			if tc.svc != nil {
+				objects = append(objects, tc.svc)
+			}
+			w := newWatchWorld(t, objects...)
+			if tc.svc != nil && !tc.informed {
+				require.NoError(t, w.services.Delete(tc.svc))
+			}
+			if tc.own == "-" {
+				w.identity = testIdentity("")
+			}
+			if tc.apiErr != nil {
+				w.api.PrependReactor("get", "services", func(k8stesting.Action) (bool, runtime.Object, error) {
+					return true, nil, tc.apiErr
 				})
-				assert.InDelta(t, wantOwn, float64(deleted), 0)
-				assert.Equal(t, deleted, n)
-				assert.Zero(t, orphanGauge(t, "this_cluster"))
-				assert.Empty(t, w.takeWrites())
+			}
+			lb := orphanedBalancer(t)
+			if tc.lb != nil {
+				tc.lb(lb)
+			}
+			w.cloud.setBalancers(*lb)
+
+			w.sweepOrphans(t.Context())
+			advanceTime(orphanMinAge - time.Second)
+			w.sweepOrphans(t.Context())
+			wantOwn, wantUnknown := 0., 0.
+			if tc.deleted {
+				wantOwn = 1
+			}
+			if tc.unknown {
+				wantUnknown = 1
+			}
+			assert.InDelta(t, wantOwn, orphanGauge(t, "this_cluster"), 0)
+			assert.InDelta(t, wantUnknown, orphanGauge(t, "unknown"), 0)
+
+			// Till here nothing was deleted: the reconciler fails on it.
+			advanceTime(time.Second)
+			deleted := 0
+			if tc.deleted {
+				w.reconciler.deleted = func(svc *corev1.Service) error {
+					deleted++
+					assert.Equal(t, "default/web 01234567-89ab", svc.Namespace+"/"+svc.Name+" "+string(svc.UID))
+					w.cloud.setBalancers()
+					return nil
+				}
+			}
+			n := countIncrements(t, orphansDeleted, func() {
+				w.sweepOrphans(t.Context())
+				advanceTime(time.Hour)
+				w.sweepOrphans(t.Context())
 			})
+			assert.InDelta(t, wantOwn, float64(deleted), 0)
+			assert.Equal(t, deleted, n)
+			assert.Zero(t, orphanGauge(t, "this_cluster"))
+			assert.Empty(t, w.takeWrites())
 		})
 	}
 }
@@ -204,12 +213,7 @@ func TestSweeperRetriesFailedDeletion(t *testing.T) {
 func TestSweeperUndeletableOrphans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t)
-		var many []api.LoadBalancer
-		for i := range 40 {
-			lb := orphanedBalancer(t)
-			lb.ID, lb.Tags[contract.TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
-			many = append(many, *lb)
-		}
+		many := orphanedBalancersOf(t, 40)
 		w.cloud.setBalancers(many...)
 		last := many[len(many)-1]
 		w.reconciler.deleted = func(svc *corev1.Service) error {
@@ -231,24 +235,13 @@ func TestSweeperUndeletableOrphans(t *testing.T) {
 func TestSweeperDeletesAFewPerMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWatchWorld(t)
-		var many []api.LoadBalancer
-		for i := range 20 {
-			lb := orphanedBalancer(t)
-			lb.ID, lb.Tags[contract.TagServiceUID] = fmt.Sprintf("lb-%d", i), fmt.Sprintf("uid-%d", i)
-			many = append(many, *lb)
-		}
-		w.cloud.setBalancers(many...)
+		w.cloud.setBalancers(orphanedBalancersOf(t, 20)...)
 		gone := map[string]time.Time{}
 		w.reconciler.deleted = func(svc *corev1.Service) error {
 			gone[string(svc.UID)] = time.Now()
-			w.cloud.mu.Lock()
-			defer w.cloud.mu.Unlock()
-			for i, lb := range w.cloud.balancers {
-				if lb.Tags[contract.TagServiceUID] == string(svc.UID) {
-					w.cloud.balancers = append(w.cloud.balancers[:i], w.cloud.balancers[i+1:]...)
-					break
-				}
-			}
+			w.cloud.setBalancers(slices.DeleteFunc(w.cloud.LoadBalancers(), func(lb api.LoadBalancer) bool {
+				return lb.Tags[contract.TagServiceUID] == string(svc.UID)
+			})...)
 			return nil
 		}
 		began := time.Now()

@@ -3,7 +3,6 @@ package ccm
 import (
 	"encoding/json"
 	"errors"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +50,17 @@ func (w *watchWorld) ensureInTwoSteps(lb api.LoadBalancer) (called *int) {
 	return called
 }
 
+// ensureAtOnce has EnsureLoadBalancer bring that balancer about with its first call.
+func (w *watchWorld) ensureAtOnce(lb api.LoadBalancer) (called *int) {
+	called = new(int)
+	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+		*called++
+		w.cloud.setBalancers(lb)
+		return &svc.Status.LoadBalancer, nil
+	}
+	return called
+}
+
 // What is done out of band is undone, once, and told once.
 func TestServiceWatchRepairs(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -70,69 +80,67 @@ func TestServiceWatchRepairs(t *testing.T) {
 			return true
 		}, event: "update load balancer lb-1: listeners [tcp:8080→1] to [tcp:8080→30080 tcp:8443→30443]"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				excluded := node("fakecloud://i-2")
-				excluded.Name, excluded.Labels = "node-2", map[string]string{corev1.LabelNodeExcludeBalancers: ""}
-				w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"), excluded)
-				w.cloud.instances = []api.Instance{
-					instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning},
-				}
-				good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-				w.cloud.setBalancers(good)
-				w.run() // and nothing is called: the balancer is as it should be
+		runInBubble(t, name, func(t *testing.T) {
+			excluded := node("fakecloud://i-2")
+			excluded.Name, excluded.Labels = "node-2", map[string]string{corev1.LabelNodeExcludeBalancers: ""}
+			w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"), excluded)
+			w.cloud.instances = []api.Instance{
+				instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning},
+			}
+			good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
+			w.cloud.setBalancers(good)
+			w.run() // and nothing is called: the balancer is as it should be
 
-				changed := good
-				there := tc.change(&changed)
-				again := good
-				if there {
-					w.cloud.setBalancers(changed)
-				} else {
-					w.cloud.setBalancers()
-					again.ID = "lb-2"
+			changed := good
+			there := tc.change(&changed)
+			again := good
+			if there {
+				w.cloud.setBalancers(changed)
+			} else {
+				w.cloud.setBalancers()
+				again.ID = "lb-2"
+			}
+			if tc.moves {
+				again.Address = "127.30.64.9"
+			}
+			called := w.ensureInTwoSteps(again)
+			repairs := countIncrements(t, balancerRepairs, func() {
+				kind := inventory.Updated
+				if !there {
+					kind = inventory.Deleted
 				}
-				if tc.moves {
-					again.Address = "127.30.64.9"
-				}
-				called := w.ensureInTwoSteps(again)
-				repairs := countIncrements(t, balancerRepairs, func() {
-					kind := inventory.Updated
-					if !there {
-						kind = inventory.Deleted
-					}
-					w.reportChange(inventory.Change{Kind: kind, LoadBalancer: &changed})
-					advanceTime(10 * time.Second)
-				})
-				assert.Equal(t, 1, repairs)
-				assert.Equal(t, 2, *called, "until it is active, and no more")
-				assert.Equal(t, []string{
-					"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " +
-						tc.event,
-				}, w.takeEvents())
-				writes := w.takeWrites()
-				if !tc.moves {
-					assert.Empty(t, writes)
-				} else {
-					require.Len(t, writes, 1)
-					patch, ok := writes[0].(k8stesting.PatchAction)
-					require.True(t, ok, "%+v", writes[0])
-					assert.Equal(t, "status", patch.GetSubresource())
-					var got map[string]map[string]any
-					require.NoError(t, json.Unmarshal(patch.GetPatch(), &got))
-					assert.Equal(
-						t, map[string]any{"uid": "01234567-89ab"}, got["metadata"],
-						"nothing of the user's, and no other Service of that name",
-					)
-				}
-				svc, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
-				require.NoError(t, err)
-				assert.Equal(t, again.Address, svc.Status.LoadBalancer.Ingress[0].IP)
-				assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
-
-				advanceTime(time.Hour)
-				assert.Equal(t, 2, *called, "nothing differs, nothing is asked")
-				assert.Empty(t, w.takeEvents())
+				w.reportChange(inventory.Change{Kind: kind, LoadBalancer: &changed})
+				advanceTime(10 * time.Second)
 			})
+			assert.Equal(t, 1, repairs)
+			assert.Equal(t, 2, *called, "until it is active, and no more")
+			assert.Equal(t, []string{
+				"Normal LoadBalancerRepaired The load balancer was changed or deleted out of band, and repaired: " +
+					tc.event,
+			}, w.takeEvents())
+			writes := w.takeWrites()
+			if !tc.moves {
+				assert.Empty(t, writes)
+			} else {
+				require.Len(t, writes, 1)
+				patch, ok := writes[0].(k8stesting.PatchAction)
+				require.True(t, ok, "%+v", writes[0])
+				assert.Equal(t, "status", patch.GetSubresource())
+				var got map[string]map[string]any
+				require.NoError(t, json.Unmarshal(patch.GetPatch(), &got))
+				assert.Equal(
+					t, map[string]any{"uid": "01234567-89ab"}, got["metadata"],
+					"nothing of the user's, and no other Service of that name",
+				)
+			}
+			svc, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, again.Address, svc.Status.LoadBalancer.Ingress[0].IP)
+			assert.Equal(t, map[string]string{"team": "blue"}, svc.Annotations)
+
+			advanceTime(time.Hour)
+			assert.Equal(t, 2, *called, "nothing differs, nothing is asked")
+			assert.Empty(t, w.takeEvents())
 		})
 	}
 }
@@ -318,20 +326,18 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 			w.cloud.setBalancers()
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				svc := serviceWithAddress()
-				if tc.svc != nil {
-					tc.svc(svc)
-				}
-				w := newWatchWorld(t, svc)
-				w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
-				w.syncAfterChange(func() { tc.change(t, w, svc.DeepCopy()) })
-				assert.Empty(t, w.takeEvents())
-				for _, a := range w.takeWrites() {
-					assert.NotEqual(t, "patch", a.GetVerb())
-				}
-			})
+		runInBubble(t, name, func(t *testing.T) {
+			svc := serviceWithAddress()
+			if tc.svc != nil {
+				tc.svc(svc)
+			}
+			w := newWatchWorld(t, svc)
+			w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
+			w.syncAfterChange(func() { tc.change(t, w, svc.DeepCopy()) })
+			assert.Empty(t, w.takeEvents())
+			for _, a := range w.takeWrites() {
+				assert.NotEqual(t, "patch", a.GetVerb())
+			}
 		})
 	}
 }
@@ -370,17 +376,12 @@ func TestServiceWatchBalancerNotInInventory(t *testing.T) {
 		w.cloud.setBalancers()
 		advanceTime(time.Hour) // The reconciler fails on any call.
 
-		called := 0
-		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-			called++
-			w.cloud.setBalancers(good) // It was there all the time.
-			return &svc.Status.LoadBalancer, nil
-		}
+		called := w.ensureAtOnce(good) // It was there all the time.
 		repairs := countIncrements(t, balancerRepairs, func() {
 			w.reportChange(inventory.Change{Kind: inventory.Relisted})
 			advanceTime(time.Minute)
 		})
-		assert.Equal(t, 1, called)
+		assert.Equal(t, 1, *called)
 		assert.Zero(t, repairs)
 		assert.Empty(t, w.takeEvents(), "nothing was repaired")
 		assert.Empty(t, w.takeWrites())
@@ -397,14 +398,10 @@ func TestServiceWatchGivesUpImpossibleDifference(t *testing.T) {
 		w.run()
 		without := *built(t, api.LoadBalancerActive)
 		w.cloud.setBalancers(without)
-		called := 0
-		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-			called++
-			return &svc.Status.LoadBalancer, nil
-		}
+		called := w.ensureAtOnce(without)
 		w.reportChange(inventory.Change{LoadBalancer: &without})
 		advanceTime(time.Minute)
-		assert.Equal(t, 1, called)
+		assert.Equal(t, 1, *called)
 		assert.Empty(t, w.takeEvents())
 	})
 }
@@ -437,19 +434,14 @@ func TestServiceWatchWhileNodesJoin(t *testing.T) {
 		bent := built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2")
 		bent.Listeners[0].TargetPort++
 		w.cloud.setBalancers(*bent)
-		called := 0
-		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-			called++
-			w.cloud.setBalancers(
-				*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"),
-			)
-			return &svc.Status.LoadBalancer, nil
-		}
+		called := w.ensureAtOnce(
+			*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2", "fakecloud://i-3"),
+		)
 		for range 3 {
 			sync()
 			advanceTime(outOfBandDelay)
 		}
-		assert.Equal(t, 1, called)
+		assert.Equal(t, 1, *called)
 		assert.Len(t, w.takeEvents(), 1)
 	})
 }
@@ -466,35 +458,28 @@ func TestServiceWatchReconcilesOverdueDifference(t *testing.T) {
 		}},
 		"never seen as it should be": {change: func(lb *api.LoadBalancer) { lb.Listeners[0].TargetPort++ }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				svc := serviceWithAddress()
-				if tc.seenBefore {
-					svc.Spec.Ports = svc.Spec.Ports[:1]
-				}
-				w := newWatchWorld(t, svc)
-				differs := built(t, api.LoadBalancerActive)
-				tc.change(differs)
-				w.cloud.setBalancers(*differs)
-				var called atomic.Int32
-				w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
-					called.Add(1)
-					w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
-					return &svc.Status.LoadBalancer, nil
-				}
-				w.run()
-				if tc.seenBefore {
-					_, err := w.api.CoreV1().Services("default").
-						Update(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
-					require.NoError(t, err)
-				}
-				advanceTime(overdueDelay - 2*time.Second)
-				assert.Zero(t, called.Load())
-				repairs := countIncrements(t, balancerRepairs, func() { advanceTime(time.Hour) })
-				assert.EqualValues(t, 1, called.Load())
-				assert.Zero(t, repairs)
-				assert.Empty(t, w.takeEvents())
-			})
+		runInBubble(t, name, func(t *testing.T) {
+			svc := serviceWithAddress()
+			if tc.seenBefore {
+				svc.Spec.Ports = svc.Spec.Ports[:1]
+			}
+			w := newWatchWorld(t, svc)
+			differs := built(t, api.LoadBalancerActive)
+			tc.change(differs)
+			w.cloud.setBalancers(*differs)
+			called := w.ensureAtOnce(*built(t, api.LoadBalancerActive))
+			w.run()
+			if tc.seenBefore {
+				_, err := w.api.CoreV1().Services("default").
+					Update(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
+				require.NoError(t, err)
+			}
+			advanceTime(overdueDelay - 2*time.Second)
+			assert.Zero(t, *called)
+			repairs := countIncrements(t, balancerRepairs, func() { advanceTime(time.Hour) })
+			assert.Equal(t, 1, *called)
+			assert.Zero(t, repairs)
+			assert.Empty(t, w.takeEvents())
 		})
 	}
 }
@@ -509,24 +494,22 @@ func TestServiceWatchDeletionBeforeAddress(t *testing.T) {
 		"listed anew":   {Kind: inventory.Relisted},
 		"its UID taken": {LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "nobody"}}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				early := serviceWithAddress()
-				early.Status = corev1.ServiceStatus{}
-				w := newWatchWorld(t, early, node("fakecloud://i-1"))
-				w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
-				w.run()
-				w.reportChange(told)
-				advanceTime(time.Second)
-				called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
-				_, err := w.api.CoreV1().Services("default").
-					UpdateStatus(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
-				require.NoError(t, err)
-				advanceTime(overdueDelay + 10*time.Second)
-				assert.Positive(t, *called)
-				// Only of the balancer's own end is it certain that there was one.
-				assert.Equal(t, told.Kind == inventory.Deleted, len(w.takeEvents()) == 1)
-			})
+		runInBubble(t, name, func(t *testing.T) {
+			early := serviceWithAddress()
+			early.Status = corev1.ServiceStatus{}
+			w := newWatchWorld(t, early, node("fakecloud://i-1"))
+			w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+			w.run()
+			w.reportChange(told)
+			advanceTime(time.Second)
+			called := w.ensureInTwoSteps(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+			_, err := w.api.CoreV1().Services("default").
+				UpdateStatus(t.Context(), serviceWithAddress(), metav1.UpdateOptions{})
+			require.NoError(t, err)
+			advanceTime(overdueDelay + 10*time.Second)
+			assert.Positive(t, *called)
+			// Only of the balancer's own end is it certain that there was one.
+			assert.Equal(t, told.Kind == inventory.Deleted, len(w.takeEvents()) == 1)
 		})
 	}
 }
