@@ -136,10 +136,7 @@ func (c *Cloud) StartInstance(ctx context.Context, id string) error {
 // TerminateInstance implements conformance.Cloud.
 func (c *Cloud) TerminateInstance(ctx context.Context, id string) error {
 	if _, err := c.API.TerminateInstance(ctx, id); err != nil {
-		if client.IsNotFound(err) {
-			return nil
-		}
-		return err
+		return unlessNotFound(err)
 	}
 	if _, err := c.awaitState(ctx, id, api.InstanceTerminated); err != nil {
 		return err
@@ -166,10 +163,7 @@ func (c *Cloud) releaseExternalAddress(ctx context.Context, instance string) err
 	if !exposed {
 		return nil
 	}
-	if err := c.API.ReleaseAddress(ctx, id.(string)); err != nil && !client.IsNotFound(err) {
-		return err
-	}
-	return nil
+	return unlessNotFound(c.API.ReleaseAddress(ctx, id.(string)))
 }
 
 // ChangeAddresses implements conformance.AddressChanger. The external address is another then.
@@ -217,13 +211,18 @@ func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, erro
 // GetBalancer implements conformance.Cloud.
 func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balancer, bool, error) {
 	lb, err := c.API.GetLoadBalancer(ctx, id)
-	if client.IsNotFound(err) {
-		return conformance.Balancer{}, false, nil
-	}
 	if err != nil {
-		return conformance.Balancer{}, false, err
+		return conformance.Balancer{}, false, unlessNotFound(err)
 	}
 	return c.balancerOf(lb), true, nil
+}
+
+// unlessNotFound returns the error, or nil where it says that there is no such thing.
+func unlessNotFound(err error) error {
+	if client.IsNotFound(err) {
+		return nil
+	}
+	return err
 }
 
 func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
@@ -256,11 +255,8 @@ func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
 		return err
 	}
 	return pollUntil(ctx, func() (bool, error) {
-		_, err := c.API.GetLoadBalancer(ctx, id)
-		if client.IsNotFound(err) {
-			return true, nil
-		}
-		return false, err
+		_, there, err := c.GetBalancer(ctx, id)
+		return err == nil && !there, err
 	})
 }
 
@@ -297,10 +293,7 @@ func (c *Cloud) ReserveAddress(ctx context.Context) (address string, release fun
 		return "", nil, err
 	}
 	return made.IP, func(ctx context.Context) error {
-		if err := c.API.ReleaseAddress(ctx, made.ID); err != nil && !client.IsNotFound(err) {
-			return err
-		}
-		return nil
+		return unlessNotFound(c.API.ReleaseAddress(ctx, made.ID))
 	}, nil
 }
 

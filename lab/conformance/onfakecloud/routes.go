@@ -36,21 +36,15 @@ func routeOf(r *api.Route) conformance.Route {
 // GetRoute implements conformance.RouteTable.
 func (c *Cloud) GetRoute(ctx context.Context, id string) (conformance.Route, bool, error) {
 	r, err := c.API.GetRoute(ctx, id)
-	if client.IsNotFound(err) {
-		return conformance.Route{}, false, nil
-	}
 	if err != nil {
-		return conformance.Route{}, false, err
+		return conformance.Route{}, false, unlessNotFound(err)
 	}
 	return routeOf(r), true, nil
 }
 
 // DeleteRoute implements conformance.RouteTable.
 func (c *Cloud) DeleteRoute(ctx context.Context, id string) error {
-	if err := c.API.DeleteRoute(ctx, id); err != nil && !client.IsNotFound(err) {
-		return err
-	}
-	return nil
+	return unlessNotFound(c.API.DeleteRoute(ctx, id))
 }
 
 // DivertRoute implements conformance.RouteDiverter. Where a route leads cannot be changed
