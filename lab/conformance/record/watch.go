@@ -72,6 +72,19 @@ func (c *changeTexts) add(format string, args ...any) {
 	c.texts = append(c.texts, fmt.Sprintf(format, args...))
 }
 
+// addObject adds how the object comes, as created says it, and goes.
+func (c *changeTexts) addObject(o kubediff.Object, created string) {
+	switch {
+	case o.Deleted:
+		c.add("deleted")
+	case o.Created:
+		c.add("%s", created)
+	}
+	if o.DeletionStarted {
+		c.add("is being deleted, finalizers %v", o.Finalizers)
+	}
+}
+
 func (c *changeTexts) addSet(name string, set kubediff.Set) {
 	if len(set.Added) > 0 {
 		c.add("+ %s %s", name, strings.Join(set.Added, ", "))
@@ -106,15 +119,8 @@ func orNone(v any) any {
 // nodeChanges puts what differs between two versions of a Node into words.
 func nodeChanges(before, after *corev1.Node) (c changeTexts) {
 	d := kubediff.Nodes(before, after)
-	if d.Deleted {
-		c.add("deleted")
+	if c.addObject(d.Object, "registered"); d.Deleted {
 		return c
-	}
-	if d.Created {
-		c.add("registered")
-	}
-	if d.DeletionStarted {
-		c.add("is being deleted, finalizers %v", d.Finalizers)
 	}
 	c.addSet("taint", d.Taints)
 	addValue(&c, "provider ID", d.ProviderID)
@@ -133,15 +139,8 @@ func nodeChanges(before, after *corev1.Node) (c changeTexts) {
 // serviceChanges puts what differs between two versions of a Service into words.
 func serviceChanges(before, after *corev1.Service) (c changeTexts) {
 	d := kubediff.Services(before, after)
-	if d.Deleted {
-		c.add("deleted")
+	if c.addObject(d.Object, fmt.Sprintf("created, of type %s", d.Type.After)); d.Deleted {
 		return c
-	}
-	if d.Created {
-		c.add("created, of type %s", d.Type.After)
-	}
-	if d.DeletionStarted {
-		c.add("is being deleted, finalizers %v", d.Finalizers)
 	}
 	c.addSet("finalizer", d.FinalizerSet)
 	c.addSet("ingress", d.Ingress)
