@@ -197,7 +197,7 @@ func (s *Suite) NodeReady(ctx context.Context, name string) error {
 // Initialized returns an error while the Node waits for a CCM.
 func (s *Suite) Initialized(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := s.GetNode(ctx, name)
-	if err == nil && HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) {
+	if err == nil && kubediff.HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) {
 		err = fmt.Errorf("node %s has the taint %s", name, cloudproviderapi.TaintExternalCloudProvider)
 	}
 	return node, err
@@ -234,12 +234,9 @@ func (t *T) AwaitNoNode(name string) {
 func (t *T) AwaitTaint(name, key string, want bool) {
 	t.Await(fmt.Sprintf("taint %s of Node %s: %t", key, name, want), func(ctx context.Context) error {
 		node, err := t.GetNode(ctx, name)
-		if err == nil && HasTaint(node, key) != want {
+		if err == nil && kubediff.HasTaint(node, key) != want {
 			err = fmt.Errorf("its taints are %v", node.Spec.Taints)
 		}
 		return err
 	})
 }
-
-// HasTaint tells whether the Node has a taint of this key.
-func HasTaint(node *corev1.Node, key string) bool { return kubediff.HasTaint(node, key) }

@@ -23,6 +23,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/lab/fakekubelet"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/labels"
 )
 
@@ -231,7 +232,7 @@ func (f *NodeFleet) observeNode(object any) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) && !f.initialized[node.Name] {
+	if !kubediff.HasTaint(node, cloudproviderapi.TaintExternalCloudProvider) && !f.initialized[node.Name] {
 		f.initialized[node.Name] = true
 		<-f.slots
 		if len(f.initialized) == len(f.Names) {
@@ -308,7 +309,7 @@ func (f *NodeFleet) AwaitNodeSweeps(times int) {
 		f.t.Await("the CCM to take the taint "+shutdownTaint.Key+" off Node "+f.Names[0]+
 			", which is Ready", func(ctx context.Context) error {
 			node, err := f.t.GetNode(ctx, f.Names[0])
-			if err != nil || !HasTaint(node, shutdownTaint.Key) {
+			if err != nil || !kubediff.HasTaint(node, shutdownTaint.Key) {
 				return err
 			}
 			if err := f.t.NodeReady(ctx, f.Names[0]); err != nil { // Lost: see LostCount.
@@ -341,7 +342,7 @@ func (t *T) waitUntilQuiet(ctx context.Context) (err error) {
 	defer cancel()
 	err = pollUntil(waiting, func(ctx context.Context) error {
 		node, err := t.Initialized(ctx, name)
-		if err == nil && HasTaint(node, corev1.TaintNodeNotReady) {
+		if err == nil && kubediff.HasTaint(node, corev1.TaintNodeNotReady) {
 			err = errors.New("kube-controller-manager has not come to it")
 		}
 		if err != nil {

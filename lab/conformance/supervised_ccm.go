@@ -132,6 +132,13 @@ func (s *supervisedCCM) restoreRunning(ctx context.Context) error {
 	return s.Start(ctx)
 }
 
+// restart stops the CCM, changes how it is started, and starts it.
+func (s *supervisedCCM) restart(ctx context.Context, change func()) error {
+	err := s.Stop(ctx)
+	change()
+	return errors.Join(err, s.Start(ctx))
+}
+
 // faultMark tells whether the end of the CCM by itself is excused: exiting on a bad start is
 // upstream's idiom (k8s.io/cloud-provider app/controllermanager.go: klog.Fatalf,
 // klog.FlushAndExit), and so a program may end, and be started again by its Deployment, for as long
@@ -193,11 +200,7 @@ func (t *T) RestartCCM(flags ...string) {
 	if !ok {
 		t.Fatalf("this CCM takes no further flags")
 	}
-	t.Cleanup(func(ctx context.Context) error {
-		err := s.Stop(ctx)
-		ccm.SetExtraFlags()
-		return errors.Join(err, s.Start(ctx))
-	})
+	t.Cleanup(func(ctx context.Context) error { return s.restart(ctx, func() { ccm.SetExtraFlags() }) })
 	t.Must(s.Stop(t.Context()), "stopping the CCM")
 	ccm.SetExtraFlags(flags...)
 	t.Must(s.Start(t.Context()), "starting the CCM with %v", flags)
@@ -250,11 +253,7 @@ func (t *T) RenameCluster(name string) {
 	if !ok {
 		t.Fatalf("this CCM cannot be told another name of its cluster, and the test does not need the feature")
 	}
-	t.Cleanup(func(ctx context.Context) error {
-		err := s.Stop(ctx)
-		renamer.RenameCluster("")
-		return errors.Join(err, s.Start(ctx))
-	})
+	t.Cleanup(func(ctx context.Context) error { return s.restart(ctx, func() { renamer.RenameCluster("") }) })
 	renamer.RenameCluster(name)
 	t.trace.Step("renamed the cluster to %s", name)
 }

@@ -91,8 +91,8 @@ func (t *T) AwaitMachines() {
 			return err
 		}
 		for i := range nodes.Items {
-			if n := &nodes.Items[i]; !HasTaint(n, labels.StandInTaint) &&
-				HasTaint(n, cloudproviderapi.TaintExternalCloudProvider) {
+			if n := &nodes.Items[i]; !kubediff.HasTaint(n, labels.StandInTaint) &&
+				kubediff.HasTaint(n, cloudproviderapi.TaintExternalCloudProvider) {
 				return fmt.Errorf("node %s is not", n.Name)
 			}
 		}

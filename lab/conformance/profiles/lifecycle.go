@@ -19,6 +19,7 @@ import (
 	nodehelpers "k8s.io/cloud-provider/node/helpers"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 const (
@@ -498,7 +499,7 @@ func (w worker) callShutDown() {
 // checkNodeKept returns an error once the Node is deleted or has the shutdown taint.
 func (w worker) checkNodeKept(ctx context.Context) error {
 	node, err := w.t.GetNode(ctx, w.Name)
-	if err == nil && conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
+	if err == nil && kubediff.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
 		err = errors.New("it has the shutdown taint")
 	}
 	return err
@@ -507,7 +508,7 @@ func (w worker) checkNodeKept(ctx context.Context) error {
 // checkShutdownTaint returns an error unless the Node exists and has the shutdown taint.
 func (w worker) checkShutdownTaint(ctx context.Context) error {
 	node, err := w.t.GetNode(ctx, w.Name)
-	if err == nil && !conformance.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
+	if err == nil && !kubediff.HasTaint(node, cloudproviderapi.TaintNodeShutdown) {
 		err = errors.New("it does not have the shutdown taint")
 	}
 	return err
@@ -527,4 +528,51 @@ func holdsWhileOthersStop(t *conformance.T, what string, holds func(context.Cont
 func holdsWhileStopped(what string, holds func(context.Context) error, control worker) {
 	control.stopInstance()
 	control.t.HoldsUntil(what, holds, "Node "+control.Name+" to get the shutdown taint", control.checkShutdownTaint)
+}
+
+// fromAppExit cites where upstream's own start-up code ends the program.
+const fromAppExit = "k8s.io/cloud-provider app/controllermanager.go: klog.Fatalf, klog.FlushAndExit " +
+	"(what a CCM may do better)"
+
+// exitTests say that the CCM goes on when the cloud fails. Upstream's own code ends, and its Deployment starts it
+// again; but each start costs a lease, and what was remembered.
+var exitTests = []conformance.Test{
+	{
+		ID: "lifecycle-survives-bad-start", Capability: conformance.CapabilityStaysUp, Source: fromAppExit,
+		Requires: "A CCM that starts while the cloud is not available does not end by itself, and initialises a waiting Node when the cloud is.",
+		Needs:    faultFeatures(conformance.FaultUnavailable), Alone: true,
+		Bound: incidentBound,
+		Run:   func(t *conformance.T) { survivesStart(t, conformance.FaultUnavailable) },
+	}, {
+		ID: "lifecycle-survives-missing-field", Capability: conformance.CapabilityStaysUp, Source: fromAppExit,
+		Requires: "A CCM that starts while the cloud's answers leave a field out does not end by itself, and initialises a waiting Node when they are whole.",
+		Needs:    faultFeatures(conformance.FaultMissingField), Alone: true,
+		Bound: incidentBound,
+		Run:   func(t *conformance.T) { survivesStart(t, conformance.FaultMissingField) },
+	},
+}
+
+func survivesStart(t *conformance.T, kind conformance.FaultKind) {
+	ready := newWorker(t)
+	restart := stopCCM(t)
+	fault := injectFault(t, "injecting "+string(kind), kind, conformance.Instances, conformance.Balancers)
+	// Calls met the fault while its controllers went round, or, where those wait for the cloud, so many
+	// that it has begun anew.
+	asked := eitherHolds(
+		allHold(checkFaultHits(t, fault, 1), newNodeSweeps(ready).checkSweeps(8)),
+		checkFaultHits(t, fault, 8*(t.Attempts+1)),
+	)
+	before := t.Exits()
+	lives := func(context.Context) error {
+		if n := t.Exits() - before; n > 0 {
+			return fmt.Errorf("it has, times: %d", n)
+		}
+		return nil
+	}
+	waiting := newJoiningWorker(t)
+	restart()
+	const what = "the CCM is not to end by itself"
+	t.HoldsUntil(what, lives, "it to have asked the cloud", eitherHolds(asked, waiting.checkInitialized))
+	liftFault(t, fault)
+	t.HoldsUntil(what, lives, "Node "+waiting.Name+" to be initialised", waiting.checkInitialized)
 }

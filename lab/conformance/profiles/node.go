@@ -15,6 +15,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 const (
@@ -242,7 +243,7 @@ func checkStaysUninitialized(t *conformance.T, name string) func(context.Context
 		switch {
 		case err != nil:
 			return err
-		case !conformance.HasTaint(node, cloudproviderapi.TaintExternalCloudProvider):
+		case !kubediff.HasTaint(node, cloudproviderapi.TaintExternalCloudProvider):
 			return fmt.Errorf("its taint was lifted; its provider ID is %q", node.Spec.ProviderID)
 		case node.Spec.ProviderID != "" && !t.HasFeature(conformance.FeatureKubeletProviderIDs):
 			return fmt.Errorf("it was given provider ID %q", node.Spec.ProviderID)
