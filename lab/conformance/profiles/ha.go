@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -32,8 +33,7 @@ var haTests = []conformance.Test{
 		Run: func(t *conformance.T) {
 			leader, _ := startLeaderAndStandby(t)
 			svc, b := newServiceWithBalancer(t)
-			change := checkLeaseTakenOver(t)
-			changed := func(ctx context.Context) error { _, err := change(ctx); return err }
+			_, changed := checkLeaseTakenOver(t)
 			t.Must(leader.Freeze(), "freezing the CCM that acts")
 			node := newWaitingNode(t)
 			t.HoldsUntil("Node "+node+" is to wait while the Lease is that of the frozen one",
@@ -101,37 +101,47 @@ func startLeaderAndStandby(t *conformance.T) (leader, standby conformance.Replic
 // lease is a Lease's name, with its namespace.
 type lease struct{ namespace, name string }
 
-// leaseHolders returns the holder of each Lease, without the Leases of Nodes.
-func leaseHolders(ctx context.Context, t *conformance.T) (map[lease]string, error) {
+// listLeases lists all Leases except those of Nodes.
+func listLeases(ctx context.Context, t *conformance.T) ([]coordinationv1.Lease, error) {
 	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
 	}
+	return slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool {
+		return l.Namespace == corev1.NamespaceNodeLease
+	}), nil
+}
+
+// leaseHolders returns the holder of each Lease, without the Leases of Nodes.
+func leaseHolders(ctx context.Context, t *conformance.T) (map[lease]string, error) {
+	all, err := listLeases(ctx, t)
 	held := map[lease]string{}
-	for _, l := range list.Items {
-		if l.Namespace != corev1.NamespaceNodeLease && l.Spec.HolderIdentity != nil {
+	for _, l := range all {
+		if l.Spec.HolderIdentity != nil {
 			held[lease{l.Namespace, l.Name}] = *l.Spec.HolderIdentity
 		}
 	}
-	return held, nil
+	return held, err
 }
 
-// checkLeaseTakenOver returns an error until one of the Leases that are held now has another holder, and then
-// that Lease. No other Lease changes hands while the tests of HA run.
-func checkLeaseTakenOver(t *conformance.T) func(context.Context) (lease, error) {
+// checkLeaseTakenOver returns an error until one of the Leases that are held now has another holder. It then
+// sets taken to that Lease. No other Lease changes hands while the tests of HA run.
+func checkLeaseTakenOver(t *conformance.T) (taken *lease, check func(context.Context) error) {
 	before, err := leaseHolders(t.Context(), t)
 	t.Must(err, "looking who holds which Lease")
-	return func(ctx context.Context) (lease, error) {
+	taken = new(lease)
+	return taken, func(ctx context.Context) error {
 		now, err := leaseHolders(ctx, t)
 		if err != nil {
-			return lease{}, err
+			return err
 		}
 		for l, holder := range before {
 			if now[l] != "" && now[l] != holder {
-				return l, nil
+				*taken = l
+				return nil
 			}
 		}
-		return lease{}, fmt.Errorf("of %d Leases that are not of Nodes, none has changed hands", len(before))
+		return fmt.Errorf("of %d Leases that are not of Nodes, none has changed hands", len(before))
 	}
 }
 
@@ -193,17 +203,13 @@ func requireOnlyBalancer(t *conformance.T, svc *corev1.Service, checks ...func(c
 
 func haLeaderFrozen(t *conformance.T) {
 	leader, other := startLeaderAndStandby(t)
-	change := checkLeaseTakenOver(t)
+	its, changed := checkLeaseTakenOver(t)
 	svc := freezeWhileCreating(t, leader)
-	var its lease
-	t.Await("the other one to have taken the Lease", func(ctx context.Context) (err error) {
-		its, err = change(ctx)
-		return err
-	})
+	t.Await("the other one to have taken the Lease", changed)
 	t.AwaitInitialized(newWaitingNode(t))
 	before := t.AwaitBalancer(svc, listensFor(t, svc))
 
-	duration := leaseDuration(t, its)
+	duration := leaseDuration(t, *its)
 	t.Must(leader.Thaw(), "thawing the CCM that lost its Lease")
 	thawed := time.Now()
 	// It may take as long to notice as it is allowed to be unable to renew its Lease,
@@ -223,8 +229,7 @@ func haLeaderFrozen(t *conformance.T) {
 // requireWaitsForLease requires that a CCM that lost the Lease does nothing while the other one, which is
 // frozen, holds it.
 func requireWaitsForLease(t *conformance.T, loser, other conformance.Replica) {
-	change := checkLeaseTakenOver(t)
-	changed := func(ctx context.Context) error { _, err := change(ctx); return err }
+	_, changed := checkLeaseTakenOver(t)
 	t.Must(other.Freeze(), "freezing the CCM that acts by now")
 	node := newWaitingNode(t)
 	t.HoldsUntil("Node "+node+" is to wait while the Lease is the other one's", checkStillWaits(t, node, changed),
@@ -267,17 +272,16 @@ func haLeaseHeld(t *conformance.T) {
 	newWorker(t) // The CCM acts, so it holds its Lease.
 	// Which Lease it is, and how long it takes the CCM to start and to get it, shows
 	// when it does.
-	change := checkLeaseTakenOver(t)
+	its, changed := checkLeaseTakenOver(t)
 	restart := stopCCM(t)
 	began := time.Now()
 	restart()
-	var its lease
-	t.Await("the CCM to take its Lease", func(ctx context.Context) (err error) { its, err = change(ctx); return err })
-	lasts := leaseDuration(t, its)
+	t.Await("the CCM to take its Lease", changed)
+	lasts := leaseDuration(t, *its)
 	enough := time.Since(began) + lasts // If it were to run out.
 
 	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")
-	held, release := holdLease(t, its, lasts)
+	held, release := holdLease(t, *its, lasts)
 	t.Must(t.CCM.Start(t.Context()), "starting the CCM")
 	began = time.Now()
 	node := newWaitingNode(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
@@ -480,10 +480,9 @@ func countFailureEvents(t *conformance.T, svc *corev1.Service) (most int32) {
 }
 
 func eventsOnService(t *conformance.T, svc *corev1.Service) []corev1.Event {
-	events, err := t.Kube.CoreV1().Events(svc.Namespace).
-		List(t.Context(), metav1.ListOptions{FieldSelector: "involvedObject.uid=" + string(svc.UID)})
+	events, err := listEvents(t.Context(), t, svc.Namespace, fields.Set{"involvedObject.uid": string(svc.UID)})
 	t.Must(err, "listing the Events on Service %s", svc.Name)
-	return events.Items
+	return events
 }
 
 func countCloudCalls(t *conformance.T) conformance.Calls {

@@ -4,6 +4,7 @@ package profiles
 // why they wait, and not believe a cloud that has lost its data.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,15 +76,7 @@ var lifecycleExtendedTests = []conformance.Test{
 			w := newWorker(t)
 			t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
 			stopped := regexp.MustCompile(`(?i)stopp|shut`)
-			t.Await("an Event on Node "+w.Name+" about its stopped instance", func(ctx context.Context) error {
-				events, err := eventsOn(ctx, t, w.Name, "")
-				for _, e := range events {
-					if stopped.MatchString(e.Reason + " " + e.Message) {
-						return nil
-					}
-				}
-				return errors.Join(err, fmt.Errorf("of its %d Events none says so", len(events)))
-			})
+			t.Await("an Event on Node "+w.Name+" about its stopped instance", checkEventAbout(t, w.Name, "", stopped))
 		},
 	}, {
 		ID: "lifecycle-terminated-while-ready", Capability: conformance.CapabilityPromptRemoval,
@@ -149,14 +142,10 @@ func saysWhyOnce(t *conformance.T) {
 func stoppedWhileReadyIsKept(t *conformance.T) {
 	w := newWorker(t)
 	t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
-	exists := func(ctx context.Context) error {
-		_, err := t.GetNode(ctx, w.Name)
-		return err
-	}
-	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", exists)
+	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", w.checkNodeExists)
 	w.NotReady()
 	t.HoldsUntil(
-		"Node "+w.Name+" is to be kept", exists, "Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint,
+		"Node "+w.Name+" is to be kept", w.checkNodeExists, "Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint,
 	)
 }
 
@@ -242,14 +231,30 @@ func awaitWarning(t *conformance.T, node string) {
 	})
 }
 
+// checkEventAbout returns an error while no Event on the Node matches. They are of one type or, when of is empty,
+// of any.
+func checkEventAbout(t *conformance.T, node, of string, about *regexp.Regexp) func(context.Context) error {
+	return func(ctx context.Context) error {
+		events, err := eventsOn(ctx, t, node, of)
+		if slices.ContainsFunc(events, func(e corev1.Event) bool { return about.MatchString(e.Reason + " " + e.Message) }) {
+			return nil
+		}
+		return errors.Join(err, fmt.Errorf("of its %d %ss none says so", len(events), cmp.Or(of, "Event")))
+	}
+}
+
 // eventsOn lists the Events on a Node, of one type or, when of is empty, of all.
 func eventsOn(ctx context.Context, t *conformance.T, node, of string) ([]corev1.Event, error) {
 	about := fields.Set{"involvedObject.kind": "Node", "involvedObject.name": node}
 	if of != "" {
 		about["type"] = of
 	}
-	list, err := t.Kube.CoreV1().Events(metav1.NamespaceAll).
-		List(ctx, metav1.ListOptions{FieldSelector: about.String()})
+	return listEvents(ctx, t, metav1.NamespaceAll, about)
+}
+
+// listEvents lists the Events with these fields.
+func listEvents(ctx context.Context, t *conformance.T, namespace string, about fields.Set) ([]corev1.Event, error) {
+	list, err := t.Kube.CoreV1().Events(namespace).List(ctx, metav1.ListOptions{FieldSelector: about.String()})
 	if err != nil {
 		return nil, err
 	}

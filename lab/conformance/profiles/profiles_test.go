@@ -2,6 +2,8 @@ package profiles
 
 import (
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -20,6 +22,30 @@ func TestCoreTestsCiteUpstream(t *testing.T) {
 	for _, test := range All() {
 		if test.Level == conformance.Core {
 			assert.Regexp(t, upstreamSource, test.Source, test.ID)
+		}
+	}
+}
+
+// A driver that is a program names features: a name that no list has would be refused as a mistake.
+func TestEveryNeededFeatureIsListed(t *testing.T) {
+	all := append(conformance.AllFeatures(),
+		conformance.FeatureReplicas, conformance.FeatureRenameCluster, conformance.FeatureFlags)
+	for _, test := range All() {
+		for _, f := range test.Needs {
+			assert.Contains(t, all, f, test.ID)
+		}
+	}
+}
+
+// An incident is shown to people, and they are to be able to read of the real one.
+func TestIncidentsOfNodesAreTold(t *testing.T) {
+	for _, test := range slices.Concat(resilienceNodeTests, resilienceClusterTests) {
+		if assert.NotNil(t, test.Incident, test.ID) {
+			assert.Equal(t, "resilience-"+test.Incident.Name, test.ID)
+			assert.NotEmpty(t, test.Incident.Known, test.ID)
+			for _, known := range test.Incident.Known {
+				assert.True(t, strings.HasPrefix(known, "https://"), known)
+			}
 		}
 	}
 }

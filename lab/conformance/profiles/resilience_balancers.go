@@ -347,16 +347,13 @@ func balancerDifference(was, is conformance.Balancer) string {
 // countWarnings counts how often Warnings about the Service have occurred. Upstream's controller has some
 // for every Service that waits for its balancer.
 func countWarnings(ctx context.Context, t *conformance.T, svc *corev1.Service) (n int32, err error) {
-	events, err := t.Kube.CoreV1().Events(svc.Namespace).List(ctx, metav1.ListOptions{FieldSelector: fields.Set{
+	events, err := listEvents(ctx, t, svc.Namespace, fields.Set{
 		"involvedObject.uid": string(svc.UID), "type": corev1.EventTypeWarning,
-	}.String()})
-	if err != nil {
-		return 0, err
-	}
-	for _, e := range events.Items {
+	})
+	for _, e := range events {
 		n += max(1, e.Count)
 	}
-	return n, nil
+	return n, err
 }
 
 // checkNewWarning returns an error while the Service has no more Warnings than it has now.

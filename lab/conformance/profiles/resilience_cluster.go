@@ -274,13 +274,10 @@ func leasesOfCCM(t *conformance.T) []coordinationv1.Lease {
 	return changed
 }
 
-// listCCMLeases lists all Leases except those of kubelets.
 func listCCMLeases(t *conformance.T) []coordinationv1.Lease {
-	list, err := t.Kube.CoordinationV1().Leases(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	all, err := listLeases(t.Context(), t)
 	t.Must(err, "listing leases")
-	return slices.DeleteFunc(list.Items, func(l coordinationv1.Lease) bool {
-		return l.Namespace == corev1.NamespaceNodeLease
-	})
+	return all
 }
 
 func zoneOutage(t *conformance.T) {

@@ -71,13 +71,8 @@ var routeTests = append([]conformance.Test{
 			before.terminateInstance()
 			t.AwaitNoNode(before.Name)
 			t.Await("the route to go with the Node", before.checkNoRoute)
-			after := routedNode{worker: worker{t: t, instance: t.NewInstance(before.Name)}}
-			t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, after.instance) })
-			after.StandIn = t.NewNodeOf(after.instance, conformance.NodeSpec{})
-			t.Await("the cluster to give it a range", func(ctx context.Context) (err error) {
-				after.ranges, err = podRangesOf(ctx, t, after.Name)
-				return err
-			})
+			after := newNodeOfRoutes(t, before.Name, conformance.NodeSpec{})
+			t.Await("the cluster to give it a range", after.findRanges)
 			after.awaitRoutes()
 		},
 	}, {
@@ -189,15 +184,8 @@ var routeTests = append([]conformance.Test{
 		Needs:    []conformance.Feature{conformance.FeatureRoutes, conformance.FeatureRouteQuota}, Alone: true,
 		Run: func(t *conformance.T) {
 			r, lift := newRefusedNode(t)
-			t.Await("a Warning on Node "+r.Name+" about its route", func(ctx context.Context) error {
-				events, err := eventsOn(ctx, t, r.Name, corev1.EventTypeWarning)
-				for _, e := range events {
-					if aboutRoutes.MatchString(e.Reason + " " + e.Message) {
-						return nil
-					}
-				}
-				return errors.Join(err, fmt.Errorf("of its %d Warnings none says so", len(events)))
-			})
+			t.Await("a Warning on Node "+r.Name+" about its route",
+				checkEventAbout(t, r.Name, corev1.EventTypeWarning, aboutRoutes))
 			lift()
 			r.awaitRoutes()
 		},
@@ -213,18 +201,19 @@ type routedNode struct {
 	ranges []netip.Prefix
 }
 
-// newNodeWithRange returns a worker that has its ranges; its routes may be missing yet. Routes that the CCM
-// leaves are deleted after the test: the range will be another Node's.
-func newNodeWithRange(t *conformance.T) routedNode {
-	instance := t.NewInstance(t.Name("routed"))
+// newNodeOfRoutes returns a worker whose Node is registered. Routes that the CCM leaves are deleted after the
+// test: the range will be another Node's.
+func newNodeOfRoutes(t *conformance.T, name string, spec conformance.NodeSpec) routedNode {
+	instance := t.NewInstance(name)
 	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, instance) })
-	w := worker{t: t, instance: instance, StandIn: t.NewNodeOf(instance, conformance.NodeSpec{})}
-	r := routedNode{worker: w}
-	t.Await("the cluster to give Node "+w.Name+" a range of pods' addresses", func(ctx context.Context) (err error) {
-		r.ranges, err = podRangesOf(ctx, t, w.Name)
-		return err
-	})
-	t.AwaitInitialized(w.Name)
+	return routedNode{worker: worker{t: t, instance: instance, StandIn: t.NewNodeOf(instance, spec)}}
+}
+
+// newNodeWithRange returns a worker that has its ranges; its routes may be missing yet.
+func newNodeWithRange(t *conformance.T) routedNode {
+	r := newNodeOfRoutes(t, t.Name("routed"), conformance.NodeSpec{})
+	t.Await("the cluster to give Node "+r.Name+" a range of pods' addresses", r.findRanges)
+	t.AwaitInitialized(r.Name)
 	return r
 }
 
@@ -245,23 +234,24 @@ func removeRoutes(ctx context.Context, t *conformance.T, instance conformance.In
 	return err
 }
 
-func podRangesOf(ctx context.Context, t *conformance.T, node string) ([]netip.Prefix, error) {
-	n, err := t.GetNode(ctx, node)
+// findRanges sets the ranges that the cluster has given the Node. It returns an error while there are none.
+func (r *routedNode) findRanges(ctx context.Context) error {
+	n, err := r.t.GetNode(ctx, r.Name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var ranges []netip.Prefix
+	r.ranges = nil
 	for _, cidr := range n.Spec.PodCIDRs {
 		p, err := netip.ParsePrefix(cidr)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		ranges = append(ranges, p.Masked())
+		r.ranges = append(r.ranges, p.Masked())
 	}
-	if len(ranges) == 0 {
-		return nil, errors.New("it has none")
+	if len(r.ranges) == 0 {
+		return errors.New("it has none")
 	}
-	return ranges, nil
+	return nil
 }
 
 // routesTo returns the cluster's routes for a range.
@@ -476,15 +466,10 @@ func routeStoppedIsKept(t *conformance.T) {
 const outsideCIDR = "203.0.113.0/24"
 
 func routeOutsideClusterCIDR(t *conformance.T) {
-	instance := t.NewInstance(t.Name("routed"))
-	t.Cleanup(func(ctx context.Context) error { return removeRoutes(ctx, t, instance) })
-	node := t.NewNodeOf(instance, conformance.NodeSpec{Change: func(n *corev1.Node) {
+	r := newNodeOfRoutes(t, t.Name("routed"), conformance.NodeSpec{Change: func(n *corev1.Node) {
 		n.Spec.PodCIDR, n.Spec.PodCIDRs = outsideCIDR, []string{outsideCIDR}
 	}})
-	r := routedNode{
-		worker: worker{t: t, instance: instance, StandIn: node},
-		ranges: []netip.Prefix{netip.MustParsePrefix(outsideCIDR)},
-	}
+	r.ranges = []netip.Prefix{netip.MustParsePrefix(outsideCIDR)}
 	t.AwaitInitialized(r.Name)
 	r.awaitRoutes()
 	r.awaitNetworkAvailable()
