@@ -17,7 +17,7 @@ import (
 // A Service with PreferDualStack gets IPv4 alone, and an Event, from a cloud without IPv6.
 func TestPreferDualStackFallsBack(t *testing.T) {
 	field := []api.ProblemField{{Field: "ipFamilies", Message: "cannot hold ipv6"}}
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns()}}
+	f := newFakeBalancers(t)
 	f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 		if len(*lb.IPFamilies) > 1 {
 			return nil, &client.Error{Status: 400, Problem: api.Problem{Code: api.InvalidRequest, Fields: &field}}

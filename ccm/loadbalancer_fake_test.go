@@ -92,6 +92,11 @@ type fakeBalancers struct {
 	events    *record.FakeRecorder
 }
 
+// newFakeBalancers is a cloud of ours that lists these balancers.
+func newFakeBalancers(t *testing.T, lb ...api.LoadBalancer) *fakeBalancers {
+	return &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(lb...)}}
+}
+
 func (f *fakeBalancers) GetLoadBalancer(_ context.Context, id string) (*api.LoadBalancer, error) {
 	require.NotNil(f.t, f.get, "unexpected GetLoadBalancer(%s)", id)
 	return f.get(id)

@@ -64,7 +64,7 @@ func TestChangesAreNotMadeFromMemory(t *testing.T) {
 
 // While a balancer is being built, retries make no call.
 func TestRetriesWhilePendingNeedNoCall(t *testing.T) {
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns()}}
+	f := newFakeBalancers(t)
 	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 		return built(t, api.LoadBalancerProvisioning), nil
 	}

@@ -59,7 +59,7 @@ func TestBalancerOwnership(t *testing.T) {
 					have.Tags[key] = value
 				}
 			}
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*have)}}
+			f := newFakeBalancers(t, *have)
 			l := f.loadBalancers()
 			l.identity = testIdentity(tc.own)
 			var sent api.Tags

@@ -185,9 +185,7 @@ func TestPlanReplacesImmutableDifferences(t *testing.T) {
 // UpdateLoadBalancer, which could not create the other.
 func TestReplaceForReservedAddress(t *testing.T) {
 	free := api.ReservedAddress{ID: "a-9", Name: "web", IP: "127.30.64.9", State: api.AddressAvailable}
-	f := &fakeBalancers{
-		fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))},
-	}
+	f := newFakeBalancers(t, *built(t, api.LoadBalancerActive))
 	f.addresses = func() ([]api.ReservedAddress, error) { return []api.ReservedAddress{free}, nil }
 	l := f.loadBalancers()
 	require.NoError(
@@ -237,7 +235,7 @@ func TestReplaceForIPv6NeedsDryRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := built(t, api.LoadBalancerActive)
-			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*have)}}
+			f := newFakeBalancers(t, *have)
 			f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 				assert.Equal(
 					t, api.Targets{{InstanceID: noSuchInstance}}, *lb.Targets,
@@ -261,9 +259,7 @@ func TestReplaceForIPv6NeedsDryRun(t *testing.T) {
 
 // A dry run leaves nothing behind, not even in a cloud that accepts its balancer.
 func TestDryRunLeavesNothing(t *testing.T) {
-	f := &fakeBalancers{
-		fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))},
-	}
+	f := newFakeBalancers(t, *built(t, api.LoadBalancerActive))
 	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
 		return &api.LoadBalancer{ID: "lb-rehearsed"}, nil
 	}

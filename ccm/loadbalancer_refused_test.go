@@ -72,7 +72,7 @@ func TestRefusedServiceFollowsItsNodes(t *testing.T) {
 func TestServiceThatTheCloudRefusesFollowsItsNodes(t *testing.T) {
 	have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
 	have.Listeners[0].TargetPort++
-	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*have)}}
+	f := newFakeBalancers(t, *have)
 	f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
 		if u.Listeners != nil {
 			return nil, problem(400, api.InvalidRequest, ourProject)

@@ -200,9 +200,7 @@ func TestTwoBalancersOfOneService(t *testing.T) {
 	), built(t, api.LoadBalancerActive), built(t, api.LoadBalancerActive)
 	twin.ID, leaving.ID, other.ID, foreign.ID = "lb-2", "lb-3", "lb-4", "lb-5"
 	other.Tags[contract.TagServiceUID], foreign.Tags[contract.TagCluster] = "another", "another"
-	f := &fakeBalancers{
-		fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*other, *foreign, *first, *twin, *leaving)},
-	}
+	f := newFakeBalancers(t, *other, *foreign, *first, *twin, *leaving)
 	l := f.loadBalancers()
 	_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, service())
 	require.NoError(t, err)

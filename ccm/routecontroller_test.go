@@ -396,7 +396,7 @@ func TestUntaggedRoutesAreTakenOver(t *testing.T) {
 
 // A route that cannot be tagged just now is kept, and tagged later.
 func TestTaggingRoutesIsTriedAgain(t *testing.T) {
-	old := route(func(r *api.Route) { delete(r.Tags, contract.TagClusterUID) })
+	old := route(untagged(contract.TagClusterUID))
 	withAndWithoutWatch(t, func(t *testing.T) {
 		cloud := newRouteTable(t, old)
 		w := newRouteWorld(t, cloud, testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
@@ -426,7 +426,7 @@ func TestNoRoutesWithoutTheClustersUID(t *testing.T) {
 
 // A cluster with another name than before has its routes all the same, and names them anew.
 func TestRoutesOfARenamedCluster(t *testing.T) {
-	before := route(func(r *api.Route) { r.Tags[contract.TagCluster] = "before" })
+	before := route(tagged(contract.TagCluster, "before"))
 	node := routedNode("node-1", "i-1", "10.244.1.0/24")
 	withRouteController(t, []*corev1.Node{node}, []api.Route{before}, func(w *routeWorld) {
 		assert.Equal(w.t, []string{"tag " + before.Name}, w.cloud.takeCalls())

@@ -53,6 +53,10 @@ func route(change ...func(*api.Route)) api.Route {
 	return r
 }
 
+func tagged(tag, value string) func(*api.Route) { return func(r *api.Route) { r.Tags[tag] = value } }
+
+func untagged(tag string) func(*api.Route) { return func(r *api.Route) { delete(r.Tags, tag) } }
+
 func wanted() *cloudprovider.Route {
 	return &cloudprovider.Route{Name: "node-1-10.244.1.0-24", TargetNode: "node-1", DestinationCIDR: "10.244.1.0/24"}
 }
@@ -86,16 +90,12 @@ func TestListRoutes(t *testing.T) {
 			have: []api.Route{route(blackhole)}, node: "fakecloud://i-2", want: []*cloudprovider.Route{outdated},
 		},
 		"its node is new": {have: []api.Route{route()}, want: []*cloudprovider.Route{wanted()}},
-		"its node is gone": {have: []api.Route{route(func(r *api.Route) {
-			r.Tags[contract.TagNode] = "node-9"
-		})}, want: []*cloudprovider.Route{elsewhere}},
-		"one of a person": {have: []api.Route{route(func(r *api.Route) {
-			delete(r.Tags, contract.TagNode)
-		})}},
-		"the filter was not understood": {have: []api.Route{route(func(r *api.Route) {
-			r.Tags[contract.TagClusterUID] = "uid-other"
-		})}},
-		"the cloud is down": {err: errors.New("refused"), fail: "refused"},
+		"its node is gone": {
+			have: []api.Route{route(tagged(contract.TagNode, "node-9"))}, want: []*cloudprovider.Route{elsewhere},
+		},
+		"one of a person":               {have: []api.Route{route(untagged(contract.TagNode))}},
+		"the filter was not understood": {have: []api.Route{route(tagged(contract.TagClusterUID, "uid-other"))}},
+		"the cloud is down":             {err: errors.New("refused"), fail: "refused"},
 		"a stranger's among them": {have: []api.Route{route(), route(func(r *api.Route) { r.Project = "p-other" })},
 			fail: "doubtful list"},
 	} {
@@ -140,18 +140,16 @@ func TestCreateRoute(t *testing.T) {
 			route(func(r *api.Route) { r.InstanceID = "i-0" }),
 		},
 			fail: "r-1 (node-1-10.244.1.0-24, 10.244.1.0/24 to instance i-0) of this cluster's node node-1; it goes first"},
-		"it leads to another node": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
-			r.Tags[contract.TagNode] = "node-9"
-		})},
-			fail: "this cluster's node node-9; it goes first"},
+		"it leads to another node": {
+			create: refused(api.RouteConflict), have: []api.Route{route(tagged(contract.TagNode, "node-9"))},
+			fail: "this cluster's node node-9; it goes first",
+		},
 		"a wider one of another cluster": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
 			r.Name, r.Destination = "x", "10.244.0.0/16"
 			r.Tags[contract.TagCluster], r.Tags[contract.TagClusterUID] = "blue", "uid-blue"
 		})}, fail: "r-1 (x, 10.244.0.0/16 to instance i-1) of node node-1 of cluster blue; give each cluster a range of its own"},
 		"one of another cluster of that name": {
-			create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
-				r.Tags[contract.TagClusterUID] = "uid-other"
-			})},
+			create: refused(api.RouteConflict), have: []api.Route{route(tagged(contract.TagClusterUID, "uid-other"))},
 			fail: "of node node-1 of cluster lab (another of that name, by its UID uid-other); give each cluster",
 		},
 		"one without a UID, to another's instance": {
@@ -161,9 +159,9 @@ func TestCreateRoute(t *testing.T) {
 			})},
 			fail: "of node node-1 of a cluster lab, which may be another of that name: the route leads to no instance",
 		},
-		"it is there, without a UID": {create: refused(api.RouteConflict), have: []api.Route{route(func(r *api.Route) {
-			delete(r.Tags, contract.TagClusterUID)
-		})}},
+		"it is there, without a UID": {
+			create: refused(api.RouteConflict), have: []api.Route{route(untagged(contract.TagClusterUID))},
+		},
 		"one of a person": {create: refused(api.NameTaken), have: []api.Route{route(func(r *api.Route) {
 			r.Destination = "192.0.2.0/24"
 			delete(r.Tags, contract.TagNode)
@@ -255,9 +253,7 @@ func TestDeleteRoute(t *testing.T) {
 		},
 		"the list fails": {list: errors.New("boom"), fail: "boom"},
 		"a person's, another cluster's, another range, another name": {have: []api.Route{
-			route(func(r *api.Route) { delete(r.Tags, contract.TagNode) }), route(func(r *api.Route) {
-				r.Tags[contract.TagClusterUID] = "uid-blue"
-			}),
+			route(untagged(contract.TagNode)), route(tagged(contract.TagClusterUID, "uid-blue")),
 			route(func(r *api.Route) { r.Destination = "10.244.9.0/24" }), route(func(r *api.Route) { r.Name = "x" }),
 		}},
 	} {

@@ -152,9 +152,7 @@ func TestServiceWatchRepairsWhatUpstreamEnsured(t *testing.T) {
 		w := newWatchWorld(t, serviceWithAddress(), node("fakecloud://i-1"))
 		w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
 		good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
-		upstream := (&fakeBalancers{
-			fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(good)},
-		}).loadBalancers()
+		upstream := newFakeBalancers(t, good).loadBalancers()
 		_, err := upstream.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1"))
 		require.NoError(t, err)
 		w.lastEnsured = upstream.lastEnsured
@@ -185,9 +183,7 @@ func TestLastEnsuredGoesWithTheBalancer(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := &fakeBalancers{
-				fakeAPI: &fakeAPI{t: t, project: ours, listBalancers: listReturns(*built(t, api.LoadBalancerActive))},
-			}
+			f := newFakeBalancers(t, *built(t, api.LoadBalancerActive))
 			l := f.loadBalancers()
 			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
 			require.NoError(t, err)
@@ -258,26 +254,16 @@ func TestInvalidServiceKeepsItsHostname(t *testing.T) {
 // What is not the watch's business: the reconciler fails on any call.
 func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 	class, now := "other", metav1.Now()
-	deleteBalancer := func(_ *testing.T, w *watchWorld, _ *corev1.Service) { w.cloud.setBalancers() }
 	for name, tc := range map[string]struct {
-		svc    func(svc *corev1.Service)
+		svc func(svc *corev1.Service)
+		// change is the end of the balancer, unless said.
 		change func(t *testing.T, w *watchWorld, svc *corev1.Service)
 	}{
-		"of another type": {svc: func(s *corev1.Service) {
-			s.Spec.Type = corev1.ServiceTypeNodePort
-		}, change: deleteBalancer},
-		"of a class": {svc: func(s *corev1.Service) {
-			s.Spec.LoadBalancerClass = &class
-		}, change: deleteBalancer},
-		"being deleted": {svc: func(s *corev1.Service) {
-			s.DeletionTimestamp = &now
-		}, change: deleteBalancer},
-		"without upstream's finalizer": {svc: func(s *corev1.Service) {
-			s.Finalizers = nil
-		}, change: deleteBalancer},
-		"without an address, not done yet": {svc: func(s *corev1.Service) {
-			s.Status = corev1.ServiceStatus{}
-		}, change: deleteBalancer},
+		"of another type":                  {svc: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }},
+		"of a class":                       {svc: func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }},
+		"being deleted":                    {svc: func(s *corev1.Service) { s.DeletionTimestamp = &now }},
+		"without upstream's finalizer":     {svc: func(s *corev1.Service) { s.Finalizers = nil }},
+		"without an address, not done yet": {svc: func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }},
 		"that asks for what cannot be": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			s.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v9"}
 			require.NoError(t, w.services.Update(s))
@@ -333,7 +319,13 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 			}
 			w := newWatchWorld(t, svc)
 			w.cloud.setBalancers(*built(t, api.LoadBalancerActive))
-			w.syncAfterChange(func() { tc.change(t, w, svc.DeepCopy()) })
+			w.syncAfterChange(func() {
+				if tc.change == nil {
+					w.cloud.setBalancers()
+					return
+				}
+				tc.change(t, w, svc.DeepCopy())
+			})
 			assert.Empty(t, w.takeEvents())
 			for _, a := range w.takeWrites() {
 				assert.NotEqual(t, "patch", a.GetVerb())
