@@ -144,9 +144,8 @@ func stoppedWhileReadyIsKept(t *conformance.T) {
 	t.Must(t.Cloud.StopInstance(t.Context(), w.instance.ID), "stopping instance %s", w.instance.ID)
 	holdsWhileOthersStop(t, "Node "+w.Name+" is to be kept", w.checkNodeExists)
 	w.NotReady()
-	t.HoldsUntil(
-		"Node "+w.Name+" is to be kept", w.checkNodeExists, "Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint,
-	)
+	t.HoldsUntil("Node "+w.Name+" is to be kept", w.checkNodeExists,
+		"Node "+w.Name+" to get the shutdown taint", w.checkShutdownTaint)
 }
 
 // massNodes is more than the cluster has machines of its own, and so many that no guard may take most of them
@@ -236,8 +235,10 @@ func awaitWarning(t *conformance.T, node string) {
 func checkEventAbout(t *conformance.T, node, of string, about *regexp.Regexp) func(context.Context) error {
 	return func(ctx context.Context) error {
 		events, err := eventsOn(ctx, t, node, of)
-		if slices.ContainsFunc(events, func(e corev1.Event) bool { return about.MatchString(e.Reason + " " + e.Message) }) {
-			return nil
+		for _, e := range events {
+			if about.MatchString(e.Reason + " " + e.Message) {
+				return nil
+			}
 		}
 		return errors.Join(err, fmt.Errorf("of its %d %ss none says so", len(events), cmp.Or(of, "Event")))
 	}
