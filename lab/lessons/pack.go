@@ -10,9 +10,9 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 
-	"github.com/ccmlab/ccmlab/lab/build"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/remedy"
 )
@@ -105,24 +105,21 @@ func vendorModules(ctx context.Context, root, folder string) error {
 		return err
 	}
 	return errors.Join(
-		dropFromLines(filepath.Join(folder, "go.mod"), "replace "+build.ModulePath+" => "+root, ""),
-		dropFromLines(filepath.Join(folder, "vendor", "modules.txt"), "# "+build.ModulePath+" => "+root, " => "+root),
+		dropReplacements(filepath.Join(folder, "go.mod"), root),
+		dropReplacements(filepath.Join(folder, "vendor", "modules.txt"), root),
 	)
 }
 
-// dropFromLines deletes a line from a file, and a suffix from all other lines.
-func dropFromLines(file, line, end string) error {
+// dropReplacements removes from a go.mod or a modules.txt that modules are in a folder or
+// below it. What is vendored in their place is left.
+func dropReplacements(file, folder string) error {
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	var kept strings.Builder
-	for l := range strings.Lines(string(data)) {
-		if l = strings.TrimSuffix(l, "\n"); l != line {
-			kept.WriteString(strings.TrimSuffix(l, end) + "\n")
-		}
-	}
-	return os.WriteFile(file, []byte(kept.String()), 0o644)
+	below := " => " + regexp.QuoteMeta(folder) + "(/.*)?$"
+	data = regexp.MustCompile(`(?m)^(replace|#) \S+`+below+`\n`).ReplaceAll(data, nil)
+	return os.WriteFile(file, regexp.MustCompile(`(?m)`+below).ReplaceAll(data, nil), 0o644)
 }
 
 // goTools are the programs that go build and go vet start, without those for C,

@@ -69,7 +69,8 @@ func cloneToolchain(root string) (*toolchain, error) {
 		return nil, err
 	}
 	text := strings.Replace(string(mod), "module "+build.ModulePath, "module "+ownCCMDir, 1)
-	text = withoutModulesBelowOwn(text)
+	// The modules that the clone has beside its own are the clone's, wherever the learner's folder is.
+	text = strings.ReplaceAll(text, " => ./", " => "+root+"/")
 	text += fmt.Sprintf("\nrequire %s v0.0.0\n\nreplace %[1]s => %s\n", build.ModulePath, root)
 	return &toolchain{
 		goCommand: "go",
@@ -77,19 +78,6 @@ func cloneToolchain(root string) (*toolchain, error) {
 		// A clone that has moved on may want other versions than the learner's go.mod names.
 		env: []lab.Var{{Name: "GOFLAGS", Value: "-mod=mod " + compileFlags(), Before: " "}},
 	}, nil
-}
-
-// withoutModulesBelowOwn removes the clone's nested modules from the text of its
-// go.mod. Their replacements are relative to the clone, and a learner's CCM imports
-// none of them.
-func withoutModulesBelowOwn(goMod string) string {
-	var left strings.Builder
-	for line := range strings.Lines(goMod) {
-		if !strings.Contains(line, " "+build.ModulePath+"/") && !strings.HasPrefix(line, "\t"+build.ModulePath+"/") {
-			left.WriteString(line)
-		}
-	}
-	return left.String()
 }
 
 // bundledToolchain is the toolchain of a bundle, in this folder.
