@@ -158,12 +158,11 @@ func hashSources(folder string) (string, error) {
 
 // ownCCMArgs are the flags, all of k8s.io/cloud-provider, that the suite starts a
 // learner's CCM with.
-var ownCCMArgs = []string{
+var ownCCMArgs = append([]string{
 	"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",
 	"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--configure-cloud-routes=false",
-	"--node-monitor-period=1s", // Upstream's is 5 s: there is less to wait for.
-	"--leader-elect=false",     // There is one: nobody waits for the last one's lease.
-}
+	"--leader-elect=false", // There is one: nobody waits for the last one's lease.
+}, suite.FrequentChecks...)
 
 // Verdict is the suite's result for a learner's CCM and one task.
 type Verdict struct {

@@ -58,6 +58,12 @@ func TestStepsOfTheCCM(t *testing.T) {
 	)
 }
 
+// A test of the suite that waits for changed addresses waits for this, and upstream's
+// default is five minutes.
+func TestALearnersCCMLooksOften(t *testing.T) {
+	assert.Contains(t, ownCCMArgs, "--node-status-update-frequency=10s")
+}
+
 func TestWhatIsThereIsKept(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), ownCCMDir)
 	kept, err := moveAside(folder)

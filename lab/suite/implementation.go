@@ -53,14 +53,19 @@ var OwnClaims = []conformance.Capability{
 	conformance.CapabilityExclusionValue, conformance.CapabilityStaysUp, conformance.CapabilityNamesakeClusters,
 }
 
-// ownArgs are what the lab's own CCM is given for the suite, over what it has in any
-// lab.
-var ownArgs = []string{
-	"--bind-address={{.Address}}", "--secure-port={{.Port}}", // Each replica has its own.
-	"--cluster-name={{.ClusterName}}", // A test gives it another one.
-	"--node-monitor-period=1s",        // More often: less to wait for.
+// FrequentChecks are flags of k8s.io/cloud-provider that have a CCM look at its Nodes more
+// often than upstream's defaults, 5 s and 5 min: there is less to wait for.
+var FrequentChecks = []string{
+	"--node-monitor-period=1s",
 	// Shorter than the budget's rest, which is to see what that costs.
 	"--node-status-update-frequency=10s",
+}
+
+// ownArgs are what the lab's own CCM is given for the suite, over what it has in any
+// lab.
+var ownArgs = append([]string{
+	"--bind-address={{.Address}}", "--secure-port={{.Port}}", // Each replica has its own.
+	"--cluster-name={{.ClusterName}}", // A test gives it another one.
 	// Longer than in other labs: a leader that cannot renew its lease in time ends,
 	// and on a machine that several suites share an API server was seen to be silent
 	// for 5 s. Only a replica that takes over waits for it: the suite gives it back.
@@ -68,7 +73,7 @@ var ownArgs = []string{
 	// The cloud has routes, as records, though loopback needs none.
 	"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr={{.ClusterCIDR}}",
 	"--route-reconciliation-period=1s",
-}
+}, FrequentChecks...)
 
 // ownEnv is what the lab's own CCM has in its environment for the suite.
 var ownEnv = []string{
