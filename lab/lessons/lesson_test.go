@@ -1,6 +1,8 @@
 package lessons
 
 import (
+	"io/fs"
+	"regexp"
 	"testing"
 	"testing/fstest"
 
@@ -21,6 +23,26 @@ func TestAllAreSound(t *testing.T) {
 	}
 	_, err = Find("nonsense")
 	assert.ErrorContains(t, err, "nonsense")
+}
+
+// countedRE matches a number of tests, which changes as the suite grows.
+var countedRE = regexp.MustCompile(
+	`(?i)(^|\s)(\d+|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty(-\w+)?|(a )?hundred)` +
+		`\s([^.,;:]{0,30}\s)?(tests|of them core)\b`,
+)
+
+func TestNoTextCountsTheSuitesTests(t *testing.T) {
+	for _, counted := range []string{"The ten *doubt* tests", "twenty-nine\ntests", "it has 13 core tests", "six of them core"} {
+		assert.Regexp(t, countedRE, counted)
+	}
+	require.NoError(t, fs.WalkDir(content, "content", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := content.ReadFile(name)
+		assert.NotRegexp(t, countedRE, string(data), name)
+		return err
+	}))
 }
 
 const (
