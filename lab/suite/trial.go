@@ -94,9 +94,7 @@ func summarize(r *conformance.Report) string {
 		case conformance.Blocked:
 			failed = append(failed, fmt.Sprintf("%s: %s", t.ID, strings.Join(t.Reasons, "; ")))
 		case conformance.Failed:
-			failed = append(
-				failed, fmt.Sprintf("%s: %s\n  it requires: %s", t.ID, strings.Join(t.Reasons, "; "), t.Requires),
-			)
+			failed = append(failed, fmt.Sprintf("%s requires: %s%s", t.ID, t.Requires, formatReasons(t.Reasons)))
 		}
 	}
 	lines := append(
@@ -106,6 +104,24 @@ func summarize(r *conformance.Report) string {
 		lines = append(lines, "the CCM "+c)
 	}
 	return strings.Join(lines, "\n")
+}
+
+// In a reason that testify words, traceRE matches where in the suite's sources the failure
+// was found, or the stack of a panic, and marginRE what is left of its table.
+var (
+	traceRE  = regexp.MustCompile(`(?s)^Error Trace:.*?\n\tError: +\t|\ngoroutine \d+ \[.*`)
+	marginRE = regexp.MustCompile(`(?m)^\t(Messages:)? +\t`)
+)
+
+// formatReasons returns reasons as indented lines, for somebody who does not know the
+// suite's sources.
+func formatReasons(reasons []string) string {
+	var out strings.Builder
+	for _, r := range reasons {
+		r = marginRE.ReplaceAllString(traceRE.ReplaceAllString(r, ""), "")
+		out.WriteString("\n  " + strings.ReplaceAll(r, "\n", "\n  "))
+	}
+	return out.String()
 }
 
 // reminderInterval is how long a suite may be silent before it looks like one that hangs.

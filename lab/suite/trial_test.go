@@ -1,11 +1,14 @@
 package suite
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
 )
@@ -29,4 +32,32 @@ func TestSilence(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, []string{"lasts and 1 more: still running (20s)", "lasts: still running (20s)"}, told)
 	})
+}
+
+// reasons keeps failures as a test of the suite does.
+type reasons []string
+
+func (r *reasons) Errorf(format string, args ...any) {
+	*r = append(*r, strings.TrimSpace(fmt.Sprintf(format, args...)))
+}
+
+// A learner reads first what is required, then what was seen, and nothing about the
+// suite's own sources.
+func TestSummaryOfFailures(t *testing.T) {
+	var seen reasons
+	assert.Contains(&seen, []int{1}, 2, "the targets")
+	seen = append(seen, "the test panicked: oh\ngoroutine 7 [running]:\nmain.f()\n\tf.go:1", "cleaning up: no")
+	require.Contains(t, seen[0], "trial_test.go")
+	assert.Equal(t, `1 of 3 tests of the conformance suite pass
+b requires: A Node is ready.
+  []int{1} does not contain 2
+  the targets
+  the test panicked: oh
+  cleaning up: no
+c: b has failed
+the CCM exited`, summarize(&conformance.Report{Crashes: []string{"exited"}, Tests: []conformance.TestReport{
+		{ID: "a", Result: conformance.Passed},
+		{ID: "b", Result: conformance.Failed, Requires: "A Node is ready.", Reasons: seen},
+		{ID: "c", Result: conformance.Blocked, Reasons: []string{"b has failed"}},
+	}}))
 }
