@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -43,8 +44,9 @@ once: lab lesson start says what to type in a shell, which then has the bundle's
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(
-		newLessonList(o), newLessonStart(o), newLessonStatus(o), newLessonWatch(o), newLessonHint(o), newLessonSolve(o),
-		newLessonReset(o), newLessonNext(o), newLessonStop(o), newLessonText(), newLessonSite(o), newLessonVerify(o),
+		newLessonList(o), newLessonStart(o), newLessonStatus(o), newLessonWatch(o), newLessonJudge(o),
+		newLessonHint(o), newLessonSolve(o), newLessonReset(o), newLessonNext(o), newLessonStop(o),
+		newLessonText(), newLessonSite(o), newLessonVerify(o),
 	)
 	addBundleFlag(cmd, o)
 	return cmd
@@ -252,6 +254,59 @@ func newLessonStatus(o *globalOptions) *cobra.Command {
 	)
 	addOutputFlag(cmd, "table", "json", "yaml")
 	return cmd
+}
+
+// newLessonJudge returns the command `lab lesson judge`.
+func newLessonJudge(o *globalOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "judge TEST...",
+		Short: "Run single tests of the conformance suite on your own CCM, as it is now",
+		Long: `judge compiles the CCM that you write in the current lesson, and runs single tests of
+those that the lesson has it pass. The result is printed, and counts for no task: lesson
+status and watch run all tests of a task, and begin with those that failed last time.`,
+		Example: "  lab lesson judge node-addresses node-provider-id",
+		Args:    cobra.MinimumNArgs(1),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			var tests []string
+			if s, err := takeSeat(cmd, o, lessons.DefaultName); err == nil {
+				tests, _ = judgedTests(s)
+			}
+			return slices.DeleteFunc(
+				tests, func(id string) bool { return slices.Contains(args, id) },
+			), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
+			tests, err := judgedTests(s)
+			if err != nil {
+				return err
+			}
+			for _, id := range args {
+				if !slices.Contains(tests, id) {
+					return usagef("no test %q is of this lesson%s", id, didYouMean(id, tests))
+				}
+			}
+			v, err := s.JudgeTests(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if _, err = fmt.Fprintln(cmd.OutOrStdout(), v.Said); err == nil && !v.Passed {
+				err = silentError{errors.New("the CCM has not passed")}
+			}
+			return err
+		}),
+	}
+}
+
+// judgedTests returns the IDs of the tests that the current lesson has a CCM pass.
+func judgedTests(s *lessons.Seat) ([]string, error) {
+	l, _, err := s.Current()
+	if err != nil {
+		return nil, err
+	}
+	if len(l.Tests()) == 0 {
+		return nil, fmt.Errorf("in lesson %s no CCM of yours is judged", l.ID)
+	}
+	return l.Tests(), nil
 }
 
 // printNews prints tasks that were done since the learner was last told. It does not

@@ -37,6 +37,8 @@ type Queue struct {
 
 	// foundations are the IDs of all listed tests that each builds on; none where all tests are to run.
 	foundations map[string]map[string]bool
+	// first are the IDs of tests that are begun before all others.
+	first []string
 
 	mu        sync.Mutex
 	waiting   []Test          // in the order in which they are begun
@@ -75,21 +77,39 @@ func NewQueue(tests []Test) *Queue {
 // before runs take part.
 func (q *Queue) RunBlocked() { q.foundations = nil }
 
+// RunFirst has these tests begun before all others, after what they build on. Those that run alone and
+// are Late stay so. It is to be called before runs take part.
+func (q *Queue) RunFirst(ids []string) {
+	q.first = ids
+	slices.SortStableFunc(q.waiting, func(a, b Test) int { return cmp.Compare(q.rank(a), q.rank(b)) })
+}
+
+// rank is 0 for a test that is begun first, and 1 for the others.
+func (q *Queue) rank(t Test) int {
+	if slices.Contains(q.first, t.ID) {
+		return 0
+	}
+	return 1
+}
+
 // schedulingClass is a group of tests that a run takes at a time.
 type schedulingClass int
 
 const (
-	classParallel  schedulingClass = iota // tests that may run beside each other
-	classAlone                            // tests that run while no other does
-	classAloneLate                        // those of them that are Late
+	classAloneFirst schedulingClass = iota // tests of classAlone that are begun first
+	classParallel                          // tests that may run beside each other
+	classAlone                             // tests that run while no other does
+	classAloneLate                         // those of them that are Late
 )
 
-func schedulingClassOf(t Test) schedulingClass {
+func (q *Queue) schedulingClassOf(t Test) schedulingClass {
 	switch {
 	case !t.Alone:
 		return classParallel
 	case t.Priority == Late:
 		return classAloneLate
+	case q.rank(t) == 0:
+		return classAloneFirst
 	}
 	return classAlone
 }
@@ -126,9 +146,9 @@ func (q *Queue) joinRun() []schedulingClass {
 	}
 	q.joined++
 	if q.joined == 1 {
-		return []schedulingClass{classParallel, classAlone, classAloneLate}
+		return []schedulingClass{classAloneFirst, classParallel, classAlone, classAloneLate}
 	}
-	return []schedulingClass{classAlone, classParallel, classAloneLate}
+	return []schedulingClass{classAloneFirst, classAlone, classParallel, classAloneLate}
 }
 
 // leaveRun removes a run that has ended, or takes no more tests.
@@ -166,15 +186,18 @@ func (q *Queue) takeWaiting(wanted func(Test) bool) (taken []Test) {
 	return taken
 }
 
-// takeNext hands out the next test of a class; false when none waits that can be begun. What was
-// held back by then may be begun when the channel is closed.
+// takeNext hands out the next test of a class; false when none waits that can be begun, or when one of
+// classAloneFirst can. What was held back by then may be begun when the channel is closed.
 func (q *Queue) takeNext(k schedulingClass) (Test, bool, <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	i := slices.IndexFunc(q.waiting, func(t Test) bool {
-		return schedulingClassOf(t) == k && q.readiness(t) == readyNow
-	})
-	if i < 0 {
+	next := func(k schedulingClass) int {
+		return slices.IndexFunc(q.waiting, func(t Test) bool {
+			return q.schedulingClassOf(t) == k && q.readiness(t) == readyNow
+		})
+	}
+	i := next(k)
+	if i < 0 || k != classAloneFirst && next(classAloneFirst) >= 0 {
 		return Test{}, false, q.changed
 	}
 	t := q.waiting[i]
@@ -249,7 +272,7 @@ func (q *Queue) awaitWork(ctx context.Context, order []schedulingClass) (first s
 		for _, k := range order {
 			when := readyLater
 			for _, t := range q.waiting {
-				if schedulingClassOf(t) == k {
+				if q.schedulingClassOf(t) == k {
 					when = min(when, q.readiness(t))
 				}
 			}

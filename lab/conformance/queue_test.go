@@ -114,13 +114,13 @@ func TestTurns(t *testing.T) {
 	})
 	var got []string
 	for _, order := range [][]schedulingClass{q.joinRun(), q.joinRun()} {
-		assert.Equal(t, classAloneLate, order[2])
+		assert.Equal(t, classAloneLate, order[3])
 		for _, k := range order {
 			got = append(got, fmt.Sprint(k))
 		}
 	}
 	assert.Equal(
-		t, []string{"0", "1", "2", "1", "0", "2"}, got, "only the first run begins with those that run together",
+		t, []string{"0", "1", "2", "3", "0", "2", "1", "3"}, got, "only the first run begins with those that run together",
 	)
 	got = nil
 	for _, k := range []schedulingClass{classParallel, classAlone, classAloneLate} {
@@ -129,6 +129,32 @@ func TestTurns(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{"long", "a", "long-alone", "b", "wary"}, got)
+}
+
+// Tests that are to be first wait for what they build on, and for nothing else; one that keeps the whole
+// machine busy is not put before others.
+func TestSomeRunFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var began []string
+		seen := func(ct *T) {
+			mu.Lock()
+			began = append(began, ct.test.ID)
+			mu.Unlock()
+			time.Sleep(time.Second)
+		}
+		builds := func(test Test, on string) Test { test.BuildsOn = []string{on}; return test }
+		wary := alone(core("wary", seen))
+		wary.Priority = Late
+		q := NewQueue([]Test{
+			core("base", seen), core("a", seen), builds(core("b", seen), "base"), core("c", seen), alone(core("d", seen)),
+			builds(alone(core("e", seen)), "base"), alone(core("f", seen)), wary,
+		})
+		q.RunFirst([]string{"c", "e", "f", "wary"})
+		_, err := newRun(Options{Queue: q, Parallel: 1}).outcome(t.Context())
+		require.NoError(t, err)
+		assert.Equal(t, []string{"f", "c", "base", "e", "a", "b", "d", "wary"}, began)
+	})
 }
 
 // A lab that breaks in the middle of tests, or whose CCM cannot be started, takes

@@ -20,7 +20,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/remedy"
@@ -168,9 +167,7 @@ var ownCCMArgs = append([]string{
 type Verdict struct {
 	// Sources is the hash of the sources that were tested. Others are tested anew.
 	Sources string `json:"sources"`
-	Passed  bool   `json:"passed"`
-	// Said sums the result up.
-	Said string `json:"said"`
+	suite.Verdict
 }
 
 // prepareOwnCCM prepares the folder of the learner's CCM. A learner who has finished
@@ -244,27 +241,28 @@ func (s *Seat) suiteVerdict(ctx context.Context, l *Lesson, t *Task, p *Progress
 	if err != nil {
 		return Verdict{}, err
 	}
-	if v, ok := p.lessonProgress(l.ID).Verdicts[t.ID]; ok && v.Sources == sources {
-		return v, nil
+	last, ok := p.lessonProgress(l.ID).Verdicts[t.ID]
+	if ok && last.Sources == sources {
+		return last, nil
 	}
 	if sources == p.lessonProgress(l.ID).Begun && len(p.lessonProgress(l.ID).Verdicts) == 0 {
-		return Verdict{Said: "nothing was written yet in " + p.Folder}, nil
+		return Verdict{Verdict: suite.Verdict{Said: "nothing was written yet in " + p.Folder}}, nil
 	}
 	if !judging {
-		return Verdict{
+		return Verdict{Verdict: suite.Verdict{
 			Said: "the suite has not seen it yet as it is now: `lab lesson status`, or watch, has it look",
-		}, nil
+		}}, nil
 	}
-	leave, err := seatsQueue().enter(ctx, s.Tell)
+	v := Verdict{Sources: sources}
+	v.Verdict, err = s.runSuite(
+		ctx, p.Folder, suite.Trial{Name: s.name + "-suite", Tests: t.tests, First: last.Failed, Tell: s.Tell},
+	)
 	if err != nil {
 		return Verdict{}, err
 	}
-	defer leave()
-	passed, said, err := s.runSuite(ctx, p.Folder, t.tests, 0, s.Tell)
-	if err != nil {
-		return Verdict{}, err
+	if !v.Passed && len(v.Failed) == 0 { // It did not compile: what failed before is still to be seen first.
+		v.Failed = last.Failed
 	}
-	v := Verdict{Sources: sources, Passed: passed, Said: said}
 	return v, s.progress.update(func(p *Progress) error {
 		lp := p.lessonProgress(l.ID)
 		if lp.Verdicts == nil {
@@ -275,29 +273,46 @@ func (s *Seat) suiteVerdict(ctx context.Context, l *Lesson, t *Task, p *Progress
 	})
 }
 
-// runSuite compiles the CCM in a folder and runs some tests of the suite on it.
-func (s *Seat) runSuite(
-	ctx context.Context,
-	folder string,
-	tests []string,
-	bound time.Duration,
-	tell func(string),
-) (passed bool, said string, err error) {
-	tell("compiling " + folder)
+// JudgeTests runs some tests of the current lesson, by ID, on the CCM as it is now. What
+// comes out counts for no task. It may run while the suite judges a task.
+func (s *Seat) JudgeTests(ctx context.Context, tests []string) (suite.Verdict, error) {
+	p, err := s.Progress()
+	if err != nil {
+		return suite.Verdict{}, err
+	}
+	return s.runSuite(ctx, p.Folder, suite.Trial{Name: s.name + "-judge", Tests: tests, Tell: s.Tell})
+}
+
+// Tests returns the IDs of the suite's tests that a learner's CCM must pass in this lesson.
+func (l *Lesson) Tests() []string {
+	var tests []string
+	for _, t := range l.Tasks {
+		tests = append(tests, t.tests...)
+	}
+	slices.Sort(tests)
+	return slices.Compact(tests)
+}
+
+// runSuite compiles the CCM in a folder and has a trial of it, when it is this seat's turn.
+func (s *Seat) runSuite(ctx context.Context, folder string, trial suite.Trial) (suite.Verdict, error) {
+	leave, err := seatsQueue().enter(ctx, trial.Tell)
+	if err != nil {
+		return suite.Verdict{}, err
+	}
+	defer leave()
+	trial.Tell("compiling " + folder)
 	w, err := findToolchain()
 	if err != nil {
-		return false, "", err
+		return suite.Verdict{}, err
 	}
 	path, err := w.buildCCM(ctx, folder)
 	if err != nil && ctx.Err() == nil {
-		return false, err.Error(), nil
+		return suite.Verdict{Said: err.Error()}, nil
 	}
 	if err != nil {
-		return false, "", err
+		return suite.Verdict{}, err
 	}
-	tell(fmt.Sprintf("running %d tests of the conformance suite", len(tests)))
-	return suite.Trial{
-		Name: s.name + "-suite", Labs: s.SuiteLabs, Program: &program.CCM{Path: path, Args: ownCCMArgs}, Tests: tests,
-		Bound: bound, Tell: tell,
-	}.Run(ctx)
+	trial.Tell(fmt.Sprintf("running %d tests of the conformance suite", len(trial.Tests)))
+	trial.Labs, trial.Program = s.SuiteLabs, &program.CCM{Path: path, Args: ownCCMArgs}
+	return trial.Run(ctx)
 }

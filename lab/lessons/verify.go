@@ -16,6 +16,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/remedy"
+	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
@@ -164,10 +165,12 @@ func (s *Seat) checkStartingPointFails(ctx context.Context, l *Lesson, steps *ui
 		}
 		tried[test] = true
 		if err := steps.Do("nothing written", func(note func(string)) (string, error) {
-			passed, said, err := s.runSuite(ctx, p.Folder, []string{test}, failingTestTimeout, note)
-			if err == nil && passed {
+			v, err := s.runSuite(ctx, p.Folder, suite.Trial{
+				Name: s.name + "-suite", Tests: []string{test}, Bound: failingTestTimeout, Tell: note,
+			})
+			if err == nil && v.Passed {
 				err = fmt.Errorf(
-					"lesson %s: task %s may be done before anything was written: %s (%s)", l.ID, t.ID, said, test,
+					"lesson %s: task %s may be done before anything was written: %s (%s)", l.ID, t.ID, v.Said, test,
 				)
 			}
 			return test + " fails", err

@@ -70,7 +70,9 @@ type Options struct {
 	BoundsFactor float64
 	// RunBlocked runs tests also where what they build on has failed.
 	RunBlocked bool
-	Parallel   int
+	// First are tests that are begun before all others, by ID.
+	First    []string
+	Parallel int
 	// Limits are Budget's; nil is conformance.DefaultLimits.
 	Limits   conformance.Limits
 	Observer func(conformance.TestReport)
@@ -167,7 +169,9 @@ func Run(ctx context.Context, o Options, steps *ui.Steps) (report *conformance.R
 		}
 		defer func() { err = errors.Join(err, tidy(context.WithoutCancel(ctx))) }()
 	}
-	return o.shareTests(ctx, conformance.NewQueue(tests), names, steps)
+	queue := conformance.NewQueue(tests)
+	queue.RunFirst(o.First)
+	return o.shareTests(ctx, queue, names, steps)
 }
 
 // shareTests has labs share the tests. As long as all tests have run, what became of a

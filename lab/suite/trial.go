@@ -27,34 +27,43 @@ type Trial struct {
 	// Labs is as in Options.
 	Labs    int
 	Program *program.CCM
-	// Tests are to be run, by ID.
-	Tests []string
+	// Tests are to be run, by ID; First are those to begin with.
+	Tests, First []string
 	// Bound is the longest that any test may take; 0 is what each allows.
 	Bound time.Duration
 	// Tell is called for each test that ends, and with what runs while none does.
 	Tell func(string)
 }
 
-// Run returns whether all tests passed. said has a line for each test that failed.
-func (t Trial) Run(ctx context.Context) (passed bool, said string, err error) {
+// Verdict is what came out of a Trial.
+type Verdict struct {
+	Passed bool `json:"passed"`
+	// Failed are the tests that failed, by ID, without those that were blocked by them.
+	Failed []string `json:"failed,omitempty"`
+	// Said sums it up, with what each test that failed requires.
+	Said string `json:"said"`
+}
+
+// Run runs the tests.
+func (t Trial) Run(ctx context.Context) (Verdict, error) {
 	still := startProgressReminder(t.Tell)
 	defer still.stop()
 	o := t.suiteOptions(still)
 	for _, name := range o.Names(o.Tests()) {
 		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
 			if _, err := lifecycle.Down(ctx, name); err != nil {
-				return false, "", err
+				return Verdict{}, err
 			}
 		}
 	}
 	report, err := Run(ctx, o, ui.Discard())
 	if report == nil {
-		return false, "", err
+		return Verdict{}, err
 	}
 	if report.Unfinished != "" {
-		return false, "", errors.Join(errors.New(report.Unfinished), err)
+		return Verdict{}, errors.Join(errors.New(report.Unfinished), err)
 	}
-	return report.Passed(), summarize(report), nil // What could not be taken down, the next try will.
+	return verdictOf(report), nil // What could not be taken down, the next try will.
 }
 
 func (t Trial) suiteOptions(still *progressReminder) Options {
@@ -71,6 +80,7 @@ func (t Trial) suiteOptions(still *progressReminder) Options {
 	ended := 0
 	return Options{
 		Name: t.Name, Labs: t.Labs, Program: t.Program, Claims: claims, RequiredOnly: true, Bound: t.Bound,
+		First: t.First,
 		Focus: regexp.MustCompile("^(" + strings.Join(quoted, "|") + ")$"),
 		Observer: func(test conformance.TestReport) {
 			still.observeTest(test)
@@ -83,9 +93,9 @@ func (t Trial) suiteOptions(still *progressReminder) Options {
 	}
 }
 
-// summarize is a report in a few lines.
-func summarize(r *conformance.Report) string {
-	passed := 0
+// verdictOf is a report in a few lines.
+func verdictOf(r *conformance.Report) Verdict {
+	v, passed := Verdict{Passed: r.Passed()}, 0
 	var failed []string
 	for _, t := range r.Tests {
 		switch t.Result {
@@ -94,6 +104,7 @@ func summarize(r *conformance.Report) string {
 		case conformance.Blocked:
 			failed = append(failed, fmt.Sprintf("%s: %s", t.ID, strings.Join(t.Reasons, "; ")))
 		case conformance.Failed:
+			v.Failed = append(v.Failed, t.ID)
 			failed = append(failed, fmt.Sprintf("%s requires: %s%s", t.ID, t.Requires, formatReasons(t.Reasons)))
 		}
 	}
@@ -103,7 +114,8 @@ func summarize(r *conformance.Report) string {
 	for _, c := range r.Crashes {
 		lines = append(lines, "the CCM "+c)
 	}
-	return strings.Join(lines, "\n")
+	v.Said = strings.Join(lines, "\n")
+	return v
 }
 
 // In a reason that testify words, traceRE matches where in the suite's sources the failure

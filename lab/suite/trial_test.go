@@ -48,6 +48,13 @@ func TestSummaryOfFailures(t *testing.T) {
 	assert.Contains(&seen, []int{1}, 2, "the targets")
 	seen = append(seen, "the test panicked: oh\ngoroutine 7 [running]:\nmain.f()\n\tf.go:1", "cleaning up: no")
 	require.Contains(t, seen[0], "trial_test.go")
+	v := verdictOf(&conformance.Report{Crashes: []string{"exited"}, Tests: []conformance.TestReport{
+		{ID: "a", Result: conformance.Passed},
+		{ID: "b", Result: conformance.Failed, Requires: "A Node is ready.", Reasons: seen},
+		{ID: "c", Result: conformance.Blocked, Reasons: []string{"b has failed"}},
+	}})
+	assert.False(t, v.Passed)
+	assert.Equal(t, []string{"b"}, v.Failed)
 	assert.Equal(t, `1 of 3 tests of the conformance suite pass
 b requires: A Node is ready.
   []int{1} does not contain 2
@@ -55,9 +62,5 @@ b requires: A Node is ready.
   the test panicked: oh
   cleaning up: no
 c: b has failed
-the CCM exited`, summarize(&conformance.Report{Crashes: []string{"exited"}, Tests: []conformance.TestReport{
-		{ID: "a", Result: conformance.Passed},
-		{ID: "b", Result: conformance.Failed, Requires: "A Node is ready.", Reasons: seen},
-		{ID: "c", Result: conformance.Blocked, Reasons: []string{"b has failed"}},
-	}}))
+the CCM exited`, v.Said)
 }
