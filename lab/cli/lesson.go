@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -28,8 +29,9 @@ func newLesson(o *globalOptions) *cobra.Command {
 what to do. Nothing has to be handed in: a task is done when the lab says so, and
 that is seen by lesson watch as it happens, or by the next lesson status.
 
-Lessons take place in a lab of their own, named "lesson" (--name gives another), one
-at a time. They can be taken in any order; what was done is remembered.
+Lessons take place in a lab of their own, named "lesson" (--name gives another, and so
+does LAB_NAME unless it names a lab that no lesson began), one at a time. They can be
+taken in any order; what was done is remembered.
 
 With --bundle a lesson needs neither a clone nor Go nor the internet. It is wanted
 once: lab lesson start says what to type in a shell, which then has the bundle's lab.`,
@@ -46,14 +48,26 @@ once: lab lesson start says what to type in a shell, which then has the bundle's
 	cmd.AddCommand(
 		newLessonList(o), newLessonStart(o), newLessonStatus(o), newLessonWatch(o), newLessonJudge(o),
 		newLessonHint(o), newLessonSolve(o), newLessonReset(o), newLessonNext(o), newLessonStop(o),
-		newLessonText(), newLessonSite(o), newLessonVerify(o),
+		newLessonText(o), newLessonSite(o), newLessonVerify(o),
 	)
 	addBundleFlag(cmd, o)
 	return cmd
 }
 
-// takeSeat opens the seat of --name, or the one called name without the flag. It
-// ignores LAB_NAME, which may be set for another lab in a learner's shell.
+// takeLearnersSeat opens the seat of --name, or of LAB_NAME, which may also be set for
+// another lab in a learner's shell.
+func takeLearnersSeat(cmd *cobra.Command, o *globalOptions) (*lessons.Seat, error) {
+	name := lessons.DefaultName
+	if v := os.Getenv("LAB_NAME"); v != "" && !cmd.Flags().Changed("name") {
+		var err error
+		if name, err = lessons.SeatName(v); err != nil {
+			return nil, usageError{err}
+		}
+	}
+	return takeSeat(cmd, o, name)
+}
+
+// takeSeat opens the seat of --name, or the one called name without the flag.
 func takeSeat(cmd *cobra.Command, o *globalOptions, name string) (*lessons.Seat, error) {
 	if cmd.Flags().Changed("name") {
 		name = o.name
@@ -73,7 +87,7 @@ func withSeat(
 	run func(cmd *cobra.Command, s *lessons.Seat, args []string) error,
 ) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		s, err := takeSeat(cmd, o, lessons.DefaultName)
+		s, err := takeLearnersSeat(cmd, o)
 		if err != nil {
 			return err
 		}
@@ -268,7 +282,7 @@ status and watch run all tests of a task, and begin with those that failed last 
 		Args:    cobra.MinimumNArgs(1),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			var tests []string
-			if s, err := takeSeat(cmd, o, lessons.DefaultName); err == nil {
+			if s, err := takeLearnersSeat(cmd, o); err == nil {
 				tests, _ = judgedTests(s)
 			}
 			return slices.DeleteFunc(
@@ -526,7 +540,7 @@ func newLessonStop(o *globalOptions) *cobra.Command {
 }
 
 // newLessonText returns the command `lab lesson text`.
-func newLessonText() *cobra.Command {
+func newLessonText(o *globalOptions) *cobra.Command {
 	var trainer bool
 	cmd := &cobra.Command{
 		Use:               "text ID",
@@ -534,8 +548,11 @@ func newLessonText() *cobra.Command {
 		Example:           "  lab lesson text taint | less -R\n  lab lesson text taint --trainer",
 		Args:              requireOneArgument,
 		ValidArgsFunction: completeLesson,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: withSeat(o, func(cmd *cobra.Command, s *lessons.Seat, args []string) error {
 			l, err := findLesson(args[0])
+			if err == nil {
+				l, err = lessons.FindFor(s.Name(), l.ID)
+			}
 			if err != nil {
 				return err
 			}
@@ -547,7 +564,7 @@ func newLessonText() *cobra.Command {
 				text += fmt.Sprintf("\n\n## Task %d: %s\n\n%s\n\n%s", i+1, t.Title, t.Do, t.After)
 			}
 			return ui.Markdown(cmd.OutOrStdout(), text)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&trainer, "trainer", false, "print the trainer's notes instead")
 	return cmd

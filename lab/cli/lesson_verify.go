@@ -29,7 +29,7 @@ func newLessonVerify(o *globalOptions) *cobra.Command {
 		Long: `verify starts each lesson, sees that none of its tasks is done yet, types the solutions,
 sees every task done, starts it again and sees that all is as it was. A trainer runs it
 before a class. What a learner has done is not touched, with another --name than theirs
-(default verify). Without an ID it is all lessons whose kind of cluster this machine has.`,
+(default verify, whatever LAB_NAME is). Without an ID it is all lessons whose kind of cluster this machine has.`,
 		Example:           "  lab lesson verify\n  lab lesson verify taint\n  lab lesson verify --parallel 3",
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeLesson,

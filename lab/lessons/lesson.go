@@ -117,11 +117,25 @@ func (l *Lesson) Task(id string) *Task {
 }
 
 // All returns the lessons in their order. An error is a mistake in the embedded files.
-var All = sync.OnceValues(func() ([]*Lesson, error) { return loadLessons(content, "content") })
+func All() ([]*Lesson, error) { return allFor(DefaultName) }
+
+// loaded has a function for each name of a lab that returns the lessons.
+var loaded sync.Map
+
+// allFor returns the lessons as All does, in texts that say the name of their lab.
+func allFor(lab string) ([]*Lesson, error) {
+	load, _ := loaded.LoadOrStore(lab, sync.OnceValues(func() ([]*Lesson, error) {
+		return loadLessons(content, "content", lab)
+	}))
+	return load.(func() ([]*Lesson, error))()
+}
 
 // Find returns the lesson with this ID.
-func Find(id string) (*Lesson, error) {
-	all, err := All()
+func Find(id string) (*Lesson, error) { return FindFor(DefaultName, id) }
+
+// FindFor returns the lesson with this ID, in texts that say the name of its lab.
+func FindFor(lab, id string) (*Lesson, error) {
+	all, err := allFor(lab)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +149,7 @@ func Find(id string) (*Lesson, error) {
 
 var folderRE = regexp.MustCompile(`^(\d\d)-([a-z0-9]+(?:-[a-z0-9]+)*)$`)
 
-func loadLessons(files fs.FS, root string) ([]*Lesson, error) {
+func loadLessons(files fs.FS, root, lab string) ([]*Lesson, error) {
 	folders, err := fs.ReadDir(files, root) // Sorted by name.
 	if err != nil {
 		return nil, err
@@ -150,7 +164,7 @@ func loadLessons(files fs.FS, root string) ([]*Lesson, error) {
 			errs = append(errs, fmt.Errorf("%s/%s: want a folder like 03-taints", root, f.Name()))
 			continue
 		}
-		l, err := loadLesson(files, path.Join(root, f.Name()))
+		l, err := loadLesson(files, path.Join(root, f.Name()), lab)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -164,14 +178,17 @@ func loadLessons(files fs.FS, root string) ([]*Lesson, error) {
 	return all, errors.Join(errs...)
 }
 
-func loadLesson(files fs.FS, folder string) (*Lesson, error) {
+// labMark stands in the texts for the name of the lesson's lab.
+const labMark = "{lab}"
+
+func loadLesson(files fs.FS, folder, lab string) (*Lesson, error) {
 	var parts [3]string
 	for i, name := range []string{"lesson.yaml", "lesson.md", "trainer.md"} {
 		data, err := fs.ReadFile(files, path.Join(folder, name))
 		if err != nil {
 			return nil, err
 		}
-		parts[i] = string(data)
+		parts[i] = strings.ReplaceAll(string(data), labMark, lab)
 	}
 	l := &Lesson{}
 	if err := yaml.UnmarshalStrict([]byte(parts[0]), l); err != nil {

@@ -25,6 +25,27 @@ func TestAllAreSound(t *testing.T) {
 	assert.ErrorContains(t, err, "nonsense")
 }
 
+// Texts say the name of the lab that is in use.
+func TestTextsNameTheLab(t *testing.T) {
+	for _, name := range []string{DefaultName, "mine"} {
+		l, err := FindFor(name, "two-clusters")
+		require.NoError(t, err)
+		assert.Contains(t, l.Opening, `eval "$(lab env --name `+name+`)"`)
+		assert.Contains(t, l.Opening, "`"+name+"-plain`")
+		again, err := FindFor(name, "two-clusters")
+		require.NoError(t, err)
+		assert.Same(t, l, again)
+	}
+	require.NoError(t, fs.WalkDir(content, "content", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		data, err := content.ReadFile(name)
+		assert.NotRegexp(t, "(--name |`|')"+DefaultName+"\\b|\\b"+DefaultName+"-plain", string(data), name)
+		return err
+	}))
+}
+
 // countedRE matches a number of tests, which changes as the suite grows.
 var countedRE = regexp.MustCompile(
 	`(?i)(^|\s)(\d+|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty(-\w+)?|(a )?hundred)` +
@@ -67,7 +88,7 @@ func lessonIn(yaml, text string) fstest.MapFS {
 }
 
 func TestTextIsCutAtItsTasks(t *testing.T) {
-	all, err := loadLessons(lessonIn(soundYAML, soundText), "content")
+	all, err := loadLessons(lessonIn(soundYAML, soundText), "content", DefaultName)
 	require.NoError(t, err)
 	l := all[0]
 	assert.Equal(t, "a", l.ID)
@@ -97,7 +118,7 @@ func TestMistakesInALesson(t *testing.T) {
 			soundText + "::task two\n", "no other has",
 		},
 	} {
-		_, err := loadLessons(lessonIn(c.yaml, c.text), "content")
+		_, err := loadLessons(lessonIn(c.yaml, c.text), "content", DefaultName)
 		assert.ErrorContains(t, err, c.want, name)
 	}
 }

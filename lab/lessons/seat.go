@@ -47,6 +47,44 @@ func Take(name string) (*Seat, error) {
 	return s, err
 }
 
+// SeatName returns the name of the seat for a shell whose LAB_NAME is lab. A lab beside
+// that of a seat is that seat's, too. Beside a lab that no lesson began, it is DefaultName.
+func SeatName(lab string) (string, error) {
+	all, err := All()
+	if err != nil {
+		return "", err
+	}
+	seats := []string{lab}
+	for _, l := range all {
+		for role := range l.Others {
+			seats = append(seats, strings.TrimSuffix(lab, "-"+role))
+		}
+	}
+	for _, name := range seats {
+		s, err := Take(name)
+		if err != nil {
+			return "", err
+		}
+		p, err := s.Progress()
+		if err != nil {
+			return "", err
+		}
+		if p.Current != "" || len(p.Lessons) > 0 && !isLab(name) {
+			return name, nil
+		}
+	}
+	if isLab(lab) {
+		return DefaultName, nil
+	}
+	return lab, nil
+}
+
+// isLab tells whether there is a lab of this name, be it one that cannot be read.
+func isLab(name string) bool {
+	_, err := state.Open(name)
+	return !errors.Is(err, state.ErrNone)
+}
+
 // At returns the seat of a name whose labs are in root. Unless root is this process's
 // own, only Progress and Glance may be called.
 func At(root, name string) *Seat {
@@ -74,7 +112,7 @@ func (s *Seat) currentLesson(p *Progress) (*Lesson, *LessonProgress, error) {
 	if p.Current == "" {
 		return nil, nil, ErrNone
 	}
-	l, err := Find(p.Current)
+	l, err := FindFor(s.name, p.Current)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -238,7 +276,7 @@ func (s *Seat) Stop(ctx context.Context, steps *ui.Steps) error {
 	}
 	var there []string
 	for _, name := range p.Labs {
-		if _, err := state.Open(name); !errors.Is(err, state.ErrNone) {
+		if isLab(name) {
 			there = append(there, name)
 		}
 	}

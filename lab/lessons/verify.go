@@ -24,6 +24,10 @@ import (
 // runs each solution, checks that its task is done then, and that a reset restores what
 // the lesson began with.
 func (s *Seat) Verify(ctx context.Context, l *Lesson, steps *ui.Steps) error {
+	l, err := FindFor(s.name, l.ID)
+	if err != nil {
+		return err
+	}
 	if l.Step > 0 {
 		forget, err := s.useTemporaryFolder()
 		if err != nil {
