@@ -204,17 +204,18 @@ func socketHolder(inode string) string {
 
 // countInotify looks at the open files of all processes of this user. The kernel counts by user,
 // not by process.
-func countInotify() (uint64, error) {
-	files, err := filepath.Glob("/proc/[0-9]*/fd/*")
-	var count uint64
-	for _, file := range files {
-		to, gone := os.Readlink(file)
-		if gone != nil || to != "anon_inode:inotify" {
+func countInotify() (count uint64, err error) {
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	for _, process := range processes {
+		var owner unix.Stat_t
+		if unix.Stat(process, &owner) != nil || int(owner.Uid) != os.Geteuid() {
 			continue
 		}
-		var owner unix.Stat_t
-		if unix.Stat(filepath.Dir(filepath.Dir(file)), &owner) == nil && int(owner.Uid) == os.Geteuid() {
-			count++
+		files, _ := os.ReadDir(process + "/fd") // None if it has ended.
+		for _, file := range files {
+			if to, _ := os.Readlink(process + "/fd/" + file.Name()); to == "anon_inode:inotify" {
+				count++
+			}
 		}
 	}
 	return count, err

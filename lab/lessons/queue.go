@@ -27,9 +27,10 @@ type suiteQueue struct {
 	places int
 }
 
-// seatsQueue is the queue of this seat's classroom. Elsewhere nobody waits.
+// seatsQueue is the queue of this seat's classroom. Elsewhere nobody waits. A run has a place
+// for each core: half of its time it waits for the lab.
 func seatsQueue() suiteQueue {
-	return suiteQueue{dir: os.Getenv(QueueVariable), places: max(1, runtime.NumCPU()/2)}
+	return suiteQueue{dir: os.Getenv(QueueVariable), places: runtime.NumCPU()}
 }
 
 // queueInterval is how often a waiting seat looks whether it is its turn.
