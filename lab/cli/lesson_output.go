@@ -88,6 +88,10 @@ func formatProblem(color bool, err error) string {
 	if errors.As(err, &not) {
 		return ui.Paint(color, "33", "Not done yet: ") + err.Error()
 	}
+	var dead lessons.DeadEndError
+	if errors.As(err, &dead) {
+		return ui.Paint(color, "31", "This can no longer be done: ") + err.Error() + "."
+	}
 	return ui.Paint(color, "31", "It cannot be told whether that is done: ") + err.Error()
 }
 

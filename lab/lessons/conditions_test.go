@@ -63,3 +63,86 @@ func TestConditions(t *testing.T) {
 	_, err = x.evalBool(activation)
 	assert.ErrorContains(t, err, "neither true nor false")
 }
+
+// A dead end is said before anything else, and a letter is answered by what is wrong
+// with it.
+func TestWhyATaskIsNotDone(t *testing.T) {
+	l, err := Find("bug-ports")
+	require.NoError(t, err)
+	task := l.Task("verdict")
+	verdict := func(data map[string]any) fixed {
+		return fixed{"configmaps": map[string]any{"verdict": map[string]any{"data": data}}}
+	}
+	require.NoError(t, task.explainNotDone(fixed{"configmaps": map[string]any{}}), "there is none yet")
+	require.NoError(t, task.explainNotDone(verdict(map[string]any{"bug": "x"})), "no such letter")
+	require.ErrorContains(t, task.explainNotDone(verdict(map[string]any{"bug": "B"})), "(b) is wrong")
+	require.ErrorContains(t, task.explainNotDone(verdict(map[string]any{"bug": "d"})), "needs a proof")
+
+	reproduce := l.Task("reproduce")
+	require.NoError(t, reproduce.explainNotDone(fixed{"own": false}))
+	err = reproduce.explainNotDone(fixed{"own": true})
+	require.ErrorContains(t, err, "`lab lesson reset`")
+	st := &Status{Tasks: []TaskStatus{{Task: reproduce, Current: true}}, Problem: err}
+	require.ErrorContains(t, st.findDeadEnd(), `"`+reproduce.Title+`" can no longer be done`)
+	require.NoError(t, (&Status{Problem: NotYet("x")}).findDeadEnd())
+
+	st = &Status{Tasks: []TaskStatus{{Task: reproduce}}}
+	require.NoError(t, st.checkUndone(reproduce, Way{Name: "a way"}))
+	st.Tasks[0].Done = &Done{Seen: "x"}
+	require.EqualError(
+		t, st.checkUndone(reproduce, Way{Name: "a way"}), "task reproduce is ticked by what must not: a way (x)",
+	)
+}
+
+// The two pods of lesson two-clusters are the same, and ask for a zone.
+func TestTwoClustersComparesPods(t *testing.T) {
+	l, err := Find("two-clusters")
+	require.NoError(t, err)
+	pods := func(name, status, node string, spec map[string]any) map[string]any {
+		spec["nodeName"] = node
+		if node == "" {
+			delete(spec, "nodeName")
+		}
+		conditions := []any{map[string]any{"type": "Ready", "status": status}}
+		return map[string]any{name: map[string]any{"spec": spec, "status": map[string]any{"conditions": conditions}}}
+	}
+	container := func(c map[string]any) map[string]any { return map[string]any{"containers": []any{c}} }
+	both := func(mine, plain map[string]any) bool {
+		done, err := l.Task("both").done.evalBool(fixed{
+			"pods": pods("probe", "False", "", mine), "plain.pods": pods("probe", "True", "node-1", plain),
+		})
+		require.NoError(t, err)
+		return done
+	}
+	hello := func() map[string]any { return container(map[string]any{"image": "hello"}) }
+	assert.True(t, both(hello(), hello()))
+	assert.False(t, both(hello(), container(map[string]any{"image": "other"})))
+	assert.False(t, both(hello(), container(map[string]any{"image": "hello", "args": []any{"x"}})))
+
+	zone := func(mine, plain map[string]any) bool {
+		labels := map[string]any{"topology.kubernetes.io/zone": "nebula-1b"}
+		done, err := l.Task("zone").done.evalBool(fixed{
+			"nodes": map[string]any{"node-2": map[string]any{"metadata": map[string]any{"labels": labels}}},
+			"pods":  pods("zoned", "True", "node-2", mine), "plain.pods": pods("zoned", "False", "", plain),
+		})
+		require.NoError(t, err)
+		return done
+	}
+	selects := func(key string) map[string]any {
+		return map[string]any{"nodeSelector": map[string]any{key: "nebula-1b"}}
+	}
+	affinity := func() map[string]any {
+		expression := map[string]any{
+			"key": "topology.kubernetes.io/zone", "operator": "In", "values": []any{"nebula-1b"},
+		}
+		terms := []any{map[string]any{"matchExpressions": []any{expression}}}
+		required := map[string]any{"nodeSelectorTerms": terms}
+		return map[string]any{"affinity": map[string]any{
+			"nodeAffinity": map[string]any{"requiredDuringSchedulingIgnoredDuringExecution": required},
+		}}
+	}
+	assert.True(t, zone(selects("topology.kubernetes.io/zone"), selects("topology.kubernetes.io/zone")))
+	assert.True(t, zone(affinity(), selects("topology.kubernetes.io/zone")))
+	assert.False(t, zone(selects("topology.kubernetes.io/zone"), selects("other")))
+	assert.False(t, zone(selects("other"), selects("other")))
+}

@@ -97,13 +97,39 @@ type Task struct {
 	Seen string `json:"seen,omitempty"`
 	// Hints are given one after another, and say more and more.
 	Hints []string `json:"hints"`
+	// NotYet is an expression for what is said while the task is not done; without it,
+	// and where what it speaks of is missing, nothing is.
+	NotYet string `json:"notYet,omitempty"`
 	// Solution is a bash script that does the task.
 	Solution string `json:"solution"`
+	// MustNot are ways that must not do the task. Verify tries them.
+	MustNot []Way `json:"mustNot,omitempty"`
+	// DeadEnd is how the task becomes impossible; nil if it never does.
+	DeadEnd *DeadEnd `json:"deadEnd,omitempty"`
 	// After is the text that follows once the task is done.
 	After string `json:"-"`
 
-	done, seen *expression
-	tests      []string // those of Suite, by ID
+	done, seen, notYet, deadEnd *expression
+
+	tests []string // those of Suite, by ID
+}
+
+// Way is something that a learner might do instead of a task.
+type Way struct {
+	// Name is what is done, in a few words.
+	Name string `json:"name"`
+	// Script does it, in bash, and waits until it has its own effect.
+	Script string `json:"script"`
+}
+
+// DeadEnd is a state in which a task can no longer be done, short of `lab lesson reset`.
+type DeadEnd struct {
+	// When is a condition on the current state. It must not hold for a moment only.
+	When string `json:"when"`
+	// Why is what the learner is told, without a full stop.
+	Why string `json:"why"`
+	// Script leads there. Verify tries it.
+	Script string `json:"script"`
 }
 
 // Task finds a task of the lesson; nil if it has none of this ID.
@@ -246,6 +272,17 @@ func (l *Lesson) validate() error {
 		want(len(t.Hints) > 0, "task %s: want hints", t.ID)
 		want(t.Until == "" || t.Seen != "", "task %s: want seen, what is said when it is done", t.ID)
 		want(t.Until == "" || t.Times == 0, "task %s: times is for saw and called", t.ID)
+		want(
+			len(t.Suite) == 0 || t.NotYet == "" && t.DeadEnd == nil && len(t.MustNot) == 0,
+			"task %s: notYet, mustNot and deadEnd are not for suite", t.ID,
+		)
+		for _, way := range t.MustNot {
+			want(way.Name != "" && way.Script != "", "task %s: mustNot wants a name and a script", t.ID)
+		}
+		want(
+			t.DeadEnd == nil || t.DeadEnd.When != "" && t.DeadEnd.Why != "" && t.DeadEnd.Script != "",
+			"task %s: deadEnd wants when, why and a script", t.ID,
+		)
 	}
 	return errors.Join(errs...)
 }
@@ -316,12 +353,20 @@ func (l *Lesson) compileExpressions() error {
 		if len(t.Suite) > 0 {
 			continue
 		}
-		var err1, err2 error
-		if t.done, err1 = speaks.compileExpression(cmp.Or(t.Until, t.Saw, t.Called)); err1 == nil && t.Seen != "" {
-			t.seen, err2 = speaks.compileExpression(t.Seen)
+		compile := func(source string) *expression {
+			if source == "" {
+				return nil
+			}
+			x, err := speaks.compileExpression(source)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("task %s: %w", t.ID, err))
+			}
+			return x
 		}
-		if err := errors.Join(err1, err2); err != nil {
-			errs = append(errs, fmt.Errorf("task %s: %w", t.ID, err))
+		t.done, t.seen = compile(cmp.Or(t.Until, t.Saw, t.Called)), compile(t.Seen)
+		t.notYet = compile(t.NotYet)
+		if t.DeadEnd != nil {
+			t.deadEnd = compile(t.DeadEnd.When)
 		}
 	}
 	return errors.Join(errs...)

@@ -111,6 +111,9 @@ func TestMistakesInALesson(t *testing.T) {
 		"a state without seen": {task("until: 'true'"), text, "want seen"},
 		"an unknown variable":  {task("saw: 'noodles.size() > 1'"), text, "undeclared reference"},
 		"no expression":        {task("saw: 'e.what =='"), text, "Syntax error"},
+		"a way without name":   {task("saw: 'true', mustNot: [{script: x}]"), text, "mustNot wants a name"},
+		"a dead end, why":      {task("saw: 'true', deadEnd: {when: 'true', script: x}"), text, "deadEnd wants when, why"},
+		"a dead end, when":     {task("saw: 'true', deadEnd: {when: 'noodle', why: w, script: x}"), text, "undeclared"},
 		"a task not in text":   {task("saw: 'true'"), "Nothing.\n", "lesson.md has the tasks"},
 		"another's role":       {task("saw: 'plain.nodes.size() > 1'"), text, "undeclared reference"},
 		"of two in one": {

@@ -1,6 +1,7 @@
 package lessons
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/cel-go/cel"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -314,8 +316,8 @@ type Status struct {
 	// Fresh are the tasks that are done and that the learner was not shown as done
 	// before.
 	Fresh []*Task
-	// Problem is why the current task could not be checked, or a NotYet that says why
-	// it is not done.
+	// Problem is why the current task could not be checked, or a NotYet or DeadEndError
+	// that says why it is not done.
 	Problem error
 }
 
@@ -325,6 +327,14 @@ type NotYet string
 
 // Error implements error.
 func (n NotYet) Error() string { return string(n) }
+
+// DeadEndError says why a task can no longer be done.
+type DeadEndError string
+
+// Error implements error.
+func (d DeadEndError) Error() string {
+	return string(d) + ". Type `lab lesson reset`: it begins the lesson again"
+}
 
 // Finished tells whether all tasks are done.
 func (s *Status) Finished() bool {
@@ -408,6 +418,9 @@ func (s *Seat) findDoneTasks(
 			}
 		}
 		what, done, err := s.checkTask(ctx, w, l, t, p, judging(t))
+		if err == nil && !done {
+			err = t.explainNotDone(w)
+		}
 		if err != nil || !done {
 			return seen, err
 		}
@@ -527,6 +540,34 @@ func (t *Task) evaluate(w *labsActivation, since time.Time) (seen string, done b
 	return "", false, nil
 }
 
+// explainNotDone returns a DeadEndError if the task can no longer be done, or what
+// NotYet says; nil if there is nothing to say.
+func (t *Task) explainNotDone(in cel.Activation) error {
+	if t.deadEnd != nil {
+		if dead, err := t.deadEnd.evalBool(in); err != nil || dead {
+			return cmp.Or(err, error(DeadEndError(t.DeadEnd.Why)))
+		}
+	}
+	if t.notYet == nil {
+		return nil
+	}
+	said, err := t.notYet.evalString(in)
+	if isMissingKey(err) {
+		return nil
+	}
+	return cmp.Or(err, error(NotYet(said)))
+}
+
+// findDeadEnd returns an error that names the current task if that can no longer be
+// done.
+func (s *Status) findDeadEnd() error {
+	var dead DeadEndError
+	if errors.As(s.Problem, &dead) {
+		return fmt.Errorf("%q can no longer be done: %w", s.Current().Title, dead)
+	}
+	return nil
+}
+
 // formatEntry prints an entry of the timeline on one line.
 func formatEntry(e timeline.Entry) string {
 	line := fmt.Sprintf("%.1f s: %s %s", e.Seconds, e.Subject, e.What)
@@ -545,6 +586,9 @@ func (s *Seat) Hint(ctx context.Context) (t *Task, hint string, number int, err 
 	}
 	if t = st.Current(); t == nil {
 		return nil, "", 0, nil
+	}
+	if err := st.findDeadEnd(); err != nil {
+		return nil, "", 0, err
 	}
 	err = s.progress.update(func(p *Progress) error {
 		lp := p.lessonProgress(st.Lesson.ID)
@@ -581,6 +625,9 @@ func (s *Seat) Solve(ctx context.Context, say func(line string)) (*Status, error
 	t := st.Current()
 	if t == nil {
 		return st, nil
+	}
+	if err := st.findDeadEnd(); err != nil {
+		return nil, err
 	}
 	bound := solveTimeout
 	if st.Lesson.Step > 0 {
