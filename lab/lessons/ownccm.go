@@ -159,8 +159,11 @@ func hashSources(folder string) (string, error) {
 // learner's CCM with.
 var ownCCMArgs = append([]string{
 	"--kubeconfig={{.Kubeconfig}}", "--cloud-config={{.CloudConfig}}", "--cluster-name={{.ClusterName}}",
-	"--bind-address={{.Address}}", "--secure-port={{.Port}}", "--configure-cloud-routes=false",
-	"--leader-elect=false", // There is one: nobody waits for the last one's lease.
+	"--bind-address={{.Address}}", "--secure-port={{.Port}}",
+	// Before the step with routes the provider says that it has none, and no controller runs.
+	"--configure-cloud-routes=true", "--allocate-node-cidrs=true", "--cluster-cidr={{.ClusterCIDR}}",
+	"--route-reconciliation-period=1s", // Upstream's is 10 s: there is less to wait for.
+	"--leader-elect=false",             // There is one: nobody waits for the last one's lease.
 }, suite.FrequentChecks...)
 
 // Verdict is the suite's result for a learner's CCM and one task.

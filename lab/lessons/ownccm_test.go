@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const lastStep = 5
+const lastStep = 6
 
 func TestStepsOfASource(t *testing.T) {
 	const text = "a\n// step 1\nb\n// step 3\nc\n// end\n// before\n// d\n// end\ne\n"
@@ -35,7 +35,7 @@ func TestStepsOfTheCCM(t *testing.T) {
 	for step := range lastStep + 1 {
 		files, err := sourcesUpToStep(step)
 		require.NoError(t, err)
-		require.Len(t, files, 4)
+		require.Len(t, files, 5)
 		left := 0
 		for name, data := range files {
 			file, err := parser.ParseFile(token.NewFileSet(), name, data, parser.SkipObjectResolution)
@@ -54,7 +54,8 @@ func TestStepsOfTheCCM(t *testing.T) {
 		}
 	}
 	assert.Len(
-		t, unwritten, 1+2+4+3, "main stays; provider changes in step 4, instances in 1, 2 and 5, balancers in 3 and 4",
+		t, unwritten, 1+2+4+3+2,
+		"main stays; provider and routes change in step 6, instances in 1, 2 and 5, balancers in 3 and 4",
 	)
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// step 4
+// step 6
 // before
 // import "errors"
 // end
@@ -27,12 +27,14 @@ const (
 
 // Tags by which we know what is ours in the cloud.
 const (
-	// tagCluster, on instances and balancers, names the cluster they belong to.
+	// tagCluster, on instances, balancers and routes, names the cluster they belong to.
 	tagCluster = "kubernetes-cluster"
 	// tagServiceUID, on balancers, is the UID of the Service they are for.
 	tagServiceUID = "kubernetes-service-uid"
 	// tagService is its namespace and name, for people.
 	tagService = "kubernetes-service"
+	// tagNode, on routes, is the name of the Node they lead to.
+	tagNode = "kubernetes-node"
 )
 
 // provider is the cloud as Kubernetes' controllers see it.
@@ -64,7 +66,7 @@ func newProvider(configFile, cluster string) (*provider, error) {
 	return &provider{cloud: cloud, project: config.Project, cluster: cluster}, err
 }
 
-// step 4
+// step 6
 // before
 // // errNotWritten is what a method answers until you have written it. An error makes
 // // nothing worse: the controllers try again later.
@@ -95,5 +97,13 @@ func (p *provider) Zones() (cloudprovider.Zones, bool) { return nil, false }
 // Clusters implements cloudprovider.Interface.
 func (p *provider) Clusters() (cloudprovider.Clusters, bool) { return nil, false }
 
-// Routes implements cloudprovider.Interface: the pods' network is somebody else's.
-func (p *provider) Routes() (cloudprovider.Routes, bool) { return nil, false }
+// step 6
+
+// Routes implements cloudprovider.Interface: see routes.go.
+func (p *provider) Routes() (cloudprovider.Routes, bool) { return p, true }
+
+// before
+// // Routes implements cloudprovider.Interface: the cloud's routes are somebody else's, so
+// // far. The last lesson is about routes.go.
+// func (p *provider) Routes() (cloudprovider.Routes, bool) { return nil, false }
+// end
