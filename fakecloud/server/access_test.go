@@ -21,8 +21,7 @@ import (
 // withToken gives a client with a new token of the project.
 func (r *rig) withToken(t *testing.T, project, name string, role api.Role) *client.Client {
 	t.Helper()
-	made, err := r.CreateToken(t.Context(), project, api.TokenCreate{Name: name, Role: role})
-	require.NoError(t, err)
+	made := must(r.CreateToken(t.Context(), project, api.TokenCreate{Name: name, Role: role}))(t)
 	return newClient(t, r.url, made.Secret)
 }
 
@@ -37,8 +36,7 @@ func TestEveryOperationNeedsItsRole(t *testing.T) {
 		require.NoError(t, err)
 		secrets[role] = made.Secret
 	}
-	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
-	require.NoError(t, err)
+	spec := must(openapi3.NewLoader().LoadFromData(api.Spec))(t)
 	needs := map[cloud.Role]int{}
 	for path, item := range spec.Paths.Map() {
 		url := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "none")
@@ -81,21 +79,17 @@ func TestEveryOperationNeedsItsRole(t *testing.T) {
 
 func TestProjects(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	made, err := r.CreateProject(ctx, api.ProjectCreate{Name: "team-a", DefaultTags: &api.Tags{"team": "a"}})
-	require.NoError(t, err)
+	made := must(r.CreateProject(ctx, api.ProjectCreate{Name: "team-a", DefaultTags: &api.Tags{"team": "a"}}))(t)
 	requireCode(t, api.NameTaken)(r.CreateProject(ctx, api.ProjectCreate{Name: "team-a"}))
 	requireOK(t)(r.CreateProject(ctx, api.ProjectCreate{Name: "team-b"}))
 
-	all, err := r.ListProjects(ctx, "")
-	require.NoError(t, err)
+	all := must(r.ListProjects(ctx, ""))(t)
 	var names []string
 	for _, p := range all {
 		names = append(names, p.Name)
 	}
 	assert.Equal(t, []string{"default", "other", "team-a", "team-b"}, names)
-	one, err := r.ListProjects(ctx, "team-a")
-	require.NoError(t, err)
-	assert.Equal(t, []api.Project{*made}, one)
+	assert.Equal(t, []api.Project{*made}, must(r.ListProjects(ctx, "team-a"))(t))
 	answer, _ := r.call(t, "GET", "/v1/projects?limit=3", "")
 	var page api.ProjectList
 	require.NoError(t, json.Unmarshal([]byte(answer.Body), &page))
@@ -106,39 +100,31 @@ func TestProjects(t *testing.T) {
 	assert.Equal(t, all, append(page.Items, rest.Items...))
 	assert.Nil(t, rest.NextPageToken)
 
-	renamed, err := r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-c")})
-	require.NoError(t, err)
+	renamed := must(r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-c")}))(t)
 	assert.EqualValues(t, 2, renamed.Version)
 	assert.Equal(t, api.Tags{"team": "a"}, renamed.DefaultTags)
-	_, err = r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-d")})
+	_, err := r.UpdateProject(client.IfMatch(ctx, 1), made.ID, api.ProjectUpdate{Name: new("team-d")})
 	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
 	requireCode(t, api.NameTaken)(r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("default")}))
-	same, err := r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("team-c")})
-	require.NoError(t, err)
+	same := must(r.UpdateProject(ctx, made.ID, api.ProjectUpdate{Name: new("team-c")}))(t)
 	assert.Equal(t, renamed, same, "nothing changed")
-	got, err := r.GetProject(ctx, made.ID)
-	require.NoError(t, err)
-	assert.Equal(t, renamed, got)
+	assert.Equal(t, renamed, must(r.GetProject(ctx, made.ID))(t))
 	// What a token's project is called is known at once.
 	theirs := r.withToken(t, made.ID, "theirs", api.RoleEditor)
 	requireOK(t)(theirs.Project(ctx))
 	requireOK(t)(r.UpdateProject(ctx, made.ID, api.ProjectUpdate{DefaultTags: &api.Tags{"team": "c"}}))
-	in, err := theirs.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
+	in := must(theirs.CreateInstance(ctx, api.InstanceCreate{}))(t)
 	assert.Equal(t, api.Tags{"team": "c"}, in.Tags)
 }
 
 func TestProjectsAreDeletedWhenNothingLives(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	p, err := r.CreateProject(ctx, api.ProjectCreate{Name: "short"})
-	require.NoError(t, err)
+	p := must(r.CreateProject(ctx, api.ProjectCreate{Name: "short"}))(t)
 	theirs := r.withToken(t, p.ID, "theirs", api.RoleEditor)
-	in, err := theirs.CreateInstance(client.IdempotencyKey(ctx, "k"), api.InstanceCreate{})
-	require.NoError(t, err)
-	lb, err := theirs.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+	in := must(theirs.CreateInstance(client.IdempotencyKey(ctx, "k"), api.InstanceCreate{}))(t)
+	lb := must(theirs.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: "a", Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 8080, TargetPort: 80}},
-	})
-	require.NoError(t, err)
+	}))(t)
 	route, err := theirs.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
 	require.NoError(t, err)
 	refused := func(what string) {
@@ -162,8 +148,7 @@ func TestProjectsAreDeletedWhenNothingLives(t *testing.T) {
 	require.NoError(t, r.DeleteProject(ctx, p.ID))
 	requireCode(t, api.NotFound)(r.GetProject(ctx, p.ID))
 	requireCode(t, api.Unauthenticated)(theirs.Project(ctx))
-	_, err = r.CreateProject(ctx, api.ProjectCreate{Name: "short"})
-	require.NoError(t, err, "the name is free again")
+	requireOK(t, "the name is free again")(r.CreateProject(ctx, api.ProjectCreate{Name: "short"}))
 
 	err = r.DeleteProject(ctx, r.project.ID)
 	require.True(t, client.HasCode(err, api.InUse), err)
@@ -172,41 +157,32 @@ func TestProjectsAreDeletedWhenNothingLives(t *testing.T) {
 
 func TestAnAdminSeesNoResourcesOfOtherProjects(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	in, err := r.other.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
+	in := must(r.other.CreateInstance(ctx, api.InstanceCreate{}))(t)
 	requireCode(t, api.NotFound)(r.GetInstance(ctx, in.ID))
-	q, err := r.other.Project(ctx)
-	require.NoError(t, err)
+	q := must(r.other.Project(ctx))(t)
 	there := r.withToken(t, q.ID, "mine-there", api.RoleViewer)
-	got, err := there.GetInstance(ctx, in.ID)
-	require.NoError(t, err, "with a token there")
-	assert.Equal(t, in.ID, got.ID)
+	assert.Equal(t, in.ID, must(there.GetInstance(ctx, in.ID))(t, "with a token there").ID)
 	requireCode(t, api.Forbidden)(there.TerminateInstance(ctx, in.ID))
 }
 
 func TestTokens(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	expires := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
-	made, err := r.CreateToken(
+	made := must(r.CreateToken(
 		ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: &expires},
-	)
-	require.NoError(t, err)
+	))(t)
 	assert.Equal(t, api.Token{
 		Name: "ci", Project: r.project.ID, Role: api.RoleViewer, Origin: api.TokenFromAPI,
 		CreatedAt: made.Token.CreatedAt, ExpiresAt: &expires,
 	}, made.Token)
 	ci := newClient(t, r.url, made.Secret)
-	p, err := ci.Project(ctx)
-	require.NoError(t, err)
+	p := must(ci.Project(ctx))(t)
 	assert.Equal(t, &made.Token, p.Token)
 
-	all, err := r.ListTokens(ctx, r.project.ID)
-	require.NoError(t, err)
+	all := must(r.ListTokens(ctx, r.project.ID))(t)
 	require.Len(t, all, 3)
 	assert.Equal(t, []string{"ccm", "ci", "operator"}, []string{all[0].Name, all[1].Name, all[2].Name})
-	got, err := r.GetToken(ctx, r.project.ID, "ci")
-	require.NoError(t, err)
-	assert.Equal(t, made.Token, *got)
+	assert.Equal(t, made.Token, *must(r.GetToken(ctx, r.project.ID, "ci"))(t))
 	for _, path := range []string{"/tokens", "/tokens/ci"} {
 		answer, _ := r.call(t, "GET", "/v1/projects/"+r.project.ID+path, "")
 		assert.Equal(t, 200, answer.StatusCode)
@@ -214,7 +190,7 @@ func TestTokens(t *testing.T) {
 		assert.NotContains(t, answer.Body, "ecret")
 	}
 
-	_, err = r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "stranger", Role: api.RoleViewer})
+	_, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "stranger", Role: api.RoleViewer})
 	assert.True(t, client.HasCode(err, api.NameTaken), "unique in the cloud: %v", err)
 	past := time.Now().Add(-time.Second)
 	_, err = r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "late", Role: api.RoleViewer, ExpiresAt: &past})
@@ -227,8 +203,7 @@ func TestTokens(t *testing.T) {
 		assert.Equal(t, 400, answer.StatusCode, body)
 	}
 
-	q, err := r.other.Project(ctx)
-	require.NoError(t, err)
+	q := must(r.other.Project(ctx))(t)
 	_, err = r.GetToken(ctx, q.ID, "ci")
 	assert.True(t, client.IsNotFound(err), "of another project: %v", err)
 	requireCode(t, api.NotFound)(r.RotateToken(ctx, q.ID, "ci", api.TokenRotate{}))
@@ -242,8 +217,7 @@ func TestTokens(t *testing.T) {
 
 func TestRotatedTokens(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	made, err := r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer})
-	require.NoError(t, err)
+	made := must(r.CreateToken(ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer}))(t)
 	valid := func(secret string) bool {
 		_, err := newClient(t, r.url, secret).Project(ctx)
 		if err != nil {
@@ -252,13 +226,11 @@ func TestRotatedTokens(t *testing.T) {
 		return err == nil
 	}
 	require.True(t, valid(made.Secret))
-	second, err := r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{GraceSeconds: 600})
-	require.NoError(t, err)
+	second := must(r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{GraceSeconds: 600}))(t)
 	assert.NotNil(t, second.Token.RotatedAt)
 	assert.NotEqual(t, made.Secret, second.Secret)
 	assert.True(t, valid(made.Secret) && valid(second.Secret), "both, for a while")
-	third, err := r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{})
-	require.NoError(t, err)
+	third := must(r.RotateToken(ctx, r.project.ID, "ci", api.TokenRotate{}))(t)
 	assert.True(t, valid(third.Secret))
 	assert.False(t, valid(second.Secret), "no grace")
 	assert.False(t, valid(made.Secret), "only one secret before is kept")
@@ -270,11 +242,10 @@ func TestRotatedTokens(t *testing.T) {
 
 func TestTheLastAdminStays(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	q, err := r.other.Project(ctx)
-	require.NoError(t, err)
+	q := must(r.other.Project(ctx))(t)
 	first, second := r.withToken(t, r.project.ID, "first", api.RoleAdmin), r.withToken(t, q.ID, "second", api.RoleAdmin)
 	for project, name := range map[string]string{r.project.ID: "operator", q.ID: "stranger"} {
-		err = r.DeleteToken(ctx, project, name)
+		err := r.DeleteToken(ctx, project, name)
 		require.True(t, client.HasCode(err, api.WrongState), err)
 		assert.ErrorContains(t, err, "fakecloud serve --token")
 		requireCode(t, api.WrongState)(r.RotateToken(ctx, project, name, api.TokenRotate{}))
@@ -284,7 +255,7 @@ func TestTheLastAdminStays(t *testing.T) {
 	}
 	require.NoError(t, first.DeleteToken(ctx, r.project.ID, "first"), "its own, but not the last")
 	requireOK(t)(second.ListProjects(ctx, ""))
-	err = second.DeleteToken(ctx, q.ID, "second")
+	err := second.DeleteToken(ctx, q.ID, "second")
 	require.True(t, client.HasCode(err, api.InUse), err)
 	assert.ErrorContains(t, err, "last admin")
 }
@@ -295,8 +266,7 @@ func TestExpiredTokens(t *testing.T) {
 	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock = clock })
 	ctx, p := t.Context(), r.project
 	until := clock.Now().Add(time.Minute)
-	made, err := r.CreateToken(ctx, p.ID, api.TokenCreate{Name: "ci", Role: api.RoleAdmin, ExpiresAt: &until})
-	require.NoError(t, err)
+	made := must(r.CreateToken(ctx, p.ID, api.TokenCreate{Name: "ci", Role: api.RoleAdmin, ExpiresAt: &until}))(t)
 	answer, _ := r.call(t, "GET", "/v1/quotas", "", "Authorization", "Bearer "+made.Secret)
 	assert.Equal(t, 200, answer.StatusCode)
 	clock.Advance(time.Minute)
@@ -305,15 +275,12 @@ func TestExpiredTokens(t *testing.T) {
 	assert.Equal(t, api.Unauthenticated, problem.Code)
 	assert.Contains(t, problem.Detail, `token "ci" expired at 2026-01-02T03:05:05Z`)
 	assert.Contains(t, answer.Header.Get("WWW-Authenticate"), "Bearer")
-	all, err := r.ListTokens(ctx, p.ID)
-	require.NoError(t, err)
-	assert.Len(t, all, 3, "it is still shown")
+	assert.Len(t, must(r.ListTokens(ctx, p.ID))(t), 3, "it is still shown")
 	second := r.withToken(t, p.ID, "second", api.RoleAdmin)
-	other, err := r.other.Project(ctx)
-	require.NoError(t, err)
+	other := must(r.other.Project(ctx))(t)
 	for _, id := range []string{p.ID, other.ID} { // As a start without them does.
 		require.NoError(t, r.cloud.SetTokens(ctx, cloud.Project{ID: id}, nil))
 	}
-	err = second.DeleteToken(ctx, p.ID, "second")
+	err := second.DeleteToken(ctx, p.ID, "second")
 	assert.True(t, client.HasCode(err, api.InUse), "an expired admin does not count: %v", err)
 }

@@ -16,9 +16,7 @@ var oneListener = []api.Listener{{Protocol: api.ProtocolTCP, Port: 8080, TargetP
 
 func (r *rig) reserve(t *testing.T, name string) api.ReservedAddress {
 	t.Helper()
-	a, err := r.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: &name})
-	require.NoError(t, err)
-	return *a
+	return *must(r.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: &name}))(t)
 }
 
 func (r *rig) newInstance(t *testing.T) api.Instance {
@@ -29,48 +27,37 @@ func (r *rig) newInstance(t *testing.T) api.Instance {
 
 func TestAddressLife(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	a, err := r.ReserveAddress(ctx, api.ReservedAddressCreate{Tags: &api.Tags{"for": "web"}})
-	require.NoError(t, err)
+	a := must(r.ReserveAddress(ctx, api.ReservedAddressCreate{Tags: &api.Tags{"for": "web"}}))(t)
 	assert.Regexp(t, "^a-[0-9a-z]{26}$", a.ID)
 	assert.Regexp(t, "^address-[a-z]{6}$", a.Name)
 	assert.Equal(t, api.AddressAvailable, a.State)
 	assert.Equal(t, api.Tags{"owner": "lab", "for": "web"}, a.Tags)
 	assert.Nil(t, a.Holder)
-	got, err := r.GetAddress(ctx, a.ID)
-	require.NoError(t, err)
-	assert.Equal(t, a, got)
+	assert.Equal(t, a, must(r.GetAddress(ctx, a.ID))(t))
 
 	in := r.newInstance(t)
-	attached, err := r.AttachAddress(ctx, a.ID, in.ID)
-	require.NoError(t, err)
+	attached := must(r.AttachAddress(ctx, a.ID, in.ID))(t)
 	assert.Equal(t, api.AddressHeld, attached.State)
 	assert.Equal(t, &api.AddressHolder{Kind: api.HolderInstance, ID: in.ID}, attached.Holder)
-	again, err := r.AttachAddress(ctx, a.ID, in.ID)
-	require.NoError(t, err)
+	again := must(r.AttachAddress(ctx, a.ID, in.ID))(t)
 	assert.Equal(t, attached, again, "attached where it is attached: nothing changes")
-	shown, err := r.GetInstance(ctx, in.ID)
-	require.NoError(t, err)
+	shown := must(r.GetInstance(ctx, in.ID))(t)
 	assert.Equal(t, append(in.Addresses, api.Address{Type: api.AddressExternal, IP: a.IP}), shown.Addresses)
-	err = r.ReleaseAddress(ctx, a.ID)
+	err := r.ReleaseAddress(ctx, a.ID)
 	require.True(t, client.HasCode(err, api.InUse), err)
 	require.ErrorContains(t, err, in.ID)
 
-	free, err := r.DetachAddress(ctx, a.ID)
-	require.NoError(t, err)
+	free := must(r.DetachAddress(ctx, a.ID))(t)
 	assert.Equal(t, api.AddressAvailable, free.State)
-	shown, err = r.GetInstance(ctx, in.ID)
-	require.NoError(t, err)
+	shown = must(r.GetInstance(ctx, in.ID))(t)
 	assert.Equal(t, in.Addresses, shown.Addresses)
-	still, err := r.DetachAddress(ctx, a.ID)
-	require.NoError(t, err)
+	still := must(r.DetachAddress(ctx, a.ID))(t)
 	assert.Equal(t, free, still)
 
-	renamed, err := r.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: new("web"), Tags: &api.Tags{}})
-	require.NoError(t, err)
+	renamed := must(r.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: new("web"), Tags: &api.Tags{}}))(t)
 	assert.Equal(t, "web", renamed.Name)
 	assert.Empty(t, renamed.Tags)
-	same, err := r.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: new("web"), Tags: &api.Tags{}})
-	require.NoError(t, err)
+	same := must(r.UpdateAddress(ctx, a.ID, api.ReservedAddressUpdate{Name: new("web"), Tags: &api.Tags{}}))(t)
 	assert.Equal(t, renamed, same)
 
 	require.NoError(t, r.ReleaseAddress(ctx, a.ID))
@@ -116,29 +103,24 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 func TestAddressesOfOthersAreNotFound(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	a := r.reserve(t, "one")
-	in, err := r.other.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err)
-	list, err := r.other.ListAddresses(ctx, client.AddressFilter{})
-	require.NoError(t, err)
-	assert.Empty(t, list)
+	in := must(r.other.CreateInstance(ctx, api.InstanceCreate{}))(t)
+	assert.Empty(t, must(r.other.ListAddresses(ctx, client.AddressFilter{}))(t))
 	for _, lb := range []api.LoadBalancerCreate{{AddressID: &a.ID}, {Address: &a.IP}} {
 		lb.Name, lb.Listeners = "web", oneListener
 		requireCode(t, api.UnknownAddress)(r.other.CreateLoadBalancer(ctx, lb))
 	}
-	_, err = r.other.ReserveAddress(ctx, api.ReservedAddressCreate{IP: &a.IP})
+	_, err := r.other.ReserveAddress(ctx, api.ReservedAddressCreate{IP: &a.IP})
 	require.True(t, client.HasCode(err, api.AddressInUse), err)
 	assert.NotContains(t, err.Error(), a.Name)
 	_, err = r.AttachAddress(ctx, a.ID, in.ID)
 	require.True(t, client.HasCode(err, api.UnknownInstance), "another project's instance: %v", err)
-	_, err = r.other.ReserveAddress(ctx, api.ReservedAddressCreate{Name: &a.Name})
-	require.NoError(t, err, "names are a project's")
+	requireOK(t, "names are a project's")(r.other.ReserveAddress(ctx, api.ReservedAddressCreate{Name: &a.Name}))
 }
 
 func TestListsOfAddresses(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	one, two := r.reserve(t, "one"), r.reserve(t, "two")
-	tagged, err := r.ReserveAddress(ctx, api.ReservedAddressCreate{Name: new("three"), Tags: &api.Tags{"k": "v"}})
-	require.NoError(t, err)
+	tagged := must(r.ReserveAddress(ctx, api.ReservedAddressCreate{Name: new("three"), Tags: &api.Tags{"k": "v"}}))(t)
 	requireOK(t)(r.AttachAddress(ctx, two.ID, r.newInstance(t).ID))
 	for _, tc := range []struct {
 		filter client.AddressFilter
@@ -150,8 +132,7 @@ func TestListsOfAddresses(t *testing.T) {
 		{client.AddressFilter{States: []api.AddressState{api.AddressAvailable}}, []string{one.ID, tagged.ID}},
 		{client.AddressFilter{States: []api.AddressState{api.AddressHeld}}, []string{two.ID}},
 	} {
-		list, err := r.ListAddresses(ctx, tc.filter)
-		require.NoError(t, err)
+		list := must(r.ListAddresses(ctx, tc.filter))(t)
 		var ids []string
 		for _, a := range list {
 			ids = append(ids, a.ID)
@@ -178,8 +159,7 @@ func TestInstancesGiveTheirAddressesBack(t *testing.T) {
 	requireOK(t)(r.AttachAddress(ctx, a.ID, in.ID))
 	requireOK(t)(r.TerminateInstance(ctx, in.ID))
 	assert.Empty(t, r.awaitInstance(t, in.ID, api.InstanceTerminated).Addresses)
-	free, err := r.GetAddress(ctx, a.ID)
-	require.NoError(t, err)
+	free := must(r.GetAddress(ctx, a.ID))(t)
 	assert.Equal(t, api.AddressAvailable, free.State)
 	assert.Nil(t, free.Holder)
 	requireCode(t, api.UnknownInstance)(r.AttachAddress(ctx, a.ID, in.ID))
@@ -207,8 +187,7 @@ func TestBalancersHoldReservedAddresses(t *testing.T) {
 	lb := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Listeners: oneListener, Address: &a.IP})
 	assert.Equal(t, a.IP, lb.Address)
 	assert.Equal(t, &a.ID, lb.AddressID)
-	held, err := r.GetAddress(ctx, a.ID)
-	require.NoError(t, err)
+	held := must(r.GetAddress(ctx, a.ID))(t)
 	assert.Equal(t, &api.AddressHolder{Kind: api.HolderLoadBalancer, ID: lb.ID}, held.Holder)
 	other := r.createBalancer(t, api.LoadBalancerCreate{Name: "dns", Listeners: oneListener, AddressID: &b.ID})
 	assert.Equal(t, b.IP, other.Address)
@@ -234,11 +213,9 @@ func TestBalancersHoldReservedAddresses(t *testing.T) {
 		assert.Contains(t, fields(p), want.field, p.Detail)
 	}
 	for _, u := range []api.LoadBalancerUpdate{{AddressID: &b.ID}, {Address: &b.IP}} {
-		_, err = r.UpdateLoadBalancer(ctx, lb.ID, u)
-		require.True(t, client.HasCode(err, api.InvalidRequest), err)
-		require.ErrorContains(t, err, "is final")
+		requireCode(t, api.InvalidRequest, "is final")(r.UpdateLoadBalancer(ctx, lb.ID, u))
 	}
-	_, err = r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{AddressID: &a.ID, Address: &a.IP})
+	_, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{AddressID: &a.ID, Address: &a.IP})
 	require.NoError(t, err, "the present one is no change")
 	requireCode(t, api.InUse)(r.DetachAddress(ctx, a.ID))
 	require.True(t, client.HasCode(r.ReleaseAddress(ctx, a.ID), api.InUse))

@@ -22,8 +22,7 @@ func TestTheAuditNamesWhatACallIsAbout(t *testing.T) {
 	requireOK(t)(r.GetSnapshot(ctx, "then"))
 	require.NoError(t, r.DeleteSnapshot(ctx, "then"))
 
-	all, err := r.ListAudit(ctx, client.AuditFilter{}, 0)
-	require.NoError(t, err)
+	all := must(r.ListAudit(ctx, client.AuditFilter{}, 0))(t)
 	got := map[string]string{}
 	for _, e := range all {
 		require.NotNil(t, e.Resource, e.Operation)

@@ -27,9 +27,7 @@ func counts(sums []api.AuditSum) []api.AuditSum {
 
 func TestCallsAreCounted(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	none, err := r.SumAudit(ctx, client.AuditFilter{})
-	require.NoError(t, err)
-	assert.Empty(t, none)
+	assert.Empty(t, must(r.SumAudit(ctx, client.AuditFilter{}))(t))
 
 	requireOK(t)(r.ListZones(ctx))
 	requireOK(t)(r.ccm.ListZones(ctx))
@@ -47,7 +45,7 @@ func TestCallsAreCounted(t *testing.T) {
 	}
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 	r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Drop: true}})
-	_, err = r.ccm.CreateRoute(ctx, api.RouteCreate{})
+	_, err := r.ccm.CreateRoute(ctx, api.RouteCreate{})
 	require.Error(t, err)
 	resp, _ = r.call(t, "GET", "/v1/nonsense", "")
 	require.Equal(t, 404, resp.StatusCode)
@@ -68,20 +66,16 @@ func TestCallsAreCounted(t *testing.T) {
 	for token, want := range map[string][]api.AuditSum{
 		"ccm": ccm, "operator": operator, "": append(ccm, operator...), "stranger": {},
 	} {
-		got, err := r.SumAudit(ctx, client.AuditFilter{Token: token}, api.AuditByToken, api.AuditByOperation)
-		require.NoError(t, err)
+		got := must(r.SumAudit(ctx, client.AuditFilter{Token: token}, api.AuditByToken, api.AuditByOperation))(t)
 		assert.Equal(t, want, counts(got), token)
 	}
-	theirs, err := r.other.SumAudit(ctx, client.AuditFilter{}, api.AuditByToken)
-	require.NoError(t, err)
+	theirs := must(r.other.SumAudit(ctx, client.AuditFilter{}, api.AuditByToken))(t)
 	assert.Equal(t, []api.AuditSum{{Token: "stranger", Calls: 1}}, counts(theirs))
-	agents, err := r.SumAudit(ctx, client.AuditFilter{Token: "ccm"}, api.AuditByUserAgent)
-	require.NoError(t, err)
+	agents := must(r.SumAudit(ctx, client.AuditFilter{Token: "ccm"}, api.AuditByUserAgent))(t)
 	assert.Equal(t, []api.AuditSum{
 		{UserAgent: "Go-http-client/1.1", Calls: 1, Errors: 1}, {UserAgent: "test", Calls: 5, Errors: 2, Faults: 2},
 	}, counts(agents))
-	begins, err := r.SumAudit(ctx, client.AuditFilter{UserAgent: "te", Operation: "listRoutes"})
-	require.NoError(t, err)
+	begins := must(r.SumAudit(ctx, client.AuditFilter{UserAgent: "te", Operation: "listRoutes"}))(t)
 	assert.Equal(
 		t, []api.AuditSum{{Token: "ccm", UserAgent: "test", Operation: "listRoutes", Calls: 2, Faults: 1}},
 		counts(begins),
@@ -102,8 +96,7 @@ func TestTheAuditTellsOfEachCall(t *testing.T) {
 	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{Status: 503}})
 	faulty, _ := r.asCCM(t, "GET", "/v1/zones", "")
 
-	all, err := r.ListAudit(ctx, client.AuditFilter{Since: before}, 0)
-	require.NoError(t, err)
+	all := must(r.ListAudit(ctx, client.AuditFilter{Since: before}, 0))(t)
 	for i := range all {
 		assert.WithinDuration(t, time.Now(), all[i].Time, patience)
 		assert.Positive(t, all[i].DurationMilliseconds)
@@ -143,16 +136,11 @@ func TestTheAuditTellsOfEachCall(t *testing.T) {
 		"none":      {client.AuditFilter{Status: api.AuditStatusNone}, 0},
 		"since":     {client.AuditFilter{Since: time.Now().Add(time.Hour)}, 0},
 	} {
-		items, err := r.ListAudit(ctx, tc.f, 0)
-		require.NoError(t, err)
-		assert.Len(t, items, tc.want, name)
+		assert.Len(t, must(r.ListAudit(ctx, tc.f, 0))(t), tc.want, name)
 	}
-	two, err := r.ListAudit(ctx, client.AuditFilter{}, 2)
-	require.NoError(t, err)
+	two := must(r.ListAudit(ctx, client.AuditFilter{}, 2))(t)
 	assert.Len(t, two, 2)
-	theirs, err := r.other.ListAudit(ctx, client.AuditFilter{}, 0)
-	require.NoError(t, err)
-	assert.Empty(t, theirs)
+	assert.Empty(t, must(r.other.ListAudit(ctx, client.AuditFilter{}, 0))(t))
 }
 
 func TestTheAuditPages(t *testing.T) {
@@ -177,8 +165,7 @@ func TestTheAuditPages(t *testing.T) {
 		token = "&pageToken=" + *list.NextPageToken
 	}
 	assert.Len(t, seen, 7)
-	all, err := r.ListAudit(t.Context(), client.AuditFilter{}, 0)
-	require.NoError(t, err)
+	all := must(r.ListAudit(t.Context(), client.AuditFilter{}, 0))(t)
 	for i, e := range all[3:] {
 		assert.Equal(t, seen[i], e.RequestID)
 	}
@@ -189,8 +176,7 @@ func TestStreamsAreAudited(t *testing.T) {
 	r, ctx := newRig(t).withHop(t), t.Context()
 	stream := r.openEvents(t)
 	streams := client.AuditFilter{Operation: "streamEvents"}
-	begun, err := r.ListAudit(ctx, streams, 0)
-	require.NoError(t, err)
+	begun := must(r.ListAudit(ctx, streams, 0))(t)
 	require.Len(t, begun, 1)
 	assert.Zero(t, begun[0].BytesOut)
 	r.routes(t, 1, 3)
@@ -248,12 +234,10 @@ func TestNoCallIsLost(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	sums, err := r.SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation)
-	require.NoError(t, err)
+	sums := must(r.SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation))(t)
 	require.Len(t, sums, 1)
 	assert.EqualValues(t, callers*each, sums[0].Calls)
-	entries, err := r.ListAudit(t.Context(), client.AuditFilter{}, 0)
-	require.NoError(t, err)
+	entries := must(r.ListAudit(t.Context(), client.AuditFilter{}, 0))(t)
 	assert.Len(t, entries, callers*each)
 }
 
@@ -263,8 +247,7 @@ func TestUserAgentsAreBounded(t *testing.T) {
 	for i := range 203 {
 		r.call(t, "GET", "/v1/zones", "", "User-Agent", fmt.Sprint("agent-", i))
 	}
-	sums, err := r.SumAudit(t.Context(), client.AuditFilter{}, api.AuditByUserAgent)
-	require.NoError(t, err)
+	sums := must(r.SumAudit(t.Context(), client.AuditFilter{}, api.AuditByUserAgent))(t)
 	require.Len(t, sums, 201)
 	assert.Equal(t, "(others)", sums[0].UserAgent)
 	assert.EqualValues(t, 3, sums[0].Calls)

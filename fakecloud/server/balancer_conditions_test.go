@@ -33,8 +33,7 @@ func (r *rig) awaitCondition(t *testing.T, id, want string) api.LoadBalancer {
 func TestABalancerWithoutHealthyTargetSaysSo(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	in := r.runInstance(t, api.InstanceCreate{})
-	target, err := net.Listen("tcp4", in.Addresses[0].IP+":0")
-	require.NoError(t, err)
+	target := must(net.Listen("tcp4", in.Addresses[0].IP+":0"))(t)
 	var status atomic.Int64
 	status.Store(http.StatusOK)
 	web := &http.Server{

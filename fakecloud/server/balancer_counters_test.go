@@ -106,8 +106,7 @@ func countingRig(t *testing.T) (*rig, *countingPlane) {
 func TestStatsAndHealthAreThePlanes(t *testing.T) {
 	r, p := countingRig(t)
 	lb, targets := newCountedBalancer(t, r, p)
-	stats, err := r.LoadBalancerStats(t.Context(), lb.ID)
-	require.NoError(t, err)
+	stats := must(r.LoadBalancerStats(t.Context(), lb.ID))(t)
 	assert.Equal(t, &api.LoadBalancerStats{
 		Listeners: []api.ListenerStats{
 			{
@@ -126,8 +125,7 @@ func TestStatsAndHealthAreThePlanes(t *testing.T) {
 		},
 	}, stats)
 
-	health, err := r.LoadBalancerHealth(t.Context(), lb.ID)
-	require.NoError(t, err)
+	health := must(r.LoadBalancerHealth(t.Context(), lb.ID))(t)
 	assert.Equal(t, []api.TargetHealth{
 		{InstanceID: targets[0], Health: api.TargetHealthy, Since: new(at(1)), History: []api.HealthChange{
 			{Health: api.TargetHealthy, At: at(1)},
@@ -200,8 +198,7 @@ func TestBalancersHaveMetrics(t *testing.T) {
 func TestBalancersMetricsAreNotForEverybody(t *testing.T) {
 	r, p := countingRig(t)
 	lb, _ := newCountedBalancer(t, r, p)
-	viewer, err := r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "looks", Role: api.RoleViewer})
-	require.NoError(t, err)
+	viewer := must(r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "looks", Role: api.RoleViewer}))(t)
 	for _, c := range []struct {
 		from, secret string
 		sees         bool
@@ -280,14 +277,12 @@ func TestTrafficIsCountedAsItFlows(t *testing.T) {
 	target := serveTCP(t, func(c net.Conn) { _, _ = io.Copy(c, c) })
 	in := r.runInstance(t, api.InstanceCreate{Address: new("127.0.0.1")})
 	listeners := []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: target}}
-	lb, err := r.CreateLoadBalancer(
+	lb := must(r.CreateLoadBalancer(
 		t.Context(),
 		api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}},
-	)
-	require.NoError(t, err)
+	))(t)
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
-	c, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience)
-	require.NoError(t, err)
+	c := must(net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 	requireOK(t)(io.WriteString(c, "hello"))

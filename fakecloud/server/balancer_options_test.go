@@ -56,8 +56,7 @@ func TestOptionsThatBalancersCannotHave(t *testing.T) {
 // serveTCP answers each connection to a port of 127.0.0.1, and then ends it.
 func serveTCP(t *testing.T, serve func(net.Conn)) (port int) {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {
@@ -89,8 +88,7 @@ func TestOptionsAreInForce(t *testing.T) {
 	})
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	open := func() net.Conn {
-		c, err := net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience)
-		require.NoError(t, err)
+		c := must(net.DialTimeout("tcp4", fmt.Sprintf("%s:%d", lb.Address, listeners[0].Port), patience))(t)
 		t.Cleanup(func() { _ = c.Close() })
 		require.NoError(t, c.SetDeadline(time.Now().Add(patience)))
 		return c
@@ -104,8 +102,7 @@ func TestOptionsAreInForce(t *testing.T) {
 		_ = second.Close()
 	}
 	require.Error(t, err)
-	stats, err := r.LoadBalancerStats(ctx, lb.ID)
-	require.NoError(t, err)
+	stats := must(r.LoadBalancerStats(ctx, lb.ID))(t)
 	assert.EqualValues(t, 1, stats.Listeners[0].RefusedConnections)
 
 	requireOK(t)(r.StopInstance(ctx, in.ID))

@@ -30,12 +30,10 @@ func virtualRig(t *testing.T) *rig {
 
 func TestTheVirtualClock(t *testing.T) {
 	r, ctx := virtualRig(t), t.Context()
-	clock, err := r.Clock(ctx)
-	require.NoError(t, err)
+	clock := must(r.Clock(ctx))(t)
 	assert.Equal(t, &api.Clock{Mode: api.ClockVirtual, Now: start}, clock)
 	var op string
-	in, err := r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{})
-	require.NoError(t, err)
+	in := must(r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{}))(t)
 	assert.Equal(t, start, in.CreatedAt)
 	waited := make(chan *api.Operation, 1)
 	go func() {
@@ -43,21 +41,17 @@ func TestTheVirtualClock(t *testing.T) {
 		assert.NoError(t, err)
 		waited <- op
 	}()
-	moved, err := r.AdvanceClock(ctx, 5*time.Minute)
-	require.NoError(t, err)
+	moved := must(r.AdvanceClock(ctx, 5*time.Minute))(t)
 	assert.Equal(
 		t, &api.ClockAdvanced{From: start, Now: start.Add(5 * time.Minute), Transitions: 1, Complete: true}, moved,
 	)
 	assert.Equal(t, api.OperationDone, (<-waited).State)
-	in, err = r.GetInstance(ctx, in.ID)
-	require.NoError(t, err)
+	in = must(r.GetInstance(ctx, in.ID))(t)
 	assert.Equal(t, api.InstanceRunning, in.State, "all that was due has happened")
 	assert.WithinDuration(t, start.Add(15*time.Second), in.UpdatedAt, 3*time.Second)
-	moved, err = r.AdvanceClockTo(ctx, start.Add(time.Hour))
-	require.NoError(t, err)
+	moved = must(r.AdvanceClockTo(ctx, start.Add(time.Hour)))(t)
 	assert.Equal(t, start.Add(time.Hour), moved.Now)
-	clock, err = r.Clock(ctx)
-	require.NoError(t, err)
+	clock = must(r.Clock(ctx))(t)
 	assert.Equal(t, start.Add(time.Hour), clock.Now)
 }
 
@@ -77,19 +71,15 @@ func TestErrorsOfTheClock(t *testing.T) {
 	})
 	require.True(t, client.HasCode(err, api.VirtualClock), err)
 	require.ErrorContains(t, err, "health checks run in real time")
-	lb, err := r.CreateLoadBalancer(
+	lb := must(r.CreateLoadBalancer(
 		t.Context(),
 		api.LoadBalancerCreate{Name: "a", Listeners: []api.Listener{{Protocol: "tcp", Port: 1, TargetPort: 1}}},
-	)
-	require.NoError(t, err)
+	))(t)
 	_, err = r.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{HealthCheck: &check})
 	require.True(t, client.HasCode(err, api.VirtualClock), err)
 
 	real := newRig(t)
-	clock, err := real.Clock(t.Context())
-	require.NoError(t, err)
+	clock := must(real.Clock(t.Context()))(t)
 	assert.Equal(t, api.ClockReal, clock.Mode)
-	_, err = real.AdvanceClock(t.Context(), 0)
-	require.True(t, client.HasCode(err, api.VirtualClock), err)
-	require.ErrorContains(t, err, "--clock virtual")
+	requireCode(t, api.VirtualClock, "--clock virtual")(real.AdvanceClock(t.Context(), 0))
 }

@@ -20,16 +20,13 @@ func TestDocsPageWorksOffline(t *testing.T) {
 	r := newRig(t)
 	var last *url.URL // where redirects led
 	get := func(target string, header ...string) bufferedAnswer {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+target, nil)
-		require.NoError(t, err)
+		req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+target, nil))(t)
 		for i := 0; i+1 < len(header); i += 2 {
 			req.Header.Set(header[i], header[i+1])
 		}
-		resp, err := http.DefaultClient.Do(req)
-		require.NoError(t, err)
+		resp := must(http.DefaultClient.Do(req))(t)
 		defer func() { _ = resp.Body.Close() }()
-		body, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
+		body := must(io.ReadAll(resp.Body))(t)
 		last = resp.Request.URL
 		return bufferedAnswer{resp.StatusCode, resp.Header, string(body)}
 	}
@@ -55,8 +52,7 @@ func TestDocsPageWorksOffline(t *testing.T) {
 
 // What the spec says of each operation is whole, and its examples fit it.
 func TestTheSpecIsWhole(t *testing.T) {
-	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
-	require.NoError(t, err)
+	spec := must(openapi3.NewLoader().LoadFromData(api.Spec))(t)
 	require.NoError(t, spec.Validate(t.Context()))
 	codes := spec.Components.Schemas["ProblemCode"].Value.Enum
 	tags := map[string]bool{}

@@ -33,8 +33,7 @@ var inPath = regexp.MustCompile(`\{[^}]*\}`)
 // allDocumented are sorted by their IDs.
 func allDocumented(t *testing.T) []documentedOperation {
 	t.Helper()
-	spec, err := openapi3.NewLoader().LoadFromData(api.Spec)
-	require.NoError(t, err)
+	spec := must(openapi3.NewLoader().LoadFromData(api.Spec))(t)
 	var all []documentedOperation
 	for path, item := range spec.Paths.Map() {
 		for method, op := range item.Operations() {
@@ -70,8 +69,7 @@ func (d documentedOperation) text(t *testing.T, more map[string]any) string {
 	for _, from := range []map[string]any{d.body, more} {
 		maps.Copy(whole, from)
 	}
-	text, err := json.Marshal(whole)
-	require.NoError(t, err)
+	text := must(json.Marshal(whole))(t)
 	return string(text)
 }
 
@@ -191,12 +189,10 @@ func (r *rig) oneOfEach(t *testing.T) map[string]string {
 func TestEveryOperationHidesWhatAnotherProjectHas(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	things := r.oneOfEach(t)
-	operations, err := r.ListOperations(ctx, client.OperationFilter{})
-	require.NoError(t, err)
-	scenario, err := r.RunScenario(ctx, api.ScenarioCreate{Name: "a", Steps: []api.ScenarioStep{
+	operations := must(r.ListOperations(ctx, client.OperationFilter{}))(t)
+	scenario := must(r.RunScenario(ctx, api.ScenarioCreate{Name: "a", Steps: []api.ScenarioStep{
 		{At: "1h", Action: api.StepStop, Instances: &api.ScenarioSelector{Name: "one"}},
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	things["/v1/operations/"], things["/v1/scenarios/"] = operations[0].ID, scenario.ID
 	fault := api.FaultCreate{Match: api.FaultMatch{Token: "nobody"}, Effect: api.FaultEffect{Hang: true}}
 	things["/v1/faults/"] = r.createFault(t, fault).ID

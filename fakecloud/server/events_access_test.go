@@ -19,8 +19,7 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.Clock = clock })
 	ctx := t.Context()
 	soon := clock.Now().Add(time.Minute)
-	gone, err := r.CreateProject(ctx, api.ProjectCreate{Name: "gone"})
-	require.NoError(t, err)
+	gone := must(r.CreateProject(ctx, api.ProjectCreate{Name: "gone"}))(t)
 	for name, tc := range map[string]struct {
 		project string
 		expires *time.Time
@@ -35,21 +34,17 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 		"project": {gone.ID, nil, func() error { return r.DeleteProject(ctx, gone.ID) }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made, err := r.CreateToken(
+			made := must(r.CreateToken(
 				ctx, tc.project, api.TokenCreate{Name: name, Role: api.RoleViewer, ExpiresAt: tc.expires},
-			)
-			require.NoError(t, err)
+			))(t)
 			ended := make(chan error, 1)
-			stream, err := http.DefaultClient.Do(bearing(t, r.url+"/v1/events", made.Secret))
-			require.NoError(t, err)
+			stream := must(http.DefaultClient.Do(bearing(t, r.url+"/v1/events", made.Secret)))(t)
 			t.Cleanup(func() { _ = stream.Body.Close() })
 			require.Equal(t, 200, stream.StatusCode)
-			kept, err := http.DefaultClient.Do(bearing(t, r.url+"/v1/events", ccmSecret))
-			require.NoError(t, err)
+			kept := must(http.DefaultClient.Do(bearing(t, r.url+"/v1/events", ccmSecret)))(t)
 			t.Cleanup(func() { _ = kept.Body.Close() })
 			beats := make([]byte, 2*len(": still here\n\n")+len(": connected\n\n"))
-			_, err = io.ReadFull(stream.Body, beats)
-			require.NoError(t, err, "it lives")
+			requireOK(t, "it lives")(io.ReadFull(stream.Body, beats))
 
 			require.NoError(t, tc.end())
 			go func() {
@@ -62,7 +57,7 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 			case <-time.After(patience):
 				require.Fail(t, "the stream goes on")
 			}
-			_, err = io.ReadFull(kept.Body, beats)
+			_, err := io.ReadFull(kept.Body, beats)
 			assert.NoError(t, err, "another token's goes on")
 		})
 	}
@@ -70,8 +65,7 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 
 func bearing(t *testing.T, url, secret string) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	require.NoError(t, err)
+	req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	req.Header.Set("Authorization", "Bearer "+secret)
 	return req
 }

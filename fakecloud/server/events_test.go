@@ -139,8 +139,7 @@ func (r *rig) readOn(t *testing.T, after, last int64, f client.EventFilter) (see
 func TestEventsAreFiltered(t *testing.T) {
 	r := newRig(t).withHop(t)
 	r.routes(t, 1, 4)
-	mine, err := r.ListRoutes(t.Context(), client.RouteFilter{})
-	require.NoError(t, err)
+	mine := must(r.ListRoutes(t.Context(), client.RouteFilter{}))(t)
 	require.Empty(t, mine)
 	requireOK(t)(r.other.CreateInstance(t.Context(), api.InstanceCreate{}))
 	for _, tc := range []struct {
@@ -214,8 +213,7 @@ type breaker struct {
 
 func newBreaker(t *testing.T, to string) *breaker {
 	t.Helper()
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	b := &breaker{url: "http://" + l.Addr().String()}
 	t.Cleanup(func() { _ = l.Close(); b.cut() })
 	go func() {
@@ -275,11 +273,10 @@ func (b *breaker) cut() {
 func TestSlowReadersAreCutOff(t *testing.T) {
 	r := newRig(t).withHop(t)
 	r.srv.SetEventTimeout(3 * time.Second)
-	slow, err := (&net.Dialer{}).DialContext(t.Context(), "tcp4", strings.TrimPrefix(r.url, "http://"))
-	require.NoError(t, err)
+	slow := must((&net.Dialer{}).DialContext(t.Context(), "tcp4", strings.TrimPrefix(r.url, "http://")))(t)
 	t.Cleanup(func() { _ = slow.Close() })
 	require.NoError(t, slow.(*net.TCPConn).SetReadBuffer(4096))
-	_, err = fmt.Fprintf(slow, "GET /v1/events HTTP/1.1\r\nHost: cloud\r\nAuthorization: Bearer %s\r\n\r\n", secret)
+	_, err := fmt.Fprintf(slow, "GET /v1/events HTTP/1.1\r\nHost: cloud\r\nAuthorization: Bearer %s\r\n\r\n", secret)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { open, _ := r.srv.Readers(); return open == 1 }, patience, time.Millisecond)
 
@@ -362,8 +359,7 @@ func TestTheTailComesAndGoes(t *testing.T) {
 func TestReadersMayStartWithTheNewest(t *testing.T) {
 	r := newRig(t).withHop(t)
 	old := r.log(t, client.FromOldest)
-	at, err := r.NewestEvent(t.Context())
-	require.NoError(t, err)
+	at := must(r.NewestEvent(t.Context()))(t)
 	assert.Equal(t, old[len(old)-1], at)
 
 	enough := errors.New("enough")
@@ -403,8 +399,7 @@ func TestReadersMayStartWithTheNewest(t *testing.T) {
 // In a cloud in which nothing has happened yet there is a newest number, too.
 func TestTheNewestOfAnEmptyLog(t *testing.T) {
 	r := newRig(t)
-	at, err := r.NewestEvent(t.Context())
-	require.NoError(t, err)
+	at := must(r.NewestEvent(t.Context()))(t)
 	r.withHop(t)
 	all := r.log(t, client.FromOldest)
 	assert.Equal(t, at+1, all[0])

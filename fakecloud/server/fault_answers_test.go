@@ -30,8 +30,7 @@ func (r *rig) nodes(t *testing.T, names ...string) (all []*api.Instance) {
 // hits asks the cloud for a rule's.
 func (r *rig) hits(t *testing.T, id string) int {
 	t.Helper()
-	f, err := r.GetFault(t.Context(), id)
-	require.NoError(t, err)
+	f := must(r.GetFault(t.Context(), id))(t)
 	return f.Hits
 }
 
@@ -44,9 +43,8 @@ func TestAnswersThatAreLost(t *testing.T) {
 	} {
 		effect.CarryOut = true
 		f := r.breakCCM(t, api.FaultCreate{Effect: effect})
-		_, err := r.ccm.ListZones(ctx)
-		require.NoError(t, err, "a read has nothing to carry out")
-		_, err = r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: &name})
+		requireOK(t, "a read has nothing to carry out")(r.ccm.ListZones(ctx))
+		_, err := r.ccm.CreateInstance(ctx, api.InstanceCreate{Name: &name})
 		require.Error(t, err)
 		assert.Contains(t, r.names(t), name, "it was made nevertheless")
 		assert.Equal(t, 1, r.hits(t, f.ID))
@@ -78,13 +76,10 @@ func TestThrottledCalls(t *testing.T) {
 	resp, p := r.asCCM(t, "GET", "/v1/zones", "")
 	require.Equal(t, 429, resp.StatusCode)
 	assert.Equal(t, api.RateLimited, p.Code)
-	wait, err := strconv.Atoi(resp.Header.Get("Retry-After"))
-	require.NoError(t, err)
+	wait := must(strconv.Atoi(resp.Header.Get("Retry-After")))(t)
 	assert.InDelta(t, 1000, wait, 60)
-	_, err = r.ListZones(ctx)
-	require.NoError(t, err, "another token has no part in it")
-	got, err := r.GetFault(ctx, f.ID)
-	require.NoError(t, err)
+	requireOK(t, "another token has no part in it")(r.ListZones(ctx))
+	got := must(r.GetFault(ctx, f.ID))(t)
 	assert.Equal(t, []int{4, 1}, []int{got.Matched, got.Hits})
 }
 
@@ -128,8 +123,7 @@ func TestPartialLists(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	r.nodes(t, "one", "two", "three")
 	f := r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{PartialList: 2}})
-	items, err := r.ccm.ListInstances(ctx, client.InstanceFilter{})
-	require.NoError(t, err)
+	items := must(r.ccm.ListInstances(ctx, client.InstanceFilter{}))(t)
 	require.Len(t, items, 2)
 	assert.Equal(t, "one", items[0].Name)
 	page, _ := r.asCCM(t, "GET", "/v1/instances?limit=1", "")
@@ -192,16 +186,13 @@ func TestFaultsFindResourcesByTag(t *testing.T) {
 
 func TestFaultsForAnotherProject(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	theirs, err := r.other.Project(ctx)
-	require.NoError(t, err)
-	f, err := r.CreateFault(
+	theirs := must(r.other.Project(ctx))(t)
+	f := must(r.CreateFault(
 		ctx, api.FaultCreate{Match: api.FaultMatch{Project: theirs.ID}, Effect: api.FaultEffect{Status: 500}},
-	)
-	require.NoError(t, err)
+	))(t)
 	requireOK(t)(r.ListZones(ctx))
 	requireCode(t, api.Internal)(r.other.ListZones(ctx))
-	listed, err := r.other.ListFaults(ctx)
-	require.NoError(t, err)
+	listed := must(r.other.ListFaults(ctx))(t)
 	assert.Empty(t, listed, "it is the maker's")
 	assert.Equal(t, 3, r.hits(t, f.ID))
 	require.NoError(t, r.DeleteFaults(ctx))
@@ -213,18 +204,16 @@ func TestFaultsOutliveTheirServer(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	first := r.newAPI(t, server.Config{})
 	h := newClient(t, serve(t, first), secret)
-	f, err := h.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 409}, Times: 3})
-	require.NoError(t, err)
+	f := must(h.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Status: 409}, Times: 3}))(t)
 	requireCode(t, api.WrongState)(h.ListZones(ctx))
 	first.Stop()
 
 	h = newClient(t, serve(t, r.newAPI(t, server.Config{})), secret)
-	got, err := h.GetFault(ctx, f.ID)
-	require.NoError(t, err)
+	got := must(h.GetFault(ctx, f.ID))(t)
 	f.Matched, f.Hits = 1, 1
 	assert.Equal(t, f, got)
 	for range 2 {
-		_, err = h.ListZones(ctx)
+		_, err := h.ListZones(ctx)
 		require.Error(t, err)
 	}
 	requireOK(t)(h.ListZones(ctx))

@@ -36,8 +36,7 @@ func TestLifeCyclesGoWrong(t *testing.T) {
 	requireCode(t, api.WrongState)(r.RebootInstance(ctx, in.ID))
 	requireOK(t)(r.StartInstance(ctx, in.ID))
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
-	rebooted, err := r.RebootInstance(ctx, in.ID)
-	require.NoError(t, err)
+	rebooted := must(r.RebootInstance(ctx, in.ID))(t)
 	assert.Equal(t, "rebooting", valueOrZero(rebooted.StateReason, ""))
 	r.awaitReason(t, in.ID, api.InstanceRunning, "")
 }
@@ -45,9 +44,7 @@ func TestLifeCyclesGoWrong(t *testing.T) {
 func TestZonesShowTheirOutage(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	states := func(c *client.Client) (all []api.ZoneState) {
-		zones, err := c.ListZones(ctx)
-		require.NoError(t, err)
-		for _, z := range zones {
+		for _, z := range must(c.ListZones(ctx))(t) {
 			all = append(all, z.State)
 		}
 		return all

@@ -35,9 +35,7 @@ func (r *rig) breakCCM(t *testing.T, f api.FaultCreate) *api.Fault {
 
 func (r *rig) createFault(t *testing.T, f api.FaultCreate) *api.Fault {
 	t.Helper()
-	made, err := r.CreateFault(t.Context(), f)
-	require.NoError(t, err)
-	return made
+	return must(r.CreateFault(t.Context(), f))(t)
 }
 
 func (r *rig) awaitHits(t *testing.T, id string, want int) {
@@ -52,8 +50,7 @@ func (r *rig) awaitHits(t *testing.T, id string, want int) {
 
 func (r *rig) names(t *testing.T) []string {
 	t.Helper()
-	items, err := r.ListInstances(t.Context(), client.InstanceFilter{})
-	require.NoError(t, err)
+	items := must(r.ListInstances(t.Context(), client.InstanceFilter{}))(t)
 	names := []string{}
 	for _, in := range items {
 		names = append(names, in.Name)
@@ -63,9 +60,7 @@ func (r *rig) names(t *testing.T) []string {
 
 func TestFaultLife(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	none, err := r.ListFaults(ctx)
-	require.NoError(t, err)
-	assert.Empty(t, none)
+	assert.Empty(t, must(r.ListFaults(ctx))(t))
 	match := api.FaultMatch{Token: "ccm", Operations: []string{"getInstance", "listZones"}, Resource: "i-1"}
 	effect := api.FaultEffect{DelayMilliseconds: 1, Status: 404, RetryAfterSeconds: 7, Project: "p-1"}
 	made := r.createFault(t, api.FaultCreate{Match: match, Times: 2, Effect: effect})
@@ -74,16 +69,10 @@ func TestFaultLife(t *testing.T) {
 	body := api.FaultEffect{Body: new(""), ContentType: "text/html"}
 	second := r.createFault(t, api.FaultCreate{Effect: body})
 	assert.Equal(t, body, second.Effect)
-	got, err := r.GetFault(ctx, made.ID)
-	require.NoError(t, err)
-	assert.Equal(t, made, got)
-	all, err := r.ListFaults(ctx)
-	require.NoError(t, err)
-	assert.Equal(t, []api.Fault{*made, *second}, all)
+	assert.Equal(t, made, must(r.GetFault(ctx, made.ID))(t))
+	assert.Equal(t, []api.Fault{*made, *second}, must(r.ListFaults(ctx))(t))
 
-	theirs, err := r.other.ListFaults(ctx)
-	require.NoError(t, err)
-	assert.Empty(t, theirs)
+	assert.Empty(t, must(r.other.ListFaults(ctx))(t))
 
 	require.NoError(t, r.DeleteFault(ctx, made.ID))
 	require.True(t, client.IsNotFound(r.DeleteFault(ctx, made.ID)))
@@ -94,7 +83,7 @@ func TestFaultLife(t *testing.T) {
 		requireOK(t)(r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}}))
 	}
 	requireCode(t, api.TooManyFaults)(r.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}}))
-	_, err = r.other.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}})
+	_, err := r.other.CreateFault(ctx, api.FaultCreate{Effect: api.FaultEffect{Hang: true}})
 	require.NoError(t, err, "the limit is each project's own")
 }
 
@@ -129,8 +118,7 @@ func TestFaultsAnswerWithProblems(t *testing.T) {
 			assert.NotContains(t, resp.Header, "Retry-After")
 		}
 		assert.Equal(t, status == 401, resp.Header.Get("WWW-Authenticate") != "")
-		_, err := r.GetInstance(ctx, in.ID)
-		require.NoError(t, err, "another token is not touched")
+		requireOK(t, "another token is not touched")(r.GetInstance(ctx, in.ID))
 		require.NoError(t, r.DeleteFault(ctx, f.ID))
 		resp, _ = r.asCCM(t, "GET", "/v1/instances/"+in.ID, "")
 		require.Equal(t, 200, resp.StatusCode, "lifted")
@@ -181,14 +169,10 @@ func TestFaultsAnswerWithGarbageAndNothing(t *testing.T) {
 	require.NoError(t, r.DeleteFault(ctx, f.ID))
 
 	f = r.breakCCM(t, api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}})
-	items, err := r.ccm.ListInstances(ctx, client.InstanceFilter{})
-	require.NoError(t, err)
-	assert.Empty(t, items)
-	zones, err := r.ccm.ListZones(ctx)
-	require.NoError(t, err)
+	assert.Empty(t, must(r.ccm.ListInstances(ctx, client.InstanceFilter{}))(t))
+	zones := must(r.ccm.ListZones(ctx))(t)
 	assert.Empty(t, zones)
-	_, err = r.ccm.GetInstance(ctx, in.ID)
-	require.NoError(t, err, "no list")
+	requireOK(t, "no list")(r.ccm.GetInstance(ctx, in.ID))
 	assert.Equal(t, 2, r.hits(t, f.ID))
 	assert.Len(t, r.names(t), 1)
 }
@@ -206,8 +190,7 @@ func TestFaultsFindTheResourceOfACall(t *testing.T) {
 		statuses = append(statuses, resp.StatusCode)
 	}
 	assert.Equal(t, []int{200, 503, 503, 200}, statuses)
-	spent, err := r.GetFault(t.Context(), first.ID)
-	require.NoError(t, err)
+	spent := must(r.GetFault(t.Context(), first.ID))(t)
 	assert.True(t, spent.Spent)
 	assert.Equal(t, 2, spent.Hits)
 }
@@ -368,13 +351,11 @@ func TestDroppedCalls(t *testing.T) {
 
 	url, byMajor, _ := r.serveTLS(t, server.Config{})
 	for major, transport := range byMajor {
-		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport})
-		require.NoError(t, err)
+		c := must(client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport}))(t)
 		requireOK(t)(c.Project(ctx))
-		f, err := c.CreateFault(ctx, api.FaultCreate{
+		f := must(c.CreateFault(ctx, api.FaultCreate{
 			Match: api.FaultMatch{Operations: []string{"createInstance"}}, Effect: api.FaultEffect{Drop: true},
-		})
-		require.NoError(t, err)
+		}))(t)
 		_, err = c.CreateInstance(ctx, api.InstanceCreate{})
 		require.Error(t, err)
 		var refused *client.Error
@@ -395,18 +376,15 @@ func TestShutdownBreaksHeldCalls(t *testing.T) {
 	url, byMajor, shutdown := r.serveTLS(t, server.Config{})
 	done := make(chan error, 2*len(byMajor))
 	for _, transport := range byMajor {
-		c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport})
-		require.NoError(t, err)
-		hang, err := c.CreateFault(ctx, api.FaultCreate{
+		c := must(client.New(client.Config{URL: url, TokenFile: tokenFile(t, secret), Transport: transport}))(t)
+		hang := must(c.CreateFault(ctx, api.FaultCreate{
 			Times: 1, Match: api.FaultMatch{Operations: []string{"createInstance"}},
 			Effect: api.FaultEffect{Hang: true},
-		})
-		require.NoError(t, err)
-		slow, err := c.CreateFault(ctx, api.FaultCreate{
+		}))(t)
+		slow := must(c.CreateFault(ctx, api.FaultCreate{
 			Times: 1, Match: api.FaultMatch{Operations: []string{"createRoute"}},
 			Effect: api.FaultEffect{DelayMilliseconds: 600_000},
-		})
-		require.NoError(t, err)
+		}))(t)
 		go func() {
 			_, err := c.CreateInstance(ctx, api.InstanceCreate{})
 			done <- err
@@ -435,8 +413,7 @@ func TestShutdownBreaksHeldCalls(t *testing.T) {
 // The names that the command line completes are those that a rule takes.
 func TestOperations(t *testing.T) {
 	r := newRig(t)
-	all, err := server.Operations()
-	require.NoError(t, err)
+	all := must(server.Operations())(t)
 	assert.Subset(t, all, []string{"getInstance", "listRoutes", "streamEvents", "updateLoadBalancer"})
 	assert.IsIncreasing(t, all)
 	_ = r.createFault(t, api.FaultCreate{Match: api.FaultMatch{Operations: all}, Effect: api.FaultEffect{Hang: true}})

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -15,11 +14,9 @@ func (r *rig) head(t *testing.T, path string) bufferedAnswer {
 	t.Helper()
 	req := authorized(t, r.url+path)
 	req.Method = http.MethodHead
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	body := must(io.ReadAll(resp.Body))(t)
 	return bufferedAnswer{resp.StatusCode, resp.Header, string(body)}
 }
 
@@ -50,8 +47,7 @@ func TestHeadIsGetWithoutABody(t *testing.T) {
 	}
 	head := r.head(t, "/v1/snapshots/a/restore")
 	assert.Equal(t, 405, head.StatusCode)
-	all, err := r.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0)
-	require.NoError(t, err)
+	all := must(r.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0))(t)
 	var sizes []int64
 	for _, e := range all {
 		sizes = append(sizes, e.BytesOut)

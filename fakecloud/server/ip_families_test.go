@@ -87,15 +87,12 @@ func TestBothFamiliesLeadToTheTargets(t *testing.T) {
 	})
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	for _, address := range []string{lb.Address, *lb.IPv6Address} {
-		c, err := net.DialTimeout("tcp", net.JoinHostPort(address, strconv.Itoa(port)), patience)
-		require.NoError(t, err)
-		heard, err := io.ReadAll(c)
-		require.NoError(t, err)
+		c := must(net.DialTimeout("tcp", net.JoinHostPort(address, strconv.Itoa(port)), patience))(t)
+		heard := must(io.ReadAll(c))(t)
 		assert.Equal(t, "hello", string(heard))
 		require.NoError(t, c.Close())
 	}
-	stats, err := r.LoadBalancerStats(ctx, lb.ID)
-	require.NoError(t, err)
+	stats := must(r.LoadBalancerStats(ctx, lb.ID))(t)
 	require.Len(t, stats.Listeners, 1)
 	assert.EqualValues(t, 2, stats.Listeners[0].Connections, "both count as one listener's")
 }

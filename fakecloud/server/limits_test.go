@@ -37,9 +37,8 @@ func TestRateLimits(t *testing.T) {
 	assert.Equal(t, r.project.ID, *p.Project)
 	resp, _ = r.asCCM(t, "GET", "/v1/zones", "")
 	assert.Equal(t, 200, resp.StatusCode, "another token's bucket is its own")
-	sums, err := newClient(t, r.url, ccmSecret).
-		SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation)
-	require.NoError(t, err)
+	sums := must(newClient(t, r.url, ccmSecret).
+		SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation))(t)
 	require.Len(t, sums, 1)
 	assert.EqualValues(t, ok+1, sums[0].Calls)
 	assert.EqualValues(t, 1, sums[0].Throttled)

@@ -18,14 +18,12 @@ import (
 // samples reads /metrics without a token: each sample by its name and labels.
 func samples(t *testing.T, url string) map[string]float64 {
 	t.Helper()
-	resp, err := http.Get(url + "/metrics")
-	require.NoError(t, err)
+	resp := must(http.Get(url + "/metrics"))(t)
 	defer func() { _ = resp.Body.Close() }()
 	require.Equal(t, 200, resp.StatusCode)
 	assert.True(t, strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain"))
 	parser := expfmt.NewTextParser(model.UTF8Validation)
-	families, err := parser.TextToMetricFamilies(resp.Body)
-	require.NoError(t, err)
+	families := must(parser.TextToMetricFamilies(resp.Body))(t)
 	all := map[string]float64{}
 	for name, f := range families {
 		assert.NotEmpty(t, f.GetHelp(), name)

@@ -15,46 +15,36 @@ import (
 
 func (r *rig) createRoute(t *testing.T, spec api.RouteCreate) *api.Route {
 	t.Helper()
-	route, err := r.CreateRoute(t.Context(), spec)
-	require.NoError(t, err)
-	return route
+	return must(r.CreateRoute(t.Context(), spec))(t)
 }
 
 // network makes one, whatever there is.
 func (r *rig) network(t *testing.T, name, cidr string) *api.Network {
 	t.Helper()
-	n, err := r.CreateNetwork(t.Context(), api.NetworkCreate{Name: name, Cidr: cidr})
-	require.NoError(t, err)
-	return n
+	return must(r.CreateNetwork(t.Context(), api.NetworkCreate{Name: name, Cidr: cidr}))(t)
 }
 
 func TestNetworks(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	all, err := r.ListNetworks(ctx, client.NetworkFilter{})
-	require.NoError(t, err)
+	all := must(r.ListNetworks(ctx, client.NetworkFilter{}))(t)
 	require.Len(t, all, 1)
 	standard := all[0]
 	assert.True(t, standard.Default)
 	assert.Equal(t, "default", standard.Name)
 	assert.Equal(t, "127.51.0.0/29", standard.Cidr)
 
-	n, err := r.CreateNetwork(
+	n := must(r.CreateNetwork(
 		ctx, api.NetworkCreate{Name: "backend", Cidr: "10.1.0.0/29", Tags: &api.Tags{"tier": "2"}},
-	)
-	require.NoError(t, err)
+	))(t)
 	assert.False(t, n.Default)
 	assert.Equal(t, api.Tags{"owner": "lab", "tier": "2"}, n.Tags)
-	got, err := r.GetNetwork(ctx, n.ID)
-	require.NoError(t, err)
-	assert.Equal(t, n, got)
+	assert.Equal(t, n, must(r.GetNetwork(ctx, n.ID))(t))
 	for want, f := range map[string]client.NetworkFilter{"backend": {Name: "backend"}, "default": {Name: "default"}} {
-		some, err := r.ListNetworks(ctx, f)
-		require.NoError(t, err)
+		some := must(r.ListNetworks(ctx, f))(t)
 		require.Len(t, some, 1)
 		assert.Equal(t, want, some[0].Name)
 	}
-	tagged, err := r.ListNetworks(ctx, client.NetworkFilter{Tags: []string{"tier=2"}})
-	require.NoError(t, err)
+	tagged := must(r.ListNetworks(ctx, client.NetworkFilter{Tags: []string{"tier=2"}}))(t)
 	assert.Equal(t, []api.Network{*n}, tagged)
 	answer, _ := r.call(t, "GET", "/v1/networks?limit=1", "")
 	var page api.NetworkList
@@ -65,14 +55,13 @@ func TestNetworks(t *testing.T) {
 	assert.Equal(t, []api.Network{*n}, page.Items)
 
 	r.network(t, "once", "10.2.0.0/24")
-	changed, err := r.UpdateNetwork(
+	changed := must(r.UpdateNetwork(
 		client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: new("front"), Tags: &api.Tags{}},
-	)
-	require.NoError(t, err)
+	))(t)
 	assert.Equal(t, "front", changed.Name)
 	assert.Empty(t, changed.Tags)
 	assert.EqualValues(t, 2, changed.Version)
-	_, err = r.UpdateNetwork(client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: new("x")})
+	_, err := r.UpdateNetwork(client.IfMatch(ctx, 1), n.ID, api.ResourceUpdate{Name: new("x")})
 	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
 	requireCode(t, api.NameTaken)(r.UpdateNetwork(ctx, n.ID, api.ResourceUpdate{Name: new("once")}))
 	require.NoError(t, r.DeleteNetwork(ctx, n.ID))
@@ -126,8 +115,7 @@ func TestNetworksOfProjectsAreTheirOwn(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	n := r.network(t, "mine", "10.1.0.0/24")
 	requireCode(t, api.UnknownNetwork)(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID}))
-	all, err := r.other.ListNetworks(ctx, client.NetworkFilter{})
-	require.NoError(t, err)
+	all := must(r.other.ListNetworks(ctx, client.NetworkFilter{}))(t)
 	require.Len(t, all, 1)
 	assert.True(t, all[0].Default)
 }
@@ -138,10 +126,8 @@ func TestInstancesAndRoutesInNetworks(t *testing.T) {
 	mine := r.createInstance(t, api.InstanceCreate{NetworkID: &n.ID})
 	assert.Equal(t, n.ID, mine.NetworkID)
 	assert.Equal(t, "10.1.0.1", mine.Addresses[0].IP)
-	theirs, err := r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "small", Cidr: "10.1.0.0/30"})
-	require.NoError(t, err)
-	in, err := r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &theirs.ID})
-	require.NoError(t, err)
+	theirs := must(r.other.CreateNetwork(ctx, api.NetworkCreate{Name: "small", Cidr: "10.1.0.0/30"}))(t)
+	in := must(r.other.CreateInstance(ctx, api.InstanceCreate{NetworkID: &theirs.ID}))(t)
 	assert.Equal(t, "10.1.0.2", in.Addresses[0].IP, "the lowest that nothing in the cloud has")
 	requireCode(t, api.AddressPoolExhausted)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: &n.ID}))
 	requireCode(t, api.UnknownNetwork)(r.CreateInstance(ctx, api.InstanceCreate{NetworkID: new("n-none")}))
@@ -150,7 +136,7 @@ func TestInstancesAndRoutesInNetworks(t *testing.T) {
 
 	route := r.createRoute(t, api.RouteCreate{Name: "a", Destination: "10.244.0.0/24", InstanceID: mine.ID})
 	assert.Equal(t, n.ID, route.NetworkID)
-	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.244.0.0/25", InstanceID: mine.ID})
+	_, err := r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.244.0.0/25", InstanceID: mine.ID})
 	assert.True(t, client.HasCode(err, api.RouteConflict), err)
 	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.1.0.0/16", InstanceID: mine.ID})
 	require.True(t, client.HasCode(err, api.RouteConflict), err)
@@ -164,8 +150,7 @@ func TestInstancesAndRoutesInNetworks(t *testing.T) {
 	assert.ErrorContains(t, err, mine.ID)
 	r.terminateInstance(t, mine.ID)
 	require.NoError(t, r.DeleteNetwork(ctx, n.ID))
-	left, err := r.GetRoute(ctx, route.ID)
-	require.NoError(t, err, "a route outlives its network")
+	left := must(r.GetRoute(ctx, route.ID))(t, "a route outlives its network")
 	assert.Equal(t, n.ID, left.NetworkID)
 }
 
@@ -179,14 +164,10 @@ func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 	assert.Equal(t, "c", renamed.Name)
 	assert.Equal(t, running.Tags, renamed.Tags)
 	assert.Equal(t, running.Version+1, renamed.Version)
-	tagged, err := r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Tags: &api.Tags{"x": "y"}})
-	require.NoError(t, err)
+	tagged := must(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Tags: &api.Tags{"x": "y"}}))(t)
 	assert.Equal(t, api.Tags{"x": "y"}, tagged.Tags, "replaced, without the project's default ones")
-	got, err := r.GetInstance(ctx, in.ID)
-	require.NoError(t, err)
-	assert.Equal(t, tagged, got)
-	same, err := r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("c"), Tags: &api.Tags{"x": "y"}})
-	require.NoError(t, err)
+	assert.Equal(t, tagged, must(r.GetInstance(ctx, in.ID))(t))
+	same := must(r.UpdateInstance(ctx, in.ID, api.ResourceUpdate{Name: new("c"), Tags: &api.Tags{"x": "y"}}))(t)
 	assert.Equal(t, tagged, same, "nothing changed")
 	_, err = r.UpdateInstance(client.IfMatch(ctx, 1), in.ID, api.ResourceUpdate{Name: new("d")})
 	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
@@ -201,10 +182,9 @@ func TestInstancesAndRoutesAreRenamedAndTagged(t *testing.T) {
 	route := r.createRoute(t, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
 	requireOK(t)(r.CreateRoute(ctx, api.RouteCreate{Name: "b", Destination: "10.0.1.0/24", InstanceID: in.ID}))
 	requireCode(t, api.NameTaken)(r.UpdateRoute(ctx, route.ID, api.ResourceUpdate{Name: new("b")}))
-	changed, err := r.UpdateRoute(
+	changed := must(r.UpdateRoute(
 		client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: new("c"), Tags: &api.Tags{"x": "y"}},
-	)
-	require.NoError(t, err)
+	))(t)
 	assert.True(t, changed.Name == "c" && changed.Tags["x"] == "y" && changed.Version == 2)
 	_, err = r.UpdateRoute(client.IfMatch(ctx, 1), route.ID, api.ResourceUpdate{Name: new("d")})
 	assert.True(t, client.HasCode(err, api.PreconditionFailed), err)
@@ -230,15 +210,13 @@ func (r *rig) toldOfUpdates(t *testing.T, id, want string, times int) {
 func TestQuotas(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	project := r.project.ID
-	q, err := r.ccm.Quotas(ctx)
-	require.NoError(t, err, "anyone may read the own project's")
+	q := must(r.ccm.Quotas(ctx))(t, "anyone may read the own project's")
 	assert.Equal(t, &api.Quotas{
 		Instances: api.Quota{Limit: 12_000}, LoadBalancers: api.Quota{Limit: 1_200}, Routes: api.Quota{Limit: 12_000},
 		Networks: api.Quota{Limit: 50, Used: 1}, Addresses: api.Quota{Limit: 500},
 	}, q)
 	in := r.runInstance(t, api.InstanceCreate{})
-	q, err = r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: new(int64(1)), Routes: new(int64(0))})
-	require.NoError(t, err)
+	q = must(r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: new(int64(1)), Routes: new(int64(0))}))(t)
 	assert.Equal(t, api.Quota{Limit: 1, Used: 1}, q.Instances)
 	assert.Equal(t, api.Quota{Limit: 1_200}, q.LoadBalancers, "left alone")
 	exceeded := func(err error, limit string) {
@@ -247,7 +225,7 @@ func TestQuotas(t *testing.T) {
 		assert.ErrorContains(t, err, limit)
 		assert.ErrorContains(t, err, "fakecloud quotas set --project default")
 	}
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{})
+	_, err := r.CreateInstance(ctx, api.InstanceCreate{})
 	exceeded(err, "--instances")
 	_, err = r.CreateRoute(ctx, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: in.ID})
 	exceeded(err, "--routes")
@@ -261,18 +239,14 @@ func TestQuotas(t *testing.T) {
 	exceeded(err, "--load-balancers")
 	_, err = r.CreateNetwork(ctx, api.NetworkCreate{Name: "a", Cidr: "10.0.0.0/24"})
 	exceeded(err, "--networks")
-	_, err = r.StopInstance(ctx, in.ID)
-	require.NoError(t, err, "only creates are stopped")
-	_, err = r.other.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err, "of another project")
+	requireOK(t, "only creates are stopped")(r.StopInstance(ctx, in.ID))
+	requireOK(t, "of another project")(r.other.CreateInstance(ctx, api.InstanceCreate{}))
 
 	r.terminateInstance(t, in.ID)
-	q, err = r.ProjectQuotas(ctx, project)
-	require.NoError(t, err)
+	q = must(r.ProjectQuotas(ctx, project))(t)
 	assert.Equal(t, api.Quota{}, q.Instances)
 	requireOK(t)(r.UpdateProjectQuotas(ctx, project, api.QuotasUpdate{Instances: new(int64(1))}))
-	_, err = r.CreateInstance(ctx, api.InstanceCreate{})
-	require.NoError(t, err, "a terminated one does not count")
+	requireOK(t, "a terminated one does not count")(r.CreateInstance(ctx, api.InstanceCreate{}))
 
 	for _, body := range []string{`{}`, `{"instances":-1}`, `{"instances":1000001}`, `{"volumes":1}`} {
 		answer, _ := r.call(t, "PATCH", "/v1/projects/"+project+"/quotas", body)
@@ -282,11 +256,9 @@ func TestQuotas(t *testing.T) {
 
 func TestRegionsZonesAndInstanceTypes(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	regions, err := r.ListRegions(ctx)
-	require.NoError(t, err)
+	regions := must(r.ListRegions(ctx))(t)
 	assert.Equal(t, []api.Region{{Name: "nebula-1"}}, regions)
-	types, err := r.ListInstanceTypes(ctx)
-	require.NoError(t, err)
+	types := must(r.ListInstanceTypes(ctx))(t)
 	require.Len(t, types, 3)
 	assert.Equal(t, api.InstanceSize{Name: api.InstanceTypeSmall, Vcpus: 2, MemoryMiB: 4096}, types[0])
 }

@@ -32,10 +32,8 @@ func location(a bufferedAnswer) string { return a.Header.Get("Operation-Location
 func TestChangesNameTheirOperation(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	var op string
-	in, err := r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{})
-	require.NoError(t, err)
-	ended, err := r.AwaitOperation(ctx, op)
-	require.NoError(t, err)
+	in := must(r.CreateInstance(client.OperationInto(ctx, &op), api.InstanceCreate{}))(t)
+	ended := must(r.AwaitOperation(ctx, op))(t)
 	assert.Equal(t, "createInstance", ended.Type)
 	assert.Equal(t, api.OperationOnInstance, ended.Resource)
 	assert.Equal(t, in.ID, ended.ResourceID)
@@ -69,17 +67,15 @@ func TestChangesNameTheirOperation(t *testing.T) {
 	assert.Equal(t, location(a), location(again))
 	assert.Equal(t, "true", again.Header.Get("Idempotent-Replayed"))
 
-	list, err := r.ListOperations(ctx, client.OperationFilter{Resource: in.ID})
-	require.NoError(t, err)
+	list := must(r.ListOperations(ctx, client.OperationFilter{Resource: in.ID}))(t)
 	var types []string
 	for _, op := range list {
 		types = append(types, op.Type)
 	}
 	assert.Equal(t, []string{"createInstance", "stopInstance", "startInstance", "terminateInstance"}, types)
-	list, err = r.ListOperations(ctx, client.OperationFilter{
+	list = must(r.ListOperations(ctx, client.OperationFilter{
 		Types: []string{"stopInstance", "createLoadBalancer"}, States: []api.OperationState{api.OperationDone},
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Len(t, list, 1)
 	page, _ := r.call(t, http.MethodGet, "/v1/operations?limit=2", "")
 	assert.Contains(t, page.Body, `"nextPageToken"`)
@@ -102,20 +98,16 @@ func TestOperationsOfBalancers(t *testing.T) {
 	assert.Equal(t, 202, a.StatusCode)
 	assert.Empty(t, location(a), "nothing changes")
 
-	lb, err := r.GetLoadBalancer(ctx, strings.TrimPrefix(path, "/v1/load-balancers/"))
-	require.NoError(t, err)
-	held, err := net.Listen("tcp4", net.JoinHostPort(lb.Address, "0"))
-	require.NoError(t, err)
+	lb := must(r.GetLoadBalancer(ctx, strings.TrimPrefix(path, "/v1/load-balancers/")))(t)
+	held := must(net.Listen("tcp4", net.JoinHostPort(lb.Address, "0")))(t)
 	defer func() { _ = held.Close() }()
 	var op string
 	port := held.Addr().(*net.TCPAddr).Port
-	_, err = r.UpdateLoadBalancer(
+	requireOK(t)(r.UpdateLoadBalancer(
 		client.OperationInto(ctx, &op), lb.ID,
 		api.LoadBalancerUpdate{Listeners: &[]api.Listener{{Protocol: "tcp", Port: port, TargetPort: 1}}},
-	)
-	require.NoError(t, err)
-	failed, err := r.AwaitOperation(ctx, op)
-	require.NoError(t, err)
+	))
+	failed := must(r.AwaitOperation(ctx, op))(t)
 	assert.Equal(t, api.OperationFailed, failed.State)
 	now := r.awaitBalancer(t, lb.ID, api.LoadBalancerError)
 	assert.Equal(t, now.StateReason, failed.Error)
@@ -200,9 +192,7 @@ func TestErrorsOfOperations(t *testing.T) {
 	}
 	_, p := r.call(t, http.MethodGet, "/v1/operations/op-none?wait=60", "")
 	assert.Equal(t, api.NotFound, p.Code)
-	all, err := r.other.ListOperations(t.Context(), client.OperationFilter{})
-	require.NoError(t, err)
-	assert.Empty(t, all)
+	assert.Empty(t, must(r.other.ListOperations(t.Context(), client.OperationFilter{}))(t))
 	_, p = r.call(t, http.MethodPost, "/v1/instances/i-none/stop?wait=60", "")
 	assert.Equal(t, api.NotFound, p.Code)
 }

@@ -42,11 +42,8 @@ func TestUpdatesOfBalancersThatAreRefused(t *testing.T) {
 		t, "PATCH", at, `{"targets":[{"instanceId":"i-none"}]}`, api.UnknownInstance, "targets.0.instanceId",
 		`no instance "i-none"`,
 	)
-	got, err := r.GetLoadBalancer(t.Context(), made[0].ID)
-	require.NoError(t, err)
-	assert.Equal(t, made[0], got, "nothing is changed")
-	gone, err := r.DeleteLoadBalancer(t.Context(), made[0].ID)
-	require.NoError(t, err)
+	assert.Equal(t, made[0], must(r.GetLoadBalancer(t.Context(), made[0].ID))(t), "nothing is changed")
+	gone := must(r.DeleteLoadBalancer(t.Context(), made[0].ID))(t)
 	require.Equal(t, api.LoadBalancerDeleting, gone.State)
 	r.refused(t, "PATCH", at, `{"name":"c"}`, api.WrongState, "", "create another")
 }
@@ -63,17 +60,15 @@ func TestInstancesThatCannotBeStoppedOrStarted(t *testing.T) {
 	outage := r.createFault(t, api.FaultCreate{Effect: api.FaultEffect{ZoneOutage: in.Zone}})
 	r.refused(t, "POST", "/v1/instances/"+in.ID+"/start", "", api.ZoneUnavailable, "", in.Zone)
 	require.NoError(t, r.DeleteFault(ctx, outage.ID))
-	started, err := r.StartInstance(ctx, in.ID)
-	require.NoError(t, err)
+	started := must(r.StartInstance(ctx, in.ID))(t)
 	assert.Equal(t, api.InstancePending, started.State)
 }
 
 func TestExpiredTokensAreNotRotated(t *testing.T) {
 	r, ctx := virtualRig(t), t.Context()
-	_, err := r.CreateToken(
+	requireOK(t)(r.CreateToken(
 		ctx, r.project.ID, api.TokenCreate{Name: "ci", Role: api.RoleViewer, ExpiresAt: new(start.Add(time.Minute))},
-	)
-	require.NoError(t, err)
+	))
 	requireOK(t)(r.AdvanceClock(ctx, time.Hour))
 	r.refused(
 		t, "POST", "/v1/projects/"+r.project.ID+"/tokens/ci/rotate", `{}`, api.WrongState, "", "create another token",
@@ -125,9 +120,7 @@ func TestEventsOfOtherProjectsAreForAdmins(t *testing.T) {
 func TestACloudWithoutAFolderTakesNoSnapshots(t *testing.T) {
 	r := newRigWith(t, func(cfg *fakecloud.Config) { cfg.NoSnapshots = true })
 	r.refused(t, "POST", "/v1/snapshots", `{"name":"a"}`, api.SnapshotUnusable, "", "no folder for snapshots")
-	all, err := r.ListSnapshots(t.Context())
-	require.NoError(t, err)
-	assert.Empty(t, all)
+	assert.Empty(t, must(r.ListSnapshots(t.Context()))(t))
 	requireCode(t, api.NotFound)(r.RestoreSnapshot(t.Context(), "a"))
 }
 

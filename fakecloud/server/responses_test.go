@@ -71,8 +71,7 @@ var specRouter = sync.OnceValues(func() (routers.Router, error) {
 
 // checkingAnswers is a handler whose answers have to fit the spec.
 func checkingAnswers(t testing.TB, next http.Handler, log *faultLog) http.Handler {
-	router, err := specRouter()
-	require.NoError(t, err)
+	router := must(specRouter())(t)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		route, params, err := router.FindRoute(r.Clone(r.Context()))
 		if err != nil {

@@ -28,23 +28,17 @@ func TestScenarios(t *testing.T) {
 		fault = got.Steps[0].Fault
 		assert.NotEmpty(c, fault)
 	}, patience, 2*time.Millisecond)
-	f, err := r.GetFault(ctx, fault)
-	require.NoError(t, err)
+	f := must(r.GetFault(ctx, fault))(t)
 	assert.Equal(t, started.ID, f.Scenario)
 
-	theirs, err := r.other.ListScenarios(ctx)
-	require.NoError(t, err)
-	assert.Empty(t, theirs)
+	assert.Empty(t, must(r.other.ListScenarios(ctx))(t))
 
-	stopped, err := r.StopScenario(ctx, started.ID)
-	require.NoError(t, err)
+	stopped := must(r.StopScenario(ctx, started.ID))(t)
 	assert.Equal(t, api.ScenarioStopped, stopped.State)
 	assert.NotNil(t, stopped.EndedAt)
 	assert.Nil(t, stopped.Steps[1].DoneAt)
 	requireCode(t, api.NotFound)(r.GetFault(ctx, fault))
-	all, err := r.ListScenarios(ctx)
-	require.NoError(t, err)
-	assert.Equal(t, []api.Scenario{*stopped}, all)
+	assert.Equal(t, []api.Scenario{*stopped}, must(r.ListScenarios(ctx))(t))
 	require.NoError(t, r.DeleteScenario(ctx, started.ID))
 	requireCode(t, api.NotFound)(r.GetScenario(ctx, started.ID))
 }

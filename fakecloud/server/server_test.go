@@ -77,13 +77,10 @@ func newRigWith(t testing.TB, change func(*fakecloud.Config), opts ...store.Opti
 		API: server.Config{Heartbeat: streamBeat, Logger: slog.New(log)},
 	}
 	change(&cfg)
-	f, err := fakecloud.New(ctx, cfg)
-	require.NoError(t, err)
+	f := must(fakecloud.New(ctx, cfg))(t)
 	c, srv := f.Cloud, f.API
-	p, err := c.EnsureProject(ctx, "default", map[string]string{"owner": "lab"})
-	require.NoError(t, err)
-	q, err := c.EnsureProject(ctx, "other", nil)
-	require.NoError(t, err)
+	p := must(c.EnsureProject(ctx, "default", map[string]string{"owner": "lab"}))(t)
+	q := must(c.EnsureProject(ctx, "other", nil))(t)
 	require.NoError(t, c.SetTokens(ctx, p, []cloud.GivenToken{
 		{Name: "operator", Secret: secret, Role: cloud.Admin}, {Name: "ccm", Secret: ccmSecret, Role: cloud.Editor},
 	}))
@@ -120,8 +117,7 @@ func (r *rig) throttled(t *testing.T) *rig {
 // newAPI is one more server of the rig's cloud.
 func (r *rig) newAPI(t *testing.T, cfg server.Config) *fakecloud.API {
 	t.Helper()
-	srv, err := fakecloud.NewAPI(t.Context(), r.cloud, cfg)
-	require.NoError(t, err)
+	srv := must(fakecloud.NewAPI(t.Context(), r.cloud, cfg))(t)
 	t.Cleanup(srv.Stop)
 	return srv
 }
@@ -139,8 +135,7 @@ func serve(t testing.TB, h http.Handler) (url string) {
 func (r *rig) listen(t *testing.T, cfg server.Config) (address string, shutdown func()) {
 	t.Helper()
 	srv := r.newAPI(t, cfg)
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ctx, l) }()
@@ -159,9 +154,7 @@ func (r *rig) listen(t *testing.T, cfg server.Config) (address string, shutdown 
 
 func newClient(t testing.TB, url, token string) *client.Client {
 	t.Helper()
-	c, err := client.New(client.Config{URL: url, TokenFile: tokenFile(t, token), UserAgent: "test"})
-	require.NoError(t, err)
-	return c
+	return must(client.New(client.Config{URL: url, TokenFile: tokenFile(t, token), UserAgent: "test"}))(t)
 }
 
 func tokenFile(t testing.TB, token string) string {
@@ -174,8 +167,7 @@ func tokenFile(t testing.TB, token string) string {
 // call is a request as no generated client would send it.
 func (r *rig) call(t *testing.T, method, path, body string, header ...string) (bufferedAnswer, api.Problem) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body))
-	require.NoError(t, err)
+	req := must(http.NewRequestWithContext(t.Context(), method, r.url+path, strings.NewReader(body)))(t)
 	req.Header.Set("Authorization", "Bearer "+secret)
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
@@ -183,11 +175,9 @@ func (r *rig) call(t *testing.T, method, path, body string, header ...string) (b
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
-	require.NoError(t, err)
+	resp := must(http.DefaultClient.Do(req))(t)
 	defer func() { _ = resp.Body.Close() }()
-	content, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	content := must(io.ReadAll(resp.Body))(t)
 	var p api.Problem
 	if resp.Header.Get("Content-Type") == "application/problem+json" {
 		require.NoError(t, json.Unmarshal(content, &p))
@@ -199,21 +189,33 @@ func (r *rig) call(t *testing.T, method, path, body string, header ...string) (b
 	return bufferedAnswer{resp.StatusCode, resp.Header, string(content)}, p
 }
 
-// requireCode wants a call to be refused with a code.
-func requireCode(t *testing.T, code api.ProblemCode) func(answer any, err error) {
-	t.Helper()
-	return func(_ any, err error) {
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t testing.TB, about ...any) A {
+	return func(t testing.TB, about ...any) A {
 		t.Helper()
-		require.True(t, client.HasCode(err, code), "%s: %v", code, err)
+		require.NoError(t, err, about...)
+		return answer
 	}
 }
 
 // requireOK wants a call to succeed whose answer the test does not look at.
-func requireOK(t *testing.T) func(answer any, err error) {
+func requireOK(t *testing.T, about ...any) func(answer any, err error) {
 	t.Helper()
 	return func(_ any, err error) {
 		t.Helper()
-		require.NoError(t, err)
+		require.NoError(t, err, about...)
+	}
+}
+
+// requireCode wants a call to be refused with a code, in words that hold each of the details.
+func requireCode(t *testing.T, code api.ProblemCode, details ...string) func(answer any, err error) {
+	t.Helper()
+	return func(_ any, err error) {
+		t.Helper()
+		require.True(t, client.HasCode(err, code), "%s: %v", code, err)
+		for _, detail := range details {
+			assert.ErrorContains(t, err, detail)
+		}
 	}
 }
 
@@ -249,9 +251,7 @@ func (r *rig) awaitInstance(t *testing.T, id string, want api.InstanceState) api
 
 func (r *rig) createInstance(t *testing.T, spec api.InstanceCreate) *api.Instance {
 	t.Helper()
-	in, err := r.CreateInstance(t.Context(), spec)
-	require.NoError(t, err)
-	return in
+	return must(r.CreateInstance(t.Context(), spec))(t)
 }
 
 // runInstance creates an instance and waits until it runs.
@@ -276,9 +276,7 @@ func (r *rig) terminateInstance(t *testing.T, id string) api.Instance {
 
 func (r *rig) createBalancer(t *testing.T, spec api.LoadBalancerCreate) *api.LoadBalancer {
 	t.Helper()
-	lb, err := r.CreateLoadBalancer(t.Context(), spec)
-	require.NoError(t, err)
-	return lb
+	return must(r.CreateLoadBalancer(t.Context(), spec))(t)
 }
 
 func (r *rig) awaitBalancer(t *testing.T, id string, want api.LoadBalancerState) api.LoadBalancer {
@@ -299,10 +297,8 @@ func TestWithoutToken(t *testing.T) {
 	for path, want := range map[string]string{
 		"/healthz": "ok\n", "/readyz": "ok\n", "/openapi.yaml": string(api.Spec),
 	} {
-		resp, err := http.Get(r.url + path)
-		require.NoError(t, err)
-		body, err := io.ReadAll(resp.Body)
-		require.NoError(t, err)
+		resp := must(http.Get(r.url + path))(t)
+		body := must(io.ReadAll(resp.Body))(t)
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, 200, resp.StatusCode)
 		assert.Equal(t, want, string(body))
@@ -318,8 +314,7 @@ func TestWithoutToken(t *testing.T) {
 
 func TestProjectAndZones(t *testing.T) {
 	r := newRig(t)
-	p, err := r.Project(t.Context())
-	require.NoError(t, err)
+	p := must(r.Project(t.Context()))(t)
 	require.NotNil(t, p.Token)
 	assert.Equal(t, api.Token{
 		Name: "operator", Project: r.project.ID, Role: api.RoleAdmin, Origin: api.TokenFromFlag,
@@ -330,8 +325,7 @@ func TestProjectAndZones(t *testing.T) {
 		ID: r.project.ID, Name: "default", DefaultTags: api.Tags{"owner": "lab"}, Version: 1,
 		CreatedAt: r.project.CreatedAt, UpdatedAt: r.project.CreatedAt,
 	}, *p)
-	zones, err := r.ListZones(t.Context())
-	require.NoError(t, err)
+	zones := must(r.ListZones(t.Context()))(t)
 	assert.Equal(t, []api.Zone{
 		{Name: "nebula-1a", Region: "nebula-1", State: api.ZoneAvailable},
 		{Name: "nebula-1b", Region: "nebula-1", State: api.ZoneAvailable},
@@ -354,8 +348,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 
 func TestRequestsMustFitTheSpec(t *testing.T) {
 	r := newRig(t)
-	requests, err := os.ReadFile("testdata/invalid_requests.txt")
-	require.NoError(t, err)
+	requests := must(os.ReadFile("testdata/invalid_requests.txt"))(t)
 	for line := range strings.Lines(string(requests)) {
 		line = strings.TrimSuffix(line, "\n")
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -369,8 +362,7 @@ func TestRequestsMustFitTheSpec(t *testing.T) {
 		assert.Contains(t, fields(p), field, "%s: %s", line, p.Detail)
 		assert.Equal(t, &r.project.ID, p.Project, line)
 	}
-	scenarios, err := r.ListScenarios(t.Context())
-	require.NoError(t, err)
+	scenarios := must(r.ListScenarios(t.Context()))(t)
 	assert.Empty(t, scenarios)
 	for _, kind := range []string{"application/yaml", "text/plain", ""} {
 		resp, p := r.call(t, "POST", "/v1/instances", `{"name": "x"}`, "Content-Type", kind)
@@ -394,13 +386,10 @@ func TestInstanceLife(t *testing.T) {
 	requireCode(t, api.UnknownZone)(r.CreateInstance(ctx, api.InstanceCreate{Zone: new("mars")}))
 
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
-	_, err := r.StartInstance(ctx, in.ID)
-	require.NoError(t, err, "starting what runs changes nothing")
+	requireOK(t, "starting what runs changes nothing")(r.StartInstance(ctx, in.ID))
 	stopped := r.stopInstance(t, in.ID)
 	assert.Equal(t, in.Addresses, stopped.Addresses)
-	again, err := r.StopInstance(ctx, in.ID)
-	require.NoError(t, err)
-	assert.Equal(t, stopped.Version, again.Version)
+	assert.Equal(t, stopped.Version, must(r.StopInstance(ctx, in.ID))(t).Version)
 	requireOK(t)(r.StartInstance(ctx, in.ID))
 	r.awaitInstance(t, in.ID, api.InstanceRunning)
 
@@ -408,22 +397,19 @@ func TestInstanceLife(t *testing.T) {
 	assert.Empty(t, gone.Addresses)
 	requireCode(t, api.WrongState)(r.StartInstance(ctx, in.ID))
 	requireOK(t)(r.TerminateInstance(ctx, in.ID))
-	second, err := r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")})
-	require.NoError(t, err, "the name is free again")
+	second := must(r.CreateInstance(ctx, api.InstanceCreate{Name: new("node-1")}))(t, "the name is free again")
 	assert.Equal(t, in.Addresses, second.Addresses, "and so is the address")
 }
 
 func TestAnotherProjectSeesNothing(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	in := r.createInstance(t, api.InstanceCreate{})
-	items, err := r.other.ListInstances(ctx, client.InstanceFilter{})
-	require.NoError(t, err)
-	assert.Empty(t, items)
+	assert.Empty(t, must(r.other.ListInstances(ctx, client.InstanceFilter{}))(t))
 	requireCode(t, api.UnknownInstance)(r.other.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
 		Name: "thief", Listeners: oneListener, Targets: &[]api.Target{{InstanceID: in.ID}},
 	}))
 	require.NoError(t, r.other.Watch(ctx, 0, false, func(e api.Event) error { return fmt.Errorf("saw %v", e) }))
-	_, err = r.GetInstance(ctx, "i-none")
+	_, err := r.GetInstance(ctx, "i-none")
 	require.True(t, client.IsNotFound(err), err)
 	assert.Equal(t, r.project.ID, client.ProjectOf(err))
 }
@@ -432,10 +418,9 @@ func TestListsFilterAndPage(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	var ids []string
 	for i := range 6 {
-		in, err := r.CreateInstance(
+		in := must(r.CreateInstance(
 			ctx, api.InstanceCreate{Name: new(fmt.Sprint("n", i)), Tags: &api.Tags{"parity": fmt.Sprint(i % 2)}},
-		)
-		require.NoError(t, err)
+		))(t)
 		assert.Equal(t, []string{"nebula-1a", "nebula-1b", "nebula-1c"}[i%3], in.Zone, "the emptiest zone, in order")
 		ids = append(ids, r.awaitInstance(t, in.ID, api.InstanceRunning).ID)
 	}
@@ -444,8 +429,7 @@ func TestListsFilterAndPage(t *testing.T) {
 	var paged []string
 	token := ""
 	for {
-		resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/instances?limit=4"+token))
-		require.NoError(t, err)
+		resp := must(http.DefaultClient.Do(authorized(t, r.url+"/v1/instances?limit=4"+token)))(t)
 		var list api.InstanceList
 		require.NoError(t, json.NewDecoder(resp.Body).Decode(&list))
 		require.NoError(t, resp.Body.Close())
@@ -473,8 +457,7 @@ func TestListsFilterAndPage(t *testing.T) {
 		{client.InstanceFilter{States: []api.InstanceState{"stopped", "error"}}, []int{0}},
 		{client.InstanceFilter{States: []api.InstanceState{"running"}, Tags: []string{"parity=0"}}, []int{2, 4}},
 	} {
-		items, err := r.ListInstances(ctx, tc.f)
-		require.NoError(t, err)
+		items := must(r.ListInstances(ctx, tc.f))(t)
 		var got []int
 		for _, in := range items {
 			got = append(got, int(in.Name[1]-'0'))
@@ -491,8 +474,7 @@ func authorized(t *testing.T, url string) *http.Request {
 // openEvents opens an event stream, and leaves it open until the test ends.
 func (r *rig) openEvents(t *testing.T) (stream io.ReadCloser) {
 	t.Helper()
-	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
-	require.NoError(t, err)
+	resp := must(http.DefaultClient.Do(authorized(t, r.url+"/v1/events")))(t)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
 	return resp.Body
@@ -500,8 +482,7 @@ func (r *rig) openEvents(t *testing.T) (stream io.ReadCloser) {
 
 func freePort(t *testing.T, host string) int {
 	t.Helper()
-	l, err := net.Listen("tcp4", host+":0")
-	require.NoError(t, err)
+	l := must(net.Listen("tcp4", host+":0"))(t)
 	defer func() { _ = l.Close() }()
 	return l.Addr().(*net.TCPAddr).Port
 }
@@ -509,8 +490,7 @@ func freePort(t *testing.T, host string) int {
 func TestLoadBalancerLife(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	in := r.runInstance(t, api.InstanceCreate{Name: new("node-1")})
-	target, err := net.Listen("tcp4", in.Addresses[0].IP+":0")
-	require.NoError(t, err)
+	target := must(net.Listen("tcp4", in.Addresses[0].IP+":0"))(t)
 	web := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, "hello")
@@ -522,47 +502,37 @@ func TestLoadBalancerLife(t *testing.T) {
 
 	port := freePort(t, "127.0.0.1")
 	listeners := []api.Listener{{Protocol: "tcp", Port: port, TargetPort: target.Addr().(*net.TCPAddr).Port}}
-	_, err = r.CreateLoadBalancer(
+	requireCode(t, api.UnknownInstance)(r.CreateLoadBalancer(
 		ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: "i-none"}}},
-	)
-	require.True(t, client.HasCode(err, api.UnknownInstance), err)
-	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: append(listeners, listeners...)})
+	))
+	_, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: append(listeners, listeners...)})
 	require.True(t, client.HasCode(err, api.ListenerConflict), err)
-	lb, err := r.CreateLoadBalancer(
+	lb := must(r.CreateLoadBalancer(
 		ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}},
-	)
-	require.NoError(t, err)
+	))(t)
 	assert.Equal(t, api.LoadBalancerProvisioning, lb.State)
-	_, err = r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners})
-	require.True(t, client.HasCode(err, api.NameTaken), err)
+	requireCode(t, api.NameTaken)(r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners}))
 
 	active := r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 	assert.Equal(t, lb.Address, active.Address)
 	url := fmt.Sprintf("http://%s:%d/", lb.Address, port)
 	fetch := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := fetch.Get(url)
-	require.NoError(t, err)
-	body, err := io.ReadAll(resp.Body)
-	require.NoError(t, err)
+	resp := must(fetch.Get(url))(t)
+	body := must(io.ReadAll(resp.Body))(t)
 	require.NoError(t, resp.Body.Close())
 	assert.Equal(t, "hello", string(body))
-	stats, err := r.LoadBalancerStats(ctx, lb.ID)
-	require.NoError(t, err)
+	stats := must(r.LoadBalancerStats(ctx, lb.ID))(t)
 	require.Len(t, stats.Listeners, 1)
 	assert.EqualValues(t, 1, stats.Listeners[0].Connections)
 
-	same, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Listeners: &listeners})
-	require.NoError(t, err)
-	assert.Equal(t, active, *same)
-	changed, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"a": "b"}})
-	require.NoError(t, err)
+	assert.Equal(t, active, *must(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Listeners: &listeners}))(t))
+	changed := must(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Tags: &api.Tags{"a": "b"}}))(t)
 	assert.Equal(t, api.LoadBalancerUpdating, changed.State)
 	assert.Equal(t, api.Tags{"a": "b"}, changed.Tags)
 	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
 
 	r.terminateInstance(t, in.ID)
-	after, err := r.GetLoadBalancer(ctx, lb.ID)
-	require.NoError(t, err)
+	after := must(r.GetLoadBalancer(ctx, lb.ID))(t)
 	assert.Empty(t, after.Targets, "a terminated target is dropped with its termination")
 	refused, err := fetch.Get(url)
 	if err == nil {
@@ -581,15 +551,13 @@ func TestLoadBalancerLife(t *testing.T) {
 
 func TestTakenPortIsAnErrorThatHealsItself(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
-	blocker, err := net.Listen("tcp4", ":0")
-	require.NoError(t, err)
+	blocker := must(net.Listen("tcp4", ":0"))(t)
 	defer func() { _ = blocker.Close() }()
 	taken := blocker.Addr().(*net.TCPAddr).Port
-	lb, err := r.CreateLoadBalancer(
+	lb := must(r.CreateLoadBalancer(
 		ctx,
 		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: taken, TargetPort: 1}}},
-	)
-	require.NoError(t, err)
+	))(t)
 	broken := r.awaitBalancer(t, lb.ID, api.LoadBalancerError)
 	require.NotNil(t, broken.StateReason)
 	assert.Contains(t, *broken.StateReason, "another server holds port")
@@ -679,13 +647,11 @@ func TestEventStreamShowsThatItLives(t *testing.T) {
 
 func TestServeEndsStreamsOnShutdown(t *testing.T) {
 	address, shutdown := newRig(t).listen(t, server.Config{})
-	resp, err := http.DefaultClient.Do(authorized(t, "http://"+address+"/v1/events"))
-	require.NoError(t, err)
+	resp := must(http.DefaultClient.Do(authorized(t, "http://"+address+"/v1/events")))(t)
 	defer func() { _ = resp.Body.Close() }()
 	ended := make(chan struct{})
 	go func() { defer close(ended); shutdown() }()
-	_, err = io.ReadAll(resp.Body)
-	require.NoError(t, err, "the stream ends, it is not cut")
+	requireOK(t, "the stream ends, it is not cut")(io.ReadAll(resp.Body))
 	<-ended
 }
 
@@ -710,8 +676,7 @@ func TestWhatABalancerCanBeAskedFor(t *testing.T) {
 		},
 	}
 	lb := r.createBalancer(t, spec)
-	got, err := r.GetLoadBalancer(ctx, lb.ID)
-	require.NoError(t, err)
+	got := must(r.GetLoadBalancer(ctx, lb.ID))(t)
 	for _, lb := range []*api.LoadBalancer{lb, got} {
 		assert.Equal(t, listeners, lb.Listeners)
 		assert.Equal(t, []string{"10.0.0.0/8", "192.168.1.1/32"}, lb.SourceRanges)
@@ -725,17 +690,15 @@ func TestWhatABalancerCanBeAskedFor(t *testing.T) {
 			HealthyThreshold: 2, UnhealthyThreshold: 3, ExpectedCodes: "200-299,301",
 		}, lb.HealthCheck)
 	}
-	health, err := r.LoadBalancerHealth(ctx, lb.ID)
-	require.NoError(t, err)
+	health := must(r.LoadBalancerHealth(ctx, lb.ID))(t)
 	require.Len(t, health.Targets, 1)
 	assert.Equal(t, in.ID, health.Targets[0].InstanceID)
 
-	bare, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
+	bare := must(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
 		SourceRanges: &[]string{}, ClientAffinitySeconds: new(0), Scheme: new(api.SchemePublic),
 		Algorithm: new(api.AlgorithmLeastConnections), IdleTimeoutSeconds: new(0), DrainSeconds: new(0),
 		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
-	})
-	require.NoError(t, err)
+	}))(t)
 	assert.Empty(t, bare.SourceRanges)
 	assert.Zero(t, bare.ClientAffinitySeconds+bare.IdleTimeoutSeconds+bare.DrainSeconds)
 	assert.Nil(t, bare.HealthCheck)
@@ -764,38 +727,31 @@ func TestRouteLife(t *testing.T) {
 			api.RouteCreate{Name: name, Destination: destination, InstanceID: instance, Tags: &api.Tags{"name": name}},
 		)
 	}
-	route, err := create("one", "10.244.1.0/24", in.ID)
-	require.NoError(t, err)
+	route := must(create("one", "10.244.1.0/24", in.ID))(t)
 	assert.Equal(t, api.RouteActive, route.State)
 	assert.Nil(t, route.StateReason)
 	assert.Equal(t, api.Tags{"owner": "lab", "name": "one"}, route.Tags)
 	assert.Equal(t, r.project.ID, route.Project)
 	requireCode(t, api.NameTaken)(create("one", "10.244.2.0/24", in.ID))
 	for _, destination := range []string{"10.244.1.0/24", "10.244.0.0/16", "10.244.1.128/25"} {
-		_, err = create("two", destination, in.ID)
-		require.True(t, client.HasCode(err, api.RouteConflict), err)
-		require.ErrorContains(t, err, route.ID)
+		requireCode(t, api.RouteConflict, route.ID)(create("two", destination, in.ID))
 	}
 	requireCode(t, api.UnknownInstance)(create("two", "10.244.2.0/24", "i-none"))
-	_, err = create("two", "10.244.2.1/24", in.ID)
+	_, err := create("two", "10.244.2.1/24", in.ID)
 	require.ErrorContains(t, err, "did you mean 10.244.2.0/24?")
-	two, err := create("two", "10.244.2.0/24", in.ID)
-	require.NoError(t, err)
+	two := must(create("two", "10.244.2.0/24", in.ID))(t)
 
 	for want, f := range map[string]client.RouteFilter{
 		"one two": {}, "two": {Name: "two"}, "one": {Tags: []string{"name=one", "owner"}}, "": {Name: "three"},
 	} {
-		items, err := r.ListRoutes(ctx, f)
-		require.NoError(t, err)
+		items := must(r.ListRoutes(ctx, f))(t)
 		var names []string
 		for _, i := range items {
 			names = append(names, i.Name)
 		}
 		assert.Equal(t, want, strings.Join(names, " "))
 	}
-	items, err := r.other.ListRoutes(ctx, client.RouteFilter{})
-	require.NoError(t, err)
-	assert.Empty(t, items)
+	assert.Empty(t, must(r.other.ListRoutes(ctx, client.RouteFilter{}))(t))
 
 	require.NoError(t, r.DeleteRoute(ctx, two.ID))
 	requireCode(t, api.NotFound)(r.GetRoute(ctx, two.ID))
@@ -851,8 +807,7 @@ func TestTLS(t *testing.T) {
 	url, byMajor, shutdown := newRig(t).serveTLS(t, server.Config{Heartbeat: streamBeat})
 	var streams []*bufio.Scanner
 	for major, transport := range byMajor {
-		resp, err := (&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events"))
-		require.NoError(t, err)
+		resp := must((&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events")))(t)
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		require.Equal(t, 200, resp.StatusCode)
 		assert.Equal(t, major, resp.ProtoMajor)

@@ -48,8 +48,7 @@ func TestASnapshotBringsBackWhatWas(t *testing.T) {
 	ctx := t.Context()
 	kept := r.runInstance(t, api.InstanceCreate{Name: new("kept")})
 	old := r.balancer(t, "old")
-	s, err := r.CreateSnapshot(ctx, "then")
-	require.NoError(t, err)
+	s := must(r.CreateSnapshot(ctx, "then"))(t)
 	assert.Positive(t, s.Bytes)
 
 	requireOK(t)(r.DeleteLoadBalancer(ctx, old.ID))
@@ -72,14 +71,13 @@ func TestASnapshotBringsBackWhatWas(t *testing.T) {
 	<-under
 
 	requireOK(t)(r.RestoreSnapshot(ctx, "then"))
-	in, err := r.GetInstance(ctx, kept.ID)
-	require.NoError(t, err)
+	in := must(r.GetInstance(ctx, kept.ID))(t)
 	assert.Equal(t, api.InstanceRunning, in.State)
 	assert.Equal(t, in.Addresses, r.awaitInstance(t, kept.ID, api.InstanceRunning).Addresses)
 	r.awaitBalancer(t, old.ID, api.LoadBalancerActive)
 	require.NoError(t, accepts(old), "it forwards again")
 	require.Error(t, accepts(later), "it was never made")
-	_, err = r.GetLoadBalancer(ctx, later.ID)
+	_, err := r.GetLoadBalancer(ctx, later.ID)
 	assert.True(t, client.IsNotFound(err))
 
 	require.ErrorContains(t, <-ended, "ended the event stream")
@@ -89,34 +87,26 @@ func TestASnapshotBringsBackWhatWas(t *testing.T) {
 	// What is made from now on gets along with what was.
 	again := r.createInstance(t, api.InstanceCreate{})
 	assert.NotEqual(t, in.Addresses, again.Addresses)
-	all, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
-	require.NoError(t, err)
-	assert.Len(t, all, 1)
+	assert.Len(t, must(r.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t), 1)
 }
 
 func TestSnapshots(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
-	none, err := r.ListSnapshots(ctx)
-	require.NoError(t, err)
-	assert.Empty(t, none)
+	assert.Empty(t, must(r.ListSnapshots(ctx))(t))
 	requireOK(t)(r.CreateSnapshot(ctx, "b"))
-	a, err := r.CreateSnapshot(ctx, "a")
-	require.NoError(t, err)
-	all, err := r.ListSnapshots(ctx)
-	require.NoError(t, err)
+	a := must(r.CreateSnapshot(ctx, "a"))(t)
+	all := must(r.ListSnapshots(ctx))(t)
 	require.Len(t, all, 2)
 	assert.Equal(t, *a, all[0])
-	got, err := r.GetSnapshot(ctx, "a")
-	require.NoError(t, err)
-	assert.Equal(t, a, got)
+	assert.Equal(t, a, must(r.GetSnapshot(ctx, "a"))(t))
 
 	var content bytes.Buffer
 	require.NoError(t, r.SnapshotContent(ctx, "a", &content))
 	assert.Equal(t, a.Bytes, int64(content.Len()))
 	assert.True(t, bytes.HasPrefix(content.Bytes(), []byte("SQLite format 3\x00")))
 
-	_, err = r.CreateSnapshot(ctx, "a")
+	_, err := r.CreateSnapshot(ctx, "a")
 	assert.True(t, client.HasCode(err, api.NameTaken), "%v", err)
 	for _, name := range []string{"../up", "A", "", "-x"} {
 		_, err = r.CreateSnapshot(ctx, name)
