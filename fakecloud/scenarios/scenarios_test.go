@@ -44,21 +44,17 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	ctx, cancel := context.WithCancel(context.Background())
-	st, err := store.Open(ctx, store.Memory)
-	require.NoError(t, err)
+	st := must(store.Open(ctx, store.Memory))(t)
 	w := &world{clock: clockwork.NewFakeClockAt(epoch)}
-	w.cloud, err = cloud.New(cloud.Config{
+	w.cloud = must(cloud.New(cloud.Config{
 		Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[0], Clock: w.clock, SnapshotDir: t.TempDir(),
-	})
-	require.NoError(t, err)
-	w.project, err = w.cloud.EnsureProject(ctx, "default", nil)
-	require.NoError(t, err)
+	}))(t)
+	w.project = must(w.cloud.EnsureProject(ctx, "default", nil))(t)
 	quiet := slog.New(slog.DiscardHandler)
 	operations := map[string]faults.Operation{"listThings": {Reads: true, Lists: true, Answers: func(string) bool {
 		return true
 	}}}
-	w.rules, err = faults.Open(ctx, w.cloud, operations, quiet)
-	require.NoError(t, err)
+	w.rules = must(faults.Open(ctx, w.cloud, operations, quiet))(t)
 	w.Runner = scenarios.New(w.cloud, w.rules, quiet)
 	done := make(chan error, 1)
 	go func() { done <- w.cloud.Run(ctx) }()
@@ -94,9 +90,7 @@ func (w *world) awaitState(t *testing.T, id, want string) {
 
 func (w *world) run(t *testing.T, s scenarios.Spec) string {
 	t.Helper()
-	started, err := w.Run(t.Context(), w.project, s)
-	require.NoError(t, err)
-	return started.ID
+	return must(w.Run(t.Context(), w.project, s))(t).ID
 }
 
 // await waits until that many steps are done and faults lifted.
@@ -159,8 +153,7 @@ func TestStepsComeInTheirTime(t *testing.T) {
 		[]string{s.Steps[0].Does, s.Steps[1].Does, s.Steps[2].Does, s.Steps[3].Does})
 	require.Len(t, w.rules.List(w.project.ID), 1)
 	assert.Equal(t, id, w.rules.List(w.project.ID)[0].Scenario)
-	hit, err := w.rules.Apply(faults.Call{Project: w.project.ID, Operation: "listThings"})
-	require.NoError(t, err)
+	hit := must(w.rules.Apply(faults.Call{Project: w.project.ID, Operation: "listThings"}))(t)
 	require.NotNil(t, hit)
 	w.pass(t, 10*time.Second)
 	s = w.await(t, id, 2, 0)
@@ -176,14 +169,13 @@ func TestStepsComeInTheirTime(t *testing.T) {
 	s = w.awaitEnd(t, id, scenarios.Done)
 	assert.Equal(t, epoch.Add(40*time.Second), s.EndedAt)
 	require.Len(t, w.rules.List(w.project.ID), 1, "a fault without an end outlives its scenario")
-	s, err = w.Stop(t.Context(), w.project.ID, id)
-	require.NoError(t, err)
+	s = must(w.Stop(t.Context(), w.project.ID, id))(t)
 	assert.Equal(t, scenarios.Done, s.State)
 	assert.Empty(t, w.rules.List(w.project.ID))
 	assert.Equal(t, []scenarios.Status{s}, w.List(w.project.ID))
 	assert.Empty(t, w.List("p-other"))
 	require.NoError(t, w.Delete(t.Context(), w.project.ID, id))
-	_, err = w.Get(w.project.ID, id)
+	_, err := w.Get(w.project.ID, id)
 	require.Error(t, err)
 }
 
@@ -194,8 +186,7 @@ func TestStopLiftsFaults(t *testing.T) {
 	}})
 	w.await(t, id, 2, 0)
 	require.Len(t, w.rules.List(w.project.ID), 2)
-	s, err := w.Stop(t.Context(), w.project.ID, id)
-	require.NoError(t, err)
+	s := must(w.Stop(t.Context(), w.project.ID, id))(t)
 	assert.Equal(t, scenarios.Stopped, s.State)
 	assert.Positive(t, s.Seed, "drawn, and shown")
 	assert.True(t, s.Steps[2].DoneAt.IsZero())
@@ -314,16 +305,13 @@ func TestAProjectRunsSoMany(t *testing.T) {
 }
 
 func TestReadyScenarios(t *testing.T) {
-	ready, err := scenarios.Available()
-	require.NoError(t, err)
+	ready := must(scenarios.Available())(t)
 	require.NotEmpty(t, ready)
 	for _, s := range ready {
 		assert.NotEmpty(t, s.Description, s.Name)
-		found, err := scenarios.Find(s.Name)
-		require.NoError(t, err)
-		assert.Equal(t, s, found)
+		assert.Equal(t, s, must(scenarios.Find(s.Name))(t))
 	}
-	_, err = scenarios.Find("zone-outrage")
+	_, err := scenarios.Find("zone-outrage")
 	require.ErrorContains(t, err, "--available")
 	file := filepath.Join(t.TempDir(), "s.yaml")
 	require.NoError(
@@ -359,12 +347,18 @@ func FuzzParse(f *testing.F) {
 			require.Contains(t, err.Error(), "is no scenario")
 			return
 		}
-		again, err := yaml.Marshal(s)
-		require.NoError(t, err)
-		same, err := scenarios.Parse(again)
-		require.NoError(t, err, "%s", again)
-		once, err := yaml.Marshal(same)
-		require.NoError(t, err)
+		again := must(yaml.Marshal(s))(t)
+		same := must(scenarios.Parse(again))(t, "%s", again)
+		once := must(yaml.Marshal(same))(t)
 		require.Equal(t, string(again), string(once))
 	})
+}
+
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t testing.TB, about ...any) A {
+	return func(t testing.TB, about ...any) A {
+		t.Helper()
+		require.NoError(t, err, about...)
+		return answer
+	}
 }

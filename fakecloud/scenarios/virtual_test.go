@@ -17,49 +17,57 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
+// newVirtualWorld is a world whose time is virtual, and moves by advance only.
+func newVirtualWorld(t *testing.T, profile cloud.Profile, seed int64) *world {
+	ctx, cancel := context.WithCancel(context.Background())
+	st := must(store.Open(ctx, store.Memory))(t)
+	w := &world{cloud: must(cloud.New(cloud.Config{
+		Store: st, DataPlane: fakePlane{}, Profile: profile, Seed: seed,
+		Virtual: must(cloud.StartVirtualTime(ctx, st, epoch))(t),
+	}))(t)}
+	w.project = must(w.cloud.EnsureProject(ctx, "default", nil))(t)
+	quiet := slog.New(slog.DiscardHandler)
+	w.rules = must(faults.Open(ctx, w.cloud, map[string]faults.Operation{}, quiet))(t)
+	w.Runner = scenarios.New(w.cloud, w.rules, quiet)
+	t.Cleanup(func() {
+		w.Close()
+		w.rules.Close()
+		cancel()
+		assert.NoError(t, st.Close())
+	})
+	return w
+}
+
+// advance moves a virtual clock by each of moves, and wants all that falls due to happen.
+func (w *world) advance(t *testing.T, moves ...time.Duration) {
+	t.Helper()
+	for _, d := range moves {
+		moved := must(w.cloud.Advance(t.Context(), func(now time.Time) time.Time { return now.Add(d) }))(t)
+		require.True(t, moved.Complete)
+	}
+}
+
 // Steps happen at their own times, however far the clock is moved at once.
 func TestAVirtualClockStopsAtEachStep(t *testing.T) {
 	ctx := t.Context()
 	play := func(moves ...time.Duration) (told []string) {
-		st, err := store.Open(ctx, store.Memory)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, st.Close()) }()
-		v, err := cloud.StartVirtualTime(ctx, st, epoch)
-		require.NoError(t, err)
-		c, err := cloud.New(
-			cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[1], Virtual: v, Seed: 1},
-		)
-		require.NoError(t, err)
-		p, err := c.EnsureProject(ctx, "default", nil)
-		require.NoError(t, err)
-		quiet := slog.New(slog.DiscardHandler)
-		rules, err := faults.Open(ctx, c, map[string]faults.Operation{}, quiet)
-		require.NoError(t, err)
-		defer rules.Close()
-		runner := scenarios.New(c, rules, quiet)
-		defer runner.Close()
-		in, _, err := c.CreateInstance(ctx, p, cloud.InstanceSpec{Name: "a"})
+		w := newVirtualWorld(t, cloud.Profiles[1], 1)
+		in, _, err := w.cloud.CreateInstance(ctx, w.project, cloud.InstanceSpec{Name: "a"})
 		require.NoError(t, err)
 		a := &scenarios.Selector{Name: "a"}
-		started, err := runner.Run(ctx, p, scenarios.Spec{Name: "s", Steps: []scenarios.Step{
+		started := must(w.Run(ctx, w.project, scenarios.Spec{Name: "s", Steps: []scenarios.Step{
 			{At: 10 * time.Second, Action: "stop", Instances: a},
 			{At: 20 * time.Second, Action: "start", Instances: a},
 			{At: 10 * time.Minute, Action: "stop", Instances: a},
-		}})
-		require.NoError(t, err)
-		for _, d := range moves {
-			moved, err := c.Advance(ctx, func(now time.Time) time.Time { return now.Add(d) })
-			require.NoError(t, err)
-			require.True(t, moved.Complete)
-		}
-		s, err := runner.Get(p.ID, started.ID)
-		require.NoError(t, err)
+		}}))(t)
+		w.advance(t, moves...)
+		s := must(w.Get(w.project.ID, started.ID))(t)
 		assert.Equal(t, scenarios.Done, s.State)
 		for i, at := range []time.Duration{10 * time.Second, 20 * time.Second, 10 * time.Minute} {
 			assert.Equal(t, epoch.Add(at), s.Steps[i].DoneAt)
 			assert.Empty(t, s.Steps[i].Error)
 		}
-		events, _, err := c.Events(context.Background(), p, cloud.Oldest)
+		events, _, err := w.cloud.Events(ctx, w.project, cloud.Oldest)
 		require.NoError(t, err)
 		for _, e := range events {
 			if e.ID == in.ID {
@@ -81,30 +89,13 @@ func TestAVirtualClockStopsAtEachStep(t *testing.T) {
 func TestAFaultForAWhileUnderAVirtualClock(t *testing.T) {
 	play := func(moves ...time.Duration) (told []string) {
 		ctx := t.Context()
-		st, err := store.Open(ctx, store.Memory)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, st.Close()) }()
-		v, err := cloud.StartVirtualTime(ctx, st, epoch)
-		require.NoError(t, err)
-		c, err := cloud.New(
-			cloud.Config{Store: st, DataPlane: fakePlane{}, Profile: cloud.Profiles[2], Virtual: v, Seed: 7},
-		)
-		require.NoError(t, err)
-		p, err := c.EnsureProject(ctx, "default", nil)
-		require.NoError(t, err)
-		quiet := slog.New(slog.DiscardHandler)
-		rules, err := faults.Open(ctx, c, map[string]faults.Operation{}, quiet)
-		require.NoError(t, err)
-		defer rules.Close()
-		runner := scenarios.New(c, rules, quiet)
-		defer runner.Close()
+		w := newVirtualWorld(t, cloud.Profiles[2], 7)
 		for _, name := range []string{"a", "b", "c", "d"} {
-			_, _, err := c.CreateInstance(ctx, p, cloud.InstanceSpec{Name: name})
+			_, _, err := w.cloud.CreateInstance(ctx, w.project, cloud.InstanceSpec{Name: name})
 			require.NoError(t, err)
 		}
-		_, err = c.Advance(ctx, func(now time.Time) time.Time { return now.Add(time.Minute) })
-		require.NoError(t, err)
-		started, err := runner.Run(ctx, p, scenarios.Spec{Name: "s", Seed: 11, Steps: []scenarios.Step{
+		w.advance(t, time.Minute)
+		started := must(w.Run(ctx, w.project, scenarios.Spec{Name: "s", Seed: 11, Steps: []scenarios.Step{
 			{At: 5 * time.Second, For: 30 * time.Second, Fault: &faults.Spec{Effect: faults.Effect{Stuck: true}}},
 			{At: 10 * time.Second, Action: "stop", Instances: &scenarios.Selector{Name: "a"}},
 			{
@@ -114,18 +105,12 @@ func TestAFaultForAWhileUnderAVirtualClock(t *testing.T) {
 			{At: 37 * time.Second, Action: "reboot", Instances: &scenarios.Selector{Name: "b"}},
 			{At: 37 * time.Second, Action: "reboot", Instances: &scenarios.Selector{Name: "c"}},
 			{At: 40 * time.Second, Action: "terminate", Instances: &scenarios.Selector{Name: "d"}},
-		}})
-		require.NoError(t, err)
-		for _, d := range moves {
-			moved, err := c.Advance(ctx, func(now time.Time) time.Time { return now.Add(d) })
-			require.NoError(t, err)
-			require.True(t, moved.Complete)
-		}
-		s, err := runner.Get(p.ID, started.ID)
-		require.NoError(t, err)
+		}}))(t)
+		w.advance(t, moves...)
+		s := must(w.Get(w.project.ID, started.ID))(t)
 		require.Equal(t, scenarios.Done, s.State, s)
 		assert.Equal(t, epoch.Add(95*time.Second), s.Steps[0].LiftedAt)
-		events, _, err := c.Events(ctx, p, cloud.Oldest)
+		events, _, err := w.cloud.Events(ctx, w.project, cloud.Oldest)
 		require.NoError(t, err)
 		for _, e := range events {
 			told = append(
@@ -149,16 +134,14 @@ func TestASnapshotStopsScenarios(t *testing.T) {
 	w := newWorld(t)
 	_, err := w.cloud.SaveSnapshot(t.Context(), "then")
 	require.NoError(t, err)
-	started, err := w.Run(t.Context(), w.project, scenarios.Spec{Name: "s", Steps: []scenarios.Step{
+	started := must(w.Run(t.Context(), w.project, scenarios.Spec{Name: "s", Steps: []scenarios.Step{
 		{Fault: &faults.Spec{Effect: faults.Effect{Stuck: true}}, For: time.Hour},
 		{At: time.Hour, Action: "stop", Instances: &scenarios.Selector{Pick: 1}},
-	}})
-	require.NoError(t, err)
+	}}))(t)
 	require.Eventually(t, func() bool { return len(w.rules.List(w.project.ID)) == 1 }, patience, time.Millisecond)
 	_, err = w.cloud.RestoreSnapshot(t.Context(), "then")
 	require.NoError(t, err)
-	s, err := w.Get(w.project.ID, started.ID)
-	require.NoError(t, err)
+	s := must(w.Get(w.project.ID, started.ID))(t)
 	assert.Equal(t, scenarios.Stopped, s.State)
 	assert.Equal(t, epoch, s.Steps[0].LiftedAt)
 	assert.Empty(t, w.rules.List(w.project.ID))
