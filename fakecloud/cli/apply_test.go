@@ -117,16 +117,13 @@ func (r *applyRig) awaitBalancerChecked() {
 func TestApply(t *testing.T) {
 	r := newApplyRig(t)
 	ctx := t.Context()
-	there, err := r.client.CreateInstance(ctx, api.InstanceCreate{Name: new("there")})
-	require.NoError(t, err)
+	there := must(r.client.CreateInstance(ctx, api.InstanceCreate{Name: new("there")}))(t)
 	want := []string{
 		"quotas updated instances", "backend created", "front created", "node-1 created", "node-2 created",
 		"node-3 created", "web created", "node-1 created",
 	}
 	assert.Equal(t, want, r.apply(seedManifest, "--dry-run"))
-	all, err := r.client.ListInstances(ctx, client.InstanceFilter{})
-	require.NoError(t, err)
-	assert.Len(t, all, 1, "a dry run")
+	assert.Len(t, must(r.client.ListInstances(ctx, client.InstanceFilter{}))(t), 1, "a dry run")
 
 	// The first answer of each kind is lost, so the call is repeated.
 	for _, op := range []string{"createInstance", "createLoadBalancer", "createRoute"} {
@@ -142,14 +139,11 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, api.InstanceRunning, one.State)
 	assert.Equal(t, "nebula-1b", one.Zone)
 	assert.Equal(t, api.Tags{"cluster": "lab", "role": "worker"}, one.Tags)
-	network, err := r.client.GetNetwork(ctx, one.NetworkID)
-	require.NoError(t, err)
+	network := must(r.client.GetNetwork(ctx, one.NetworkID))(t)
 	assert.Equal(t, "backend", network.Name)
-	addresses, err := r.client.ListAddresses(ctx, client.AddressFilter{Name: "front"})
-	require.NoError(t, err)
+	addresses := must(r.client.ListAddresses(ctx, client.AddressFilter{Name: "front"}))(t)
 	require.Len(t, addresses, 1)
-	lbs, err := r.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
-	require.NoError(t, err)
+	lbs := must(r.client.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t)
 	require.Len(t, lbs, 1)
 	assert.Equal(t, api.LoadBalancerActive, lbs[0].State)
 	assert.Equal(t, addresses[0].IP, lbs[0].Address)
@@ -181,11 +175,9 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, api.Tags{"cluster": "lab", "role": "server"}, r.instance("node-1").Tags)
 	assert.Equal(t, api.InstanceRunning, r.instance("node-2").State)
 	assert.Equal(t, api.InstanceStopped, r.instance("node-3").State)
-	quotas, err := r.client.Quotas(ctx)
-	require.NoError(t, err)
+	quotas := must(r.client.Quotas(ctx))(t)
 	assert.EqualValues(t, 60, quotas.Instances.Limit)
-	lb, err := r.client.GetLoadBalancer(ctx, lbs[0].ID)
-	require.NoError(t, err)
+	lb := must(r.client.GetLoadBalancer(ctx, lbs[0].ID))(t)
 	assert.Equal(t, api.LoadBalancerActive, lb.State)
 	assert.Equal(t, api.Tags{"cluster": "lab", "team": "a"}, lb.Tags)
 	assert.Equal(t, 10257, lb.HealthCheck.Port)

@@ -33,8 +33,7 @@ var (
 )
 
 func TestCookbook(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "faults", "COOKBOOK.md"))
-	require.NoError(t, err)
+	text := must(os.ReadFile(filepath.Join("..", "faults", "COOKBOOK.md")))(t)
 	startInProcessCloud(t)
 	commands, last := 0, ""
 	run := func(line string) {
@@ -68,8 +67,7 @@ func TestCookbook(t *testing.T) {
 
 // The commands in the cloud's README work, except those that run a cloud or do not end.
 func TestReadme(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "README.md"))
-	require.NoError(t, err)
+	text := must(os.ReadFile(filepath.Join("..", "README.md")))(t)
 	startInProcessCloud(t)
 	t.Chdir(t.TempDir())
 	_, manifest, found := strings.Cut(string(text), "`cloud.yaml`:\n\n")

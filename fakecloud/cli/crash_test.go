@@ -267,14 +267,10 @@ func requireEventsMatchStates(t *testing.T, c *client.Client) {
 		last[e.ID] = to
 		return nil
 	}))
-	instances, err := c.ListInstances(t.Context(), client.InstanceFilter{})
-	require.NoError(t, err)
-	for _, in := range instances {
+	for _, in := range must(c.ListInstances(t.Context(), client.InstanceFilter{}))(t) {
 		require.Equal(t, string(in.State), last[in.ID], in.ID)
 	}
-	balancers, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
-	require.NoError(t, err)
-	for _, lb := range balancers {
+	for _, lb := range must(c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{}))(t) {
 		require.Equal(t, string(lb.State), last[lb.ID], lb.ID)
 	}
 }
@@ -302,16 +298,11 @@ func requireWorkloadsDone(t *testing.T, c *client.Client, runners []*workloadRun
 		require.NoError(ct, err)
 		assert.Empty(ct, running)
 	}, testTimeout, 20*time.Millisecond)
-	instances, err := c.ListInstances(ctx, client.InstanceFilter{})
-	require.NoError(t, err)
-	addresses, err := c.ListAddresses(ctx, client.AddressFilter{})
-	require.NoError(t, err)
-	routes, err := c.ListRoutes(ctx, client.RouteFilter{})
-	require.NoError(t, err)
-	balancers, err := c.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
-	require.NoError(t, err)
-	operations, err := c.ListOperations(ctx, client.OperationFilter{})
-	require.NoError(t, err)
+	instances := must(c.ListInstances(ctx, client.InstanceFilter{}))(t)
+	addresses := must(c.ListAddresses(ctx, client.AddressFilter{}))(t)
+	routes := must(c.ListRoutes(ctx, client.RouteFilter{}))(t)
+	balancers := must(c.ListLoadBalancers(ctx, client.LoadBalancerFilter{}))(t)
+	operations := must(c.ListOperations(ctx, client.OperationFilter{}))(t)
 	got, want := map[string]int{}, map[string]int{}
 	for _, in := range instances {
 		got[fmt.Sprint(in.ID, " ", in.Name, " ", in.State)]++

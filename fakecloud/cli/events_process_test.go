@@ -14,9 +14,8 @@ import (
 
 func TestEventCommands(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--profile", "instant")
-	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}})
-	require.NoError(t, err)
-	_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID})
+	in := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}}))(t)
+	_, err := p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID})
 	require.NoError(t, err)
 	ok, fails := p.commandRunners(t)
 	for _, tc := range []struct {
@@ -49,11 +48,9 @@ func TestAuditSurvivesRestart(t *testing.T) {
 	p = startServe(t, dir)
 	_, err := p.client.ListZones(t.Context())
 	require.NoError(t, err)
-	sums, err := p.client.SumAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, api.AuditByOperation)
-	require.NoError(t, err)
+	sums := must(p.client.SumAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, api.AuditByOperation))(t)
 	require.Len(t, sums, 1)
 	assert.EqualValues(t, 4, sums[0].Calls)
-	entries, err := p.client.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0)
-	require.NoError(t, err)
+	entries := must(p.client.ListAudit(t.Context(), client.AuditFilter{Operation: "listZones"}, 0))(t)
 	assert.Len(t, entries, 4)
 }

@@ -73,8 +73,7 @@ func startServe(t *testing.T, dir string, args ...string) *process {
 // startServeWithEnv starts a process with that environment, or this process's if env is nil.
 func startServeWithEnv(t *testing.T, env []string, dir string, args ...string) *process {
 	t.Helper()
-	binary, err := buildBinary()
-	require.NoError(t, err)
+	binary := must(buildBinary())(t)
 	p := &process{token: filepath.Join(dir, "private", "token"), exited: make(chan error, 1)}
 	p.cmd = exec.Command(binary, append([]string{
 		"serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"), "--token",
@@ -82,8 +81,7 @@ func startServeWithEnv(t *testing.T, env []string, dir string, args ...string) *
 		"--instance-cidr", instanceCIDR, "--load-balancer-cidr", balancerCIDR(),
 	}, args...)...)
 	p.cmd.Env = env
-	stderr, err := p.cmd.StderrPipe()
-	require.NoError(t, err)
+	stderr := must(p.cmd.StderrPipe())(t)
 	require.NoError(t, p.cmd.Start())
 	t.Cleanup(func() { p.kill() })
 	ready := make(chan string, 1)
@@ -104,8 +102,7 @@ func startServeWithEnv(t *testing.T, env []string, dir string, args ...string) *
 	case <-time.After(testTimeout):
 		t.Fatal("serve did not get ready")
 	}
-	p.client, err = client.New(client.Config{URL: p.url, TokenFile: p.token})
-	require.NoError(t, err)
+	p.client = must(client.New(client.Config{URL: p.url, TokenFile: p.token}))(t)
 	return p
 }
 
@@ -118,15 +115,14 @@ func (p *process) kill() {
 // run runs a command against the process.
 func (p *process) run(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	binary, err := buildBinary()
-	require.NoError(t, err)
+	binary := must(buildBinary())(t)
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, args...)
 	cmd.Env = append(os.Environ(), "FAKECLOUD_URL="+p.url, "FAKECLOUD_TOKEN_FILE="+p.token)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	err = cmd.Run()
+	err := cmd.Run()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
 		require.NoError(t, err)
@@ -150,5 +146,14 @@ func (p *process) commandRunners(t *testing.T) (ok func(args ...string) string, 
 		assert.Equal(t, code, got, args)
 		assert.Contains(t, errs, says)
 		assert.True(t, strings.HasPrefix(errs, "fakecloud: "), errs)
+	}
+}
+
+// must returns what a call answers, and wants the call to succeed.
+func must[A any](answer A, err error) func(t testing.TB, about ...any) A {
+	return func(t testing.TB, about ...any) A {
+		t.Helper()
+		require.NoError(t, err, about...)
+		return answer
 	}
 }

@@ -16,17 +16,15 @@ func TestServeSelfSigned(t *testing.T) {
 	dir := t.TempDir()
 	read := func(name string) string {
 		t.Helper()
-		content, err := os.ReadFile(filepath.Join(dir, name))
-		require.NoError(t, err)
+		content := must(os.ReadFile(filepath.Join(dir, name)))(t)
 		return string(content)
 	}
 	run := func(args ...string) {
 		t.Helper()
 		p := startServe(t, dir, append([]string{"--tls-self-signed"}, args...)...)
 		require.Regexp(t, "^https://", p.url)
-		c, err := client.New(client.Config{URL: p.url, TokenFile: p.token, CAFile: filepath.Join(dir, "ca.crt")})
-		require.NoError(t, err)
-		_, err = c.ListZones(t.Context())
+		c := must(client.New(client.Config{URL: p.url, TokenFile: p.token, CAFile: filepath.Join(dir, "ca.crt")}))(t)
+		_, err := c.ListZones(t.Context())
 		require.NoError(t, err)
 		_, errs, code := p.run(t, "zones", "list")
 		assert.Equal(t, 1, code)
@@ -39,8 +37,7 @@ func TestServeSelfSigned(t *testing.T) {
 	for name, mode := range map[string]os.FileMode{
 		"ca.crt": 0o644, "ca.key": 0o600, "server.crt": 0o644, "server.key": 0o600,
 	} {
-		info, err := os.Stat(filepath.Join(dir, name))
-		require.NoError(t, err)
+		info := must(os.Stat(filepath.Join(dir, name)))(t)
 		assert.Equal(t, mode, info.Mode().Perm(), name)
 	}
 	ca, server := read("ca.crt"), read("server.crt")

@@ -20,14 +20,12 @@ import (
 
 func TestServeControlPlaneOnly(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--load-balancer-mode", "none", "--profile", "instant")
-	in, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
-	require.NoError(t, err)
-	lb, err := p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+	in := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{}))(t)
+	lb := must(p.client.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
 		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: 20080, TargetPort: 80}},
 		Targets:     &[]api.Target{{InstanceID: in.ID}},
 		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 80},
-	})
-	require.NoError(t, err)
+	}))(t)
 	says := fmt.Sprintf(
 		"control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", lb.Address,
 	)
@@ -53,13 +51,11 @@ func TestServeControlPlaneOnly(t *testing.T) {
 			}, health.Targets)
 		}
 	}, testTimeout, 2*time.Millisecond)
-	stats, err := p.client.LoadBalancerStats(t.Context(), lb.ID)
-	require.NoError(t, err)
+	stats := must(p.client.LoadBalancerStats(t.Context(), lb.ID))(t)
 	require.Len(t, stats.Listeners, 1)
 	assert.Zero(t, stats.Listeners[0].Connections)
 	// Nothing listens there, so the test can.
-	l, err := net.Listen("tcp4", net.JoinHostPort(lb.Address, "20080"))
-	require.NoError(t, err)
+	l := must(net.Listen("tcp4", net.JoinHostPort(lb.Address, "20080")))(t)
 	require.NoError(t, l.Close())
 }
 
@@ -76,8 +72,7 @@ func TestServeTLS(t *testing.T) {
 	dir := t.TempDir()
 	borrowed := httptest.NewTLSServer(nil) // For its certificate.
 	borrowed.Close()
-	key, err := x509.MarshalPKCS8PrivateKey(borrowed.TLS.Certificates[0].PrivateKey)
-	require.NoError(t, err)
+	key := must(x509.MarshalPKCS8PrivateKey(borrowed.TLS.Certificates[0].PrivateKey))(t)
 	certFile, keyFile := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
 	require.NoError(t, os.WriteFile(
 		certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: borrowed.Certificate().Raw}), 0o600,

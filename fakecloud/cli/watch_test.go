@@ -16,12 +16,10 @@ import (
 // startWatch starts a command that runs until it is interrupted by end.
 func (p *process) startWatch(t *testing.T, args ...string) (lines *bufio.Scanner, end func()) {
 	t.Helper()
-	binary, err := buildBinary()
-	require.NoError(t, err)
+	binary := must(buildBinary())(t)
 	cmd := exec.Command(binary, append(args, "--url", p.url, "--token-file", p.token)...)
 	cmd.Stderr = os.Stderr
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
+	stdout := must(cmd.StdoutPipe())(t)
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Process.Kill() })
 	return bufio.NewScanner(stdout), func() {
@@ -38,9 +36,8 @@ func TestWatch(t *testing.T) {
 		_, err := p.client.AdvanceClock(t.Context(), 3600e9)
 		require.NoError(t, err)
 	}
-	first, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("first")})
-	require.NoError(t, err)
-	_, err = p.client.CreateRoute(
+	first := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("first")}))(t)
+	_, err := p.client.CreateRoute(
 		t.Context(),
 		api.RouteCreate{Name: "there", Destination: "10.3.0.0/16", InstanceID: first.ID, Tags: &api.Tags{"a": "b"}},
 	)
@@ -60,8 +57,7 @@ func TestWatch(t *testing.T) {
 	routes, endRoutes := p.startWatch(t, "routes", "list", "-w", "--tag", "a=b", "-o", "json")
 	next(routes, `^\{"type":"listed","item":.*"name":"there"`)
 
-	second, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("second")})
-	require.NoError(t, err)
+	second := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{Name: new("second")}))(t)
 	for _, tags := range []api.Tags{{"a": "c"}, {"a": "b"}} {
 		_, err = p.client.CreateRoute(t.Context(), api.RouteCreate{
 			Name: "to-" + tags["a"], Destination: "10." + map[string]string{"b": "1", "c": "2"}[tags["a"]] + ".0.0/16",
@@ -88,11 +84,10 @@ func TestWatch(t *testing.T) {
 	endRoutes()
 
 	balancers, endBalancers := p.startWatch(t, "load-balancers", "list", "--watch", "-o", "yaml")
-	lb, err := p.client.CreateLoadBalancer(
+	lb := must(p.client.CreateLoadBalancer(
 		t.Context(),
 		api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{{Protocol: "udp", Port: 18086, TargetPort: 1}}},
-	)
-	require.NoError(t, err)
+	))(t)
 	next(balancers, `^---$`)
 	next(balancers, `^item:$`)
 	next(balancers, `^  address: `+lb.Address)
