@@ -406,3 +406,76 @@ func TestNewestEventMissing(t *testing.T) {
 	_, err := c.NewestEvent(t.Context())
 	assert.ErrorContains(t, err, "did not say")
 }
+
+func TestErrorNamesFieldOnce(t *testing.T) {
+	e := &client.Error{Problem: api.Problem{Detail: "name: is too long", Fields: &[]api.ProblemField{
+		{Field: "name", Message: "is too long"}, {Field: "cidr", Message: "is taken"},
+	}}}
+	assert.EqualError(t, e, "name: is too long; cidr: is taken")
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestSnapshotTimeout(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(file, []byte("secret"), 0o600))
+	var bounds []time.Duration
+	c, err := client.New(client.Config{
+		URL: "http://127.0.0.1:1", TokenFile: file, Timeout: time.Minute,
+		Transport: roundTripper(func(r *http.Request) (*http.Response, error) {
+			end, ok := r.Context().Deadline()
+			assert.True(t, ok)
+			bounds = append(bounds, time.Until(end))
+			return nil, errors.New("seen")
+		}),
+	})
+	require.NoError(t, err)
+	_, err = c.CreateSnapshot(t.Context(), "a")
+	require.ErrorContains(t, err, "seen")
+	_, err = c.RestoreSnapshot(t.Context(), "a")
+	require.ErrorContains(t, err, "seen")
+	require.ErrorContains(t, c.DeleteSnapshot(t.Context(), "a"), "seen")
+	require.Len(t, bounds, 3)
+	assert.Greater(t, bounds[0], 30*time.Minute)
+	assert.Greater(t, bounds[1], 30*time.Minute)
+	assert.LessOrEqual(t, bounds[2], time.Minute)
+}
+
+func TestConfigWrap(t *testing.T) {
+	answers := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, api.Project{Name: "p"}) })
+	plain, secure := httptest.NewServer(answers), httptest.NewTLSServer(answers)
+	t.Cleanup(plain.Close)
+	t.Cleanup(secure.Close)
+	dir := t.TempDir()
+	token, ca := filepath.Join(dir, "token"), filepath.Join(dir, "ca")
+	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
+	require.NoError(
+		t,
+		os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}), 0o600),
+	)
+	for name, cfg := range map[string]client.Config{
+		"the default transport":         {URL: plain.URL},
+		"a CA of its own and no proxy":  {URL: secure.URL, CAFile: ca, Direct: true},
+		"a transport given by somebody": {URL: plain.URL, Transport: &http.Transport{DisableKeepAlives: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls := 0
+			cfg.TokenFile = token
+			cfg.Wrap = func(next http.RoundTripper) http.RoundTripper {
+				return roundTripper(func(r *http.Request) (*http.Response, error) {
+					calls++
+					assert.Equal(t, "Bearer secret", r.Header.Get("Authorization"))
+					return next.RoundTrip(r)
+				})
+			}
+			c, err := client.New(cfg)
+			require.NoError(t, err)
+			p, err := c.Project(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, "p", p.Name)
+			assert.Equal(t, 1, calls)
+		})
+	}
+}

@@ -4,13 +4,20 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 func TestOptionsThatBalancersCannotHave(t *testing.T) {
@@ -114,4 +121,154 @@ func TestOptionsAreInForce(t *testing.T) {
 func isTimeout(err error) bool {
 	e, ok := err.(net.Error) //nolint:errorlint // It comes straight from the connection.
 	return ok && e.Timeout()
+}
+
+// awaitCondition waits until an active balancer's reason begins so; "" is none.
+func (r *rig) awaitCondition(t *testing.T, id, want string) api.LoadBalancer {
+	t.Helper()
+	var lb *api.LoadBalancer
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		var err error
+		lb, err = r.GetLoadBalancer(t.Context(), id)
+		if assert.NoError(c, err) && assert.Equal(c, api.LoadBalancerActive, lb.State) {
+			begins, _, _ := strings.Cut(valueOrZero(lb.StateReason, ""), ":")
+			assert.Equal(c, want, begins)
+		}
+	}, patience, 2*time.Millisecond)
+	return *lb
+}
+
+func TestABalancerWithoutHealthyTargetSaysSo(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in := r.runInstance(t, api.InstanceCreate{})
+	target := must(net.Listen("tcp4", in.Addresses[0].IP+":0"))(t)
+	var status atomic.Int64
+	status.Store(http.StatusOK)
+	web := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(int(status.Load()))
+		}),
+		ReadHeaderTimeout: patience,
+	}
+	go func() { _ = web.Serve(target) }()
+	t.Cleanup(func() { _ = web.Close() })
+	at := target.Addr().(*net.TCPAddr).Port
+	lb := r.createBalancer(t, api.LoadBalancerCreate{
+		Name: "web", Listeners: []api.Listener{{Protocol: "tcp", Port: freePort(t, "127.0.0.1"), TargetPort: at}},
+		Targets: &[]api.Target{{InstanceID: in.ID}},
+		HealthCheck: &api.HealthCheck{
+			Protocol: api.HealthCheckHTTP, Port: at, IntervalSeconds: 1, TimeoutSeconds: 1, HealthyThreshold: 1,
+			UnhealthyThreshold: 1,
+		},
+	})
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		health, err := r.LoadBalancerHealth(ctx, lb.ID)
+		if assert.NoError(c, err) && assert.Len(c, health.Targets, 1) {
+			assert.Equal(c, api.TargetHealthy, health.Targets[0].Health)
+		}
+	}, patience, 2*time.Millisecond)
+	assert.Nil(t, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive).StateReason)
+	status.Store(http.StatusServiceUnavailable)
+	sick := r.awaitCondition(t, lb.ID, "no target is healthy")
+	status.Store(http.StatusOK)
+	assert.Greater(t, r.awaitCondition(t, lb.ID, "").Version, sick.Version)
+	requireOK(t)(r.StopInstance(ctx, in.ID))
+	r.awaitCondition(t, lb.ID, "no target runs")
+	requireOK(t)(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Targets: &[]api.Target{}}))
+	last := r.awaitCondition(t, lb.ID, "it has no targets")
+
+	var told []string
+	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(ev api.Event) error {
+		if ev.ID == lb.ID && valueOrZero(ev.From, "") == "active" && valueOrZero(ev.To, "") == "active" {
+			assert.Equal(t, api.EventUpdated, ev.Type)
+			begins, _, _ := strings.Cut(valueOrZero(ev.Reason, ""), ":")
+			assert.Equal(t, ev.Reason, ev.LoadBalancer.StateReason)
+			told = append(told, begins)
+		}
+		return nil
+	}))
+	assert.Subset(t, told, []string{"no target is healthy", "", "no target runs"})
+	assert.Equal(t, last, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive), "then all is quiet")
+}
+
+func newRig6(t *testing.T) *rig {
+	t.Helper()
+	return newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.LoadBalancerCIDR6 = netip.MustParsePrefix("::1/128") })
+}
+
+func TestFamiliesThatCannotBeHad(t *testing.T) {
+	const create = `{"name":"web","listeners":[{"protocol":"tcp","port":8080,"targetPort":1}],"ipFamilies":`
+	r := newRig(t)
+	for given, says := range map[string]string{
+		`["ipv4","ipv6"]}`: "cannot hold ipv6: the cloud has no --load-balancer-cidr6",
+		`["ipv6"]}`:        "must hold ipv4",
+		`[]}`:              "minimum number of items is 1",
+		`["ipv4","ipv4"]}`: "duplicate",
+	} {
+		_, p := r.call(t, "POST", "/v1/load-balancers", create+given)
+		assert.Equal(t, api.InvalidRequest, p.Code, given)
+		assert.Contains(t, fields(p)["ipFamilies"], says, given)
+	}
+	_, p := r.call(t, "POST", "/v1/load-balancers", create+`["ipv5"]}`)
+	assert.Equal(t, "must be ipv4 or ipv6", fields(p)["ipFamilies.0"])
+	_, p = r.call(t, "POST", "/v1/load-balancers", create+`["ipv4"],"sourceRanges":["fd00::1/8"]}`)
+	assert.Equal(t, "has host bits set: did you mean fd00::/8?", fields(p)["sourceRanges.0"])
+}
+
+func TestBothFamiliesOverTheAPI(t *testing.T) {
+	r, ctx := newRig6(t), t.Context()
+	both := api.IPFamilies{api.IPv4, api.IPv6}
+	body := api.LoadBalancerCreate{
+		Name: "web", Listeners: oneListener, IPFamilies: &both,
+		SourceRanges: &api.SourceRanges{"fd00::/8", "10.0.0.0/8"},
+	}
+	body.Listeners = []api.Listener{{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 1}}
+	lb := r.createBalancer(t, body)
+	assert.Equal(t, both, lb.IPFamilies)
+	assert.Equal(t, new("::1"), lb.IPv6Address)
+	assert.Equal(t, *body.SourceRanges, lb.SourceRanges)
+	plain := r.createBalancer(t, api.LoadBalancerCreate{Name: "plain", Listeners: oneListener})
+	assert.Equal(t, api.IPFamilies{api.IPv4}, plain.IPFamilies)
+	assert.Nil(t, plain.IPv6Address)
+	same, err := r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{IPFamilies: &both, IPv6Address: new("0:0::1")})
+	require.NoError(t, err, "the present one is no change, however it is written")
+	assert.LessOrEqual(t, same.Version, lb.Version+1, "it may have been built meanwhile")
+	update := api.LoadBalancerUpdate{IPv6Address: new("::2")}
+	requireCode(t, api.InvalidRequest)(r.UpdateLoadBalancer(ctx, lb.ID, update))
+	var told []string
+	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error {
+		if e.ID == lb.ID {
+			require.NotNil(t, e.LoadBalancer)
+			told = append(told, valueOrZero(e.LoadBalancer.IPv6Address, "none"))
+		}
+		return nil
+	}))
+	assert.NotEmpty(t, told)
+	assert.NotContains(t, told, "none", "its events show it")
+}
+
+func TestBothFamiliesLeadToTheTargets(t *testing.T) {
+	free, err := net.Listen("tcp6", "[::1]:0")
+	if err != nil {
+		t.Skipf("this machine has no IPv6 on loopback: %v", err)
+	}
+	port := free.Addr().(*net.TCPAddr).Port
+	require.NoError(t, free.Close())
+	r, ctx := newRig6(t), t.Context()
+	target := serveTCP(t, func(c net.Conn) { _, _ = io.WriteString(c, "hello") })
+	in := r.runInstance(t, api.InstanceCreate{Address: new("127.0.0.1")})
+	lb := r.createBalancer(t, api.LoadBalancerCreate{
+		Name: "web", IPFamilies: &api.IPFamilies{api.IPv4, api.IPv6}, Targets: &api.Targets{{InstanceID: in.ID}},
+		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: port, TargetPort: target}},
+	})
+	r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+	for _, address := range []string{lb.Address, *lb.IPv6Address} {
+		c := must(net.DialTimeout("tcp", net.JoinHostPort(address, strconv.Itoa(port)), patience))(t)
+		heard := must(io.ReadAll(c))(t)
+		assert.Equal(t, "hello", string(heard))
+		require.NoError(t, c.Close())
+	}
+	stats := must(r.LoadBalancerStats(ctx, lb.ID))(t)
+	require.Len(t, stats.Listeners, 1)
+	assert.EqualValues(t, 2, stats.Listeners[0].Connections, "both count as one listener's")
 }

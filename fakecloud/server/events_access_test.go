@@ -38,10 +38,12 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 				ctx, tc.project, api.TokenCreate{Name: name, Role: api.RoleViewer, ExpiresAt: tc.expires},
 			))(t)
 			ended := make(chan error, 1)
-			stream := must(http.DefaultClient.Do(bearing(t, r.url+"/v1/events", made.Secret)))(t)
+			stream, err := http.DefaultClient.Do(bearing(t, r.url+"/v1/events", made.Secret))
+			require.NoError(t, err)
 			t.Cleanup(func() { _ = stream.Body.Close() })
 			require.Equal(t, 200, stream.StatusCode)
-			kept := must(http.DefaultClient.Do(bearing(t, r.url+"/v1/events", ccmSecret)))(t)
+			kept, err := http.DefaultClient.Do(bearing(t, r.url+"/v1/events", ccmSecret))
+			require.NoError(t, err)
 			t.Cleanup(func() { _ = kept.Body.Close() })
 			beats := make([]byte, 2*len(": still here\n\n")+len(": connected\n\n"))
 			requireOK(t, "it lives")(io.ReadFull(stream.Body, beats))
@@ -57,7 +59,7 @@ func TestStreamsDoNotOutliveTheirToken(t *testing.T) {
 			case <-time.After(patience):
 				require.Fail(t, "the stream goes on")
 			}
-			_, err := io.ReadFull(kept.Body, beats)
+			_, err = io.ReadFull(kept.Body, beats)
 			assert.NoError(t, err, "another token's goes on")
 		})
 	}

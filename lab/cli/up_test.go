@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"os/exec"
 	"slices"
 	"strings"
@@ -148,4 +149,16 @@ func TestShellCommandLine(t *testing.T) {
 	said, err := exec.CommandContext(t.Context(), "bash", "-c", `printf '%s\n' `+shellCommandLine(words)).Output()
 	require.NoError(t, err)
 	assert.Equal(t, strings.Join(words, "\n")+"\n", string(said))
+}
+
+// The summary offers a second lab whose name differs from this lab's.
+func TestSummaryWithoutProvider(t *testing.T) {
+	for name, other := range map[string]string{"lab": "full", "full": "other"} {
+		var said string
+		printSummaryWithoutProvider(
+			func(format string, args ...any) { said += fmt.Sprintf(format+"\n", args...) }, "bin/lab", name,
+		)
+		assert.Contains(t, said, "bin/lab up --name "+other+" ")
+		assert.Contains(t, said, "bin/lab compare "+name+" "+other+"\n")
+	}
 }
