@@ -83,6 +83,6 @@ func (c *Client) ListAuditUntil(
 // or, if none is given, by token, user agent and operation.
 func (c *Client) SumAudit(ctx context.Context, f AuditFilter, by ...api.AuditGroup) ([]api.AuditSum, error) {
 	query := f.sumParameters()
-	query["groupBy"] = texts(by)
+	query["groupBy"] = textsOf(by)
 	return readItems[api.AuditSum](ctx, c, "/v1/audit/summary", query)
 }

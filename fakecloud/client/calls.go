@@ -37,7 +37,7 @@ func (c *Client) ListTokens(ctx context.Context, project string) ([]api.Token, e
 
 // AttachAddress attaches an available address to an instance.
 func (c *Client) AttachAddress(ctx context.Context, id, instance string) (*api.ReservedAddress, error) {
-	return change[api.ReservedAddress](
+	return sendChange[api.ReservedAddress](
 		ctx, c, http.MethodPost, pathOf("/v1/addresses/%s/attach", id), api.AddressAttach{InstanceID: instance},
 	)
 }
@@ -57,7 +57,7 @@ func OperationInto(ctx context.Context, id *string) context.Context {
 // that up to the given time, truncated to whole seconds and a minute at most.
 func (c *Client) GetOperation(ctx context.Context, id string, wait time.Duration) (*api.Operation, error) {
 	wait = min(wait, maxWait).Truncate(time.Second)
-	return read[api.Operation](
+	return readResource[api.Operation](
 		ctx, c.withTimeout(c.timeout+wait), pathOf("/v1/operations/%s", id),
 		url.Values{"wait": textOf(int(wait.Seconds()))},
 	)
@@ -97,7 +97,7 @@ func (c *Client) AdvanceClockTo(ctx context.Context, until time.Time) (*api.Cloc
 }
 
 func (c *Client) advanceClock(ctx context.Context, body api.ClockAdvance) (*api.ClockAdvanced, error) {
-	return change[api.ClockAdvanced](
+	return sendChange[api.ClockAdvanced](
 		ctx, c.withTimeout(longTimeout), http.MethodPost, "/v1/clock:advance", body,
 	)
 }
@@ -105,7 +105,7 @@ func (c *Client) advanceClock(ctx context.Context, body api.ClockAdvance) (*api.
 // CreateSnapshot saves the state of the whole cloud. It may take as long as ctx allows, an
 // hour at most.
 func (c *Client) CreateSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
-	return change[api.Snapshot](
+	return sendChange[api.Snapshot](
 		ctx, c.withTimeout(longTimeout), http.MethodPost, "/v1/snapshots", api.SnapshotCreate{Name: name},
 	)
 }
@@ -113,7 +113,7 @@ func (c *Client) CreateSnapshot(ctx context.Context, name string) (*api.Snapshot
 // RestoreSnapshot replaces the cloud's state by a snapshot. It may take as long as ctx
 // allows, an hour at most.
 func (c *Client) RestoreSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
-	return change[api.Snapshot](
+	return sendChange[api.Snapshot](
 		ctx, c.withTimeout(longTimeout), http.MethodPost, pathOf("/v1/snapshots/%s/restore", name), nil,
 	)
 }

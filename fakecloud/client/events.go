@@ -82,7 +82,7 @@ func (c *Client) watchEvents(
 		query.Set("newest", "true")
 	}
 	for _, f := range only {
-		query["resource"], query["id"] = texts(f.Resources), f.IDs
+		query["resource"], query["id"] = textsOf(f.Resources), f.IDs
 		query["tag"], query["project"] = f.Tags, textOf(f.Project)
 	}
 	resp, err := c.send(stream, http.MethodGet, "/v1/events", query, nil)

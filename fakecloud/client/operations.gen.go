@@ -25,7 +25,7 @@ type AddressFilter struct {
 func (c *Client) ListAddresses(ctx context.Context, f AddressFilter) ([]api.ReservedAddress, error) {
 	return readAllPages[api.ReservedAddress](ctx, c, "/v1/addresses", url.Values{
 		"name":  textOf(f.Name),
-		"state": texts(f.States),
+		"state": textsOf(f.States),
 		"tag":   f.Tags,
 		"limit": {largestPage},
 	})
@@ -34,44 +34,44 @@ func (c *Client) ListAddresses(ctx context.Context, f AddressFilter) ([]api.Rese
 // ReserveAddress sends POST /v1/addresses:
 // Reserve an address of the load balancers' pool. It is available at once, and the project's until it is released.
 func (c *Client) ReserveAddress(ctx context.Context, body api.ReservedAddressCreate) (*api.ReservedAddress, error) {
-	return create[api.ReservedAddress](ctx, c, "/v1/addresses", body)
+	return createResource[api.ReservedAddress](ctx, c, "/v1/addresses", body)
 }
 
 // ReleaseAddress sends DELETE /v1/addresses/{id}:
 // Release an address, which is gone with the reply. One that is in use is not released (in-use).
 func (c *Client) ReleaseAddress(ctx context.Context, id string) error {
-	_, err := change[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/addresses/%s", id), nil)
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/addresses/%s", id), nil)
 	return err
 }
 
 // GetAddress sends GET /v1/addresses/{id}:
 // One reserved address.
 func (c *Client) GetAddress(ctx context.Context, id string) (*api.ReservedAddress, error) {
-	return read[api.ReservedAddress](ctx, c, pathOf("/v1/addresses/%s", id), nil)
+	return readResource[api.ReservedAddress](ctx, c, pathOf("/v1/addresses/%s", id), nil)
 }
 
 // UpdateAddress sends PATCH /v1/addresses/{id}:
 // Replace the fields given; fields left out stay as they are.
 func (c *Client) UpdateAddress(ctx context.Context, id string, body api.ReservedAddressUpdate) (*api.ReservedAddress, error) {
-	return change[api.ReservedAddress](ctx, c, http.MethodPatch, pathOf("/v1/addresses/%s", id), body)
+	return sendChange[api.ReservedAddress](ctx, c, http.MethodPatch, pathOf("/v1/addresses/%s", id), body)
 }
 
 // DetachAddress sends POST /v1/addresses/{id}/detach:
 // Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (in-use).
 func (c *Client) DetachAddress(ctx context.Context, id string) (*api.ReservedAddress, error) {
-	return change[api.ReservedAddress](ctx, c, http.MethodPost, pathOf("/v1/addresses/%s/detach", id), nil)
+	return sendChange[api.ReservedAddress](ctx, c, http.MethodPost, pathOf("/v1/addresses/%s/detach", id), nil)
 }
 
 // Clock sends GET /v1/clock:
 // What time it is in the cloud, and whether that stands still.
 func (c *Client) Clock(ctx context.Context) (*api.Clock, error) {
-	return read[api.Clock](ctx, c, "/v1/clock", nil)
+	return readResource[api.Clock](ctx, c, "/v1/clock", nil)
 }
 
 // DeleteFaults sends DELETE /v1/faults:
 // Lift all faults that the project made.
 func (c *Client) DeleteFaults(ctx context.Context) error {
-	_, err := change[struct{}](ctx, c, http.MethodDelete, "/v1/faults", nil)
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, "/v1/faults", nil)
 	return err
 }
 
@@ -84,20 +84,20 @@ func (c *Client) ListFaults(ctx context.Context) ([]api.Fault, error) {
 // CreateFault sends POST /v1/faults:
 // Make calls of the project's tokens, or the life cycles of its resources, go wrong.
 func (c *Client) CreateFault(ctx context.Context, body api.FaultCreate) (*api.Fault, error) {
-	return change[api.Fault](ctx, c, http.MethodPost, "/v1/faults", body)
+	return sendChange[api.Fault](ctx, c, http.MethodPost, "/v1/faults", body)
 }
 
 // DeleteFault sends DELETE /v1/faults/{id}:
 // Lift a fault. Calls and resources that it holds are let go of, and what an outage took is started again.
 func (c *Client) DeleteFault(ctx context.Context, id string) error {
-	_, err := change[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/faults/%s", id), nil)
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/faults/%s", id), nil)
 	return err
 }
 
 // GetFault sends GET /v1/faults/{id}:
 // One fault rule, and how often it was applied.
 func (c *Client) GetFault(ctx context.Context, id string) (*api.Fault, error) {
-	return read[api.Fault](ctx, c, pathOf("/v1/faults/%s", id), nil)
+	return readResource[api.Fault](ctx, c, pathOf("/v1/faults/%s", id), nil)
 }
 
 // ListInstanceTypes sends GET /v1/instance-types:
@@ -124,7 +124,7 @@ func (c *Client) ListInstances(ctx context.Context, f InstanceFilter) ([]api.Ins
 	return readAllPages[api.Instance](ctx, c, "/v1/instances", url.Values{
 		"name":  textOf(f.Name),
 		"zone":  textOf(f.Zone),
-		"state": texts(f.States),
+		"state": textsOf(f.States),
 		"tag":   f.Tags,
 		"limit": {largestPage},
 	})
@@ -133,43 +133,43 @@ func (c *Client) ListInstances(ctx context.Context, f InstanceFilter) ([]api.Ins
 // CreateInstance sends POST /v1/instances:
 // Create an instance. It is pending in the reply and running after its profile's delay.
 func (c *Client) CreateInstance(ctx context.Context, body api.InstanceCreate) (*api.Instance, error) {
-	return create[api.Instance](ctx, c, "/v1/instances", body)
+	return createResource[api.Instance](ctx, c, "/v1/instances", body)
 }
 
 // GetInstance sends GET /v1/instances/{id}:
 // One instance. A terminated instance stays readable for a while, then is gone (404).
 func (c *Client) GetInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return read[api.Instance](ctx, c, pathOf("/v1/instances/%s", id), nil)
+	return readResource[api.Instance](ctx, c, pathOf("/v1/instances/%s", id), nil)
 }
 
 // UpdateInstance sends PATCH /v1/instances/{id}:
 // Replace the fields given, of an instance that is not terminated; fields left out stay as they are.
 func (c *Client) UpdateInstance(ctx context.Context, id string, body api.ResourceUpdate) (*api.Instance, error) {
-	return change[api.Instance](ctx, c, http.MethodPatch, pathOf("/v1/instances/%s", id), body)
+	return sendChange[api.Instance](ctx, c, http.MethodPatch, pathOf("/v1/instances/%s", id), body)
 }
 
 // RebootInstance sends POST /v1/instances/{id}/reboot:
 // Reboot a running instance. It is pending meanwhile, with the reason rebooting. Rebooting one that is pending changes nothing.
 func (c *Client) RebootInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return change[api.Instance](ctx, c, http.MethodPost, pathOf("/v1/instances/%s/reboot", id), nil)
+	return sendChange[api.Instance](ctx, c, http.MethodPost, pathOf("/v1/instances/%s/reboot", id), nil)
 }
 
 // StartInstance sends POST /v1/instances/{id}/start:
 // Start an instance that is stopped or in error. Starting one that is pending or running changes nothing.
 func (c *Client) StartInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return change[api.Instance](ctx, c, http.MethodPost, pathOf("/v1/instances/%s/start", id), nil)
+	return sendChange[api.Instance](ctx, c, http.MethodPost, pathOf("/v1/instances/%s/start", id), nil)
 }
 
 // StopInstance sends POST /v1/instances/{id}/stop:
 // Stop an instance that runs or is in error. It keeps its address. Stopping one that is stopping or stopped changes nothing.
 func (c *Client) StopInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return change[api.Instance](ctx, c, http.MethodPost, pathOf("/v1/instances/%s/stop", id), nil)
+	return sendChange[api.Instance](ctx, c, http.MethodPost, pathOf("/v1/instances/%s/stop", id), nil)
 }
 
 // TerminateInstance sends POST /v1/instances/{id}/terminate:
 // End an instance for good, from any state. Terminating one that is terminating or terminated changes nothing.
 func (c *Client) TerminateInstance(ctx context.Context, id string) (*api.Instance, error) {
-	return change[api.Instance](ctx, c, http.MethodPost, pathOf("/v1/instances/%s/terminate", id), nil)
+	return sendChange[api.Instance](ctx, c, http.MethodPost, pathOf("/v1/instances/%s/terminate", id), nil)
 }
 
 // LoadBalancerFilter filters a list. Zero fields match everything.
@@ -187,7 +187,7 @@ type LoadBalancerFilter struct {
 func (c *Client) ListLoadBalancers(ctx context.Context, f LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	return readAllPages[api.LoadBalancer](ctx, c, "/v1/load-balancers", url.Values{
 		"name":  textOf(f.Name),
-		"state": texts(f.States),
+		"state": textsOf(f.States),
 		"tag":   f.Tags,
 		"limit": {largestPage},
 	})
@@ -196,37 +196,37 @@ func (c *Client) ListLoadBalancers(ctx context.Context, f LoadBalancerFilter) ([
 // CreateLoadBalancer sends POST /v1/load-balancers:
 // Create a load balancer. It is provisioning in the reply; its address is final, but answers once it is active.
 func (c *Client) CreateLoadBalancer(ctx context.Context, body api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-	return create[api.LoadBalancer](ctx, c, "/v1/load-balancers", body)
+	return createResource[api.LoadBalancer](ctx, c, "/v1/load-balancers", body)
 }
 
 // DeleteLoadBalancer sends DELETE /v1/load-balancers/{id}:
 // Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing.
 func (c *Client) DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
-	return change[api.LoadBalancer](ctx, c, http.MethodDelete, pathOf("/v1/load-balancers/%s", id), nil)
+	return sendChange[api.LoadBalancer](ctx, c, http.MethodDelete, pathOf("/v1/load-balancers/%s", id), nil)
 }
 
 // GetLoadBalancer sends GET /v1/load-balancers/{id}:
 // One load balancer.
 func (c *Client) GetLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
-	return read[api.LoadBalancer](ctx, c, pathOf("/v1/load-balancers/%s", id), nil)
+	return readResource[api.LoadBalancer](ctx, c, pathOf("/v1/load-balancers/%s", id), nil)
 }
 
 // UpdateLoadBalancer sends PATCH /v1/load-balancers/{id}:
 // Replace the fields given; fields left out stay as they are. An active balancer is updating in the reply. Connections that need not end do not.
 func (c *Client) UpdateLoadBalancer(ctx context.Context, id string, body api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
-	return change[api.LoadBalancer](ctx, c, http.MethodPatch, pathOf("/v1/load-balancers/%s", id), body)
+	return sendChange[api.LoadBalancer](ctx, c, http.MethodPatch, pathOf("/v1/load-balancers/%s", id), body)
 }
 
 // LoadBalancerHealth sends GET /v1/load-balancers/{id}/health:
 // What the balancer knows of each target, in the order of its targets.
 func (c *Client) LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error) {
-	return read[api.LoadBalancerHealth](ctx, c, pathOf("/v1/load-balancers/%s/health", id), nil)
+	return readResource[api.LoadBalancerHealth](ctx, c, pathOf("/v1/load-balancers/%s/health", id), nil)
 }
 
 // LoadBalancerStats sends GET /v1/load-balancers/{id}/stats:
 // What each listener and each target carried since the process started.
 func (c *Client) LoadBalancerStats(ctx context.Context, id string) (*api.LoadBalancerStats, error) {
-	return read[api.LoadBalancerStats](ctx, c, pathOf("/v1/load-balancers/%s/stats", id), nil)
+	return readResource[api.LoadBalancerStats](ctx, c, pathOf("/v1/load-balancers/%s/stats", id), nil)
 }
 
 // NetworkFilter filters a list. Zero fields match everything.
@@ -250,26 +250,26 @@ func (c *Client) ListNetworks(ctx context.Context, f NetworkFilter) ([]api.Netwo
 // CreateNetwork sends POST /v1/networks:
 // Create a network. Whether its addresses lead anywhere is up to the machine that the cloud runs on.
 func (c *Client) CreateNetwork(ctx context.Context, body api.NetworkCreate) (*api.Network, error) {
-	return create[api.Network](ctx, c, "/v1/networks", body)
+	return createResource[api.Network](ctx, c, "/v1/networks", body)
 }
 
 // DeleteNetwork sends DELETE /v1/networks/{id}:
 // Delete a network. Refused (in-use) for the default one, and while instances that are not terminated are in it.
 func (c *Client) DeleteNetwork(ctx context.Context, id string) error {
-	_, err := change[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/networks/%s", id), nil)
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/networks/%s", id), nil)
 	return err
 }
 
 // GetNetwork sends GET /v1/networks/{id}:
 // One network.
 func (c *Client) GetNetwork(ctx context.Context, id string) (*api.Network, error) {
-	return read[api.Network](ctx, c, pathOf("/v1/networks/%s", id), nil)
+	return readResource[api.Network](ctx, c, pathOf("/v1/networks/%s", id), nil)
 }
 
 // UpdateNetwork sends PATCH /v1/networks/{id}:
 // Replace the fields given; fields left out stay as they are.
 func (c *Client) UpdateNetwork(ctx context.Context, id string, body api.ResourceUpdate) (*api.Network, error) {
-	return change[api.Network](ctx, c, http.MethodPatch, pathOf("/v1/networks/%s", id), body)
+	return sendChange[api.Network](ctx, c, http.MethodPatch, pathOf("/v1/networks/%s", id), body)
 }
 
 // OperationFilter filters a list. Zero fields match everything.
@@ -288,7 +288,7 @@ func (c *Client) ListOperations(ctx context.Context, f OperationFilter) ([]api.O
 	return readAllPages[api.Operation](ctx, c, "/v1/operations", url.Values{
 		"resource": textOf(f.Resource),
 		"type":     f.Types,
-		"state":    texts(f.States),
+		"state":    textsOf(f.States),
 		"limit":    {largestPage},
 	})
 }
@@ -296,75 +296,75 @@ func (c *Client) ListOperations(ctx context.Context, f OperationFilter) ([]api.O
 // Project sends GET /v1/project:
 // The project that the caller's token belongs to, and that token.
 func (c *Client) Project(ctx context.Context) (*api.Project, error) {
-	return read[api.Project](ctx, c, "/v1/project", nil)
+	return readResource[api.Project](ctx, c, "/v1/project", nil)
 }
 
 // CreateProject sends POST /v1/projects:
 // Create a project. It has a network default, and no token yet.
 func (c *Client) CreateProject(ctx context.Context, body api.ProjectCreate) (*api.Project, error) {
-	return create[api.Project](ctx, c, "/v1/projects", body)
+	return createResource[api.Project](ctx, c, "/v1/projects", body)
 }
 
 // DeleteProject sends DELETE /v1/projects/{id}:
 // Delete a project, and with it its tokens, events, idempotency keys and terminated instances.
 func (c *Client) DeleteProject(ctx context.Context, id string) error {
-	_, err := change[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/projects/%s", id), nil)
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/projects/%s", id), nil)
 	return err
 }
 
 // GetProject sends GET /v1/projects/{id}:
 // One project.
 func (c *Client) GetProject(ctx context.Context, id string) (*api.Project, error) {
-	return read[api.Project](ctx, c, pathOf("/v1/projects/%s", id), nil)
+	return readResource[api.Project](ctx, c, pathOf("/v1/projects/%s", id), nil)
 }
 
 // UpdateProject sends PATCH /v1/projects/{id}:
 // Replace the fields given; fields left out stay as they are.
 func (c *Client) UpdateProject(ctx context.Context, id string, body api.ProjectUpdate) (*api.Project, error) {
-	return change[api.Project](ctx, c, http.MethodPatch, pathOf("/v1/projects/%s", id), body)
+	return sendChange[api.Project](ctx, c, http.MethodPatch, pathOf("/v1/projects/%s", id), body)
 }
 
 // ProjectQuotas sends GET /v1/projects/{id}/quotas:
 // What a project may have, and has.
 func (c *Client) ProjectQuotas(ctx context.Context, id string) (*api.Quotas, error) {
-	return read[api.Quotas](ctx, c, pathOf("/v1/projects/%s/quotas", id), nil)
+	return readResource[api.Quotas](ctx, c, pathOf("/v1/projects/%s/quotas", id), nil)
 }
 
 // UpdateProjectQuotas sends PATCH /v1/projects/{id}/quotas:
 // Set the limits given; those left out stay as they are. A limit below what is used only stops creates.
 func (c *Client) UpdateProjectQuotas(ctx context.Context, id string, body api.QuotasUpdate) (*api.Quotas, error) {
-	return change[api.Quotas](ctx, c, http.MethodPatch, pathOf("/v1/projects/%s/quotas", id), body)
+	return sendChange[api.Quotas](ctx, c, http.MethodPatch, pathOf("/v1/projects/%s/quotas", id), body)
 }
 
 // CreateToken sends POST /v1/projects/{id}/tokens:
 // Create a token. Its secret is in this reply, and nowhere else ever after.
 func (c *Client) CreateToken(ctx context.Context, id string, body api.TokenCreate) (*api.TokenWithSecret, error) {
-	return change[api.TokenWithSecret](ctx, c, http.MethodPost, pathOf("/v1/projects/%s/tokens", id), body)
+	return sendChange[api.TokenWithSecret](ctx, c, http.MethodPost, pathOf("/v1/projects/%s/tokens", id), body)
 }
 
 // DeleteToken sends DELETE /v1/projects/{id}/tokens/{name}:
 // Delete a token. It is not valid any more with the reply.
 func (c *Client) DeleteToken(ctx context.Context, id string, name string) error {
-	_, err := change[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/projects/%s/tokens/%s", id, name), nil)
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/projects/%s/tokens/%s", id, name), nil)
 	return err
 }
 
 // GetToken sends GET /v1/projects/{id}/tokens/{name}:
 // One token, without its secret.
 func (c *Client) GetToken(ctx context.Context, id string, name string) (*api.Token, error) {
-	return read[api.Token](ctx, c, pathOf("/v1/projects/%s/tokens/%s", id, name), nil)
+	return readResource[api.Token](ctx, c, pathOf("/v1/projects/%s/tokens/%s", id, name), nil)
 }
 
 // RotateToken sends POST /v1/projects/{id}/tokens/{name}/rotate:
 // Give a token a new secret. The one before stays valid for graceSeconds; one older than that does not.
 func (c *Client) RotateToken(ctx context.Context, id string, name string, body api.TokenRotate) (*api.TokenWithSecret, error) {
-	return change[api.TokenWithSecret](ctx, c, http.MethodPost, pathOf("/v1/projects/%s/tokens/%s/rotate", id, name), body)
+	return sendChange[api.TokenWithSecret](ctx, c, http.MethodPost, pathOf("/v1/projects/%s/tokens/%s/rotate", id, name), body)
 }
 
 // Quotas sends GET /v1/quotas:
 // What the project may have, and has.
 func (c *Client) Quotas(ctx context.Context) (*api.Quotas, error) {
-	return read[api.Quotas](ctx, c, "/v1/quotas", nil)
+	return readResource[api.Quotas](ctx, c, "/v1/quotas", nil)
 }
 
 // ListRegions sends GET /v1/regions:
@@ -394,26 +394,26 @@ func (c *Client) ListRoutes(ctx context.Context, f RouteFilter) ([]api.Route, er
 // CreateRoute sends POST /v1/routes:
 // Create a route. It is in force at once.
 func (c *Client) CreateRoute(ctx context.Context, body api.RouteCreate) (*api.Route, error) {
-	return create[api.Route](ctx, c, "/v1/routes", body)
+	return createResource[api.Route](ctx, c, "/v1/routes", body)
 }
 
 // DeleteRoute sends DELETE /v1/routes/{id}:
 // Delete a route. It is gone with the reply.
 func (c *Client) DeleteRoute(ctx context.Context, id string) error {
-	_, err := change[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/routes/%s", id), nil)
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/routes/%s", id), nil)
 	return err
 }
 
 // GetRoute sends GET /v1/routes/{id}:
 // One route.
 func (c *Client) GetRoute(ctx context.Context, id string) (*api.Route, error) {
-	return read[api.Route](ctx, c, pathOf("/v1/routes/%s", id), nil)
+	return readResource[api.Route](ctx, c, pathOf("/v1/routes/%s", id), nil)
 }
 
 // UpdateRoute sends PATCH /v1/routes/{id}:
 // Replace the fields given; fields left out stay as they are.
 func (c *Client) UpdateRoute(ctx context.Context, id string, body api.ResourceUpdate) (*api.Route, error) {
-	return change[api.Route](ctx, c, http.MethodPatch, pathOf("/v1/routes/%s", id), body)
+	return sendChange[api.Route](ctx, c, http.MethodPatch, pathOf("/v1/routes/%s", id), body)
 }
 
 // ListScenarios sends GET /v1/scenarios:
@@ -425,26 +425,26 @@ func (c *Client) ListScenarios(ctx context.Context) ([]api.Scenario, error) {
 // RunScenario sends POST /v1/scenarios:
 // Run a scenario, which is faults and actions over time.
 func (c *Client) RunScenario(ctx context.Context, body api.ScenarioCreate) (*api.Scenario, error) {
-	return change[api.Scenario](ctx, c, http.MethodPost, "/v1/scenarios", body)
+	return sendChange[api.Scenario](ctx, c, http.MethodPost, "/v1/scenarios", body)
 }
 
 // DeleteScenario sends DELETE /v1/scenarios/{id}:
 // Stop a scenario if it runs, and forget it.
 func (c *Client) DeleteScenario(ctx context.Context, id string) error {
-	_, err := change[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/scenarios/%s", id), nil)
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/scenarios/%s", id), nil)
 	return err
 }
 
 // GetScenario sends GET /v1/scenarios/{id}:
 // One scenario, and how far it has come.
 func (c *Client) GetScenario(ctx context.Context, id string) (*api.Scenario, error) {
-	return read[api.Scenario](ctx, c, pathOf("/v1/scenarios/%s", id), nil)
+	return readResource[api.Scenario](ctx, c, pathOf("/v1/scenarios/%s", id), nil)
 }
 
 // StopScenario sends POST /v1/scenarios/{id}/stop:
 // Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
 func (c *Client) StopScenario(ctx context.Context, id string) (*api.Scenario, error) {
-	return change[api.Scenario](ctx, c, http.MethodPost, pathOf("/v1/scenarios/%s/stop", id), nil)
+	return sendChange[api.Scenario](ctx, c, http.MethodPost, pathOf("/v1/scenarios/%s/stop", id), nil)
 }
 
 // ListSnapshots sends GET /v1/snapshots:
@@ -456,14 +456,14 @@ func (c *Client) ListSnapshots(ctx context.Context) ([]api.Snapshot, error) {
 // DeleteSnapshot sends DELETE /v1/snapshots/{name}:
 // Delete a snapshot.
 func (c *Client) DeleteSnapshot(ctx context.Context, name string) error {
-	_, err := change[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/snapshots/%s", name), nil)
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/snapshots/%s", name), nil)
 	return err
 }
 
 // GetSnapshot sends GET /v1/snapshots/{name}:
 // One snapshot.
 func (c *Client) GetSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
-	return read[api.Snapshot](ctx, c, pathOf("/v1/snapshots/%s", name), nil)
+	return readResource[api.Snapshot](ctx, c, pathOf("/v1/snapshots/%s", name), nil)
 }
 
 // ListZones sends GET /v1/zones:

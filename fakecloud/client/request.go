@@ -44,21 +44,21 @@ func OneAttempt(ctx context.Context) context.Context {
 	return context.WithValue(ctx, oneAttemptKey{}, true)
 }
 
-// create sends a POST. It repeats the call only if an idempotency key makes that safe.
-func create[T any](ctx context.Context, c *Client, path string, body any) (*T, error) {
+// createResource sends a POST. It repeats the call only if an idempotency key makes that safe.
+func createResource[T any](ctx context.Context, c *Client, path string, body any) (*T, error) {
 	if _, ok := ctx.Value(idempotencyKey{}).(string); ok {
 		return sendWithRetries[T](ctx, c, http.MethodPost, path, nil, body)
 	}
-	return change[T](ctx, c, http.MethodPost, path, body)
+	return sendChange[T](ctx, c, http.MethodPost, path, body)
 }
 
-// change sends a change once and decodes its answer.
-func change[T any](ctx context.Context, c *Client, method, path string, body any) (*T, error) {
+// sendChange sends a change once and decodes its answer.
+func sendChange[T any](ctx context.Context, c *Client, method, path string, body any) (*T, error) {
 	return sendOnce[T](ctx, c, method, path, nil, body)
 }
 
-// read sends a GET, with retries, and decodes its answer.
-func read[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
+// readResource sends a GET, with retries, and decodes its answer.
+func readResource[T any](ctx context.Context, c *Client, path string, query url.Values) (*T, error) {
 	return sendWithRetries[T](ctx, c, http.MethodGet, path, query, nil)
 }
 
@@ -70,7 +70,7 @@ type listPage[T any] struct {
 
 // readItems reads a list that has no pages.
 func readItems[T any](ctx context.Context, c *Client, path string, query url.Values) ([]T, error) {
-	list, err := read[listPage[T]](ctx, c, path, query)
+	list, err := readResource[listPage[T]](ctx, c, path, query)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func readPagesWhile[T any](
 ) ([]T, error) {
 	var all []T
 	for {
-		list, err := read[listPage[T]](ctx, c, path, query)
+		list, err := readResource[listPage[T]](ctx, c, path, query)
 		if err != nil {
 			return nil, err
 		}
@@ -130,8 +130,8 @@ func textOf[T comparable](v T) []string {
 	return []string{fmt.Sprint(v)}
 }
 
-// texts is a query parameter that may be given several times.
-func texts[T ~string](values []T) (all []string) {
+// textsOf is a query parameter that may be given several times.
+func textsOf[T ~string](values []T) (all []string) {
 	for _, v := range values {
 		all = append(all, string(v))
 	}
