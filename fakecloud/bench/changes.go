@@ -25,8 +25,8 @@ const (
 	listenPort = 28080
 )
 
-// target is a call of the cloud. A nil body is none.
-func (b *bench) target(method, path string, body []byte) vegeta.Target {
+// newTarget is a call of the cloud. A nil body is none.
+func (b *bench) newTarget(method, path string, body []byte) vegeta.Target {
 	header := http.Header{"Authorization": {"Bearer " + b.cloud.Token}}
 	if body != nil {
 		header.Set("Content-Type", "application/json")
@@ -39,7 +39,7 @@ func (b *bench) getOne() load {
 	return load{
 		Want: http.StatusOK,
 		Next: func(int) vegeta.Target {
-			return b.target(http.MethodGet, "/v1/instances/"+b.instances[rand.IntN(len(b.instances))], nil)
+			return b.newTarget(http.MethodGet, "/v1/instances/"+b.instances[rand.IntN(len(b.instances))], nil)
 		},
 		Check: func(r *vegeta.Result) error {
 			if !bytes.Contains(r.Body, []byte(path.Base(r.URL))) {
@@ -72,7 +72,7 @@ func (b *bench) listHundred() load {
 			if len(b.pages) > 0 {
 				token = b.pages[rand.IntN(len(b.pages))]
 			}
-			return b.target(http.MethodGet, listPage(token), nil)
+			return b.newTarget(http.MethodGet, listPage(token), nil)
 		},
 		Check: func(r *vegeta.Result) error {
 			if n := bytes.Count(r.Body, []byte(`"id":"i-`)); n != want {
@@ -87,7 +87,7 @@ func (b *bench) listHundred() load {
 func (b *bench) createAt(path string, limit int, made *[]string, body func(n int) []byte) load {
 	return load{
 		Clients: b.size.Clients, Max: limit, Want: http.StatusCreated,
-		Next: func(n int) vegeta.Target { return b.target(http.MethodPost, path, body(n)) },
+		Next: func(n int) vegeta.Target { return b.newTarget(http.MethodPost, path, body(n)) },
 		Check: func(r *vegeta.Result) error {
 			var created struct{ ID string }
 			if err := json.Unmarshal(r.Body, &created); err != nil || created.ID == "" {
@@ -146,7 +146,7 @@ func (b *bench) readPageTokens(ctx context.Context) error {
 	var token string
 	next := load{
 		Clients: 1, Max: 1, Want: http.StatusOK,
-		Next: func(int) vegeta.Target { return b.target(http.MethodGet, listPage(token), nil) },
+		Next: func(int) vegeta.Target { return b.newTarget(http.MethodGet, listPage(token), nil) },
 		Check: func(r *vegeta.Result) error {
 			var page api.InstanceList
 			err := json.Unmarshal(r.Body, &page)
@@ -213,7 +213,7 @@ func (b *bench) terminateInstances(ctx context.Context, made []string) error {
 	err := load{
 		Clients: b.size.Clients, Max: len(made), Want: http.StatusAccepted,
 		Next: func(n int) vegeta.Target {
-			return b.target(http.MethodPost, "/v1/instances/"+made[n]+"/terminate", nil)
+			return b.newTarget(http.MethodPost, "/v1/instances/"+made[n]+"/terminate", nil)
 		},
 	}.runAll(ctx)
 	if err != nil {
@@ -251,7 +251,7 @@ func (b *bench) changeRoutes(routes []string) load {
 		Max: int(b.size.Period.Seconds() * float64(b.size.ChangesPerSec)),
 		Next: func(n int) vegeta.Target {
 			body := fmt.Appendf(nil, `{"tags":{"change":"%d"}}`, n)
-			return b.target(http.MethodPatch, "/v1/routes/"+routes[n%len(routes)], body)
+			return b.newTarget(http.MethodPatch, "/v1/routes/"+routes[n%len(routes)], body)
 		},
 	}
 }

@@ -107,8 +107,8 @@ var (
 	machineID  = regexp.MustCompile(`>(vm-[0-9]+)<`)
 )
 
-// target is a call of the peer.
-func (p *peer) target(body string) vegeta.Target {
+// newTarget is a call of the peer.
+func (p *peer) newTarget(body string) vegeta.Target {
 	return vegeta.Target{
 		Method: http.MethodPost, URL: "http://" + p.address + "/sdk",
 		Header: http.Header{
@@ -122,7 +122,7 @@ func (p *peer) target(body string) vegeta.Target {
 // callOnce makes one call, and returns its answer.
 func (p *peer) callOnce(ctx context.Context, body string) (answer []byte, err error) {
 	err = load{
-		Clients: 1, Max: 1, Want: http.StatusOK, Next: func(int) vegeta.Target { return p.target(body) },
+		Clients: 1, Max: 1, Want: http.StatusOK, Next: func(int) vegeta.Target { return p.newTarget(body) },
 		Check: func(r *vegeta.Result) error { answer = r.Body; return nil },
 	}.runAll(ctx)
 	return answer, err
@@ -133,7 +133,7 @@ func (p *peer) createMachines(s size, limit int, prefix string) load {
 	return load{
 		Clients: s.Clients, Max: limit, Want: http.StatusOK,
 		Next: func(n int) vegeta.Target {
-			return p.target(fmt.Sprintf(`<CreateVM_Task xmlns="urn:vim25"><_this type="Folder">%s</_this>`+
+			return p.newTarget(fmt.Sprintf(`<CreateVM_Task xmlns="urn:vim25"><_this type="Folder">%s</_this>`+
 				`<config><name>%s-%d</name><guestId>otherGuest</guestId><files><vmPathName>[LocalDS_0]</vmPathName></files>`+
 				`<numCPUs>1</numCPUs><memoryMB>32</memoryMB></config>`+
 				`<pool type="ResourcePool">%s</pool></CreateVM_Task>`, p.folder, prefix, n, p.pool))
@@ -154,7 +154,7 @@ func (p *peer) describeMachine(s size) load {
 	return load{
 		Clients: s.Clients, Warm: s.Warm, Period: s.Period, Want: http.StatusOK,
 		Next: func(int) vegeta.Target {
-			return p.target(retrieveProperties("VirtualMachine", p.machines[rand.IntN(len(p.machines))], "summary"))
+			return p.newTarget(retrieveProperties("VirtualMachine", p.machines[rand.IntN(len(p.machines))], "summary"))
 		},
 	}
 }

@@ -103,10 +103,10 @@ func BusyTime() time.Duration {
 		return 0
 	}
 	t := s.CPUTotal
-	return seconds(t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ + t.Steal)
+	return toDuration(t.User + t.Nice + t.System + t.IRQ + t.SoftIRQ + t.Steal)
 }
 
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+func toDuration(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
 // CoreMeter measures how many cores some programs and all others have had since its start. A
 // figure measured while others were busy is too low.

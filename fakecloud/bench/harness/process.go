@@ -166,7 +166,7 @@ func CPUOf(pid int) time.Duration {
 	if err != nil {
 		return 0
 	}
-	return seconds(s.CPUTime())
+	return toDuration(s.CPUTime())
 }
 
 // OwnCPU is the processor time of this process, in which the clients run.

@@ -54,7 +54,7 @@ func main() {
 	if errors.Is(err, errStuck) {
 		_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1)
 	}
-	r.print(os.Stdout)
+	r.printReport(os.Stdout)
 	err = errors.Join(err, r.verdict())
 	fmt.Printf("\n%s\n", r.closingLine(err))
 	if err != nil {

@@ -109,7 +109,7 @@ func (r report) memoryGrowth() error {
 	return errors.Join(errs...)
 }
 
-func (r report) print(w io.Writer) {
+func (r report) printReport(w io.Writer) {
 	fmt.Fprintf(w, "%d connections in %v (%.0f/s): %d failed, %d crashed with a target\n",
 		r.made, r.took.Round(time.Second), float64(r.made)/r.took.Seconds(), r.failed, r.crashed)
 	fmt.Fprintf(
