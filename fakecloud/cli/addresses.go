@@ -91,45 +91,39 @@ func resolveAddress(ctx context.Context, c *client.Client, ref string) (*api.Res
 
 func (a *app) addressesReserve() *cobra.Command {
 	var body api.ReservedAddressCreate
-	cmd := &cobra.Command{
+	cmd := a.addressKind().callCommand(&cobra.Command{
 		Use: "reserve [NAME]", Short: "Reserve an address of the load balancers' pool", Args: cobra.MaximumNArgs(1),
 		Long: "Reserve an address of the load balancers' pool. Left to itself, the cloud chooses a name and the lowest free address.",
 		Example: `  fakecloud addresses reserve web
   fakecloud addresses reserve web --ip 127.30.64.7 --tag cluster=lab`,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			if len(args) == 1 {
-				body.Name = &args[0]
-			}
-			r, err := c.ReserveAddress(cmd.Context(), body)
-			return a.addressKind().printOne(cmd, r, err)
-		}),
-	}
-	a.addOutput(cmd)
+	}, func(ctx context.Context, c *client.Client, args []string) (*api.ReservedAddress, error) {
+		if len(args) == 1 {
+			body.Name = &args[0]
+		}
+		return c.ReserveAddress(ctx, body)
+	})
 	addText(cmd, &body.IP, "ip", "the address wanted (default: the lowest free one)")
 	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
 	return cmd
 }
 
 func (a *app) addressesAttach() *cobra.Command {
-	cmd := &cobra.Command{
+	cmd := a.addressKind().callCommand(&cobra.Command{
 		Use: "attach NAME|ID|IP INSTANCE", Short: "Give an address to an instance", Args: cobra.ExactArgs(2),
 		Long: "Give an address to an instance, by the instance's name or ID. The instance shows it as external;\n" +
 			"what is sent to it reaches nobody: the cloud forwards for load balancers only.",
 		Example: "  fakecloud addresses attach web node-1",
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			r, err := resolveAddress(cmd.Context(), c, args[0])
-			if err != nil {
-				return err
-			}
-			in, err := resolveInstance(cmd.Context(), c, args[1])
-			if err != nil {
-				return err
-			}
-			r, err = c.AttachAddress(cmd.Context(), r.ID, in.ID)
-			return a.addressKind().printOne(cmd, r, err)
-		}),
-	}
+	}, func(ctx context.Context, c *client.Client, args []string) (*api.ReservedAddress, error) {
+		r, err := resolveAddress(ctx, c, args[0])
+		if err != nil {
+			return nil, err
+		}
+		in, err := resolveInstance(ctx, c, args[1])
+		if err != nil {
+			return nil, err
+		}
+		return c.AttachAddress(ctx, r.ID, in.ID)
+	})
 	byPlace := []cobra.CompletionFunc{a.addressKind().completeRefs(), a.instanceKind().completeRefs()}
 	cmd.ValidArgsFunction = func(
 		cmd *cobra.Command,
@@ -141,6 +135,5 @@ func (a *app) addressesAttach() *cobra.Command {
 		}
 		return byPlace[len(given)](cmd, given, prefix)
 	}
-	a.addOutput(cmd)
 	return cmd
 }

@@ -142,8 +142,8 @@ func listKind[T any](
 	}
 	items, err := k.list(ctx, p.client, "")
 	for _, one := range items {
-		key := kind + "/" + field[string](one, "Name")
-		existing[key], p.ids[key] = one, k.id(one)
+		key := kind + "/" + fieldValue[string](one, "Name")
+		existing[key], p.ids[key] = one, k.idOf(one)
 	}
 	return err
 }

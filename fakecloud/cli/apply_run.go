@@ -60,11 +60,6 @@ func decodeInto[T any](fields any) (T, error) {
 	return out, err
 }
 
-// withIdempotencyKey lets the client repeat a create whose answer is lost.
-func withIdempotencyKey(ctx context.Context) context.Context {
-	return client.IdempotencyKey(ctx, "apply-"+rand.Text())
-}
-
 // requestFields are the fields of a step's request, with the IDs of the resources that it
 // refers to.
 func (p *plan) requestFields(s *step) (map[string]any, error) {
@@ -100,9 +95,10 @@ func createOrUpdate[C, U, R any](
 		if err != nil {
 			return done, err
 		}
-		done, err = create(withIdempotencyKey(ctx), body)
+		// The key lets the client repeat a create whose answer is lost.
+		done, err = create(client.IdempotencyKey(ctx, "apply-"+rand.Text()), body)
 		if err == nil {
-			s.ID = field[string](*done, "ID")
+			s.ID = fieldValue[string](*done, "ID")
 			p.ids[s.want.kind.key+"/"+s.Name] = s.ID
 		}
 		return done, err

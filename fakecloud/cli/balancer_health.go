@@ -16,7 +16,7 @@ func (a *app) balancersHealth() *cobra.Command {
 		Example:           "  fakecloud load-balancers health web\n  fakecloud load-balancers health web --history",
 		ValidArgsFunction: a.balancerKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			lb, err := a.balancerKind().find(cmd.Context(), c, args[0])
+			lb, err := a.balancerKind().findByRef(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}

@@ -219,7 +219,6 @@ func (a *app) balancersCreate() *cobra.Command {
   fakecloud load-balancers create web --listener 8080:30080 --health-check http:10256/healthz --source-range 10.0.0.0/8
   fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
   fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp --ip-family ipv4,ipv6`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(o.listeners) == 0 {
 				return misuse("a load balancer needs at least one --listener PORT:TARGETPORT")
@@ -286,7 +285,7 @@ func (a *app) balancersUpdate() *cobra.Command {
 				return misuse("--no-targets, and a --target: give one of the two")
 			}
 			k := a.balancerKind()
-			lb, err := k.find(cmd.Context(), c, args[0])
+			lb, err := k.findByRef(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}

@@ -46,7 +46,7 @@ elsewhere lines with a time are added, and -o json gives one object a line.`,
 			case interval < minWatchInterval:
 				return misuse("--interval %s: want %s at least", interval, minWatchInterval)
 			}
-			lb, err := a.balancerKind().find(cmd.Context(), c, args[0])
+			lb, err := a.balancerKind().findByRef(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}

@@ -82,7 +82,6 @@ func (a *app) clockAdvance() *cobra.Command {
 falls due on the way, in order. Moving by 0s makes happen what is due now.`,
 		Example: `  fakecloud clock advance 5m
   fakecloud clock advance 2027-01-01T00:00:00Z`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			by, notDuration := time.ParseDuration(args[0])
 			until, notTime := time.Parse(time.RFC3339, args[0])

@@ -143,7 +143,6 @@ func (a *app) instancesCreate() *cobra.Command {
 		Example: `  fakecloud instances create node-4 --wait
   fakecloud instances create --zone nebula-1b --type large --tag role=worker
   fakecloud instances create node-5 --address 172.18.0.5`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if len(args) == 1 {
 				if body.Name != nil && *body.Name != args[0] {
@@ -152,7 +151,7 @@ func (a *app) instancesCreate() *cobra.Command {
 				body.Name = &args[0]
 			}
 			if network != "" {
-				n, err := a.networkKind().find(cmd.Context(), c, network)
+				n, err := a.networkKind().findByRef(cmd.Context(), c, network)
 				if err != nil {
 					return err
 				}

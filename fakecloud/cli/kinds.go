@@ -36,18 +36,18 @@ type itemList[T any] struct {
 	Items []T `json:"items"`
 }
 
-// field returns a field of a resource by its Go name.
-func field[F any](resource any, name string) F {
+// fieldValue returns a field of a resource by its Go name.
+func fieldValue[F any](resource any, name string) F {
 	return reflect.ValueOf(resource).FieldByName(name).Interface().(F)
 }
 
-func (k resourceKind[T]) id(one T) string { return field[string](one, "ID") }
+func (k resourceKind[T]) idOf(one T) string { return fieldValue[string](one, "ID") }
 
 func (k resourceKind[T]) versionOf(one T) int64 {
 	if k.version != nil {
 		return k.version(one)
 	}
-	return field[int64](one, "Version")
+	return fieldValue[int64](one, "Version")
 }
 
 // completeRefs completes arguments with the resources' names, or their IDs if these are how
@@ -57,17 +57,17 @@ func (k resourceKind[T]) completeRefs() cobra.CompletionFunc {
 		items, err := k.list(ctx, c, "")
 		for _, one := range items {
 			if k.refs == "ID" {
-				refs = append(refs, k.id(one))
+				refs = append(refs, k.idOf(one))
 			} else {
-				refs = append(refs, field[string](one, "Name"))
+				refs = append(refs, fieldValue[string](one, "Name"))
 			}
 		}
 		return refs, err
 	})
 }
 
-// find finds a resource by its unique name, or by its ID.
-func (k resourceKind[T]) find(ctx context.Context, c *client.Client, ref string) (*T, error) {
+// findByRef finds a resource by its unique name, or by its ID.
+func (k resourceKind[T]) findByRef(ctx context.Context, c *client.Client, ref string) (*T, error) {
 	switch {
 	case k.findSpecially != nil:
 		return k.findSpecially(ctx, c, ref)
@@ -88,8 +88,8 @@ func (k resourceKind[T]) find(ctx context.Context, c *client.Client, ref string)
 	return nil, fmt.Errorf("no %s is named %q; `fakecloud %s list` shows those there are", k.name, ref, k.group)
 }
 
-// print prints a value as JSON or YAML, or the items as a table, by -o.
-func (k resourceKind[T]) print(cmd *cobra.Command, value any, items []T) error {
+// printItems prints a value as JSON or YAML, or the items as a table, by -o.
+func (k resourceKind[T]) printItems(cmd *cobra.Command, value any, items []T) error {
 	var rows [][]string
 	for _, one := range items {
 		rows = append(rows, k.row(one))
@@ -105,9 +105,9 @@ func (k resourceKind[T]) printFound(cmd *cobra.Command, found []T, asked int, er
 	case len(found) == 0:
 		return err
 	case asked == 1:
-		return errors.Join(err, k.print(cmd, found[0], found))
+		return errors.Join(err, k.printItems(cmd, found[0], found))
 	}
-	return errors.Join(err, k.print(cmd, itemList[T]{found}, found))
+	return errors.Join(err, k.printItems(cmd, itemList[T]{found}, found))
 }
 
 // printOne prints the result of a call, unless the call failed.
@@ -115,7 +115,7 @@ func (k resourceKind[T]) printOne(cmd *cobra.Command, one *T, err error) error {
 	if err != nil {
 		return err
 	}
-	return k.print(cmd, one, []T{*one})
+	return k.printItems(cmd, one, []T{*one})
 }
 
 // listCommand is the command that prints all resources.
@@ -137,7 +137,7 @@ func filteredListCommand[T, F any](
 	cmd := k.listCommandOf(
 		short, example, func(ctx context.Context, c *client.Client) ([]T, error) { return list(c, ctx, *f) },
 		func(_ context.Context, _ *client.Client, ev api.Event) ([]T, error) {
-			return resourceInEvent(ev, func(one T) bool { return hasTags(field[api.Tags](one, "Tags"), *tags) }), nil
+			return resourceInEvent(ev, func(one T) bool { return hasTags(fieldValue[api.Tags](one, "Tags"), *tags) }), nil
 		})
 	addTagFilter(cmd, tags)
 	return cmd
@@ -160,7 +160,7 @@ func (k resourceKind[T]) listCommandOf(
 		if err != nil {
 			return err
 		}
-		return k.print(cmd, itemList[T]{orEmpty(items)}, items)
+		return k.printItems(cmd, itemList[T]{orEmpty(items)}, items)
 	})
 	k.addOutput(cmd)
 	if changed != nil {
@@ -196,12 +196,12 @@ func (k resourceKind[T]) actCommand(
 		ValidArgsFunction: k.completeRefs(),
 		RunE: k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			found, err := doForEach(args, func(ref string) (*T, error) {
-				one, err := k.find(cmd.Context(), c, ref)
+				one, err := k.findByRef(cmd.Context(), c, ref)
 				if err != nil || do == nil {
 					return one, err
 				}
 				err = w.recordOperation(cmd.Context(), func(ctx context.Context) (id string, err error) {
-					id = k.id(*one)
+					id = k.idOf(*one)
 					one, err = do(c, ctx, id)
 					return id, err
 				})
@@ -220,6 +220,19 @@ func (k resourceKind[T]) actCommand(
 	return cmd
 }
 
+// callCommand completes a command that makes one call and prints the resource that is answered.
+func (k resourceKind[T]) callCommand(
+	cmd *cobra.Command,
+	call func(ctx context.Context, c *client.Client, args []string) (*T, error),
+) *cobra.Command {
+	cmd.RunE = k.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
+		one, err := call(cmd.Context(), c, args)
+		return k.printOne(cmd, one, err)
+	})
+	k.addOutput(cmd)
+	return cmd
+}
+
 // changeOne makes a change, waits for it if --wait asks for that, and prints the resource.
 func (k resourceKind[T]) changeOne(
 	cmd *cobra.Command,
@@ -235,7 +248,7 @@ func (k resourceKind[T]) changeOne(
 			return "", err
 		}
 		changed[0] = *one
-		return k.id(*one), nil
+		return k.idOf(*one), nil
 	})
 	if err != nil {
 		return err
@@ -266,11 +279,11 @@ func (k resourceKind[T]) updateCommand(
 			case u == (api.ResourceUpdate{}):
 				return misuse("nothing to update: give --name, --%s or --no-%ss", tagFlag, tagFlag)
 			}
-			one, err := k.find(cmd.Context(), c, args[0])
+			one, err := k.findByRef(cmd.Context(), c, args[0])
 			if err != nil {
 				return err
 			}
-			one, err = do(c, cmd.Context(), k.id(*one), u)
+			one, err = do(c, cmd.Context(), k.idOf(*one), u)
 			return k.printOne(cmd, one, err)
 		}),
 	}
@@ -288,11 +301,11 @@ func (k resourceKind[T]) deleteCommand(
 	do func(*client.Client, context.Context, string) error,
 ) *cobra.Command {
 	return k.deleteByRefCommand(verb, short, example, func(c *client.Client, ctx context.Context, ref string) error {
-		one, err := k.find(ctx, c, ref)
+		one, err := k.findByRef(ctx, c, ref)
 		if err != nil {
 			return err
 		}
-		return do(c, ctx, k.id(*one))
+		return do(c, ctx, k.idOf(*one))
 	})
 }
 

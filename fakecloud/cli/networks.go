@@ -48,20 +48,16 @@ func (a *app) networkKind() resourceKind[api.Network] {
 
 func (a *app) networksCreate() *cobra.Command {
 	var body api.NetworkCreate
-	cmd := &cobra.Command{
+	cmd := a.networkKind().callCommand(&cobra.Command{
 		Use: "create NAME", Short: "Create a network", Args: cobra.ExactArgs(1),
-		Example:           "  fakecloud networks create backend --cidr 127.31.0.0/24",
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			if body.Cidr == "" {
-				return misuse("a network needs --cidr CIDR")
-			}
-			body.Name = args[0]
-			n, err := c.CreateNetwork(cmd.Context(), body)
-			return a.networkKind().printOne(cmd, n, err)
-		}),
-	}
-	a.addOutput(cmd)
+		Example: "  fakecloud networks create backend --cidr 127.31.0.0/24",
+	}, func(ctx context.Context, c *client.Client, args []string) (*api.Network, error) {
+		if body.Cidr == "" {
+			return nil, misuse("a network needs --cidr CIDR")
+		}
+		body.Name = args[0]
+		return c.CreateNetwork(ctx, body)
+	})
 	cmd.Flags().StringVar(&body.Cidr, "cidr", "", "its addresses, IPv4, from /16 to /30")
 	addTags(cmd, &body.Tags, "tag", "KEY=VALUE; repeatable")
 	return cmd

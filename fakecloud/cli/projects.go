@@ -91,18 +91,14 @@ func (a *app) addProjectFlag(cmd *cobra.Command, ref *string) {
 
 func (a *app) projectsCreate() *cobra.Command {
 	var body api.ProjectCreate
-	cmd := &cobra.Command{
+	cmd := a.projectKind().callCommand(&cobra.Command{
 		Use: "create NAME", Short: "Create a project", Args: cobra.ExactArgs(1),
-		Long:              "Create a project. It has a network \"default\", and no token yet: `fakecloud tokens create` makes one.",
-		Example:           "  fakecloud projects create team-a --default-tag team=a",
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			body.Name = args[0]
-			p, err := c.CreateProject(cmd.Context(), body)
-			return a.projectKind().printOne(cmd, p, err)
-		}),
-	}
-	a.addOutput(cmd)
+		Long:    "Create a project. It has a network \"default\", and no token yet: `fakecloud tokens create` makes one.",
+		Example: "  fakecloud projects create team-a --default-tag team=a",
+	}, func(ctx context.Context, c *client.Client, args []string) (*api.Project, error) {
+		body.Name = args[0]
+		return c.CreateProject(ctx, body)
+	})
 	addTags(
 		cmd, &body.DefaultTags, "default-tag", "KEY=VALUE set on each new resource that lacks the key; repeatable",
 	)

@@ -44,24 +44,20 @@ func (a *app) routeKind() resourceKind[api.Route] {
 func (a *app) routesCreate() *cobra.Command {
 	var body api.RouteCreate
 	var instance string
-	cmd := &cobra.Command{
+	cmd := a.routeKind().callCommand(&cobra.Command{
 		Use: "create NAME", Short: "Create a route", Args: cobra.ExactArgs(1),
-		Example:           "  fakecloud routes create node-1 --destination 10.244.1.0/24 --instance node-1",
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			if body.Destination == "" || instance == "" {
-				return misuse("a route needs --destination CIDR and --instance NAME|ID")
-			}
-			in, err := resolveInstance(cmd.Context(), c, instance)
-			if err != nil {
-				return err
-			}
-			body.Name, body.InstanceID = args[0], in.ID
-			r, err := c.CreateRoute(cmd.Context(), body)
-			return a.routeKind().printOne(cmd, r, err)
-		}),
-	}
-	a.addOutput(cmd)
+		Example: "  fakecloud routes create node-1 --destination 10.244.1.0/24 --instance node-1",
+	}, func(ctx context.Context, c *client.Client, args []string) (*api.Route, error) {
+		if body.Destination == "" || instance == "" {
+			return nil, misuse("a route needs --destination CIDR and --instance NAME|ID")
+		}
+		in, err := resolveInstance(ctx, c, instance)
+		if err != nil {
+			return nil, err
+		}
+		body.Name, body.InstanceID = args[0], in.ID
+		return c.CreateRoute(ctx, body)
+	})
 	cmd.Flags().StringVar(&body.Destination, "destination", "", "where the packets are to, as a CIDR")
 	cmd.Flags().StringVar(&instance, "instance", "", "name or ID of the instance that they go to")
 	completeFlag(cmd, "instance", a.instanceKind().completeRefs())

@@ -23,7 +23,9 @@ func (a *app) scenariosCommand() *cobra.Command {
 	return groupCommand("scenarios", "Faults and actions over time", `  fakecloud scenarios list --available
   fakecloud scenarios run zone-outage --watch
   fakecloud scenarios run incident.yaml`,
-		a.scenariosRun(), a.scenariosList(), a.scenariosGet(), a.scenariosStop(),
+		a.scenariosRun(), a.scenariosList(),
+		a.scenariosAct("get", "Show a scenario's steps, and how far it has come", (*client.Client).GetScenario),
+		a.scenariosAct("stop", "Stop a scenario and lift its faults", (*client.Client).StopScenario),
 		a.scenarioKind().deleteByRefCommand(
 			"delete", "Stop scenarios and forget them", "  fakecloud scenarios delete s-01jd3n9y5c7r",
 			(*client.Client).DeleteScenario,
@@ -170,7 +172,7 @@ func (a *app) watchScenario(cmd *cobra.Command, c *client.Client, s *api.Scenari
 	if err := printOnce("end", "%s", s.State); err != nil || a.output == "table" {
 		return errors.Join(err, failedScenario(s))
 	}
-	return errors.Join(a.scenarioKind().print(cmd, s, nil), failedScenario(s))
+	return errors.Join(a.scenarioKind().printItems(cmd, s, nil), failedScenario(s))
 }
 
 func failedScenario(s *api.Scenario) error {
@@ -233,14 +235,6 @@ func (a *app) scenariosAct(
 	}
 	a.addOutput(cmd)
 	return cmd
-}
-
-func (a *app) scenariosGet() *cobra.Command {
-	return a.scenariosAct("get", "Show a scenario's steps, and how far it has come", (*client.Client).GetScenario)
-}
-
-func (a *app) scenariosStop() *cobra.Command {
-	return a.scenariosAct("stop", "Stop a scenario and lift its faults", (*client.Client).StopScenario)
 }
 
 func (a *app) printSteps(out io.Writer, s api.Scenario) error {

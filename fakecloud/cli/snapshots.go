@@ -44,35 +44,26 @@ func (a *app) snapshotKind() resourceKind[api.Snapshot] {
 }
 
 func (a *app) snapshotsSave() *cobra.Command {
-	cmd := &cobra.Command{
+	return a.snapshotKind().callCommand(&cobra.Command{
 		Use: "save NAME", Short: "Put the present state aside, while the cloud goes on", Args: cobra.ExactArgs(1),
 		Long: `Put the present state aside, while the cloud goes on: all projects, resources,
 tokens and events, as they are at one time. The file lies beside the cloud's
 data.`,
-		Example:           "  fakecloud snapshots save before-lesson-2",
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			s, err := c.CreateSnapshot(cmd.Context(), args[0])
-			return a.snapshotKind().printOne(cmd, s, err)
-		}),
-	}
-	a.addOutput(cmd)
-	return cmd
+		Example: "  fakecloud snapshots save before-lesson-2",
+	}, func(ctx context.Context, c *client.Client, args []string) (*api.Snapshot, error) {
+		return c.CreateSnapshot(ctx, args[0])
+	})
 }
 
 func (a *app) snapshotsRestore() *cobra.Command {
-	cmd := &cobra.Command{
+	return a.snapshotKind().callCommand(&cobra.Command{
 		Use: "restore NAME", Short: "Make a snapshot's state the cloud's; what has happened since is gone",
 		Args:              cobra.ExactArgs(1),
 		Example:           "  fakecloud snapshots restore before-lesson-2",
 		ValidArgsFunction: a.snapshotKind().completeRefs(),
-		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			s, err := c.RestoreSnapshot(cmd.Context(), args[0])
-			return a.snapshotKind().printOne(cmd, s, err)
-		}),
-	}
-	a.addOutput(cmd)
-	return cmd
+	}, func(ctx context.Context, c *client.Client, args []string) (*api.Snapshot, error) {
+		return c.RestoreSnapshot(ctx, args[0])
+	})
 }
 
 func (a *app) snapshotsExport() *cobra.Command {

@@ -99,7 +99,6 @@ func (a *app) tokensCreate() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		Example: `  fakecloud tokens create ci --role viewer --expires-in 720h --out ci.token
   fakecloud tokens create team-a-admin --project team-a --role admin --out team-a.token`,
-		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			body := api.TokenCreate{Name: args[0], Role: api.Role(role)}
 			if !body.Role.Valid() {

@@ -50,7 +50,7 @@ func watchList[T any](
 	show := &changePrinter{out: cmd.OutOrStdout(), format: k.output}
 	printedVersions := map[string]int64{}
 	printChange := func(kind string, item T, first bool) error {
-		id, version := k.id(item), k.versionOf(item)
+		id, version := k.idOf(item), k.versionOf(item)
 		if last, known := printedVersions[id]; known && version <= last {
 			return nil
 		}
@@ -58,7 +58,7 @@ func watchList[T any](
 		return show.printItem(kind, item, first, func() (header string, row []string, err error) {
 			k.capture = func(h string, rows [][]string) { header, row = h, rows[0] }
 			defer func() { k.capture = nil }()
-			return header, row, k.print(cmd, item, []T{item})
+			return header, row, k.printItems(cmd, item, []T{item})
 		})
 	}
 	for _, item := range items {

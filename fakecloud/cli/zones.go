@@ -34,7 +34,7 @@ func catalogueCommand[T any](
 			if err != nil {
 				return err
 			}
-			return resourceKind[T]{app: a, columns: columns, row: row}.print(cmd, itemList[T]{items}, items)
+			return resourceKind[T]{app: a, columns: columns, row: row}.printItems(cmd, itemList[T]{items}, items)
 		}),
 	}
 	a.addOutput(cmd)
