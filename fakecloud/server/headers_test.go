@@ -71,7 +71,8 @@ func (r *rig) head(t *testing.T, path string) bufferedAnswer {
 	t.Helper()
 	req := authorized(t, r.url+path)
 	req.Method = http.MethodHead
-	resp := must(http.DefaultClient.Do(req))(t)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	body := must(io.ReadAll(resp.Body))(t)
 	return bufferedAnswer{resp.StatusCode, resp.Header, string(body)}

@@ -18,7 +18,8 @@ import (
 // samples reads /metrics without a token: each sample by its name and labels.
 func samples(t *testing.T, url string) map[string]float64 {
 	t.Helper()
-	resp := must(http.Get(url + "/metrics"))(t)
+	resp, err := http.Get(url + "/metrics")
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	require.Equal(t, 200, resp.StatusCode)
 	assert.True(t, strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain"))

@@ -175,7 +175,8 @@ func (r *rig) call(t *testing.T, method, path, body string, header ...string) (b
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp := must(http.DefaultClient.Do(req))(t)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	content := must(io.ReadAll(resp.Body))(t)
 	var p api.Problem
@@ -297,7 +298,8 @@ func TestWithoutToken(t *testing.T) {
 	for path, want := range map[string]string{
 		"/healthz": "ok\n", "/readyz": "ok\n", "/openapi.yaml": string(api.Spec),
 	} {
-		resp := must(http.Get(r.url + path))(t)
+		resp, err := http.Get(r.url + path)
+		require.NoError(t, err)
 		body := must(io.ReadAll(resp.Body))(t)
 		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, 200, resp.StatusCode)
@@ -429,7 +431,8 @@ func TestListsFilterAndPage(t *testing.T) {
 	var paged []string
 	token := ""
 	for {
-		resp := must(http.DefaultClient.Do(authorized(t, r.url+"/v1/instances?limit=4"+token)))(t)
+		resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/instances?limit=4"+token))
+		require.NoError(t, err)
 		var list api.InstanceList
 		require.NoError(t, json.NewDecoder(resp.Body).Decode(&list))
 		require.NoError(t, resp.Body.Close())
@@ -474,7 +477,8 @@ func authorized(t *testing.T, url string) *http.Request {
 // openEvents opens an event stream, and leaves it open until the test ends.
 func (r *rig) openEvents(t *testing.T) (stream io.ReadCloser) {
 	t.Helper()
-	resp := must(http.DefaultClient.Do(authorized(t, r.url+"/v1/events")))(t)
+	resp, err := http.DefaultClient.Do(authorized(t, r.url+"/v1/events"))
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = resp.Body.Close() })
 	require.Equal(t, "text/event-stream", resp.Header.Get("Content-Type"))
 	return resp.Body
@@ -517,7 +521,8 @@ func TestLoadBalancerLife(t *testing.T) {
 	assert.Equal(t, lb.Address, active.Address)
 	url := fmt.Sprintf("http://%s:%d/", lb.Address, port)
 	fetch := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp := must(fetch.Get(url))(t)
+	resp, err := fetch.Get(url)
+	require.NoError(t, err)
 	body := must(io.ReadAll(resp.Body))(t)
 	require.NoError(t, resp.Body.Close())
 	assert.Equal(t, "hello", string(body))
@@ -647,7 +652,8 @@ func TestEventStreamShowsThatItLives(t *testing.T) {
 
 func TestServeEndsStreamsOnShutdown(t *testing.T) {
 	address, shutdown := newRig(t).listen(t, server.Config{})
-	resp := must(http.DefaultClient.Do(authorized(t, "http://"+address+"/v1/events")))(t)
+	resp, err := http.DefaultClient.Do(authorized(t, "http://"+address+"/v1/events"))
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	ended := make(chan struct{})
 	go func() { defer close(ended); shutdown() }()
@@ -807,7 +813,8 @@ func TestTLS(t *testing.T) {
 	url, byMajor, shutdown := newRig(t).serveTLS(t, server.Config{Heartbeat: streamBeat})
 	var streams []*bufio.Scanner
 	for major, transport := range byMajor {
-		resp := must((&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events")))(t)
+		resp, err := (&http.Client{Transport: transport}).Do(authorized(t, url+"/v1/events"))
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = resp.Body.Close() })
 		require.Equal(t, 200, resp.StatusCode)
 		assert.Equal(t, major, resp.ProtoMajor)
