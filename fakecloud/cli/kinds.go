@@ -137,7 +137,9 @@ func filteredListCommand[T, F any](
 	cmd := k.listCommandOf(
 		short, example, func(ctx context.Context, c *client.Client) ([]T, error) { return list(c, ctx, *f) },
 		func(_ context.Context, _ *client.Client, ev api.Event) ([]T, error) {
-			return resourceInEvent(ev, func(one T) bool { return hasTags(fieldValue[api.Tags](one, "Tags"), *tags) }), nil
+			return resourceInEvent(ev, func(one T) bool {
+				return hasTags(fieldValue[api.Tags](one, "Tags"), *tags)
+			}), nil
 		})
 	addTagFilter(cmd, tags)
 	return cmd

@@ -115,7 +115,9 @@ func TestWatch(t *testing.T) {
 func TestEventCommands(t *testing.T) {
 	p := startServe(t, t.TempDir(), "--profile", "instant")
 	in := must(p.client.CreateInstance(t.Context(), api.InstanceCreate{Tags: &api.Tags{"a": "b"}}))(t)
-	_, err := p.client.CreateRoute(t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID})
+	_, err := p.client.CreateRoute(
+		t.Context(), api.RouteCreate{Name: "r", Destination: "10.0.0.0/8", InstanceID: in.ID},
+	)
 	require.NoError(t, err)
 	ok, fails := p.commandRunners(t)
 	for _, tc := range []struct {

@@ -509,8 +509,9 @@ func TestLoadBalancerLife(t *testing.T) {
 	requireCode(t, api.UnknownInstance)(r.CreateLoadBalancer(
 		ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: "i-none"}}},
 	))
-	_, err := r.CreateLoadBalancer(ctx, api.LoadBalancerCreate{Name: "web", Listeners: append(listeners, listeners...)})
-	require.True(t, client.HasCode(err, api.ListenerConflict), err)
+	requireCode(t, api.ListenerConflict)(r.CreateLoadBalancer(
+		ctx, api.LoadBalancerCreate{Name: "web", Listeners: append(listeners, listeners...)},
+	))
 	lb := must(r.CreateLoadBalancer(
 		ctx, api.LoadBalancerCreate{Name: "web", Listeners: listeners, Targets: &[]api.Target{{InstanceID: in.ID}}},
 	))(t)
