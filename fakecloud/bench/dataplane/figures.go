@@ -13,7 +13,6 @@ import (
 type figure struct {
 	name, title string
 	peers       []string // to compare with
-	rounds      int      // at most; 0 means as many as the size says
 	measure     func(*stage, context.Context, *contender) (sample, error)
 	show        func(sample) string
 	// key is the value that is compared: the ratio of fakecloud's value to the
@@ -51,7 +50,7 @@ var figures = []figure{
 		measure: (*stage).measurePacedRequests, show: showRate, key: "p99", aim: 1.5, atMost: true,
 	},
 	{
-		name: "idle", title: "memory of an idle connection", peers: tcpPeers, rounds: 1,
+		name: "idle", title: "memory of an idle connection", peers: tcpPeers,
 		measure: (*stage).measureIdle, show: showIdle, key: "bytesPerConnection", atMost: true,
 	},
 	{

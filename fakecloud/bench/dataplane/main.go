@@ -1,12 +1,12 @@
 // bench-dataplane compares fakecloud's load balancers with HAProxy and nginx's stream module:
-// the real binary, with the same backends and clients in the same run. It prints a table of
-// medians, with the ratios of fakecloud's figures to those of the peers, and the aims for
-// the ratios. A figure that misses its aim is no failure. `make bench-dataplane` calls it,
-// from the root of a clone.
+// the real binary, with the same backends and clients in the same run. It prints a table with
+// the ratios of fakecloud's figures to those of the peers, and the aims for the ratios. A figure
+// that misses its aim is no failure. `make bench-dataplane` calls it, from the root of a clone.
 //
 // Proxies, backends and clients are processes of their own and share the machine's cores. All
 // proxies run at the same time; the others are idle while one is measured. They are measured
-// in turn, several rounds, so that noise affects all alike. All traffic is on loopback.
+// in turn, once each; whoever wants to know how much the figures vary runs it several times. All
+// traffic is on loopback.
 //
 // Begin with figures in figures.go. stage.go runs what a figure needs; tcp.go, udp.go, idle.go
 // and restart.go measure.
@@ -29,7 +29,6 @@ import (
 
 // size says how many clients there are, and how long is measured.
 type size struct {
-	Rounds    int           `json:"rounds"`
 	Warm      time.Duration `json:"warmNanoseconds"`
 	Period    time.Duration `json:"periodNanoseconds"`
 	Streams   int           `json:"streams"` // of throughput
@@ -42,12 +41,12 @@ type size struct {
 
 var (
 	fullSize = size{
-		Rounds: 3, Warm: 500 * time.Millisecond, Period: 3 * time.Second, Streams: 8, Clients: 64, Rate: 5000,
-		Idle: 10_000, Window: 8, Balancers: 100,
+		Warm: 500 * time.Millisecond, Period: 3 * time.Second, Streams: 8, Clients: 64, Rate: 5000, Idle: 10_000,
+		Window: 8, Balancers: 100,
 	}
 	quickSize = size{
-		Rounds: 1, Warm: 50 * time.Millisecond, Period: 200 * time.Millisecond, Streams: 4, Clients: 16, Rate: 1000,
-		Idle: 200, Window: 8, Balancers: 10,
+		Warm: 50 * time.Millisecond, Period: 200 * time.Millisecond, Streams: 4, Clients: 16, Rate: 1000, Idle: 200,
+		Window: 8, Balancers: 10,
 	}
 )
 
@@ -136,7 +135,7 @@ func (b *bench) measureFigure(ctx context.Context, f figure) (row, error) {
 	if err != nil {
 		return row{}, err
 	}
-	samples, err := s.runRounds(ctx, f)
+	samples, err := s.measureContenders(ctx, f)
 	if err != nil {
 		return row{}, err
 	}

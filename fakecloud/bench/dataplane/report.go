@@ -25,9 +25,9 @@ func (r *report) Table() harness.Table {
 	t := harness.Table{
 		Head: []string{
 			r.Machine.String(),
-			fmt.Sprintf("size     medians of %d rounds of %s (idle: one); %d long transfers; else %d clients, "+
+			fmt.Sprintf("size     %s each; %d long transfers; else %d clients, "+
 				"requests of %d bytes, answers of %d, %s requests/s when paced;",
-				s.Rounds, s.Period, s.Streams, s.Clients, requestSize, answerSize, harness.Grouped(float64(s.Rate))),
+				s.Period, s.Streams, s.Clients, requestSize, answerSize, harness.Grouped(float64(s.Rate))),
 			fmt.Sprintf("         %d datagrams of each client under way; %s idle connections; %d balancers restarted; "+
 				"proxies, backends and clients share the cores",
 				s.Window, harness.Grouped(float64(s.Idle)), s.Balancers),

@@ -140,43 +140,31 @@ func (c *contender) awaitForwarding(ctx context.Context) error {
 	})
 }
 
-// sample holds the values of one measurement. Over the rounds, failed and lost are added up; of all
-// other values the median is taken.
+// sample holds the values of one measurement.
 type sample map[string]float64
 
-// Values of a sample that are added up over the rounds.
+// Values of a sample that figures share.
 const (
 	failed = "failed"
 	lost   = "lost"
 )
 
-// runRounds measures all contenders in turn, in each round. A contender that fails is left out from
-// then on; the reason is in s.missing.
-func (s *stage) runRounds(ctx context.Context, f figure) (map[string]sample, error) {
-	all := map[string][]sample{}
-	for range max(1, min(f.rounds, s.size.Rounds)) {
-		for _, c := range s.contenders {
-			if s.missing[c.name] != nil {
-				continue
-			}
-			took, err := s.measureContender(ctx, f, c)
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			if err != nil {
-				s.missing[c.name] = fmt.Errorf("failed: %w%s", err, s.lastLogOf(c))
-				continue
-			}
-			all[c.name] = append(all[c.name], took)
+// measureContenders measures all contenders in turn. One that fails has no sample; the reason is in
+// s.missing.
+func (s *stage) measureContenders(ctx context.Context, f figure) (map[string]sample, error) {
+	samples := map[string]sample{}
+	for _, c := range s.contenders {
+		took, err := s.measureContender(ctx, f, c)
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			s.missing[c.name] = fmt.Errorf("failed: %w%s", err, s.lastLogOf(c))
+		default:
+			samples[c.name] = took
 		}
 	}
-	medians := map[string]sample{}
-	for name, samples := range all {
-		if s.missing[name] == nil {
-			medians[name] = medianSample(samples)
-		}
-	}
-	return medians, nil
+	return samples, nil
 }
 
 func (s *stage) lastLogOf(c *contender) string {
@@ -202,27 +190,6 @@ func (s *stage) measureContender(ctx context.Context, f figure, c *contender) (s
 	}
 	cores.Add(took)
 	return took, nil
-}
-
-func medianSample(samples []sample) sample {
-	values := map[string][]float64{}
-	for _, s := range samples {
-		for k, v := range s {
-			values[k] = append(values[k], v)
-		}
-	}
-	m := sample{}
-	for k, v := range values {
-		slices.Sort(v)
-		m[k] = (v[(len(v)-1)/2] + v[len(v)/2]) / 2
-		if k == failed || k == lost {
-			m[k] = 0
-			for _, n := range v {
-				m[k] += n
-			}
-		}
-	}
-	return m
 }
 
 // missingNotes says why contenders are missing in a row.

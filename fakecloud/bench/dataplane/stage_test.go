@@ -14,8 +14,7 @@ import (
 // directStage is a stage without a proxy: the first backend stands for it.
 func directStage() (*stage, *contender) {
 	z := size{
-		Rounds: 1, Warm: time.Millisecond, Period: 50 * time.Millisecond, Streams: 2, Clients: 3, Rate: 300, Idle: 20,
-		Window: 4,
+		Warm: time.Millisecond, Period: 50 * time.Millisecond, Streams: 2, Clients: 3, Rate: 300, Idle: 20, Window: 4,
 	}
 	return &stage{size: z}, &contender{name: fakecloud, address: backendAddresses()[0]}
 }
@@ -95,13 +94,4 @@ func TestMeasuringEndsWithContext(t *testing.T) {
 		_, err := measure(ctx, c)
 		assert.ErrorIs(t, err, context.Canceled)
 	}
-}
-
-func TestMedianSample(t *testing.T) {
-	assert.Equal(
-		t, sample{"p99": 3, failed: 6},
-		medianSample([]sample{{"p99": 9, failed: 1}, {"p99": 1, failed: 2}, {"p99": 3, failed: 3}}),
-	)
-	assert.Equal(t, sample{"p99": 5, lost: 0}, medianSample([]sample{{"p99": 9, lost: 0}, {"p99": 1, lost: 0}}))
-	assert.Empty(t, medianSample(nil))
 }
