@@ -45,6 +45,7 @@ type CloudReader interface {
 	ListInstances(ctx context.Context, f client.InstanceFilter) ([]api.Instance, error)
 	ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
 	LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error)
+	LoadBalancerStats(ctx context.Context, id string) (*api.LoadBalancerStats, error)
 	Quotas(ctx context.Context) (*api.Quotas, error)
 	ListFaults(ctx context.Context) ([]api.Fault, error)
 	ListAudit(ctx context.Context, f client.AuditFilter, limit int) ([]api.AuditEntry, error)
@@ -250,7 +251,8 @@ func (s Source) Service(ctx context.Context, namespace, name string) Explanation
 	return Service(f)
 }
 
-// queryBalancer finds the Service's balancer among all, and queries its health.
+// queryBalancer finds the Service's balancer among all, and queries its health and its
+// counters.
 func (s Source) queryBalancer(ctx context.Context, q *factQueries, f *ServiceFacts, all []api.LoadBalancer) {
 	if f.Service == nil {
 		return
@@ -265,6 +267,11 @@ func (s Source) queryBalancer(ctx context.Context, q *factQueries, f *ServiceFac
 		f.Health = health
 	}
 	q.addMissing(Cloud, "the health of "+f.Balancer.ID, err)
+	stats, err := s.Cloud.LoadBalancerStats(ctx, f.Balancer.ID)
+	if err == nil {
+		f.Stats = stats
+	}
+	q.addMissing(Cloud, "the traffic of "+f.Balancer.ID, err)
 }
 
 func (s Source) queryService(ctx context.Context, q *factQueries, f *ServiceFacts) error {

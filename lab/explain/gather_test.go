@@ -28,6 +28,7 @@ type fakeCloud struct {
 	refuse  map[string]bool
 	hang    bool
 	healths []string
+	stats   *api.LoadBalancerStats
 }
 
 func (c *fakeCloud) call(ctx context.Context, name string) error {
@@ -63,6 +64,11 @@ func (c *fakeCloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancer
 func (c *fakeCloud) LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error) {
 	c.healths = append(c.healths, id)
 	return wellService().Health, c.call(ctx, "health")
+}
+
+func (c *fakeCloud) LoadBalancerStats(ctx context.Context, id string) (*api.LoadBalancerStats, error) {
+	assert.Equal(c.t, "lb-1", id)
+	return c.stats, c.call(ctx, "stats")
 }
 
 func (c *fakeCloud) Quotas(ctx context.Context) (*api.Quotas, error) {
@@ -127,6 +133,15 @@ func TestAllIsAskedAndNothingChanged(t *testing.T) {
 	}
 }
 
+func TestTheBalancersTrafficIsAsked(t *testing.T) {
+	s, _, cloud := source(t)
+	cloud.stats = &api.LoadBalancerStats{
+		Listeners: []api.ListenerStats{{Port: 8080, Protocol: "tcp", Connections: 2, BrokenConnections: 2}},
+	}
+	x := s.Service(t.Context(), "default", "web")
+	assert.Equal(t, notAnswered+"2 connections failed, and none ended well.", x.Verdict)
+}
+
 func TestWhatIsNotThereIsNotFound(t *testing.T) {
 	s, _, _ := source(t)
 	x := s.Node(t.Context(), "node-2")
@@ -155,6 +170,10 @@ func TestWhatDoesNotAnswerIsMissing(t *testing.T) {
 		"their health": {
 			cloud: "health", node: Ready, service: Ready,
 			missingOfSvc: []string{"cloud: the health of lb-1: health refused"},
+		},
+		"their traffic": {
+			cloud: "stats", node: Ready, service: Ready,
+			missingOfSvc: []string{"cloud: the traffic of lb-1: stats refused"},
 		},
 		"its faults": {cloud: "faults", node: Ready, service: Ready,
 			missingOfNode: []string{"cloud: fault rules: faults refused"},

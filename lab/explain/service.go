@@ -35,9 +35,10 @@ type ServiceFacts struct {
 	PodEvents []corev1.Event
 	Nodes     []corev1.Node
 	// Balancer is the one with the Service's UID in its tags, nil if there is none.
-	// Health is its targets' health.
+	// Health is its targets' health, Stats are its counters.
 	Balancer *api.LoadBalancer
 	Health   *api.LoadBalancerHealth
+	Stats    *api.LoadBalancerStats
 	// Quota is the project's quota of load balancers, nil if unknown.
 	Quota *api.Quota
 	// Instances name the balancer's targets.
@@ -73,6 +74,9 @@ func Service(f ServiceFacts) Explanation {
 	findings = append(
 		findings, f.findNoEndpoints(), f.findUnhealthyTargets(), f.findExcludedClient(), f.findStaleEndpoints(),
 	)
+	if !slices.ContainsFunc(findings, func(found *finding) bool { return found != nil && found.state != Degraded }) {
+		findings = append(findings, f.findNoAnswers()) // Only where nothing else says why.
+	}
 	if !slices.ContainsFunc(findings, func(found *finding) bool { return found != nil }) {
 		findings = append(findings, f.describeHealthyPath())
 	}

@@ -121,6 +121,23 @@ func (f *ServiceFacts) health(states ...api.TargetHealthState) {
 	}
 }
 
+// traffic sets what the balancer's listener on 8080 has counted.
+func (f *ServiceFacts) traffic(of api.ListenerStats) {
+	of.Port, of.Protocol = 8080, "tcp"
+	f.Stats = &api.LoadBalancerStats{Listeners: []api.ListenerStats{of}}
+}
+
+// containerPorts has each pod declare these ports, and none else.
+func (f *ServiceFacts) containerPorts(ports ...int32) {
+	for i := range f.Pods {
+		c := corev1.Container{Name: "web"}
+		for _, port := range ports {
+			c.Ports = append(c.Ports, corev1.ContainerPort{ContainerPort: port, Protocol: corev1.ProtocolTCP})
+		}
+		f.Pods[i].Spec.Containers = []corev1.Container{c}
+	}
+}
+
 // What the lab says of the CCM's annotation is what the CCM documents.
 func TestAnnotationOfTheHealthCheckIsTheCCMs(t *testing.T) {
 	documented, err := os.ReadFile("../../ccm/ANNOTATIONS.md")
@@ -129,6 +146,17 @@ func TestAnnotationOfTheHealthCheckIsTheCCMs(t *testing.T) {
 }
 
 const edit = "kubectl --namespace default edit service web"
+
+// notAnswered is the verdict on a Service whose connections have all failed.
+const notAnswered = "Service web has an address, and nothing behind it has answered on 8080/TCP so far: "
+
+// comparePorts are the steps that lead from a Service's port to the pods'.
+var comparePorts = []string{
+	"kubectl --namespace default describe service web",
+	"kubectl --namespace default get pods --selector app=web " +
+		"-o 'custom-columns=POD:.metadata.name,PORTS:.spec.containers[*].ports[*].containerPort'",
+	edit, "fakecloud load-balancers stats lb-1",
+}
 
 func TestServices(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -731,6 +759,147 @@ func TestServices(t *testing.T) {
 					"kubectl label node node-2 node.kubernetes.io/exclude-from-external-load-balancers-",
 					"lab logs ccm --tail 30",
 				}},
+		},
+		"all connections fail, at a port that no pod declares": {
+			func(f *ServiceFacts) {
+				f.health(api.TargetHealthy, api.TargetHealthy)
+				f.traffic(api.ListenerStats{Connections: 12, FailedConnections: 2, BrokenConnections: 10})
+				f.containerPorts(8080, 9090)
+			},
+			saidCase{NotReady, notAnswered + "12 connections failed, and none ended well.", []Fact{
+				{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active: 8080/tcp goes to node port 30080"},
+				{Cloud, "of 12 connections to 8080/TCP 10 broke and 2 found no target that takes them; its targets have sent 0 bytes"},
+				{Cluster, "8080/TCP goes to port 80 of its pods, which none of 2 ready pods declares: they declare 8080, 9090; " +
+					"a port need not be declared to be served"},
+			}, comparePorts},
+		},
+		"its only connection broke, and pods declare nothing": {
+			func(f *ServiceFacts) {
+				f.traffic(api.ListenerStats{Connections: 1, BrokenConnections: 1, BytesIn: 80})
+				f.containerPorts()
+			},
+			saidCase{NotReady, notAnswered + "1 connection failed, and none ended well.", []Fact{
+				{Cloud, "of 1 connection to 8080/TCP 1 broke and 0 found no target that takes them; its targets have sent 0 bytes"},
+				{Cluster, "8080/TCP goes to port 80 of its pods; none of 2 ready pods declares any port, so which they serve is not to be seen here"},
+			}, comparePorts},
+		},
+		"all connections fail, at a port that pods declare": {
+			func(f *ServiceFacts) {
+				f.traffic(api.ListenerStats{Connections: 3, FailedConnections: 3})
+				f.containerPorts(80)
+				f.Slices = append(f.Slices, f.Slices[0]) // Of the other IP family.
+			},
+			saidCase{NotReady, notAnswered + "3 connections failed, and none ended well.", []Fact{
+				{Cluster, "8080/TCP goes to port 80 of its pods, declared by 2 of 2 ready pods; that does not say that it is served"},
+			}, comparePorts},
+		},
+		"all connections fail, and some pods declare the port": {
+			func(f *ServiceFacts) {
+				f.traffic(api.ListenerStats{Connections: 3, FailedConnections: 3})
+				f.containerPorts(80)
+				f.Pods[1].Spec.Containers[0].Ports[0].Protocol = corev1.ProtocolUDP
+			},
+			saidCase{NotReady, notAnswered + "3 connections failed, and none ended well.", []Fact{
+				{Cluster, "8080/TCP goes to port 80 of its pods, declared by 1 of 2 ready pods; that does not say that it is served"},
+			}, comparePorts},
+		},
+		"all connections fail, and endpoints are somebody's own": {
+			func(f *ServiceFacts) {
+				f.traffic(api.ListenerStats{Connections: 3, FailedConnections: 3})
+				f.Service.Spec.Selector, f.Pods = nil, nil
+			},
+			saidCase{NotReady, notAnswered + "3 connections failed, and none ended well.", []Fact{
+				{Cluster, "8080/TCP goes to port 80 of its endpoints"},
+			}, []string{comparePorts[0], edit, comparePorts[3]}},
+		},
+		"all connections fail on one port of two": {
+			func(f *ServiceFacts) {
+				f.Service.Spec.Ports[0].Name = "http"
+				f.Service.Spec.Ports = append(
+					f.Service.Spec.Ports, corev1.ServicePort{Name: "admin", Port: 8081, Protocol: corev1.ProtocolTCP},
+				)
+				f.Balancer.Listeners = append(f.Balancer.Listeners, api.Listener{Port: 8081, Protocol: "tcp"})
+				f.Slices[0].Ports = []discoveryv1.EndpointPort{
+					{Name: new("http"), Port: new(int32(80))}, {Name: new("admin"), Port: new(int32(81))},
+				}
+				f.traffic(api.ListenerStats{Connections: 3, BytesOut: 5})
+				f.Stats.Listeners = append(
+					f.Stats.Listeners, api.ListenerStats{Port: 8081, Protocol: "tcp", Connections: 2, BrokenConnections: 2},
+				)
+				f.containerPorts(80)
+			},
+			saidCase{
+				NotReady,
+				"Service web has an address, and nothing behind it has answered on 8081/TCP so far: 2 connections failed, and none ended well.",
+				[]Fact{{Cluster, "8081/TCP goes to port 81 of its pods, which none of 2 ready pods declares: they declare 80; "}},
+				comparePorts,
+			},
+		},
+		"all connections fail, though a target is ill as well": {
+			func(f *ServiceFacts) {
+				f.health(api.TargetHealthy, api.TargetUnhealthy)
+				f.traffic(api.ListenerStats{Connections: 3, FailedConnections: 3})
+			},
+			saidCase{
+				NotReady, notAnswered + "3 connections failed, and none ended well.",
+				[]Fact{{Cloud, "target node-2 (i-2) is unhealthy: connection refused"}},
+				append(append([]string{}, comparePorts...), "lab explain node/node-2"),
+			},
+		},
+		"all connections fail, for a reason that is known": {
+			func(f *ServiceFacts) {
+				f.traffic(api.ListenerStats{Connections: 3, FailedConnections: 3})
+				f.Pods, f.Slices = nil, nil
+			},
+			saidCase{
+				NotReady,
+				"Service web has an address, and nothing behind it answers: its selector matches no pod.", nil,
+				[]string{"kubectl --namespace default get pods --show-labels", edit},
+			},
+		},
+		"the first connections failed, and later ones did not": {
+			func(f *ServiceFacts) {
+				f.traffic(api.ListenerStats{Connections: 12, BrokenConnections: 11, BytesOut: 216})
+			},
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", nil, nil},
+		},
+		"a connection that ended well without an answer": {
+			func(f *ServiceFacts) { f.traffic(api.ListenerStats{Connections: 3, BrokenConnections: 2}) },
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", nil, nil},
+		},
+		"connections broke in the end, after answers": {
+			func(f *ServiceFacts) {
+				f.traffic(api.ListenerStats{Connections: 2, BrokenConnections: 2, BytesOut: 1})
+			},
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", nil, nil},
+		},
+		"no connection yet": {
+			func(f *ServiceFacts) { f.traffic(api.ListenerStats{}) },
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", nil, nil},
+		},
+		"a first connection, still open": {
+			func(f *ServiceFacts) { f.traffic(api.ListenerStats{Connections: 1, ActiveConnections: 1}) },
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", nil, nil},
+		},
+		"failed connections, and one still open": {
+			func(f *ServiceFacts) {
+				f.traffic(api.ListenerStats{Connections: 3, ActiveConnections: 1, BrokenConnections: 2})
+			},
+			saidCase{NotReady, notAnswered + "2 connections failed, and none ended well.", nil, comparePorts},
+		},
+		"more failed than were counted when they came": { // The counters are read one after the other.
+			func(f *ServiceFacts) {
+				f.traffic(api.ListenerStats{Connections: 2, ActiveConnections: 1, BrokenConnections: 2})
+			},
+			saidCase{NotReady, notAnswered + "2 connections failed, and none ended well.", nil, comparePorts},
+		},
+		"datagrams that nobody answers": {
+			func(f *ServiceFacts) {
+				f.Service.Spec.Ports[0].Protocol, f.Balancer.Listeners[0].Protocol = corev1.ProtocolUDP, "udp"
+				f.traffic(api.ListenerStats{Connections: 2, BrokenConnections: 2})
+				f.Stats.Listeners[0].Protocol = "udp"
+			},
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/UDP.", nil, nil},
 		},
 		"Local: a node without a pod is no fault": {
 			func(f *ServiceFacts) {

@@ -3,11 +3,14 @@ package explain
 // What is behind a Service's address: endpoints, pods, and the balancer's targets.
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/utils/ptr"
@@ -351,6 +354,151 @@ func (f ServiceFacts) findStaleEndpoints() *finding {
 		}
 	}
 	return f.addHaltedComponents(old, componentKCM)
+}
+
+// findNoAnswers reports ports whose connections have all failed, without a byte from any
+// target. It is for TCP only: a datagram needs no answer.
+//
+// The counters have no times, so connections that failed before a repair count as well,
+// until one is answered.
+func (f ServiceFacts) findNoAnswers() *finding {
+	if f.Balancer == nil || f.Stats == nil {
+		return nil
+	}
+	var ports []string
+	var failed int64
+	silent := newFinding(NotReady, "").
+		addFact(Cloud, "%s%s", describeBalancer(f.Balancer), reasonSuffix(formatListeners(f.Balancer)))
+	for _, p := range f.Service.Spec.Ports {
+		l := f.findUnansweredListener(p)
+		if l == nil {
+			continue
+		}
+		name := fmt.Sprintf("%d/%s", p.Port, p.Protocol)
+		ports, failed = append(ports, name), failed+l.FailedConnections+l.BrokenConnections
+		silent.addFact(
+			Cloud, "of %s to %s %d broke and %d found no target that takes them; its targets have sent 0 bytes",
+			formatCount(int(l.Connections), "connection"), name, l.BrokenConnections, l.FailedConnections,
+		)
+		for _, to := range f.describeTargetPorts(p) {
+			silent.addFact(Cluster, "%s goes to %s", name, to)
+		}
+	}
+	if len(ports) == 0 {
+		return nil
+	}
+	silent.verdict = fmt.Sprintf(
+		"has an address, and nothing behind it has answered on %s so far: %s failed, and none ended well",
+		strings.Join(ports, ", "), formatCount(int(failed), "connection"),
+	)
+	silent.addStep("see the Service's targetPort", "%s", f.kubectlCommand("describe", ""))
+	if len(f.Service.Spec.Selector) > 0 {
+		silent.addStep(
+			"compare it with the ports that the pods' containers declare",
+			"kubectl --namespace %s get pods --selector %s -o '%s'", f.Namespace, labels.Set(f.Service.Spec.Selector),
+			"custom-columns=POD:.metadata.name,PORTS:.spec.containers[*].ports[*].containerPort",
+		)
+	}
+	return silent.addStep("and mend the targetPort, or what should serve it", "%s", f.kubectlCommand("edit", "")).
+		addStep("see what became of connections, by target", "fakecloud load-balancers stats %s", f.Balancer.ID).
+		addWait("after a change connect again: what failed before counts until one connection is answered")
+}
+
+// findUnansweredListener returns the counters of a TCP port if each of its connections
+// that has ended has failed, and no target has sent a byte; else nil.
+func (f ServiceFacts) findUnansweredListener(p corev1.ServicePort) *api.ListenerStats {
+	for i, l := range f.Stats.Listeners {
+		failed := l.FailedConnections + l.BrokenConnections
+		if l.Port == int(p.Port) && l.Protocol == api.ProtocolTCP && strings.EqualFold(string(p.Protocol), "tcp") &&
+			failed > 0 && failed >= l.Connections-l.ActiveConnections && l.BytesOut == 0 {
+			return &f.Stats.Listeners[i]
+		}
+	}
+	return nil
+}
+
+// describeTargetPorts says, for each port of the endpoints that a Service's port leads
+// to, how many ready pods declare it. A container may serve a port that it does not
+// declare.
+func (f ServiceFacts) describeTargetPorts(p corev1.ServicePort) []string {
+	pods := map[int32][]*corev1.Pod{}
+	for _, slice := range f.Slices {
+		for _, port := range slice.Ports {
+			if ptr.Deref(port.Name, "") != p.Name || port.Port == nil {
+				continue
+			}
+			for _, e := range slice.Endpoints {
+				if ptr.Deref(e.Conditions.Ready, true) && !ptr.Deref(e.Conditions.Terminating, false) {
+					pods[*port.Port] = f.appendPodOf(pods[*port.Port], e)
+				}
+			}
+		}
+	}
+	var all []string
+	for _, port := range slices.Sorted(maps.Keys(pods)) {
+		all = append(all, describeTargetPort(port, pods[port]))
+	}
+	return all
+}
+
+// appendPodOf adds an endpoint's pod, unless it is unknown or listed already, by an
+// endpoint of the other IP family.
+func (f ServiceFacts) appendPodOf(pods []*corev1.Pod, e discoveryv1.Endpoint) []*corev1.Pod {
+	for i := range f.Pods {
+		pod := &f.Pods[i]
+		if e.TargetRef != nil && e.TargetRef.Name == pod.Name && !slices.Contains(pods, pod) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods
+}
+
+func describeTargetPort(port int32, pods []*corev1.Pod) string {
+	if len(pods) == 0 {
+		return fmt.Sprintf("port %d of its endpoints", port)
+	}
+	var declared []string
+	declaring := 0
+	for _, pod := range pods {
+		ports := declaredTCPPorts(pod)
+		if slices.Contains(ports, port) {
+			declaring++
+		}
+		for _, p := range ports {
+			if text := fmt.Sprint(p); !slices.Contains(declared, text) {
+				declared = append(declared, text)
+			}
+		}
+	}
+	ready := formatCount(len(pods), "ready pod")
+	switch {
+	case declaring > 0:
+		return fmt.Sprintf(
+			"port %d of its pods, declared by %d of %s; that does not say that it is served",
+			port, declaring, ready,
+		)
+	case len(declared) == 0:
+		return fmt.Sprintf(
+			"port %d of its pods; none of %s declares any port, so which they serve is not to be seen here",
+			port, ready,
+		)
+	}
+	return fmt.Sprintf(
+		"port %d of its pods, which none of %s declares: they declare %s; a port need not be declared to be served",
+		port, ready, ui.JoinFirst(declared, maxShown),
+	)
+}
+
+// declaredTCPPorts are the ports in the pod's spec, of its sidecars, too.
+func declaredTCPPorts(pod *corev1.Pod) (ports []int32) {
+	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+		for _, p := range c.Ports {
+			if cmp.Or(p.Protocol, corev1.ProtocolTCP) == corev1.ProtocolTCP {
+				ports = append(ports, p.ContainerPort)
+			}
+		}
+	}
+	return ports
 }
 
 // describeHealth continues a sentence about the number of targets with their health.
