@@ -68,7 +68,7 @@ func writeLessonsSite(dir string) (string, error) {
 	if err := os.RemoveAll(dir); err != nil { // Another version's.
 		return "", err
 	}
-	return dir, site.Write(dir, "lab", all)
+	return dir, site.Write(dir, all)
 }
 
 // pollUntilDone calls look every pollInterval until ctx ends.

@@ -585,7 +585,7 @@ from elsewhere.`,
 			if err != nil {
 				return err
 			}
-			if err := site.Write(args[0], invokedAs(), all); err != nil {
+			if err := site.Write(args[0], all); err != nil {
 				return err
 			}
 			o.newSteps().Say("%s", filepath.Join(args[0], "index.html"))

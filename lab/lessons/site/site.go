@@ -32,14 +32,22 @@ var pages string
 //go:embed site.css site.js
 var assets embed.FS
 
-// pageTemplates are the pages', for readers who call the lab's command by this name.
-func pageTemplates(command string) (*template.Template, error) {
+// pageTemplates parses the pages' templates.
+func pageTemplates() (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{
 		"markdown": renderMarkdown,
 		"add":      func(a, b int) int { return a + b },
 		"cluster":  func(l *lessons.Lesson) string { return cmp.Or(l.Cluster, cluster.KindEmbedded) },
-		"lab":      func() string { return command },
+		"folded":   func(l *lessons.Lesson) shownLesson { return shownLesson{Lesson: l, Folded: true} },
+		"whole":    func(l *lessons.Lesson) shownLesson { return shownLesson{Lesson: l} },
 	}).Parse(pages)
+}
+
+// shownLesson is a lesson as a page shows it. Folded says that what follows a task is
+// hidden until the reader opens it, because it may tell the task's answer.
+type shownLesson struct {
+	*lessons.Lesson
+	Folded bool
 }
 
 // page is what a template is given.
@@ -55,10 +63,9 @@ type page struct {
 }
 
 // Write writes the site of these lessons into a folder: index.html, a page for each
-// lesson, one with all of them for printing, and one with the trainer's notes. command is
-// what its readers call the lab's: bin/lab in a clone.
-func Write(dir, command string, all []*lessons.Lesson) error {
-	t, err := pageTemplates(command)
+// lesson, one with all of them for printing, and one with the trainer's notes.
+func Write(dir string, all []*lessons.Lesson) error {
+	t, err := pageTemplates()
 	if err != nil {
 		return err
 	}
@@ -110,8 +117,13 @@ var reader = goldmark.New(
 func renderMarkdown(text string) (template.HTML, error) {
 	var out bytes.Buffer
 	err := reader.Convert([]byte(text), &out)
-	return template.HTML(out.String()), err //nolint:gosec // It is the project's own text, and raw HTML in it is left out.
+	return template.HTML(tableScrolls.Replace(out.String())), err //nolint:gosec // It is the project's own text, and raw HTML in it is left out.
 }
+
+// tableScrolls puts a table into a region that scrolls if the window is narrower.
+var tableScrolls = strings.NewReplacer(
+	"<table>", `<div class="wide" tabindex="0" role="region" aria-label="Table"><table>`, "</table>", "</table></div>",
+)
 
 // blocks renders blocks of code: diagrams as drawings, and commands so that they can
 // be copied.
@@ -140,9 +152,9 @@ func (blocks) render(w util.BufWriter, source []byte, n ast.Node, entering bool)
 	case "goat":
 		return ast.WalkSkipChildren, renderDiagram(w, text.String())
 	case "sh":
-		_, _ = w.WriteString(`<div class="typed"><button type="button" class="copy" hidden>copy</button><pre><code>`)
+		_, _ = w.WriteString(`<div class="typed"><button type="button" class="copy" hidden>copy</button><pre tabindex="0"><code>`)
 	default:
-		_, _ = w.WriteString(`<div class="shown"><pre><code>`)
+		_, _ = w.WriteString(`<div class="shown"><pre tabindex="0"><code>`)
 	}
 	html.DefaultWriter.RawWrite(w, []byte(strings.TrimRight(text.String(), "\n")))
 	_, err := w.WriteString("</code></pre></div>\n")
@@ -153,7 +165,7 @@ func (blocks) render(w util.BufWriter, source []byte, n ast.Node, entering bool)
 // cannot see it.
 func renderDiagram(w util.BufWriter, text string) error {
 	svg := goat.BuildSVG(strings.NewReader(text))
-	_, err := w.WriteString(`<figure aria-label="` + template.HTMLEscapeString(strings.TrimSpace(text)) + `">` +
+	_, err := w.WriteString(`<figure class="wide" tabindex="0" aria-label="` + template.HTMLEscapeString(strings.TrimSpace(text)) + `">` +
 		svg.String() + "</figure>\n")
 	return err
 }

@@ -29,15 +29,24 @@ function done(lesson) {
 
 for (const box of document.querySelectorAll("input[data-task]")) {
   const lesson = box.closest("[data-lesson]").dataset.lesson;
+  const after = box.closest(".task").nextElementSibling;
+  const follow = () => { if (after?.matches("details.after")) after.open = box.checked; };
   box.checked = done(lesson).has(box.dataset.task);
+  follow();
   box.addEventListener("change", () => {
     const tasks = done(lesson);
     box.checked ? tasks.add(box.dataset.task) : tasks.delete(box.dataset.task);
     try {
       localStorage.setItem(key(lesson), JSON.stringify([...tasks]));
     } catch { /* It is not remembered. */ }
+    follow();
   });
 }
+
+// On paper, nothing can be opened.
+addEventListener("beforeprint", () => {
+  for (const after of document.querySelectorAll("details.after")) after.open = true;
+});
 
 for (const item of document.querySelectorAll(".lessons > li")) {
   const count = done(item.dataset.lesson).size;

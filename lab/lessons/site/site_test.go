@@ -14,7 +14,11 @@ import (
 )
 
 var (
-	linked = regexp.MustCompile(`(?:href|src)="([^"]+)"`)
+	linked  = regexp.MustCompile(`(?:href|src)="([^"]+)"`)
+	command = regexp.MustCompile(`hidden>copy</button><pre[^>]*><code>([^<]*)`)
+	// typed matches what begins with a command, or with a variable or a comment.
+	typed = regexp.MustCompile(`^(#|!|\(|[A-Za-z_]+=|(kubectl|lab|fakecloud|curl|eval|docker|kill|watch|go|for|true|` +
+		`while|until|cat|cp|sed|set)\b)`)
 	loaded = regexp.MustCompile(`<(?:link|script|img)[^>]+(?:href|src)="([^"]+)"`)
 )
 
@@ -22,8 +26,8 @@ func TestTheSiteIsWhole(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "site")
 	all, err := lessons.All()
 	require.NoError(t, err)
-	require.NoError(t, Write(dir, "bin/lab", all))
-	require.NoError(t, Write(dir, "bin/lab", all), "over an older one")
+	require.NoError(t, Write(dir, all))
+	require.NoError(t, Write(dir, all), "over an older one")
 	files, err := filepath.Glob(filepath.Join(dir, "*.html"))
 	require.NoError(t, err)
 	assert.Len(t, files, len(all)+3)
@@ -45,6 +49,18 @@ func TestTheSiteIsWhole(t *testing.T) {
 		for _, task := range l.Tasks {
 			assert.Contains(t, string(data), `data-task="`+task.ID+`"`)
 		}
+		assert.NotContains(t, string(data), "bin/lab lesson", "it is read where lab is in PATH")
+		for _, m := range command.FindAllStringSubmatch(string(data), -1) {
+			assert.Regexp(t, typed, m[1], "%s: only what is typed is a command; fence output without a language", l.ID)
+		}
+		if after := l.Tasks[0].After; after != "" {
+			assert.Contains(t, string(data), `<details class="after">`, l.ID)
+		}
+	}
+	for _, name := range []string{"print.html", "trainer.html"} {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		require.NoError(t, err)
+		assert.NotContains(t, string(data), `class="after"`, "%s hides nothing", name)
 	}
 }
 
@@ -52,8 +68,9 @@ func TestBlocks(t *testing.T) {
 	for text, want := range map[string][]string{
 		"    a < b\n":                      {`class="typed"`, "a &lt; b</code>", `class="copy"`},
 		"```sh\nls\n```\n":                 {`class="typed"`, "ls</code>"},
-		"```\nshown & said\n```\n":         {`class="shown"`, "shown &amp; said"},
+		"```\nshown & said\n```\n":         {`class="shown"`, `tabindex="0"`, "shown &amp; said"},
 		"```goat\n+--+\n|<&|\n+--+\n```\n": {"<svg", "&lt;", "&amp;", `aria-label="`},
+		"| a |\n|---|\n| b |\n":            {`class="wide" tabindex="0" role="region"`, "<table>", "</table></div>"},
 		"a<script>b":                       {"a", "b"},
 	} {
 		out, err := renderMarkdown(text)
