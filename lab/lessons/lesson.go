@@ -37,6 +37,10 @@ type Lesson struct {
 	// Title and Summary are printed in lists.
 	Title   string `json:"title"`
 	Summary string `json:"summary"`
+	// Part is the part of the course that the lesson belongs to, one of Parts.
+	Part string `json:"part"`
+	// BuildsOn are the lessons whose content this one assumes. They come before it.
+	BuildsOn []string `json:"buildsOn,omitempty"`
 	// Minutes is how long the lesson takes somebody who reads all of it.
 	Minutes int `json:"minutes"`
 	// Cluster is the kind of cluster; "" is cluster.KindEmbedded.
@@ -58,6 +62,9 @@ type Lesson struct {
 	// whoever teaches.
 	Opening, Trainer string `json:"-"`
 }
+
+// Parts are the parts of the course, in their order.
+var Parts = []string{"understand", "operate", "debug", "write"}
 
 // Setting describes a lab that a lesson begins with.
 type Setting struct {
@@ -199,6 +206,11 @@ func loadLessons(files fs.FS, root, lab string) ([]*Lesson, error) {
 		if i := slices.IndexFunc(all, func(o *Lesson) bool { return o.ID == l.ID }); i >= 0 {
 			errs = append(errs, fmt.Errorf("%s/%s: there is another lesson %q", root, f.Name(), l.ID))
 		}
+		for _, id := range l.BuildsOn {
+			if !slices.ContainsFunc(all, func(o *Lesson) bool { return o.ID == id }) {
+				errs = append(errs, fmt.Errorf("%s/%s: buildsOn %q: want a lesson that comes before", root, f.Name(), id))
+			}
+		}
 		all = append(all, l)
 	}
 	return all, errors.Join(errs...)
@@ -240,6 +252,7 @@ func (l *Lesson) validate() error {
 		slices.Contains([]string{"", cluster.KindEmbedded, cluster.KindKind}, l.Cluster), "cluster %q: want %s or %s",
 		l.Cluster, cluster.KindEmbedded, cluster.KindKind,
 	)
+	want(slices.Contains(Parts, l.Part), "part %q: want one of %v", l.Part, Parts)
 	want(len(l.Tasks) > 0, "want tasks")
 	if l.Mutant != "" {
 		_, err := mutants.Choose(l.Mutant)

@@ -3,6 +3,7 @@ package lessons
 import (
 	"io/fs"
 	"regexp"
+	"strings"
 	"testing"
 	"testing/fstest"
 
@@ -71,6 +72,7 @@ const (
 title: A title
 summary: A summary.
 minutes: 5
+part: write
 lab: {nodes: 1}
 tasks:
   - {id: one, title: One, do: Do it., until: "'n' in nodes", seen: "'n is there'", hints: [h], solution: "true"}
@@ -100,11 +102,13 @@ func TestTextIsCutAtItsTasks(t *testing.T) {
 
 func TestMistakesInALesson(t *testing.T) {
 	task := func(fields string) string {
-		return "title: T\nsummary: S\nminutes: 5\nlab: {}\ntasks:\n  - {id: one, title: One, do: Do., hints: [h], solution: x, " +
+		return "title: T\nsummary: S\nminutes: 5\npart: write\nlab: {}\ntasks:\n  - {id: one, title: One, do: Do., hints: [h], solution: x, " +
 			fields + "}\n"
 	}
 	const text = "::task one\n"
 	for name, c := range map[string]struct{ yaml, text, want string }{
+		"no part":              {strings.Replace(soundYAML, "part: write", "", 1), soundText, "want one of [understand operate debug write]"},
+		"builds on a later":    {soundYAML + "buildsOn: [b]\n", soundText, "a lesson that comes before"},
 		"unknown field":        {task("unti: 'true'"), text, "unti"},
 		"no condition":         {task("seen: \"'x'\""), text, "one of until, saw, called and suite"},
 		"two conditions":       {task("saw: 'true', called: 'true'"), text, "one of until, saw, called and suite"},

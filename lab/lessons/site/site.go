@@ -32,12 +32,19 @@ var pages string
 //go:embed site.css site.js
 var assets embed.FS
 
+// texts are pages beside the lessons.
+//
+//go:embed pages/*.md
+var texts embed.FS
+
 // pageTemplates parses the pages' templates.
 func pageTemplates() (*template.Template, error) {
 	return template.New("").Funcs(template.FuncMap{
 		"markdown": renderMarkdown,
 		"add":      func(a, b int) int { return a + b },
 		"cluster":  func(l *lessons.Lesson) string { return cmp.Or(l.Cluster, cluster.KindEmbedded) },
+		"parts":    func() []string { return lessons.Parts },
+		"title":    func(word string) string { return strings.ToUpper(word[:1]) + word[1:] },
 		"folded":   func(l *lessons.Lesson) shownLesson { return shownLesson{Lesson: l, Folded: true} },
 		"whole":    func(l *lessons.Lesson) shownLesson { return shownLesson{Lesson: l} },
 	}).Parse(pages)
@@ -60,6 +67,8 @@ type page struct {
 	Lessons []*lessons.Lesson
 	Lesson  *lessons.Lesson
 	At      int
+	// Text is that of a page that is no lesson, in Markdown.
+	Text string
 }
 
 // Write writes the site of these lessons into a folder: index.html, a page for each
@@ -81,6 +90,12 @@ func Write(dir string, all []*lessons.Lesson) error {
 	write("index.html", page{Title: "Lessons", Kind: "index", Lessons: all})
 	write("print.html", page{Title: "Hand-out", Kind: "print", Lessons: all})
 	write("trainer.html", page{Title: "Trainer's notes", Kind: "trainer", Lessons: all})
+	for _, name := range []string{"migration", "not-a-ccm"} {
+		data, err := texts.ReadFile("pages/" + name + ".md")
+		errs = append(errs, err)
+		title, _, _ := strings.Cut(strings.TrimPrefix(string(data), "# "), "\n")
+		write(name+".html", page{Title: title, Kind: "text", Text: string(data)})
+	}
 	for i, l := range all {
 		write(l.ID+".html", page{Title: l.Title, Kind: "lesson", Lessons: all, Lesson: l, At: i})
 	}

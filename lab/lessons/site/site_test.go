@@ -17,7 +17,7 @@ var (
 	linked  = regexp.MustCompile(`(?:href|src)="([^"]+)"`)
 	command = regexp.MustCompile(`hidden>copy</button><pre[^>]*><code>([^<]*)`)
 	// typed matches what begins with a command, or with a variable or a comment.
-	typed = regexp.MustCompile(`^(#|!|\(|[A-Za-z_]+=|(kubectl|lab|fakecloud|curl|eval|docker|kill|watch|go|for|true|` +
+	typed = regexp.MustCompile(`^(#|!|\(|[A-Za-z_]+(=|\(\))|(kubectl|lab|fakecloud|curl|eval|docker|kill|watch|go|for|true|` +
 		`while|until|cat|cp|sed|set)\b)`)
 	loaded = regexp.MustCompile(`<(?:link|script|img)[^>]+(?:href|src)="([^"]+)"`)
 )
@@ -30,7 +30,7 @@ func TestTheSiteIsWhole(t *testing.T) {
 	require.NoError(t, Write(dir, all), "over an older one")
 	files, err := filepath.Glob(filepath.Join(dir, "*.html"))
 	require.NoError(t, err)
-	assert.Len(t, files, len(all)+3)
+	assert.Len(t, files, len(all)+5)
 	for _, file := range files {
 		data, err := os.ReadFile(file)
 		require.NoError(t, err)
