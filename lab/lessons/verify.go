@@ -160,7 +160,7 @@ func (s *Seat) tryMustNot(ctx context.Context, l *Lesson, t *Task, way Way) erro
 		if err != nil {
 			cancel()
 			if end == nil {
-				<-typed
+				_ = <-typed // That it was cancelled.
 			}
 			return err
 		}
@@ -188,7 +188,7 @@ func (s *Seat) tryDeadEnd(ctx context.Context, l *Lesson, t *Task, way Way) erro
 		if err != nil {
 			return err
 		}
-		if st.doneOf(t) == nil && st.findDeadEnd() != nil {
+		if isDeadEnd := errors.As(st.Problem, new(DeadEndError)); isDeadEnd && st.doneOf(t) == nil {
 			return nil
 		}
 		return errors.Join(errors.New("nothing says so"), st.Problem)
