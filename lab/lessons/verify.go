@@ -138,17 +138,24 @@ const lateEffectPeriod = 5 * time.Second
 // tryMustNot is an error if a way does the task, while its script runs or soon after.
 func (s *Seat) tryMustNot(ctx context.Context, l *Lesson, t *Task, way Way) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, solveTimeout, fmt.Errorf("gave up after %s", solveTimeout))
-	defer cancel()
-	typed := make(chan error, 1)
-	go func() { typed <- s.runScript(ctx, l, way.Script, nil) }()
+	var scriptErr error
+	typed := make(chan struct{})
+	go func() {
+		defer close(typed)
+		scriptErr = s.runScript(ctx, l, way.Script, nil)
+	}()
+	defer func() {
+		cancel()
+		<-typed
+	}()
 	var end <-chan time.Time
-	for tick := time.Tick(pollInterval); ; {
+	for tick, running := time.Tick(pollInterval), typed; ; {
 		select {
-		case err := <-typed:
-			if err != nil {
-				return fmt.Errorf("task %s: %s: %w", t.ID, way.Name, err)
+		case <-running:
+			if scriptErr != nil {
+				return fmt.Errorf("task %s: %s: %w", t.ID, way.Name, scriptErr)
 			}
-			end = time.After(lateEffectPeriod)
+			running, end = nil, time.After(lateEffectPeriod)
 		case <-end:
 			return nil
 		case <-tick:
@@ -158,10 +165,6 @@ func (s *Seat) tryMustNot(ctx context.Context, l *Lesson, t *Task, way Way) erro
 			err = st.checkUndone(t, way)
 		}
 		if err != nil {
-			cancel()
-			if end == nil {
-				_ = <-typed // That it was cancelled.
-			}
 			return err
 		}
 	}
