@@ -77,6 +77,9 @@ type deletionGuard struct {
 	before      []letGoCount
 	nodesBefore int
 	held        map[types.UID]*heldNode
+	// interrupted are the Nodes of which the cloud said something else than that the instance is
+	// gone, and the store may not have that yet. If load reads that they are held, their time begins anew.
+	interrupted map[types.UID]bool
 	// active is true from when the guard trips until it has nothing more to hold, a person
 	// has confirmed, or Hold is over and no more Nodes than usual are gone.
 	active      bool
@@ -105,7 +108,7 @@ type heldNode struct {
 func newDeletionGuard(limits massDeletion, clock clock.PassiveClock, explain *explainer) *deletionGuard {
 	return &deletionGuard{
 		limits: limits, clock: clock, explain: explain,
-		letGo: map[types.UID]time.Time{}, held: map[types.UID]*heldNode{},
+		letGo: map[types.UID]time.Time{}, held: map[types.UID]*heldNode{}, interrupted: map[types.UID]bool{},
 	}
 }
 
@@ -187,11 +190,15 @@ func (g *deletionGuard) load(ctx context.Context) error {
 			node:  &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: r.Node, UID: r.UID}},
 			since: r.Since, said: now.Add(-g.recheckPause()), confirmed: r.Confirmed,
 		}
-		if !h.since.IsZero() {
+		switch {
+		case g.interrupted[r.UID]:
+			h.since, g.unsaved = time.Time{}, true
+		case !h.since.IsZero():
 			h.since = h.since.Add(gap)
 		}
 		g.held[r.UID] = h
 	}
+	maps.DeleteFunc(g.interrupted, func(uid types.UID, _ bool) bool { return g.held[uid] == nil })
 	if g.active {
 		klog.InfoS("Mass-deletion guard: it goes on holding Nodes, as it did before this process led",
 			"trip", g.trip, "held", len(g.held))
@@ -212,6 +219,7 @@ func (g *deletionGuard) save(ctx context.Context) error {
 		g.loaded = false
 	case err == nil:
 		g.unsaved, g.savedAt = false, now
+		clear(g.interrupted)
 	}
 	return err
 }
@@ -411,6 +419,7 @@ func confirmCommand(trip int) string {
 func (g *deletionGuard) recordExists(node *corev1.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.recordInterruption(node)
 	if _, went := g.letGo[node.UID]; g.held[node.UID] == nil && !went {
 		return
 	}
@@ -429,8 +438,17 @@ func (g *deletionGuard) recordExists(node *corev1.Node) {
 func (g *deletionGuard) recordDoubt(node *corev1.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.recordInterruption(node)
 	if h := g.held[node.UID]; h != nil {
 		h.since, g.unsaved = time.Time{}, true
+	}
+}
+
+// recordInterruption records that the cloud gave another answer than "gone" about a Node that is
+// held, or may be by what the store has.
+func (g *deletionGuard) recordInterruption(node *corev1.Node) {
+	if !g.loaded || g.held[node.UID] != nil {
+		g.interrupted[node.UID] = true
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -353,6 +354,37 @@ func TestInterruptionsBeginTheTimeAnew(t *testing.T) {
 	}
 }
 
+// What the cloud says while the guard cannot read its record interrupts the time of a Node that
+// the record says is held.
+func TestGuardInterruptionBeforeLoad(t *testing.T) {
+	for name, interrupt := range map[string]func(h *herd){
+		"the cloud fails": func(h *herd) {
+			f := h.i.api.(*fakeAPI)
+			right := f.getInstance
+			f.getInstance = failsWith(problem(404, api.NotFound, "p-other"))
+			h.round()
+			f.getInstance = right
+		},
+		"the instance is back": func(h *herd) { h.end(0, 5, false); h.round(); h.end(0, 5, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHerd(t, t, 10)
+			h.end(0, 5, true)
+			h.round()
+			require.Zero(t, h.roundsFor(oneThird.Hold-time.Minute))
+			h.restart()
+			h.store.refusal = errors.New("timeout")
+			interrupt(h)
+			h.store.refusal = nil
+			h.requireState(true, 1)
+			h.restart() // The interruption is in the store by now.
+			assert.Zero(t, h.roundsFor(oneThird.Hold-time.Minute))
+			assert.Equal(t, 1, h.roundsFor(2*time.Minute))
+			h.requireState(false, 0)
+		})
+	}
+}
+
 // A person confirms the trip that is named, and the Nodes that are held go at once. A later
 // mass end trips the guard anew.
 func TestConfirmation(t *testing.T) {
@@ -608,21 +640,27 @@ func TestGuardProperties(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		size := rapid.IntRange(1, 40).Draw(rt, "size")
 		h := newHerd(t, rt, size)
+		h.said.Events = nil // Nobody reads them: once full, the channel would block the guard for ever.
 		limits := oneThird
-		heldSince := map[types.UID]time.Time{} // by what the test has seen, without restarts and the like
+		// heldSince is since when each held Node is held, by what the test has seen. The record has
+		// recordedSince: an interruption that is not in it is forgotten at a restart.
+		heldSince, recordedSince := map[types.UID]time.Time{}, map[types.UID]time.Time{}
 		var went []time.Time
 		var slow time.Time
 		ask := func(n *corev1.Node) {
 			now := h.clock.Now()
+			_ = h.i.guard.checkHeld(context.Background(), n) // It loads what is held.
 			before, held := h.i.guard.held[n.UID]
 			confirmed := held && before.confirmed
 			ended, err := h.i.mayDeleteNode(context.Background(), n)
 			there := !h.ended[string(n.UID)]
 			require.False(rt, there && ended, "%s is there", n.UID)
-			if _, stillHeld := h.i.guard.held[n.UID]; !stillHeld {
-				defer delete(heldSince, n.UID)
-			} else if heldSince[n.UID].IsZero() {
+			_, stillHeld := h.i.guard.held[n.UID]
+			switch {
+			case stillHeld && heldSince[n.UID].IsZero():
 				heldSince[n.UID] = now
+			case !stillHeld && (there || h.i.guard.loaded): // Until it has loaded, it seems to hold none.
+				defer delete(heldSince, n.UID)
 			}
 			if there {
 				return // A held one is not asked about all the time.
@@ -645,11 +683,17 @@ func TestGuardProperties(t *testing.T) {
 				slow = now
 			}
 		}
+		refresh := func() {
+			h.i.guard.refresh(context.Background())
+			if h.i.guard.loaded && !h.i.guard.unsaved {
+				recordedSince = maps.Clone(heldSince)
+			}
+		}
 		round := func() {
 			for _, n := range h.all() {
 				ask(n)
 			}
-			h.i.guard.refresh(context.Background())
+			refresh()
 		}
 		some := func(rt *rapid.T, gone bool) {
 			n := rapid.IntRange(0, size-1).Draw(rt, "n")
@@ -660,12 +704,12 @@ func TestGuardProperties(t *testing.T) {
 			"back":    func(rt *rapid.T) { some(rt, false) },
 			"wait":    func(rt *rapid.T) { h.after(time.Duration(rapid.IntRange(1, 20).Draw(rt, "s")) * time.Second) },
 			"round":   func(*rapid.T) { round() },
-			"restart": func(*rapid.T) { h.restart() },
+			"restart": func(*rapid.T) { h.restart(); heldSince = maps.Clone(recordedSince) },
 			"crowded": func(*rapid.T) { h.store.refusal = errors.New("timeout") },
 			"mended":  func(*rapid.T) { h.store.refusal = nil },
 			"confirm": func(*rapid.T) {
 				h.store.refusal = nil
-				h.i.guard.refresh(context.Background())
+				refresh()
 				h.store.confirm(h.i.guard.trip)
 				went = nil // They were confirmed with the others.
 			},
