@@ -773,7 +773,7 @@ type ClockAdvanced struct {
 // taken out of the balancer, or whose instance has ceased to run; then it is
 // broken. 0: for as long as it likes. It is no matter of udp, whose clients
 // go to another target with their next datagram, and is refused for a
-// balancer without a tcp listener. Deleting the balancer ends all at once.
+// balancer whose listeners are all of udp. Deleting the balancer ends all at once.
 type DrainSeconds = int
 
 // Event One change. Written in the same transaction as the change itself.
@@ -1244,7 +1244,7 @@ type ListenerStats struct {
 	RefusedConnections int64 `json:"refusedConnections"`
 }
 
-// Listeners Two may share a port if their protocols differ.
+// Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 type Listeners = []Listener
 
 // LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
@@ -1270,7 +1270,7 @@ type LoadBalancer struct {
 	// taken out of the balancer, or whose instance has ceased to run; then it is
 	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
 	// go to another target with their next datagram, and is refused for a
-	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	// balancer whose listeners are all of udp. Deleting the balancer ends all at once.
 	DrainSeconds DrainSeconds `json:"drainSeconds"`
 
 	// HealthCheck Absent when targets are not checked.
@@ -1370,7 +1370,7 @@ type LoadBalancerCreate struct {
 	// taken out of the balancer, or whose instance has ceased to run; then it is
 	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
 	// go to another target with their next datagram, and is refused for a
-	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	// balancer whose listeners are all of udp. Deleting the balancer ends all at once.
 	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
 
 	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
@@ -1388,7 +1388,7 @@ type LoadBalancerCreate struct {
 	// Example: ["ipv4","ipv6"]
 	IPFamilies *IPFamilies `json:"ipFamilies,omitempty"`
 
-	// Listeners Two may share a port if their protocols differ.
+	// Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 	Listeners Listeners `json:"listeners"`
 
 	// Name Unique among the project's load balancers.
@@ -1462,7 +1462,7 @@ type LoadBalancerUpdate struct {
 	// taken out of the balancer, or whose instance has ceased to run; then it is
 	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
 	// go to another target with their next datagram, and is refused for a
-	// balancer without a tcp listener. Deleting the balancer ends all at once.
+	// balancer whose listeners are all of udp. Deleting the balancer ends all at once.
 	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
 
 	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
@@ -1483,7 +1483,7 @@ type LoadBalancerUpdate struct {
 	// IPv6Address As `addressId`.
 	IPv6Address *string `json:"ipv6Address,omitempty"`
 
-	// Listeners Two may share a port if their protocols differ.
+	// Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 	Listeners *Listeners `json:"listeners,omitempty"`
 
 	// Name Example: web

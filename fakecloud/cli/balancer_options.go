@@ -220,9 +220,6 @@ func (a *app) balancersCreate() *cobra.Command {
   fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
   fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp --ip-family ipv4,ipv6`,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			if len(o.listeners) == 0 {
-				return misuse("a load balancer needs at least one --listener PORT:TARGETPORT")
-			}
 			u, err := o.updateRequest(cmd, api.LoadBalancer{})
 			if err != nil {
 				return err
@@ -231,7 +228,7 @@ func (a *app) balancersCreate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			body.Name = args[0]
+			body.Name, body.Listeners = args[0], orEmpty(body.Listeners)
 			if address != "" {
 				r, err := resolveAddress(cmd.Context(), c, address)
 				if err != nil {
@@ -271,7 +268,7 @@ func (a *app) balancersCreate() *cobra.Command {
 func (a *app) balancersUpdate() *cobra.Command {
 	var o balancerOptions
 	var w waiter
-	var noTargets bool
+	var noListeners, noTargets bool
 	cmd := &cobra.Command{
 		Use: "update NAME|ID", Short: "Change a load balancer", Args: cobra.ExactArgs(1),
 		Long: "Change a load balancer. What is given replaces what it has: all listeners, all targets, all source ranges\n" +
@@ -283,6 +280,9 @@ func (a *app) balancersUpdate() *cobra.Command {
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if noTargets && len(o.targets) > 0 {
 				return misuse("--no-targets, and a --target: give one of the two")
+			}
+			if noListeners && len(o.listeners) > 0 {
+				return misuse("--no-listeners, and a --listener: give one of the two")
 			}
 			k := a.balancerKind()
 			lb, err := k.findByRef(cmd.Context(), c, args[0])
@@ -299,6 +299,9 @@ func (a *app) balancersUpdate() *cobra.Command {
 			if noTargets {
 				u.Targets = &api.Targets{}
 			}
+			if noListeners {
+				u.Listeners = &api.Listeners{}
+			}
 			if u == (api.LoadBalancerUpdate{}) {
 				return misuse("nothing to change: see `%s --help`", cmd.CommandPath())
 			}
@@ -310,6 +313,7 @@ func (a *app) balancersUpdate() *cobra.Command {
 	w.addFlags(a, cmd)
 	a.addBalancerFlags(cmd, &o)
 	addText(cmd, &o.request.Name, "name", "the new name")
+	cmd.Flags().BoolVar(&noListeners, "no-listeners", false, "leave it no listener: it only holds its address")
 	cmd.Flags().BoolVar(&noTargets, "no-targets", false, "leave it no target")
 	return cmd
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -69,7 +70,7 @@ func showPorts(listeners []api.Listener) string {
 		}
 		ports = append(ports, port)
 	}
-	return strings.Join(ports, ",")
+	return cmp.Or(strings.Join(ports, ","), "-")
 }
 
 func showAddresses(lb api.LoadBalancer) string {

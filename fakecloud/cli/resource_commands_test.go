@@ -81,6 +81,14 @@ func TestCommands(t *testing.T) {
 	fails(2, "whole seconds", "load-balancers", "create", "x", "--listener", "1:2", "--client-affinity", "1500ms")
 	fails(2, "want PORT:TARGETPORT", "load-balancers", "create", "x", "--listener", "1:2/sctp")
 
+	assert.Regexp(t, `(?m)^bare\s+provisioning\s+\S+\s+-\s+0\s`, ok("load-balancers", "create", "bare"))
+	assert.Contains(t, ok("load-balancers", "update", "bare", "--listener", "18087:1", "--wait"), " 18087:1/tcp ")
+	assert.Regexp(
+		t, `(?m)^bare\s+active\s+\S+\s+-\s+0\s`, ok("load-balancers", "update", "bare", "--no-listeners", "--wait"),
+	)
+	fails(2, "one of the two", "load-balancers", "update", "bare", "--no-listeners", "--listener", "18087:1")
+	ok("load-balancers", "delete", "bare")
+
 	out = ok("load-balancers", "create", "-o", "wide", "web", "--listener", "18081:30080", "--target", "node-1")
 	assert.Contains(t, out, "provisioning")
 	assert.Contains(t, ok("load-balancers", "list"), "18081:30080/tcp")

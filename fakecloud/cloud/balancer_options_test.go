@@ -110,6 +110,8 @@ func TestOptionsThatDoNotGoTogether(t *testing.T) {
 		requireRefusedAt(t, InvalidRequest, field)(c.CreateLoadBalancer(t.Context(), p, spec))
 	}
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", AddressID: a.ID, Drain: time.Second, Listeners: tcp})
+	none := updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &[]Listener{}})
+	assert.Equal(t, time.Second, none.Drain, "connections of the listener that it had drain")
 	for field, u := range map[string]LoadBalancerUpdate{
 		"scheme":       {Scheme: orNil(Internal)},
 		"drainSeconds": {Listeners: &udp},

@@ -97,9 +97,6 @@ func (c *Cloud) newLoadBalancer(
 }
 
 func checkListeners(listeners []Listener) error {
-	if len(listeners) == 0 {
-		return refuse(InvalidRequest, "a load balancer needs a listener").withField("listeners", "must not be empty")
-	}
 	type key struct {
 		protocol Protocol
 		port     int

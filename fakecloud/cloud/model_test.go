@@ -96,7 +96,7 @@ type modelInstance struct {
 
 type modelBalancer struct {
 	state   string
-	port    int
+	port    int // 0: it has no listener
 	bound   int // the port that is open, or 0
 	targets map[string]bool
 	due     time.Time
@@ -603,12 +603,20 @@ func set(ids []string) map[string]bool {
 
 var modelPorts = []int{8001, 8002, 8003}
 
+// drawListeners gives one listener or none, and its port, which is 0 of none.
+func drawListeners(t *rapid.T) ([]Listener, int) {
+	port := rapid.SampledFrom(append([]int{0}, modelPorts...)).Draw(t, "port")
+	if port == 0 {
+		return []Listener{}, 0
+	}
+	return []Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, port
+}
+
 func (w *world) createBalancer(t *rapid.T) {
-	port := rapid.SampledFrom(modelPorts).Draw(t, "port")
+	listeners, port := drawListeners(t)
 	ids, terminated := w.drawTargets(t)
 	lb, _, err := w.cloud.CreateLoadBalancer(t.Context(), w.proj, LoadBalancerSpec{
-		Name: "lb-" + w.cloud.random.letters(8), Listeners: []Listener{{Protocol: TCP, Port: port, TargetPort: 30080}},
-		Targets: ids,
+		Name: "lb-" + w.cloud.random.letters(8), Listeners: listeners, Targets: ids,
 	})
 	if terminated {
 		requireCode(t, UnknownInstance, err)
@@ -622,13 +630,13 @@ func (w *world) createBalancer(t *rapid.T) {
 func (w *world) updateBalancer(t *rapid.T) {
 	id := drawKey(t, w.balancers)
 	m := w.balancers[id]
-	port := rapid.SampledFrom(modelPorts).Draw(t, "port")
+	listeners, port := drawListeners(t)
 	ids, terminated := w.drawTargets(t)
 	before, err := w.cloud.GetLoadBalancer(t.Context(), w.proj, id)
 	require.NoError(t, err)
 	lb, _, err := w.cloud.UpdateLoadBalancer(
 		t.Context(), w.proj, id,
-		LoadBalancerUpdate{Listeners: &[]Listener{{Protocol: TCP, Port: port, TargetPort: 30080}}, Targets: &ids},
+		LoadBalancerUpdate{Listeners: &listeners, Targets: &ids},
 	)
 	switch {
 	case m.state == "deleting":

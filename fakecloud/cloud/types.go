@@ -182,7 +182,7 @@ type LoadBalancer struct {
 	StateReason string            `json:"stateReason,omitempty"`
 	// StateReasonCode is empty where programs need not tell the reason from others.
 	StateReasonCode StateReasonCode `json:"stateReasonCode,omitempty"`
-	Listeners       []Listener      `json:"listeners"`
+	Listeners       []Listener      `json:"listeners"` // may be empty: then only the address is held
 	Targets         []string        `json:"targets"` // instance IDs
 	Scheme          Scheme          `json:"scheme,omitempty"`
 	// The fields from here to HealthCheck are as in Forwarding.

@@ -58,6 +58,8 @@ func (b *balancer) currentCondition() condition {
 		})
 	}
 	switch {
+	case len(f.Listeners) == 0:
+		return condition{known: true} // Nobody can connect, so nobody is refused.
 	case hasTarget(cloud.Healthy):
 		return condition{known: true}
 	case hasTarget(cloud.Unknown):

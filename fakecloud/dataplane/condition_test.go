@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -42,6 +43,15 @@ func TestConditionReason(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	becomes("it has no targets" + refused)
 	requireReset(t, four, port)
+	listeners := f.Listeners
+	f.Listeners = nil
+	require.NoError(t, p.Apply(f))
+	becomes("")
+	_, err := dialFrom(t, four, port)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED, "nobody listens")
+	f.Listeners = listeners
+	require.NoError(t, p.Apply(f))
+	becomes("it has no targets" + refused)
 	f.Targets = 2
 	require.NoError(t, p.Apply(f))
 	becomes("no target runs" + refused)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -58,6 +59,30 @@ func TestOptionsThatBalancersCannotHave(t *testing.T) {
 	assert.Len(t, fields(p), 2, "all that is wrong is told at once: %s", p.Detail)
 	assert.Contains(t, fields(p), "scheme")
 	assert.Contains(t, fields(p), "drainSeconds")
+}
+
+func TestABalancerMayHaveNoListeners(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	lb := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Listeners: []api.Listener{}})
+	made := r.awaitBalancer(t, lb.ID, api.LoadBalancerActive)
+	assert.Empty(t, made.Listeners)
+	assert.NotNil(t, made.Listeners, "they are an empty list, and not left out")
+	assert.Equal(t, lb.Address, made.Address)
+	assert.Nil(t, made.StateReason, "nothing is wrong with it")
+	port := freePort(t, "127.0.0.1")
+	requireOK(t)(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{
+		Listeners: &api.Listeners{{Protocol: api.ProtocolTCP, Port: port, TargetPort: 1}},
+	}))
+	r.awaitCondition(t, lb.ID, "it has no targets")
+	at := net.JoinHostPort(lb.Address, strconv.Itoa(port))
+	c := must(net.Dial("tcp4", at))(t)
+	require.NoError(t, c.Close())
+	requireOK(t)(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Listeners: &api.Listeners{}}))
+	last := r.awaitCondition(t, lb.ID, "")
+	assert.Equal(t, lb.Address, last.Address, "it keeps its address")
+	_, err := net.Dial("tcp4", at)
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	assert.Empty(t, must(r.LoadBalancerStats(ctx, lb.ID))(t).Listeners)
 }
 
 // serveTCP answers each connection to a port of 127.0.0.1, and then ends it.
