@@ -316,6 +316,7 @@ const (
 	NetworkConflict      ProblemCode = "network-conflict"
 	NotFound             ProblemCode = "not-found"
 	PreconditionFailed   ProblemCode = "precondition-failed"
+	Protected            ProblemCode = "protected"
 	QuotaExceeded        ProblemCode = "quota-exceeded"
 	RateLimited          ProblemCode = "rate-limited"
 	RouteConflict        ProblemCode = "route-conflict"
@@ -350,6 +351,7 @@ func (e ProblemCode) Valid() bool {
 		NetworkConflict,
 		NotFound,
 		PreconditionFailed,
+		Protected,
 		QuotaExceeded,
 		RateLimited,
 		RouteConflict,
@@ -769,6 +771,9 @@ type ClockAdvanced struct {
 	Transitions int `json:"transitions"`
 }
 
+// DeletionProtection Has deletions of the balancer refused (protected) until an update sets it to false.
+type DeletionProtection = bool
+
 // DrainSeconds How long a tcp connection may go on whose listener or target has been
 // taken out of the balancer, or whose instance has ceased to run; then it is
 // broken. 0: for as long as it likes. It is no matter of udp, whose clients
@@ -792,7 +797,7 @@ type Event struct {
 	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 	Instance *Instance `json:"instance,omitempty"`
 
-	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
 
@@ -1247,7 +1252,7 @@ type ListenerStats struct {
 // Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 type Listeners = []Listener
 
-// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
@@ -1265,6 +1270,9 @@ type LoadBalancer struct {
 	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
 	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
 	CreatedAt             time.Time             `json:"createdAt"`
+
+	// DeletionProtection Has deletions of the balancer refused (protected) until an update sets it to false.
+	DeletionProtection DeletionProtection `json:"deletionProtection"`
 
 	// DrainSeconds How long a tcp connection may go on whose listener or target has been
 	// taken out of the balancer, or whose instance has ceased to run; then it is
@@ -1366,6 +1374,9 @@ type LoadBalancerCreate struct {
 	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
+	// DeletionProtection Has deletions of the balancer refused (protected) until an update sets it to false.
+	DeletionProtection *DeletionProtection `json:"deletionProtection,omitempty"`
+
 	// DrainSeconds How long a tcp connection may go on whose listener or target has been
 	// taken out of the balancer, or whose instance has ceased to run; then it is
 	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
@@ -1411,7 +1422,7 @@ type LoadBalancerHealth struct {
 	Targets []TargetHealth `json:"targets"`
 }
 
-// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
+// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type LoadBalancerList struct {
 	Items []LoadBalancer `json:"items"`
 
@@ -1457,6 +1468,9 @@ type LoadBalancerUpdate struct {
 
 	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
+
+	// DeletionProtection Has deletions of the balancer refused (protected) until an update sets it to false.
+	DeletionProtection *DeletionProtection `json:"deletionProtection,omitempty"`
 
 	// DrainSeconds How long a tcp connection may go on whose listener or target has been
 	// taken out of the balancer, or whose instance has ceased to run; then it is
@@ -1631,6 +1645,7 @@ type Problem struct {
 	// | `name-taken` | 409 | Another resource of the project has the name. |
 	// | `wrong-state` | 409 | Not possible in the resource's present state. |
 	// | `in-use` | 409 | Something else depends on it; `detail` says what. |
+	// | `protected` | 409 | It is protected from deletion; `detail` says how to lift that. |
 	// | `quota-exceeded` | 409 | The project has as many as its quota allows. |
 	// | `address-pool-exhausted` | 409 | No address is left to give. |
 	// | `address-in-use` | 409 | The address wanted is something else's. |
@@ -1690,6 +1705,7 @@ type Problem struct {
 // | `name-taken` | 409 | Another resource of the project has the name. |
 // | `wrong-state` | 409 | Not possible in the resource's present state. |
 // | `in-use` | 409 | Something else depends on it; `detail` says what. |
+// | `protected` | 409 | It is protected from deletion; `detail` says how to lift that. |
 // | `quota-exceeded` | 409 | The project has as many as its quota allows. |
 // | `address-pool-exhausted` | 409 | No address is left to give. |
 // | `address-in-use` | 409 | The address wanted is something else's. |

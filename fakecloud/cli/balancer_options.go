@@ -80,6 +80,7 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 		&h.UnhealthyThreshold, "unhealthy-threshold", 0,
 		"so many bad checks in a row make a target unhealthy (default 2)",
 	)
+	addBool(cmd, &u.DeletionProtection, "deletion-protection", "refuse to delete it until this is set to false")
 	addTags(cmd, &u.Tags, "tag", "KEY=VALUE; repeatable")
 	completeFlagValues(cmd, map[string][]string{
 		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"},
@@ -334,6 +335,9 @@ func showOptions(lb api.LoadBalancer) string {
 		if o.seconds > 0 {
 			out = append(out, fmt.Sprintf("%s=%ds", o.name, o.seconds))
 		}
+	}
+	if lb.DeletionProtection {
+		out = append(out, "protected")
 	}
 	return cmp.Or(strings.Join(out, ","), "-")
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -37,6 +38,16 @@ func addText[T ~string](cmd *cobra.Command, field **T, flag, usage string) {
 		}
 		return nil
 	})
+}
+
+// addBool adds a flag that sets a boolean. Without a value it is true.
+func addBool(cmd *cobra.Command, field **bool, flag, usage string) {
+	addField(cmd, flag, "bool", usage, func(text string) error {
+		value, err := strconv.ParseBool(text)
+		*field = &value
+		return err
+	})
+	cmd.Flags().Lookup(flag).NoOptDefVal = "true"
 }
 
 // addDuration adds a flag that sets a duration. The API takes whole units only; want tells

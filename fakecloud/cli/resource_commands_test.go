@@ -87,6 +87,10 @@ func TestCommands(t *testing.T) {
 		t, `(?m)^bare\s+active\s+\S+\s+-\s+0\s`, ok("load-balancers", "update", "bare", "--no-listeners", "--wait"),
 	)
 	fails(2, "one of the two", "load-balancers", "update", "bare", "--no-listeners", "--listener", "18087:1")
+	out = ok("load-balancers", "update", "bare", "--deletion-protection", "-o", "wide")
+	assert.Regexp(t, `(?m)^bare\s.*\sprotected\s`, out)
+	fails(1, "--deletion-protection=false", "load-balancers", "delete", "bare")
+	ok("load-balancers", "update", "bare", "--deletion-protection=false")
 	ok("load-balancers", "delete", "bare")
 
 	out = ok("load-balancers", "create", "-o", "wide", "web", "--listener", "18081:30080", "--target", "node-1")

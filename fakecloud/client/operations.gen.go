@@ -200,7 +200,7 @@ func (c *Client) CreateLoadBalancer(ctx context.Context, body api.LoadBalancerCr
 }
 
 // DeleteLoadBalancer sends DELETE /v1/load-balancers/{id}:
-// Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing.
+// Delete a load balancer. It is deleting in the reply, then gone (404). Deleting one that is deleting changes nothing; one with deletionProtection is refused (protected).
 func (c *Client) DeleteLoadBalancer(ctx context.Context, id string) (*api.LoadBalancer, error) {
 	return sendChange[api.LoadBalancer](ctx, c, http.MethodDelete, pathOf("/v1/load-balancers/%s", id), nil)
 }

@@ -41,6 +41,7 @@ type balancerOptions struct {
 	scheme                Scheme
 	algorithm             Algorithm
 	affinity, idle, drain time.Duration
+	deletionProtection    bool
 }
 
 func (o balancerOptions) checkOptions() error {
@@ -72,15 +73,19 @@ func inRange(what, field string, d, most time.Duration) error {
 func (spec LoadBalancerSpec) optionsWithDefaults() balancerOptions {
 	return balancerOptions{
 		cmp.Or(spec.Scheme, Public), cmp.Or(spec.Algorithm, RoundRobin), spec.Affinity, spec.IdleTimeout, spec.Drain,
+		spec.DeletionProtection,
 	}
 }
 
 func (lb *LoadBalancer) currentOptions() balancerOptions {
-	return balancerOptions{lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain}
+	return balancerOptions{
+		lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain, lb.DeletionProtection,
+	}
 }
 
 func (lb *LoadBalancer) setOptions(o balancerOptions) {
 	lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain = o.scheme, o.algorithm, o.affinity, o.idle, o.drain
+	lb.DeletionProtection = o.deletionProtection
 }
 
 // withUpdate gives the options after an update.
@@ -90,6 +95,7 @@ func (o balancerOptions) withUpdate(u LoadBalancerUpdate) balancerOptions {
 	replaceIfGiven(&o.affinity, u.Affinity)
 	replaceIfGiven(&o.idle, u.IdleTimeout)
 	replaceIfGiven(&o.drain, u.Drain)
+	replaceIfGiven(&o.deletionProtection, u.DeletionProtection)
 	return o
 }
 

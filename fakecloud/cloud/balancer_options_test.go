@@ -72,7 +72,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ConnectionLimit: 7}}
 	for _, u := range []LoadBalancerUpdate{
 		{Scheme: orNil(Internal)}, {Algorithm: orNil(SourceHash)}, {IdleTimeout: orNil(time.Minute)},
-		{Drain: orNil(time.Hour)}, {Listeners: &listeners},
+		{Drain: orNil(time.Hour)}, {Listeners: &listeners}, {DeletionProtection: orNil(true)},
 		{HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 1, ExpectedCodes: "204"}},
 	} {
 		before, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
@@ -91,7 +91,19 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	assert.Equal(t, "204", f.HealthCheck.ExpectedCodes)
 	stored, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
 	require.NoError(t, err)
-	assert.Equal(t, balancerOptions{Internal, SourceHash, 0, time.Minute, time.Hour}, stored.currentOptions())
+	assert.Equal(t, balancerOptions{Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions())
+}
+
+func TestDeletionProtection(t *testing.T) {
+	c, p := newCloud(t, nil)
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", DeletionProtection: true})
+	requireRefused(t, Protected)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
+	kept, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
+	require.NoError(t, err)
+	assert.Equal(t, lb, kept)
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{DeletionProtection: new(false)})
+	requireOK(t)(c.DeleteLoadBalancer(t.Context(), p, lb.ID))
+	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
 }
 
 func TestOptionsThatDoNotGoTogether(t *testing.T) {

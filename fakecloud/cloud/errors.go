@@ -23,6 +23,7 @@ const (
 	NameTaken            Code = "name-taken"
 	WrongState           Code = "wrong-state"
 	InUse                Code = "in-use"
+	Protected            Code = "protected"
 	QuotaExceeded        Code = "quota-exceeded"
 	AddressPoolExhausted Code = "address-pool-exhausted"
 	AddressInUse         Code = "address-in-use"

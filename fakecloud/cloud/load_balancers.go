@@ -412,6 +412,11 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 			return refuse(WrongState, "cannot delete load balancer %q (%s) while it is %s", lb.Name, lb.ID, lb.State)
 		case rule.Same:
 			return nil
+		case lb.DeletionProtection:
+			return refuse(
+				Protected, "load balancer %q (%s) is protected from deletion: update it with deletionProtection "+
+					"false first (`fakecloud load-balancers update %s --deletion-protection=false`)", lb.Name, lb.ID, lb.Name,
+			)
 		}
 		from := lb.State
 		lb.State, lb.StateReason, lb.StateReasonCode, lb.due = rule.To, "", "", c.stateEnd(now, rule.Wait)

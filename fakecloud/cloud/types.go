@@ -183,19 +183,21 @@ type LoadBalancer struct {
 	// StateReasonCode is empty where programs need not tell the reason from others.
 	StateReasonCode StateReasonCode `json:"stateReasonCode,omitempty"`
 	Listeners       []Listener      `json:"listeners"` // may be empty: then only the address is held
-	Targets         []string        `json:"targets"` // instance IDs
+	Targets         []string        `json:"targets"`   // instance IDs
 	Scheme          Scheme          `json:"scheme,omitempty"`
 	// The fields from here to HealthCheck are as in Forwarding.
-	Algorithm    Algorithm         `json:"algorithm,omitempty"`
-	SourceRanges []netip.Prefix    `json:"sourceRanges,omitempty"`
-	Affinity     time.Duration     `json:"affinity,omitempty"`
-	IdleTimeout  time.Duration     `json:"idleTimeout,omitempty"`
-	Drain        time.Duration     `json:"drain,omitempty"`
-	HealthCheck  *HealthCheck      `json:"healthCheck,omitempty"`
-	Tags         map[string]string `json:"tags"`
-	Version      int64             `json:"version"`
-	CreatedAt    time.Time         `json:"createdAt"`
-	UpdatedAt    time.Time         `json:"updatedAt"`
+	Algorithm    Algorithm      `json:"algorithm,omitempty"`
+	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
+	Affinity     time.Duration  `json:"affinity,omitempty"`
+	IdleTimeout  time.Duration  `json:"idleTimeout,omitempty"`
+	Drain        time.Duration  `json:"drain,omitempty"`
+	HealthCheck  *HealthCheck   `json:"healthCheck,omitempty"`
+	// DeletionProtection has DeleteLoadBalancer refused.
+	DeletionProtection bool              `json:"deletionProtection,omitempty"`
+	Tags               map[string]string `json:"tags"`
+	Version            int64             `json:"version"`
+	CreatedAt          time.Time         `json:"createdAt"`
+	UpdatedAt          time.Time         `json:"updatedAt"`
 
 	due *time.Time // when State ends by itself, or is tried again
 }
@@ -226,28 +228,30 @@ type LoadBalancerSpec struct {
 	IdleTimeout  time.Duration
 	Drain        time.Duration
 	// HealthCheck has defaults for what is left zero.
-	HealthCheck *HealthCheck
-	Tags        map[string]string
+	HealthCheck        *HealthCheck
+	DeletionProtection bool
+	Tags               map[string]string
 }
 
 // LoadBalancerUpdate replaces what is not nil. CheckNone removes a health check.
 type LoadBalancerUpdate struct {
 	Name *string
 	// These must not differ from what the balancer has.
-	AddressID    *string
-	Address      *string
-	Address6     *string
-	IPFamilies   *[]IPFamily
-	Scheme       *Scheme
-	Algorithm    *Algorithm
-	Listeners    *[]Listener
-	Targets      *[]string
-	SourceRanges *[]string
-	Affinity     *time.Duration
-	IdleTimeout  *time.Duration
-	Drain        *time.Duration
-	HealthCheck  *HealthCheck
-	Tags         *map[string]string
+	AddressID          *string
+	Address            *string
+	Address6           *string
+	IPFamilies         *[]IPFamily
+	Scheme             *Scheme
+	Algorithm          *Algorithm
+	Listeners          *[]Listener
+	Targets            *[]string
+	SourceRanges       *[]string
+	Affinity           *time.Duration
+	IdleTimeout        *time.Duration
+	Drain              *time.Duration
+	HealthCheck        *HealthCheck
+	DeletionProtection *bool
+	Tags               *map[string]string
 }
 
 // Route sends packets for a destination to an instance.

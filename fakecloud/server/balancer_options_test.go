@@ -85,6 +85,19 @@ func TestABalancerMayHaveNoListeners(t *testing.T) {
 	assert.Empty(t, must(r.LoadBalancerStats(ctx, lb.ID))(t).Listeners)
 }
 
+func TestAProtectedBalancerIsNotDeleted(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	lb := r.createBalancer(t, api.LoadBalancerCreate{Name: "web", Listeners: oneListener, DeletionProtection: new(true)})
+	assert.True(t, lb.DeletionProtection)
+	resp, p := r.call(t, "DELETE", "/v1/load-balancers/"+lb.ID, "")
+	assert.Equal(t, http.StatusConflict, resp.StatusCode)
+	assert.Equal(t, api.Protected, p.Code)
+	assert.Contains(t, p.Detail, "fakecloud load-balancers update web --deletion-protection=false")
+	changed := must(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{DeletionProtection: new(false)}))(t)
+	assert.False(t, changed.DeletionProtection)
+	requireOK(t)(r.DeleteLoadBalancer(ctx, lb.ID))
+}
+
 // serveTCP answers each connection to a port of 127.0.0.1, and then ends it.
 func serveTCP(t *testing.T, serve func(net.Conn)) (port int) {
 	t.Helper()

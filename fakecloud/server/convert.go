@@ -66,6 +66,7 @@ func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 		IdleTimeoutSeconds:    int(lb.IdleTimeout.Seconds()),
 		DrainSeconds:          int(lb.Drain.Seconds()),
 		HealthCheck:           toAPIHealthCheck(lb.HealthCheck),
+		DeletionProtection:    lb.DeletionProtection,
 		Tags:                  lb.Tags, Version: lb.Version, CreatedAt: lb.CreatedAt, UpdatedAt: lb.UpdatedAt,
 	}
 }

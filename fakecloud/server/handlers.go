@@ -204,9 +204,10 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 		SourceRanges: valueOrZero(body.SourceRanges), Affinity: secondsToDuration(
 			valueOrZero(body.ClientAffinitySeconds),
 		), HealthCheck: toHealthCheck(body.HealthCheck),
-		IdleTimeout: secondsToDuration(valueOrZero(body.IdleTimeoutSeconds)),
-		Drain:       secondsToDuration(valueOrZero(body.DrainSeconds)),
-		Tags:        valueOrZero(body.Tags),
+		IdleTimeout:        secondsToDuration(valueOrZero(body.IdleTimeoutSeconds)),
+		Drain:              secondsToDuration(valueOrZero(body.DrainSeconds)),
+		DeletionProtection: valueOrZero(body.DeletionProtection),
+		Tags:               valueOrZero(body.Tags),
 	})
 	if err == nil {
 		lb, err = awaitOperation(s, w, r, lb, outcome, lb.ID, s.cloud.GetLoadBalancer)
@@ -241,7 +242,8 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 		SourceRanges: body.SourceRanges, Affinity: secondsToDurationOrNil(body.ClientAffinitySeconds),
 		IdleTimeout: secondsToDurationOrNil(body.IdleTimeoutSeconds),
 		Drain:       secondsToDurationOrNil(body.DrainSeconds), HealthCheck: toHealthCheck(body.HealthCheck),
-		Tags: (*map[string]string)(body.Tags),
+		DeletionProtection: body.DeletionProtection,
+		Tags:               (*map[string]string)(body.Tags),
 	}
 	if body.IPFamilies != nil {
 		f := mapSlice(*body.IPFamilies, toFamily)

@@ -28,6 +28,7 @@ var statuses = map[cloud.Code]int{
 	cloud.NameTaken:            http.StatusConflict,
 	cloud.WrongState:           http.StatusConflict,
 	cloud.InUse:                http.StatusConflict,
+	cloud.Protected:            http.StatusConflict,
 	cloud.QuotaExceeded:        http.StatusConflict,
 	cloud.AddressPoolExhausted: http.StatusConflict,
 	cloud.AddressInUse:         http.StatusConflict,
