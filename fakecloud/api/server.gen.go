@@ -264,6 +264,26 @@ func (e LoadBalancerState) Valid() bool {
 	return false
 }
 
+// Defines values for LoadBalancerType.
+const (
+	LoadBalancerLarge     LoadBalancerType = "large"
+	LoadBalancerMedium    LoadBalancerType = "medium"
+	LoadBalancerSmall     LoadBalancerType = "small"
+	LoadBalancerUnlimited LoadBalancerType = "unlimited"
+)
+
+// Valid tells whether e is one of the values above.
+func (e LoadBalancerType) Valid() bool {
+	switch e {
+	case LoadBalancerLarge,
+		LoadBalancerMedium,
+		LoadBalancerSmall,
+		LoadBalancerUnlimited:
+		return true
+	}
+	return false
+}
+
 // Defines values for OperationResource.
 const (
 	OperationOnInstance     OperationResource = "instance"
@@ -797,7 +817,7 @@ type Event struct {
 	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 	Instance *Instance `json:"instance,omitempty"`
 
-	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
 
@@ -1252,7 +1272,7 @@ type ListenerStats struct {
 // Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 type Listeners = []Listener
 
-// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
@@ -1345,9 +1365,15 @@ type LoadBalancer struct {
 	StateReasonCode StateReasonCode `json:"stateReasonCode,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
-	Tags      Tags      `json:"tags"`
-	Targets   []Target  `json:"targets"`
-	UpdatedAt time.Time `json:"updatedAt"`
+	Tags    Tags     `json:"tags"`
+	Targets []Target `json:"targets"`
+
+	// Type How many listeners, targets and connections at a time a balancer may have;
+	// `GET /v1/load-balancer-types` has the figures. More listeners or targets
+	// are refused (quota-exceeded), more connections are refused as those beyond
+	// a listener's `connectionLimit` are. An unlimited one has no limits of its own.
+	Type      LoadBalancerType `json:"type"`
+	UpdatedAt time.Time        `json:"updatedAt"`
 
 	// Version Grows with every change.
 	Version int64 `json:"version"`
@@ -1413,8 +1439,9 @@ type LoadBalancerCreate struct {
 	SourceRanges *SourceRanges `json:"sourceRanges,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
-	Tags    *Tags    `json:"tags,omitempty"`
-	Targets *Targets `json:"targets,omitempty"`
+	Tags    *Tags             `json:"tags,omitempty"`
+	Targets *Targets          `json:"targets,omitempty"`
+	Type    *LoadBalancerType `json:"type,omitempty"`
 }
 
 // LoadBalancerHealth Example: {"targets":[{"health":"healthy","history":[{"at":"2026-01-02T15:04:07.123Z","health":"healthy"},{"at":"2026-01-02T15:04:05.123Z","health":"unknown","reason":"not checked yet"}],"instanceId":"i-01jd3n6f0c5w3y","since":"2026-01-02T15:04:07.123Z"}]}
@@ -1422,7 +1449,7 @@ type LoadBalancerHealth struct {
 	Targets []TargetHealth `json:"targets"`
 }
 
-// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
+// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type LoadBalancerList struct {
 	Items []LoadBalancer `json:"items"`
 
@@ -1435,6 +1462,31 @@ type LoadBalancerList struct {
 // the other; `sourceRanges` keeps people out. An internal one takes no
 // reserved address.
 type LoadBalancerScheme string
+
+// LoadBalancerSize defines model for LoadBalancerSize.
+type LoadBalancerSize struct {
+	// MaxConnections At a time, on all listeners together; of udp, clients.
+	//
+	// Example: 10000
+	MaxConnections int `json:"maxConnections"`
+
+	// MaxListeners Example: 5
+	MaxListeners int `json:"maxListeners"`
+
+	// MaxTargets Example: 25
+	MaxTargets int `json:"maxTargets"`
+
+	// Name How many listeners, targets and connections at a time a balancer may have;
+	// `GET /v1/load-balancer-types` has the figures. More listeners or targets
+	// are refused (quota-exceeded), more connections are refused as those beyond
+	// a listener's `connectionLimit` are. An unlimited one has no limits of its own.
+	Name LoadBalancerType `json:"name"`
+}
+
+// LoadBalancerSizeList Example: {"items":[{"maxConnections":10000,"maxListeners":5,"maxTargets":25,"name":"small"}]}
+type LoadBalancerSizeList struct {
+	Items []LoadBalancerSize `json:"items"`
+}
 
 // LoadBalancerState One that is active listens on its address and forwards to those targets
 // that run and are not unhealthy. While there are none it stays active and
@@ -1450,6 +1502,12 @@ type LoadBalancerStats struct {
 	// Targets In the order of the balancer's targets.
 	Targets []TargetStats `json:"targets"`
 }
+
+// LoadBalancerType How many listeners, targets and connections at a time a balancer may have;
+// `GET /v1/load-balancer-types` has the figures. More listeners or targets
+// are refused (quota-exceeded), more connections are refused as those beyond
+// a listener's `connectionLimit` are. An unlimited one has no limits of its own.
+type LoadBalancerType string
 
 // LoadBalancerUpdate Example: {"targets":[{"instanceId":"i-01jd3n6f0c5w3y"},{"instanceId":"i-01jd3n6f0c5w9z"}]}
 type LoadBalancerUpdate struct {
@@ -1516,6 +1574,12 @@ type LoadBalancerUpdate struct {
 	// Tags Example: {"cluster":"lab"}
 	Tags    *Tags    `json:"tags,omitempty"`
 	Targets *Targets `json:"targets,omitempty"`
+
+	// Type How many listeners, targets and connections at a time a balancer may have;
+	// `GET /v1/load-balancer-types` has the figures. More listeners or targets
+	// are refused (quota-exceeded), more connections are refused as those beyond
+	// a listener's `connectionLimit` are. An unlimited one has no limits of its own.
+	Type *LoadBalancerType `json:"type,omitempty"`
 }
 
 // Network Where instances get their addresses from.
@@ -1646,7 +1710,7 @@ type Problem struct {
 	// | `wrong-state` | 409 | Not possible in the resource's present state. |
 	// | `in-use` | 409 | Something else depends on it; `detail` says what. |
 	// | `protected` | 409 | It is protected from deletion; `detail` says how to lift that. |
-	// | `quota-exceeded` | 409 | The project has as many as its quota allows. |
+	// | `quota-exceeded` | 409 | The project has as many as its quota allows, or a load balancer would have more than its type does. |
 	// | `address-pool-exhausted` | 409 | No address is left to give. |
 	// | `address-in-use` | 409 | The address wanted is something else's. |
 	// | `route-conflict` | 409 | The destination overlaps with another route's, or with a network. |
@@ -1706,7 +1770,7 @@ type Problem struct {
 // | `wrong-state` | 409 | Not possible in the resource's present state. |
 // | `in-use` | 409 | Something else depends on it; `detail` says what. |
 // | `protected` | 409 | It is protected from deletion; `detail` says how to lift that. |
-// | `quota-exceeded` | 409 | The project has as many as its quota allows. |
+// | `quota-exceeded` | 409 | The project has as many as its quota allows, or a load balancer would have more than its type does. |
 // | `address-pool-exhausted` | 409 | No address is left to give. |
 // | `address-in-use` | 409 | The address wanted is something else's. |
 // | `route-conflict` | 409 | The destination overlaps with another route's, or with a network. |
@@ -2595,6 +2659,7 @@ type ServerInterface interface {
 	StartInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
 	StopInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
 	TerminateInstance(w http.ResponseWriter, r *http.Request, id InstanceID)
+	ListLoadBalancerTypes(w http.ResponseWriter, r *http.Request)
 	ListLoadBalancers(w http.ResponseWriter, r *http.Request, params ListLoadBalancersParams)
 	CreateLoadBalancer(w http.ResponseWriter, r *http.Request)
 	DeleteLoadBalancer(w http.ResponseWriter, r *http.Request, id LoadBalancerID)
@@ -2759,6 +2824,7 @@ func RegisterHandlers(
 	router.HandleFunc("/v1/quotas", handler.GetQuotas).Methods(http.MethodGet)
 	router.HandleFunc("/v1/regions", handler.ListRegions).Methods(http.MethodGet)
 	router.HandleFunc("/v1/instance-types", handler.ListInstanceTypes).Methods(http.MethodGet)
+	router.HandleFunc("/v1/load-balancer-types", handler.ListLoadBalancerTypes).Methods(http.MethodGet)
 	router.HandleFunc("/v1/networks", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
 		var params ListNetworksParams

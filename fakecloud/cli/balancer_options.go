@@ -35,6 +35,9 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 		&o.listeners, "listener", nil, "PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; repeatable",
 	)
 	f.StringArrayVar(&o.targets, "target", nil, "name or ID of an instance; repeatable")
+	addText(
+		cmd, &u.Type, "type", "small, medium or large, which have limits, or unlimited (default unlimited)",
+	)
 	addText(cmd, &u.Scheme, "scheme", "public or internal, which is a label here (default public)")
 	addText(
 		cmd, &u.Algorithm, "algorithm", "round-robin, least-connections or source-hash (default round-robin)",
@@ -84,6 +87,7 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	addTags(cmd, &u.Tags, "tag", "KEY=VALUE; repeatable")
 	completeFlagValues(cmd, map[string][]string{
 		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"},
+		"type":      {"unlimited", "small", "medium", "large"},
 		"algorithm": {"round-robin", "least-connections", "source-hash"},
 	})
 	completeFlag(cmd, "target", a.instanceKind().completeRefs())
@@ -322,6 +326,9 @@ func (a *app) balancersUpdate() *cobra.Command {
 // showOptions names the options that differ from their defaults.
 func showOptions(lb api.LoadBalancer) string {
 	var out []string
+	if lb.Type != api.LoadBalancerUnlimited {
+		out = append(out, string(lb.Type))
+	}
 	if lb.Scheme == api.SchemeInternal {
 		out = append(out, string(lb.Scheme))
 	}

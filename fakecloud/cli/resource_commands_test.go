@@ -87,8 +87,9 @@ func TestCommands(t *testing.T) {
 		t, `(?m)^bare\s+active\s+\S+\s+-\s+0\s`, ok("load-balancers", "update", "bare", "--no-listeners", "--wait"),
 	)
 	fails(2, "one of the two", "load-balancers", "update", "bare", "--no-listeners", "--listener", "18087:1")
-	out = ok("load-balancers", "update", "bare", "--deletion-protection", "-o", "wide")
-	assert.Regexp(t, `(?m)^bare\s.*\sprotected\s`, out)
+	out = ok("load-balancers", "update", "bare", "--deletion-protection", "--type", "small", "-o", "wide")
+	assert.Regexp(t, `(?m)^bare\s.*\ssmall,protected\s`, out)
+	assert.Regexp(t, `(?m)^small\s+5\s+25\s+10000$`, ok("load-balancer-types", "list"))
 	fails(1, "--deletion-protection=false", "load-balancers", "delete", "bare")
 	ok("load-balancers", "update", "bare", "--deletion-protection=false")
 	ok("load-balancers", "delete", "bare")

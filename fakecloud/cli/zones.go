@@ -64,3 +64,16 @@ func (a *app) instanceTypesCommand() *cobra.Command {
 		},
 	)
 }
+
+func (a *app) loadBalancerTypesCommand() *cobra.Command {
+	return catalogueCommand(
+		a, "load-balancer-types", "The types of load balancers that have limits",
+		"List the types of load balancers, the smallest first",
+		"NAME LISTENERS TARGETS CONNECTIONS", (*client.Client).ListLoadBalancerTypes,
+		func(s api.LoadBalancerSize) []string {
+			return []string{
+				string(s.Name), strconv.Itoa(s.MaxListeners), strconv.Itoa(s.MaxTargets), strconv.Itoa(s.MaxConnections),
+			}
+		},
+	)
+}

@@ -172,6 +172,12 @@ func (c *Client) TerminateInstance(ctx context.Context, id string) (*api.Instanc
 	return sendChange[api.Instance](ctx, c, http.MethodPost, pathOf("/v1/instances/%s/terminate", id), nil)
 }
 
+// ListLoadBalancerTypes sends GET /v1/load-balancer-types:
+// The types of load balancers that have limits, the smallest first. One of type unlimited has none of its own.
+func (c *Client) ListLoadBalancerTypes(ctx context.Context) ([]api.LoadBalancerSize, error) {
+	return readItems[api.LoadBalancerSize](ctx, c, "/v1/load-balancer-types", nil)
+}
+
 // LoadBalancerFilter filters a list. Zero fields match everything.
 type LoadBalancerFilter struct {
 	// Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.

@@ -38,6 +38,7 @@ const (
 
 // balancerOptions are the fields of a balancer that an update can change one by one.
 type balancerOptions struct {
+	balancerType          LoadBalancerType
 	scheme                Scheme
 	algorithm             Algorithm
 	affinity, idle, drain time.Duration
@@ -45,7 +46,7 @@ type balancerOptions struct {
 }
 
 func (o balancerOptions) checkOptions() error {
-	var errs []error
+	errs := []error{checkBalancerType(o.balancerType)}
 	if o.scheme != Public && o.scheme != Internal {
 		errs = append(errs, refuse(InvalidRequest, "no scheme %q: choose public or internal", o.scheme).
 			withField("scheme", "is none there is"))
@@ -72,6 +73,7 @@ func inRange(what, field string, d, most time.Duration) error {
 // optionsWithDefaults gives the options asked for, with defaults for those left zero.
 func (spec LoadBalancerSpec) optionsWithDefaults() balancerOptions {
 	return balancerOptions{
+		cmp.Or(spec.Type, UnlimitedBalancer),
 		cmp.Or(spec.Scheme, Public), cmp.Or(spec.Algorithm, RoundRobin), spec.Affinity, spec.IdleTimeout, spec.Drain,
 		spec.DeletionProtection,
 	}
@@ -79,17 +81,18 @@ func (spec LoadBalancerSpec) optionsWithDefaults() balancerOptions {
 
 func (lb *LoadBalancer) currentOptions() balancerOptions {
 	return balancerOptions{
-		lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain, lb.DeletionProtection,
+		cmp.Or(lb.Type, UnlimitedBalancer), lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain, lb.DeletionProtection,
 	}
 }
 
 func (lb *LoadBalancer) setOptions(o balancerOptions) {
 	lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain = o.scheme, o.algorithm, o.affinity, o.idle, o.drain
-	lb.DeletionProtection = o.deletionProtection
+	lb.Type, lb.DeletionProtection = o.balancerType, o.deletionProtection
 }
 
 // withUpdate gives the options after an update.
 func (o balancerOptions) withUpdate(u LoadBalancerUpdate) balancerOptions {
+	replaceIfGiven(&o.balancerType, u.Type)
 	replaceIfGiven(&o.scheme, u.Scheme)
 	replaceIfGiven(&o.algorithm, u.Algorithm)
 	replaceIfGiven(&o.affinity, u.Affinity)

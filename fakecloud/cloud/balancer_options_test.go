@@ -68,11 +68,12 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	lb, _ := newBalancer(t, c, p)
-	assert.Equal(t, balancerOptions{scheme: Public, algorithm: RoundRobin}, lb.currentOptions())
+	assert.Equal(t, balancerOptions{balancerType: UnlimitedBalancer, scheme: Public, algorithm: RoundRobin}, lb.currentOptions())
 	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ConnectionLimit: 7}}
 	for _, u := range []LoadBalancerUpdate{
 		{Scheme: orNil(Internal)}, {Algorithm: orNil(SourceHash)}, {IdleTimeout: orNil(time.Minute)},
 		{Drain: orNil(time.Hour)}, {Listeners: &listeners}, {DeletionProtection: orNil(true)},
+		{Type: orNil(LargeBalancer)},
 		{HealthCheck: &HealthCheck{Protocol: CheckHTTP, Port: 1, ExpectedCodes: "204"}},
 	} {
 		before, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
@@ -88,10 +89,42 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	assert.Equal(t, time.Minute, f.IdleTimeout)
 	assert.Equal(t, time.Hour, f.Drain)
 	assert.Equal(t, listeners, f.Listeners)
+	assert.Equal(t, 40_000, f.ConnectionLimit)
 	assert.Equal(t, "204", f.HealthCheck.ExpectedCodes)
 	stored, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
 	require.NoError(t, err)
-	assert.Equal(t, balancerOptions{Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions())
+	assert.Equal(t, balancerOptions{LargeBalancer, Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions())
+}
+
+func TestBalancerTypesLimitListenersAndTargets(t *testing.T) {
+	c, p := newCloud(t, nil)
+	listeners := make([]Listener, 6)
+	for i := range listeners {
+		listeners[i] = Listener{Protocol: TCP, Port: 1 + i, TargetPort: 1}
+	}
+	requireRefusedAt(t, QuotaExceeded, "listeners")(c.CreateLoadBalancer(
+		t.Context(), p, LoadBalancerSpec{Name: "web", Type: SmallBalancer, Listeners: listeners},
+	))
+	requireRefusedAt(t, InvalidRequest, "type")(c.CreateLoadBalancer(
+		t.Context(), p, LoadBalancerSpec{Name: "web", Type: "huge"},
+	))
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Type: MediumBalancer, Listeners: listeners})
+	requireRefusedAt(t, QuotaExceeded, "listeners")(
+		c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Type: orNil(SmallBalancer)}),
+	)
+	five := listeners[:5]
+	small := updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Type: orNil(SmallBalancer), Listeners: &five})
+	assert.Equal(t, SmallBalancer, small.Type)
+	targets := make([]string, 26)
+	for i := range targets {
+		targets[i] = newInstance(t, c, p, InstanceSpec{}).ID
+	}
+	requireRefusedAt(t, QuotaExceeded, "targets")(
+		c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{Targets: &targets}),
+	)
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{
+		Type: orNil(UnlimitedBalancer), Targets: &targets, Listeners: &listeners,
+	})
 }
 
 func TestDeletionProtection(t *testing.T) {

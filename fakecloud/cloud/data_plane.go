@@ -28,6 +28,9 @@ type Forwarding struct {
 	Targets int
 	// Algorithm chooses among them; round robin when empty.
 	Algorithm Algorithm
+	// ConnectionLimit is how many connections (of UDP, clients) there may be at a time, on all
+	// listeners together; 0 is no limit.
+	ConnectionLimit int
 	// SourceRanges are who may connect; empty is everybody.
 	SourceRanges []netip.Prefix
 	// Affinity keeps a client on one target until the client has been silent for so long;
@@ -91,9 +94,10 @@ func stateReasonCode(failure error) StateReasonCode {
 }
 
 func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
+	size, _ := sizeOf(lb.Type)
 	return Forwarding{
 		ID: lb.ID, Address: lb.Address, Address6: lb.Address6, Listeners: lb.Listeners, Backends: backends,
-		Targets:   targets,
+		Targets: targets, ConnectionLimit: size.Connections,
 		Algorithm: lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
 		IdleTimeout: lb.IdleTimeout, Drain: lb.Drain, HealthCheck: lb.HealthCheck,
 	}

@@ -36,6 +36,7 @@ func (c *Cloud) CreateLoadBalancer(
 	err := joinRefusals(
 		checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr,
 		spec.optionsWithDefaults().checkOptions(),
+		checkSize(spec.Type, len(spec.Listeners), len(spec.Targets)),
 		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags),
 		c.checkHealthCheckAllowed(spec.HealthCheck),
 	)
@@ -348,7 +349,10 @@ func mergeUpdate(
 		lb.SourceRanges = ranges
 	}
 	lb.setOptions(lb.currentOptions().withUpdate(u))
-	errs = append(errs, lb.currentOptions().checkOptions(), checkDrain(lb.Drain, lb.Listeners), checkReservable(lb))
+	errs = append(
+		errs, lb.currentOptions().checkOptions(), checkSize(lb.Type, len(lb.Listeners), len(lb.Targets)),
+		checkDrain(lb.Drain, lb.Listeners), checkReservable(lb),
+	)
 	if u.HealthCheck != nil {
 		check, err := u.HealthCheck.validatedWithDefaults()
 		errs = append(errs, err)

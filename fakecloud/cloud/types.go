@@ -181,10 +181,11 @@ type LoadBalancer struct {
 	State       LoadBalancerState `json:"state"`
 	StateReason string            `json:"stateReason,omitempty"`
 	// StateReasonCode is empty where programs need not tell the reason from others.
-	StateReasonCode StateReasonCode `json:"stateReasonCode,omitempty"`
-	Listeners       []Listener      `json:"listeners"` // may be empty: then only the address is held
-	Targets         []string        `json:"targets"`   // instance IDs
-	Scheme          Scheme          `json:"scheme,omitempty"`
+	StateReasonCode StateReasonCode  `json:"stateReasonCode,omitempty"`
+	Listeners       []Listener       `json:"listeners"`      // may be empty: then only the address is held
+	Targets         []string         `json:"targets"`        // instance IDs
+	Type            LoadBalancerType `json:"type,omitempty"` // empty, as UnlimitedBalancer: no limits
+	Scheme          Scheme           `json:"scheme,omitempty"`
 	// The fields from here to HealthCheck are as in Forwarding.
 	Algorithm    Algorithm      `json:"algorithm,omitempty"`
 	SourceRanges []netip.Prefix `json:"sourceRanges,omitempty"`
@@ -217,8 +218,9 @@ type LoadBalancerSpec struct {
 	Address   string
 	// IPFamilies are those to give it an address of; IPv4 alone when empty.
 	IPFamilies []IPFamily
-	Scheme     Scheme    // public when empty
-	Algorithm  Algorithm // round robin when empty
+	Type       LoadBalancerType // UnlimitedBalancer when empty
+	Scheme     Scheme           // public when empty
+	Algorithm  Algorithm        // round robin when empty
 	Listeners  []Listener
 	Targets    []string
 	// SourceRanges are CIDRs of either family. If there are some and none is of a family,
@@ -241,6 +243,7 @@ type LoadBalancerUpdate struct {
 	Address            *string
 	Address6           *string
 	IPFamilies         *[]IPFamily
+	Type               *LoadBalancerType
 	Scheme             *Scheme
 	Algorithm          *Algorithm
 	Listeners          *[]Listener

@@ -41,6 +41,7 @@ type balancer struct {
 
 	affinity *affinity
 	flows    flows
+	active   atomic.Int64 // connections and sessions of all listeners
 
 	goroutines sync.WaitGroup // listeners, connections, sessions and checks
 }
@@ -86,11 +87,12 @@ type listener struct {
 // route says where a listener's new connections may go. It is immutable: a change
 // replaces it.
 type route struct {
-	listener     cloud.Listener
-	targets      []target // those not known to be unhealthy; the same for all listeners of a balancer
-	algorithm    cloud.Algorithm
-	sourceRanges []netip.Prefix
-	idleTimeout  time.Duration // after which a silent connection ends; 0: the default
+	listener        cloud.Listener
+	targets         []target // those not known to be unhealthy; the same for all listeners of a balancer
+	algorithm       cloud.Algorithm
+	sourceRanges    []netip.Prefix
+	connectionLimit int           // of all listeners together; 0: none
+	idleTimeout     time.Duration // after which a silent connection ends; 0: the default
 }
 
 // target is a target that may get new connections.
@@ -199,7 +201,8 @@ func (b *balancer) updateRoutes() {
 	for at, want := range listenersByAddress(b.forwarding) {
 		b.listeners[at].route.Store(&route{
 			listener: want, targets: targets, algorithm: b.forwarding.Algorithm,
-			sourceRanges: b.forwarding.SourceRanges, idleTimeout: b.forwarding.IdleTimeout,
+			connectionLimit: b.forwarding.ConnectionLimit, sourceRanges: b.forwarding.SourceRanges,
+			idleTimeout: b.forwarding.IdleTimeout,
 		})
 	}
 	b.updateCondition()
@@ -238,14 +241,23 @@ func (l *listener) run() {
 	}
 }
 
-// claimConnection counts one more active connection, or returns false if the listener's
-// connection limit is reached.
+// claimConnection counts one more active connection, or returns false if the connection limit of
+// the listener or of the balancer is reached.
 func (l *listener) claimConnection(r *route) bool {
-	if now := l.active.Add(1); r.listener.ConnectionLimit > 0 && now > int64(r.listener.ConnectionLimit) {
-		l.active.Add(-1)
+	ofListener, ofBalancer := l.active.Add(1), l.balancer.active.Add(1)
+	if isBeyond(ofListener, r.listener.ConnectionLimit) || isBeyond(ofBalancer, r.connectionLimit) {
+		l.releaseConnection()
 		return false
 	}
 	return true
+}
+
+func isBeyond(count int64, limit int) bool { return limit > 0 && count > int64(limit) }
+
+// releaseConnection undoes claimConnection.
+func (l *listener) releaseConnection() {
+	l.active.Add(-1)
+	l.balancer.active.Add(-1)
 }
 
 // allowsClient tells whether the source ranges let a client connect.

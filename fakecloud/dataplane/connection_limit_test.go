@@ -53,6 +53,23 @@ func TestConnectionLimit(t *testing.T) {
 	assert.EqualValues(t, 2, listenerStats(p).Refused)
 }
 
+func TestConnectionLimitOfABalancer(t *testing.T) {
+	p, one, other := newPlane(t), freePort(t), freePort(t)
+	f := forwarding(startTarget(t, two, 0, greetAndEcho("a")), []string{two}, one, other)
+	udp := udpForwarding(portOf(udpBackend(t, two, "two", 0)), nil, one).Listeners[0]
+	f.Listeners = append(f.Listeners, udp)
+	f.ConnectionLimit = 2
+	require.NoError(t, p.Apply(f))
+	open, _ := dialAndReadName(t, four, one)
+	client := udpClient(t, four, one)
+	assert.Equal(t, "two", sendAndReadName(t, client, "hello"))
+	requireReset(t, four, other)
+	assert.EqualValues(t, 1, p.Stats("lb-1").Listeners[1].Refused)
+	require.NoError(t, open.Close())
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
+	_, _ = dialAndReadName(t, four, other)
+}
+
 func TestConnectionLimitOfDatagrams(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	target := portOf(udpBackend(t, two, "two", 0))

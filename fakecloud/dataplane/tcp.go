@@ -138,7 +138,7 @@ func (l *listener) finishFlow(f *flow) {
 		f.target.openConnections.Add(-1)
 		l.balancer.affinity.removeConnection(f.clientAddress, f.target.name)
 	}
-	l.active.Add(-1)
+	l.releaseConnection()
 }
 
 // dialCandidates connects to the first candidate that accepts, and counts the connection

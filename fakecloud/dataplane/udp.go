@@ -261,7 +261,7 @@ func (r *relay) endSession(s *session) {
 	}
 	delete(r.sessions, s.client)
 	_ = s.upstream.Close()
-	r.active.Add(-1)
+	r.releaseConnection()
 	s.target.active.Add(-1)
 	s.target.openConnections.Add(-1)
 	r.balancer.affinity.removeConnection(s.client.Addr(), s.target.name)

@@ -98,6 +98,29 @@ func TestAProtectedBalancerIsNotDeleted(t *testing.T) {
 	requireOK(t)(r.DeleteLoadBalancer(ctx, lb.ID))
 }
 
+func TestBalancerTypes(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	types := must(r.ListLoadBalancerTypes(ctx))(t)
+	require.Len(t, types, 3)
+	assert.Equal(t, api.LoadBalancerSize{
+		Name: api.LoadBalancerSmall, MaxListeners: 5, MaxTargets: 25, MaxConnections: 10_000,
+	}, types[0])
+	listeners := make([]api.Listener, 6)
+	for i := range listeners {
+		listeners[i] = api.Listener{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: 1}
+	}
+	body := api.LoadBalancerCreate{Name: "web", Type: new(api.LoadBalancerSmall), Listeners: listeners}
+	requireCode(t, api.QuotaExceeded)(r.CreateLoadBalancer(ctx, body))
+	body.Type = nil
+	lb := r.createBalancer(t, body)
+	assert.Equal(t, api.LoadBalancerUnlimited, lb.Type)
+	_, p := r.call(t, "PATCH", "/v1/load-balancers/"+lb.ID, `{"type":"small"}`)
+	assert.Equal(t, api.QuotaExceeded, p.Code)
+	assert.Equal(t, "are more than the 5 of type small", fields(p)["listeners"])
+	large := must(r.UpdateLoadBalancer(ctx, lb.ID, api.LoadBalancerUpdate{Type: new(api.LoadBalancerLarge)}))(t)
+	assert.Equal(t, api.LoadBalancerLarge, large.Type)
+}
+
 // serveTCP answers each connection to a port of 127.0.0.1, and then ends it.
 func serveTCP(t *testing.T, serve func(net.Conn)) (port int) {
 	t.Helper()

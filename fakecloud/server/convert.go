@@ -57,6 +57,7 @@ func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 		State:       api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason),
 		StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
 		// Events of releases without these fields have none.
+		Type:                  api.LoadBalancerType(cmp.Or(lb.Type, cloud.UnlimitedBalancer)),
 		Scheme:                api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)),
 		Algorithm:             api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
 		Listeners:             mapSlice(lb.Listeners, toAPIListener),

@@ -199,6 +199,7 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 	lb, outcome, err := s.cloud.CreateLoadBalancer(r.Context(), callerProject(r), cloud.LoadBalancerSpec{
 		Name: body.Name, AddressID: valueOrZero(body.AddressID), Address: valueOrZero(body.Address),
 		IPFamilies: mapSlice(valueOrZero(body.IPFamilies), toFamily),
+		Type:       cloud.LoadBalancerType(valueOrZero(body.Type)),
 		Scheme:     cloud.Scheme(valueOrZero(body.Scheme)), Algorithm: cloud.Algorithm(valueOrZero(body.Algorithm)),
 		Listeners: mapSlice(body.Listeners, toListener), Targets: mapSlice(valueOrZero(body.Targets), toTarget),
 		SourceRanges: valueOrZero(body.SourceRanges), Affinity: secondsToDuration(
@@ -238,6 +239,7 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	}
 	u := cloud.LoadBalancerUpdate{
 		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Address6: body.IPv6Address,
+		Type:   (*cloud.LoadBalancerType)(body.Type),
 		Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
 		SourceRanges: body.SourceRanges, Affinity: secondsToDurationOrNil(body.ClientAffinitySeconds),
 		IdleTimeout: secondsToDurationOrNil(body.IdleTimeoutSeconds),

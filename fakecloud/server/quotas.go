@@ -81,3 +81,14 @@ func (s *Server) ListInstanceTypes(w http.ResponseWriter, r *http.Request) {
 	})
 	s.answerJSON(w, r, http.StatusOK, api.InstanceSizeList{Items: items})
 }
+
+// ListLoadBalancerTypes implements api.ServerInterface.
+func (s *Server) ListLoadBalancerTypes(w http.ResponseWriter, r *http.Request) {
+	items := mapSlice(cloud.LoadBalancerSizes, func(size cloud.LoadBalancerSize) api.LoadBalancerSize {
+		return api.LoadBalancerSize{
+			Name: api.LoadBalancerType(size.Type), MaxListeners: size.Listeners, MaxTargets: size.Targets,
+			MaxConnections: size.Connections,
+		}
+	})
+	s.answerJSON(w, r, http.StatusOK, api.LoadBalancerSizeList{Items: items})
+}
