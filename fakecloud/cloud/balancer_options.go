@@ -81,7 +81,8 @@ func (spec LoadBalancerSpec) optionsWithDefaults() balancerOptions {
 
 func (lb *LoadBalancer) currentOptions() balancerOptions {
 	return balancerOptions{
-		cmp.Or(lb.Type, UnlimitedBalancer), lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain, lb.DeletionProtection,
+		cmp.Or(lb.Type, UnlimitedBalancer), lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout,
+		lb.Drain, lb.DeletionProtection,
 	}
 }
 

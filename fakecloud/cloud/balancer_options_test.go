@@ -68,7 +68,9 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	plane := newFakePlane()
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	lb, _ := newBalancer(t, c, p)
-	assert.Equal(t, balancerOptions{balancerType: UnlimitedBalancer, scheme: Public, algorithm: RoundRobin}, lb.currentOptions())
+	assert.Equal(
+		t, balancerOptions{balancerType: UnlimitedBalancer, scheme: Public, algorithm: RoundRobin}, lb.currentOptions(),
+	)
 	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ConnectionLimit: 7}}
 	for _, u := range []LoadBalancerUpdate{
 		{Scheme: orNil(Internal)}, {Algorithm: orNil(SourceHash)}, {IdleTimeout: orNil(time.Minute)},
@@ -93,7 +95,9 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	assert.Equal(t, "204", f.HealthCheck.ExpectedCodes)
 	stored, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
 	require.NoError(t, err)
-	assert.Equal(t, balancerOptions{LargeBalancer, Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions())
+	assert.Equal(
+		t, balancerOptions{LargeBalancer, Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions(),
+	)
 }
 
 func TestBalancerTypesLimitListenersAndTargets(t *testing.T) {
