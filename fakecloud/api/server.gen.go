@@ -1228,6 +1228,9 @@ type Listener struct {
 	// ConnectionLimit So many connections (of udp, clients) at a time; what is beyond is refused, and counted as such. 0 or left out: no limit.
 	ConnectionLimit int `json:"connectionLimit,omitempty"`
 
+	// HealthCheck Replaces the balancer's own for this listener, which sends no traffic to targets that are unhealthy by it; `protocol` `none` is no check. When left out, the balancer's own is in force.
+	HealthCheck *HealthCheck `json:"healthCheck,omitempty"`
+
 	// Port Where clients connect.
 	//
 	// Example: 8080
@@ -1241,6 +1244,19 @@ type Listener struct {
 	//
 	// Example: 30080
 	TargetPort int `json:"targetPort"`
+}
+
+// ListenerHealth A target's health by the check of one listener.
+type ListenerHealth struct {
+	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
+	Health TargetHealthState `json:"health"`
+
+	// Port Example: 8080
+	Port     int      `json:"port"`
+	Protocol Protocol `json:"protocol"`
+
+	// Reason Example: connection refused by 127.30.16.1:30080
+	Reason *string `json:"reason,omitempty"`
 }
 
 // ListenerStats A client of UDP is a connection from its first datagram until it has been silent for a while. Bytes are payload, counted as they are forwarded.
@@ -2205,7 +2221,7 @@ type Target struct {
 	InstanceID string `json:"instanceId"`
 }
 
-// TargetHealth defines model for TargetHealth.
+// TargetHealth Where listeners have health checks of their own, `health`, `reason`, `since` and `history` are those of the check that says the worst.
 type TargetHealth struct {
 	// Health A target that is not checked, or not yet, is unknown and is sent traffic; one that is unhealthy is not. While all that run are unhealthy, clients are refused, and the balancer's `stateReason` says so.
 	Health TargetHealthState `json:"health"`
@@ -2213,6 +2229,9 @@ type TargetHealth struct {
 	// History How it came to be, the latest change first. It begins anew when the cloud or the instance does, and is empty while `since` is absent.
 	History    []HealthChange `json:"history"`
 	InstanceID string         `json:"instanceId"`
+
+	// Listeners The health by listener, in the listeners' order. Absent where no listener has a health check of its own, and of a target whose instance does not run.
+	Listeners *[]ListenerHealth `json:"listeners,omitempty"`
 
 	// Reason Example: instance is stopped
 	Reason *string `json:"reason,omitempty"`

@@ -81,6 +81,15 @@ func TestCommands(t *testing.T) {
 	fails(2, "whole seconds", "load-balancers", "create", "x", "--listener", "1:2", "--client-affinity", "1500ms")
 	fails(2, "want PORT:TARGETPORT", "load-balancers", "create", "x", "--listener", "1:2/sctp")
 
+	manifest := filepath.Join(dir, "checked.yaml")
+	require.NoError(t, os.WriteFile(manifest, []byte("loadBalancers:\n- name: checked\n  listeners:\n"+
+		"  - {protocol: tcp, port: 18088, targetPort: 1, healthCheck: {protocol: http, port: 2}}\n"), 0o600))
+	assert.Contains(t, ok("apply", "-f", manifest), "created")
+	assert.Contains(t, ok("apply", "-f", manifest), "unchanged")
+	out = ok("load-balancers", "get", "checked", "-o", "yaml")
+	assert.Regexp(t, `(?s)listeners:\n- healthCheck:\n.*\n    path: /\n.*port: 18088`, out)
+	ok("load-balancers", "delete", "checked")
+
 	assert.Regexp(t, `(?m)^bare\s+provisioning\s+\S+\s+-\s+0\s`, ok("load-balancers", "create", "bare"))
 	assert.Contains(t, ok("load-balancers", "update", "bare", "--listener", "18087:1", "--wait"), " 18087:1/tcp ")
 	assert.Regexp(

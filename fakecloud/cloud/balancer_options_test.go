@@ -131,6 +131,28 @@ func TestBalancerTypesLimitListenersAndTargets(t *testing.T) {
 	})
 }
 
+func TestListenersHaveHealthChecks(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	listeners := []Listener{
+		{Protocol: TCP, Port: 80, TargetPort: 81, HealthCheck: HealthCheck{Protocol: CheckHTTP, Port: 82}},
+		{Protocol: TCP, Port: 81, TargetPort: 81, HealthCheck: HealthCheck{Protocol: CheckNone}},
+	}
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", Listeners: listeners})
+	assert.Equal(t, HealthCheck{
+		Protocol: CheckHTTP, Port: 82, Path: "/", Interval: defaultInterval, Timeout: defaultTimeout,
+		HealthyThreshold: defaultThreshold, UnhealthyThreshold: defaultThreshold,
+	}, lb.Listeners[0].HealthCheck)
+	assert.Empty(t, listeners[0].HealthCheck.Path, "the caller's are left alone")
+	same := updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &listeners})
+	assert.Equal(t, lb, same, "what is left out has its default again")
+	advance(t, c, time.Minute)
+	assert.Equal(t, lb.Listeners, plane.applied[lb.ID].Listeners)
+	listeners[0].HealthCheck.Port = 83
+	other := updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &listeners})
+	assert.Equal(t, 83, other.Listeners[0].HealthCheck.Port)
+}
+
 func TestDeletionProtection(t *testing.T) {
 	c, p := newCloud(t, nil)
 	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", DeletionProtection: true})

@@ -104,16 +104,33 @@ func StartRealTime(ctx context.Context, s *store.Store, now time.Time) error {
 // Now gives the cloud's time, and whether it is virtual.
 func (c *Cloud) Now() (now time.Time, virtual bool) { return c.now(), c.cfg.Virtual != nil }
 
-// checkHealthCheckAllowed refuses health checks under a virtual clock.
-func (c *Cloud) checkHealthCheckAllowed(h *HealthCheck) error {
-	if c.cfg.Virtual == nil || h == nil || h.Protocol == CheckNone {
+// checkHealthChecksAllowed refuses health checks, of a balancer and of its listeners, under a
+// virtual clock.
+func (c *Cloud) checkHealthChecksAllowed(ofBalancer *HealthCheck, listeners []Listener) error {
+	if c.cfg.Virtual == nil {
 		return nil
 	}
-	return refuse(
+	var fields []string
+	if ofBalancer != nil && ofBalancer.Protocol != CheckNone {
+		fields = append(fields, "healthCheck")
+	}
+	for i, l := range listeners {
+		if l.CheckInForce(nil) != (HealthCheck{}) {
+			fields = append(fields, fmt.Sprintf("listeners.%d.healthCheck", i))
+		}
+	}
+	if fields == nil {
+		return nil
+	}
+	refusal := refuse(
 		VirtualClock,
-		"this cloud runs on a virtual clock, and health checks run in real time: their verdicts would disagree with its time; leave the check out, or use a cloud on the real clock",
-	).
-		withField("healthCheck", "is not possible with a virtual clock")
+		"this cloud runs on a virtual clock, and health checks run in real time: their verdicts would disagree "+
+			"with its time; leave the check out, or use a cloud on the real clock",
+	)
+	for _, field := range fields {
+		refusal = refusal.withField(field, "is not possible with a virtual clock")
+	}
+	return refusal
 }
 
 // Advanced is how far Advance moved a virtual clock.

@@ -126,13 +126,22 @@ func TestHealthChecksNeedTheRealClock(t *testing.T) {
 	lb := createBalancer(t, c, p, spec)
 	_, err = StartVirtualTime(t.Context(), s, epoch)
 	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
-	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
+	own := []Listener{{Protocol: TCP, Port: 80, TargetPort: 80, HealthCheck: *check}}
+	updateBalancer(
+		t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &own, HealthCheck: &HealthCheck{Protocol: CheckNone}},
+	)
+	_, err = StartVirtualTime(t.Context(), s, epoch)
+	require.ErrorContains(t, err, `"checked" (`+lb.ID+`) has a health check`)
+	own[0].HealthCheck = HealthCheck{Protocol: CheckNone}
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Listeners: &own})
 	c, p = newVirtual(t, t.Context(), s, newFakePlane(), Profiles[1])
 	_, _, err = c.UpdateLoadBalancer(t.Context(), p, lb.ID, LoadBalancerUpdate{HealthCheck: check})
 	requireCode(t, VirtualClock, err)
 	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{HealthCheck: &HealthCheck{Protocol: CheckNone}})
 	spec.Name = "other"
 	requireRefused(t, VirtualClock)(c.CreateLoadBalancer(t.Context(), p, spec))
+	spec.HealthCheck, spec.Listeners = nil, []Listener{{Protocol: TCP, Port: 80, TargetPort: 80, HealthCheck: *check}}
+	requireRefusedAt(t, VirtualClock, "listeners.0.healthCheck")(c.CreateLoadBalancer(t.Context(), p, spec))
 	require.NoError(t, s.Close())
 }
 

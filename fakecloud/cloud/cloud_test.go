@@ -404,6 +404,12 @@ func TestWhatABalancerCannotBeAskedFor(t *testing.T) {
 		"healthCheck.timeoutSeconds": check(func(h *HealthCheck) {
 			h.Interval, h.Timeout = time.Second, 2*time.Second
 		}),
+		"listeners.0.healthCheck.port": func(s *LoadBalancerSpec) {
+			s.Listeners[0].HealthCheck = HealthCheck{Protocol: CheckTCP}
+		},
+		"listeners.0.healthCheck.protocol": func(s *LoadBalancerSpec) {
+			s.Listeners[0].HealthCheck = HealthCheck{Protocol: CheckNone, Port: 1}
+		},
 		"healthCheck.healthyThreshold":   check(func(h *HealthCheck) { h.HealthyThreshold = 11 }),
 		"healthCheck.unhealthyThreshold": check(func(h *HealthCheck) { h.UnhealthyThreshold = -1 }),
 	} {

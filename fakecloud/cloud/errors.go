@@ -62,6 +62,17 @@ func (e *Error) withField(path, format string, args ...any) *Error {
 	return e
 }
 
+// prefixFields puts a prefix before the paths of a refusal's fields. The error may be nil.
+func prefixFields(prefix string, err error) error {
+	var refused *Error
+	if errors.As(err, &refused) {
+		for i := range refused.Fields {
+			refused.Fields[i].Path = prefix + refused.Fields[i].Path
+		}
+	}
+	return err
+}
+
 // joinRefusals makes one refusal of several, with the code of the first. An error that is
 // no refusal takes precedence.
 func joinRefusals(errs ...error) error {

@@ -38,7 +38,7 @@ func (c *Cloud) CreateLoadBalancer(
 		spec.optionsWithDefaults().checkOptions(),
 		checkSize(spec.Type, len(spec.Listeners), len(spec.Targets)),
 		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags),
-		c.checkHealthCheckAllowed(spec.HealthCheck),
+		c.checkHealthChecksAllowed(spec.HealthCheck, spec.Listeners),
 	)
 	if err != nil {
 		return LoadBalancer{}, Outcome{}, err
@@ -82,7 +82,7 @@ func (c *Cloud) newLoadBalancer(
 	lb := LoadBalancer{
 		ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, Address6: address6,
 		State:     rule.To,
-		Listeners: spec.Listeners, Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
+		Listeners: withCheckDefaults(spec.Listeners), Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 		due: c.stateEnd(now, rule.Wait),
 	}
@@ -125,9 +125,22 @@ func checkListener(l Listener, field string) error {
 		return refuse(InvalidRequest, "%s: want protocol tcp or udp and ports from 1 to 65535", field).
 			withField(field, "is not valid")
 	}
+	_, checkErr := l.HealthCheck.validatedWithDefaults()
 	return joinRefusals(
 		checkProxyProtocol(l, field+".proxyProtocol"), checkConnectionLimit(l, field+".connectionLimit"),
+		prefixFields(field+".", checkErr),
 	)
+}
+
+// withCheckDefaults gives valid listeners with defaults for what their health checks leave zero.
+func withCheckDefaults(listeners []Listener) []Listener {
+	out := slices.Clone(listeners)
+	for i := range out {
+		if check, err := out[i].HealthCheck.validatedWithDefaults(); err == nil && check != nil {
+			out[i].HealthCheck = *check
+		}
+	}
+	return out
 }
 
 func validPort(port int) bool { return port >= 1 && port <= 65535 }
@@ -168,7 +181,7 @@ func parseRanges(cidrs []string) ([]netip.Prefix, error) {
 // validatedWithDefaults fills in defaults for fields left zero and checks the result,
 // which is nil if there is to be no health check.
 func (h *HealthCheck) validatedWithDefaults() (*HealthCheck, error) {
-	if h == nil || *h == (HealthCheck{Protocol: CheckNone}) {
+	if h == nil || *h == (HealthCheck{}) || *h == (HealthCheck{Protocol: CheckNone}) {
 		return nil, nil
 	}
 	full := *h
@@ -279,7 +292,9 @@ func (c *Cloud) UpdateLoadBalancer(
 	id string,
 	u LoadBalancerUpdate,
 ) (LoadBalancer, Outcome, error) {
-	if err := c.checkHealthCheckAllowed(u.HealthCheck); err != nil {
+	var listeners []Listener
+	replaceIfGiven(&listeners, u.Listeners)
+	if err := c.checkHealthChecksAllowed(u.HealthCheck, listeners); err != nil {
 		return LoadBalancer{}, Outcome{}, err
 	}
 	var lb LoadBalancer
@@ -337,7 +352,7 @@ func mergeUpdate(
 	}
 	if u.Listeners != nil {
 		errs = append(errs, checkListeners(*u.Listeners))
-		lb.Listeners = *u.Listeners
+		lb.Listeners = withCheckDefaults(*u.Listeners)
 	}
 	if u.Targets != nil && !sameSet(lb.Targets, *u.Targets) {
 		errs = append(errs, checkTargets(ctx, tx, p, *u.Targets))

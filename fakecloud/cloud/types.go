@@ -108,6 +108,23 @@ type Listener struct {
 	ProxyProtocol ProxyProtocol `json:"proxyProtocol,omitempty"`
 	// ConnectionLimit is how many there may be at a time; 0 is no limit.
 	ConnectionLimit int `json:"connectionLimit,omitempty"`
+	// HealthCheck replaces the balancer's own for this listener: CheckNone is no check. The zero
+	// value leaves the balancer's in force. It is a value, so that listeners can be compared.
+	HealthCheck HealthCheck `json:"healthCheck,omitzero"`
+}
+
+// CheckInForce gives the health check that decides which targets get traffic from the listener of
+// a balancer whose own check is given. The zero value is no check.
+func (l Listener) CheckInForce(ofBalancer *HealthCheck) HealthCheck {
+	switch {
+	case l.HealthCheck.Protocol == CheckNone:
+		return HealthCheck{}
+	case l.HealthCheck != HealthCheck{}:
+		return l.HealthCheck
+	case ofBalancer != nil:
+		return *ofBalancer
+	}
+	return HealthCheck{}
 }
 
 // HealthCheck says how targets are asked whether they can serve.
@@ -132,8 +149,8 @@ type HealthCheck struct {
 // HealthCheckProtocol is how a target is checked.
 type HealthCheckProtocol string
 
-// The kinds of health checks. CheckNone occurs in requests only: a balancer without a check
-// has no HealthCheck.
+// The kinds of health checks. A balancer without a check has no HealthCheck: of balancers,
+// CheckNone occurs in requests only. A listener of CheckNone has no check, whatever its balancer has.
 const (
 	CheckNone HealthCheckProtocol = "none"
 	CheckTCP  HealthCheckProtocol = "tcp"
@@ -160,6 +177,17 @@ type TargetHealth struct {
 	// History has the changes that led to it, the latest first. It begins with the process
 	// and keeps the last few changes. It is empty while the instance does not run.
 	History []HealthChange
+	// Listeners has the health by listener, if any listener has a check of its own. Then Health,
+	// Reason, Since and History are those of the check that says the worst.
+	Listeners []ListenerHealth
+}
+
+// ListenerHealth is a target's health by the check of one listener.
+type ListenerHealth struct {
+	Protocol Protocol
+	Port     int
+	Health   Health
+	Reason   string
 }
 
 // HealthChange is a change of a target's health.

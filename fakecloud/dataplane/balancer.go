@@ -34,10 +34,10 @@ type balancer struct {
 	// These are guarded by Plane.mu.
 	forwarding     cloud.Forwarding
 	listeners      map[listenAddress]*listener
-	counters       map[port]*counters        // of all ports that it has or had
-	endpoints      map[string]*endpoint      // by target: the current ones, and at most maxFormerEndpoints former ones
-	checkedTargets map[string]*checkedTarget // by target
-	condition      condition                 // as onConditionChange was told last
+	counters       map[port]*counters   // of all ports that it has or had
+	endpoints      map[string]*endpoint // by target: the current ones, and at most maxFormerEndpoints former ones
+	checkedTargets map[checkKey]*checkedTarget
+	condition      condition // as onConditionChange was told last
 
 	affinity *affinity
 	flows    flows
@@ -88,7 +88,7 @@ type listener struct {
 // replaces it.
 type route struct {
 	listener        cloud.Listener
-	targets         []target // those not known to be unhealthy; the same for all listeners of a balancer
+	targets         []target // those not known to be unhealthy by the listener's check
 	algorithm       cloud.Algorithm
 	sourceRanges    []netip.Prefix
 	connectionLimit int           // of all listeners together; 0: none
@@ -111,7 +111,7 @@ func newBalancer(p *Plane, id string) *balancer {
 	return &balancer{
 		plane: p, ctx: ctx, cancel: cancel, log: p.log.With("loadBalancer", id),
 		listeners: map[listenAddress]*listener{}, counters: map[port]*counters{}, endpoints: map[string]*endpoint{},
-		checkedTargets: map[string]*checkedTarget{},
+		checkedTargets: map[checkKey]*checkedTarget{},
 		affinity:       newAffinity(clockwork.NewRealClock(), maxClients),
 		flows:          flows{all: map[*flow]struct{}{}},
 	}
@@ -190,17 +190,19 @@ func (b *balancer) applyForwarding(f cloud.Forwarding, added map[listenAddress]i
 }
 
 // updateRoutes gives every listener a new route, to all targets that are not known to
-// be unhealthy, and updates the condition. The caller holds Plane.mu.
+// be unhealthy by its check, and updates the condition. The caller holds Plane.mu.
 func (b *balancer) updateRoutes() {
-	var targets []target
-	for _, backend := range b.forwarding.Backends {
-		if b.checkedTargets[backend.Target].health.Health != cloud.Unhealthy {
-			targets = append(targets, target{b.endpoints[backend.Target], backend.Address})
+	targets := map[cloud.HealthCheck][]target{} // by the check that lets them have traffic
+	for _, check := range checksInForce(b.forwarding) {
+		for _, backend := range b.forwarding.Backends {
+			if b.checkedTargets[checkKey{backend, check}].health.Health != cloud.Unhealthy {
+				targets[check] = append(targets[check], target{b.endpoints[backend.Target], backend.Address})
+			}
 		}
 	}
 	for at, want := range listenersByAddress(b.forwarding) {
 		b.listeners[at].route.Store(&route{
-			listener: want, targets: targets, algorithm: b.forwarding.Algorithm,
+			listener: want, targets: targets[want.CheckInForce(b.forwarding.HealthCheck)], algorithm: b.forwarding.Algorithm,
 			connectionLimit: b.forwarding.ConnectionLimit, sourceRanges: b.forwarding.SourceRanges,
 			idleTimeout: b.forwarding.IdleTimeout,
 		})

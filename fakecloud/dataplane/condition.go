@@ -1,7 +1,9 @@
 package dataplane
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
@@ -49,27 +51,47 @@ func (b *balancer) updateCondition() {
 
 // currentCondition computes the condition from the targets' health. Targets of unknown
 // health get traffic. But if they are about to be checked, and no other target is
-// healthy, the condition is not known before their first answer.
+// healthy, the condition is not known before their first answer. Each listener goes by its own
+// check: a balancer that can serve on some of its ports only says on which it cannot.
 func (b *balancer) currentCondition() condition {
 	f := b.forwarding
-	hasTarget := func(is cloud.Health) bool {
-		return slices.ContainsFunc(f.Backends, func(backend cloud.Backend) bool {
-			return b.checkedTargets[backend.Target].health.Health == is
-		})
-	}
 	switch {
 	case len(f.Listeners) == 0:
 		return condition{known: true} // Nobody can connect, so nobody is refused.
-	case hasTarget(cloud.Healthy):
+	case len(f.Backends) == 0 && f.Targets > 0:
+		return condition{"no target runs: " + clientsAreRefused, true}
+	case len(f.Backends) == 0:
+		return condition{"it has no targets: " + clientsAreRefused, true}
+	}
+	var refusing []string // listeners
+	for _, l := range f.Listeners {
+		switch check := l.CheckInForce(f.HealthCheck); {
+		case b.hasTarget(check, cloud.Healthy):
+		case b.hasTarget(check, cloud.Unknown):
+			if (check != cloud.HealthCheck{}) {
+				return condition{}
+			}
+		default:
+			refusing = append(refusing, fmt.Sprintf("%s port %d", l.Protocol, l.Port))
+		}
+	}
+	switch len(refusing) {
+	case 0:
 		return condition{known: true}
-	case hasTarget(cloud.Unknown):
-		return condition{known: f.HealthCheck == nil}
-	case len(f.Backends) > 0:
+	case len(f.Listeners):
 		return condition{
 			"no target is healthy: " + clientsAreRefused + "; the balancer's health says why of each", true,
 		}
-	case f.Targets > 0:
-		return condition{"no target runs: " + clientsAreRefused, true}
 	}
-	return condition{"it has no targets: " + clientsAreRefused, true}
+	return condition{
+		"no target is healthy for " + strings.Join(refusing, ", ") + ": there " + clientsAreRefused +
+			"; the balancer's health says why of each", true,
+	}
+}
+
+// hasTarget tells whether a target's health is as given, by a check. The caller holds Plane.mu.
+func (b *balancer) hasTarget(check cloud.HealthCheck, is cloud.Health) bool {
+	return slices.ContainsFunc(b.forwarding.Backends, func(backend cloud.Backend) bool {
+		return b.checkedTargets[checkKey{backend, check}].health.Health == is
+	})
 }

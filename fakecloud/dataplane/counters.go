@@ -27,20 +27,24 @@ func (c *counters) carriedBytes() cloud.Bytes {
 type endpoint struct {
 	name string
 	counters
-	openConnections atomic.Int64  // connections and sessions, including those being opened
-	checkRequests   chan struct{} // holds a value when the target is to be checked soon
-}
-
-func newEndpoint(name string) *endpoint {
-	return &endpoint{name: name, checkRequests: make(chan struct{}, 1)}
+	openConnections atomic.Int64 // connections and sessions, including those being opened
+	// checkRequests has one channel for each check of the target; it holds a value when that is to
+	// be made soon.
+	checkRequests atomic.Pointer[[]chan struct{}]
 }
 
 // requestCheck has the target's health checked soon, out of turn, because it may have
 // died. Without a health check, nothing happens.
 func (e *endpoint) requestCheck() {
-	select {
-	case e.checkRequests <- struct{}{}:
-	default:
+	requests := e.checkRequests.Load()
+	if requests == nil {
+		return
+	}
+	for _, r := range *requests {
+		select {
+		case r <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -51,7 +55,7 @@ func (b *balancer) updateEndpoints(backends []cloud.Backend) {
 	for _, backend := range backends {
 		current[backend.Target] = true
 		if b.endpoints[backend.Target] == nil {
-			b.endpoints[backend.Target] = newEndpoint(backend.Target)
+			b.endpoints[backend.Target] = &endpoint{name: backend.Target}
 		}
 	}
 	for name, e := range b.endpoints {

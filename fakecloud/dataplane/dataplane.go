@@ -173,7 +173,7 @@ func (p *Plane) Health(id string) []cloud.TargetHealth {
 	}
 	out := make([]cloud.TargetHealth, len(b.forwarding.Backends))
 	for i, backend := range b.forwarding.Backends {
-		out[i] = b.checkedTargets[backend.Target].health
+		out[i] = b.healthOf(backend)
 	}
 	return out
 }

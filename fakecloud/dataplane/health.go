@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -27,53 +27,122 @@ const (
 	maxHistory = 16
 )
 
-// checkedTarget is a target and what is known of its health.
-type checkedTarget struct {
+// checkKey is a target and how it is checked. Listeners with the same check share what is known.
+type checkKey struct {
 	backend cloud.Backend
-	stop    context.CancelFunc
-	health  cloud.TargetHealth // guarded by Plane.mu
+	check   cloud.HealthCheck // the zero value: it is not checked
+}
+
+// checkedTarget is a target and what is known of its health by one check.
+type checkedTarget struct {
+	checkKey
+	stop     context.CancelFunc
+	requests chan struct{}      // holds a value when the target is to be checked soon
+	health   cloud.TargetHealth // guarded by Plane.mu
+}
+
+// checksInForce gives the different health checks that decide for f's listeners, in their order.
+// Without listeners it is the balancer's own.
+func checksInForce(f cloud.Forwarding) []cloud.HealthCheck {
+	if len(f.Listeners) == 0 {
+		return []cloud.HealthCheck{cloud.Listener{}.CheckInForce(f.HealthCheck)}
+	}
+	var checks []cloud.HealthCheck
+	for _, l := range f.Listeners {
+		if check := l.CheckInForce(f.HealthCheck); !slices.Contains(checks, check) {
+			checks = append(checks, check)
+		}
+	}
+	return checks
 }
 
 // updateHealthChecks starts and stops checks so that f's backends are checked as f says.
 // A backend that stays, and whose check is unchanged, keeps its health. The caller holds
 // Plane.mu.
 func (b *balancer) updateHealthChecks(f cloud.Forwarding) {
-	checkUnchanged := sameCheck(b.forwarding.HealthCheck, f.HealthCheck)
-	before, unchanged := maps.Clone(b.checkedTargets), make(map[cloud.Backend]bool, len(f.Backends))
-	for _, backend := range f.Backends {
-		unchanged[backend] = checkUnchanged
+	history := map[string][]cloud.HealthChange{}
+	for _, backend := range b.forwarding.Backends {
+		history[backend.Target] = b.healthOf(backend).History
 	}
-	for name, w := range b.checkedTargets {
-		if !unchanged[w.backend] {
+	checks, wanted := checksInForce(f), map[checkKey]bool{}
+	for _, backend := range f.Backends {
+		for _, check := range checks {
+			wanted[checkKey{backend, check}] = true
+		}
+	}
+	for key, w := range b.checkedTargets {
+		if !wanted[key] {
 			w.stop()
-			delete(b.checkedTargets, name)
+			delete(b.checkedTargets, key)
 		}
 	}
 	for _, backend := range f.Backends {
-		if b.checkedTargets[backend.Target] != nil {
-			continue
+		var requests []chan struct{}
+		for _, check := range checks {
+			key := checkKey{backend, check}
+			if b.checkedTargets[key] == nil {
+				b.checkedTargets[key] = b.startCheck(key, history[backend.Target])
+			}
+			requests = append(requests, b.checkedTargets[key].requests)
 		}
-		ctx, stop := context.WithCancel(b.ctx)
-		w := &checkedTarget{
-			backend: backend, stop: stop,
-			health: cloud.TargetHealth{
-				Target: backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now(),
-			},
-		}
-		if f.HealthCheck != nil {
-			w.health.Reason = "not checked yet"
-		}
-		if old := before[backend.Target]; old != nil {
-			w.health.History = old.health.History
-		}
-		w.appendHistory()
-		b.checkedTargets[backend.Target] = w
-		if f.HealthCheck != nil {
-			settings := *f.HealthCheck
-			checkRequests := b.endpoints[backend.Target].checkRequests
-			b.goroutines.Go(func() { b.checkPeriodically(ctx, w, settings, checkRequests) })
+		b.endpoints[backend.Target].checkRequests.Store(&requests)
+	}
+}
+
+// startCheck starts to check a target, whose health has a history already.
+func (b *balancer) startCheck(key checkKey, history []cloud.HealthChange) *checkedTarget {
+	ctx, stop := context.WithCancel(b.ctx)
+	w := &checkedTarget{
+		checkKey: key, stop: stop, requests: make(chan struct{}, 1),
+		health: cloud.TargetHealth{
+			Target: key.backend.Target, Health: cloud.Unknown, Reason: "there is no health check", Since: time.Now(),
+			History: history,
+		},
+	}
+	isChecked := key.check != cloud.HealthCheck{}
+	if isChecked {
+		w.health.Reason = "not checked yet"
+	}
+	w.appendHistory()
+	if isChecked {
+		b.goroutines.Go(func() { b.checkPeriodically(ctx, w) })
+	}
+	return w
+}
+
+// healthOf gives a target's health: the worst that the checks in force say, and, if a listener has
+// a check of its own, what each listener's says. The caller holds Plane.mu.
+func (b *balancer) healthOf(backend cloud.Backend) cloud.TargetHealth {
+	var worst *checkedTarget
+	for _, check := range checksInForce(b.forwarding) {
+		if w := b.checkedTargets[checkKey{backend, check}]; worst == nil || w.severity() > worst.severity() {
+			worst = w
 		}
 	}
+	health := worst.health
+	hasOwnCheck := func(l cloud.Listener) bool { return l.HealthCheck != cloud.HealthCheck{} }
+	if slices.ContainsFunc(b.forwarding.Listeners, hasOwnCheck) {
+		for _, l := range b.forwarding.Listeners {
+			of := b.checkedTargets[checkKey{backend, l.CheckInForce(b.forwarding.HealthCheck)}].health
+			health.Listeners = append(health.Listeners, cloud.ListenerHealth{
+				Protocol: l.Protocol, Port: l.Port, Health: of.Health, Reason: of.Reason,
+			})
+		}
+	}
+	return health
+}
+
+// severity ranks what the checks of one target say. One that is not made says the least.
+func (w *checkedTarget) severity() int {
+	switch {
+	case w.check == cloud.HealthCheck{}:
+		return 0
+	case w.health.Health == cloud.Healthy:
+		return 1
+	case w.health.Health == cloud.Unknown:
+		return 2
+	}
+	return 3
 }
 
 // appendHistory puts the present health at the head of the history. The caller holds
@@ -86,18 +155,10 @@ func (w *checkedTarget) appendHistory() {
 	)
 }
 
-func sameCheck(a, b *cloud.HealthCheck) bool {
-	return a == b || a != nil && b != nil && *a == *b
-}
-
 // checkPeriodically checks a target now, then at intervals and when a check is requested,
 // until ctx ends.
-func (b *balancer) checkPeriodically(
-	ctx context.Context,
-	w *checkedTarget,
-	settings cloud.HealthCheck,
-	checkRequests <-chan struct{},
-) {
+func (b *balancer) checkPeriodically(ctx context.Context, w *checkedTarget) {
+	settings := w.check
 	interval := max(settings.Interval, minInterval)
 	timeout := settings.Timeout
 	if timeout <= 0 || timeout > interval {
@@ -106,7 +167,7 @@ func (b *balancer) checkPeriodically(
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var v verdict
-	requests, pause := checkRequests, (<-chan time.Time)(nil)
+	requests, pause := w.requests, (<-chan time.Time)(nil)
 	for requested := false; ; {
 		err := checkTarget(ctx, timeout, settings, netip.AddrPortFrom(w.backend.Address, uint16(settings.Port)))
 		if ctx.Err() != nil {
@@ -118,7 +179,7 @@ func (b *balancer) checkPeriodically(
 			case <-ctx.Done():
 				return
 			case <-pause:
-				requests, pause = checkRequests, nil
+				requests, pause = w.requests, nil
 			case <-ticker.C:
 				requested, waiting = false, false
 			case <-requests:
@@ -133,7 +194,7 @@ func (b *balancer) checkPeriodically(
 func (b *balancer) recordCheck(w *checkedTarget, health cloud.Health, err error) {
 	b.plane.mu.Lock()
 	defer b.plane.mu.Unlock()
-	if b.checkedTargets[w.backend.Target] != w {
+	if b.checkedTargets[w.checkKey] != w {
 		return // The target was taken out, or its check was replaced.
 	}
 	switch {

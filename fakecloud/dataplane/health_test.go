@@ -117,6 +117,49 @@ func TestUnhealthyTargetsGetNoTraffic(t *testing.T) {
 	assert.LessOrEqual(t, onTwo.checks.Load(), asks+1, "at most one that was under way")
 }
 
+func TestListenersHaveChecksOfTheirOwn(t *testing.T) {
+	p, one, other, free := newPlane(t), freePort(t), freePort(t), freePort(t)
+	target := startTarget(t, two, 0, greetAndClose("two"))
+	startTarget(t, three, target, greetAndClose("three"))
+	onTwo := newHealthEndpoint(t, two, 0)
+	onThree := newHealthEndpoint(t, three, onTwo.port)
+	f := forwarding(target, []string{two, three}, one, other, free)
+	f.HealthCheck = hourlyCheck(target)
+	f.Listeners[0].HealthCheck = *httpCheck(onTwo.port)
+	f.Listeners[2].HealthCheck = cloud.HealthCheck{Protocol: cloud.CheckNone}
+	require.NoError(t, p.Apply(f))
+	awaitHealth(t, p, 0, cloud.Healthy)
+	awaitHealth(t, p, 1, cloud.Healthy)
+	onTwo.status.Store(http.StatusServiceUnavailable)
+	sick := awaitHealth(t, p, 0, cloud.Unhealthy)
+	assert.Equal(t, []cloud.ListenerHealth{
+		{Protocol: cloud.TCP, Port: one, Health: cloud.Unhealthy, Reason: sick.Reason},
+		{Protocol: cloud.TCP, Port: other, Health: cloud.Healthy},
+		{Protocol: cloud.TCP, Port: free, Health: cloud.Unknown, Reason: "there is no health check"},
+	}, sick.Listeners)
+	assert.Contains(t, sick.Reason, "503", "overall it is what the worst check says")
+	for range 4 {
+		assert.Equal(t, "three", greetingFrom(t, four, one))
+	}
+	for _, port := range []int{other, free} {
+		assert.NotEqual(t, greetingFrom(t, four, port), greetingFrom(t, four, port), "these go on to send to both")
+	}
+	onThree.status.Store(http.StatusServiceUnavailable)
+	awaitHealth(t, p, 1, cloud.Unhealthy)
+	requireReset(t, four, one)
+	greetingFrom(t, four, other)
+	reason, known := p.Condition("lb-1")
+	assert.True(t, known)
+	assert.Contains(t, reason, "no target is healthy for tcp port "+strconv.Itoa(one)+": there clients are refused")
+	f.Listeners[0].HealthCheck = cloud.HealthCheck{}
+	require.NoError(t, p.Apply(f))
+	reason, _ = p.Condition("lb-1")
+	assert.Empty(t, reason, "the balancer's own check was made for another listener already, and is shared")
+	f.Listeners = f.Listeners[:2]
+	require.NoError(t, p.Apply(f))
+	assert.Nil(t, p.Health("lb-1")[0].Listeners, "no listener has one of its own")
+}
+
 func TestHealthKeptAcrossUnrelatedChanges(t *testing.T) {
 	p, port := newPlane(t), freePort(t)
 	target := startTarget(t, two, 0, greetAndClose("two"))
@@ -159,7 +202,7 @@ func TestSilentTargetIsUnhealthy(t *testing.T) {
 func TestHealthCheckOddSettings(t *testing.T) {
 	p := newPlane(t)
 	for _, odd := range []cloud.HealthCheck{
-		{}, {Protocol: "icmp", Port: -1, Interval: -1, Timeout: -1, HealthyThreshold: -1},
+		{Timeout: -1}, {Protocol: "icmp", Port: -1, Interval: -1, Timeout: -1, HealthyThreshold: -1},
 		{Protocol: cloud.CheckHTTP, Port: 1 << 20, Path: "%zz \x00", Timeout: time.Hour},
 	} {
 		f := forwarding(1, []string{two}, freePort(t))

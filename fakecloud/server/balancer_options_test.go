@@ -252,6 +252,39 @@ func TestABalancerWithoutHealthyTargetSaysSo(t *testing.T) {
 	assert.Equal(t, last, r.awaitBalancer(t, lb.ID, api.LoadBalancerActive), "then all is quiet")
 }
 
+func TestHealthIsToldByListener(t *testing.T) {
+	r, ctx := newRig(t), t.Context()
+	in := r.runInstance(t, api.InstanceCreate{Address: new("127.0.0.1")})
+	open := serveTCP(t, func(net.Conn) {})
+	own := api.HealthCheck{Protocol: api.HealthCheckTCP, Port: freePort(t, "127.0.0.1"), IntervalSeconds: 300}
+	listeners := api.Listeners{
+		{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: open, HealthCheck: &own},
+		{Protocol: api.ProtocolTCP, Port: freePort(t, "127.0.0.1"), TargetPort: open},
+	}
+	lb := r.createBalancer(t, api.LoadBalancerCreate{
+		Name: "web", Listeners: listeners, Targets: &api.Targets{{InstanceID: in.ID}},
+		HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: open, IntervalSeconds: 300},
+	})
+	require.NotNil(t, lb.Listeners[0].HealthCheck)
+	assert.Equal(t, 2, lb.Listeners[0].HealthCheck.TimeoutSeconds, "with defaults")
+	assert.Nil(t, lb.Listeners[1].HealthCheck)
+	reason := fmt.Sprintf("connection refused by 127.0.0.1:%d", own.Port)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		health, err := r.LoadBalancerHealth(ctx, lb.ID)
+		if assert.NoError(c, err) && assert.Len(c, health.Targets, 1) {
+			assert.Equal(c, api.TargetUnhealthy, health.Targets[0].Health)
+			assert.Equal(c, &[]api.ListenerHealth{
+				{Protocol: api.ProtocolTCP, Port: listeners[0].Port, Health: api.TargetUnhealthy, Reason: &reason},
+				{Protocol: api.ProtocolTCP, Port: listeners[1].Port, Health: api.TargetHealthy},
+			}, health.Targets[0].Listeners)
+		}
+	}, patience, 2*time.Millisecond)
+	r.awaitCondition(t, lb.ID, fmt.Sprintf("no target is healthy for tcp port %d", listeners[0].Port))
+	_, p := r.call(t, "PATCH", "/v1/load-balancers/"+lb.ID, `{"listeners":[{"protocol":"tcp","port":1,"targetPort":1,`+
+		`"healthCheck":{"protocol":"tcp","port":1,"expectedCodes":"200"}}]}`)
+	assert.Contains(t, fields(p), "listeners.0.healthCheck.expectedCodes")
+}
+
 func newRig6(t *testing.T) *rig {
 	t.Helper()
 	return newRigWith(t, func(cfg *fakecloud.Config) { cfg.Cloud.LoadBalancerCIDR6 = netip.MustParsePrefix("::1/128") })

@@ -83,10 +83,14 @@ func addressOrNil(a netip.Addr) *string {
 func toFamily(f api.IPFamily) cloud.IPFamily { return cloud.IPFamily(f) }
 
 func toAPIListener(l cloud.Listener) api.Listener {
-	return api.Listener{
+	out := api.Listener{
 		Protocol: api.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort,
 		ProxyProtocol: api.ProxyProtocol(l.ProxyProtocol), ConnectionLimit: l.ConnectionLimit,
 	}
+	if l.HealthCheck != (cloud.HealthCheck{}) {
+		out.HealthCheck = toAPIHealthCheck(&l.HealthCheck)
+	}
+	return out
 }
 
 func toAPIHealthCheck(h *cloud.HealthCheck) *api.HealthCheck {
@@ -126,11 +130,22 @@ func toAPITargetHealth(h cloud.TargetHealth) api.TargetHealth {
 		InstanceID: h.Target, Health: api.TargetHealthState(h.Health), Reason: textOrNil(h.Reason),
 		History: mapSlice(h.History, toAPIHealthChange),
 	}
+	if h.Listeners != nil {
+		listeners := mapSlice(h.Listeners, toAPIListenerHealth)
+		out.Listeners = &listeners
+	}
 	if !h.Since.IsZero() {
 		since := h.Since.UTC()
 		out.Since = &since
 	}
 	return out
+}
+
+func toAPIListenerHealth(h cloud.ListenerHealth) api.ListenerHealth {
+	return api.ListenerHealth{
+		Protocol: api.Protocol(h.Protocol), Port: h.Port, Health: api.TargetHealthState(h.Health),
+		Reason: textOrNil(h.Reason),
+	}
 }
 
 func toAPIHealthChange(c cloud.HealthChange) api.HealthChange {
@@ -172,6 +187,7 @@ func toListener(l api.Listener) cloud.Listener {
 	return cloud.Listener{
 		Protocol: cloud.Protocol(l.Protocol), Port: l.Port, TargetPort: l.TargetPort,
 		ProxyProtocol: cloud.ProxyProtocol(l.ProxyProtocol), ConnectionLimit: l.ConnectionLimit,
+		HealthCheck: valueOrZero(toHealthCheck(l.HealthCheck)),
 	}
 }
 

@@ -73,7 +73,8 @@ WHERE instance_id = ? ORDER BY resources.id;
 
 -- name: CheckedLoadBalancers :many
 SELECT id, name FROM resources
-WHERE kind = 'load-balancer' AND json_extract(document, '$.healthCheck') IS NOT NULL
+WHERE kind = 'load-balancer' AND (json_extract(document, '$.healthCheck') IS NOT NULL OR EXISTS (
+    SELECT 1 FROM json_each(document, '$.listeners') WHERE json_extract(value, '$.healthCheck.protocol') <> 'none'))
 ORDER BY id LIMIT 3;
 
 -- name: LastRouteUpTo :one
