@@ -72,7 +72,8 @@ func (a *app) loadBalancerTypesCommand() *cobra.Command {
 		"NAME LISTENERS TARGETS CONNECTIONS", (*client.Client).ListLoadBalancerTypes,
 		func(s api.LoadBalancerSize) []string {
 			return []string{
-				string(s.Name), strconv.Itoa(s.MaxListeners), strconv.Itoa(s.MaxTargets), strconv.Itoa(s.MaxConnections),
+				string(s.Name), strconv.Itoa(s.MaxListeners), strconv.Itoa(s.MaxTargets),
+				strconv.Itoa(s.MaxConnections),
 			}
 		},
 	)

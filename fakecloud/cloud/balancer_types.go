@@ -57,7 +57,8 @@ func checkSize(t LoadBalancerType, listeners, targets int) error {
 			return nil
 		}
 		return refuse(
-			QuotaExceeded, "a load balancer of type %s has at most %d %s, not %d: choose a larger type", t, most, field, has,
+			QuotaExceeded, "a load balancer of type %s has at most %d %s, not %d: choose a larger type",
+			t, most, field, has,
 		).withField(field, "are more than the %d of type %s", most, t)
 	}
 	return joinRefusals(

@@ -434,7 +434,8 @@ func (c *Cloud) DeleteLoadBalancer(ctx context.Context, p Project, id string) (L
 		case lb.DeletionProtection:
 			return refuse(
 				Protected, "load balancer %q (%s) is protected from deletion: update it with deletionProtection "+
-					"false first (`fakecloud load-balancers update %s --deletion-protection=false`)", lb.Name, lb.ID, lb.Name,
+					"false first (`fakecloud load-balancers update %s --deletion-protection=false`)",
+				lb.Name, lb.ID, lb.Name,
 			)
 		}
 		from := lb.State

@@ -202,7 +202,8 @@ func (b *balancer) updateRoutes() {
 	}
 	for at, want := range listenersByAddress(b.forwarding) {
 		b.listeners[at].route.Store(&route{
-			listener: want, targets: targets[want.CheckInForce(b.forwarding.HealthCheck)], algorithm: b.forwarding.Algorithm,
+			listener: want, targets: targets[want.CheckInForce(b.forwarding.HealthCheck)],
+			algorithm:       b.forwarding.Algorithm,
 			connectionLimit: b.forwarding.ConnectionLimit, sourceRanges: b.forwarding.SourceRanges,
 			idleTimeout: b.forwarding.IdleTimeout,
 		})
