@@ -9,13 +9,16 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
+	"net/http"
 	"os"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
@@ -51,9 +54,18 @@ type Config struct {
 	// state.
 	SetUp func(context.Context, *cloud.Cloud) error
 
+	// Dialects are the APIs of other clouds that are served beside this one's own.
+	Dialects []DialectListener
+
 	// API is without Cloud, Faults, Scenarios and StoreStats, which New sets, as it
 	// does with Logger if that is nil.
 	API server.Config
+}
+
+// DialectListener is a dialect, and where it is spoken.
+type DialectListener struct {
+	dialect.Dialect
+	net.Listener
 }
 
 // ConfigError means that Config.Cloud makes no sense.
@@ -67,7 +79,13 @@ type Fakecloud struct {
 	Cloud *cloud.Cloud
 	API   *API
 
-	closers []func() error // in the order in which things were opened
+	dialects []servedDialect
+	closers  []func() error // in the order in which things were opened
+}
+
+type servedDialect struct {
+	handler http.Handler
+	net.Listener
 }
 
 // New opens the state and puts a cloud on top of it. Nothing happens in it by
@@ -113,10 +131,32 @@ func New(ctx context.Context, cfg Config) (made *Fakecloud, err error) {
 		cfg.API.Logger = cfg.Logger
 	}
 	cfg.API.StoreStats = func() server.StoreStats { return server.StoreStats(st.Stats()) }
-	if f.API, err = NewAPI(ctx, f.Cloud, cfg.API); err != nil {
+	if f.API, err = NewAPI(ctx, f.Cloud, cfg.API, cfg.fronts()...); err != nil {
 		return nil, err
 	}
-	return f, nil
+	return f, f.addDialects(cfg)
+}
+
+func (cfg Config) fronts() (all []server.Front) {
+	for _, d := range cfg.Dialects {
+		all = append(all, d.Front())
+	}
+	return all
+}
+
+func (f *Fakecloud) addDialects(cfg Config) error {
+	scheme := "http"
+	if cfg.API.Certificate != nil {
+		scheme = "https"
+	}
+	for _, d := range cfg.Dialects {
+		served, err := d.Serve(f.API.Server, f.Cloud, scheme+"://"+d.Addr().String())
+		if err != nil {
+			return err
+		}
+		f.dialects = append(f.dialects, servedDialect{served, d.Listener})
+	}
+	return nil
 }
 
 // chooseSnapshotDir has snapshots kept beside the data; those of a state in
@@ -146,6 +186,9 @@ func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Cloud.Run(ctx) })
 	g.Go(func() error { return f.API.Serve(ctx, l) })
+	for _, d := range f.dialects {
+		g.Go(func() error { return f.API.ServeFront(ctx, d.handler, d.Listener) })
+	}
 	g.Go(func() error {
 		select {
 		case <-f.Cloud.Ready():
@@ -176,8 +219,8 @@ type API struct {
 
 // NewAPI brings the stored fault rules of a cloud into force and serves the
 // cloud with them. It sets cfg's Cloud, Faults and Scenarios. The rules of an API
-// take the place of those of the cloud's API before.
-func NewAPI(ctx context.Context, c *cloud.Cloud, cfg server.Config) (*API, error) {
+// take the place of those of the cloud's API before. Rules can name the calls of fronts, too.
+func NewAPI(ctx context.Context, c *cloud.Cloud, cfg server.Config, fronts ...server.Front) (*API, error) {
 	log := cfg.Logger
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -185,6 +228,9 @@ func NewAPI(ctx context.Context, c *cloud.Cloud, cfg server.Config) (*API, error
 	operations, err := server.FaultableOperations()
 	if err != nil {
 		return nil, err
+	}
+	for _, f := range fronts {
+		maps.Copy(operations, f.FaultOperations())
 	}
 	rules, err := faults.Open(ctx, c, operations, log)
 	if err != nil {

@@ -4,6 +4,7 @@
 package api
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -661,7 +662,7 @@ type AuditEntry struct {
 	// Example: f-01jd3n9y5c7r
 	Fault *string `json:"fault,omitempty"`
 
-	// Operation The operationId.
+	// Operation The operationId, or the dialect, method and path of a call that none of this API's operations served.
 	//
 	// Example: getInstance
 	Operation string `json:"operation"`
@@ -693,6 +694,11 @@ type AuditEntry struct {
 	//
 	// Example: ccm/v1
 	UserAgent string `json:"userAgent"`
+
+	// Wire The call of a dialect that made this one: dialect, method and path. Absent otherwise.
+	//
+	// Example: hcloud GET /v1/servers
+	Wire *string `json:"wire,omitempty"`
 }
 
 // AuditGroup defines model for AuditGroup.
@@ -794,6 +800,32 @@ type ClockAdvanced struct {
 // DeletionProtection Has deletions of the balancer refused (protected) until an update sets it to false.
 type DeletionProtection = bool
 
+// Dialect defines model for Dialect.
+type Dialect struct {
+	// Calls The calls that it has, as faults name them in `operations`.
+	//
+	// Example: ["hcloud GET /v1/servers"]
+	Calls []string `json:"calls"`
+
+	// Limits What it records only, or refuses.
+	Limits []string `json:"limits"`
+
+	// Name Example: hcloud
+	Name string `json:"name"`
+
+	// Summary Whose API it is.
+	Summary string        `json:"summary"`
+	Unread  []UnreadField `json:"unread"`
+
+	// URL Example: http://127.0.0.1:8471
+	URL string `json:"url"`
+}
+
+// DialectList Example: {"items":[{"calls":["hcloud GET /v1/servers"],"limits":[],"name":"hcloud","summary":"Hetzner Cloud's API","unread":[{"call":"GET /v1/servers","count":3,"field":"?sort"}],"url":"http://127.0.0.1:8471"}]}
+type DialectList struct {
+	Items []Dialect `json:"items"`
+}
+
 // DrainSeconds How long a tcp connection may go on whose listener or target has been
 // taken out of the balancer, or whose instance has ceased to run; then it is
 // broken. 0: for as long as it likes. It is no matter of udp, whose clients
@@ -803,7 +835,7 @@ type DrainSeconds = int
 
 // Event One change. Written in the same transaction as the change itself.
 //
-// Example: {"from":"pending","id":"i-01jd3n6f0c5w3y","instance":{"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"},"name":"node-1","resource":"instance","seq":1767323045124,"time":"2026-01-02T15:04:05.423Z","to":"running","type":"updated"}
+// Example: {"from":"pending","id":"i-01jd3n6f0c5w3y","instance":{"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","identities":{"hcloud":"hcloud://42"},"name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":42,"state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"},"name":"node-1","resource":"instance","seq":1767323045124,"time":"2026-01-02T15:04:05.423Z","to":"running","type":"updated"}
 type Event struct {
 	// Address An address that the project keeps, whatever holds it.
 	//
@@ -814,23 +846,23 @@ type Event struct {
 	From *string `json:"from,omitempty"`
 	ID   string  `json:"id"`
 
-	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
+	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","identities":{"hcloud":"hcloud://42"},"name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":42,"state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 	Instance *Instance `json:"instance,omitempty"`
 
-	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
 
 	// Network Where instances get their addresses from.
 	//
-	// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
+	// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","serial":1,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 	Network  *Network     `json:"network,omitempty"`
 	Reason   *string      `json:"reason,omitempty"`
 	Resource ResourceKind `json:"resource"`
 
 	// Route Packets to the destination go to the instance.
 	//
-	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
+	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","serial":45,"state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 	Route *Route    `json:"route,omitempty"`
 	Seq   int64     `json:"seq"`
 	Time  time.Time `json:"time"`
@@ -1135,13 +1167,20 @@ type IPFamily string
 // IdleTimeoutSeconds Breaks connections, and ends udp sessions, in which neither side has said anything for so long. 0: tcp connections may be silent forever, udp sessions for 30 seconds. A change is for new connections only.
 type IdleTimeoutSeconds = int
 
-// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
+// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","identities":{"hcloud":"hcloud://42"},"name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":42,"state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 type Instance struct {
 	Addresses []Address `json:"addresses"`
 	CreatedAt time.Time `json:"createdAt"`
 
 	// ID Example: i-01jd3n6f0c5w3y
 	ID string `json:"id"`
+
+	// Identities What the machine is called in the provider IDs of other clouds, by the
+	// dialect in which this cloud speaks as they do (`serve --dialect`).
+	//
+	//
+	// Example: {"hcloud":"hcloud://42"}
+	Identities map[string]string `json:"identities"`
 
 	// Name Example: node-1
 	Name string `json:"name"`
@@ -1151,7 +1190,14 @@ type Instance struct {
 	Project   string `json:"project"`
 
 	// Region Example: nebula-1
-	Region string        `json:"region"`
+	Region string `json:"region"`
+
+	// Serial A number that no other resource or operation of this cloud has or had, whatever
+	// was deleted, or restored from a snapshot.
+	//
+	//
+	// Example: 42
+	Serial Serial        `json:"serial"`
 	State  InstanceState `json:"state"`
 
 	// StateReason Why it is in this state, where there is more to say.
@@ -1194,7 +1240,7 @@ type InstanceCreate struct {
 	Zone *string `json:"zone,omitempty"`
 }
 
-// InstanceList Example: {"items":[{"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}],"nextPageToken":"aS0wMWpkM242ZjBjNXczeQ"}
+// InstanceList Example: {"items":[{"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","identities":{"hcloud":"hcloud://42"},"name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":42,"state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}],"nextPageToken":"aS0wMWpkM242ZjBjNXczeQ"}
 type InstanceList struct {
 	Items []Instance `json:"items"`
 
@@ -1288,7 +1334,7 @@ type ListenerStats struct {
 // Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 type Listeners = []Listener
 
-// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
@@ -1345,6 +1391,14 @@ type LoadBalancer struct {
 	Name    string `json:"name"`
 	Project string `json:"project"`
 
+	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records `json:"records,omitempty"`
+
 	// Region Example: nebula-1
 	Region string `json:"region"`
 
@@ -1353,6 +1407,13 @@ type LoadBalancer struct {
 	// the other; `sourceRanges` keeps people out. An internal one takes no
 	// reserved address.
 	Scheme LoadBalancerScheme `json:"scheme"`
+
+	// Serial A number that no other resource or operation of this cloud has or had, whatever
+	// was deleted, or restored from a snapshot.
+	//
+	//
+	// Example: 42
+	Serial Serial `json:"serial"`
 
 	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
 	// everyone. Some of one family only keep out all of the other.
@@ -1447,8 +1508,16 @@ type LoadBalancerCreate struct {
 	// Name Unique among the project's load balancers.
 	//
 	// Example: web
-	Name   string              `json:"name"`
-	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
+	Name string `json:"name"`
+
+	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records             `json:"records,omitempty"`
+	Scheme  *LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is
 	// everyone. Some of one family only keep out all of the other.
@@ -1465,7 +1534,7 @@ type LoadBalancerHealth struct {
 	Targets []TargetHealth `json:"targets"`
 }
 
-// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
+// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type LoadBalancerList struct {
 	Items []LoadBalancer `json:"items"`
 
@@ -1577,6 +1646,14 @@ type LoadBalancerUpdate struct {
 	// Name Example: web
 	Name *string `json:"name,omitempty"`
 
+	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records `json:"records,omitempty"`
+
 	// Scheme Who a balancer is for. It is a label here: public and internal ones get
 	// their addresses from the same pool, and whoever reaches the one reaches
 	// the other; `sourceRanges` keeps people out. An internal one takes no
@@ -1600,7 +1677,7 @@ type LoadBalancerUpdate struct {
 
 // Network Where instances get their addresses from.
 //
-// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
+// Example: {"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","serial":1,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Network struct {
 	// Cidr Example: 10.1.0.0/24
 	Cidr      string    `json:"cidr"`
@@ -1615,6 +1692,13 @@ type Network struct {
 	// Name Example: backend
 	Name    string `json:"name"`
 	Project string `json:"project"`
+
+	// Serial A number that no other resource or operation of this cloud has or had, whatever
+	// was deleted, or restored from a snapshot.
+	//
+	//
+	// Example: 42
+	Serial Serial `json:"serial"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags      Tags      `json:"tags"`
@@ -1642,7 +1726,7 @@ type NetworkCreate struct {
 	Tags *Tags `json:"tags,omitempty"`
 }
 
-// NetworkList Example: {"items":[{"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
+// NetworkList Example: {"items":[{"cidr":"10.1.0.0/24","createdAt":"2026-01-02T15:04:05.123Z","default":false,"id":"n-01jd3n5qk2v8","name":"backend","project":"p-01jd3n5qk2v8","serial":1,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
 type NetworkList struct {
 	Items []Network `json:"items"`
 
@@ -1650,7 +1734,7 @@ type NetworkList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
-// Operation Example: {"createdAt":"2026-11-21T10:00:00Z","endedAt":"2026-11-21T10:00:15Z","id":"op-01jd3n9z6d8s","project":"p-01jd3n5qk2v8","resource":"instance","resourceId":"i-01jd3n6f0c5w3y","state":"done","token":"operator","type":"createInstance"}
+// Operation Example: {"createdAt":"2026-11-21T10:00:00Z","endedAt":"2026-11-21T10:00:15Z","id":"op-01jd3n9z6d8s","project":"p-01jd3n5qk2v8","resource":"instance","resourceId":"i-01jd3n6f0c5w3y","serial":44,"state":"done","token":"operator","type":"createInstance"}
 type Operation struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -1672,6 +1756,13 @@ type Operation struct {
 	// ResourceID Example: i-01jd3n6f0c5w3y
 	ResourceID string `json:"resourceId"`
 
+	// Serial A number that no other resource or operation of this cloud has or had, whatever
+	// was deleted, or restored from a snapshot.
+	//
+	//
+	// Example: 42
+	Serial Serial `json:"serial"`
+
 	// State `done`: the resource reached the state that was asked for. `failed`: it
 	// ended in error instead. `superseded`: another change sent it elsewhere, or
 	// a later update replaced the running one. An update that comes while a
@@ -1692,7 +1783,7 @@ type Operation struct {
 // OperationResource The kind of the resource.
 type OperationResource string
 
-// OperationList Example: {"items":[{"createdAt":"2026-11-21T10:00:00Z","id":"op-01jd3n9z6d8s","project":"p-01jd3n5qk2v8","resource":"instance","resourceId":"i-01jd3n6f0c5w3y","state":"running","type":"createInstance"}]}
+// OperationList Example: {"items":[{"createdAt":"2026-11-21T10:00:00Z","id":"op-01jd3n9z6d8s","project":"p-01jd3n5qk2v8","resource":"instance","resourceId":"i-01jd3n6f0c5w3y","serial":44,"state":"running","type":"createInstance"}]}
 type OperationList struct {
 	Items []Operation `json:"items"`
 
@@ -1909,6 +2000,13 @@ type QuotasUpdate struct {
 	Routes        *QuotaLimit `json:"routes,omitempty"`
 }
 
+// Records What dialects of other clouds were told of the balancer and this cloud does not
+// have, by dialect, so that they can tell it again. An update replaces all of it. At
+// most 64 KiB.
+//
+// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+type Records = map[string]json.RawMessage
+
 // Region defines model for Region.
 type Region struct {
 	// Name Example: nebula-1
@@ -2008,7 +2106,7 @@ type Role string
 
 // Route Packets to the destination go to the instance.
 //
-// Example: {"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
+// Example: {"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","serial":45,"state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 type Route struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -2027,6 +2125,13 @@ type Route struct {
 	// NetworkID Its instance's. It may be gone.
 	NetworkID string `json:"networkId"`
 	Project   string `json:"project"`
+
+	// Serial A number that no other resource or operation of this cloud has or had, whatever
+	// was deleted, or restored from a snapshot.
+	//
+	//
+	// Example: 42
+	Serial Serial `json:"serial"`
 
 	// State A route is a blackhole while its instance is not running.
 	State RouteState `json:"state"`
@@ -2059,7 +2164,7 @@ type RouteCreate struct {
 	Tags *Tags `json:"tags,omitempty"`
 }
 
-// RouteList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
+// RouteList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","destination":"10.244.1.0/24","id":"r-01jd3n8x4b6q","instanceId":"i-01jd3n6f0c5w3y","name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","serial":45,"state":"active","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
 type RouteList struct {
 	Items []Route `json:"items"`
 
@@ -2180,6 +2285,12 @@ type ScenarioStepStatus struct {
 	// Example: crash node-2 (i-01jd3n6f0c5w3y)
 	Result string `json:"result,omitempty"`
 }
+
+// Serial A number that no other resource or operation of this cloud has or had, whatever
+// was deleted, or restored from a snapshot.
+//
+// Example: 42
+type Serial = int64
 
 // Snapshot defines model for Snapshot.
 type Snapshot struct {
@@ -2348,6 +2459,20 @@ type TokenWithSecret struct {
 	//
 	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","expiresAt":"2026-02-02T15:00:00Z","name":"ci","origin":"api","project":"p-01jd3n5qk2v8","role":"editor"}
 	Token Token `json:"token"`
+}
+
+// UnreadField A field that clients sent since the process started, and that nobody reads.
+type UnreadField struct {
+	// Call Example: POST /v1/load_balancers
+	Call string `json:"call"`
+
+	// Count Example: 3
+	Count int64 `json:"count"`
+
+	// Field A dotted path in the body; a query parameter begins with `?`.
+	//
+	// Example: targets.type
+	Field string `json:"field"`
 }
 
 // Zone defines model for Zone.
@@ -2533,6 +2658,9 @@ type ListInstancesParams struct {
 	// Zone Only instances in this zone.
 	Zone *string `form:"zone,omitempty" json:"zone,omitempty"`
 
+	// Identity Only the instance that another cloud's dialect calls so; see `identities`.
+	Identity *string `form:"identity,omitempty" json:"identity,omitempty"`
+
 	// State Only instances in one of these states. Without it, every state, terminated ones included while they are kept.
 	State *[]InstanceState `form:"state,omitempty" json:"state,omitempty"`
 
@@ -2589,6 +2717,9 @@ type ListOperationsParams struct {
 
 	// State Only operations in one of these states.
 	State *[]OperationState `form:"state,omitempty" json:"state,omitempty"`
+
+	// Serial Only operations of these serial numbers.
+	Serial *[]int64 `form:"serial,omitempty" json:"serial,omitempty"`
 
 	// Limit At most this many items in a page.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -2663,6 +2794,7 @@ type ServerInterface interface {
 	SumAudit(w http.ResponseWriter, r *http.Request, params SumAuditParams)
 	GetClock(w http.ResponseWriter, r *http.Request)
 	AdvanceClock(w http.ResponseWriter, r *http.Request)
+	ListDialects(w http.ResponseWriter, r *http.Request)
 	StreamEvents(w http.ResponseWriter, r *http.Request, params StreamEventsParams)
 	DeleteFaults(w http.ResponseWriter, r *http.Request)
 	ListFaults(w http.ResponseWriter, r *http.Request)
@@ -2842,6 +2974,7 @@ func RegisterHandlers(
 	}).Methods(http.MethodPatch)
 	router.HandleFunc("/v1/quotas", handler.GetQuotas).Methods(http.MethodGet)
 	router.HandleFunc("/v1/regions", handler.ListRegions).Methods(http.MethodGet)
+	router.HandleFunc("/v1/dialects", handler.ListDialects).Methods(http.MethodGet)
 	router.HandleFunc("/v1/instance-types", handler.ListInstanceTypes).Methods(http.MethodGet)
 	router.HandleFunc("/v1/load-balancer-types", handler.ListLoadBalancerTypes).Methods(http.MethodGet)
 	router.HandleFunc("/v1/networks", func(w http.ResponseWriter, r *http.Request) {
@@ -2873,6 +3006,7 @@ func RegisterHandlers(
 		var params ListInstancesParams
 		read.readQuery("name", false, "string", "", &params.Name)
 		read.readQuery("zone", false, "string", "", &params.Zone)
+		read.readQuery("identity", false, "string", "", &params.Identity)
 		read.readQuery("state", false, "array", "", &params.State)
 		read.readQuery("tag", false, "array", "", &params.Tag)
 		read.readQuery("limit", false, "integer", "", &params.Limit)
@@ -2991,6 +3125,7 @@ func RegisterHandlers(
 		read.readQuery("resource", false, "string", "", &params.Resource)
 		read.readQuery("type", false, "array", "", &params.Type)
 		read.readQuery("state", false, "array", "", &params.State)
+		read.readQuery("serial", false, "array", "", &params.Serial)
 		read.readQuery("limit", false, "integer", "", &params.Limit)
 		read.readQuery("pageToken", false, "string", "", &params.PageToken)
 		if read.err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -307,7 +308,7 @@ func (a *app) balancersUpdate() *cobra.Command {
 			if noListeners {
 				u.Listeners = &api.Listeners{}
 			}
-			if u == (api.LoadBalancerUpdate{}) {
+			if reflect.ValueOf(u).IsZero() {
 				return misuse("nothing to change: see `%s --help`", cmd.CommandPath())
 			}
 			return k.changeOne(cmd, c, &w, (*waiter).awaitBalancers,

@@ -118,7 +118,7 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 		"PEM bundle to verify an https cloud with (FAKECLOUD_CA_FILE; default: the system's)",
 	)
 	root.AddCommand(a.serveCommand(), a.applyCommand(), a.regionsCommand(), a.zonesCommand(),
-		a.instanceTypesCommand(), a.loadBalancerTypesCommand(),
+		a.instanceTypesCommand(), a.loadBalancerTypesCommand(), a.dialectsCommand(),
 		a.networksCommand(), a.instancesCommand(), a.addressesCommand(),
 		a.loadBalancersCommand(), a.routesCommand(), a.operationsCommand(), a.eventsCommand(), a.auditCommand(),
 		a.faultsCommand(), a.scenariosCommand(), a.quotasCommand(),

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -28,7 +29,7 @@ type serveOptions struct {
 	certFile, keyFile                      string
 	selfSignedTLS                          bool
 	sans                                   []string
-	tokens, zones                          []string
+	tokens, zones, dialects                []string
 	defaultTags                            map[string]string
 	instanceCIDR, loadBalancerCIDR         string
 	loadBalancerMode, loadBalancerCIDR6    string
@@ -58,6 +59,10 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(
 		&o.listen, "listen", defaultListen,
 		"address and port of the API, on loopback unless it speaks TLS; port 0 takes any free one",
+	)
+	f.StringArrayVar(
+		&o.dialects, "dialect", nil,
+		"NAME[=ADDRESS] of another cloud's API to serve as well, for the same tokens, on loopback unless it speaks TLS: hcloud (127.0.0.1:8471); repeatable",
 	)
 	f.StringVar(&o.certFile, "tls-cert", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
 	f.StringVar(&o.keyFile, "tls-key", "", "PEM key of --tls-cert")
@@ -118,8 +123,8 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")
 	completeFlagValues(cmd, map[string][]string{
-		"load-balancer-mode": balancerModes,
-		"profile":            {"instant", "fast", "realistic"}, "clock": {"real", "virtual"},
+		"dialect": dialectNames(), "load-balancer-mode": balancerModes,
+		"profile": {"instant", "fast", "realistic"}, "clock": {"real", "virtual"},
 		"log-format": {"text", "json"}, "log-level": {"debug", "info", "warn", "error"},
 	})
 	return cmd
@@ -152,12 +157,21 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	listener, err := listen(ctx, o.listen, cert != nil)
+	listener, err := listen(ctx, "--listen", o.listen, cert != nil)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = listener.Close() }() // Closed by the server, if it came to that.
-	var given []cloud.GivenToken            // read when the rest of the configuration is known to work
+	spoken, err := o.listenForDialects(ctx, cert != nil)
+	defer func() { // Closed by the server, if it came to that.
+		for _, d := range spoken {
+			_ = d.Close()
+		}
+	}()
+	if err != nil {
+		return err
+	}
+	var given []cloud.GivenToken // read when the rest of the configuration is known to work
 	f, err := fakecloud.New(ctx, fakecloud.Config{
 		Data: o.data, Logger: log, Cloud: cfg, DataPlane: o.dataPlane(log), StartClock: o.startTime,
 		SetUp: func(ctx context.Context, c *cloud.Cloud) (err error) {
@@ -168,7 +182,8 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			}
 			return o.admit(ctx, c, given)
 		},
-		API: server.Config{Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst},
+		Dialects: spoken,
+		API:      server.Config{Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst},
 	})
 	var senseless *fakecloud.ConfigError
 	switch {
@@ -190,7 +205,34 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			cmd.ErrOrStderr(), "fakecloud is ready at %s://%s; token in %s%s\n", scheme, listener.Addr(),
 			tokens[0].file, ca,
 		)
+		for _, d := range spoken {
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s is spoken at %s://%s\n", d.Name, scheme, d.Addr())
+		}
 	})
+}
+
+// listenForDialects opens a listener for each dialect. Those that were opened are given with an
+// error, too.
+func (o *serveOptions) listenForDialects(
+	ctx context.Context,
+	secure bool,
+) (spoken []fakecloud.DialectListener, err error) {
+	for _, spec := range o.dialects {
+		name, address, _ := strings.Cut(spec, "=")
+		at := slices.Index(dialectNames(), name)
+		switch {
+		case at < 0:
+			return spoken, misuse("--dialect %q: choose %s", spec, strings.Join(dialectNames(), ", "))
+		case slices.ContainsFunc(spoken, func(d fakecloud.DialectListener) bool { return d.Name == name }):
+			return spoken, misuse("--dialect: %q is given twice", name)
+		}
+		l, err := listen(ctx, "--dialect", cmp.Or(address, dialects[at].listen), secure)
+		if err != nil {
+			return spoken, err
+		}
+		spoken = append(spoken, fakecloud.DialectListener{Dialect: dialects[at].Dialect, Listener: l})
+	}
+	return spoken, nil
 }
 
 // startTime puts the data under the clock asked for.
@@ -296,22 +338,22 @@ func (o *serveOptions) certificate() (cert *tls.Certificate, caFile string, err 
 
 // listen refuses addresses that others can reach, unless the API is to speak
 // TLS.
-func listen(ctx context.Context, address string, secure bool) (net.Listener, error) {
+func listen(ctx context.Context, flag, address string, secure bool) (net.Listener, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, misuse("--listen %q: want host:port, such as %s", address, defaultListen)
+		return nil, misuse("%s %q: want host:port, such as %s", flag, address, defaultListen)
 	}
 	ip, err := netip.ParseAddr(host)
 	if !secure && host != "localhost" && (err != nil || !ip.IsLoopback()) {
 		return nil, misuse(
-			"--listen %q: only loopback addresses, such as %s: without TLS (--tls-cert and --tls-key, or --tls-self-signed) the token would cross the network in the clear",
-			address, defaultListen,
+			"%s %q: only loopback addresses, such as %s: without TLS (--tls-cert and --tls-key, or --tls-self-signed) the token would cross the network in the clear",
+			flag, address, defaultListen,
 		)
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf(
-			"the API cannot listen: %w; stop what holds that port, or choose another with --listen", err,
+			"the API cannot listen: %w; stop what holds that port, or choose another with %s", err, flag,
 		)
 	}
 	return l, nil

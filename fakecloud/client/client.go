@@ -40,7 +40,8 @@ type Config struct {
 	// URL is the cloud's base, e.g. http://127.0.0.1:8470.
 	URL string
 	// TokenFile holds the bearer token. It is read for every call, so that a
-	// token can be rotated under a running process.
+	// token can be rotated under a running process. It may be empty if Transport says
+	// who calls.
 	TokenFile string
 	// UserAgent names the caller in the cloud's log.
 	UserAgent string
@@ -77,7 +78,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil || base.Host == "" || (base.Scheme != "http" && base.Scheme != "https") {
 		return nil, fmt.Errorf("cloud URL %q: want http://host:port or https://host:port", cfg.URL)
 	}
-	if cfg.TokenFile == "" {
+	if cfg.TokenFile == "" && cfg.Transport == nil {
 		return nil, errors.New("no token file given")
 	}
 	transport, err := cfg.newTransport()

@@ -68,6 +68,12 @@ func (c *Client) Clock(ctx context.Context) (*api.Clock, error) {
 	return readResource[api.Clock](ctx, c, "/v1/clock", nil)
 }
 
+// ListDialects sends GET /v1/dialects:
+// The dialects that are served, with what their clients sent and nobody reads.
+func (c *Client) ListDialects(ctx context.Context) ([]api.Dialect, error) {
+	return readItems[api.Dialect](ctx, c, "/v1/dialects", nil)
+}
+
 // DeleteFaults sends DELETE /v1/faults:
 // Lift all faults that the project made.
 func (c *Client) DeleteFaults(ctx context.Context) error {
@@ -112,6 +118,8 @@ type InstanceFilter struct {
 	Name string
 	// Only instances in this zone.
 	Zone string
+	// Only the instance that another cloud's dialect calls so; see `identities`.
+	Identity string
 	// Only instances in one of these states. Without it, every state, terminated ones included while they are kept.
 	States []api.InstanceState
 	// Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
@@ -122,11 +130,12 @@ type InstanceFilter struct {
 // Instances of the project, oldest first.
 func (c *Client) ListInstances(ctx context.Context, f InstanceFilter) ([]api.Instance, error) {
 	return readAllPages[api.Instance](ctx, c, "/v1/instances", url.Values{
-		"name":  textOf(f.Name),
-		"zone":  textOf(f.Zone),
-		"state": textsOf(f.States),
-		"tag":   f.Tags,
-		"limit": {largestPage},
+		"name":     textOf(f.Name),
+		"zone":     textOf(f.Zone),
+		"identity": textOf(f.Identity),
+		"state":    textsOf(f.States),
+		"tag":      f.Tags,
+		"limit":    {largestPage},
 	})
 }
 
@@ -286,6 +295,8 @@ type OperationFilter struct {
 	Types []string
 	// Only operations in one of these states.
 	States []api.OperationState
+	// Only operations of these serial numbers.
+	Serials []string
 }
 
 // ListOperations reads all pages of GET /v1/operations:
@@ -295,6 +306,7 @@ func (c *Client) ListOperations(ctx context.Context, f OperationFilter) ([]api.O
 		"resource": textOf(f.Resource),
 		"type":     f.Types,
 		"state":    textsOf(f.States),
+		"serial":   f.Serials,
 		"limit":    {largestPage},
 	})
 }

@@ -247,11 +247,13 @@ func (c *Client) send(
 }
 
 func (c *Client) setHeaders(req *http.Request) error {
-	token, err := os.ReadFile(c.tokenFile)
-	if err != nil {
-		return fmt.Errorf("reading the cloud token: %w", err)
+	if c.tokenFile != "" {
+		token, err := os.ReadFile(c.tokenFile)
+		if err != nil {
+			return fmt.Errorf("reading the cloud token: %w", err)
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
-	req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	if c.userAgent != "" {
 		req.Header.Set("User-Agent", c.userAgent)
 	}

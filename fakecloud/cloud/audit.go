@@ -20,6 +20,7 @@ type AuditEntry struct {
 	Time      time.Time
 	RequestID string
 	AuditCaller
+	Wire     string // the call of a dialect that made it: dialect, method and path; or ""
 	Resource string // an ID, or ""
 	Status   int    // 0 when the call was broken off
 	Code     string // the refusal's, or ""
@@ -98,7 +99,7 @@ func auditRow(e AuditEntry, id int64) db.InsertAuditParams {
 		ID: id, Time: e.Time.UnixMilli(), RequestID: e.RequestID, ProjectID: e.Project, Token: e.Token,
 		UserAgent: e.UserAgent,
 		Operation: e.Operation, ResourceID: e.Resource, Status: int64(e.Status), Code: e.Code, Fault: e.Fault,
-		Duration: e.Duration.Microseconds(), BytesIn: e.BytesIn, BytesOut: e.BytesOut,
+		Duration: e.Duration.Microseconds(), BytesIn: e.BytesIn, BytesOut: e.BytesOut, Wire: e.Wire,
 	}
 }
 
@@ -147,7 +148,7 @@ func auditEntryFrom(row db.Audit) (AuditEntry, error) {
 		AuditCaller: AuditCaller{
 			Project: row.ProjectID, Token: row.Token, UserAgent: row.UserAgent, Operation: row.Operation,
 		},
-		Resource: row.ResourceID, Status: int(row.Status), Code: row.Code, Fault: row.Fault,
+		Wire: row.Wire, Resource: row.ResourceID, Status: int(row.Status), Code: row.Code, Fault: row.Fault,
 		Duration: time.Duration(row.Duration) * time.Microsecond, BytesIn: row.BytesIn, BytesOut: row.BytesOut,
 	}, nil
 }

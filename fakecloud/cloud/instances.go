@@ -77,13 +77,13 @@ func (c *Cloud) newInstance(
 	if err != nil {
 		return Instance{}, err
 	}
-	id, err := c.random.newID("i", now)
+	id, serial, err := c.newIdentity(ctx, tx, "i", now)
 	if err != nil {
 		return Instance{}, err
 	}
 	rule, _ := findRule(InstanceRules, instanceNone, Create)
 	in := Instance{
-		ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type, Network: network.ID,
+		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type, Network: network.ID,
 		State: rule.To, Address: address, Tags: withDefaults(spec.Tags, p.DefaultTags),
 		Version: 1, CreatedAt: now, UpdatedAt: now, due: c.stateEnd(now, rule.Wait),
 	}

@@ -173,7 +173,8 @@ func TestIPv6AddressesOutliveThePool(t *testing.T) {
 	// Not even a mistake of ours gives one twice: the store has the last word.
 	err = c.store.Write(t.Context(), func(tx *store.Tx) error {
 		twice := first
-		twice.ID, twice.Name, twice.Address = "lb-x", "x", netip.MustParseAddr("127.30.64.99")
+		twice.ID, twice.Serial, twice.Name = "lb-x", 0, "x"
+		twice.Address = netip.MustParseAddr("127.30.64.99")
 		return insertResource(t.Context(), &changeTx{Tx: tx}, twice)
 	})
 	require.ErrorContains(t, err, "UNIQUE constraint failed: resources.address6")

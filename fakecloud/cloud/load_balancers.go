@@ -1,8 +1,10 @@
 package cloud
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -37,7 +39,7 @@ func (c *Cloud) CreateLoadBalancer(
 		checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr,
 		spec.optionsWithDefaults().checkOptions(),
 		checkSize(spec.Type, len(spec.Listeners), len(spec.Targets)),
-		checkDrain(spec.Drain, spec.Listeners), checkErr, checkTags(spec.Tags),
+		checkDrain(spec.Drain, spec.Listeners), checkErr, checkRecords(spec.Records), checkTags(spec.Tags),
 		c.checkHealthChecksAllowed(spec.HealthCheck, spec.Listeners),
 	)
 	if err != nil {
@@ -74,16 +76,17 @@ func (c *Cloud) newLoadBalancer(
 	if err != nil {
 		return LoadBalancer{}, err
 	}
-	id, err := c.random.newID("lb", now)
+	id, serial, err := c.newIdentity(ctx, tx, "lb", now)
 	if err != nil {
 		return LoadBalancer{}, err
 	}
 	rule, _ := findRule(LoadBalancerRules, loadBalancerNone, Create)
 	lb := LoadBalancer{
-		ID: id, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, Address6: address6,
+		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, Address6: address6,
 		State:     rule.To,
 		Listeners: withCheckDefaults(spec.Listeners), Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		Records: spec.Records,
+		Tags:    withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 		due: c.stateEnd(now, rule.Wait),
 	}
 	lb.setOptions(spec.optionsWithDefaults())
@@ -373,6 +376,10 @@ func mergeUpdate(
 		errs = append(errs, err)
 		lb.HealthCheck = check
 	}
+	if u.Records != nil {
+		errs = append(errs, checkRecords(u.Records))
+		lb.Records = u.Records
+	}
 	if u.Tags != nil {
 		errs = append(errs, checkTags(*u.Tags))
 		lb.Tags = tagsOrEmpty(*u.Tags)
@@ -386,7 +393,23 @@ func sameBalancer(a, b LoadBalancer) bool {
 	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) &&
 		sameSet(a.Listeners, b.Listeners) &&
 		sameSet(a.SourceRanges, b.SourceRanges) && a.currentOptions() == b.currentOptions() &&
-		sameCheck(a.HealthCheck, b.HealthCheck)
+		sameCheck(a.HealthCheck, b.HealthCheck) &&
+		maps.EqualFunc(a.Records, b.Records, func(x, y json.RawMessage) bool { return bytes.Equal(x, y) })
+}
+
+// maxRecords bounds the bytes of a balancer's records: every event of it has them.
+const maxRecords = 64 << 10
+
+func checkRecords(records map[string]json.RawMessage) error {
+	size := 0
+	for dialect, record := range records {
+		size += len(dialect) + len(record)
+	}
+	if size > maxRecords {
+		return refuse(InvalidRequest, "the records have %d bytes: %d are the most", size, maxRecords).
+			withField("records", "are too large")
+	}
+	return nil
 }
 
 func sameCheck(a, b *HealthCheck) bool {

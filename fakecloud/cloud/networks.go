@@ -24,6 +24,7 @@ const (
 // share one CIDR, Config.InstanceCIDR, since the addresses are this machine's own.
 type Network struct {
 	ID        string            `json:"id"`
+	Serial    int64             `json:"serial"`  // see newIdentity
 	Project   string            `json:"project"` // the project's ID
 	Name      string            `json:"name"`
 	CIDR      netip.Prefix      `json:"cidr"`
@@ -97,12 +98,12 @@ func (c *Cloud) newNetwork(
 	if err := c.checkNetworkCIDR(ctx, tx.Tx, p, cidr); err != nil {
 		return Network{}, err
 	}
-	id, err := c.random.newID("n", now)
+	id, serial, err := c.newIdentity(ctx, tx, "n", now)
 	if err != nil {
 		return Network{}, err
 	}
 	n := Network{
-		ID: id, Project: p.ID, Name: spec.Name, CIDR: cidr, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1,
+		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, CIDR: cidr, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1,
 		CreatedAt: now, UpdatedAt: now,
 	}
 	return n, insertResource(ctx, tx, n)

@@ -23,6 +23,7 @@ const (
 // ends in the transaction in which the resource enters the state that decides it.
 type Operation struct {
 	ID         string
+	Serial     int64  // see newIdentity
 	Project    string // the project's ID
 	Type       OperationType
 	Resource   Resource
@@ -40,6 +41,7 @@ type OperationFilter struct {
 	Resource string // the ID
 	Types    []string
 	States   []string
+	Serials  []int64
 	// After is the ID of the last item of the page before.
 	After string
 	// Limit is at least 1.
@@ -79,13 +81,13 @@ func (c *Cloud) beginOperation(
 			}
 		}
 	}
-	op, err := c.random.newID("op", now)
+	op, serial, err := c.newIdentity(ctx, tx, "op", now)
 	if err != nil {
 		return "", err
 	}
 	seq, err := tx.InsertOperation(ctx, db.InsertOperationParams{
 		ID: op, ProjectID: project, Type: string(kind), Resource: string(resource), ResourceID: id,
-		State: string(OperationRunning), Token: requestOf(ctx).Token, CreatedAt: now.UnixMilli(),
+		State: string(OperationRunning), Token: requestOf(ctx).Token, CreatedAt: now.UnixMilli(), Serial: serial,
 	})
 	if err != nil {
 		return "", err
@@ -276,7 +278,7 @@ func (c *Cloud) ListOperations(
 	return readPage(ctx, c, f.Limit, from, func(tx *store.Tx) ([]db.Operation, error) {
 		return tx.ListOperations(ctx, db.ListOperationsParams{
 			ProjectID: p.ID, After: f.After, ResourceID: f.Resource, Types: listJSON(f.Types),
-			States: listJSON(f.States), Max: int64(f.Limit) + 1,
+			States: listJSON(f.States), Serials: listJSON(f.Serials), Max: int64(f.Limit) + 1,
 		})
 	})
 }
@@ -293,7 +295,7 @@ func firstOperation(ctx context.Context, tx *store.Tx, id string, kind Operation
 
 func operationFrom(row db.Operation) Operation {
 	op := Operation{
-		ID: row.ID, Project: row.ProjectID, Type: OperationType(row.Type), Resource: Resource(row.Resource),
+		ID: row.ID, Serial: row.Serial, Project: row.ProjectID, Type: OperationType(row.Type), Resource: Resource(row.Resource),
 		ResourceID: row.ResourceID,
 		State:      OperationState(row.State), Error: row.Error, Token: row.Token, CreatedAt: fromMillis(row.CreatedAt),
 	}

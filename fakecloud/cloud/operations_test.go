@@ -58,7 +58,7 @@ func TestOperationsOfAnInstance(t *testing.T) {
 		return outcome, err
 	})
 	assert.Equal(t, Operation{
-		ID: create.ID, Project: p.ID, Type: "createInstance", Resource: InstanceResource, ResourceID: in.ID,
+		ID: create.ID, Serial: in.Serial + 1, Project: p.ID, Type: "createInstance", Resource: InstanceResource, ResourceID: in.ID,
 		State: OperationRunning, Token: "operator", CreatedAt: epoch,
 	}, create)
 	assert.Zero(t, act(c.StartInstance), "it is pending: nothing changes")
@@ -327,5 +327,5 @@ func TestEveryOperationEnds(t *testing.T) {
 }
 
 func dbAllOperations(p Project) db.ListOperationsParams {
-	return db.ListOperationsParams{ProjectID: p.ID, Types: "[]", States: "[]", Max: 2 * keepOperations}
+	return db.ListOperationsParams{ProjectID: p.ID, Types: "[]", States: "[]", Serials: "[]", Max: 2 * keepOperations}
 }

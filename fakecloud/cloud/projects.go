@@ -71,8 +71,12 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 	if err != nil {
 		return Project{}, err
 	}
+	serial, err := tx.NextSerial(ctx)
+	if err != nil {
+		return Project{}, err
+	}
 	return p, tx.InsertResource(ctx, describeFully(Network{
-		ID: defaultNetworkID(p.ID), Project: p.ID, Name: "default", Default: true, Tags: map[string]string{},
+		ID: defaultNetworkID(p.ID), Serial: serial, Project: p.ID, Name: "default", Default: true, Tags: map[string]string{},
 		Version: 1, CreatedAt: now, UpdatedAt: now,
 	}).row)
 }

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"context"
 	crand "crypto/rand"
 	"encoding/binary"
 	"fmt"
@@ -42,6 +43,21 @@ func (r *random) newID(prefix string, now time.Time) (string, error) {
 		return "", fmt.Errorf("making an ID: %w", err)
 	}
 	return prefix + "-" + strings.ToLower(u.String()), nil
+}
+
+// newIdentity makes the ID and the serial number of a new resource. Serial numbers are never
+// given twice, not even after a restore, and are what clouds have that call things by a number.
+func (c *Cloud) newIdentity(
+	ctx context.Context,
+	tx *changeTx,
+	prefix string,
+	now time.Time,
+) (id string, serial int64, err error) {
+	if id, err = c.random.newID(prefix, now); err != nil {
+		return "", 0, err
+	}
+	serial, err = tx.NextSerial(ctx)
+	return id, serial, err
 }
 
 // float draws from [0,1).

@@ -20,6 +20,7 @@ const maxExternal = 5
 // or not something holds it.
 type ReservedAddress struct {
 	ID        string            `json:"id"`
+	Serial    int64             `json:"serial"`  // see newIdentity
 	Project   string            `json:"project"` // the project's ID
 	Name      string            `json:"name"`
 	Region    string            `json:"region"`
@@ -71,13 +72,13 @@ func (c *Cloud) newAddress(
 	if err := joinRefusals(nameErr, ipErr, checkTags(spec.Tags)); err != nil {
 		return ReservedAddress{}, err
 	}
-	id, err := c.random.newID("a", now)
+	id, serial, err := c.newIdentity(ctx, tx, "a", now)
 	if err != nil {
 		return ReservedAddress{}, err
 	}
 	rule, _ := findRule(AddressRules, addressNone, Create)
 	a := ReservedAddress{
-		ID: id, Project: p.ID, Name: name, Region: c.cfg.Region, IP: ip, State: rule.To,
+		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, IP: ip, State: rule.To,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 	}
 	return a, insertResource(ctx, tx, a)

@@ -30,7 +30,7 @@ func (d description) kind() Resource { return Resource(d.row.Kind) }
 
 func (in Instance) describe() description {
 	return description{db.InsertResourceParams{
-		ID: in.ID, Kind: string(InstanceResource), ProjectID: in.Project, Name: in.Name, State: string(in.State),
+		ID: in.ID, Serial: in.Serial, Kind: string(InstanceResource), ProjectID: in.Project, Name: in.Name, State: string(in.State),
 		Zone: in.Zone, Address: addressOrNull(in.Address), NetworkID: &in.Network, Version: in.Version,
 		DueAt: millisOrNull(in.due),
 	}, in.StateReason, in.UpdatedAt}
@@ -38,7 +38,7 @@ func (in Instance) describe() description {
 
 func (lb LoadBalancer) describe() description {
 	return description{db.InsertResourceParams{
-		ID: lb.ID, Kind: string(LoadBalancerResource), ProjectID: lb.Project, Name: lb.Name, State: string(lb.State),
+		ID: lb.ID, Serial: lb.Serial, Kind: string(LoadBalancerResource), ProjectID: lb.Project, Name: lb.Name, State: string(lb.State),
 		Address: addressOrNull(lb.Address), Address6: addressOrNull(lb.Address6), Version: lb.Version,
 		DueAt: millisOrNull(lb.due),
 	}, lb.StateReason, lb.UpdatedAt}
@@ -46,7 +46,7 @@ func (lb LoadBalancer) describe() description {
 
 func (a ReservedAddress) describe() description {
 	return description{db.InsertResourceParams{
-		ID: a.ID, Kind: string(AddressResource), ProjectID: a.Project, Name: a.Name, State: string(a.State),
+		ID: a.ID, Serial: a.Serial, Kind: string(AddressResource), ProjectID: a.Project, Name: a.Name, State: string(a.State),
 		Address: addressOrNull(a.IP), RefersTo: textOrNull(a.Holder.ID), Version: a.Version,
 	}, "", a.UpdatedAt}
 }
@@ -55,14 +55,14 @@ func (r Route) describe() description {
 	first, _ := addressRange(r.Destination)
 	firstAddress := int64(first)
 	return description{db.InsertResourceParams{
-		ID: r.ID, Kind: string(RouteResource), ProjectID: r.Project, Name: r.Name, State: string(r.State),
+		ID: r.ID, Serial: r.Serial, Kind: string(RouteResource), ProjectID: r.Project, Name: r.Name, State: string(r.State),
 		NetworkID: &r.Network, RefersTo: textOrNull(r.Instance), FirstAddress: &firstAddress, Version: r.Version,
 	}, r.StateReason, r.UpdatedAt}
 }
 
 func (n Network) describe() description {
 	return description{db.InsertResourceParams{
-		ID: n.ID, Kind: string(NetworkResource), ProjectID: n.Project, Name: n.Name, Version: n.Version,
+		ID: n.ID, Serial: n.Serial, Kind: string(NetworkResource), ProjectID: n.Project, Name: n.Name, Version: n.Version,
 	}, "", n.UpdatedAt}
 }
 
@@ -77,6 +77,12 @@ func (lb *LoadBalancer) revise(now time.Time)   { lb.Version, lb.UpdatedAt = lb.
 func (a *ReservedAddress) revise(now time.Time) { a.Version, a.UpdatedAt = a.Version+1, now }
 func (r *Route) revise(now time.Time)           { r.Version, r.UpdatedAt = r.Version+1, now }
 func (n *Network) revise(now time.Time)         { n.Version, n.UpdatedAt = n.Version+1, now }
+
+func (in *Instance) setSerial(serial int64)       { in.Serial = serial }
+func (lb *LoadBalancer) setSerial(serial int64)   { lb.Serial = serial }
+func (a *ReservedAddress) setSerial(serial int64) { a.Serial = serial }
+func (r *Route) setSerial(serial int64)           { r.Serial = serial }
+func (n *Network) setSerial(serial int64)         { n.Serial = serial }
 
 func (in *Instance) setDue(t *time.Time)     { in.due = t }
 func (lb *LoadBalancer) setDue(t *time.Time) { lb.due = t }
@@ -171,6 +177,7 @@ type storedResource interface {
 	~struct {
 		Document string
 		DueAt    *int64
+		Serial   int64
 	}
 }
 
@@ -185,6 +192,7 @@ func resourceFrom[T resource, R storedResource](row R) (T, error) {
 	if r, ok := any(&r).(interface{ setDue(*time.Time) }); ok {
 		r.setDue(timeOrNil(stored.DueAt))
 	}
+	any(&r).(interface{ setSerial(int64) }).setSerial(stored.Serial) // Documents of old have none.
 	return r, nil
 }
 
@@ -221,6 +229,20 @@ func loadResource[T resource](ctx context.Context, tx *store.Tx, p Project, id s
 	return r, err
 }
 
+// ResourceID gives the ID of the project's resource of a kind that has the serial number; it is
+// empty if there is none.
+func (c *Cloud) ResourceID(ctx context.Context, p Project, kind Resource, serial int64) (string, error) {
+	return readOne(ctx, c, func(tx *store.Tx) (string, error) {
+		id, err := tx.ResourceOfSerial(
+			ctx, db.ResourceOfSerialParams{Serial: serial, Kind: string(kind), ProjectID: p.ID},
+		)
+		if errors.Is(err, sql.ErrNoRows) {
+			return "", nil
+		}
+		return id, err
+	})
+}
+
 // resourcesReferringTo gives the routes via an instance, or the addresses of a holder.
 func resourcesReferringTo[T resource](ctx context.Context, tx *store.Tx, id string) ([]T, error) {
 	rows, err := tx.ResourcesReferringTo(
@@ -249,7 +271,7 @@ func getResource[T resource](ctx context.Context, c *Cloud, p Project, id string
 func listResources[T resource](ctx context.Context, c *Cloud, p Project, f Filter) (page []T, more bool, err error) {
 	return readPage(ctx, c, f.Limit, resourceFrom[T], func(tx *store.Tx) ([]db.ListResourcesRow, error) {
 		return tx.ListResources(ctx, db.ListResourcesParams{
-			ProjectID: p.ID, Kind: string(kindOf[T]()), After: f.After, Name: f.Name, Zone: f.Zone,
+			ProjectID: p.ID, Kind: string(kindOf[T]()), After: f.After, Name: f.Name, Zone: f.Zone, Serial: f.Serial,
 			States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
 		})
 	})

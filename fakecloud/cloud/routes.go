@@ -43,12 +43,12 @@ func (c *Cloud) newRoute(
 	if err := c.checkDestination(ctx, tx.Tx, p, in.Network, destination); err != nil {
 		return Route{}, err
 	}
-	id, err := c.random.newID("r", now)
+	id, serial, err := c.newIdentity(ctx, tx, "r", now)
 	if err != nil {
 		return Route{}, err
 	}
 	r := Route{
-		ID: id, Project: p.ID, Name: spec.Name, Network: in.Network, Destination: destination, Instance: in.ID,
+		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Network: in.Network, Destination: destination, Instance: in.ID,
 		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 	}
 	r.State, r.StateReason = routeStateFor(in.State)

@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"encoding/json"
 	"net/netip"
 	"strings"
 	"time"
@@ -51,6 +52,7 @@ const (
 // Instance is a machine. Its JSON form is what the event log keeps.
 type Instance struct {
 	ID          string            `json:"id"`
+	Serial      int64             `json:"serial"`  // see newIdentity
 	Project     string            `json:"project"` // the project's ID
 	Name        string            `json:"name"`
 	Region      string            `json:"region"`
@@ -200,6 +202,7 @@ type HealthChange struct {
 // LoadBalancer forwards from its addresses to those of its targets that run.
 type LoadBalancer struct {
 	ID          string            `json:"id"`
+	Serial      int64             `json:"serial"`  // see newIdentity
 	Project     string            `json:"project"` // the project's ID
 	Name        string            `json:"name"`
 	Region      string            `json:"region"`
@@ -221,6 +224,9 @@ type LoadBalancer struct {
 	IdleTimeout  time.Duration  `json:"idleTimeout,omitempty"`
 	Drain        time.Duration  `json:"drain,omitempty"`
 	HealthCheck  *HealthCheck   `json:"healthCheck,omitempty"`
+	// Records are JSON objects of dialects, by their names: what they were told and the cloud
+	// does not have.
+	Records map[string]json.RawMessage `json:"records,omitempty"`
 	// DeletionProtection has DeleteLoadBalancer refused.
 	DeletionProtection bool              `json:"deletionProtection,omitempty"`
 	Tags               map[string]string `json:"tags"`
@@ -259,6 +265,7 @@ type LoadBalancerSpec struct {
 	Drain        time.Duration
 	// HealthCheck has defaults for what is left zero.
 	HealthCheck        *HealthCheck
+	Records            map[string]json.RawMessage
 	DeletionProtection bool
 	Tags               map[string]string
 }
@@ -281,6 +288,7 @@ type LoadBalancerUpdate struct {
 	IdleTimeout        *time.Duration
 	Drain              *time.Duration
 	HealthCheck        *HealthCheck
+	Records            map[string]json.RawMessage
 	DeletionProtection *bool
 	Tags               *map[string]string
 }
@@ -288,6 +296,7 @@ type LoadBalancerUpdate struct {
 // Route sends packets for a destination to an instance.
 type Route struct {
 	ID          string            `json:"id"`
+	Serial      int64             `json:"serial"`  // see newIdentity
 	Project     string            `json:"project"` // the project's ID
 	Name        string            `json:"name"`
 	Network     string            `json:"network"` // its instance's; the ID of one that may be gone
@@ -352,6 +361,7 @@ type Bytes struct{ In, Out int64 }
 type Filter struct {
 	Name   string
 	Zone   string   // instances only
+	Serial int64    // instances only
 	States []string // not for routes
 	Tags   []TagFilter
 	// After is the ID of the last item of the page before.

@@ -26,6 +26,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -49,7 +50,25 @@ type Cloud struct {
 	// Project is the ID of project ProjectName.
 	Project string
 
-	t testing.TB
+	dialectURLs map[string]string
+	t           testing.TB
+}
+
+// DialectURL is where a dialect is spoken, http://ADDRESS:PORT.
+func (c *Cloud) DialectURL(name string) string { return c.dialectURLs[name] }
+
+// listenForDialects opens a listener for each dialect that an option asked for.
+func (c *Cloud) listenForDialects(cfg *fakecloud.Config) error {
+	c.dialectURLs = map[string]string{}
+	for i := range cfg.Dialects {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		cfg.Dialects[i].Listener = l
+		c.dialectURLs[cfg.Dialects[i].Name] = "http://" + l.Addr().String()
+	}
+	return nil
 }
 
 // Option changes what Start starts.
@@ -110,6 +129,13 @@ func WithoutTraffic() Option {
 	return func(cfg *fakecloud.Config) { cfg.DataPlane = &dataplane.None{} }
 }
 
+// Dialect has the cloud speak another cloud's API as well, at Cloud.DialectURL.
+func Dialect(d dialect.Dialect) Option {
+	return func(cfg *fakecloud.Config) {
+		cfg.Dialects = append(cfg.Dialects, fakecloud.DialectListener{Dialect: d})
+	}
+}
+
 // Log has the cloud log to a handler; it is silent without.
 func Log(h slog.Handler) Option {
 	return func(cfg *fakecloud.Config) { cfg.Logger = slog.New(h) }
@@ -161,6 +187,9 @@ func start(t testing.TB, options []Option) (c *Cloud, stop func() error, err err
 	}
 	for _, option := range options {
 		option(&cfg)
+	}
+	if err := c.listenForDialects(&cfg); err != nil {
+		return nil, nil, errors.Join(err, listener.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background()) // t's own ends before its cleanups.
 	made, err := fakecloud.New(ctx, cfg)

@@ -50,6 +50,9 @@ type Call struct {
 	// Tags reads those of the resource. It is called only if a rule needs them, and
 	// may be nil.
 	Tags func() (map[string]string, error)
+	// Within is the operation of a dialect's call that makes this one, or "". A rule that names
+	// no call in particular takes the two as one call, which is the dialect's.
+	Within string
 }
 
 // Match selects calls or resources. Empty fields match all.
@@ -435,7 +438,15 @@ func (r *Rules) matchesCall(one *rule, c Call, tags map[string]string) bool {
 		(len(m.Operations) == 0 || slices.Contains(m.Operations, c.Operation)) &&
 		(m.Resource == "" || m.Resource == c.Resource) &&
 		(m.Tag == "" || cloud.ParseTagFilter(m.Tag).Matches(tags)) &&
-		one.Effect.suitsOperation(op)
+		one.Effect.suitsOperation(op) && !r.suitsOuter(one, c)
+}
+
+// suitsOuter tells whether a rule is for the dialect's call that makes a call, and not for that
+// one.
+func (r *Rules) suitsOuter(one *rule, c Call) bool {
+	outer, known := r.operations[c.Within]
+	m := one.Match
+	return known && len(m.Operations) == 0 && m.Resource == "" && m.Tag == "" && one.Effect.suitsOperation(outer)
 }
 
 // suitsOperation tells whether calls of the operation can have the effect.

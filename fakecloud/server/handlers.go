@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
 const defaultLimit = 100
@@ -47,6 +49,9 @@ func (s *Server) answerPlain(w http.ResponseWriter, r *http.Request, status int,
 func (s *Server) ListInstances(w http.ResponseWriter, r *http.Request, params api.ListInstancesParams) {
 	f, err := filterOf("i-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.Zone = valueOrZero(params.Zone)
+	if params.Identity != nil && err == nil {
+		f.Serial, err = serialOf(*params.Identity)
+	}
 	f.States = mapSlice(valueOrZero(params.State), func(v api.InstanceState) string { return string(v) })
 	answerList(s, w, r, f, err, inProject(r, s.cloud.ListInstances), func(last cloud.Instance) string {
 		return last.ID
@@ -94,6 +99,18 @@ func inProject[R any](
 	list func(context.Context, cloud.Project, cloud.Filter) ([]R, bool, error),
 ) func(context.Context, cloud.Filter) ([]R, bool, error) {
 	return func(ctx context.Context, f cloud.Filter) ([]R, bool, error) { return list(ctx, callerProject(r), f) }
+}
+
+// serialOf gives the serial number of the instance that a dialect calls so.
+func serialOf(providerID string) (int64, error) {
+	_, serial, ok := identity.Parse(providerID)
+	if !ok {
+		return 0, &cloud.Error{
+			Code: cloud.InvalidRequest, Message: fmt.Sprintf("%q is what no dialect calls an instance", providerID),
+			Fields: []cloud.Field{{Path: "identity", Message: "must be one such as hcloud://42"}},
+		}
+	}
+	return serial, nil
 }
 
 func badPageToken() error {
@@ -207,6 +224,7 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 		), HealthCheck: toHealthCheck(body.HealthCheck),
 		IdleTimeout:        secondsToDuration(valueOrZero(body.IdleTimeoutSeconds)),
 		Drain:              secondsToDuration(valueOrZero(body.DrainSeconds)),
+		Records:            body.Records,
 		DeletionProtection: valueOrZero(body.DeletionProtection),
 		Tags:               valueOrZero(body.Tags),
 	})
@@ -244,6 +262,7 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 		SourceRanges: body.SourceRanges, Affinity: secondsToDurationOrNil(body.ClientAffinitySeconds),
 		IdleTimeout: secondsToDurationOrNil(body.IdleTimeoutSeconds),
 		Drain:       secondsToDurationOrNil(body.DrainSeconds), HealthCheck: toHealthCheck(body.HealthCheck),
+		Records:            body.Records,
 		DeletionProtection: body.DeletionProtection,
 		Tags:               (*map[string]string)(body.Tags),
 	}

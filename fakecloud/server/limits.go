@@ -54,6 +54,20 @@ func (l *rateLimits) addressWait(address string) time.Duration {
 	return l.strangers.waitTime(hostOf(address), time.Now())
 }
 
+// rateLimitOf gives what is left of a token's limit; false if there is no limit.
+func (l *rateLimits) rateLimitOf(project, name string) (RateLimit, bool) {
+	b, now := &l.tokens, time.Now()
+	b.mu.Lock()
+	bucket := b.all[project+"/"+name]
+	b.mu.Unlock()
+	if bucket == nil {
+		return RateLimit{}, false
+	}
+	left := max(bucket.TokensAt(now), 0)
+	rested := time.Duration((float64(b.burst) - left) / float64(b.rate) * float64(time.Second))
+	return RateLimit{Burst: b.burst, Remaining: int(left), Rested: now.Add(rested)}, true
+}
+
 func hostOf(address string) string {
 	if host, _, err := net.SplitHostPort(address); err == nil {
 		return host

@@ -49,6 +49,16 @@ type requestRecord struct {
 	auditEntry   *journalEntry
 	auditedBytes int64
 	bytesIn      int64
+
+	// front is the dialect's whose call this is; nil for a native call. The four fields after
+	// it are for the native calls that such a call makes, and madeNative is true once it has
+	// made one.
+	front                    *Front
+	writer                   http.ResponseWriter
+	remoteAddress, userAgent string
+	wire                     string // dialect, method and path, of a front's call and of its native calls
+	madeNative               bool
+	within                   string // the operation of the front's call that makes this native one, or ""
 }
 
 // noOperation is the operation of paths that the API does not have.
@@ -108,9 +118,18 @@ func (r *responseRecorder) Unwrap() http.ResponseWriter { return r.ResponseWrite
 
 // recordRequests gives each request an ID and its record, and when the request has ended
 // counts it in the metrics, completes its audit entry and logs it.
-func (s *Server) recordRequests(next http.Handler) http.Handler {
+func (s *Server) recordRequests(next http.Handler) http.Handler { return s.recordRequestsOf(nil, next) }
+
+// recordRequestsOf is recordRequests for the calls of a front, or native ones if that is nil.
+func (s *Server) recordRequestsOf(front *Front, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := &requestRecord{id: strings.ToLower(rand.Text()), start: time.Now(), op: noOperation}
+		switch outer := recordOf(r); {
+		case front != nil:
+			c.beginFront(front, w, r)
+		case outer.front != nil:
+			c.beginNative(outer)
+		}
 		r = r.WithContext(context.WithValue(r.Context(), requestRecordKey{}, c))
 		if c.isHead = r.Method == http.MethodHead; c.isHead {
 			r.Method = http.MethodGet // This is a copy. net/http looks at its own.
@@ -186,7 +205,10 @@ func (s *Server) recoverPanics(next http.Handler) http.Handler {
 // needs a token. Health checks are not authenticated and never limited.
 func (s *Server) authenticateCaller(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/healthz" && r.URL.Path != "/readyz" {
+		switch c := recordOf(r); {
+		case c.within != "": // The front's call was authenticated.
+		case c.front == nil && (r.URL.Path == "/healthz" || r.URL.Path == "/readyz"):
+		default:
 			s.identifyCaller(r)
 		}
 		next.ServeHTTP(w, r)
@@ -221,29 +243,34 @@ func (s *Server) identifyCaller(r *http.Request) {
 
 // admitCaller refuses calls that exceed the limits and calls that lack a token, and
 // prepares the audit entry of the others.
-func (s *Server) admitCaller(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		c := recordOf(r)
-		if op := s.routes[mux.CurrentRoute(r)]; op != nil {
-			c.op = op
-		}
-		if c.op.audited && c.principal != nil {
-			c.onAnswer = func(status int) { s.recordAudit(w, r, status) }
-		}
-		switch {
-		case s.answerThrottled(w, r):
-		case c.principal == nil && !c.op.public:
-			s.answerError(w, r, c.authError)
-		default:
-			next.ServeHTTP(w, r)
-		}
-	})
+func (s *Server) admitCaller(next http.Handler) http.Handler { return s.admitCallerTo(s.routes)(next) }
+
+// admitCallerTo is admitCaller for the operations of the routes.
+func (s *Server) admitCallerTo(routes map[*mux.Route]*operation) mux.MiddlewareFunc {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			c := recordOf(r)
+			if op := routes[mux.CurrentRoute(r)]; op != nil {
+				c.op = op
+			}
+			if c.op.audited && c.principal != nil {
+				c.onAnswer = func(status int) { s.recordAudit(w, r, status) }
+			}
+			switch {
+			case s.answerThrottled(w, r):
+			case c.principal == nil && !c.op.public:
+				s.answerError(w, r, c.authError)
+			default:
+				next.ServeHTTP(w, r)
+			}
+		})
+	}
 }
 
 // recordAudit adds a call to the audit when its answer begins.
 func (s *Server) recordAudit(w http.ResponseWriter, r *http.Request, status int) {
 	c := recordOf(r)
-	if c.auditEntry != nil {
+	if c.auditEntry != nil || c.front != nil && c.madeNative {
 		return
 	}
 	vars := mux.Vars(r)
@@ -261,7 +288,7 @@ func (s *Server) recordAudit(w http.ResponseWriter, r *http.Request, status int)
 			Project: c.principal.Project.ID, Token: c.principal.Token,
 			UserAgent: strings.ToValidUTF8(agent[:min(len(agent), agentLength)], "?"), Operation: c.op.id,
 		},
-		Resource: resource, Status: status, Code: string(c.code), Fault: c.fault,
+		Wire: c.wire, Resource: resource, Status: status, Code: string(c.code), Fault: c.fault,
 		Duration: time.Since(c.start), BytesIn: c.bytesIn, BytesOut: c.auditedBytes,
 	})
 }

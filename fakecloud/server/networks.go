@@ -78,7 +78,7 @@ func (s *Server) resourceUpdate(w http.ResponseWriter, r *http.Request) (cloud.R
 
 func toAPINetwork(n cloud.Network) api.Network {
 	return api.Network{
-		ID: n.ID, Project: n.Project, Name: n.Name, Cidr: n.CIDR.String(), Default: n.Default,
+		ID: n.ID, Serial: n.Serial, Project: n.Project, Name: n.Name, Cidr: n.CIDR.String(), Default: n.Default,
 		Tags: n.Tags, Version: n.Version, CreatedAt: n.CreatedAt, UpdatedAt: n.UpdatedAt,
 	}
 }

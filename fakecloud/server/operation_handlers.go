@@ -17,8 +17,8 @@ func (s *Server) ListOperations(w http.ResponseWriter, r *http.Request, params a
 	list := func(ctx context.Context, f cloud.Filter) ([]cloud.Operation, bool, error) {
 		return s.cloud.ListOperations(ctx, callerProject(r), cloud.OperationFilter{
 			Resource: valueOrZero(params.Resource), Types: valueOrZero(params.Type),
-			States: mapSlice(valueOrZero(params.State), func(v api.OperationState) string { return string(v) }),
-			After:  f.After, Limit: f.Limit,
+			States:  mapSlice(valueOrZero(params.State), func(v api.OperationState) string { return string(v) }),
+			Serials: valueOrZero(params.Serial), After: f.After, Limit: f.Limit,
 		})
 	}
 	answerList(s, w, r, f, err, list, func(last cloud.Operation) string {
@@ -100,7 +100,7 @@ func awaitOperation[T any](
 
 func toAPIOperation(op cloud.Operation) api.Operation {
 	out := api.Operation{
-		ID: op.ID, Project: op.Project, Type: string(op.Type), Resource: api.OperationResource(op.Resource),
+		ID: op.ID, Serial: op.Serial, Project: op.Project, Type: string(op.Type), Resource: api.OperationResource(op.Resource),
 		ResourceID: op.ResourceID,
 		State:      api.OperationState(op.State), Error: textOrNil(op.Error), Token: textOrNil(op.Token),
 		CreatedAt: op.CreatedAt,

@@ -111,6 +111,10 @@ func (s *Server) newProblem(
 }
 
 func (s *Server) writeProblem(w http.ResponseWriter, r *http.Request, p api.Problem) {
+	if f := recordOf(r).front; f != nil {
+		f.Refuse(w, r, p)
+		return
+	}
 	w.Header().Set("Content-Type", "application/problem+json")
 	s.encodeJSON(w, r, p.Status, p)
 }

@@ -145,7 +145,7 @@ func TestProblemsSayWhatWouldFit(t *testing.T) {
 		},
 		{
 			"GET", "/v1/instances?colour=red", "", "", "colour",
-			"is no parameter of this operation: choose among limit, name, pageToken, state, tag, zone",
+			"is no parameter of this operation: choose among identity, limit, name, pageToken, state, tag, zone",
 		},
 		{"GET", "/v1/zones?colour=red", "", "", "colour", "is no parameter of this operation"},
 	} {

@@ -72,6 +72,7 @@ type Server struct {
 	faults     *faults.Rules
 	scenarios  *scenarios.Runner
 	routes     map[*mux.Route]*operation
+	fronts     []Front
 	journal    *journal
 	limits     rateLimits
 	metrics    *metrics
@@ -109,7 +110,7 @@ func New(cfg Config) (*Server, error) {
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = s.throttleRefusals(s.answerNoSuchPath)
 	router.MethodNotAllowedHandler = s.throttleRefusals(s.answerMethodNotAllowed(router))
-	router.Use(s.admitCaller, s.injectFaults, s.requireRole, s.validateRequest, s.readChangeConditions)
+	router.Use(func(next http.Handler) http.Handler { return s.admitCaller(next) }, s.injectFaults, s.requireRole, s.validateRequest, s.readChangeConditions)
 	if err := s.serveDocs(router); err != nil {
 		return nil, err
 	}
@@ -132,10 +133,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.handler.S
 func (s *Server) Stop() { s.stop() }
 
 // Serve answers until ctx ends, then lets calls under way finish.
-func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+func (s *Server) Serve(ctx context.Context, l net.Listener) error { return s.serve(ctx, s, l) }
+
+func (s *Server) serve(ctx context.Context, handler http.Handler, l net.Listener) error {
 	defer s.Stop()
 	h := &http.Server{
-		Handler: s, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	h.RegisterOnShutdown(s.stop)

@@ -276,7 +276,15 @@ func (s *Store) replaceContent(ctx context.Context, from *sql.Conn) error {
 	if err != nil {
 		return err
 	}
+	serial, err := newTx(s.writer, s.keepEvents).LastSerial(ctx)
+	if err != nil {
+		return err
+	}
 	if _, err := from.ExecContext(ctx, "DELETE FROM events"); err != nil {
+		return err
+	}
+	// What was numbered since the snapshot was saved keeps its number for itself.
+	if _, err := from.ExecContext(ctx, "UPDATE serials SET last = max(last, ?)", serial); err != nil {
 		return err
 	}
 	if _, err := from.ExecContext(ctx, `UPDATE sqlite_sequence

@@ -47,9 +47,13 @@ func addInstance(ctx context.Context, tx *store.Tx, n int64) error {
 		`{"id":%q,"name":"worker-%s","zone":"nebula-1a","type":"small","state":"pending","address":%q,"tags":{"cluster":"lab","role":"worker"},"version":1}`,
 		id, id, address,
 	)
-	err := tx.InsertResource(ctx, db.InsertResourceParams{
+	serial, err := tx.NextSerial(ctx)
+	if err != nil {
+		return err
+	}
+	err = tx.InsertResource(ctx, db.InsertResourceParams{
 		ID: id, Kind: "instance", ProjectID: "p", Name: "worker-" + id, Zone: "nebula-1a", State: "pending",
-		Address: &address, Version: 1, Document: document,
+		Address: &address, Version: 1, Document: document, Serial: serial,
 	})
 	if err != nil {
 		return err

@@ -160,8 +160,8 @@ func (q *Queries) AuditSums(ctx context.Context, arg AuditSumsParams) ([]AuditSu
 }
 
 const insertAudit = `-- name: InsertAudit :exec
-INSERT INTO audit (id, time, request_id, project_id, token, user_agent, operation, resource_id, status, code, fault, duration, bytes_in, bytes_out)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO audit (id, time, request_id, project_id, token, user_agent, operation, resource_id, status, code, fault, duration, bytes_in, bytes_out, wire)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertAuditParams struct {
@@ -179,6 +179,7 @@ type InsertAuditParams struct {
 	Duration   int64
 	BytesIn    int64
 	BytesOut   int64
+	Wire       string
 }
 
 func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error {
@@ -197,6 +198,7 @@ func (q *Queries) InsertAudit(ctx context.Context, arg InsertAuditParams) error 
 		arg.Duration,
 		arg.BytesIn,
 		arg.BytesOut,
+		arg.Wire,
 	)
 	return err
 }
@@ -213,7 +215,7 @@ func (q *Queries) LastAudit(ctx context.Context) (int64, error) {
 }
 
 const listAudit = `-- name: ListAudit :many
-SELECT id, time, request_id, project_id, token, user_agent, operation, resource_id, status, code, fault, duration, bytes_in, bytes_out FROM audit
+SELECT id, time, request_id, project_id, token, user_agent, operation, resource_id, status, code, fault, duration, bytes_in, bytes_out, wire FROM audit
 WHERE project_id = ?1
   AND id < CAST(?2 AS INTEGER)
   AND time >= ?3
@@ -271,6 +273,7 @@ func (q *Queries) ListAudit(ctx context.Context, arg ListAuditParams) ([]Audit, 
 			&i.Duration,
 			&i.BytesIn,
 			&i.BytesOut,
+			&i.Wire,
 		); err != nil {
 			return nil, err
 		}

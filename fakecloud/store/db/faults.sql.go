@@ -130,13 +130,14 @@ func (q *Queries) InsertFaultInstance(ctx context.Context, arg InsertFaultInstan
 }
 
 const instancesOfFault = `-- name: InstancesOfFault :many
-SELECT document, due_at FROM resources JOIN fault_instances ON instance_id = resources.id
+SELECT document, due_at, serial FROM resources JOIN fault_instances ON instance_id = resources.id
 WHERE fault_id = ? ORDER BY resources.id
 `
 
 type InstancesOfFaultRow struct {
 	Document string
 	DueAt    *int64
+	Serial   int64
 }
 
 func (q *Queries) InstancesOfFault(ctx context.Context, faultID string) ([]InstancesOfFaultRow, error) {
@@ -148,7 +149,7 @@ func (q *Queries) InstancesOfFault(ctx context.Context, faultID string) ([]Insta
 	var items []InstancesOfFaultRow
 	for rows.Next() {
 		var i InstancesOfFaultRow
-		if err := rows.Scan(&i.Document, &i.DueAt); err != nil {
+		if err := rows.Scan(&i.Document, &i.DueAt, &i.Serial); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -163,7 +164,7 @@ func (q *Queries) InstancesOfFault(ctx context.Context, faultID string) ([]Insta
 }
 
 const outageOrphans = `-- name: OutageOrphans :many
-SELECT document, due_at FROM resources
+SELECT document, due_at, serial FROM resources
 WHERE kind = 'instance' AND state = 'error'
   AND json_extract(document, '$.stateReason') = 'zone ' || zone || ' has an outage'
   AND NOT EXISTS (SELECT 1 FROM fault_instances WHERE instance_id = resources.id)
@@ -173,6 +174,7 @@ ORDER BY id
 type OutageOrphansRow struct {
 	Document string
 	DueAt    *int64
+	Serial   int64
 }
 
 func (q *Queries) OutageOrphans(ctx context.Context) ([]OutageOrphansRow, error) {
@@ -184,7 +186,7 @@ func (q *Queries) OutageOrphans(ctx context.Context) ([]OutageOrphansRow, error)
 	var items []OutageOrphansRow
 	for rows.Next() {
 		var i OutageOrphansRow
-		if err := rows.Scan(&i.Document, &i.DueAt); err != nil {
+		if err := rows.Scan(&i.Document, &i.DueAt, &i.Serial); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

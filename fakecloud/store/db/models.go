@@ -19,6 +19,7 @@ type Audit struct {
 	Duration   int64
 	BytesIn    int64
 	BytesOut   int64
+	Wire       string
 }
 
 type AuditSum struct {
@@ -86,6 +87,7 @@ type Operation struct {
 	Token      string
 	CreatedAt  int64
 	EndedAt    *int64
+	Serial     int64
 }
 
 type Project struct {

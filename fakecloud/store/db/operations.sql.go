@@ -47,7 +47,7 @@ func (q *Queries) FirstOperation(ctx context.Context, arg FirstOperationParams) 
 }
 
 const getOperation = `-- name: GetOperation :one
-SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at FROM operations WHERE project_id = ? AND id = ?
+SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial FROM operations WHERE project_id = ? AND id = ?
 `
 
 type GetOperationParams struct {
@@ -70,13 +70,14 @@ func (q *Queries) GetOperation(ctx context.Context, arg GetOperationParams) (Ope
 		&i.Token,
 		&i.CreatedAt,
 		&i.EndedAt,
+		&i.Serial,
 	)
 	return i, err
 }
 
 const insertOperation = `-- name: InsertOperation :one
-INSERT INTO operations (id, project_id, type, resource, resource_id, state, error, token, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO operations (id, project_id, type, resource, resource_id, state, error, token, created_at, serial)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 RETURNING seq
 `
 
@@ -90,6 +91,7 @@ type InsertOperationParams struct {
 	Error      string
 	Token      string
 	CreatedAt  int64
+	Serial     int64
 }
 
 func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams) (int64, error) {
@@ -103,6 +105,7 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 		arg.Error,
 		arg.Token,
 		arg.CreatedAt,
+		arg.Serial,
 	)
 	var seq int64
 	err := row.Scan(&seq)
@@ -110,12 +113,13 @@ func (q *Queries) InsertOperation(ctx context.Context, arg InsertOperationParams
 }
 
 const listOperations = `-- name: ListOperations :many
-SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at FROM operations
+SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial FROM operations
 WHERE project_id = ?1 AND id > ?2
   AND (CAST(?3 AS TEXT) = '' OR resource_id = CAST(?3 AS TEXT))
   AND (CAST(?4 AS TEXT) = '[]' OR type IN (SELECT t.value FROM json_each(CAST(?4 AS TEXT)) AS t))
   AND (CAST(?5 AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(?5 AS TEXT)) AS s))
-ORDER BY id LIMIT ?6
+  AND (CAST(?6 AS TEXT) = '[]' OR serial IN (SELECT n.value FROM json_each(CAST(?6 AS TEXT)) AS n))
+ORDER BY id LIMIT ?7
 `
 
 type ListOperationsParams struct {
@@ -124,6 +128,7 @@ type ListOperationsParams struct {
 	ResourceID string
 	Types      string
 	States     string
+	Serials    string
 	Max        int64
 }
 
@@ -134,6 +139,7 @@ func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) 
 		arg.ResourceID,
 		arg.Types,
 		arg.States,
+		arg.Serials,
 		arg.Max,
 	)
 	if err != nil {
@@ -155,6 +161,7 @@ func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) 
 			&i.Token,
 			&i.CreatedAt,
 			&i.EndedAt,
+			&i.Serial,
 		); err != nil {
 			return nil, err
 		}
@@ -179,7 +186,7 @@ func (q *Queries) PruneOperations(ctx context.Context, seq int64) error {
 }
 
 const runningOperations = `-- name: RunningOperations :many
-SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at FROM operations WHERE resource_id = ? AND ended_at IS NULL ORDER BY seq
+SELECT seq, id, project_id, type, resource, resource_id, state, error, token, created_at, ended_at, serial FROM operations WHERE resource_id = ? AND ended_at IS NULL ORDER BY seq
 `
 
 func (q *Queries) RunningOperations(ctx context.Context, resourceID string) ([]Operation, error) {
@@ -203,6 +210,7 @@ func (q *Queries) RunningOperations(ctx context.Context, resourceID string) ([]O
 			&i.Token,
 			&i.CreatedAt,
 			&i.EndedAt,
+			&i.Serial,
 		); err != nil {
 			return nil, err
 		}

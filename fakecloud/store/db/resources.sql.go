@@ -10,18 +10,19 @@ import (
 )
 
 const addressByIP = `-- name: AddressByIP :one
-SELECT document, due_at FROM resources WHERE address = ? AND kind = 'address'
+SELECT document, due_at, serial FROM resources WHERE address = ? AND kind = 'address'
 `
 
 type AddressByIPRow struct {
 	Document string
 	DueAt    *int64
+	Serial   int64
 }
 
 func (q *Queries) AddressByIP(ctx context.Context, address *string) (AddressByIPRow, error) {
 	row := q.db.QueryRowContext(ctx, addressByIP, address)
 	var i AddressByIPRow
-	err := row.Scan(&i.Document, &i.DueAt)
+	err := row.Scan(&i.Document, &i.DueAt, &i.Serial)
 	return i, err
 }
 
@@ -200,7 +201,7 @@ func (q *Queries) DueAfter(ctx context.Context, now int64) (int64, error) {
 }
 
 const getResource = `-- name: GetResource :one
-SELECT document, due_at FROM resources WHERE id = ? AND kind = ?
+SELECT document, due_at, serial FROM resources WHERE id = ? AND kind = ?
 `
 
 type GetResourceParams struct {
@@ -211,18 +212,19 @@ type GetResourceParams struct {
 type GetResourceRow struct {
 	Document string
 	DueAt    *int64
+	Serial   int64
 }
 
 func (q *Queries) GetResource(ctx context.Context, arg GetResourceParams) (GetResourceRow, error) {
 	row := q.db.QueryRowContext(ctx, getResource, arg.ID, arg.Kind)
 	var i GetResourceRow
-	err := row.Scan(&i.Document, &i.DueAt)
+	err := row.Scan(&i.Document, &i.DueAt, &i.Serial)
 	return i, err
 }
 
 const insertResource = `-- name: InsertResource :exec
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertResourceParams struct {
@@ -240,6 +242,7 @@ type InsertResourceParams struct {
 	Version      int64
 	DueAt        *int64
 	Document     string
+	Serial       int64
 }
 
 func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) error {
@@ -258,6 +261,7 @@ func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) 
 		arg.Version,
 		arg.DueAt,
 		arg.Document,
+		arg.Serial,
 	)
 	return err
 }
@@ -317,7 +321,7 @@ func (q *Queries) InstancesOf(ctx context.Context, ids string) ([]InstancesOfRow
 }
 
 const lastRouteUpTo = `-- name: LastRouteUpTo :one
-SELECT document, due_at FROM resources
+SELECT document, due_at, serial FROM resources
 WHERE network_id = ?1 AND first_address <= ?2
 ORDER BY first_address DESC LIMIT 1
 `
@@ -330,30 +334,43 @@ type LastRouteUpToParams struct {
 type LastRouteUpToRow struct {
 	Document string
 	DueAt    *int64
+	Serial   int64
 }
 
 func (q *Queries) LastRouteUpTo(ctx context.Context, arg LastRouteUpToParams) (LastRouteUpToRow, error) {
 	row := q.db.QueryRowContext(ctx, lastRouteUpTo, arg.Network, arg.Address)
 	var i LastRouteUpToRow
-	err := row.Scan(&i.Document, &i.DueAt)
+	err := row.Scan(&i.Document, &i.DueAt, &i.Serial)
 	return i, err
 }
 
+const lastSerial = `-- name: LastSerial :one
+SELECT last FROM serials
+`
+
+func (q *Queries) LastSerial(ctx context.Context) (int64, error) {
+	row := q.db.QueryRowContext(ctx, lastSerial)
+	var last int64
+	err := row.Scan(&last)
+	return last, err
+}
+
 const listResources = `-- name: ListResources :many
-SELECT document, due_at FROM resources
+SELECT document, due_at, serial FROM resources
 WHERE project_id = ?1 AND kind = ?2 AND id > ?3
   AND (CAST(?4 AS TEXT) = '' OR name = CAST(?4 AS TEXT))
   AND (CAST(?5 AS TEXT) = '' OR zone = CAST(?5 AS TEXT))
-  AND (CAST(?6 AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(?6 AS TEXT)) AS s))
+  AND (CAST(?6 AS INTEGER) = 0 OR serial = CAST(?6 AS INTEGER))
+  AND (CAST(?7 AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(?7 AS TEXT)) AS s))
   AND NOT EXISTS (
-    SELECT 1 FROM json_each(CAST(?7 AS TEXT)) AS want
+    SELECT 1 FROM json_each(CAST(?8 AS TEXT)) AS want
     WHERE NOT EXISTS (
       SELECT 1 FROM json_each(resources.document, '$.tags') AS have
       WHERE have.key = json_extract(want.value, '$.key')
         AND (json_extract(want.value, '$.value') IS NULL OR have.value = json_extract(want.value, '$.value'))
     )
   )
-ORDER BY id LIMIT ?8
+ORDER BY id LIMIT ?9
 `
 
 type ListResourcesParams struct {
@@ -362,6 +379,7 @@ type ListResourcesParams struct {
 	After     string
 	Name      string
 	Zone      string
+	Serial    int64
 	States    string
 	Tags      string
 	Max       int64
@@ -370,6 +388,7 @@ type ListResourcesParams struct {
 type ListResourcesRow struct {
 	Document string
 	DueAt    *int64
+	Serial   int64
 }
 
 func (q *Queries) ListResources(ctx context.Context, arg ListResourcesParams) ([]ListResourcesRow, error) {
@@ -379,6 +398,7 @@ func (q *Queries) ListResources(ctx context.Context, arg ListResourcesParams) ([
 		arg.After,
 		arg.Name,
 		arg.Zone,
+		arg.Serial,
 		arg.States,
 		arg.Tags,
 		arg.Max,
@@ -390,7 +410,7 @@ func (q *Queries) ListResources(ctx context.Context, arg ListResourcesParams) ([
 	var items []ListResourcesRow
 	for rows.Next() {
 		var i ListResourcesRow
-		if err := rows.Scan(&i.Document, &i.DueAt); err != nil {
+		if err := rows.Scan(&i.Document, &i.DueAt, &i.Serial); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -405,13 +425,14 @@ func (q *Queries) ListResources(ctx context.Context, arg ListResourcesParams) ([
 }
 
 const loadBalancersTargeting = `-- name: LoadBalancersTargeting :many
-SELECT document, due_at FROM resources JOIN load_balancer_targets ON load_balancer_id = resources.id
+SELECT document, due_at, serial FROM resources JOIN load_balancer_targets ON load_balancer_id = resources.id
 WHERE instance_id = ? ORDER BY resources.id
 `
 
 type LoadBalancersTargetingRow struct {
 	Document string
 	DueAt    *int64
+	Serial   int64
 }
 
 func (q *Queries) LoadBalancersTargeting(ctx context.Context, instanceID string) ([]LoadBalancersTargetingRow, error) {
@@ -423,7 +444,7 @@ func (q *Queries) LoadBalancersTargeting(ctx context.Context, instanceID string)
 	var items []LoadBalancersTargetingRow
 	for rows.Next() {
 		var i LoadBalancersTargetingRow
-		if err := rows.Scan(&i.Document, &i.DueAt); err != nil {
+		if err := rows.Scan(&i.Document, &i.DueAt, &i.Serial); err != nil {
 			return nil, err
 		}
 		items = append(items, i)
@@ -446,6 +467,17 @@ func (q *Queries) NextDue(ctx context.Context) (*int64, error) {
 	var due_at *int64
 	err := row.Scan(&due_at)
 	return due_at, err
+}
+
+const nextSerial = `-- name: NextSerial :one
+UPDATE serials SET last = last + 1 RETURNING last
+`
+
+func (q *Queries) NextSerial(ctx context.Context) (int64, error) {
+	row := q.db.QueryRowContext(ctx, nextSerial)
+	var last int64
+	err := row.Scan(&last)
+	return last, err
 }
 
 const releaseHeld = `-- name: ReleaseHeld :exec
@@ -477,6 +509,23 @@ type ResourceNamedParams struct {
 // A terminated instance has given up its name.
 func (q *Queries) ResourceNamed(ctx context.Context, arg ResourceNamedParams) (string, error) {
 	row := q.db.QueryRowContext(ctx, resourceNamed, arg.ProjectID, arg.Kind, arg.Name)
+	var id string
+	err := row.Scan(&id)
+	return id, err
+}
+
+const resourceOfSerial = `-- name: ResourceOfSerial :one
+SELECT id FROM resources WHERE serial = ? AND kind = ? AND project_id = ?
+`
+
+type ResourceOfSerialParams struct {
+	Serial    int64
+	Kind      string
+	ProjectID string
+}
+
+func (q *Queries) ResourceOfSerial(ctx context.Context, arg ResourceOfSerialParams) (string, error) {
+	row := q.db.QueryRowContext(ctx, resourceOfSerial, arg.Serial, arg.Kind, arg.ProjectID)
 	var id string
 	err := row.Scan(&id)
 	return id, err
@@ -516,7 +565,7 @@ func (q *Queries) ResourcesDue(ctx context.Context, now *int64) ([]ResourcesDueR
 }
 
 const resourcesReferringTo = `-- name: ResourcesReferringTo :many
-SELECT document, due_at FROM resources WHERE refers_to = ? AND kind = ? ORDER BY id
+SELECT document, due_at, serial FROM resources WHERE refers_to = ? AND kind = ? ORDER BY id
 `
 
 type ResourcesReferringToParams struct {
@@ -527,6 +576,7 @@ type ResourcesReferringToParams struct {
 type ResourcesReferringToRow struct {
 	Document string
 	DueAt    *int64
+	Serial   int64
 }
 
 func (q *Queries) ResourcesReferringTo(ctx context.Context, arg ResourcesReferringToParams) ([]ResourcesReferringToRow, error) {
@@ -538,7 +588,7 @@ func (q *Queries) ResourcesReferringTo(ctx context.Context, arg ResourcesReferri
 	var items []ResourcesReferringToRow
 	for rows.Next() {
 		var i ResourcesReferringToRow
-		if err := rows.Scan(&i.Document, &i.DueAt); err != nil {
+		if err := rows.Scan(&i.Document, &i.DueAt, &i.Serial); err != nil {
 			return nil, err
 		}
 		items = append(items, i)

@@ -2,8 +2,8 @@
 SELECT CAST(coalesce(max(id), 0) AS INTEGER) FROM audit;
 
 -- name: InsertAudit :exec
-INSERT INTO audit (id, time, request_id, project_id, token, user_agent, operation, resource_id, status, code, fault, duration, bytes_in, bytes_out)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO audit (id, time, request_id, project_id, token, user_agent, operation, resource_id, status, code, fault, duration, bytes_in, bytes_out, wire)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: AmendAudit :exec
 UPDATE audit SET duration = @duration, bytes_out = @bytes_out WHERE id = @id AND request_id = @request_id;

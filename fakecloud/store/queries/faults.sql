@@ -20,11 +20,11 @@ SELECT id FROM projects WHERE id = ?;
 INSERT OR IGNORE INTO fault_instances (fault_id, instance_id) VALUES (?, ?);
 
 -- name: InstancesOfFault :many
-SELECT document, due_at FROM resources JOIN fault_instances ON instance_id = resources.id
+SELECT document, due_at, serial FROM resources JOIN fault_instances ON instance_id = resources.id
 WHERE fault_id = ? ORDER BY resources.id;
 
 -- name: OutageOrphans :many
-SELECT document, due_at FROM resources
+SELECT document, due_at, serial FROM resources
 WHERE kind = 'instance' AND state = 'error'
   AND json_extract(document, '$.stateReason') = 'zone ' || zone || ' has an outage'
   AND NOT EXISTS (SELECT 1 FROM fault_instances WHERE instance_id = resources.id)

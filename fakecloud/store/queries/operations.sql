@@ -1,6 +1,6 @@
 -- name: InsertOperation :one
-INSERT INTO operations (id, project_id, type, resource, resource_id, state, error, token, created_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO operations (id, project_id, type, resource, resource_id, state, error, token, created_at, serial)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 RETURNING seq;
 
 -- name: GetOperation :one
@@ -21,6 +21,7 @@ WHERE project_id = @project_id AND id > @after
   AND (CAST(@resource_id AS TEXT) = '' OR resource_id = CAST(@resource_id AS TEXT))
   AND (CAST(@types AS TEXT) = '[]' OR type IN (SELECT t.value FROM json_each(CAST(@types AS TEXT)) AS t))
   AND (CAST(@states AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(@states AS TEXT)) AS s))
+  AND (CAST(@serials AS TEXT) = '[]' OR serial IN (SELECT n.value FROM json_each(CAST(@serials AS TEXT)) AS n))
 ORDER BY id LIMIT @max;
 
 -- name: PruneOperations :exec

@@ -1,6 +1,15 @@
 -- name: InsertResource :exec
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: NextSerial :one
+UPDATE serials SET last = last + 1 RETURNING last;
+
+-- name: LastSerial :one
+SELECT last FROM serials;
+
+-- name: ResourceOfSerial :one
+SELECT id FROM resources WHERE serial = ? AND kind = ? AND project_id = ?;
 
 -- name: UpdateResource :exec
 UPDATE resources SET name = ?, state = ?, address = ?, refers_to = ?, version = ?, due_at = ?, document = ? WHERE id = ?;
@@ -9,13 +18,14 @@ UPDATE resources SET name = ?, state = ?, address = ?, refers_to = ?, version = 
 DELETE FROM resources WHERE id = ?;
 
 -- name: GetResource :one
-SELECT document, due_at FROM resources WHERE id = ? AND kind = ?;
+SELECT document, due_at, serial FROM resources WHERE id = ? AND kind = ?;
 
 -- name: ListResources :many
-SELECT document, due_at FROM resources
+SELECT document, due_at, serial FROM resources
 WHERE project_id = @project_id AND kind = @kind AND id > @after
   AND (CAST(@name AS TEXT) = '' OR name = CAST(@name AS TEXT))
   AND (CAST(@zone AS TEXT) = '' OR zone = CAST(@zone AS TEXT))
+  AND (CAST(@serial AS INTEGER) = 0 OR serial = CAST(@serial AS INTEGER))
   AND (CAST(@states AS TEXT) = '[]' OR state IN (SELECT s.value FROM json_each(CAST(@states AS TEXT)) AS s))
   AND NOT EXISTS (
     SELECT 1 FROM json_each(CAST(@tags AS TEXT)) AS want
@@ -35,7 +45,7 @@ SELECT id, state FROM resources WHERE kind = 'load-balancer' ORDER BY id;
 SELECT id FROM resources WHERE project_id = ? AND kind = ? AND name = ? AND state <> 'terminated';
 
 -- name: ResourcesReferringTo :many
-SELECT document, due_at FROM resources WHERE refers_to = ? AND kind = ? ORDER BY id;
+SELECT document, due_at, serial FROM resources WHERE refers_to = ? AND kind = ? ORDER BY id;
 
 -- name: ResourcesDue :many
 SELECT id, kind, version FROM resources WHERE due_at <= @now ORDER BY due_at, id;
@@ -68,7 +78,7 @@ WHERE project_id = @project_id AND kind = 'instance' AND state <> 'terminated'
 LIMIT 1;
 
 -- name: LoadBalancersTargeting :many
-SELECT document, due_at FROM resources JOIN load_balancer_targets ON load_balancer_id = resources.id
+SELECT document, due_at, serial FROM resources JOIN load_balancer_targets ON load_balancer_id = resources.id
 WHERE instance_id = ? ORDER BY resources.id;
 
 -- name: CheckedLoadBalancers :many
@@ -78,12 +88,12 @@ WHERE kind = 'load-balancer' AND (json_extract(document, '$.healthCheck') IS NOT
 ORDER BY id LIMIT 3;
 
 -- name: LastRouteUpTo :one
-SELECT document, due_at FROM resources
+SELECT document, due_at, serial FROM resources
 WHERE network_id = @network AND first_address <= @address
 ORDER BY first_address DESC LIMIT 1;
 
 -- name: AddressByIP :one
-SELECT document, due_at FROM resources WHERE address = ? AND kind = 'address';
+SELECT document, due_at, serial FROM resources WHERE address = ? AND kind = 'address';
 
 -- name: AddressesInUse :many
 SELECT CAST(address AS TEXT) AS address FROM resources WHERE address IS NOT NULL

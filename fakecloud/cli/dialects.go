@@ -1,0 +1,84 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect/hcloud"
+)
+
+// dialects are all that the cloud can speak, with where they are spoken unless somebody says
+// otherwise.
+var dialects = []struct {
+	dialect.Dialect
+	listen string
+}{
+	{hcloud.Dialect, "127.0.0.1:8471"},
+}
+
+func dialectNames() (names []string) {
+	for _, d := range dialects {
+		names = append(names, d.Name)
+	}
+	return names
+}
+
+func (a *app) dialectsCommand() *cobra.Command {
+	cmd := catalogueCommand(
+		a, "dialects", "The APIs of other clouds in which this cloud is spoken to",
+		"List the dialects that are served", "NAME URL CALLS UNREAD", (*client.Client).ListDialects,
+		func(d api.Dialect) []string {
+			return []string{d.Name, d.URL, strconv.Itoa(len(d.Calls)), strconv.Itoa(len(d.Unread))}
+		},
+	)
+	cmd.AddCommand(a.showDialectCommand())
+	return cmd
+}
+
+func (a *app) showDialectCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "show NAME", Short: "Show what a dialect does, and what clients sent that it does not read",
+		Args: cobra.ExactArgs(1), Example: "  fakecloud dialects show hcloud",
+		ValidArgsFunction: cobra.FixedCompletions(dialectNames(), cobra.ShellCompDirectiveNoFileComp),
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
+			served, err := c.ListDialects(cmd.Context())
+			if err != nil {
+				return err
+			}
+			at := slices.IndexFunc(served, func(d api.Dialect) bool { return d.Name == args[0] })
+			if at < 0 {
+				return fmt.Errorf(
+					"dialect %q is not served: start the cloud with `fakecloud serve --dialect NAME`, of %s", args[0],
+					strings.Join(dialectNames(), ", "),
+				)
+			}
+			return a.printDialect(cmd, served[at])
+		}),
+	}
+	a.addOutput(cmd)
+	return cmd
+}
+
+func (a *app) printDialect(cmd *cobra.Command, d api.Dialect) error {
+	if a.output == "table" {
+		out := cmd.OutOrStdout()
+		_, _ = fmt.Fprintf(out, "%s at %s\n\nLimits:\n", d.Summary, d.URL)
+		for _, l := range d.Limits {
+			_, _ = fmt.Fprintf(out, "  - %s\n", l)
+		}
+		_, _ = fmt.Fprintf(out, "\nCalls, as faults name them:\n  %s\n\nSent, and read by nobody:\n",
+			strings.Join(d.Calls, "\n  "))
+	}
+	var rows [][]string
+	for _, u := range d.Unread {
+		rows = append(rows, []string{u.Call, u.Field, strconv.FormatInt(u.Count, 10)})
+	}
+	return a.printOutput(cmd.OutOrStdout(), d, "CALL FIELD COUNT", rows)
+}

@@ -1,0 +1,216 @@
+// Package dialect is the frame in which this cloud speaks other clouds' wire protocols, so that
+// programs that were written for those run on it unmodified. A dialect is a table of calls; each
+// reads its own cloud's JSON, does what it must by native operations, and answers in that cloud's
+// JSON. The frame decodes, counts what was sent and nobody reads, and turns refusals into the
+// other cloud's. A dialect knows the native API and its own wire types, and no other dialect.
+// Begin with Dialect and Handle.
+package dialect
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+
+	"github.com/gorilla/mux"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
+)
+
+// Dialect is another cloud's wire protocol.
+type Dialect struct {
+	Name string
+	// Summary says in a sentence whose protocol it is, and Limits what the imitation records
+	// only or refuses, a sentence each.
+	Summary string
+	Limits  []string
+	Calls   []Call
+	// Refuse gives the status and body of a refusal.
+	Refuse func(p api.Problem) (status int, body any)
+	// AnnounceLimit sets the headers that tell callers of their rate limit; nil if there are none.
+	AnnounceLimit func(h http.Header, l server.RateLimit)
+}
+
+// Call is one call of a dialect. Handle makes it.
+type Call struct {
+	Method string
+	Path   string // a template of gorilla/mux
+	query  []string
+	decode func(body []byte) (decoded any, unread []string, err error)
+	do     func(ctx context.Context, r *Request, body any) (*Answer, error)
+}
+
+// Handle makes a call. B is what is read of the request's body, struct{} if there is none, and
+// query are the parameters that are read; whatever else is sent counts as unread.
+func Handle[B any](
+	method, path string,
+	query []string,
+	do func(ctx context.Context, r *Request, body B) (*Answer, error),
+) Call {
+	return Call{
+		Method: method, Path: path, query: query,
+		decode: func(raw []byte) (any, []string, error) {
+			var body B
+			if len(bytes.TrimSpace(raw)) == 0 {
+				return body, nil, nil
+			}
+			if err := json.Unmarshal(raw, &body); err != nil {
+				return body, nil, invalidBody(err)
+			}
+			unread, err := findUnread(raw, body)
+			return body, unread, err
+		},
+		do: func(ctx context.Context, r *Request, body any) (*Answer, error) { return do(ctx, r, body.(B)) },
+	}
+}
+
+// invalidBody refuses a body that is no JSON, or of other types than the call's.
+func invalidBody(err error) error {
+	field := "body"
+	var mismatch *json.UnmarshalTypeError
+	if errors.As(err, &mismatch) && mismatch.Field != "" {
+		field = mismatch.Field
+	}
+	return Invalid(field, "cannot be read: %v", err)
+}
+
+// Invalid refuses a request for what is wrong with a field of it.
+func Invalid(field, format string, args ...any) error {
+	message := fmt.Sprintf(format, args...)
+	return &cloud.Error{
+		Code: cloud.InvalidRequest, Message: field + " " + message,
+		Fields: []cloud.Field{{Path: field, Message: message}},
+	}
+}
+
+// NotFound refuses a request for a thing that is not there.
+func NotFound(format string, args ...any) error {
+	return &cloud.Error{Code: cloud.NotFound, Message: fmt.Sprintf(format, args...)}
+}
+
+// Answer is what a call is answered with; no body is sent if that is nil.
+type Answer struct {
+	Status int
+	Body   any
+}
+
+// OK answers with status 200.
+func OK(body any) *Answer { return &Answer{http.StatusOK, body} }
+
+// Request is a call that is being made. Its embedded client makes native calls for the caller,
+// and needs the context that the call is made with.
+type Request struct {
+	*client.Client
+	HTTP    *http.Request
+	Project cloud.Project
+	// Cloud is for names and numbers alone, which the native API's answers refer to: what is
+	// read here, nobody counts, and no fault touches.
+	Cloud *cloud.Cloud
+}
+
+// Serial reads a serial number from the call's path. What is no number is not found.
+func (r *Request) Serial() (int64, error) {
+	text := mux.Vars(r.HTTP)["id"]
+	serial, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || serial < 1 {
+		return 0, NotFound("nothing has the ID %q", text)
+	}
+	return serial, nil
+}
+
+// ResourceID gives the native ID of the caller's resource of a kind that has the serial number.
+func (r *Request) ResourceID(ctx context.Context, kind cloud.Resource, serial int64) (string, error) {
+	id, err := r.Cloud.ResourceID(ctx, r.Project, kind, serial)
+	if err == nil && id == "" {
+		err = NotFound("no %s has the ID %d", kind, serial)
+	}
+	return id, err
+}
+
+// Served is a dialect that a server speaks.
+type Served struct {
+	Dialect
+	http.Handler
+
+	server *server.Server
+	cloud  *cloud.Cloud
+	native *client.Client
+	unread unreadCounts
+}
+
+// Front gives the dialect's front, which has no handlers before Serve made them.
+func (d Dialect) Front() server.Front {
+	f := server.Front{Dialect: d.Name, AnnounceLimit: d.AnnounceLimit}
+	for _, c := range d.Calls {
+		f.Calls = append(f.Calls, server.FrontCall{Method: c.Method, Path: c.Path})
+	}
+	return f
+}
+
+// Serve makes a server speak the dialect at a URL, by the handler that it returns.
+func (d Dialect) Serve(s *server.Server, c *cloud.Cloud, url string) (*Served, error) {
+	native, err := s.NativeClient()
+	if err != nil {
+		return nil, err
+	}
+	served := &Served{Dialect: d, server: s, cloud: c, native: native}
+	front := d.Front()
+	front.Refuse = func(w http.ResponseWriter, r *http.Request, p api.Problem) {
+		status, body := d.Refuse(p)
+		s.AnswerJSON(w, r, status, body)
+	}
+	for i, c := range d.Calls {
+		front.Calls[i].Serve = func(w http.ResponseWriter, r *http.Request) { served.serveCall(w, r, c) }
+	}
+	front.Describe = func() api.Dialect { return served.describe(front, url) }
+	served.Handler = s.FrontHandler(front)
+	return served, nil
+}
+
+func (s *Served) serveCall(w http.ResponseWriter, r *http.Request, c Call) {
+	answer, err := s.do(r, c)
+	switch {
+	case err != nil:
+		s.server.AnswerError(w, r, err)
+	case answer.Body == nil:
+		w.WriteHeader(answer.Status)
+	default:
+		s.server.AnswerJSON(w, r, answer.Status, answer.Body)
+	}
+}
+
+func (s *Served) do(r *http.Request, c Call) (*Answer, error) {
+	raw, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, Invalid("body", "cannot be read: %v", err)
+	}
+	body, unread, err := c.decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	for name := range r.URL.Query() {
+		if !slices.Contains(c.query, name) {
+			unread = append(unread, "?"+name)
+		}
+	}
+	s.unread.add(c, unread)
+	// A dialect's client repeats calls by itself; the native ones are made once.
+	ctx := client.OneAttempt(r.Context())
+	return c.do(ctx, &Request{Client: s.native, HTTP: r, Project: server.CallerProject(r), Cloud: s.cloud}, body)
+}
+
+func (s *Served) describe(f server.Front, url string) api.Dialect {
+	out := api.Dialect{Name: s.Name, Summary: s.Summary, URL: url, Limits: s.Limits, Unread: s.unread.list()}
+	for _, c := range f.Calls {
+		out.Calls = append(out.Calls, c.Operation(f.Dialect))
+	}
+	return out
+}

@@ -1,0 +1,177 @@
+package hcloud_test
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
+)
+
+func TestAuditSaysBoth(t *testing.T) {
+	c, _ := startCloud(t)
+	sdk := newSDK(t, c, c.NewToken("ccm", api.RoleEditor))
+	_, _, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
+	require.NoError(t, err)
+	_, _, err = sdk.LoadBalancerType.List(t.Context(), hcloud.LoadBalancerTypeListOpts{})
+	require.NoError(t, err)
+	_, _, err = sdk.Server.GetByID(t.Context(), 12345)
+	require.NoError(t, err)
+
+	calls, err := c.ListAudit(t.Context(), client.AuditFilter{Token: "ccm"}, 10)
+	require.NoError(t, err)
+	type call struct {
+		operation, wire string
+		status          int
+	}
+	var seen []call
+	for _, e := range calls {
+		seen = append(seen, call{e.Operation, *e.Wire, e.Status})
+		assert.Contains(t, e.UserAgent, "sdk-test/1")
+	}
+	assert.Equal(t, []call{
+		{"hcloud GET /v1/servers/{id}", "hcloud GET /v1/servers/12345", http.StatusNotFound},
+		{"hcloud GET /v1/load_balancer_types", "hcloud GET /v1/load_balancer_types", http.StatusOK},
+		{"listInstances", "hcloud GET /v1/servers", http.StatusOK},
+	}, seen)
+}
+
+func TestFaultsOfNativeOperations(t *testing.T) {
+	for name, test := range map[string]struct {
+		rule api.FaultCreate
+		want func(t *testing.T, servers []*hcloud.Server, resp *hcloud.Response, err error)
+	}{
+		"status": {
+			api.FaultCreate{
+				Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{Status: 503},
+			},
+			func(t *testing.T, _ []*hcloud.Server, resp *hcloud.Response, err error) {
+				require.Error(t, err)
+				assert.Equal(t, http.StatusServiceUnavailable, resp.StatusCode)
+			},
+		},
+		"rate limit": {
+			api.FaultCreate{Effect: api.FaultEffect{Status: 429, RetryAfterSeconds: 7}},
+			func(t *testing.T, _ []*hcloud.Server, resp *hcloud.Response, err error) {
+				assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeRateLimitExceeded), "%v", err)
+				assert.Equal(t, "7", resp.Header.Get("Retry-After"))
+			},
+		},
+		"a call of the dialect": {
+			api.FaultCreate{
+				Match:  api.FaultMatch{Operations: []string{"hcloud GET /v1/servers"}},
+				Effect: api.FaultEffect{Status: 502},
+			},
+			func(t *testing.T, _ []*hcloud.Server, _ *hcloud.Response, err error) {
+				assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeBadGateway), "%v", err)
+			},
+		},
+		"empty list": {
+			api.FaultCreate{Effect: api.FaultEffect{EmptyList: true}},
+			func(t *testing.T, servers []*hcloud.Server, _ *hcloud.Response, err error) {
+				require.NoError(t, err)
+				assert.Empty(t, servers)
+			},
+		},
+		"partial list": {
+			api.FaultCreate{
+				Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{PartialList: 1},
+			},
+			func(t *testing.T, servers []*hcloud.Server, _ *hcloud.Response, err error) {
+				require.NoError(t, err)
+				assert.Len(t, servers, 1)
+			},
+		},
+		"drop": {
+			api.FaultCreate{
+				Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{Drop: true},
+			},
+			func(t *testing.T, _ []*hcloud.Server, resp *hcloud.Response, err error) {
+				require.Error(t, err)
+				assert.Nil(t, resp.Response, "there is no answer")
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, sdk := startCloud(t)
+			createInstance(t, c, "node-1")
+			createInstance(t, c, "node-2")
+			c.Fail(test.rule)
+			servers, resp, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
+			test.want(t, servers, resp, err)
+		})
+	}
+}
+
+// A rule that names no operation takes a call of a dialect as one call, however many native
+// operations that makes.
+func TestFaultCountsCallsOfTheDialect(t *testing.T) {
+	c, sdk := startCloud(t)
+	createInstance(t, c, "node-1")
+	c.Fail(api.FaultCreate{Times: 2, Effect: api.FaultEffect{Status: 500}})
+	network := func() error {
+		_, _, err := sdk.Network.List(t.Context(), hcloud.NetworkListOpts{})
+		return err
+	}
+	require.Error(t, network())
+	require.Error(t, network())
+	require.NoError(t, network())
+}
+
+func TestWhatNobodyReadsIsCounted(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	for range 2 {
+		_, _, _ = sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
+			Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"},
+			Location: &hcloud.Location{Name: zoneOf(t, c)}, Network: &hcloud.Network{ID: 1},
+		})
+	}
+	_, _, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{Sort: []string{"name"}})
+	require.NoError(t, err)
+	served, err := c.ListDialects(t.Context())
+	require.NoError(t, err)
+	require.Len(t, served, 1)
+	assert.Equal(t, c.DialectURL("hcloud"), served[0].URL)
+	assert.Equal(t, []api.UnreadField{
+		{Call: "POST /v1/load_balancers", Field: "network", Count: 2},
+		{Call: "GET /v1/servers", Field: "?sort", Count: 1},
+	}, served[0].Unread)
+}
+
+// Numbers that were given since a snapshot was saved are not given again after a restore.
+func TestSerialNumbersSurviveARestore(t *testing.T) {
+	c, sdk := startCloud(t)
+	kept := createInstance(t, c, "kept")
+	_, err := c.CreateSnapshot(t.Context(), "before")
+	require.NoError(t, err)
+	lost := createInstance(t, c, "lost")
+	_, err = c.RestoreSnapshot(t.Context(), "before")
+	require.NoError(t, err)
+	assert.NotNil(t, must(sdk.Server.GetByID(t.Context(), kept.Serial))(t))
+	assert.Nil(t, must(sdk.Server.GetByID(t.Context(), lost.Serial))(t))
+	assert.Greater(t, createInstance(t, c, "new").Serial, lost.Serial+1, "the operation of the lost one had a number, too")
+}
+
+func TestADelayHoldsTheDialectsCall(t *testing.T) {
+	c, sdk := startCloud(t)
+	rule := c.Fail(api.FaultCreate{
+		Match: api.FaultMatch{Operations: []string{"listInstances"}}, Effect: api.FaultEffect{Hang: true},
+	})
+	failed := make(chan error, 1)
+	go func() {
+		_, _, err := sdk.Server.List(t.Context(), hcloud.ServerListOpts{})
+		failed <- err
+	}()
+	require.Eventually(t, func() bool {
+		f, err := c.GetFault(t.Context(), rule.ID)
+		return err == nil && f.Hits == 1
+	}, 30*time.Second, 5*time.Millisecond)
+	require.NoError(t, c.DeleteFault(t.Context(), rule.ID))
+	require.Error(t, <-failed)
+}

@@ -1,0 +1,260 @@
+package hcloud_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
+)
+
+// createBalancer creates a balancer as the CCM does: empty, then attached to the network.
+func createBalancer(t *testing.T, c *cloudtest.Cloud, sdk *hcloud.Client) *hcloud.LoadBalancer {
+	t.Helper()
+	made, resp, err := sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
+		Name: "a3f0", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"},
+		Location: &hcloud.Location{Name: zoneOf(t, c)}, Labels: map[string]string{"hcloud-ccm/service-uid": "uid-1"},
+	})
+	require.NoError(t, err)
+	await(t, sdk, made.Action, resp, err)
+	network := must(sdk.Network.GetByName(t.Context(), "default"))(t)
+	a, resp, err := sdk.LoadBalancer.AttachToNetwork(
+		t.Context(), made.LoadBalancer, hcloud.LoadBalancerAttachToNetworkOpts{Network: network},
+	)
+	await(t, sdk, a, resp, err)
+	return must(sdk.LoadBalancer.GetByID(t.Context(), made.LoadBalancer.ID))(t)
+}
+
+func zoneOf(t *testing.T, c *cloudtest.Cloud) string {
+	t.Helper()
+	zones, err := c.ListZones(t.Context())
+	require.NoError(t, err)
+	return zones[0].Name
+}
+
+// serveOn answers HTTP on the address of an instance, and gives the port.
+func serveOn(t *testing.T, in *api.Instance, says string) int {
+	t.Helper()
+	l, err := net.Listen("tcp", in.Addresses[0].IP+":0")
+	require.NoError(t, err)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, says)
+	}))
+	_ = s.Listener.Close()
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func freePort(t *testing.T, address string) int {
+	t.Helper()
+	l, err := net.Listen("tcp", address+":0")
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Close()) }()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func tcpService(listen, destination int) hcloud.LoadBalancerAddServiceOpts {
+	return hcloud.LoadBalancerAddServiceOpts{
+		Protocol: hcloud.LoadBalancerServiceProtocolTCP, ListenPort: &listen, DestinationPort: &destination,
+		HealthCheck: &hcloud.LoadBalancerAddServiceOptsHealthCheck{
+			Protocol: hcloud.LoadBalancerServiceProtocolTCP, Port: &destination,
+		},
+	}
+}
+
+func TestLoadBalancerCarriesTraffic(t *testing.T) {
+	c, sdk := startCloud(t)
+	in := createInstance(t, c, "node-1")
+	c.AwaitInstance(in.ID, api.InstanceRunning)
+	lb := createBalancer(t, c, sdk)
+	assert.Empty(t, lb.Services)
+	found, _, err := sdk.LoadBalancer.List(t.Context(), hcloud.LoadBalancerListOpts{
+		ListOpts: hcloud.ListOpts{LabelSelector: "hcloud-ccm/service-uid=uid-1"},
+	})
+	require.NoError(t, err)
+	require.Len(t, found, 1)
+	assert.Equal(t, lb.ID, found[0].ID)
+
+	port := freePort(t, lb.PublicNet.IPv4.IP.String())
+	service := tcpService(port, serveOn(t, in, "hello"))
+	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, service)
+	await(t, sdk, a, resp, err)
+	target := hcloud.LoadBalancerAddServerTargetOpts{
+		Server: &hcloud.Server{ID: in.Serial}, UsePrivateIP: hcloud.Ptr(true),
+	}
+	a, resp, err = sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target)
+	await(t, sdk, a, resp, err)
+
+	url := fmt.Sprintf("http://%s/", net.JoinHostPort(lb.PublicNet.IPv4.IP.String(), strconv.Itoa(port)))
+	resp2, err := http.Get(url) //nolint:noctx // The balancer is of this test.
+	require.NoError(t, err)
+	body, err := io.ReadAll(resp2.Body)
+	require.NoError(t, err)
+	require.NoError(t, resp2.Body.Close())
+	assert.Equal(t, "hello", string(body))
+	require.Eventually(t, func() bool {
+		lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+		health := lb.Targets[0].HealthStatus
+		return len(health) == 1 && health[0].ListenPort == port &&
+			health[0].Status == hcloud.LoadBalancerTargetHealthStatusStatusHealthy
+	}, 30*time.Second, 10*time.Millisecond)
+	assert.True(t, lb.Targets[0].UsePrivateIP)
+	assert.Equal(t, in.Serial, lb.Targets[0].Server.Server.ID)
+	assert.Equal(t, 15*time.Second, lb.Services[0].HealthCheck.Interval)
+
+	_, _, err = sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target)
+	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeTargetAlreadyDefined), "%v", err)
+	_, _, err = sdk.LoadBalancer.AddService(t.Context(), lb, service)
+	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeSourcePortAlreadyUsed), "%v", err)
+
+	a, resp, err = sdk.LoadBalancer.RemoveServerTarget(t.Context(), lb, &hcloud.Server{ID: in.Serial})
+	await(t, sdk, a, resp, err)
+	a, resp, err = sdk.LoadBalancer.DeleteService(t.Context(), lb, port)
+	await(t, sdk, a, resp, err)
+	_, err = sdk.LoadBalancer.Delete(t.Context(), lb)
+	require.NoError(t, err)
+	assert.Nil(t, must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t))
+}
+
+func TestServiceIsReadBackAsItWasSent(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	lb := createBalancer(t, c, sdk)
+	service := tcpService(80, 30080)
+	service.Protocol = hcloud.LoadBalancerServiceProtocolHTTP
+	service.Proxyprotocol = hcloud.Ptr(true)
+	service.HTTP = &hcloud.LoadBalancerAddServiceOptsHTTP{
+		CookieName: hcloud.Ptr("taste"), CookieLifetime: hcloud.Ptr(time.Minute), StickySessions: hcloud.Ptr(true),
+	}
+	service.HealthCheck.Protocol = hcloud.LoadBalancerServiceProtocolHTTP
+	service.HealthCheck.HTTP = &hcloud.LoadBalancerAddServiceOptsHealthCheckHTTP{
+		Path: hcloud.Ptr("/healthz"), StatusCodes: []string{"2??", "404"}, Domain: hcloud.Ptr("example.com"),
+	}
+	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, service)
+	await(t, sdk, a, resp, err)
+	a, resp, err = sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
+		DestinationPort: hcloud.Ptr(30081), HealthCheck: &hcloud.LoadBalancerUpdateServiceOptsHealthCheck{
+			Port: hcloud.Ptr(30082), Retries: hcloud.Ptr(5),
+		},
+	})
+	await(t, sdk, a, resp, err)
+	a, resp, err = sdk.LoadBalancer.UpdateService(t.Context(), lb, 80, hcloud.LoadBalancerUpdateServiceOpts{
+		DestinationPort: hcloud.Ptr(30081),
+	})
+	await(t, sdk, a, resp, err) // Nothing changes, and the action has succeeded.
+	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	require.Len(t, lb.Services, 1)
+	s := lb.Services[0]
+	assert.Equal(t, hcloud.LoadBalancerServiceProtocolHTTP, s.Protocol)
+	assert.True(t, s.Proxyprotocol)
+	assert.Equal(t, 30081, s.DestinationPort)
+	assert.Equal(t, "taste", s.HTTP.CookieName)
+	assert.True(t, s.HTTP.StickySessions)
+	assert.Equal(t, 30082, s.HealthCheck.Port)
+	assert.Equal(t, 5, s.HealthCheck.Retries)
+	assert.Equal(t, []string{"2??", "404"}, s.HealthCheck.HTTP.StatusCodes)
+	assert.Equal(t, "example.com", s.HealthCheck.HTTP.Domain)
+
+	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	require.Len(t, native[0].Listeners, 1)
+	assert.Equal(t, api.ProxyProtocolV1, native[0].Listeners[0].ProxyProtocol)
+}
+
+func TestLoadBalancerChanges(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	lb := createBalancer(t, c, sdk)
+	await2 := func(a *hcloud.Action, resp *hcloud.Response, err error) {
+		t.Helper()
+		await(t, sdk, a, resp, err)
+		lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	}
+	await2(sdk.LoadBalancer.ChangeAlgorithm(t.Context(), lb, hcloud.LoadBalancerChangeAlgorithmOpts{
+		Type: hcloud.LoadBalancerAlgorithmTypeLeastConnections,
+	}))
+	assert.Equal(t, hcloud.LoadBalancerAlgorithmTypeLeastConnections, lb.Algorithm.Type)
+	await2(sdk.LoadBalancer.ChangeType(t.Context(), lb, hcloud.LoadBalancerChangeTypeOpts{
+		LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb21"},
+	}))
+	assert.Equal(t, 75, lb.LoadBalancerType.MaxTargets)
+	await2(sdk.LoadBalancer.ChangeDNSPtr(t.Context(), lb, lb.PublicNet.IPv4.IP.String(), hcloud.Ptr("lb.example.com")))
+	assert.Equal(t, "lb.example.com", lb.PublicNet.IPv4.DNSPtr)
+	await2(sdk.LoadBalancer.DisablePublicInterface(t.Context(), lb))
+	assert.False(t, lb.PublicNet.Enabled)
+	await2(sdk.LoadBalancer.EnablePublicInterface(t.Context(), lb))
+	assert.True(t, lb.PublicNet.Enabled)
+	await2(sdk.LoadBalancer.DetachFromNetwork(t.Context(), lb, hcloud.LoadBalancerDetachFromNetworkOpts{
+		Network: lb.PrivateNet[0].Network,
+	}))
+	assert.Empty(t, lb.PrivateNet)
+	in := createInstance(t, c, "node-1")
+	for private, code := range map[bool]hcloud.ErrorCode{
+		true: hcloud.ErrorCodeLoadBalancerNotAttachedToNetwork, false: hcloud.ErrorCodeMissingIPv4,
+	} {
+		_, _, err := sdk.LoadBalancer.AddServerTarget(t.Context(), lb, hcloud.LoadBalancerAddServerTargetOpts{
+			Server: &hcloud.Server{ID: in.Serial}, UsePrivateIP: &private,
+		})
+		assert.True(t, hcloud.IsError(err, code), "%v", err)
+	}
+	renamed, _, err := sdk.LoadBalancer.Update(t.Context(), lb, hcloud.LoadBalancerUpdateOpts{
+		Name: "b1", Labels: map[string]string{"k": "v"},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, "b1", renamed.Name)
+	assert.Equal(t, map[string]string{"k": "v"}, renamed.Labels)
+
+	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{Name: "b1"})
+	require.NoError(t, err)
+	_, err = c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{DeletionProtection: hcloud.Ptr(true)})
+	require.NoError(t, err)
+	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	assert.True(t, lb.Protection.Delete)
+	_, err = sdk.LoadBalancer.Delete(t.Context(), lb)
+	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeProtected), "%v", err)
+}
+
+// The limits of a type are the cloud's.
+func TestLoadBalancerTypeLimitsServices(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	lb := createBalancer(t, c, sdk)
+	for n := range 5 {
+		a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80+n, 30080+n))
+		await(t, sdk, a, resp, err)
+	}
+	_, _, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(90, 30090))
+	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeResourceLimitExceeded), "%v", err)
+}
+
+// An action that is under way locks its balancer, and its IDs stay readable when that is gone.
+func TestActionsAreOperations(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic(), cloudtest.VirtualClock(), cloudtest.Profile("realistic"))
+	made, _, err := sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
+		Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"}, Location: &hcloud.Location{Name: zoneOf(t, c)},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, hcloud.ActionStatusRunning, made.Action.Status)
+	assert.Equal(t, "create_load_balancer", made.Action.Command)
+	_, _, err = sdk.LoadBalancer.AddService(t.Context(), made.LoadBalancer, tcpService(80, 30080))
+	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeLocked), "%v", err)
+	_, err = c.AdvanceClock(t.Context(), time.Hour)
+	require.NoError(t, err)
+	require.NoError(t, sdk.Action.WaitFor(t.Context(), made.Action))
+	_, err = sdk.LoadBalancer.Delete(t.Context(), made.LoadBalancer)
+	require.NoError(t, err)
+	_, err = c.AdvanceClock(t.Context(), time.Hour)
+	require.NoError(t, err)
+	a := must(sdk.Action.GetByID(t.Context(), made.Action.ID))(t)
+	assert.Equal(t, hcloud.ActionStatusSuccess, a.Status)
+}

@@ -1,0 +1,237 @@
+package hcloud
+
+import (
+	"context"
+	"math"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+)
+
+type networkList struct {
+	schema.NetworkListResponse
+	Meta schema.Meta `json:"meta"`
+}
+
+func listNetworks(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	query := r.HTTP.URL.Query()
+	selector, err := parseSelector(query.Get("label_selector"))
+	if err != nil {
+		return nil, err
+	}
+	found, err := r.ListNetworks(ctx, client.NetworkFilter{Name: query.Get("name")})
+	if err != nil {
+		return nil, err
+	}
+	found = slices.DeleteFunc(found, func(n api.Network) bool { return !selector.matches(n.Tags) })
+	shown, meta, err := page(r, found)
+	if err != nil {
+		return nil, err
+	}
+	list := networkList{Meta: meta}
+	for _, n := range shown {
+		network, err := toNetwork(ctx, r, n)
+		if err != nil {
+			return nil, err
+		}
+		list.Networks = append(list.Networks, network)
+	}
+	return dialect.OK(list), nil
+}
+
+func getNetwork(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	n, err := readNetwork(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	network, err := toNetwork(ctx, r, *n)
+	return dialect.OK(schema.NetworkGetResponse{Network: network}), err
+}
+
+// readNetwork reads the network of the call's path.
+func readNetwork(ctx context.Context, r *dialect.Request) (*api.Network, error) {
+	serial, err := r.Serial()
+	if err != nil {
+		return nil, err
+	}
+	return networkOf(ctx, r, serial)
+}
+
+func networkOf(ctx context.Context, r *dialect.Request, serial int64) (*api.Network, error) {
+	id, err := r.ResourceID(ctx, cloud.NetworkResource, serial)
+	if err != nil {
+		return nil, err
+	}
+	return r.GetNetwork(ctx, id)
+}
+
+// toNetwork makes a network with its servers and routes. A route whose instance is gone has the
+// address that the instance had, for its gateway: its name says it (see routeName).
+func toNetwork(ctx context.Context, r *dialect.Request, n api.Network) (schema.Network, error) {
+	network := schema.Network{
+		ID: n.Serial, Name: n.Name, Created: n.CreatedAt, IPRange: n.Cidr, Labels: n.Tags,
+		Subnets: []schema.NetworkSubnet{{Type: "cloud", IPRange: n.Cidr, Gateway: firstHost(n.Cidr), NetworkZone: regionOf(r)}},
+		Routes:  []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
+	}
+	instances, err := instancesByID(ctx, r)
+	if err != nil {
+		return network, err
+	}
+	for _, in := range instances {
+		if in.Network == n.ID && in.Address.IsValid() {
+			network.Servers = append(network.Servers, in.Serial)
+		}
+	}
+	slices.Sort(network.Servers)
+	routes, err := r.ListRoutes(ctx, client.RouteFilter{})
+	if err != nil {
+		return network, err
+	}
+	for _, route := range routes {
+		if route.NetworkID != n.ID {
+			continue
+		}
+		network.Routes = append(network.Routes, schema.NetworkRoute{
+			Destination: route.Destination, Gateway: gatewayOf(route, instances),
+		})
+	}
+	return network, nil
+}
+
+// firstHost is the first address of a CIDR that a host can have: the gateway's.
+func firstHost(cidr string) string {
+	prefix, err := netip.ParsePrefix(cidr)
+	if err != nil {
+		return ""
+	}
+	return prefix.Masked().Addr().Next().String()
+}
+
+// regionOf is the region of all of this cloud's zones.
+func regionOf(r *dialect.Request) string { return r.Cloud.Zones()[0].Region }
+
+// instancesByID reads the caller's instances, to which routes and targets refer.
+func instancesByID(ctx context.Context, r *dialect.Request) (map[string]cloud.Instance, error) {
+	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: math.MaxInt32})
+	byID := map[string]cloud.Instance{}
+	for _, in := range all {
+		byID[in.ID] = in
+	}
+	return byID, err
+}
+
+func gatewayOf(route api.Route, instances map[string]cloud.Instance) string {
+	if in := instances[route.InstanceID]; in.Address.IsValid() {
+		return in.Address.String()
+	}
+	return gatewayInName(route)
+}
+
+// routeName names a route, which has no name at Hetzner, by its gateway and destination.
+func routeName(gateway, destination netip.Prefix) string {
+	text := strings.NewReplacer("/", "-", ".", "-")
+	return "hcloud-" + gateway.Addr().String() + "-" + text.Replace(destination.String())
+}
+
+// gatewayInName reads the gateway from a route's name. It is the unspecified address for a
+// route that was made otherwise.
+func gatewayInName(route api.Route) string {
+	gateway, _, _ := strings.Cut(strings.TrimPrefix(route.Name, "hcloud-"), "-")
+	if _, err := netip.ParseAddr(gateway); err != nil {
+		return netip.IPv4Unspecified().String()
+	}
+	return gateway
+}
+
+type routeRequest struct {
+	Destination string `json:"destination"`
+	Gateway     string `json:"gateway"`
+}
+
+func (q routeRequest) parse() (destination, gateway netip.Prefix, err error) {
+	destination, err = netip.ParsePrefix(q.Destination)
+	if err != nil || destination != destination.Masked() {
+		return destination, gateway, dialect.Invalid("destination", "%q is no network in CIDR notation", q.Destination)
+	}
+	address, err := netip.ParseAddr(q.Gateway)
+	if err != nil {
+		return destination, gateway, dialect.Invalid("gateway", "%q is no IP address", q.Gateway)
+	}
+	return destination, netip.PrefixFrom(address, address.BitLen()), nil
+}
+
+func addRoute(ctx context.Context, r *dialect.Request, q routeRequest) (*dialect.Answer, error) {
+	destination, gateway, err := q.parse()
+	if err != nil {
+		return nil, err
+	}
+	n, err := readNetwork(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	instances, err := instancesByID(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	var hop string
+	for id, in := range instances {
+		if in.Network == n.ID && in.Address == gateway.Addr() {
+			hop = id
+		}
+	}
+	if hop == "" {
+		return nil, dialect.Invalid("gateway", "%s is no address of a server in network %s", q.Gateway, n.Name)
+	}
+	route, err := r.CreateRoute(ctx, api.RouteCreate{
+		Name: routeName(gateway, destination), Destination: destination.String(), InstanceID: hop,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return routeAction("add_route", route.Serial, route.CreatedAt), nil
+}
+
+func deleteRoute(ctx context.Context, r *dialect.Request, q routeRequest) (*dialect.Answer, error) {
+	destination, _, err := q.parse()
+	if err != nil {
+		return nil, err
+	}
+	n, err := readNetwork(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	instances, err := instancesByID(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	routes, err := r.ListRoutes(ctx, client.RouteFilter{})
+	if err != nil {
+		return nil, err
+	}
+	at := slices.IndexFunc(routes, func(route api.Route) bool {
+		return route.NetworkID == n.ID && route.Destination == destination.String() &&
+			gatewayOf(route, instances) == q.Gateway
+	})
+	if at < 0 {
+		return nil, dialect.NotFound("network %s has no route to %s via %s", n.Name, q.Destination, q.Gateway)
+	}
+	if err := r.DeleteRoute(ctx, routes[at].ID); err != nil {
+		return nil, err
+	}
+	return routeAction("delete_route", routes[at].Serial, time.Now().UTC()), nil
+}
+
+func routeAction(command string, serial int64, at time.Time) *dialect.Answer {
+	return &dialect.Answer{
+		Status: http.StatusCreated, Body: schema.ActionGetResponse{Action: finishedAction(command, serial, at)},
+	}
+}

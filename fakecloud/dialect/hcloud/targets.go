@@ -1,0 +1,213 @@
+package hcloud
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+)
+
+// expectedCodes makes ranges of statuses of patterns in which "?" stands for any digit, as in
+// "2??".
+func expectedCodes(patterns []string) string {
+	var codes []string
+	for _, p := range patterns {
+		low, high := strings.ReplaceAll(p, "?", "0"), strings.ReplaceAll(p, "?", "9")
+		if low != high {
+			low += "-" + high
+		}
+		codes = append(codes, low)
+	}
+	return strings.Join(codes, ",")
+}
+
+type targetRequest struct {
+	Type   string `json:"type"`
+	Server *struct {
+		ID int64 `json:"id"`
+	} `json:"server,omitempty"`
+	UsePrivateIP *bool `json:"use_private_ip,omitempty"`
+}
+
+// find gives the server of a target. Other types of targets are refused.
+func (q targetRequest) find(ctx context.Context, r *dialect.Request) (*api.Instance, error) {
+	if q.Type != "server" {
+		return nil, &cloud.Error{Code: unsupported, Message: "this imitation has targets of type server only"}
+	}
+	if q.Server == nil {
+		return nil, dialect.Invalid("server", "must be given")
+	}
+	return readInstance(ctx, r, q.Server.ID)
+}
+
+func addTarget(
+	ctx context.Context,
+	r *dialect.Request,
+	b *balancer,
+	q targetRequest,
+) (u api.LoadBalancerUpdate, err error) {
+	in, err := q.find(ctx, r)
+	if err != nil {
+		return u, err
+	}
+	target := api.Target{InstanceID: in.ID}
+	private := q.UsePrivateIP != nil && *q.UsePrivateIP
+	hasPublic := slices.ContainsFunc(in.Addresses, func(a api.Address) bool { return a.Type == api.AddressExternal })
+	switch {
+	case slices.Contains(b.Targets, target):
+		return u, &cloud.Error{Code: targetDefined, Message: "load balancer target is already defined"}
+	case private && b.record.Network == 0:
+		return u, &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
+	case !private && !hasPublic:
+		return u, &cloud.Error{Code: missingIPv4, Message: "server " + in.Name + " has no public IPv4 address"}
+	}
+	if private {
+		b.record.PrivateTargets = append(b.record.PrivateTargets, in.Serial)
+	}
+	targets := append(slices.Clone(b.Targets), target)
+	u.Targets = &targets
+	return u, nil
+}
+
+func removeTarget(
+	ctx context.Context,
+	r *dialect.Request,
+	b *balancer,
+	q targetRequest,
+) (u api.LoadBalancerUpdate, err error) {
+	if q.Type != "server" || q.Server == nil {
+		return u, dialect.Invalid("server", "must be given, with type server")
+	}
+	// A server that is gone may still be a target.
+	id, err := r.ResourceID(ctx, cloud.InstanceResource, q.Server.ID)
+	if err != nil {
+		return u, err
+	}
+	target := api.Target{InstanceID: id}
+	if !slices.Contains(b.Targets, target) {
+		return u, dialect.NotFound("server %d is no target of the load balancer", q.Server.ID)
+	}
+	b.record.PrivateTargets = slices.DeleteFunc(b.record.PrivateTargets, func(s int64) bool { return s == q.Server.ID })
+	targets := slices.DeleteFunc(slices.Clone(b.Targets), func(t api.Target) bool { return t == target })
+	u.Targets = &targets
+	return u, nil
+}
+
+func changeAlgorithm(
+	_ context.Context,
+	_ *dialect.Request,
+	_ *balancer,
+	q schema.LoadBalancerActionChangeAlgorithmRequest,
+) (u api.LoadBalancerUpdate, err error) {
+	algorithm, err := algorithmNamed(q.Type)
+	u.Algorithm = &algorithm
+	return u, err
+}
+
+func changeType(
+	_ context.Context,
+	_ *dialect.Request,
+	_ *balancer,
+	q schema.LoadBalancerActionChangeTypeRequest,
+) (u api.LoadBalancerUpdate, err error) {
+	kind, err := findType(q.LoadBalancerType)
+	u.Type = &kind
+	return u, err
+}
+
+func changeDNSPtr(
+	_ context.Context,
+	_ *dialect.Request,
+	b *balancer,
+	q schema.LoadBalancerActionChangeDNSPtrRequest,
+) (u api.LoadBalancerUpdate, err error) {
+	if q.IP != b.Address && (b.IPv6Address == nil || q.IP != *b.IPv6Address) {
+		return u, dialect.Invalid("ip", "%q is no public address of the load balancer", q.IP)
+	}
+	if b.record.DNSPtr == nil {
+		b.record.DNSPtr = map[string]string{}
+	}
+	delete(b.record.DNSPtr, q.IP)
+	if q.DNSPtr != nil {
+		b.record.DNSPtr[q.IP] = *q.DNSPtr
+	}
+	return u, nil
+}
+
+type attachRequest struct {
+	Network int64   `json:"network"`
+	IP      *string `json:"ip,omitempty"`
+	IPRange *string `json:"ip_range,omitempty"`
+}
+
+func attachToNetwork(
+	ctx context.Context,
+	r *dialect.Request,
+	b *balancer,
+	q attachRequest,
+) (u api.LoadBalancerUpdate, err error) {
+	if _, err := networkOf(ctx, r, q.Network); err != nil {
+		return u, err
+	}
+	if b.record.Network != 0 {
+		return u, &cloud.Error{Code: alreadyAttached, Message: "load balancer is already attached to a network"}
+	}
+	for field, sent := range map[string]*string{"ip": q.IP, "ip_range": q.IPRange} {
+		if sent == nil {
+			continue
+		}
+		if _, err := netip.ParsePrefix(*sent); err != nil {
+			if _, err := netip.ParseAddr(*sent); err != nil {
+				return u, dialect.Invalid(field, "%q is no address", *sent)
+			}
+		}
+	}
+	b.record.Network = q.Network
+	return u, nil
+}
+
+type detachRequest struct {
+	Network int64 `json:"network"`
+}
+
+func detachFromNetwork(
+	_ context.Context,
+	_ *dialect.Request,
+	b *balancer,
+	q detachRequest,
+) (u api.LoadBalancerUpdate, err error) {
+	switch {
+	case b.record.Network != q.Network:
+		return u, &cloud.Error{Code: notAttached, Message: "load balancer is not attached to the network"}
+	case len(b.record.PrivateTargets) > 0:
+		return u, &cloud.Error{Code: cloud.InUse, Message: "load balancer has targets with use_private_ip"}
+	}
+	b.record.Network = 0
+	return u, nil
+}
+
+func enablePublicInterface(
+	_ context.Context,
+	_ *dialect.Request,
+	b *balancer,
+	_ struct{},
+) (u api.LoadBalancerUpdate, err error) {
+	b.record.PublicDisabled = false
+	return u, nil
+}
+
+func disablePublicInterface(
+	_ context.Context,
+	_ *dialect.Request,
+	b *balancer,
+	_ struct{},
+) (u api.LoadBalancerUpdate, err error) {
+	b.record.PublicDisabled = true
+	return u, nil
+}
