@@ -36,7 +36,7 @@ var layers = [][]string{
 	{"conformance"},
 	{"image/debian", "bundle"},
 	{"apply", "image", "pki", "publish", "timeline", "ui"},
-	{"notices"},
+	{"dialects", "notices"},
 	{"build"},
 	{"process", "state"},
 	{"atomicfile", "fakekubelet", "follow", "kubediff", "labels"},

@@ -337,10 +337,15 @@ func (a *Agent) checkNameIsFree(ctx context.Context, m cluster.Machine) error {
 		return err
 	}
 	have, err := a.lookupProviderID(ctx, m.Name)
-	if err == nil && have != "" && have != m.ProviderID() {
-		err = fmt.Errorf("its name's Node is still that of %s", have)
+	if err != nil || have == "" {
+		return err
 	}
-	return err
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !cluster.IsProviderIDOf(have, a.instances[m.ID]) {
+		return fmt.Errorf("its name's Node is still that of %s", have)
+	}
+	return nil
 }
 
 func (a *Agent) bootMachine(ctx context.Context, m cluster.Machine) {

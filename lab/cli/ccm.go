@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
+	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
@@ -92,7 +94,7 @@ Ctrl-C did.`,
 
 // newCCMUse returns the command `lab ccm use`.
 func newCCMUse(o *globalOptions) *cobra.Command {
-	own := false
+	own, guest := false, &guestFlags{}
 	cmd := &cobra.Command{
 		Use:   "use PROGRAM [-- ARGS...]",
 		Short: "Have another program be the lab's CCM, or the lab's own again",
@@ -103,9 +105,14 @@ Without arguments the program is given those of the lab's own CCM, all of which 
 flags of k8s.io/cloud-provider. With arguments after -- it is given these; they are
 templates with the fields ` + wrapHelpText(program.ValueNames()) + `.
 
+With --dialect the program is the CCM of another cloud, unmodified, and is given what
+its cloud's preset has: ` + "`lab dialect show NAME`" + ` prints it. The lab's cloud speaks that
+cloud's API, too. Arguments after -- and --ccm-env come on top.
+
 The cluster's CCM must be a process of this machine (embedded, external).`,
 		Example: `  lab ccm use ./my-ccm
   lab ccm use ./my-ccm -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}
+  lab ccm use --dialect hcloud ./hcloud-cloud-controller-manager
   lab ccm use --own`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if own {
@@ -121,7 +128,7 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 					if err != nil {
 						return "", err
 					}
-					which, use = path, func(ctx context.Context) error { return suite.UseCCM(ctx, l, path, args[1:]) }
+					which, use = path, func(ctx context.Context) error { return guest.use(ctx, l, path, args[1:]) }
 				}
 				if !l.CCMWanted() {
 					which += "; none runs before " + invokedAs() + " ccm start"
@@ -131,6 +138,63 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 		},
 	}
 	cmd.Flags().BoolVar(&own, "own", false, "the lab's own CCM")
+	guest.add(cmd)
+	return cmd
+}
+
+// guestFlags say how a CCM runs that is not the lab's own.
+type guestFlags struct {
+	dialect string
+	env     []string
+}
+
+func (g *guestFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(
+		&g.dialect, "dialect", "", "the CCM is that of another cloud, run by its preset: "+strings.Join(dialects.Names(), ", "),
+	)
+	cmd.Flags().StringArrayVar(
+		&g.env, "ccm-env", nil, "NAME=value in the CCM's environment, a template as its arguments are; repeatable",
+	)
+	completeValues(cmd, "dialect", dialects.Names()...)
+}
+
+// use makes a program the lab's CCM.
+func (g *guestFlags) use(ctx context.Context, l *lab.Lab, path string, args []string) error {
+	return suite.UseCCM(ctx, l, &program.CCM{Path: path, Args: args, Env: g.env}, g.dialect)
+}
+
+// forUp gives what lab up does before it starts the CCM; nil if that is the lab's own.
+func (g *guestFlags) forUp(path string, args []string) (func(context.Context, *lab.Lab) error, error) {
+	if path == "" {
+		if g.dialect != "" || len(g.env) > 0 || len(args) > 0 {
+			return nil, usagef("--dialect, --ccm-env and arguments after -- are for --ccm PROGRAM")
+		}
+		return nil, nil
+	}
+	path, err := filepath.Abs(path)
+	return func(ctx context.Context, l *lab.Lab) error { return g.use(ctx, l, path, args) }, err
+}
+
+// newDialect returns the command `lab dialect`.
+func newDialect() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "dialect", Short: "Show how CCMs of other clouds are run in a lab",
+		Example: "  lab dialect show hcloud",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(&cobra.Command{
+		Use: "show NAME", Short: "Print a dialect's preset: environment, arguments and limits",
+		Example: "  lab dialect show hcloud", Args: requireOneArgument,
+		ValidArgsFunction: cobra.FixedCompletions(dialects.Names(), cobra.ShellCompDirectiveNoFileComp),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			source, err := dialects.Source(args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			_, err = cmd.OutOrStdout().Write(source)
+			return err
+		},
+	})
 	return cmd
 }
 

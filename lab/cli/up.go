@@ -20,8 +20,10 @@ const maxNodes = 100
 // newUp returns the command `lab up`.
 func newUp(o *globalOptions) *cobra.Command {
 	var (
-		opts lifecycle.Options
-		fg   *foregroundFlags
+		opts  lifecycle.Options
+		fg    *foregroundFlags
+		guest guestFlags
+		ccm   string
 	)
 	cmd := &cobra.Command{
 		Use:   "up",
@@ -42,11 +44,18 @@ There are three kinds of cluster:
   lab up --cluster kind         # the same with real kubelets, in containers
   lab up --cluster external --kubeconfig my.yaml
   lab up --name second          # another lab beside the first
+  lab up --dialect hcloud --ccm ./hcloud-cloud-controller-manager   # another cloud's CCM, unmodified
   lab up --without-ccm          # see what waits for a CCM
   lab up --name plain --cloud-provider none   # one that waits for none; then: lab compare plain lab
   lab up --foreground --publish 0.0.0.0:8080   # for a container: the demo on that port, until SIGTERM`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: func(cmd *cobra.Command, args []string) error {
+			return requireNoArguments(cmd, args[:countBeforeDash(cmd, args)])
+		},
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			opts.Name = o.name
+			if opts.UseCCM, err = guest.forUp(ccm, args); err != nil {
+				return err
+			}
 			opts.Fleeting = fg.enabled // A new lab that fails to come up is then taken down again.
 			if err := validateUp(opts, cmd.Flags().Changed("nodes")); err != nil {
 				return err
@@ -114,6 +123,10 @@ There are three kinds of cluster:
 		lifecycle.DefaultProfile,
 	))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
+	cmd.Flags().StringVar(
+		&ccm, "ccm", "", "a `PROGRAM` that is the CCM instead of the lab's own; its arguments after --, as of lab ccm use",
+	)
+	guest.add(cmd)
 	cmd.Flags().DurationVar(
 		&opts.StepTimeout, "step-timeout", 0,
 		"how long each step may take before up gives up and says what it waited for (default 4m, and 3s for each node; for images 15m)",

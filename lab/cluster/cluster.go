@@ -8,12 +8,17 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
+	"strings"
 
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
 // Cluster is the cluster of one lab, with its cloud and its CCM. Every method looks at
@@ -105,8 +110,18 @@ var Providers = []string{ProviderExternal, ProviderNone}
 // may have the name and address of an old one.
 type Machine struct{ ID, Name, Address string }
 
-// ProviderID is the provider ID that the CCM writes on the machine's Node.
-func (m Machine) ProviderID() string { return contract.ProviderID(m.ID) }
+// IsProviderIDOf tells whether a provider ID is an instance's: what the lab's own CCM calls it,
+// or the CCM of another cloud whose dialect the lab's cloud speaks.
+func IsProviderIDOf(providerID string, i api.Instance) bool {
+	return providerID == contract.ProviderID(i.ID) ||
+		slices.Contains(slices.Collect(maps.Values(i.Identities)), providerID)
+}
+
+// IsOfThisCloud tells whether a provider ID is one that the lab's cloud gives, in any dialect.
+func IsOfThisCloud(providerID string) bool {
+	_, _, spoken := identity.Parse(providerID)
+	return spoken || strings.HasPrefix(providerID, contract.ProviderIDPrefix)
+}
 
 // Size is the capacity that an instance's type gives a machine. The type of an instance
 // never changes, so neither does the size of a machine.
@@ -175,6 +190,8 @@ type Log struct {
 type Cloud struct {
 	URL    string
 	CAFile string // "" when it speaks plain HTTP
+	// Dialects are where it is spoken to as another cloud, by dialect.
+	Dialects map[string]string
 	// Dir holds a token for each caller.
 	Dir string
 	// Network is the address range of the cloud and its balancers, which are reached
@@ -236,6 +253,8 @@ type CCMCommand struct {
 type Program struct {
 	Path string   `json:"path"` // absolute
 	Args []string `json:"args"`
+	// Env is added to its environment; nil leaves that of the lab's own CCM.
+	Env []string `json:"env,omitempty"`
 }
 
 // Replaceable is a cluster whose CCM may be another program than the lab's own.

@@ -168,7 +168,7 @@ func (f *NodeFacts) setInstances(instances []api.Instance) {
 		if in.Name == f.Name {
 			f.Named = append(f.Named, in)
 		}
-		if f.Node != nil && f.Node.Spec.ProviderID == contract.ProviderID(in.ID) {
+		if f.Node != nil && cluster.IsProviderIDOf(f.Node.Spec.ProviderID, in) {
 			f.Instance = &instances[i]
 		}
 	}
@@ -227,9 +227,7 @@ func (s Source) Service(ctx context.Context, namespace, name string) Explanation
 	defer cancel()
 	var balancers []api.LoadBalancer
 	s.queryCloud(bounded, q, func() (err error) {
-		balancers, err = s.Cloud.ListLoadBalancers(
-			bounded, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID}},
-		)
+		balancers, err = s.Cloud.ListLoadBalancers(bounded, client.LoadBalancerFilter{})
 		return err
 	})
 	q.Go(func() {

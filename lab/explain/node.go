@@ -3,7 +3,6 @@ package explain
 import (
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
@@ -224,7 +224,7 @@ func (f NodeFacts) addRestart(to *finding, i *api.Instance) *finding {
 
 // isOfThisCloud tells whether the provider ID is one of fakecloud's.
 func (f NodeFacts) isOfThisCloud() bool {
-	return strings.HasPrefix(f.Node.Spec.ProviderID, contract.ProviderIDPrefix)
+	return cluster.IsOfThisCloud(f.Node.Spec.ProviderID)
 }
 
 // findGoneInstance says why a Node still exists whose instance is terminated or

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/conformance/mutants"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -53,8 +54,8 @@ func mutantBinaryOf(ctx context.Context, l *Lesson, steps *ui.Steps) (program st
 }
 
 // installMutantCCM replaces the lab's CCM by the mutant, if the lesson has one.
-func (s *Seat) installMutantCCM(ctx context.Context, program string, steps *ui.Steps) error {
-	if program == "" {
+func (s *Seat) installMutantCCM(ctx context.Context, path string, steps *ui.Steps) error {
+	if path == "" {
 		return nil
 	}
 	return steps.Do("ccm", func(func(string)) (string, error) {
@@ -63,7 +64,7 @@ func (s *Seat) installMutantCCM(ctx context.Context, program string, steps *ui.S
 			return "", err
 		}
 		defer opened.State.Unlock()
-		if err := suite.UseCCM(ctx, opened, program, nil); err != nil {
+		if err := suite.UseCCM(ctx, opened, &program.CCM{Path: path}, ""); err != nil {
 			return "", fmt.Errorf("having the CCM with a mistake run: %w", err)
 		}
 		return "the one with a mistake runs", nil

@@ -167,6 +167,8 @@ type Options struct {
 	Profile string
 	// WithoutCCM and WithoutDemo leave the CCM and the demo out.
 	WithoutCCM, WithoutDemo bool
+	// UseCCM, unless nil, says which program is the CCM, before it starts.
+	UseCCM func(context.Context, *lab.Lab) error
 	// Fleeting has a new lab that does not come up taken down again.
 	Fleeting bool
 	// NodeImage and PodNetwork are for kind, Kubeconfig is for external; "" is

@@ -15,11 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/apply"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
+	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/ui"
 	"github.com/ccmlab/ccmlab/manifests"
@@ -157,13 +157,11 @@ func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (str
 		if svc.Spec.Type != corev1.ServiceTypeLoadBalancer || kubediff.IngressAddress(svc) != "" {
 			return nil
 		}
-		balancers, err := u.cloud.ListLoadBalancers(
-			ctx, client.LoadBalancerFilter{Tags: []string{contract.TagServiceUID + "=" + string(svc.UID)}},
-		)
-		if err != nil || len(balancers) == 0 {
+		balancers, err := u.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+		lb := status.BalancerOf(svc, balancers)
+		if err != nil || lb == nil {
 			return errors.Join(errors.New("the cloud has no load balancer for it yet"), err)
 		}
-		lb := balancers[0]
 		if lb.StateReason != nil {
 			return fmt.Errorf("its load balancer %s is %s: %s", lb.ID, lb.State, *lb.StateReason)
 		}

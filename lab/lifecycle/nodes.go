@@ -113,6 +113,11 @@ func (u *upRun) listAliveNodes(ctx context.Context) ([]corev1.Node, error) {
 // startCCMAndInitializeNodes starts the CCM and waits until no node has its taint.
 func (u *upRun) startCCMAndInitializeNodes(ctx context.Context, note func(string)) (string, error) {
 	note("starting")
+	if u.opts.UseCCM != nil {
+		if err := u.opts.UseCCM(ctx, u.Lab); err != nil {
+			return "", err
+		}
+	}
 	if err := u.StartCCM(ctx); err != nil {
 		return "", err
 	}

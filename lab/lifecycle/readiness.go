@@ -6,12 +6,10 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -47,9 +45,9 @@ func readinessOfNodes(instances []api.Instance, alive []corev1.Node) nodeReadine
 			continue
 		}
 		r.expected = append(r.expected, i.Name)
-		n, own := nodes[i.Name], cluster.Machine{ID: i.ID}.ProviderID()
+		n := nodes[i.Name]
 		switch {
-		case n != nil && n.Spec.ProviderID != own && strings.HasPrefix(n.Spec.ProviderID, contract.ProviderIDPrefix):
+		case n != nil && cluster.IsOfThisCloud(n.Spec.ProviderID) && !cluster.IsProviderIDOf(n.Spec.ProviderID, i):
 			r.missing = append(
 				r.missing, i.Name+", whose Node is still that of an earlier instance until a CCM deletes it",
 			)

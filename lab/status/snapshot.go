@@ -2,6 +2,8 @@ package status
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -9,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
@@ -172,10 +173,11 @@ func servicesOf(services []corev1.Service, balancers []api.LoadBalancer, listed 
 }
 
 // BalancerOf is the balancer that the CCM made for a Service, which carries the Service's
-// UID in its tags; nil if it is not among all.
+// UID in its tags; nil if it is not among all. The tag is called otherwise by each CCM, and a
+// UID is nobody else's.
 func BalancerOf(s *corev1.Service, all []api.LoadBalancer) *api.LoadBalancer {
 	for i := range all {
-		if all[i].Tags[contract.TagServiceUID] == string(s.UID) {
+		if slices.Contains(slices.Collect(maps.Values(all[i].Tags)), string(s.UID)) {
 			return &all[i]
 		}
 	}

@@ -54,7 +54,7 @@ func (o Options) driverOn(ctx context.Context, l *lab.Lab) (conformance.Implemen
 			"the CCM of a cluster of kind %s is no process of this machine, and only such a one can be tested",
 			l.State.Cluster)
 	}
-	values := ccmValues(l, host.CCMCommand())
+	values := ccmValues(l, host.CCMCommand(), "")
 	cloud, stop, err := o.Driver.connect(ctx, l, values)
 	if err != nil {
 		return none, nil, err

@@ -22,6 +22,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/inmemory"
 	"github.com/ccmlab/ccmlab/lab/conformance/onfakecloud"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
+	"github.com/ccmlab/ccmlab/lab/dialects"
 )
 
 // Implementations that the suite has a driver for.
@@ -175,7 +176,7 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 		}
 		under.Name = ccm.Name()
 	}
-	ccm.Values = ccmValues(l, command)
+	ccm.Values = ccmValues(l, command, "")
 	ccm.Values.CloudURL = strings.TrimSuffix(u.String(), "/") // By way of the gate.
 	ccm.Host, ccm.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = ccm
@@ -190,36 +191,61 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	return under, gate.Close, nil
 }
 
-// ccmValues are the values that templates of a CCM's command line can use in this lab.
-func ccmValues(l *lab.Lab, command cluster.CCMCommand) program.Values {
+// ccmValues are the values that templates of a CCM's command line can use in this lab, with a
+// dialect or "".
+func ccmValues(l *lab.Lab, command cluster.CCMCommand, dialect string) program.Values {
 	cloud := l.Cluster.Cloud()
 	return program.Values{
 		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name,
 		ClusterCIDR: command.ClusterCIDR,
-		CloudURL:    cloud.URL, TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name,
+		CloudURL:    cloud.URL, DialectURL: cloud.Dialects[dialect], TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name,
 		CAFile:  cloud.CAFile,
 		Address: command.Address, Port: command.Port,
 	}
 }
 
-// UseCCM makes a program on this machine the lab's CCM from now on, in place of the
-// lab's own. Its arguments are templates, as in the suite; without any it gets those of
-// the lab's own CCM. A CCM that runs is replaced.
-func UseCCM(ctx context.Context, l *lab.Lab, path string, args []string) error {
+// UseCCM makes p, a program on this machine, the lab's CCM from now on, in place of the lab's
+// own. Its arguments and environment are templates, as in the suite; without any arguments it
+// gets those of the lab's own CCM. With a dialect, it gets what the dialect's preset has first.
+// A CCM that runs is replaced.
+func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) error {
 	command, err := l.ReplaceableCCM()
 	if err != nil {
 		return err
 	}
-	p := &program.CCM{Path: path, Args: args, Values: ccmValues(l, command)}
+	own := len(p.Args) == 0 && dialect == ""
+	if p, err = withPreset(p, dialect); err != nil {
+		return err
+	}
+	p.Values = ccmValues(l, command, dialect)
+	if dialect != "" && p.Values.DialectURL == "" {
+		return fmt.Errorf("this lab's cloud does not speak %s: make a new lab with `lab up`", dialect)
+	}
 	if err := p.Check(); err != nil {
 		return err
 	}
-	line, err := p.CommandLine()
-	if err != nil {
+	args, err1 := p.CommandLine()
+	env, err2 := p.Values.Fill(p.Env)
+	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	if len(args) == 0 {
-		line = command.Args
+	if own {
+		args = command.Args
 	}
-	return l.UseCCM(ctx, &cluster.Program{Path: path, Args: line})
+	return l.UseCCM(ctx, &cluster.Program{Path: p.Path, Args: args, Env: env})
+}
+
+// withPreset puts a dialect's arguments and environment before those of a program, so that of
+// what comes twice the program's counts.
+func withPreset(p *program.CCM, dialect string) (*program.CCM, error) {
+	if dialect == "" {
+		return p, nil
+	}
+	preset, err := dialects.Named(dialect)
+	if err != nil {
+		return nil, err
+	}
+	return &program.CCM{
+		Path: p.Path, Args: slices.Concat(preset.Args, p.Args), Env: slices.Concat(preset.Environment(), p.Env),
+	}, nil
 }

@@ -9,7 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strings"
+	"slices"
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
@@ -44,7 +44,7 @@ func checkNoCCM(ctx context.Context, kube kubernetes.Interface) error {
 	}
 	var foreign []string
 	for _, n := range nodes.Items {
-		if n.Spec.ProviderID != "" && !hasOurProviderID(n) {
+		if n.Spec.ProviderID != "" && !cluster.IsOfThisCloud(n.Spec.ProviderID) {
 			foreign = append(foreign, fmt.Sprintf("%s (%s)", n.Name, n.Spec.ProviderID))
 		}
 	}
@@ -98,17 +98,16 @@ func errLeaseHeld(l *coordinationv1.LeaseSpec) error {
 // presentMachines are the machines of the nodes that the lab's cloud is for. A node
 // whose instance has terminated is the CCM's to remove.
 func presentMachines(nodes []corev1.Node, instances []api.Instance) ([]cluster.Machine, error) {
-	states := map[string]api.InstanceState{}
-	for _, i := range instances {
-		states[cluster.Machine{ID: i.ID}.ProviderID()] = i.State
-	}
 	var machines []cluster.Machine
 	var lost []string
 	for _, n := range nodes {
-		state, known := states[n.Spec.ProviderID]
+		at := slices.IndexFunc(instances, func(i api.Instance) bool {
+			return cluster.IsProviderIDOf(n.Spec.ProviderID, i)
+		})
+		known := at >= 0
 		switch {
-		case known && state == api.InstanceTerminated:
-		case hasOurProviderID(n) && !known:
+		case known && instances[at].State == api.InstanceTerminated:
+		case cluster.IsOfThisCloud(n.Spec.ProviderID) && !known:
 			lost = append(lost, fmt.Sprintf("%s (%s)", n.Name, n.Spec.ProviderID))
 		case known || kubediff.IsUninitialized(&n): // Others are some other provider's, and none of our business.
 			machines = append(machines, cluster.Machine{Name: n.Name, Address: internalIPv4(n)})
@@ -121,10 +120,6 @@ func presentMachines(nodes []corev1.Node, instances []api.Instance) ([]cluster.M
 		)
 	}
 	return machines, nil
-}
-
-func hasOurProviderID(n corev1.Node) bool {
-	return strings.HasPrefix(n.Spec.ProviderID, cluster.Machine{}.ProviderID())
 }
 
 // internalIPv4 is the node's first internal IPv4 address; "" if it has none. The cloud

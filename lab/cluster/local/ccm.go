@@ -197,6 +197,9 @@ func (s Site) KeepCCM(ctx context.Context, spec process.Spec, log *slog.Logger) 
 			spec := spec
 			if used != nil {
 				spec.Path, spec.Args = used.Path, used.Args
+				if used.Env != nil {
+					spec.Env = used.Env
+				}
 			}
 			return s.Ensure(spec)
 		},

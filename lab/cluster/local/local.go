@@ -160,8 +160,19 @@ const ComponentCloud = "fakecloud"
 // Cloud says how to reach the lab's cloud. It speaks plain HTTP, because only this
 // machine can reach it.
 func (s Site) Cloud() cluster.Cloud {
-	return cluster.Cloud{URL: "http://" + s.Endpoint(PortCloud), Dir: s.Lab.Path("cloud")}
+	c := cluster.Cloud{
+		URL: "http://" + s.Endpoint(PortCloud), Dir: s.Lab.Path("cloud"), Dialects: map[string]string{},
+	}
+	for _, dialect := range dialects {
+		if s.Lab.Ports[dialect] != 0 { // A lab of an earlier version has none.
+			c.Dialects[dialect] = "http://" + s.Endpoint(dialect)
+		}
+	}
+	return c
 }
+
+// dialects are those that the lab's cloud speaks. Each has a port of its own.
+var dialects = []string{PortHcloud}
 
 // Fakecloud describes the process of the lab's cloud, which writes the token files.
 func (s Site) Fakecloud(tag string) process.Spec {
@@ -174,6 +185,9 @@ func (s Site) Fakecloud(tag string) process.Spec {
 		"--instance-cidr="+s.InstanceCIDR(),
 		"--load-balancer-cidr="+s.LoadBalancerCIDR(),
 	)
+	for dialect, url := range s.Cloud().Dialects {
+		spec.Args = append(spec.Args, "--dialect="+dialect+"="+strings.TrimPrefix(url, "http://"))
+	}
 	for _, caller := range cluster.Callers {
 		spec.Args = append(spec.Args, cluster.TokenFlag(caller, s.Cloud().TokenFile(caller)))
 	}

@@ -31,6 +31,7 @@ const (
 var preferredPorts = map[string]int{
 	PortLock:      0, // One of lockPorts.
 	PortCloud:     8470,
+	PortHcloud:    8471,
 	PortEtcd:      2379,
 	PortEtcdPeer:  2380,
 	PortAPIServer: 6443,
@@ -48,6 +49,7 @@ var lockPorts = []int{8469, 18469, 28469}
 const (
 	PortLock      = "lock"
 	PortCloud     = ComponentCloud
+	PortHcloud    = "hcloud"
 	PortEtcd      = "etcd"
 	PortEtcdPeer  = "etcd-peer"
 	PortAPIServer = "kube-apiserver"

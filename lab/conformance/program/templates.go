@@ -22,6 +22,8 @@ type Values struct {
 	ClusterCIDR string
 	// CloudURL is where the cloud's API is.
 	CloudURL string
+	// DialectURL is where the cloud is spoken to in the dialect that was chosen; "" without one.
+	DialectURL string
 	// TokenFile holds the token that the CCM shows to the cloud.
 	TokenFile string
 	// Project is the cloud's project, or account, that the cluster is in.

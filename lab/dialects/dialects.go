@@ -1,0 +1,69 @@
+// Package dialects has what the lab must know of other clouds' CCMs to run one unmodified: a
+// preset for each dialect that the lab's cloud speaks, one readable file each. It knows neither
+// clusters nor clouds. Begin with Named.
+package dialects
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+//go:embed presets/*.yaml
+var files embed.FS
+
+// Preset is how the CCM of a dialect's cloud is run. Its texts are templates, as those of
+// program.CCM are.
+type Preset struct {
+	// Summary says in a sentence which program it is for.
+	Summary string `json:"summary"`
+	// Env and Args are what the program gets, before what a person adds.
+	Env  map[string]string `json:"env"`
+	Args []string          `json:"args"`
+	// Limits say what a person who knows the real cloud must know of the lab, a sentence each.
+	Limits []string `json:"limits"`
+}
+
+// Names are the dialects that have a preset, sorted.
+func Names() (names []string) {
+	all, _ := fs.Glob(files, "presets/*.yaml") // The pattern is a good one.
+	for _, file := range all {
+		names = append(names, strings.TrimSuffix(path.Base(file), ".yaml"))
+	}
+	return names
+}
+
+// Source is the preset's file, with its comments.
+func Source(dialect string) ([]byte, error) {
+	if !slices.Contains(Names(), dialect) {
+		return nil, fmt.Errorf("no dialect %q: choose %s", dialect, strings.Join(Names(), ", "))
+	}
+	return files.ReadFile("presets/" + dialect + ".yaml")
+}
+
+// Named reads the preset of a dialect.
+func Named(dialect string) (*Preset, error) {
+	source, err := Source(dialect)
+	if err != nil {
+		return nil, err
+	}
+	p := &Preset{}
+	if err := yaml.UnmarshalStrict(source, p); err != nil {
+		return nil, fmt.Errorf("preset %s: %w", dialect, err)
+	}
+	return p, nil
+}
+
+// Environment gives Env as NAME=value, sorted.
+func (p *Preset) Environment() (env []string) {
+	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
+		env = append(env, name+"="+p.Env[name])
+	}
+	return env
+}
