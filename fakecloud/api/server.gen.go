@@ -1070,7 +1070,7 @@ type FaultMatch struct {
 	// Kinds For `stuck` and `fail` only, resources of these kinds; of both when left out.
 	Kinds []FaultMatchKinds `json:"kinds,omitempty"`
 
-	// Operations The operation is one of these, by their operationId.
+	// Operations The operation is one of these, by their operationId; or the call of a dialect, by its name in GET /v1/dialects.
 	Operations []string `json:"operations,omitempty"`
 
 	// Project The ID of the project whose calls or resources are meant, instead of that which makes the rule.
@@ -2584,7 +2584,7 @@ type ListAuditParams struct {
 	// UserAgent Only calls whose User-Agent begins like this.
 	UserAgent *AuditUserAgent `form:"userAgent,omitempty" json:"userAgent,omitempty"`
 
-	// Operation Only calls of this operation, by its operationId.
+	// Operation Only calls of this operation, by its operationId, or of this call of a dialect.
 	Operation *AuditOperation `form:"operation,omitempty" json:"operation,omitempty"`
 
 	// Resource Only calls about the resource with this ID.
@@ -2614,7 +2614,7 @@ type SumAuditParams struct {
 	// UserAgent Only calls whose User-Agent begins like this.
 	UserAgent *AuditUserAgent `form:"userAgent,omitempty" json:"userAgent,omitempty"`
 
-	// Operation Only calls of this operation, by its operationId.
+	// Operation Only calls of this operation, by its operationId, or of this call of a dialect.
 	Operation *AuditOperation `form:"operation,omitempty" json:"operation,omitempty"`
 
 	// GroupBy What to sum by; all three when left out.

@@ -83,8 +83,8 @@ func (c *Cloud) newInstance(
 	}
 	rule, _ := findRule(InstanceRules, instanceNone, Create)
 	in := Instance{
-		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type, Network: network.ID,
-		State: rule.To, Address: address, Tags: withDefaults(spec.Tags, p.DefaultTags),
+		ID: id, Serial: serial, Project: p.ID, Name: name, Region: c.cfg.Region, Zone: zone, Type: spec.Type,
+		Network: network.ID, State: rule.To, Address: address, Tags: withDefaults(spec.Tags, p.DefaultTags),
 		Version: 1, CreatedAt: now, UpdatedAt: now, due: c.stateEnd(now, rule.Wait),
 	}
 	if in.Type == "" {

@@ -82,8 +82,8 @@ func (c *Cloud) newLoadBalancer(
 	}
 	rule, _ := findRule(LoadBalancerRules, loadBalancerNone, Create)
 	lb := LoadBalancer{
-		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Region: c.cfg.Region, Address: address, Address6: address6,
-		State:     rule.To,
+		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Region: c.cfg.Region,
+		Address: address, Address6: address6, State: rule.To,
 		Listeners: withCheckDefaults(spec.Listeners), Targets: spec.Targets, SourceRanges: ranges, HealthCheck: check,
 		Records: spec.Records,
 		Tags:    withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,

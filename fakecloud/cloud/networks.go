@@ -103,8 +103,8 @@ func (c *Cloud) newNetwork(
 		return Network{}, err
 	}
 	n := Network{
-		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, CIDR: cidr, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1,
-		CreatedAt: now, UpdatedAt: now,
+		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, CIDR: cidr,
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 	}
 	return n, insertResource(ctx, tx, n)
 }

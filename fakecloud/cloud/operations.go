@@ -295,9 +295,9 @@ func firstOperation(ctx context.Context, tx *store.Tx, id string, kind Operation
 
 func operationFrom(row db.Operation) Operation {
 	op := Operation{
-		ID: row.ID, Serial: row.Serial, Project: row.ProjectID, Type: OperationType(row.Type), Resource: Resource(row.Resource),
-		ResourceID: row.ResourceID,
-		State:      OperationState(row.State), Error: row.Error, Token: row.Token, CreatedAt: fromMillis(row.CreatedAt),
+		ID: row.ID, Serial: row.Serial, Project: row.ProjectID, Type: OperationType(row.Type),
+		Resource: Resource(row.Resource), ResourceID: row.ResourceID,
+		State: OperationState(row.State), Error: row.Error, Token: row.Token, CreatedAt: fromMillis(row.CreatedAt),
 	}
 	if row.EndedAt != nil {
 		op.EndedAt = fromMillis(*row.EndedAt)

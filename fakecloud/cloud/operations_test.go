@@ -58,8 +58,8 @@ func TestOperationsOfAnInstance(t *testing.T) {
 		return outcome, err
 	})
 	assert.Equal(t, Operation{
-		ID: create.ID, Serial: in.Serial + 1, Project: p.ID, Type: "createInstance", Resource: InstanceResource, ResourceID: in.ID,
-		State: OperationRunning, Token: "operator", CreatedAt: epoch,
+		ID: create.ID, Serial: in.Serial + 1, Project: p.ID, Type: "createInstance",
+		Resource: InstanceResource, ResourceID: in.ID, State: OperationRunning, Token: "operator", CreatedAt: epoch,
 	}, create)
 	assert.Zero(t, act(c.StartInstance), "it is pending: nothing changes")
 	advance(t, c, 300*time.Millisecond)

@@ -76,8 +76,8 @@ func (c *Cloud) newProject(ctx context.Context, tx *store.Tx, spec ProjectSpec, 
 		return Project{}, err
 	}
 	return p, tx.InsertResource(ctx, describeFully(Network{
-		ID: defaultNetworkID(p.ID), Serial: serial, Project: p.ID, Name: "default", Default: true, Tags: map[string]string{},
-		Version: 1, CreatedAt: now, UpdatedAt: now,
+		ID: defaultNetworkID(p.ID), Serial: serial, Project: p.ID, Name: "default", Default: true,
+		Tags: map[string]string{}, Version: 1, CreatedAt: now, UpdatedAt: now,
 	}).row)
 }
 

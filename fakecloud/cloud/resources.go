@@ -30,24 +30,26 @@ func (d description) kind() Resource { return Resource(d.row.Kind) }
 
 func (in Instance) describe() description {
 	return description{db.InsertResourceParams{
-		ID: in.ID, Serial: in.Serial, Kind: string(InstanceResource), ProjectID: in.Project, Name: in.Name, State: string(in.State),
-		Zone: in.Zone, Address: addressOrNull(in.Address), NetworkID: &in.Network, Version: in.Version,
+		ID: in.ID, Serial: in.Serial, Kind: string(InstanceResource), ProjectID: in.Project, Name: in.Name,
+		State: string(in.State), Zone: in.Zone, Address: addressOrNull(in.Address),
+		NetworkID: &in.Network, Version: in.Version,
 		DueAt: millisOrNull(in.due),
 	}, in.StateReason, in.UpdatedAt}
 }
 
 func (lb LoadBalancer) describe() description {
 	return description{db.InsertResourceParams{
-		ID: lb.ID, Serial: lb.Serial, Kind: string(LoadBalancerResource), ProjectID: lb.Project, Name: lb.Name, State: string(lb.State),
-		Address: addressOrNull(lb.Address), Address6: addressOrNull(lb.Address6), Version: lb.Version,
+		ID: lb.ID, Serial: lb.Serial, Kind: string(LoadBalancerResource), ProjectID: lb.Project, Name: lb.Name,
+		State: string(lb.State), Address: addressOrNull(lb.Address),
+		Address6: addressOrNull(lb.Address6), Version: lb.Version,
 		DueAt: millisOrNull(lb.due),
 	}, lb.StateReason, lb.UpdatedAt}
 }
 
 func (a ReservedAddress) describe() description {
 	return description{db.InsertResourceParams{
-		ID: a.ID, Serial: a.Serial, Kind: string(AddressResource), ProjectID: a.Project, Name: a.Name, State: string(a.State),
-		Address: addressOrNull(a.IP), RefersTo: textOrNull(a.Holder.ID), Version: a.Version,
+		ID: a.ID, Serial: a.Serial, Kind: string(AddressResource), ProjectID: a.Project, Name: a.Name,
+		State: string(a.State), Address: addressOrNull(a.IP), RefersTo: textOrNull(a.Holder.ID), Version: a.Version,
 	}, "", a.UpdatedAt}
 }
 
@@ -55,14 +57,16 @@ func (r Route) describe() description {
 	first, _ := addressRange(r.Destination)
 	firstAddress := int64(first)
 	return description{db.InsertResourceParams{
-		ID: r.ID, Serial: r.Serial, Kind: string(RouteResource), ProjectID: r.Project, Name: r.Name, State: string(r.State),
-		NetworkID: &r.Network, RefersTo: textOrNull(r.Instance), FirstAddress: &firstAddress, Version: r.Version,
+		ID: r.ID, Serial: r.Serial, Kind: string(RouteResource), ProjectID: r.Project, Name: r.Name,
+		State: string(r.State), NetworkID: &r.Network, RefersTo: textOrNull(r.Instance),
+		FirstAddress: &firstAddress, Version: r.Version,
 	}, r.StateReason, r.UpdatedAt}
 }
 
 func (n Network) describe() description {
 	return description{db.InsertResourceParams{
-		ID: n.ID, Serial: n.Serial, Kind: string(NetworkResource), ProjectID: n.Project, Name: n.Name, Version: n.Version,
+		ID: n.ID, Serial: n.Serial, Kind: string(NetworkResource), ProjectID: n.Project, Name: n.Name,
+		Version: n.Version,
 	}, "", n.UpdatedAt}
 }
 

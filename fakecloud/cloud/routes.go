@@ -48,8 +48,8 @@ func (c *Cloud) newRoute(
 		return Route{}, err
 	}
 	r := Route{
-		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Network: in.Network, Destination: destination, Instance: in.ID,
-		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+		ID: id, Serial: serial, Project: p.ID, Name: spec.Name, Network: in.Network, Destination: destination,
+		Instance: in.ID, Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
 	}
 	r.State, r.StateReason = routeStateFor(in.State)
 	return r, insertResource(ctx, tx, r)

@@ -87,7 +87,8 @@ func (s *Server) SumAudit(w http.ResponseWriter, r *http.Request, params api.Sum
 func toAPIAuditEntry(e cloud.AuditEntry) api.AuditEntry {
 	return api.AuditEntry{
 		Time: e.Time, RequestID: e.RequestID, Token: e.Token, UserAgent: e.UserAgent, Operation: e.Operation,
-		Wire: textOrNil(e.Wire), Resource: textOrNil(e.Resource), Status: e.Status, Code: textOrNil(e.Code), Fault: textOrNil(e.Fault),
+		Wire: textOrNil(e.Wire), Resource: textOrNil(e.Resource), Status: e.Status, Code: textOrNil(e.Code),
+		Fault:                textOrNil(e.Fault),
 		DurationMilliseconds: toMilliseconds(e.Duration), BytesIn: e.BytesIn, BytesOut: e.BytesOut,
 	}
 }

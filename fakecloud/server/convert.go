@@ -42,8 +42,9 @@ func toAPIInstance(in cloud.Instance) api.Instance {
 		addresses = append(addresses, api.Address{Type: api.AddressExternal, IP: ip.String()})
 	}
 	return api.Instance{
-		ID: in.ID, Serial: in.Serial, Identities: identity.Of(in.Serial), Project: in.Project, Name: in.Name, Region: in.Region, Zone: in.Zone,
-		Type: api.InstanceType(in.Type), NetworkID: in.Network, State: api.InstanceState(in.State),
+		ID: in.ID, Serial: in.Serial, Identities: identity.Of(in.Serial), Project: in.Project, Name: in.Name,
+		Region: in.Region, Zone: in.Zone, Type: api.InstanceType(in.Type), NetworkID: in.Network,
+		State:       api.InstanceState(in.State),
 		StateReason: textOrNil(in.StateReason),
 		Addresses:   addresses, Tags: in.Tags, Version: in.Version, CreatedAt: in.CreatedAt, UpdatedAt: in.UpdatedAt,
 	}
@@ -51,7 +52,8 @@ func toAPIInstance(in cloud.Instance) api.Instance {
 
 func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 	return api.LoadBalancer{
-		ID: lb.ID, Serial: lb.Serial, Project: lb.Project, Name: lb.Name, Region: lb.Region, Address: lb.Address.String(),
+		ID: lb.ID, Serial: lb.Serial, Project: lb.Project, Name: lb.Name, Region: lb.Region,
+		Address:     lb.Address.String(),
 		AddressID:   textOrNil(lb.AddressID),
 		IPFamilies:  mapSlice(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }),
 		IPv6Address: addressOrNil(lb.Address6),
@@ -156,9 +158,10 @@ func toAPIHealthChange(c cloud.HealthChange) api.HealthChange {
 
 func toAPIRoute(r cloud.Route) api.Route {
 	return api.Route{
-		ID: r.ID, Serial: r.Serial, Project: r.Project, Name: r.Name, NetworkID: r.Network, Destination: r.Destination.String(),
-		InstanceID: r.Instance,
-		State:      api.RouteState(r.State), StateReason: textOrNil(r.StateReason),
+		ID: r.ID, Serial: r.Serial, Project: r.Project, Name: r.Name, NetworkID: r.Network,
+		Destination: r.Destination.String(),
+		InstanceID:  r.Instance,
+		State:       api.RouteState(r.State), StateReason: textOrNil(r.StateReason),
 		Tags: r.Tags, Version: r.Version, CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt,
 	}
 }

@@ -28,7 +28,9 @@ func (s *Server) injectFaults(next http.Handler) http.Handler {
 			return
 		}
 		id := mux.Vars(r)["id"]
-		call := faults.Call{Project: c.principal.Project.ID, Token: c.principal.Token, Operation: op.id, Resource: id, Within: c.within}
+		call := faults.Call{
+			Project: c.principal.Project.ID, Token: c.principal.Token, Operation: op.id, Resource: id, Within: c.within,
+		}
 		if op.kind != "" {
 			call.Tags = func() (map[string]string, error) {
 				return s.cloud.ResourceTags(r.Context(), c.principal.Project, op.kind, id)

@@ -75,7 +75,6 @@ func (s *Server) FrontHandler(f Front) http.Handler {
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = s.throttleRefusals(s.answerNoSuchCall)
 	router.MethodNotAllowedHandler = router.NotFoundHandler
-	routes := map[*mux.Route]*operation{}
 	for _, c := range f.Calls {
 		op := &operation{
 			id: c.Operation(f.Dialect), faultable: true, audited: true, role: cloud.Editor,
@@ -84,9 +83,9 @@ func (s *Server) FrontHandler(f Front) http.Handler {
 		if op.faults.Reads {
 			op.role = cloud.Viewer
 		}
-		routes[router.Methods(c.Method).Path(c.Path).Handler(c.Serve)] = op
+		s.routes[router.Methods(c.Method).Path(c.Path).Handler(c.Serve)] = op
 	}
-	router.Use(s.admitCallerTo(routes), s.injectFaults, s.requireRole)
+	router.Use(s.admitCaller, s.injectFaults, s.requireRole)
 	announced := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if f.AnnounceLimit != nil {
 			s.announceLimit(w, r, f.AnnounceLimit)

@@ -243,28 +243,23 @@ func (s *Server) identifyCaller(r *http.Request) {
 
 // admitCaller refuses calls that exceed the limits and calls that lack a token, and
 // prepares the audit entry of the others.
-func (s *Server) admitCaller(next http.Handler) http.Handler { return s.admitCallerTo(s.routes)(next) }
-
-// admitCallerTo is admitCaller for the operations of the routes.
-func (s *Server) admitCallerTo(routes map[*mux.Route]*operation) mux.MiddlewareFunc {
-	return func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			c := recordOf(r)
-			if op := routes[mux.CurrentRoute(r)]; op != nil {
-				c.op = op
-			}
-			if c.op.audited && c.principal != nil {
-				c.onAnswer = func(status int) { s.recordAudit(w, r, status) }
-			}
-			switch {
-			case s.answerThrottled(w, r):
-			case c.principal == nil && !c.op.public:
-				s.answerError(w, r, c.authError)
-			default:
-				next.ServeHTTP(w, r)
-			}
-		})
-	}
+func (s *Server) admitCaller(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := recordOf(r)
+		if op := s.routes[mux.CurrentRoute(r)]; op != nil {
+			c.op = op
+		}
+		if c.op.audited && c.principal != nil {
+			c.onAnswer = func(status int) { s.recordAudit(w, r, status) }
+		}
+		switch {
+		case s.answerThrottled(w, r):
+		case c.principal == nil && !c.op.public:
+			s.answerError(w, r, c.authError)
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
 }
 
 // recordAudit adds a call to the audit when its answer begins.

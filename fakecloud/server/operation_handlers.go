@@ -100,7 +100,8 @@ func awaitOperation[T any](
 
 func toAPIOperation(op cloud.Operation) api.Operation {
 	out := api.Operation{
-		ID: op.ID, Serial: op.Serial, Project: op.Project, Type: string(op.Type), Resource: api.OperationResource(op.Resource),
+		ID: op.ID, Serial: op.Serial, Project: op.Project, Type: string(op.Type),
+		Resource:   api.OperationResource(op.Resource),
 		ResourceID: op.ResourceID,
 		State:      api.OperationState(op.State), Error: textOrNil(op.Error), Token: textOrNil(op.Token),
 		CreatedAt: op.CreatedAt,

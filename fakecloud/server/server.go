@@ -71,7 +71,7 @@ type Server struct {
 	operations operations
 	faults     *faults.Rules
 	scenarios  *scenarios.Runner
-	routes     map[*mux.Route]*operation
+	routes     map[*mux.Route]*operation // of the API and of the fronts
 	fronts     []Front
 	journal    *journal
 	limits     rateLimits
@@ -110,7 +110,7 @@ func New(cfg Config) (*Server, error) {
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = s.throttleRefusals(s.answerNoSuchPath)
 	router.MethodNotAllowedHandler = s.throttleRefusals(s.answerMethodNotAllowed(router))
-	router.Use(func(next http.Handler) http.Handler { return s.admitCaller(next) }, s.injectFaults, s.requireRole, s.validateRequest, s.readChangeConditions)
+	router.Use(s.admitCaller, s.injectFaults, s.requireRole, s.validateRequest, s.readChangeConditions)
 	if err := s.serveDocs(router); err != nil {
 		return nil, err
 	}

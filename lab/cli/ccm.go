@@ -150,7 +150,8 @@ type guestFlags struct {
 
 func (g *guestFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(
-		&g.dialect, "dialect", "", "the CCM is that of another cloud, run by its preset: "+strings.Join(dialects.Names(), ", "),
+		&g.dialect, "dialect", "",
+		"the CCM is that of another cloud, run by its preset: "+strings.Join(dialects.Names(), ", "),
 	)
 	cmd.Flags().StringArrayVar(
 		&g.env, "ccm-env", nil, "NAME=value in the CCM's environment, a template as its arguments are; repeatable",

@@ -124,7 +124,8 @@ There are three kinds of cluster:
 	))
 	cmd.Flags().BoolVar(&opts.WithoutCCM, "without-ccm", false, "leave the CCM out: nodes stay tainted, pods Pending")
 	cmd.Flags().StringVar(
-		&ccm, "ccm", "", "a `PROGRAM` that is the CCM instead of the lab's own; its arguments after --, as of lab ccm use",
+		&ccm, "ccm", "",
+		"a `PROGRAM` that is the CCM instead of the lab's own; its arguments after --, as of lab ccm use",
 	)
 	guest.add(cmd)
 	cmd.Flags().DurationVar(

@@ -198,8 +198,8 @@ func ccmValues(l *lab.Lab, command cluster.CCMCommand, dialect string) program.V
 	return program.Values{
 		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name,
 		ClusterCIDR: command.ClusterCIDR,
-		CloudURL:    cloud.URL, DialectURL: cloud.Dialects[dialect], TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name,
-		CAFile:  cloud.CAFile,
+		CloudURL:    cloud.URL, DialectURL: cloud.Dialects[dialect],
+		TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
 		Address: command.Address, Port: command.Port,
 	}
 }

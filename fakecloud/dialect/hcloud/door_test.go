@@ -109,6 +109,19 @@ func TestFaultsOfNativeOperations(t *testing.T) {
 	}
 }
 
+func TestEachCallCanBeNamedByAFault(t *testing.T) {
+	c, _ := startCloud(t, cloudtest.WithoutTraffic())
+	served, err := c.ListDialects(t.Context())
+	require.NoError(t, err)
+	for _, call := range served[0].Calls {
+		c.Fail(api.FaultCreate{
+			Match: api.FaultMatch{Operations: []string{call}}, Effect: api.FaultEffect{Status: 500},
+		})
+		_, err := c.ListAudit(t.Context(), client.AuditFilter{Operation: call}, 1)
+		require.NoError(t, err)
+	}
+}
+
 // A rule that names no operation takes a call of a dialect as one call, however many native
 // operations that makes.
 func TestFaultCountsCallsOfTheDialect(t *testing.T) {

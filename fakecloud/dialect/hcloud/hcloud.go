@@ -74,7 +74,9 @@ var Dialect = dialect.Dialect{
 		loadBalancerAction("detach_from_network", detachFromNetwork),
 		loadBalancerAction("enable_public_interface", enablePublicInterface),
 		loadBalancerAction("disable_public_interface", disablePublicInterface),
-		dialect.Handle(http.MethodGet, "/v1/actions", []string{"id", "status", "sort", "page", "per_page"}, listActions),
+		dialect.Handle(
+			http.MethodGet, "/v1/actions", []string{"id", "status", "sort", "page", "per_page"}, listActions,
+		),
 		dialect.Handle(http.MethodGet, "/v1/actions/{id}", nil, getAction),
 	},
 	Refuse:        refuse,

@@ -217,7 +217,8 @@ func TestLoadBalancerChanges(t *testing.T) {
 
 	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{Name: "b1"})
 	require.NoError(t, err)
-	_, err = c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{DeletionProtection: hcloud.Ptr(true)})
+	protect := api.LoadBalancerUpdate{DeletionProtection: hcloud.Ptr(true)}
+	_, err = c.UpdateLoadBalancer(t.Context(), native[0].ID, protect)
 	require.NoError(t, err)
 	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 	assert.True(t, lb.Protection.Delete)
@@ -241,7 +242,8 @@ func TestLoadBalancerTypeLimitsServices(t *testing.T) {
 func TestActionsAreOperations(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic(), cloudtest.VirtualClock(), cloudtest.Profile("realistic"))
 	made, _, err := sdk.LoadBalancer.Create(t.Context(), hcloud.LoadBalancerCreateOpts{
-		Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"}, Location: &hcloud.Location{Name: zoneOf(t, c)},
+		Name: "web", LoadBalancerType: &hcloud.LoadBalancerType{Name: "lb11"},
+		Location: &hcloud.Location{Name: zoneOf(t, c)},
 	})
 	require.NoError(t, err)
 	assert.Equal(t, hcloud.ActionStatusRunning, made.Action.Status)

@@ -79,8 +79,10 @@ func networkOf(ctx context.Context, r *dialect.Request, serial int64) (*api.Netw
 func toNetwork(ctx context.Context, r *dialect.Request, n api.Network) (schema.Network, error) {
 	network := schema.Network{
 		ID: n.Serial, Name: n.Name, Created: n.CreatedAt, IPRange: n.Cidr, Labels: n.Tags,
-		Subnets: []schema.NetworkSubnet{{Type: "cloud", IPRange: n.Cidr, Gateway: firstHost(n.Cidr), NetworkZone: regionOf(r)}},
-		Routes:  []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
+		Subnets: []schema.NetworkSubnet{{
+			Type: "cloud", IPRange: n.Cidr, Gateway: firstHost(n.Cidr), NetworkZone: regionOf(r),
+		}},
+		Routes: []schema.NetworkRoute{}, Servers: []int64{}, LoadBalancers: []int64{},
 	}
 	instances, err := instancesByID(ctx, r)
 	if err != nil {

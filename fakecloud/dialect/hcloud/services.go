@@ -163,7 +163,9 @@ func (b *balancer) services() []schema.LoadBalancerService {
 		s.Proxyprotocol = l.ProxyProtocol != ""
 		services = append(services, s)
 	}
-	slices.SortFunc(services, func(x, y schema.LoadBalancerService) int { return cmp.Compare(x.ListenPort, y.ListenPort) })
+	slices.SortFunc(services, func(x, y schema.LoadBalancerService) int {
+		return cmp.Compare(x.ListenPort, y.ListenPort)
+	})
 	return services
 }
 
@@ -190,11 +192,12 @@ func updateService(
 	b *balancer,
 	q serviceRequest,
 ) (api.LoadBalancerUpdate, error) {
-	at := slices.IndexFunc(b.services(), func(s schema.LoadBalancerService) bool { return s.ListenPort == q.ListenPort })
+	services := b.services()
+	at := slices.IndexFunc(services, func(s schema.LoadBalancerService) bool { return s.ListenPort == q.ListenPort })
 	if at < 0 {
 		return api.LoadBalancerUpdate{}, dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}
-	s := b.services()[at]
+	s := services[at]
 	q.applyTo(&s)
 	b.record.Services[q.ListenPort] = s
 	return b.updateServices()
