@@ -22,6 +22,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/conformance/report"
+	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/state"
 	"github.com/ccmlab/ccmlab/lab/suite"
 )
@@ -83,7 +84,7 @@ type conformanceFlags struct {
 	// driver is the value of --driver; driverArgs and driverEnv are what the program gets.
 	driver                string
 	driverArgs, driverEnv []string
-	ccm, config           string
+	ccm, config, dialect  string
 	ccmNames              map[string]string
 	env                   []string
 	claims                []string
@@ -116,6 +117,11 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	fl.StringVar(
 		&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)",
 	)
+	fl.StringVar(
+		&f.dialect, "dialect", "",
+		"the CCM is that of another cloud, run and judged by its preset: "+strings.Join(dialects.Names(), ", "),
+	)
+	completeValues(cmd, "dialect", dialects.Names()...)
 	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
 	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
 	fl.StringToStringVar(
@@ -340,8 +346,10 @@ func (f *conformanceFlags) parseDriver() error {
 // options.
 func (f *conformanceFlags) parseCCMProgram(args []string) error {
 	switch {
-	case f.ccm == "" && (len(args) > 0 || len(f.env) > 0 || len(f.ccmNames) > 0 || f.config != ""):
-		return usagef("--ccm-env, --ccm-config, --ccm-names and arguments after -- are for --ccm PATH")
+	case f.ccm == "" && (len(args) > 0 || len(f.env) > 0 || len(f.ccmNames) > 0 || f.config != "" || f.dialect != ""):
+		return usagef("--ccm-env, --ccm-config, --ccm-names, --dialect and arguments after -- are for --ccm PATH")
+	case f.dialect != "" && f.driver != "":
+		return usagef("--dialect and --driver: give one")
 	case f.ccm == "":
 		return nil
 	case f.opts.Implementation == suite.ImplementationInMemory:
@@ -373,6 +381,11 @@ func (f *conformanceFlags) parseCCMProgram(args []string) error {
 		errs = append(errs, usageError{err})
 	}
 	f.opts.Program = p
+	if f.dialect != "" {
+		if err := f.opts.UseDialect(f.dialect); err != nil {
+			errs = append(errs, usagef("--dialect: %w", err))
+		}
+	}
 	return errors.Join(errs...)
 }
 

@@ -26,8 +26,23 @@ type Preset struct {
 	// Env and Args are what the program gets, before what a person adds.
 	Env  map[string]string `json:"env"`
 	Args []string          `json:"args"`
+	// Suite is what the conformance suite must know beside that.
+	Suite Suite `json:"suite"`
 	// Limits say what a person who knows the real cloud must know of the lab, a sentence each.
 	Limits []string `json:"limits"`
+}
+
+// Suite is how a dialect's CCM is judged.
+type Suite struct {
+	// Env and Args come after the preset's.
+	Env  map[string]string `json:"env"`
+	Args []string          `json:"args"`
+	// ServiceTag is the tag by which the CCM marks a balancer with its Service's UID.
+	ServiceTag string `json:"serviceTag"`
+	// Claims are capabilities that the CCM has. Unsupported are features and capabilities that
+	// it or its cloud does not have, each with the reason.
+	Claims      []string          `json:"claims"`
+	Unsupported map[string]string `json:"unsupported"`
 }
 
 // Names are the dialects that have a preset, sorted.
@@ -61,9 +76,14 @@ func Named(dialect string) (*Preset, error) {
 }
 
 // Environment gives Env as NAME=value, sorted.
-func (p *Preset) Environment() (env []string) {
-	for _, name := range slices.Sorted(maps.Keys(p.Env)) {
-		env = append(env, name+"="+p.Env[name])
+func (p *Preset) Environment() []string { return pairs(p.Env) }
+
+// Environment gives Env as NAME=value, sorted.
+func (s Suite) Environment() []string { return pairs(s.Env) }
+
+func pairs(env map[string]string) (all []string) {
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		all = append(all, name+"="+env[name])
 	}
-	return env
+	return all
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"regexp"
@@ -137,7 +138,11 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	if err != nil {
 		return none, nil, err
 	}
-	u, err := url.Parse(cloud.URL)
+	endpoint := cloud.URL
+	if o.Dialect != "" {
+		endpoint = cloud.Dialects[o.Dialect]
+	}
+	u, err := url.Parse(endpoint)
 	if err != nil {
 		return none, nil, err
 	}
@@ -176,8 +181,12 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 		}
 		under.Name = ccm.Name()
 	}
-	ccm.Values = ccmValues(l, command, "")
-	ccm.Values.CloudURL = strings.TrimSuffix(u.String(), "/") // By way of the gate.
+	ccm.Values = ccmValues(l, command, o.Dialect)
+	gated := &ccm.Values.CloudURL
+	if o.Dialect != "" {
+		gated = &ccm.Values.DialectURL
+	}
+	*gated = strings.TrimSuffix(u.String(), "/") // By way of the gate.
 	ccm.Host, ccm.LogFile = l.Host, l.State.Path("logs", "conformance-ccm.log")
 	under.CCM = ccm
 	theirs := o.onSomebodysCluster()
@@ -235,6 +244,33 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 	return l.UseCCM(ctx, &cluster.Program{Path: p.Path, Args: args, Env: env})
 }
 
+// UseDialect has the suite judge the CCM of a dialect's cloud, run by the preset: what o.Program
+// has comes on top.
+func (o *Options) UseDialect(dialect string) error {
+	preset, err := dialects.Named(dialect)
+	if err != nil {
+		return err
+	}
+	judged := &program.CCM{
+		Path: o.Program.Path, ConfigTemplate: o.Program.ConfigTemplate,
+		Args: slices.Concat(preset.Suite.Args, o.Program.Args),
+		Env:  slices.Concat(preset.Suite.Environment(), o.Program.Env),
+	}
+	if o.Program, err = withPreset(judged, dialect); err != nil {
+		return err
+	}
+	o.Dialect = dialect
+	o.CCMNames.Dialect = dialect
+	o.CCMNames.ServiceTag = cmp.Or(o.CCMNames.ServiceTag, preset.Suite.ServiceTag)
+	for _, c := range preset.Suite.Claims {
+		o.Claims = append(o.Claims, conformance.Capability(c))
+	}
+	unsupported := conformance.Unsupported(maps.Clone(preset.Suite.Unsupported))
+	maps.Copy(unsupported, o.Unsupported)
+	o.Unsupported = unsupported
+	return nil
+}
+
 // withPreset puts a dialect's arguments and environment before those of a program, so that of
 // what comes twice the program's counts.
 func withPreset(p *program.CCM, dialect string) (*program.CCM, error) {
@@ -247,5 +283,6 @@ func withPreset(p *program.CCM, dialect string) (*program.CCM, error) {
 	}
 	return &program.CCM{
 		Path: p.Path, Args: slices.Concat(preset.Args, p.Args), Env: slices.Concat(preset.Environment(), p.Env),
+		ConfigTemplate: p.ConfigTemplate,
 	}, nil
 }

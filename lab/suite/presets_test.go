@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/conformance/program"
 	"github.com/ccmlab/ccmlab/lab/dialects"
 )
@@ -25,4 +27,33 @@ func TestPresetComesBeforeWhatAPersonAdds(t *testing.T) {
 	}
 	_, err := withPreset(&program.CCM{}, "nimbus")
 	require.Error(t, err)
+}
+
+// What a preset says of the suite are capabilities and features that the suite has.
+func TestPresetsAreJudged(t *testing.T) {
+	var known []string
+	for _, f := range conformance.AllFeatures() {
+		known = append(known, string(f))
+	}
+	for _, test := range profiles.All() {
+		known = append(known, string(test.Capability))
+	}
+	for _, name := range dialects.Names() {
+		o := Options{
+			Program:     &program.CCM{Path: "/bin/true"},
+			Unsupported: conformance.Unsupported{"udp": "said by a person"},
+		}
+		require.NoError(t, o.UseDialect(name))
+		require.NoError(t, o.Program.Check())
+		assert.Equal(t, name, o.CCMNames.Dialect)
+		assert.NotEmpty(t, o.CCMNames.ServiceTag)
+		assert.Equal(t, "said by a person", o.Unsupported["udp"])
+		for what, why := range o.Unsupported {
+			assert.Contains(t, known, what)
+			assert.NotEmpty(t, why, what)
+		}
+		for _, c := range o.Claims {
+			assert.Contains(t, known, string(c))
+		}
+	}
 }

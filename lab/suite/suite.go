@@ -48,6 +48,8 @@ type Options struct {
 	Driver *Driver
 	// Program is the CCM; nil is the lab's own.
 	Program *program.CCM
+	// Dialect is that of Program, a CCM of another cloud; "" is none.
+	Dialect string
 	// CCMPath is another build of the lab's own CCM, run in its place.
 	CCMPath string
 	// CCMNames are those by which the CCM marks on fakecloud what is its cluster's.

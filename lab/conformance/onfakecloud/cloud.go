@@ -102,7 +102,7 @@ func (c *Cloud) requestInstance(ctx context.Context, spec conformance.InstanceSp
 
 func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
 	out := conformance.Instance{
-		ID: i.ID, Name: i.Name, ProviderID: c.Names.providerID(i.ID), Type: string(i.Type), Zone: i.Zone,
+		ID: i.ID, Name: i.Name, ProviderID: c.Names.providerID(i), Type: string(i.Type), Zone: i.Zone,
 		Region: i.Region,
 	}
 	for _, a := range i.Addresses {

@@ -23,6 +23,8 @@ type Names struct {
 	ServiceTag string
 	// ProviderIDPrefix is what a provider ID has before the instance's ID.
 	ProviderIDPrefix string
+	// Dialect, unless "", is that of another cloud's CCM, which calls an instance as the dialect does.
+	Dialect string
 }
 
 // fields are the names by what they are called on a command line.
@@ -64,8 +66,11 @@ func (n Names) clusterUIDTag() string {
 }
 func (n Names) serviceTag() string { return cmp.Or(n.ServiceTag, contract.TagServiceUID) }
 
-func (n Names) providerID(instanceID string) string {
-	return cmp.Or(n.ProviderIDPrefix, contract.ProviderIDPrefix) + instanceID
+func (n Names) providerID(i *api.Instance) string {
+	if n.Dialect != "" {
+		return i.Identities[n.Dialect]
+	}
+	return cmp.Or(n.ProviderIDPrefix, contract.ProviderIDPrefix) + i.ID
 }
 
 // instanceTags mark an instance as the cluster's, for the CCM and for the lab, which runs a machine
