@@ -140,7 +140,9 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	}
 	endpoint := cloud.URL
 	if o.Dialect != "" {
-		endpoint = cloud.Dialects[o.Dialect]
+		if endpoint = cloud.Dialects[o.Dialect]; endpoint == "" {
+			return none, nil, fmt.Errorf("the cloud of a cluster of kind %s does not speak %s", l.State.Cluster, o.Dialect)
+		}
 	}
 	u, err := url.Parse(endpoint)
 	if err != nil {
@@ -228,7 +230,7 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 	}
 	p.Values = ccmValues(l, command, dialect)
 	if dialect != "" && p.Values.DialectURL == "" {
-		return fmt.Errorf("this lab's cloud does not speak %s: make a new lab with `lab up`", dialect)
+		return fmt.Errorf("this lab's cloud does not speak %s: it is of an earlier version; `lab down`, then `lab up`", dialect)
 	}
 	if err := p.Check(); err != nil {
 		return err
