@@ -76,7 +76,7 @@ func TestIncidentUsageErrors(t *testing.T) {
 			"incident", "run", "lost-create", "deleted-by-hand",
 		},
 		"`lab incident` has no command \"lst\"; did you mean list?": {"incident", "lst"},
-		"--ccm-env, --ccm-config, --ccm-names and arguments after -- are for --ccm PATH": {
+		"--ccm-env, --ccm-config, --ccm-names, --dialect and arguments after -- are for --ccm PATH": {
 			"incident", "run", "lost-create", "--", "--v=2",
 		},
 		"/none: no such file": {

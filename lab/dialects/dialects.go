@@ -39,6 +39,8 @@ type Suite struct {
 	Args []string          `json:"args"`
 	// ServiceTag is the tag by which the CCM marks a balancer with its Service's UID.
 	ServiceTag string `json:"serviceTag"`
+	// RegionIsZone tells that its cloud has no regions beside what the lab's calls zones.
+	RegionIsZone bool `json:"regionIsZone"`
 	// Claims are capabilities that the CCM has. Unsupported are features and capabilities that
 	// it or its cloud does not have, each with the reason.
 	Claims      []string          `json:"claims"`

@@ -105,6 +105,9 @@ func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
 		ID: i.ID, Name: i.Name, ProviderID: c.Names.providerID(i), Type: string(i.Type), Zone: i.Zone,
 		Region: i.Region,
 	}
+	if c.Names.RegionIsZone {
+		out.Region = i.Zone
+	}
 	for _, a := range i.Addresses {
 		if a.Type == api.AddressExternal {
 			out.ExternalIPs = append(out.ExternalIPs, a.IP)

@@ -25,6 +25,8 @@ type Names struct {
 	ProviderIDPrefix string
 	// Dialect, unless "", is that of another cloud's CCM, which calls an instance as the dialect does.
 	Dialect string
+	// RegionIsZone tells that its cloud has no regions beside what this one calls zones.
+	RegionIsZone bool
 }
 
 // fields are the names by what they are called on a command line.

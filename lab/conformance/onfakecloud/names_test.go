@@ -24,10 +24,12 @@ func TestNames(t *testing.T) {
 		t, api.Tags{"nebula-cluster": "east", "kubernetes-cluster": "east", "ccmlab-machine": "none"},
 		names.instanceTags("east", false), "the lab looks for its own tags",
 	)
-	other := &Cloud{Names: Names{Dialect: "hcloud"}}
-	assert.Equal(t, "hcloud://42", other.instanceOf(&api.Instance{
-		ID: "i-1", Identities: map[string]string{"hcloud": "hcloud://42"},
-	}).ProviderID)
+	other := &Cloud{Names: Names{Dialect: "hcloud", RegionIsZone: true}}
+	guest := other.instanceOf(&api.Instance{
+		ID: "i-1", Zone: "nebula-1a", Region: "nebula-1", Identities: map[string]string{"hcloud": "hcloud://42"},
+	})
+	assert.Equal(t, "hcloud://42", guest.ProviderID)
+	assert.Equal(t, "nebula-1a", guest.Region)
 	assert.Equal(t, "fakecloud://i-1", (&Cloud{}).instanceOf(&api.Instance{ID: "i-1"}).ProviderID)
 }
 
