@@ -129,7 +129,8 @@ func TestClassroomInTheForeground(t *testing.T) {
 	var exit *exec.ExitError
 	require.ErrorAs(t, <-ended, &exit)
 	assert.Equal(t, 1, exit.ExitCode())
-	assert.Contains(t, said.String(), "the classroom's server has ended")
+	// On a busy machine it is killed while up still waits for its door.
+	assert.Regexp(t, "classroom('s server has| ended at its start)", said.String())
 }
 
 // seats are as `lab classroom status` has them.
