@@ -49,9 +49,7 @@ func toBalancer(lb *api.LoadBalancer) (*balancer, error) {
 			return nil, err
 		}
 	}
-	if b.record.Services == nil {
-		b.record.Services = map[int]schema.LoadBalancerService{}
-	}
+	b.record.Services = b.mergeServices()
 	return b, nil
 }
 

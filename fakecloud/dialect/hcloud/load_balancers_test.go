@@ -226,6 +226,39 @@ func TestLoadBalancerChanges(t *testing.T) {
 	assert.True(t, hcloud.IsError(err, hcloud.ErrorCodeProtected), "%v", err)
 }
 
+// Listeners that others made or removed are neither lost nor made again by the next action.
+func TestServicesAreTheListenersThatThereAre(t *testing.T) {
+	c, sdk := startCloud(t, cloudtest.WithoutTraffic())
+	lb := createBalancer(t, c, sdk)
+	a, resp, err := sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(80, 30080))
+	await(t, sdk, a, resp, err)
+	native, err := c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	changed, err := c.UpdateLoadBalancer(t.Context(), native[0].ID, api.LoadBalancerUpdate{
+		Listeners: &api.Listeners{
+			{Protocol: api.ProtocolTCP, Port: 81, TargetPort: 30081, ConnectionLimit: 7},
+			{Protocol: api.ProtocolUDP, Port: 82, TargetPort: 30082},
+		},
+	})
+	require.NoError(t, err)
+	c.AwaitLoadBalancer(changed.ID, api.LoadBalancerActive)
+	a, resp, err = sdk.LoadBalancer.AddService(t.Context(), lb, tcpService(82, 30082))
+	await(t, sdk, a, resp, err)
+	lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
+	var ports []int
+	for _, s := range lb.Services {
+		ports = append(ports, s.ListenPort)
+	}
+	assert.Equal(t, []int{81, 82}, ports)
+	native, err = c.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	require.Len(t, native[0].Listeners, 3)
+	assert.Contains(t, native[0].Listeners, changed.Listeners[0], "what others set stays")
+	assert.Contains(t, native[0].Listeners, changed.Listeners[1])
+	a, resp, err = sdk.LoadBalancer.DeleteService(t.Context(), lb, 81)
+	await(t, sdk, a, resp, err)
+}
+
 // The limits of a type are the cloud's.
 func TestLoadBalancerTypeLimitsServices(t *testing.T) {
 	c, sdk := startCloud(t, cloudtest.WithoutTraffic())

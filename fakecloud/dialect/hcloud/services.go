@@ -150,22 +150,31 @@ func (q *serviceHealthCheck) applyTo(s *schema.LoadBalancerService) {
 	set(&s.HealthCheck.HTTP.TLS, q.HTTP.TLS)
 }
 
-// services gives the balancer's services, by port. A listener that was made otherwise is a service
-// of protocol tcp.
-func (b *balancer) services() []schema.LoadBalancerService {
-	services := []schema.LoadBalancerService{}
+// mergeServices gives a service for each listener that there is, by port, with what the record has
+// of it. A listener that was made otherwise is a service of protocol tcp.
+func (b *balancer) mergeServices() map[int]schema.LoadBalancerService {
+	services := map[int]schema.LoadBalancerService{}
 	for _, l := range b.Listeners {
+		if l.Protocol != api.ProtocolTCP {
+			continue // Hetzner Cloud's have no UDP.
+		}
 		s, known := b.record.Services[l.Port]
 		if !known {
 			s = schema.LoadBalancerService{Protocol: "tcp"}
 		}
 		s.ListenPort, s.DestinationPort = l.Port, l.TargetPort
 		s.Proxyprotocol = l.ProxyProtocol != ""
-		services = append(services, s)
+		services[l.Port] = s
 	}
-	slices.SortFunc(services, func(x, y schema.LoadBalancerService) int {
-		return cmp.Compare(x.ListenPort, y.ListenPort)
-	})
+	return services
+}
+
+// services gives the balancer's services, by port.
+func (b *balancer) services() []schema.LoadBalancerService {
+	services := []schema.LoadBalancerService{}
+	for _, port := range slices.Sorted(maps.Keys(b.record.Services)) {
+		services = append(services, b.record.Services[port])
+	}
 	return services
 }
 
@@ -192,12 +201,10 @@ func updateService(
 	b *balancer,
 	q serviceRequest,
 ) (api.LoadBalancerUpdate, error) {
-	services := b.services()
-	at := slices.IndexFunc(services, func(s schema.LoadBalancerService) bool { return s.ListenPort == q.ListenPort })
-	if at < 0 {
+	s, there := b.record.Services[q.ListenPort]
+	if !there {
 		return api.LoadBalancerUpdate{}, dialect.NotFound("no service listens on port %d", q.ListenPort)
 	}
-	s := services[at]
 	q.applyTo(&s)
 	b.record.Services[q.ListenPort] = s
 	return b.updateServices()
@@ -223,23 +230,32 @@ func deleteService(
 // protocols are those of services. All carry tcp.
 var protocols = []string{"tcp", "http", "https"}
 
-// updateServices makes listeners of the services that the record has.
+// updateServices makes listeners of the services that the record has. What else others have set of
+// a listener stays.
 func (b *balancer) updateServices() (u api.LoadBalancerUpdate, err error) {
-	listeners := api.Listeners{}
-	for _, port := range slices.Sorted(maps.Keys(b.record.Services)) {
-		s := b.record.Services[port]
+	listeners, before := api.Listeners{}, map[int]api.Listener{}
+	for _, l := range b.Listeners {
+		if l.Protocol == api.ProtocolTCP {
+			before[l.Port] = l
+		} else {
+			listeners = append(listeners, l)
+		}
+	}
+	for _, s := range b.services() {
 		if !slices.Contains(protocols, s.Protocol) {
 			return u, dialect.Invalid("protocol", "must be tcp, http or https")
 		}
-		check, err := toHealthCheck(*s.HealthCheck)
-		if err != nil {
-			return u, err
+		l := before[s.ListenPort]
+		l.Protocol, l.Port, l.TargetPort = api.ProtocolTCP, s.ListenPort, s.DestinationPort
+		if s.HealthCheck != nil { // One that was made otherwise keeps the balancer's own.
+			if l.HealthCheck, err = toHealthCheck(*s.HealthCheck); err != nil {
+				return u, err
+			}
 		}
-		l := api.Listener{
-			Protocol: api.ProtocolTCP, Port: s.ListenPort, TargetPort: s.DestinationPort,
-			HealthCheck: check,
-		}
-		if s.Proxyprotocol {
+		switch {
+		case !s.Proxyprotocol:
+			l.ProxyProtocol = ""
+		case l.ProxyProtocol == "":
 			l.ProxyProtocol = api.ProxyProtocolV1
 		}
 		listeners = append(listeners, l)
