@@ -72,8 +72,8 @@ var Dialect = dialect.Dialect{
 		loadBalancerAction("change_dns_ptr", changeDNSPtr),
 		loadBalancerAction("attach_to_network", attachToNetwork),
 		loadBalancerAction("detach_from_network", detachFromNetwork),
-		loadBalancerAction("enable_public_interface", enablePublicInterface),
-		loadBalancerAction("disable_public_interface", disablePublicInterface),
+		loadBalancerAction("enable_public_interface", setPublicInterface(true)),
+		loadBalancerAction("disable_public_interface", setPublicInterface(false)),
 		dialect.Handle(
 			http.MethodGet, "/v1/actions", []string{"id", "status", "sort", "page", "per_page"}, listActions,
 		),

@@ -192,22 +192,17 @@ func detachFromNetwork(
 	return u, nil
 }
 
-func enablePublicInterface(
-	_ context.Context,
-	_ *dialect.Request,
-	b *balancer,
-	_ struct{},
-) (u api.LoadBalancerUpdate, err error) {
-	b.record.PublicDisabled = false
-	return u, nil
-}
-
-func disablePublicInterface(
-	_ context.Context,
-	_ *dialect.Request,
-	b *balancer,
-	_ struct{},
-) (u api.LoadBalancerUpdate, err error) {
-	b.record.PublicDisabled = true
-	return u, nil
+// setPublicInterface gives the change of an action that switches the public interface on or off.
+func setPublicInterface(enabled bool) func(
+	context.Context, *dialect.Request, *balancer, struct{},
+) (api.LoadBalancerUpdate, error) {
+	return func(
+		_ context.Context,
+		_ *dialect.Request,
+		b *balancer,
+		_ struct{},
+	) (u api.LoadBalancerUpdate, err error) {
+		b.record.PublicDisabled = !enabled
+		return u, nil
+	}
 }
