@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
@@ -163,16 +164,13 @@ func (s Site) Cloud() cluster.Cloud {
 	c := cluster.Cloud{
 		URL: "http://" + s.Endpoint(PortCloud), Dir: s.Lab.Path("cloud"), Dialects: map[string]string{},
 	}
-	for _, dialect := range dialects {
+	for _, dialect := range identity.Dialects() { // Each has a port of its name.
 		if s.Lab.Ports[dialect] != 0 { // A lab of an earlier version has none.
 			c.Dialects[dialect] = "http://" + s.Endpoint(dialect)
 		}
 	}
 	return c
 }
-
-// dialects are those that the lab's cloud speaks. Each has a port of its own.
-var dialects = []string{PortHcloud}
 
 // Fakecloud describes the process of the lab's cloud, which writes the token files.
 func (s Site) Fakecloud(tag string) process.Spec {
