@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
@@ -35,42 +36,40 @@ func (l *Lab) UseCCM(ctx context.Context, program *cluster.Program) error {
 	if _, err := l.ReplaceableCCM(); err != nil {
 		return err
 	}
-	wanted := l.CCMWanted()
+	wanted, err := l.CCMWanted(ctx)
+	if err != nil {
+		return err
+	}
 	if wanted { // Ended first, so that what starts next is the other program.
 		if err := l.Cluster.StopCCM(ctx); err != nil {
 			return err
 		}
 	}
-	if err := l.Cluster.(cluster.Replaceable).UseCCM(program); err != nil || !wanted {
+	if err := l.Cluster.UseCCM(program); err != nil || !wanted {
 		return err
 	}
 	return l.StartCCM(ctx)
 }
 
-// ReplaceableCCM returns the command line of the lab's own CCM, or an error if no
-// other program can take its place.
+// ReplaceableCCM returns the command line of the lab's own CCM, or an error if the lab
+// has none.
 func (l *Lab) ReplaceableCCM() (cluster.CCMCommand, error) {
-	_, replaceable := l.Cluster.(cluster.Replaceable)
-	process, local := l.Cluster.(cluster.LocalCCM)
-	if !replaceable || !local {
-		return cluster.CCMCommand{}, fmt.Errorf(
-			"the CCM of a cluster of kind %s is no process of this machine; change its Deployment", l.State.Cluster,
-		)
-	}
-	return process.CCMCommand(), l.checkUsesCCM()
+	return l.Cluster.CCMCommand(), l.checkUsesCCM()
 }
 
 // OwnCCM tells whether the lab's own CCM is the one that runs if any does.
 func (l *Lab) OwnCCM() (bool, error) {
-	if _, here := l.Cluster.(cluster.LocalCCM); !here {
-		return true, nil
-	}
 	used, err := local.Site{Lab: l.State}.ProgramInUse()
 	return used == nil, err
 }
 
 // CCMWanted tells whether the lab keeps a CCM running: not so after `lab ccm stop`.
-func (l *Lab) CCMWanted() bool { return local.Site{Lab: l.State}.CCMWanted() }
+func (l *Lab) CCMWanted(ctx context.Context) (bool, error) {
+	all, err := l.Cluster.Components(ctx)
+	return slices.ContainsFunc(all, func(c cluster.Component) bool {
+		return c.Name == local.ComponentCCM && c.Wanted
+	}), err
+}
 
 // CCMCommand is the command line of the lab's CCM, in words, for somebody who runs
 // another beside it.
@@ -78,14 +77,13 @@ func (l *Lab) CCMCommand() ([]string, error) {
 	if err := l.checkUsesCCM(); err != nil {
 		return nil, err
 	}
-	local, ok := l.Cluster.(cluster.LocalCCM)
-	if !ok || l.Cluster.Traits().InContainers {
+	if l.Cluster.Traits().InContainers {
 		return nil, fmt.Errorf(
 			"the CCM of lab %q runs in its cluster: `kubectl --namespace kube-system get pods` shows it, and `kubectl --namespace kube-system get deployment cloud-controller-manager -o yaml` its command line",
 			l.State.Name,
 		)
 	}
-	c := local.CCMCommand()
+	c := l.Cluster.CCMCommand()
 	if _, err := os.Stat(c.CloudConfig); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf(
 			"the CCM of lab %q was never started, and has no configuration yet; `lab ccm start --name %[1]s` makes one",

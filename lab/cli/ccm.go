@@ -109,7 +109,8 @@ With --dialect the program is the CCM of another cloud, unmodified, and is given
 its cloud's preset has: ` + "`lab dialect show NAME`" + ` prints it. The lab's cloud speaks that
 cloud's API, too. Arguments after -- and --ccm-env come on top.
 
-The cluster's CCM must be a process of this machine (embedded, external).`,
+In a kind cluster the program is a process of this machine, too, with the operator's
+rights. The Deployment of the lab's own CCM has no replica meanwhile.`,
 		Example: `  lab ccm use ./my-ccm
   lab ccm use ./my-ccm -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}
   lab ccm use --dialect hcloud ./hcloud-cloud-controller-manager
@@ -130,7 +131,11 @@ The cluster's CCM must be a process of this machine (embedded, external).`,
 					}
 					which, use = path, func(ctx context.Context) error { return guest.use(ctx, l, path, args[1:]) }
 				}
-				if !l.CCMWanted() {
+				wanted, err := l.CCMWanted(cmd.Context())
+				if err != nil {
+					return "", err
+				}
+				if !wanted {
 					which += "; none runs before " + invokedAs() + " ccm start"
 				}
 				return which, use(cmd.Context())

@@ -43,6 +43,12 @@ type Cluster interface {
 	StartCCM(ctx context.Context) error
 	// StopCCM stops the CCM; the cluster stays as it is.
 	StopCCM(ctx context.Context) error
+	// UseCCM makes p, run as a process on this machine, the CCM from its next start on; nil
+	// restores the lab's own.
+	UseCCM(p *Program) error
+	// CCMCommand is the lab's own CCM as a process on this machine, for somebody other than
+	// the lab who runs it, or replaces it.
+	CCMCommand() CCMCommand
 	// Tend does the work that goes on as long as the lab lives. It returns when ctx
 	// ends.
 	Tend(ctx context.Context, log *slog.Logger) error
@@ -89,8 +95,8 @@ type Traits struct {
 	// HollowNodes tells that the nodes are processes of this machine that simulate
 	// containers: a machine that runs has its Node, and a pod is Ready, within seconds.
 	HollowNodes bool
-	// InContainers tells that the components are containers, and the CCM among them is
-	// a Deployment in the cluster, rather than processes of this machine.
+	// InContainers tells that the components are containers, and the lab's own CCM among
+	// them is a Deployment in the cluster, rather than processes of this machine.
 	InContainers bool
 	// NoCloudProvider is a cluster without an external cloud provider: its nodes
 	// wait for no CCM, and it has none.
@@ -230,12 +236,6 @@ func (c Cloud) Client(caller string) (*client.Client, error) {
 	})
 }
 
-// LocalCCM is a cluster whose CCM is a process on this machine, so that somebody other
-// than the lab can run it, or replace it.
-type LocalCCM interface {
-	CCMCommand() CCMCommand
-}
-
 // CCMCommand is the CCM's command line, with the addresses and files in it.
 type CCMCommand struct {
 	Path string
@@ -247,6 +247,9 @@ type CCMCommand struct {
 	Port    int
 	// ClusterCIDR is the range of the cluster's pods.
 	ClusterCIDR string
+	// NeedsRoutes tells that pods of different nodes reach each other by the cloud's routes
+	// alone.
+	NeedsRoutes bool
 }
 
 // Program is one on this machine, with its command line.
@@ -255,13 +258,6 @@ type Program struct {
 	Args []string `json:"args"`
 	// Env is added to its environment; nil leaves that of the lab's own CCM.
 	Env []string `json:"env,omitempty"`
-}
-
-// Replaceable is a cluster whose CCM may be another program than the lab's own.
-type Replaceable interface {
-	// UseCCM makes p the program of the CCM from its next start on; nil restores the
-	// lab's own.
-	UseCCM(p *Program) error
 }
 
 // Supervised is a cluster that can tell which of the processes that it started have

@@ -73,17 +73,17 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 }
 
 // optionalComponents are the processes that may start at any time: somebody may want the CCM
-// only later.
+// only later, or, in containers, another program in place of its Deployment.
 func optionalComponents(l *lab.Lab) []string {
-	if traits := l.Cluster.Traits(); traits.InContainers || traits.NoCloudProvider {
+	if l.Cluster.Traits().NoCloudProvider {
 		return nil
 	}
 	return []string{local.ComponentCCM}
 }
 
-// isWanted tells whether a component that does not run is to run.
+// isWanted tells whether a process that does not run is to run.
 func isWanted(l *lab.Lab, name string) bool {
-	return name != local.ComponentCCM || l.CCMWanted()
+	return name != local.ComponentCCM || local.Site{Lab: l.State}.CCMWanted()
 }
 
 // startAgent starts the agent unless it runs, and passes the hold on to it.

@@ -9,7 +9,6 @@ import (
 	"fmt"
 
 	"github.com/ccmlab/ccmlab/lab"
-	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver"
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
@@ -48,13 +47,7 @@ func (d *Driver) Check() error {
 // driverOn starts the driver, or connects to it, and has its cloud and a CCM.
 func (o Options) driverOn(ctx context.Context, l *lab.Lab) (conformance.Implementation, func() error, error) {
 	none := conformance.Implementation{}
-	host, ok := l.Cluster.(cluster.LocalCCM)
-	if !ok {
-		return none, nil, fmt.Errorf(
-			"the CCM of a cluster of kind %s is no process of this machine, and only such a one can be tested",
-			l.State.Cluster)
-	}
-	values := ccmValues(l, host.CCMCommand(), "")
+	values := ccmValues(l, l.Cluster.CCMCommand(), "")
 	cloud, stop, err := o.Driver.connect(ctx, l, values)
 	if err != nil {
 		return none, nil, err

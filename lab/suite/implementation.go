@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/client-go/rest"
@@ -103,10 +104,7 @@ func healthCheck(l *lab.Lab, under conformance.Cloud) (func(context.Context) err
 
 // podCIDR is the pods' address range; "" if the lab does not know it.
 func podCIDR(l *lab.Lab) string {
-	if host, ok := l.Cluster.(cluster.LocalCCM); ok {
-		return host.CCMCommand().ClusterCIDR
-	}
-	return ""
+	return l.Cluster.CCMCommand().ClusterCIDR
 }
 
 func (o Options) implementationOn(
@@ -126,14 +124,7 @@ func (o Options) implementationOn(
 // fakecloudOn is the lab's cloud with its CCM, or another one.
 func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() error, error) {
 	none := conformance.Implementation{}
-	host, ok := l.Cluster.(cluster.LocalCCM)
-	if !ok {
-		return none, nil, fmt.Errorf(
-			"the CCM of a cluster of kind %s is no process of this machine, and only such a one can be tested",
-			l.State.Cluster,
-		)
-	}
-	command, cloud := host.CCMCommand(), l.Cluster.Cloud()
+	command, cloud := l.Cluster.CCMCommand(), l.Cluster.Cloud()
 	api, err := cloud.Client(cluster.CallerOperator)
 	if err != nil {
 		return none, nil, err
@@ -208,8 +199,8 @@ func ccmValues(l *lab.Lab, command cluster.CCMCommand, dialect string) program.V
 	cloud := l.Cluster.Cloud()
 	return program.Values{
 		Kubeconfig: l.Cluster.Kubeconfig(), CloudConfig: command.CloudConfig, ClusterName: l.State.Name,
-		ClusterCIDR: command.ClusterCIDR,
-		CloudURL:    cloud.URL, DialectURL: cloud.Dialects[dialect],
+		ClusterCIDR: command.ClusterCIDR, NeedsRoutes: strconv.FormatBool(command.NeedsRoutes),
+		CloudURL: cloud.URL, DialectURL: cloud.Dialects[dialect],
 		TokenFile: cloud.TokenFile(cluster.CallerCCM), Project: l.State.Name, CAFile: cloud.CAFile,
 		Address: command.Address, Port: command.Port,
 	}

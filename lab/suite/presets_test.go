@@ -19,10 +19,11 @@ func TestPresetComesBeforeWhatAPersonAdds(t *testing.T) {
 		require.NoError(t, p.Check(), "every text is a template that can be filled in")
 		assert.Equal(t, "-v=4", p.Args[len(p.Args)-1])
 		assert.Equal(t, "A={{.Port}}", p.Env[len(p.Env)-1])
-		p.Values = program.Values{DialectURL: "http://127.30.0.1:8471", Port: 10258}
+		p.Values = program.Values{DialectURL: "http://127.30.0.1:8471", NeedsRoutes: "true", Port: 10258}
 		env, err := p.Values.Fill(p.Env)
 		require.NoError(t, err)
 		assert.Contains(t, env, "HCLOUD_ENDPOINT=http://127.30.0.1:8471/v1")
+		assert.Contains(t, env, "HCLOUD_NETWORK_ROUTES_ENABLED=true")
 		assert.Contains(t, env, "A=10258")
 	}
 	_, err := withPreset(&program.CCM{}, "nimbus")

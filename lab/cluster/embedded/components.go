@@ -133,7 +133,7 @@ func (c *Cluster) schedulerSpec() process.Spec {
 
 func (c *Cluster) ccmSpec() process.Spec { return c.CCM(c.CCMIdentity()...) }
 
-// CCMCommand implements cluster.LocalCCM.
+// CCMCommand implements cluster.Cluster.
 func (c *Cluster) CCMCommand() cluster.CCMCommand { return c.Command(c.ccmSpec(), c.PodCIDR()) }
 
 // CCMIdentity are the flags that give a CCM its user (from manifests/ccm) and its

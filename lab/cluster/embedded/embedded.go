@@ -66,12 +66,10 @@ type Cluster struct {
 }
 
 var (
-	_ cluster.Cluster     = (*Cluster)(nil)
-	_ cluster.LocalCCM    = (*Cluster)(nil)
-	_ cluster.Replaceable = (*Cluster)(nil)
-	_ cluster.Supervised  = (*Cluster)(nil)
-	_ cluster.Flagged     = (*Cluster)(nil)
-	_ cluster.Pausable    = (*Cluster)(nil)
+	_ cluster.Cluster    = (*Cluster)(nil)
+	_ cluster.Supervised = (*Cluster)(nil)
+	_ cluster.Flagged    = (*Cluster)(nil)
+	_ cluster.Pausable   = (*Cluster)(nil)
 )
 
 // Kind is this kind of cluster.

@@ -41,11 +41,7 @@ const (
 // Cluster is somebody's cluster, with the lab's cloud and CCM.
 type Cluster struct{ local.Site }
 
-var (
-	_ cluster.Cluster     = (*Cluster)(nil)
-	_ cluster.LocalCCM    = (*Cluster)(nil)
-	_ cluster.Replaceable = (*Cluster)(nil)
-)
+var _ cluster.Cluster = (*Cluster)(nil)
 
 // Kind is this kind of cluster.
 var Kind = &cluster.Kind{
@@ -268,6 +264,6 @@ func (c *Cluster) Sweep(context.Context, map[string]bool) error { return nil }
 // Connect does nothing: the cluster has its own pod network.
 func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) error { return nil }
 
-// CCMCommand implements cluster.LocalCCM. It has no ClusterCIDR, because the lab does
+// CCMCommand implements cluster.Cluster. It has no ClusterCIDR, because the lab does
 // not know the pods' range.
 func (c *Cluster) CCMCommand() cluster.CCMCommand { return c.Command(c.ccmSpec(), "") }

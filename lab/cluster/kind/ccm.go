@@ -1,6 +1,7 @@
 package kind
 
-// The CCM as a Deployment in the cluster, its credentials in a Secret.
+// The CCM as a Deployment in the cluster, its credentials in a Secret; or another program as a
+// process of this machine.
 
 import (
 	"context"
@@ -27,6 +28,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/image"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
+	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/manifests"
 )
 
@@ -37,9 +39,27 @@ const (
 	ccmBound    = 90 * time.Second
 )
 
-// StartCCM loads the latest build of the CCM's image into every machine, applies the
-// Deployment, and returns when one replica is ready.
+// StartCCM starts the program of UseCCM, else the Deployment.
 func (c *Cluster) StartCCM(ctx context.Context) error {
+	used, err := c.site().ProgramInUse()
+	if err != nil {
+		return err
+	}
+	if used == nil {
+		return c.startDeployment(ctx)
+	}
+	cloud := c.Cloud()
+	return c.site().StartCCMWith(
+		ctx, local.CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), c.lab.Name)+"caFile: "+cloud.CAFile+"\n",
+	)
+}
+
+// UseCCM implements cluster.Cluster.
+func (c *Cluster) UseCCM(p *cluster.Program) error { return c.site().UseCCM(p) }
+
+// startDeployment loads the latest build of the CCM's image into every machine, applies the
+// Deployment, and returns when one replica is ready.
+func (c *Cluster) startDeployment(ctx context.Context) error {
 	machines, err := c.Machines(ctx)
 	if err != nil {
 		return err
@@ -132,9 +152,14 @@ func (c *Cluster) ccmArgs() []string {
 	return args
 }
 
-// StopCCM scales the Deployment to zero, and returns when none of its pods is Ready. A
-// pod on a stopped machine is never deleted, but does not run either.
+// StopCCM stops the CCM, whichever it is.
 func (c *Cluster) StopCCM(ctx context.Context) error {
+	return errors.Join(c.site().StopCCM(ctx), c.stopDeployment(ctx))
+}
+
+// stopDeployment scales the Deployment to zero, and returns when none of its pods is Ready. A
+// pod on a stopped machine is never deleted, but does not run either.
+func (c *Cluster) stopDeployment(ctx context.Context) error {
 	client, err := c.Operator()
 	if err != nil {
 		return err
@@ -169,8 +194,6 @@ func (c *Cluster) StopCCM(ctx context.Context) error {
 // localPort is upstream's for a CCM.
 const localPort = 10258
 
-var _ cluster.LocalCCM = (*Cluster)(nil)
-
 // loopbackOf is this machine's own address for a lab, and no other lab's: the
 // network's gateway with another first byte. Embedded labs are below it.
 func loopbackOf(subnet netip.Prefix) netip.Addr {
@@ -179,7 +202,16 @@ func loopbackOf(subnet netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// CCMCommand implements cluster.LocalCCM: the CCM as a process of this machine, for
+// ccmSpec describes the process of a CCM that is not the Deployment.
+func (c *Cluster) ccmSpec() process.Spec {
+	command := c.CCMCommand()
+	return process.Spec{
+		Component: local.ComponentCCM, Path: command.Path, Args: command.Args, Env: local.MassDeletionEnv,
+		LogFile: c.site().LogFile(local.ComponentCCM),
+	}
+}
+
+// CCMCommand implements cluster.Cluster: the CCM as a process of this machine, for
 // somebody who restarts or replaces it more often than a Deployment allows. It has the
 // operator's rights.
 func (c *Cluster) CCMCommand() cluster.CCMCommand {
@@ -187,9 +219,10 @@ func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	if subnet, err := c.parseSubnet(); err == nil {
 		address = loopbackOf(subnet).String()
 	}
-	config := c.lab.Path("cloud-config.yaml")
+	config := c.site().CloudConfig()
 	return cluster.CCMCommand{
 		Path: c.bin.Program("ccm"), CloudConfig: config, Address: address, Port: localPort, ClusterCIDR: podSubnet,
+		NeedsRoutes: c.usesCloudRoutes(),
 		Args: slices.Concat(local.KubeconfigFlags(c.Kubeconfig()), []string{
 			"--cloud-config=" + config, "--bind-address=" + address, "--secure-port=" + strconv.Itoa(localPort),
 			"--profiling=false",

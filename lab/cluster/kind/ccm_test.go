@@ -1,7 +1,9 @@
 package kind
 
 import (
+	"context"
 	"errors"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -10,12 +12,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/image"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -91,6 +95,48 @@ func TestCCMManifestsHoldWhatIsMounted(t *testing.T) {
 	assert.Contains(t, secret.Data, "token")
 }
 
+// Another program is a process of this machine. It is given the cloud in its container, and
+// status and logs are its own and not the Deployment's.
+func TestAnotherProgramIsTheCCM(t *testing.T) {
+	c := newCluster(t, `case "$1" in container) echo "[]";; esac`)
+	ctx, cancel := context.WithCancel(t.Context())
+	var kept errgroup.Group
+	kept.Go(func() error { return c.site().KeepCCM(ctx, c.ccmSpec(), slog.New(slog.DiscardHandler)) })
+	defer func() {
+		cancel()
+		assert.NoError(t, kept.Wait())
+	}()
+	ccms := func() (state string, logs []string) {
+		components, err := c.Components(t.Context())
+		require.NoError(t, err)
+		all, err := c.Logs(t.Context())
+		require.NoError(t, err)
+		for _, l := range all {
+			if l.Name == local.ComponentCCM {
+				logs = append(logs, l.Where)
+			}
+		}
+		return components[len(components)-1].State, logs
+	}
+	require.NoError(t, c.UseCCM(&cluster.Program{Path: "/bin/sleep", Args: []string{"1000"}}))
+	state, _ := ccms()
+	assert.Equal(t, cluster.StateStopped, state)
+	require.NoError(t, c.StartCCM(t.Context()))
+	state, logs := ccms()
+	assert.Equal(t, cluster.StateRunning, state)
+	assert.Equal(t, []string{c.site().LogFile(local.ComponentCCM)}, logs)
+	config, err := os.ReadFile(c.CCMCommand().CloudConfig)
+	require.NoError(t, err)
+	assert.Contains(t, string(config), "url: https://10.123.16.2:8470\n")
+	assert.Contains(t, string(config), "caFile: "+c.Cloud().CAFile+"\n")
+
+	require.NoError(t, c.site().StopCCM(t.Context()))
+	require.NoError(t, c.UseCCM(nil))
+	_, logs = ccms()
+	require.Len(t, logs, 1)
+	assert.Contains(t, logs[0], "kubectl")
+}
+
 func TestCCMCommand(t *testing.T) {
 	st := state.InDir("/labs/x", "x")
 	st.Kind = &state.Kind{Subnet: "10.123.16.0/20", PodNetwork: Routes}
@@ -102,9 +148,11 @@ func TestCCMCommand(t *testing.T) {
 		t, "--configure-cloud-routes=true", lastValue(command.Args, "--configure-cloud-routes="),
 		"pods need the cloud's routes",
 	)
+	assert.True(t, command.NeedsRoutes)
 	st.Kind.PodNetwork = Kindnet
 	command = (&Cluster{lab: st, bin: cluster.Binaries{Dir: "/bin"}}).CCMCommand()
 	assert.Equal(t, "--configure-cloud-routes=false", lastValue(command.Args, "--configure-cloud-routes="))
+	assert.False(t, command.NeedsRoutes)
 	assert.NotEqual(
 		t, loopbackOf(netip.MustParsePrefix("10.123.0.0/20")), loopbackOf(netip.MustParsePrefix("10.123.16.0/20")),
 	)

@@ -17,9 +17,13 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/pki"
 )
 
@@ -35,9 +39,16 @@ const (
 
 // Cloud says how to reach the lab's cloud.
 func (c *Cluster) Cloud() cluster.Cloud {
-	cloud := cluster.Cloud{CAFile: c.lab.Path("pki", "ca.crt"), Dir: c.lab.Path("cloud"), Network: c.lab.Kind.Subnet}
+	cloud := cluster.Cloud{
+		CAFile: c.lab.Path("pki", "ca.crt"), Dir: c.lab.Path("cloud"), Network: c.lab.Kind.Subnet,
+		Dialects: map[string]string{},
+	}
 	if subnet, err := c.parseSubnet(); err == nil {
-		cloud.URL = "https://" + net.JoinHostPort(cloudAddress(subnet).String(), cloudPort)
+		address := cloudAddress(subnet).String()
+		cloud.URL = "https://" + net.JoinHostPort(address, cloudPort)
+		for _, dialect := range identity.Dialects() {
+			cloud.Dialects[dialect] = "https://" + net.JoinHostPort(address, strconv.Itoa(local.PreferredPorts()[dialect]))
+		}
 	}
 	return cloud
 }
@@ -111,6 +122,9 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 		"--project=" + c.lab.Name, "--profile=" + c.lab.Profile, "--default-tag=" + tag,
 		"--instance-cidr=" + instanceRange(subnet).String(),
 		"--load-balancer-cidr=" + balancerRange(subnet).String(), "--load-balancer-interface=" + cloudInterface,
+	}
+	for dialect, url := range c.Cloud().Dialects {
+		args = append(args, "--dialect="+dialect+"="+strings.TrimPrefix(url, "https://"))
 	}
 	for _, caller := range cluster.Callers {
 		args = append(args, cluster.TokenFlag(caller, dataDir+"/"+caller+".token"))

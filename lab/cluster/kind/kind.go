@@ -1,6 +1,6 @@
 // Package kind runs a Kubernetes cluster in containers, through sigs.k8s.io/kind: real
 // kubelets, real pods, real kube-proxy. The cloud is a container on the same network,
-// and the CCM a Deployment in the cluster. kind creates the control plane only. All
+// and the lab's own CCM a Deployment in the cluster. kind creates the control plane only. All
 // workers are instances of the cloud: each is a container that joins the cluster when
 // its instance runs. Begin with Cluster.StartControlPlane and Cluster.Boot.
 package kind
@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -158,10 +159,18 @@ func (c *Cluster) Traits() cluster.Traits {
 
 func (c *Cluster) usesCloudRoutes() bool { return c.lab.Kind.PodNetwork == Routes }
 
-// Tend keeps the observer's token valid. The engine and Kubernetes keep everything else
-// running.
+// site has the lab's processes on this machine. The cluster has none of its addresses.
+func (c *Cluster) site() local.Site { return local.NewSite(c.lab, c.bin) }
+
+// Tend keeps the observer's token valid, and a CCM running that is not the Deployment. The
+// engine and Kubernetes keep everything else running.
 func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
-	return kubeaccess.KeepToken(ctx, c.Kubeconfig(), observerAccount, c.observerKubeconfig(), log)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return kubeaccess.KeepToken(ctx, c.Kubeconfig(), observerAccount, c.observerKubeconfig(), log)
+	})
+	group.Go(func() error { return c.site().KeepCCM(ctx, c.ccmSpec(), log) })
+	return group.Wait()
 }
 
 // observerAccount is a service account from manifests/lab.
@@ -194,7 +203,7 @@ func (c *Cluster) parseSubnet() (netip.Prefix, error) {
 // Down deletes the lab's containers, network and volume, and ends a CCM that runs as a
 // process beside them.
 func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
-	processes, err := local.NewSite(c.lab, c.bin).Down(ctx)
+	processes, err := c.site().Down(ctx)
 	if err := errors.Join(err, c.engine.checkAnswers(ctx)); err != nil {
 		return processes, err
 	}

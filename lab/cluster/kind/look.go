@@ -4,9 +4,11 @@ package kind
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -38,7 +40,15 @@ func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
 	if !controlPlane {
 		all = append(all, toComponent("node/"+c.controlPlaneContainer(), false, true))
 	}
-	return append(all, c.ccmComponent(ctx)), nil
+	used, err := c.site().ProgramInUse()
+	if err != nil {
+		return nil, err
+	}
+	if used == nil {
+		return append(all, c.deploymentComponent(ctx)), nil
+	}
+	ccm, err := c.site().Components(local.ComponentCCM)
+	return append(all, ccm...), err
 }
 
 func toComponent(name string, running, wanted bool) cluster.Component {
@@ -49,8 +59,9 @@ func toComponent(name string, running, wanted bool) cluster.Component {
 	return cluster.Component{Name: name, State: state, Wanted: wanted}
 }
 
-// ccmComponent is the CCM. It counts as stopped when the API server does not answer.
-func (c *Cluster) ccmComponent(ctx context.Context) cluster.Component {
+// deploymentComponent is the lab's own CCM. It counts as stopped when the API server does not
+// answer.
+func (c *Cluster) deploymentComponent(ctx context.Context) cluster.Component {
 	client, err := c.Observer()
 	if err != nil {
 		return toComponent(local.ComponentCCM, false, false)
@@ -63,8 +74,9 @@ func (c *Cluster) ccmComponent(ctx context.Context) cluster.Component {
 // Logs lists the log files in the lab's folder, the logs of the engine's containers and
 // the CCM's pods, and the machines' journals.
 func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
-	logs, err := local.FileLogs(c.lab.Path("logs"))
-	if err != nil {
+	logs, err1 := local.FileLogs(c.lab.Path("logs"))
+	used, err2 := c.site().ProgramInUse()
+	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}
 	add := func(name string, command func(ctx context.Context, last string, follow bool) *exec.Cmd) {
@@ -82,14 +94,11 @@ func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
 	add("fakecloud", func(ctx context.Context, last string, follow bool) *exec.Cmd {
 		return c.engine.command(ctx, followArgs([]string{"logs", "--tail", last}, follow, c.cloudContainer())...)
 	})
-	add(local.ComponentCCM, func(ctx context.Context, last string, follow bool) *exec.Cmd {
-		if last == "all" {
-			last = "-1"
-		}
-		return exec.CommandContext(ctx, c.bin.Program("kubectl"), followArgs([]string{"--kubeconfig=" +
-			c.Kubeconfig(), "--namespace=kube-system",
-			"logs", "--selector=app=" + ccmName, "--prefix", "--tail=" + last}, follow)...)
-	})
+	if used == nil {
+		// The file of a program that was the CCM earlier would have the same name.
+		logs = slices.DeleteFunc(logs, func(l cluster.Log) bool { return l.Name == local.ComponentCCM })
+		add(local.ComponentCCM, c.deploymentLogs)
+	}
 	nodes, err := c.listNodes(ctx)
 	for _, n := range nodes {
 		add("node/"+n.Machine.Name, func(ctx context.Context, last string, follow bool) *exec.Cmd {
@@ -108,6 +117,17 @@ func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
 		})
 	}
 	return logs, err
+}
+
+// deploymentLogs is the command that prints the logs of the Deployment's pods.
+func (c *Cluster) deploymentLogs(ctx context.Context, last string, follow bool) *exec.Cmd {
+	if last == "all" {
+		last = "-1"
+	}
+	return exec.CommandContext(ctx, c.bin.Program("kubectl"), followArgs([]string{
+		"--kubeconfig=" + c.Kubeconfig(), "--namespace=kube-system",
+		"logs", "--selector=app=" + ccmName, "--prefix", "--tail=" + last,
+	}, follow)...)
 }
 
 // copyOutput runs a command with a silent standard input and returns when the command

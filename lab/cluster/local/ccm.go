@@ -42,7 +42,7 @@ func KubeconfigFlags(file string) []string {
 	}
 }
 
-// Command is the command line of the CCM that spec describes, as cluster.LocalCCM has it.
+// Command is the command line of the CCM that spec describes, as cluster.Cluster has it.
 func (s Site) Command(spec process.Spec, clusterCIDR string) cluster.CCMCommand {
 	return cluster.CCMCommand{
 		Path: spec.Path, Args: spec.Args, CloudConfig: s.CloudConfig(), Address: s.Address(),
@@ -96,7 +96,7 @@ func (s Site) CCM(flags ...string) process.Spec {
 // usedCCM says which program is the CCM, if it is not the lab's own.
 func (s Site) usedCCM() string { return s.Lab.Path("ccm.json") }
 
-// UseCCM implements cluster.Replaceable.
+// UseCCM implements cluster.Cluster.
 func (s Site) UseCCM(p *cluster.Program) error {
 	if p == nil {
 		if err := os.Remove(s.usedCCM()); !errors.Is(err, fs.ErrNotExist) {
@@ -133,7 +133,11 @@ func (s Site) ProgramInUse() (*cluster.Program, error) {
 // it.
 func (s Site) StartCCM(ctx context.Context) error {
 	cloud := s.Cloud()
-	config := CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name)
+	return s.StartCCMWith(ctx, CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name))
+}
+
+// StartCCMWith is StartCCM with this configuration in place of that of the site's own cloud.
+func (s Site) StartCCMWith(ctx context.Context, config string) error {
 	if err := errors.Join(
 		atomicfile.Write(s.CloudConfig(), []byte(config)), atomicfile.Write(s.ccmMark(), nil),
 	); err != nil {

@@ -20,6 +20,9 @@ type Values struct {
 	ClusterName string
 	// ClusterCIDR is the range of pods' addresses.
 	ClusterCIDR string
+	// NeedsRoutes is "true" where pods of different nodes reach each other by the cloud's
+	// routes alone, else "false".
+	NeedsRoutes string
 	// CloudURL is where the cloud's API is.
 	CloudURL string
 	// DialectURL is where the cloud is spoken to in the dialect that was chosen; "" without one.
