@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -56,6 +57,7 @@ func TestKind(t *testing.T) {
 		{"instances are machines", (*fixture).kindInstancesAreMachines},
 		{"a container that is taken away comes back", (*fixture).kindContainerComesBack},
 		{"each replica of the CCM is killed in its turn", (*fixture).kindLeadersAreKilled},
+		{"another program is the CCM, and the lab's own again", (*fixture).kindAnotherCCM},
 		{"the cloud is restarted", (*fixture).kindCloudRestarts},
 		{"the control plane's instance is stopped and started", (*fixture).kindControlPlaneRestarts},
 		{"after down nothing is left", (*fixture).kindLeavesNothing},
@@ -315,6 +317,25 @@ func (f *fixture) kindContainerComesBack() {
 		)
 		return err
 	})
+}
+
+// kindAnotherCCM has a copy of the lab's own CCM be a process in place of the Deployment.
+func (f *fixture) kindAnotherCCM() {
+	data, err := os.ReadFile(filepath.Join(f.bin, "ccm"))
+	require.NoError(f.t, err)
+	other := filepath.Join(f.t.TempDir(), "other-ccm")
+	require.NoError(f.t, os.WriteFile(other, data, 0o700)) //nolint:gosec // It is a program.
+	f.lab("ccm", "use", other)
+	for _, p := range f.pods("app=cloud-controller-manager") {
+		assert.False(f.t, podReady(p), p.Name)
+	}
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", f.component("ccm").PID))
+	require.NoError(f.t, err)
+	assert.Equal(f.t, other, path)
+	f.createService(serviceOf("web", "by-another"))
+	f.served("by-another")
+	f.lab("ccm", "use", "--own")
+	assert.Nil(f.t, f.component("ccm"))
 }
 
 // kindLeadersAreKilled kills a leader twice, each time with a Service that it
