@@ -3,6 +3,7 @@
 package onfakecloud
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -243,13 +244,32 @@ func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 	for _, t := range lb.Targets {
 		b.Targets = append(b.Targets, t.InstanceID)
 	}
-	if h := lb.HealthCheck; h != nil {
-		b.HealthChecked = h.Protocol != api.HealthCheckNone
-		if h.Protocol == api.HealthCheckHTTP {
-			b.HealthCheckPort = int32(h.Port) //nolint:gosec // A port.
+	b.HealthChecked, b.HealthCheckPort = healthCheckOf(lb)
+	return b
+}
+
+// healthCheckOf tells whether all of a balancer's listeners check their targets, and the port
+// that all of them ask by HTTP; 0 if there is none.
+func healthCheckOf(lb *api.LoadBalancer) (checked bool, port int32) {
+	checks := []*api.HealthCheck{}
+	for _, l := range lb.Listeners {
+		checks = append(checks, cmp.Or(l.HealthCheck, lb.HealthCheck))
+	}
+	if len(checks) == 0 {
+		checks = append(checks, lb.HealthCheck)
+	}
+	for _, h := range checks {
+		if h == nil || h.Protocol == api.HealthCheckNone {
+			return false, 0
 		}
 	}
-	return b
+	asksElsewhere := func(h *api.HealthCheck) bool {
+		return h.Protocol != api.HealthCheckHTTP || h.Port != checks[0].Port
+	}
+	if slices.ContainsFunc(checks, asksElsewhere) {
+		return true, 0
+	}
+	return true, int32(checks[0].Port) //nolint:gosec // A port.
 }
 
 // DeleteBalancer implements conformance.Cloud.

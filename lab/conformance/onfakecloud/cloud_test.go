@@ -42,3 +42,33 @@ func TestCallsByWhatTheyAreAbout(t *testing.T) {
 		},
 	}, sumOf(counted), "of types, events and the project there are three, and they are about none of these things")
 }
+
+func TestHealthCheckOf(t *testing.T) {
+	http := func(port int) *api.HealthCheck { return &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: port} }
+	tcp, none := &api.HealthCheck{Protocol: api.HealthCheckTCP, Port: 80}, &api.HealthCheck{Protocol: api.HealthCheckNone}
+	for name, test := range map[string]struct {
+		own       *api.HealthCheck
+		listeners []*api.HealthCheck
+		checked   bool
+		port      int32
+	}{
+		"none":                       {listeners: []*api.HealthCheck{nil}},
+		"the balancer's":             {own: http(81), listeners: []*api.HealthCheck{nil, nil}, checked: true, port: 81},
+		"no listeners":               {own: http(81), checked: true, port: 81},
+		"each listener's":            {listeners: []*api.HealthCheck{http(82), http(82)}, checked: true, port: 82},
+		"different ports":            {own: http(81), listeners: []*api.HealthCheck{nil, http(82)}, checked: true},
+		"by TCP":                     {listeners: []*api.HealthCheck{tcp}, checked: true},
+		"one listener without":       {listeners: []*api.HealthCheck{http(82), nil}},
+		"switched off of a listener": {own: http(81), listeners: []*api.HealthCheck{nil, none}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lb := &api.LoadBalancer{HealthCheck: test.own}
+			for _, h := range test.listeners {
+				lb.Listeners = append(lb.Listeners, api.Listener{HealthCheck: h})
+			}
+			checked, port := healthCheckOf(lb)
+			assert.Equal(t, test.checked, checked)
+			assert.Equal(t, test.port, port)
+		})
+	}
+}
