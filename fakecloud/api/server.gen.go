@@ -1388,8 +1388,18 @@ type LoadBalancer struct {
 	Listeners   []Listener `json:"listeners"`
 
 	// Name Example: web
-	Name    string `json:"name"`
-	Project string `json:"project"`
+	Name string `json:"name"`
+
+	// NetworkID The network that it is attached to. Absent unless it is.
+	//
+	// Example: n-01jd3n5qk2v8
+	NetworkID *string `json:"networkId,omitempty"`
+
+	// PrivateAddress Its address in that network, on which it serves as well. While the scheme is internal it serves on this one alone.
+	//
+	// Example: 127.30.16.9
+	PrivateAddress *string `json:"privateAddress,omitempty"`
+	Project        string  `json:"project"`
 
 	// Records What dialects of other clouds were told of the balancer and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
@@ -1402,10 +1412,10 @@ type LoadBalancer struct {
 	// Region Example: nebula-1
 	Region string `json:"region"`
 
-	// Scheme Who a balancer is for. It is a label here: public and internal ones get
-	// their addresses from the same pool, and whoever reaches the one reaches
-	// the other; `sourceRanges` keeps people out. An internal one takes no
-	// reserved address.
+	// Scheme Who a balancer is for. An internal one that is attached to a network serves
+	// on its private address alone. One that is not gets its address from the
+	// same pool as a public one, and whoever reaches the one reaches the other;
+	// `sourceRanges` keeps people out. An internal one takes no reserved address.
 	Scheme LoadBalancerScheme `json:"scheme"`
 
 	// Serial A number that no other resource or operation of this cloud has or had, whatever
@@ -1510,6 +1520,14 @@ type LoadBalancerCreate struct {
 	// Example: web
 	Name string `json:"name"`
 
+	// NetworkID A network to attach it to.
+	NetworkID *string `json:"networkId,omitempty"`
+
+	// PrivateAddress An address of that network. When left out, the lowest free one.
+	//
+	// Example: 127.30.16.9
+	PrivateAddress *string `json:"privateAddress,omitempty"`
+
 	// Records What dialects of other clouds were told of the balancer and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
 	// most 64 KiB.
@@ -1542,10 +1560,10 @@ type LoadBalancerList struct {
 	NextPageToken *string `json:"nextPageToken,omitempty"`
 }
 
-// LoadBalancerScheme Who a balancer is for. It is a label here: public and internal ones get
-// their addresses from the same pool, and whoever reaches the one reaches
-// the other; `sourceRanges` keeps people out. An internal one takes no
-// reserved address.
+// LoadBalancerScheme Who a balancer is for. An internal one that is attached to a network serves
+// on its private address alone. One that is not gets its address from the
+// same pool as a public one, and whoever reaches the one reaches the other;
+// `sourceRanges` keeps people out. An internal one takes no reserved address.
 type LoadBalancerScheme string
 
 // LoadBalancerSize defines model for LoadBalancerSize.
@@ -1646,6 +1664,14 @@ type LoadBalancerUpdate struct {
 	// Name Example: web
 	Name *string `json:"name,omitempty"`
 
+	// NetworkID A network to attach it to, instead of the present one; empty to detach it.
+	NetworkID *string `json:"networkId,omitempty"`
+
+	// PrivateAddress As when it is created.
+	//
+	// Example: 127.30.16.9
+	PrivateAddress *string `json:"privateAddress,omitempty"`
+
 	// Records What dialects of other clouds were told of the balancer and this cloud does not
 	// have, by dialect, so that they can tell it again. An update replaces all of it. At
 	// most 64 KiB.
@@ -1654,10 +1680,10 @@ type LoadBalancerUpdate struct {
 	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
 	Records Records `json:"records,omitempty"`
 
-	// Scheme Who a balancer is for. It is a label here: public and internal ones get
-	// their addresses from the same pool, and whoever reaches the one reaches
-	// the other; `sourceRanges` keeps people out. An internal one takes no
-	// reserved address.
+	// Scheme Who a balancer is for. An internal one that is attached to a network serves
+	// on its private address alone. One that is not gets its address from the
+	// same pool as a public one, and whoever reaches the one reaches the other;
+	// `sourceRanges` keeps people out. An internal one takes no reserved address.
 	Scheme *LoadBalancerScheme `json:"scheme,omitempty"`
 
 	// SourceRanges Who may connect, as IPv4 and IPv6 CIDRs without host bits. Empty is

@@ -23,6 +23,7 @@ import (
 type balancerOptions struct {
 	request            api.LoadBalancerUpdate
 	listeners, targets []string
+	network            string
 	check              string
 	checkOptions       api.HealthCheck
 	sources            []string
@@ -39,7 +40,15 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	addText(
 		cmd, &u.Type, "type", "small, medium or large, which have limits, or unlimited (default unlimited)",
 	)
-	addText(cmd, &u.Scheme, "scheme", "public or internal, which is a label here (default public)")
+	addText(
+		cmd, &u.Scheme, "scheme",
+		"public, or internal, which serves on its private address alone if it has one (default public)",
+	)
+	f.StringVar(&o.network, "network", "", "name or ID of a network to attach it to")
+	addText(
+		cmd, &u.PrivateAddress, "private-address",
+		"its address in the network that it is attached to (default: the lowest free one)",
+	)
 	addText(
 		cmd, &u.Algorithm, "algorithm", "round-robin, least-connections or source-hash (default round-robin)",
 	)
@@ -92,11 +101,17 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 		"algorithm": {"round-robin", "least-connections", "source-hash"},
 	})
 	completeFlag(cmd, "target", a.instanceKind().completeRefs())
+	completeFlag(cmd, "network", a.networkKind().completeRefs())
 }
 
-// updateRequest makes the request of the flags that were given, without the targets: they
-// have to be found first (findTargets). has is the balancer as it is.
-func (o *balancerOptions) updateRequest(cmd *cobra.Command, has api.LoadBalancer) (api.LoadBalancerUpdate, error) {
+// updateRequest makes the request of the flags that were given, and finds the network and the
+// targets that they name. has is the balancer as it is.
+func (a *app) updateRequest(
+	cmd *cobra.Command,
+	c *client.Client,
+	o *balancerOptions,
+	has api.LoadBalancer,
+) (api.LoadBalancerUpdate, error) {
 	u, given := o.request, cmd.Flags().Changed
 	var err error
 	if given("listener") || given("proxy-protocol") || given("connection-limit") {
@@ -107,7 +122,20 @@ func (o *balancerOptions) updateRequest(cmd *cobra.Command, has api.LoadBalancer
 	if given("source-range") {
 		u.SourceRanges = new(orEmpty(o.sources))
 	}
-	u.HealthCheck, err = o.withHealthCheck(given, has.HealthCheck)
+	if u.HealthCheck, err = o.withHealthCheck(given, has.HealthCheck); err != nil {
+		return u, err
+	}
+	if given("network") {
+		u.NetworkID = new(string)
+	}
+	if o.network != "" {
+		n, err := a.networkKind().findByRef(cmd.Context(), c, o.network)
+		if err != nil {
+			return u, err
+		}
+		*u.NetworkID = n.ID
+	}
+	u.Targets, err = o.findTargets(cmd.Context(), c)
 	return u, err
 }
 
@@ -226,7 +254,7 @@ func (a *app) balancersCreate() *cobra.Command {
   fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
   fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp --ip-family ipv4,ipv6`,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
-			u, err := o.updateRequest(cmd, api.LoadBalancer{})
+			u, err := a.updateRequest(cmd, c, &o, api.LoadBalancer{})
 			if err != nil {
 				return err
 			}
@@ -247,9 +275,6 @@ func (a *app) balancersCreate() *cobra.Command {
 				for _, f := range families {
 					*body.IPFamilies = append(*body.IPFamilies, api.IPFamily(f))
 				}
-			}
-			if body.Targets, err = o.findTargets(cmd.Context(), c); err != nil {
-				return err
 			}
 			return a.balancerKind().changeOne(cmd, c, &w, (*waiter).awaitBalancers,
 				func(ctx context.Context) (*api.LoadBalancer, error) { return c.CreateLoadBalancer(ctx, body) })
@@ -278,10 +303,11 @@ func (a *app) balancersUpdate() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "update NAME|ID", Short: "Change a load balancer", Args: cobra.ExactArgs(1),
 		Long: "Change a load balancer. What is given replaces what it has: all listeners, all targets, all source ranges\n" +
-			"(--source-range \"\" lets everyone in), all tags. What is not given stays as it is.",
+			"(--source-range \"\" lets everyone in), all tags; --network \"\" detaches it. What is not given stays as it is.",
 		Example: `  fakecloud load-balancers update web --target node-1 --target node-3 --drain 30s
   fakecloud load-balancers update web --algorithm source-hash --connection-limit 100
-  fakecloud load-balancers update web --health-check none`,
+  fakecloud load-balancers update web --health-check none
+  fakecloud load-balancers update web --network default --scheme internal`,
 		ValidArgsFunction: a.balancerKind().completeRefs(),
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			if noTargets && len(o.targets) > 0 {
@@ -295,11 +321,8 @@ func (a *app) balancersUpdate() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			u, err := o.updateRequest(cmd, *lb)
+			u, err := a.updateRequest(cmd, c, &o, *lb)
 			if err != nil {
-				return err
-			}
-			if u.Targets, err = o.findTargets(cmd.Context(), c); err != nil {
 				return err
 			}
 			if noTargets {

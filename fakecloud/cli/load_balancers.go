@@ -74,10 +74,13 @@ func showPorts(listeners []api.Listener) string {
 }
 
 func showAddresses(lb api.LoadBalancer) string {
-	if lb.IPv6Address == nil {
-		return lb.Address
+	shown := lb.Address
+	for _, also := range []*string{lb.IPv6Address, lb.PrivateAddress} {
+		if also != nil {
+			shown += "," + *also
+		}
 	}
-	return lb.Address + "," + *lb.IPv6Address
+	return shown
 }
 
 func showCheck(h *api.HealthCheck) string {

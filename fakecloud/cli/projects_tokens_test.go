@@ -111,7 +111,7 @@ func TestNetworkAndQuotaCommands(t *testing.T) {
 	fails(1, "no network is named", "instances", "create", "node-2", "--network", "none")
 	assert.Contains(t, ok("networks", "update", "backend", "--name", "front", "--tag", "c=d"), "front")
 	assert.Contains(t, ok("networks", "get", "front", "-o", "yaml"), "c: d\n")
-	fails(1, "has instances", "networks", "delete", "front")
+	fails(1, "is in use, by i-", "networks", "delete", "front")
 
 	ok("routes", "create", "r", "--destination", "10.244.0.0/24", "--instance", "node-1")
 	assert.Contains(t, ok("routes", "update", "r", "--name", "q", "--tag", "a=b"), "q ")

@@ -103,6 +103,11 @@ func hostRange(p netip.Prefix) (first, last uint32) {
 	return first, last
 }
 
+// isHostOf tells whether a resource can have an address of an IPv4 prefix: see hostRange.
+func isHostOf(p netip.Prefix, a netip.Addr) bool {
+	return p.Contains(a) && a != p.Addr() && p.Contains(a.Next())
+}
+
 // lowestFree gives the lowest number in the range whose address is free.
 func (s *usedAddresses) lowestFree(first, last uint32) (uint32, bool) {
 	s.mu.Lock()

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// Scheme says who a balancer is for. It matters for reserved addresses only: both kinds
-// take their addresses from the same pool.
+// Scheme says who a balancer is for.
 type Scheme string
 
-// The schemes. An internal balancer takes no reserved address.
+// The schemes. An internal balancer takes no reserved address. It serves on its private address
+// alone if it has one, and otherwise on an address of the same pool as a public one's.
 const (
 	Public   Scheme = "public"
 	Internal Scheme = "internal"

@@ -17,10 +17,9 @@ import (
 
 // Forwarding is a balancer's configuration as the data plane needs it.
 type Forwarding struct {
-	ID      string
-	Address netip.Addr
-	// Address6 is its IPv6 address; not valid unless it has one.
-	Address6  netip.Addr
+	ID string
+	// Addresses are those that it serves on, of either family: each has all Listeners.
+	Addresses []netip.Addr
 	Listeners []Listener
 	// Backends are the targets that run.
 	Backends []Backend
@@ -96,9 +95,9 @@ func stateReasonCode(failure error) StateReasonCode {
 func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
 	size, _ := sizeOf(lb.Type)
 	return Forwarding{
-		ID: lb.ID, Address: lb.Address, Address6: lb.Address6, Listeners: lb.Listeners, Backends: backends,
-		Targets: targets, ConnectionLimit: size.Connections,
-		Algorithm: lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
+		ID: lb.ID, Addresses: lb.servingAddresses(), Listeners: lb.Listeners, Backends: backends, Targets: targets,
+		ConnectionLimit: size.Connections,
+		Algorithm:       lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
 		IdleTimeout: lb.IdleTimeout, Drain: lb.Drain, HealthCheck: lb.HealthCheck,
 	}
 }

@@ -26,7 +26,7 @@ const (
 	maxPath                        = 1024
 )
 
-// CreateLoadBalancer gives the new balancer in state provisioning. Its addresses are
+// CreateLoadBalancer gives the new balancer in state provisioning. Its public addresses are
 // final.
 func (c *Cloud) CreateLoadBalancer(
 	ctx context.Context,
@@ -90,6 +90,9 @@ func (c *Cloud) newLoadBalancer(
 		due: c.stateEnd(now, rule.Wait),
 	}
 	lb.setOptions(spec.optionsWithDefaults())
+	if lb, err = c.withNetwork(ctx, tx.Tx, p, lb, &spec.NetworkID, &spec.PrivateAddress); err != nil {
+		return LoadBalancer{}, err
+	}
 	if reserved == nil {
 		return lb, insertResource(ctx, tx, lb)
 	}
@@ -321,6 +324,9 @@ func (c *Cloud) UpdateLoadBalancer(
 		if lb, err = mergeUpdate(ctx, tx.Tx, p, old, u); err != nil {
 			return err
 		}
+		if lb, err = c.withNetwork(ctx, tx.Tx, p, lb, u.NetworkID, u.PrivateAddress); err != nil {
+			return err
+		}
 		if sameBalancer(old, lb) {
 			lb = old
 			return nil
@@ -391,6 +397,7 @@ func mergeUpdate(
 // listeners and source ranges does not matter.
 func sameBalancer(a, b LoadBalancer) bool {
 	return a.Name == b.Name && maps.Equal(a.Tags, b.Tags) && sameSet(a.Targets, b.Targets) &&
+		a.Network == b.Network && a.PrivateAddress == b.PrivateAddress &&
 		sameSet(a.Listeners, b.Listeners) &&
 		sameSet(a.SourceRanges, b.SourceRanges) && a.currentOptions() == b.currentOptions() &&
 		sameCheck(a.HealthCheck, b.HealthCheck) &&

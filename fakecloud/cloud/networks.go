@@ -180,8 +180,8 @@ func (c *Cloud) UpdateNetwork(ctx context.Context, p Project, id string, u Resou
 	return n, err
 }
 
-// DeleteNetwork deletes a network without instances. The default network cannot be
-// deleted.
+// DeleteNetwork deletes a network that no instance and no balancer is in. The default network
+// cannot be deleted.
 func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		n, err := c.loadNetwork(ctx, tx.Tx, p, id)
@@ -194,9 +194,12 @@ func (c *Cloud) DeleteNetwork(ctx context.Context, p Project, id string) error {
 		if n.Default {
 			return refuse(InUse, "network %q (%s) is the project's default one: it goes with the project", n.Name, n.ID)
 		}
-		switch in, err := tx.InstanceInNetwork(ctx, db.InstanceInNetworkParams{ProjectID: p.ID, Network: &n.ID}); {
+		switch in, err := tx.ResourceInNetwork(ctx, db.ResourceInNetworkParams{ProjectID: p.ID, Network: &n.ID}); {
 		case err == nil:
-			return refuse(InUse, "network %q (%s) has instances, %s among them: terminate them first", n.Name, n.ID, in)
+			return refuse(
+				InUse, "network %q (%s) is in use, by %s among others: terminate its instances, and detach or delete "+
+					"its load balancers, first", n.Name, n.ID, in,
+			)
 		case !errors.Is(err, sql.ErrNoRows):
 			return err
 		}
@@ -213,6 +216,11 @@ func (c *Cloud) instanceNetwork(ctx context.Context, tx *store.Tx, p Project, wa
 		}
 		return c.withDefaultCIDR(n), nil
 	}
+	return c.networkToUse(ctx, tx, p, want)
+}
+
+// networkToUse is the network that a request names by its networkId.
+func (c *Cloud) networkToUse(ctx context.Context, tx *store.Tx, p Project, want string) (Network, error) {
 	n, err := c.loadNetwork(ctx, tx, p, want)
 	var refused *Error
 	if errors.As(err, &refused) {

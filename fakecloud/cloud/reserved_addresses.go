@@ -91,7 +91,7 @@ func (c *Cloud) chooseReservedIP(ctx context.Context, tx *store.Tx, p Project, w
 		return c.usedIPv4.takeLowestFree(tx, pool)
 	}
 	ip, err := netip.ParseAddr(want)
-	if err != nil || !pool.Contains(ip) || ip == pool.Addr() || !pool.Contains(ip.Next()) {
+	if err != nil || !isHostOf(pool, ip) {
 		return ip, refuse(
 			InvalidRequest, "%q cannot be reserved: choose an address of %s that is neither its first nor its last",
 			want, pool,

@@ -41,7 +41,8 @@ func (lb LoadBalancer) describe() description {
 	return description{db.InsertResourceParams{
 		ID: lb.ID, Serial: lb.Serial, Kind: string(LoadBalancerResource), ProjectID: lb.Project, Name: lb.Name,
 		State: string(lb.State), Address: addressOrNull(lb.Address),
-		Address6: addressOrNull(lb.Address6), Version: lb.Version,
+		Address6: addressOrNull(lb.Address6), PrivateAddress: addressOrNull(lb.PrivateAddress),
+		NetworkID: textOrNull(lb.Network), Version: lb.Version,
 		DueAt: millisOrNull(lb.due),
 	}, lb.StateReason, lb.UpdatedAt}
 }
@@ -156,8 +157,9 @@ func saveResource[S ~string](ctx context.Context, tx *changeTx, from S, r revisa
 	r.revise(now)
 	d := describeFully(r)
 	err := tx.UpdateResource(ctx, db.UpdateResourceParams{
-		ID: d.row.ID, Name: d.row.Name, State: d.row.State, Address: d.row.Address, RefersTo: d.row.RefersTo,
-		Version: d.row.Version, DueAt: d.row.DueAt, Document: d.row.Document,
+		ID: d.row.ID, Name: d.row.Name, State: d.row.State, Address: d.row.Address,
+		PrivateAddress: d.row.PrivateAddress, NetworkID: d.row.NetworkID, RefersTo: d.row.RefersTo, Version: d.row.Version,
+		DueAt: d.row.DueAt, Document: d.row.Document,
 	})
 	if err != nil {
 		return err

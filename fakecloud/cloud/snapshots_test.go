@@ -360,7 +360,7 @@ func requireSound(t *testing.T, c *Cloud, p Project, plane *fakePlane) {
 			f.After = lb.ID
 			used[QuotaLoadBalancers]++
 			require.Equal(t, LoadBalancerActive, lb.State)
-			require.Equal(t, lb.Address, plane.applied[lb.ID].Address)
+			require.Equal(t, lb.Address, plane.applied[lb.ID].Addresses[0])
 		}
 		more = next
 	}

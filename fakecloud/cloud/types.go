@@ -201,16 +201,20 @@ type HealthChange struct {
 
 // LoadBalancer forwards from its addresses to those of its targets that run.
 type LoadBalancer struct {
-	ID          string            `json:"id"`
-	Serial      int64             `json:"serial"`  // see newIdentity
-	Project     string            `json:"project"` // the project's ID
-	Name        string            `json:"name"`
-	Region      string            `json:"region"`
-	Address     netip.Addr        `json:"address"`
-	AddressID   string            `json:"addressId,omitempty"` // if it is a reserved one
-	Address6    netip.Addr        `json:"address6,omitzero"`   // its IPv6 address; not valid unless it has one
-	State       LoadBalancerState `json:"state"`
-	StateReason string            `json:"stateReason,omitempty"`
+	ID        string     `json:"id"`
+	Serial    int64      `json:"serial"`  // see newIdentity
+	Project   string     `json:"project"` // the project's ID
+	Name      string     `json:"name"`
+	Region    string     `json:"region"`
+	Address   netip.Addr `json:"address"`
+	AddressID string     `json:"addressId,omitempty"` // if it is a reserved one
+	Address6  netip.Addr `json:"address6,omitzero"`   // its IPv6 address; not valid unless it has one
+	// Network is the network that it is attached to, and PrivateAddress its address there; empty
+	// and not valid unless it is attached.
+	Network        string            `json:"network,omitempty"`
+	PrivateAddress netip.Addr        `json:"privateAddress,omitzero"`
+	State          LoadBalancerState `json:"state"`
+	StateReason    string            `json:"stateReason,omitempty"`
 	// StateReasonCode is empty where programs need not tell the reason from others.
 	StateReasonCode StateReasonCode  `json:"stateReasonCode,omitempty"`
 	Listeners       []Listener       `json:"listeners"`      // may be empty: then only the address is held
@@ -252,11 +256,15 @@ type LoadBalancerSpec struct {
 	Address   string
 	// IPFamilies are those to give it an address of; IPv4 alone when empty.
 	IPFamilies []IPFamily
-	Type       LoadBalancerType // UnlimitedBalancer when empty
-	Scheme     Scheme           // public when empty
-	Algorithm  Algorithm        // round robin when empty
-	Listeners  []Listener
-	Targets    []string
+	// NetworkID attaches it to a network. PrivateAddress chooses its address there; the lowest free
+	// one when empty.
+	NetworkID      string
+	PrivateAddress string
+	Type           LoadBalancerType // UnlimitedBalancer when empty
+	Scheme         Scheme           // public when empty
+	Algorithm      Algorithm        // round robin when empty
+	Listeners      []Listener
+	Targets        []string
 	// SourceRanges are CIDRs of either family. If there are some and none is of a family,
 	// clients of that family are refused.
 	SourceRanges []string
@@ -274,10 +282,13 @@ type LoadBalancerSpec struct {
 type LoadBalancerUpdate struct {
 	Name *string
 	// These must not differ from what the balancer has.
-	AddressID          *string
-	Address            *string
-	Address6           *string
-	IPFamilies         *[]IPFamily
+	AddressID  *string
+	Address    *string
+	Address6   *string
+	IPFamilies *[]IPFamily
+	// NetworkID attaches the balancer to a network, or detaches it when it is empty.
+	NetworkID          *string
+	PrivateAddress     *string
 	Type               *LoadBalancerType
 	Scheme             *Scheme
 	Algorithm          *Algorithm

@@ -257,6 +257,7 @@ func (c *Cloud) removeBalancer(ctx context.Context, tx *changeTx, id string, now
 		c.usedIPv4.markFree(tx.Tx, lb.Address)
 	}
 	c.usedIPv6.markFree(tx.Tx, lb.Address6)
+	c.usedIPv4.markFree(tx.Tx, lb.PrivateAddress)
 	if err := freeAddressesHeldBy(ctx, tx, id, now); err != nil {
 		return err
 	}

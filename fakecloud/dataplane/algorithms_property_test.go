@@ -36,7 +36,7 @@ func targetAddress(i int) netip.Addr {
 
 func newTargetFarm(t *testing.T, targets, listeners int, serve func(name string) func(net.Conn)) *targetFarm {
 	t.Helper()
-	d := &targetFarm{plane: newPlane(t), forwarding: cloud.Forwarding{ID: "lb-1", Address: front}}
+	d := &targetFarm{plane: newPlane(t), forwarding: cloud.Forwarding{ID: "lb-1", Addresses: []netip.Addr{front}}}
 	port := 0
 	for i := range targets {
 		port = startTarget(t, targetAddress(i).String(), port, serve(fmt.Sprint(i)))

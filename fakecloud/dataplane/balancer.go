@@ -59,14 +59,12 @@ type listenAddress struct {
 }
 
 // listenersByAddress returns the listeners that f asks for, by where they listen: each
-// listener is there once for each address of the balancer (IPv4, IPv6).
+// listener is there once for each address.
 func listenersByAddress(f cloud.Forwarding) map[listenAddress]cloud.Listener {
 	all := map[listenAddress]cloud.Listener{}
-	for _, address := range []netip.Addr{f.Address, f.Address6} {
+	for _, address := range f.Addresses {
 		for _, l := range f.Listeners {
-			if address.IsValid() {
-				all[listenAddress{port{l.Protocol, l.Port}, address}] = l
-			}
+			all[listenAddress{port{l.Protocol, l.Port}, address}] = l
 		}
 	}
 	return all

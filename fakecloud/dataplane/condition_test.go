@@ -191,7 +191,7 @@ func TestNoneListensNowhere(t *testing.T) {
 		t, "control plane only: nothing listens on "+front.String()+" (fakecloud runs with --load-balancer-mode none)",
 		reason,
 	)
-	f.Address6 = netip.MustParseAddr("fd00::1")
+	f.Addresses = append(f.Addresses[:1:1], netip.MustParseAddr("fd00::1"))
 	f.Backends = f.Backends[1:]
 	require.NoError(t, n.Apply(f))
 	reason, _ = n.Condition("lb-1")

@@ -19,7 +19,7 @@ func TestConnectionLimitIsSharedByIPFamilies(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = c.Close() })
 	f := udpForwarding(portOf(udpBackend(t, two, "two", 0)), []string{two}, port)
-	f.Address6, f.Listeners[0].ConnectionLimit = six, 1
+	f.Addresses, f.Listeners[0].ConnectionLimit = append(f.Addresses, six), 1
 	require.NoError(t, p.Apply(f))
 	assert.Equal(t, "two", sendAndReadName(t, udpClient(t, four, port), "hello"))
 	sendText(t, c, "one too many")

@@ -399,7 +399,7 @@ func TestOversizedDatagramIsDropped(t *testing.T) {
 	target := portOf(udpBackend(t, two, "two", 0))
 	udpBackend(t, three, "three", target)
 	f := udpForwarding(target, []string{two, three}, port)
-	f.Address6 = six
+	f.Addresses = append(f.Addresses[:1:1], six)
 	require.NoError(t, p.Apply(f))
 	first := sendAndReadName(t, c, "hello")
 	_, err = c.Write(make([]byte, 65_520))

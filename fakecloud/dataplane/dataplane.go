@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,30 +70,28 @@ func (p *Plane) Apply(f cloud.Forwarding) error {
 	if b == nil {
 		b = newBalancer(p, f.ID)
 	}
-	if err := p.ensureAddress(f.Address); err != nil {
-		return err
-	}
-	if err := p.ensureAddress(f.Address6); err != nil {
-		p.releaseUnusedAddresses(f.Address)
-		return err
+	for _, address := range f.Addresses {
+		if err := p.ensureAddress(address); err != nil {
+			p.releaseUnusedAddresses(f.Addresses)
+			return err
+		}
 	}
 	added, err := b.openMissingSockets(f)
 	if err != nil {
-		p.releaseUnusedAddresses(f.Address, f.Address6)
+		p.releaseUnusedAddresses(f.Addresses)
 		return err // b is unchanged; a new balancer has no sockets yet.
 	}
 	p.balancers[f.ID] = b
 	previous := b.forwarding
 	b.applyForwarding(f, added)
-	p.releaseUnusedAddresses(previous.Address, previous.Address6)
+	p.releaseUnusedAddresses(previous.Addresses)
 	return nil
 }
 
 // ensureAddress adds an address to the network interface, if there is one to add
-// addresses to, and announces it to the neighbours if it is new. An invalid address
-// stands for none.
+// addresses to, and announces it to the neighbours if it is new.
 func (p *Plane) ensureAddress(address netip.Addr) error {
-	if p.iface == "" || !address.IsValid() {
+	if p.iface == "" {
 		return nil
 	}
 	added, err := addAddress(p.iface, address)
@@ -112,9 +111,9 @@ func (p *Plane) ensureAddress(address netip.Addr) error {
 
 // releaseUnusedAddresses removes those of the addresses that no balancer has from the
 // network interface. The caller holds mu.
-func (p *Plane) releaseUnusedAddresses(addresses ...netip.Addr) {
+func (p *Plane) releaseUnusedAddresses(addresses []netip.Addr) {
 	for _, address := range addresses {
-		if p.iface == "" || !address.IsValid() || p.isAddressInUse(address) {
+		if p.iface == "" || p.isAddressInUse(address) {
 			continue
 		}
 		if err := removeAddress(p.iface, address); err != nil {
@@ -126,7 +125,7 @@ func (p *Plane) releaseUnusedAddresses(addresses ...netip.Addr) {
 // isAddressInUse tells whether a balancer has the address. The caller holds mu.
 func (p *Plane) isAddressInUse(address netip.Addr) bool {
 	for _, b := range p.balancers {
-		if b.forwarding.Address == address || b.forwarding.Address6 == address {
+		if slices.Contains(b.forwarding.Addresses, address) {
 			return true
 		}
 	}
@@ -150,7 +149,7 @@ func (p *Plane) closeBalancer(b *balancer) {
 	b.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.releaseUnusedAddresses(b.forwarding.Address, b.forwarding.Address6)
+	p.releaseUnusedAddresses(b.forwarding.Addresses)
 }
 
 // Stats implements cloud.DataPlane.

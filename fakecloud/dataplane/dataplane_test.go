@@ -164,7 +164,7 @@ func TestListenOnBothIPFamilies(t *testing.T) {
 	udp := portOf(udpBackend(t, two, "two", 0))
 	f := forwarding(target, []string{two}, port)
 	f.Listeners = append(f.Listeners, cloud.Listener{Protocol: cloud.UDP, Port: port, TargetPort: udp})
-	f.Address6 = six
+	f.Addresses = append(f.Addresses[:1:1], six)
 	require.NoError(t, p.Apply(f))
 
 	over := func(network string) net.Conn {
@@ -193,7 +193,7 @@ func TestListenOnBothIPFamilies(t *testing.T) {
 
 	kept := dial(t, port)
 	requireEcho(t, kept, "before")
-	f.Address6 = netip.Addr{}
+	f.Addresses = f.Addresses[:1]
 	require.NoError(t, p.Apply(f))
 	_, err = net.DialTimeout("tcp6", netip.AddrPortFrom(six, uint16(port)).String(), testTimeout)
 	require.Error(t, err)

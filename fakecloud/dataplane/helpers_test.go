@@ -149,7 +149,7 @@ func requireEcho(t *testing.T, c net.Conn, text string) {
 }
 
 func forwarding(targetPort int, hosts []string, ports ...int) cloud.Forwarding {
-	f := cloud.Forwarding{ID: "lb-1", Address: front}
+	f := cloud.Forwarding{ID: "lb-1", Addresses: []netip.Addr{front}}
 	for _, h := range hosts {
 		f.Backends = append(f.Backends, cloud.Backend{Target: "i-" + h, Address: netip.MustParseAddr(h)})
 	}

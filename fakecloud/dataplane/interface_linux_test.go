@@ -111,7 +111,8 @@ func TestInterfaceAddressesFollowBalancers(t *testing.T) {
 	defer p.Close()
 	target := startTarget(t, two, 0, greetAndClose("two"))
 	one, another := forwarding(target, []string{two}, 80), forwarding(target, []string{two}, 80)
-	one.Address, another.ID, another.Address = netip.MustParseAddr("198.51.100.1"), "lb-2", netip.MustParseAddr("198.51.100.2")
+	one.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
+	another.ID, another.Addresses = "lb-2", []netip.Addr{netip.MustParseAddr("198.51.100.2")}
 	answers := func(a netip.Addr) {
 		t.Helper()
 		c, err := net.DialTimeout("tcp4", netip.AddrPortFrom(a, 80).String(), testTimeout)
@@ -121,22 +122,22 @@ func TestInterfaceAddressesFollowBalancers(t *testing.T) {
 	require.NoError(t, p.Apply(one))
 	require.NoError(t, p.Apply(one), "again")
 	require.NoError(t, p.Apply(another))
-	answers(one.Address)
-	answers(another.Address)
+	answers(one.Addresses[0])
+	answers(another.Addresses[0])
 	assert.Equal(t, []string{"198.51.100.1/32", "198.51.100.2/32"}, addedAddresses(t))
 
 	blocker, err := net.Listen("tcp4", ":81")
 	require.NoError(t, err)
 	defer func() { _ = blocker.Close() }()
 	third := forwarding(target, nil, 81)
-	third.ID, third.Address = "lb-3", netip.MustParseAddr("198.51.100.3")
+	third.ID, third.Addresses = "lb-3", []netip.Addr{netip.MustParseAddr("198.51.100.3")}
 	require.ErrorContains(t, p.Apply(third), "another server")
 	assert.Len(t, addedAddresses(t), 2, "what cannot be bound takes no address")
 
 	moved := one
-	moved.Address = netip.MustParseAddr("198.51.100.4")
+	moved.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.4")}
 	require.NoError(t, p.Apply(moved))
-	answers(moved.Address)
+	answers(moved.Addresses[0])
 	assert.Equal(t, []string{"198.51.100.2/32", "198.51.100.4/32"}, addedAddresses(t))
 	p.Remove("lb-1")
 	assert.Equal(t, []string{"198.51.100.2/32"}, addedAddresses(t))
@@ -173,14 +174,14 @@ func TestNewAddressIsAnnouncedByARP(t *testing.T) {
 	p := dataplane.New(dataplane.Options{Interface: "ours", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	defer p.Close()
 	f, quiet := forwarding(1, nil, 80), forwarding(1, nil, 80)
-	f.Address = netip.MustParseAddr("198.51.100.1")
+	f.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1")}
 	// As a container of the lab has.
 	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
 	require.NoError(t, p.Apply(f))
 	assert.Empty(t, log.String())
 	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE)
 	for i := byte(2); i < 4; i++ {
-		quiet.ID, quiet.Address = fmt.Sprint("lb-", i), netip.AddrFrom4([4]byte{198, 51, 100, i})
+		quiet.ID, quiet.Addresses = fmt.Sprint("lb-", i), []netip.Addr{netip.AddrFrom4([4]byte{198, 51, 100, i})}
 		require.NoError(t, p.Apply(quiet))
 	}
 	assert.Equal(t, 1, strings.Count(log.String(), "CAP_NET_RAW"), "said once: %s", &log)
@@ -192,8 +193,8 @@ func TestNewAddressIsAnnouncedByARP(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 28, n)
 	assert.Equal(t, []byte(ours.HardwareAddr), buf[8:14])
-	assert.Equal(t, f.Address.AsSlice(), buf[14:18])
-	assert.Equal(t, f.Address.AsSlice(), buf[24:28])
+	assert.Equal(t, f.Addresses[0].AsSlice(), buf[14:18])
+	assert.Equal(t, f.Addresses[0].AsSlice(), buf[24:28])
 }
 
 func TestInterfaceErrorsSayWhatToDo(t *testing.T) {

@@ -56,7 +56,7 @@ func TestInterfaceIPv6AddressesFollowBalancers(t *testing.T) {
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
 	f := forwarding(startTarget(t, two, 0, greetAndClose("two")), []string{two}, 80)
-	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
+	f.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}
 	answers := func(a netip.Addr) {
 		t.Helper()
 		c, err := net.DialTimeout("tcp", netip.AddrPortFrom(a, 80).String(), testTimeout)
@@ -69,8 +69,8 @@ func TestInterfaceIPv6AddressesFollowBalancers(t *testing.T) {
 	}
 	require.NoError(t, p.Apply(f))
 	require.NoError(t, p.Apply(f), "again")
-	answers(f.Address)
-	answers(f.Address6)
+	answers(f.Addresses[0])
+	answers(f.Addresses[1])
 	assert.Equal(t, []string{"198.51.100.1/32"}, addedAddresses(t))
 	assert.Equal(t, []string{"2001:db8::1/128"}, addedIPv6Addresses(t, "lo"))
 
@@ -78,23 +78,24 @@ func TestInterfaceIPv6AddressesFollowBalancers(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = blocker.Close() }()
 	blocked := forwarding(1, nil, 81)
-	blocked.ID, blocked.Address, blocked.Address6 = "lb-2", netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::2")
+	blocked.ID = "lb-2"
+	blocked.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.2"), netip.MustParseAddr("2001:db8::2")}
 	err = p.Apply(blocked)
 	require.ErrorContains(t, err, "another server holds port 81 there, or on all addresses ([::])")
 	require.ErrorContains(t, err, "`ss -6lntp 'sport = :81'`")
 	assert.Len(t, addedAddresses(t), 1, "what cannot be bound takes neither address")
 	assert.Len(t, addedIPv6Addresses(t, "lo"), 1)
 
-	f.Address6 = netip.MustParseAddr("2001:db8::3")
+	f.Addresses = append(f.Addresses[:1:1], netip.MustParseAddr("2001:db8::3"))
 	require.NoError(t, p.Apply(f))
-	answers(f.Address6)
+	answers(f.Addresses[1])
 	assert.Equal(t, []string{"2001:db8::3/128"}, addedIPv6Addresses(t, "lo"))
-	f.Address6 = netip.Addr{}
+	f.Addresses = f.Addresses[:1]
 	require.NoError(t, p.Apply(f))
 	assert.Empty(t, addedIPv6Addresses(t, "lo"))
 	assert.Len(t, addedAddresses(t), 1)
 
-	f.Address6 = netip.MustParseAddr("2001:db8::1")
+	f.Addresses = append(f.Addresses[:1:1], netip.MustParseAddr("2001:db8::1"))
 	require.NoError(t, p.Apply(f))
 	p.Close()
 	assert.Empty(t, addedAddresses(t))
@@ -110,7 +111,7 @@ func TestInterfaceWithoutIPv6Error(t *testing.T) {
 	p := dataplane.New(dataplane.Options{Interface: "lo"})
 	defer p.Close()
 	f := forwarding(1, nil, 80)
-	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
+	f.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}
 	err := p.Apply(f)
 	require.ErrorContains(t, err, "this machine has no IPv6 on network interface lo")
 	require.ErrorContains(t, err, "sysctl -w net.ipv6.conf.lo.disable_ipv6=0")
@@ -126,7 +127,7 @@ func TestNewAddressIsAnnouncedByNDP(t *testing.T) {
 	p := dataplane.New(dataplane.Options{Interface: "ours", Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	defer p.Close()
 	f := forwarding(1, nil, 80)
-	f.Address, f.Address6 = netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
+	f.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}
 	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
 	require.NoError(t, p.Apply(f))
 	assert.Empty(t, log.String())
@@ -143,9 +144,9 @@ func TestNewAddressIsAnnouncedByNDP(t *testing.T) {
 	}
 	require.True(t, said(n))
 	assert.Equal(t, byte(255), buf[7], "or nobody believes it")
-	assert.Equal(t, f.Address6.AsSlice(), buf[8:24])
+	assert.Equal(t, f.Addresses[1].AsSlice(), buf[8:24])
 	assert.Equal(t, netip.IPv6LinkLocalAllNodes().AsSlice(), buf[24:40])
 	assert.Equal(t, byte(0x20), buf[44], "overrides, and is no answer")
-	assert.Equal(t, f.Address6.AsSlice(), buf[48:64])
+	assert.Equal(t, f.Addresses[1].AsSlice(), buf[48:64])
 	assert.Equal(t, append([]byte{2, 1}, ours.HardwareAddr...), buf[64:72])
 }

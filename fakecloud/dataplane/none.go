@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
@@ -60,12 +61,13 @@ func (n *None) Condition(id string) (reason string, known bool) {
 	if !ok {
 		return "", false
 	}
-	where := f.Address.String()
-	if f.Address6.IsValid() {
-		where += " or " + f.Address6.String()
+	var where []string
+	for _, address := range f.Addresses {
+		where = append(where, address.String())
 	}
 	return fmt.Sprintf(
-		"control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)", where,
+		"control plane only: nothing listens on %s (fakecloud runs with --load-balancer-mode none)",
+		strings.Join(where, " or "),
 	), true
 }
 

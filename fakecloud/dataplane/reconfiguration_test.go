@@ -344,10 +344,10 @@ func TestConnectionsOutliveAddressChange(t *testing.T) {
 	require.NoError(t, p.Apply(f))
 	c := dial(t, port)
 	requireEcho(t, c, "hello")
-	f.Address = netip.AddrFrom4([4]byte{127, 76, byte(os.Getpid() >> 8), byte(os.Getpid())})
+	f.Addresses = []netip.Addr{netip.AddrFrom4([4]byte{127, 76, byte(os.Getpid() >> 8), byte(os.Getpid())})}
 	require.NoError(t, p.Apply(f))
 	requireEcho(t, c, "still here")
-	there, err := net.DialTimeout("tcp4", netip.AddrPortFrom(f.Address, uint16(port)).String(), testTimeout)
+	there, err := net.DialTimeout("tcp4", netip.AddrPortFrom(f.Addresses[0], uint16(port)).String(), testTimeout)
 	require.NoError(t, err)
 	defer func() { _ = there.Close() }()
 	requireEcho(t, there, "and there")

@@ -2,6 +2,7 @@ package dataplane_test
 
 import (
 	"io"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -31,7 +32,7 @@ func TestDrainedConnectionsAreReset(t *testing.T) {
 			requireCut(t, from, to, func() {
 				left := []cloud.Listener{listenerStats(p).Listener}
 				require.NoError(
-					t, p.Apply(cloud.Forwarding{ID: "lb-1", Address: front, Listeners: left, Drain: time.Millisecond}),
+					t, p.Apply(cloud.Forwarding{ID: "lb-1", Addresses: []netip.Addr{front}, Listeners: left, Drain: time.Millisecond}),
 				)
 			})
 			awaitNoConnections(t, p)

@@ -57,7 +57,8 @@ func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 		AddressID:   textOrNil(lb.AddressID),
 		IPFamilies:  mapSlice(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }),
 		IPv6Address: addressOrNil(lb.Address6),
-		State:       api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason),
+		NetworkID:   textOrNil(lb.Network), PrivateAddress: addressOrNil(lb.PrivateAddress),
+		State: api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason),
 		StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
 		// Events of releases without these fields have none.
 		Type:                  api.LoadBalancerType(cmp.Or(lb.Type, cloud.UnlimitedBalancer)),

@@ -216,8 +216,9 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 	lb, outcome, err := s.cloud.CreateLoadBalancer(r.Context(), callerProject(r), cloud.LoadBalancerSpec{
 		Name: body.Name, AddressID: valueOrZero(body.AddressID), Address: valueOrZero(body.Address),
 		IPFamilies: mapSlice(valueOrZero(body.IPFamilies), toFamily),
-		Type:       cloud.LoadBalancerType(valueOrZero(body.Type)),
-		Scheme:     cloud.Scheme(valueOrZero(body.Scheme)), Algorithm: cloud.Algorithm(valueOrZero(body.Algorithm)),
+		NetworkID:  valueOrZero(body.NetworkID), PrivateAddress: valueOrZero(body.PrivateAddress),
+		Type:   cloud.LoadBalancerType(valueOrZero(body.Type)),
+		Scheme: cloud.Scheme(valueOrZero(body.Scheme)), Algorithm: cloud.Algorithm(valueOrZero(body.Algorithm)),
 		Listeners: mapSlice(body.Listeners, toListener), Targets: mapSlice(valueOrZero(body.Targets), toTarget),
 		SourceRanges: valueOrZero(body.SourceRanges), Affinity: secondsToDuration(
 			valueOrZero(body.ClientAffinitySeconds),
@@ -257,6 +258,7 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	}
 	u := cloud.LoadBalancerUpdate{
 		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Address6: body.IPv6Address,
+		NetworkID: body.NetworkID, PrivateAddress: body.PrivateAddress,
 		Type:   (*cloud.LoadBalancerType)(body.Type),
 		Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
 		SourceRanges: body.SourceRanges, Affinity: secondsToDurationOrNil(body.ClientAffinitySeconds),

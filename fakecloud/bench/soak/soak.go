@@ -166,7 +166,7 @@ func (s *soak) startListeners() error {
 // datagrams.
 func (s *soak) applyTargets(using []*target, turn int64) error {
 	f := cloud.Forwarding{
-		ID: "lb-tcp", Address: s.front.Addr(),
+		ID: "lb-tcp", Addresses: []netip.Addr{s.front.Addr()},
 		Listeners: []cloud.Listener{{Protocol: cloud.TCP, Port: int(s.front.Port()), TargetPort: s.targets[0].tcp}},
 		// Each algorithm in turn. With and without an idle timeout a balancer may
 		// copy in different ways.

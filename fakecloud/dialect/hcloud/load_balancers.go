@@ -27,10 +27,7 @@ type record struct {
 	// Services are those of the listeners, by their listen ports.
 	Services map[int]schema.LoadBalancerService `json:"services,omitempty"`
 	// PrivateTargets are the servers that are reached by their private addresses.
-	PrivateTargets []int64 `json:"privateTargets,omitempty"`
-	// Network is the one that it is attached to; 0 if there is none.
-	Network        int64             `json:"network,omitempty"`
-	PublicDisabled bool              `json:"publicDisabled,omitempty"`
+	PrivateTargets []int64           `json:"privateTargets,omitempty"`
 	DNSPtr         map[string]string `json:"dnsPtr,omitempty"`
 }
 
@@ -217,17 +214,19 @@ func toLoadBalancer(ctx context.Context, r *dialect.Request, lb *api.LoadBalance
 		Algorithm: schema.LoadBalancerAlgorithm{Type: algorithmNames[lb.Algorithm]},
 	}
 	out.Protection.Delete = lb.DeletionProtection
-	out.PublicNet.Enabled = !b.record.PublicDisabled
+	out.PublicNet.Enabled = lb.Scheme == api.SchemePublic
 	out.PublicNet.IPv4 = schema.LoadBalancerPublicNetIPv4{IP: lb.Address, DNSPtr: b.record.DNSPtr[lb.Address]}
 	if lb.IPv6Address != nil {
 		out.PublicNet.IPv6 = schema.LoadBalancerPublicNetIPv6{
 			IP: *lb.IPv6Address, DNSPtr: b.record.DNSPtr[*lb.IPv6Address],
 		}
 	}
-	if b.record.Network != 0 {
-		out.PrivateNet = append(out.PrivateNet, schema.LoadBalancerPrivateNet{
-			Network: b.record.Network, IP: lb.Address,
-		})
+	if lb.NetworkID != nil {
+		n, err := r.Cloud.GetNetwork(ctx, r.Project, *lb.NetworkID)
+		if err != nil {
+			return out, err
+		}
+		out.PrivateNet = append(out.PrivateNet, schema.LoadBalancerPrivateNet{Network: n.Serial, IP: *lb.PrivateAddress})
 	}
 	health, err := healthByInstance(ctx, r, lb.ID)
 	if err != nil {
@@ -322,9 +321,10 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest
 		}
 		create.Algorithm = &algorithm
 	}
-	b := &balancer{LoadBalancer: &api.LoadBalancer{}, record: record{
-		Location: location, PublicDisabled: q.PublicInterface != nil && !*q.PublicInterface,
-	}}
+	if q.PublicInterface != nil && !*q.PublicInterface {
+		create.Scheme = new(api.SchemeInternal)
+	}
+	b := &balancer{LoadBalancer: &api.LoadBalancer{}, record: record{Location: location}}
 	create.Records = b.records()
 	var operation string
 	lb, err := r.CreateLoadBalancer(client.OperationInto(ctx, &operation), create)

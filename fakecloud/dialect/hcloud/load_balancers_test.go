@@ -1,12 +1,12 @@
 package hcloud_test
 
 import (
-	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,6 +41,21 @@ func zoneOf(t *testing.T, c *cloudtest.Cloud) string {
 	zones, err := c.ListZones(t.Context())
 	require.NoError(t, err)
 	return zones[0].Name
+}
+
+func addressAndPort(ip net.IP, port int) string {
+	return net.JoinHostPort(ip.String(), strconv.Itoa(port))
+}
+
+// answers requires that what listens there answers HTTP with a text.
+func answers(t *testing.T, ip net.IP, port int, text string) {
+	t.Helper()
+	resp, err := http.Get("http://" + addressAndPort(ip, port)) //nolint:noctx // The balancer is of this test.
+	require.NoError(t, err)
+	defer func() { require.NoError(t, resp.Body.Close()) }()
+	body, err := io.ReadAll(resp.Body)
+	require.NoError(t, err)
+	assert.Equal(t, text, string(body))
 }
 
 // serveOn answers HTTP on the address of an instance, and gives the port.
@@ -98,13 +113,13 @@ func TestLoadBalancerCarriesTraffic(t *testing.T) {
 	a, resp, err = sdk.LoadBalancer.AddServerTarget(t.Context(), lb, target)
 	await(t, sdk, a, resp, err)
 
-	url := fmt.Sprintf("http://%s/", net.JoinHostPort(lb.PublicNet.IPv4.IP.String(), strconv.Itoa(port)))
-	resp2, err := http.Get(url) //nolint:noctx // The balancer is of this test.
-	require.NoError(t, err)
-	body, err := io.ReadAll(resp2.Body)
-	require.NoError(t, err)
-	require.NoError(t, resp2.Body.Close())
-	assert.Equal(t, "hello", string(body))
+	answers(t, lb.PublicNet.IPv4.IP, port, "hello")
+	answers(t, lb.PrivateNet[0].IP, port, "hello")
+	a, resp, err = sdk.LoadBalancer.DisablePublicInterface(t.Context(), lb)
+	await(t, sdk, a, resp, err)
+	answers(t, lb.PrivateNet[0].IP, port, "hello")
+	_, err = net.Dial("tcp", addressAndPort(lb.PublicNet.IPv4.IP, port))
+	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	require.Eventually(t, func() bool {
 		lb = must(sdk.LoadBalancer.GetByID(t.Context(), lb.ID))(t)
 		health := lb.Targets[0].HealthStatus

@@ -2,7 +2,6 @@ package hcloud
 
 import (
 	"context"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -62,7 +61,7 @@ func addTarget(
 	switch {
 	case slices.Contains(b.Targets, target):
 		return u, &cloud.Error{Code: targetDefined, Message: "load balancer target is already defined"}
-	case private && b.record.Network == 0:
+	case private && b.NetworkID == nil:
 		return u, &cloud.Error{Code: notAttached, Message: "load balancer is not attached to a network"}
 	case !private && !hasPublic:
 		return u, &cloud.Error{Code: missingIPv4, Message: "server " + in.Name + " has no public IPv4 address"}
@@ -152,24 +151,17 @@ func attachToNetwork(
 	b *balancer,
 	q attachRequest,
 ) (u api.LoadBalancerUpdate, err error) {
-	if _, err := networkOf(ctx, r, q.Network); err != nil {
+	n, err := networkOf(ctx, r, q.Network)
+	if err != nil {
 		return u, err
 	}
-	if b.record.Network != 0 {
+	if b.NetworkID != nil {
 		return u, &cloud.Error{Code: alreadyAttached, Message: "load balancer is already attached to a network"}
 	}
-	for field, sent := range map[string]*string{"ip": q.IP, "ip_range": q.IPRange} {
-		if sent == nil {
-			continue
-		}
-		if _, err := netip.ParsePrefix(*sent); err != nil {
-			if _, err := netip.ParseAddr(*sent); err != nil {
-				return u, dialect.Invalid(field, "%q is no address", *sent)
-			}
-		}
+	if q.IPRange != nil && *q.IPRange != n.Cidr {
+		return u, dialect.Invalid("ip_range", "%q is no subnet of the network: it has %s alone", *q.IPRange, n.Cidr)
 	}
-	b.record.Network = q.Network
-	return u, nil
+	return api.LoadBalancerUpdate{NetworkID: &n.ID, PrivateAddress: q.IP}, nil
 }
 
 type detachRequest struct {
@@ -177,19 +169,21 @@ type detachRequest struct {
 }
 
 func detachFromNetwork(
-	_ context.Context,
-	_ *dialect.Request,
+	ctx context.Context,
+	r *dialect.Request,
 	b *balancer,
 	q detachRequest,
 ) (u api.LoadBalancerUpdate, err error) {
+	n, err := networkOf(ctx, r, q.Network)
 	switch {
-	case b.record.Network != q.Network:
+	case err != nil:
+		return u, err
+	case b.NetworkID == nil || *b.NetworkID != n.ID:
 		return u, &cloud.Error{Code: notAttached, Message: "load balancer is not attached to the network"}
 	case len(b.record.PrivateTargets) > 0:
 		return u, &cloud.Error{Code: cloud.InUse, Message: "load balancer has targets with use_private_ip"}
 	}
-	b.record.Network = 0
-	return u, nil
+	return api.LoadBalancerUpdate{NetworkID: new("")}, nil
 }
 
 // setPublicInterface gives the change of an action that switches the public interface on or off.
@@ -199,10 +193,13 @@ func setPublicInterface(enabled bool) func(
 	return func(
 		_ context.Context,
 		_ *dialect.Request,
-		b *balancer,
+		_ *balancer,
 		_ struct{},
-	) (u api.LoadBalancerUpdate, err error) {
-		b.record.PublicDisabled = !enabled
-		return u, nil
+	) (api.LoadBalancerUpdate, error) {
+		scheme := api.SchemeInternal
+		if enabled {
+			scheme = api.SchemePublic
+		}
+		return api.LoadBalancerUpdate{Scheme: &scheme}, nil
 	}
 }

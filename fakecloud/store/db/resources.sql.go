@@ -27,7 +27,8 @@ func (q *Queries) AddressByIP(ctx context.Context, address *string) (AddressByIP
 }
 
 const addressHolder = `-- name: AddressHolder :one
-SELECT kind, id, name, project_id FROM resources WHERE address = CAST(?1 AS TEXT)
+SELECT kind, id, name, project_id FROM resources
+WHERE address = CAST(?1 AS TEXT) OR private_address = CAST(?1 AS TEXT)
 ORDER BY kind = 'address' LIMIT 1
 `
 
@@ -55,6 +56,8 @@ const addressesInUse = `-- name: AddressesInUse :many
 SELECT CAST(address AS TEXT) AS address FROM resources WHERE address IS NOT NULL
 UNION ALL
 SELECT CAST(address6 AS TEXT) FROM resources WHERE address6 IS NOT NULL
+UNION ALL
+SELECT CAST(private_address AS TEXT) FROM resources WHERE private_address IS NOT NULL
 `
 
 func (q *Queries) AddressesInUse(ctx context.Context) ([]string, error) {
@@ -223,26 +226,27 @@ func (q *Queries) GetResource(ctx context.Context, arg GetResourceParams) (GetRe
 }
 
 const insertResource = `-- name: InsertResource :exec
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, private_address, network_id, refers_to, first_address, version, due_at, document, serial)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertResourceParams struct {
-	ID           string
-	Kind         string
-	ProjectID    string
-	Name         string
-	State        string
-	Zone         string
-	Address      *string
-	Address6     *string
-	NetworkID    *string
-	RefersTo     *string
-	FirstAddress *int64
-	Version      int64
-	DueAt        *int64
-	Document     string
-	Serial       int64
+	ID             string
+	Kind           string
+	ProjectID      string
+	Name           string
+	State          string
+	Zone           string
+	Address        *string
+	Address6       *string
+	PrivateAddress *string
+	NetworkID      *string
+	RefersTo       *string
+	FirstAddress   *int64
+	Version        int64
+	DueAt          *int64
+	Document       string
+	Serial         int64
 }
 
 func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) error {
@@ -255,6 +259,7 @@ func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) 
 		arg.Zone,
 		arg.Address,
 		arg.Address6,
+		arg.PrivateAddress,
 		arg.NetworkID,
 		arg.RefersTo,
 		arg.FirstAddress,
@@ -264,25 +269,6 @@ func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) 
 		arg.Serial,
 	)
 	return err
-}
-
-const instanceInNetwork = `-- name: InstanceInNetwork :one
-SELECT id FROM resources
-WHERE project_id = ?1 AND kind = 'instance' AND state <> 'terminated'
-  AND network_id = ?2
-LIMIT 1
-`
-
-type InstanceInNetworkParams struct {
-	ProjectID string
-	Network   *string
-}
-
-func (q *Queries) InstanceInNetwork(ctx context.Context, arg InstanceInNetworkParams) (string, error) {
-	row := q.db.QueryRowContext(ctx, instanceInNetwork, arg.ProjectID, arg.Network)
-	var id string
-	err := row.Scan(&id)
-	return id, err
 }
 
 const instancesOf = `-- name: InstancesOf :many
@@ -496,6 +482,25 @@ func (q *Queries) ReleaseHeld(ctx context.Context, arg ReleaseHeldParams) error 
 	return err
 }
 
+const resourceInNetwork = `-- name: ResourceInNetwork :one
+SELECT id FROM resources
+WHERE project_id = ?1 AND kind IN ('instance', 'load-balancer') AND state <> 'terminated'
+  AND network_id = ?2
+LIMIT 1
+`
+
+type ResourceInNetworkParams struct {
+	ProjectID string
+	Network   *string
+}
+
+func (q *Queries) ResourceInNetwork(ctx context.Context, arg ResourceInNetworkParams) (string, error) {
+	row := q.db.QueryRowContext(ctx, resourceInNetwork, arg.ProjectID, arg.Network)
+	var id string
+	err := row.Scan(&id)
+	return id, err
+}
+
 const resourceNamed = `-- name: ResourceNamed :one
 SELECT id FROM resources WHERE project_id = ? AND kind = ? AND name = ? AND state <> 'terminated'
 `
@@ -617,18 +622,21 @@ func (q *Queries) SetDue(ctx context.Context, arg SetDueParams) error {
 }
 
 const updateResource = `-- name: UpdateResource :exec
-UPDATE resources SET name = ?, state = ?, address = ?, refers_to = ?, version = ?, due_at = ?, document = ? WHERE id = ?
+UPDATE resources SET name = ?, state = ?, address = ?, private_address = ?, network_id = ?, refers_to = ?, version = ?,
+    due_at = ?, document = ? WHERE id = ?
 `
 
 type UpdateResourceParams struct {
-	Name     string
-	State    string
-	Address  *string
-	RefersTo *string
-	Version  int64
-	DueAt    *int64
-	Document string
-	ID       string
+	Name           string
+	State          string
+	Address        *string
+	PrivateAddress *string
+	NetworkID      *string
+	RefersTo       *string
+	Version        int64
+	DueAt          *int64
+	Document       string
+	ID             string
 }
 
 func (q *Queries) UpdateResource(ctx context.Context, arg UpdateResourceParams) error {
@@ -636,6 +644,8 @@ func (q *Queries) UpdateResource(ctx context.Context, arg UpdateResourceParams) 
 		arg.Name,
 		arg.State,
 		arg.Address,
+		arg.PrivateAddress,
+		arg.NetworkID,
 		arg.RefersTo,
 		arg.Version,
 		arg.DueAt,

@@ -1,6 +1,6 @@
 -- name: InsertResource :exec
-INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, network_id, refers_to, first_address, version, due_at, document, serial)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, private_address, network_id, refers_to, first_address, version, due_at, document, serial)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: NextSerial :one
 UPDATE serials SET last = last + 1 RETURNING last;
@@ -12,7 +12,8 @@ SELECT last FROM serials;
 SELECT id FROM resources WHERE serial = ? AND kind = ? AND project_id = ?;
 
 -- name: UpdateResource :exec
-UPDATE resources SET name = ?, state = ?, address = ?, refers_to = ?, version = ?, due_at = ?, document = ? WHERE id = ?;
+UPDATE resources SET name = ?, state = ?, address = ?, private_address = ?, network_id = ?, refers_to = ?, version = ?,
+    due_at = ?, document = ? WHERE id = ?;
 
 -- name: DeleteResource :exec
 DELETE FROM resources WHERE id = ?;
@@ -71,9 +72,9 @@ SELECT id, state, address FROM resources
 WHERE id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t)
 ORDER BY id;
 
--- name: InstanceInNetwork :one
+-- name: ResourceInNetwork :one
 SELECT id FROM resources
-WHERE project_id = @project_id AND kind = 'instance' AND state <> 'terminated'
+WHERE project_id = @project_id AND kind IN ('instance', 'load-balancer') AND state <> 'terminated'
   AND network_id = @network
 LIMIT 1;
 
@@ -98,9 +99,12 @@ SELECT document, due_at, serial FROM resources WHERE address = ? AND kind = 'add
 -- name: AddressesInUse :many
 SELECT CAST(address AS TEXT) AS address FROM resources WHERE address IS NOT NULL
 UNION ALL
-SELECT CAST(address6 AS TEXT) FROM resources WHERE address6 IS NOT NULL;
+SELECT CAST(address6 AS TEXT) FROM resources WHERE address6 IS NOT NULL
+UNION ALL
+SELECT CAST(private_address AS TEXT) FROM resources WHERE private_address IS NOT NULL;
 
 -- A balancer comes before the reserved address that it holds.
 -- name: AddressHolder :one
-SELECT kind, id, name, project_id FROM resources WHERE address = CAST(@address AS TEXT)
+SELECT kind, id, name, project_id FROM resources
+WHERE address = CAST(@address AS TEXT) OR private_address = CAST(@address AS TEXT)
 ORDER BY kind = 'address' LIMIT 1;

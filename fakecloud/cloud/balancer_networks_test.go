@@ -1,0 +1,66 @@
+package cloud
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+func TestBalancerOfNetwork(t *testing.T) {
+	plane := newFakePlane()
+	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
+	n, _, err := c.CreateNetwork(t.Context(), p, NetworkSpec{Name: "pods", CIDR: "10.9.0.0/29"})
+	require.NoError(t, err)
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", NetworkID: n.ID, PrivateAddress: "10.9.0.3"})
+	public, private := lb.Address, lb.PrivateAddress
+	assert.Equal(t, "10.9.0.3", private.String())
+	servesOn := func(want ...netip.Addr) {
+		t.Helper()
+		advance(t, c, time.Minute)
+		assert.Equal(t, want, plane.applied[lb.ID].Addresses)
+	}
+	servesOn(public, private)
+
+	unknown, elsewhere := LoadBalancerUpdate{NetworkID: new("n-none")}, LoadBalancerUpdate{PrivateAddress: new("10.8.0.1")}
+	requireRefusedAt(t, UnknownNetwork, "networkId")(c.UpdateLoadBalancer(t.Context(), p, lb.ID, unknown))
+	requireRefusedAt(t, InvalidRequest, "privateAddress")(c.UpdateLoadBalancer(t.Context(), p, lb.ID, elsewhere))
+	taken := LoadBalancerSpec{Name: "other", NetworkID: n.ID, PrivateAddress: "10.9.0.3"}
+	requireRefusedAt(t, AddressInUse, "privateAddress")(c.CreateLoadBalancer(t.Context(), p, taken))
+	noNetwork := LoadBalancerSpec{Name: "other", PrivateAddress: "10.9.0.3"}
+	requireRefusedAt(t, InvalidRequest, "privateAddress")(c.CreateLoadBalancer(t.Context(), p, noNetwork))
+	requireRefused(t, InUse)(c.DeleteNetwork(t.Context(), p, n.ID))
+
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{Scheme: new(Internal)})
+	servesOn(private)
+	same := updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{NetworkID: &n.ID})
+	assert.Equal(t, LoadBalancerActive, same.State, "a change of nothing")
+	updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{PrivateAddress: new("10.9.0.4")})
+	servesOn(netip.MustParseAddr("10.9.0.4"))
+	in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Name: "a", Network: n.ID, Address: "10.9.0.3"})
+	require.NoError(t, err, "the address of before is free")
+	assert.Equal(t, private, in.Address)
+	moved := updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{NetworkID: new(defaultNetworkID(p.ID))})
+	assert.True(t, c.cfg.InstanceCIDR.Contains(moved.PrivateAddress))
+	left := updateBalancer(t, c, p, lb.ID, LoadBalancerUpdate{NetworkID: new("")})
+	assert.Empty(t, left.Network)
+	servesOn(public)
+}
+
+func TestPrivateAddressIsFreeAgainWithItsBalancer(t *testing.T) {
+	c, p := newCloud(t, nil)
+	n := defaultNetworkID(p.ID)
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "web", NetworkID: n})
+	require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error { return c.loadUsedAddresses(t.Context(), tx) }))
+	other := createBalancer(t, c, p, LoadBalancerSpec{Name: "other", NetworkID: n})
+	assert.NotEqual(t, lb.PrivateAddress, other.PrivateAddress, "it is known after a restart, too")
+	_, _, err := c.DeleteLoadBalancer(t.Context(), p, lb.ID)
+	require.NoError(t, err)
+	advance(t, c, time.Minute)
+	again := createBalancer(t, c, p, LoadBalancerSpec{Name: "again", NetworkID: n})
+	assert.Equal(t, lb.PrivateAddress, again.PrivateAddress)
+}
