@@ -14,7 +14,9 @@ import (
 
 func TestWhatAScriptHasStartedIsInterruptedToo(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
-	cmd := exec.CommandContext(ctx, "bash", "-c", "(echo begun; exec sleep 600); true")
+	// yes has begun when it is heard, and then waits for a reader. A shell that is interrupted
+	// just before it becomes another program forgets that it was.
+	cmd := exec.CommandContext(ctx, "bash", "-c", "(exec yes begun); true")
 	interruptAll(cmd)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
