@@ -79,7 +79,7 @@ func (l *Lab) CCMCommand() ([]string, error) {
 	}
 	if l.Cluster.Traits().InContainers {
 		return nil, fmt.Errorf(
-			"the CCM of lab %q runs in its cluster: `kubectl --namespace kube-system get pods` shows it, and `kubectl --namespace kube-system get deployment cloud-controller-manager -o yaml` its command line",
+			"the own CCM of lab %q is a Deployment in its cluster: `kubectl --namespace kube-system get pods` shows it, and `kubectl --namespace kube-system get deployment cloud-controller-manager -o yaml` its command line",
 			l.State.Name,
 		)
 	}

@@ -46,7 +46,7 @@ func TestCCMCommand(t *testing.T) {
 		words[len(words)-4:],
 	)
 	_, err = of(cluster.KindKind, cluster.Traits{InContainers: true}).CCMCommand()
-	require.ErrorContains(t, err, "runs in its cluster")
+	require.ErrorContains(t, err, "is a Deployment in its cluster")
 	_, err = of(cluster.KindEmbedded, cluster.Traits{NoCloudProvider: true}).CCMCommand()
 	require.ErrorContains(t, err, "without an external cloud provider")
 }
