@@ -103,9 +103,11 @@ func hostRange(p netip.Prefix) (first, last uint32) {
 	return first, last
 }
 
-// isHostOf tells whether a resource can have an address of an IPv4 prefix: see hostRange.
+// isHostOf tells whether an address is of a prefix, and in its hostRange.
 func isHostOf(p netip.Prefix, a netip.Addr) bool {
-	return p.Contains(a) && a != p.Addr() && p.Contains(a.Next())
+	first, last := hostRange(p)
+	n := addressNumber(a)
+	return p.Contains(a) && first <= n && n <= last
 }
 
 // lowestFree gives the lowest number in the range whose address is free.
