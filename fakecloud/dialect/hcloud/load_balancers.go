@@ -321,8 +321,8 @@ func createLoadBalancer(ctx context.Context, r *dialect.Request, q createRequest
 		}
 		create.Algorithm = &algorithm
 	}
-	if q.PublicInterface != nil && !*q.PublicInterface {
-		create.Scheme = new(api.SchemeInternal)
+	if q.PublicInterface != nil {
+		create.Scheme = schemeOf(*q.PublicInterface)
 	}
 	b := &balancer{LoadBalancer: &api.LoadBalancer{}, record: record{Location: location}}
 	create.Records = b.records()

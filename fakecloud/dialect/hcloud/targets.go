@@ -174,16 +174,24 @@ func detachFromNetwork(
 	b *balancer,
 	q detachRequest,
 ) (u api.LoadBalancerUpdate, err error) {
-	n, err := networkOf(ctx, r, q.Network)
+	network, err := r.ResourceID(ctx, cloud.NetworkResource, q.Network)
 	switch {
 	case err != nil:
 		return u, err
-	case b.NetworkID == nil || *b.NetworkID != n.ID:
+	case b.NetworkID == nil || *b.NetworkID != network:
 		return u, &cloud.Error{Code: notAttached, Message: "load balancer is not attached to the network"}
 	case len(b.record.PrivateTargets) > 0:
 		return u, &cloud.Error{Code: cloud.InUse, Message: "load balancer has targets with use_private_ip"}
 	}
 	return api.LoadBalancerUpdate{NetworkID: new("")}, nil
+}
+
+// schemeOf is the scheme of a balancer whose public interface is on, or off.
+func schemeOf(public bool) *api.LoadBalancerScheme {
+	if public {
+		return new(api.SchemePublic)
+	}
+	return new(api.SchemeInternal)
 }
 
 // setPublicInterface gives the change of an action that switches the public interface on or off.
@@ -196,10 +204,6 @@ func setPublicInterface(enabled bool) func(
 		_ *balancer,
 		_ struct{},
 	) (api.LoadBalancerUpdate, error) {
-		scheme := api.SchemeInternal
-		if enabled {
-			scheme = api.SchemePublic
-		}
-		return api.LoadBalancerUpdate{Scheme: &scheme}, nil
+		return api.LoadBalancerUpdate{Scheme: schemeOf(enabled)}, nil
 	}
 }
