@@ -33,7 +33,7 @@ func (l *Lab) StartCCM(ctx context.Context) error {
 // UseCCM makes a program on this machine the lab's CCM from now on, in place of the
 // lab's own; nil makes the lab's own the CCM again. A CCM that runs is replaced.
 func (l *Lab) UseCCM(ctx context.Context, program *cluster.Program) error {
-	if _, err := l.ReplaceableCCM(); err != nil {
+	if err := l.checkUsesCCM(); err != nil {
 		return err
 	}
 	wanted, err := l.CCMWanted(ctx)
@@ -79,7 +79,8 @@ func (l *Lab) CCMCommand() ([]string, error) {
 	}
 	if l.Cluster.Traits().InContainers {
 		return nil, fmt.Errorf(
-			"the own CCM of lab %q is a Deployment in its cluster: `kubectl --namespace kube-system get pods` shows it, and `kubectl --namespace kube-system get deployment cloud-controller-manager -o yaml` its command line",
+			"the own CCM of lab %q is a Deployment in its cluster: `kubectl --namespace kube-system get pods` shows it, "+
+				"and `kubectl --namespace kube-system get deployment cloud-controller-manager -o yaml` its command line",
 			l.State.Name,
 		)
 	}

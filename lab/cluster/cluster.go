@@ -226,6 +226,16 @@ func TokenFlag(caller, file string) string {
 	return "--token=" + caller + ":" + role + "=" + file
 }
 
+// DialectFlags are fakecloud's flags for the dialects: each is spoken where Dialects says.
+func (c Cloud) DialectFlags() []string {
+	var flags []string
+	for _, dialect := range slices.Sorted(maps.Keys(c.Dialects)) {
+		_, address, _ := strings.Cut(c.Dialects[dialect], "://")
+		flags = append(flags, "--dialect="+dialect+"="+address)
+	}
+	return flags
+}
+
 // TokenFile is the path of a caller's token.
 func (c Cloud) TokenFile(caller string) string { return c.Dir + "/" + caller + ".token" }
 

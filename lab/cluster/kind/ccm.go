@@ -41,7 +41,7 @@ const (
 
 // StartCCM starts the program of UseCCM, else the Deployment.
 func (c *Cluster) StartCCM(ctx context.Context) error {
-	used, err := c.site().ProgramInUse()
+	used, err := c.localSite().ProgramInUse()
 	if err != nil {
 		return err
 	}
@@ -49,13 +49,13 @@ func (c *Cluster) StartCCM(ctx context.Context) error {
 		return c.startDeployment(ctx)
 	}
 	cloud := c.Cloud()
-	return c.site().StartCCMWith(
+	return c.localSite().StartCCMWith(
 		ctx, local.CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), c.lab.Name)+"caFile: "+cloud.CAFile+"\n",
 	)
 }
 
 // UseCCM implements cluster.Cluster.
-func (c *Cluster) UseCCM(p *cluster.Program) error { return c.site().UseCCM(p) }
+func (c *Cluster) UseCCM(p *cluster.Program) error { return c.localSite().UseCCM(p) }
 
 // startDeployment loads the latest build of the CCM's image into every machine, applies the
 // Deployment, and returns when one replica is ready.
@@ -154,7 +154,7 @@ func (c *Cluster) ccmArgs() []string {
 
 // StopCCM stops the CCM, whichever it is.
 func (c *Cluster) StopCCM(ctx context.Context) error {
-	return errors.Join(c.site().StopCCM(ctx), c.stopDeployment(ctx))
+	return errors.Join(c.localSite().StopCCM(ctx), c.stopDeployment(ctx))
 }
 
 // stopDeployment scales the Deployment to zero, and returns when none of its pods is Ready. A
@@ -207,7 +207,7 @@ func (c *Cluster) ccmSpec() process.Spec {
 	command := c.CCMCommand()
 	return process.Spec{
 		Component: local.ComponentCCM, Path: command.Path, Args: command.Args, Env: local.MassDeletionEnv,
-		LogFile: c.site().LogFile(local.ComponentCCM),
+		LogFile: c.localSite().LogFile(local.ComponentCCM),
 	}
 }
 
@@ -219,7 +219,7 @@ func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	if subnet, err := c.parseSubnet(); err == nil {
 		address = loopbackOf(subnet).String()
 	}
-	config := c.site().CloudConfig()
+	config := c.localSite().CloudConfig()
 	return cluster.CCMCommand{
 		Path: c.bin.Program("ccm"), CloudConfig: config, Address: address, Port: localPort, ClusterCIDR: podSubnet,
 		NeedsRoutes: c.usesCloudRoutes(),

@@ -101,7 +101,7 @@ func TestAnotherProgramIsTheCCM(t *testing.T) {
 	c := newCluster(t, `case "$1" in container) echo "[]";; esac`)
 	ctx, cancel := context.WithCancel(t.Context())
 	var kept errgroup.Group
-	kept.Go(func() error { return c.site().KeepCCM(ctx, c.ccmSpec(), slog.New(slog.DiscardHandler)) })
+	kept.Go(func() error { return c.localSite().KeepCCM(ctx, c.ccmSpec(), slog.New(slog.DiscardHandler)) })
 	defer func() {
 		cancel()
 		assert.NoError(t, kept.Wait())
@@ -124,13 +124,13 @@ func TestAnotherProgramIsTheCCM(t *testing.T) {
 	require.NoError(t, c.StartCCM(t.Context()))
 	state, logs := ccms()
 	assert.Equal(t, cluster.StateRunning, state)
-	assert.Equal(t, []string{c.site().LogFile(local.ComponentCCM)}, logs)
+	assert.Equal(t, []string{c.localSite().LogFile(local.ComponentCCM)}, logs)
 	config, err := os.ReadFile(c.CCMCommand().CloudConfig)
 	require.NoError(t, err)
 	assert.Contains(t, string(config), "url: https://10.123.16.2:8470\n")
 	assert.Contains(t, string(config), "caFile: "+c.Cloud().CAFile+"\n")
 
-	require.NoError(t, c.site().StopCCM(t.Context()))
+	require.NoError(t, c.localSite().StopCCM(t.Context()))
 	require.NoError(t, c.UseCCM(nil))
 	_, logs = ccms()
 	require.Len(t, logs, 1)

@@ -18,7 +18,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
@@ -123,9 +122,7 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 		"--instance-cidr=" + instanceRange(subnet).String(),
 		"--load-balancer-cidr=" + balancerRange(subnet).String(), "--load-balancer-interface=" + cloudInterface,
 	}
-	for dialect, url := range c.Cloud().Dialects {
-		args = append(args, "--dialect="+dialect+"="+strings.TrimPrefix(url, "https://"))
-	}
+	args = append(args, c.Cloud().DialectFlags()...)
 	for _, caller := range cluster.Callers {
 		args = append(args, cluster.TokenFlag(caller, dataDir+"/"+caller+".token"))
 	}

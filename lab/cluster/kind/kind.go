@@ -159,8 +159,8 @@ func (c *Cluster) Traits() cluster.Traits {
 
 func (c *Cluster) usesCloudRoutes() bool { return c.lab.Kind.PodNetwork == Routes }
 
-// site has the lab's processes on this machine. The cluster has none of its addresses.
-func (c *Cluster) site() local.Site { return local.NewSite(c.lab, c.bin) }
+// localSite has the lab's processes on this machine. The cluster has none of its addresses.
+func (c *Cluster) localSite() local.Site { return local.NewSite(c.lab, c.bin) }
 
 // Tend keeps the observer's token valid, and a CCM running that is not the Deployment. The
 // engine and Kubernetes keep everything else running.
@@ -169,7 +169,7 @@ func (c *Cluster) Tend(ctx context.Context, log *slog.Logger) error {
 	group.Go(func() error {
 		return kubeaccess.KeepToken(ctx, c.Kubeconfig(), observerAccount, c.observerKubeconfig(), log)
 	})
-	group.Go(func() error { return c.site().KeepCCM(ctx, c.ccmSpec(), log) })
+	group.Go(func() error { return c.localSite().KeepCCM(ctx, c.ccmSpec(), log) })
 	return group.Wait()
 }
 
@@ -203,7 +203,7 @@ func (c *Cluster) parseSubnet() (netip.Prefix, error) {
 // Down deletes the lab's containers, network and volume, and ends a CCM that runs as a
 // process beside them.
 func (c *Cluster) Down(ctx context.Context) (ended int, err error) {
-	processes, err := c.site().Down(ctx)
+	processes, err := c.localSite().Down(ctx)
 	if err := errors.Join(err, c.engine.checkAnswers(ctx)); err != nil {
 		return processes, err
 	}

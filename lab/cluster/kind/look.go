@@ -40,14 +40,14 @@ func (c *Cluster) Components(ctx context.Context) ([]cluster.Component, error) {
 	if !controlPlane {
 		all = append(all, toComponent("node/"+c.controlPlaneContainer(), false, true))
 	}
-	used, err := c.site().ProgramInUse()
+	used, err := c.localSite().ProgramInUse()
 	if err != nil {
 		return nil, err
 	}
 	if used == nil {
 		return append(all, c.deploymentComponent(ctx)), nil
 	}
-	ccm, err := c.site().Components(local.ComponentCCM)
+	ccm, err := c.localSite().Components(local.ComponentCCM)
 	return append(all, ccm...), err
 }
 
@@ -75,7 +75,7 @@ func (c *Cluster) deploymentComponent(ctx context.Context) cluster.Component {
 // the CCM's pods, and the machines' journals.
 func (c *Cluster) Logs(ctx context.Context) ([]cluster.Log, error) {
 	logs, err1 := local.FileLogs(c.lab.Path("logs"))
-	used, err2 := c.site().ProgramInUse()
+	used, err2 := c.localSite().ProgramInUse()
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err
 	}

@@ -183,9 +183,7 @@ func (s Site) Fakecloud(tag string) process.Spec {
 		"--instance-cidr="+s.InstanceCIDR(),
 		"--load-balancer-cidr="+s.LoadBalancerCIDR(),
 	)
-	for dialect, url := range s.Cloud().Dialects {
-		spec.Args = append(spec.Args, "--dialect="+dialect+"="+strings.TrimPrefix(url, "http://"))
-	}
+	spec.Args = append(spec.Args, s.Cloud().DialectFlags()...)
 	for _, caller := range cluster.Callers {
 		spec.Args = append(spec.Args, cluster.TokenFlag(caller, s.Cloud().TokenFile(caller)))
 	}
