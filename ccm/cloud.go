@@ -31,6 +31,7 @@ type cloud struct {
 	instances     *instances
 	loadBalancers *loadBalancers
 	routes        *routes
+	orphanGuard   *deletionGuard // of load balancers without a Service
 	explain       *explainer
 	identity      *clusterIdentity
 	cached        bool // the inventory remembers
@@ -65,11 +66,11 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	identity.onUIDKnown = known.RelistCluster
 	mass := cfg.MassDeletion
 	limits := massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}
-	guard := newDeletionGuard(limits, clock.RealClock{}, explain)
 	instances := &instances{
-		api: api, project: project, inventory: known, guard: guard, explain: explain,
-		labels: nodeLabels(cfg.NodeLabels),
+		api: api, project: project, inventory: known, explain: explain, labels: nodeLabels(cfg.NodeLabels),
+		guard: newDeletionGuard(guardedNodes, limits, clock.RealClock{}, explain),
 	}
+	instances.guard.list = instances.listNodeUIDs
 	return &cloud{
 		inventory: known,
 		instances: instances,
@@ -79,9 +80,10 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 		routes: &routes{
 			api: api, identity: identity, project: project, inventory: known, instances: instances, explain: explain,
 		},
-		explain:  explain,
-		identity: identity,
-		cached:   cfg.Cache,
+		orphanGuard: newDeletionGuard(guardedOrphans, limits, clock.RealClock{}, explain),
+		explain:     explain,
+		identity:    identity,
+		cached:      cfg.Cache,
 	}, nil
 }
 
@@ -95,8 +97,11 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 
 	ctx, cancel := context.WithCancel(context.Background())
 	c.identity.start(ctx, builder.ClientOrDie("fakecloud-cluster"))
-	c.instances.guard.store = &guardConfigMap{kube: builder.ClientOrDie("fakecloud-guard")}
-	go c.instances.guard.Run(ctx)
+	configMaps := builder.ClientOrDie("fakecloud-guard").CoreV1().ConfigMaps(contract.GuardNamespace)
+	for _, g := range []*deletionGuard{c.instances.guard, c.orphanGuard} {
+		g.store = &guardConfigMap{configMaps: configMaps}
+		go g.Run(ctx)
+	}
 	go c.inventory.Run(calls.For(ctx, calls.Inventory))
 	go func() {
 		<-stop
@@ -117,7 +122,7 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
 	core := informers.Core().V1()
 	nodes := core.Nodes().Lister()
-	c.routes.nodes, c.instances.guard.nodes = nodes, nodes
+	c.routes.nodes, c.instances.nodes = nodes, nodes
 	c.instances.guard.setSynced(core.Nodes().Informer().HasSynced)
 	// Whichever controllers run, what was reported of an object is forgotten with it.
 	forget := cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}

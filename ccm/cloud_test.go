@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
+	"k8s.io/utils/clock"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
@@ -28,6 +29,7 @@ func newTestCloud(f *fakeAPI) *cloud {
 	return &cloud{
 		inventory: inventory.New(nil, inventory.Options{Off: true}), instances: i, explain: i.explain,
 		loadBalancers: &loadBalancers{}, routes: &routes{}, identity: testIdentity(""),
+		orphanGuard: newTestGuard(guardedOrphans, clock.RealClock{}, i.explain),
 	}
 }
 

@@ -1,8 +1,8 @@
 package ccm
 
-// What the mass-deletion guard must not forget when the CCM restarts, or another replica
-// takes the lease: which Nodes it let go lately, which it holds, and what a person has
-// confirmed. It is in a ConfigMap, and written before a Node is let go.
+// What a mass-deletion guard must not forget when the CCM restarts, or another replica takes the
+// lease: how much it let go lately, whether it has tripped, and what a person has confirmed. It
+// is in a ConfigMap, and written before anything is let go.
 
 import (
 	"context"
@@ -15,133 +15,116 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 )
 
-// guardState is the record of a guard. Its size is bounded: letGo has a number for each step
-// of the window, and of held Nodes the first maxRecordedHeld are listed. Those that are not
-// are held all the same after a restart, as the guard is active, and their time begins anew.
+// guardState is the record of a guard.
 type guardState struct {
 	// SavedAt is when this was last known to be so.
 	SavedAt time.Time `json:"savedAt"`
 	// Trip is the number of the last trip, by which a person confirms it; 0 if there was none.
 	Trip int `json:"trip"`
-	// Active is whether Nodes that are found gone are held, and TrippedAt since when.
-	Active    bool      `json:"active"`
-	TrippedAt time.Time `json:"trippedAt,omitzero"`
-	// Nodes is how many there were, with those of LetGo.
-	Nodes int          `json:"nodes"`
-	LetGo []letGoCount `json:"letGo,omitempty"`
-	Held  []heldRecord `json:"held,omitempty"`
+	// Since is since when the trip holds what is found gone; zero when it is over.
+	Since time.Time `json:"since,omitzero"`
+	// Confirmed is whether a person has confirmed the trip.
+	Confirmed bool `json:"confirmed,omitempty"`
+	// Spent is what was let go within the window, by the step of it.
+	Spent []spending `json:"spent,omitempty"`
 }
 
-// letGoCount is how many Nodes were let go at about a time.
-type letGoCount struct {
+func (s guardState) isTripped() bool { return !s.Since.IsZero() }
+
+// spending is how many were let go at about a time.
+type spending struct {
 	At    time.Time `json:"at"`
-	Nodes int       `json:"nodes"`
+	Count int       `json:"count"`
 }
 
-// heldRecord is a Node that is held.
-type heldRecord struct {
-	Node string    `json:"node"`
-	UID  types.UID `json:"uid"`
-	// Since is since when the cloud says, without interruption, that the instance is gone.
-	// It is zero after an interruption.
-	Since     time.Time `json:"since,omitzero"`
-	Confirmed bool      `json:"confirmed,omitempty"`
-}
+// spentSteps is how finely the window is divided in a record, whose size is bounded by it.
+const spentSteps = 60
 
-const (
-	maxRecordedHeld = 1000
-	// letGoSteps is how finely the window is divided in a record.
-	letGoSteps = 60
-)
+// addSpending adds one at a time, rounded up to the step: it must not be forgotten too early.
+func addSpending(all []spending, at time.Time, step time.Duration) []spending {
+	at = at.Add(step - 1).Truncate(step).UTC()
+	if last := len(all) - 1; last >= 0 && !all[last].At.Before(at) {
+		all[last].Count++
+		return all
+	}
+	return append(all, spending{At: at, Count: 1})
+}
 
 // errGuardStateChanged is that somebody else has written the state since it was read: another
 // replica, or a person. It must be read again.
 var errGuardStateChanged = errors.New("the record of the mass-deletion guard was changed by somebody else")
 
-// guardStore keeps a guard's state. Only one goroutine at a time may use it.
-type guardStore interface {
-	// load is the state that was saved last, by whomever; its zero value if none was.
-	load(ctx context.Context) (guardState, error)
-	// save is errGuardStateChanged if somebody else has saved or confirmed since the last call.
-	save(ctx context.Context, state guardState) error
-	// confirmedTrip is the number of the trip that a person has confirmed, 0 if none. It is
-	// errGuardStateChanged if somebody else has saved.
-	confirmedTrip(ctx context.Context) (int, error)
-	// object is what Events about the guard are on, nil if it is not known.
-	object() object
-}
-
-// guardConfigMap is a guardStore in the cluster. Exactly its name is in the CCM's Role.
+// guardConfigMap keeps a guard's state in the cluster, under one key of a ConfigMap that all guards
+// share. Exactly its name is in the CCM's Role. Only one goroutine at a time may use it.
 type guardConfigMap struct {
-	kube kubernetes.Interface
-	last *corev1.ConfigMap // as it was last read or written; nil if there is none
+	configMaps typedcorev1.ConfigMapInterface // of contract.GuardNamespace
+	last       *corev1.ConfigMap              // as it was last read or written; nil if there is none
 }
 
 const (
-	// guardStateKey and guardAboutKey are keys of the ConfigMap's data.
-	guardStateKey = "state.json"
-	guardAboutKey = "about"
-	guardAbout    = "What the mass-deletion guard of the cloud controller manager remembers. " +
-		"It writes this before it lets a Node go. Delete it to have the guard forget."
+	// Keys of the ConfigMap's data: the state of each guard, and what the ConfigMap is.
+	nodeGuardKey   = "state.json"
+	orphanGuardKey = "load-balancers.json"
+	guardAboutKey  = "about"
+	guardAbout     = "What the mass-deletion guard of the cloud controller manager remembers. " +
+		"It writes this before it lets anything go. Delete it to have the guard forget."
 )
 
 // guardRequestTimeout bounds a request to the API server: others wait for the guard.
 const guardRequestTimeout = 5 * time.Second
 
-func (s *guardConfigMap) load(ctx context.Context) (state guardState, err error) {
-	if s.last, err = s.get(ctx); err != nil || s.last == nil || s.last.Data[guardStateKey] == "" {
-		return state, err
+// load reads the state that was saved last, by whomever; its zero value if none was.
+func (s *guardConfigMap) load(ctx context.Context, key string) (state guardState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, guardRequestTimeout)
+	defer cancel()
+	s.last = nil
+	found, err := s.configMaps.Get(ctx, contract.GuardConfigMap, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return state, nil
+	case err != nil:
+		return state, fmt.Errorf("reading what the mass-deletion guard remembers: %w", err)
 	}
-	if err := json.Unmarshal([]byte(s.last.Data[guardStateKey]), &state); err != nil {
+	s.last = found
+	if text := found.Data[key]; text != "" {
+		err = json.Unmarshal([]byte(text), &state)
+	}
+	if err != nil {
 		return guardState{}, fmt.Errorf("configmap %s/%s has no record of the mass-deletion guard, "+
 			"delete it to have the guard begin anew: %w", contract.GuardNamespace, contract.GuardConfigMap, err)
 	}
 	return state, nil
 }
 
-// get is the ConfigMap, nil if there is none.
-func (s *guardConfigMap) get(ctx context.Context) (*corev1.ConfigMap, error) {
-	ctx, cancel := context.WithTimeout(ctx, guardRequestTimeout)
-	defer cancel()
-	found, err := s.kube.CoreV1().ConfigMaps(contract.GuardNamespace).
-		Get(ctx, contract.GuardConfigMap, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading what the mass-deletion guard remembers: %w", err)
-	}
-	return found, nil
-}
-
-func (s *guardConfigMap) save(ctx context.Context, state guardState) error {
+// save writes the state. It is errGuardStateChanged if somebody else has written since.
+func (s *guardConfigMap) save(ctx context.Context, key string, state guardState) error {
 	text, err := json.Marshal(state)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, guardRequestTimeout)
 	defer cancel()
-	configMaps := s.kube.CoreV1().ConfigMaps(contract.GuardNamespace)
-	data := map[string]string{guardStateKey: string(text), guardAboutKey: guardAbout}
 	var saved *corev1.ConfigMap
 	if s.last == nil {
-		saved, err = configMaps.Create(ctx, &corev1.ConfigMap{
+		saved, err = s.configMaps.Create(ctx, &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{
 				Name: contract.GuardConfigMap, Namespace: contract.GuardNamespace,
 				Labels: map[string]string{"app.kubernetes.io/managed-by": "cloud-controller-manager"},
 			},
-			Data: data,
+			Data: map[string]string{key: string(text), guardAboutKey: guardAbout},
 		}, metav1.CreateOptions{})
 	} else {
 		next := s.last.DeepCopy()
-		next.Data = data
-		saved, err = configMaps.Update(ctx, next, metav1.UpdateOptions{})
+		if next.Data == nil {
+			next.Data = map[string]string{}
+		}
+		next.Data[key], next.Data[guardAboutKey] = string(text), guardAbout
+		saved, err = s.configMaps.Update(ctx, next, metav1.UpdateOptions{})
 	}
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err):
@@ -153,26 +136,15 @@ func (s *guardConfigMap) save(ctx context.Context, state guardState) error {
 	return nil
 }
 
-func (s *guardConfigMap) confirmedTrip(ctx context.Context) (int, error) {
-	found, err := s.get(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if found == nil || s.last == nil || found.UID != s.last.UID ||
-		found.Data[guardStateKey] != s.last.Data[guardStateKey] {
-		return 0, errGuardStateChanged
-	}
-	s.last = found
-	trip, err := strconv.Atoi(found.Annotations[contract.AnnotationConfirmMassDeletion])
-	if err != nil {
-		return 0, nil //nolint:nilerr // Nothing that a trip is called confirms none.
-	}
-	return trip, nil
-}
-
-func (s *guardConfigMap) object() object {
+// confirmedTrip is the number of the trip that a person had confirmed when the state was last
+// read or written, 0 if none.
+func (s *guardConfigMap) confirmedTrip(annotation string) int {
 	if s.last == nil {
-		return nil
+		return 0
 	}
-	return s.last
+	trip, err := strconv.Atoi(s.last.Annotations[annotation])
+	if err != nil {
+		return 0 // Nothing that a trip is called confirms none.
+	}
+	return trip
 }

@@ -7,14 +7,21 @@ package ccm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	nodehelpers "k8s.io/cloud-provider/node/helpers"
+	nodeutil "k8s.io/component-helpers/node/util"
+	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -32,9 +39,17 @@ type instances struct {
 	api       instancesAPI
 	project   *projectGuard
 	inventory knownInstances
-	guard     *deletionGuard
+	guard     *deletionGuard         // of Nodes
+	nodes     corelisters.NodeLister // set before the controllers start
 	explain   *explainer
 	labels    nodeLabels
+}
+
+// guardedNodes are what the guard of Nodes guards.
+var guardedNodes = guarded{
+	key: nodeGuardKey, confirmation: contract.AnnotationConfirmMassDeletion, one: "Node", many: "Nodes",
+	claim:     "The cloud says that the instance is gone",
+	whenWrong: "If the instances are there, mend the cloud, and the Nodes stay",
 }
 
 var _ cloudprovider.InstancesV2 = (*instances)(nil)
@@ -57,31 +72,71 @@ func (i *instances) InstanceExists(ctx context.Context, node *corev1.Node) (bool
 func (i *instances) mayDeleteNode(ctx context.Context, node *corev1.Node) (bool, error) {
 	v, confirm := i.checkInventory(ctx, node)
 	if confirm != nil {
-		if err := i.guard.checkHeld(ctx, node); err != nil {
+		if err := i.guard.checkHeld(node.UID); err != nil {
 			return false, err
 		}
 		v = confirm(ctx)
 	}
-	if v.instance != nil {
+	switch {
+	case v.instance != nil:
 		i.recordExists(node, v.instance)
 		return false, nil
-	}
-	if v.goneReason == "" {
-		i.guard.recordDoubt(node)
+	case v.goneReason == "":
+		if errors.Is(v.err, errWrongProject) {
+			i.guard.recordContradiction(node.UID)
+		}
 		return false, v.err
+	case isBeingRemoved(node):
+		return true, nil
 	}
-	if err := i.guard.checkNotReplaced(node); err != nil {
+	if err := i.checkNotReplaced(node); err != nil {
 		return false, err
 	}
-	if err := i.guard.admitDeletion(ctx, node, v.goneReason); err != nil {
-		return false, err
+	err := i.guard.admit(ctx, candidate{
+		uid: node.UID, object: node, why: v.goneReason, contradicted: isReady(node),
+	})
+	return err == nil, err
+}
+
+// isBeingRemoved tells whether somebody in the cluster removes the Node. Then the cloud's word
+// is not what costs it its pods.
+func isBeingRemoved(node *corev1.Node) bool {
+	return node.DeletionTimestamp != nil ||
+		slices.ContainsFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == taintToBeDeleted })
+}
+
+// checkNotReplaced is an error if there is another Node of that name by now. Upstream makes
+// its rounds with the Nodes that it saw at their beginning, and deletes by name: on a busy
+// machine that can be the Node of a new instance, which has registered meanwhile.
+func (i *instances) checkNotReplaced(node *corev1.Node) error {
+	now, err := i.nodes.Get(node.Name)
+	if err == nil && now.UID != node.UID {
+		return fmt.Errorf("node %s has registered anew, and what is asked about is the one before", node.Name)
 	}
-	return true, nil
+	return nil
+}
+
+// listNodeUIDs are the UIDs of all Nodes.
+func (i *instances) listNodeUIDs() sets.Set[types.UID] {
+	uids := sets.New[types.UID]()
+	all, err := i.nodes.List(labels.Everything())
+	if err != nil {
+		klog.ErrorS(err, "Listing Nodes") // A lister that reads memory gives none.
+	}
+	for _, node := range all {
+		uids.Insert(node.UID)
+	}
+	return uids
+}
+
+func isReady(node *corev1.Node) bool {
+	_, ready := nodeutil.GetNodeCondition(&node.Status, corev1.NodeReady)
+	return ready != nil && ready.Status == corev1.ConditionTrue
 }
 
 // recordExists tells the guard and the explainer that a Node's instance exists.
 func (i *instances) recordExists(node *corev1.Node, instance *api.Instance) {
-	i.guard.recordExists(node)
+	i.guard.recordExists(node.UID)
 	i.explain.explainInstanceState(node, instance)
 }
 

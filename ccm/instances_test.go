@@ -37,12 +37,13 @@ func node(providerID string) *corev1.Node {
 // newInstances has an inventory that remembers nothing, and knows of no Nodes.
 func newInstances(f *fakeAPI) *instances {
 	explain := newExplainer()
-	guard := newDeletionGuard(oneThird, clock.RealClock{}, explain)
-	guard.store, guard.synced = newMemoryStore(), func() bool { return true }
-	guard.nodes = corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{}))
-	return &instances{
-		api: f, project: newProjectGuard(f, "lab"), inventory: forgetful{instances: f}, guard: guard, explain: explain,
+	i := &instances{
+		api: f, project: newProjectGuard(f, "lab"), inventory: forgetful{instances: f}, explain: explain,
+		guard: newTestGuard(guardedNodes, clock.RealClock{}, explain),
+		nodes: corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 	}
+	i.guard.list = i.listNodeUIDs
+	return i
 }
 
 func TestInstanceMetadata(t *testing.T) {

@@ -4,16 +4,15 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/calls"
 )
 
-// What the mass-deletion guard does, for /metrics. Each exists from the start, as 0.
+// What the mass-deletion guards do, of Nodes and of load balancers.
 var (
 	massDeletionTrips = calls.NewCounter("mass_deletion_guard_trips_total",
-		"How often too many instances were gone at once, so that no further Node was deleted.").WithLabelValues()
+		"How often too many were found gone, so that no further one was deleted.", "of")
 	massDeletionActive = calls.NewGauge("mass_deletion_guard_active",
-		"1 while Nodes whose instance is found gone are kept, as there are too many of them; else 0. "+
-			"Of several replicas, the one that leads knows it.").WithLabelValues()
-	massDeletionHeld = calls.NewGauge("mass_deletion_guard_held_nodes",
-		"Nodes whose instance is gone and that are kept until a person confirms that, "+
-			"or the cloud has said so for long.").WithLabelValues()
+		"1 while what is found gone is kept, as there is too much of it; else 0. "+
+			"Of several replicas, the one that leads knows it.", "of")
+	massDeletionHeld = calls.NewGauge("mass_deletion_guard_held",
+		"How many are kept until a person confirms that they are gone, or it was said for long.", "of")
 )
 
 // What the cloud watch has done, for /metrics.

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,8 +34,9 @@ const (
 // balancers that was empty while the Service went. Nothing reminds it of them, and somebody
 // pays for them. They are deleted on three conditions: the balancer carries the UID of this
 // very cluster (two may share a name); the API server itself, and not a cache, says that
-// the Service is gone or wants none; and it says so twice with orphanMinAge between. Only
-// one goroutine may use a sweeper.
+// the Service is gone or wants none; and it says so twice with orphanMinAge between. A guard
+// keeps them when they are too many: after etcd was restored from an older backup, the API
+// server does not know the Services of live balancers. Only one goroutine may use a sweeper.
 type orphanSweeper struct {
 	identity  *clusterIdentity
 	kube      kubernetes.Interface
@@ -46,11 +46,19 @@ type orphanSweeper struct {
 	services serviceIndex
 	synced   cache.InformerSynced
 
-	deletions   *rate.Limiter
+	guard       *deletionGuard
 	undeletable *flowcontrol.Backoff // by balancer ID
 
 	orphanedSince map[string]time.Time // by balancer ID
 	reported      sets.Set[string]     // IDs of balancers that were logged as left alone
+}
+
+// guardedOrphans are what the guard of load balancers without a Service guards.
+var guardedOrphans = guarded{
+	key: orphanGuardKey, confirmation: contract.AnnotationConfirmOrphanDeletion,
+	one: "load balancer", many: "load balancers",
+	claim:     "The cluster has no Service of the load balancer",
+	whenWrong: "If the Services were lost, bring them back with their UIDs, and the load balancers stay",
 }
 
 // balancerLister is the part of the inventory that lists the cluster's balancers.
@@ -72,15 +80,23 @@ func newOrphanSweeper(
 		kube:        kube,
 		inventory:   c.inventory,
 		balancers:   c.loadBalancers,
-		deletions:   newOrphanDeletionLimiter(),
+		guard:       c.orphanGuard,
 		undeletable: newOrphanBackoff(),
 	}
+	s.guard.list = s.listBalancerIDs
 	return s, s.useInformers(shared)
 }
 
-// newOrphanDeletionLimiter allows a few deletions a minute: should the sweeper be wrong,
-// somebody has the time to stop it.
-func newOrphanDeletionLimiter() *rate.Limiter { return rate.NewLimiter(rate.Every(12*time.Second), 5) }
+// listBalancerIDs are the IDs of the cluster's balancers.
+func (s *orphanSweeper) listBalancerIDs() sets.Set[types.UID] {
+	ids := sets.New[types.UID]()
+	for _, lb := range s.inventory.LoadBalancers() {
+		if s.identity.mayOwn(lb.Tags) {
+			ids.Insert(types.UID(lb.ID))
+		}
+	}
+	return ids
+}
 
 // newOrphanBackoff has an orphan that cannot be deleted tried ever more rarely, so that it
 // leaves the others their turn.
@@ -93,6 +109,7 @@ func (s *orphanSweeper) useInformers(shared informers.SharedInformerFactory) err
 	var err error
 	s.services, err = newServiceIndex(informer)
 	s.synced = informer.HasSynced
+	s.guard.setSynced(informer.HasSynced)
 	return err
 }
 
@@ -125,6 +142,7 @@ func (s *orphanSweeper) sweepOrphans(ctx context.Context) {
 		}
 		switch {
 		case !orphan:
+			s.guard.recordExists(types.UID(lb.ID))
 		case clusterUID == "" || lb.Tags[contract.TagClusterUID] != clusterUID:
 			unknown.Insert(lb.ID)
 			s.reportLeftAlone(&lb, clusterUID)
@@ -184,7 +202,13 @@ func (s *orphanSweeper) reportLeftAlone(lb *api.LoadBalancer, clusterUID string)
 }
 
 func (s *orphanSweeper) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, owner *corev1.Service) {
-	if s.undeletable.IsInBackOffSinceUpdate(lb.ID, time.Now()) || !s.deletions.Allow() {
+	id := types.UID(lb.ID)
+	if s.undeletable.IsInBackOffSinceUpdate(lb.ID, time.Now()) || s.guard.checkHeld(id) != nil {
+		return
+	}
+	why := fmt.Sprintf("load balancer %s was of service %s", lb.ID, klog.KObj(owner))
+	if err := s.guard.admit(ctx, candidate{uid: id, why: why}); err != nil {
+		klog.V(2).InfoS("Load balancer whose Service is gone stays for now", "id", lb.ID, "err", err)
 		return
 	}
 	klog.InfoS("Deleting load balancer whose Service is gone",

@@ -50,18 +50,19 @@ type Config struct {
 	NodeLabels NodeLabels `json:"nodeLabels"`
 }
 
-// MassDeletion says how many Nodes may be deleted at once before the CCM stops: an
-// error that makes many instances look gone must not cost a cluster its Nodes.
+// MassDeletion says how many Nodes may be deleted before the CCM stops: an error that makes
+// many instances look gone must not cost a cluster its Nodes. The same numbers hold for load
+// balancers without a Service.
 type MassDeletion struct {
 	// Share of all Nodes, over 0 and up to 1, that may be deleted within Window. It is
-	// rounded up, so that one Node always may.
+	// rounded up, so that one Node always may. Of Nodes that are Ready half of it may.
 	Share float64 `json:"share" env:"FAKECLOUD_MASS_DELETION_SHARE"`
 	// Minimum is how many may be deleted whatever their share is.
 	Minimum int `json:"minimum" env:"FAKECLOUD_MASS_DELETION_MINIMUM"`
 	// Window is the time over which deletions are counted.
 	Window metav1.Duration `json:"window" env:"FAKECLOUD_MASS_DELETION_WINDOW"`
-	// Hold is for how long the cloud must say, without interruption, that the instance of
-	// a Node that is held is gone, until the Node is deleted though nobody has confirmed it.
+	// Hold is for how long the Nodes over the share are kept, and the cloud must not once say
+	// that one of them is there, until they are deleted though nobody has confirmed it.
 	Hold metav1.Duration `json:"hold" env:"FAKECLOUD_MASS_DELETION_HOLD"`
 }
 
@@ -86,9 +87,9 @@ func Default() Config {
 		MassDeletion: MassDeletion{
 			// A zone of three may go at once. Of three Nodes one may, of five two.
 			Share: 0.33, Minimum: 1,
-			// Kubelets that are lost together are noticed within the node monitor's grace
-			// period of 50 s. In half an hour somebody who is on call has looked.
-			Window: metav1.Duration{Duration: time.Minute}, Hold: metav1.Duration{Duration: 30 * time.Minute},
+			// In an hour also a cloud that takes seconds for each answer has been asked about all
+			// Nodes. In half an hour somebody who is on call has looked.
+			Window: metav1.Duration{Duration: time.Hour}, Hold: metav1.Duration{Duration: 30 * time.Minute},
 		},
 		NodeLabels: NodeLabels{Prefix: "tags.fakecloud.ccmlab.io/"},
 	}
@@ -185,7 +186,7 @@ func (m MassDeletion) validate() (errs []*fieldError) {
 		wrong("minimum", "%d: want a number of Nodes of 0 or more, e.g. 1", m.Minimum)
 	}
 	if m.Window.Duration <= 0 {
-		wrong("window", "%s: want a duration over 0, e.g. 1m", m.Window.Duration)
+		wrong("window", "%s: want a duration over 0, e.g. 1h", m.Window.Duration)
 	}
 	if m.Hold.Duration <= 0 {
 		wrong("hold", "%s: want a duration over 0, e.g. 30m", m.Hold.Duration)

@@ -109,13 +109,14 @@ const (
 	ReasonMassDeletionConfirmed = "MassDeletionConfirmed"
 )
 
-// Where the mass-deletion guard remembers what it did: a ConfigMap. A person confirms with an
-// annotation of it, whose value is the number of the trip that the Events name, that the Nodes
-// which the guard holds may go.
+// Where the mass-deletion guards remember what they did: a ConfigMap. A person confirms with an
+// annotation of it, whose value is the number of the trip that the Events name, that what the
+// guard holds may go: Nodes, or load balancers that have no Service.
 const (
-	GuardNamespace                = "kube-system"
-	GuardConfigMap                = "fakecloud-mass-deletion-guard"
-	AnnotationConfirmMassDeletion = AnnotationPrefix + "confirm-mass-deletion"
+	GuardNamespace                  = "kube-system"
+	GuardConfigMap                  = "fakecloud-mass-deletion-guard"
+	AnnotationConfirmMassDeletion   = AnnotationPrefix + "confirm-mass-deletion"
+	AnnotationConfirmOrphanDeletion = AnnotationPrefix + "confirm-orphan-deletion"
 )
 
 // Reasons of Events on Services.

@@ -18,6 +18,9 @@ import (
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
+// ofNodes are the labels of the metrics of the guard of Nodes.
+var ofNodes = map[string]string{"of": "Node"}
+
 func TestMassDeletionIsHeldAcrossARestartUntilConfirmed(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, testbed.Options{})
@@ -52,7 +55,7 @@ func TestMassDeletionIsHeldAcrossARestartUntilConfirmed(t *testing.T) {
 
 	second := w.startCCM(limits)
 	w.awaitHeld(second, 4)
-	trips, _, err := second.Metric(w.ctx, "fakecloud_ccm_mass_deletion_guard_trips_total", nil)
+	trips, _, err := second.Metric(w.ctx, "fakecloud_ccm_mass_deletion_guard_trips_total", ofNodes)
 	require.NoError(t, err)
 	assert.Zero(t, trips, "it goes on with the first one's")
 
@@ -70,7 +73,7 @@ func TestMassDeletionIsHeldAcrossARestartUntilConfirmed(t *testing.T) {
 func (w *world) awaitHeld(ccm *testbed.CCM, want int) {
 	w.t.Helper()
 	w.await("the guard to hold the Nodes", func() error {
-		held, _, err1 := ccm.Metric(w.ctx, "fakecloud_ccm_mass_deletion_guard_held_nodes", nil)
+		held, _, err1 := ccm.Metric(w.ctx, "fakecloud_ccm_mass_deletion_guard_held", ofNodes)
 		nodes, err2 := w.Admin().CoreV1().Nodes().List(w.ctx, metav1.ListOptions{})
 		if err := errors.Join(err1, err2); err != nil {
 			return err
