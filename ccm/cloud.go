@@ -67,8 +67,9 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	mass := cfg.MassDeletion
 	limits := massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}
 	instances := &instances{
-		api: api, project: project, inventory: known, explain: explain, labels: nodeLabels(cfg.NodeLabels),
-		guard: newDeletionGuard(guardedNodes, limits, clock.RealClock{}, explain),
+		api: api, project: project, identity: identity, inventory: known, explain: explain,
+		labels: nodeLabels(cfg.NodeLabels),
+		guard:  newDeletionGuard(guardedNodes, limits, clock.RealClock{}, explain),
 	}
 	instances.guard.list = instances.listNodeUIDs
 	return &cloud{

@@ -119,8 +119,10 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 		recordExists: func(node *corev1.Node, instance *api.Instance) {
 			w.explain.explainInstanceState(node, instance)
 		},
-		findInstance: (&instances{project: project, inventory: w.cloud, explain: w.explain}).instanceFromInventory,
-		nodes:        w.nodes, queue: newKeyQueue("nodes"), prompts: map[types.UID]prompt{},
+		findInstance: (&instances{
+			project: project, identity: testIdentity("cluster-uid"), inventory: w.cloud, explain: w.explain,
+		}).instanceFromInventory,
+		nodes: w.nodes, queue: newKeyQueue("nodes"), prompts: map[types.UID]prompt{},
 	}
 	reconciler := &serviceReconciler{cluster: clusterName, kube: kube, balancers: w.reconciler}
 	w.serviceWatch = &serviceWatch{

@@ -155,11 +155,13 @@ func existedBeforeEnd(node *corev1.Node, ended *api.Instance) bool {
 }
 
 // chooseByName is the verdict on the instances of that name. If all of them have ended there
-// is none, and last is the one that ended last.
+// is none, and last is the one that ended last. The tag of the cluster decides, where an instance
+// has one: other clusters of the project have Nodes of that name, too, and what is adopted is
+// adopted for good, as a provider ID never changes.
 func (i *instances) chooseByName(
 	ctx context.Context, name string, all []api.Instance,
 ) (v verdict, last *api.Instance) {
-	var live, gone []api.Instance
+	var tagged, untagged, others, gone []api.Instance
 	for _, instance := range all {
 		if instance.Name != name {
 			continue
@@ -167,11 +169,20 @@ func (i *instances) chooseByName(
 		if err := i.checkProject(ctx, &instance); err != nil {
 			return verdict{err: err}, nil
 		}
-		if isEnded(instance.State) {
+		switch isTagged := instance.Tags[contract.TagCluster]+instance.Tags[contract.TagClusterUID] != ""; {
+		case isTagged && !i.identity.mayOwn(instance.Tags):
+			others = append(others, instance)
+		case isEnded(instance.State):
 			gone = append(gone, instance)
-		} else {
-			live = append(live, instance)
+		case isTagged:
+			tagged = append(tagged, instance)
+		default:
+			untagged = append(untagged, instance)
 		}
+	}
+	live := tagged
+	if len(live) == 0 {
+		live = untagged
 	}
 	switch {
 	case len(live) == 1:
@@ -182,6 +193,10 @@ func (i *instances) chooseByName(
 		// A list of another project's instances is as empty as this one.
 		if err := i.project.checkToken(ctx); err != nil {
 			return verdict{err: err}, nil
+		}
+		if len(others) > 0 {
+			return verdict{err: fmt.Errorf("%w in this cluster: %q is %s, which has the tag %s=%s", errNoSuchName,
+				name, others[0].ID, contract.TagCluster, others[0].Tags[contract.TagCluster])}, nil
 		}
 		return verdict{err: fmt.Errorf("%w: %q", errNoSuchName, name)}, nil
 	}

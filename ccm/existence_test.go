@@ -323,9 +323,26 @@ func answersByName() []answer {
 	timeless := ended
 	timeless.UpdatedAt = time.Time{}
 	stale := &fakeInventory{instances: []api.Instance{ended}}
+	tagged := func(cluster, id string) api.Instance {
+		i := changed(api.InstanceRunning, id, ourProject)
+		i.Tags = api.Tags{contract.TagCluster: cluster}
+		return i
+	}
 	return []answer{
 		{answer: "a list with one of that name", list: lists(running), concludes: exists},
 		{answer: "a list with one of that name and an ended namesake", list: lists(ended, running), concludes: exists},
+		{
+			answer: "a list with one of that name, and one that is tagged for another cluster",
+			list:   lists(running, tagged("other", "i-2")), concludes: exists,
+		},
+		{
+			answer: "a list with one that is tagged for this cluster, and one without a tag",
+			list:   lists(tagged(clusterName, "i-1"), changed(api.InstanceRunning, "i-2", ourProject)), concludes: exists,
+		},
+		{
+			answer: "a list with one that is tagged for another cluster", list: lists(tagged("other", "i-2")),
+			concludes: unknown, reason: contract.ReasonInstanceNotFound,
+		},
 		{
 			answer: "a list without the name: empty, partial, stale, or too early", list: lists(), concludes: unknown,
 			reason: contract.ReasonInstanceNotFound,

@@ -38,6 +38,7 @@ type instancesAPI interface {
 type instances struct {
 	api       instancesAPI
 	project   *projectGuard
+	identity  *clusterIdentity
 	inventory knownInstances
 	guard     *deletionGuard         // of Nodes
 	nodes     corelisters.NodeLister // set before the controllers start

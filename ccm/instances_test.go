@@ -38,7 +38,8 @@ func node(providerID string) *corev1.Node {
 func newInstances(f *fakeAPI) *instances {
 	explain := newExplainer()
 	i := &instances{
-		api: f, project: newProjectGuard(f, "lab"), inventory: forgetful{instances: f}, explain: explain,
+		api: f, project: newProjectGuard(f, "lab"), identity: testIdentity("cluster-uid"),
+		inventory: forgetful{instances: f}, explain: explain,
 		guard: newTestGuard(guardedNodes, clock.RealClock{}, explain),
 		nodes: corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 	}
