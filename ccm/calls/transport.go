@@ -26,9 +26,9 @@ const (
 	// A call that would wait longer is answered at once: its caller's own retry
 	// comes later than that, and meanwhile keeps no worker busy.
 	maxDelay = time.Second
-	// maxRetryAfter is the longest Retry-After that is believed: a faulty proxy on the
-	// way must not silence a CCM for a day.
-	maxRetryAfter = 10 * time.Minute
+	// MaxRetryAfter is the longest Retry-After that is believed: a faulty proxy on the way must
+	// not silence a CCM for longer than a person takes to see why.
+	MaxRetryAfter = time.Minute
 )
 
 // Options say how many calls may be sent.
@@ -43,7 +43,7 @@ type Options struct {
 // a limit of its own.
 func Wrap(o Options) func(http.RoundTripper) http.RoundTripper {
 	return func(next http.RoundTripper) http.RoundTripper {
-		t := &transport{next: next, opts: o}
+		t := &transport{next: next, opts: o, stayAwayUntil: map[string]time.Time{}}
 		if o.QPS > 0 {
 			t.limit = rate.NewLimiter(rate.Limit(o.QPS), max(o.Burst, 1))
 		}
@@ -57,9 +57,12 @@ type transport struct {
 	limit *rate.Limiter // nil: none
 
 	mu sync.Mutex
-	// stayAwayUntil is when the time ends for which the cloud asked us to stay away.
-	stayAwayUntil time.Time
+	// stayAwayUntil is when the time ends for which the cloud asked us to stay away, by operation:
+	// a 503 is of that one. A 429 is of the token, and so of all operations, by allOperations.
+	stayAwayUntil map[string]time.Time
 }
+
+const allOperations = ""
 
 type throttler string
 
@@ -70,7 +73,8 @@ const (
 
 // RoundTrip sends a call, or answers it in the cloud's place: 429, held back.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if by, wait, err := t.waitForTurn(req.Context()); err != nil || wait > 0 {
+	operation := Operation(req.Method, req.URL.Path)
+	if by, wait, err := t.waitForTurn(req.Context(), operation); err != nil || wait > 0 {
 		if req.Body != nil {
 			_ = req.Body.Close() // As RoundTrippers must.
 		}
@@ -81,9 +85,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		countThrottle(by, "held-back")
 		return t.heldBackResponse(req, by, wait), nil
 	}
-	call := &sentCall{
-		controller: Controller(req.Context()), operation: Operation(req.Method, req.URL.Path), began: time.Now(),
-	}
+	call := &sentCall{controller: Controller(req.Context()), operation: operation, began: time.Now()}
 	resp, err := t.next.RoundTrip(req)
 	if err != nil {
 		call.end(codeOf(nil, err))
@@ -96,7 +98,10 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	if wait := retryAfterOf(resp); wait > 0 {
 		countThrottle(byCloud, "answered")
-		t.stayAway(wait)
+		if resp.StatusCode == http.StatusTooManyRequests {
+			operation = allOperations
+		}
+		t.stayAway(operation, wait)
 	}
 	return resp, nil
 }
@@ -143,11 +148,11 @@ func (b *countedBody) Close() error {
 // waitForTurn returns zero values when the call may be sent. For a call that is held
 // back it returns at once, with who throttles it and for how long. With an error, which is
 // its context's, it says who made it wait.
-func (t *transport) waitForTurn(ctx context.Context) (throttler, time.Duration, error) {
+func (t *transport) waitForTurn(ctx context.Context, operation string) (throttler, time.Duration, error) {
 	// Our own limit comes first: while a call waits for it, the cloud may ask us to
 	// stay away.
 	if t.limit != nil {
-		if wait := t.remainingStayAway(); wait > maxDelay {
+		if wait := t.remainingStayAway(operation); wait > maxDelay {
 			return byCloud, wait, nil // It takes nothing from the limit.
 		}
 		now := time.Now()
@@ -166,7 +171,7 @@ func (t *transport) waitForTurn(ctx context.Context) (throttler, time.Duration, 
 		}
 	}
 	for delayed := false; ; {
-		wait := t.remainingStayAway()
+		wait := t.remainingStayAway(operation)
 		switch {
 		case wait <= 0:
 			return "", 0, nil
@@ -192,17 +197,17 @@ func maxWait(ctx context.Context, now time.Time) time.Duration {
 	return end.Sub(now) / 2
 }
 
-func (t *transport) remainingStayAway() time.Duration {
+func (t *transport) remainingStayAway(operation string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return time.Until(t.stayAwayUntil)
+	return max(time.Until(t.stayAwayUntil[operation]), time.Until(t.stayAwayUntil[allOperations]))
 }
 
-func (t *transport) stayAway(wait time.Duration) {
+func (t *transport) stayAway(operation string, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if until := time.Now().Add(wait); until.After(t.stayAwayUntil) {
-		t.stayAwayUntil = until
+	if until := time.Now().Add(wait); until.After(t.stayAwayUntil[operation]) {
+		t.stayAwayUntil[operation] = until
 	}
 }
 
@@ -230,7 +235,7 @@ func retryAfterOf(resp *http.Response) time.Duration {
 	}
 	switch {
 	case err == nil && wait > 0:
-		return min(wait, maxRetryAfter)
+		return min(wait, MaxRetryAfter)
 	case resp.StatusCode == http.StatusTooManyRequests:
 		return time.Second
 	}

@@ -114,7 +114,7 @@ func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
 	}{
 		"429 with seconds":         {http.StatusTooManyRequests, "30", 30 * time.Second},
 		"503 with seconds":         {http.StatusServiceUnavailable, "5", 5 * time.Second},
-		"a Retry-After of a year":  {http.StatusTooManyRequests, "31536000", 10 * time.Minute},
+		"a Retry-After of a year":  {http.StatusTooManyRequests, "31536000", time.Minute},
 		"429 with a date":          {http.StatusTooManyRequests, "date", 20 * time.Second},
 		"one with a fractional 1s": {http.StatusTooManyRequests, "1.5", 1500 * time.Millisecond},
 	} {
@@ -216,6 +216,25 @@ func TestAShortRetryAfterIsWaitedFor(t *testing.T) {
 		assert.Equal(t, time.Second, cloud.at[1].Sub(cloud.at[0]))
 		assert.Equal(t, 1., delayed())
 	})
+}
+
+// A 503 is of its operation: the others are sent.
+func TestStayAwayOf503IsOfItsOperation(t *testing.T) {
+	for status, sent := range map[int]bool{http.StatusServiceUnavailable: true, http.StatusTooManyRequests: false} {
+		synctest.Test(t, func(t *testing.T) {
+			cloud := &fakeCloud{answer: func(req *http.Request) (*http.Response, error) {
+				if req.URL.Path == "/v1/instances/i-1" {
+					return says(req, status, "30", ""), nil
+				}
+				return says(req, http.StatusOK, "", `{"items":[]}`), nil
+			}}
+			c := clientOf(t, cloud, Options{})
+			_, err := c.GetInstance(t.Context(), "i-1")
+			require.Error(t, err)
+			_, err = c.ListInstances(t.Context(), client.InstanceFilter{})
+			assert.Equal(t, sent, err == nil, "%d: %v", status, err)
+		})
+	}
 }
 
 // A 503 that asks for nothing closes nothing.

@@ -10,6 +10,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
@@ -19,9 +20,6 @@ const (
 	// stream; one that opens ends all pauses.
 	minListPause = time.Second
 	maxListPause = 10 * time.Second
-	// maxRetryAfter is the longest Retry-After that is believed: a faulty proxy on the way must
-	// not have a CCM see nothing for a day.
-	maxRetryAfter = 10 * time.Minute
 )
 
 // listFailure is a list that failed. It answers whoever asks until it is time to list again, or
@@ -85,7 +83,7 @@ func recordListResult[T any](i *Inventory, s *resourceStore[T], token string, er
 	var refused *client.Error
 	asked := errors.As(err, &refused) && refused.RetryAfter > 0
 	if asked {
-		pause += min(refused.RetryAfter, maxRetryAfter)
+		pause += min(refused.RetryAfter, calls.MaxRetryAfter)
 	}
 	s.failure = listFailure{err: err, retryAt: time.Now().Add(pause), token: token, asked: asked}
 	if before.err == nil || causeOf(before.err) != causeOf(err) {
