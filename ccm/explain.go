@@ -20,6 +20,7 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -58,6 +59,8 @@ var nextSteps = map[string]string{
 		"or see to the cloud",
 	contract.ReasonPortCannotBeBound:     "the cloud tries again by itself, and succeeds once the port can be bound",
 	contract.ReasonLoadBalancerAmbiguous: "delete the balancers that are not this Service's, or remove their tags",
+	contract.ReasonLoadBalancerProtected: "lift the protection in the cloud, or give the Service the annotation " +
+		annotations.Prefix + annotations.OnDelete + " with the value delete or keep",
 	// The messages of these say what to do.
 	contract.ReasonMassDeletionHeld:      "",
 	contract.ReasonMassDeletionStopped:   "",

@@ -169,7 +169,10 @@ func TestEachReasonHasANextStep(t *testing.T) {
 		contract.ReasonLoadBalancerReplaced, contract.ReasonIPv4Only,
 		contract.ReasonMassDeletionHeld, contract.ReasonMassDeletionStopped,
 	}
-	done := []string{contract.ReasonMassDeletionConfirmed, contract.ReasonNodeRemoved, contract.ReasonLoadBalancerRepaired}
+	done := []string{
+		contract.ReasonMassDeletionConfirmed, contract.ReasonNodeRemoved, contract.ReasonLoadBalancerRepaired,
+		contract.ReasonLoadBalancerKept,
+	}
 	source, err := os.ReadFile("contract/contract.go")
 	require.NoError(t, err)
 	reasons := regexp.MustCompile(`(?m)^\tReason\w+\s+= "(\w+)"`).FindAllStringSubmatch(string(source), -1)

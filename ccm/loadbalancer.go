@@ -206,7 +206,7 @@ func (l *loadBalancers) followNodes(ctx context.Context, svc *corev1.Service, no
 func isRefusal(err error) bool {
 	return err != nil && slices.Contains([]string{
 		contract.ReasonInvalidService, contract.ReasonAddressNotAvailable,
-		contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted,
+		contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted, contract.ReasonLoadBalancerProtected,
 	}, causeOf(err).reason)
 }
 

@@ -6,12 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -99,6 +101,8 @@ func (l *loadBalancers) explainRefusal(
 		return l.explainNameTaken(ctx, svc, want.name)
 	case client.HasCode(err, api.PreconditionFailed), client.HasCode(err, api.WrongState):
 		return pendingError(fmt.Sprintf("it has changed meanwhile; looking again: %v", err))
+	case client.HasCode(err, api.Protected): // It would have to be replaced.
+		return &reasonError{contract.ReasonLoadBalancerProtected, err}
 	case client.HasCode(err, api.UnknownAddress), client.HasCode(err, api.AddressInUse):
 		return &reasonError{contract.ReasonAddressNotAvailable, err}
 	case client.HasCode(err, api.InvalidRequest): // Limits are the cloud's: of ports, say.
@@ -137,18 +141,75 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 		"load balancer %s has the name %s and is not this Service's (%s): rename or delete it", other.ID, name, whose)
 }
 
-// deleteBalancer deletes one balancer, or finds that it was gone already.
+// deleteBalancer deletes one balancer, or finds that it was gone already; or it does with it what
+// the Service says in its stead.
 func (l *loadBalancers) deleteBalancer(
 	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
 ) (wasGone bool, err error) {
+	onDelete, err := onDeletionOf(svc, lb)
+	switch {
+	case err != nil:
+		return false, err
+	case onDelete == annotations.Keep:
+		return l.disownBalancer(ctx, svc, lb)
+	case onDelete == annotations.Refuse:
+		return false, newReasonError(contract.ReasonLoadBalancerProtected,
+			"load balancer %s is protected by the Service's annotation %s%s", lb.ID, annotations.Prefix, annotations.OnDelete)
+	case onDelete == annotations.Delete && lb.DeletionProtection:
+		lb, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID,
+			api.LoadBalancerUpdate{DeletionProtection: new(false)})
+		if err != nil {
+			return false, fmt.Errorf("lifting the protection of the load balancer: %w", err)
+		}
+	}
 	klog.InfoS("Deleting load balancer", "service", klog.KObj(svc), "id", lb.ID)
 	deleted, err := l.api.DeleteLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID)
 	if err == nil {
 		l.rememberBalancer(*deleted)
 		return false, nil
 	}
+	if client.HasCode(err, api.Protected) {
+		return false, &reasonError{contract.ReasonLoadBalancerProtected, err}
+	}
 	if wasGone, err = l.project.isDefiniteNotFound(ctx, err); wasGone {
 		return true, nil
 	}
 	return false, fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
+}
+
+// onDeletionOf is what becomes of the balancer of a Service that goes: what the Service says or,
+// where it cannot be asked any more, what its balancer says.
+func onDeletionOf(svc *corev1.Service, lb *api.LoadBalancer) (annotations.OnDeletion, error) {
+	said, given := svc.Annotations[annotations.Prefix+annotations.OnDelete]
+	if !given {
+		return annotations.OnDeletion(lb.Tags[contract.TagOnDelete]), nil
+	}
+	asked, err := annotations.Parse(map[string]string{annotations.Prefix + annotations.OnDelete: said})
+	if err != nil {
+		return "", &reasonError{contract.ReasonInvalidService, err}
+	}
+	return asked.OnDelete, nil
+}
+
+// disownBalancer takes from a balancer the tags by which it is the Service's and the cluster's.
+// That of the Service's name stays, for people.
+func (l *loadBalancers) disownBalancer(
+	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
+) (wasGone bool, err error) {
+	tags := maps.Clone(lb.Tags)
+	for _, key := range []string{
+		contract.TagCluster, contract.TagClusterUID, contract.TagServiceUID, contract.TagServiceAddress, contract.TagOnDelete,
+	} {
+		delete(tags, key)
+	}
+	_, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID, api.LoadBalancerUpdate{Tags: &tags})
+	if err == nil {
+		l.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerKept, "Load balancer %s (%s, %s) stays, and is the "+
+			"cluster's no more: delete it in the cloud when it is not needed", lb.Name, lb.ID, lb.Address)
+		return false, nil
+	}
+	if wasGone, err = l.project.isDefiniteNotFound(ctx, err); wasGone {
+		return true, nil
+	}
+	return false, fmt.Errorf("taking the cluster's tags from load balancer %s: %w", lb.ID, err)
 }

@@ -37,6 +37,7 @@ type balancerSpec struct {
 	idleTimeoutSeconds, drainSeconds int
 	healthCheck                      api.HealthCheck
 	tags                             api.Tags
+	deletionProtection               *bool // nil: whatever it is
 	// ipMode and hostname are for the Service's status; the balancer does not have them.
 	ipMode   corev1.LoadBalancerIPMode
 	hostname string
@@ -156,9 +157,18 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 		drainSeconds:          asked.Drain,
 		healthCheck:           check,
 		tags:                  tagsOf(cluster, svc, asked),
+		deletionProtection:    deletionProtectionOf(asked),
 		ipMode:                asked.IPMode,
 		hostname:              asked.Hostname,
 	}, nil
+}
+
+// deletionProtectionOf is nil if the Service says nothing of it: somebody else may have set it.
+func deletionProtectionOf(asked annotations.Values) *bool {
+	if asked.OnDelete == "" {
+		return nil
+	}
+	return new(asked.OnDelete == annotations.Refuse)
 }
 
 // balancerName is "<service>-<start of its UID>", at most 63 characters.
@@ -412,6 +422,9 @@ func tagsOf(cluster clusterID, svc *corev1.Service, asked annotations.Values) ap
 	}
 	if asked.Address != "" {
 		tags[contract.TagServiceAddress] = asked.Address
+	}
+	if asked.OnDelete != "" {
+		tags[contract.TagOnDelete] = string(asked.OnDelete)
 	}
 	return tags
 }

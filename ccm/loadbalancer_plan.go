@@ -98,6 +98,7 @@ func (s createStep) createRequest() api.LoadBalancerCreate {
 		DrainSeconds:          &s.drainSeconds,
 		HealthCheck:           &s.healthCheck,
 		Tags:                  &s.tags,
+		DeletionProtection:    s.deletionProtection,
 	}
 	if s.address.id != "" {
 		lb.AddressID = &s.address.id
@@ -172,6 +173,10 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 		have.IdleTimeoutSeconds, want.idleTimeoutSeconds, &s.update.IdleTimeoutSeconds)
 	s.compareSeconds("drain",
 		have.DrainSeconds, want.drainSeconds, &s.update.DrainSeconds)
+	if want.deletionProtection != nil && have.DeletionProtection != *want.deletionProtection {
+		s.update.DeletionProtection = want.deletionProtection
+		s.addChange("deletion protection to %t", *want.deletionProtection)
+	}
 	s.compareTags(have.Tags, want.tags)
 }
 
@@ -181,6 +186,7 @@ func (s *updateStep) compareTags(have, want api.Tags) {
 	maps.Copy(tags, have)
 	// An address that is not chosen any more is kept, and may be chosen anew.
 	delete(tags, contract.TagServiceAddress)
+	delete(tags, contract.TagOnDelete)
 	maps.Copy(tags, want)
 	if maps.Equal(tags, have) {
 		return

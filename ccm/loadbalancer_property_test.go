@@ -97,7 +97,10 @@ func TestAnyServiceConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		cloud := clouds[rapid.Bool().Draw(t, "the cloud has IPv6")]
 		for _, left := range cloud.awaitBalancers() { // By a history that failed.
-			_, err := cloud.cloud.DeleteLoadBalancer(t.Context(), left.ID)
+			_, err := cloud.cloud.UpdateLoadBalancer(t.Context(), left.ID, api.LoadBalancerUpdate{DeletionProtection: new(false)})
+			require.NoError(t, err)
+			cloud.awaitBalancers()
+			_, err = cloud.cloud.DeleteLoadBalancer(t.Context(), left.ID)
 			require.NoError(t, err)
 		}
 		require.Empty(t, cloud.awaitBalancers())
@@ -118,7 +121,8 @@ func checkConvergence(t *rapid.T, cloud *propertyCloud) {
 		svc, targets := cloud.drawService(t), cloud.drawNodes(t)
 		before := cloud.awaitBalancers()
 		if err := ensureUntilDone(t, l, cloud, memory, svc, targets); err != nil {
-			require.Equal(t, contract.ReasonInvalidService, causeOf(err).reason, "%v", err)
+			require.Contains(t, []string{contract.ReasonInvalidService, contract.ReasonLoadBalancerProtected},
+				causeOf(err).reason, "%v", err)
 			checkOnlyTargetsChanged(t, before, cloud.awaitBalancers(), targets)
 			continue
 		}
@@ -136,7 +140,8 @@ func checkConvergence(t *rapid.T, cloud *propertyCloud) {
 		}
 		checkOutcome(t, cloud, svc, targets, status)
 	}
-	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
+	last := serviceWithAnnotations(annotations.OnDelete, "delete")
+	require.NoError(t, l.EnsureLoadBalancerDeleted(t.Context(), clusterName, last))
 	assert.Empty(t, cloud.awaitBalancers())
 }
 

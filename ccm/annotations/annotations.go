@@ -46,6 +46,17 @@ const (
 	Tags                          = "tags"
 	IPMode                        = "ip-mode"
 	Hostname                      = "hostname"
+	OnDelete                      = "on-delete"
+)
+
+// OnDeletion is what becomes of a balancer when its Service goes, or is no LoadBalancer any more.
+type OnDeletion string
+
+// The values of OnDelete.
+const (
+	Delete OnDeletion = "delete"
+	Keep   OnDeletion = "keep"
+	Refuse OnDeletion = "refuse"
 )
 
 // Values are what the annotations of one Service say. A field is zero if its
@@ -64,6 +75,7 @@ type Values struct {
 	// IPMode and Hostname are for the Service's status alone.
 	IPMode   corev1.LoadBalancerIPMode
 	Hostname string
+	OnDelete OnDeletion
 	given    map[string]string
 }
 

@@ -150,6 +150,11 @@ var Definitions = []Definition{
 		Effect: "nothing in the cloud, but `hostname` in the Service's status, in place of its IP addresses: clients are to use the name, of which somebody else makes a DNS record, and kube-proxy, which takes no names, leaves the balancer's traffic alone.",
 		set:    func(v *Values, s string) bool { v.Hostname = s; return isHostname(s) },
 	},
+	{
+		Name: OnDelete, Want: "delete, keep or refuse", Default: "delete", Example: "keep",
+		Effect: "what becomes of the balancer when its Service is deleted, or is no LoadBalancer any more. `keep`: it stays as it is, without the tags by which it was the cluster's, so that nothing deletes it or follows the nodes for it. `refuse`: `deletionProtection`, which keeps everybody from deleting it, and the Service stays until the annotation says something else. With `delete` a protection is lifted; without the annotation one that somebody set in the cloud is left alone.",
+		set:    func(v *Values, s string) bool { return parseEnum(&v.OnDelete, s, Delete, Keep, Refuse) },
+	},
 }
 
 func parseEnum[T ~string](to *T, s string, values ...T) bool {

@@ -45,6 +45,9 @@ const (
 	// TagServiceAddress on a balancer is the name or ID by which its Service chose the
 	// reserved address that the balancer has. By now the name may be another address's.
 	TagServiceAddress = "kubernetes-service-address"
+	// TagOnDelete on a balancer is what its Service's annotation on-delete says: it outlives the
+	// Service.
+	TagOnDelete = "kubernetes-on-delete"
 	// TagNode is the name of the Node that a route leads to.
 	TagNode = "kubernetes-node"
 )
@@ -139,8 +142,12 @@ const (
 	// ReasonLoadBalancerReplaced and ReasonIPv4Only are of Normal Events.
 	ReasonLoadBalancerReplaced = "ReplacingLoadBalancer"
 	ReasonIPv4Only             = "IPv4Only"
-	ReasonQuotaExceeded        = "QuotaExceeded"
-	ReasonAddressPoolExhausted = "AddressPoolExhausted"
+	// ReasonLoadBalancerKept is of a Normal Event: the Service goes, and its balancer stays.
+	ReasonLoadBalancerKept = "LoadBalancerKept"
+	// ReasonLoadBalancerProtected: the Service goes, and its balancer must not be deleted.
+	ReasonLoadBalancerProtected = "LoadBalancerProtected"
+	ReasonQuotaExceeded         = "QuotaExceeded"
+	ReasonAddressPoolExhausted  = "AddressPoolExhausted"
 )
 
 // Reasons of Events on either: the CCM cannot use the cloud.

@@ -1,0 +1,102 @@
+package ccm
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/record"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
+)
+
+// What becomes of the balancer of a Service that goes, in a genuine cloud. The Service has an
+// annotation while its balancer is made, and may have another, or be unknown, when it goes.
+func TestOnDelete(t *testing.T) {
+	cloud := startPropertyCloud(t)
+	for name, tc := range map[string]struct {
+		made, gone string // values of the annotation; "-" for none
+		protect    bool   // by a person, in the cloud
+		reason     string // of an error
+		event      string
+		stays      bool
+	}{
+		"no word of it":                    {made: "-", gone: "-"},
+		"delete":                           {made: "delete", gone: "delete"},
+		"keep":                             {made: "keep", gone: "keep", event: "LoadBalancerKept", stays: true},
+		"keep, and the Service is unknown": {made: "keep", gone: "-", event: "LoadBalancerKept", stays: true},
+		"keep, and delete in the end":      {made: "keep", gone: "delete"},
+		"refuse": {
+			made: "refuse", gone: "refuse", reason: contract.ReasonLoadBalancerProtected,
+			event: "LoadBalancerProtected", stays: true,
+		},
+		"refuse, and the Service is unknown": {
+			made: "refuse", gone: "-", reason: contract.ReasonLoadBalancerProtected,
+			event: "LoadBalancerProtected", stays: true,
+		},
+		"refuse, and delete in the end": {made: "refuse", gone: "delete"},
+		"protected by a person": {
+			made: "-", gone: "-", protect: true, reason: contract.ReasonLoadBalancerProtected,
+			event: "LoadBalancerProtected", stays: true,
+		},
+		"no such word": {
+			made: "-", gone: "kepe", reason: contract.ReasonInvalidService, event: "InvalidService", stays: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			events := record.NewFakeRecorder(10)
+			l := &loadBalancers{
+				api: cloud, project: newProjectGuard(cloud, cloudtest.ProjectName), explain: newExplainer(),
+				identity: testIdentity("k-1"),
+			}
+			with := func(value string) *corev1.Service {
+				if value == "-" {
+					return service()
+				}
+				return serviceWithAnnotations(annotations.OnDelete, value)
+			}
+			nodes := nodes(cloud.instances[0])
+			_, err := l.EnsureLoadBalancer(t.Context(), clusterName, with(tc.made), nodes)
+			if isPending(err) {
+				cloud.awaitBalancers()
+				_, err = l.EnsureLoadBalancer(t.Context(), clusterName, with(tc.made), nodes)
+			}
+			require.NoError(t, err)
+			lb := cloud.awaitBalancers()[0]
+			assert.Equal(t, tc.made == "refuse", lb.DeletionProtection)
+			if tc.protect {
+				_, err = cloud.cloud.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{DeletionProtection: new(true)})
+				require.NoError(t, err)
+				cloud.awaitBalancers()
+			}
+			l.explain.setRecorder(events)
+			err = l.EnsureLoadBalancerDeleted(t.Context(), clusterName, with(tc.gone))
+			if tc.reason != "" {
+				require.Error(t, err)
+				assert.Equal(t, tc.reason, causeOf(err).reason)
+			} else {
+				require.NoError(t, err)
+				_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, with(tc.gone))
+				require.NoError(t, err)
+				assert.False(t, exists, "upstream takes the finalizer away")
+			}
+			left := cloud.awaitBalancers()
+			assert.Equal(t, tc.stays, len(left) == 1)
+			if tc.event != "" {
+				assert.Contains(t, <-events.Events, tc.event)
+			}
+			for _, lb := range left {
+				assert.Equal(t, tc.event == "LoadBalancerKept", !l.identity.mayOwn(lb.Tags), "the sweeper leaves it alone")
+				_, err = cloud.cloud.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{DeletionProtection: new(false)})
+				require.NoError(t, err)
+				_, err = cloud.cloud.DeleteLoadBalancer(t.Context(), lb.ID)
+				require.NoError(t, err)
+			}
+			require.Empty(t, cloud.awaitBalancers())
+		})
+	}
+}
