@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -159,7 +160,18 @@ func (t *T) DeleteService(svc *corev1.Service) {
 // BalancersOf are the balancers that the cloud has for the Service.
 func (s *Suite) BalancersOf(ctx context.Context, svc *corev1.Service) ([]Balancer, error) {
 	all, err := s.Cloud.ListBalancers(ctx)
-	return slices.DeleteFunc(all, func(b Balancer) bool { return b.Service != svc.UID }), err
+	return slices.DeleteFunc(all, func(b Balancer) bool { return !isFor(b, svc) }), err
+}
+
+// MinUIDPrefix is how many characters of a UID cannot match another one by chance.
+const MinUIDPrefix = 8
+
+// isFor tells whether a balancer says that it is for the Service: by its UID or, where the cloud keeps no more than
+// the balancer's name, by as much of that as the name has, with dashes or without, or by the Service's name.
+func isFor(b Balancer, svc *corev1.Service) bool {
+	said, uid := strings.ReplaceAll(string(b.Service), "-", ""), strings.ReplaceAll(string(svc.UID), "-", "")
+	return b.Service == svc.UID || len(said) >= MinUIDPrefix && strings.HasPrefix(uid, said) ||
+		string(b.Service) == svc.Namespace+"/"+svc.Name
 }
 
 // TheBalancer returns the only balancer of the Service. It must be active, and its address in the Service's

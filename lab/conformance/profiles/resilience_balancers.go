@@ -264,29 +264,24 @@ func strangerOfSameName(t *conformance.T) {
 	t.Must(alone(t.Context()), "balancer %s of another cluster, after the Service has gone", stranger.ID)
 }
 
-// guessBalancerName derives the name that the balancer of svc will have from the name of the balancer of
-// another Service.
+// guessBalancerName derives the name that the balancer of svc will have from that of the balancer of another
+// Service, which has the same name and namespace: it puts the one's UID in the place of the other's.
 func guessBalancerName(svc *corev1.Service, name string, of *corev1.Service) string {
-	plain := func(s *corev1.Service) string { return strings.ReplaceAll(string(s.UID), "-", "") }
-	for _, part := range []struct{ was, is string }{
-		{string(of.UID), string(svc.UID)}, {plain(of), plain(svc)}, {of.Name, svc.Name}, {of.Namespace, svc.Namespace},
-	} {
-		name = replacePrefix(name, part.was, part.is)
+	was, is := formsOfUID(of), formsOfUID(svc)
+	for n := len(of.UID); n >= conformance.MinUIDPrefix; n-- {
+		for i, form := range was {
+			if n <= len(form) && strings.Contains(name, form[:n]) {
+				return strings.ReplaceAll(name, form[:n], is[i][:n])
+			}
+		}
 	}
 	return name
 }
 
-// recognisable is how many characters of a UID cannot match by chance.
-const recognisable = 8
-
-// replacePrefix replaces the longest beginning of was that is found in s by the same length of is.
-func replacePrefix(s, was, is string) string {
-	for n := min(len(was), len(is)); n >= recognisable; n-- {
-		if strings.Contains(s, was[:n]) {
-			return strings.ReplaceAll(s, was[:n], is[:n])
-		}
-	}
-	return s
+// formsOfUID are the forms in which a UID, or its beginning, is part of a balancer's name. Upstream's
+// DefaultLoadBalancerName leaves the dashes out.
+func formsOfUID(svc *corev1.Service) []string {
+	return []string{string(svc.UID), strings.ReplaceAll(string(svc.UID), "-", "")}
 }
 
 // checkLeftToStranger returns an error if the other cluster's balancer has changed, or a Service here has its

@@ -1,0 +1,31 @@
+package conformance
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// A driver says of a balancer what its cloud keeps of the Service.
+func TestIsFor(t *testing.T) {
+	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "shop", Name: "web", UID: "7c9e6679-7425-40de-944b-e07fc1f90ae7",
+	}}
+	for said, want := range map[types.UID]bool{
+		"7c9e6679-7425-40de-944b-e07fc1f90ae7": true,
+		"7c9e6679742540de944be07fc1f90ae":      true, // Of upstream's DefaultLoadBalancerName.
+		"7c9e6679":                             true,
+		"7c9e6679-7425":                        true,
+		"shop/web":                             true,
+		"":                                     false,
+		"7c9e667":                              false, // It may be another's.
+		"7c9e6678":                             false,
+		"shop/web-2":                           false,
+		"web":                                  false,
+	} {
+		assert.Equal(t, want, isFor(Balancer{Service: said}, svc), said)
+	}
+}
