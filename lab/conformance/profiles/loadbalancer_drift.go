@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"time"
 
@@ -118,7 +119,8 @@ var balancerDriftTests = []conformance.Test{
 		Requires: "A Service without node ports gets a balancer, or a Warning Event on it says why not; with node ports it gets one.",
 		Run: func(t *conformance.T) {
 			svc := t.NewService(setAllocateNodePorts(false))
-			t.Await("a balancer, or a Warning", eitherHolds(checkOneBalancer(t, svc), checkWarning(t, svc)))
+			t.Await("a balancer, or a Warning about node ports",
+				eitherHolds(checkOneBalancer(t, svc), checkWarning(t, svc, aboutNodePorts)))
 			t.Change(svc, setAllocateNodePorts(true))
 			t.AwaitBalancer(svc, listensFor(t, svc))
 		},
@@ -219,12 +221,22 @@ func setAllocateNodePorts(yes bool) func(*corev1.Service) {
 	return func(s *corev1.Service) { s.Spec.AllocateLoadBalancerNodePorts = &yes }
 }
 
-// checkWarning returns an error while there is no Warning on the Service.
-func checkWarning(t *conformance.T, svc *corev1.Service) func(context.Context) error {
+// What a Warning is about that says why a Service has to wait. A Warning alone does not: upstream's controller
+// has one for each error, also for one that says no more than that the balancer is still being made.
+var (
+	aboutAnything  = regexp.MustCompile(``)
+	aboutOutage    = regexp.MustCompile(`(?i)503|unavailable\b|not available`)
+	aboutProtocol  = regexp.MustCompile(`(?i)sctp|protocol|only tcp`)
+	aboutNodePorts = regexp.MustCompile(`(?i)node[ -]?port`)
+	aboutTakenName = regexp.MustCompile(`(?i)\bname\b|already exists|\btaken\b|unique`)
+)
+
+// checkWarning returns an error while no Warning on the Service matches.
+func checkWarning(t *conformance.T, svc *corev1.Service, about *regexp.Regexp) func(context.Context) error {
 	return func(ctx context.Context) error {
-		n, err := countWarnings(ctx, t, svc)
+		n, err := countWarnings(ctx, t, svc, about)
 		if err == nil && n == 0 {
-			err = errors.New("there is none")
+			err = fmt.Errorf("there is none about %s", about)
 		}
 		return err
 	}

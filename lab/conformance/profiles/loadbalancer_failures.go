@@ -113,12 +113,12 @@ var balancerFailureTests = []conformance.Test{
 	}, {
 		ID: "lb-says-why", Capability: conformance.CapabilityExplains,
 		Source:   "kubernetes.io: Debug Services; k8s.io/cloud-provider controllers/service: SyncLoadBalancerFailed",
-		Requires: "While a Service cannot get its balancer, an Event of type Warning on it says so.",
+		Requires: "While a Service cannot get its balancer because the cloud is not available, an Event of type Warning on it says that.",
 		Needs:    whileUnavailable, Alone: true,
 		Run: func(t *conformance.T) {
 			fault := makeBalancersUnavailable(t)
 			svc := t.NewService()
-			t.Await("a Warning on the Service", checkWarning(t, svc))
+			t.Await("a Warning on the Service that the cloud is not available", checkWarning(t, svc, aboutOutage))
 			liftFault(t, fault)
 			t.AwaitBalancer(svc)
 		},

@@ -63,7 +63,7 @@ func lbRefusedServiceFollowsNodes(t *conformance.T) {
 		})
 	})
 	t.Await("the CCM to have refused the Service, or done what it asks for", eitherHolds(
-		checkWarning(t, svc),
+		checkWarning(t, svc, aboutProtocol),
 		func(context.Context) error {
 			if countEventsOf(t, svc, ensuredBalancer) == ensured {
 				return errors.New("there is no Event that it is done")

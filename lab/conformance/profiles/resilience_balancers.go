@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -249,10 +250,9 @@ func strangerOfSameName(t *conformance.T) {
 	const what = "another cluster's balancer is to be left alone"
 	alone := func(ctx context.Context) error { return checkLeftToStranger(ctx, t, svc, stranger) }
 
-	warned := checkNewWarning(t, svc)
 	t.Change(svc, func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeLoadBalancer })
-	t.HoldsUntil(what, alone, "the Service to have a balancer of its own, or a Warning that says why not",
-		eitherHolds(checkOneBalancer(t, svc), warned))
+	t.HoldsUntil(what, alone, "the Service to have a balancer of its own, or a Warning that its name is taken",
+		eitherHolds(checkOneBalancer(t, svc), checkWarning(t, svc, aboutTakenName)))
 	t.DeleteService(svc)
 	t.HoldsUntil(what, alone, "the Service and what it had to be gone", func(ctx context.Context) error {
 		left, err := t.BalancersOf(ctx, svc)
@@ -339,24 +339,28 @@ func balancerDifference(was, is conformance.Balancer) string {
 	return strings.Join(all, "; ")
 }
 
-// countWarnings counts how often Warnings about the Service have occurred. Upstream's controller has some
-// for every Service that waits for its balancer.
-func countWarnings(ctx context.Context, t *conformance.T, svc *corev1.Service) (n int32, err error) {
+// countWarnings counts how often matching Warnings about the Service have occurred.
+func countWarnings(
+	ctx context.Context, t *conformance.T, svc *corev1.Service, about *regexp.Regexp,
+) (n int32, err error) {
 	events, err := listEvents(ctx, t, svc.Namespace, fields.Set{
 		"involvedObject.uid": string(svc.UID), "type": corev1.EventTypeWarning,
 	})
 	for _, e := range events {
-		n += max(1, e.Count)
+		if about.MatchString(e.Reason + " " + e.Message) {
+			n += max(1, e.Count)
+		}
 	}
 	return n, err
 }
 
-// checkNewWarning returns an error while the Service has no more Warnings than it has now.
+// checkNewWarning returns an error while the Service has no more Warnings than it has now: upstream's controller
+// has some for every Service that waits for its balancer.
 func checkNewWarning(t *conformance.T, svc *corev1.Service) func(context.Context) error {
-	before, err := countWarnings(t.Context(), t, svc)
+	before, err := countWarnings(t.Context(), t, svc, aboutAnything)
 	t.Must(err, "counting the Warnings on Service %s", svc.Name)
 	return func(ctx context.Context) error {
-		n, err := countWarnings(ctx, t, svc)
+		n, err := countWarnings(ctx, t, svc, aboutAnything)
 		if err == nil && n <= before {
 			err = errors.New("there is no new one")
 		}
@@ -411,7 +415,7 @@ func missingPageOfBalancers(t *conformance.T) {
 		warned := checkNewWarning(t, svc)
 		changePort(t, svc)
 		t.HoldsUntil("every Service is to keep its balancer, and to get no other", unharmed,
-			"the CCM to have followed a change, or to have said why not",
+			"the CCM to have followed a change, or to have failed to",
 			eitherHolds(warned, checkOneBalancer(t, svc, listensFor(t, svc))))
 	}
 	// A list shows what was made first, or what was made last.
