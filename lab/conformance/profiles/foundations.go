@@ -23,6 +23,7 @@ const (
 	balancerMade   = "lb-created"
 	balancerGone   = "lb-deleted"
 	portFollows    = "lb-port-changed"
+	targetsFollow  = "lb-targets-follow-nodes"
 	trafficFlows   = "lb-traffic-reaches-pods"
 	routeMade      = "route-to-node"
 	routeGone      = "route-for-each-node"
@@ -57,6 +58,7 @@ var foundations = []struct {
 	}},
 	{on: untainted, tests: []string{ // By which the CCM's rounds are counted.
 		"lifecycle-machine", "lifecycle-doubt-*", "lifecycle-booting-is-kept", "lifecycle-survives-*", "budget-*",
+		"lifecycle-mass-deletion*",
 		"resilience-expired-credentials", "resilience-token-swapped", "resilience-empty-instance-list",
 		"resilience-throttled-refresh", "resilience-missing-page", "resilience-missing-field", "resilience-stale-reads",
 	}},
@@ -94,6 +96,10 @@ var foundations = []struct {
 		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
 		"resilience-lost-create", "resilience-slow-balancer-api", "resilience-stale-balancers",
 		"resilience-missing-page-of-balancers",
+	}},
+	{on: targetsFollow, tests: []string{
+		"lb-targets-retried", "lb-autoscaler-taint",
+		"lb-exclusion-label-*", "lb-two-nodes-of-one-instance", "lb-refused-service-follows-nodes",
 	}},
 	{on: trafficFlows, tests: []string{"lb-traffic-*"}},
 	{on: "lb-source-ranges", tests: []string{"lb-traffic-source-ranges"}},
