@@ -22,9 +22,10 @@ const (
 	FaultEmptyList       FaultKind = "empty-list" // success, with lists that have nothing in them
 )
 
-// FaultNotFound is no doubtful answer but a wrong one, of a cloud that has lost
+// FaultNotFound: no doubtful answer but a wrong one, of a cloud that has lost
 // its data: lists with nothing in them, and that what is asked for by its ID does
-// not exist, in our own project or account. On must say about which things.
+// not exist, in our own project or account. On must say about which things. A cloud whose 404 does
+// not say in which project it looked has neither this one nor FaultForeignNotFound.
 const FaultNotFound FaultKind = "not-found"
 
 // Answers that are true in part, or come late. None of them is in FaultKinds: what
@@ -42,7 +43,8 @@ const (
 // being made, or fails to make it. Hits counts the things that it befell. On must say which.
 const (
 	// FaultStuck: what is being made is not done until the fault is lifted: a balancer that is
-	// built, an instance that boots.
+	// built, an instance that boots. A driver's createInstance does not return before that; the CCM
+	// sees the instance meanwhile.
 	FaultStuck FaultKind = "stuck"
 	// FaultBuildFails: a balancer that is being made ends in the state that says that it failed.
 	FaultBuildFails FaultKind = "build-fails"

@@ -10,12 +10,14 @@ type Feature string
 
 // Features of a cloud, and of the cluster in it, that no role shows: a driver declares them.
 const (
-	// FeatureMachines: an instance created with Machine joins the cluster.
+	// FeatureMachines: an instance that is asked to be a machine boots and joins the cluster.
 	FeatureMachines Feature = "machines"
 	// FeatureTraffic: pods run, and what a balancer accepts reaches them over
-	// TCP, from where the suite runs.
+	// TCP, from where the suite runs. Without it two stand-ins that may be targets are there for all
+	// tests of balancers: a CCM may refuse a balancer without a Node to send to.
 	FeatureTraffic Feature = "traffic"
-	// FeatureZones: an instance is in a zone, a region or both.
+	// FeatureZones: an instance is in a zone, a region or both. Labels must say exactly that: what the
+	// cloud does not have stays empty, and then a Node must not have that label.
 	FeatureZones Feature = "zones"
 	// FeatureInstanceTypes: an instance is of a type.
 	FeatureInstanceTypes Feature = "instance-types"
@@ -23,18 +25,20 @@ const (
 	FeatureSeveralAddresses Feature = "several-addresses"
 	// FeatureNodeNames: an instance's Node is called as the instance, by a name that is chosen
 	// when the instance is made, and the CCM finds the instance by that. Where it is not
-	// declared, Instance.NodeName says what the Node is called.
+	// declared, nodeName of the instance says what the Node is called.
 	FeatureNodeNames Feature = "node-names"
 	// FeatureKubeletProviderIDs: kubelets are given --provider-id, without which the CCM does
-	// not know a Node's instance. Stand-ins register with it, too.
+	// not know a Node's instance. Stand-ins register with it, too, else without a provider ID.
 	FeatureKubeletProviderIDs Feature = "kubelet-provider-ids"
 	// FeatureListeners: the ports can be seen that a balancer listens on. A floating IP and a
 	// pass-through have none.
 	FeatureListeners Feature = "listeners"
 	// FeatureNodePorts: a balancer sends to the node ports of its Service, which its listeners
-	// show. One with direct server return, or one that sends to pods, does not.
+	// show. One with direct server return, or one that sends to pods, does not. Where that depends on
+	// the balancer's type, the type counts that a Service without annotations gets.
 	FeatureNodePorts Feature = "node-ports"
-	// FeatureTargets: a balancer sends to all Nodes that may be targets, and they can be seen.
+	// FeatureTargets: a balancer sends to all Nodes that may be targets, and they can be seen, as
+	// the balancer has them: one that is in it twice, or whose instance is gone, is not left out.
 	FeatureTargets Feature = "targets"
 	// FeatureUDP: balancers have UDP listeners.
 	FeatureUDP Feature = "udp"
@@ -42,7 +46,7 @@ const (
 	FeatureSourceRanges Feature = "source-ranges"
 	// FeatureAffinity: balancers can send a client to the same target.
 	FeatureAffinity Feature = "affinity"
-	// FeatureAffinityTimeout: and they can be told for how many seconds.
+	// FeatureAffinityTimeout: they can be told for how many seconds, too, else affinity is on or off.
 	FeatureAffinityTimeout Feature = "affinity-timeout"
 	// FeatureHealthCheck: balancers check their targets, and can do so over HTTP.
 	FeatureHealthCheck Feature = "health-check"
@@ -103,8 +107,8 @@ const (
 	FeatureCalls Feature = "calls"
 	// FeatureZoneOutage: a zone can be lost with all its instances, which come back.
 	FeatureZoneOutage Feature = "zone-outage"
-	// FeatureExpiry: the CCM's credentials can expire and be renewed where it has
-	// them.
+	// FeatureExpiry: the CCM's credentials can expire, and be renewed in the place that the
+	// running CCM has them from: the file's content changes, and neither its path nor the process.
 	FeatureExpiry Feature = "credential-expiry"
 	// FeatureOtherProject: the CCM can be given the credentials of another project,
 	// or account.

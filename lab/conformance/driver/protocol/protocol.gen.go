@@ -32,17 +32,22 @@ type Balancer struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
 
-	// Service The UID of the Service that it is for; none of a stranger's.
+	// Service The UID of the Service that it is for; none of a stranger's. Where the cloud keeps no more of it than
+	// the balancer's name, what the name has: the UID's beginning, of eight characters or more, with dashes
+	// or without, or the Service's namespace and name, `shop/web`. A driver that must read it from the name
+	// takes a stranger's for the Service's, and does not name `strangers`.
 	Service types.UID `json:"service,omitempty"`
 
 	// Address An IP address or a host name; none while it has none.
 	Address string `json:"address,omitempty"`
 
 	// Active No while it is being made, changed or deleted.
-	Active    bool       `json:"active"`
+	Active bool `json:"active"`
+
+	// Listeners For `listeners`.
 	Listeners []Listener `json:"listeners,omitempty"`
 
-	// Targets The IDs of instances. For `targets`.
+	// Targets The IDs of instances, as the balancer has them: twice if it has one twice, and also of one that is gone. For `targets`.
 	Targets []string `json:"targets,omitempty"`
 
 	// SourceRanges CIDRs; none for everybody. For `source-ranges`.
@@ -153,7 +158,7 @@ type Driver struct {
 	// Claims Capabilities that the CCM has. Their tests are required of it.
 	Claims []string `json:"claims,omitempty"`
 
-	// Features What the cloud can do, by the names that the suite's README gives to features, and
+	// Features What the cloud can do, by the names that FEATURES.md gives to features, and
 	// `instance-batches` and `call-journal`. What it does not name is not asked for.
 	Features []string `json:"features"`
 
@@ -219,23 +224,23 @@ type Instance struct {
 	ID   string `json:"id"`
 	Name string `json:"name"`
 
-	// NodeName What its Node is called, where that is not its name.
+	// NodeName What its Node is called, where that is not its name: without `node-names`.
 	NodeName string `json:"nodeName,omitempty"`
 
 	// ProviderID What spec.providerID of its Node must be.
 	ProviderID string `json:"providerID"`
 
-	// InternalIPs Two with `several-addresses`.
+	// InternalIPs One; two of them: For `several-addresses`.
 	InternalIPs []string `json:"internalIPs"`
 	ExternalIPs []string `json:"externalIPs,omitempty"`
 
 	// Type What the well-known label must say. For `instance-types`.
 	Type string `json:"type,omitempty"`
 
-	// Zone For `zones`.
+	// Zone Empty where the cloud has regions only. For `zones`.
 	Zone string `json:"zone,omitempty"`
 
-	// Region For `zones`.
+	// Region Empty where the cloud has zones only. For `zones`.
 	Region string `json:"region,omitempty"`
 }
 
@@ -247,7 +252,7 @@ type InstanceBatch struct {
 
 // InstanceSpec defines model for InstanceSpec.
 type InstanceSpec struct {
-	// Name That of its Node.
+	// Name That of its Node. For `node-names`.
 	Name string `json:"name"`
 
 	// Machine It is to boot, and to join the cluster with a kubelet. For `machines`.
@@ -256,7 +261,7 @@ type InstanceSpec struct {
 	// Zone Where it is to be; anywhere that is not lost, unless said. For `zone-outage`.
 	Zone string `json:"zone,omitempty"`
 
-	// External It is to have an external address, where the cloud has such a thing.
+	// External It is to have an external address, where the cloud has such a thing; false asks for nothing, and the cloud may give one.
 	External bool `json:"external"`
 }
 
@@ -267,6 +272,7 @@ type InstanceSpecs struct {
 
 // Listener defines model for Listener.
 type Listener struct {
+	// Protocol UDP: For `udp`.
 	Protocol string `json:"protocol"`
 	Port     int32  `json:"port"`
 
