@@ -264,7 +264,7 @@ func endedEarly(ctx context.Context) error {
 func (r *run) skipReason(t Test) string {
 	for _, name := range append(namesOf(capabilitiesOf(t)), namesOf(t.Needs)...) {
 		if why, declared := r.Implementation.Unsupported[name]; declared && name != "" {
-			return fmt.Sprintf("%s is declared unsupported: %s", name, why)
+			return fmt.Sprintf("%s is not supported: %s", name, why)
 		}
 	}
 	if r.RequiredOnly && !r.isRequired(t) {

@@ -268,9 +268,9 @@ func TestSkips(t *testing.T) {
 	assert.Equal(
 		t, []string{"it needs fault-timeout, which this cloud or cluster does not have"}, reasons(report, "lacks-it"),
 	)
-	assert.Equal(t, []string{"targets is declared unsupported: they are secret"}, reasons(report, "declared"))
+	assert.Equal(t, []string{"targets is not supported: they are secret"}, reasons(report, "declared"))
 	assert.Equal(
-		t, []string{"service-affinity is declared unsupported: the cloud hashes"}, reasons(report, "declared-too"),
+		t, []string{"service-affinity is not supported: the cloud hashes"}, reasons(report, "declared-too"),
 	)
 	assert.Equal(t, Partial, report.Profiles[0].Core.Result)
 	assert.True(t, report.Passed())

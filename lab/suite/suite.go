@@ -235,6 +235,9 @@ func (o Options) runOnLab(
 	case o.Implementation == ImplementationInMemory || o.WithoutMachines || o.Driver != nil && !o.Traffic:
 		up.Nodes = lifecycle.NoNodes
 	}
+	if o.Driver != nil {
+		steps.Say("   The cloud that is judged is the driver's; the lab has its own, fakecloud, beside it.")
+	}
 	l, _, err := lifecycle.Up(ctx, up, steps)
 	isUp()
 	if err != nil {
