@@ -343,6 +343,8 @@ func runLab(ctx context.Context, args []string, log string, note func(string)) e
 	}
 	defer func() { _ = f.Close() }()
 	cmd := exec.CommandContext(ctx, filepath.Join("bin", "lab"), args...)
+	// A terminal and timeout(1) signal the whole group. The lab is told once: a second signal ends its cleanup.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = downBound
 	cmd.Stdout = f
