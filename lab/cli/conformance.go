@@ -66,7 +66,8 @@ proxy, if the driver asks for that.`,
   lab conformance --driver ./nebula-driver --driver-arg --cluster={{.ClusterName}} --ccm ./nebula-ccm
   lab conformance --profile Budget --budget budget.yaml
   lab conformance list --profile LoadBalancer
-  lab conformance budget > budget.yaml`,
+  lab conformance budget > budget.yaml
+  lab conformance driver check ./nebula-driver`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash > 0 || dash < 0 && len(args) > 0 {
@@ -114,7 +115,7 @@ proxy, if the driver asks for that.`,
 	)
 	f.selection = addSelectionFlags(cmd)
 	addOutputFlag(cmd, "table", "json", "yaml")
-	cmd.AddCommand(newConformanceList(), newConformanceBudget())
+	cmd.AddCommand(newConformanceList(), newConformanceBudget(), newConformanceDriver())
 	return cmd
 }
 

@@ -48,17 +48,16 @@ func (d *Driver) Check() error {
 func (o Options) driverOn(ctx context.Context, l *lab.Lab) (conformance.Implementation, func() error, error) {
 	none := conformance.Implementation{}
 	values := ccmValues(l, l.Cluster.CCMCommand(), "")
-	cloud, stop, err := o.Driver.connect(ctx, l, values)
+	cloud, stop, err := o.Driver.connect(ctx, l.Host, l.State.Path("logs", driver.Component+".log"), values)
 	if err != nil {
 		return none, nil, err
 	}
 	described := cloud.Described()
 	if described.Proxy != nil {
-		proxy, err := faultproxy.Open(values.Address, *described.Proxy)
+		proxy, err := openProxy(cloud, values.Address)
 		if err != nil {
-			return none, nil, errors.Join(fmt.Errorf("the driver %s: its proxy: %w", described.Name, err), stop())
+			return none, nil, errors.Join(err, stop())
 		}
-		cloud.UseProxy(proxy)
 		values.CloudURL = proxy.URL()
 		stopDriver := stop
 		stop = func() error { return errors.Join(proxy.Close(), stopDriver()) }
@@ -76,6 +75,17 @@ func (o Options) driverOn(ctx context.Context, l *lab.Lab) (conformance.Implemen
 		under.Claims = append(under.Claims, conformance.Capability(claim))
 	}
 	return under, stop, nil
+}
+
+// openProxy opens the proxy that the driver asks for, at an address of this machine.
+func openProxy(cloud *driver.Cloud, host string) (*faultproxy.Proxy, error) {
+	described := cloud.Described()
+	proxy, err := faultproxy.Open(host, *described.Proxy)
+	if err != nil {
+		return nil, fmt.Errorf("the driver %s: its proxy: %w", described.Name, err)
+	}
+	cloud.UseProxy(proxy)
+	return proxy, nil
 }
 
 // unsupportedByDriver is what the driver declares, and what needs more than it.
@@ -98,14 +108,14 @@ func (o Options) unsupportedByDriver(described protocol.Driver, values program.V
 
 // connect starts the program, if there is one, and asks the driver what it can do.
 func (d *Driver) connect(
-	ctx context.Context, l *lab.Lab, values program.Values,
+	ctx context.Context, host process.Host, logFile string, values program.Values,
 ) (cloud *driver.Cloud, stop func() error, err error) {
 	hello := protocol.Hello{ClusterName: values.ClusterName, ClusterCIDR: values.ClusterCIDR}
 	if d.Path == "" {
 		cloud, err = driver.Connect(ctx, d.Address, hello, nil)
 		return cloud, func() error { return nil }, err
 	}
-	running, err := d.start(l.Host, l.State.Path("logs", driver.Component+".log"), values)
+	running, err := d.start(host, logFile, values)
 	if err != nil {
 		return nil, nil, err
 	}

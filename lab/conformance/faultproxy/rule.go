@@ -109,3 +109,15 @@ func (p *Proxy) ruleOf(r *http.Request) (rule *compiledRule, id string) {
 	}
 	return nil, ""
 }
+
+// Match returns the rule by which the proxy takes a call for one about a thing, and its number, from 1 on; 0 when
+// none fits.
+func (p *Proxy) Match(method, path string) (protocol.ProxyRule, int) {
+	rule, _ := p.ruleOf(&http.Request{Method: method, URL: p.upstream.JoinPath(path)})
+	for i := range p.rules {
+		if &p.rules[i] == rule {
+			return rule.ProxyRule, i + 1
+		}
+	}
+	return protocol.ProxyRule{}, 0
+}

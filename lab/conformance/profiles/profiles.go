@@ -35,3 +35,17 @@ var profilesByPrefix = map[string]conformance.Profile{
 	"route": conformance.Routing, "ha": conformance.HA, "resilience": conformance.Resilience,
 	"budget": conformance.Budget,
 }
+
+// TestsThatNeed lists the core tests that are skipped without a feature, and counts the extended ones.
+func TestsThatNeed(f conformance.Feature) (core []string, extended int) {
+	for _, t := range All() {
+		switch {
+		case !slices.Contains(t.Needs, f):
+		case t.Level == conformance.Core:
+			core = append(core, t.ID)
+		default:
+			extended++
+		}
+	}
+	return core, extended
+}

@@ -72,9 +72,9 @@ func table(folder string) (string, error) {
 		if comments[name] == "" {
 			return "", fmt.Errorf("feature %s has no comment", f)
 		}
-		core, extended := testsThatNeed(f)
+		core, extended := profiles.TestsThatNeed(f)
 		fmt.Fprintf(&rows, "| `%s` | %s | %s | %s | %d |\n", f, comments[name], strings.Join(wanted[string(f)], ", "),
-			strings.Join(core, ", "), extended)
+			quoted(core), extended)
 	}
 	return rows.String(), nil
 }
@@ -159,16 +159,10 @@ func wantedForFault(kind conformance.FaultKind) []string {
 	return []string{proxy + ", or `POST /v1/faults`"}
 }
 
-// testsThatNeed lists the core tests that are skipped without a feature, and counts the extended ones.
-func testsThatNeed(f conformance.Feature) (core []string, extended int) {
-	for _, t := range profiles.All() {
-		switch {
-		case !slices.Contains(t.Needs, f):
-		case t.Level == conformance.Core:
-			core = append(core, "`"+t.ID+"`")
-		default:
-			extended++
-		}
+// quoted joins names as code.
+func quoted(names []string) string {
+	if len(names) == 0 {
+		return ""
 	}
-	return core, extended
+	return "`" + strings.Join(names, "`, `") + "`"
 }

@@ -1,0 +1,95 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/lab/suite"
+	"github.com/ccmlab/ccmlab/lab/ui"
+)
+
+// newConformanceDriver returns the command `lab conformance driver` with its subcommand.
+func newConformanceDriver() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "driver",
+		Short:   "Look at a driver of another cloud",
+		Example: "  lab conformance driver check ./nebula-driver",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newConformanceDriverCheck())
+	return cmd
+}
+
+// newConformanceDriverCheck returns the command `lab conformance driver check`.
+func newConformanceDriverCheck() *cobra.Command {
+	f := &conformanceFlags{}
+	f.opts.Implementation = suite.ImplementationFakecloud
+	var trying suite.Trying
+	cmd := &cobra.Command{
+		Use:   "check [flags] DRIVER",
+		Short: "Try a driver without a CCM and without a lab",
+		Long: `check greets a driver, has it make an instance of your cloud and terminate it, and
+lists the balancers of its cluster. Then it says what the suite's proxy takes calls of
+the cloud for, by the driver's rules: one call for each rule, so that a rule shows that
+an earlier one hides, and those of --call. In the end it says which features the driver
+does not have, and which core tests are skipped without them.
+
+DRIVER is a program, or an address of one that runs, as for lab conformance --driver.`,
+		Example: `  lab conformance driver check ./nebula-driver --driver-arg --cluster={{.ClusterName}} \
+      --call 'GET /v1/servers' --call 'DELETE /v1/load_balancers/42'`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.driver = args[0]
+			if err := f.parseDriver(); err != nil {
+				return err
+			}
+			trying.Driver = f.opts.Driver
+			tried, err := trying.Try(cmd.Context(), ui.New(os.Stderr, false))
+			if err != nil {
+				return err
+			}
+			return printOutput(cmd, tried, func(w io.Writer) error { return printTriedDriver(w, tried) })
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringArrayVar(&f.driverArgs, "driver-arg", nil, "`TEMPLATE` for an argument of the driver; can be repeated")
+	fl.StringArrayVar(&f.driverEnv, "driver-env", nil, "`NAME=TEMPLATE` for the driver's environment; can be repeated")
+	fl.StringArrayVar(
+		&trying.Calls, "call", nil, "`CALL` of the cloud, as GET /v1/servers, to match with the rules; can be repeated",
+	)
+	fl.StringVar(&trying.Values.ClusterName, "cluster-name", "driver-check", "the cluster's `NAME`, {{.ClusterName}}")
+	fl.StringVar(&trying.Values.Kubeconfig, "kubeconfig", "", "`FILE` for {{.Kubeconfig}}")
+	addOutputFlag(cmd, "table", "json", "yaml")
+	return cmd
+}
+
+// printTriedDriver prints what became of each call, and what is lost.
+func printTriedDriver(w io.Writer, tried *suite.TriedDriver) error {
+	var rows []string
+	if len(tried.Calls) > 0 {
+		rows = append(rows, "CALL\tIS ABOUT\tBY RULE")
+	}
+	for _, c := range tried.Calls {
+		thing, rule := string(c.Thing), fmt.Sprint(c.Rule)
+		if c.Rule == 0 {
+			thing, rule = "nothing: no fault meets it", "-"
+		}
+		if c.Meant != 0 {
+			rule += fmt.Sprintf(", which hides rule %d", c.Meant)
+		}
+		rows = append(rows, c.Call+"\t"+thing+"\t"+rule)
+	}
+	if len(rows) > 0 {
+		rows = append(rows, "")
+	}
+	rows = append(rows, "NOT THERE\tEXTENDED\tCORE TESTS SKIPPED")
+	for _, l := range tried.Lost {
+		rows = append(rows, fmt.Sprintf("%s\t%d\t%s", l.Feature, l.Extended, dashIfEmpty(strings.Join(l.Core, ", "))))
+	}
+	return printColumns(rows...)(w)
+}
