@@ -202,10 +202,20 @@ func runPeriodically(
 // keyQueue holds the keys of objects that are to be synced.
 type keyQueue = workqueue.TypedRateLimitingInterface[string]
 
-func newKeyQueue(name string) keyQueue {
+// newKeyQueue makes a queue whose keys that fail are tried again after least, then after twice as
+// long each time up to most, give or take a fifth: what fails together does not come together.
+func newKeyQueue(name string, least, most time.Duration) keyQueue {
 	return workqueue.NewTypedRateLimitingQueueWithConfig(
-		workqueue.NewTypedItemExponentialFailureRateLimiter[string](500*time.Millisecond, 30*time.Second),
+		jitteredLimiter{workqueue.NewTypedItemExponentialFailureRateLimiter[string](least, most)},
 		workqueue.TypedRateLimitingQueueConfig[string]{Name: name})
+}
+
+type jitteredLimiter struct {
+	workqueue.TypedRateLimiter[string]
+}
+
+func (l jitteredLimiter) When(key string) time.Duration {
+	return wait.Jitter(l.TypedRateLimiter.When(key)*9/10, 0.2)
 }
 
 // workersPerQueue are enough to remove a hundred Nodes within seconds, each of which

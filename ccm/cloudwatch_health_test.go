@@ -46,7 +46,7 @@ func TestHealthOfAJobThatEnds(t *testing.T) {
 // A worker that never comes back from a key makes the job unhealthy, until it does.
 func TestHealthOfAWorkerThatIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		queue, free := newKeyQueue("health"), make(chan struct{})
+		queue, free := newKeyQueue("health", minNodeRetry, maxNodeRetry), make(chan struct{})
 		watch := runJob(t, func(ctx context.Context, health *jobHealth) {
 			defer queue.ShutDown()
 			for syncNextKey(ctx, health, queue, func(ctx context.Context, key string) error {

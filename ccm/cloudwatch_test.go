@@ -103,7 +103,7 @@ func advanceTime(d time.Duration) {
 func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 	kube := fake.NewClientset(objects...)
 	w := &watchWorld{
-		t: t, api: kube, cloud: &fakeInventory{}, feed: &fakeFeed{},
+		t: t, api: kube, cloud: &fakeInventory{versions: true}, feed: &fakeFeed{},
 		reconciler: &fakeReconciler{t: t}, explain: newExplainer(), recorder: record.NewFakeRecorder(100),
 		nodes:    cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byProviderID: indexByProviderID}),
 		services: serviceIndex{cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{byUID: indexByUID})},
@@ -122,18 +122,14 @@ func newWatchWorld(t *testing.T, objects ...runtime.Object) *watchWorld {
 		findInstance: (&instances{
 			project: project, identity: testIdentity("cluster-uid"), inventory: w.cloud, explain: w.explain,
 		}).instanceFromInventory,
-		nodes: w.nodes, queue: newKeyQueue("nodes"), prompts: map[types.UID]prompt{},
+		nodes: w.nodes, queue: newKeyQueue("nodes", minNodeRetry, maxNodeRetry), prompts: map[types.UID]prompt{},
 	}
 	reconciler := &serviceReconciler{cluster: clusterName, kube: kube, balancers: w.reconciler}
 	w.serviceWatch = &serviceWatch{
 		inventory: w.cloud, explain: w.explain, reconciler: reconciler,
-		addresses: newAddressRetrier(w.explain, reconciler),
-		desiredSpec: func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-			return newBalancerSpec(clusterID{name: clusterName}, svc, nodes)
-		},
-		lastEnsured: func(string) (*balancerSpec, string) { return nil, "" },
-		nodes:       w.nodes, services: w.services, queue: newKeyQueue("services"),
-		records: map[string]*driftRecord{}, news: map[string]balancerNews{},
+		balancers: &loadBalancers{identity: testIdentity("")},
+		nodes:     w.nodes, services: w.services, queue: newKeyQueue("services", minServiceRetry, maxServiceRetry),
+		drifts: map[string]*drift{},
 	}
 	w.orphanSweeper = &orphanSweeper{
 		identity: testIdentity("cluster-uid"), kube: kube, inventory: w.cloud, balancers: w.reconciler,
@@ -325,7 +321,7 @@ func TestWatchesForgetDeletedObjects(t *testing.T) {
 		assert.Empty(t, w.prompts)
 		w.serviceWatch.mu.Lock()
 		defer w.serviceWatch.mu.Unlock()
-		assert.Empty(t, w.records)
+		assert.Empty(t, w.drifts)
 	})
 }
 

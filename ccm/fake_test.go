@@ -141,8 +141,23 @@ type fakeInventory struct {
 	instances  []api.Instance
 	balancers  []api.LoadBalancer
 	routes     []api.Route
+	versions   bool  // each balancer that is set gets a version
+	version    int64 // of the one that was set last
+	unknown    bool  // balancers that are not shown may be there
 	err        error // of questions about instances
 	namedCalls int   // how often somebody asked by name
+}
+
+func (f *fakeInventory) setUnknown(unknown bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unknown = unknown
+}
+
+func (f *fakeInventory) KnowsLoadBalancers() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return !f.unknown
 }
 
 func (f *fakeInventory) Instance(_ context.Context, id string) (*api.Instance, error) {
@@ -202,10 +217,18 @@ func (f *fakeInventory) setInstances(instances ...api.Instance) {
 	f.instances = instances
 }
 
-func (f *fakeInventory) setBalancers(balancers ...api.LoadBalancer) {
+// setBalancers gives each a version of its own, as every change does in the cloud, if the test wants that.
+func (f *fakeInventory) setBalancers(all ...api.LoadBalancer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.balancers = balancers
+	f.balancers = slices.Clone(all)
+	for i := range f.balancers {
+		if !f.versions {
+			break
+		}
+		f.version++
+		f.balancers[i].Version = f.version
+	}
 }
 
 func (f *fakeInventory) Routes(context.Context) ([]api.Route, error) { return f.routes, nil }

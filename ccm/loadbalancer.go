@@ -106,7 +106,7 @@ func (l *loadBalancers) EnsureLoadBalancer(
 	if err := l.reportOutcome(svc, summaryNotAsAsked, lb, err); err != nil {
 		return nil, err
 	}
-	l.recordEnsured(svc, nodes, lb)
+	l.recordSettings(string(svc.UID), lb)
 	return balancerStatus(svc, lb), nil
 }
 
@@ -136,7 +136,7 @@ func (l *loadBalancers) UpdateLoadBalancer(
 func (l *loadBalancers) EnsureLoadBalancerDeleted(ctx context.Context, _ string, svc *corev1.Service) error {
 	ctx = calls.For(ctx, calls.ServiceLB)
 	defer l.locks.lock(string(svc.UID))()
-	l.records.update(svc.UID, func(r *balancerRecord) { r.ensured = nil })
+	l.records.update(svc.UID, func(r *balancerRecord) { r.settings = balancerFingerprint{} })
 	err := l.reconcileDeletion(ctx, svc)
 	return l.reportOutcome(svc, summaryNotDeleted, nil, err)
 }
@@ -161,16 +161,33 @@ func (l *loadBalancers) reconcile(
 }
 
 // reconcileTargets makes the balancer's targets what the Nodes are, and returns it as the
-// cloud then has it; nil if the Service has none.
+// cloud then has it; nil if the Service has none. If several say that they are the Service's,
+// each may have clients, so that all get the targets.
 func (l *loadBalancers) reconcileTargets(
 	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
 ) (*api.LoadBalancer, error) {
 	want := targetsSpec(nodes)
-	have, err := l.observe(ctx, svc, want)
-	if err != nil || have == nil {
+	if lb := l.settledBalancer(svc, want); lb != nil {
+		return lb, nil
+	}
+	found, err := l.findBalancers(ctx, svc)
+	if err != nil {
 		return nil, err
 	}
-	return l.fulfil(ctx, svc, have, want)
+	live := withoutDeleting(found)
+	if len(live) == 0 && len(found) > 0 {
+		return nil, stillDeletingError(&found[0])
+	}
+	var lb *api.LoadBalancer
+	var errs []error
+	for _, have := range live {
+		lb, err = l.fulfil(ctx, svc, &have, want)
+		errs = append(errs, err)
+	}
+	if len(errs) == 1 {
+		return lb, errs[0] // It may be a bare api.RetryError.
+	}
+	return lb, errors.Join(errs...)
 }
 
 // fulfil plans and makes the calls from the one to the other.
@@ -207,6 +224,7 @@ func isRefusal(err error) bool {
 	return err != nil && slices.Contains([]string{
 		contract.ReasonInvalidService, contract.ReasonAddressNotAvailable,
 		contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted, contract.ReasonLoadBalancerProtected,
+		contract.ReasonLoadBalancerAmbiguous,
 	}, causeOf(err).reason)
 }
 

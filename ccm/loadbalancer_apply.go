@@ -31,6 +31,7 @@ func (l *loadBalancers) applySteps(
 			return nil, fmt.Errorf("%s: %w", step, err)
 		}
 		l.rememberBalancer(*have)
+		l.recordSettings(string(svc.UID), have)
 		if _, replaces := step.(replaceStep); replaces {
 			l.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerReplaced,
 				"Some of what the Service asks for is final in the cloud: %s", step)

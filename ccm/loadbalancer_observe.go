@@ -28,8 +28,7 @@ const memoryTrustPeriod = 5 * time.Second
 func (l *loadBalancers) observe(
 	ctx context.Context, svc *corev1.Service, want balancerSpec,
 ) (*api.LoadBalancer, error) {
-	lb := l.rememberedBalancer(svc)
-	if lb != nil && len(planSteps(lb, want)) == 0 && l.isFresh(svc, lb) {
+	if lb := l.settledBalancer(svc, want); lb != nil {
 		return lb, nil
 	}
 	found, err := l.findBalancers(ctx, svc)
@@ -41,9 +40,22 @@ func (l *loadBalancers) observe(
 		return nil, err
 	}
 	if have != nil && have.State == api.LoadBalancerDeleting {
-		return nil, pendingError(fmt.Sprintf("load balancer %s (%s) is still being deleted", have.Name, have.ID))
+		return nil, stillDeletingError(have)
 	}
 	return have, nil
+}
+
+func stillDeletingError(lb *api.LoadBalancer) error {
+	return pendingError(fmt.Sprintf("load balancer %s (%s) is still being deleted", lb.Name, lb.ID))
+}
+
+// settledBalancer is the Service's balancer as it is remembered, if that has all that is wanted.
+func (l *loadBalancers) settledBalancer(svc *corev1.Service, want balancerSpec) *api.LoadBalancer {
+	lb := l.rememberedBalancer(svc)
+	if lb == nil || len(planSteps(lb, want)) > 0 || !l.isFresh(svc, lb) {
+		return nil
+	}
+	return lb
 }
 
 // rememberedBalancer is the Service's balancer as the inventory has it. It is nil

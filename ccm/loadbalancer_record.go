@@ -4,11 +4,13 @@ package ccm
 // the balancer itself, which the inventory has.
 
 import (
+	"encoding/json"
+	"hash/fnv"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
@@ -22,15 +24,29 @@ type balancerRecord struct {
 	// pendingSince is since when every call has said that the balancer is not ready
 	// yet, and nothing worse.
 	pendingSince time.Time
-	// ensured is what EnsureLoadBalancer last reported as done, nil if nothing.
-	ensured *ensuredBalancer
+	// settings are those that were last written to the balancer, or found right; the zero value
+	// if none are known.
+	settings balancerFingerprint
 }
 
-// ensuredBalancer is a spec that was fulfilled, and the ID of the balancer that
-// fulfilled it.
-type ensuredBalancer struct {
-	spec balancerSpec
-	id   string
+// balancerFingerprint stands for the settings of a balancer, which may have thousands of targets.
+type balancerFingerprint struct {
+	id      string
+	version int64 // in which it was taken
+	hash    uint64
+}
+
+func fingerprintOf(lb *api.LoadBalancer) balancerFingerprint {
+	settings := *lb
+	settings.State, settings.StateReason, settings.StateReasonCode = "", nil, ""
+	settings.Version, settings.UpdatedAt = 0, time.Time{}
+	text, err := json.Marshal(settings)
+	if err != nil {
+		klog.ErrorS(err, "The settings of a load balancer cannot be written as JSON", "id", lb.ID) // Its type says that they can.
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write(text) // It never fails.
+	return balancerFingerprint{lb.ID, lb.Version, hash.Sum64()}
 }
 
 // balancerRecords has a record for each Service, by UID. It is safe for concurrent
@@ -68,22 +84,19 @@ func (r *balancerRecords) drop(uid types.UID) {
 	delete(r.byUID, uid)
 }
 
-// recordEnsured remembers that lb is all that the Service asks for, if it is: a
-// fallback may have left something out.
-func (l *loadBalancers) recordEnsured(svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer) {
-	want, err := l.desiredSpec(svc, nodes)
-	if err == nil && len(planSteps(lb, want)) == 0 {
-		l.records.update(svc.UID, func(r *balancerRecord) { r.ensured = &ensuredBalancer{want, lb.ID} })
+// recordSettings remembers the balancer's settings as those that its Service wants.
+func (l *loadBalancers) recordSettings(serviceUID string, lb *api.LoadBalancer) {
+	known := l.records.get(types.UID(serviceUID)).settings
+	if known.id == lb.ID && known.version == lb.Version {
+		return
 	}
+	taken := fingerprintOf(lb)
+	l.records.update(types.UID(serviceUID), func(r *balancerRecord) { r.settings = taken })
 }
 
-// lastEnsured is what EnsureLoadBalancer last reported as done for a Service, and
-// the balancer's ID; nil if nothing, or if the balancer was deleted since.
-func (l *loadBalancers) lastEnsured(uid string) (spec *balancerSpec, id string) {
-	record := l.records.get(types.UID(uid))
-	if record.ensured == nil {
-		return nil, ""
-	}
-	ensured := *record.ensured
-	return &ensured.spec, ensured.id
+// areSettingsOfOthers tells whether the balancer has other settings than those that were written
+// or recorded last. It is false if none were.
+func (l *loadBalancers) areSettingsOfOthers(serviceUID string, lb *api.LoadBalancer) bool {
+	known := l.records.get(types.UID(serviceUID)).settings
+	return known.id == lb.ID && known.version < lb.Version && known.hash != fingerprintOf(lb).hash
 }

@@ -192,8 +192,8 @@ func TestDeleteRememberedBalancer(t *testing.T) {
 	}
 }
 
-// Two balancers with one Service's tags are both deleted with it. Neither is used: the
-// choice would be a guess.
+// Two balancers with one Service's tags are both deleted with it. Neither gets what the Service
+// asks for, as the choice would be a guess; both follow the Nodes.
 func TestTwoBalancersOfOneService(t *testing.T) {
 	first, twin, leaving, other, foreign := built(t, api.LoadBalancerActive), built(t, api.LoadBalancerError), built(
 		t, api.LoadBalancerDeleting,
@@ -205,9 +205,17 @@ func TestTwoBalancersOfOneService(t *testing.T) {
 	_, exists, err := l.GetLoadBalancer(t.Context(), clusterName, service())
 	require.NoError(t, err)
 	assert.True(t, exists, "or the Service would lose its finalizer")
-	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, service(), nil)
+	followed := map[string]int{}
+	f.update = func(id string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+		assert.Equal(t, api.LoadBalancerUpdate{Targets: u.Targets}, u, "nothing but the targets")
+		followed[id] += len(*u.Targets)
+		return built(t, api.LoadBalancerActive), nil
+	}
+	_, err = l.EnsureLoadBalancer(t.Context(), clusterName, serviceWithAddress(), nodes("fakecloud://i-1"))
 	assert.Equal(t, contract.ReasonLoadBalancerAmbiguous, causeOf(err).reason)
-	require.ErrorContains(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nil), "none is chosen by guess")
+	assert.Equal(t, map[string]int{"lb-1": 1, "lb-2": 1}, followed, "either may have clients")
+	require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1")))
+	assert.Equal(t, map[string]int{"lb-1": 2, "lb-2": 2}, followed)
 	f.takeEvents()
 
 	var removed []string

@@ -39,6 +39,9 @@ const (
 	// instance stays the same, each pause is twice the one before, up to maxPromptPause.
 	minPromptPause = 5 * time.Second
 	maxPromptPause = time.Minute
+	// minNodeRetry and maxNodeRetry are between two tries for one Node that fail.
+	minNodeRetry = 500 * time.Millisecond
+	maxNodeRetry = 30 * time.Second
 )
 
 // nodeWatch has Nodes follow their instances. It deletes a Node whose instance has ended,
@@ -99,7 +102,7 @@ func newNodeWatch(
 		mayDeleteNode: c.instances.mayDeleteNode,
 		recordExists:  c.instances.recordExists,
 		findInstance:  c.instances.instanceFromInventory,
-		queue:         newKeyQueue("cloud_watch_nodes"),
+		queue:         newKeyQueue("cloud_watch_nodes", minNodeRetry, maxNodeRetry),
 		prompts:       map[types.UID]prompt{},
 	}
 	return w, w.subscribe(c.inventory, shared)

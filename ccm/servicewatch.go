@@ -1,16 +1,15 @@
 package ccm
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -33,108 +32,80 @@ const (
 	// allServicesPeriod is how often every Service is looked at. That is for what no event
 	// reported: the stream was broken, or the event came before its Service.
 	allServicesPeriod = 3 * time.Minute
+	// waitingServicesPeriod is how often it is looked for Services that wait for their address.
+	waitingServicesPeriod = 30 * time.Second
+	// minServiceRetry and maxServiceRetry are between two tries for one Service that fail.
+	minServiceRetry = 5 * time.Second
+	maxServiceRetry = 2 * time.Minute
 )
 
-// serviceWatch brings back balancers that somebody changed or deleted behind the cluster's
-// back, by the method that upstream's service controller calls too. What the user changes
-// in the cluster stays upstream's: only a balancer that had what its Service wants, and has
-// it no longer although the Service wants the same, was changed out of band. But no
-// difference lasts for ever, whoever should reconcile it. Finding differences costs no call
-// of the cloud, as the inventory knows its balancers. Safe for concurrent use.
+// serviceWatch brings back balancers that somebody changed or deleted behind the cluster's back,
+// by the method that upstream's service controller calls too. A balancer that is not what its
+// Service wants is reconciled after overdueDelay, whoever should have done it, and after
+// outOfBandDelay if its settings are not those that the CCM wrote or found right: then it was
+// not the Service that changed. Finding differences costs no call of the cloud, as the inventory
+// knows its balancers.
+//
+// It also retries for Services that wait for an address because of the cloud: after a long outage
+// upstream's own retry may be five minutes away, and its controller follows no change of a
+// Service but of what the balancer is made from. Safe for concurrent use.
 type serviceWatch struct {
 	inventory  balancerInventory
 	explain    *explainer
 	reconciler *serviceReconciler
-	addresses  *addressRetrier
-	// desiredSpec is what a Service wants. An error is that it wants what cannot be: then
-	// only its balancer's targets are looked after.
-	desiredSpec func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error)
-	// lastEnsured is the spec that upstream's controller last saw fulfilled, and the ID of
-	// the balancer; nil if none is known.
-	lastEnsured func(serviceUID string) (spec *balancerSpec, id string)
+	balancers  balancerSettings
+	nodes      cache.Indexer
+	services   serviceIndex
+	synced     []cache.InformerSynced
+	queue      keyQueue // of Service UIDs
 
-	nodes    cache.Indexer
-	services serviceIndex
-	synced   []cache.InformerSynced
-	queue    keyQueue // of Service UIDs
-
-	mu      sync.Mutex
-	records map[string]*driftRecord // by Service UID
-	news    map[string]balancerNews // by Service UID
+	mu     sync.Mutex
+	drifts map[string]*drift // by Service UID
 }
 
 // balancerInventory is the part of the inventory that finds a Service's balancers.
 type balancerInventory interface {
 	LoadBalancersOf(serviceUID string) []api.LoadBalancer
+	// KnowsLoadBalancers tells whether a balancer that it does not show is not there, by all that
+	// the cloud has said.
+	KnowsLoadBalancers() bool
 }
 
-// balancerNews is what the feed reported of a Service's balancer since the inventory last
-// showed one.
-type balancerNews int
-
-const (
-	noNews balancerNews = iota
-	// someBalancerChanged is a change that may concern the balancer of any Service.
-	someBalancerChanged
-	// ownBalancerChanged is a change of the Service's own balancer.
-	ownBalancerChanged
-)
-
-// reconcilePhase is what the watch is doing about the balancer of a Service.
-type reconcilePhase int
-
-const (
-	// notReconciling: nothing differs, or what differs has not lasted long enough yet.
-	notReconciling reconcilePhase = iota
-	// reconcilingOverdue: what differs came about in the cluster, or nobody knows how, and
-	// upstream's controller should have reconciled it.
-	reconcilingOverdue
-	// repairingChanged: the balancer was changed out of band.
-	repairingChanged
-	// repairingMissing: the balancer was deleted out of band, or the inventory only does
-	// not show it.
-	repairingMissing
-)
-
-// driftRecord is what the watch remembers of a Service's balancer.
-type driftRecord struct {
-	// fulfilled is the spec that the balancer had last when nothing differed, nil if none
-	// is known, and fulfilledID the balancer's ID.
-	fulfilled   *balancerSpec
-	fulfilledID string
-	// difference is how the balancer differed when it was last looked at, and differsSince
-	// since when it differs so.
-	difference   string
-	differsSince time.Time
-	phase        reconcilePhase
-	// repairedDifference is what differed when a repair began.
-	repairedDifference string
-	// triedDifference is the difference that the last reconcile was for. If it is still
-	// there then, nothing can be done about it: a target whose instance has ended, say.
-	triedDifference string
+// balancerSettings is what is known of the settings of balancers.
+type balancerSettings interface {
+	// desiredSpec is what a Service wants. An error is that it wants what cannot be.
+	desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error)
+	// recordSettings remembers the balancer's settings as those that its Service wants.
+	recordSettings(serviceUID string, lb *api.LoadBalancer)
+	// areSettingsOfOthers tells whether the balancer has other settings than those that were
+	// written or recorded last.
+	areSettingsOfOthers(serviceUID string, lb *api.LoadBalancer) bool
 }
 
-// isRepairing tells whether what is reconciled came about out of band.
-func (r *driftRecord) isRepairing() bool {
-	return r.phase == repairingChanged || r.phase == repairingMissing
+// drift is how a balancer differs from what its Service wants.
+type drift struct {
+	id         string // of the balancer when it last did not differ
+	difference string
+	since      time.Time // when it came about, or was last tried to be reconciled
+	// repaired is what differed when a repair of an out-of-band change began, "" if none did, and
+	// wasMissing whether there was no balancer then; or the inventory only did not show it.
+	repaired   string
+	wasMissing bool
+	// tried is the difference that the last reconcile was for. If it is still there, nothing can
+	// be done about it for now: a target whose instance has ended, say.
+	tried string
 }
 
 func newServiceWatch(
 	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
 ) (*serviceWatch, error) {
-	reconciler := &serviceReconciler{cluster: c.identity.name, kube: kube, balancers: c.loadBalancers}
 	w := &serviceWatch{
 		inventory:  c.inventory,
 		explain:    c.explain,
-		reconciler: reconciler,
-		addresses:  newAddressRetrier(c.explain, reconciler),
-		desiredSpec: func(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error) {
-			return c.loadBalancers.desiredSpec(svc, nodes)
-		},
-		lastEnsured: c.loadBalancers.lastEnsured,
-		queue:       newKeyQueue("cloud_watch_services"),
-		records:     map[string]*driftRecord{},
-		news:        map[string]balancerNews{},
+		reconciler: &serviceReconciler{cluster: c.identity.name, kube: kube, balancers: c.loadBalancers},
+		balancers:  c.loadBalancers,
+		queue:      newKeyQueue("cloud_watch_services", minServiceRetry, maxServiceRetry),
+		drifts:     map[string]*drift{},
 	}
 	return w, w.subscribe(c.inventory, shared)
 }
@@ -172,171 +143,161 @@ func (w *serviceWatch) Run(ctx context.Context, health *jobHealth) {
 		return
 	}
 	startWorkers(ctx, &running, health, w.queue, w.syncService)
-	runPeriodically(ctx, &running, health, addressPeriod, w.enqueueAwaitingAddress)
-	runPeriodically(ctx, &running, health, allServicesPeriod, w.enqueueAllServices)
+	runPeriodically(ctx, &running, health, waitingServicesPeriod, func(context.Context) {
+		for _, svc := range w.listWaiting(unavailableReasons) {
+			if w.queue.NumRequeues(string(svc.UID)) == 0 {
+				w.queue.Add(string(svc.UID))
+			}
+		}
+	})
+	runPeriodically(ctx, &running, health, allServicesPeriod, func(context.Context) { w.enqueueAllServices() })
 	<-ctx.Done()
 }
 
 // enqueueChange is called by the feed, and must not block.
 func (w *serviceWatch) enqueueChange(c inventory.Change) {
-	switch {
-	case c.Kind == inventory.Relisted:
-		w.enqueueAfterChangeOfAny()
-	case c.LoadBalancer == nil:
-	case c.LoadBalancer.Tags[contract.TagServiceUID] == "":
-		// Somebody took the balancer's tags, so it does not say any more whose it was.
-		w.enqueueAfterChangeOfAny()
-	default:
-		uid := c.LoadBalancer.Tags[contract.TagServiceUID]
-		w.recordChangeOf(uid)
-		w.queue.Add(uid)
-		if c.Kind != inventory.Deleted && c.LoadBalancer.State != api.LoadBalancerDeleting &&
-			w.services.getByUID(uid) == nil {
-			// Somebody gave the balancer the UID of no Service: the same.
-			w.enqueueAfterChangeOfAny()
+	if c.Kind == inventory.Relisted { // So the cloud is well again.
+		w.enqueueAllServices()
+		for _, svc := range w.listWaiting(unavailableReasons) {
+			w.queue.Forget(string(svc.UID))
+			w.queue.Add(string(svc.UID))
 		}
+		return
+	}
+	if c.LoadBalancer == nil {
+		return
+	}
+	uid := c.LoadBalancer.Tags[contract.TagServiceUID]
+	isGoing := c.Kind == inventory.Deleted || c.LoadBalancer.State == api.LoadBalancerDeleting
+	if uid == "" || !isGoing && w.services.getByUID(uid) == nil {
+		// Somebody took the balancer's tags or changed them, so it does not say whose it was.
+		w.enqueueAllServices()
+	}
+	w.queue.Add(uid)
+	if c.Kind == inventory.Deleted {
+		w.enqueueFirstInNeed()
 	}
 }
 
-// recordChangeOf records that the cloud reported something of a Service's own balancer.
-func (w *serviceWatch) recordChangeOf(uid string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.news[uid] = ownBalancerChanged
-}
-
-// enqueueAfterChangeOfAny is for a change that may concern the balancer of any Service.
-func (w *serviceWatch) enqueueAfterChangeOfAny() {
-	w.recordChangeOfAny()
-	w.enqueueAllServices(context.Background())
-}
-
-func (w *serviceWatch) recordChangeOfAny() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, svc := range w.services.listServices() {
-		if uid := string(svc.UID); isBalancerRequested(svc) {
-			w.news[uid] = max(w.news[uid], someBalancerChanged)
-		}
+// enqueueFirstInNeed has the oldest Service tried that waits for what was freed: one, as one
+// balancer was freed.
+func (w *serviceWatch) enqueueFirstInNeed() {
+	waiting := w.listWaiting(scarcityReasons)
+	if len(waiting) > 0 {
+		w.queue.Add(string(slices.MinFunc(waiting, func(a, b *corev1.Service) int {
+			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
+		}).UID))
 	}
 }
 
 func (w *serviceWatch) enqueueService(obj any) {
-	if svc, ok := obj.(*corev1.Service); ok && (hasBalancerAddress(svc) || w.addresses.awaitsAddress(svc)) {
+	if svc, ok := obj.(*corev1.Service); ok && hasBalancerAddress(svc) {
 		w.queue.Add(string(svc.UID))
 	}
 }
 
-func (w *serviceWatch) enqueueAllServices(context.Context) {
+func (w *serviceWatch) enqueueAllServices() {
 	for _, svc := range w.services.listServices() {
 		w.enqueueService(svc)
 	}
 }
 
-func (w *serviceWatch) enqueueAwaitingAddress(context.Context) {
-	w.addresses.backoff.GC()
-	for _, svc := range w.services.listServices() {
-		if w.addresses.awaitsAddress(svc) {
-			w.queue.Add(string(svc.UID))
-		}
+// Reasons of causes that end without a change of the Service. What is scarce takes somebody to
+// free some, so that trying again and again is of no use.
+var (
+	unavailableReasons = []string{
+		contract.ReasonCloudUnavailable, contract.ReasonCloudThrottled,
+		contract.ReasonCloudAccessDenied, contract.ReasonWrongProject,
 	}
+	scarcityReasons = []string{contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted}
+)
+
+// isWaiting tells whether upstream tried to build the Service's balancer, and failed for one of
+// these reasons.
+func (w *serviceWatch) isWaiting(svc *corev1.Service, reasons []string) bool {
+	return isBalancerRequested(svc) && !hasBalancerAddress(svc) &&
+		slices.ContainsFunc(reasons, func(reason string) bool {
+			return w.explain.isLastReason(svc, topicLoadBalancer, reason)
+		})
+}
+
+func (w *serviceWatch) listWaiting(reasons []string) []*corev1.Service {
+	return slices.DeleteFunc(w.services.listServices(), func(svc *corev1.Service) bool {
+		return !w.isWaiting(svc, reasons)
+	})
 }
 
 // syncService compares one Service, by its UID, with its balancer.
 func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	svc := w.services.getByUID(uid)
 	if svc == nil || !hasBalancerAddress(svc) {
-		w.forgetBalancer(uid, svc)
-		if svc != nil && w.addresses.awaitsAddress(svc) {
-			return w.addresses.retry(ctx, svc, targetNodes(w.nodes))
+		w.forgetDrift(uid)
+		if svc != nil && w.isWaiting(svc, slices.Concat(unavailableReasons, scarcityReasons)) {
+			return w.retryAddress(ctx, svc)
 		}
 		return nil
 	}
 	nodes := targetNodes(w.nodes)
-	want, err := w.desiredSpec(svc, nodes)
-	if err != nil {
-		// The Service wants what cannot be, and upstream's controller says so. Until it is
-		// mended its balancer stays as it is, but for the targets.
+	all := w.inventory.LoadBalancersOf(uid)
+	live := withoutDeleting(all)
+	want, err := w.balancers.desiredSpec(svc, nodes)
+	if err != nil || len(live) > 1 {
+		// The Service wants what cannot be, or nobody knows which is its own, and upstream's
+		// controller says so. Until that is mended all stays as it is, but for the targets.
 		want = targetsSpec(nodes)
 	}
-	lb, certain := w.findBalancer(uid)
-	switch {
-	case !certain, lb != nil && lb.State == api.LoadBalancerDeleting:
-		return nil // Its end comes as a change of its own.
-	case lb == nil && want.scope == targetsOnly:
-		return nil // No balancer can be created.
+	if len(live) == 0 && (len(all) > 0 || want.scope == targetsOnly || !w.inventory.KnowsLoadBalancers()) {
+		return nil // The end of one that is being deleted comes as a change of its own.
 	}
-	record := w.recordOf(uid)
-	if record.fulfilled == nil { // It may have been changed before it was looked at here.
-		record.fulfilled, record.fulfilledID = w.lastEnsured(uid)
-	}
-	difference := describeDifference(svc, lb, want)
+	d := w.driftOf(uid)
+	difference := describeDifference(svc, live, want)
 	if difference == "" {
-		return w.syncFulfilled(ctx, svc, nodes, lb, record, want)
+		return w.settle(ctx, svc, nodes, &live[0], d, want.scope)
 	}
-	if difference != record.difference {
-		record.difference, record.differsSince = difference, time.Now()
+	if difference != d.difference {
+		d.difference, d.since = difference, time.Now()
 	}
-	if record.phase != notReconciling && record.triedDifference == difference {
-		*record = driftRecord{
-			fulfilled: record.fulfilled, fulfilledID: record.fulfilledID,
-			difference: difference, differsSince: time.Now(),
-		}
+	isOutOfBand := len(live) == 0 || len(live) == 1 && w.balancers.areSettingsOfOthers(uid, &live[0])
+	delay := overdueDelay
+	if (isOutOfBand || d.repaired != "") && d.tried != difference {
+		delay = outOfBandDelay
+	}
+	if rest := delay - time.Since(d.since); rest > 0 {
+		w.queue.AddAfter(uid, rest)
 		return nil
 	}
-	if record.phase == notReconciling && !w.beginReconcileIfDue(svc, lb, record, want) {
-		return nil
+	if isOutOfBand && d.repaired == "" {
+		klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", difference)
+		d.repaired, d.wasMissing = difference, len(live) == 0
 	}
-	return w.reconcileDifference(ctx, svc, nodes, record, want.scope)
+	return w.reconcileDrift(ctx, svc, nodes, d, want.scope)
 }
 
-// findBalancer is the Service's balancer, and whether that is certain. One that is being
-// deleted counts only if there is no other. That there is none is believed only if the
-// cloud reported a change of it: the inventory does not show what may be out of date.
-func (w *serviceWatch) findBalancer(uid string) (lb *api.LoadBalancer, certain bool) {
+// driftOf is what is remembered of a Service's balancer. Only the worker that has the key uses it.
+func (w *serviceWatch) driftOf(uid string) *drift {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := w.inventory.LoadBalancersOf(uid)
-	if len(all) == 0 {
-		return nil, w.news[uid] != noNews
+	if w.drifts[uid] == nil {
+		w.drifts[uid] = &drift{}
 	}
-	delete(w.news, uid)
-	live := slices.DeleteFunc(slices.Clone(all), func(lb api.LoadBalancer) bool {
-		return lb.State == api.LoadBalancerDeleting
-	})
-	switch len(live) {
-	case 0:
-		return &all[0], true
-	case 1:
-		return &live[0], true
-	default:
-		klog.InfoS("More than one load balancer says that it belongs to one Service; none is chosen by guess",
-			"service", uid, "balancers", len(live))
-		return nil, false
-	}
+	return w.drifts[uid]
 }
 
-// recordOf is what is remembered of a Service's balancer. Only the worker that has the key
-// uses it.
-func (w *serviceWatch) recordOf(uid string) *driftRecord {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.records[uid] == nil {
-		w.records[uid] = &driftRecord{}
-	}
-	return w.records[uid]
-}
-
-// describeDifference names the steps from the balancer to what the Service wants, "" for
-// none.
-func describeDifference(svc *corev1.Service, lb *api.LoadBalancer, want balancerSpec) string {
+// describeDifference names the steps from the balancers to what the Service wants, "" for none.
+func describeDifference(svc *corev1.Service, live []api.LoadBalancer, want balancerSpec) string {
 	var parts []string
-	for _, step := range planSteps(lb, want) {
-		parts = append(parts, step.String())
+	if len(live) == 0 {
+		parts = append(parts, planSteps(nil, want)[0].String())
 	}
-	if len(parts) == 0 && !hasAddressOf(svc, lb, want) {
-		parts = append(parts, fmt.Sprintf("load balancer %s has address %s, which the Service does not name",
-			lb.ID, lb.Address))
+	for _, lb := range live {
+		steps := planSteps(&lb, want)
+		for _, step := range steps {
+			parts = append(parts, step.String())
+		}
+		if len(steps) == 0 && !hasAddressOf(svc, &lb, want) {
+			parts = append(parts, fmt.Sprintf("load balancer %s has address %s, which the Service does not name",
+				lb.ID, lb.Address))
+		}
 	}
 	return strings.Join(parts, "; ")
 }
@@ -357,33 +318,29 @@ func hasAddressOf(svc *corev1.Service, lb *api.LoadBalancer, want balancerSpec) 
 	return false
 }
 
-// syncFulfilled is for a balancer that has all that its Service wants. Whether it also
-// works, and why not, EnsureLoadBalancer explains, which changes nothing here.
-func (w *serviceWatch) syncFulfilled(
-	ctx context.Context,
-	svc *corev1.Service,
-	nodes []*corev1.Node,
-	lb *api.LoadBalancer,
-	record *driftRecord,
-	want balancerSpec,
+// settle is for a balancer that has all that its Service wants. Whether it also works, and why
+// not, EnsureLoadBalancer explains, which changes nothing here.
+func (w *serviceWatch) settle(
+	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer, d *drift, scope reconcileScope,
 ) error {
-	if record.phase == repairingMissing && record.fulfilledID == lb.ID {
-		record.phase = notReconciling // The inventory had only not shown it.
-	}
-	if want.scope == wholeBalancer && w.needsExplanation(svc, lb) {
-		if err := w.reconciler.reconcile(ctx, svc, nodes); err != nil {
-			return err
+	if scope == wholeBalancer {
+		w.balancers.recordSettings(string(svc.UID), lb)
+		if w.needsExplanation(svc, lb) {
+			if err := w.reconcileIfThere(ctx, svc, nodes, hasBalancerAddress); err != nil {
+				return err
+			}
 		}
 	}
-	if record.phase != notReconciling && lb.State != api.LoadBalancerActive {
-		return w.reconcileAndRequeue(ctx, svc, nodes, want.scope)
+	isRepaired := d.repaired != "" && !(d.wasMissing && d.id == lb.ID)
+	if isRepaired && lb.State != api.LoadBalancerActive {
+		return w.reconcileDrift(ctx, svc, nodes, d, scope)
 	}
-	if record.isRepairing() {
+	if isRepaired {
 		balancerRepairs.Inc()
 		w.explain.recordNormalEvent(svc, contract.ReasonLoadBalancerRepaired,
-			"The load balancer was changed or deleted out of band, and repaired: %s", record.repairedDifference)
+			"The load balancer was changed or deleted out of band, and repaired: %s", d.repaired)
 	}
-	*record = driftRecord{fulfilled: &want, fulfilledID: lb.ID}
+	*d = drift{id: lb.ID}
 	return nil
 }
 
@@ -393,117 +350,54 @@ func (w *serviceWatch) needsExplanation(svc *corev1.Service, lb *api.LoadBalance
 		w.explain.hasUnresolved(svc, topicLoadBalancer) || w.explain.hasUnresolved(svc, topicServing)
 }
 
-// beginReconcileIfDue begins to reconcile a difference that has lasted long enough. Of one
-// that has not it is false, and the Service is queued for when it has.
-func (w *serviceWatch) beginReconcileIfDue(
-	svc *corev1.Service, lb *api.LoadBalancer, record *driftRecord, want balancerSpec,
-) bool {
-	outOfBand, delay := w.isOutOfBand(svc, lb, record, want), overdueDelay
-	if outOfBand {
-		delay = outOfBandDelay
-	}
-	if rest := delay - time.Since(record.differsSince); rest > 0 {
-		w.queue.AddAfter(string(svc.UID), rest)
-		return false
-	}
-	switch {
-	case !outOfBand:
-		record.phase = reconcilingOverdue
-		klog.InfoS("Load balancer has not been what its Service wants for a while",
-			"service", klog.KObj(svc), "missing", record.difference)
-		return true
-	case lb == nil:
-		record.phase = repairingMissing
-	default:
-		record.phase = repairingChanged
-	}
-	record.repairedDifference = record.difference
-	klog.InfoS("Load balancer was changed out of band", "service", klog.KObj(svc), "missing", record.difference)
-	return true
-}
-
-// isOutOfBand tells whether it is the balancer that changed, and not what the Service
-// wants. If the latter did, or the balancer is as it was while the nodes changed,
-// upstream's controller will reconcile it. A Service whose balancer was never seen
-// fulfilled has an address all the same, so it had a balancer: if there is none, and the
-// cloud reported a change of it, it was deleted out of band.
-func (w *serviceWatch) isOutOfBand(
-	svc *corev1.Service, lb *api.LoadBalancer, record *driftRecord, want balancerSpec,
-) bool {
-	if record.fulfilled == nil {
-		return lb == nil && w.hasOwnBalancerChanged(svc.UID)
-	}
-	before := *record.fulfilled
-	sameTargets := slices.Equal(before.targets, want.targets)
-	before.targets, want.targets = nil, nil
-	switch {
-	case !reflect.DeepEqual(before, want):
-		return false
-	case lb == nil || !hasAddressOf(svc, lb, want):
-		return true
-	case sameTargets:
-		before.targets = record.fulfilled.targets
-	default:
-		// Upstream is about to write all targets, and may have written some node set
-		// between the two.
-		before.targets = slices.Clone(lb.Targets)
-		sortTargets(before.targets)
-	}
-	return len(planSteps(lb, before)) > 0
-}
-
-func (w *serviceWatch) hasOwnBalancerChanged(uid types.UID) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.news[string(uid)] == ownBalancerChanged
-}
-
-// reconcileDifference runs upstream's own reconcile, again and again until nothing
-// differs.
-func (w *serviceWatch) reconcileDifference(
-	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, record *driftRecord, scope reconcileScope,
+// reconcileDrift runs upstream's own reconcile, and looks again in a moment.
+func (w *serviceWatch) reconcileDrift(
+	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, d *drift, scope reconcileScope,
 ) error {
-	svc, err := w.reconciler.getService(ctx, cached)
-	if err != nil || svc == nil || !hasBalancerAddress(svc) {
-		return err
-	}
-	if err := w.reconcileAndRequeue(ctx, svc, nodes, scope); err != nil {
-		return err
-	}
-	record.triedDifference = record.difference
-	return nil
-}
-
-func (w *serviceWatch) reconcileAndRequeue(
-	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node, scope reconcileScope,
-) error {
-	err := w.reconciler.reconcile(ctx, svc, nodes)
+	err := w.reconcileIfThere(ctx, cached, nodes, hasBalancerAddress)
 	isFollowed := scope == targetsOnly && isRefusal(err) // The refusal is of all but the targets.
 	if err != nil && !isFollowed {
 		return err
 	}
-	w.queue.AddAfter(string(svc.UID), outOfBandDelay)
+	d.tried, d.since = d.difference, time.Now()
+	w.queue.AddAfter(string(cached.UID), outOfBandDelay)
 	return nil
 }
 
-// forgetBalancer is for a Service that has no balancer to be compared; svc is nil if the
-// Service is gone. If its address is only still to come, news of its balancer is kept: its
-// end is not reported twice.
-func (w *serviceWatch) forgetBalancer(uid string, svc *corev1.Service) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.records, uid)
-	if svc == nil || !isBalancerRequested(svc) || len(w.inventory.LoadBalancersOf(uid)) > 0 {
-		delete(w.news, uid)
+// reconcileIfThere runs upstream's own reconcile for the Service as the API server has it, if it
+// is still one for that.
+func (w *serviceWatch) reconcileIfThere(
+	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, isForThat func(*corev1.Service) bool,
+) error {
+	svc, err := w.reconciler.getService(ctx, cached)
+	if err != nil || svc == nil || !isForThat(svc) {
+		return err
 	}
+	return w.reconciler.reconcile(ctx, svc, nodes)
 }
 
-// forgetService drops what is remembered of a Service that was deleted.
+// retryAddress tries to get the address of a Service that waits for it. What is scarce is not
+// tried again before somebody has freed some; upstream's controller tries now and then.
+func (w *serviceWatch) retryAddress(ctx context.Context, cached *corev1.Service) error {
+	err := w.reconcileIfThere(ctx, cached, targetNodes(w.nodes), func(svc *corev1.Service) bool {
+		return isBalancerRequested(svc) && !hasBalancerAddress(svc)
+	})
+	if err != nil && slices.Contains(scarcityReasons, causeOf(err).reason) {
+		return nil
+	}
+	return err
+}
+
+// forgetDrift drops what is remembered of a balancer.
+func (w *serviceWatch) forgetDrift(uid string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.drifts, uid)
+}
+
+// forgetService is for a Service that was deleted.
 func (w *serviceWatch) forgetService(obj any) {
 	if uid, ok := deletedUID(obj); ok {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.records, string(uid))
-		delete(w.news, string(uid))
+		w.forgetDrift(string(uid))
 	}
 }

@@ -205,6 +205,14 @@ func (i *Inventory) LoadBalancersOf(serviceUID string) []api.LoadBalancer {
 	})
 }
 
+// KnowsLoadBalancers tells whether a balancer of the cluster that LoadBalancersOf leaves out is not
+// there, by all that the cloud has said.
+func (i *Inventory) KnowsLoadBalancers() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return !i.opts.Off && i.isCurrent(i.balancers.listed)
+}
+
 // LoadBalancers are all balancers of the cluster that are known, as for
 // LoadBalancersOf.
 func (i *Inventory) LoadBalancers() []api.LoadBalancer {

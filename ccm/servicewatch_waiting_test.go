@@ -1,0 +1,177 @@
+package ccm
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+)
+
+// serviceWithoutAddress is a Service whose balancer upstream has begun to build.
+func serviceWithoutAddress() *corev1.Service {
+	svc := serviceWithAddress()
+	svc.Status = corev1.ServiceStatus{}
+	return svc
+}
+
+// newWaitingWorld has so many Services that wait for their address for that reason. Each try
+// fails for it, and is counted, until up is set.
+func newWaitingWorld(t *testing.T, services int, reason string) (w *watchWorld, tries, up *atomic.Int32) {
+	var objects []runtime.Object
+	for n := range services {
+		svc := serviceWithoutAddress()
+		svc.Name, svc.UID = fmt.Sprintf("web-%d", n), types.UID(fmt.Sprintf("uid-%03d", n))
+		objects = append(objects, svc)
+	}
+	w, tries, up = newWatchWorld(t, objects...), &atomic.Int32{}, &atomic.Int32{}
+	w.cloud.setUnknown(true) // Nothing is missed of those that have one.
+	w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+		if tries.Add(1); up.Load() == 0 {
+			return nil, newReasonError(reason, "not now")
+		}
+		w.explain.markResolved(svc, topicLoadBalancer)
+		return &serviceWithAddress().Status.LoadBalancer, nil
+	}
+	for _, o := range objects {
+		w.explain.warnOnce(o.(*corev1.Service), topicLoadBalancer, cause{reason: reason}, "not now")
+	}
+	return w, tries, up
+}
+
+// countAddresses counts the Services that have an address.
+func (w *watchWorld) countAddresses() (n int) {
+	all, err := w.api.CoreV1().Services("default").List(w.t.Context(), metav1.ListOptions{})
+	require.NoError(w.t, err)
+	for _, svc := range all.Items {
+		n += len(svc.Status.LoadBalancer.Ingress)
+	}
+	return n
+}
+
+// The cloud is down for longer than upstream's patience: it is tried ever more rarely, and at once
+// when it is well again, by which time the inventory can list it.
+func TestWaitingServicesAfterOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, tries, up := newWaitingWorld(t, 50, contract.ReasonCloudUnavailable)
+		w.run()
+		advanceTime(10 * time.Minute)
+		assert.LessOrEqual(t, tries.Load(), int32(50*10), "it was 50*40")
+		up.Store(1)
+		w.reportChange(inventory.Change{Kind: inventory.Relisted})
+		advanceTime(time.Second)
+		assert.Equal(t, 50, w.countAddresses())
+		before := tries.Load()
+		advanceTime(time.Hour)
+		assert.Equal(t, before, tries.Load(), "they have their addresses")
+	})
+}
+
+// Nobody says that a cloud that can be listed is well again.
+func TestWaitingServicesAreRetried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, _, up := newWaitingWorld(t, 1, contract.ReasonCloudUnavailable)
+		w.run()
+		advanceTime(time.Hour)
+		up.Store(1)
+		advanceTime(maxServiceRetry + waitingServicesPeriod)
+		assert.Equal(t, 1, w.countAddresses())
+	})
+}
+
+// What is over its quota is not tried again and again: one is when one was freed.
+func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
+	for _, reason := range scarcityReasons {
+		synctest.Test(t, func(t *testing.T) {
+			w, tries, up := newWaitingWorld(t, 50, reason)
+			w.run()
+			advanceTime(time.Hour)
+			assert.Zero(t, tries.Load(), "it was 50*240")
+			up.Store(1)
+			freed := inventory.Change{
+				Kind: inventory.Deleted, LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "gone"}},
+			}
+			for n := range 3 {
+				w.reportChange(freed)
+				advanceTime(time.Second)
+				assert.EqualValues(t, n+1, tries.Load())
+				assert.Equal(t, n+1, w.countAddresses())
+			}
+		})
+	}
+}
+
+// A Service that was deleted, which the informer has not seen, gets no balancer.
+func TestExplanationOfDeletedService(t *testing.T) {
+	w := newWatchWorld(t, serviceWithAddress())
+	require.NoError(t, w.api.CoreV1().Services("default").Delete(t.Context(), "web", metav1.DeleteOptions{}))
+	w.cloud.setBalancers(*built(t, api.LoadBalancerError)) // It is EnsureLoadBalancer's to explain.
+	require.NoError(t, w.syncService(t.Context(), "01234567-89ab"), "and the reconciler fails on any call")
+}
+
+// Whose address is upstream's to get, or nobody's: the reconciler fails on any
+// call.
+func TestWaitingServicesLeftAlone(t *testing.T) {
+	class := "other"
+	for name, tc := range map[string]struct {
+		cause  string
+		change func(svc *corev1.Service)
+		late   func(svc *corev1.Service) // what the informer has not seen
+	}{
+		"no trouble told":     {},
+		"the Service's fault": {cause: contract.ReasonInvalidService},
+		"a name taken":        {cause: contract.ReasonLoadBalancerNameTaken},
+		"of a class": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
+			s.Spec.LoadBalancerClass = &class
+		}},
+		"of another type": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeClusterIP
+		}},
+		"without a finalizer": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
+			s.Finalizers = nil
+		}},
+		"being deleted": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
+			now := metav1.Now()
+			s.DeletionTimestamp = &now
+		}},
+		"made anew since": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
+			s.UID = "another"
+		}},
+		"upstream was quicker": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
+			s.Status = serviceWithAddress().Status
+		}},
+		"no longer wants one": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
+			s.Spec.Type = corev1.ServiceTypeClusterIP
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc := serviceWithoutAddress()
+			if tc.change != nil {
+				tc.change(svc)
+			}
+			w := newWatchWorld(t, svc)
+			if tc.late != nil {
+				late := svc.DeepCopy()
+				tc.late(late)
+				require.NoError(t, w.api.Tracker().
+					Update(corev1.SchemeGroupVersion.WithResource("services"), late, "default"))
+			}
+			if tc.cause != "" {
+				w.explain.warnOnce(svc, topicLoadBalancer, cause{reason: tc.cause}, "told")
+			}
+			require.NoError(t, w.syncService(t.Context(), string(svc.UID)))
+			assert.Empty(t, w.takeWrites())
+		})
+	}
+}
