@@ -166,7 +166,7 @@ func (l *loadBalancers) reconcile(
 func (l *loadBalancers) reconcileTargets(
 	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
 ) (*api.LoadBalancer, error) {
-	want := targetsSpec(nodes)
+	want := targetsSpec(svc, nodes)
 	if lb := l.settledBalancer(svc, want); lb != nil {
 		return lb, nil
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 
@@ -31,7 +32,7 @@ type balancerSpec struct {
 	scheme                           api.LoadBalancerScheme
 	algorithm                        api.LoadBalancerAlgorithm
 	listeners                        api.Listeners
-	targets                          api.Targets
+	targets                          api.Targets // nil: whichever it has
 	sourceRanges                     api.SourceRanges
 	clientAffinitySeconds            api.ClientAffinitySeconds
 	idleTimeoutSeconds, drainSeconds int
@@ -124,9 +125,14 @@ func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (
 }
 
 // targetsSpec is as much of a balancer as follows from the Nodes, whatever else the Service
-// asks for.
-func targetsSpec(nodes []*corev1.Node) balancerSpec {
-	return balancerSpec{targets: targetsOf(nodes), scope: targetsOnly}
+// asks for. If it does not say which Nodes it means, the targets stay as they are.
+func targetsSpec(svc *corev1.Service, nodes []*corev1.Node) balancerSpec {
+	spec := balancerSpec{scope: targetsOnly}
+	asked, _ := annotations.Parse(svc.Annotations) // Its error is told by who reads the whole Service.
+	if asked.NodeSelector != nil || !asked.Given(annotations.NodeSelector) {
+		spec.targets = targetsOf(nodes, asked.NodeSelector)
+	}
+	return spec
 }
 
 // newBalancerSpec reads the Service and makes no call. Its error is about the
@@ -150,7 +156,7 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 		scheme:                cmp.Or(asked.Scheme, api.SchemePublic),
 		algorithm:             cmp.Or(asked.Algorithm, api.AlgorithmRoundRobin),
 		listeners:             listeners,
-		targets:               targetsOf(nodes),
+		targets:               targetsOf(nodes, asked.NodeSelector),
 		sourceRanges:          ranges,
 		clientAffinitySeconds: affinityOf(svc),
 		idleTimeoutSeconds:    asked.IdleTimeout,
@@ -395,10 +401,13 @@ func firstTCPNodePort(svc *corev1.Service) int {
 // targetsOf skips nodes without a provider ID: they are not initialised yet and
 // become targets in a later sync. It skips nodes of another cloud too. Which nodes
 // may be targets at all was decided by upstream's predicates, such as the label
-// node.kubernetes.io/exclude-from-external-load-balancers.
-func targetsOf(nodes []*corev1.Node) api.Targets {
+// node.kubernetes.io/exclude-from-external-load-balancers; a selector chooses among them.
+func targetsOf(nodes []*corev1.Node, selector labels.Selector) api.Targets {
 	targets := api.Targets{}
 	for _, n := range nodes {
+		if selector != nil && !selector.Matches(labels.Set(n.Labels)) {
+			continue
+		}
 		id, err := parseProviderID(n.Spec.ProviderID)
 		if err != nil {
 			klog.V(2).InfoS("Node is no load balancer target", "node", klog.KObj(n), "reason", err.Error())

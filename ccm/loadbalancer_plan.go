@@ -130,7 +130,7 @@ func (s *updateStep) addChange(format string, args ...any) {
 func (s *updateStep) compareTargets(have *api.LoadBalancer, want balancerSpec) {
 	targets := slices.Clone(have.Targets)
 	sortTargets(targets)
-	if !slices.Equal(targets, want.targets) {
+	if want.targets != nil && !slices.Equal(targets, want.targets) {
 		s.update.Targets = &want.targets
 		s.addChange("targets %d to %d", len(targets), len(want.targets))
 	}

@@ -154,7 +154,7 @@ func checkOnlyTargetsChanged(t *rapid.T, before, after []api.LoadBalancer, nodes
 		if slices.Equal(was.Targets, is.Targets) {
 			continue
 		}
-		require.Equal(t, targetsOf(nodes), is.Targets)
+		require.Equal(t, targetsOf(nodes, nil), is.Targets)
 		was.Targets, was.Version, was.UpdatedAt = is.Targets, is.Version, is.UpdatedAt
 		was.StateReason, was.StateReasonCode = is.StateReason, is.StateReasonCode
 	}
@@ -278,6 +278,9 @@ func (p *propertyCloud) drawAnnotations(t *rapid.T) map[string]string {
 		value := d.Example
 		if d.Name == annotations.Address {
 			value = "one"
+		}
+		if d.Name == annotations.NodeSelector {
+			value = "!absent"
 		}
 		if v, has := other[d.Name]; has && rapid.Bool().Draw(t, "another value") {
 			value = v

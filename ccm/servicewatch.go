@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/ccm/inventory"
@@ -126,6 +128,10 @@ func (w *serviceWatch) subscribe(feed changeFeed, shared informers.SharedInforme
 	if err != nil {
 		return fmt.Errorf("%s: following Services: %w", calls.CloudWatch, err)
 	}
+	relabelled := cache.ResourceEventHandlerFuncs{UpdateFunc: w.enqueueIfRelabelled}
+	if _, err := nodes.AddEventHandler(relabelled); err != nil {
+		return fmt.Errorf("%s: following the labels of Nodes: %w", calls.CloudWatch, err)
+	}
 	w.synced = []cache.InformerSynced{handler.HasSynced, nodes.HasSynced}
 	feed.Subscribe(w.enqueueChange)
 	return nil
@@ -196,6 +202,21 @@ func (w *serviceWatch) enqueueService(obj any) {
 	}
 }
 
+// enqueueIfRelabelled queues the Services that choose their Nodes by labels, if a Node has others
+// now. Upstream's controller does not look at labels.
+func (w *serviceWatch) enqueueIfRelabelled(old, obj any) {
+	before, ok1 := old.(*corev1.Node)
+	now, ok2 := obj.(*corev1.Node)
+	if !ok1 || !ok2 || maps.Equal(before.Labels, now.Labels) {
+		return
+	}
+	for _, svc := range w.services.listServices() {
+		if svc.Annotations[annotations.Prefix+annotations.NodeSelector] != "" {
+			w.enqueueService(svc)
+		}
+	}
+}
+
 func (w *serviceWatch) enqueueAllServices() {
 	for _, svc := range w.services.listServices() {
 		w.enqueueService(svc)
@@ -244,7 +265,7 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	if err != nil || len(live) > 1 {
 		// The Service wants what cannot be, or nobody knows which is its own, and upstream's
 		// controller says so. Until that is mended all stays as it is, but for the targets.
-		want = targetsSpec(nodes)
+		want = targetsSpec(svc, nodes)
 	}
 	if len(live) == 0 && (len(all) > 0 || want.scope == targetsOnly || !w.inventory.KnowsLoadBalancers()) {
 		return nil // The end of one that is being deleted comes as a change of its own.

@@ -219,7 +219,7 @@ func TestInvalidServiceKeepsItsHostname(t *testing.T) {
 	svc.Annotations[annotations.Prefix+annotations.ProxyProtocol] = "v9"
 	_, err := newBalancerSpec(clusterID{name: clusterName}, svc, nil)
 	require.Error(t, err)
-	assert.Empty(t, describeDifference(svc, []api.LoadBalancer{*built(t, api.LoadBalancerActive)}, targetsSpec(nil)))
+	assert.Empty(t, describeDifference(svc, []api.LoadBalancer{*built(t, api.LoadBalancerActive)}, targetsSpec(svc, nil)))
 }
 
 // What is not the watch's business: the reconciler fails on any call.
@@ -543,4 +543,32 @@ func TestServiceWatchHasTroubleExplained(t *testing.T) {
 	require.NoError(t, w.syncService(t.Context(), "01234567-89ab"))
 	assert.Equal(t, 3, called, "active, and refuses clients")
 	assert.Empty(t, w.takeEvents(), "nothing was repaired")
+}
+
+// Of the Nodes those are targets that a Service's selector chooses, also when their labels change
+// later. With a selector that is none the targets stay as they are.
+func TestNodeSelector(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := serviceWithAddress()
+		svc.Annotations[annotations.Prefix+annotations.NodeSelector] = "pool in (web),!spot"
+		web, db := node("fakecloud://i-1"), node("fakecloud://i-2")
+		web.Labels, db.Name, db.Labels = map[string]string{"pool": "web"}, "node-2", map[string]string{"pool": "db"}
+		w := newWatchWorld(t, svc, web, db)
+		w.cloud.instances = []api.Instance{
+			instance(api.InstanceRunning), {ID: "i-2", Name: "node-2", State: api.InstanceRunning},
+		}
+		w.cloud.setBalancers(*built(t, api.LoadBalancerActive, "fakecloud://i-1"))
+		w.run()
+		advanceTime(time.Hour) // The reconciler fails on any call.
+
+		db.Labels["pool"] = "web"
+		called := w.ensureAtOnce(*built(t, api.LoadBalancerActive, "fakecloud://i-1", "fakecloud://i-2"))
+		_, err := w.api.CoreV1().Nodes().Update(t.Context(), db, metav1.UpdateOptions{})
+		require.NoError(t, err)
+		advanceTime(overdueDelay + time.Second)
+		assert.Equal(t, 1, *called)
+
+		svc.Annotations[annotations.Prefix+annotations.NodeSelector] = "a b"
+		assert.Empty(t, planSteps(built(t, api.LoadBalancerActive, "fakecloud://i-1"), targetsSpec(svc, nil)))
+	})
 }

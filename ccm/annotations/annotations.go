@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -47,6 +48,7 @@ const (
 	IPMode                        = "ip-mode"
 	Hostname                      = "hostname"
 	OnDelete                      = "on-delete"
+	NodeSelector                  = "node-selector"
 )
 
 // OnDeletion is what becomes of a balancer when its Service goes, or is no LoadBalancer any more.
@@ -76,7 +78,9 @@ type Values struct {
 	IPMode   corev1.LoadBalancerIPMode
 	Hostname string
 	OnDelete OnDeletion
-	given    map[string]string
+	// NodeSelector chooses among the Nodes that may be targets; nil if it is not given, or wrong.
+	NodeSelector labels.Selector
+	given        map[string]string
 }
 
 // Given tells whether the annotation was there.

@@ -70,6 +70,8 @@ func TestRefusedValues(t *testing.T) {
 		Address:                       {"", "127.0.0.1:80", "Web"},
 		IPMode:                        {"", "vip", "proxy", "DSR"},
 		Hostname:                      {"", "Web.example.com", "web_1", "127.30.64.1", "fd00::1", "a..b", "*.example.com"},
+		OnDelete:                      {"", "Delete", "retain"},
+		NodeSelector:                  {"", "pool==web==blue", "in (a)", "a b"},
 		Tags:                          {"", "a", "=b", "a=b,a=c", "kubernetes-cluster=mine"},
 	} {
 		for _, value := range values {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -155,11 +156,26 @@ var Definitions = []Definition{
 		Effect: "what becomes of the balancer when its Service is deleted, or is no LoadBalancer any more. `keep`: it stays as it is, without the tags by which it was the cluster's, so that nothing deletes it or follows the nodes for it. `refuse`: `deletionProtection`, which keeps everybody from deleting it, and the Service stays until the annotation says something else. With `delete` a protection is lifted; without the annotation one that somebody set in the cloud is left alone.",
 		set:    func(v *Values, s string) bool { return parseEnum(&v.OnDelete, s, Delete, Keep, Refuse) },
 	},
+	{
+		Name: NodeSelector, Want: "a label selector, such as pool=web or zone in (a,b),!spot", Default: "all Nodes",
+		Example: "pool=web",
+		Effect:  "`targets`: those of the Nodes that have such labels, beside what excludes a Node from all balancers. Labels that change are followed within a minute.",
+		set:     func(v *Values, s string) bool { return parseSelector(&v.NodeSelector, s) },
+	},
 }
 
 func parseEnum[T ~string](to *T, s string, values ...T) bool {
 	*to = T(s)
 	return slices.Contains(values, *to)
+}
+
+func parseSelector(to *labels.Selector, s string) bool {
+	selector, err := labels.Parse(s)
+	if err != nil || selector.Empty() {
+		return false
+	}
+	*to = selector
+	return true
 }
 
 func parseNumber(to *int, s string, least, most int) bool {
