@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/url"
 	"os"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -264,12 +266,15 @@ func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 	return nil
 }
 
-// labMemoryBytes is roughly the memory that a lab takes. How it was measured is in
-// lab/FIGURES.md.
-const labMemoryBytes = 350 << 20
+// What a lab of three nodes takes, roughly: memory, and cores while it is at rest. How it was
+// measured is in lab/FIGURES.md.
+const (
+	labMemoryBytes = 350 << 20
+	labCoresAtRest = 0.085
+)
 
 // checkMachine returns an error if the labs to be started need more inotify instances
-// than are left, and prints a warning if they need more memory than is free.
+// than are left, and prints a warning if they need more memory or cores than there are.
 func (c *classroomUpFlags) checkMachine(o *globalOptions, room *classroom.Room, lesson string) error {
 	perSeat, err := classroom.Labs(lesson)
 	if err != nil {
@@ -279,24 +284,44 @@ func (c *classroomUpFlags) checkMachine(o *globalOptions, room *classroom.Room, 
 	if err != nil {
 		return err
 	}
+	added := max(0, c.seats-len(room.Seats))
 	if c.seat != "" && !slices.Contains(room.Names(), c.seat) {
-		missing++
+		added++
 	}
-	missing += max(0, c.seats-len(room.Seats))
-	labs := perSeat * missing
-	if labs == 0 {
+	starting := perSeat * (missing + added)
+	if starting == 0 {
 		return nil
 	}
-	if err := doctor.ThisMachine(cluster.KindEmbedded).CheckInotify(labs); err != nil {
+	if err := doctor.ThisMachine(cluster.KindEmbedded).CheckInotify(starting); err != nil {
 		return fmt.Errorf("nothing was started: %w", err)
 	}
-	need := uint64(labs) * labMemoryBytes //nolint:gosec // It is not negative.
-	if m := classroom.ThisMachine(); m != nil && need > m.MemoryAvailable {
-		o.newSteps().
-			Say(" ! %d labs take about %.1f GB of memory, and %.1f GB are free: some may be killed. Fewer seats, or more memory.",
-				labs, float64(need)/(1<<30), float64(m.MemoryAvailable)/(1<<30))
+	var available uint64 = math.MaxUint64 // If it is unknown, there is no warning.
+	if m := classroom.ThisMachine(); m != nil {
+		available = m.MemoryAvailable
+	}
+	// The labs that run already share the cores with the others. GOMAXPROCS knows a container's limit.
+	atRest := perSeat * (len(room.Seats) + added)
+	for _, warning := range shortages(starting, available, atRest, runtime.GOMAXPROCS(0)) {
+		o.newSteps().Say(" ! %s", warning)
 	}
 	return nil
+}
+
+// shortages are warnings: of memory for the labs to be started, and of cores for all that will be at rest.
+func shortages(starting int, available uint64, atRest, cores int) (warnings []string) {
+	if need := uint64(starting) * labMemoryBytes; need > available { //nolint:gosec // It is not negative.
+		warnings = append(warnings, fmt.Sprintf(
+			"%d labs take about %.1f GB of memory, and %.1f GB are free: some may be killed. Fewer seats, or more memory.",
+			starting, float64(need)/(1<<30), float64(available)/(1<<30),
+		))
+	}
+	if need := float64(atRest) * labCoresAtRest; need > float64(cores) {
+		warnings = append(warnings, fmt.Sprintf(
+			"%d labs at rest use about %.1f of %d cores: they are slow, and some may not come up. Fewer seats, or more cores.",
+			atRest, need, cores,
+		))
+	}
+	return warnings
 }
 
 // printCards prints the cards to hand out. Their passwords cannot be shown again,

@@ -57,6 +57,18 @@ func TestPasswordFile(t *testing.T) {
 	}
 }
 
+func TestShortages(t *testing.T) {
+	const gigabyte = 1 << 30
+	assert.Empty(t, shortages(20, 7*gigabyte, 20, 2), "a class of twenty, a lab each, on two cores")
+	assert.Empty(t, shortages(40, 14*gigabyte, 40, 4), "two labs each, on four")
+	assert.Equal(t, []string{
+		"20 labs take about 6.8 GB of memory, and 6.0 GB are free: some may be killed. Fewer seats, or more memory.",
+	}, shortages(20, 6*gigabyte, 20, 2))
+	assert.Equal(t, []string{
+		"40 labs at rest use about 3.4 of 2 cores: they are slow, and some may not come up. Fewer seats, or more cores.",
+	}, shortages(2, 7*gigabyte, 40, 2), "38 of them run already")
+}
+
 // The pods in the manifests run this program with flags that it knows.
 func TestClassroomManifestsUseKnownFlags(t *testing.T) {
 	for _, file := range []string{"seat", "page"} {
