@@ -410,3 +410,13 @@ func TestSeatThatFailsLeavesTheOthers(t *testing.T) {
 		assert.Equal(t, want, strings.Count(string(tries), "lesson start taint --quiet"), seat)
 	}
 }
+
+func TestLabs(t *testing.T) {
+	for lesson, want := range map[string][2]int{
+		"": {1, 1}, "taint": {1, 1}, "two-clusters": {2, 2}, "own-nodes": {1, 2},
+	} {
+		atRest, most, err := Labs(lesson)
+		require.NoError(t, err)
+		assert.Equal(t, want, [2]int{atRest, most}, lesson)
+	}
+}

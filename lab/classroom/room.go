@@ -304,17 +304,18 @@ func (r *Room) currentLesson(seat string) (lesson string, there bool, err error)
 	return p.Current, true, nil
 }
 
-// Labs is how many labs a lesson has at a time. A learner's own CCM is judged in one
-// beside the lesson's.
-func Labs(lesson string) (int, error) {
+// Labs is how many labs a lesson has at rest, and the most that it has at a time: a
+// learner's own CCM is judged in one beside the lesson's, which is then taken down.
+func Labs(lesson string) (atRest, most int, err error) {
 	if lesson == "" {
-		return 1, nil
+		return 1, 1, nil
 	}
 	l, err := lessons.Find(lesson)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return 1 + len(l.Others) + min(l.Step, 1), nil
+	atRest = 1 + len(l.Others)
+	return atRest, atRest + min(l.Step, 1), nil
 }
 
 // Down takes down all labs of all seats, and the server. What learners have done and

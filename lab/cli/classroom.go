@@ -276,7 +276,7 @@ const (
 // checkMachine returns an error if the labs to be started need more inotify instances
 // than are left, and prints a warning if they need more memory or cores than there are.
 func (c *classroomUpFlags) checkMachine(o *globalOptions, room *classroom.Room, lesson string) error {
-	perSeat, err := classroom.Labs(lesson)
+	atRest, most, err := classroom.Labs(lesson)
 	if err != nil {
 		return err
 	}
@@ -288,7 +288,7 @@ func (c *classroomUpFlags) checkMachine(o *globalOptions, room *classroom.Room, 
 	if c.seat != "" && !slices.Contains(room.Names(), c.seat) {
 		added++
 	}
-	starting := perSeat * (missing + added)
+	starting := most * (missing + added)
 	if starting == 0 {
 		return nil
 	}
@@ -300,7 +300,7 @@ func (c *classroomUpFlags) checkMachine(o *globalOptions, room *classroom.Room, 
 		available = m.MemoryAvailable
 	}
 	// The labs that run already share the cores with the others. GOMAXPROCS knows a container's limit.
-	atRest := perSeat * (len(room.Seats) + added)
+	atRest *= len(room.Seats) + added
 	for _, warning := range shortages(starting, available, atRest, runtime.GOMAXPROCS(0)) {
 		o.newSteps().Say(" ! %s", warning)
 	}
