@@ -40,11 +40,11 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
-// controllerConstructors are those of upstream's controllers, of which that of routes may get a
-// route watch, and of the cloud watch, by the names that --controllers takes.
+// controllerConstructors are those of upstream's controllers, of which that of routes resyncs
+// often, and of the cloud watch, by the names that --controllers takes.
 func controllerConstructors() map[string]app.ControllerInitFuncConstructor {
 	all := maps.Clone(app.DefaultInitFuncConstructors)
-	all[names.NodeRouteController] = withRouteWatch(all[names.NodeRouteController])
+	all[names.NodeRouteController] = withRouteResync(all[names.NodeRouteController])
 	all[calls.CloudWatch] = app.ControllerInitFuncConstructor{
 		InitContext: app.ControllerInitContext{ClientName: calls.CloudWatch},
 		Constructor: startCloudWatch,

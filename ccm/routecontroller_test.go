@@ -40,10 +40,9 @@ type routeTable struct {
 	*fakeAPI
 	mu     sync.Mutex
 	routes []api.Route
-	events []api.Event
-	told   chan struct{} // there are events
-	calls  []string      // the changes asked for
-	refuse error         // each create, unless nil
+	made   int
+	calls  []string // the changes asked for
+	refuse error    // each of them, unless nil
 }
 
 func newRouteTable(t *testing.T, routes ...api.Route) *routeTable {
@@ -53,7 +52,7 @@ func newRouteTable(t *testing.T, routes ...api.Route) *routeTable {
 			i.ID = id
 			return &i, nil
 		}, listInstances: func(client.InstanceFilter) ([]api.Instance, error) { return nil, nil }},
-		routes: routes, told: make(chan struct{}, 1),
+		routes: routes,
 	}
 }
 
@@ -85,10 +84,9 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 		ID: "r-" + r.Name, Project: ourProject, Name: r.Name, Destination: r.Destination, InstanceID: r.InstanceID,
 		State: api.RouteActive, Tags: *r.Tags, Version: 1,
 	}
-	// In a real cloud no ID is given twice.
-	created.ID += fmt.Sprint("-", len(c.events))
+	c.made++
+	created.ID += fmt.Sprint("-", c.made) // No ID is given twice.
 	c.routes = append(c.routes, created)
-	c.tell(api.EventCreated, created)
 	return &created, nil
 }
 
@@ -105,7 +103,6 @@ func (c *routeTable) UpdateRoute(_ context.Context, id string, u api.ResourceUpd
 	}
 	c.routes[i].Tags = *u.Tags
 	c.routes[i].Version++
-	c.tell(api.EventUpdated, c.routes[i])
 	updated := c.routes[i]
 	return &updated, nil
 }
@@ -118,40 +115,8 @@ func (c *routeTable) DeleteRoute(_ context.Context, id string) error {
 		return problem(404, api.NotFound, ourProject)
 	}
 	c.calls = append(c.calls, "delete "+c.routes[i].Name)
-	c.tell(api.EventDeleted, c.routes[i])
 	c.routes = slices.Delete(c.routes, i, i+1)
 	return nil
-}
-
-func (c *routeTable) tell(kind api.EventType, r api.Route) {
-	c.events = append(c.events, api.Event{Type: kind, Route: &r})
-	select {
-	case c.told <- struct{}{}:
-	default:
-	}
-}
-
-// Follow is a stream that opens at once.
-func (c *routeTable) Follow(
-	ctx context.Context, _ int64, fn func(api.Event) error, onBreak func(error), _ ...client.EventFilter,
-) error {
-	onBreak(nil)
-	for next := 0; ; {
-		c.mu.Lock()
-		events := slices.Clone(c.events[next:])
-		c.mu.Unlock()
-		for _, ev := range events {
-			if err := fn(ev); err != nil {
-				return err
-			}
-		}
-		next += len(events)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-c.told:
-		}
-	}
 }
 
 // change edits a route behind the controller's back.
@@ -161,7 +126,6 @@ func (c *routeTable) change(name string, edit func(*api.Route)) {
 	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.Name == name })
 	edit(&c.routes[i])
 	c.routes[i].Version++
-	c.tell(api.EventUpdated, c.routes[i])
 }
 
 func (c *routeTable) setRefusal(err error) {
@@ -175,13 +139,12 @@ func (c *routeTable) removeByHand(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := slices.IndexFunc(c.routes, func(r api.Route) bool { return r.Name == name })
-	c.tell(api.EventDeleted, c.routes[i])
 	c.routes = slices.Delete(c.routes, i, i+1)
 }
 
-// takeCalls are the changes that were asked for since it was called last, after some rounds.
+// takeCalls are the changes that were asked for since it was called last, within one period.
 func (c *routeTable) takeCalls() []string {
-	time.Sleep(time.Minute)
+	time.Sleep(routeResyncPeriod + time.Second)
 	synctest.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -192,6 +155,7 @@ func (c *routeTable) takeCalls() []string {
 // routeWorld is the route controller as the program starts it, with a fake API server and cloud.
 type routeWorld struct {
 	t        *testing.T
+	uncached bool
 	kube     *fake.Clientset
 	cloud    *routeTable
 	identity *clusterIdentity
@@ -235,7 +199,7 @@ func withAndWithoutWatch(t *testing.T, test func(t *testing.T)) {
 // start starts the controller by its constructor, and returns what stops it.
 func (w *routeWorld) start() func() {
 	c := w.newCloud()
-	factory := informers.NewSharedInformerFactory(w.kube, 0)
+	factory := informers.NewSharedInformerFactory(w.kube, 12*time.Hour) // Upstream's period.
 	c.routes.nodes = factory.Core().V1().Nodes().Lister()
 	cfg := &cloudcontrollerconfig.Config{ClientBuilder: clients{kube: w.kube}, SharedInformers: factory}
 	shared := &cfg.ComponentConfig.KubeCloudShared
@@ -264,6 +228,7 @@ func (w *routeWorld) newCloud() *cloud {
 	i := newInstances(w.cloud.fakeAPI)
 	known := inventory.New(w.cloud, inventory.Options{
 		ClusterFilters: w.identity.tagFilters, InCluster: w.identity.mayOwn, ServiceTag: contract.TagServiceUID,
+		Off: w.uncached,
 	})
 	w.identity.onUIDKnown = known.RelistCluster
 	return &cloud{inventory: known, routes: &routes{
@@ -341,6 +306,19 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 
 		require.NoError(t, w.kube.CoreV1().Nodes().Delete(t.Context(), "node-2", metav1.DeleteOptions{}))
 		assert.Equal(t, []string{"delete " + route2}, w.cloud.takeCalls(), "and with the node its route goes")
+	})
+}
+
+// Where nothing is remembered of the cloud, nothing tells what changes there either.
+func TestRoutesWithoutCache(t *testing.T) {
+	withAndWithoutWatch(t, func(t *testing.T) {
+		name := "node-1-10.244.1.0-24"
+		w := newRouteWorld(t, newRouteTable(t), testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
+		w.uncached = true
+		defer w.start()()
+		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
+		w.cloud.removeByHand(name)
+		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
 	})
 }
 

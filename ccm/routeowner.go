@@ -55,7 +55,6 @@ func (r *routes) ownRoutes(ctx context.Context, all []api.Route) ([]api.Route, e
 	}
 	if err := r.tagRoutes(ctx, own); err != nil {
 		klog.ErrorS(err, "Routes keep their old tags for now")
-		r.noteFailure()
 	}
 	return own, nil
 }

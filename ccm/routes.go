@@ -50,9 +50,6 @@ type routes struct {
 	explain   *explainer
 	nodes     corelisters.NodeLister // set before the controllers start
 	allRoutes sharedRouteList
-	// onFailure is called when a route could not be made or deleted. Nil where upstream tries
-	// again by itself.
-	onFailure func()
 }
 
 // sharedRouteList is every route of the project, listed once for all whose routes are refused
@@ -150,7 +147,6 @@ func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovi
 		return err
 	}
 	if err := r.createRoute(ctx, node, route); err != nil {
-		r.noteFailure()
 		r.explain.explainError(node, topic, "Route "+route.DestinationCIDR+" is missing", err)
 		return err
 	}
@@ -252,14 +248,7 @@ func (e *routeConflictError) cause() cause { return cause{contract.ReasonRouteCo
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
 func (r *routes) DeleteRoute(ctx context.Context, _ string, route *cloudprovider.Route) error {
-	err := r.deleteRoute(calls.For(ctx, calls.NodeRoute), route)
-	if err != nil {
-		r.noteFailure()
-	}
-	return err
-}
-
-func (r *routes) deleteRoute(ctx context.Context, route *cloudprovider.Route) error {
+	ctx = calls.For(ctx, calls.NodeRoute)
 	found, err := r.inventory.Routes(ctx)
 	if err != nil {
 		return fmt.Errorf("looking for route %s: %w", route.Name, err)
@@ -278,12 +267,6 @@ func (r *routes) deleteRoute(ctx context.Context, route *cloudprovider.Route) er
 		return nil
 	}
 	return r.project.checkToken(ctx)
-}
-
-func (r *routes) noteFailure() {
-	if r.onFailure != nil {
-		r.onFailure()
-	}
 }
 
 // isOutdated tells whether the route's Node is now known to be another instance.
