@@ -77,6 +77,7 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 		instances: instances,
 		loadBalancers: &loadBalancers{
 			api: api, project: project, inventory: known, explain: explain, identity: identity,
+			defaults: cfg.LoadBalancer.Defaults,
 		},
 		routes: &routes{
 			api: api, identity: identity, project: project, inventory: known, instances: instances, explain: explain,

@@ -54,6 +54,8 @@ type loadBalancers struct {
 	// cloud watch reconcile the same balancers.
 	locks   keyedLocks
 	records balancerRecords
+	// defaults are annotations, without their prefix, of Services that do not have them.
+	defaults map[string]string
 }
 
 var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
@@ -64,7 +66,7 @@ var _ cloudprovider.LoadBalancer = (*loadBalancers)(nil)
 func (l *loadBalancers) GetLoadBalancer(
 	ctx context.Context, _ string, svc *corev1.Service,
 ) (*corev1.LoadBalancerStatus, bool, error) {
-	ctx = calls.For(ctx, calls.ServiceLB)
+	ctx, svc = calls.For(ctx, calls.ServiceLB), l.withDefaults(svc)
 	lb := l.rememberedBalancer(svc)
 	if lb == nil {
 		found, err := l.findBalancers(ctx, svc)
@@ -94,7 +96,7 @@ func (l *loadBalancers) EnsureLoadBalancer(
 	if svc.Spec.LoadBalancerClass != nil {
 		return nil, cloudprovider.ImplementedElsewhere
 	}
-	ctx = calls.For(ctx, calls.ServiceLB)
+	ctx, svc = calls.For(ctx, calls.ServiceLB), l.withDefaults(svc)
 	defer l.locks.lock(string(svc.UID))()
 	lb, err := l.reconcile(ctx, svc, nodes)
 	if isRefusal(err) {
@@ -118,7 +120,7 @@ func (l *loadBalancers) UpdateLoadBalancer(
 	if svc.Spec.LoadBalancerClass != nil {
 		return cloudprovider.ImplementedElsewhere
 	}
-	ctx = calls.For(ctx, calls.ServiceLB)
+	ctx, svc = calls.For(ctx, calls.ServiceLB), l.withDefaults(svc)
 	defer l.locks.lock(string(svc.UID))()
 	if _, err := l.desiredSpec(svc, nodes); err != nil {
 		return l.reportOutcome(svc, summaryNotAsAsked, nil, errors.Join(err, l.followNodes(ctx, svc, nodes)))

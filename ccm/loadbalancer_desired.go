@@ -37,6 +37,7 @@ type balancerSpec struct {
 	clientAffinitySeconds            api.ClientAffinitySeconds
 	idleTimeoutSeconds, drainSeconds int
 	healthCheck                      api.HealthCheck
+	keepsNoHealthCheck               bool // if the balancer has none, that is no difference
 	tags                             api.Tags
 	deletionProtection               *bool // nil: whatever it is
 	// ipMode and hostname are for the Service's status; the balancer does not have them.
@@ -124,6 +125,39 @@ func (l *loadBalancers) desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (
 	return newBalancerSpec(clusterID{l.identity.name, l.identity.uid()}, svc, nodes)
 }
 
+// withDefaults is the Service with the configuration's annotations that it does not have itself. One
+// that cannot be for this Service, such as a health check by TCP where kube-proxy must be asked,
+// is left out. It does not change the Service that it is given.
+func (l *loadBalancers) withDefaults(svc *corev1.Service) *corev1.Service {
+	with := func(svc *corev1.Service, names ...string) (*corev1.Service, bool) {
+		changed := *svc
+		changed.Annotations = maps.Clone(svc.Annotations)
+		if changed.Annotations == nil {
+			changed.Annotations = map[string]string{}
+		}
+		for _, name := range names {
+			if _, own := svc.Annotations[annotations.Prefix+name]; !own {
+				changed.Annotations[annotations.Prefix+name] = l.defaults[name]
+			}
+		}
+		_, err := newBalancerSpec(clusterID{}, &changed, nil)
+		return &changed, err == nil
+	}
+	names := slices.Sorted(maps.Keys(l.defaults))
+	if len(names) == 0 {
+		return svc
+	}
+	if all, ok := with(svc, names...); ok {
+		return all
+	}
+	for _, name := range names {
+		if one, ok := with(svc, name); ok {
+			svc = one
+		}
+	}
+	return svc
+}
+
 // targetsSpec is as much of a balancer as follows from the Nodes, whatever else the Service
 // asks for. If it does not say which Nodes it means, the targets stay as they are.
 func targetsSpec(svc *corev1.Service, nodes []*corev1.Node) balancerSpec {
@@ -162,6 +196,7 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 		idleTimeoutSeconds:    asked.IdleTimeout,
 		drainSeconds:          asked.Drain,
 		healthCheck:           check,
+		keepsNoHealthCheck:    !helpers.NeedsHealthCheck(svc) && !asksForHealthCheck(asked),
 		tags:                  tagsOf(cluster, svc, asked),
 		deletionProtection:    deletionProtectionOf(asked),
 		ipMode:                asked.IPMode,
@@ -375,6 +410,15 @@ func healthCheckOf(svc *corev1.Service, asked annotations.Values) (api.HealthChe
 			"the interval is %d s: want at most that", check.IntervalSeconds))
 	}
 	return check, err
+}
+
+// asksForHealthCheck tells whether an annotation says anything of the health check. Where none does
+// a balancer without one keeps none: it was made when there was none by default, and whether
+// kube-proxy can be reached there nobody knows.
+func asksForHealthCheck(asked annotations.Values) bool {
+	return slices.ContainsFunc(annotations.Definitions, func(d annotations.Definition) bool {
+		return strings.HasPrefix(d.Name, annotations.HealthCheck) && asked.Given(d.Name)
+	})
 }
 
 // rejectAnnotations gives an error for each of the named annotations that the

@@ -322,3 +322,53 @@ func TestInvalidSourceRangesAreRefused(t *testing.T) {
 		assert.ErrorContains(t, err, "is not valid", ranges)
 	}
 }
+
+// The configuration's annotations count for a Service that does not have them and can have them.
+func TestDefaultAnnotations(t *testing.T) {
+	local := service()
+	local.Spec.ExternalTrafficPolicy, local.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30999
+	for name, tc := range map[string]struct {
+		svc   *corev1.Service
+		check api.HealthCheckProtocol
+		drain int
+	}{
+		"it says nothing":                {svc: service(), check: api.HealthCheckNone, drain: 30},
+		"it says otherwise":              {svc: serviceWithAnnotations(annotations.HealthCheck, "tcp"), check: api.HealthCheckTCP, drain: 30},
+		"where kube-proxy must be asked": {svc: local, check: api.HealthCheckHTTP, drain: 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newFakeBalancers(t).loadBalancers()
+			l.defaults = map[string]string{annotations.HealthCheck: "none", annotations.Drain: "30s"}
+			before := tc.svc.DeepCopy()
+			spec, err := l.desiredSpec(l.withDefaults(tc.svc), nil)
+			require.NoError(t, err)
+			assert.Equal(t, tc.check, spec.healthCheck.Protocol)
+			assert.Equal(t, tc.drain, spec.drainSeconds)
+			assert.Equal(t, before, tc.svc)
+		})
+	}
+}
+
+// A balancer of a CCM that asked for no health check by default keeps none, as nobody knows whether
+// kube-proxy can be reached there, until its Service says something of it.
+func TestBalancerWithoutHealthCheckKeepsNone(t *testing.T) {
+	old := built(t, api.LoadBalancerActive)
+	old.HealthCheck = nil
+	local := service()
+	local.Spec.ExternalTrafficPolicy, local.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30999
+	for name, tc := range map[string]struct {
+		svc     *corev1.Service
+		changes bool
+	}{
+		"no word":               {svc: service()},
+		"asked for":             {svc: serviceWithAnnotations(annotations.HealthCheck, "http"), changes: true},
+		"asked for by interval": {svc: serviceWithAnnotations(annotations.HealthCheckInterval, "10s"), changes: true},
+		"of its own policy":     {svc: local, changes: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			want, err := newBalancerSpec(clusterID{name: clusterName}, tc.svc, nil)
+			require.NoError(t, err)
+			assert.Equal(t, tc.changes, len(planSteps(old, want)) > 0)
+		})
+	}
+}

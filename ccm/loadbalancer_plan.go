@@ -152,7 +152,8 @@ func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 	if have.HealthCheck != nil {
 		check = *have.HealthCheck
 	}
-	if check != want.healthCheck {
+	isKept := want.keepsNoHealthCheck && check.Protocol == api.HealthCheckNone
+	if check != want.healthCheck && !isKept {
 		s.update.HealthCheck = &want.healthCheck
 		s.addChange("health check %s to %s", healthCheckString(check), healthCheckString(want.healthCheck))
 	}

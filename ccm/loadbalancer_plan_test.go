@@ -54,13 +54,6 @@ func TestPlanSteps(t *testing.T) {
 					"http:10256/healthz every 5 s within 2 s, up after 1, down after 2",
 			},
 		},
-		"of before targets were checked by default": {
-			change: func(lb *api.LoadBalancer) { lb.HealthCheck = nil },
-			want: []string{
-				"update load balancer lb-1: health check none to " +
-					"http:10256/healthz every 5 s within 2 s, up after 1, down after 2",
-			},
-		},
 		"PROXY protocol set by hand": {
 			change: func(lb *api.LoadBalancer) { lb.Listeners[0].ProxyProtocol = api.ProxyProtocolV1 },
 			want: []string{

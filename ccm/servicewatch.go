@@ -75,6 +75,8 @@ type balancerInventory interface {
 
 // balancerSettings is what is known of the settings of balancers.
 type balancerSettings interface {
+	// withDefaults is the Service with the configuration's defaults.
+	withDefaults(svc *corev1.Service) *corev1.Service
 	// desiredSpec is what a Service wants. An error is that it wants what cannot be.
 	desiredSpec(svc *corev1.Service, nodes []*corev1.Node) (balancerSpec, error)
 	// recordSettings remembers the balancer's settings as those that its Service wants.
@@ -211,7 +213,7 @@ func (w *serviceWatch) enqueueIfRelabelled(old, obj any) {
 		return
 	}
 	for _, svc := range w.services.listServices() {
-		if svc.Annotations[annotations.Prefix+annotations.NodeSelector] != "" {
+		if w.balancers.withDefaults(svc).Annotations[annotations.Prefix+annotations.NodeSelector] != "" {
 			w.enqueueService(svc)
 		}
 	}
@@ -258,6 +260,7 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 		}
 		return nil
 	}
+	svc = w.balancers.withDefaults(svc)
 	nodes := targetNodes(w.nodes)
 	all := w.inventory.LoadBalancersOf(uid)
 	live := withoutDeleting(all)

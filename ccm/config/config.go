@@ -13,6 +13,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/yaml"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
@@ -48,6 +50,26 @@ type Config struct {
 	MassDeletion MassDeletion `json:"massDeletion"`
 	// NodeLabels says which tags of an instance become labels of its Node.
 	NodeLabels NodeLabels `json:"nodeLabels"`
+	// LoadBalancer is about the balancers of all Services.
+	LoadBalancer LoadBalancer `json:"loadBalancer"`
+}
+
+// LoadBalancer is about the balancers of all Services.
+type LoadBalancer struct {
+	// Defaults are annotations, without their prefix, of every Service that does not have them
+	// itself. One that cannot be for a Service does not count for it.
+	Defaults map[string]string `json:"defaults,omitempty" env:"FAKECLOUD_LOAD_BALANCER_DEFAULTS"`
+}
+
+func (l LoadBalancer) validate() []*fieldError {
+	given := map[string]string{}
+	for name, value := range l.Defaults {
+		given[annotations.Prefix+name] = value
+	}
+	if _, err := annotations.Parse(given); err != nil {
+		return []*fieldError{{"loadBalancer.defaults", fmt.Errorf("loadBalancer.defaults: %w", err)}}
+	}
+	return nil
 }
 
 // MassDeletion says how many Nodes may be deleted before the CCM stops: an error that makes
@@ -171,7 +193,7 @@ func (c Config) validate() (errs []*fieldError) {
 	if c.QPS > 0 && c.Burst < 1 {
 		wrong("burst", "burst %d: want 1 or more calls at once, e.g. 500", c.Burst)
 	}
-	return append(append(errs, c.MassDeletion.validate()...), c.NodeLabels.validate()...)
+	return slices.Concat(errs, c.MassDeletion.validate(), c.NodeLabels.validate(), c.LoadBalancer.validate())
 }
 
 func (m MassDeletion) validate() (errs []*fieldError) {

@@ -30,6 +30,7 @@ burst: 0.5
 tokens: a
 massDeletion: {share: 2, minimum: -1, window: 30, hold: 0s, wait: 1s}
 nodeLabels: {tags: [team, a/b, 7], prefix: node.kubernetes.io/}
+loadBalancer: {defaults: {drain: 1d}}
 `), env(map[string]string{"FAKECLOUD_MASS_DELETION_SHARE": "33%", "FAKECLOUD_NODE_LABELS_TAGS": "team, -x"}))
 	for _, want := range []string{
 		`url "ftp://x": want http://host:port`, "tokenFile (or FAKECLOUD_TOKEN_FILE) is missing",
@@ -42,10 +43,11 @@ nodeLabels: {tags: [team, a/b, 7], prefix: node.kubernetes.io/}
 		`unknown field "massDeletion.wait": there are share, minimum, window, hold`,
 		`nodeLabels.tags: ["team","a/b",7]; want a list of texts`,
 		`nodeLabels.prefix "node.kubernetes.io/": kubernetes.io/`,
+		`loadBalancer.defaults: annotation fakecloud.ccmlab.io/drain is "1d"; want a duration`,
 	} {
 		assert.ErrorContains(t, err, want)
 	}
-	assert.Len(t, strings.Split(err.Error(), "\n"), 15, "each once, in a line of its own: %v", err)
+	assert.Len(t, strings.Split(err.Error(), "\n"), 16, "each once, in a line of its own: %v", err)
 }
 
 func TestUnknownFieldIsAnError(t *testing.T) {
@@ -151,6 +153,7 @@ func TestEveryFieldHasItsVariable(t *testing.T) {
 		"FAKECLOUD_MASS_DELETION_SHARE": "0.5", "FAKECLOUD_MASS_DELETION_MINIMUM": "9",
 		"FAKECLOUD_MASS_DELETION_WINDOW": "1m30s", "FAKECLOUD_MASS_DELETION_HOLD": "2m0s",
 		"FAKECLOUD_NODE_LABELS_TAGS": "team,pool", "FAKECLOUD_NODE_LABELS_PREFIX": "example.com/",
+		"FAKECLOUD_LOAD_BALANCER_DEFAULTS": "drain=30s;tags=a=b,c=d",
 	}
 	before, err := Read(nil, env(base))
 	require.NoError(t, err)
@@ -171,6 +174,9 @@ func TestEveryFieldHasItsVariable(t *testing.T) {
 			shown := fmt.Sprint(g.value.Interface())
 			if list, ok := g.value.Interface().([]string); ok {
 				shown = strings.Join(list, ",")
+			}
+			if pairs, ok := g.value.Interface().(map[string]string); ok {
+				shown = "drain=" + pairs["drain"] + ";tags=" + pairs["tags"]
 			}
 			if d, ok := g.value.Interface().(metav1.Duration); ok {
 				shown = d.Duration.String()

@@ -93,6 +93,12 @@ func (f field) setValue(content any, from string) *fieldError {
 		*list = items
 		return nil
 	}
+	if pairs, ok := f.value.Addr().Interface().(*map[string]string); ok {
+		if *pairs, ok = toPairs(content); !ok {
+			return wrong("texts by name, e.g. {drain: 30s}; in the environment, drain=30s;health-check=tcp")
+		}
+		return nil
+	}
 	switch content.(type) {
 	case map[string]any, []any:
 		return wrong("one value")
@@ -142,6 +148,35 @@ func toStringList(content any) (items []string, ok bool) {
 			items = append(items, s)
 		}
 		return items, true
+	}
+	return nil, false
+}
+
+// toPairs takes a list with semicolons, since values have commas.
+func toPairs(content any) (pairs map[string]string, ok bool) {
+	switch content := content.(type) {
+	case string:
+		pairs = map[string]string{}
+		for pair := range strings.SplitSeq(content, ";") {
+			name, value, ok := strings.Cut(pair, "=")
+			if !ok {
+				return nil, false
+			}
+			pairs[strings.TrimSpace(name)] = strings.TrimSpace(value)
+		}
+		return pairs, true
+	case map[string]any:
+		if len(content) > 0 {
+			pairs = map[string]string{}
+		}
+		for name, value := range content {
+			switch value.(type) {
+			case map[string]any, []any, nil:
+				return nil, false
+			}
+			pairs[name] = fmt.Sprint(value)
+		}
+		return pairs, true
 	}
 	return nil, false
 }
