@@ -27,14 +27,15 @@ import (
 
 // cloud is the provider.
 type cloud struct {
-	inventory     *inventory.Inventory
-	instances     *instances
-	loadBalancers *loadBalancers
-	routes        *routes
-	orphanGuard   *deletionGuard // of load balancers without a Service
-	explain       *explainer
-	identity      *clusterIdentity
-	cached        bool // the inventory remembers
+	inventory       *inventory.Inventory
+	inventoryHealth *jobHealth
+	instances       *instances
+	loadBalancers   *loadBalancers
+	routes          *routes
+	orphanGuard     *deletionGuard // of load balancers without a Service
+	explain         *explainer
+	identity        *clusterIdentity
+	cached          bool // the inventory remembers
 }
 
 var (
@@ -53,7 +54,8 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	project.token = cfg.Token
 	explain := newExplainer()
 	identity := newClusterIdentity(cluster)
-	known := inventory.New(api, inventory.Options{
+	inventoryHealth := newJobHealth("the inventory")
+	known := inventory.New(eventRounds{api, inventoryHealth}, inventory.Options{
 		ClusterFilters: identity.tagFilters,
 		InCluster:      identity.mayOwn,
 		ServiceTag:     contract.TagServiceUID,
@@ -73,14 +75,16 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	}
 	instances.guard.list = instances.listNodeUIDs
 	return &cloud{
-		inventory: known,
-		instances: instances,
+		inventory:       known,
+		inventoryHealth: inventoryHealth,
+		instances:       instances,
 		loadBalancers: &loadBalancers{
 			api: api, project: project, inventory: known, explain: explain, identity: identity,
 			defaults: cfg.LoadBalancer.Defaults,
 		},
 		routes: &routes{
 			api: api, identity: identity, project: project, inventory: known, instances: instances, explain: explain,
+			health: newJobHealth("the route controller"),
 		},
 		orphanGuard: newDeletionGuard(guardedOrphans, limits, clock.RealClock{}, explain),
 		explain:     explain,
@@ -104,7 +108,10 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 		g.store = &guardConfigMap{configMaps: configMaps}
 		go g.Run(ctx)
 	}
-	go c.inventory.Run(calls.For(ctx, calls.Inventory))
+	go func() {
+		defer c.inventoryHealth.end()
+		c.inventory.Run(calls.For(ctx, calls.Inventory))
+	}()
 	go func() {
 		<-stop
 		cancel()

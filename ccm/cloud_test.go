@@ -28,7 +28,8 @@ func newTestCloud(f *fakeAPI) *cloud {
 	i := newInstances(f)
 	return &cloud{
 		inventory: inventory.New(nil, inventory.Options{Off: true}), instances: i, explain: i.explain,
-		loadBalancers: &loadBalancers{}, routes: &routes{}, identity: testIdentity(""),
+		inventoryHealth: newJobHealth("inventory"), loadBalancers: &loadBalancers{},
+		routes: &routes{health: newJobHealth("routes")}, identity: testIdentity(""),
 		orphanGuard: newTestGuard(guardedOrphans, clock.RealClock{}, i.explain),
 	}
 }

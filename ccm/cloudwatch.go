@@ -59,7 +59,7 @@ func controllerAliases() map[string]string {
 	return aliases
 }
 
-// startCloudWatch starts the jobs of the cloud watch that help a controller that is enabled,
+// startCloudWatch starts the jobs of the cloud watch that help a controller that is enabled, if any,
 // unless nothing is remembered of the cloud.
 func startCloudWatch(
 	as app.ControllerInitContext,
@@ -80,10 +80,11 @@ func startCloudWatch(
 		enabled := enabledControllers(cfg.ComponentConfig.Generic.Controllers)
 		logDutiesThatAreOff(enabled)
 		jobs, err := newWatchJobs(c, enabled, cfg.ClientBuilder.ClientOrDie(as.ClientName), cfg.SharedInformers)
-		if err != nil || len(jobs) == 0 {
+		if err != nil {
 			return nil, false, err
 		}
 		watch := &cloudWatch{jobs: jobs}
+		watch.health.jobs = []*jobHealth{c.inventoryHealth, c.routes.health}
 		go func() {
 			manager.ControllerManagerMetrics.ControllerStarted("cloud-watch")
 			defer manager.ControllerManagerMetrics.ControllerStopped("cloud-watch")
@@ -148,7 +149,8 @@ type watchJob interface {
 	Run(ctx context.Context, health *jobHealth)
 }
 
-// cloudWatch is the controller: its jobs, and whether each of them lives.
+// cloudWatch is the controller: its jobs, and whether each of them, the inventory and the routes
+// live.
 type cloudWatch struct {
 	jobs   []watchJob
 	health watchHealth
@@ -162,11 +164,12 @@ func (w *cloudWatch) Name() string { return calls.CloudWatch }
 // HealthChecker is part of /healthz, under the controller's name.
 func (w *cloudWatch) HealthChecker() healthz.UnnamedHealthChecker { return &w.health }
 
-// Run runs the jobs beside each other until ctx ends.
+// Run runs the jobs beside each other until ctx ends. Without any it only has its health checked.
 func (w *cloudWatch) Run(ctx context.Context) {
 	ctx = calls.For(ctx, calls.CloudWatch)
 	var running wait.Group
 	defer running.Wait()
+	running.Start(func() { <-ctx.Done() })
 	for _, job := range w.jobs {
 		health := w.health.addJob(job.Name())
 		running.Start(func() {

@@ -1,12 +1,17 @@
 package ccm
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // maxRoundDuration is how long one round of a job may take before the job counts as stuck.
@@ -15,7 +20,8 @@ import (
 const maxRoundDuration = 5 * time.Minute
 
 // watchHealth is the cloud watch's part of /healthz: it is well while every job runs, and
-// none of their rounds lasts for long. Safe for concurrent use.
+// none of their rounds lasts for long. The inventory and the routes count as jobs, although the
+// cloud watch does not run them. Safe for concurrent use.
 type watchHealth struct {
 	mu   sync.Mutex
 	jobs []*jobHealth
@@ -25,7 +31,7 @@ type watchHealth struct {
 func (h *watchHealth) addJob(name string) *jobHealth {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	job := &jobHealth{name: name, rounds: map[*jobRound]struct{}{}}
+	job := newJobHealth(name)
 	h.jobs = append(h.jobs, job)
 	return job
 }
@@ -49,6 +55,10 @@ type jobHealth struct {
 	mu     sync.Mutex
 	ended  bool
 	rounds map[*jobRound]struct{} // those that have not ended
+}
+
+func newJobHealth(name string) *jobHealth {
+	return &jobHealth{name: name, rounds: map[*jobRound]struct{}{}}
 }
 
 // jobRound is something that a job does and that ends soon.
@@ -90,4 +100,25 @@ func (h *jobHealth) check() error {
 		}
 	}
 	return nil
+}
+
+// eventRounds is the cloud of an inventory, each of whose events is a round of the inventory's job.
+// Lists need none: whoever asks the inventory waits for them in a round of his own.
+type eventRounds struct {
+	inventory.Cloud
+	health *jobHealth
+}
+
+// Follow is the cloud's own.
+func (e eventRounds) Follow(
+	ctx context.Context,
+	after int64,
+	fn func(api.Event) error,
+	onBreak func(error),
+	only ...client.EventFilter,
+) error {
+	return e.Cloud.Follow(ctx, after, func(ev api.Event) error {
+		defer e.health.beginRound("applying an event of the cloud")()
+		return fn(ev)
+	}, onBreak, only...)
 }

@@ -2,11 +2,24 @@ package ccm
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/cloud-provider/app"
+	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
+	"k8s.io/cloud-provider/names"
+	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
+	controllermanager "k8s.io/controller-manager/app"
+
+	"github.com/ccmlab/ccmlab/ccm/inventory"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // jobFunc is a job of the cloud watch that a test writes.
@@ -84,5 +97,66 @@ func TestHealthOfTheGenuineJobs(t *testing.T) {
 		watch := runJob(t, waiting.nodeWatch.Run)
 		advanceTime(maxRoundDuration + time.Minute)
 		assert.ErrorContains(t, watch.HealthChecker().Check(nil), "waiting for what is in the cluster")
+	})
+}
+
+// startWatchOf starts the cloud watch of c where the route controller alone is enabled, until the
+// test ends.
+func startWatchOf(t *testing.T, c *cloud) *cloudWatch {
+	cfg := &cloudcontrollerconfig.Config{ClientBuilder: clients{kube: fake.NewClientset()}}
+	cfg.SharedInformers = informers.NewSharedInformerFactory(fake.NewClientset(), 0)
+	cfg.ComponentConfig.Generic.Controllers = []string{names.NodeRouteController}
+	start := startCloudWatch(app.ControllerInitContext{}, cfg.Complete(), c)
+	watch, started, err := start(t.Context(), controllermanager.ControllerContext{
+		ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
+	})
+	require.NoError(t, err)
+	require.True(t, started, "it has no job, and knows whether the inventory and the routes live")
+	return watch.(*cloudWatch)
+}
+
+// oneEvent is a cloud that has one event.
+type oneEvent struct{ inventory.Cloud }
+
+func (oneEvent) Follow(
+	_ context.Context, _ int64, fn func(api.Event) error, _ func(error), _ ...client.EventFilter,
+) error {
+	return fn(api.Event{})
+}
+
+// An event that does not come to its end, and a list of routes that lasts for ever, make /healthz
+// fail, and so does the inventory's end.
+func TestHealthOfInventoryAndRoutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		f := &fakeAPI{t: t, project: ours, listRoutes: func(client.RouteFilter) ([]api.Route, error) {
+			<-hang
+			return []api.Route{route()}, nil
+		}}
+		c, stop := newTestCloud(f), make(chan struct{})
+		c.cached, c.routes = true, newRoutes(t, f)
+		check := startWatchOf(t, c).HealthChecker().Check
+		c.Initialize(clients{kube: fake.NewClientset()}, stop)
+		advanceTime(time.Hour)
+		require.NoError(t, check(nil), "nothing happens")
+
+		var hanging sync.WaitGroup
+		hanging.Go(func() {
+			apply := func(api.Event) error { <-hang; return nil }
+			assert.NoError(t, eventRounds{oneEvent{}, c.inventoryHealth}.Follow(t.Context(), 0, apply, nil))
+		})
+		hanging.Go(func() { _, _ = c.routes.ListRoutes(t.Context(), clusterName) })
+		advanceTime(maxRoundDuration)
+		require.NoError(t, check(nil))
+		advanceTime(time.Second)
+		assert.EqualError(t, check(nil), "inventory is stuck: applying an event of the cloud has taken 5m1s\n"+
+			"routes is stuck: listing routes has taken 5m1s")
+		close(hang)
+		hanging.Wait()
+		require.NoError(t, check(nil))
+
+		close(stop)
+		synctest.Wait()
+		assert.EqualError(t, check(nil), "inventory has ended")
 	})
 }

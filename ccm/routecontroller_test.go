@@ -233,6 +233,7 @@ func (w *routeWorld) newCloud() *cloud {
 	w.identity.onUIDKnown = known.RelistCluster
 	return &cloud{inventory: known, routes: &routes{
 		api: w.cloud, identity: w.identity, project: i.project, inventory: known, instances: i, explain: i.explain,
+		health: newJobHealth("routes"),
 	}}
 }
 

@@ -48,6 +48,7 @@ type routes struct {
 	inventory knownRoutes
 	instances *instances
 	explain   *explainer
+	health    *jobHealth
 	nodes     corelisters.NodeLister // set before the controllers start
 	allRoutes sharedRouteList
 }
@@ -73,6 +74,7 @@ var _ cloudprovider.Routes = (*routes)(nil)
 // stopped instance waits for its start, that of an ended instance goes when its Node does, and
 // one whose Node has become another instance is replaced.
 func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovider.Route, error) {
+	defer r.health.beginRound("listing routes")()
 	ctx = calls.For(ctx, calls.NodeRoute)
 	if r.identity.uid() == "" {
 		return nil, fmt.Errorf("listing the routes of cluster %s: %w", cluster, errClusterUnknown)
@@ -127,6 +129,7 @@ func (r *routes) toProviderRoutes(own []api.Route) []*cloudprovider.Route {
 // CreateRoute makes a route in one call. If it cannot, an Event on the Node says why:
 // upstream's own Event comes again at every retry.
 func (r *routes) CreateRoute(ctx context.Context, _, _ string, route *cloudprovider.Route) error {
+	defer r.health.beginRound("creating route " + route.DestinationCIDR)()
 	ctx = calls.For(ctx, calls.NodeRoute)
 	node, err := r.nodes.Get(string(route.TargetNode))
 	if err != nil {
@@ -248,6 +251,7 @@ func (e *routeConflictError) cause() cause { return cause{contract.ReasonRouteCo
 
 // DeleteRoute deletes what ListRoutes listed, if it is still there.
 func (r *routes) DeleteRoute(ctx context.Context, _ string, route *cloudprovider.Route) error {
+	defer r.health.beginRound("deleting route " + route.Name)()
 	ctx = calls.For(ctx, calls.NodeRoute)
 	found, err := r.inventory.Routes(ctx)
 	if err != nil {

@@ -34,7 +34,8 @@ func newRoutes(t *testing.T, f *fakeAPI, nodes ...*corev1.Node) *routes {
 	}
 	i := newInstances(f)
 	return &routes{
-		api: f, identity: testIdentity(clusterUID), project: i.project, inventory: forgetful{routes: f}, instances: i, explain: i.explain,
+		api: f, identity: testIdentity(clusterUID), project: i.project, inventory: forgetful{routes: f},
+		instances: i, explain: i.explain, health: newJobHealth("routes"),
 		nodes: corelisters.NewNodeLister(indexer),
 	}
 }

@@ -355,7 +355,7 @@ func (w *serviceWatch) settle(
 			}
 		}
 	}
-	isRepaired := d.repaired != "" && !(d.wasMissing && d.id == lb.ID)
+	isRepaired := d.repaired != "" && (!d.wasMissing || d.id != lb.ID)
 	if isRepaired && lb.State != api.LoadBalancerActive {
 		return w.reconcileDrift(ctx, svc, nodes, d, scope)
 	}

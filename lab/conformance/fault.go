@@ -22,7 +22,7 @@ const (
 	FaultEmptyList       FaultKind = "empty-list" // success, with lists that have nothing in them
 )
 
-// FaultNotFound: no doubtful answer but a wrong one, of a cloud that has lost
+// FaultNotFound is no doubtful answer but a wrong one, of a cloud that has lost
 // its data: lists with nothing in them, and that what is asked for by its ID does
 // not exist, in our own project or account. On must say about which things. A cloud whose 404 does
 // not say in which project it looked has neither this one nor FaultForeignNotFound.

@@ -14,7 +14,7 @@ import (
 // into it.
 func TestGuessBalancerName(t *testing.T) {
 	for what, name := range map[string]func(*corev1.Service) string{
-		"upstream's default":    func(s *corev1.Service) string { return cloudprovider.DefaultLoadBalancerName(s) },
+		"upstream's default":    cloudprovider.DefaultLoadBalancerName,
 		"the UID":               func(s *corev1.Service) string { return "k8s-" + string(s.UID) },
 		"the UID, cut":          func(s *corev1.Service) string { return s.Name + "-" + string(s.UID)[:8] },
 		"the UID behind a dash": func(s *corev1.Service) string { return string(s.UID)[:20] + "-lb" },
