@@ -41,8 +41,8 @@ type routeTable struct {
 	mu     sync.Mutex
 	routes []api.Route
 	made   int
-	calls  []string // the changes asked for
-	refuse error    // each of them, unless nil
+	calls  []string         // the changes asked for
+	refuse map[string]error // by the kind of change, "create" or "tag"
 }
 
 func newRouteTable(t *testing.T, routes ...api.Route) *routeTable {
@@ -72,8 +72,8 @@ func (c *routeTable) CreateRoute(_ context.Context, r api.RouteCreate) (*api.Rou
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, "create "+r.Name+" to "+r.InstanceID)
-	if c.refuse != nil {
-		return nil, c.refuse
+	if err := c.refuse["create"]; err != nil {
+		return nil, err
 	}
 	for _, have := range c.routes {
 		if prefixesOverlap(have.Destination, r.Destination) {
@@ -98,8 +98,8 @@ func (c *routeTable) UpdateRoute(_ context.Context, id string, u api.ResourceUpd
 		return nil, problem(404, api.NotFound, ourProject)
 	}
 	c.calls = append(c.calls, "tag "+c.routes[i].Name)
-	if c.refuse != nil {
-		return nil, c.refuse
+	if err := c.refuse["tag"]; err != nil {
+		return nil, err
 	}
 	c.routes[i].Tags = *u.Tags
 	c.routes[i].Version++
@@ -128,10 +128,10 @@ func (c *routeTable) change(name string, edit func(*api.Route)) {
 	c.routes[i].Version++
 }
 
-func (c *routeTable) setRefusal(err error) {
+func (c *routeTable) setRefusal(kind string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.refuse = err
+	c.refuse = map[string]error{kind: err}
 }
 
 // removeByHand deletes a route behind the controller's back.
@@ -149,7 +149,7 @@ func (c *routeTable) takeCalls() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	defer func() { c.calls = nil }()
-	return slices.Compact(c.calls)
+	return c.calls
 }
 
 // routeWorld is the route controller as the program starts it, with a fake API server and cloud.
@@ -297,11 +297,11 @@ func TestWithUpstreamsRouteController(t *testing.T) {
 			"a route that leads elsewhere is replaced, the old one going first",
 		)
 
-		w.cloud.setRefusal(problem(409, api.QuotaExceeded, ourProject))
+		w.cloud.setRefusal("create", problem(409, api.QuotaExceeded, ourProject))
 		w.cloud.removeByHand(route1)
 		assert.Equal(t, []string{create1}, w.cloud.takeCalls())
 		assert.Equal(t, "True NoRouteCreated", w.networkUnavailable("node-1"))
-		w.cloud.setRefusal(nil)
+		w.cloud.setRefusal("create", nil)
 		assert.Equal(t, []string{create1}, w.cloud.takeCalls(), "what was refused is tried again")
 		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
 
@@ -340,51 +340,27 @@ func TestTwoClustersOfOneNameHaveTheirOwnRoutes(t *testing.T) {
 	})
 }
 
-// Routes from before they had the cluster's UID are taken over when they lead to an instance of one
-// of the cluster's Nodes. What another cluster of that name has, or had, stays as it is.
+// A route from before they had the cluster's UID is taken over when it is in the way of the same one,
+// if not at once then later. What another cluster of that name has, or had, stays as it is.
 func TestUntaggedRoutesAreTakenOver(t *testing.T) {
-	untagged := func(node, instance, destination string) api.Route {
-		return api.Route{
-			ID: "r-" + node, Project: ourProject, Name: node, Destination: destination, InstanceID: instance,
-			State: api.RouteActive, Version: 1,
-			Tags: api.Tags{contract.TagCluster: clusterName, contract.TagNode: node},
-		}
-	}
-	ofOthers := untagged("node-9", "i-9", "10.244.9.0/24")
-	nodes := []*corev1.Node{routedNode("node-1", "i-1", "10.244.1.0/24"), routedNode("node-2", "i-2", "10.244.2.0/24")}
-	old := []api.Route{
-		untagged("node-1", "i-1", "10.244.1.0/24"),
-		untagged("gone", "i-2", "10.244.7.0/24"), // What is left of a Node, on an instance of ours.
-		ofOthers,
-	}
-	withRouteController(t, nodes, old, func(w *routeWorld) {
-		t := w.t
-		assert.ElementsMatch(t, []string{
-			"tag node-1", "tag gone", "delete gone", "create node-2-10.244.2.0-24 to i-2",
-		}, w.cloud.takeCalls())
-		routes, err := w.cloud.ListRoutes(t.Context(), client.RouteFilter{})
-		require.NoError(t, err)
-		require.Len(t, routes, 3)
-		assert.Equal(t, api.Tags{
-			contract.TagCluster: clusterName, contract.TagClusterUID: clusterUID, contract.TagNode: "node-1",
-		}, routes[0].Tags)
-		assert.Equal(t, ofOthers, routes[1])
-		assert.Empty(t, w.cloud.takeCalls())
-	})
-}
-
-// A route that cannot be tagged just now is kept, and tagged later.
-func TestTaggingRoutesIsTriedAgain(t *testing.T) {
 	old := route(untagged(contract.TagClusterUID))
+	ofOthers := route(untagged(contract.TagClusterUID), tagged(contract.TagNode, "node-9"), func(r *api.Route) {
+		r.ID, r.Name, r.Destination, r.InstanceID = "r-9", "node-9-10.244.9.0-24", "10.244.9.0/24", "i-9"
+	})
+	attempt := []string{"create " + old.Name + " to i-1", "tag " + old.Name}
 	withAndWithoutWatch(t, func(t *testing.T) {
-		cloud := newRouteTable(t, old)
+		cloud := newRouteTable(t, old, ofOthers)
 		w := newRouteWorld(t, cloud, testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
-		cloud.setRefusal(problem(503, api.Internal, ourProject))
-		defer w.start()()
-		assert.Equal(t, []string{"tag " + old.Name}, cloud.takeCalls())
-		cloud.setRefusal(nil)
-		assert.Equal(t, []string{"tag " + old.Name}, cloud.takeCalls())
+		cloud.setRefusal("tag", problem(503, api.Internal, ourProject))
+		stop := w.start()
+		assert.Equal(t, attempt, cloud.takeCalls()[:2])
+		assert.Equal(t, "False RouteCreated", w.networkUnavailable("node-1"))
+		cloud.setRefusal("tag", nil)
+		assert.Equal(t, attempt, cloud.takeCalls())
 		assert.Empty(t, cloud.takeCalls())
+		stop()
+		assert.Equal(t, route().Tags, cloud.routes[0].Tags)
+		assert.Equal(t, ofOthers, cloud.routes[1])
 	})
 }
 
@@ -403,12 +379,12 @@ func TestNoRoutesWithoutTheClustersUID(t *testing.T) {
 	})
 }
 
-// A cluster with another name than before has its routes all the same, and names them anew.
+// A cluster with another name than before has its routes all the same.
 func TestRoutesOfARenamedCluster(t *testing.T) {
 	before := route(tagged(contract.TagCluster, "before"))
 	node := routedNode("node-1", "i-1", "10.244.1.0/24")
 	withRouteController(t, []*corev1.Node{node}, []api.Route{before}, func(w *routeWorld) {
-		assert.Equal(w.t, []string{"tag " + before.Name}, w.cloud.takeCalls())
+		assert.Empty(w.t, w.cloud.takeCalls())
 		require.NoError(w.t, w.kube.CoreV1().Nodes().Delete(w.t.Context(), "node-1", metav1.DeleteOptions{}))
 		assert.Equal(w.t, []string{"delete " + before.Name}, w.cloud.takeCalls())
 	})

@@ -96,11 +96,8 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 				errWrongProject, route.ID, route.Project)
 		}
 	}
-	own, err := r.ownRoutes(ctx, found)
-	if err != nil {
-		return nil, err
-	}
-	return r.toProviderRoutes(own), nil
+	found = slices.DeleteFunc(found, func(route api.Route) bool { return !r.identity.ownsRoute(&route) })
+	return r.toProviderRoutes(found), nil
 }
 
 // toProviderRoutes converts the cluster's routes for upstream. Those that are to be replaced
@@ -204,7 +201,7 @@ func (r *routes) createRoute(ctx context.Context, node *corev1.Node, route *clou
 }
 
 // resolveConflict explains a refusal by the route that is in the way, or finds that the cloud
-// already has what is wanted.
+// already has what is wanted, and makes it the cluster's if it is from before routes had its UID.
 func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refusal error) (*api.Route, error) {
 	all, err := r.allRoutes.list(ctx, r.api)
 	if err != nil {
@@ -216,7 +213,7 @@ func (r *routes) resolveConflict(ctx context.Context, want api.RouteCreate, refu
 		case (r.identity.ownsRoute(&have) || r.identity.isUntagged(&have)) &&
 			have.Tags[contract.TagNode] == (*want.Tags)[contract.TagNode] &&
 			have.Destination == want.Destination && have.InstanceID == want.InstanceID:
-			return &have, nil
+			return r.adoptRoute(ctx, &have), nil
 		default:
 			return nil, &routeConflictError{have: have, owner: r.identity.describeOwner(&have)}
 		}

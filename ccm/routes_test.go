@@ -158,10 +158,7 @@ func TestCreateRoute(t *testing.T) {
 				delete(r.Tags, contract.TagClusterUID)
 				r.InstanceID = "i-9"
 			})},
-			fail: "of node node-1 of a cluster lab, which may be another of that name: the route leads to no instance",
-		},
-		"it is there, without a UID": {
-			create: refused(api.RouteConflict), have: []api.Route{route(untagged(contract.TagClusterUID))},
+			fail: "of node node-1 of a cluster lab, which may be another of that name; delete it",
 		},
 		"one of a person": {create: refused(api.NameTaken), have: []api.Route{route(func(r *api.Route) {
 			r.Destination = "192.0.2.0/24"
