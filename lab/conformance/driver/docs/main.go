@@ -106,7 +106,7 @@ func readComments(file string, comments map[string]string) error {
 				text = group.Doc.Text()
 			}
 			text = strings.TrimPrefix(strings.Join(strings.Fields(text), " "), value.Names[0].Name)
-			comments[name] = strings.TrimLeft(text, ": ")
+			comments[name] = strings.TrimPrefix(strings.TrimLeft(text, ": "), "is ")
 		}
 	}
 	return nil
