@@ -156,6 +156,9 @@ func (l *loadBalancers) reconcile(
 	if err != nil {
 		return nil, err
 	}
+	if err := checkFamilies(have, want); err != nil {
+		return nil, err
+	}
 	if err := l.resolveAddress(ctx, have, &want); err != nil {
 		return nil, err
 	}

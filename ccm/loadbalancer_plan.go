@@ -31,14 +31,23 @@ func planSteps(have *api.LoadBalancer, want balancerSpec) []step {
 		return u.stepsIfChanged()
 	}
 	if why := immutableDifferences(have, want); len(why) > 0 {
-		return []step{replaceStep{
-			id: have.ID, version: have.Version, differences: why, replacement: createStep(want),
-			needsDryRun: want.ipv6 == ipv6Required && have.IPv6Address == nil,
-		}}
+		return []step{replaceStep{id: have.ID, version: have.Version, name: want.name, differences: why}}
 	}
 	u.compareTraffic(have, want)
 	u.compareOptions(have, want)
 	return u.stepsIfChanged()
+}
+
+// checkFamilies refuses IPv6 for a balancer that was made without it: its families are
+// final, and whether the cloud has IPv6 at all it says only to who creates a balancer.
+// To give one up for that would be a guess, and cost the Service its address.
+func checkFamilies(have *api.LoadBalancer, want balancerSpec) error {
+	if have == nil || want.ipv6 != ipv6Required || have.IPv6Address != nil {
+		return nil
+	}
+	return &reasonError{contract.ReasonInvalidService, fmt.Errorf(
+		"the Service's load balancer %s was made without an IPv6 address and cannot get one: "+
+			"delete the Service and create it anew, or leave IPv6 out of its ipFamilies", have.ID)}
 }
 
 // immutableDifferences are those that no update can remove. What is merely no longer
@@ -48,9 +57,6 @@ func immutableDifferences(have *api.LoadBalancer, want balancerSpec) []string {
 	var why []string
 	if !want.address.isHeldBy(have) {
 		why = append(why, fmt.Sprintf("address %s to %s", have.Address, want.address))
-	}
-	if want.ipv6 == ipv6Required && have.IPv6Address == nil {
-		why = append(why, "it has no IPv6 address")
 	}
 	if want.scheme == api.SchemeInternal && have.AddressID != nil {
 		why = append(why, fmt.Sprintf("address %s is reserved, which an internal one's is not", have.Address))
@@ -80,10 +86,6 @@ func (s createStep) String() string {
 }
 
 func (s createStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
-	return cloud.CreateLoadBalancer(ctx, s.createRequest())
-}
-
-func (s createStep) createRequest() api.LoadBalancerCreate {
 	families := balancerSpec(s).ipFamilies()
 	lb := api.LoadBalancerCreate{
 		Name:                  s.name,
@@ -103,7 +105,7 @@ func (s createStep) createRequest() api.LoadBalancerCreate {
 	if s.address.id != "" {
 		lb.AddressID = &s.address.id
 	}
-	return lb
+	return cloud.CreateLoadBalancer(ctx, lb)
 }
 
 // updateStep changes the balancer only if it is still in the version that was
@@ -215,49 +217,22 @@ func (s *updateStep) stepsIfChanged() []step {
 
 // replaceStep deletes a balancer that cannot be changed into the wanted one, if it
 // is still in the version that was compared. A later sync creates the other, once
-// the name, and maybe the address, are free.
+// the name, and maybe the address, are free. There is room for it where this one was,
+// in the quota, too, unless somebody else is quicker.
 type replaceStep struct {
 	id          string
 	version     int64
+	name        string
 	differences []string
-	replacement createStep
-	needsDryRun bool
 }
 
 func (s replaceStep) String() string {
 	return fmt.Sprintf("delete load balancer %s, to create %s anew: %s",
-		s.id, s.replacement.name, strings.Join(s.differences, "; "))
+		s.id, s.name, strings.Join(s.differences, "; "))
 }
 
 func (s replaceStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.LoadBalancer, error) {
-	if s.needsDryRun {
-		if err := s.dryRunCreate(ctx, cloud); err != nil {
-			return nil, err
-		}
-	}
 	return cloud.DeleteLoadBalancer(client.IfMatch(ctx, s.version), s.id)
-}
-
-// noSuchInstance is the ID of no instance: every cloud refuses it as a target.
-const noSuchInstance = "none"
-
-// dryRunCreate finds out whether the cloud has IPv6 at all, before a balancer is
-// given up for one that the cloud would refuse. The API tells so only when a
-// balancer is created, so one is asked for that cannot be: its target is no instance.
-func (s replaceStep) dryRunCreate(ctx context.Context, cloud loadBalancersAPI) error {
-	lb := s.replacement.createRequest()
-	lb.Targets, lb.AddressID = &api.Targets{{InstanceID: noSuchInstance}}, nil
-	made, err := cloud.CreateLoadBalancer(ctx, lb)
-	switch {
-	case err == nil: // A cloud that accepts it all the same. This would be the Service's second balancer.
-		_, err = cloud.DeleteLoadBalancer(client.IfMatch(ctx, made.Version), made.ID)
-		return err
-	case client.HasCode(err, api.UnknownInstance),
-		client.HasCode(err, api.NameTaken),
-		client.HasCode(err, api.QuotaExceeded):
-		return nil
-	}
-	return err
 }
 
 func listenerList(listeners api.Listeners) string {

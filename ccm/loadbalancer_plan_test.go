@@ -2,7 +2,6 @@ package ccm
 
 import (
 	"encoding/json"
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -12,7 +11,6 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 func TestPlanSteps(t *testing.T) {
@@ -145,11 +143,6 @@ func TestPlanReplacesImmutableDifferences(t *testing.T) {
 			have: func(lb *api.LoadBalancer) { lb.Tags[contract.TagServiceAddress] = "web" },
 			why:  "address 127.30.64.1 to web",
 		},
-		"IPv6 required": {
-			svc: serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"),
-			why: "it has no IPv6 address",
-		},
-		"IPv6 alone": {svc: serviceWithFamilies("SingleStack", "IPv6"), why: "it has no IPv6 address"},
 		"internal, and it is reserved": {
 			svc:  serviceWithAnnotations(annotations.Scheme, "internal"),
 			have: func(lb *api.LoadBalancer) { lb.AddressID = &id },
@@ -209,69 +202,17 @@ func TestReplaceForReservedAddress(t *testing.T) {
 	assert.True(t, isPending(err), "%v", err)
 }
 
-// Before a balancer is replaced by one with IPv6, a dry run finds out whether the cloud
-// has IPv6.
-func TestReplaceForIPv6NeedsDryRun(t *testing.T) {
-	field := []api.ProblemField{{Field: "ipFamilies", Message: "cannot hold ipv6"}}
-	noIPv6 := &client.Error{
-		Status:  400,
-		Problem: api.Problem{Code: api.InvalidRequest, Detail: "no IPv6 addresses to give", Fields: &field},
-	}
-	for name, tc := range map[string]struct {
-		rehearsal error
-		replaced  bool
-	}{
-		"it has":                {problem(400, api.UnknownInstance, ourProject), true},
-		"it has, and not twice": {problem(409, api.NameTaken, ourProject), true},
-		"it has no":             {noIPv6, false},
-		"who knows":             {problem(503, api.Unavailable, ourProject), false},
+// A balancer that has no IPv6 address is kept, whatever the cloud could give.
+func TestIPv6IsNoReasonToReplace(t *testing.T) {
+	for name, svc := range map[string]*corev1.Service{
+		"beside IPv4": serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"),
+		"alone":       serviceWithFamilies("SingleStack", "IPv6"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			have := built(t, api.LoadBalancerActive)
-			f := newFakeBalancers(t, *have)
-			f.create = func(lb api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-				assert.Equal(
-					t, api.Targets{{InstanceID: noSuchInstance}}, *lb.Targets,
-					"whatever is renamed meanwhile, nothing comes of it",
-				)
-				return nil, tc.rehearsal
-			}
-			if tc.replaced {
-				f.remove = func(string) (*api.LoadBalancer, error) { return built(t, api.LoadBalancerDeleting), nil }
-			}
-			_, err := f.loadBalancers().EnsureLoadBalancer(
-				t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil,
-			)
-			assert.Equal(t, tc.replaced, isPending(err), "%v", err)
-			if errors.Is(tc.rehearsal, noIPv6) {
-				assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
-			}
+			f := newFakeBalancers(t, *built(t, api.LoadBalancerActive)) // Any call that changes it fails the test.
+			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+			require.ErrorContains(t, err, "without an IPv6 address")
+			assert.Equal(t, contract.ReasonInvalidService, causeOf(err).reason)
 		})
 	}
-}
-
-// A dry run leaves nothing behind, not even in a cloud that accepts its balancer.
-func TestDryRunLeavesNothing(t *testing.T) {
-	f := newFakeBalancers(t, *built(t, api.LoadBalancerActive))
-	f.create = func(api.LoadBalancerCreate) (*api.LoadBalancer, error) {
-		return &api.LoadBalancer{ID: "lb-rehearsed"}, nil
-	}
-	var removed []string
-	refusal := errors.New("refused")
-	f.remove = func(id string) (*api.LoadBalancer, error) {
-		removed = append(removed, id)
-		return built(t, api.LoadBalancerDeleting), refusal
-	}
-	l := f.loadBalancers()
-	_, err := l.EnsureLoadBalancer(
-		t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil,
-	)
-	require.ErrorIs(t, err, refusal)
-	assert.Equal(t, []string{"lb-rehearsed"}, removed, "nothing is given up before")
-	removed, refusal = nil, nil
-	_, err = l.EnsureLoadBalancer(
-		t.Context(), clusterName, serviceWithFamilies("RequireDualStack", "IPv4", "IPv6"), nil,
-	)
-	assert.True(t, isPending(err), "%v", err)
-	assert.Equal(t, []string{"lb-rehearsed", "lb-1"}, removed)
 }
