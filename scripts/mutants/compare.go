@@ -24,7 +24,7 @@ func compareWithDeclaration(
 	for _, t := range r.Tests {
 		covered[t.ID] = true
 		failed, blocked := t.Result == conformance.Failed, t.Result == conformance.Blocked
-		key, reason := mutants.FindReason(m.AlsoFails, t.ID)
+		key, reason := m.FindReason(t.ID)
 		switch meant := slices.Contains(m.CaughtBy, t.ID); {
 		case meant && failed && t.Required:
 			caught = append(caught, t.ID)

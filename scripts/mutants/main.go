@@ -5,8 +5,7 @@
 // for that.
 //
 // The mutants are declared in lab/conformance/mutants. Begin with run, and with
-// compareWithDeclaration. Those that are made mechanically, of lab/conformance/mutants/mutation, are
-// judged by runGenerated: each must fail some test, or be declared equivalent.
+// compareWithDeclaration.
 package main
 
 import (
@@ -48,32 +47,19 @@ func main() {
 		&o.withCore, "beside", false, "run the tests meant for each mutant, and the core tests of their profiles",
 	)
 	flag.IntVar(&o.parallel, "parallel", 2, "how many mutants are judged at a time, each in a lab of its own")
-	flag.BoolVar(&o.all, "generated", false, "judge the mutants that are made mechanically; NAME is a pattern of their IDs")
-	g := &o.generated
-	flag.BoolVar(&g.list, "list", false, "with -generated: print them, and judge none")
-	flag.IntVar(&g.sample, "sample", 0, "with -generated: only so many of them, chosen at random")
-	flag.Uint64Var(&g.seed, "seed", 1, "with -sample: another seed chooses others")
-	flag.BoolVar(&g.survivors, "survivors", false, "with -generated: judge again those that no test has caught, and no others")
-	flag.StringVar(&g.profiles, "profiles", "", "with -generated: only by the tests of these profiles, `A,B`")
-	flag.BoolVar(&g.machines, "machines", false, "with -generated: with kubelets, by the tests of traffic, too")
 	flag.Usage = func() {
 		fmt.Fprintln(
 			os.Stderr,
-			"mutants [-quick|-beside|-generated …] [-parallel N] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.",
+			"mutants [-quick|-beside] [-parallel N] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.",
 		)
 		flag.PrintDefaults()
 	}
 	flag.Parse()
-	if o.parallel < 1 || o.quick && o.withCore || o.all && (o.quick || o.withCore) ||
-		!o.all && o.generated != (generatedOptions{seed: 1}) {
+	if o.parallel < 1 || o.quick && o.withCore {
 		flag.Usage()
 		os.Exit(2)
 	}
-	judge := run
-	if o.all {
-		judge = runGenerated
-	}
-	if err := judge(flag.Args(), o); err != nil {
+	if err := run(flag.Args(), o); err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		os.Exit(1)
 	}
@@ -83,9 +69,6 @@ func main() {
 type options struct {
 	quick, withCore bool
 	parallel        int
-
-	all       bool // that are made mechanically
-	generated generatedOptions
 }
 
 // focusPattern returns a regular expression that matches the tests to run on these mutants; "" is all tests.
@@ -297,11 +280,6 @@ func (j *judge) testBound(focus string) time.Duration {
 			slowest = max(slowest, took)
 		}
 	}
-	return boundFor(slowest)
-}
-
-// boundFor returns the bound of tests of which the slowest takes so many seconds when it passes.
-func boundFor(slowest float64) time.Duration {
 	bound := time.Duration(slowFactor * slowest * float64(time.Second))
 	return min(max(bound, minTestBound), maxTestBound).Round(time.Second)
 }

@@ -1,13 +1,16 @@
 // Package mutants makes variants of our CCM, each with one mistake that a CCM's author could make. The
-// conformance suite must catch each; lessons have learners find some. Choose returns mutants that were
-// written by hand, Generate makes others mechanically.
+// conformance suite must catch each; lessons have learners find some.
 package mutants
 
 import (
 	"context"
 	"embed"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,7 +18,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/lab/build"
-	"github.com/ccmlab/ccmlab/lab/conformance/mutants/mutation"
 )
 
 // declarations has a file for each mutant, with its name.
@@ -53,9 +55,7 @@ func Choose(names ...string) ([]Mutant, error) {
 	}
 	var all []string
 	for _, f := range files {
-		if f.Name() != equivalentFile {
-			all = append(all, strings.TrimSuffix(f.Name(), ".yaml"))
-		}
+		all = append(all, strings.TrimSuffix(f.Name(), ".yaml"))
 	}
 	if len(names) == 0 {
 		names = all
@@ -76,6 +76,20 @@ func Choose(names ...string) ([]Mutant, error) {
 		chosen = append(chosen, m)
 	}
 	return chosen, nil
+}
+
+// FindReason returns the reason in AlsoFails for a test, and the key that has it: the test's ID, or a pattern
+// of path.Match that matches it. Both are "" if there is none.
+func (m Mutant) FindReason(id string) (key, reason string) {
+	if reason, named := m.AlsoFails[id]; named {
+		return id, reason
+	}
+	for _, key := range slices.Sorted(maps.Keys(m.AlsoFails)) {
+		if matched, err := path.Match(key, id); err == nil && matched {
+			return key, m.AlsoFails[key]
+		}
+	}
+	return "", ""
 }
 
 // Sources returns the changed sources, by their path below root.
@@ -101,7 +115,8 @@ func (m Mutant) Sources(root string) (map[string]string, error) {
 	return changed, nil
 }
 
-// writeOverlay writes the changed sources into dir, as mutation.WriteOverlay does.
+// writeOverlay writes the changed sources into dir, and for `go build -overlay` a file that says so,
+// whose path it returns.
 func (m Mutant) writeOverlay(root, dir string) (file string, err error) {
 	changed, err := m.Sources(root)
 	if err != nil {
@@ -110,11 +125,17 @@ func (m Mutant) writeOverlay(root, dir string) (file string, err error) {
 	if root, err = filepath.Abs(root); err != nil {
 		return "", err
 	}
-	sources := map[string]string{}
+	replace := map[string]string{}
+	var errs []error
 	for path, source := range changed {
-		sources[filepath.Join(root, path)] = source
+		// Go's ./... leaves out such a folder. Two files of one name may be of different packages.
+		to := filepath.Join(dir, "_sources", path)
+		replace[filepath.Join(root, path)] = to
+		errs = append(errs, os.MkdirAll(filepath.Dir(to), 0o755), os.WriteFile(to, []byte(source), 0o644))
 	}
-	return mutation.WriteOverlay(dir, sources)
+	data, err := json.Marshal(map[string]any{"Replace": replace})
+	file = filepath.Join(dir, "overlay.json")
+	return file, errors.Join(append(errs, err, os.WriteFile(file, data, 0o644))...)
 }
 
 // Build compiles the mutant of the clone at root into dir, which gets its changed
@@ -124,11 +145,6 @@ func (m Mutant) Build(ctx context.Context, root, dir string, note func(string)) 
 	if err != nil {
 		return "", err
 	}
-	return buildCCM(ctx, overlay, root, dir, note)
-}
-
-// buildCCM compiles the CCM of the clone at root into dir, with some sources in the place of others.
-func buildCCM(ctx context.Context, overlay, root, dir string, note func(string)) (program string, err error) {
 	module := build.Own(root) // With its flags, all but package ccm is compiled already.
 	module.Mains = map[string]string{"./cmd/ccm": "ccm"}
 	module.Flags = append(module.Flags, "-overlay="+overlay)
