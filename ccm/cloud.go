@@ -70,8 +70,8 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	limits := massDeletion{mass.Share, mass.Minimum, mass.Window.Duration, mass.Hold.Duration}
 	instances := &instances{
 		api: api, project: project, identity: identity, inventory: known, explain: explain,
-		labels: nodeLabels(cfg.NodeLabels),
-		guard:  newDeletionGuard(guardedNodes, limits, clock.RealClock{}, explain),
+		labels: nodeLabels(cfg.NodeLabels), addresses: newNodeAddressRules(cfg.NodeAddresses),
+		guard: newDeletionGuard(guardedNodes, limits, clock.RealClock{}, explain),
 	}
 	instances.guard.list = instances.listNodeUIDs
 	return &cloud{

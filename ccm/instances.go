@@ -24,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -44,6 +45,7 @@ type instances struct {
 	nodes     corelisters.NodeLister // set before the controllers start
 	explain   *explainer
 	labels    nodeLabels
+	addresses nodeAddressRules
 }
 
 // guardedNodes are what the guard of Nodes guards.
@@ -169,13 +171,13 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 		return nil, err
 	}
 	i.recordExists(node, instance)
-	addresses := nodeAddresses(instance, node.Name)
+	addresses := i.addresses.nodeAddresses(instance, node.Name)
 	// Upstream writes what it is given: an incomplete answer would cost a Node its address,
 	// or it would never get its zone.
 	if instance.Type == "" || instance.Zone == "" || instance.Region == "" ||
 		!slices.ContainsFunc(addresses, isInternalAddress) {
 		return nil, fmt.Errorf("the cloud's answer about instance %s lacks its type, zone, region "+
-			"or internal address: type %q, zone %q, region %q, addresses %v",
+			"or an internal address that nodeAddresses in the configuration lets through: type %q, zone %q, region %q, addresses %v",
 			instance.ID, instance.Type, instance.Zone, instance.Region, instance.Addresses)
 	}
 	if err := checkKubeletNodeIP(node, instance.ID, addresses); err != nil {
@@ -191,10 +193,37 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	}, nil
 }
 
+// nodeAddressRules say which of an instance's addresses its Node has.
+type nodeAddressRules struct {
+	families []string // Of each kind, the first one's come first.
+	internal []netip.Prefix
+}
+
+func newNodeAddressRules(c config.NodeAddresses) nodeAddressRules {
+	rules := nodeAddressRules{families: c.Families}
+	for _, r := range c.InternalRanges {
+		rules.internal = append(rules.internal, netip.MustParsePrefix(r).Masked()) // It was validated.
+	}
+	return rules
+}
+
+func familyOf(ip netip.Addr) string {
+	if ip.Is4() {
+		return "ipv4"
+	}
+	return "ipv6"
+}
+
+func (r nodeAddressRules) allow(ip netip.Addr, t corev1.NodeAddressType) bool {
+	return slices.Contains(r.families, familyOf(ip)) &&
+		(t != corev1.NodeInternalIP || len(r.internal) == 0 ||
+			slices.ContainsFunc(r.internal, func(p netip.Prefix) bool { return p.Contains(ip) }))
+}
+
 // nodeAddresses are the host name, then the internal addresses, then the external ones. Of
-// each kind IPv4 comes before IPv6, and otherwise they keep the cloud's order: others connect
-// to the first internal one.
-func nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress {
+// each kind those of the first family come first, and otherwise they keep the cloud's order:
+// others connect to the first internal one.
+func (r nodeAddressRules) nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress {
 	var ips []corev1.NodeAddress
 	for _, a := range instance.Addresses {
 		ip, err := netip.ParseAddr(a.IP)
@@ -205,17 +234,16 @@ func nodeAddresses(instance *api.Instance, nodeName string) []corev1.NodeAddress
 		if a.Type == api.AddressExternal {
 			t = corev1.NodeExternalIP
 		}
-		nodehelpers.AddToNodeAddresses(&ips, corev1.NodeAddress{Type: t, Address: ip.Unmap().String()})
+		if ip = ip.Unmap(); r.allow(ip, t) {
+			nodehelpers.AddToNodeAddresses(&ips, corev1.NodeAddress{Type: t, Address: ip.String()})
+		}
 	}
 	rank := func(a corev1.NodeAddress) int {
-		r := 0
+		n := slices.Index(r.families, familyOf(netip.MustParseAddr(a.Address)))
 		if !isInternalAddress(a) {
-			r += 2
+			n += 2
 		}
-		if netip.MustParseAddr(a.Address).Is6() {
-			r++
-		}
-		return r
+		return n
 	}
 	slices.SortStableFunc(ips, func(a, b corev1.NodeAddress) int { return rank(a) - rank(b) })
 	return append([]corev1.NodeAddress{{Type: corev1.NodeHostName, Address: nodeName}}, ips...)

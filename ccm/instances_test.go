@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	"pgregory.net/rapid"
 
+	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -40,8 +41,9 @@ func newInstances(f *fakeAPI) *instances {
 	i := &instances{
 		api: f, project: newProjectGuard(f, "lab"), identity: testIdentity("cluster-uid"),
 		inventory: forgetful{instances: f}, explain: explain,
-		guard: newTestGuard(guardedNodes, clock.RealClock{}, explain),
-		nodes: corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
+		addresses: newNodeAddressRules(config.Default().NodeAddresses),
+		guard:     newTestGuard(guardedNodes, clock.RealClock{}, explain),
+		nodes:     corelisters.NewNodeLister(cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})),
 	}
 	i.guard.list = i.listNodeUIDs
 	return i
@@ -73,30 +75,49 @@ func TestNodeAddresses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		has  []api.Address
 		want string
+		cfg  config.NodeAddresses
 	}{
-		"one": {[]api.Address{in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1"},
+		"one": {has: []api.Address{in("10.0.0.1")}, want: "Hostname:n InternalIP:10.0.0.1"},
 		"both families, of each kind": {
-			[]api.Address{out("2001:db8::2"), in("fd00::1"), out("192.0.2.1"), in("10.0.0.1")},
-			"Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1 ExternalIP:192.0.2.1 ExternalIP:2001:db8::2",
+			has:  []api.Address{out("2001:db8::2"), in("fd00::1"), out("192.0.2.1"), in("10.0.0.1")},
+			want: "Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1 ExternalIP:192.0.2.1 ExternalIP:2001:db8::2",
 		},
 		"the cloud's first is first": {
-			[]api.Address{in("10.0.0.9"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.9 InternalIP:10.0.0.1",
+			has: []api.Address{in("10.0.0.9"), in("10.0.0.1")}, want: "Hostname:n InternalIP:10.0.0.9 InternalIP:10.0.0.1",
 		},
 		"twice, in two spellings": {
-			[]api.Address{in("fd00::1"), in("fd00:0::1"), in("10.0.0.1"), in("::ffff:10.0.0.1")},
-			"Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1",
+			has:  []api.Address{in("fd00::1"), in("fd00:0::1"), in("10.0.0.1"), in("::ffff:10.0.0.1")},
+			want: "Hostname:n InternalIP:10.0.0.1 InternalIP:fd00::1",
 		},
 		"internal and external alike": {
-			[]api.Address{in("10.0.0.1"), out("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1 ExternalIP:10.0.0.1",
+			has: []api.Address{in("10.0.0.1"), out("10.0.0.1")}, want: "Hostname:n InternalIP:10.0.0.1 ExternalIP:10.0.0.1",
 		},
 		"garbage among them": {
-			[]api.Address{in(""), in("x"), in("fe80::1%eth0"), in("10.0.0.1")}, "Hostname:n InternalIP:10.0.0.1",
+			has: []api.Address{in(""), in("x"), in("fe80::1%eth0"), in("10.0.0.1")}, want: "Hostname:n InternalIP:10.0.0.1",
 		},
-		"IPv6 only": {[]api.Address{in("fd00::1")}, "Hostname:n InternalIP:fd00::1"},
+		"IPv6 only": {has: []api.Address{in("fd00::1")}, want: "Hostname:n InternalIP:fd00::1"},
+		"IPv6 first": {
+			has:  []api.Address{in("10.0.0.1"), out("192.0.2.1"), in("fd00::1")},
+			cfg:  config.NodeAddresses{Families: []string{"ipv6", "ipv4"}},
+			want: "Hostname:n InternalIP:fd00::1 InternalIP:10.0.0.1 ExternalIP:192.0.2.1",
+		},
+		"one family": {
+			has:  []api.Address{in("10.0.0.1"), out("192.0.2.1"), in("fd00::1")},
+			cfg:  config.NodeAddresses{Families: []string{"ipv4"}},
+			want: "Hostname:n InternalIP:10.0.0.1 ExternalIP:192.0.2.1",
+		},
+		"of one network": {
+			has:  []api.Address{in("10.0.0.1"), in("10.1.0.1"), in("fd00::1"), out("192.0.2.1")},
+			cfg:  config.NodeAddresses{InternalRanges: []string{"10.1.2.3/16"}},
+			want: "Hostname:n InternalIP:10.1.0.1 ExternalIP:192.0.2.1",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for _, a := range nodeAddresses(&api.Instance{Addresses: tc.has}, "n") {
+			if tc.cfg.Families == nil {
+				tc.cfg.Families = config.Default().NodeAddresses.Families
+			}
+			for _, a := range newNodeAddressRules(tc.cfg).nodeAddresses(&api.Instance{Addresses: tc.has}, "n") {
 				got = append(got, string(a.Type)+":"+a.Address)
 			}
 			assert.Equal(t, tc.want, strings.Join(got, " "))
@@ -198,7 +219,7 @@ func TestAddressesAreValid(t *testing.T) {
 	}))
 	rapid.Check(t, func(t *rapid.T) {
 		seen := map[corev1.NodeAddress]bool{}
-		for _, a := range nodeAddresses(&api.Instance{Addresses: addresses.Draw(t, "addresses")}, "n") {
+		for _, a := range newNodeAddressRules(config.Default().NodeAddresses).nodeAddresses(&api.Instance{Addresses: addresses.Draw(t, "addresses")}, "n") {
 			assert.False(t, seen[a], "%v twice", a)
 			seen[a] = true
 			if a.Type != corev1.NodeHostName {

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"net/url"
 	"os"
 	"slices"
@@ -50,8 +51,36 @@ type Config struct {
 	MassDeletion MassDeletion `json:"massDeletion"`
 	// NodeLabels says which tags of an instance become labels of its Node.
 	NodeLabels NodeLabels `json:"nodeLabels"`
+	// NodeAddresses says which of an instance's addresses its Node has.
+	NodeAddresses NodeAddresses `json:"nodeAddresses"`
 	// LoadBalancer is about the balancers of all Services.
 	LoadBalancer LoadBalancer `json:"loadBalancer"`
+}
+
+// NodeAddresses says which of an instance's addresses its Node has.
+type NodeAddresses struct {
+	// Families are ipv4 and ipv6, or one of them. The first one's come first, of each kind.
+	Families []string `json:"families" env:"FAKECLOUD_NODE_ADDRESSES_FAMILIES"`
+	// InternalRanges are CIDRs, such as that of one of the instance's networks. Internal addresses
+	// outside of them do not count; without ranges all do.
+	InternalRanges []string `json:"internalRanges,omitempty" env:"FAKECLOUD_NODE_ADDRESSES_INTERNAL_RANGES"`
+}
+
+func (n NodeAddresses) validate() (errs []*fieldError) {
+	wrong := func(name, format string, args ...any) {
+		path := "nodeAddresses." + name
+		errs = append(errs, &fieldError{path, fmt.Errorf(path+" "+format, args...)})
+	}
+	isFamily := func(f string) bool { return f == "ipv4" || f == "ipv6" }
+	if f := n.Families; len(f) < 1 || len(f) > 2 || !isFamily(f[0]) || !isFamily(f[len(f)-1]) || len(f) == 2 && f[0] == f[1] {
+		wrong("families", "%q: want [ipv4, ipv6], the one that is to be first first, or one of them", f)
+	}
+	for _, r := range n.InternalRanges {
+		if _, err := netip.ParsePrefix(r); err != nil {
+			wrong("internalRanges", "%q: want CIDRs, e.g. 10.0.0.0/16", r)
+		}
+	}
+	return errs
 }
 
 // LoadBalancer is about the balancers of all Services.
@@ -113,7 +142,8 @@ func Default() Config {
 			// Nodes. In half an hour somebody who is on call has looked.
 			Window: metav1.Duration{Duration: time.Hour}, Hold: metav1.Duration{Duration: 30 * time.Minute},
 		},
-		NodeLabels: NodeLabels{Prefix: "tags.fakecloud.ccmlab.io/"},
+		NodeLabels:    NodeLabels{Prefix: "tags.fakecloud.ccmlab.io/"},
+		NodeAddresses: NodeAddresses{Families: []string{"ipv4", "ipv6"}},
 	}
 }
 
@@ -193,7 +223,8 @@ func (c Config) validate() (errs []*fieldError) {
 	if c.QPS > 0 && c.Burst < 1 {
 		wrong("burst", "burst %d: want 1 or more calls at once, e.g. 500", c.Burst)
 	}
-	return slices.Concat(errs, c.MassDeletion.validate(), c.NodeLabels.validate(), c.LoadBalancer.validate())
+	return slices.Concat(errs,
+		c.MassDeletion.validate(), c.NodeLabels.validate(), c.NodeAddresses.validate(), c.LoadBalancer.validate())
 }
 
 func (m MassDeletion) validate() (errs []*fieldError) {

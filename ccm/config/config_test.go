@@ -30,6 +30,7 @@ burst: 0.5
 tokens: a
 massDeletion: {share: 2, minimum: -1, window: 30, hold: 0s, wait: 1s}
 nodeLabels: {tags: [team, a/b, 7], prefix: node.kubernetes.io/}
+nodeAddresses: {families: [ipv4, ipv4], internalRanges: [10.0.0.0/16, 10.0.0.1]}
 loadBalancer: {defaults: {drain: 1d}}
 `), env(map[string]string{"FAKECLOUD_MASS_DELETION_SHARE": "33%", "FAKECLOUD_NODE_LABELS_TAGS": "team, -x"}))
 	for _, want := range []string{
@@ -43,11 +44,13 @@ loadBalancer: {defaults: {drain: 1d}}
 		`unknown field "massDeletion.wait": there are share, minimum, window, hold`,
 		`nodeLabels.tags: ["team","a/b",7]; want a list of texts`,
 		`nodeLabels.prefix "node.kubernetes.io/": kubernetes.io/`,
+		`nodeAddresses.families ["ipv4" "ipv4"]: want [ipv4, ipv6]`,
+		`nodeAddresses.internalRanges "10.0.0.1": want CIDRs`,
 		`loadBalancer.defaults: annotation fakecloud.ccmlab.io/drain is "1d"; want a duration`,
 	} {
 		assert.ErrorContains(t, err, want)
 	}
-	assert.Len(t, strings.Split(err.Error(), "\n"), 16, "each once, in a line of its own: %v", err)
+	assert.Len(t, strings.Split(err.Error(), "\n"), 18, "each once, in a line of its own: %v", err)
 }
 
 func TestUnknownFieldIsAnError(t *testing.T) {
@@ -153,6 +156,7 @@ func TestEveryFieldHasItsVariable(t *testing.T) {
 		"FAKECLOUD_MASS_DELETION_SHARE": "0.5", "FAKECLOUD_MASS_DELETION_MINIMUM": "9",
 		"FAKECLOUD_MASS_DELETION_WINDOW": "1m30s", "FAKECLOUD_MASS_DELETION_HOLD": "2m0s",
 		"FAKECLOUD_NODE_LABELS_TAGS": "team,pool", "FAKECLOUD_NODE_LABELS_PREFIX": "example.com/",
+		"FAKECLOUD_NODE_ADDRESSES_FAMILIES": "ipv6,ipv4", "FAKECLOUD_NODE_ADDRESSES_INTERNAL_RANGES": "10.0.0.0/16,fd00::/48",
 		"FAKECLOUD_LOAD_BALANCER_DEFAULTS": "drain=30s;tags=a=b,c=d",
 	}
 	before, err := Read(nil, env(base))
