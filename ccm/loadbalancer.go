@@ -175,6 +175,13 @@ func (l *loadBalancers) reconcileTargets(
 	if lb := l.settledBalancer(svc, want); lb != nil {
 		return lb, nil
 	}
+	// The cloud compares the version that is remembered with its own. If that is another one it is
+	// asked what it has; else a change of Nodes costs each Service one call.
+	if lb := l.rememberedBalancer(svc); lb != nil && len(planSteps(lb, want)) > 0 {
+		if lb, err := l.fulfil(ctx, svc, lb, want); !isPending(err) {
+			return lb, err
+		}
+	}
 	found, err := l.findBalancers(ctx, svc)
 	if err != nil {
 		return nil, err

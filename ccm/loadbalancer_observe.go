@@ -3,7 +3,8 @@ package ccm
 // What the cloud has for a Service. A balancer is found by its owner's UID in its
 // tags, never by name, so that neither a rename nor a stranger's balancer of the
 // same name can confuse it. What is remembered is enough where nothing has to be
-// changed; before anything is changed the cloud itself is asked.
+// changed, and for targets, whose balancer the cloud changes in that version alone; before
+// anything else is changed the cloud itself is asked.
 
 import (
 	"context"

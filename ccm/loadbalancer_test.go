@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -112,6 +113,46 @@ func TestUpdateLoadBalancerChangesTargetsOnly(t *testing.T) {
 	require.NoError(t, newLoadBalancers(f).
 		UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-1")))
 	assert.Equal(t, 1, sent)
+}
+
+// A change of Nodes costs a balancer that is remembered one call; where the cloud has another
+// version by now it is asked what it has.
+func TestTargetsOfARememberedBalancer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		refusal error
+		calls   string
+	}{
+		"in that version":    {nil, "update"},
+		"changed meanwhile":  {problem(412, api.PreconditionFailed, ourProject), "update list update"},
+		"gone meanwhile":     {problem(404, api.NotFound, ourProject), "update list update"},
+		"the cloud is down":  {problem(503, api.Unavailable, ourProject), "update"},
+		"another's 404":      {problem(404, api.NotFound, "p-other"), "update"},
+		"it is being worked": {problem(409, api.WrongState, ourProject), "update list update"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			have := built(t, api.LoadBalancerActive, "fakecloud://i-1")
+			f := newFakeBalancers(t)
+			var calls []string
+			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+				calls = append(calls, "list")
+				return []api.LoadBalancer{*have}, nil
+			}
+			refusal := tc.refusal
+			f.update = func(_ string, u api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+				calls = append(calls, "update")
+				if err := refusal; err != nil {
+					refusal = nil
+					return nil, err
+				}
+				have.Targets = *u.Targets
+				return have, nil
+			}
+			f.NoteLoadBalancer(*have)
+			err := f.loadBalancers().UpdateLoadBalancer(t.Context(), clusterName, service(), nodes("fakecloud://i-2"))
+			assert.Equal(t, tc.calls, strings.Join(calls, " "))
+			assert.Equal(t, tc.calls == "update" && tc.refusal != nil, err != nil, "%v", err)
+		})
+	}
 }
 
 func TestUpdateLoadBalancerNeverCreates(t *testing.T) {
