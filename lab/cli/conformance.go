@@ -50,6 +50,10 @@ With --ccm PATH the arguments after --, --ccm-env and the content of
   ` + wrapHelpText(program.ValueNames()) + `
 {{.CloudConfig}} is the file made of --ccm-config.
 
+{{.Kubeconfig}} gives all rights, and our own CCM has those of its manifests. With
+--rbac FILE either has what the file's roles and bindings allow the ServiceAccount
+that they name: output of kubectl kustomize or helm template will do.
+
 Another cloud than ours is reached through a driver, a program of yours that the
 suite's README describes: --driver PROGRAM starts it, with templates of the same
 fields in --driver-arg and --driver-env, and ends it with the run; what it writes is
@@ -62,6 +66,7 @@ proxy, if the driver asks for that.`,
   lab conformance --focus '^node-' --keep        # and look at the lab afterwards
   lab conformance --ccm ./my-ccm --claim udp-services -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}} \
       --cluster-name={{.ClusterName}} --bind-address={{.Address}} --secure-port={{.Port}}
+  lab conformance --rbac my-ccm.yaml --ccm ./my-ccm -- --kubeconfig={{.Kubeconfig}} --cloud-config={{.CloudConfig}}
   lab conformance --cluster external --kubeconfig empty.yaml --bounds-factor 5
   lab conformance --driver ./nebula-driver --driver-arg --cluster={{.ClusterName}} --ccm ./nebula-ccm
   lab conformance --profile Budget --budget budget.yaml

@@ -85,6 +85,7 @@ type conformanceFlags struct {
 	driver                string
 	driverArgs, driverEnv []string
 	ccm, config, dialect  string
+	rbac                  string
 	ccmNames              map[string]string
 	env                   []string
 	claims                []string
@@ -124,6 +125,10 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	completeValues(cmd, "dialect", dialects.Names()...)
 	fl.StringArrayVar(&f.env, "ccm-env", nil, "`NAME=TEMPLATE` for the CCM's environment; can be repeated")
 	fl.StringVar(&f.config, "ccm-config", "", "`FILE` that is the template of the CCM's cloud configuration")
+	fl.StringVar(
+		&f.rbac, "rbac", "",
+		"`FILE` of manifests: the CCM may do in the cluster what its roles and bindings allow a ServiceAccount, and no more",
+	)
 	fl.StringToStringVar(
 		&f.ccmNames, "ccm-names", nil,
 		"`KIND=NAME` for what the CCM marks on fakecloud otherwise than our own does: "+
@@ -206,7 +211,7 @@ func (f *conformanceFlags) completeOptions(all []conformance.Test, ccmArgs []str
 	}
 	tests, p, focus, err := f.selectTests(all)
 	f.opts.Profiles, f.opts.Focus = p, focus
-	errs = append(errs, err, f.parseClaims(all), f.parseDriver(), f.parseCCMProgram(ccmArgs))
+	errs = append(errs, err, f.parseClaims(all), f.parseDriver(), f.parseCCMProgram(ccmArgs), f.parseRBAC())
 	f.opts.Limits, err = f.readBudgetLimits()
 	errs = append(errs, err)
 	if err := errors.Join(errs...); err != nil {
@@ -387,6 +392,26 @@ func (f *conformanceFlags) parseCCMProgram(args []string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// parseRBAC reads the file of --rbac into the options.
+func (f *conformanceFlags) parseRBAC() error {
+	switch {
+	case f.rbac == "":
+		return nil
+	case f.opts.Implementation == suite.ImplementationInMemory:
+		return usagef("--rbac: the CCM of --implementation %s is no program", f.opts.Implementation)
+	case f.opts.Cluster == cluster.KindExternal:
+		return usagef("--rbac is for clusters that the suite makes, not for --cluster %s", f.opts.Cluster)
+	}
+	manifest, err := os.ReadFile(f.rbac)
+	if err == nil {
+		f.opts.RBAC, err = suite.ParseRBAC(manifest)
+	}
+	if err != nil {
+		return usagef("--rbac %s: %w", f.rbac, err)
+	}
+	return nil
 }
 
 // ownLabName returns a random name for a lab of the command's own, or the value of

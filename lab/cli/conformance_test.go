@@ -171,6 +171,10 @@ func TestConformanceUsageErrors(t *testing.T) {
 		"an empty configuration": {
 			func(f *conformanceFlags) { f.ccm, f.config = "/bin/true", os.DevNull }, nil, []string{"is empty"},
 		},
+		"rights in somebody's cluster": {func(f *conformanceFlags) {
+			f.opts.Cluster, f.opts.Kubeconfig, f.rbac = cluster.KindExternal, "x", "/none"
+		}, nil, []string{"--rbac is for clusters that the suite makes"}},
+		"no rights there": {func(f *conformanceFlags) { f.rbac = "/none" }, nil, []string{"--rbac /none: open"}},
 		"claimed and not there": {func(f *conformanceFlags) {
 			f.claims, f.unsupported = []string{"udp-services"}, []string{"udp-services=no"}
 		}, nil, []string{"udp-services cannot be both claimed and unsupported"}},

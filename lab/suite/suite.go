@@ -52,6 +52,8 @@ type Options struct {
 	Dialect string
 	// CCMPath is another build of the lab's own CCM, run in its place.
 	CCMPath string
+	// RBAC, unless nil, is all that the CCM may do in the cluster.
+	RBAC RBAC
 	// CCMNames are those by which the CCM marks on fakecloud what is its cluster's.
 	CCMNames    onfakecloud.Names
 	Claims      []conformance.Capability
@@ -261,6 +263,11 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 	under, closeDriver, err := o.implementationOn(ctx, l, cfg)
 	if err != nil {
 		return nil, err
+	}
+	if o.RBAC != nil {
+		if err := o.restrictCCM(ctx, l, under.CCM); err != nil {
+			return nil, errors.Join(err, closeDriver())
+		}
 	}
 	under.Claims = append(under.Claims, o.Claims...)
 	under.Attempts = cmp.Or(o.Attempts, under.Attempts)
