@@ -51,6 +51,12 @@ type FlagTaker interface {
 	SetExtraFlags(flags ...string)
 }
 
+// HealthServer is a CCM that may be told where to serve health and metrics. It shows FeatureHealthAddress.
+type HealthServer interface {
+	// HealthAddress is HOST:PORT, or "" if it is told none.
+	HealthAddress() string
+}
+
 // Replica is one of several CCMs.
 type Replica interface {
 	CCM

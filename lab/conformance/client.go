@@ -243,6 +243,24 @@ func (c *Client) CreateNamesakeBalancer(ctx context.Context, name string) (Balan
 	return b, err
 }
 
+// CreateTwinBalancer implements TwinBalancerCreator.
+func (c *Client) CreateTwinBalancer(ctx context.Context, id string) (Balancer, error) {
+	ended := c.trace.Begin("creating a second balancer that is the Service's of balancer " + id)
+	b, err := ask[Balancer](ctx, c, "createTwinBalancer", id, nil)
+	c.trace.Learn(b.ID, "the twin of "+id)
+	ended(err, b.ID)
+	return b, err
+}
+
+// CreateNamesakeInstance implements NamesakeInstanceCreator.
+func (c *Client) CreateNamesakeInstance(ctx context.Context, name string) (Instance, error) {
+	ended := c.trace.Begin("creating an instance " + name + " of another cluster")
+	i, err := ask[Instance](ctx, c, "createNamesakeInstance", "", protocol.Name{Name: name})
+	c.trace.Learn(i.ID, "another cluster's")
+	ended(err, i.ID)
+	return i, err
+}
+
 // ReserveAddress implements AddressReserver.
 func (c *Client) ReserveAddress(ctx context.Context) (string, func(context.Context) error, error) {
 	ended := c.trace.Begin("reserving an address")
@@ -334,7 +352,16 @@ func (c *Client) journal() CallJournal {
 
 // LimitRoutes implements RouteLimiter.
 func (c *Client) LimitRoutes(ctx context.Context) (lift func(context.Context) error, err error) {
-	limit, err := c.inject("limiting routes", "limiting routes no more", c.asks(ctx, "limitRoutes", "", nil))
+	return c.limit(ctx, "routes", "limitRoutes")
+}
+
+// LimitBalancers implements BalancerLimiter.
+func (c *Client) LimitBalancers(ctx context.Context) (lift func(context.Context) error, err error) {
+	return c.limit(ctx, "balancers", "limitBalancers")
+}
+
+func (c *Client) limit(ctx context.Context, what, operation string) (lift func(context.Context) error, err error) {
+	limit, err := c.inject("limiting "+what, "limiting "+what+" no more", c.asks(ctx, operation, "", nil))
 	if err != nil {
 		return nil, err
 	}

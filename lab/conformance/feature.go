@@ -89,6 +89,13 @@ const (
 	// FeatureNamesakeBalancers: balancers of another cluster of the same name can be beside
 	// the cluster's.
 	FeatureNamesakeBalancers Feature = "namesake-balancers"
+	// FeatureTwinBalancers: two balancers can say that they are one Service's.
+	FeatureTwinBalancers Feature = "twin-balancers"
+	// FeatureBalancerQuota: the cloud can be made to refuse further balancers.
+	FeatureBalancerQuota Feature = "balancer-quota"
+	// FeatureNamesakeInstances: instances that are called as one of the cluster's can be beside it, and
+	// it shows that they are another cluster's.
+	FeatureNamesakeInstances Feature = "namesake-instances"
 	// FeatureRoutes: the cloud routes pods' traffic, and the cluster gives each
 	// Node a range of pods' addresses.
 	FeatureRoutes Feature = "routes"
@@ -126,6 +133,9 @@ const (
 	// FeatureFlags: it can be started with further flags of upstream's app. It has it by
 	// implementing FlagTaker.
 	FeatureFlags Feature = "flags"
+	// FeatureHealthAddress: it is told where to serve health and metrics. It has it by implementing
+	// HealthServer; a program that one of its templates gives {{.Port}}.
+	FeatureHealthAddress Feature = "health-address"
 )
 
 // featuresOfCCM are those that follow from what a CCM implements.
@@ -139,6 +149,9 @@ func featuresOfCCM(ccm CCM) []Feature {
 	}
 	if _, ok := ccm.(FlagTaker); ok {
 		features = append(features, FeatureFlags)
+	}
+	if server, ok := ccm.(HealthServer); ok && server.HealthAddress() != "" {
+		features = append(features, FeatureHealthAddress)
 	}
 	return features
 }
@@ -199,6 +212,9 @@ const (
 	// CapabilityDoubtfulBalancers: no balancer is given up for gone because the
 	// cloud's answer about balancers is doubtful.
 	CapabilityDoubtfulBalancers Capability = "doubtful-balancers"
+	// CapabilityTwinBalancers: of several balancers that say they are one Service's none is left
+	// when the Service goes.
+	CapabilityTwinBalancers Capability = "twin-balancers-deleted"
 	// CapabilityPromptInitialization: a Node that has waited long is initialised as
 	// soon as there is its instance, and not when a back-off ends.
 	CapabilityPromptInitialization Capability = "prompt-initialization"
@@ -234,6 +250,8 @@ const (
 	// CapabilityOwnProject: nothing is concluded from what the credentials of
 	// another project, or account, show.
 	CapabilityOwnProject Capability = "own-project"
+	// CapabilityHealth: it serves /healthz and /metrics where it is told to.
+	CapabilityHealth Capability = "health"
 	// CapabilityHA: of several CCMs that run beside each other one acts, and another
 	// does when that one cannot.
 	CapabilityHA Capability = "high-availability"

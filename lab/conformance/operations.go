@@ -90,6 +90,17 @@ var operations = []operation{
 		func(c NamesakeBalancerCreator, r *request, body protocol.Name) (any, error) {
 			return c.CreateNamesakeBalancer(r.ctx, body.Name)
 		})),
+	by("createTwinBalancer", FeatureTwinBalancers, func(c TwinBalancerCreator, r *request) (any, error) {
+		return c.CreateTwinBalancer(r.ctx, r.argument)
+	}),
+	by("limitBalancers", FeatureBalancerQuota, func(c BalancerLimiter, r *request) (any, error) {
+		lift, err := c.LimitBalancers(r.ctx)
+		return r.injected(liftable{lift}, err)
+	}),
+	by("createNamesakeInstance", FeatureNamesakeInstances, withBody(
+		func(c NamesakeInstanceCreator, r *request, body protocol.Name) (any, error) {
+			return c.CreateNamesakeInstance(r.ctx, body.Name)
+		})),
 	by("reserveAddress", FeatureReservedAddresses, func(c AddressReserver, r *request) (any, error) {
 		address, release, err := c.ReserveAddress(r.ctx)
 		if err != nil {

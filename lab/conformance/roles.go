@@ -54,6 +54,27 @@ type NamesakeBalancerCreator interface {
 	CreateNamesakeBalancer(ctx context.Context, name string) (Balancer, error)
 }
 
+// TwinBalancerCreator shows FeatureTwinBalancers.
+type TwinBalancerCreator interface {
+	// CreateTwinBalancer makes a second balancer that says, as the first one does, that it is that
+	// Service's.
+	CreateTwinBalancer(ctx context.Context, id string) (Balancer, error)
+}
+
+// BalancerLimiter shows FeatureBalancerQuota.
+type BalancerLimiter interface {
+	// LimitBalancers has the cloud refuse to make balancers, as one does whose quota is used up, until
+	// that is lifted.
+	LimitBalancers(ctx context.Context) (lift func(context.Context) error, err error)
+}
+
+// NamesakeInstanceCreator shows FeatureNamesakeInstances.
+type NamesakeInstanceCreator interface {
+	// CreateNamesakeInstance makes a running instance of this name as another cluster in the same project,
+	// or account, has it. It is terminated as any other.
+	CreateNamesakeInstance(ctx context.Context, name string) (Instance, error)
+}
+
 // AddressReserver shows FeatureReservedAddresses.
 type AddressReserver interface {
 	// ReserveAddress keeps an address that a balancer can be asked to have, and

@@ -192,6 +192,15 @@ func (t *T) supervisedCCM() *supervisedCCM {
 	return supervised
 }
 
+// HealthAddress is where the CCM is told to serve health and metrics.
+func (t *T) HealthAddress() string {
+	server, ok := t.supervisedCCM().CCM.(HealthServer)
+	if !ok {
+		t.Fatalf("this CCM is not told where to serve")
+	}
+	return server.HealthAddress()
+}
+
 // RestartCCM stops the CCM and starts it with further flags, which it has until it is restarted with
 // others, or the test ends.
 func (t *T) RestartCCM(flags ...string) {

@@ -139,6 +139,18 @@ func (c *fullCloud) CreateNamesakeBalancer(_ context.Context, name string) (conf
 	return someBalancer, c.record("namesake's balancer", name)
 }
 
+func (c *fullCloud) CreateTwinBalancer(_ context.Context, id string) (conformance.Balancer, error) {
+	return someBalancer, c.record("twin", id)
+}
+
+func (c *fullCloud) CreateNamesakeInstance(_ context.Context, name string) (conformance.Instance, error) {
+	return someInstance, c.record("namesake's instance", name)
+}
+
+func (c *fullCloud) LimitBalancers(context.Context) (func(context.Context) error, error) {
+	return func(context.Context) error { return c.record("limit balancers no more") }, nil
+}
+
 func (c *fullCloud) CreateNamesakeRoute(
 	_ context.Context, destination, instanceID string,
 ) (conformance.Route, error) {
@@ -294,6 +306,11 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	require.NoError(t, far.RenameBalancer(ctx, oddID, "other"))
 	require.NoError(t, far.ChangeBalancer(ctx, oddID, someListeners, []string{"i"}))
 	requireAnswer(t, someBalancer)(far.CreateForeignBalancer(ctx, "stranger"))
+	requireAnswer(t, someBalancer)(far.CreateTwinBalancer(ctx, oddID))
+	requireAnswer(t, someInstance)(far.CreateNamesakeInstance(ctx, "same"))
+	liftLimit, err := far.LimitBalancers(ctx)
+	require.NoError(t, err)
+	require.NoError(t, liftLimit(ctx))
 	address, release, err := far.ReserveAddress(ctx)
 	require.NoError(t, err)
 	assert.Equal(t, "192.0.2.3", address)
@@ -303,6 +320,7 @@ func TestRolesOfBalancersAndInstances(t *testing.T) {
 	assert.Equal(t, []any{
 		"create all", []conformance.InstanceSpec{someSpec, {}}, "terminate all", []string{oddID},
 		"change addresses", oddID, "rename", oddID, "other", "change", oddID, someListeners, []string{"i"}, "foreign balancer", "stranger",
+		"twin", oddID, "namesake's instance", "same", "limit balancers no more",
 		"release", "connections", oddID,
 	}, near.takeQuestions())
 }

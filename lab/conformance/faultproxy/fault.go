@@ -152,6 +152,10 @@ func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fa
 		breakOff(w)
 		return
 	}
+	if delay := time.Duration(f.DelayMilliseconds) * time.Millisecond; delay > 0 && !f.hold(r, delay) {
+		breakOff(w)
+		return
+	}
 	switch f.Kind {
 	case conformance.FaultTimeout:
 		f.hold(r, effects.HoldForever)

@@ -45,6 +45,9 @@ var _ interface {
 	conformance.BalancerChanger
 	conformance.ForeignBalancerCreator
 	conformance.NamesakeBalancerCreator
+	conformance.NamesakeInstanceCreator
+	conformance.TwinBalancerCreator
+	conformance.BalancerLimiter
 	conformance.AddressReserver
 	conformance.ConnectionCounter
 	conformance.RouteTable
@@ -90,6 +93,19 @@ func (c *Cloud) CreateInstance(ctx context.Context, spec conformance.InstanceSpe
 		return conformance.Instance{}, err
 	}
 	return c.instanceOf(i), nil
+}
+
+// CreateNamesakeInstance implements conformance.NamesakeInstanceCreator.
+func (c *Cloud) CreateNamesakeInstance(ctx context.Context, name string) (conformance.Instance, error) {
+	tags := c.Names.instanceTags(c.stranger(), false)
+	made, err := c.API.CreateInstance(ctx, api.InstanceCreate{Name: &name, Tags: &tags})
+	if err == nil {
+		made, err = c.awaitState(ctx, made.ID, api.InstanceRunning)
+	}
+	if err != nil {
+		return conformance.Instance{}, err
+	}
+	return c.instanceOf(made), nil
 }
 
 func (c *Cloud) requestInstance(ctx context.Context, spec conformance.InstanceSpec) (*api.Instance, error) {
@@ -346,11 +362,56 @@ func (c *Cloud) createStrangersBalancer(
 	ctx context.Context, name string, tags api.Tags,
 ) (conformance.Balancer, error) {
 	tags[c.Names.serviceTag()] = "b1c6f1ba-0000-4000-8000-000000000000"
-	lb, err := c.API.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+	return c.createBalancer(ctx, api.LoadBalancerCreate{
 		Name:      name,
 		Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: strangersPort, TargetPort: strangersPort}},
 		Tags:      &tags,
 	})
+}
+
+// CreateTwinBalancer implements conformance.TwinBalancerCreator.
+func (c *Cloud) CreateTwinBalancer(ctx context.Context, id string) (conformance.Balancer, error) {
+	lb, err := c.API.GetLoadBalancer(ctx, id)
+	if err != nil {
+		return conformance.Balancer{}, err
+	}
+	return c.createBalancer(ctx, api.LoadBalancerCreate{
+		Name: lb.Name + "-twin", Listeners: lb.Listeners, Targets: &lb.Targets, Tags: &lb.Tags,
+	})
+}
+
+// LimitBalancers implements conformance.BalancerLimiter.
+func (c *Cloud) LimitBalancers(ctx context.Context) (lift func(context.Context) error, err error) {
+	return c.exhaustQuota(ctx, func(q *api.Quotas) api.QuotasUpdate {
+		return api.QuotasUpdate{LoadBalancers: &q.LoadBalancers.Limit}
+	})
+}
+
+// exhaustQuota sets a limit of the project to 0, and back when that is lifted. limitOf has that of these quotas.
+func (c *Cloud) exhaustQuota(
+	ctx context.Context, limitOf func(*api.Quotas) api.QuotasUpdate,
+) (lift func(context.Context) error, err error) {
+	project, err := c.API.Project(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before, err := c.API.ProjectQuotas(ctx, project.ID)
+	if err != nil {
+		return nil, err
+	}
+	update := func(ctx context.Context, quotas *api.Quotas) error {
+		_, err := c.API.UpdateProjectQuotas(ctx, project.ID, limitOf(quotas))
+		if err != nil {
+			err = fmt.Errorf("limiting what the project may have: %w", err)
+		}
+		return err
+	}
+	return func(ctx context.Context) error { return update(ctx, before) }, update(ctx, &api.Quotas{})
+}
+
+// createBalancer returns when the balancer serves.
+func (c *Cloud) createBalancer(ctx context.Context, create api.LoadBalancerCreate) (conformance.Balancer, error) {
+	lb, err := c.API.CreateLoadBalancer(ctx, create)
 	if err != nil {
 		return conformance.Balancer{}, err
 	}

@@ -16,6 +16,7 @@ func TestFeatures(t *testing.T) {
 		"affinity", "affinity-timeout", "health-check", "rename-balancer", "change-addresses",
 		"strangers", "change-balancer", "reserved-addresses", "routes", "divert-routes", "stranger-routes",
 		"route-quota", "namesake-balancers", "namesake-routes",
+		"twin-balancers", "balancer-quota", "namesake-instances",
 		"calls", "zone-outage", "fault-401", "fault-403", "fault-404", "fault-429", "fault-500", "fault-503",
 		"fault-timeout", "fault-reset", "fault-refused", "fault-garbage", "fault-empty-list", "fault-not-found",
 		"fault-partial-list", "fault-missing-field", "fault-stale", "fault-slow", "fault-lost", "fault-stuck",

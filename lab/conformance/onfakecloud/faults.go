@@ -61,6 +61,7 @@ func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conforman
 		return c.injectLifeCycleFault(ctx, f)
 	}
 	rule := api.FaultCreate{Match: api.FaultMatch{Token: c.Token}, Effect: effectOf(f.Kind)}
+	rule.Effect.DelayMilliseconds += f.DelayMilliseconds
 	for _, thing := range f.On {
 		rule.Match.Operations = append(rule.Match.Operations, operationsUnder(f.Kind, thing)...)
 	}
@@ -115,7 +116,9 @@ func (c *Cloud) injectDataLoss(
 	f conformance.Fault,
 	rule api.FaultCreate,
 ) (conformance.Injection, error) {
-	empty, err := c.InjectFault(ctx, conformance.Fault{Kind: conformance.FaultEmptyList, On: f.On})
+	empty, err := c.InjectFault(ctx, conformance.Fault{
+		Kind: conformance.FaultEmptyList, On: f.On, DelayMilliseconds: f.DelayMilliseconds,
+	})
 	if err != nil {
 		return nil, err
 	}

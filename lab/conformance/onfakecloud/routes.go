@@ -4,7 +4,6 @@ package onfakecloud
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -104,20 +103,5 @@ func (c *Cloud) createStrangersRoute(
 
 // LimitRoutes implements conformance.RouteLimiter.
 func (c *Cloud) LimitRoutes(ctx context.Context) (lift func(context.Context) error, err error) {
-	project, err := c.API.Project(ctx)
-	if err != nil {
-		return nil, err
-	}
-	quotas, err := c.API.ProjectQuotas(ctx, project.ID)
-	if err != nil {
-		return nil, err
-	}
-	limit := func(ctx context.Context, n api.QuotaLimit) error {
-		_, err := c.API.UpdateProjectQuotas(ctx, project.ID, api.QuotasUpdate{Routes: &n})
-		if err != nil {
-			err = fmt.Errorf("limiting the project's routes to %d: %w", n, err)
-		}
-		return err
-	}
-	return func(ctx context.Context) error { return limit(ctx, quotas.Routes.Limit) }, limit(ctx, 0)
+	return c.exhaustQuota(ctx, func(q *api.Quotas) api.QuotasUpdate { return api.QuotasUpdate{Routes: &q.Routes.Limit} })
 }

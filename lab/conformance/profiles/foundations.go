@@ -37,7 +37,7 @@ var foundations = []struct {
 	tests []string
 }{
 	{on: initialized, tests: []string{
-		"node-waits-without-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
+		"node-waits-without-instance", "node-namesake-instance", "node-provider-id", "node-zone-and-region", "node-instance-type",
 		"node-addresses", "node-addresses-changed", "node-name-*", "node-late-instance", "node-keeps-*",
 		"node-after-restart", "node-provided-ip",
 		"node-provided-ip-among-several", "node-provided-ip-mismatch", "node-says-why-once",
@@ -47,7 +47,7 @@ var foundations = []struct {
 		"lb-refused-service-follows-nodes",
 	}},
 	{on: saysWhyAtAll, tests: []string{"node-says-why-once"}},
-	{on: lateIsFound, tests: []string{"node-name-is-exact"}},
+	{on: lateIsFound, tests: []string{"node-name-is-exact", "node-namesake-instance"}},
 
 	{on: stoppedTainted, tests: []string{
 		"lifecycle-started-again", "lifecycle-not-ready-is-kept", "lifecycle-foreign-provider-id", "lifecycle-machine",
@@ -74,9 +74,9 @@ var foundations = []struct {
 		"resilience-missing-page-of-balancers",
 	}},
 	{on: balancerGone, tests: []string{
-		"lb-finalizer", "lb-retyped-to-cluster-ip", "lb-class-set-later", "lb-two-services", "lb-recreated",
+		"lb-finalizer", "lb-two-of-one-service", "lb-retyped-to-cluster-ip", "lb-class-set-later", "lb-two-services", "lb-recreated",
 		"lb-many-leave-nothing",
-		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-load-balancer-ip",
+		"lb-replaced-under-another-name", "lb-ccm-restarted-while-creating", "lb-ccm-stopped-inside-create", "lb-load-balancer-ip",
 		"lb-load-balancer-ip-in-use", "lb-no-address-when-failed", "lb-delete-retried-after-restart",
 		"lb-deleted-with-others-credentials",
 		"lb-changed-while-ccm-down", "lb-deleted-with-ccm-down", "lb-delete-retried",
@@ -88,10 +88,10 @@ var foundations = []struct {
 		"resilience-stale-balancers", "resilience-missing-page-of-balancers",
 	}},
 	{on: portFollows, tests: []string{
-		"lb-health-check",
+		"lb-health-check", "lb-quota-says-why",
 		"lb-changed-while-ccm-down", "lb-create-retried", "lb-deleted-out-of-band-then-changed", "lb-renamed-balancer",
 		"lb-renamed-cluster",
-		"lb-stranger-of-same-name", "lb-quiet", "lb-ccm-restarted-while-creating",
+		"lb-stranger-of-same-name", "lb-quiet", "lb-ccm-restarted-while-creating", "lb-ccm-stopped-inside-create",
 		"lb-changed-out-of-band-then-service-changed", "lb-traffic-follows-port-change",
 		"budget-*", "ha-leader-stopped", "ha-leader-killed-creating-balancer", "ha-leader-frozen",
 		"resilience-lost-create", "resilience-slow-balancer-api", "resilience-stale-balancers",

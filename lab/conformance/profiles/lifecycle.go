@@ -394,7 +394,11 @@ func stopAndCheckTaints(workers []worker) func(context.Context) error {
 func injectFault(
 	t *conformance.T, what string, kind conformance.FaultKind, on ...conformance.Thing,
 ) conformance.Injection {
-	fault, err := t.Cloud.InjectFault(t.Context(), conformance.Fault{Kind: kind, On: on})
+	return injectFaultOf(t, what, conformance.Fault{Kind: kind, On: on})
+}
+
+func injectFaultOf(t *conformance.T, what string, f conformance.Fault) conformance.Injection {
+	fault, err := t.Cloud.InjectFault(t.Context(), f)
 	t.Must(err, "%s", what)
 	t.Cleanup(fault.Lift)
 	return fault

@@ -73,15 +73,18 @@ var balancerDriftTests = []conformance.Test{
 		ID: "lb-ccm-restarted-while-creating", Source: fromEnsure,
 		Requires: "A Service whose balancer was being made when the CCM ended has exactly one balancer when the CCM is back, and it goes with the Service.",
 		Alone:    true,
+		Run:      func(t *conformance.T) { restartWhileCreating(t, func() {}) },
+	}, {
+		ID: "lb-ccm-stopped-inside-create", Source: fromEnsure,
+		Requires: "When the CCM is told to end (SIGTERM) before it has the cloud's answer to the call that creates a Service's balancer, the Service has exactly one balancer when the CCM is back, and it goes with the Service.",
+		Needs:    faultFeatures(conformance.FaultLost), Alone: true,
 		Run: func(t *conformance.T) {
-			svc := t.NewService()
-			t.Await("the beginnings of a balancer", checkBalancerBegun(t, svc))
-			restart := stopCCM(t)
-			restart()
-			first := t.AwaitBalancer(svc, listensFor(t, svc))
-			// Whatever was left to be made again is over after this.
-			assert.Equal(t, first.ID, changePortAndAwait(t, svc).ID)
-			deleteAndAwaitGone(t, svc)
+			lost := injectFault(t, "having answers about balancers lost", conformance.FaultLost, conformance.Balancers)
+			unanswered := checkFaultHits(t, lost, 1)
+			restartWhileCreating(t, func() {
+				t.Await("the call that creates to have gone without an answer", unanswered)
+				liftFault(t, lost)
+			})
 		},
 	}, {
 		ID: "lb-waiting-node-is-skipped", Capability: conformance.CapabilityWaitingNodes,
@@ -203,6 +206,19 @@ func lbChangedOutOfBandIsRepaired(t *conformance.T) {
 		t, []any{before.Annotations, before.Labels, before.Finalizers},
 		[]any{after.Annotations, after.Labels, after.Finalizers},
 	)
+}
+
+// restartWhileCreating restarts the CCM when the cloud has begun with its balancer.
+func restartWhileCreating(t *conformance.T, whileStopped func()) {
+	svc := t.NewService()
+	t.Await("the beginnings of a balancer", checkBalancerBegun(t, svc))
+	restart := stopCCM(t)
+	whileStopped()
+	restart()
+	first := t.AwaitBalancer(svc, listensFor(t, svc))
+	// Whatever was left to be made again is over after this.
+	assert.Equal(t, first.ID, changePortAndAwait(t, svc).ID)
+	deleteAndAwaitGone(t, svc)
 }
 
 // checkBalancerBegun returns an error while the cloud has nothing for the Service.

@@ -45,6 +45,17 @@ var balancerOwnershipTests = []conformance.Test{
 			t.AwaitGone(orphaning)
 			t.AwaitBalancer(kept, listensFor(t, kept), sameBalancer(before))
 		},
+	}, {
+		ID: "lb-two-of-one-service", Capability: conformance.CapabilityTwinBalancers, Source: fromCleanup,
+		Requires: "Of two balancers that say they are a Service's, as a create leaves them whose answer was lost, none is left when the Service is deleted.",
+		Needs:    []conformance.Feature{conformance.FeatureTwinBalancers},
+		Run: func(t *conformance.T) {
+			svc, b := newServiceWithBalancer(t)
+			twin, err := t.Cloud.CreateTwinBalancer(t.Context(), b.ID)
+			t.Must(err, "making a second balancer of Service %s", svc.Name)
+			t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteBalancer(ctx, twin.ID) })
+			deleteAndAwaitGone(t, svc)
+		},
 	},
 }
 

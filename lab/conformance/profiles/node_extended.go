@@ -28,6 +28,22 @@ const (
 
 var nodeExtendedTests = []conformance.Test{
 	{
+		ID: "node-namesake-instance", Capability: conformance.CapabilityNamesakeClusters,
+		Source:   "k8s.io/cloud-provider cloud.go: InstanceMetadata.ProviderID, which never changes",
+		Requires: "A Node gets nothing of an instance that has its name and is another cluster's in the same project; when there is its own, it gets that one's.",
+		Needs:    []conformance.Feature{conformance.FeatureNamesakeInstances, conformance.FeatureNodeNames},
+		Run: func(t *conformance.T) {
+			node := t.NewNode(conformance.NodeSpec{Name: t.Name("namesake")})
+			theirs, err := t.Cloud.CreateNamesakeInstance(t.Context(), node.Name)
+			t.Must(err, "creating an instance %s of another cluster", node.Name)
+			t.Cleanup(func(ctx context.Context) error { return t.Cloud.TerminateInstance(ctx, theirs.ID) })
+			waitsWhileOthersJoin(t, node.Name)
+			// Where names are unique in a project its own can be made only now.
+			t.Must(t.Cloud.TerminateInstance(t.Context(), theirs.ID), "terminating instance %s", theirs.ID)
+			own := t.NewInstance(node.Name)
+			assert.Equal(t, own.ProviderID, t.AwaitInitialized(node.Name).Spec.ProviderID)
+		},
+	}, {
 		ID: "node-late-instance-at-once", Capability: conformance.CapabilityPromptInitialization,
 		Source:   nodeController + ": what fails is tried again, after up to 1000 s",
 		Requires: "A Node that has waited for long is initialised when its instance appears, and not when the back-off of a control loop ends.",
@@ -99,16 +115,26 @@ var massDeletionTests = []conformance.Test{
 		Requires: "When the cloud says of most Nodes at once that their instances do not exist, most Nodes are kept, and are there when it has come to its senses.",
 		Needs:    faultFeatures(conformance.FaultNotFound), Alone: true,
 		Bound: 3 * time.Minute, Priority: conformance.Late,
-		Run: func(t *conformance.T) { massDeletion(t, 0) },
+		Run: func(t *conformance.T) { massDeletion(t, 0, 0) },
 	}, {
 		ID: "lifecycle-mass-deletion-across-restarts", Capability: conformance.CapabilityMassDeletionGuard,
 		Source:   instanceExists + " (what it says of all at once deletes all Nodes, and all their pods); " + fromLostLease,
 		Requires: "When the cloud says of most Nodes that their instances do not exist, and the CCM is stopped and started again meanwhile, most Nodes are kept, as if it had not been.",
 		Needs:    faultFeatures(conformance.FaultNotFound), Alone: true,
 		Bound: 5 * time.Minute, Priority: conformance.Late,
-		Run: func(t *conformance.T) { massDeletion(t, 2) },
+		Run: func(t *conformance.T) { massDeletion(t, 2, 0) },
+	}, {
+		ID: "lifecycle-mass-deletion-slow", Capability: conformance.CapabilityMassDeletionGuard,
+		Source:   instanceExists + " (what it says of all one after the other deletes all Nodes, too)",
+		Requires: "When the cloud says of most Nodes that their instances do not exist, and takes half a second for each answer, most Nodes are kept: a limit on how many go in a moment is none.",
+		Needs:    faultFeatures(conformance.FaultNotFound), Alone: true,
+		Bound: 5 * time.Minute, Priority: conformance.Late,
+		Run: func(t *conformance.T) { massDeletion(t, 0, slowAnswer) },
 	},
 }
+
+// slowAnswer is so long that a round of massNodes takes longer than any guard's window should be short.
+const slowAnswer = 500 * time.Millisecond
 
 // longWait is so long that upstream's next try is at least a third as far away: the back-off doubles from 5 ms
 // on, so that tries lie at 41 s and 82 s, and later by what each try takes: seconds, on a busy machine.
@@ -154,9 +180,14 @@ const massNodes = 40
 
 // forgetInstances stops the CCM, has the cloud say that there are no instances, and sets the Nodes NotReady: a
 // CCM that has just started remembers nothing, and must ask.
-func (f fleet) forgetInstances(t *conformance.T) (fault conformance.Injection, restart func()) {
+func (f fleet) forgetInstances(
+	t *conformance.T, answer time.Duration,
+) (fault conformance.Injection, restart func()) {
 	restart = stopCCM(t)
-	fault = injectFault(t, "having the cloud forget its instances", conformance.FaultNotFound, conformance.Instances)
+	fault = injectFaultOf(t, "having the cloud forget its instances", conformance.Fault{
+		Kind: conformance.FaultNotFound, On: []conformance.Thing{conformance.Instances},
+		DelayMilliseconds: int(answer.Milliseconds()),
+	})
 	for _, w := range f {
 		w.NotReady()
 	}
@@ -198,10 +229,11 @@ func (f fleet) assertMostRecover(t *conformance.T, fault conformance.Injection) 
 	assert.Greater(t, left, massNodes/2, "Nodes, when the cloud has come to its senses")
 }
 
-// massDeletion has the cloud forget all instances, and restarts the CCM so many times meanwhile.
-func massDeletion(t *conformance.T, restarts int) {
+// massDeletion has the cloud forget all instances, and take so long over each answer, and restarts the CCM so many
+// times meanwhile.
+func massDeletion(t *conformance.T, restarts int, answer time.Duration) {
 	workers := newFleet(t, massNodes)
-	fault, restart := workers.forgetInstances(t)
+	fault, restart := workers.forgetInstances(t, answer)
 	// No instance is behind it, so that nobody takes it for a Node whose instance is gone.
 	ready := worker{StandIn: t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")}), t: t}
 	for i := range restarts + 1 {

@@ -16,7 +16,7 @@ func All() []conformance.Test {
 	tests := slices.Concat(
 		nodeExtendedTests, nodeTests,
 		lifecycleExtendedTests, lifecycleTests, exitTests,
-		loadBalancerTests, trafficTests, budgetTests, routeTests, haTests, controllersFlagTests,
+		loadBalancerTests, trafficTests, balancerQuotaTests, budgetTests, routeTests, haTests, healthTests, controllersFlagTests,
 		resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests, massDeletionTests,
 	)
 	for i := range tests {

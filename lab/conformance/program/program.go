@@ -69,6 +69,7 @@ var _ interface {
 	conformance.Replicated
 	conformance.Replica
 	conformance.ClusterRenamer
+	conformance.HealthServer
 } = (*CCM)(nil)
 
 // Name is what a report calls it.
@@ -300,12 +301,25 @@ func (c *CCM) releaseProcess() *process.Process {
 // CanRenameCluster implements conformance.ClusterRenamer: one of the program's templates names the
 // cluster.
 func (c *CCM) CanRenameCluster() bool {
+	return c.isTold(".ClusterName")
+}
+
+// isTold tells whether a template has the field.
+func (c *CCM) isTold(field string) bool {
 	for _, text := range c.allTemplates() {
-		if strings.Contains(text, ".ClusterName") {
+		if strings.Contains(text, field) {
 			return true
 		}
 	}
 	return false
+}
+
+// HealthAddress implements conformance.HealthServer.
+func (c *CCM) HealthAddress() string {
+	if !c.isTold(".Port") {
+		return ""
+	}
+	return net.JoinHostPort(c.Values.Address, strconv.Itoa(c.Values.Port))
 }
 
 // RenameCluster implements conformance.ClusterRenamer. Replicas keep the name that they have.

@@ -179,6 +179,9 @@ type Driver struct {
 
 // Fault defines model for Fault.
 type Fault struct {
+	// DelayMilliseconds For `fault-not-found`, how long each answer takes to come.
+	DelayMilliseconds int `json:"delayMilliseconds,omitempty"`
+
 	// Kind What follows `fault-` in the feature's name.
 	Kind FaultKind `json:"kind"`
 
