@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -392,4 +393,23 @@ BUDGET, calls/limit           PER      node       service    route      other
 150 Nodes, initialise         Node     0.333/0.4  0.333/0.4  0.333/0.4  0.333/0.4
 1000 Nodes, services-created  Service  1200/20 !  1200/20 !  1200/20 !  1200/20 !
 `)
+}
+
+// The example that is there to be copied needs nothing with -memory: neither a cloud nor a lab.
+func TestConformanceDriverCheckOfTheExample(t *testing.T) {
+	example := filepath.Join(t.TempDir(), "example-driver")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", example, ".")
+	build.Dir = filepath.Join("..", "conformance", "driver", "example")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	printed, err := executeCommand(t, "conformance", "driver", "check", example, "--driver-arg=-memory", "-o", "json")
+	require.NoError(t, err, printed)
+	var tried suite.TriedDriver
+	require.NoError(t, json.Unmarshal([]byte(printed), &tried))
+	assert.Equal(t, "example", tried.Driver.Name)
+	require.Len(t, tried.Calls, 9)
+	for _, call := range tried.Calls {
+		assert.NotEmpty(t, call.Thing, call.Call)
+		assert.Zero(t, call.Meant, "a rule of the example hides another: %s", call.Call)
+	}
 }

@@ -79,23 +79,22 @@ func TestConformanceOfAnyProgram(t *testing.T) {
 	assert.Empty(t, report.Crashes)
 }
 
-// A driver may be a program that shares no code with this repository: it has the protocol, and the
-// suite's proxy makes the faults. Here it is of our cloud, so that our CCM is right.
-func TestConformanceOfADriver(t *testing.T) {
+// buildExampleDriver builds the driver that is there to be copied, and returns the program's path.
+func buildExampleDriver(t *testing.T) string {
 	example := filepath.Join(t.TempDir(), "example-driver")
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", example, ".")
 	build.Dir = filepath.Join("..", "conformance", "driver", "example")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	return example
+}
+
+// testExampleDriver runs these tests on our CCM and the example, and requires that all pass.
+func testExampleDriver(t *testing.T, tests []string, args ...string) {
 	ccm, err := filepath.Abs("../../bin/ccm")
 	require.NoError(t, err)
-	tests := []string{
-		"node-taint-lifted", "node-provider-id", "lb-created", "lb-deleted", "lb-traffic-reaches-pods",
-		"lb-create-retried", "lb-quiet", "lifecycle-doubt-404",
-	}
-	report, code := runSuite(t, "--driver", example, "--driver-env", "FAKECLOUD_URL={{.CloudURL}}",
-		"--driver-env", "FAKECLOUD_TOKEN_FILE={{.TokenFile}}", "--traffic", "--ccm", ccm,
-		"--focus", "^("+strings.Join(tests, "|")+")$")
+	report, code := runSuite(t, append(args, "--driver", buildExampleDriver(t), "--ccm", ccm,
+		"--focus", "^("+strings.Join(tests, "|")+")$")...)
 	assert.Zero(t, code)
 	assert.Equal(t, "example", report.Implementation.Name)
 	passed := []string{}
@@ -105,6 +104,23 @@ func TestConformanceOfADriver(t *testing.T) {
 		}
 	}
 	assert.ElementsMatch(t, tests, passed)
+}
+
+// A driver may be a program that shares no code with this repository: it has the protocol, and the
+// suite's proxy makes the faults. Here it is of our cloud, so that our CCM is right.
+func TestConformanceOfADriver(t *testing.T) {
+	testExampleDriver(t, []string{
+		"node-taint-lifted", "node-provider-id", "lb-created", "lb-deleted", "lb-traffic-reaches-pods",
+		"lb-create-retried", "lb-quiet", "lifecycle-doubt-404",
+	}, "--driver-env", "FAKECLOUD_URL={{.CloudURL}}", "--driver-env", "FAKECLOUD_TOKEN_FILE={{.TokenFile}}", "--traffic")
+}
+
+// The driver may be the cloud, too: a fake in its memory.
+func TestConformanceOfADriverInMemory(t *testing.T) {
+	testExampleDriver(t, []string{
+		"node-taint-lifted", "lb-created", "lb-deleted", "lb-create-retried", "lb-quiet",
+		"lifecycle-stopped-is-kept-and-tainted", "lifecycle-doubt-404",
+	}, "--driver-arg=-memory")
 }
 
 // A program that is no CCM fails, at once and with a report.

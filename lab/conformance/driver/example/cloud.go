@@ -1,12 +1,11 @@
 package main
 
-// The cloud's REST API, as much of it as the driver needs.
+// A cloud behind REST: its API, as much of it as the driver needs.
 
 import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,23 +14,13 @@ import (
 	"time"
 )
 
-type cloud struct{ url, token string }
+// client calls fakecloud.
+type client struct{ url, token string }
 
-// refusal is an answer of the cloud that is an error.
-type refusal struct {
-	status int
-	text   string
-}
-
-func (r *refusal) Error() string { return r.text }
-
-func isNotFound(err error) bool {
-	var no *refusal
-	return errors.As(err, &no) && no.status == http.StatusNotFound
-}
+func (c client) apiURL() string { return c.url }
 
 // call sends a request; into is what its answer is read into, unless nil.
-func (c cloud) call(ctx context.Context, method, path string, body, into any) error {
+func (c client) call(ctx context.Context, method, path string, body, into any) error {
 	var content io.Reader = http.NoBody
 	if body != nil {
 		text, err := json.Marshal(body)
@@ -81,33 +70,13 @@ func await(ctx context.Context, done func() (bool, error)) error {
 	}
 }
 
-func (c cloud) project(ctx context.Context) (id string, err error) {
+func (c client) project(ctx context.Context) (id string, err error) {
 	var p struct{ ID string }
 	err = c.call(ctx, http.MethodGet, "/v1/project", nil, &p)
 	return p.ID, err
 }
 
-type instance struct {
-	ID, Name, State, Type, Zone, Region string
-	Addresses                           []struct{ Type, IP string }
-}
-
-func (i instance) toProtocol() object {
-	internal, external := []string{}, []string{}
-	for _, a := range i.Addresses {
-		if a.Type == "external" {
-			external = append(external, a.IP)
-		} else {
-			internal = append(internal, a.IP)
-		}
-	}
-	return object{
-		"id": i.ID, "name": i.Name, "providerID": "fakecloud://" + i.ID, "internalIPs": internal, "externalIPs": external,
-		"type": i.Type, "zone": i.Zone, "region": i.Region,
-	}
-}
-
-func (c cloud) createInstance(ctx context.Context, name string, tags map[string]string) (i instance, err error) {
+func (c client) createInstance(ctx context.Context, name string, tags map[string]string) (i instance, err error) {
 	err = c.call(ctx, http.MethodPost, "/v1/instances", object{"name": name, "tags": tags}, &i)
 	if err != nil {
 		return i, err
@@ -115,7 +84,7 @@ func (c cloud) createInstance(ctx context.Context, name string, tags map[string]
 	return c.awaitState(ctx, i.ID, "running")
 }
 
-func (c cloud) awaitState(ctx context.Context, id, state string) (i instance, err error) {
+func (c client) awaitState(ctx context.Context, id, state string) (i instance, err error) {
 	return i, await(ctx, func() (bool, error) {
 		err := c.call(ctx, http.MethodGet, "/v1/instances/"+url.PathEscape(id), nil, &i)
 		return i.State == state, err
@@ -123,54 +92,22 @@ func (c cloud) awaitState(ctx context.Context, id, state string) (i instance, er
 }
 
 // changeInstance stops, starts or terminates an instance.
-func (c cloud) changeInstance(ctx context.Context, id, action string) error {
-	state := map[string]string{"stop": "stopped", "start": "running", "terminate": "terminated"}[action]
+func (c client) changeInstance(ctx context.Context, id, action string) error {
 	if err := c.call(ctx, http.MethodPost, "/v1/instances/"+url.PathEscape(id)+"/"+action, nil, nil); err != nil {
 		return err
 	}
-	_, err := c.awaitState(ctx, id, state)
+	_, err := c.awaitState(ctx, id, stateAfter[action])
 	return err
-}
-
-type listener struct {
-	Protocol   string `json:"protocol"`
-	Port       int    `json:"port"`
-	TargetPort int    `json:"targetPort"`
-}
-
-type target struct {
-	InstanceID string `json:"instanceId"`
-}
-
-type balancer struct {
-	ID, Name, State, Address string
-	Tags                     map[string]string
-	Listeners                []listener
-	Targets                  []target
-}
-
-func (b balancer) toProtocol() object {
-	listeners, targets := []listener{}, []string{}
-	for _, l := range b.Listeners {
-		listeners = append(listeners, listener{strings.ToUpper(l.Protocol), l.Port, l.TargetPort})
-	}
-	for _, t := range b.Targets {
-		targets = append(targets, t.InstanceID)
-	}
-	return object{
-		"id": b.ID, "name": b.Name, "service": b.Tags["kubernetes-service-uid"], "address": b.Address,
-		"active": b.State == "active", "listeners": listeners, "targets": targets,
-	}
 }
 
 func balancerPath(id string) string { return "/v1/load-balancers/" + url.PathEscape(id) }
 
-func (c cloud) getBalancer(ctx context.Context, id string) (b balancer, err error) {
+func (c client) getBalancer(ctx context.Context, id string) (b balancer, err error) {
 	return b, c.call(ctx, http.MethodGet, balancerPath(id), nil, &b)
 }
 
 // listBalancers lists those of Services, page by page. The project has one cluster, whose name may change.
-func (c cloud) listBalancers(ctx context.Context) (all []balancer, err error) {
+func (c client) listBalancers(ctx context.Context) (all []balancer, err error) {
 	query := url.Values{"tag": {"kubernetes-service-uid"}}
 	for {
 		var page struct {
@@ -188,7 +125,7 @@ func (c cloud) listBalancers(ctx context.Context) (all []balancer, err error) {
 	}
 }
 
-func (c cloud) deleteBalancer(ctx context.Context, id string) error {
+func (c client) deleteBalancer(ctx context.Context, id string) error {
 	if err := c.call(ctx, http.MethodDelete, balancerPath(id), nil, nil); err != nil {
 		return err
 	}
@@ -198,23 +135,12 @@ func (c cloud) deleteBalancer(ctx context.Context, id string) error {
 	})
 }
 
-func (c cloud) changeBalancer(ctx context.Context, id string, listeners []listener, targets []string) error {
-	for i := range listeners {
-		listeners[i].Protocol = strings.ToLower(listeners[i].Protocol)
-	}
-	instances := []target{}
-	for _, id := range targets {
-		instances = append(instances, target{id})
-	}
-	return c.call(ctx, http.MethodPatch, balancerPath(id), object{"listeners": listeners, "targets": instances}, nil)
+func (c client) changeBalancer(ctx context.Context, id string, listeners []listener, targets []string) error {
+	change := object{"listeners": listeners, "targets": toTargets(targets)}
+	return c.call(ctx, http.MethodPatch, balancerPath(id), change, nil)
 }
 
-type portConnections struct {
-	Port        int   `json:"port"`
-	Connections int64 `json:"connections"`
-}
-
-func (c cloud) countConnections(ctx context.Context, id string) ([]portConnections, error) {
+func (c client) countConnections(ctx context.Context, id string) ([]portConnections, error) {
 	var stats struct{ Listeners []portConnections }
 	err := c.call(ctx, http.MethodGet, balancerPath(id)+"/stats", nil, &stats)
 	return append([]portConnections{}, stats.Listeners...), err

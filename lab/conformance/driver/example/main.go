@@ -1,17 +1,21 @@
-// A driver of fakecloud for the conformance suite, as small as one can be: what every driver answers,
-// three features more that core tests need, and rules for the suite's proxy, which makes all faults.
-// Whoever has another cloud replaces what is in cloud.go, and the rules below.
+// A driver for the conformance suite, as small as one can be: what every driver answers, three features
+// more that core tests need, and rules for the suite's proxy, which makes all faults. Its cloud is behind
+// REST, fakecloud (cloud.go), or with -memory a fake in the same process (memory.go). Whoever has another
+// cloud replaces one of the two files, deletes the other and what newDriver does with it, and changes the
+// rules, the features and the CCM's arguments in hello.
 package main
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"log"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -22,7 +26,9 @@ type object = map[string]any
 func main() {
 	log.SetFlags(0)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, os.Getenv)
+	inMemory := flag.Bool("memory", false, "serve a cloud in memory instead of connecting to $FAKECLOUD_URL")
+	flag.Parse()
+	err := run(ctx, *inMemory, os.Getenv)
 	stop()
 	if err != nil {
 		log.Fatal(err)
@@ -30,8 +36,8 @@ func main() {
 }
 
 // run serves the protocol until ctx ends.
-func run(ctx context.Context, getenv func(string) string) error {
-	d, err := newDriver(getenv)
+func run(ctx context.Context, inMemory bool, getenv func(string) string) error {
+	d, err := newDriver(ctx, inMemory, getenv)
 	if err != nil {
 		return err
 	}
@@ -47,6 +53,23 @@ func run(ctx context.Context, getenv func(string) string) error {
 	return nil
 }
 
+// cloud is what the driver needs of a cloud. What changes something returns when the cloud says that it is so.
+type cloud interface {
+	apiURL() string // of the API that the CCM calls
+	project(ctx context.Context) (id string, err error)
+	createInstance(ctx context.Context, name string, tags map[string]string) (instance, error)
+	changeInstance(ctx context.Context, id, action string) error
+	listBalancers(ctx context.Context) ([]balancer, error)
+	getBalancer(ctx context.Context, id string) (balancer, error)
+	deleteBalancer(ctx context.Context, id string) error
+	changeBalancer(ctx context.Context, id string, listeners []listener, targets []string) error
+}
+
+// connectionCounter is a cloud whose instances become Nodes, and whose balancers carry traffic.
+type connectionCounter interface {
+	countConnections(ctx context.Context, id string) ([]portConnections, error)
+}
+
 // driver answers the suite.
 type driver struct {
 	cloud     cloud
@@ -54,10 +77,17 @@ type driver struct {
 	cluster   string // its name, from the suite's first request
 }
 
-func newDriver(getenv func(string) string) (*driver, error) {
+func newDriver(ctx context.Context, inMemory bool, getenv func(string) string) (*driver, error) {
+	if inMemory {
+		m, err := startMemory(ctx)
+		return &driver{cloud: m, tokenFile: "{{.TokenFile}}"}, err // Any token will do.
+	}
 	d := &driver{tokenFile: getenv("FAKECLOUD_TOKEN_FILE")}
+	if d.tokenFile == "" || getenv("FAKECLOUD_URL") == "" {
+		return nil, errors.New("FAKECLOUD_URL and FAKECLOUD_TOKEN_FILE are to say where the cloud is; with -memory there is one in memory")
+	}
 	token, err := os.ReadFile(d.tokenFile)
-	d.cloud = cloud{url: getenv("FAKECLOUD_URL"), token: string(token)}
+	d.cloud = client{url: getenv("FAKECLOUD_URL"), token: string(token)}
 	return d, err
 }
 
@@ -90,10 +120,12 @@ func (d *driver) handler() http.Handler {
 		return nil, ignoreNotFound(d.cloud.deleteBalancer(r.Context(), r.PathValue("id")))
 	})
 	handle("POST /v1/balancers/{id}/change", d.changeBalancer)
-	handle("GET /v1/balancers/{id}/connections", func(r *http.Request) (any, error) {
-		ports, err := d.cloud.countConnections(r.Context(), r.PathValue("id"))
-		return object{"ports": ports}, err
-	})
+	if counter, ok := d.cloud.(connectionCounter); ok {
+		handle("GET /v1/balancers/{id}/connections", func(r *http.Request) (any, error) {
+			ports, err := counter.countConnections(r.Context(), r.PathValue("id"))
+			return object{"ports": ports}, err
+		})
+	}
 	return mux
 }
 
@@ -130,15 +162,18 @@ func (d *driver) hello(r *http.Request) (any, error) {
 		return nil, err
 	}
 	d.cluster = asked.ClusterName
+	features := []string{
+		"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", // what answers have
+		"change-balancer", // what there is one more path for
+	}
+	if _, ok := d.cloud.(connectionCounter); ok {
+		features = append(features, "machines", "traffic")
+	}
 	project, err := d.cloud.project(r.Context())
 	return object{
-		"protocol": "v1", "name": "example", "version": "v0.1.0",
-		"features": []string{
-			"node-names", "zones", "instance-types", "listeners", "node-ports", "targets", "udp", // what answers have
-			"change-balancer", "machines", "traffic", // what there are more paths for
-		},
+		"protocol": "v1", "name": "example", "version": "v0.1.0", "features": features,
 		"proxy": object{
-			"upstream": d.cloud.url,
+			"upstream": d.cloud.apiURL(),
 			"rules":    rules,
 			"answers": object{
 				// Whose project was looked at tells a CCM whether a 404 is about its own instances.
@@ -153,7 +188,9 @@ func (d *driver) hello(r *http.Request) (any, error) {
 				"--leader-elect-lease-duration=10s", "--leader-elect-renew-deadline=8s", "--leader-elect-retry-period=1s",
 				"--node-monitor-period=1s",
 			},
-			"config": "url: {{.CloudURL}}\ntokenFile: " + d.tokenFile + "\nproject: {{.Project}}\n",
+			"config": "url: {{.CloudURL}}\ntokenFile: " + d.tokenFile + "\nproject: " + project + "\n" +
+				// Tests beside each other end many instances, for which the CCM is not to keep their Nodes.
+				"massDeletion: {minimum: 10, window: 30s, hold: 10m}\n",
 		},
 	}, err
 }
@@ -222,7 +259,7 @@ func (d *driver) changeBalancer(r *http.Request) (any, error) {
 	}
 	var listeners []listener
 	for _, l := range change.Listeners {
-		listeners = append(listeners, listener{l.Protocol, l.Port, l.TargetPort})
+		listeners = append(listeners, listener{strings.ToLower(l.Protocol), l.Port, l.TargetPort})
 	}
 	return nil, d.cloud.changeBalancer(r.Context(), r.PathValue("id"), listeners, change.Targets)
 }

@@ -1,0 +1,195 @@
+package main
+
+// A cloud in memory: what its API shows to the CCM, and what the suite sees and steers, are the same records.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	memoryProject = "p-memory"
+	instances     = "instances"
+	balancers     = "load-balancers"
+)
+
+// memory is a fake of a cloud. Its API is the part of fakecloud's that fakecloud's CCM cannot do without.
+type memory struct {
+	url string
+
+	mu        sync.Mutex
+	serial    int                          // the number of the last change
+	resources map[string]map[string]object // by kind and ID, as the API shows them
+}
+
+// startMemory serves the API of an empty cloud until ctx ends.
+func startMemory(ctx context.Context) (*memory, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	m := &memory{
+		url:       "http://" + listener.Addr().String(),
+		resources: map[string]map[string]object{instances: {}, balancers: {}},
+	}
+	server := &http.Server{Handler: m.api(), ReadHeaderTimeout: time.Minute}
+	context.AfterFunc(ctx, func() { _ = server.Close() })
+	go func() { _ = server.Serve(listener) }() // It ends with ctx.
+	return m, nil
+}
+
+// api is what the CCM calls.
+func (m *memory) api() http.Handler {
+	mux := http.NewServeMux()
+	handle := func(pattern string, answer func(r *http.Request) (any, error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			v, err := answer(r)
+			if err == nil {
+				write(w, v, nil)
+				return
+			}
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, notFound(memoryProject))
+		})
+	}
+	handle("GET /v1/project", func(*http.Request) (any, error) {
+		return object{"id": memoryProject, "name": memoryProject}, nil
+	})
+	for _, kind := range []string{instances, balancers} {
+		handle("GET /v1/"+kind, func(*http.Request) (any, error) { return object{"items": m.list(kind)}, nil })
+		handle("GET /v1/"+kind+"/{id}", func(r *http.Request) (any, error) { return m.find(kind, r.PathValue("id")) })
+	}
+	handle("POST /v1/load-balancers", func(r *http.Request) (any, error) {
+		b := m.add(balancers, object{"state": "active"})
+		b["address"] = fmt.Sprintf("198.51.100.%d", m.serial%250+1)
+		m.set(b, fieldsOf(r))
+		return b, nil
+	})
+	handle("PATCH /v1/load-balancers/{id}", func(r *http.Request) (any, error) {
+		b, err := m.find(balancers, r.PathValue("id"))
+		if err == nil {
+			m.set(b, fieldsOf(r))
+		}
+		return b, err
+	})
+	handle("DELETE /v1/load-balancers/{id}", func(r *http.Request) (any, error) {
+		b, err := m.find(balancers, r.PathValue("id"))
+		delete(m.resources[balancers], r.PathValue("id"))
+		return b, err
+	})
+	return mux
+}
+
+// fieldsOf reads a request's body, which a cloud would check.
+func fieldsOf(r *http.Request) (fields object) {
+	_ = json.NewDecoder(r.Body).Decode(&fields)
+	return fields
+}
+
+// add gives a new resource its ID. m.mu is held.
+func (m *memory) add(kind string, resource object) object {
+	id := fmt.Sprintf("%s-%d", kind, m.serial+1)
+	m.set(resource, object{"id": id, "project": memoryProject})
+	m.resources[kind][id] = resource
+	return resource
+}
+
+// set changes fields of a resource. m.mu is held.
+func (m *memory) set(resource, fields object) {
+	m.serial++
+	maps.Copy(resource, fields)
+	resource["version"] = m.serial
+}
+
+// list returns all resources of a kind. m.mu is held.
+func (m *memory) list(kind string) []object {
+	return slices.AppendSeq([]object{}, maps.Values(m.resources[kind]))
+}
+
+// find returns a resource. m.mu is held.
+func (m *memory) find(kind, id string) (object, error) {
+	if resource, found := m.resources[kind][id]; found {
+		return resource, nil
+	}
+	return nil, &refusal{http.StatusNotFound, "there is no " + id + " in " + kind}
+}
+
+// convert reads what is JSON into v.
+func convert(from, v any) error {
+	text, err := json.Marshal(from)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(text, v)
+}
+
+// What the suite asks for: see cloud. Nothing takes time here; in a fake where it does, it is waited for.
+
+func (m *memory) apiURL() string                          { return m.url }
+func (m *memory) project(context.Context) (string, error) { return memoryProject, nil }
+
+func (m *memory) createInstance(_ context.Context, name string, tags map[string]string) (i instance, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	created := m.add(instances, object{
+		"name": name, "tags": tags, "state": "running", "type": "small", "zone": "memory-a", "region": "memory",
+	})
+	ip := fmt.Sprintf("10.1.%d.%d", m.serial/250, m.serial%250+1)
+	created["addresses"] = []object{{"type": "internal", "ip": ip}}
+	return i, convert(created, &i)
+}
+
+func (m *memory) changeInstance(_ context.Context, id, action string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, err := m.find(instances, id)
+	if err == nil {
+		m.set(i, object{"state": stateAfter[action]})
+	}
+	return err
+}
+
+// listBalancers lists all: nobody else has any.
+func (m *memory) listBalancers(context.Context) (all []balancer, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return all, convert(m.list(balancers), &all)
+}
+
+func (m *memory) getBalancer(_ context.Context, id string) (b balancer, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found, err := m.find(balancers, id)
+	if err != nil {
+		return b, err
+	}
+	return b, convert(found, &b)
+}
+
+func (m *memory) deleteBalancer(_ context.Context, id string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.resources[balancers], id)
+	return nil
+}
+
+func (m *memory) changeBalancer(_ context.Context, id string, listeners []listener, targets []string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, err := m.find(balancers, id)
+	if err == nil {
+		m.set(b, object{"listeners": listeners, "targets": toTargets(targets)})
+	}
+	return err
+}
