@@ -214,7 +214,7 @@ func familyOf(ip netip.Addr) string {
 	return "ipv6"
 }
 
-func (r nodeAddressRules) allow(ip netip.Addr, t corev1.NodeAddressType) bool {
+func (r nodeAddressRules) allowsAddress(ip netip.Addr, t corev1.NodeAddressType) bool {
 	return slices.Contains(r.families, familyOf(ip)) &&
 		(t != corev1.NodeInternalIP || len(r.internal) == 0 ||
 			slices.ContainsFunc(r.internal, func(p netip.Prefix) bool { return p.Contains(ip) }))
@@ -234,7 +234,7 @@ func (r nodeAddressRules) nodeAddresses(instance *api.Instance, nodeName string)
 		if a.Type == api.AddressExternal {
 			t = corev1.NodeExternalIP
 		}
-		if ip = ip.Unmap(); r.allow(ip, t) {
+		if ip = ip.Unmap(); r.allowsAddress(ip, t) {
 			nodehelpers.AddToNodeAddresses(&ips, corev1.NodeAddress{Type: t, Address: ip.String()})
 		}
 	}

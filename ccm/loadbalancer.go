@@ -172,12 +172,9 @@ func (l *loadBalancers) reconcileTargets(
 	ctx context.Context, svc *corev1.Service, nodes []*corev1.Node,
 ) (*api.LoadBalancer, error) {
 	want := targetsSpec(svc, nodes)
-	if lb := l.settledBalancer(svc, want); lb != nil {
-		return lb, nil
-	}
 	// The cloud compares the version that is remembered with its own. If that is another one it is
-	// asked what it has; else a change of Nodes costs each Service one call.
-	if lb := l.rememberedBalancer(svc); lb != nil && len(planSteps(lb, want)) > 0 {
+	// asked what it has; else a change of Nodes costs each Service one call, or none.
+	if lb := l.rememberedBalancer(svc); lb != nil && l.isFresh(svc, lb) {
 		if lb, err := l.fulfil(ctx, svc, lb, want); !isPending(err) {
 			return lb, err
 		}

@@ -67,13 +67,11 @@ type NodeAddresses struct {
 }
 
 func (n NodeAddresses) validate() (errs []*fieldError) {
-	wrong := func(name, format string, args ...any) {
-		path := "nodeAddresses." + name
-		errs = append(errs, &fieldError{path, fmt.Errorf(path+" "+format, args...)})
-	}
-	isFamily := func(f string) bool { return f == "ipv4" || f == "ipv6" }
-	if f := n.Families; len(f) < 1 || len(f) > 2 || !isFamily(f[0]) || !isFamily(f[len(f)-1]) || len(f) == 2 && f[0] == f[1] {
-		wrong("families", "%q: want [ipv4, ipv6], the one that is to be first first, or one of them", f)
+	wrong := collectErrors(&errs, "nodeAddresses")
+	switch strings.Join(n.Families, ",") {
+	case "ipv4,ipv6", "ipv6,ipv4", "ipv4", "ipv6":
+	default:
+		wrong("families", "%q: want [ipv4, ipv6], the one that is to be first first, or one of them", n.Families)
 	}
 	for _, r := range n.InternalRanges {
 		if _, err := netip.ParsePrefix(r); err != nil {
@@ -227,11 +225,16 @@ func (c Config) validate() (errs []*fieldError) {
 		c.MassDeletion.validate(), c.NodeLabels.validate(), c.NodeAddresses.validate(), c.LoadBalancer.validate())
 }
 
-func (m MassDeletion) validate() (errs []*fieldError) {
-	wrong := func(name, format string, args ...any) {
-		path := "massDeletion." + name
-		errs = append(errs, &fieldError{path, fmt.Errorf(path+" "+format, args...)})
+// collectErrors returns what adds an error about a field of the section to errs.
+func collectErrors(errs *[]*fieldError, section string) func(name, format string, args ...any) {
+	return func(name, format string, args ...any) {
+		path := section + "." + name
+		*errs = append(*errs, &fieldError{path, fmt.Errorf(path+" "+format, args...)})
 	}
+}
+
+func (m MassDeletion) validate() (errs []*fieldError) {
+	wrong := collectErrors(&errs, "massDeletion")
 	if !(m.Share > 0 && m.Share <= 1) { // NaN is neither.
 		wrong("share", "%g: want a share of all Nodes over 0 and up to 1, e.g. 0.33", m.Share)
 	}
@@ -248,10 +251,7 @@ func (m MassDeletion) validate() (errs []*fieldError) {
 }
 
 func (n NodeLabels) validate() (errs []*fieldError) {
-	wrong := func(name, format string, args ...any) {
-		path := "nodeLabels." + name
-		errs = append(errs, &fieldError{path, fmt.Errorf(path+" "+format, args...)})
-	}
+	wrong := collectErrors(&errs, "nodeLabels")
 	name, slash := strings.CutSuffix(n.Prefix, "/")
 	switch {
 	case !slash || len(validation.IsDNS1123Subdomain(name)) > 0:
