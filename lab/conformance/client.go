@@ -227,27 +227,29 @@ func (c *Client) ChangeBalancer(ctx context.Context, id string, listeners []List
 
 // CreateForeignBalancer implements ForeignBalancerCreator.
 func (c *Client) CreateForeignBalancer(ctx context.Context, name string) (Balancer, error) {
-	ended := c.trace.Begin("creating a stranger's balancer " + name)
-	b, err := ask[Balancer](ctx, c, "createForeignBalancer", "", protocol.Name{Name: name})
-	c.trace.Learn(b.ID, "a stranger's")
-	ended(err, b.ID)
-	return b, err
+	return c.createBalancer(ctx, "creating a stranger's balancer "+name, "a stranger's",
+		"createForeignBalancer", "", protocol.Name{Name: name})
 }
 
 // CreateNamesakeBalancer implements NamesakeBalancerCreator.
 func (c *Client) CreateNamesakeBalancer(ctx context.Context, name string) (Balancer, error) {
-	ended := c.trace.Begin("creating a balancer " + name + " of another cluster of the same name")
-	b, err := ask[Balancer](ctx, c, "createNamesakeBalancer", "", protocol.Name{Name: name})
-	c.trace.Learn(b.ID, "another cluster's")
-	ended(err, b.ID)
-	return b, err
+	return c.createBalancer(ctx, "creating a balancer "+name+" of another cluster of the same name", "another cluster's",
+		"createNamesakeBalancer", "", protocol.Name{Name: name})
 }
 
 // CreateTwinBalancer implements TwinBalancerCreator.
 func (c *Client) CreateTwinBalancer(ctx context.Context, id string) (Balancer, error) {
-	ended := c.trace.Begin("creating a second balancer that is the Service's of balancer " + id)
-	b, err := ask[Balancer](ctx, c, "createTwinBalancer", id, nil)
-	c.trace.Learn(b.ID, "the twin of "+id)
+	return c.createBalancer(ctx, "creating a second balancer that is the Service's of balancer "+id, "the twin of "+id,
+		"createTwinBalancer", id, nil)
+}
+
+// createBalancer asks for a balancer, which the timeline calls by whose it is.
+func (c *Client) createBalancer(
+	ctx context.Context, what, whose, operation, argument string, body any,
+) (Balancer, error) {
+	ended := c.trace.Begin(what)
+	b, err := ask[Balancer](ctx, c, operation, argument, body)
+	c.trace.Learn(b.ID, whose)
 	ended(err, b.ID)
 	return b, err
 }
@@ -352,15 +354,15 @@ func (c *Client) journal() CallJournal {
 
 // LimitRoutes implements RouteLimiter.
 func (c *Client) LimitRoutes(ctx context.Context) (lift func(context.Context) error, err error) {
-	return c.limit(ctx, "routes", "limitRoutes")
+	return c.limitQuota(ctx, "routes", "limitRoutes")
 }
 
 // LimitBalancers implements BalancerLimiter.
 func (c *Client) LimitBalancers(ctx context.Context) (lift func(context.Context) error, err error) {
-	return c.limit(ctx, "balancers", "limitBalancers")
+	return c.limitQuota(ctx, "balancers", "limitBalancers")
 }
 
-func (c *Client) limit(ctx context.Context, what, operation string) (lift func(context.Context) error, err error) {
+func (c *Client) limitQuota(ctx context.Context, what, operation string) (lift func(context.Context) error, err error) {
 	limit, err := c.inject("limiting "+what, "limiting "+what+" no more", c.asks(ctx, operation, "", nil))
 	if err != nil {
 		return nil, err

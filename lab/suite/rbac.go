@@ -122,7 +122,7 @@ func (o Options) restrictCCM(ctx context.Context, l *lab.Lab, under conformance.
 	if o.Program == nil && o.Driver == nil { // The lab's own CCM names the kubeconfig of its user.
 		ccm.Args = append(ccm.Args, local.KubeconfigFlags("{{.Kubeconfig}}")...)
 	}
-	if !strings.Contains(fmt.Sprint(ccm.Args, ccm.Env, ccm.ConfigTemplate), ".Kubeconfig") {
+	if !ccm.IsTold(".Kubeconfig") {
 		return errors.New("--rbac: no argument of the CCM has {{.Kubeconfig}}, which alone gives it these rights")
 	}
 	ccm.Values.Kubeconfig = l.State.Path(accountUnderTest + ".kubeconfig")

@@ -152,7 +152,11 @@ func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fa
 		breakOff(w)
 		return
 	}
-	if delay := time.Duration(f.DelayMilliseconds) * time.Millisecond; delay > 0 && !f.hold(r, delay) {
+	delay := time.Duration(f.DelayMilliseconds) * time.Millisecond
+	if f.Kind == conformance.FaultSlow {
+		delay = p.slowDelay
+	}
+	if delay > 0 && !f.hold(r, delay) {
 		breakOff(w)
 		return
 	}
@@ -166,10 +170,6 @@ func (p *Proxy) applyFault(w http.ResponseWriter, r *http.Request, c call, f *fa
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = io.WriteString(w, "<html><body>Welcome to this network. Please accept our terms.</body></html>")
 	case conformance.FaultSlow:
-		if !f.hold(r, p.slowDelay) {
-			breakOff(w)
-			return
-		}
 		p.forward.ServeHTTP(w, r)
 	case conformance.FaultLost:
 		// It is carried out, whether its caller still waits or not.

@@ -301,11 +301,11 @@ func (c *CCM) releaseProcess() *process.Process {
 // CanRenameCluster implements conformance.ClusterRenamer: one of the program's templates names the
 // cluster.
 func (c *CCM) CanRenameCluster() bool {
-	return c.isTold(".ClusterName")
+	return c.IsTold(".ClusterName")
 }
 
-// isTold tells whether a template has the field.
-func (c *CCM) isTold(field string) bool {
+// IsTold tells whether a template has the field of Values, `.Port` say.
+func (c *CCM) IsTold(field string) bool {
 	for _, text := range c.allTemplates() {
 		if strings.Contains(text, field) {
 			return true
@@ -316,7 +316,7 @@ func (c *CCM) isTold(field string) bool {
 
 // HealthAddress implements conformance.HealthServer.
 func (c *CCM) HealthAddress() string {
-	if !c.isTold(".Port") {
+	if !c.IsTold(".Port") {
 		return ""
 	}
 	return net.JoinHostPort(c.Values.Address, strconv.Itoa(c.Values.Port))
