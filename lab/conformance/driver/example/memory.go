@@ -40,14 +40,14 @@ func startMemory(ctx context.Context) (*memory, error) {
 		url:       "http://" + listener.Addr().String(),
 		resources: map[string]map[string]object{instances: {}, balancers: {}},
 	}
-	server := &http.Server{Handler: m.api(), ReadHeaderTimeout: time.Minute}
+	server := &http.Server{Handler: m.apiHandler(), ReadHeaderTimeout: time.Minute}
 	context.AfterFunc(ctx, func() { _ = server.Close() })
 	go func() { _ = server.Serve(listener) }() // It ends with ctx.
 	return m, nil
 }
 
-// api is what the CCM calls.
-func (m *memory) api() http.Handler {
+// apiHandler is what the CCM calls.
+func (m *memory) apiHandler() http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, answer func(r *http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -67,24 +67,24 @@ func (m *memory) api() http.Handler {
 		return object{"id": memoryProject, "name": memoryProject}, nil
 	})
 	for _, kind := range []string{instances, balancers} {
-		handle("GET /v1/"+kind, func(*http.Request) (any, error) { return object{"items": m.list(kind)}, nil })
-		handle("GET /v1/"+kind+"/{id}", func(r *http.Request) (any, error) { return m.find(kind, r.PathValue("id")) })
+		handle("GET /v1/"+kind, func(*http.Request) (any, error) { return object{"items": m.listResources(kind)}, nil })
+		handle("GET /v1/"+kind+"/{id}", func(r *http.Request) (any, error) { return m.findResource(kind, r.PathValue("id")) })
 	}
 	handle("POST /v1/load-balancers", func(r *http.Request) (any, error) {
-		b := m.add(balancers, object{"state": "active"})
+		b := m.addResource(balancers, object{"state": "active"})
 		b["address"] = fmt.Sprintf("198.51.100.%d", m.serial%250+1)
-		m.set(b, fieldsOf(r))
+		m.setFields(b, fieldsOf(r))
 		return b, nil
 	})
 	handle("PATCH /v1/load-balancers/{id}", func(r *http.Request) (any, error) {
-		b, err := m.find(balancers, r.PathValue("id"))
+		b, err := m.findResource(balancers, r.PathValue("id"))
 		if err == nil {
-			m.set(b, fieldsOf(r))
+			m.setFields(b, fieldsOf(r))
 		}
 		return b, err
 	})
 	handle("DELETE /v1/load-balancers/{id}", func(r *http.Request) (any, error) {
-		b, err := m.find(balancers, r.PathValue("id"))
+		b, err := m.findResource(balancers, r.PathValue("id"))
 		delete(m.resources[balancers], r.PathValue("id"))
 		return b, err
 	})
@@ -97,36 +97,36 @@ func fieldsOf(r *http.Request) (fields object) {
 	return fields
 }
 
-// add gives a new resource its ID. m.mu is held.
-func (m *memory) add(kind string, resource object) object {
+// addResource gives a new resource its ID. m.mu is held.
+func (m *memory) addResource(kind string, resource object) object {
 	id := fmt.Sprintf("%s-%d", kind, m.serial+1)
-	m.set(resource, object{"id": id, "project": memoryProject})
+	m.setFields(resource, object{"id": id, "project": memoryProject})
 	m.resources[kind][id] = resource
 	return resource
 }
 
-// set changes fields of a resource. m.mu is held.
-func (m *memory) set(resource, fields object) {
+// setFields changes fields of a resource. m.mu is held.
+func (m *memory) setFields(resource, fields object) {
 	m.serial++
 	maps.Copy(resource, fields)
 	resource["version"] = m.serial
 }
 
-// list returns all resources of a kind. m.mu is held.
-func (m *memory) list(kind string) []object {
+// listResources returns all resources of a kind. m.mu is held.
+func (m *memory) listResources(kind string) []object {
 	return slices.AppendSeq([]object{}, maps.Values(m.resources[kind]))
 }
 
-// find returns a resource. m.mu is held.
-func (m *memory) find(kind, id string) (object, error) {
+// findResource returns a resource. m.mu is held.
+func (m *memory) findResource(kind, id string) (object, error) {
 	if resource, found := m.resources[kind][id]; found {
 		return resource, nil
 	}
 	return nil, &refusal{http.StatusNotFound, "there is no " + id + " in " + kind}
 }
 
-// convert reads what is JSON into v.
-func convert(from, v any) error {
+// convertJSON reads what is JSON into v.
+func convertJSON(from, v any) error {
 	text, err := json.Marshal(from)
 	if err != nil {
 		return err
@@ -142,20 +142,20 @@ func (m *memory) project(context.Context) (string, error) { return memoryProject
 func (m *memory) createInstance(_ context.Context, name string, tags map[string]string) (i instance, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	created := m.add(instances, object{
+	created := m.addResource(instances, object{
 		"name": name, "tags": tags, "state": "running", "type": "small", "zone": "memory-a", "region": "memory",
 	})
 	ip := fmt.Sprintf("10.1.%d.%d", m.serial/250, m.serial%250+1)
 	created["addresses"] = []object{{"type": "internal", "ip": ip}}
-	return i, convert(created, &i)
+	return i, convertJSON(created, &i)
 }
 
 func (m *memory) changeInstance(_ context.Context, id, action string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	i, err := m.find(instances, id)
+	i, err := m.findResource(instances, id)
 	if err == nil {
-		m.set(i, object{"state": stateAfter[action]})
+		m.setFields(i, object{"state": stateAfter[action]})
 	}
 	return err
 }
@@ -164,17 +164,17 @@ func (m *memory) changeInstance(_ context.Context, id, action string) error {
 func (m *memory) listBalancers(context.Context) (all []balancer, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return all, convert(m.list(balancers), &all)
+	return all, convertJSON(m.listResources(balancers), &all)
 }
 
 func (m *memory) getBalancer(_ context.Context, id string) (b balancer, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	found, err := m.find(balancers, id)
+	found, err := m.findResource(balancers, id)
 	if err != nil {
 		return b, err
 	}
-	return b, convert(found, &b)
+	return b, convertJSON(found, &b)
 }
 
 func (m *memory) deleteBalancer(_ context.Context, id string) error {
@@ -187,9 +187,9 @@ func (m *memory) deleteBalancer(_ context.Context, id string) error {
 func (m *memory) changeBalancer(_ context.Context, id string, listeners []listener, targets []string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b, err := m.find(balancers, id)
+	b, err := m.findResource(balancers, id)
 	if err == nil {
-		m.set(b, object{"listeners": listeners, "targets": toTargets(targets)})
+		m.setFields(b, object{"listeners": listeners, "targets": toTargets(targets)})
 	}
 	return err
 }
