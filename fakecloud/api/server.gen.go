@@ -211,6 +211,7 @@ func (e InstanceType) Valid() bool {
 
 // Defines values for LoadBalancerAlgorithm.
 const (
+	AlgorithmFlowHash         LoadBalancerAlgorithm = "flow-hash"
 	AlgorithmLeastConnections LoadBalancerAlgorithm = "least-connections"
 	AlgorithmRoundRobin       LoadBalancerAlgorithm = "round-robin"
 	AlgorithmSourceHash       LoadBalancerAlgorithm = "source-hash"
@@ -219,9 +220,26 @@ const (
 // Valid tells whether e is one of the values above.
 func (e LoadBalancerAlgorithm) Valid() bool {
 	switch e {
-	case AlgorithmLeastConnections,
+	case AlgorithmFlowHash,
+		AlgorithmLeastConnections,
 		AlgorithmRoundRobin,
 		AlgorithmSourceHash:
+		return true
+	}
+	return false
+}
+
+// Defines values for LoadBalancerKind.
+const (
+	KindNetwork LoadBalancerKind = "network"
+	KindProxy   LoadBalancerKind = "proxy"
+)
+
+// Valid tells whether e is one of the values above.
+func (e LoadBalancerKind) Valid() bool {
+	switch e {
+	case KindNetwork,
+		KindProxy:
 		return true
 	}
 	return false
@@ -758,7 +776,7 @@ type AuditSumList struct {
 	Items []AuditSum `json:"items"`
 }
 
-// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
+// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another. A network balancer does so by `source-hash`, for however long.
 type ClientAffinitySeconds = int
 
 // Clock Example: {"mode":"virtual","now":"2026-11-21T10:00:00Z"}
@@ -831,6 +849,7 @@ type DialectList struct {
 // broken. 0: for as long as it likes. It is no matter of udp, whose clients
 // go to another target with their next datagram, and is refused for a
 // balancer whose listeners are all of udp. Deleting the balancer ends all at once.
+// A network balancer forgets a connection whose client has been silent for 350 seconds.
 type DrainSeconds = int
 
 // Event One change. Written in the same transaction as the change itself.
@@ -849,7 +868,7 @@ type Event struct {
 	// Instance Example: {"addresses":[{"ip":"127.30.16.1","type":"internal"}],"createdAt":"2026-01-02T15:04:05.123Z","id":"i-01jd3n6f0c5w3y","identities":{"hcloud":"hcloud://42"},"name":"node-1","networkId":"n-01jd3n5qk2v8","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":42,"state":"running","tags":{"cluster":"lab"},"type":"small","updatedAt":"2026-01-02T15:04:05.423Z","version":2,"zone":"nebula-1a"}
 	Instance *Instance `json:"instance,omitempty"`
 
-	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+	// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"kind":"proxy","listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	LoadBalancer *LoadBalancer `json:"loadBalancer,omitempty"`
 	Name         string        `json:"name"`
 
@@ -1305,7 +1324,11 @@ type ListenerHealth struct {
 	Reason *string `json:"reason,omitempty"`
 }
 
-// ListenerStats A client of UDP is a connection from its first datagram until it has been silent for a while. Bytes are payload, counted as they are forwarded.
+// ListenerStats A client of UDP is a connection from its first datagram until it has been silent for
+// a while. Bytes are payload, counted as they are forwarded. A network balancer counts
+// whole packets from clients, and TCP connections as they begin; it knows nothing of
+// sessions of UDP, of the ends of connections, and of answers. Its figures may be a
+// moment old.
 type ListenerStats struct {
 	// ActiveConnections Those still open.
 	ActiveConnections int64 `json:"activeConnections"`
@@ -1323,9 +1346,12 @@ type ListenerStats struct {
 	Connections int64 `json:"connections"`
 
 	// FailedConnections Accepted but closed because no target could be reached; of UDP, datagrams that could not be sent on, and those are not among the connections.
-	FailedConnections int64    `json:"failedConnections"`
-	Port              int      `json:"port"`
-	Protocol          Protocol `json:"protocol"`
+	FailedConnections int64 `json:"failedConnections"`
+
+	// PacketsIn Packets from clients, of a network balancer; otherwise absent.
+	PacketsIn int64    `json:"packetsIn,omitempty"`
+	Port      int      `json:"port"`
+	Protocol  Protocol `json:"protocol"`
 
 	// RefusedConnections From clients outside of the source ranges or beyond the connection limit, and not among those accepted; of UDP, datagrams.
 	RefusedConnections int64 `json:"refusedConnections"`
@@ -1334,7 +1360,7 @@ type ListenerStats struct {
 // Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 type Listeners = []Listener
 
-// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+// LoadBalancer Example: {"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"kind":"proxy","listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type LoadBalancer struct {
 	// Address Example: 127.30.64.1
 	Address string `json:"address"`
@@ -1346,10 +1372,11 @@ type LoadBalancer struct {
 	// that are not unhealthy and unless `clientAffinitySeconds` has it that its
 	// client goes to another: the next in turn, the one with the fewest
 	// connections of this balancer, or one that follows from the client's
-	// address alone while the targets stay the same.
+	// address alone while the targets stay the same. `flow-hash`, from address and
+	// port, is for network balancers, which have that and `source-hash` only.
 	Algorithm LoadBalancerAlgorithm `json:"algorithm"`
 
-	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
+	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another. A network balancer does so by `source-hash`, for however long.
 	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
 	CreatedAt             time.Time             `json:"createdAt"`
 
@@ -1361,6 +1388,7 @@ type LoadBalancer struct {
 	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
 	// go to another target with their next datagram, and is refused for a
 	// balancer whose listeners are all of udp. Deleting the balancer ends all at once.
+	// A network balancer forgets a connection whose client has been silent for 350 seconds.
 	DrainSeconds DrainSeconds `json:"drainSeconds"`
 
 	// HealthCheck Absent when targets are not checked.
@@ -1384,8 +1412,19 @@ type LoadBalancer struct {
 	// IPv6Address The lowest that was free of the IPv6 pool. Absent unless `ipFamilies` has ipv6.
 	//
 	// Example: fd00:30::1
-	IPv6Address *string    `json:"ipv6Address,omitempty"`
-	Listeners   []Listener `json:"listeners"`
+	IPv6Address *string `json:"ipv6Address,omitempty"`
+
+	// Kind How a balancer forwards. A proxy accepts connections and makes others to the
+	// targets' `targetPort`. A network balancer passes packets of IPv4 on as they are:
+	// the targets find the client's address and the balancer's in them, have to take
+	// the latter for theirs (`ipMode: VIP` has kube-proxy do so), and answer the client
+	// directly. It needs a cloud with a network interface (`serve
+	// --load-balancer-interface`) and has no idle timeout, no PROXY protocol, no
+	// connection limits and no target ports of its own. Fragments of UDP datagrams
+	// other than the first are not passed. An update may change the kind; connections
+	// end then.
+	Kind      LoadBalancerKind `json:"kind"`
+	Listeners []Listener       `json:"listeners"`
 
 	// Name Example: web
 	Name string `json:"name"`
@@ -1470,7 +1509,8 @@ type LoadBalancer struct {
 // that are not unhealthy and unless `clientAffinitySeconds` has it that its
 // client goes to another: the next in turn, the one with the fewest
 // connections of this balancer, or one that follows from the client's
-// address alone while the targets stay the same.
+// address alone while the targets stay the same. `flow-hash`, from address and
+// port, is for network balancers, which have that and `source-hash` only.
 type LoadBalancerAlgorithm string
 
 // LoadBalancerCreate Example: {"healthCheck":{"path":"/healthz","port":10256,"protocol":"http"},"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}]}
@@ -1481,10 +1521,12 @@ type LoadBalancerCreate struct {
 	Address *string `json:"address,omitempty"`
 
 	// AddressID A reserved address that is available, by its ID. Without it and `address`, the lowest free one of the pool.
-	AddressID *string                `json:"addressId,omitempty"`
+	AddressID *string `json:"addressId,omitempty"`
+
+	// Algorithm When left out, round-robin, or flow-hash for a network balancer.
 	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
 
-	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
+	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another. A network balancer does so by `source-hash`, for however long.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
 	// DeletionProtection Has deletions of the balancer refused (protected) until an update sets it to false.
@@ -1495,6 +1537,7 @@ type LoadBalancerCreate struct {
 	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
 	// go to another target with their next datagram, and is refused for a
 	// balancer whose listeners are all of udp. Deleting the balancer ends all at once.
+	// A network balancer forgets a connection whose client has been silent for 350 seconds.
 	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
 
 	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
@@ -1510,7 +1553,8 @@ type LoadBalancerCreate struct {
 	//
 	//
 	// Example: ["ipv4","ipv6"]
-	IPFamilies *IPFamilies `json:"ipFamilies,omitempty"`
+	IPFamilies *IPFamilies       `json:"ipFamilies,omitempty"`
+	Kind       *LoadBalancerKind `json:"kind,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 	Listeners Listeners `json:"listeners"`
@@ -1552,7 +1596,18 @@ type LoadBalancerHealth struct {
 	Targets []TargetHealth `json:"targets"`
 }
 
-// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
+// LoadBalancerKind How a balancer forwards. A proxy accepts connections and makes others to the
+// targets' `targetPort`. A network balancer passes packets of IPv4 on as they are:
+// the targets find the client's address and the balancer's in them, have to take
+// the latter for theirs (`ipMode: VIP` has kube-proxy do so), and answer the client
+// directly. It needs a cloud with a network interface (`serve
+// --load-balancer-interface`) and has no idle timeout, no PROXY protocol, no
+// connection limits and no target ports of its own. Fragments of UDP datagrams
+// other than the first are not passed. An update may change the kind; connections
+// end then.
+type LoadBalancerKind string
+
+// LoadBalancerList Example: {"items":[{"address":"127.30.64.1","algorithm":"round-robin","clientAffinitySeconds":0,"createdAt":"2026-01-02T15:04:05.123Z","deletionProtection":false,"drainSeconds":0,"healthCheck":{"healthyThreshold":2,"intervalSeconds":5,"path":"/healthz","port":10256,"protocol":"http","timeoutSeconds":2,"unhealthyThreshold":2},"id":"lb-01jd3n7w2e4t","idleTimeoutSeconds":0,"ipFamilies":["ipv4"],"kind":"proxy","listeners":[{"port":8080,"protocol":"tcp","targetPort":30080}],"name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","scheme":"public","serial":43,"sourceRanges":["10.0.0.0/8"],"state":"active","tags":{"cluster":"lab"},"targets":[{"instanceId":"i-01jd3n6f0c5w3y"}],"type":"unlimited","updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type LoadBalancerList struct {
 	Items []LoadBalancer `json:"items"`
 
@@ -1624,10 +1679,11 @@ type LoadBalancerUpdate struct {
 	// that are not unhealthy and unless `clientAffinitySeconds` has it that its
 	// client goes to another: the next in turn, the one with the fewest
 	// connections of this balancer, or one that follows from the client's
-	// address alone while the targets stay the same.
+	// address alone while the targets stay the same. `flow-hash`, from address and
+	// port, is for network balancers, which have that and `source-hash` only.
 	Algorithm *LoadBalancerAlgorithm `json:"algorithm,omitempty"`
 
-	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another.
+	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another. A network balancer does so by `source-hash`, for however long.
 	ClientAffinitySeconds *ClientAffinitySeconds `json:"clientAffinitySeconds,omitempty"`
 
 	// DeletionProtection Has deletions of the balancer refused (protected) until an update sets it to false.
@@ -1638,6 +1694,7 @@ type LoadBalancerUpdate struct {
 	// broken. 0: for as long as it likes. It is no matter of udp, whose clients
 	// go to another target with their next datagram, and is refused for a
 	// balancer whose listeners are all of udp. Deleting the balancer ends all at once.
+	// A network balancer forgets a connection whose client has been silent for 350 seconds.
 	DrainSeconds *DrainSeconds `json:"drainSeconds,omitempty"`
 
 	// HealthCheck How targets are asked whether they can serve. What is left out has its default; an update replaces the check as a whole. `protocol` `none`, which takes nothing else, is no check.
@@ -1657,6 +1714,17 @@ type LoadBalancerUpdate struct {
 
 	// IPv6Address As `addressId`.
 	IPv6Address *string `json:"ipv6Address,omitempty"`
+
+	// Kind How a balancer forwards. A proxy accepts connections and makes others to the
+	// targets' `targetPort`. A network balancer passes packets of IPv4 on as they are:
+	// the targets find the client's address and the balancer's in them, have to take
+	// the latter for theirs (`ipMode: VIP` has kube-proxy do so), and answer the client
+	// directly. It needs a cloud with a network interface (`serve
+	// --load-balancer-interface`) and has no idle timeout, no PROXY protocol, no
+	// connection limits and no target ports of its own. Fragments of UDP datagrams
+	// other than the first are not passed. An update may change the kind; connections
+	// end then.
+	Kind *LoadBalancerKind `json:"kind,omitempty"`
 
 	// Listeners Two may share a port if their protocols differ. A balancer without any holds its address, listens nowhere, and becomes active like others.
 	Listeners *Listeners `json:"listeners,omitempty"`
@@ -2400,6 +2468,9 @@ type TargetStats struct {
 	// FailedConnections Attempts to connect that failed; the client's may have gone to another target.
 	FailedConnections int64  `json:"failedConnections"`
 	InstanceID        string `json:"instanceId"`
+
+	// PacketsIn As in ListenerStats.
+	PacketsIn int64 `json:"packetsIn,omitempty"`
 }
 
 // Targets defines model for Targets.

@@ -34,11 +34,16 @@ type balancerOptions struct {
 func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	f, u, h := cmd.Flags(), &o.request, &o.checkOptions
 	f.StringArrayVar(
-		&o.listeners, "listener", nil, "PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; repeatable",
+		&o.listeners, "listener", nil,
+		"PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp; PORT[/PROTOCOL] if both are the same; repeatable",
 	)
 	f.StringArrayVar(&o.targets, "target", nil, "name or ID of an instance; repeatable")
 	addText(
 		cmd, &u.Type, "type", "small, medium or large, which have limits, or unlimited (default unlimited)",
+	)
+	addText(
+		cmd, &u.Kind, "kind",
+		"proxy, or network, which passes packets on as they are, so that targets see the client's address (default proxy)",
 	)
 	addText(
 		cmd, &u.Scheme, "scheme",
@@ -50,7 +55,8 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 		"its address in the network that it is attached to (default: the lowest free one)",
 	)
 	addText(
-		cmd, &u.Algorithm, "algorithm", "round-robin, least-connections or source-hash (default round-robin)",
+		cmd, &u.Algorithm, "algorithm", "round-robin (a proxy's default), least-connections or source-hash; "+
+			"of network balancers flow-hash (the default) or source-hash",
 	)
 	f.StringVar(&o.proxyProtocol, "proxy-protocol", "", "v1 or v2: tell the targets of tcp listeners who connected")
 	f.IntVar(
@@ -98,7 +104,8 @@ func (a *app) addBalancerFlags(cmd *cobra.Command, o *balancerOptions) {
 	completeFlagValues(cmd, map[string][]string{
 		"proxy-protocol": {"v1", "v2"}, "scheme": {"public", "internal"},
 		"type":      {"unlimited", "small", "medium", "large"},
-		"algorithm": {"round-robin", "least-connections", "source-hash"},
+		"kind":      {"proxy", "network"},
+		"algorithm": {"round-robin", "least-connections", "source-hash", "flow-hash"},
 	})
 	completeFlag(cmd, "target", a.instanceKind().completeRefs())
 	completeFlag(cmd, "network", a.networkKind().completeRefs())
@@ -168,10 +175,13 @@ func parseListeners(given []string) ([]api.Listener, error) {
 			protocol = string(api.ProtocolTCP)
 		}
 		from, to, _ := strings.Cut(ports, ":")
+		to = cmp.Or(to, from)
 		port, err1 := strconv.Atoi(from)
 		target, err2 := strconv.Atoi(to)
 		if err := errors.Join(err1, err2); err != nil || !api.Protocol(protocol).Valid() {
-			return nil, misuse("--listener %q: want PORT:TARGETPORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp", s)
+			return nil, misuse(
+				"--listener %q: want PORT:TARGETPORT[/PROTOCOL] or PORT[/PROTOCOL], e.g. 8080:30080 or 5353:30053/udp", s,
+			)
 		}
 		out = append(out, api.Listener{Protocol: api.Protocol(protocol), Port: port, TargetPort: target})
 	}
@@ -252,6 +262,7 @@ func (a *app) balancersCreate() *cobra.Command {
 		Example: `  fakecloud load-balancers create web --listener 8080:30080 --target node-1 --target node-2
   fakecloud load-balancers create web --listener 8080:30080 --health-check http:10256/healthz --source-range 10.0.0.0/8
   fakecloud load-balancers create web --listener 8080:30080 --address shop --algorithm least-connections --drain 30s
+  fakecloud load-balancers create web --kind network --listener 80 --target node-1 --target node-2
   fakecloud load-balancers create dns --listener 5353:30053/tcp --listener 5353:30053/udp --ip-family ipv4,ipv6`,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, args []string) error {
 			u, err := a.updateRequest(cmd, c, &o, api.LoadBalancer{})
@@ -353,10 +364,13 @@ func showOptions(lb api.LoadBalancer) string {
 	if lb.Type != api.LoadBalancerUnlimited {
 		out = append(out, string(lb.Type))
 	}
+	if lb.Kind == api.KindNetwork {
+		out = append(out, string(lb.Kind))
+	}
 	if lb.Scheme == api.SchemeInternal {
 		out = append(out, string(lb.Scheme))
 	}
-	if lb.Algorithm != api.AlgorithmRoundRobin {
+	if lb.Algorithm != api.AlgorithmRoundRobin && lb.Algorithm != api.AlgorithmFlowHash {
 		out = append(out, string(lb.Algorithm))
 	}
 	for _, o := range []struct {

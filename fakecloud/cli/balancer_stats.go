@@ -18,7 +18,7 @@ import (
 // minWatchInterval keeps --watch from loading the cloud.
 const minWatchInterval = 100 * time.Millisecond
 
-const statsHeader = "LISTENER +ID CONNS ACTIVE FAILED BROKEN REFUSED IN OUT"
+const statsHeader = "LISTENER +ID CONNS ACTIVE FAILED BROKEN REFUSED +PACKETS IN OUT"
 
 func (a *app) balancersStats() *cobra.Command {
 	var watch bool
@@ -109,7 +109,7 @@ type statsRow struct {
 	kind, id, name          string
 	connections, active     int64
 	failed, broken, refused int64
-	in, out                 int64
+	in, out, packets        int64
 	rates                   *rates // nil if not known
 }
 
@@ -137,7 +137,7 @@ func statsRowsOf(ctx context.Context, stats *api.LoadBalancerStats, names *insta
 		all = append(all, statsRow{
 			kind: kindListener, id: name, name: name, connections: l.Connections, active: l.ActiveConnections,
 			failed: l.FailedConnections, broken: l.BrokenConnections, refused: l.RefusedConnections, in: l.BytesIn,
-			out: l.BytesOut,
+			out: l.BytesOut, packets: l.PacketsIn,
 		})
 	}
 	for _, t := range stats.Targets {
@@ -148,7 +148,7 @@ func statsRowsOf(ctx context.Context, stats *api.LoadBalancerStats, names *insta
 		all = append(all, statsRow{
 			kind: kindTarget, id: t.InstanceID, name: names.nameOf(t.InstanceID), connections: t.Connections,
 			active: t.ActiveConnections,
-			failed: t.FailedConnections, broken: t.BrokenConnections, in: t.BytesIn, out: t.BytesOut,
+			failed: t.FailedConnections, broken: t.BrokenConnections, in: t.BytesIn, out: t.BytesOut, packets: t.PacketsIn,
 		})
 	}
 	return all
@@ -194,6 +194,11 @@ func (c statsRow) cellText(column string) string {
 			return "-"
 		}
 		return number(c.refused)
+	case "PACKETS":
+		if c.packets == 0 {
+			return "-" // A proxy does not count them.
+		}
+		return number(c.packets)
 	case "IN":
 		return formatBytes(float64(c.in))
 	case "IN/S":

@@ -22,12 +22,14 @@ const (
 // Algorithm says which target a new connection goes to.
 type Algorithm string
 
-// The algorithms: the next in turn; the one with the fewest connections; one
-// that follows from the client's address.
+// The algorithms: the next in turn; the one with the fewest connections; one that follows from the
+// client's address; and, for network balancers only, one that follows from the client's address and
+// port.
 const (
 	RoundRobin       Algorithm = "round-robin"
 	LeastConnections Algorithm = "least-connections"
 	SourceHash       Algorithm = "source-hash"
+	FlowHash         Algorithm = "flow-hash"
 )
 
 const (
@@ -39,6 +41,7 @@ const (
 // balancerOptions are the fields of a balancer that an update can change one by one.
 type balancerOptions struct {
 	balancerType          LoadBalancerType
+	kind                  LoadBalancerKind
 	scheme                Scheme
 	algorithm             Algorithm
 	affinity, idle, drain time.Duration
@@ -51,10 +54,10 @@ func (o balancerOptions) checkOptions() error {
 		errs = append(errs, refuse(InvalidRequest, "no scheme %q: choose public or internal", o.scheme).
 			withField("scheme", "is none there is"))
 	}
-	if !slices.Contains([]Algorithm{RoundRobin, LeastConnections, SourceHash}, o.algorithm) {
+	if has := algorithmsOf(o.kind); !slices.Contains(has, o.algorithm) {
 		errs = append(errs, refuse(
-			InvalidRequest, "no algorithm %q: choose round-robin, least-connections or source-hash", o.algorithm,
-		).withField("algorithm", "is none there is"))
+			InvalidRequest, "no algorithm %q of a %s load balancer: choose one of %q", o.algorithm, o.kind, has,
+		).withField("algorithm", "is none that the kind has"))
 	}
 	return joinRefusals(append(errs,
 		inRange("client affinity", "clientAffinitySeconds", o.affinity, maxAffinity),
@@ -72,28 +75,32 @@ func inRange(what, field string, d, most time.Duration) error {
 
 // optionsWithDefaults gives the options asked for, with defaults for those left zero.
 func (spec LoadBalancerSpec) optionsWithDefaults() balancerOptions {
+	kind := cmp.Or(spec.Kind, ProxyBalancer)
 	return balancerOptions{
-		cmp.Or(spec.Type, UnlimitedBalancer),
-		cmp.Or(spec.Scheme, Public), cmp.Or(spec.Algorithm, RoundRobin), spec.Affinity, spec.IdleTimeout, spec.Drain,
+		cmp.Or(spec.Type, UnlimitedBalancer), kind,
+		cmp.Or(spec.Scheme, Public), cmp.Or(spec.Algorithm, algorithmsOf(kind)[0]), spec.Affinity, spec.IdleTimeout, spec.Drain,
 		spec.DeletionProtection,
 	}
 }
 
 func (lb *LoadBalancer) currentOptions() balancerOptions {
 	return balancerOptions{
-		cmp.Or(lb.Type, UnlimitedBalancer), lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout,
+		cmp.Or(lb.Type, UnlimitedBalancer), cmp.Or(lb.Kind, ProxyBalancer), lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout,
 		lb.Drain, lb.DeletionProtection,
 	}
 }
 
 func (lb *LoadBalancer) setOptions(o balancerOptions) {
 	lb.Scheme, lb.Algorithm, lb.Affinity, lb.IdleTimeout, lb.Drain = o.scheme, o.algorithm, o.affinity, o.idle, o.drain
-	lb.Type, lb.DeletionProtection = o.balancerType, o.deletionProtection
+	lb.Type, lb.Kind, lb.DeletionProtection = o.balancerType, o.kind, o.deletionProtection
 }
 
 // withUpdate gives the options after an update.
 func (o balancerOptions) withUpdate(u LoadBalancerUpdate) balancerOptions {
 	replaceIfGiven(&o.balancerType, u.Type)
+	if u.Kind != nil {
+		o = o.withKind(*u.Kind)
+	}
 	replaceIfGiven(&o.scheme, u.Scheme)
 	replaceIfGiven(&o.algorithm, u.Algorithm)
 	replaceIfGiven(&o.affinity, u.Affinity)

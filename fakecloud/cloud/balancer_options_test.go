@@ -69,7 +69,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	c, p := newCloud(t, func(cfg *Config) { cfg.DataPlane = plane })
 	lb, _ := newBalancer(t, c, p)
 	assert.Equal(
-		t, balancerOptions{balancerType: UnlimitedBalancer, scheme: Public, algorithm: RoundRobin}, lb.currentOptions(),
+		t, balancerOptions{balancerType: UnlimitedBalancer, kind: ProxyBalancer, scheme: Public, algorithm: RoundRobin}, lb.currentOptions(),
 	)
 	listeners := []Listener{{Protocol: TCP, Port: 80, TargetPort: 81, ConnectionLimit: 7}}
 	for _, u := range []LoadBalancerUpdate{
@@ -96,7 +96,7 @@ func TestOptionsReachTheDataPlane(t *testing.T) {
 	stored, err := c.GetLoadBalancer(t.Context(), p, lb.ID)
 	require.NoError(t, err)
 	assert.Equal(
-		t, balancerOptions{LargeBalancer, Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions(),
+		t, balancerOptions{LargeBalancer, ProxyBalancer, Internal, SourceHash, 0, time.Minute, time.Hour, true}, stored.currentOptions(),
 	)
 }
 

@@ -17,7 +17,8 @@ import (
 
 // Forwarding is a balancer's configuration as the data plane needs it.
 type Forwarding struct {
-	ID string
+	ID   string
+	Kind LoadBalancerKind
 	// Addresses are those that it serves on, of either family: each has all Listeners.
 	Addresses []netip.Addr
 	Listeners []Listener
@@ -55,6 +56,8 @@ type Backend struct {
 // DataPlane forwards packets for load balancers. Calls for one balancer do not
 // overlap.
 type DataPlane interface {
+	// CanForward says why there can be no balancers of a kind, and what helps; nil if there can.
+	CanForward(LoadBalancerKind) error
 	// Apply puts a balancer's forwarding in force. It either does so completely, or leaves
 	// in force what was there before and returns an error, which is a sentence a person
 	// can act on. It ends only connections that have to end. The error is a ListenError if
@@ -95,7 +98,7 @@ func stateReasonCode(failure error) StateReasonCode {
 func forwardingOf(lb LoadBalancer, backends []Backend, targets int) Forwarding {
 	size, _ := sizeOf(lb.Type)
 	return Forwarding{
-		ID: lb.ID, Addresses: lb.servingAddresses(), Listeners: lb.Listeners, Backends: backends, Targets: targets,
+		ID: lb.ID, Kind: lb.Kind, Addresses: lb.servingAddresses(), Listeners: lb.Listeners, Backends: backends, Targets: targets,
 		ConnectionLimit: size.Connections,
 		Algorithm:       lb.Algorithm, SourceRanges: lb.SourceRanges, Affinity: lb.Affinity,
 		IdleTimeout: lb.IdleTimeout, Drain: lb.Drain, HealthCheck: lb.HealthCheck,

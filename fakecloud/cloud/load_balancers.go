@@ -35,9 +35,11 @@ func (c *Cloud) CreateLoadBalancer(
 ) (LoadBalancer, Outcome, error) {
 	_, rangesErr := parseRanges(spec.SourceRanges)
 	_, checkErr := spec.HealthCheck.validatedWithDefaults()
+	options := spec.optionsWithDefaults()
 	err := joinRefusals(
 		checkAddressChoice(spec), c.checkFamilies(spec.IPFamilies), checkListeners(spec.Listeners), rangesErr,
-		spec.optionsWithDefaults().checkOptions(),
+		options.checkOptions(), c.checkKind(options.kind),
+		options.checkFeatures(spec.Listeners, slices.Contains(spec.IPFamilies, IPv6)),
 		checkSize(spec.Type, len(spec.Listeners), len(spec.Targets)),
 		checkDrain(spec.Drain, spec.Listeners), checkErr, checkRecords(spec.Records), checkTags(spec.Tags),
 		c.checkHealthChecksAllowed(spec.HealthCheck, spec.Listeners),
@@ -321,7 +323,7 @@ func (c *Cloud) UpdateLoadBalancer(
 				old.Name, old.ID, old.State,
 			)
 		}
-		if lb, err = mergeUpdate(ctx, tx.Tx, p, old, u); err != nil {
+		if lb, err = c.mergeUpdate(ctx, tx.Tx, p, old, u); err != nil {
 			return err
 		}
 		if lb, err = c.withNetwork(ctx, tx.Tx, p, lb, u.NetworkID, u.PrivateAddress); err != nil {
@@ -347,7 +349,7 @@ func (c *Cloud) UpdateLoadBalancer(
 }
 
 // mergeUpdate checks an update and gives the balancer with the update applied.
-func mergeUpdate(
+func (c *Cloud) mergeUpdate(
 	ctx context.Context,
 	tx *store.Tx,
 	p Project,
@@ -372,9 +374,14 @@ func mergeUpdate(
 		errs = append(errs, err)
 		lb.SourceRanges = ranges
 	}
+	kind := lb.currentOptions().kind
 	lb.setOptions(lb.currentOptions().withUpdate(u))
+	if lb.Kind != kind {
+		errs = append(errs, c.checkKind(lb.Kind))
+	}
 	errs = append(
-		errs, lb.currentOptions().checkOptions(), checkSize(lb.Type, len(lb.Listeners), len(lb.Targets)),
+		errs, lb.currentOptions().checkOptions(),
+		lb.currentOptions().checkFeatures(lb.Listeners, lb.Address6.IsValid()), checkSize(lb.Type, len(lb.Listeners), len(lb.Targets)),
 		checkDrain(lb.Drain, lb.Listeners), checkReservable(lb),
 	)
 	if u.HealthCheck != nil {

@@ -54,10 +54,11 @@ func (p *fakePlane) Apply(f Forwarding) error {
 	p.applied[f.ID] = f
 	return nil
 }
-func (p *fakePlane) Remove(id string)               { delete(p.applied, id) }
-func (p *fakePlane) Stats(string) LoadBalancerStats { return LoadBalancerStats{} }
-func (p *fakePlane) Health(string) []TargetHealth   { return p.health }
-func (p *fakePlane) Notify(changed func(string))    { p.changed = changed }
+func (p *fakePlane) CanForward(LoadBalancerKind) error { return nil }
+func (p *fakePlane) Remove(id string)                  { delete(p.applied, id) }
+func (p *fakePlane) Stats(string) LoadBalancerStats    { return LoadBalancerStats{} }
+func (p *fakePlane) Health(string) []TargetHealth      { return p.health }
+func (p *fakePlane) Notify(changed func(string))       { p.changed = changed }
 func (p *fakePlane) Condition(id string) (string, bool) {
 	if p.onCondition != nil {
 		p.onCondition()

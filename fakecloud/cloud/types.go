@@ -220,6 +220,7 @@ type LoadBalancer struct {
 	Listeners       []Listener       `json:"listeners"`      // may be empty: then only the address is held
 	Targets         []string         `json:"targets"`        // instance IDs
 	Type            LoadBalancerType `json:"type,omitempty"` // empty, as UnlimitedBalancer: no limits
+	Kind            LoadBalancerKind `json:"kind,omitempty"` // empty, as ProxyBalancer: it is a proxy
 	Scheme          Scheme           `json:"scheme,omitempty"`
 	// The fields from here to HealthCheck are as in Forwarding.
 	Algorithm    Algorithm      `json:"algorithm,omitempty"`
@@ -261,8 +262,9 @@ type LoadBalancerSpec struct {
 	NetworkID      string
 	PrivateAddress string
 	Type           LoadBalancerType // UnlimitedBalancer when empty
+	Kind           LoadBalancerKind // ProxyBalancer when empty
 	Scheme         Scheme           // public when empty
-	Algorithm      Algorithm        // round robin when empty
+	Algorithm      Algorithm        // the kind's default when empty
 	Listeners      []Listener
 	Targets        []string
 	// SourceRanges are CIDRs of either family. If there are some and none is of a family,
@@ -290,6 +292,7 @@ type LoadBalancerUpdate struct {
 	NetworkID          *string
 	PrivateAddress     *string
 	Type               *LoadBalancerType
+	Kind               *LoadBalancerKind
 	Scheme             *Scheme
 	Algorithm          *Algorithm
 	Listeners          *[]Listener
@@ -349,6 +352,9 @@ type ListenerStats struct {
 	// Refused counts connections from outside of the source ranges or beyond the
 	// connection limit. They are not among Connections.
 	Refused int64
+	// Packets counts those that came for the listener of a network balancer, whose Bytes are those of
+	// whole packets and come in only.
+	Packets int64
 	Bytes
 }
 
@@ -360,8 +366,8 @@ type TargetStats struct {
 	// Failed counts the attempts to connect that failed; the client's may have
 	// gone to another target.
 	Failed int64
-	// Broken is as in ListenerStats.
-	Broken int64
+	// Broken and Packets are as in ListenerStats.
+	Broken, Packets int64
 	Bytes
 }
 

@@ -38,6 +38,7 @@ type balancer struct {
 	endpoints      map[string]*endpoint // by target: the current ones, and at most maxFormerEndpoints former ones
 	checkedTargets map[checkKey]*checkedTarget
 	condition      condition // as onConditionChange was told last
+	network        networkState
 
 	affinity *affinity
 	flows    flows
@@ -59,9 +60,12 @@ type listenAddress struct {
 }
 
 // listenersByAddress returns the listeners that f asks for, by where they listen: each
-// listener is there once for each address.
+// listener is there once for each address. A network balancer listens nowhere.
 func listenersByAddress(f cloud.Forwarding) map[listenAddress]cloud.Listener {
 	all := map[listenAddress]cloud.Listener{}
+	if f.Kind == cloud.NetworkBalancer {
+		return all
+	}
 	for _, address := range f.Addresses {
 		for _, l := range f.Listeners {
 			all[listenAddress{port{l.Protocol, l.Port}, address}] = l
@@ -109,9 +113,9 @@ func newBalancer(p *Plane, id string) *balancer {
 	return &balancer{
 		plane: p, ctx: ctx, cancel: cancel, log: p.log.With("loadBalancer", id),
 		listeners: map[listenAddress]*listener{}, counters: map[port]*counters{}, endpoints: map[string]*endpoint{},
-		checkedTargets: map[checkKey]*checkedTarget{},
-		affinity:       newAffinity(clockwork.NewRealClock(), maxClients),
-		flows:          flows{all: map[*flow]struct{}{}},
+		checkedTargets: map[checkKey]*checkedTarget{}, network: newNetworkState(),
+		affinity: newAffinity(clockwork.NewRealClock(), maxClients),
+		flows:    flows{all: map[*flow]struct{}{}},
 	}
 }
 
@@ -125,14 +129,18 @@ func (b *balancer) openMissingSockets(f cloud.Forwarding) (map[listenAddress]io.
 		}
 		socket, err := openSocket(b.ctx, at)
 		if err != nil {
-			for _, s := range added {
-				_ = s.Close()
-			}
+			closeSockets(added)
 			return nil, &cloud.ListenError{Err: bindError(at, err)}
 		}
 		added[at] = socket
 	}
 	return added, nil
+}
+
+func closeSockets(all map[listenAddress]io.Closer) {
+	for _, s := range all {
+		_ = s.Close()
+	}
 }
 
 func openSocket(ctx context.Context, at listenAddress) (io.Closer, error) {
@@ -187,8 +195,8 @@ func (b *balancer) applyForwarding(f cloud.Forwarding, added map[listenAddress]i
 	}
 }
 
-// updateRoutes gives every listener a new route, to all targets that are not known to
-// be unhealthy by its check, and updates the condition. The caller holds Plane.mu.
+// updateRoutes gives every listener, or the kernel, a new route, to all targets that are not known
+// to be unhealthy by its check, and updates the condition. The caller holds Plane.mu.
 func (b *balancer) updateRoutes() {
 	targets := map[cloud.HealthCheck][]target{} // by the check that lets them have traffic
 	for _, check := range checksInForce(b.forwarding) {
@@ -206,6 +214,7 @@ func (b *balancer) updateRoutes() {
 			idleTimeout: b.forwarding.IdleTimeout,
 		})
 	}
+	b.resyncNetwork()
 	b.updateCondition()
 }
 

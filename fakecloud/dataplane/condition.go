@@ -56,6 +56,8 @@ func (b *balancer) updateCondition() {
 func (b *balancer) currentCondition() condition {
 	f := b.forwarding
 	switch {
+	case b.network.err != nil:
+		return condition{"the kernel forwards as before the last change: " + b.network.err.Error(), true}
 	case len(f.Listeners) == 0:
 		return condition{known: true} // Nobody can connect, so nobody is refused.
 	case len(f.Backends) == 0 && f.Targets > 0:

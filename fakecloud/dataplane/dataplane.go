@@ -1,11 +1,11 @@
-// Package dataplane forwards real TCP and UDP traffic for load balancers: it listens
-// on their addresses, copies payloads between clients and targets, and checks the
-// targets' health. It implements cloud.DataPlane, knows neither the store nor HTTP, and
+// Package dataplane forwards real TCP and UDP traffic for load balancers, and checks their targets'
+// health. For a proxy it listens on the balancer's addresses and copies payloads between clients
+// and targets; for a network balancer the kernel passes packets on. It implements cloud.DataPlane, knows neither the store nor HTTP, and
 // learns what is to be forwarded from Plane.Apply alone.
 //
 // Begin with Plane (this file), balancer (balancer.go), and how connections (tcp.go) and
 // datagrams (udp.go) are forwarded. Health checks are in health.go, the choice of a
-// target in target_order.go.
+// target in target_order.go. Network balancers are in network.go.
 package dataplane
 
 import (
@@ -41,6 +41,13 @@ type Plane struct {
 	closed            bool
 	onConditionChange func(id string) // told of each change of a balancer's condition; may be nil
 	announceFailure   sync.Once       // logs once that addresses cannot be announced
+
+	// forwarder is for network balancers; nil without an interface, or because of forwarderErr.
+	forwarder        *packetForwarder
+	forwarderErr     error
+	lastGroup        uint32 // of slots
+	counts           map[element]packetCount
+	countsValidUntil time.Time
 }
 
 var _ cloud.DataPlane = (*Plane)(nil)
@@ -50,10 +57,17 @@ func New(o Options) *Plane {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Plane{
+	p := &Plane{
 		log: o.Logger, iface: o.Interface, sessionIdle: sessionIdle, maxSessions: maxSessions,
 		balancers: map[string]*balancer{},
 	}
+	if p.iface != "" {
+		p.forwarder, p.forwarderErr = newPacketForwarder(p.iface)
+	}
+	if p.forwarderErr != nil {
+		p.log.Info("there can be no network load balancers", "err", p.forwarderErr)
+	}
+	return p
 }
 
 // Apply implements cloud.DataPlane. A change holds for new connections only. A TCP
@@ -77,6 +91,11 @@ func (p *Plane) Apply(f cloud.Forwarding) error {
 		}
 	}
 	added, err := b.openMissingSockets(f)
+	if err == nil {
+		if err = b.syncNetwork(f); err != nil {
+			closeSockets(added)
+		}
+	}
 	if err != nil {
 		p.releaseUnusedAddresses(f.Addresses)
 		return err // b is unchanged; a new balancer has no sockets yet.
@@ -149,6 +168,7 @@ func (p *Plane) closeBalancer(b *balancer) {
 	b.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	b.removeNetwork()
 	p.releaseUnusedAddresses(b.forwarding.Addresses)
 }
 
@@ -156,7 +176,11 @@ func (p *Plane) closeBalancer(b *balancer) {
 func (p *Plane) Stats(id string) cloud.LoadBalancerStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if b := p.balancers[id]; b != nil {
+	switch b := p.balancers[id]; {
+	case b == nil:
+	case b.forwarding.Kind == cloud.NetworkBalancer:
+		return b.networkStats()
+	default:
 		return b.collectStats()
 	}
 	return cloud.LoadBalancerStats{}
@@ -186,5 +210,10 @@ func (p *Plane) Close() {
 	p.mu.Unlock()
 	for _, b := range all {
 		p.closeBalancer(b)
+	}
+	if p.forwarder != nil {
+		if err := p.forwarder.close(); err != nil {
+			p.log.Warn("the table of network load balancers stays in the kernel", "err", err)
+		}
 	}
 }

@@ -29,6 +29,9 @@ func (n *None) Apply(f cloud.Forwarding) error {
 	return nil
 }
 
+// CanForward implements cloud.DataPlane: balancers of each kind can forward nothing.
+func (*None) CanForward(cloud.LoadBalancerKind) error { return nil }
+
 // Remove implements cloud.DataPlane.
 func (n *None) Remove(id string) {
 	n.mu.Lock()

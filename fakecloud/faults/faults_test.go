@@ -60,6 +60,8 @@ func (p *fakePlane) Apply(f cloud.Forwarding) error {
 	return nil
 }
 
+func (p *fakePlane) CanForward(cloud.LoadBalancerKind) error { return nil }
+
 func (p *fakePlane) Remove(id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -26,12 +26,13 @@ var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 type fakePlane struct{}
 
-func (fakePlane) Apply(cloud.Forwarding) error         { return nil }
-func (fakePlane) Remove(string)                        {}
-func (fakePlane) Stats(string) cloud.LoadBalancerStats { return cloud.LoadBalancerStats{} }
-func (fakePlane) Health(string) []cloud.TargetHealth   { return nil }
-func (fakePlane) Condition(string) (string, bool)      { return "", true }
-func (fakePlane) Notify(func(string))                  {}
+func (fakePlane) Apply(cloud.Forwarding) error            { return nil }
+func (fakePlane) CanForward(cloud.LoadBalancerKind) error { return nil }
+func (fakePlane) Remove(string)                           {}
+func (fakePlane) Stats(string) cloud.LoadBalancerStats    { return cloud.LoadBalancerStats{} }
+func (fakePlane) Health(string) []cloud.TargetHealth      { return nil }
+func (fakePlane) Condition(string) (string, bool)         { return "", true }
+func (fakePlane) Notify(func(string))                     {}
 
 // world is a cloud that lives, in which time passes when it is told to.
 type world struct {

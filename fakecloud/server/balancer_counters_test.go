@@ -33,10 +33,11 @@ func newCountingPlane() *countingPlane {
 	}
 }
 
-func (p *countingPlane) Apply(cloud.Forwarding) error    { return nil }
-func (p *countingPlane) Condition(string) (string, bool) { return "", true }
-func (p *countingPlane) Notify(func(string))             {}
-func (p *countingPlane) Remove(string)                   {}
+func (p *countingPlane) Apply(cloud.Forwarding) error            { return nil }
+func (p *countingPlane) Condition(string) (string, bool)         { return "", true }
+func (p *countingPlane) Notify(func(string))                     {}
+func (p *countingPlane) Remove(string)                           {}
+func (p *countingPlane) CanForward(cloud.LoadBalancerKind) error { return nil }
 
 func (p *countingPlane) Stats(id string) cloud.LoadBalancerStats {
 	p.mu.Lock()

@@ -62,6 +62,7 @@ func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 		StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
 		// Events of releases without these fields have none.
 		Type:                  api.LoadBalancerType(cmp.Or(lb.Type, cloud.UnlimitedBalancer)),
+		Kind:                  api.LoadBalancerKind(cmp.Or(lb.Kind, cloud.ProxyBalancer)),
 		Scheme:                api.LoadBalancerScheme(cmp.Or(lb.Scheme, cloud.Public)),
 		Algorithm:             api.LoadBalancerAlgorithm(cmp.Or(lb.Algorithm, cloud.RoundRobin)),
 		Listeners:             mapSlice(lb.Listeners, toAPIListener),
@@ -176,7 +177,7 @@ func toAPIStats(s cloud.LoadBalancerStats) api.LoadBalancerStats {
 func toAPITargetStats(s cloud.TargetStats) api.TargetStats {
 	return api.TargetStats{
 		InstanceID: s.Target, Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
-		BrokenConnections: s.Broken, BytesIn: s.In, BytesOut: s.Out,
+		BrokenConnections: s.Broken, BytesIn: s.In, BytesOut: s.Out, PacketsIn: s.Packets,
 	}
 }
 
@@ -185,7 +186,7 @@ func toAPIListenerStats(s cloud.ListenerStats) api.ListenerStats {
 		Protocol: api.Protocol(s.Listener.Protocol), Port: s.Listener.Port,
 		Connections: s.Connections, ActiveConnections: s.Active, FailedConnections: s.Failed,
 		BrokenConnections: s.Broken, RefusedConnections: s.Refused,
-		BytesIn: s.In, BytesOut: s.Out,
+		BytesIn: s.In, BytesOut: s.Out, PacketsIn: s.Packets,
 	}
 }
 

@@ -217,7 +217,7 @@ func (s *Server) CreateLoadBalancer(w http.ResponseWriter, r *http.Request) {
 		Name: body.Name, AddressID: valueOrZero(body.AddressID), Address: valueOrZero(body.Address),
 		IPFamilies: mapSlice(valueOrZero(body.IPFamilies), toFamily),
 		NetworkID:  valueOrZero(body.NetworkID), PrivateAddress: valueOrZero(body.PrivateAddress),
-		Type:   cloud.LoadBalancerType(valueOrZero(body.Type)),
+		Type: cloud.LoadBalancerType(valueOrZero(body.Type)), Kind: cloud.LoadBalancerKind(valueOrZero(body.Kind)),
 		Scheme: cloud.Scheme(valueOrZero(body.Scheme)), Algorithm: cloud.Algorithm(valueOrZero(body.Algorithm)),
 		Listeners: mapSlice(body.Listeners, toListener), Targets: mapSlice(valueOrZero(body.Targets), toTarget),
 		SourceRanges: valueOrZero(body.SourceRanges), Affinity: secondsToDuration(
@@ -259,7 +259,7 @@ func (s *Server) UpdateLoadBalancer(w http.ResponseWriter, r *http.Request, id a
 	u := cloud.LoadBalancerUpdate{
 		Name: body.Name, AddressID: body.AddressID, Address: body.Address, Address6: body.IPv6Address,
 		NetworkID: body.NetworkID, PrivateAddress: body.PrivateAddress,
-		Type:   (*cloud.LoadBalancerType)(body.Type),
+		Type: (*cloud.LoadBalancerType)(body.Type), Kind: (*cloud.LoadBalancerKind)(body.Kind),
 		Scheme: (*cloud.Scheme)(body.Scheme), Algorithm: (*cloud.Algorithm)(body.Algorithm),
 		SourceRanges: body.SourceRanges, Affinity: secondsToDurationOrNil(body.ClientAffinitySeconds),
 		IdleTimeout: secondsToDurationOrNil(body.IdleTimeoutSeconds),

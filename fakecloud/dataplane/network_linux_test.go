@@ -1,0 +1,444 @@
+package dataplane_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+const (
+	networkPort = 80
+	healthPort  = 10256
+)
+
+var (
+	networkVIP    = netip.MustParseAddr("10.9.8.1")
+	networkClient = netip.MustParseAddr("10.9.0.2")
+)
+
+// namespace is a machine: a network namespace with an interface eth0 in the test's network.
+type namespace struct {
+	calls   chan func()
+	address netip.Addr
+}
+
+// do runs a function on a thread that is in the namespace. Sockets that it opens stay there.
+func (n *namespace) do(f func()) {
+	done := make(chan struct{})
+	n.calls <- func() { defer close(done); f() }
+	<-done
+}
+
+// newNamespace makes a namespace, which ends with the test.
+func newNamespace(t *testing.T) *namespace {
+	n := &namespace{calls: make(chan func())}
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // And never unlocks: the thread ends with the goroutine.
+		failed <- unix.Unshare(unix.CLONE_NEWNET)
+		for f := range n.calls {
+			f()
+		}
+	}()
+	require.NoError(t, <-failed)
+	t.Cleanup(func() { close(n.calls) })
+	return n
+}
+
+// testNetwork is a network of machines around a switch. The test's own namespace has the
+// balancers.
+type testNetwork struct {
+	t      *testing.T
+	sw     *namespace
+	bridge netlink.Link
+}
+
+func newTestNetwork(t *testing.T) *testNetwork {
+	n := &testNetwork{t: t, sw: newNamespace(t)}
+	n.sw.do(func() {
+		require.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
+		var err error
+		n.bridge, err = netlink.LinkByName("br0")
+		require.NoError(t, err)
+		require.NoError(t, netlink.LinkSetUp(n.bridge))
+	})
+	return n
+}
+
+// plug gives the namespace of the calling thread an interface eth0 with an address.
+func (n *testNetwork) plug(address netip.Addr) {
+	t := n.t
+	port := fmt.Sprintf("p%x", address.AsSlice())
+	require.NoError(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: port}))
+	peer, err := netlink.LinkByName(port)
+	require.NoError(t, err)
+	tid := make(chan int, 1)
+	n.sw.do(func() { tid <- unix.Gettid() })
+	require.NoError(t, netlink.LinkSetNsPid(peer, <-tid))
+	n.sw.do(func() {
+		peer, err := netlink.LinkByName(port)
+		require.NoError(t, err)
+		require.NoError(t, netlink.LinkSetMaster(peer, n.bridge))
+		require.NoError(t, netlink.LinkSetUp(peer))
+	})
+	link, err := netlink.LinkByName("eth0")
+	require.NoError(t, err)
+	require.NoError(t, netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{
+		IP: address.AsSlice(), Mask: net.CIDRMask(16, 32),
+	}}))
+	require.NoError(t, netlink.LinkSetUp(link))
+	setLoopbackUp(t)
+}
+
+// addClient adds a machine.
+func (n *testNetwork) addClient(address netip.Addr) *namespace {
+	c := newNamespace(n.t)
+	c.address = address
+	c.do(func() { n.plug(address) })
+	return c
+}
+
+// networkTarget is a node: it takes the balancer's address for its own, as kube-proxy does, and
+// answers on it with its name and the address that the client has.
+type networkTarget struct {
+	*namespace
+	name   string
+	health net.Listener
+}
+
+func (n *testNetwork) addTarget(index int) *networkTarget {
+	t := n.t
+	target := &networkTarget{
+		namespace: n.addClient(netip.AddrFrom4([4]byte{10, 9, 1, byte(index)})), name: fmt.Sprintf("i-%d", index),
+	}
+	target.do(func() {
+		// It must not tell its neighbours that it has the address.
+		require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_ignore", []byte("1"), 0))
+		require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_announce", []byte("2"), 0))
+		lo, err := netlink.LinkByName("lo")
+		require.NoError(t, err)
+		require.NoError(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{
+			IP: networkVIP.AsSlice(), Mask: net.CIDRMask(32, 32),
+		}}))
+		at := netip.AddrPortFrom(networkVIP, networkPort).String()
+		l, err := net.Listen("tcp4", at)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		go acceptAll(l, func(c net.Conn) {
+			defer context.AfterFunc(t.Context(), func() { _ = c.Close() })()
+			_, _ = fmt.Fprintf(c, "%s %s\n", target.name, c.RemoteAddr())
+			echo(c)
+		})
+		u, err := net.ListenPacket("udp4", at)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = u.Close() })
+		go answerDatagrams(u, target.name)
+	})
+	target.setHealthy(true)
+	t.Cleanup(func() { _ = target.health.Close() })
+	return target
+}
+
+func acceptAll(l net.Listener, serve func(net.Conn)) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() { defer func() { _ = c.Close() }(); serve(c) }()
+	}
+}
+
+func answerDatagrams(u net.PacketConn, name string) {
+	for buffer := make([]byte, 1500); ; {
+		_, from, err := u.ReadFrom(buffer)
+		if err != nil {
+			return
+		}
+		_, _ = u.WriteTo(fmt.Appendf(nil, "%s %s\n", name, from), from)
+	}
+}
+
+// setHealthy opens or closes the port of the health check.
+func (n *networkTarget) setHealthy(healthy bool) {
+	n.do(func() {
+		if !healthy {
+			_ = n.health.Close()
+			return
+		}
+		n.health, _ = net.Listen("tcp4", netip.AddrPortFrom(n.address, healthPort).String())
+		go acceptAll(n.health, func(net.Conn) {})
+	})
+}
+
+// ask opens a connection to the balancer and returns it with the name of the target that answers
+// and the client's address as that sees it.
+func (n *namespace) ask(network string) (c net.Conn, target, client string, err error) {
+	n.do(func() {
+		c, err = net.DialTimeout(network, netip.AddrPortFrom(networkVIP, networkPort).String(), 2*time.Second)
+	})
+	if err != nil {
+		return nil, "", "", err
+	}
+	if network == "udp4" {
+		_, _ = c.Write([]byte("?"))
+	}
+	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+	line, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil {
+		_ = c.Close()
+		return nil, "", "", err
+	}
+	target, client, _ = strings.Cut(strings.TrimSpace(line), " ")
+	return c, target, client, nil
+}
+
+// answering are the targets that answer so many connections, and how often.
+func (n *namespace) answering(t *testing.T, network string, connections int) map[string]int {
+	t.Helper()
+	by := map[string]int{}
+	for range connections {
+		c, target, client, err := n.ask(network)
+		require.NoError(t, err)
+		assert.Equal(t, c.LocalAddr().String(), client, "the target sees the client's address")
+		_ = c.Close()
+		by[target]++
+	}
+	return by
+}
+
+// requireEchoes requires a connection to be in use.
+func requireEchoes(t *testing.T, c net.Conn) {
+	t.Helper()
+	require.NoError(t, c.SetDeadline(time.Now().Add(testTimeout)))
+	_, err := c.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = c.Read(make([]byte, 1))
+	require.NoError(t, err)
+}
+
+// networkFixture is a plane with one network balancer, its targets and a client.
+type networkFixture struct {
+	network    *testNetwork
+	plane      *dataplane.Plane
+	client     *namespace
+	targets    []*networkTarget
+	forwarding cloud.Forwarding
+}
+
+func newNetworkFixture(t *testing.T, targets int) *networkFixture {
+	n := newTestNetwork(t)
+	n.plug(netip.MustParseAddr("10.9.0.1"))
+	f := &networkFixture{network: n, client: n.addClient(networkClient)}
+	f.forwarding = cloud.Forwarding{
+		ID: "lb-1", Kind: cloud.NetworkBalancer, Addresses: []netip.Addr{networkVIP}, Algorithm: cloud.FlowHash,
+		Listeners: []cloud.Listener{
+			{Protocol: cloud.TCP, Port: networkPort, TargetPort: networkPort},
+			{Protocol: cloud.UDP, Port: networkPort, TargetPort: networkPort},
+		},
+		HealthCheck: &cloud.HealthCheck{
+			Protocol: cloud.CheckTCP, Port: healthPort, Interval: 20 * time.Millisecond, Timeout: 20 * time.Millisecond,
+			HealthyThreshold: 1, UnhealthyThreshold: 2,
+		},
+	}
+	for i := range targets {
+		f.addTarget(i + 1)
+	}
+	f.plane = dataplane.New(dataplane.Options{Interface: "eth0"})
+	t.Cleanup(f.plane.Close)
+	if err := f.plane.CanForward(cloud.NetworkBalancer); err != nil {
+		t.Skip(err)
+	}
+	f.apply()
+	return f
+}
+
+func (f *networkFixture) addTarget(index int) {
+	t := f.network.addTarget(index)
+	f.targets = append(f.targets, t)
+	f.forwarding.Backends = append(f.forwarding.Backends, cloud.Backend{Target: t.name, Address: t.address})
+	f.forwarding.Targets = len(f.forwarding.Backends)
+}
+
+func (f *networkFixture) apply() { require.NoError(f.network.t, f.plane.Apply(f.forwarding)) }
+
+// setHealthy changes a target's health and waits until the balancer knows.
+func (f *networkFixture) setHealthy(index int, healthy bool) {
+	f.targets[index].setHealthy(healthy)
+	want := cloud.Unhealthy
+	if healthy {
+		want = cloud.Healthy
+	}
+	require.Eventually(f.network.t, func() bool {
+		return f.plane.Health("lb-1")[index].Health == want
+	}, testTimeout, time.Millisecond)
+}
+
+func TestNetworkBalancerPassesPackets(t *testing.T) {
+	if !runInNamespace(t) {
+		return
+	}
+	f := newNetworkFixture(t, 3)
+	for _, network := range []string{"tcp4", "udp4"} {
+		by := f.client.answering(t, network, 60)
+		assert.Len(t, by, 3, "all targets answer: %v", by)
+	}
+	stats := f.plane.Stats("lb-1")
+	require.Len(t, stats.Listeners, 2)
+	assert.EqualValues(t, 60, stats.Listeners[0].Connections)
+	assert.Greater(t, stats.Listeners[0].Packets, int64(3*60))
+	assert.Greater(t, stats.Listeners[0].In, 40*stats.Listeners[0].Packets)
+	assert.EqualValues(t, 60, stats.Listeners[1].Packets)
+	var connections, packets int64
+	for _, target := range stats.Targets {
+		connections, packets = connections+target.Connections, packets+target.Packets
+	}
+	assert.EqualValues(t, 60, connections)
+	assert.Equal(t, stats.Listeners[0].Packets+stats.Listeners[1].Packets, packets)
+
+	f.forwarding.Affinity = time.Hour
+	f.apply()
+	assert.Len(t, f.client.answering(t, "tcp4", 20), 1, "a client keeps to one target")
+	f.forwarding.Affinity = 0
+	f.apply()
+	assert.Len(t, f.client.answering(t, "tcp4", 40), 3)
+}
+
+func TestNetworkBalancerKeepsFlows(t *testing.T) {
+	if !runInNamespace(t) {
+		return
+	}
+	f := newNetworkFixture(t, 2)
+	flows := map[string]net.Conn{}
+	for len(flows) < 2 {
+		c, target, _, err := f.client.ask("tcp4")
+		require.NoError(t, err)
+		flows[target] = c
+		t.Cleanup(func() { _ = c.Close() })
+	}
+
+	f.setHealthy(0, false)
+	assert.Equal(t, map[string]int{"i-2": 20}, f.client.answering(t, "tcp4", 20), "new flows avoid the unhealthy target")
+	assert.Equal(t, map[string]int{"i-2": 20}, f.client.answering(t, "udp4", 20))
+	requireEchoes(t, flows["i-1"])
+	f.setHealthy(1, false)
+	_, _, _, err := f.client.ask("tcp4")
+	require.ErrorIs(t, err, unix.ECONNREFUSED, "without a target, clients are refused")
+	requireEchoes(t, flows["i-2"])
+	f.setHealthy(0, true)
+	f.setHealthy(1, true)
+
+	f.addTarget(3)
+	f.apply()
+	requireEchoes(t, flows["i-1"])
+	requireEchoes(t, flows["i-2"])
+	f.forwarding.Backends = f.forwarding.Backends[1:]
+	f.apply()
+	requireEchoes(t, flows["i-1"])
+	assert.NotContains(t, f.client.answering(t, "tcp4", 40), "i-1")
+
+	f.forwarding.Drain = 50 * time.Millisecond
+	f.apply()
+	_ = flows["i-1"].SetDeadline(time.Now().Add(testTimeout))
+	for err = nil; err == nil; { // Another target, which does not know the flow, resets it.
+		if _, err = flows["i-1"].Write([]byte("x")); err == nil {
+			_, err = flows["i-1"].Read(make([]byte, 1))
+		}
+	}
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	requireEchoes(t, flows["i-2"])
+}
+
+func TestNetworkBalancerSourceRanges(t *testing.T) {
+	if !runInNamespace(t) {
+		return
+	}
+	f := newNetworkFixture(t, 1)
+	f.forwarding.SourceRanges = []netip.Prefix{
+		netip.MustParsePrefix("10.9.0.3/32"), netip.MustParsePrefix("10.10.0.0/15"), netip.MustParsePrefix("10.10.1.0/24"),
+		netip.MustParsePrefix("fd00::/8"),
+	}
+	f.apply()
+	other := f.network.addClient(netip.MustParseAddr("10.9.0.3"))
+	other.answering(t, "tcp4", 1)
+	_, _, _, err := f.client.ask("tcp4")
+	require.ErrorContains(t, err, "timeout", "packets from elsewhere are dropped")
+	require.Eventually(t, func() bool { return f.plane.Stats("lb-1").Listeners[0].Refused > 0 }, testTimeout, 10*time.Millisecond)
+	f.forwarding.SourceRanges = nil
+	f.apply()
+	f.client.answering(t, "tcp4", 1)
+}
+
+func TestNetworkBalancerChangesItsKind(t *testing.T) {
+	if !runInNamespace(t) {
+		return
+	}
+	f := newNetworkFixture(t, 1)
+	f.client.answering(t, "tcp4", 1)
+	f.forwarding.Kind, f.forwarding.Algorithm = cloud.ProxyBalancer, cloud.RoundRobin
+	f.forwarding.Listeners = f.forwarding.Listeners[:1]
+	f.forwarding.Listeners[0].TargetPort = 8080
+	f.targets[0].do(func() {
+		l, err := net.Listen("tcp4", netip.AddrPortFrom(f.targets[0].address, 8080).String())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		go acceptAll(l, func(c net.Conn) { _, _ = fmt.Fprintf(c, "proxied %s\n", c.RemoteAddr()) })
+	})
+	f.apply()
+	_, target, client, err := f.client.ask("tcp4")
+	require.NoError(t, err)
+	assert.Equal(t, "proxied", target)
+	assert.Contains(t, client, "10.9.", "from the balancer")
+	assert.NotContains(t, client, networkClient.String())
+	f.forwarding.Kind, f.forwarding.Algorithm = cloud.NetworkBalancer, cloud.FlowHash
+	f.forwarding.Listeners[0].TargetPort = networkPort
+	f.apply()
+	f.client.answering(t, "tcp4", 1)
+}
+
+func TestNetworkBalancerLeavesNothingBehind(t *testing.T) {
+	if !runInNamespace(t) {
+		return
+	}
+	f := newNetworkFixture(t, 1)
+	tables := func() int {
+		c, err := nftables.New()
+		require.NoError(t, err)
+		all, err := c.ListTables()
+		require.NoError(t, err)
+		return len(all)
+	}
+	require.Equal(t, 1, tables())
+	second := dataplane.New(dataplane.Options{Interface: "eth0"}) // As after SIGKILL.
+	require.Equal(t, 1, tables())
+	require.NoError(t, second.Apply(f.forwarding))
+	f.client.answering(t, "tcp4", 1)
+	second.Remove("lb-1")
+	_, _, _, err := f.client.ask("tcp4")
+	require.Error(t, err)
+	second.Close()
+	assert.Zero(t, tables())
+}
+
+func TestNetworkBalancerNeedsAnInterface(t *testing.T) {
+	p := newPlane(t)
+	require.NoError(t, p.CanForward(cloud.ProxyBalancer))
+	require.ErrorContains(t, p.CanForward(cloud.NetworkBalancer), "--load-balancer-interface")
+	require.Error(t, p.Apply(cloud.Forwarding{ID: "lb-1", Kind: cloud.NetworkBalancer}))
+}

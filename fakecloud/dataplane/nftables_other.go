@@ -1,0 +1,18 @@
+//go:build !linux
+
+package dataplane
+
+import "errors"
+
+// packetForwarder is the kernel's part of network balancers, which only Linux has.
+type packetForwarder struct{}
+
+func newPacketForwarder(string) (*packetForwarder, error) {
+	return nil, errors.New("packets are forwarded on Linux only")
+}
+
+func (*packetForwarder) close() error { return nil }
+
+func (*packetForwarder) update(elements, elements) error { return nil }
+
+func (*packetForwarder) readCounters() (map[element]packetCount, error) { return nil, nil }
