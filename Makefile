@@ -15,6 +15,7 @@ CLUSTER ?=
 CONFORMANCE ?=
 MUTANTS ?=
 MINORS ?=
+E2E ?=
 LESSONS ?=
 BENCH ?=
 SOAK ?=
@@ -106,6 +107,10 @@ lessons-site: build ## Write the lessons as pages for a browser, into bin/lesson
 .PHONY: test-minors
 test-minors: build ## Say whether our CCM behaves on the other Kubernetes minors that it supports: builds their control planes, and runs the suite (MINORS="v1.35 -- --profile Node")
 	@$(GO) run ./scripts/minors $(MINORS)
+
+.PHONY: test-e2e
+test-e2e: build node-image ## Run Kubernetes' own end-to-end tests of load balancers on a kind cluster; the first time builds them (E2E="-focus REGEXP -procs 4 -keep -lab NAME")
+	@$(GO) run ./scripts/test-e2e $(E2E)
 
 .PHONY: lessons
 lessons: build ## Type the solutions of every lesson, and see that each is what it should be (LESSONS="--parallel 3 ID...")

@@ -38,6 +38,8 @@ type Module struct {
 	Sources, Without []string
 	// Mains maps packages to the names of their programs.
 	Mains map[string]string
+	// Tests maps packages to the names of the programs that run their tests.
+	Tests map[string]string
 	Flags []string
 	Env   []string
 	// Stamp, unless nil, gives variables for the linker to set, as "package.name=value".
@@ -87,7 +89,18 @@ func Kubernetes(root string) (Module, error) {
 // kubernetesPrograms are some of upstream's programs, in the version that lab/kube pins.
 func kubernetesPrograms(root string, names ...string) (Module, error) {
 	m, err := pinnedPrograms(filepath.Join(root, "lab", "kube"), names...)
-	m.Without = []string{"minor"} // Modules of their own.
+	m.Without = []string{"minor", "e2e"} // Modules of their own.
+	return m, err
+}
+
+// EndToEndTests are the end-to-end tests of the Kubernetes that lab/kube pins, with what runs them:
+// ginkgo, and agnhost, which is in the tests' pods.
+func EndToEndTests(root string) (Module, error) {
+	m, err := pinnedPrograms(filepath.Join(root, "lab", "kube", "e2e"))
+	m.Sources = append(m.Sources, "../fsnotify", "../kmsg") // Modules that the tests are made of.
+	m.Mains["github.com/onsi/ginkgo/v2/ginkgo"] = "ginkgo"
+	m.Mains["k8s.io/kubernetes/test/images/agnhost"] = "agnhost"
+	m.Tests = map[string]string{"k8s.io/kubernetes/test/e2e": "e2e.test"}
 	return m, err
 }
 
@@ -224,8 +237,16 @@ func (m Module) Build(ctx context.Context, out string, note func(string)) (built
 	if err := m.compilePrograms(ctx, tmp, stale, note); err != nil {
 		return false, err
 	}
+	if err := m.compileTests(ctx, tmp, note); err != nil {
+		return false, err
+	}
 	for pkg, name := range m.Mains {
 		if err := os.Rename(filepath.Join(tmp, defaultName(pkg)), filepath.Join(out, name)); err != nil {
+			return false, err
+		}
+	}
+	for _, name := range m.Tests {
+		if err := os.Rename(filepath.Join(tmp, name), filepath.Join(out, name)); err != nil {
 			return false, err
 		}
 	}
@@ -244,12 +265,32 @@ var majorVersionRegexp = regexp.MustCompile(`^v[0-9]+$`)
 
 // hasPrograms tells whether the folder out has all programs of the module.
 func (m Module) hasPrograms(out string) bool {
-	for _, name := range m.Mains {
-		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
-			return false
+	for _, programs := range []map[string]string{m.Mains, m.Tests} {
+		for _, name := range programs {
+			if _, err := os.Stat(filepath.Join(out, name)); err != nil {
+				return false
+			}
 		}
 	}
 	return true
+}
+
+// IsOlder tells whether a file is older than one of the sources that it is made of, or does not exist.
+func IsOlder(file string, sources []string) (bool, error) {
+	have, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	for _, source := range sources {
+		info, err := os.Stat(source)
+		if err != nil || info.ModTime().After(have.ModTime()) {
+			return true, err
+		}
+	}
+	return false, nil
 }
 
 // hashSources is a hash of all that the programs are made from.
@@ -339,6 +380,25 @@ func (m Module) compilePrograms(ctx context.Context, out string, stale int, note
 			return errors.New("interrupted; what is compiled stays in Go's cache")
 		}
 		return fmt.Errorf("go build in %s: %w\n%s", m.Dir, err, process.LastLines(strings.Join(lines, "\n"), 20))
+	}
+	return nil
+}
+
+// compileTests builds the programs that run tests into the folder out. `go test -c` says nothing of
+// its progress.
+func (m Module) compileTests(ctx context.Context, out string, note func(string)) error {
+	for pkg, name := range m.Tests {
+		note("compiling the tests of " + pkg)
+		args := append([]string{"test", "-c", "-vet=off", "-o", filepath.Join(out, name)}, m.stampedFlags(ctx)...)
+		cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
+		cmd.Dir = m.Dir
+		cmd.Env = append(os.Environ(), m.Env...)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			if ctx.Err() != nil {
+				return errors.New("interrupted; what is compiled stays in Go's cache")
+			}
+			return fmt.Errorf("go test -c %s in %s: %w\n%s", pkg, m.Dir, err, process.LastLines(string(output), 20))
+		}
 	}
 	return nil
 }

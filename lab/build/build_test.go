@@ -25,9 +25,10 @@ func TestBuildOnlyWhenStale(t *testing.T) {
 	}
 	write("go.mod", "module example\n\ngo 1.26\n")
 	write("cmd/hello/v2/main.go", "package main\n\nfunc main() { println(\"one\") }\n")
+	write("greeting/greeting_test.go", "package greeting\n\nimport \"testing\"\n\nfunc TestGreeting(*testing.T) {}\n")
 	m := Module{
 		Dir: src, Sources: []string{"."}, Without: []string{"ignored"},
-		Mains: map[string]string{"./cmd/hello/v2": "greet"},
+		Mains: map[string]string{"./cmd/hello/v2": "greet"}, Tests: map[string]string{"./greeting": "greeting.test"},
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -46,6 +47,7 @@ func TestBuildOnlyWhenStale(t *testing.T) {
 
 	assert.True(t, build())
 	assert.Equal(t, "one\n", run())
+	require.NoError(t, exec.CommandContext(ctx, filepath.Join(out, "greeting.test")).Run())
 	assert.False(t, build(), "nothing changed")
 	write("ignored/readme.txt", "x")
 	write("cmd/hello/v2/main_test.go", "package main\n")
@@ -159,5 +161,19 @@ func TestMinors(t *testing.T) {
 		assert.Len(t, m.Mains, 3)
 		assert.NotContains(t, m.Mains, "./hollow-node")
 	}
-	assert.Equal(t, []string{"minor"}, newest.Without, "a change of theirs builds nothing anew here")
+	assert.Equal(t, []string{"minor", "e2e"}, newest.Without, "a change of theirs builds nothing anew here")
+}
+
+// The end-to-end tests are those of the Kubernetes that a lab runs.
+func TestEndToEndTests(t *testing.T) {
+	tests, err := EndToEndTests(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	have, err := tests.Version()
+	require.NoError(t, err)
+	kube, err := Kubernetes(filepath.Join("..", ".."))
+	require.NoError(t, err)
+	want, err := kube.Version()
+	require.NoError(t, err)
+	assert.Equal(t, want, have)
+	assert.Equal(t, map[string]string{"k8s.io/kubernetes/test/e2e": "e2e.test"}, tests.Tests)
 }

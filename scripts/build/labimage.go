@@ -7,11 +7,11 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
 
+	"github.com/ccmlab/ccmlab/lab/build"
 	"github.com/ccmlab/ccmlab/lab/cluster/embedded"
 	"github.com/ccmlab/ccmlab/lab/image"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -31,7 +31,7 @@ func buildLabImage(ctx context.Context, steps *ui.Steps, bin, kube string, out i
 	archive := filepath.Join(bin, "lab-image.tar")
 	err := steps.Do("lab image", func(func(string)) (string, error) {
 		programs := labPrograms(bin, kube)
-		stale, err := isOlder(archive, programFiles(programs))
+		stale, err := build.IsOlder(archive, programFiles(programs))
 		if err != nil {
 			return "", err
 		}
@@ -72,24 +72,6 @@ func labPrograms(bin, kube string) map[string]string {
 }
 
 func programFiles(programs map[string]string) []string { return slices.Collect(maps.Values(programs)) }
-
-// isOlder tells whether the archive is older than one of the sources, or does not exist.
-func isOlder(archive string, sources []string) (bool, error) {
-	have, err := os.Stat(archive)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	for _, source := range sources {
-		info, err := os.Stat(source)
-		if err != nil || info.ModTime().After(have.ModTime()) {
-			return true, err
-		}
-	}
-	return false, nil
-}
 
 // labSpec is the image of a lab that runs as an ordinary user. In a container of its own a lab
 // always has the first slot and its usual ports, so that the image can set the addresses that

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/lab/build"
 	"github.com/ccmlab/ccmlab/lab/image"
 	"github.com/ccmlab/ccmlab/lab/image/debian"
 	"github.com/ccmlab/ccmlab/lab/ui"
@@ -36,7 +37,7 @@ func buildSeatImage(ctx context.Context, steps *ui.Steps, bin, kube string) erro
 	archive := filepath.Join(bin, "seat-image.tar")
 	return steps.Do("seat image", func(func(string)) (string, error) {
 		programs := labPrograms(bin, kube)
-		stale, err := isOlder(archive, append(programFiles(programs), root, parts))
+		stale, err := build.IsOlder(archive, append(programFiles(programs), root, parts))
 		if err != nil {
 			return "", err
 		}
@@ -50,7 +51,7 @@ func buildSeatImage(ctx context.Context, steps *ui.Steps, bin, kube string) erro
 // writeLessonParts has the lab command fill a folder with what lessons need beside the programs:
 // CCMs with a mistake, and what compiles a learner's own CCM.
 func writeLessonParts(ctx context.Context, lab, folder string) error {
-	stale, err := isOlder(folder, []string{lab})
+	stale, err := build.IsOlder(folder, []string{lab})
 	if err != nil || !stale {
 		return err
 	}
