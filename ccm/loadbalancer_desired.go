@@ -29,6 +29,7 @@ type balancerSpec struct {
 	name                             string
 	address                          addressChoice
 	ipv6                             ipv6Need
+	kind                             api.LoadBalancerKind
 	scheme                           api.LoadBalancerScheme
 	algorithm                        api.LoadBalancerAlgorithm
 	listeners                        api.Listeners
@@ -176,9 +177,16 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 	listeners := listenersOf(svc, asked)
 	address, addressErr := addressOf(svc, asked)
 	ipv6 := ipv6NeedOf(svc)
+	kind, algorithm := api.KindProxy, api.AlgorithmRoundRobin
+	if asked.Kind == api.KindNetwork {
+		kind, algorithm = asked.Kind, api.AlgorithmFlowHash
+		if ipv6 == ipv6Preferred {
+			ipv6 = ipv6NotWanted
+		}
+	}
 	ranges, rangesErr := sourceRangesOf(svc, ipv6)
 	check, checkErr := healthCheckOf(svc, asked)
-	err := errors.Join(validateService(svc), annotationsErr, validatePortAnnotations(asked, listeners),
+	err := errors.Join(validateService(svc, kind, ipv6), annotationsErr, validatePortAnnotations(asked, listeners),
 		addressErr, rangesErr, checkErr)
 	if err != nil {
 		return balancerSpec{}, &reasonError{contract.ReasonInvalidService, err}
@@ -187,8 +195,9 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 		name:                  balancerName(svc),
 		address:               address,
 		ipv6:                  ipv6,
+		kind:                  kind,
 		scheme:                cmp.Or(asked.Scheme, api.SchemePublic),
-		algorithm:             cmp.Or(asked.Algorithm, api.AlgorithmRoundRobin),
+		algorithm:             cmp.Or(asked.Algorithm, algorithm),
 		listeners:             listeners,
 		targets:               targetsOf(nodes, asked.NodeSelector),
 		sourceRanges:          ranges,
@@ -227,8 +236,8 @@ var protocols = map[corev1.Protocol]api.Protocol{
 }
 
 // validateService refuses fields that the cloud's balancers have nothing for. A
-// port without a node port has nowhere to send: balancers reach pods through nodes.
-func validateService(svc *corev1.Service) error {
+// port without a node port has nowhere to send: proxies reach pods through nodes' ports.
+func validateService(svc *corev1.Service, kind api.LoadBalancerKind, ipv6 ipv6Need) error {
 	var errs []error
 	unsupported := func(format string, args ...any) {
 		errs = append(errs, fmt.Errorf("fakecloud's load balancers cannot do "+format, args...))
@@ -237,12 +246,16 @@ func validateService(svc *corev1.Service) error {
 		if _, ok := protocols[p.Protocol]; !ok {
 			unsupported("protocol %s (port %d); only TCP and UDP", p.Protocol, p.Port)
 		}
-		if p.NodePort == 0 {
-			unsupported("port %d without a node port; leave allocateLoadBalancerNodePorts on, or set nodePort", p.Port)
+		if p.NodePort == 0 && kind == api.KindProxy {
+			unsupported("port %d without a node port; leave allocateLoadBalancerNodePorts on, set nodePort, "+
+				"or choose the annotation %s%s: %s", p.Port, annotations.Prefix, annotations.Kind, api.KindNetwork)
 		}
 	}
 	if helpers.NeedsHealthCheck(svc) && svc.Spec.HealthCheckNodePort == 0 {
 		unsupported("externalTrafficPolicy Local without a healthCheckNodePort")
+	}
+	if kind == api.KindNetwork && ipv6 == ipv6Required {
+		unsupported("IPv6 with the annotation %s%s: %s", annotations.Prefix, annotations.Kind, kind)
 	}
 	for _, f := range svc.Spec.IPFamilies {
 		if f != corev1.IPv4Protocol && f != corev1.IPv6Protocol {
@@ -256,6 +269,9 @@ func listenersOf(svc *corev1.Service, asked annotations.Values) api.Listeners {
 	var listeners api.Listeners
 	for _, p := range svc.Spec.Ports {
 		l := api.Listener{Protocol: protocols[p.Protocol], Port: int(p.Port), TargetPort: int(p.NodePort)}
+		if asked.Kind == api.KindNetwork { // The nodes take packets for the balancer's own port.
+			l.TargetPort = l.Port
+		}
 		l.ConnectionLimit = asked.ConnectionLimit.For(l)
 		if l.Protocol == api.ProtocolTCP {
 			l.ProxyProtocol = asked.ProxyProtocol.For(l)

@@ -53,6 +53,18 @@ func TestNewBalancerSpec(t *testing.T) {
 				}
 			},
 		},
+		"a network balancer, which needs no node ports": {
+			ask: func(svc *corev1.Service) {
+				svc.Annotations = map[string]string{annotations.Prefix + annotations.Kind: "network"}
+				svc.Spec.Ports[0].NodePort, svc.Spec.Ports[1].NodePort = 0, 0
+			},
+			want: func(b *balancerSpec) {
+				b.kind, b.algorithm = api.KindNetwork, api.AlgorithmFlowHash
+				b.listeners = api.Listeners{
+					{Protocol: "tcp", Port: 8080, TargetPort: 8080}, {Protocol: "tcp", Port: 8443, TargetPort: 8443},
+				}
+			},
+		},
 		"source ranges": {
 			ask: func(svc *corev1.Service) {
 				svc.Spec.LoadBalancerSourceRanges = []string{"192.0.2.7/24", "10.0.0.0/8 ", "192.0.2.0/24"}
@@ -103,6 +115,7 @@ func TestNewBalancerSpec(t *testing.T) {
 			require.NoError(t, err)
 			want := got
 			want.listeners, want.sourceRanges, want.clientAffinitySeconds, want.healthCheck = plain, api.SourceRanges{}, 0, askKubeProxy
+			want.kind, want.algorithm = api.KindProxy, api.AlgorithmRoundRobin
 			have := &api.LoadBalancer{
 				ID: "lb-1", Name: want.name, Tags: want.tags, Targets: want.targets, Listeners: plain,
 				HealthCheck: &askKubeProxy,
@@ -114,7 +127,7 @@ func TestNewBalancerSpec(t *testing.T) {
 			assert.Equal(t, want, got)
 
 			have.Listeners, have.SourceRanges, have.ClientAffinitySeconds = slices.Clone(want.listeners), slices.Clone(want.sourceRanges), want.clientAffinitySeconds
-			have.HealthCheck = &want.healthCheck
+			have.HealthCheck, have.Kind, have.Algorithm = &want.healthCheck, want.kind, want.algorithm
 			slices.Reverse(have.Listeners)
 			slices.Reverse(have.SourceRanges)
 			assert.Empty(t, planSteps(have, got))

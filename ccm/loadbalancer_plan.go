@@ -102,6 +102,9 @@ func (s createStep) apply(ctx context.Context, cloud loadBalancersAPI) (*api.Loa
 		Tags:                  &s.tags,
 		DeletionProtection:    s.deletionProtection,
 	}
+	if s.kind != api.KindProxy { // Releases of the cloud without kinds have proxies.
+		lb.Kind = &s.kind
+	}
 	if s.address.id != "" {
 		lb.AddressID = &s.address.id
 	}
@@ -162,6 +165,10 @@ func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 }
 
 func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
+	if kind := cmp.Or(have.Kind, api.KindProxy); kind != want.kind {
+		s.update.Kind = &want.kind
+		s.addChange("kind %s to %s", kind, want.kind)
+	}
 	if scheme := cmp.Or(have.Scheme, api.SchemePublic); scheme != want.scheme {
 		s.update.Scheme = &want.scheme
 		s.addChange("scheme %s to %s", scheme, want.scheme)

@@ -124,9 +124,9 @@ func honorRetryAfter(err error) error {
 }
 
 // balancerStatus names the balancer's addresses of the families that the Service
-// asks for, or the host name that stands for them. The balancer is a proxy, so
-// traffic from inside the cluster must go through it too (KEP-1860), unless the
-// Service says otherwise.
+// asks for, or the host name that stands for them. Traffic from inside the cluster must
+// go through a proxy, too (KEP-1860), unless the Service says otherwise. What a network
+// balancer passes on is for its own address, which kube-proxy must take for the Service's.
 func balancerStatus(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalancerStatus {
 	asked, err := annotations.Parse(svc.Annotations)
 	if err != nil {
@@ -146,6 +146,9 @@ func balancerStatus(svc *corev1.Service, lb *api.LoadBalancer) *corev1.LoadBalan
 		families = []corev1.IPFamily{corev1.IPv4Protocol}
 	}
 	mode := cmp.Or(asked.IPMode, corev1.LoadBalancerIPModeProxy)
+	if lb.Kind == api.KindNetwork {
+		mode = corev1.LoadBalancerIPModeVIP
+	}
 	for _, family := range families {
 		if ip := addresses[family]; ip != "" {
 			status.Ingress = append(status.Ingress, corev1.LoadBalancerIngress{IP: ip, IPMode: &mode})

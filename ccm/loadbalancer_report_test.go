@@ -266,6 +266,10 @@ func TestBalancerStatusByAnnotation(t *testing.T) {
 			serviceWithAnnotations(annotations.IPMode, "VIP"),
 			corev1.LoadBalancerIngress{IP: "127.30.64.1", IPMode: &vip},
 		},
+		"a network balancer": {
+			serviceWithAnnotations(annotations.Kind, "network"),
+			corev1.LoadBalancerIngress{IP: "127.30.64.1", IPMode: &vip},
+		},
 		"a host name, which has no mode": {
 			serviceWithAnnotations(annotations.Hostname, "web.example.com", annotations.IPMode, "VIP"),
 			corev1.LoadBalancerIngress{Hostname: "web.example.com"},
@@ -275,6 +279,7 @@ func TestBalancerStatusByAnnotation(t *testing.T) {
 			corev1.LoadBalancerIngress{IP: "127.30.64.1", IPMode: &proxy},
 		},
 	} {
+		lb.Kind = api.LoadBalancerKind(tc.svc.Annotations[annotations.Prefix+annotations.Kind])
 		assert.Equal(t, []corev1.LoadBalancerIngress{tc.want}, balancerStatus(tc.svc, lb).Ingress, name)
 	}
 }

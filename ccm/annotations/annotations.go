@@ -29,6 +29,7 @@ const Prefix = contract.AnnotationPrefix
 // holds the Service's UID, so that a second balancer of the same Service cannot be
 // made.
 const (
+	Kind                          = "kind"
 	Scheme                        = "scheme"
 	Algorithm                     = "algorithm"
 	IdleTimeout                   = "idle-timeout"
@@ -64,6 +65,7 @@ const (
 // Values are what the annotations of one Service say. A field is zero if its
 // annotation was not given.
 type Values struct {
+	Kind      api.LoadBalancerKind
 	Scheme    api.LoadBalancerScheme
 	Algorithm api.LoadBalancerAlgorithm
 	// IdleTimeout and Drain are in seconds.
@@ -144,12 +146,39 @@ func (v Values) conflictErrors() []error {
 		errs = append(errs, v.Error(Address,
 			"an internal load balancer takes no reserved address: leave it out, or %s%s", Prefix, Scheme))
 	}
+	errs = append(errs, v.kindErrors()...)
 	if p := v.HealthCheck.Protocol; p == api.HealthCheckTCP || p == api.HealthCheckNone {
 		for _, name := range []string{HealthCheckPath, HealthCheckCodes} {
 			if v.Given(name) {
 				errs = append(errs, v.Error(name, "it is for HTTP checks, and %s%s is %s", Prefix, HealthCheck, p))
 			}
 		}
+	}
+	return errs
+}
+
+// kindErrors are the errors of annotations for the other kind of balancers.
+func (v Values) kindErrors() []error {
+	var errs []error
+	refuse := func(name, why string) {
+		errs = append(errs, v.Error(name, "%s, as %s%s is %q: leave one of the two out", why, Prefix, Kind, v.given[Kind]))
+	}
+	if v.Kind != api.KindNetwork {
+		if v.Algorithm == api.AlgorithmFlowHash {
+			refuse(Algorithm, "a proxy does not have it")
+		}
+		return errs
+	}
+	for _, name := range []string{ConnectionLimit, IdleTimeout, ProxyProtocol} {
+		if v.Given(name) {
+			refuse(name, "the load balancer only passes packets on")
+		}
+	}
+	if v.Given(Algorithm) && v.Algorithm != api.AlgorithmFlowHash && v.Algorithm != api.AlgorithmSourceHash {
+		refuse(Algorithm, "the load balancer spreads by flow-hash or source-hash")
+	}
+	if v.IPMode == corev1.LoadBalancerIPModeProxy {
+		refuse(IPMode, "kube-proxy must take the packets for the Service's")
 	}
 	return errs
 }

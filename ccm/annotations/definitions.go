@@ -26,17 +26,24 @@ const (
 // Definitions are all annotations, in the order of ANNOTATIONS.md.
 var Definitions = []Definition{
 	{
+		Name: Kind, Want: "proxy or network", Default: "proxy", Example: "network",
+		Effect: "`kind`. A proxy makes connections of its own to the nodes' node ports. A network balancer passes packets on, and the Service gets `ipMode: VIP`, by which kube-proxy takes them: pods see the client's address (with `externalTrafficPolicy: Local`), and no node ports are needed. Not with `connection-limit`, `idle-timeout`, `proxy-protocol` and IPv6. A change keeps the address and ends connections. Where the cloud has no network balancers, an Event says why.",
+		set:    func(v *Values, s string) bool { return parseEnum(&v.Kind, s, api.KindProxy, api.KindNetwork) },
+	},
+	{
 		Name: Scheme, Want: "public or internal", Default: "public", Example: "internal",
 		Effect: "`scheme`. An internal balancer takes no reserved address; one that has one is replaced when it is made internal.",
 		set:    func(v *Values, s string) bool { return parseEnum(&v.Scheme, s, api.SchemePublic, api.SchemeInternal) },
 	},
 	{
-		Name: Algorithm, Want: "round-robin, least-connections or source-hash", Default: "round-robin",
+		Name: Algorithm, Want: "round-robin, least-connections or source-hash; of network balancers flow-hash or source-hash",
+		Default: "round-robin; of network balancers flow-hash",
 		Example: "least-connections",
 		Effect:  "`algorithm`: which target a new connection goes to.",
 		set: func(v *Values, s string) bool {
 			return parseEnum(
 				&v.Algorithm, s, api.AlgorithmRoundRobin, api.AlgorithmLeastConnections, api.AlgorithmSourceHash,
+				api.AlgorithmFlowHash,
 			)
 		},
 	},
@@ -140,8 +147,9 @@ var Definitions = []Definition{
 		set:    func(v *Values, s string) bool { return parseTags(&v.Tags, s) },
 	},
 	{
-		Name: IPMode, Want: "VIP or Proxy", Default: "Proxy", Example: "VIP",
-		Effect: "nothing in the cloud, but `ipMode` of the addresses in the Service's status. With `Proxy` what pods and nodes send to these addresses goes through the balancer. With `VIP` kube-proxy sends it to a pod right away, past the balancer's PROXY protocol, source ranges and limits.",
+		Name: IPMode, Want: "VIP or Proxy", Default: "Proxy; of network balancers VIP, and nothing else",
+		Example: "VIP",
+		Effect:  "nothing in the cloud, but `ipMode` of the addresses in the Service's status. With `Proxy` what pods and nodes send to these addresses goes through the balancer. With `VIP` kube-proxy sends it to a pod right away, past the balancer's PROXY protocol, source ranges and limits.",
 		set: func(v *Values, s string) bool {
 			return parseEnum(&v.IPMode, s, corev1.LoadBalancerIPModeVIP, corev1.LoadBalancerIPModeProxy)
 		},

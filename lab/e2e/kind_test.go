@@ -51,6 +51,7 @@ func TestKind(t *testing.T) {
 		{"status, watch, logs and env tell of it", (*fixture).kindIsLookedAt},
 		{"TCP and UDP from this machine and from a pod", (*fixture).kindTCPAndUDP},
 		{"externalTrafficPolicy Local, and PROXY protocol", (*fixture).kindLocalTraffic},
+		{"a network balancer, without node ports", (*fixture).kindNetworkBalancer},
 		{"source ranges", (*fixture).kindSourceRanges},
 		{"session affinity", (*fixture).kindAffinity},
 		{"a rolling update loses no request", (*fixture).kindRollingUpdate},

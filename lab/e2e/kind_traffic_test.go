@@ -215,15 +215,21 @@ func (f *fixture) answers(name string, requests int) map[string]int {
 		require.Contains(f.t, answer, "Hello from pod ")
 		texts[answer]++
 	}
-	after := f.stats(s, api.ProtocolTCP)
-	assert.Equal(f.t, int64(requests), after.Connections-before.Connections, "the balancer itself carried them")
-	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
+	// A network balancer's counters may be a moment old.
+	f.await("the balancer itself to have carried them", func(context.Context) error {
+		after := f.stats(s, api.ProtocolTCP)
+		return errors.Join(
+			equal(int64(requests), after.Connections-before.Connections),
+			equal(before.FailedConnections, after.FailedConnections),
+		)
+	})
 	return texts
 }
 
 func (f *fixture) kindTCPAndUDP() {
 	f.deploy(deploymentOf(f.t, "echo", 2))
 	s := serviceOf("echo", "echo")
+	s.Annotations = map[string]string{"fakecloud.ccmlab.io/kind": "proxy"}
 	s.Spec.Ports = append(
 		s.Spec.Ports,
 		corev1.ServicePort{Name: "udp", Protocol: corev1.ProtocolUDP, Port: 8080, TargetPort: intstr.FromInt32(8080)},
@@ -281,11 +287,62 @@ func (f *fixture) kindLocalTraffic() {
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	s.Annotations = map[string]string{"fakecloud.ccmlab.io/proxy-protocol": "v2"}
 	local := f.expose(s)
-	here := f.pods("app=local")[0].Spec.NodeName
-	there := map[string]string{"node-1": "node-2", "node-2": "node-1"}[here]
+	here, there := f.awaitOnlyHealthy(local)
+	st := f.status()
+	arrived := f.countArrivals(local, here, there)
+	before := f.stats(local, api.ProtocolTCP)
+	host, err := fetch(url(local, "/client"))
+	require.NoError(f.t, err)
+	assert.True(f.t, strings.HasPrefix(host, f.gateway()+":"), "%s, and this machine has %s there", host, f.gateway())
+	// What leaves the pods' range leaves it in the node's name.
+	pod, err := f.inPod(f.probes()[there], "curl", "--silent", "--show-error", "--max-time", "5", url(local, "/client"))
+	require.NoError(f.t, err)
+	assert.True(f.t, strings.HasPrefix(pod, nodeNamed(st, there).Addresses[0]+":"), pod)
+	f.answers("local", 6)
+	after := f.stats(local, api.ProtocolTCP)
+	assert.Equal(f.t, int64(8), after.Connections-before.Connections)
+	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
+	assert.NotZero(f.t, arrived(here))
+	assert.Zero(f.t, arrived(there), "a node without a pod of the Service is sent nothing")
+}
+
+// kindNetworkBalancer is the kind of balancer that Services get by default: the pods see who asks,
+// and no node port is needed.
+func (f *fixture) kindNetworkBalancer() {
+	f.deploy(deploymentOf(f.t, "passed", 1))
+	s := serviceOf("passed", "passed")
+	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	s.Spec.AllocateLoadBalancerNodePorts = new(false)
+	passed := f.expose(s)
+	_, there := f.awaitOnlyHealthy(passed)
+	lb, err := f.api().GetLoadBalancer(f.t.Context(), passed.BalancerID)
+	require.NoError(f.t, err)
+	assert.Equal(f.t, api.KindNetwork, lb.Kind)
+
+	host, err := fetch(url(passed, "/client"))
+	require.NoError(f.t, err)
+	assert.True(f.t, strings.HasPrefix(host, f.gateway()+":"), "%s, and this machine has %s there", host, f.gateway())
+	f.answers("passed", 6)
+	// kube-proxy takes what is for the Service's address for the pods', wherever it comes from.
+	probe := f.probes()[there]
+	pod, err := f.inPod(probe, "curl", "--silent", "--show-error", "--max-time", "5", url(passed, "/client"))
+	require.NoError(f.t, err)
+	assert.True(f.t, strings.HasPrefix(pod, probe.Status.PodIP+":"), pod)
+}
+
+// gateway is this machine's address in the lab's network.
+func (f *fixture) gateway() string {
+	return f.docker("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", f.cluster())
+}
+
+// awaitOnlyHealthy waits until the node of a Service's only pod is its balancer's only healthy
+// target. It gives that node, and another.
+func (f *fixture) awaitOnlyHealthy(s status.Service) (here, there string) {
+	f.t.Helper()
+	here = f.pods("app=" + s.Name)[0].Spec.NodeName
 	st := f.status()
 	f.await("only the pod's node to be healthy", func(ctx context.Context) error {
-		health, err := f.api().LoadBalancerHealth(ctx, local.BalancerID)
+		health, err := f.api().LoadBalancerHealth(ctx, s.BalancerID)
 		if err != nil {
 			return err
 		}
@@ -298,23 +355,7 @@ func (f *fixture) kindLocalTraffic() {
 		}
 		return errors.Join(err, equal(len(st.Nodes)-1, len(health.Targets))) // The control plane is none.
 	})
-
-	arrived := f.countArrivals(local, here, there)
-	before := f.stats(local, api.ProtocolTCP)
-	host, err := fetch(url(local, "/client"))
-	require.NoError(f.t, err)
-	gateway := f.docker("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", f.cluster())
-	assert.True(f.t, strings.HasPrefix(host, gateway+":"), "%s, and this machine has %s there", host, gateway)
-	// What leaves the pods' range leaves it in the node's name.
-	pod, err := f.inPod(f.probes()[there], "curl", "--silent", "--show-error", "--max-time", "5", url(local, "/client"))
-	require.NoError(f.t, err)
-	assert.True(f.t, strings.HasPrefix(pod, nodeNamed(st, there).Addresses[0]+":"), pod)
-	f.answers("local", 6)
-	after := f.stats(local, api.ProtocolTCP)
-	assert.Equal(f.t, int64(8), after.Connections-before.Connections)
-	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
-	assert.NotZero(f.t, arrived(here))
-	assert.Zero(f.t, arrived(there), "a node without a pod of the Service is sent nothing")
+	return here, map[string]string{"node-1": "node-2", "node-2": "node-1"}[here]
 }
 
 // countArrivals counts, in the nodes' kernels, packets for a Service's node
@@ -341,8 +382,9 @@ func (f *fixture) countArrivals(s status.Service, nodes ...string) func(node str
 
 func (f *fixture) kindSourceRanges() {
 	s := serviceOf("echo", "fenced")
-	gateway := f.docker("network", "inspect", "--format", "{{(index .IPAM.Config 0).Gateway}}", f.cluster())
-	s.Spec.LoadBalancerSourceRanges = []string{gateway + "/32"}
+	// With a network balancer, kube-proxy would refuse the pod before the balancer could.
+	s.Annotations = map[string]string{"fakecloud.ccmlab.io/kind": "proxy"}
+	s.Spec.LoadBalancerSourceRanges = []string{f.gateway() + "/32"}
 	fenced := f.expose(s)
 	f.answers("fenced", 4)
 	before := f.stats(fenced, api.ProtocolTCP)
