@@ -263,6 +263,7 @@ func newNetworkFixture(t *testing.T, targets int) *networkFixture {
 	f.plane = dataplane.New(dataplane.Options{Interface: "eth0"})
 	t.Cleanup(f.plane.Close)
 	if err := f.plane.CanForward(cloud.NetworkBalancer); err != nil {
+		require.ErrorContains(t, err, "the kernel lacks a part of nftables")
 		t.Skip(err)
 	}
 	f.apply()
