@@ -195,8 +195,8 @@ func (b *balancer) applyForwarding(f cloud.Forwarding, added map[listenAddress]i
 	}
 }
 
-// updateRoutes gives every listener, or the kernel, a new route, to all targets that are not known
-// to be unhealthy by its check, and updates the condition. The caller holds Plane.mu.
+// updateRoutes gives every listener a new route, to all targets that are not known to
+// be unhealthy by its check, and updates the condition. The caller holds Plane.mu.
 func (b *balancer) updateRoutes() {
 	targets := map[cloud.HealthCheck][]target{} // by the check that lets them have traffic
 	for _, check := range checksInForce(b.forwarding) {
@@ -214,7 +214,6 @@ func (b *balancer) updateRoutes() {
 			idleTimeout: b.forwarding.IdleTimeout,
 		})
 	}
-	b.resyncNetwork()
 	b.updateCondition()
 }
 

@@ -209,6 +209,7 @@ func (b *balancer) recordCheck(w *checkedTarget, health cloud.Health, err error)
 	w.health.Health, w.health.Since = health, time.Now()
 	w.appendHistory()
 	b.log.Info("a target's health changed", "target", w.backend.Target, "health", health, "reason", w.health.Reason)
+	b.resyncNetwork()
 	b.updateRoutes()
 }
 

@@ -59,8 +59,8 @@ type element struct {
 // elements are elements with what they map to; empty in a set.
 type elements map[element]string
 
-// drains tells whether the element stays for a while when its listener or target is taken out.
-func (e element) drains() bool { return e.set == listenerSet || e.set == targetSet }
+// canDrain tells whether the element stays for a while when its listener or target is taken out.
+func (e element) canDrain() bool { return e.set == listenerSet || e.set == targetSet }
 
 func listenerElement(address netip.Addr, p port, what counted) element {
 	return element{set: listenerSet, key: listenerKey(address, p) + numberKey(uint32(what))}
@@ -137,22 +137,21 @@ func (b *balancer) syncNetwork(f cloud.Forwarding) error {
 		wanted = b.networkElements(f)
 		b.keepDraining(f, wanted)
 	}
-	if len(wanted) == 0 && len(b.network.inForce) == 0 {
-		return nil
+	if len(wanted) > 0 || len(b.network.inForce) > 0 {
+		if err := b.plane.forwarder.replaceElements(b.network.inForce, wanted); err != nil {
+			return err
+		}
 	}
-	if err := b.plane.forwarder.update(b.network.inForce, wanted); err != nil {
-		return err
-	}
-	b.network.inForce = wanted
+	b.network.inForce, b.network.err = wanted, nil
 	return nil
 }
 
 // resyncNetwork has the kernel know of a change of health, or that draining has ended. If it
 // fails, it is tried again. The caller holds Plane.mu.
 func (b *balancer) resyncNetwork() {
-	b.network.err = b.syncNetwork(b.forwarding)
-	if b.network.err != nil {
-		b.log.Warn("the kernel forwards as before", "err", b.network.err)
+	if err := b.syncNetwork(b.forwarding); err != nil {
+		b.network.err = err
+		b.log.Warn("the kernel forwards as before", "err", err)
 		b.resyncAfter(maxRetryPause)
 	}
 }
@@ -250,7 +249,7 @@ func (b *balancer) keepDraining(f cloud.Forwarding, wanted elements) {
 	var next time.Duration
 	kept := map[element]time.Time{}
 	for e, value := range b.network.inForce {
-		if _, stays := wanted[e]; stays || !e.drains() || !slices.ContainsFunc(f.Addresses, e.isOf) {
+		if _, stays := wanted[e]; stays || !e.canDrain() || !slices.ContainsFunc(f.Addresses, e.isOf) {
 			continue
 		}
 		since, ok := b.network.leftAt[e]
@@ -285,7 +284,7 @@ func (b *balancer) removeNetwork() {
 	if len(b.network.inForce) == 0 {
 		return
 	}
-	if err := b.plane.forwarder.update(b.network.inForce, nil); err != nil {
+	if err := b.plane.forwarder.replaceElements(b.network.inForce, nil); err != nil {
 		b.log.Warn("the kernel still forwards for a load balancer that is gone", "err", err)
 	}
 }

@@ -100,8 +100,8 @@ func (f *packetForwarder) newSets() map[setName]*nftables.Set {
 	return all
 }
 
-// connect opens a connection for one exchange.
-func connect() (*nftables.Conn, error) {
+// newConnection opens a connection for one exchange.
+func newConnection() (*nftables.Conn, error) {
 	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
 		return errors.Join(
 			c.SetReadBuffer(netlinkBuffer), c.SetWriteBuffer(netlinkBuffer),
@@ -117,7 +117,7 @@ const (
 )
 
 func (f *packetForwarder) createTable() error {
-	c, err := connect()
+	c, err := newConnection()
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (f *packetForwarder) createTable() error {
 
 // close deletes the table.
 func (f *packetForwarder) close() error {
-	c, err := connect()
+	c, err := newConnection()
 	if err != nil {
 		return err
 	}
@@ -149,8 +149,9 @@ func (f *packetForwarder) close() error {
 	return c.Flush()
 }
 
-// update replaces elements by others, in one transaction: all of it or, with an error, nothing.
-func (f *packetForwarder) update(from, to elements) error {
+// replaceElements replaces elements by others, in one transaction: all of it or, with an error,
+// nothing.
+func (f *packetForwarder) replaceElements(from, to elements) error {
 	gone, added := map[setName][]nftables.SetElement{}, map[setName][]nftables.SetElement{}
 	for e, value := range from {
 		if now, stays := to[e]; !stays || now != value {
@@ -165,7 +166,7 @@ func (f *packetForwarder) update(from, to elements) error {
 	if len(gone) == 0 && len(added) == 0 {
 		return nil
 	}
-	c, err := connect()
+	c, err := newConnection()
 	if err != nil {
 		return err
 	}
@@ -199,7 +200,7 @@ func (e element) withValue(value string) nftables.SetElement {
 
 // readCounters reads the counters of all balancers' listeners and targets.
 func (f *packetForwarder) readCounters() (map[element]packetCount, error) {
-	c, err := connect()
+	c, err := newConnection()
 	if err != nil {
 		return nil, err
 	}
@@ -237,21 +238,23 @@ func (r *rule) add(all ...expr.Any) {
 	}
 }
 
-func (r *rule) load(register, base, offset, length uint32) {
+func (r *rule) loadBytes(register, base, offset, length uint32) {
 	r.add(&expr.Payload{
 		DestRegister: firstRegister + register, Base: expr.PayloadBase(base), Offset: offset, Len: length,
 	})
 }
 
 // Where things are in the headers of IPv4, TCP and UDP.
-func (r *rule) loadSource(register uint32) { r.load(register, unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 4) }
+func (r *rule) loadSource(register uint32) {
+	r.loadBytes(register, unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 4)
+}
 
 func (r *rule) loadDestination(register uint32) {
-	r.load(register, unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4)
+	r.loadBytes(register, unix.NFT_PAYLOAD_NETWORK_HEADER, 16, 4)
 }
 
 func (r *rule) loadSourcePort(register uint32) {
-	r.load(register, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)
+	r.loadBytes(register, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 2)
 }
 
 func (r *rule) loadNumber(register uint32, n uint32) {
@@ -260,15 +263,15 @@ func (r *rule) loadNumber(register uint32, n uint32) {
 
 // loadFlowKey loads the key of flowMap into three registers: both addresses and both ports.
 func (r *rule) loadFlowKey(register uint32) {
-	r.load(register, unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 8)
-	r.load(register+2, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4)
+	r.loadBytes(register, unix.NFT_PAYLOAD_NETWORK_HEADER, 12, 8)
+	r.loadBytes(register+2, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 4)
 }
 
 // loadListenerKey loads a listener's address, protocol and port into three registers.
 func (r *rule) loadListenerKey(register uint32) {
 	r.loadDestination(register)
 	r.add(&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: firstRegister + register + 1})
-	r.load(register+2, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
+	r.loadBytes(register+2, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, 2)
 }
 
 func (r *rule) matchProtocol(protocol byte) {
@@ -283,7 +286,7 @@ func (r *rule) matchProtocol(protocol byte) {
 func (r *rule) matchTCPFlags(mask, set byte) {
 	const register = 15
 	r.matchProtocol(unix.IPPROTO_TCP)
-	r.load(register, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
+	r.loadBytes(register, unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1)
 	r.add(
 		&expr.Bitwise{
 			SourceRegister: firstRegister + register, DestRegister: firstRegister + register, Len: 1,
@@ -293,13 +296,13 @@ func (r *rule) matchTCPFlags(mask, set byte) {
 	)
 }
 
-// lookup matches if the set has the key in the register and those after it. A set with counters
+// matchSet matches if the set has the key in the register and those after it. A set with counters
 // counts the packet.
-func (r *rule) lookup(set setName, register uint32) {
+func (r *rule) matchSet(set setName, register uint32) {
 	r.add(&expr.Lookup{SetName: string(set), SourceRegister: firstRegister + register})
 }
 
-func (r *rule) lookupNot(set setName, register uint32) {
+func (r *rule) matchNotInSet(set setName, register uint32) {
 	r.add(&expr.Lookup{SetName: string(set), SourceRegister: firstRegister + register, Invert: true})
 }
 
@@ -324,7 +327,7 @@ func (r *rule) changeFlow(operation, key, data uint32) {
 	})
 }
 
-func (r *rule) verdict(kind expr.VerdictKind, chain string) {
+func (r *rule) addVerdict(kind expr.VerdictKind, chain string) {
 	r.add(&expr.Verdict{Kind: kind, Chain: chain})
 }
 
@@ -354,8 +357,8 @@ const (
 	fin, syn, rst, ack = 1, 2, 4, 16
 )
 
-// rules are all rules, in their order.
-func (f *packetForwarder) rules() []*rule {
+// allRules are all rules, in their order.
+func (f *packetForwarder) allRules() []*rule {
 	var all []*rule
 	begin := func(chain string) *rule {
 		r := &rule{f: f, chain: chain}
@@ -368,10 +371,8 @@ func (f *packetForwarder) rules() []*rule {
 		&expr.Meta{Key: expr.MetaKeyPROTOCOL, Register: firstRegister},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: firstRegister, Data: []byte{8, 0}}, // IPv4
 	)
-	r.loadListenerKey(0)
-	r.loadNumber(3, uint32(countPackets))
-	r.lookup(listenerSet, 0)
-	r.verdict(expr.VerdictJump, forwardChain)
+	r.countForListener(countPackets)
+	r.addVerdict(expr.VerdictJump, forwardChain)
 
 	// A TCP flow that is remembered goes on, while its target is one or drains.
 	for _, refresh := range []bool{true, false} {
@@ -385,7 +386,7 @@ func (f *packetForwarder) rules() []*rule {
 		r.loadDestination(3)
 		r.lookupMap(flowMap, 0, 4)
 		r.loadNumber(5, uint32(countPackets))
-		r.lookup(targetSet, 3)
+		r.matchSet(targetSet, 3)
 		if refresh {
 			r.changeFlow(updateElement, 0, 4)
 		}
@@ -395,9 +396,9 @@ func (f *packetForwarder) rules() []*rule {
 	r = begin(forwardChain)
 	r.loadDestination(0)
 	r.loadSource(1)
-	r.lookup(restrictedSet, 0)
-	r.lookupNot(allowedSourcesSet, 0)
-	r.verdict(expr.VerdictGoto, refuseChain)
+	r.matchSet(restrictedSet, 0)
+	r.matchNotInSet(allowedSourcesSet, 0)
+	r.addVerdict(expr.VerdictGoto, refuseChain)
 
 	for _, groups := range []setName{groupByFlowMap, groupByClientMap} {
 		f.newFlowRule(begin(forwardChain), groups, true)
@@ -405,27 +406,25 @@ func (f *packetForwarder) rules() []*rule {
 	}
 
 	// Without a target, the packet goes on into this machine, which refuses it.
-	r = begin(forwardChain)
-	r.matchTCPFlags(syn|ack, syn)
-	f.countForListener(r, countFailed)
-	r = begin(forwardChain)
-	r.matchProtocol(unix.IPPROTO_UDP)
-	f.countForListener(r, countFailed)
-
-	r = begin(refuseChain)
-	r.matchTCPFlags(syn|ack, syn)
-	f.countForListener(r, countRefused)
-	r = begin(refuseChain)
-	r.matchProtocol(unix.IPPROTO_UDP)
-	f.countForListener(r, countRefused)
-	begin(refuseChain).verdict(expr.VerdictDrop, "")
+	countFlows := func(chain string, what counted) {
+		r := begin(chain)
+		r.matchTCPFlags(syn|ack, syn)
+		r.countForListener(what)
+		r = begin(chain)
+		r.matchProtocol(unix.IPPROTO_UDP)
+		r.countForListener(what)
+	}
+	countFlows(forwardChain, countFailed)
+	countFlows(refuseChain, countRefused)
+	begin(refuseChain).addVerdict(expr.VerdictDrop, "")
 	return all
 }
 
-func (f *packetForwarder) countForListener(r *rule, what counted) {
+// countForListener counts the packet, and matches if it is for a listener.
+func (r *rule) countForListener(what counted) {
 	r.loadListenerKey(0)
 	r.loadNumber(3, uint32(what))
-	r.lookup(listenerSet, 0)
+	r.matchSet(listenerSet, 0)
 }
 
 // newFlowRule sends a packet whose flow is not known to the target that has its slot. With
@@ -454,12 +453,12 @@ func (f *packetForwarder) newFlowRule(r *rule, groups setName, remember bool) {
 		r.loadFlowKey(0)
 		r.changeFlow(deleteElement, 0, target) // Of an earlier connection from the same port.
 		r.changeFlow(updateElement, 0, target)
-		f.countForListener(r, countOpened)
+		r.countForListener(countOpened)
 		r.loadNumber(what, uint32(countOpened))
-		r.lookup(targetSet, balancer)
+		r.matchSet(targetSet, balancer)
 	}
 	r.loadNumber(what, uint32(countPackets))
-	r.lookup(targetSet, balancer)
+	r.matchSet(targetSet, balancer)
 	r.forwardTo(target)
 }
 
@@ -476,10 +475,10 @@ func (f *packetForwarder) createRules() error {
 	if err := conn.SetDeadline(time.Now().Add(netlinkTimeout)); err != nil {
 		return err
 	}
-	rules := f.rules()
+	rules := f.allRules()
 	batch := []netlink.Message{batchMessage(unix.NFNL_MSG_BATCH_BEGIN)}
 	for _, r := range rules {
-		m, err := r.message()
+		m, err := r.toMessage()
 		if err != nil {
 			return err
 		}
@@ -505,7 +504,8 @@ func batchMessage(kind netlink.HeaderType) netlink.Message {
 	}
 }
 
-func (r *rule) message() (netlink.Message, error) {
+// toMessage is the message that appends the rule to its chain.
+func (r *rule) toMessage() (netlink.Message, error) {
 	var list []netlink.Attribute
 	for _, e := range r.exprs {
 		list = append(list, netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: e})

@@ -13,6 +13,6 @@ func newPacketForwarder(string) (*packetForwarder, error) {
 
 func (*packetForwarder) close() error { return nil }
 
-func (*packetForwarder) update(elements, elements) error { return nil }
+func (*packetForwarder) replaceElements(elements, elements) error { return nil }
 
 func (*packetForwarder) readCounters() (map[element]packetCount, error) { return nil, nil }
