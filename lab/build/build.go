@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -330,12 +331,13 @@ func hashFile(w io.Writer, file string) error {
 	return err
 }
 
-// goCommand is a go command on the packages of all programs.
-func (m Module) goCommand(ctx context.Context, flags []string, args ...string) *exec.Cmd {
-	args = append(args, flags...)
-	for pkg := range m.Mains {
-		args = append(args, pkg)
-	}
+// programsCommand is a go command on the packages of all programs.
+func (m Module) programsCommand(ctx context.Context, flags []string, args ...string) *exec.Cmd {
+	return m.goCommand(ctx, slices.Concat(args, flags, slices.Collect(maps.Keys(m.Mains)))...)
+}
+
+// goCommand is a go command in the module.
+func (m Module) goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir = m.Dir
 	cmd.Env = append(os.Environ(), m.Env...)
@@ -345,7 +347,7 @@ func (m Module) goCommand(ctx context.Context, flags []string, args ...string) *
 // countStale is the number of packages that are to be compiled.
 func (m Module) countStale(ctx context.Context) (int, error) {
 	var stderr bytes.Buffer
-	cmd := m.goCommand(ctx, m.Flags, "list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}")
+	cmd := m.programsCommand(ctx, m.Flags, "list", "-deps", "-f", "{{if .Stale}}{{.ImportPath}}{{end}}")
 	cmd.Stderr = &stderr
 	list, err := cmd.Output()
 	if err != nil {
@@ -357,7 +359,7 @@ func (m Module) countStale(ctx context.Context) (int, error) {
 // compilePrograms builds all programs into the folder out. stale is the number of packages to
 // compile, from which the progress is computed.
 func (m Module) compilePrograms(ctx context.Context, out string, stale int, note func(string)) error {
-	cmd := m.goCommand(ctx, m.stampedFlags(ctx), "build", "-v", "-o", out+string(filepath.Separator))
+	cmd := m.programsCommand(ctx, m.stampedFlags(ctx), "build", "-v", "-o", out+string(filepath.Separator))
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err
@@ -376,12 +378,17 @@ func (m Module) compilePrograms(ctx context.Context, out string, stale int, note
 		note(formatProgress(len(lines), stale, time.Since(began)))
 	}
 	if err := cmd.Wait(); err != nil {
-		if ctx.Err() != nil {
-			return errors.New("interrupted; what is compiled stays in Go's cache")
-		}
-		return fmt.Errorf("go build in %s: %w\n%s", m.Dir, err, process.LastLines(strings.Join(lines, "\n"), 20))
+		return m.compileError(ctx, "go build", err, strings.Join(lines, "\n"))
 	}
 	return nil
+}
+
+// compileError is the error of a command that compiles, with the last lines of its output.
+func (m Module) compileError(ctx context.Context, command string, err error, output string) error {
+	if ctx.Err() != nil {
+		return errors.New("interrupted; what is compiled stays in Go's cache")
+	}
+	return fmt.Errorf("%s in %s: %w\n%s", command, m.Dir, err, process.LastLines(output, 20))
 }
 
 // compileTests builds the programs that run tests into the folder out. `go test -c` says nothing of
@@ -390,14 +397,8 @@ func (m Module) compileTests(ctx context.Context, out string, note func(string))
 	for pkg, name := range m.Tests {
 		note("compiling the tests of " + pkg)
 		args := append([]string{"test", "-c", "-vet=off", "-o", filepath.Join(out, name)}, m.stampedFlags(ctx)...)
-		cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
-		cmd.Dir = m.Dir
-		cmd.Env = append(os.Environ(), m.Env...)
-		if output, err := cmd.CombinedOutput(); err != nil {
-			if ctx.Err() != nil {
-				return errors.New("interrupted; what is compiled stays in Go's cache")
-			}
-			return fmt.Errorf("go test -c %s in %s: %w\n%s", pkg, m.Dir, err, process.LastLines(string(output), 20))
+		if output, err := m.goCommand(ctx, append(args, pkg)...).CombinedOutput(); err != nil {
+			return m.compileError(ctx, "go test -c "+pkg, err, string(output))
 		}
 	}
 	return nil

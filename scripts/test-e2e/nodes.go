@@ -8,16 +8,24 @@ import (
 	"strings"
 )
 
+// docker runs a command of Docker's and gives its output.
+func docker(ctx context.Context, args ...string) (string, error) {
+	out, err := exec.CommandContext(ctx, "docker", args...).CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("docker %s: %w\n%s", args[0], err, out)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
 // nodeContainers are the containers of a lab's nodes, the control plane's among them.
 func nodeContainers(ctx context.Context, lab string) ([]string, error) {
-	out, err := exec.CommandContext(
-		ctx, "docker", "ps", "--filter", "network=ccmlab-"+lab, "--filter", "label=io.x-k8s.kind.role",
-		"--format", "{{.Names}}",
-	).Output()
+	out, err := docker(
+		ctx, "ps", "--filter", "network=ccmlab-"+lab, "--filter", "label=io.x-k8s.kind.role", "--format", "{{.Names}}",
+	)
 	if err != nil {
-		return nil, fmt.Errorf("docker ps: %w", err)
+		return nil, err
 	}
-	nodes := strings.Fields(string(out))
+	nodes := strings.Fields(out)
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("no nodes of a lab %s are in Docker; is it one on kind?", lab)
 	}
@@ -50,9 +58,8 @@ done`
 			continue // The lab has Services of IPv4.
 		}
 		for _, node := range nodes {
-			out, err := exec.CommandContext(ctx, "docker", "exec", node, "sh", "-c", script, cidr).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("reject unserved cluster IPs on %s: %w\n%s", node, err, out)
+			if _, err := docker(ctx, "exec", node, "sh", "-c", script, cidr); err != nil {
+				return fmt.Errorf("reject unserved cluster IPs on %s: %w", node, err)
 			}
 		}
 	}
@@ -67,13 +74,6 @@ const outsideAddress = "198.18.0.1"
 // client's address takes whatever is in the nodes' /16 for a node's, and there this machine has an
 // address, too. The engine, which may do so, changes the routes; leave has them as before.
 func enterFromOutside(ctx context.Context, lab, node string) (leave func() error, err error) {
-	docker := func(ctx context.Context, args ...string) (string, error) {
-		out, err := exec.CommandContext(ctx, "docker", args...).CombinedOutput()
-		if err != nil {
-			return "", fmt.Errorf("docker %s: %w\n%s", args[0], err, out)
-		}
-		return strings.TrimSpace(string(out)), nil
-	}
 	network, err := docker(
 		ctx, "network", "inspect", "--format", "{{.Id}} {{(index .IPAM.Config 0).Subnet}}", "ccmlab-"+lab,
 	)
