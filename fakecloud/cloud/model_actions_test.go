@@ -199,6 +199,7 @@ func (w *world) restoreSnapshot(t *rapid.T) {
 	w.modelState = w.snapshot.copyState()
 	w.faults.lost = w.lost
 	requireOK(t)(w.cloud.RestoreSnapshot(t.Context(), "s"))
+	w.restoredAt = w.clock.Now()
 	w.told = map[string]string{}
 	for id, in := range w.instances {
 		w.told[id] = in.state

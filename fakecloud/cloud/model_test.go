@@ -139,8 +139,9 @@ type world struct {
 	faults modelFaults
 
 	modelState
-	snapshot *modelState       // nil: none is saved
-	told     map[string]string // the states that the events go on from
+	snapshot   *modelState       // nil: none is saved
+	restoredAt time.Time         // when it last was
+	told       map[string]string // the states that the events go on from
 }
 
 // modelState is what is stored, and comes back with a snapshot.
@@ -412,12 +413,14 @@ func (w *world) checkForwarding(lb LoadBalancer) {
 }
 
 // checkConditions wants each active balancer's reason to be its condition,
-// unless the balancer changed a moment ago.
+// unless the balancer changed a moment ago, or did so before a snapshot was
+// restored: that brings an older time of change back, and the pause goes on.
 func (w *world) checkConditions() {
 	balancers, _, err := w.cloud.ListLoadBalancers(w.t.Context(), w.proj, Filter{Limit: 500})
 	require.NoError(w.t, err)
 	for _, lb := range balancers {
-		if lb.State == LoadBalancerActive && w.clock.Since(lb.UpdatedAt) >= conditionPause {
+		if lb.State == LoadBalancerActive && w.clock.Since(lb.UpdatedAt) >= conditionPause &&
+			w.clock.Since(w.restoredAt) >= conditionPause {
 			if reason, known := w.plane.Condition(lb.ID); known {
 				require.Equal(w.t, reason, lb.StateReason)
 			}
