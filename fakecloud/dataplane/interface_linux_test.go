@@ -28,12 +28,16 @@ const inNamespace = "FAKECLOUD_TEST_NAMESPACE"
 
 // runInNamespace runs the test again, in a process with a network namespace of its own,
 // and returns false. In that process it returns true.
-func runInNamespace(t *testing.T) bool {
+func runInNamespace(t testing.TB) bool {
 	t.Helper()
 	if os.Getenv(inNamespace) != "" {
 		return true
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	args := []string{"-test.run=^" + t.Name() + "$", "-test.v"}
+	if _, ok := t.(*testing.B); ok {
+		args = []string{"-test.run=^$", "-test.bench=^" + t.Name() + "$", "-test.benchtime=1x"}
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), inNamespace+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
@@ -48,11 +52,14 @@ func runInNamespace(t *testing.T) bool {
 		t.Skipf("this machine lets us have no network namespace: %v", err)
 	}
 	require.NoError(t, err, "%s", out)
+	if _, ok := t.(*testing.B); ok {
+		t.Logf("%s", out)
+	}
 	return false
 }
 
 // setLoopbackUp sets up the only link of a new namespace.
-func setLoopbackUp(t *testing.T) {
+func setLoopbackUp(t testing.TB) {
 	t.Helper()
 	link, err := netlink.LinkByName("lo")
 	require.NoError(t, err)

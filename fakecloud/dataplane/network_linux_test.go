@@ -46,7 +46,7 @@ func (n *namespace) do(f func()) {
 }
 
 // newNamespace makes a namespace, which ends with the test.
-func newNamespace(t *testing.T) *namespace {
+func newNamespace(t testing.TB) *namespace {
 	n := &namespace{calls: make(chan func())}
 	failed := make(chan error)
 	go func() {
@@ -64,12 +64,12 @@ func newNamespace(t *testing.T) *namespace {
 // testNetwork is a network of machines around a switch. The test's own namespace has the
 // balancers.
 type testNetwork struct {
-	t      *testing.T
+	t      testing.TB
 	sw     *namespace
 	bridge netlink.Link
 }
 
-func newTestNetwork(t *testing.T) *testNetwork {
+func newTestNetwork(t testing.TB) *testNetwork {
 	n := &testNetwork{t: t, sw: newNamespace(t)}
 	n.sw.do(func() {
 		require.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))

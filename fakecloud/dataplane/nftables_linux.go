@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"syscall"
 	"time"
 
@@ -41,6 +42,10 @@ type packetForwarder struct {
 	index uint32
 	table *nftables.Table
 	sets  map[setName]*nftables.Set
+
+	mu     sync.Mutex     // held during an exchange
+	conn   *nftables.Conn // nil: the next exchange opens one
+	socket *netlink.Conn  // that of conn
 }
 
 // newPacketForwarder makes the table. One that is there, of a process that was killed, is replaced.
@@ -55,7 +60,7 @@ func newPacketForwarder(iface string) (*packetForwarder, error) {
 	}
 	f.sets = f.newSets()
 	if err := f.createTable(); err != nil {
-		return nil, kernelError(err)
+		return nil, err
 	}
 	if err := f.createRules(); err != nil {
 		return nil, errors.Join(kernelError(err), f.close())
@@ -100,14 +105,32 @@ func (f *packetForwarder) newSets() map[setName]*nftables.Set {
 	return all
 }
 
-// newConnection opens a connection for one exchange.
-func newConnection() (*nftables.Conn, error) {
-	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
-		return errors.Join(
-			c.SetReadBuffer(netlinkBuffer), c.SetWriteBuffer(netlinkBuffer),
-			c.SetDeadline(time.Now().Add(netlinkTimeout)),
-		)
-	}))
+// exchange sends messages to the kernel and reads what it answers, over one connection: when one is closed the
+// kernel waits until everything that transactions have replaced is freed, whoever made them. After an error an
+// answer may be left in the connection, and the next exchange opens another one.
+func (f *packetForwarder) exchange(do func(*nftables.Conn) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.conn == nil {
+		conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
+			f.socket = c
+			return errors.Join(c.SetReadBuffer(netlinkBuffer), c.SetWriteBuffer(netlinkBuffer))
+		}))
+		if err != nil {
+			return kernelError(err)
+		}
+		f.conn = conn
+	}
+	err := f.socket.SetDeadline(time.Now().Add(netlinkTimeout))
+	if err == nil {
+		err = do(f.conn)
+	}
+	if err != nil {
+		_ = f.conn.CloseLasting()
+		f.conn = nil
+		return kernelError(err)
+	}
+	return nil
 }
 
 const (
@@ -117,36 +140,39 @@ const (
 )
 
 func (f *packetForwarder) createTable() error {
-	c, err := newConnection()
-	if err != nil {
-		return err
-	}
-	c.AddTable(f.table) // So that there is one to delete.
-	c.DelTable(f.table)
-	c.AddTable(f.table)
-	for _, s := range f.sets {
-		if err := c.AddSet(s, nil); err != nil {
-			return err
+	return f.exchange(func(c *nftables.Conn) error {
+		c.AddTable(f.table) // So that there is one to delete.
+		c.DelTable(f.table)
+		c.AddTable(f.table)
+		for _, s := range f.sets {
+			if err := c.AddSet(s, nil); err != nil {
+				return err
+			}
 		}
-	}
-	for _, name := range []string{forwardChain, refuseChain} {
-		c.AddChain(&nftables.Chain{Table: f.table, Name: name})
-	}
-	c.AddChain(&nftables.Chain{
-		Table: f.table, Name: entryChain, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookIngress,
-		Priority: nftables.ChainPriorityFilter, Device: f.iface, Policy: new(nftables.ChainPolicyAccept),
+		for _, name := range []string{forwardChain, refuseChain} {
+			c.AddChain(&nftables.Chain{Table: f.table, Name: name})
+		}
+		c.AddChain(&nftables.Chain{
+			Table: f.table, Name: entryChain, Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookIngress,
+			Priority: nftables.ChainPriorityFilter, Device: f.iface, Policy: new(nftables.ChainPolicyAccept),
+		})
+		return c.Flush()
 	})
-	return c.Flush()
 }
 
-// close deletes the table.
+// close deletes the table, and ends the connection.
 func (f *packetForwarder) close() error {
-	c, err := newConnection()
-	if err != nil {
-		return err
+	err := f.exchange(func(c *nftables.Conn) error {
+		c.DelTable(f.table)
+		return c.Flush()
+	})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.conn != nil {
+		err = errors.Join(err, f.conn.CloseLasting())
+		f.conn = nil
 	}
-	c.DelTable(f.table)
-	return c.Flush()
+	return err
 }
 
 // replaceElements replaces elements by others, in one transaction: all of it or, with an error,
@@ -166,16 +192,11 @@ func (f *packetForwarder) replaceElements(from, to elements) error {
 	if len(gone) == 0 && len(added) == 0 {
 		return nil
 	}
-	c, err := newConnection()
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(
-		f.inChunks(gone, c.SetDeleteElements), f.inChunks(added, c.SetAddElements), c.Flush(),
-	); err != nil {
-		return kernelError(err)
-	}
-	return nil
+	return f.exchange(func(c *nftables.Conn) error {
+		return errors.Join(
+			f.inChunks(gone, c.SetDeleteElements), f.inChunks(added, c.SetAddElements), c.Flush(),
+		)
+	})
 }
 
 func (f *packetForwarder) inChunks(
@@ -200,24 +221,22 @@ func (e element) withValue(value string) nftables.SetElement {
 
 // readCounters reads the counters of all balancers' listeners and targets.
 func (f *packetForwarder) readCounters() (map[element]packetCount, error) {
-	c, err := newConnection()
-	if err != nil {
-		return nil, err
-	}
 	all := map[element]packetCount{}
-	for _, name := range []setName{listenerSet, targetSet} {
-		found, err := c.GetSetElements(f.sets[name])
-		if err != nil {
-			return nil, kernelError(err)
-		}
-		for _, e := range found {
-			if e.Counter != nil {
-				all[element{set: name, key: string(e.Key)}] =
-					packetCount{packets: int64(e.Counter.Packets), bytes: int64(e.Counter.Bytes)}
+	return all, f.exchange(func(c *nftables.Conn) error {
+		for _, name := range []setName{listenerSet, targetSet} {
+			found, err := c.GetSetElements(f.sets[name])
+			if err != nil {
+				return err
+			}
+			for _, e := range found {
+				if e.Counter != nil {
+					all[element{set: name, key: string(e.Key)}] =
+						packetCount{packets: int64(e.Counter.Packets), bytes: int64(e.Counter.Bytes)}
+				}
 			}
 		}
-	}
-	return all, nil
+		return nil
+	})
 }
 
 // The registers of 4 bytes each that rules work with. A concatenated key takes several in a row.
