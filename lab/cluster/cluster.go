@@ -260,6 +260,8 @@ type CCMCommand struct {
 	// NeedsRoutes tells that pods of different nodes reach each other by the cloud's routes
 	// alone.
 	NeedsRoutes bool
+	// NetworkBalancers tells that Services get balancers of kind network by default.
+	NetworkBalancers bool
 }
 
 // Program is one on this machine, with its command line.

@@ -16,6 +16,10 @@ const (
 	// TCP, from where the suite runs. Without it two stand-ins that may be targets are there for all
 	// tests of balancers: a CCM may refuse a balancer without a Node to send to.
 	FeatureTraffic Feature = "traffic"
+	// FeaturePassThrough: balancers pass packets on as they come, and the pod sees its client's address
+	// where the Service's externalTrafficPolicy is Local. Between the suite and the balancer nobody
+	// translates addresses.
+	FeaturePassThrough Feature = "pass-through"
 	// FeatureZones: an instance is in a zone, a region or both. Labels must say exactly that: what the
 	// cloud does not have stays empty, and then a Node must not have that label.
 	FeatureZones Feature = "zones"
@@ -54,9 +58,9 @@ const (
 
 // declaredFeatures are those above.
 var declaredFeatures = []Feature{
-	FeatureMachines, FeatureTraffic, FeatureZones, FeatureInstanceTypes, FeatureSeveralAddresses, FeatureNodeNames,
-	FeatureKubeletProviderIDs, FeatureListeners, FeatureNodePorts, FeatureTargets, FeatureUDP, FeatureSourceRanges,
-	FeatureAffinity, FeatureAffinityTimeout, FeatureHealthCheck,
+	FeatureMachines, FeatureTraffic, FeaturePassThrough, FeatureZones, FeatureInstanceTypes,
+	FeatureSeveralAddresses, FeatureNodeNames, FeatureKubeletProviderIDs, FeatureListeners, FeatureNodePorts,
+	FeatureTargets, FeatureUDP, FeatureSourceRanges, FeatureAffinity, FeatureAffinityTimeout, FeatureHealthCheck,
 }
 
 // AllFeatures lists every feature that a cloud can have.
@@ -182,6 +186,9 @@ const (
 	CapabilityHealthCheck Capability = "health-checks"
 	// CapabilityLocalTraffic: spec.externalTrafficPolicy Local.
 	CapabilityLocalTraffic Capability = "local-traffic-policy"
+	// CapabilityClientAddress: clients and pods see each other as if no balancer were between them, and
+	// pods are replaced, and affinity is switched, without a client noticing.
+	CapabilityClientAddress Capability = "client-address"
 	// CapabilityRename: balancers are recognised whatever their name.
 	CapabilityRename Capability = "renamed-balancers"
 	// CapabilityRepair: what happens to a balancer behind the CCM's back is put

@@ -92,7 +92,8 @@ func (s *Suite) Exits() int { return s.Crashes() + s.faults.excusedExits() }
 type Workload struct {
 	Image string
 	// Port is where a container listens. The answer to GET Path has the pod's
-	// name in it.
+	// name in it, and where the request accepts JSON, the client's address and port. A datagram
+	// to the same port is answered with the pod's name, too.
 	Port int32
 	Path string
 }

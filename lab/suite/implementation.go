@@ -43,7 +43,7 @@ var Implementations = []string{ImplementationFakecloud, ImplementationInMemory}
 var OwnClaims = []conformance.Capability{
 	conformance.CapabilityForeignNodes, conformance.CapabilityProvidedIP, conformance.CapabilityExplains,
 	conformance.CapabilityUDP, conformance.CapabilitySourceRanges, conformance.CapabilityAffinity,
-	conformance.CapabilityHealthCheck, conformance.CapabilityLocalTraffic,
+	conformance.CapabilityHealthCheck, conformance.CapabilityLocalTraffic, conformance.CapabilityClientAddress,
 	conformance.CapabilityRename, conformance.CapabilityQuiet,
 	conformance.CapabilityRepair, conformance.CapabilityDoubtfulBalancers, conformance.CapabilityLoadBalancerIP,
 	conformance.CapabilityActiveStatus, conformance.CapabilityRefusedServices,
@@ -159,6 +159,10 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 			"{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}",
 		) + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
 	}
+	networkBalancers := command.NetworkBalancers && o.Program == nil // What another CCM makes of it is not known.
+	if networkBalancers {
+		ccm.ConfigTemplate += local.NetworkBalancersConfig
+	}
 	if command.ClusterCIDR == "" {
 		under.Unsupported = conformance.Unsupported{
 			string(conformance.FeatureRoutes): "the range of the cluster's pods is not known here",
@@ -188,6 +192,7 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 		Cloud: &onfakecloud.Cloud{
 			API: api, Cluster: l.State.Name, Token: cluster.CallerCCM, Gate: gate, Names: o.CCMNames,
 			Machines: !o.WithoutMachines && !theirs, Traffic: !o.WithoutMachines && (!theirs || o.Traffic),
+			PassThrough: networkBalancers,
 		},
 		TokenFile: cloud.TokenFile(cluster.CallerCCM),
 	}

@@ -46,11 +46,14 @@ func main() {
 	flag.BoolVar(
 		&o.withCore, "beside", false, "run the tests meant for each mutant, and the core tests of their profiles",
 	)
+	flag.StringVar(
+		&o.cluster, "cluster", "", "judge the mutants whose mistake shows in this kind of cluster only, and there",
+	)
 	flag.IntVar(&o.parallel, "parallel", 2, "how many mutants are judged at a time, each in a lab of its own")
 	flag.Usage = func() {
 		fmt.Fprintln(
 			os.Stderr,
-			"mutants [-quick|-beside] [-parallel N] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.",
+			"mutants [-quick|-beside] [-cluster KIND] [-parallel N] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.",
 		)
 		flag.PrintDefaults()
 	}
@@ -65,10 +68,28 @@ func main() {
 	}
 }
 
-// options say which tests are run.
+// options say which mutants are judged, where, and by which tests.
 type options struct {
 	quick, withCore bool
+	cluster         string
 	parallel        int
+}
+
+// chooseMutants returns the named mutants, or all, of the chosen kind of cluster.
+func (o options) chooseMutants(names ...string) ([]mutants.Mutant, error) {
+	all, err := mutants.Choose(names...)
+	var chosen []mutants.Mutant
+	for _, m := range all {
+		if m.Cluster == o.cluster {
+			chosen = append(chosen, m)
+		} else if len(names) > 0 {
+			err = errors.Join(err, fmt.Errorf("%s is judged with -cluster %q, not %q", m.Name, m.Cluster, o.cluster))
+		}
+	}
+	if err == nil && len(chosen) == 0 {
+		err = fmt.Errorf("no mutant is for -cluster %q", o.cluster)
+	}
+	return chosen, err
 }
 
 // focusPattern returns a regular expression that matches the tests to run on these mutants; "" is all tests.
@@ -105,7 +126,7 @@ type outcome struct {
 // run judges the named mutants, or all, and prints a table. Because each takes minutes, it goes on
 // with the next mutant when one cannot be judged.
 func run(names []string, o options) error {
-	chosen, err := mutants.Choose(names...)
+	chosen, err := o.chooseMutants(names...)
 	if err != nil {
 		return err
 	}
@@ -222,7 +243,7 @@ func (j *judge) judgeMutant(
 	for _, feature := range slices.Sorted(maps.Keys(m.Unsupported)) {
 		args = append(args, "--unsupported", feature+"="+m.Unsupported[feature])
 	}
-	report, err := runSuite(ctx, mutantDir(m.Name), focus, note, args...)
+	report, err := j.runSuite(ctx, mutantDir(m.Name), focus, note, args...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -248,7 +269,7 @@ func (j *judge) judgeUnmutated(ctx context.Context, chosen []mutants.Mutant, not
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir, 0o755)); err != nil {
 		return "", err
 	}
-	report, err := runSuite(ctx, dir, j.focusPattern(j.tests, chosen...), note)
+	report, err := j.runSuite(ctx, dir, j.focusPattern(j.tests, chosen...), note)
 	if err != nil {
 		return "", err
 	}
@@ -295,8 +316,16 @@ func (j *judge) needsMachines(focus string) bool {
 
 // runSuite runs the tests that focus matches, or all if it is "", and reads the report. It returns
 // the report also when tests fail.
-func runSuite(ctx context.Context, dir, focus string, note func(string), args ...string) (*conformance.Report, error) {
+func (o options) runSuite(
+	ctx context.Context,
+	dir, focus string,
+	note func(string),
+	args ...string,
+) (*conformance.Report, error) {
 	args = append([]string{"conformance", "--report-dir", dir}, args...)
+	if o.cluster != "" {
+		args = append(args, "--cluster", o.cluster)
+	}
 	if focus != "" {
 		args = append(args, "--focus", focus)
 	}

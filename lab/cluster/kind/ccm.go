@@ -37,9 +37,6 @@ const (
 	// ccmReplicas are two: one leads, one waits.
 	ccmReplicas = 2
 	ccmBound    = 90 * time.Second
-	// networkBalancers has the CCM choose network balancers: here are real kube-proxies, which take
-	// the packets that these pass on.
-	networkBalancers = "loadBalancer:\n  defaults:\n    kind: network\n"
 )
 
 // StartCCM starts the program of UseCCM, else the Deployment.
@@ -54,7 +51,7 @@ func (c *Cluster) StartCCM(ctx context.Context) error {
 	cloud := c.Cloud()
 	return c.localSite().StartCCMWith(
 		ctx, local.CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), c.lab.Name)+"caFile: "+cloud.CAFile+"\n"+
-			networkBalancers,
+			local.NetworkBalancersConfig,
 	)
 }
 
@@ -107,7 +104,8 @@ func (c *Cluster) ccmManifests() ([][]byte, error) {
 		return nil, err
 	}
 	// The rest is the Deployment's business.
-	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) + local.MassDeletionConfig + networkBalancers
+	config := fmt.Sprintf("url: %s\nproject: %s\n", c.Cloud().URL, c.lab.Name) + local.MassDeletionConfig +
+		local.NetworkBalancersConfig
 	meta := func(kind, name string) (metav1.TypeMeta, metav1.ObjectMeta) {
 		return metav1.TypeMeta{APIVersion: "v1", Kind: kind}, metav1.ObjectMeta{
 			Name: name, Namespace: metav1.NamespaceSystem,
@@ -226,7 +224,7 @@ func (c *Cluster) CCMCommand() cluster.CCMCommand {
 	config := c.localSite().CloudConfig()
 	return cluster.CCMCommand{
 		Path: c.bin.Program("ccm"), CloudConfig: config, Address: address, Port: localPort, ClusterCIDR: podSubnet,
-		NeedsRoutes: c.usesCloudRoutes(),
+		NeedsRoutes: c.usesCloudRoutes(), NetworkBalancers: true,
 		Args: slices.Concat(local.KubeconfigFlags(c.Kubeconfig()), []string{
 			"--cloud-config=" + config, "--bind-address=" + address, "--secure-port=" + strconv.Itoa(localPort),
 			"--profiling=false",

@@ -69,6 +69,10 @@ var MassDeletionEnv = []string{
 // MassDeletionConfig is the same for a CCM that has no environment of the lab's.
 const MassDeletionConfig = "massDeletion: {minimum: 5, window: 30s, hold: 30s}\n"
 
+// NetworkBalancersConfig has the CCM choose network balancers where a Service does not say. Nodes need a real
+// kube-proxy, which takes the packets that these pass on.
+const NetworkBalancersConfig = "loadBalancer:\n  defaults:\n    kind: network\n"
+
 // CCMAddress is where the CCM serves health and metrics.
 func (s Site) CCMAddress() string { return s.Endpoint(PortCCM) }
 

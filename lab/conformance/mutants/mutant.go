@@ -31,6 +31,8 @@ type Mutant struct {
 	// Wrong says what it does wrong, and whom that hurts.
 	Wrong string `json:"wrong"`
 	Edits []Edit `json:"edits"`
+	// Cluster is the kind of cluster in which the mistake shows; "" is any.
+	Cluster string `json:"cluster"`
 	// CaughtBy lists the tests that are meant to catch this mistake.
 	CaughtBy []string `json:"caughtBy"`
 	// AlsoFails lists the other tests that fail, and why. A key with a * is a pattern: at least one

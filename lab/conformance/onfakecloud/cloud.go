@@ -31,8 +31,9 @@ type Cloud struct {
 	Names Names
 	// Gate is the CCM's way to the cloud.
 	Gate *faultproxy.Gate
-	// Machines and Traffic say what the cluster around it can do.
-	Machines, Traffic bool
+	// Machines, Traffic and PassThrough say what the cluster around it can do. With PassThrough, a
+	// Service without annotations gets a balancer of kind network.
+	Machines, Traffic, PassThrough bool
 
 	externalAddresses sync.Map // the IDs of reserved addresses, by that of the instance
 }
@@ -65,9 +66,14 @@ var _ interface {
 func (c *Cloud) Features() []conformance.Feature {
 	features := []conformance.Feature{
 		conformance.FeatureNodeNames, conformance.FeatureZones, conformance.FeatureInstanceTypes,
-		conformance.FeatureListeners, conformance.FeatureNodePorts, conformance.FeatureTargets, conformance.FeatureUDP,
+		conformance.FeatureListeners, conformance.FeatureTargets, conformance.FeatureUDP,
 		conformance.FeatureSourceRanges, conformance.FeatureAffinity, conformance.FeatureAffinityTimeout,
 		conformance.FeatureHealthCheck,
+	}
+	if c.PassThrough {
+		features = append(features, conformance.FeaturePassThrough)
+	} else { // Network balancers need none.
+		features = append(features, conformance.FeatureNodePorts)
 	}
 	if c.Machines {
 		features = append(features, conformance.FeatureMachines)

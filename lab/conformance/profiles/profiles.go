@@ -16,7 +16,8 @@ func All() []conformance.Test {
 	tests := slices.Concat(
 		nodeExtendedTests, nodeTests,
 		lifecycleExtendedTests, lifecycleTests, exitTests,
-		loadBalancerTests, trafficTests, balancerQuotaTests, budgetTests, routeTests, haTests, healthTests, controllersFlagTests,
+		loadBalancerTests, trafficTests, clientAddressTests, balancerQuotaTests, budgetTests, routeTests,
+		haTests, healthTests, controllersFlagTests,
 		resilienceNodeTests, resilienceClusterTests, resilienceBalancerTests, massDeletionTests,
 	)
 	for i := range tests {

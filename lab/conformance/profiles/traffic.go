@@ -67,7 +67,7 @@ var trafficTests = []conformance.Test{
 		Needs: []conformance.Feature{
 			conformance.FeatureTraffic, conformance.FeatureAffinity, conformance.FeatureHealthCheck,
 		},
-		Run: lbTrafficAffinity,
+		Run: func(t *conformance.T) { switchAffinity(t, func(conformance.Balancer, int32) {}) },
 	}, {
 		ID: "lb-traffic-local", Capability: conformance.CapabilityLocalTraffic, Source: fromPolicy,
 		Requires: "With externalTrafficPolicy Local and a pod on one Node only, every connection is answered.",
@@ -97,14 +97,16 @@ func lbTrafficTwoServicesApart(t *conformance.T) {
 	}
 }
 
-// lbTrafficAffinity makes each node send to its own pods only, so that it is the balancer that keeps the client
-// where it is.
-func lbTrafficAffinity(t *conformance.T) {
+// switchAffinity switches it on and off, and calls check before and after each. Each node sends to its own pods
+// only, so that it is the balancer that keeps the client where it is.
+func switchAffinity(t *conformance.T, check func(conformance.Balancer, int32)) {
 	selector, pods := t.NewPods(2)
 	svc := t.NewService(withSelector(selector), withLocalTrafficPolicy)
-	awaitAllAnswers(t, t.AwaitBalancer(svc), portOf(svc), pods)
+	b := t.AwaitBalancer(svc)
+	awaitAllAnswers(t, b, portOf(svc), pods)
+	check(b, portOf(svc))
 	t.Change(svc, withAffinity(600))
-	b := t.AwaitBalancer(svc, keepsClients(t, 600))
+	b = t.AwaitBalancer(svc, keepsClients(t, 600))
 	t.Await(fmt.Sprintf("%d answers of one pod in a row", inARow), func(ctx context.Context) error {
 		names, err := requestMany(ctx, t, b, portOf(svc), pods)
 		if slices.Sort(names); len(slices.Compact(names)) > 1 {
@@ -112,8 +114,11 @@ func lbTrafficAffinity(t *conformance.T) {
 		}
 		return err
 	})
+	check(b, portOf(svc))
 	t.Change(svc, withoutAffinity)
-	awaitAllAnswers(t, t.AwaitBalancer(svc, keepsClients(t, 0)), portOf(svc), pods)
+	b = t.AwaitBalancer(svc, keepsClients(t, 0))
+	awaitAllAnswers(t, b, portOf(svc), pods)
+	check(b, portOf(svc))
 }
 
 func withSelector(selector map[string]string) func(*corev1.Service) {
