@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -55,11 +56,14 @@ func (r *Room) Serve(ctx context.Context) error {
 	slog.Info("the classroom is open", "page", r.Page(), "ssh", doors.Addr().String(), "seats", len(r.Seats))
 	var parts errgroup.Group
 	parts.Go(func() error { return servePage(ctx, pages, newPageHandler(s.currentView, text, r.serverIdentity())) })
-	parts.Go(func() error { return ignoreError(door.Serve(doors), ssh.ErrServerClosed) })
+	parts.Go(func() error {
+		return ignoreError(ignoreError(door.Serve(doors), ssh.ErrServerClosed), net.ErrClosed)
+	})
 	parts.Go(func() error { return pollUntilDone(ctx, s.updateView) })
 	parts.Go(func() error {
 		<-ctx.Done()
-		return door.Close()
+		// door does not know its listener before it serves, and would serve without end if that came after Close.
+		return errors.Join(door.Close(), ignoreError(doors.Close(), net.ErrClosed))
 	})
 	return parts.Wait()
 }
