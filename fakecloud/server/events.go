@@ -255,8 +255,9 @@ func (o *eventWriter) flush() error {
 	}
 	_, err := o.w.Write(o.buf)
 	o.buf = o.buf[:0]
-	if err != nil {
+	if err := errors.Join(err, o.control.Flush()); err != nil {
 		return err
 	}
-	return o.control.Flush()
+	// HTTP/2 resets a stream at its deadline, also one that has nothing to send.
+	return o.control.SetWriteDeadline(time.Time{})
 }
