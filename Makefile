@@ -158,7 +158,7 @@ bench-cloud: ## Measure fakecloud's API beside its targets and beside a peer; th
 	@$(GO) run ./fakecloud/bench $(BENCH)
 
 .PHONY: bench-dataplane
-bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy and nginx; 75 seconds (BENCH="-quick -rows throughput,udp -o json")
+bench-dataplane: ## Measure fakecloud's load balancers beside HAProxy, nginx and IPVS; two minutes (BENCH="-quick -rows throughput,udp -o json")
 	@LAB_KUBE_BIN=$${LAB_KUBE_BIN:-none} $(GO) run ./scripts/build
 	@$(GO) run ./fakecloud/bench/dataplane $(BENCH)
 

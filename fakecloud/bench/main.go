@@ -132,7 +132,7 @@ func (b *bench) startCloud(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	b.client, err = b.cloud.NewClient(b.Name)
+	b.client, err = b.cloud.NewClient(b.Name, nil)
 	if err != nil {
 		b.cloud.Kill()
 	}

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -21,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/netns"
 )
 
 // inNamespace is set in the environment of the processes that runInNamespace starts.
@@ -39,14 +39,7 @@ func runInNamespace(t testing.TB) bool {
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), inNamespace+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET,
-		UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}},
-		GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}},
-	}
-	if os.Getuid() == 0 { // Root needs no user namespace, which may be forbidden.
-		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
-	}
+	cmd.SysProcAttr = netns.RootAttr()
 	out, err := cmd.CombinedOutput()
 	if _, ran := errors.AsType[*exec.ExitError](err); err != nil && !ran {
 		t.Skipf("this machine lets us have no network namespace: %v", err)
@@ -59,11 +52,9 @@ func runInNamespace(t testing.TB) bool {
 }
 
 // setLoopbackUp sets up the only link of a new namespace.
-func setLoopbackUp(t testing.TB) {
+func setLoopbackUp(t *testing.T) {
 	t.Helper()
-	link, err := netlink.LinkByName("lo")
-	require.NoError(t, err)
-	require.NoError(t, netlink.LinkSetUp(link))
+	require.NoError(t, netns.SetUp("lo"))
 }
 
 // newVethPair makes two interfaces, ours and theirs, that are each other's only neighbour,

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -15,11 +14,11 @@ import (
 	"github.com/google/nftables"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/internal/netns"
 )
 
 const (
@@ -32,92 +31,42 @@ var (
 	networkClient = netip.MustParseAddr("10.9.0.2")
 )
 
-// namespace is a machine: a network namespace with an interface eth0 in the test's network.
-type namespace struct {
-	calls   chan func()
+// machine is a network namespace with an interface eth0 in the test's network.
+type machine struct {
+	*netns.Namespace
 	address netip.Addr
-}
-
-// do runs a function on a thread that is in the namespace. Sockets that it opens stay there.
-func (n *namespace) do(f func()) {
-	done := make(chan struct{})
-	n.calls <- func() { defer close(done); f() }
-	<-done
-}
-
-// newNamespace makes a namespace, which ends with the test.
-func newNamespace(t testing.TB) *namespace {
-	n := &namespace{calls: make(chan func())}
-	failed := make(chan error)
-	go func() {
-		runtime.LockOSThread() // And never unlocks: the thread ends with the goroutine.
-		failed <- unix.Unshare(unix.CLONE_NEWNET)
-		for f := range n.calls {
-			f()
-		}
-	}()
-	require.NoError(t, <-failed)
-	t.Cleanup(func() { close(n.calls) })
-	return n
 }
 
 // testNetwork is a network of machines around a switch. The test's own namespace has the
 // balancers.
 type testNetwork struct {
-	t      testing.TB
-	sw     *namespace
-	bridge netlink.Link
+	*netns.Network
+	t testing.TB
 }
 
 func newTestNetwork(t testing.TB) *testNetwork {
-	n := &testNetwork{t: t, sw: newNamespace(t)}
-	n.sw.do(func() {
-		require.NoError(t, netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "br0"}}))
-		var err error
-		n.bridge, err = netlink.LinkByName("br0")
-		require.NoError(t, err)
-		require.NoError(t, netlink.LinkSetUp(n.bridge))
-	})
-	return n
+	n, err := netns.NewNetwork()
+	require.NoError(t, err)
+	t.Cleanup(n.Close)
+	return &testNetwork{Network: n, t: t}
 }
 
 // plug gives the namespace of the calling thread an interface eth0 with an address.
-func (n *testNetwork) plug(address netip.Addr) {
-	t := n.t
-	port := fmt.Sprintf("p%x", address.AsSlice())
-	require.NoError(t, netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "eth0"}, PeerName: port}))
-	peer, err := netlink.LinkByName(port)
-	require.NoError(t, err)
-	tid := make(chan int, 1)
-	n.sw.do(func() { tid <- unix.Gettid() })
-	require.NoError(t, netlink.LinkSetNsPid(peer, <-tid))
-	n.sw.do(func() {
-		peer, err := netlink.LinkByName(port)
-		require.NoError(t, err)
-		require.NoError(t, netlink.LinkSetMaster(peer, n.bridge))
-		require.NoError(t, netlink.LinkSetUp(peer))
-	})
-	link, err := netlink.LinkByName("eth0")
-	require.NoError(t, err)
-	require.NoError(t, netlink.AddrAdd(link, &netlink.Addr{IPNet: &net.IPNet{
-		IP: address.AsSlice(), Mask: net.CIDRMask(16, 32),
-	}}))
-	require.NoError(t, netlink.LinkSetUp(link))
-	setLoopbackUp(t)
-}
+func (n *testNetwork) plug(address netip.Addr) { require.NoError(n.t, n.Plug(address)) }
 
 // addClient adds a machine.
-func (n *testNetwork) addClient(address netip.Addr) *namespace {
-	c := newNamespace(n.t)
-	c.address = address
-	c.do(func() { n.plug(address) })
-	return c
+func (n *testNetwork) addClient(address netip.Addr) *machine {
+	c, err := netns.New()
+	require.NoError(n.t, err)
+	n.t.Cleanup(c.Close)
+	c.Do(func() { n.plug(address) })
+	return &machine{Namespace: c, address: address}
 }
 
 // networkTarget is a node: it takes the balancer's address for its own, as kube-proxy does, and
 // answers on it with its name and the address that the client has.
 type networkTarget struct {
-	*namespace
+	*machine
 	name   string
 	health net.Listener
 }
@@ -125,17 +74,10 @@ type networkTarget struct {
 func (n *testNetwork) addTarget(index int) *networkTarget {
 	t := n.t
 	target := &networkTarget{
-		namespace: n.addClient(netip.AddrFrom4([4]byte{10, 9, 1, byte(index)})), name: fmt.Sprintf("i-%d", index),
+		machine: n.addClient(netip.AddrFrom4([4]byte{10, 9, 1, byte(index)})), name: fmt.Sprintf("i-%d", index),
 	}
-	target.do(func() {
-		// It must not tell its neighbours that it has the address.
-		require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_ignore", []byte("1"), 0))
-		require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/conf/all/arp_announce", []byte("2"), 0))
-		lo, err := netlink.LinkByName("lo")
-		require.NoError(t, err)
-		require.NoError(t, netlink.AddrAdd(lo, &netlink.Addr{IPNet: &net.IPNet{
-			IP: networkVIP.AsSlice(), Mask: net.CIDRMask(32, 32),
-		}}))
+	target.Do(func() {
+		require.NoError(t, netns.TakeAddress(networkVIP))
 		at := netip.AddrPortFrom(networkVIP, networkPort).String()
 		l, err := net.Listen("tcp4", at)
 		require.NoError(t, err)
@@ -177,7 +119,7 @@ func answerDatagrams(u net.PacketConn, name string) {
 
 // setHealthy opens or closes the port of the health check.
 func (n *networkTarget) setHealthy(healthy bool) {
-	n.do(func() {
+	n.Do(func() {
 		if !healthy {
 			_ = n.health.Close()
 			return
@@ -189,8 +131,8 @@ func (n *networkTarget) setHealthy(healthy bool) {
 
 // ask opens a connection to the balancer and returns it with the name of the target that answers
 // and the client's address as that sees it.
-func (n *namespace) ask(network string) (c net.Conn, target, client string, err error) {
-	n.do(func() {
+func (n *machine) ask(network string) (c net.Conn, target, client string, err error) {
+	n.Do(func() {
 		c, err = net.DialTimeout(network, netip.AddrPortFrom(networkVIP, networkPort).String(), 2*time.Second)
 	})
 	if err != nil {
@@ -210,7 +152,7 @@ func (n *namespace) ask(network string) (c net.Conn, target, client string, err 
 }
 
 // answering are the targets that answer so many connections, and how often.
-func (n *namespace) answering(t *testing.T, network string, connections int) map[string]int {
+func (n *machine) answering(t *testing.T, network string, connections int) map[string]int {
 	t.Helper()
 	by := map[string]int{}
 	for range connections {
@@ -237,7 +179,7 @@ func requireEchoes(t *testing.T, c net.Conn) {
 type networkFixture struct {
 	network    *testNetwork
 	plane      *dataplane.Plane
-	client     *namespace
+	client     *machine
 	targets    []*networkTarget
 	forwarding cloud.Forwarding
 }
@@ -395,7 +337,7 @@ func TestNetworkBalancerChangesItsKind(t *testing.T) {
 	f.forwarding.Kind, f.forwarding.Algorithm = cloud.ProxyBalancer, cloud.RoundRobin
 	f.forwarding.Listeners = f.forwarding.Listeners[:1]
 	f.forwarding.Listeners[0].TargetPort = 8080
-	f.targets[0].do(func() {
+	f.targets[0].Do(func() {
 		l, err := net.Listen("tcp4", netip.AddrPortFrom(f.targets[0].address, 8080).String())
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })

@@ -7,11 +7,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"sync/atomic"
 	"time"
-
-	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
 const backendsCommand = "backends"
@@ -36,12 +33,12 @@ const (
 	datagramSize = 512       // at most
 )
 
-// ownAddress is an address that no other benchmark at the same time is likely to use.
-func ownAddress(host int) string {
-	return fmt.Sprintf("%s%d.%d", harness.Pool(), 1+os.Getpid()/120%100, host)
-}
+// addressPrefix is the first two bytes of all addresses of the network.
+var addressPrefix = "10.77."
 
-// backendAddresses are the addresses of the backends, and of the cloud's instances.
+func ownAddress(host int) string { return fmt.Sprintf("%s1.%d", addressPrefix, host) }
+
+// backendAddresses are the addresses of the backends, one each, and of the cloud's instances.
 func backendAddresses() []string {
 	var all []string
 	for i := range backends {

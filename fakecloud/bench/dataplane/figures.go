@@ -12,11 +12,14 @@ import (
 // figure measures one row.
 type figure struct {
 	name, title string
-	peers       []string // to compare with
-	measure     func(*stage, context.Context, *contender) (sample, error)
-	show        func(sample) string
-	// key is the value that is compared: the ratio of fakecloud's value to the
-	// peer's shall be at least aim or, with atMost, at most aim.
+	peers       []string // to compare the proxy with
+	// passing also measures the network balancer, IPVS and no balancer.
+	passing bool
+	measure func(*stage, context.Context, *contender) (sample, error)
+	show    func(sample) string
+	// key is the value that is compared: the ratio of the proxy's value to the
+	// peer's shall be at least aim or, with atMost, at most aim; that of the network balancer's
+	// to IPVS's at least passingAim, or at most one by that.
 	key    string
 	aim    float64
 	atMost bool
@@ -27,26 +30,37 @@ var (
 	udpPeers = []string{nginx}
 )
 
+// passingAim is for the network balancer beside IPVS.
+const passingAim = 0.95
+
+// allPeers are those of both kinds of balancers.
+func (f figure) allPeers() []string {
+	if f.passing {
+		return append(slices.Clone(f.peers), ipvs)
+	}
+	return f.peers
+}
+
 // figures are in the order in which they are measured.
 var figures = []figure{
 	{
-		name: "throughput-down", title: "long transfers from backends", peers: tcpPeers,
+		name: "throughput-down", passing: true, title: "long transfers from backends", peers: tcpPeers,
 		measure: (*stage).measureDownload, show: showBytes, key: "bytesPerSecond", aim: 1,
 	},
 	{
-		name: "throughput-up", title: "long transfers to backends", peers: tcpPeers,
+		name: "throughput-up", passing: true, title: "long transfers to backends", peers: tcpPeers,
 		measure: (*stage).measureUpload, show: showBytes, key: "bytesPerSecond", aim: 1,
 	},
 	{
-		name: "connections", title: "new connections", peers: tcpPeers,
+		name: "connections", passing: true, title: "new connections", peers: tcpPeers,
 		measure: (*stage).measureConnections, show: showRate, key: "perSecond", aim: 0.7,
 	},
 	{
-		name: "requests", title: "small requests, as fast as answered", peers: tcpPeers,
+		name: "requests", passing: true, title: "small requests, as fast as answered", peers: tcpPeers,
 		measure: (*stage).measureRequests, show: showRate, key: "p99", aim: 1.5, atMost: true,
 	},
 	{
-		name: "requests-paced", title: "small requests at a fixed rate", peers: tcpPeers,
+		name: "requests-paced", passing: true, title: "small requests at a fixed rate", peers: tcpPeers,
 		measure: (*stage).measurePacedRequests, show: showRate, key: "p99", aim: 1.5, atMost: true,
 	},
 	{
@@ -54,7 +68,7 @@ var figures = []figure{
 		measure: (*stage).measureIdle, show: showIdle, key: "bytesPerConnection", atMost: true,
 	},
 	{
-		name: "udp", title: "datagrams there and back", peers: udpPeers,
+		name: "udp", passing: true, title: "datagrams there and back", peers: udpPeers,
 		measure: (*stage).measureDatagrams, show: showDatagrams, key: "perSecond", aim: 0.7,
 	},
 	{
@@ -74,11 +88,13 @@ func rowNames() []string {
 // row is one line of the table. Values holds, by contender, seconds, bytes, counts, counts per
 // second, and the cores that the proxy had.
 type row struct {
-	Name   string             `json:"name"`
-	Figure string             `json:"figure"`
-	Values map[string]sample  `json:"values"`
-	Shown  map[string]string  `json:"shown"`
-	Ratios map[string]float64 `json:"ratios,omitempty"` // by peer, of fakecloud's value to the peer's
+	Name   string            `json:"name"`
+	Figure string            `json:"figure"`
+	Values map[string]sample `json:"values"`
+	Shown  map[string]string `json:"shown"`
+	// Ratios are, by peer, of the proxy's value to the peer's, and of the network balancer's to that of
+	// ipvs and of direct.
+	Ratios map[string]float64 `json:"ratios,omitempty"`
 	Aim    string             `json:"aim,omitempty"`
 	Holds  *bool              `json:"holds,omitempty"`
 	Notes  []string           `json:"notes,omitempty"`
@@ -91,7 +107,7 @@ func (f figure) makeRow(s *stage, samples map[string]sample, judge bool) row {
 		Aim: f.aimText(), Notes: s.missingNotes(),
 	}
 	var cores []string
-	for _, name := range append([]string{fakecloud}, peerNames()...) {
+	for _, name := range append([]string{fakecloud, network, direct}, peerNames()...) {
 		v, ok := samples[name]
 		if !ok {
 			continue
@@ -101,8 +117,8 @@ func (f figure) makeRow(s *stage, samples map[string]sample, judge bool) row {
 			"%s %.2f (clients %.2f, backends %.2f, others %.2f)", name, v["cores"], v["clientCores"], v["backendCores"],
 			v["otherCores"],
 		))
-		ours, ok := samples[fakecloud]
-		if theirs := v[f.key]; name != fakecloud && ok && theirs > 0 {
+		ours, ok := samples[oursBeside(name)]
+		if theirs := v[f.key]; ok && theirs > 0 {
 			r.Ratios[name] = ours[f.key] / theirs
 		}
 	}
@@ -121,6 +137,17 @@ func (f figure) makeRow(s *stage, samples map[string]sample, judge bool) row {
 		r.Holds = &holds
 	}
 	return r
+}
+
+// oursBeside names the balancer of ours that a contender is compared with; "" for one of ours.
+func oursBeside(name string) string {
+	switch name {
+	case fakecloud, network:
+		return ""
+	case ipvs, direct:
+		return network
+	}
+	return fakecloud
 }
 
 // shortReason is the begin of an error's text, for a cell of the table.
@@ -161,6 +188,12 @@ func (f figure) meetsAim(asked []string, samples map[string]sample, ratios map[s
 	}
 	for _, name := range asked {
 		ratio, measured := ratios[name]
+		if name == ipvs {
+			if measured && samples[ipvs][failed] == 0 && samples[network][failed] == 0 && !f.isPassingWell(ratio) {
+				return false, true
+			}
+			continue // Many kernels have none.
+		}
 		if !measured || samples[name][failed] > 0 {
 			return false, false
 		}
@@ -173,6 +206,14 @@ func (f figure) meetsAim(asked []string, samples map[string]sample, ratios map[s
 		return slices.Max(all) <= f.aim, true
 	}
 	return slices.Min(all) >= f.aim, true
+}
+
+// isPassingWell tells whether the network balancer does as well as IPVS, by the ratio of their values.
+func (f figure) isPassingWell(ratio float64) bool {
+	if f.atMost {
+		return ratio <= 1/passingAim
+	}
+	return ratio >= passingAim
 }
 
 func showBytes(v sample) string { return harness.Grouped(v["bytesPerSecond"]/1e6) + " MB/s" }

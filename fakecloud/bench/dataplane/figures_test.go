@@ -58,7 +58,7 @@ func TestMakeRow(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := c.makeRow(&stage{requestedPeers: c.asked}, c.samples, true)
-			assert.Equal(t, c.ratios, r.ratioText())
+			assert.Equal(t, c.ratios, r.ratioText(haproxy, haproxySplice, nginx))
 			if c.holds == nil {
 				assert.Nil(t, r.Holds)
 				return

@@ -1,15 +1,16 @@
-// bench-dataplane compares fakecloud's load balancers with HAProxy and nginx's stream module:
-// the real binary, with the same backends and clients in the same run. It prints a table with
-// the ratios of fakecloud's figures to those of the peers, and the aims for the ratios. A figure
-// that misses its aim is no failure. `make bench-dataplane` calls it, from the root of a clone.
+// bench-dataplane compares fakecloud's load balancers of both kinds with HAProxy, nginx's stream module
+// and IPVS: the real binary, with the same backends and clients in the same run. It prints a table with
+// the ratios of the proxy's figures to those of other proxies, and of the network balancer's to those of
+// IPVS and of no balancer at all, and the aims for the ratios. A figure that misses its aim is no
+// failure. `make bench-dataplane` calls it, from the root of a clone.
 //
-// Proxies, backends and clients are processes of their own and share the machine's cores. All
-// proxies run at the same time; the others are idle while one is measured. They are measured
-// in turn, once each; whoever wants to know how much the figures vary runs it several times. All
-// traffic is on loopback.
+// Clients, balancers and each backend are in network namespaces of their own, around a switch, as a
+// client, the cloud and the nodes of a lab on kind are. They are processes and share the machine's cores.
+// All balancers run at the same time; the others are idle while one is measured. They are measured
+// in turn, once each; whoever wants to know how much the figures vary runs it several times.
 //
-// Begin with figures in figures.go. stage.go runs what a figure needs; tcp.go, udp.go, idle.go
-// and restart.go measure.
+// Begin with figures in figures.go. machines.go makes the network, stage.go runs what a figure needs;
+// tcp.go, udp.go, idle.go and restart.go measure.
 package main
 
 import (
@@ -58,6 +59,7 @@ type bench struct {
 	self   string   // this program's file, which also runs as the backends
 	peers  []string // to compare with
 	dir    string   // folder of all files that the run writes
+	*machines
 }
 
 func main() {
@@ -66,8 +68,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, runBackends(os.Args[2:]))
 		os.Exit(1)
 	}
+	enterNamespace()
 	b := bench{Options: harness.NewOptions("bench-dataplane", harness.QuickSizes, rowNames()), size: fullSize}
-	peers := flag.String("peers", strings.Join(peerNames(), ","), "what to measure beside fakecloud, or none")
+	peers := flag.String("peers", strings.Join(peerNames(), ","), "what to measure beside fakecloud's balancers, or none")
 	flag.StringVar(&b.binary, "binary", filepath.Join("bin", "fakecloud"), "the cloud to measure")
 	idle := flag.Int("idle", 0, "number of idle connections (default: 10,000, of -quick 200)")
 	dir := flag.String("dir", "", "folder for what the run writes (default: the system's for temporary files)")
@@ -101,6 +104,10 @@ func (b *bench) run(ctx context.Context, dir string) (_ harness.Report, err erro
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
+	if b.machines, err = newMachines(); err != nil {
+		return nil, err
+	}
+	defer b.close()
 	r := &report{Quick: b.Quick, Machine: harness.Describe(b.dir), Peers: peerVersions(ctx, b.peers)}
 	if err := b.raiseFiles(r); err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 
 // TestMain starts the backends for all tests, at this process's own addresses.
 func TestMain(m *testing.M) {
+	addressPrefix = harness.Pool() // On loopback.
 	if err := startBackends(backendAddresses()); err != nil {
 		panic(err)
 	}

@@ -19,13 +19,14 @@ const (
 	haproxy       = "haproxy"
 	haproxySplice = "haproxy-splice"
 	nginx         = "nginx"
+	ipvs          = "ipvs"
 )
 
-// peer is a proxy that fakecloud is compared with.
+// peer is a balancer that fakecloud's are compared with.
 type peer struct {
 	name, program, packages string
 	config                  func(address string) string
-	args                    func(config, dir string) []string
+	args                    func(config, dir string) []string // nil: it configures the kernel, and ends
 }
 
 var peers = []peer{
@@ -37,6 +38,7 @@ var peers = []peer{
 	{nginx, "nginx", "nginx-light libnginx-mod-stream", nginxConfig, func(config, dir string) []string {
 		return []string{"-p", dir, "-e", "stderr", "-c", config}
 	}},
+	{ipvs, "ipvsadm", "ipvsadm", ipvsConfig, nil},
 }
 
 func haproxyArgs(config, _ string) []string { return []string{"-db", "-f", config} }
@@ -59,20 +61,42 @@ func (p peer) findProgram() (string, error) {
 	return "", fmt.Errorf("%w: apt-get install %s", errNotInstalled, p.packages)
 }
 
+// peerAddress is the address of a peer's own.
+func peerAddress(name string) string { return ownAddress(101 + indexOf(name)) }
+
+// ipvsAddress is also the backends', to which IPVS passes packets on.
+func ipvsAddress() string { return peerAddress(ipvs) }
+
 // startPeer starts the peer at an address of its own, and waits until it forwards.
-func (p peer) startPeer(ctx context.Context, dir string) (*contender, error) {
+func (s *stage) startPeer(ctx context.Context, p peer) (*contender, error) {
 	path, err := p.findProgram()
 	if err != nil {
 		return nil, err
 	}
-	c := &contender{name: p.name, address: ownAddress(101 + indexOf(p.name))}
-	config := filepath.Join(dir, p.name+".conf")
+	c := &contender{name: p.name, address: peerAddress(p.name)}
+	if err := s.addBalancerAddress(c.address); err != nil {
+		return nil, err
+	}
+	if p.args == nil {
+		cmd := exec.CommandContext(ctx, path, "--restore")
+		cmd.Stdin = strings.NewReader(p.config(c.address))
+		var said []byte
+		s.doOnBalancer(func() { said, err = cmd.CombinedOutput() })
+		if err != nil {
+			return nil, fmt.Errorf("no IP_VS: %.200s (%w)", firstLine(said), err)
+		}
+		return c, awaitForwarding(ctx, c.address)
+	}
+	config := filepath.Join(s.dir, p.name+".conf")
 	if err := os.WriteFile(config, []byte(p.config(c.address)), 0o600); err != nil {
 		return nil, err
 	}
-	if c.process, err = harness.Start(
-		exec.Command(path, p.args(config, dir)...), filepath.Join(dir, p.name+".log"),
-	); err != nil {
+	s.doOnBalancer(func() {
+		c.process, err = harness.Start(
+			exec.Command(path, p.args(config, s.dir)...), filepath.Join(s.dir, p.name+".log"),
+		)
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := c.awaitForwarding(ctx); err != nil {
@@ -80,6 +104,29 @@ func (p peer) startPeer(ctx context.Context, dir string) (*contender, error) {
 		return nil, fmt.Errorf("does not run (apt-get install %s): %w", p.packages, err)
 	}
 	return c, nil
+}
+
+func firstLine(text []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	return line
+}
+
+// ipvsConfig is what ipvsadm --restore reads: every port goes to all backends in turn, by direct routing, so that
+// they answer clients by themselves. What an earlier stage said is cleared first.
+func ipvsConfig(address string) string {
+	var c strings.Builder
+	_, _ = fmt.Fprintln(&c, "-C")
+	add := func(protocol string, port int) {
+		_, _ = fmt.Fprintf(&c, "-A %s %s -s rr\n", protocol, hostPort(address, port))
+		for _, backend := range backendAddresses() {
+			_, _ = fmt.Fprintf(&c, "-a %s %s -r %s -g -w 1\n", protocol, hostPort(address, port), hostPort(backend, port))
+		}
+	}
+	for _, port := range tcpPorts {
+		add("-t", port)
+	}
+	add("-u", portUDP)
+	return c.String()
 }
 
 func indexOf(name string) int {
@@ -123,7 +170,7 @@ func haproxyConnections() int {
 
 // nginxConfig forwards datagrams to the backends in turn, in sessions with the same idle timeout as
 // fakecloud's. Each worker has a socket of its own (reuseport): sessions belong to a worker, and
-// a client's datagrams would otherwise begin one in each.
+// a client's datagrams would otherwise begin one in each. The namespace may have no other user than root.
 func nginxConfig(address string) string {
 	var c strings.Builder
 	for _, module := range []string{
@@ -134,7 +181,7 @@ func nginxConfig(address string) string {
 			break
 		}
 	}
-	_, _ = fmt.Fprintln(&c, "daemon off;\nworker_processes auto;\npid nginx.pid;\nerror_log stderr error;")
+	_, _ = fmt.Fprintln(&c, "user root;\ndaemon off;\nworker_processes auto;\npid nginx.pid;\nerror_log stderr error;")
 	_, _ = fmt.Fprintln(&c, "events { worker_connections 8192; }\nstream {\n  access_log off;\n  upstream backends {")
 	for _, backend := range backendAddresses() {
 		_, _ = fmt.Fprintf(&c, "    server %s;\n", hostPort(backend, portUDP))
@@ -144,7 +191,7 @@ func nginxConfig(address string) string {
 	return c.String()
 }
 
-var version = regexp.MustCompile(`(?:HAProxy version |nginx/)(\S+)`)
+var version = regexp.MustCompile(`(?:HAProxy version |nginx/|ipvsadm v)(\S+)`)
 
 // peerVersions are the versions of the installed peers, by name.
 func peerVersions(ctx context.Context, names []string) map[string]string {

@@ -29,10 +29,10 @@ func (r *report) Table() harness.Table {
 				"requests of %d bytes, answers of %d, %s requests/s when paced;",
 				s.Period, s.Streams, s.Clients, requestSize, answerSize, harness.Grouped(float64(s.Rate))),
 			fmt.Sprintf("         %d datagrams of each client under way; %s idle connections; %d balancers restarted; "+
-				"proxies, backends and clients share the cores",
+				"balancers, backends and clients share the cores",
 				s.Window, harness.Grouped(float64(s.Idle)), s.Balancers),
 		},
-		Columns: "FIGURE\tFAKECLOUD\tHAPROXY\tHAPROXY SPLICE-AUTO\tNGINX\tRATIO\tAIM",
+		Columns: "FIGURE\tPROXY\tHAPROXY\tHAPROXY SPLICE-AUTO\tNGINX\tRATIO\tAIM\tNETWORK\tIPVS\tDIRECT\tRATIO",
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Peers)) {
 		t.Head = append(t.Head, fmt.Sprintf("peer     %s: version %s", name, r.Peers[name]))
@@ -46,7 +46,8 @@ func (r *report) Table() harness.Table {
 	for _, row := range r.Rows {
 		t.Rows = append(t.Rows, harness.Row{Cells: []string{
 			row.Figure, row.Shown[fakecloud], row.Shown[haproxy], row.Shown[haproxySplice], row.Shown[nginx],
-			row.ratioText(), row.Aim,
+			row.ratioText(haproxy, haproxySplice, nginx), row.Aim,
+			row.Shown[network], row.Shown[ipvs], row.Shown[direct], row.ratioText(ipvs, direct),
 		}, Holds: row.Holds})
 		for _, note := range row.Notes {
 			t.Notes = append(t.Notes, row.Name+": "+note)
@@ -55,10 +56,10 @@ func (r *report) Table() harness.Table {
 	return t
 }
 
-// ratioText is the ratios, in the order of the columns.
-func (r row) ratioText() string {
+// ratioText is the ratios to these contenders, in the order of the columns.
+func (r row) ratioText(names ...string) string {
 	var all []string
-	for _, name := range peerNames() {
+	for _, name := range names {
 		if ratio, ok := r.Ratios[name]; ok {
 			all = append(all, fmt.Sprintf("%.2f×", ratio))
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 )
 
@@ -17,7 +18,8 @@ func (s *stage) measureRestart(ctx context.Context, c *contender) (sample, error
 	}
 	s.cloud.Kill()
 	begin := time.Now()
-	if err := s.cloud.Restart(); err != nil {
+	s.balancer.Do(func() { err = s.cloud.Restart() })
+	if err != nil {
 		return nil, err
 	}
 	c.process = s.cloud.Process
@@ -36,7 +38,7 @@ func (s *stage) measureRestart(ctx context.Context, c *contender) (sample, error
 // their addresses.
 func (s *stage) restartBalancers(ctx context.Context) ([]string, error) {
 	for i := len(s.balancers); i < s.size.Balancers; i++ {
-		address, err := s.createBalancer(ctx, fmt.Sprintf("restart-%d", i))
+		address, err := s.createBalancer(ctx, fmt.Sprintf("restart-%d", i), api.KindProxy)
 		if err != nil {
 			return nil, err
 		}

@@ -18,54 +18,68 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// contender is a proxy that is measured: fakecloud or a peer.
+// contender is what is measured: a balancer of fakecloud, a peer, or no balancer.
 type contender struct {
 	name, address string
-	process       *harness.Process
-	failure       error // the first failure of a client
+	process       *harness.Process // nil: the kernel alone
+	failure       error            // the first failure of a client
+}
+
+// cpu is the processor time that the contender's process has had.
+func (c *contender) cpu() time.Duration {
+	if c.process == nil {
+		return 0
+	}
+	return c.process.CPU()
 }
 
 // stage holds the processes that run while a figure is measured.
 type stage struct {
+	*machines
 	size           size
-	backends       *harness.Process
+	backends       []*harness.Process
 	cloud          *harness.Cloud
 	client         *client.Client
 	instances      []string // IDs, at the addresses of the backends
 	contenders     []*contender
 	requestedPeers []string         // names
-	missing        map[string]error // by name of the peer: why it is not measured
+	missing        map[string]error // by name of the contender: why it is not measured
 	balancers      []string         // addresses of the balancers created for the figure restart
 	dir            string
 }
 
-const fakecloud = "fakecloud"
+// The contenders that are no peers: fakecloud's two kinds of balancers, and a backend without any.
+const (
+	fakecloud = "fakecloud"
+	network   = "network"
+	direct    = "direct"
+)
 
 // setUp starts all processes of a stage. The caller calls killProcesses even after an error.
 func (b *bench) setUp(ctx context.Context, f figure) (*stage, error) {
-	s := &stage{size: b.size, missing: map[string]error{}, dir: filepath.Join(b.dir, f.name)}
+	s := &stage{
+		machines: b.machines, size: b.size, missing: map[string]error{}, dir: filepath.Join(b.dir, f.name),
+	}
 	if err := os.Mkdir(s.dir, 0o755); err != nil { // nginx's workers may run as another user.
 		return s, err
 	}
-	var err error
-	if s.backends, err = harness.Start(
-		exec.Command(b.self, append([]string{backendsCommand}, backendAddresses()...)...),
-		filepath.Join(s.dir, "backends.log"),
-	); err != nil {
+	if err := s.startCloud(ctx, b.binary, f); err != nil {
 		return s, err
 	}
-	if _, err = s.backends.AwaitLine(ctx, regexp.MustCompile("(backends are ready)")); err != nil {
+	if err := s.startBackends(ctx, b.self); err != nil {
 		return s, err
 	}
-	if err := s.startCloud(ctx, b.binary); err != nil {
-		return s, err
+	for _, c := range s.contenders {
+		if err := awaitForwarding(ctx, c.address); err != nil {
+			return s, fmt.Errorf("%s: %w", c.name, err)
+		}
 	}
 	for _, p := range peers {
-		if !slices.Contains(b.peers, p.name) || !slices.Contains(f.peers, p.name) {
+		if !slices.Contains(b.peers, p.name) || !slices.Contains(f.allPeers(), p.name) {
 			continue
 		}
 		s.requestedPeers = append(s.requestedPeers, p.name)
-		c, err := p.startPeer(ctx, s.dir)
+		c, err := s.startPeer(ctx, p)
 		if err != nil {
 			s.missing[p.name] = err
 			continue
@@ -78,23 +92,60 @@ func (b *bench) setUp(ctx context.Context, f figure) (*stage, error) {
 // killProcesses kills all processes of the stage.
 func (s *stage) killProcesses() {
 	for _, c := range s.contenders {
-		if c.name != fakecloud {
+		if c.process != nil {
 			c.process.Kill()
 		}
 	}
 	if s.cloud != nil {
 		s.cloud.Kill()
 	}
-	if s.backends != nil {
-		s.backends.Kill()
+	for _, p := range s.backends {
+		p.Kill()
 	}
 }
 
-func (s *stage) startCloud(ctx context.Context, binary string) (err error) {
-	if s.cloud, err = harness.StartCloud(ctx, binary, s.dir, "--rate-limit", "0"); err != nil {
+// startBackends starts a process on each backend's machine, which listens on the machine's address and on those of
+// balancers that pass packets on.
+func (s *stage) startBackends(ctx context.Context, self string) error {
+	passing := []string{ipvsAddress()}
+	for _, c := range s.contenders {
+		if c.name == network {
+			passing = append(passing, c.address)
+		}
+	}
+	if err := s.takeAddresses(passing...); err != nil {
 		return err
 	}
-	if s.client, err = s.cloud.NewClient("bench-dataplane"); err != nil {
+	for i, address := range backendAddresses() {
+		cmd := exec.Command(self, slices.Concat([]string{backendsCommand, address}, passing)...)
+		var p *harness.Process
+		var err error
+		s.machines.backends[i].Do(func() {
+			p, err = harness.Start(cmd, filepath.Join(s.dir, fmt.Sprintf("backend-%d.log", i)))
+		})
+		if err != nil {
+			return err
+		}
+		s.backends = append(s.backends, p)
+		if _, err = p.AwaitLine(ctx, regexp.MustCompile("(backends are ready)")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startCloud starts the cloud and creates the balancers that the figure is about.
+func (s *stage) startCloud(ctx context.Context, binary string, f figure) (err error) {
+	s.balancer.Do(func() {
+		s.cloud, err = harness.StartCloud(
+			ctx, binary, s.dir, "--rate-limit", "0", "--instance-cidr", addressPrefix+"1.0/24",
+			"--load-balancer-cidr", addressPrefix+balancerRange, "--load-balancer-interface", "eth0",
+		)
+	})
+	if err != nil {
+		return err
+	}
+	if s.client, err = s.cloud.NewClient("bench-dataplane", s.transport()); err != nil {
 		return err
 	}
 	for _, address := range backendAddresses() {
@@ -104,19 +155,29 @@ func (s *stage) startCloud(ctx context.Context, binary string) (err error) {
 		}
 		s.instances = append(s.instances, i.ID)
 	}
-	address, err := s.createBalancer(ctx, "bench")
+	address, err := s.createBalancer(ctx, "bench", api.KindProxy)
 	if err != nil {
 		return err
 	}
-	c := &contender{name: fakecloud, address: address, process: s.cloud.Process}
-	s.contenders = append(s.contenders, c)
-	return c.awaitForwarding(ctx)
+	s.contenders = append(s.contenders, &contender{name: fakecloud, address: address, process: s.cloud.Process})
+	if !f.passing {
+		return nil
+	}
+	s.contenders = append(s.contenders, &contender{name: direct, address: backendAddresses()[0]})
+	if address, err = s.createBalancer(ctx, "network", api.KindNetwork); err != nil {
+		s.missing[network] = err
+		return nil
+	}
+	s.contenders = append(s.contenders, &contender{name: network, address: address, process: s.cloud.Process})
+	return nil
 }
 
 // createBalancer creates a load balancer that forwards every port to all backends, without health
 // checks, and returns its address.
-func (s *stage) createBalancer(ctx context.Context, name string) (string, error) {
-	lb := api.LoadBalancerCreate{Name: name, HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone}}
+func (s *stage) createBalancer(ctx context.Context, name string, kind api.LoadBalancerKind) (string, error) {
+	lb := api.LoadBalancerCreate{
+		Name: name, Kind: &kind, HealthCheck: &api.HealthCheck{Protocol: api.HealthCheckNone},
+	}
 	for _, port := range tcpPorts {
 		lb.Listeners = append(lb.Listeners, api.Listener{Protocol: api.ProtocolTCP, Port: port, TargetPort: port})
 	}
@@ -168,6 +229,9 @@ func (s *stage) measureContenders(ctx context.Context, f figure) (map[string]sam
 }
 
 func (s *stage) lastLogOf(c *contender) string {
+	if c.process == nil {
+		return ""
+	}
 	select {
 	case <-c.process.Exited():
 		text := c.process.Log()
@@ -181,8 +245,13 @@ func (s *stage) lastLogOf(c *contender) string {
 // backends and other programs had: cores that others take are missing to the proxy.
 func (s *stage) measureContender(ctx context.Context, f figure, c *contender) (sample, error) {
 	cores := harness.StartCoreMeter(map[string]func() time.Duration{
-		"cores": func() time.Duration { return c.process.CPU() }, "clientCores": harness.OwnCPU,
-		"backendCores": s.backends.CPU,
+		"cores": c.cpu, "clientCores": harness.OwnCPU,
+		"backendCores": func() (sum time.Duration) {
+			for _, p := range s.backends {
+				sum += p.CPU()
+			}
+			return sum
+		},
 	})
 	took, err := f.measure(s, ctx, c)
 	if err != nil {

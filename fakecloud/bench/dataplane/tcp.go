@@ -120,9 +120,20 @@ func (s *stage) measureUpload(ctx context.Context, c *contender) (sample, error)
 	}, readSinkCount)
 }
 
-// readSinkCount reads from the backends, not through a proxy, how many bytes the sinks received.
-func readSinkCount() (int64, error) {
-	c, err := dialTCP(backendAddresses()[0], portCount)
+// readSinkCount reads from the backends, not through a balancer, how many bytes the sinks received.
+func readSinkCount() (sum int64, err error) {
+	for _, address := range backendAddresses() {
+		n, err := readSinkCountOf(address)
+		if err != nil {
+			return 0, err
+		}
+		sum += n
+	}
+	return sum, nil
+}
+
+func readSinkCountOf(address string) (int64, error) {
+	c, err := dialTCP(address, portCount)
 	if err != nil {
 		return 0, err
 	}
