@@ -212,12 +212,23 @@ func namedPod(from, answer string, pods []corev1.Pod) (string, error) {
 	return "", fmt.Errorf("%s answered, naming none of the pods: %.200q", from, answer)
 }
 
-// NewUDPFlow returns a socket whose datagrams all come from one port. It is closed after the test.
-func (t *T) NewUDPFlow(b Balancer, port int32) net.Conn {
-	conn, err := (&net.Dialer{}).DialContext(t.ctx, "udp", net.JoinHostPort(b.Address, strconv.Itoa(int(port))))
-	t.Must(err, "opening a UDP socket")
-	t.Cleanup(func(context.Context) error { return conn.Close() })
-	return conn
+// AwaitUDPFlow returns a socket whose datagrams all come from one port, once one of the pods has answered there. It is
+// closed after the test. Each try has a socket of its own: a node that gets a datagram before its kube-proxy knows
+// of the balancer's address remembers that for as long as others follow from the same port.
+func (t *T) AwaitUDPFlow(b Balancer, port int32, pods []corev1.Pod) (flow net.Conn) {
+	t.Await(fmt.Sprintf("an answer from %s port %d over UDP", b.Address, port), func(ctx context.Context) error {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "udp", net.JoinHostPort(b.Address, strconv.Itoa(int(port))))
+		if err != nil {
+			return err
+		}
+		if _, err := SendDatagram(ctx, conn, pods); err != nil {
+			return errors.Join(err, conn.Close())
+		}
+		flow = conn
+		return nil
+	})
+	t.Cleanup(func(context.Context) error { return flow.Close() })
+	return flow
 }
 
 // SendDatagram sends a datagram and returns which of the pods answers. What an earlier one was answered late

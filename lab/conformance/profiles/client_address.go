@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 
 	"github.com/stretchr/testify/assert"
@@ -142,25 +143,21 @@ func lbTrafficUDPReplacedPod(t *conformance.T) {
 	services := newServiceOfEachPolicy(t, withSelector(selector), func(s *corev1.Service) {
 		s.Spec.Ports[0].Protocol = corev1.ProtocolUDP
 	})
-	awaitAnswers := make([]func([]corev1.Pod), len(services))
+	flows := make([]net.Conn, len(services))
 	for i, svc := range services {
-		flow := t.NewUDPFlow(t.AwaitBalancer(svc), portOf(svc))
-		awaitAnswers[i] = func(pods []corev1.Pod) {
-			t.Await(fmt.Sprintf("an answer of pod %s, policy %s", pods[0].Name, svc.Spec.ExternalTrafficPolicy),
-				func(ctx context.Context) error {
-					_, err := conformance.SendDatagram(ctx, flow, pods)
-					return err
-				})
-		}
-		awaitAnswers[i](pods)
+		flows[i] = t.AwaitUDPFlow(t.AwaitBalancer(svc), portOf(svc), pods)
 	}
 	t.ChangePods(selector, onNode(nodes[1]))
 	t.Await("the pod to be on "+nodes[1], func(ctx context.Context) (err error) {
 		pods, err = podsOnNode(ctx, t, selector, 1, nodes[1])
 		return err
 	})
-	for i := range services {
-		awaitAnswers[i](pods)
+	for i, svc := range services {
+		t.Await(fmt.Sprintf("an answer of pod %s, policy %s", pods[0].Name, svc.Spec.ExternalTrafficPolicy),
+			func(ctx context.Context) error {
+				_, err := conformance.SendDatagram(ctx, flows[i], pods)
+				return err
+			})
 	}
 }
 
