@@ -29,7 +29,7 @@ const Prefix = contract.AnnotationPrefix
 // holds the Service's UID, so that a second balancer of the same Service cannot be
 // made.
 const (
-	Kind                          = "kind"
+	Kind                          = contract.NameKind
 	Scheme                        = "scheme"
 	Algorithm                     = "algorithm"
 	IdleTimeout                   = "idle-timeout"

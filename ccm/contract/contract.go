@@ -64,14 +64,19 @@ const (
 // is not defined is an error: a typo must not be silent.
 const AnnotationPrefix = "fakecloud.ccmlab.io/"
 
-// NameHealthCheck is the name of AnnotationHealthCheck without the prefix.
-const NameHealthCheck = "health-check"
+// Names of annotations below, without the prefix.
+const (
+	NameHealthCheck = "health-check"
+	NameKind        = "kind"
+)
 
 // Annotations that others than the CCM's parser read or write. All that a Service
 // may ask for are in package annotations.
 const (
 	// AnnotationHealthCheck says how a Service's targets are checked, where kube-proxy is not to be asked.
 	AnnotationHealthCheck = AnnotationPrefix + NameHealthCheck
+	// AnnotationKind chooses between a proxy and a network balancer.
+	AnnotationKind = AnnotationPrefix + NameKind
 	// AnnotationPrompted on a Node says when the cloud watch last prompted it. It
 	// has no other meaning: any change of a Node makes upstream's node controller
 	// sync it at once, where its own retry may be a quarter of an hour away. It

@@ -86,6 +86,7 @@ func (c *Cloud) LoadBalancerHealth(ctx context.Context, p Project, id string) ([
 // ForwardingBalancer is a balancer as the data plane forwards for it.
 type ForwardingBalancer struct {
 	ID, Project, Name string // Project is an ID
+	Kind              LoadBalancerKind
 	// Listeners and Targets are their numbers.
 	Listeners, Targets int
 
@@ -100,8 +101,8 @@ func (c *Cloud) ForwardingBalancers() []ForwardingBalancer {
 	all := make([]ForwardingBalancer, 0, len(c.forwarding))
 	for _, lb := range c.forwarding {
 		all = append(all, ForwardingBalancer{
-			ID: lb.ID, Project: lb.Project, Name: lb.Name, Listeners: len(lb.Listeners), Targets: len(lb.Targets),
-			cloud: c, lb: lb,
+			ID: lb.ID, Project: lb.Project, Name: lb.Name, Kind: lb.Kind, Listeners: len(lb.Listeners),
+			Targets: len(lb.Targets), cloud: c, lb: lb,
 		})
 	}
 	c.planeMu.Unlock()

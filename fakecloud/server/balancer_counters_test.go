@@ -159,7 +159,7 @@ func TestBalancersHaveMetrics(t *testing.T) {
 	port, project := "port=8080,project="+lb.Project+",protocol=tcp", "project="+lb.Project
 	one, other := "target="+targets[0], "target="+targets[1]
 	want := map[string]float64{
-		name("info", "", "name=web", project):                       1,
+		name("info", "kind=proxy", "name=web", project):             1,
 		name("connections_total", "", port):                         1,
 		name("active_connections", "", port):                        2,
 		name("failed_connections_total", "", port):                  3,

@@ -42,8 +42,8 @@ func targetDesc(name, help string, labels ...string) *prometheus.Desc {
 
 var (
 	balancerInfoDesc = balancerDesc(
-		"info", "Always 1, for each balancer that forwards; to join the ID that its other series have with its name.",
-		"name",
+		"info", "Always 1, for each balancer that forwards; to join the ID that its other series have with its name and kind.",
+		"name", "kind",
 	)
 	leftOutDesc = metricDesc(
 		"load_balancer_left_out", "Listeners and targets that have no series, as there would be too many.", "of",
@@ -64,6 +64,7 @@ var (
 	listenerBytesDesc = listenerDesc(
 		"bytes_total", "Payload forwarded from clients (in) and to them (out), by listener.", "direction",
 	)
+	listenerPacketsDesc = listenerDesc("packets_total", "Packets passed on from clients, by listener; of network balancers.")
 
 	targetsDesc = balancerDesc(
 		"targets",
@@ -79,6 +80,7 @@ var (
 	targetBytesDesc = targetDesc(
 		"bytes_total", "Payload forwarded to a target (in) and from it (out).", "direction",
 	)
+	targetPacketsDesc = targetDesc("packets_total", "Packets passed on to a target; of network balancers.")
 )
 
 // Describe implements prometheus.Collector.
@@ -86,8 +88,9 @@ func (c *balancerCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		balancerInfoDesc, leftOutDesc,
 		listenerConnectionsDesc, listenerActiveDesc, listenerFailedDesc, listenerBrokenDesc, listenerRefusedDesc,
-		listenerBytesDesc,
+		listenerBytesDesc, listenerPacketsDesc,
 		targetsDesc, targetConnectionsDesc, targetActiveDesc, targetFailedDesc, targetBrokenDesc, targetBytesDesc,
+		targetPacketsDesc,
 	} {
 		out <- d
 	}
@@ -138,16 +141,24 @@ func (c *balancerCollector) countBalancers() []prometheus.Metric {
 		if !withListeners && !withTargets {
 			continue
 		}
-		s.addGauge(balancerInfoDesc, 1, lb.Name)
+		s.addGauge(balancerInfoDesc, 1, lb.Name, string(lb.Kind))
 		stats := lb.Stats()
 		if withListeners {
 			for _, l := range stats.Listeners {
-				s.withLabels(string(l.Listener.Protocol), strconv.Itoa(l.Listener.Port)).addListener(l)
+				of := s.withLabels(string(l.Listener.Protocol), strconv.Itoa(l.Listener.Port))
+				of.addListener(l)
+				if lb.Kind == cloud.NetworkBalancer {
+					of.addCounter(listenerPacketsDesc, l.Packets)
+				}
 			}
 		}
 		if withTargets {
 			for _, t := range stats.Targets {
-				s.withLabels(t.Target).addTarget(t)
+				of := s.withLabels(t.Target)
+				of.addTarget(t)
+				if lb.Kind == cloud.NetworkBalancer {
+					of.addCounter(targetPacketsDesc, t.Packets)
+				}
 			}
 			for health, n := range lb.Health() {
 				s.addGauge(targetsDesc, int64(n), string(health))

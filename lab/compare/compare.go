@@ -78,6 +78,8 @@ type ServiceFacts struct {
 	Address string `json:"address"`
 	// Balancer tells whether the cloud has a balancer for it.
 	Balancer bool `json:"balancer"`
+	// Kind is that balancer's.
+	Kind api.LoadBalancerKind `json:"kind,omitempty"`
 }
 
 // Comparison is two labs side by side.
@@ -209,7 +211,7 @@ func (f *Facts) addSnapshot(s status.Snapshot) {
 	for _, svc := range s.Services {
 		service := ServiceFacts{
 			Name: svc.Namespace + "/" + svc.Name, Type: string(corev1.ServiceTypeLoadBalancer),
-			Address: svc.Address, Balancer: svc.BalancerID != "",
+			Address: svc.Address, Balancer: svc.BalancerID != "", Kind: svc.Kind,
 		}
 		if service.Address != "" && svc.Port != 0 {
 			service.Address += fmt.Sprintf(":%d", svc.Port)

@@ -12,6 +12,7 @@ import (
 
 	cloudproviderapi "k8s.io/cloud-provider/api"
 
+	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/ui"
 	"github.com/ccmlab/ccmlab/manifests"
@@ -112,6 +113,10 @@ func (a aspect) explainDifference(left, right *Facts, l, r cell) (why []string, 
 		if lab.has.kind == noService { // Why the other has it is no question of providers.
 			return []string{lab.name + ": this Service was not created there."}, ""
 		}
+	}
+	if isBalancerKind(l) && isBalancerKind(r) {
+		return []string{"The kinds of balancers differ: the annotation " + contract.AnnotationKind +
+			" chooses; without it they are network balancers in a kind lab, and proxies elsewhere."}, ""
 	}
 	leftClause, leftOK := a.clauseFor(left)
 	rightClause, rightOK := a.clauseFor(right)
@@ -439,9 +444,18 @@ func (s *ServiceFacts) cell() cell {
 		return cell{noService, "not there"}
 	case s.Address == "":
 		return cell{pendingService, s.Type + ", address pending"}
+	case s.Kind == "":
+		return cell{s.served(), s.Type + ", " + s.Address}
 	default:
-		return cell{servedService, s.Type + ", " + s.Address}
+		return cell{s.served(), fmt.Sprintf("%s, %s (%s)", s.Type, s.Address, s.Kind)}
 	}
+}
+
+// served is the kind of cell of a Service with an address: it has that of the balancer in it.
+func (s *ServiceFacts) served() string { return servedService + string(s.Kind) }
+
+func isBalancerKind(c cell) bool {
+	return len(c.kind) > len(servedService) && strings.HasPrefix(c.kind, servedService)
 }
 
 func (f *Facts) whyService(s *ServiceFacts) clause {
@@ -455,7 +469,7 @@ func (f *Facts) whyService(s *ServiceFacts) clause {
 		return clause{pendingService, "the address is pending until a CCM has had the cloud make a balancer"}
 	case ccmRuns:
 		return clause{
-			servedService, "the CCM had the cloud make a balancer, and wrote its address into the Service's status",
+			s.served(), "the CCM had the cloud make a balancer, and wrote its address into the Service's status",
 		}
 	}
 	switch {
@@ -465,9 +479,9 @@ func (f *Facts) whyService(s *ServiceFacts) clause {
 			"the CCM was stopped before it had the cloud make a balancer; `lab ccm start --name NAME` has it go on",
 		}
 	case !s.Balancer:
-		return clause{servedService, "the CCM wrote the address before it was stopped, and the balancer has gone since"}
+		return clause{s.served(), "the CCM wrote the address before it was stopped, and the balancer has gone since"}
 	}
 	return clause{
-		servedService, "the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were",
+		s.served(), "the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were",
 	}
 }

@@ -5,6 +5,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
 // One lab in each situation, as it is when it has come to rest.
@@ -197,6 +199,19 @@ func TestServicesOfACCMThatWasStopped(t *testing.T) {
 	} {
 		assert.Equal(t, c.want, rowNamed(t, c.left, c.right, "default/web").Why)
 	}
+}
+
+func TestKindsOfBalancersDiffer(t *testing.T) {
+	embedded, kind := fullFacts(), fullFacts()
+	embedded.Services[0].Kind, kind.Services[0].Kind = api.KindProxy, api.KindNetwork
+	row := rowNamed(t, embedded, kind, "default/web")
+	assert.Equal(
+		t, [2]string{"LoadBalancer, 127.32.64.1:8080 (proxy)", "LoadBalancer, 127.32.64.1:8080 (network)"}, row.Values,
+	)
+	require.Len(t, row.Why, 1)
+	assert.Contains(t, row.Why[0], "the annotation fakecloud.ccmlab.io/kind chooses")
+	assert.False(t, rowNamed(t, kind, kind, "default/web").Differs)
+	assert.Len(t, rowNamed(t, taintedFacts(), kind, "default/web").Why, 2, "of one balancer alone")
 }
 
 func TestServiceOfOneLabAlone(t *testing.T) {

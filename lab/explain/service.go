@@ -343,8 +343,18 @@ func (f ServiceFacts) addMissingBalancer(to *finding) *finding {
 		addStep("if it stays, see what the CCM says", "%s", f.labCommand("logs ccm --tail 30"))
 }
 
+// noNetworkBalancers begins the cloud's reason why there can be no network balancer: in an embedded
+// lab there is no network for packets to pass. The cloud's API tells it in that sentence alone.
+const noNetworkBalancers = "this cloud has no network load balancers"
+
 // addCCMEvent adds the CCM's Event about the Service, and what to do.
 func (f ServiceFacts) addCCMEvent(to *finding, e *corev1.Event) *finding {
+	if strings.Contains(e.Message, noNetworkBalancers) {
+		to.verdict += ": it asks for a network load balancer, and this lab's cloud has none"
+		return to.addEvent(f.Now, e).
+			addStep("take a proxy", "%s", f.kubectlCommand("annotate", contract.AnnotationKind+"=proxy --overwrite")).
+			addStep("or use a lab that has them, with nodes that have a network", "lab up --name NAME --cluster kind")
+	}
 	why, known := ccmReasonAdvice[e.Reason]
 	if !known {
 		to.verdict += ": the CCM says " + e.Reason
@@ -428,7 +438,7 @@ func (f ServiceFacts) findMissingPorts() *finding {
 	for _, p := range f.Service.Spec.Ports {
 		if !slices.ContainsFunc(f.Balancer.Listeners, func(l api.Listener) bool {
 			return l.Port == int(p.Port) && strings.EqualFold(string(l.Protocol), string(p.Protocol)) &&
-				(p.NodePort == 0 || l.TargetPort == int(p.NodePort))
+				(p.NodePort == 0 || f.Balancer.Kind == api.KindNetwork || l.TargetPort == int(p.NodePort))
 		}) {
 			missing = append(missing, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 		}
@@ -446,7 +456,11 @@ func (f ServiceFacts) findMissingPorts() *finding {
 func formatListeners(lb *api.LoadBalancer) string {
 	var all []string
 	for _, l := range lb.Listeners {
-		all = append(all, fmt.Sprintf("%d/%s goes to node port %d", l.Port, l.Protocol, l.TargetPort))
+		to := fmt.Sprintf("goes to node port %d", l.TargetPort)
+		if lb.Kind == api.KindNetwork {
+			to = "is passed on as it is"
+		}
+		all = append(all, fmt.Sprintf("%d/%s %s", l.Port, l.Protocol, to))
 	}
 	return strings.Join(all, ", ")
 }

@@ -68,6 +68,10 @@ func wellService() ServiceFacts {
 	return f
 }
 
+func networkBalancer(f *ServiceFacts) {
+	f.Balancer.Kind, f.Balancer.Listeners[0].TargetPort = api.KindNetwork, 8080
+}
+
 // theAPIServers is default/kubernetes.
 func theAPIServers(f *ServiceFacts) {
 	f.Name, f.Service.Name, f.Service.Spec.Type, f.Service.Spec.Selector = "kubernetes", "kubernetes", corev1.ServiceTypeClusterIP, nil
@@ -168,6 +172,7 @@ func TestServices(t *testing.T) {
 			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.",
 				[]Fact{
 					{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active: 8080/tcp goes to node port 30080"},
+					{Cloud, "it is a proxy: it makes connections of its own; pods see a node's address, by externalTrafficPolicy: Cluster"},
 					{Cloud, "it has 2 targets, which nothing checks"},
 					{Cluster, "its endpoints are 2 ready pods on 2 nodes: web-1, web-2"},
 				}, nil},
@@ -179,6 +184,44 @@ func TestServices(t *testing.T) {
 			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{
 				{Cloud, "it has 2 targets, which nothing checks, as the annotation fakecloud.ccmlab.io/health-check says"},
 			}, nil},
+		},
+		"all well, told by the PROXY protocol": {
+			func(f *ServiceFacts) { f.Balancer.Listeners[0].ProxyProtocol = api.ProxyProtocolV1 },
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{
+				{Cloud, "it is a proxy: it makes connections of its own, and tells pods the client's address by the PROXY protocol"},
+			}, nil},
+		},
+		"all well, by a network balancer": {
+			networkBalancer,
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{
+				{Cloud, "load balancer lb-1 (web-1) at 127.30.64.1 is active: 8080/tcp is passed on as it is"},
+				{Cloud, "it is a network balancer: packets reach nodes as clients sent them, and each node's kube-proxy takes " +
+					"those for 127.30.64.1; pods see a node's address, by externalTrafficPolicy: Cluster"},
+			}, nil},
+		},
+		"all well, by a network balancer, local": {
+			func(f *ServiceFacts) {
+				networkBalancer(f)
+				f.Service.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+			},
+			saidCase{Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.", []Fact{
+				{Cloud, "it is a network balancer: packets reach nodes as clients sent them, and each node's kube-proxy takes " +
+					"those for 127.30.64.1; pods see the client's address"},
+			}, nil},
+		},
+		"a network balancer, of a cloud that has none": {
+			func(f *ServiceFacts) {
+				noAddress(f)
+				f.Events = []corev1.Event{event("fakecloud-ccm", "InvalidService", noNetworkBalancers+": loopback")}
+			},
+			saidCase{
+				NotReady,
+				"Service web has no address: it asks for a network load balancer, and this lab's cloud has none.",
+				[]Fact{{CCM, "event InvalidService"}}, []string{
+					"kubectl --namespace default annotate service web " + contract.AnnotationKind + "=proxy --overwrite",
+					"lab up --name NAME --cluster kind",
+				},
+			},
 		},
 		"all well, by a host name": {
 			func(f *ServiceFacts) {

@@ -520,6 +520,24 @@ func (f ServiceFacts) describeHealth() string {
 	return fmt.Sprintf(", and %d healthy", healthy)
 }
 
+// describeKind says of which kind the balancer is, and whose address the pods see therefore.
+func (f ServiceFacts) describeKind() string {
+	kind, seen := "it is a proxy: it makes connections of its own", "its address"
+	if f.Balancer.Kind == api.KindNetwork {
+		kind, seen = fmt.Sprintf(
+			"it is a network balancer: packets reach nodes as clients sent them, and each node's kube-proxy takes those for %s",
+			f.Balancer.Address,
+		), "the client's address"
+	}
+	if slices.ContainsFunc(f.Balancer.Listeners, func(l api.Listener) bool { return l.ProxyProtocol != "" }) {
+		return kind + ", and tells pods the client's address by the PROXY protocol"
+	}
+	if !f.hasLocalTrafficPolicy() { // kube-proxy has the answer come back through the first node.
+		seen = "a node's address, by externalTrafficPolicy: Cluster"
+	}
+	return kind + "; pods see " + seen
+}
+
 // describeHealthyPath describes the path from a client to the pods.
 func (f ServiceFacts) describeHealthyPath() *finding {
 	s := f.summarizeEndpoints()
@@ -533,6 +551,7 @@ func (f ServiceFacts) describeHealthyPath() *finding {
 	ok := newFinding(Ready, "is ready at %s, port %s", strings.Join(at, " and "), strings.Join(ports, ", "))
 	if lb := f.Balancer; lb != nil {
 		ok.addFact(Cloud, "%s%s", describeBalancer(lb), reasonSuffix(formatListeners(lb)))
+		ok.addFact(Cloud, "%s", f.describeKind())
 		ok.addFact(Cloud, "it has %s%s", formatCount(len(lb.Targets), "target"), f.describeHealth())
 		if len(lb.SourceRanges) > 0 {
 			ok.addFact(Cloud, "only clients from %s may connect", strings.Join(lb.SourceRanges, ", "))

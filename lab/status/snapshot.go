@@ -47,6 +47,9 @@ type Service struct {
 	// ReadyEndpoints counts those of its EndpointSlices; nil if they could not be
 	// listed.
 	ReadyEndpoints *int `json:"readyEndpoints,omitempty"`
+
+	// Kind is the balancer's, "" without one.
+	Kind api.LoadBalancerKind `json:"-"`
 }
 
 // Snapshot is what the API server and the cloud say at one moment of the Nodes, and of
@@ -156,7 +159,7 @@ func servicesOf(services []corev1.Service, balancers []api.LoadBalancer, listed 
 		lb := BalancerOf(&s, balancers)
 		switch {
 		case lb != nil:
-			svc.BalancerID, svc.State = lb.ID, string(lb.State)
+			svc.BalancerID, svc.State, svc.Kind = lb.ID, string(lb.State), lb.Kind
 			if lb.StateReason != nil {
 				svc.Reason = *lb.StateReason
 			}

@@ -159,6 +159,9 @@ func Cloud(ev api.Event, serviceTag string) []Change {
 			what = "updated"
 		}
 		detail := ev.ID + " at " + ev.LoadBalancer.Address
+		if ev.LoadBalancer.Kind == api.KindNetwork {
+			detail += " (network)"
+		}
 		if service := ev.LoadBalancer.Tags[serviceTag]; service != "" { // A stranger's has none.
 			detail += " for service " + service
 		}

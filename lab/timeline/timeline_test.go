@@ -110,6 +110,8 @@ func TestCloudEvents(t *testing.T) {
 	assert.Equal(t, "lb-1 at 192.0.2.1", timeline.Cloud(gone, "tag")[0].Detail, "a stranger's balancer")
 	lb.Tags = map[string]string{"tag": "default/web"}
 	assert.Equal(t, "lb-1 at 192.0.2.1 for service default/web", timeline.Cloud(gone, "tag")[0].Detail)
+	lb.Kind = api.KindNetwork
+	assert.Equal(t, "lb-1 at 192.0.2.1 (network) for service default/web", timeline.Cloud(gone, "tag")[0].Detail)
 }
 
 func TestRouteEvents(t *testing.T) {
