@@ -166,9 +166,6 @@ func (s *Suite) NewConnection(b Balancer, port int32) *Connection {
 // Close ends the connection.
 func (c *Connection) Close() { c.client.CloseIdleConnections() }
 
-// LocalAddr is the client's address and port, after a request.
-func (c *Connection) LocalAddr() net.Addr { return c.local }
-
 // Get sends a request over the connection and returns the body of the answer, which has to be 200 OK.
 func (c *Connection) Get(ctx context.Context) (body string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -190,16 +187,22 @@ func (c *Connection) Get(ctx context.Context) (body string, err error) {
 	return string(read), err
 }
 
-// Request sends a request through a balancer, over a connection of its own, and returns the name of the pod that
-// answered.
-func (s *Suite) Request(ctx context.Context, b Balancer, port int32, pods []corev1.Pod) (pod string, err error) {
+// Get sends a request through a balancer, over a connection of its own, and returns the body of the answer and the
+// address and port that the client had.
+func (s *Suite) Get(ctx context.Context, b Balancer, port int32) (body string, client net.Addr, err error) {
 	c := s.NewConnection(b, port)
 	defer c.Close()
-	body, err := c.Get(ctx)
+	body, err = c.Get(ctx)
+	return body, c.local, err
+}
+
+// Request is Get, and returns the name of the pod that answered.
+func (s *Suite) Request(ctx context.Context, b Balancer, port int32, pods []corev1.Pod) (pod string, err error) {
+	body, _, err := s.Get(ctx, b, port)
 	if err != nil {
 		return "", err
 	}
-	return namedPod(c.url, body, pods)
+	return namedPod(fmt.Sprintf("%s port %d", b.Address, port), body, pods)
 }
 
 // namedPod returns which of the pods an answer names.

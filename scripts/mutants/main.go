@@ -53,7 +53,8 @@ func main() {
 	flag.Usage = func() {
 		fmt.Fprintln(
 			os.Stderr,
-			"mutants [-quick|-beside] [-cluster KIND] [-parallel N] [NAME…] has the conformance suite judge our CCM with a mistake in it; with each mutant's without a name.",
+			"mutants [-quick|-beside] [-cluster KIND] [-parallel N] [NAME…] has the conformance suite judge our CCM "+
+				"with a mistake in it; with each mutant's without a name.",
 		)
 		flag.PrintDefaults()
 	}

@@ -28,10 +28,11 @@ const (
 var clientAddressTests = []conformance.Test{
 	{
 		ID: "lb-traffic-client-address", Capability: conformance.CapabilityClientAddress,
-		Source:   fromPolicy + "; " + fromIPMode,
-		Requires: "With externalTrafficPolicy Local a pod sees the address and port of its client, and the Service's status says that the balancer is a VIP.",
-		Needs:    []conformance.Feature{conformance.FeatureTraffic, conformance.FeaturePassThrough},
-		Run:      lbTrafficClientAddress,
+		Source: fromPolicy + "; " + fromIPMode,
+		Requires: "With externalTrafficPolicy Local a pod sees the address and port of its client, and the Service's " +
+			"status says that the balancer is a VIP.",
+		Needs: []conformance.Feature{conformance.FeatureTraffic, conformance.FeaturePassThrough},
+		Run:   lbTrafficClientAddress,
 	}, {
 		ID: "lb-traffic-no-node-ports", Capability: conformance.CapabilityClientAddress, Source: fromNodePorts,
 		Requires: "A Service with allocateLoadBalancerNodePorts false gets no node ports, and every pod answers through its balancer.",
@@ -44,7 +45,8 @@ var clientAddressTests = []conformance.Test{
 		},
 	}, {
 		ID: "lb-traffic-affinity-in-use", Capability: conformance.CapabilityClientAddress, Source: fromLoadBalancerE2E,
-		Requires: "A balancer and a connection through it stay when sessionAffinity is switched on and off, and connections that come after it are treated as the Service says then.",
+		Requires: "A balancer and a connection through it stay when sessionAffinity is switched on and off, and " +
+			"connections that come after it are treated as the Service says then.",
 		Needs: []conformance.Feature{
 			conformance.FeatureTraffic, conformance.FeaturePassThrough, conformance.FeatureAffinity,
 			conformance.FeatureHealthCheck,
@@ -64,7 +66,8 @@ var clientAddressTests = []conformance.Test{
 		},
 	}, {
 		ID: "lb-traffic-rolling-update", Capability: conformance.CapabilityClientAddress, Source: fromLoadBalancerE2E,
-		Requires: "No request goes unanswered while a Deployment's pods move to another Node, with either externalTrafficPolicy: with Local the balancer sends to the Nodes that have a pod, and to no other.",
+		Requires: "No request goes unanswered while a Deployment's pods move to another Node, with either " +
+			"externalTrafficPolicy: with Local the balancer sends to the Nodes that have a pod, and to no other.",
 		Needs: []conformance.Feature{
 			conformance.FeatureTraffic, conformance.FeaturePassThrough, conformance.FeatureHealthCheck,
 		},
@@ -72,7 +75,8 @@ var clientAddressTests = []conformance.Test{
 		Run:   lbTrafficRollingUpdate,
 	}, {
 		ID: "lb-traffic-udp-replaced-pod", Capability: conformance.CapabilityClientAddress, Source: fromLoadBalancerE2E,
-		Requires: "A client that sends datagrams from one port is answered by the new pod when the only pod is replaced by one on another Node, with either externalTrafficPolicy.",
+		Requires: "A client that sends datagrams from one port is answered by the new pod when the only pod is replaced by " +
+			"one on another Node, with either externalTrafficPolicy.",
 		Needs: []conformance.Feature{
 			conformance.FeatureTraffic, conformance.FeaturePassThrough, conformance.FeatureUDP, conformance.FeatureHealthCheck,
 		},
@@ -86,11 +90,9 @@ func lbTrafficClientAddress(t *conformance.T) {
 	b := t.AwaitBalancer(svc)
 	awaitAllAnswers(t, b, portOf(svc), pods)
 	t.Await("a pod to name its client's address", func(ctx context.Context) error {
-		c := t.NewConnection(b, portOf(svc))
-		defer c.Close()
-		answer, err := c.Get(ctx)
-		if err == nil && !strings.Contains(answer, c.LocalAddr().String()) {
-			err = fmt.Errorf("the answer to %s does not name it: %.400q", c.LocalAddr(), answer)
+		answer, client, err := t.Get(ctx, b, portOf(svc))
+		if err == nil && !strings.Contains(answer, client.String()) {
+			err = fmt.Errorf("the answer to %s does not name it: %.400q", client, answer)
 		}
 		return err
 	})
@@ -124,9 +126,8 @@ func lbTrafficRollingUpdate(t *conformance.T) {
 	t.ChangePods(selector, onNode(nodes[1]))
 	t.HoldsUntil("each request to be answered", func(ctx context.Context) error {
 		for i, svc := range services {
-			c := t.NewConnection(balancers[i], portOf(svc))
-			_, err := c.Get(ctx)
-			if c.Close(); err != nil { // As text: a network's error would pass for an API server that is away.
+			// As text: a network's error would pass for an API server that is away.
+			if _, _, err := t.Get(ctx, balancers[i], portOf(svc)); err != nil {
 				return errors.New("externalTrafficPolicy " + string(svc.Spec.ExternalTrafficPolicy) + ": " + err.Error())
 			}
 		}
