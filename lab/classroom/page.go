@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -102,8 +103,8 @@ func servePage(ctx context.Context, on net.Listener, page http.Handler) error {
 	return <-ended
 }
 
-func ignoreError(err, expected error) error {
-	if errors.Is(err, expected) {
+func ignoreError(err error, expected ...error) error {
+	if slices.ContainsFunc(expected, func(e error) bool { return errors.Is(err, e) }) {
 		return nil
 	}
 	return err

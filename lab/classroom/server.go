@@ -56,9 +56,7 @@ func (r *Room) Serve(ctx context.Context) error {
 	slog.Info("the classroom is open", "page", r.Page(), "ssh", doors.Addr().String(), "seats", len(r.Seats))
 	var parts errgroup.Group
 	parts.Go(func() error { return servePage(ctx, pages, newPageHandler(s.currentView, text, r.serverIdentity())) })
-	parts.Go(func() error {
-		return ignoreError(ignoreError(door.Serve(doors), ssh.ErrServerClosed), net.ErrClosed)
-	})
+	parts.Go(func() error { return ignoreError(door.Serve(doors), ssh.ErrServerClosed, net.ErrClosed) })
 	parts.Go(func() error { return pollUntilDone(ctx, s.updateView) })
 	parts.Go(func() error {
 		<-ctx.Done()

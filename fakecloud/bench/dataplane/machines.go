@@ -142,8 +142,8 @@ func (m *machines) takeAddresses(addresses ...string) error {
 	return errors.Join(errs...)
 }
 
-// transport goes to servers on loopback of the balancers' machine.
-func (m *machines) transport() http.RoundTripper {
+// newTransport goes to servers on loopback of the balancers' machine.
+func (m *machines) newTransport() http.RoundTripper {
 	return &http.Transport{DialContext: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 		m.balancer.Do(func() { conn, err = dialer.DialContext(ctx, network, address) })
 		return conn, err

@@ -85,7 +85,7 @@ func (s *stage) startPeer(ctx context.Context, p peer) (*contender, error) {
 		if err != nil {
 			return nil, fmt.Errorf("no IP_VS: %.200s (%w)", firstLine(said), err)
 		}
-		return c, awaitForwarding(ctx, c.address)
+		return c, c.awaitForwarding(ctx)
 	}
 	config := filepath.Join(s.dir, p.name+".conf")
 	if err := os.WriteFile(config, []byte(p.config(c.address)), 0o600); err != nil {

@@ -25,8 +25,8 @@ type contender struct {
 	failure       error            // the first failure of a client
 }
 
-// cpu is the processor time that the contender's process has had.
-func (c *contender) cpu() time.Duration {
+// cpuTime is the processor time that the contender's process has had.
+func (c *contender) cpuTime() time.Duration {
 	if c.process == nil {
 		return 0
 	}
@@ -37,7 +37,7 @@ func (c *contender) cpu() time.Duration {
 type stage struct {
 	*machines
 	size           size
-	backends       []*harness.Process
+	backendServers []*harness.Process // one on each of the machines backends
 	cloud          *harness.Cloud
 	client         *client.Client
 	instances      []string // IDs, at the addresses of the backends
@@ -70,7 +70,7 @@ func (b *bench) setUp(ctx context.Context, f figure) (*stage, error) {
 		return s, err
 	}
 	for _, c := range s.contenders {
-		if err := awaitForwarding(ctx, c.address); err != nil {
+		if err := c.awaitForwarding(ctx); err != nil {
 			return s, fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
@@ -99,7 +99,7 @@ func (s *stage) killProcesses() {
 	if s.cloud != nil {
 		s.cloud.Kill()
 	}
-	for _, p := range s.backends {
+	for _, p := range s.backendServers {
 		p.Kill()
 	}
 }
@@ -120,13 +120,13 @@ func (s *stage) startBackends(ctx context.Context, self string) error {
 		cmd := exec.Command(self, slices.Concat([]string{backendsCommand, address}, passing)...)
 		var p *harness.Process
 		var err error
-		s.machines.backends[i].Do(func() {
+		s.backends[i].Do(func() {
 			p, err = harness.Start(cmd, filepath.Join(s.dir, fmt.Sprintf("backend-%d.log", i)))
 		})
 		if err != nil {
 			return err
 		}
-		s.backends = append(s.backends, p)
+		s.backendServers = append(s.backendServers, p)
 		if _, err = p.AwaitLine(ctx, regexp.MustCompile("(backends are ready)")); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (s *stage) startCloud(ctx context.Context, binary string, f figure) (err er
 	if err != nil {
 		return err
 	}
-	if s.client, err = s.cloud.NewClient("bench-dataplane", s.transport()); err != nil {
+	if s.client, err = s.cloud.NewClient("bench-dataplane", s.newTransport()); err != nil {
 		return err
 	}
 	for _, address := range backendAddresses() {
@@ -194,8 +194,11 @@ func (s *stage) createBalancer(ctx context.Context, name string, kind api.LoadBa
 	return made.Address, nil
 }
 
-// awaitForwarding waits until the proxy forwards: UDP for nginx, TCP for the others.
+// awaitForwarding waits until the contender answers: UDP for nginx, TCP for the others.
 func (c *contender) awaitForwarding(ctx context.Context) error {
+	if c.process == nil {
+		return awaitForwarding(ctx, c.address)
+	}
 	return c.process.Await(ctx, 5*time.Millisecond, func() bool {
 		return c.name != nginx && pingTCP(c.address) == nil || c.name == nginx && pingUDP(c.address) == nil
 	})
@@ -245,9 +248,9 @@ func (s *stage) lastLogOf(c *contender) string {
 // backends and other programs had: cores that others take are missing to the proxy.
 func (s *stage) measureContender(ctx context.Context, f figure, c *contender) (sample, error) {
 	cores := harness.StartCoreMeter(map[string]func() time.Duration{
-		"cores": c.cpu, "clientCores": harness.OwnCPU,
+		"cores": c.cpuTime, "clientCores": harness.OwnCPU,
 		"backendCores": func() (sum time.Duration) {
-			for _, p := range s.backends {
+			for _, p := range s.backendServers {
 				sum += p.CPU()
 			}
 			return sum
