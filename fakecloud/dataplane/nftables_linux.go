@@ -105,10 +105,10 @@ func (f *packetForwarder) newSets() map[setName]*nftables.Set {
 	return all
 }
 
-// exchange sends messages to the kernel and reads what it answers, over one connection: when one is closed the
+// exchangeMessages sends messages to the kernel and reads what it answers, over one connection: when one is closed the
 // kernel waits until everything that transactions have replaced is freed, whoever made them. After an error an
 // answer may be left in the connection, and the next exchange opens another one.
-func (f *packetForwarder) exchange(do func(*nftables.Conn) error) error {
+func (f *packetForwarder) exchangeMessages(do func(*nftables.Conn) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.conn == nil {
@@ -140,7 +140,7 @@ const (
 )
 
 func (f *packetForwarder) createTable() error {
-	return f.exchange(func(c *nftables.Conn) error {
+	return f.exchangeMessages(func(c *nftables.Conn) error {
 		c.AddTable(f.table) // So that there is one to delete.
 		c.DelTable(f.table)
 		c.AddTable(f.table)
@@ -162,7 +162,7 @@ func (f *packetForwarder) createTable() error {
 
 // close deletes the table, and ends the connection.
 func (f *packetForwarder) close() error {
-	err := f.exchange(func(c *nftables.Conn) error {
+	err := f.exchangeMessages(func(c *nftables.Conn) error {
 		c.DelTable(f.table)
 		return c.Flush()
 	})
@@ -192,7 +192,7 @@ func (f *packetForwarder) replaceElements(from, to elements) error {
 	if len(gone) == 0 && len(added) == 0 {
 		return nil
 	}
-	return f.exchange(func(c *nftables.Conn) error {
+	return f.exchangeMessages(func(c *nftables.Conn) error {
 		return errors.Join(
 			f.inChunks(gone, c.SetDeleteElements), f.inChunks(added, c.SetAddElements), c.Flush(),
 		)
@@ -222,7 +222,7 @@ func (e element) withValue(value string) nftables.SetElement {
 // readCounters reads the counters of all balancers' listeners and targets.
 func (f *packetForwarder) readCounters() (map[element]packetCount, error) {
 	all := map[element]packetCount{}
-	return all, f.exchange(func(c *nftables.Conn) error {
+	return all, f.exchangeMessages(func(c *nftables.Conn) error {
 		for _, name := range []setName{listenerSet, targetSet} {
 			found, err := c.GetSetElements(f.sets[name])
 			if err != nil {

@@ -445,14 +445,14 @@ func (s *ServiceFacts) cell() cell {
 	case s.Address == "":
 		return cell{pendingService, s.Type + ", address pending"}
 	case s.Kind == "":
-		return cell{s.served(), s.Type + ", " + s.Address}
+		return cell{s.servedKind(), s.Type + ", " + s.Address}
 	default:
-		return cell{s.served(), fmt.Sprintf("%s, %s (%s)", s.Type, s.Address, s.Kind)}
+		return cell{s.servedKind(), fmt.Sprintf("%s, %s (%s)", s.Type, s.Address, s.Kind)}
 	}
 }
 
-// served is the kind of cell of a Service with an address: it has that of the balancer in it.
-func (s *ServiceFacts) served() string { return servedService + string(s.Kind) }
+// servedKind is the kind of cell of a Service with an address: it has that of the balancer in it.
+func (s *ServiceFacts) servedKind() string { return servedService + string(s.Kind) }
 
 func isBalancerKind(c cell) bool {
 	return len(c.kind) > len(servedService) && strings.HasPrefix(c.kind, servedService)
@@ -469,7 +469,7 @@ func (f *Facts) whyService(s *ServiceFacts) clause {
 		return clause{pendingService, "the address is pending until a CCM has had the cloud make a balancer"}
 	case ccmRuns:
 		return clause{
-			s.served(), "the CCM had the cloud make a balancer, and wrote its address into the Service's status",
+			s.servedKind(), "the CCM had the cloud make a balancer, and wrote its address into the Service's status",
 		}
 	}
 	switch {
@@ -479,9 +479,9 @@ func (f *Facts) whyService(s *ServiceFacts) clause {
 			"the CCM was stopped before it had the cloud make a balancer; `lab ccm start --name NAME` has it go on",
 		}
 	case !s.Balancer:
-		return clause{s.served(), "the CCM wrote the address before it was stopped, and the balancer has gone since"}
+		return clause{s.servedKind(), "the CCM wrote the address before it was stopped, and the balancer has gone since"}
 	}
 	return clause{
-		s.served(), "the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were",
+		s.servedKind(), "the CCM had the cloud make a balancer, which goes on without it, to the nodes as they were",
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// docker runs a command of Docker's and gives its output.
-func docker(ctx context.Context, args ...string) (string, error) {
+// runDocker runs a command of Docker's and gives its output.
+func runDocker(ctx context.Context, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, "docker", args...).CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("docker %s: %w\n%s", args[0], err, out)
@@ -19,7 +19,7 @@ func docker(ctx context.Context, args ...string) (string, error) {
 
 // nodeContainers are the containers of a lab's nodes, the control plane's among them.
 func nodeContainers(ctx context.Context, lab string) ([]string, error) {
-	out, err := docker(
+	out, err := runDocker(
 		ctx, "ps", "--filter", "network=ccmlab-"+lab, "--filter", "label=io.x-k8s.kind.role", "--format", "{{.Names}}",
 	)
 	if err != nil {
@@ -58,7 +58,7 @@ done`
 			continue // The lab has Services of IPv4.
 		}
 		for _, node := range nodes {
-			if _, err := docker(ctx, "exec", node, "sh", "-c", script, cidr); err != nil {
+			if _, err := runDocker(ctx, "exec", node, "sh", "-c", script, cidr); err != nil {
 				return fmt.Errorf("reject unserved cluster IPs on %s: %w", node, err)
 			}
 		}
@@ -74,13 +74,13 @@ const outsideAddress = "198.18.0.1"
 // client's address takes whatever is in the nodes' /16 for a node's, and there this machine has an
 // address, too. The engine, which may do so, changes the routes; leave has them as before.
 func enterFromOutside(ctx context.Context, lab, node string) (leave func() error, err error) {
-	network, err := docker(
+	network, err := runDocker(
 		ctx, "network", "inspect", "--format", "{{.Id}} {{(index .IPAM.Config 0).Subnet}}", "ccmlab-"+lab,
 	)
 	if err != nil {
 		return nil, err
 	}
-	image, err := docker(ctx, "inspect", "--format", "{{.Config.Image}}", node)
+	image, err := runDocker(ctx, "inspect", "--format", "{{.Config.Image}}", node)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func enterFromOutside(ctx context.Context, lab, node string) (leave func() error
 		"%s/%d dev br-%.12s src %s", netip.AddrFrom4(upper), subnet.Bits()+1, id, outsideAddress,
 	)
 	change := func(ctx context.Context, script string) error {
-		_, err := docker(
+		_, err := runDocker(
 			ctx, "run", "--rm", "--network", "host", "--cap-add", "NET_ADMIN", "--entrypoint", "sh", image, "-c", script,
 		)
 		return err
