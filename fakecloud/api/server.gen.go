@@ -634,11 +634,11 @@ type Address struct {
 	// IP Example: 127.30.16.1
 	IP string `json:"ip"`
 
-	// Type External ones are reserved addresses attached to the instance; nothing is forwarded for them.
+	// Type External ones are reserved addresses attached to the instance, which is reached by them, but does not have them on its network interface.
 	Type AddressType `json:"type"`
 }
 
-// AddressType External ones are reserved addresses attached to the instance; nothing is forwarded for them.
+// AddressType External ones are reserved addresses attached to the instance, which is reached by them, but does not have them on its network interface.
 type AddressType string
 
 // AddressAttach Example: {"instanceId":"i-01jd3n6f0c5w3y"}
@@ -858,7 +858,7 @@ type DrainSeconds = int
 type Event struct {
 	// Address An address that the project keeps, whatever holds it.
 	//
-	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":44,"state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	Address *ReservedAddress `json:"address,omitempty"`
 
 	// From The state before; absent on created, and for a network, which has none.
@@ -2114,7 +2114,7 @@ type RegionList struct {
 
 // ReservedAddress An address that the project keeps, whatever holds it.
 //
-// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
+// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":44,"state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 type ReservedAddress struct {
 	CreatedAt time.Time `json:"createdAt"`
 
@@ -2132,8 +2132,18 @@ type ReservedAddress struct {
 	Project string `json:"project"`
 
 	// Region Example: nebula-1
-	Region string       `json:"region"`
+	Region string `json:"region"`
+
+	// Serial A number that no other resource or operation of this cloud has or had, whatever
+	// was deleted, or restored from a snapshot.
+	//
+	//
+	// Example: 42
+	Serial Serial       `json:"serial"`
 	State  AddressState `json:"state"`
+
+	// StateReason Why nothing is passed on to the instance that it is attached to. Absent if that is done, and in events.
+	StateReason *string `json:"stateReason,omitempty"`
 
 	// Tags Example: {"cluster":"lab"}
 	Tags      Tags      `json:"tags"`
@@ -2159,7 +2169,7 @@ type ReservedAddressCreate struct {
 	Tags *Tags `json:"tags,omitempty"`
 }
 
-// ReservedAddressList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
+// ReservedAddressList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":44,"state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}]}
 type ReservedAddressList struct {
 	Items []ReservedAddress `json:"items"`
 

@@ -32,6 +32,7 @@ type estate struct {
 	file  string
 	clock *clockwork.FakeClock
 	store *store.Store
+	plane *fakePlane
 	cloud *Cloud
 	proj  Project
 	opens int64
@@ -48,8 +49,9 @@ func (e *estate) open() {
 	require.NoError(e.t, err)
 	profile, err := ProfileNamed("fast")
 	require.NoError(e.t, err)
+	e.plane = newFakePlane()
 	e.cloud, err = New(Config{
-		Store: e.store, DataPlane: newFakePlane(), Profile: profile, Clock: e.clock,
+		Store: e.store, DataPlane: e.plane, Profile: profile, Clock: e.clock,
 		LoadBalancerCIDR: netip.MustParsePrefix("127.60.0.0/29"), Retention: time.Second, Seed: e.opens,
 	})
 	require.NoError(e.t, err)
@@ -269,6 +271,14 @@ func (e *estate) terminate(t *rapid.T) {
 	}
 }
 
+func (e *estate) stopOrStart(t *rapid.T) {
+	id := drawKey(t, e.instances)
+	_, _, stopped := e.cloud.StopInstance(t.Context(), e.proj, id)
+	if stopped != nil { // Whatever state it is in: the states have a model of their own.
+		_, _, _ = e.cloud.StartInstance(t.Context(), e.proj, id)
+	}
+}
+
 // check compares the two, from the address's side and from the instance's.
 func (e *estate) check() {
 	ctx := e.t.Context()
@@ -294,6 +304,34 @@ func (e *estate) check() {
 		}
 		require.ElementsMatch(e.t, external[in.ID], shown)
 	}
+	e.checkForwarding(list, instances)
+}
+
+// checkForwarding wants each attached address, and no other, to lead to its instance while that runs.
+func (e *estate) checkForwarding(addresses []ReservedAddress, instances []Instance) {
+	type path struct{ from, to string }
+	var want, have []path
+	for _, a := range addresses {
+		if a.Holder.Kind != InstanceResource {
+			continue
+		}
+		at := slices.IndexFunc(instances, func(in Instance) bool { return in.ID == a.Holder.ID })
+		p := path{from: a.IP.String()}
+		if in := instances[at]; in.State == InstanceRunning {
+			p.to = in.Address.String()
+		}
+		want = append(want, p)
+	}
+	for _, f := range e.plane.applied {
+		if f.Kind == AttachedAddress {
+			p := path{from: f.Addresses[0].String()}
+			for _, backend := range f.Backends {
+				p.to = backend.Address.String()
+			}
+			have = append(have, p)
+		}
+	}
+	require.ElementsMatch(e.t, want, have)
 }
 
 // checkEvents wants an event of every version of every address, in order.
@@ -337,7 +375,7 @@ func TestAddressesDoAsTheirModel(t *testing.T) {
 			"reserve": e.reserve, "rename": e.rename, "attach": e.attach, "attach2": e.attach, "detach": e.detach,
 			"release":        e.release,
 			"createBalancer": e.createBalancer, "deleteBalancer": e.deleteBalancer,
-			"createInstance": e.createInstance, "terminate": e.terminate,
+			"createInstance": e.createInstance, "terminate": e.terminate, "stopOrStart": e.stopOrStart,
 			"advance": func(t *rapid.T) {
 				e.clock.Advance(time.Duration(rapid.IntRange(1, 500).Draw(t, "ms")) * time.Millisecond)
 				e.settle()

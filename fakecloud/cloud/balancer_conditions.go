@@ -106,6 +106,7 @@ func (c *Cloud) reportConditions(ctx context.Context) error {
 func (c *Cloud) reportConditionsOf(ctx context.Context, ids []string) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return c.forwarding[id].Kind == AttachedAddress })
 	reasons := map[string]string{} // of the balancers whose condition is known
 	for _, id := range ids {
 		if reason, known := c.cfg.DataPlane.Condition(id); known {

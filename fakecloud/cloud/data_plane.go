@@ -125,7 +125,9 @@ func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, 
 		return nil, err
 	}
 	failure = c.cfg.DataPlane.Apply(f)
-	c.queueCondition(lb.ID)
+	if lb.Kind != AttachedAddress {
+		c.queueCondition(lb.ID)
+	}
 	return failure, nil
 }
 
@@ -214,21 +216,26 @@ func (c *Cloud) refreshBalancersOf(ctx context.Context, instances ...string) {
 		maps.Copy(balancers, c.balancersByTarget[in])
 	}
 	for _, id := range slices.Sorted(maps.Keys(balancers)) {
-		if err := c.refreshForwarding(ctx, c.forwarding[id]); err != nil {
-			c.log.Error("targets are not as they should be and will be tried again", "err", err)
-			c.staleBalancers[id] = true
-			c.wakeWorker()
+		if err := c.refreshForwarding(ctx, id); err != nil {
+			c.retryForwarding(id, err)
 		}
 	}
 }
 
-// refreshStaleBalancers tries again what refreshBalancersOf could not do.
+// retryForwarding has the worker try again what the data plane could not do. planeMu is held.
+func (c *Cloud) retryForwarding(id string, err error) {
+	c.log.Error("targets are not as they should be and will be tried again", "err", err)
+	c.staleBalancers[id] = true
+	c.wakeWorker()
+}
+
+// refreshStaleBalancers tries again what retryForwarding has recorded.
 func (c *Cloud) refreshStaleBalancers(ctx context.Context) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	var errs []error
 	for id := range c.staleBalancers {
-		if err := c.refreshForwarding(ctx, c.forwarding[id]); err != nil {
+		if err := c.refreshForwarding(ctx, id); err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -237,8 +244,13 @@ func (c *Cloud) refreshStaleBalancers(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// refreshForwarding keeps a balancer's configuration and updates which of its targets run.
-func (c *Cloud) refreshForwarding(ctx context.Context, lb LoadBalancer) error {
+// refreshForwarding keeps a balancer's configuration and updates which of its targets run. Of an attached
+// address, the attachment may have ended with the instance. planeMu is held.
+func (c *Cloud) refreshForwarding(ctx context.Context, id string) error {
+	lb, marked := c.forwarding[id]
+	if !marked || lb.Kind == AttachedAddress { // An address is not marked if it could not be read.
+		return c.forwardAttachedAddress(ctx, id)
+	}
 	failure, err := c.applyForwarding(ctx, lb)
 	if err := cmp.Or(failure, err); err != nil {
 		return fmt.Errorf("load balancer %s forwards to the targets of before: %w", lb.ID, err)

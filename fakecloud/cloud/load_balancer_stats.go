@@ -100,6 +100,9 @@ func (c *Cloud) ForwardingBalancers() []ForwardingBalancer {
 	c.planeMu.Lock()
 	all := make([]ForwardingBalancer, 0, len(c.forwarding))
 	for _, lb := range c.forwarding {
+		if lb.Kind == AttachedAddress {
+			continue
+		}
 		all = append(all, ForwardingBalancer{
 			ID: lb.ID, Project: lb.Project, Name: lb.Name, Kind: lb.Kind, Listeners: len(lb.Listeners),
 			Targets: len(lb.Targets), cloud: c, lb: lb,

@@ -165,7 +165,7 @@ func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u Resou
 // AttachAddress gives an available address to an instance that is not terminating. If that
 // instance has it already, nothing changes.
 func (c *Cloud) AttachAddress(ctx context.Context, p Project, id, instance string) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(
+	return c.changeAttachment(ctx, p, id, func(
 		ctx context.Context,
 		tx *changeTx,
 		a *ReservedAddress,
@@ -215,7 +215,7 @@ func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (
 
 // DetachAddress takes an address from its instance. An available address stays as it is.
 func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
-	return c.changeAddress(ctx, p, id, func(
+	return c.changeAttachment(ctx, p, id, func(
 		ctx context.Context,
 		tx *changeTx,
 		a *ReservedAddress,
@@ -255,6 +255,20 @@ func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error 
 		return deleteResource(ctx, tx, a, now)
 	})
 	return err
+}
+
+// changeAttachment is changeAddress, after which the data plane follows.
+func (c *Cloud) changeAttachment(
+	ctx context.Context,
+	p Project,
+	id string,
+	do func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error,
+) (ReservedAddress, error) {
+	a, err := c.changeAddress(ctx, p, id, do)
+	if err == nil {
+		c.followAttachment(context.WithoutCancel(ctx), a.ID)
+	}
+	return a, err
 }
 
 // changeAddress runs do in a change, with an address that has the version the caller

@@ -60,7 +60,7 @@ func (c *Cloud) Run(ctx context.Context) error {
 }
 
 // restoreBalancers puts back in force the balancers that were forwarding, or about to,
-// when the last process ended.
+// when the last process ended, and the attached addresses.
 func (c *Cloud) restoreBalancers(ctx context.Context) error {
 	var ids []string
 	err := c.store.Read(ctx, func(tx *store.Tx) error {
@@ -81,7 +81,7 @@ func (c *Cloud) restoreBalancers(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return c.forwardAttachedAddresses(ctx)
 }
 
 // runDueTransitions makes every transition that is due and gives the time of the next;

@@ -60,10 +60,10 @@ type listenAddress struct {
 }
 
 // listenersByAddress returns the listeners that f asks for, by where they listen: each
-// listener is there once for each address. A network balancer listens nowhere.
+// listener is there once for each address. What the kernel forwards listens nowhere.
 func listenersByAddress(f cloud.Forwarding) map[listenAddress]cloud.Listener {
 	all := map[listenAddress]cloud.Listener{}
-	if f.Kind == cloud.NetworkBalancer {
+	if isForwardedInKernel(f.Kind) {
 		return all
 	}
 	for _, address := range f.Addresses {

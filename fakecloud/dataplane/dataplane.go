@@ -45,6 +45,7 @@ type Plane struct {
 	// forwarder is for network balancers; nil without an interface, or because of forwarderErr.
 	forwarder        *packetForwarder
 	forwarderErr     error
+	translationErr   error // why there can be no attached addresses; nil if there can
 	lastGroup        uint32 // of slots
 	counts           map[element]packetCount
 	countsValidUntil time.Time
@@ -62,10 +63,17 @@ func New(o Options) *Plane {
 		balancers: map[string]*balancer{},
 	}
 	if p.iface != "" {
-		p.forwarder, p.forwarderErr = newPacketForwarder(p.iface)
+		p.forwarder, p.forwarderErr = newPacketForwarder(p.iface, p.log)
+		p.translationErr = p.forwarderErr
+	}
+	if p.forwarder != nil {
+		p.translationErr = p.forwarder.createTranslation()
 	}
 	if p.forwarderErr != nil {
 		p.log.Info("there can be no network load balancers", "err", p.forwarderErr)
+	}
+	if p.translationErr != nil {
+		p.log.Info("attached addresses lead nowhere", "err", p.translationErr)
 	}
 	return p
 }

@@ -34,6 +34,8 @@ const (
 	allowedSourcesSet setName = "allowed-sources"
 	// flowMap leads from TCP flows to the addresses of their targets. The kernel fills it.
 	flowMap setName = "flows"
+	// attachedMap leads from attached addresses to those of their instances.
+	attachedMap setName = "attached"
 )
 
 // counted is what an element of listenerSet or targetSet counts.
@@ -111,11 +113,21 @@ type networkState struct {
 	timer *time.Timer
 }
 
+// isForwardedInKernel tells whether the kernel passes packets on, and nothing listens.
+func isForwardedInKernel(kind cloud.LoadBalancerKind) bool {
+	return kind == cloud.NetworkBalancer || kind == cloud.AttachedAddress
+}
+
 // CanForward implements cloud.DataPlane.
 func (p *Plane) CanForward(kind cloud.LoadBalancerKind) error {
 	switch {
-	case kind != cloud.NetworkBalancer:
+	case !isForwardedInKernel(kind):
 		return nil
+	case kind == cloud.AttachedAddress && p.iface == "":
+		return errors.New("this cloud's addresses are its machine's own (loopback), where no packets pass: " +
+			"whatever plays the instance has to listen on the address itself, as a node of an embedded lab does")
+	case kind == cloud.AttachedAddress:
+		return p.translationErr
 	case p.iface == "":
 		return errors.New("its load balancers listen on this machine's own addresses (loopback), where no packets pass: " +
 			"start fakecloud with --load-balancer-interface in a network that the targets are in, as a kind lab does, " +
@@ -129,13 +141,16 @@ func (p *Plane) CanForward(kind cloud.LoadBalancerKind) error {
 // syncNetwork has the kernel forward as f says, or as it did before and returns an error. Of a
 // proxy it has nothing. The caller holds Plane.mu.
 func (b *balancer) syncNetwork(f cloud.Forwarding) error {
+	if err := b.plane.CanForward(f.Kind); err != nil {
+		return err
+	}
 	wanted := elements{}
-	if f.Kind == cloud.NetworkBalancer {
-		if err := b.plane.CanForward(f.Kind); err != nil {
-			return err
-		}
+	switch f.Kind {
+	case cloud.NetworkBalancer:
 		wanted = b.networkElements(f)
 		b.keepDraining(f, wanted)
+	case cloud.AttachedAddress:
+		wanted = attachedElements(f)
 	}
 	if len(wanted) > 0 || len(b.network.inForce) > 0 {
 		if err := b.plane.forwarder.replaceElements(b.network.inForce, wanted); err != nil {
@@ -208,6 +223,15 @@ func (b *balancer) networkElements(f cloud.Forwarding) elements {
 		for slot, target := range assignSlots(b.receivingBackends(f, check)) {
 			all[element{set: slotMap, key: slotKey(b.slotGroup(check), slot)}] = string(target.AsSlice())
 		}
+	}
+	return all
+}
+
+// attachedElements are the elements for an attached address, whose instance is the one backend while it runs.
+func attachedElements(f cloud.Forwarding) elements {
+	all := elements{}
+	for _, instance := range f.Backends {
+		all[element{set: attachedMap, key: string(f.Addresses[0].AsSlice())}] = string(instance.Address.AsSlice())
 	}
 	return all
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
 	"syscall"
@@ -38,10 +39,13 @@ const (
 
 // packetForwarder is the table of one network interface.
 type packetForwarder struct {
+	log   *slog.Logger
 	iface string
 	index uint32
 	table *nftables.Table
-	sets  map[setName]*nftables.Set
+	// translation is the table of attached addresses; nil if there can be none.
+	translation *nftables.Table
+	sets        map[setName]*nftables.Set
 
 	mu     sync.Mutex     // held during an exchange
 	conn   *nftables.Conn // nil: the next exchange opens one
@@ -49,13 +53,13 @@ type packetForwarder struct {
 }
 
 // newPacketForwarder makes the table. One that is there, of a process that was killed, is replaced.
-func newPacketForwarder(iface string) (*packetForwarder, error) {
+func newPacketForwarder(iface string, log *slog.Logger) (*packetForwarder, error) {
 	link, err := net.InterfaceByName(iface)
 	if err != nil {
 		return nil, err
 	}
 	f := &packetForwarder{
-		iface: iface, index: uint32(link.Index),
+		log: log, iface: iface, index: uint32(link.Index),
 		table: &nftables.Table{Name: "fakecloud-" + iface, Family: nftables.TableFamilyNetdev},
 	}
 	f.sets = f.newSets()
@@ -164,6 +168,9 @@ func (f *packetForwarder) createTable() error {
 func (f *packetForwarder) close() error {
 	err := f.exchangeMessages(func(c *nftables.Conn) error {
 		c.DelTable(f.table)
+		if f.translation != nil {
+			c.DelTable(f.translation)
+		}
 		return c.Flush()
 	})
 	f.mu.Lock()
@@ -192,11 +199,18 @@ func (f *packetForwarder) replaceElements(from, to elements) error {
 	if len(gone) == 0 && len(added) == 0 {
 		return nil
 	}
-	return f.exchangeMessages(func(c *nftables.Conn) error {
+	err := f.exchangeMessages(func(c *nftables.Conn) error {
 		return errors.Join(
 			f.inChunks(gone, c.SetDeleteElements), f.inChunks(added, c.SetAddElements), c.Flush(),
 		)
 	})
+	if err != nil {
+		return err
+	}
+	if err := forgetTranslatedFlows(gone[attachedMap]); err != nil {
+		f.log.Warn("flows to an address that leads elsewhere now go on as before", "err", err)
+	}
+	return nil
 }
 
 func (f *packetForwarder) inChunks(

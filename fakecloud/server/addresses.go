@@ -9,7 +9,7 @@ import (
 
 func toAPIAddress(a cloud.ReservedAddress) api.ReservedAddress {
 	out := api.ReservedAddress{
-		ID: a.ID, Project: a.Project, Name: a.Name, Region: a.Region, IP: a.IP.String(),
+		ID: a.ID, Serial: a.Serial, Project: a.Project, Name: a.Name, Region: a.Region, IP: a.IP.String(),
 		State: api.AddressState(a.State),
 		Tags:  a.Tags, Version: a.Version, CreatedAt: a.CreatedAt, UpdatedAt: a.UpdatedAt,
 	}
@@ -19,13 +19,20 @@ func toAPIAddress(a cloud.ReservedAddress) api.ReservedAddress {
 	return out
 }
 
+// describeAddress is toAPIAddress with what the data plane has to say.
+func (s *Server) describeAddress(a cloud.ReservedAddress) api.ReservedAddress {
+	out := toAPIAddress(a)
+	out.StateReason = textOrNil(s.cloud.UnreachableReason(a))
+	return out
+}
+
 // ListAddresses implements api.ServerInterface.
 func (s *Server) ListAddresses(w http.ResponseWriter, r *http.Request, params api.ListAddressesParams) {
 	f, err := filterOf("a-", params.Name, params.Tag, params.Limit, params.PageToken)
 	f.States = mapSlice(valueOrZero(params.State), func(v api.AddressState) string { return string(v) })
 	answerList(s, w, r, f, err, inProject(r, s.cloud.ListAddresses), func(last cloud.ReservedAddress) string {
 		return last.ID
-	}, toAPIAddress, func(items []api.ReservedAddress, next *string) any {
+	}, s.describeAddress, func(items []api.ReservedAddress, next *string) any {
 		return api.ReservedAddressList{Items: items, NextPageToken: next}
 	})
 }
@@ -40,13 +47,13 @@ func (s *Server) ReserveAddress(w http.ResponseWriter, r *http.Request) {
 		r.Context(), callerProject(r),
 		cloud.AddressSpec{Name: valueOrZero(body.Name), IP: valueOrZero(body.IP), Tags: valueOrZero(body.Tags)},
 	)
-	s.answerCreated(w, r, "/v1/addresses/"+a.ID, a.Version, toAPIAddress(a), outcome, err)
+	s.answerCreated(w, r, "/v1/addresses/"+a.ID, a.Version, s.describeAddress(a), outcome, err)
 }
 
 // GetAddress implements api.ServerInterface.
 func (s *Server) GetAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
 	a, err := s.cloud.GetAddress(r.Context(), callerProject(r), id)
-	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
+	s.answerResource(w, r, http.StatusOK, a.Version, s.describeAddress(a), err)
 }
 
 // UpdateAddress implements api.ServerInterface.
@@ -58,7 +65,7 @@ func (s *Server) UpdateAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 	a, err := s.cloud.UpdateAddress(
 		r.Context(), callerProject(r), id, cloud.ResourceUpdate{Name: body.Name, Tags: (*map[string]string)(body.Tags)},
 	)
-	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
+	s.answerResource(w, r, http.StatusOK, a.Version, s.describeAddress(a), err)
 }
 
 // AttachAddress implements api.ServerInterface.
@@ -68,13 +75,13 @@ func (s *Server) AttachAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 		return
 	}
 	a, err := s.cloud.AttachAddress(r.Context(), callerProject(r), id, body.InstanceID)
-	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
+	s.answerResource(w, r, http.StatusOK, a.Version, s.describeAddress(a), err)
 }
 
 // DetachAddress implements api.ServerInterface.
 func (s *Server) DetachAddress(w http.ResponseWriter, r *http.Request, id api.AddressID) {
 	a, err := s.cloud.DetachAddress(r.Context(), callerProject(r), id)
-	s.answerResource(w, r, http.StatusOK, a.Version, toAPIAddress(a), err)
+	s.answerResource(w, r, http.StatusOK, a.Version, s.describeAddress(a), err)
 }
 
 // ReleaseAddress implements api.ServerInterface.

@@ -225,6 +225,33 @@ func (q *Queries) GetResource(ctx context.Context, arg GetResourceParams) (GetRe
 	return i, err
 }
 
+const heldAddresses = `-- name: HeldAddresses :many
+SELECT id FROM resources WHERE kind = 'address' AND refers_to IS NOT NULL ORDER BY id
+`
+
+func (q *Queries) HeldAddresses(ctx context.Context) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, heldAddresses)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const insertResource = `-- name: InsertResource :exec
 INSERT INTO resources (id, kind, project_id, name, state, zone, address, address6, private_address, network_id, refers_to, first_address, version, due_at, document, serial)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

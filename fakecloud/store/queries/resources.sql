@@ -96,6 +96,9 @@ ORDER BY first_address DESC LIMIT 1;
 -- name: AddressByIP :one
 SELECT document, due_at, serial FROM resources WHERE address = ? AND kind = 'address';
 
+-- name: HeldAddresses :many
+SELECT id FROM resources WHERE kind = 'address' AND refers_to IS NOT NULL ORDER BY id;
+
 -- name: AddressesInUse :many
 SELECT CAST(address AS TEXT) AS address FROM resources WHERE address IS NOT NULL
 UNION ALL

@@ -113,6 +113,7 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 		"--restart", "unless-stopped",
 		"--cap-drop", "ALL", "--cap-add", "NET_ADMIN", "--cap-add", "NET_BIND_SERVICE", "--cap-add", "NET_RAW",
 		"--security-opt", "no-new-privileges",
+		"--sysctl", "net.ipv4.ip_forward=1", // For addresses that are attached to instances.
 		"--volume", c.cloudVolume() + ":" + dataDir,
 		cloudImage, "serve",
 		"--listen=" + net.JoinHostPort(address.String(), cloudPort),

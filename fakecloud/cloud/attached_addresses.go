@@ -1,0 +1,80 @@
+package cloud
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// AttachedAddress is no kind of load balancers. With it the data plane passes all that comes to a
+// reserved address on to the instance that the address is attached to, whatever the protocol and port.
+const AttachedAddress LoadBalancerKind = "attached-address"
+
+// UnreachableReason says why nothing is passed on to the instance that the address is attached to; it is
+// empty if that is done, and for an address that is attached to none.
+func (c *Cloud) UnreachableReason(a ReservedAddress) string {
+	if a.Holder.Kind != InstanceResource {
+		return ""
+	}
+	if err := c.cfg.DataPlane.CanForward(AttachedAddress); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// followAttachment has the data plane know that an address was attached or detached. What fails is tried
+// again by the worker.
+func (c *Cloud) followAttachment(ctx context.Context, id string) {
+	c.planeMu.Lock()
+	defer c.planeMu.Unlock()
+	if err := c.forwardAttachedAddress(ctx, id); err != nil {
+		c.retryForwarding(id, err)
+	}
+}
+
+// forwardAttachedAddress has the data plane pass on what comes to a reserved address, or stop that, as the
+// store has it. planeMu is held.
+func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
+	if c.cfg.DataPlane.CanForward(AttachedAddress) != nil {
+		return nil
+	}
+	a, err := readOne(ctx, c, func(tx *store.Tx) (ReservedAddress, error) {
+		return resourceByID[ReservedAddress](ctx, tx, id)
+	})
+	switch {
+	case errors.Is(err, sql.ErrNoRows) || err == nil && a.Holder.Kind != InstanceResource:
+		c.stopForwarding(id)
+		return nil
+	case err != nil:
+		return err
+	}
+	forwarder := LoadBalancer{
+		ID: id, Kind: AttachedAddress, Scheme: Public, Address: a.IP, Targets: []string{a.Holder.ID},
+	}
+	c.markForwarding(forwarder)
+	failure, err := c.applyForwarding(ctx, forwarder)
+	if err := cmp.Or(failure, err); err != nil {
+		return fmt.Errorf("address %s leads where it did before: %w", id, err)
+	}
+	return nil
+}
+
+// forwardAttachedAddresses does so for all addresses, as the cloud starts.
+func (c *Cloud) forwardAttachedAddresses(ctx context.Context) error {
+	c.planeMu.Lock()
+	defer c.planeMu.Unlock()
+	ids, err := readOne(ctx, c, func(tx *store.Tx) ([]string, error) { return tx.HeldAddresses(ctx) })
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := c.forwardAttachedAddress(ctx, id); err != nil {
+			c.retryForwarding(id, err)
+		}
+	}
+	return nil
+}
