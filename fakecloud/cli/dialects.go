@@ -12,6 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/hcloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect/oxide"
 )
 
 // dialects are all that the cloud can speak, with where they are spoken unless somebody says
@@ -21,6 +22,7 @@ var dialects = []struct {
 	listen string
 }{
 	{hcloud.Dialect, "127.0.0.1:8471"},
+	{oxide.Dialect, "127.0.0.1:8472"},
 }
 
 func dialectNames() (names []string) {

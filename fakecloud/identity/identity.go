@@ -4,26 +4,38 @@
 package identity
 
 import (
+	"encoding/binary"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
-// schemes are the beginnings of provider IDs, by dialect; the serial number follows.
-var schemes = map[string]string{
+// form is how a dialect writes a provider ID: after the scheme comes the machine's ID.
+type form struct {
+	scheme string
+	write  func(serial int64) string
+	read   func(id string) (serial int64, ok bool)
+}
+
+// forms are those of the dialects.
+var forms = map[string]form{
 	// hcloud-cloud-controller-manager, internal/providerid.
-	"hcloud": "hcloud://",
+	"hcloud": {"hcloud://", writeNumber, readNumber},
+	// oxide-cloud-controller-manager, internal/provider.
+	"oxide": {"oxide://", func(serial int64) string { return UUID(serial).String() }, readUUID},
 }
 
 // Dialects are the names of the dialects, sorted.
-func Dialects() []string { return slices.Sorted(maps.Keys(schemes)) }
+func Dialects() []string { return slices.Sorted(maps.Keys(forms)) }
 
 // Of gives the provider IDs of the machine with a serial number, by dialect.
 func Of(serial int64) map[string]string {
-	all := make(map[string]string, len(schemes))
-	for dialect, scheme := range schemes {
-		all[dialect] = scheme + strconv.FormatInt(serial, 10)
+	all := make(map[string]string, len(forms))
+	for dialect, f := range forms {
+		all[dialect] = f.scheme + f.write(serial)
 	}
 	return all
 }
@@ -31,12 +43,44 @@ func Of(serial int64) map[string]string {
 // Parse gives the dialect and the serial number of a provider ID. It is not ok if no dialect
 // makes such a provider ID.
 func Parse(providerID string) (dialect string, serial int64, ok bool) {
-	for dialect, scheme := range schemes {
-		number, found := strings.CutPrefix(providerID, scheme)
-		serial, err := strconv.ParseInt(number, 10, 64)
-		if found && err == nil && serial > 0 && Of(serial)[dialect] == providerID {
+	for dialect, f := range forms {
+		id, found := strings.CutPrefix(providerID, f.scheme)
+		serial, ok := f.read(id)
+		if found && ok && serial > 0 && f.write(serial) == id {
 			return dialect, serial, true
 		}
 	}
 	return "", 0, false
+}
+
+func writeNumber(serial int64) string { return strconv.FormatInt(serial, 10) }
+
+func readNumber(id string) (serial int64, ok bool) {
+	serial, err := strconv.ParseInt(id, 10, 64)
+	return serial, err == nil
+}
+
+// uuidBase is a UUID of version 8, which is for forms of one's own (RFC 9562, section 5.8). The last eight
+// bytes have the variant in their first two bits, and a serial number in the others.
+var uuidBase = uuid.UUID{'f', 'a', 'k', 'e', 'c', 'l', 0x80, 0, 0x80}
+
+// UUID gives the UUID of whatever has a serial number. It is the same for ever.
+func UUID(serial int64) uuid.UUID {
+	u := uuidBase
+	binary.BigEndian.PutUint64(u[8:], binary.BigEndian.Uint64(u[8:])|uint64(serial)&(1<<62-1))
+	return u
+}
+
+// SerialOf gives the serial number that a UUID has; it is not ok if UUID gives no such one.
+func SerialOf(u uuid.UUID) (serial int64, ok bool) {
+	serial = int64(binary.BigEndian.Uint64(u[8:]) & (1<<62 - 1)) //nolint:gosec // 62 bits
+	return serial, UUID(serial) == u
+}
+
+func readUUID(id string) (serial int64, ok bool) {
+	u, err := uuid.Parse(id)
+	if err != nil {
+		return 0, false
+	}
+	return SerialOf(u)
 }
