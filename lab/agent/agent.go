@@ -87,9 +87,9 @@ type Agent struct {
 	wentDown map[string]bool
 	busy     map[string]bool // names of machines that are booting, halting or waiting to
 	// before the next boot, of machines that ended soon after the last one
-	delays map[cluster.Machine]time.Duration
-	routed map[cluster.Machine][]cluster.Route // what each machine was last given
-	wake   chan struct{}
+	delays    map[cluster.Machine]time.Duration
+	connected map[cluster.Machine]cluster.Network // what each machine was last given
+	wake      chan struct{}
 }
 
 // New makes an agent for the instances that carry the tag.
@@ -97,8 +97,8 @@ func New(c cloud, m cluster.Machines, lookup providerIDLookup, tag string, log *
 	return &Agent{
 		cloud: c, machines: m, lookupProviderID: lookup, tag: tag, log: log, wake: make(chan struct{}, 1),
 		wentDown: map[string]bool{}, busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{},
-		routed:   map[cluster.Machine][]cluster.Route{},
-		OnChange: func(...timeline.Change) {},
+		connected: map[cluster.Machine]cluster.Network{},
+		OnChange:  func(...timeline.Change) {},
 	}
 }
 
@@ -178,7 +178,7 @@ func (a *Agent) listCloud(ctx context.Context) error {
 	for _, r := range routes {
 		a.routes[r.ID] = r
 	}
-	clear(a.routed) // So that each machine is given its routes again.
+	clear(a.connected) // So that each machine is given its network again.
 	a.triggerReconcile()
 	return nil
 }
@@ -367,7 +367,7 @@ func (a *Agent) bootMachine(ctx context.Context, m cluster.Machine) {
 	a.reportChange(m, "booted", "for instance "+m.ID+" at "+m.Address, false)
 	a.mu.Lock()
 	a.running[m] = r
-	delete(a.routed, m)
+	delete(a.connected, m)
 	a.mu.Unlock()
 	a.setIdle(m) // Before the machine is watched: its end makes it busy again.
 	go a.watchMachine(ctx, m, r)
@@ -405,7 +405,7 @@ func (a *Agent) recordMachineEnd(m cluster.Machine, r cluster.Running, age time.
 		return 0
 	}
 	delete(a.running, m)
-	delete(a.routed, m)
+	delete(a.connected, m)
 	previous := a.delays[m]
 	delete(a.delays, m)
 	if a.busy[m.Name] {
@@ -437,48 +437,66 @@ func (a *Agent) sweepMachines(ctx context.Context, keep map[string]bool) {
 	}
 }
 
-// connectMachines gives each running machine the routes to the others.
+// connectMachines gives each running machine what the network has for it.
 func (a *Agent) connectMachines(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, stepBound)
 	defer cancel()
 	var each sync.WaitGroup
-	for m, routes := range a.machinesToConnect() {
+	for m, network := range a.machinesToConnect() {
 		each.Go(func() {
-			if err := a.machines.Connect(bounded, m, routes); err != nil {
-				a.logAndRetry(ctx, "routes of machine "+m.Name, err)
+			if err := a.machines.Connect(bounded, m, network); err != nil {
+				a.logAndRetry(ctx, "network of machine "+m.Name, err)
 				return
 			}
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.routed[m] = routes
+			a.connected[m] = network
 		})
 	}
 	each.Wait()
 }
 
-// machinesToConnect are the machines whose routes differ from the cloud's, with the routes that
-// they should have. A route that is a blackhole in the cloud is left out.
-func (a *Agent) machinesToConnect() map[cluster.Machine][]cluster.Route {
+// machinesToConnect are the machines whose network differs from the cloud's, with the network that they should
+// have.
+func (a *Agent) machinesToConnect() map[cluster.Machine]cluster.Network {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	due := map[cluster.Machine][]cluster.Route{}
+	due := map[cluster.Machine]cluster.Network{}
 	for m := range a.running {
 		if a.busy[m.Name] {
 			continue
 		}
-		routes := []cluster.Route{}
-		for _, r := range a.routes {
-			hop := a.instances[r.InstanceID]
-			if r.State == api.RouteActive && hop.ID != m.ID && len(hop.Addresses) > 0 {
-				routes = append(routes, cluster.Route{Destination: r.Destination, Via: hop.Addresses[0].IP})
-			}
-		}
-		slices.SortFunc(routes, func(a, b cluster.Route) int { return strings.Compare(a.Destination, b.Destination) })
-		if have, ok := a.routed[m]; !ok || !slices.Equal(have, routes) {
-			due[m] = routes
+		want := cluster.Network{Routes: a.routesOf(m), Addresses: attachedAddresses(a.instances[m.ID])}
+		have, ok := a.connected[m]
+		if !ok || !slices.Equal(have.Routes, want.Routes) || !slices.Equal(have.Addresses, want.Addresses) {
+			due[m] = want
 		}
 	}
 	return due
+}
+
+// routesOf are the cloud's routes to other machines than m. One that is a blackhole in the cloud is left out. mu
+// is held.
+func (a *Agent) routesOf(m cluster.Machine) []cluster.Route {
+	routes := []cluster.Route{}
+	for _, r := range a.routes {
+		hop := a.instances[r.InstanceID]
+		if r.State == api.RouteActive && hop.ID != m.ID && len(hop.Addresses) > 0 {
+			routes = append(routes, cluster.Route{Destination: r.Destination, Via: hop.Addresses[0].IP})
+		}
+	}
+	slices.SortFunc(routes, func(a, b cluster.Route) int { return strings.Compare(a.Destination, b.Destination) })
+	return routes
+}
+
+// attachedAddresses are the addresses that are attached to an instance, beside its own.
+func attachedAddresses(i api.Instance) (attached []string) {
+	for _, address := range i.Addresses {
+		if address.Type == api.AddressExternal {
+			attached = append(attached, address.IP)
+		}
+	}
+	return attached
 }
 
 // triggerReconcile makes reconcileMachines compare again.

@@ -71,16 +71,16 @@ type sleepMachines struct {
 	mu   sync.Mutex
 	last map[string]*process.Process
 
-	sizes  map[string][]cluster.Size // of each boot
-	kept   map[string]bool
-	routes map[string][]cluster.Route
+	sizes    map[string][]cluster.Size // of each boot
+	kept     map[string]bool
+	networks map[string]cluster.Network
 }
 
 func newSleepMachines(t *testing.T) *sleepMachines {
 	t.Helper()
 	return &sleepMachines{
 		host: process.Host{Lab: t.TempDir()}, last: map[string]*process.Process{}, sizes: map[string][]cluster.Size{},
-		routes: map[string][]cluster.Route{},
+		networks: map[string]cluster.Network{},
 	}
 }
 
@@ -116,10 +116,10 @@ func (s *sleepMachines) Sweep(_ context.Context, keep map[string]bool) error {
 	return nil
 }
 
-func (s *sleepMachines) Connect(_ context.Context, m cluster.Machine, routes []cluster.Route) error {
+func (s *sleepMachines) Connect(_ context.Context, m cluster.Machine, n cluster.Network) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.routes[m.Name] = routes
+	s.networks[m.Name] = n
 	return nil
 }
 
@@ -132,7 +132,7 @@ func (s *sleepMachines) keeps(id string) bool {
 func (s *sleepMachines) routesOf(name string) []cluster.Route {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.routes[name]
+	return s.networks[name].Routes
 }
 
 func (s *sleepMachines) pid(name string) int {
@@ -269,8 +269,9 @@ func TestMachinesFollowInstances(t *testing.T) {
 	until("the new machine to run", func() bool { return s.pid("one") != 0 })
 }
 
-// Machines get the cloud's routes to the others, without those to a stopped machine.
-func TestMachineRoutes(t *testing.T) {
+// Machines get the cloud's routes to the others, without those to a stopped machine, and the addresses that are
+// attached to them.
+func TestMachineNetworks(t *testing.T) {
 	one, two := newInstance("i-1", "one", 1, api.InstanceRunning), newInstance("i-2", "two", 1, api.InstanceRunning)
 	two.Addresses = []api.Address{{Type: api.AddressInternal, IP: "127.0.0.10"}}
 	route := func(id, destination, hop string, version int64, state api.RouteState) api.Route {
@@ -310,6 +311,15 @@ func TestMachineRoutes(t *testing.T) {
 	send(api.EventDeleted, route("r-2", "10.0.2.0/24", "i-2", 1, api.RouteActive))
 	until("a deleted one to be taken away", []cluster.Route{}, "one")
 	assert.Empty(t, s.routesOf("two"), "history brings nothing back")
+
+	two.Version++
+	two.Addresses = append(two.Addresses, api.Address{Type: api.AddressExternal, IP: "127.0.64.1"})
+	cloud.events <- api.Event{Seq: seq + 1, Time: time.Now(), Instance: &two, ID: two.ID}
+	require.Eventually(t, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return slices.Equal(s.networks["two"].Addresses, []string{"127.0.64.1"})
+	}, bound, 10*time.Millisecond, "an address that is attached to it")
 }
 
 // An agent that starts while the cloud does not answer stops nothing.
@@ -432,7 +442,7 @@ func TestRestartBackoff(t *testing.T) {
 		b := &shortLivedMachines{
 			sleepMachines: &sleepMachines{}, lives: append(make([]time.Duration, 7), 20*time.Second, 0),
 		}
-		b.routes = map[string][]cluster.Route{}
+		b.networks = map[string]cluster.Network{}
 		a := newAgent(cloud, b)
 		var reported []string
 		var mu sync.Mutex

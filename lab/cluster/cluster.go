@@ -158,9 +158,16 @@ type Machines interface {
 	// Sweep deletes the remains of machines that do not run and whose instance ID is
 	// not in keep.
 	Sweep(ctx context.Context, keep map[string]bool) error
-	// Connect sets these routes on a running machine, and removes others that it set
-	// before.
-	Connect(ctx context.Context, m Machine, routes []Route) error
+	// Connect gives a running machine these routes and addresses, and takes others that it
+	// gave before.
+	Connect(ctx context.Context, m Machine, n Network) error
+}
+
+// Network is what the cloud's network has for a machine beside its own address.
+type Network struct {
+	Routes []Route
+	// Addresses are attached to the instance: what is sent there is for the machine.
+	Addresses []string
 }
 
 // Route leads packets for Destination, a CIDR, to the machine at Via.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/pki"
@@ -190,8 +191,15 @@ func (c *Cluster) Present(context.Context) ([]cluster.Machine, error) { return n
 // Adopt does nothing, because Present returns no machines.
 func (c *Cluster) Adopt(cluster.Machine) error { return nil }
 
-// Connect does nothing: all of loopback is reachable without routes.
-func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) error { return nil }
+// Connect tells the hollow node which addresses are attached to it: the cloud passes nothing on, and the node
+// answers on them itself. It sets no routes, as all of loopback is reachable without.
+func (c *Cluster) Connect(_ context.Context, m cluster.Machine, n cluster.Network) error {
+	return atomicfile.Write(c.attachedAddressesFile(m), []byte(strings.Join(n.Addresses, "\n")))
+}
+
+func (c *Cluster) attachedAddressesFile(m cluster.Machine) string {
+	return filepath.Join(c.machineFolder(m.ID), "attached-addresses")
+}
 
 // Machines returns the machines whose process runs.
 func (c *Cluster) Machines(context.Context) (map[cluster.Machine]cluster.Running, error) {
@@ -253,7 +261,7 @@ func (c *Cluster) Boot(_ context.Context, m cluster.Machine, s cluster.Size) (cl
 		"--tls-cert-file="+serving.Cert, "--tls-private-key-file="+serving.Key,
 		"--client-ca-file="+c.pkiPath("ca.crt"),
 		c.cloudProvider(),
-		"--root-dir="+filepath.Join(dir, "root"),
+		"--root-dir="+filepath.Join(dir, "root"), "--attached-addresses="+c.attachedAddressesFile(m),
 		fmt.Sprintf("--cpus=%d", s.CPUs), fmt.Sprintf("--memory=%dMi", s.MemoryMiB),
 		"--node-status-update-frequency=2s",
 		"--node-lease-duration-seconds=4",

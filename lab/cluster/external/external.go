@@ -262,7 +262,7 @@ func (c *Cluster) Halt(_ context.Context, _ cluster.Machine, r cluster.Running) 
 func (c *Cluster) Sweep(context.Context, map[string]bool) error { return nil }
 
 // Connect does nothing: the cluster has its own pod network.
-func (c *Cluster) Connect(context.Context, cluster.Machine, []cluster.Route) error { return nil }
+func (c *Cluster) Connect(context.Context, cluster.Machine, cluster.Network) error { return nil }
 
 // CCMCommand implements cluster.Cluster. It has no ClusterCIDR, because the lab does
 // not know the pods' range.

@@ -194,12 +194,13 @@ done
 {{range .Routes}}ip route replace {{.Destination}} via {{.Via}} proto {{$.Protocol}}
 {{end}}`))
 
-// Connect sets the given routes on the machine.
-func (c *Cluster) Connect(ctx context.Context, m cluster.Machine, routes []cluster.Route) error {
+// Connect sets the given routes on the machine. What comes to addresses that are attached to it is passed on by
+// the cloud, to the machine's own address.
+func (c *Cluster) Connect(ctx context.Context, m cluster.Machine, n cluster.Network) error {
 	if !c.usesCloudRoutes() {
 		return nil
 	}
-	script, err := connectionScript(routes)
+	script, err := connectionScript(n.Routes)
 	if err != nil {
 		return err
 	}

@@ -116,6 +116,7 @@ func startProxy(
 		Log:      newLogger("service proxy"),
 	})
 	go proxy.Run(ctx, client)
+	go followAttached(ctx, o.attachedFile, proxy.SetAttached)
 	return proxy, node.onLabelsChange(proxy.TopologyChanged)
 }
 

@@ -29,7 +29,9 @@ type nodeOptions struct {
 	kubeconfig      string
 	proxyKubeconfig string
 	addressText     string
-	memoryText      string
+	// attachedFile has further addresses.
+	attachedFile string
+	memoryText   string
 }
 
 func (n *nodeOptions) addFlags(flags *pflag.FlagSet) {
@@ -45,6 +47,11 @@ func (n *nodeOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(
 		&n.addressText, "address", "",
 		"IPv4 `address` of the machine: the kubelet, node ports and host ports listen here and nowhere else",
+	)
+	flags.StringVar(
+		&n.attachedFile, "attached-addresses", "",
+		"`file` of further IPv4 addresses, one a line, on which ports of Services are served as on --address; "+
+			"it may change, or not be there",
 	)
 	flags.IntVar(&n.Port, "port", 10250, "port of the kubelet")
 	flags.StringVar(&n.TLSCertFile, "tls-cert-file", "", "serving certificate `file` of the kubelet, for --address")

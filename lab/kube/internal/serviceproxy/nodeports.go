@@ -9,19 +9,21 @@ import (
 	upstream "k8s.io/kubernetes/pkg/proxy"
 )
 
-// portKey identifies a node port: TCP and UDP have the same numbers.
+// portKey identifies a port that the node serves: TCP and UDP have the same numbers.
 type portKey struct {
+	address  netip.Addr
 	protocol v1.Protocol
 	number   uint16
 }
 
-// nodePort is an open node port.
+// nodePort is an open port of the node: a Service's node port, or the port of a Service whose status has the
+// node's address.
 type nodePort struct {
 	name upstream.ServicePortName
 	forwarder
 }
 
-// forwarder serves one node port.
+// forwarder serves one port of the node.
 type forwarder interface {
 	// setBackends changes what the port leads to.
 	setBackends(backends)
@@ -48,7 +50,8 @@ func (p *Proxy) syncNodePorts() {
 	wanted := p.desiredNodePorts()
 	for key, port := range p.nodePorts {
 		if name, still := wanted[key]; !still || name != port.name {
-			p.options.Log.Info("node port closed", "service", port.name.String(), "nodePort", key.number)
+			p.options.Log.Info("node port closed", "service", port.name.String(), "address", key.address.String(),
+				"nodePort", key.number)
 			port.close()
 			delete(p.nodePorts, key)
 		}
@@ -58,29 +61,57 @@ func (p *Proxy) syncNodePorts() {
 	}
 }
 
-// desiredNodePorts returns the node ports of all Services. The API server gives a port to one
-// Service only; if two have it nevertheless, the first by name is served, whichever came first.
-// It needs p.mu.
+// desiredNodePorts returns the ports that the node serves, on its own address and on those attached to it. The API
+// server gives a node port to one Service only; if two want one port nevertheless, the first by name is served,
+// whichever came first. It needs p.mu.
 func (p *Proxy) desiredNodePorts() map[portKey]upstream.ServicePortName {
 	wanted := map[portKey]upstream.ServicePortName{}
 	unserved := map[upstream.ServicePortName]bool{}
 	for name, info := range p.serviceMap {
-		key := portKey{info.Protocol(), uint16(info.NodePort())}
-		other, taken := wanted[key]
-		switch {
-		case info.NodePort() == 0:
-		case key.protocol != v1.ProtocolTCP && key.protocol != v1.ProtocolUDP:
+		numbers := p.portNumbers(info)
+		if protocol := info.Protocol(); protocol != v1.ProtocolTCP && protocol != v1.ProtocolUDP && len(numbers) > 0 {
 			unserved[name] = true
 			if !p.unservedPorts[name] {
 				p.options.Log.Info("node port is not served: TCP and UDP only", "service", name.String(),
-					"protocol", string(key.protocol), "nodePort", key.number)
+					"protocol", string(protocol), "nodePort", numbers[0])
 			}
-		case !taken || cmp.Less(name.String(), other.String()):
-			wanted[key] = name
+			continue
+		}
+		for _, address := range append(p.attached[:len(p.attached):len(p.attached)], p.options.Address) {
+			for _, number := range numbers {
+				key := portKey{address, info.Protocol(), number}
+				if other, taken := wanted[key]; !taken || cmp.Less(name.String(), other.String()) {
+					wanted[key] = name
+				}
+			}
 		}
 	}
 	p.unservedPorts = unserved
 	return wanted
+}
+
+// portNumbers returns the ports that a Service's port has on the node: its node port, and the port itself if the
+// Service's status has the node's address. kube-proxy serves what comes to an address of the status with ipMode
+// VIP, and to the node come packets for its own alone.
+func (p *Proxy) portNumbers(info upstream.ServicePort) (numbers []uint16) {
+	if info.NodePort() != 0 {
+		numbers = append(numbers, uint16(info.NodePort()))
+	}
+	for _, ip := range info.LoadBalancerVIPs() {
+		if ip.String() == p.options.Address.String() {
+			numbers = append(numbers, uint16(info.Port()))
+		}
+	}
+	return numbers
+}
+
+// SetAttached sets the addresses that are attached to the node: what comes there is for it, as if it had come to
+// its own address. Only node ports and ports of Services are served there.
+func (p *Proxy) SetAttached(addresses []netip.Addr) {
+	p.mu.Lock()
+	p.attached = addresses
+	p.mu.Unlock()
+	p.requestSync()
 }
 
 // syncNodePort opens a node port, or changes the backends of an open one. It needs p.mu.
@@ -90,7 +121,7 @@ func (p *Proxy) syncNodePort(key portKey, name upstream.ServicePortName) {
 		port.setBackends(targets)
 		return
 	}
-	at := netip.AddrPortFrom(p.options.Address, key.number)
+	at := netip.AddrPortFrom(key.address, key.number)
 	port, err := p.listenNodePort(key.protocol, at, name, targets)
 	if err != nil {
 		p.recordBindFailure(at, name.String(), err)

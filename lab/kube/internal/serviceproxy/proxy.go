@@ -80,6 +80,7 @@ type Proxy struct {
 	servicesSynced bool
 	slicesSynced   bool
 	closed         bool
+	attached       []netip.Addr
 	serviceMap     upstream.ServicePortMap
 	endpointsMap   upstream.EndpointsMap
 	nodePorts      map[portKey]*nodePort

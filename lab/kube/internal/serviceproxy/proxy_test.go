@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -216,6 +217,52 @@ func TestClusterPolicyUsesAllReadyEndpoints(t *testing.T) {
 	if answers["node-1"] != 5 || answers["node-2"] != 5 {
 		t.Errorf("answers came from %v", answers)
 	}
+}
+
+// Where a Service's status has the node's address, its port is served there, and on what is attached to the node.
+func TestPortsOfTheStatusAndAttachedAddresses(t *testing.T) {
+	p := newTestProxy(t, 14)
+	service, at := p.nodePortService()
+	service.Spec.Ports[0].Port = int32(p.freePort())
+	own, attached := p.options.Address, netip.AddrFrom4([4]byte{127, testOctet, 14, 2})
+	p.servePod(p.podAddress(0), 8080, answerWith("pod"))
+	p.OnServiceAdd(service)
+	p.OnEndpointSliceAdd(p.endpointSlice(8080, podBackend{p.podAddress(0), thisNode, true}))
+	p.syncPorts()
+
+	answers := func(address netip.Addr, port int32) bool {
+		answer, _ := readAnswer(t, netip.AddrPortFrom(address, uint16(port)).String())
+		return answer == "pod"
+	}
+	nodePort, port := service.Spec.Ports[0].NodePort, service.Spec.Ports[0].Port
+	expect := func(when string, ownPort, attachedNodePort, attachedPort bool) {
+		t.Helper()
+		if !answers(own, nodePort) {
+			t.Errorf("%s: the node port %s does not answer", when, at)
+		}
+		got := []bool{answers(own, port), answers(attached, nodePort), answers(attached, port)}
+		if want := []bool{ownPort, attachedNodePort, attachedPort}; !slices.Equal(got, want) {
+			t.Errorf("%s: its own address serves the port, the attached one the node port, and the port: %v, want %v",
+				when, got, want)
+		}
+	}
+	expect("at first", false, false, false)
+	p.SetAttached([]netip.Addr{attached})
+	p.syncPorts()
+	expect("with an attached address", false, true, false)
+	published := service.DeepCopy()
+	published.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{
+		{IP: attached.String(), IPMode: new(v1.LoadBalancerIPModeProxy)}, {IP: own.String()},
+	}
+	p.OnServiceUpdate(service, published)
+	p.syncPorts()
+	expect("with the node's address in the status", true, true, true)
+	p.SetAttached(nil)
+	p.syncPorts()
+	expect("detached", true, false, false)
+	p.OnServiceUpdate(published, service)
+	p.syncPorts()
+	expect("without a status", false, false, false)
 }
 
 func TestSourceAddressByTrafficPolicy(t *testing.T) {
