@@ -5,6 +5,7 @@ package conformance
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/ccmlab/ccmlab/lab/conformance/record"
@@ -86,9 +87,13 @@ type AddressReserver interface {
 // run, too.
 type ConnectionCounter interface {
 	// CountConnections counts what a balancer has accepted so far, on each of its
-	// ports: TCP connections or UDP flows.
+	// ports: TCP connections or UDP flows. The error is ErrNotCounted if its kind counts nothing.
 	CountConnections(ctx context.Context, id string) (map[int32]int64, error)
 }
+
+// ErrNotCounted tells that a balancer, such as a floating IP, counts no connections. Nothing but its address is
+// proof then that an answer came by it.
+var ErrNotCounted = errors.New("balancers of this kind count no connections")
 
 // RouteTable shows FeatureRoutes.
 type RouteTable interface {

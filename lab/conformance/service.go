@@ -171,7 +171,7 @@ const MinUIDPrefix = 8
 func isFor(b Balancer, svc *corev1.Service) bool {
 	said, uid := strings.ReplaceAll(string(b.Service), "-", ""), strings.ReplaceAll(string(svc.UID), "-", "")
 	return b.Service == svc.UID || len(said) >= MinUIDPrefix && strings.HasPrefix(uid, said) ||
-		string(b.Service) == svc.Namespace+"/"+svc.Name
+		string(b.Service) == svc.Namespace+"/"+svc.Name || string(b.Service) == svc.Namespace+"-"+svc.Name
 }
 
 // TheBalancer returns the only balancer of the Service. It must be active, and its address in the Service's

@@ -20,6 +20,7 @@ func TestIsFor(t *testing.T) {
 		"7c9e6679":                             true,
 		"7c9e6679-7425":                        true,
 		"shop/web":                             true,
+		"shop-web":                             true,
 		"":                                     false,
 		"7c9e667":                              false, // It may be another's.
 		"7c9e6678":                             false,

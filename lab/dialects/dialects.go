@@ -39,6 +39,9 @@ type Suite struct {
 	Args []string          `json:"args"`
 	// ServiceTag is the tag by which the CCM marks a balancer with its Service's UID.
 	ServiceTag string `json:"serviceTag"`
+	// AddressPrefix is for a CCM whose balancers are reserved addresses: what their names have before the Service's
+	// namespace and name.
+	AddressPrefix string `json:"addressPrefix"`
 	// RegionIsZone tells that its cloud has no regions beside what the lab's calls zones.
 	RegionIsZone bool `json:"regionIsZone"`
 	// Claims are capabilities that the CCM has. Unsupported are features and capabilities that

@@ -260,6 +260,7 @@ func (o *Options) UseDialect(dialect string) error {
 	}
 	o.Dialect = dialect
 	o.CCMNames.Dialect, o.CCMNames.RegionIsZone = dialect, preset.Suite.RegionIsZone
+	o.CCMNames.AddressPrefix = preset.Suite.AddressPrefix
 	o.CCMNames.ServiceTag = cmp.Or(o.CCMNames.ServiceTag, preset.Suite.ServiceTag)
 	for _, c := range preset.Suite.Claims {
 		o.Claims = append(o.Claims, conformance.Capability(c))

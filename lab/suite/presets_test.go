@@ -1,6 +1,8 @@
 package suite
 
 import (
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -13,18 +15,24 @@ import (
 )
 
 func TestPresetComesBeforeWhatAPersonAdds(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "ccm.token")
+	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
+	want := map[string][]string{
+		"hcloud": {"HCLOUD_ENDPOINT=http://127.30.0.1:8471/v1", "HCLOUD_NETWORK_ROUTES_ENABLED=true"},
+		"oxide":  {"OXIDE_HOST=http://127.30.0.1:8471", "OXIDE_TOKEN=secret"},
+	}
 	for _, name := range dialects.Names() {
 		p, err := withPreset(&program.CCM{Path: "/bin/true", Args: []string{"-v=4"}, Env: []string{"A={{.Port}}"}}, name)
 		require.NoError(t, err)
 		require.NoError(t, p.Check(), "every text is a template that can be filled in")
 		assert.Equal(t, "-v=4", p.Args[len(p.Args)-1])
 		assert.Equal(t, "A={{.Port}}", p.Env[len(p.Env)-1])
-		p.Values = program.Values{DialectURL: "http://127.30.0.1:8471", NeedsRoutes: "true", Port: 10258}
+		p.Values = program.Values{
+			DialectURL: "http://127.30.0.1:8471", NeedsRoutes: "true", Port: 10258, TokenFile: token,
+		}
 		env, err := p.Values.Fill(p.Env)
 		require.NoError(t, err)
-		assert.Contains(t, env, "HCLOUD_ENDPOINT=http://127.30.0.1:8471/v1")
-		assert.Contains(t, env, "HCLOUD_NETWORK_ROUTES_ENABLED=true")
-		assert.Contains(t, env, "A=10258")
+		assert.Subset(t, env, append(want[name], "A=10258"))
 	}
 	_, err := withPreset(&program.CCM{}, "nimbus")
 	require.Error(t, err)
@@ -47,7 +55,7 @@ func TestPresetsAreJudged(t *testing.T) {
 		require.NoError(t, o.UseDialect(name))
 		require.NoError(t, o.Program.Check())
 		assert.Equal(t, name, o.CCMNames.Dialect)
-		assert.NotEmpty(t, o.CCMNames.ServiceTag)
+		assert.NotEmpty(t, o.CCMNames.ServiceTag+o.CCMNames.AddressPrefix)
 		assert.Equal(t, "said by a person", o.Unsupported["udp"])
 		for what, why := range o.Unsupported {
 			assert.Contains(t, known, what)

@@ -32,6 +32,7 @@ var preferredPorts = map[string]int{
 	PortLock:      0, // One of lockPorts.
 	PortCloud:     8470,
 	PortHcloud:    8471,
+	PortOxide:     8472,
 	PortEtcd:      2379,
 	PortEtcdPeer:  2380,
 	PortAPIServer: 6443,
@@ -50,6 +51,7 @@ const (
 	PortLock      = "lock"
 	PortCloud     = ComponentCloud
 	PortHcloud    = "hcloud"
+	PortOxide     = "oxide"
 	PortEtcd      = "etcd"
 	PortEtcdPeer  = "etcd-peer"
 	PortAPIServer = "kube-apiserver"

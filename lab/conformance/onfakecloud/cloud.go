@@ -222,6 +222,9 @@ func (c *Cloud) awaitState(ctx context.Context, id string, want api.InstanceStat
 // ListBalancers implements conformance.Cloud. The cluster may have been renamed, so that all that
 // are somebody's are the cluster's, but for the stranger's.
 func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, error) {
+	if c.balancersAreAddresses() {
+		return c.listAttachedAddresses(ctx)
+	}
 	all, err := c.API.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{c.Names.serviceTag()}})
 	if err != nil {
 		return nil, err
@@ -236,6 +239,9 @@ func (c *Cloud) ListBalancers(ctx context.Context) ([]conformance.Balancer, erro
 
 // GetBalancer implements conformance.Cloud.
 func (c *Cloud) GetBalancer(ctx context.Context, id string) (conformance.Balancer, bool, error) {
+	if c.balancersAreAddresses() {
+		return c.getAttachedAddress(ctx, id)
+	}
 	lb, err := c.API.GetLoadBalancer(ctx, id)
 	if err != nil {
 		return conformance.Balancer{}, false, unlessNotFound(err)
@@ -296,6 +302,9 @@ func healthCheckOf(lb *api.LoadBalancer) (checked bool, port int32) {
 
 // DeleteBalancer implements conformance.Cloud.
 func (c *Cloud) DeleteBalancer(ctx context.Context, id string) error {
+	if c.balancersAreAddresses() {
+		return c.deleteAttachedAddress(ctx, id)
+	}
 	if _, err := c.API.DeleteLoadBalancer(ctx, id); err != nil && !client.IsNotFound(err) {
 		return err
 	}
@@ -389,6 +398,9 @@ func (c *Cloud) CreateTwinBalancer(ctx context.Context, id string) (conformance.
 // LimitBalancers implements conformance.BalancerLimiter.
 func (c *Cloud) LimitBalancers(ctx context.Context) (lift func(context.Context) error, err error) {
 	return c.exhaustQuota(ctx, func(q *api.Quotas) api.QuotasUpdate {
+		if c.balancersAreAddresses() {
+			return api.QuotasUpdate{Addresses: &q.Addresses.Limit}
+		}
 		return api.QuotasUpdate{LoadBalancers: &q.LoadBalancers.Limit}
 	})
 }
@@ -436,6 +448,9 @@ func (c *Cloud) stranger() string { return c.Cluster + ".stranger" }
 
 // CountConnections implements conformance.ConnectionCounter.
 func (c *Cloud) CountConnections(ctx context.Context, id string) (map[int32]int64, error) {
+	if c.balancersAreAddresses() {
+		return nil, conformance.ErrNotCounted
+	}
 	stats, err := c.API.LoadBalancerStats(ctx, id)
 	if err != nil {
 		return nil, err

@@ -27,6 +27,9 @@ type Names struct {
 	Dialect string
 	// RegionIsZone tells that its cloud has no regions beside what this one calls zones.
 	RegionIsZone bool
+	// AddressPrefix, unless "", tells that a Service's balancer is a reserved address that is attached to one
+	// Node's instance. Its name begins so, and goes on with the Service's namespace and name.
+	AddressPrefix string
 }
 
 // fields are the names by what they are called on a command line.

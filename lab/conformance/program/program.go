@@ -143,7 +143,7 @@ func (c *CCM) processSpec() (process.Spec, error) {
 	spec.Env, err2 = values.Fill(c.Env)
 	if c.ConfigTemplate != "" {
 		var config string
-		if config, err3 = fillTemplate(c.ConfigTemplate, values); err3 == nil {
+		if config, err3 = fillTemplate(c.ConfigTemplate, values, readFile); err3 == nil {
 			err3 = atomicfile.Write(c.Values.CloudConfig, []byte(config))
 		}
 	}

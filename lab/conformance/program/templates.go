@@ -4,6 +4,7 @@ package program
 
 import (
 	"fmt"
+	"os"
 	"reflect"
 	"strings"
 	"text/template"
@@ -82,8 +83,8 @@ func exampleValues() Values {
 	return v
 }
 
-func fillTemplate(text string, v Values) (string, error) {
-	t, err := template.New("template").Parse(text)
+func fillTemplate(text string, v Values, readFile func(string) (string, error)) (string, error) {
+	t, err := template.New("template").Funcs(template.FuncMap{"readFile": readFile}).Parse(text)
 	if err != nil {
 		return "", err
 	}
@@ -95,11 +96,17 @@ func fillTemplate(text string, v Values) (string, error) {
 	return out.String(), nil
 }
 
+// readFile reads a file's text for a template, as {{readFile .TokenFile}}, without the line's end.
+func readFile(name string) (string, error) {
+	text, err := os.ReadFile(name)
+	return strings.TrimSpace(string(text)), err
+}
+
 // Fill fills templates in.
 func (v Values) Fill(texts []string) ([]string, error) {
 	var filled []string
 	for _, text := range texts {
-		s, err := fillTemplate(text, v)
+		s, err := fillTemplate(text, v, readFile)
 		if err != nil {
 			return nil, err
 		}
@@ -110,10 +117,11 @@ func (v Values) Fill(texts []string) ([]string, error) {
 
 // CheckTemplate returns what is wrong with a template, before there are values.
 func CheckTemplate(text string) error {
+	readNothing := func(string) (string, error) { return "x", nil }
 	// With everything there and with nothing there: both branches of an if.
-	_, err := fillTemplate(text, exampleValues())
+	_, err := fillTemplate(text, exampleValues(), readNothing)
 	if err == nil {
-		_, err = fillTemplate(text, Values{})
+		_, err = fillTemplate(text, Values{}, readNothing)
 	}
 	return err
 }
