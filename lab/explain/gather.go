@@ -25,6 +25,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/status"
 )
 
@@ -44,6 +45,7 @@ type CloudReader interface {
 	Project(ctx context.Context) (*api.Project, error)
 	ListInstances(ctx context.Context, f client.InstanceFilter) ([]api.Instance, error)
 	ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
+	ListAddresses(ctx context.Context, f client.AddressFilter) ([]api.ReservedAddress, error)
 	LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error)
 	LoadBalancerStats(ctx context.Context, id string) (*api.LoadBalancerStats, error)
 	Quotas(ctx context.Context) (*api.Quotas, error)
@@ -255,11 +257,12 @@ func (s Source) queryBalancer(ctx context.Context, q *factQueries, f *ServiceFac
 	if f.Service == nil {
 		return
 	}
-	if f.Balancer = status.BalancerOf(f.Service, all); f.Balancer == nil {
-		return
-	}
 	ctx, cancel := context.WithTimeout(ctx, followUpTimeout)
 	defer cancel()
+	if f.Balancer = status.BalancerOf(f.Service, all); f.Balancer == nil {
+		s.queryAddress(ctx, q, f)
+		return
+	}
 	health, err := s.Cloud.LoadBalancerHealth(ctx, f.Balancer.ID)
 	if err == nil {
 		f.Health = health
@@ -270,6 +273,17 @@ func (s Source) queryBalancer(ctx context.Context, q *factQueries, f *ServiceFac
 		f.Stats = stats
 	}
 	q.addMissing(Cloud, "the traffic of "+f.Balancer.ID, err)
+}
+
+// queryAddress finds the reserved address that the Service's status names, unless a balancer holds it.
+func (s Source) queryAddress(ctx context.Context, q *factQueries, f *ServiceFacts) {
+	reserved, err := s.Cloud.ListAddresses(ctx, client.AddressFilter{})
+	for _, a := range reserved {
+		if a.IP == kubediff.IngressAddress(f.Service) && (a.Holder == nil || a.Holder.Kind == api.HolderInstance) {
+			f.Address = &a
+		}
+	}
+	q.addMissing(Cloud, "reserved addresses", err)
 }
 
 func (s Source) queryService(ctx context.Context, q *factQueries, f *ServiceFacts) error {

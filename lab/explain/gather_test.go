@@ -52,6 +52,10 @@ func (c *fakeCloud) ListInstances(ctx context.Context, _ client.InstanceFilter) 
 	}, c.call(ctx, "instances")
 }
 
+func (c *fakeCloud) ListAddresses(ctx context.Context, _ client.AddressFilter) ([]api.ReservedAddress, error) {
+	return []api.ReservedAddress{{ID: "a-1", IP: "127.30.64.1"}}, c.call(ctx, "addresses")
+}
+
 func (c *fakeCloud) ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
 	assert.Empty(c.t, f.Tags, "each CCM has a tag of its own for a Service's UID")
 	well := wellService().Balancer

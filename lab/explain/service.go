@@ -39,6 +39,9 @@ type ServiceFacts struct {
 	Balancer *api.LoadBalancer
 	Health   *api.LoadBalancerHealth
 	Stats    *api.LoadBalancerStats
+	// Address is the reserved address that the status names, if no balancer has it: some CCMs attach one to a Node's
+	// instance, and make no balancer. It may be nil.
+	Address *api.ReservedAddress
 	// Quota is the project's quota of load balancers, nil if unknown.
 	Quota *api.Quota
 	// Instances name the balancer's targets.
@@ -402,6 +405,8 @@ func (f ServiceFacts) findBalancerMismatch() *finding {
 		return f.addCloudError(newFinding(
 			Unknown, "has the address %s; of its load balancer nothing is known, as the cloud does not answer", at,
 		))
+	case lb == nil && f.Address != nil:
+		return f.findUnattachedAddress()
 	case lb == nil:
 		return f.addRepair(newFinding(NotReady, "does not answer: its load balancer is gone").
 			addFact(Cluster, "its status names %s", at).addFact(Cloud, "no load balancer has its UID in its tags"))
@@ -417,6 +422,35 @@ func (f ServiceFacts) findBalancerMismatch() *finding {
 		).addWait("wait; it serves as it did before until that is done")
 	}
 	return f.findMissingPorts()
+}
+
+// findUnattachedAddress reports that the reserved address in the status leads to no instance that runs.
+func (f ServiceFacts) findUnattachedAddress() *finding {
+	if f.Address.Holder == nil {
+		return f.addRepair(newFinding(NotReady, "does not answer: its address is attached to no instance").
+			addFact(Cloud, "%s", f.describeAddress()))
+	}
+	holder := f.Address.Holder.ID
+	at := slices.IndexFunc(f.Instances, func(i api.Instance) bool { return i.ID == holder })
+	if at >= 0 && f.Instances[at].State == api.InstanceRunning {
+		return nil
+	}
+	down := newFinding(NotReady, "does not answer: its address is attached to an instance that does not run").
+		addFact(Cloud, "%s", f.describeAddress())
+	if at >= 0 {
+		down.addFact(Cloud, "instance %s (%s) is %s", holder, f.Instances[at].Name, f.Instances[at].State).
+			addStep("start it", "fakecloud instances start %s", holder)
+	}
+	return down.addWait("a CCM attaches the address elsewhere when the Node of the instance is deleted, and not before (KEP-3458)")
+}
+
+// describeAddress says where the Service's reserved address leads.
+func (f ServiceFacts) describeAddress() string {
+	to := "attached to nothing"
+	if f.Address.Holder != nil {
+		to = fmt.Sprintf("attached to instance %s (%s)", f.Address.Holder.ID, f.targetName(f.Address.Holder.ID))
+	}
+	return fmt.Sprintf("address %s (%s, %s) is %s", f.Address.IP, f.Address.ID, f.Address.Name, to)
 }
 
 // addRepair adds why the CCM has not repaired the balancer yet.

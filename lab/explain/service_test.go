@@ -78,6 +78,18 @@ func theAPIServers(f *ServiceFacts) {
 	f.Balancer, f.Health, f.Pods = nil, nil, nil
 }
 
+// attach gives the Service an attached address in place of its balancer.
+func (f *ServiceFacts) attach(instance string, state api.InstanceState) {
+	f.Balancer, f.Health = nil, nil
+	f.Address = &api.ReservedAddress{
+		ID: "a-1", Name: "lab-default-web", IP: "127.30.64.1",
+		Holder: &api.AddressHolder{Kind: api.HolderInstance, ID: instance},
+	}
+	for i := range f.Instances {
+		f.Instances[i].State = state
+	}
+}
+
 // noAddress is a Service before the CCM has seen to it.
 func noAddress(f *ServiceFacts) {
 	f.Service.Status, f.Balancer, f.Health = corev1.ServiceStatus{}, nil, nil
@@ -237,6 +249,32 @@ func TestServices(t *testing.T) {
 			saidCase{
 				NotReady, "Service web does not answer: its load balancer is gone.",
 				[]Fact{{Cluster, "its status names web.example.com"}}, []string{"lab logs ccm --tail 30"},
+			},
+		},
+		"all well, by an attached address": {
+			func(f *ServiceFacts) { f.attach("i-1", api.InstanceRunning) },
+			saidCase{
+				Ready, "Service web is ready at 127.30.64.1, port 8080/TCP.",
+				[]Fact{{Cloud, "address 127.30.64.1 (a-1, lab-default-web) is attached to instance i-1 (node-1), which takes all ports; there is no load balancer"}},
+				nil,
+			},
+		},
+		"an address that is attached to a stopped instance": {
+			func(f *ServiceFacts) { f.attach("i-1", api.InstanceStopped) },
+			saidCase{
+				NotReady, "Service web does not answer: its address is attached to an instance that does not run.",
+				[]Fact{{Cloud, "instance i-1 (node-1) is stopped"}}, []string{"fakecloud instances start i-1"},
+			},
+		},
+		"an address that is attached to nothing": {
+			func(f *ServiceFacts) {
+				f.attach("", "")
+				f.Address.Holder = nil
+			},
+			saidCase{
+				NotReady, "Service web does not answer: its address is attached to no instance.",
+				[]Fact{{Cloud, "address 127.30.64.1 (a-1, lab-default-web) is attached to nothing"}},
+				[]string{"lab logs ccm --tail 30"},
 			},
 		},
 		"all well, checked, for some clients": {

@@ -557,6 +557,9 @@ func (f ServiceFacts) describeHealthyPath() *finding {
 			ok.addFact(Cloud, "only clients from %s may connect", strings.Join(lb.SourceRanges, ", "))
 		}
 	}
+	if f.Address != nil {
+		ok.addFact(Cloud, "%s, which takes all ports; there is no load balancer", f.describeAddress())
+	}
 	if f.hasLocalTrafficPolicy() {
 		ok.addFact(
 			Cluster,
