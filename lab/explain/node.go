@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -558,7 +559,8 @@ func (f NodeFacts) findNothingWrong() *finding {
 		addFact(Cluster, "condition Ready is True, no taint keeps pods away that the cloud or the CCM set")
 	for _, a := range f.Node.Status.Addresses {
 		if a.Type != corev1.NodeHostName {
-			ok.addFact(Cluster, "%s %s, zone %s", a.Type, a.Address, f.Node.Labels[corev1.LabelTopologyZone])
+			zone := cmp.Or(f.Node.Labels[corev1.LabelTopologyZone], "none")
+			ok.addFact(Cluster, "%s %s, zone %s", a.Type, a.Address, zone)
 		}
 	}
 	if i := f.matchingInstance(); i != nil {

@@ -40,8 +40,8 @@ type Service struct {
 	Address    string `json:"address"`
 	Port       int32  `json:"port"`
 	BalancerID string `json:"balancerId"`
-	// State is the balancer's. Without one it is "pending", or "gone" if the
-	// Service still has its address; "unknown" if the cloud did not tell.
+	// State is the balancer's. Without one it is "pending"; where the Service has an address "attached" if that is
+	// attached to an instance, as some CCMs do, else "gone"; "unknown" if the cloud did not tell.
 	State  string `json:"state"`
 	Reason string `json:"reason,omitempty"`
 	// ReadyEndpoints counts those of its EndpointSlices; nil if they could not be
@@ -85,12 +85,18 @@ func TakeSnapshot(
 		return s
 	}
 	var balancers []api.LoadBalancer
+	var reserved []api.ReservedAddress
 	cloud, err := openCloud()
 	if err == nil {
 		balancers, err = cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{tag}})
 	}
+	if err == nil && slices.ContainsFunc(services.Items, func(svc corev1.Service) bool {
+		return kubediff.IngressAddress(&svc) != "" && BalancerOf(&svc, balancers) == nil
+	}) {
+		reserved, err = cloud.ListAddresses(ctx, client.AddressFilter{})
+	}
 	s.BalancersErr = err
-	s.Services = servicesOf(services.Items, balancers, err == nil)
+	s.Services = servicesOf(services.Items, balancers, reserved, err == nil)
 	if cloud == nil {
 		return s
 	}
@@ -145,8 +151,13 @@ func countReadyEndpoints(services []Service, endpoints []discoveryv1.EndpointSli
 }
 
 // servicesOf are those of type LoadBalancer; listed tells whether the balancers
-// are known.
-func servicesOf(services []corev1.Service, balancers []api.LoadBalancer, listed bool) []Service {
+// and reserved addresses are known.
+func servicesOf(
+	services []corev1.Service,
+	balancers []api.LoadBalancer,
+	reserved []api.ReservedAddress,
+	listed bool,
+) []Service {
 	all := []Service{}
 	for _, s := range services {
 		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -165,6 +176,10 @@ func servicesOf(services []corev1.Service, balancers []api.LoadBalancer, listed 
 			}
 		case !listed:
 			svc.State = "unknown"
+		case slices.ContainsFunc(reserved, func(a api.ReservedAddress) bool {
+			return a.IP == svc.Address && a.Holder != nil && a.Holder.Kind == api.HolderInstance
+		}):
+			svc.State = "attached"
 		case svc.Address != "":
 			svc.State = "gone"
 		default:

@@ -38,6 +38,9 @@ func TestStateOfServices(t *testing.T) {
 	balancer := api.LoadBalancer{
 		ID: "lb-1", State: api.LoadBalancerError, StateReason: &reason, Tags: api.Tags{contract.TagServiceUID: "u-x"},
 	}
+	attached := []api.ReservedAddress{
+		{IP: "192.0.2.1"}, {IP: "192.0.2.2", Holder: &api.AddressHolder{Kind: api.HolderInstance, ID: "i-1"}},
+	}
 	for name, tc := range map[string]struct {
 		service   corev1.Service
 		balancers []api.LoadBalancer
@@ -49,6 +52,9 @@ func TestStateOfServices(t *testing.T) {
 			Service{Name: "s", Address: "192.0.2.1", BalancerID: "lb-1", State: "error", Reason: reason},
 		},
 		"no balancer yet": {service("s"), nil, true, Service{Name: "s", State: "pending"}},
+		"an attached address": {
+			service("s", "192.0.2.2"), nil, true, Service{Name: "s", Address: "192.0.2.2", State: "attached"},
+		},
 		"no balancer any more": {
 			service("s", "192.0.2.1"), nil, true, Service{Name: "s", Address: "192.0.2.1", State: "gone"},
 		},
@@ -58,7 +64,7 @@ func TestStateOfServices(t *testing.T) {
 		"nobody knows, no address": {service("s"), nil, false, Service{Name: "s", State: "unknown"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, []Service{tc.want}, servicesOf([]corev1.Service{tc.service, {}}, tc.balancers, tc.listed))
+			assert.Equal(t, []Service{tc.want}, servicesOf([]corev1.Service{tc.service, {}}, tc.balancers, attached, tc.listed))
 		})
 	}
 }

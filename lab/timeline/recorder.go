@@ -4,6 +4,7 @@ package timeline
 // versions of an object returns what differs, so that each change is recorded once.
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -44,7 +45,7 @@ func Node(before, after *corev1.Node) []Change {
 	}
 	addTaint(
 		cloudproviderapi.TaintExternalCloudProvider, "tainted", "initialized",
-		fmt.Sprintf("provider ID %s, zone %s", after.Spec.ProviderID, after.Labels[corev1.LabelTopologyZone]),
+		fmt.Sprintf("provider ID %s, zone %s", after.Spec.ProviderID, cmp.Or(after.Labels[corev1.LabelTopologyZone], "none")),
 	)
 	addTaint(cloudproviderapi.TaintNodeShutdown, "shutdown-taint", "shutdown-taint-lifted", "the machine is back")
 	const isTrue = string(corev1.ConditionTrue)

@@ -329,6 +329,9 @@ func (c *Cloud) ChangeBalancer(
 ) error {
 	update := api.LoadBalancerUpdate{Listeners: &api.Listeners{}, Targets: &api.Targets{}}
 	for _, l := range listeners {
+		if c.PassThrough { // A network balancer changes no ports.
+			l.TargetPort = l.Port
+		}
 		*update.Listeners = append(*update.Listeners, api.Listener{
 			Protocol: api.Protocol(strings.ToLower(l.Protocol)), Port: int(l.Port), TargetPort: int(l.TargetPort),
 		})
