@@ -72,6 +72,9 @@ type Agent struct {
 	lookupProviderID providerIDLookup
 	tag              string // key=value that marks the cluster's instances and routes
 	log              *slog.Logger
+	// PodRanges, if it is set before Run, gives the pods' ranges by Node where the cluster needs routes between them
+	// and its CCM makes none: machines get them from the lab then. Elsewhere it gives nil.
+	PodRanges func(context.Context) (map[string]string, error)
 	// OnChange, if it is set before Run, is called when machines boot, halt and end.
 	OnChange func(...timeline.Change)
 
@@ -441,8 +444,17 @@ func (a *Agent) sweepMachines(ctx context.Context, keep map[string]bool) {
 func (a *Agent) connectMachines(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, stepBound)
 	defer cancel()
+	ranges, err := a.podRanges(bounded)
+	if err != nil {
+		a.logAndRetry(ctx, "looking for the pods' ranges", err)
+		return
+	}
+	due, complete := a.machinesToConnect(ranges)
+	if !complete { // A Node gets its range after it has registered.
+		a.retryLater(ctx, a.triggerReconcile)
+	}
 	var each sync.WaitGroup
-	for m, network := range a.machinesToConnect() {
+	for m, network := range due {
 		each.Go(func() {
 			if err := a.machines.Connect(bounded, m, network); err != nil {
 				a.logAndRetry(ctx, "network of machine "+m.Name, err)
@@ -456,28 +468,50 @@ func (a *Agent) connectMachines(ctx context.Context) {
 	each.Wait()
 }
 
-// machinesToConnect are the machines whose network differs from the cloud's, with the network that they should
-// have.
-func (a *Agent) machinesToConnect() map[cluster.Machine]cluster.Network {
+func (a *Agent) podRanges(ctx context.Context) (map[string]string, error) {
+	if a.PodRanges == nil {
+		return nil, nil
+	}
+	return a.PodRanges(ctx)
+}
+
+// machinesToConnect are the machines whose network differs from what it should be, with that. It is not complete
+// while there are ranges, and a machine's is not known.
+func (a *Agent) machinesToConnect(ranges map[string]string) (due map[cluster.Machine]cluster.Network, complete bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	due := map[cluster.Machine]cluster.Network{}
+	due, complete = map[cluster.Machine]cluster.Network{}, true
 	for m := range a.running {
 		if a.busy[m.Name] {
 			continue
 		}
-		want := cluster.Network{Routes: a.routesOf(m), Addresses: attachedAddresses(a.instances[m.ID])}
+		complete = complete && (ranges == nil || ranges[m.Name] != "")
+		want := cluster.Network{Addresses: attachedAddresses(a.instances[m.ID])}
+		if want.Routes = a.cloudRoutes(m); ranges != nil {
+			want.Routes = a.podRoutes(m, ranges)
+		}
 		have, ok := a.connected[m]
 		if !ok || !slices.Equal(have.Routes, want.Routes) || !slices.Equal(have.Addresses, want.Addresses) {
 			due[m] = want
 		}
 	}
-	return due
+	return due, complete
 }
 
-// routesOf are the cloud's routes to other machines than m. One that is a blackhole in the cloud is left out. mu
+// podRoutes are routes to the pods of other machines than m. mu is held.
+func (a *Agent) podRoutes(m cluster.Machine, ranges map[string]string) []cluster.Route {
+	routes := []cluster.Route{}
+	for other := range a.running {
+		if pods := ranges[other.Name]; other != m && pods != "" {
+			routes = append(routes, cluster.Route{Destination: pods, Via: other.Address})
+		}
+	}
+	return sortRoutes(routes)
+}
+
+// cloudRoutes are the cloud's routes to other machines than m. One that is a blackhole in the cloud is left out. mu
 // is held.
-func (a *Agent) routesOf(m cluster.Machine) []cluster.Route {
+func (a *Agent) cloudRoutes(m cluster.Machine) []cluster.Route {
 	routes := []cluster.Route{}
 	for _, r := range a.routes {
 		hop := a.instances[r.InstanceID]
@@ -485,6 +519,10 @@ func (a *Agent) routesOf(m cluster.Machine) []cluster.Route {
 			routes = append(routes, cluster.Route{Destination: r.Destination, Via: hop.Addresses[0].IP})
 		}
 	}
+	return sortRoutes(routes)
+}
+
+func sortRoutes(routes []cluster.Route) []cluster.Route {
 	slices.SortFunc(routes, func(a, b cluster.Route) int { return strings.Compare(a.Destination, b.Destination) })
 	return routes
 }

@@ -322,6 +322,28 @@ func TestMachineNetworks(t *testing.T) {
 	}, bound, 10*time.Millisecond, "an address that is attached to it")
 }
 
+// Where no CCM makes routes, machines get those to the pods of the others' Nodes, as these get their ranges.
+func TestMachinesGetRoutesFromTheLab(t *testing.T) {
+	one, two := newInstance("i-1", "one", 1, api.InstanceRunning), newInstance("i-2", "two", 1, api.InstanceRunning)
+	two.Addresses = []api.Address{{Type: api.AddressInternal, IP: "127.0.0.10"}}
+	s := newSleepMachines(t)
+	a := newAgent(&fakeCloud{listed: []api.Instance{one, two}, events: make(chan api.Event)}, s)
+	asked := 0
+	a.PodRanges = func(context.Context) (map[string]string, error) {
+		if asked++; asked < 3 {
+			return map[string]string{"one": "10.0.1.0/24", "two": ""}, nil
+		}
+		return map[string]string{"one": "10.0.1.0/24", "two": "10.0.2.0/24"}, nil
+	}
+	runAgent(t, a, s)
+	for of, want := range map[string]cluster.Route{
+		"two": {Destination: "10.0.1.0/24", Via: "127.0.0.9"}, "one": {Destination: "10.0.2.0/24", Via: "127.0.0.10"},
+	} {
+		require.Eventually(t, func() bool { return slices.Equal(s.routesOf(of), []cluster.Route{want}) },
+			bound, 10*time.Millisecond, of)
+	}
+}
+
 // An agent that starts while the cloud does not answer stops nothing.
 func TestNothingIsStoppedBeforeTheFirstList(t *testing.T) {
 	a := New(nil, nil, nil, "cluster=lab", slog.New(slog.DiscardHandler))

@@ -277,6 +277,8 @@ type Program struct {
 	Args []string `json:"args"`
 	// Env is added to its environment; nil leaves that of the lab's own CCM.
 	Env []string `json:"env,omitempty"`
+	// WithoutRoutes tells that, as a CCM, it makes no routes between the pods of different nodes.
+	WithoutRoutes bool `json:"withoutRoutes,omitempty"`
 }
 
 // Supervised is a cluster that can tell which of the processes that it started have

@@ -26,6 +26,8 @@ type Preset struct {
 	// Env and Args are what the program gets, before what a person adds.
 	Env  map[string]string `json:"env"`
 	Args []string          `json:"args"`
+	// WithoutRoutes tells that it makes no routes. Where nodes need them, the lab makes them.
+	WithoutRoutes bool `json:"withoutRoutes"`
 	// Suite is what the conformance suite must know beside that.
 	Suite Suite `json:"suite"`
 	// Limits say what a person who knows the real cloud must know of the lab, a sentence each.

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/lab"
@@ -60,6 +61,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	}
 	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
 	machines.OnChange = recorder.Record
+	machines.PodRanges = func(ctx context.Context) (map[string]string, error) { return podRanges(ctx, l, kube) }
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return recorder.Components(
@@ -70,6 +72,23 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
 	group.Go(func() error { return l.Cluster.Tend(ctx, log) })
 	return group.Wait()
+}
+
+// podRanges are the pods' ranges by Node, if the lab's CCM makes no routes to them where these are needed.
+func podRanges(ctx context.Context, l *lab.Lab, kube kubernetes.Interface) (map[string]string, error) {
+	used, err := local.Site{Lab: l.State}.ProgramInUse()
+	if err != nil || used == nil || !used.WithoutRoutes || !l.Cluster.CCMCommand().NeedsRoutes {
+		return nil, err
+	}
+	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	ranges := map[string]string{}
+	for _, node := range nodes.Items {
+		ranges[node.Name] = node.Spec.PodCIDR
+	}
+	return ranges, nil
 }
 
 // optionalComponents are the processes that may start at any time: somebody may want the CCM

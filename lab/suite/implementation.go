@@ -240,7 +240,15 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 	if own {
 		args = command.Args
 	}
-	return l.UseCCM(ctx, &cluster.Program{Path: p.Path, Args: args, Env: env})
+	used := &cluster.Program{Path: p.Path, Args: args, Env: env}
+	if dialect != "" {
+		preset, err := dialects.Named(dialect)
+		if err != nil {
+			return err
+		}
+		used.WithoutRoutes = preset.WithoutRoutes
+	}
+	return l.UseCCM(ctx, used)
 }
 
 // UseDialect has the suite judge the CCM of a dialect's cloud, run by the preset: what o.Program

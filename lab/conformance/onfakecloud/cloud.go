@@ -65,14 +65,17 @@ var _ interface {
 // Features implements conformance.Cloud.
 func (c *Cloud) Features() []conformance.Feature {
 	features := []conformance.Feature{
-		conformance.FeatureNodeNames, conformance.FeatureZones, conformance.FeatureInstanceTypes,
-		conformance.FeatureListeners, conformance.FeatureTargets, conformance.FeatureUDP,
-		conformance.FeatureSourceRanges, conformance.FeatureAffinity, conformance.FeatureAffinityTimeout,
-		conformance.FeatureHealthCheck,
+		conformance.FeatureNodeNames, conformance.FeatureZones, conformance.FeatureInstanceTypes, conformance.FeatureUDP,
 	}
-	if c.PassThrough {
+	if !c.balancersAreAddresses() { // An address has all ports, and leads to one Node.
+		features = append(features, conformance.FeatureListeners, conformance.FeatureTargets,
+			conformance.FeatureSourceRanges, conformance.FeatureAffinity, conformance.FeatureAffinityTimeout,
+			conformance.FeatureHealthCheck)
+	}
+	switch {
+	case c.PassThrough:
 		features = append(features, conformance.FeaturePassThrough)
-	} else { // Network balancers need none.
+	case !c.balancersAreAddresses():
 		features = append(features, conformance.FeatureNodePorts)
 	}
 	if c.Machines {
