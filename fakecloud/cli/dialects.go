@@ -32,6 +32,14 @@ func dialectNames() (names []string) {
 	return names
 }
 
+// dialectDefaults are the dialects with where each is spoken by default, for help.
+func dialectDefaults() (all []string) {
+	for _, d := range dialects {
+		all = append(all, fmt.Sprintf("%s (%s)", d.Name, d.listen))
+	}
+	return all
+}
+
 func (a *app) dialectsCommand() *cobra.Command {
 	cmd := catalogueCommand(
 		a, "dialects", "The APIs of other clouds in which this cloud is spoken to",

@@ -62,7 +62,8 @@ being killed at any point; what was under way goes on at the next start.`,
 	)
 	f.StringArrayVar(
 		&o.dialects, "dialect", nil,
-		"NAME[=ADDRESS] of another cloud's API to serve as well, for the same tokens, on loopback unless it speaks TLS: hcloud (127.0.0.1:8471); repeatable",
+		"NAME[=ADDRESS] of another cloud's API to serve as well, for the same tokens, on loopback unless it speaks TLS: "+
+			strings.Join(dialectDefaults(), ", ")+"; repeatable",
 	)
 	f.StringVar(&o.certFile, "tls-cert", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
 	f.StringVar(&o.keyFile, "tls-key", "", "PEM key of --tls-cert")

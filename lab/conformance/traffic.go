@@ -256,12 +256,12 @@ func SendDatagram(ctx context.Context, flow net.Conn, pods []corev1.Pod) (pod st
 // RequestCounted is Request, and requires that the balancer's own count of connections, if it has one, went up with
 // the answer: one that came another way proves nothing.
 func (s *Suite) RequestCounted(ctx context.Context, b Balancer, port int32, pods []corev1.Pod) (pod string, err error) {
-	before, err := s.ConnectionCount(ctx, b, port)
-	if errors.Is(err, ErrNotCounted) {
-		return s.Request(ctx, b, port, pods)
-	}
+	before, counted, err := s.ConnectionCount(ctx, b, port)
 	if err != nil {
 		return "", err
+	}
+	if !counted {
+		return s.Request(ctx, b, port, pods)
 	}
 	if pod, err = s.Request(ctx, b, port, pods); err != nil {
 		return "", err
@@ -269,7 +269,7 @@ func (s *Suite) RequestCounted(ctx context.Context, b Balancer, port int32, pods
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	return pod, pollUntil(ctx, func(ctx context.Context) error {
-		now, err := s.ConnectionCount(ctx, b, port)
+		now, _, err := s.ConnectionCount(ctx, b, port)
 		if err == nil && now <= before {
 			err = fmt.Errorf(
 				"pod %s answered, and balancer %s counts %d connections on port %d, as before", pod, b.ID, now, port,
@@ -279,13 +279,16 @@ func (s *Suite) RequestCounted(ctx context.Context, b Balancer, port int32, pods
 	})
 }
 
-// ConnectionCount is how many connections the balancer says it has accepted on a port.
-func (s *Suite) ConnectionCount(ctx context.Context, b Balancer, port int32) (int64, error) {
-	counted, err := s.Cloud.CountConnections(ctx, b.ID)
-	if err != nil {
-		return 0, fmt.Errorf("reading the counters of balancer %s: %w", b.ID, err)
+// ConnectionCount is how many connections the balancer says it has accepted on a port, if it counts any.
+func (s *Suite) ConnectionCount(ctx context.Context, b Balancer, port int32) (n int64, counted bool, err error) {
+	byPort, err := s.Cloud.CountConnections(ctx, b.ID)
+	if errors.Is(err, ErrNotCounted) {
+		return 0, false, nil
 	}
-	return counted[port], nil
+	if err != nil {
+		return 0, false, fmt.Errorf("reading the counters of balancer %s: %w", b.ID, err)
+	}
+	return byPort[port], true, nil
 }
 
 // AwaitAnswer waits for a pod to answer through the balancer, which has counted

@@ -33,24 +33,33 @@ var statuses = map[conformance.FaultKind]int{
 	conformance.FaultUnavailable:     http.StatusServiceUnavailable,
 }
 
-// operations that are about a thing.
+// operations that are about a thing. Some CCMs' balancers are attached addresses.
 var operations = map[conformance.Thing][]string{
 	conformance.Instances: {"listInstances", "getInstance"},
 	conformance.Balancers: {
 		"listLoadBalancers", "getLoadBalancer", "createLoadBalancer", "updateLoadBalancer", "deleteLoadBalancer",
+		"listAddresses", "getAddress", "reserveAddress", "attachAddress", "detachAddress", "releaseAddress",
 	},
 	conformance.Routes: {"listRoutes", "getRoute", "createRoute", "updateRoute", "deleteRoute"},
 }
 
 // lists among them: all that an empty list can be the answer to.
-var lists = map[conformance.Thing]string{
-	conformance.Instances: "listInstances",
-	conformance.Balancers: "listLoadBalancers",
-	conformance.Routes:    "listRoutes",
+var lists = map[conformance.Thing][]string{
+	conformance.Instances: {"listInstances"},
+	conformance.Balancers: {"listLoadBalancers", "listAddresses"},
+	conformance.Routes:    {"listRoutes"},
 }
 
-// FaultKinds implements conformance.FaultInjector.
-func (c *Cloud) FaultKinds() []conformance.FaultKind { return conformance.AllFaultKinds() }
+// FaultKinds implements conformance.FaultInjector. An address takes no time to build.
+func (c *Cloud) FaultKinds() []conformance.FaultKind {
+	kinds := conformance.AllFaultKinds()
+	if !c.balancersAreAddresses() {
+		return kinds
+	}
+	return slices.DeleteFunc(kinds, func(k conformance.FaultKind) bool {
+		return k == conformance.FaultStuck || k == conformance.FaultBuildFails
+	})
+}
 
 // InjectFault implements conformance.FaultInjector.
 func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conformance.Injection, error) {
@@ -99,7 +108,7 @@ func (c *Cloud) injectLifeCycleFault(ctx context.Context, f conformance.Fault) (
 func operationsUnder(kind conformance.FaultKind, thing conformance.Thing) []string {
 	switch kind {
 	case conformance.FaultEmptyList, conformance.FaultPartialList:
-		return []string{lists[thing]}
+		return lists[thing]
 	case conformance.FaultStale, conformance.FaultMissingField:
 		return slices.DeleteFunc(slices.Clone(operations[thing]), isWrite)
 	case conformance.FaultLost:

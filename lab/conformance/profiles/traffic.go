@@ -147,7 +147,7 @@ func awaitAllAnswers(t *conformance.T, b conformance.Balancer, port int32, pods 
 // should silence it must be in force before: a balancer that is being changed may break a connection off.
 func awaitSilence(t *conformance.T, b conformance.Balancer, port int32, pods []corev1.Pod) {
 	t.Await(fmt.Sprintf("nobody to answer on %s port %d", b.Address, port), func(ctx context.Context) error {
-		before, err := t.ConnectionCount(ctx, b, port)
+		before, _, err := t.ConnectionCount(ctx, b, port)
 		if err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ func awaitSilence(t *conformance.T, b conformance.Balancer, port int32, pods []c
 				return fmt.Errorf("pod %s answered", pod)
 			}
 		}
-		after, err := t.ConnectionCount(ctx, b, port)
+		after, _, err := t.ConnectionCount(ctx, b, port)
 		if err == nil && after != before {
 			err = fmt.Errorf("balancer %s has let %d connections in", b.ID, after-before)
 		}
