@@ -108,10 +108,12 @@ func (a *app) addressesReserve() *cobra.Command {
 }
 
 func (a *app) addressesAttach() *cobra.Command {
-	cmd := a.addressKind().callCommand(&cobra.Command{
+	var cmd *cobra.Command
+	cmd = a.addressKind().callCommand(&cobra.Command{
 		Use: "attach NAME|ID|IP INSTANCE", Short: "Give an address to an instance", Args: cobra.ExactArgs(2),
-		Long: "Give an address to an instance, by the instance's name or ID. The instance shows it as external;\n" +
-			"what is sent to it reaches nobody: the cloud forwards for load balancers only.",
+		Long: "Give an address to an instance, by the instance's name or ID. The instance shows it as external, and\n" +
+			"what comes to it is passed on to the instance, whatever the protocol and port. Where the cloud\n" +
+			"cannot do that it says so: stateReason.",
 		Example: "  fakecloud addresses attach web node-1",
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.ReservedAddress, error) {
 		r, err := resolveAddress(ctx, c, args[0])
@@ -122,7 +124,11 @@ func (a *app) addressesAttach() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		return c.AttachAddress(ctx, r.ID, in.ID)
+		r, err = c.AttachAddress(ctx, r.ID, in.ID)
+		if err == nil && r.StateReason != nil {
+			cmd.PrintErrf("Nothing is passed on to the instance: %s\n", *r.StateReason)
+		}
+		return r, err
 	})
 	byPlace := []cobra.CompletionFunc{a.addressKind().completeRefs(), a.instanceKind().completeRefs()}
 	cmd.ValidArgsFunction = func(

@@ -45,12 +45,15 @@ func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
 	a, err := readOne(ctx, c, func(tx *store.Tx) (ReservedAddress, error) {
 		return resourceByID[ReservedAddress](ctx, tx, id)
 	})
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil // It was released, and is held by nothing.
+	}
 	switch {
-	case errors.Is(err, sql.ErrNoRows) || err == nil && a.Holder.Kind != InstanceResource:
-		c.stopForwarding(id)
-		return nil
 	case err != nil:
 		return err
+	case a.Holder.Kind != InstanceResource:
+		c.stopForwarding(id)
+		return nil
 	}
 	forwarder := LoadBalancer{
 		ID: id, Kind: AttachedAddress, Scheme: Public, Address: a.IP, Targets: []string{a.Holder.ID},

@@ -13,8 +13,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// maxExternal is how many reserved addresses one instance may hold.
-const maxExternal = 5
+// maxExternal is how many reserved addresses one instance may hold. An Oxide rack has the same limit.
+const maxExternal = 32
 
 // ReservedAddress is an address of the load balancers' pool that a project owns, whether
 // or not something holds it.

@@ -45,7 +45,7 @@ type Plane struct {
 	// forwarder is for network balancers; nil without an interface, or because of forwarderErr.
 	forwarder        *packetForwarder
 	forwarderErr     error
-	translationErr   error // why there can be no attached addresses; nil if there can
+	translationErr   error  // why there can be no attached addresses; nil if there can
 	lastGroup        uint32 // of slots
 	counts           map[element]packetCount
 	countsValidUntil time.Time

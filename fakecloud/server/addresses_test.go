@@ -85,10 +85,11 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 	in, other := r.newInstance(t), r.newInstance(t)
 	requireOK(t)(r.AttachAddress(ctx, a.ID, in.ID))
 	requireCode(t, api.InUse)(r.AttachAddress(ctx, a.ID, other.ID))
-	for n := range 4 {
-		requireOK(t)(r.AttachAddress(ctx, r.reserve(t, fmt.Sprint("more-", n)).ID, in.ID))
-	}
-	requireCode(t, api.WrongState)(r.AttachAddress(ctx, two.ID, in.ID))
+	requireOK(t)(r.CreateFault(ctx, api.FaultCreate{
+		Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}}, Effect: api.FaultEffect{Stuck: true},
+	}))
+	requireOK(t)(r.TerminateInstance(ctx, other.ID))
+	requireCode(t, api.WrongState)(r.AttachAddress(ctx, two.ID, other.ID))
 	_, err := r.CreateInstance(ctx, api.InstanceCreate{Address: &two.IP})
 	require.True(t, client.HasCode(err, api.AddressInUse), err)
 	require.ErrorContains(t, err, "reserved address")
