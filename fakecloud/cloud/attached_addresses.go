@@ -39,15 +39,16 @@ func (c *Cloud) followAttachment(ctx context.Context, id string) {
 // forwardAttachedAddress has the data plane pass on what comes to a reserved address, or stop that, as the
 // store has it. planeMu is held.
 func (c *Cloud) forwardAttachedAddress(ctx context.Context, id string) error {
-	if c.cfg.DataPlane.CanForward(AttachedAddress) != nil {
-		return nil
+	if unreachable := c.cfg.DataPlane.CanForward(AttachedAddress); unreachable != nil {
+		return nil //nolint:nilerr // UnreachableReason tells it.
 	}
 	a, err := readOne(ctx, c, func(tx *store.Tx) (ReservedAddress, error) {
-		return resourceByID[ReservedAddress](ctx, tx, id)
+		a, err := resourceByID[ReservedAddress](ctx, tx, id)
+		if errors.Is(err, sql.ErrNoRows) { // It was released, and is held by nothing.
+			return ReservedAddress{}, nil
+		}
+		return a, err
 	})
-	if errors.Is(err, sql.ErrNoRows) {
-		err = nil // It was released, and is held by nothing.
-	}
 	switch {
 	case err != nil:
 		return err

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -506,8 +507,12 @@ func thingOf(operation string) (conformance.Thing, bool) {
 	return "", false
 }
 
-// isWrite tells whether an operation of the API changes something.
+// isWrite tells whether an operation of the API changes something. A dialect's call that came to no operation has
+// its method in its name.
 func isWrite(operation string) bool {
+	if _, wire, ok := strings.Cut(operation, " "); ok {
+		return !strings.HasPrefix(wire, http.MethodGet+" ")
+	}
 	return !slices.ContainsFunc([]string{"get", "list", "stream"}, func(p string) bool {
 		return strings.HasPrefix(operation, p)
 	})
