@@ -433,7 +433,7 @@ func (f ServiceFacts) findUnattachedAddress() *finding {
 	holder := f.Address.Holder.ID
 	at := slices.IndexFunc(f.Instances, func(i api.Instance) bool { return i.ID == holder })
 	if at >= 0 && f.Instances[at].State == api.InstanceRunning {
-		return nil
+		return f.findOtherNodesAddress(f.Instances[at])
 	}
 	down := newFinding(NotReady, "does not answer: its address is attached to an instance that does not run").
 		addFact(Cloud, "%s", f.describeAddress())
@@ -442,6 +442,27 @@ func (f ServiceFacts) findUnattachedAddress() *finding {
 			addStep("start it", "fakecloud instances start %s", holder)
 	}
 	return down.addWait("a CCM attaches the address elsewhere when the Node of the instance is deleted, and not before (KEP-3458)")
+}
+
+// findOtherNodesAddress reports that the status names another node than the one that has the Service's address. A
+// node takes what comes to its own address for a Service only if the Service's status has that.
+func (f ServiceFacts) findOtherNodesAddress(holder api.Instance) *finding {
+	var others []string
+	for _, in := range f.Service.Status.LoadBalancer.Ingress {
+		if slices.ContainsFunc(holder.Addresses, func(a api.Address) bool {
+			return a.Type == api.AddressInternal && a.IP == in.IP
+		}) {
+			return nil
+		}
+		if in.IP != f.Address.IP {
+			others = append(others, in.IP)
+		}
+	}
+	if len(others) == 0 {
+		return nil
+	}
+	return f.addRepair(newFinding(NotReady, "does not answer: its address is attached to another node than its status names").
+		addFact(Cluster, "its status names %s", strings.Join(others, ", ")).addFact(Cloud, "%s", f.describeAddress()))
 }
 
 // describeAddress says where the Service's reserved address leads.

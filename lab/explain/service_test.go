@@ -266,6 +266,19 @@ func TestServices(t *testing.T) {
 				[]Fact{{Cloud, "instance i-1 (node-1) is stopped"}}, []string{"fakecloud instances start i-1"},
 			},
 		},
+		"an address that is attached to another node than the status says": {
+			func(f *ServiceFacts) {
+				f.attach("i-1", api.InstanceRunning)
+				f.Instances[0].Addresses = []api.Address{{Type: api.AddressInternal, IP: "127.30.16.1"}}
+				f.Service.Status.LoadBalancer.Ingress = append(
+					f.Service.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: "127.30.16.2"},
+				)
+			},
+			saidCase{
+				NotReady, "Service web does not answer: its address is attached to another node than its status names.",
+				[]Fact{{Cluster, "its status names 127.30.16.2"}}, []string{"lab logs ccm --tail 30"},
+			},
+		},
 		"an address that is attached to nothing": {
 			func(f *ServiceFacts) {
 				f.attach("", "")
