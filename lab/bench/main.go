@@ -61,6 +61,7 @@ type bench struct {
 	size        size
 	bin         string
 	ccm         string // the program to measure
+	dialect     string // of the cloud that it is for; "" for this one
 	flags       []string
 	withoutPeer bool   // without upstream's defaults beside it
 	profile     string // folder for CPU profiles of the CCM
@@ -76,6 +77,9 @@ func main() {
 		&b.bin, "bin", "bin", "folder of the programs, with upstream's in its folder kube or in LAB_KUBE_BIN",
 	)
 	flag.StringVar(&b.ccm, "ccm", "", "the CCM to measure (default: ccm in -bin)")
+	flag.StringVar(
+		&b.dialect, "dialect", "", "the dialect of the cloud that -ccm is for: how soon it initialises Nodes is measured, alone",
+	)
 	flags := flag.String(
 		"flags", "", "further flags of the CCM when it is measured with its own defaults, apart by spaces",
 	)
@@ -87,6 +91,9 @@ func main() {
 	)
 	flag.Parse()
 	b.flags = strings.Fields(*flags)
+	if b.dialect != "" { // The others look into our CCM, or take its routes and balancers for granted.
+		b.withoutPeer, b.Rows = true, "init"
+	}
 	if b.Quick {
 		b.size = quick
 	}

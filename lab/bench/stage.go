@@ -19,6 +19,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/bench/harness"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/conformance/program"
+	"github.com/ccmlab/ccmlab/lab/dialects"
 	"github.com/ccmlab/ccmlab/lab/testbed"
 )
 
@@ -87,11 +89,42 @@ func (s *stage) close(err *error) {
 
 // startCCM starts the CCM with its own defaults, and with these flags and this environment.
 func (s *stage) startCCM(ctx context.Context, env []string, flags ...string) (err error) {
-	s.ccm, err = s.bed.StartCCM(ctx, testbed.CCMOptions{Path: s.bench.ccm, Defaults: true, Env: env, Flags: flags})
+	options := testbed.CCMOptions{Path: s.bench.ccm, Defaults: true, Env: env, Flags: flags}
+	if s.dialect != "" {
+		if err := s.addPreset(&options); err != nil {
+			return err
+		}
+	}
+	s.ccm, err = s.bed.StartCCM(ctx, options)
 	if err == nil && s.profile != "" {
 		s.profiles.Go(func() { s.takeProfile(ctx) })
 	}
 	return err
+}
+
+// presetFlags are those of a dialect's preset without which its CCM does not run. The others have it look more
+// often than by default.
+var presetFlags = []string{"--cloud-provider=", "--allow-untagged-cloud", "--webhook-secure-port="}
+
+// addPreset has the CCM of a dialect's cloud run by its preset, with the admin's rights.
+func (s *stage) addPreset(o *testbed.CCMOptions) error {
+	preset, err := dialects.Named(s.dialect)
+	if err != nil {
+		return err
+	}
+	env, err := program.Values{
+		DialectURL: s.bed.DialectURL(s.dialect), TokenFile: s.bed.CCMToken, Project: s.bed.Project, NeedsRoutes: "false",
+	}.Fill(preset.Environment())
+	if err != nil {
+		return err
+	}
+	o.Kubeconfig, o.Env = s.bed.Kubeconfig(), append(env, o.Env...)
+	for _, arg := range preset.Args {
+		if slices.ContainsFunc(presetFlags, func(flag string) bool { return strings.HasPrefix(arg, flag) }) {
+			o.Flags = append(o.Flags, arg)
+		}
+	}
+	return nil
 }
 
 // takeProfile writes a CPU profile of the CCM. A CCM that has none is no failure.

@@ -241,6 +241,9 @@ func (b *Bed) ClusterCIDR() string { return b.site.PodCIDR() }
 // calls is told apart from the CCM's calls in the audit.
 func (b *Bed) Cloud() *client.Client { return b.cloud }
 
+// DialectURL is where the cloud is spoken to as another cloud.
+func (b *Bed) DialectURL(dialect string) string { return b.owner.site.Cloud().Dialects[dialect] }
+
 // StartCloud starts the cloud after StopCloud, with the data and at the address
 // that it had, and returns when it is ready. It does nothing if it runs.
 func (b *Bed) StartCloud(ctx context.Context) error {
