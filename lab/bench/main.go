@@ -113,7 +113,11 @@ func (s *size) scaleTo(nodes int) {
 }
 
 func (b *bench) measureFigures(ctx context.Context) (report, error) {
-	r := report{Quick: b.Quick, Size: b.size}
+	r := report{Quick: b.Quick, Size: b.size, CCM: "fakecloud", Command: "make bench-ccm"}
+	if b.ccm != "" {
+		r.CCM = filepath.Base(b.ccm)
+		r.Command += fmt.Sprintf(` BENCH="-dialect %s -ccm ./%s"`, b.dialect, r.CCM)
+	}
 	if err := b.checkArguments(); err != nil {
 		return r, err
 	}

@@ -9,6 +9,9 @@ import (
 
 // report is everything that is printed.
 type report struct {
+	// CCM is the program that was measured, and Command what does so again, for `lab conformance table`.
+	CCM     string          `json:"ccm"`
+	Command string          `json:"command"`
 	Quick   bool            `json:"quick"`
 	Machine harness.Machine `json:"machine"`
 	Size    size            `json:"size"`

@@ -83,6 +83,7 @@ proxy, if the driver asks for that.`,
 			if err != nil {
 				return err
 			}
+			f.command = describeRun(cmd, args)
 			return f.runSuite(cmd, tests)
 		},
 	}
@@ -120,7 +121,7 @@ proxy, if the driver asks for that.`,
 	)
 	f.selection = addSelectionFlags(cmd)
 	addOutputFlag(cmd, "table", "json", "yaml")
-	cmd.AddCommand(newConformanceList(), newConformanceBudget(), newConformanceDriver())
+	cmd.AddCommand(newConformanceList(), newConformanceBudget(), newConformanceDriver(), newConformanceTable())
 	return cmd
 }
 
@@ -175,6 +176,7 @@ func (f *conformanceFlags) runSuite(cmd *cobra.Command, tests []conformance.Test
 // deliverReport writes the report's files and prints the report. It returns a
 // silentError if the CCM did not pass.
 func (f *conformanceFlags) deliverReport(cmd *cobra.Command, steps *ui.Steps, result *conformance.Report) (err error) {
+	result.Command = f.command
 	var files []string
 	if f.reportDir != "" {
 		if files, err = report.WriteFiles(result, f.reportDir); err != nil {

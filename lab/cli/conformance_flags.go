@@ -85,6 +85,7 @@ type conformanceFlags struct {
 	driver                string
 	driverArgs, driverEnv []string
 	ccm, config, dialect  string
+	command               string // see describeRun
 	rbac                  string
 	ccmNames              map[string]string
 	env                   []string
@@ -118,6 +119,7 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 	fl.StringVar(
 		&f.ccm, "ccm", "", "the CCM to run, a program at `PATH`, with the arguments after -- (default our own)",
 	)
+	fl.StringVar(&f.opts.CCMVersion, "ccm-version", "", "version of --ccm, for the reports (default: what its build says)")
 	fl.StringVar(
 		&f.dialect, "dialect", "",
 		"the CCM is that of another cloud, run and judged by its preset: "+strings.Join(dialects.Names(), ", "),

@@ -43,6 +43,8 @@ type Report struct {
 	Implementation Identity  `json:"implementation"`
 	Cluster        Identity  `json:"cluster"`
 	Suite          Identity  `json:"suite"`
+	// Command judges the CCM again, once its files are there.
+	Command string `json:"command,omitempty"`
 	// Claims are the capabilities whose tests are required; Unsupported are
 	// features and capabilities declared missing, and why.
 	Claims      []Capability    `json:"claims,omitempty"`

@@ -3,6 +3,7 @@ package suite
 import (
 	"cmp"
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"maps"
@@ -177,7 +178,7 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 			Path: o.Program.Path, Args: o.Program.Args, Env: o.Program.Env,
 			ConfigTemplate: cmp.Or(o.Program.ConfigTemplate, own),
 		}
-		under.Name = ccm.Name()
+		under.Name, under.Version = ccm.Name(), cmp.Or(o.CCMVersion, buildVersion(o.Program.Path))
 	}
 	ccm.Values = ccmValues(l, command, o.Dialect)
 	gated := &ccm.Values.CloudURL
@@ -197,6 +198,15 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 		TokenFile: cloud.TokenFile(cluster.CallerCCM),
 	}
 	return under, gate.Close, nil
+}
+
+// buildVersion is the version of a Go program's main module; "" if it has none.
+func buildVersion(path string) string {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil || info.Main.Version == "(devel)" {
+		return ""
+	}
+	return info.Main.Version
 }
 
 // ccmValues are the values that templates of a CCM's command line can use in this lab, with a

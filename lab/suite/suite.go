@@ -50,6 +50,8 @@ type Options struct {
 	Program *program.CCM
 	// Dialect is that of Program, a CCM of another cloud; "" is none.
 	Dialect string
+	// CCMVersion is Program's, for the report; "" is what its build says.
+	CCMVersion string
 	// CCMPath is another build of the lab's own CCM, run in its place.
 	CCMPath string
 	// RBAC, unless nil, is all that the CCM may do in the cluster.
