@@ -52,6 +52,7 @@ func TestKind(t *testing.T) {
 		{"TCP and UDP from this machine and from a pod", (*fixture).kindTCPAndUDP},
 		{"externalTrafficPolicy Local, and PROXY protocol", (*fixture).kindLocalTraffic},
 		{"a network balancer, without node ports", (*fixture).kindNetworkBalancer},
+		{"an attached address leads to its node, and moves", (*fixture).attachedAddressMoves},
 		{"source ranges", (*fixture).kindSourceRanges},
 		{"session affinity", (*fixture).kindAffinity},
 		{"a rolling update loses no request", (*fixture).kindRollingUpdate},

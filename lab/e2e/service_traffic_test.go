@@ -43,6 +43,7 @@ func TestServiceTraffic(t *testing.T) {
 	f.startNear()
 
 	t.Run("a node port is every node's", func(t *testing.T) { f.in(t).nodePortAnswers() })
+	t.Run("an attached address leads to its node, and moves", func(t *testing.T) { f.in(t).attachedAddressMoves() })
 	t.Run("each port of a Service leads to its own, TCP and UDP", func(t *testing.T) { f.in(t).severalPorts() })
 	t.Run("with externalTrafficPolicy Local a node answers if it has a pod, and tells", func(t *testing.T) {
 		f.in(t).localNodes()
@@ -125,6 +126,37 @@ func (f *fixture) nodePorts(service string) map[string]int32 {
 
 func at(address string, port int32) string {
 	return net.JoinHostPort(address, strconv.Itoa(int(port)))
+}
+
+// attachedAddressMoves attaches an address to one node's instance and then to another's. The demo's node port answers
+// on it while it is attached.
+func (f *fixture) attachedAddressMoves() {
+	svc, err := f.kube("operator").CoreV1().Services(metav1.NamespaceDefault).
+		Get(f.t.Context(), "web", metav1.GetOptions{})
+	require.NoError(f.t, err)
+	address, err := f.api().ReserveAddress(f.t.Context(), api.ReservedAddressCreate{})
+	require.NoError(f.t, err)
+	where := "http://" + at(address.IP, svc.Spec.Ports[0].NodePort)
+	for _, n := range f.status().Nodes[:2] {
+		_, err := f.api().AttachAddress(f.t.Context(), address.ID, n.InstanceID)
+		require.NoError(f.t, err)
+		f.await("an answer on "+address.IP+", which "+n.Name+" has", func(context.Context) error {
+			answer, err := fetch(where)
+			if err == nil && !strings.HasPrefix(answer, "Hello from pod web-") {
+				err = fmt.Errorf("the answer is %q", answer)
+			}
+			return err
+		})
+		_, err = f.api().DetachAddress(f.t.Context(), address.ID)
+		require.NoError(f.t, err)
+		f.await("nobody to answer on "+address.IP, func(context.Context) error {
+			if answer, err := fetch(where); err == nil {
+				return fmt.Errorf("the answer is %q", answer)
+			}
+			return nil
+		})
+	}
+	require.NoError(f.t, f.api().ReleaseAddress(f.t.Context(), address.ID))
 }
 
 func (f *fixture) nodePortAnswers() {
