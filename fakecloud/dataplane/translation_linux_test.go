@@ -57,7 +57,7 @@ func TestAttachedAddressLeadsToItsInstance(t *testing.T) {
 	t.Cleanup(plane.Close)
 	if err := plane.CanForward(cloud.AttachedAddress); err != nil {
 		require.ErrorContains(t, err, "the kernel lacks a part of nftables")
-		t.Skip(err)
+		t.Skip(err) // It takes a kernel that has it.
 	}
 	apply := func(instance ...cloud.Backend) {
 		t.Helper()

@@ -96,6 +96,9 @@ func NotFound(format string, args ...any) error {
 	return &cloud.Error{Code: cloud.NotFound, Message: fmt.Sprintf(format, args...)}
 }
 
+// IsGone tells whether an instance is one that other clouds do not know any more: they keep none that has ended.
+func IsGone(in api.Instance) bool { return in.State == api.InstanceTerminated }
+
 // Answer is what a call is answered with; no body is sent if that is nil.
 type Answer struct {
 	Status int

@@ -82,7 +82,7 @@ func listServers(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.
 	for _, in := range instances {
 		s := toServer(r, in, networks)
 		wanted := query["status"]
-		if isGone(in) || !selector.matches(in.Tags) || len(wanted) > 0 && !slices.Contains(wanted, s.Status) {
+		if dialect.IsGone(in) || !selector.matches(in.Tags) || len(wanted) > 0 && !slices.Contains(wanted, s.Status) {
 			continue
 		}
 		servers = append(servers, s)
@@ -119,13 +119,11 @@ func readInstance(ctx context.Context, r *dialect.Request, serial int64) (*api.I
 	if err != nil {
 		return nil, err
 	}
-	if isGone(*in) {
+	if dialect.IsGone(*in) {
 		return nil, dialect.NotFound("server with ID %d not found", serial)
 	}
 	return in, nil
 }
-
-func isGone(in api.Instance) bool { return in.State == api.InstanceTerminated }
 
 // serverStatuses are Hetzner's words for the states of instances.
 var serverStatuses = map[api.InstanceState]string{

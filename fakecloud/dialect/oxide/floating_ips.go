@@ -17,7 +17,7 @@ import (
 const tagDescription = "description"
 
 func findAddress(ctx context.Context, r *dialect.Request, reference string) (*api.ReservedAddress, error) {
-	return find(ctx, r, cloud.AddressResource, reference, r.GetAddress,
+	return findResource(ctx, r, cloud.AddressResource, reference, r.GetAddress,
 		func(ctx context.Context, name string) ([]api.ReservedAddress, error) {
 			return r.ListAddresses(ctx, client.AddressFilter{Name: name})
 		})

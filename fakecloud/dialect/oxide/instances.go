@@ -29,18 +29,16 @@ var runStates = map[api.InstanceState]oxide.InstanceState{
 // findInstance reads an instance by its UUID or name. One that is terminated is not found: a rack keeps
 // no instances that were deleted.
 func findInstance(ctx context.Context, r *dialect.Request, reference string) (*api.Instance, error) {
-	in, err := find(ctx, r, cloud.InstanceResource, reference, r.GetInstance,
+	in, err := findResource(ctx, r, cloud.InstanceResource, reference, r.GetInstance,
 		func(ctx context.Context, name string) ([]api.Instance, error) {
 			all, err := r.ListInstances(ctx, client.InstanceFilter{Name: name})
-			return slices.DeleteFunc(all, isGone), err
+			return slices.DeleteFunc(all, dialect.IsGone), err
 		})
-	if err == nil && isGone(*in) {
+	if err == nil && dialect.IsGone(*in) {
 		return nil, dialect.NotFound("not found: instance with id %q", reference)
 	}
 	return in, err
 }
-
-func isGone(in api.Instance) bool { return in.State == api.InstanceTerminated }
 
 func viewInstance(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
 	in, err := findInstance(ctx, r, inPath(r))

@@ -35,15 +35,15 @@ var Dialect = dialect.Dialect{
 		"instances are made, started and stopped by fakecloud's own API",
 	},
 	Calls: []dialect.Call{
-		call(http.MethodGet, "/v1/instances/{id}", []string{"project"}, viewInstance),
-		call(http.MethodGet, "/v1/network-interfaces", []string{"instance", "project"}, listNetworkInterfaces),
-		call(http.MethodGet, "/v1/instances/{id}/external-ips", []string{"project"}, listExternalIPs),
-		call(http.MethodGet, "/v1/floating-ips/{id}", []string{"project"}, viewFloatingIP),
-		call(http.MethodPost, "/v1/floating-ips", []string{"project"}, createFloatingIP),
-		call(http.MethodPost, "/v1/floating-ips/{id}/attach", []string{"project"}, attachFloatingIP),
-		call(http.MethodPost, "/v1/floating-ips/{id}/detach", []string{"project"}, detachFloatingIP),
-		call(http.MethodDelete, "/v1/floating-ips/{id}", []string{"project"}, deleteFloatingIP),
-		call(http.MethodGet, "/v1/ip-pools/{id}", nil, viewIPPool),
+		versionedCall(http.MethodGet, "/v1/instances/{id}", []string{"project"}, viewInstance),
+		versionedCall(http.MethodGet, "/v1/network-interfaces", []string{"instance", "project"}, listNetworkInterfaces),
+		versionedCall(http.MethodGet, "/v1/instances/{id}/external-ips", []string{"project"}, listExternalIPs),
+		versionedCall(http.MethodGet, "/v1/floating-ips/{id}", []string{"project"}, viewFloatingIP),
+		versionedCall(http.MethodPost, "/v1/floating-ips", []string{"project"}, createFloatingIP),
+		versionedCall(http.MethodPost, "/v1/floating-ips/{id}/attach", []string{"project"}, attachFloatingIP),
+		versionedCall(http.MethodPost, "/v1/floating-ips/{id}/detach", []string{"project"}, detachFloatingIP),
+		versionedCall(http.MethodDelete, "/v1/floating-ips/{id}", []string{"project"}, deleteFloatingIP),
+		versionedCall(http.MethodGet, "/v1/ip-pools/{id}", nil, viewIPPool),
 	},
 	Refuse: refuse,
 }
@@ -51,8 +51,8 @@ var Dialect = dialect.Dialect{
 // apiVersion is the form of the header API-Version, as Oxide's server (dropshot) reads it.
 var apiVersion = regexp.MustCompile(`^[0-9]+\.[0-9]+\.[0-9]+$`)
 
-// call makes a call that takes any API-Version that is one.
-func call[B any](
+// versionedCall makes a call that takes any API-Version that is one.
+func versionedCall[B any](
 	method, path string,
 	query []string,
 	do func(ctx context.Context, r *dialect.Request, body B) (*dialect.Answer, error),
@@ -117,8 +117,8 @@ func projectID(r *dialect.Request) string {
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(r.Project.ID)).String()
 }
 
-// find reads what a request refers to: by its UUID, or by its name in the project.
-func find[T any](
+// findResource reads what a request refers to: by its UUID, or by its name in the project.
+func findResource[T any](
 	ctx context.Context,
 	r *dialect.Request,
 	kind cloud.Resource,
