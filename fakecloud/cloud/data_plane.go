@@ -125,9 +125,7 @@ func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, 
 		return nil, err
 	}
 	failure = c.cfg.DataPlane.Apply(f)
-	if lb.Kind != AttachedAddress {
-		c.queueCondition(lb.ID)
-	}
+	c.queueCondition(lb.ID)
 	return failure, nil
 }
 

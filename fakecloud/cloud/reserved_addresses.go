@@ -257,12 +257,15 @@ func (c *Cloud) ReleaseAddress(ctx context.Context, p Project, id string) error 
 	return err
 }
 
+// addressChange changes an address in a transaction.
+type addressChange func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error
+
 // changeAttachment is changeAddress, after which the data plane follows.
 func (c *Cloud) changeAttachment(
 	ctx context.Context,
 	p Project,
 	id string,
-	do func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error,
+	do addressChange,
 ) (ReservedAddress, error) {
 	a, err := c.changeAddress(ctx, p, id, do)
 	if err == nil {
@@ -277,7 +280,7 @@ func (c *Cloud) changeAddress(
 	ctx context.Context,
 	p Project,
 	id string,
-	do func(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error,
+	do addressChange,
 ) (ReservedAddress, error) {
 	var a ReservedAddress
 	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
