@@ -102,6 +102,7 @@ func New(c cloud, m cluster.Machines, lookup providerIDLookup, tag string, log *
 		wentDown: map[string]bool{}, busy: map[string]bool{}, delays: map[cluster.Machine]time.Duration{},
 		connected: map[cluster.Machine]cluster.Network{},
 		OnChange:  func(...timeline.Change) {},
+		PodRanges: func(context.Context) (map[string]string, error) { return nil, nil },
 	}
 }
 
@@ -444,7 +445,7 @@ func (a *Agent) sweepMachines(ctx context.Context, keep map[string]bool) {
 func (a *Agent) connectMachines(ctx context.Context) {
 	bounded, cancel := context.WithTimeout(ctx, stepBound)
 	defer cancel()
-	ranges, err := a.podRanges(bounded)
+	ranges, err := a.PodRanges(bounded)
 	if err != nil {
 		a.logAndRetry(ctx, "looking for the pods' ranges", err)
 		return
@@ -466,13 +467,6 @@ func (a *Agent) connectMachines(ctx context.Context) {
 		})
 	}
 	each.Wait()
-}
-
-func (a *Agent) podRanges(ctx context.Context) (map[string]string, error) {
-	if a.PodRanges == nil {
-		return nil, nil
-	}
-	return a.PodRanges(ctx)
 }
 
 // machinesToConnect are the machines whose network differs from what it should be, with that. It is not complete

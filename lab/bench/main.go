@@ -116,7 +116,11 @@ func (b *bench) measureFigures(ctx context.Context) (report, error) {
 	r := report{Quick: b.Quick, Size: b.size, CCM: "fakecloud", Command: "make bench-ccm"}
 	if b.ccm != "" {
 		r.CCM = filepath.Base(b.ccm)
-		r.Command += fmt.Sprintf(` BENCH="-dialect %s -ccm ./%s"`, b.dialect, r.CCM)
+		of := "-ccm ./" + r.CCM
+		if b.dialect != "" {
+			of = "-dialect " + b.dialect + " " + of
+		}
+		r.Command += fmt.Sprintf(` BENCH=%q`, of)
 	}
 	if err := b.checkArguments(); err != nil {
 		return r, err

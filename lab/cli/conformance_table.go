@@ -100,7 +100,7 @@ func describeRun(cmd *cobra.Command, ccmArgs []string) string {
 // quoteWord quotes a word for a shell where it needs that.
 func quoteWord(word string) string {
 	if strings.ContainsAny(word, " '\"$&|;()<>*?`\\") || word == "" {
-		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		return shellQuote(word)
 	}
 	return word
 }

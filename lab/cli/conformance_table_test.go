@@ -19,7 +19,7 @@ func TestDescribeRun(t *testing.T) {
 	cmd.Flags().Bool("required-only", false, "")
 	cmd.Flags().StringArray("ccm-env", nil, "")
 	cmd.SetArgs([]string{
-		"--ccm", "/home/me/my-ccm", "--report-dir", "/tmp/x", "--ccm-env", "A={{.Port}}", "--ccm-env", "B=two words",
+		"--ccm", "/opt/nebula/my-ccm", "--report-dir", "/tmp/x", "--ccm-env", "A={{.Port}}", "--ccm-env", "B=two words",
 		"--required-only",
 	})
 	require.NoError(t, cmd.Execute())

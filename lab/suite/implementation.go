@@ -232,7 +232,8 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 		return err
 	}
 	own := len(p.Args) == 0 && dialect == ""
-	if p, err = withPreset(p, dialect); err != nil {
+	p, preset, err := withPreset(p, dialect)
+	if err != nil {
 		return err
 	}
 	p.Values = ccmValues(l, command, dialect)
@@ -250,15 +251,7 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 	if own {
 		args = command.Args
 	}
-	used := &cluster.Program{Path: p.Path, Args: args, Env: env}
-	if dialect != "" {
-		preset, err := dialects.Named(dialect)
-		if err != nil {
-			return err
-		}
-		used.WithoutRoutes = preset.WithoutRoutes
-	}
-	return l.UseCCM(ctx, used)
+	return l.UseCCM(ctx, &cluster.Program{Path: p.Path, Args: args, Env: env, WithoutRoutes: preset.WithoutRoutes})
 }
 
 // UseDialect has the suite judge the CCM of a dialect's cloud, run by the preset: what o.Program
@@ -273,7 +266,7 @@ func (o *Options) UseDialect(dialect string) error {
 		Args: slices.Concat(preset.Suite.Args, o.Program.Args),
 		Env:  slices.Concat(preset.Suite.Environment(), o.Program.Env),
 	}
-	if o.Program, err = withPreset(judged, dialect); err != nil {
+	if o.Program, _, err = withPreset(judged, dialect); err != nil {
 		return err
 	}
 	o.Dialect = dialect
@@ -290,17 +283,17 @@ func (o *Options) UseDialect(dialect string) error {
 }
 
 // withPreset puts a dialect's arguments and environment before those of a program, so that of
-// what comes twice the program's counts.
-func withPreset(p *program.CCM, dialect string) (*program.CCM, error) {
+// what comes twice the program's counts. It gives the preset, too, which is empty without a dialect.
+func withPreset(p *program.CCM, dialect string) (*program.CCM, *dialects.Preset, error) {
 	if dialect == "" {
-		return p, nil
+		return p, &dialects.Preset{}, nil
 	}
 	preset, err := dialects.Named(dialect)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	return &program.CCM{
 		Path: p.Path, Args: slices.Concat(preset.Args, p.Args), Env: slices.Concat(preset.Environment(), p.Env),
 		ConfigTemplate: p.ConfigTemplate,
-	}, nil
+	}, preset, nil
 }

@@ -22,7 +22,7 @@ func TestPresetComesBeforeWhatAPersonAdds(t *testing.T) {
 		"oxide":  {"OXIDE_HOST=http://127.30.0.1:8471", "OXIDE_TOKEN=secret"},
 	}
 	for _, name := range dialects.Names() {
-		p, err := withPreset(&program.CCM{Path: "/bin/true", Args: []string{"-v=4"}, Env: []string{"A={{.Port}}"}}, name)
+		p, _, err := withPreset(&program.CCM{Path: "/bin/true", Args: []string{"-v=4"}, Env: []string{"A={{.Port}}"}}, name)
 		require.NoError(t, err)
 		require.NoError(t, p.Check(), "every text is a template that can be filled in")
 		assert.Equal(t, "-v=4", p.Args[len(p.Args)-1])
@@ -34,7 +34,7 @@ func TestPresetComesBeforeWhatAPersonAdds(t *testing.T) {
 		require.NoError(t, err)
 		assert.Subset(t, env, append(want[name], "A=10258"))
 	}
-	_, err := withPreset(&program.CCM{}, "nimbus")
+	_, _, err := withPreset(&program.CCM{}, "nimbus")
 	require.Error(t, err)
 }
 

@@ -35,27 +35,30 @@ type Figure struct {
 // found in it. Figures are matched with the reports by the programs' names.
 func WriteTable(w io.Writer, reports []*conformance.Report, figures []Figure) error {
 	t := &table{w: w}
-	t.line("# Judged CCMs")
-	t.line("")
-	t.line("Core tests that passed, of those that were asked, and extended ones. `lab conformance table` has written this from")
-	t.line("the reports of the runs below; what the failures of another cloud's CCM mean is on its")
-	t.line("[dialect's page](../README.md#a-ccm-of-another-cloud).")
-	t.line("")
-	t.cells("CCM", "judged on")
+	t.writeLine("# Judged CCMs")
+	t.writeLine("")
+	t.writeLine("Core tests that passed, of those that were asked, and extended ones. `lab conformance table` has written this from")
+	t.writeLine("the reports of the runs below; what the failures of another cloud's CCM mean is on its")
+	t.writeLine("[dialect's page](../README.md#a-ccm-of-another-cloud).")
+	t.writeLine("")
+	t.writeCells("CCM", "judged on")
 	for _, p := range conformance.Profiles {
-		t.cells(string(p))
+		t.writeCells(string(p))
 	}
 	t.endRow()
-	t.line("%s", strings.Repeat("|---", len(conformance.Profiles)+2)+"|")
+	t.writeLine("%s", strings.Repeat("|---", len(conformance.Profiles)+2)+"|")
 	for _, r := range reports {
-		t.cells(title(r.Implementation), fmt.Sprintf("%s, %s %s", r.Date.Format("2006-01-02"), r.Cluster.Name, r.Cluster.Version))
+		t.writeCells(
+			implementationTitle(r.Implementation),
+			fmt.Sprintf("%s, %s %s", r.Date.Format("2006-01-02"), r.Cluster.Name, r.Cluster.Version),
+		)
 		for _, name := range conformance.Profiles {
-			t.cells(score(r, name))
+			t.writeCells(profileScore(r, name))
 		}
 		t.endRow()
 	}
 	for _, r := range reports {
-		t.describe(r, figures)
+		t.describeCCM(r, figures)
 	}
 	return t.err
 }
@@ -66,26 +69,28 @@ type table struct {
 	err error
 }
 
-func (t *table) print(format string, args ...any) {
+func (t *table) writef(format string, args ...any) {
 	if t.err == nil {
 		_, t.err = fmt.Fprintf(t.w, format, args...)
 	}
 }
 
-func (t *table) line(format string, args ...any) { t.print(format+"\n", args...) }
+func (t *table) writeLine(format string, args ...any) { t.writef(format+"\n", args...) }
 
-func (t *table) cells(all ...string) {
+func (t *table) writeCells(all ...string) {
 	for _, cell := range all {
-		t.print("| %s ", strings.ReplaceAll(cell, "|", `\|`))
+		t.writef("| %s ", strings.ReplaceAll(cell, "|", `\|`))
 	}
 }
 
-func (t *table) endRow() { t.line("|") }
+func (t *table) endRow() { t.writeLine("|") }
 
-func title(i conformance.Identity) string { return strings.TrimSpace(i.Name + " " + i.Version) }
+func implementationTitle(i conformance.Identity) string {
+	return strings.TrimSpace(i.Name + " " + i.Version)
+}
 
-// score is how many tests of a profile passed: "13/13, 7/7".
-func score(r *conformance.Report, name conformance.Profile) string {
+// profileScore is how many tests of a profile passed: "13/13, 7/7".
+func profileScore(r *conformance.Report, name conformance.Profile) string {
 	at := slices.IndexFunc(r.Profiles, func(p conformance.ProfileReport) bool { return p.Name == name })
 	if at < 0 {
 		return "–"
@@ -101,11 +106,11 @@ func score(r *conformance.Report, name conformance.Profile) string {
 	return strings.Join(all, ", ")
 }
 
-// describe says of one CCM how it was judged, what it failed, what it was not asked, and how fast it is.
-func (t *table) describe(r *conformance.Report, figures []Figure) {
-	t.line("\n## %s\n", title(r.Implementation))
-	t.line("    %s\n", cmp.Or(r.Command, "lab conformance"))
-	t.line("It %s; the run took %.0f s.\n", r.Verdict(), r.Seconds)
+// describeCCM says of one CCM how it was judged, what it failed, what it was not asked, and how fast it is.
+func (t *table) describeCCM(r *conformance.Report, figures []Figure) {
+	t.writeLine("\n## %s\n", implementationTitle(r.Implementation))
+	t.writeLine("    %s\n", cmp.Or(r.Command, "lab conformance"))
+	t.writeLine("It %s; the run took %.0f s.\n", r.Verdict(), r.Seconds)
 	failed := func(what string, match func(conformance.TestReport) bool) {
 		var ids []string
 		for _, test := range r.Tests {
@@ -114,7 +119,7 @@ func (t *table) describe(r *conformance.Report, figures []Figure) {
 			}
 		}
 		if len(ids) > 0 {
-			t.line("- %s: %s", what, strings.Join(ids, ", "))
+			t.writeLine("- %s: %s", what, strings.Join(ids, ", "))
 		}
 	}
 	failed("Failed of what is required", func(test conformance.TestReport) bool {
@@ -125,10 +130,10 @@ func (t *table) describe(r *conformance.Report, figures []Figure) {
 	})
 	failed("Blocked by those", func(test conformance.TestReport) bool { return test.Result == conformance.Blocked })
 	for _, what := range slices.Sorted(maps.Keys(r.Unsupported)) {
-		t.line("- Not asked, `%s`: %s", what, r.Unsupported[what])
+		t.writeLine("- Not asked, `%s`: %s", what, r.Unsupported[what])
 	}
 	if n := len(r.Crashes); n > 0 {
-		t.line("- Ended by itself, times: %d", n)
+		t.writeLine("- Ended by itself, times: %d", n)
 	}
 	for _, f := range figures {
 		if f.CCM == r.Implementation.Name {
@@ -146,7 +151,7 @@ func (t *table) describeFigure(f Figure) {
 		if l.Ours.Left > 0 {
 			took = fmt.Sprintf("%d left after %.0f s", l.Ours.Left, l.Ours.Seconds)
 		}
-		t.line("- %d Nodes initialised, its own defaults, each call 20 ms late: %s, %d calls (`%s`)",
+		t.writeLine("- %d Nodes initialised, its own defaults, each call 20 ms late: %s, %d calls (`%s`)",
 			f.Size.Nodes, took, l.Ours.Taken.Calls, f.Command)
 	}
 }
