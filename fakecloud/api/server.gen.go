@@ -131,6 +131,22 @@ func (e FaultMatchKinds) Valid() bool {
 	return false
 }
 
+// Defines values for FirewallRuleProtocol.
+const (
+	FirewallTCP FirewallRuleProtocol = "tcp"
+	FirewallUDP FirewallRuleProtocol = "udp"
+)
+
+// Valid tells whether e is one of the values above.
+func (e FirewallRuleProtocol) Valid() bool {
+	switch e {
+	case FirewallTCP,
+		FirewallUDP:
+		return true
+	}
+	return false
+}
+
 // Defines values for HealthCheckProtocol.
 const (
 	HealthCheckHTTP HealthCheckProtocol = "http"
@@ -446,6 +462,7 @@ func (e ProxyProtocol) Valid() bool {
 // Defines values for ResourceKind.
 const (
 	ResourceAddress      ResourceKind = "address"
+	ResourceFirewall     ResourceKind = "firewall"
 	ResourceInstance     ResourceKind = "instance"
 	ResourceLoadBalancer ResourceKind = "load-balancer"
 	ResourceNetwork      ResourceKind = "network"
@@ -456,6 +473,7 @@ const (
 func (e ResourceKind) Valid() bool {
 	switch e {
 	case ResourceAddress,
+		ResourceFirewall,
 		ResourceInstance,
 		ResourceLoadBalancer,
 		ResourceNetwork,
@@ -641,9 +659,12 @@ type Address struct {
 // AddressType External ones are reserved addresses attached to the instance, which is reached by them, but does not have them on its network interface.
 type AddressType string
 
-// AddressAttach Example: {"instanceId":"i-01jd3n6f0c5w3y"}
+// AddressAttach One of the two.
+//
+// Example: {"instanceId":"i-01jd3n6f0c5w3y"}
 type AddressAttach struct {
-	InstanceID string `json:"instanceId"`
+	InstanceID     string `json:"instanceId,omitempty"`
+	LoadBalancerID string `json:"loadBalancerId,omitempty"`
 }
 
 // AddressHolder Whose an address is while it is in use.
@@ -861,7 +882,17 @@ type Event struct {
 	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","holder":{"id":"i-01jd3n6f0c5w3y","kind":"instance"},"id":"a-01jd3n9c5r2t","ip":"127.30.64.7","name":"web","project":"p-01jd3n5qk2v8","region":"nebula-1","serial":44,"state":"in-use","tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:06.123Z","version":2}
 	Address *ReservedAddress `json:"address,omitempty"`
 
-	// From The state before; absent on created, and for a network, which has none.
+	// Firewall What its instances let in from load balancers. One that is in several lets in
+	// what a rule of any of them names, and one that is in none lets in everything. A
+	// target that does not let in its health check is unhealthy; one that does not let
+	// in what a listener sends is sent nothing by it. What comes otherwise, by an
+	// attached address or from another instance, is not filtered.
+	//
+	//
+	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","id":"f-01jd3n5qk2v8","instanceIds":["i-01jd3n6f0c5w3y"],"name":"web","project":"p-01jd3n5qk2v8","rules":[{"firstPort":30080,"lastPort":30080,"protocol":"tcp"}],"serial":47,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
+	Firewall *Firewall `json:"firewall,omitempty"`
+
+	// From The state before; absent on created, and for a network or firewall, which have none.
 	From *string `json:"from,omitempty"`
 	ID   string  `json:"id"`
 
@@ -886,7 +917,7 @@ type Event struct {
 	Seq   int64     `json:"seq"`
 	Time  time.Time `json:"time"`
 
-	// To The state after; absent on deleted, and for a network.
+	// To The state after; absent on deleted, and for a network or firewall.
 	To   *string   `json:"to,omitempty"`
 	Type EventType `json:"type"`
 }
@@ -1123,6 +1154,118 @@ type FaultThrottle struct {
 
 	// PerSecond How many calls a second go through in the long run.
 	PerSecond float64 `json:"perSecond"`
+}
+
+// Firewall What its instances let in from load balancers. One that is in several lets in
+// what a rule of any of them names, and one that is in none lets in everything. A
+// target that does not let in its health check is unhealthy; one that does not let
+// in what a listener sends is sent nothing by it. What comes otherwise, by an
+// attached address or from another instance, is not filtered.
+//
+// Example: {"createdAt":"2026-01-02T15:04:05.123Z","id":"f-01jd3n5qk2v8","instanceIds":["i-01jd3n6f0c5w3y"],"name":"web","project":"p-01jd3n5qk2v8","rules":[{"firstPort":30080,"lastPort":30080,"protocol":"tcp"}],"serial":47,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
+type Firewall struct {
+	CreatedAt time.Time `json:"createdAt"`
+
+	// ID Example: f-01jd3n5qk2v8
+	ID          string            `json:"id"`
+	InstanceIDs FirewallInstances `json:"instanceIds"`
+
+	// Name Example: web
+	Name    string `json:"name"`
+	Project string `json:"project"`
+
+	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records       `json:"records,omitempty"`
+	Rules   FirewallRules `json:"rules"`
+
+	// Serial A number that no other resource or operation of this cloud has or had, whatever
+	// was deleted, or restored from a snapshot.
+	//
+	//
+	// Example: 42
+	Serial Serial `json:"serial"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags      Tags      `json:"tags"`
+	UpdatedAt time.Time `json:"updatedAt"`
+
+	// Version Grows with every change.
+	Version int64 `json:"version"`
+}
+
+// FirewallCreate Example: {"instanceIds":["i-01jd3n6f0c5w3y"],"name":"web","rules":[{"firstPort":30080,"lastPort":30080,"protocol":"tcp"}]}
+type FirewallCreate struct {
+	InstanceIDs *FirewallInstances `json:"instanceIds,omitempty"`
+
+	// Name Unique among the project's firewalls. Generated when left out.
+	//
+	// Example: web
+	Name *string `json:"name,omitempty"`
+
+	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records        `json:"records,omitempty"`
+	Rules   *FirewallRules `json:"rules,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
+}
+
+// FirewallInstances The instances that it is for.
+type FirewallInstances = []string
+
+// FirewallList Example: {"items":[{"createdAt":"2026-01-02T15:04:05.123Z","id":"f-01jd3n5qk2v8","instanceIds":["i-01jd3n6f0c5w3y"],"name":"web","project":"p-01jd3n5qk2v8","rules":[{"firstPort":30080,"lastPort":30080,"protocol":"tcp"}],"serial":47,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}]}
+type FirewallList struct {
+	Items []Firewall `json:"items"`
+
+	// NextPageToken Absent on the last page.
+	NextPageToken *string `json:"nextPageToken,omitempty"`
+}
+
+// FirewallRule Lets in what is for one of a range of ports.
+//
+// Example: {"firstPort":30080,"lastPort":30080,"protocol":"tcp"}
+type FirewallRule struct {
+	FirstPort int `json:"firstPort"`
+
+	// LastPort Not below `firstPort`.
+	LastPort int                  `json:"lastPort"`
+	Protocol FirewallRuleProtocol `json:"protocol"`
+}
+
+// FirewallRuleProtocol defines model for FirewallRule.Protocol.
+type FirewallRuleProtocol string
+
+// FirewallRules defines model for FirewallRules.
+type FirewallRules = []FirewallRule
+
+// FirewallUpdate Example: {"rules":[{"firstPort":30080,"lastPort":30080,"protocol":"tcp"}]}
+type FirewallUpdate struct {
+	InstanceIDs *FirewallInstances `json:"instanceIds,omitempty"`
+
+	// Name Example: web
+	Name *string `json:"name,omitempty"`
+
+	// Records What dialects of other clouds were told of the balancer and this cloud does not
+	// have, by dialect, so that they can tell it again. An update replaces all of it. At
+	// most 64 KiB.
+	//
+	//
+	// Example: {"hcloud":{"services":{"80":{"protocol":"http"}}}}
+	Records Records        `json:"records,omitempty"`
+	Rules   *FirewallRules `json:"rules,omitempty"`
+
+	// Tags Example: {"cluster":"lab"}
+	Tags *Tags `json:"tags,omitempty"`
 }
 
 // HealthChange When a target's health became what it then was.
@@ -1375,6 +1518,9 @@ type LoadBalancer struct {
 	// address alone while the targets stay the same. `flow-hash`, from address and
 	// port, is for network balancers, which have that and `source-hash` only.
 	Algorithm LoadBalancerAlgorithm `json:"algorithm"`
+
+	// AttachedAddresses Reserved addresses that are attached to it, on which it serves as well. Absent while there are none.
+	AttachedAddresses []string `json:"attachedAddresses,omitempty"`
 
 	// ClientAffinitySeconds Keeps a client's address on one target until it has had no connection (of udp, no session) for so long; 0 does not. A client whose target does not answer gets another. A network balancer does so by `source-hash`, for however long.
 	ClientAffinitySeconds ClientAffinitySeconds `json:"clientAffinitySeconds"`
@@ -2617,6 +2763,9 @@ type AuditUserAgent = string
 // FaultID defines model for FaultID.
 type FaultID = string
 
+// FirewallID defines model for FirewallID.
+type FirewallID = string
+
 // IdempotencyKey Example: 5f1e0c9a-create-node-4
 type IdempotencyKey = string
 
@@ -2755,6 +2904,21 @@ type StreamEventsParams struct {
 
 	// LastEventID What a reconnecting browser sends, beside the `after` it began with: the same meaning, and it wins.
 	LastEventID *int64 `json:"Last-Event-ID,omitempty"`
+}
+
+// ListFirewallsParams defines parameters for ListFirewalls.
+type ListFirewallsParams struct {
+	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name *Name `form:"name,omitempty" json:"name,omitempty"`
+
+	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
+
+	// Limit At most this many items in a page.
+	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// PageToken `nextPageToken` of the page before. Opaque.
+	PageToken *PageToken `form:"pageToken,omitempty" json:"pageToken,omitempty"`
 }
 
 // ListInstancesParams defines parameters for ListInstances.
@@ -2908,6 +3072,11 @@ type ServerInterface interface {
 	CreateFault(w http.ResponseWriter, r *http.Request)
 	DeleteFault(w http.ResponseWriter, r *http.Request, id FaultID)
 	GetFault(w http.ResponseWriter, r *http.Request, id FaultID)
+	ListFirewalls(w http.ResponseWriter, r *http.Request, params ListFirewallsParams)
+	CreateFirewall(w http.ResponseWriter, r *http.Request)
+	DeleteFirewall(w http.ResponseWriter, r *http.Request, id FirewallID)
+	GetFirewall(w http.ResponseWriter, r *http.Request, id FirewallID)
+	UpdateFirewall(w http.ResponseWriter, r *http.Request, id FirewallID)
 	ListInstanceTypes(w http.ResponseWriter, r *http.Request)
 	ListInstances(w http.ResponseWriter, r *http.Request, params ListInstancesParams)
 	CreateInstance(w http.ResponseWriter, r *http.Request)
@@ -3106,6 +3275,29 @@ func RegisterHandlers(
 	}).Methods(http.MethodGet)
 	router.HandleFunc("/v1/networks/{id}", func(w http.ResponseWriter, r *http.Request) {
 		handler.UpdateNetwork(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodPatch)
+	router.HandleFunc("/v1/firewalls", func(w http.ResponseWriter, r *http.Request) {
+		read := parameters{query: r.URL.Query(), header: r.Header}
+		var params ListFirewallsParams
+		read.readQuery("name", false, "string", "", &params.Name)
+		read.readQuery("tag", false, "array", "", &params.Tag)
+		read.readQuery("limit", false, "integer", "", &params.Limit)
+		read.readQuery("pageToken", false, "string", "", &params.PageToken)
+		if read.err != nil {
+			refuse(w, r, read.err)
+			return
+		}
+		handler.ListFirewalls(w, r, params)
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/firewalls", handler.CreateFirewall).Methods(http.MethodPost)
+	router.HandleFunc("/v1/firewalls/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.DeleteFirewall(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodDelete)
+	router.HandleFunc("/v1/firewalls/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.GetFirewall(w, r, mux.Vars(r)["id"])
+	}).Methods(http.MethodGet)
+	router.HandleFunc("/v1/firewalls/{id}", func(w http.ResponseWriter, r *http.Request) {
+		handler.UpdateFirewall(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodPatch)
 	router.HandleFunc("/v1/zones", handler.ListZones).Methods(http.MethodGet)
 	router.HandleFunc("/v1/instances", func(w http.ResponseWriter, r *http.Request) {

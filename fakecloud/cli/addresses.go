@@ -107,29 +107,59 @@ func (a *app) addressesReserve() *cobra.Command {
 	return cmd
 }
 
+// holderToAttach resolves what an address is attached to: the one instance, or a balancer.
+func (a *app) holderToAttach(
+	ctx context.Context,
+	c *client.Client,
+	instance []string,
+	balancer string,
+) (to api.AddressAttach, err error) {
+	switch {
+	case (len(instance) == 1) == (balancer != ""):
+		return to, misuse("name an INSTANCE, or a load balancer by --load-balancer")
+	case balancer != "":
+		lb, err := a.balancerKind().findByRef(ctx, c, balancer)
+		if err == nil {
+			to.LoadBalancerID = lb.ID
+		}
+		return to, err
+	}
+	in, err := resolveInstance(ctx, c, instance[0])
+	if err == nil {
+		to.InstanceID = in.ID
+	}
+	return to, err
+}
+
 func (a *app) addressesAttach() *cobra.Command {
 	var cmd *cobra.Command
+	var balancer string
 	cmd = a.addressKind().callCommand(&cobra.Command{
-		Use: "attach NAME|ID|IP INSTANCE", Short: "Give an address to an instance", Args: cobra.ExactArgs(2),
+		Use: "attach NAME|ID|IP INSTANCE", Short: "Give an address to an instance or a load balancer",
+		Args: cobra.RangeArgs(1, 2),
 		Long: "Give an address to an instance, by the instance's name or ID. The instance shows it as external, and\n" +
 			"what comes to it is passed on to the instance, whatever the protocol and port. Where the cloud\n" +
-			"cannot do that it says so: stateReason.",
-		Example: "  fakecloud addresses attach web node-1",
+			"cannot do that it says so: stateReason.\n\n" +
+			"With --load-balancer it is given to a load balancer, which serves on it as well.",
+		Example: `  fakecloud addresses attach web node-1
+  fakecloud addresses attach web --load-balancer shop`,
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.ReservedAddress, error) {
 		r, err := resolveAddress(ctx, c, args[0])
 		if err != nil {
 			return nil, err
 		}
-		in, err := resolveInstance(ctx, c, args[1])
+		to, err := a.holderToAttach(ctx, c, args[1:], balancer)
 		if err != nil {
 			return nil, err
 		}
-		r, err = c.AttachAddress(ctx, r.ID, in.ID)
+		r, err = c.AttachAddress(ctx, r.ID, to)
 		if err == nil && r.StateReason != nil {
 			cmd.PrintErrf("Nothing is passed on to the instance: %s\n", *r.StateReason)
 		}
 		return r, err
 	})
+	cmd.Flags().StringVar(&balancer, "load-balancer", "", "name or ID of a load balancer to give it to")
+	completeFlag(cmd, "load-balancer", a.balancerKind().completeRefs())
 	byPlace := []cobra.CompletionFunc{a.addressKind().completeRefs(), a.instanceKind().completeRefs()}
 	cmd.ValidArgsFunction = func(
 		cmd *cobra.Command,

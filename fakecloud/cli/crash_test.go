@@ -100,7 +100,7 @@ func (e *workload) attachAddress(ctx context.Context, c *client.Client) error {
 		return nil
 	}
 	e.attaching = true
-	_, err := c.AttachAddress(ctx, e.address, e.instance)
+	_, err := c.AttachAddress(ctx, e.address, api.AddressAttach{InstanceID: e.instance})
 	e.attached = err == nil
 	return err
 }

@@ -14,7 +14,7 @@ import (
 
 var eventKinds = []string{
 	string(api.ResourceInstance), string(api.ResourceLoadBalancer), string(api.ResourceRoute),
-	string(api.ResourceNetwork), string(api.ResourceAddress),
+	string(api.ResourceNetwork), string(api.ResourceAddress), string(api.ResourceFirewall),
 }
 
 // completeProjectIDs offers the projects whose events can be followed.

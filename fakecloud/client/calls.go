@@ -35,12 +35,6 @@ func (c *Client) ListTokens(ctx context.Context, project string) ([]api.Token, e
 	)
 }
 
-// AttachAddress attaches an available address to an instance.
-func (c *Client) AttachAddress(ctx context.Context, id, instance string) (*api.ReservedAddress, error) {
-	return sendChange[api.ReservedAddress](
-		ctx, c, http.MethodPost, pathOf("/v1/addresses/%s/attach", id), api.AddressAttach{InstanceID: instance},
-	)
-}
 
 // maxWait is the longest time that one call may wait for an operation.
 const maxWait = time.Minute

@@ -56,8 +56,14 @@ func (c *Client) UpdateAddress(ctx context.Context, id string, body api.Reserved
 	return sendChange[api.ReservedAddress](ctx, c, http.MethodPatch, pathOf("/v1/addresses/%s", id), body)
 }
 
+// AttachAddress sends POST /v1/addresses/{id}/attach:
+// Give an available address to an instance or a load balancer, which may hold 32. Attaching it where it is attached changes nothing.
+func (c *Client) AttachAddress(ctx context.Context, id string, body api.AddressAttach) (*api.ReservedAddress, error) {
+	return sendChange[api.ReservedAddress](ctx, c, http.MethodPost, pathOf("/v1/addresses/%s/attach", id), body)
+}
+
 // DetachAddress sends POST /v1/addresses/{id}/detach:
-// Take an address from its instance. Detaching one that is available changes nothing; a load balancer keeps its address for life (in-use).
+// Take an address from what it is attached to. Detaching one that is available changes nothing; a load balancer keeps the address that it was created with for life (in-use).
 func (c *Client) DetachAddress(ctx context.Context, id string) (*api.ReservedAddress, error) {
 	return sendChange[api.ReservedAddress](ctx, c, http.MethodPost, pathOf("/v1/addresses/%s/detach", id), nil)
 }
@@ -104,6 +110,49 @@ func (c *Client) DeleteFault(ctx context.Context, id string) error {
 // One fault rule, and how often it was applied.
 func (c *Client) GetFault(ctx context.Context, id string) (*api.Fault, error) {
 	return readResource[api.Fault](ctx, c, pathOf("/v1/faults/%s", id), nil)
+}
+
+// FirewallFilter filters a list. Zero fields match everything.
+type FirewallFilter struct {
+	// Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
+	Name string
+	// Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
+	Tags []string
+}
+
+// ListFirewalls reads all pages of GET /v1/firewalls:
+// Firewalls of the project, oldest first.
+func (c *Client) ListFirewalls(ctx context.Context, f FirewallFilter) ([]api.Firewall, error) {
+	return readAllPages[api.Firewall](ctx, c, "/v1/firewalls", url.Values{
+		"name":  textOf(f.Name),
+		"tag":   f.Tags,
+		"limit": {largestPage},
+	})
+}
+
+// CreateFirewall sends POST /v1/firewalls:
+// Create a firewall, in force at once. A project can have 1000.
+func (c *Client) CreateFirewall(ctx context.Context, body api.FirewallCreate) (*api.Firewall, error) {
+	return createResource[api.Firewall](ctx, c, "/v1/firewalls", body)
+}
+
+// DeleteFirewall sends DELETE /v1/firewalls/{id}:
+// Delete a firewall. What its instances let in is then up to their other ones.
+func (c *Client) DeleteFirewall(ctx context.Context, id string) error {
+	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/firewalls/%s", id), nil)
+	return err
+}
+
+// GetFirewall sends GET /v1/firewalls/{id}:
+// One firewall.
+func (c *Client) GetFirewall(ctx context.Context, id string) (*api.Firewall, error) {
+	return readResource[api.Firewall](ctx, c, pathOf("/v1/firewalls/%s", id), nil)
+}
+
+// UpdateFirewall sends PATCH /v1/firewalls/{id}:
+// Replace the fields given; fields left out stay as they are.
+func (c *Client) UpdateFirewall(ctx context.Context, id string, body api.FirewallUpdate) (*api.Firewall, error) {
+	return sendChange[api.Firewall](ctx, c, http.MethodPatch, pathOf("/v1/firewalls/%s", id), body)
 }
 
 // ListInstanceTypes sends GET /v1/instance-types:

@@ -23,6 +23,7 @@ type modelAddress struct{ name, ip, holder string }
 
 type modelHolder struct {
 	own string    // a balancer's address, if it is no reserved one
+	id  string    // of the reserved one that a balancer was created with
 	end time.Time // when it gives its addresses back; zero while it lives
 }
 
@@ -151,7 +152,7 @@ func (e *estate) rename(t *rapid.T) {
 
 func (e *estate) attach(t *rapid.T) {
 	id, instance := drawKey(t, e.addresses), drawKey(t, e.instances)
-	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, instance)
+	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, AddressHolder{InstanceResource, instance})
 	m, in := e.addresses[id], e.instances[instance]
 	switch {
 	case e.ended(in):
@@ -169,12 +170,32 @@ func (e *estate) attach(t *rapid.T) {
 	}
 }
 
+func (e *estate) attachToBalancer(t *rapid.T) {
+	id, balancer := drawKey(t, e.addresses), drawKey(t, e.balancers)
+	_, err := e.cloud.AttachAddress(t.Context(), e.proj, id, AddressHolder{LoadBalancerResource, balancer})
+	m, lb := e.addresses[id], e.balancers[balancer]
+	switch {
+	case e.ended(lb):
+		requireCode(t, InvalidRequest, err)
+	case m.holder == balancer:
+		require.NoError(t, err)
+	case !lb.end.IsZero():
+		requireCode(t, WrongState, err)
+	case m.holder != "":
+		requireCode(t, InUse, err)
+	default:
+		require.NoError(t, err)
+		m.holder = balancer
+		e.versions[id]++
+	}
+}
+
 func (e *estate) detach(t *rapid.T) {
 	id := drawKey(t, e.addresses)
 	_, err := e.cloud.DetachAddress(t.Context(), e.proj, id)
 	m := e.addresses[id]
-	switch {
-	case e.balancers[m.holder] != nil:
+	switch lb := e.balancers[m.holder]; {
+	case lb != nil && lb.id == id:
 		requireCode(t, InUse, err)
 	default:
 		require.NoError(t, err)
@@ -219,7 +240,7 @@ func (e *estate) createBalancer(t *rapid.T) {
 		require.NoError(t, err)
 		require.Equal(t, m.ip, lb.Address.String())
 		require.Equal(t, id, lb.AddressID)
-		e.balancers[lb.ID] = &modelHolder{}
+		e.balancers[lb.ID] = &modelHolder{id: id}
 		m.holder = lb.ID
 		e.versions[id]++
 	case own == "":
@@ -277,13 +298,13 @@ func (e *estate) check() {
 	list, _, err := e.cloud.ListAddresses(ctx, e.proj, Filter{Limit: 500})
 	require.NoError(e.t, err)
 	require.Len(e.t, list, len(e.addresses))
-	external := map[string][]string{}
+	external := map[string][]string{} // by instance or balancer: what is attached to it
 	for _, a := range list {
 		require.NotNil(e.t, e.addresses[a.ID])
 		require.Equal(e.t, *e.addresses[a.ID], modelAddress{a.Name, a.IP.String(), a.Holder.ID})
 		require.Equal(e.t, a.Holder.ID != "", a.State == AddressHeld)
 		require.Equal(e.t, e.versions[a.ID], a.Version)
-		if a.Holder.Kind == InstanceResource {
+		if lb := e.balancers[a.Holder.ID]; a.Holder.ID != "" && (lb == nil || lb.id != a.ID) {
 			external[a.Holder.ID] = append(external[a.Holder.ID], a.IP.String())
 		}
 	}
@@ -295,6 +316,18 @@ func (e *estate) check() {
 			shown = append(shown, ip.String())
 		}
 		require.ElementsMatch(e.t, external[in.ID], shown)
+	}
+	balancers, _, err := e.cloud.ListLoadBalancers(ctx, e.proj, Filter{Limit: 500})
+	require.NoError(e.t, err)
+	for _, lb := range balancers {
+		var shown []string
+		for _, ip := range lb.Attached {
+			shown = append(shown, ip.String())
+		}
+		require.ElementsMatch(e.t, external[lb.ID], shown)
+		if lb.State == LoadBalancerActive {
+			require.ElementsMatch(e.t, append(lb.Attached, lb.Address), e.plane.applied[lb.ID].Addresses)
+		}
 	}
 	e.checkForwarding(list, instances)
 }
@@ -366,7 +399,7 @@ func TestAddressesDoAsTheirModel(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"reserve": e.reserve, "rename": e.rename, "attach": e.attach, "attach2": e.attach, "detach": e.detach,
 			"release":        e.release,
-			"createBalancer": e.createBalancer, "deleteBalancer": e.deleteBalancer,
+			"attachToBalancer": e.attachToBalancer, "createBalancer": e.createBalancer, "deleteBalancer": e.deleteBalancer,
 			"createInstance": e.createInstance, "terminate": e.terminate, "stopOrStart": e.stopOrStart,
 			"advance": func(t *rapid.T) {
 				e.clock.Advance(time.Duration(rapid.IntRange(1, 500).Draw(t, "ms")) * time.Millisecond)
@@ -388,10 +421,10 @@ func TestAnInstanceHoldsSoManyAddresses(t *testing.T) {
 	attach := func() error {
 		a, _, err := c.ReserveAddress(t.Context(), p, AddressSpec{})
 		require.NoError(t, err)
-		_, err = c.AttachAddress(t.Context(), p, a.ID, in.ID)
+		_, err = c.AttachAddress(t.Context(), p, a.ID, AddressHolder{InstanceResource, in.ID})
 		return err
 	}
-	for range maxExternal {
+	for range maxAttached {
 		require.NoError(t, attach())
 	}
 	requireCode(t, WrongState, attach())

@@ -6,6 +6,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
+	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -81,4 +84,60 @@ func (c *Cloud) forwardAttachedAddresses(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// attachToBalancer has a balancer serve on one more address.
+func (c *Cloud) attachToBalancer(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	a *ReservedAddress,
+	to AddressHolder,
+	now time.Time,
+) error {
+	const field = "loadBalancerId"
+	lb, err := loadResource[LoadBalancer](ctx, tx.Tx, p, to.ID)
+	var refused *Error
+	rule, ok := findRule(LoadBalancerRules, lb.State, Update)
+	switch {
+	case errors.As(err, &refused):
+		return refuse(InvalidRequest, "no load balancer %q in project %q to attach the address to", to.ID, p.Name).
+			withField(field, "is no load balancer of the project")
+	case err != nil || a.Holder == to:
+		return err
+	case !ok:
+		return refuse(
+			WrongState, "load balancer %q (%s) is %s: an address is attached to one that stays", lb.Name, lb.ID, lb.State,
+		).withField(field, "is %s", lb.State)
+	case lb.Scheme == Internal:
+		return refuse(InvalidRequest, "load balancer %q is internal, and reserved addresses are public", lb.Name).
+			withField(field, "is internal")
+	case len(lb.Attached) >= maxAttached:
+		return refuseMoreAddresses(to, lb.Name, field)
+	}
+	if err := holdAddress(ctx, tx, a, to, now); err != nil {
+		return err
+	}
+	lb.Attached = append(lb.Attached, a.IP)
+	return c.saveToRebuild(ctx, tx, &lb, rule, now)
+}
+
+// detachFromBalancer has a balancer serve on one address less. One that is being deleted serves no more.
+func (c *Cloud) detachFromBalancer(ctx context.Context, tx *changeTx, a *ReservedAddress, now time.Time) error {
+	lb, err := resourceByID[LoadBalancer](ctx, tx.Tx, a.Holder.ID)
+	switch {
+	case err != nil:
+		return fmt.Errorf("holder of address %s: %w", a.ID, err)
+	case lb.AddressID == a.ID:
+		return a.refuseInUse("a balancer keeps its address for life, unlike those that are attached to it: delete it first")
+	}
+	if err := freeAddress(ctx, tx, a, now); err != nil {
+		return err
+	}
+	lb.Attached = slices.DeleteFunc(lb.Attached, func(ip netip.Addr) bool { return ip == a.IP })
+	rule, ok := findRule(LoadBalancerRules, lb.State, Update)
+	if !ok {
+		return saveResource(ctx, tx, lb.State, &lb, now)
+	}
+	return c.saveToRebuild(ctx, tx, &lb, rule, now)
 }

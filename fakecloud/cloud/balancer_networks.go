@@ -78,5 +78,5 @@ func (lb *LoadBalancer) servingAddresses() []netip.Addr {
 	if lb.PrivateAddress.IsValid() {
 		all = append(all, lb.PrivateAddress)
 	}
-	return all
+	return append(all, lb.Attached...)
 }

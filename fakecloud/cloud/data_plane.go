@@ -47,10 +47,11 @@ type Forwarding struct {
 	HealthCheck *HealthCheck
 }
 
-// Backend is a target that runs, and its address.
+// Backend is a target that runs, its address, and what its firewalls let in.
 type Backend struct {
 	Target  string
 	Address netip.Addr
+	LetIn   LetIn
 }
 
 // DataPlane forwards packets for load balancers. Calls for one balancer do not
@@ -117,7 +118,11 @@ func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, 
 		there := slices.DeleteFunc(rows, func(row db.InstancesOfRow) bool {
 			return InstanceState(row.State) == InstanceTerminated
 		})
-		backends, err := runningBackends(there)
+		letIn, err := letInByInstance(ctx, tx, lb.Project)
+		if err != nil {
+			return err
+		}
+		backends, err := runningBackends(there, letIn)
 		f = forwardingOf(lb, backends, len(there))
 		return err
 	})
@@ -189,7 +194,7 @@ func (c *Cloud) recordOutcome(
 	return saveResource(ctx, tx, before.State, &lb, now)
 }
 
-func runningBackends(targets []db.InstancesOfRow) ([]Backend, error) {
+func runningBackends(targets []db.InstancesOfRow, letIn map[string]LetIn) ([]Backend, error) {
 	backends := []Backend{}
 	for _, t := range targets {
 		if InstanceState(t.State) != InstanceRunning || t.Address == nil {
@@ -199,7 +204,7 @@ func runningBackends(targets []db.InstancesOfRow) ([]Backend, error) {
 		if err != nil {
 			return nil, err
 		}
-		backends = append(backends, Backend{Target: t.ID, Address: address})
+		backends = append(backends, Backend{Target: t.ID, Address: address, LetIn: letIn[t.ID]})
 	}
 	return backends, nil
 }

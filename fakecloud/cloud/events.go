@@ -89,6 +89,8 @@ func eventFrom(row db.Event) (Event, error) {
 		err = json.Unmarshal([]byte(row.Body), &e.Route)
 	case NetworkResource:
 		err = json.Unmarshal([]byte(row.Body), &e.Network)
+	case FirewallResource:
+		err = json.Unmarshal([]byte(row.Body), &e.Firewall)
 	default:
 		err = errors.New("unknown kind of resource")
 	}

@@ -482,6 +482,10 @@ func (c *Cloud) ResourceTags(ctx context.Context, p Project, kind Resource, id s
 		var n Network
 		n, err = c.GetNetwork(ctx, p, id)
 		tags = n.Tags
+	case FirewallResource:
+		var f Firewall
+		f, err = c.GetFirewall(ctx, p, id)
+		tags = f.Tags
 	default:
 		return nil, fmt.Errorf("resources of kind %q have no tags", kind)
 	}

@@ -333,19 +333,32 @@ func (c *Cloud) UpdateLoadBalancer(
 			lb = old
 			return nil
 		}
-		lb.State, lb.StateReason, lb.StateReasonCode = rule.To, "", ""
-		if lb.State != old.State || old.due == nil {
-			// A balancer that is being built keeps its due time. Otherwise frequent updates
-			// would keep it from ever being built.
-			lb.due = c.stateEnd(now, rule.Wait)
-		}
-		if err := saveResource(ctx, tx, old.State, &lb, now); err != nil {
+		if err := c.saveToRebuild(ctx, tx, &lb, rule, now); err != nil {
 			return err
 		}
 		outcome.Operation, err = c.beginOperation(ctx, tx, p.ID, LoadBalancerResource, lb.ID, Update, now)
 		return err
 	})
 	return lb, outcome, err
+}
+
+// saveToRebuild saves a balancer that was changed, in the state after that, in which the worker brings the
+// change into force.
+func (c *Cloud) saveToRebuild(
+	ctx context.Context,
+	tx *changeTx,
+	lb *LoadBalancer,
+	rule Rule[LoadBalancerState],
+	now time.Time,
+) error {
+	from := lb.State
+	lb.State, lb.StateReason, lb.StateReasonCode = rule.To, "", ""
+	if lb.State != from || lb.due == nil {
+		// A balancer that is being built keeps its due time. Otherwise frequent updates
+		// would keep it from ever being built.
+		lb.due = c.stateEnd(now, rule.Wait)
+	}
+	return saveResource(ctx, tx, from, lb, now)
 }
 
 // mergeUpdate checks an update and gives the balancer with the update applied.

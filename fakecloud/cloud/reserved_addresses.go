@@ -13,8 +13,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
-// maxExternal is how many reserved addresses one instance may hold. An Oxide rack has the same limit.
-const maxExternal = 32
+// maxAttached is how many reserved addresses can be attached to one instance or balancer. An Oxide rack has
+// the same limit for instances.
+const maxAttached = 32
 
 // ReservedAddress is an address of the load balancers' pool that a project owns, whether
 // or not something holds it.
@@ -162,33 +163,51 @@ func (c *Cloud) UpdateAddress(ctx context.Context, p Project, id string, u Resou
 	})
 }
 
-// AttachAddress gives an available address to an instance that is not terminating. If that
-// instance has it already, nothing changes.
-func (c *Cloud) AttachAddress(ctx context.Context, p Project, id, instance string) (ReservedAddress, error) {
+// AttachAddress gives an available address to an instance that is not terminating, or to a public load
+// balancer that is not being deleted, as one more address to serve on. What has it already keeps it, and
+// nothing changes.
+func (c *Cloud) AttachAddress(ctx context.Context, p Project, id string, to AddressHolder) (ReservedAddress, error) {
+	attach := c.attachToInstance
+	if to.Kind == LoadBalancerResource {
+		attach = c.attachToBalancer
+	}
 	return c.changeAttachment(ctx, p, id, func(
 		ctx context.Context,
 		tx *changeTx,
 		a *ReservedAddress,
 		now time.Time,
 	) error {
-		in, err := instanceToAttach(ctx, tx.Tx, p, instance)
-		holder := AddressHolder{InstanceResource, instance}
-		switch {
-		case err != nil || a.Holder == holder:
-			return err
-		case len(in.External) >= maxExternal:
-			return refuse(
-				WrongState, "instance %q (%s) has %d reserved addresses, which are the most: detach one first", in.Name,
-				in.ID, maxExternal,
-			).
-				withField("instanceId", "has %d addresses", maxExternal)
-		}
-		if err := holdAddress(ctx, tx, a, holder, now); err != nil {
-			return err
-		}
-		in.External = append(in.External, a.IP)
-		return saveResource(ctx, tx, in.State, &in, now)
+		return attach(ctx, tx, p, a, to, now)
 	})
+}
+
+func (c *Cloud) attachToInstance(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	a *ReservedAddress,
+	to AddressHolder,
+	now time.Time,
+) error {
+	in, err := instanceToAttach(ctx, tx.Tx, p, to.ID)
+	switch {
+	case err != nil || a.Holder == to:
+		return err
+	case len(in.External) >= maxAttached:
+		return refuseMoreAddresses(to, in.Name, "instanceId")
+	}
+	if err := holdAddress(ctx, tx, a, to, now); err != nil {
+		return err
+	}
+	in.External = append(in.External, a.IP)
+	return saveResource(ctx, tx, in.State, &in, now)
+}
+
+func refuseMoreAddresses(holder AddressHolder, name, field string) error {
+	return refuse(
+		WrongState, "%s %q (%s) has %d reserved addresses, which are the most: detach one first",
+		kindInWords(holder.Kind), name, holder.ID, maxAttached,
+	).withField(field, "has %d addresses", maxAttached)
 }
 
 // instanceToAttach finds the instance that an address is to be attached to.
@@ -213,7 +232,7 @@ func instanceToAttach(ctx context.Context, tx *store.Tx, p Project, id string) (
 	return in, nil
 }
 
-// DetachAddress takes an address from its instance. An available address stays as it is.
+// DetachAddress takes an address from what it is attached to. An available address stays as it is.
 func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (ReservedAddress, error) {
 	return c.changeAttachment(ctx, p, id, func(
 		ctx context.Context,
@@ -224,7 +243,7 @@ func (c *Cloud) DetachAddress(ctx context.Context, p Project, id string) (Reserv
 		switch a.Holder.Kind {
 		case InstanceResource:
 		case LoadBalancerResource:
-			return a.refuseInUse("a balancer keeps its address for life: delete it first")
+			return c.detachFromBalancer(ctx, tx, a, now)
 		default:
 			return nil
 		}
@@ -403,11 +422,15 @@ func checkAddressChoice(spec LoadBalancerSpec) error {
 
 // checkReservable refuses to make a balancer internal that holds a reserved address.
 func checkReservable(lb LoadBalancer) error {
-	if lb.Scheme == Internal && lb.AddressID != "" {
+	reserved := lb.Attached
+	if lb.AddressID != "" {
+		reserved = append(reserved, lb.Address)
+	}
+	if lb.Scheme == Internal && len(reserved) > 0 {
 		return refuse(
 			InvalidRequest,
 			"load balancer %q has the reserved address %s, which is public: create another balancer for internal use",
-			lb.Name, lb.Address,
+			lb.Name, reserved[0],
 		).
 			withField("scheme", "must be public, as is its reserved address")
 	}

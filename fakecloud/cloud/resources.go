@@ -71,6 +71,13 @@ func (n Network) describe() description {
 	}, "", n.UpdatedAt}
 }
 
+func (f Firewall) describe() description {
+	return description{db.InsertResourceParams{
+		ID: f.ID, Serial: f.Serial, Kind: string(FirewallResource), ProjectID: f.Project, Name: f.Name,
+		Version: f.Version,
+	}, "", f.UpdatedAt}
+}
+
 // revisable is a pointer to a resource. revise makes it its next version.
 type revisable interface {
 	resource
@@ -82,12 +89,14 @@ func (lb *LoadBalancer) revise(now time.Time)   { lb.Version, lb.UpdatedAt = lb.
 func (a *ReservedAddress) revise(now time.Time) { a.Version, a.UpdatedAt = a.Version+1, now }
 func (r *Route) revise(now time.Time)           { r.Version, r.UpdatedAt = r.Version+1, now }
 func (n *Network) revise(now time.Time)         { n.Version, n.UpdatedAt = n.Version+1, now }
+func (f *Firewall) revise(now time.Time)        { f.Version, f.UpdatedAt = f.Version+1, now }
 
 func (in *Instance) setSerial(serial int64)       { in.Serial = serial }
 func (lb *LoadBalancer) setSerial(serial int64)   { lb.Serial = serial }
 func (a *ReservedAddress) setSerial(serial int64) { a.Serial = serial }
 func (r *Route) setSerial(serial int64)           { r.Serial = serial }
 func (n *Network) setSerial(serial int64)         { n.Serial = serial }
+func (f *Firewall) setSerial(serial int64)        { f.Serial = serial }
 
 func (in *Instance) setDue(t *time.Time)     { in.due = t }
 func (lb *LoadBalancer) setDue(t *time.Time) { lb.due = t }

@@ -51,8 +51,11 @@ const (
 	addressNone AddressState = ""
 )
 
-// networkNone is the only state of a network: it has none.
-const networkNone = ""
+// Networks and firewalls have no states.
+const (
+	networkNone  = ""
+	firewallNone = ""
+)
 
 // Action is what moves a resource from state to state.
 type Action string

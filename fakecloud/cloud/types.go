@@ -213,6 +213,8 @@ type LoadBalancer struct {
 	// and not valid unless it is attached.
 	Network        string            `json:"network,omitempty"`
 	PrivateAddress netip.Addr        `json:"privateAddress,omitzero"`
+	// Attached are reserved addresses that are attached to it, on which it serves as well.
+	Attached []netip.Addr `json:"attached,omitempty"`
 	State          LoadBalancerState `json:"state"`
 	StateReason    string            `json:"stateReason,omitempty"`
 	// StateReasonCode is empty where programs need not tell the reason from others.
@@ -428,6 +430,7 @@ const (
 	AddressResource      Resource = "address"
 	RouteResource        Resource = "route"
 	NetworkResource      Resource = "network"
+	FirewallResource     Resource = "firewall"
 )
 
 // Event is one change. Events are numbered in the order of the changes.
@@ -449,4 +452,5 @@ type Event struct {
 	Address      *ReservedAddress
 	Route        *Route
 	Network      *Network
+	Firewall     *Firewall
 }

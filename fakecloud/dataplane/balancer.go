@@ -198,23 +198,48 @@ func (b *balancer) applyForwarding(f cloud.Forwarding, added map[listenAddress]i
 // updateRoutes gives every listener a new route, to all targets that are not known to
 // be unhealthy by its check, and updates the condition. The caller holds Plane.mu.
 func (b *balancer) updateRoutes() {
-	targets := map[cloud.HealthCheck][]target{} // by the check that lets them have traffic
-	for _, check := range checksInForce(b.forwarding) {
-		for _, backend := range b.forwarding.Backends {
-			if b.checkedTargets[checkKey{backend, check}].health.Health != cloud.Unhealthy {
-				targets[check] = append(targets[check], target{b.endpoints[backend.Target], backend.Address})
+	targets := map[receivers][]target{}
+	for at, want := range listenersByAddress(b.forwarding) {
+		r := receiversOf(b.forwarding, want)
+		if _, known := targets[r]; !known {
+			targets[r] = []target{}
+			for _, backend := range b.receivingBackends(b.forwarding, r) {
+				targets[r] = append(targets[r], target{b.endpoints[backend.Target], backend.Address})
 			}
 		}
-	}
-	for at, want := range listenersByAddress(b.forwarding) {
 		b.listeners[at].route.Store(&route{
-			listener: want, targets: targets[want.CheckInForce(b.forwarding.HealthCheck)],
+			listener: want, targets: targets[r],
 			algorithm:       b.forwarding.Algorithm,
 			connectionLimit: b.forwarding.ConnectionLimit, sourceRanges: b.forwarding.SourceRanges,
 			idleTimeout: b.forwarding.IdleTimeout,
 		})
 	}
 	b.updateCondition()
+}
+
+// receivers says by what a listener's traffic goes to some of the backends only. Listeners with the same
+// have the same targets.
+type receivers struct {
+	check cloud.HealthCheck
+	// through is the port of the targets; zero while none has a firewall.
+	through port
+}
+
+func receiversOf(f cloud.Forwarding, l cloud.Listener) receivers {
+	r := receivers{check: l.CheckInForce(f.HealthCheck)}
+	if slices.ContainsFunc(f.Backends, func(b cloud.Backend) bool { return b.LetIn != "" }) {
+		r.through = port{l.Protocol, l.TargetPort}
+	}
+	return r
+}
+
+// receivingBackends are the backends that get new flows: those that let them in, and are not known to be
+// unhealthy by the check. One that is not checked yet is unknown.
+func (b *balancer) receivingBackends(f cloud.Forwarding, r receivers) []cloud.Backend {
+	return slices.DeleteFunc(slices.Clone(f.Backends), func(backend cloud.Backend) bool {
+		w := b.checkedTargets[checkKey{backend, r.check}]
+		return w != nil && w.health.Health == cloud.Unhealthy || !backend.LetIn.Has(r.through.protocol, r.through.number)
+	})
 }
 
 // close closes the listeners and resets the connections, and waits until all goroutines

@@ -68,8 +68,8 @@ func (b *balancer) currentCondition() condition {
 	var refusing []string // listeners
 	for _, l := range f.Listeners {
 		switch check := l.CheckInForce(f.HealthCheck); {
-		case b.hasTarget(check, cloud.Healthy):
-		case b.hasTarget(check, cloud.Unknown):
+		case b.hasTarget(l, cloud.Healthy):
+		case b.hasTarget(l, cloud.Unknown):
 			if (check != cloud.HealthCheck{}) {
 				return condition{}
 			}
@@ -91,9 +91,11 @@ func (b *balancer) currentCondition() condition {
 	}
 }
 
-// hasTarget tells whether a target's health is as given, by a check. The caller holds Plane.mu.
-func (b *balancer) hasTarget(check cloud.HealthCheck, is cloud.Health) bool {
+// hasTarget tells whether a target that a listener reaches has the health given. The caller holds Plane.mu.
+func (b *balancer) hasTarget(l cloud.Listener, is cloud.Health) bool {
+	check := l.CheckInForce(b.forwarding.HealthCheck)
 	return slices.ContainsFunc(b.forwarding.Backends, func(backend cloud.Backend) bool {
-		return b.checkedTargets[checkKey{backend, check}].health.Health == is
+		return b.checkedTargets[checkKey{backend, check}].health.Health == is &&
+			backend.LetIn.Has(l.Protocol, l.TargetPort)
 	})
 }

@@ -169,7 +169,7 @@ func (b *balancer) checkPeriodically(ctx context.Context, w *checkedTarget) {
 	var v verdict
 	requests, pause := w.requests, (<-chan time.Time)(nil)
 	for requested := false; ; {
-		err := checkTarget(ctx, timeout, settings, netip.AddrPortFrom(w.backend.Address, uint16(settings.Port)))
+		err := w.checkThroughFirewall(ctx, timeout)
 		if ctx.Err() != nil {
 			return
 		}
@@ -244,6 +244,14 @@ func (v *verdict) addCheck(err error, requested bool, settings cloud.HealthCheck
 		*v = verdict{health: observed}
 	}
 	return v.health
+}
+
+// checkThroughFirewall checks the target once, which cannot be reached where its firewalls let nothing in.
+func (w *checkedTarget) checkThroughFirewall(ctx context.Context, timeout time.Duration) error {
+	if port := w.check.Port; !w.backend.LetIn.Has(cloud.TCP, port) {
+		return fmt.Errorf("no firewall of the instance lets anything in to tcp port %d", port)
+	}
+	return checkTarget(ctx, timeout, w.check, netip.AddrPortFrom(w.backend.Address, uint16(w.check.Port)))
 }
 
 // checkTarget checks a target once. The error says what is wrong with the target.

@@ -103,8 +103,8 @@ func lastAddress(p netip.Prefix) netip.Addr {
 // networkState is what the kernel has of a balancer.
 type networkState struct {
 	inForce elements
-	// groups are the groups of slots, one for each health check.
-	groups map[cloud.HealthCheck]uint32
+	// groups are the groups of slots, one for the listeners with the same receivers.
+	groups map[receivers]uint32
 	// leftAt says since when an element drains.
 	leftAt map[element]time.Time
 	// err is why the kernel does not have what it should.
@@ -200,7 +200,7 @@ func (b *balancer) networkElements(f cloud.Forwarding) elements {
 			if f.Affinity > 0 || f.Algorithm == cloud.SourceHash {
 				groups = groupByClientMap
 			}
-			group := b.slotGroup(l.CheckInForce(f.HealthCheck))
+			group := b.slotGroup(receiversOf(f, l))
 			all[element{set: groups, key: listenerKey(address, p)}] = numberKey(group)
 		}
 		for _, backend := range f.Backends {
@@ -219,9 +219,15 @@ func (b *balancer) networkElements(f cloud.Forwarding) elements {
 			}] = ""
 		}
 	}
-	for _, check := range checksInForce(f) {
-		for slot, target := range assignSlots(b.receivingBackends(f, check)) {
-			all[element{set: slotMap, key: slotKey(b.slotGroup(check), slot)}] = string(target.AsSlice())
+	filled := map[receivers]bool{}
+	for _, l := range f.Listeners {
+		r := receiversOf(f, l)
+		if filled[r] {
+			continue
+		}
+		filled[r] = true
+		for slot, target := range assignSlots(b.receivingBackends(f, r)) {
+			all[element{set: slotMap, key: slotKey(b.slotGroup(r), slot)}] = string(target.AsSlice())
 		}
 	}
 	return all
@@ -246,22 +252,14 @@ func withoutCovered(ranges []netip.Prefix) []netip.Prefix {
 	})
 }
 
-// receivingBackends are the backends that get new flows: those not known to be unhealthy by the
-// check. One that is not checked yet is unknown.
-func (b *balancer) receivingBackends(f cloud.Forwarding, check cloud.HealthCheck) []cloud.Backend {
-	return slices.DeleteFunc(slices.Clone(f.Backends), func(backend cloud.Backend) bool {
-		w := b.checkedTargets[checkKey{backend, check}]
-		return w != nil && w.health.Health == cloud.Unhealthy
-	})
-}
-
-// slotGroup is the number of the group of slots of a health check. The caller holds Plane.mu.
-func (b *balancer) slotGroup(check cloud.HealthCheck) uint32 {
-	group, ok := b.network.groups[check]
+// slotGroup is the number of the group of slots of listeners with the same receivers. The caller
+// holds Plane.mu.
+func (b *balancer) slotGroup(r receivers) uint32 {
+	group, ok := b.network.groups[r]
 	if !ok {
 		b.plane.lastGroup++
 		group = b.plane.lastGroup
-		b.network.groups[check] = group
+		b.network.groups[r] = group
 	}
 	return group
 }
@@ -365,5 +363,5 @@ func (b *balancer) networkStats() (out cloud.LoadBalancerStats) {
 }
 
 func newNetworkState() networkState {
-	return networkState{groups: map[cloud.HealthCheck]uint32{}, leftAt: map[element]time.Time{}}
+	return networkState{groups: map[receivers]uint32{}, leftAt: map[element]time.Time{}}
 }

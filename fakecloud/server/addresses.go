@@ -74,7 +74,11 @@ func (s *Server) AttachAddress(w http.ResponseWriter, r *http.Request, id api.Ad
 	if !ok {
 		return
 	}
-	a, err := s.cloud.AttachAddress(r.Context(), callerProject(r), id, body.InstanceID)
+	to := cloud.AddressHolder{Kind: cloud.InstanceResource, ID: body.InstanceID}
+	if body.LoadBalancerID != "" {
+		to = cloud.AddressHolder{Kind: cloud.LoadBalancerResource, ID: body.LoadBalancerID}
+	}
+	a, err := s.cloud.AttachAddress(r.Context(), callerProject(r), id, to)
 	s.answerResource(w, r, http.StatusOK, a.Version, s.describeAddress(a), err)
 }
 

@@ -36,10 +36,10 @@ func TestAddressLife(t *testing.T) {
 	assert.Equal(t, a, must(r.GetAddress(ctx, a.ID))(t))
 
 	in := r.newInstance(t)
-	attached := must(r.AttachAddress(ctx, a.ID, in.ID))(t)
+	attached := must(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID}))(t)
 	assert.Equal(t, api.AddressHeld, attached.State)
 	assert.Equal(t, &api.AddressHolder{Kind: api.HolderInstance, ID: in.ID}, attached.Holder)
-	again := must(r.AttachAddress(ctx, a.ID, in.ID))(t)
+	again := must(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID}))(t)
 	assert.Equal(t, attached, again, "attached where it is attached: nothing changes")
 	shown := must(r.GetInstance(ctx, in.ID))(t)
 	assert.Equal(t, append(in.Addresses, api.Address{Type: api.AddressExternal, IP: a.IP}), shown.Addresses)
@@ -75,7 +75,7 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 	r.refused(t, "POST", "/v1/addresses", `{"name":"one"}`, api.NameTaken, "name", "choose another")
 	r.refused(t, "PATCH", at, `{}`, api.InvalidRequest, "body", "")
 	r.refused(t, "PATCH", at, `{"ip":"127.0.0.1"}`, api.InvalidRequest, "ip", "")
-	r.refused(t, "POST", at+"/attach", `{}`, api.InvalidRequest, "instanceId", "")
+	r.refused(t, "POST", at+"/attach", `{}`, api.InvalidRequest, "body", "")
 	r.refused(t, "POST", at+"/attach", `{"instanceId":"i-none"}`, api.UnknownInstance, "instanceId", `"i-none"`)
 	_, p := r.call(t, "POST", "/v1/addresses", `{"name":"one","ip":"10.0.0.1"}`)
 	assert.Len(t, fields(p), 2, "all that is wrong is told at once: %s", p.Detail)
@@ -83,13 +83,13 @@ func TestAddressesThatCannotBeHad(t *testing.T) {
 	two := r.reserve(t, "two")
 	requireCode(t, api.NameTaken)(r.UpdateAddress(ctx, two.ID, api.ReservedAddressUpdate{Name: new("one")}))
 	in, other := r.newInstance(t), r.newInstance(t)
-	requireOK(t)(r.AttachAddress(ctx, a.ID, in.ID))
-	requireCode(t, api.InUse)(r.AttachAddress(ctx, a.ID, other.ID))
+	requireOK(t)(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID}))
+	requireCode(t, api.InUse)(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: other.ID}))
 	requireOK(t)(r.CreateFault(ctx, api.FaultCreate{
 		Match: api.FaultMatch{Kinds: []api.FaultMatchKinds{api.FaultInstance}}, Effect: api.FaultEffect{Stuck: true},
 	}))
 	requireOK(t)(r.TerminateInstance(ctx, other.ID))
-	requireCode(t, api.WrongState)(r.AttachAddress(ctx, two.ID, other.ID))
+	requireCode(t, api.WrongState)(r.AttachAddress(ctx, two.ID, api.AddressAttach{InstanceID: other.ID}))
 	_, err := r.CreateInstance(ctx, api.InstanceCreate{Address: &two.IP})
 	require.True(t, client.HasCode(err, api.AddressInUse), err)
 	require.ErrorContains(t, err, "reserved address")
@@ -113,7 +113,7 @@ func TestAddressesOfOthersAreNotFound(t *testing.T) {
 	_, err := r.other.ReserveAddress(ctx, api.ReservedAddressCreate{IP: &a.IP})
 	require.True(t, client.HasCode(err, api.AddressInUse), err)
 	assert.NotContains(t, err.Error(), a.Name)
-	_, err = r.AttachAddress(ctx, a.ID, in.ID)
+	_, err = r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID})
 	require.True(t, client.HasCode(err, api.UnknownInstance), "another project's instance: %v", err)
 	requireOK(t, "names are a project's")(r.other.ReserveAddress(ctx, api.ReservedAddressCreate{Name: &a.Name}))
 }
@@ -122,7 +122,7 @@ func TestListsOfAddresses(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	one, two := r.reserve(t, "one"), r.reserve(t, "two")
 	tagged := must(r.ReserveAddress(ctx, api.ReservedAddressCreate{Name: new("three"), Tags: &api.Tags{"k": "v"}}))(t)
-	requireOK(t)(r.AttachAddress(ctx, two.ID, r.newInstance(t).ID))
+	requireOK(t)(r.AttachAddress(ctx, two.ID, api.AddressAttach{InstanceID: r.newInstance(t).ID}))
 	for _, tc := range []struct {
 		filter client.AddressFilter
 		want   []string
@@ -157,13 +157,13 @@ func TestChangesForTheRightVersion(t *testing.T) {
 func TestInstancesGiveTheirAddressesBack(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	a, in := r.reserve(t, "one"), r.newInstance(t)
-	requireOK(t)(r.AttachAddress(ctx, a.ID, in.ID))
+	requireOK(t)(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID}))
 	requireOK(t)(r.TerminateInstance(ctx, in.ID))
 	assert.Empty(t, r.awaitInstance(t, in.ID, api.InstanceTerminated).Addresses)
 	free := must(r.GetAddress(ctx, a.ID))(t)
 	assert.Equal(t, api.AddressAvailable, free.State)
 	assert.Nil(t, free.Holder)
-	requireCode(t, api.UnknownInstance)(r.AttachAddress(ctx, a.ID, in.ID))
+	requireCode(t, api.UnknownInstance)(r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID}))
 
 	var addresses, externals []string
 	require.NoError(t, r.Watch(ctx, client.FromOldest, false, func(e api.Event) error {

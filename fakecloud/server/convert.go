@@ -58,7 +58,8 @@ func toAPILoadBalancer(lb cloud.LoadBalancer) api.LoadBalancer {
 		IPFamilies:  mapSlice(lb.IPFamilies(), func(f cloud.IPFamily) api.IPFamily { return api.IPFamily(f) }),
 		IPv6Address: addressOrNil(lb.Address6),
 		NetworkID:   textOrNil(lb.Network), PrivateAddress: addressOrNil(lb.PrivateAddress),
-		State: api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason),
+		AttachedAddresses: mapSliceOrNil(lb.Attached, netip.Addr.String),
+		State:             api.LoadBalancerState(lb.State), StateReason: textOrNil(lb.StateReason),
 		StateReasonCode: api.StateReasonCode(lb.StateReasonCode),
 		// Events of releases without these fields have none.
 		Type:                  api.LoadBalancerType(cmp.Or(lb.Type, cloud.UnlimitedBalancer)),
@@ -220,6 +221,10 @@ func toAPIEvent(e cloud.Event) api.Event {
 	if e.Route != nil {
 		r := toAPIRoute(*e.Route)
 		out.Route = &r
+	}
+	if e.Firewall != nil {
+		f := toAPIFirewall(*e.Firewall)
+		out.Firewall = &f
 	}
 	if e.Network != nil {
 		n := toAPINetwork(*e.Network)

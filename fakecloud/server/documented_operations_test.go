@@ -180,7 +180,9 @@ func (r *rig) oneOfEach(t *testing.T) map[string]string {
 	t.Helper()
 	r.withHop(t)
 	route := r.createRoute(t, api.RouteCreate{Name: "a", Destination: "10.0.0.0/24", InstanceID: r.hop})
+	firewall := must(r.CreateFirewall(t.Context(), api.FirewallCreate{}))(t)
 	return map[string]string{
+		"/v1/firewalls/": firewall.ID,
 		"/v1/networks/": r.network(t, "a", "10.1.0.0/24").ID, "/v1/instances/": r.hop, "/v1/routes/": route.ID,
 		"/v1/addresses/": r.reserve(t, "a").ID, "/v1/load-balancers/": r.balancer(t, "a").ID,
 	}
@@ -244,6 +246,7 @@ func TestEveryIdempotencyKeyIsForOneRequest(t *testing.T) {
 		"createProject": `{"name":"NAME"}`, "createNetwork": `{"name":"NAME","cidr":"10.1.0.0/24"}`,
 		"createInstance":     `{"name":"NAME"}`,
 		"createRoute":        `{"name":"NAME","destination":"10.2.0.0/24","instanceId":"` + r.hop + `"}`,
+		"createFirewall":     `{"name":"NAME"}`,
 		"reserveAddress":     `{"name":"NAME"}`,
 		"createLoadBalancer": `{"name":"NAME","listeners":[{"protocol":"tcp","port":8080,"targetPort":1}]}`,
 	}

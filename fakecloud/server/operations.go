@@ -91,6 +91,7 @@ var pathResources = map[string]struct {
 	kind     cloud.Resource
 }{
 	"networks":       {"n-", cloud.NetworkResource},
+	"firewalls":      {"f-", cloud.FirewallResource},
 	"instances":      {"i-", cloud.InstanceResource},
 	"load-balancers": {"lb-", cloud.LoadBalancerResource},
 	"addresses":      {"a-", cloud.AddressResource},

@@ -138,7 +138,7 @@ func (f *fixture) attachedAddressMoves() {
 	require.NoError(f.t, err)
 	where := "http://" + at(address.IP, svc.Spec.Ports[0].NodePort)
 	for _, n := range f.status().Nodes[:2] {
-		_, err := f.api().AttachAddress(f.t.Context(), address.ID, n.InstanceID)
+		_, err := f.api().AttachAddress(f.t.Context(), address.ID, api.AddressAttach{InstanceID: n.InstanceID})
 		require.NoError(f.t, err)
 		f.await("an answer on "+address.IP+", which "+n.Name+" has", func(context.Context) error {
 			answer, err := fetch(where)

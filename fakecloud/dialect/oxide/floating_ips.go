@@ -117,7 +117,7 @@ func attachFloatingIP(
 	if err != nil {
 		return nil, err
 	}
-	a, err = r.AttachAddress(ctx, a.ID, in.ID)
+	a, err = r.AttachAddress(ctx, a.ID, api.AddressAttach{InstanceID: in.ID})
 	return answerWith(ctx, r, http.StatusAccepted, a, err)
 }
 

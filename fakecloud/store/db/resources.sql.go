@@ -183,6 +183,22 @@ func (q *Queries) CountResources(ctx context.Context) ([]CountResourcesRow, erro
 	return items, nil
 }
 
+const countResourcesOf = `-- name: CountResourcesOf :one
+SELECT count(*) FROM resources WHERE project_id = ? AND kind = ?
+`
+
+type CountResourcesOfParams struct {
+	ProjectID string
+	Kind      string
+}
+
+func (q *Queries) CountResourcesOf(ctx context.Context, arg CountResourcesOfParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, countResourcesOf, arg.ProjectID, arg.Kind)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const deleteResource = `-- name: DeleteResource :exec
 DELETE FROM resources WHERE id = ?
 `

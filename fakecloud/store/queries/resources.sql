@@ -67,6 +67,9 @@ WHERE due_at = @held AND project_id NOT IN (SELECT p.value FROM json_each(CAST(@
 -- name: CountResources :many
 SELECT kind, state, count(*) AS count FROM resources GROUP BY kind, state;
 
+-- name: CountResourcesOf :one
+SELECT count(*) FROM resources WHERE project_id = ? AND kind = ?;
+
 -- name: InstancesOf :many
 SELECT id, state, address FROM resources
 WHERE id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t)

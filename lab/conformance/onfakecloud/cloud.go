@@ -181,7 +181,7 @@ func (c *Cloud) attachExternalAddress(ctx context.Context, instance string) (*ap
 		return nil, err
 	}
 	c.externalAddresses.Store(instance, made.ID)
-	if _, err := c.API.AttachAddress(ctx, made.ID, instance); err != nil {
+	if _, err := c.API.AttachAddress(ctx, made.ID, api.AddressAttach{InstanceID: instance}); err != nil {
 		return nil, err
 	}
 	return c.API.GetInstance(ctx, instance)

@@ -1,0 +1,267 @@
+package cloud
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
+)
+
+const (
+	maxFirewalls         = 1000 // of a project
+	maxFirewallRules     = 100
+	maxFirewallInstances = 5000
+)
+
+// Firewall says what its instances let in from load balancers: what a rule of it names. An instance that
+// is in several lets in what any of them does, and one that is in none lets in everything. What comes
+// otherwise than from a load balancer, by an attached address or from another instance, is not filtered.
+type Firewall struct {
+	ID        string         `json:"id"`
+	Serial    int64          `json:"serial"`  // see newIdentity
+	Project   string         `json:"project"` // the project's ID
+	Name      string         `json:"name"`
+	Instances []string       `json:"instances"` // IDs; of some that may be gone
+	Rules     []FirewallRule `json:"rules"`
+	// Records are as a load balancer's.
+	Records   map[string]json.RawMessage `json:"records,omitempty"`
+	Tags      map[string]string          `json:"tags"`
+	Version   int64                      `json:"version"`
+	CreatedAt time.Time                  `json:"createdAt"`
+	UpdatedAt time.Time                  `json:"updatedAt"`
+}
+
+// FirewallRule lets in what is for one of a range of ports.
+type FirewallRule struct {
+	Protocol  Protocol `json:"protocol"`
+	FirstPort int      `json:"firstPort"`
+	LastPort  int      `json:"lastPort"`
+}
+
+// FirewallSpec asks for a firewall; the cloud chooses a name that is left empty.
+type FirewallSpec struct {
+	Name      string
+	Instances []string
+	Rules     []FirewallRule
+	Records   map[string]json.RawMessage
+	Tags      map[string]string
+}
+
+// FirewallUpdate replaces what is not nil.
+type FirewallUpdate struct {
+	ResourceUpdate
+	Instances *[]string
+	Rules     *[]FirewallRule
+	Records   map[string]json.RawMessage
+}
+
+// CreateFirewall gives the new firewall, which is in force.
+func (c *Cloud) CreateFirewall(ctx context.Context, p Project, spec FirewallSpec) (Firewall, Outcome, error) {
+	f, outcome, err := createResource(ctx, c.change, c, p, func(
+		ctx context.Context,
+		tx *changeTx,
+		now time.Time,
+	) (Firewall, error) {
+		return c.newFirewall(ctx, tx, p, spec, now)
+	})
+	if err == nil {
+		c.refreshBalancersOf(context.WithoutCancel(ctx), f.Instances...)
+	}
+	return f, outcome, err
+}
+
+func (c *Cloud) newFirewall(
+	ctx context.Context,
+	tx *changeTx,
+	p Project,
+	spec FirewallSpec,
+	now time.Time,
+) (Firewall, error) {
+	count, err := tx.CountResourcesOf(ctx, db.CountResourcesOfParams{ProjectID: p.ID, Kind: string(FirewallResource)})
+	if err != nil {
+		return Firewall{}, err
+	}
+	if count >= maxFirewalls {
+		return Firewall{}, refuse(QuotaExceeded, "project %q has %d firewalls, which are the most", p.Name, maxFirewalls)
+	}
+	if spec.Name == "" {
+		spec.Name = "firewall-" + c.random.letters(6)
+	}
+	f := Firewall{
+		Project: p.ID, Name: spec.Name, Instances: spec.Instances, Rules: spec.Rules, Records: spec.Records,
+		Tags: withDefaults(spec.Tags, p.DefaultTags), Version: 1, CreatedAt: now, UpdatedAt: now,
+	}
+	if err := checkFirewall(ctx, tx.Tx, p, f, nil); err != nil {
+		return Firewall{}, err
+	}
+	if f.ID, f.Serial, err = c.newIdentity(ctx, tx, "f", now); err != nil {
+		return Firewall{}, err
+	}
+	return f, insertResource(ctx, tx, f)
+}
+
+// checkFirewall refuses what a firewall cannot be. Its instances of before are not looked at again.
+func checkFirewall(ctx context.Context, tx *store.Tx, p Project, f Firewall, before []string) error {
+	errs := []error{checkName(f.Name), checkTags(f.Tags), checkRecords(f.Records)}
+	if len(f.Rules) > maxFirewallRules || len(f.Instances) > maxFirewallInstances {
+		return refuse(
+			InvalidRequest, "a firewall has at most %d rules and %d instances", maxFirewallRules, maxFirewallInstances,
+		)
+	}
+	for i, r := range f.Rules {
+		if r.Protocol != TCP && r.Protocol != UDP || !validPort(r.FirstPort) || !validPort(r.LastPort) ||
+			r.FirstPort > r.LastPort {
+			field := fmt.Sprintf("rules.%d", i)
+			errs = append(errs, refuse(
+				InvalidRequest, "%s: want protocol tcp or udp and a range of ports from 1 to 65535", field,
+			).withField(field, "is not valid"))
+		}
+	}
+	if errs[0] == nil {
+		errs = append(errs, checkUnused(ctx, tx, FirewallResource, p, f.ID, f.Name, "delete"))
+	}
+	for i, id := range f.Instances {
+		if !slices.Contains(before, id) {
+			errs = append(errs, checkFirewallInstance(ctx, tx, p, f.Instances, i))
+		}
+	}
+	return joinRefusals(errs...)
+}
+
+func checkFirewallInstance(ctx context.Context, tx *store.Tx, p Project, instances []string, i int) error {
+	field, id := fmt.Sprintf("instanceIds.%d", i), instances[i]
+	if slices.Contains(instances[:i], id) {
+		return refuse(InvalidRequest, "instance %q is named twice", id).withField(field, "is named before")
+	}
+	in, err := loadResource[Instance](ctx, tx, p, id)
+	var refused *Error
+	if err != nil && !errors.As(err, &refused) {
+		return err
+	}
+	if err != nil || in.State == InstanceTerminated {
+		return refuse(UnknownInstance, "no instance %q that is not terminated in project %q", id, p.Name).
+			withField(field, "is no instance of the project")
+	}
+	return nil
+}
+
+// GetFirewall reads one firewall.
+func (c *Cloud) GetFirewall(ctx context.Context, p Project, id string) (Firewall, error) {
+	return getResource[Firewall](ctx, c, p, id)
+}
+
+// ListFirewalls gives one page, oldest first, and whether more follow.
+func (c *Cloud) ListFirewalls(ctx context.Context, p Project, f Filter) (page []Firewall, more bool, err error) {
+	return listResources[Firewall](ctx, c, p, f)
+}
+
+// UpdateFirewall replaces what is given. An update that changes nothing leaves the version alone.
+func (c *Cloud) UpdateFirewall(ctx context.Context, p Project, id string, u FirewallUpdate) (Firewall, error) {
+	var old, f Firewall
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		if old, err = loadResource[Firewall](ctx, tx.Tx, p, id); err != nil {
+			return err
+		}
+		if err := checkIfMatch(ctx, old.ID, old.Version); err != nil {
+			return err
+		}
+		f = old
+		replaceIfGiven(&f.Name, u.Name)
+		replaceIfGiven(&f.Instances, u.Instances)
+		replaceIfGiven(&f.Rules, u.Rules)
+		if u.Tags != nil {
+			f.Tags = tagsOrEmpty(*u.Tags)
+		}
+		if u.Records != nil {
+			f.Records = u.Records
+		}
+		if err := checkFirewall(ctx, tx.Tx, p, f, old.Instances); err != nil || sameFirewall(old, f) {
+			return err
+		}
+		return saveResource(ctx, tx, firewallNone, &f, now)
+	})
+	if err != nil {
+		return Firewall{}, err
+	}
+	c.refreshBalancersOf(context.WithoutCancel(ctx), slices.Concat(old.Instances, f.Instances)...)
+	return f, nil
+}
+
+func sameFirewall(a, b Firewall) bool {
+	return a.Name == b.Name && sameSet(a.Instances, b.Instances) && slices.Equal(a.Rules, b.Rules) &&
+		maps.Equal(a.Tags, b.Tags) &&
+		maps.EqualFunc(a.Records, b.Records, func(x, y json.RawMessage) bool { return bytes.Equal(x, y) })
+}
+
+// DeleteFirewall deletes a firewall. What its instances let in is then up to their others.
+func (c *Cloud) DeleteFirewall(ctx context.Context, p Project, id string) error {
+	var f Firewall
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+		if f, err = loadResource[Firewall](ctx, tx.Tx, p, id); err != nil {
+			return err
+		}
+		if err := checkIfMatch(ctx, f.ID, f.Version); err != nil {
+			return err
+		}
+		return deleteResource(ctx, tx, &f, now)
+	})
+	if err == nil {
+		c.refreshBalancersOf(context.WithoutCancel(ctx), f.Instances...)
+	}
+	return err
+}
+
+// LetIn is what an instance lets in, as text: "tcp 30080-30080,udp 53-53"; empty if that is everything.
+type LetIn string
+
+// nothing is what an instance lets in whose firewalls have no rule.
+const nothing LetIn = "nothing"
+
+// letInByInstance gives what instances of a project let in that are in a firewall.
+func letInByInstance(ctx context.Context, tx *store.Tx, project string) (map[string]LetIn, error) {
+	firewalls, err := resourcesIn[Firewall](ctx, tx, project)
+	rules := map[string][]string{}
+	for _, f := range firewalls {
+		for _, in := range f.Instances {
+			rules[in] = append(rules[in], string(nothing))
+			for _, r := range f.Rules {
+				rules[in] = append(rules[in], fmt.Sprintf("%s %d-%d", r.Protocol, r.FirstPort, r.LastPort))
+			}
+		}
+	}
+	all := map[string]LetIn{}
+	for in, texts := range rules {
+		slices.Sort(texts)
+		all[in] = LetIn(strings.Join(slices.Compact(texts), ","))
+	}
+	return all, err
+}
+
+// Has tells whether what is for a port is let in.
+func (l LetIn) Has(protocol Protocol, number int) bool {
+	if l == "" {
+		return true
+	}
+	if protocol != UDP {
+		protocol = TCP
+	}
+	for rule := range strings.SplitSeq(string(l), ",") {
+		of, ports, _ := strings.Cut(rule, " ")
+		low, high, _ := strings.Cut(ports, "-")
+		first, _ := strconv.Atoi(low) // letInByInstance wrote them.
+		last, _ := strconv.Atoi(high)
+		if Protocol(of) == protocol && first <= number && number <= last {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,60 @@
+package dataplane_test
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+func TestFirewallsKeepConnectionsFromTargets(t *testing.T) {
+	p, open, shut := newPlane(t), freePort(t), freePort(t)
+	target := startTarget(t, two, 0, greetAndEcho("2"))
+	startTarget(t, three, target, greetAndEcho("3"))
+	f := forwarding(target, []string{two, three}, open, shut)
+	f.Listeners[1].TargetPort = target + 1
+	admit := func(ports ...cloud.LetIn) {
+		t.Helper()
+		for i, letIn := range ports {
+			f.Backends[i].LetIn = letIn
+		}
+		require.NoError(t, p.Apply(f))
+	}
+	toTarget := cloud.LetIn(fmt.Sprintf("nothing,tcp %d-%d", target, target))
+
+	admit("nothing", toTarget)
+	for range 3 {
+		c, name := dialAndReadName(t, four, open)
+		assert.Equal(t, "3", name, "the other lets nothing in")
+		_ = c.Close()
+	}
+	requireReset(t, four, shut)
+	reason, known := p.Condition("lb-1")
+	assert.True(t, known)
+	assert.Contains(t, reason, "no target is healthy for tcp port "+strconv.Itoa(shut))
+
+	admit(toTarget, "nothing")
+	c, name := dialAndReadName(t, four, open)
+	assert.Equal(t, "2", name)
+	admit("nothing", "nothing")
+	_, err := c.Write([]byte("x"))
+	require.NoError(t, err)
+	_, err = c.Read(make([]byte, 1))
+	require.NoError(t, err, "what was let in goes on")
+
+	f.HealthCheck = &cloud.HealthCheck{
+		Protocol: cloud.CheckTCP, Port: target, Interval: 10 * time.Millisecond, Timeout: time.Second,
+		HealthyThreshold: 1, UnhealthyThreshold: 1,
+	}
+	admit("nothing", toTarget)
+	require.Eventually(t, func() bool {
+		health := p.Health("lb-1")
+		return health[0].Health == cloud.Unhealthy && health[1].Health == cloud.Healthy &&
+			health[0].Reason == "no firewall of the instance lets anything in to tcp port "+strconv.Itoa(target)
+	}, testTimeout, time.Millisecond)
+}
