@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	charm.land/glamour/v2 v2.0.1
+	github.com/brightbox/gobrightbox/v2 v2.2.2
 	github.com/ccmlab/ccmlab/lab/demoserver v0.0.0
 	github.com/cenkalti/backoff/v5 v5.0.3
 	github.com/creack/pty v1.1.24

@@ -11,6 +11,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect/brightbox"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/hcloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect/oxide"
 )
@@ -21,6 +22,7 @@ var dialects = []struct {
 	dialect.Dialect
 	listen string
 }{
+	{brightbox.Dialect, "127.0.0.1:8473"},
 	{hcloud.Dialect, "127.0.0.1:8471"},
 	{oxide.Dialect, "127.0.0.1:8472"},
 }

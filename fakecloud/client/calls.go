@@ -35,7 +35,6 @@ func (c *Client) ListTokens(ctx context.Context, project string) ([]api.Token, e
 	)
 }
 
-
 // maxWait is the longest time that one call may wait for an operation.
 const maxWait = time.Minute
 

@@ -47,6 +47,7 @@ type admission struct {
 	// expire sooner than its token.
 	until   *time.Time
 	rotated bool
+	granted bool // by GrantAccess
 }
 
 // principalAt gives the principal, or a refusal if the secret has expired by now.
@@ -54,6 +55,11 @@ func (a admission) principalAt(now time.Time) (Principal, error) {
 	switch {
 	case !isDue(a.until, now):
 		return a.who, nil
+	case a.granted:
+		return Principal{}, refuse(
+			Unauthenticated, "an access token of token %q expired at %s: get another", a.who.Token,
+			a.until.Format(time.RFC3339),
+		)
 	case a.rotated:
 		return Principal{}, refuse(
 			Unauthenticated, "token %q was rotated, and this secret of it expired at %s: use the new one", a.who.Token,
@@ -134,26 +140,39 @@ func (c *Cloud) Authenticate(ctx context.Context, secret string) (Principal, err
 	return a.principalAt(c.now())
 }
 
-func (c *Cloud) loadAdmission(ctx context.Context, hash [sha256.Size]byte) (admission, error) {
-	var a admission
-	err := c.store.Read(ctx, func(tx *store.Tx) error {
-		row, err := tx.TokenByHash(ctx, hash[:])
-		if errors.Is(err, sql.ErrNoRows) {
-			return refuse(
-				Unauthenticated, "the bearer token is not known here: check that the token file belongs to this cloud",
-			)
+func (c *Cloud) loadAdmission(ctx context.Context, hash [sha256.Size]byte) (a admission, err error) {
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		a, err = loadAdmission(ctx, tx, hash[:])
+		var unknown *Error
+		if errors.As(err, &unknown) {
+			a, err = loadGrantedAdmission(ctx, tx, hash[:])
 		}
-		if err != nil {
-			return err
-		}
-		t := tokenFrom(row.Token)
-		a.who = Principal{Token: t.Name, Role: t.Role, Details: t}
-		a.until = t.ExpiresAt
-		if !slices.Equal(row.Token.Hash, hash[:]) && (a.until == nil || t.PreviousUntil.Before(*a.until)) {
-			a.until, a.rotated = t.PreviousUntil, true
-		}
-		a.who.Project, err = projectFrom(row.Project)
 		return err
 	})
+	return a, err
+}
+
+func refuseUnknownSecret() error {
+	return refuse(
+		Unauthenticated, "the bearer token is not known here: check that the token file belongs to this cloud",
+	)
+}
+
+// loadAdmission gives what a token's secret gives access to, by its hash.
+func loadAdmission(ctx context.Context, tx *store.Tx, hash []byte) (a admission, err error) {
+	row, err := tx.TokenByHash(ctx, hash)
+	if errors.Is(err, sql.ErrNoRows) {
+		return a, refuseUnknownSecret()
+	}
+	if err != nil {
+		return a, err
+	}
+	t := tokenFrom(row.Token)
+	a.who = Principal{Token: t.Name, Role: t.Role, Details: t}
+	a.until = t.ExpiresAt
+	if !slices.Equal(row.Token.Hash, hash) && (a.until == nil || t.PreviousUntil.Before(*a.until)) {
+		a.until, a.rotated = t.PreviousUntil, true
+	}
+	a.who.Project, err = projectFrom(row.Project)
 	return a, err
 }

@@ -398,7 +398,7 @@ func TestAddressesDoAsTheirModel(t *testing.T) {
 		defer func() { require.NoError(t, errors.Join(e.store.Close(), os.RemoveAll(dir))) }()
 		t.Repeat(map[string]func(*rapid.T){
 			"reserve": e.reserve, "rename": e.rename, "attach": e.attach, "attach2": e.attach, "detach": e.detach,
-			"release":        e.release,
+			"release":          e.release,
 			"attachToBalancer": e.attachToBalancer, "createBalancer": e.createBalancer, "deleteBalancer": e.deleteBalancer,
 			"createInstance": e.createInstance, "terminate": e.terminate, "stopOrStart": e.stopOrStart,
 			"advance": func(t *rapid.T) {

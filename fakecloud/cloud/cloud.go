@@ -5,6 +5,7 @@
 package cloud
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,8 @@ type Config struct {
 	// LoadBalancerCIDR6 is the pool of IPv6 addresses; an invalid prefix means that there
 	// is none.
 	LoadBalancerCIDR6 netip.Prefix
+	// AccessTokenLifetime is how long a secret of GrantAccess is valid; 0 is DefaultAccessTokenLifetime.
+	AccessTokenLifetime time.Duration
 	// Retention is how long a terminated instance stays readable; not at all
 	// when zero.
 	Retention time.Duration
@@ -112,6 +115,7 @@ func New(cfg Config) (*Cloud, error) {
 		return nil, errors.New("a cloud needs a store, a data plane and a profile")
 	}
 	cfg.setDefaults()
+	cfg.AccessTokenLifetime = cmp.Or(cfg.AccessTokenLifetime, DefaultAccessTokenLifetime)
 	if cfg.Retention < 0 {
 		return nil, fmt.Errorf("retention %s: cannot be negative", cfg.Retention)
 	}

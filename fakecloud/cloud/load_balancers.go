@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 const (
@@ -281,6 +283,23 @@ func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string
 // GetLoadBalancer reads one balancer.
 func (c *Cloud) GetLoadBalancer(ctx context.Context, p Project, id string) (LoadBalancer, error) {
 	return getResource[LoadBalancer](ctx, c, p, id)
+}
+
+// GetDeletedLoadBalancer gives a balancer as it was when it was deleted, by its serial number, while the event of
+// that is kept.
+func (c *Cloud) GetDeletedLoadBalancer(ctx context.Context, p Project, serial int64) (LoadBalancer, error) {
+	return readOne(ctx, c, func(tx *store.Tx) (lb LoadBalancer, err error) {
+		body, err := tx.DeletedResource(ctx, db.DeletedResourceParams{
+			ProjectID: p.ID, Resource: string(LoadBalancerResource), Serial: serial,
+		})
+		if errors.Is(err, sql.ErrNoRows) {
+			return lb, refuse(NotFound, "no load balancer of number %d was deleted in project %q lately", serial, p.Name)
+		}
+		if err == nil {
+			err = json.Unmarshal([]byte(body), &lb)
+		}
+		return lb, err
+	})
 }
 
 // ListLoadBalancers gives one page, oldest first, and whether more follow.

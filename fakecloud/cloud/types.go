@@ -211,12 +211,12 @@ type LoadBalancer struct {
 	Address6  netip.Addr `json:"address6,omitzero"`   // its IPv6 address; not valid unless it has one
 	// Network is the network that it is attached to, and PrivateAddress its address there; empty
 	// and not valid unless it is attached.
-	Network        string            `json:"network,omitempty"`
-	PrivateAddress netip.Addr        `json:"privateAddress,omitzero"`
+	Network        string     `json:"network,omitempty"`
+	PrivateAddress netip.Addr `json:"privateAddress,omitzero"`
 	// Attached are reserved addresses that are attached to it, on which it serves as well.
-	Attached []netip.Addr `json:"attached,omitempty"`
-	State          LoadBalancerState `json:"state"`
-	StateReason    string            `json:"stateReason,omitempty"`
+	Attached    []netip.Addr      `json:"attached,omitempty"`
+	State       LoadBalancerState `json:"state"`
+	StateReason string            `json:"stateReason,omitempty"`
 	// StateReasonCode is empty where programs need not tell the reason from others.
 	StateReasonCode StateReasonCode  `json:"stateReasonCode,omitempty"`
 	Listeners       []Listener       `json:"listeners"`      // may be empty: then only the address is held

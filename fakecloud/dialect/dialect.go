@@ -35,6 +35,8 @@ type Dialect struct {
 	Calls   []Call
 	// Refuse gives the status and body of a refusal.
 	Refuse func(p api.Problem) (status int, body any)
+	// BasicAuth is as a front's.
+	BasicAuth bool
 	// AnnounceLimit sets the headers that tell callers of their rate limit; nil if there are none.
 	AnnounceLimit func(h http.Header, l server.RateLimit)
 }
@@ -44,8 +46,10 @@ type Call struct {
 	Method string
 	Path   string // a template of gorilla/mux
 	query  []string
-	decode func(body []byte) (decoded any, unread []string, err error)
-	do     func(ctx context.Context, r *Request, body any) (*Answer, error)
+	// forViewers is as a front call's.
+	forViewers bool
+	decode     func(body []byte) (decoded any, unread []string, err error)
+	do         func(ctx context.Context, r *Request, body any) (*Answer, error)
 }
 
 // Handle makes a call. B is what is read of the request's body, struct{} if there is none, and
@@ -151,9 +155,9 @@ type Served struct {
 
 // Front gives the dialect's front, which has no handlers before Serve made them.
 func (d Dialect) Front() server.Front {
-	f := server.Front{Dialect: d.Name, AnnounceLimit: d.AnnounceLimit}
+	f := server.Front{Dialect: d.Name, AnnounceLimit: d.AnnounceLimit, BasicAuth: d.BasicAuth}
 	for _, c := range d.Calls {
-		f.Calls = append(f.Calls, server.FrontCall{Method: c.Method, Path: c.Path})
+		f.Calls = append(f.Calls, server.FrontCall{Method: c.Method, Path: c.Path, ForViewers: c.forViewers})
 	}
 	return f
 }

@@ -22,6 +22,8 @@ type form struct {
 
 // forms are those of the dialects.
 var forms = map[string]form{
+	// k8ssdk, util.go; a server's ID is "srv-" and some letters and digits.
+	"brightbox": {"brightbox://srv-", Code, ReadCode},
 	// hcloud-cloud-controller-manager, internal/providerid.
 	"hcloud": {"hcloud://", writeNumber, readNumber},
 	// oxide-cloud-controller-manager, internal/provider.
@@ -51,6 +53,22 @@ func Parse(providerID string) (dialect string, serial int64, ok bool) {
 		}
 	}
 	return "", 0, false
+}
+
+// codeLength is how long a code is at least.
+const codeLength = 5
+
+// Code gives the code of whatever has a serial number: letters and digits, five of them or more. It is the
+// same for ever.
+func Code(serial int64) string {
+	digits := strconv.FormatInt(serial, 36)
+	return strings.Repeat("0", max(codeLength-len(digits), 0)) + digits
+}
+
+// ReadCode gives the serial number that a code has; it is not ok if Code gives no such one.
+func ReadCode(code string) (serial int64, ok bool) {
+	serial, err := strconv.ParseInt(code, 36, 64)
+	return serial, err == nil && serial > 0 && Code(serial) == code
 }
 
 func writeNumber(serial int64) string { return strconv.FormatInt(serial, 10) }

@@ -183,7 +183,7 @@ func (r *rig) oneOfEach(t *testing.T) map[string]string {
 	firewall := must(r.CreateFirewall(t.Context(), api.FirewallCreate{}))(t)
 	return map[string]string{
 		"/v1/firewalls/": firewall.ID,
-		"/v1/networks/": r.network(t, "a", "10.1.0.0/24").ID, "/v1/instances/": r.hop, "/v1/routes/": route.ID,
+		"/v1/networks/":  r.network(t, "a", "10.1.0.0/24").ID, "/v1/instances/": r.hop, "/v1/routes/": route.ID,
 		"/v1/addresses/": r.reserve(t, "a").ID, "/v1/load-balancers/": r.balancer(t, "a").ID,
 	}
 }

@@ -30,6 +30,8 @@ type Front struct {
 	// Dialect is its name.
 	Dialect string
 	Calls   []FrontCall
+	// BasicAuth tells that a token's secret may come as the password of HTTP Basic, with any user name.
+	BasicAuth bool
 	// Describe says what the dialect is, and what of its clients' fields nobody read so far.
 	Describe func() api.Dialect
 	// Refuse answers with a problem as the other cloud would.
@@ -43,7 +45,9 @@ type Front struct {
 type FrontCall struct {
 	Method string
 	Path   string // a template of gorilla/mux
-	Serve  http.HandlerFunc
+	// ForViewers tells that viewers may make the call, which is no GET.
+	ForViewers bool
+	Serve      http.HandlerFunc
 }
 
 // Operation is how audits and faults call a call of a dialect that is meant itself, and not the
@@ -80,7 +84,7 @@ func (s *Server) FrontHandler(f Front) http.Handler {
 			id: c.Operation(f.Dialect), faultable: true, audited: true, role: cloud.Editor,
 			faults: faults.Operation{Reads: c.Method == http.MethodGet},
 		}
-		if op.faults.Reads {
+		if op.faults.Reads || c.ForViewers {
 			op.role = cloud.Viewer
 		}
 		s.routes[router.Methods(c.Method).Path(c.Path).Handler(c.Serve)] = op
@@ -141,6 +145,9 @@ func (s *Server) AnswerJSON(w http.ResponseWriter, r *http.Request, status int, 
 
 // CallerProject gives the project of a front's caller.
 func CallerProject(r *http.Request) cloud.Project { return callerProject(r) }
+
+// CallerSecret gives the secret that a front's caller has shown.
+func CallerSecret(r *http.Request) string { return recordOf(r).secret }
 
 // NativeClient makes the native calls of fronts. Each must be made in the context of a front's
 // call, for whose caller it is.

@@ -218,6 +218,10 @@ func (s *Server) authenticateCaller(next http.Handler) http.Handler {
 func (s *Server) identifyCaller(r *http.Request) {
 	c := recordOf(r)
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	_, password, isBasic := r.BasicAuth()
+	if isBasic && c.front != nil && c.front.BasicAuth {
+		scheme, secret = "Bearer", password
+	}
 	if !strings.EqualFold(scheme, "Bearer") || secret == "" {
 		c.authError = &cloud.Error{
 			Code:    cloud.Unauthenticated,

@@ -53,6 +53,27 @@ func (q *Queries) AllEventsAfter(ctx context.Context, arg AllEventsAfterParams) 
 	return items, nil
 }
 
+const deletedResource = `-- name: DeletedResource :one
+SELECT body FROM events
+WHERE project_id = ?1 AND resource = ?2 AND type = 'deleted'
+  AND json_extract(body, '$.serial') = CAST(?3 AS INTEGER)
+ORDER BY seq DESC LIMIT 1
+`
+
+type DeletedResourceParams struct {
+	ProjectID string
+	Resource  string
+	Serial    int64
+}
+
+// What was last deleted with a serial number. Events are few thousands.
+func (q *Queries) DeletedResource(ctx context.Context, arg DeletedResourceParams) (string, error) {
+	row := q.db.QueryRowContext(ctx, deletedResource, arg.ProjectID, arg.Resource, arg.Serial)
+	var body string
+	err := row.Scan(&body)
+	return body, err
+}
+
 const eventsAfter = `-- name: EventsAfter :many
 SELECT seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body FROM events WHERE project_id = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3
 `

@@ -9,6 +9,23 @@ import (
 	"context"
 )
 
+const accessToken = `-- name: AccessToken :one
+SELECT granted_to, expires_at FROM access_tokens WHERE hash = ?
+`
+
+type AccessTokenRow struct {
+	GrantedTo []byte
+	ExpiresAt int64
+}
+
+// The secret that an access token was granted to, and when it ends.
+func (q *Queries) AccessToken(ctx context.Context, hash []byte) (AccessTokenRow, error) {
+	row := q.db.QueryRowContext(ctx, accessToken, hash)
+	var i AccessTokenRow
+	err := row.Scan(&i.GrantedTo, &i.ExpiresAt)
+	return i, err
+}
+
 const deleteFlagTokens = `-- name: DeleteFlagTokens :exec
 DELETE FROM tokens WHERE project_id = ? AND origin = 'flag'
 `
@@ -47,6 +64,21 @@ func (q *Queries) GetToken(ctx context.Context, name string) (Token, error) {
 		&i.PreviousUntil,
 	)
 	return i, err
+}
+
+const insertAccessToken = `-- name: InsertAccessToken :exec
+INSERT INTO access_tokens (hash, granted_to, expires_at) VALUES (?, ?, ?)
+`
+
+type InsertAccessTokenParams struct {
+	Hash      []byte
+	GrantedTo []byte
+	ExpiresAt int64
+}
+
+func (q *Queries) InsertAccessToken(ctx context.Context, arg InsertAccessTokenParams) error {
+	_, err := q.db.ExecContext(ctx, insertAccessToken, arg.Hash, arg.GrantedTo, arg.ExpiresAt)
+	return err
 }
 
 const insertToken = `-- name: InsertToken :exec
@@ -141,6 +173,23 @@ func (q *Queries) OtherAdmins(ctx context.Context, arg OtherAdminsParams) (int64
 	var count int64
 	err := row.Scan(&count)
 	return count, err
+}
+
+const pruneAccessTokens = `-- name: PruneAccessTokens :exec
+DELETE FROM access_tokens WHERE access_tokens.expires_at <= ?1 OR access_tokens.hash IN (
+    SELECT a.hash FROM access_tokens AS a WHERE a.granted_to = ?2 ORDER BY a.expires_at DESC LIMIT -1 OFFSET ?3)
+`
+
+type PruneAccessTokensParams struct {
+	Now       int64
+	GrantedTo []byte
+	Keep      int64
+}
+
+// What has expired, and the oldest of those granted to one secret, beyond a number.
+func (q *Queries) PruneAccessTokens(ctx context.Context, arg PruneAccessTokensParams) error {
+	_, err := q.db.ExecContext(ctx, pruneAccessTokens, arg.Now, arg.GrantedTo, arg.Keep)
+	return err
 }
 
 const replaceToken = `-- name: ReplaceToken :exec

@@ -1,3 +1,10 @@
+-- What was last deleted with a serial number. Events are few thousands.
+-- name: DeletedResource :one
+SELECT body FROM events
+WHERE project_id = @project_id AND resource = @resource AND type = 'deleted'
+  AND json_extract(body, '$.serial') = CAST(@serial AS INTEGER)
+ORDER BY seq DESC LIMIT 1;
+
 -- name: InsertEvent :one
 INSERT INTO events (project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)

@@ -30,3 +30,15 @@ SELECT sqlc.embed(tokens), sqlc.embed(projects) FROM tokens
 JOIN projects ON projects.id = tokens.project_id
 WHERE tokens.hash = ?1 OR tokens.previous_hash = ?1
 ORDER BY tokens.hash = ?1 DESC LIMIT 1;
+
+-- name: InsertAccessToken :exec
+INSERT INTO access_tokens (hash, granted_to, expires_at) VALUES (?, ?, ?);
+
+-- The secret that an access token was granted to, and when it ends.
+-- name: AccessToken :one
+SELECT granted_to, expires_at FROM access_tokens WHERE hash = ?;
+
+-- What has expired, and the oldest of those granted to one secret, beyond a number.
+-- name: PruneAccessTokens :exec
+DELETE FROM access_tokens WHERE access_tokens.expires_at <= @now OR access_tokens.hash IN (
+    SELECT a.hash FROM access_tokens AS a WHERE a.granted_to = @granted_to ORDER BY a.expires_at DESC LIMIT -1 OFFSET @keep);

@@ -1,0 +1,51 @@
+package cloud
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestAccessTokens(t *testing.T) {
+	c, p := newCloud(t, func(cfg *Config) { cfg.AccessTokenLifetime = time.Minute })
+	ctx := t.Context()
+	_, secret, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor})
+	require.NoError(t, err)
+	_, err = c.GrantAccess(ctx, "unknown-unknown-unknown")
+	requireCode(t, Unauthenticated, err)
+	granted, err := c.GrantAccess(ctx, secret)
+	require.NoError(t, err)
+	assert.Equal(t, time.Minute, granted.Lifetime)
+	who, err := c.Authenticate(ctx, granted.Secret)
+	require.NoError(t, err)
+	assert.Equal(t, "ccm", who.Token)
+	assert.Equal(t, Editor, who.Role)
+	_, err = c.GrantAccess(ctx, granted.Secret)
+	requireCode(t, Unauthenticated, err)
+
+	advance(t, c, time.Minute)
+	_, err = c.Authenticate(ctx, granted.Secret)
+	requireCode(t, Unauthenticated, err)
+	require.ErrorContains(t, err, "expired")
+
+	first, err := c.GrantAccess(ctx, secret)
+	require.NoError(t, err)
+	for range maxAccessTokens {
+		advance(t, c, time.Millisecond)
+		granted, err = c.GrantAccess(ctx, secret)
+		require.NoError(t, err)
+	}
+	_, err = c.Authenticate(ctx, first.Secret)
+	requireCode(t, Unauthenticated, err)
+	_, err = c.Authenticate(ctx, granted.Secret)
+	require.NoError(t, err)
+	_, _, err = c.RotateToken(ctx, p.ID, "ccm", 10*time.Second)
+	require.NoError(t, err)
+	_, err = c.Authenticate(ctx, granted.Secret)
+	require.NoError(t, err, "the secret that it was granted to is valid for now")
+	advance(t, c, 10*time.Second)
+	_, err = c.Authenticate(ctx, granted.Secret)
+	requireCode(t, Unauthenticated, err)
+}

@@ -1,0 +1,190 @@
+// Package brightbox speaks Brightbox's API, as narrow as brightbox-cloud-controller-manager's own calls:
+// tokens, servers, load balancers, cloud IPs, server groups, firewall policies and their rules. What a call
+// means is in Brightbox's public reference (api.gb1.brightbox.com/1.0). Begin with Dialect.
+//
+// A cloud IP is a reserved address, a server group with its firewall policy one firewall, and IDs hold serial
+// numbers. Names, which need not be unique at Brightbox, are tags.
+package brightbox
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
+)
+
+const name = "brightbox"
+
+// tagName is the tag in which a resource has its name.
+const tagName = "name"
+
+// Dialect is Brightbox's API.
+var Dialect = dialect.Dialect{
+	Name:    name,
+	Summary: "Brightbox's API, as its cloud controller manager calls it",
+	Limits: []string{
+		"an account is the token's project, and there is one",
+		"a server is found by its name, too, which at Brightbox is its ID",
+		"a load balancer answers on an address of its own as well, which is not shown",
+		"listeners of protocol https are refused: there are no certificates",
+		"of a firewall rule, ports and protocol filter what load balancers send; its other fields are recorded, and " +
+			"so are policies without a server group",
+		"IPv6 addresses are made up, of the range for documentation (RFC 3849), and lead nowhere",
+		"servers are made, started and stopped by fakecloud's own API",
+	},
+	Calls: []dialect.Call{
+		dialect.GrantToken("/token/"),
+		dialect.Handle(http.MethodGet, "/1.0/accounts", nil, listAccounts),
+		dialect.Handle(http.MethodGet, "/1.0/servers/{id}", nil, getServer),
+		dialect.Handle(http.MethodGet, "/1.0/load_balancers", nil, listLoadBalancers),
+		dialect.Handle(http.MethodPost, "/1.0/load_balancers", nil, createLoadBalancer),
+		dialect.Handle(http.MethodGet, "/1.0/load_balancers/{id}", nil, getLoadBalancer),
+		dialect.Handle(http.MethodPut, "/1.0/load_balancers/{id}", nil, updateLoadBalancer),
+		dialect.Handle(http.MethodDelete, "/1.0/load_balancers/{id}", nil, deleteLoadBalancer),
+		dialect.Handle(http.MethodGet, "/1.0/cloud_ips", nil, listCloudIPs),
+		dialect.Handle(http.MethodPost, "/1.0/cloud_ips", nil, createCloudIP),
+		dialect.Handle(http.MethodGet, "/1.0/cloud_ips/{id}", nil, getCloudIP),
+		dialect.Handle(http.MethodPost, "/1.0/cloud_ips/{id}/map", nil, mapCloudIP),
+		dialect.Handle(http.MethodPost, "/1.0/cloud_ips/{id}/unmap", nil, unmapCloudIP),
+		dialect.Handle(http.MethodDelete, "/1.0/cloud_ips/{id}", nil, deleteCloudIP),
+		dialect.Handle(http.MethodGet, "/1.0/server_groups", nil, listServerGroups),
+		dialect.Handle(http.MethodPost, "/1.0/server_groups", nil, createServerGroup),
+		dialect.Handle(http.MethodPost, "/1.0/server_groups/{id}/add_servers", nil, addServers),
+		dialect.Handle(http.MethodPost, "/1.0/server_groups/{id}/remove_servers", nil, removeServers),
+		dialect.Handle(http.MethodDelete, "/1.0/server_groups/{id}", nil, deleteServerGroup),
+		dialect.Handle(http.MethodGet, "/1.0/firewall_policies", nil, listFirewallPolicies),
+		dialect.Handle(http.MethodPost, "/1.0/firewall_policies", nil, createFirewallPolicy),
+		dialect.Handle(http.MethodDelete, "/1.0/firewall_policies/{id}", nil, deleteFirewallPolicy),
+		dialect.Handle(http.MethodPost, "/1.0/firewall_rules", nil, createFirewallRule),
+		dialect.Handle(http.MethodPut, "/1.0/firewall_rules/{id}", nil, updateFirewallRule),
+	},
+	Refuse:    refuse,
+	BasicAuth: true,
+}
+
+// refusals are Brightbox's statuses and error names for this cloud's codes.
+var refusals = map[api.ProblemCode]struct {
+	status int
+	name   string
+}{
+	api.Unauthenticated:                         {http.StatusUnauthorized, ""},
+	api.Forbidden:                               {http.StatusForbidden, "forbidden"},
+	api.NotFound:                                {http.StatusNotFound, "missing_resource"},
+	api.ProblemCode(cloud.WrongState):           {http.StatusConflict, "conflict"},
+	api.ProblemCode(cloud.InUse):                {http.StatusConflict, "conflict"},
+	api.ProblemCode(cloud.Protected):            {http.StatusConflict, "resource_locked"},
+	api.ProblemCode(cloud.PreconditionFailed):   {http.StatusConflict, "conflict"},
+	api.ProblemCode(cloud.QuotaExceeded):        {http.StatusForbidden, "account_limit_reached"},
+	api.ProblemCode(cloud.AddressPoolExhausted): {http.StatusServiceUnavailable, "no_available_cloud_ips"},
+	api.RateLimited:                             {http.StatusTooManyRequests, "too_many_requests"},
+	api.TooLarge:                                {http.StatusRequestEntityTooLarge, "request_too_large"},
+	api.Internal:                                {http.StatusInternalServerError, "internal_error"},
+	api.Unavailable:                             {http.StatusServiceUnavailable, "service_unavailable"},
+}
+
+// refuse gives the error that Brightbox would answer with. What it has no name for is a request that does not
+// validate.
+func refuse(p api.Problem) (int, any) {
+	refusal, known := refusals[p.Code]
+	if !known {
+		refusal.status, refusal.name = http.StatusUnprocessableEntity, "validation_failed"
+	}
+	if p.Status >= http.StatusInternalServerError { // A fault's status, whose code says less.
+		refusal.status = p.Status
+	}
+	if p.Code == api.Unauthenticated { // As OAuth 2 says it.
+		return refusal.status, struct {
+			Error       string `json:"error"`
+			Description string `json:"error_description"`
+		}{"invalid_client", p.Detail}
+	}
+	return refusal.status, struct {
+		ErrorName string   `json:"error_name"`
+		Errors    []string `json:"errors"`
+	}{refusal.name, []string{p.Detail}}
+}
+
+// resource is what all resources have, and all that is shown of one within another.
+type resource struct {
+	ID           string     `json:"id"`
+	ResourceType string     `json:"resource_type"`
+	URL          string     `json:"url"`
+	Name         string     `json:"name"`
+	Status       string     `json:"status,omitempty"`
+	CreatedAt    *time.Time `json:"created_at,omitempty"`
+	DeletedAt    *time.Time `json:"deleted_at,omitempty"`
+}
+
+// kind is a kind of resources: its type, and what its IDs begin with.
+type kind struct{ resourceType, collection, prefix string }
+
+var (
+	serverKind       = kind{"server", "servers", "srv-"}
+	loadBalancerKind = kind{"load_balancer", "load_balancers", "lba-"}
+	cloudIPKind      = kind{"cloud_ip", "cloud_ips", "cip-"}
+	groupKind        = kind{"server_group", "server_groups", "grp-"}
+	policyKind       = kind{"firewall_policy", "firewall_policies", "fwp-"}
+	ruleKind         = kind{"firewall_rule", "firewall_rules", "fwr-"}
+	accountKind      = kind{"account", "accounts", "acc-"}
+)
+
+func (k kind) id(serial int64) string { return k.prefix + identity.Code(serial) }
+
+// serial gives the serial number of what has an ID.
+func (k kind) serial(id string) (int64, error) {
+	code, ok := strings.CutPrefix(id, k.prefix)
+	serial, valid := identity.ReadCode(code)
+	if !ok || !valid {
+		return 0, dialect.NotFound("%s %q not found", k.resourceType, id)
+	}
+	return serial, nil
+}
+
+func (k kind) resource(r *dialect.Request, serial int64, name string, created time.Time) resource {
+	scheme := "http"
+	if r.HTTP.TLS != nil {
+		scheme = "https"
+	}
+	return resource{
+		ID: k.id(serial), ResourceType: k.resourceType, Name: name, CreatedAt: &created,
+		URL: scheme + "://" + r.HTTP.Host + "/1.0/" + k.collection + "/" + k.id(serial),
+	}
+}
+
+// nativeID gives the native ID of a resource that a request refers to.
+func (k kind) nativeID(ctx context.Context, r *dialect.Request, native cloud.Resource, id string) (string, error) {
+	serial, err := k.serial(id)
+	if err != nil {
+		return "", err
+	}
+	return r.ResourceID(ctx, native, serial)
+}
+
+// inPath is what the call's path refers to.
+func inPath(r *dialect.Request) string { return mux.Vars(r.HTTP)["id"] }
+
+// created, changed and done answer a call that succeeded. Every answer has a body.
+func created(body any) *dialect.Answer {
+	return &dialect.Answer{Status: http.StatusCreated, Body: body}
+}
+func changed(body any) *dialect.Answer {
+	return &dialect.Answer{Status: http.StatusAccepted, Body: body}
+}
+
+func now(r *dialect.Request) time.Time {
+	now, _ := r.Cloud.Now()
+	return now
+}
+
+func listAccounts(_ context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	account := accountKind.resource(r, 1, r.Project.Name, r.Project.CreatedAt)
+	account.Status, account.CreatedAt = "active", nil
+	return dialect.OK([]resource{account}), nil
+}

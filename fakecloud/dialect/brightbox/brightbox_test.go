@@ -1,0 +1,345 @@
+package brightbox_test
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	brightbox "github.com/brightbox/gobrightbox/v2"
+	"github.com/brightbox/gobrightbox/v2/clientcredentials"
+	"github.com/brightbox/gobrightbox/v2/endpoint"
+	"github.com/brightbox/gobrightbox/v2/enums/balancingpolicy"
+	"github.com/brightbox/gobrightbox/v2/enums/cloudipstatus"
+	"github.com/brightbox/gobrightbox/v2/enums/healthchecktype"
+	"github.com/brightbox/gobrightbox/v2/enums/listenerprotocol"
+	"github.com/brightbox/gobrightbox/v2/enums/loadbalancerstatus"
+	"github.com/brightbox/gobrightbox/v2/enums/serverstatus"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
+	dialect "github.com/ccmlab/ccmlab/fakecloud/dialect/brightbox"
+)
+
+const patience = 30 * time.Second
+
+// startCloud starts a cloud that speaks the dialect, and makes the official SDK's client of it, which refuses
+// fields that it does not know.
+func startCloud(t *testing.T) (*cloudtest.Cloud, *brightbox.Client) {
+	t.Helper()
+	c := cloudtest.Start(t, cloudtest.WithoutTraffic(), cloudtest.Dialect(dialect.Dialect))
+	token, err := os.ReadFile(c.TokenFile)
+	require.NoError(t, err)
+	sdk, err := connect(t.Context(), c, strings.TrimSpace(string(token)))
+	require.NoError(t, err)
+	return c, sdk
+}
+
+func connect(ctx context.Context, c *cloudtest.Cloud, secret string) (*brightbox.Client, error) {
+	sdk, err := brightbox.Connect(ctx, &clientcredentials.Config{
+		ID: "cli-00001", Secret: secret,
+		Config: endpoint.Config{BaseURL: c.DialectURL("brightbox") + "/", Scopes: endpoint.FullScope},
+	})
+	if err == nil {
+		sdk.DisallowUnknownFields()
+	}
+	return sdk, err
+}
+
+func createInstance(t *testing.T, c *cloudtest.Cloud, name string) *api.Instance {
+	t.Helper()
+	in, err := c.CreateInstance(t.Context(), api.InstanceCreate{Name: &name})
+	require.NoError(t, err)
+	return c.AwaitInstance(in.ID, api.InstanceRunning)
+}
+
+func serverID(in *api.Instance) string {
+	return strings.TrimPrefix(in.Identities["brightbox"], "brightbox://")
+}
+
+func requireStatus(t *testing.T, status int, err error) {
+	t.Helper()
+	var refused *brightbox.APIError
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, status, refused.StatusCode, refused.Error())
+}
+
+func TestTokens(t *testing.T) {
+	c, sdk := startCloud(t)
+	accounts, err := sdk.Accounts(t.Context())
+	require.NoError(t, err)
+	require.Len(t, accounts, 1)
+	p, err := c.Client.Project(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, p.Name, accounts[0].Name)
+
+	access, err := sdk.ExtractTokenID()
+	require.NoError(t, err)
+	_, err = connect(t.Context(), c, "wrong-wrong-wrong")
+	if err == nil {
+		bad, _ := connect(t.Context(), c, "wrong-wrong-wrong")
+		_, err = bad.Accounts(t.Context())
+	}
+	require.ErrorContains(t, err, "invalid_client")
+	again, err := connect(t.Context(), c, access)
+	if err == nil {
+		_, err = again.Accounts(t.Context())
+	}
+	require.ErrorContains(t, err, "invalid_client", "an access token grants none")
+}
+
+func TestServers(t *testing.T) {
+	c, sdk := startCloud(t)
+	in, ctx := createInstance(t, c, "node-1"), t.Context()
+	byID, err := sdk.Server(ctx, serverID(in))
+	require.NoError(t, err)
+	assert.Equal(t, serverID(in), byID.ID)
+	assert.Equal(t, serverstatus.Active, byID.Status)
+	assert.Equal(t, in.Zone, byID.Zone.Handle)
+	assert.Equal(t, string(in.Type), byID.ServerType.Handle)
+	require.Len(t, byID.Interfaces, 1)
+	assert.Equal(t, in.Addresses[0].IP, byID.Interfaces[0].IPv4Address)
+	assert.Contains(t, byID.Interfaces[0].IPv6Address, "2001:db8::")
+	byName, err := sdk.Server(ctx, "node-1")
+	require.NoError(t, err)
+	assert.Equal(t, byID, byName)
+
+	_, err = c.StopInstance(ctx, in.ID)
+	require.NoError(t, err)
+	becomes := func(want serverstatus.Enum) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			s, err := sdk.Server(ctx, byID.ID)
+			return err == nil && s.Status == want
+		}, patience, 5*time.Millisecond)
+	}
+	becomes(serverstatus.Inactive)
+	_, err = c.TerminateInstance(ctx, in.ID)
+	require.NoError(t, err)
+	becomes(serverstatus.Deleted)
+	_, err = sdk.Server(ctx, "node-1")
+	requireStatus(t, http.StatusNotFound, err)
+	_, err = sdk.Server(ctx, "srv-zzzzz")
+	requireStatus(t, http.StatusNotFound, err)
+}
+
+// await asks for a balancer until it has a status.
+func await(t *testing.T, sdk *brightbox.Client, id string, want loadbalancerstatus.Enum) *brightbox.LoadBalancer {
+	t.Helper()
+	var lb *brightbox.LoadBalancer
+	require.Eventually(t, func() bool {
+		var err error
+		lb, err = sdk.LoadBalancer(t.Context(), id)
+		return err == nil && lb.Status == want
+	}, patience, 5*time.Millisecond)
+	return lb
+}
+
+func TestLoadBalancers(t *testing.T) {
+	c, sdk := startCloud(t)
+	one, two, ctx := createInstance(t, c, "node-1"), createInstance(t, c, "node-2"), t.Context()
+	name := "web.default.lab"
+	options := brightbox.LoadBalancerOptions{
+		Name: &name, Nodes: []brightbox.LoadBalancerNode{{Node: serverID(two)}, {Node: serverID(one)}},
+		Listeners: []brightbox.LoadBalancerListener{{Protocol: listenerprotocol.Tcp, In: 80, Out: 30080}},
+		Healthcheck: &brightbox.LoadBalancerHealthcheck{
+			Type: healthchecktype.Http, Port: 30080, Request: "/healthz",
+		},
+		HTTPSRedirect: new(bool),
+	}
+	made, err := sdk.CreateLoadBalancer(ctx, options)
+	require.NoError(t, err)
+	assert.Equal(t, name, made.Name)
+	assert.Equal(t, balancingpolicy.LeastConnections, made.Policy)
+	assert.Equal(t, []string{serverID(two), serverID(one)}, []string{made.Nodes[0].ID, made.Nodes[1].ID}, "as given")
+	assert.EqualValues(t, 50_000, made.Listeners[0].Timeout)
+	assert.Equal(t, brightbox.LoadBalancerHealthcheck{
+		Type: healthchecktype.Http, Port: 30080, Request: "/healthz", Interval: 5000, Timeout: 5000, ThresholdUp: 3,
+		ThresholdDown: 3,
+	}, made.Healthcheck)
+	lb := await(t, sdk, made.ID, loadbalancerstatus.Active)
+	twin, err := sdk.CreateLoadBalancer(ctx, options)
+	require.NoError(t, err, "names need not be unique")
+
+	native, err := c.ListLoadBalancers(ctx, client.LoadBalancerFilter{Tags: []string{"name=" + name}})
+	require.NoError(t, err)
+	require.Len(t, native, 2)
+	assert.Equal(t, 5, native[0].HealthCheck.IntervalSeconds)
+
+	changed, err := sdk.UpdateLoadBalancer(ctx, brightbox.LoadBalancerOptions{
+		ID: lb.ID, Policy: balancingpolicy.RoundRobin, Nodes: options.Nodes[:1],
+		Listeners: []brightbox.LoadBalancerListener{{Protocol: listenerprotocol.Tcp, In: 81, Out: 30081, Timeout: 9000}},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, name, changed.Name)
+	assert.Equal(t, balancingpolicy.RoundRobin, changed.Policy)
+	assert.Len(t, changed.Nodes, 1)
+	assert.EqualValues(t, 9000, changed.Listeners[0].Timeout)
+	assert.Equal(t, made.Healthcheck, changed.Healthcheck)
+
+	_, err = sdk.DestroyLoadBalancer(ctx, lb.ID)
+	require.NoError(t, err)
+	gone := await(t, sdk, lb.ID, loadbalancerstatus.Deleted)
+	assert.Equal(t, name, gone.Name, "what was deleted stays readable")
+	assert.NotNil(t, gone.DeletedAt)
+	all, err := sdk.LoadBalancers(ctx)
+	require.NoError(t, err)
+	require.Len(t, all, 1)
+	assert.Equal(t, twin.ID, all[0].ID)
+
+	options.Listeners[0].Protocol = listenerprotocol.Https
+	_, err = sdk.CreateLoadBalancer(ctx, options)
+	requireStatus(t, http.StatusUnprocessableEntity, err)
+	options.Listeners[0].Protocol, options.Nodes[0].Node = listenerprotocol.Tcp, "srv-zzzzz"
+	_, err = sdk.CreateLoadBalancer(ctx, options)
+	requireStatus(t, http.StatusUnprocessableEntity, err)
+	_, err = sdk.LoadBalancer(ctx, "lba-zzzzz")
+	requireStatus(t, http.StatusNotFound, err)
+}
+
+func TestCloudIPs(t *testing.T) {
+	c, sdk := startCloud(t)
+	ctx, name := t.Context(), "web.default.lab"
+	ip, err := sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name})
+	require.NoError(t, err)
+	assert.Equal(t, cloudipstatus.Unmapped, ip.Status)
+	assert.NotEmpty(t, ip.PublicIPv6)
+	assert.NotEqual(t, ip.Fqdn, ip.ReverseDNS)
+	lb, err := sdk.CreateLoadBalancer(ctx, brightbox.LoadBalancerOptions{Name: &name})
+	require.NoError(t, err)
+	mapped, err := sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID})
+	require.NoError(t, err)
+	assert.Equal(t, cloudipstatus.Mapped, mapped.Status)
+	assert.Equal(t, []string{lb.ID, name}, []string{mapped.LoadBalancer.ID, mapped.LoadBalancer.Name})
+	lb, err = sdk.LoadBalancer(ctx, lb.ID)
+	require.NoError(t, err)
+	require.Len(t, lb.CloudIPs, 1)
+	assert.Equal(t, ip.ID, lb.CloudIPs[0].ID)
+	_, err = sdk.DestroyCloudIP(ctx, ip.ID)
+	requireStatus(t, http.StatusConflict, err)
+
+	in := createInstance(t, c, "node-1")
+	_, err = sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)})
+	requireStatus(t, http.StatusConflict, err)
+	_, err = sdk.UnMapCloudIP(ctx, ip.ID)
+	require.NoError(t, err)
+	ofServer, err := sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: serverID(in)})
+	require.NoError(t, err)
+	assert.Equal(t, serverID(in), ofServer.Server.ID)
+	s, err := sdk.Server(ctx, serverID(in))
+	require.NoError(t, err)
+	require.Len(t, s.CloudIPs, 1)
+	_, err = sdk.UnMapCloudIP(ctx, ip.ID)
+	require.NoError(t, err)
+	_, err = sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: "lba-zzzzz"})
+	requireStatus(t, http.StatusUnprocessableEntity, err)
+
+	_, err = sdk.MapCloudIP(ctx, ip.ID, brightbox.CloudIPAttachment{Destination: lb.ID})
+	require.NoError(t, err)
+	_, err = sdk.DestroyLoadBalancer(ctx, lb.ID)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		_, err := sdk.DestroyCloudIP(ctx, ip.ID)
+		return err == nil
+	}, patience, 5*time.Millisecond, "its balancer is gone after a while")
+	all, err := sdk.CloudIPs(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, all)
+}
+
+func TestServerGroupsFilter(t *testing.T) {
+	c, sdk := startCloud(t)
+	in, ctx, name := createInstance(t, c, "node-1"), t.Context(), "web.default.lab"
+	group, err := sdk.CreateServerGroup(ctx, brightbox.ServerGroupOptions{Name: &name})
+	require.NoError(t, err)
+	firewalls := func() []api.Firewall {
+		t.Helper()
+		all, err := c.ListFirewalls(ctx, client.FirewallFilter{Tags: []string{"name=" + name}})
+		require.NoError(t, err)
+		return all
+	}
+	members := brightbox.ServerGroupMemberList{Servers: []brightbox.ServerGroupMember{{Server: serverID(in)}}}
+	group, err = sdk.AddServersToServerGroup(ctx, group.ID, members)
+	require.NoError(t, err)
+	require.Len(t, group.Servers, 1)
+	assert.Empty(t, firewalls()[0].InstanceIDs, "a group without a policy filters nothing")
+
+	policy, err := sdk.CreateFirewallPolicy(ctx, brightbox.FirewallPolicyOptions{
+		Name: &name, FirewallPolicyAttachment: &brightbox.FirewallPolicyAttachment{ServerGroup: group.ID},
+	})
+	require.NoError(t, err)
+	assert.Equal(t, group.ID, policy.ServerGroup.ID)
+	ports, protocol := "30080,31000-31010", "tcp"
+	rule, err := sdk.CreateFirewallRule(ctx, brightbox.FirewallRuleOptions{
+		FirewallPolicy: policy.ID, Protocol: &protocol, Source: new("10.0.0.0/8"), DestinationPort: &ports,
+	})
+	require.NoError(t, err)
+	assert.Equal(t, policy.ID, rule.FirewallPolicy.ID)
+	f := firewalls()[0]
+	assert.Equal(t, []string{in.ID}, f.InstanceIDs)
+	assert.Equal(t, []api.FirewallRule{
+		{Protocol: api.FirewallTCP, FirstPort: 30080, LastPort: 30080},
+		{Protocol: api.FirewallTCP, FirstPort: 31000, LastPort: 31010},
+	}, f.Rules)
+	ports = "30081"
+	rule, err = sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"30081", "10.0.0.0/8"}, []string{rule.DestinationPort, rule.Source})
+	assert.Equal(t, 30081, firewalls()[0].Rules[0].FirstPort)
+	policies, err := sdk.FirewallPolicies(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, rule.ID, policies[0].Rules[0].ID)
+	ports = "many"
+	_, err = sdk.UpdateFirewallRule(ctx, brightbox.FirewallRuleOptions{ID: rule.ID, DestinationPort: &ports})
+	requireStatus(t, http.StatusUnprocessableEntity, err)
+
+	_, err = sdk.RemoveServersFromServerGroup(ctx, group.ID, members)
+	require.NoError(t, err)
+	assert.Empty(t, firewalls()[0].InstanceIDs)
+	_, err = sdk.DestroyServerGroup(ctx, group.ID)
+	require.NoError(t, err)
+	groups, err := sdk.ServerGroups(ctx)
+	require.NoError(t, err)
+	assert.Empty(t, groups)
+	_, err = sdk.AddServersToServerGroup(ctx, group.ID, members)
+	requireStatus(t, http.StatusNotFound, err)
+	require.Len(t, firewalls(), 1, "the policy is there")
+	_, err = sdk.DestroyFirewallPolicy(ctx, policy.ID)
+	require.NoError(t, err)
+	assert.Empty(t, firewalls())
+}
+
+func TestRefusals(t *testing.T) {
+	c, sdk := startCloud(t)
+	ctx, name := t.Context(), "web"
+	viewer, err := c.CreateToken(ctx, c.Project, api.TokenCreate{Name: "viewer", Role: api.RoleViewer})
+	require.NoError(t, err)
+	reader, err := connect(ctx, c, viewer.Secret)
+	require.NoError(t, err)
+	_, err = reader.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name})
+	requireStatus(t, http.StatusForbidden, err)
+	_, err = reader.CloudIPs(ctx)
+	require.NoError(t, err)
+	for _, status := range []int{http.StatusInternalServerError, http.StatusBadGateway, http.StatusTooManyRequests} {
+		rule := c.Fail(api.FaultCreate{
+			Match: api.FaultMatch{Operations: []string{"listAddresses"}}, Effect: api.FaultEffect{Status: status},
+		})
+		_, err := sdk.CloudIPs(ctx)
+		requireStatus(t, status, err)
+		require.NoError(t, c.DeleteFault(ctx, rule.ID))
+	}
+	require.NoError(t, c.DeleteToken(ctx, c.Project, "viewer"))
+	_, err = reader.CloudIPs(ctx)
+	require.Error(t, err, "an access token is worth as much as the token that it was granted to")
+	_, err = sdk.CreateCloudIP(ctx, brightbox.CloudIPOptions{Name: &name})
+	require.NoError(t, err)
+	audit, err := c.ListAudit(ctx, client.AuditFilter{Operation: "reserveAddress"}, 1)
+	require.NoError(t, err)
+	require.Len(t, audit, 1)
+	assert.Equal(t, "brightbox POST /1.0/cloud_ips", *audit[0].Wire)
+}

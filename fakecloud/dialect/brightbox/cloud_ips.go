@@ -1,0 +1,167 @@
+package brightbox
+
+import (
+	"context"
+	"math"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+	"github.com/ccmlab/ccmlab/fakecloud/dns"
+)
+
+type cloudIP struct {
+	resource
+	PublicIP     string           `json:"public_ip"`
+	PublicIPv4   string           `json:"public_ipv4"`
+	PublicIPv6   string           `json:"public_ipv6"`
+	FQDN         string           `json:"fqdn"`
+	ReverseDNS   string           `json:"reverse_dns"`
+	Mode         string           `json:"mode"`
+	LoadBalancer *resource        `json:"load_balancer"`
+	Server       *serverReference `json:"server"`
+}
+
+// listAddresses gives the caller's reserved addresses, for their names and numbers.
+func listAddresses(ctx context.Context, r *dialect.Request) ([]cloud.ReservedAddress, error) {
+	all, _, err := r.Cloud.ListAddresses(ctx, r.Project, cloud.Filter{Limit: math.MaxInt32})
+	return all, err
+}
+
+// toCloudIP makes a cloud IP of an address that is mapped to a balancer, or to something else.
+func toCloudIP(r *dialect.Request, a cloud.ReservedAddress, mapped *resource) cloudIP {
+	byNumber, byDots := dns.NamesOf(a.Region, a.IP)
+	out := cloudIP{
+		resource: cloudIPKind.resource(r, a.Serial, a.Tags[tagName], a.CreatedAt),
+		PublicIP: a.IP.String(), PublicIPv4: a.IP.String(), PublicIPv6: ipv6Of(a.IP.String()),
+		FQDN: byNumber, ReverseDNS: byDots, Mode: "nat", LoadBalancer: mapped,
+	}
+	out.CreatedAt, out.Status = nil, "unmapped"
+	if a.Holder.ID != "" {
+		out.Status = "mapped"
+	}
+	return out
+}
+
+// readCloudIP gives the cloud IP that an address is now.
+func readCloudIP(ctx context.Context, r *dialect.Request, a cloud.ReservedAddress) (cloudIP, error) {
+	switch a.Holder.Kind {
+	case cloud.LoadBalancerResource:
+		lb, err := r.Cloud.GetLoadBalancer(ctx, r.Project, a.Holder.ID)
+		mapped := loadBalancerKind.resource(r, lb.Serial, nameOfBalancer(lb.Name, lb.Tags), lb.CreatedAt)
+		mapped.Status = balancerStatuses[api.LoadBalancerState(lb.State)]
+		return toCloudIP(r, a, &mapped), err
+	case cloud.InstanceResource:
+		in, err := r.Cloud.GetInstance(ctx, r.Project, a.Holder.ID)
+		out := toCloudIP(r, a, nil)
+		out.Server = new(referToServer(r, in.Serial, in.Name, in.Region, api.InstanceState(in.State)))
+		return out, err
+	}
+	return toCloudIP(r, a, nil), nil
+}
+
+func listCloudIPs(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	all, err := r.ListAddresses(ctx, client.AddressFilter{})
+	out := make([]cloudIP, len(all))
+	for i := 0; err == nil && i < len(all); i++ {
+		out[i], err = showCloudIP(ctx, r, &all[i])
+	}
+	return dialect.OK(out), err
+}
+
+// showCloudIP gives the cloud IP of what a native call answered.
+func showCloudIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) (cloudIP, error) {
+	stored, err := r.Cloud.GetAddress(ctx, r.Project, a.ID)
+	if err != nil {
+		return cloudIP{}, err
+	}
+	return readCloudIP(ctx, r, stored)
+}
+
+// findAddress gives the native ID of the cloud IP in the call's path.
+func findAddress(ctx context.Context, r *dialect.Request) (string, error) {
+	return cloudIPKind.nativeID(ctx, r, cloud.AddressResource, inPath(r))
+}
+
+func getCloudIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	id, err := findAddress(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	a, err := r.GetAddress(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	ip, err := showCloudIP(ctx, r, a)
+	return dialect.OK(ip), err
+}
+
+func createCloudIP(ctx context.Context, r *dialect.Request, body struct {
+	Name *string `json:"name,omitempty"`
+}) (*dialect.Answer, error) {
+	create := api.ReservedAddressCreate{}
+	if body.Name != nil {
+		create.Tags = &api.Tags{tagName: *body.Name}
+	}
+	a, err := r.ReserveAddress(ctx, create)
+	if err != nil {
+		return nil, err
+	}
+	ip, err := showCloudIP(ctx, r, a)
+	return created(ip), err
+}
+
+func mapCloudIP(ctx context.Context, r *dialect.Request, body struct {
+	Destination string `json:"destination"`
+}) (*dialect.Answer, error) {
+	id, err := findAddress(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	var to api.AddressAttach
+	if strings.HasPrefix(body.Destination, serverKind.prefix) {
+		to.InstanceID, err = serverKind.nativeID(ctx, r, cloud.InstanceResource, body.Destination)
+	} else {
+		to.LoadBalancerID, err = loadBalancerKind.nativeID(ctx, r, cloud.LoadBalancerResource, body.Destination)
+	}
+	if err != nil {
+		return nil, dialect.Invalid("destination", "%q is no server and no load balancer", body.Destination)
+	}
+	return answerCloudIP(ctx, r)(r.AttachAddress(ctx, id, to))
+}
+
+func unmapCloudIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	id, err := findAddress(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	return answerCloudIP(ctx, r)(r.DetachAddress(ctx, id))
+}
+
+// answerCloudIP answers a change of a cloud IP with what it is now.
+func answerCloudIP(
+	ctx context.Context,
+	r *dialect.Request,
+) func(a *api.ReservedAddress, err error) (*dialect.Answer, error) {
+	return func(a *api.ReservedAddress, err error) (*dialect.Answer, error) {
+		if err != nil {
+			return nil, err
+		}
+		ip, err := showCloudIP(ctx, r, a)
+		return changed(ip), err
+	}
+}
+
+func deleteCloudIP(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	id, err := findAddress(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	a, err := r.Cloud.GetAddress(ctx, r.Project, id)
+	if err != nil {
+		return nil, err
+	}
+	return dialect.OK(toCloudIP(r, a, nil)), r.ReleaseAddress(ctx, id)
+}

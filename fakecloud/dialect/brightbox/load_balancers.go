@@ -1,0 +1,436 @@
+package brightbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+)
+
+// balancerStatuses are Brightbox's words for the states of balancers. One that cannot be built is not "failed",
+// which is for good: this cloud goes on trying.
+var balancerStatuses = map[api.LoadBalancerState]string{
+	api.LoadBalancerProvisioning: "creating",
+	api.LoadBalancerActive:       "active",
+	api.LoadBalancerUpdating:     "active",
+	api.LoadBalancerError:        "creating",
+	api.LoadBalancerDeleting:     "deleting",
+}
+
+// algorithms are this cloud's for Brightbox's policies.
+var algorithms = map[string]api.LoadBalancerAlgorithm{
+	"least-connections": api.AlgorithmLeastConnections,
+	"round-robin":       api.AlgorithmRoundRobin,
+	"source-address":    api.AlgorithmSourceHash,
+}
+
+const (
+	defaultPolicy       = "least-connections"
+	defaultTimeout      = 50_000 // of a listener, in milliseconds
+	defaultInterval     = 5000   // of a health check, in milliseconds, as its time-out
+	defaultThreshold    = 3
+	bufferSize          = 4096
+	defaultMinimumTLS   = "TLSv1.2"
+	expectedCodes       = "200-399"
+	millisecondsASecond = 1000
+)
+
+type loadBalancer struct {
+	resource
+	Locked            bool              `json:"locked"`
+	HTTPSRedirect     bool              `json:"https_redirect"`
+	SSLMinimumVersion string            `json:"ssl_minimum_version"`
+	BufferSize        int               `json:"buffer_size"`
+	Policy            string            `json:"policy"`
+	Listeners         []listener        `json:"listeners"`
+	HealthCheck       healthCheck       `json:"healthcheck"`
+	Certificate       *struct{}         `json:"certificate"`
+	ACME              acme              `json:"acme"`
+	Nodes             []serverReference `json:"nodes"`
+	CloudIPs          []cloudIP         `json:"cloud_ips"`
+}
+
+// acme is what is said of certificates, of which there are none.
+type acme struct {
+	Certificate *struct{}  `json:"certificate"`
+	Domains     []struct{} `json:"domains"`
+}
+
+type listener struct {
+	Protocol      string  `json:"protocol"`
+	In            int     `json:"in"`
+	Out           int     `json:"out"`
+	Timeout       int     `json:"timeout"` // in milliseconds
+	ProxyProtocol *string `json:"proxy_protocol"`
+}
+
+// healthCheck has times in milliseconds.
+type healthCheck struct {
+	Type          string `json:"type"`
+	Port          int    `json:"port"`
+	Request       string `json:"request"`
+	Interval      int    `json:"interval"`
+	Timeout       int    `json:"timeout"`
+	ThresholdUp   int    `json:"threshold_up"`
+	ThresholdDown int    `json:"threshold_down"`
+}
+
+// balancerRequest is what is read of a balancer that is created or changed.
+type balancerRequest struct {
+	Name              *string      `json:"name,omitempty"`
+	Nodes             *[]node      `json:"nodes,omitempty"`
+	Policy            *string      `json:"policy,omitempty"`
+	Listeners         *[]listener  `json:"listeners,omitempty"`
+	HealthCheck       *healthCheck `json:"healthcheck,omitempty"`
+	Domains           *[]string    `json:"domains,omitempty"`
+	HTTPSRedirect     *bool        `json:"https_redirect,omitempty"`
+	SSLMinimumVersion *string      `json:"ssl_minimum_version,omitempty"`
+}
+
+type node struct {
+	Node string `json:"node"`
+}
+
+// record is what a balancer was told and this cloud has otherwise, or not at all. Its form is kept with the
+// balancer, so that fields are only ever added.
+type record struct {
+	Version           int         `json:"version"`
+	Nodes             []string    `json:"nodes"` // IDs of servers, in the order in which they were given
+	Listeners         []listener  `json:"listeners"`
+	HealthCheck       healthCheck `json:"healthcheck"`
+	HTTPSRedirect     bool        `json:"httpsRedirect"`
+	SSLMinimumVersion string      `json:"sslMinimumVersion"`
+}
+
+const recordVersion = 1
+
+// recordOf gives the record of what another dialect, or the native API, may have made.
+func recordOf(records api.Records) (rec record, err error) {
+	if raw := records[name]; raw != nil {
+		err = json.Unmarshal(raw, &rec)
+	}
+	return rec, err
+}
+
+// withRecord gives records with this dialect's put in.
+func withRecord(records api.Records, rec any) api.Records {
+	raw, _ := json.Marshal(rec) // Texts and numbers can be encoded.
+	all := api.Records{}
+	maps.Copy(all, records)
+	all[name] = raw
+	return all
+}
+
+func nameOfBalancer(native string, tags map[string]string) string {
+	return cmp.Or(tags[tagName], native)
+}
+
+// view is what balancers are shown with, read once for all of them.
+type view struct {
+	instances map[string]cloud.Instance
+	addresses []cloud.ReservedAddress
+}
+
+func readView(ctx context.Context, r *dialect.Request) (v view, err error) {
+	if v.instances, err = listInstances(ctx, r); err == nil {
+		v.addresses, err = listAddresses(ctx, r)
+	}
+	return v, err
+}
+
+func (v view) toLoadBalancer(r *dialect.Request, lb *api.LoadBalancer) (loadBalancer, error) {
+	rec, err := recordOf(lb.Records)
+	if err != nil {
+		return loadBalancer{}, err
+	}
+	out := loadBalancer{
+		resource:   loadBalancerKind.resource(r, lb.Serial, nameOfBalancer(lb.Name, lb.Tags), lb.CreatedAt),
+		BufferSize: bufferSize, HTTPSRedirect: rec.HTTPSRedirect, Policy: defaultPolicy,
+		SSLMinimumVersion: cmp.Or(rec.SSLMinimumVersion, defaultMinimumTLS),
+		Listeners:         rec.showListeners(lb.Listeners), HealthCheck: rec.showHealthCheck(lb.HealthCheck),
+		ACME: acme{Domains: []struct{}{}}, CloudIPs: []cloudIP{},
+	}
+	out.Status = balancerStatuses[lb.State]
+	for policy, algorithm := range algorithms {
+		if algorithm == lb.Algorithm {
+			out.Policy = policy
+		}
+	}
+	ids := make([]string, len(lb.Targets))
+	for i, t := range lb.Targets {
+		ids[i] = t.InstanceID
+	}
+	out.Nodes = referToServers(r, v.instances, ids)
+	slices.SortStableFunc(out.Nodes, func(a, b serverReference) int {
+		return cmp.Compare(slices.Index(rec.Nodes, a.ID), slices.Index(rec.Nodes, b.ID))
+	})
+	for _, a := range v.addresses {
+		if a.Holder.ID == lb.ID {
+			out.CloudIPs = append(out.CloudIPs, toCloudIP(r, a, nil))
+		}
+	}
+	return out, nil
+}
+
+// showListeners gives listeners as they were told, where they are still so.
+func (rec record) showListeners(native []api.Listener) []listener {
+	out := []listener{}
+	for _, l := range native {
+		shown := listener{Protocol: string(l.Protocol), In: l.Port, Out: l.TargetPort, Timeout: defaultTimeout}
+		if l.ProxyProtocol != "" {
+			shown.ProxyProtocol = new(string(l.ProxyProtocol))
+		}
+		for _, told := range rec.Listeners {
+			if told.Protocol == shown.Protocol && told.In == shown.In && told.Out == shown.Out {
+				shown.Timeout, shown.ProxyProtocol = told.Timeout, told.ProxyProtocol
+			}
+		}
+		out = append(out, shown)
+	}
+	return out
+}
+
+// showHealthCheck gives the health check as it was told, where it is still so.
+func (rec record) showHealthCheck(native *api.HealthCheck) healthCheck {
+	switch {
+	case native == nil:
+		return healthCheck{Type: "tcp"}
+	case rec.HealthCheck.toNative() == *native:
+		return rec.HealthCheck
+	}
+	return healthCheck{
+		Type: string(native.Protocol), Port: native.Port, Request: cmp.Or(native.Path, "/"),
+		Interval: native.IntervalSeconds * millisecondsASecond, Timeout: native.TimeoutSeconds * millisecondsASecond,
+		ThresholdUp: native.HealthyThreshold, ThresholdDown: native.UnhealthyThreshold,
+	}
+}
+
+// withDefaults fills in what is left out of a health check.
+func (h healthCheck) withDefaults() healthCheck {
+	h.Request = cmp.Or(h.Request, "/")
+	h.Interval, h.Timeout = cmp.Or(h.Interval, defaultInterval), cmp.Or(h.Timeout, defaultInterval)
+	h.ThresholdUp = cmp.Or(h.ThresholdUp, defaultThreshold)
+	h.ThresholdDown = cmp.Or(h.ThresholdDown, defaultThreshold)
+	return h
+}
+
+// toNative gives the check as this cloud has it, in whole seconds. A check may not take longer than the time
+// until the next.
+func (h healthCheck) toNative() api.HealthCheck {
+	out := api.HealthCheck{
+		Protocol: api.HealthCheckProtocol(h.Type), Port: h.Port, IntervalSeconds: inSeconds(h.Interval),
+		HealthyThreshold: h.ThresholdUp, UnhealthyThreshold: h.ThresholdDown,
+	}
+	out.TimeoutSeconds = min(inSeconds(h.Timeout), out.IntervalSeconds)
+	if h.Type == string(api.HealthCheckHTTP) {
+		out.Path, out.ExpectedCodes = h.Request, expectedCodes
+	}
+	return out
+}
+
+// inSeconds gives milliseconds in seconds, rounded up.
+func inSeconds(milliseconds int) int {
+	return max((milliseconds+millisecondsASecond-1)/millisecondsASecond, 1)
+}
+
+func listLoadBalancers(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	all, err := r.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	if err != nil {
+		return nil, err
+	}
+	v, err := readView(ctx, r)
+	out := make([]loadBalancer, len(all))
+	for i := 0; err == nil && i < len(all); i++ {
+		out[i], err = v.toLoadBalancer(r, &all[i])
+	}
+	return dialect.OK(out), err
+}
+
+// answerBalancer answers with a balancer as a native call has given it.
+func answerBalancer(ctx context.Context, r *dialect.Request, status int, lb *api.LoadBalancer) (*dialect.Answer, error) {
+	v, err := readView(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	out, err := v.toLoadBalancer(r, lb)
+	return &dialect.Answer{Status: status, Body: out}, err
+}
+
+// readBalancer reads the balancer in the call's path.
+func readBalancer(ctx context.Context, r *dialect.Request) (*api.LoadBalancer, error) {
+	id, err := loadBalancerKind.nativeID(ctx, r, cloud.LoadBalancerResource, inPath(r))
+	if err != nil {
+		return nil, err
+	}
+	return r.GetLoadBalancer(ctx, id)
+}
+
+// getLoadBalancer answers with a balancer that was deleted, too, while this cloud knows of it.
+func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	lb, err := readBalancer(ctx, r)
+	if err == nil {
+		return answerBalancer(ctx, r, http.StatusOK, lb)
+	}
+	serial, invalid := loadBalancerKind.serial(inPath(r))
+	if invalid != nil {
+		return nil, err
+	}
+	deleted, unknown := r.Cloud.GetDeletedLoadBalancer(ctx, r.Project, serial)
+	if unknown != nil {
+		return nil, err
+	}
+	out := loadBalancer{
+		resource: loadBalancerKind.resource(
+			r, serial, nameOfBalancer(deleted.Name, deleted.Tags), deleted.CreatedAt,
+		),
+		BufferSize: bufferSize, Policy: defaultPolicy, SSLMinimumVersion: defaultMinimumTLS,
+		Listeners: []listener{}, HealthCheck: healthCheck{Type: "tcp"},
+		ACME: acme{Domains: []struct{}{}}, Nodes: []serverReference{}, CloudIPs: []cloudIP{},
+	}
+	out.Status, out.DeletedAt = "deleted", &deleted.UpdatedAt
+	return dialect.OK(out), nil
+}
+
+func createLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRequest) (*dialect.Answer, error) {
+	lb := &api.LoadBalancer{Tags: api.Tags{}, Algorithm: algorithms[defaultPolicy]}
+	u, err := body.change(ctx, r, lb)
+	if err != nil {
+		return nil, err
+	}
+	create := api.LoadBalancerCreate{
+		Name: "lba-" + strings.ToLower(rand.Text()), Algorithm: cmp.Or(u.Algorithm, &lb.Algorithm), Tags: u.Tags,
+		IdleTimeoutSeconds: u.IdleTimeoutSeconds, HealthCheck: u.HealthCheck, Records: u.Records, Targets: u.Targets,
+		Listeners: api.Listeners{},
+	}
+	if u.Listeners != nil {
+		create.Listeners = *u.Listeners
+	}
+	made, err := r.CreateLoadBalancer(ctx, create)
+	if err != nil {
+		return nil, err
+	}
+	return answerBalancer(ctx, r, http.StatusAccepted, made)
+}
+
+func updateLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRequest) (*dialect.Answer, error) {
+	lb, err := readBalancer(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	u, err := body.change(ctx, r, lb)
+	if err != nil {
+		return nil, err
+	}
+	if lb, err = r.UpdateLoadBalancer(ctx, lb.ID, u); err != nil {
+		return nil, err
+	}
+	return answerBalancer(ctx, r, http.StatusAccepted, lb)
+}
+
+func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	lb, err := readBalancer(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	if lb, err = r.DeleteLoadBalancer(ctx, lb.ID); err != nil {
+		return nil, err
+	}
+	return answerBalancer(ctx, r, http.StatusAccepted, lb)
+}
+
+// change gives the native change of a balancer that a request asks for.
+func (q balancerRequest) change(
+	ctx context.Context,
+	r *dialect.Request,
+	lb *api.LoadBalancer,
+) (u api.LoadBalancerUpdate, err error) {
+	rec, err := recordOf(lb.Records)
+	if err != nil {
+		return u, err
+	}
+	rec.Version = recordVersion
+	if q.HTTPSRedirect != nil {
+		rec.HTTPSRedirect = *q.HTTPSRedirect
+	}
+	if q.SSLMinimumVersion != nil {
+		rec.SSLMinimumVersion = *q.SSLMinimumVersion
+	}
+	if q.Name != nil {
+		u.Tags = new(api.Tags(maps.Clone(lb.Tags)))
+		(*u.Tags)[tagName] = *q.Name
+	}
+	if q.Policy != nil {
+		algorithm, known := algorithms[*q.Policy]
+		if !known {
+			return u, dialect.Invalid("policy", "%q is none: want least-connections, round-robin or source-address", *q.Policy)
+		}
+		u.Algorithm = &algorithm
+	}
+	if q.Listeners != nil {
+		if err := rec.setListeners(*q.Listeners, &u); err != nil {
+			return u, err
+		}
+	}
+	if q.Nodes != nil {
+		if err := rec.setNodes(ctx, r, *q.Nodes, &u); err != nil {
+			return u, err
+		}
+	}
+	if q.HealthCheck != nil {
+		rec.HealthCheck = q.HealthCheck.withDefaults()
+		u.HealthCheck = new(rec.HealthCheck.toNative())
+	}
+	u.Records = withRecord(lb.Records, rec)
+	return u, nil
+}
+
+// setListeners has the listeners in the record and in a change. This cloud has one idle time-out for all of a
+// balancer: the longest.
+func (rec *record) setListeners(listeners []listener, u *api.LoadBalancerUpdate) error {
+	rec.Listeners = slices.Clone(listeners)
+	native, idle := api.Listeners{}, 0
+	for i := range rec.Listeners {
+		l := &rec.Listeners[i]
+		l.Timeout = cmp.Or(l.Timeout, defaultTimeout)
+		idle = max(idle, inSeconds(l.Timeout))
+		to := api.Listener{Protocol: api.Protocol(l.Protocol), Port: l.In, TargetPort: l.Out}
+		switch l.Protocol {
+		case "http", "tcp":
+		case "https":
+			return dialect.Invalid("listeners", "of protocol https want certificates, which this imitation does not have")
+		default:
+			return dialect.Invalid("listeners", "have the protocol %q: want http, tcp or https", l.Protocol)
+		}
+		if l.ProxyProtocol != nil {
+			version, _, _ := strings.Cut(*l.ProxyProtocol, "-") // What v2-ssl says beside v2 is of https.
+			to.ProxyProtocol = api.ProxyProtocol(version)
+		}
+		native = append(native, to)
+	}
+	u.Listeners, u.IdleTimeoutSeconds = &native, &idle
+	return nil
+}
+
+func (rec *record) setNodes(ctx context.Context, r *dialect.Request, nodes []node, u *api.LoadBalancerUpdate) error {
+	rec.Nodes = nil
+	targets := api.Targets{}
+	for _, n := range nodes {
+		id, err := serverKind.nativeID(ctx, r, cloud.InstanceResource, n.Node)
+		if err != nil {
+			return dialect.Invalid("nodes", "%q is no server", n.Node)
+		}
+		rec.Nodes = append(rec.Nodes, n.Node)
+		targets = append(targets, api.Target{InstanceID: id})
+	}
+	u.Targets = &targets
+	return nil
+}

@@ -1,0 +1,173 @@
+package brightbox
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+	"github.com/ccmlab/ccmlab/fakecloud/dns"
+)
+
+// serverStatuses are Brightbox's words for the states of instances. One in error is not "failed", which says
+// that it is gone.
+var serverStatuses = map[api.InstanceState]string{
+	api.InstancePending:     "creating",
+	api.InstanceRunning:     "active",
+	api.InstanceStopping:    "active",
+	api.InstanceStopped:     "inactive",
+	api.InstanceTerminating: "deleting",
+	api.InstanceTerminated:  "deleted",
+	api.InstanceError:       "unavailable",
+}
+
+// serverReference is what is shown of a server within another resource.
+type serverReference struct {
+	resource
+	Hostname string `json:"hostname"`
+	FQDN     string `json:"fqdn"`
+	Locked   bool   `json:"locked"`
+}
+
+type server struct {
+	serverReference
+	ServerType   serverType         `json:"server_type"`
+	Zone         zone               `json:"zone"`
+	Interfaces   []networkInterface `json:"interfaces"`
+	CloudIPs     []cloudIP          `json:"cloud_ips"`
+	ServerGroups []resource         `json:"server_groups"`
+}
+
+type serverType struct {
+	ID     string `json:"id"`
+	Name   string `json:"name"`
+	Handle string `json:"handle"`
+	Cores  int    `json:"cores"`
+	RAM    int    `json:"ram"` // MiB
+}
+
+type zone struct {
+	ID     string `json:"id"`
+	Handle string `json:"handle"`
+}
+
+type networkInterface struct {
+	ID          string `json:"id"`
+	MACAddress  string `json:"mac_address"`
+	IPv4Address string `json:"ipv4_address"`
+	IPv6Address string `json:"ipv6_address"`
+}
+
+// findServer reads an instance by its ID, which stays readable while this cloud keeps it, or by its name.
+func findServer(ctx context.Context, r *dialect.Request, reference string) (*api.Instance, error) {
+	if id, err := serverKind.nativeID(ctx, r, cloud.InstanceResource, reference); err == nil {
+		return r.GetInstance(ctx, id)
+	}
+	all, err := r.ListInstances(ctx, client.InstanceFilter{Name: reference})
+	if err != nil {
+		return nil, err
+	}
+	all = slices.DeleteFunc(all, dialect.IsGone)
+	if len(all) == 0 {
+		return nil, dialect.NotFound("server %q not found", reference)
+	}
+	return &all[0], nil
+}
+
+func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
+	in, err := findServer(ctx, r, inPath(r))
+	if err != nil {
+		return nil, err
+	}
+	addresses, err := listAddresses(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	s := server{
+		serverReference: referToServer(r, in.Serial, in.Name, in.Region, in.State),
+		Zone:            zone{ID: "zon-" + in.Zone, Handle: in.Zone}, ServerType: serverTypeNamed(in.Type),
+		Interfaces: []networkInterface{}, CloudIPs: []cloudIP{}, ServerGroups: []resource{},
+	}
+	s.CreatedAt = &in.CreatedAt
+	if in.State == api.InstanceTerminated {
+		s.DeletedAt = &in.UpdatedAt
+	}
+	for _, a := range in.Addresses {
+		if a.Type == api.AddressInternal {
+			s.Interfaces = append(s.Interfaces, interfaceOf(in.Serial, a.IP))
+		}
+	}
+	for _, a := range addresses {
+		if a.Holder.ID == in.ID {
+			s.CloudIPs = append(s.CloudIPs, toCloudIP(r, a, nil))
+		}
+	}
+	return dialect.OK(s), nil
+}
+
+func referToServer(r *dialect.Request, serial int64, name, region string, state api.InstanceState) serverReference {
+	ref := serverReference{resource: resource{
+		ID: serverKind.id(serial), ResourceType: serverKind.resourceType, Name: name, Status: serverStatuses[state],
+	}, Hostname: name, FQDN: name + "." + region + "." + dns.Domain}
+	ref.URL = serverKind.resource(r, serial, name, r.Project.CreatedAt).URL
+	return ref
+}
+
+func serverTypeNamed(name api.InstanceType) serverType {
+	t := serverType{ID: "typ-" + string(name), Name: string(name), Handle: string(name)}
+	for _, size := range cloud.InstanceSizes {
+		if string(size.Type) == string(name) {
+			t.Cores, t.RAM = size.VCPUs, size.MemoryMiB
+		}
+	}
+	return t
+}
+
+func interfaceOf(serial int64, ip string) networkInterface {
+	b := strings.Split(ip, ".")
+	return networkInterface{
+		ID: "int-" + strings.TrimPrefix(serverKind.id(serial), serverKind.prefix), IPv4Address: ip, IPv6Address: ipv6Of(ip),
+		MACAddress: fmt.Sprintf("02:24:%02s:%02s:%02s:%02s", b[0], b[1], b[2], b[3]),
+	}
+}
+
+// documentation is the range of IPv6 addresses that lead nowhere (RFC 3849).
+var documentation = netip.MustParseAddr("2001:db8::")
+
+// ipv6Of makes up an IPv6 address beside an IPv4 one.
+func ipv6Of(ipv4 string) string {
+	a, err := netip.ParseAddr(ipv4)
+	if err != nil || !a.Is4() {
+		return ""
+	}
+	six, four := documentation.As16(), a.As4()
+	copy(six[12:], four[:])
+	return netip.AddrFrom16(six).String()
+}
+
+// listInstances gives the caller's instances by their native IDs, for their names and numbers.
+func listInstances(ctx context.Context, r *dialect.Request) (map[string]cloud.Instance, error) {
+	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: math.MaxInt32})
+	byID := make(map[string]cloud.Instance, len(all))
+	for _, in := range all {
+		byID[in.ID] = in
+	}
+	return byID, err
+}
+
+// referToServers gives what is shown of instances within another resource. One that is not kept any more is left out.
+func referToServers(r *dialect.Request, instances map[string]cloud.Instance, ids []string) []serverReference {
+	refs := []serverReference{}
+	for _, id := range ids {
+		if in, ok := instances[id]; ok {
+			refs = append(refs, referToServer(r, in.Serial, in.Name, in.Region, api.InstanceState(in.State)))
+		}
+	}
+	return refs
+}
