@@ -6,6 +6,7 @@ package identity
 import (
 	"encoding/binary"
 	"maps"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -101,4 +102,19 @@ func readUUID(id string) (serial int64, ok bool) {
 		return 0, false
 	}
 	return SerialOf(u)
+}
+
+// documentation is the range of IPv6 addresses that lead nowhere (RFC 3849).
+var documentation = netip.MustParseAddr("2001:db8::")
+
+// IPv6Of makes up an IPv6 address beside an IPv4 one, for dialects whose clouds have both. It leads nowhere, and
+// is empty for what is no IPv4 address.
+func IPv6Of(ipv4 string) string {
+	a, err := netip.ParseAddr(ipv4)
+	if err != nil || !a.Is4() {
+		return ""
+	}
+	six, four := documentation.As16(), a.As4()
+	copy(six[12:], four[:])
+	return netip.AddrFrom16(six).String()
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -210,6 +211,8 @@ type Cloud struct {
 	// Network is the address range of the cloud and its balancers, which are reached
 	// without a proxy; "" for loopback, which never uses one.
 	Network string
+	// BalancerRange has the addresses of load balancers.
+	BalancerRange netip.Prefix
 }
 
 // Callers of the cloud; each has a token of its own, so that the cloud's log
@@ -279,6 +282,8 @@ type Program struct {
 	Env []string `json:"env,omitempty"`
 	// WithoutRoutes tells that, as a CCM, it makes no routes between the pods of different nodes.
 	WithoutRoutes bool `json:"withoutRoutes,omitempty"`
+	// HostsFile, unless "", is what the program finds as /etc/hosts.
+	HostsFile string `json:"hostsFile,omitempty"`
 }
 
 // Supervised is a cluster that can tell which of the processes that it started have

@@ -171,7 +171,8 @@ const MinUIDPrefix = 8
 func isFor(b Balancer, svc *corev1.Service) bool {
 	said, uid := strings.ReplaceAll(string(b.Service), "-", ""), strings.ReplaceAll(string(svc.UID), "-", "")
 	return b.Service == svc.UID || len(said) >= MinUIDPrefix && strings.HasPrefix(uid, said) ||
-		string(b.Service) == svc.Namespace+"/"+svc.Name || string(b.Service) == svc.Namespace+"-"+svc.Name
+		string(b.Service) == svc.Namespace+"/"+svc.Name || string(b.Service) == svc.Namespace+"-"+svc.Name ||
+		strings.HasPrefix(string(b.Service), svc.Name+"."+svc.Namespace+".")
 }
 
 // TheBalancer returns the only balancer of the Service. It must be active, and its address in the Service's
@@ -195,7 +196,7 @@ func (s *Suite) TheBalancer(ctx context.Context, svc *corev1.Service) (Balancer,
 		return b, fmt.Errorf("balancer %s is not active", b.ID)
 	}
 	for _, in := range now.Status.LoadBalancer.Ingress {
-		if b.Address != "" && (in.IP == b.Address || in.Hostname == b.Address) {
+		if b.Address != "" && (in.IP == b.Address || in.Hostname == b.Address) || slices.Contains(b.HostNames, in.Hostname) {
 			return b, nil
 		}
 	}

@@ -28,6 +28,8 @@ type Preset struct {
 	Args []string          `json:"args"`
 	// WithoutRoutes tells that it makes no routes. Where nodes need them, the lab makes them.
 	WithoutRoutes bool `json:"withoutRoutes"`
+	// AddressNames tells that it resolves the names of load balancers' addresses.
+	AddressNames bool `json:"addressNames"`
 	// Suite is what the conformance suite must know beside that.
 	Suite Suite `json:"suite"`
 	// Limits say what a person who knows the real cloud must know of the lab, a sentence each.
@@ -44,6 +46,11 @@ type Suite struct {
 	// AddressPrefix is for a CCM whose balancers are reserved addresses: what their names have before the Service's
 	// namespace and name.
 	AddressPrefix string `json:"addressPrefix"`
+	// Region is what it calls the region of the lab's cloud; the cloud's name for it if empty.
+	Region string `json:"region"`
+	// ExternalAddresses tells that all addresses of Nodes are external ones to it, and that each has an IPv6
+	// address beside it.
+	ExternalAddresses bool `json:"externalAddresses"`
 	// RegionIsZone tells that its cloud has no regions beside what the lab's calls zones.
 	RegionIsZone bool `json:"regionIsZone"`
 	// Claims are capabilities that the CCM has. Unsupported are features and capabilities that

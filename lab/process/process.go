@@ -48,6 +48,8 @@ type Spec struct {
 	Env []string
 	// LogFile gets stdout and stderr, appended.
 	LogFile string
+	// HostsFile, unless "", is what the process finds as /etc/hosts.
+	HostsFile string
 	// Inherit are open files that the process gets, from descriptor 3 on.
 	Inherit []*os.File
 }
@@ -73,7 +75,8 @@ func (h Host) Start(s Spec) (*Process, error) {
 		return nil, remedy.With(err)
 	}
 	defer func() { _ = log.Close() }()
-	cmd := exec.Command(s.Path, s.Args...)
+	command := s.command()
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = h.componentEnvironment(s)
 	cmd.Dir = h.Lab
 	cmd.Stdout, cmd.Stderr = log, log
@@ -104,7 +107,7 @@ func (h Host) componentEnvironment(s Spec) []string {
 // same environment and nothing of the shell's, so that it is found among the lab's processes.
 // Its output goes to the shell's terminal.
 func (h Host) CommandLine(s Spec) []string {
-	return slices.Concat([]string{"env", "-i"}, h.componentEnvironment(s), []string{s.Path}, s.Args)
+	return slices.Concat([]string{"env", "-i"}, h.componentEnvironment(s), s.command())
 }
 
 // inheritedEnvironment is the part of this process's environment that a component gets. Nothing

@@ -178,6 +178,9 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 			Path: o.Program.Path, Args: o.Program.Args, Env: o.Program.Env,
 			ConfigTemplate: cmp.Or(o.Program.ConfigTemplate, own),
 		}
+		if ccm.HostsFile, err = hostsFileFor(l, o.addressNames); err != nil {
+			return none, nil, err
+		}
 		under.Name, under.Version = ccm.Name(), cmp.Or(o.CCMVersion, buildVersion(o.Program.Path))
 	}
 	ccm.Values = ccmValues(l, command, o.Dialect)
@@ -251,7 +254,13 @@ func UseCCM(ctx context.Context, l *lab.Lab, p *program.CCM, dialect string) err
 	if own {
 		args = command.Args
 	}
-	return l.UseCCM(ctx, &cluster.Program{Path: p.Path, Args: args, Env: env, WithoutRoutes: preset.WithoutRoutes})
+	hosts, err := hostsFileFor(l, preset.AddressNames)
+	if err != nil {
+		return err
+	}
+	return l.UseCCM(ctx, &cluster.Program{
+		Path: p.Path, Args: args, Env: env, WithoutRoutes: preset.WithoutRoutes, HostsFile: hosts,
+	})
 }
 
 // UseDialect has the suite judge the CCM of a dialect's cloud, run by the preset: what o.Program
@@ -269,9 +278,10 @@ func (o *Options) UseDialect(dialect string) error {
 	if o.Program, _, err = withPreset(judged, dialect); err != nil {
 		return err
 	}
-	o.Dialect = dialect
+	o.Dialect, o.addressNames = dialect, preset.AddressNames
 	o.CCMNames.Dialect, o.CCMNames.RegionIsZone = dialect, preset.Suite.RegionIsZone
 	o.CCMNames.AddressPrefix = preset.Suite.AddressPrefix
+	o.CCMNames.Region, o.CCMNames.ExternalAddresses = preset.Suite.Region, preset.Suite.ExternalAddresses
 	o.CCMNames.ServiceTag = cmp.Or(o.CCMNames.ServiceTag, preset.Suite.ServiceTag)
 	for _, c := range preset.Suite.Claims {
 		o.Claims = append(o.Claims, conformance.Capability(c))

@@ -50,6 +50,8 @@ type Options struct {
 	Program *program.CCM
 	// Dialect is that of Program, a CCM of another cloud; "" is none.
 	Dialect string
+	// addressNames tells that it resolves the names of load balancers' addresses.
+	addressNames bool
 	// CCMVersion is Program's, for the report; "" is what its build says.
 	CCMVersion string
 	// CCMPath is another build of the lab's own CCM, run in its place.

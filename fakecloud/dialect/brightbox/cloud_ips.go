@@ -10,6 +10,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
 type cloudIP struct {
@@ -35,7 +36,7 @@ func toCloudIP(r *dialect.Request, a cloud.ReservedAddress, mapped *resource) cl
 	byNumber, byDots := dns.NamesOf(a.Region, a.IP)
 	out := cloudIP{
 		resource: cloudIPKind.resource(r, a.Serial, a.Tags[tagName], a.CreatedAt),
-		PublicIP: a.IP.String(), PublicIPv4: a.IP.String(), PublicIPv6: ipv6Of(a.IP.String()),
+		PublicIP: a.IP.String(), PublicIPv4: a.IP.String(), PublicIPv6: identity.IPv6Of(a.IP.String()),
 		FQDN: byNumber, ReverseDNS: byDots, Mode: "nat", LoadBalancer: mapped,
 	}
 	out.CreatedAt, out.Status = nil, "unmapped"

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"net/netip"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
 // serverStatuses are Brightbox's words for the states of instances. One in error is not "failed", which says
@@ -132,23 +132,9 @@ func serverTypeNamed(name api.InstanceType) serverType {
 func interfaceOf(serial int64, ip string) networkInterface {
 	b := strings.Split(ip, ".")
 	return networkInterface{
-		ID: "int-" + strings.TrimPrefix(serverKind.id(serial), serverKind.prefix), IPv4Address: ip, IPv6Address: ipv6Of(ip),
+		ID: "int-" + strings.TrimPrefix(serverKind.id(serial), serverKind.prefix), IPv4Address: ip, IPv6Address: identity.IPv6Of(ip),
 		MACAddress: fmt.Sprintf("02:24:%02s:%02s:%02s:%02s", b[0], b[1], b[2], b[3]),
 	}
-}
-
-// documentation is the range of IPv6 addresses that lead nowhere (RFC 3849).
-var documentation = netip.MustParseAddr("2001:db8::")
-
-// ipv6Of makes up an IPv6 address beside an IPv4 one.
-func ipv6Of(ipv4 string) string {
-	a, err := netip.ParseAddr(ipv4)
-	if err != nil || !a.Is4() {
-		return ""
-	}
-	six, four := documentation.As16(), a.As4()
-	copy(six[12:], four[:])
-	return netip.AddrFrom16(six).String()
 }
 
 // listInstances gives the caller's instances by their native IDs, for their names and numbers.

@@ -43,6 +43,7 @@ func (c *Cluster) Cloud() cluster.Cloud {
 		Dialects: map[string]string{},
 	}
 	if subnet, err := c.parseSubnet(); err == nil {
+		cloud.BalancerRange = balancerRange(subnet)
 		address := cloudAddress(subnet).String()
 		cloud.URL = "https://" + net.JoinHostPort(address, cloudPort)
 		for _, dialect := range identity.Dialects() {

@@ -204,7 +204,7 @@ func (s Site) KeepCCM(ctx context.Context, spec process.Spec, log *slog.Logger) 
 			}
 			spec := spec
 			if used != nil {
-				spec.Path, spec.Args = used.Path, used.Args
+				spec.Path, spec.Args, spec.HostsFile = used.Path, used.Args, used.HostsFile
 				if used.Env != nil {
 					spec.Env = used.Env
 				}

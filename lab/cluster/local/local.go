@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -163,6 +164,7 @@ const ComponentCloud = "fakecloud"
 func (s Site) Cloud() cluster.Cloud {
 	c := cluster.Cloud{
 		URL: "http://" + s.Endpoint(PortCloud), Dir: s.Lab.Path("cloud"), Dialects: map[string]string{},
+		BalancerRange: netip.MustParsePrefix(s.LoadBalancerCIDR()),
 	}
 	for _, dialect := range identity.Dialects() { // Each has a port of its name.
 		if s.Lab.Ports[dialect] != 0 { // A lab of an earlier version has none.

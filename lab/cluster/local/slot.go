@@ -33,6 +33,7 @@ var preferredPorts = map[string]int{
 	PortCloud:     8470,
 	PortHcloud:    8471,
 	PortOxide:     8472,
+	PortBrightbox: 8473,
 	PortEtcd:      2379,
 	PortEtcdPeer:  2380,
 	PortAPIServer: 6443,
@@ -52,6 +53,7 @@ const (
 	PortCloud     = ComponentCloud
 	PortHcloud    = "hcloud"
 	PortOxide     = "oxide"
+	PortBrightbox = "brightbox"
 	PortEtcd      = "etcd"
 	PortEtcdPeer  = "etcd-peer"
 	PortAPIServer = "kube-apiserver"

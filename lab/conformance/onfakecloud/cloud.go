@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +18,8 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/dns"
+	"github.com/ccmlab/ccmlab/fakecloud/identity"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/conformance/faultproxy"
 )
@@ -130,7 +133,7 @@ func (c *Cloud) requestInstance(ctx context.Context, spec conformance.InstanceSp
 func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
 	out := conformance.Instance{
 		ID: i.ID, Name: i.Name, ProviderID: c.Names.providerID(i), Type: string(i.Type), Zone: i.Zone,
-		Region: i.Region,
+		Region: cmp.Or(c.Names.Region, i.Region),
 	}
 	if c.Names.RegionIsZone {
 		out.Region = i.Zone
@@ -141,6 +144,12 @@ func (c *Cloud) instanceOf(i *api.Instance) conformance.Instance {
 		} else {
 			out.InternalIPs = append(out.InternalIPs, a.IP)
 		}
+	}
+	if c.Names.ExternalAddresses {
+		for _, ip := range out.InternalIPs {
+			out.ExternalIPs = append(out.ExternalIPs, ip, identity.IPv6Of(ip))
+		}
+		out.InternalIPs = nil
 	}
 	return out
 }
@@ -267,6 +276,13 @@ func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 		Active: lb.State == api.LoadBalancerActive, SourceRanges: lb.SourceRanges,
 		Affinity:        lb.ClientAffinitySeconds > 0,
 		AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
+	}
+	if len(lb.AttachedAddresses) > 0 { // That of its own is not shown to the CCM.
+		b.Address = lb.AttachedAddresses[0]
+	}
+	if address, err := netip.ParseAddr(b.Address); err == nil && address.Is4() {
+		byNumber, byParts := dns.NamesOf(lb.Region, address)
+		b.HostNames = []string{byNumber, byParts}
 	}
 	for _, l := range lb.Listeners {
 		b.Listeners = append(b.Listeners, conformance.Listener{

@@ -27,6 +27,10 @@ type Names struct {
 	Dialect string
 	// RegionIsZone tells that its cloud has no regions beside what this one calls zones.
 	RegionIsZone bool
+	// Region is its cloud's name for the region; "" is this one's.
+	Region string
+	// ExternalAddresses tells that instances have external addresses alone to it, and an IPv6 one beside each.
+	ExternalAddresses bool
 	// AddressPrefix, unless "", tells that a Service's balancer is a reserved address that is attached to one
 	// Node's instance. Its name begins so, and goes on with the Service's namespace and name.
 	AddressPrefix string

@@ -42,6 +42,9 @@ type CCM struct {
 	// of at each start.
 	ConfigTemplate string
 
+	// HostsFile, unless "", is what the program finds as /etc/hosts.
+	HostsFile string
+
 	// Values, Host and LogFile are of the lab it runs in.
 	Values Values
 	Host   process.Host
@@ -134,7 +137,9 @@ func (c *CCM) Start(ctx context.Context) error {
 
 // processSpec fills the templates in, and writes the configuration file.
 func (c *CCM) processSpec() (process.Spec, error) {
-	spec := process.Spec{Component: cmp.Or(c.component, Component), Path: c.Path, LogFile: c.LogFile}
+	spec := process.Spec{
+		Component: cmp.Or(c.component, Component), Path: c.Path, HostsFile: c.HostsFile, LogFile: c.LogFile,
+	}
 	var err1, err2, err3 error
 	values := c.Values
 	values.ClusterName = cmp.Or(c.clusterName, values.ClusterName)
@@ -342,7 +347,7 @@ func (c *CCM) Replica(number int) (conformance.Replica, error) {
 	}
 	r := &CCM{
 		Path: c.Path, Args: c.Args, Env: c.Env, ConfigTemplate: c.ConfigTemplate, Values: c.Values, Host: c.Host,
-		Noise:   c.Noise,
+		HostsFile: c.HostsFile, Noise: c.Noise,
 		LogFile: replicaFile(c.LogFile, number), component: Component + "-" + strconv.Itoa(number+1),
 	}
 	if c.ConfigTemplate != "" {

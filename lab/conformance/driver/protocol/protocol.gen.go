@@ -34,7 +34,7 @@ type Balancer struct {
 
 	// Service The UID of the Service that it is for; none of a stranger's. Where the cloud keeps no more of it than
 	// the balancer's name, what the name has: the UID's beginning, of eight characters or more, with dashes
-	// or without, or the Service's namespace and name, `shop/web` or `shop-web`. A driver that must read it from the name
+	// or without, or the Service's namespace and name, `shop/web` or `shop-web`, or `web.shop.` and more. A driver that must read it from the name
 	// takes a stranger's for the Service's, and does not name `strangers`.
 	Service types.UID `json:"service,omitempty"`
 
@@ -64,6 +64,9 @@ type Balancer struct {
 
 	// HealthCheckPort The port of each target that its HTTP health check asks; 0 for none. For `health-check`.
 	HealthCheckPort int32 `json:"healthCheckPort,omitempty"`
+
+	// HostNames Names of the address, of which the Service's status may have one in its place.
+	HostNames []string `json:"hostNames,omitempty"`
 }
 
 // BalancerChange defines model for BalancerChange.
