@@ -429,14 +429,16 @@ func (e ProblemCode) Valid() bool {
 
 // Defines values for Protocol.
 const (
-	ProtocolTCP Protocol = "tcp"
-	ProtocolUDP Protocol = "udp"
+	ProtocolHTTP Protocol = "http"
+	ProtocolTCP  Protocol = "tcp"
+	ProtocolUDP  Protocol = "udp"
 )
 
 // Valid tells whether e is one of the values above.
 func (e Protocol) Valid() bool {
 	switch e {
-	case ProtocolTCP,
+	case ProtocolHTTP,
+		ProtocolTCP,
 		ProtocolUDP:
 		return true
 	}
@@ -1442,7 +1444,13 @@ type Listener struct {
 	// Port Where clients connect.
 	//
 	// Example: 8080
-	Port     int      `json:"port"`
+	Port int `json:"port"`
+
+	// Protocol What a listener forwards: byte streams (tcp), datagrams (udp), or requests of HTTP/1.1
+	// (http), each to a target of its own, with the client's address at the end of
+	// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
+	// through. A request that no target takes is answered with 503. http is for proxies,
+	// on ports of tcp.
 	Protocol Protocol `json:"protocol"`
 
 	// ProxyProtocol Of tcp listeners only. When left out, targets see the balancer connect and are told nothing.
@@ -1460,7 +1468,13 @@ type ListenerHealth struct {
 	Health TargetHealthState `json:"health"`
 
 	// Port Example: 8080
-	Port     int      `json:"port"`
+	Port int `json:"port"`
+
+	// Protocol What a listener forwards: byte streams (tcp), datagrams (udp), or requests of HTTP/1.1
+	// (http), each to a target of its own, with the client's address at the end of
+	// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
+	// through. A request that no target takes is answered with 503. http is for proxies,
+	// on ports of tcp.
 	Protocol Protocol `json:"protocol"`
 
 	// Reason Example: connection refused by 127.30.16.1:30080
@@ -1492,9 +1506,15 @@ type ListenerStats struct {
 	FailedConnections int64 `json:"failedConnections"`
 
 	// PacketsIn Packets from clients, of a network balancer; otherwise absent.
-	PacketsIn int64    `json:"packetsIn,omitempty"`
-	Port      int      `json:"port"`
-	Protocol  Protocol `json:"protocol"`
+	PacketsIn int64 `json:"packetsIn,omitempty"`
+	Port      int   `json:"port"`
+
+	// Protocol What a listener forwards: byte streams (tcp), datagrams (udp), or requests of HTTP/1.1
+	// (http), each to a target of its own, with the client's address at the end of
+	// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
+	// through. A request that no target takes is answered with 503. http is for proxies,
+	// on ports of tcp.
+	Protocol Protocol `json:"protocol"`
 
 	// RefusedConnections From clients outside of the source ranges or beyond the connection limit, and not among those accepted; of UDP, datagrams.
 	RefusedConnections int64 `json:"refusedConnections"`
@@ -2193,7 +2213,11 @@ type ProjectUpdate struct {
 	Name *string `json:"name,omitempty"`
 }
 
-// Protocol defines model for Protocol.
+// Protocol What a listener forwards: byte streams (tcp), datagrams (udp), or requests of HTTP/1.1
+// (http), each to a target of its own, with the client's address at the end of
+// `X-Forwarded-For`, and `X-Forwarded-Proto`, `-Host` and `-Port`. Upgrades pass
+// through. A request that no target takes is answered with 503. http is for proxies,
+// on ports of tcp.
 type Protocol string
 
 // ProxyProtocol The version of the PROXY protocol by which a target is told who connected.

@@ -157,7 +157,7 @@ func (o *balancerOptions) withListeners(given func(string) bool, has []api.Liste
 		listeners = slices.Clone(has)
 	}
 	for i := range listeners {
-		if given("proxy-protocol") && listeners[i].Protocol == api.ProtocolTCP {
+		if given("proxy-protocol") && listeners[i].Protocol != api.ProtocolUDP {
 			listeners[i].ProxyProtocol = api.ProxyProtocol(o.proxyProtocol)
 		}
 		if given("connection-limit") {

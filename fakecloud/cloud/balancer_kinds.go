@@ -64,6 +64,7 @@ func (o balancerOptions) checkFeatures(listeners []Listener, hasIPv6 bool) error
 	no(o.idle > 0, "idleTimeoutSeconds", "ends no silent connections: leave the idle timeout 0")
 	for i, l := range listeners {
 		field := fmt.Sprintf("listeners.%d.", i)
+		no(l.Protocol == HTTP, field+"protocol", "passes packets on: make port %d one of tcp", l.Port)
 		no(l.TargetPort != l.Port, field+"targetPort",
 			"changes no ports: make the target port of port %d the same", l.Port)
 		no(l.ProxyProtocol != ProxyNone, field+"proxyProtocol",

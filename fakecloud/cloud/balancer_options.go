@@ -119,7 +119,7 @@ func replaceIfGiven[T any](has, by *T) {
 // checkDrain refuses draining for a balancer that has listeners, but none of TCP. If it has none
 // at all, connections of those that it had may still drain.
 func checkDrain(drain time.Duration, listeners []Listener) error {
-	isTCP := func(l Listener) bool { return l.Protocol == TCP }
+	isTCP := func(l Listener) bool { return l.Protocol != UDP }
 	if drain > 0 && len(listeners) > 0 && !slices.ContainsFunc(listeners, isTCP) {
 		return refuse(
 			InvalidRequest, "draining is for tcp connections, and the balancer has no tcp listener: leave it 0",

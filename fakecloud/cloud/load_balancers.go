@@ -109,14 +109,14 @@ func (c *Cloud) newLoadBalancer(
 
 func checkListeners(listeners []Listener) error {
 	type key struct {
-		protocol Protocol
-		port     int
+		datagrams bool
+		port      int
 	}
 	byPort := map[key]int{}
 	var errs []error
 	for i, l := range listeners {
 		errs = append(errs, checkListener(l, fmt.Sprintf("listeners.%d", i)))
-		k := key{l.Protocol, l.Port}
+		k := key{l.Protocol == UDP, l.Port}
 		if j, twice := byPort[k]; twice {
 			errs = append(errs, refuse(
 				ListenerConflict, "listeners %d and %d both want %s port %d: give each a port of its own", j, i,
@@ -131,8 +131,8 @@ func checkListeners(listeners []Listener) error {
 }
 
 func checkListener(l Listener, field string) error {
-	if l.Protocol != TCP && l.Protocol != UDP || !validPort(l.Port) || !validPort(l.TargetPort) {
-		return refuse(InvalidRequest, "%s: want protocol tcp or udp and ports from 1 to 65535", field).
+	if !slices.Contains([]Protocol{TCP, UDP, HTTP}, l.Protocol) || !validPort(l.Port) || !validPort(l.TargetPort) {
+		return refuse(InvalidRequest, "%s: want protocol tcp, udp or http and ports from 1 to 65535", field).
 			withField(field, "is not valid")
 	}
 	_, checkErr := l.HealthCheck.validatedWithDefaults()
@@ -162,7 +162,7 @@ func checkProxyProtocol(l Listener, field string) error {
 	case l.ProxyProtocol != ProxyV1 && l.ProxyProtocol != ProxyV2:
 		return refuse(InvalidRequest, "no PROXY protocol %q: choose v1 or v2, or leave it out", l.ProxyProtocol).
 			withField(field, "is no version of it")
-	case l.Protocol != TCP:
+	case l.Protocol == UDP:
 		return refuse(
 			InvalidRequest, "port %d: only tcp carries the PROXY protocol: leave it out for %s", l.Port, l.Protocol,
 		).withField(field, "is for tcp only")

@@ -86,10 +86,11 @@ type InstanceSpec struct {
 // Protocol is what a listener forwards.
 type Protocol string
 
-// The protocols: TCP forwards byte streams, UDP datagrams.
+// The protocols: TCP forwards byte streams, UDP datagrams, and HTTP requests.
 const (
-	TCP Protocol = "tcp"
-	UDP Protocol = "udp"
+	TCP  Protocol = "tcp"
+	UDP  Protocol = "udp"
+	HTTP Protocol = "http" // over TCP, on whose ports it is
 )
 
 // ProxyProtocol is the version of the PROXY protocol by which a target learns who connected.

@@ -68,7 +68,7 @@ func listenersByAddress(f cloud.Forwarding) map[listenAddress]cloud.Listener {
 	}
 	for _, address := range f.Addresses {
 		for _, l := range f.Listeners {
-			all[listenAddress{port{l.Protocol, l.Port}, address}] = l
+			all[listenAddress{portOf(l), address}] = l
 		}
 	}
 	return all
@@ -82,6 +82,7 @@ type listener struct {
 	socket   io.Closer // *net.TCPListener or *net.UDPConn
 	route    atomic.Pointer[route]
 	nextTurn atomic.Uint64 // counts clients, for round robin
+	closed   atomic.Bool
 	refusals refusals
 	*counters
 }
@@ -264,7 +265,10 @@ func (b *balancer) waitBeforeRetry(pause time.Duration) bool {
 	}
 }
 
-func (l *listener) close() { _ = l.socket.Close() }
+func (l *listener) close() {
+	l.closed.Store(true)
+	_ = l.socket.Close()
+}
 
 func (l *listener) run() {
 	switch socket := l.socket.(type) {

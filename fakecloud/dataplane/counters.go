@@ -73,7 +73,7 @@ func (b *balancer) updateEndpoints(backends []cloud.Backend) {
 // caller holds Plane.mu.
 func (b *balancer) collectStats() (out cloud.LoadBalancerStats) {
 	for _, l := range b.forwarding.Listeners {
-		c := b.counters[port{l.Protocol, l.Port}]
+		c := b.counters[portOf(l)]
 		out.Listeners = append(out.Listeners, cloud.ListenerStats{
 			Listener: l, Connections: c.connections.Load(), Active: c.active.Load(),
 			Failed: c.failed.Load(), Broken: c.broken.Load(), Refused: c.refused.Load(), Bytes: c.carriedBytes(),

@@ -54,6 +54,10 @@ func (l *listener) admitConnection(conn *net.TCPConn) {
 	}
 	l.connections.Add(1)
 	f := &flow{listenAddress: l.address, clientAddress: client, clientConn: conn}
+	if r.listener.Protocol == cloud.HTTP {
+		l.balancer.goroutines.Go(func() { l.serveRequests(r, f) })
+		return
+	}
 	l.balancer.goroutines.Go(func() { l.startForwarding(r, f) })
 }
 

@@ -409,7 +409,7 @@ func (f ServiceFacts) findNoAnswers() *finding {
 func (f ServiceFacts) findUnansweredListener(p corev1.ServicePort) *api.ListenerStats {
 	for i, l := range f.Stats.Listeners {
 		failed := l.FailedConnections + l.BrokenConnections
-		if l.Port == int(p.Port) && l.Protocol == api.ProtocolTCP && strings.EqualFold(string(p.Protocol), "tcp") &&
+		if l.Port == int(p.Port) && l.Protocol != api.ProtocolUDP && strings.EqualFold(string(p.Protocol), "tcp") &&
 			failed > 0 && failed >= l.Connections-l.ActiveConnections && l.BytesOut == 0 {
 			return &f.Stats.Listeners[i]
 		}

@@ -1,0 +1,195 @@
+package dataplane
+
+// Listeners of protocol http end their clients' connections, and send each request on, to a target that is chosen
+// for it as tcp chooses one for a connection.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+)
+
+const (
+	// headerTimeout is how long a client may take to send the header of a request.
+	headerTimeout = 10 * time.Second
+	// keepAliveTimeout is how long a client's connection waits for the next request, where a balancer has no
+	// idle time-out.
+	keepAliveTimeout = time.Minute
+	maxRequestHeader = 64 << 10
+)
+
+// socketProtocol is the protocol of a listener's socket: http is spoken over tcp.
+func socketProtocol(p cloud.Protocol) cloud.Protocol {
+	if p == cloud.HTTP {
+		return cloud.TCP
+	}
+	return p
+}
+
+// portOf is the port of a listener.
+func portOf(l cloud.Listener) port { return port{socketProtocol(l.Protocol), l.Port} }
+
+// errNoTarget is why a request cannot be sent on.
+var errNoTarget = errors.New("no target of the load balancer answers")
+
+// serveRequests answers a client's requests until its connection ends.
+func (l *listener) serveRequests(r *route, f *flow) {
+	defer l.finishFlow(f)
+	if !l.balancer.flows.add(f) {
+		return
+	}
+	conn := &countedConn{Conn: f.clientConn, in: &l.bytesIn, out: &l.bytesOut, closed: make(chan struct{})}
+	idle := cmp.Or(r.idleTimeout, keepAliveTimeout)
+	server := &http.Server{
+		Handler: l.requestProxy(f, idle), ReadHeaderTimeout: min(headerTimeout, idle), IdleTimeout: idle,
+		MaxHeaderBytes: maxRequestHeader, ErrorLog: log.New(io.Discard, "", 0),
+	}
+	_ = server.Serve(&singleConn{conn: conn}) // It ends with the connection.
+}
+
+// requestProxy sends requests on, each over a connection of its own.
+func (l *listener) requestProxy(f *flow, idle time.Duration) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "target", p.In.Host
+			// What the client says stays before what is known: who trusts the balancer takes the last.
+			p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
+			p.SetXForwarded()
+			p.Out.Header.Set("X-Forwarded-Port", strconv.Itoa(l.address.number))
+		},
+		Transport: &http.Transport{
+			DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: idle,
+			DialContext: func(context.Context, string, string) (net.Conn, error) { return l.dialForRequest(f, idle) },
+		},
+		ModifyResponse: func(answer *http.Response) error {
+			if l.closed.Load() { // The client's next request has to go elsewhere.
+				answer.Header.Set("Connection", "close")
+			}
+			return nil
+		},
+		FlushInterval: -1,
+		ErrorLog:      log.New(io.Discard, "", 0),
+		ErrorHandler:  refuseRequest,
+	}
+}
+
+// refuseRequest answers a request that no target has answered.
+func refuseRequest(w http.ResponseWriter, _ *http.Request, err error) {
+	status := http.StatusBadGateway
+	switch {
+	case errors.Is(err, errNoTarget):
+		status = http.StatusServiceUnavailable
+	case errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
+		status = http.StatusGatewayTimeout
+	}
+	http.Error(w, fmt.Sprintf("%d %s: %v", status, http.StatusText(status), err), status)
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// dialForRequest connects to a target, by what is in force now.
+func (l *listener) dialForRequest(f *flow, idle time.Duration) (net.Conn, error) {
+	conn, target := l.dialCandidates(l.route.Load(), f.clientAddress, f.clientConn)
+	if conn == nil {
+		l.failed.Add(1)
+		return nil, errNoTarget
+	}
+	target.countConnection()
+	out := &targetConn{countedConn: countedConn{Conn: conn, in: &target.bytesOut, out: &target.bytesIn}}
+	out.idle = newIdleTimer(idle, func() { _ = conn.Close() })
+	out.release = func() {
+		target.active.Add(-1)
+		target.openConnections.Add(-1)
+		l.balancer.affinity.removeConnection(f.clientAddress, target.name)
+	}
+	return out, nil
+}
+
+// countedConn counts what is read and written.
+type countedConn struct {
+	net.Conn
+	in, out *atomic.Int64
+	idle    *idleTimer
+	once    sync.Once
+	closed  chan struct{} // nil where nobody waits for it
+}
+
+// Read implements net.Conn.
+func (c *countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.in.Add(int64(n))
+	c.idle.recordActivity()
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *countedConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.out.Add(int64(n))
+	c.idle.recordActivity()
+	return n, err
+}
+
+// Close implements net.Conn.
+func (c *countedConn) Close() error {
+	c.once.Do(func() {
+		if c.closed != nil {
+			close(c.closed)
+		}
+	})
+	return c.Conn.Close()
+}
+
+// targetConn is a request's connection to its target.
+type targetConn struct {
+	countedConn
+	release func()
+	end     sync.Once
+}
+
+// Close implements net.Conn.
+func (c *targetConn) Close() error {
+	c.end.Do(func() {
+		c.idle.stop()
+		c.release()
+	})
+	return c.countedConn.Close()
+}
+
+// singleConn is a net.Listener of one connection. It ends when that is closed.
+type singleConn struct {
+	conn  *countedConn
+	taken bool
+}
+
+// Accept implements net.Listener.
+func (s *singleConn) Accept() (net.Conn, error) {
+	if !s.taken {
+		s.taken = true
+		return s.conn, nil
+	}
+	<-s.conn.closed
+	return nil, net.ErrClosed
+}
+
+// Close implements net.Listener.
+func (s *singleConn) Close() error { return nil }
+
+// Addr implements net.Listener.
+func (s *singleConn) Addr() net.Addr { return s.conn.LocalAddr() }

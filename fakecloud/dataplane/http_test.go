@@ -1,0 +1,196 @@
+package dataplane_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+// serveHTTP has a target answer requests.
+func serveHTTP(t *testing.T, host string, port int, handle http.HandlerFunc) int {
+	t.Helper()
+	l := listen(t, host, port)
+	server := &http.Server{Handler: handle, ReadHeaderTimeout: testTimeout}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func sayName(name string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprint(w, name+" "+r.Host+" "+r.Header.Get("X-Forwarded-For")+" "+r.Header.Get("X-Forwarded-Port"))
+	}
+}
+
+// forwardHTTP puts a listener of http in force.
+func forwardHTTP(t *testing.T, p *dataplane.Plane, target, port int, hosts ...string) cloud.Forwarding {
+	t.Helper()
+	f := forwarding(target, hosts, port)
+	f.Listeners[0].Protocol = cloud.HTTP
+	require.NoError(t, p.Apply(f))
+	return f
+}
+
+// requester makes requests over one connection.
+type requester struct {
+	*testing.T
+	conn   net.Conn
+	answer *bufio.Reader
+}
+
+func newRequester(t *testing.T, port int) *requester {
+	t.Helper()
+	c, err := dialFrom(t, four, port)
+	require.NoError(t, err)
+	return &requester{t, c, bufio.NewReader(c)}
+}
+
+func (r *requester) get(headers ...string) (*http.Response, string) {
+	r.Helper()
+	_, err := io.WriteString(r.conn, "GET / HTTP/1.1\r\nHost: shop.example\r\n"+strings.Join(append(headers, "", ""), "\r\n"))
+	require.NoError(r, err)
+	answer, err := http.ReadResponse(r.answer, nil)
+	require.NoError(r, err)
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(r, err)
+	return answer, string(body)
+}
+
+func TestRequestsOfOneConnectionGoToAllTargets(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := serveHTTP(t, two, 0, sayName("2"))
+	serveHTTP(t, three, target, sayName("3"))
+	f := forwardHTTP(t, p, target, port, two, three)
+	r := newRequester(t, port)
+	var names []string
+	for range 4 {
+		answer, body := r.get()
+		require.Equal(t, http.StatusOK, answer.StatusCode, body)
+		names = append(names, body[:1])
+		assert.Equal(t, " shop.example "+four+" "+strconv.Itoa(port), body[1:])
+	}
+	assert.ElementsMatch(t, []string{"2", "2", "3", "3"}, names)
+	_, body := r.get("X-Forwarded-For: 192.0.2.1")
+	assert.Contains(t, body, "192.0.2.1, "+four, "what the client says stays before what is known")
+	stats := listenerStats(p)
+	assert.EqualValues(t, 1, stats.Connections)
+	assert.EqualValues(t, 1, stats.Active)
+
+	f.Backends = f.Backends[1:]
+	require.NoError(t, p.Apply(f))
+	for range 2 {
+		_, body := r.get()
+		assert.Equal(t, "3", body[:1], "the connection stays, and its requests go where they may")
+	}
+	f.Listeners[0].Protocol = cloud.TCP
+	require.NoError(t, p.Apply(f), "a port can change between tcp and http")
+	f.Listeners = nil
+	require.NoError(t, p.Apply(f))
+	answer, _ := r.get()
+	assert.True(t, answer.Close, "nothing listens any more")
+	awaitNoActive(t, p)
+}
+
+// awaitNoActive waits until no target has a connection.
+func awaitNoActive(t *testing.T, p *dataplane.Plane) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		for _, target := range p.Stats("lb-1").Targets {
+			if target.Active != 0 {
+				return false
+			}
+		}
+		return true
+	}, testTimeout, time.Millisecond)
+}
+
+func TestRequestsThatNoTargetAnswers(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := serveHTTP(t, two, 0, sayName("2"))
+	f := forwardHTTP(t, p, target, port, three, two)
+	for range 4 { // Nobody listens at three.
+		_, body := newRequester(t, port).get()
+		assert.Equal(t, "2", body[:1])
+	}
+	f.Backends = f.Backends[:1]
+	require.NoError(t, p.Apply(f))
+	answer, body := newRequester(t, port).get()
+	assert.Equal(t, http.StatusServiceUnavailable, answer.StatusCode)
+	assert.Contains(t, body, "no target of the load balancer answers")
+
+	startTarget(t, three, target, func(c net.Conn) { _, _ = bufio.NewReader(c).ReadString('\n') })
+	answer, _ = newRequester(t, port).get()
+	assert.Equal(t, http.StatusBadGateway, answer.StatusCode)
+	c, err := dialFrom(t, four, port)
+	require.NoError(t, err)
+	_, err = io.WriteString(c, "this is no HTTP\r\n\r\n")
+	require.NoError(t, err)
+	refused, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err)
+	_ = refused.Body.Close()
+	assert.Equal(t, http.StatusBadRequest, refused.StatusCode)
+}
+
+func TestRequestsThatLast(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	goOn := make(chan struct{})
+	target := serveHTTP(t, two, 0, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Upgrade") == "" {
+			_, _ = io.WriteString(w, "first ")
+			_ = http.NewResponseController(w).Flush()
+			<-goOn
+			_, _ = io.WriteString(w, "last")
+			return
+		}
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", "echo")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+		conn, buffered, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_, _ = io.Copy(conn, buffered)
+			_ = conn.Close()
+		}
+	})
+	forwardHTTP(t, p, target, port, two)
+	c := newRequester(t, port)
+	_, err := io.WriteString(c.conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+	require.NoError(t, err)
+	answer, err := http.ReadResponse(c.answer, nil)
+	require.NoError(t, err)
+	first := make([]byte, len("first "))
+	_, err = io.ReadFull(answer.Body, first)
+	require.NoError(t, err, "it is passed on before the answer ends")
+	close(goOn)
+	rest, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	assert.Equal(t, "last", string(rest))
+
+	c = newRequester(t, port)
+	_, err = io.WriteString(c.conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	require.NoError(t, err)
+	answer, err = http.ReadResponse(c.answer, nil)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusSwitchingProtocols, answer.StatusCode)
+	_, err = io.WriteString(c.conn, "hello")
+	require.NoError(t, err)
+	echoed := make([]byte, len("hello"))
+	_, err = io.ReadFull(c.answer, echoed)
+	require.NoError(t, err)
+	assert.Equal(t, "hello", string(echoed))
+	assert.Positive(t, listenerStats(p).Active)
+	p.Remove("lb-1")
+	_, err = c.answer.ReadByte()
+	require.Error(t, err, "it ends with the balancer")
+}
