@@ -3,7 +3,9 @@
 package dns
 
 import (
+	"encoding/hex"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 )
@@ -18,4 +20,23 @@ func NamesOf(region string, a netip.Addr) (byNumber, byParts string) {
 	zone := "." + region + "." + Domain
 	return fmt.Sprintf("cip-%02x%02x%02x%02x%s", b[0], b[1], b[2], b[3], zone),
 		"cip-" + strings.ReplaceAll(a.String(), ".", "-") + zone
+}
+
+// AddressOf gives the address that a name of NamesOf is for, of whichever region.
+func AddressOf(name string) (netip.Addr, bool) {
+	label, zone, _ := strings.Cut(strings.TrimSuffix(strings.ToLower(name), "."), ".")
+	region, ours := strings.CutSuffix(zone, "."+Domain)
+	text, isOne := strings.CutPrefix(label, "cip-")
+	if !ours || !isOne {
+		return netip.Addr{}, false
+	}
+	a, err := netip.ParseAddr(strings.ReplaceAll(text, "-", "."))
+	if number, bad := hex.DecodeString(text); err != nil && bad == nil && len(number) == net.IPv4len {
+		a = netip.AddrFrom4([4]byte(number))
+	}
+	if !a.Is4() {
+		return netip.Addr{}, false
+	}
+	byNumber, byParts := NamesOf(region, a)
+	return a, label+"."+zone == byNumber || label+"."+zone == byParts
 }

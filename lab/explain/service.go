@@ -198,7 +198,7 @@ func (f ServiceFacts) findLeftoverBalancer() *finding {
 
 func describeBalancer(lb *api.LoadBalancer) string {
 	return fmt.Sprintf(
-		"load balancer %s (%s) at %s is %s%s", lb.ID, lb.Name, lb.Address, stateInSentence(lb.State),
+		"load balancer %s (%s) at %s is %s%s", lb.ID, lb.Name, strings.Join(lb.PublicAddresses(), " and "), stateInSentence(lb.State),
 		reasonSuffix(ptr.Deref(lb.StateReason, "")),
 	)
 }
@@ -492,7 +492,7 @@ func (f ServiceFacts) findMissingPorts() *finding {
 	var missing []string
 	for _, p := range f.Service.Spec.Ports {
 		if !slices.ContainsFunc(f.Balancer.Listeners, func(l api.Listener) bool {
-			return l.Port == int(p.Port) && strings.EqualFold(string(l.Protocol), string(p.Protocol)) &&
+			return l.Port == int(p.Port) && strings.EqualFold(string(l.Transport()), string(p.Protocol)) &&
 				(p.NodePort == 0 || f.Balancer.Kind == api.KindNetwork || l.TargetPort == int(p.NodePort))
 		}) {
 			missing = append(missing, fmt.Sprintf("%d/%s", p.Port, p.Protocol))

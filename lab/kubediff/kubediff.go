@@ -1,7 +1,7 @@
 // Package kubediff compares two versions of a Node or of a Service and says what differs, as facts:
 // the conformance suite's recorder and the lab's timeline each put those into their own words. It
-// also reads what objects say of themselves, such as IsNodeReady. It knows Kubernetes' types alone.
-// Begin with Nodes and Services.
+// also reads what objects say of themselves, such as IsNodeReady. It knows Kubernetes' types, and the
+// names that the lab's cloud gives addresses. Begin with Nodes and Services.
 package kubediff
 
 import (
@@ -17,6 +17,8 @@ import (
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	nodeutil "k8s.io/component-helpers/node/util"
 	"k8s.io/utils/ptr"
+
+	"github.com/ccmlab/ccmlab/fakecloud/dns"
 )
 
 // Object is what Nodes and Services have in common.
@@ -152,12 +154,16 @@ func Services(before, after *corev1.Service) Service {
 	return d
 }
 
-// IngressAddress is the first address in a Service's status, or the host name that stands for it, or "".
+// IngressAddress is the first address in a Service's status, or the host name that stands for it, or "". The
+// cloud's own names, which nothing may resolve, are as good as their addresses.
 func IngressAddress(s *corev1.Service) string {
 	if len(s.Status.LoadBalancer.Ingress) == 0 {
 		return ""
 	}
 	first := s.Status.LoadBalancer.Ingress[0]
+	if a, ours := dns.AddressOf(first.Hostname); ours {
+		return a.String()
+	}
 	return cmp.Or(first.IP, first.Hostname)
 }
 

@@ -6,7 +6,6 @@
 package publish
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,6 +20,8 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
 // Port says where one TCP port of a Service is published.
@@ -167,15 +168,13 @@ func (p Port) balancerAddress(object any) (string, error) {
 	if !ok {
 		return "", errors.New("there is no such Service")
 	}
-	ingress := service.Status.LoadBalancer.Ingress
-	if len(ingress) == 0 {
+	if kubediff.IngressAddress(service) == "" {
 		return "", errors.New("the Service has no load balancer's address yet")
 	}
 	for _, port := range service.Spec.Ports {
 		if port.Protocol == corev1.ProtocolTCP && (p.Port == 0 || p.Port == port.Port) {
 			// A host name in place of the address must lead there from this machine, too.
-			host := cmp.Or(ingress[0].IP, ingress[0].Hostname)
-			return net.JoinHostPort(host, strconv.Itoa(int(port.Port))), nil
+			return net.JoinHostPort(kubediff.IngressAddress(service), strconv.Itoa(int(port.Port))), nil
 		}
 	}
 	return "", fmt.Errorf("the Service has no TCP port %d", p.Port)

@@ -192,10 +192,11 @@ func servicesOf(
 
 // BalancerOf is the balancer that the CCM made for a Service, which carries the Service's
 // UID in its tags; nil if it is not among all. The tag is called otherwise by each CCM, and a
-// UID is nobody else's.
+// UID is nobody else's. Brightbox's CCM gives a balancer its Service's name alone.
 func BalancerOf(s *corev1.Service, all []api.LoadBalancer) *api.LoadBalancer {
 	for i := range all {
-		if slices.Contains(slices.Collect(maps.Values(all[i].Tags)), string(s.UID)) {
+		if slices.Contains(slices.Collect(maps.Values(all[i].Tags)), string(s.UID)) ||
+			strings.HasPrefix(all[i].Tags["name"], s.Name+"."+s.Namespace+".") {
 			return &all[i]
 		}
 	}

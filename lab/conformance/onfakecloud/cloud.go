@@ -272,13 +272,10 @@ func unlessNotFound(err error) error {
 
 func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 	b := conformance.Balancer{
-		ID: lb.ID, Name: lb.Name, Service: types.UID(lb.Tags[c.Names.serviceTag()]), Address: lb.Address,
+		ID: lb.ID, Name: lb.Name, Service: types.UID(lb.Tags[c.Names.serviceTag()]), Address: lb.PublicAddresses()[0],
 		Active: lb.State == api.LoadBalancerActive, SourceRanges: lb.SourceRanges,
 		Affinity:        lb.ClientAffinitySeconds > 0,
 		AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
-	}
-	if len(lb.AttachedAddresses) > 0 { // That of its own is not shown to the CCM.
-		b.Address = lb.AttachedAddresses[0]
 	}
 	if address, err := netip.ParseAddr(b.Address); err == nil && address.Is4() {
 		byNumber, byParts := dns.NamesOf(lb.Region, address)
@@ -286,7 +283,7 @@ func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 	}
 	for _, l := range lb.Listeners {
 		b.Listeners = append(b.Listeners, conformance.Listener{
-			Protocol: strings.ToUpper(string(l.Protocol)), Port: int32(l.Port), TargetPort: int32(l.TargetPort), //nolint:gosec // Ports.
+			Protocol: strings.ToUpper(string(l.Transport())), Port: int32(l.Port), TargetPort: int32(l.TargetPort), //nolint:gosec // Ports.
 		})
 	}
 	for _, t := range lb.Targets {
