@@ -6,6 +6,7 @@
 package fakecloud
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -19,6 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
+	"github.com/ccmlab/ccmlab/fakecloud/dns"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
 	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
@@ -57,6 +59,9 @@ type Config struct {
 	// Dialects are the APIs of other clouds that are served beside this one's own.
 	Dialects []DialectListener
 
+	// DNS, unless nil, is where queries for the names of load balancers' addresses are answered.
+	DNS *DNSListener
+
 	// API is without Cloud, Faults, Scenarios and StoreStats, which New sets, as it
 	// does with Logger if that is nil.
 	API server.Config
@@ -67,6 +72,16 @@ type DialectListener struct {
 	dialect.Dialect
 	net.Listener
 }
+
+// DNSListener is one address, by UDP and TCP, and the server that knows names of other domains, if one does.
+type DNSListener struct {
+	Packets  net.PacketConn
+	Streams  net.Listener
+	Upstream string
+}
+
+// Close closes both.
+func (l *DNSListener) Close() error { return errors.Join(l.Packets.Close(), l.Streams.Close()) }
 
 // ConfigError means that Config.Cloud makes no sense.
 type ConfigError struct{ Err error }
@@ -80,7 +95,8 @@ type Fakecloud struct {
 	API   *API
 
 	dialects []servedDialect
-	closers  []func() error // in the order in which things were opened
+	serveDNS func(context.Context) error // nil unless there is DNS
+	closers  []func() error              // in the order in which things were opened
 }
 
 type servedDialect struct {
@@ -134,6 +150,7 @@ func New(ctx context.Context, cfg Config) (made *Fakecloud, err error) {
 	if f.API, err = NewAPI(ctx, f.Cloud, cfg.API, cfg.fronts()...); err != nil {
 		return nil, err
 	}
+	f.addDNS(cfg)
 	return f, f.addDialects(cfg)
 }
 
@@ -157,6 +174,19 @@ func (f *Fakecloud) addDialects(cfg Config) error {
 		f.dialects = append(f.dialects, servedDialect{served, d.Listener})
 	}
 	return nil
+}
+
+// addDNS has queries answered as long as the cloud runs.
+func (f *Fakecloud) addDNS(cfg Config) {
+	l := cfg.DNS
+	if l == nil {
+		return
+	}
+	s := &dns.Server{
+		Region: cmp.Or(cfg.Cloud.Region, cloud.DefaultRegion), Pool: cfg.Cloud.LoadBalancerCIDR, Upstream: l.Upstream,
+		Log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
+	}
+	f.serveDNS = func(ctx context.Context) error { return s.Serve(ctx, l.Packets, l.Streams) }
 }
 
 // chooseSnapshotDir has snapshots kept beside the data; those of a state in
@@ -186,6 +216,9 @@ func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Cloud.Run(ctx) })
 	g.Go(func() error { return f.API.Serve(ctx, l) })
+	if f.serveDNS != nil {
+		g.Go(func() error { return f.serveDNS(ctx) })
+	}
 	for _, d := range f.dialects {
 		g.Go(func() error { return f.API.ServeFront(ctx, d.handler, d.Listener) })
 	}

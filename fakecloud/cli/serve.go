@@ -20,6 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+	"github.com/ccmlab/ccmlab/fakecloud/dns"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -30,6 +31,7 @@ type serveOptions struct {
 	selfSignedTLS                          bool
 	sans                                   []string
 	tokens, zones, dialects                []string
+	dns, dnsUpstream                       string
 	defaultTags                            map[string]string
 	instanceCIDR, loadBalancerCIDR         string
 	loadBalancerMode, loadBalancerCIDR6    string
@@ -64,6 +66,14 @@ being killed at any point; what was under way goes on at the next start.`,
 		&o.dialects, "dialect", nil,
 		"NAME[=ADDRESS] of another cloud's API to serve as well, for the same tokens, on loopback unless it speaks TLS: "+
 			strings.Join(dialectDefaults(), ", ")+"; repeatable",
+	)
+	f.StringVar(
+		&o.dns, "dns", "",
+		"address and port where queries for the names of load balancers' addresses are answered, as "+
+			"cip-127-30-64-1.REGION."+dns.Domain,
+	)
+	f.StringVar(
+		&o.dnsUpstream, "dns-upstream", "", "address and port of the DNS server that --dns asks for names of other domains",
 	)
 	f.StringVar(&o.certFile, "tls-cert", "", "PEM certificate, and what it was signed by; makes the API HTTPS")
 	f.StringVar(&o.keyFile, "tls-key", "", "PEM key of --tls-cert")
@@ -172,6 +182,13 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
+	names, err := o.listenForDNS(ctx)
+	if err != nil {
+		return err
+	}
+	if names != nil {
+		defer func() { _ = names.Close() }() // Closed by the server, if it came to that.
+	}
 	var given []cloud.GivenToken // read when the rest of the configuration is known to work
 	f, err := fakecloud.New(ctx, fakecloud.Config{
 		Data: o.data, Logger: log, Cloud: cfg, DataPlane: o.dataPlane(log), StartClock: o.startTime,
@@ -183,8 +200,8 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			}
 			return o.admit(ctx, c, given)
 		},
-		Dialects: spoken,
-		API:      server.Config{Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst},
+		Dialects: spoken, DNS: names,
+		API: server.Config{Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst},
 	})
 	var senseless *fakecloud.ConfigError
 	switch {
@@ -208,6 +225,9 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 		)
 		for _, d := range spoken {
 			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "%s is spoken at %s://%s\n", d.Name, scheme, d.Addr())
+		}
+		if names != nil {
+			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "names are answered for at %s\n", names.Streams.Addr())
 		}
 	})
 }
@@ -234,6 +254,33 @@ func (o *serveOptions) listenForDialects(
 		spoken = append(spoken, fakecloud.DialectListener{Dialect: dialects[at].Dialect, Listener: l})
 	}
 	return spoken, nil
+}
+
+// listenForDNS opens what queries come to; nil if there are to be none.
+func (o *serveOptions) listenForDNS(ctx context.Context) (*fakecloud.DNSListener, error) {
+	if o.dns == "" {
+		if o.dnsUpstream != "" {
+			return nil, misuse("--dns-upstream is for --dns")
+		}
+		return nil, nil
+	}
+	for flag, address := range map[string]string{"--dns": o.dns, "--dns-upstream": cmp.Or(o.dnsUpstream, o.dns)} {
+		if _, err := netip.ParseAddrPort(address); err != nil {
+			return nil, misuse("%s %q: want ADDRESS:PORT, such as 127.0.0.1:8453", flag, address)
+		}
+	}
+	var config net.ListenConfig
+	streams, err := config.Listen(ctx, "tcp", o.dns)
+	if err != nil {
+		return nil, fmt.Errorf("no names can be answered for: %w; choose another address or port with --dns", err)
+	}
+	packets, err := config.ListenPacket(ctx, "udp", streams.Addr().String())
+	if err != nil {
+		return nil, errors.Join(
+			fmt.Errorf("no names can be answered for: %w; choose another address or port with --dns", err), streams.Close(),
+		)
+	}
+	return &fakecloud.DNSListener{Packets: packets, Streams: streams, Upstream: o.dnsUpstream}, nil
 }
 
 // startTime puts the data under the clock asked for.

@@ -118,6 +118,7 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 		"--volume", c.cloudVolume() + ":" + dataDir,
 		cloudImage, "serve",
 		"--listen=" + net.JoinHostPort(address.String(), cloudPort),
+		"--dns=" + net.JoinHostPort(address.String(), "53"),
 		"--tls-cert=" + dataDir + "/tls.crt", "--tls-key=" + dataDir + "/tls.key",
 		"--data=" + dataDir + "/cloud.db",
 		"--project=" + c.lab.Name, "--profile=" + c.lab.Profile, "--default-tag=" + tag,

@@ -21,6 +21,7 @@ import (
 	kindcluster "sigs.k8s.io/kind/pkg/cluster"
 	kindlog "sigs.k8s.io/kind/pkg/log"
 
+	"github.com/ccmlab/ccmlab/fakecloud/dns"
 	"github.com/ccmlab/ccmlab/lab/apply"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -141,7 +142,14 @@ func (c *Cluster) createControlPlane(ctx context.Context, note func(string)) err
 	if err != nil {
 		return c.explainCreateError(ctx, err, log)
 	}
-	if _, err := c.engine.execIn(ctx, c.controlPlaneContainer(), strings.NewReader(reserveScript), "sh"); err != nil {
+	subnet, err := c.parseSubnet()
+	if err != nil {
+		return err
+	}
+	script := strings.NewReader(reserveScript + nameScript)
+	if _, err := c.engine.execIn(
+		ctx, c.controlPlaneContainer(), script, "sh", "-s", dns.Domain, cloudAddress(subnet).String(),
+	); err != nil {
 		return err
 	}
 	if err := c.loadImages(ctx, c.controlPlaneContainer()); err != nil {
@@ -156,6 +164,16 @@ const reserveScript = `set -eu
 export KUBECONFIG=/etc/kubernetes/admin.conf
 kubectl taint node "$(hostname)" node-role.kubernetes.io/control-plane=:NoSchedule --overwrite
 kubectl label node "$(hostname)" node.kubernetes.io/exclude-from-external-load-balancers= --overwrite
+`
+
+// nameScript has CoreDNS ask the cloud ($2) for the names of its balancers' addresses, which are of the domain $1.
+const nameScript = `corefile=$(mktemp)
+kubectl --namespace kube-system get configmap coredns --output 'jsonpath={.data.Corefile}' > "$corefile"
+grep --quiet "^$1:53 " "$corefile" ||
+    printf '%s:53 {\n    errors\n    cache 30\n    forward . %s\n}\n' "$1" "$2" >> "$corefile"
+kubectl --namespace kube-system create configmap coredns --from-file "Corefile=$corefile" --dry-run=client \
+    --output yaml | kubectl apply --filename - 2>/dev/null
+rm "$corefile"
 `
 
 const (

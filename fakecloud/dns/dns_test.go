@@ -1,0 +1,104 @@
+package dns_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"testing"
+
+	miekg "github.com/miekg/dns"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/dns"
+)
+
+const region = "nebula-1"
+
+var address = netip.MustParseAddr("127.30.64.7")
+
+func TestNames(t *testing.T) {
+	byNumber, byParts := dns.NamesOf(region, address)
+	assert.Equal(t, "cip-7f1e4007.nebula-1.fakecloud.test", byNumber)
+	assert.Equal(t, "cip-127-30-64-7.nebula-1.fakecloud.test", byParts)
+	for _, name := range []string{byNumber, byParts, "CIP-127-30-64-7.nebula-1.fakecloud.test."} {
+		a, ok := dns.AddressOf(name)
+		assert.True(t, ok, name)
+		assert.Equal(t, address, a)
+	}
+	for _, name := range []string{
+		"", "fakecloud.test", "127.30.64.7", "cip-127-30-64.nebula-1.fakecloud.test", "cip-7f1e40.nebula-1.fakecloud.test",
+		"cip-127-30-64-007.nebula-1.fakecloud.test", "cip-127-30-64-7.example.com", "web.nebula-1.fakecloud.test",
+		"cip---1.nebula-1.fakecloud.test", "cip-00000000000000000000000000000001.nebula-1.fakecloud.test",
+	} {
+		_, ok := dns.AddressOf(name)
+		assert.False(t, ok, name)
+	}
+}
+
+// start has a server answer, by both protocols.
+func start(t *testing.T, upstream string) string {
+	t.Helper()
+	streams, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	packets, err := net.ListenPacket("udp", streams.Addr().String())
+	require.NoError(t, err)
+	s := &dns.Server{
+		Region: region, Pool: netip.MustParsePrefix("127.30.64.0/24"), Upstream: upstream, Log: slog.New(slog.DiscardHandler),
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, packets, streams) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+	})
+	return streams.Addr().String()
+}
+
+func TestServer(t *testing.T) {
+	upstream := start(t, "")
+	at := start(t, upstream)
+	byNumber, byParts := dns.NamesOf(region, address)
+	for _, network := range []string{"udp", "tcp"} {
+		ask := func(name string, kind uint16) *miekg.Msg {
+			t.Helper()
+			reply, _, err := (&miekg.Client{Net: network}).Exchange(new(miekg.Msg).SetQuestion(miekg.Fqdn(name), kind), at)
+			require.NoError(t, err)
+			return reply
+		}
+		for _, name := range []string{byNumber, byParts} {
+			reply := ask(name, miekg.TypeA)
+			require.Len(t, reply.Answer, 1)
+			assert.Equal(t, address.String(), reply.Answer[0].(*miekg.A).A.String())
+			assert.True(t, reply.Authoritative)
+			none := ask(name, miekg.TypeAAAA)
+			assert.Equal(t, miekg.RcodeSuccess, none.Rcode, "it has no IPv6 address")
+			assert.Empty(t, none.Answer)
+			assert.Len(t, none.Ns, 1)
+		}
+		reply := ask("7.64.30.127.in-addr.arpa", miekg.TypePTR)
+		require.Len(t, reply.Answer, 1)
+		assert.Equal(t, byParts+".", reply.Answer[0].(*miekg.PTR).Ptr)
+		for _, name := range []string{"web.nebula-1.fakecloud.test", "cip-10-0-0-1.nebula-1.fakecloud.test", "fakecloud.test"} {
+			assert.Equal(t, miekg.RcodeNameError, ask(name, miekg.TypeA).Rcode, name)
+		}
+		assert.Equal(t, miekg.RcodeRefused, ask("example.com", miekg.TypeA).Rcode, "as the upstream says")
+		assert.Equal(t, miekg.RcodeRefused, ask("1.0.0.10.in-addr.arpa", miekg.TypePTR).Rcode)
+	}
+}
+
+func TestServerWithoutUpstream(t *testing.T) {
+	at := start(t, "127.0.0.1:1") // Nobody is there.
+	reply, _, err := new(miekg.Client).Exchange(new(miekg.Msg).SetQuestion("example.com.", miekg.TypeA), at)
+	require.NoError(t, err)
+	assert.Equal(t, miekg.RcodeServerFailure, reply.Rcode)
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, at)
+	}}
+	_, byParts := dns.NamesOf(region, address)
+	found, err := resolver.LookupHost(t.Context(), byParts)
+	require.NoError(t, err, "Go's own resolver")
+	assert.Equal(t, []string{address.String()}, found)
+}

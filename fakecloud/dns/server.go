@@ -1,0 +1,148 @@
+package dns
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+const (
+	// ttl is how long answers may be kept, in seconds. A name always leads to the same address.
+	ttl = 60
+	// upstreamTimeout is how long another server may take.
+	upstreamTimeout = 3 * time.Second
+)
+
+// Server answers queries for the names of the addresses of load balancers.
+type Server struct {
+	Region string
+	// Pool has the addresses that there are.
+	Pool netip.Prefix
+	// Upstream, unless "", is the server (ADDRESS:PORT) that is asked for names of other domains.
+	Upstream string
+	Log      *slog.Logger
+}
+
+// Serve answers queries by UDP and TCP at one address until ctx ends.
+func (s *Server) Serve(ctx context.Context, packets net.PacketConn, streams net.Listener) error {
+	servers := []*dns.Server{
+		{PacketConn: packets, Handler: dns.HandlerFunc(s.answer), UDPSize: dns.MinMsgSize},
+		{Listener: streams, Handler: dns.HandlerFunc(s.answer), MaxTCPQueries: 100},
+	}
+	ended := make(chan error, len(servers))
+	for _, server := range servers {
+		go func() { ended <- server.ActivateAndServe() }()
+	}
+	var err error
+	waiting := len(servers)
+	select {
+	case <-ctx.Done():
+	case err = <-ended:
+		waiting--
+	}
+	_, _ = packets.Close(), streams.Close()
+	for range waiting {
+		<-ended
+	}
+	if ctx.Err() != nil && errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (s *Server) answer(w dns.ResponseWriter, query *dns.Msg) {
+	reply := new(dns.Msg).SetReply(query)
+	switch {
+	case query.Opcode != dns.OpcodeQuery || len(query.Question) != 1:
+		reply.Rcode = dns.RcodeNotImplemented
+	default:
+		name := strings.ToLower(query.Question[0].Name)
+		address, reversed := addressOfReverse(name)
+		switch {
+		case dns.IsSubDomain(Domain+".", name):
+			s.answerName(reply, name)
+		case reversed && s.Pool.Contains(address):
+			s.answerAddress(reply, name, address)
+		default:
+			reply = s.askUpstream(w, query, reply)
+		}
+	}
+	if _, overUDP := w.RemoteAddr().(*net.UDPAddr); overUDP {
+		reply.Truncate(payloadSize(query))
+	}
+	if err := w.WriteMsg(reply); err != nil {
+		s.Log.Debug("a DNS query is not answered", "err", err)
+	}
+}
+
+// payloadSize is how much the client takes in one datagram.
+func payloadSize(query *dns.Msg) int {
+	if o := query.IsEdns0(); o != nil {
+		return max(int(o.UDPSize()), dns.MinMsgSize)
+	}
+	return dns.MinMsgSize
+}
+
+// answerName answers a query for a name of this cloud: with its address, with nothing if something else than that
+// is asked for, or with NXDOMAIN.
+func (s *Server) answerName(reply *dns.Msg, name string) {
+	reply.Authoritative = true
+	address, known := AddressOf(name)
+	switch ask := reply.Question[0].Qtype; {
+	case known && s.Pool.Contains(address) && (ask == dns.TypeA || ask == dns.TypeANY):
+		reply.Answer = append(reply.Answer, &dns.A{Hdr: header(name, dns.TypeA), A: address.AsSlice()})
+		return
+	case !known || !s.Pool.Contains(address):
+		reply.Rcode = dns.RcodeNameError
+	}
+	reply.Ns = append(reply.Ns, &dns.SOA{
+		Hdr: header(Domain+".", dns.TypeSOA), Ns: "ns." + Domain + ".", Mbox: "hostmaster." + Domain + ".", Serial: 1,
+		Refresh: ttl, Retry: ttl, Expire: ttl, Minttl: ttl,
+	})
+}
+
+// answerAddress answers a reverse query for an address of this cloud.
+func (s *Server) answerAddress(reply *dns.Msg, name string, address netip.Addr) {
+	reply.Authoritative = true
+	if ask := reply.Question[0].Qtype; ask == dns.TypePTR || ask == dns.TypeANY {
+		_, byParts := NamesOf(s.Region, address)
+		reply.Answer = append(reply.Answer, &dns.PTR{Hdr: header(name, dns.TypePTR), Ptr: byParts + "."})
+	}
+}
+
+func header(name string, kind uint16) dns.RR_Header {
+	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: ttl}
+}
+
+// addressOfReverse gives the address that a reverse query is about.
+func addressOfReverse(name string) (netip.Addr, bool) {
+	labels, isReverse := strings.CutSuffix(name, ".in-addr.arpa.")
+	parts := strings.Split(labels, ".")
+	if !isReverse || len(parts) != net.IPv4len {
+		return netip.Addr{}, false
+	}
+	a, err := netip.ParseAddr(parts[3] + "." + parts[2] + "." + parts[1] + "." + parts[0])
+	return a, err == nil
+}
+
+// askUpstream has another server answer, or refuses.
+func (s *Server) askUpstream(w dns.ResponseWriter, query, refusal *dns.Msg) *dns.Msg {
+	refusal.Rcode = dns.RcodeRefused
+	if s.Upstream == "" {
+		return refusal
+	}
+	client := dns.Client{Net: w.RemoteAddr().Network(), Timeout: upstreamTimeout}
+	reply, _, err := client.Exchange(query, s.Upstream)
+	if err != nil {
+		s.Log.Debug("the upstream DNS server does not answer", "upstream", s.Upstream, "err", err)
+		refusal.Rcode = dns.RcodeServerFailure
+		return refusal
+	}
+	return reply
+}
