@@ -26,9 +26,16 @@ func TestParseTakesNothingElse(t *testing.T) {
 		"", "42", "hcloud://", "hcloud://0", "hcloud://-1", "hcloud://042", "hcloud://+42", "hcloud://42/", "hrobot://42",
 		"fakecloud://i-01", "hcloud://9223372036854775808", "oxide://", "oxide://42",
 		"oxide://66616b65-636c-8000-8000-000000000000", "oxide://66616b65-636c-4000-8000-00000000002a",
+		"brightbox://srv-0001", "brightbox://srv-0001A", "brightbox://srv-000001", "brightbox://srv-00000", "srv-00001",
 		"oxide://66616B65-636C-8000-8000-00000000002A", "hcloud://66616b65-636c-8000-8000-00000000002a",
 	} {
 		_, _, ok := identity.Parse(providerID)
 		assert.False(t, ok, providerID)
 	}
+}
+
+func TestIPv6Of(t *testing.T) {
+	assert.Equal(t, "2001:db8::7f1e:1001", identity.IPv6Of("127.30.16.1"))
+	assert.Empty(t, identity.IPv6Of("::1"))
+	assert.Empty(t, identity.IPv6Of("nothing"))
 }

@@ -21,7 +21,9 @@ func TestIsFor(t *testing.T) {
 		"7c9e6679-7425":                        true,
 		"shop/web":                             true,
 		"shop-web":                             true,
+		"web.shop.lab":                         true,
 		"":                                     false,
+		"web.shop-2.lab":                       false,
 		"7c9e667":                              false, // It may be another's.
 		"7c9e6678":                             false,
 		"shop/web-2":                           false,

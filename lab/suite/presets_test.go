@@ -18,8 +18,9 @@ func TestPresetComesBeforeWhatAPersonAdds(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "ccm.token")
 	require.NoError(t, os.WriteFile(token, []byte("secret\n"), 0o600))
 	want := map[string][]string{
-		"hcloud": {"HCLOUD_ENDPOINT=http://127.30.0.1:8471/v1", "HCLOUD_NETWORK_ROUTES_ENABLED=true"},
-		"oxide":  {"OXIDE_HOST=http://127.30.0.1:8471", "OXIDE_TOKEN=secret"},
+		"hcloud":    {"HCLOUD_ENDPOINT=http://127.30.0.1:8471/v1", "HCLOUD_NETWORK_ROUTES_ENABLED=true"},
+		"brightbox": {"BRIGHTBOX_API_URL=http://127.30.0.1:8471/", "BRIGHTBOX_CLIENT_SECRET=secret"},
+		"oxide":     {"OXIDE_HOST=http://127.30.0.1:8471", "OXIDE_TOKEN=secret"},
 	}
 	for _, name := range dialects.Names() {
 		p, _, err := withPreset(&program.CCM{Path: "/bin/true", Args: []string{"-v=4"}, Env: []string{"A={{.Port}}"}}, name)
