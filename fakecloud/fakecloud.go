@@ -183,8 +183,7 @@ func (f *Fakecloud) addDNS(cfg Config) {
 		return
 	}
 	s := &dns.Server{
-		Region: cmp.Or(cfg.Cloud.Region, cloud.DefaultRegion), Pool: cfg.Cloud.LoadBalancerCIDR, Upstream: l.Upstream,
-		Log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
+		Pool: cfg.Cloud.LoadBalancerCIDR, Upstream: l.Upstream, Log: cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler)),
 	}
 	f.serveDNS = func(ctx context.Context) error { return s.Serve(ctx, l.Packets, l.Streams) }
 }

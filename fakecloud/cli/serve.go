@@ -70,7 +70,7 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(
 		&o.dns, "dns", "",
 		"address and port where queries for the names of load balancers' addresses are answered, as "+
-			"cip-127-30-64-1.REGION."+dns.Domain,
+			"cip-127-30-64-1."+dns.Domain,
 	)
 	f.StringVar(
 		&o.dnsUpstream, "dns-upstream", "", "address and port of the DNS server that --dns asks for names of other domains",

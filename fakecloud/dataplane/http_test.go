@@ -57,15 +57,17 @@ func newRequester(t *testing.T, port int) *requester {
 	return &requester{t, c, bufio.NewReader(c)}
 }
 
-func (r *requester) get(headers ...string) (*http.Response, string) {
+// get gives the answer's status and body, and whether the connection ends with it.
+func (r *requester) get(headers ...string) (status int, body string, ends bool) {
 	r.Helper()
 	_, err := io.WriteString(r.conn, "GET / HTTP/1.1\r\nHost: shop.example\r\n"+strings.Join(append(headers, "", ""), "\r\n"))
 	require.NoError(r, err)
 	answer, err := http.ReadResponse(r.answer, nil)
 	require.NoError(r, err)
-	body, err := io.ReadAll(answer.Body)
+	text, err := io.ReadAll(answer.Body)
 	require.NoError(r, err)
-	return answer, string(body)
+	require.NoError(r, answer.Body.Close())
+	return answer.StatusCode, string(text), answer.Close
 }
 
 func TestRequestsOfOneConnectionGoToAllTargets(t *testing.T) {
@@ -76,13 +78,13 @@ func TestRequestsOfOneConnectionGoToAllTargets(t *testing.T) {
 	r := newRequester(t, port)
 	var names []string
 	for range 4 {
-		answer, body := r.get()
-		require.Equal(t, http.StatusOK, answer.StatusCode, body)
+		status, body, _ := r.get()
+		require.Equal(t, http.StatusOK, status, body)
 		names = append(names, body[:1])
 		assert.Equal(t, " shop.example "+four+" "+strconv.Itoa(port), body[1:])
 	}
 	assert.ElementsMatch(t, []string{"2", "2", "3", "3"}, names)
-	_, body := r.get("X-Forwarded-For: 192.0.2.1")
+	_, body, _ := r.get("X-Forwarded-For: 192.0.2.1")
 	assert.Contains(t, body, "192.0.2.1, "+four, "what the client says stays before what is known")
 	stats := listenerStats(p)
 	assert.EqualValues(t, 1, stats.Connections)
@@ -91,15 +93,15 @@ func TestRequestsOfOneConnectionGoToAllTargets(t *testing.T) {
 	f.Backends = f.Backends[1:]
 	require.NoError(t, p.Apply(f))
 	for range 2 {
-		_, body := r.get()
+		_, body, _ := r.get()
 		assert.Equal(t, "3", body[:1], "the connection stays, and its requests go where they may")
 	}
 	f.Listeners[0].Protocol = cloud.TCP
 	require.NoError(t, p.Apply(f), "a port can change between tcp and http")
 	f.Listeners = nil
 	require.NoError(t, p.Apply(f))
-	answer, _ := r.get()
-	assert.True(t, answer.Close, "nothing listens any more")
+	_, _, ends := r.get()
+	assert.True(t, ends, "nothing listens any more")
 	awaitNoActive(t, p)
 }
 
@@ -121,18 +123,18 @@ func TestRequestsThatNoTargetAnswers(t *testing.T) {
 	target := serveHTTP(t, two, 0, sayName("2"))
 	f := forwardHTTP(t, p, target, port, three, two)
 	for range 4 { // Nobody listens at three.
-		_, body := newRequester(t, port).get()
+		_, body, _ := newRequester(t, port).get()
 		assert.Equal(t, "2", body[:1])
 	}
 	f.Backends = f.Backends[:1]
 	require.NoError(t, p.Apply(f))
-	answer, body := newRequester(t, port).get()
-	assert.Equal(t, http.StatusServiceUnavailable, answer.StatusCode)
+	status, body, _ := newRequester(t, port).get()
+	assert.Equal(t, http.StatusServiceUnavailable, status)
 	assert.Contains(t, body, "no target of the load balancer answers")
 
 	startTarget(t, three, target, func(c net.Conn) { _, _ = bufio.NewReader(c).ReadString('\n') })
-	answer, _ = newRequester(t, port).get()
-	assert.Equal(t, http.StatusBadGateway, answer.StatusCode)
+	status, _, _ = newRequester(t, port).get()
+	assert.Equal(t, http.StatusBadGateway, status)
 	c, err := dialFrom(t, four, port)
 	require.NoError(t, err)
 	_, err = io.WriteString(c, "this is no HTTP\r\n\r\n")

@@ -14,23 +14,21 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
 )
 
-const region = "nebula-1"
-
 var address = netip.MustParseAddr("127.30.64.7")
 
 func TestNames(t *testing.T) {
-	byNumber, byParts := dns.NamesOf(region, address)
-	assert.Equal(t, "cip-7f1e4007.nebula-1.fakecloud.test", byNumber)
-	assert.Equal(t, "cip-127-30-64-7.nebula-1.fakecloud.test", byParts)
-	for _, name := range []string{byNumber, byParts, "CIP-127-30-64-7.nebula-1.fakecloud.test."} {
+	byNumber, byParts := dns.NamesOf(address)
+	assert.Equal(t, "cip-7f1e4007.fakecloud.test", byNumber)
+	assert.Equal(t, "cip-127-30-64-7.fakecloud.test", byParts)
+	for _, name := range []string{byNumber, byParts, "CIP-127-30-64-7.fakecloud.test."} {
 		a, ok := dns.AddressOf(name)
 		assert.True(t, ok, name)
 		assert.Equal(t, address, a)
 	}
 	for _, name := range []string{
-		"", "fakecloud.test", "127.30.64.7", "cip-127-30-64.nebula-1.fakecloud.test", "cip-7f1e40.nebula-1.fakecloud.test",
-		"cip-127-30-64-007.nebula-1.fakecloud.test", "cip-127-30-64-7.example.com", "web.nebula-1.fakecloud.test",
-		"cip---1.nebula-1.fakecloud.test", "cip-00000000000000000000000000000001.nebula-1.fakecloud.test",
+		"", "fakecloud.test", "127.30.64.7", "cip-127-30-64.fakecloud.test", "cip-7f1e40.fakecloud.test",
+		"cip-127-30-64-007.fakecloud.test", "cip-127-30-64-7.example.com", "web.fakecloud.test",
+		"cip---1.fakecloud.test", "cip-00000000000000000000000000000001.fakecloud.test",
 	} {
 		_, ok := dns.AddressOf(name)
 		assert.False(t, ok, name)
@@ -45,7 +43,7 @@ func start(t *testing.T, upstream string) string {
 	packets, err := net.ListenPacket("udp", streams.Addr().String())
 	require.NoError(t, err)
 	s := &dns.Server{
-		Region: region, Pool: netip.MustParsePrefix("127.30.64.0/24"), Upstream: upstream, Log: slog.New(slog.DiscardHandler),
+		Pool: netip.MustParsePrefix("127.30.64.0/24"), Upstream: upstream, Log: slog.New(slog.DiscardHandler),
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -60,7 +58,7 @@ func start(t *testing.T, upstream string) string {
 func TestServer(t *testing.T) {
 	upstream := start(t, "")
 	at := start(t, upstream)
-	byNumber, byParts := dns.NamesOf(region, address)
+	byNumber, byParts := dns.NamesOf(address)
 	for _, network := range []string{"udp", "tcp"} {
 		ask := func(name string, kind uint16) *miekg.Msg {
 			t.Helper()
@@ -81,7 +79,7 @@ func TestServer(t *testing.T) {
 		reply := ask("7.64.30.127.in-addr.arpa", miekg.TypePTR)
 		require.Len(t, reply.Answer, 1)
 		assert.Equal(t, byParts+".", reply.Answer[0].(*miekg.PTR).Ptr)
-		for _, name := range []string{"web.nebula-1.fakecloud.test", "cip-10-0-0-1.nebula-1.fakecloud.test", "fakecloud.test"} {
+		for _, name := range []string{"web.fakecloud.test", "cip-10-0-0-1.fakecloud.test", "fakecloud.test"} {
 			assert.Equal(t, miekg.RcodeNameError, ask(name, miekg.TypeA).Rcode, name)
 		}
 		assert.Equal(t, miekg.RcodeRefused, ask("example.com", miekg.TypeA).Rcode, "as the upstream says")
@@ -97,7 +95,7 @@ func TestServerWithoutUpstream(t *testing.T) {
 	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, at)
 	}}
-	_, byParts := dns.NamesOf(region, address)
+	_, byParts := dns.NamesOf(address)
 	found, err := resolver.LookupHost(t.Context(), byParts)
 	require.NoError(t, err, "Go's own resolver")
 	assert.Equal(t, []string{address.String()}, found)

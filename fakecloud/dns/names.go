@@ -13,23 +13,18 @@ import (
 // Domain is what all names end with. Nobody else has it: RFC 6761 keeps "test" for tests.
 const Domain = "fakecloud.test"
 
-// NamesOf gives the two names of an IPv4 address in a region: with the address as a hexadecimal number, and with
-// its parts. Both lead to the address, and the address to the second.
-func NamesOf(region string, a netip.Addr) (byNumber, byParts string) {
+// NamesOf gives the two names of an IPv4 address: with the address as a hexadecimal number, and with its parts. Both
+// lead to the address, and the address to the second.
+func NamesOf(a netip.Addr) (byNumber, byParts string) {
 	b := a.As4()
-	zone := "." + region + "." + Domain
-	return fmt.Sprintf("cip-%02x%02x%02x%02x%s", b[0], b[1], b[2], b[3], zone),
-		"cip-" + strings.ReplaceAll(a.String(), ".", "-") + zone
+	return fmt.Sprintf("cip-%02x%02x%02x%02x.%s", b[0], b[1], b[2], b[3], Domain),
+		"cip-" + strings.ReplaceAll(a.String(), ".", "-") + "." + Domain
 }
 
-// AddressOf gives the address that a name of NamesOf is for, of whichever region.
+// AddressOf gives the address that a name of NamesOf is for.
 func AddressOf(name string) (netip.Addr, bool) {
-	label, zone, _ := strings.Cut(strings.TrimSuffix(strings.ToLower(name), "."), ".")
-	region, ours := strings.CutSuffix(zone, "."+Domain)
-	text, isOne := strings.CutPrefix(label, "cip-")
-	if !ours || !isOne {
-		return netip.Addr{}, false
-	}
+	name = strings.TrimSuffix(strings.ToLower(name), ".")
+	text := strings.TrimSuffix(strings.TrimPrefix(name, "cip-"), "."+Domain)
 	a, err := netip.ParseAddr(strings.ReplaceAll(text, "-", "."))
 	if number, bad := hex.DecodeString(text); err != nil && bad == nil && len(number) == net.IPv4len {
 		a = netip.AddrFrom4([4]byte(number))
@@ -37,6 +32,6 @@ func AddressOf(name string) (netip.Addr, bool) {
 	if !a.Is4() {
 		return netip.Addr{}, false
 	}
-	byNumber, byParts := NamesOf(region, a)
-	return a, label+"."+zone == byNumber || label+"."+zone == byParts
+	byNumber, byParts := NamesOf(a)
+	return a, name == byNumber || name == byParts
 }

@@ -21,7 +21,6 @@ const (
 
 // Server answers queries for the names of the addresses of load balancers.
 type Server struct {
-	Region string
 	// Pool has the addresses that there are.
 	Pool netip.Prefix
 	// Upstream, unless "", is the server (ADDRESS:PORT) that is asked for names of other domains.
@@ -48,7 +47,7 @@ func (s *Server) Serve(ctx context.Context, packets net.PacketConn, streams net.
 	}
 	_, _ = packets.Close(), streams.Close()
 	for range waiting {
-		<-ended
+		_ = <-ended // It was closed.
 	}
 	if ctx.Err() != nil && errors.Is(err, net.ErrClosed) {
 		return nil
@@ -111,7 +110,7 @@ func (s *Server) answerName(reply *dns.Msg, name string) {
 func (s *Server) answerAddress(reply *dns.Msg, name string, address netip.Addr) {
 	reply.Authoritative = true
 	if ask := reply.Question[0].Qtype; ask == dns.TypePTR || ask == dns.TypeANY {
-		_, byParts := NamesOf(s.Region, address)
+		_, byParts := NamesOf(address)
 		reply.Answer = append(reply.Answer, &dns.PTR{Hdr: header(name, dns.TypePTR), Ptr: byParts + "."})
 	}
 }

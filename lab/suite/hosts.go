@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
@@ -35,7 +34,7 @@ func hostsFileFor(l *lab.Lab, needed bool) (string, error) {
 	balancers := l.Cluster.Cloud().BalancerRange
 	address := balancers.Masked().Addr()
 	for n := 0; n < maxNamedAddresses && balancers.Contains(address); n++ {
-		byNumber, byParts := dns.NamesOf(cloud.DefaultRegion, address)
+		byNumber, byParts := dns.NamesOf(address)
 		fmt.Fprintf(b, "%s %s %s\n", address, byParts, byNumber)
 		address = address.Next()
 	}

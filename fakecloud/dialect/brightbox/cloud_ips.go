@@ -33,7 +33,7 @@ func listAddresses(ctx context.Context, r *dialect.Request) ([]cloud.ReservedAdd
 
 // toCloudIP makes a cloud IP of an address that is mapped to a balancer, or to something else.
 func toCloudIP(r *dialect.Request, a cloud.ReservedAddress, mapped *resource) cloudIP {
-	byNumber, byDots := dns.NamesOf(a.Region, a.IP)
+	byNumber, byDots := dns.NamesOf(a.IP)
 	out := cloudIP{
 		resource: cloudIPKind.resource(r, a.Serial, a.Tags[tagName], a.CreatedAt),
 		PublicIP: a.IP.String(), PublicIPv4: a.IP.String(), PublicIPv6: identity.IPv6Of(a.IP.String()),
@@ -57,7 +57,7 @@ func readCloudIP(ctx context.Context, r *dialect.Request, a cloud.ReservedAddres
 	case cloud.InstanceResource:
 		in, err := r.Cloud.GetInstance(ctx, r.Project, a.Holder.ID)
 		out := toCloudIP(r, a, nil)
-		out.Server = new(referToServer(r, in.Serial, in.Name, in.Region, api.InstanceState(in.State)))
+		out.Server = new(referToServer(r, in.Serial, in.Name, api.InstanceState(in.State)))
 		return out, err
 	}
 	return toCloudIP(r, a, nil), nil

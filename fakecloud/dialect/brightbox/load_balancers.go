@@ -365,7 +365,7 @@ func (q balancerRequest) change(
 		rec.SSLMinimumVersion = *q.SSLMinimumVersion
 	}
 	if q.Name != nil {
-		u.Tags = new(api.Tags(maps.Clone(lb.Tags)))
+		u.Tags = new(maps.Clone(lb.Tags))
 		(*u.Tags)[tagName] = *q.Name
 	}
 	if q.Policy != nil {

@@ -90,7 +90,7 @@ func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.An
 		return nil, err
 	}
 	s := server{
-		serverReference: referToServer(r, in.Serial, in.Name, in.Region, in.State),
+		serverReference: referToServer(r, in.Serial, in.Name, in.State),
 		Zone:            zone{ID: "zon-" + in.Zone, Handle: in.Zone}, ServerType: serverTypeNamed(in.Type),
 		Interfaces: []networkInterface{}, CloudIPs: []cloudIP{}, ServerGroups: []resource{},
 	}
@@ -111,10 +111,10 @@ func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.An
 	return dialect.OK(s), nil
 }
 
-func referToServer(r *dialect.Request, serial int64, name, region string, state api.InstanceState) serverReference {
+func referToServer(r *dialect.Request, serial int64, name string, state api.InstanceState) serverReference {
 	ref := serverReference{resource: resource{
 		ID: serverKind.id(serial), ResourceType: serverKind.resourceType, Name: name, Status: serverStatuses[state],
-	}, Hostname: name, FQDN: name + "." + region + "." + dns.Domain}
+	}, Hostname: name, FQDN: name + "." + dns.Domain}
 	ref.URL = serverKind.resource(r, serial, name, r.Project.CreatedAt).URL
 	return ref
 }
@@ -152,7 +152,7 @@ func referToServers(r *dialect.Request, instances map[string]cloud.Instance, ids
 	refs := []serverReference{}
 	for _, id := range ids {
 		if in, ok := instances[id]; ok {
-			refs = append(refs, referToServer(r, in.Serial, in.Name, in.Region, api.InstanceState(in.State)))
+			refs = append(refs, referToServer(r, in.Serial, in.Name, api.InstanceState(in.State)))
 		}
 	}
 	return refs

@@ -278,7 +278,7 @@ func (c *Cloud) balancerOf(lb *api.LoadBalancer) conformance.Balancer {
 		AffinitySeconds: int32(lb.ClientAffinitySeconds), //nolint:gosec // At most a day.
 	}
 	if address, err := netip.ParseAddr(b.Address); err == nil && address.Is4() {
-		byNumber, byParts := dns.NamesOf(lb.Region, address)
+		byNumber, byParts := dns.NamesOf(address)
 		b.HostNames = []string{byNumber, byParts}
 	}
 	for _, l := range lb.Listeners {
