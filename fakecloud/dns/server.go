@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/miekg/dns"
+	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -34,25 +35,18 @@ func (s *Server) Serve(ctx context.Context, packets net.PacketConn, streams net.
 		{PacketConn: packets, Handler: dns.HandlerFunc(s.answer), UDPSize: dns.MinMsgSize},
 		{Listener: streams, Handler: dns.HandlerFunc(s.answer), MaxTCPQueries: 100},
 	}
-	ended := make(chan error, len(servers))
+	g, serving := errgroup.WithContext(ctx)
 	for _, server := range servers {
-		go func() { ended <- server.ActivateAndServe() }()
+		g.Go(server.ActivateAndServe)
 	}
-	var err error
-	waiting := len(servers)
-	select {
-	case <-ctx.Done():
-	case err = <-ended:
-		waiting--
+	g.Go(func() error {
+		<-serving.Done()
+		return errors.Join(packets.Close(), streams.Close())
+	})
+	if err := g.Wait(); ctx.Err() == nil {
+		return err
 	}
-	_, _ = packets.Close(), streams.Close()
-	for range waiting {
-		_ = <-ended // It was closed.
-	}
-	if ctx.Err() != nil && errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
+	return nil // It was closed.
 }
 
 func (s *Server) answer(w dns.ResponseWriter, query *dns.Msg) {
