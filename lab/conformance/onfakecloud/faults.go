@@ -72,7 +72,7 @@ func (c *Cloud) InjectFault(ctx context.Context, f conformance.Fault) (conforman
 	rule := api.FaultCreate{Match: api.FaultMatch{Token: c.Token}, Effect: effectOf(f.Kind)}
 	rule.Effect.DelayMilliseconds += f.DelayMilliseconds
 	for _, thing := range f.On {
-		rule.Match.Operations = append(rule.Match.Operations, operationsUnder(f.Kind, thing)...)
+		rule.Match.Operations = append(rule.Match.Operations, c.operationsUnder(f.Kind, thing)...)
 	}
 	if f.Kind == conformance.FaultNotFound {
 		return c.injectDataLoss(ctx, f, rule)
@@ -104,18 +104,27 @@ func (c *Cloud) injectLifeCycleFault(ctx context.Context, f conformance.Fault) (
 }
 
 // operationsUnder are those about a thing that a fault of this kind can meet: a
-// rule that could never be applied to one of its operations is refused.
-func operationsUnder(kind conformance.FaultKind, thing conformance.Thing) []string {
+// rule that could never be applied to one of its operations is refused. What is lost, or takes long, is what makes
+// a balancer: where that is a load balancer, its addresses are made as always, which may come first.
+func (c *Cloud) operationsUnder(kind conformance.FaultKind, thing conformance.Thing) []string {
+	operations := operations[thing]
+	if !c.balancersAreAddresses() && (kind == conformance.FaultLost || kind == conformance.FaultSlow) {
+		operations = slices.DeleteFunc(slices.Clone(operations), isOfAddress)
+	}
 	switch kind {
 	case conformance.FaultEmptyList, conformance.FaultPartialList:
 		return lists[thing]
 	case conformance.FaultStale, conformance.FaultMissingField:
-		return slices.DeleteFunc(slices.Clone(operations[thing]), isWrite)
+		return slices.DeleteFunc(slices.Clone(operations), isWrite)
 	case conformance.FaultLost:
-		return slices.DeleteFunc(slices.Clone(operations[thing]), func(op string) bool { return !isWrite(op) })
+		return slices.DeleteFunc(slices.Clone(operations), func(op string) bool { return !isWrite(op) })
 	default:
-		return operations[thing]
+		return operations
 	}
+}
+
+func isOfAddress(operation string) bool {
+	return strings.HasSuffix(operation, "Address") || strings.HasSuffix(operation, "Addresses")
 }
 
 // injectDataLoss makes a cloud that has lost its data: lists have nothing in them, which
