@@ -32,8 +32,8 @@ type Server struct {
 // Serve answers queries by UDP and TCP at one address until ctx ends.
 func (s *Server) Serve(ctx context.Context, packets net.PacketConn, streams net.Listener) error {
 	servers := []*dns.Server{
-		{PacketConn: packets, Handler: dns.HandlerFunc(s.answer), UDPSize: dns.MinMsgSize},
-		{Listener: streams, Handler: dns.HandlerFunc(s.answer), MaxTCPQueries: 100},
+		{PacketConn: packets, Handler: dns.HandlerFunc(s.answerQuery), UDPSize: dns.MinMsgSize},
+		{Listener: streams, Handler: dns.HandlerFunc(s.answerQuery), MaxTCPQueries: 100},
 	}
 	g, serving := errgroup.WithContext(ctx)
 	for _, server := range servers {
@@ -49,7 +49,7 @@ func (s *Server) Serve(ctx context.Context, packets net.PacketConn, streams net.
 	return nil // It was closed.
 }
 
-func (s *Server) answer(w dns.ResponseWriter, query *dns.Msg) {
+func (s *Server) answerQuery(w dns.ResponseWriter, query *dns.Msg) {
 	reply := new(dns.Msg).SetReply(query)
 	switch {
 	case query.Opcode != dns.OpcodeQuery || len(query.Question) != 1:
@@ -89,13 +89,13 @@ func (s *Server) answerName(reply *dns.Msg, name string) {
 	address, known := AddressOf(name)
 	switch ask := reply.Question[0].Qtype; {
 	case known && s.Pool.Contains(address) && (ask == dns.TypeA || ask == dns.TypeANY):
-		reply.Answer = append(reply.Answer, &dns.A{Hdr: header(name, dns.TypeA), A: address.AsSlice()})
+		reply.Answer = append(reply.Answer, &dns.A{Hdr: recordHeader(name, dns.TypeA), A: address.AsSlice()})
 		return
 	case !known || !s.Pool.Contains(address):
 		reply.Rcode = dns.RcodeNameError
 	}
 	reply.Ns = append(reply.Ns, &dns.SOA{
-		Hdr: header(Domain+".", dns.TypeSOA), Ns: "ns." + Domain + ".", Mbox: "hostmaster." + Domain + ".", Serial: 1,
+		Hdr: recordHeader(Domain+".", dns.TypeSOA), Ns: "ns." + Domain + ".", Mbox: "hostmaster." + Domain + ".", Serial: 1,
 		Refresh: ttl, Retry: ttl, Expire: ttl, Minttl: ttl,
 	})
 }
@@ -105,11 +105,11 @@ func (s *Server) answerAddress(reply *dns.Msg, name string, address netip.Addr) 
 	reply.Authoritative = true
 	if ask := reply.Question[0].Qtype; ask == dns.TypePTR || ask == dns.TypeANY {
 		_, byParts := NamesOf(address)
-		reply.Answer = append(reply.Answer, &dns.PTR{Hdr: header(name, dns.TypePTR), Ptr: byParts + "."})
+		reply.Answer = append(reply.Answer, &dns.PTR{Hdr: recordHeader(name, dns.TypePTR), Ptr: byParts + "."})
 	}
 }
 
-func header(name string, kind uint16) dns.RR_Header {
+func recordHeader(name string, kind uint16) dns.RR_Header {
 	return dns.RR_Header{Name: name, Rrtype: kind, Class: dns.ClassINET, Ttl: ttl}
 }
 

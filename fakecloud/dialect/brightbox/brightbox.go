@@ -170,15 +170,15 @@ func (k kind) nativeID(ctx context.Context, r *dialect.Request, native cloud.Res
 // inPath is what the call's path refers to.
 func inPath(r *dialect.Request) string { return mux.Vars(r.HTTP)["id"] }
 
-// created, changed and done answer a call that succeeded. Every answer has a body.
-func created(body any) *dialect.Answer {
+// answerCreated and answerAccepted answer a call that succeeded. Every answer has a body.
+func answerCreated(body any) *dialect.Answer {
 	return &dialect.Answer{Status: http.StatusCreated, Body: body}
 }
-func changed(body any) *dialect.Answer {
+func answerAccepted(body any) *dialect.Answer {
 	return &dialect.Answer{Status: http.StatusAccepted, Body: body}
 }
 
-func now(r *dialect.Request) time.Time {
+func currentTime(r *dialect.Request) time.Time {
 	now, _ := r.Cloud.Now()
 	return now
 }

@@ -111,7 +111,7 @@ func createCloudIP(ctx context.Context, r *dialect.Request, body struct {
 		return nil, err
 	}
 	ip, err := showCloudIP(ctx, r, a)
-	return created(ip), err
+	return answerCreated(ip), err
 }
 
 func mapCloudIP(ctx context.Context, r *dialect.Request, body struct {
@@ -151,7 +151,7 @@ func answerCloudIP(
 			return nil, err
 		}
 		ip, err := showCloudIP(ctx, r, a)
-		return changed(ip), err
+		return answerAccepted(ip), err
 	}
 }
 

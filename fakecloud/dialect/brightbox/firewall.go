@@ -291,13 +291,13 @@ func createServerGroup(ctx context.Context, r *dialect.Request, body struct {
 	Description *string `json:"description,omitempty"`
 }) (*dialect.Answer, error) {
 	rec := firewallRecord{Version: recordVersion, Group: &groupRecord{
-		Name: textOf(body.Name), Description: textOf(body.Description), CreatedAt: now(r),
+		Name: textOf(body.Name), Description: textOf(body.Description), CreatedAt: currentTime(r),
 	}}
 	f, err := createFirewall(ctx, r, rec, rec.Group.Name)
 	if err != nil {
 		return nil, err
 	}
-	return created(f.toGroup(r, nil)), nil
+	return answerCreated(f.toGroup(r, nil)), nil
 }
 
 func createFirewall(
@@ -338,7 +338,7 @@ func changeGroup(ctx context.Context, r *dialect.Request, change func(f *firewal
 		}
 		return nil
 	})
-	return changed(group), err
+	return answerAccepted(group), err
 }
 
 // members is what says which servers come into a group, or leave it.
@@ -417,14 +417,14 @@ func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
 	ServerGroup *string `json:"server_group,omitempty"`
 }) (*dialect.Answer, error) {
 	policy := &policyRecord{
-		Name: textOf(body.Name), Description: textOf(body.Description), CreatedAt: now(r),
+		Name: textOf(body.Name), Description: textOf(body.Description), CreatedAt: currentTime(r),
 	}
 	if body.ServerGroup == nil {
 		f, err := createFirewall(ctx, r, firewallRecord{Version: recordVersion, Policy: policy}, policy.Name)
 		if err != nil {
 			return nil, err
 		}
-		return created(f.toPolicy(r)), nil
+		return answerCreated(f.toPolicy(r)), nil
 	}
 	serial, err := groupKind.serial(*body.ServerGroup)
 	if err != nil {
@@ -443,7 +443,7 @@ func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
 	if err != nil {
 		return nil, err
 	}
-	return created(f.toPolicy(r)), nil
+	return answerCreated(f.toPolicy(r)), nil
 }
 
 // changePolicy changes the firewall policy of a serial number.
@@ -472,7 +472,7 @@ func deleteFirewallPolicy(ctx context.Context, r *dialect.Request, _ struct{}) (
 		f.Policy = nil
 		return nil
 	})
-	return changed(was), err
+	return answerAccepted(was), err
 }
 
 type ruleRequest struct {
@@ -491,13 +491,13 @@ func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 			return dialect.Invalid("firewall_policy", "%q has had %d rules, which are the most", *body.FirewallPolicy, maxRules-1)
 		}
 		f.Policy.LastRule++
-		rule := ruleRecord{Number: f.Policy.LastRule, CreatedAt: now(r), ruleFields: body.ruleFields}
+		rule := ruleRecord{Number: f.Policy.LastRule, CreatedAt: currentTime(r), ruleFields: body.ruleFields}
 		f.Policy.Rules = append(f.Policy.Rules, rule)
 		shown = f.toRule(r, rule)
 		shown.FirewallPolicy = f.policyResource(r)
 		return nil
 	})
-	return created(shown), err
+	return answerCreated(shown), err
 }
 
 func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (*dialect.Answer, error) {
@@ -516,7 +516,7 @@ func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 		shown.FirewallPolicy = f.policyResource(r)
 		return nil
 	})
-	return changed(shown), err
+	return answerAccepted(shown), err
 }
 
 // replace takes over the fields that are given.
