@@ -24,16 +24,23 @@ type AccessToken struct {
 	Lifetime time.Duration
 }
 
-// GrantAccess gives a secret for a short time to who shows a token's own secret. It opens what that opens, as
-// long as that does.
+// GrantAccess gives a secret for a short time to who shows a token's own secret, which may end sooner. It opens what
+// that opens, as long as that does.
 func (c *Cloud) GrantAccess(ctx context.Context, secret string) (AccessToken, error) {
 	granted := AccessToken{Secret: NewSecret(), Lifetime: c.cfg.AccessTokenLifetime}
 	hash, grantedTo := sha256.Sum256([]byte(granted.Secret)), sha256.Sum256([]byte(secret))
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
-		if _, err := loadAdmission(ctx, tx.Tx, grantedTo[:]); err != nil {
+	err := c.changeAccess(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		a, err := loadAdmission(ctx, tx.Tx, grantedTo[:])
+		if err == nil {
+			_, err = a.principalAt(now)
+		}
+		if err != nil {
 			return err
 		}
-		err := tx.InsertAccessToken(ctx, db.InsertAccessTokenParams{
+		if a.until != nil {
+			granted.Lifetime = min(granted.Lifetime, a.until.Sub(now))
+		}
+		err = tx.InsertAccessToken(ctx, db.InsertAccessTokenParams{
 			Hash: hash[:], GrantedTo: grantedTo[:], ExpiresAt: now.Add(granted.Lifetime).UnixMilli(),
 		})
 		if err != nil {

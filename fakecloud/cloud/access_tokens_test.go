@@ -32,6 +32,8 @@ func TestAccessTokens(t *testing.T) {
 
 	first, err := c.GrantAccess(ctx, secret)
 	require.NoError(t, err)
+	_, err = c.Authenticate(ctx, first.Secret)
+	require.NoError(t, err)
 	for range maxAccessTokens {
 		advance(t, c, time.Millisecond)
 		granted, err = c.GrantAccess(ctx, secret)
@@ -45,7 +47,25 @@ func TestAccessTokens(t *testing.T) {
 	require.NoError(t, err)
 	_, err = c.Authenticate(ctx, granted.Secret)
 	require.NoError(t, err, "the secret that it was granted to is valid for now")
+	short, err := c.GrantAccess(ctx, secret)
+	require.NoError(t, err)
+	assert.Equal(t, 10*time.Second, short.Lifetime)
 	advance(t, c, 10*time.Second)
 	_, err = c.Authenticate(ctx, granted.Secret)
 	requireCode(t, Unauthenticated, err)
+	_, err = c.GrantAccess(ctx, secret)
+	requireCode(t, Unauthenticated, err)
+}
+
+func TestAccessTokensOutliveARestoredSnapshot(t *testing.T) {
+	c, p := newCloud(t, func(cfg *Config) { cfg.SnapshotDir = t.TempDir() })
+	ctx := t.Context()
+	_, secret, err := c.CreateToken(ctx, p.ID, TokenSpec{Name: "ccm", Role: Editor})
+	require.NoError(t, err)
+	requireOK(t)(c.SaveSnapshot(ctx, "before"))
+	granted, err := c.GrantAccess(ctx, secret)
+	require.NoError(t, err)
+	requireOK(t)(c.RestoreSnapshot(ctx, "before"))
+	_, err = c.Authenticate(ctx, granted.Secret)
+	require.NoError(t, err)
 }

@@ -18,6 +18,10 @@ const (
 	ttl = 60
 	// upstreamTimeout is how long another server may take.
 	upstreamTimeout = 3 * time.Second
+	// stopTimeout is how long queries under way may take when the server stops.
+	stopTimeout = upstreamTimeout
+	// maxPayload is the largest datagram that is sent (DNS flag day 2020).
+	maxPayload = 1232
 )
 
 // Server answers queries for the names of the addresses of load balancers.
@@ -41,12 +45,25 @@ func (s *Server) Serve(ctx context.Context, packets net.PacketConn, streams net.
 	}
 	g.Go(func() error {
 		<-serving.Done()
-		return errors.Join(packets.Close(), streams.Close())
+		var errs []error
+		for _, server := range servers { // Also those that wait for a client's next query.
+			stopping, stopped := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+			errs = append(errs, server.ShutdownContext(stopping))
+			stopped()
+		}
+		return errors.Join(append(errs, ignoreClosed(packets.Close()), ignoreClosed(streams.Close()))...)
 	})
 	if err := g.Wait(); ctx.Err() == nil {
 		return err
 	}
 	return nil // It was closed.
+}
+
+func ignoreClosed(err error) error {
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
 }
 
 func (s *Server) answerQuery(w dns.ResponseWriter, query *dns.Msg) {
@@ -77,7 +94,7 @@ func (s *Server) answerQuery(w dns.ResponseWriter, query *dns.Msg) {
 // payloadSize is how much the client takes in one datagram.
 func payloadSize(query *dns.Msg) int {
 	if o := query.IsEdns0(); o != nil {
-		return max(int(o.UDPSize()), dns.MinMsgSize)
+		return min(max(int(o.UDPSize()), dns.MinMsgSize), maxPayload)
 	}
 	return dns.MinMsgSize
 }

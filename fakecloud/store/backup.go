@@ -287,6 +287,9 @@ func (s *Store) replaceContent(ctx context.Context, from *sql.Conn) error {
 	if _, err := from.ExecContext(ctx, "UPDATE serials SET last = max(last, ?)", serial); err != nil {
 		return err
 	}
+	if err := s.keepAccessTokens(ctx, from); err != nil {
+		return err
+	}
 	if _, err := from.ExecContext(ctx, `UPDATE sqlite_sequence
 		SET seq = max(seq, ?, CAST(unixepoch('subsec') * 1000 AS INTEGER)) + 1 WHERE name = 'events'`, given); err != nil {
 		return err
@@ -331,4 +334,25 @@ func copyFile(to, from string) error {
 	}
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Close())
+}
+
+// keepAccessTokens has a snapshot know the access tokens of now: clients go on with theirs until these expire. What
+// they open is up to the secrets that they were granted to.
+func (s *Store) keepAccessTokens(ctx context.Context, snapshot *sql.Conn) error {
+	all, err := newTx(s.writer, s.keepEvents).ListAccessTokens(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := snapshot.ExecContext(ctx, "DELETE FROM access_tokens"); err != nil {
+		return err
+	}
+	for _, t := range all {
+		_, err := snapshot.ExecContext(
+			ctx, "INSERT INTO access_tokens (hash, granted_to, expires_at) VALUES (?, ?, ?)", t.Hash, t.GrantedTo, t.ExpiresAt,
+		)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }

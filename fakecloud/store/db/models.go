@@ -4,6 +4,12 @@
 
 package db
 
+type AccessToken struct {
+	Hash      []byte
+	GrantedTo []byte
+	ExpiresAt int64
+}
+
 type Audit struct {
 	ID         int64
 	Time       int64

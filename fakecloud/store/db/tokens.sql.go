@@ -106,6 +106,33 @@ func (q *Queries) InsertToken(ctx context.Context, arg InsertTokenParams) error 
 	return err
 }
 
+const listAccessTokens = `-- name: ListAccessTokens :many
+SELECT hash, granted_to, expires_at FROM access_tokens
+`
+
+func (q *Queries) ListAccessTokens(ctx context.Context) ([]AccessToken, error) {
+	rows, err := q.db.QueryContext(ctx, listAccessTokens)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []AccessToken
+	for rows.Next() {
+		var i AccessToken
+		if err := rows.Scan(&i.Hash, &i.GrantedTo, &i.ExpiresAt); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
 const listTokens = `-- name: ListTokens :many
 SELECT name, project_id, hash, created_at, role, origin, expires_at, rotated_at, previous_hash, previous_until FROM tokens
 WHERE project_id = ?1 AND name > ?2 AND (CAST(?3 AS TEXT) = '' OR name = CAST(?3 AS TEXT))

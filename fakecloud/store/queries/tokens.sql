@@ -38,6 +38,9 @@ INSERT INTO access_tokens (hash, granted_to, expires_at) VALUES (?, ?, ?);
 -- name: AccessToken :one
 SELECT granted_to, expires_at FROM access_tokens WHERE hash = ?;
 
+-- name: ListAccessTokens :many
+SELECT * FROM access_tokens;
+
 -- What has expired, and the oldest of those granted to one secret, beyond a number.
 -- name: PruneAccessTokens :exec
 DELETE FROM access_tokens WHERE access_tokens.expires_at <= @now OR access_tokens.hash IN (
