@@ -62,6 +62,7 @@ var (
 		ID: oddID, Name: "web", Service: types.UID("uid"), Address: "192.0.2.2", Active: true, Listeners: someListeners,
 		Targets: []string{oddID}, SourceRanges: []string{"10.0.0.0/8"}, Affinity: true,
 		AffinitySeconds: 30, HealthChecked: true, HealthCheckPort: 10256,
+		HostNames: []string{"web.example.com"},
 	}
 	someRoute = conformance.Route{ID: oddID, Destination: "10.1.0.0/24", InstanceID: oddID}
 	someCalls = conformance.Calls{
