@@ -32,6 +32,7 @@ func TestNetworkBalancersHaveNotWhatProxiesHave(t *testing.T) {
 		"kind":                        func(s *LoadBalancerSpec) { s.Kind = "fast" },
 		"algorithm":                   func(s *LoadBalancerSpec) { s.Algorithm = LeastConnections },
 		"idleTimeoutSeconds":          func(s *LoadBalancerSpec) { s.IdleTimeout = time.Minute },
+		"listeners.0.protocol":        func(s *LoadBalancerSpec) { s.Listeners[0].Protocol = HTTP },
 		"listeners.0.targetPort":      func(s *LoadBalancerSpec) { s.Listeners[0].TargetPort = 30080 },
 		"listeners.0.proxyProtocol":   func(s *LoadBalancerSpec) { s.Listeners[0].ProxyProtocol = ProxyV2 },
 		"listeners.0.connectionLimit": func(s *LoadBalancerSpec) { s.Listeners[0].ConnectionLimit = 1 },

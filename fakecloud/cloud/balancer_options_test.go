@@ -165,6 +165,22 @@ func TestDeletionProtection(t *testing.T) {
 	assert.Equal(t, LoadBalancerDeleting, balancerState(t, c, p, lb.ID))
 }
 
+func TestListenersOfHTTPArePortsOfTCP(t *testing.T) {
+	c, p := newCloud(t, nil)
+	of := func(protocols ...Protocol) (s LoadBalancerSpec) {
+		s.Name = "web"
+		for _, protocol := range protocols {
+			s.Listeners = append(s.Listeners, Listener{Protocol: protocol, Port: 80, TargetPort: 30080})
+		}
+		return s
+	}
+	for _, other := range []Protocol{TCP, HTTP} {
+		requireRefusedAt(t, ListenerConflict, "listeners.1.port")(c.CreateLoadBalancer(t.Context(), p, of(HTTP, other)))
+	}
+	lb := createBalancer(t, c, p, of(HTTP, UDP))
+	assert.Equal(t, of(HTTP, UDP).Listeners, lb.Listeners)
+}
+
 func TestOptionsThatDoNotGoTogether(t *testing.T) {
 	c, p := newCloud(t, nil)
 	a, _, err := c.ReserveAddress(t.Context(), p, AddressSpec{})

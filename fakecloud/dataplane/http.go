@@ -51,8 +51,12 @@ func (l *listener) serveRequests(r *route, f *flow) {
 	if !l.balancer.flows.add(f) {
 		return
 	}
-	conn := &countedConn{Conn: f.clientConn, in: &l.bytesIn, out: &l.bytesOut, closed: make(chan struct{})}
 	idle := cmp.Or(r.idleTimeout, keepAliveTimeout)
+	// Later than a 503 or 504 can be: this ends what stalls within a request or an answer.
+	f.idle = newIdleTimer(idle+dialsTimeout, func() { resetConnection(f.clientConn) })
+	conn := &countedConn{
+		Conn: f.clientConn, in: &l.bytesIn, out: &l.bytesOut, idle: f.idle, closed: make(chan struct{}),
+	}
 	server := &http.Server{
 		Handler: l.requestProxy(f, idle), ReadHeaderTimeout: min(headerTimeout, idle), IdleTimeout: idle,
 		MaxHeaderBytes: maxRequestHeader, ErrorLog: log.New(io.Discard, "", 0),
@@ -65,6 +69,7 @@ func (l *listener) requestProxy(f *flow, idle time.Duration) *httputil.ReversePr
 	return &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host, p.Out.Host = "http", "target", p.In.Host
+			p.Out.URL.RawQuery = p.In.URL.RawQuery // ReverseProxy leaves out what Go cannot parse.
 			// What the client says stays before what is known: who trusts the balancer takes the last.
 			p.Out.Header["X-Forwarded-For"] = p.In.Header["X-Forwarded-For"]
 			p.SetXForwarded()
@@ -72,7 +77,7 @@ func (l *listener) requestProxy(f *flow, idle time.Duration) *httputil.ReversePr
 		},
 		Transport: &http.Transport{
 			DisableKeepAlives: true, DisableCompression: true, ResponseHeaderTimeout: idle,
-			DialContext: func(context.Context, string, string) (net.Conn, error) { return l.dialForRequest(f, idle) },
+			DialContext: func(context.Context, string, string) (net.Conn, error) { return l.dialForRequest(f) },
 		},
 		ModifyResponse: func(answer *http.Response) error {
 			if l.closed.Load() { // The client's next request has to go elsewhere.
@@ -103,20 +108,28 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// dialForRequest connects to a target, by what is in force now.
-func (l *listener) dialForRequest(f *flow, idle time.Duration) (net.Conn, error) {
+// dialForRequest connects to a target, by what is in force now. The request is a flow of its own, which drains with
+// its target.
+func (l *listener) dialForRequest(f *flow) (net.Conn, error) {
 	conn, target := l.dialCandidates(l.route.Load(), f.clientAddress, f.clientConn)
 	if conn == nil {
 		l.failed.Add(1)
 		return nil, errNoTarget
 	}
 	target.countConnection()
-	out := &targetConn{countedConn: countedConn{Conn: conn, in: &target.bytesOut, out: &target.bytesIn}}
-	out.idle = newIdleTimer(idle, func() { _ = conn.Close() })
+	request := &flow{listenAddress: f.listenAddress, clientAddress: f.clientAddress, clientConn: f.clientConn}
+	out := &targetConn{countedConn: countedConn{
+		Conn: conn, in: &target.bytesOut, out: &target.bytesIn, idle: f.idle,
+	}}
 	out.release = func() {
+		l.balancer.flows.remove(request)
 		target.active.Add(-1)
 		target.openConnections.Add(-1)
 		l.balancer.affinity.removeConnection(f.clientAddress, target.name)
+	}
+	if !l.balancer.flows.add(request) || !l.balancer.flows.setTarget(request, conn, target) {
+		_ = out.Close()
+		return nil, errNoTarget
 	}
 	return out, nil
 }
@@ -165,10 +178,7 @@ type targetConn struct {
 
 // Close implements net.Conn.
 func (c *targetConn) Close() error {
-	c.end.Do(func() {
-		c.idle.stop()
-		c.release()
-	})
+	c.end.Do(c.release)
 	return c.countedConn.Close()
 }
 

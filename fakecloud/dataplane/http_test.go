@@ -198,3 +198,79 @@ func TestRequestsThatLast(t *testing.T) {
 	_, err = c.answer.ReadByte()
 	require.Error(t, err, "it ends with the balancer")
 }
+
+func TestRequestsKeepTheirQuery(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := serveHTTP(t, two, 0, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, r.RequestURI) })
+	forwardHTTP(t, p, target, port, two)
+	const uri = "/a%2Fb?x=1;y=2&z=%zz"
+	c := newRequester(t, port)
+	_, err := io.WriteString(c.conn, "GET "+uri+" HTTP/1.1\r\nHost: a\r\n\r\n")
+	require.NoError(t, err)
+	answer, err := http.ReadResponse(c.answer, nil)
+	require.NoError(t, err)
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(answer.Body)
+	require.NoError(t, err)
+	assert.Equal(t, uri, string(body))
+}
+
+func TestRequestsDrain(t *testing.T) {
+	for name, takeOut := range map[string]func(*cloud.Forwarding){
+		"target":   func(f *cloud.Forwarding) { f.Backends = f.Backends[:1] },
+		"listener": func(f *cloud.Forwarding) { f.Listeners = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, port := newPlane(t), freePort(t)
+			target := serveHTTP(t, two, 0, func(w http.ResponseWriter, r *http.Request) {
+				_ = http.NewResponseController(w).Flush()
+				<-r.Context().Done()
+			})
+			f := forwarding(target, []string{three, two}, port) // Nobody listens at three.
+			f.Listeners[0].Protocol = cloud.HTTP
+			f.Drain = 50 * time.Millisecond
+			require.NoError(t, p.Apply(f))
+			c := newRequester(t, port)
+			_, err := io.WriteString(c.conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			require.NoError(t, err)
+			answer, err := http.ReadResponse(c.answer, nil)
+			require.NoError(t, err)
+			defer func() { _ = answer.Body.Close() }()
+			takeOut(&f)
+			require.NoError(t, p.Apply(f))
+			requireBroken(t, c.conn)
+			awaitNoActive(t, p)
+		})
+	}
+}
+
+func TestClientsOfHTTPThatStallEnd(t *testing.T) {
+	p, port := newPlane(t), freePort(t)
+	target := serveHTTP(t, two, 0, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		for b := make([]byte, 1<<20); r.Method == http.MethodGet; {
+			if _, err := w.Write(b); err != nil {
+				return
+			}
+		}
+	})
+	silent := startTarget(t, two, 0, func(c net.Conn) { _, _ = io.Copy(io.Discard, c) })
+	f := forwarding(target, []string{two}, port, freePort(t))
+	f.Listeners[0].Protocol, f.Listeners[1].Protocol, f.Listeners[1].TargetPort = cloud.HTTP, cloud.HTTP, silent
+	f.IdleTimeout = 500 * time.Millisecond
+	require.NoError(t, p.Apply(f))
+	for _, stalls := range []string{
+		"GET / HTTP/1.1\r\nHost: a\r\n\r\n", // It does not read the answer.
+		"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc",
+	} {
+		c, err := dialFrom(t, four, port)
+		require.NoError(t, err)
+		_, err = io.WriteString(c, stalls)
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 2 }, testTimeout, time.Millisecond)
+	status, _, _ := newRequester(t, f.Listeners[1].Port).get()
+	assert.Equal(t, http.StatusGatewayTimeout, status, "a target that is silent")
+	awaitNoConnections(t, p)
+	awaitNoActive(t, p)
+}
