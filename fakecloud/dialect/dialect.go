@@ -103,6 +103,25 @@ func NotFound(format string, args ...any) error {
 // IsGone tells whether an instance is one that other clouds do not know any more: they keep none that has ended.
 func IsGone(in api.Instance) bool { return in.State == api.InstanceTerminated }
 
+// Refusal is another cloud's status and code of a refusal.
+type Refusal struct {
+	Status int
+	Code   string
+}
+
+// FindRefusal gives the refusal of a problem: that of its code, or the other. A fault's status stays, as it says
+// more than its code.
+func FindRefusal(byCode map[api.ProblemCode]Refusal, p api.Problem, other Refusal) Refusal {
+	refusal, known := byCode[p.Code]
+	if !known {
+		refusal = other
+	}
+	if p.Status >= http.StatusInternalServerError {
+		refusal.Status = p.Status
+	}
+	return refusal
+}
+
 // Answer is what a call is answered with; no body is sent if that is nil.
 type Answer struct {
 	Status int

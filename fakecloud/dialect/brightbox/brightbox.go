@@ -70,45 +70,37 @@ var Dialect = dialect.Dialect{
 }
 
 // refusals are Brightbox's statuses and error names for this cloud's codes.
-var refusals = map[api.ProblemCode]struct {
-	status int
-	name   string
-}{
-	api.Unauthenticated:                         {http.StatusUnauthorized, ""},
-	api.Forbidden:                               {http.StatusForbidden, "forbidden"},
-	api.NotFound:                                {http.StatusNotFound, "missing_resource"},
-	api.ProblemCode(cloud.WrongState):           {http.StatusConflict, "conflict"},
-	api.ProblemCode(cloud.InUse):                {http.StatusConflict, "conflict"},
-	api.ProblemCode(cloud.Protected):            {http.StatusConflict, "resource_locked"},
-	api.ProblemCode(cloud.PreconditionFailed):   {http.StatusConflict, "conflict"},
-	api.ProblemCode(cloud.QuotaExceeded):        {http.StatusForbidden, "account_limit_reached"},
-	api.ProblemCode(cloud.AddressPoolExhausted): {http.StatusServiceUnavailable, "no_available_cloud_ips"},
-	api.RateLimited:                             {http.StatusTooManyRequests, "too_many_requests"},
-	api.TooLarge:                                {http.StatusRequestEntityTooLarge, "request_too_large"},
-	api.Internal:                                {http.StatusInternalServerError, "internal_error"},
-	api.Unavailable:                             {http.StatusServiceUnavailable, "service_unavailable"},
+var refusals = map[api.ProblemCode]dialect.Refusal{
+	api.Unauthenticated:                         {Status: http.StatusUnauthorized, Code: ""},
+	api.Forbidden:                               {Status: http.StatusForbidden, Code: "forbidden"},
+	api.NotFound:                                {Status: http.StatusNotFound, Code: "missing_resource"},
+	api.ProblemCode(cloud.WrongState):           {Status: http.StatusConflict, Code: "conflict"},
+	api.ProblemCode(cloud.InUse):                {Status: http.StatusConflict, Code: "conflict"},
+	api.ProblemCode(cloud.Protected):            {Status: http.StatusConflict, Code: "resource_locked"},
+	api.ProblemCode(cloud.PreconditionFailed):   {Status: http.StatusConflict, Code: "conflict"},
+	api.ProblemCode(cloud.QuotaExceeded):        {Status: http.StatusForbidden, Code: "account_limit_reached"},
+	api.ProblemCode(cloud.AddressPoolExhausted): {Status: http.StatusServiceUnavailable, Code: "no_available_cloud_ips"},
+	api.RateLimited:                             {Status: http.StatusTooManyRequests, Code: "too_many_requests"},
+	api.TooLarge:                                {Status: http.StatusRequestEntityTooLarge, Code: "request_too_large"},
+	api.Internal:                                {Status: http.StatusInternalServerError, Code: "internal_error"},
+	api.Unavailable:                             {Status: http.StatusServiceUnavailable, Code: "service_unavailable"},
 }
 
 // refuse gives the error that Brightbox would answer with. What it has no name for is a request that does not
 // validate.
 func refuse(p api.Problem) (int, any) {
-	refusal, known := refusals[p.Code]
-	if !known {
-		refusal.status, refusal.name = http.StatusUnprocessableEntity, "validation_failed"
-	}
-	if p.Status >= http.StatusInternalServerError { // A fault's status, whose code says less.
-		refusal.status = p.Status
-	}
+	unknown := dialect.Refusal{Status: http.StatusUnprocessableEntity, Code: "validation_failed"}
+	refusal := dialect.FindRefusal(refusals, p, unknown)
 	if p.Code == api.Unauthenticated { // As OAuth 2 says it.
-		return refusal.status, struct {
+		return refusal.Status, struct {
 			Error       string `json:"error"`
 			Description string `json:"error_description"`
 		}{"invalid_client", p.Detail}
 	}
-	return refusal.status, struct {
+	return refusal.Status, struct {
 		ErrorName string   `json:"error_name"`
 		Errors    []string `json:"errors"`
-	}{refusal.name, []string{p.Detail}}
+	}{refusal.Code, []string{p.Detail}}
 }
 
 // resource is what all resources have, and all that is shown of one within another.
@@ -135,32 +127,36 @@ var (
 	accountKind      = kind{"account", "accounts", "acc-"}
 )
 
-func (k kind) id(serial int64) string { return k.prefix + identity.Code(serial) }
+func (k kind) writeID(serial int64) string { return k.prefix + identity.Code(serial) }
 
-// serial gives the serial number of what has an ID.
-func (k kind) serial(id string) (int64, error) {
+// readSerial gives the serial number of what has an ID.
+func (k kind) readSerial(id string) (int64, error) {
 	code, ok := strings.CutPrefix(id, k.prefix)
 	serial, valid := identity.ReadCode(code)
 	if !ok || !valid {
-		return 0, dialect.NotFound("%s %q not found", k.resourceType, id)
+		return 0, k.notFound(id)
 	}
 	return serial, nil
 }
 
-func (k kind) resource(r *dialect.Request, serial int64, name string, created time.Time) resource {
+func (k kind) notFound(id string) error {
+	return dialect.NotFound("%s %q not found", k.resourceType, id)
+}
+
+func (k kind) newResource(r *dialect.Request, serial int64, name string) resource {
 	scheme := "http"
 	if r.HTTP.TLS != nil {
 		scheme = "https"
 	}
 	return resource{
-		ID: k.id(serial), ResourceType: k.resourceType, Name: name, CreatedAt: &created,
-		URL: scheme + "://" + r.HTTP.Host + "/1.0/" + k.collection + "/" + k.id(serial),
+		ID: k.writeID(serial), ResourceType: k.resourceType, Name: name,
+		URL: scheme + "://" + r.HTTP.Host + "/1.0/" + k.collection + "/" + k.writeID(serial),
 	}
 }
 
 // nativeID gives the native ID of a resource that a request refers to.
 func (k kind) nativeID(ctx context.Context, r *dialect.Request, native cloud.Resource, id string) (string, error) {
-	serial, err := k.serial(id)
+	serial, err := k.readSerial(id)
 	if err != nil {
 		return "", err
 	}
@@ -184,7 +180,7 @@ func currentTime(r *dialect.Request) time.Time {
 }
 
 func listAccounts(_ context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	account := accountKind.resource(r, 1, r.Project.Name, r.Project.CreatedAt)
-	account.Status, account.CreatedAt = "active", nil
+	account := accountKind.newResource(r, 1, r.Project.Name)
+	account.Status = "active"
 	return dialect.OK([]resource{account}), nil
 }

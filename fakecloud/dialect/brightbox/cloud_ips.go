@@ -3,6 +3,7 @@ package brightbox
 import (
 	"context"
 	"math"
+	"net/netip"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -35,11 +36,11 @@ func listAddresses(ctx context.Context, r *dialect.Request) ([]cloud.ReservedAdd
 func toCloudIP(r *dialect.Request, a cloud.ReservedAddress, mapped *resource) cloudIP {
 	byNumber, byDots := dns.NamesOf(a.IP)
 	out := cloudIP{
-		resource: cloudIPKind.resource(r, a.Serial, a.Tags[tagName], a.CreatedAt),
+		resource: cloudIPKind.newResource(r, a.Serial, a.Tags[tagName]),
 		PublicIP: a.IP.String(), PublicIPv4: a.IP.String(), PublicIPv6: identity.IPv6Of(a.IP.String()),
 		FQDN: byNumber, ReverseDNS: byDots, Mode: "nat", LoadBalancer: mapped,
 	}
-	out.CreatedAt, out.Status = nil, "unmapped"
+	out.Status = "unmapped"
 	if a.Holder.ID != "" {
 		out.Status = "mapped"
 	}
@@ -51,8 +52,8 @@ func readCloudIP(ctx context.Context, r *dialect.Request, a cloud.ReservedAddres
 	switch a.Holder.Kind {
 	case cloud.LoadBalancerResource:
 		lb, err := r.Cloud.GetLoadBalancer(ctx, r.Project, a.Holder.ID)
-		mapped := loadBalancerKind.resource(r, lb.Serial, nameOfBalancer(lb.Name, lb.Tags), lb.CreatedAt)
-		mapped.Status = balancerStatuses[api.LoadBalancerState(lb.State)]
+		mapped := loadBalancerKind.newResource(r, lb.Serial, nameOfBalancer(lb.Name, lb.Tags))
+		mapped.CreatedAt, mapped.Status = &lb.CreatedAt, balancerStatuses[api.LoadBalancerState(lb.State)]
 		return toCloudIP(r, a, &mapped), err
 	case cloud.InstanceResource:
 		in, err := r.Cloud.GetInstance(ctx, r.Project, a.Holder.ID)
@@ -74,11 +75,15 @@ func listCloudIPs(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect
 
 // showCloudIP gives the cloud IP of what a native call answered.
 func showCloudIP(ctx context.Context, r *dialect.Request, a *api.ReservedAddress) (cloudIP, error) {
-	stored, err := r.Cloud.GetAddress(ctx, r.Project, a.ID)
-	if err != nil {
+	address := cloud.ReservedAddress{Serial: a.Serial, Tags: a.Tags}
+	if a.Holder != nil {
+		address.Holder = cloud.AddressHolder{Kind: cloud.Resource(a.Holder.Kind), ID: a.Holder.ID}
+	}
+	var err error
+	if address.IP, err = netip.ParseAddr(a.IP); err != nil {
 		return cloudIP{}, err
 	}
-	return readCloudIP(ctx, r, stored)
+	return readCloudIP(ctx, r, address)
 }
 
 // findAddress gives the native ID of the cloud IP in the call's path.

@@ -105,9 +105,6 @@ func toFirewall(native *api.Firewall) (*firewall, error) {
 	return f, err
 }
 
-// errGone has a call refused because what it is about is gone from the firewall.
-func errGone(k kind, id string) error { return dialect.NotFound("%s %q not found", k.resourceType, id) }
-
 // attempts is how often a change is made again that another one came before.
 const attempts = 10
 
@@ -135,15 +132,15 @@ func changeFirewall(
 		if err != nil {
 			return nil, err
 		}
-		err = f.save(client.IfMatch(ctx, native.Version), r)
+		err = f.saveChange(client.IfMatch(ctx, native.Version), r)
 		if !client.HasCode(err, api.ProblemCode(cloud.PreconditionFailed)) || attempt == attempts {
 			return f, err
 		}
 	}
 }
 
-// save has this cloud know what the firewall is now.
-func (f *firewall) save(ctx context.Context, r *dialect.Request) error {
+// saveChange has this cloud know what the firewall is now.
+func (f *firewall) saveChange(ctx context.Context, r *dialect.Request) error {
 	if f.Group == nil && f.Policy == nil {
 		return r.DeleteFirewall(ctx, f.ID)
 	}
@@ -222,14 +219,18 @@ func (f *firewall) groupResource(r *dialect.Request) *resource {
 	if f.Group == nil {
 		return nil
 	}
-	return new(groupKind.resource(r, f.Serial, f.Group.Name, f.Group.CreatedAt))
+	shown := groupKind.newResource(r, f.Serial, f.Group.Name)
+	shown.CreatedAt = &f.Group.CreatedAt
+	return &shown
 }
 
 func (f *firewall) policyResource(r *dialect.Request) *resource {
 	if f.Policy == nil {
 		return nil
 	}
-	return new(policyKind.resource(r, f.Serial, f.Policy.Name, f.Policy.CreatedAt))
+	shown := policyKind.newResource(r, f.Serial, f.Policy.Name)
+	shown.CreatedAt = &f.Policy.CreatedAt
+	return &shown
 }
 
 func (f *firewall) toGroup(r *dialect.Request, instances map[string]cloud.Instance) serverGroup {
@@ -251,7 +252,7 @@ func (f *firewall) toPolicy(r *dialect.Request) firewallPolicy {
 }
 
 func (f *firewall) toRule(r *dialect.Request, rule ruleRecord) firewallRule {
-	shown := ruleKind.resource(r, f.Serial*maxRules+rule.Number, "", rule.CreatedAt)
+	shown := ruleKind.newResource(r, f.Serial*maxRules+rule.Number, "")
 	return firewallRule{
 		ID: shown.ID, ResourceType: shown.ResourceType, URL: shown.URL, CreatedAt: rule.CreatedAt,
 		Source: rule.Source, SourcePort: rule.SourcePort, Destination: rule.Destination,
@@ -317,7 +318,7 @@ func createFirewall(
 
 // changeGroup changes the server group in the call's path, and answers with it.
 func changeGroup(ctx context.Context, r *dialect.Request, change func(f *firewall) error) (*dialect.Answer, error) {
-	serial, err := groupKind.serial(inPath(r))
+	serial, err := groupKind.readSerial(inPath(r))
 	if err != nil {
 		return nil, err
 	}
@@ -328,7 +329,7 @@ func changeGroup(ctx context.Context, r *dialect.Request, change func(f *firewal
 	var group serverGroup
 	_, err = changeFirewall(ctx, r, serial, func(f *firewall) error {
 		if f.Group == nil {
-			return errGone(groupKind, inPath(r))
+			return groupKind.notFound(inPath(r))
 		}
 		if err := change(f); err != nil {
 			return err
@@ -426,7 +427,7 @@ func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
 		}
 		return answerCreated(f.toPolicy(r)), nil
 	}
-	serial, err := groupKind.serial(*body.ServerGroup)
+	serial, err := groupKind.readSerial(*body.ServerGroup)
 	if err != nil {
 		return nil, dialect.Invalid("server_group", "%q is none", *body.ServerGroup)
 	}
@@ -455,14 +456,14 @@ func changePolicy(
 ) (*firewall, error) {
 	return changeFirewall(ctx, r, serial, func(f *firewall) error {
 		if f.Policy == nil {
-			return errGone(policyKind, policyKind.id(serial))
+			return policyKind.notFound(policyKind.writeID(serial))
 		}
 		return change(f)
 	})
 }
 
 func deleteFirewallPolicy(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.Answer, error) {
-	serial, err := policyKind.serial(inPath(r))
+	serial, err := policyKind.readSerial(inPath(r))
 	if err != nil {
 		return nil, err
 	}
@@ -481,7 +482,7 @@ type ruleRequest struct {
 }
 
 func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (*dialect.Answer, error) {
-	serial, err := policyKind.serial(textOf(body.FirewallPolicy))
+	serial, err := policyKind.readSerial(textOf(body.FirewallPolicy))
 	if err != nil {
 		return nil, dialect.Invalid("firewall_policy", "%q is none", textOf(body.FirewallPolicy))
 	}
@@ -501,7 +502,7 @@ func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 }
 
 func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (*dialect.Answer, error) {
-	number, err := ruleKind.serial(inPath(r))
+	number, err := ruleKind.readSerial(inPath(r))
 	if err != nil {
 		return nil, err
 	}
@@ -509,9 +510,9 @@ func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 	_, err = changePolicy(ctx, r, number/maxRules, func(f *firewall) error {
 		at := slices.IndexFunc(f.Policy.Rules, func(rule ruleRecord) bool { return rule.Number == number%maxRules })
 		if at < 0 {
-			return errGone(ruleKind, inPath(r))
+			return ruleKind.notFound(inPath(r))
 		}
-		f.Policy.Rules[at].replace(body.ruleFields)
+		f.Policy.Rules[at].replaceGiven(body.ruleFields)
 		shown = f.toRule(r, f.Policy.Rules[at])
 		shown.FirewallPolicy = f.policyResource(r)
 		return nil
@@ -519,8 +520,8 @@ func updateFirewallRule(ctx context.Context, r *dialect.Request, body ruleReques
 	return answerAccepted(shown), err
 }
 
-// replace takes over the fields that are given.
-func (f *ruleFields) replace(given ruleFields) {
+// replaceGiven takes over the fields that are given.
+func (f *ruleFields) replaceGiven(given ruleFields) {
 	for to, from := range map[**string]*string{
 		&f.Source: given.Source, &f.SourcePort: given.SourcePort, &f.Destination: given.Destination,
 		&f.DestinationPort: given.DestinationPort, &f.Protocol: given.Protocol, &f.ICMPTypeName: given.ICMPTypeName,

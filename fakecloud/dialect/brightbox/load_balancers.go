@@ -153,13 +153,13 @@ func (v view) toLoadBalancer(r *dialect.Request, lb *api.LoadBalancer) (loadBala
 		return loadBalancer{}, err
 	}
 	out := loadBalancer{
-		resource:   loadBalancerKind.resource(r, lb.Serial, nameOfBalancer(lb.Name, lb.Tags), lb.CreatedAt),
+		resource:   loadBalancerKind.newResource(r, lb.Serial, nameOfBalancer(lb.Name, lb.Tags)),
 		BufferSize: bufferSize, HTTPSRedirect: rec.HTTPSRedirect, Policy: defaultPolicy,
 		SSLMinimumVersion: cmp.Or(rec.SSLMinimumVersion, defaultMinimumTLS),
 		Listeners:         rec.showListeners(lb.Listeners), HealthCheck: rec.showHealthCheck(lb.HealthCheck),
 		ACME: acme{Domains: []struct{}{}}, CloudIPs: []cloudIP{},
 	}
-	out.Status = balancerStatuses[lb.State]
+	out.CreatedAt, out.Status = &lb.CreatedAt, balancerStatuses[lb.State]
 	for policy, algorithm := range algorithms {
 		if algorithm == lb.Algorithm {
 			out.Policy = policy
@@ -280,7 +280,7 @@ func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dial
 	if err == nil {
 		return answerBalancer(ctx, r, http.StatusOK, lb)
 	}
-	serial, invalid := loadBalancerKind.serial(inPath(r))
+	serial, invalid := loadBalancerKind.readSerial(inPath(r))
 	if invalid != nil {
 		return nil, err
 	}
@@ -289,20 +289,18 @@ func getLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*dial
 		return nil, err
 	}
 	out := loadBalancer{
-		resource: loadBalancerKind.resource(
-			r, serial, nameOfBalancer(deleted.Name, deleted.Tags), deleted.CreatedAt,
-		),
+		resource:   loadBalancerKind.newResource(r, serial, nameOfBalancer(deleted.Name, deleted.Tags)),
 		BufferSize: bufferSize, Policy: defaultPolicy, SSLMinimumVersion: defaultMinimumTLS,
 		Listeners: []listener{}, HealthCheck: healthCheck{Type: "tcp"},
 		ACME: acme{Domains: []struct{}{}}, Nodes: []serverReference{}, CloudIPs: []cloudIP{},
 	}
-	out.Status, out.DeletedAt = "deleted", &deleted.UpdatedAt
+	out.Status, out.CreatedAt, out.DeletedAt = "deleted", &deleted.CreatedAt, &deleted.UpdatedAt
 	return dialect.OK(out), nil
 }
 
 func createLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRequest) (*dialect.Answer, error) {
 	lb := &api.LoadBalancer{Tags: api.Tags{}, Algorithm: algorithms[defaultPolicy]}
-	u, err := body.change(ctx, r, lb)
+	u, err := body.toUpdate(ctx, r, lb)
 	if err != nil {
 		return nil, err
 	}
@@ -326,7 +324,7 @@ func updateLoadBalancer(ctx context.Context, r *dialect.Request, body balancerRe
 	if err != nil {
 		return nil, err
 	}
-	u, err := body.change(ctx, r, lb)
+	u, err := body.toUpdate(ctx, r, lb)
 	if err != nil {
 		return nil, err
 	}
@@ -347,8 +345,8 @@ func deleteLoadBalancer(ctx context.Context, r *dialect.Request, _ struct{}) (*d
 	return answerBalancer(ctx, r, http.StatusAccepted, lb)
 }
 
-// change gives the native change of a balancer that a request asks for.
-func (q balancerRequest) change(
+// toUpdate gives the native change of a balancer that a request asks for.
+func (q balancerRequest) toUpdate(
 	ctx context.Context,
 	r *dialect.Request,
 	lb *api.LoadBalancer,

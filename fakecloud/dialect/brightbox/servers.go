@@ -112,10 +112,10 @@ func getServer(ctx context.Context, r *dialect.Request, _ struct{}) (*dialect.An
 }
 
 func referToServer(r *dialect.Request, serial int64, name string, state api.InstanceState) serverReference {
-	ref := serverReference{resource: resource{
-		ID: serverKind.id(serial), ResourceType: serverKind.resourceType, Name: name, Status: serverStatuses[state],
-	}, Hostname: name, FQDN: name + "." + dns.Domain}
-	ref.URL = serverKind.resource(r, serial, name, r.Project.CreatedAt).URL
+	ref := serverReference{
+		resource: serverKind.newResource(r, serial, name), Hostname: name, FQDN: name + "." + dns.Domain,
+	}
+	ref.Status = serverStatuses[state]
 	return ref
 }
 
@@ -132,7 +132,7 @@ func serverTypeNamed(name api.InstanceType) serverType {
 func interfaceOf(serial int64, ip string) networkInterface {
 	b := strings.Split(ip, ".")
 	return networkInterface{
-		ID: "int-" + strings.TrimPrefix(serverKind.id(serial), serverKind.prefix), IPv4Address: ip, IPv6Address: identity.IPv6Of(ip),
+		ID: "int-" + identity.Code(serial), IPv4Address: ip, IPv6Address: identity.IPv6Of(ip),
 		MACAddress: fmt.Sprintf("02:24:%02s:%02s:%02s:%02s", b[0], b[1], b[2], b[3]),
 	}
 }

@@ -68,37 +68,28 @@ func versionedCall[B any](
 
 // refusals are Oxide's statuses and codes for this cloud's own codes. See Error in omicron's
 // common/src/api/external/error.rs.
-var refusals = map[api.ProblemCode]struct {
-	status int
-	code   string
-}{
-	api.Unauthenticated:                         {http.StatusUnauthorized, "Unauthorized"},
-	api.Forbidden:                               {http.StatusForbidden, "Forbidden"},
-	api.NotFound:                                {http.StatusNotFound, "ObjectNotFound"},
-	api.ProblemCode(cloud.UnknownInstance):      {http.StatusNotFound, "ObjectNotFound"},
-	api.ProblemCode(cloud.NameTaken):            {http.StatusBadRequest, "ObjectAlreadyExists"},
-	api.ProblemCode(cloud.QuotaExceeded):        {http.StatusInsufficientStorage, "InsufficientCapacity"},
-	api.ProblemCode(cloud.AddressPoolExhausted): {http.StatusInsufficientStorage, "InsufficientCapacity"},
-	api.Internal:                                {http.StatusInternalServerError, "Internal"},
-	api.Unavailable:                             {http.StatusServiceUnavailable, "ServiceNotAvailable"},
-	api.RateLimited:                             {http.StatusTooManyRequests, ""},
-	api.MethodNotAllowed:                        {http.StatusMethodNotAllowed, ""},
+var refusals = map[api.ProblemCode]dialect.Refusal{
+	api.Unauthenticated:                         {Status: http.StatusUnauthorized, Code: "Unauthorized"},
+	api.Forbidden:                               {Status: http.StatusForbidden, Code: "Forbidden"},
+	api.NotFound:                                {Status: http.StatusNotFound, Code: "ObjectNotFound"},
+	api.ProblemCode(cloud.UnknownInstance):      {Status: http.StatusNotFound, Code: "ObjectNotFound"},
+	api.ProblemCode(cloud.NameTaken):            {Status: http.StatusBadRequest, Code: "ObjectAlreadyExists"},
+	api.ProblemCode(cloud.QuotaExceeded):        {Status: http.StatusInsufficientStorage, Code: "InsufficientCapacity"},
+	api.ProblemCode(cloud.AddressPoolExhausted): {Status: http.StatusInsufficientStorage, Code: "InsufficientCapacity"},
+	api.Internal:                                {Status: http.StatusInternalServerError, Code: "Internal"},
+	api.Unavailable:                             {Status: http.StatusServiceUnavailable, Code: "ServiceNotAvailable"},
+	api.RateLimited:                             {Status: http.StatusTooManyRequests, Code: ""},
+	api.MethodNotAllowed:                        {Status: http.StatusMethodNotAllowed, Code: ""},
 }
 
 // refuse gives the error that a rack would answer with. What it has no code for is InvalidRequest.
 func refuse(p api.Problem) (int, any) {
-	refusal, known := refusals[p.Code]
-	if !known {
-		refusal.status, refusal.code = http.StatusBadRequest, "InvalidRequest"
-	}
-	if p.Status >= http.StatusInternalServerError { // A fault's status, whose code says less.
-		refusal.status = p.Status
-	}
-	return refusal.status, struct {
+	refusal := dialect.FindRefusal(refusals, p, dialect.Refusal{Status: http.StatusBadRequest, Code: "InvalidRequest"})
+	return refusal.Status, struct {
 		ErrorCode string `json:"error_code,omitempty"`
 		Message   string `json:"message"`
 		RequestID string `json:"request_id"`
-	}{refusal.code, p.Detail, p.RequestID}
+	}{refusal.Code, p.Detail, p.RequestID}
 }
 
 // checkProject refuses to look for a name in no project, or in another than the token's.
