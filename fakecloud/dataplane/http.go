@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httputil"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -54,14 +53,15 @@ func (l *listener) serveRequests(r *route, f *flow) {
 	idle := cmp.Or(r.idleTimeout, keepAliveTimeout)
 	// Later than a 503 or 504 can be: this ends what stalls within a request or an answer.
 	f.idle = newIdleTimer(idle+dialsTimeout, func() { resetConnection(f.clientConn) })
+	closed := make(chan struct{})
 	conn := &countedConn{
-		Conn: f.clientConn, in: &l.bytesIn, out: &l.bytesOut, idle: f.idle, closed: make(chan struct{}),
+		Conn: f.clientConn, in: &l.bytesIn, out: &l.bytesOut, idle: f.idle, onClose: func() { close(closed) },
 	}
 	server := &http.Server{
 		Handler: l.requestProxy(f, idle), ReadHeaderTimeout: min(headerTimeout, idle), IdleTimeout: idle,
 		MaxHeaderBytes: maxRequestHeader, ErrorLog: log.New(io.Discard, "", 0),
 	}
-	_ = server.Serve(&singleConn{conn: conn}) // It ends with the connection.
+	_ = server.Serve(&singleConn{conn: conn, closed: closed}) // It ends with the connection.
 }
 
 // requestProxy sends requests on, each over a connection of its own.
@@ -97,7 +97,7 @@ func refuseRequest(w http.ResponseWriter, _ *http.Request, err error) {
 	switch {
 	case errors.Is(err, errNoTarget):
 		status = http.StatusServiceUnavailable
-	case errors.Is(err, os.ErrDeadlineExceeded), isTimeout(err):
+	case isTimeout(err):
 		status = http.StatusGatewayTimeout
 	}
 	http.Error(w, fmt.Sprintf("%d %s: %v", status, http.StatusText(status), err), status)
@@ -118,15 +118,12 @@ func (l *listener) dialForRequest(f *flow) (net.Conn, error) {
 	}
 	target.countConnection()
 	request := &flow{listenAddress: f.listenAddress, clientAddress: f.clientAddress, clientConn: f.clientConn}
-	out := &targetConn{countedConn: countedConn{
-		Conn: conn, in: &target.bytesOut, out: &target.bytesIn, idle: f.idle,
-	}}
-	out.release = func() {
+	out := &countedConn{Conn: conn, in: &target.bytesOut, out: &target.bytesIn, idle: f.idle, onClose: func() {
 		l.balancer.flows.remove(request)
 		target.active.Add(-1)
 		target.openConnections.Add(-1)
 		l.balancer.affinity.removeConnection(f.clientAddress, target.name)
-	}
+	}}
 	if !l.balancer.flows.add(request) || !l.balancer.flows.setTarget(request, conn, target) {
 		_ = out.Close()
 		return nil, errNoTarget
@@ -139,8 +136,8 @@ type countedConn struct {
 	net.Conn
 	in, out *atomic.Int64
 	idle    *idleTimer
-	once    sync.Once
-	closed  chan struct{} // nil where nobody waits for it
+	onClose func() // is called once
+	end     sync.Once
 }
 
 // Read implements net.Conn.
@@ -161,31 +158,15 @@ func (c *countedConn) Write(b []byte) (int, error) {
 
 // Close implements net.Conn.
 func (c *countedConn) Close() error {
-	c.once.Do(func() {
-		if c.closed != nil {
-			close(c.closed)
-		}
-	})
+	c.end.Do(c.onClose)
 	return c.Conn.Close()
-}
-
-// targetConn is a request's connection to its target.
-type targetConn struct {
-	countedConn
-	release func()
-	end     sync.Once
-}
-
-// Close implements net.Conn.
-func (c *targetConn) Close() error {
-	c.end.Do(c.release)
-	return c.countedConn.Close()
 }
 
 // singleConn is a net.Listener of one connection. It ends when that is closed.
 type singleConn struct {
-	conn  *countedConn
-	taken bool
+	conn   *countedConn
+	closed chan struct{}
+	taken  bool
 }
 
 // Accept implements net.Listener.
@@ -194,7 +175,7 @@ func (s *singleConn) Accept() (net.Conn, error) {
 		s.taken = true
 		return s.conn, nil
 	}
-	<-s.conn.closed
+	<-s.closed
 	return nil, net.ErrClosed
 }
 
