@@ -15,9 +15,10 @@ import (
 func (a *app) firewallsCommand() *cobra.Command {
 	k := a.firewallKind()
 	var f client.FirewallFilter
-	return groupCommand("firewalls", "What instances let in from load balancers", `  fakecloud firewalls create web --instance node-1 --allow tcp:30080
+	const example = `  fakecloud firewalls create web --instance node-1 --allow tcp:30080
   fakecloud firewalls update web --allow tcp:30080 --allow tcp:31000-31010
-  fakecloud load-balancers health web`,
+  fakecloud load-balancers health web`
+	return groupCommand("firewalls", "What instances let in from load balancers", example,
 		filteredListCommand(
 			k, "List firewalls, oldest first", "  fakecloud firewalls list --tag cluster=lab", &f, &f.Tags,
 			(*client.Client).ListFirewalls,
@@ -68,8 +69,8 @@ func (a *app) addFirewallFlags(cmd *cobra.Command) *firewallFlags {
 	return &f
 }
 
-// resolve gives the flags as the API has them; nil stands for a flag that was not given.
-func (f firewallFlags) resolve(
+// resolveNames gives the flags as the API has them; nil stands for a flag that was not given.
+func (f firewallFlags) resolveNames(
 	ctx context.Context,
 	c *client.Client,
 ) (instances *api.FirewallInstances, rules *api.FirewallRules, err error) {
@@ -123,7 +124,7 @@ func (a *app) firewallsCreate() *cobra.Command {
 		if len(args) == 1 {
 			body.Name = &args[0]
 		}
-		if body.InstanceIDs, body.Rules, err = flags.resolve(ctx, c); err != nil {
+		if body.InstanceIDs, body.Rules, err = flags.resolveNames(ctx, c); err != nil {
 			return nil, err
 		}
 		return c.CreateFirewall(ctx, body)
@@ -146,7 +147,7 @@ func (a *app) firewallsUpdate() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		if body.InstanceIDs, body.Rules, err = flags.resolve(ctx, c); err != nil {
+		if body.InstanceIDs, body.Rules, err = flags.resolveNames(ctx, c); err != nil {
 			return nil, err
 		}
 		if body.InstanceIDs == nil && body.Rules == nil && body.Name == nil && body.Tags == nil {

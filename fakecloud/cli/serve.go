@@ -271,16 +271,14 @@ func (o *serveOptions) listenForDNS(ctx context.Context) (*fakecloud.DNSListener
 	}
 	var config net.ListenConfig
 	streams, err := config.Listen(ctx, "tcp", o.dns)
-	if err != nil {
-		return nil, fmt.Errorf("no names can be answered for: %w; choose another address or port with --dns", err)
+	if err == nil {
+		var packets net.PacketConn
+		if packets, err = config.ListenPacket(ctx, "udp", streams.Addr().String()); err == nil {
+			return &fakecloud.DNSListener{Packets: packets, Streams: streams, Upstream: o.dnsUpstream}, nil
+		}
+		_ = streams.Close()
 	}
-	packets, err := config.ListenPacket(ctx, "udp", streams.Addr().String())
-	if err != nil {
-		return nil, errors.Join(
-			fmt.Errorf("no names can be answered for: %w; choose another address or port with --dns", err), streams.Close(),
-		)
-	}
-	return &fakecloud.DNSListener{Packets: packets, Streams: streams, Upstream: o.dnsUpstream}, nil
+	return nil, fmt.Errorf("no names can be answered for: %w; choose another address or port with --dns", err)
 }
 
 // startTime puts the data under the clock asked for.

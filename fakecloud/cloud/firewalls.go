@@ -1,7 +1,6 @@
 package cloud
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -198,8 +197,7 @@ func (c *Cloud) UpdateFirewall(ctx context.Context, p Project, id string, u Fire
 
 func sameFirewall(a, b Firewall) bool {
 	return a.Name == b.Name && sameSet(a.Instances, b.Instances) && slices.Equal(a.Rules, b.Rules) &&
-		maps.Equal(a.Tags, b.Tags) &&
-		maps.EqualFunc(a.Records, b.Records, func(x, y json.RawMessage) bool { return bytes.Equal(x, y) })
+		maps.Equal(a.Tags, b.Tags) && sameRecords(a.Records, b.Records)
 }
 
 // DeleteFirewall deletes a firewall. What its instances let in is then up to their others.

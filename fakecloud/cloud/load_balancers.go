@@ -440,7 +440,11 @@ func sameBalancer(a, b LoadBalancer) bool {
 		sameSet(a.Listeners, b.Listeners) &&
 		sameSet(a.SourceRanges, b.SourceRanges) && a.currentOptions() == b.currentOptions() &&
 		sameCheck(a.HealthCheck, b.HealthCheck) &&
-		maps.EqualFunc(a.Records, b.Records, func(x, y json.RawMessage) bool { return bytes.Equal(x, y) })
+		sameRecords(a.Records, b.Records)
+}
+
+func sameRecords(a, b map[string]json.RawMessage) bool {
+	return maps.EqualFunc(a, b, func(x, y json.RawMessage) bool { return bytes.Equal(x, y) })
 }
 
 // maxRecords bounds the bytes of a balancer's records: every event of it has them.

@@ -422,7 +422,7 @@ func checkAddressChoice(spec LoadBalancerSpec) error {
 
 // checkReservable refuses to make a balancer internal that holds a reserved address.
 func checkReservable(lb LoadBalancer) error {
-	reserved := lb.Attached
+	reserved := slices.Clone(lb.Attached)
 	if lb.AddressID != "" {
 		reserved = append(reserved, lb.Address)
 	}

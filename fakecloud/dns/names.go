@@ -4,7 +4,6 @@ package dns
 
 import (
 	"encoding/hex"
-	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -17,7 +16,7 @@ const Domain = "fakecloud.test"
 // lead to the address, and the address to the second.
 func NamesOf(a netip.Addr) (byNumber, byParts string) {
 	b := a.As4()
-	return fmt.Sprintf("cip-%02x%02x%02x%02x.%s", b[0], b[1], b[2], b[3], Domain),
+	return "cip-" + hex.EncodeToString(b[:]) + "." + Domain,
 		"cip-" + strings.ReplaceAll(a.String(), ".", "-") + "." + Domain
 }
 
