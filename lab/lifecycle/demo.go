@@ -26,15 +26,17 @@ import (
 )
 
 // deployDemo creates what is missing of the demo, and waits until its pods are scheduled, or
-// an Event says why they are not.
+// an Event says why they are not. With a CCM that is not the lab's own, the Service comes when the
+// Nodes are initialised: while they come, upstream's service controller may ensure and update its
+// load balancer at a time, and some CCMs make two of it then.
 func (u *upRun) deployDemo(ctx context.Context, note func(string)) (string, error) {
-	if err := u.poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
-		// What somebody has changed of the demo since stays.
-		made, err := apply.Missing(ctx, u.Cluster.Kubeconfig(), u.demoManifest())
-		if len(made) > 0 {
-			u.addChange("created " + strings.Join(made, ", "))
-		}
-		return err
+	own, err := u.OwnCCM()
+	if err != nil {
+		return "", err
+	}
+	serviceLater := u.wantsCCM && (u.opts.UseCCM != nil || !own)
+	if err := u.createMissingOfDemo(ctx, func(document []byte) bool {
+		return serviceLater && isService(document)
 	}); err != nil {
 		return "", err
 	}
@@ -93,6 +95,21 @@ func (u *upRun) deployDemo(ctx context.Context, note func(string)) (string, erro
 	return detail, err
 }
 
+// createMissingOfDemo creates the demo's objects that do not exist, but for those that skip names.
+// What somebody has changed of the others stays.
+func (u *upRun) createMissingOfDemo(ctx context.Context, skip func(document []byte) bool) error {
+	documents := slices.DeleteFunc(bytes.Split(u.demoManifest(), []byte("\n---\n")), skip)
+	return u.poll(ctx, "the API server to accept the demo", func(ctx context.Context) error {
+		made, err := apply.Missing(ctx, u.Cluster.Kubeconfig(), documents...)
+		if len(made) > 0 {
+			u.addChange("created " + strings.Join(made, ", "))
+		}
+		return err
+	})
+}
+
+func isService(document []byte) bool { return bytes.Contains(document, []byte("\nkind: Service\n")) }
+
 // demoManifest is the demo's manifest, with another port if somebody listens on the usual
 // one on 0.0.0.0.
 func (u *upRun) demoManifest() []byte {
@@ -144,8 +161,12 @@ func (u *upRun) waitForDemoPods(ctx context.Context, note func(string)) (string,
 	return fmt.Sprintf("%d Ready on %s", len(pods.readyOn), strings.Join(slices.Compact(pods.readyOn), ", ")), err
 }
 
-// waitForLoadBalancer waits until the demo's Service has an address.
+// waitForLoadBalancer creates the demo's Service if it is missing still, and waits until it has an
+// address.
 func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (string, error) {
+	if err := u.createMissingOfDemo(ctx, func(document []byte) bool { return !isService(document) }); err != nil {
+		return "", err
+	}
 	var svc *corev1.Service
 	note("waiting for the Service's address")
 	err := u.poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
