@@ -25,6 +25,7 @@ var layers = [][]string{
 	{"lessons"},
 	{"suite"},
 	{"lifecycle"},
+	{"console"},
 	{"compare", "explain", "watch"},
 	{"status"},
 	{"."},
@@ -34,12 +35,12 @@ var layers = [][]string{
 	{"cluster/kubeaccess", "cluster/local"},
 	{"cluster"},
 	{"conformance"},
-	{"image/debian", "bundle"},
+	{"console/scene", "image/debian", "bundle"},
 	{"apply", "image", "pki", "publish", "timeline", "ui"},
 	{"dialects", "notices"},
 	{"build"},
 	{"process", "state"},
-	{"atomicfile", "fakekubelet", "follow", "kubediff", "labels"},
+	{"atomicfile", "fakekubelet", "follow", "kubediff", "labels", "lines"},
 	{"remedy"},
 }
 

@@ -19,6 +19,9 @@ import (
 // Recorder writes the timeline. After a restart it goes on where it was: what
 // the file already has is not written again.
 type Recorder struct {
+	// Picture, unless nil, records how things are, beside what happens to them.
+	Picture *Picture
+
 	log        timeline.Log
 	serviceTag string
 	slog       *slog.Logger
@@ -66,6 +69,9 @@ func (r *Recorder) logWriteError(err error) {
 
 // Event records an event of the cloud. An event that is recorded already is skipped.
 func (r *Recorder) Event(ev api.Event) {
+	if r.Picture != nil {
+		r.Picture.Event(ev)
+	}
 	if ev.Seq <= r.seq {
 		return
 	}
@@ -92,7 +98,18 @@ func (r *Recorder) Watch(ctx context.Context, client kubernetes.Interface) error
 	); err != nil {
 		return fmt.Errorf("watching the cluster: %w", err)
 	}
+	prune := func() {}
+	if r.Picture != nil {
+		var err error
+		if prune, err = r.Picture.watchObjects(factory); err != nil {
+			return fmt.Errorf("watching the cluster: %w", err)
+		}
+	}
 	factory.StartWithContext(ctx)
+	factory.WaitForCacheSyncWithContext(ctx)
+	if ctx.Err() == nil {
+		prune()
+	}
 	<-ctx.Done()
 	factory.Shutdown()
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
 	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -62,6 +63,9 @@ func printUpSummary(
 		p("  The CCM       %s ccm start%s          # watch the taints lift", self, nameFlag)
 	case o.WithoutCCM:
 		p("  The CCM       %s ccm start%s", self, nameFlag)
+	}
+	if url, err := console.PageURL(l); err == nil {
+		p("  See it        %s", url)
 	}
 	p("  Watch         %s watch%s", self, nameFlag)
 	if l.State.Nodes > 0 {

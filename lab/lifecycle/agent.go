@@ -18,11 +18,12 @@ import (
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
+	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 // RunAgent is the lab's background process. It boots and halts machines for instances, does
-// what the cluster needs as long as it lives, and writes the timeline. With holds, it has
+// what the cluster needs as long as it lives, writes the timeline and the scene, and serves the page. With holds, it has
 // inherited the lab's claim as descriptor 3, and keeps it until it ends.
 func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) error {
 	if holds {
@@ -49,6 +50,9 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
+	if recorder.Picture, err = agent.NewPicture(console.SceneFile(l), log); err != nil {
+		return err
+	}
 	providerID := func(ctx context.Context, name string) (string, error) {
 		node, err := kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -69,6 +73,8 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 		)
 	})
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
+	group.Go(func() error { return recorder.Picture.Follow(ctx, cloud, kube) })
+	group.Go(func() error { return console.Serve(ctx, l, log) })
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
 	group.Go(func() error { return l.Cluster.Tend(ctx, log) })
 	return group.Wait()

@@ -6,15 +6,12 @@
 package timeline
 
 import (
-	"bufio"
-	"encoding/json"
 	"errors"
-	"io"
 	"io/fs"
-	"os"
 	"slices"
-	"syscall"
 	"time"
+
+	"github.com/ccmlab/ccmlab/lab/lines"
 )
 
 // Source is who told what happened.
@@ -90,31 +87,13 @@ type Log struct {
 }
 
 // Create makes the file, so that it can be followed from the beginning.
-func (l Log) Create() error {
-	f, err := os.OpenFile(l.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
+func (l Log) Create() error { return lines.Create(l.File) }
 
 // Add appends what happened now.
 func (l Log) Add(c Change) error { return l.AddAt(time.Now(), c) }
 
-// AddAt appends what happened then. A single write of a short line with O_APPEND
-// is not torn by another process's.
-func (l Log) AddAt(then time.Time, c Change) error {
-	line, err := json.Marshal(l.newEntry(then, c))
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(l.File, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(line, '\n'))
-	return errors.Join(err, f.Close())
-}
+// AddAt appends what happened then.
+func (l Log) AddAt(then time.Time, c Change) error { return lines.Append(l.File, l.newEntry(then, c)) }
 
 func (l Log) newEntry(then time.Time, c Change) Entry {
 	return Entry{Time: then, Seconds: roundSeconds(then.Sub(l.Start).Seconds()), Change: c}
@@ -153,54 +132,10 @@ func (e Entry) happenedAt() time.Time {
 }
 
 // ErrGone means that a timeline's file was removed: the lab went down.
-var ErrGone = errors.New("the timeline is gone")
+var ErrGone = lines.ErrGone
 
 // Reader reads a timeline as it grows.
-type Reader struct {
-	file *os.File
-	buf  *bufio.Reader
-	line []byte // begun, and not ended yet
-}
+type Reader = lines.Reader[Entry]
 
 // Open begins with the first entry. It is for the caller to close.
-func (l Log) Open() (*Reader, error) {
-	f, err := os.Open(l.File)
-	if err != nil {
-		return nil, err
-	}
-	return &Reader{file: f, buf: bufio.NewReader(f)}, nil
-}
-
-// Close ends it.
-func (r *Reader) Close() error { return r.file.Close() }
-
-// Next returns the entries that were written since the last call; with the last
-// ones there will ever be, ErrGone.
-func (r *Reader) Next() ([]Entry, error) {
-	// Looked at first, so that what is written before the end is read.
-	info, err := r.file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	var gone error
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink == 0 {
-		gone = ErrGone
-	}
-	var entries []Entry
-	for {
-		part, err := r.buf.ReadBytes('\n')
-		r.line = append(r.line, part...)
-		if errors.Is(err, io.EOF) {
-			return entries, gone
-		}
-		if err != nil {
-			return entries, err
-		}
-		var e Entry
-		// A line that a crash cut short is skipped.
-		if json.Unmarshal(r.line, &e) == nil {
-			entries = append(entries, e)
-		}
-		r.line = r.line[:0]
-	}
-}
+func (l Log) Open() (*Reader, error) { return lines.Open[Entry](l.File) }

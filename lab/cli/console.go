@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
+	"github.com/ccmlab/ccmlab/lab/console"
+	"github.com/ccmlab/ccmlab/lab/console/scene"
+)
+
+// newConsole returns the command `lab console`.
+func newConsole(o *globalOptions) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "console [RECORDING]",
+		Short: "Print where the lab's page is, or serve a recording",
+		Long: `console prints the address of the page on which the lab's cloud and cluster are one
+picture that moves: instances with their nodes and pods, Services with their load
+balancers, taints, health and traffic, beside the story of what happened. A slider goes
+back in time. The lab's agent serves it on the loopback address; the address has the
+token that opens it, and is for you alone.
+
+With -o json it prints the picture itself, as it is now.
+
+With a file that ` + "`lab record`" + ` wrote, it serves that until Ctrl-C. A browser opens such a
+file without it, too.`,
+		Example: `  lab console
+  lab console -o json | jq -r '.[] | select(.level == "bad") | .id'
+  lab record -o lab.html && lab console lab.html`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				return console.ServeRecording(cmd.Context(), args[0], func(url string) {
+					cmd.Println(url)
+				})
+			}
+			l, err := o.openLab()
+			if err != nil {
+				return err
+			}
+			if cmd.Flag("output").Value.String() == "json" {
+				changes, err := scene.Read(console.SceneFile(l))
+				if err != nil {
+					return err
+				}
+				enc := json.NewEncoder(cmd.OutOrStdout())
+				enc.SetIndent("", "  ")
+				return enc.Encode(scene.At(changes, time.Now()).Things())
+			}
+			url, err := console.PageURL(l)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), url)
+			return err
+		},
+	}
+	addOutputFlag(cmd, "table", "json")
+	return cmd
+}
+
+// newRecord returns the command `lab record`.
+func newRecord(o *globalOptions) *cobra.Command {
+	var file string
+	cmd := &cobra.Command{
+		Use:   "record -o FILE",
+		Short: "Write what has happened in the lab as a page that needs nothing else",
+		Long: `record writes one HTML file with the picture, the story and the slider of the lab's page,
+from the lab's start until now. It opens in any browser, without a lab and without a
+network. Names, addresses and the cloud's calls are in it, and no credentials.`,
+		Example: "  lab record -o lab.html",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file == "" {
+				return usagef("record where? give -o FILE, such as -o lab.html")
+			}
+			l, err := o.openLab()
+			if err != nil {
+				return err
+			}
+			var page bytes.Buffer
+			if err := console.WriteRecording(cmd.Context(), &page, l, func(text string) {
+				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
+			}); err != nil {
+				return err
+			}
+			if err := atomicfile.Write(file, page.Bytes()); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s, %d kB; a browser opens it\n", file, page.Len()>>10)
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&file, "output", "o", "", "the `FILE` to write")
+	return cmd
+}

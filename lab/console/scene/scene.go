@@ -1,0 +1,127 @@
+// Package scene is the picture of a lab as data: the cloud's and the cluster's things, how each is, and
+// what belongs to what. A scene is folded from changes, one by one, so that it can be had as of any
+// time. Begin with Thing, Scene.Apply and the functions that make a Thing of an object.
+package scene
+
+import (
+	"cmp"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+)
+
+// Kind is what a thing is.
+type Kind string
+
+// All kinds.
+const (
+	KindInstance  Kind = "instance"
+	KindBalancer  Kind = "balancer"
+	KindRoute     Kind = "route"
+	KindNode      Kind = "node"
+	KindPod       Kind = "pod"
+	KindService   Kind = "service"
+	KindLease     Kind = "lease"
+	KindComponent Kind = "component"
+)
+
+// Level is how well a thing is.
+type Level string
+
+// All levels.
+const (
+	// LevelOK is a thing that is as it should be.
+	LevelOK Level = "ok"
+	// LevelBusy is a thing that changes or waits.
+	LevelBusy Level = "busy"
+	// LevelBad is a thing that somebody should look at.
+	LevelBad Level = "bad"
+	// LevelOff is a thing that is stopped.
+	LevelOff Level = "off"
+)
+
+// Thing is one of the picture, as it is at one time.
+type Thing struct {
+	// ID is kind/name, as the timeline's subjects are.
+	ID   string `json:"id"`
+	Kind Kind   `json:"kind"`
+	Name string `json:"name"`
+	Zone string `json:"zone,omitempty"`
+	// State is a word or two, Reason a sentence where that does not say enough.
+	State  string `json:"state"`
+	Level  Level  `json:"level"`
+	Reason string `json:"reason,omitempty"`
+	// CloudID tells apart instances and balancers that had the same name one after the other.
+	CloudID string `json:"cloudId,omitempty"`
+	// Facts are what else is to be known, in the order in which it is to be read.
+	Facts []Fact `json:"facts,omitempty"`
+	// Keys are other names by which links find the thing.
+	Keys  []string `json:"keys,omitempty"`
+	Links []Link   `json:"links,omitempty"`
+}
+
+// Fact is one of a thing's.
+type Fact struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Link leads from a thing to another, by its ID or one of its keys. It may lead nowhere.
+type Link struct {
+	To string `json:"to"`
+	// Level and State are of the link itself: the health of a balancer's target.
+	Level Level  `json:"level,omitempty"`
+	State string `json:"state,omitempty"`
+	// Connections are open, BytesPerSecond flow in both directions together.
+	Connections    int64 `json:"connections,omitempty"`
+	BytesPerSecond int64 `json:"bytesPerSecond,omitempty"`
+}
+
+// Change is a thing's new state, or that it is gone.
+type Change struct {
+	Time  time.Time `json:"time"`
+	Thing *Thing    `json:"thing,omitempty"`
+	// Gone is the ID of a thing that is there no more.
+	Gone string `json:"gone,omitempty"`
+	// CloudSeq is the number of the cloud's event that told it, if one did.
+	CloudSeq int64 `json:"cloudSeq,omitempty"`
+}
+
+// Scene has things by ID.
+type Scene map[string]Thing
+
+// Apply folds a change into the scene.
+func (s Scene) Apply(c Change) {
+	if c.Thing != nil {
+		s[c.Thing.ID] = *c.Thing
+	}
+	delete(s, c.Gone)
+}
+
+// Changes tells whether a change would change the scene.
+func (s Scene) Changes(c Change) bool {
+	if c.Thing == nil {
+		_, there := s[c.Gone]
+		return there
+	}
+	return !reflect.DeepEqual(s[c.Thing.ID], *c.Thing)
+}
+
+// Things are the scene's, sorted by kind and name.
+func (s Scene) Things() []Thing {
+	return slices.SortedFunc(maps.Values(s), func(a, b Thing) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID))
+	})
+}
+
+// At is the scene as of a time.
+func At(changes []Change, then time.Time) Scene {
+	s := Scene{}
+	for _, c := range changes {
+		if !c.Time.After(then) {
+			s.Apply(c)
+		}
+	}
+	return s
+}
