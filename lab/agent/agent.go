@@ -183,7 +183,7 @@ func (a *Agent) listCloud(ctx context.Context) error {
 		a.routes[r.ID] = r
 	}
 	clear(a.connected) // So that each machine is given its network again.
-	a.triggerReconcile()
+	a.TriggerReconcile()
 	return nil
 }
 
@@ -228,7 +228,7 @@ func (a *Agent) applyEvent(ev api.Event) {
 	default:
 		return
 	}
-	a.triggerReconcile()
+	a.TriggerReconcile()
 }
 
 // reconcileMachines compares the machines that run with those that should, whenever either
@@ -313,7 +313,7 @@ func (a *Agent) setIdle(m cluster.Machine) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.busy, m.Name)
-	a.triggerReconcile()
+	a.TriggerReconcile()
 }
 
 func (a *Agent) haltMachine(ctx context.Context, m cluster.Machine, r cluster.Running) {
@@ -452,7 +452,7 @@ func (a *Agent) connectMachines(ctx context.Context) {
 	}
 	due, complete := a.machinesToConnect(ranges)
 	if !complete { // A Node gets its range after it has registered.
-		a.retryLater(ctx, a.triggerReconcile)
+		a.retryLater(ctx, a.TriggerReconcile)
 	}
 	var each sync.WaitGroup
 	for m, network := range due {
@@ -531,8 +531,8 @@ func attachedAddresses(i api.Instance) (attached []string) {
 	return attached
 }
 
-// triggerReconcile makes reconcileMachines compare again.
-func (a *Agent) triggerReconcile() {
+// TriggerReconcile makes reconcileMachines compare again.
+func (a *Agent) TriggerReconcile() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -545,7 +545,7 @@ func (a *Agent) logAndRetry(ctx context.Context, what string, err error) {
 		return
 	}
 	a.log.Error(what+"; trying again", "error", err)
-	a.retryLater(ctx, a.triggerReconcile)
+	a.retryLater(ctx, a.TriggerReconcile)
 }
 
 func (a *Agent) retryLater(ctx context.Context, do func()) { a.runAfter(ctx, restartDelay, do) }

@@ -135,6 +135,7 @@ func (r *Recorder) recordComponent(at time.Time, c timeline.Change) {
 	if r.Picture != nil {
 		r.Picture.Component(c)
 	}
+	r.OnComponent()
 	r.components[c.Subject] = timeline.Entry{Time: at, Change: c}
 }
 

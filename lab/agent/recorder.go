@@ -21,6 +21,8 @@ import (
 type Recorder struct {
 	// Picture, unless nil, records how things are, beside what happens to them.
 	Picture *Picture
+	// OnComponent is called when a component has started or ended.
+	OnComponent func()
 
 	log        timeline.Log
 	serviceTag string
@@ -36,7 +38,8 @@ type Recorder struct {
 // NewRecorder makes a recorder that goes on after what the log already has.
 func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Recorder, error) {
 	r := &Recorder{
-		log: log, serviceTag: serviceTag, slog: logger,
+		OnComponent: func() {},
+		log:         log, serviceTag: serviceTag, slog: logger,
 		knownSubjects: map[string]bool{}, knownEvents: map[string]bool{}, components: map[string]timeline.Entry{},
 	}
 	entries, err := log.Read()

@@ -2,7 +2,11 @@
 // of earlier moments, so that going back folds few changes. Texts of things are set as text, never as
 // markup.
 
-const maxChanges = 100_000, maxEntries = 20_000, keyframeEvery = 500, shownEntries = 200, mapFrom = 60;
+const maxChanges = 100_000,
+  maxEntries = 20_000,
+  keyframeEvery = 500,
+  shownEntries = 200,
+  mapFrom = 60;
 const shapes = {ok: "●", busy: "◐", bad: "▲", off: "○"};
 const byID = (id) => document.getElementById(id);
 
@@ -19,11 +23,19 @@ function element(name, attributes = {}, ...children) {
 
 // history is all that is known of the past.
 const history = {
-  changes: [], keyframes: [], latest: new Map(), entries: [],
-  reset() { this.changes = []; this.keyframes = []; this.latest = new Map(); },
+  changes: [],
+  keyframes: [],
+  latest: new Map(),
+  entries: [],
+  reset() {
+    this.changes = [];
+    this.keyframes = [];
+    this.latest = new Map();
+  },
   addChange(c) {
     c.at = Math.max(Date.parse(c.time), this.changes.at(-1)?.at ?? 0);
-    if (this.changes.length % keyframeEvery === 0) this.keyframes.push({index: this.changes.length, at: c.at, scene: new Map(this.latest)});
+    if (this.changes.length % keyframeEvery === 0)
+      this.keyframes.push({index: this.changes.length, at: c.at, scene: new Map(this.latest)});
     this.changes.push(c);
     fold(this.latest, c);
     if (this.changes.length > maxChanges) this.dropOldest();
@@ -38,7 +50,8 @@ const history = {
     let from = this.keyframes[0];
     for (const k of this.keyframes) if (k.at <= time) from = k;
     const scene = new Map(from?.scene);
-    for (let i = from?.index ?? 0; i < this.changes.length && this.changes[i].at <= time; i++) fold(scene, this.changes[i]);
+    for (let i = from?.index ?? 0; i < this.changes.length && this.changes[i].at <= time; i++)
+      fold(scene, this.changes[i]);
     return scene;
   },
   addEntry(e) {
@@ -49,7 +62,9 @@ const history = {
     all.splice(i, 0, e);
     if (all.length > maxEntries) all.splice(0, all.length - maxEntries);
   },
-  begin() { return this.changes[0]?.at ?? this.entries[0]?.at ?? Date.now(); },
+  begin() {
+    return this.changes[0]?.at ?? this.entries[0]?.at ?? Date.now();
+  },
 };
 
 function fold(scene, c) {
@@ -58,10 +73,21 @@ function fold(scene, c) {
 }
 
 // view is what the page shows.
-const view = {time: null /* null: now */, playing: false, selected: location.hash.startsWith("#thing=") ? decodeURIComponent(location.hash.slice(7).split("&")[0]) : "", end: Date.now(), drawn: new Map(), why: new Map(), dirty: true, storyDirty: true};
+const view = {
+  time: null /* null: now */,
+  playing: false,
+  selected: location.hash.startsWith("#thing=") ? decodeURIComponent(location.hash.slice(7).split("&")[0]) : "",
+  end: Date.now(),
+  drawn: new Map(),
+  why: new Map(),
+  dirty: true,
+  storyDirty: true,
+};
 const now = () => view.time ?? view.end;
 
-function redraw() { view.dirty = true; }
+function redraw() {
+  view.dirty = true;
+}
 
 // resolver finds things by their IDs and keys.
 function resolver(scene) {
@@ -70,30 +96,62 @@ function resolver(scene) {
   return (to) => (scene.has(to) ? to : keys.get(to));
 }
 
-function thingTitle(t) { return `${t.kind} ${t.name}: ${t.state}${t.reason ? ". " + t.reason : ""}`; }
+function thingTitle(t) {
+  return `${t.kind} ${t.name}: ${t.state}${t.reason ? ". " + t.reason : ""}`;
+}
 
 // chip is a thing in the picture. It is drawn anew only when the thing has changed.
 function chip(t, extra = []) {
   const selected = t.id === view.selected;
-  return element("div", {class: `thing ${t.kind} ${t.level}`, "data-id": t.id},
-    element("button", {type: "button", title: thingTitle(t), "aria-pressed": String(selected), onclick: () => select(t.id)},
-      element("span", {class: "shape", "aria-hidden": "true"}, shapes[t.level] ?? "●"), " ",
-      element("span", {class: "name"}, t.name), " ", element("span", {class: "state"}, t.state)),
-    ...extra);
+  return element(
+    "div",
+    {class: `thing ${t.kind} ${t.level}`, "data-id": t.id},
+    element(
+      "button",
+      {type: "button", title: thingTitle(t), "aria-pressed": String(selected), onclick: () => select(t.id)},
+      element("span", {class: "shape", "aria-hidden": "true"}, shapes[t.level] ?? "●"),
+      " ",
+      element("span", {class: "name"}, t.name),
+      " ",
+      element("span", {class: "state"}, t.state),
+    ),
+    ...extra,
+  );
 }
 
-function taintsOf(t) { return (t.facts ?? []).filter((f) => f.name === "taint"); }
+function taintsOf(t) {
+  return (t.facts ?? []).filter((f) => f.name === "taint");
+}
 
 function factsOf(t, ...names) {
-  return (t.facts ?? []).filter((f) => names.includes(f.name)).map((f) => element("span", {class: "fact"}, f.value));
+  return (t.facts ?? [])
+    .filter((f) => names.includes(f.name))
+    .map((f) => element("span", {class: "fact"}, f.value));
 }
 
 function nodeChip(node, pods) {
   return chip(node, [
-    ...taintsOf(node).map((f) => element("span", {class: "taint", title: f.value}, "taint ", f.value.replace(/^.*\//, "").replace(/:.*/, ""))),
-    element("div", {class: "pods"}, ...pods.map((p) => element("button",
-      {type: "button", class: `pod ${p.level}`, "data-id": p.id, title: thingTitle(p), "aria-label": thingTitle(p), onclick: () => select(p.id)},
-      shapes[p.level] ?? "●"))),
+    ...taintsOf(node).map((f) =>
+      element("span", {class: "taint", title: f.value}, "taint ", f.value.replace(/^.*\//, "").replace(/:.*/, "")),
+    ),
+    element(
+      "div",
+      {class: "pods"},
+      ...pods.map((p) =>
+        element(
+          "button",
+          {
+            type: "button",
+            class: `pod ${p.level}`,
+            "data-id": p.id,
+            title: thingTitle(p),
+            "aria-label": thingTitle(p),
+            onclick: () => select(p.id),
+          },
+          shapes[p.level] ?? "●",
+        ),
+      ),
+    ),
   ]);
 }
 
@@ -103,7 +161,9 @@ function fill(parent, elements) {
     const old = parent.children[i];
     if (!old) parent.append(e);
     else if (!old.isEqualNode(e)) {
-      const focused = old.contains(document.activeElement) ? document.activeElement.closest("[data-id]")?.dataset.id : undefined;
+      const focused = old.contains(document.activeElement)
+        ? document.activeElement.closest("[data-id]")?.dataset.id
+        : undefined;
       old.replaceWith(e);
       if (focused) {
         const again = e.dataset.id === focused ? e : e.querySelector(`[data-id="${CSS.escape(focused)}"]`);
@@ -117,30 +177,81 @@ function fill(parent, elements) {
 function draw() {
   const scene = view.time === null ? history.latest : history.sceneAt(view.time);
   const find = resolver(scene);
-  const of = (kind) => [...scene.values()].filter((t) => t.kind === kind).sort((a, b) => a.name.localeCompare(b.name, undefined, {numeric: true}));
-  const podsOf = new Map(), nodesOf = new Map();
+  const of = (kind) =>
+    [...scene.values()]
+      .filter((t) => t.kind === kind)
+      .sort((a, b) => a.name.localeCompare(b.name, undefined, {numeric: true}));
+  const podsOf = new Map(),
+    nodesOf = new Map();
   for (const p of of("pod")) push(podsOf, find(p.links?.[0]?.to) ?? "", p);
   for (const n of of("node")) push(nodesOf, find(n.links?.[0]?.to) ?? find("instance/" + n.name) ?? "", n);
 
-  fill(document.querySelector("#cluster .things"), [...of("component"), ...of("lease"), ...of("service")].map((t) => chip(t, factsOf(t, "address"))));
+  fill(
+    document.querySelector("#cluster .things"),
+    [...of("component"), ...of("lease"), ...of("service")].map((t) => chip(t, factsOf(t, "address"))),
+  );
   const pending = (podsOf.get("") ?? []).filter((p) => p.level !== "off");
   byID("pending").hidden = pending.length === 0;
-  fill(document.querySelector("#pending .things"), pending.map((p) => chip(p, [element("span", {class: "reason"}, p.reason ?? "")])));
-  fill(document.querySelector("#balancers .things"), of("balancer").map((t) => chip(t, factsOf(t, "address", "listener"))));
+  fill(
+    document.querySelector("#pending .things"),
+    pending.map((p) => chip(p, [element("span", {class: "reason"}, p.reason ?? "")])),
+  );
+  fill(
+    document.querySelector("#balancers .things"),
+    of("balancer").map((t) => chip(t, factsOf(t, "address", "listener"))),
+  );
 
-  const zones = new Map(), instances = of("instance"), isMap = instances.length >= mapFrom;
-  for (const i of instances) push(zones, i.zone || "no zone", element("div", {class: `machine ${i.level}`, "data-machine": i.id},
-    chip(i), ...(nodesOf.get(i.id) ?? []).map((n) => nodeChip(n, podsOf.get(n.id) ?? []))));
-  for (const n of nodesOf.get("") ?? []) push(zones, n.zone || "no zone", element("div", {class: "machine off"}, "no instance", nodeChip(n, podsOf.get(n.id) ?? [])));
+  const zones = new Map(),
+    instances = of("instance"),
+    isMap = instances.length >= mapFrom;
+  for (const i of instances)
+    push(
+      zones,
+      i.zone || "no zone",
+      element(
+        "div",
+        {class: `machine ${i.level}`, "data-machine": i.id},
+        chip(i),
+        ...(nodesOf.get(i.id) ?? []).map((n) => nodeChip(n, podsOf.get(n.id) ?? [])),
+      ),
+    );
+  for (const n of nodesOf.get("") ?? [])
+    push(
+      zones,
+      n.zone || "no zone",
+      element("div", {class: "machine off"}, "no instance", nodeChip(n, podsOf.get(n.id) ?? [])),
+    );
   byID("machines").classList.toggle("map", isMap);
-  fill(byID("zones"), [...zones].sort(([a], [b]) => a.localeCompare(b)).map(([zone, machines]) =>
-    element("div", {class: "zone"}, element("h3", {}, isMap ? `${zone}: ${machines.length} instances` : zone), element("div", {class: "machines"}, ...machines))));
+  fill(
+    byID("zones"),
+    [...zones]
+      .sort(([a], [b]) => a.localeCompare(b))
+      .map(([zone, machines]) =>
+        element(
+          "div",
+          {class: "zone"},
+          element("h3", {}, isMap ? `${zone}: ${machines.length} instances` : zone),
+          element("div", {class: "machines"}, ...machines),
+        ),
+      ),
+  );
 
   drawLines(scene, find, isMap);
   drawAttention(scene);
   drawDetails(scene, find);
-  if (byID("table").open) fill(byID("table").querySelector("tbody"), [...scene.values()].sort((a, b) => a.id.localeCompare(b.id)).map((t) =>
-    element("tr", {}, ...[t.kind, t.name, t.zone ?? "", t.state, t.reason ?? ""].map((v) => element("td", {}, v)))));
+  if (byID("table").open)
+    fill(
+      byID("table").querySelector("tbody"),
+      [...scene.values()]
+        .sort((a, b) => a.id.localeCompare(b.id))
+        .map((t) =>
+          element(
+            "tr",
+            {},
+            ...[t.kind, t.name, t.zone ?? "", t.state, t.reason ?? ""].map((v) => element("td", {}, v)),
+          ),
+        ),
+    );
 }
 
 function push(map, key, value) {
@@ -148,11 +259,14 @@ function push(map, key, value) {
   map.get(key).push(value);
 }
 
-const elementOf = (id) => document.querySelector(`#picture [data-machine="${CSS.escape(id)}"], #picture [data-id="${CSS.escape(id)}"]`);
+const elementOf = (id) =>
+  document.querySelector(`#picture [data-machine="${CSS.escape(id)}"], #picture [data-id="${CSS.escape(id)}"]`);
 
 // drawLines draws what belongs to what. Of a map, only the lines of the thing that is selected.
 function drawLines(scene, find, isMap) {
-  const svg = byID("lines"), origin = byID("picture").getBoundingClientRect(), lines = [];
+  const svg = byID("lines"),
+    origin = byID("picture").getBoundingClientRect(),
+    lines = [];
   svg.setAttribute("width", origin.width);
   svg.setAttribute("height", origin.height);
   for (const t of scene.values()) {
@@ -162,9 +276,13 @@ function drawLines(scene, find, isMap) {
       const to = find(l.to);
       if (!to || drawn.has(to) || (isMap && view.selected !== t.id && view.selected !== to)) continue;
       drawn.add(to);
-      const a = elementOf(t.id)?.getBoundingClientRect(), b = elementOf(to)?.getBoundingClientRect();
+      const a = elementOf(t.id)?.getBoundingClientRect(),
+        b = elementOf(to)?.getBoundingClientRect();
       if (!a || !b) continue;
-      const x1 = a.left + a.width / 2 - origin.left, y1 = a.bottom - origin.top, x2 = b.left + b.width / 2 - origin.left, y2 = b.top - origin.top;
+      const x1 = a.left + a.width / 2 - origin.left,
+        y1 = a.bottom - origin.top,
+        x2 = b.left + b.width / 2 - origin.left,
+        y2 = b.top - origin.top;
       const path = document.createElementNS(svg.namespaceURI, "path");
       path.setAttribute("d", `M${x1},${y1} C${x1},${(y1 + y2) / 2} ${x2},${(y1 + y2) / 2} ${x2},${y2}`);
       const flows = (l.bytesPerSecond ?? 0) > 0 || (l.connections ?? 0) > 0;
@@ -177,9 +295,19 @@ function drawLines(scene, find, isMap) {
 }
 
 function drawAttention(scene) {
-  const look = [...scene.values()].filter((t) => t.level === "bad" || (t.level === "busy" && t.reason)).sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
-  const shown = look.slice(0, 6).map((t) => element("button", {type: "button", class: t.level, onclick: () => select(t.id)},
-    `${shapes[t.level]} ${t.kind} ${t.name}: ${t.state}`, element("small", {}, t.reason ?? "")));
+  const look = [...scene.values()]
+    .filter((t) => t.level === "bad" || (t.level === "busy" && t.reason))
+    .sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
+  const shown = look
+    .slice(0, 6)
+    .map((t) =>
+      element(
+        "button",
+        {type: "button", class: t.level, onclick: () => select(t.id)},
+        `${shapes[t.level]} ${t.kind} ${t.name}: ${t.state}`,
+        element("small", {}, t.reason ?? ""),
+      ),
+    );
   if (look.length > 6) shown.push(element("span", {}, `and ${look.length - 6} more`));
   if (look.length === 0) shown.push(element("span", {class: "ok"}, "● all is well"));
   fill(byID("attention"), shown);
@@ -188,35 +316,94 @@ function drawAttention(scene) {
 function drawDetails(scene, find) {
   const t = scene.get(view.selected);
   if (!t) {
-    fill(byID("details"), [element("p", {class: "none"}, view.selected ? `${view.selected} is not there at this time.` : "Choose a thing in the picture, or a line of the story.")]);
+    fill(byID("details"), [
+      element(
+        "p",
+        {class: "none"},
+        view.selected
+          ? `${view.selected} is not there at this time.`
+          : "Choose a thing in the picture, or a line of the story.",
+      ),
+    ]);
     return;
   }
-  const parts = [element("h2", {}, element("span", {class: t.level, "aria-hidden": "true"}, shapes[t.level] + " "), `${t.kind} ${t.name}`), element("p", {}, t.state, t.reason ? ". " + t.reason : "")];
-  parts.push(element("dl", {}, ...(t.zone ? [{name: "zone", value: t.zone}] : []).concat(t.facts ?? []).flatMap((f) => [element("dt", {}, f.name), element("dd", {}, f.value)])));
-  const links = (t.links ?? []).map((l) => ({...l, id: find(l.to)})).filter((l, i, all) => l.id && all.findIndex((o) => o.id === l.id) === i);
-  if (links.length) parts.push(element("ul", {class: "links"}, ...links.map((l) => element("li", {},
-    element("button", {type: "button", onclick: () => select(l.id)}, l.id), " ", l.state ?? "",
-    l.connections ? `, ${l.connections} connections` : "", l.bytesPerSecond ? `, ${formatBytes(l.bytesPerSecond)} a second` : ""))));
+  const parts = [
+    element(
+      "h2",
+      {},
+      element("span", {class: t.level, "aria-hidden": "true"}, shapes[t.level] + " "),
+      `${t.kind} ${t.name}`,
+    ),
+    element("p", {}, t.state, t.reason ? ". " + t.reason : ""),
+  ];
+  parts.push(
+    element(
+      "dl",
+      {},
+      ...(t.zone ? [{name: "zone", value: t.zone}] : [])
+        .concat(t.facts ?? [])
+        .flatMap((f) => [element("dt", {}, f.name), element("dd", {}, f.value)]),
+    ),
+  );
+  const links = (t.links ?? [])
+    .map((l) => ({...l, id: find(l.to)}))
+    .filter((l, i, all) => l.id && all.findIndex((o) => o.id === l.id) === i);
+  if (links.length)
+    parts.push(
+      element(
+        "ul",
+        {class: "links"},
+        ...links.map((l) =>
+          element(
+            "li",
+            {},
+            element("button", {type: "button", onclick: () => select(l.id)}, l.id),
+            " ",
+            l.state ?? "",
+            l.connections ? `, ${l.connections} connections` : "",
+            l.bytesPerSecond ? `, ${formatBytes(l.bytesPerSecond)} a second` : "",
+          ),
+        ),
+      ),
+    );
   const why = view.time === null ? view.why.get(t.id) : undefined;
   if (why) parts.push(...explanation(why));
   fill(byID("details"), parts);
 }
 
-function formatBytes(n) { return n < 10_000 ? `${n} bytes` : n < 10_000_000 ? `${Math.round(n / 1000)} kB` : `${Math.round(n / 1e6)} MB`; }
+function formatBytes(n) {
+  return n < 10_000 ? `${n} bytes` : n < 10_000_000 ? `${Math.round(n / 1000)} kB` : `${Math.round(n / 1e6)} MB`;
+}
 
 function explanation(x) {
   if (x.error) return [element("p", {class: "bad"}, x.error)];
-  return [element("h3", {}, "Why"), element("p", {}, x.verdict),
+  return [
+    element("h3", {}, "Why"),
+    element("p", {}, x.verdict),
     element("ul", {}, ...(x.because ?? []).map((f) => element("li", {}, element("b", {}, f.where), ": ", f.what))),
     ...(x.next?.length ? [element("h3", {}, "What next")] : []),
-    ...(x.next ?? []).map((s) => element("p", {}, s.do, s.command ? element("code", {}, s.command) : "",
-      s.command ? element("button", {type: "button", onclick: () => navigator.clipboard?.writeText(s.command)}, "copy") : ""))];
+    ...(x.next ?? []).map((s) =>
+      element(
+        "p",
+        {},
+        s.do,
+        s.command ? element("code", {}, s.command) : "",
+        s.command
+          ? element("button", {type: "button", onclick: () => navigator.clipboard?.writeText(s.command)}, "copy")
+          : "",
+      ),
+    ),
+  ];
 }
 
 // select shows a thing's details, and asks why it is as it is.
 async function select(id) {
   view.selected = id;
-  window.history.replaceState(null, "", `#thing=${encodeURIComponent(id)}${view.time === null ? "" : "&at=" + new Date(view.time).toISOString()}`);
+  window.history.replaceState(
+    null,
+    "",
+    `#thing=${encodeURIComponent(id)}${view.time === null ? "" : "&at=" + new Date(view.time).toISOString()}`,
+  );
   redraw();
   view.storyDirty = true;
   if (recorded || !/^(node|service)\//.test(id)) return;
@@ -230,18 +417,37 @@ async function select(id) {
 }
 
 function drawStory() {
-  const search = byID("search").value.toLowerCase(), failed = byID("failed").checked, reads = byID("reads").checked;
+  const search = byID("search").value.toLowerCase(),
+    failed = byID("failed").checked,
+    reads = byID("reads").checked;
   const shown = [];
   for (let i = history.entries.length - 1; i >= 0 && shown.length < shownEntries; i--) {
     const e = history.entries[i];
     if (e.at > now()) continue;
     if (failed && !e.failed) continue;
     if (!reads && !e.failed && e.call && (e.call.method === "GET" || e.call.method === "HEAD")) continue;
-    if (search && !`${e.source} ${e.subject} ${e.what} ${e.detail ?? ""} ${e.caller ?? ""}`.toLowerCase().includes(search)) continue;
-    shown.push(element("li", {class: `${e.source}${e.failed ? " bad" : ""}${e.subject === view.selected ? " selected" : ""}`},
-      element("button", {type: "button", class: "time", title: "go to this moment", onclick: () => goTo(e.at)}, e.seconds.toFixed(2)), " ",
-      element("button", {type: "button", class: "subject", onclick: () => select(e.subject)}, e.subject), " ",
-      element("b", {}, e.call ? e.caller ?? "" : e.what), " ", element("span", {}, e.detail ?? "")));
+    if (
+      search &&
+      !`${e.source} ${e.subject} ${e.what} ${e.detail ?? ""} ${e.caller ?? ""}`.toLowerCase().includes(search)
+    )
+      continue;
+    shown.push(
+      element(
+        "li",
+        {class: `${e.source}${e.failed ? " bad" : ""}${e.subject === view.selected ? " selected" : ""}`},
+        element(
+          "button",
+          {type: "button", class: "time", title: "go to this moment", onclick: () => goTo(e.at)},
+          e.seconds.toFixed(2),
+        ),
+        " ",
+        element("button", {type: "button", class: "subject", onclick: () => select(e.subject)}, e.subject),
+        " ",
+        element("b", {}, e.call ? (e.caller ?? "") : e.what),
+        " ",
+        element("span", {}, e.detail ?? ""),
+      ),
+    );
   }
   fill(byID("entries"), shown);
   if (byID("cost").open) drawCost();
@@ -251,12 +457,24 @@ function drawCost() {
   const counts = new Map();
   for (let i = history.entries.length - 1; i >= 0 && history.entries[i].at > now() - 60_000; i--) {
     const e = history.entries[i];
-    if (e.call && e.at <= now()) counts.set(`${e.caller} ${e.what}`, (counts.get(`${e.caller} ${e.what}`) ?? 0) + 1);
+    if (e.call && e.at <= now())
+      counts.set(`${e.caller} ${e.what}`, (counts.get(`${e.caller} ${e.what}`) ?? 0) + 1);
   }
-  fill(byID("cost").querySelector("tbody"), [...counts].sort(([, a], [, b]) => b - a).map(([what, n]) => {
-    const [caller, operation] = what.split(" ");
-    return element("tr", {}, element("td", {}, caller), element("td", {}, operation), element("td", {}, String(n)));
-  }));
+  fill(
+    byID("cost").querySelector("tbody"),
+    [...counts]
+      .sort(([, a], [, b]) => b - a)
+      .map(([what, n]) => {
+        const [caller, operation] = what.split(" ");
+        return element(
+          "tr",
+          {},
+          element("td", {}, caller),
+          element("td", {}, operation),
+          element("td", {}, String(n)),
+        );
+      }),
+  );
 }
 
 // pulse shows a call of the cloud for a moment, on the thing that it is about.
@@ -282,8 +500,10 @@ function goLive() {
 }
 
 function drawClock() {
-  const begin = history.begin(), span = Math.max(1, view.end - begin);
-  if (document.activeElement !== byID("slider") || view.time === null || view.playing) byID("slider").value = String(Math.round((now() - begin) / span * 1000));
+  const begin = history.begin(),
+    span = Math.max(1, view.end - begin);
+  if (document.activeElement !== byID("slider") || view.time === null || view.playing)
+    byID("slider").value = String(Math.round(((now() - begin) / span) * 1000));
   const text = `${((now() - begin) / 1000).toFixed(1)} s, ${new Date(now()).toLocaleTimeString()}`;
   byID("clock").textContent = view.time === null ? (recorded ? text + ", the end" : text + ", now") : text;
   byID("slider").setAttribute("aria-valuetext", text);
@@ -294,15 +514,22 @@ function drawClock() {
 let lastFrame = performance.now();
 function frame(at) {
   const passed = at - lastFrame;
-  if (passed >= 33) { // 30 frames a second are enough.
+  if (passed >= 33) {
+    // 30 frames a second are enough.
     lastFrame = at;
     if (view.playing && view.time !== null) {
       view.time += passed * Number(byID("speed").value);
       view.dirty = view.storyDirty = true;
       if (view.time >= view.end) goLive();
     }
-    if (view.dirty) { view.dirty = false; draw(); }
-    if (view.storyDirty) { view.storyDirty = false; drawStory(); }
+    if (view.dirty) {
+      view.dirty = false;
+      draw();
+    }
+    if (view.storyDirty) {
+      view.storyDirty = false;
+      drawStory();
+    }
     drawClock();
   }
   requestAnimationFrame(frame);
@@ -311,22 +538,32 @@ function frame(at) {
 function receive(batch) {
   if (batch.reset) history.reset();
   for (const c of batch.scene ?? []) history.addChange(c);
-  for (const e of batch.story ?? []) { history.addEntry(e); if (view.end - e.at < 5000) pulse(e); }
+  for (const e of batch.story ?? []) {
+    history.addEntry(e);
+    if (view.end - e.at < 5000) pulse(e);
+  }
   view.end = Date.parse(batch.now);
   if (batch.scene?.length || batch.reset) redraw();
   if (batch.story?.length) view.storyDirty = true;
   if (batch.note) byID("connection").textContent = batch.note;
 }
 
-byID("slider").addEventListener("input", (ev) => goTo(history.begin() + (view.end - history.begin()) * Number(ev.target.value) / 1000));
+byID("slider").addEventListener("input", (ev) =>
+  goTo(history.begin() + ((view.end - history.begin()) * Number(ev.target.value)) / 1000),
+);
 byID("play").addEventListener("click", () => {
   if (view.time === null) goTo(view.end);
   else view.playing = !view.playing;
 });
 byID("live").addEventListener("click", goLive);
-for (const id of ["search", "failed", "reads"]) byID(id).addEventListener("input", () => { view.storyDirty = true; });
+for (const id of ["search", "failed", "reads"])
+  byID(id).addEventListener("input", () => {
+    view.storyDirty = true;
+  });
 byID("filters").addEventListener("submit", (ev) => ev.preventDefault());
-byID("cost").addEventListener("toggle", () => { view.storyDirty = true; });
+byID("cost").addEventListener("toggle", () => {
+  view.storyDirty = true;
+});
 byID("table").addEventListener("toggle", redraw);
 new ResizeObserver(redraw).observe(byID("picture"));
 
@@ -341,8 +578,13 @@ if (recorded) {
     const batch = JSON.parse(ev.data);
     receive(batch);
   };
-  stream.onopen = () => { byID("connection").textContent = ""; history.entries = []; };
-  stream.onerror = () => { byID("connection").textContent = "▲ the lab does not answer; trying again. `lab status` says what runs."; };
+  stream.onopen = () => {
+    byID("connection").textContent = "";
+    history.entries = [];
+  };
+  stream.onerror = () => {
+    byID("connection").textContent = "▲ the lab does not answer; trying again. `lab status` says what runs.";
+  };
   if (view.selected) select(view.selected);
 }
 const at = /[#&]at=([^&]+)/.exec(location.hash);

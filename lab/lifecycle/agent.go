@@ -65,6 +65,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	}
 	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
 	machines.OnChange = recorder.Record
+	recorder.OnComponent = machines.TriggerReconcile // Another CCM may make no routes.
 	machines.PodRanges = func(ctx context.Context) (map[string]string, error) { return podRanges(ctx, l, kube) }
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {

@@ -11,22 +11,23 @@ import (
 	"github.com/ccmlab/ccmlab/lab/lines"
 )
 
-// MaxLogBytes is how large a log of changes may become. Then the older half of its changes is folded
+// maxLogBytes is how large a log of changes may become. Then the older half of its changes is folded
 // into one scene, and what was before can be looked at no more.
-const MaxLogBytes = 32 << 20
+const maxLogBytes = 32 << 20
 
 // Log is the file of a lab's changes. One process writes it.
 type Log struct {
 	File string
 
 	scene Scene
-	size  int64
 	seq   int64
+	size  int64
+	bound int64 // of size
 }
 
 // OpenLog folds what the file has, if there is one.
 func OpenLog(file string) (*Log, error) {
-	l := &Log{File: file, scene: Scene{}}
+	l := &Log{File: file, scene: Scene{}, bound: maxLogBytes}
 	changes, err := Read(file)
 	for _, c := range changes {
 		l.scene.Apply(c)
@@ -72,7 +73,7 @@ func (l *Log) Add(c Change) error {
 	if !l.scene.Changes(c) {
 		return nil
 	}
-	if l.size > MaxLogBytes {
+	if l.size > l.bound {
 		if err := l.foldOlderHalf(); err != nil {
 			return err
 		}

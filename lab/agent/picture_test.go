@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/console/scene"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// states are the things of a scene's file, by ID.
+func states(t require.TestingT, file string) map[string]string {
+	changes, err := scene.Read(file)
+	require.NoError(t, err)
+	all := map[string]string{}
+	for id, thing := range scene.At(changes, time.Now().Add(time.Hour)) {
+		all[id] = thing.State
+	}
+	return all
+}
+
+// The scene follows the cluster. What goes while no agent runs is gone when the next one has looked.
+func TestPictureFollowsTheCluster(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "scene.jsonl")
+	kube := fake.NewClientset()
+	nodes := kube.CoreV1().Nodes()
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n"},
+		Spec:       corev1.NodeSpec{Taints: []corev1.Taint{{Key: "node.cloudprovider.kubernetes.io/uninitialized"}}},
+	}
+	run := func(change func(), want map[string]string) {
+		t.Helper()
+		stop := record(t, timeline.Log{File: filepath.Join(dir, "timeline.jsonl"), Start: time.Now()},
+			func(ctx context.Context, r *Recorder) error {
+				var err error
+				r.Picture, err = NewPicture(file, slog.New(slog.DiscardHandler))
+				require.NoError(t, err)
+				return r.Watch(ctx, kube)
+			})
+		change()
+		assert.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, want, states(c, file)) }, bound, 10*time.Millisecond)
+		stop()
+	}
+	run(func() {
+		_, err := nodes.Create(t.Context(), node, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}, map[string]string{"node/n": "waits for the CCM"})
+	run(func() {
+		node.Spec.Taints = nil
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
+		_, err := nodes.Update(t.Context(), node, metav1.UpdateOptions{})
+		require.NoError(t, err)
+	}, map[string]string{"node/n": "Ready"})
+	require.NoError(t, nodes.Delete(t.Context(), "n", metav1.DeleteOptions{}))
+	run(func() {}, map[string]string{})
+}
+
+// An instance that another has replaced under its name does not take that one away when it goes.
+func TestPictureFollowsTheCloud(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "scene.jsonl")
+	p, err := NewPicture(file, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	seq := int64(0)
+	tell := func(id string, state api.InstanceState, kind api.EventType) {
+		seq++
+		i := newInstance(id, "node-1", 1, state)
+		p.Event(api.Event{Seq: seq, Time: time.Now(), Type: kind, ID: id, Name: i.Name, Instance: &i})
+	}
+	tell("i-1", api.InstanceTerminated, api.EventUpdated)
+	tell("i-2", api.InstanceRunning, api.EventCreated)
+	tell("i-1", api.InstanceTerminated, api.EventDeleted)
+	assert.Equal(t, map[string]string{"instance/node-1": "running"}, states(t, file))
+	tell("i-2", api.InstanceTerminated, api.EventDeleted)
+	assert.Empty(t, states(t, file))
+}
+
+// fakeBalancers answers for one balancer.
+type fakeBalancers struct {
+	bytes int64
+	err   error
+}
+
+func (f *fakeBalancers) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	return []api.LoadBalancer{{ID: "lb-1", Name: "web"}}, f.err
+}
+
+func (f *fakeBalancers) LoadBalancerHealth(context.Context, string) (*api.LoadBalancerHealth, error) {
+	return &api.LoadBalancerHealth{Targets: []api.TargetHealth{{InstanceID: "i-1", Health: api.TargetHealthy}}}, nil
+}
+
+func (f *fakeBalancers) LoadBalancerStats(context.Context, string) (*api.LoadBalancerStats, error) {
+	return &api.LoadBalancerStats{Targets: []api.TargetStats{{InstanceID: "i-1", BytesOut: f.bytes}}}, nil
+}
+
+// The targets of a balancer that the events have told of get health and traffic, which stay while the
+// cloud does not answer.
+func TestPictureFollowsTraffic(t *testing.T) {
+	p, err := NewPicture(filepath.Join(t.TempDir(), "scene.jsonl"), slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	cloud, counted := &fakeBalancers{bytes: 1000}, map[string]trafficCount{}
+	p.readTraffic(t.Context(), cloud, counted) // Of a balancer that is not known yet.
+	lb := api.LoadBalancer{ID: "lb-1", Name: "web", Targets: []api.Target{{InstanceID: "i-1"}}}
+	p.Event(api.Event{Seq: 1, Type: api.EventCreated, LoadBalancer: &lb})
+	p.readTraffic(t.Context(), cloud, counted)
+	cloud.bytes = 1 << 30
+	p.readTraffic(t.Context(), cloud, counted)
+	cloud.err = errors.New("the cloud is away")
+	p.readTraffic(t.Context(), cloud, counted)
+	thing, ok := p.log.Get("balancer/web")
+	require.True(t, ok)
+	assert.Equal(t, scene.LevelOK, thing.Links[0].Level)
+	assert.Positive(t, thing.Links[0].BytesPerSecond)
+}
