@@ -6,6 +6,7 @@ const maxChanges = 100_000,
   maxEntries = 20_000,
   keyframeEvery = 500,
   shownEntries = 200,
+  shownLater = 30,
   mapFrom = 60;
 const shapes = {ok: "●", busy: "◐", bad: "▲", off: "○"};
 const byID = (id) => document.getElementById(id);
@@ -119,8 +120,10 @@ function chip(t, extra = []) {
   );
 }
 
+// taintsOf are the keys of a Node's taints, each once.
 function taintsOf(t) {
-  return (t.facts ?? []).filter((f) => f.name === "taint");
+  const keys = (t.facts ?? []).filter((f) => f.name === "taint").map((f) => f.value.replace(/:[^:]*$/, ""));
+  return [...new Set(keys)];
 }
 
 function factsOf(t, ...names) {
@@ -131,8 +134,8 @@ function factsOf(t, ...names) {
 
 function nodeChip(node, pods) {
   return chip(node, [
-    ...taintsOf(node).map((f) =>
-      element("span", {class: "taint", title: f.value}, "taint ", f.value.replace(/^.*\//, "").replace(/:.*/, "")),
+    ...taintsOf(node).map((key) =>
+      element("span", {class: "taint", title: key}, "taint ", key.replace(/^.*\//, "")),
     ),
     element(
       "div",
@@ -294,18 +297,29 @@ function drawLines(scene, find, isMap) {
   fill(svg, lines);
 }
 
+const urgency = {bad: 0, busy: 1, off: 2};
+
+// problemOf is what a person should know of a thing that is not as it should be; undefined if it is.
+function problemOf(t) {
+  if (t.level === "bad" || (t.level === "busy" && t.reason)) return {level: t.level, text: t.reason ?? ""};
+  const ill = (t.links ?? []).filter((l) => l.level === "bad");
+  if (ill.length) return {level: "bad", text: `${ill.length} of ${t.links.length} targets: ${ill[0].state}`};
+  if (t.level === "off" && t.kind !== "pod") return {level: "off", text: t.reason ?? ""};
+}
+
 function drawAttention(scene) {
   const look = [...scene.values()]
-    .filter((t) => t.level === "bad" || (t.level === "busy" && t.reason))
-    .sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
+    .map((t) => ({t, problem: problemOf(t)}))
+    .filter((x) => x.problem)
+    .sort((a, b) => urgency[a.problem.level] - urgency[b.problem.level]);
   const shown = look
     .slice(0, 6)
-    .map((t) =>
+    .map(({t, problem}) =>
       element(
         "button",
-        {type: "button", class: t.level, onclick: () => select(t.id)},
-        `${shapes[t.level]} ${t.kind} ${t.name}: ${t.state}`,
-        element("small", {}, t.reason ?? ""),
+        {type: "button", class: problem.level, onclick: () => select(t.id)},
+        `${shapes[problem.level]} ${t.kind} ${t.name}: ${t.state}`,
+        element("small", {}, problem.text),
       ),
     );
   if (look.length > 6) shown.push(element("span", {}, `and ${look.length - 6} more`));
@@ -336,6 +350,9 @@ function drawDetails(scene, find) {
     ),
     element("p", {}, t.state, t.reason ? ". " + t.reason : ""),
   ];
+  askWhy(t);
+  const why = view.time === null ? view.why.get(t.id) : undefined;
+  if (why) parts.push(...explanation(why));
   parts.push(
     element(
       "dl",
@@ -366,8 +383,6 @@ function drawDetails(scene, find) {
         ),
       ),
     );
-  const why = view.time === null ? view.why.get(t.id) : undefined;
-  if (why) parts.push(...explanation(why));
   fill(byID("details"), parts);
 }
 
@@ -396,61 +411,67 @@ function explanation(x) {
   ];
 }
 
-// select shows a thing's details, and asks why it is as it is.
-async function select(id) {
+// select shows a thing's details.
+function select(id) {
   view.selected = id;
-  window.history.replaceState(
-    null,
-    "",
-    `#thing=${encodeURIComponent(id)}${view.time === null ? "" : "&at=" + new Date(view.time).toISOString()}`,
-  );
+  const moment = view.time === null ? "" : "&at=" + new Date(view.time).toISOString();
+  window.history.replaceState(null, "", `#thing=${encodeURIComponent(id)}${moment}`);
   redraw();
   view.storyDirty = true;
-  if (recorded || !/^(node|service)\//.test(id)) return;
+}
+
+// askWhy asks why the selected thing is as it is, once for each of its states and not too often.
+async function askWhy(t) {
+  if (recorded || view.time !== null || view.asked === t || Date.now() - (view.askedAt ?? 0) < 1000) return;
+  if (t.kind !== "node" && t.kind !== "service") return;
+  view.asked = t;
+  view.askedAt = Date.now();
   try {
-    const answer = await fetch("explain.json?subject=" + encodeURIComponent(id));
-    view.why.set(id, await answer.json());
+    const answer = await fetch("explain.json?subject=" + encodeURIComponent(t.id));
+    view.why.set(t.id, await answer.json());
   } catch (err) {
-    view.why.set(id, {error: String(err)});
+    view.why.set(t.id, {error: String(err)});
   }
   redraw();
 }
 
+// isShown tells whether an entry passes the filters.
+function isShown(e) {
+  const search = byID("search").value.toLowerCase();
+  if (byID("failed").checked && !e.failed) return false;
+  const isRead = e.call && (e.call.method === "GET" || e.call.method === "HEAD");
+  if (isRead && !e.failed && !byID("reads").checked) return false;
+  const text = `${e.source} ${e.subject} ${e.what} ${e.detail ?? ""} ${e.caller ?? ""}`;
+  return text.toLowerCase().includes(search);
+}
+
+// drawStory shows the entries around the time that is shown, the newest first.
 function drawStory() {
-  const search = byID("search").value.toLowerCase(),
-    failed = byID("failed").checked,
-    reads = byID("reads").checked;
+  const all = history.entries;
+  let next = all.length; // The first entry that is later.
+  while (next > 0 && all[next - 1].at > now()) next--;
+  const later = [];
+  for (let i = next; i < all.length && later.length < shownLater; i++) if (isShown(all[i])) later.unshift(all[i]);
   const shown = [];
-  for (let i = history.entries.length - 1; i >= 0 && shown.length < shownEntries; i--) {
-    const e = history.entries[i];
-    if (e.at > now()) continue;
-    if (failed && !e.failed) continue;
-    if (!reads && !e.failed && e.call && (e.call.method === "GET" || e.call.method === "HEAD")) continue;
-    if (
-      search &&
-      !`${e.source} ${e.subject} ${e.what} ${e.detail ?? ""} ${e.caller ?? ""}`.toLowerCase().includes(search)
-    )
-      continue;
-    shown.push(
-      element(
-        "li",
-        {class: `${e.source}${e.failed ? " bad" : ""}${e.subject === view.selected ? " selected" : ""}`},
-        element(
-          "button",
-          {type: "button", class: "time", title: "go to this moment", onclick: () => goTo(e.at)},
-          e.seconds.toFixed(2),
-        ),
-        " ",
-        element("button", {type: "button", class: "subject", onclick: () => select(e.subject)}, e.subject),
-        " ",
-        element("b", {}, e.call ? (e.caller ?? "") : e.what),
-        " ",
-        element("span", {}, e.detail ?? ""),
-      ),
-    );
-  }
-  fill(byID("entries"), shown);
+  for (let i = next - 1; i >= 0 && shown.length < shownEntries; i--) if (isShown(all[i])) shown.push(all[i]);
+  fill(byID("entries"), [...later.map((e) => storyLine(e, " later")), ...shown.map((e) => storyLine(e, ""))]);
   if (byID("cost").open) drawCost();
+}
+
+function storyLine(e, when) {
+  const classes = `${e.source}${e.failed ? " bad" : ""}${e.subject === view.selected ? " selected" : ""}${when}`;
+  const time = {type: "button", class: "time", title: "go to this moment", onclick: () => goTo(e.at)};
+  return element(
+    "li",
+    {class: classes},
+    element("button", time, e.seconds.toFixed(2)),
+    " ",
+    element("button", {type: "button", class: "subject", onclick: () => select(e.subject)}, e.subject),
+    " ",
+    element("b", {}, e.call ? (e.caller ?? "") : e.what),
+    " ",
+    element("span", {}, e.detail ?? ""),
+  );
 }
 
 function drawCost() {
@@ -513,6 +534,7 @@ function drawClock() {
 
 let lastFrame = performance.now();
 function frame(at) {
+  requestAnimationFrame(frame);
   const passed = at - lastFrame;
   if (passed >= 33) {
     // 30 frames a second are enough.
@@ -532,7 +554,6 @@ function frame(at) {
     }
     drawClock();
   }
-  requestAnimationFrame(frame);
 }
 
 function receive(batch) {
@@ -543,7 +564,8 @@ function receive(batch) {
     if (view.end - e.at < 5000) pulse(e);
   }
   view.end = Date.parse(batch.now);
-  if (batch.scene?.length || batch.reset) redraw();
+  const isStale = view.selected && view.asked !== history.latest.get(view.selected);
+  if (batch.scene?.length || batch.reset || isStale) redraw();
   if (batch.story?.length) view.storyDirty = true;
   if (batch.note) byID("connection").textContent = batch.note;
 }
@@ -585,7 +607,6 @@ if (recorded) {
   stream.onerror = () => {
     byID("connection").textContent = "▲ the lab does not answer; trying again. `lab status` says what runs.";
   };
-  if (view.selected) select(view.selected);
 }
 const at = /[#&]at=([^&]+)/.exec(location.hash);
 if (at) setTimeout(() => goTo(Date.parse(decodeURIComponent(at[1]))), recorded ? 0 : 1500);

@@ -1,0 +1,182 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/lab/console/scene"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// browserBound is how long steps may take together.
+const browserBound = time.Minute
+
+type step = chromedp.Action[chromedp.Void]
+
+// openBrowser starts a real browser that ends with the test.
+func openBrowser(t *testing.T) context.Context {
+	t.Helper()
+	if _, err := exec.LookPath("chromium"); err != nil && os.Getenv("CI") == "" {
+		t.Skip("needs a browser: Debian's package chromium")
+	}
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"),
+		chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1600, 1000),
+		chromedp.NoSandbox) // It opens our pages alone, and a container may have no user namespaces for a sandbox.
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx)
+	t.Cleanup(cancel)
+	_, err := chromedp.Run(ctx, chromedp.Title()) // A bound on the first call would be the browser's.
+	require.NoError(t, err)
+	return ctx
+}
+
+func runInBrowser(t *testing.T, ctx context.Context, steps ...step) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, browserBound)
+	defer cancel()
+	require.NoError(t, chromedp.Do(ctx, steps...))
+}
+
+// waitFor waits until a JavaScript expression is true.
+func waitFor(expression string) step {
+	return chromedp.Poll[chromedp.Void](expression, chromedp.WithPollingTimeout(bound), chromedp.WithPollingInterval(50*time.Millisecond))
+}
+
+// text is what the first element of a selector says, "" without one.
+func text(selector string) string {
+	return "(document.querySelector(" + quote(selector) + ")?.textContent ?? '')"
+}
+
+func quote(s string) string { return "`" + s + "`" }
+
+// waitingNode and readyNode are a Node before and after the CCM has seen it.
+func waitingNode() *scene.Thing {
+	return &scene.Thing{
+		ID: "node/node-1", Kind: scene.KindNode, Name: "node-1", State: "waits for the CCM", Level: scene.LevelBusy,
+		Reason: "Its taint keeps pods off.", Links: []scene.Link{{To: "instance/node-1"}},
+		Facts: []scene.Fact{{Name: "taint", Value: "node.cloudprovider.kubernetes.io/uninitialized:NoSchedule"}},
+	}
+}
+
+func readyNode() *scene.Thing {
+	return &scene.Thing{
+		ID: "node/node-1", Kind: scene.KindNode, Name: "node-1", State: "Ready", Level: scene.LevelOK,
+		Links: []scene.Link{{To: "provider:fakecloud://i-1"}},
+	}
+}
+
+func machine(state string, level scene.Level) *scene.Thing {
+	return &scene.Thing{
+		ID: "instance/node-1", Kind: scene.KindInstance, Name: "node-1", Zone: "nebula-1a", State: state, Level: level,
+		CloudID: "i-1", Keys: []string{"provider:fakecloud://i-1", "cloud:i-1"},
+	}
+}
+
+// A taint that lifts is seen on the open page, the slider goes back to where it was, and a page whose
+// server started again shows what is there then.
+func TestPageFollowsAndGoesBack(t *testing.T) {
+	l := newLab(t)
+	log, err := scene.OpenLog(SceneFile(l))
+	require.NoError(t, err)
+	start := time.Now().Add(-time.Minute)
+	show := func(at time.Time, thing *scene.Thing) {
+		require.NoError(t, log.Add(scene.Change{Time: at, Thing: thing}))
+	}
+	show(start, machine("running", scene.LevelOK))
+	show(start.Add(10*time.Second), waitingNode())
+	require.NoError(t, l.Timeline().AddAt(start.Add(10*time.Second), timeline.Change{
+		Source: timeline.SourceCluster, Subject: "node/node-1", What: "registered",
+	}))
+	ctx := openBrowser(t)
+	var url string
+	t.Run("first server", func(t *testing.T) {
+		url = serve(t, l)
+		runInBrowser(t, ctx,
+			chromedp.Navigate(url),
+			waitFor(text(".zone .machine .node")+".includes('waits for the CCM')"),
+			waitFor(text(".zone .taint")+".includes('uninitialized')"),
+			waitFor(text("#attention")+".includes('taint keeps pods off')"),
+			waitFor(text("#entries")+".includes('registered')"),
+		)
+		show(time.Now(), readyNode())
+		runInBrowser(t, ctx,
+			waitFor(text(".zone .machine .node")+".includes('Ready')"),
+			waitFor("!document.querySelector('.zone .taint')"),
+			waitFor(text("#attention")+".includes('all is well')"),
+			// The keyboard alone: the slider to its begin, and a little on.
+			chromedp.Focus("#slider"), chromedp.KeyEvent(kb.Home),
+			waitFor("!document.querySelector('.zone .node') && document.body.classList.contains('past')"),
+			chromedp.Click("#entries .time"), // The moment of "registered".
+			waitFor(text(".zone .taint")+".includes('uninitialized')"),
+			chromedp.Click("#play"),
+			chromedp.SetValue("#speed", "16"),
+			waitFor("!document.querySelector('.zone .taint') && !document.body.classList.contains('past')"),
+		)
+	})
+	runInBrowser(t, ctx, waitFor(text("#connection")+".includes('does not answer')"))
+	show(time.Now(), machine("stopped", scene.LevelOff))
+	serve(t, l)
+	runInBrowser(t, ctx, waitFor(text(".zone .machine .instance")+".includes('stopped')"))
+}
+
+// A recording opens from a file, without a server. Names that are markup are text on it.
+func TestRecordingOpensOffline(t *testing.T) {
+	const hostile = `<img src=x onerror="document.title='hit'">`
+	start := time.Now().Add(-time.Minute)
+	pod := &scene.Thing{ID: "pod/p", Kind: scene.KindPod, Name: hostile, State: "Pending", Level: scene.LevelBusy, Reason: hostile}
+	var page bytes.Buffer
+	require.NoError(t, writeRecording(&page, recording{
+		Lab: hostile, Until: time.Now(),
+		Scene: []scene.Change{
+			{Time: start, Thing: machine("running", scene.LevelOK)}, {Time: start, Thing: waitingNode()},
+			{Time: start.Add(time.Second), Thing: pod}, {Time: start.Add(2 * time.Second), Thing: readyNode()},
+		},
+		Story: []timeline.Entry{{Time: start, Change: timeline.Change{Subject: hostile, What: hostile, Detail: hostile}}},
+	}))
+	file := filepath.Join(t.TempDir(), "lab.html")
+	require.NoError(t, os.WriteFile(file, page.Bytes(), 0o600))
+	ctx := openBrowser(t)
+	runInBrowser(t, ctx,
+		chromedp.Navigate("file://"+file),
+		waitFor(text(".zone .machine .node")+".includes('Ready')"),
+		waitFor(text("#pending .thing")+".includes('<img')"),
+		waitFor(text("#entries")+".includes('<img')"),
+		chromedp.Click("#pending .thing button"),
+		waitFor(text("#details")+".includes('<img')"),
+		waitFor("document.querySelectorAll('img').length === 0"),
+	)
+	title, err := chromedp.Run(ctx, chromedp.Title())
+	require.NoError(t, err)
+	require.Equal(t, "Lab "+hostile, title)
+}
+
+// A thousand instances are a map, of which each can be opened.
+func TestPageShowsAThousandInstances(t *testing.T) {
+	rec := recording{Lab: "large", Until: time.Now()}
+	for i := range 1000 {
+		m := machine("running", scene.LevelOK)
+		m.ID += "-" + time.Duration(i).String()
+		m.Name = m.ID
+		rec.Scene = append(rec.Scene, scene.Change{Time: rec.Until.Add(-time.Minute), Thing: m})
+	}
+	var page bytes.Buffer
+	require.NoError(t, writeRecording(&page, rec))
+	file := filepath.Join(t.TempDir(), "lab.html")
+	require.NoError(t, os.WriteFile(file, page.Bytes(), 0o600))
+	runInBrowser(t, openBrowser(t),
+		chromedp.Navigate("file://"+file),
+		waitFor(text(".map .zone h3")+".includes('1000 instances')"),
+		chromedp.Click(".map .machine:nth-child(500) button"),
+		waitFor(text("#details h2")+".includes('instance')"),
+	)
+}
