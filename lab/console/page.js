@@ -79,7 +79,6 @@ const view = {
   playing: false,
   selected: location.hash.startsWith("#thing=") ? decodeURIComponent(location.hash.slice(7).split("&")[0]) : "",
   end: Date.now(),
-  drawn: new Map(),
   why: new Map(),
   dirty: true,
   storyDirty: true,

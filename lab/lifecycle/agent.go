@@ -75,7 +75,12 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	})
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return recorder.Picture.Follow(ctx, cloud, kube) })
-	group.Go(func() error { return console.Serve(ctx, l, log) })
+	group.Go(func() error {
+		if err := console.Serve(ctx, l, log); err != nil { // Machines go on without a page.
+			log.Error("serving the page", "error", err)
+		}
+		return nil
+	})
 	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
 	group.Go(func() error { return l.Cluster.Tend(ctx, log) })
 	return group.Wait()
