@@ -102,6 +102,19 @@ func (p *Picture) Component(c timeline.Change) {
 	}
 }
 
+// AddAbsent records components that may run, unless it knows better.
+func (p *Picture) AddAbsent(components ...string) {
+	for _, name := range components {
+		t := scene.OfComponent(name, "", false)
+		p.mu.Lock()
+		_, known := p.log.Get(t.ID)
+		p.mu.Unlock()
+		if !known {
+			p.set(t)
+		}
+	}
+}
+
 // watchObjects records Nodes, Pods and Services of type LoadBalancer, from when the factory is started.
 // prune, called when its caches are complete, removes what went while no agent ran.
 func (p *Picture) watchObjects(factory informers.SharedInformerFactory) (prune func(), err error) {

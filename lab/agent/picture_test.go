@@ -87,6 +87,20 @@ func TestPictureFollowsTheCloud(t *testing.T) {
 	assert.Empty(t, states(t, file))
 }
 
+// A component that was never started is seen not to run; one that runs is not said to be absent.
+func TestPictureOfComponents(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "scene.jsonl")
+	p, err := NewPicture(file, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	p.AddAbsent("ccm")
+	assert.Equal(t, map[string]string{"component/ccm": "does not run"}, states(t, file))
+	p.Component(componentChange("ccm", componentStarted, "process 1"))
+	p.AddAbsent("ccm")
+	assert.Equal(t, map[string]string{"component/ccm": "runs"}, states(t, file))
+	p.Component(componentChange("ccm", componentEnded, "process 1"))
+	assert.Equal(t, map[string]string{"component/ccm": "does not run"}, states(t, file))
+}
+
 // fakeBalancers answers for one balancer.
 type fakeBalancers struct {
 	bytes int64

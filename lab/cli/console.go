@@ -15,6 +15,7 @@ import (
 
 // newConsole returns the command `lab console`.
 func newConsole(o *globalOptions) *cobra.Command {
+	var readOnly bool
 	cmd := &cobra.Command{
 		Use:   "console [RECORDING]",
 		Short: "Print where the lab's page is, or serve a recording",
@@ -22,13 +23,16 @@ func newConsole(o *globalOptions) *cobra.Command {
 picture that moves: instances with their nodes and pods, Services with their load
 balancers, taints, health and traffic, beside the story of what happened. A slider goes
 back in time. The lab's agent serves it on the loopback address; the address has the
-token that opens it, and is for you alone.
+token that opens it, and is for you alone: with the page come buttons that stop and
+start instances and the CCM, each with the command that does the same. With --read-only
+it prints an address of a page without them, to project or to give away.
 
 With -o json it prints the picture itself, as it is now.
 
 With a file that ` + "`lab record`" + ` wrote, it serves that until Ctrl-C. A browser opens such a
 file without it, too.`,
 		Example: `  lab console
+  lab console --read-only
   lab console -o json | jq -r '.[] | select(.level == "bad") | .id'
   lab record -o lab.html && lab console lab.html`,
 		Args: cobra.MaximumNArgs(1),
@@ -51,7 +55,7 @@ file without it, too.`,
 				enc.SetIndent("", "  ")
 				return enc.Encode(scene.At(changes, time.Now()).Things())
 			}
-			url, err := console.PageURL(l)
+			url, err := console.PageURL(l, readOnly)
 			if err != nil {
 				return err
 			}
@@ -59,6 +63,7 @@ file without it, too.`,
 			return err
 		},
 	}
+	cmd.Flags().BoolVar(&readOnly, "read-only", false, "the address of a page that changes nothing")
 	addOutputFlag(cmd, "table", "json")
 	return cmd
 }

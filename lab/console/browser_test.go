@@ -129,6 +129,32 @@ func TestPageFollowsAndGoesBack(t *testing.T) {
 	runInBrowser(t, ctx, waitFor(text(".zone .machine .instance")+".includes('stopped')"))
 }
 
+// An instance is stopped by a click. A page that is read-only has no such button.
+func TestInstanceIsStoppedByAClick(t *testing.T) {
+	l, cloud := newLabWithCloud(t)
+	log, err := scene.OpenLog(SceneFile(l))
+	require.NoError(t, err)
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	url := serve(t, l)
+	ctx := openBrowser(t)
+	runInBrowser(t, ctx,
+		chromedp.Navigate(url),
+		chromedp.Click(".machine .instance button"),
+		waitFor(text("#details")+".includes('fakecloud instances stop node-1')"),
+		chromedp.Click("#details [data-verb=stop]"),
+		waitFor(text("#details")+".includes('done: fakecloud instances stop node-1')"),
+	)
+	require.Equal(t, []string{"/v1/instances/i-1/stop"}, cloud.changes())
+	a, err := readAddress(l)
+	require.NoError(t, err)
+	runInBrowser(t, ctx,
+		chromedp.Navigate(a.url(a.ReadOnlyToken)),
+		chromedp.Click(".machine .instance button"),
+		waitFor(text("#details")+".includes('nebula-1a')"),
+		waitFor("!document.querySelector('[data-verb]') && !document.querySelector('meta[name=csrf]')"),
+	)
+}
+
 // A recording opens from a file, without a server. Names that are markup are text on it.
 func TestRecordingOpensOffline(t *testing.T) {
 	const hostile = `<img src=x onerror="document.title='hit'">`

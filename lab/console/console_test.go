@@ -8,9 +8,11 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"os"
-	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,28 +29,60 @@ import (
 
 const bound = 20 * time.Second
 
-// quietCluster has no component, and a cloud that does not answer.
+// quietCluster has no component.
 type quietCluster struct {
 	cluster.Cluster
-	token string
+	cloud cluster.Cloud
 }
 
 func (quietCluster) Components(context.Context) ([]cluster.Component, error) { return nil, nil }
 
-func (q quietCluster) Cloud() cluster.Cloud {
-	return cluster.Cloud{URL: "http://127.0.0.1:1", Dir: filepath.Dir(q.token)}
+func (q quietCluster) Cloud() cluster.Cloud { return q.cloud }
+
+// fakeCloud notes what it is asked to change, and answers with an instance.
+type fakeCloud struct {
+	mu    sync.Mutex
+	asked []string
+}
+
+func (f *fakeCloud) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.Method == http.MethodPost {
+		f.asked = append(f.asked, r.URL.Path)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write([]byte(`{"id": "i-1", "items": []}`))
+}
+
+func (f *fakeCloud) changes() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.asked)
 }
 
 // newLab is a lab of which only records exist.
 func newLab(t *testing.T) *lab.Lab {
 	t.Helper()
+	l, _ := newLabWithCloud(t)
+	return l
+}
+
+func newLabWithCloud(t *testing.T) (*lab.Lab, *fakeCloud) {
+	t.Helper()
+	cloud := &fakeCloud{}
+	server := httptest.NewServer(cloud)
+	t.Cleanup(server.Close)
 	st, err := state.CreateDir(t.TempDir())
 	require.NoError(t, err)
 	st.StartedAt = time.Now()
-	l := &lab.Lab{State: st, Cluster: quietCluster{token: st.Path("cloud")}, Host: process.Host{Lab: st.Path()}}
-	require.NoError(t, os.WriteFile(l.Cluster.Cloud().TokenFile(cluster.CallerLab), []byte("token"), 0o600))
+	at := cluster.Cloud{URL: server.URL, Dir: st.Path()}
+	l := &lab.Lab{State: st, Cluster: quietCluster{cloud: at}, Host: process.Host{Lab: st.Path()}}
+	for _, caller := range []string{cluster.CallerLab, cluster.CallerOperator} {
+		require.NoError(t, os.WriteFile(at.TokenFile(caller), []byte("token"), 0o600))
+	}
 	require.NoError(t, l.Timeline().Create())
-	return l
+	return l, cloud
 }
 
 // serve serves the lab's page until the test ends, and returns where.
@@ -63,7 +97,7 @@ func serve(t *testing.T, l *lab.Lab) (url string) {
 	})
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		var err error
-		url, err = PageURL(l)
+		url, err = PageURL(l, false)
 		assert.NoError(c, err)
 	}, bound, 10*time.Millisecond)
 	return url
@@ -108,7 +142,42 @@ func TestPageIsGuarded(t *testing.T) {
 	assert.Contains(t, opened.Header.Get("Content-Security-Policy"), "default-src 'self'")
 	assert.Equal(t, http.StatusOK, status(browser, base+"page.js", nil))
 	assert.Equal(t, http.StatusMisdirectedRequest, status(browser, base, func(r *http.Request) { r.Host = "rebound.test" }))
-	assert.Equal(t, http.StatusMethodNotAllowed, status(browser, base, func(r *http.Request) { r.Method = http.MethodPost }))
+}
+
+// What changes something needs the page's own origin and its CSRF token, and more than a read-only page.
+func TestActsAreGuarded(t *testing.T) {
+	l, cloud := newLabWithCloud(t)
+	log, err := scene.OpenLog(SceneFile(l))
+	require.NoError(t, err)
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	url := serve(t, l)
+	base, _, _ := strings.Cut(url, "?")
+	a, err := readAddress(l)
+	require.NoError(t, err)
+	owner, viewer := newBrowser(t), newBrowser(t)
+	visit(t, owner, url, nil)
+	visit(t, viewer, a.url(a.ReadOnlyToken), nil)
+	post := func(c *http.Client, verb, origin, csrf string) int {
+		return visit(t, c, base+"acts.json?subject=instance/node-1&verb="+verb, func(r *http.Request) {
+			r.Method = http.MethodPost
+			r.Header.Set("Origin", origin)
+			r.Header.Set(csrfHeader, csrf)
+		}).StatusCode
+	}
+	own := strings.TrimSuffix(base, "/")
+	for name, got := range map[string]int{
+		"a read-only page":   post(viewer, "stop", own, a.csrfToken()),
+		"another site":       post(owner, "stop", "http://other.test", a.csrfToken()),
+		"no origin":          post(owner, "stop", "", a.csrfToken()),
+		"no token":           post(owner, "stop", own, ""),
+		"a token of another": post(owner, "stop", own, address{Token: "other"}.csrfToken()),
+	} {
+		assert.Equal(t, http.StatusForbidden, got, name)
+	}
+	assert.Equal(t, http.StatusInternalServerError, post(owner, "start", own, a.csrfToken()), "it runs")
+	assert.Empty(t, cloud.changes())
+	assert.Equal(t, http.StatusOK, post(owner, "stop", own, a.csrfToken()))
+	assert.Equal(t, []string{"/v1/instances/i-1/stop"}, cloud.changes())
 }
 
 // A page that is open finds the next agent's at the same address, with the same cookie.

@@ -30,7 +30,9 @@ var parsePageTemplate = sync.OnceValue(func() *template.Template {
 
 // pageData fills the page. A recording has everything in it; a lab's page loads it.
 type pageData struct {
-	Lab       string
+	Lab string
+	// CSRF is empty where the page is read-only.
+	CSRF      string
 	Recording template.JS
 	Style     template.CSS
 	Script    template.JS

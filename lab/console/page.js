@@ -10,6 +10,8 @@ const maxChanges = 100_000,
   mapFrom = 60;
 const shapes = {ok: "●", busy: "◐", bad: "▲", off: "○"};
 const byID = (id) => document.getElementById(id);
+const recorded = byID("recording"); // null on the page of a lab
+const csrf = document.querySelector("meta[name=csrf]")?.content; // undefined where the page is read-only
 
 // element makes one with attributes and children; strings become text.
 function element(name, attributes = {}, ...children) {
@@ -80,6 +82,7 @@ const view = {
   selected: location.hash.startsWith("#thing=") ? decodeURIComponent(location.hash.slice(7).split("&")[0]) : "",
   end: Date.now(),
   why: new Map(),
+  acts: new Map(),
   dirty: true,
   storyDirty: true,
 };
@@ -296,32 +299,39 @@ function drawLines(scene, find, isMap) {
   fill(svg, lines);
 }
 
-const urgency = {bad: 0, busy: 1, off: 2};
-
-// problemOf is what a person should know of a thing that is not as it should be; undefined if it is.
+// problemOf is what a person should know of a thing that is not as it should be; undefined if it is. What
+// may be the cause of others comes first.
 function problemOf(t) {
-  if (t.level === "bad" || (t.level === "busy" && t.reason)) return {level: t.level, text: t.reason ?? ""};
+  if (t.kind === "component" && t.level !== "ok") return {urgency: 0, level: t.level, text: t.reason ?? ""};
+  if (t.level === "bad") return {urgency: 1, level: "bad", text: t.reason ?? ""};
   const ill = (t.links ?? []).filter((l) => l.level === "bad");
-  if (ill.length) return {level: "bad", text: `${ill.length} of ${t.links.length} targets: ${ill[0].state}`};
-  if (t.level === "off" && t.kind !== "pod") return {level: "off", text: t.reason ?? ""};
+  if (ill.length)
+    return {urgency: 1, level: "bad", text: `${ill.length} of ${t.links.length} targets: ${ill[0].state}`};
+  if (t.level === "busy" && t.reason) return {urgency: 2, level: "busy", text: t.reason};
+  if (t.level === "off" && t.kind !== "pod") return {urgency: 3, level: "off", text: t.reason ?? ""};
 }
 
+const shownProblems = 6;
+
+// drawAttention tells what is not as it should be; things in the same state for the same reason together.
 function drawAttention(scene) {
-  const look = [...scene.values()]
-    .map((t) => ({t, problem: problemOf(t)}))
-    .filter((x) => x.problem)
-    .sort((a, b) => urgency[a.problem.level] - urgency[b.problem.level]);
-  const shown = look
-    .slice(0, 6)
-    .map(({t, problem}) =>
-      element(
-        "button",
-        {type: "button", class: problem.level, onclick: () => select(t.id)},
-        `${shapes[problem.level]} ${t.kind} ${t.name}: ${t.state}`,
-        element("small", {}, problem.text),
-      ),
+  const groups = new Map();
+  for (const t of scene.values()) {
+    const problem = problemOf(t);
+    if (problem) push(groups, JSON.stringify([t.kind, t.state, problem.text]), {t, ...problem});
+  }
+  const look = [...groups.values()].sort(([a], [b]) => a.urgency - b.urgency);
+  const shown = look.slice(0, shownProblems).map((group) => {
+    const [{t, level, text}] = group;
+    const who = group.length === 1 ? `${t.kind} ${t.name}` : `${group.length} ${t.kind}s`;
+    return element(
+      "button",
+      {type: "button", class: level, "data-subject": t.id, onclick: () => select(t.id)},
+      `${shapes[level]} ${who}: ${t.state}`,
+      element("small", {}, text),
     );
-  if (look.length > 6) shown.push(element("span", {}, `and ${look.length - 6} more`));
+  });
+  if (look.length > shownProblems) shown.push(element("span", {}, `and ${look.length - shownProblems} more`));
   if (look.length === 0) shown.push(element("span", {class: "ok"}, "● all is well"));
   fill(byID("attention"), shown);
 }
@@ -349,9 +359,10 @@ function drawDetails(scene, find) {
     ),
     element("p", {}, t.state, t.reason ? ". " + t.reason : ""),
   ];
-  askWhy(t);
+  ask(t);
   const why = view.time === null ? view.why.get(t.id) : undefined;
   if (why) parts.push(...explanation(why));
+  parts.push(...actions(t));
   parts.push(
     element(
       "dl",
@@ -413,24 +424,56 @@ function explanation(x) {
 // select shows a thing's details.
 function select(id) {
   view.selected = id;
+  view.done = "";
   const moment = view.time === null ? "" : "&at=" + new Date(view.time).toISOString();
   window.history.replaceState(null, "", `#thing=${encodeURIComponent(id)}${moment}`);
   redraw();
   view.storyDirty = true;
 }
 
-// askWhy asks why the selected thing is as it is, once for each of its states and not too often.
-async function askWhy(t) {
+// ask asks why the selected thing is as it is, and what can be done with it: once for each of its states,
+// and not too often.
+async function ask(t) {
   if (recorded || view.time !== null || view.asked === t || Date.now() - (view.askedAt ?? 0) < 1000) return;
-  if (t.kind !== "node" && t.kind !== "service") return;
   view.asked = t;
   view.askedAt = Date.now();
+  const of = "?subject=" + encodeURIComponent(t.id);
+  if (t.kind === "node" || t.kind === "service") view.why.set(t.id, await fetchJSON("explain.json" + of));
+  if (csrf) view.acts.set(t.id, await fetchJSON("acts.json" + of));
+  redraw();
+}
+
+async function fetchJSON(url, options) {
   try {
-    const answer = await fetch("explain.json?subject=" + encodeURIComponent(t.id));
-    view.why.set(t.id, await answer.json());
+    return await (await fetch(url, options)).json();
   } catch (err) {
-    view.why.set(t.id, {error: String(err)});
+    return {error: String(err)};
   }
+}
+
+// actions are buttons that do something with a thing, each with the command that does the same.
+function actions(t) {
+  const acts = view.acts.get(t.id);
+  if (!Array.isArray(acts) || acts.length === 0 || view.time !== null) return [];
+  return [
+    element("h3", {}, "Do"),
+    ...acts.map((a) =>
+      element(
+        "p",
+        {class: "act"},
+        element("button", {type: "button", "data-verb": a.verb, onclick: () => perform(t, a)}, a.verb),
+        element("code", {}, a.command),
+      ),
+    ),
+    element("p", {role: "status"}, view.done ?? ""),
+  ];
+}
+
+async function perform(t, a) {
+  const url = `acts.json?subject=${encodeURIComponent(t.id)}&verb=${encodeURIComponent(a.verb)}`;
+  const answer = await fetchJSON(url, {method: "POST", headers: {"X-Csrf-Token": csrf}});
+  view.done = answer.error ? "▲ " + answer.error : "done: " + a.command;
+  view.asked = undefined;
   redraw();
 }
 
@@ -588,7 +631,6 @@ byID("cost").addEventListener("toggle", () => {
 byID("table").addEventListener("toggle", redraw);
 new ResizeObserver(redraw).observe(byID("picture"));
 
-const recorded = byID("recording");
 if (recorded) {
   const rec = JSON.parse(recorded.textContent);
   receive({reset: true, now: rec.until, scene: rec.scene ?? [], story: rec.story ?? []});

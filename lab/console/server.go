@@ -44,19 +44,26 @@ const (
 // address is the content of addressFile.
 type address struct {
 	Address string `json:"address"`
-	// Token opens the page. It is in the URL once, and becomes a cookie.
-	Token string `json:"token"`
+	// Token opens the page, and ReadOnlyToken opens one that changes nothing. It is in the URL once, and
+	// becomes a cookie.
+	Token         string `json:"token"`
+	ReadOnlyToken string `json:"readOnlyToken"`
 }
 
-func (a address) url() string { return fmt.Sprintf("http://%s/?token=%s", a.Address, a.Token) }
+func (a address) url(token string) string {
+	return fmt.Sprintf("http://%s/?token=%s", a.Address, token)
+}
 
-// PageURL is where a lab's page is, with the token that opens it.
-func PageURL(l *lab.Lab) (string, error) {
+// PageURL is where a lab's page is, with the token that opens it; with readOnly, one that changes nothing.
+func PageURL(l *lab.Lab, readOnly bool) (string, error) {
 	a, err := readAddress(l)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("lab %q serves no page; `lab up --name %s` starts its agent", l.State.Name, l.State.Name)
 	}
-	return a.url(), err
+	if readOnly {
+		return a.url(a.ReadOnlyToken), err
+	}
+	return a.url(a.Token), err
 }
 
 func readAddress(l *lab.Lab) (a address, err error) {
@@ -85,8 +92,8 @@ func Serve(ctx context.Context, l *lab.Lab, log *slog.Logger) error {
 		}
 	}
 	a.Address = listener.Addr().String()
-	if a.Token == "" {
-		a.Token = rand.Text()
+	if a.Token == "" || a.ReadOnlyToken == "" {
+		a.Token, a.ReadOnlyToken = rand.Text(), rand.Text()
 	}
 	data, err := json.Marshal(a)
 	if err == nil {
@@ -113,7 +120,7 @@ func ServeRecording(ctx context.Context, file string, announce func(url string))
 		return err
 	}
 	a := address{Address: listener.Addr().String(), Token: rand.Text()}
-	announce(a.url())
+	announce(a.url(a.Token))
 	return serveUntilDone(ctx, listener, a.requireToken(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write(page) // To a browser that may be gone.
@@ -135,9 +142,13 @@ func serveUntilDone(ctx context.Context, on net.Listener, handler http.Handler) 
 // newHandler serves the page to whoever has the token.
 func newHandler(l *lab.Lab, a address, log *slog.Logger) http.Handler {
 	router := mux.NewRouter()
-	router.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
+	router.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		if err := writePage(w, pageData{Lab: l.State.Name}); err != nil {
+		data := pageData{Lab: l.State.Name}
+		if a.mayChange(r) {
+			data.CSRF = a.csrfToken()
+		}
+		if err := writePage(w, data); err != nil {
 			log.Error("writing the page", "error", err)
 		}
 	})
@@ -158,39 +169,62 @@ func newHandler(l *lab.Lab, a address, log *slog.Logger) http.Handler {
 		x, err := explain.OfLab(r.Context(), l, kind, namespace, rest)
 		answerJSON(w, x, err)
 	})
+	router.Handle("/acts.json", newActs(l, log))
 	router.Use(withHeaders, a.requireToken)
-	return http.MaxBytesHandler(router, 0)
+	return http.MaxBytesHandler(router, maxActBytes)
 }
 
-// requireToken lets in who knows the token: by the URL, which it then hides, or by the cookie. A Host
-// that is not the page's own is that of another site, whose name was made to lead here.
+// cookieName is the cookie's that has the token. Cookies do not tell ports apart.
+func (a address) cookieName() string {
+	_, port, _ := net.SplitHostPort(a.Address)
+	return "ccmlab-console-" + port
+}
+
+func isSame(a, b string) bool {
+	return b != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
+}
+
+// mayChange tells whether a request has the token of a page that is not read-only.
+func (a address) mayChange(r *http.Request) bool {
+	cookie, err := r.Cookie(a.cookieName())
+	return err == nil && isSame(cookie.Value, a.Token)
+}
+
+// requireToken lets in who knows a token: by the URL, which it then hides, or by the cookie. A Host that is
+// not the page's own is that of another site, whose name was made to lead here. What changes something
+// needs more: see mayPost.
 func (a address) requireToken(next http.Handler) http.Handler {
 	_, port, _ := net.SplitHostPort(a.Address)
-	cookieName := "ccmlab-console-" + port // Cookies do not tell ports apart.
-	isToken := func(s string) bool { return subtle.ConstantTimeCompare([]byte(s), []byte(a.Token)) == 1 }
+	isToken := func(s string) bool { return isSame(s, a.Token) || isSame(s, a.ReadOnlyToken) }
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Host != a.Address && r.Host != "localhost:"+port {
 			http.Error(w, "this page is served as http://"+a.Address+"/ only", http.StatusMisdirectedRequest)
 			return
 		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			http.Error(w, "this page is only read", http.StatusMethodNotAllowed)
-			return
-		}
-		if token := r.URL.Query().Get("token"); token != "" && isToken(token) {
+		if token := r.URL.Query().Get("token"); isToken(token) && r.Method == http.MethodGet {
 			http.SetCookie(w, &http.Cookie{
-				Name: cookieName, Value: a.Token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
+				Name: a.cookieName(), Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
 			})
 			http.Redirect(w, r, r.URL.Path, http.StatusSeeOther)
 			return
 		}
-		cookie, err := r.Cookie(cookieName)
+		cookie, err := r.Cookie(a.cookieName())
 		if err != nil || !isToken(cookie.Value) {
 			http.Error(w, "`lab console` prints the address that opens this page", http.StatusUnauthorized)
 			return
 		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead && !a.mayPost(r) {
+			http.Error(w, "this page may only be read", http.StatusForbidden)
+			return
+		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// mayPost tells whether a request that changes something comes from the page itself.
+func (a address) mayPost(r *http.Request) bool {
+	return r.Method == http.MethodPost && a.mayChange(r) && r.Header.Get("Origin") == "http://"+r.Host &&
+		isSame(r.Header.Get(csrfHeader), a.csrfToken())
 }
 
 // withHeaders keeps a browser from loading anything from elsewhere, and other sites from framing the page.

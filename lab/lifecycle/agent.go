@@ -53,6 +53,9 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	if recorder.Picture, err = agent.NewPicture(console.SceneFile(l), log); err != nil {
 		return err
 	}
+	if !l.Cluster.Traits().InContainers { // There the lab's own CCM is no process of this machine.
+		recorder.Picture.AddAbsent(optionalComponents(l)...)
+	}
 	providerID := func(ctx context.Context, name string) (string, error) {
 		node, err := kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

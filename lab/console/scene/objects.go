@@ -17,6 +17,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 	"github.com/ccmlab/ccmlab/lab/timeline"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 // Keys by which things of the cluster find those of the cloud.
@@ -72,7 +73,7 @@ func OfPod(p *corev1.Pod) Thing {
 	case kubediff.IsPodReady(p):
 		t.State, t.Level = "Ready", LevelOK
 	case p.Spec.NodeName == "":
-		t.State, t.Reason = "Pending", kubediff.PodCondition(p, corev1.PodScheduled).Message
+		t.State, t.Reason = "Pending", ui.FirstSentence(kubediff.PodCondition(p, corev1.PodScheduled).Message)
 	}
 	t.addFact("namespace", p.Namespace)
 	t.addFact("IP", p.Status.PodIP)
@@ -114,11 +115,11 @@ func OfLease(l *coordinationv1.Lease) Thing {
 	return t
 }
 
-// OfComponent is one of the lab's processes. running is false for one that has ended.
+// OfComponent is one of the lab's processes. running is false for one that has ended, or was never started.
 func OfComponent(name, detail string, running bool) Thing {
 	t := Thing{ID: "component/" + name, Kind: KindComponent, Name: name, State: "runs", Level: LevelOK}
 	if !running {
-		t.State, t.Level = "ended", LevelOff
+		t.State, t.Level = "does not run", LevelOff
 	}
 	t.addFact("process", detail)
 	return t
