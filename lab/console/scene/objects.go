@@ -120,6 +120,9 @@ func OfComponent(name, detail string, running bool) Thing {
 	t := Thing{ID: "component/" + name, Kind: KindComponent, Name: name, State: "runs", Level: LevelOK}
 	if !running {
 		t.State, t.Level = "does not run", LevelOff
+		if name == "ccm" {
+			t.Reason = "Without the cloud controller manager, Nodes keep their taint and Services get no address."
+		}
 	}
 	t.addFact("process", detail)
 	return t
