@@ -230,11 +230,9 @@ func (p *Picture) setTargets(
 ) (bytes map[string]int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, t := range p.log.Things() {
-		if t.CloudID == id {
-			bytes = t.SetTargets(health, stats, before, seconds)
-			p.addLocked(scene.Change{Time: time.Now(), Thing: &t})
-		}
+	if t, ok := p.log.FindByCloudID(id); ok {
+		bytes = t.SetTargets(health, stats, before, seconds)
+		p.addLocked(scene.Change{Time: time.Now(), Thing: &t})
 	}
 	return bytes
 }

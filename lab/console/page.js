@@ -2,7 +2,7 @@
 // of earlier moments, so that going back folds few changes. Texts of things are set as text, never as
 // markup.
 
-const maxChanges = 100_000,
+const maxChanges = 50_000,
   maxEntries = 20_000,
   keyframeEvery = 500,
   shownEntries = 200,

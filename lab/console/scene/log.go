@@ -62,6 +62,16 @@ func Read(file string) ([]Change, error) {
 // Get returns a thing as it is now.
 func (l *Log) Get(id string) (t Thing, ok bool) { t, ok = l.scene[id]; return t, ok }
 
+// FindByCloudID returns the thing that has the cloud's ID, as it is now.
+func (l *Log) FindByCloudID(id string) (t Thing, ok bool) {
+	for _, t := range l.scene {
+		if t.CloudID == id {
+			return t, true
+		}
+	}
+	return t, false
+}
+
 // Seq is the number of the cloud's newest event that is in the log.
 func (l *Log) Seq() int64 { return l.seq }
 
