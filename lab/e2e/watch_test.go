@@ -1,6 +1,6 @@
 package e2e
 
-// `lab watch` and `lab logs` over the real binaries: a stream is read while
+// `lab watch`, `lab logs` and `lab console` over the real binaries: a stream is read while
 // things happen, and has them in the order of cause and effect.
 
 import (
@@ -11,7 +11,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,6 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
+	"github.com/ccmlab/ccmlab/lab/console/scene"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/status"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -33,8 +38,51 @@ func TestWatchAndLogs(t *testing.T) {
 	f := newFixture(t)
 	f.lab("up")
 	t.Run("a stream tells causes before effects", func(t *testing.T) { f.in(t).watchTells() })
+	t.Run("the picture follows, and is a page", func(t *testing.T) { f.in(t).consoleShows() })
 	t.Run("the words of a dead agent, and of a stopped lab", func(t *testing.T) { f.in(t).watchOfTheDead() })
 	t.Run("logs are followed until the lab goes down", func(t *testing.T) { f.in(t).logsUntilDown() })
+}
+
+// consoleShows tries the lab's page: its scene, the page that the agent serves, and a recording.
+func (f *fixture) consoleShows() {
+	isIn := func(id, state string) func(context.Context) error {
+		return func(context.Context) error {
+			var things []scene.Thing
+			if err := json.Unmarshal([]byte(f.lab("console", "-o", "json")), &things); err != nil {
+				return err
+			}
+			for _, t := range things {
+				if t.ID == id && t.State == state {
+					return nil
+				}
+			}
+			return errNotYet
+		}
+	}
+	for id, state := range map[string]string{
+		"node/node-1": "Ready", "instance/node-1": "running", "service/web": "has an address", "component/ccm": "runs",
+	} {
+		f.await(id+" "+state, isIn(id, state))
+	}
+	f.lab("ccm", "stop")
+	f.await("a CCM that does not run", isIn("component/ccm", "does not run"))
+	f.lab("ccm", "start")
+	f.await("a CCM that runs again", isIn("component/ccm", "runs"))
+
+	jar, err := cookiejar.New(nil)
+	require.NoError(f.t, err)
+	req, err := http.NewRequestWithContext(f.t.Context(), http.MethodGet, strings.TrimSpace(f.lab("console")), nil)
+	require.NoError(f.t, err)
+	resp, err := (&http.Client{Jar: jar}).Do(req)
+	require.NoError(f.t, err)
+	require.NoError(f.t, resp.Body.Close())
+	assert.Equal(f.t, http.StatusOK, resp.StatusCode)
+
+	file := filepath.Join(f.t.TempDir(), "lab.html")
+	f.lab("record", "-o", file)
+	page, err := os.ReadFile(file)
+	require.NoError(f.t, err)
+	assert.Contains(f.t, string(page), "node/node-1")
 }
 
 // stream is a command that runs, and what it has printed.
