@@ -131,7 +131,7 @@ func TestPageIsGuarded(t *testing.T) {
 	status := func(c *http.Client, url string, change func(*http.Request)) int {
 		return visit(t, c, url, change).StatusCode
 	}
-	for _, path := range []string{"", "page.js", "stream", "scene.json", "explain.json?subject=node/a"} {
+	for _, path := range []string{"", "page.js", "stream", "acts.json", "explain.json?subject=node/a"} {
 		assert.Equal(t, http.StatusUnauthorized, status(newBrowser(t), base+path, nil), path)
 	}
 	assert.Equal(t, http.StatusUnauthorized, status(newBrowser(t), base+"?token=guess", nil))

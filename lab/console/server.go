@@ -21,7 +21,6 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
-	"github.com/ccmlab/ccmlab/lab/console/scene"
 	"github.com/ccmlab/ccmlab/lab/explain"
 )
 
@@ -156,12 +155,8 @@ func newHandler(l *lab.Lab, a address, log *slog.Logger) http.Handler {
 		router.Path("/" + name).Handler(http.FileServerFS(assets))
 	}
 	router.Handle("/stream", newStream(l))
-	router.HandleFunc("/scene.json", func(w http.ResponseWriter, _ *http.Request) {
-		changes, err := scene.Read(SceneFile(l))
-		answerJSON(w, scene.At(changes, time.Now()).Things(), err)
-	})
 	router.HandleFunc("/explain.json", func(w http.ResponseWriter, r *http.Request) {
-		kind, name, _ := strings.Cut(r.FormValue("subject"), "/")
+		kind, name, _ := strings.Cut(r.URL.Query().Get("subject"), "/")
 		namespace, rest, ok := strings.Cut(name, "/")
 		if !ok {
 			namespace, rest = "default", name
