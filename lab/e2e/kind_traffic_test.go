@@ -198,6 +198,23 @@ func (f *fixture) stats(s status.Service, protocol api.Protocol) api.ListenerSta
 	return api.ListenerStats{}
 }
 
+// statsAtRest are the figures of a balancer when they have not changed for a second: those of a network
+// balancer may be a moment old, and somebody else, such as the lab's agent, may have read them.
+func (f *fixture) statsAtRest(s status.Service, protocol api.Protocol) (last api.ListenerStats) {
+	f.t.Helper()
+	var since time.Time
+	f.await("the balancer's figures to be at rest", func(context.Context) error {
+		if now := f.stats(s, protocol); since.IsZero() || now != last {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) < time.Second {
+			return errNotYet
+		}
+		return nil
+	})
+	return last
+}
+
 func url(s status.Service, path string) string {
 	return "http://" + net.JoinHostPort(s.Address, strconv.Itoa(int(s.Port))) + path
 }
@@ -207,7 +224,7 @@ func url(s status.Service, path string) string {
 func (f *fixture) answers(name string, requests int) map[string]int {
 	f.t.Helper()
 	s := f.served(name)
-	before := f.stats(s, api.ProtocolTCP)
+	before := f.statsAtRest(s, api.ProtocolTCP)
 	texts := map[string]int{}
 	for range requests {
 		answer, err := fetch(url(s, "/"))
@@ -290,7 +307,7 @@ func (f *fixture) kindLocalTraffic() {
 	here, there := f.awaitOnlyHealthy(local)
 	st := f.status()
 	arrived := f.countArrivals(local, here, there)
-	before := f.stats(local, api.ProtocolTCP)
+	before := f.statsAtRest(local, api.ProtocolTCP)
 	host, err := fetch(url(local, "/client"))
 	require.NoError(f.t, err)
 	assert.True(f.t, strings.HasPrefix(host, f.gateway()+":"), "%s, and this machine has %s there", host, f.gateway())
@@ -299,7 +316,7 @@ func (f *fixture) kindLocalTraffic() {
 	require.NoError(f.t, err)
 	assert.True(f.t, strings.HasPrefix(pod, nodeNamed(st, there).Addresses[0]+":"), pod)
 	f.answers("local", 6)
-	after := f.stats(local, api.ProtocolTCP)
+	after := f.statsAtRest(local, api.ProtocolTCP)
 	assert.Equal(f.t, int64(8), after.Connections-before.Connections)
 	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
 	assert.NotZero(f.t, arrived(here))
@@ -387,10 +404,10 @@ func (f *fixture) kindSourceRanges() {
 	s.Spec.LoadBalancerSourceRanges = []string{f.gateway() + "/32"}
 	fenced := f.expose(s)
 	f.answers("fenced", 4)
-	before := f.stats(fenced, api.ProtocolTCP)
+	before := f.statsAtRest(fenced, api.ProtocolTCP)
 	_, err := f.inPod(f.probes()["node-1"], "curl", "--silent", "--show-error", "--max-time", "5", url(fenced, "/"))
 	require.Error(f.t, err)
-	after := f.stats(fenced, api.ProtocolTCP)
+	after := f.statsAtRest(fenced, api.ProtocolTCP)
 	assert.Equal(f.t, int64(1), after.RefusedConnections-before.RefusedConnections)
 	assert.Equal(f.t, before.Connections, after.Connections)
 }
@@ -408,7 +425,7 @@ func (f *fixture) kindAffinity() {
 // pause, each over a connection of its own.
 func (f *fixture) kindRollingUpdate() {
 	web := f.served("web")
-	before := f.stats(web, api.ProtocolTCP)
+	before := f.statsAtRest(web, api.ProtocolTCP)
 	var asked atomic.Int64
 	var failed sync.Map
 	ctx, stop := context.WithTimeout(f.t.Context(), bound)
@@ -438,7 +455,7 @@ func (f *fixture) kindRollingUpdate() {
 		assert.Fail(f.t, "a request failed", "number %v, %v", n, err)
 		return true
 	})
-	after := f.stats(web, api.ProtocolTCP)
+	after := f.statsAtRest(web, api.ProtocolTCP)
 	assert.Greater(f.t, asked.Load(), int64(300))
 	assert.Equal(f.t, asked.Load(), after.Connections-before.Connections)
 	assert.Equal(f.t, before.FailedConnections, after.FailedConnections)
