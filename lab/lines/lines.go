@@ -1,5 +1,5 @@
 // Package lines keeps values in files of JSON lines, which processes append to and others read as
-// they grow. Begin with Append and Open.
+// they grow. Begin with Append, Read and Open.
 package lines
 
 import (
@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"syscall"
 )
@@ -23,22 +24,48 @@ func Create(file string) error {
 	return f.Close()
 }
 
-// Append adds values, each as a line. A single write with O_APPEND is not torn by another process's.
-func Append[T any](file string, values ...T) error {
-	var all []byte
+// Encode is what a file of these values has.
+func Encode[T any](values ...T) (data []byte, err error) {
 	for _, v := range values {
 		line, err := json.Marshal(v)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		all = append(append(all, line...), '\n')
+		data = append(append(data, line...), '\n')
+	}
+	return data, nil
+}
+
+// Append adds a value, and returns of how many bytes. A single write of a short line with O_APPEND is not
+// torn by another process's.
+func Append[T any](file string, v T) (n int, err error) {
+	data, err := Encode(v)
+	if err != nil {
+		return 0, err
 	}
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = f.Write(all)
-	return errors.Join(err, f.Close())
+	n, err = f.Write(data)
+	return n, errors.Join(err, f.Close())
+}
+
+// Read returns what a file has; nothing if there is no such file.
+func Read[T any](file string) ([]T, error) {
+	r, err := Open[T](file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }()
+	all, err := r.Next()
+	if errors.Is(err, ErrGone) {
+		err = nil
+	}
+	return all, err
 }
 
 // Reader reads a file as it grows.

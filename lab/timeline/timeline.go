@@ -6,8 +6,6 @@
 package timeline
 
 import (
-	"errors"
-	"io/fs"
 	"slices"
 	"time"
 
@@ -93,7 +91,10 @@ func (l Log) Create() error { return lines.Create(l.File) }
 func (l Log) Add(c Change) error { return l.AddAt(time.Now(), c) }
 
 // AddAt appends what happened then.
-func (l Log) AddAt(then time.Time, c Change) error { return lines.Append(l.File, l.newEntry(then, c)) }
+func (l Log) AddAt(then time.Time, c Change) error {
+	_, err := lines.Append(l.File, l.newEntry(then, c))
+	return err
+}
 
 func (l Log) newEntry(then time.Time, c Change) Entry {
 	return Entry{Time: then, Seconds: roundSeconds(then.Sub(l.Start).Seconds()), Change: c}
@@ -103,18 +104,7 @@ func roundSeconds(s float64) float64 { return float64(int64(s*100+0.5)) / 100 }
 
 // Read returns all entries so far, in the order of their times.
 func (l Log) Read() ([]Entry, error) {
-	r, err := l.Open()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = r.Close() }()
-	all, err := r.Next()
-	if errors.Is(err, ErrGone) {
-		err = nil
-	}
+	all, err := lines.Read[Entry](l.File)
 	slices.SortStableFunc(all, byTime)
 	return all, err
 }

@@ -1,11 +1,7 @@
 package scene
 
 import (
-	"encoding/json"
-	"errors"
-	"io/fs"
 	"os"
-	"time"
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/lines"
@@ -27,14 +23,13 @@ type Log struct {
 
 // OpenLog folds what the file has, if there is one.
 func OpenLog(file string) (*Log, error) {
-	l := &Log{File: file, scene: Scene{}, bound: maxLogBytes}
 	changes, err := Read(file)
-	for _, c := range changes {
-		l.scene.Apply(c)
-		l.seq = max(l.seq, c.CloudSeq)
-	}
 	if err != nil {
 		return nil, err
+	}
+	l := &Log{File: file, scene: Fold(changes), bound: maxLogBytes}
+	for _, c := range changes {
+		l.seq = max(l.seq, c.CloudSeq)
 	}
 	if info, err := os.Stat(file); err == nil {
 		l.size = info.Size()
@@ -43,21 +38,7 @@ func OpenLog(file string) (*Log, error) {
 }
 
 // Read returns the changes of a log's file; none if there is no such file.
-func Read(file string) ([]Change, error) {
-	r, err := lines.Open[Change](file)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = r.Close() }()
-	all, err := r.Next()
-	if errors.Is(err, lines.ErrGone) {
-		err = nil
-	}
-	return all, err
-}
+func Read(file string) ([]Change, error) { return lines.Read[Change](file) }
 
 // Get returns a thing as it is now.
 func (l *Log) Get(id string) (t Thing, ok bool) { t, ok = l.scene[id]; return t, ok }
@@ -88,15 +69,12 @@ func (l *Log) Add(c Change) error {
 			return err
 		}
 	}
-	line, err := json.Marshal(c)
+	n, err := lines.Append(l.File, c)
 	if err != nil {
 		return err
 	}
-	if err := lines.Append(l.File, json.RawMessage(line)); err != nil {
-		return err
-	}
 	l.scene.Apply(c)
-	l.size += int64(len(line)) + 1
+	l.size += int64(n)
 	l.seq = max(l.seq, c.CloudSeq)
 	return nil
 }
@@ -108,28 +86,15 @@ func (l *Log) foldOlderHalf() error {
 	if err != nil {
 		return err
 	}
-	half := len(changes) / 2
-	folded, then := Scene{}, time.Time{}
-	for _, c := range changes[:half] {
-		folded.Apply(c)
-		then = c.Time
+	older, newer := changes[:len(changes)/2], changes[len(changes)/2:]
+	var kept []Change
+	for _, t := range Fold(older).Things() {
+		kept = append(kept, Change{Time: older[len(older)-1].Time, Thing: &t})
 	}
-	var kept []byte
-	keep := func(c Change) error {
-		line, err := json.Marshal(c)
-		kept = append(append(kept, line...), '\n')
+	data, err := lines.Encode(append(kept, newer...)...)
+	if err != nil {
 		return err
 	}
-	for _, t := range folded.Things() {
-		if err := keep(Change{Time: then, Thing: &t}); err != nil {
-			return err
-		}
-	}
-	for _, c := range changes[half:] {
-		if err := keep(c); err != nil {
-			return err
-		}
-	}
-	l.size = int64(len(kept))
-	return atomicfile.Write(l.File, kept)
+	l.size = int64(len(data))
+	return atomicfile.Write(l.File, data)
 }

@@ -115,13 +115,16 @@ func (s Scene) Things() []Thing {
 	})
 }
 
-// At is the scene as of a time.
-func At(changes []Change, then time.Time) Scene {
+// Fold is the scene that changes make.
+func Fold(changes []Change) Scene {
 	s := Scene{}
 	for _, c := range changes {
-		if !c.Time.After(then) {
-			s.Apply(c)
-		}
+		s.Apply(c)
 	}
 	return s
+}
+
+// At is the scene as of a time.
+func At(changes []Change, then time.Time) Scene {
+	return Fold(slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Time.After(then) }))
 }
