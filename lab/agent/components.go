@@ -132,10 +132,7 @@ func (r *Recorder) recordComponents(t *componentTracker, now map[string]*process
 // recordComponent writes a change of a component to the timeline.
 func (r *Recorder) recordComponent(at time.Time, c timeline.Change) {
 	r.logWriteError(r.log.AddAt(at, c))
-	if r.Picture != nil {
-		r.Picture.Component(c)
-	}
-	r.OnComponent()
+	r.OnComponent(c)
 	r.components[c.Subject] = timeline.Entry{Time: at, Change: c}
 }
 

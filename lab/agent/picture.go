@@ -48,7 +48,14 @@ func NewPicture(file string, logger *slog.Logger) (*Picture, error) {
 	return &Picture{log: log, slog: logger}, err
 }
 
-func (p *Picture) add(c scene.Change) {
+// Thing is a thing as it is now.
+func (p *Picture) Thing(id string) (scene.Thing, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.log.Get(id)
+}
+
+func (p *Picture) addChange(c scene.Change) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.addLocked(c)
@@ -60,9 +67,9 @@ func (p *Picture) addLocked(c scene.Change) {
 	}
 }
 
-func (p *Picture) set(t scene.Thing) { p.add(scene.Change{Time: time.Now(), Thing: &t}) }
+func (p *Picture) setThing(t scene.Thing) { p.addChange(scene.Change{Time: time.Now(), Thing: &t}) }
 
-func (p *Picture) remove(id string) { p.add(scene.Change{Time: time.Now(), Gone: id}) }
+func (p *Picture) removeThing(id string) { p.addChange(scene.Change{Time: time.Now(), Gone: id}) }
 
 // Event records an event of the cloud, unless it is recorded already.
 func (p *Picture) Event(ev api.Event) {
@@ -98,7 +105,7 @@ func (p *Picture) Event(ev api.Event) {
 // Component records a component that started or ended, of which the timeline was told.
 func (p *Picture) Component(c timeline.Change) {
 	if name, ok := strings.CutPrefix(c.Subject, componentPrefix); ok {
-		p.set(scene.OfComponent(name, c.Detail, c.What == componentStarted))
+		p.setThing(scene.OfComponent(name, c.Detail, c.What == componentStarted))
 	}
 }
 
@@ -106,11 +113,8 @@ func (p *Picture) Component(c timeline.Change) {
 func (p *Picture) AddAbsent(components ...string) {
 	for _, name := range components {
 		t := scene.OfComponent(name, "", false)
-		p.mu.Lock()
-		_, known := p.log.Get(t.ID)
-		p.mu.Unlock()
-		if !known {
-			p.set(t)
+		if _, known := p.Thing(t.ID); !known {
+			p.setThing(t)
 		}
 	}
 }
@@ -138,13 +142,13 @@ func showObjects[O any](p *Picture, informer cache.SharedIndexInformer, toThing 
 	return follow.Objects(informer, isNew, func(before, after *O) {
 		if after != nil {
 			if t, shown := toThing(after); shown {
-				p.set(t)
+				p.setThing(t)
 				return
 			}
 			before = after
 		}
 		t, _ := toThing(before)
-		p.remove(t.ID)
+		p.removeThing(t.ID)
 	})
 }
 
@@ -185,9 +189,9 @@ func (p *Picture) Follow(ctx context.Context, cloud balancerReader, kube kuberne
 		p.readTraffic(ctx, cloud, traffic)
 		leases := kube.CoordinationV1().Leases(metav1.NamespaceSystem)
 		if lease, err := leases.Get(ctx, ccmLease, metav1.GetOptions{}); err == nil {
-			p.set(scene.OfLease(lease))
+			p.setThing(scene.OfLease(lease))
 		} else if apierrors.IsNotFound(err) {
-			p.remove("lease/" + ccmLease)
+			p.removeThing("lease/" + ccmLease)
 		}
 	}, trafficInterval)
 	return nil

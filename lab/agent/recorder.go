@@ -19,10 +19,10 @@ import (
 // Recorder writes the timeline. After a restart it goes on where it was: what
 // the file already has is not written again.
 type Recorder struct {
-	// Picture, unless nil, records how things are, beside what happens to them.
+	// Picture, unless nil, records the objects that are watched, too.
 	Picture *Picture
-	// OnComponent is called when a component has started or ended.
-	OnComponent func()
+	// OnComponent is called when a component has started or ended, with the change.
+	OnComponent func(timeline.Change)
 
 	log        timeline.Log
 	serviceTag string
@@ -38,7 +38,7 @@ type Recorder struct {
 // NewRecorder makes a recorder that goes on after what the log already has.
 func NewRecorder(log timeline.Log, serviceTag string, logger *slog.Logger) (*Recorder, error) {
 	r := &Recorder{
-		OnComponent: func() {},
+		OnComponent: func(timeline.Change) {},
 		log:         log, serviceTag: serviceTag, slog: logger,
 		knownSubjects: map[string]bool{}, knownEvents: map[string]bool{}, components: map[string]timeline.Entry{},
 	}
@@ -72,9 +72,6 @@ func (r *Recorder) logWriteError(err error) {
 
 // Event records an event of the cloud. An event that is recorded already is skipped.
 func (r *Recorder) Event(ev api.Event) {
-	if r.Picture != nil {
-		r.Picture.Event(ev)
-	}
 	if ev.Seq <= r.seq {
 		return
 	}

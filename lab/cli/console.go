@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"time"
 
@@ -39,7 +38,7 @@ file without it, too.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				return console.ServeRecording(cmd.Context(), args[0], func(url string) {
-					cmd.Println(url)
+					_, _ = fmt.Fprintln(cmd.OutOrStdout(), url) // It is served, whoever reads that.
 				})
 			}
 			l, err := o.openLab()
@@ -51,9 +50,7 @@ file without it, too.`,
 				if err != nil {
 					return err
 				}
-				enc := json.NewEncoder(cmd.OutOrStdout())
-				enc.SetIndent("", "  ")
-				return enc.Encode(scene.At(changes, time.Now()).Things())
+				return printAs(cmd.OutOrStdout(), "json", scene.At(changes, time.Now()).Things())
 			}
 			url, err := console.PageURL(l, readOnly)
 			if err != nil {

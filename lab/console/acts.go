@@ -94,18 +94,10 @@ func (a address) csrfToken() string {
 }
 
 // newActs lists what can be done with a thing (GET), and does it (POST).
-func newActs(l *lab.Lab, log *slog.Logger) http.HandlerFunc {
+func newActs(l *lab.Lab, thingNow ThingNow, log *slog.Logger) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		changes, err := scene.Read(SceneFile(l))
-		if err != nil {
-			answerJSON(w, nil, err)
-			return
-		}
-		current := scene.Scene{}
-		for _, c := range changes {
-			current.Apply(c)
-		}
-		acts := actsOn(l, current[r.URL.Query().Get("subject")])
+		t, _ := thingNow(r.URL.Query().Get("subject"))
+		acts := actsOn(l, t)
 		if r.Method != http.MethodPost {
 			answerJSON(w, acts, nil)
 			return

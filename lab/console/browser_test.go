@@ -148,7 +148,7 @@ func TestInstanceIsStoppedByAClick(t *testing.T) {
 	a, err := readAddress(l)
 	require.NoError(t, err)
 	runInBrowser(t, ctx,
-		chromedp.Navigate(a.url(a.ReadOnlyToken)),
+		chromedp.Navigate(a.urlWith(a.ReadOnlyToken)),
 		chromedp.Click(".machine .instance button"),
 		waitFor(text("#details")+".includes('nebula-1a')"),
 		waitFor("!document.querySelector('[data-verb]') && !document.querySelector('meta[name=csrf]')"),

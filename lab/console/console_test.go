@@ -90,7 +90,13 @@ func serve(t *testing.T, l *lab.Lab) (url string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, slog.New(slog.DiscardHandler)) }()
+	thingNow := func(id string) (scene.Thing, bool) {
+		changes, err := scene.Read(SceneFile(l))
+		assert.NoError(t, err)
+		thing, ok := scene.Fold(changes)[id]
+		return thing, ok
+	}
+	go func() { done <- Serve(ctx, l, thingNow, slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		assert.NoError(t, <-done)
@@ -156,7 +162,7 @@ func TestActsAreGuarded(t *testing.T) {
 	require.NoError(t, err)
 	owner, viewer := newBrowser(t), newBrowser(t)
 	visit(t, owner, url, nil)
-	visit(t, viewer, a.url(a.ReadOnlyToken), nil)
+	visit(t, viewer, a.urlWith(a.ReadOnlyToken), nil)
 	post := func(c *http.Client, verb, origin, csrf string) int {
 		return visit(t, c, base+"acts.json?subject=instance/node-1&verb="+verb, func(r *http.Request) {
 			r.Method = http.MethodPost

@@ -103,7 +103,7 @@ function thingTitle(t) {
   return `${t.kind} ${t.name}: ${t.state}${t.reason ? ". " + t.reason : ""}`;
 }
 
-// chip is a thing in the picture. It is drawn anew only when the thing has changed.
+// chip is a thing in the picture.
 function chip(t, extra = []) {
   const selected = t.id === view.selected;
   return element(
@@ -277,12 +277,12 @@ function drawLines(scene, find, isMap) {
   for (const t of scene.values()) {
     if (t.kind !== "service" && t.kind !== "balancer") continue;
     const drawn = new Set();
+    const a = elementOf(t.id)?.getBoundingClientRect();
     for (const l of t.links ?? []) {
       const to = find(l.to);
       if (!to || drawn.has(to) || (isMap && view.selected !== t.id && view.selected !== to)) continue;
       drawn.add(to);
-      const a = elementOf(t.id)?.getBoundingClientRect(),
-        b = elementOf(to)?.getBoundingClientRect();
+      const b = elementOf(to)?.getBoundingClientRect();
       if (!a || !b) continue;
       const x1 = a.left + a.width / 2 - origin.left,
         y1 = a.bottom - origin.top,
@@ -326,7 +326,7 @@ function drawAttention(scene) {
     const who = group.length === 1 ? `${t.kind} ${t.name}` : `${group.length} ${t.kind}s`;
     return element(
       "button",
-      {type: "button", class: level, "data-subject": t.id, onclick: () => select(t.id)},
+      {type: "button", class: level, onclick: () => select(t.id)},
       `${shapes[level]} ${who}: ${t.state}`,
       element("small", {}, text),
     );
@@ -606,7 +606,7 @@ function receive(batch) {
     if (view.end - e.at < 5000) pulse(e);
   }
   view.end = Date.parse(batch.now);
-  const isStale = view.selected && view.asked !== history.latest.get(view.selected);
+  const isStale = view.selected && view.time === null && view.asked !== history.latest.get(view.selected);
   if (batch.scene?.length || batch.reset || isStale) redraw();
   if (batch.story?.length) view.storyDirty = true;
   if (batch.note) byID("connection").textContent = batch.note;
@@ -637,10 +637,7 @@ if (recorded) {
   byID("connection").textContent = "a recording";
 } else {
   const stream = new EventSource("stream");
-  stream.onmessage = (ev) => {
-    const batch = JSON.parse(ev.data);
-    receive(batch);
-  };
+  stream.onmessage = (ev) => receive(JSON.parse(ev.data));
   stream.onopen = () => {
     byID("connection").textContent = "";
     history.entries = [];

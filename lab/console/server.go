@@ -21,6 +21,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
+	"github.com/ccmlab/ccmlab/lab/console/scene"
 	"github.com/ccmlab/ccmlab/lab/explain"
 )
 
@@ -49,7 +50,7 @@ type address struct {
 	ReadOnlyToken string `json:"readOnlyToken"`
 }
 
-func (a address) url(token string) string {
+func (a address) urlWith(token string) string {
 	return fmt.Sprintf("http://%s/?token=%s", a.Address, token)
 }
 
@@ -60,9 +61,9 @@ func PageURL(l *lab.Lab, readOnly bool) (string, error) {
 		return "", fmt.Errorf("lab %q serves no page; `lab up --name %s` starts its agent", l.State.Name, l.State.Name)
 	}
 	if readOnly {
-		return a.url(a.ReadOnlyToken), err
+		return a.urlWith(a.ReadOnlyToken), err
 	}
-	return a.url(a.Token), err
+	return a.urlWith(a.Token), err
 }
 
 func readAddress(l *lab.Lab) (a address, err error) {
@@ -79,9 +80,12 @@ func readAddress(l *lab.Lab) (a address, err error) {
 // SceneFile is where the changes of a lab's scene are recorded.
 func SceneFile(l *lab.Lab) string { return l.State.Path("scene.jsonl") }
 
+// ThingNow returns a thing as it is now, by its ID.
+type ThingNow func(id string) (t scene.Thing, ok bool)
+
 // Serve serves a lab's page until ctx ends: where it was before, if that is free, so that a page that is
 // open finds it again.
-func Serve(ctx context.Context, l *lab.Lab, log *slog.Logger) error {
+func Serve(ctx context.Context, l *lab.Lab, thingNow ThingNow, log *slog.Logger) error {
 	a, _ := readAddress(l) // One that is missing or damaged is made anew.
 	var listenConfig net.ListenConfig
 	listener, err := listenConfig.Listen(ctx, "tcp", a.Address)
@@ -101,7 +105,7 @@ func Serve(ctx context.Context, l *lab.Lab, log *slog.Logger) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	return serveUntilDone(ctx, listener, newHandler(l, a, log))
+	return serveUntilDone(ctx, listener, newHandler(l, a, thingNow, log))
 }
 
 // ServeRecording serves a file of WriteRecording until ctx ends. It tells announce where.
@@ -119,7 +123,7 @@ func ServeRecording(ctx context.Context, file string, announce func(url string))
 		return err
 	}
 	a := address{Address: listener.Addr().String(), Token: rand.Text()}
-	announce(a.url(a.Token))
+	announce(a.urlWith(a.Token))
 	return serveUntilDone(ctx, listener, a.requireToken(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write(page) // To a browser that may be gone.
@@ -139,7 +143,7 @@ func serveUntilDone(ctx context.Context, on net.Listener, handler http.Handler) 
 }
 
 // newHandler serves the page to whoever has the token.
-func newHandler(l *lab.Lab, a address, log *slog.Logger) http.Handler {
+func newHandler(l *lab.Lab, a address, thingNow ThingNow, log *slog.Logger) http.Handler {
 	router := mux.NewRouter()
 	router.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -164,7 +168,7 @@ func newHandler(l *lab.Lab, a address, log *slog.Logger) http.Handler {
 		x, err := explain.OfLab(r.Context(), l, kind, namespace, rest)
 		answerJSON(w, x, err)
 	})
-	router.Handle("/acts.json", newActs(l, log))
+	router.Handle("/acts.json", newActs(l, thingNow, log))
 	router.Use(withHeaders, a.requireToken)
 	return http.MaxBytesHandler(router, maxActBytes)
 }

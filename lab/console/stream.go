@@ -77,7 +77,7 @@ type storyQueue struct {
 	note    string
 }
 
-func (q *storyQueue) take() (entries []timeline.Entry, note string) {
+func (q *storyQueue) takeBatch() (entries []timeline.Entry, note string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	n := min(len(q.entries), maxBatch)
@@ -144,7 +144,7 @@ func followLab(ctx context.Context, sceneFile string, story *storyQueue, send fu
 				reader = nil
 			}
 		}
-		b.Story, b.Note = story.take()
+		b.Story, b.Note = story.takeBatch()
 		for rest := b.Scene; ; {
 			n := min(len(rest), maxBatch)
 			b.Scene, rest = rest[:n], rest[n:]

@@ -14,17 +14,19 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/process"
+	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 // RunAgent is the lab's background process. It boots and halts machines for instances, does
-// what the cluster needs as long as it lives, writes the timeline and the scene, and serves the page. With holds, it has
-// inherited the lab's claim as descriptor 3, and keeps it until it ends.
+// what the cluster needs as long as it lives, writes the timeline and the scene, and serves the page.
+// With holds, it has inherited the lab's claim as descriptor 3, and keeps it until it ends.
 func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) error {
 	if holds {
 		lock := os.NewFile(3, "claim")
@@ -50,11 +52,13 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	if err != nil {
 		return err
 	}
-	if recorder.Picture, err = agent.NewPicture(console.SceneFile(l), log); err != nil {
+	picture, err := agent.NewPicture(console.SceneFile(l), log)
+	if err != nil {
 		return err
 	}
+	recorder.Picture = picture
 	if !l.Cluster.Traits().InContainers { // There the lab's own CCM is no process of this machine.
-		recorder.Picture.AddAbsent(optionalComponents(l)...)
+		picture.AddAbsent(optionalComponents(l)...)
 	}
 	providerID := func(ctx context.Context, name string) (string, error) {
 		node, err := kube.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
@@ -68,7 +72,10 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	}
 	machines := agent.New(cloud, l.Cluster, providerID, l.Tag(), log)
 	machines.OnChange = recorder.Record
-	recorder.OnComponent = machines.TriggerReconcile // Another CCM may make no routes.
+	recorder.OnComponent = func(c timeline.Change) {
+		picture.Component(c)
+		machines.TriggerReconcile() // Another CCM may make no routes.
+	}
 	machines.PodRanges = func(ctx context.Context) (map[string]string, error) { return podRanges(ctx, l, kube) }
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -77,14 +84,19 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 		)
 	})
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
-	group.Go(func() error { return recorder.Picture.Follow(ctx, cloud, kube) })
+	group.Go(func() error { return picture.Follow(ctx, cloud, kube) })
 	group.Go(func() error {
-		if err := console.Serve(ctx, l, log); err != nil { // Machines go on without a page.
+		if err := console.Serve(ctx, l, picture.Thing, log); err != nil { // Machines go on without a page.
 			log.Error("serving the page", "error", err)
 		}
 		return nil
 	})
-	group.Go(func() error { return machines.Run(ctx, recorder.Event) })
+	group.Go(func() error {
+		return machines.Run(ctx, func(ev api.Event) {
+			picture.Event(ev)
+			recorder.Event(ev)
+		})
+	})
 	group.Go(func() error { return l.Cluster.Tend(ctx, log) })
 	return group.Wait()
 }
