@@ -26,17 +26,14 @@ import (
 )
 
 // deployDemo creates what is missing of the demo, and waits until its pods are scheduled, or
-// an Event says why they are not. With a CCM that is not the lab's own, the Service comes when the
-// Nodes are initialised: while they come, upstream's service controller may ensure and update its
-// load balancer at a time, and some CCMs make two of it then.
+// an Event says why they are not.
 func (u *upRun) deployDemo(ctx context.Context, note func(string)) (string, error) {
-	own, err := u.OwnCCM()
+	later, err := u.serviceComesLater()
 	if err != nil {
 		return "", err
 	}
-	serviceLater := u.wantsCCM && (u.opts.UseCCM != nil || !own)
 	if err := u.createMissingOfDemo(ctx, func(document []byte) bool {
-		return serviceLater && isService(document)
+		return later && isService(document)
 	}); err != nil {
 		return "", err
 	}
@@ -93,6 +90,14 @@ func (u *upRun) deployDemo(ctx context.Context, note func(string)) (string, erro
 		return errors.New("no FailedScheduling event that speaks of the taint yet")
 	})
 	return detail, err
+}
+
+// serviceComesLater tells that the demo's Service is created when the Nodes are initialised: with a CCM
+// that is not the lab's own. While Nodes come, upstream's service controller may ensure and update its
+// load balancer at a time, and some CCMs make two of it then.
+func (u *upRun) serviceComesLater() (bool, error) {
+	own, err := u.OwnCCM()
+	return u.wantsCCM && (u.opts.UseCCM != nil || !own), err
 }
 
 // createMissingOfDemo creates the demo's objects that do not exist, but for those that skip names.
@@ -161,15 +166,19 @@ func (u *upRun) waitForDemoPods(ctx context.Context, note func(string)) (string,
 	return fmt.Sprintf("%d Ready on %s", len(pods.readyOn), strings.Join(slices.Compact(pods.readyOn), ", ")), err
 }
 
-// waitForLoadBalancer creates the demo's Service if it is missing still, and waits until it has an
+// waitForLoadBalancer creates the demo's Service if it was to come later, and waits until it has an
 // address.
 func (u *upRun) waitForLoadBalancer(ctx context.Context, note func(string)) (string, error) {
-	if err := u.createMissingOfDemo(ctx, func(document []byte) bool { return !isService(document) }); err != nil {
+	later, err := u.serviceComesLater()
+	if later {
+		err = u.createMissingOfDemo(ctx, func(document []byte) bool { return !isService(document) })
+	}
+	if err != nil {
 		return "", err
 	}
 	var svc *corev1.Service
 	note("waiting for the Service's address")
-	err := u.poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
+	err = u.poll(ctx, "service web to get an address; `kubectl describe service web` shows its events", func(ctx context.Context) error {
 		var err error
 		if svc, err = u.kube.CoreV1().Services(manifests.DemoNamespace).
 			Get(ctx, manifests.DemoName, metav1.GetOptions{}); err != nil {
