@@ -14,10 +14,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
@@ -62,6 +64,10 @@ type Config struct {
 	// DNS, unless nil, is where queries for the names of load balancers' addresses are answered.
 	DNS *DNSListener
 
+	// RunCommand, unless nil, runs a command of the CLI with a token: it is what the console's page does for
+	// people. Without, the page changes nothing.
+	RunCommand func(ctx context.Context, url, token string, command []string) error
+
 	// API is without Cloud, Faults, Scenarios and StoreStats, which New sets, as it
 	// does with Logger if that is nil.
 	API server.Config
@@ -94,6 +100,7 @@ type Fakecloud struct {
 	Cloud *cloud.Cloud
 	API   *API
 
+	cfg      Config
 	dialects []servedDialect
 	serveDNS func(context.Context) error // nil unless there is DNS
 	closers  []func() error              // in the order in which things were opened
@@ -107,7 +114,7 @@ type servedDialect struct {
 // New opens the state and puts a cloud on top of it. Nothing happens in it by
 // itself before Run.
 func New(ctx context.Context, cfg Config) (made *Fakecloud, err error) {
-	f := &Fakecloud{}
+	f := &Fakecloud{cfg: cfg}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.Close())
@@ -214,7 +221,7 @@ func (f *Fakecloud) chooseSnapshotDir(cfg *Config) (err error) {
 func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Cloud.Run(ctx) })
-	g.Go(func() error { return f.API.Serve(ctx, l) })
+	g.Go(func() error { return f.API.serve(ctx, f.withConsole(l), l) })
 	if f.serveDNS != nil {
 		g.Go(func() error { return f.serveDNS(ctx) })
 	}
@@ -230,6 +237,42 @@ func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error
 		return nil
 	})
 	return g.Wait()
+}
+
+// withConsole is the API with the console's page beside it.
+func (f *Fakecloud) withConsole(l net.Listener) http.Handler {
+	cfg := console.CloudConfig{
+		API: f.API, Address: l.Addr(), HTTPS: f.cfg.API.Certificate != nil, RateLimit: f.cfg.API.RateLimit,
+		Log: cmp.Or(f.cfg.Logger, slog.New(slog.DiscardHandler)), Access: f.consoleAccess,
+	}
+	if run := f.cfg.RunCommand; run != nil {
+		scheme := "http://"
+		if cfg.HTTPS {
+			scheme = "https://"
+		}
+		cfg.Run = func(ctx context.Context, token string, command []string) error {
+			return run(ctx, scheme+l.Addr().String(), token, command)
+		}
+	}
+	page := console.NewCloudPage(cfg).Handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == console.Path || strings.HasPrefix(r.URL.Path, console.Path+"/") {
+			page.ServeHTTP(w, r)
+			return
+		}
+		f.API.ServeHTTP(w, r)
+	})
+}
+
+func (f *Fakecloud) consoleAccess(ctx context.Context, token string) console.Access {
+	who, err := f.Cloud.Authenticate(ctx, token)
+	switch {
+	case err != nil:
+		return console.NoAccess
+	case who.Role == cloud.Viewer:
+		return console.MayRead
+	}
+	return console.MayChange
 }
 
 // Close closes what New opened, the latest first. Run must have returned.
@@ -277,9 +320,11 @@ func NewAPI(ctx context.Context, c *cloud.Cloud, cfg server.Config, fronts ...se
 }
 
 // Serve answers calls until ctx ends, lets those under way finish, and stops.
-func (a *API) Serve(ctx context.Context, l net.Listener) error {
+func (a *API) Serve(ctx context.Context, l net.Listener) error { return a.serve(ctx, a.Server, l) }
+
+func (a *API) serve(ctx context.Context, handler http.Handler, l net.Listener) error {
 	defer a.Stop()
-	return a.Server.Serve(ctx, l)
+	return a.ServeFront(ctx, handler, l)
 }
 
 // Stop ends the event streams, the calls that faults hold and the scenarios, and

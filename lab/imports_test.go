@@ -35,7 +35,7 @@ var layers = [][]string{
 	{"cluster/kubeaccess", "cluster/local"},
 	{"cluster"},
 	{"conformance"},
-	{"console/scene", "image/debian", "bundle"},
+	{"console/labscene", "image/debian", "bundle"},
 	{"apply", "image", "pki", "publish", "timeline", "ui"},
 	{"dialects", "notices"},
 	{"build"},

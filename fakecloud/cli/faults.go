@@ -3,7 +3,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,86 +68,14 @@ func (a *app) faultRow(f api.Fault) []string {
 	if f.Times > 0 {
 		hits += "/" + strconv.Itoa(f.Times)
 	}
-	match := matchText(f.Match)
+	match := f.Match.Text()
 	if e := f.Effect; match == "" && (e.Stuck || e.Fail != "" || e.Crash || e.ZoneOutage != "") {
 		match = "every resource"
 	}
 	return []string{
-		f.ID, cmp.Or(match, "every call"), effectText(f.Effect), whenText(f), hits, strconv.Itoa(f.Matched),
+		f.ID, cmp.Or(match, "every call"), f.Effect.Text(), f.TurnsText(), hits, strconv.Itoa(f.Matched),
 		a.formatAge(f.CreatedAt),
 	}
-}
-
-// joinNonEmpty joins the parts that are not empty.
-func joinNonEmpty(parts ...string) string {
-	var there []string
-	for _, p := range parts {
-		if p != "" {
-			there = append(there, p)
-		}
-	}
-	return strings.Join(there, " ")
-}
-
-// nameValue is name=value, or empty for the zero value.
-func nameValue[T comparable](name string, value T) string {
-	var zero T
-	if value == zero {
-		return ""
-	}
-	return fmt.Sprintf("%s=%v", name, value)
-}
-
-// nameIfSet is the name, or empty if it is not set.
-func nameIfSet(name string, set bool) string {
-	if !set {
-		return ""
-	}
-	return name
-}
-
-func matchText(m api.FaultMatch) string {
-	var kinds []string
-	for _, k := range m.Kinds {
-		kinds = append(kinds, string(k))
-	}
-	return joinNonEmpty(
-		nameValue("token", m.Token), nameValue("operation", strings.Join(m.Operations, "|")),
-		nameValue("resource", m.Resource), nameValue("tag", m.Tag), nameValue("kind", strings.Join(kinds, "|")),
-		nameValue("project", m.Project),
-	)
-}
-
-func effectText(e api.FaultEffect) string {
-	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
-	throttle := ""
-	if e.Throttle != nil {
-		throttle = fmt.Sprintf("throttle=%g/s", e.Throttle.PerSecond)
-	}
-	return joinNonEmpty(nameValue("delay", ms(e.DelayMilliseconds)), nameValue(
-		"jitter", ms(e.JitterMilliseconds),
-	), nameIfSet("carry-out", e.CarryOut),
-		nameValue("status", e.Status), nameValue("retry-after", time.Duration(e.RetryAfterSeconds)*time.Second),
-		nameValue("project", e.Project),
-		nameIfSet("hang", e.Hang), nameIfSet("drop", e.Drop), nameIfSet("body", e.Body != nil),
-		nameIfSet("empty-list", e.EmptyList), throttle,
-		nameIfSet("stale", e.Stale), nameValue("partial-list", e.PartialList),
-		nameValue("omit-field", strings.Join(e.OmitFields, "|")),
-		nameIfSet("stuck", e.Stuck), nameIfSet("fail", e.Fail != ""), nameIfSet("crash", e.Crash),
-		nameValue("zone-outage", e.ZoneOutage))
-}
-
-func whenText(f api.Fault) string {
-	at := func(t *time.Time) string {
-		if t == nil {
-			return ""
-		}
-		return t.UTC().Format("15:04:05")
-	}
-	return cmp.Or(joinNonEmpty(nameValue("skip", f.Skip), nameValue("every", f.Every), nameValue(
-		"probability", f.Probability,
-	), nameValue("seed", f.Seed),
-		nameValue("from", at(f.From)), nameValue("until", at(f.Until)), nameIfSet("spent", f.Spent)), "always")
 }
 
 // faultFlags are the flags of `faults create`. Those with a field of the same meaning in the

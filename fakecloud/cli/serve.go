@@ -129,7 +129,7 @@ being killed at any point; what was under way goes on at the next start.`,
 		&o.clock, "clock", "real",
 		"real, or virtual: time stands still until \"fakecloud clock advance\" moves it, and is kept with the data; no health checks then",
 	)
-	f.IntVar(&o.rateLimit, "rate-limit", 500, "calls a second that each token may make; 0: any number")
+	f.IntVar(&o.rateLimit, "rate-limit", server.DefaultRateLimit, "calls a second that each token may make; 0: any number")
 	f.IntVar(&o.rateBurst, "rate-burst", 1000, "calls that a token may make at once, before --rate-limit slows it down")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")
@@ -200,7 +200,7 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			}
 			return o.admit(ctx, c, given)
 		},
-		Dialects: spoken, DNS: names,
+		Dialects: spoken, DNS: names, RunCommand: newPageRunner(cmp.Or(caFile, o.certFile)),
 		API: server.Config{Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst},
 	})
 	var senseless *fakecloud.ConfigError

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"path/filepath"
 	"testing"
@@ -15,14 +14,14 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
-	"github.com/ccmlab/ccmlab/lab/console/scene"
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
 // states are the things of a scene's file, by ID.
 func states(t require.TestingT, file string) map[string]string {
-	changes, err := scene.Read(file)
+	changes, err := labscene.Read(file)
 	require.NoError(t, err)
 	all := map[string]string{}
 	for id, thing := range scene.At(changes, time.Now().Add(time.Hour)) {
@@ -99,42 +98,4 @@ func TestPictureOfComponents(t *testing.T) {
 	assert.Equal(t, map[string]string{"component/ccm": "runs"}, states(t, file))
 	p.Component(componentChange("ccm", componentEnded, "process 1"))
 	assert.Equal(t, map[string]string{"component/ccm": "does not run"}, states(t, file))
-}
-
-// fakeBalancers answers for one balancer.
-type fakeBalancers struct {
-	bytes int64
-	err   error
-}
-
-func (f *fakeBalancers) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
-	return []api.LoadBalancer{{ID: "lb-1", Name: "web"}}, f.err
-}
-
-func (f *fakeBalancers) LoadBalancerHealth(context.Context, string) (*api.LoadBalancerHealth, error) {
-	return &api.LoadBalancerHealth{Targets: []api.TargetHealth{{InstanceID: "i-1", Health: api.TargetHealthy}}}, nil
-}
-
-func (f *fakeBalancers) LoadBalancerStats(context.Context, string) (*api.LoadBalancerStats, error) {
-	return &api.LoadBalancerStats{Targets: []api.TargetStats{{InstanceID: "i-1", BytesOut: f.bytes}}}, nil
-}
-
-// The targets of a balancer that the events have told of get health and traffic, which stay while the
-// cloud does not answer.
-func TestPictureFollowsTraffic(t *testing.T) {
-	p, err := NewPicture(filepath.Join(t.TempDir(), "scene.jsonl"), slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	cloud, counted := &fakeBalancers{bytes: 1000}, map[string]trafficCount{}
-	p.readTraffic(t.Context(), cloud, counted) // Of a balancer that is not known yet.
-	lb := api.LoadBalancer{ID: "lb-1", Name: "web", Targets: []api.Target{{InstanceID: "i-1"}}}
-	p.Event(api.Event{Seq: 1, Type: api.EventCreated, LoadBalancer: &lb})
-	p.readTraffic(t.Context(), cloud, counted)
-	cloud.bytes = 1 << 30
-	p.readTraffic(t.Context(), cloud, counted)
-	cloud.err = errors.New("the cloud is away")
-	p.readTraffic(t.Context(), cloud, counted)
-	thing, ok := p.log.Get("balancer/web")
-	require.True(t, ok)
-	assert.Equal(t, scene.LevelOK, thing.Links[0].Level)
-	assert.Positive(t, thing.Links[0].BytesPerSecond)
 }

@@ -3,13 +3,13 @@ package cli
 import (
 	"bytes"
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/console"
-	"github.com/ccmlab/ccmlab/lab/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console/labscene"
 )
 
 // newConsole returns the command `lab console`.
@@ -46,11 +46,11 @@ file without it, too.`,
 				return err
 			}
 			if cmd.Flag("output").Value.String() == "json" {
-				changes, err := scene.Read(console.SceneFile(l))
+				changes, err := labscene.Read(console.SceneFile(l))
 				if err != nil {
 					return err
 				}
-				return printAs(cmd.OutOrStdout(), "json", scene.At(changes, time.Now()).Things())
+				return printAs(cmd.OutOrStdout(), "json", scene.Fold(changes).Things())
 			}
 			url, err := console.PageURL(l, readOnly)
 			if err != nil {

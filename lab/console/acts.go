@@ -2,117 +2,95 @@ package console
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
-	"errors"
-	"fmt"
-	"log/slog"
-	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
-	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/console"
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
-	"github.com/ccmlab/ccmlab/lab/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console/labscene"
+	"github.com/ccmlab/ccmlab/lab/dialects"
 )
 
-const (
-	// csrfHeader has what no other site's page can know, nor send without being asked.
-	csrfHeader = "X-Csrf-Token"
-	// maxActBytes is more than any act needs.
-	maxActBytes = 4 << 10
-)
-
-// act is something that a person does on the page, as a command of the terminal does it.
-type act struct {
-	// Verb is the button's text.
-	Verb string `json:"verb"`
-	// Command does the same.
-	Command string `json:"command"`
-
-	do func(context.Context) error
-}
-
-// actsOn are what can be done with a thing in its present state.
-func actsOn(l *lab.Lab, t scene.Thing) []act {
-	switch {
-	case t.Kind == scene.KindInstance:
-		return instanceActs(l, t)
-	case t.ID == "component/"+local.ComponentCCM && t.Level == scene.LevelOK:
-		return []act{{"stop", "lab ccm stop --name " + l.State.Name, func(ctx context.Context) error {
-			return withLock(l, func(l *lab.Lab) error { return l.Cluster.StopCCM(ctx) })
-		}}}
-	case t.ID == "component/"+local.ComponentCCM:
-		return []act{{"start", "lab ccm start --name " + l.State.Name, func(ctx context.Context) error {
-			return withLock(l, func(l *lab.Lab) error { return l.StartCCM(ctx) })
-		}}}
+// actsOn are what can be done with a thing in its present state, or with the whole lab if subject is "".
+func actsOn(ctx context.Context, l *lab.Lab, thingNow ThingNow, subject string) ([]console.Act, error) {
+	if subject == "" {
+		return labActs(ctx, l)
 	}
-	return nil
+	t, _ := thingNow(subject)
+	if t.Kind == labscene.KindComponent && t.Name == local.ComponentCCM {
+		return ccmActs(t), nil
+	}
+	return console.ActsOn(t), nil
 }
 
-// withLock opens the lab anew, and has no other command change it meanwhile.
-func withLock(l *lab.Lab, do func(*lab.Lab) error) error {
-	l, err := lab.OpenDir(l.State.Path())
+// labActs are what can be done with the cloud, and with the CCM, wherever it runs.
+func labActs(ctx context.Context, l *lab.Lab) ([]console.Act, error) {
+	cloud, err := l.Cluster.Cloud().Client(cluster.CallerOperator)
+	if err != nil {
+		return nil, err
+	}
+	acts, err := console.CloudActs(ctx, cloud, cluster.CallerCCM)
+	if l.Cluster.Traits().NoCloudProvider {
+		return acts, err
+	}
+	return append(acts, console.Act{
+		Verb: "start or stop the CCM", Command: []string{"lab", "ccm"},
+		Inputs: []console.Input{{Label: "how", Options: options("stop", "start", "restart")}},
+	}, replaceCCM()), err
+}
+
+func ccmActs(t scene.Thing) []console.Act {
+	do := func(verb string) console.Act {
+		return console.Act{Verb: verb, Command: []string{"lab", "ccm", verb}}
+	}
+	if t.Level == scene.LevelOK {
+		return []console.Act{do("stop"), do("restart"), replaceCCM()}
+	}
+	return []console.Act{do("start"), replaceCCM()}
+}
+
+// replaceCCM has another program be the CCM; its input is a path on this machine.
+func replaceCCM() console.Act {
+	speaks := []console.Option{{Label: "this cloud's API"}}
+	for _, name := range dialects.Names() {
+		speaks = append(speaks, console.Option{Label: name, Args: []string{"--dialect=" + name}})
+	}
+	return console.Act{Verb: "replace the CCM", Command: []string{"lab", "ccm", "use"}, Inputs: []console.Input{
+		{Label: "it speaks", Options: speaks}, {Label: "program", Text: "./my-ccm"},
+	}}
+}
+
+func options(each ...string) (all []console.Option) {
+	for _, o := range each {
+		all = append(all, console.Option{Label: o, Args: []string{o}})
+	}
+	return all
+}
+
+// runCommand runs a command of the lab's programs as its operator does.
+func runCommand(ctx context.Context, l *lab.Lab, command []string) error {
+	program, err := os.Executable()
+	if command[0] != "lab" {
+		program, err = findProgram(l, command[0])
+	}
 	if err != nil {
 		return err
 	}
-	if err := l.State.Lock(); err != nil {
-		return err
-	}
-	defer l.State.Unlock()
-	return do(l)
+	cmd := exec.CommandContext(ctx, program, command[1:]...)
+	cmd.Env = lab.Environ(os.Environ(), l.Env())
+	return console.RunCommand(cmd)
 }
 
-func instanceActs(l *lab.Lab, t scene.Thing) []act {
-	change := func(verb string, do func(*client.Client, context.Context, string) (*api.Instance, error)) act {
-		return act{verb, "fakecloud instances " + verb + " " + t.Name, func(ctx context.Context) error {
-			cloud, err := l.Cluster.Cloud().Client(cluster.CallerOperator)
-			if err == nil {
-				_, err = do(cloud, ctx, t.CloudID)
-			}
-			return err
-		}}
-	}
-	stop, start := change("stop", (*client.Client).StopInstance), change("start", (*client.Client).StartInstance)
-	terminate := change("terminate", (*client.Client).TerminateInstance)
-	switch api.InstanceState(t.State) {
-	case api.InstanceRunning:
-		return []act{stop, terminate}
-	case api.InstanceStopped:
-		return []act{start, terminate}
-	case api.InstanceTerminated, api.InstanceTerminating:
-		return nil
-	}
-	return []act{terminate}
-}
-
-// csrfToken is what a page sends with an act. It is known to who has the token only, and does not tell it.
-func (a address) csrfToken() string {
-	sum := sha256.Sum256([]byte("csrf " + a.Token))
-	return base64.RawURLEncoding.EncodeToString(sum[:])
-}
-
-// newActs lists what can be done with a thing (GET), and does it (POST).
-func newActs(l *lab.Lab, thingNow ThingNow, log *slog.Logger) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		t, _ := thingNow(r.URL.Query().Get("subject"))
-		acts := actsOn(l, t)
-		if r.Method != http.MethodPost {
-			answerJSON(w, acts, nil)
-			return
+// findProgram finds a program of the lab, or one of that name in the PATH.
+func findProgram(l *lab.Lab, name string) (string, error) {
+	for _, dir := range l.BinDirs() {
+		if file, err := exec.LookPath(filepath.Join(dir, name)); err == nil && dir != "" {
+			return file, nil
 		}
-		for _, a := range acts {
-			if a.Verb == r.URL.Query().Get("verb") {
-				err := a.do(r.Context())
-				log.Info("done on the page", "command", a.Command, "error", err)
-				if err != nil {
-					err = fmt.Errorf("%s: %w", a.Command, err)
-				}
-				answerJSON(w, a, err)
-				return
-			}
-		}
-		answerJSON(w, nil, errors.New("that cannot be done with it as it is now"))
 	}
+	return exec.LookPath(name)
 }

@@ -13,7 +13,9 @@ import (
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/lab/console/scene"
+	"github.com/ccmlab/ccmlab/fakecloud/console"
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 )
 
@@ -62,7 +64,7 @@ func quote(s string) string { return "`" + s + "`" }
 // waitingNode and readyNode are a Node before and after the CCM has seen it.
 func waitingNode() *scene.Thing {
 	return &scene.Thing{
-		ID: "node/node-1", Kind: scene.KindNode, Name: "node-1", State: "waits for the CCM", Level: scene.LevelBusy,
+		ID: "node/node-1", Kind: labscene.KindNode, Name: "node-1", State: "waits for the CCM", Level: scene.LevelBusy,
 		Reason: "Its taint keeps pods off.", Links: []scene.Link{{To: "instance/node-1"}},
 		Facts: []scene.Fact{{Name: "taint", Value: "node.cloudprovider.kubernetes.io/uninitialized:NoSchedule"}},
 	}
@@ -70,7 +72,7 @@ func waitingNode() *scene.Thing {
 
 func readyNode() *scene.Thing {
 	return &scene.Thing{
-		ID: "node/node-1", Kind: scene.KindNode, Name: "node-1", State: "Ready", Level: scene.LevelOK,
+		ID: "node/node-1", Kind: labscene.KindNode, Name: "node-1", State: "Ready", Level: scene.LevelOK,
 		Links: []scene.Link{{To: "provider:fakecloud://i-1"}},
 	}
 }
@@ -86,7 +88,7 @@ func machine(state string, level scene.Level) *scene.Thing {
 // server started again shows what is there then.
 func TestPageFollowsAndGoesBack(t *testing.T) {
 	l := newLab(t)
-	log, err := scene.OpenLog(SceneFile(l))
+	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
 	start := time.Now().Add(-time.Minute)
 	show := func(at time.Time, thing *scene.Thing) {
@@ -123,7 +125,7 @@ func TestPageFollowsAndGoesBack(t *testing.T) {
 			waitFor("!document.querySelector('.zone .taint') && !document.body.classList.contains('past')"),
 		)
 	})
-	runInBrowser(t, ctx, waitFor(text("#connection")+".includes('does not answer')"))
+	runInBrowser(t, ctx, waitFor(text("#connection")+".includes('nobody answers')"))
 	show(time.Now(), machine("stopped", scene.LevelOff))
 	serve(t, l)
 	runInBrowser(t, ctx, waitFor(text(".zone .machine .instance")+".includes('stopped')"))
@@ -131,8 +133,8 @@ func TestPageFollowsAndGoesBack(t *testing.T) {
 
 // An instance is stopped by a click. A page that is read-only has no such button.
 func TestInstanceIsStoppedByAClick(t *testing.T) {
-	l, cloud := newLabWithCloud(t)
-	log, err := scene.OpenLog(SceneFile(l))
+	l, noted := newLab(t), noteCommands(t)
+	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
 	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
 	url := serve(t, l)
@@ -144,7 +146,7 @@ func TestInstanceIsStoppedByAClick(t *testing.T) {
 		chromedp.Click("#details [data-verb=stop]"),
 		waitFor(text("#details")+".includes('done: fakecloud instances stop node-1')"),
 	)
-	require.Equal(t, []string{"/v1/instances/i-1/stop"}, cloud.changes())
+	require.Equal(t, "instances stop node-1\n", noted())
 	a, err := readAddress(l)
 	require.NoError(t, err)
 	runInBrowser(t, ctx,
@@ -159,16 +161,16 @@ func TestInstanceIsStoppedByAClick(t *testing.T) {
 func TestRecordingOpensOffline(t *testing.T) {
 	const hostile = `<img src=x onerror="document.title='hit'">`
 	start := time.Now().Add(-time.Minute)
-	pod := &scene.Thing{ID: "pod/p", Kind: scene.KindPod, Name: hostile, State: "Pending", Level: scene.LevelBusy, Reason: hostile}
+	pod := &scene.Thing{ID: "pod/p", Kind: labscene.KindPod, Name: hostile, State: "Pending", Level: scene.LevelBusy, Reason: hostile}
 	var page bytes.Buffer
-	require.NoError(t, writeRecording(&page, recording{
-		Lab: hostile, Until: time.Now(),
+	require.NoError(t, console.Recording{
+		Title: hostile, Until: time.Now(),
 		Scene: []scene.Change{
 			{Time: start, Thing: machine("running", scene.LevelOK)}, {Time: start, Thing: waitingNode()},
 			{Time: start.Add(time.Second), Thing: pod}, {Time: start.Add(2 * time.Second), Thing: readyNode()},
 		},
 		Story: []timeline.Entry{{Time: start, Change: timeline.Change{Subject: hostile, What: hostile, Detail: hostile}}},
-	}))
+	}.Write(&page))
 	file := filepath.Join(t.TempDir(), "lab.html")
 	require.NoError(t, os.WriteFile(file, page.Bytes(), 0o600))
 	ctx := openBrowser(t)
@@ -183,12 +185,12 @@ func TestRecordingOpensOffline(t *testing.T) {
 	)
 	title, err := chromedp.Run(ctx, chromedp.Title())
 	require.NoError(t, err)
-	require.Equal(t, "Lab "+hostile, title)
+	require.Equal(t, hostile, title)
 }
 
 // A thousand instances are a map, of which each can be opened.
 func TestPageShowsAThousandInstances(t *testing.T) {
-	rec := recording{Lab: "large", Until: time.Now()}
+	rec := console.Recording{Title: "large", Until: time.Now()}
 	for i := range 1000 {
 		m := machine("running", scene.LevelOK)
 		m.ID += "-" + time.Duration(i).String()
@@ -196,7 +198,7 @@ func TestPageShowsAThousandInstances(t *testing.T) {
 		rec.Scene = append(rec.Scene, scene.Change{Time: rec.Until.Add(-time.Minute), Thing: m})
 	}
 	var page bytes.Buffer
-	require.NoError(t, writeRecording(&page, rec))
+	require.NoError(t, rec.Write(&page))
 	file := filepath.Join(t.TempDir(), "lab.html")
 	require.NoError(t, os.WriteFile(file, page.Bytes(), 0o600))
 	runInBrowser(t, openBrowser(t),

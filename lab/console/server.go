@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"crypto/subtle"
-	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,19 +15,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gorilla/mux"
-
+	"github.com/ccmlab/ccmlab/fakecloud/console"
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
-	"github.com/ccmlab/ccmlab/lab/console/scene"
 	"github.com/ccmlab/ccmlab/lab/explain"
 )
-
-//go:embed page.css page.js
-var assets embed.FS
-
-// recordingElement is what no other page has.
-const recordingElement = `<script type="application/json" id="recording">`
 
 const (
 	// addressFile says where a lab's page is served, and what opens it.
@@ -37,8 +28,8 @@ const (
 
 	readHeaderTimeout = 5 * time.Second
 	idleTimeout       = time.Minute
-	// maxViewers bounds the pages that are open at a time: each follows the cloud's audit.
-	maxViewers = 16
+	// maxActBytes is more than the body of any request.
+	maxActBytes = 4 << 10
 )
 
 // address is the content of addressFile.
@@ -114,7 +105,7 @@ func ServeRecording(ctx context.Context, file string, announce func(url string))
 	if err != nil {
 		return err
 	}
-	if !bytes.Contains(page, []byte(recordingElement)) {
+	if !bytes.Contains(page, []byte(console.RecordingElement)) {
 		return fmt.Errorf("%s is no recording; `lab record -o FILE` writes one", file)
 	}
 	var listenConfig net.ListenConfig
@@ -124,7 +115,7 @@ func ServeRecording(ctx context.Context, file string, announce func(url string))
 	}
 	a := address{Address: listener.Addr().String(), Token: rand.Text()}
 	announce(a.urlWith(a.Token))
-	return serveUntilDone(ctx, listener, a.requireToken(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return serveUntilDone(ctx, listener, a.guard().RequireToken(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write(page) // To a browser that may be gone.
 	})))
@@ -142,107 +133,46 @@ func serveUntilDone(ctx context.Context, on net.Listener, handler http.Handler) 
 	return nil
 }
 
-// newHandler serves the page to whoever has the token.
+// newHandler serves the page to whoever has a token.
 func newHandler(l *lab.Lab, a address, thingNow ThingNow, log *slog.Logger) http.Handler {
-	router := mux.NewRouter()
-	router.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		data := pageData{Lab: l.State.Name}
-		if a.mayChange(r) {
-			data.CSRF = a.csrfToken()
-		}
-		if err := writePage(w, data); err != nil {
-			log.Error("writing the page", "error", err)
-		}
-	})
-	for _, name := range []string{"page.css", "page.js"} {
-		router.Path("/" + name).Handler(http.FileServerFS(assets))
+	page := &console.Page{
+		Title: title(l), Guard: a.guard(), Log: log,
+		Stream: func(ctx context.Context, _ console.Session, send func(console.Batch) error) error {
+			return streamLab(ctx, l, send)
+		},
+		Explain: func(ctx context.Context, subject string) (any, error) {
+			kind, name, _ := strings.Cut(subject, "/")
+			namespace, rest, ok := strings.Cut(name, "/")
+			if !ok {
+				namespace, rest = "default", name
+			}
+			return explain.OfLab(ctx, l, kind, namespace, rest)
+		},
+		Acts: func(ctx context.Context, _ console.Session, subject string) ([]console.Act, error) {
+			return actsOn(ctx, l, thingNow, subject)
+		},
+		Run: func(ctx context.Context, _ console.Session, command []string) error {
+			return runCommand(ctx, l, command)
+		},
 	}
-	router.Handle("/stream", newStream(l))
-	router.HandleFunc("/explain.json", func(w http.ResponseWriter, r *http.Request) {
-		kind, name, _ := strings.Cut(r.URL.Query().Get("subject"), "/")
-		namespace, rest, ok := strings.Cut(name, "/")
-		if !ok {
-			namespace, rest = "default", name
-		}
-		x, err := explain.OfLab(r.Context(), l, kind, namespace, rest)
-		answerJSON(w, x, err)
-	})
-	router.Handle("/acts.json", newActs(l, thingNow, log))
-	router.Use(withHeaders, a.requireToken)
-	return http.MaxBytesHandler(router, maxActBytes)
+	return http.MaxBytesHandler(page.Handler(), maxActBytes)
 }
 
-// cookieName is the cookie's that has the token. Cookies do not tell ports apart.
-func (a address) cookieName() string {
+// guard lets in who knows one of the tokens, under the page's own names.
+func (a address) guard() console.Guard {
 	_, port, _ := net.SplitHostPort(a.Address)
-	return "ccmlab-console-" + port
-}
-
-func isSame(a, b string) bool {
-	return b != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
-}
-
-// mayChange tells whether a request has the token of a page that is not read-only.
-func (a address) mayChange(r *http.Request) bool {
-	cookie, err := r.Cookie(a.cookieName())
-	return err == nil && isSame(cookie.Value, a.Token)
-}
-
-// requireToken lets in who knows a token: by the URL, which it then hides, or by the cookie. A Host that is
-// not the page's own is that of another site, whose name was made to lead here. What changes something
-// needs more: see mayPost.
-func (a address) requireToken(next http.Handler) http.Handler {
-	_, port, _ := net.SplitHostPort(a.Address)
-	isToken := func(s string) bool { return isSame(s, a.Token) || isSame(s, a.ReadOnlyToken) }
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Host != a.Address && r.Host != "localhost:"+port {
-			http.Error(w, "this page is served as http://"+a.Address+"/ only", http.StatusMisdirectedRequest)
-			return
-		}
-		if token := r.URL.Query().Get("token"); isToken(token) && r.Method == http.MethodGet {
-			http.SetCookie(w, &http.Cookie{
-				Name: a.cookieName(), Value: token, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
-			})
-			http.Redirect(w, r, r.URL.Path, http.StatusSeeOther)
-			return
-		}
-		cookie, err := r.Cookie(a.cookieName())
-		if err != nil || !isToken(cookie.Value) {
-			http.Error(w, "`lab console` prints the address that opens this page", http.StatusUnauthorized)
-			return
-		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead && !a.mayPost(r) {
-			http.Error(w, "this page may only be read", http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
-// mayPost tells whether a request that changes something comes from the page itself.
-func (a address) mayPost(r *http.Request) bool {
-	return r.Method == http.MethodPost && a.mayChange(r) && r.Header.Get("Origin") == "http://"+r.Host &&
-		isSame(r.Header.Get(csrfHeader), a.csrfToken())
-}
-
-// withHeaders keeps a browser from loading anything from elsewhere, and other sites from framing the page.
-func withHeaders(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-		h.Set("X-Content-Type-Options", "nosniff")
-		h.Set("Referrer-Policy", "no-referrer")
-		h.Set("Cache-Control", "no-store")
-		next.ServeHTTP(w, r)
-	})
-}
-
-func answerJSON(w http.ResponseWriter, v any, err error) {
-	w.Header().Set("Content-Type", "application/json")
-	if err != nil {
-		w.WriteHeader(http.StatusInternalServerError)
-		v = map[string]string{"error": err.Error()}
+	return console.Guard{
+		Cookie:    "ccmlab-console-" + port,
+		IsHost:    func(host string) bool { return host == a.Address || host == "localhost:"+port },
+		HowToOpen: "`lab console` prints the address that opens this page",
+		Access: func(_ *http.Request, token string) console.Access {
+			switch {
+			case console.IsSame(token, a.Token):
+				return console.MayChange
+			case console.IsSame(token, a.ReadOnlyToken):
+				return console.MayRead
+			}
+			return console.NoAccess
+		},
 	}
-	_ = json.NewEncoder(w).Encode(v) // Of a browser that is gone.
 }

@@ -2,16 +2,15 @@ package console
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/console"
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
-	"github.com/ccmlab/ccmlab/lab/console/scene"
 	"github.com/ccmlab/ccmlab/lab/lines"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/watch"
@@ -21,54 +20,7 @@ const (
 	sendInterval = 200 * time.Millisecond
 	// maxBatch bounds the changes and entries of one message.
 	maxBatch = 2000
-	// writeTimeout is how long a browser that is asleep may take to read a message.
-	writeTimeout = time.Minute
 )
-
-// batch is what a page is sent at a time.
-type batch struct {
-	// Reset tells that the changes begin anew.
-	Reset bool             `json:"reset,omitempty"`
-	Now   time.Time        `json:"now"`
-	Scene []scene.Change   `json:"scene,omitempty"`
-	Story []timeline.Entry `json:"story,omitempty"`
-	// Note is what keeps the story from being complete.
-	Note string `json:"note,omitempty"`
-}
-
-// newStream sends changes of the scene and entries of the timeline, those recorded first, as server-sent
-// events. A page that connects again is sent everything again.
-func newStream(l *lab.Lab) http.Handler {
-	viewers := make(chan struct{}, maxViewers)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case viewers <- struct{}{}:
-			defer func() { <-viewers }()
-		default:
-			http.Error(w, fmt.Sprintf("%d pages of this lab are open; close one", maxViewers), http.StatusServiceUnavailable)
-			return
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		ctx, cancel := context.WithCancel(r.Context())
-		defer cancel()
-		control := http.NewResponseController(w)
-		send := func(b batch) error {
-			b.Now = time.Now()
-			data, err := json.Marshal(b)
-			if err != nil {
-				return err
-			}
-			// A writer that knows no deadline is a test's.
-			_ = control.SetWriteDeadline(b.Now.Add(writeTimeout))
-			if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil {
-				return err
-			}
-			return control.Flush()
-		}
-		story := followStory(ctx, l)
-		_ = followLab(ctx, SceneFile(l), story, send) // Of a browser that is gone.
-	})
-}
 
 // storyQueue is what a watch has told and a page was not sent yet.
 type storyQueue struct {
@@ -118,8 +70,9 @@ func followStory(ctx context.Context, l *lab.Lab) *storyQueue {
 	return q
 }
 
-// followLab sends what is new until ctx ends or send fails.
-func followLab(ctx context.Context, sceneFile string, story *storyQueue, send func(batch) error) error {
+// streamLab sends what was recorded and what is new until ctx ends or send fails.
+func streamLab(ctx context.Context, l *lab.Lab, send func(console.Batch) error) error {
+	story := followStory(ctx, l)
 	var reader *lines.Reader[scene.Change]
 	defer func() {
 		if reader != nil {
@@ -129,9 +82,9 @@ func followLab(ctx context.Context, sceneFile string, story *storyQueue, send fu
 	tick := time.NewTicker(sendInterval)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		b := batch{Reset: first}
+		b := console.Batch{Reset: first, Limit: server.DefaultRateLimit}
 		if reader == nil {
-			opened, err := lines.Open[scene.Change](sceneFile)
+			opened, err := lines.Open[scene.Change](SceneFile(l))
 			if err == nil {
 				reader, b.Reset = opened, true
 			}
@@ -154,7 +107,7 @@ func followLab(ctx context.Context, sceneFile string, story *storyQueue, send fu
 			if len(rest) == 0 {
 				break
 			}
-			b = batch{}
+			b = console.Batch{}
 		}
 		select {
 		case <-ctx.Done():

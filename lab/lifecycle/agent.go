@@ -86,7 +86,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return picture.Follow(ctx, cloud, kube) })
 	group.Go(func() error {
-		if err := console.Serve(ctx, l, picture.Thing, log); err != nil { // Machines go on without a page.
+		if err := console.Serve(ctx, l, picture.Get, log); err != nil { // Machines go on without a page.
 			log.Error("serving the page", "error", err)
 		}
 		return nil

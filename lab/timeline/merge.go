@@ -38,7 +38,7 @@ func (m *Merge) Add(seen time.Time, entries ...Entry) {
 func (m *Merge) Until(then time.Time) []Entry {
 	var due []Entry
 	m.held = slices.DeleteFunc(m.held, func(h heldEntry) bool {
-		if h.happenedAt().After(then) && h.seen.After(then) {
+		if happenedAt(h.Entry).After(then) && h.seen.After(then) {
 			return false
 		}
 		if name := m.names[h.ID]; name != "" && h.Source == SourceCall {

@@ -11,9 +11,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
-	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/console/story"
 	"github.com/ccmlab/ccmlab/lab/kubediff"
 )
 
@@ -135,67 +135,14 @@ func subjectOf(kind, namespace, name string) string {
 // Cloud tells what an event of the cloud means. serviceTag is the tag that
 // names the Service a balancer belongs to.
 func Cloud(ev api.Event, serviceTag string) []Change {
-	tell := func(kind, what, detail string, failed bool) []Change {
-		return []Change{{
-			Source: SourceCloud, Subject: kind + "/" + ev.Name, What: what, Detail: detail, Failed: failed, ID: ev.ID,
-			CloudSeq: ev.Seq,
-		}}
+	c, ok := story.OfEvent(ev, func(tags api.Tags) string {
+		if service := tags[serviceTag]; service != "" { // A stranger's has none.
+			return " for service " + service
+		}
+		return ""
+	})
+	if !ok {
+		return nil
 	}
-	switch {
-	case ev.LoadBalancer != nil:
-		what := map[string]string{
-			string(api.LoadBalancerProvisioning): "requested",
-			string(api.LoadBalancerActive):       "provisioned",
-			string(api.LoadBalancerUpdating):     "updating",
-			string(api.LoadBalancerDeleting):     "deleting",
-			string(api.LoadBalancerError):        "error",
-		}[ptr.Deref(ev.To, "")]
-		if ev.Type == api.EventDeleted {
-			what = "gone"
-		}
-		if what == "" || (ev.Type != api.EventDeleted && ptr.Deref(ev.From, "") == ptr.Deref(ev.To, "")) {
-			return nil
-		}
-		if what == "provisioned" && ptr.Deref(ev.From, "") == string(api.LoadBalancerUpdating) {
-			what = "updated"
-		}
-		detail := ev.ID + " at " + ev.LoadBalancer.Address
-		if ev.LoadBalancer.Kind == api.KindNetwork {
-			detail += " (network)"
-		}
-		if service := ev.LoadBalancer.Tags[serviceTag]; service != "" { // A stranger's has none.
-			detail += " for service " + service
-		}
-		if r := ptr.Deref(ev.LoadBalancer.StateReason, ""); r != "" {
-			detail += ": " + r
-		}
-		return tell("balancer", what, detail, what == "error")
-	case ev.Instance != nil && ptr.Deref(ev.From, "") != ptr.Deref(ev.To, ""):
-		detail := ev.ID + " in " + ev.Instance.Zone
-		if ev.Instance.State == api.InstanceError {
-			detail += ": " + ptr.Deref(ev.Instance.StateReason, "")
-		}
-		return tell("instance", ptr.Deref(ev.To, ""), detail, ev.Instance.State == api.InstanceError)
-	case ev.Route != nil:
-		if what, detail := routeChange(ev); what != "" {
-			return tell("route", what, detail, what == string(api.RouteBlackhole))
-		}
-	}
-	return nil
-}
-
-// routeChange tells of a route that is there, is gone, or has changed its state: a
-// blackhole drops what is sent to it. what is "" if none of that is new.
-func routeChange(ev api.Event) (what, detail string) {
-	detail = ev.Route.Destination + " via " + ev.Route.InstanceID
-	if r := ptr.Deref(ev.Route.StateReason, ""); r != "" {
-		detail += ": " + r
-	}
-	switch what = ptr.Deref(ev.To, ""); {
-	case ev.Type == api.EventCreated, ev.Type == api.EventDeleted:
-		what = string(ev.Type)
-	case what == ptr.Deref(ev.From, ""):
-		what = ""
-	}
-	return what, detail
+	return []Change{c}
 }

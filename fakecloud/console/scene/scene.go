@@ -14,16 +14,16 @@ import (
 // Kind is what a thing is.
 type Kind string
 
-// All kinds.
+// Kinds of the cloud's things.
 const (
-	KindInstance  Kind = "instance"
-	KindBalancer  Kind = "balancer"
-	KindRoute     Kind = "route"
-	KindNode      Kind = "node"
-	KindPod       Kind = "pod"
-	KindService   Kind = "service"
-	KindLease     Kind = "lease"
-	KindComponent Kind = "component"
+	KindInstance Kind = "instance"
+	KindBalancer Kind = "balancer"
+	KindRoute    Kind = "route"
+	KindAddress  Kind = "address"
+	KindFirewall Kind = "firewall"
+	// KindFault is a fault or a scenario that is in force.
+	KindFault    Kind = "fault"
+	KindScenario Kind = "scenario"
 )
 
 // Level is how well a thing is.
@@ -113,6 +113,16 @@ func (s Scene) Things() []Thing {
 	return slices.SortedFunc(maps.Values(s), func(a, b Thing) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.ID, b.ID))
 	})
+}
+
+// FindByCloudID returns the thing that has the cloud's ID.
+func (s Scene) FindByCloudID(id string) (t Thing, ok bool) {
+	for _, t := range s {
+		if t.CloudID == id {
+			return t, true
+		}
+	}
+	return t, false
 }
 
 // Fold is the scene that changes make.

@@ -1,4 +1,4 @@
-package timeline
+package story
 
 // Entries of the cloud's audit, which has operations and IDs. The request of an
 // operation is in the API's specification, and the name of an ID in the cloud's events.
@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -39,12 +38,12 @@ var requests = sync.OnceValue(func() map[string]request {
 	return all
 })
 
-// Call makes an entry of a call.
-func (l Log) Call(a api.AuditEntry) Entry {
+// OfCall tells a call, and when it is to be told.
+func OfCall(a api.AuditEntry) (time.Time, Change) {
 	req := requests()[a.Operation]
-	id := ptr.Deref(a.Resource, "")
+	id := valueOf(a.Resource)
 	call := &Call{
-		Method: req.method, Path: req.path, Status: a.Status, Code: ptr.Deref(a.Code, ""), Fault: ptr.Deref(a.Fault, ""),
+		Method: req.method, Path: req.path, Status: a.Status, Code: valueOf(a.Code), Fault: valueOf(a.Fault),
 		Milliseconds: a.DurationMilliseconds, RequestID: a.RequestID,
 	}
 	if begin, end := strings.Index(req.path, "{"), strings.Index(req.path, "}"); begin >= 0 && end > begin && id != "" {
@@ -62,10 +61,10 @@ func (l Log) Call(a api.AuditEntry) Entry {
 	if call.Fault != "" {
 		detail += " by fault " + call.Fault
 	}
-	return l.newEntry(callTime(a, call), Change{
+	return callTime(a, call), Change{
 		Source: SourceCall, Subject: callSubject(req.path, id), What: a.Operation, Detail: detail, Caller: a.Token,
 		Failed: a.Status == 0 || a.Status >= http.StatusBadRequest, ID: id, Call: call,
-	})
+	}
 }
 
 // briefCall is how long a call may take to be shown where it began.

@@ -1,8 +1,9 @@
-package scene
+package labscene
 
 import (
 	"os"
 
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/lines"
 )
@@ -15,7 +16,7 @@ const maxLogBytes = 32 << 20
 type Log struct {
 	File string
 
-	scene Scene
+	scene scene.Scene
 	seq   int64
 	size  int64
 	bound int64 // of size
@@ -27,7 +28,7 @@ func OpenLog(file string) (*Log, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &Log{File: file, scene: Fold(changes), bound: maxLogBytes}
+	l := &Log{File: file, scene: scene.Fold(changes), bound: maxLogBytes}
 	for _, c := range changes {
 		l.seq = max(l.seq, c.CloudSeq)
 	}
@@ -38,29 +39,22 @@ func OpenLog(file string) (*Log, error) {
 }
 
 // Read returns the changes of a log's file; none if there is no such file.
-func Read(file string) ([]Change, error) { return lines.Read[Change](file) }
+func Read(file string) ([]scene.Change, error) { return lines.Read[scene.Change](file) }
 
 // Get returns a thing as it is now.
-func (l *Log) Get(id string) (t Thing, ok bool) { t, ok = l.scene[id]; return t, ok }
+func (l *Log) Get(id string) (t scene.Thing, ok bool) { t, ok = l.scene[id]; return t, ok }
 
 // FindByCloudID returns the thing that has the cloud's ID, as it is now.
-func (l *Log) FindByCloudID(id string) (t Thing, ok bool) {
-	for _, t := range l.scene {
-		if t.CloudID == id {
-			return t, true
-		}
-	}
-	return t, false
-}
+func (l *Log) FindByCloudID(id string) (scene.Thing, bool) { return l.scene.FindByCloudID(id) }
 
 // Seq is the number of the cloud's newest event that is in the log.
 func (l *Log) Seq() int64 { return l.seq }
 
 // Things are those that there are now.
-func (l *Log) Things() []Thing { return l.scene.Things() }
+func (l *Log) Things() []scene.Thing { return l.scene.Things() }
 
 // Add writes a change, unless nothing changes.
-func (l *Log) Add(c Change) error {
+func (l *Log) Add(c scene.Change) error {
 	if !l.scene.Changes(c) {
 		return nil
 	}
@@ -87,9 +81,9 @@ func (l *Log) foldOlderHalf() error {
 		return err
 	}
 	older, newer := changes[:len(changes)/2], changes[len(changes)/2:]
-	var kept []Change
-	for _, t := range Fold(older).Things() {
-		kept = append(kept, Change{Time: older[len(older)-1].Time, Thing: &t})
+	var kept []scene.Change
+	for _, t := range scene.Fold(older).Things() {
+		kept = append(kept, scene.Change{Time: older[len(older)-1].Time, Thing: &t})
 	}
 	data, err := lines.Encode(append(kept, newer...)...)
 	if err != nil {

@@ -1,4 +1,4 @@
-package scene
+package labscene
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 )
 
 var began = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
@@ -25,13 +25,13 @@ func TestNodes(t *testing.T) {
 		taint string
 		ready bool
 		state string
-		level Level
+		level scene.Level
 	}{
-		"as it registers":     {taint: "node.cloudprovider.kubernetes.io/uninitialized", state: "waits for the CCM", level: LevelBusy},
-		"initialised":         {ready: true, state: "Ready", level: LevelOK},
-		"not heard of":        {state: "not ready", level: LevelBad},
-		"of a stopped one":    {taint: "node.cloudprovider.kubernetes.io/shutdown", state: "shut down", level: LevelOff},
-		"of another's taints": {taint: "example.com/mine", ready: true, state: "Ready", level: LevelOK},
+		"as it registers":     {taint: "node.cloudprovider.kubernetes.io/uninitialized", state: "waits for the CCM", level: scene.LevelBusy},
+		"initialised":         {ready: true, state: "Ready", level: scene.LevelOK},
+		"not heard of":        {state: "not ready", level: scene.LevelBad},
+		"of a stopped one":    {taint: "node.cloudprovider.kubernetes.io/shutdown", state: "shut down", level: scene.LevelOff},
+		"of another's taints": {taint: "example.com/mine", ready: true, state: "Ready", level: scene.LevelOK},
 	} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-1"}}
 		if c.taint != "" {
@@ -56,20 +56,20 @@ func TestLinks(t *testing.T) {
 	of, ok := OfService(service)
 	require.True(t, ok)
 	for _, tags := range []api.Tags{{"any": "uid-1"}, {"name": "web.shop.lab"}, {"service": "shop/web"}} {
-		assert.True(t, leadsTo(of, OfBalancer(api.LoadBalancer{Name: "lb", Tags: tags})), "%v", tags)
+		assert.True(t, leadsTo(of, scene.OfBalancer(api.LoadBalancer{Name: "lb", Tags: tags})), "%v", tags)
 	}
-	assert.False(t, leadsTo(of, OfBalancer(api.LoadBalancer{Name: "lb", Tags: api.Tags{"name": "web.other.lab"}})))
+	assert.False(t, leadsTo(of, scene.OfBalancer(api.LoadBalancer{Name: "lb", Tags: api.Tags{"name": "web.other.lab"}})))
 	_, ok = OfService(&corev1.Service{Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP}})
 	assert.False(t, ok)
 
-	instance := OfInstance(api.Instance{Name: "a", ID: "i-1", Identities: map[string]string{"hcloud": "hcloud://42"}})
+	instance := scene.OfInstance(api.Instance{Name: "a", ID: "i-1", Identities: map[string]string{"hcloud": "hcloud://42"}})
 	for _, id := range []string{"fakecloud://i-1", "hcloud://42"} {
 		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Spec: corev1.NodeSpec{ProviderID: id}}
 		assert.True(t, leadsTo(OfNode(node), instance), id)
 	}
 }
 
-func leadsTo(from, to Thing) bool {
+func leadsTo(from, to scene.Thing) bool {
 	for _, l := range from.Links {
 		for _, key := range append(to.Keys, to.ID) {
 			if l.To == key {
@@ -80,47 +80,12 @@ func leadsTo(from, to Thing) bool {
 	return false
 }
 
-func TestTargets(t *testing.T) {
-	lb := OfBalancer(api.LoadBalancer{Name: "lb", Targets: []api.Target{{InstanceID: "i-1"}, {InstanceID: "i-2"}}})
-	health := []api.TargetHealth{
-		{InstanceID: "i-1", Health: api.TargetHealthy},
-		{InstanceID: "i-2", Health: api.TargetUnhealthy, Reason: ptr.To("instance is stopped")},
-	}
-	stats := []api.TargetStats{{InstanceID: "i-1", ActiveConnections: 3, BytesIn: 100, BytesOut: 900}}
-	earlier := lb
-	bytes := lb.SetTargets(health, stats, nil, 0)
-	assert.Equal(t, []Link{
-		{To: "cloud:i-1", Level: LevelOK, State: "healthy", Connections: 3},
-		{To: "cloud:i-2", Level: LevelBad, State: "instance is stopped"},
-	}, lb.Links)
-	assert.Empty(t, earlier.Links[0].State, "the earlier state is as it was")
-	stats[0].BytesOut += 500
-	lb.SetTargets(health, stats, bytes, 2)
-	assert.EqualValues(t, 250, lb.Links[0].BytesPerSecond)
-
-	next := OfBalancer(api.LoadBalancer{Name: "lb", Targets: []api.Target{{InstanceID: "i-2"}, {InstanceID: "i-3"}}})
-	next.KeepTargets(lb)
-	assert.Equal(t, []Link{{To: "cloud:i-2", Level: LevelBad, State: "instance is stopped"}, {To: "cloud:i-3"}}, next.Links)
-}
-
-func TestGoingBack(t *testing.T) {
-	changes := []Change{
-		{Time: began, Thing: &Thing{ID: "node/a", State: "waits"}},
-		{Time: began.Add(time.Second), Thing: &Thing{ID: "node/a", State: "Ready"}},
-		{Time: began.Add(2 * time.Second), Gone: "node/a"},
-	}
-	assert.Empty(t, At(changes, began.Add(-time.Second)))
-	assert.Equal(t, "waits", At(changes, began)["node/a"].State)
-	assert.Equal(t, "Ready", At(changes, began.Add(1500*time.Millisecond))["node/a"].State)
-	assert.Empty(t, At(changes, began.Add(time.Hour)))
-}
-
 // A log that is opened again goes on where it was, and has nothing twice.
 func TestLogGoesOn(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "scene.jsonl")
 	log, err := OpenLog(file)
 	require.NoError(t, err)
-	change := Change{Time: began, Thing: &Thing{ID: "instance/a", Facts: []Fact{{"ID", "i-1"}}}, CloudSeq: 7}
+	change := scene.Change{Time: began, Thing: &scene.Thing{ID: "instance/a", Facts: []scene.Fact{{Name: "ID", Value: "i-1"}}}, CloudSeq: 7}
 	require.NoError(t, log.Add(change))
 	require.NoError(t, os.WriteFile(file, append(readFile(t, file), `{"cut sho`...), 0o600))
 	for range 2 {
@@ -128,7 +93,7 @@ func TestLogGoesOn(t *testing.T) {
 		require.NoError(t, err)
 		assert.EqualValues(t, 7, log.Seq())
 		require.NoError(t, log.Add(change))
-		require.NoError(t, log.Add(Change{Gone: "instance/never-there"}))
+		require.NoError(t, log.Add(scene.Change{Gone: "instance/never-there"}))
 	}
 	changes, err := Read(file)
 	require.NoError(t, err)
@@ -150,8 +115,8 @@ func TestLogIsBounded(t *testing.T) {
 	log.bound = 50_000
 	long := strings.Repeat("x", 1000)
 	for i := range 200 {
-		thing := &Thing{ID: fmt.Sprint("pod/", i%10), State: fmt.Sprint(i), Reason: long}
-		require.NoError(t, log.Add(Change{Time: began.Add(time.Duration(i) * time.Second), Thing: thing}))
+		thing := &scene.Thing{ID: fmt.Sprint("pod/", i%10), State: fmt.Sprint(i), Reason: long}
+		require.NoError(t, log.Add(scene.Change{Time: began.Add(time.Duration(i) * time.Second), Thing: thing}))
 	}
 	info, err := os.Stat(file)
 	require.NoError(t, err)
@@ -162,5 +127,5 @@ func TestLogIsBounded(t *testing.T) {
 	changes, err := Read(file)
 	require.NoError(t, err)
 	assert.Greater(t, len(changes), 20)
-	assert.Len(t, At(changes, changes[0].Time), 10, "its first moment is a whole scene")
+	assert.Len(t, scene.At(changes, changes[0].Time), 10, "its first moment is a whole scene")
 }

@@ -10,8 +10,9 @@ const maxChanges = 50_000,
   mapFrom = 60;
 const shapes = {ok: "●", busy: "◐", bad: "▲", off: "○"};
 const byID = (id) => document.getElementById(id);
-const recorded = byID("recording"); // null on the page of a lab
+const recorded = byID("recording"); // null on a page that is served
 const csrf = document.querySelector("meta[name=csrf]")?.content; // undefined where the page is read-only
+const explains = document.querySelector("meta[name=explains]") !== null;
 
 // element makes one with attributes and children; strings become text.
 function element(name, attributes = {}, ...children) {
@@ -87,6 +88,8 @@ const view = {
   storyDirty: true,
 };
 const now = () => view.time ?? view.end;
+// whole stands for all of it, where nothing is selected.
+const whole = {id: "", kind: "whole"};
 
 function redraw() {
   view.dirty = true;
@@ -179,6 +182,12 @@ function fill(parent, elements) {
   while (parent.children.length > elements.length) parent.lastChild.remove();
 }
 
+// fillBand shows a row of the picture, if there is anything in it.
+function fillBand(id, chips) {
+  byID(id).hidden = chips.length === 0;
+  fill(document.querySelector(`#${id} .things`), chips);
+}
+
 function draw() {
   const scene = view.time === null ? history.latest : history.sceneAt(view.time);
   const find = resolver(scene);
@@ -191,19 +200,25 @@ function draw() {
   for (const p of of("pod")) push(podsOf, find(p.links?.[0]?.to) ?? "", p);
   for (const n of of("node")) push(nodesOf, find(n.links?.[0]?.to) ?? find("instance/" + n.name) ?? "", n);
 
-  fill(
-    document.querySelector("#cluster .things"),
+  fillBand(
+    "faults",
+    [...of("scenario"), ...of("fault")].map((t) => chip(t, factsOf(t, "applies to"))),
+  );
+  fillBand(
+    "cluster",
     [...of("component"), ...of("lease"), ...of("service")].map((t) => chip(t, factsOf(t, "address"))),
   );
-  const pending = (podsOf.get("") ?? []).filter((p) => p.level !== "off");
-  byID("pending").hidden = pending.length === 0;
-  fill(
-    document.querySelector("#pending .things"),
-    pending.map((p) => chip(p, [element("span", {class: "reason"}, p.reason ?? "")])),
+  fillBand(
+    "pending",
+    (podsOf.get("") ?? [])
+      .filter((p) => p.level !== "off")
+      .map((p) => chip(p, [element("span", {class: "reason"}, p.reason ?? "")])),
   );
-  fill(
-    document.querySelector("#balancers .things"),
-    of("balancer").map((t) => chip(t, factsOf(t, "address", "listener"))),
+  fillBand(
+    "balancers",
+    [...of("balancer"), ...of("address").filter((a) => a.state !== "in-use" || !find(a.links?.[0]?.to))].map((t) =>
+      chip(t, factsOf(t, "address", "listener")),
+    ),
   );
 
   const zones = new Map(),
@@ -339,6 +354,7 @@ function drawAttention(scene) {
 function drawDetails(scene, find) {
   const t = scene.get(view.selected);
   if (!t) {
+    if (!view.selected) ask(whole);
     fill(byID("details"), [
       element(
         "p",
@@ -347,6 +363,7 @@ function drawDetails(scene, find) {
           ? `${view.selected} is not there at this time.`
           : "Choose a thing in the picture, or a line of the story.",
       ),
+      ...(view.selected ? [] : actions(whole)),
     ]);
     return;
   }
@@ -413,9 +430,7 @@ function explanation(x) {
         {},
         s.do,
         s.command ? element("code", {}, s.command) : "",
-        s.command
-          ? element("button", {type: "button", onclick: () => navigator.clipboard?.writeText(s.command)}, "copy")
-          : "",
+        s.command ? copyButton(() => s.command) : "",
       ),
     ),
   ];
@@ -425,6 +440,8 @@ function explanation(x) {
 function select(id) {
   view.selected = id;
   view.done = "";
+  view.asked = undefined;
+  view.askedAt = 0;
   const moment = view.time === null ? "" : "&at=" + new Date(view.time).toISOString();
   window.history.replaceState(null, "", `#thing=${encodeURIComponent(id)}${moment}`);
   redraw();
@@ -438,7 +455,7 @@ async function ask(t) {
   view.asked = t;
   view.askedAt = Date.now();
   const of = "?subject=" + encodeURIComponent(t.id);
-  if (t.kind === "node" || t.kind === "service") view.why.set(t.id, await fetchJSON("explain.json" + of));
+  if (explains && (t.kind === "node" || t.kind === "service")) view.why.set(t.id, await fetchJSON("explain.json" + of));
   if (csrf) view.acts.set(t.id, await fetchJSON("acts.json" + of));
   redraw();
 }
@@ -451,28 +468,65 @@ async function fetchJSON(url, options) {
   }
 }
 
-// actions are buttons that do something with a thing, each with the command that does the same.
+// quote writes a word of a command as a shell takes it.
+function quote(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}
+
+// actions are buttons that do something with a thing, each with the command that does the same. The
+// elements are made once for what can be done, so that what is chosen in them stays.
 function actions(t) {
   const acts = view.acts.get(t.id);
   if (!Array.isArray(acts) || acts.length === 0 || view.time !== null) return [];
-  return [
-    element("h3", {}, "Do"),
-    ...acts.map((a) =>
-      element(
-        "p",
-        {class: "act"},
-        element("button", {type: "button", "data-verb": a.verb, onclick: () => perform(t, a)}, a.verb),
-        element("code", {}, a.command),
-      ),
-    ),
-    element("p", {role: "status"}, view.done ?? ""),
-  ];
+  const key = JSON.stringify([t.id, acts]);
+  if (view.actsKey !== key) {
+    view.actsKey = key;
+    view.actsElement = element("section", {}, element("h3", {}, "Do"), ...acts.map((a) => action(t, a)));
+  }
+  return [view.actsElement, element("p", {role: "status"}, view.done ?? "")];
 }
 
-async function perform(t, a) {
-  const url = `acts.json?subject=${encodeURIComponent(t.id)}&verb=${encodeURIComponent(a.verb)}`;
-  const answer = await fetchJSON(url, {method: "POST", headers: {"X-Csrf-Token": csrf}});
-  view.done = answer.error ? "▲ " + answer.error : "done: " + a.command;
+function action(t, a) {
+  const inputs = (a.inputs ?? []).map((i) =>
+    i.options
+      ? element("select", {"aria-label": i.label}, ...i.options.map((o) => element("option", {}, o.label)))
+      : element("input", {type: "text", "aria-label": i.label, value: i.text, maxlength: 1000}),
+  );
+  const code = element("code", {});
+  const words = () => [
+    ...a.command,
+    ...inputs.flatMap((e, i) => (a.inputs[i].options ? (a.inputs[i].options[e.selectedIndex].args ?? []) : [e.value])),
+  ];
+  const show = () => (code.textContent = words().map(quote).join(" "));
+  show();
+  for (const e of inputs) e.addEventListener("input", show);
+  const act = () =>
+    perform(
+      t,
+      a,
+      inputs.map((e) => e.value),
+      code.textContent,
+    );
+  return element(
+    "div",
+    {class: "act"},
+    element("button", {type: "button", "data-verb": a.verb, onclick: act}, a.verb),
+    ...inputs,
+    code,
+    copyButton(() => code.textContent),
+  );
+}
+
+function copyButton(text) {
+  return element("button", {type: "button", class: "copy", onclick: () => navigator.clipboard?.writeText(text())}, "copy");
+}
+
+async function perform(t, a, inputs, command) {
+  view.done = "◐ " + command;
+  redraw();
+  const query = new URLSearchParams([["subject", t.id], ["verb", a.verb], ...inputs.map((i) => ["input", i])]);
+  const answer = await fetchJSON("acts.json?" + query, {method: "POST", headers: {"X-Csrf-Token": csrf}});
+  view.done = answer.error ? "▲ " + answer.error : "● done: " + command;
   view.asked = undefined;
   redraw();
 }
@@ -516,33 +570,41 @@ function storyLine(e, when) {
   );
 }
 
+// controllerOf is which of a CCM's controllers makes such calls.
+function controllerOf(call) {
+  if (/^.v1.(load-balancers|addresses|firewalls)/.test(call.path)) return "service";
+  if (/^.v1.routes/.test(call.path)) return "route";
+  return /^.v1.instances/.test(call.path) ? "node" : "";
+}
+
+// drawCost counts the calls of the minute before the time that is shown.
 function drawCost() {
-  const counts = new Map();
+  const rows = new Map(),
+    callers = new Map();
   for (let i = history.entries.length - 1; i >= 0 && history.entries[i].at > now() - 60_000; i--) {
     const e = history.entries[i];
-    if (e.call && e.at <= now())
-      counts.set(`${e.caller} ${e.what}`, (counts.get(`${e.caller} ${e.what}`) ?? 0) + 1);
+    if (!e.call || e.at > now()) continue;
+    const who = [e.caller ?? "", controllerOf(e.call), e.what];
+    const key = who.join("\n");
+    const row = rows.get(key) ?? {who, calls: 0, failed: 0};
+    row.calls++;
+    row.failed += e.failed ? 1 : 0;
+    rows.set(key, row);
+    callers.set(who[0], (callers.get(who[0]) ?? 0) + 1);
   }
+  const limit = view.limit ? `each may make ${view.limit * 60}` : "no limit is set";
+  byID("limit").textContent = `A minute: ${[...callers].map(([c, n]) => `${c} ${n}`).join(", ") || "none"}; ${limit}.`;
   fill(
     byID("cost").querySelector("tbody"),
-    [...counts]
-      .sort(([, a], [, b]) => b - a)
-      .map(([what, n]) => {
-        const [caller, operation] = what.split(" ");
-        return element(
-          "tr",
-          {},
-          element("td", {}, caller),
-          element("td", {}, operation),
-          element("td", {}, String(n)),
-        );
-      }),
+    [...rows.values()]
+      .sort((a, b) => b.calls - a.calls)
+      .map(({who, calls, failed}) => element("tr", {}, ...[...who, calls, failed].map((v) => element("td", {}, String(v))))),
   );
 }
 
 // pulse shows a call of the cloud for a moment, on the thing that it is about.
 function pulse(e) {
-  if (!e.call || e.caller === "lab" || view.time !== null) return;
+  if (!e.call || view.time !== null) return;
   const target = elementOf(e.subject) ?? elementOf("component/fakecloud");
   target?.classList.add(e.failed ? "called-bad" : "called");
   setTimeout(() => target?.classList.remove("called", "called-bad"), 600);
@@ -606,7 +668,8 @@ function receive(batch) {
     if (view.end - e.at < 5000) pulse(e);
   }
   view.end = Date.parse(batch.now);
-  const isStale = view.selected && view.time === null && view.asked !== history.latest.get(view.selected);
+  view.limit = batch.limit ?? view.limit;
+  const isStale = view.time === null && view.asked !== (view.selected ? history.latest.get(view.selected) : whole);
   if (batch.scene?.length || batch.reset || isStale) redraw();
   if (batch.story?.length) view.storyDirty = true;
   if (batch.note) byID("connection").textContent = batch.note;
@@ -620,6 +683,7 @@ byID("play").addEventListener("click", () => {
   else view.playing = !view.playing;
 });
 byID("live").addEventListener("click", goLive);
+byID("whole").addEventListener("click", () => select(""));
 for (const id of ["search", "failed", "reads"])
   byID(id).addEventListener("input", () => {
     view.storyDirty = true;
@@ -643,7 +707,7 @@ if (recorded) {
     history.entries = [];
   };
   stream.onerror = () => {
-    byID("connection").textContent = "▲ the lab does not answer; trying again. `lab status` says what runs.";
+    byID("connection").textContent = "▲ nobody answers; trying again.";
   };
 }
 const at = /[#&]at=([^&]+)/.exec(location.hash);

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/console"
+)
+
+func (a *app) consoleCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "console",
+		Short: "Print where the cloud's page is, with the token that opens it",
+		Long: `Print the address of the page on which the cloud is one picture that moves:
+instances by zone, load balancers with their targets' health and traffic, routes,
+faults, and the story of what happened and who called. A slider goes back in time.
+The address has your token, so it is for you alone; a viewer's token opens a page
+that changes nothing.`,
+		Example: "  fakecloud console",
+		Args:    cobra.NoArgs,
+		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
+			if _, err := c.Project(cmd.Context()); err != nil {
+				return err
+			}
+			token, err := os.ReadFile(a.tokenFile)
+			if err != nil {
+				return err
+			}
+			query := url.Values{"token": {strings.TrimSpace(string(token))}}
+			_, err = fmt.Fprintln(
+				cmd.OutOrStdout(), strings.TrimSuffix(a.url, "/")+console.Path+"/?"+query.Encode(),
+			)
+			return err
+		}),
+	}
+}
+
+// newPageRunner returns what runs a command of this program for a person who looks at the page of the cloud.
+func newPageRunner(caFile string) func(ctx context.Context, url, token string, command []string) error {
+	return func(ctx context.Context, url, token string, command []string) error {
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		file, err := os.CreateTemp("", "fakecloud-token-")
+		if err != nil {
+			return err
+		}
+		defer func() { _ = os.Remove(file.Name()) }() // For nobody else to read, meanwhile.
+		_, err = file.WriteString(token)
+		if err := errors.Join(err, file.Close()); err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, self, command[1:]...) // The first is this program's name.
+		cmd.Env = append(
+			os.Environ(), "FAKECLOUD_URL="+url, "FAKECLOUD_TOKEN_FILE="+file.Name(), "FAKECLOUD_CA_FILE="+caFile,
+		)
+		return console.RunCommand(cmd)
+	}
+}

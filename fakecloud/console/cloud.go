@@ -1,0 +1,316 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/fakecloud/console/story"
+)
+
+const (
+	// Path is where a cloud alone has its page.
+	Path = "/console"
+	// userAgent tells the page's own calls from others.
+	userAgent = "fakecloud-console"
+	// sendInterval is how often a page is sent what is new.
+	sendInterval = 300 * time.Millisecond
+	// maxBatch bounds the changes and entries of one message.
+	maxBatch = 2000
+)
+
+// CloudConfig is what the page of a cloud alone needs.
+type CloudConfig struct {
+	// API is the cloud's own: the page is a client as others are, with the token of who looks at it.
+	API http.Handler
+	// Access is what a token that the API takes may do.
+	Access func(ctx context.Context, token string) Access
+	// Run, unless nil, runs a command of the CLI with a token; without, the page changes nothing.
+	Run func(ctx context.Context, token string, command []string) error
+	// Address is where the API listens.
+	Address net.Addr
+	HTTPS   bool
+	// RateLimit is how many calls a second a token may make; 0 is any number.
+	RateLimit int
+	Log       *slog.Logger
+}
+
+// NewCloudPage is the page of a cloud alone. Tokens of the API open it, and show their project.
+func NewCloudPage(cfg CloudConfig) *Page {
+	_, port, _ := net.SplitHostPort(cfg.Address.String())
+	p := &Page{
+		Title: "fakecloud", Log: cfg.Log,
+		Guard: Guard{
+			Path: Path, Cookie: "fakecloud-console-" + port, HTTPS: cfg.HTTPS,
+			HowToOpen: "`fakecloud console` prints the address that opens this page",
+			Access: func(r *http.Request, token string) Access {
+				// The API slows down who guesses.
+				if _, err := cfg.newClient(Session{Token: token, RemoteAddr: r.RemoteAddr}).Project(r.Context()); err != nil {
+					return NoAccess
+				}
+				return cfg.Access(r.Context(), token)
+			},
+		},
+		Stream: func(ctx context.Context, s Session, send func(Batch) error) error {
+			return cfg.stream(ctx, cfg.newClient(s), send)
+		},
+	}
+	if cfg.Run != nil {
+		p.Run = func(ctx context.Context, s Session, command []string) error { return cfg.Run(ctx, s.Token, command) }
+		p.Acts = func(ctx context.Context, s Session, subject string) ([]Act, error) {
+			if subject == "" {
+				return CloudActs(ctx, cfg.newClient(s), "")
+			}
+			t, err := findThing(ctx, cfg.newClient(s), subject)
+			return ActsOn(t), err
+		}
+	}
+	return p
+}
+
+func (cfg CloudConfig) newClient(s Session) *client.Client {
+	c, err := client.New(client.Config{
+		URL: "http://fakecloud.invalid", UserAgent: userAgent, Transport: inProcess{cfg.API, s},
+	})
+	if err != nil {
+		panic(err) // Of a configuration that is always the same.
+	}
+	return c
+}
+
+// memory is a scene in memory, with the changes that were not sent yet.
+type memory struct {
+	mu      sync.Mutex
+	scene   scene.Scene
+	changes []scene.Change
+}
+
+// Get implements scene.Store.
+func (m *memory) Get(id string) (t scene.Thing, ok bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t, ok = m.scene[id]
+	return t, ok
+}
+
+// FindByCloudID implements scene.Store.
+func (m *memory) FindByCloudID(id string) (scene.Thing, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.scene.FindByCloudID(id)
+}
+
+// Things implements scene.Store.
+func (m *memory) Things() []scene.Thing {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.scene.Things()
+}
+
+// Add implements scene.Store.
+func (m *memory) Add(c scene.Change) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.scene.Changes(c) {
+		m.scene.Apply(c)
+		m.changes = append(m.changes, c)
+	}
+	return nil
+}
+
+// take returns at most so many of the changes that were not sent yet.
+func (m *memory) take(limit int) []scene.Change {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := min(limit, len(m.changes))
+	taken := slices.Clone(m.changes[:n])
+	m.changes = slices.Delete(m.changes, 0, n)
+	return taken
+}
+
+// viewing is one page that is open.
+type viewing struct {
+	cloud    *client.Client
+	store    memory
+	follower *scene.Follower
+	began    time.Time // of the story
+
+	mu      sync.Mutex
+	entries []story.Entry
+	note    string
+	// newestCall is the last of those that were told.
+	newestCall string
+}
+
+func (cfg CloudConfig) stream(ctx context.Context, cloud *client.Client, send func(Batch) error) error {
+	v := &viewing{cloud: cloud, store: memory{scene: scene.Scene{}}}
+	v.follower = scene.NewFollower(&v.store, 0)
+	if err := v.catchUp(ctx); err != nil {
+		return err
+	}
+	var followers sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	defer followers.Wait()
+	defer cancel()
+	followers.Go(func() {
+		err := cloud.Follow(ctx, v.follower.Seq, v.addEvent, v.setNote)
+		if ctx.Err() == nil {
+			v.setNote(err)
+		}
+	})
+	followers.Go(func() {
+		for ctx.Err() == nil {
+			v.setNote(errors.Join(v.follower.Poll(ctx, cloud), v.addCalls(ctx)))
+			select {
+			case <-ctx.Done():
+			case <-time.After(scene.PollInterval):
+			}
+		}
+	})
+	tick := time.NewTicker(sendInterval)
+	defer tick.Stop()
+	for b := (Batch{Reset: true, Limit: cfg.RateLimit}); ; b = (Batch{}) {
+		b.Scene = v.store.take(maxBatch)
+		b.Story, b.Note = v.takeStory()
+		if err := send(b); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// catchUp adds what the cloud still has events of, and what it has none of any more.
+func (v *viewing) catchUp(ctx context.Context) error {
+	var events []api.Event
+	if err := v.cloud.Watch(ctx, client.FromOldest, false, func(ev api.Event) error {
+		events = append(events, ev)
+		return nil
+	}); err != nil {
+		return err
+	}
+	v.began = time.Now()
+	if len(events) > 0 {
+		v.began = events[0].Time
+	}
+	told := map[string]bool{}
+	for _, ev := range events {
+		told[ev.ID] = true
+	}
+	things, err := listThings(ctx, v.cloud)
+	if err != nil {
+		return err
+	}
+	for _, t := range things {
+		if !told[t.CloudID] {
+			_ = v.store.Add(scene.Change{Time: v.began, Thing: &t}) // Memory fails never.
+		}
+	}
+	for _, ev := range events {
+		_ = v.addEvent(ev)
+	}
+	return nil
+}
+
+// listThings lists what events are about.
+func listThings(ctx context.Context, cloud *client.Client) (things []scene.Thing, err error) {
+	instances, err1 := cloud.ListInstances(ctx, client.InstanceFilter{})
+	balancers, err2 := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	routes, err3 := cloud.ListRoutes(ctx, client.RouteFilter{})
+	addresses, err4 := cloud.ListAddresses(ctx, client.AddressFilter{})
+	firewalls, err5 := cloud.ListFirewalls(ctx, client.FirewallFilter{})
+	return slices.Concat(
+		toThings(instances, scene.OfInstance), toThings(balancers, scene.OfBalancer), toThings(routes, scene.OfRoute),
+		toThings(addresses, scene.OfAddress), toThings(firewalls, scene.OfFirewall),
+	), errors.Join(err1, err2, err3, err4, err5)
+}
+
+func toThings[T any](items []T, toThing func(T) scene.Thing) (things []scene.Thing) {
+	for _, item := range items {
+		things = append(things, toThing(item))
+	}
+	return things
+}
+
+// findThing returns a thing as it is now; an empty one if there is none.
+func findThing(ctx context.Context, cloud *client.Client, id string) (t scene.Thing, err error) {
+	things, err := listThings(ctx, cloud)
+	if err != nil {
+		return t, err
+	}
+	m := &memory{scene: scene.Scene{}}
+	if kind, _, _ := strings.Cut(id, "/"); kind == string(scene.KindFault) || kind == string(scene.KindScenario) {
+		err = scene.NewFollower(m, 0).Poll(ctx, cloud)
+	}
+	for _, t := range things {
+		_ = m.Add(scene.Change{Thing: &t}) // Memory fails never.
+	}
+	t, _ = m.Get(id)
+	return t, err
+}
+
+func (v *viewing) addEvent(ev api.Event) error {
+	if c, ok := story.OfEvent(ev, nil); ok {
+		v.addEntry(story.NewEntry(v.began, ev.Time, c))
+	}
+	return v.follower.Event(ev)
+}
+
+// addCalls adds the calls since it was called before.
+func (v *viewing) addCalls(ctx context.Context) error {
+	listed, err := v.cloud.ListAuditUntil(ctx, client.AuditFilter{}, func(a api.AuditEntry) bool {
+		return a.RequestID == v.newestCall || v.newestCall == ""
+	})
+	if err != nil {
+		return fmt.Errorf("the audit: %w", err)
+	}
+	if at := slices.IndexFunc(listed, func(a api.AuditEntry) bool { return a.RequestID == v.newestCall }); at >= 0 {
+		listed = listed[:at]
+	}
+	if len(listed) > 0 {
+		v.newestCall = listed[0].RequestID
+	}
+	for _, a := range slices.Backward(listed) {
+		if a.UserAgent != userAgent {
+			at, c := story.OfCall(a)
+			v.addEntry(story.NewEntry(v.began, at, c))
+		}
+	}
+	return nil
+}
+
+func (v *viewing) addEntry(e story.Entry) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.entries = append(v.entries, e)
+}
+
+func (v *viewing) setNote(err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err != nil {
+		v.note = err.Error()
+	}
+}
+
+func (v *viewing) takeStory() (entries []story.Entry, note string) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := min(len(v.entries), maxBatch)
+	entries, v.entries = slices.Clone(v.entries[:n]), slices.Delete(v.entries, 0, n)
+	note, v.note = v.note, ""
+	return entries, note
+}

@@ -1,0 +1,162 @@
+// Package console is a page on which a cloud is one picture that moves, and can be gone back in: a scene,
+// and the story of what happened, on one clock. fakecloud serves it at Path; a lab serves the same page,
+// with its cluster in it. Begin with Page.
+package console
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+)
+
+//go:embed page.css page.js page.html
+var assets embed.FS
+
+// RecordingElement is what a recording has, and no other page.
+const RecordingElement = `<script type="application/json" id="recording">`
+
+// maxViewers bounds the pages that are open at a time: each follows what happens by itself.
+const maxViewers = 16
+
+var parsePageTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.ParseFS(assets, "page.html"))
+})
+
+// Page is what a console shows, and to whom. Stream and Access are required.
+type Page struct {
+	Title string
+	Guard
+	// Stream sends what has happened so far, and then what happens, until ctx ends or send fails.
+	Stream func(ctx context.Context, s Session, send func(Batch) error) error
+	// Explain, unless nil, says why a thing is as it is: an object with verdict, because and next.
+	Explain func(ctx context.Context, subject string) (any, error)
+	// Acts are what can be done with a thing as it is now, or with the whole if subject is "". Run runs the
+	// command of one. Both are nil on a page that changes nothing.
+	Acts func(ctx context.Context, s Session, subject string) ([]Act, error)
+	Run  func(ctx context.Context, s Session, command []string) error
+	Log  *slog.Logger
+}
+
+// Batch is what a page is sent at a time.
+type Batch struct {
+	// Reset tells that the changes begin anew.
+	Reset bool           `json:"reset,omitempty"`
+	Now   time.Time      `json:"now"`
+	Scene []scene.Change `json:"scene,omitempty"`
+	// Story is a list of entries, as package timeline of the lab has them.
+	Story any `json:"story,omitempty"`
+	// Note is what keeps the story from being complete.
+	Note string `json:"note,omitempty"`
+	// Limit is how many calls a second each caller of the cloud may make; 0 is any number.
+	Limit int `json:"limit,omitempty"`
+}
+
+// pageData fills the page. A recording has everything in it; a page that is served loads it.
+type pageData struct {
+	Title string
+	// CSRF is empty where the page is read-only.
+	CSRF      string
+	Explains  bool
+	Recording template.JS
+	Style     template.CSS
+	Script    template.JS
+	Policy    string
+}
+
+func writePage(w io.Writer, data pageData) error { return parsePageTemplate().Execute(w, data) }
+
+// Handler serves the page at its path, to whoever the guard lets in.
+func (p *Page) Handler() http.Handler {
+	router := mux.NewRouter().PathPrefix(p.Path).Subrouter()
+	router.Path("/").HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		data := pageData{Title: p.Title, Explains: p.Explain != nil}
+		if s := sessionOf(r); p.Acts != nil && s.Access == MayChange {
+			data.CSRF = s.csrfToken()
+		}
+		if err := writePage(w, data); err != nil {
+			p.Log.Error("writing the page", "error", err)
+		}
+	})
+	for _, name := range []string{"page.css", "page.js"} {
+		router.Path("/" + name).Handler(http.StripPrefix(p.Path, http.FileServerFS(assets)))
+	}
+	router.Path("/stream").Handler(p.newStream())
+	if p.Explain != nil {
+		router.HandleFunc("/explain.json", func(w http.ResponseWriter, r *http.Request) {
+			x, err := p.Explain(r.Context(), r.URL.Query().Get("subject"))
+			answerJSON(w, x, err)
+		})
+	}
+	if p.Acts != nil {
+		router.HandleFunc("/acts.json", p.serveActs)
+	}
+	router.Use(withHeaders, p.RequireToken)
+	return router
+}
+
+// withHeaders keeps a browser from loading anything from elsewhere, and other sites from framing the page.
+func withHeaders(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+func answerJSON(w http.ResponseWriter, v any, err error) {
+	w.Header().Set("Content-Type", "application/json")
+	if err != nil {
+		w.WriteHeader(http.StatusInternalServerError)
+		v = map[string]string{"error": err.Error()}
+	}
+	_ = json.NewEncoder(w).Encode(v) // Of a browser that is gone.
+}
+
+// Recording is what a page that is a file has of what happened.
+type Recording struct {
+	Title string         `json:"title"`
+	Until time.Time      `json:"until"`
+	Scene []scene.Change `json:"scene"`
+	Story any            `json:"story"`
+}
+
+// Write writes the recording as a page that needs nothing else.
+func (r Recording) Write(w io.Writer) error {
+	data, err := json.Marshal(r) // It escapes what would end a script element.
+	if err != nil {
+		return err
+	}
+	style, err1 := assets.ReadFile("page.css")
+	script, err2 := assets.ReadFile("page.js")
+	if err1 != nil || err2 != nil {
+		return fmt.Errorf("the page's parts: %w, %w", err1, err2)
+	}
+	policy := fmt.Sprintf("default-src 'none'; style-src '%s'; script-src '%s'", hashOf(style), hashOf(script))
+	return writePage(w, pageData{
+		Title: r.Title, Recording: template.JS(data), Policy: policy,
+		Style: template.CSS(style), Script: template.JS(script),
+	})
+}
+
+// hashOf names an inline element's content in a Content-Security-Policy.
+func hashOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}

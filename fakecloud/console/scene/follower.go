@@ -1,0 +1,172 @@
+package scene
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+// PollInterval is how often Follower.Poll is to be called.
+const PollInterval = 2 * time.Second
+
+// maxPolledBalancers bounds the balancers whose targets are asked for.
+const maxPolledBalancers = 30
+
+// Store keeps a scene. Its methods may be called at the same time.
+type Store interface {
+	Get(id string) (Thing, bool)
+	FindByCloudID(id string) (Thing, bool)
+	Things() []Thing
+	Add(Change) error
+}
+
+// Follower folds what a cloud tells into a scene: its events, and what no event tells.
+type Follower struct {
+	// Seq is the number of the newest event that is in the scene already.
+	Seq int64
+
+	mu      sync.Mutex
+	store   Store
+	counted map[string]trafficCount
+}
+
+// trafficCount is what a balancer had sent to each instance at a time.
+type trafficCount struct {
+	at    time.Time
+	bytes map[string]int64
+}
+
+// NewFollower makes a Follower that goes on after the event of the number.
+func NewFollower(store Store, seq int64) *Follower {
+	return &Follower{Seq: seq, store: store, counted: map[string]trafficCount{}}
+}
+
+// Event adds what an event tells, unless the scene has it already.
+func (f *Follower) Event(ev api.Event) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t, shown := OfEvent(ev)
+	if ev.Seq <= f.Seq || !shown {
+		return nil
+	}
+	f.Seq = ev.Seq
+	known, exists := f.store.Get(t.ID)
+	c := Change{Time: ev.Time, CloudSeq: ev.Seq}
+	switch {
+	case ev.Type != api.EventDeleted:
+		if exists {
+			t.KeepTargets(known)
+		}
+		c.Thing = &t
+	case exists && known.CloudID != t.CloudID: // Another has the name by now.
+		return nil
+	default:
+		c.Gone = t.ID
+	}
+	return f.store.Add(c)
+}
+
+// OfEvent is the thing that an event is about, if that is shown.
+func OfEvent(ev api.Event) (t Thing, shown bool) {
+	switch {
+	case ev.Instance != nil:
+		return OfInstance(*ev.Instance), true
+	case ev.LoadBalancer != nil:
+		return OfBalancer(*ev.LoadBalancer), true
+	case ev.Route != nil:
+		return OfRoute(*ev.Route), true
+	case ev.Address != nil:
+		return OfAddress(*ev.Address), true
+	case ev.Firewall != nil:
+		return OfFirewall(*ev.Firewall), true
+	}
+	return t, false
+}
+
+// Reader is what Poll asks of the cloud.
+type Reader interface {
+	ListLoadBalancers(ctx context.Context, f client.LoadBalancerFilter) ([]api.LoadBalancer, error)
+	LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error)
+	LoadBalancerStats(ctx context.Context, id string) (*api.LoadBalancerStats, error)
+	ListFaults(ctx context.Context) ([]api.Fault, error)
+	ListScenarios(ctx context.Context) ([]api.Scenario, error)
+}
+
+// Poll adds what no event tells: health and traffic of the balancers' targets, faults and scenarios. What
+// cannot be read stays as it was.
+func (f *Follower) Poll(ctx context.Context, cloud Reader) error {
+	return errors.Join(f.pollTraffic(ctx, cloud), f.pollFaults(ctx, cloud))
+}
+
+func (f *Follower) pollTraffic(ctx context.Context, cloud Reader) error {
+	listed, err := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{})
+	if err != nil {
+		return fmt.Errorf("load balancers: %w", err)
+	}
+	var errs []error
+	for _, lb := range listed[:min(len(listed), maxPolledBalancers)] {
+		health, err1 := cloud.LoadBalancerHealth(ctx, lb.ID)
+		stats, err2 := cloud.LoadBalancerStats(ctx, lb.ID)
+		if err := errors.Join(err1, err2); err != nil {
+			if !client.IsNotFound(err) { // It may have been deleted just now.
+				errs = append(errs, fmt.Errorf("load balancer %s: %w", lb.Name, err))
+			}
+			continue
+		}
+		errs = append(errs, f.setTargets(lb.ID, health.Targets, stats.Targets))
+	}
+	maps.DeleteFunc(f.counted, func(id string, _ trafficCount) bool {
+		return !slices.ContainsFunc(listed, func(lb api.LoadBalancer) bool { return lb.ID == id })
+	})
+	return errors.Join(errs...)
+}
+
+// setTargets adds health and traffic of a balancer that the events have told of.
+func (f *Follower) setTargets(id string, health []api.TargetHealth, stats []api.TargetStats) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	t, ok := f.store.FindByCloudID(id)
+	if !ok {
+		return nil
+	}
+	before, now := f.counted[id], time.Now()
+	bytes := t.SetTargets(health, stats, before.bytes, now.Sub(before.at).Seconds())
+	f.counted[id] = trafficCount{now, bytes}
+	return f.store.Add(Change{Time: now, Thing: &t})
+}
+
+func (f *Follower) pollFaults(ctx context.Context, cloud Reader) error {
+	faults, err := cloud.ListFaults(ctx)
+	scenarios, err2 := cloud.ListScenarios(ctx)
+	if err := errors.Join(err, err2); err != nil {
+		return fmt.Errorf("faults and scenarios: %w", err)
+	}
+	inForce := map[string]Thing{}
+	for _, rule := range faults {
+		if t := OfFault(rule); !rule.Spent {
+			inForce[t.ID] = t
+		}
+	}
+	for _, s := range scenarios {
+		if t := OfScenario(s); s.State == api.ScenarioRunning {
+			inForce[t.ID] = t
+		}
+	}
+	var errs []error
+	for _, t := range inForce {
+		errs = append(errs, f.store.Add(Change{Time: time.Now(), Thing: &t}))
+	}
+	for _, t := range f.store.Things() {
+		if _, still := inForce[t.ID]; !still && (t.Kind == KindFault || t.Kind == KindScenario) {
+			errs = append(errs, f.store.Add(Change{Time: time.Now(), Gone: t.ID}))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,116 @@
+package scene
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+)
+
+var began = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+
+func TestTargets(t *testing.T) {
+	lb := OfBalancer(api.LoadBalancer{Name: "lb", Targets: []api.Target{{InstanceID: "i-1"}, {InstanceID: "i-2"}}})
+	health := []api.TargetHealth{
+		{InstanceID: "i-1", Health: api.TargetHealthy},
+		{InstanceID: "i-2", Health: api.TargetUnhealthy, Reason: new("instance is stopped")},
+	}
+	stats := []api.TargetStats{{InstanceID: "i-1", ActiveConnections: 3, BytesIn: 100, BytesOut: 900}}
+	earlier := lb
+	bytes := lb.SetTargets(health, stats, nil, 0)
+	assert.Equal(t, []Link{
+		{To: "cloud:i-1", Level: LevelOK, State: "healthy", Connections: 3},
+		{To: "cloud:i-2", Level: LevelBad, State: "instance is stopped"},
+	}, lb.Links)
+	assert.Empty(t, earlier.Links[0].State, "the earlier state is as it was")
+	stats[0].BytesOut += 500
+	lb.SetTargets(health, stats, bytes, 2)
+	assert.EqualValues(t, 250, lb.Links[0].BytesPerSecond)
+
+	next := OfBalancer(api.LoadBalancer{Name: "lb", Targets: []api.Target{{InstanceID: "i-2"}, {InstanceID: "i-3"}}})
+	next.KeepTargets(lb)
+	assert.Equal(t, []Link{{To: "cloud:i-2", Level: LevelBad, State: "instance is stopped"}, {To: "cloud:i-3"}}, next.Links)
+}
+
+func TestGoingBack(t *testing.T) {
+	changes := []Change{
+		{Time: began, Thing: &Thing{ID: "node/a", State: "waits"}},
+		{Time: began.Add(time.Second), Thing: &Thing{ID: "node/a", State: "Ready"}},
+		{Time: began.Add(2 * time.Second), Gone: "node/a"},
+	}
+	assert.Empty(t, At(changes, began.Add(-time.Second)))
+	assert.Equal(t, "waits", At(changes, began)["node/a"].State)
+	assert.Equal(t, "Ready", At(changes, began.Add(1500*time.Millisecond))["node/a"].State)
+	assert.Empty(t, At(changes, began.Add(time.Hour)))
+}
+
+// memory is a Store.
+type memory struct{ Scene }
+
+func (m memory) Get(id string) (t Thing, ok bool) { t, ok = m.Scene[id]; return t, ok }
+
+func (m memory) Add(c Change) error { m.Apply(c); return nil }
+
+// fakeCloud answers for one balancer, and for faults.
+type fakeCloud struct {
+	bytes     int64
+	faults    []api.Fault
+	scenarios []api.Scenario
+	err       error
+}
+
+func (f *fakeCloud) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+	return []api.LoadBalancer{{ID: "lb-1", Name: "web"}}, f.err
+}
+
+func (f *fakeCloud) LoadBalancerHealth(context.Context, string) (*api.LoadBalancerHealth, error) {
+	return &api.LoadBalancerHealth{Targets: []api.TargetHealth{{InstanceID: "i-1", Health: api.TargetHealthy}}}, nil
+}
+
+func (f *fakeCloud) LoadBalancerStats(context.Context, string) (*api.LoadBalancerStats, error) {
+	return &api.LoadBalancerStats{Targets: []api.TargetStats{{InstanceID: "i-1", BytesOut: f.bytes}}}, nil
+}
+
+func (f *fakeCloud) ListFaults(context.Context) ([]api.Fault, error) { return f.faults, f.err }
+
+func (f *fakeCloud) ListScenarios(context.Context) ([]api.Scenario, error) { return f.scenarios, f.err }
+
+// The targets of a balancer that the events have told of get health and traffic, which stay while the
+// cloud does not answer.
+func TestTrafficIsFollowed(t *testing.T) {
+	store := memory{Scene{}}
+	f, cloud := NewFollower(store, 0), &fakeCloud{bytes: 1000}
+	require.NoError(t, f.Poll(t.Context(), cloud), "of a balancer that is not known yet")
+	lb := api.LoadBalancer{ID: "lb-1", Name: "web", Targets: []api.Target{{InstanceID: "i-1"}}}
+	require.NoError(t, f.Event(api.Event{Seq: 1, Type: api.EventCreated, LoadBalancer: &lb}))
+	require.NoError(t, f.Poll(t.Context(), cloud))
+	cloud.bytes = 1 << 30
+	require.NoError(t, f.Poll(t.Context(), cloud))
+	cloud.err = errors.New("the cloud is away")
+	require.ErrorIs(t, f.Poll(t.Context(), cloud), cloud.err)
+	link := store.Scene["balancer/web"].Links[0]
+	assert.Equal(t, LevelOK, link.Level)
+	assert.Positive(t, link.BytesPerSecond)
+}
+
+// Faults and scenarios are in the picture while they are in force.
+func TestFaultsAreFollowed(t *testing.T) {
+	store := memory{Scene{}}
+	f, cloud := NewFollower(store, 0), &fakeCloud{
+		faults:    []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Status: 503}, Match: api.FaultMatch{Token: "ccm"}}},
+		scenarios: []api.Scenario{{ID: "s-1", Name: "zone-outage", State: api.ScenarioRunning}},
+	}
+	require.NoError(t, f.Poll(t.Context(), cloud))
+	assert.Equal(t, "status=503", store.Scene["fault/f-1"].Name)
+	assert.Contains(t, store.Scene["fault/f-1"].Facts, Fact{"applies to", "token=ccm"})
+	assert.Contains(t, store.Scene, "scenario/s-1")
+	cloud.faults[0].Spent, cloud.scenarios[0].State = true, api.ScenarioDone
+	require.NoError(t, f.Poll(t.Context(), cloud))
+	assert.Empty(t, store.Scene)
+}

@@ -1,0 +1,45 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// writeTimeout is how long a browser that is asleep may take to read a message.
+const writeTimeout = time.Minute
+
+// newStream sends what Page.Stream tells as server-sent events. A page that connects again is sent
+// everything again.
+func (p *Page) newStream() http.Handler {
+	viewers := make(chan struct{}, maxViewers)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case viewers <- struct{}{}:
+			defer func() { <-viewers }()
+		default:
+			http.Error(w, fmt.Sprintf("%d of these pages are open; close one", maxViewers), http.StatusServiceUnavailable)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		control := http.NewResponseController(w)
+		send := func(b Batch) error {
+			b.Now = time.Now()
+			data, err := json.Marshal(b)
+			if err != nil {
+				return err
+			}
+			// A writer that knows no deadline is a test's.
+			_ = control.SetWriteDeadline(b.Now.Add(writeTimeout))
+			if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil {
+				return err
+			}
+			return control.Flush()
+		}
+		_ = p.Stream(ctx, sessionOf(r), send) // Of a browser that is gone.
+	})
+}
