@@ -78,6 +78,20 @@ func (v pageVisit) await(t *testing.T, things map[string]string, operations ...s
 	require.Fail(t, "the stream ended", "%v; %v", stream.Err(), seen.Things())
 }
 
+// act posts an act, as the page does unless origin is another's.
+func (v pageVisit) act(t *testing.T, origin string, query url.Values) (status int, said string) {
+	t.Helper()
+	csrf := regexp.MustCompile(`name="csrf" content="([^"]+)"`).FindStringSubmatch(v.content)
+	req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, v.base+"/acts.json?"+query.Encode(), nil))(t)
+	req.Header.Set("Origin", origin)
+	if csrf != nil {
+		req.Header.Set("X-Csrf-Token", csrf[1])
+	}
+	resp := must(v.Do(req))(t)
+	defer func() { _ = resp.Body.Close() }()
+	return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
+}
+
 // The page of a cloud alone shows what happens, and its buttons do what their commands do. A viewer's
 // token opens one without buttons.
 func TestPageOfTheCloud(t *testing.T) {
@@ -88,26 +102,16 @@ func TestPageOfTheCloud(t *testing.T) {
 	page := openPage(t, ok("console"))
 	page.await(t, map[string]string{"instance/a": "running"}, "operator createInstance")
 
-	csrf := regexp.MustCompile(`name="csrf" content="([^"]+)"`).FindStringSubmatch(page.content)
-	require.NotNil(t, csrf)
-	post := func(v pageVisit, origin string, query url.Values) (int, string) {
-		req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, v.base+"/acts.json?"+query.Encode(), nil))(t)
-		req.Header.Set("Origin", origin)
-		req.Header.Set("X-Csrf-Token", csrf[1])
-		resp := must(v.Do(req))(t)
-		defer func() { _ = resp.Body.Close() }()
-		return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
-	}
 	create := url.Values{"verb": {"create an instance"}, "input": {"nebula-1b", "large"}}
-	status, said := post(page, "http://other.test", create)
+	status, said := page.act(t, "http://other.test", create)
 	assert.Equal(t, http.StatusForbidden, status, said)
-	status, said = post(page, p.url, url.Values{"verb": {"create an instance"}, "input": {"nebula-9", "large"}})
+	status, said = page.act(t, p.url, url.Values{"verb": {"create an instance"}, "input": {"nebula-9", "large"}})
 	assert.Equal(t, http.StatusInternalServerError, status)
 	assert.Contains(t, said, "nebula-9")
-	status, said = post(page, p.url, create)
+	status, said = page.act(t, p.url, create)
 	assert.Equal(t, http.StatusOK, status, said)
 	assert.Contains(t, ok("instances", "list"), "nebula-1b")
-	status, said = post(page, p.url, url.Values{"subject": {"instance/a"}, "verb": {"stop"}})
+	status, said = page.act(t, p.url, url.Values{"subject": {"instance/a"}, "verb": {"stop"}})
 	assert.Equal(t, http.StatusOK, status, said)
 	page.await(t, map[string]string{"instance/a": "stopped"}, "operator stopInstance")
 
@@ -115,7 +119,7 @@ func TestPageOfTheCloud(t *testing.T) {
 	ok("tokens", "create", "watcher", "--role", "viewer", "--out", viewer)
 	watcher := openPage(t, ok("console", "--token-file", viewer))
 	assert.NotContains(t, watcher.content, "csrf")
-	status, _ = post(watcher, p.url, create)
+	status, _ = watcher.act(t, p.url, create)
 	assert.Equal(t, http.StatusForbidden, status)
 	watcher.await(t, map[string]string{"instance/a": "stopped"})
 	for _, path := range []string{"/", "/page.js", "/stream", "/acts.json"} {
@@ -124,4 +128,21 @@ func TestPageOfTheCloud(t *testing.T) {
 		assert.Equal(t, http.StatusUnauthorized, resp.StatusCode, path)
 	}
 	assert.Len(t, must(p.client.ListInstances(t.Context(), client.InstanceFilter{}))(t), 2)
+}
+
+// A fault by which all calls fail is seen on the page, and ended there.
+func TestPageWhileAllCallsFail(t *testing.T) {
+	p := startServe(t, t.TempDir(), "--profile", "instant")
+	ok, fails := p.commandRunners(t)
+	ok("instances", "create", "a", "--wait")
+	address := ok("console")
+	id := strings.TrimSpace(ok("faults", "create", "--status", "503", "-o", "json"))
+	var fault struct{ ID string }
+	require.NoError(t, json.Unmarshal([]byte(id), &fault))
+	fails(1, "503", "instances", "list")
+	page := openPage(t, address)
+	page.await(t, map[string]string{"fault/" + fault.ID: "in force", "instance/a": ""})
+	status, said := page.act(t, p.url, url.Values{"subject": {"fault/" + fault.ID}, "verb": {"end"}})
+	require.Equal(t, http.StatusOK, status, said)
+	page.await(t, map[string]string{"fault/" + fault.ID: "", "instance/a": "running"})
 }

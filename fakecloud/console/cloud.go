@@ -54,8 +54,9 @@ func NewCloudPage(cfg CloudConfig) *Page {
 			Path: Path, Cookie: "fakecloud-console-" + port, HTTPS: cfg.HTTPS,
 			HowToOpen: "`fakecloud console` prints the address that opens this page",
 			Access: func(r *http.Request, token string) Access {
-				// The API slows down who guesses.
-				if _, err := cfg.newClient(Session{Token: token, RemoteAddr: r.RemoteAddr}).Project(r.Context()); err != nil {
+				// The API slows down who guesses. No fault is ever applied to this call, whatever it is answered.
+				_, err := cfg.newClient(Session{Token: token, RemoteAddr: r.RemoteAddr}).ListFaults(r.Context())
+				if client.HasCode(err, api.RateLimited) || client.HasCode(err, api.Unauthenticated) {
 					return NoAccess
 				}
 				return cfg.Access(r.Context(), token)
@@ -143,9 +144,9 @@ type viewing struct {
 	cloud    *client.Client
 	store    memory
 	follower *scene.Follower
-	began    time.Time // of the story
 
 	mu      sync.Mutex
+	began   time.Time // of the story
 	entries []story.Entry
 	note    string
 	// newestCall is the last of those that were told.
@@ -153,28 +154,26 @@ type viewing struct {
 }
 
 func (cfg CloudConfig) stream(ctx context.Context, cloud *client.Client, send func(Batch) error) error {
-	v := &viewing{cloud: cloud, store: memory{scene: scene.Scene{}}}
+	v := &viewing{cloud: cloud, store: memory{scene: scene.Scene{}}, began: time.Now()}
 	v.follower = scene.NewFollower(&v.store, 0)
-	if err := v.catchUp(ctx); err != nil {
-		return err
-	}
 	var followers sync.WaitGroup
 	ctx, cancel := context.WithCancel(ctx)
 	defer followers.Wait()
 	defer cancel()
 	followers.Go(func() {
-		err := cloud.Follow(ctx, v.follower.Seq, v.addEvent, v.setNote)
-		if ctx.Err() == nil {
+		for ctx.Err() == nil {
+			err := v.catchUp(ctx)
+			if err == nil {
+				err = cloud.Follow(ctx, v.follower.Seq, v.addEvent, v.setNote)
+			}
 			v.setNote(err)
+			pause(ctx)
 		}
 	})
 	followers.Go(func() {
 		for ctx.Err() == nil {
 			v.setNote(errors.Join(v.follower.Poll(ctx, cloud), v.addCalls(ctx)))
-			select {
-			case <-ctx.Done():
-			case <-time.After(scene.PollInterval):
-			}
+			pause(ctx)
 		}
 	})
 	tick := time.NewTicker(sendInterval)
@@ -193,6 +192,13 @@ func (cfg CloudConfig) stream(ctx context.Context, cloud *client.Client, send fu
 	}
 }
 
+func pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(scene.PollInterval):
+	}
+}
+
 // catchUp adds what the cloud still has events of, and what it has none of any more.
 func (v *viewing) catchUp(ctx context.Context) error {
 	var events []api.Event
@@ -202,10 +208,12 @@ func (v *viewing) catchUp(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
+	v.mu.Lock()
 	v.began = time.Now()
 	if len(events) > 0 {
 		v.began = events[0].Time
 	}
+	v.mu.Unlock()
 	told := map[string]bool{}
 	for _, ev := range events {
 		told[ev.ID] = true
@@ -247,24 +255,27 @@ func toThings[T any](items []T, toThing func(T) scene.Thing) (things []scene.Thi
 
 // findThing returns a thing as it is now; an empty one if there is none.
 func findThing(ctx context.Context, cloud *client.Client, id string) (t scene.Thing, err error) {
-	things, err := listThings(ctx, cloud)
-	if err != nil {
-		return t, err
-	}
 	m := &memory{scene: scene.Scene{}}
 	if kind, _, _ := strings.Cut(id, "/"); kind == string(scene.KindFault) || kind == string(scene.KindScenario) {
-		err = scene.NewFollower(m, 0).Poll(ctx, cloud)
-	}
-	for _, t := range things {
-		_ = m.Add(scene.Change{Thing: &t}) // Memory fails never.
+		// Faults can be seen, and ended, whatever else fails by them.
+		err = scene.NewFollower(m, 0).PollFaults(ctx, cloud)
+	} else {
+		var things []scene.Thing
+		things, err = listThings(ctx, cloud)
+		for _, t := range things {
+			_ = m.Add(scene.Change{Thing: &t}) // Memory fails never.
+		}
 	}
 	t, _ = m.Get(id)
 	return t, err
 }
 
 func (v *viewing) addEvent(ev api.Event) error {
+	if ev.Seq <= v.follower.Seq {
+		return nil
+	}
 	if c, ok := story.OfEvent(ev, nil); ok {
-		v.addEntry(story.NewEntry(v.began, ev.Time, c))
+		v.addEntry(ev.Time, c)
 	}
 	return v.follower.Event(ev)
 }
@@ -285,25 +296,26 @@ func (v *viewing) addCalls(ctx context.Context) error {
 	}
 	for _, a := range slices.Backward(listed) {
 		if a.UserAgent != userAgent {
-			at, c := story.OfCall(a)
-			v.addEntry(story.NewEntry(v.began, at, c))
+			v.addEntry(story.OfCall(a))
 		}
 	}
 	return nil
 }
 
-func (v *viewing) addEntry(e story.Entry) {
+func (v *viewing) addEntry(at time.Time, c story.Change) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.entries = append(v.entries, e)
+	v.entries = append(v.entries, story.NewEntry(v.began, at, c))
 }
 
+// setNote has the page say what keeps it from being complete; nothing if err is nil.
 func (v *viewing) setNote(err error) {
+	if err == nil {
+		return
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if err != nil {
-		v.note = err.Error()
-	}
+	v.note = err.Error()
 }
 
 func (v *viewing) takeStory() (entries []story.Entry, note string) {

@@ -83,14 +83,14 @@ func CloudActs(ctx context.Context, cloud *client.Client, ccmToken string) ([]Ac
 // callFaults are what can go wrong with calls.
 func callFaults(token string) []Option {
 	var who []string
-	name := "every call"
+	name := "all calls"
 	if token != "" {
 		who, name = []string{"--token=" + token}, "calls of "+token
 	}
 	of := func(label string, args ...string) Option { return Option{label, slices.Concat(who, args)} }
 	return []Option{
-		of(name+" fail", "--status=503"), of("one in three "+name+" fails", "--status=503", "--every=3"),
-		of(name+" take 3 s", "--delay=3s"), of("2 "+name+" a second", "--throttle=2"),
+		of(name+" fail", "--status=503"), of("one in three of "+name+" fails", "--status=503", "--every=3"),
+		of(name+" take 3 s", "--delay=3s"), of("2 a second of "+name+" are let through", "--throttle=2"),
 		of("lists are empty", "--empty-list"),
 		of("creates lose their answer", "--operation=createLoadBalancer", "--drop", "--carry-out"),
 	}

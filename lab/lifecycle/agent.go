@@ -15,6 +15,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/agent"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -41,6 +42,10 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 		return err
 	}
 	cloud, err := l.Cloud()
+	if err != nil {
+		return err
+	}
+	operator, err := l.Cluster.Cloud().Client(cluster.CallerOperator)
 	if err != nil {
 		return err
 	}
@@ -84,7 +89,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 		)
 	})
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
-	group.Go(func() error { return picture.Follow(ctx, cloud, kube) })
+	group.Go(func() error { return picture.Follow(ctx, picturedCloud{cloud, operator}, kube) })
 	group.Go(func() error {
 		if err := console.Serve(ctx, l, picture.Get, log); err != nil { // Machines go on without a page.
 			log.Error("serving the page", "error", err)
@@ -99,6 +104,20 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	})
 	group.Go(func() error { return l.Cluster.Tend(ctx, log) })
 	return group.Wait()
+}
+
+// picturedCloud reads what is in the picture as the lab, and faults, which are for admins, as the operator.
+type picturedCloud struct {
+	*client.Client
+	operator *client.Client
+}
+
+func (c picturedCloud) ListFaults(ctx context.Context) ([]api.Fault, error) {
+	return c.operator.ListFaults(ctx)
+}
+
+func (c picturedCloud) ListScenarios(ctx context.Context) ([]api.Scenario, error) {
+	return c.operator.ListScenarios(ctx)
 }
 
 // podRanges are the pods' ranges by Node, if the lab's CCM makes no routes to them where these are needed.

@@ -22,7 +22,7 @@ func main() {
 }
 
 // settled is true when the picture and the story have been drawn.
-const settled = `document.querySelector(".zone .node") !== null && document.querySelector("#entries li") !== null`
+const settled = `document.querySelector(".zone .machine") !== null && document.querySelector("#entries li") !== null`
 
 func writeScreenshot(url, file string) error {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"),
