@@ -30,7 +30,8 @@ type pageVisit struct {
 func openPage(t *testing.T, address string) pageVisit {
 	t.Helper()
 	v := pageVisit{Client: http.Client{Jar: must(cookiejar.New(nil))(t)}}
-	resp := must(v.Get(strings.TrimSpace(address)))(t)
+	resp, err := v.Get(strings.TrimSpace(address))
+	require.NoError(t, err)
 	body := must(io.ReadAll(resp.Body))(t)
 	require.NoError(t, resp.Body.Close())
 	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
@@ -42,7 +43,8 @@ func openPage(t *testing.T, address string) pageVisit {
 // await reads the page's stream until it has told all of these.
 func (v pageVisit) await(t *testing.T, things map[string]string, operations ...string) {
 	t.Helper()
-	resp := must(v.Get(v.base + "/stream"))(t)
+	resp, err := v.Get(v.base + "/stream")
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	seen := scene.Scene{}
 	var called []string
@@ -87,7 +89,8 @@ func (v pageVisit) act(t *testing.T, origin string, query url.Values) (status in
 	if csrf != nil {
 		req.Header.Set("X-Csrf-Token", csrf[1])
 	}
-	resp := must(v.Do(req))(t)
+	resp, err := v.Do(req)
+	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
 }
@@ -123,7 +126,8 @@ func TestPageOfTheCloud(t *testing.T) {
 	assert.Equal(t, http.StatusForbidden, status)
 	watcher.await(t, map[string]string{"instance/a": "stopped"})
 	for _, path := range []string{"/", "/page.js", "/stream", "/acts.json"} {
-		resp := must(http.Get(page.base + path))(t)
+		resp, err := http.Get(page.base + path)
+		require.NoError(t, err)
 		assert.NoError(t, resp.Body.Close())
 		assert.Equal(t, http.StatusUnauthorized, resp.StatusCode, path)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
@@ -129,7 +130,7 @@ being killed at any point; what was under way goes on at the next start.`,
 		&o.clock, "clock", "real",
 		"real, or virtual: time stands still until \"fakecloud clock advance\" moves it, and is kept with the data; no health checks then",
 	)
-	f.IntVar(&o.rateLimit, "rate-limit", server.DefaultRateLimit, "calls a second that each token may make; 0: any number")
+	f.IntVar(&o.rateLimit, "rate-limit", api.DefaultRateLimit, "calls a second that each token may make; 0: any number")
 	f.IntVar(&o.rateBurst, "rate-burst", 1000, "calls that a token may make at once, before --rate-limit slows it down")
 	f.StringVar(&o.logFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "debug, info, warn or error; debug also logs the reads that go well")

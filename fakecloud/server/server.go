@@ -37,9 +37,6 @@ const (
 	defaultHeartbeat = 15 * time.Second
 )
 
-// DefaultRateLimit is how many calls a second each token may make, unless somebody says otherwise.
-const DefaultRateLimit = 500
-
 // Config is what a server needs. Cloud, Faults and Scenarios are required;
 // package fakecloud puts them together.
 type Config struct {

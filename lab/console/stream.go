@@ -6,9 +6,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
-	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/lines"
@@ -82,7 +82,7 @@ func streamLab(ctx context.Context, l *lab.Lab, send func(console.Batch) error) 
 	tick := time.NewTicker(sendInterval)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		b := console.Batch{Reset: first, Limit: server.DefaultRateLimit}
+		b := console.Batch{Reset: first, Limit: api.DefaultRateLimit}
 		if reader == nil {
 			opened, err := lines.Open[scene.Change](SceneFile(l))
 			if err == nil {

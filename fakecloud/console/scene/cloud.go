@@ -12,8 +12,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
-// Keys by which other things find those of the cloud: by an identity of an instance, the value of a tag, an
-// address, or the cloud's ID.
+// ProviderKey is the key of the instance with the identity, or provider ID.
 func ProviderKey(id string) string { return "provider:" + id }
 
 // TagKey is the key of whatever has a tag with the value.
