@@ -41,8 +41,13 @@ type Page struct {
 	Guard
 	// Stream sends what has happened so far, and then what happens, until ctx ends or send fails.
 	Stream func(ctx context.Context, s Session, send func(Batch) error) error
+	// Things, unless nil, are those that are in the picture now, for who is no browser.
+	Things func() []scene.Thing
 	// Explain, unless nil, says why a thing is as it is: an object with verdict, because and next.
 	Explain func(ctx context.Context, subject string) (any, error)
+	// Guide, unless nil, returns a text with tasks to show beside the picture: title and opening, and tasks
+	// with title, do, current, done and seen. Opening and do are HTML that is no stranger's.
+	Guide func(ctx context.Context) (any, error)
 	// Acts are what can be done with a thing as it is now, or with the whole if subject is "". Run runs the
 	// command of one. Both are nil on a page that changes nothing.
 	Acts func(ctx context.Context, s Session, subject string) ([]Act, error)
@@ -70,6 +75,7 @@ type pageData struct {
 	// CSRF is empty where the page is read-only.
 	CSRF      string
 	Explains  bool
+	Guides    bool
 	Recording template.JS
 	Style     template.CSS
 	Script    template.JS
@@ -83,7 +89,7 @@ func (p *Page) Handler() http.Handler {
 	router := mux.NewRouter().PathPrefix(p.Path).Subrouter()
 	router.Path("/").HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		data := pageData{Title: p.Title, Explains: p.Explain != nil}
+		data := pageData{Title: p.Title, Explains: p.Explain != nil, Guides: p.Guide != nil}
 		if s := sessionOf(r); p.Acts != nil && s.Access == MayChange {
 			data.CSRF = s.csrfToken()
 		}
@@ -95,10 +101,19 @@ func (p *Page) Handler() http.Handler {
 		router.Path("/" + name).Handler(http.StripPrefix(p.Path, http.FileServerFS(assets)))
 	}
 	router.Path("/stream").Handler(p.newStream())
+	if p.Things != nil {
+		router.HandleFunc("/scene.json", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, p.Things(), nil) })
+	}
 	if p.Explain != nil {
 		router.HandleFunc("/explain.json", func(w http.ResponseWriter, r *http.Request) {
 			x, err := p.Explain(r.Context(), r.URL.Query().Get("subject"))
 			answerJSON(w, x, err)
+		})
+	}
+	if p.Guide != nil {
+		router.HandleFunc("/guide.json", func(w http.ResponseWriter, r *http.Request) {
+			guide, err := p.Guide(r.Context())
+			answerJSON(w, guide, err)
 		})
 	}
 	if p.Acts != nil {

@@ -531,6 +531,49 @@ async function perform(t, a, inputs, command) {
   redraw();
 }
 
+const guideInterval = 2000,
+  guideRest = 30_000;
+
+// followGuide shows the lesson beside the picture, and looks less often where there is none.
+async function followGuide() {
+  const guide = await fetchJSON("guide.json");
+  if (guide?.tasks || guide === null) drawGuide(guide);
+  setTimeout(followGuide, guide?.tasks ? guideInterval : guideRest);
+}
+
+// parsed makes elements of HTML that the server itself has made, and of no stranger's text.
+function parsed(html) {
+  return [...new DOMParser().parseFromString(html ?? "", "text/html").body.childNodes];
+}
+
+function drawGuide(guide) {
+  byID("guide").hidden = guide === null;
+  if (guide === null) return;
+  const tasks = guide.tasks.map((t) =>
+    element(
+      "li",
+      {class: t.done ? "done" : t.current ? "current" : "later"},
+      element(
+        "details",
+        {open: t.current},
+        element("summary", {}, `${t.done ? "✓ done: " : t.current ? "▶ " : ""}${t.title}`),
+        ...parsed(t.do),
+        t.seen ? element("p", {class: "seen"}, t.seen) : "",
+        t.current && guide.problem ? element("p", {class: "seen"}, "not yet: " + guide.problem) : "",
+      ),
+    ),
+  );
+  // What the reader has opened or closed stays so until the lesson goes on.
+  const key = JSON.stringify(guide);
+  if (view.guideKey === key) return;
+  view.guideKey = key;
+  byID("guide").replaceChildren(
+    element("h2", {}, guide.title),
+    element("details", {open: guide.tasks[0]?.current}, element("summary", {}, "What this is about"), ...parsed(guide.opening)),
+    element("ol", {}, ...tasks),
+  );
+}
+
 // isShown tells whether an entry passes the filters.
 function isShown(e) {
   const search = byID("search").value.toLowerCase();
@@ -710,6 +753,7 @@ if (recorded) {
     byID("connection").textContent = "▲ nobody answers; trying again.";
   };
 }
+if (document.querySelector("meta[name=guides]")) followGuide();
 const at = /[#&]at=([^&]+)/.exec(location.hash);
 if (at) setTimeout(() => goTo(Date.parse(decodeURIComponent(at[1]))), recorded ? 0 : 1500);
 requestAnimationFrame(frame);

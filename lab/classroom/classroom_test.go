@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -230,6 +231,42 @@ func TestPage(t *testing.T) {
 		_, page := get(t, r.Page())
 		return strings.Contains(page, `id="`+added[0].Seat+`"`)
 	}, time.Minute, 50*time.Millisecond, "a seat that came later is seen")
+}
+
+// The page shows how a seat's lab is, and has that lab's page to look at.
+func TestLabsOnThePage(t *testing.T) {
+	r, _ := newRoom(t, 2)
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, err := r.Cookie("seen-elsewhere"); err == nil || !strings.Contains(r.Header.Get("Cookie"), "=reads") {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		if r.URL.Path != "/scene.json" {
+			_, _ = w.Write([]byte("page of " + r.URL.Path))
+			return
+		}
+		_, _ = w.Write([]byte(`[{"kind": "node", "name": "<n>", "state": "not ready", "level": "bad"}, {"kind": "pod"}]`))
+	}))
+	defer agent.Close()
+	dir := filepath.Join(r.Home("seat-02"), lessons.DefaultName)
+	require.NoError(t, os.MkdirAll(dir, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "console.json"), []byte(fmt.Sprintf(
+		`{"address": %q, "token": "changes", "readOnlyToken": "reads"}`, agent.Listener.Addr())), 0o600))
+	serve(t, r)
+	_, page := get(t, r.Page())
+	assert.Contains(t, page, `<span class="bad" title="node &lt;n&gt;: not ready">▲</span> <a href="seats/seat-02/"`)
+	assert.NotContains(t, page, `href="seats/seat-01/"`)
+	for path, want := range map[string]string{
+		"seats/seat-02/": "page of /", "seats/seat-02/page.js": "page of /page.js",
+		"seats/seat-01/": "no lab of seat-01", "seats/none/": "no lab of none",
+	} {
+		_, text := get(t, r.Page()+path)
+		assert.Contains(t, text, want, path)
+	}
+	resp, err := http.Post(r.Page()+"seats/seat-02/acts.json", "", nil)
+	require.NoError(t, err)
+	assert.NoError(t, resp.Body.Close())
+	assert.Equal(t, http.StatusMethodNotAllowed, resp.StatusCode)
 }
 
 // come is somebody at the door.

@@ -15,12 +15,15 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/gorilla/mux"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/lessons/site"
 )
@@ -39,6 +42,11 @@ var parsePageTemplate = sync.OnceValue(func() *template.Template {
 		"ago":       func(since, now time.Time) string { return duration.HumanDuration(now.Sub(since)) },
 		"late": func(l *LessonView, now time.Time) bool {
 			return l.Current() != nil && now.Sub(l.Since) >= lateAfter
+		},
+		"shape": func(l scene.Level) string {
+			return map[scene.Level]string{
+				scene.LevelOK: "●", scene.LevelBusy: "◐", scene.LevelBad: "▲", scene.LevelOff: "○",
+			}[l]
 		},
 		"lateAfter": func() string { return duration.HumanDuration(lateAfter) },
 	}).Parse(pageTemplate))
@@ -110,9 +118,16 @@ func ignoreError(err error, expected ...error) error {
 	return err
 }
 
-// newPageHandler serves the page, its JSON and the lessons' text. Each answer carries
-// the server's identity.
-func newPageHandler(now func() *View, text, identity string) http.Handler {
+// seatPath is where the page of a seat's lab is, below the room's.
+func seatPath(seat string) string { return "seats/" + seat + "/" }
+
+// newPageHandler serves the page, its JSON, the lessons' text, and the pages of the seats' labs, to look at,
+// unless window is nil. Each answer carries the server's identity.
+func newPageHandler(
+	now func() *View,
+	window func(seat string) (console.Window, error),
+	text, identity string,
+) http.Handler {
 	router := mux.NewRouter()
 	router.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -127,6 +142,17 @@ func newPageHandler(now func() *View, text, identity string) http.Handler {
 			slog.Error("writing the progress", "error", err)
 		}
 	}).Methods(http.MethodGet, http.MethodHead)
+	if window != nil {
+		router.PathPrefix("/seats/{seat}/").HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			seat := mux.Vars(r)["seat"]
+			v, err := window(seat)
+			if err != nil {
+				http.Error(w, "no lab of "+seat+" shows itself just now", http.StatusNotFound)
+				return
+			}
+			v.Handler(strings.TrimSuffix("/"+seatPath(seat), "/")).ServeHTTP(w, r)
+		})
+	}
 	router.PathPrefix("/lessons/").Handler(http.StripPrefix("/lessons/", http.FileServer(http.Dir(text))))
 	for _, name := range []string{"page.css", "page.js"} {
 		router.Path("/" + name).Handler(http.FileServerFS(assets))

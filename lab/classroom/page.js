@@ -15,4 +15,9 @@ async function refresh() {
   setTimeout(refresh, 2000);
 }
 
+// A seat's lab is opened large, below.
+document.addEventListener("click", (event) => {
+  if (event.target.closest("a[target=large]")) document.querySelector("iframe[name=large]").hidden = false;
+});
+
 setTimeout(refresh, 2000);

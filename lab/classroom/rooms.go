@@ -88,7 +88,7 @@ func (r *Rooms) Serve(ctx context.Context) error {
 	var parts errgroup.Group
 	parts.Go(func() error {
 		defer stop()
-		return servePage(ctx, on, newPageHandler(r.view.Load, text, ""))
+		return servePage(ctx, on, newPageHandler(r.view.Load, nil, text, ""))
 	})
 	parts.Go(func() error { return pollUntilDone(ctx, r.pollRooms) })
 	return parts.Wait()
@@ -125,6 +125,7 @@ func (r *Rooms) pollRooms(ctx context.Context) error {
 	}
 	for i, u := range where {
 		for _, s := range now[i].seats {
+			s.Page = "" // It is not below this page.
 			if names[s.Name] > 1 {
 				s.Name = u.Host + "/" + s.Name
 			}

@@ -3,17 +3,21 @@ package classroom
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/gliderlabs/ssh"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/ccmlab/ccmlab/lab/console"
 )
 
 // server is the room's server: it polls the seats, serves the page, and lets learners
@@ -55,7 +59,8 @@ func (r *Room) Serve(ctx context.Context) error {
 	}
 	slog.Info("the classroom is open", "page", r.Page(), "ssh", doors.Addr().String(), "seats", len(r.Seats))
 	var parts errgroup.Group
-	parts.Go(func() error { return servePage(ctx, pages, newPageHandler(s.currentView, text, r.serverIdentity())) })
+	page := newPageHandler(s.currentView, s.window, text, r.serverIdentity())
+	parts.Go(func() error { return servePage(ctx, pages, page) })
 	parts.Go(func() error { return ignoreError(door.Serve(doors), ssh.ErrServerClosed, net.ErrClosed) })
 	parts.Go(func() error { return pollUntilDone(ctx, s.updateView) })
 	parts.Go(func() error {
@@ -78,6 +83,14 @@ func (s *server) updateView(ctx context.Context) error {
 	}
 	s.view.Store(v)
 	return nil
+}
+
+// window is the page of a seat's lab.
+func (s *server) window(seat string) (w console.Window, err error) {
+	if !slices.ContainsFunc(s.view.Load().Seats, func(v SeatView) bool { return v.Name == seat }) {
+		return w, fmt.Errorf("there is no seat %s", seat)
+	}
+	return s.room.window(seat)
 }
 
 // currentView is the last view, with the numbers of open sessions.

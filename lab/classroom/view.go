@@ -3,12 +3,16 @@ package classroom
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"time"
 
 	"github.com/prometheus/procfs"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/console"
+	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -68,6 +72,10 @@ type SeatView struct {
 	Here int `json:"here"`
 	// Problem is why the progress is unknown.
 	Problem string `json:"problem,omitempty"`
+	// Page is where the page of the seat's lab is, below that of its own room; "" while there is none.
+	Page string `json:"page,omitempty"`
+	// Picture are the Nodes and Services of that lab.
+	Picture []scene.Thing `json:"picture,omitempty"`
 }
 
 // LessonView is the progress in a lesson.
@@ -152,6 +160,7 @@ func (r *Room) Look(ctx context.Context) (*View, error) {
 func (r *Room) viewSeat(ctx context.Context, seat string, all []*lessons.Lesson) SeatView {
 	v, s := SeatView{Name: seat, Finished: []string{}}, r.lessonsSeat(seat)
 	st, err := s.Glance(ctx)
+	r.addPicture(ctx, &v)
 	p, unread := s.Progress()
 	if unread != nil {
 		v.Problem = unread.Error()
@@ -176,6 +185,29 @@ func (r *Room) viewSeat(ctx context.Context, seat string, all []*lessons.Lesson)
 		}
 	}
 	return v
+}
+
+// addPicture adds what is to be seen of the lab of a seat's lesson, if its agent serves a page.
+func (r *Room) addPicture(ctx context.Context, v *SeatView) {
+	window, err := r.window(v.Name)
+	if err != nil {
+		return
+	}
+	things, err := window.Things(ctx)
+	if err != nil {
+		return
+	}
+	v.Page = seatPath(v.Name)
+	for _, t := range things {
+		if t.Kind == labscene.KindNode || t.Kind == labscene.KindService {
+			v.Picture = append(v.Picture, t)
+		}
+	}
+}
+
+// window is the page of the lab of a seat's lesson.
+func (r *Room) window(seat string) (console.Window, error) {
+	return console.OpenWindow(filepath.Join(r.Home(seat), lessons.DefaultName))
 }
 
 func newLessonView(st *lessons.Status, p *lessons.LessonProgress) *LessonView {

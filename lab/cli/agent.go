@@ -1,11 +1,19 @@
 package cli
 
 import (
+	"context"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/lab/console"
+	"github.com/ccmlab/ccmlab/lab/lessons"
+	"github.com/ccmlab/ccmlab/lab/lessons/site"
 	"github.com/ccmlab/ccmlab/lab/lifecycle"
 )
 
@@ -22,10 +30,51 @@ func newAgent() *cobra.Command {
 			if dir == "" {
 				return usagef("--dir is missing; `lab up` starts this for you")
 			}
-			return lifecycle.RunAgent(cmd.Context(), dir, claim, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+			return lifecycle.RunAgent(cmd.Context(), dir, claim, newLessonGuide(), log)
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "the lab's folder")
 	cmd.Flags().BoolVar(&claim, "claim", false, "descriptor 3 is the lab's claim, to be held")
 	return cmd
+}
+
+// guideAge is how old a guide may be that is shown: a lesson is looked at that often while pages are open.
+const guideAge = 2 * time.Second
+
+// newLessonGuide returns what tells a lab's page the lesson that takes place in the lab, if one does.
+func newLessonGuide() console.Guide {
+	var mu sync.Mutex
+	var made time.Time
+	var guide any
+	var err error
+	return func(ctx context.Context, labName string) (any, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if time.Since(made) > guideAge {
+			guide, err = lessonGuide(ctx, labName)
+			made = time.Now()
+		}
+		return guide, err
+	}
+}
+
+func lessonGuide(ctx context.Context, labName string) (any, error) {
+	name, err := lessons.SeatName(labName)
+	if err != nil {
+		return nil, err
+	}
+	seat, err := lessons.Take(name)
+	if err != nil {
+		return nil, err
+	}
+	p, err := seat.Progress()
+	if err != nil || !slices.Contains(slices.Collect(maps.Values(p.Labs)), labName) {
+		return nil, err
+	}
+	st, err := seat.Glance(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return site.NewGuide(st)
 }

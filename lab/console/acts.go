@@ -16,11 +16,11 @@ import (
 )
 
 // actsOn are what can be done with a thing in its present state, or with the whole lab if subject is "".
-func actsOn(ctx context.Context, l *lab.Lab, thingNow ThingNow, subject string) ([]console.Act, error) {
+func actsOn(ctx context.Context, l *lab.Lab, picture Picture, subject string) ([]console.Act, error) {
 	if subject == "" {
 		return labActs(ctx, l)
 	}
-	t, _ := thingNow(subject)
+	t, _ := picture.Get(subject)
 	if t.Kind == labscene.KindComponent && t.Name == local.ComponentCCM {
 		return ccmActs(t), nil
 	}

@@ -109,6 +109,7 @@ func TestPageFollowsAndGoesBack(t *testing.T) {
 			waitFor(text(".zone .taint")+".includes('uninitialized')"),
 			waitFor(text("#attention")+".includes('taint keeps pods off')"),
 			waitFor(text("#entries")+".includes('registered')"),
+			waitFor(text("#guide .current")+".includes('Now.') && document.querySelector('#guide em') !== null"),
 		)
 		show(time.Now(), readyNode())
 		runInBrowser(t, ctx,
@@ -147,7 +148,7 @@ func TestInstanceIsStoppedByAClick(t *testing.T) {
 		waitFor(text("#details")+".includes('done: fakecloud instances stop node-1')"),
 	)
 	require.Equal(t, "instances stop node-1\n", noted())
-	a, err := readAddress(l)
+	a, err := readAddress(l.State.Path())
 	require.NoError(t, err)
 	runInBrowser(t, ctx,
 		chromedp.Navigate(a.urlWith(a.ReadOnlyToken)),

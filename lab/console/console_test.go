@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/cookiejar"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -76,18 +77,36 @@ func noteCommands(t *testing.T) (noted func() string) {
 	}
 }
 
+// testGuide is a lesson of one task.
+func testGuide(context.Context, string) (any, error) {
+	return map[string]any{
+		"title": "A lesson", "opening": "<p>It <em>begins</em>.</p>",
+		"tasks": []map[string]any{{"title": "Do it", "do": "<p>Now.</p>", "current": true}, {"title": "Then"}},
+	}, nil
+}
+
+// recorded is the picture as the lab's record has it.
+type recorded struct {
+	t   *testing.T
+	lab *lab.Lab
+}
+
+func (r recorded) scene() scene.Scene {
+	changes, err := labscene.Read(SceneFile(r.lab))
+	assert.NoError(r.t, err)
+	return scene.Fold(changes)
+}
+
+func (r recorded) Get(id string) (t scene.Thing, ok bool) { t, ok = r.scene()[id]; return t, ok }
+
+func (r recorded) Things() []scene.Thing { return r.scene().Things() }
+
 // serve serves the lab's page until the test ends, and returns where.
 func serve(t *testing.T, l *lab.Lab) (url string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	thingNow := func(id string) (scene.Thing, bool) {
-		changes, err := labscene.Read(SceneFile(l))
-		assert.NoError(t, err)
-		thing, ok := scene.Fold(changes)[id]
-		return thing, ok
-	}
-	go func() { done <- Serve(ctx, l, thingNow, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- Serve(ctx, l, recorded{t, l}, testGuide, slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		assert.NoError(t, <-done)
@@ -140,7 +159,7 @@ func TestPageIsGuarded(t *testing.T) {
 	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
 	url := serve(t, l)
 	base, _, _ := strings.Cut(url, "?")
-	a, err := readAddress(l)
+	a, err := readAddress(l.State.Path())
 	require.NoError(t, err)
 	assert.Equal(t, http.StatusUnauthorized, visit(t, newBrowser(t), base, nil).StatusCode)
 	owner, viewer := newBrowser(t), newBrowser(t)
@@ -160,6 +179,23 @@ func TestPageIsGuarded(t *testing.T) {
 	}
 	assert.Equal(t, http.StatusForbidden, stop(viewer))
 	assert.Empty(t, noted())
+
+	window, err := OpenWindow(l.State.Path())
+	require.NoError(t, err)
+	things, err := window.Things(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []scene.Thing{*machine("running", scene.LevelOK)}, things)
+	room := httptest.NewServer(window.Handler("/seats/a"))
+	defer room.Close()
+	shown := visit(t, http.DefaultClient, room.URL+"/seats/a/", nil)
+	assert.Equal(t, http.StatusOK, shown.StatusCode)
+	assert.Contains(t, shown.Header.Get("Content-Security-Policy"), "frame-ancestors 'self'")
+	assert.NotContains(t, bodyOf(t, http.DefaultClient, room.URL+"/seats/a/"), "csrf")
+	changing := visit(t, owner, room.URL+"/seats/a/acts.json?subject=instance/node-1&verb=stop", func(r *http.Request) {
+		r.Method = http.MethodPost
+	})
+	assert.Equal(t, http.StatusMethodNotAllowed, changing.StatusCode)
+
 	assert.Equal(t, http.StatusOK, stop(owner))
 	assert.Equal(t, "instances stop node-1\n", noted())
 }

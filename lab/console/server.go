@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -47,7 +48,7 @@ func (a address) urlWith(token string) string {
 
 // PageURL is where a lab's page is, with the token that opens it; with readOnly, one that changes nothing.
 func PageURL(l *lab.Lab, readOnly bool) (string, error) {
-	a, err := readAddress(l)
+	a, err := readAddress(l.State.Path())
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("lab %q serves no page; `lab up --name %s` starts its agent", l.State.Name, l.State.Name)
 	}
@@ -57,13 +58,14 @@ func PageURL(l *lab.Lab, readOnly bool) (string, error) {
 	return a.urlWith(a.Token), err
 }
 
-func readAddress(l *lab.Lab) (a address, err error) {
-	data, err := os.ReadFile(l.State.Path(addressFile))
+func readAddress(dir string) (a address, err error) {
+	file := filepath.Join(dir, addressFile)
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return a, err
 	}
 	if err := json.Unmarshal(data, &a); err != nil {
-		return a, fmt.Errorf("%s is damaged: %w; `lab up` mends it", l.State.Path(addressFile), err)
+		return a, fmt.Errorf("%s is damaged: %w; `lab up` mends it", file, err)
 	}
 	return a, nil
 }
@@ -71,13 +73,20 @@ func readAddress(l *lab.Lab) (a address, err error) {
 // SceneFile is where the changes of a lab's scene are recorded.
 func SceneFile(l *lab.Lab) string { return l.State.Path("scene.jsonl") }
 
-// ThingNow returns a thing as it is now, by its ID.
-type ThingNow func(id string) (t scene.Thing, ok bool)
+// Picture has the things as they are now.
+type Picture interface {
+	Get(id string) (t scene.Thing, ok bool)
+	Things() []scene.Thing
+}
+
+// Guide returns the lesson that takes place in a lab, as the page shows it beside the picture; nil if none
+// does.
+type Guide func(ctx context.Context, labName string) (any, error)
 
 // Serve serves a lab's page until ctx ends: where it was before, if that is free, so that a page that is
 // open finds it again.
-func Serve(ctx context.Context, l *lab.Lab, thingNow ThingNow, log *slog.Logger) error {
-	a, _ := readAddress(l) // One that is missing or damaged is made anew.
+func Serve(ctx context.Context, l *lab.Lab, picture Picture, guide Guide, log *slog.Logger) error {
+	a, _ := readAddress(l.State.Path()) // One that is missing or damaged is made anew.
 	var listenConfig net.ListenConfig
 	listener, err := listenConfig.Listen(ctx, "tcp", a.Address)
 	if a.Address == "" || err != nil {
@@ -96,7 +105,7 @@ func Serve(ctx context.Context, l *lab.Lab, thingNow ThingNow, log *slog.Logger)
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	return serveUntilDone(ctx, listener, newHandler(l, a, thingNow, log))
+	return serveUntilDone(ctx, listener, newHandler(l, a, picture, guide, log))
 }
 
 // ServeRecording serves a file of WriteRecording until ctx ends. It tells announce where.
@@ -134,7 +143,7 @@ func serveUntilDone(ctx context.Context, on net.Listener, handler http.Handler) 
 }
 
 // newHandler serves the page to whoever has a token.
-func newHandler(l *lab.Lab, a address, thingNow ThingNow, log *slog.Logger) http.Handler {
+func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.Logger) http.Handler {
 	page := &console.Page{
 		Title: title(l), Guard: a.guard(), Log: log,
 		Stream: func(ctx context.Context, _ console.Session, send func(console.Batch) error) error {
@@ -148,8 +157,10 @@ func newHandler(l *lab.Lab, a address, thingNow ThingNow, log *slog.Logger) http
 			}
 			return explain.OfLab(ctx, l, kind, namespace, rest)
 		},
+		Things: picture.Things,
+		Guide:  func(ctx context.Context) (any, error) { return guide(ctx, l.State.Name) },
 		Acts: func(ctx context.Context, _ console.Session, subject string) ([]console.Act, error) {
-			return actsOn(ctx, l, thingNow, subject)
+			return actsOn(ctx, l, picture, subject)
 		},
 		Run: func(ctx context.Context, _ console.Session, command []string) error {
 			return runCommand(ctx, l, command)

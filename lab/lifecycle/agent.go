@@ -27,8 +27,8 @@ import (
 
 // RunAgent is the lab's background process. It boots and halts machines for instances, does
 // what the cluster needs as long as it lives, writes the timeline and the scene, and serves the page.
-// With holds, it has inherited the lab's claim as descriptor 3, and keeps it until it ends.
-func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) error {
+// guide has the lesson beside the page. With holds, it has inherited the lab's claim as descriptor 3, and keeps it until it ends.
+func RunAgent(ctx context.Context, dir string, holds bool, guide console.Guide, log *slog.Logger) error {
 	if holds {
 		lock := os.NewFile(3, "claim")
 		l, err := net.FileListener(lock)
@@ -91,7 +91,7 @@ func RunAgent(ctx context.Context, dir string, holds bool, log *slog.Logger) err
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return picture.Follow(ctx, picturedCloud{cloud, operator}, kube) })
 	group.Go(func() error {
-		if err := console.Serve(ctx, l, picture.Get, log); err != nil { // Machines go on without a page.
+		if err := console.Serve(ctx, l, picture, guide, log); err != nil { // Machines go on without a page.
 			log.Error("serving the page", "error", err)
 		}
 		return nil

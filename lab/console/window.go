@@ -1,0 +1,77 @@
+package console
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+)
+
+// windowTimeout bounds how long a lab may take to say how it is.
+const windowTimeout = 2 * time.Second
+
+// Window is a lab's page for others, who may look and change nothing.
+type Window struct{ at address }
+
+// OpenWindow returns the window of the lab in a folder, whose agent serves a page.
+func OpenWindow(dir string) (Window, error) {
+	a, err := readAddress(dir)
+	return Window{a}, err
+}
+
+// Things are what is in the picture now.
+func (w Window) Things(ctx context.Context) (things []scene.Thing, err error) {
+	ctx, cancel := context.WithTimeout(ctx, windowTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.at.Address+"/scene.json", nil)
+	if err != nil {
+		return nil, err
+	}
+	req.AddCookie(w.cookie())
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the lab's page: %s", resp.Status)
+	}
+	return things, json.NewDecoder(resp.Body).Decode(&things)
+}
+
+func (w Window) cookie() *http.Cookie {
+	return &http.Cookie{Name: w.at.guard().Cookie, Value: w.at.ReadOnlyToken}
+}
+
+// Handler serves the page below a path of another server, whose own pages may frame it.
+func (w Window) Handler(path string) http.Handler {
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", w.at.Address, w.at.Address
+			r.Out.URL.RawQuery = r.In.URL.Query().Encode()
+			r.Out.Header.Del("Cookie")
+			r.Out.AddCookie(w.cookie())
+		},
+		ModifyResponse: func(resp *http.Response) error {
+			policy := resp.Header.Get("Content-Security-Policy")
+			resp.Header.Set(
+				"Content-Security-Policy", strings.Replace(policy, "frame-ancestors 'none'", "frame-ancestors 'self'", 1),
+			)
+			return nil
+		},
+	}
+	return http.StripPrefix(path, http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			http.Error(out, "this page may only be read", http.StatusMethodNotAllowed)
+			return
+		}
+		// The stream has no end; the lab's own server bounds each of its messages. A test's writer has no deadline.
+		_ = http.NewResponseController(out).SetWriteDeadline(time.Time{})
+		proxy.ServeHTTP(out, r)
+	}))
+}
