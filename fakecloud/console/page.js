@@ -125,6 +125,16 @@ function chip(t, extra = []) {
   );
 }
 
+// mark is a small thing that belongs to an instance.
+function mark(t) {
+  return element(
+    "button",
+    {type: "button", class: `mark ${t.level}`, "data-id": t.id, title: thingTitle(t), onclick: () => select(t.id)},
+    element("span", {class: "shape", "aria-hidden": "true"}, shapes[t.level] ?? "●"),
+    ` ${t.kind} ${t.name}`,
+  );
+}
+
 // taintsOf are the keys of a Node's taints, each once.
 function taintsOf(t) {
   const keys = (t.facts ?? []).filter((f) => f.name === "taint").map((f) => f.value.replace(/:[^:]*$/, ""));
@@ -198,6 +208,10 @@ function draw() {
   const podsOf = new Map(),
     nodesOf = new Map();
   for (const p of of("pod")) push(podsOf, find(p.links?.[0]?.to) ?? "", p);
+  // What an instance has beside its Node: routes to it, addresses attached to it, firewalls of it.
+  const marksOf = new Map();
+  for (const t of [...of("route"), ...of("address"), ...of("firewall")])
+    for (const l of t.links ?? []) if (find(l.to)) push(marksOf, find(l.to), t);
   for (const n of of("node")) push(nodesOf, find(n.links?.[0]?.to) ?? find("instance/" + n.name) ?? "", n);
 
   fillBand(
@@ -216,7 +230,7 @@ function draw() {
   );
   fillBand(
     "balancers",
-    [...of("balancer"), ...of("address").filter((a) => a.state !== "in-use" || !find(a.links?.[0]?.to))].map((t) =>
+    [...of("balancer"), ...of("address").filter((a) => !find(a.links?.[0]?.to))].map((t) =>
       chip(t, factsOf(t, "address", "listener")),
     ),
   );
@@ -232,6 +246,7 @@ function draw() {
         "div",
         {class: `machine ${i.level}`, "data-machine": i.id},
         chip(i),
+        ...(marksOf.get(i.id) ?? []).map(mark),
         ...(nodesOf.get(i.id) ?? []).map((n) => nodeChip(n, podsOf.get(n.id) ?? [])),
       ),
     );
@@ -455,7 +470,8 @@ async function ask(t) {
   view.asked = t;
   view.askedAt = Date.now();
   const of = "?subject=" + encodeURIComponent(t.id);
-  if (explains && (t.kind === "node" || t.kind === "service")) view.why.set(t.id, await fetchJSON("explain.json" + of));
+  if (explains && (t.kind === "node" || t.kind === "service"))
+    view.why.set(t.id, await fetchJSON("explain.json" + of));
   if (csrf) view.acts.set(t.id, await fetchJSON("acts.json" + of));
   redraw();
 }
@@ -495,7 +511,9 @@ function action(t, a) {
   const code = element("code", {});
   const words = () => [
     ...a.command,
-    ...inputs.flatMap((e, i) => (a.inputs[i].options ? (a.inputs[i].options[e.selectedIndex].args ?? []) : [e.value])),
+    ...inputs.flatMap((e, i) =>
+      a.inputs[i].options ? (a.inputs[i].options[e.selectedIndex].args ?? []) : [e.value],
+    ),
   ];
   const show = () => (code.textContent = words().map(quote).join(" "));
   show();
@@ -518,7 +536,11 @@ function action(t, a) {
 }
 
 function copyButton(text) {
-  return element("button", {type: "button", class: "copy", onclick: () => navigator.clipboard?.writeText(text())}, "copy");
+  return element(
+    "button",
+    {type: "button", class: "copy", onclick: () => navigator.clipboard?.writeText(text())},
+    "copy",
+  );
 }
 
 async function perform(t, a, inputs, command) {
@@ -569,7 +591,12 @@ function drawGuide(guide) {
   view.guideKey = key;
   byID("guide").replaceChildren(
     element("h2", {}, guide.title),
-    element("details", {open: guide.tasks[0]?.current}, element("summary", {}, "What this is about"), ...parsed(guide.opening)),
+    element(
+      "details",
+      {open: guide.tasks[0]?.current},
+      element("summary", {}, "What this is about"),
+      ...parsed(guide.opening),
+    ),
     element("ol", {}, ...tasks),
   );
 }
@@ -636,12 +663,15 @@ function drawCost() {
     callers.set(who[0], (callers.get(who[0]) ?? 0) + 1);
   }
   const limit = view.limit ? `each may make ${view.limit * 60}` : "no limit is set";
-  byID("limit").textContent = `A minute: ${[...callers].map(([c, n]) => `${c} ${n}`).join(", ") || "none"}; ${limit}.`;
+  byID("limit").textContent =
+    `A minute: ${[...callers].map(([c, n]) => `${c} ${n}`).join(", ") || "none"}; ${limit}.`;
   fill(
     byID("cost").querySelector("tbody"),
     [...rows.values()]
       .sort((a, b) => b.calls - a.calls)
-      .map(({who, calls, failed}) => element("tr", {}, ...[...who, calls, failed].map((v) => element("td", {}, String(v))))),
+      .map(({who, calls, failed}) =>
+        element("tr", {}, ...[...who, calls, failed].map((v) => element("td", {}, String(v)))),
+      ),
   );
 }
 

@@ -3,9 +3,8 @@ package cli
 import (
 	"context"
 	"log/slog"
-	"maps"
 	"os"
-	"slices"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -31,7 +30,7 @@ func newAgent() *cobra.Command {
 				return usagef("--dir is missing; `lab up` starts this for you")
 			}
 			log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-			return lifecycle.RunAgent(cmd.Context(), dir, claim, newLessonGuide(), log)
+			return lifecycle.RunAgent(cmd.Context(), dir, claim, newLessonGuide(dir), log)
 		},
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "the lab's folder")
@@ -42,34 +41,27 @@ func newAgent() *cobra.Command {
 // guideAge is how old a guide may be that is shown: a lesson is looked at that often while pages are open.
 const guideAge = 2 * time.Second
 
-// newLessonGuide returns what tells a lab's page the lesson that takes place in the lab, if one does.
-func newLessonGuide() console.Guide {
+// newLessonGuide returns what tells the page of the lab in a folder the lesson that takes place in it, if one
+// does.
+func newLessonGuide(dir string) console.Guide {
 	var mu sync.Mutex
 	var made time.Time
 	var guide any
 	var err error
-	return func(ctx context.Context, labName string) (any, error) {
+	return func(ctx context.Context) (any, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if time.Since(made) > guideAge {
-			guide, err = lessonGuide(ctx, labName)
+			guide, err = lessonGuide(ctx, dir)
 			made = time.Now()
 		}
 		return guide, err
 	}
 }
 
-func lessonGuide(ctx context.Context, labName string) (any, error) {
-	name, err := lessons.SeatName(labName)
-	if err != nil {
-		return nil, err
-	}
-	seat, err := lessons.Take(name)
-	if err != nil {
-		return nil, err
-	}
-	p, err := seat.Progress()
-	if err != nil || !slices.Contains(slices.Collect(maps.Values(p.Labs)), labName) {
+func lessonGuide(ctx context.Context, dir string) (any, error) {
+	seat, err := lessons.FindByLab(filepath.Dir(dir), filepath.Base(dir))
+	if err != nil || seat == nil {
 		return nil, err
 	}
 	st, err := seat.Glance(ctx)

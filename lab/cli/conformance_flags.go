@@ -160,6 +160,10 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 		&f.opts.Bundle, "bundle", "",
 		"run from a bundle, a `FILE` that lab bundle packed, instead of what was built here",
 	)
+	fl.StringVar(
+		&f.opts.Recordings, "recordings", "",
+		"write what happened in each lab into this `FOLDER`, as pages that a browser opens: picture, story and slider",
+	)
 	fl.BoolVar(&f.opts.Keep, "keep", false, "leave the lab up afterwards, to look at")
 	fl.StringVar(
 		&f.opts.CCMPath, "ccm-build", "",

@@ -17,7 +17,11 @@ func printLesson(w io.Writer, st *lessons.Status, name string) error {
 	l := st.Lesson
 	text := fmt.Sprintf("# %s\n\n%s\n\n---\n", l.Title, l.Opening)
 	if state.Seat() == "" { // A shell at a seat of a classroom speaks to the lesson's lab by itself.
-		text += fmt.Sprintf("\nIn the shell you work in:\n\n    eval \"$(%s env --name %s)\"\n", invokedAs(), name)
+		text += fmt.Sprintf(
+			"\nIn the shell you work in:\n\n    eval \"$(%[1]s env --name %[2]s)\"\n\n"+
+				"The picture of it, with this text beside it, is where `%[1]s console --name %[2]s` says.\n",
+			invokedAs(), name,
+		)
 	}
 	return errors.Join(ui.Markdown(w, text), printCurrentTask(w, st))
 }

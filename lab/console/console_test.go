@@ -78,7 +78,7 @@ func noteCommands(t *testing.T) (noted func() string) {
 }
 
 // testGuide is a lesson of one task.
-func testGuide(context.Context, string) (any, error) {
+func testGuide(context.Context) (any, error) {
 	return map[string]any{
 		"title": "A lesson", "opening": "<p>It <em>begins</em>.</p>",
 		"tasks": []map[string]any{{"title": "Do it", "do": "<p>Now.</p>", "current": true}, {"title": "Then"}},

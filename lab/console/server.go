@@ -79,9 +79,9 @@ type Picture interface {
 	Things() []scene.Thing
 }
 
-// Guide returns the lesson that takes place in a lab, as the page shows it beside the picture; nil if none
+// Guide returns the lesson that takes place in the lab, as the page shows it beside the picture; nil if none
 // does.
-type Guide func(ctx context.Context, labName string) (any, error)
+type Guide func(ctx context.Context) (any, error)
 
 // Serve serves a lab's page until ctx ends: where it was before, if that is free, so that a page that is
 // open finds it again.
@@ -158,7 +158,7 @@ func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.L
 			return explain.OfLab(ctx, l, kind, namespace, rest)
 		},
 		Things: picture.Things,
-		Guide:  func(ctx context.Context) (any, error) { return guide(ctx, l.State.Name) },
+		Guide:  guide,
 		Acts: func(ctx context.Context, _ console.Session, subject string) ([]console.Act, error) {
 			return actsOn(ctx, l, picture, subject)
 		},

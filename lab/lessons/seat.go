@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -91,6 +92,28 @@ func isLab(name string) bool {
 // own, only Progress and Glance may be called.
 func At(root, name string) *Seat {
 	return &Seat{Tell: func(string) {}, name: name, root: root, progress: progressFileOf(root, name)}
+}
+
+// FindByLab returns the seat whose current lesson takes place in the lab, of those whose labs are in root; nil
+// if it is nobody's.
+func FindByLab(root, lab string) (*Seat, error) {
+	files, err := filepath.Glob(filepath.Join(root, progressDir, "*.json"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range files {
+		s := At(root, strings.TrimSuffix(filepath.Base(file), ".json"))
+		p, err := s.Progress()
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range p.Labs {
+			if name == lab {
+				return s, nil
+			}
+		}
+	}
+	return nil, nil
 }
 
 // Progress returns what was done so far.

@@ -58,3 +58,21 @@ func TestLabsThatAreGoneAreMadeAgainByReset(t *testing.T) {
 	require.ErrorContains(t, st.Problem, "`lab lesson reset`")
 	assert.NotContains(t, st.Problem.Error(), "lab up")
 }
+
+// A lab belongs to the seat whose current lesson takes place in it.
+func TestFindByLab(t *testing.T) {
+	root := t.TempDir()
+	seat := At(root, "mine")
+	require.NoError(t, seat.progress.update(func(p *Progress) error {
+		p.Current, p.Labs = "two-clusters", map[string]string{"": "mine", "plain": "mine-plain"}
+		return nil
+	}))
+	require.NoError(t, At(root, "other").progress.update(func(*Progress) error { return nil }))
+	for lab, want := range map[string]*Seat{"mine": seat, "mine-plain": seat, "other": nil, "lab": nil} {
+		found, err := FindByLab(root, lab)
+		require.NoError(t, err)
+		if assert.Equal(t, want == nil, found == nil, lab) && want != nil {
+			assert.Equal(t, want.Name(), found.Name())
+		}
+	}
+}

@@ -88,6 +88,8 @@ type Options struct {
 	Bundle string
 	// Keep leaves the lab up.
 	Keep bool
+	// Recordings, unless "", is a folder for the recording of each lab, which opens in a browser.
+	Recordings string
 
 	// watchLab, unless nil, is called before the suite runs on a lab; leave when it
 	// has. step is told what the suite does, as conformance.Options.Step is.
@@ -256,6 +258,10 @@ func (o Options) runOnLab(
 	if report, err = o.runTests(ctx, l, queue); report == nil {
 		queue.Missing()
 	}
+	if o.Recordings != "" {
+		// Also of a run that was interrupted.
+		err = errors.Join(err, writeRecording(context.WithoutCancel(ctx), l, o.Recordings))
+	}
 	return report, err, nil
 }
 
@@ -290,7 +296,7 @@ func (o Options) runTests(ctx context.Context, l *lab.Lab, queue *conformance.Qu
 		Cluster: cfg, ClusterName: l.Kind(), Implementation: under,
 		Workload: conformance.Workload{Image: cmp.Or(o.Workload, defaultWorkload), Port: 8080, Path: "/"},
 		Queue:    queue, Healthy: healthy, Step: o.recordStep,
-		Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.Observer,
+		Focus: o.Focus, RequiredOnly: o.RequiredOnly, Parallel: o.Parallel, Bound: o.Bound, Observer: o.observerOn(l),
 		Limits: o.Limits, PodCIDR: podCIDR(l), BoundsFactor: o.BoundsFactor, RunBlocked: o.RunBlocked,
 	})
 	return report, errors.Join(err, closeDriver())

@@ -81,3 +81,25 @@ func TestBlocks(t *testing.T) {
 		assert.NotContains(t, string(out), "<script>")
 	}
 }
+
+// A guide has the text of what was done and of what is to be done, and of what comes the title only.
+func TestGuide(t *testing.T) {
+	g, err := NewGuide(&lessons.Status{
+		Lesson: &lessons.Lesson{Title: "L", Opening: "It *begins*. <script>x</script>"},
+		Tasks: []lessons.TaskStatus{
+			{Task: &lessons.Task{Title: "one", Do: "*first*"}, Done: &lessons.Done{Seen: "<b>"}},
+			{Task: &lessons.Task{Title: "two", Do: "*second*"}, Current: true},
+			{Task: &lessons.Task{Title: "three", Do: "*third*"}},
+		},
+		Problem: lessons.NotYet("it has not happened"),
+	})
+	require.NoError(t, err)
+	assert.Contains(t, string(g.Opening), "<em>begins</em>")
+	assert.NotContains(t, string(g.Opening), "<script>")
+	assert.Equal(t, []GuideTask{
+		{Title: "one", Do: "<p><em>first</em></p>\n", Done: true, Seen: "<b>"},
+		{Title: "two", Do: "<p><em>second</em></p>\n", Current: true},
+		{Title: "three"},
+	}, g.Tasks)
+	assert.Equal(t, "it has not happened", g.Problem)
+}

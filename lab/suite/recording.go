@@ -1,0 +1,64 @@
+package suite
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ccmlab/ccmlab/lab"
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
+	"github.com/ccmlab/ccmlab/lab/conformance"
+	"github.com/ccmlab/ccmlab/lab/console"
+	"github.com/ccmlab/ccmlab/lab/timeline"
+)
+
+// recordingBound is how long a lab may take to say what happened in it.
+const recordingBound = time.Minute
+
+// writeRecording writes what happened in a lab as a page, beside those of other labs.
+func writeRecording(ctx context.Context, l *lab.Lab, dir string) error {
+	ctx, cancel := context.WithTimeout(ctx, recordingBound)
+	defer cancel()
+	var page bytes.Buffer
+	err := console.WriteRecording(ctx, &page, l, func(string) {}) // What is missing of it is seen on it.
+	if err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(dir, l.State.Name+".html"), page.Bytes())
+	}
+	if err != nil {
+		return fmt.Errorf("the recording of lab %s: %w", l.State.Name, err)
+	}
+	return nil
+}
+
+// observerOn is the observer of tests that run on a lab. Where the lab is recorded, it puts their begins and
+// ends into its timeline.
+func (o Options) observerOn(l *lab.Lab) func(conformance.TestReport) {
+	if o.Recordings == "" {
+		return o.Observer
+	}
+	return func(r conformance.TestReport) {
+		if o.Observer != nil {
+			o.Observer(r)
+		}
+		end := time.Now()
+		begin := end.Add(-time.Duration(r.Seconds * float64(time.Second)))
+		// One that is missing is one line less to read.
+		_ = errors.Join(
+			l.Timeline().AddAt(begin, timeline.Change{
+				Source: timeline.SourceLab, Subject: "test/" + r.ID, What: "begins", Detail: r.Requires, Caller: suiteCaller,
+			}),
+			l.Timeline().AddAt(end, timeline.Change{
+				Source: timeline.SourceLab, Subject: "test/" + r.ID, What: string(r.Result), Caller: suiteCaller,
+				Detail: strings.Join(r.Reasons, "; "), Failed: r.Result == conformance.Failed,
+			}),
+		)
+	}
+}
