@@ -724,6 +724,7 @@ function frame(at) {
     if (view.dirty) {
       view.dirty = false;
       draw();
+      if (performance.getEntriesByName("drawn").length === 0) performance.mark("drawn");
     }
     if (view.storyDirty) {
       view.storyDirty = false;

@@ -25,7 +25,7 @@ const browserBound = time.Minute
 type step = chromedp.Action[chromedp.Void]
 
 // openBrowser starts a real browser that ends with the test.
-func openBrowser(t *testing.T) context.Context {
+func openBrowser(t testing.TB, flags ...chromedp.ExecAllocatorOption) context.Context {
 	t.Helper()
 	if _, err := exec.LookPath("chromium"); err != nil && os.Getenv("CI") == "" {
 		t.Skip("needs a browser: Debian's package chromium")
@@ -33,7 +33,7 @@ func openBrowser(t *testing.T) context.Context {
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"),
 		chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1600, 1000),
 		chromedp.NoSandbox) // It opens our pages alone, and a container may have no user namespaces for a sandbox.
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(options, flags...)...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
@@ -42,7 +42,7 @@ func openBrowser(t *testing.T) context.Context {
 	return ctx
 }
 
-func runInBrowser(t *testing.T, ctx context.Context, steps ...step) {
+func runInBrowser(t testing.TB, ctx context.Context, steps ...step) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, browserBound)
 	defer cancel()
@@ -158,22 +158,52 @@ func TestInstanceIsStoppedByAClick(t *testing.T) {
 	)
 }
 
+// writePageFile writes a recording into a file.
+func writePageFile(t testing.TB, rec console.Recording) string {
+	t.Helper()
+	var page bytes.Buffer
+	require.NoError(t, rec.Write(&page))
+	file := filepath.Join(t.TempDir(), "lab.html")
+	require.NoError(t, os.WriteFile(file, page.Bytes(), 0o600))
+	return file
+}
+
+// Two tabs of one browser follow the same lab. What is done in one is seen in the other.
+func TestTwoTabs(t *testing.T) {
+	l, noted := newLab(t), noteCommands(t)
+	log, err := labscene.OpenLog(SceneFile(l))
+	require.NoError(t, err)
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	url := serve(t, l)
+	first := openBrowser(t)
+	second, cancel := chromedp.NewContext(first)
+	defer cancel()
+	_, err = chromedp.Run(second, chromedp.Title()) // A bound on the first call would be the tab's.
+	require.NoError(t, err)
+	for _, tab := range []context.Context{first, second} {
+		runInBrowser(t, tab, chromedp.Navigate(url), waitFor(text(".machine .instance")+".includes('running')"))
+	}
+	runInBrowser(t, first, chromedp.Click(".machine .instance button"), chromedp.Click("#details [data-verb=stop]"))
+	require.Eventually(t, func() bool { return noted() == "instances stop node-1\n" }, bound, 10*time.Millisecond)
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("stopped", scene.LevelOff)}))
+	for _, tab := range []context.Context{second, first} {
+		runInBrowser(t, tab, waitFor(text(".machine .instance")+".includes('stopped')"))
+	}
+}
+
 // A recording opens from a file, without a server. Names that are markup are text on it.
 func TestRecordingOpensOffline(t *testing.T) {
 	const hostile = `<img src=x onerror="document.title='hit'">`
 	start := time.Now().Add(-time.Minute)
 	pod := &scene.Thing{ID: "pod/p", Kind: labscene.KindPod, Name: hostile, State: "Pending", Level: scene.LevelBusy, Reason: hostile}
-	var page bytes.Buffer
-	require.NoError(t, console.Recording{
+	file := writePageFile(t, console.Recording{
 		Title: hostile, Until: time.Now(),
 		Scene: []scene.Change{
 			{Time: start, Thing: machine("running", scene.LevelOK)}, {Time: start, Thing: waitingNode()},
 			{Time: start.Add(time.Second), Thing: pod}, {Time: start.Add(2 * time.Second), Thing: readyNode()},
 		},
 		Story: []timeline.Entry{{Time: start, Change: timeline.Change{Subject: hostile, What: hostile, Detail: hostile}}},
-	}.Write(&page))
-	file := filepath.Join(t.TempDir(), "lab.html")
-	require.NoError(t, os.WriteFile(file, page.Bytes(), 0o600))
+	})
 	ctx := openBrowser(t)
 	runInBrowser(t, ctx,
 		chromedp.Navigate("file://"+file),
@@ -198,12 +228,8 @@ func TestPageShowsAThousandInstances(t *testing.T) {
 		m.Name = m.ID
 		rec.Scene = append(rec.Scene, scene.Change{Time: rec.Until.Add(-time.Minute), Thing: m})
 	}
-	var page bytes.Buffer
-	require.NoError(t, rec.Write(&page))
-	file := filepath.Join(t.TempDir(), "lab.html")
-	require.NoError(t, os.WriteFile(file, page.Bytes(), 0o600))
 	runInBrowser(t, openBrowser(t),
-		chromedp.Navigate("file://"+file),
+		chromedp.Navigate("file://"+writePageFile(t, rec)),
 		waitFor(text(".map .zone h3")+".includes('1000 instances')"),
 		chromedp.Click(".map .machine:nth-child(500) button"),
 		waitFor(text("#details h2")+".includes('instance')"),

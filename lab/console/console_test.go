@@ -42,10 +42,12 @@ func (quietCluster) Components(context.Context) ([]cluster.Component, error) { r
 
 func (q quietCluster) Cloud() cluster.Cloud { return q.cloud }
 
+func (quietCluster) Traits() cluster.Traits { return cluster.Traits{} }
+
 func (quietCluster) Kubeconfig() string { return "kubeconfig" }
 
 // newLab is a lab of which only records exist.
-func newLab(t *testing.T) *lab.Lab {
+func newLab(t testing.TB) *lab.Lab {
 	t.Helper()
 	st, err := state.CreateDir(t.TempDir())
 	require.NoError(t, err)
@@ -87,7 +89,7 @@ func testGuide(context.Context) (any, error) {
 
 // recorded is the picture as the lab's record has it.
 type recorded struct {
-	t   *testing.T
+	t   testing.TB
 	lab *lab.Lab
 }
 
@@ -102,7 +104,7 @@ func (r recorded) Get(id string) (t scene.Thing, ok bool) { t, ok = r.scene()[id
 func (r recorded) Things() []scene.Thing { return r.scene().Things() }
 
 // serve serves the lab's page until the test ends, and returns where.
-func serve(t *testing.T, l *lab.Lab) (url string) {
+func serve(t testing.TB, l *lab.Lab) (url string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -3,7 +3,6 @@ package suite
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,17 +47,13 @@ func (o Options) observerOn(l *lab.Lab) func(conformance.TestReport) {
 		if o.Observer != nil {
 			o.Observer(r)
 		}
-		end := time.Now()
-		begin := end.Add(-time.Duration(r.Seconds * float64(time.Second)))
-		// One that is missing is one line less to read.
-		_ = errors.Join(
-			l.Timeline().AddAt(begin, timeline.Change{
-				Source: timeline.SourceLab, Subject: "test/" + r.ID, What: "begins", Detail: r.Requires, Caller: suiteCaller,
-			}),
-			l.Timeline().AddAt(end, timeline.Change{
-				Source: timeline.SourceLab, Subject: "test/" + r.ID, What: string(r.Result), Caller: suiteCaller,
-				Detail: strings.Join(r.Reasons, "; "), Failed: r.Result == conformance.Failed,
-			}),
-		)
+		c := timeline.Change{
+			Source: timeline.SourceLab, Subject: "test/" + r.ID, What: string(r.Result), Caller: suiteCaller,
+			Detail: strings.Join(r.Reasons, "; "), Failed: r.Result == conformance.Failed,
+		}
+		if r.Result == "" {
+			c.What, c.Detail = "begins", r.Requires
+		}
+		_ = l.Timeline().Add(c) // One that is missing is one line less to read.
 	}
 }
