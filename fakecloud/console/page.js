@@ -702,7 +702,9 @@ function drawClock() {
     span = Math.max(1, view.end - begin);
   if (document.activeElement !== byID("slider") || view.time === null || view.playing)
     byID("slider").value = String(Math.round(((now() - begin) / span) * 1000));
-  const text = `${((now() - begin) / 1000).toFixed(1)} s, ${new Date(now()).toLocaleTimeString()}`;
+  const [first] = history.entries; // It tells when the story began to be counted.
+  const zero = first ? first.at - first.seconds * 1000 : begin;
+  const text = `${((now() - zero) / 1000).toFixed(1)} s, ${new Date(now()).toLocaleTimeString()}`;
   byID("clock").textContent = view.time === null ? (recorded ? text + ", the end" : text + ", now") : text;
   byID("slider").setAttribute("aria-valuetext", text);
   byID("play").textContent = view.time === null ? "Pause" : view.playing ? "Pause" : "Play";

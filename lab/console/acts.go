@@ -13,6 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/dialects"
+	"github.com/ccmlab/ccmlab/lab/process"
 )
 
 // actsOn are what can be done with a thing in its present state, or with the whole lab if subject is "".
@@ -22,7 +23,7 @@ func actsOn(ctx context.Context, l *lab.Lab, picture Picture, subject string) ([
 	}
 	t, _ := picture.Get(subject)
 	if t.Kind == labscene.KindComponent && t.Name == local.ComponentCCM {
-		return ccmActs(t), nil
+		return ccmActs(l, t), nil
 	}
 	return console.ActsOn(t), nil
 }
@@ -38,30 +39,31 @@ func labActs(ctx context.Context, l *lab.Lab) ([]console.Act, error) {
 		return acts, err
 	}
 	return append(acts, console.Act{
-		Verb: "start or stop the CCM", Command: []string{"lab", "ccm"},
+		Verb: "start or stop the CCM", Command: []string{"lab", "--name=" + l.State.Name, "ccm"},
 		Inputs: []console.Input{{Label: "how", Options: options("stop", "start", "restart")}},
-	}, replaceCCM()), err
+	}, replaceCCM(l)), err
 }
 
-func ccmActs(t scene.Thing) []console.Act {
+func ccmActs(l *lab.Lab, t scene.Thing) []console.Act {
 	do := func(verb string) console.Act {
-		return console.Act{Verb: verb, Command: []string{"lab", "ccm", verb}}
+		return console.Act{Verb: verb, Command: []string{"lab", "--name=" + l.State.Name, "ccm", verb}}
 	}
 	if t.Level == scene.LevelOK {
-		return []console.Act{do("stop"), do("restart"), replaceCCM()}
+		return []console.Act{do("stop"), do("restart"), replaceCCM(l)}
 	}
-	return []console.Act{do("start"), replaceCCM()}
+	return []console.Act{do("start"), replaceCCM(l)}
 }
 
 // replaceCCM has another program be the CCM; its input is a path on this machine.
-func replaceCCM() console.Act {
+func replaceCCM(l *lab.Lab) console.Act {
 	speaks := []console.Option{{Label: "this cloud's API"}}
 	for _, name := range dialects.Names() {
 		speaks = append(speaks, console.Option{Label: name, Args: []string{"--dialect=" + name}})
 	}
-	return console.Act{Verb: "replace the CCM", Command: []string{"lab", "ccm", "use"}, Inputs: []console.Input{
-		{Label: "it speaks", Options: speaks}, {Label: "program", Text: "./my-ccm"},
-	}}
+	return console.Act{
+		Verb: "replace the CCM", Command: []string{"lab", "--name=" + l.State.Name, "ccm", "use"},
+		Inputs: []console.Input{{Label: "it speaks", Options: speaks}, {Label: "program, by its path", Text: "/path/to/ccm"}},
+	}
 }
 
 func options(each ...string) (all []console.Option) {
@@ -81,7 +83,9 @@ func runCommand(ctx context.Context, l *lab.Lab, command []string) error {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, program, command[1:]...)
-	cmd.Env = lab.Environ(os.Environ(), l.Env())
+	cmd.Env = lab.Environ(process.Unmarked(), append(
+		l.Env(), lab.Var{Name: "CCMLAB_HOME", Value: filepath.Dir(l.State.Path())},
+	))
 	return console.RunCommand(cmd)
 }
 
