@@ -221,7 +221,7 @@ func (f *Fakecloud) chooseSnapshotDir(cfg *Config) (err error) {
 func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Cloud.Run(ctx) })
-	g.Go(func() error { return f.API.serve(ctx, f.withConsole(l), l) })
+	g.Go(func() error { return f.API.serve(ctx, f.withConsole(ctx, l), l) })
 	if f.serveDNS != nil {
 		g.Go(func() error { return f.serveDNS(ctx) })
 	}
@@ -239,8 +239,8 @@ func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error
 	return g.Wait()
 }
 
-// withConsole is the API with the console's page beside it.
-func (f *Fakecloud) withConsole(l net.Listener) http.Handler {
+// withConsole is the API with the console's page beside it. Pages that are open are left when ctx ends.
+func (f *Fakecloud) withConsole(ctx context.Context, l net.Listener) http.Handler {
 	cfg := console.CloudConfig{
 		API: f.API, Address: l.Addr(), HTTPS: f.cfg.API.Certificate != nil, RateLimit: f.cfg.API.RateLimit,
 		Log: cmp.Or(f.cfg.Logger, slog.New(slog.DiscardHandler)), Access: f.consoleAccess,
@@ -256,11 +256,17 @@ func (f *Fakecloud) withConsole(l net.Listener) http.Handler {
 	}
 	page := console.NewCloudPage(cfg).Handler()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == console.Path || strings.HasPrefix(r.URL.Path, console.Path+"/") {
-			page.ServeHTTP(w, r)
-			return
+		switch {
+		case r.URL.Path == console.Path:
+			http.Redirect(w, r, console.Path+"/", http.StatusMovedPermanently)
+		case strings.HasPrefix(r.URL.Path, console.Path+"/"):
+			viewing, cancel := context.WithCancel(r.Context())
+			defer cancel()
+			defer context.AfterFunc(ctx, cancel)()
+			page.ServeHTTP(w, r.WithContext(viewing))
+		default:
+			f.API.ServeHTTP(w, r)
 		}
-		f.API.ServeHTTP(w, r)
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -149,4 +150,10 @@ func TestPageWhileAllCallsFail(t *testing.T) {
 	status, said := page.act(t, p.url, url.Values{"subject": {"fault/" + fault.ID}, "verb": {"end"}})
 	require.Equal(t, http.StatusOK, status, said)
 	page.await(t, map[string]string{"fault/" + fault.ID: "", "instance/a": "running"})
+
+	resp, err := page.Get(page.base + "/stream")
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, <-p.exited, "pages that are open are left")
 }

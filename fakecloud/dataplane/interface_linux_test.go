@@ -176,7 +176,7 @@ func TestNewAddressIsAnnouncedByARP(t *testing.T) {
 	// As a container of the lab has.
 	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
 	require.NoError(t, p.Apply(f))
-	assert.Empty(t, log.String())
+	assert.NotContains(t, log.String(), "CAP_NET_RAW") // Whether packets are forwarded is the machine's.
 	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_BIND_SERVICE)
 	for i := byte(2); i < 4; i++ {
 		quiet.ID, quiet.Addresses = fmt.Sprint("lb-", i), []netip.Addr{netip.AddrFrom4([4]byte{198, 51, 100, i})}

@@ -130,7 +130,7 @@ func TestNewAddressIsAnnouncedByNDP(t *testing.T) {
 	f.Addresses = []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")}
 	setCapabilities(t, unix.CAP_NET_ADMIN, unix.CAP_NET_RAW, unix.CAP_NET_BIND_SERVICE)
 	require.NoError(t, p.Apply(f))
-	assert.Empty(t, log.String())
+	assert.NotContains(t, log.String(), "CAP_NET_RAW") // Whether packets are forwarded is the machine's.
 
 	// The kernel sends messages of its own.
 	buf := make([]byte, 2048)

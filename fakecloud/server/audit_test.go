@@ -86,7 +86,8 @@ func TestTheAuditTellsOfEachCall(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	before := time.Now().Add(-time.Second)
 	body := `{"name": "node-1"}`
-	made, _ := r.call(t, "POST", "/v1/instances", body, "User-Agent", "tool/1")
+	// Awaited, so that it is the same when it is read twice.
+	made, _ := r.call(t, "POST", "/v1/instances?wait=60", body, "User-Agent", "tool/1")
 	require.Equal(t, 201, made.StatusCode)
 	id := made.Header.Get("Location")[len("/v1/instances/"):]
 	got, _ := r.call(t, "GET", "/v1/instances/"+id, "", "User-Agent", strings.Repeat("é", 200))
