@@ -23,10 +23,6 @@ const (
 	Path = "/console"
 	// userAgent tells the page's own calls from others.
 	userAgent = "fakecloud-console"
-	// sendInterval is how often a page is sent what is new.
-	sendInterval = 300 * time.Millisecond
-	// maxBatch bounds the changes and entries of one message.
-	maxBatch = 2000
 )
 
 // CloudConfig is what the page of a cloud alone needs.
@@ -176,10 +172,10 @@ func (cfg CloudConfig) stream(ctx context.Context, cloud *client.Client, send fu
 			pause(ctx)
 		}
 	})
-	tick := time.NewTicker(sendInterval)
+	tick := time.NewTicker(SendInterval)
 	defer tick.Stop()
 	for b := (Batch{Reset: true, Limit: cfg.RateLimit}); ; b = (Batch{}) {
-		b.Scene = v.store.take(maxBatch)
+		b.Scene = v.store.take(MaxBatch)
 		b.Story, b.Note = v.takeStory()
 		if err := send(b); err != nil {
 			return err
@@ -321,7 +317,7 @@ func (v *viewing) setNote(err error) {
 func (v *viewing) takeStory() (entries []story.Entry, note string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n := min(len(v.entries), maxBatch)
+	n := min(len(v.entries), MaxBatch)
 	entries, v.entries = slices.Clone(v.entries[:n]), slices.Delete(v.entries, 0, n)
 	note, v.note = v.note, ""
 	return entries, note

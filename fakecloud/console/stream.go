@@ -8,8 +8,14 @@ import (
 	"time"
 )
 
-// writeTimeout is how long a browser that is asleep may take to read a message.
-const writeTimeout = time.Minute
+const (
+	// SendInterval is how often a page is sent what is new.
+	SendInterval = 200 * time.Millisecond
+	// MaxBatch bounds the changes and entries of one message.
+	MaxBatch = 2000
+	// writeTimeout is how long a browser that is asleep may take to read a message.
+	writeTimeout = time.Minute
+)
 
 // newStream sends what Page.Stream tells as server-sent events. A page that connects again is sent
 // everything again.

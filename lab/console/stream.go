@@ -16,12 +16,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
-const (
-	sendInterval = 200 * time.Millisecond
-	// maxBatch bounds the changes and entries of one message.
-	maxBatch = 2000
-)
-
 // storyQueue is what a watch has told and a page was not sent yet.
 type storyQueue struct {
 	mu      sync.Mutex
@@ -32,7 +26,7 @@ type storyQueue struct {
 func (q *storyQueue) takeBatch() (entries []timeline.Entry, note string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := min(len(q.entries), maxBatch)
+	n := min(len(q.entries), console.MaxBatch)
 	entries, q.entries = q.entries[:n], q.entries[n:]
 	note, q.note = q.note, ""
 	return entries, note
@@ -79,7 +73,7 @@ func streamLab(ctx context.Context, l *lab.Lab, send func(console.Batch) error) 
 			_ = reader.Close()
 		}
 	}()
-	tick := time.NewTicker(sendInterval)
+	tick := time.NewTicker(console.SendInterval)
 	defer tick.Stop()
 	for first := true; ; first = false {
 		b := console.Batch{Reset: first, Limit: api.DefaultRateLimit}
@@ -99,7 +93,7 @@ func streamLab(ctx context.Context, l *lab.Lab, send func(console.Batch) error) 
 		}
 		b.Story, b.Note = story.takeBatch()
 		for rest := b.Scene; ; {
-			n := min(len(rest), maxBatch)
+			n := min(len(rest), console.MaxBatch)
 			b.Scene, rest = rest[:n], rest[n:]
 			if err := send(b); err != nil {
 				return err
