@@ -6,7 +6,7 @@ const maxChanges = 50_000,
   maxEntries = 20_000,
   keyframeEvery = 500,
   shownEntries = 200,
-  shownLater = 30,
+  shownLater = 5,
   mapFrom = 60;
 const shapes = {ok: "●", busy: "◐", bad: "▲", off: "○"};
 const byID = (id) => document.getElementById(id);
@@ -117,6 +117,7 @@ function chip(t, extra = []) {
       {type: "button", title: thingTitle(t), "aria-pressed": String(selected), onclick: () => select(t.id)},
       element("span", {class: "shape", "aria-hidden": "true"}, shapes[t.level] ?? "●"),
       " ",
+      t.kind === "component" ? "" : element("span", {class: "kind"}, t.kind + " "),
       element("span", {class: "name"}, t.name),
       " ",
       element("span", {class: "state"}, t.state),
@@ -155,6 +156,7 @@ function nodeChip(node, pods) {
     element(
       "div",
       {class: "pods"},
+      pods.length ? element("span", {class: "kind"}, "pods ") : "",
       ...pods.map((p) =>
         element(
           "button",
@@ -332,7 +334,8 @@ function drawLines(scene, find, isMap) {
 // problemOf is what a person should know of a thing that is not as it should be; undefined if it is. What
 // may be the cause of others comes first.
 function problemOf(t) {
-  if (t.kind === "component" && t.level !== "ok") return {urgency: 0, level: t.level, text: t.reason ?? ""};
+  if (t.kind === "component" && t.level !== "ok")
+    return {urgency: 0, level: t.level, style: "bad", text: t.reason ?? ""};
   if (t.level === "bad") return {urgency: 1, level: "bad", text: t.reason ?? ""};
   const ill = (t.links ?? []).filter((l) => l.level === "bad");
   if (ill.length)
@@ -352,11 +355,11 @@ function drawAttention(scene) {
   }
   const look = [...groups.values()].sort(([a], [b]) => a.urgency - b.urgency);
   const shown = look.slice(0, shownProblems).map((group) => {
-    const [{t, level, text}] = group;
+    const [{t, level, style, text}] = group;
     const who = group.length === 1 ? `${t.kind} ${t.name}` : `${group.length} ${t.kind}s`;
     return element(
       "button",
-      {type: "button", class: level, onclick: () => select(t.id)},
+      {type: "button", class: style ?? level, onclick: () => select(t.id)},
       `${shapes[level]} ${who}: ${t.state}`,
       element("small", {}, text),
     );
@@ -620,7 +623,14 @@ function drawStory() {
   for (let i = next; i < all.length && later.length < shownLater; i++) if (isShown(all[i])) later.unshift(all[i]);
   const shown = [];
   for (let i = next - 1; i >= 0 && shown.length < shownEntries; i--) if (isShown(all[i])) shown.push(all[i]);
-  fill(byID("entries"), [...later.map((e) => storyLine(e, " later")), ...shown.map((e) => storyLine(e, ""))]);
+  const moment = later.length
+    ? [element("li", {class: "moment"}, "▲ later than the picture, ▼ until then, the newest first")]
+    : [];
+  fill(byID("entries"), [
+    ...later.map((e) => storyLine(e, " later")),
+    ...moment,
+    ...shown.map((e) => storyLine(e, "")),
+  ]);
   if (byID("cost").open) drawCost();
 }
 
@@ -775,6 +785,7 @@ if (recorded) {
   const rec = JSON.parse(recorded.textContent);
   receive({reset: true, now: rec.until, scene: rec.scene ?? [], story: rec.story ?? []});
   byID("connection").textContent = "a recording";
+  byID("live").textContent = "End";
 } else {
   const stream = new EventSource("stream");
   stream.onmessage = (ev) => receive(JSON.parse(ev.data));

@@ -108,7 +108,7 @@ func OfService(s *corev1.Service) (t scene.Thing, ok bool) {
 func OfLease(l *coordinationv1.Lease) scene.Thing {
 	t := scene.Thing{ID: "lease/" + l.Name, Kind: KindLease, Name: l.Name, State: "nobody leads", Level: scene.LevelBusy}
 	if holder := ptr.Deref(l.Spec.HolderIdentity, ""); holder != "" {
-		t.State, t.Level = holder+" leads", scene.LevelOK
+		t.State, t.Level = "held by "+holder+", which leads", scene.LevelOK
 	}
 	t.AddFact("changes of leader", fmt.Sprint(ptr.Deref(l.Spec.LeaseTransitions, 0)))
 	return t
@@ -120,7 +120,8 @@ func OfComponent(name, detail string, running bool) scene.Thing {
 	if !running {
 		t.State, t.Level = "does not run", scene.LevelOff
 		if name == "ccm" {
-			t.Reason = "Without the cloud controller manager, Nodes keep their taint and Services get no address."
+			t.Reason = "Without the cloud controller manager (CCM), Nodes keep their taint, so that no pods run on them, " +
+				"and Services get no address."
 		}
 	}
 	t.AddFact("process", detail)
