@@ -125,8 +125,8 @@ func (m *memory) Add(c scene.Change) error {
 	return nil
 }
 
-// take returns at most so many of the changes that were not sent yet.
-func (m *memory) take(limit int) []scene.Change {
+// takeChanges returns at most so many of the changes that were not sent yet.
+func (m *memory) takeChanges(limit int) []scene.Change {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := min(limit, len(m.changes))
@@ -163,19 +163,19 @@ func (cfg CloudConfig) stream(ctx context.Context, cloud *client.Client, send fu
 				err = cloud.Follow(ctx, v.follower.Seq, v.addEvent, v.setNote)
 			}
 			v.setNote(err)
-			pause(ctx)
+			waitForPoll(ctx)
 		}
 	})
 	followers.Go(func() {
 		for ctx.Err() == nil {
 			v.setNote(errors.Join(v.follower.Poll(ctx, cloud), v.addCalls(ctx)))
-			pause(ctx)
+			waitForPoll(ctx)
 		}
 	})
 	tick := time.NewTicker(SendInterval)
 	defer tick.Stop()
 	for b := (Batch{Reset: true, Limit: cfg.RateLimit}); ; b = (Batch{}) {
-		b.Scene = v.store.take(MaxBatch)
+		b.Scene = v.store.takeChanges(MaxBatch)
 		b.Story, b.Note = v.takeStory()
 		if err := send(b); err != nil {
 			return err
@@ -188,7 +188,7 @@ func (cfg CloudConfig) stream(ctx context.Context, cloud *client.Client, send fu
 	}
 }
 
-func pause(ctx context.Context) {
+func waitForPoll(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(scene.PollInterval):

@@ -68,11 +68,16 @@ func CloudActs(ctx context.Context, cloud *client.Client, ccmToken string) ([]Ac
 		}}},
 	}, {
 		Verb: "begin a fault", Command: []string{"fakecloud", "faults", "create"},
-		Inputs: []Input{{Label: "what", Options: slices.Concat(callFaults(ccmToken), outage)}, {Label: "for", Options: []Option{
-			{"a minute", []string{"--for=1m"}}, {"ten minutes", []string{"--for=10m"}}, {"until it is ended", nil},
-		}}},
+		Inputs: []Input{
+			{Label: "what", Options: slices.Concat(callFaults(ccmToken), outage)},
+			{Label: "for", Options: []Option{
+				{"a minute", []string{"--for=1m"}}, {"ten minutes", []string{"--for=10m"}}, {"until it is ended", nil},
+			}},
+		},
 	}}
-	incident := Act{Verb: "begin an incident", Command: []string{"fakecloud", "scenarios", "run"}, Inputs: []Input{{Label: "what"}}}
+	incident := Act{
+		Verb: "begin an incident", Command: []string{"fakecloud", "scenarios", "run"}, Inputs: []Input{{Label: "what"}},
+	}
 	for _, s := range ready {
 		incident.Inputs[0].Options = append(incident.Inputs[0].Options, Option{s.Name, []string{s.Name}})
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// inProcess makes the calls of a client without a network, for a person who looks at the page. Answers are read as they are written, those that
-// go on for long, too.
+// inProcess makes the calls of a client without a network, for a person who looks at the page. Answers are
+// read as they are written, those that go on for long, too.
 type inProcess struct {
 	api http.Handler
 	who Session

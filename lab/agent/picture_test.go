@@ -24,7 +24,7 @@ func states(t require.TestingT, file string) map[string]string {
 	changes, err := labscene.Read(file)
 	require.NoError(t, err)
 	all := map[string]string{}
-	for id, thing := range scene.At(changes, time.Now().Add(time.Hour)) {
+	for id, thing := range scene.Fold(changes) {
 		all[id] = thing.State
 	}
 	return all

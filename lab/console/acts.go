@@ -40,7 +40,7 @@ func labActs(ctx context.Context, l *lab.Lab) ([]console.Act, error) {
 	}
 	return append(acts, console.Act{
 		Verb: "start or stop the CCM", Command: []string{"lab", "--name=" + l.State.Name, "ccm"},
-		Inputs: []console.Input{{Label: "how", Options: options("stop", "start", "restart")}},
+		Inputs: []console.Input{{Label: "how", Options: optionsOf("stop", "start", "restart")}},
 	}, replaceCCM(l)), err
 }
 
@@ -66,7 +66,7 @@ func replaceCCM(l *lab.Lab) console.Act {
 	}
 }
 
-func options(each ...string) (all []console.Option) {
+func optionsOf(each ...string) (all []console.Option) {
 	for _, o := range each {
 		all = append(all, console.Option{Label: o, Args: []string{o}})
 	}

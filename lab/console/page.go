@@ -31,7 +31,7 @@ func WriteRecording(ctx context.Context, w io.Writer, l *lab.Lab, note func(stri
 	}, note); err != nil {
 		return err
 	}
-	return console.Recording{Title: title(l), Until: time.Now(), Scene: changes, Story: entries}.Write(w)
+	return console.Recording{Title: pageTitle(l), Until: time.Now(), Scene: changes, Story: entries}.Write(w)
 }
 
-func title(l *lab.Lab) string { return "Lab " + l.State.Name }
+func pageTitle(l *lab.Lab) string { return "Lab " + l.State.Name }

@@ -145,7 +145,7 @@ func serveUntilDone(ctx context.Context, on net.Listener, handler http.Handler) 
 // newHandler serves the page to whoever has a token.
 func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.Logger) http.Handler {
 	page := &console.Page{
-		Title: title(l), Guard: a.guard(), Log: log,
+		Title: pageTitle(l), Guard: a.guard(), Log: log,
 		Stream: func(ctx context.Context, _ console.Session, send func(console.Batch) error) error {
 			return streamLab(ctx, l, send)
 		},

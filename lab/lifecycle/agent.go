@@ -26,8 +26,9 @@ import (
 )
 
 // RunAgent is the lab's background process. It boots and halts machines for instances, does
-// what the cluster needs as long as it lives, writes the timeline and the scene, and serves the page.
-// guide has the lesson beside the page. With holds, it has inherited the lab's claim as descriptor 3, and keeps it until it ends.
+// what the cluster needs as long as it lives, writes the timeline and the scene, and serves the page,
+// with the lesson that guide returns beside it. With holds, it has inherited the lab's claim as
+// descriptor 3, and keeps it until it ends.
 func RunAgent(ctx context.Context, dir string, holds bool, guide console.Guide, log *slog.Logger) error {
 	if holds {
 		lock := os.NewFile(3, "claim")

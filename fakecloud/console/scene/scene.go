@@ -133,8 +133,3 @@ func Fold(changes []Change) Scene {
 	}
 	return s
 }
-
-// At is the scene as of a time.
-func At(changes []Change, then time.Time) Scene {
-	return Fold(slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Time.After(then) }))
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -12,8 +11,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
-
-var began = time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
 
 func TestTargets(t *testing.T) {
 	lb := OfBalancer(api.LoadBalancer{Name: "lb", Targets: []api.Target{{InstanceID: "i-1"}, {InstanceID: "i-2"}}})
@@ -36,18 +33,6 @@ func TestTargets(t *testing.T) {
 	next := OfBalancer(api.LoadBalancer{Name: "lb", Targets: []api.Target{{InstanceID: "i-2"}, {InstanceID: "i-3"}}})
 	next.KeepTargets(lb)
 	assert.Equal(t, []Link{{To: "cloud:i-2", Level: LevelBad, State: "instance is stopped"}, {To: "cloud:i-3"}}, next.Links)
-}
-
-func TestGoingBack(t *testing.T) {
-	changes := []Change{
-		{Time: began, Thing: &Thing{ID: "node/a", State: "waits"}},
-		{Time: began.Add(time.Second), Thing: &Thing{ID: "node/a", State: "Ready"}},
-		{Time: began.Add(2 * time.Second), Gone: "node/a"},
-	}
-	assert.Empty(t, At(changes, began.Add(-time.Second)))
-	assert.Equal(t, "waits", At(changes, began)["node/a"].State)
-	assert.Equal(t, "Ready", At(changes, began.Add(1500*time.Millisecond))["node/a"].State)
-	assert.Empty(t, At(changes, began.Add(time.Hour)))
 }
 
 // memory is a Store.

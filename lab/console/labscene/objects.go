@@ -61,7 +61,9 @@ func OfNode(n *corev1.Node) scene.Thing {
 
 // OfPod is a Pod, linked to its Node.
 func OfPod(p *corev1.Pod) scene.Thing {
-	t := scene.Thing{ID: timeline.PodSubject(p), Kind: KindPod, Name: p.Name, State: string(p.Status.Phase), Level: scene.LevelBusy}
+	t := scene.Thing{
+		ID: timeline.PodSubject(p), Kind: KindPod, Name: p.Name, State: string(p.Status.Phase), Level: scene.LevelBusy,
+	}
 	switch {
 	case p.DeletionTimestamp != nil:
 		t.State = "Terminating"
@@ -84,7 +86,9 @@ func OfPod(p *corev1.Pod) scene.Thing {
 
 // OfService is a Service of type LoadBalancer, linked to its balancer. ok is false for other types.
 func OfService(s *corev1.Service) (t scene.Thing, ok bool) {
-	t = scene.Thing{ID: timeline.ServiceSubject(s), Kind: KindService, Name: s.Name, State: "has an address", Level: scene.LevelOK}
+	t = scene.Thing{
+		ID: timeline.ServiceSubject(s), Kind: KindService, Name: s.Name, State: "has an address", Level: scene.LevelOK,
+	}
 	address := kubediff.IngressAddress(s)
 	switch {
 	case s.DeletionTimestamp != nil:
