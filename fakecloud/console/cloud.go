@@ -59,7 +59,7 @@ func NewCloudPage(cfg CloudConfig) *Page {
 			},
 		},
 		Stream: func(ctx context.Context, s Session, send func(Batch) error) error {
-			return cfg.stream(ctx, cfg.newClient(s), send)
+			return cfg.streamCloud(ctx, cfg.newClient(s), send)
 		},
 	}
 	if cfg.Run != nil {
@@ -140,16 +140,16 @@ type viewing struct {
 	cloud    *client.Client
 	store    memory
 	follower *scene.Follower
+	queue    StoryQueue
 
-	mu      sync.Mutex
-	began   time.Time // of the story
-	entries []story.Entry
-	note    string
+	mu    sync.Mutex
+	began time.Time // of the story
 	// newestCall is the last of those that were told.
 	newestCall string
 }
 
-func (cfg CloudConfig) stream(ctx context.Context, cloud *client.Client, send func(Batch) error) error {
+// streamCloud sends what has happened and what happens until ctx ends or send fails.
+func (cfg CloudConfig) streamCloud(ctx context.Context, cloud *client.Client, send func(Batch) error) error {
 	v := &viewing{cloud: cloud, store: memory{scene: scene.Scene{}}, began: time.Now()}
 	v.follower = scene.NewFollower(&v.store, 0)
 	var followers sync.WaitGroup
@@ -176,7 +176,7 @@ func (cfg CloudConfig) stream(ctx context.Context, cloud *client.Client, send fu
 	defer tick.Stop()
 	for b := (Batch{Reset: true, Limit: cfg.RateLimit}); ; b = (Batch{}) {
 		b.Scene = v.store.takeChanges(MaxBatch)
-		b.Story, b.Note = v.takeStory()
+		v.queue.MoveTo(&b)
 		if err := send(b); err != nil {
 			return err
 		}
@@ -298,27 +298,17 @@ func (v *viewing) addCalls(ctx context.Context) error {
 	return nil
 }
 
-func (v *viewing) addEntry(at time.Time, c story.Change) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.entries = append(v.entries, story.NewEntry(v.began, at, c))
-}
-
 // setNote has the page say what keeps it from being complete; nothing if err is nil.
 func (v *viewing) setNote(err error) {
 	if err == nil {
 		return
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.note = err.Error()
+	v.queue.SetNote(err.Error())
 }
 
-func (v *viewing) takeStory() (entries []story.Entry, note string) {
+func (v *viewing) addEntry(at time.Time, c story.Change) {
 	v.mu.Lock()
-	defer v.mu.Unlock()
-	n := min(len(v.entries), MaxBatch)
-	entries, v.entries = slices.Clone(v.entries[:n]), slices.Delete(v.entries, 0, n)
-	note, v.note = v.note, ""
-	return entries, note
+	began := v.began
+	v.mu.Unlock()
+	v.queue.Add(story.NewEntry(began, at, c))
 }

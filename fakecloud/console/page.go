@@ -20,6 +20,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/fakecloud/console/story"
 )
 
 //go:embed page.css page.js page.html
@@ -61,8 +62,7 @@ type Batch struct {
 	Reset bool           `json:"reset,omitempty"`
 	Now   time.Time      `json:"now"`
 	Scene []scene.Change `json:"scene,omitempty"`
-	// Story is a list of entries, as package timeline of the lab has them.
-	Story any `json:"story,omitempty"`
+	Story []story.Entry  `json:"story,omitempty"`
 	// Note is what keeps the story from being complete.
 	Note string `json:"note,omitempty"`
 	// Limit is how many calls a second each caller of the cloud may make; 0 is any number.
@@ -149,7 +149,7 @@ type Recording struct {
 	Title string         `json:"title"`
 	Until time.Time      `json:"until"`
 	Scene []scene.Change `json:"scene"`
-	Story any            `json:"story"`
+	Story []story.Entry  `json:"story"`
 }
 
 // Write writes the recording as a page that needs nothing else.

@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"sync"
 	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/console/story"
 )
 
 const (
@@ -16,6 +19,36 @@ const (
 	// writeTimeout is how long a browser that is asleep may take to read a message.
 	writeTimeout = time.Minute
 )
+
+// StoryQueue has what a page is to be told and was not sent yet.
+type StoryQueue struct {
+	mu      sync.Mutex
+	entries []story.Entry
+	note    string
+}
+
+// Add puts an entry at the end.
+func (q *StoryQueue) Add(e story.Entry) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.entries = append(q.entries, e)
+}
+
+// SetNote has the page say what keeps the story from being complete.
+func (q *StoryQueue) SetNote(text string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.note = text
+}
+
+// MoveTo moves at most MaxBatch entries, and the note, into a batch.
+func (q *StoryQueue) MoveTo(b *Batch) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n := min(len(q.entries), MaxBatch)
+	b.Story, q.entries = q.entries[:n], q.entries[n:]
+	b.Note, q.note = q.note, ""
+}
 
 // newStream sends what Page.Stream tells as server-sent events. A page that connects again is sent
 // everything again.

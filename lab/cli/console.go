@@ -1,13 +1,11 @@
 package cli
 
 import (
-	"bytes"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
-	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 )
@@ -84,16 +82,13 @@ network. Names, addresses and the cloud's calls are in it, and no credentials.`,
 			if err != nil {
 				return err
 			}
-			var page bytes.Buffer
-			if err := console.WriteRecording(cmd.Context(), &page, l, func(text string) {
+			size, err := console.WriteRecording(cmd.Context(), file, l, func(text string) {
 				_, _ = fmt.Fprintln(cmd.ErrOrStderr(), "lab:", text)
-			}); err != nil {
+			})
+			if err != nil {
 				return err
 			}
-			if err := atomicfile.Write(file, page.Bytes()); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s, %d kB; a browser opens it\n", file, page.Len()>>10)
+			_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%s, %d kB; a browser opens it\n", file, size>>10)
 			return err
 		},
 	}

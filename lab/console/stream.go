@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -16,49 +15,25 @@ import (
 	"github.com/ccmlab/ccmlab/lab/watch"
 )
 
-// storyQueue is what a watch has told and a page was not sent yet.
-type storyQueue struct {
-	mu      sync.Mutex
-	entries []timeline.Entry
-	note    string
-}
-
-func (q *storyQueue) takeBatch() (entries []timeline.Entry, note string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	n := min(len(q.entries), console.MaxBatch)
-	entries, q.entries = q.entries[:n], q.entries[n:]
-	note, q.note = q.note, ""
-	return entries, note
-}
-
 // isOwnRead tells of a call by which the lab itself looks at the cloud, as it does all the time.
 func isOwnRead(e timeline.Entry) bool {
 	return e.Call != nil && e.Call.Reads() && !e.Failed && e.Caller == cluster.CallerLab
 }
 
 // followStory watches a lab until ctx ends.
-func followStory(ctx context.Context, l *lab.Lab) *storyQueue {
-	q := &storyQueue{}
-	note := func(text string) {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.note = text
-	}
+func followStory(ctx context.Context, l *lab.Lab) *console.StoryQueue {
+	q := &console.StoryQueue{}
 	go func() {
 		err := watch.Watch(ctx, l, watch.Options{
 			Filter: timeline.Filter{Calls: timeline.CallsAll}, Follow: true,
 		}, func(e timeline.Entry) error {
-			if isOwnRead(e) {
-				return nil
+			if !isOwnRead(e) {
+				q.Add(e)
 			}
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			q.entries = append(q.entries, e)
 			return nil
-		}, note)
+		}, q.SetNote)
 		if err != nil && ctx.Err() == nil {
-			note(err.Error())
+			q.SetNote(err.Error())
 		}
 	}()
 	return q
@@ -91,7 +66,7 @@ func streamLab(ctx context.Context, l *lab.Lab, send func(console.Batch) error) 
 				reader = nil
 			}
 		}
-		b.Story, b.Note = story.takeBatch()
+		story.MoveTo(&b)
 		for rest := b.Scene; ; {
 			n := min(len(rest), console.MaxBatch)
 			b.Scene, rest = rest[:n], rest[n:]

@@ -1,7 +1,6 @@
 package suite
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/lab"
-	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -23,13 +21,10 @@ const recordingBound = time.Minute
 func writeRecording(ctx context.Context, l *lab.Lab, dir string) error {
 	ctx, cancel := context.WithTimeout(ctx, recordingBound)
 	defer cancel()
-	var page bytes.Buffer
-	err := console.WriteRecording(ctx, &page, l, func(string) {}) // What is missing of it is seen on it.
+	err := os.MkdirAll(dir, 0o755)
 	if err == nil {
-		err = os.MkdirAll(dir, 0o755)
-	}
-	if err == nil {
-		err = atomicfile.Write(filepath.Join(dir, l.State.Name+".html"), page.Bytes())
+		// What is missing of it is seen on it.
+		_, err = console.WriteRecording(ctx, filepath.Join(dir, l.State.Name+".html"), l, func(string) {})
 	}
 	if err != nil {
 		return fmt.Errorf("the recording of lab %s: %w", l.State.Name, err)
