@@ -24,18 +24,11 @@ func AddressKey(ip string) string { return "address:" + ip }
 // CloudKey is the key of the resource with the ID.
 func CloudKey(id string) string { return "cloud:" + id }
 
-func valueOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
 // OfInstance is one of the cloud's.
 func OfInstance(i api.Instance) Thing {
 	t := Thing{
 		ID: "instance/" + i.Name, Kind: KindInstance, Name: i.Name, Zone: i.Zone, State: string(i.State), Level: LevelBusy,
-		CloudID: i.ID, Reason: valueOf(i.StateReason), Keys: []string{CloudKey(i.ID), ProviderKey("fakecloud://" + i.ID)},
+		CloudID: i.ID, Reason: api.ValueOf(i.StateReason), Keys: []string{CloudKey(i.ID), ProviderKey("fakecloud://" + i.ID)},
 	}
 	switch i.State {
 	case api.InstanceRunning:
@@ -60,7 +53,7 @@ func OfInstance(i api.Instance) Thing {
 func OfBalancer(lb api.LoadBalancer) Thing {
 	t := Thing{
 		ID: "balancer/" + lb.Name, Kind: KindBalancer, Name: lb.Name, State: string(lb.State), Level: LevelBusy,
-		CloudID: lb.ID, Reason: valueOf(lb.StateReason), Keys: []string{CloudKey(lb.ID)},
+		CloudID: lb.ID, Reason: api.ValueOf(lb.StateReason), Keys: []string{CloudKey(lb.ID)},
 	}
 	switch lb.State {
 	case api.LoadBalancerActive:
@@ -94,11 +87,11 @@ func OfBalancer(lb api.LoadBalancer) Thing {
 	return t
 }
 
-// OfRoute is a route to the pods of an instance's Node.
+// OfRoute is a route, linked to its instance.
 func OfRoute(r api.Route) Thing {
 	t := Thing{
 		ID: "route/" + r.Name, Kind: KindRoute, Name: r.Destination, State: string(r.State), Level: LevelOK,
-		CloudID: r.ID, Reason: valueOf(r.StateReason), Links: []Link{{To: CloudKey(r.InstanceID)}},
+		CloudID: r.ID, Reason: api.ValueOf(r.StateReason), Links: []Link{{To: CloudKey(r.InstanceID)}},
 	}
 	if r.State == api.RouteBlackhole {
 		t.Level = LevelBad
@@ -111,7 +104,7 @@ func OfRoute(r api.Route) Thing {
 func OfAddress(a api.ReservedAddress) Thing {
 	t := Thing{
 		ID: "address/" + a.Name, Kind: KindAddress, Name: a.IP, State: string(a.State), Level: LevelOK, CloudID: a.ID,
-		Reason: valueOf(a.StateReason), Keys: []string{CloudKey(a.ID)},
+		Reason: api.ValueOf(a.StateReason), Keys: []string{CloudKey(a.ID)},
 	}
 	t.AddFact("name", a.Name)
 	if a.Holder == nil {
@@ -183,7 +176,7 @@ func (t *Thing) SetTargets(
 		l.Level, l.State, l.Connections, l.BytesPerSecond = "", "", 0, 0
 		for _, h := range health {
 			if CloudKey(h.InstanceID) == l.To {
-				l.State = cmp.Or(valueOf(h.Reason), string(h.Health))
+				l.State = cmp.Or(api.ValueOf(h.Reason), string(h.Health))
 				l.Level = map[api.TargetHealthState]Level{
 					api.TargetHealthy: LevelOK, api.TargetUnhealthy: LevelBad,
 				}[h.Health]

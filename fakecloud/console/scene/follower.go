@@ -52,7 +52,7 @@ func NewFollower(store Store, seq int64) *Follower {
 func (f *Follower) Event(ev api.Event) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	t, shown := OfEvent(ev)
+	t, shown := thingOfEvent(ev)
 	if ev.Seq <= f.Seq || !shown {
 		return nil
 	}
@@ -73,8 +73,8 @@ func (f *Follower) Event(ev api.Event) error {
 	return f.store.Add(c)
 }
 
-// OfEvent is the thing that an event is about, if that is shown.
-func OfEvent(ev api.Event) (t Thing, shown bool) {
+// thingOfEvent is what an event is about, if that is shown.
+func thingOfEvent(ev api.Event) (t Thing, shown bool) {
 	switch {
 	case ev.Instance != nil:
 		return OfInstance(*ev.Instance), true
@@ -145,10 +145,10 @@ func (f *Follower) setTargets(id string, health []api.TargetHealth, stats []api.
 // PollFaults adds the faults and scenarios that are in force, if the caller may see them.
 func (f *Follower) PollFaults(ctx context.Context, cloud Reader) error {
 	faults, err := cloud.ListFaults(ctx)
-	scenarios, err2 := cloud.ListScenarios(ctx)
 	if client.HasCode(err, api.Forbidden) { // They are for admins.
 		return nil
 	}
+	scenarios, err2 := cloud.ListScenarios(ctx)
 	if err := errors.Join(err, err2); err != nil {
 		return fmt.Errorf("faults and scenarios: %w", err)
 	}

@@ -1,5 +1,5 @@
-// Package scene is the picture of a lab as data: the cloud's and the cluster's things, how each is, and
-// what belongs to what. A scene is folded from changes, one by one, so that it can be had as of any
+// Package scene is the picture of a cloud as data: its things, how each is, and what belongs to what. Others
+// may add things of their own. A scene is folded from changes, one by one, so that it can be had as of any
 // time. Begin with Thing, Scene.Apply and the functions that make a Thing of an object.
 package scene
 

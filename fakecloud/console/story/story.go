@@ -86,14 +86,14 @@ func OfEvent(ev api.Event, owner func(api.Tags) string) (c Change, ok bool) {
 			string(api.LoadBalancerUpdating):     "updating",
 			string(api.LoadBalancerDeleting):     "deleting",
 			string(api.LoadBalancerError):        "error",
-		}[valueOf(ev.To)]
+		}[api.ValueOf(ev.To)]
 		if ev.Type == api.EventDeleted {
 			what = "gone"
 		}
-		if what == "" || (ev.Type != api.EventDeleted && valueOf(ev.From) == valueOf(ev.To)) {
+		if what == "" || (ev.Type != api.EventDeleted && api.ValueOf(ev.From) == api.ValueOf(ev.To)) {
 			return c, false
 		}
-		if what == "provisioned" && valueOf(ev.From) == string(api.LoadBalancerUpdating) {
+		if what == "provisioned" && api.ValueOf(ev.From) == string(api.LoadBalancerUpdating) {
 			what = "updated"
 		}
 		detail := ev.ID + " at " + ev.LoadBalancer.Address
@@ -103,16 +103,16 @@ func OfEvent(ev api.Event, owner func(api.Tags) string) (c Change, ok bool) {
 		if owner != nil {
 			detail += owner(ev.LoadBalancer.Tags)
 		}
-		if r := valueOf(ev.LoadBalancer.StateReason); r != "" {
+		if r := api.ValueOf(ev.LoadBalancer.StateReason); r != "" {
 			detail += ": " + r
 		}
 		return tell("balancer", what, detail, what == "error")
-	case ev.Instance != nil && valueOf(ev.From) != valueOf(ev.To):
+	case ev.Instance != nil && api.ValueOf(ev.From) != api.ValueOf(ev.To):
 		detail := ev.ID + " in " + ev.Instance.Zone
 		if ev.Instance.State == api.InstanceError {
-			detail += ": " + valueOf(ev.Instance.StateReason)
+			detail += ": " + api.ValueOf(ev.Instance.StateReason)
 		}
-		return tell("instance", valueOf(ev.To), detail, ev.Instance.State == api.InstanceError)
+		return tell("instance", api.ValueOf(ev.To), detail, ev.Instance.State == api.InstanceError)
 	case ev.Route != nil:
 		if what, detail := routeChange(ev); what != "" {
 			return tell("route", what, detail, what == string(api.RouteBlackhole))
@@ -125,21 +125,14 @@ func OfEvent(ev api.Event, owner func(api.Tags) string) (c Change, ok bool) {
 // blackhole drops what is sent to it. what is "" if none of that is new.
 func routeChange(ev api.Event) (what, detail string) {
 	detail = ev.Route.Destination + " via " + ev.Route.InstanceID
-	if r := valueOf(ev.Route.StateReason); r != "" {
+	if r := api.ValueOf(ev.Route.StateReason); r != "" {
 		detail += ": " + r
 	}
-	switch what = valueOf(ev.To); {
+	switch what = api.ValueOf(ev.To); {
 	case ev.Type == api.EventCreated, ev.Type == api.EventDeleted:
 		what = string(ev.Type)
-	case what == valueOf(ev.From):
+	case what == api.ValueOf(ev.From):
 		what = ""
 	}
 	return what, detail
-}
-
-func valueOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }

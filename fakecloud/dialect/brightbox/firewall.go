@@ -178,7 +178,7 @@ func (f *firewall) inForce() (servers []string, rules []api.FirewallRule, err er
 // toNative gives what a rule lets in from balancers. Of other protocols they send nothing.
 func (f ruleFields) toNative() (rules []api.FirewallRule, err error) {
 	protocols := []api.FirewallRuleProtocol{api.FirewallTCP, api.FirewallUDP}
-	switch protocol := textOf(f.Protocol); protocol {
+	switch protocol := api.ValueOf(f.Protocol); protocol {
 	case "":
 	case "tcp", "udp":
 		protocols = []api.FirewallRuleProtocol{api.FirewallRuleProtocol(protocol)}
@@ -187,7 +187,7 @@ func (f ruleFields) toNative() (rules []api.FirewallRule, err error) {
 	default:
 		return nil, dialect.Invalid("protocol", "%q is none of tcp, udp and icmp", protocol)
 	}
-	ports := textOf(f.DestinationPort)
+	ports := api.ValueOf(f.DestinationPort)
 	if ports == "" {
 		ports = "1-65535"
 	}
@@ -206,13 +206,6 @@ func (f ruleFields) toNative() (rules []api.FirewallRule, err error) {
 		}
 	}
 	return rules, nil
-}
-
-func textOf(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
 }
 
 func (f *firewall) groupResource(r *dialect.Request) *resource {
@@ -292,7 +285,7 @@ func createServerGroup(ctx context.Context, r *dialect.Request, body struct {
 	Description *string `json:"description,omitempty"`
 }) (*dialect.Answer, error) {
 	rec := firewallRecord{Version: recordVersion, Group: &groupRecord{
-		Name: textOf(body.Name), Description: textOf(body.Description), CreatedAt: currentTime(r),
+		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: currentTime(r),
 	}}
 	f, err := createFirewall(ctx, r, rec, rec.Group.Name)
 	if err != nil {
@@ -418,7 +411,7 @@ func createFirewallPolicy(ctx context.Context, r *dialect.Request, body struct {
 	ServerGroup *string `json:"server_group,omitempty"`
 }) (*dialect.Answer, error) {
 	policy := &policyRecord{
-		Name: textOf(body.Name), Description: textOf(body.Description), CreatedAt: currentTime(r),
+		Name: api.ValueOf(body.Name), Description: api.ValueOf(body.Description), CreatedAt: currentTime(r),
 	}
 	if body.ServerGroup == nil {
 		f, err := createFirewall(ctx, r, firewallRecord{Version: recordVersion, Policy: policy}, policy.Name)
@@ -482,9 +475,9 @@ type ruleRequest struct {
 }
 
 func createFirewallRule(ctx context.Context, r *dialect.Request, body ruleRequest) (*dialect.Answer, error) {
-	serial, err := policyKind.readSerial(textOf(body.FirewallPolicy))
+	serial, err := policyKind.readSerial(api.ValueOf(body.FirewallPolicy))
 	if err != nil {
-		return nil, dialect.Invalid("firewall_policy", "%q is none", textOf(body.FirewallPolicy))
+		return nil, dialect.Invalid("firewall_policy", "%q is none", api.ValueOf(body.FirewallPolicy))
 	}
 	var shown firewallRule
 	_, err = changePolicy(ctx, r, serial, func(f *firewall) error {
