@@ -221,7 +221,7 @@ func (f *Fakecloud) chooseSnapshotDir(cfg *Config) (err error) {
 func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.Cloud.Run(ctx) })
-	g.Go(func() error { return f.API.serve(ctx, f.withConsole(ctx, l), l) })
+	g.Go(func() error { return f.API.serveHandler(ctx, f.withConsole(ctx, l), l) })
 	if f.serveDNS != nil {
 		g.Go(func() error { return f.serveDNS(ctx) })
 	}
@@ -326,9 +326,11 @@ func NewAPI(ctx context.Context, c *cloud.Cloud, cfg server.Config, fronts ...se
 }
 
 // Serve answers calls until ctx ends, lets those under way finish, and stops.
-func (a *API) Serve(ctx context.Context, l net.Listener) error { return a.serve(ctx, a.Server, l) }
+func (a *API) Serve(ctx context.Context, l net.Listener) error {
+	return a.serveHandler(ctx, a.Server, l)
+}
 
-func (a *API) serve(ctx context.Context, handler http.Handler, l net.Listener) error {
+func (a *API) serveHandler(ctx context.Context, handler http.Handler, l net.Listener) error {
 	defer a.Stop()
 	return a.ServeFront(ctx, handler, l)
 }

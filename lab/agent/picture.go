@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,8 +28,7 @@ const ccmLease = "cloud-controller-manager"
 // Picture records how the lab's things are, for the console. Like the Recorder it goes on after a
 // restart where it was.
 type Picture struct {
-	mu    sync.Mutex
-	log   *labscene.Log
+	*labscene.Log
 	cloud *scene.Follower
 	slog  *slog.Logger
 }
@@ -41,37 +39,7 @@ func NewPicture(file string, logger *slog.Logger) (*Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Picture{log: log, slog: logger}
-	p.cloud = scene.NewFollower(p, log.Seq())
-	return p, nil
-}
-
-// Get returns a thing as it is now.
-func (p *Picture) Get(id string) (scene.Thing, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Get(id)
-}
-
-// FindByCloudID implements scene.Store.
-func (p *Picture) FindByCloudID(id string) (scene.Thing, bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.FindByCloudID(id)
-}
-
-// Things implements scene.Store.
-func (p *Picture) Things() []scene.Thing {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Things()
-}
-
-// Add implements scene.Store.
-func (p *Picture) Add(c scene.Change) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Add(c)
+	return &Picture{Log: log, cloud: scene.NewFollower(log, log.Seq()), slog: logger}, nil
 }
 
 func (p *Picture) addChange(c scene.Change) { p.logError(p.Add(c)) }

@@ -59,7 +59,7 @@ func (r *Room) Serve(ctx context.Context) error {
 	}
 	slog.Info("the classroom is open", "page", r.Page(), "ssh", doors.Addr().String(), "seats", len(r.Seats))
 	var parts errgroup.Group
-	page := newPageHandler(s.currentView, s.window, text, r.serverIdentity())
+	page := newPageHandler(s.currentView, s.openWindow, text, r.serverIdentity())
 	parts.Go(func() error { return servePage(ctx, pages, page) })
 	parts.Go(func() error { return ignoreError(door.Serve(doors), ssh.ErrServerClosed, net.ErrClosed) })
 	parts.Go(func() error { return pollUntilDone(ctx, s.updateView) })
@@ -85,12 +85,12 @@ func (s *server) updateView(ctx context.Context) error {
 	return nil
 }
 
-// window is the page of a seat's lab.
-func (s *server) window(seat string) (w console.Window, err error) {
+// openWindow opens the page of a seat's lab.
+func (s *server) openWindow(seat string) (w console.Window, err error) {
 	if !slices.ContainsFunc(s.view.Load().Seats, func(v SeatView) bool { return v.Name == seat }) {
 		return w, fmt.Errorf("there is no seat %s", seat)
 	}
-	return s.room.window(seat)
+	return s.room.openWindow(seat)
 }
 
 // currentView is the last view, with the numbers of open sessions.

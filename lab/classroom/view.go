@@ -189,7 +189,7 @@ func (r *Room) viewSeat(ctx context.Context, seat string, all []*lessons.Lesson)
 
 // addPicture adds what is to be seen of the lab of a seat's lesson, if its agent serves a page.
 func (r *Room) addPicture(ctx context.Context, v *SeatView) {
-	window, err := r.window(v.Name)
+	window, err := r.openWindow(v.Name)
 	if err != nil {
 		return
 	}
@@ -205,8 +205,8 @@ func (r *Room) addPicture(ctx context.Context, v *SeatView) {
 	}
 }
 
-// window is the page of the lab of a seat's lesson.
-func (r *Room) window(seat string) (console.Window, error) {
+// openWindow opens the page of the lab of a seat's lesson.
+func (r *Room) openWindow(seat string) (console.Window, error) {
 	return console.OpenWindow(filepath.Join(r.Home(seat), lessons.DefaultName))
 }
 

@@ -341,7 +341,8 @@ func printCards(w io.Writer, room *classroom.Room, cards []classroom.Card) error
 	}
 	_, _ = fmt.Fprintf(
 		t,
-		"\nThe lessons, how far each seat is, and its lab: %s\nThe door's key is %s.\nPasswords are kept as hashes: `lab classroom cards SEAT` makes a new one.\n\n",
+		"\nThe lessons, how far each seat is, and its lab: %s\nThe door's key is %s.\n"+
+			"Passwords are kept as hashes: `lab classroom cards SEAT` makes a new one.\n\n",
 		room.Page(), fingerprint,
 	)
 	return t.Flush()

@@ -60,6 +60,8 @@ func BenchmarkFiftyEventsASecond(b *testing.B) {
 		chromedp.Evaluate[chromedp.Void](`window.frames_ = []; (function f(at) { window.frames_.push(at); requestAnimationFrame(f) })(performance.now()); 0`),
 	)
 	happened := 0
+	pace := time.NewTicker(time.Second / 50)
+	defer pace.Stop()
 	for b.Loop() {
 		for range 50 {
 			t := *things[2*(happened%20)+1]
@@ -67,7 +69,7 @@ func BenchmarkFiftyEventsASecond(b *testing.B) {
 			require.NoError(b, log.Add(scene.Change{Time: time.Now(), Thing: &t}))
 			require.NoError(b, l.Timeline().Add(timeline.Change{Source: timeline.SourceCluster, Subject: t.ID, What: t.State}))
 			happened++
-			time.Sleep(20 * time.Millisecond)
+			<-pace.C
 		}
 	}
 	frames, err := chromedp.Run(ctx, chromedp.Evaluate[float64](`1000 * window.frames_.length / (performance.now() - window.frames_[0])`))

@@ -137,7 +137,9 @@ func visit(t *testing.T, c *http.Client, url string, change func(*http.Request))
 
 func bodyOf(t *testing.T, c *http.Client, url string) string {
 	t.Helper()
-	resp, err := c.Get(url) //nolint:noctx // It is the test's own server.
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	require.NoError(t, err)
+	resp, err := c.Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(resp.Body)

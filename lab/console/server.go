@@ -124,7 +124,7 @@ func ServeRecording(ctx context.Context, file string, announce func(url string))
 	}
 	a := address{Address: listener.Addr().String(), Token: rand.Text()}
 	announce(a.urlWith(a.Token))
-	return serveUntilDone(ctx, listener, a.guard().RequireToken(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return serveUntilDone(ctx, listener, a.newGuard().RequireToken(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = w.Write(page) // To a browser that may be gone.
 	})))
@@ -145,7 +145,7 @@ func serveUntilDone(ctx context.Context, on net.Listener, handler http.Handler) 
 // newHandler serves the page to whoever has a token.
 func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.Logger) http.Handler {
 	page := &console.Page{
-		Title: pageTitle(l), Guard: a.guard(), Log: log,
+		Title: pageTitle(l), Guard: a.newGuard(), Log: log,
 		Stream: func(ctx context.Context, _ console.Session, send func(console.Batch) error) error {
 			return streamLab(ctx, l, send)
 		},
@@ -169,8 +169,8 @@ func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.L
 	return http.MaxBytesHandler(page.Handler(), maxActBytes)
 }
 
-// guard lets in who knows one of the tokens, under the page's own names.
-func (a address) guard() console.Guard {
+// newGuard lets in who knows one of the tokens, under the page's own names.
+func (a address) newGuard() console.Guard {
 	_, port, _ := net.SplitHostPort(a.Address)
 	return console.Guard{
 		Cookie:    "ccmlab-console-" + port,

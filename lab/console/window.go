@@ -32,7 +32,7 @@ func (w Window) Things(ctx context.Context) (things []scene.Thing, err error) {
 	if err != nil {
 		return nil, err
 	}
-	req.AddCookie(w.cookie())
+	req.AddCookie(w.sessionCookie())
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, err
@@ -44,8 +44,8 @@ func (w Window) Things(ctx context.Context) (things []scene.Thing, err error) {
 	return things, json.NewDecoder(resp.Body).Decode(&things)
 }
 
-func (w Window) cookie() *http.Cookie {
-	return &http.Cookie{Name: w.at.guard().Cookie, Value: w.at.ReadOnlyToken}
+func (w Window) sessionCookie() *http.Cookie {
+	return &http.Cookie{Name: w.at.newGuard().Cookie, Value: w.at.ReadOnlyToken}
 }
 
 // Handler serves the page below a path of another server, whose own pages may frame it.
@@ -55,7 +55,7 @@ func (w Window) Handler(path string) http.Handler {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", w.at.Address, w.at.Address
 			r.Out.URL.RawQuery = r.In.URL.Query().Encode()
 			r.Out.Header.Del("Cookie")
-			r.Out.AddCookie(w.cookie())
+			r.Out.AddCookie(w.sessionCookie())
 		},
 		ModifyResponse: func(resp *http.Response) error {
 			policy := resp.Header.Get("Content-Security-Policy")

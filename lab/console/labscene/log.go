@@ -2,6 +2,7 @@ package labscene
 
 import (
 	"os"
+	"sync"
 
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
@@ -12,10 +13,11 @@ import (
 // into one scene, and what was before can be looked at no more.
 const maxLogBytes = 32 << 20
 
-// Log is the file of a lab's changes. One process writes it.
+// Log is the file of a lab's changes, and a scene.Store. One process writes it.
 type Log struct {
 	File string
 
+	mu    sync.Mutex
 	scene scene.Scene
 	seq   int64
 	size  int64
@@ -42,19 +44,38 @@ func OpenLog(file string) (*Log, error) {
 func Read(file string) ([]scene.Change, error) { return lines.Read[scene.Change](file) }
 
 // Get returns a thing as it is now.
-func (l *Log) Get(id string) (t scene.Thing, ok bool) { t, ok = l.scene[id]; return t, ok }
+func (l *Log) Get(id string) (t scene.Thing, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t, ok = l.scene[id]
+	return t, ok
+}
 
 // FindByCloudID returns the thing that has the cloud's ID, as it is now.
-func (l *Log) FindByCloudID(id string) (scene.Thing, bool) { return l.scene.FindByCloudID(id) }
+func (l *Log) FindByCloudID(id string) (scene.Thing, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.scene.FindByCloudID(id)
+}
 
 // Seq is the number of the cloud's newest event that is in the log.
-func (l *Log) Seq() int64 { return l.seq }
+func (l *Log) Seq() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.seq
+}
 
 // Things are those that there are now.
-func (l *Log) Things() []scene.Thing { return l.scene.Things() }
+func (l *Log) Things() []scene.Thing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.scene.Things()
+}
 
 // Add writes a change, unless nothing changes.
 func (l *Log) Add(c scene.Change) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if !l.scene.Changes(c) {
 		return nil
 	}
