@@ -98,7 +98,7 @@ everything: ## Run all that CI runs, the whole of its rotation; as root it also 
 
 .PHONY: test-kind
 test-kind: build node-image lab-image ## Run the tests that need Docker: a kind cluster from end to end, and a lab in a container
-	LAB_TEST_KIND=1 $(call go_test,kind,./lab/e2e,-race -timeout 30m -run TestKind -v)
+	LAB_TEST_KIND=1 $(call go_test,kind,./lab/e2e,-timeout 30m -run TestKind -v)
 
 .PHONY: conformance
 conformance: build ## Say whether our CCM behaves, with reports in bin/conformance (CONFORMANCE="--profile Node …")
