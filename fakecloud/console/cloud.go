@@ -174,7 +174,7 @@ func (cfg CloudConfig) streamCloud(ctx context.Context, cloud *client.Client, se
 	})
 	tick := time.NewTicker(SendInterval)
 	defer tick.Stop()
-	for b := (Batch{Reset: true, Limit: cfg.RateLimit}); ; b = (Batch{}) {
+	for b := (Batch{Reset: true, Bounds: Bounds{Limit: cfg.RateLimit}}); ; b = (Batch{}) {
 		b.Scene = v.store.takeChanges(MaxBatch)
 		v.queue.MoveTo(&b)
 		if err := send(b); err != nil {

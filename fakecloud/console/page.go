@@ -65,8 +65,15 @@ type Batch struct {
 	Story []story.Entry  `json:"story,omitempty"`
 	// Note is what keeps the story from being complete.
 	Note string `json:"note,omitempty"`
+	Bounds
+}
+
+// Bounds are what the calls of the cloud's API are compared with.
+type Bounds struct {
 	// Limit is how many calls a second each caller of the cloud may make; 0 is any number.
 	Limit int `json:"limit,omitempty"`
+	// Budget says in words how many calls there should be.
+	Budget string `json:"budget,omitempty"`
 }
 
 // pageData fills the page. A recording has everything in it; a page that is served loads it.
@@ -150,6 +157,7 @@ type Recording struct {
 	Until time.Time      `json:"until"`
 	Scene []scene.Change `json:"scene"`
 	Story []story.Entry  `json:"story"`
+	Bounds
 }
 
 // Write writes the recording as a page that needs nothing else.

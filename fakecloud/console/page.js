@@ -299,35 +299,53 @@ function push(map, key, value) {
 const elementOf = (id) =>
   document.querySelector(`#picture [data-machine="${CSS.escape(id)}"], #picture [data-id="${CSS.escape(id)}"]`);
 
+// endpointsOf are the pairs of a Service and a pod behind it that are in the picture.
+const endpointsOf = (scene, find) =>
+  [...scene.values()]
+    .filter((t) => t.kind === "endpoints")
+    .flatMap(({links: [to, ...pods]}) =>
+      pods.map((link) => ({service: find(to.to), pod: find(link.to), link})).filter((e) => e.service && e.pod),
+    );
+
+// The lines from Services to pods are drawn for all as long as there are so few; else for what is selected.
+const fewEndpoints = 12;
+
 // drawLines draws what belongs to what. Of a map, only the lines of the thing that is selected.
 function drawLines(scene, find, isMap) {
   const svg = byID("lines"),
     origin = byID("picture").getBoundingClientRect(),
     lines = [];
+  const draw = (from, l, to, style) => {
+    const a = elementOf(from)?.getBoundingClientRect(),
+      b = elementOf(to)?.getBoundingClientRect();
+    if (!a || !b) return;
+    const x1 = a.left + a.width / 2 - origin.left,
+      y1 = a.bottom - origin.top,
+      x2 = b.left + b.width / 2 - origin.left,
+      y2 = b.top - origin.top;
+    const path = document.createElementNS(svg.namespaceURI, "path");
+    path.setAttribute("d", `M${x1},${y1} C${x1},${(y1 + y2) / 2} ${x2},${(y1 + y2) / 2} ${x2},${y2}`);
+    const flows = (l.bytesPerSecond ?? 0) > 0 || (l.connections ?? 0) > 0;
+    path.setAttribute("class", `${style}${flows ? " flows" : ""}`);
+    path.setAttribute("stroke-width", String(1.5 + Math.min(5, Math.log10(1 + (l.bytesPerSecond ?? 0)))));
+    lines.push(path);
+  };
   svg.setAttribute("width", origin.width);
   svg.setAttribute("height", origin.height);
   for (const t of scene.values()) {
     if (t.kind !== "service" && t.kind !== "balancer") continue;
     const drawn = new Set();
-    const a = elementOf(t.id)?.getBoundingClientRect();
     for (const l of t.links ?? []) {
       const to = find(l.to);
       if (!to || drawn.has(to) || (isMap && view.selected !== t.id && view.selected !== to)) continue;
       drawn.add(to);
-      const b = elementOf(to)?.getBoundingClientRect();
-      if (!a || !b) continue;
-      const x1 = a.left + a.width / 2 - origin.left,
-        y1 = a.bottom - origin.top,
-        x2 = b.left + b.width / 2 - origin.left,
-        y2 = b.top - origin.top;
-      const path = document.createElementNS(svg.namespaceURI, "path");
-      path.setAttribute("d", `M${x1},${y1} C${x1},${(y1 + y2) / 2} ${x2},${(y1 + y2) / 2} ${x2},${y2}`);
-      const flows = (l.bytesPerSecond ?? 0) > 0 || (l.connections ?? 0) > 0;
-      path.setAttribute("class", `${l.level ?? (t.kind === "balancer" ? "off" : "ok")}${flows ? " flows" : ""}`);
-      path.setAttribute("stroke-width", String(1.5 + Math.min(5, Math.log10(1 + (l.bytesPerSecond ?? 0)))));
-      lines.push(path);
+      draw(t.id, l, to, l.level ?? (t.kind === "balancer" ? "off" : "ok"));
     }
   }
+  const endpoints = endpointsOf(scene, find);
+  for (const {service, pod, link} of endpoints)
+    if ((endpoints.length <= fewEndpoints && !isMap) || view.selected === service || view.selected === pod)
+      draw(service, link, pod, `endpoint ${link.level}`);
   fill(svg, lines);
 }
 
@@ -407,7 +425,8 @@ function drawDetails(scene, find) {
         .flatMap((f) => [element("dt", {}, f.name), element("dd", {}, f.value)]),
     ),
   );
-  const links = (t.links ?? [])
+  const pods = endpointsOf(scene, find).filter((e) => e.service === t.id);
+  const links = [...(t.links ?? []), ...pods.map((e) => e.link)]
     .map((l) => ({...l, id: find(l.to)}))
     .filter((l, i, all) => l.id && all.findIndex((o) => o.id === l.id) === i);
   if (links.length)
@@ -674,7 +693,7 @@ function drawCost() {
   }
   const limit = view.limit ? `each may make ${view.limit * 60}` : "no limit is set";
   byID("limit").textContent =
-    `A minute: ${[...callers].map(([c, n]) => `${c} ${n}`).join(", ") || "none"}; ${limit}.`;
+    `A minute: ${[...callers].map(([c, n]) => `${c} ${n}`).join(", ") || "none"}; ${limit}. ${view.budget ?? ""}`;
   fill(
     byID("cost").querySelector("tbody"),
     [...rows.values()]
@@ -755,6 +774,7 @@ function receive(batch) {
   }
   view.end = Date.parse(batch.now);
   view.limit = batch.limit ?? view.limit;
+  view.budget = batch.budget ?? view.budget;
   const isStale = view.time === null && view.asked !== (view.selected ? history.latest.get(view.selected) : whole);
   if (batch.scene?.length || batch.reset || isStale) redraw();
   if (batch.story?.length) view.storyDirty = true;
@@ -783,7 +803,7 @@ new ResizeObserver(redraw).observe(byID("picture"));
 
 if (recorded) {
   const rec = JSON.parse(recorded.textContent);
-  receive({reset: true, now: rec.until, scene: rec.scene ?? [], story: rec.story ?? []});
+  receive({...rec, reset: true, now: rec.until});
   byID("connection").textContent = "a recording";
   byID("live").textContent = "End";
 } else {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/lab/cluster"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/follow"
 	"github.com/ccmlab/ccmlab/lab/timeline"
@@ -74,19 +76,23 @@ func (p *Picture) AddAbsent(components ...string) {
 	}
 }
 
-// watchObjects records Nodes, Pods and Services of type LoadBalancer, from when the factory is started.
+// watchObjects records Nodes, Pods, Services of type LoadBalancer and endpoints, from when the factory is started.
 // prune, called when its caches are complete, removes what went while no agent ran.
 func (p *Picture) watchObjects(factory informers.SharedInformerFactory) (prune func(), err error) {
 	core := factory.Core().V1()
 	nodes, pods, services := core.Nodes().Informer(), core.Pods().Informer(), core.Services().Informer()
 	ofNode := func(n *corev1.Node) (scene.Thing, bool) { return labscene.OfNode(n), true }
 	ofPod := func(pod *corev1.Pod) (scene.Thing, bool) { return labscene.OfPod(pod), true }
+	slices := factory.Discovery().V1().EndpointSlices().Informer()
+	ofSlice := func(s *discoveryv1.EndpointSlice) (scene.Thing, bool) { return labscene.OfEndpointSlice(s), true }
 	return func() {
 			pruneObjects(p, labscene.KindNode, nodes, ofNode)
 			pruneObjects(p, labscene.KindPod, pods, ofPod)
 			pruneObjects(p, labscene.KindService, services, labscene.OfService)
+			pruneObjects(p, labscene.KindEndpoints, slices, ofSlice)
 		}, errors.Join(
 			showObjects(p, nodes, ofNode), showObjects(p, pods, ofPod), showObjects(p, services, labscene.OfService),
+			showObjects(p, slices, ofSlice),
 		)
 }
 
@@ -125,6 +131,29 @@ func pruneObjects[O any](
 			p.removeThing(t.ID)
 		}
 	}
+}
+
+// containerPollInterval is how long a container's start or end may go unseen.
+const containerPollInterval = 5 * time.Second
+
+// FollowContainers records, until ctx ends, the components that are containers, of which no process tells.
+// Machines are in the picture as instances.
+func (p *Picture) FollowContainers(
+	ctx context.Context,
+	components func(context.Context) ([]cluster.Component, error),
+) error {
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		all, err := components(ctx)
+		if err != nil { // The next time may tell.
+			return
+		}
+		for _, c := range all {
+			if c.PID == 0 && !strings.Contains(c.Name, "/") {
+				p.setThing(labscene.OfComponent(c.Name, "", c.State == cluster.StateRunning))
+			}
+		}
+	}, containerPollInterval)
+	return nil
 }
 
 // Follow records, until ctx ends, what neither events nor watches tell: health and traffic of the

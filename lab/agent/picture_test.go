@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
@@ -63,6 +64,16 @@ func TestPictureFollowsTheCluster(t *testing.T) {
 		_, err := nodes.Update(t.Context(), node, metav1.UpdateOptions{})
 		require.NoError(t, err)
 	}, map[string]string{"node/n": "Ready"})
+	endpoints := kube.DiscoveryV1().EndpointSlices("default")
+	run(func() {
+		ref := &corev1.ObjectReference{Kind: "Pod", Namespace: "default", Name: "p"}
+		_, err := endpoints.Create(t.Context(), &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: "web-x", Labels: map[string]string{discoveryv1.LabelServiceName: "web"}},
+			Endpoints:  []discoveryv1.Endpoint{{TargetRef: ref}},
+		}, metav1.CreateOptions{})
+		require.NoError(t, err)
+	}, map[string]string{"node/n": "Ready", "endpoints/default/web-x": "1 of 1 ready"})
+	require.NoError(t, endpoints.Delete(t.Context(), "web-x", metav1.DeleteOptions{}))
 	require.NoError(t, nodes.Delete(t.Context(), "n", metav1.DeleteOptions{}))
 	run(func() {}, map[string]string{})
 }

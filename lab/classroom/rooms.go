@@ -125,7 +125,9 @@ func (r *Rooms) pollRooms(ctx context.Context) error {
 	}
 	for i, u := range where {
 		for _, s := range now[i].seats {
-			s.Page = "" // It is not below this page.
+			if s.Page != "" { // It is below its room's, and a room's word for it is not taken.
+				s.Page = u.JoinPath(seatPath(s.Name)).String()
+			}
 			if names[s.Name] > 1 {
 				s.Name = u.Host + "/" + s.Name
 			}

@@ -50,7 +50,7 @@ func TestRoomsOnOnePage(t *testing.T) {
 	serve(t, first)
 	second := says(
 		t,
-		`{"seats": [{"name": "seat-2", "here": 1, "finished": [], "lesson": {"id": "x", "title": "<script>", "tasks": null}}]}`,
+		`{"seats": [{"name": "seat-2", "here": 1, "finished": [], "page": "javascript:alert(1)", "lesson": {"id": "x", "title": "<script>", "tasks": null}}]}`,
 	)
 	u, err := url.Parse(first.ownPageURL())
 	require.NoError(t, err)
@@ -68,6 +68,7 @@ func TestRoomsOnOnePage(t *testing.T) {
 	assert.Equal(t, http.StatusOK, code)
 	assert.Contains(t, text, "logged in at <b>1</b> of 2 seats")
 	assert.Contains(t, text, "&lt;script&gt;")
+	assert.Contains(t, text, `href="`+second.String()+`/seats/seat-2/"`, "the seat's page is its room's")
 	assert.NotContains(t, text, "of memory free", "each room's machine is another")
 	assert.Less(t, strings.Index(text, `id="seat-2"`), strings.Index(text, `id="seat-10"`))
 	code, _ = get(t, page+"lessons/index.html")

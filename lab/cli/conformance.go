@@ -179,6 +179,7 @@ func (f *conformanceFlags) deliverReport(cmd *cobra.Command, steps *ui.Steps, re
 	result.Command = f.command
 	var files []string
 	if f.reportDir != "" {
+		result.Recordings = f.opts.RecordingsFrom(f.reportDir)
 		if files, err = report.WriteFiles(result, f.reportDir); err != nil {
 			return fmt.Errorf("writing the report: %w", err)
 		}

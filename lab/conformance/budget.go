@@ -217,6 +217,15 @@ func defaultLimits(nodes int, phase Phase) map[Controller]float64 {
 	return limits
 }
 
+// AllowedAtRest is how many calls each controller may make in a time in which nothing happens.
+func AllowedAtRest(nodes int, took time.Duration) map[Controller]int {
+	allowed := map[Controller]int{}
+	for c, each := range defaultLimits(nodes, PhaseRest) {
+		allowed[c] = int(math.Round((each + timeAllowance(nodes, nodes, c, took)) * float64(nodes)))
+	}
+	return allowed
+}
+
 // pageCount is how many calls a list of so many things takes.
 func pageCount(things int) float64 { return float64((things + limitPage - 1) / limitPage) }
 

@@ -66,6 +66,8 @@ type Report struct {
 	Focus string `json:"focus,omitempty"`
 	// BoundsFactor is how many times as long as they say the tests could take; 0 for once.
 	BoundsFactor float64 `json:"boundsFactor,omitempty"`
+	// Recordings are pages on which the labs move as they did in the run, as the report's page links them.
+	Recordings []string `json:"-"`
 	// Timelines are the tests', by ID. They are for people, on the HTML page.
 	Timelines map[string]*record.Timeline `json:"-"`
 

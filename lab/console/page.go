@@ -6,11 +6,15 @@ package console
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"time"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/console"
+	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
+	"github.com/ccmlab/ccmlab/lab/conformance"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/timeline"
 	"github.com/ccmlab/ccmlab/lab/watch"
@@ -33,11 +37,32 @@ func WriteRecording(ctx context.Context, file string, l *lab.Lab, note func(stri
 		return 0, err
 	}
 	var page bytes.Buffer
-	recording := console.Recording{Title: pageTitle(l), Until: time.Now(), Scene: changes, Story: entries}
+	recording := console.Recording{Title: pageTitle(l), Until: time.Now(), Scene: changes, Story: entries, Bounds: boundsOf(changes)}
 	if err := recording.Write(&page); err != nil {
 		return 0, err
 	}
 	return page.Len(), atomicfile.Write(file, page.Bytes())
+}
+
+// boundsOf are what the calls of a lab are compared with: the cloud's limit, and what the conformance suite
+// allows a CCM that has as many Nodes.
+func boundsOf(changes []scene.Change) console.Bounds {
+	b := console.Bounds{Limit: api.DefaultRateLimit}
+	nodes := 0
+	for _, t := range scene.Fold(changes) {
+		if t.Kind == labscene.KindNode {
+			nodes++
+		}
+	}
+	if nodes > 0 {
+		allowed := conformance.AllowedAtRest(nodes, time.Minute)
+		b.Budget = fmt.Sprintf(
+			"The conformance suite allows a CCM at rest with so many Nodes (%d), by controller: node %d, route %d, service %d.",
+			nodes, allowed[conformance.ControllerNode], allowed[conformance.ControllerRoute],
+			allowed[conformance.ControllerService],
+		)
+	}
+	return b
 }
 
 func pageTitle(l *lab.Lab) string { return "Lab " + l.State.Name }

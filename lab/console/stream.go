@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab"
@@ -51,7 +50,7 @@ func streamLab(ctx context.Context, l *lab.Lab, send func(console.Batch) error) 
 	tick := time.NewTicker(console.SendInterval)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		b := console.Batch{Reset: first, Limit: api.DefaultRateLimit}
+		b := console.Batch{Reset: first}
 		if reader == nil {
 			opened, err := lines.Open[scene.Change](SceneFile(l))
 			if err == nil {
@@ -61,6 +60,9 @@ func streamLab(ctx context.Context, l *lab.Lab, send func(console.Batch) error) 
 		if reader != nil {
 			changes, err := reader.Next()
 			b.Scene = changes
+			if b.Reset {
+				b.Bounds = boundsOf(changes)
+			}
 			if errors.Is(err, lines.ErrGone) {
 				_ = reader.Close()
 				reader = nil

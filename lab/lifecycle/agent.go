@@ -63,7 +63,8 @@ func RunAgent(ctx context.Context, dir string, holds bool, guide console.Guide, 
 		return err
 	}
 	recorder.Picture = picture
-	if !l.Cluster.Traits().InContainers { // There the lab's own CCM is no process of this machine.
+	inContainers := l.Cluster.Traits().InContainers
+	if !inContainers { // There the lab's own CCM is no process of this machine.
 		picture.AddAbsent(optionalComponents(l)...)
 	}
 	providerID := func(ctx context.Context, name string) (string, error) {
@@ -89,6 +90,9 @@ func RunAgent(ctx context.Context, dir string, holds bool, guide console.Guide, 
 			ctx, l.Host.Running, func(name string) bool { return isWanted(l, name) }, optionalComponents(l)...,
 		)
 	})
+	if inContainers {
+		group.Go(func() error { return picture.FollowContainers(ctx, l.Cluster.Components) })
+	}
 	group.Go(func() error { return recorder.Watch(ctx, kube) })
 	group.Go(func() error { return picture.Follow(ctx, picturedCloud{cloud, operator}, kube) })
 	group.Go(func() error {

@@ -24,13 +24,33 @@ func writeRecording(ctx context.Context, l *lab.Lab, dir string) error {
 	err := os.MkdirAll(dir, 0o755)
 	if err == nil {
 		// What is missing of it is seen on it.
-		_, err = console.WriteRecording(ctx, filepath.Join(dir, l.State.Name+".html"), l, func(string) {})
+		_, err = console.WriteRecording(ctx, recordingFile(dir, l.State.Name), l, func(string) {})
 	}
 	if err != nil {
 		return fmt.Errorf("the recording of lab %s: %w", l.State.Name, err)
 	}
 	return nil
 }
+
+// RecordingsFrom are the paths of the labs' recordings that there are, as a page in dir links them.
+func (o Options) RecordingsFrom(dir string) (paths []string) {
+	if o.Recordings == "" {
+		return nil
+	}
+	for _, name := range o.Names(o.Tests()) {
+		file := recordingFile(o.Recordings, name)
+		if _, err := os.Stat(file); err != nil {
+			continue
+		}
+		if link, err := filepath.Rel(dir, file); err == nil {
+			paths = append(paths, filepath.ToSlash(link))
+		}
+	}
+	return paths
+}
+
+// recordingFile is where the recording of the lab is.
+func recordingFile(dir, lab string) string { return filepath.Join(dir, lab+".html") }
 
 // observerOn is the observer of tests that run on a lab. Where the lab is recorded, it puts their begins and
 // ends into its timeline.

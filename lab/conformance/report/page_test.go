@@ -47,8 +47,10 @@ func TestPage(t *testing.T) {
 	line.Entries[2].Beside = true
 	line.LeftOut, line.Head = 44, 6
 	r.Timelines = map[string]*record.Timeline{"node-bad": line}
+	r.Recordings = []string{"../recordings/lab-1.html"}
 	page := samplePage(t, r)
 	for _, want := range []string{
+		`<a href="../recordings/lab-1.html">`,
 		`<title>fakecloud has not passed (core tests skipped: 1)</title>`,
 		`embedded v1.36.3`, `2026-11-21 03:00:00 UTC`,
 		`<tr><th scope="row">Node</th><td class="failure">1/2</td><td class="">–</td><td>0</td><td>0</td><td>1</td></tr>`,

@@ -7,6 +7,8 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/utils/ptr"
 
@@ -23,6 +25,8 @@ const (
 	KindService   scene.Kind = "service"
 	KindLease     scene.Kind = "lease"
 	KindComponent scene.Kind = "component"
+	// KindEndpoints are lines in the picture: from a Service to its pods.
+	KindEndpoints scene.Kind = "endpoints"
 )
 
 // OfNode is a Node, linked to its instance by the provider ID, or by its name while it has none.
@@ -106,6 +110,31 @@ func OfService(s *corev1.Service) (t scene.Thing, ok bool) {
 		t.Links = append(t.Links, scene.Link{To: scene.AddressKey(address)})
 	}
 	return t, s.Spec.Type == corev1.ServiceTypeLoadBalancer
+}
+
+// OfEndpointSlice is a part of a Service's endpoints, linked to the Service and to the pods.
+func OfEndpointSlice(s *discoveryv1.EndpointSlice) scene.Thing {
+	t := scene.Thing{
+		ID: "endpoints/" + s.Namespace + "/" + s.Name, Kind: KindEndpoints, Name: s.Name, Level: scene.LevelOK,
+	}
+	of := metav1.ObjectMeta{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}
+	t.Links = []scene.Link{{To: timeline.ServiceSubject(&corev1.Service{ObjectMeta: of})}}
+	ready := 0
+	for _, e := range s.Endpoints {
+		if e.TargetRef == nil || e.TargetRef.Kind != "Pod" {
+			continue
+		}
+		l := scene.Link{Level: scene.LevelOff, State: "not ready"}
+		if ptr.Deref(e.Conditions.Ready, true) {
+			ready++
+			l.Level, l.State = scene.LevelOK, "ready"
+		}
+		pod := metav1.ObjectMeta{Namespace: e.TargetRef.Namespace, Name: e.TargetRef.Name}
+		l.To = timeline.PodSubject(&corev1.Pod{ObjectMeta: pod})
+		t.Links = append(t.Links, l)
+	}
+	t.State = fmt.Sprintf("%d of %d ready", ready, len(t.Links)-1)
+	return t
 }
 
 // OfLease is the lease of a controller's leader.
