@@ -207,13 +207,16 @@ func (s *Server) authenticateCaller(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch c := recordOf(r); {
 		case c.within != "": // The front's call was authenticated.
-		case c.front == nil && (r.URL.Path == "/healthz" || r.URL.Path == "/readyz"):
+		case c.front == nil && isProbe(r):
 		default:
 			s.identifyCaller(r)
 		}
 		next.ServeHTTP(w, r)
 	})
 }
+
+// isProbe tells whether it is asked for the server's health.
+func isProbe(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/readyz" }
 
 func (s *Server) identifyCaller(r *http.Request) {
 	c := recordOf(r)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
@@ -89,6 +90,21 @@ func (s *Server) answerProblem(
 	s.writeProblem(w, r, p)
 }
 
+// What a refusal repeats of a request is bounded, in bytes: a field's path, its message, and all of them.
+const (
+	maxEcho    = 300
+	maxMessage = 1 << 10
+	maxDetail  = 8 << 10
+)
+
+// shorten cuts a text that is longer.
+func shorten(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
 func (s *Server) newProblem(
 	r *http.Request,
 	status int,
@@ -99,11 +115,11 @@ func (s *Server) newProblem(
 	recordOf(r).code = code
 	p := api.Problem{
 		Type: "urn:fakecloud:problem:" + string(code), Title: http.StatusText(status), Status: status,
-		Code: code, Detail: detail, RequestID: recordOf(r).id,
+		Code: code, Detail: shorten(detail, maxDetail), RequestID: recordOf(r).id,
 	}
 	if len(fields) > 0 {
-		list := mapSlice(fields, func(f cloud.Field) api.ProblemField {
-			return api.ProblemField{Field: f.Path, Message: f.Message}
+		list := mapSlice(fields[:min(len(fields), maxOffences)], func(f cloud.Field) api.ProblemField {
+			return api.ProblemField{Field: shorten(f.Path, maxEcho), Message: shorten(f.Message, maxMessage)}
 		})
 		p.Fields = &list
 	}

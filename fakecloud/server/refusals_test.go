@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -159,4 +160,32 @@ func TestProblemsSayWhatWouldFit(t *testing.T) {
 	}
 	_, p := r.call(t, "PATCH", "/v1/routes/r-none", `{"name":"a"}`, "If-Match", "3")
 	assert.Contains(t, fields(p)["If-Match"], `must be one such as "3" (`, p.Detail)
+}
+
+// What a request repeats, a refusal does not repeat as often: neither fields nor their names.
+func TestRefusalsAreBounded(t *testing.T) {
+	r := virtualRig(t)
+	const most = 32 << 10
+	var many, deep strings.Builder
+	for i := range 60_000 {
+		fmt.Fprintf(&many, `"k%d":1,`, i)
+		deep.WriteString("name.")
+	}
+	for _, tc := range []struct{ method, path, body, detail string }{
+		{"POST", "/v1/instances", `{` + many.String() + `"name":"a"}`, "; and "},
+		{"POST", "/v1/instances", `{"` + deep.String() + `":1,"name":"a"}`, "is not known"},
+		{"GET", "/v1/instances?" + strings.Repeat("a", 3000) + "&" + strings.ReplaceAll(many.String()[:30_000], ",", "&"), "", "and "},
+		{"GET", "/v1/instances?zone=" + strings.Repeat("a", 30_000), "", ""},
+		{"GET", "/v1/" + strings.Repeat("a", 30_000), "", "the API has no path"},
+		{"GET", "/v1/instances/" + strings.Repeat("a", 30_000), "", ""},
+	} {
+		answer, p := r.call(t, tc.method, tc.path, tc.body)
+		assert.Contains(t, p.Detail, tc.detail)
+		assert.Less(t, len(answer.Body), most, "%s %.40s", tc.method, tc.path)
+		if p.Fields != nil {
+			assert.LessOrEqual(t, len(*p.Fields), 20)
+		}
+	}
+	answer, _ := r.call(t, "GET", "/healthz?"+many.String()[:30_000], "")
+	assert.Equal(t, "ok\n", answer.Body, "a probe looks at no query")
 }

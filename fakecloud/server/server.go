@@ -31,6 +31,8 @@ const (
 	// writeTimeout bounds how long an answer may take.
 	writeTimeout = 30 * time.Second
 	idleTimeout  = 2 * time.Minute
+	// maxHeaderBytes bounds a request's line and headers together.
+	maxHeaderBytes = 64 << 10
 	// shutdownTimeout bounds how long the server waits for calls under way when it stops.
 	// net/http takes a new connection that has sent nothing for such a call during 5 s.
 	shutdownTimeout  = 8 * time.Second
@@ -139,6 +141,7 @@ func (s *Server) serve(ctx context.Context, handler http.Handler, l net.Listener
 	defer s.Stop()
 	h := &http.Server{
 		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	h.RegisterOnShutdown(s.stop)

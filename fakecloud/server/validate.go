@@ -37,9 +37,13 @@ func (s *Server) validateRequest(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		query, fields := strictQuery(op, r.URL.RawQuery)
+		raw := r.URL.RawQuery
+		if isProbe(r) { // It looks at no query, as those of Kubernetes' components.
+			raw = ""
+		}
+		query, fields := strictQuery(op, raw)
 		if fields = append(fields, strictHeaders(op, r.Header)...); len(fields) > 0 {
-			s.answerInvalidFields(w, r, fields)
+			s.answerInvalidFields(w, r, fields, 0)
 			return
 		}
 		if op.json {
@@ -186,20 +190,32 @@ func (s *Server) answerInvalid(w http.ResponseWriter, r *http.Request, err error
 			fmt.Sprintf("the request's body is larger than %d bytes", tooLarge.Limit), nil,
 		)
 	case errors.As(err, &twice):
-		s.answerInvalidFields(w, r, []cloud.Field{{Path: twice.path, Message: "is given twice"}})
+		s.answerInvalidFields(w, r, []cloud.Field{{Path: twice.path, Message: "is given twice"}}, 0)
 	case errors.Is(err, errTrailing), errors.Is(err, errDeep):
-		s.answerInvalidFields(w, r, []cloud.Field{{Path: "body", Message: err.Error()}})
+		s.answerInvalidFields(w, r, []cloud.Field{{Path: "body", Message: err.Error()}}, 0)
 	default:
-		s.answerInvalidFields(w, r, offendingFields(err, ""))
+		var found offences
+		found.addError(err, "")
+		s.answerInvalidFields(w, r, found.fields, found.more)
 	}
 }
 
-func (s *Server) answerInvalidFields(w http.ResponseWriter, r *http.Request, fields []cloud.Field) {
+// maxOffences is how many of the fields that offend a refusal names; the others it counts.
+const maxOffences = 20
+
+// answerInvalidFields names the fields, and says that there are more than these.
+func (s *Server) answerInvalidFields(w http.ResponseWriter, r *http.Request, fields []cloud.Field, more int) {
 	slices.SortFunc(fields, func(a, b cloud.Field) int { return strings.Compare(a.Path+a.Message, b.Path+b.Message) })
 	fields = slices.Compact(fields)
+	if len(fields) > maxOffences {
+		fields, more = fields[:maxOffences], more+len(fields)-maxOffences
+	}
 	var messages []string
 	for _, f := range fields {
-		messages = append(messages, strings.TrimSpace(f.Path+" "+f.Message))
+		messages = append(messages, strings.TrimSpace(shorten(f.Path, maxEcho)+" "+shorten(f.Message, maxMessage)))
+	}
+	if more > 0 {
+		messages = append(messages, fmt.Sprintf("and %d more", more))
 	}
 	s.answerProblem(
 		w, r, http.StatusBadRequest, api.InvalidRequest,
@@ -207,15 +223,26 @@ func (s *Server) answerInvalidFields(w http.ResponseWriter, r *http.Request, fie
 	)
 }
 
-// offendingFields finds the fields that an error of the validator is about.
-func offendingFields(err error, at string) []cloud.Field {
-	switch e := err.(type) { //nolint:errorlint // Walks the tree level by level: each level says where.
-	case openapi3.MultiError:
-		var all []cloud.Field
-		for _, one := range e {
-			all = append(all, offendingFields(one, at)...)
+// offences are what the validator found wrong.
+type offences struct {
+	fields []cloud.Field
+	more   int // beyond maxOffences, which nobody spends time on
+}
+
+// addError adds the fields that an error of the validator is about. at is the field that it is within.
+func (o *offences) addError(err error, at string) {
+	if all, ok := err.(openapi3.MultiError); ok { //nolint:errorlint // Walks the tree level by level.
+		for _, one := range all {
+			o.addError(one, at)
 		}
-		return all
+		return
+	}
+	if len(o.fields) == maxOffences {
+		o.more++
+		return
+	}
+	add := func(field cloud.Field) { o.fields = append(o.fields, field) }
+	switch e := err.(type) { //nolint:errorlint // Each level says where.
 	case *openapi3filter.RequestError:
 		if e.Parameter != nil {
 			at = e.Parameter.Name
@@ -225,19 +252,21 @@ func offendingFields(err error, at string) []cloud.Field {
 		}
 		switch {
 		case errors.Is(e.Err, openapi3filter.ErrInvalidRequired):
-			return []cloud.Field{{Path: at, Message: "is required"}}
+			add(cloud.Field{Path: at, Message: "is required"})
 		case e.Err != nil:
-			return offendingFields(e.Err, at)
+			o.addError(e.Err, at)
 		case strings.HasPrefix(e.Reason, "header Content-Type"):
-			return []cloud.Field{{Path: at, Message: "must be JSON: send the header Content-Type: application/json"}}
+			add(cloud.Field{Path: at, Message: "must be JSON: send the header Content-Type: application/json"})
+		default:
+			add(cloud.Field{Path: at, Message: e.Reason})
 		}
-		return []cloud.Field{{Path: at, Message: e.Reason}}
 	case *openapi3.SchemaError:
-		return []cloud.Field{schemaField(e, at)}
+		add(schemaField(e, at))
 	case *openapi3filter.ParseError:
-		return []cloud.Field{{Path: at, Message: "cannot be read: " + firstLine(e.Error())}}
+		add(cloud.Field{Path: at, Message: "cannot be read: " + firstLine(e.Error())})
+	default:
+		add(cloud.Field{Path: at, Message: firstLine(err.Error())})
 	}
-	return []cloud.Field{{Path: at, Message: firstLine(err.Error())}}
 }
 
 func schemaField(e *openapi3.SchemaError, at string) cloud.Field {
