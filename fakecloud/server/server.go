@@ -142,7 +142,7 @@ func (s *Server) serve(ctx context.Context, handler http.Handler, l net.Listener
 	h := &http.Server{
 		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	h.RegisterOnShutdown(s.stop)
 	failed := make(chan error, 1)
