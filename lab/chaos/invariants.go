@@ -1,0 +1,255 @@
+package main
+
+// What must hold: at rest, after whatever was done,
+//   - each component runs, and each instance that lives has its Node, which is as the instance is, and no other
+//     Node is there;
+//   - each Service of type LoadBalancer has exactly one balancer, with its ports and exactly the instances of
+//     the Nodes that may be targets, and answers; no other Service's is left;
+//   - what is nobody's of the cluster is as it was;
+//   - no change that was acknowledged is lost, through whichever dialect it was made;
+//   - the event log says the same again, and the console's picture is of what is there;
+// and all along (watchers.go)
+//   - no Node is deleted whose instance was not asked to end;
+//   - each event comes once, in its order.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cloudproviderapi "k8s.io/cloud-provider/api"
+
+	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
+	"github.com/ccmlab/ccmlab/lab/kubediff"
+)
+
+// facts are what the cluster and the cloud say at one moment.
+type facts struct {
+	instances map[string]api.Instance // that have not ended, by ID
+	nodes     []corev1.Node
+	services  []corev1.Service
+	balancers []api.LoadBalancer
+	pods      int // that are wanted
+}
+
+func (w *world) readFacts(ctx context.Context) (f facts, err error) {
+	instances, err := w.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{w.lab.Tag()}})
+	if err != nil {
+		return f, err
+	}
+	f.instances = map[string]api.Instance{}
+	for _, i := range instances {
+		if i.State != api.InstanceTerminated && i.Tags[contract.TagMachine] != contract.NoMachine {
+			f.instances[i.ID] = i
+		}
+	}
+	if f.balancers, err = w.cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{}); err != nil {
+		return f, err
+	}
+	nodes, err := w.kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return f, err
+	}
+	services, err := w.kube.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return f, err
+	}
+	web, err := w.kube.AppsV1().Deployments("default").Get(ctx, "web", metav1.GetOptions{})
+	if err != nil {
+		return f, err
+	}
+	f.nodes, f.services, f.pods = nodes.Items, services.Items, int(web.Status.ReadyReplicas)
+	return f, nil
+}
+
+// checkAll is nil when all is well. What can still become well is an error, what cannot a violation.
+func (w *world) checkAll(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 6*callBound)
+	defer cancel()
+	if missing := w.missing(); len(missing) > 0 {
+		return fmt.Errorf("there run no %v", missing)
+	}
+	f, err := w.readFacts(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.checkNodes(), f.checkServices(ctx), checkForeign(ctx, w.cloud, w.foreign)); err != nil {
+		return err
+	}
+	for _, writer := range w.writers {
+		if err := writer.check(ctx); err != nil {
+			return err
+		}
+	}
+	return errors.Join(w.checkEventLog(ctx), w.checkPicture(ctx, f))
+}
+
+// checkNodes compares Nodes with instances.
+func (f facts) checkNodes() error {
+	var errs []error
+	nodeOf := map[string]*corev1.Node{}
+	for i := range f.nodes {
+		n := &f.nodes[i]
+		id, ok := contract.InstanceIDFromProviderID(n.Spec.ProviderID)
+		if _, there := f.instances[id]; !ok || !there {
+			errs = append(errs, fmt.Errorf("node %s has provider ID %q, of which there is no instance", n.Name, n.Spec.ProviderID))
+		}
+		nodeOf[id] = n
+	}
+	for id, i := range f.instances {
+		n := nodeOf[id]
+		if n == nil {
+			errs = append(errs, fmt.Errorf("instance %s (%s) is %s and has no Node", i.Name, id, i.State))
+			continue
+		}
+		ready, shut := kubediff.IsNodeReady(n), kubediff.HasTaint(n, cloudproviderapi.TaintNodeShutdown)
+		running := i.State == api.InstanceRunning
+		asleep := i.State == api.InstanceStopped
+		switch {
+		case !running && !asleep && i.State != api.InstanceError:
+			errs = append(errs, fmt.Errorf("instance %s is %s", i.Name, i.State))
+		case kubediff.IsUninitialized(n) || ready != running || running && shut || asleep && !shut:
+			errs = append(errs, fmt.Errorf(
+				"instance %s is %s; its Node is initialised: %t, Ready: %t, shut down: %t", i.Name, i.State,
+				!kubediff.IsUninitialized(n), ready, shut,
+			))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkServices compares balancers with Services.
+func (f facts) checkServices(ctx context.Context) error {
+	var errs []error
+	of := map[string][]api.LoadBalancer{}
+	for _, lb := range f.balancers {
+		if uid := lb.Tags[contract.TagServiceUID]; uid != "" {
+			of[uid] = append(of[uid], lb)
+		}
+	}
+	for i := range f.services {
+		s := &f.services[i]
+		if s.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			continue
+		}
+		if err := f.checkService(ctx, s, of[string(s.UID)]); err != nil {
+			errs = append(errs, fmt.Errorf("service %s: %w", s.Name, err))
+		}
+		delete(of, string(s.UID))
+	}
+	for _, left := range of {
+		errs = append(errs, fmt.Errorf("balancer %s is of no Service: %v", left[0].Name, left[0].Tags))
+	}
+	return errors.Join(errs...)
+}
+
+func (f facts) checkService(ctx context.Context, s *corev1.Service, balancers []api.LoadBalancer) error {
+	if s.DeletionTimestamp != nil {
+		return errors.New("it is being deleted")
+	}
+	if len(balancers) != 1 {
+		return fmt.Errorf("it has %d balancers", len(balancers))
+	}
+	lb, address := balancers[0], kubediff.IngressAddress(s)
+	if lb.State != api.LoadBalancerActive || lb.Address != address {
+		return fmt.Errorf("its balancer is %s at %q, and its status has %q", lb.State, lb.Address, address)
+	}
+	if want := f.targetsOf(); !maps.Equal(want, idsOf(lb.Targets, func(t api.Target) string { return t.InstanceID })) {
+		return fmt.Errorf("its balancer's targets are %v, and should be %v", lb.Targets, slices.Sorted(maps.Keys(want)))
+	}
+	if len(lb.Listeners) != 1 || lb.Listeners[0].Port != int(s.Spec.Ports[0].Port) ||
+		lb.Listeners[0].TargetPort != int(s.Spec.Ports[0].NodePort) {
+		return fmt.Errorf("its balancer listens as %v", lb.Listeners)
+	}
+	if f.pods == 0 || !f.isAnyTargetRunning() {
+		return nil // Nobody would answer.
+	}
+	return ask(ctx, net.JoinHostPort(address, strconv.Itoa(lb.Listeners[0].Port)))
+}
+
+// targetsOf are the instances of the Nodes that may be targets, as upstream's service controller chooses
+// them (stableNodeSetPredicates).
+func (f facts) targetsOf() map[string]bool {
+	targets := map[string]bool{}
+	for _, n := range f.nodes {
+		_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
+		id, ok := contract.InstanceIDFromProviderID(n.Spec.ProviderID)
+		if ok && !excluded && n.DeletionTimestamp == nil {
+			targets[id] = true
+		}
+	}
+	return targets
+}
+
+func (f facts) isAnyTargetRunning() bool {
+	for id := range f.targetsOf() {
+		if f.instances[id].State == api.InstanceRunning {
+			return true
+		}
+	}
+	return false
+}
+
+// ask is nil if somebody answers there.
+func ask(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
+	if err != nil {
+		return err
+	}
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("it does not answer: %w", err)
+	}
+	return resp.Body.Close()
+}
+
+// createForeign makes what is not the cluster's, and returns each as it is, by its ID.
+func createForeign(ctx context.Context, cloud *client.Client) (map[string]string, error) {
+	name, tags := "foreign", api.Tags{contract.TagCluster: "another"}
+	lb, err := cloud.CreateLoadBalancer(ctx, api.LoadBalancerCreate{
+		Name: name, Tags: &tags, Listeners: []api.Listener{{Protocol: api.ProtocolTCP, Port: 9000, TargetPort: 9000}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	a, err := cloud.ReserveAddress(ctx, api.ReservedAddressCreate{Name: &name, Tags: &tags})
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{lb.ID: lb.Address, a.ID: a.IP}, nil
+}
+
+// checkForeign is a violation if something of it is gone or another.
+func checkForeign(ctx context.Context, cloud *client.Client, was map[string]string) error {
+	balancers, err1 := cloud.ListLoadBalancers(ctx, client.LoadBalancerFilter{Name: "foreign"})
+	addresses, err2 := cloud.ListAddresses(ctx, client.AddressFilter{Name: "foreign"})
+	if err := errors.Join(err1, err2); err != nil {
+		return err
+	}
+	now := map[string]string{}
+	for _, lb := range balancers {
+		if len(lb.Targets) == 0 && lb.Tags[contract.TagCluster] == "another" {
+			now[lb.ID] = lb.Address
+		}
+	}
+	for _, a := range addresses {
+		now[a.ID] = a.IP
+	}
+	if !maps.Equal(was, now) {
+		return &violation{error: fmt.Errorf("what is nobody's of the cluster was %v and is %v", was, now)}
+	}
+	return nil
+}
