@@ -81,11 +81,15 @@ func TestLinkOfAnother(t *testing.T) {
 	assert.ErrorContains(t, state.CheckPrivate(link), link+" belongs to user 54321")
 }
 
-// No lab is made where others decide what it runs.
+// No lab is begun where others decide what it runs. One that is there can be taken down.
 func TestLabInAFolderOfOthers(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("CCMLAB_HOME", dir)
 	require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // That is what is to be refused.
-	_, err := state.Create("lab")
-	assert.ErrorContains(t, err, "other users may write in "+dir)
+	_, _, err := state.Enter("lab")
+	require.ErrorContains(t, err, "other users may write in "+dir)
+	assert.NoDirExists(t, filepath.Join(dir, "lab"))
+	l, err := state.Create("lab")
+	require.NoError(t, err)
+	assert.NoError(t, l.Remove())
 }

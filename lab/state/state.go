@@ -178,7 +178,7 @@ func CreateDir(dir string) (*Lab, error) {
 		}
 		return nil, remedy.With(fmt.Errorf("the lab's folder: %w", err))
 	}
-	if err := cmp.Or(checkOwner(dir), CheckPrivate(dir)); err != nil {
+	if err := checkOwner(dir); err != nil {
 		return nil, err
 	}
 	l := InDir(dir, filepath.Base(dir))
