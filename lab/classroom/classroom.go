@@ -66,6 +66,9 @@ func Open() (*Room, error) {
 		return nil, err
 	}
 	r := &Room{dir: filepath.Join(root, classroomDir)}
+	if err := state.CheckPrivate(r.dir); err != nil {
+		return nil, err
+	}
 	return r, r.load()
 }
 
@@ -79,6 +82,10 @@ func Enter() (*Room, error) {
 	r := &Room{dir: filepath.Join(root, classroomDir)}
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return nil, remedy.With(err)
+	}
+	// Whoever may write the passwords' file gets a shell as this user.
+	if err := state.CheckPrivate(r.dir); err != nil {
+		return nil, err
 	}
 	if r.lock, err = os.OpenFile(filepath.Join(r.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
 		return nil, remedy.With(err)

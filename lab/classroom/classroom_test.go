@@ -457,3 +457,23 @@ func TestLabs(t *testing.T) {
 		assert.Equal(t, want, [2]int{atRest, most}, lesson)
 	}
 }
+
+// Whoever could write the passwords' file would get a shell as the trainer.
+func TestFolderOfOthers(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("CCMLAB_HOME", home)
+	file := filepath.Join(home, classroomDir, "classroom.json")
+	require.NoError(t, os.Mkdir(filepath.Dir(file), 0o700))
+	require.NoError(t, os.WriteFile(file, []byte(`{"seats": [{"name": "seat-1", "hash": "mallory's"}]}`), 0o600))
+	for _, dir := range []string{home, filepath.Dir(file)} {
+		require.NoError(t, os.Chmod(dir, 0o777)) //nolint:gosec // That is what is to be refused.
+		_, err := Open()
+		require.ErrorContains(t, err, "other users may write in "+dir)
+		_, err = Enter()
+		require.ErrorContains(t, err, "other users may write in "+dir)
+		require.NoError(t, os.Chmod(dir, 0o700)) //nolint:gosec // A folder must be entered.
+	}
+	r, err := Open()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"seat-1"}, r.Names())
+}

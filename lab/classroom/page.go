@@ -58,9 +58,12 @@ const lateAfter = 10 * time.Minute
 
 const (
 	pollInterval = 2 * time.Second
-	// readHeaderTimeout and writeTimeout are how long a browser may take.
+	// readHeaderTimeout, readBodyTimeout and writeTimeout are how long a browser may take, idleTimeout how long it
+	// may keep a connection for its next request.
 	readHeaderTimeout = 5 * time.Second
+	readBodyTimeout   = 5 * time.Second
 	writeTimeout      = 30 * time.Second
+	idleTimeout       = time.Minute
 	shutdownTimeout   = 5 * time.Second
 )
 
@@ -98,7 +101,10 @@ func pollUntilDone(ctx context.Context, look func(context.Context) error) error 
 
 // servePage serves the page until ctx ends.
 func servePage(ctx context.Context, on net.Listener, page http.Handler) error {
-	web := &http.Server{Handler: page, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout}
+	web := &http.Server{
+		Handler:           withBodyTimeout(page),
+		ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+	}
 	ended := make(chan error, 1)
 	defer context.AfterFunc(ctx, func() {
 		bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
@@ -109,6 +115,17 @@ func servePage(ctx context.Context, on net.Listener, page http.Handler) error {
 		return err
 	}
 	return <-ended
+}
+
+// withBodyTimeout bounds how long a body takes, which the server reads even if no handler does. Its ReadTimeout
+// would end the streams of the labs' pages, too.
+func withBodyTimeout(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readBodyTimeout)) // Any connection can.
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 func ignoreError(err error, expected ...error) error {

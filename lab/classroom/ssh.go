@@ -10,15 +10,16 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/creack/pty"
 	"github.com/gliderlabs/ssh"
-	"golang.org/x/crypto/bcrypt"
 	gossh "golang.org/x/crypto/ssh"
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
@@ -41,9 +42,16 @@ func (s *server) newSSHServer(ctx context.Context) (*ssh.Server, error) {
 		return nil, err
 	}
 	s.decoyHash = none.Hash
+	logins := newLoginLimiter()
 	door := &ssh.Server{
-		Version:         "CCMLab",
+		Version: "CCMLab",
+		ConnCallback: func(ctx ssh.Context, conn net.Conn) net.Conn {
+			n := logins.add(conn)
+			ctx.SetValue(loginKey{}, n)
+			return n
+		},
 		PasswordHandler: s.checkPassword,
+		ChannelHandlers: map[string]ssh.ChannelHandler{"session": serveChannel},
 		Handler: func(in ssh.Session) {
 			if err := s.runSession(ctx, in); err != nil {
 				_, _ = fmt.Fprintln(in.Stderr(), err)
@@ -88,7 +96,14 @@ func (r *Room) Fingerprint() (string, error) {
 	return gossh.FingerprintSHA256(key.PublicKey()), nil
 }
 
+// loginKey is the key of a connection's *login in its context.
+type loginKey struct{}
+
 func (s *server) checkPassword(ctx ssh.Context, password string) bool {
+	n, ok := ctx.Value(loginKey{}).(*login)
+	if !ok {
+		return false
+	}
 	now, hash := &Room{dir: s.room.dir}, s.decoyHash
 	if err := now.load(); err != nil {
 		slog.Error("reading the seats", "error", err)
@@ -98,16 +113,36 @@ func (s *server) checkPassword(ctx ssh.Context, password string) bool {
 	if err == nil {
 		hash = seat.Hash
 	}
-	if bcrypt.CompareHashAndPassword([]byte(hash), []byte(password)) != nil || err != nil {
-		slog.Warn("a wrong password", "seat", ctx.User(), "from", ctx.RemoteAddr().String())
+	if n.checkPassword(hash, password) != nil || err != nil {
+		slog.Warn("a wrong password", "seat", fmt.Sprintf("%.40s", ctx.User()), "from", ctx.RemoteAddr().String())
 		return false
 	}
-	return true
+	return n.succeed()
+}
+
+// channelContext is an ssh.Context that ends with a channel.
+type channelContext struct {
+	ssh.Context
+	open context.Context //nolint:containedctx // It is a context itself.
+}
+
+func (c channelContext) Done() <-chan struct{} { return c.open.Done() }
+
+func (c channelContext) Err() error { return c.open.Err() }
+
+// serveChannel serves a session with a context that ends when its channel closes. The library's ends with the
+// connection, which lasts beyond its sessions where ssh multiplexes them (ControlMaster).
+func serveChannel(door *ssh.Server, conn *gossh.ServerConn, channel gossh.NewChannel, ctx ssh.Context) {
+	open, closed := context.WithCancel(ctx)
+	defer closed()
+	ssh.DefaultSessionHandler(door, conn, channel, channelContext{ctx, open}) // Returns when the channel is closed.
 }
 
 // runSession runs a shell or one command at the seat.
 func (s *server) runSession(ctx context.Context, in ssh.Session) error {
-	seat := in.User()
+	// The seat whose password was checked. That of in.User() is the last that the client named, and it may name
+	// another with each password.
+	seat := in.Context().User()
 	if !s.acquireSession(seat) {
 		return fmt.Errorf("%d are at %s already; leave another terminal first", maxSessionsPerSeat, seat)
 	}
@@ -139,19 +174,22 @@ func (s *server) runSession(ctx context.Context, in ssh.Session) error {
 	return in.Exit(max(0, cmd.ProcessState.ExitCode()))
 }
 
-// drainTimeout bounds how long a program's last output is read after its end: a
-// background process may keep the terminal open for ever.
-const drainTimeout = time.Second
+const (
+	// drainTimeout bounds how long a program's last output is read after its end: a
+	// background process may keep the terminal open for ever.
+	drainTimeout = time.Second
+	// hangUpGrace is how long a command may stay after SIGHUP.
+	hangUpGrace = 2 * time.Second
+)
 
-// runOnTerminal runs a command on a pseudo-terminal until it ends, or hangs it up when
-// the client disconnects.
+// runOnTerminal runs a command on a pseudo-terminal until it ends or the channel closes.
 func runOnTerminal(cmd *exec.Cmd, in ssh.Session, asked ssh.Pty, resized <-chan ssh.Window) error {
 	cmd.Env = append(cmd.Env, "TERM="+asked.Term)
 	terminal, err := pty.StartWithSize(cmd, terminalSize(asked.Window))
 	if err != nil {
 		return err
 	}
-	defer hangUpOnDisconnect(cmd, in)()
+	waited := hangUpWhenClosed(cmd, in)
 	ended, resizing, said := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(resizing)
@@ -174,19 +212,33 @@ func runOnTerminal(cmd *exec.Cmd, in ssh.Session, asked ssh.Pty, resized <-chan 
 		_, _ = io.Copy(in, terminal) // Ends with an error, EIO, when nobody has the terminal.
 	}()
 	err = cmd.Wait()
+	waited()
 	close(ended)
 	<-resizing // Which has the file's descriptor.
 	select {
 	case <-said:
 	case <-time.After(drainTimeout):
+	case <-in.Context().Done():
 	}
 	return errors.Join(err, terminal.Close())
 }
 
-// hangUpOnDisconnect sends SIGHUP to the command's process group when the client
-// disconnects. off cancels that.
-func hangUpOnDisconnect(cmd *exec.Cmd, in ssh.Session) (off func() bool) {
-	return context.AfterFunc(in.Context(), func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGHUP) })
+// hangUpWhenClosed ends the command's process group when the session's channel closes: by SIGHUP, and by SIGKILL
+// if the command stays. The caller calls waited when it has waited for the command, whose ID may then be another's.
+func hangUpWhenClosed(cmd *exec.Cmd, in ssh.Session) (waited func()) {
+	ended := make(chan struct{})
+	cancel := context.AfterFunc(in.Context(), func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGHUP)
+		select {
+		case <-ended:
+		case <-time.After(hangUpGrace):
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		}
+	})
+	return func() {
+		cancel()
+		close(ended)
+	}
 }
 
 func terminalSize(w ssh.Window) *pty.Winsize {
@@ -194,24 +246,37 @@ func terminalSize(w ssh.Window) *pty.Winsize {
 	return &pty.Winsize{Rows: uint16(min(max(w.Height, 0), most)), Cols: uint16(min(max(w.Width, 0), most))} //nolint:gosec // It fits.
 }
 
-// runOnPipes runs a command without a terminal until it ends, or hangs it up, with all
-// processes of its group, when the client disconnects.
+// runOnPipes runs a command without a terminal until it ends and has said everything, or the channel closes. A
+// background process may hold the pipes beyond both.
 func runOnPipes(cmd *exec.Cmd, in ssh.Session) error {
-	cmd.Stdout, cmd.Stderr = in, in.Stderr()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	input, err := cmd.StdinPipe()
-	if err != nil {
+	input, err1 := cmd.StdinPipe()
+	output, err2 := cmd.StdoutPipe()
+	problems, err3 := cmd.StderrPipe()
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	defer hangUpOnDisconnect(cmd, in)()
+	defer hangUpWhenClosed(cmd, in)()
 	go func() {
 		_, _ = io.Copy(input, in)
 		_ = input.Close()
 	}()
-	return cmd.Wait()
+	var copies sync.WaitGroup
+	copies.Go(func() { _, _ = io.Copy(in, output) })
+	copies.Go(func() { _, _ = io.Copy(in.Stderr(), problems) })
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		copies.Wait()
+	}()
+	select {
+	case <-said:
+	case <-in.Context().Done():
+	}
+	return cmd.Wait() // Closes the pipes.
 }
 
 func (s *server) acquireSession(seat string) bool {

@@ -52,6 +52,7 @@ func healthyMachine() (*Machine, files, map[string]string) {
 		},
 		Space:    func(string) (uint64, error) { return 20 << 30, nil },
 		Writable: func(string) error { return nil },
+		Private:  func(string) error { return nil },
 		Exists:   func(string) bool { return true },
 		Deleted:  func(string) bool { return false },
 		Size:     func(context.Context, string) (int64, error) { return 0, fs.ErrNotExist },
@@ -253,6 +254,10 @@ func TestFindings(t *testing.T) {
 		"a home not mine": {
 			"folder", func(m machine) { m.Writable = func(string) error { return unix.EACCES } }, Fix,
 			"/home/me/labs: permission denied", "export CCMLAB_HOME",
+		},
+		"a home of others": {
+			"folder", func(m machine) { m.Private = func(string) error { return errors.New("/tmp/x belongs to eve") } }, Fix,
+			"/tmp/x belongs to eve", "export CCMLAB_HOME=~/labs",
 		},
 		"few files": {
 			"open files", func(m machine) { m.Limit = limitOf(unix.RLIMIT_NOFILE, 256) }, Fix, "up to 256 per process",

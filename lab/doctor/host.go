@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ccmlab/ccmlab/lab/pki"
+	"github.com/ccmlab/ccmlab/lab/state"
 )
 
 const (
@@ -267,12 +268,15 @@ func checkDisk(ctx context.Context, m *Machine) Finding {
 }
 
 func checkFolder(_ context.Context, m *Machine) Finding {
-	const remedy = "set CCMLAB_HOME to a folder you may write: export CCMLAB_HOME=/tmp/$USER-labs"
 	if m.HomeErr != nil {
-		return fixFinding(remedy, "%v", m.HomeErr)
+		return fixFinding(state.OwnFolderAdvice, "%v", m.HomeErr)
 	}
 	if err := m.Writable(m.Home); err != nil {
-		return fixFinding(remedy, "%s: %v", m.Home, err)
+		return fixFinding(state.OwnFolderAdvice, "%s: %v", m.Home, err)
+	}
+	// As it will be for a lab: the folder of all labs may be sticky.
+	if err := m.Private(filepath.Join(m.Home, "lab")); err != nil {
+		return fixFinding(state.OwnFolderAdvice, "%s", strings.TrimSuffix(err.Error(), "; "+state.OwnFolderAdvice))
 	}
 	return okFinding("labs are kept in %s", m.Home)
 }

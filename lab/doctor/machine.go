@@ -46,6 +46,7 @@ type Machine struct {
 	// Space is the free space, in bytes, where a folder is or would be made.
 	Space    func(dir string) (uint64, error)
 	Writable func(dir string) error
+	Private  func(dir string) error // state.CheckPrivate
 	Exists   func(dir string) bool
 	Deleted  func(dir string) bool // state.Deleted
 	// Size is the size of all files in a folder, in bytes.
@@ -85,6 +86,7 @@ func ThisMachine(clusterKind string) *Machine {
 		Now: time.Now, Getenv: os.Getenv, Read: os.ReadFile, Find: exec.LookPath,
 		Space:    func(dir string) (uint64, error) { return process.FreeSpace(nearestExisting(dir)) },
 		Writable: func(dir string) error { return unix.Access(nearestExisting(dir), unix.W_OK|unix.X_OK) },
+		Private:  state.CheckPrivate,
 		Exists:   func(dir string) bool { _, err := os.Stat(dir); return err == nil },
 		Deleted:  state.Deleted,
 		Size:     folderSize, Run: runProgram, Listen: tryListen, Listeners: tcpListeners, Limit: hardLimit, Holder: socketHolder,

@@ -22,10 +22,16 @@ const removingFile = "removing.json"
 
 // Enter locks the lab of this name, whose folder it makes if need be, and then reads
 // the record. The lab is fresh when there is no record. The record is read under the
-// lock, because another command may change it before.
+// lock, because another command may change it before. Where others decide what the lab
+// would run, it is not entered. It can still be taken down.
 func Enter(name string) (l *Lab, fresh bool, err error) {
 	empty, err := Create(name)
 	if err != nil {
+		return nil, false, err
+	}
+	if err := CheckPrivate(empty.dir); err != nil {
+		_ = os.Remove(empty.dir) // If it was made just now, and so is empty.
+		empty.Unlock()
 		return nil, false, err
 	}
 	l, err = OpenDir(empty.dir)

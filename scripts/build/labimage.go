@@ -103,7 +103,9 @@ func addProgramsAndUser(spec *image.Spec, programs map[string]string, shell stri
 	for name, source := range programs {
 		errs = append(errs, tree.File(name, source, 0o755))
 	}
-	spec.User, spec.Env = "65532:65532", append(spec.Env, "HOME="+labHome, "CCMLAB_HOME="+labHome)
+	// A volume of a pod is anybody's to write, and in the container there is nobody else.
+	spec.User = "65532:65532"
+	spec.Env = append(spec.Env, "HOME="+labHome, "CCMLAB_HOME="+labHome, "CCMLAB_STRICT_MODES=no")
 	return errors.Join(errs...)
 }
 
