@@ -284,7 +284,7 @@ func (c *Cloud) checkSnapshotTime(ctx context.Context, snapshot string) (snapsho
 func (c *Cloud) adoptClock(ctx context.Context) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		if c.cfg.Virtual == nil {
-			return tx.EndVirtualClock(ctx)
+			return errors.Join(tx.EndVirtualClock(ctx), c.boundDueTimes(ctx, tx, now))
 		}
 		if _, err := tx.StartVirtualClock(ctx, now.UnixMilli()); err != nil {
 			return err
