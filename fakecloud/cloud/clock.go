@@ -277,7 +277,7 @@ func (c *Cloud) checkSnapshotTime(ctx context.Context, snapshot string) (snapsho
 	if errors.Is(err, store.ErrUnusable) {
 		err = unusable("%v", err)
 	}
-	return snapshotTime, err
+	return snapshotTime, refuseIfFull(err)
 }
 
 // adoptClock puts data that was just restored under the cloud's clock.

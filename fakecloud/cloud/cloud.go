@@ -237,7 +237,7 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *cha
 		return fn(ctx, made, now)
 	})
 	if err != nil {
-		return err
+		return refuseIfFull(err)
 	}
 	c.waiters.notifyEnded(made.endedOperations)
 	c.transitions.addAll(made.transitions)

@@ -55,7 +55,7 @@ func (s *Store) runOneCopy(fn func() error) error {
 	if s.closed {
 		return ErrClosed
 	}
-	return fn()
+	return markFull(fn())
 }
 
 // resolveOutside makes a path absolute and refuses the store's own files.
