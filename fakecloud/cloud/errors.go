@@ -63,9 +63,7 @@ func refuse(code Code, format string, args ...any) *Error {
 func refuseIfFull(err error) error {
 	if errors.Is(err, store.ErrFull) {
 		return refuse(
-			Unavailable,
-			"nothing was changed: the disk that holds the cloud's data is full (%v); changes go on by themselves when it has room",
-			err,
+			Unavailable, "nothing was changed: the disk that holds the cloud's data is full; make room there and try again",
 		)
 	}
 	return err
