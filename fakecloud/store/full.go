@@ -21,4 +21,6 @@ func markFull(err error) error {
 }
 
 // isNoRoom is true for what SQLite does not report as SQLITE_FULL: a quota, and what fsync or the file -shm runs into.
-func isNoRoom(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+func isNoRoom(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
