@@ -67,11 +67,11 @@ var readyLine = regexp.MustCompile(`^fakecloud is ready at (https?://\S+);`)
 
 func startServe(t *testing.T, dir string, args ...string) *process {
 	t.Helper()
-	return startServeWithEnv(t, nil, dir, args...)
+	return startChangedServe(t, func(*exec.Cmd) {}, dir, args...)
 }
 
-// startServeWithEnv starts a process with that environment, or this process's if env is nil.
-func startServeWithEnv(t *testing.T, env []string, dir string, args ...string) *process {
+// startChangedServe starts a process that change has prepared.
+func startChangedServe(t *testing.T, change func(*exec.Cmd), dir string, args ...string) *process {
 	t.Helper()
 	binary := must(buildBinary())(t)
 	p := &process{token: filepath.Join(dir, "private", "token"), exited: make(chan error, 1)}
@@ -80,7 +80,7 @@ func startServeWithEnv(t *testing.T, env []string, dir string, args ...string) *
 		"operator:admin=" + p.token,
 		"--instance-cidr", instanceCIDR, "--load-balancer-cidr", balancerCIDR(),
 	}, args...)...)
-	p.cmd.Env = env
+	change(p.cmd)
 	stderr := must(p.cmd.StderrPipe())(t)
 	require.NoError(t, p.cmd.Start())
 	t.Cleanup(func() { p.kill() })

@@ -502,5 +502,8 @@ func writeSecret(path string, content []byte) (err error) {
 	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return store.SyncFile(dir) // Or a power cut may undo the rename.
 }

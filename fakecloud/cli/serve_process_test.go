@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -62,7 +63,7 @@ func TestServeControlPlaneOnly(t *testing.T) {
 
 // As in a container with nothing but the program: no HOME, and no folder for temporary files.
 func TestServeNeedsNoHome(t *testing.T) {
-	p := startServeWithEnv(t, []string{"TMPDIR=/nonexistent"}, t.TempDir())
+	p := startChangedServe(t, func(c *exec.Cmd) { c.Env = []string{"TMPDIR=/nonexistent"} }, t.TempDir())
 	_, err := p.client.CreateInstance(t.Context(), api.InstanceCreate{})
 	require.NoError(t, err)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))

@@ -91,7 +91,7 @@ func (c *Cloud) AppendAudit(ctx context.Context, b AuditBatch) (first int64, err
 		}
 		return tx.PruneAudit(ctx, last+int64(len(b.Entries))-auditKept)
 	})
-	return first, err
+	return first, refuseIfFull(err)
 }
 
 func auditRow(e AuditEntry, id int64) db.InsertAuditParams {

@@ -40,8 +40,7 @@ func (s *conditionQueue) takeReady(now time.Time) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, at := range s.reportedAt {
-		// The clock may have been set back.
-		if since := now.Sub(at); since < 0 || since >= conditionPause {
+		if now.Sub(at) >= conditionPause {
 			delete(s.reportedAt, id)
 		}
 	}

@@ -277,14 +277,14 @@ func (c *Cloud) checkSnapshotTime(ctx context.Context, snapshot string) (snapsho
 	if errors.Is(err, store.ErrUnusable) {
 		err = unusable("%v", err)
 	}
-	return snapshotTime, err
+	return snapshotTime, refuseIfFull(err)
 }
 
 // adoptClock puts data that was just restored under the cloud's clock.
 func (c *Cloud) adoptClock(ctx context.Context) error {
 	return c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
 		if c.cfg.Virtual == nil {
-			return tx.EndVirtualClock(ctx)
+			return errors.Join(tx.EndVirtualClock(ctx), c.boundDueTimes(ctx, tx, now))
 		}
 		if _, err := tx.StartVirtualClock(ctx, now.UnixMilli()); err != nil {
 			return err

@@ -40,7 +40,7 @@ type Config struct {
 	DataPlane DataPlane
 	Profile   Profile
 
-	Clock clockwork.Clock // real when nil
+	Clock clockwork.Clock // a steadyClock when nil
 	// Virtual, unless nil, takes the place of Clock. Nothing happens by itself then, not
 	// even what takes no time, until Advance is called.
 	Virtual          *VirtualTime
@@ -173,7 +173,7 @@ func (cfg *Config) setDefaults() {
 		cfg.Clock = cfg.Virtual.clock
 	}
 	if cfg.Clock == nil {
-		cfg.Clock = clockwork.NewRealClock()
+		cfg.Clock = newSteadyClock()
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -237,7 +237,7 @@ func (c *Cloud) change(ctx context.Context, fn func(ctx context.Context, tx *cha
 		return fn(ctx, made, now)
 	})
 	if err != nil {
-		return err
+		return refuseIfFull(err)
 	}
 	c.waiters.notifyEnded(made.endedOperations)
 	c.transitions.addAll(made.transitions)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
 
 // Code tells refusals apart. Codes are stable, so that programs can decide by them.
@@ -35,6 +37,7 @@ const (
 	EventsExpired        Code = "events-expired"
 	PreconditionFailed   Code = "precondition-failed"
 	IdempotencyKeyReused Code = "idempotency-key-reused"
+	Unavailable          Code = "unavailable"
 	ZoneUnavailable      Code = "zone-unavailable"
 )
 
@@ -54,6 +57,16 @@ func (e *Error) Error() string { return e.Message }
 
 func refuse(code Code, format string, args ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, args...)}
+}
+
+// refuseIfFull makes a refusal of an error whose cause is a full disk, and passes on any other.
+func refuseIfFull(err error) error {
+	if errors.Is(err, store.ErrFull) {
+		return refuse(
+			Unavailable, "nothing was changed: the disk that holds the cloud's data is full; make room there and try again",
+		)
+	}
+	return err
 }
 
 // withField adds an offending field to a refusal.

@@ -99,7 +99,7 @@ func (c *Cloud) SaveSnapshot(ctx context.Context, name string) (Snapshot, error)
 		return Snapshot{}, err
 	}
 	if err := c.store.Backup(ctx, path); err != nil {
-		return Snapshot{}, fmt.Errorf("snapshot %q: %w", name, err)
+		return Snapshot{}, fmt.Errorf("snapshot %q: %w", name, refuseIfFull(err))
 	}
 	return c.describeSnapshot(ctx, name)
 }
@@ -180,7 +180,8 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	errs = append(errs, c.restoreBalancers(ctx))
 	c.wakeWorker()
 	if err := errors.Join(errs...); err != nil {
-		return s, fmt.Errorf("snapshot %q has taken the place of the state, but: %w", name, err)
+		// Not wrapped: a refusal would say that nothing was changed.
+		return s, fmt.Errorf("snapshot %q has taken the place of the state, but: %v", name, err) //nolint:errorlint // See above.
 	}
 	return s, nil
 }
@@ -195,7 +196,7 @@ func (c *Cloud) replaceState(ctx context.Context, name string, snapshotTime time
 		return refuse(SnapshotUnusable, "snapshot %q: %v", name, err)
 	}
 	if err != nil {
-		return err
+		return refuseIfFull(err)
 	}
 	if v := c.cfg.Virtual; v != nil {
 		v.clock.Advance(max(snapshotTime.Sub(c.now()), 0))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
+	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
 // pauseAfterError is the pause after a step that failed, so that a full disk is not
@@ -23,6 +24,11 @@ const maxSharedWrites = 128
 // What fell due while no process ran happens at once. With a virtual clock, Advance makes
 // the transitions.
 func (c *Cloud) Run(ctx context.Context) error {
+	if c.cfg.Virtual == nil {
+		if err := c.change(ctx, c.boundDueTimes); err != nil {
+			return err
+		}
+	}
 	if err := c.restoreBalancers(ctx); err != nil {
 		return fmt.Errorf("restoring load balancers: %w", err)
 	}
@@ -57,6 +63,18 @@ func (c *Cloud) Run(ctx context.Context) error {
 		timer.Stop()
 	}
 	return nil
+}
+
+// boundDueTimes makes due now what would wait for longer than any wait is: the clock was ahead when that was stored.
+func (c *Cloud) boundDueTimes(ctx context.Context, tx *changeTx, now time.Time) error {
+	longest := maxRetryAfter
+	for _, delay := range c.cfg.Profile.Delays {
+		longest = max(longest, time.Duration(float64(delay)*(1+c.cfg.Profile.Jitter)))
+	}
+	ms := now.UnixMilli()
+	return tx.BoundDueTimes(ctx, db.BoundDueTimesParams{
+		Now: &ms, Held: &heldDue, Retained: now.Add(c.cfg.Retention).UnixMilli(), Latest: now.Add(longest).UnixMilli(),
+	})
 }
 
 // restoreBalancers puts back in force the balancers that were forwarding, or about to,

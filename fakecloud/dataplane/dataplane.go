@@ -35,6 +35,8 @@ type Plane struct {
 	iface       string
 	sessionIdle time.Duration
 	maxSessions int
+	fileReserve uintptr   // see fileReserve
+	filesShort  sync.Once // logs once that files are short
 
 	mu                sync.Mutex
 	balancers         map[string]*balancer
@@ -60,7 +62,7 @@ func New(o Options) *Plane {
 	}
 	p := &Plane{
 		log: o.Logger, iface: o.Interface, sessionIdle: sessionIdle, maxSessions: maxSessions,
-		balancers: map[string]*balancer{},
+		fileReserve: fileReserve(), balancers: map[string]*balancer{},
 	}
 	if p.iface != "" {
 		p.forwarder, p.forwarderErr = newPacketForwarder(p.iface, p.log)

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,6 +199,8 @@ func (b *balancer) recordCheck(w *checkedTarget, health cloud.Health, err error)
 		return // The target was taken out, or its check was replaced.
 	}
 	switch {
+	case isShortage(err) && health != cloud.Unknown:
+		b.log.Debug("a target cannot be checked", "target", w.backend.Target, "err", err)
 	case health == cloud.Healthy:
 		w.health.Reason = ""
 	case err != nil:
@@ -224,8 +227,11 @@ type verdict struct {
 // row, by the thresholds. A check that was requested because a client's connection failed
 // counts only if the target refuses connections, and then decides alone. Any other
 // result of a requested check is ignored, so that clients can neither hasten a verdict
-// nor put it off.
+// nor put it off. A check that this machine could not make says nothing of the target.
 func (v *verdict) addCheck(err error, requested bool, settings cloud.HealthCheck) cloud.Health {
+	if isShortage(err) {
+		return cmp.Or(v.health, cloud.Unknown)
+	}
 	if requested && v.health != "" {
 		if v.health == cloud.Healthy && errors.Is(err, syscall.ECONNREFUSED) {
 			*v = verdict{health: cloud.Unhealthy}

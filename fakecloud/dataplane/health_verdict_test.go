@@ -2,6 +2,8 @@ package dataplane
 
 import (
 	"errors"
+	"net"
+	"os"
 	"syscall"
 	"testing"
 
@@ -13,7 +15,7 @@ import (
 func TestHealthVerdictThresholds(t *testing.T) {
 	how := cloud.HealthCheck{HealthyThreshold: 2, UnhealthyThreshold: 3}
 	// Checks: + passed, - failed, r refused; P, F and R the same, requested because a
-	// client's connection failed. want is the health after each.
+	// client's connection failed; ! could not be made for lack of files. want is the health after each, ? unknown.
 	for checks, want := range map[string]string{
 		"+":             "+",
 		"-":             "-",
@@ -28,6 +30,9 @@ func TestHealthVerdictThresholds(t *testing.T) {
 		"-PPPPP":        "------",
 		"-P+P+":         "----+",
 		"F":             "-",
+		"!!+":           "??+",
+		"+!!!!":         "+++++",
+		"-!+!+":         "----+",
 		"+RP+P+":        "+----+",
 	} {
 		var v verdict
@@ -35,10 +40,11 @@ func TestHealthVerdictThresholds(t *testing.T) {
 		for _, c := range checks {
 			errs := map[rune]error{
 				'-': errors.New("sick"), 'F': errors.New("sick"), 'r': syscall.ECONNREFUSED, 'R': syscall.ECONNREFUSED,
+				'!': &net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)},
 			}
 			requested := c == 'P' || c == 'F' || c == 'R'
 			got += map[cloud.Health]string{
-				cloud.Healthy: "+", cloud.Unhealthy: "-",
+				cloud.Healthy: "+", cloud.Unhealthy: "-", cloud.Unknown: "?",
 			}[v.addCheck(errs[c], requested, how)]
 		}
 		assert.Equal(t, want, got, checks)

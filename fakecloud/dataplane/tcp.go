@@ -43,11 +43,11 @@ func (l *listener) acceptConnections(socket *net.TCPListener) {
 	}
 }
 
-// admitConnection forwards a connection, or resets it if the source ranges or the
-// connection limit refuse it.
+// admitConnection forwards a connection, or resets it if the source ranges, the
+// connection limit or a shortage of files refuse it.
 func (l *listener) admitConnection(conn *net.TCPConn) {
 	r, client := l.route.Load(), conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap().WithZone("")
-	if !r.allowsClient(client) || !l.claimConnection(r) {
+	if !r.allowsClient(client) || l.balancer.plane.isInReserve(conn) || !l.claimConnection(r) {
 		l.refused.Add(1)
 		resetConnection(conn)
 		return
@@ -188,7 +188,9 @@ func (l *listener) connectTarget(
 	client *net.TCPConn,
 ) (*net.TCPConn, error) {
 	// Not net.DialTCP: that binds, and a bound local port is used for one target only.
-	dialled, err := dialer.DialContext(deadlineContext{l.balancer.ctx, earlierTime(deadline, time.Now().
+	forwarding := *dialer
+	forwarding.Control = l.balancer.plane.checkReserve
+	dialled, err := forwarding.DialContext(deadlineContext{l.balancer.ctx, earlierTime(deadline, time.Now().
 		Add(dialTimeout))}, "tcp", at.String())
 	if err != nil {
 		return nil, err

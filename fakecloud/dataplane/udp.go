@@ -119,7 +119,7 @@ func (r *relay) openSession(current *route, client netip.AddrPort, datagram []by
 			}
 			continue
 		}
-		if !r.claimConnection(current) {
+		if r.balancer.plane.isInReserve(upstream) || !r.claimConnection(current) {
 			_ = upstream.Close()
 			r.refused.Add(1)
 			return

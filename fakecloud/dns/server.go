@@ -20,6 +20,8 @@ const (
 	upstreamTimeout = 3 * time.Second
 	// stopTimeout is how long queries under way may take when the server stops.
 	stopTimeout = upstreamTimeout
+	// acceptPause is the pause after a connection could not be accepted.
+	acceptPause = 100 * time.Millisecond
 	// maxPayload is the largest datagram that is sent (DNS flag day 2020).
 	maxPayload = 1232
 )
@@ -37,7 +39,7 @@ type Server struct {
 func (s *Server) Serve(ctx context.Context, packets net.PacketConn, streams net.Listener) error {
 	servers := []*dns.Server{
 		{PacketConn: packets, Handler: dns.HandlerFunc(s.answerQuery), UDPSize: dns.MinMsgSize},
-		{Listener: streams, Handler: dns.HandlerFunc(s.answerQuery), MaxTCPQueries: 100},
+		{Listener: patientListener{streams}, Handler: dns.HandlerFunc(s.answerQuery), MaxTCPQueries: 100},
 	}
 	g, serving := errgroup.WithContext(ctx)
 	for _, server := range servers {
@@ -57,6 +59,19 @@ func (s *Server) Serve(ctx context.Context, packets net.PacketConn, streams net.
 		return err
 	}
 	return nil // It was closed.
+}
+
+// patientListener pauses after an accept that failed. The dns package tries again at once when too many files are open,
+// and that would take a core.
+type patientListener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l patientListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		time.Sleep(acceptPause)
+	}
+	return conn, err
 }
 
 func ignoreClosed(err error) error {

@@ -41,6 +41,7 @@ var statuses = map[cloud.Code]int{
 	cloud.EventsExpired:        http.StatusGone,
 	cloud.PreconditionFailed:   http.StatusPreconditionFailed,
 	cloud.IdempotencyKeyReused: http.StatusUnprocessableEntity,
+	cloud.Unavailable:          http.StatusServiceUnavailable,
 	cloud.ZoneUnavailable:      http.StatusServiceUnavailable,
 }
 
@@ -50,6 +51,10 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 const maxBuffer = 1 << 20
 
+// unavailableRetryAfter is how many seconds a caller waits when the disk is full: the cloud itself tries every second, but
+// somebody has to make room.
+const unavailableRetryAfter = "5"
+
 // challenge is the WWW-Authenticate header of answers with status 401.
 const challenge = `Bearer realm="fakecloud"`
 
@@ -57,8 +62,11 @@ const challenge = `Bearer realm="fakecloud"`
 func (s *Server) answerError(w http.ResponseWriter, r *http.Request, err error) {
 	var refused *cloud.Error
 	if errors.As(err, &refused) {
-		if refused.Code == cloud.Unauthenticated {
+		switch refused.Code {
+		case cloud.Unauthenticated:
 			w.Header().Set("WWW-Authenticate", challenge)
+		case cloud.Unavailable:
+			w.Header().Set("Retry-After", unavailableRetryAfter)
 		}
 		s.answerProblem(w, r, statuses[refused.Code], api.ProblemCode(refused.Code), refused.Message, refused.Fields)
 		return

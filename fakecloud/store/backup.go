@@ -38,7 +38,7 @@ func (s *Store) Backup(ctx context.Context, path string) error {
 		if err := os.Rename(part, path); err != nil {
 			return err
 		}
-		return syncFile(filepath.Dir(path))
+		return SyncFile(filepath.Dir(path))
 	})
 	if err != nil {
 		return fmt.Errorf("backup to %s: %w", path, err)
@@ -55,7 +55,7 @@ func (s *Store) runOneCopy(fn func() error) error {
 	if s.closed {
 		return ErrClosed
 	}
-	return fn()
+	return markFull(fn())
 }
 
 // resolveOutside makes a path absolute and refuses the store's own files.
@@ -103,7 +103,7 @@ func (s *Store) writeCopy(ctx context.Context, path string) error {
 	if err := errors.Join(err, file.Close()); err != nil {
 		return err
 	}
-	return syncFile(path)
+	return SyncFile(path)
 }
 
 func (s *Store) copyOut(ctx context.Context, to, from *sql.Conn) error {
@@ -152,8 +152,8 @@ func copyPages(ctx context.Context, to, from *sql.Conn) error {
 	})
 }
 
-// syncFile brings a file, or the names in a directory, to disk.
-func syncFile(path string) error {
+// SyncFile brings a file, or the names in a folder, to disk.
+func SyncFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err

@@ -141,7 +141,8 @@ func TestWhatCannotBeReadIsRefused(t *testing.T) {
 	refused(t, dir, "is a directory")
 	loop := filepath.Join(dir, "loop.db")
 	require.NoError(t, os.Symlink(loop, loop))
-	refused(t, loop, "too many levels of symbolic links")
+	_, err := store.Open(t.Context(), loop)
+	require.ErrorContains(t, err, "too many links")
 	if os.Geteuid() == 0 {
 		t.Log("root may read everything")
 		return

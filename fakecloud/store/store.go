@@ -43,7 +43,7 @@ var migrations embed.FS
 
 // Store is an open database. Safe for concurrent use.
 type Store struct {
-	path    string // absolute, or Memory
+	path    string // absolute and without symbolic links, or Memory
 	write   *sql.DB
 	writer  conn // its one connection: SQLite has one writer anyway
 	read    *sql.DB
@@ -102,7 +102,7 @@ func (s *Store) openDatabase(ctx context.Context, path string) error {
 		name := "file:/fakecloud-" + rand.Text() + "?vfs=memdb" + connParams
 		return s.connectWriter(ctx, name, name+"&_query_only=on")
 	}
-	abs, err := filepath.Abs(path)
+	abs, err := resolvePath(path)
 	if err != nil {
 		return err
 	}
@@ -129,13 +129,32 @@ func (s *Store) openDatabase(ctx context.Context, path string) error {
 	return s.connectWriter(ctx, name, name+"&_query_only=on")
 }
 
+// resolvePath gives the one absolute path of a data file, by whatever name it is called, and makes its folder if that is
+// missing. SQLite follows symbolic links, so the lock and the check of the write-ahead log have to be of the file that it
+// opens.
+func resolvePath(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return "", err
+	}
+	resolved, err := filepath.EvalSymlinks(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return resolved, err
+	}
+	if to, err := os.Readlink(path); err == nil {
+		return "", fmt.Errorf("is a symbolic link to %s, which is missing: create that file, empty, or remove the link", to)
+	}
+	folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+	return filepath.Join(folder, filepath.Base(path)), err
+}
+
 // acquireLock makes sure that one process at a time works on the file. It locks a file of
 // its own, because SQLite's locks on the data file are lost when any other descriptor of
 // that file is closed.
 func (s *Store) acquireLock(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
 	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err

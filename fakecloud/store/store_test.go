@@ -160,6 +160,37 @@ func TestOneProcessPerFile(t *testing.T) {
 	require.ErrorContains(t, err, "in use by another fakecloud")
 }
 
+func TestOneProcessPerFileByWhateverName(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	require.NoError(t, os.Mkdir("data", 0o700))
+	require.NoError(t, os.Symlink("data", "folder"))
+	require.NoError(t, os.Symlink(filepath.Join("data", "cloud.db"), "file.db"))
+	require.NoError(t, os.Symlink("file.db", "link-to-link.db"))
+	_, err := store.Open(t.Context(), "file.db")
+	require.ErrorContains(t, err, "is a symbolic link to data/cloud.db, which is missing")
+
+	// The file does not exist yet: its folder alone can be resolved.
+	open(t, filepath.Join("folder", "cloud.db"))
+	for _, name := range []string{
+		"file.db", "link-to-link.db", filepath.Join("folder", "cloud.db"), filepath.Join("data", "cloud.db"),
+		filepath.Join(dir, "data", "..", "folder", "cloud.db"),
+	} {
+		_, err := store.Open(t.Context(), name)
+		require.ErrorContains(t, err, "in use by another fakecloud", name)
+	}
+}
+
+func TestALogIsCheckedByWhateverName(t *testing.T) {
+	dir := t.TempDir()
+	link := filepath.Join(dir, "link.db")
+	require.NoError(t, os.Symlink(filepath.Join(dir, "cloud.db"), link))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cloud.db"), nil, 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "cloud.db-wal"), []byte("changes"), 0o600))
+	_, err := store.Open(t.Context(), link)
+	require.ErrorIs(t, err, store.ErrUnusable)
+}
+
 func TestEventsArePrunedAndResumable(t *testing.T) {
 	s := open(t, store.Memory, store.KeepEvents(5))
 	ctx := t.Context()

@@ -35,7 +35,9 @@ type writeBatch struct {
 // otherwise. Cancelling the caller does not interrupt it. fn runs on the caller's
 // goroutine, while no other change does. It sees changes that will be committed together
 // with its own. It must write by its Tx only, and must not use that after it has returned.
-func (s *Store) Write(_ context.Context, fn func(*Tx) error) error {
+func (s *Store) Write(_ context.Context, fn func(*Tx) error) error { return markFull(s.writeOnce(fn)) }
+
+func (s *Store) writeOnce(fn func(*Tx) error) error {
 	s.open.RLock() // Close waits for writes that got this far.
 	defer s.open.RUnlock()
 	if s.closed {
@@ -75,7 +77,7 @@ func (s *Store) runInBatch(fn func(*Tx) error) (*writeBatch, error) {
 }
 
 // runInSavepoint runs fn in a savepoint of the batch's transaction.
-func (s *Store) runInSavepoint(b *writeBatch, fn func(*Tx) error) error {
+func (s *Store) runInSavepoint(b *writeBatch, fn func(*Tx) error) (err error) {
 	if err := s.writer.run("SAVEPOINT change"); err != nil {
 		b.lost = err
 		return err
@@ -87,8 +89,8 @@ func (s *Store) runInSavepoint(b *writeBatch, fn func(*Tx) error) error {
 			return
 		}
 		// Some errors, a full disk among them, have undone all of the transaction.
-		if err := s.writer.run("ROLLBACK TO change; RELEASE change"); err != nil {
-			b.lost = err
+		if lost := s.writer.run("ROLLBACK TO change; RELEASE change"); lost != nil {
+			b.lost = errors.Join(err, lost)
 		}
 		tx.runRollbackHooks()
 	}()

@@ -27,6 +27,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
@@ -242,12 +243,12 @@ func (m Module) Build(ctx context.Context, out string, note func(string)) (built
 		return false, err
 	}
 	for pkg, name := range m.Mains {
-		if err := os.Rename(filepath.Join(tmp, defaultName(pkg)), filepath.Join(out, name)); err != nil {
+		if err := atomicfile.Rename(filepath.Join(tmp, defaultName(pkg)), filepath.Join(out, name)); err != nil {
 			return false, err
 		}
 	}
 	for _, name := range m.Tests {
-		if err := os.Rename(filepath.Join(tmp, name), filepath.Join(out, name)); err != nil {
+		if err := atomicfile.Rename(filepath.Join(tmp, name), filepath.Join(out, name)); err != nil {
 			return false, err
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/notices"
 )
 
@@ -78,7 +79,7 @@ func Write(
 	if err := errors.Join(packFiles(ctx, out, entries, sums, note), out.Chmod(0o644), out.Close()); err != nil {
 		return 0, err
 	}
-	return len(entries), os.Rename(out.Name(), file)
+	return len(entries), atomicfile.Rename(out.Name(), file)
 }
 
 // programEntries are the files to pack of the folder of programs. A pattern that matches no file

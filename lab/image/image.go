@@ -22,6 +22,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 )
 
 // Spec is what an image is made of.
@@ -92,7 +94,7 @@ func WriteFile(file string, spec Spec) error {
 	if err := errors.Join(Write(buffered, spec), buffered.Flush(), tmp.Chmod(0o644), tmp.Close()); err != nil {
 		return fmt.Errorf("image %s: %w", strings.Join(spec.Names, ", "), err)
 	}
-	return os.Rename(tmp.Name(), file)
+	return atomicfile.Rename(tmp.Name(), file)
 }
 
 // ID is an archive's image ID, as `docker image inspect` and `crictl images`

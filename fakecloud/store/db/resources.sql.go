@@ -115,6 +115,29 @@ func (q *Queries) AllLoadBalancers(ctx context.Context) ([]AllLoadBalancersRow, 
 	return items, nil
 }
 
+const boundDueTimes = `-- name: BoundDueTimes :exec
+UPDATE resources SET due_at = ?1
+WHERE due_at <> ?2
+AND due_at > CASE state WHEN 'terminated' THEN CAST(?3 AS INTEGER) ELSE CAST(?4 AS INTEGER) END
+`
+
+type BoundDueTimesParams struct {
+	Now      *int64
+	Held     *int64
+	Retained int64
+	Latest   int64
+}
+
+func (q *Queries) BoundDueTimes(ctx context.Context, arg BoundDueTimesParams) error {
+	_, err := q.db.ExecContext(ctx, boundDueTimes,
+		arg.Now,
+		arg.Held,
+		arg.Retained,
+		arg.Latest,
+	)
+	return err
+}
+
 const checkedLoadBalancers = `-- name: CheckedLoadBalancers :many
 SELECT id, name FROM resources
 WHERE kind = 'load-balancer' AND (json_extract(document, '$.healthCheck') IS NOT NULL OR EXISTS (

@@ -60,6 +60,11 @@ SELECT CAST(coalesce(min(due_at), 0) AS INTEGER) AS due_at FROM resources WHERE 
 -- name: SetDue :exec
 UPDATE resources SET due_at = ? WHERE id = ?;
 
+-- name: BoundDueTimes :exec
+UPDATE resources SET due_at = @now
+WHERE due_at <> @held
+AND due_at > CASE state WHEN 'terminated' THEN CAST(@retained AS INTEGER) ELSE CAST(@latest AS INTEGER) END;
+
 -- name: ReleaseHeld :exec
 UPDATE resources SET due_at = @now
 WHERE due_at = @held AND project_id NOT IN (SELECT p.value FROM json_each(CAST(@but AS TEXT)) AS p);

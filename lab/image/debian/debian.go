@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/image"
 )
 
@@ -58,7 +59,7 @@ func RootFS(ctx context.Context, out string, packages []string, note func(string
 	if err := runMmdebstrap(ctx, append(append(args, suite, tmp), aptSources()...), note); err != nil {
 		return false, err
 	}
-	if err := os.Rename(tmp, out); err != nil {
+	if err := atomicfile.Rename(tmp, out); err != nil {
 		return false, err
 	}
 	return true, os.WriteFile(stampFile, []byte(want), 0o644)

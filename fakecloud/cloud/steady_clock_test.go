@@ -1,0 +1,115 @@
+package cloud
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jonboulle/clockwork"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/store"
+)
+
+// adjustableClock is a steadyClock whose wall clock is that many nanoseconds off from the fake clock.
+func adjustableClock() (clock *steadyClock, fake *clockwork.FakeClock, off *atomic.Int64) {
+	fake, off = clockwork.NewFakeClockAt(epoch), &atomic.Int64{}
+	return &steadyClock{
+		Clock: fake, wall: func() time.Time { return fake.Now().Add(time.Duration(off.Load())) },
+		elapsed: func() time.Duration { return fake.Since(epoch) },
+	}, fake, off
+}
+
+func TestTimeNeverRunsBackwards(t *testing.T) {
+	clock, fake, off := adjustableClock()
+	expect := func(want time.Duration) {
+		t.Helper()
+		assert.Equal(t, epoch.Add(want), clock.Now())
+		assert.Equal(t, want, clock.Since(epoch))
+		assert.Equal(t, -want, clock.Until(epoch))
+	}
+	expect(0)
+	off.Store(int64(-time.Hour))
+	fake.Advance(time.Minute)
+	expect(time.Minute)
+	off.Store(int64(time.Hour))
+	expect(time.Hour + time.Minute)
+	off.Store(0)
+	fake.Advance(time.Minute)
+	expect(time.Hour + 2*time.Minute)
+
+	real := newSteadyClock()
+	assert.WithinDuration(t, time.Now(), real.Now(), time.Minute)
+}
+
+func TestNothingWaitsForAClockThatWasSetBack(t *testing.T) {
+	clock, fake, off := adjustableClock()
+	c, p := newCloud(t, func(cfg *Config) { cfg.Clock = clock })
+	in := newInstance(t, c, p, InstanceSpec{})
+	lb := createBalancer(t, c, p, LoadBalancerSpec{Name: "lb", Listeners: oneListener})
+	off.Store(int64(-time.Hour))
+	fake.Advance(time.Second)
+	requireOK(t)(c.runDueTransitions(t.Context()))
+	assert.Equal(t, LoadBalancerActive, balancerState(t, c, p, lb.ID))
+	assert.Equal(t, InstanceRunning, getInstance(t, c, p, in.ID).State)
+	_, outcome, err := c.StopInstance(t.Context(), p, in.ID)
+	require.NoError(t, err)
+	fake.Advance(time.Second)
+	requireOK(t)(c.runDueTransitions(t.Context()))
+	op, err := c.GetOperation(t.Context(), p, outcome.Operation)
+	require.NoError(t, err)
+	assert.Equal(t, OperationDone, op.State)
+}
+
+// The wall clock is all that a restart has.
+func TestAfterARestartNothingWaitsForAClockThatWasAhead(t *testing.T) {
+	before, p := newCloud(t, func(cfg *Config) { cfg.Clock = clockwork.NewFakeClockAt(epoch.Add(10 * time.Hour)) })
+	gone, in := newInstance(t, before, p, InstanceSpec{}), newInstance(t, before, p, InstanceSpec{})
+	held := newInstance(t, before, p, InstanceSpec{})
+	requireOK(t)(before.TerminateInstance(t.Context(), p, gone.ID))
+	advance(t, before, 250*time.Millisecond)
+	require.Equal(t, InstanceTerminated, getInstance(t, before, p, gone.ID).State)
+	require.NoError(t, before.store.Write(t.Context(), func(tx *store.Tx) error {
+		row, err := resourceByID[Instance](t.Context(), tx, held.ID)
+		require.NoError(t, err)
+		due := fromMillis(heldDue)
+		row.due = &due
+		return saveResource(t.Context(), &changeTx{Tx: tx}, InstancePending, &row, before.now())
+	}))
+
+	cfg := before.cfg
+	cfg.Clock = clockwork.NewFakeClockAt(epoch)
+	c, err := New(cfg)
+	require.NoError(t, err)
+	require.NoError(t, c.change(t.Context(), c.boundDueTimes))
+	requireOK(t)(c.runDueTransitions(t.Context()))
+	assert.Equal(t, InstanceRunning, getInstance(t, c, p, in.ID).State)
+	assert.Equal(t, InstancePending, getInstance(t, c, p, held.ID).State)
+	_, err = c.GetInstance(t.Context(), p, gone.ID)
+	require.Error(t, err)
+
+	soon := newInstance(t, c, p, InstanceSpec{})
+	require.NoError(t, c.change(t.Context(), c.boundDueTimes))
+	requireOK(t)(c.runDueTransitions(t.Context()))
+	assert.Equal(t, InstancePending, getInstance(t, c, p, soon.ID).State, "it has waited for no time yet")
+}
+
+func TestRunBeginsWithTheDueTimes(t *testing.T) {
+	before, p := newCloud(t, func(cfg *Config) { cfg.Clock = clockwork.NewFakeClockAt(epoch.Add(10 * time.Hour)) })
+	in := newInstance(t, before, p, InstanceSpec{})
+	cfg := before.cfg
+	cfg.Clock = clockwork.NewFakeClockAt(epoch)
+	c, err := New(cfg)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	require.Eventually(t, func() bool {
+		got, err := c.GetInstance(ctx, p, in.ID)
+		return err == nil && got.State == InstanceRunning
+	}, 10*time.Second, 5*time.Millisecond)
+	cancel()
+	require.NoError(t, <-done)
+}

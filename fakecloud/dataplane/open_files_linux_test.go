@@ -1,0 +1,122 @@
+package dataplane_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/ccmlab/ccmlab/fakecloud/cloud"
+	"github.com/ccmlab/ccmlab/fakecloud/dataplane"
+)
+
+// limitFiles lets this process have descriptors below limit only, until the test ends or restore is called.
+func limitFiles(t *testing.T, limit uint64) (restore func()) {
+	t.Helper()
+	var before syscall.Rlimit
+	require.NoError(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before))
+	restore = func() { assert.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before)) }
+	t.Cleanup(restore)
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: limit, Max: before.Max}))
+	return restore
+}
+
+// countingHandler sends on a channel for each message with a text.
+type countingHandler struct {
+	slog.Handler
+	text string
+	seen chan struct{}
+}
+
+func (h countingHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h countingHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (h countingHandler) Handle(_ context.Context, r slog.Record) error {
+	if strings.Contains(r.Message, h.text) {
+		select {
+		case h.seen <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+func TestOurShortageOfFilesIsNoTargetsFault(t *testing.T) {
+	for _, protocol := range []cloud.HealthCheckProtocol{cloud.CheckTCP, cloud.CheckHTTP} {
+		seen := make(chan struct{}, 100)
+		p := dataplane.New(dataplane.Options{
+			Logger: slog.New(countingHandler{slog.DiscardHandler, "cannot be checked", seen}),
+		})
+		t.Cleanup(p.Close)
+		target := startTarget(t, two, 0, func(c net.Conn) {
+			_, _ = io.WriteString(c, "HTTP/1.0 200 OK\r\n\r\n")
+		})
+		f := forwarding(target, []string{two}, freePort(t))
+		f.HealthCheck = &cloud.HealthCheck{
+			Protocol: protocol, Path: "/", Port: target, Interval: 50 * time.Millisecond, Timeout: testTimeout,
+			HealthyThreshold: 1, UnhealthyThreshold: 5,
+		}
+		require.NoError(t, p.Apply(f))
+		isHealthy := func() bool { return p.Health(f.ID)[0].Health == cloud.Healthy }
+		require.Eventually(t, isHealthy, testTimeout, time.Millisecond)
+		restore := limitFiles(t, 0)
+		for range 10 {
+			select {
+			case <-seen:
+			case <-time.After(testTimeout):
+				t.Fatal("no check fails for lack of files")
+			}
+			require.True(t, isHealthy())
+		}
+		restore()
+	}
+}
+
+func TestClientsLeaveFilesForTheAPI(t *testing.T) {
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	limit := uint64(len(entries)) + 100
+	limitFiles(t, limit)
+	p, port := newPlane(t), freePort(t)
+	require.NoError(t, p.Apply(forwarding(startTarget(t, two, 0, greetAndEcho("a")), []string{two}, port)))
+	var conns []net.Conn
+	for range limit {
+		c, err := dialFrom(t, four, port)
+		if err == nil {
+			conns = append(conns, c)
+			_, err = c.Read(make([]byte, 1))
+		}
+		if err != nil {
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+			break
+		}
+	}
+	stats := listenerStats(p)
+	assert.EqualValues(t, 1, stats.Refused+stats.Failed)
+	assert.Greater(t, len(conns), 5)
+	assert.Less(t, uint64(len(conns)), limit/4)
+
+	var files []*os.File
+	for range limit / 8 { // What is left to others; of the reserve of a quarter, the test's own connections have a part.
+		file, err := os.Open(os.DevNull)
+		require.NoError(t, err)
+		files = append(files, file)
+	}
+	for _, f := range files {
+		require.NoError(t, f.Close())
+	}
+	for _, c := range conns {
+		require.NoError(t, c.Close())
+	}
+	require.Eventually(t, func() bool { return listenerStats(p).Active == 0 }, testTimeout, time.Millisecond)
+	_, _ = dialAndReadName(t, four, port)
+}
