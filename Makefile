@@ -151,6 +151,10 @@ bench-up: build ## Measure bringing the lab up and down, and its memory (CLUSTER
 bench-labs: build ## Measure many small labs side by side: memory, processes, seconds, idle CPU (LABS=20 NODES=1 PARALLEL=1)
 	@LABS=$(LABS) NODES=$(NODES) PARALLEL=$(PARALLEL) scripts/bench-labs
 
+.PHONY: chaos
+chaos: build ## Break a lab without pause, from a seed, and look at what must hold (FOR=30m SEED=7; CHAOS="-shrink 20m")
+	@$(GO) run ./lab/chaos -for $(or $(FOR),5m) $(if $(SEED),-seed $(SEED)) $(CHAOS)
+
 .PHONY: soak-up
 soak-up: build ## Bring a lab up and down again and again, and say what is left: nothing must be (CYCLES=50 NODES=3)
 	@CYCLES=$(CYCLES) NODES=$(NODES) CLUSTER=$(CLUSTER) scripts/soak-up

@@ -108,6 +108,9 @@ func (f facts) checkNodes() error {
 	}
 	for id, i := range f.instances {
 		n := nodeOf[id]
+		if n == nil && i.State == api.InstanceError {
+			continue // It may have failed before it ever ran.
+		}
 		if n == nil {
 			errs = append(errs, fmt.Errorf("instance %s (%s) is %s and has no Node", i.Name, id, i.State))
 			continue
