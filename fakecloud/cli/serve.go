@@ -37,6 +37,7 @@ type serveOptions struct {
 	instanceCIDR, loadBalancerCIDR         string
 	loadBalancerMode, loadBalancerCIDR6    string
 	loadBalancerInterface                  string
+	targetRanges                           []string
 	seed                                   int64
 	logFormat, logLevel, clock             string
 	retention                              time.Duration
@@ -117,6 +118,10 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(
 		&o.loadBalancerInterface, "load-balancer-interface", "",
 		"network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN",
+	)
+	f.StringArrayVar(
+		&o.targetRanges, "target-range", nil,
+		"CIDR of machines that may be instances and targets of load balancers, beside --instance-cidr; 127.0.0.0/16 and 169.254.0.0/16 need a range within them, such as 127.0.0.1/32; repeatable",
 	)
 	f.DurationVar(
 		&o.retention, "retention", cloud.DefaultRetention,
@@ -352,6 +357,13 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	}
 	if cfg.LoadBalancerCIDR, err = netip.ParsePrefix(o.loadBalancerCIDR); err != nil {
 		return cfg, misuse("--load-balancer-cidr: %w", err)
+	}
+	for _, text := range o.targetRanges {
+		r, err := netip.ParsePrefix(text)
+		if err != nil {
+			return cfg, misuse("--target-range: %w", err)
+		}
+		cfg.TargetRanges = append(cfg.TargetRanges, r)
 	}
 	if o.loadBalancerCIDR6 != "" {
 		if cfg.LoadBalancerCIDR6, err = netip.ParsePrefix(o.loadBalancerCIDR6); err != nil {

@@ -72,6 +72,7 @@ func newRigWith(t testing.TB, change func(*fakecloud.Config), opts ...store.Opti
 		Cloud: cloud.Config{
 			SnapshotDir: snapshots, Profile: cloud.Profiles[0],
 			InstanceCIDR:     netip.MustParsePrefix("127.51.0.0/29"),
+			TargetRanges:     []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
 			Retention:        cloud.DefaultRetention,
 			LoadBalancerCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 100 + byte(pid>>8&127), byte(pid), 0}), 28),
 		},
