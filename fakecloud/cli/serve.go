@@ -30,7 +30,7 @@ type serveOptions struct {
 	listen, data, profile, region, project string
 	certFile, keyFile                      string
 	selfSignedTLS                          bool
-	sans                                   []string
+	sans, hosts                            []string
 	tokens, zones, dialects                []string
 	dns, dnsUpstream                       string
 	defaultTags                            map[string]string
@@ -86,6 +86,10 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringArrayVar(
 		&o.sans, "tls-san", nil,
 		"IP address or DNS name that --tls-self-signed is for, beside localhost and that of --listen; repeatable",
+	)
+	f.StringArrayVar(
+		&o.hosts, "host", nil,
+		"DNS name by which clients reach the API, beside localhost and those of the certificate: under others, what needs no token is refused; repeatable",
 	)
 	f.StringVar(&o.data, "data", dataFile(), "file that holds the state, or :memory:; snapshots lie beside it")
 	f.StringArrayVar(
@@ -207,7 +211,9 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			return o.admit(ctx, c, given)
 		},
 		Dialects: spoken, DNS: names, RunCommand: newPageRunner(cmp.Or(caFile, o.certFile)),
-		API: server.Config{Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst},
+		API: server.Config{
+			Certificate: cert, Hosts: lowerCased(o.hosts), RateLimit: o.rateLimit, RateBurst: o.rateBurst,
+		},
 	})
 	var senseless *fakecloud.ConfigError
 	switch {
@@ -236,6 +242,13 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "names are answered for at %s\n", names.Streams.Addr())
 		}
 	})
+}
+
+func lowerCased(names []string) (lower []string) {
+	for _, n := range names {
+		lower = append(lower, strings.ToLower(n))
+	}
+	return lower
 }
 
 // listenForDialects opens a listener for each dialect. Those that were opened are given with an
