@@ -59,7 +59,7 @@ func (a *app) snapshotsRestore() *cobra.Command {
 	var withTokens bool
 	cmd := a.snapshotKind().callCommand(&cobra.Command{
 		Use: "restore NAME", Short: "Make a snapshot's state the cloud's; what has happened since is gone",
-		Args:              cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1),
 		Long: `Make a snapshot's state the cloud's; what has happened since is gone. Tokens stay
 as they are, so that none comes back that was deleted or rotated since.`,
 		Example:           "  fakecloud snapshots restore before-lesson-2",

@@ -98,7 +98,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cloud: cfg.Cloud, faults: cfg.Faults, scenarios: cfg.Scenarios, log: cfg.Logger, cert: cfg.Certificate,
-		hosts: cfg.Hosts,
+		hosts:     cfg.Hosts,
 		heartbeat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted,
 	}
 	if s.log == nil {
@@ -150,7 +150,7 @@ func (s *Server) serve(ctx context.Context, handler http.Handler, l net.Listener
 	h := &http.Server{
 		Handler: handler, ReadHeaderTimeout: readHeaderTimeout, WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: maxHeaderBytes,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelWarn),
 	}
 	h.RegisterOnShutdown(s.stop)
 	failed := make(chan error, 1)
