@@ -243,7 +243,7 @@ func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error
 func (f *Fakecloud) withConsole(ctx context.Context, l net.Listener) http.Handler {
 	cfg := console.CloudConfig{
 		API: f.API, Address: l.Addr(), HTTPS: f.cfg.API.Certificate != nil, RateLimit: f.cfg.API.RateLimit,
-		Log: cmp.Or(f.cfg.Logger, slog.New(slog.DiscardHandler)), Access: f.consoleAccess,
+		Log: cmp.Or(f.cfg.Logger, slog.New(slog.DiscardHandler)), Access: f.consoleAccess, IsHost: f.API.IsOwnHost,
 	}
 	if run := f.cfg.RunCommand; run != nil {
 		scheme := "http://"

@@ -367,6 +367,7 @@ const (
 	InvalidRequest       ProblemCode = "invalid-request"
 	ListenerConflict     ProblemCode = "listener-conflict"
 	MethodNotAllowed     ProblemCode = "method-not-allowed"
+	Misdirected          ProblemCode = "misdirected"
 	NameTaken            ProblemCode = "name-taken"
 	NetworkConflict      ProblemCode = "network-conflict"
 	NotFound             ProblemCode = "not-found"
@@ -402,6 +403,7 @@ func (e ProblemCode) Valid() bool {
 		InvalidRequest,
 		ListenerConflict,
 		MethodNotAllowed,
+		Misdirected,
 		NameTaken,
 		NetworkConflict,
 		NotFound,
@@ -1382,7 +1384,8 @@ type Instance struct {
 // InstanceCreate Example: {"name":"node-4","tags":{"cluster":"lab"},"type":"medium","zone":"nebula-1a"}
 type InstanceCreate struct {
 	// Address The internal IPv4 address wanted; the lowest free one of the network when
-	// left out. It may lie outside the network: a machine that is already there.
+	// left out. It may lie outside the network: a machine that is already there,
+	// in a range of `serve --target-range`.
 	//
 	//
 	// Example: 172.18.0.3
@@ -2088,6 +2091,7 @@ type Problem struct {
 	// | `events-expired` | 410 | Events after that number are not kept: list anew, then follow. |
 	// | `precondition-failed` | 412 | The resource has changed since the version in `If-Match`: read it again. |
 	// | `too-large` | 413 | The body is larger than what the cloud reads. |
+	// | `misdirected` | 421 | Without a token, the cloud answers under its own names only; `detail` says how to add one. |
 	// | `idempotency-key-reused` | 422 | The `Idempotency-Key` was used for another request. |
 	// | `rate-limited` | 429 | Too many calls; come back after `Retry-After` seconds. |
 	// | `internal` | 500 | The cloud failed; its log has more under the request ID. |
@@ -2148,6 +2152,7 @@ type Problem struct {
 // | `events-expired` | 410 | Events after that number are not kept: list anew, then follow. |
 // | `precondition-failed` | 412 | The resource has changed since the version in `If-Match`: read it again. |
 // | `too-large` | 413 | The body is larger than what the cloud reads. |
+// | `misdirected` | 421 | Without a token, the cloud answers under its own names only; `detail` says how to add one. |
 // | `idempotency-key-reused` | 422 | The `Idempotency-Key` was used for another request. |
 // | `rate-limited` | 429 | Too many calls; come back after `Retry-After` seconds. |
 // | `internal` | 500 | The cloud failed; its log has more under the request ID. |

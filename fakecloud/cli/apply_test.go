@@ -52,7 +52,7 @@ type applyRig struct {
 
 func newApplyRig(t *testing.T) *applyRig {
 	dir := t.TempDir()
-	return &applyRig{startServe(t, dir, "--default-tag", "cluster=lab"), t, dir}
+	return &applyRig{startServe(t, dir, "--default-tag", "cluster=lab", "--target-range", "127.91.0.0/24"), t, dir}
 }
 
 // apply applies a manifest and returns what it did, as "name action field,field".

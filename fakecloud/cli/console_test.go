@@ -105,6 +105,14 @@ func TestPageOfTheCloud(t *testing.T) {
 	ok("faults", "create", "--token", "ccm", "--status", "503")
 	page := openPage(t, ok("console"))
 	page.await(t, map[string]string{"instance/a": "running"}, "operator createInstance")
+	for _, path := range []string{"/console/", "/openapi.yaml"} {
+		req := must(http.NewRequestWithContext(t.Context(), http.MethodGet, p.url+path, nil))(t)
+		req.Host = "rebound.example"
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, http.StatusMisdirectedRequest, resp.StatusCode, path)
+	}
 
 	create := url.Values{"verb": {"create an instance"}, "input": {"nebula-1b", "large"}}
 	status, said := page.act(t, "http://other.test", create)

@@ -3,6 +3,7 @@ package cli_test
 import (
 	"bytes"
 	"context"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -21,7 +22,10 @@ import (
 // startInProcessCloud runs a cloud in this process, and points commands to it.
 func startInProcessCloud(t *testing.T) {
 	t.Helper()
-	c := cloudtest.Start(t, func(cfg *fakecloud.Config) { cfg.Cloud.SnapshotDir = t.TempDir() })
+	c := cloudtest.Start(t, func(cfg *fakecloud.Config) {
+		cfg.Cloud.SnapshotDir = t.TempDir()
+		cfg.Cloud.TargetRanges = []netip.Prefix{netip.MustParsePrefix("127.31.0.0/24")} // Of the README.
+	})
 	t.Setenv("FAKECLOUD_URL", c.URL)
 	t.Setenv("FAKECLOUD_TOKEN_FILE", c.TokenFile)
 }

@@ -21,7 +21,7 @@ import (
 
 func TestCommands(t *testing.T) {
 	dir := t.TempDir()
-	p := startServe(t, dir, "--default-tag", "cluster=lab", "--zones", "z1,z2")
+	p := startServe(t, dir, "--default-tag", "cluster=lab", "--zones", "z1,z2", "--target-range", "172.18.0.0/24")
 	info := must(os.Stat(p.token))(t)
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	info = must(os.Stat(filepath.Dir(p.token)))(t)
@@ -48,6 +48,7 @@ func TestCommands(t *testing.T) {
 	fails(
 		1, "172.18.0.3 is the address of instance \"there\"", "instances", "create", "here", "--address", "172.18.0.3",
 	)
+	fails(1, "--target-range 169.254.169.254/32", "instances", "create", "here", "--address", "169.254.169.254")
 
 	out = ok("routes", "create", "one", "--destination", "10.244.1.0/24", "--instance", "node-1", "--tag", "a=b")
 	assert.Regexp(t, `(?m)^one\s+r-\S+\s+10\.244\.1\.0/24\s+i-\S+\s+active\s+\ds\s+-$`, out)
@@ -163,6 +164,8 @@ func TestCommands(t *testing.T) {
 		2, "want an IP address or a DNS name", "serve", "--tls-self-signed", "--tls-san", "a b", "--data",
 		filepath.Join(dir, "other", "cloud.db"),
 	)
+	fails(2, "--target-range", "serve", "--target-range", "here")
+	fails(2, "want an IPv4 CIDR", "serve", "--target-range", "fd00::/64", "--data", ":memory:", "--listen", "127.0.0.1:0")
 	fails(2, "choose real or virtual", "serve", "--clock", "wall")
 	fails(2, "CA file", "zones", "list", "--ca-file", filepath.Join(dir, "none"))
 	spare := []string{

@@ -30,13 +30,14 @@ type serveOptions struct {
 	listen, data, profile, region, project string
 	certFile, keyFile                      string
 	selfSignedTLS                          bool
-	sans                                   []string
+	sans, hosts                            []string
 	tokens, zones, dialects                []string
 	dns, dnsUpstream                       string
 	defaultTags                            map[string]string
 	instanceCIDR, loadBalancerCIDR         string
 	loadBalancerMode, loadBalancerCIDR6    string
 	loadBalancerInterface                  string
+	targetRanges                           []string
 	seed                                   int64
 	logFormat, logLevel, clock             string
 	retention                              time.Duration
@@ -86,6 +87,10 @@ being killed at any point; what was under way goes on at the next start.`,
 		&o.sans, "tls-san", nil,
 		"IP address or DNS name that --tls-self-signed is for, beside localhost and that of --listen; repeatable",
 	)
+	f.StringArrayVar(
+		&o.hosts, "host", nil,
+		"DNS name by which clients reach the API, beside localhost and those of the certificate: under others, what needs no token is refused; repeatable",
+	)
 	f.StringVar(&o.data, "data", dataFile(), "file that holds the state, or :memory:; snapshots lie beside it")
 	f.StringArrayVar(
 		&o.tokens, "token", []string{"operator:admin=" + filepath.Join(stateDir(), "token")},
@@ -117,6 +122,10 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.StringVar(
 		&o.loadBalancerInterface, "load-balancer-interface", "",
 		"network interface that load balancers' addresses are added to, which needs CAP_NET_ADMIN",
+	)
+	f.StringArrayVar(
+		&o.targetRanges, "target-range", nil,
+		"CIDR of machines that may be instances and targets of load balancers, beside --instance-cidr; 127.0.0.0/16 and 169.254.0.0/16 need a range within them, such as 127.0.0.1/32; repeatable",
 	)
 	f.DurationVar(
 		&o.retention, "retention", cloud.DefaultRetention,
@@ -202,7 +211,9 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			return o.admit(ctx, c, given)
 		},
 		Dialects: spoken, DNS: names, RunCommand: newPageRunner(cmp.Or(caFile, o.certFile)),
-		API: server.Config{Certificate: cert, RateLimit: o.rateLimit, RateBurst: o.rateBurst},
+		API: server.Config{
+			Certificate: cert, Hosts: lowerCased(o.hosts), RateLimit: o.rateLimit, RateBurst: o.rateBurst,
+		},
 	})
 	var senseless *fakecloud.ConfigError
 	switch {
@@ -231,6 +242,13 @@ func (o *serveOptions) run(cmd *cobra.Command) (err error) {
 			_, _ = fmt.Fprintf(cmd.ErrOrStderr(), "names are answered for at %s\n", names.Streams.Addr())
 		}
 	})
+}
+
+func lowerCased(names []string) (lower []string) {
+	for _, n := range names {
+		lower = append(lower, strings.ToLower(n))
+	}
+	return lower
 }
 
 // listenForDialects opens a listener for each dialect. Those that were opened are given with an
@@ -352,6 +370,13 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	}
 	if cfg.LoadBalancerCIDR, err = netip.ParsePrefix(o.loadBalancerCIDR); err != nil {
 		return cfg, misuse("--load-balancer-cidr: %w", err)
+	}
+	for _, text := range o.targetRanges {
+		r, err := netip.ParsePrefix(text)
+		if err != nil {
+			return cfg, misuse("--target-range: %w", err)
+		}
+		cfg.TargetRanges = append(cfg.TargetRanges, r)
 	}
 	if o.loadBalancerCIDR6 != "" {
 		if cfg.LoadBalancerCIDR6, err = netip.ParsePrefix(o.loadBalancerCIDR6); err != nil {

@@ -56,14 +56,25 @@ data.`,
 }
 
 func (a *app) snapshotsRestore() *cobra.Command {
-	return a.snapshotKind().callCommand(&cobra.Command{
+	var withTokens bool
+	cmd := a.snapshotKind().callCommand(&cobra.Command{
 		Use: "restore NAME", Short: "Make a snapshot's state the cloud's; what has happened since is gone",
-		Args:              cobra.ExactArgs(1),
+		Args: cobra.ExactArgs(1),
+		Long: `Make a snapshot's state the cloud's; what has happened since is gone. Tokens stay
+as they are, so that none comes back that was deleted or rotated since.`,
 		Example:           "  fakecloud snapshots restore before-lesson-2",
 		ValidArgsFunction: a.snapshotKind().completeRefs(),
 	}, func(ctx context.Context, c *client.Client, args []string) (*api.Snapshot, error) {
+		if withTokens {
+			return c.RestoreSnapshotWithTokens(ctx, args[0])
+		}
 		return c.RestoreSnapshot(ctx, args[0])
 	})
+	cmd.Flags().BoolVar(
+		&withTokens, "with-tokens", false,
+		"bring back the snapshot's tokens, too, in place of those of now, but for those of \"fakecloud serve --token\"",
+	)
+	return cmd
 }
 
 func (a *app) snapshotsExport() *cobra.Command {

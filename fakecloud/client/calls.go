@@ -103,11 +103,19 @@ func (c *Client) CreateSnapshot(ctx context.Context, name string) (*api.Snapshot
 	)
 }
 
-// RestoreSnapshot replaces the cloud's state by a snapshot. It may take as long as ctx
-// allows, an hour at most.
+// RestoreSnapshot replaces the cloud's state by a snapshot, but for the tokens. It may take as
+// long as ctx allows, an hour at most.
 func (c *Client) RestoreSnapshot(ctx context.Context, name string) (*api.Snapshot, error) {
 	return sendChange[api.Snapshot](
 		ctx, c.withTimeout(longTimeout), http.MethodPost, pathOf("/v1/snapshots/%s/restore", name), nil,
+	)
+}
+
+// RestoreSnapshotWithTokens is RestoreSnapshot, and brings back the snapshot's tokens as well.
+func (c *Client) RestoreSnapshotWithTokens(ctx context.Context, name string) (*api.Snapshot, error) {
+	return sendChange[api.Snapshot](
+		ctx, c.withTimeout(longTimeout), http.MethodPost, pathOf("/v1/snapshots/%s/restore", name)+"?withTokens=true",
+		nil,
 	)
 }
 

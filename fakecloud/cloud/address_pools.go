@@ -194,7 +194,9 @@ func withAddressNumber(a netip.Addr, n uint32) netip.Addr {
 }
 
 // instanceAddress takes the address asked for, if it is free, or the lowest free one of
-// the network.
+// the network. An address outside of the network leads to a machine that is already there,
+// so that it must be in a target range. In a network that is in none, an instance has an
+// address, and can be no target.
 func (c *Cloud) instanceAddress(
 	ctx context.Context,
 	tx *store.Tx,
@@ -211,6 +213,11 @@ func (c *Cloud) instanceAddress(
 			InvalidRequest, "%q cannot be an instance's address: want a unicast IPv4 address, such as 172.18.0.3", want,
 		).
 			withField("address", "is no unicast IPv4 address")
+	}
+	if !n.CIDR.Contains(a) {
+		if err := c.checkTargetAddress(a, "address"); err != nil {
+			return a, err
+		}
 	}
 	return a, c.takeWanted(ctx, tx, p, "address", a)
 }

@@ -49,6 +49,8 @@ type Config struct {
 	Zones            []string // <region>a to <region>c when empty
 	InstanceCIDR     netip.Prefix
 	LoadBalancerCIDR netip.Prefix
+	// TargetRanges are where balancers may send to beside InstanceCIDR.
+	TargetRanges []netip.Prefix
 	// LoadBalancerCIDR6 is the pool of IPv6 addresses; an invalid prefix means that there
 	// is none.
 	LoadBalancerCIDR6 netip.Prefix
@@ -120,6 +122,9 @@ func New(cfg Config) (*Cloud, error) {
 		return nil, fmt.Errorf("retention %s: cannot be negative", cfg.Retention)
 	}
 	if err := checkPools(cfg.InstanceCIDR, cfg.LoadBalancerCIDR, cfg.LoadBalancerCIDR6); err != nil {
+		return nil, err
+	}
+	if err := checkTargetRanges(cfg.TargetRanges); err != nil {
 		return nil, err
 	}
 	zoneNames := map[string]bool{}

@@ -483,7 +483,7 @@ func TestTargetsThatDoNotRunAreUnhealthy(t *testing.T) {
 }
 
 func TestAddressesMayBeChosen(t *testing.T) {
-	c, p := newCloud(t, nil)
+	c, p := newCloud(t, func(cfg *Config) { cfg.TargetRanges = prefixes("172.18.0.0/24", "127.30.64.0/24") })
 	create := func(p Project, address string) (Instance, error) {
 		in, _, err := c.CreateInstance(t.Context(), p, InstanceSpec{Address: address})
 		return in, err

@@ -122,7 +122,7 @@ func (c *Cloud) applyForwarding(ctx context.Context, lb LoadBalancer) (failure, 
 		if err != nil {
 			return err
 		}
-		backends, err := runningBackends(there, letIn)
+		backends, err := c.runningBackends(there, letIn)
 		f = forwardingOf(lb, backends, len(there))
 		return err
 	})
@@ -194,7 +194,9 @@ func (c *Cloud) recordOutcome(
 	return saveResource(ctx, tx, before.State, &lb, now)
 }
 
-func runningBackends(targets []db.InstancesOfRow, letIn map[string]LetIn) ([]Backend, error) {
+// runningBackends leaves out targets that are outside of the target ranges: the ranges may have been wider when they
+// were stored.
+func (c *Cloud) runningBackends(targets []db.InstancesOfRow, letIn map[string]LetIn) ([]Backend, error) {
 	backends := []Backend{}
 	for _, t := range targets {
 		if InstanceState(t.State) != InstanceRunning || t.Address == nil {
@@ -203,6 +205,10 @@ func runningBackends(targets []db.InstancesOfRow, letIn map[string]LetIn) ([]Bac
 		address, err := netip.ParseAddr(*t.Address)
 		if err != nil {
 			return nil, err
+		}
+		if err := c.checkTargetAddress(address, "targets"); err != nil {
+			c.log.Warn("a target is sent nothing", "instance", t.ID, "reason", err)
+			continue
 		}
 		backends = append(backends, Backend{Target: t.ID, Address: address, LetIn: letIn[t.ID]})
 	}

@@ -75,7 +75,7 @@ func (c *Cloud) newLoadBalancer(
 	address6, address6Err := c.balancerAddress6(tx.Tx, spec)
 	err := joinRefusals(
 		rangesErr, checkErr, checkBalancerName(ctx, tx.Tx, p, "", spec.Name), addressErr, address6Err,
-		checkTargets(ctx, tx.Tx, p, spec.Targets),
+		c.checkTargets(ctx, tx.Tx, p, spec.Targets),
 	)
 	if err != nil {
 		return LoadBalancer{}, err
@@ -252,9 +252,9 @@ func checkBalancerName(ctx context.Context, tx *store.Tx, p Project, self, name 
 	return checkUnused(ctx, tx, LoadBalancerResource, p, self, name, "delete")
 }
 
-// checkTargets refuses targets that are not instances of the project, are terminated, or
-// are named twice.
-func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string) error {
+// checkTargets refuses targets that are not instances of the project, are terminated, have an
+// address outside of the target ranges, or are named twice.
+func (c *Cloud) checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string) error {
 	named := make(map[string]bool, len(targets))
 	var errs []error
 	for i, t := range targets {
@@ -274,6 +274,8 @@ func checkTargets(ctx context.Context, tx *store.Tx, p Project, targets []string
 		case err == nil && in.State == InstanceTerminated:
 			err = refuse(UnknownInstance, "target %d: instance %q is terminated", i, t).
 				withField(field, "is terminated")
+		case err == nil:
+			err = c.checkTargetAddress(in.Address, field)
 		}
 		errs = append(errs, err)
 	}
@@ -398,7 +400,7 @@ func (c *Cloud) mergeUpdate(
 		lb.Listeners = withCheckDefaults(*u.Listeners)
 	}
 	if u.Targets != nil && !sameSet(lb.Targets, *u.Targets) {
-		errs = append(errs, checkTargets(ctx, tx, p, *u.Targets))
+		errs = append(errs, c.checkTargets(ctx, tx, p, *u.Targets))
 		lb.Targets = *u.Targets
 	}
 	if u.SourceRanges != nil {

@@ -146,7 +146,24 @@ func (c *Cloud) DeleteSnapshot(ctx context.Context, name string) error {
 // Callers that wait for an operation get it as it is in the snapshot. What the snapshot
 // has due by now happens at once. A virtual clock moves to the snapshot's time if that is
 // later, and stays otherwise.
+//
+// Tokens stay as they are, or one that was deleted or rotated since would open the cloud
+// again. Those of a project that the snapshot does not have go with it, and a project that
+// was deleted since comes back without any.
 func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, error) {
+	return c.restoreSnapshot(ctx, name, c.store.RestoreKeepingTokens)
+}
+
+// RestoreSnapshotWithTokens is RestoreSnapshot with the tokens of the snapshot in place of
+// those of now.
+func (c *Cloud) RestoreSnapshotWithTokens(ctx context.Context, name string) (Snapshot, error) {
+	return c.restoreSnapshot(ctx, name, c.store.Restore)
+}
+
+// restoreFile brings a snapshot's file in.
+type restoreFile func(ctx context.Context, path string) error
+
+func (c *Cloud) restoreSnapshot(ctx context.Context, name string, restore restoreFile) (Snapshot, error) {
 	ctx = context.WithoutCancel(ctx)
 	c.snapshots.mu.Lock()
 	defer c.snapshots.mu.Unlock()
@@ -167,7 +184,7 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 			return s, fmt.Errorf("snapshot %q: nothing was changed: %w", name, err)
 		}
 	}
-	if err := c.replaceState(ctx, name, snapshotTime); err != nil {
+	if err := c.replaceState(ctx, name, snapshotTime, restore); err != nil {
 		return s, err
 	}
 	errs := []error{c.adoptClock(ctx)}
@@ -186,12 +203,12 @@ func (c *Cloud) RestoreSnapshot(ctx context.Context, name string) (Snapshot, err
 	return s, nil
 }
 
-func (c *Cloud) replaceState(ctx context.Context, name string, snapshotTime time.Time) error {
+func (c *Cloud) replaceState(ctx context.Context, name string, snapshotTime time.Time, restore restoreFile) error {
 	c.planeMu.Lock()
 	defer c.planeMu.Unlock()
 	c.replacing.Lock()
 	defer c.replacing.Unlock()
-	err := c.store.Restore(ctx, c.snapshotFile(name))
+	err := restore(ctx, c.snapshotFile(name))
 	if errors.Is(err, store.ErrUnusable) {
 		return refuse(SnapshotUnusable, "snapshot %q: %v", name, err)
 	}

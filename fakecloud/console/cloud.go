@@ -31,6 +31,8 @@ type CloudConfig struct {
 	API http.Handler
 	// Access is what a token that the API takes may do.
 	Access func(ctx context.Context, token string) Access
+	// IsHost tells the names under which the API answers; nil takes any.
+	IsHost func(host string) bool
 	// Run, unless nil, runs a command of the CLI with a token; without, the page changes nothing.
 	Run func(ctx context.Context, token string, command []string) error
 	// Address is where the API listens.
@@ -47,7 +49,7 @@ func NewCloudPage(cfg CloudConfig) *Page {
 	p := &Page{
 		Title: "fakecloud", Log: cfg.Log,
 		Guard: Guard{
-			Path: Path, Cookie: "fakecloud-console-" + port, HTTPS: cfg.HTTPS,
+			Path: Path, Cookie: "fakecloud-console-" + port, HTTPS: cfg.HTTPS, IsHost: cfg.IsHost,
 			HowToOpen: "`fakecloud console` prints the address that opens this page",
 			Access: func(r *http.Request, token string) Access {
 				// The API slows down who guesses. No fault is ever applied to this call, whatever it is answered.

@@ -209,7 +209,7 @@ func TestBalancersMetricsAreNotForEverybody(t *testing.T) {
 		{"10.0.0.7:4000", secret, true}, {"nowhere", "", false},
 	} {
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
-		req.RemoteAddr = c.from
+		req.RemoteAddr, req.Host = c.from, "localhost"
 		if c.secret != "" {
 			req.Header.Set("Authorization", "Bearer "+c.secret)
 		}

@@ -47,7 +47,11 @@ func (s *Server) injectFaults(next http.Handler) http.Handler {
 		}
 		c.fault = hit.Fault
 		s.metrics.countFault(hit.Effect)
-		s.applyFault(w, r, hit, next)
+		if hit.Effect.Delay == 0 && !hit.Effect.Hang {
+			s.applyFault(w, r, hit, next)
+			return
+		}
+		s.holdOne(&s.waiting, w, r, func() { s.applyFault(w, r, hit, next) })
 	})
 }
 

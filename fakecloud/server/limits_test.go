@@ -106,6 +106,28 @@ func TestNothingButHealthIsUnlimited(t *testing.T) {
 	}
 }
 
+// After a restart no token is remembered, and somebody at the same address goes on with a wrong one.
+func TestAFloodOfWrongTokensDoesNotKeepOutAValidOne(t *testing.T) {
+	r := newRig(t)
+	srv := r.newAPI(t, server.Config{RateLimit: 1000, RateBurst: 1000})
+	status := func(bearer string) int {
+		req := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/v1/zones", nil)
+		req.RemoteAddr = "192.0.2.1:1"
+		req.Header.Set("Authorization", "Bearer "+bearer)
+		w := httptest.NewRecorder()
+		srv.ServeHTTP(w, req)
+		return w.Code
+	}
+	made := must(r.CreateToken(t.Context(), r.project.ID, api.TokenCreate{Name: "late", Role: api.RoleEditor}))(t)
+	require.Eventually(t, func() bool {
+		for range 300 {
+			status("wrong")
+		}
+		return status("wrong") == http.StatusTooManyRequests && status(made.Secret) == http.StatusOK
+	}, patience, time.Millisecond)
+	assert.Equal(t, http.StatusOK, status(made.Secret), "now it is remembered")
+}
+
 func TestResourcesAreNotCountedForEachWhoLooks(t *testing.T) {
 	r := newRig(t)
 	r.srv.SetCountsAge(time.Hour)

@@ -62,7 +62,7 @@ func newMetrics(s *Server, stats func() StoreStats) *metrics {
 			Namespace: namespace, Name: "requests_in_flight", Help: "Calls under way, event streams among them.",
 		}, func() float64 { return float64(s.callsUnderWay.Load()) }),
 		throttled: newCounterVec(
-			"rate_limited_total", "Calls refused by a rate limit, by whose it was: a token's, or an address's.",
+			"rate_limited_total", "Calls refused by a limit: a token's or an address's rate, or how many event streams or calls that wait a token may have.",
 			"limit",
 		),
 		faultHits: newCounterVec("fault_hits_total", "Calls that a fault was applied to, by its effect.", "effect"),

@@ -235,7 +235,8 @@ func (s *Server) identifyCaller(r *http.Request) {
 	}
 	c.secret = strings.TrimSpace(secret)
 	// An address that guesses secrets must not cause a read of the store for each guess.
-	if c.throttledFor = s.limits.addressWait(r.RemoteAddr); c.throttledFor > 0 && !s.cloud.Remembers(c.secret) {
+	c.throttledFor = s.limits.addressWait(r.RemoteAddr)
+	if c.throttledFor > 0 && !s.cloud.Remembers(c.secret) && !s.limits.reserve.takeLookup(c.secret, time.Now()) {
 		return
 	}
 	who, err := s.cloud.Authenticate(r.Context(), c.secret)
@@ -248,7 +249,8 @@ func (s *Server) identifyCaller(r *http.Request) {
 	c.throttledFor = s.limits.takeForToken(who.Project.ID, who.Token)
 }
 
-// admitCaller refuses calls that exceed the limits and calls that lack a token, and
+// admitCaller refuses calls that exceed the limits, calls that lack a token, and calls that need
+// none under a name that is not the server's, and
 // prepares the audit entry of the others.
 func (s *Server) admitCaller(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -261,6 +263,8 @@ func (s *Server) admitCaller(next http.Handler) http.Handler {
 		}
 		switch {
 		case s.answerThrottled(w, r):
+		case c.principal == nil && c.op.public && !s.IsOwnHost(r.Host):
+			s.answerMisdirected(w, r)
 		case c.principal == nil && !c.op.public:
 			s.answerError(w, r, c.authError)
 		default:

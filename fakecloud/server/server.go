@@ -49,6 +49,8 @@ type Config struct {
 	Logger    *slog.Logger // silent when nil
 	// Certificate makes it HTTPS; plain HTTP when nil.
 	Certificate *tls.Certificate
+	// Hosts are names by which clients reach it, in lower case, beside localhost and those of the Certificate.
+	Hosts []string
 	// Heartbeat is the pause between an event stream's comment lines; 15 s when
 	// zero.
 	Heartbeat time.Duration
@@ -64,6 +66,7 @@ type Server struct {
 	cloud         *cloud.Cloud
 	log           *slog.Logger
 	cert          *tls.Certificate
+	hosts         []string
 	heartbeat     time.Duration
 	stopping      context.Context // its end ends event streams and calls that wait
 	stop          context.CancelFunc
@@ -77,6 +80,8 @@ type Server struct {
 	fronts     []Front
 	journal    *journal
 	limits     rateLimits
+	streams    heldCalls
+	waiting    heldCalls
 	metrics    *metrics
 	docs       map[string]docsFile
 	hub        eventHub
@@ -93,6 +98,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cloud: cfg.Cloud, faults: cfg.Faults, scenarios: cfg.Scenarios, log: cfg.Logger, cert: cfg.Certificate,
+		hosts:     cfg.Hosts,
 		heartbeat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted,
 	}
 	if s.log == nil {
@@ -103,6 +109,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	s.hub = eventHub{cloud: s.cloud, log: s.log, maxEvents: tailEvents, maxBytes: tailBytes, timeout: eventTimeout}
 	s.limits = newRateLimits(cfg.RateLimit, cfg.RateBurst)
+	s.streams = newHeldCalls(maxStreams, "streams", "event streams")
+	s.waiting = newHeldCalls(maxWaiting, "waiting", "calls that wait")
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	spec, err := loadSpec()
 	if err != nil {
@@ -112,7 +120,7 @@ func New(cfg Config) (*Server, error) {
 	router := mux.NewRouter().SkipClean(true)
 	router.NotFoundHandler = s.throttleRefusals(s.answerNoSuchPath)
 	router.MethodNotAllowedHandler = s.throttleRefusals(s.answerMethodNotAllowed(router))
-	router.Use(s.admitCaller, s.injectFaults, s.requireRole, s.validateRequest, s.readChangeConditions)
+	router.Use(s.admitCaller, s.injectFaults, s.requireRole, s.validateRequest, s.boundWaiting, s.readChangeConditions)
 	if err := s.serveDocs(router); err != nil {
 		return nil, err
 	}

@@ -67,13 +67,15 @@ func newRigWith(t testing.TB, change func(*fakecloud.Config), opts ...store.Opti
 	pid := os.Getpid()
 	snapshots := t.TempDir()
 	log := newFaultLog()
+	balancers := netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 100 + byte(pid>>8&127), byte(pid), 0}), 28)
 	cfg := fakecloud.Config{
 		Data: store.Memory, StoreOptions: opts,
 		Cloud: cloud.Config{
 			SnapshotDir: snapshots, Profile: cloud.Profiles[0],
 			InstanceCIDR:     netip.MustParsePrefix("127.51.0.0/29"),
+			TargetRanges:     []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), balancers},
 			Retention:        cloud.DefaultRetention,
-			LoadBalancerCIDR: netip.PrefixFrom(netip.AddrFrom4([4]byte{127, 100 + byte(pid>>8&127), byte(pid), 0}), 28),
+			LoadBalancerCIDR: balancers,
 		},
 		API: server.Config{Heartbeat: streamBeat, Logger: slog.New(log)},
 	}

@@ -47,3 +47,31 @@ func TestBucketsAreBounded(t *testing.T) {
 	assert.Zero(t, off.takeForToken("p", "t"))
 	assert.Zero(t, off.takeForAddress("127.0.0.1:1"))
 }
+
+func TestReservedLookups(t *testing.T) {
+	start := time.Unix(1e9, 0)
+	// triesUntilIn floods with one guess a millisecond, and tries a secret every 373 ms meanwhile.
+	triesUntilIn := func(guess func(ms int) string) (tries, lookups int, took time.Duration) {
+		r := newLookupReserve()
+		for ms := range 1_000_000 {
+			now := start.Add(time.Duration(ms) * time.Millisecond)
+			if r.takeLookup(guess(ms), now) {
+				lookups++
+			}
+			if ms%373 != 372 {
+				continue
+			}
+			if tries++; r.takeLookup("valid", now) {
+				return tries, lookups, now.Sub(start)
+			}
+		}
+		return tries, lookups, 0
+	}
+	tries, _, took := triesUntilIn(func(int) string { return "wrong" })
+	assert.NotZero(t, took)
+	assert.LessOrEqual(t, tries, 10, "one secret that is repeated takes one slot of 64")
+	tries, lookups, took := triesUntilIn(func(ms int) string { return fmt.Sprint("guess", ms) })
+	assert.NotZero(t, took)
+	assert.LessOrEqual(t, tries, 500, "one try in 16 gets in: this many fail once in 10^13 runs")
+	assert.LessOrEqual(t, lookups, reserveSlots*(int(took.Seconds())+2), "guesses stay bounded")
+}

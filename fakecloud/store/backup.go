@@ -167,19 +167,33 @@ func SyncFile(path string) error {
 // error, all of the old. The event log is empty then, and none of the numbers given before
 // is in it: readers get ErrEventsExpired. The file itself is only read.
 func (s *Store) Restore(ctx context.Context, path string) error {
+	return s.restore(ctx, path, s.keepAccessTokens)
+}
+
+// RestoreKeepingTokens is Restore, but the tokens stay as they are, of projects that the file has.
+func (s *Store) RestoreKeepingTokens(ctx context.Context, path string) error {
+	return s.restore(ctx, path, func(ctx context.Context, snapshot *sql.Conn) error {
+		return errors.Join(s.keepTokens(ctx, snapshot), s.keepAccessTokens(ctx, snapshot))
+	})
+}
+
+// keepState changes the copy of a file that is being restored, so that something of now outlasts that.
+type keepState func(ctx context.Context, snapshot *sql.Conn) error
+
+func (s *Store) restore(ctx context.Context, path string, keep keepState) error {
 	path, err := s.resolveOutside(path)
 	if err != nil {
 		return fmt.Errorf("restore from %s: %w", path, err)
 	}
-	if err := s.runOneCopy(func() error { return s.restoreFile(ctx, path) }); err != nil {
+	if err := s.runOneCopy(func() error { return s.restoreFile(ctx, path, keep) }); err != nil {
 		return fmt.Errorf("restore from %s: nothing was changed: %w", path, err)
 	}
 	return nil
 }
 
-func (s *Store) restoreFile(ctx context.Context, path string) error {
+func (s *Store) restoreFile(ctx context.Context, path string, keep keepState) error {
 	return s.withStagedCopy(ctx, path, func(from *sql.Conn) error {
-		return s.runExclusively(func() error { return s.replaceContent(ctx, from) })
+		return s.runExclusively(func() error { return s.replaceContent(ctx, from, keep) })
 	})
 }
 
@@ -271,7 +285,7 @@ func (s *Store) fitPages(ctx context.Context, file *sql.DB) error {
 
 // replaceContent brings the copy in, with an event log that no reader of either database
 // can resume (see migration 2).
-func (s *Store) replaceContent(ctx context.Context, from *sql.Conn) error {
+func (s *Store) replaceContent(ctx context.Context, from *sql.Conn, keep keepState) error {
 	given, err := newTx(s.writer, s.keepEvents).newestEvent(ctx)
 	if err != nil {
 		return err
@@ -287,7 +301,7 @@ func (s *Store) replaceContent(ctx context.Context, from *sql.Conn) error {
 	if _, err := from.ExecContext(ctx, "UPDATE serials SET last = max(last, ?)", serial); err != nil {
 		return err
 	}
-	if err := s.keepAccessTokens(ctx, from); err != nil {
+	if err := keep(ctx, from); err != nil {
 		return err
 	}
 	if _, err := from.ExecContext(ctx, `UPDATE sqlite_sequence
@@ -334,6 +348,31 @@ func copyFile(to, from string) error {
 	}
 	_, err = io.Copy(out, in)
 	return errors.Join(err, out.Close())
+}
+
+// keepTokens gives a snapshot the tokens of now in place of its own, so that none comes back that was deleted or rotated
+// since. Those of a project that it does not have are left out.
+func (s *Store) keepTokens(ctx context.Context, snapshot *sql.Conn) error {
+	all, err := newTx(s.writer, s.keepEvents).AllTokens(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := snapshot.ExecContext(ctx, "DELETE FROM tokens"); err != nil {
+		return err
+	}
+	for _, t := range all {
+		_, err := snapshot.ExecContext(
+			ctx, `INSERT INTO tokens (name, project_id, hash, role, origin, created_at, expires_at, rotated_at,
+				previous_hash, previous_until) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+				WHERE EXISTS (SELECT 1 FROM projects WHERE id = ?)`,
+			t.Name, t.ProjectID, t.Hash, t.Role, t.Origin, t.CreatedAt, t.ExpiresAt, t.RotatedAt, t.PreviousHash,
+			t.PreviousUntil, t.ProjectID,
+		)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // keepAccessTokens has a snapshot know the access tokens of now: clients go on with theirs until these expire. What

@@ -21,6 +21,9 @@ SELECT * FROM tokens
 WHERE project_id = @project_id AND name > @after AND (CAST(@name AS TEXT) = '' OR name = CAST(@name AS TEXT))
 ORDER BY name LIMIT @max;
 
+-- name: AllTokens :many
+SELECT * FROM tokens;
+
 -- name: OtherAdmins :one
 SELECT count(*) FROM tokens
 WHERE role = 'admin' AND name <> @name AND (expires_at IS NULL OR expires_at > @now);

@@ -111,6 +111,19 @@ func (c *Cluster) Traits() cluster.Traits {
 	return cluster.Traits{Summary: "somebody's cluster, " + c.Kubeconfig()}
 }
 
+// StartCloud starts the cloud, whose balancers may send to the nodes that are its instances.
+func (c *Cluster) StartCloud(ctx context.Context, tag string, note func(string)) error {
+	kube, err := c.Operator()
+	if err != nil {
+		return err
+	}
+	nodes, err := kube.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	return c.StartCloudFor(ctx, tag, note, targetAddresses(nodes.Items)...)
+}
+
 // StartControlPlane checks that the cluster answers, and applies the RBAC of the CCM
 // and the lab.
 func (c *Cluster) StartControlPlane(ctx context.Context, note func(string)) error {

@@ -122,6 +122,20 @@ func presentMachines(nodes []corev1.Node, instances []api.Instance) ([]cluster.M
 	return machines, nil
 }
 
+// targetAddresses are those of nodes that are instances of the lab's cloud, or wait to be. Others are some other
+// provider's, and a balancer has no business there.
+func targetAddresses(nodes []corev1.Node) (all []netip.Addr) {
+	for _, n := range nodes {
+		if !kubediff.IsUninitialized(&n) && !cluster.IsOfThisCloud(n.Spec.ProviderID) {
+			continue
+		}
+		if a, err := netip.ParseAddr(internalIPv4(n)); err == nil {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
 // internalIPv4 is the node's first internal IPv4 address; "" if it has none. The cloud
 // has IPv4 addresses only.
 func internalIPv4(n corev1.Node) string {

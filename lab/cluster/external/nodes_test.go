@@ -1,6 +1,7 @@
 package external
 
 import (
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -107,6 +108,7 @@ func TestPresent(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []cluster.Machine{{Name: "a", Address: "10.0.0.1"}, {Name: "c", Address: "10.0.0.1"}}, machines)
 
+	assert.Equal(t, []netip.Addr{netip.MustParseAddr("10.0.0.1")}, targetAddresses(nodes[2:]), "balancers may send to c alone")
 	_, err = presentMachines(nodes, instances[1:])
 	require.ErrorContains(t, err, "a (fakecloud://i-1), and a provider ID cannot be changed")
 	assert.ErrorContains(t, err, "`kubectl delete node NAME` and restart its kubelet")

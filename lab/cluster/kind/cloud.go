@@ -123,6 +123,7 @@ func (c *Cluster) createCloud(ctx context.Context, subnet netip.Prefix, tag stri
 		"--data=" + dataDir + "/cloud.db",
 		"--project=" + c.lab.Name, "--profile=" + c.lab.Profile, "--default-tag=" + tag,
 		"--instance-cidr=" + instanceRange(subnet).String(),
+		"--target-range=" + engineRange(subnet).String(), // For the control plane's container.
 		"--load-balancer-cidr=" + balancerRange(subnet).String(), "--load-balancer-interface=" + cloudInterface,
 	}
 	args = append(args, c.Cloud().DialectFlags()...)

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -156,6 +157,9 @@ func exitedEarlyError(p *process.Process) error {
 	return fmt.Errorf("%s ended at its start (%s)\n%s", p.Component, how, hint)
 }
 
+// targetRangeFlag is fakecloud's flag for machines that it has not made.
+const targetRangeFlag = "--target-range="
+
 // ComponentCloud is the name of the cloud's process.
 const ComponentCloud = "fakecloud"
 
@@ -174,8 +178,9 @@ func (s Site) Cloud() cluster.Cloud {
 	return c
 }
 
-// Fakecloud describes the process of the lab's cloud, which writes the token files.
-func (s Site) Fakecloud(tag string) process.Spec {
+// Fakecloud describes the process of the lab's cloud, which writes the token files. The cloud's balancers may send to
+// instances of its own, and to the targets.
+func (s Site) Fakecloud(tag string, targets ...netip.Addr) process.Spec {
 	spec := s.Spec(ComponentCloud, "fakecloud", "serve",
 		"--listen="+s.Endpoint(PortCloud),
 		"--data="+s.Lab.Path("cloud", "cloud.db"),
@@ -185,6 +190,9 @@ func (s Site) Fakecloud(tag string) process.Spec {
 		"--instance-cidr="+s.InstanceCIDR(),
 		"--load-balancer-cidr="+s.LoadBalancerCIDR(),
 	)
+	for _, a := range targets {
+		spec.Args = append(spec.Args, targetRangeFlag+netip.PrefixFrom(a, a.BitLen()).String())
+	}
 	spec.Args = append(spec.Args, s.Cloud().DialectFlags()...)
 	for _, caller := range cluster.Callers {
 		spec.Args = append(spec.Args, cluster.TokenFlag(caller, s.Cloud().TokenFile(caller)))
@@ -194,12 +202,42 @@ func (s Site) Fakecloud(tag string) process.Spec {
 
 // StartCloud starts the cloud and returns when it is ready.
 func (s Site) StartCloud(ctx context.Context, tag string, note func(string)) error {
+	return s.StartCloudFor(ctx, tag, note)
+}
+
+// StartCloudFor is StartCloud for machines that are there already, at these addresses. A cloud that runs
+// without one of them is started anew.
+func (s Site) StartCloudFor(ctx context.Context, tag string, note func(string), targets ...netip.Addr) error {
+	spec := s.Fakecloud(tag, targets...)
+	if err := s.stopOutdatedCloud(ctx, spec); err != nil {
+		return err
+	}
 	note("waiting for it to be ready")
 	cloud, err := s.Cloud().Client(cluster.CallerLab)
 	if err != nil {
 		return err
 	}
-	return s.Serve(ctx, "fakecloud to be ready on "+s.Cloud().URL, cloud.Ready, s.Fakecloud(tag))
+	return s.Serve(ctx, "fakecloud to be ready on "+s.Cloud().URL, cloud.Ready, spec)
+}
+
+// stopOutdatedCloud ends a cloud that runs without one of the target ranges.
+func (s Site) stopOutdatedCloud(ctx context.Context, spec process.Spec) error {
+	running, err := s.Host.Running()
+	p := running[spec.Component]
+	if err != nil || p == nil {
+		return err
+	}
+	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+	if err != nil {
+		return nil //nolint:nilerr // It has ended since.
+	}
+	has := strings.Split(string(line), "\x00")
+	if slices.ContainsFunc(spec.Args, func(arg string) bool {
+		return strings.HasPrefix(arg, targetRangeFlag) && !slices.Contains(has, arg)
+	}) {
+		return process.Stop(ctx, storeGrace, p)
+	}
+	return nil
 }
 
 // Claim takes a free slot for a new lab.

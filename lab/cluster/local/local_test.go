@@ -232,3 +232,22 @@ func TestAwaitErrors(t *testing.T) {
 		}
 	}
 }
+
+// A cloud that may not send to a machine that is there by now is ended, to be started anew.
+func TestCloudWithoutATargetRangeIsEnded(t *testing.T) {
+	s := newSite(t)
+	// The shell itself waits, so that its arguments stay those of the process.
+	spec := s.script(ComponentCloud, "while :; do sleep 1000; done")
+	spec.Args = append(spec.Args, "fakecloud", targetRangeFlag+"10.0.0.1/32")
+	p, err := s.Host.Start(spec)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		running, err := s.Host.Running()
+		return err == nil && running[ComponentCloud] != nil
+	}, bound, time.Millisecond)
+	require.NoError(t, s.stopOutdatedCloud(t.Context(), spec))
+	assert.True(t, p.Alive())
+	spec.Args = append(spec.Args, targetRangeFlag+"10.0.0.2/32")
+	require.NoError(t, s.stopOutdatedCloud(t.Context(), spec))
+	assert.False(t, p.Alive())
+}
