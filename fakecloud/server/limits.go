@@ -24,7 +24,11 @@ const (
 
 // rateLimits are the token buckets of all callers. They run in real time, whatever the
 // cloud's clock.
-type rateLimits struct{ tokens, strangers tokenBuckets }
+type rateLimits struct {
+	tokens, strangers tokenBuckets
+	// refusals are the calls beyond a token's limit that the audit lists. It counts all.
+	refusals tokenBuckets
+}
 
 // newRateLimits makes limits of so many calls a second, or none if perSecond is 0.
 func newRateLimits(perSecond, burst int) rateLimits {
@@ -34,6 +38,7 @@ func newRateLimits(perSecond, burst int) rateLimits {
 	return rateLimits{
 		tokens:    tokenBuckets{rate: rate.Limit(perSecond), burst: max(burst, 1)},
 		strangers: tokenBuckets{rate: strangerRate, burst: strangerBurst},
+		refusals:  tokenBuckets{rate: 1, burst: 1},
 	}
 }
 
@@ -41,6 +46,11 @@ func newRateLimits(perSecond, burst int) rateLimits {
 // wait.
 func (l *rateLimits) takeForToken(project, name string) time.Duration {
 	return l.tokens.takeOne(project+"/"+name, time.Now())
+}
+
+// listsRefusal tells whether the audit is to list a call beyond a token's limit.
+func (l *rateLimits) listsRefusal(project, name string) bool {
+	return l.refusals.takeOne(project+"/"+name, time.Now()) == 0
 }
 
 // takeForAddress takes a call without a valid token from the bucket of its address, or
