@@ -11,7 +11,8 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-// auditKept is how many of the newest calls are kept. Their sums are kept for ever.
+// auditKept is how many of each project's newest calls are kept. Their sums are kept for
+// ever.
 const auditKept = 100_000
 
 // AuditEntry is one call.
@@ -63,8 +64,8 @@ type AuditBatch struct {
 	Sums []AuditSum
 }
 
-// AppendAudit stores a batch and drops the oldest entries beyond auditKept. It gives the
-// ID of the batch's first entry; those of the others follow it.
+// AppendAudit stores a batch and drops each project's oldest entries beyond auditKept. It
+// gives the ID of the batch's first entry; those of the others follow it.
 func (c *Cloud) AppendAudit(ctx context.Context, b AuditBatch) (first int64, err error) {
 	err = c.store.Write(ctx, func(tx *store.Tx) error {
 		last, err := tx.LastAudit(ctx)
@@ -89,9 +90,25 @@ func (c *Cloud) AppendAudit(ctx context.Context, b AuditBatch) (first int64, err
 				return err
 			}
 		}
-		return tx.PruneAudit(ctx, last+int64(len(b.Entries))-auditKept)
+		return pruneAudit(ctx, tx, b.Entries)
 	})
 	return first, refuseIfFull(err)
+}
+
+// pruneAudit drops the oldest entries of the projects that entries were added of.
+func pruneAudit(ctx context.Context, tx *store.Tx, entries []AuditEntry) error {
+	added := map[string]int64{}
+	for _, e := range entries {
+		added[e.Project]++
+	}
+	for project, n := range added {
+		if err := tx.PruneRows("audit", project, n, store.Kept{Rows: auditKept}, func() error {
+			return tx.PruneAudit(ctx, db.PruneAuditParams{ProjectID: project, Keep: auditKept})
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func auditRow(e AuditEntry, id int64) db.InsertAuditParams {

@@ -14,6 +14,10 @@ import (
 func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 	c, p := newCloud(t, nil)
 	who := AuditCaller{Project: p.ID, Token: "t", UserAgent: "ü/1", Operation: "listZones"}
+	other, err := c.EnsureProject(t.Context(), "other", nil)
+	require.NoError(t, err)
+	theirs := AuditEntry{Time: epoch, AuditCaller: AuditCaller{Project: other.ID}, Status: 200}
+	requireOK(t)(c.AppendAudit(t.Context(), AuditBatch{Entries: []AuditEntry{theirs}}))
 	const batch, batches = 5000, 21
 	n := 0
 	for range batches {
@@ -26,18 +30,21 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 		}
 		first, err := c.AppendAudit(t.Context(), b)
 		require.NoError(t, err)
-		require.EqualValues(t, n-batch+1, first)
+		require.EqualValues(t, n-batch+2, first)
 	}
 	page, more, err := c.ListAudit(t.Context(), p, AuditFilter{UserAgent: "ü", Limit: 1})
 	require.NoError(t, err)
 	assert.True(t, more)
 	assert.Equal(t, fmt.Sprint(n), page[0].RequestID, "newest first")
-	oldest := int64(n - auditKept + 1)
+	oldest := int64(n - auditKept + 2)
 	page, more, err = c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10})
 	require.NoError(t, err)
 	assert.False(t, more)
 	require.Len(t, page, 1)
 	assert.Equal(t, oldest, page[0].ID)
+	page, _, err = c.ListAudit(t.Context(), other, AuditFilter{Limit: 1})
+	require.NoError(t, err)
+	assert.Len(t, page, 1, "another project's is kept")
 	sums, err := c.SumAudit(t.Context(), p, AuditFilter{}, func(a AuditCaller) AuditCaller {
 		return AuditCaller{Token: a.Token}
 	})
@@ -47,6 +54,8 @@ func TestOldCallsAreDroppedButNotTheirSums(t *testing.T) {
 		sums,
 	)
 
+	page, _, err = c.ListAudit(t.Context(), p, AuditFilter{Before: oldest + 1, Limit: 10})
+	require.NoError(t, err)
 	amended := page[0]
 	amended.BytesOut, amended.Duration = 7, time.Minute
 	stranger := amended

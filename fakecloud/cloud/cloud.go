@@ -79,10 +79,10 @@ type Cloud struct {
 	ready   chan struct{} // closed by Run once balancers are restored
 	waiters operationWaiters
 
-	admissions      admissionCache
-	idempotencyKeys idempotencyKeys
-	usedIPv4        usedAddresses
-	usedIPv6        usedAddresses // of the IPv6 pool
+	admissions admissionCache
+	keptKeys   store.Kept
+	usedIPv4   usedAddresses
+	usedIPv6   usedAddresses // of the IPv6 pool
 
 	transitions transitionCounter
 
@@ -136,11 +136,11 @@ func New(cfg Config) (*Cloud, error) {
 	}
 	c := &Cloud{
 		cfg: cfg, store: cfg.Store, clock: cfg.Clock, log: cfg.Logger,
-		random:          newRandom(cfg.Seed, cfg.startNumber()),
-		wake:            make(chan struct{}, 1),
-		ready:           make(chan struct{}),
-		waiters:         operationWaiters{byID: map[string]*operationWait{}},
-		idempotencyKeys: idempotencyKeys{most: maxKeys, between: keysBetween},
+		random:   newRandom(cfg.Seed, cfg.startNumber()),
+		wake:     make(chan struct{}, 1),
+		ready:    make(chan struct{}),
+		waiters:  operationWaiters{byID: map[string]*operationWait{}},
+		keptKeys: keptKeys,
 
 		usedIPv4: newUsedAddresses(everyIPv4),
 		usedIPv6: newUsedAddresses(trackedPrefix(cfg.LoadBalancerCIDR6)),

@@ -359,12 +359,16 @@ func removeTargetEverywhere(ctx context.Context, tx *changeTx, id string, now ti
 	if err != nil {
 		return err
 	}
-	for _, row := range rows {
-		lb, err := resourceFrom[LoadBalancer](row)
-		if err != nil {
-			return err
-		}
-		lb.Targets = slices.DeleteFunc(lb.Targets, func(t string) bool { return t == id })
+	balancers, err := mapAll(rows, resourceFrom[LoadBalancer])
+	if err != nil {
+		return err
+	}
+	return removeTargets(ctx, tx, balancers, []string{id}, now)
+}
+
+func removeTargets(ctx context.Context, tx *changeTx, balancers []LoadBalancer, ids []string, now time.Time) error {
+	for _, lb := range balancers {
+		lb.Targets = slices.DeleteFunc(lb.Targets, func(t string) bool { return slices.Contains(ids, t) })
 		if err := saveResource(ctx, tx, lb.State, &lb, now); err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -17,7 +18,7 @@ func TestIdempotencyKeysAreBounded(t *testing.T) {
 	q, err := c.EnsureProject(t.Context(), "other", nil)
 	require.NoError(t, err)
 	clock := c.clock.(interface{ Advance(d time.Duration) })
-	c.idempotencyKeys.most, c.idempotencyKeys.between = 20, 5
+	c.keptKeys.Rows = 20
 	reserve := func(p Project, key string) string {
 		ctx := WithRequest(t.Context(), Request{Key: key, Fingerprint: []byte("same")})
 		a, _, err := c.ReserveAddress(ctx, p, AddressSpec{})
@@ -43,11 +44,39 @@ func TestIdempotencyKeysAreBounded(t *testing.T) {
 			}
 		}
 		require.LessOrEqual(t, kept, 20)
-		require.GreaterOrEqual(t, kept, min(i+1, 15))
+		require.GreaterOrEqual(t, kept, min(i+1, 19))
 	}
 	assert.False(t, has(p, "k0"), "the oldest go")
-	for i := 45; i < 60; i++ {
+	for i := 41; i < 60; i++ {
 		assert.True(t, has(p, fmt.Sprintf("k%d", i)), "the newest stay")
 	}
 	assert.True(t, has(q, "theirs"), "each project has its own")
+}
+
+func TestIdempotencyResultsAreBounded(t *testing.T) {
+	c, p := newCloud(t, nil)
+	clock := c.clock.(interface{ Advance(d time.Duration) })
+	c.keptKeys.Bytes = 16_000
+	remembered := func(key string) (found bool) {
+		row := db.InsertIdempotencyKeyParams{
+			ProjectID: p.ID, Key: key, Fingerprint: []byte("same"), Result: strings.Repeat("x", 1000),
+			ExpiresAt: c.now().Add(KeyLifetime).UnixMilli(),
+		}
+		require.NoError(t, c.store.Write(t.Context(), func(tx *store.Tx) error {
+			_, err := tx.IdempotencyKey(t.Context(), db.IdempotencyKeyParams{ProjectID: p.ID, Key: key})
+			if found = err == nil; found {
+				return nil
+			}
+			return c.rememberKey(t.Context(), tx, row)
+		}))
+		return found
+	}
+	for i := range 50 {
+		clock.Advance(time.Second)
+		require.False(t, remembered(fmt.Sprint(i)))
+	}
+	for i := 36; i < 50; i++ {
+		assert.True(t, remembered(fmt.Sprint(i)), i)
+	}
+	assert.False(t, remembered("33"), "the oldest are forgotten")
 }

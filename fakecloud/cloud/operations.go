@@ -12,12 +12,9 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/store/db"
 )
 
-const (
-	// keepOperations is how many of the newest operations are kept, beside those that run.
-	keepOperations = 10_000
-	// pruneEvery is after how many new operations the oldest are dropped.
-	pruneEvery = 256
-)
+// keepOperations is how many of each project's newest operations are kept, beside those
+// that run.
+const keepOperations = 10_000
 
 // Operation is a change that takes time. It is made in the transaction of the change, and
 // ends in the transaction in which the resource enters the state that decides it.
@@ -85,17 +82,16 @@ func (c *Cloud) beginOperation(
 	if err != nil {
 		return "", err
 	}
-	seq, err := tx.InsertOperation(ctx, db.InsertOperationParams{
+	_, err = tx.InsertOperation(ctx, db.InsertOperationParams{
 		ID: op, ProjectID: project, Type: string(kind), Resource: string(resource), ResourceID: id,
 		State: string(OperationRunning), Token: requestOf(ctx).Token, CreatedAt: now.UnixMilli(), Serial: serial,
 	})
 	if err != nil {
 		return "", err
 	}
-	if seq%pruneEvery == 0 {
-		return op, tx.PruneOperations(ctx, seq-keepOperations)
-	}
-	return op, nil
+	return op, tx.PruneRows("operations", project, 1, store.Kept{Rows: keepOperations}, func() error {
+		return tx.PruneOperations(ctx, db.PruneOperationsParams{ProjectID: project, Keep: keepOperations})
+	})
 }
 
 // hasOperations tells whether changes of such resources take time.

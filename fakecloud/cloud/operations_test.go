@@ -256,11 +256,17 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 		_, outcome, err := c.CreateInstance(ctx, p, InstanceSpec{})
 		return outcome, err
 	})
+	other, err := c.EnsureProject(t.Context(), "other", nil)
+	require.NoError(t, err)
 	end := errors.New("enough")
-	err := c.change(t.Context(), func(ctx context.Context, tx *changeTx, now time.Time) error {
+	const pruneEvery = keepOperations / 100
+	err = c.change(t.Context(), func(ctx context.Context, tx *changeTx, now time.Time) error {
 		for n := range keepOperations + 2*pruneEvery {
-			id := fmt.Sprintf("i-%d", n)
-			if _, err := c.beginOperation(ctx, tx, p.ID, InstanceResource, id, Stop, now); err != nil {
+			id, project := fmt.Sprintf("i-%d", n), p.ID
+			if n == 0 {
+				project = other.ID
+			}
+			if _, err := c.beginOperation(ctx, tx, project, InstanceResource, id, Stop, now); err != nil {
 				return err
 			}
 			if err := endDecidedOperations(ctx, tx, id, string(InstanceStopped), "", now); err != nil {
@@ -272,7 +278,10 @@ func TestTheOldestOperationsAreDropped(t *testing.T) {
 		assert.LessOrEqual(t, len(rows), keepOperations+pruneEvery)
 		assert.GreaterOrEqual(t, len(rows), keepOperations)
 		assert.Equal(t, running.ID, rows[0].ID, "it still runs")
-		assert.NotEqual(t, "i-0", rows[1].ResourceID)
+		assert.NotEqual(t, "i-1", rows[1].ResourceID)
+		rows, err = tx.ListOperations(ctx, dbAllOperations(other))
+		require.NoError(t, err)
+		assert.Len(t, rows, 1, "another project's is kept")
 		return end
 	})
 	require.ErrorIs(t, err, end)

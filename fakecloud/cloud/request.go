@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/ccmlab/ccmlab/fakecloud/store"
@@ -53,31 +52,36 @@ func requestOf(ctx context.Context) Request {
 	return r
 }
 
-const (
-	// maxKeys is how many keys of a project are remembered at most.
-	maxKeys = 100_000
-	// keysBetween is how many may come before the keys are bounded again: that
-	// reads all of them.
-	keysBetween = 1000
-)
+// keptKeys bounds the idempotency keys of each project. So a key is remembered for
+// KeyLifetime, unless the project has used as many newer ones, or newer ones whose results
+// take as much: then its oldest are forgotten before that, and no other project's. As no
+// result is much larger than a request may be, dozens of keys are remembered in any case.
+var keptKeys = store.Kept{Rows: 100_000, Bytes: 64 << 20}
 
-// idempotencyKeys bounds how many idempotency keys are stored.
-type idempotencyKeys struct {
-	most, between int64
-	// since is how many keys were added since the process started.
-	since atomic.Int64
-}
-
-// makeRoom removes expired keys, and with the first key of a process and every between
-// keys also the oldest beyond the bound.
-func (k *idempotencyKeys) makeRoom(ctx context.Context, tx *store.Tx, now time.Time) error {
-	if err := tx.PruneIdempotencyKeys(ctx, now.UnixMilli()); err != nil {
+// rememberKey stores the result of a create, and forgets the project's oldest keys beyond
+// what is kept.
+func (c *Cloud) rememberKey(ctx context.Context, tx *store.Tx, row db.InsertIdempotencyKeyParams) error {
+	if err := tx.InsertIdempotencyKey(ctx, row); err != nil {
 		return err
 	}
-	if k.since.Add(1)%k.between != 1 {
-		return nil
+	forget := func(keep int64) error {
+		return tx.PruneOldestKeys(ctx, db.PruneOldestKeysParams{ProjectID: row.ProjectID, Keep: keep})
 	}
-	return tx.BoundIdempotencyKeys(ctx, k.most-k.between)
+	err := tx.PruneRows("idempotency_keys", row.ProjectID, 1, c.keptKeys, func() error {
+		return forget(c.keptKeys.Rows)
+	})
+	if err != nil {
+		return err
+	}
+	return tx.PruneBytes("idempotency_keys", row.ProjectID, int64(len(row.Result)), c.keptKeys,
+		func() (int64, error) { return tx.IdempotencyBytes(ctx, row.ProjectID) },
+		func(keep int64) error {
+			n, err := tx.KeysWithinBytes(ctx, db.KeysWithinBytesParams{ProjectID: row.ProjectID, Keep: keep})
+			if err != nil {
+				return err
+			}
+			return forget(n)
+		})
 }
 
 // createOnce runs create, or gives what the first request with the same
@@ -96,7 +100,7 @@ func createOnce[T any](
 		result, err = create()
 		return result, false, err
 	}
-	if err := c.idempotencyKeys.makeRoom(ctx, tx.Tx, now); err != nil {
+	if err := tx.PruneIdempotencyKeys(ctx, now.UnixMilli()); err != nil {
 		return result, false, err
 	}
 	row, err := tx.IdempotencyKey(ctx, db.IdempotencyKeyParams{ProjectID: p.ID, Key: r.Key})
@@ -120,7 +124,7 @@ func createOnce[T any](
 	if result, err = create(); err != nil {
 		return result, false, err
 	}
-	return result, false, tx.InsertIdempotencyKey(ctx, db.InsertIdempotencyKeyParams{
+	return result, false, c.rememberKey(ctx, tx.Tx, db.InsertIdempotencyKeyParams{
 		ProjectID: p.ID, Key: r.Key, Fingerprint: r.Fingerprint, Result: toJSON(result),
 		ExpiresAt: now.Add(KeyLifetime).UnixMilli(),
 	})

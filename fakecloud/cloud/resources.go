@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -282,14 +283,61 @@ func getResource[T resource](ctx context.Context, c *Cloud, p Project, id string
 	return readOne(ctx, c, func(tx *store.Tx) (T, error) { return loadResource[T](ctx, tx, p, id) })
 }
 
-// listResources gives one page, oldest first, and whether more follow.
+const (
+	// pageBytes bounds the documents of a page that has more than one item.
+	pageBytes = 4 << 20
+	// rowsAtOnce is how many rows are read before looking how large they are.
+	rowsAtOnce = 100
+)
+
+// listResources gives one page, oldest first, and whether more follow. A page of large
+// resources ends before the limit, so that no answer is much larger than pageBytes.
 func listResources[T resource](ctx context.Context, c *Cloud, p Project, f Filter) (page []T, more bool, err error) {
-	return readPage(ctx, c, f.Limit, resourceFrom[T], func(tx *store.Tx) ([]db.ListResourcesRow, error) {
-		return tx.ListResources(ctx, db.ListResourcesParams{
-			ProjectID: p.ID, Kind: string(kindOf[T]()), After: f.After, Name: f.Name, Zone: f.Zone, Serial: f.Serial,
-			States: listJSON(f.States), Tags: listJSON(f.Tags), Max: int64(f.Limit) + 1,
-		})
+	bound := pageBytes
+	if f.Limit == NoLimit {
+		bound = math.MaxInt
+	}
+	params := db.ListResourcesParams{
+		ProjectID: p.ID, Kind: string(kindOf[T]()), After: f.After, Name: f.Name, Zone: f.Zone, Serial: f.Serial,
+		States: listJSON(f.States), Tags: listJSON(f.Tags),
+	}
+	err = c.store.Read(ctx, func(tx *store.Tx) error {
+		page, more, err = readResourcePage[T](ctx, tx, params, f.Limit, bound)
+		return err
 	})
+	return page, more, err
+}
+
+// readResourcePage reads resources until there are limit of them, or until another would
+// bring their documents beyond a number of bytes.
+func readResourcePage[T resource](
+	ctx context.Context,
+	tx *store.Tx,
+	params db.ListResourcesParams,
+	limit, bytes int,
+) (page []T, more bool, err error) {
+	for {
+		params.Max = int64(min(limit-len(page)+1, rowsAtOnce))
+		rows, err := tx.ListResources(ctx, params)
+		if err != nil {
+			return nil, false, err
+		}
+		for _, row := range rows {
+			bytes -= len(row.Document)
+			if len(page) == limit || len(page) > 0 && bytes < 0 {
+				return page, true, nil
+			}
+			r, err := resourceFrom[T](row)
+			if err != nil {
+				return nil, false, err
+			}
+			page = append(page, r)
+		}
+		if int64(len(rows)) < params.Max {
+			return page, false, nil
+		}
+		params.After = page[len(page)-1].describe().row.ID
+	}
 }
 
 // resourcesIn gives a project's resources that are in one of the states, or in any if none

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"encoding/json"
+	"math"
 	"net/netip"
 	"strings"
 	"time"
@@ -386,9 +387,12 @@ type Filter struct {
 	Tags   []TagFilter
 	// After is the ID of the last item of the page before.
 	After string
-	// Limit is at least 1.
+	// Limit is at least 1. A page of resources may end before it: see listResources.
 	Limit int
 }
+
+// NoLimit gives all items in one page, whatever their size.
+const NoLimit = math.MaxInt32
 
 // TagFilter matches a tag of this key that has this value, or any if Value is nil.
 type TagFilter struct {

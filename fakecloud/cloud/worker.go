@@ -181,8 +181,63 @@ func (c *Cloud) changeTogether(ctx context.Context, all []pendingChange) error {
 	return errors.Join(errs...)
 }
 
+// balancersPerWrite is how many balancers lose targets in one transaction. One with a
+// thousand targets takes tens of milliseconds, for which other writers wait.
+const balancersPerWrite = 16
+
+// removeTargetsInSteps takes instances that are about to be terminated out of the targets
+// of balancers, if they are targets of many. Each step is a transaction of its own. After a
+// crash the instances are still due, and the steps that are missing follow.
+func (c *Cloud) removeTargetsInSteps(ctx context.Context, ids []string) error {
+	for first, more := true, true; more; first = false {
+		err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) (err error) {
+			more, err = removeSomeTargets(ctx, tx, ids, first, now)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeSomeTargets makes one step. The first leaves few targets to the transitions of
+// their instances, so that the change of an instance and those of its balancers are one.
+func removeSomeTargets(
+	ctx context.Context,
+	tx *changeTx,
+	ids []string,
+	first bool,
+	now time.Time,
+) (more bool, err error) {
+	ending, err := tx.DueTerminating(ctx, db.DueTerminatingParams{Ids: listJSON(ids), Now: millisOrNull(&now)})
+	if err != nil || len(ending) == 0 {
+		return false, err
+	}
+	if first {
+		n, err := tx.CountTargets(ctx, listJSON(ending))
+		if err != nil || n <= balancersPerWrite {
+			return false, err
+		}
+	}
+	rows, err := tx.LoadBalancersTargetingAny(
+		ctx, db.LoadBalancersTargetingAnyParams{Ids: listJSON(ending), Max: balancersPerWrite},
+	)
+	if err != nil {
+		return false, err
+	}
+	balancers, err := mapAll(rows, resourceFrom[LoadBalancer])
+	if err != nil {
+		return false, err
+	}
+	return len(rows) == balancersPerWrite, removeTargets(ctx, tx, balancers, ending, now)
+}
+
 // elapseInstances ends the states of those instances whose states have run out.
 func (c *Cloud) elapseInstances(ctx context.Context, ids []string) error {
+	if err := c.removeTargetsInSteps(ctx, ids); err != nil {
+		return err
+	}
 	all := make([]pendingChange, len(ids))
 	for i, id := range ids {
 		all[i] = func(ctx context.Context, tx *changeTx, now time.Time) error {

@@ -53,3 +53,69 @@ func benchmarkDue(b *testing.B, create func(c *Cloud, p Project, i int) error) {
 	_, err = c.runDueTransitions(ctx)
 	require.NoError(b, err)
 }
+
+// BenchmarkTerminatedTargets terminates 4 targets of 100 balancers with 500 targets
+// each. It reports how long the longest write took, for which others waited.
+func BenchmarkTerminatedTargets(b *testing.B) {
+	const balancers, targets, terminated = 100, 500, 4
+	ctx := b.Context()
+	s, err := store.Open(ctx, filepath.Join(b.TempDir(), "cloud.db"))
+	require.NoError(b, err)
+	defer func() { require.NoError(b, s.Close()) }()
+	clock := clockwork.NewFakeClockAt(epoch)
+	c, err := New(Config{Store: s, DataPlane: newFakePlane(), Profile: Profiles[1], Clock: clock})
+	require.NoError(b, err)
+	p, err := c.EnsureProject(ctx, "default", nil)
+	require.NoError(b, err)
+	ids := make([]string, targets)
+	for i := range ids {
+		in, _, err := c.CreateInstance(ctx, p, InstanceSpec{Name: fmt.Sprint("i-", i)})
+		require.NoError(b, err)
+		ids[i] = in.ID
+	}
+	var creating errgroup.Group
+	creating.SetLimit(64)
+	for i := range balancers {
+		creating.Go(func() error {
+			_, _, err := c.CreateLoadBalancer(ctx, p, LoadBalancerSpec{
+				Name: fmt.Sprint("lb-", i), Listeners: []Listener{{Protocol: TCP, Port: 80, TargetPort: 30080}}, Targets: ids,
+			})
+			return err
+		})
+	}
+	require.NoError(b, creating.Wait())
+	clock.Advance(time.Minute)
+	_, err = c.runDueTransitions(ctx)
+	require.NoError(b, err)
+	for b.Loop() {
+		for _, id := range ids[:terminated] {
+			_, _, err := c.TerminateInstance(ctx, p, id)
+			require.NoError(b, err)
+		}
+		clock.Advance(time.Minute)
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.runDueTransitions(ctx)
+			done <- err
+		}()
+		var longest time.Duration
+		for ended := false; !ended; {
+			select {
+			case err := <-done:
+				require.NoError(b, err)
+				ended = true
+			default:
+			}
+			start := time.Now()
+			require.NoError(b, s.Write(ctx, func(*store.Tx) error { return nil }))
+			longest = max(longest, time.Since(start))
+		}
+		b.ReportMetric(longest.Seconds(), "longest-wait-s")
+		ids = ids[terminated:]
+	}
+	require.NoError(b, s.Read(ctx, func(tx *store.Tx) error {
+		bytes, err := tx.EventBytes(ctx, p.ID)
+		b.ReportMetric(float64(bytes), "event-bytes")
+		return err
+	}))
+}

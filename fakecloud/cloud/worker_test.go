@@ -1,6 +1,7 @@
 package cloud
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -43,4 +44,52 @@ func TestABadRowHoldsUpNoOther(t *testing.T) {
 	row("pending")
 	advance(t, c, 0)
 	assert.Len(t, plane.applied[lb.ID].Backends, 5)
+}
+
+// Instances that are targets of many balancers leave them in several writes, so that other
+// writers need not wait for all. What a crash left undone follows.
+func TestTerminatedTargetsLeaveInSteps(t *testing.T) {
+	c, p := newCloud(t, nil)
+	var ids []string
+	for i := range 4 {
+		ids = append(ids, newInstance(t, c, p, InstanceSpec{Name: fmt.Sprint(i)}).ID)
+	}
+	const balancers = 2*balancersPerWrite + 3
+	for i := range balancers {
+		createBalancer(t, c, p, LoadBalancerSpec{Name: fmt.Sprint("lb-", i), Listeners: oneListener, Targets: ids})
+	}
+	advance(t, c, time.Minute)
+	ending := ids[:3]
+	for _, id := range ending {
+		_, _, err := c.TerminateInstance(t.Context(), p, id)
+		require.NoError(t, err)
+	}
+	c.clock.(*clockwork.FakeClock).Advance(time.Minute)
+	targets := func() (n int64) {
+		require.NoError(t, c.store.Read(t.Context(), func(tx *store.Tx) (err error) {
+			n, err = tx.CountTargets(t.Context(), listJSON(ending))
+			return err
+		}))
+		return n
+	}
+	require.NoError(t, c.change(t.Context(), func(ctx context.Context, tx *changeTx, now time.Time) error {
+		more, err := removeSomeTargets(ctx, tx, ids, true, now) // And then it crashes.
+		assert.True(t, more)
+		return err
+	}))
+	require.EqualValues(t, len(ending)*(balancers-balancersPerWrite), targets())
+	before := c.store.Stats().Writes
+	_, err := c.runDueTransitions(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, targets())
+	assert.GreaterOrEqual(t, c.store.Stats().Writes-before, int64(3))
+	for _, id := range ending {
+		assert.Equal(t, InstanceTerminated, getInstance(t, c, p, id).State)
+	}
+	all, _, err := c.ListLoadBalancers(t.Context(), p, Filter{Limit: NoLimit})
+	require.NoError(t, err)
+	require.Len(t, all, balancers)
+	for _, lb := range all {
+		assert.Equal(t, ids[3:], lb.Targets)
+	}
 }

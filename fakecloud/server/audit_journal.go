@@ -105,6 +105,14 @@ func (j *journal) recordCall(e cloud.AuditEntry) *journalEntry {
 	return entry
 }
 
+// countCall adds a call to the sums only.
+func (j *journal) countCall(e cloud.AuditEntry) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.addToSums(e.AuditCaller, sumOf(e))
+	j.scheduleFlush(journalPause)
+}
+
 // addEntry adds a call to the list and the sums. mu is held.
 func (j *journal) addEntry(e cloud.AuditEntry) *journalEntry {
 	entry := &journalEntry{AuditEntry: e}

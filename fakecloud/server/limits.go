@@ -30,6 +30,8 @@ const (
 type rateLimits struct {
 	tokens, strangers tokenBuckets
 	reserve           lookupReserve
+	// refusals are the calls beyond a token's limit that the audit lists. It counts all.
+	refusals tokenBuckets
 }
 
 // newRateLimits makes limits of so many calls a second, or none if perSecond is 0.
@@ -41,6 +43,7 @@ func newRateLimits(perSecond, burst int) rateLimits {
 		tokens:    tokenBuckets{rate: rate.Limit(perSecond), burst: max(burst, 1)},
 		strangers: tokenBuckets{rate: strangerRate, burst: strangerBurst},
 		reserve:   newLookupReserve(),
+		refusals:  tokenBuckets{rate: 1, burst: 1},
 	}
 }
 
@@ -48,6 +51,11 @@ func newRateLimits(perSecond, burst int) rateLimits {
 // wait.
 func (l *rateLimits) takeForToken(project, name string) time.Duration {
 	return l.tokens.takeOne(project+"/"+name, time.Now())
+}
+
+// listsRefusal tells whether the audit is to list a call beyond a token's limit.
+func (l *rateLimits) listsRefusal(project, name string) bool {
+	return l.refusals.takeOne(project+"/"+name, time.Now()) == 0
 }
 
 // takeForAddress takes a call without a valid token from the bucket of its address, or

@@ -56,6 +56,34 @@ func TestRateLimits(t *testing.T) {
 	}
 }
 
+// A token that calls on when it is refused does not fill the audit.
+func TestAuditListsFewRefusedCalls(t *testing.T) {
+	r := newRig(t)
+	r.url = serve(t, r.newAPI(t, server.Config{RateLimit: 1, RateBurst: 3}))
+	start := time.Now()
+	const calls = 200
+	refused := 0
+	for range calls {
+		if resp, _ := r.call(t, "GET", "/v1/zones", ""); resp.StatusCode == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	atMost := 1 + int(time.Since(start)/time.Second)
+	other := newClient(t, r.url, ccmSecret)
+	sums := must(other.SumAudit(t.Context(), client.AuditFilter{Token: "operator"}, api.AuditByOperation))(t)
+	require.Len(t, sums, 1)
+	assert.EqualValues(t, calls, sums[0].Calls)
+	assert.EqualValues(t, refused, sums[0].Throttled)
+	listed := 0
+	for _, e := range must(other.ListAudit(t.Context(), client.AuditFilter{Token: "operator"}, 0))(t) {
+		if e.Status == http.StatusTooManyRequests {
+			listed++
+		}
+	}
+	assert.Positive(t, listed)
+	assert.LessOrEqual(t, listed, atMost)
+}
+
 // What is no operation, and what needs no token, is limited as well.
 func TestNothingButHealthIsUnlimited(t *testing.T) {
 	r := newRig(t)

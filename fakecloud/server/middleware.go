@@ -273,7 +273,8 @@ func (s *Server) admitCaller(next http.Handler) http.Handler {
 	})
 }
 
-// recordAudit adds a call to the audit when its answer begins.
+// recordAudit adds a call to the audit when its answer begins. Of a token's calls beyond
+// its limit, the list has one a second, as it keeps a number of calls only.
 func (s *Server) recordAudit(w http.ResponseWriter, r *http.Request, status int) {
 	c := recordOf(r)
 	if c.auditEntry != nil || c.front != nil && c.madeNative {
@@ -288,7 +289,7 @@ func (s *Server) recordAudit(w http.ResponseWriter, r *http.Request, status int)
 	if size, err := strconv.ParseInt(w.Header().Get("Content-Length"), 10, 64); err == nil && status != 0 && !c.isHead {
 		c.auditedBytes = size
 	}
-	c.auditEntry = s.journal.recordCall(cloud.AuditEntry{
+	entry := cloud.AuditEntry{
 		Time: time.Now().UTC(), RequestID: c.id,
 		AuditCaller: cloud.AuditCaller{
 			Project: c.principal.Project.ID, Token: c.principal.Token,
@@ -296,7 +297,12 @@ func (s *Server) recordAudit(w http.ResponseWriter, r *http.Request, status int)
 		},
 		Wire: c.wire, Resource: resource, Status: status, Code: string(c.code), Fault: c.fault,
 		Duration: time.Since(c.start), BytesIn: c.bytesIn, BytesOut: c.auditedBytes,
-	})
+	}
+	if c.throttledFor > 0 && !s.limits.listsRefusal(entry.Project, entry.Token) {
+		s.journal.countCall(entry)
+		return
+	}
+	c.auditEntry = s.journal.recordCall(entry)
 }
 
 func (s *Server) limitBody(next http.Handler) http.Handler {

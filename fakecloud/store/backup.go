@@ -308,6 +308,10 @@ func (s *Store) replaceContent(ctx context.Context, from *sql.Conn, keep keepSta
 		SET seq = max(seq, ?, CAST(unixepoch('subsec') * 1000 AS INTEGER)) + 1 WHERE name = 'events'`, given); err != nil {
 		return err
 	}
+	if _, err := from.ExecContext(ctx, `DELETE FROM removed_events; INSERT INTO removed_events (project_id, through)
+		SELECT '', seq FROM sqlite_sequence WHERE name = 'events'`); err != nil {
+		return err
+	}
 	for n := range s.pinned { // In memory, each reader blocks the writer.
 		select {
 		case c := <-s.readers:
@@ -319,6 +323,7 @@ func (s *Store) replaceContent(ctx context.Context, from *sql.Conn, keep keepSta
 	if err := copyPages(ctx, s.writer.sql, from); err != nil {
 		return err
 	}
+	clear(s.additions)
 	if s.path != Memory {
 		if s.frames, _, err = s.runCheckpoint("TRUNCATE"); err != nil {
 			s.frames = 0 // It only makes the count of fsyncs wrong by one.

@@ -13,15 +13,41 @@ import (
 // its data was replaced.
 var ErrEventsExpired = errors.New("events expired")
 
-// AppendEvent writes an event in the change's transaction, and drops the oldest beyond
-// those that are kept.
+// AppendEvent writes an event in the change's transaction, and drops the project's oldest
+// beyond those that are kept.
 func (tx *Tx) AppendEvent(ctx context.Context, e db.InsertEventParams) error {
-	seq, err := tx.InsertEvent(ctx, e)
-	if err != nil {
+	if _, err := tx.InsertEvent(ctx, e); err != nil {
 		return err
 	}
 	tx.events++
-	return tx.PruneEvents(ctx, seq-tx.keepEvents)
+	err := tx.PruneRows("events", e.ProjectID, 1, tx.keepEvents, func() error {
+		seq, err := tx.EventBeyond(ctx, db.EventBeyondParams{ProjectID: e.ProjectID, Keep: tx.keepEvents.Rows})
+		return tx.removeEvents(ctx, e.ProjectID, seq, err)
+	})
+	if err != nil {
+		return err
+	}
+	return tx.PruneBytes("events", e.ProjectID, int64(len(e.Body)), tx.keepEvents,
+		func() (int64, error) { return tx.EventBytes(ctx, e.ProjectID) },
+		func(keep int64) error {
+			seq, err := tx.EventBeyondBytes(ctx, db.EventBeyondBytesParams{ProjectID: e.ProjectID, Keep: keep})
+			return tx.removeEvents(ctx, e.ProjectID, seq, err)
+		})
+}
+
+// removeEvents removes a project's events through one that a query found, if it found one,
+// and has readers who did not read as far know.
+func (tx *Tx) removeEvents(ctx context.Context, project string, through int64, found error) error {
+	if errors.Is(found, sql.ErrNoRows) {
+		return nil
+	}
+	if found != nil {
+		return found
+	}
+	if err := tx.PruneEvents(ctx, db.PruneEventsParams{ProjectID: project, Through: through}); err != nil {
+		return err
+	}
+	return tx.SetRemovedEvents(ctx, db.SetRemovedEventsParams{ProjectID: project, Through: through})
 }
 
 // Batch is a number of consecutive events.
@@ -41,14 +67,11 @@ func (s *Store) EventsAfter(ctx context.Context, project string, after, limit in
 		if err != nil {
 			return err
 		}
-		oldest, err := tx.OldestEvent(ctx)
-		switch {
-		case errors.Is(err, sql.ErrNoRows):
-			oldest = newest + 1 // No event is kept: the next one will be the oldest.
-		case err != nil:
+		removed, err := tx.RemovedEvents(ctx, project)
+		if err != nil {
 			return err
 		}
-		if after >= 0 && (after > newest || after < oldest-1) {
+		if after >= 0 && (after > newest || after < removed) {
 			return ErrEventsExpired
 		}
 		after = max(after, 0)

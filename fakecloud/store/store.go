@@ -53,7 +53,7 @@ type Store struct {
 
 	pageSize int // bytes
 
-	keepEvents int64            // newest events kept
+	keepEvents Kept             // of each project
 	onCommit   func(writes int) // may be nil
 	counts     counters
 
@@ -65,6 +65,8 @@ type Store struct {
 	turn    sync.Mutex   // whose holder uses writer and what follows
 	batch   *writeBatch  // nil when no transaction is open
 	frames  int64        // in the write-ahead log after the last commit
+	// additions are what was added to projects' rows since Open or the last Restore.
+	additions map[projectTable]*additions
 
 	copying sync.Mutex // held by Backup and Restore
 
@@ -75,15 +77,19 @@ type Store struct {
 // Option changes what Open does.
 type Option func(*Store)
 
-// KeepEvents sets how many of the newest events are kept.
-func KeepEvents(n int64) Option { return func(s *Store) { s.keepEvents = n } }
+// KeepEvents sets how many of each project's newest events are kept.
+func KeepEvents(n int64) Option { return func(s *Store) { s.keepEvents.Rows = n } }
+
+// KeepEventBytes sets how many bytes of bodies of each project's newest events are kept.
+func KeepEventBytes(n int64) Option { return func(s *Store) { s.keepEvents.Bytes = n } }
 
 // Open opens or creates the database at path, or in memory, and brings its
 // schema up to date. A file that is damaged, of another program or in use is
 // an error, and is left as it was.
 func Open(ctx context.Context, path string, opts ...Option) (*Store, error) {
 	s := &Store{
-		keepEvents: 10_000, readers: make(chan conn, readers), ended: make(chan struct{}), commits: make(chan struct{}),
+		keepEvents: Kept{Rows: 10_000, Bytes: 64 << 20}, additions: map[projectTable]*additions{},
+		readers: make(chan conn, readers), ended: make(chan struct{}), commits: make(chan struct{}),
 	}
 	for _, o := range opts {
 		o(s)
@@ -259,13 +265,14 @@ func (s *Store) Close() error {
 type Tx struct {
 	*db.Queries
 	conn       conn
-	keepEvents int64
+	keepEvents Kept
+	additions  map[projectTable]*additions // nil in a transaction that only reads
 	events     int
 
 	onRollback, afterCommit []func()
 }
 
-func newTx(c conn, keep int64) *Tx { return &Tx{Queries: db.New(c), conn: c, keepEvents: keep} }
+func newTx(c conn, keep Kept) *Tx { return &Tx{Queries: db.New(c), conn: c, keepEvents: keep} }
 
 // Read runs queries that see one state of the database. Writing is an error. fn must not
 // use its Tx after it has returned.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,7 +78,7 @@ func TestWriteIsAllOrNothing(t *testing.T) {
 				return boom
 			}), boom)
 			require.NoError(t, s.Read(ctx, func(tx *store.Tx) error {
-				_, err := tx.OldestEvent(ctx)
+				_, err := tx.EventBeyond(ctx, db.EventBeyondParams{ProjectID: "p"})
 				assert.ErrorIs(t, err, sql.ErrNoRows)
 				return nil
 			}))
@@ -219,6 +220,63 @@ func TestEventsArePrunedAndResumable(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, b.Events, "another project's events")
 	assert.Equal(t, before+8, b.Through, "moves past them all the same")
+}
+
+// A project that has many events removes none of another's, nor its reader's place.
+func TestEventsAreKeptByProject(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cloud.db")
+	s, ctx := open(t, path, store.KeepEvents(5)), t.Context()
+	before, err := s.LastEvent(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
+		err := errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"))
+		for range 8 {
+			err = errors.Join(err, addEvent(ctx, tx, "q"))
+		}
+		return err
+	}))
+	for range 2 {
+		b, err := s.EventsAfter(ctx, "p", before, 10)
+		require.NoError(t, err)
+		assert.Equal(t, []int64{1}, seqs(b, before))
+		b, err = s.EventsAfter(ctx, "q", before+4, 10)
+		require.NoError(t, err)
+		assert.Equal(t, []int64{5, 6, 7, 8, 9}, seqs(b, before))
+		for _, project := range []string{"q", ""} {
+			_, err = s.EventsAfter(ctx, project, before+3, 10)
+			require.ErrorIs(t, err, store.ErrEventsExpired, "project %q", project)
+		}
+		b, err = s.EventsAfter(ctx, "", before+4, 10)
+		require.NoError(t, err)
+		assert.Equal(t, []int64{5, 6, 7, 8, 9}, seqs(b, before), "a reader of everything")
+		require.NoError(t, s.Close()) // What was removed is known after a restart, too.
+		s = open(t, path, store.KeepEvents(5))
+	}
+}
+
+func TestEventsAreBoundedByBytes(t *testing.T) {
+	s, ctx := open(t, store.Memory, store.KeepEventBytes(16_000)), t.Context()
+	before, err := s.LastEvent(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
+		err := errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"))
+		for range 50 {
+			err = errors.Join(err, tx.AppendEvent(ctx, db.InsertEventParams{
+				ProjectID: "q", Type: "updated", Resource: "instance", Body: strings.Repeat("x", 1000),
+			}))
+		}
+		return err
+	}))
+	b, err := s.EventsAfter(ctx, "q", -1, 100)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(b.Events), 16)
+	assert.GreaterOrEqual(t, len(b.Events), 15)
+	assert.Equal(t, before+51, b.Events[len(b.Events)-1].Seq)
+	_, err = s.EventsAfter(ctx, "q", b.Events[0].Seq-2, 10)
+	require.ErrorIs(t, err, store.ErrEventsExpired)
+	b, err = s.EventsAfter(ctx, "p", before, 10)
+	require.NoError(t, err)
+	assert.Equal(t, []int64{1}, seqs(b, before), "each project has its own bound")
 }
 
 // seqs counts the batch's events from the first that the log gave.

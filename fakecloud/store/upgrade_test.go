@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -81,6 +82,25 @@ func TestEveryReleaseIsUpgraded(t *testing.T) {
 			migrateTo(t, now, newest(t))
 			assert.Equal(t, schema(t, now), schema(t, upgraded))
 		})
+	}
+}
+
+// Until version 11, the log had one oldest event for all projects.
+func TestEventsRemovedBeforeAnUpgradeAreMissed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "cloud.db")
+	conn := load(t, path, 10)
+	_, err := conn.ExecContext(t.Context(), "DELETE FROM events WHERE seq = (SELECT min(seq) FROM events)")
+	require.NoError(t, err)
+	oldest := query(t, conn, "SELECT min(seq) FROM events")[0]
+	require.NoError(t, conn.Close())
+	first, err := strconv.ParseInt(oldest, 10, 64)
+	require.NoError(t, err)
+	s := open(t, path)
+	for _, project := range []string{"p-1", "p-2", ""} {
+		_, err := s.EventsAfter(t.Context(), project, first-2, 10)
+		require.ErrorIs(t, err, store.ErrEventsExpired, "project %q", project)
+		_, err = s.EventsAfter(t.Context(), project, first-1, 10)
+		require.NoError(t, err, "project %q", project)
 	}
 }
 

@@ -83,6 +83,7 @@ func (s *Store) runInSavepoint(b *writeBatch, fn func(*Tx) error) (err error) {
 		return err
 	}
 	tx := newTx(s.writer, s.keepEvents)
+	tx.additions = s.additions
 	succeeded := false
 	defer func() {
 		if succeeded {

@@ -39,7 +39,7 @@ type facts struct {
 	nodes     []corev1.Node
 	services  []corev1.Service
 	balancers []api.LoadBalancer
-	pods      int // that are wanted
+	answering map[string]int // pods of the demo that are Ready, by Node
 }
 
 func (w *world) readFacts(ctx context.Context) (f facts, err error) {
@@ -64,11 +64,16 @@ func (w *world) readFacts(ctx context.Context) (f facts, err error) {
 	if err != nil {
 		return f, err
 	}
-	web, err := w.kube.AppsV1().Deployments("default").Get(ctx, "web", metav1.GetOptions{})
+	pods, err := w.kube.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "app=web"})
 	if err != nil {
 		return f, err
 	}
-	f.nodes, f.services, f.pods = nodes.Items, services.Items, int(web.Status.ReadyReplicas)
+	f.nodes, f.services, f.answering = nodes.Items, services.Items, map[string]int{}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; kubediff.IsPodReady(p) && p.DeletionTimestamp == nil {
+			f.answering[p.Spec.NodeName]++
+		}
+	}
 	return f, nil
 }
 
@@ -174,8 +179,8 @@ func (f facts) checkService(ctx context.Context, s *corev1.Service, balancers []
 		lb.Listeners[0].TargetPort != int(s.Spec.Ports[0].NodePort) {
 		return fmt.Errorf("its balancer listens as %v", lb.Listeners)
 	}
-	if f.pods == 0 || !f.isAnyTargetRunning() {
-		return nil // Nobody would answer.
+	if !f.isAnswered(s) {
+		return nil
 	}
 	return ask(ctx, net.JoinHostPort(address, strconv.Itoa(lb.Listeners[0].Port)))
 }
@@ -194,9 +199,14 @@ func (f facts) targetsOf() map[string]bool {
 	return targets
 }
 
-func (f facts) isAnyTargetRunning() bool {
-	for id := range f.targetsOf() {
-		if f.instances[id].State == api.InstanceRunning {
+// isAnswered tells whether a pod can be reached through a target that runs. With policy Local it must be there.
+func (f facts) isAnswered(s *corev1.Service) bool {
+	targets := f.targetsOf()
+	for i := range f.nodes {
+		n := &f.nodes[i]
+		id, _ := contract.InstanceIDFromProviderID(n.Spec.ProviderID)
+		reached := f.answering[n.Name] > 0 || s.Spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal
+		if targets[id] && f.instances[id].State == api.InstanceRunning && reached && len(f.answering) > 0 {
 			return true
 		}
 	}

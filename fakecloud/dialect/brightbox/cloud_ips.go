@@ -2,7 +2,6 @@ package brightbox
 
 import (
 	"context"
-	"math"
 	"net/netip"
 	"strings"
 
@@ -28,7 +27,7 @@ type cloudIP struct {
 
 // listAddresses gives the caller's reserved addresses, for their names and numbers.
 func listAddresses(ctx context.Context, r *dialect.Request) ([]cloud.ReservedAddress, error) {
-	all, _, err := r.Cloud.ListAddresses(ctx, r.Project, cloud.Filter{Limit: math.MaxInt32})
+	all, _, err := r.Cloud.ListAddresses(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
 	return all, err
 }
 

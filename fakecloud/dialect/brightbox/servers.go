@@ -3,7 +3,6 @@ package brightbox
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
@@ -139,7 +138,7 @@ func interfaceOf(serial int64, ip string) networkInterface {
 
 // listInstances gives the caller's instances by their native IDs, for their names and numbers.
 func listInstances(ctx context.Context, r *dialect.Request) (map[string]cloud.Instance, error) {
-	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: math.MaxInt32})
+	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
 	byID := make(map[string]cloud.Instance, len(all))
 	for _, in := range all {
 		byID[in.ID] = in

@@ -2,7 +2,6 @@ package hcloud
 
 import (
 	"context"
-	"math"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -123,7 +122,7 @@ func regionOf(r *dialect.Request) string { return r.Cloud.Zones()[0].Region }
 
 // instancesByID reads the caller's instances, to which routes and targets refer.
 func instancesByID(ctx context.Context, r *dialect.Request) (map[string]cloud.Instance, error) {
-	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: math.MaxInt32})
+	all, _, err := r.Cloud.ListInstances(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
 	byID := map[string]cloud.Instance{}
 	for _, in := range all {
 		byID[in.ID] = in

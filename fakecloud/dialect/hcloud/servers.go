@@ -2,7 +2,6 @@ package hcloud
 
 import (
 	"context"
-	"math"
 	"slices"
 
 	"github.com/hetznercloud/hcloud-go/v2/hcloud/schema"
@@ -137,7 +136,7 @@ var serverStatuses = map[api.InstanceState]string{
 
 // networkSerials gives the serial numbers of the caller's networks by their native IDs.
 func networkSerials(ctx context.Context, r *dialect.Request) (map[string]int64, error) {
-	networks, _, err := r.Cloud.ListNetworks(ctx, r.Project, cloud.Filter{Limit: math.MaxInt32})
+	networks, _, err := r.Cloud.ListNetworks(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
 	serials := map[string]int64{}
 	for _, n := range networks {
 		serials[n.ID] = n.Serial

@@ -3,7 +3,6 @@ package oxide
 import (
 	"context"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 
@@ -103,7 +102,7 @@ func listExternalIPs(ctx context.Context, r *dialect.Request, _ struct{}) (*dial
 	if err != nil {
 		return nil, err
 	}
-	reserved, _, err := r.Cloud.ListAddresses(ctx, r.Project, cloud.Filter{Limit: math.MaxInt32})
+	reserved, _, err := r.Cloud.ListAddresses(ctx, r.Project, cloud.Filter{Limit: cloud.NoLimit})
 	if err != nil {
 		return nil, err
 	}

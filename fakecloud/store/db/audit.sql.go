@@ -289,10 +289,16 @@ func (q *Queries) ListAudit(ctx context.Context, arg ListAuditParams) ([]Audit, 
 }
 
 const pruneAudit = `-- name: PruneAudit :exec
-DELETE FROM audit WHERE id <= ?1
+DELETE FROM audit WHERE audit.project_id = ?1 AND audit.id <= (
+    SELECT a.id FROM audit AS a WHERE a.project_id = ?1 ORDER BY a.id DESC LIMIT 1 OFFSET ?2)
 `
 
-func (q *Queries) PruneAudit(ctx context.Context, through int64) error {
-	_, err := q.db.ExecContext(ctx, pruneAudit, through)
+type PruneAuditParams struct {
+	ProjectID string
+	Keep      int64
+}
+
+func (q *Queries) PruneAudit(ctx context.Context, arg PruneAuditParams) error {
+	_, err := q.db.ExecContext(ctx, pruneAudit, arg.ProjectID, arg.Keep)
 	return err
 }

@@ -74,6 +74,53 @@ func (q *Queries) DeletedResource(ctx context.Context, arg DeletedResourceParams
 	return body, err
 }
 
+const eventBeyond = `-- name: EventBeyond :one
+SELECT seq FROM events WHERE project_id = ?1 ORDER BY seq DESC LIMIT 1 OFFSET ?2
+`
+
+type EventBeyondParams struct {
+	ProjectID string
+	Keep      int64
+}
+
+// The newest event of a project beyond a number of newer ones.
+func (q *Queries) EventBeyond(ctx context.Context, arg EventBeyondParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, eventBeyond, arg.ProjectID, arg.Keep)
+	var seq int64
+	err := row.Scan(&seq)
+	return seq, err
+}
+
+const eventBeyondBytes = `-- name: EventBeyondBytes :one
+SELECT seq FROM (
+    SELECT seq, sum(octet_length(body)) OVER (ORDER BY seq DESC) AS bytes FROM events WHERE project_id = ?1)
+WHERE bytes > CAST(?2 AS INTEGER) ORDER BY seq DESC LIMIT 1
+`
+
+type EventBeyondBytesParams struct {
+	ProjectID string
+	Keep      int64
+}
+
+// The newest event of a project whose body, with those of newer ones, is beyond a number of bytes.
+func (q *Queries) EventBeyondBytes(ctx context.Context, arg EventBeyondBytesParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, eventBeyondBytes, arg.ProjectID, arg.Keep)
+	var seq int64
+	err := row.Scan(&seq)
+	return seq, err
+}
+
+const eventBytes = `-- name: EventBytes :one
+SELECT CAST(coalesce(sum(octet_length(body)), 0) AS INTEGER) FROM events WHERE project_id = ?1
+`
+
+func (q *Queries) EventBytes(ctx context.Context, projectID string) (int64, error) {
+	row := q.db.QueryRowContext(ctx, eventBytes, projectID)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
 const eventsAfter = `-- name: EventsAfter :many
 SELECT seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body FROM events WHERE project_id = ?1 AND seq > ?2 ORDER BY seq LIMIT ?3
 `
@@ -156,22 +203,44 @@ func (q *Queries) InsertEvent(ctx context.Context, arg InsertEventParams) (int64
 	return seq, err
 }
 
-const oldestEvent = `-- name: OldestEvent :one
-SELECT seq FROM events ORDER BY seq LIMIT 1
+const pruneEvents = `-- name: PruneEvents :exec
+DELETE FROM events WHERE project_id = ?1 AND seq <= ?2
 `
 
-func (q *Queries) OldestEvent(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, oldestEvent)
-	var seq int64
-	err := row.Scan(&seq)
-	return seq, err
+type PruneEventsParams struct {
+	ProjectID string
+	Through   int64
 }
 
-const pruneEvents = `-- name: PruneEvents :exec
-DELETE FROM events WHERE seq <= ?1
+func (q *Queries) PruneEvents(ctx context.Context, arg PruneEventsParams) error {
+	_, err := q.db.ExecContext(ctx, pruneEvents, arg.ProjectID, arg.Through)
+	return err
+}
+
+const removedEvents = `-- name: RemovedEvents :one
+SELECT CAST(max(through) AS INTEGER) FROM removed_events
+WHERE CAST(?1 AS TEXT) = '' OR project_id IN ('', CAST(?1 AS TEXT))
 `
 
-func (q *Queries) PruneEvents(ctx context.Context, through int64) error {
-	_, err := q.db.ExecContext(ctx, pruneEvents, through)
+// Through which number events of a project were removed, or of any if it is empty.
+func (q *Queries) RemovedEvents(ctx context.Context, projectID string) (int64, error) {
+	row := q.db.QueryRowContext(ctx, removedEvents, projectID)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
+}
+
+const setRemovedEvents = `-- name: SetRemovedEvents :exec
+INSERT INTO removed_events (project_id, through) VALUES (?1, ?2)
+ON CONFLICT (project_id) DO UPDATE SET through = excluded.through
+`
+
+type SetRemovedEventsParams struct {
+	ProjectID string
+	Through   int64
+}
+
+func (q *Queries) SetRemovedEvents(ctx context.Context, arg SetRemovedEventsParams) error {
+	_, err := q.db.ExecContext(ctx, setRemovedEvents, arg.ProjectID, arg.Through)
 	return err
 }

@@ -177,11 +177,17 @@ func (q *Queries) ListOperations(ctx context.Context, arg ListOperationsParams) 
 }
 
 const pruneOperations = `-- name: PruneOperations :exec
-DELETE FROM operations WHERE seq <= ?1 AND ended_at IS NOT NULL
+DELETE FROM operations WHERE operations.project_id = ?1 AND ended_at IS NOT NULL AND operations.seq <= (
+    SELECT o.seq FROM operations AS o WHERE o.project_id = ?1 ORDER BY o.seq DESC LIMIT 1 OFFSET ?2)
 `
 
-func (q *Queries) PruneOperations(ctx context.Context, seq int64) error {
-	_, err := q.db.ExecContext(ctx, pruneOperations, seq)
+type PruneOperationsParams struct {
+	ProjectID string
+	Keep      int64
+}
+
+func (q *Queries) PruneOperations(ctx context.Context, arg PruneOperationsParams) error {
+	_, err := q.db.ExecContext(ctx, pruneOperations, arg.ProjectID, arg.Keep)
 	return err
 }
 

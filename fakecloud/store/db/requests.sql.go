@@ -9,17 +9,15 @@ import (
 	"context"
 )
 
-const boundIdempotencyKeys = `-- name: BoundIdempotencyKeys :exec
-DELETE FROM idempotency_keys WHERE (project_id, key) IN (
-    SELECT project_id, key FROM (
-        SELECT project_id, key, row_number() OVER (PARTITION BY project_id ORDER BY expires_at DESC) AS newest
-        FROM idempotency_keys)
-    WHERE newest > CAST(?1 AS INTEGER))
+const idempotencyBytes = `-- name: IdempotencyBytes :one
+SELECT CAST(coalesce(sum(octet_length(result)), 0) AS INTEGER) FROM idempotency_keys WHERE project_id = ?1
 `
 
-func (q *Queries) BoundIdempotencyKeys(ctx context.Context, most int64) error {
-	_, err := q.db.ExecContext(ctx, boundIdempotencyKeys, most)
-	return err
+func (q *Queries) IdempotencyBytes(ctx context.Context, projectID string) (int64, error) {
+	row := q.db.QueryRowContext(ctx, idempotencyBytes, projectID)
+	var column_1 int64
+	err := row.Scan(&column_1)
+	return column_1, err
 }
 
 const idempotencyKey = `-- name: IdempotencyKey :one
@@ -67,11 +65,47 @@ func (q *Queries) InsertIdempotencyKey(ctx context.Context, arg InsertIdempotenc
 	return err
 }
 
+const keysWithinBytes = `-- name: KeysWithinBytes :one
+SELECT count(*) FROM (
+    SELECT sum(octet_length(result)) OVER (ORDER BY expires_at DESC, key) AS bytes
+    FROM idempotency_keys WHERE project_id = ?1)
+WHERE bytes <= CAST(?2 AS INTEGER)
+`
+
+type KeysWithinBytesParams struct {
+	ProjectID string
+	Keep      int64
+}
+
+// How many of a project's newest keys have results that are together not beyond a number of bytes.
+func (q *Queries) KeysWithinBytes(ctx context.Context, arg KeysWithinBytesParams) (int64, error) {
+	row := q.db.QueryRowContext(ctx, keysWithinBytes, arg.ProjectID, arg.Keep)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const pruneIdempotencyKeys = `-- name: PruneIdempotencyKeys :exec
 DELETE FROM idempotency_keys WHERE expires_at <= ?1
 `
 
 func (q *Queries) PruneIdempotencyKeys(ctx context.Context, now int64) error {
 	_, err := q.db.ExecContext(ctx, pruneIdempotencyKeys, now)
+	return err
+}
+
+const pruneOldestKeys = `-- name: PruneOldestKeys :exec
+DELETE FROM idempotency_keys WHERE idempotency_keys.project_id = ?1 AND idempotency_keys.key IN (
+    SELECT k.key FROM idempotency_keys AS k WHERE k.project_id = ?1
+    ORDER BY k.expires_at DESC, k.key LIMIT -1 OFFSET ?2)
+`
+
+type PruneOldestKeysParams struct {
+	ProjectID string
+	Keep      int64
+}
+
+func (q *Queries) PruneOldestKeys(ctx context.Context, arg PruneOldestKeysParams) error {
+	_, err := q.db.ExecContext(ctx, pruneOldestKeys, arg.ProjectID, arg.Keep)
 	return err
 }

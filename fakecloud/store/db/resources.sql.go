@@ -222,6 +222,19 @@ func (q *Queries) CountResourcesOf(ctx context.Context, arg CountResourcesOfPara
 	return count, err
 }
 
+const countTargets = `-- name: CountTargets :one
+SELECT count(*) FROM load_balancer_targets
+WHERE instance_id IN (SELECT t.value FROM json_each(CAST(?1 AS TEXT)) AS t)
+`
+
+// How often instances are targets.
+func (q *Queries) CountTargets(ctx context.Context, ids string) (int64, error) {
+	row := q.db.QueryRowContext(ctx, countTargets, ids)
+	var count int64
+	err := row.Scan(&count)
+	return count, err
+}
+
 const deleteResource = `-- name: DeleteResource :exec
 DELETE FROM resources WHERE id = ?
 `
@@ -240,6 +253,40 @@ func (q *Queries) DueAfter(ctx context.Context, now int64) (int64, error) {
 	var due_at int64
 	err := row.Scan(&due_at)
 	return due_at, err
+}
+
+const dueTerminating = `-- name: DueTerminating :many
+SELECT id FROM resources
+WHERE id IN (SELECT t.value FROM json_each(CAST(?1 AS TEXT)) AS t)
+  AND kind = 'instance' AND state = 'terminating' AND due_at <= ?2
+`
+
+type DueTerminatingParams struct {
+	Ids string
+	Now *int64
+}
+
+func (q *Queries) DueTerminating(ctx context.Context, arg DueTerminatingParams) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, dueTerminating, arg.Ids, arg.Now)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var id string
+		if err := rows.Scan(&id); err != nil {
+			return nil, err
+		}
+		items = append(items, id)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
 }
 
 const getResource = `-- name: GetResource :one
@@ -496,6 +543,47 @@ func (q *Queries) LoadBalancersTargeting(ctx context.Context, instanceID string)
 	var items []LoadBalancersTargetingRow
 	for rows.Next() {
 		var i LoadBalancersTargetingRow
+		if err := rows.Scan(&i.Document, &i.DueAt, &i.Serial); err != nil {
+			return nil, err
+		}
+		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const loadBalancersTargetingAny = `-- name: LoadBalancersTargetingAny :many
+SELECT document, due_at, serial FROM resources WHERE id IN (
+    SELECT load_balancer_id FROM load_balancer_targets
+    WHERE instance_id IN (SELECT t.value FROM json_each(CAST(?1 AS TEXT)) AS t))
+ORDER BY id LIMIT ?2
+`
+
+type LoadBalancersTargetingAnyParams struct {
+	Ids string
+	Max int64
+}
+
+type LoadBalancersTargetingAnyRow struct {
+	Document string
+	DueAt    *int64
+	Serial   int64
+}
+
+func (q *Queries) LoadBalancersTargetingAny(ctx context.Context, arg LoadBalancersTargetingAnyParams) ([]LoadBalancersTargetingAnyRow, error) {
+	rows, err := q.db.QueryContext(ctx, loadBalancersTargetingAny, arg.Ids, arg.Max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []LoadBalancersTargetingAnyRow
+	for rows.Next() {
+		var i LoadBalancersTargetingAnyRow
 		if err := rows.Scan(&i.Document, &i.DueAt, &i.Serial); err != nil {
 			return nil, err
 		}

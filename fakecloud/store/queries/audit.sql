@@ -9,7 +9,8 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 UPDATE audit SET duration = @duration, bytes_out = @bytes_out WHERE id = @id AND request_id = @request_id;
 
 -- name: PruneAudit :exec
-DELETE FROM audit WHERE id <= @through;
+DELETE FROM audit WHERE audit.project_id = @project_id AND audit.id <= (
+    SELECT a.id FROM audit AS a WHERE a.project_id = @project_id ORDER BY a.id DESC LIMIT 1 OFFSET @keep);
 
 -- name: AddAuditSum :exec
 INSERT INTO audit_sums (project_id, token, user_agent, operation, calls, errors, faults, throttled, duration, bytes_in, bytes_out)

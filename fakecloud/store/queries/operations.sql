@@ -25,4 +25,5 @@ WHERE project_id = @project_id AND id > @after
 ORDER BY id LIMIT @max;
 
 -- name: PruneOperations :exec
-DELETE FROM operations WHERE seq <= @seq AND ended_at IS NOT NULL;
+DELETE FROM operations WHERE operations.project_id = @project_id AND ended_at IS NOT NULL AND operations.seq <= (
+    SELECT o.seq FROM operations AS o WHERE o.project_id = @project_id ORDER BY o.seq DESC LIMIT 1 OFFSET @keep);

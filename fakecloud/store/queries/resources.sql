@@ -119,3 +119,19 @@ SELECT CAST(private_address AS TEXT) FROM resources WHERE private_address IS NOT
 SELECT kind, id, name, project_id FROM resources
 WHERE address = CAST(@address AS TEXT) OR private_address = CAST(@address AS TEXT)
 ORDER BY kind = 'address' LIMIT 1;
+
+-- name: DueTerminating :many
+SELECT id FROM resources
+WHERE id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t)
+  AND kind = 'instance' AND state = 'terminating' AND due_at <= @now;
+
+-- How often instances are targets.
+-- name: CountTargets :one
+SELECT count(*) FROM load_balancer_targets
+WHERE instance_id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t);
+
+-- name: LoadBalancersTargetingAny :many
+SELECT document, due_at, serial FROM resources WHERE id IN (
+    SELECT load_balancer_id FROM load_balancer_targets
+    WHERE instance_id IN (SELECT t.value FROM json_each(CAST(@ids AS TEXT)) AS t))
+ORDER BY id LIMIT @max;
