@@ -36,7 +36,7 @@ func TestNames(t *testing.T) {
 }
 
 // start has a server answer, by both protocols.
-func start(t *testing.T, upstream string) string {
+func start(t testing.TB, upstream string) string {
 	t.Helper()
 	streams, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -99,4 +99,25 @@ func TestServerWithoutUpstream(t *testing.T) {
 	found, err := resolver.LookupHost(t.Context(), byParts)
 	require.NoError(t, err, "Go's own resolver")
 	assert.Equal(t, []string{address.String()}, found)
+}
+
+// FuzzPackets sends what is no question, after which one is answered as ever.
+func FuzzPackets(f *testing.F) {
+	byNumber, _ := dns.NamesOf(address)
+	good := new(miekg.Msg).SetQuestion(miekg.Fqdn(byNumber), miekg.TypeA)
+	packed, err := good.Pack()
+	require.NoError(f, err)
+	f.Add(packed)
+	f.Add(packed[:13])
+	f.Add([]byte{})
+	at := start(f, "")
+	f.Fuzz(func(t *testing.T, packet []byte) {
+		c, err := net.Dial("udp", at)
+		require.NoError(t, err)
+		_, _ = c.Write(packet) // It may be larger than one can be.
+		require.NoError(t, c.Close())
+		reply, err := miekg.ExchangeContext(t.Context(), good, at)
+		require.NoError(t, err)
+		assert.Len(t, reply.Answer, 1)
+	})
 }

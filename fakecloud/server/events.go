@@ -67,7 +67,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, params api.Strea
 		out.buf = fmt.Appendf(out.buf, "id: %d\n\n", after)
 	}
 	if err := s.sendEvents(r, t, out, first, through, params.Follow == nil || *params.Follow); err != nil {
-		if errors.Is(err, errBehind) || errors.Is(err, os.ErrDeadlineExceeded) {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
 			s.hub.cutOff.Add(1)
 		}
 		s.log.Debug("an event stream was cut off", "requestId", recordOf(r).id, "err", err)
@@ -136,7 +136,9 @@ func (s *Server) sendEvents(
 			return err
 		}
 		if follow && t.holdsAllAfter(out.position) {
-			return s.followTail(r, t, out)
+			if err := s.followTail(r, t, out); !errors.Is(err, errBehind) {
+				return err
+			} // The log has what the tail has not: a burst of large events is no reader's fault.
 		}
 		if !follow && len(batch) == 0 {
 			return out.sendPosition()
