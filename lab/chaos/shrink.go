@@ -1,5 +1,7 @@
 package main
 
+import "slices"
+
 // shrink returns fewest of the actions with which fails still returns true, as far as it gets before fails
 // returns an error: its time is over. It is delta debugging (Zeller and Hildebrandt, 2002): halves, quarters
 // and so on are left out one after the other.
@@ -8,7 +10,7 @@ func shrink(actions []Action, fails func([]Action) (bool, error)) []Action {
 		size := (len(actions) + parts - 1) / parts
 		reduced := false
 		for at := 0; at < len(actions); at += size {
-			rest := append(actions[:at:at], actions[min(at+size, len(actions)):]...)
+			rest := slices.Concat(actions[:at], actions[min(at+size, len(actions)):])
 			failed, err := fails(rest)
 			if err != nil {
 				return actions

@@ -85,16 +85,14 @@ func newWriters(l *lab.Lab) ([]*writer, error) {
 
 // write makes one change after the other until ctx ends.
 func (w *writer) write(ctx context.Context, j *journal) error {
-	for n := 0; ; n++ {
+	for n := 0; ctx.Err() == nil; n++ {
 		wait(ctx, writePause)
-		if ctx.Err() != nil {
-			return nil
-		}
 		bound, cancel := context.WithTimeout(ctx, callBound)
 		what, err := w.writeOnce(bound, fmt.Sprintf("chaos-%s-%d", w.name, n))
 		cancel()
 		j.add(line{What: "change through " + w.name, Text: what}, err)
 	}
+	return nil
 }
 
 // writeOnce creates something, or removes something that is there.
