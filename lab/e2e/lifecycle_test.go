@@ -26,6 +26,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
@@ -93,6 +94,7 @@ func TestLifecycle(t *testing.T) {
 	assert.Equal(t, lifecycle.Created, f.up("--nodes", "2", "--profile", "instant").Result)
 	t.Run("up on a lab that is up changes nothing, and says so", func(t *testing.T) { f.in(t).nothingMissing() })
 	t.Run("up starts what was killed, and names it", func(t *testing.T) { f.in(t).completesEach() })
+	t.Run("up starts what was killed beside an instance that crashed", func(t *testing.T) { f.in(t).completesBesideACrash() })
 	t.Run("up does not wait for what a signal has stopped", func(t *testing.T) { f.in(t).namesPaused() })
 	t.Run("up leaves alone what somebody has made of the demo", func(t *testing.T) { f.in(t).leavesTheDemo() })
 	t.Run("down --keep-state, and back to the same", func(t *testing.T) { f.in(t).comesBackToTheSame() })
@@ -149,6 +151,40 @@ func (f *fixture) completesEach() {
 		assert.NotEqual(f.t, p.PID, now.PID)
 	}
 	assert.Equal(f.t, 1, f.firstAnswers(), "what comes again is not the first")
+}
+
+// completesBesideACrash leaves the instance to a person.
+func (f *fixture) completesBesideACrash() {
+	cloud := f.api()
+	instances, err := cloud.ListInstances(f.t.Context(), client.InstanceFilter{Name: "node-2"})
+	require.NoError(f.t, err)
+	id := instances[len(instances)-1].ID
+	_, err = cloud.CreateFault(f.t.Context(), api.FaultCreate{
+		Times: 1, Match: api.FaultMatch{Resource: id}, Effect: api.FaultEffect{Crash: true},
+	})
+	require.NoError(f.t, err)
+	f.awaitInstance(cloud, id, api.InstanceError)
+	p := f.component("lab-agent")
+	require.NoError(f.t, p.Signal(syscall.SIGKILL))
+	require.NoError(f.t, p.Wait(f.t.Context()))
+	f.up()
+	assert.NotNil(f.t, f.component("lab-agent"))
+	f.awaitInstance(cloud, id, api.InstanceError)
+	_, err = cloud.StartInstance(f.t.Context(), id)
+	require.NoError(f.t, err)
+	f.awaitInstance(cloud, id, api.InstanceRunning)
+	f.changesNothing()
+}
+
+func (f *fixture) awaitInstance(cloud *client.Client, id string, state api.InstanceState) {
+	f.t.Helper()
+	f.await("instance "+id+" to be "+string(state), func(ctx context.Context) error {
+		i, err := cloud.GetInstance(ctx, id)
+		if err == nil && i.State != state {
+			err = fmt.Errorf("it is %s", i.State)
+		}
+		return err
+	})
 }
 
 func (f *fixture) namesPaused() {

@@ -16,6 +16,11 @@ func (u *upRun) createInstances(ctx context.Context, _ func(string)) (string, er
 	if err != nil {
 		return "", err
 	}
+	// Their names are taken. One that crashed is for a person to start, one that ends for the next up to make anew.
+	ill, err := u.listInstances(ctx, api.InstanceError, api.InstanceTerminating)
+	if err != nil {
+		return "", err
+	}
 	zones, err := u.cloud.ListZones(ctx)
 	if err != nil {
 		return "", err
@@ -26,7 +31,7 @@ func (u *upRun) createInstances(ctx context.Context, _ func(string)) (string, er
 	}
 	for i := range u.State.Nodes {
 		name := fmt.Sprintf("node-%d", i+1)
-		if instanceNamed(have, name) != nil {
+		if instanceNamed(have, name) != nil || instanceNamed(ill, name) != nil {
 			continue
 		}
 		created, err := u.createInstance(ctx, api.InstanceCreate{Name: &name, Zone: &zones[i%len(zones)].Name})
@@ -103,7 +108,9 @@ func instanceNamed(all []api.Instance, name string) *api.Instance {
 }
 
 func (u *upRun) listLiveInstances(ctx context.Context) ([]api.Instance, error) {
-	return u.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{u.Tag()}, States: []api.InstanceState{
-		api.InstancePending, api.InstanceRunning, api.InstanceStopping, api.InstanceStopped,
-	}})
+	return u.listInstances(ctx, api.InstancePending, api.InstanceRunning, api.InstanceStopping, api.InstanceStopped)
+}
+
+func (u *upRun) listInstances(ctx context.Context, states ...api.InstanceState) ([]api.Instance, error) {
+	return u.cloud.ListInstances(ctx, client.InstanceFilter{Tags: []string{u.Tag()}, States: states})
 }
