@@ -26,6 +26,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/notices"
+	"github.com/ccmlab/ccmlab/lab/sbom"
 )
 
 const (
@@ -44,7 +45,8 @@ var programPatterns = []string{"lab", "fakecloud", "ccm", "kube/*", "images/*.ta
 type entry struct{ name, file string }
 
 // Write packs the folder of programs, and more files by their names in the bundle, into
-// file, all or nothing. It adds the licences of third-party code in the programs.
+// file, all or nothing. It adds the licences of third-party code in the programs, and a software
+// bill of materials. The same files give the same bundle, byte by byte.
 func Write(
 	ctx context.Context,
 	dir string,
@@ -59,13 +61,17 @@ func Write(
 	for _, name := range slices.Sorted(maps.Keys(more)) {
 		entries = append(entries, entry{name, more[name]})
 	}
-	note("collecting licences")
-	thirdParty, err := writeNotices(ctx, entries)
+	scratch, err := os.MkdirTemp("", "bundle-*")
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = os.Remove(thirdParty) }()
-	entries = append(entries, entry{notices.ThirdPartyFile, thirdParty})
+	defer func() { _ = os.RemoveAll(scratch) }()
+	note("collecting licences, and what the programs are made of")
+	described, err := describeContents(ctx, entries, scratch)
+	if err != nil {
+		return 0, err
+	}
+	entries = append(entries, described...)
 	note("computing checksums")
 	sums, err := computeChecksums(ctx, entries)
 	if err != nil {
@@ -113,37 +119,48 @@ func programEntries(dir string) ([]entry, error) {
 	return entries, nil
 }
 
-// writeNotices writes the licences of third-party code in the programs to a new file. The images
-// contain their own.
-func writeNotices(ctx context.Context, entries []entry) (file string, err error) {
-	var collection notices.Collection
+// describeContents writes into a folder the licences of third-party code in the programs, and their
+// software bill of materials, and returns these files. The images contain their own.
+func describeContents(ctx context.Context, entries []entry, folder string) ([]entry, error) {
+	var (
+		collection notices.Collection
+		inventory  sbom.Inventory
+	)
 	for _, e := range entries {
-		if err := addProgram(&collection, e); err != nil {
-			return "", err
+		if err := addContents(&collection, &inventory, e); err != nil {
+			return nil, err
 		}
 	}
 	text, err := collection.Text(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	out, err := os.CreateTemp("", "notices-*")
+	bom, err := inventory.JSON()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	_, err = out.WriteString(text)
-	return out.Name(), errors.Join(err, out.Chmod(0o644), out.Close())
+	described := []entry{
+		{notices.ThirdPartyFile, filepath.Join(folder, notices.ThirdPartyFile)},
+		{sbom.File, filepath.Join(folder, sbom.File)},
+	}
+	return described, errors.Join(
+		os.WriteFile(described[0].file, []byte(text), 0o644), os.WriteFile(described[1].file, []byte(bom), 0o644))
 }
 
-func addProgram(collection *notices.Collection, e entry) error {
+func addContents(collection *notices.Collection, inventory *sbom.Inventory, e entry) error {
 	f, err := os.Open(e.file)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Close() }()
+	if strings.HasSuffix(e.name, "/vendor/modules.txt") {
+		return inventory.AddVendored(f)
+	}
 	info, err := f.Stat()
 	if err != nil || info.Mode()&0o111 == 0 {
 		return err
 	}
+	inventory.AddProgram(e.name, f)
 	return collection.AddProgram(e.name, f)
 }
 
@@ -201,7 +218,11 @@ func packFile(w *tar.Writer, e entry) error {
 	if err != nil {
 		return err
 	}
-	if err := w.WriteHeader(&tar.Header{Name: e.name, Mode: int64(info.Mode().Perm()), Size: info.Size()}); err != nil {
+	mode := int64(0o644) // The umask of whoever built the file makes no difference.
+	if info.Mode()&0o111 != 0 {
+		mode = 0o755
+	}
+	if err := w.WriteHeader(&tar.Header{Name: e.name, Mode: mode, Size: info.Size()}); err != nil {
 		return err
 	}
 	_, err = io.Copy(w, f)

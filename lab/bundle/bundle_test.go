@@ -2,12 +2,14 @@ package bundle
 
 import (
 	"archive/tar"
+	"bytes"
 	"compress/gzip"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -42,7 +44,7 @@ func TestPackAndUnpack(t *testing.T) {
 	require.NoError(t, os.WriteFile(from, []byte("this is more"), 0o644))
 	n, err := Write(t.Context(), makePrograms(t), map[string]string{"own/go.mod": from}, file, ignoreNote)
 	require.NoError(t, err)
-	assert.Equal(t, 9, n)
+	assert.Equal(t, 10, n)
 
 	dir, err := Unpack(t.Context(), file, ignoreNote)
 	require.NoError(t, err)
@@ -56,6 +58,10 @@ func TestPackAndUnpack(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(data), "\n    kube/etcd\n\n", "what is no program of Go has no modules")
 	assert.Contains(t, string(data), "The Go Authors")
+	data, err = os.ReadFile(filepath.Join(dir, "sbom.cdx.json"))
+	require.NoError(t, err)
+	assert.Contains(t, string(data), `"file:kube/etcd"`)
+	assert.Contains(t, string(data), "pkg:golang/stdlib@v1.")
 	info, err := os.Stat(filepath.Join(dir, "lab"))
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o755), info.Mode().Perm())
@@ -65,6 +71,28 @@ func TestPackAndUnpack(t *testing.T) {
 	again, err := Unpack(t.Context(), file, func(string) { t.Error("a bundle that is there is unpacked again") })
 	require.NoError(t, err)
 	assert.Equal(t, dir, again)
+}
+
+// Neither the folder, the time nor the umask of a build makes a difference to the bundle.
+func TestSameFilesGiveSameBytes(t *testing.T) {
+	write := func(dir string) []byte {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "bundle.tar.gz")
+		more := map[string]string{"own/z": filepath.Join(dir, "ccm"), "own/a": filepath.Join(dir, "lab")}
+		_, err := Write(t.Context(), dir, more, file, ignoreNote)
+		require.NoError(t, err)
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		return data
+	}
+	one, two := makePrograms(t), makePrograms(t)
+	for name, mode := range map[string]os.FileMode{"lab": 0o700, "kube/kubectl": 0o775, "images/hello.tar": 0o600} {
+		file := filepath.Join(two, name)
+		require.NoError(t, os.Chmod(file, mode))
+		require.NoError(t, os.Chtimes(file, time.Time{}, time.Unix(1_000_000_000, 0)))
+	}
+	// Compared as a whole: a difference would be printed in full otherwise.
+	assert.True(t, bytes.Equal(write(one), write(two)))
 }
 
 func TestDamagedBundle(t *testing.T) {
@@ -117,5 +145,5 @@ func TestManyFiles(t *testing.T) {
 	require.NoError(t, err)
 	sums, _, err := readSums(tar.NewReader(compressed))
 	require.NoError(t, err)
-	assert.Len(t, sums, 20_008)
+	assert.Len(t, sums, 20_009)
 }

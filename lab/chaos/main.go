@@ -111,6 +111,7 @@ func runRounds(ctx context.Context, o options, j *journal, next func(round int) 
 		}
 		took, err := w.runRound(ctx, round, actions)
 		if err != nil {
+			w.explain(ctx)
 			return err
 		}
 		fmt.Printf("round %d: %d actions; all was well %.1f s after the last\n", round, len(actions), took.Seconds())

@@ -119,6 +119,12 @@ func (w *world) close() error {
 
 // runLab runs a command of lab about this one, as a person would.
 func (w *world) runLab(ctx context.Context, command string, args ...string) error {
+	_, err := w.askLab(ctx, command, args...)
+	return err
+}
+
+// askLab is runLab that returns what is printed.
+func (w *world) askLab(ctx context.Context, command string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, upBound)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, w.options.lab, append([]string{command, "--name", w.name}, args...)...)
@@ -127,9 +133,17 @@ func (w *world) runLab(ctx context.Context, command string, args ...string) erro
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-		return fmt.Errorf("lab %s: %w: %s", command, err, strings.Join(lines[max(0, len(lines)-3):], " / "))
+		err = fmt.Errorf("lab %s: %w: %s", command, err, strings.Join(lines[max(0, len(lines)-3):], " / "))
 	}
-	return nil
+	return string(out), err
+}
+
+// explain has the journal keep what the lab says of itself, before it goes.
+func (w *world) explain(ctx context.Context) {
+	for _, command := range []string{"status", "explain"} {
+		said, err := w.askLab(ctx, command)
+		w.journal.add(line{What: "lab " + command, Round: w.round, Text: said}, err)
+	}
 }
 
 // supervise completes the lab when a component has ended, as systemd and kubelets do on real machines.

@@ -27,7 +27,8 @@ func newBundle(o *globalOptions) *cobra.Command {
 		Long: `bundle packs the programs, upstream's among them, and the images, the nodes'
 among them, with a list of checksums; and for lessons the CCMs that have a
 mistake, and a Go with the modules that a CCM is made of. LICENSE and
-THIRD_PARTY_NOTICES in it are the licences of all that. Who has the archive needs
+THIRD_PARTY_NOTICES in it are the licences of all that, and sbom.cdx.json lists
+what it is made of. Who has the archive needs
 neither Go nor a registry: lab up --bundle FILE and lab lesson --bundle FILE
 unpack it once into the user's cache (XDG_CACHE_HOME, else ~/.cache), check it,
 and run from there. Unpacked by tar into a folder that all may read, its lab

@@ -85,6 +85,8 @@ func TestImageLicenses(t *testing.T) {
 	spec, err := Program("ccmlab/greet:dev", self, false)
 	require.NoError(t, err)
 	require.NoError(t, spec.Tree.Text("usr/bin/script", "#!/bin/sh\n", 0o755))
+	status := "Package: greet\nVersion: 1\nArchitecture: all\n"
+	require.NoError(t, spec.Tree.Text("var/lib/dpkg/status", status, 0o644))
 	require.NoError(t, spec.Tree.AddNotices(t.Context(), filepath.Join("..", "..")))
 	file := filepath.Join(t.TempDir(), "greet.tar")
 	require.NoError(t, WriteFile(file, spec))
@@ -104,6 +106,8 @@ func TestImageLicenses(t *testing.T) {
 	assert.Equal(t, string(license), files["usr/share/doc/ccmlab/LICENSE"])
 	assert.Contains(t, files["usr/share/doc/ccmlab/THIRD_PARTY_NOTICES"], "\n    /"+filepath.Base(self)+"\n\n")
 	assert.Contains(t, files["usr/share/doc/ccmlab/THIRD_PARTY_NOTICES"], "The Go Authors")
+	assert.Contains(t, files["usr/share/doc/ccmlab/sbom.cdx.json"], `"file:/`+filepath.Base(self)+`"`)
+	assert.Contains(t, files["usr/share/doc/ccmlab/sbom.cdx.json"], `"pkg:deb/debian/greet@1?arch=all"`)
 
 	spec, err = Program("ccmlab/greet:dev", writeProgram(t, "#!/bin/sh\n"), false)
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/notices"
+	"github.com/ccmlab/ccmlab/lab/sbom"
 )
 
 // CopyPrograms copies programs and plug-ins from another tree, each under the
@@ -100,14 +101,32 @@ func (t Tree) findLibrary(name string, dirs []string) (string, error) {
 	return "", errors.New("its library " + name + " is not there")
 }
 
-// DocFolder is the folder in which an image has the licences.
+// DocFolder is the folder in which an image has the licences, and the list of what it is made of.
 const DocFolder = "usr/share/doc/ccmlab"
 
+const (
+	// DebianStatus is dpkg's list of packages.
+	DebianStatus = "var/lib/dpkg/status"
+	// DebianStatusFolder has a file for each package, in an image that has no dpkg.
+	DebianStatusFolder = "var/lib/dpkg/status.d"
+)
+
 // AddNotices adds the licences that must be passed on with an image: the project's own, from the
-// root of a clone, and those of third-party code in all programs that the tree has by now.
+// root of a clone, and those of third-party code in all programs that the tree has by now. It also
+// adds a software bill of materials: the modules of these programs, and Debian's packages.
 func (t Tree) AddNotices(ctx context.Context, root string) error {
-	var collection notices.Collection
+	var (
+		collection notices.Collection
+		inventory  sbom.Inventory
+	)
 	for _, name := range slices.Sorted(maps.Keys(t)) {
+		if name == DebianStatus || path.Dir(name) == DebianStatusFolder {
+			status, err := t.Read(name)
+			if err != nil {
+				return err
+			}
+			inventory.AddDebian(status)
+		}
 		entry := t[name]
 		if entry.Header.Typeflag != tar.TypeReg || entry.Header.Mode&0o111 == 0 || entry.Open == nil {
 			continue
@@ -116,6 +135,7 @@ func (t Tree) AddNotices(ctx context.Context, root string) error {
 		if err != nil {
 			return err
 		}
+		inventory.AddProgram("/"+name, content)
 		if err := errors.Join(collection.AddProgram("/"+name, content), content.Close()); err != nil {
 			return err
 		}
@@ -124,7 +144,12 @@ func (t Tree) AddNotices(ctx context.Context, root string) error {
 	if err != nil {
 		return err
 	}
+	bom, err := inventory.JSON()
+	if err != nil {
+		return err
+	}
 	return errors.Join(
+		t.Text(path.Join(DocFolder, sbom.File), bom, 0o644),
 		t.File(path.Join(DocFolder, notices.LicenseFile), filepath.Join(root, notices.LicenseFile), 0o644),
 		t.Text(path.Join(DocFolder, notices.ThirdPartyFile), text, 0o644))
 }

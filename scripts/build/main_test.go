@@ -38,6 +38,7 @@ func TestImagesCarryLicenses(t *testing.T) {
 		assert.Contains(t, files["usr/share/doc/ccmlab/LICENSE"], "Apache License")
 		assert.Contains(t, files["usr/share/doc/ccmlab/THIRD_PARTY_NOTICES"], "\n    /"+program+"\n")
 		assert.Contains(t, files["usr/share/doc/ccmlab/THIRD_PARTY_NOTICES"], "github.com/pires/go-proxyproto v")
+		assert.Contains(t, files["usr/share/doc/ccmlab/sbom.cdx.json"], `"pkg:golang/github.com/pires/go-proxyproto@v`)
 	}
 }
 

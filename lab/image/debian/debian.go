@@ -156,7 +156,7 @@ const (
 )
 
 // CopyCopyrights adds the copyright of each package that files in the tree
-// come from, and the licences that the copyrights refer to. All files of the tree must be
+// come from, the licences that the copyrights refer to, and what dpkg's status says of the package. All files of the tree must be
 // copies from base, a root file system.
 func CopyCopyrights(tree, base image.Tree) error {
 	owners, err := fileOwners(base)
@@ -178,9 +178,31 @@ func CopyCopyrights(tree, base image.Tree) error {
 			return fmt.Errorf("the terms of Debian's package %s: %w", name, err)
 		}
 	}
+	if err := copyStatus(tree, base, packages); err != nil {
+		return err
+	}
 	for name, entry := range base {
 		if path.Dir(name) == "usr/share/common-licenses" && entry.Header.Typeflag != tar.TypeDir {
 			if err := copyText(tree, base, name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// copyStatus copies what dpkg's status says of some packages, to a file for each.
+func copyStatus(tree, base image.Tree, packages map[string]bool) error {
+	status, err := base.Read(image.DebianStatus)
+	if err != nil {
+		return err
+	}
+	for stanza := range strings.SplitSeq(string(status), "\n\n") {
+		first, _, _ := strings.Cut(stanza, "\n")
+		name := strings.TrimPrefix(first, "Package: ")
+		if packages[name] {
+			file := path.Join(image.DebianStatusFolder, name)
+			if err := tree.Text(file, strings.TrimSpace(stanza)+"\n", 0o644); err != nil {
 				return err
 			}
 		}

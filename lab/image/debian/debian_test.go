@@ -21,6 +21,7 @@ func smallRoot(t *testing.T) image.Tree {
 		"var/lib/dpkg/info/greet:amd64.list":   "/.\n/bin\n/bin/greet\n/usr/lib/libgreet.so.1\n/usr/lib/libgreet.so.1.2\n",
 		"var/lib/dpkg/info/other.list":         "/bin/other\n",
 		"var/lib/dpkg/info/other.md5sums":      "",
+		"var/lib/dpkg/status":                  "Package: greet\nVersion: 1\n\nPackage: other\nVersion: 2\n",
 		"usr/share/doc/greet-base/copyright":   "greet's terms",
 		"usr/share/doc/other/copyright":        "other's terms",
 		"usr/share/common-licenses/GPL-3":      "GPL",
@@ -39,12 +40,14 @@ func TestCopyCopyrights(t *testing.T) {
 	for name, want := range map[string]string{
 		"usr/share/doc/greet/copyright": "greet's terms",
 		"usr/share/common-licenses/GPL": "GPL", "usr/share/common-licenses/Apache-2.0": "Apache",
+		"var/lib/dpkg/status.d/greet": "Package: greet\nVersion: 1\n",
 	} {
 		text, err := tree.Read(name)
 		require.NoError(t, err)
 		assert.Equal(t, want, string(text))
 	}
 	assert.NotContains(t, tree, "usr/share/doc/other/copyright")
+	assert.NotContains(t, tree, "var/lib/dpkg/status.d/other")
 
 	tree = image.Tree{"usr/bin/own": base["usr/bin/own"]}
 	require.ErrorContains(t, CopyCopyrights(tree, base), "no package of Debian has /usr/bin/own")
