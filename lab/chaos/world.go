@@ -140,9 +140,9 @@ func (w *world) askLab(ctx context.Context, command string, args ...string) (str
 
 // explain has the journal keep what the lab says of itself, before it goes.
 func (w *world) explain(ctx context.Context) {
-	for _, command := range []string{"status", "explain"} {
-		said, err := w.askLab(ctx, command)
-		w.journal.add(line{What: "lab " + command, Round: w.round, Text: said}, err)
+	for _, command := range [][]string{{"status"}, {"explain", "service/web"}} {
+		said, err := w.askLab(ctx, command[0], command[1:]...)
+		w.journal.add(line{What: "lab " + command[0], Round: w.round, Text: said}, err)
 	}
 }
 
