@@ -249,5 +249,5 @@ func TestCloudWithoutATargetRangeIsEnded(t *testing.T) {
 	assert.True(t, p.Alive())
 	spec.Args = append(spec.Args, targetRangeFlag+"10.0.0.2/32")
 	require.NoError(t, s.stopOutdatedCloud(t.Context(), spec))
-	assert.False(t, p.Alive())
+	require.Eventually(t, func() bool { return !p.Alive() }, bound, time.Millisecond, "it has ended, and is reaped in a moment")
 }
