@@ -236,9 +236,9 @@ func TestAwaitErrors(t *testing.T) {
 // A cloud that may not send to a machine that is there by now is ended, to be started anew.
 func TestCloudWithoutATargetRangeIsEnded(t *testing.T) {
 	s := newSite(t)
-	// The shell itself waits, so that its arguments stay those of the process.
-	spec := s.script(ComponentCloud, "while :; do sleep 1000; done")
-	spec.Args = append(spec.Args, "fakecloud", targetRangeFlag+"10.0.0.1/32")
+	// A program without children, which would have the component's mark, that waits whatever its arguments are.
+	spec := s.script(ComponentCloud, "")
+	spec.Path, spec.Args = "/usr/bin/tail", []string{"-f", "/dev/null", "--", targetRangeFlag + "10.0.0.1/32"}
 	p, err := s.Host.Start(spec)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
