@@ -2854,7 +2854,7 @@ type ListAddressesParams struct {
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.
@@ -2881,7 +2881,7 @@ type ListAuditParams struct {
 	// Since Only calls whose answers began at this time or later.
 	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.
@@ -2943,7 +2943,7 @@ type ListFirewallsParams struct {
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.
@@ -2967,7 +2967,7 @@ type ListInstancesParams struct {
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.
@@ -2985,7 +2985,7 @@ type ListLoadBalancersParams struct {
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.
@@ -3000,7 +3000,7 @@ type ListNetworksParams struct {
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.
@@ -3021,7 +3021,7 @@ type ListOperationsParams struct {
 	// Serial Only operations of these serial numbers.
 	Serial *[]int64 `form:"serial,omitempty" json:"serial,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.
@@ -3041,7 +3041,7 @@ type ListProjectsParams struct {
 	// Name Only the resource of exactly this name. Names of terminated instances may be used again, so several may match.
 	Name *Name `form:"name,omitempty" json:"name,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.
@@ -3053,7 +3053,7 @@ type ListTokensParams struct {
 	// Name Only the token of exactly this name.
 	Name *string `form:"name,omitempty" json:"name,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.
@@ -3068,7 +3068,7 @@ type ListRoutesParams struct {
 	// Tag Only resources with this tag, as `key=value`, or `key` for any value. Several must all match.
 	Tag *Tag `form:"tag,omitempty" json:"tag,omitempty"`
 
-	// Limit At most this many items in a page.
+	// Limit At most this many items in a page. A page of large items has fewer, so that it is not much larger than 4 MiB.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
 	// PageToken `nextPageToken` of the page before. Opaque.

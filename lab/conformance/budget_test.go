@@ -119,6 +119,14 @@ func TestABudgetAllowsForTime(t *testing.T) {
 	}
 }
 
+// A minute's rest allows lists, at work and by the second, and some calls about what does not grow with Nodes.
+func TestAllowedAtRest(t *testing.T) {
+	assert.Equal(t, map[Controller]int{
+		ControllerNode: 75, ControllerRoute: 75, ControllerService: 30, ControllerOther: 30,
+	}, AllowedAtRest(3, time.Minute))
+	assert.Equal(t, 150, AllowedAtRest(101, time.Minute)[ControllerNode], "two pages")
+}
+
 func TestABudgetThatIsExceededFailsTheTestAndIsReported(t *testing.T) {
 	r := newRun(Options{Tests: []Test{
 		alone(core("large", func(t *T) {
