@@ -20,15 +20,15 @@ import (
 	"github.com/ccmlab/ccmlab/lab/process"
 )
 
-// act carries out an action, and returns when it is over. An error is one that may be, while all is broken.
-func (w *world) act(ctx context.Context, a Action) error {
+// carryOut carries out an action, and returns when it is over. An error is one that may be, while all is broken.
+func (w *world) carryOut(ctx context.Context, a Action) error {
 	once, cancel := context.WithTimeout(context.WithoutCancel(ctx), callBound)
 	defer cancel()
 	switch a.Do {
 	case Kill:
-		return w.kill(a.To)
+		return w.killComponent(a.To)
 	case Freeze:
-		return w.freeze(ctx, a)
+		return w.freezeComponent(ctx, a)
 	case FillDisk:
 		if w.disk == nil {
 			return errors.New("only root has a small disk made")
@@ -53,7 +53,7 @@ func (w *world) act(ctx context.Context, a Action) error {
 	return fmt.Errorf("%q is nothing that is done", a.Do)
 }
 
-func (w *world) component(name string) (*process.Process, error) {
+func (w *world) findComponent(name string) (*process.Process, error) {
 	running, err := w.lab.Host.Running()
 	if err == nil && running[name] == nil {
 		err = fmt.Errorf("%s does not run", name)
@@ -61,16 +61,16 @@ func (w *world) component(name string) (*process.Process, error) {
 	return running[name], err
 }
 
-func (w *world) kill(name string) error {
-	p, err := w.component(name)
+func (w *world) killComponent(name string) error {
+	p, err := w.findComponent(name)
 	if err != nil {
 		return err
 	}
 	return p.Signal(syscall.SIGKILL)
 }
 
-func (w *world) freeze(ctx context.Context, a Action) error {
-	p, err := w.component(a.To)
+func (w *world) freezeComponent(ctx context.Context, a Action) error {
+	p, err := w.findComponent(a.To)
 	if err != nil {
 		return err
 	}
@@ -78,13 +78,13 @@ func (w *world) freeze(ctx context.Context, a Action) error {
 	w.frozen[p.PID] = p
 	w.mu.Unlock()
 	err = p.Signal(syscall.SIGSTOP)
-	wait(ctx, a.For)
-	w.thaw(p)
+	waitFor(ctx, a.For)
+	w.thawComponent(p)
 	return err
 }
 
-// thaw lets a frozen process go on; all of them if p is nil.
-func (w *world) thaw(p *process.Process) {
+// thawComponent lets a frozen process go on; all of them if p is nil.
+func (w *world) thawComponent(p *process.Process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for pid, frozen := range w.frozen {
@@ -95,8 +95,8 @@ func (w *world) thaw(p *process.Process) {
 	}
 }
 
-// wait returns after d, or when ctx ends.
-func wait(ctx context.Context, d time.Duration) {
+// waitFor returns after d, or when ctx ends.
+func waitFor(ctx context.Context, d time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(d):

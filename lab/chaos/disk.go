@@ -33,7 +33,7 @@ func (w *world) moveToSmallDisk(ctx context.Context) error {
 		return errors.Join(fmt.Errorf("a small disk on %s: %w", dir, err), os.Remove(dir))
 	}
 	w.disk = &smallDisk{dir}
-	p, err := w.component("fakecloud")
+	p, err := w.findComponent("fakecloud")
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (d *smallDisk) fill(ctx context.Context, during time.Duration) error {
 		err = errors.New("the disk did not become full")
 	} else if errors.Is(err, unix.ENOSPC) {
 		err = nil
-		wait(ctx, during)
+		waitFor(ctx, during)
 	}
 	return errors.Join(err, file.Close(), os.Remove(file.Name()))
 }

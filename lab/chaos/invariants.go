@@ -182,7 +182,7 @@ func (f facts) checkService(ctx context.Context, s *corev1.Service, balancers []
 	if !f.isAnswered(s) {
 		return nil
 	}
-	return ask(ctx, net.JoinHostPort(address, strconv.Itoa(lb.Listeners[0].Port)))
+	return askService(ctx, net.JoinHostPort(address, strconv.Itoa(lb.Listeners[0].Port)))
 }
 
 // targetsOf are the instances of the Nodes that may be targets, as upstream's service controller chooses
@@ -213,8 +213,8 @@ func (f facts) isAnswered(s *corev1.Service) bool {
 	return false
 }
 
-// ask is nil if somebody answers there.
-func ask(ctx context.Context, address string) error {
+// askService is nil if somebody answers there.
+func askService(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)

@@ -135,7 +135,7 @@ func (w *world) openPage(ctx context.Context) (page string, c *http.Client, err 
 		return "", nil, err
 	}
 	c = &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
-	body, err := get(ctx, c, page)
+	body, err := getOK(ctx, c, page)
 	if err != nil {
 		return "", nil, err
 	}
@@ -143,7 +143,7 @@ func (w *world) openPage(ctx context.Context) (page string, c *http.Client, err 
 	return "http://" + u.Host + "/", c, errors.Join(err, body.Body.Close())
 }
 
-func get(ctx context.Context, c *http.Client, where string) (*http.Response, error) {
+func getOK(ctx context.Context, c *http.Client, where string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func (w *world) keepPageOpen(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := w.readPage(ctx)
 		w.journal.add(line{What: "the page's stream ended", Round: w.round}, err)
-		wait(ctx, time.Second)
+		waitFor(ctx, time.Second)
 	}
 	return nil
 }
@@ -170,7 +170,7 @@ func (w *world) readPage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	stream, err := get(ctx, c, page+"stream")
+	stream, err := getOK(ctx, c, page+"stream")
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (w *world) checkPicture(ctx context.Context, f facts) error {
 	if err != nil {
 		return err
 	}
-	resp, err := get(ctx, c, page+"scene.json")
+	resp, err := getOK(ctx, c, page+"scene.json")
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,8 @@ func (w *world) checkPicture(ctx context.Context, f facts) error {
 	}
 	states := map[string]string{}
 	for _, t := range shown {
-		if t.Kind == scene.KindInstance && t.State != string(api.InstanceTerminated) || t.Kind == labscene.KindNode || t.Kind == labscene.KindService {
+		ended := t.Kind == scene.KindInstance && t.State == string(api.InstanceTerminated)
+		if slices.Contains([]scene.Kind{scene.KindInstance, labscene.KindNode, labscene.KindService}, t.Kind) && !ended {
 			states[t.ID] = t.State
 		}
 	}
@@ -228,7 +229,10 @@ func (w *world) checkPicture(ctx context.Context, f facts) error {
 		}
 	}
 	if want != len(states) {
-		return fmt.Errorf("the page shows %d instances, Nodes and Services, and there are %d: %s", len(states), want, strings.Join(slices.Sorted(maps.Keys(states)), " "))
+		return fmt.Errorf(
+			"the page shows %d instances, Nodes and Services, and there are %d: %s", len(states), want,
+			strings.Join(slices.Sorted(maps.Keys(states)), " "),
+		)
 	}
 	return nil
 }

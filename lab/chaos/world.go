@@ -109,7 +109,7 @@ func (w *world) close() error {
 	}
 	bound, cancel := context.WithTimeout(context.Background(), upBound)
 	defer cancel()
-	w.thaw(nil)
+	w.thawComponent(nil)
 	err = errors.Join(err, w.runLab(bound, "down"))
 	if w.disk != nil {
 		err = errors.Join(err, w.disk.remove())
@@ -198,7 +198,7 @@ func (w *world) runRound(ctx context.Context, round int, actions []Action) (took
 		case <-time.After(a.At - time.Since(began)):
 		}
 		running.Go(func() error {
-			err := w.act(acts, a)
+			err := w.carryOut(acts, a)
 			w.journal.add(line{What: "action", Round: round, Action: &a}, err)
 			return nil
 		})
@@ -211,7 +211,7 @@ func (w *world) runRound(ctx context.Context, round int, actions []Action) (took
 // rest mends what only a hand mends, and waits until all is well.
 func (w *world) rest(ctx context.Context, round int) (took time.Duration, err error) {
 	began := time.Now()
-	w.thaw(nil)
+	w.thawComponent(nil)
 	for {
 		err := w.cloud.DeleteFaults(ctx)
 		if err == nil {

@@ -86,7 +86,7 @@ func newWriters(l *lab.Lab) ([]*writer, error) {
 // write makes one change after the other until ctx ends.
 func (w *writer) write(ctx context.Context, j *journal) error {
 	for n := 0; ctx.Err() == nil; n++ {
-		wait(ctx, writePause)
+		waitFor(ctx, writePause)
 		bound, cancel := context.WithTimeout(ctx, callBound)
 		what, err := w.writeOnce(bound, fmt.Sprintf("chaos-%s-%d", w.name, n))
 		cancel()
