@@ -32,10 +32,10 @@ func (s *Server) StreamEvents(w http.ResponseWriter, r *http.Request, params api
 		s.answerError(w, r, err)
 		return
 	}
-	s.holdOne(&s.streams, w, r, func() { s.stream(w, r, params, f) })
+	s.holdOne(&s.streams, w, r, func() { s.sendStream(w, r, params, f) })
 }
 
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams, f eventFilter) {
+func (s *Server) sendStream(w http.ResponseWriter, r *http.Request, params api.StreamEventsParams, f eventFilter) {
 	t, err := s.hub.joinTail(r.Context())
 	if err != nil {
 		s.answerError(w, r, err)

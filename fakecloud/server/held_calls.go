@@ -30,7 +30,7 @@ func newHeldCalls(most int, kind, what string) heldCalls {
 	return heldCalls{most: most, kind: kind, what: what, byToken: map[string]int{}}
 }
 
-func (h *heldCalls) begin(token string) bool {
+func (h *heldCalls) beginCall(token string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.byToken[token] >= h.most {
@@ -40,7 +40,7 @@ func (h *heldCalls) begin(token string) bool {
 	return true
 }
 
-func (h *heldCalls) end(token string) {
+func (h *heldCalls) endCall(token string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.byToken[token]--; h.byToken[token] == 0 {
@@ -52,12 +52,12 @@ func (h *heldCalls) end(token string) {
 func (s *Server) holdOne(h *heldCalls, w http.ResponseWriter, r *http.Request, run func()) {
 	who := recordOf(r).principal
 	token := who.Project.ID + "/" + who.Token
-	if !h.begin(token) {
+	if !h.beginCall(token) {
 		s.metrics.throttled.WithLabelValues(h.kind).Inc()
 		s.answerTooMany(w, r, heldRetryAfter, fmt.Sprintf("%s of token %q, which may have %d", h.what, who.Token, h.most))
 		return
 	}
-	defer h.end(token)
+	defer h.endCall(token)
 	run()
 }
 
