@@ -167,12 +167,12 @@ func SyncFile(path string) error {
 // error, all of the old. The event log is empty then, and none of the numbers given before
 // is in it: readers get ErrEventsExpired. The file itself is only read.
 func (s *Store) Restore(ctx context.Context, path string) error {
-	return s.restore(ctx, path, s.keepAccessTokens)
+	return s.restoreKeeping(ctx, path, s.keepAccessTokens)
 }
 
 // RestoreKeepingTokens is Restore, but the tokens stay as they are, of projects that the file has.
 func (s *Store) RestoreKeepingTokens(ctx context.Context, path string) error {
-	return s.restore(ctx, path, func(ctx context.Context, snapshot *sql.Conn) error {
+	return s.restoreKeeping(ctx, path, func(ctx context.Context, snapshot *sql.Conn) error {
 		return errors.Join(s.keepTokens(ctx, snapshot), s.keepAccessTokens(ctx, snapshot))
 	})
 }
@@ -180,7 +180,7 @@ func (s *Store) RestoreKeepingTokens(ctx context.Context, path string) error {
 // keepState changes the copy of a file that is being restored, so that something of now outlasts that.
 type keepState func(ctx context.Context, snapshot *sql.Conn) error
 
-func (s *Store) restore(ctx context.Context, path string, keep keepState) error {
+func (s *Store) restoreKeeping(ctx context.Context, path string, keep keepState) error {
 	path, err := s.resolveOutside(path)
 	if err != nil {
 		return fmt.Errorf("restore from %s: %w", path, err)
