@@ -184,7 +184,7 @@ func (o *serveOptions) issueCertificate(
 	if c.SerialNumber, err = rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127)); err != nil {
 		return nil, err
 	}
-	c.NotBefore = now.Add(-time.Hour) // Clients' clocks may be behind.
+	c.NotBefore = now.Add(-24 * time.Hour) // Clients' clocks may be behind, or be set back to another time zone's.
 	if ca == nil {
 		ca = &certificateAndKey{c, key}
 	}

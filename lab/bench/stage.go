@@ -113,7 +113,8 @@ func (s *stage) addPreset(o *testbed.CCMOptions) error {
 		return err
 	}
 	env, err := program.Values{
-		DialectURL: s.bed.DialectURL(s.dialect), TokenFile: s.bed.CCMToken, Project: s.bed.Project, NeedsRoutes: "false",
+		DialectURL: s.bed.DialectURL(s.dialect), CAFile: s.bed.CloudCA, TokenFile: s.bed.CCMToken, Project: s.bed.Project,
+		NeedsRoutes: "false",
 	}.Fill(preset.Environment())
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -17,6 +18,8 @@ import (
 	"github.com/brightbox/gobrightbox/v2/endpoint"
 	"github.com/hetznercloud/hcloud-go/v2/hcloud"
 	"github.com/oxidecomputer/oxide.go/oxide"
+	"golang.org/x/oauth2"
+	"k8s.io/client-go/rest"
 
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -63,7 +66,13 @@ func newWriters(l *lab.Lab) ([]*writer, error) {
 		return nil, err
 	}
 	token := strings.TrimSpace(string(secret))
-	oxideSDK, err := oxide.NewClient(oxide.WithHost(cloud.Dialects["oxide"]), oxide.WithToken(token))
+	https, err := rest.HTTPClientFor(&rest.Config{TLSClientConfig: rest.TLSClientConfig{CAFile: cloud.CAFile}})
+	if err != nil {
+		return nil, err
+	}
+	oxideSDK, err := oxide.NewClient(
+		oxide.WithHost(cloud.Dialects["oxide"]), oxide.WithToken(token), oxide.WithHTTPClient(https),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -71,10 +80,10 @@ func newWriters(l *lab.Lab) ([]*writer, error) {
 		"native": nativeTenant{native},
 		"hcloud": hcloudTenant{hcloud.NewClient(
 			hcloud.WithEndpoint(cloud.Dialects["hcloud"]+"/v1"), hcloud.WithToken(token),
-			hcloud.WithRetryOpts(hcloud.RetryOpts{MaxRetries: 0}),
+			hcloud.WithRetryOpts(hcloud.RetryOpts{MaxRetries: 0}), hcloud.WithHTTPClient(https),
 		)},
 		"oxide":     oxideTenant{oxideSDK, oxide.NameOrId(l.State.Name)},
-		"brightbox": brightboxTenant{cloud.Dialects["brightbox"], token},
+		"brightbox": brightboxTenant{cloud.Dialects["brightbox"], token, https},
 	}
 	var all []*writer
 	for name, t := range tenants {
@@ -234,10 +243,13 @@ func (t oxideTenant) list(ctx context.Context, about []string) (map[string]bool,
 }
 
 // brightboxTenant creates cloud IPs as Brightbox's. It asks for an access token each time.
-type brightboxTenant struct{ url, token string }
+type brightboxTenant struct {
+	url, token string
+	https      *http.Client
+}
 
 func (t brightboxTenant) connect(ctx context.Context) (*brightbox.Client, error) {
-	return brightbox.Connect(ctx, &clientcredentials.Config{
+	return brightbox.Connect(context.WithValue(ctx, oauth2.HTTPClient, t.https), &clientcredentials.Config{
 		ID: "cli-00001", Secret: t.token, Config: endpoint.Config{BaseURL: t.url + "/", Scopes: endpoint.FullScope},
 	})
 }

@@ -6,7 +6,10 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/netip"
@@ -203,7 +206,7 @@ type Log struct {
 // Cloud says how to reach the lab's cloud.
 type Cloud struct {
 	URL    string
-	CAFile string // "" when it speaks plain HTTP
+	CAFile string // It has the certificate that signed the cloud's.
 	// Dialects are where it is spoken to as another cloud, by dialect.
 	Dialects map[string]string
 	// Dir holds a token for each caller.
@@ -251,9 +254,22 @@ func (c Cloud) TokenFile(caller string) string { return c.Dir + "/" + caller + "
 
 // Client is a client of the cloud with a caller's token. It uses no proxy.
 func (c Cloud) Client(caller string) (*client.Client, error) {
-	return client.New(client.Config{
+	cloud, err := client.New(client.Config{
 		URL: c.URL, CAFile: c.CAFile, TokenFile: c.TokenFile(caller), UserAgent: "lab/" + caller, Direct: true,
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("the lab's cloud has never started; `lab up` starts it: %w", err)
+	}
+	return cloud, err
+}
+
+// Ready returns an error while the cloud does not answer, or has not made its certificate yet.
+func (c Cloud) Ready(ctx context.Context) error {
+	cloud, err := c.Client(CallerLab)
+	if err != nil {
+		return err
+	}
+	return cloud.Ready(ctx)
 }
 
 // CCMCommand is the CCM's command line, with the addresses and files in it.

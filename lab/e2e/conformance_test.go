@@ -112,7 +112,8 @@ func TestConformanceOfADriver(t *testing.T) {
 	testExampleDriver(t, []string{
 		"node-taint-lifted", "node-provider-id", "lb-created", "lb-deleted", "lb-traffic-reaches-pods",
 		"lb-create-retried", "lb-quiet", "lifecycle-doubt-404",
-	}, "--driver-env", "FAKECLOUD_URL={{.CloudURL}}", "--driver-env", "FAKECLOUD_TOKEN_FILE={{.TokenFile}}", "--traffic")
+	}, "--driver-env", "FAKECLOUD_URL={{.CloudURL}}", "--driver-env", "FAKECLOUD_TOKEN_FILE={{.TokenFile}}",
+		"--driver-env", "SSL_CERT_FILE={{.CAFile}}", "--traffic")
 }
 
 // The driver may be the cloud, too: a fake in its memory.

@@ -175,11 +175,14 @@ func (f *fixture) kube(user string) *kubernetes.Clientset {
 
 func (f *fixture) api() *client.Client {
 	f.t.Helper()
-	cfg := client.Config{URL: f.status().CloudURL, TokenFile: f.dir("cloud", "operator.token"), UserAgent: "test"}
-	if strings.HasPrefix(cfg.URL, "https:") {
-		cfg.CAFile = f.dir("pki", "ca.crt")
+	st := f.status()
+	ca := f.dir("cloud", "ca.crt")
+	if st.Cluster == cluster.KindKind {
+		ca = f.dir("pki", "ca.crt")
 	}
-	c, err := client.New(cfg)
+	c, err := client.New(client.Config{
+		URL: st.CloudURL, TokenFile: f.dir("cloud", "operator.token"), CAFile: ca, UserAgent: "test",
+	})
 	require.NoError(f.t, err)
 	return c
 }

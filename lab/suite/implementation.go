@@ -155,10 +155,8 @@ func (o Options) fakecloudOn(l *lab.Lab) (conformance.Implementation, func() err
 	under := conformance.Implementation{Name: ImplementationFakecloud}
 	ccm := &program.CCM{
 		Path: cmp.Or(o.CCMPath, command.Path), Args: append(command.Args, ownArgs...), Env: ownEnv,
-		Noise: routeControllerNoise,
-		ConfigTemplate: local.CCMConfig(
-			"{{.CloudURL}}", "{{.TokenFile}}", "{{.Project}}",
-		) + "{{if .CAFile}}caFile: {{.CAFile}}\n{{end}}",
+		Noise:          routeControllerNoise,
+		ConfigTemplate: local.CCMConfig("{{.CloudURL}}", "{{.TokenFile}}", "{{.CAFile}}", "{{.Project}}"),
 	}
 	networkBalancers := command.NetworkBalancers && o.Program == nil // What another CCM makes of it is not known.
 	if networkBalancers {

@@ -73,7 +73,9 @@ type CCM struct {
 
 // CloudConfig is the YAML of a cloud config for the bed's cloud and project. A test may
 // append to it.
-func (b *Bed) CloudConfig() string { return local.CCMConfig(b.CloudURL, b.CCMToken, b.Project) }
+func (b *Bed) CloudConfig() string {
+	return local.CCMConfig(b.CloudURL, b.CCMToken, b.CloudCA, b.Project)
+}
 
 // StartCCM starts a CCM and returns when it serves /healthz, which is before it leads.
 // One that ends instead is an error with the end of its log. All CCMs of a bed compete

@@ -84,6 +84,8 @@ type Bed struct {
 	// CloudURL is the base of the cloud's API; it stays the same over StopCloud
 	// and StartCloud.
 	CloudURL string
+	// CloudCA is the file with the certificate that signed the cloud's.
+	CloudCA string
 	// CCMToken is the file with the CCM's token: an editor by the name "ccm".
 	CCMToken string
 
@@ -149,8 +151,9 @@ func newBed(ctx context.Context, o Options) (*Bed, error) {
 	if b.hold, err = site.Claim(ctx); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	b.Project, b.CloudURL, b.CCMToken = b.owner.Name, b.owner.site.Cloud().URL, b.owner.site.Cloud().
-		TokenFile(cluster.CallerCCM)
+	cloud := b.owner.site.Cloud()
+	b.Project, b.CloudURL, b.CloudCA = b.owner.Name, cloud.URL, cloud.CAFile
+	b.CCMToken = cloud.TokenFile(cluster.CallerCCM)
 	return b, nil
 }
 
@@ -250,17 +253,13 @@ func (b *Bed) StartCloud(ctx context.Context) error {
 	if b.owner != b {
 		return b.owner.StartCloud(ctx)
 	}
-	lab, err := b.site.Cloud().Client(cluster.CallerLab)
-	if err != nil {
-		return err
-	}
 	spec := b.site.Fakecloud(contract.TagCluster + "=" + b.Name)
 	spec.Args = append(spec.Args, b.opts.CloudFlags...)
 	p, err := b.site.Ensure(spec)
 	if err != nil {
 		return err
 	}
-	return local.Await(ctx, p, "fakecloud to be ready on "+b.CloudURL, lab.Ready)
+	return local.Await(ctx, p, "fakecloud to be ready on "+b.CloudURL, b.site.Cloud().Ready)
 }
 
 // StopCloud ends the cloud: from its return on, connections to it are refused.

@@ -82,8 +82,9 @@ func labSpec(programs map[string]string) (image.Spec, error) {
 		Entrypoint: []string{"/" + path.Join(programsDir, "lab")},
 		Cmd:        []string{"up", "--foreground", "--publish", "0.0.0.0:" + labPort},
 		Env: []string{
-			"KUBECONFIG=" + labHome + "/lab/kubeconfig/operator.yaml", "FAKECLOUD_URL=http://127.30.0.1:8470",
+			"KUBECONFIG=" + labHome + "/lab/kubeconfig/operator.yaml", "FAKECLOUD_URL=https://127.30.0.1:8470",
 			"FAKECLOUD_TOKEN_FILE=" + labHome + "/lab/cloud/operator.token",
+			"FAKECLOUD_CA_FILE=" + labHome + "/lab/cloud/ca.crt",
 		},
 	}
 	return spec, addProgramsAndUser(&spec, programs, "/")

@@ -50,7 +50,7 @@ func (c *Cluster) StartCCM(ctx context.Context) error {
 	}
 	cloud := c.Cloud()
 	return c.localSite().StartCCMWith(
-		ctx, local.CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), c.lab.Name)+"caFile: "+cloud.CAFile+"\n"+
+		ctx, local.CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), cloud.CAFile, c.lab.Name)+
 			local.NetworkBalancersConfig,
 	)
 }

@@ -55,8 +55,8 @@ func (s Site) CloudConfig() string { return s.Lab.Path("cloud-config.yaml") }
 
 // CCMConfig is the content of the CCM's configuration file. It has what any CCM of this cloud
 // needs and nothing else: a learner's own may take a field that it does not know for an error.
-func CCMConfig(url, tokenFile, project string) string {
-	return fmt.Sprintf("url: %s\ntokenFile: %s\nproject: %s\n", url, tokenFile, project)
+func CCMConfig(url, tokenFile, caFile, project string) string {
+	return fmt.Sprintf("url: %s\ntokenFile: %s\ncaFile: %s\nproject: %s\n", url, tokenFile, caFile, project)
 }
 
 // MassDeletionEnv says when the mass-deletion guard of the lab's own CCM stops. In a lab people
@@ -137,7 +137,7 @@ func (s Site) ProgramInUse() (*cluster.Program, error) {
 // it.
 func (s Site) StartCCM(ctx context.Context) error {
 	cloud := s.Cloud()
-	return s.StartCCMWith(ctx, CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), s.Lab.Name))
+	return s.StartCCMWith(ctx, CCMConfig(cloud.URL, cloud.TokenFile(cluster.CallerCCM), cloud.CAFile, s.Lab.Name))
 }
 
 // StartCCMWith is StartCCM with this configuration in place of that of the site's own cloud.

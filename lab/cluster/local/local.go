@@ -163,16 +163,18 @@ const targetRangeFlag = "--target-range="
 // ComponentCloud is the name of the cloud's process.
 const ComponentCloud = "fakecloud"
 
-// Cloud says how to reach the lab's cloud. It speaks plain HTTP, because only this
-// machine can reach it.
+// Cloud says how to reach the lab's cloud. It speaks TLS although only this machine can reach it: when it has died,
+// another user of the machine may listen on its port, and must get no caller's token.
 func (s Site) Cloud() cluster.Cloud {
+	dir := s.Lab.Path("cloud")
 	c := cluster.Cloud{
-		URL: "http://" + s.Endpoint(PortCloud), Dir: s.Lab.Path("cloud"), Dialects: map[string]string{},
+		URL: "https://" + s.Endpoint(PortCloud), Dir: dir, CAFile: dir + "/ca.crt", // The cloud makes it.
+		Dialects:      map[string]string{},
 		BalancerRange: netip.MustParsePrefix(s.LoadBalancerCIDR()),
 	}
 	for _, dialect := range identity.Dialects() { // Each has a port of its name.
 		if s.Lab.Ports[dialect] != 0 { // A lab of an earlier version has none.
-			c.Dialects[dialect] = "http://" + s.Endpoint(dialect)
+			c.Dialects[dialect] = "https://" + s.Endpoint(dialect)
 		}
 	}
 	return c
@@ -184,6 +186,7 @@ func (s Site) Fakecloud(tag string, targets ...netip.Addr) process.Spec {
 	spec := s.Spec(ComponentCloud, "fakecloud", "serve",
 		"--listen="+s.Endpoint(PortCloud),
 		"--data="+s.Lab.Path("cloud", "cloud.db"),
+		"--tls-self-signed",
 		"--project="+s.Lab.Name,
 		"--profile="+s.Lab.Profile,
 		"--default-tag="+tag,
@@ -213,11 +216,7 @@ func (s Site) StartCloudFor(ctx context.Context, tag string, note func(string), 
 		return err
 	}
 	note("waiting for it to be ready")
-	cloud, err := s.Cloud().Client(cluster.CallerLab)
-	if err != nil {
-		return err
-	}
-	return s.Serve(ctx, "fakecloud to be ready on "+s.Cloud().URL, cloud.Ready, spec)
+	return s.Serve(ctx, "fakecloud to be ready on "+s.Cloud().URL, s.Cloud().Ready, spec)
 }
 
 // stopOutdatedCloud ends a cloud that runs without one of the target ranges.

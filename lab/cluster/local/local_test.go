@@ -2,9 +2,13 @@ package local
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -16,6 +20,7 @@ import (
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/pki"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
 )
@@ -250,4 +255,50 @@ func TestCloudWithoutATargetRangeIsEnded(t *testing.T) {
 	spec.Args = append(spec.Args, targetRangeFlag+"10.0.0.2/32")
 	require.NoError(t, s.stopOutdatedCloud(t.Context(), spec))
 	require.Eventually(t, func() bool { return !p.Alive() }, bound, time.Millisecond, "it has ended, and is reaped in a moment")
+}
+
+// While a lab's cloud is away, another user of the machine can listen on its port. Only who has the key that the lab's
+// authority signed is sent a token.
+func TestWhoTakesTheCloudsPortGetsNoToken(t *testing.T) {
+	s := newSite(t)
+	cloud := s.Cloud()
+	ours, err := pki.LoadOrCreate(cloud.Dir, "ca")
+	require.NoError(t, err)
+	theirs, err := pki.LoadOrCreate(t.TempDir(), "ca")
+	require.NoError(t, err)
+	require.NoError(t, atomicfile.Write(cloud.TokenFile(cluster.CallerLab), []byte("secret")))
+	for who, tc := range map[string]struct {
+		authority *pki.Authority // nil speaks plain HTTP
+		tokens    []string
+	}{
+		"the cloud":                  {ours, []string{"Bearer secret"}},
+		"another without TLS":        {nil, nil},
+		"another with a certificate": {theirs, nil},
+	} {
+		t.Run(who, func(t *testing.T) {
+			var tokens []string
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				tokens = append(tokens, r.Header.Get("Authorization"))
+				_, _ = w.Write([]byte(`{"items": []}`))
+			}))
+			start := server.Start
+			if tc.authority != nil {
+				pair, err := tc.authority.Ensure(t.TempDir(), "cloud", pki.Identity{Name: "cloud", Addresses: []string{s.Address()}})
+				require.NoError(t, err)
+				cert, err := tls.LoadX509KeyPair(pair.Cert, pair.Key)
+				require.NoError(t, err)
+				server.TLS, start = &tls.Config{Certificates: []tls.Certificate{cert}}, server.StartTLS
+			}
+			start()
+			defer server.Close()
+			s.Lab.Ports[PortCloud] = server.Listener.Addr().(*net.TCPAddr).Port
+			caller, err := s.Cloud().Client(cluster.CallerLab)
+			require.NoError(t, err)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // A read is tried again until then.
+			defer cancel()
+			_, err = caller.ListZones(ctx)
+			assert.Equal(t, tc.tokens == nil, err != nil, "%v", err)
+			assert.Equal(t, tc.tokens, tokens)
+		})
+	}
 }

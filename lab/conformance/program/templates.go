@@ -32,8 +32,7 @@ type Values struct {
 	TokenFile string
 	// Project is the cloud's project, or account, that the cluster is in.
 	Project string
-	// CAFile holds the certificate that signed the cloud's; "" where the cloud
-	// speaks plain HTTP.
+	// CAFile holds the certificate that signed the cloud's.
 	CAFile string
 	// Address and Port are free to listen on, for health and metrics.
 	Address string
