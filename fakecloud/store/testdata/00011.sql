@@ -211,26 +211,26 @@ CREATE INDEX audit_project ON audit (project_id, id);
 CREATE INDEX operations_age ON operations (project_id, seq);
 CREATE INDEX idempotency_keys_age ON idempotency_keys (project_id, expires_at);
 
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (1, 0, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (10, 9, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (11, 10, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (12, 11, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (2, 1, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (3, 2, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (4, 3, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (5, 4, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (6, 5, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (7, 6, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (8, 7, 1, '2026-11-27 21:29:45');
-INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (9, 8, 1, '2026-11-27 21:29:45');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (1, 0, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (10, 9, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (11, 10, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (12, 11, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (2, 1, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (3, 2, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (4, 3, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (5, 4, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (6, 5, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (7, 6, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (8, 7, 1, '2026-11-28 01:13:57');
+INSERT INTO goose_db_version (id, version_id, is_applied, tstamp) VALUES (9, 8, 1, '2026-11-28 01:13:57');
 
 INSERT INTO projects (id, name, default_tags, created_at, version, updated_at) VALUES ('p-1', 'default', '{"team":"blue"}', 1700000000000, 1, 0);
 INSERT INTO projects (id, name, default_tags, created_at, version, updated_at) VALUES ('p-2', 'other', '{}', 1700000000001, 1, 0);
 
 INSERT INTO tokens (name, project_id, hash, created_at, role, origin, expires_at, rotated_at, previous_hash, previous_until) VALUES ('ccm', 'p-1', X'00FF10', 1700000000002, 'admin', 'flag', NULL, NULL, NULL, NULL);
 
-INSERT INTO events (seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES (1795814985286, 'p-1', 1700000000012, 'created', 'instance', 'i-1', 'worker-1', '', 'pending', '', '{}');
-INSERT INTO events (seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES (1795814985287, 'p-1', 1700000000013, 'updated', 'instance', 'i-1', 'worker-1', 'pending', 'running', '', '{}');
+INSERT INTO events (seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES (1795828437302, 'p-1', 1700000000012, 'created', 'instance', 'i-1', 'worker-1', '', 'pending', '', '{}');
+INSERT INTO events (seq, project_id, time, type, resource, resource_id, name, from_state, to_state, reason, body) VALUES (1795828437303, 'p-1', 1700000000013, 'updated', 'instance', 'i-1', 'worker-1', 'pending', 'running', '', '{}');
 
 INSERT INTO quotas (project_id, kind, max) VALUES ('p-1', '{}', 1);
 
@@ -272,18 +272,12 @@ INSERT INTO serials (one, last) VALUES (1, 7);
 
 INSERT INTO access_tokens (hash, granted_to, expires_at) VALUES (X'01', X'01', 1);
 
-INSERT INTO removed_events (project_id, through) VALUES ('', 1795814985285);
+INSERT INTO removed_events (project_id, through) VALUES ('', 1795828437301);
 
 DELETE FROM sqlite_sequence;
-INSERT INTO sqlite_sequence (name, seq) VALUES ('events', 1795814985287);
+INSERT INTO sqlite_sequence (name, seq) VALUES ('events', 1795828437303);
 INSERT INTO sqlite_sequence (name, seq) VALUES ('goose_db_version', 12);
 CREATE TRIGGER targets_made AFTER INSERT ON resources WHEN NEW.kind = 'load-balancer' BEGIN
-    INSERT INTO load_balancer_targets (load_balancer_id, instance_id)
-    SELECT NEW.id, value FROM json_each(NEW.document, '$.targets') WHERE type = 'text';
-END;
-CREATE TRIGGER targets_changed AFTER UPDATE OF document ON resources
-WHEN NEW.kind = 'load-balancer' AND json_extract(NEW.document, '$.targets') IS NOT json_extract(OLD.document, '$.targets') BEGIN
-    DELETE FROM load_balancer_targets WHERE load_balancer_id = NEW.id;
     INSERT INTO load_balancer_targets (load_balancer_id, instance_id)
     SELECT NEW.id, value FROM json_each(NEW.document, '$.targets') WHERE type = 'text';
 END;
@@ -309,4 +303,12 @@ END;
 CREATE TRIGGER resources_gone AFTER DELETE ON resources WHEN OLD.kind <> 'instance' BEGIN
     UPDATE usage SET used = used - 1
     WHERE project_id = OLD.project_id AND kind = CASE OLD.kind WHEN 'address' THEN 'addresses' ELSE OLD.kind || 's' END AND zone = '';
+END;
+CREATE TRIGGER targets_changed AFTER UPDATE OF document ON resources
+WHEN NEW.kind = 'load-balancer' AND json_extract(NEW.document, '$.targets') IS NOT json_extract(OLD.document, '$.targets') BEGIN
+    DELETE FROM load_balancer_targets WHERE load_balancer_id = NEW.id AND instance_id NOT IN (
+        SELECT value FROM json_each(NEW.document, '$.targets') WHERE type = 'text'
+    );
+    INSERT OR IGNORE INTO load_balancer_targets (load_balancer_id, instance_id)
+    SELECT NEW.id, value FROM json_each(NEW.document, '$.targets') WHERE type = 'text';
 END;
