@@ -178,7 +178,7 @@ func (c *Cloud) DeleteProject(ctx context.Context, caller Project, id string) er
 			return err
 		}
 		for _, drop := range []func(context.Context, string) error{
-			tx.DeleteProjectResources, tx.DeleteProjectEvents, tx.DeleteProjectTokens,
+			tx.DeleteProjectResources, tx.RemoveProjectEvents, tx.DeleteProjectTokens,
 			tx.DeleteProject, // Takes along what refers to it and to nothing else.
 		} {
 			if err := drop(ctx, p.ID); err != nil {

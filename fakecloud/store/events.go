@@ -35,6 +35,13 @@ func (tx *Tx) AppendEvent(ctx context.Context, e db.InsertEventParams) error {
 		})
 }
 
+// RemoveProjectEvents removes the events of a project that goes. Who follows all projects and has not read as far is
+// to know.
+func (tx *Tx) RemoveProjectEvents(ctx context.Context, project string) error {
+	newest, err := tx.EventBeyond(ctx, db.EventBeyondParams{ProjectID: project, Keep: 0})
+	return tx.removeEvents(ctx, project, newest, err)
+}
+
 // removeEvents removes a project's events through one that a query found, if it found one,
 // and has readers who did not read as far know.
 func (tx *Tx) removeEvents(ctx context.Context, project string, through int64, found error) error {

@@ -254,6 +254,25 @@ func TestEventsAreKeptByProject(t *testing.T) {
 	}
 }
 
+// Who follows all projects is told that events went with their project, unless it had read them.
+func TestEventsOfADeletedProject(t *testing.T) {
+	s, ctx := open(t, store.Memory), t.Context()
+	before, err := s.LastEvent(ctx)
+	require.NoError(t, err)
+	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error {
+		return errors.Join(addProject(ctx, tx, "p"), addProject(ctx, tx, "q"), addEvent(ctx, tx, "p"), addEvent(ctx, tx, "q"))
+	}))
+	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return tx.RemoveProjectEvents(ctx, "q") }))
+	require.NoError(t, s.Write(ctx, func(tx *store.Tx) error { return addEvent(ctx, tx, "p") }))
+	_, err = s.EventsAfter(ctx, "", before+1, 10)
+	require.ErrorIs(t, err, store.ErrEventsExpired)
+	for project, after := range map[string]int64{"": before + 2, "p": before + 1} {
+		b, err := s.EventsAfter(ctx, project, after, 10)
+		require.NoError(t, err)
+		assert.Equal(t, []int64{3}, seqs(b, before), "project %q", project)
+	}
+}
+
 func TestEventsAreBoundedByBytes(t *testing.T) {
 	s, ctx := open(t, store.Memory, store.KeepEventBytes(16_000)), t.Context()
 	before, err := s.LastEvent(ctx)

@@ -18,15 +18,6 @@ func (q *Queries) DeleteProject(ctx context.Context, id string) error {
 	return err
 }
 
-const deleteProjectEvents = `-- name: DeleteProjectEvents :exec
-DELETE FROM events WHERE project_id = ?
-`
-
-func (q *Queries) DeleteProjectEvents(ctx context.Context, projectID string) error {
-	_, err := q.db.ExecContext(ctx, deleteProjectEvents, projectID)
-	return err
-}
-
 const deleteProjectResources = `-- name: DeleteProjectResources :exec
 DELETE FROM resources WHERE project_id = ?
 `

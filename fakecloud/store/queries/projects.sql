@@ -18,9 +18,6 @@ ORDER BY id LIMIT @max;
 -- name: DeleteProjectResources :exec
 DELETE FROM resources WHERE project_id = ?;
 
--- name: DeleteProjectEvents :exec
-DELETE FROM events WHERE project_id = ?;
-
 -- name: DeleteProjectTokens :exec
 DELETE FROM tokens WHERE project_id = ?;
 
