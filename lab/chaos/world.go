@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/client-go/kubernetes"
 
@@ -140,10 +142,21 @@ func (w *world) askLab(ctx context.Context, command string, args ...string) (str
 
 // explain has the journal keep what the lab says of itself, before it goes.
 func (w *world) explain(ctx context.Context) {
-	for _, command := range [][]string{{"status"}, {"explain", "service/web"}} {
-		said, err := w.askLab(ctx, command[0], command[1:]...)
-		w.journal.add(line{What: "lab " + command[0], Round: w.round, Text: said}, err)
+	commands := [][]string{{"status"}, {"explain", "service/web"}, {"watch", "--follow=false"}}
+	for _, component := range supervised {
+		commands = append(commands, []string{"logs", component, "--tail=200"})
 	}
+	for _, node := range nodes {
+		commands = append(commands, []string{"logs", "node/" + node, "--tail=200"})
+	}
+	for _, command := range commands {
+		said, err := w.askLab(ctx, command[0], command[1:]...)
+		w.journal.add(line{What: "lab " + strings.Join(command, " "), Round: w.round, Text: said}, err)
+	}
+	pods, err1 := w.kube.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
+	endpoints, err2 := w.kube.DiscoveryV1().EndpointSlices("default").List(ctx, metav1.ListOptions{})
+	seen, err3 := json.Marshal([]any{pods, endpoints})
+	w.journal.add(line{What: "pods and EndpointSlices", Round: w.round, Text: string(seen)}, errors.Join(err1, err2, err3))
 }
 
 // supervise completes the lab when a component has ended, as systemd and kubelets do on real machines.
