@@ -39,7 +39,7 @@ type facts struct {
 	nodes     []corev1.Node
 	services  []corev1.Service
 	balancers []api.LoadBalancer
-	answering map[string]int // pods of the demo that are Ready, by Node
+	answering map[string]int // pods of the demo that are Ready, by Node that is so, too
 }
 
 func (w *world) readFacts(ctx context.Context) (f facts, err error) {
@@ -68,13 +68,24 @@ func (w *world) readFacts(ctx context.Context) (f facts, err error) {
 	if err != nil {
 		return f, err
 	}
-	f.nodes, f.services, f.answering = nodes.Items, services.Items, map[string]int{}
-	for i := range pods.Items {
-		if p := &pods.Items[i]; kubediff.IsPodReady(p) && p.DeletionTimestamp == nil {
-			f.answering[p.Spec.NodeName]++
+	f.nodes, f.services, f.answering = nodes.Items, services.Items, countAnswering(pods.Items, nodes.Items)
+	return f, nil
+}
+
+// countAnswering counts, by Node, the pods that are Ready there. Of a machine that is lost when its kubelet has called
+// a pod Ready, and not yet the Node, nobody takes that back until the pod is evicted, after five minutes:
+// kube-controller-manager does so when a Node ceases to be Ready.
+func countAnswering(pods []corev1.Pod, nodes []corev1.Node) map[string]int {
+	ready, answering := map[string]bool{}, map[string]int{}
+	for i := range nodes {
+		ready[nodes[i].Name] = kubediff.IsNodeReady(&nodes[i])
+	}
+	for i := range pods {
+		if p := &pods[i]; kubediff.IsPodReady(p) && p.DeletionTimestamp == nil && ready[p.Spec.NodeName] {
+			answering[p.Spec.NodeName]++
 		}
 	}
-	return f, nil
+	return answering
 }
 
 // checkAll is nil when all is well. What can still become well is an error, what cannot a violation.

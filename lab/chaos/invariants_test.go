@@ -82,3 +82,17 @@ func TestFactsThatAreNotWell(t *testing.T) {
 		assert.Contains(t, found, want)
 	}
 }
+
+func TestPodsOfALostNodeDoNotAnswer(t *testing.T) {
+	pod := func(node string, ready corev1.ConditionStatus) corev1.Pod {
+		return corev1.Pod{
+			Spec:   corev1.PodSpec{NodeName: node},
+			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}},
+		}
+	}
+	pods := []corev1.Pod{
+		pod("a", corev1.ConditionTrue), pod("a", corev1.ConditionFalse), pod("b", corev1.ConditionTrue),
+		pod("gone", corev1.ConditionTrue),
+	}
+	assert.Equal(t, map[string]int{"a": 1}, countAnswering(pods, wellFacts().nodes))
+}

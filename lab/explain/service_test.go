@@ -807,6 +807,21 @@ func TestServices(t *testing.T) {
 				[]Fact{{Cluster, "its EndpointSlices have pod web-1 as ready, which it is not any more"}},
 				[]string{"lab up"}},
 		},
+		"endpoints on nodes that were lost": {
+			func(f *ServiceFacts) {
+				for i := range f.Nodes {
+					f.Nodes[i].Status.Conditions[0].Status = corev1.ConditionUnknown
+				}
+			},
+			saidCase{
+				NotReady, "Service web has endpoints that are called ready, and whose nodes are not Ready.",
+				[]Fact{
+					{Cluster, "its EndpointSlices have 2 endpoints ready, 0 not ready, 0 terminating"},
+					{Cluster, "node node-1 is not Ready"}, {Cluster, "node node-2 is not Ready"},
+				},
+				[]string{"lab explain node/node-1", "lab explain node/node-2"},
+			},
+		},
 		"a target that is ill": {
 			func(f *ServiceFacts) { f.health(api.TargetHealthy, api.TargetUnhealthy) },
 			saidCase{

@@ -66,7 +66,7 @@ func (f ServiceFacts) findNoEndpoints() *finding {
 	}
 	s := f.summarizeEndpoints()
 	if s.ready > 0 && !s.noPorts {
-		return nil
+		return f.findEndpointsOfLostNodes(s)
 	}
 	none := newFinding(NotReady, "has nothing to answer with")
 	if f.hasAddress() {
@@ -90,6 +90,20 @@ func (f ServiceFacts) findNoEndpoints() *finding {
 			addStep("and mend the selector, or the pods", "%s", f.kubectlCommand("edit", ""))
 	}
 	return f.addPods(none)
+}
+
+// findEndpointsOfLostNodes reports ready endpoints whose nodes are all not Ready: a node that was lost just after its
+// kubelet had called the pod ready.
+func (f ServiceFacts) findEndpointsOfLostNodes(s endpointSummary) *finding {
+	lost := newFinding(NotReady, "has endpoints that are called ready, and whose nodes are not Ready").
+		addFact(Cluster, "its EndpointSlices have %s", s)
+	for _, name := range slices.Sorted(maps.Keys(s.readyOn)) {
+		if n := f.findNode(name); n == nil || kubediff.IsNodeReady(n) {
+			return nil
+		}
+		lost.addFact(Cluster, "node %s is not Ready", name).addStep("see why", "%s", f.labCommand("explain node/"+name))
+	}
+	return lost.addWait("or wait: five minutes after a node was lost its pods are deleted, and others take their place")
 }
 
 // addPods adds why no pod that the selector matches is a ready endpoint.
