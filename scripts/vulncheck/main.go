@@ -40,16 +40,16 @@ const (
 var acceptedText string
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	if err := run(ctx, os.Stdout); err != nil {
+	if err := run(os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "vulncheck:", err)
 		os.Exit(1)
 	}
 }
 
 // run checks all modules.
-func run(ctx context.Context, out io.Writer) error {
+func run(out io.Writer) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
 	began := time.Now()
 	accepted, err := parseAccepted(acceptedText)
 	if err != nil {
