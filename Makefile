@@ -19,6 +19,7 @@ E2E ?=
 LESSONS ?=
 BENCH ?=
 SOAK ?=
+COLD ?=
 CYCLES ?=
 LABS ?=
 PARALLEL ?=
@@ -139,6 +140,14 @@ soak: ## Send a million small connections through load balancers, or as many as 
 .PHONY: lint
 lint: ## Check format and style
 	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && (cd lab/demoserver && $$lint run ./...) && (cd lab/conformance/driver/example && $$lint run ./...) && cd lab/kube && CGO_ENABLED=0 $$lint run ./...
+
+.PHONY: vulncheck
+vulncheck: ## Look up what every module is made of in Go's vulnerability database
+	@$(GO) run ./scripts/vulncheck
+
+.PHONY: reproducible
+reproducible: ## Build our programs and images from the commit twice: they must be the same (COLD=1 compiles everything once more)
+	@COLD=$(COLD) scripts/reproducible
 
 .PHONY: generate
 generate: ## Regenerate all generated code

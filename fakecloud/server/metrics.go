@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"sync"
@@ -84,10 +85,13 @@ func metricsHandler(from prometheus.Gatherer) http.Handler {
 	)
 }
 
+// release is the version that the build sets, if it knows one: see lab/build.
+var release string
+
 func buildInfo() prometheus.Collector {
-	version, goVersion := "unknown", "unknown"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		version, goVersion = info.Main.Version, info.GoVersion
+	version, goVersion := release, runtime.Version()
+	if info, ok := debug.ReadBuildInfo(); ok && version == "" {
+		version = info.Main.Version
 	}
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
 		Namespace: namespace, Name: "build_info", Help: "Always 1.",

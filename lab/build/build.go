@@ -74,6 +74,8 @@ func Own(root string) Module {
 		Env: []string{"CGO_ENABLED=1"}, // For SQLite. The tags leave out what glibc would load at run time.
 		Flags: []string{
 			"-trimpath", "-tags=" + pureGoTags + ",sqlite_omit_load_extension", "-ldflags=-s -w -extldflags=-static",
+			// Go would record whether files are there that git does not know; Stamp gives the version.
+			"-buildvcs=false",
 		},
 		Stamp:   func(ctx context.Context) []string { return stampOf(ctx, root) },
 		Release: func(ctx context.Context) string { return releaseOf(ctx, root) },

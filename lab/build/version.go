@@ -77,7 +77,7 @@ func stampOf(ctx context.Context, root string) (set []string) {
 	if version == noRelease && commit != "unknown" {
 		version = "devel-" + commit[:min(12, len(commit))]
 	}
-	for _, pkg := range []string{"fakecloud/cli", "lab/cli"} {
+	for _, pkg := range []string{"fakecloud/cli", "fakecloud/server", "lab/cli", "lab/conformance"} {
 		set = append(set, ModulePath+"/"+pkg+".release="+version)
 	}
 	return set

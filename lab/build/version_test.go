@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -67,6 +68,26 @@ func TestStampComesFromGit(t *testing.T) {
 	flags := Own(dir).stampedFlags(t.Context())
 	assert.Contains(t, flags[2], "-ldflags=-s -w -extldflags=-static -X "+pkg+"gitVersion=v1.2.3+1.g")
 	assert.NotContains(t, Own(dir).Flags[2], "-X", "what makes programs stale stays the same")
+}
+
+// The linker ignores a variable that does not exist.
+func TestStampedVariablesExist(t *testing.T) {
+	count := 0
+	for _, value := range stampOf(t.Context(), root) {
+		rest, ours := strings.CutPrefix(value, ModulePath+"/")
+		dir, _, _ := strings.Cut(rest, ".")
+		if !ours {
+			continue
+		}
+		count++
+		files, err := filepath.Glob(filepath.Join(root, dir, "*.go"))
+		require.NoError(t, err)
+		assert.True(t, slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(text), "\nvar release")
+		}), dir)
+	}
+	assert.Equal(t, 4, count)
 }
 
 const root = "../.."
