@@ -20,6 +20,7 @@ LESSONS ?=
 BENCH ?=
 SOAK ?=
 COLD ?=
+VULNDB ?=
 CYCLES ?=
 LABS ?=
 PARALLEL ?=
@@ -142,8 +143,8 @@ lint: ## Check format and style
 	lint=$$($(GOTOOL) -n golangci-lint) && $$lint run ./... && (cd lab/demoserver && $$lint run ./...) && (cd lab/conformance/driver/example && $$lint run ./...) && cd lab/kube && CGO_ENABLED=0 $$lint run ./...
 
 .PHONY: vulncheck
-vulncheck: ## Look up what every module is made of in Go's vulnerability database
-	@$(GO) run ./scripts/vulncheck
+vulncheck: ## Look up what every module is made of in Go's vulnerability database (VULNDB=latest: the newest)
+	@$(GO) run ./scripts/vulncheck $(if $(VULNDB),-db $(VULNDB))
 
 .PHONY: reproducible
 reproducible: ## Build our programs and images from the commit twice: they must be the same (COLD=1 compiles everything once more)

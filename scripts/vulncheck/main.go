@@ -7,7 +7,8 @@
 // vulnerable functions are called or not. Call analysis takes gigabytes of memory and minutes for
 // each module with Kubernetes in it.
 //
-// The database comes as a Go module, from the same proxy as the build's other modules.
+// The database comes as a Go module, from the same proxy as the build's other modules. Its version is fixed, so that
+// what is published tomorrow fails no change that has nothing to do with it; `-db latest` is the newest.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -30,8 +32,10 @@ import (
 )
 
 const (
-	// database is the module with the vulnerability database: https://go.dev/doc/security/vuln/database.
-	database = "golang.org/x/vulndb@latest"
+	// database is the module with the vulnerability database (https://go.dev/doc/security/vuln/database), version
+	// the one that accepted.txt is about.
+	database = "golang.org/x/vulndb"
+	version  = "v0.0.0-20261105234957-e22db6528018"
 	// standardLibrary is the database's name for the standard library.
 	standardLibrary = "stdlib"
 )
@@ -40,14 +44,16 @@ const (
 var acceptedText string
 
 func main() {
-	if err := run(os.Stdout); err != nil {
+	db := flag.String("db", version, "`VERSION` of the database, the module "+database)
+	flag.Parse()
+	if err := run(os.Stdout, *db); err != nil {
 		fmt.Fprintln(os.Stderr, "vulncheck:", err)
 		os.Exit(1)
 	}
 }
 
 // run checks all modules.
-func run(out io.Writer) error {
+func run(out io.Writer, version string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	began := time.Now()
@@ -55,7 +61,7 @@ func run(out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	db, err := downloadDatabase(ctx, out)
+	db, err := downloadDatabase(ctx, out, version)
 	if err != nil {
 		return err
 	}
@@ -80,10 +86,10 @@ func run(out io.Writer) error {
 	return err
 }
 
-// downloadDatabase puts the newest database into Go's module cache, and returns its URL there.
-func downloadDatabase(ctx context.Context, out io.Writer) (string, error) {
+// downloadDatabase puts the database into Go's module cache, and returns its URL there.
+func downloadDatabase(ctx context.Context, out io.Writer, version string) (string, error) {
 	// Outside of a module, whose go.mod would choose the version. The JSON has the error as well.
-	text, err := runCommand(ctx, os.TempDir(), "go", "mod", "download", "-json", database)
+	text, err := runCommand(ctx, os.TempDir(), "go", "mod", "download", "-json", database+"@"+version)
 	var module struct{ Version, Dir, Error string }
 	if json.Unmarshal(text, &module) == nil && module.Error != "" {
 		err = errors.New(module.Error)
@@ -91,7 +97,7 @@ func downloadDatabase(ctx context.Context, out io.Writer) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the vulnerability database: %w", err)
 	}
-	_, _ = fmt.Fprintf(out, "%s is %s\n", database, module.Version)
+	_, _ = fmt.Fprintf(out, "%s is of %s\n", database, module.Version)
 	return "file://" + filepath.Join(module.Dir, "data", "osv"), nil
 }
 
