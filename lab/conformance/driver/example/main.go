@@ -74,6 +74,7 @@ type connectionCounter interface {
 type driver struct {
 	cloud     cloud
 	tokenFile string
+	caFile    string // Go's HTTP client reads it by itself; the suite's proxy is told.
 	cluster   string // its name, from the suite's first request
 }
 
@@ -82,7 +83,7 @@ func newDriver(ctx context.Context, inMemory bool, getenv func(string) string) (
 		m, err := startMemory(ctx)
 		return &driver{cloud: m, tokenFile: "{{.TokenFile}}"}, err // Any token will do.
 	}
-	d := &driver{tokenFile: getenv("FAKECLOUD_TOKEN_FILE")}
+	d := &driver{tokenFile: getenv("FAKECLOUD_TOKEN_FILE"), caFile: getenv("SSL_CERT_FILE")}
 	if d.tokenFile == "" || getenv("FAKECLOUD_URL") == "" {
 		return nil, errors.New("FAKECLOUD_URL and FAKECLOUD_TOKEN_FILE are to say where the cloud is; with -memory there is one in memory")
 	}
@@ -174,6 +175,7 @@ func (d *driver) hello(r *http.Request) (any, error) {
 		"protocol": "v1", "name": "example", "version": "v0.1.0", "features": features,
 		"proxy": object{
 			"upstream": d.cloud.apiURL(),
+			"caFile":   d.caFile,
 			"rules":    rules,
 			"answers": object{
 				// Whose project was looked at tells a CCM whether a 404 is about its own instances.
