@@ -72,9 +72,10 @@ func (w *world) readFacts(ctx context.Context) (f facts, err error) {
 	return f, nil
 }
 
-// countAnswering counts, by Node, the pods that are Ready there. Of a machine that is lost when its kubelet has called
-// a pod Ready, and not yet the Node, nobody takes that back until the pod is evicted, after five minutes:
-// kube-controller-manager does so when a Node ceases to be Ready.
+// countAnswering counts, by Node, the pods that are Ready there. kube-controller-manager takes that word back when a
+// Node ceases to be Ready, of those pods that it has seen to be Ready by then. What it learns of later, as when the API
+// server is away, stays Ready until it is evicted, after five minutes
+// (https://github.com/kubernetes/kubernetes/blob/v1.36.3/pkg/controller/util/node/controller_utils.go, MarkPodsNotReady).
 func countAnswering(pods []corev1.Pod, nodes []corev1.Node) map[string]int {
 	ready, answering := map[string]bool{}, map[string]int{}
 	for i := range nodes {
