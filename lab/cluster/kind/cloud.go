@@ -80,11 +80,7 @@ func (c *Cluster) StartCloud(ctx context.Context, tag string, note func(string))
 		}
 	}
 	note("waiting for it to be ready")
-	cloud, err := c.Cloud().Client(cluster.CallerLab)
-	if err != nil {
-		return err
-	}
-	if err := cluster.Poll(ctx, "fakecloud to be ready on "+c.Cloud().URL, cloud.Ready); err != nil {
+	if err := cluster.Poll(ctx, "fakecloud to be ready on "+c.Cloud().URL, c.Cloud().Ready); err != nil {
 		log, _ := c.engine.command(context.WithoutCancel(ctx), "logs", "--tail", "8", c.cloudContainer()).
 			CombinedOutput()
 		return fmt.Errorf("%w\nlast lines of its log:\n%s", err, log)
