@@ -46,14 +46,14 @@ var acceptedText string
 func main() {
 	db := flag.String("db", version, "`VERSION` of the database, the module "+database)
 	flag.Parse()
-	if err := run(os.Stdout, *db); err != nil {
+	if err := checkModules(os.Stdout, *db); err != nil {
 		fmt.Fprintln(os.Stderr, "vulncheck:", err)
 		os.Exit(1)
 	}
 }
 
-// run checks all modules.
-func run(out io.Writer, version string) error {
+// checkModules looks up all modules in this version of the database.
+func checkModules(out io.Writer, version string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	began := time.Now()
@@ -79,9 +79,9 @@ func run(out io.Writer, version string) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", dir, err)
 		}
-		r.add(out, dir, findings)
+		r.recordFindings(out, dir, findings)
 	}
-	err = r.conclude(out)
+	err = r.compareWithAccepted(out)
 	_, _ = fmt.Fprintf(out, "%d modules checked in %s\n", len(dirs), time.Since(began).Round(time.Second))
 	return err
 }
@@ -202,8 +202,8 @@ func newResult(accepted []string) *result {
 	return r
 }
 
-// add prints what was found in a module and is not accepted.
-func (r *result) add(out io.Writer, dir string, findings []finding) {
+// recordFindings prints what was found in a module and is not accepted.
+func (r *result) recordFindings(out io.Writer, dir string, findings []finding) {
 	for _, f := range findings {
 		if f.Module == standardLibrary {
 			r.toolchain[f.Fixed] = struct{}{}
@@ -223,9 +223,9 @@ func (r *result) add(out io.Writer, dir string, findings []finding) {
 	}
 }
 
-// conclude returns an error unless exactly the accepted vulnerabilities were found. It only reports
+// compareWithAccepted returns an error unless exactly the accepted vulnerabilities were found. It only reports
 // those of the standard library: the machine's Go has them, and no change of the repository fixes it.
-func (r *result) conclude(out io.Writer) error {
+func (r *result) compareWithAccepted(out io.Writer) error {
 	if len(r.toolchain) > 0 {
 		_, _ = fmt.Fprintf(out, "this machine's Go has vulnerabilities, fixed in %s\n",
 			strings.Join(slices.Sorted(maps.Keys(r.toolchain)), ", "))

@@ -21,35 +21,35 @@ const report = `
 {"finding": {"osv": "GO-1", "fixed_version": "v1.26.9", "trace": [{"module": "stdlib", "version": "v1.26.8", "package": "net/http"}]}}
 `
 
-func TestConclude(t *testing.T) {
+func TestCompareWithAccepted(t *testing.T) {
 	findings, err := parseReport(strings.NewReader(report))
 	require.NoError(t, err)
 	require.Len(t, findings, 3, "once each, and none of a module that is required and not imported")
 
-	conclude := func(acceptedText string) (string, error) {
+	compare := func(acceptedText string) (string, error) {
 		accepted, err := parseAccepted(acceptedText)
 		require.NoError(t, err)
 		r := newResult(accepted)
 		var out bytes.Buffer
-		r.add(&out, "lab/kube", findings)
-		err = r.conclude(&out)
+		r.recordFindings(&out, "lab/kube", findings)
+		err = r.compareWithAccepted(&out)
 		return out.String(), err
 	}
-	out, err := conclude("")
+	out, err := compare("")
 	require.ErrorContains(t, err, "2 vulnerabilities to fix")
 	assert.Contains(t, out, "lab/kube example.com/a GO-1 v1.0.0, fixed in v1.1.0: a hole\n")
 	assert.Contains(t, out, "lab/kube example.com/c GO-2 v2.0.0, no fix: another hole\n")
 
 	const all = "lab/kube example.com/a GO-1 not called\nlab/kube example.com/c GO-2 no fix\n"
-	out, err = conclude(all)
+	out, err = compare(all)
 	require.NoError(t, err, "the standard library's is the machine's")
 	assert.Contains(t, out, "fixed in v1.26.9")
 
-	out, err = conclude(all + "lab/kube example.com/d GO-8,GO-9 no fix")
+	out, err = compare(all + "lab/kube example.com/d GO-8,GO-9 no fix")
 	require.ErrorContains(t, err, "2 to remove")
 	assert.Contains(t, out, "lab/kube example.com/d GO-9 is not found, but accepted\n")
 
-	_, err = conclude("ccm example.com/a GO-1 what is accepted in one module is not in another")
+	_, err = compare("ccm example.com/a GO-1 what is accepted in one module is not in another")
 	require.ErrorContains(t, err, "2 vulnerabilities to fix")
 }
 
