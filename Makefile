@@ -92,7 +92,7 @@ test-race: build ## Run the tests with the race detector, for which nearly every
 
 .PHONY: axe
 axe: ## Fetch axe-core, with which tests check that nobody is kept out of the lab's page; needs npm
-	@npm install --silent --no-save --no-audit --no-fund --prefix bin/axe axe-core@4.14.1
+	@npm install --loglevel=error --no-save --no-audit --no-fund --no-update-notifier --prefix bin/axe axe-core@4.14.1
 
 .PHONY: everything
 everything: ## Run all that CI runs, the whole of its rotation; as root it also installs what that needs, and tries kind. An hour
