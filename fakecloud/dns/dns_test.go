@@ -101,6 +101,26 @@ func TestServerWithoutUpstream(t *testing.T) {
 	assert.Equal(t, []string{address.String()}, found)
 }
 
+func TestServerRefusesWhileUpstreamIsSilent(t *testing.T) {
+	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
+	at := start(t, silent.LocalAddr().String())
+	c, err := miekg.Dial("udp", at)
+	require.NoError(t, err)
+	defer func() { _ = c.Close() }()
+	for range 2 * dns.MaxUpstream {
+		require.NoError(t, c.WriteMsg(new(miekg.Msg).SetQuestion("example.com.", miekg.TypeA)))
+	}
+	reply, err := c.ReadMsg()
+	require.NoError(t, err)
+	assert.Equal(t, miekg.RcodeRefused, reply.Rcode)
+	_, byParts := dns.NamesOf(address)
+	own, err := miekg.ExchangeContext(t.Context(), new(miekg.Msg).SetQuestion(miekg.Fqdn(byParts), miekg.TypeA), at)
+	require.NoError(t, err)
+	assert.Len(t, own.Answer, 1, "its own names")
+}
+
 // FuzzPackets sends what is no question, after which one is answered as ever.
 func FuzzPackets(f *testing.F) {
 	byNumber, _ := dns.NamesOf(address)

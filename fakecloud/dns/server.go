@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/miekg/dns"
@@ -22,6 +23,8 @@ const (
 	stopTimeout = upstreamTimeout
 	// acceptPause is the pause after a connection could not be accepted.
 	acceptPause = 100 * time.Millisecond
+	// MaxUpstream is how many queries another server is asked at a time. Others are refused meanwhile.
+	MaxUpstream = 100
 	// maxPayload is the largest datagram that is sent (DNS flag day 2020).
 	maxPayload = 1232
 )
@@ -33,6 +36,8 @@ type Server struct {
 	// Upstream, unless "", is the server (ADDRESS:PORT) that is asked for names of other domains.
 	Upstream string
 	Log      *slog.Logger
+
+	upstreamQueries atomic.Int32
 }
 
 // Serve answers queries by UDP and TCP at one address until ctx ends.
@@ -159,7 +164,8 @@ func addressOfReverse(name string) (netip.Addr, bool) {
 // askUpstream has another server answer, or refuses.
 func (s *Server) askUpstream(w dns.ResponseWriter, query, refusal *dns.Msg) *dns.Msg {
 	refusal.Rcode = dns.RcodeRefused
-	if s.Upstream == "" {
+	defer s.upstreamQueries.Add(-1)
+	if under := s.upstreamQueries.Add(1); s.Upstream == "" || under > MaxUpstream {
 		return refusal
 	}
 	client := dns.Client{Net: w.RemoteAddr().Network(), Timeout: upstreamTimeout}
