@@ -26,10 +26,13 @@ type flow struct {
 	broken          atomic.Bool
 }
 
-// resetBoth resets both connections.
+// resetBoth resets both connections, or that of a client of http, whose requests are flows of their own.
 func (f *flow) resetBoth() {
+	f.broken.Store(true)
 	resetConnection(f.clientConn)
-	resetConnection(f.targetConn)
+	if f.targetConn != nil {
+		resetConnection(f.targetConn)
+	}
 }
 
 // flows are the open flows of a balancer. Safe for concurrent use.
@@ -122,10 +125,7 @@ func (s *flows) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for f := range s.all {
-		resetConnection(f.clientConn)
-		if f.targetConn != nil {
-			resetConnection(f.targetConn)
-		}
+		f.resetBoth()
 	}
 	s.all = nil
 }

@@ -52,10 +52,14 @@ func (l *listener) serveRequests(r *route, f *flow) {
 	}
 	idle := cmp.Or(r.idleTimeout, keepAliveTimeout)
 	// Later than a 503 or 504 can be: this ends what stalls within a request or an answer.
-	f.idle = newIdleTimer(idle+dialsTimeout, func() { resetConnection(f.clientConn) })
+	f.idle = newIdleTimer(idle+dialsTimeout, f.resetBoth)
 	closed := make(chan struct{})
 	conn := &countedConn{
-		Conn: f.clientConn, in: &l.bytesIn, out: &l.bytesOut, idle: f.idle, onClose: func() { close(closed) },
+		Conn: f.clientConn, in: &l.bytesIn, out: &l.bytesOut, idle: f.idle,
+		onClose: func(broken bool) {
+			f.broken.CompareAndSwap(false, broken)
+			close(closed)
+		},
 	}
 	server := &http.Server{
 		Handler: l.requestProxy(f, idle), ReadHeaderTimeout: min(headerTimeout, idle), IdleTimeout: idle,
@@ -80,7 +84,12 @@ func (l *listener) requestProxy(f *flow, idle time.Duration) *httputil.ReversePr
 			DialContext: func(context.Context, string, string) (net.Conn, error) { return l.dialForRequest(f) },
 		},
 		ModifyResponse: func(answer *http.Response) error {
-			if l.closed.Load() { // The client's next request has to go elsewhere.
+			switch {
+			case answer.StatusCode == http.StatusSwitchingProtocols:
+				if l.route.Load().idleTimeout == 0 { // It may be quiet, as a connection of tcp may.
+					f.idle.stop()
+				}
+			case l.closed.Load(): // The client's next request has to go elsewhere.
 				answer.Header.Set("Connection", "close")
 			}
 			return nil
@@ -118,7 +127,11 @@ func (l *listener) dialForRequest(f *flow) (net.Conn, error) {
 	}
 	target.countConnection()
 	request := &flow{listenAddress: f.listenAddress, clientAddress: f.clientAddress, clientConn: f.clientConn}
-	out := &countedConn{Conn: conn, in: &target.bytesOut, out: &target.bytesIn, idle: f.idle, onClose: func() {
+	out := &countedConn{Conn: conn, in: &target.bytesOut, out: &target.bytesIn, idle: f.idle, onClose: func(broken bool) {
+		if broken || request.broken.Load() {
+			target.broken.Add(1)
+			target.requestCheck()
+		}
 		l.balancer.flows.remove(request)
 		target.active.Add(-1)
 		target.openConnections.Add(-1)
@@ -136,29 +149,36 @@ type countedConn struct {
 	net.Conn
 	in, out *atomic.Int64
 	idle    *idleTimer
-	onClose func() // is called once
+	onClose func(broken bool) // is called once; broken if the connection ended before it was closed
+	broken  atomic.Bool
 	end     sync.Once
 }
 
 // Read implements net.Conn.
 func (c *countedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.in.Add(int64(n))
-	c.idle.recordActivity()
+	c.record(c.in, n, err)
 	return n, err
 }
 
 // Write implements net.Conn.
 func (c *countedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.out.Add(int64(n))
-	c.idle.recordActivity()
+	c.record(c.out, n, err)
 	return n, err
+}
+
+func (c *countedConn) record(count *atomic.Int64, n int, err error) {
+	count.Add(int64(n))
+	c.idle.recordActivity()
+	if err != nil && !errors.Is(err, io.EOF) && !isTimeout(err) { // The HTTP server's deadlines end reads, and no connection.
+		c.broken.Store(true)
+	}
 }
 
 // Close implements net.Conn.
 func (c *countedConn) Close() error {
-	c.end.Do(c.onClose)
+	c.end.Do(func() { c.onClose(c.broken.Load()) })
 	return c.Conn.Close()
 }
 

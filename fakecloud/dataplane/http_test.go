@@ -240,6 +240,7 @@ func TestRequestsDrain(t *testing.T) {
 			require.NoError(t, p.Apply(f))
 			requireBroken(t, c.conn)
 			awaitNoActive(t, p)
+			assert.EqualValues(t, 1, p.Stats("lb-1").Targets[1].Broken)
 		})
 	}
 }

@@ -57,6 +57,8 @@ func (s *idleTimer) stop() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.timer.Stop()
-	s.timer = nil
+	if s.timer != nil {
+		s.timer.Stop()
+		s.timer = nil
+	}
 }

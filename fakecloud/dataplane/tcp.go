@@ -116,7 +116,6 @@ func (l *listener) copyDirection(f *flow, p *pump) {
 		failedConn, err = p.to, p.to.CloseWrite()
 	}
 	if err != nil {
-		f.broken.Store(true)
 		f.resetBoth()
 		if failedConn == f.targetConn && !errors.Is(err, net.ErrClosed) {
 			f.target.requestCheck()
@@ -133,10 +132,12 @@ func (l *listener) finishFlow(f *flow) {
 	l.balancer.flows.remove(f)
 	if f.broken.Load() {
 		l.broken.Add(1)
-		f.target.broken.Add(1)
 	}
 	_ = f.clientConn.Close()
 	if f.targetConn != nil {
+		if f.broken.Load() {
+			f.target.broken.Add(1)
+		}
 		_ = f.targetConn.Close()
 		f.target.active.Add(-1)
 		f.target.openConnections.Add(-1)
