@@ -66,6 +66,10 @@ The manifest is YAML:
     targets: [node-1]         # instances by name
     reservedAddress: web      # by name
     ipFamilies: [ipv4, ipv6]  # as final as an address
+  firewalls:                  # as in POST /v1/firewalls, but
+  - name: web
+    instances: [node-1]       # by name
+    rules: [{protocol: tcp, firstPort: 30080, lastPort: 30080}]
   routes:                     # as in POST /v1/routes, but
   - name: node-1
     destination: 10.244.1.0/24

@@ -73,7 +73,7 @@ func (p *plan) computeSteps(ctx context.Context, all []*wantedResource) error {
 					))
 				}
 			}
-			for _, name := range w.targets {
+			for _, name := range w.instances {
 				if !exists("instances", name) {
 					errs = append(
 						errs, fmt.Errorf("%s: no instance is named %q, here or in the cloud", w.position, name),
@@ -115,6 +115,7 @@ func (p *plan) listExisting(ctx context.Context, all []*wantedResource) (map[str
 		listKind(ctx, p, "routes", p.app.routeKind(), listedKinds, existing),
 		listKind(ctx, p, "networks", p.app.networkKind(), listedKinds, existing),
 		listKind(ctx, p, "addresses", p.app.addressKind(), listedKinds, existing),
+		listKind(ctx, p, "firewalls", p.app.firewallKind(), listedKinds, existing),
 	)
 	if listedKinds["quotas"] {
 		project, err := p.client.Project(ctx)
@@ -179,12 +180,20 @@ func (p *plan) compareResource(w *wantedResource, existing any) (*step, error) {
 			s.Changes = append(s.Changes, "state")
 		}
 	case api.LoadBalancer:
-		if w.targets != nil && !p.sameTargets(w.targets, of.Targets) {
+		var targets []string
+		for _, t := range of.Targets {
+			targets = append(targets, t.InstanceID)
+		}
+		if !p.areInstances(targets, w) {
 			s.Changes = append(s.Changes, "targets")
 		}
 		if check, ok := given["healthCheck"].(map[string]any); ok && check["protocol"] == "none" &&
 			of.HealthCheck == nil {
 			delete(given, "healthCheck")
+		}
+	case api.Firewall:
+		if !p.areInstances(of.InstanceIDs, w) {
+			s.Changes = append(s.Changes, "instances")
 		}
 	}
 	var errs []error
@@ -233,13 +242,14 @@ func settledState(state api.InstanceState) string {
 	return string(state)
 }
 
-func (p *plan) sameTargets(names []string, has []api.Target) bool {
-	if len(names) != len(has) {
-		return false
+// areInstances tells whether IDs are those of the instances that a resource wants, or it leaves these out.
+func (p *plan) areInstances(ids []string, w *wantedResource) bool {
+	if w.instances == nil {
+		return true
 	}
-	return !slices.ContainsFunc(names, func(name string) bool {
+	return len(ids) == len(w.instances) && !slices.ContainsFunc(w.instances, func(name string) bool {
 		in := p.instances[name]
-		return in == nil || !slices.Contains(has, api.Target{InstanceID: in.ID})
+		return in == nil || !slices.Contains(ids, in.ID)
 	})
 }
 

@@ -35,6 +35,7 @@ func (p *plan) run(ctx context.Context) error {
 	do("instances", p.applyInstance)
 	do("instances", p.bringToState)
 	do("loadBalancers", p.applyBalancer)
+	do("firewalls", p.applyFirewall)
 	do("routes", p.applyRoute)
 	var waited []api.Instance
 	for _, s := range p.steps {
@@ -199,14 +200,14 @@ func (p *plan) bringToState(ctx context.Context, s *step) error {
 }
 
 func (p *plan) applyBalancer(ctx context.Context, s *step) error {
-	if s.want.targets != nil && (s.Action == created || slices.Contains(s.Changes, "targets")) {
+	ids, err := p.instanceIDs(s, "targets")
+	if err != nil {
+		return err
+	}
+	if ids != nil {
 		targets := []api.Target{}
-		for _, name := range s.want.targets {
-			in := p.instances[name]
-			if in == nil {
-				return fmt.Errorf("its target %q is not there", name)
-			}
-			targets = append(targets, api.Target{InstanceID: in.ID})
+		for _, id := range ids {
+			targets = append(targets, api.Target{InstanceID: id})
 		}
 		s.patch["targets"], s.want.given["targets"] = targets, targets
 	}
@@ -220,4 +221,32 @@ func (p *plan) applyBalancer(ctx context.Context, s *step) error {
 		p.balancers = append(p.balancers, *lb)
 		return lb.ID, nil
 	})
+}
+
+func (p *plan) applyFirewall(ctx context.Context, s *step) error {
+	ids, err := p.instanceIDs(s, "instances")
+	if err != nil {
+		return err
+	}
+	if ids != nil {
+		s.patch["instanceIds"], s.want.given["instanceIds"] = ids, ids
+	}
+	_, err = createOrUpdate(ctx, p, s, p.client.CreateFirewall, p.client.GetFirewall, p.client.UpdateFirewall)
+	return err
+}
+
+// instanceIDs gives the IDs of the instances that a step's resource wants in a field; nil if they are to stay as they are.
+func (p *plan) instanceIDs(s *step, field string) ([]string, error) {
+	if s.want.instances == nil || s.Action == updated && !slices.Contains(s.Changes, field) {
+		return nil, nil
+	}
+	ids := []string{}
+	for _, name := range s.want.instances {
+		in := p.instances[name]
+		if in == nil {
+			return nil, fmt.Errorf("its instance %q is not there", name)
+		}
+		ids = append(ids, in.ID)
+	}
+	return ids, nil
 }

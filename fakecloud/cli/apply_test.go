@@ -40,6 +40,8 @@ loadBalancers:
   reservedAddress: front
   sourceRanges: [10.0.0.0/8, 127.0.0.0/8]
   healthCheck: {protocol: tcp, port: 10256}
+firewalls:
+- {name: web, instances: [node-1, there], rules: [{protocol: tcp, firstPort: 30080, lastPort: 30080}]}
 routes:
 - {name: node-1, destination: 10.244.1.0/24, instance: node-1}
 `
@@ -120,13 +122,13 @@ func TestApply(t *testing.T) {
 	there := must(r.client.CreateInstance(ctx, api.InstanceCreate{Name: new("there")}))(t)
 	want := []string{
 		"quotas updated instances", "backend created", "front created", "node-1 created", "node-2 created",
-		"node-3 created", "web created", "node-1 created",
+		"node-3 created", "web created", "web created", "node-1 created",
 	}
 	assert.Equal(t, want, r.apply(seedManifest, "--dry-run"))
 	assert.Len(t, must(r.client.ListInstances(ctx, client.InstanceFilter{}))(t), 1, "a dry run")
 
 	// The first answer of each kind is lost, so the call is repeated.
-	for _, op := range []string{"createInstance", "createLoadBalancer", "createRoute"} {
+	for _, op := range []string{"createInstance", "createLoadBalancer", "createFirewall", "createRoute"} {
 		_, err := r.client.CreateFault(ctx, api.FaultCreate{
 			Times: 1, Match: api.FaultMatch{Operations: []string{op}}, Effect: api.FaultEffect{Drop: true},
 		})
@@ -148,20 +150,24 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, api.LoadBalancerActive, lbs[0].State)
 	assert.Equal(t, addresses[0].IP, lbs[0].Address)
 	assert.Equal(t, []api.Target{{InstanceID: one.ID}, {InstanceID: there.ID}}, lbs[0].Targets)
+	firewalls := must(r.client.ListFirewalls(ctx, client.FirewallFilter{}))(t)
+	require.Len(t, firewalls, 1)
+	assert.ElementsMatch(t, api.FirewallInstances{one.ID, there.ID}, firewalls[0].InstanceIDs)
 
 	r.awaitBalancerChecked()
 	before := countEvents(t, r.client)
 	for _, args := range [][]string{nil, {"--wait"}, {"--dry-run"}} {
 		assert.Equal(t, []string{
 			"quotas unchanged", "backend unchanged", "front unchanged", "node-1 unchanged", "node-2 unchanged",
-			"node-3 unchanged", "web unchanged", "node-1 unchanged",
+			"node-3 unchanged", "web unchanged", "web unchanged", "node-1 unchanged",
 		}, r.apply(seedManifest, args...))
 	}
 	assert.Equal(t, before, countEvents(t, r.client), "a second apply changes nothing")
 
 	other := strings.NewReplacer(
 		"state: running", "state: stopped", "state: stopped", "state: running",
-		"targets: [node-1, there]", "targets: [node-3, node-1]\n  tags: {team: a}", "10256", "10257",
+		"targets: [node-1, there]", "targets: [node-3, node-1]\n  tags: {team: a}", "instances: [node-1, there]",
+		"instances: [node-1]", "10256", "10257",
 		"role: worker", "role: server", "a: b", "a: c", "instances: 50", "instances: 60", "127.91.0.0/24",
 		"127.91.0.0/24, tags: {x: y}",
 		"instance: node-1}", "instance: node-1, tags: {r: s}}", "routes:",
@@ -170,7 +176,7 @@ func TestApply(t *testing.T) {
 	assert.Equal(t, []string{
 		"quotas updated instances", "backend updated tags", "front updated tags", "node-1 updated tags",
 		"node-2 updated state", "node-3 updated state",
-		"web updated targets,healthCheck,tags", "there created", "node-1 updated tags",
+		"web updated targets,healthCheck,tags", "web updated instances", "there created", "node-1 updated tags",
 	}, r.apply(other, "--wait"))
 	assert.Equal(t, api.Tags{"cluster": "lab", "role": "server"}, r.instance("node-1").Tags)
 	assert.Equal(t, api.InstanceRunning, r.instance("node-2").State)
@@ -193,7 +199,7 @@ func countEvents(t *testing.T, c *client.Client) (n int) {
 
 func TestApplyChecksManifestBeforeChanging(t *testing.T) {
 	r := newApplyRig(t)
-	r.apply(strings.Replace(seedManifest, "node-1, there", "node-1", 1), "--wait")
+	r.apply(strings.ReplaceAll(seedManifest, "node-1, there", "node-1"), "--wait")
 	r.awaitBalancerChecked()
 	before := countEvents(t, r.client)
 	for _, c := range []struct {
@@ -235,7 +241,7 @@ loadBalancers:
 `)
 	assert.Equal(t, 1, code)
 	assert.Contains(t, errs, "address-in-use")
-	assert.Contains(t, errs, `its target "far" is not there`)
+	assert.Contains(t, errs, `its instance "far" is not there`)
 	assert.Regexp(t, `(?m)^instance +far +failed`, out)
 	assert.Regexp(t, `(?m)^instance +near +created`, out)
 	assert.Regexp(t, `(?m)^load balancer +b +failed`, out)

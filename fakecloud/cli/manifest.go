@@ -28,13 +28,13 @@ type wantedResource struct {
 	line     int
 	position string // file, line and path in the manifest, for messages
 	// given holds the fields of the request that creates it, as the manifest gives
-	// them. References to other resources are in refs and targets.
+	// them. References to other resources are in refs and instances.
 	given map[string]any
-	// state, targets and refs are fields that the API does not have, or has as IDs.
-	// targets is nil if the manifest leaves it out.
-	state   string
-	targets []string
-	refs    []reference
+	// state, instances and refs are fields that the API does not have, or has as IDs.
+	// instances, which a load balancer's targets are, is nil if the manifest leaves it out.
+	state     string
+	instances []string
+	refs      []reference
 }
 
 // reference is a field that names another resource (field) where the API takes its ID (id).
@@ -66,8 +66,12 @@ var manifestKinds = []*manifestKind{
 	},
 	{
 		key: "loadBalancers", singular: "load balancer", schema: "LoadBalancerCreate",
-		fixed: []string{"address", "addressId", "ipFamilies"}, takeOwnFields: takeBalancerFields,
+		fixed: []string{"address", "addressId", "ipFamilies"}, takeOwnFields: takeInstanceNames("targets", "targets"),
 		refs: []reference{{field: "reservedAddress", kind: "addresses", id: "addressId"}},
+	},
+	{
+		key: "firewalls", singular: "firewall", schema: "FirewallCreate",
+		takeOwnFields: takeInstanceNames("instances", "instanceIds"),
 	},
 	{
 		key: "routes", singular: "route", schema: "RouteCreate", fixed: []string{"destination", "instanceId"},
@@ -86,29 +90,36 @@ func takeInstanceFields(w *wantedResource) map[string]string {
 	return bad
 }
 
-func takeBalancerFields(w *wantedResource) map[string]string {
-	bad := map[string]string{}
-	targets, ok := w.given["targets"]
-	if !ok {
+// takeInstanceNames takes a field that lists instances by name, where the API has their IDs in another.
+func takeInstanceNames(field, apiField string) func(*wantedResource) map[string]string {
+	return func(w *wantedResource) map[string]string {
+		bad := map[string]string{}
+		if _, ok := w.given[apiField]; ok && apiField != field {
+			bad[apiField] = "is not known: give the names as " + field
+			delete(w.given, apiField)
+		}
+		given, ok := w.given[field]
+		if !ok {
+			return bad
+		}
+		list, ok := given.([]any)
+		if !ok {
+			bad[field] = "must be a list of instances' names"
+		}
+		w.instances = []string{}
+		for i, one := range list {
+			name, _ := one.(string)
+			switch {
+			case name == "":
+				bad[field+"/"+strconv.Itoa(i)] = "must be the name of an instance"
+			case slices.Contains(w.instances, name):
+				bad[field+"/"+strconv.Itoa(i)] = "is named before"
+			}
+			w.instances = append(w.instances, name)
+		}
+		delete(w.given, field)
 		return bad
 	}
-	list, ok := targets.([]any)
-	if !ok {
-		bad["targets"] = "must be a list of instances' names"
-	}
-	w.targets = []string{}
-	for i, t := range list {
-		name, _ := t.(string)
-		switch {
-		case name == "":
-			bad["targets/"+strconv.Itoa(i)] = "must be the name of an instance"
-		case slices.Contains(w.targets, name):
-			bad["targets/"+strconv.Itoa(i)] = "is named before"
-		}
-		w.targets = append(w.targets, name)
-	}
-	delete(w.given, "targets")
-	return bad
 }
 
 // takeOwn moves the fields that only the manifest has, and the references, out of w.given.

@@ -33,8 +33,8 @@ func TestParseManifest(t *testing.T) {
 	assert.Equal(
 		t, map[string]any{"name": "node-1", "zone": "nebula-1a", "tags": map[string]any{"a": "b"}}, all[0].given,
 	)
-	assert.Nil(t, all[1].targets)
-	assert.Equal(t, []string{"node-1", "node-2"}, all[2].targets)
+	assert.Nil(t, all[1].instances)
+	assert.Equal(t, []string{"node-1", "node-2"}, all[2].instances)
 	assert.Equal(t, []reference{{field: "instance", kind: "instances", name: "node-1", id: "instanceId"}}, all[3].refs)
 	assert.Equal(t, "m:15: routes[0] (node-1)", all[3].position)
 }
@@ -58,6 +58,8 @@ loadBalancers:
   targets: [node-1, node-1, 3]
 routes:
 - {name: r, destination: 10.0.0.0/8, instanceId: i-1}
+firewalls:
+- {name: f, instanceIds: [i-1], rules: [{protocol: icmp, firstPort: 1, lastPort: 1}]}
 `))
 	var told []string
 	for line := range strings.Lines(err.Error()) {
@@ -71,13 +73,15 @@ routes:
 		`m:7: instances: "node-1" is the name of that of line 2 already`,
 		`m:8: instances[3]: line 8: mapping key "name" already defined at line 8`,
 		`m:9: instances[4] must be a mapping`,
-		`m:10: servers is not known: choose among quotas, networks, addresses, instances, loadBalancers, routes`,
+		`m:10: servers is not known: choose among quotas, networks, addresses, instances, loadBalancers, firewalls, routes`,
 		`m:12: loadBalancers[0] (Web): name string doesn't match the regular expression "^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"`,
 		`m:14: loadBalancers[0] (Web): listeners.0.port number must be at most 65535`,
 		`m:15: loadBalancers[0] (Web): targets.1 is named before`,
 		`m:15: loadBalancers[0] (Web): targets.2 must be the name of an instance`,
 		`m:17: routes[0] (r): instance property "instance" is missing`,
 		`m:17: routes[0] (r): instanceId is not known: give the name as instance`,
+		`m:19: firewalls[0] (f): instanceIds is not known: give the names as instances`,
+		`m:19: firewalls[0] (f): rules.0.protocol value is not one of the allowed values ["tcp","udp"]`,
 	}, told)
 	for manifest, want := range map[string]string{
 		"":                                  "asks for nothing",
