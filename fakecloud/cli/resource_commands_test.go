@@ -175,6 +175,7 @@ func TestCommands(t *testing.T) {
 	fails(2, "no role \"owner\"", append(spare, "--token", "b:owner=x")...)
 	fails(2, "want NAME=FILE or NAME:ROLE=FILE", append(spare, "--token", ":admin=x")...)
 	fails(2, "cannot be negative", append(spare, "--retention", "-1s")...)
+	fails(2, "give one second or more", append(spare, "--access-token-lifetime", "0")...)
 	fails(1, "the same secret", append(spare, "--token", "b="+filepath.Join(dir, "spare"))...)
 	fails(
 		1, "in use by another fakecloud", "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "cloud.db"),

@@ -40,7 +40,7 @@ type serveOptions struct {
 	targetRanges                           []string
 	seed                                   int64
 	logFormat, logLevel, clock             string
-	retention                              time.Duration
+	retention, accessTokenLifetime         time.Duration
 	rateLimit, rateBurst                   int
 }
 
@@ -130,6 +130,10 @@ being killed at any point; what was under way goes on at the next start.`,
 	f.DurationVar(
 		&o.retention, "retention", cloud.DefaultRetention,
 		"how long a terminated instance stays readable; 0s: not at all",
+	)
+	f.DurationVar(
+		&o.accessTokenLifetime, "access-token-lifetime", cloud.DefaultAccessTokenLifetime,
+		"how long an access token is valid, which a dialect's clients get for a token by OAuth 2",
 	)
 	f.Int64Var(
 		&o.seed, "seed", 0,
@@ -360,7 +364,13 @@ func (o *serveOptions) cloudConfig(log *slog.Logger) (cloud.Config, error) {
 	if o.clock != "real" && o.clock != "virtual" {
 		return cloud.Config{}, misuse("--clock %q: choose real or virtual", o.clock)
 	}
-	cfg := cloud.Config{Logger: log, Region: o.region, Zones: o.zones, Seed: o.seed, Retention: o.retention}
+	if o.accessTokenLifetime < time.Second { // OAuth 2 counts it in seconds.
+		return cloud.Config{}, misuse("--access-token-lifetime %s: give one second or more", o.accessTokenLifetime)
+	}
+	cfg := cloud.Config{
+		Logger: log, Region: o.region, Zones: o.zones, Seed: o.seed, Retention: o.retention,
+		AccessTokenLifetime: o.accessTokenLifetime,
+	}
 	var err error
 	if cfg.Profile, err = cloud.ProfileNamed(o.profile); err != nil {
 		return cfg, misuse("--profile: %w", err)

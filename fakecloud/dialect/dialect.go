@@ -35,8 +35,8 @@ type Dialect struct {
 	Calls   []Call
 	// Refuse gives the status and body of a refusal.
 	Refuse func(p api.Problem) (status int, body any)
-	// BasicAuth is as a front's.
-	BasicAuth bool
+	// BasicAuthPath is as a front's.
+	BasicAuthPath string
 	// AnnounceLimit sets the headers that tell callers of their rate limit; nil if there are none.
 	AnnounceLimit func(h http.Header, l server.RateLimit)
 }
@@ -174,7 +174,7 @@ type Served struct {
 
 // Front gives the dialect's front, which has no handlers before Serve made them.
 func (d Dialect) Front() server.Front {
-	f := server.Front{Dialect: d.Name, AnnounceLimit: d.AnnounceLimit, BasicAuth: d.BasicAuth}
+	f := server.Front{Dialect: d.Name, AnnounceLimit: d.AnnounceLimit, BasicAuthPath: d.BasicAuthPath}
 	for _, c := range d.Calls {
 		f.Calls = append(f.Calls, server.FrontCall{Method: c.Method, Path: c.Path, ForViewers: c.forViewers})
 	}

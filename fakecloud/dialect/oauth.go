@@ -9,7 +9,7 @@ import (
 )
 
 // GrantToken is a call that gives an access token by OAuth 2's client credentials (RFC 6749, section 4.4). The
-// client is known by HTTP Basic: its secret is a token's, whatever its ID. So the dialect has BasicAuth.
+// client is known by HTTP Basic: its secret is a token's, whatever its ID. So the path is the dialect's BasicAuthPath.
 func GrantToken(path string) Call {
 	return Call{
 		Method: http.MethodPost, Path: path, forViewers: true,
@@ -34,10 +34,14 @@ func GrantToken(path string) Call {
 
 func grantToken(ctx context.Context, r *Request, form url.Values) (*Answer, error) {
 	if grant := form.Get("grant_type"); grant != "client_credentials" {
+		code := "unsupported_grant_type"
+		if grant == "" {
+			code = "invalid_request"
+		}
 		return &Answer{Status: http.StatusBadRequest, Body: struct {
 			Error       string `json:"error"`
 			Description string `json:"error_description"`
-		}{"unsupported_grant_type", "the one grant_type that there is here is client_credentials"}}, nil
+		}{code, "the one grant_type that there is here is client_credentials"}}, nil
 	}
 	granted, err := r.Cloud.GrantAccess(ctx, server.CallerSecret(r.HTTP))
 	if err != nil {

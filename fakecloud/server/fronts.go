@@ -30,8 +30,9 @@ type Front struct {
 	// Dialect is its name.
 	Dialect string
 	Calls   []FrontCall
-	// BasicAuth tells that a token's secret may come as the password of HTTP Basic, with any user name.
-	BasicAuth bool
+	// BasicAuthPath, unless "", is where a token's secret may come as the password of HTTP Basic, with any user name,
+	// both form-encoded (RFC 6749, section 2.3.1).
+	BasicAuthPath string
 	// Describe says what the dialect is, and what of its clients' fields nobody read so far.
 	Describe func() api.Dialect
 	// Refuse answers with a problem as the other cloud would.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"path"
 	"runtime/debug"
 	"strconv"
@@ -222,8 +223,11 @@ func (s *Server) identifyCaller(r *http.Request) {
 	c := recordOf(r)
 	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	_, password, isBasic := r.BasicAuth()
-	if isBasic && c.front != nil && c.front.BasicAuth {
-		scheme, secret = "Bearer", password
+	if isBasic && c.front != nil && c.front.BasicAuthPath == r.URL.Path {
+		scheme = "Bearer"
+		if secret, _ = url.QueryUnescape(password); secret == "" { // It is of a client that does not encode it.
+			secret = password
+		}
 	}
 	if !strings.EqualFold(scheme, "Bearer") || secret == "" {
 		c.authError = &cloud.Error{

@@ -20,7 +20,10 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
-const name = "brightbox"
+const (
+	name      = "brightbox"
+	tokenPath = "/token/"
+)
 
 // tagName is the tag in which a resource has its name.
 const tagName = "name"
@@ -40,7 +43,7 @@ var Dialect = dialect.Dialect{
 		"servers are made, started and stopped by fakecloud's own API",
 	},
 	Calls: []dialect.Call{
-		dialect.GrantToken("/token/"),
+		dialect.GrantToken(tokenPath),
 		dialect.Handle(http.MethodGet, "/1.0/accounts", nil, listAccounts),
 		dialect.Handle(http.MethodGet, "/1.0/servers/{id}", nil, getServer),
 		dialect.Handle(http.MethodGet, "/1.0/load_balancers", nil, listLoadBalancers),
@@ -65,8 +68,8 @@ var Dialect = dialect.Dialect{
 		dialect.Handle(http.MethodPost, "/1.0/firewall_rules", nil, createFirewallRule),
 		dialect.Handle(http.MethodPut, "/1.0/firewall_rules/{id}", nil, updateFirewallRule),
 	},
-	Refuse:    refuse,
-	BasicAuth: true,
+	Refuse:        refuse,
+	BasicAuthPath: tokenPath,
 }
 
 // refusals are Brightbox's statuses and error names for this cloud's codes.

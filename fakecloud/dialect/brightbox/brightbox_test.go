@@ -2,6 +2,9 @@ package brightbox_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -91,6 +94,40 @@ func TestTokens(t *testing.T) {
 		_, err = again.Accounts(t.Context())
 	}
 	require.ErrorContains(t, err, "invalid_client", "an access token grants none")
+}
+
+// TestTokenRequests tells what of RFC 6749 its clients may count on, beside the SDK's own way.
+func TestTokenRequests(t *testing.T) {
+	c, _ := startCloud(t)
+	token, err := os.ReadFile(c.TokenFile)
+	require.NoError(t, err)
+	secret := strings.TrimSpace(string(token))
+	ask := func(method, path, password, form string) (int, string) {
+		request, err := http.NewRequestWithContext(
+			t.Context(), method, c.DialectURL("brightbox")+path, strings.NewReader(form),
+		)
+		require.NoError(t, err)
+		request.SetBasicAuth("cli-00001", password)
+		answer, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		body, err := io.ReadAll(answer.Body)
+		require.NoError(t, errors.Join(err, answer.Body.Close()))
+		return answer.StatusCode, string(body)
+	}
+	encoded := fmt.Sprintf("%%%02x%s", secret[0], secret[1:])
+	for _, password := range []string{secret, encoded} {
+		status, body := ask(http.MethodPost, "/token/", password, "grant_type=client_credentials")
+		assert.Equal(t, http.StatusOK, status, body)
+	}
+	for form, code := range map[string]string{
+		"": "invalid_request", "grant_type=password": "unsupported_grant_type",
+	} {
+		status, body := ask(http.MethodPost, "/token/", secret, form)
+		assert.Equal(t, http.StatusBadRequest, status)
+		assert.Contains(t, body, code)
+	}
+	status, _ := ask(http.MethodGet, "/1.0/accounts", secret, "")
+	assert.Equal(t, http.StatusUnauthorized, status, "other calls need an access token")
 }
 
 func TestServers(t *testing.T) {
