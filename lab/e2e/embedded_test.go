@@ -440,7 +440,7 @@ func lockAddress(t *testing.T, dir string) string {
 func slotOf(t *testing.T, url string) int {
 	t.Helper()
 	var slot, port int
-	_, err := fmt.Sscanf(url, "http://127.%d.0.1:%d", &slot, &port)
+	_, err := fmt.Sscanf(url, "https://127.%d.0.1:%d", &slot, &port)
 	require.NoError(t, err)
 	return slot
 }

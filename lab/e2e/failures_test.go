@@ -238,7 +238,7 @@ mount -t tmpfs -o size="$SIZE" none "$CCMLAB_HOME" && cd "$CCMLAB_HOME" || exit 
 dd if=/dev/zero of=fill bs=4k 2>/dev/null
 "$LAB" up --nodes 1; echo "full: $?"
 "$LAB" doctor; echo "doctor: $?"
-"$LAB" down
+"$LAB" down; echo "down: $?"
 ls -A`, "SIZE=40m", "CCMLAB_HOME="+f.home, "LAB_NAME="+f.name, "LAB="+filepath.Join(f.bin, "lab"))
 	require.NoError(t, err, out)
 	up, rest, ok := strings.Cut(out, "up: 1\n")
@@ -253,7 +253,8 @@ ls -A`, "SIZE=40m", "CCMLAB_HOME="+f.home, "LAB_NAME="+f.name, "LAB="+filepath.J
 	doctor, rest, ok := strings.Cut(rest, "doctor: 1\n")
 	require.True(t, ok, out)
 	assert.Regexp(t, `FIX +disk +0 MB free for `, doctor)
-	_, left, _ := strings.Cut(rest, "\n") // What down says.
+	_, left, ok := strings.Cut(rest, "down: 0\n")
+	require.True(t, ok, rest)
 	assert.Equal(t, "fill\n", left, "nothing but what this test put there")
 }
 
