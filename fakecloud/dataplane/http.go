@@ -157,18 +157,18 @@ type countedConn struct {
 // Read implements net.Conn.
 func (c *countedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.record(c.in, n, err)
+	c.countBytes(c.in, n, err)
 	return n, err
 }
 
 // Write implements net.Conn.
 func (c *countedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.record(c.out, n, err)
+	c.countBytes(c.out, n, err)
 	return n, err
 }
 
-func (c *countedConn) record(count *atomic.Int64, n int, err error) {
+func (c *countedConn) countBytes(count *atomic.Int64, n int, err error) {
 	count.Add(int64(n))
 	c.idle.recordActivity()
 	if err != nil && !errors.Is(err, io.EOF) && !isTimeout(err) { // The HTTP server's deadlines end reads, and no connection.
