@@ -235,7 +235,7 @@ func (p *plan) applyFirewall(ctx context.Context, s *step) error {
 	return err
 }
 
-// instanceIDs gives the IDs of the instances that a step's resource wants in a field; nil if they are to stay as they are.
+// instanceIDs gives the IDs of the instances that a resource wants in a field; nil if they are to stay as they are.
 func (p *plan) instanceIDs(s *step, field string) ([]string, error) {
 	if s.want.instances == nil || s.Action == updated && !slices.Contains(s.Changes, field) {
 		return nil, nil
