@@ -132,12 +132,12 @@ func (l *listener) finishFlow(f *flow) {
 	l.balancer.flows.remove(f)
 	if f.broken.Load() {
 		l.broken.Add(1)
+		if f.targetConn != nil {
+			f.target.broken.Add(1)
+		}
 	}
 	_ = f.clientConn.Close()
 	if f.targetConn != nil {
-		if f.broken.Load() {
-			f.target.broken.Add(1)
-		}
 		_ = f.targetConn.Close()
 		f.target.active.Add(-1)
 		f.target.openConnections.Add(-1)

@@ -35,8 +35,6 @@ type Dialect struct {
 	Calls   []Call
 	// Refuse gives the status and body of a refusal.
 	Refuse func(p api.Problem) (status int, body any)
-	// BasicAuthPath is as a front's.
-	BasicAuthPath string
 	// AnnounceLimit sets the headers that tell callers of their rate limit; nil if there are none.
 	AnnounceLimit func(h http.Header, l server.RateLimit)
 }
@@ -48,8 +46,10 @@ type Call struct {
 	query  []string
 	// forViewers is as a front call's.
 	forViewers bool
-	decode     func(body []byte) (decoded any, unread []string, err error)
-	do         func(ctx context.Context, r *Request, body any) (*Answer, error)
+	// basicAuth tells that its path is the front's BasicAuthPath.
+	basicAuth bool
+	decode    func(body []byte) (decoded any, unread []string, err error)
+	do        func(ctx context.Context, r *Request, body any) (*Answer, error)
 }
 
 // Handle makes a call. B is what is read of the request's body, struct{} if there is none, and
@@ -174,8 +174,11 @@ type Served struct {
 
 // Front gives the dialect's front, which has no handlers before Serve made them.
 func (d Dialect) Front() server.Front {
-	f := server.Front{Dialect: d.Name, AnnounceLimit: d.AnnounceLimit, BasicAuthPath: d.BasicAuthPath}
+	f := server.Front{Dialect: d.Name, AnnounceLimit: d.AnnounceLimit}
 	for _, c := range d.Calls {
+		if c.basicAuth {
+			f.BasicAuthPath = c.Path
+		}
 		f.Calls = append(f.Calls, server.FrontCall{Method: c.Method, Path: c.Path, ForViewers: c.forViewers})
 	}
 	return f

@@ -9,10 +9,10 @@ import (
 )
 
 // GrantToken is a call that gives an access token by OAuth 2's client credentials (RFC 6749, section 4.4). The
-// client is known by HTTP Basic: its secret is a token's, whatever its ID. So the path is the dialect's BasicAuthPath.
+// client is known by HTTP Basic: its secret is a token's, whatever its ID.
 func GrantToken(path string) Call {
 	return Call{
-		Method: http.MethodPost, Path: path, forViewers: true,
+		Method: http.MethodPost, Path: path, forViewers: true, basicAuth: true,
 		decode: func(raw []byte) (any, []string, error) {
 			form, err := url.ParseQuery(string(raw))
 			if err != nil {

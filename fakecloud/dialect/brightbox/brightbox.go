@@ -20,10 +20,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/identity"
 )
 
-const (
-	name      = "brightbox"
-	tokenPath = "/token/"
-)
+const name = "brightbox"
 
 // tagName is the tag in which a resource has its name.
 const tagName = "name"
@@ -43,7 +40,7 @@ var Dialect = dialect.Dialect{
 		"servers are made, started and stopped by fakecloud's own API",
 	},
 	Calls: []dialect.Call{
-		dialect.GrantToken(tokenPath),
+		dialect.GrantToken("/token/"),
 		dialect.Handle(http.MethodGet, "/1.0/accounts", nil, listAccounts),
 		dialect.Handle(http.MethodGet, "/1.0/servers/{id}", nil, getServer),
 		dialect.Handle(http.MethodGet, "/1.0/load_balancers", nil, listLoadBalancers),
@@ -68,8 +65,7 @@ var Dialect = dialect.Dialect{
 		dialect.Handle(http.MethodPost, "/1.0/firewall_rules", nil, createFirewallRule),
 		dialect.Handle(http.MethodPut, "/1.0/firewall_rules/{id}", nil, updateFirewallRule),
 	},
-	Refuse:        refuse,
-	BasicAuthPath: tokenPath,
+	Refuse: refuse,
 }
 
 // refusals are Brightbox's statuses and error names for this cloud's codes.
