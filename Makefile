@@ -17,6 +17,9 @@ MUTANTS ?=
 MINORS ?=
 E2E ?=
 LESSONS ?=
+PACKAGES ?=
+RUN ?=
+SKIP ?=
 BENCH ?=
 SOAK ?=
 COLD ?=
@@ -78,17 +81,24 @@ bin/lab:
 TEST_TIMEOUT := 60m
 
 .PHONY: test
-test: build ## Run all tests, with what the build has compiled; those of lab/e2e run labs of their own
+test: build ## Run all tests, with what the build has compiled; those of lab/e2e run labs of their own (PACKAGES="./ccm ./fakecloud/...")
 	@# ./lab/e2e takes longest, and mostly waits: it comes first, and others have all processors beside it.
-	$(call go_test,unit,./lab/e2e ./...,-p $$(($$(nproc) + 1)) -timeout $(TEST_TIMEOUT))
+	$(call go_test,unit,$(or $(PACKAGES),./lab/e2e ./...),-p $$(($$(nproc) + 1)) -timeout $(TEST_TIMEOUT))
 	cd lab/demoserver && $(call go_test,demoserver,./...)
 	cd lab/kube && CGO_ENABLED=0 $(call go_test,kube,./... github.com/fsnotify/fsnotify,-timeout $(TEST_TIMEOUT))
 
 .PHONY: test-race
-test-race: build ## Run the tests with the race detector, for which nearly everything is compiled once more; without lab/e2e, whose labs are processes
-	$(call go_test,race,$$($(GO) list ./... | grep -v /lab/e2e$$),-race -timeout $(TEST_TIMEOUT))
+test-race: build ## Run the tests with the race detector, for which nearly everything is compiled once more; without lab/e2e, whose labs are processes (PACKAGES=)
+	$(call go_test,race,$(or $(PACKAGES),$$($(GO) list ./... | grep -v /lab/e2e$$)),-race -timeout $(TEST_TIMEOUT))
 	cd lab/demoserver && $(call go_test,demoserver-race,./...,-race)
 	cd lab/kube && $(call go_test,kube-race,./... github.com/fsnotify/fsnotify,-race -timeout $(TEST_TIMEOUT))
+
+# labs_test runs those tests of lab/e2e that RUN and SKIP choose.
+labs_test = $(call go_test,labs,./lab/e2e,-timeout $(TEST_TIMEOUT) -v -run '$(or $(RUN),$(1))' $(if $(SKIP),-skip '$(SKIP)'))
+
+.PHONY: test-labs
+test-labs: build ## Run the tests that bring labs up (RUN='TestLifecycle|TestResume' SKIP=TestClassroom)
+	$(call labs_test,.)
 
 .PHONY: axe
 axe: ## Fetch axe-core, with which tests check that nobody is kept out of the lab's page; needs npm
@@ -99,8 +109,8 @@ everything: ## Run all that CI runs, the whole of its rotation; as root it also 
 	@.ci/run everything
 
 .PHONY: test-kind
-test-kind: build node-image lab-image ## Run the tests that need Docker: a kind cluster from end to end, and a lab in a container
-	LAB_TEST_KIND=1 $(call go_test,kind,./lab/e2e,-timeout 30m -run TestKind -v)
+test-kind: build node-image lab-image ## Run the tests that need Docker: kind clusters, and a lab in a container (RUN=TestKindTraffic)
+	LAB_TEST_KIND=1 $(call labs_test,TestKind)
 
 .PHONY: conformance
 conformance: build ## Say whether our CCM behaves, with reports in bin/conformance (CONFORMANCE="--profile Node …")

@@ -40,34 +40,60 @@ func newKindLab(t *testing.T) *fixture {
 	return newLab(t)
 }
 
-func TestKind(t *testing.T) {
+// kindPart is one step of a test on a kind lab. The steps of a test share the lab.
+type kindPart struct {
+	what string
+	do   func(*fixture)
+}
+
+// runOnKind runs the parts in turn until one fails: those after it would fail for the same reason.
+func runOnKind(t *testing.T, parts []kindPart) {
 	f := newKindLab(t)
-	for _, part := range []struct {
-		what string
-		do   func(*fixture)
-	}{
+	for _, part := range parts {
+		if !t.Run(part.what, func(t *testing.T) { part.do(f.in(t)) }) {
+			return
+		}
+	}
+}
+
+func TestKindNodes(t *testing.T) {
+	runOnKind(t, []kindPart{
 		{"without a CCM nodes stay tainted and CoreDNS Pending", (*fixture).kindWithoutCCM},
 		{"pods reach each other by the cloud's routes alone", (*fixture).kindRoutes},
 		{"status, watch, logs and env tell of it", (*fixture).kindIsLookedAt},
+		{"an attached address leads to its node, and moves", (*fixture).attachedAddressMoves},
+		{"instances are machines", (*fixture).kindInstancesAreMachines},
+		{"after down nothing is left", (*fixture).kindLeavesNothing},
+	})
+}
+
+func TestKindTraffic(t *testing.T) {
+	runOnKind(t, []kindPart{
+		{"a lab with a probe on each node", (*fixture).kindUp},
 		{"TCP and UDP from this machine and from a pod", (*fixture).kindTCPAndUDP},
 		{"externalTrafficPolicy Local, and PROXY protocol", (*fixture).kindLocalTraffic},
 		{"a network balancer, without node ports", (*fixture).kindNetworkBalancer},
-		{"an attached address leads to its node, and moves", (*fixture).attachedAddressMoves},
 		{"source ranges", (*fixture).kindSourceRanges},
 		{"session affinity", (*fixture).kindAffinity},
 		{"a rolling update loses no request", (*fixture).kindRollingUpdate},
-		{"instances are machines", (*fixture).kindInstancesAreMachines},
+	})
+}
+
+func TestKindFailures(t *testing.T) {
+	runOnKind(t, []kindPart{
+		{"a lab with a probe on each node", (*fixture).kindUp},
 		{"a container that is taken away comes back", (*fixture).kindContainerComesBack},
 		{"each replica of the CCM is killed in its turn", (*fixture).kindLeadersAreKilled},
 		{"another program is the CCM, and the lab's own again", (*fixture).kindAnotherCCM},
 		{"the cloud is restarted", (*fixture).kindCloudRestarts},
 		{"the control plane's instance is stopped and started", (*fixture).kindControlPlaneRestarts},
-		{"after down nothing is left", (*fixture).kindLeavesNothing},
-	} {
-		if !t.Run(part.what, func(t *testing.T) { part.do(f.in(t)) }) {
-			return // What comes after would fail for the same reason.
-		}
-	}
+	})
+}
+
+// kindUp brings the lab up with its demo, and starts a pod on each of its three nodes.
+func (f *fixture) kindUp() {
+	f.lab("up", "--cluster", "kind")
+	f.startProbes(3)
 }
 
 func (f *fixture) cluster() string { return "ccmlab-" + f.name }
