@@ -242,7 +242,7 @@ func (f *Fakecloud) Run(ctx context.Context, l net.Listener, ready func()) error
 // withConsole is the API with the console's page beside it. Pages that are open are left when ctx ends.
 func (f *Fakecloud) withConsole(ctx context.Context, l net.Listener) http.Handler {
 	cfg := console.CloudConfig{
-		API: f.API, Address: l.Addr(), HTTPS: f.cfg.API.Certificate != nil, RateLimit: f.cfg.API.RateLimit,
+		API: f.API, HTTPS: f.cfg.API.Certificate != nil, RateLimit: f.cfg.API.RateLimit,
 		Log: cmp.Or(f.cfg.Logger, slog.New(slog.DiscardHandler)), Access: f.consoleAccess, IsHost: f.API.IsOwnHost,
 	}
 	if run := f.cfg.RunCommand; run != nil {

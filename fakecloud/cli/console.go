@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -16,14 +16,16 @@ import (
 )
 
 func (a *app) consoleCommand() *cobra.Command {
-	return &cobra.Command{
+	renew := false
+	cmd := &cobra.Command{
 		Use:   "console",
-		Short: "Print where the cloud's page is, with the token that opens it",
-		Long: `Print the address of the page on which the cloud is one picture that moves:
+		Short: "Print a link that opens the cloud's page",
+		Long: `Print a link to the page on which the cloud is one picture that moves:
 instances by zone, load balancers with their targets' health and traffic, routes,
 faults, and the story of what happened and who called. A slider goes back in time.
-The address has your token, so it is for you alone; a viewer's token opens a page
-that changes nothing.`,
+The link opens the page for ten minutes and has your token's rights, so it is for you
+alone; a viewer's token opens a page that changes nothing. A page stays open for a day,
+and ends with the token. With --renew, all earlier links and pages of the token end.`,
 		Example: "  fakecloud console",
 		Args:    cobra.NoArgs,
 		RunE: a.withClient(func(cmd *cobra.Command, c *client.Client, _ []string) error {
@@ -34,13 +36,23 @@ that changes nothing.`,
 			if err != nil {
 				return err
 			}
-			query := url.Values{"token": {strings.TrimSpace(string(token))}}
-			_, err = fmt.Fprintln(
-				cmd.OutOrStdout(), strings.TrimSuffix(a.url, "/")+console.Path+"/?"+query.Encode(),
+			transport, err := client.Config{CAFile: a.caFile}.NewTransport()
+			if err != nil {
+				return err
+			}
+			link, err := console.RequestLink(
+				cmd.Context(), &http.Client{Transport: transport}, strings.TrimSuffix(a.url, "/")+console.Path+"/",
+				strings.TrimSpace(string(token)), renew,
 			)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), link)
 			return err
 		}),
 	}
+	cmd.Flags().BoolVar(&renew, "renew", false, "end all earlier links and pages of the token")
+	return cmd
 }
 
 // newPageRunner returns what runs a command of this program for a person who looks at the page of the cloud.

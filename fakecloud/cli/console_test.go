@@ -5,10 +5,9 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/cookiejar"
 	"net/url"
+	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,31 +20,44 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/console/story"
 )
 
-// pageVisit is a browser that has opened a cloud's page.
+// pageVisit is a page that has a session.
 type pageVisit struct {
-	http.Client
-	base, content string
+	base, secret string
+	changes      bool
 }
 
-// openPage opens the address that `fakecloud console` prints.
-func openPage(t *testing.T, address string) pageVisit {
+// openPage opens the link that `fakecloud console` prints, as the page does.
+func openPage(t *testing.T, link string) pageVisit {
 	t.Helper()
-	v := pageVisit{Client: http.Client{Jar: must(cookiejar.New(nil))(t)}}
-	resp, err := v.Get(strings.TrimSpace(address))
+	base, secret, ok := strings.Cut(strings.TrimSpace(link), "/#link=")
+	require.True(t, ok, link)
+	resp := pageVisit{base: base, secret: secret}.send(t, http.MethodPost, "/session", base[:strings.LastIndex(base, "/")])
+	var session struct {
+		Secret  string
+		Changes bool
+	}
+	require.NoError(t, json.NewDecoder(resp.Body).Decode(&session))
+	return pageVisit{base, session.Secret, session.Changes}
+}
+
+// send sends a request of the page. Its answer's body is closed when the test ends.
+func (v pageVisit) send(t *testing.T, method, path, origin string) *http.Response {
+	t.Helper()
+	req := must(http.NewRequestWithContext(t.Context(), method, v.base+path, nil))(t)
+	req.Header.Set("Authorization", "Bearer "+v.secret)
+	if origin != "" {
+		req.Header.Set("Origin", origin)
+	}
+	resp, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
-	body := must(io.ReadAll(resp.Body))(t)
-	require.NoError(t, resp.Body.Close())
-	require.Equal(t, http.StatusOK, resp.StatusCode, "%s", body)
-	assert.Empty(t, resp.Request.URL.RawQuery, "the token is not in the address bar")
-	v.base, v.content = strings.TrimSuffix(resp.Request.URL.String(), "/"), string(body)
-	return v
+	t.Cleanup(func() { _ = resp.Body.Close() })
+	return resp
 }
 
 // await reads the page's stream until it has told all of these.
 func (v pageVisit) await(t *testing.T, things map[string]string, operations ...string) {
 	t.Helper()
-	resp, err := v.Get(v.base + "/stream")
-	require.NoError(t, err)
+	resp := v.send(t, http.MethodGet, "/stream", "")
 	defer func() { _ = resp.Body.Close() }()
 	seen := scene.Scene{}
 	var called []string
@@ -84,15 +96,7 @@ func (v pageVisit) await(t *testing.T, things map[string]string, operations ...s
 // act posts an act, as the page does unless origin is another's.
 func (v pageVisit) act(t *testing.T, origin string, query url.Values) (status int, said string) {
 	t.Helper()
-	csrf := regexp.MustCompile(`name="csrf" content="([^"]+)"`).FindStringSubmatch(v.content)
-	req := must(http.NewRequestWithContext(t.Context(), http.MethodPost, v.base+"/acts.json?"+query.Encode(), nil))(t)
-	req.Header.Set("Origin", origin)
-	if csrf != nil {
-		req.Header.Set("X-Csrf-Token", csrf[1])
-	}
-	resp, err := v.Do(req)
-	require.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
+	resp := v.send(t, http.MethodPost, "/acts.json?"+query.Encode(), origin)
 	return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
 }
 
@@ -130,17 +134,39 @@ func TestPageOfTheCloud(t *testing.T) {
 	viewer := filepath.Join(t.TempDir(), "viewer")
 	ok("tokens", "create", "watcher", "--role", "viewer", "--out", viewer)
 	watcher := openPage(t, ok("console", "--token-file", viewer))
-	assert.NotContains(t, watcher.content, "csrf")
+	assert.True(t, page.changes)
+	assert.False(t, watcher.changes)
 	status, _ = watcher.act(t, p.url, create)
 	assert.Equal(t, http.StatusForbidden, status)
 	watcher.await(t, map[string]string{"instance/a": "stopped"})
-	for _, path := range []string{"/", "/page.js", "/stream", "/acts.json"} {
-		resp, err := http.Get(page.base + path)
-		require.NoError(t, err)
-		assert.NoError(t, resp.Body.Close())
-		assert.Equal(t, http.StatusUnauthorized, resp.StatusCode, path)
-	}
 	assert.Len(t, must(p.client.ListInstances(t.Context(), client.InstanceFilter{}))(t), 2)
+}
+
+// A page ends with the token whose link opened it, its open stream included, and when its links are renewed.
+func TestPageEndsWithItsToken(t *testing.T) {
+	p := startServe(t, t.TempDir(), "--profile", "instant")
+	ok, _ := p.commandRunners(t)
+	for name, end := range map[string]func(token, file string){
+		"deleted": func(token, _ string) { ok("tokens", "delete", token) },
+		"rotated": func(token, file string) { ok("tokens", "rotate", token, "--out", file+".new") },
+		"renewed": func(_, file string) { ok("console", "--renew", "--token-file", file) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "viewer")
+			ok("tokens", "create", name, "--role", "viewer", "--out", file)
+			link := ok("console", "--token-file", file)
+			assert.NotContains(t, link, strings.TrimSpace(string(must(os.ReadFile(file))(t))))
+			page := openPage(t, link)
+			stream := page.send(t, http.MethodGet, "/stream", "")
+			require.Equal(t, http.StatusOK, stream.StatusCode)
+			end(name, file)
+			_, err := io.Copy(io.Discard, stream.Body)
+			require.NoError(t, err)
+			after := page.send(t, http.MethodGet, "/stream", "")
+			assert.Equal(t, http.StatusUnauthorized, after.StatusCode)
+			assert.Contains(t, string(must(io.ReadAll(after.Body))(t)), "type: fakecloud console")
+		})
+	}
 }
 
 // A fault by which all calls fail is seen on the page, and ended there.
@@ -159,9 +185,7 @@ func TestPageWhileAllCallsFail(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, said)
 	page.await(t, map[string]string{"fault/" + fault.ID: "", "instance/a": "running"})
 
-	resp, err := page.Get(page.base + "/stream")
-	require.NoError(t, err)
-	defer func() { _ = resp.Body.Close() }()
+	require.Equal(t, http.StatusOK, page.send(t, http.MethodGet, "/stream", "").StatusCode)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-p.exited, "pages that are open are left")
 }

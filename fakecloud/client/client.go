@@ -81,7 +81,7 @@ func New(cfg Config) (*Client, error) {
 	if cfg.TokenFile == "" && cfg.Transport == nil {
 		return nil, errors.New("no token file given")
 	}
-	transport, err := cfg.newTransport()
+	transport, err := cfg.NewTransport()
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,8 @@ func New(cfg Config) (*Client, error) {
 	}, nil
 }
 
-func (cfg Config) newTransport() (http.RoundTripper, error) {
+// NewTransport makes what calls go through, but for Wrap. It is nil for http.DefaultTransport.
+func (cfg Config) NewTransport() (http.RoundTripper, error) {
 	switch {
 	case cfg.CAFile == "" && !cfg.Direct:
 		return cfg.Transport, nil

@@ -76,6 +76,10 @@ func RunCommand(cmd *exec.Cmd) error {
 // serveActs lists what can be done with a thing (GET), and does it (POST).
 func (p *Page) serveActs(w http.ResponseWriter, r *http.Request) {
 	query, s := r.URL.Query(), sessionOf(r)
+	if s.Access != MayChange {
+		http.Error(w, "this page may only be read", http.StatusForbidden)
+		return
+	}
 	acts, err := p.Acts(r.Context(), s, query.Get("subject"))
 	if r.Method != http.MethodPost || err != nil {
 		answerJSON(w, acts, err)

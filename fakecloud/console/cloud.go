@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -21,6 +20,8 @@ import (
 const (
 	// Path is where a cloud alone has its page.
 	Path = "/console"
+	// linkLifetime is how long a link that the CLI prints opens the page.
+	linkLifetime = 10 * time.Minute
 	// userAgent tells the page's own calls from others.
 	userAgent = "fakecloud-console"
 )
@@ -34,10 +35,8 @@ type CloudConfig struct {
 	// IsHost tells the names under which the API answers; nil takes any.
 	IsHost func(host string) bool
 	// Run, unless nil, runs a command of the CLI with a token; without, the page changes nothing.
-	Run func(ctx context.Context, token string, command []string) error
-	// Address is where the API listens.
-	Address net.Addr
-	HTTPS   bool
+	Run   func(ctx context.Context, token string, command []string) error
+	HTTPS bool
 	// RateLimit is how many calls a second a token may make; 0 is any number.
 	RateLimit int
 	Log       *slog.Logger
@@ -45,19 +44,18 @@ type CloudConfig struct {
 
 // NewCloudPage is the page of a cloud alone. Tokens of the API open it, and show their project.
 func NewCloudPage(cfg CloudConfig) *Page {
-	_, port, _ := net.SplitHostPort(cfg.Address.String())
 	p := &Page{
 		Title: "fakecloud", Log: cfg.Log,
 		Guard: Guard{
-			Path: Path, Cookie: "fakecloud-console-" + port, HTTPS: cfg.HTTPS, IsHost: cfg.IsHost,
-			HowToOpen: "`fakecloud console` prints the address that opens this page",
-			Access: func(r *http.Request, token string) Access {
+			Path: Path, HTTPS: cfg.HTTPS, IsHost: cfg.IsHost, Access: cfg.Access,
+			LinkLifetime: linkLifetime, LinkCommand: "fakecloud console",
+			Admit: func(r *http.Request, token string) error {
 				// The API slows down who guesses. No fault is ever applied to this call, whatever it is answered.
 				_, err := cfg.newClient(Session{Token: token, RemoteAddr: r.RemoteAddr}).ListFaults(r.Context())
 				if client.HasCode(err, api.RateLimited) || client.HasCode(err, api.Unauthenticated) {
-					return NoAccess
+					return err
 				}
-				return cfg.Access(r.Context(), token)
+				return nil
 			},
 		},
 		Stream: func(ctx context.Context, s Session, send func(Batch) error) error {

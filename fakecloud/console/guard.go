@@ -2,44 +2,68 @@ package console
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
-	"encoding/base64"
 	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
-// csrfHeader has what no other site's page can know, nor send without being asked.
-const csrfHeader = "X-Csrf-Token"
+const (
+	// SessionLifetime is how long a page stays open at most.
+	SessionLifetime = 24 * time.Hour
+	// recheckInterval is how often an open stream checks that its session has not ended.
+	recheckInterval = time.Second
 
-// Access is what a token opens.
+	sessionEnded = "This page's session has expired or was revoked, or its server has started again."
+)
+
+// Access is what a credential opens.
 type Access int
 
-// What a token opens.
+// What a credential opens.
 const (
 	NoAccess Access = iota
 	MayRead
 	MayChange
 )
 
-// Guard says who may see a page. A token is in the URL once, and becomes a cookie.
+// Guard says who may see a page. The page's HTML, style and script have no secret and are for everybody.
+// All else needs a bearer token in the Authorization header, of one of two kinds:
+//
+//   - A credential, which programs read from a file. No browser is ever given one.
+//   - The secret of a session. A program that has a credential asks for a link. The link's secret is in the
+//     fragment of its URL, which browsers send to no server. The page exchanges it for a session.
+//
+// Links and sessions are in memory only, so they end with the process. A session opens what its credential
+// opens at that time, under the name under which it began. The zero value of the unexported fields is ready.
 type Guard struct {
 	// Path is where the page is, without the "/" at its end: "" or "/console".
 	Path string
-	// Cookie is the name of the cookie that has the token. Cookies do not tell ports apart.
-	Cookie string
 	// HTTPS tells that the page is served by TLS.
 	HTTPS bool
 	// IsHost tells the page's own names; nil takes any. Another is that of a site whose name was made to
 	// lead here.
 	IsHost func(host string) bool
-	// Access is what a token opens.
-	Access func(r *http.Request, token string) Access
-	// HowToOpen tells who comes without a token where to get one.
-	HowToOpen string
+	// Access is what a credential opens.
+	Access func(ctx context.Context, credential string) Access
+	// Admit, unless nil, fails for a credential that is unknown, and slows down who guesses.
+	Admit func(r *http.Request, credential string) error
+	// LinkLifetime is how long a link opens pages.
+	LinkLifetime time.Duration
+	// LinkCommand is the command that prints a link.
+	LinkCommand string
+
+	links, sessions grants
 }
 
-// Session is of whoever has shown a token.
+// Session is who looks at the page: a browser that has opened a link, or a program.
 type Session struct {
+	// Token is the credential.
 	Token  string
 	Access Access
 	// RemoteAddr is where the browser is.
@@ -53,56 +77,174 @@ func sessionOf(r *http.Request) Session {
 	return s
 }
 
-// csrfToken is what a page sends with an act. It is known to who has the token only, and does not tell it.
-func (s Session) csrfToken() string {
-	sum := sha256.Sum256([]byte("csrf " + s.Token))
-	return base64.RawURLEncoding.EncodeToString(sum[:])
+// grant is what the secret of a link or of a session stands for.
+type grant struct {
+	credential, host string
+	ends             time.Time
 }
 
-// RequireToken lets in who knows a token: by the URL, which it then hides, or by the cookie. What changes
-// something needs more: see mayPost.
-func (g Guard) RequireToken(next http.Handler) http.Handler {
+// grants are links or sessions by the SHA-256 of their secrets.
+type grants struct {
+	mu       sync.Mutex
+	bySecret map[[sha256.Size]byte]grant
+}
+
+// add returns a new secret, and removes what has expired.
+func (g *grants) add(credential, host string, lifetime time.Duration) (secret string) {
+	g.removeWhere(func(x grant) bool { return !x.ends.After(time.Now()) })
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.bySecret == nil {
+		g.bySecret = map[[sha256.Size]byte]grant{}
+	}
+	secret = rand.Text()
+	// Round has it end by the wall clock, which goes on while a machine sleeps.
+	g.bySecret[sha256.Sum256([]byte(secret))] = grant{credential, host, time.Now().Round(0).Add(lifetime)}
+	return secret
+}
+
+// credentialOf returns the credential behind a secret that is shown under a host's name.
+func (g *grants) credentialOf(secret, host string) (credential string, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	x, ok := g.bySecret[sha256.Sum256([]byte(secret))]
+	return x.credential, ok && x.host == host && x.ends.After(time.Now())
+}
+
+func (g *grants) removeWhere(matches func(grant) bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for key, x := range g.bySecret {
+		if matches(x) {
+			delete(g.bySecret, key)
+		}
+	}
+}
+
+func bearerToken(r *http.Request) string {
+	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	return token
+}
+
+// requireOwnOrigin refuses what is sent under a name that is not the page's, or by another site's page.
+// Browsers say which site sends a request that changes something, or goes to another site.
+func (g *Guard) requireOwnOrigin(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if g.IsHost != nil && !g.IsHost(r.Host) {
+		own := "http://" + r.Host
+		if g.HTTPS {
+			own = "https://" + r.Host
+		}
+		switch origin := r.Header.Get("Origin"); {
+		case g.IsHost != nil && !g.IsHost(r.Host):
 			http.Error(w, "this page is not served under the name "+r.Host, http.StatusMisdirectedRequest)
-			return
+		case origin != "" && origin != own:
+			http.Error(w, "another site's page may not do this", http.StatusForbidden)
+		default:
+			next.ServeHTTP(w, r)
 		}
-		token := r.URL.Query().Get("token")
-		if token != "" && r.Method == http.MethodGet && g.Access(r, token) != NoAccess {
-			http.SetCookie(w, &http.Cookie{
-				Name: g.Cookie, Value: token, Path: g.Path + "/", HttpOnly: true, Secure: g.HTTPS,
-				SameSite: http.SameSiteStrictMode,
-			})
-			http.Redirect(w, r, g.Path+"/", http.StatusSeeOther)
-			return
-		}
-		s := Session{RemoteAddr: r.RemoteAddr}
-		if cookie, err := r.Cookie(g.Cookie); err == nil {
-			s.Token, s.Access = cookie.Value, g.Access(r, cookie.Value)
-		}
-		if s.Access == NoAccess {
-			http.Error(w, g.HowToOpen, http.StatusUnauthorized)
-			return
-		}
-		if r.Method != http.MethodGet && r.Method != http.MethodHead && !g.mayPost(r, s) {
-			http.Error(w, "this page may only be read", http.StatusForbidden)
-			return
-		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), sessionKey{}, s)))
 	})
 }
 
-// mayPost tells whether a request that changes something comes from the page itself.
-func (g Guard) mayPost(r *http.Request, s Session) bool {
-	origin := "http://" + r.Host
-	if g.HTTPS {
-		origin = "https://" + r.Host
-	}
-	return r.Method == http.MethodPost && s.Access == MayChange && r.Header.Get("Origin") == origin &&
-		IsSame(r.Header.Get(csrfHeader), s.csrfToken())
+// requireAccess lets in who has a session or a credential. The request's context ends with the session.
+func (g *Guard) requireAccess(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		secret, host := bearerToken(r), r.Host
+		credential, isSession := g.sessions.credentialOf(secret, host)
+		if !isSession {
+			credential = secret
+			if !g.admit(w, r, credential) {
+				return
+			}
+		}
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		s := Session{Token: credential, Access: g.Access(ctx, credential), RemoteAddr: r.RemoteAddr}
+		switch {
+		case s.Access == NoAccess:
+			g.answerUnauthorized(w, sessionEnded)
+			return
+		case r.Method != http.MethodGet && r.Method != http.MethodHead &&
+			(r.Method != http.MethodPost || s.Access != MayChange):
+			http.Error(w, "this page may only be read", http.StatusForbidden)
+			return
+		}
+		go func() {
+			g.waitForEnd(ctx, credential, func() bool {
+				_, goesOn := g.sessions.credentialOf(secret, host)
+				return goesOn || !isSession
+			})
+			cancel()
+		}()
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, sessionKey{}, s)))
+	})
 }
 
-// IsSame compares secrets without telling how much of them is equal. An empty one equals none.
-func IsSame(a, b string) bool {
-	return b != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1
+// waitForEnd returns when a session or its credential has ended, or ctx.
+func (g *Guard) waitForEnd(ctx context.Context, credential string, goesOn func() bool) {
+	tick := time.NewTicker(recheckInterval)
+	defer tick.Stop()
+	for goesOn() && g.Access(ctx, credential) != NoAccess {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// admit answers the request if the credential is not known.
+func (g *Guard) admit(w http.ResponseWriter, r *http.Request, credential string) bool {
+	if g.Admit != nil && credential != "" {
+		if err := g.Admit(r, credential); client.HasCode(err, api.RateLimited) {
+			http.Error(w, err.Error(), http.StatusTooManyRequests)
+			return false
+		} else if err != nil {
+			credential = ""
+		}
+	}
+	switch {
+	case bearerToken(r) == "":
+		g.answerUnauthorized(w, "This page is not open to everybody.")
+	case credential == "" || g.Access(r.Context(), credential) == NoAccess:
+		g.answerUnauthorized(w, sessionEnded)
+	default:
+		return true
+	}
+	return false
+}
+
+// answerUnauthorized says why the page does not open, and what to type.
+func (g *Guard) answerUnauthorized(w http.ResponseWriter, why string) {
+	http.Error(w, why+" For a link that opens it, type: "+g.LinkCommand, http.StatusUnauthorized)
+}
+
+// createLink answers a credential with the secret of a new link. With the parameter renew, all earlier links
+// and sessions of the credential end.
+func (g *Guard) createLink(w http.ResponseWriter, r *http.Request) {
+	credential := bearerToken(r)
+	if !g.admit(w, r, credential) {
+		return
+	}
+	if r.URL.Query().Has("renew") {
+		isOfCredential := func(x grant) bool { return x.credential == credential }
+		g.links.removeWhere(isOfCredential)
+		g.sessions.removeWhere(isOfCredential)
+	}
+	answerJSON(w, newLink{g.links.add(credential, r.Host, g.LinkLifetime)}, nil)
+}
+
+// createSession answers the secret of a link with that of a new session.
+func (p *Page) createSession(w http.ResponseWriter, r *http.Request) {
+	credential, ok := p.links.credentialOf(bearerToken(r), r.Host)
+	access := NoAccess
+	if ok {
+		access = p.Access(r.Context(), credential)
+	}
+	if access == NoAccess {
+		p.answerUnauthorized(w, "This link has expired or was revoked.")
+		return
+	}
+	answerJSON(w, map[string]any{
+		"secret": p.sessions.add(credential, r.Host, SessionLifetime), "changes": p.Acts != nil && access == MayChange,
+	}, nil)
 }

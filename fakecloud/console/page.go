@@ -78,9 +78,7 @@ type Bounds struct {
 
 // pageData fills the page. A recording has everything in it; a page that is served loads it.
 type pageData struct {
-	Title string
-	// CSRF is empty where the page is read-only.
-	CSRF      string
+	Title     string
 	Explains  bool
 	Guides    bool
 	Recording template.JS
@@ -91,22 +89,28 @@ type pageData struct {
 
 func writePage(w io.Writer, data pageData) error { return parsePageTemplate().Execute(w, data) }
 
-// Handler serves the page at its path, to whoever the guard lets in.
+// Handler serves the page at its path: its shell to everybody, and all else to whoever the guard lets in.
 func (p *Page) Handler() http.Handler {
 	router := mux.NewRouter().PathPrefix(p.Path).Subrouter()
-	router.Path("/").HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	router.Use(withHeaders, p.requireOwnOrigin)
+	router.Path("/").HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		data := pageData{Title: p.Title, Explains: p.Explain != nil, Guides: p.Guide != nil}
-		if s := sessionOf(r); p.Acts != nil && s.Access == MayChange {
-			data.CSRF = s.csrfToken()
-		}
-		if err := writePage(w, data); err != nil {
+		if err := writePage(w, pageData{Title: p.Title, Explains: p.Explain != nil, Guides: p.Guide != nil}); err != nil {
 			p.Log.Error("writing the page", "error", err)
 		}
 	})
 	for _, name := range []string{"page.css", "page.js"} {
 		router.Path("/" + name).Handler(http.StripPrefix(p.Path, http.FileServerFS(assets)))
 	}
+	router.HandleFunc("/links", p.createLink).Methods(http.MethodPost)
+	router.HandleFunc("/session", p.createSession).Methods(http.MethodPost)
+	p.addGuardedRoutes(router.NewRoute().Subrouter())
+	return router
+}
+
+// addGuardedRoutes adds what shows or changes something.
+func (p *Page) addGuardedRoutes(router *mux.Router) {
+	router.Use(p.requireAccess)
 	router.Path("/stream").Handler(p.newStream())
 	if p.Things != nil {
 		router.HandleFunc("/scene.json", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, p.Things(), nil) })
@@ -126,8 +130,6 @@ func (p *Page) Handler() http.Handler {
 	if p.Acts != nil {
 		router.HandleFunc("/acts.json", p.serveActs)
 	}
-	router.Use(withHeaders, p.RequireToken)
-	return router
 }
 
 // withHeaders keeps a browser from loading anything from elsewhere, and other sites from framing the page.

@@ -11,8 +11,43 @@ const maxChanges = 50_000,
 const shapes = {ok: "●", busy: "◐", bad: "▲", off: "○"};
 const byID = (id) => document.getElementById(id);
 const recorded = byID("recording"); // null on a page that is served
-const csrf = document.querySelector("meta[name=csrf]")?.content; // undefined where the page is read-only
 const explains = document.querySelector("meta[name=explains]") !== null;
+
+// The session's secret is kept for this tab and this origin, and sent in a header: never in a cookie or a URL.
+// A recording has none, nor has a page that its server shows to everybody.
+const sessionKey = "fakecloud-console";
+const linkPattern = /^#link=([^&]+)/;
+let session = recorded ? null : JSON.parse(sessionStorage.getItem(sessionKey));
+
+function setSession(value) {
+  session = value;
+  if (value) sessionStorage.setItem(sessionKey, JSON.stringify(value));
+  else sessionStorage.removeItem(sessionKey);
+}
+
+// request fetches something of this page's server, with the session's secret unless another is given.
+async function request(url, options = {}, secret = session?.secret) {
+  const headers = secret ? {Authorization: "Bearer " + secret} : {};
+  const answer = await fetch(url, {...options, headers});
+  if (answer.status === 401) setSession(null);
+  return answer;
+}
+
+// openLink exchanges the secret of a link, which is in the URL's fragment, for a session.
+async function openLink() {
+  const link = linkPattern.exec(location.hash)?.[1];
+  if (!link) return true;
+  window.history.replaceState(null, "", location.pathname);
+  setSession(null);
+  const answer = await request("session", {method: "POST"}, link);
+  if (answer.ok) setSession(await answer.json());
+  else showProblem(await answer.text());
+  return answer.ok;
+}
+
+function showProblem(text) {
+  byID("connection").textContent = "▲ " + text;
+}
 
 // element makes one with attributes and children; strings become text.
 function element(name, attributes = {}, ...children) {
@@ -494,13 +529,15 @@ async function ask(t) {
   const of = "?subject=" + encodeURIComponent(t.id);
   if (explains && (t.kind === "node" || t.kind === "service"))
     view.why.set(t.id, await fetchJSON("explain.json" + of));
-  if (csrf) view.acts.set(t.id, await fetchJSON("acts.json" + of));
+  if (session?.changes) view.acts.set(t.id, await fetchJSON("acts.json" + of));
   redraw();
 }
 
 async function fetchJSON(url, options) {
   try {
-    return await (await fetch(url, options)).json();
+    const answer = await request(url, options);
+    const isJSON = answer.headers.get("Content-Type") === "application/json";
+    return isJSON ? await answer.json() : {error: await answer.text()};
   } catch (err) {
     return {error: String(err)};
   }
@@ -569,7 +606,7 @@ async function perform(t, a, inputs, command) {
   view.done = "◐ " + command;
   redraw();
   const query = new URLSearchParams([["subject", t.id], ["verb", a.verb], ...inputs.map((i) => ["input", i])]);
-  const answer = await fetchJSON("acts.json?" + query, {method: "POST", headers: {"X-Csrf-Token": csrf}});
+  const answer = await fetchJSON("acts.json?" + query, {method: "POST"});
   view.done = answer.error ? "▲ " + answer.error : "● done: " + command;
   view.asked = undefined;
   redraw();
@@ -765,6 +802,51 @@ function frame(at) {
   }
 }
 
+// readMessages calls receive with each message of a stream of server-sent events, until the stream ends.
+async function readMessages(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const messages = (text + part.value).split("\n\n");
+    text = messages.pop();
+    for (const m of messages) receive(JSON.parse(m.replace(/^data: /, "")));
+  }
+}
+
+const shortestRetry = 500,
+  longestRetry = 10_000;
+
+// followStream reads the stream, and connects again when it breaks, until the session ends.
+async function followStream() {
+  for (let wait = shortestRetry; ; wait = Math.min(2 * wait, longestRetry)) {
+    let problem = "nobody answers; trying again.";
+    try {
+      const answer = await request("stream");
+      if (answer.ok) {
+        wait = shortestRetry;
+        byID("connection").textContent = "";
+        history.entries = [];
+        await readMessages(answer.body);
+      } else problem = await answer.text();
+      if (answer.status === 401) return showProblem(problem);
+    } catch {
+      // Nobody answers, or the stream broke.
+    }
+    showProblem(problem);
+    await new Promise((resolve) => setTimeout(resolve, wait));
+  }
+}
+
+// start opens the link, if there is one, and follows what happens.
+async function start() {
+  if (!(await openLink())) return;
+  view.asked = undefined; // Before there was a session, nothing was answered.
+  view.askedAt = 0;
+  redraw();
+  followStream();
+  if (document.querySelector("meta[name=guides]")) followGuide();
+}
+
 function receive(batch) {
   if (batch.reset) history.reset();
   for (const c of batch.scene ?? []) history.addChange(c);
@@ -807,17 +889,10 @@ if (recorded) {
   byID("connection").textContent = "a recording";
   byID("live").textContent = "End";
 } else {
-  const stream = new EventSource("stream");
-  stream.onmessage = (ev) => receive(JSON.parse(ev.data));
-  stream.onopen = () => {
-    byID("connection").textContent = "";
-    history.entries = [];
-  };
-  stream.onerror = () => {
-    byID("connection").textContent = "▲ nobody answers; trying again.";
-  };
+  // A link that is opened in this tab while the page is there.
+  window.addEventListener("hashchange", () => linkPattern.test(location.hash) && location.reload());
+  start().catch(() => showProblem("nobody answers; load the page again."));
 }
-if (document.querySelector("meta[name=guides]")) followGuide();
 const at = /[#&]at=([^&]+)/.exec(location.hash);
 if (at) setTimeout(() => goTo(Date.parse(decodeURIComponent(at[1]))), recorded ? 0 : 1500);
 requestAnimationFrame(frame);

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/cookiejar"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -124,30 +122,18 @@ func (w *world) checkEventLog(ctx context.Context) error {
 // pageBound is how long the page may take to answer.
 const pageBound = 5 * time.Second
 
-// openPage returns the lab's page, and a client that has its cookie.
-func (w *world) openPage(ctx context.Context) (page string, c *http.Client, err error) {
-	page, err = console.PageURL(w.lab, true)
-	if err != nil {
-		return "", nil, err
-	}
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		return "", nil, err
-	}
-	c = &http.Client{Jar: jar, Transport: &http.Transport{DisableKeepAlives: true}}
-	body, err := getOK(ctx, c, page)
-	if err != nil {
-		return "", nil, err
-	}
-	u, err := url.Parse(page)
-	return "http://" + u.Host + "/", c, errors.Join(err, body.Body.Close())
-}
-
-func getOK(ctx context.Context, c *http.Client, where string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, where, nil)
+// getFromPage gets something of the lab's page.
+func (w *world) getFromPage(ctx context.Context, path string) (*http.Response, error) {
+	page, err := console.OpenWindow(w.lab.State.Path())
 	if err != nil {
 		return nil, err
 	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, page.URL()+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	page.Authorize(req)
+	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := c.Do(req)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = errors.Join(fmt.Errorf("%s answers %s", req.URL.Path, resp.Status), resp.Body.Close())
@@ -166,11 +152,7 @@ func (w *world) keepPageOpen(ctx context.Context) error {
 }
 
 func (w *world) readPage(ctx context.Context) error {
-	page, c, err := w.openPage(ctx)
-	if err != nil {
-		return err
-	}
-	stream, err := getOK(ctx, c, page+"stream")
+	stream, err := w.getFromPage(ctx, "stream")
 	if err != nil {
 		return err
 	}
@@ -187,11 +169,7 @@ func (w *world) readPage(ctx context.Context) error {
 func (w *world) checkPicture(ctx context.Context, f facts) error {
 	ctx, cancel := context.WithTimeout(ctx, pageBound)
 	defer cancel()
-	page, c, err := w.openPage(ctx)
-	if err != nil {
-		return err
-	}
-	resp, err := getOK(ctx, c, page+"scene.json")
+	resp, err := w.getFromPage(ctx, "scene.json")
 	if err != nil {
 		return err
 	}

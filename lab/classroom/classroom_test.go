@@ -237,7 +237,7 @@ func TestPage(t *testing.T) {
 func TestLabsOnThePage(t *testing.T) {
 	r, _ := newRoom(t, 2)
 	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := r.Cookie("seen-elsewhere"); err == nil || !strings.Contains(r.Header.Get("Cookie"), "=reads") {
+		if r.Header.Get("Authorization") != "Bearer reads" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
@@ -251,7 +251,7 @@ func TestLabsOnThePage(t *testing.T) {
 	dir := filepath.Join(r.Home("seat-02"), lessons.DefaultName)
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "console.json"), []byte(fmt.Sprintf(
-		`{"address": %q, "token": "changes", "readOnlyToken": "reads"}`, agent.Listener.Addr())), 0o600))
+		`{"address": %q, "key": "changes", "readOnlyKey": "reads"}`, agent.Listener.Addr())), 0o600))
 	serve(t, r)
 	_, page := get(t, r.Page())
 	assert.Contains(t, page, `<span class="bad" title="node &lt;n&gt;: not ready">▲</span> <a href="seats/seat-02/"`)

@@ -12,17 +12,20 @@ import (
 
 // newConsole returns the command `lab console`.
 func newConsole(o *globalOptions) *cobra.Command {
-	var readOnly bool
+	var readOnly, renew bool
 	cmd := &cobra.Command{
 		Use:   "console [RECORDING]",
-		Short: "Print where the lab's page is, or serve a recording",
-		Long: `console prints the address of the page on which the lab's cloud and cluster are one
+		Short: "Print a link to the lab's page, or serve a recording",
+		Long: `console prints a link to the page on which the lab's cloud and cluster are one
 picture that moves: instances with their nodes and pods, Services with their load
 balancers, taints, health and traffic, beside the story of what happened. A slider goes
-back in time. The lab's agent serves it on the loopback address; the address has the
-token that opens it, and is for you alone: with the page come buttons that stop and
-start instances and the CCM, each with the command that does the same. With --read-only
-it prints an address of a page without them, to project or to give away.
+back in time. The lab's agent serves it on the loopback address. The link is for you
+alone: with the page come buttons that stop and start instances and the CCM, each with
+the command that does the same. With --read-only it prints a link to a page without
+them, to project or to give away.
+
+A link opens the page for a day, and a page stays open for a day, unless the agent ends
+before. With --renew, all earlier links and pages of the lab end.
 
 With -o json it prints the picture itself, as it is now.
 
@@ -30,6 +33,7 @@ With a file that ` + "`lab record`" + ` wrote, it serves that until Ctrl-C. A br
 file without it, too.`,
 		Example: `  lab console
   lab console --read-only
+  lab console --renew
   lab console -o json | jq -r '.[] | select(.level == "bad") | .id'
   lab record -o lab.html && lab console lab.html`,
 		Args: cobra.MaximumNArgs(1),
@@ -50,7 +54,7 @@ file without it, too.`,
 				}
 				return printAs(cmd.OutOrStdout(), "json", scene.Fold(changes).Things())
 			}
-			url, err := console.PageURL(l, readOnly)
+			url, err := console.Link(cmd.Context(), l, readOnly, renew)
 			if err != nil {
 				return err
 			}
@@ -58,7 +62,8 @@ file without it, too.`,
 			return err
 		},
 	}
-	cmd.Flags().BoolVar(&readOnly, "read-only", false, "the address of a page that changes nothing")
+	cmd.Flags().BoolVar(&readOnly, "read-only", false, "a link to a page that changes nothing")
+	cmd.Flags().BoolVar(&renew, "renew", false, "end all earlier links and pages of the lab")
 	addOutputFlag(cmd, "table", "json")
 	return cmd
 }

@@ -64,7 +64,7 @@ func printUpSummary(
 	case o.WithoutCCM:
 		p("  The CCM       %s ccm start%s", self, nameFlag)
 	}
-	if url, err := console.PageURL(l, false); err == nil {
+	if url, err := console.Link(cmd.Context(), l, false, false); err == nil {
 		p("  See it        %s", url)
 	}
 	p("  Watch         %s watch%s", self, nameFlag)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 
 	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
@@ -54,16 +55,34 @@ func ccmActs(l *lab.Lab, t scene.Thing) []console.Act {
 	return []console.Act{do("start"), replaceCCM(l)}
 }
 
-// replaceCCM has another program be the CCM; its input is a path on this machine.
+// replaceCCM has another program be the CCM: one that is beside the lab's own programs. No path comes from the page,
+// so that its link does not open every program of the machine.
 func replaceCCM(l *lab.Lab) console.Act {
+	which := []console.Option{{Label: "the lab's own", Args: []string{"--own"}}}
+	for _, file := range ccmsIn(l.BinDirs()[0]) {
+		which = append(which, console.Option{Label: filepath.Base(file), Args: []string{file}})
+	}
 	speaks := []console.Option{{Label: "this cloud's API"}}
 	for _, name := range dialects.Names() {
 		speaks = append(speaks, console.Option{Label: name, Args: []string{"--dialect=" + name}})
 	}
 	return console.Act{
 		Verb: "replace the CCM", Command: []string{"lab", "--name=" + l.State.Name, "ccm", "use"},
-		Inputs: []console.Input{{Label: "it speaks", Options: speaks}, {Label: "program, by its path", Text: "/path/to/ccm"}},
+		Inputs: []console.Input{{Label: "program", Options: which}, {Label: "it speaks", Options: speaks}},
 	}
+}
+
+// ccmsIn are the programs in a folder whose names say that they are CCMs, without the lab's own.
+func ccmsIn(dir string) (files []string) {
+	entries, _ := os.ReadDir(dir) // Without the folder there are none.
+	for _, e := range entries {
+		isCCM := strings.Contains(e.Name(), "ccm") || strings.Contains(e.Name(), "cloud-controller-manager")
+		file, err := exec.LookPath(filepath.Join(dir, e.Name()))
+		if isCCM && err == nil && e.Name() != local.ComponentCCM {
+			files = append(files, file)
+		}
+	}
+	return files
 }
 
 func optionsOf(each ...string) (all []console.Option) {

@@ -3,14 +3,22 @@ package console
 import (
 	"bytes"
 	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/ccmlab/ccmlab/fakecloud/console"
@@ -85,7 +93,7 @@ func machine(state string, level scene.Level) *scene.Thing {
 }
 
 // A taint that lifts is seen on the open page, the slider goes back to where it was, and a page whose
-// server started again shows what is there then.
+// server started again says how it is opened anew.
 func TestPageFollowsAndGoesBack(t *testing.T) {
 	l := newLab(t)
 	log, err := labscene.OpenLog(SceneFile(l))
@@ -128,11 +136,17 @@ func TestPageFollowsAndGoesBack(t *testing.T) {
 	})
 	runInBrowser(t, ctx, waitFor(text("#connection")+".includes('nobody answers')"))
 	show(time.Now(), machine("stopped", scene.LevelOff))
-	serve(t, l)
-	runInBrowser(t, ctx, waitFor(text(".zone .machine .instance")+".includes('stopped')"))
+	listener, err := net.Listen("tcp", strings.Split(url, "/")[2])
+	require.NoError(t, err)
+	serveAt(t, l, listener)
+	runInBrowser(t, ctx, waitFor(text("#connection")+".includes('type: lab console --name')"))
+	runInBrowser(t, ctx,
+		chromedp.Navigate(serve(t, l)),
+		waitFor(text(".zone .machine .instance")+".includes('stopped')"),
+	)
 }
 
-// An instance is stopped by a click. A page that is read-only has no such button.
+// An instance is stopped by a click.
 func TestInstanceIsStoppedByAClick(t *testing.T) {
 	l, noted := newLab(t), noteCommands(t)
 	log, err := labscene.OpenLog(SceneFile(l))
@@ -148,14 +162,164 @@ func TestInstanceIsStoppedByAClick(t *testing.T) {
 		waitFor(text("#details")+".includes('done: fakecloud instances stop node-1')"),
 	)
 	require.Equal(t, "instances stop node-1\n", noted())
-	a, err := readAddress(l.State.Path())
+}
+
+// openTab opens another tab of a browser.
+func openTab(t *testing.T, browser context.Context) context.Context {
+	t.Helper()
+	tab, cancel := chromedp.NewContext(browser)
+	t.Cleanup(cancel)
+	_, err := chromedp.Run(tab, chromedp.Title()) // A bound on the first call would be the tab's.
 	require.NoError(t, err)
-	runInBrowser(t, ctx,
-		chromedp.Navigate(a.urlWith(a.ReadOnlyToken)),
-		chromedp.Click(".machine .instance button"),
-		waitFor(text("#details")+".includes('nebula-1a')"),
-		waitFor("!document.querySelector('[data-verb]') && !document.querySelector('meta[name=csrf]')"),
-	)
+	return tab
+}
+
+// selectMachine selects the machine, and waits until the page knows what can be done with it, or that nothing can.
+func selectMachine(hasButton bool) []step {
+	steps := []step{chromedp.Click(".machine .instance button"), waitFor(text("#details") + ".includes('nebula-1a')")}
+	if hasButton {
+		return append(steps, waitFor("document.querySelector('#details [data-verb=stop]') !== null"))
+	}
+	return append(steps, waitFor(text("#guide .current")+".includes('Now.')"), waitFor("!document.querySelector('[data-verb]')"))
+}
+
+// The page, and one that is read-only, stay what they are side by side in one browser, when they are loaded again,
+// too. A tab becomes what its newest link says. Links that were renewed end both.
+func TestPageKindsSideBySide(t *testing.T) {
+	l := newLab(t)
+	log, err := labscene.OpenLog(SceneFile(l))
+	require.NoError(t, err)
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	full := serve(t, l)
+	readOnly, err := Link(t.Context(), l, true, false)
+	require.NoError(t, err)
+	first := openBrowser(t)
+	second := openTab(t, first)
+	runInBrowser(t, first, chromedp.Navigate(full), waitFor(
+		"performance.getEntriesByType('resource').some((e) => e.name.endsWith('acts.json?subject='))", // Of the whole.
+	))
+	runInBrowser(t, first, selectMachine(true)...)
+	runInBrowser(t, second, append([]step{chromedp.Navigate(readOnly)}, selectMachine(false)...)...)
+	for _, tab := range []context.Context{first, second} {
+		runInBrowser(t, tab, chromedp.Reload())
+		runInBrowser(t, tab, append(selectMachine(tab == first), waitFor("!document.cookie && !location.href.includes('link=')"))...)
+	}
+	follow := func(link string) step {
+		return chromedp.Evaluate[chromedp.Void]("void (location.href = " + quote(link) + ")")
+	}
+	runInBrowser(t, first, follow(readOnly))
+	awaitAfterLoad(t, first, "!document.querySelector('[data-verb]') && document.querySelector('.machine') !== null")
+	runInBrowser(t, first, selectMachine(false)...)
+	_, err = Link(t.Context(), l, false, true)
+	require.NoError(t, err)
+	for _, tab := range []context.Context{first, second} {
+		runInBrowser(t, tab, waitFor(text("#connection")+".includes('session has expired or was revoked')"))
+	}
+	runInBrowser(t, first, follow(full))
+	awaitAfterLoad(t, first, text("#connection")+".includes('This link has expired or was revoked')")
+}
+
+// awaitAfterLoad waits until an expression is true of the page that is about to be loaded in a tab.
+func awaitAfterLoad(t *testing.T, tab context.Context, expression string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		isTrue, err := chromedp.Run(tab, chromedp.Evaluate[bool](expression))
+		return err == nil && isTrue
+	}, bound, 50*time.Millisecond)
+}
+
+// stranger is another server, which notes what it is sent.
+type stranger struct {
+	*httptest.Server
+	mu       sync.Mutex
+	requests []*http.Request
+}
+
+// newStranger begins a server that answers all with a status and a page, on a listener unless that is nil.
+func newStranger(t *testing.T, listener net.Listener, status int, page string) *stranger {
+	t.Helper()
+	s := &stranger{}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.requests = append(s.requests, r)
+		w.Header().Set("Content-Type", "text/html")
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, page)
+	}))
+	if listener != nil {
+		require.NoError(t, s.Listener.Close())
+		s.Listener = listener
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// has tells whether a request was sent for a path.
+func (s *stranger) has(path string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.requests, func(r *http.Request) bool { return r.URL.Path == path })
+}
+
+// Another port of the page's address is sent nothing that opens the page, whoever leads the browser there.
+func TestOtherPortsAreSentNoSecret(t *testing.T) {
+	l := newLab(t)
+	other := newStranger(t, nil, http.StatusOK, `<title>other</title>`)
+	foreign := newStranger(t, nil, http.StatusOK, `<title>foreign</title><a href="`+other.URL+`/linked">free food</a>`)
+	browser := openBrowser(t)
+	link := serve(t, l)
+	runInBrowser(t, browser, chromedp.Navigate(link), waitFor(text("#guide .current")+".includes('Now.')"))
+	tab := openTab(t, browser)
+	for _, where := range []context.Context{tab, browser} {
+		runInBrowser(t, where, chromedp.Navigate(other.URL+"/typed"))
+		runInBrowser(t, where, chromedp.Navigate(strings.Replace(foreign.URL, "127.0.0.1", "localhost", 1)))
+		runInBrowser(t, where, chromedp.Evaluate[chromedp.Void]("document.querySelector('a').click()"))
+		awaitAfterLoad(t, where, "document.title === 'other' && location.pathname === '/linked'")
+	}
+	require.Eventually(t, func() bool { return other.has("/linked") && other.has("/favicon.ico") }, bound, 10*time.Millisecond)
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	for _, r := range other.requests {
+		assert.Empty(t, r.Header.Get("Cookie")+r.Header.Get("Authorization")+r.URL.RawQuery, r.URL)
+		assert.NotContains(t, r.Referer(), "link=")
+	}
+}
+
+// A server that takes the agent's port while the page is open is sent the secret of a session that has ended.
+func TestPortIsTakenByAnother(t *testing.T) {
+	l := newLab(t)
+	browser := openBrowser(t)
+	var link string
+	t.Run("first agent", func(t *testing.T) {
+		link = serve(t, l)
+		runInBrowser(t, browser, chromedp.Navigate(link), waitFor(text("#guide .current")+".includes('Now.')"))
+	})
+	var secrets []string
+	t.Run("impostor", func(t *testing.T) {
+		listener, err := net.Listen("tcp", strings.Split(link, "/")[2])
+		require.NoError(t, err)
+		impostor := newStranger(t, listener, http.StatusServiceUnavailable, "wait")
+		require.Eventually(t, func() bool { return impostor.has("/stream") }, bound, 10*time.Millisecond)
+		runInBrowser(t, openTab(t, browser), chromedp.Navigate(link))
+		impostor.mu.Lock()
+		defer impostor.mu.Unlock()
+		for _, r := range impostor.requests {
+			assert.Empty(t, r.Header.Get("Cookie"))
+			if secret := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer "); secret != "" {
+				secrets = append(secrets, secret)
+			}
+		}
+		require.NotEmpty(t, secrets)
+		secrets = append(secrets, strings.SplitAfter(link, "#link=")[1]) // Its script could read the fragment.
+	})
+	listener, err := net.Listen("tcp", strings.Split(link, "/")[2])
+	require.NoError(t, err)
+	assertOpenNothing(t, serveAt(t, l, listener), secrets)
+	page, _, _ := strings.Cut(serve(t, l), "#")
+	assertOpenNothing(t, page, secrets)
+	runInBrowser(t, browser, waitFor(text("#connection")+".includes('type: lab console --name')"))
 }
 
 // writePageFile writes a recording into a file.
@@ -176,10 +340,7 @@ func TestTwoTabs(t *testing.T) {
 	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
 	url := serve(t, l)
 	first := openBrowser(t)
-	second, cancel := chromedp.NewContext(first)
-	defer cancel()
-	_, err = chromedp.Run(second, chromedp.Title()) // A bound on the first call would be the tab's.
-	require.NoError(t, err)
+	second := openTab(t, first)
 	for _, tab := range []context.Context{first, second} {
 		runInBrowser(t, tab, chromedp.Navigate(url), waitFor(text(".machine .instance")+".includes('running')"))
 	}

@@ -8,12 +8,12 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
-	"net/http/cookiejar"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +24,7 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab"
 	"github.com/ccmlab/ccmlab/lab/cluster"
+	"github.com/ccmlab/ccmlab/lab/cluster/local"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
 	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/state"
@@ -115,73 +116,58 @@ func serve(t testing.TB, l *lab.Lab) (url string) {
 	})
 	require.EventuallyWithT(t, func(c *assert.CollectT) {
 		var err error
-		url, err = PageURL(l, false)
+		url, err = Link(t.Context(), l, false, false)
 		assert.NoError(c, err)
 	}, bound, 10*time.Millisecond)
 	return url
 }
 
-// visit gets a page, and returns the answer without its body.
-func visit(t *testing.T, c *http.Client, url string, change func(*http.Request)) http.Response {
+// ask sends a request with a secret, and returns the answer's status and body.
+func ask(t *testing.T, method, url, secret string) (status int, body string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), bound) // A stream that opens has no end.
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
 	require.NoError(t, err)
-	if change != nil {
-		change(req)
-	}
-	resp, err := c.Do(req)
-	require.NoError(t, err)
-	require.NoError(t, resp.Body.Close())
-	return *resp
-}
-
-func bodyOf(t *testing.T, c *http.Client, url string) string {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	require.NoError(t, err)
-	resp, err := c.Do(req)
+	req.Header.Set("Authorization", "Bearer "+secret)
+	resp, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
+	read, err := io.ReadAll(resp.Body)
 	require.NoError(t, err)
-	return string(body)
+	return resp.StatusCode, string(read)
 }
 
-func newBrowser(t *testing.T) *http.Client {
+// exchange exchanges a link for the secret of a session, as the page does.
+func exchange(t *testing.T, link string) (base, secret string) {
 	t.Helper()
-	jar, err := cookiejar.New(nil)
-	require.NoError(t, err)
-	return &http.Client{Jar: jar}
+	base, link, _ = strings.Cut(link, "#link=")
+	_, body := ask(t, http.MethodPost, base+"session", link)
+	var session struct{ Secret string }
+	require.NoError(t, json.Unmarshal([]byte(body), &session), body)
+	return base, session.Secret
 }
 
-// The tokens are two, and the page has names of its own.
+// The page has one name. Its links are of two kinds, and a window shows it to everybody.
 func TestPageIsGuarded(t *testing.T) {
 	l := newLab(t)
 	noted := noteCommands(t)
 	log, err := labscene.OpenLog(SceneFile(l))
 	require.NoError(t, err)
 	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
-	url := serve(t, l)
-	base, _, _ := strings.Cut(url, "?")
-	a, err := readAddress(l.State.Path())
+	base, owner := exchange(t, serve(t, l))
+	readOnly, err := Link(t.Context(), l, true, false)
 	require.NoError(t, err)
-	assert.Equal(t, http.StatusUnauthorized, visit(t, newBrowser(t), base, nil).StatusCode)
-	owner, viewer := newBrowser(t), newBrowser(t)
-	visit(t, owner, url, nil)
-	visit(t, viewer, a.urlWith(a.ReadOnlyToken), nil)
-	assert.Equal(t, http.StatusOK, visit(t, viewer, base, nil).StatusCode)
-	rebound := visit(t, owner, base, func(r *http.Request) { r.Host = "rebound.test" })
-	assert.Equal(t, http.StatusMisdirectedRequest, rebound.StatusCode)
-	csrf := regexp.MustCompile(`name="csrf" content="([^"]+)"`).FindStringSubmatch(bodyOf(t, owner, base))
-	require.NotNil(t, csrf)
-	stop := func(c *http.Client) int {
-		return visit(t, c, base+"acts.json?subject=instance/node-1&verb=stop", func(r *http.Request) {
-			r.Method = http.MethodPost
-			r.Header.Set("Origin", strings.TrimSuffix(base, "/"))
-			r.Header.Set("X-Csrf-Token", csrf[1])
-		}).StatusCode
-	}
-	assert.Equal(t, http.StatusForbidden, stop(viewer))
+	_, viewer := exchange(t, readOnly)
+	status, _ := ask(t, http.MethodGet, base+"scene.json", "")
+	assert.Equal(t, http.StatusUnauthorized, status)
+	status, _ = ask(t, http.MethodGet, base+"scene.json", viewer)
+	assert.Equal(t, http.StatusOK, status)
+	status, _ = ask(t, http.MethodGet, strings.Replace(base, "127.0.0.1", "localhost", 1), owner)
+	assert.Equal(t, http.StatusMisdirectedRequest, status, "localhost may be another server's ::1")
+	const stop = "acts.json?subject=instance/node-1&verb=stop"
+	status, _ = ask(t, http.MethodPost, base+stop, viewer)
+	assert.Equal(t, http.StatusForbidden, status)
 	assert.Empty(t, noted())
 
 	window, err := OpenWindow(l.State.Path())
@@ -191,27 +177,128 @@ func TestPageIsGuarded(t *testing.T) {
 	assert.Equal(t, []scene.Thing{*machine("running", scene.LevelOK)}, things)
 	room := httptest.NewServer(window.Handler("/seats/a"))
 	defer room.Close()
-	shown := visit(t, http.DefaultClient, room.URL+"/seats/a/", nil)
-	assert.Equal(t, http.StatusOK, shown.StatusCode)
+	shown, err := http.Get(room.URL + "/seats/a/")
+	require.NoError(t, err)
+	require.NoError(t, shown.Body.Close())
 	assert.Contains(t, shown.Header.Get("Content-Security-Policy"), "frame-ancestors 'self'")
-	assert.NotContains(t, bodyOf(t, http.DefaultClient, room.URL+"/seats/a/"), "csrf")
-	changing := visit(t, owner, room.URL+"/seats/a/acts.json?subject=instance/node-1&verb=stop", func(r *http.Request) {
-		r.Method = http.MethodPost
-	})
-	assert.Equal(t, http.StatusMethodNotAllowed, changing.StatusCode)
+	for path, want := range map[string]int{"scene.json": http.StatusOK, stop: http.StatusForbidden} {
+		status, _ = ask(t, http.MethodGet, room.URL+"/seats/a/"+path, owner)
+		assert.Equal(t, want, status, path)
+	}
+	status, _ = ask(t, http.MethodPost, room.URL+"/seats/a/"+stop, owner)
+	assert.Equal(t, http.StatusMethodNotAllowed, status)
 
-	assert.Equal(t, http.StatusOK, stop(owner))
+	status, _ = ask(t, http.MethodPost, base+stop, owner)
+	assert.Equal(t, http.StatusOK, status)
 	assert.Equal(t, "instances stop node-1\n", noted())
 }
 
-// A page that is open finds the next agent's at the same address, with the same cookie.
-func TestPageKeepsItsAddress(t *testing.T) {
-	l := newLab(t)
-	var urls []string
-	for range 2 {
-		t.Run("", func(t *testing.T) { urls = append(urls, serve(t, l)) })
+// assertOpenNothing checks that secrets open nothing of a page, which says what to type.
+func assertOpenNothing(t *testing.T, page string, secrets []string) {
+	t.Helper()
+	for _, secret := range secrets {
+		for path, method := range map[string]string{
+			"scene.json": http.MethodGet, "stream": http.MethodGet, "links": http.MethodPost, "session": http.MethodPost,
+			"acts.json?subject=instance/node-1&verb=stop": http.MethodPost,
+		} {
+			status, said := ask(t, method, page+path, secret)
+			assert.Equal(t, http.StatusUnauthorized, status, "%s with %s", path, secret)
+			assert.Contains(t, said, "type: lab console --name")
+		}
 	}
-	assert.Equal(t, urls[0], urls[1])
+}
+
+// serveAt serves the lab's page at an address, as an agent does that is given the same port again.
+func serveAt(t *testing.T, l *lab.Lab, listener net.Listener) (page string) {
+	t.Helper()
+	a := address{Address: listener.Addr().String(), Key: "k", ReadOnlyKey: "r"}
+	next := httptest.NewUnstartedServer(newHandler(l, a, recorded{t, l}, testGuide, slog.New(slog.DiscardHandler)))
+	require.NoError(t, next.Listener.Close())
+	next.Listener = listener
+	next.Start()
+	t.Cleanup(next.Close)
+	t.Cleanup(next.CloseClientConnections)
+	return a.url()
+}
+
+// What opened the page opens nothing after its links were renewed, and nothing of the next agent's page.
+func TestLinksAreReplaced(t *testing.T) {
+	l := newLab(t)
+	var secrets []string
+	var old address
+	t.Run("first agent", func(t *testing.T) {
+		link := serve(t, l)
+		readOnly, err := Link(t.Context(), l, true, false)
+		require.NoError(t, err)
+		for _, link := range []string{link, readOnly} {
+			_, session := exchange(t, link)
+			secrets = append(secrets, session, strings.SplitAfter(link, "#link=")[1])
+		}
+		link, err = Link(t.Context(), l, false, true)
+		require.NoError(t, err)
+		page, session := exchange(t, link)
+		assertOpenNothing(t, page, secrets)
+		old, err = readAddress(l.State.Path())
+		require.NoError(t, err)
+		secrets = append(secrets, session, strings.SplitAfter(link, "#link=")[1], old.Key, old.ReadOnlyKey)
+	})
+	_, err := Link(t.Context(), l, false, false)
+	require.ErrorContains(t, err, "starts its agent")
+	listener, err := net.Listen("tcp", old.Address)
+	require.NoError(t, err)
+	assertOpenNothing(t, serveAt(t, l, listener), secrets)
+	page, _, _ := strings.Cut(serve(t, l), "#")
+	assert.NotEqual(t, old.url(), page)
+	assertOpenNothing(t, page, secrets)
+}
+
+// A recording that is served is found by who knows its address.
+func TestServedRecording(t *testing.T) {
+	urls := make(chan string, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() {
+		served <- ServeRecording(ctx, writePageFile(t, busyRecording()), func(url string) { urls <- url })
+	}()
+	url := <-urls
+	status, page := ask(t, http.MethodGet, url, "")
+	assert.Equal(t, http.StatusOK, status)
+	assert.Contains(t, page, "Lab busy")
+	for _, other := range []string{strings.Join(strings.Split(url, "/")[:3], "/") + "/", url + "x"} {
+		status, _ = ask(t, http.MethodGet, other, "")
+		assert.Equal(t, http.StatusNotFound, status, other)
+	}
+	status, _ = ask(t, http.MethodGet, strings.Replace(url, "127.0.0.1", "localhost", 1), "")
+	assert.Equal(t, http.StatusNotFound, status)
+	cancel()
+	assert.NoError(t, <-served)
+}
+
+// A CCM is replaced by a program beside the lab's own. The page takes no path.
+func TestCCMIsReplacedByAProgramOfTheLab(t *testing.T) {
+	dir := t.TempDir()
+	for name, mode := range map[string]fs.FileMode{
+		"ccm": 0o700, "my-ccm": 0o700, "x-cloud-controller-manager": 0o700, "ccm-notes": 0o600, "evil.sh": 0o700,
+	} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, name), nil, mode))
+	}
+	assert.Equal(t, []string{filepath.Join(dir, "my-ccm"), filepath.Join(dir, "x-cloud-controller-manager")}, ccmsIn(dir))
+
+	l := newLab(t)
+	log, err := labscene.OpenLog(SceneFile(l))
+	require.NoError(t, err)
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: &scene.Thing{
+		ID: "component/ccm", Kind: labscene.KindComponent, Name: local.ComponentCCM, Level: scene.LevelOK,
+	}}))
+	page, owner := exchange(t, serve(t, l))
+	for _, inputs := range [][]string{
+		{filepath.Join(dir, "evil.sh"), "this cloud's API"}, {"this cloud's API", filepath.Join(dir, "evil.sh")},
+	} {
+		query := url.Values{"subject": {"component/ccm"}, "verb": {"replace the CCM"}, "input": inputs}
+		status, said := ask(t, http.MethodPost, page+"acts.json?"+query.Encode(), owner)
+		assert.Equal(t, http.StatusInternalServerError, status)
+		assert.Contains(t, said, "there is no ")
+	}
 }
 
 // labBatch is a console.Batch as a page reads it.
@@ -231,13 +318,11 @@ func TestStream(t *testing.T) {
 	}
 	show("waits")
 	require.NoError(t, l.Timeline().Add(timeline.Change{Source: timeline.SourceLab, Subject: "node/a", What: "happened"}))
-	url := serve(t, l)
-	browser := newBrowser(t)
-	visit(t, browser, url, nil)
-	base, _, _ := strings.Cut(url, "?")
+	base, secret := exchange(t, serve(t, l))
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, base+"stream", nil)
 	require.NoError(t, err)
-	resp, err := browser.Do(req)
+	req.Header.Set("Authorization", "Bearer "+secret)
+	resp, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	stream := bufio.NewScanner(resp.Body)

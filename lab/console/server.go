@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,34 +30,52 @@ const (
 
 	readHeaderTimeout = 5 * time.Second
 	idleTimeout       = time.Minute
+	// linkLifetime is how long a link opens pages.
+	linkLifetime = 24 * time.Hour
+	// linkTimeout bounds how long an agent may take to make a link.
+	linkTimeout = 5 * time.Second
 	// maxActBytes is more than the body of any request.
 	maxActBytes = 4 << 10
 )
 
-// address is the content of addressFile.
+// address is the content of addressFile. Each agent makes it anew, so what somebody was sent who has taken the
+// port of an agent that ended opens nothing.
 type address struct {
 	Address string `json:"address"`
-	// Token opens the page, and ReadOnlyToken opens one that changes nothing. It is in the URL once, and
-	// becomes a cookie.
-	Token         string `json:"token"`
-	ReadOnlyToken string `json:"readOnlyToken"`
+	// Key opens the page, and ReadOnlyKey opens it to look only. They are for programs: see console.Guard.
+	Key         string `json:"key"`
+	ReadOnlyKey string `json:"readOnlyKey"`
 }
 
-func (a address) urlWith(token string) string {
-	return fmt.Sprintf("http://%s/?token=%s", a.Address, token)
-}
-
-// PageURL is where a lab's page is, with the token that opens it; with readOnly, one that changes nothing.
-func PageURL(l *lab.Lab, readOnly bool) (string, error) {
+// Link returns the URL that opens a lab's page; with readOnly, one that changes nothing. With renew, all earlier
+// links and pages of the lab end.
+func Link(ctx context.Context, l *lab.Lab, readOnly, renew bool) (url string, err error) {
 	a, err := readAddress(l.State.Path())
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", fmt.Errorf("lab %q serves no page; `lab up --name %s` starts its agent", l.State.Name, l.State.Name)
 	}
-	if readOnly {
-		return a.urlWith(a.ReadOnlyToken), err
+	if err != nil {
+		return "", err
 	}
-	return a.urlWith(a.Token), err
+	key, other := a.Key, a.ReadOnlyKey
+	if readOnly {
+		key, other = other, key
+	}
+	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
+	defer cancel()
+	if renew {
+		_, err = console.RequestLink(ctx, http.DefaultClient, a.url(), other, true)
+	}
+	if err == nil {
+		url, err = console.RequestLink(ctx, http.DefaultClient, a.url(), key, renew)
+	}
+	if err != nil {
+		return "", fmt.Errorf("the page of lab %q: %w; `lab up --name %s` starts its agent", l.State.Name, err, l.State.Name)
+	}
+	return url, nil
 }
+
+func (a address) url() string { return "http://" + a.Address + "/" }
 
 func readAddress(dir string) (a address, err error) {
 	file := filepath.Join(dir, addressFile)
@@ -83,21 +102,15 @@ type Picture interface {
 // does.
 type Guide func(ctx context.Context) (any, error)
 
-// Serve serves a lab's page until ctx ends: where it was before, if that is free, so that a page that is
-// open finds it again.
+// Serve serves a lab's page until ctx ends. The port is another each time: a server that had it meanwhile may
+// have left a service worker in the owner's browser, which would see what the page sends.
 func Serve(ctx context.Context, l *lab.Lab, picture Picture, guide Guide, log *slog.Logger) error {
-	a, _ := readAddress(l.State.Path()) // One that is missing or damaged is made anew.
 	var listenConfig net.ListenConfig
-	listener, err := listenConfig.Listen(ctx, "tcp", a.Address)
-	if a.Address == "" || err != nil {
-		if listener, err = listenConfig.Listen(ctx, "tcp", "127.0.0.1:0"); err != nil {
-			return err
-		}
+	listener, err := listenConfig.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
 	}
-	a.Address = listener.Addr().String()
-	if a.Token == "" || a.ReadOnlyToken == "" {
-		a.Token, a.ReadOnlyToken = rand.Text(), rand.Text()
-	}
+	a := address{Address: listener.Addr().String(), Key: rand.Text(), ReadOnlyKey: rand.Text()}
 	data, err := json.Marshal(a)
 	if err == nil {
 		err = atomicfile.Write(l.State.Path(addressFile), data)
@@ -108,7 +121,8 @@ func Serve(ctx context.Context, l *lab.Lab, picture Picture, guide Guide, log *s
 	return serveUntilDone(ctx, listener, newHandler(l, a, picture, guide, log))
 }
 
-// ServeRecording serves a file of WriteRecording until ctx ends. It tells announce where.
+// ServeRecording serves a file of WriteRecording until ctx ends. It tells announce where: below a path that nobody
+// can guess, and that is another each time.
 func ServeRecording(ctx context.Context, file string, announce func(url string)) error {
 	page, err := os.ReadFile(file)
 	if err != nil {
@@ -122,12 +136,17 @@ func ServeRecording(ctx context.Context, file string, announce func(url string))
 	if err != nil {
 		return err
 	}
-	a := address{Address: listener.Addr().String(), Token: rand.Text()}
-	announce(a.urlWith(a.Token))
-	return serveUntilDone(ctx, listener, a.newGuard().RequireToken(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	host, path := listener.Addr().String(), "/"+rand.Text()+"/"
+	announce("http://" + host + path)
+	return serveUntilDone(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Host != host || subtle.ConstantTimeCompare([]byte(r.URL.Path), []byte(path)) != 1 {
+			http.NotFound(w, r)
+			return
+		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.Header().Set("Referrer-Policy", "no-referrer")
 		_, _ = w.Write(page) // To a browser that may be gone.
-	})))
+	}))
 }
 
 func serveUntilDone(ctx context.Context, on net.Listener, handler http.Handler) error {
@@ -142,10 +161,10 @@ func serveUntilDone(ctx context.Context, on net.Listener, handler http.Handler) 
 	return nil
 }
 
-// newHandler serves the page to whoever has a token.
+// newHandler serves the page.
 func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.Logger) http.Handler {
 	page := &console.Page{
-		Title: pageTitle(l), Guard: a.newGuard(), Log: log,
+		Title: pageTitle(l), Guard: a.newGuard(l.State.Name), Log: log,
 		Stream: func(ctx context.Context, _ console.Session, send func(console.Batch) error) error {
 			return streamLab(ctx, l, send)
 		},
@@ -169,18 +188,18 @@ func newHandler(l *lab.Lab, a address, picture Picture, guide Guide, log *slog.L
 	return http.MaxBytesHandler(page.Handler(), maxActBytes)
 }
 
-// newGuard lets in who knows one of the tokens, under the page's own names.
-func (a address) newGuard() console.Guard {
-	_, port, _ := net.SplitHostPort(a.Address)
+// newGuard lets in who knows one of the keys, or has opened a link. The page has one name: what listens at
+// "localhost" may be somebody else, on ::1.
+func (a address) newGuard(lab string) console.Guard {
+	isSame := func(x, y string) bool { return subtle.ConstantTimeCompare([]byte(x), []byte(y)) == 1 }
 	return console.Guard{
-		Cookie:    "ccmlab-console-" + port,
-		IsHost:    func(host string) bool { return host == a.Address || host == "localhost:"+port },
-		HowToOpen: "`lab console` prints the address that opens this page",
-		Access: func(_ *http.Request, token string) console.Access {
+		IsHost:       func(host string) bool { return host == a.Address },
+		LinkLifetime: linkLifetime, LinkCommand: "lab console --name " + lab,
+		Access: func(_ context.Context, key string) console.Access {
 			switch {
-			case console.IsSame(token, a.Token):
+			case isSame(key, a.Key):
 				return console.MayChange
-			case console.IsSame(token, a.ReadOnlyToken):
+			case isSame(key, a.ReadOnlyKey):
 				return console.MayRead
 			}
 			return console.NoAccess

@@ -28,11 +28,11 @@ func OpenWindow(dir string) (Window, error) {
 func (w Window) Things(ctx context.Context) (things []scene.Thing, err error) {
 	ctx, cancel := context.WithTimeout(ctx, windowTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+w.at.Address+"/scene.json", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.at.url()+"scene.json", nil)
 	if err != nil {
 		return nil, err
 	}
-	req.AddCookie(w.sessionCookie())
+	w.Authorize(req)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return nil, err
@@ -44,9 +44,11 @@ func (w Window) Things(ctx context.Context) (things []scene.Thing, err error) {
 	return things, json.NewDecoder(resp.Body).Decode(&things)
 }
 
-func (w Window) sessionCookie() *http.Cookie {
-	return &http.Cookie{Name: w.at.newGuard().Cookie, Value: w.at.ReadOnlyToken}
-}
+// URL is where the page is; it ends with "/".
+func (w Window) URL() string { return w.at.url() }
+
+// Authorize lets a request look at the page.
+func (w Window) Authorize(r *http.Request) { r.Header.Set("Authorization", "Bearer "+w.at.ReadOnlyKey) }
 
 // Handler serves the page below a path of another server, whose own pages may frame it.
 func (w Window) Handler(path string) http.Handler {
@@ -55,7 +57,7 @@ func (w Window) Handler(path string) http.Handler {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = "http", w.at.Address, w.at.Address
 			r.Out.URL.RawQuery = r.In.URL.Query().Encode()
 			r.Out.Header.Del("Cookie")
-			r.Out.AddCookie(w.sessionCookie())
+			w.Authorize(r.Out)
 		},
 		ModifyResponse: func(resp *http.Response) error {
 			policy := resp.Header.Get("Content-Security-Policy")
