@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -28,7 +29,7 @@ import (
 )
 
 // NewCommand is the ccm's command line: k8s.io/cloud-provider's app with this provider in
-// it. Every upstream flag works; only defaults differ.
+// it. Upstream's flags work, except --use-service-account-credentials; some defaults differ.
 func NewCommand() (*cobra.Command, error) {
 	opts, err := options.NewCloudControllerManagerOptions()
 	if err != nil {
@@ -67,6 +68,9 @@ config or the kubeconfig is wrong, or leadership was lost.`
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), ccmversion.Get())
 			return err
 		}
+		if opts.KubeCloudShared.UseServiceAccountCredentials {
+			return errServiceAccountCredentials
+		}
 		return run(cmd, args)
 	}
 	// Upstream would print all flags, and there are a hundred.
@@ -76,6 +80,11 @@ config or the kubeconfig is wrong, or leadership was lost.`
 	})
 	return cmd, nil
 }
+
+// errServiceAccountCredentials refuses a flag with which upstream's client builder ends the process: it makes a service
+// account for each controller, for which the CCM has no rights, and Kubernetes has no roles for what they would be.
+var errServiceAccountCredentials = errors.New("--use-service-account-credentials is not supported: " +
+	"all controllers use the CCM's own account, whose rights are in manifests/ccm/base/rbac; leave the flag out")
 
 // setDefaultsForThousandNodes sets the defaults that are not upstream's. Flags change them as
 // usual.

@@ -1,6 +1,7 @@
 package ccm
 
 import (
+	"io"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -39,4 +40,13 @@ func TestClusterNameWarning(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, clusterNameWarning(opts.KubeCloudShared.ClusterName), "one of its own", "upstream's default")
 	assert.Empty(t, clusterNameWarning("blue"))
+}
+
+// Service accounts for each controller would end the process again and again. The command line is refused instead.
+func TestServiceAccountCredentialsAreRefused(t *testing.T) {
+	cmd, err := NewCommand()
+	require.NoError(t, err)
+	cmd.SetArgs([]string{"--use-service-account-credentials", "--kubeconfig=/nonexistent", "--secure-port=0"})
+	cmd.SetErr(io.Discard)
+	assert.ErrorContains(t, cmd.Execute(), "--use-service-account-credentials is not supported")
 }

@@ -23,6 +23,7 @@ import (
 	nodeutil "k8s.io/component-helpers/node/util"
 	"k8s.io/klog/v2"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/calls"
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -278,8 +279,8 @@ func (e *nodeIPError) Error() string {
 			ips = append(ips, a.Address)
 		}
 	}
-	return fmt.Sprintf("the kubelet's --node-ip %q is no address of instance %s, which has %v: %v",
-		e.provided, e.instance, ips, e.err)
+	return fmt.Sprintf("the kubelet's --node-ip %s is no address of instance %s, which has %v: %s",
+		annotations.Quote(e.provided), e.instance, ips, annotations.Shorten(e.err.Error()))
 }
 
 func (e *nodeIPError) Unwrap() error { return e.err }

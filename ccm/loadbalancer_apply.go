@@ -28,7 +28,7 @@ func (l *loadBalancers) applySteps(
 		klog.InfoS("Load balancer", "service", klog.KObj(svc), "step", step.String())
 		var err error
 		if have, err = step.apply(ctx, l.api); err != nil {
-			return nil, fmt.Errorf("%s: %w", step, err)
+			return nil, fmt.Errorf("%w (asked to %s)", err, step)
 		}
 		l.rememberBalancer(*have)
 		l.recordSettings(string(svc.UID), have)

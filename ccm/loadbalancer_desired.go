@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
+	utilnet "k8s.io/utils/net"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
@@ -315,15 +316,15 @@ func addressOf(svc *corev1.Service, asked annotations.Values) (addressChoice, er
 	ip, err := netip.ParseAddr(want)
 	if err != nil || !ip.Is4() {
 		errs = append(errs, fmt.Errorf(
-			"loadBalancerIP is %q; want an IPv4 address that the project has reserved", want))
+			"loadBalancerIP is %s; want an IPv4 address that the project has reserved", annotations.Quote(want)))
 	}
 	if asked.Given(annotations.Address) {
 		errs = append(errs, asked.Error(annotations.Address,
-			"the Service has loadBalancerIP %s too: leave one of the two out", want))
+			"the Service has loadBalancerIP %s too: leave one of the two out", annotations.Quote(want)))
 	}
 	if asked.Scheme == api.SchemeInternal {
 		errs = append(errs, asked.Error(annotations.Scheme,
-			"an internal load balancer takes no reserved address: leave it out, or loadBalancerIP %s", want))
+			"an internal load balancer takes no reserved address: leave it out, or loadBalancerIP %s", annotations.Quote(want)))
 	}
 	return addressChoice{ip: ip.String()}, errors.Join(errs...)
 }
@@ -348,7 +349,7 @@ func ipv6NeedOf(svc *corev1.Service) ipv6Need {
 func sourceRangesOf(svc *corev1.Service, ipv6 ipv6Need) (api.SourceRanges, error) {
 	nets, err := helpers.GetLoadBalancerSourceRanges(svc)
 	if err != nil {
-		return nil, err
+		return nil, invalidSourceRangeError(svc)
 	}
 	annotation := svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]
 	given := len(svc.Spec.LoadBalancerSourceRanges) > 0 || strings.TrimSpace(annotation) != ""
@@ -358,6 +359,21 @@ func sourceRangesOf(svc *corev1.Service, ipv6 ipv6Need) (api.SourceRanges, error
 		return api.SourceRanges{}, nil
 	}
 	return ranges, nil
+}
+
+// invalidSourceRangeError names the first range that cannot be read. Upstream's error repeats all of them first.
+func invalidSourceRangeError(svc *corev1.Service) error {
+	where, ranges := "loadBalancerSourceRanges", svc.Spec.LoadBalancerSourceRanges
+	if len(ranges) == 0 {
+		where = "annotation " + corev1.AnnotationLoadBalancerSourceRangesKey
+		ranges = strings.Split(strings.TrimSpace(svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]), ",")
+	}
+	i := slices.IndexFunc(ranges, func(r string) bool {
+		_, err := utilnet.ParseIPNets(r)
+		return err != nil
+	})
+	return fmt.Errorf("%s: %s is not valid; want ranges of addresses, such as 10.0.0.0/24",
+		where, annotations.Quote(ranges[max(i, 0)]))
 }
 
 func affinityOf(svc *corev1.Service) api.ClientAffinitySeconds {

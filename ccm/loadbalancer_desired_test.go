@@ -1,7 +1,9 @@
 package ccm
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -11,6 +13,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
 // askKubeProxy is the health check of a Service that says nothing of one.
@@ -268,7 +271,7 @@ func TestHealthCheckByAnnotation(t *testing.T) {
 			svc := serviceWithAnnotations(annotations.Address, "web")
 			svc.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // Deprecated, and used.
 			return svc
-		}(), errs: []string{"loadBalancerIP 127.30.64.9 too"}},
+		}(), errs: []string{"loadBalancerIP \"127.30.64.9\" too"}},
 		"internal and chosen": {svc: func() *corev1.Service {
 			svc := serviceWithAnnotations(annotations.Scheme, "internal")
 			svc.Spec.LoadBalancerIP = "127.30.64.9" //nolint:staticcheck // Deprecated, and used.
@@ -320,7 +323,7 @@ func TestUnsupportedFieldsAreRefusedAtOnce(t *testing.T) {
 	svc.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	svc.Spec.LoadBalancerIP = "2001:db8::1" //nolint:staticcheck // Deprecated, and used.
 	_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
-	for _, want := range []string{`proxy-protocol is "v3"; want v1 or v2`, "protocol SCTP (port 8443)", "port 8080 without a node port", "[192.0.2.0] is not valid",
+	for _, want := range []string{`proxy-protocol is "v3"; want v1 or v2`, "protocol SCTP (port 8443)", "port 8080 without a node port", `"192.0.2.0" is not valid`,
 		"without a healthCheckNodePort", `loadBalancerIP is "2001:db8::1"; want an IPv4 address`} {
 		assert.ErrorContains(t, err, want)
 	}
@@ -333,6 +336,47 @@ func TestInvalidSourceRangesAreRefused(t *testing.T) {
 		svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: ranges}
 		_, err := newLoadBalancers(&fakeAPI{t: t}).EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
 		assert.ErrorContains(t, err, "is not valid", ranges)
+	}
+}
+
+// What a person wrote is cut in what they are told, and the reason is never behind it.
+func TestLongValuesAreCutInErrors(t *testing.T) {
+	long := strings.Repeat("a", 2000)
+	ranges := make([]string, 0, 101)
+	for i := range cap(ranges) {
+		ranges = append(ranges, fmt.Sprintf("10.%d.0.0/16", i))
+	}
+	tooMany, lastIsWrong, wrongAddress := service(), service(), serviceWithLoadBalancerIP(long)
+	tooMany.Spec.LoadBalancerSourceRanges = ranges
+	lastIsWrong.Spec.LoadBalancerSourceRanges = append(slices.Clone(ranges), "here"+long)
+	byAnnotation := service()
+	byAnnotation.Annotations = map[string]string{
+		corev1.AnnotationLoadBalancerSourceRangesKey: strings.Join(lastIsWrong.Spec.LoadBalancerSourceRanges, ","),
+	}
+	services := map[string]*corev1.Service{
+		"too many source ranges": tooMany, "a wrong source range": lastIsWrong,
+		"a wrong source range in the annotation": byAnnotation, "a wrong address": wrongAddress,
+		"too long a path for the cloud": serviceWithAnnotations(annotations.HealthCheckPath, "/"+long[:1000]),
+	}
+	for _, d := range annotations.Definitions {
+		services["annotation "+d.Name] = serviceWithAnnotations(d.Name, "!"+long)
+	}
+	for name, svc := range services {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, project: ours}}
+			have := built(t, api.LoadBalancerActive)
+			f.listBalancers = func(client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
+				return []api.LoadBalancer{*have}, nil
+			}
+			f.addresses = func() ([]api.ReservedAddress, error) { return nil, nil }
+			f.update = func(string, api.LoadBalancerUpdate) (*api.LoadBalancer, error) {
+				return nil, &client.Error{Status: 400, Problem: api.Problem{Code: api.InvalidRequest, Detail: "want less"}}
+			}
+			_, err := f.loadBalancers().EnsureLoadBalancer(t.Context(), clusterName, svc, nil)
+			require.ErrorContains(t, err, "want")
+			assert.Less(t, len(err.Error()), 600)
+			assert.Less(t, strings.Index(err.Error(), "want"), 200, "%v", err)
+		})
 	}
 }
 

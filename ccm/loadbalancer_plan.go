@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ccmlab/ccmlab/ccm/annotations"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
@@ -151,7 +152,7 @@ func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 	ranges := slices.Sorted(slices.Values(have.SourceRanges))
 	if !slices.Equal(ranges, want.sourceRanges) {
 		s.update.SourceRanges = &want.sourceRanges
-		s.addChange("source ranges %v to %v", ranges, want.sourceRanges)
+		s.addChange("source ranges %s to %s", shortList(ranges), shortList(want.sourceRanges))
 	}
 	check := api.HealthCheck{Protocol: api.HealthCheckNone}
 	if have.HealthCheck != nil {
@@ -253,7 +254,18 @@ func listenerList(listeners api.Listeners) string {
 			parts[i] += fmt.Sprintf("+limit-%d", l.ConnectionLimit)
 		}
 	}
-	return "[" + strings.Join(parts, " ") + "]"
+	return shortList(parts)
+}
+
+// maxListed is how many items of a list a message has.
+const maxListed = 5
+
+// shortList prints the first items of a list, and how many more there are.
+func shortList(items []string) string {
+	if more := len(items) - maxListed; more > 0 {
+		items = append(slices.Clone(items[:maxListed]), fmt.Sprintf("… and %d more", more))
+	}
+	return "[" + strings.Join(items, " ") + "]"
 }
 
 func healthCheckString(c api.HealthCheck) string {
@@ -261,9 +273,9 @@ func healthCheckString(c api.HealthCheck) string {
 		return "none"
 	}
 	text := fmt.Sprintf("%s:%d%s every %d s within %d s, up after %d, down after %d",
-		c.Protocol, c.Port, c.Path, c.IntervalSeconds, c.TimeoutSeconds, c.HealthyThreshold, c.UnhealthyThreshold)
+		c.Protocol, c.Port, annotations.Shorten(c.Path), c.IntervalSeconds, c.TimeoutSeconds, c.HealthyThreshold, c.UnhealthyThreshold)
 	if c.ExpectedCodes != "" {
-		text += ", expecting " + c.ExpectedCodes
+		text += ", expecting " + annotations.Shorten(c.ExpectedCodes)
 	}
 	return text
 }

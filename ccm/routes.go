@@ -280,10 +280,11 @@ func (r *routes) isOutdated(route *api.Route) bool {
 	return err == nil && id != route.InstanceID
 }
 
-// routeName is "<node>-<range>", unique as ranges are, and the same each time.
+// routeName is "<node>-<range>", unique as ranges are, and the same each time. A Node's name that is cut does not
+// end with a dot: in the cloud, letters or digits stand on both sides of one.
 func routeName(route *cloudprovider.Route) string {
 	node := string(route.TargetNode)
-	return node[:min(len(node), 200)] + "-" + strings.NewReplacer("/", "-", ":", "-").Replace(route.DestinationCIDR)
+	return strings.TrimSuffix(node[:min(len(node), 200)], ".") + "-" + strings.NewReplacer("/", "-", ":", "-").Replace(route.DestinationCIDR)
 }
 
 func prefixesOverlap(a, b string) bool {

@@ -3,7 +3,9 @@ package ccm
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -202,6 +204,19 @@ func TestCreateRoute(t *testing.T) {
 }
 
 // No route is asked for unless it is known where it should lead.
+// A Node's name is cut where it is too long for a route's, and what is left is a name that the cloud takes.
+func TestRouteNames(t *testing.T) {
+	validName := regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	for cut := 190; cut <= 210; cut++ {
+		for _, separator := range []string{".", "-"} {
+			node := strings.Repeat("n", cut) + separator + "example"
+			name := routeName(&cloudprovider.Route{TargetNode: types.NodeName(node), DestinationCIDR: "10.244.1.0/24"})
+			assert.Regexp(t, validName, name)
+			assert.LessOrEqual(t, len(name), 253)
+		}
+	}
+}
+
 func TestCreateRouteToNowhere(t *testing.T) {
 	strange := instance(api.InstanceRunning)
 	strange.Project = "p-other"

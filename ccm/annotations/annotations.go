@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -97,7 +98,21 @@ func (v Values) Error(name, format string, args ...any) error {
 }
 
 func invalidValueError(name, value, want string) error {
-	return fmt.Errorf("annotation %s%s is %q; %s", Prefix, name, value, want)
+	return fmt.Errorf("annotation %s%s is %s; %s", Prefix, name, Quote(value), want)
+}
+
+// maxQuoted is how many bytes of a value are repeated in a message.
+const maxQuoted = 80
+
+// Quote quotes what somebody wrote, for a message. It cuts what is long, so that the reason stays in sight.
+func Quote(value string) string { return strconv.Quote(Shorten(value)) }
+
+// Shorten cuts what is long, as Quote does.
+func Shorten(value string) string {
+	if len(value) <= maxQuoted {
+		return value
+	}
+	return strings.ToValidUTF8(value[:maxQuoted], "") + "…"
 }
 
 // Definition is one annotation.
@@ -161,7 +176,7 @@ func (v Values) conflictErrors() []error {
 func (v Values) kindErrors() []error {
 	var errs []error
 	refuse := func(name, why string) {
-		errs = append(errs, v.Error(name, "%s, as %s%s is %q: leave one of the two out", why, Prefix, Kind, v.given[Kind]))
+		errs = append(errs, v.Error(name, "%s, as %s%s is %q: leave one of the two out", why, Prefix, Kind, v.Kind))
 	}
 	if v.Kind != api.KindNetwork {
 		if v.Algorithm == api.AlgorithmFlowHash {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -105,6 +106,64 @@ func TestLongRetryAfterIsLeftToTheCaller(t *testing.T) {
 	require.ErrorAs(t, err, &refused)
 	assert.Equal(t, 7*time.Second, refused.RetryAfter)
 	assert.Equal(t, int32(1), calls.Load())
+}
+
+// refusingTransport answers every call with 429, and remembers when it came.
+type refusingTransport struct {
+	retryAfter func() string
+	calls      []time.Time
+}
+
+func (r *refusingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	r.calls = append(r.calls, time.Now())
+	w := httptest.NewRecorder()
+	w.Header().Set("Retry-After", r.retryAfter())
+	w.WriteHeader(http.StatusTooManyRequests)
+	resp := w.Result()
+	resp.Request = req
+	return resp, nil
+}
+
+// The cloud's Retry-After is waited for between attempts, in either form that HTTP has for it. A wait that would
+// outlast the caller's deadline is not begun: the caller has the cloud's answer at once.
+func TestRetryAfterIsWaitedFor(t *testing.T) {
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("t"), 0o600))
+	inSeconds := func() string { return "1" }
+	asDate := func() string { return time.Now().Add(time.Second).UTC().Format(http.TimeFormat) }
+	for name, tc := range map[string]struct {
+		retryAfter func() string
+		deadline   time.Duration
+		calls      int
+	}{
+		"seconds":                      {inSeconds, time.Minute, 3},
+		"a date":                       {asDate, time.Minute, 3},
+		"no time for the next attempt": {inSeconds, 900 * time.Millisecond, 1},
+		"no time for the third":        {inSeconds, 1900 * time.Millisecond, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				cloud := &refusingTransport{retryAfter: tc.retryAfter}
+				c, err := client.New(client.Config{
+					URL: "http://cloud.test", TokenFile: token, UserAgent: "test/1",
+					Wrap: func(http.RoundTripper) http.RoundTripper { return cloud },
+				})
+				require.NoError(t, err)
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), tc.deadline)
+				defer cancel()
+				_, err = c.GetInstance(ctx, "i-1")
+				var refused *client.Error
+				require.ErrorAs(t, err, &refused)
+				assert.Equal(t, http.StatusTooManyRequests, refused.Status)
+				require.Len(t, cloud.calls, tc.calls)
+				for i, at := range cloud.calls[1:] {
+					assert.GreaterOrEqual(t, at.Sub(cloud.calls[i]), time.Second)
+				}
+				assert.Equal(t, cloud.calls[tc.calls-1].Sub(start), time.Since(start), "it waits for nothing at the end")
+			})
+		})
+	}
 }
 
 // Only the cloud's own answer about a resource counts as not found.

@@ -139,7 +139,7 @@ func textsOf[T ~string](values []T) (all []string) {
 }
 
 // sendWithRetries sends an idempotent call and decodes its answer. After a transport error,
-// a 429 or a 5xx it sends the call again, up to readAttempts times in all; see OneAttempt.
+// a 429 or a 5xx it sends the call again, up to readAttempts times in all; see OneAttempt and retryPause.
 func sendWithRetries[T any](
 	ctx context.Context,
 	c *Client,
@@ -147,6 +147,7 @@ func sendWithRetries[T any](
 	query url.Values,
 	body any,
 ) (*T, error) {
+	pause := newRetryPause(ctx)
 	return backoff.Retry(ctx, func() (*T, error) {
 		out, err := sendOnce[T](ctx, c, method, path, query, body)
 		var e *Error
@@ -157,13 +158,39 @@ func sendWithRetries[T any](
 			return nil, backoff.Permanent(err)
 		case errors.As(err, &e) && e.Status < 500 && e.Status != http.StatusTooManyRequests:
 			return nil, backoff.Permanent(err)
-		case e != nil && e.RetryAfter > time.Second:
-			return nil, backoff.Permanent(err) // Longer than retries here would wait.
+		}
+		pause.asked = 0
+		if e != nil {
+			pause.asked = e.RetryAfter
 		}
 		return nil, err
-	}, backoff.WithMaxTries(attemptsFor(ctx)), backoff.WithBackOff(&backoff.ExponentialBackOff{
+	}, backoff.WithMaxTries(attemptsFor(ctx)), backoff.WithBackOff(pause))
+}
+
+// maxRetryPause is the longest Retry-After that a call waits for. A longer one is left to the caller.
+const maxRetryPause = time.Second
+
+// retryPause is the time between two attempts: longer each time, and never shorter than the cloud asked for.
+// There is no next attempt if the context would end before it.
+type retryPause struct {
+	backoff.ExponentialBackOff
+	asked time.Duration
+	ctx   context.Context //nolint:containedctx // It lives as long as the call.
+}
+
+func newRetryPause(ctx context.Context) *retryPause {
+	return &retryPause{ctx: ctx, ExponentialBackOff: backoff.ExponentialBackOff{
 		InitialInterval: 100 * time.Millisecond, Multiplier: 3, RandomizationFactor: 0.5, MaxInterval: time.Second,
-	}))
+	}}
+}
+
+// NextBackOff returns the time until the next attempt, or backoff.Stop.
+func (p *retryPause) NextBackOff() time.Duration {
+	next := max(p.asked, p.ExponentialBackOff.NextBackOff())
+	if deadline, ok := p.ctx.Deadline(); p.asked > maxRetryPause || ok && time.Until(deadline) <= next {
+		return backoff.Stop
+	}
+	return next
 }
 
 // attemptsFor is how often a read is sent at most.
@@ -277,6 +304,8 @@ func asError(resp *http.Response) error {
 	e := &Error{Status: resp.StatusCode}
 	if s, err := time.ParseDuration(resp.Header.Get("Retry-After") + "s"); err == nil {
 		e.RetryAfter = s
+	} else if at, err := http.ParseTime(resp.Header.Get("Retry-After")); err == nil {
+		e.RetryAfter = time.Until(at)
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 	if err != nil {

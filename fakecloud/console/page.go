@@ -30,7 +30,7 @@ var assets embed.FS
 const RecordingElement = `<script type="application/json" id="recording">`
 
 // maxViewers bounds the pages that are open at a time: each follows what happens by itself.
-const maxViewers = 16
+const maxViewers = 64
 
 var parsePageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.ParseFS(assets, "page.html"))

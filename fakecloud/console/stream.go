@@ -1,7 +1,6 @@
 package console
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -53,18 +52,9 @@ func (q *StoryQueue) MoveTo(b *Batch) {
 // newStream sends what Page.Stream tells as server-sent events. A page that connects again is sent
 // everything again.
 func (p *Page) newStream() http.Handler {
-	viewers := make(chan struct{}, maxViewers)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case viewers <- struct{}{}:
-			defer func() { <-viewers }()
-		default:
-			http.Error(w, fmt.Sprintf("%d of these pages are open; close one", maxViewers), http.StatusServiceUnavailable)
-			return
-		}
+	token := func(r *http.Request) string { return sessionOf(r).Token }
+	return NewViewers(maxViewers).Limit(token, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		ctx, cancel := context.WithCancel(r.Context())
-		defer cancel()
 		control := http.NewResponseController(w)
 		send := func(b Batch) error {
 			b.Now = time.Now()
@@ -79,6 +69,6 @@ func (p *Page) newStream() http.Handler {
 			}
 			return control.Flush()
 		}
-		_ = p.Stream(ctx, sessionOf(r), send) // Of a browser that is gone.
-	})
+		_ = p.Stream(r.Context(), sessionOf(r), send) // Of a browser that is gone.
+	}))
 }

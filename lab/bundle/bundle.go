@@ -22,19 +22,24 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ccmlab/ccmlab/lab/atomicfile"
 	"github.com/ccmlab/ccmlab/lab/notices"
+	"github.com/ccmlab/ccmlab/lab/process"
 	"github.com/ccmlab/ccmlab/lab/sbom"
 )
 
 const (
-	// sumsFile is the first file of a bundle, in the format of sha256sum(1).
+	// sumsFile is the first file of a bundle, in the format of sha256sum(1). Before each file's line is a comment with
+	// its size in bytes: "# 1234".
 	sumsFile = "SHA256SUMS"
 	// maxSums is the most bytes that are read of sumsFile, before anything can be trusted. Ten
 	// thousand files, most of them Go's and the modules', take little more than 1 MB.
 	maxSums = 8 << 20
+	// maxFile is the most bytes of one file.
+	maxFile = 1 << 36
 )
 
 // programPatterns match what a bundle has of the folder of programs. The lab command is
@@ -175,11 +180,11 @@ func computeChecksums(ctx context.Context, entries []entry) ([]byte, error) {
 			return nil, err
 		}
 		hash := sha256.New()
-		_, err = io.Copy(hash, f)
+		size, err := io.Copy(hash, f)
 		if err := errors.Join(err, f.Close()); err != nil {
 			return nil, err
 		}
-		_, _ = fmt.Fprintf(&sums, "%x  %s\n", hash.Sum(nil), e.name)
+		_, _ = fmt.Fprintf(&sums, "# %d\n%x  %s\n", size, hash.Sum(nil), e.name)
 	}
 	return sums.Bytes(), nil
 }
@@ -257,6 +262,9 @@ func Unpack(ctx context.Context, file string, note func(string)) (dir string, er
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return "", err
 	}
+	if err := checkSpace(root, sums); err != nil {
+		return "", fmt.Errorf("--bundle %s: %w", file, err)
+	}
 	tmp, err := os.MkdirTemp(root, ".unpacking-*")
 	if err != nil {
 		return "", err
@@ -281,8 +289,14 @@ func folderExists(dir string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+// contents is what sumsFile says of a file.
+type contents struct {
+	size int64
+	sum  string
+}
+
 // readSums reads the first file of a bundle. The bundle's ID is the checksum of that file.
-func readSums(r *tar.Reader) (sums map[string]string, id string, err error) {
+func readSums(r *tar.Reader) (sums map[string]contents, id string, err error) {
 	header, err := r.Next()
 	if err != nil || header.Name != sumsFile || header.Size > maxSums {
 		return nil, "", errors.Join(fmt.Errorf("its first file is not %s", sumsFile), err)
@@ -291,21 +305,45 @@ func readSums(r *tar.Reader) (sums map[string]string, id string, err error) {
 	if err != nil {
 		return nil, "", err
 	}
-	sums = map[string]string{}
+	sums = map[string]contents{}
+	size := int64(-1)
 	for line := range strings.Lines(string(data)) {
-		sum, name, ok := strings.Cut(strings.TrimSpace(line), "  ")
-		if !ok || !filepath.IsLocal(name) {
-			return nil, "", fmt.Errorf("%s has a line that is no checksum: %q", sumsFile, line)
+		line = strings.TrimSpace(line)
+		if text, ok := strings.CutPrefix(line, "# "); ok {
+			if size, err = strconv.ParseInt(text, 10, 64); err != nil || size < 0 || size > maxFile {
+				return nil, "", fmt.Errorf("%s has a line that is no size: %q", sumsFile, line)
+			}
+			continue
 		}
-		sums[name] = sum
+		sum, name, ok := strings.Cut(line, "  ")
+		if _, twice := sums[name]; !ok || twice || size < 0 || !filepath.IsLocal(name) {
+			return nil, "", fmt.Errorf("%s has a line that is no checksum of a file of a known size: %q", sumsFile, line)
+		}
+		sums[name], size = contents{size, sum}, -1
 	}
 	hash := sha256.Sum256(data)
 	return sums, hex.EncodeToString(hash[:8]), nil
 }
 
+// checkSpace is an error if the file system of dir has no room for the files.
+func checkSpace(dir string, sums map[string]contents) error {
+	var need uint64
+	for _, want := range sums {
+		need += uint64(want.size) //nolint:gosec // It is not negative, and maxSums bounds how many there are.
+	}
+	free, err := process.FreeSpace(dir)
+	if err != nil {
+		return err
+	}
+	if need > free {
+		return fmt.Errorf("unpacked it takes %d MB, and %s has %d MB free", need>>20, dir, free>>20)
+	}
+	return nil
+}
+
 // unpackFiles writes the files that the checksums name. It fails unless the bundle has all of them
-// and each has its checksum.
-func unpackFiles(ctx context.Context, r *tar.Reader, dir string, sums map[string]string, note func(string)) error {
+// and each has its size, which is looked at before anything of it is written, and its checksum.
+func unpackFiles(ctx context.Context, r *tar.Reader, dir string, sums map[string]contents, note func(string)) error {
 	left := len(sums)
 	for ; ; left-- {
 		header, err := r.Next()
@@ -319,9 +357,12 @@ func unpackFiles(ctx context.Context, r *tar.Reader, dir string, sums map[string
 		if !ok || header.Typeflag != tar.TypeReg {
 			return fmt.Errorf("it holds %q, which %s does not name, or names twice", header.Name, sumsFile)
 		}
+		if header.Size != want.size {
+			return fmt.Errorf("%s is damaged: it has %d bytes instead of %d", header.Name, header.Size, want.size)
+		}
 		delete(sums, header.Name)
 		note(header.Name)
-		if err := unpackFile(r, filepath.Join(dir, header.Name), fs.FileMode(header.Mode).Perm(), want); err != nil {
+		if err := unpackFile(r, filepath.Join(dir, header.Name), fs.FileMode(header.Mode).Perm(), want.sum); err != nil {
 			return err
 		}
 	}

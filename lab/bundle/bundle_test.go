@@ -4,6 +4,8 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -118,6 +120,56 @@ func TestDamagedBundle(t *testing.T) {
 	}
 	_, err = Unpack(t.Context(), filepath.Join(cache, "none"), ignoreNote)
 	assert.ErrorContains(t, err, "--bundle")
+}
+
+// packArchive writes an archive with these two files.
+func packArchive(t *testing.T, index, name, content string) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "bundle.tar.gz")
+	f, err := os.Create(file)
+	require.NoError(t, err)
+	compressed := gzip.NewWriter(f)
+	w := tar.NewWriter(compressed)
+	for _, e := range [][2]string{{sumsFile, index}, {name, content}} {
+		require.NoError(t, w.WriteHeader(&tar.Header{Name: e[0], Mode: 0o644, Size: int64(len(e[1]))}))
+		_, err := w.Write([]byte(e[1]))
+		require.NoError(t, err)
+	}
+	require.NoError(t, errors.Join(w.Close(), compressed.Close(), f.Close()))
+	return file
+}
+
+// What the index says of a file bounds what is written of it, and a lie is refused before that. Nothing is written
+// outside of the bundle's folder, nor is anything begun for which there is no room.
+func TestIndexBoundsWhatIsWritten(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
+	sum := fmt.Sprintf("%x", sha256.Sum256([]byte("hello")))
+	var petabytes strings.Builder
+	for i := range 1 << 15 {
+		_, _ = fmt.Fprintf(&petabytes, "# %d\n%s  %d\n", maxFile, sum, i)
+	}
+	for name, tc := range map[string]struct{ index, file, want string }{
+		"more bytes than stated":   {"# 4\n" + sum + "  lab\n", "lab", "lab is damaged: it has 5 bytes instead of 4"},
+		"fewer bytes than stated":  {"# 6\n" + sum + "  lab\n", "lab", "lab is damaged: it has 5 bytes instead of 6"},
+		"no size":                  {sum + "  lab\n", "lab", "no checksum of a file of a known size"},
+		"a negative size":          {"# -1\n" + sum + "  lab\n", "lab", "no size"},
+		"too large a size":         {"# 9223372036854775807\n" + sum + "  lab\n", "lab", "no size"},
+		"more than there is room":  {petabytes.String(), "lab", "MB free"},
+		"a file that is not named": {"# 5\n" + sum + "  lab\n", "ccm", "does not name"},
+		"named twice":              {"# 5\n" + sum + "  lab\n# 5\n" + sum + "  lab\n", "lab", "no checksum"},
+		"a way out":                {"# 5\n" + sum + "  ../lab\n", "../lab", "no checksum"},
+		"a path from the root":     {"# 5\n" + sum + "  /tmp/lab\n", "/tmp/lab", "no checksum"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			written := false
+			_, err := Unpack(t.Context(), packArchive(t, tc.index, tc.file, "hello"), func(string) { written = true })
+			require.ErrorContains(t, err, tc.want)
+			assert.False(t, written)
+		})
+	}
+	_, err := Unpack(t.Context(), packArchive(t, "# 5\n"+sum+"  lab\n", "lab", "hello"), ignoreNote)
+	assert.NoError(t, err)
 }
 
 func TestMissingProgram(t *testing.T) {
