@@ -196,12 +196,14 @@ func (w *nodeWatch) enqueueAllNodes(context.Context) {
 	}
 }
 
-// enqueueIfInstanceKnown queues a Node whose instance became known. A Node's many other
+// enqueueIfInstanceKnown queues a Node whose instance became known, or which began or ceased to wait for
+// that. A Node's many other
 // updates, such as the kubelet's, say nothing of the cloud.
 func (w *nodeWatch) enqueueIfInstanceKnown(old, obj any) {
 	before, ok1 := old.(*corev1.Node)
 	now, ok2 := obj.(*corev1.Node)
-	if ok1 && ok2 && (before.Spec.ProviderID != now.Spec.ProviderID || before.UID != now.UID) {
+	if ok1 && ok2 && (before.Spec.ProviderID != now.Spec.ProviderID || before.UID != now.UID ||
+		isUninitialized(before) != isUninitialized(now)) {
 		w.queue.Add(now.Name)
 	}
 }
@@ -251,6 +253,9 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 	node, ok := obj.(*corev1.Node)
 	if !ok || node.DeletionTimestamp != nil {
 		return nil
+	}
+	if w.prompting {
+		w.explain.explainLeftAlone(node)
 	}
 	if node.Spec.ProviderID == "" {
 		return w.promptNode(ctx, node)
