@@ -7,6 +7,7 @@ package ccm
 
 import (
 	"context"
+	"sync"
 
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -36,6 +37,9 @@ type cloud struct {
 	explain         *explainer
 	identity        *clusterIdentity
 	cached          bool // the inventory remembers
+	watch           cloudWatch
+
+	initialized, informersSet sync.Once
 }
 
 var (
@@ -93,8 +97,14 @@ func newCloud(cfg config.Config, cluster string) (*cloud, error) {
 	}, nil
 }
 
-// Initialize is called once by the framework, when this process leads.
+// Initialize is called by the framework when this process leads. With leader migration it is called
+// for each of the two leases, possibly at once, and the first call counts: whichever lease is lost,
+// the process ends.
 func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
+	c.initialized.Do(func() { c.initialize(builder, stop) })
+}
+
+func (c *cloud) initialize(builder cloudprovider.ControllerClientBuilder, stop <-chan struct{}) {
 	broadcaster := record.NewBroadcaster()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{
 		Interface: builder.ClientOrDie("fakecloud-events").CoreV1().Events(""),
@@ -127,12 +137,20 @@ func (c *cloud) Initialize(builder cloudprovider.ControllerClientBuilder, stop <
 	}()
 }
 
-// SetInformers is called after Initialize, before any controller starts.
+// SetInformers is called after each Initialize, before any controller of that lease starts. They are
+// the same informers each time.
 func (c *cloud) SetInformers(informers informers.SharedInformerFactory) {
+	c.informersSet.Do(func() { c.setInformers(informers) })
+}
+
+func (c *cloud) setInformers(informers informers.SharedInformerFactory) {
 	core := informers.Core().V1()
 	nodes := core.Nodes().Lister()
 	c.routes.nodes, c.instances.nodes = nodes, nodes
 	c.instances.guard.setSynced(core.Nodes().Informer().HasSynced)
+	if err := requestRouteResync(core.Nodes().Informer()); err != nil {
+		klog.ErrorS(err, "Routes that change in the cloud may be noticed late")
+	}
 	// Whichever controllers run, what was reported of an object is forgotten with it.
 	forget := cache.ResourceEventHandlerFuncs{DeleteFunc: c.explain.forgetObject}
 	for _, informer := range []cache.SharedIndexInformer{core.Nodes().Informer(), core.Services().Informer()} {

@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -59,6 +61,41 @@ func TestInitializeDoesNotWaitForTheCloud(t *testing.T) {
 		close(started)
 		<-ended
 		close(stop)
+	})
+}
+
+// countedClients counts who asks for a client.
+type countedClients struct {
+	clients
+	mu    sync.Mutex
+	asked map[string]int
+}
+
+func (c *countedClients) ClientOrDie(name string) kubernetes.Interface {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked[name]++
+	return c.kube
+}
+
+// With leader migration upstream initializes the cloud for each of two leases, at once.
+func TestTwoLeasesShareOneCloud(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, stop := newTestCloud(&fakeAPI{t: t, project: ours}), make(chan struct{})
+		defer close(stop)
+		builder := &countedClients{clients: clients{kube: fake.NewClientset()}, asked: map[string]int{}}
+		shared := informers.NewSharedInformerFactory(builder.kube, 0)
+		var leases sync.WaitGroup
+		for range 2 {
+			leases.Go(func() {
+				c.Initialize(builder, stop)
+				c.SetInformers(shared)
+				_, err := c.instances.nodes.Get("node-1") // What its controllers do next.
+				assert.True(t, apierrors.IsNotFound(err))
+			})
+		}
+		leases.Wait()
+		assert.Equal(t, map[string]int{"fakecloud-events": 1, "fakecloud-cluster": 1, "fakecloud-guard": 1}, builder.asked)
 	})
 }
 

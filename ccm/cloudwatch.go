@@ -2,12 +2,14 @@ package ccm
 
 // The cloud watch is a controller beside upstream's four. Upstream looks at the cloud
 // when something changes in the cluster or when a retry is due; the cloud watch looks at
-// the cluster when something changes in the cloud. It has three jobs: nodewatch.go,
+// the cluster when something changes in the cloud. Its jobs are in nodewatch.go,
 // servicewatch.go and orphansweeper.go. The first two subscribe to the inventory's feed
 // of changes. A change, in the cloud or in the cluster, only puts a key into a queue; the
-// workers observe both sides, compare and act. Each job helps one of upstream's controllers,
-// or several, and does nothing for one that --controllers switches off: whoever does its work
-// then would be disturbed.
+// workers observe both sides, compare and act.
+//
+// Each job helps one of upstream's controllers and is started with it. It does not run where
+// --controllers switches that controller off, nor, with leader migration, before this process
+// holds the lease of that controller: whoever does its work then would be disturbed.
 
 import (
 	"context"
@@ -15,11 +17,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -40,11 +42,14 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/inventory"
 )
 
-// controllerConstructors are those of upstream's controllers, of which that of routes resyncs
-// often, and of the cloud watch, by the names that --controllers takes.
+// controllerConstructors are those of upstream's controllers, with the jobs of the cloud watch that
+// help each, and of the cloud watch, by the names that --controllers takes.
 func controllerConstructors() map[string]app.ControllerInitFuncConstructor {
 	all := maps.Clone(app.DefaultInitFuncConstructors)
-	all[names.NodeRouteController] = withRouteResync(all[names.NodeRouteController])
+	all[names.NodeRouteController] = withRoutedNodes(all[names.NodeRouteController])
+	for name, duty := range watchDuties {
+		all[name] = withWatchJobs(all[name], duty)
+	}
 	all[calls.CloudWatch] = app.ControllerInitFuncConstructor{
 		InitContext: app.ControllerInitContext{ClientName: calls.CloudWatch},
 		Constructor: startCloudWatch,
@@ -59,10 +64,69 @@ func controllerAliases() map[string]string {
 	return aliases
 }
 
-// startCloudWatch starts the jobs of the cloud watch that help a controller that is enabled, if any,
-// unless nothing is remembered of the cloud.
+// watchDuty is what the cloud watch does beside one of upstream's controllers.
+type watchDuty struct {
+	what string
+	// newJobs makes the jobs. Each has subscribed to what it follows when it is returned.
+	newJobs func(*cloud, kubernetes.Interface, informers.SharedInformerFactory) ([]watchJob, error)
+}
+
+// watchDuties are those of the cloud watch, by the controller that they help.
+var watchDuties = map[string]watchDuty{
+	names.CloudNodeController: {
+		"prompting Nodes whose instance came late, and Events about Nodes that nobody initializes",
+		newNodePrompter,
+	},
+	names.CloudNodeLifecycleController: {
+		"removing Nodes whose instance has ended, and Events about stopped ones", newNodeRemover,
+	},
+	names.ServiceLBController: {
+		"repairing load balancers, retrying their addresses, and deleting orphans", newBalancerJobs,
+	},
+}
+
+func newBalancerJobs(
+	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
+) ([]watchJob, error) {
+	services, servicesErr := newServiceWatch(c, kube, shared)
+	orphans, orphansErr := newOrphanSweeper(c, kube, shared)
+	return []watchJob{services, orphans}, errors.Join(servicesErr, orphansErr)
+}
+
+// withWatchJobs is upstream's constructor of a controller that has the cloud watch do its duty
+// wherever and as soon as that controller starts.
+func withWatchJobs(upstream app.ControllerInitFuncConstructor, duty watchDuty) app.ControllerInitFuncConstructor {
+	construct := upstream.Constructor
+	upstream.Constructor = func(
+		as app.ControllerInitContext, cfg *cloudcontrollerconfig.CompletedConfig, provider cloudprovider.Interface,
+	) app.InitFunc {
+		start := construct(as, cfg, provider)
+		return func(ctx context.Context, manager controllermanager.ControllerContext) (controller.Interface, bool, error) {
+			ctrl, started, err := start(ctx, manager)
+			c, ok := provider.(*cloud)
+			if err != nil || !started || !ok || !c.cached || !isEnabled(calls.CloudWatch, cfg) {
+				return ctrl, started, err
+			}
+			kube := cfg.ClientBuilder.ClientOrDie(calls.CloudWatch)
+			return ctrl, true, c.watch.start(ctx, func() ([]watchJob, error) {
+				return duty.newJobs(c, kube, cfg.SharedInformers)
+			})
+		}
+	}
+	return upstream
+}
+
+// isEnabled tells whether --controllers enables a controller. Upstream's start asks in the same
+// way; it has replaced aliases by then.
+func isEnabled(name string, cfg *cloudcontrollerconfig.CompletedConfig) bool {
+	return controllermanager.IsControllerEnabled(
+		name, app.ControllersDisabledByDefault, cfg.ComponentConfig.Generic.Controllers)
+}
+
+// startCloudWatch starts the controller that knows whether the jobs of the cloud watch live, unless
+// nothing is remembered of the cloud. The jobs are started by the controllers that they help.
 func startCloudWatch(
-	as app.ControllerInitContext,
+	_ app.ControllerInitContext,
 	cfg *cloudcontrollerconfig.CompletedConfig,
 	provider cloudprovider.Interface,
 ) app.InitFunc {
@@ -77,67 +141,25 @@ func startCloudWatch(
 				"and the configuration says cache: false", calls.CloudWatch)
 			return nil, false, nil
 		}
-		enabled := enabledControllers(cfg.ComponentConfig.Generic.Controllers)
-		logDutiesThatAreOff(enabled)
-		jobs, err := newWatchJobs(c, enabled, cfg.ClientBuilder.ClientOrDie(as.ClientName), cfg.SharedInformers)
-		if err != nil {
-			return nil, false, err
-		}
-		watch := &cloudWatch{jobs: jobs}
-		watch.health.jobs = []*jobHealth{c.inventoryHealth, c.routes.health}
+		logDutiesThatAreOff(cfg)
+		c.watch.health.add(c.inventoryHealth, c.routes.health)
 		go func() {
 			manager.ControllerManagerMetrics.ControllerStarted("cloud-watch")
 			defer manager.ControllerManagerMetrics.ControllerStopped("cloud-watch")
-			watch.Run(ctx)
+			<-ctx.Done()
 		}()
-		return watch, true, nil
+		return &c.watch, true, nil
 	}
-}
-
-// enabledControllers are upstream's controllers that --controllers enables. Upstream's start
-// asks in the same way; it has replaced aliases by then.
-func enabledControllers(flag []string) sets.Set[string] {
-	enabled := sets.New[string]()
-	for name := range app.DefaultInitFuncConstructors {
-		if controllermanager.IsControllerEnabled(name, app.ControllersDisabledByDefault, flag) {
-			enabled.Insert(name)
-		}
-	}
-	return enabled
-}
-
-// watchDuties are what the cloud watch does beside each of upstream's controllers.
-var watchDuties = map[string]string{
-	names.CloudNodeController:          "prompting Nodes whose instance came late",
-	names.CloudNodeLifecycleController: "removing Nodes whose instance has ended, and Events about stopped ones",
-	names.ServiceLBController:          "repairing load balancers, retrying their addresses, and deleting orphans",
 }
 
 // logDutiesThatAreOff logs, once, what the cloud watch leaves to others.
-func logDutiesThatAreOff(enabled sets.Set[string]) {
+func logDutiesThatAreOff(cfg *cloudcontrollerconfig.CompletedConfig) {
 	for _, name := range slices.Sorted(maps.Keys(watchDuties)) {
-		if !enabled.Has(name) {
+		if !isEnabled(name, cfg) {
 			klog.InfoS("A duty of the cloud watch is off, as --controllers switches off the controller that it helps",
-				"controller", name, "duty", watchDuties[name])
+				"controller", name, "duty", watchDuties[name].what)
 		}
 	}
-}
-
-// newWatchJobs lists the jobs of the cloud watch that help a controller that is enabled. Each
-// has subscribed to what it follows when it is returned.
-func newWatchJobs(
-	c *cloud, enabled sets.Set[string], kube kubernetes.Interface, shared informers.SharedInformerFactory,
-) (jobs []watchJob, err error) {
-	if enabled.HasAny(names.CloudNodeController, names.CloudNodeLifecycleController) {
-		nodes, nodesErr := newNodeWatch(c, enabled, kube, shared)
-		jobs, err = append(jobs, nodes), errors.Join(err, nodesErr)
-	}
-	if enabled.Has(names.ServiceLBController) {
-		services, servicesErr := newServiceWatch(c, kube, shared)
-		orphans, orphansErr := newOrphanSweeper(c, kube, shared)
-		jobs, err = append(jobs, services, orphans), errors.Join(err, servicesErr, orphansErr)
-	}
-	return jobs, err
 }
 
 // watchJob is one job of the cloud watch. Each works without the others.
@@ -149,11 +171,11 @@ type watchJob interface {
 	Run(ctx context.Context, health *jobHealth)
 }
 
-// cloudWatch is the controller: its jobs, and whether each of them, the inventory and the routes
-// live.
+// cloudWatch is the controller: it starts jobs, and knows whether each of them, the inventory and
+// the routes live. Safe for concurrent use: with leader migration two goroutines start controllers.
 type cloudWatch struct {
-	jobs   []watchJob
-	health watchHealth
+	starting sync.Mutex
+	health   watchHealth
 }
 
 var _ controller.HealthCheckable = (*cloudWatch)(nil)
@@ -164,19 +186,24 @@ func (w *cloudWatch) Name() string { return calls.CloudWatch }
 // HealthChecker is part of /healthz, under the controller's name.
 func (w *cloudWatch) HealthChecker() healthz.UnnamedHealthChecker { return &w.health }
 
-// Run runs the jobs beside each other until ctx ends. Without any it only has its health checked.
-func (w *cloudWatch) Run(ctx context.Context) {
-	ctx = calls.For(ctx, calls.CloudWatch)
-	var running wait.Group
-	defer running.Wait()
-	running.Start(func() { <-ctx.Done() })
-	for _, job := range w.jobs {
-		health := w.health.addJob(job.Name())
-		running.Start(func() {
-			defer health.end()
-			job.Run(ctx, health)
-		})
+// start makes jobs and runs them beside each other until ctx ends. Jobs are made one after the
+// other, as they share the indexes of the informers.
+func (w *cloudWatch) start(ctx context.Context, newJobs func() ([]watchJob, error)) error {
+	w.starting.Lock()
+	defer w.starting.Unlock()
+	jobs, err := newJobs()
+	if err != nil {
+		return err
 	}
+	for _, job := range jobs {
+		health := newJobHealth(job.Name())
+		w.health.add(health)
+		go func() {
+			defer health.end()
+			job.Run(calls.For(ctx, calls.CloudWatch), health)
+		}()
+	}
+	return nil
 }
 
 // changeFeed is the part of the inventory that reports what changes in the cloud.

@@ -27,13 +27,11 @@ type watchHealth struct {
 	jobs []*jobHealth
 }
 
-// addJob adds a job that begins to run.
-func (h *watchHealth) addJob(name string) *jobHealth {
+// add has the jobs count, from now on.
+func (h *watchHealth) add(jobs ...*jobHealth) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	job := newJobHealth(name)
-	h.jobs = append(h.jobs, job)
-	return job
+	h.jobs = append(h.jobs, jobs...)
 }
 
 // Check is an error that names every job that does not live.

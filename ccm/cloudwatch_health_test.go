@@ -28,20 +28,21 @@ type jobFunc func(ctx context.Context, health *jobHealth)
 func (f jobFunc) Name() string                               { return "a job" }
 func (f jobFunc) Run(ctx context.Context, health *jobHealth) { f(ctx, health) }
 
+// startJobs starts a cloud watch of those jobs alone, until ctx ends.
+func startJobs(t *testing.T, ctx context.Context, jobs ...watchJob) *cloudWatch {
+	watch := &cloudWatch{}
+	require.NoError(t, watch.start(ctx, func() ([]watchJob, error) { return jobs, nil }))
+	return watch
+}
+
 // runJob runs a cloud watch of that job alone until the test ends.
 func runJob(t *testing.T, job jobFunc) *cloudWatch {
-	watch := &cloudWatch{jobs: []watchJob{job}}
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		watch.Run(ctx)
-	}()
 	t.Cleanup(func() {
 		cancel()
-		<-ended
+		synctest.Wait()
 	})
-	return watch
+	return startJobs(t, ctx, job)
 }
 
 func TestHealthOfAJobThatEnds(t *testing.T) {

@@ -187,15 +187,10 @@ func (w *watchWorld) run() {
 	require.NoError(w.t, w.useInformers(shared)) // The orphan sweeper's.
 	w.nodes, w.services = w.serviceWatch.nodes, w.serviceWatch.services
 	shared.Start(ctx.Done())
-	w.watch = &cloudWatch{jobs: []watchJob{w.nodeWatch, w.serviceWatch, w.orphanSweeper}}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		w.watch.Run(ctx)
-	}()
+	w.watch = startJobs(w.t, ctx, w.nodeWatch, w.serviceWatch, w.orphanSweeper)
 	w.t.Cleanup(func() {
 		cancel()
-		<-ended
+		synctest.Wait()
 		shared.Shutdown()
 	})
 	// That the informers are in sync is asked every 100 ms of the bubble's clock.
@@ -360,8 +355,9 @@ func TestCloudWatchIsAController(t *testing.T) {
 	assert.Len(t, app.DefaultInitFuncConstructors, 4, "upstream's own map is left as it was")
 }
 
-// startWith starts the cloud watch as upstream's app does, with that flag.
-func startWith(t *testing.T, flag string) *cloudWatch {
+// startWith starts those controllers that the flag enables, as upstream's app does, and returns the
+// names of the cloud watch's jobs.
+func startWith(t *testing.T, flag string) (jobs []string) {
 	opts, err := options.NewCloudControllerManagerOptions()
 	require.NoError(t, err)
 	opts.KubeCloudShared.CloudProvider.Name = contract.ProviderName
@@ -375,52 +371,46 @@ func startWith(t *testing.T, flag string) *cloudWatch {
 	cfg, err := opts.Config(controllers, nil, controllerAliases(), nil, nil)
 	require.NoError(t, err)
 	completed := cfg.Complete()
+	disableRoutesWithoutCIDR(&completed.ComponentConfig.KubeCloudShared)
 	c := newTestCloud(&fakeAPI{t: t})
 	c.cached = true
-	start := startCloudWatch(app.ControllerInitContext{ClientName: "cloud-watch"}, completed, c)
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // Its jobs end at once.
-	ctrl, enabled, err := start(ctx, controllermanager.ControllerContext{
-		ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
-	})
-	require.NoError(t, err)
-	watch, ok := ctrl.(*cloudWatch)
-	require.Equal(t, enabled, ok)
-	return watch
+	cancel() // The jobs end at once.
+	for name, start := range app.ConstructControllerInitializers(controllerConstructors(), completed, c) {
+		if isEnabled(name, completed) {
+			_, _, err := start(ctx, controllermanager.ControllerContext{
+				ControllerManagerMetrics: controllersmetrics.NewControllerManagerMetrics("test"),
+			})
+			require.NoError(t, err)
+		}
+	}
+	for _, job := range c.watch.health.jobs {
+		if job != c.inventoryHealth && job != c.routes.health {
+			jobs = append(jobs, job.name)
+		}
+	}
+	return jobs
 }
 
 // A job runs only where the controller runs that it helps.
 func TestJobsFollowTheFlagControllers(t *testing.T) {
-	const nodes, services, orphans = "the node watch", "the service watch", "the orphan sweeper"
-	for flag, tc := range map[string]struct {
-		jobs                []string
-		prompting, removing bool
-	}{
-		"--controllers=*":                                   {[]string{nodes, services, orphans}, true, true},
-		"--controllers=*,-service-lb-controller":            {[]string{nodes}, true, true},
-		"--controllers=*,-service":                          {[]string{nodes}, true, true},
-		"--controllers=-cloud-node-lifecycle,*":             {[]string{nodes, services, orphans}, true, false},
-		"--controllers=*,-cloud-node-controller":            {[]string{nodes, services, orphans}, false, true},
-		"--controllers=*,-cloud-node,-cloud-node-lifecycle": {[]string{services, orphans}, false, false},
-		"--controllers=cloud-watch,cloud-node":              {[]string{nodes}, true, false},
-		"--controllers=cloud-watch,service-lb-controller":   {[]string{services, orphans}, false, false},
-		"--controllers=cloud-watch,route":                   {},
-		"--controllers=*,-route":                            {[]string{nodes, services, orphans}, true, true},
+	const waiting, ended = "the watch of waiting Nodes", "the watch of ended instances"
+	const services, orphans = "the service watch", "the orphan sweeper"
+	all := []string{waiting, ended, services, orphans}
+	for flag, want := range map[string][]string{
+		"--controllers=*":                                   all,
+		"--controllers=*,-cloud-watch":                      nil,
+		"--controllers=*,-service-lb-controller":            {waiting, ended},
+		"--controllers=*,-service":                          {waiting, ended},
+		"--controllers=-cloud-node-lifecycle,*":             {waiting, services, orphans},
+		"--controllers=*,-cloud-node-controller":            {ended, services, orphans},
+		"--controllers=*,-cloud-node,-cloud-node-lifecycle": {services, orphans},
+		"--controllers=cloud-watch,cloud-node":              {waiting},
+		"--controllers=cloud-watch,service-lb-controller":   {services, orphans},
+		"--controllers=cloud-watch,route":                   nil,
+		"--controllers=*,-route":                            all,
 	} {
-		t.Run(flag, func(t *testing.T) {
-			watch := startWith(t, flag)
-			var jobs []string
-			if watch != nil {
-				for _, job := range watch.jobs {
-					jobs = append(jobs, job.Name())
-					if w, ok := job.(*nodeWatch); ok {
-						assert.Equal(t, tc.prompting, w.prompting, "prompting")
-						assert.Equal(t, tc.removing, w.removing, "removing")
-					}
-				}
-			}
-			assert.Equal(t, tc.jobs, jobs)
-		})
+		t.Run(flag, func(t *testing.T) { assert.ElementsMatch(t, want, startWith(t, flag)) })
 	}
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(watchDuties)), slices.DeleteFunc(
 		slices.Collect(maps.Keys(app.DefaultInitFuncConstructors)),

@@ -36,8 +36,9 @@ var nextSteps = map[string]string{
 	contract.ReasonInstanceInError:   "mend or replace the instance",
 	contract.ReasonForeignProviderID: "a Node of another cloud is left alone; if this one is ours, delete it " +
 		"and start its kubelet without --provider-id",
-	contract.ReasonProvidedNodeIP:   "start the kubelet with one of these addresses as --node-ip, or without it",
-	contract.ReasonNodeLabelSkipped: "change the tag, or leave it out of the CCM's nodeLabels",
+	contract.ReasonProviderIDMissing: "if it is ours, delete it and start its kubelet with --cloud-provider=external",
+	contract.ReasonProvidedNodeIP:    "start the kubelet with one of these addresses as --node-ip, or without it",
+	contract.ReasonNodeLabelSkipped:  "change the tag, or leave it out of the CCM's nodeLabels",
 	contract.ReasonMassDeletionGuardFailed: "let the CCM get, create and update configmap " +
 		contract.GuardNamespace + "/" + contract.GuardConfigMap + " (see manifests/ccm/base/rbac)",
 	contract.ReasonRouteConflict: "the route comes by itself once the way is free",
@@ -57,6 +58,8 @@ var nextSteps = map[string]string{
 	contract.ReasonInvalidService: "change the Service's spec or annotations",
 	contract.ReasonLoadBalancerFailed: "the cloud tries again by itself; if this lasts, mend what it names, " +
 		"or see to the cloud",
+	contract.ReasonNoTargets: "see the Events of the Nodes, and the annotation " +
+		annotations.Prefix + annotations.NodeSelector + " if the Service has it",
 	contract.ReasonPortCannotBeBound:     "the cloud tries again by itself, and succeeds once the port can be bound",
 	contract.ReasonLoadBalancerAmbiguous: "delete the balancers that are not this Service's, or remove their tags",
 	contract.ReasonLoadBalancerProtected: "lift the protection in the cloud, or give the Service the annotation " +
@@ -81,9 +84,11 @@ const (
 	topicInitialization = "initialization"
 	topicInstance       = "instance"
 	topicLabels         = "labels"
+	topicProviderID     = "provider-id"
 	topicExistence      = "existence"
 	topicMassDeletion   = "mass-deletion"
 	topicLoadBalancer   = "load-balancer"
+	topicTargets        = "targets"
 	topicRoute          = "route" // one for each destination: topicRoute + " " + CIDR
 )
 
@@ -213,6 +218,25 @@ func (e *explainer) explainInitialization(node *corev1.Node, err error) {
 		what = "Node's addresses stay as they were"
 	}
 	e.explainError(node, topicInitialization, what, err)
+}
+
+// errNoProviderID is that a Node has no provider ID, and that no controller will give it one.
+var errNoProviderID = newReasonError(contract.ReasonProviderIDMissing,
+	"it has no provider ID, and lacks the taint %s with which it would get one; "+
+		"it is no target of load balancers, and gets no route", cloudproviderapi.TaintExternalCloudProvider)
+
+// explainLeftAlone explains why a Node is left alone that is none of ours. One that has the taint is
+// explained by who tries to initialize it.
+func (e *explainer) explainLeftAlone(node *corev1.Node) {
+	err := errNoProviderID
+	if node.Spec.ProviderID != "" {
+		_, err = parseProviderID(node.Spec.ProviderID)
+	}
+	if err == nil || isUninitialized(node) {
+		e.markResolved(node, topicProviderID)
+		return
+	}
+	e.explainError(node, topicProviderID, "Node is left alone", err)
 }
 
 // explainError writes one Event about an error, by its cause: what is not as it should be,

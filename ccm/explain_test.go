@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/record"
 	cloudprovider "k8s.io/cloud-provider"
 
@@ -159,6 +160,29 @@ func TestInitialisedNodesHaveNothingToTell(t *testing.T) {
 	initialised := node(byID)
 	e.explainInitialization(initialised, errors.New("boom"))
 	assert.False(t, e.hasUnresolved(initialised, topicInitialization))
+}
+
+// Of a Node that nobody will initialize there is one Event, whatever its kind; of one that waits, or is
+// ours, there is none.
+func TestNodesThatAreLeftAloneAreExplained(t *testing.T) {
+	foreign, bare, waiting := node("onprem://edge1"), node(""), node("")
+	bare.Spec.Taints = nil
+	for reason, n := range map[string]*corev1.Node{
+		contract.ReasonForeignProviderID: foreign, contract.ReasonProviderIDMissing: bare, "": waiting, "none": node(byID),
+	} {
+		w := newWatchWorld(t, n)
+		w.prompting, w.removing = true, false
+		for range 2 {
+			require.NoError(t, w.syncNode(t.Context(), n.Name))
+		}
+		events := w.takeEvents()
+		if n == foreign || n == bare {
+			require.Len(t, events, 1, reason)
+			assert.Contains(t, events[0], "Warning "+reason+" Node is left alone: ")
+		} else {
+			assert.Empty(t, events)
+		}
+	}
 }
 
 // Each reason has its next step, or is known to need none, and the Event has it.

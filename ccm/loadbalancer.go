@@ -109,6 +109,7 @@ func (l *loadBalancers) EnsureLoadBalancer(
 		return nil, err
 	}
 	l.recordSettings(string(svc.UID), lb)
+	l.reportTargets(svc, nodes, lb)
 	return balancerStatus(svc, lb), nil
 }
 
@@ -128,6 +129,9 @@ func (l *loadBalancers) UpdateLoadBalancer(
 	lb, err := l.reconcileTargets(ctx, svc, nodes)
 	if err == nil && lb == nil {
 		err = pendingError(fmt.Sprintf("service %s/%s has no load balancer to update", svc.Namespace, svc.Name))
+	}
+	if err == nil {
+		l.reportTargets(svc, nodes, lb)
 	}
 	return l.reportOutcome(svc, summaryNotAsAsked, lb, err)
 }

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -94,6 +95,19 @@ func (l *loadBalancers) reportServing(svc *corev1.Service, lb *api.LoadBalancer)
 	summary := fmt.Sprintf("Load balancer %s (%s) is active and refuses clients", lb.Name, lb.ID)
 	l.explain.explainError(svc, topicServing, summary,
 		newReasonError(contract.ReasonLoadBalancerDegraded, "%s", *lb.StateReason))
+}
+
+// reportTargets explains that a balancer has no target although there are Nodes, none of which waits to
+// be initialized.
+func (l *loadBalancers) reportTargets(svc *corev1.Service, nodes []*corev1.Node, lb *api.LoadBalancer) {
+	switch {
+	case len(lb.Targets) > 0 || len(nodes) == 0:
+		l.explain.markResolved(svc, topicTargets)
+	case !slices.ContainsFunc(nodes, isUninitialized):
+		summary := fmt.Sprintf("Load balancer %s (%s) has no targets", lb.Name, lb.ID)
+		l.explain.explainError(svc, topicTargets, summary, newReasonError(contract.ReasonNoTargets,
+			"of the Nodes that could be targets, none has a provider ID of this cloud and is one that the Service chooses"))
+	}
 }
 
 // slowDownRetry makes the retries of what takes long ever rarer, because upstream

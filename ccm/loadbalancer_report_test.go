@@ -196,6 +196,34 @@ func TestActiveBalancerThatRefusesClientsIsReported(t *testing.T) {
 	}
 }
 
+// A balancer whose Nodes are all none of ours has an Event, once; while one of them waits to be
+// initialized, or where there are none at all, there is nothing to explain.
+func TestBalancerWithoutTargetsIsReported(t *testing.T) {
+	lb := built(t, api.LoadBalancerActive)
+	lb.Targets = nil
+	f := &fakeBalancers{fakeAPI: &fakeAPI{t: t, listBalancers: func(
+		client.LoadBalancerFilter,
+	) ([]api.LoadBalancer, error) {
+		return []api.LoadBalancer{*lb}, nil
+	}}}
+	l := f.loadBalancers()
+	l.inventory = nil
+	ensure := func(nodes ...*corev1.Node) []string {
+		_, err := l.EnsureLoadBalancer(t.Context(), clusterName, service(), nodes)
+		require.NoError(t, err)
+		require.NoError(t, l.UpdateLoadBalancer(t.Context(), clusterName, service(), nodes))
+		return f.takeEvents()
+	}
+	bare, waiting := node(""), node("")
+	bare.Spec.Taints = nil
+	assert.Empty(t, ensure())
+	assert.Empty(t, ensure(bare, waiting))
+	events := ensure(bare, node("onprem://edge1"))
+	require.Len(t, events, 1)
+	assert.Contains(t, events[0], "Warning NoTargets Load balancer web-01234567 (lb-1) has no targets: ")
+	assert.Empty(t, ensure(bare))
+}
+
 // A balancer that takes long to build is checked less and less often.
 func TestRetriesOfPendingBalancerGrowRarer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -11,12 +11,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/cloud-provider/names"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/calls"
@@ -48,11 +46,12 @@ const (
 // also while the Node is Ready, which upstream never looks at. It writes an Event on a Node
 // whose instance is stopped; the shutdown taint stays upstream's, which sets it when the
 // Node turns NotReady and takes it from a Ready Node every few seconds. It prompts a Node
-// whose instance came late. It is safe for concurrent use.
+// whose instance came late. There is one for each of upstream's two controllers of Nodes, as
+// either may be with another process. It is safe for concurrent use.
 type nodeWatch struct {
-	// prompting: cloud-node-controller is enabled, which initialises Nodes that are prompted.
+	// prompting: it helps cloud-node-controller, which initialises Nodes that are prompted.
 	prompting bool
-	// removing: cloud-node-lifecycle-controller is enabled, which removes Nodes whose instance
+	// removing: it helps cloud-node-lifecycle-controller, which removes Nodes whose instance
 	// has ended, and sees to those whose instance is stopped.
 	removing bool
 
@@ -89,23 +88,35 @@ type prompt struct {
 	pause    time.Duration // until the next
 }
 
-// newNodeWatch helps those of upstream's two controllers of Nodes that are enabled.
-func newNodeWatch(
-	c *cloud, enabled sets.Set[string], kube kubernetes.Interface, shared informers.SharedInformerFactory,
-) (*nodeWatch, error) {
-	w := &nodeWatch{
-		prompting:     enabled.Has(names.CloudNodeController),
-		removing:      enabled.Has(names.CloudNodeLifecycleController),
+// newNodePrompter makes the node watch that helps cloud-node-controller.
+func newNodePrompter(
+	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
+) ([]watchJob, error) {
+	w := newNodeWatch(c, kube, "waiting_nodes")
+	w.prompting = true
+	return []watchJob{w}, w.subscribe(c.inventory, shared)
+}
+
+// newNodeRemover makes the node watch that helps cloud-node-lifecycle-controller.
+func newNodeRemover(
+	c *cloud, kube kubernetes.Interface, shared informers.SharedInformerFactory,
+) ([]watchJob, error) {
+	w := newNodeWatch(c, kube, "ended_nodes")
+	w.removing = true
+	return []watchJob{w}, w.subscribe(c.inventory, shared)
+}
+
+func newNodeWatch(c *cloud, kube kubernetes.Interface, queue string) *nodeWatch {
+	return &nodeWatch{
 		kube:          kube,
 		inventory:     c.inventory,
 		explain:       c.explain,
 		mayDeleteNode: c.instances.mayDeleteNode,
 		recordExists:  c.instances.recordExists,
 		findInstance:  c.instances.instanceFromInventory,
-		queue:         newKeyQueue("cloud_watch_nodes", minNodeRetry, maxNodeRetry),
+		queue:         newKeyQueue("cloud_watch_"+queue, minNodeRetry, maxNodeRetry),
 		prompts:       map[types.UID]prompt{},
 	}
-	return w, w.subscribe(c.inventory, shared)
 }
 
 // byProviderID is the name of the index in the informer that is shared with upstream.
@@ -139,7 +150,12 @@ func (w *nodeWatch) subscribe(feed changeFeed, shared informers.SharedInformerFa
 }
 
 // Name implements watchJob.
-func (w *nodeWatch) Name() string { return "the node watch" }
+func (w *nodeWatch) Name() string {
+	if w.prompting {
+		return "the watch of waiting Nodes"
+	}
+	return "the watch of ended instances"
+}
 
 // Run works until ctx ends. What it starts has ended when it returns.
 func (w *nodeWatch) Run(ctx context.Context, health *jobHealth) {
@@ -180,12 +196,14 @@ func (w *nodeWatch) enqueueAllNodes(context.Context) {
 	}
 }
 
-// enqueueIfInstanceKnown queues a Node whose instance became known. A Node's many other
+// enqueueIfInstanceKnown queues a Node whose instance became known, or which began or ceased to wait for
+// that. A Node's many other
 // updates, such as the kubelet's, say nothing of the cloud.
 func (w *nodeWatch) enqueueIfInstanceKnown(old, obj any) {
 	before, ok1 := old.(*corev1.Node)
 	now, ok2 := obj.(*corev1.Node)
-	if ok1 && ok2 && (before.Spec.ProviderID != now.Spec.ProviderID || before.UID != now.UID) {
+	if ok1 && ok2 && (before.Spec.ProviderID != now.Spec.ProviderID || before.UID != now.UID ||
+		isUninitialized(before) != isUninitialized(now)) {
 		w.queue.Add(now.Name)
 	}
 }
@@ -235,6 +253,9 @@ func (w *nodeWatch) syncNode(ctx context.Context, name string) error {
 	node, ok := obj.(*corev1.Node)
 	if !ok || node.DeletionTimestamp != nil {
 		return nil
+	}
+	if w.prompting {
+		w.explain.explainLeftAlone(node)
 	}
 	if node.Spec.ProviderID == "" {
 		return w.promptNode(ctx, node)

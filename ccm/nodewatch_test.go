@@ -67,6 +67,7 @@ func TestNodeWatchDeletesNodes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWatchWorld(t, tc.node)
+			w.prompting = false
 			w.cloud.instances, w.cloud.err = tc.instances, tc.err
 			if tc.gone != nil {
 				w.mayDeleteNode = tc.gone

@@ -21,6 +21,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	cloudproviderapi "k8s.io/cloud-provider/api"
 	"k8s.io/cloud-provider/app"
 	cloudcontrollerconfig "k8s.io/cloud-provider/app/config"
 	"k8s.io/cloud-provider/names"
@@ -156,6 +157,7 @@ func (c *routeTable) takeCalls() []string {
 type routeWorld struct {
 	t        *testing.T
 	uncached bool
+	late     bool // The controller starts after its informer.
 	kube     *fake.Clientset
 	cloud    *routeTable
 	identity *clusterIdentity
@@ -200,7 +202,7 @@ func withAndWithoutWatch(t *testing.T, test func(t *testing.T)) {
 func (w *routeWorld) start() func() {
 	c := w.newCloud()
 	factory := informers.NewSharedInformerFactory(w.kube, 12*time.Hour) // Upstream's period.
-	c.routes.nodes = factory.Core().V1().Nodes().Lister()
+	c.SetInformers(factory)
 	cfg := &cloudcontrollerconfig.Config{ClientBuilder: clients{kube: w.kube}, SharedInformers: factory}
 	shared := &cfg.ComponentConfig.KubeCloudShared
 	shared.ConfigureCloudRoutes, shared.ClusterName = true, clusterName
@@ -209,6 +211,10 @@ func (w *routeWorld) start() func() {
 	constructor := controllerConstructors()[names.NodeRouteController]
 	start := constructor.Constructor(app.ControllerInitContext{ClientName: "x"}, cfg.Complete(), c)
 	ctx, stop := context.WithCancel(w.t.Context())
+	if w.late {
+		factory.Start(ctx.Done())
+		factory.WaitForCacheSync(ctx.Done())
+	}
 	following := make(chan struct{})
 	go func() { defer close(following); c.inventory.Run(ctx) }()
 	_, started, err := start(ctx, controllermanager.ControllerContext{
@@ -231,7 +237,7 @@ func (w *routeWorld) newCloud() *cloud {
 		Off: w.uncached,
 	})
 	w.identity.onUIDKnown = known.RelistCluster
-	return &cloud{inventory: known, routes: &routes{
+	return &cloud{inventory: known, instances: i, explain: i.explain, routes: &routes{
 		api: w.cloud, identity: w.identity, project: i.project, inventory: known, instances: i, explain: i.explain,
 		health: newJobHealth("routes"),
 	}}
@@ -320,6 +326,57 @@ func TestRoutesWithoutCache(t *testing.T) {
 		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
 		w.cloud.removeByHand(name)
 		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
+	})
+}
+
+// With leader migration the controller may start long after its informer.
+func TestRoutesThatStartLate(t *testing.T) {
+	withAndWithoutWatch(t, func(t *testing.T) {
+		name := "node-1-10.244.1.0-24"
+		w := newRouteWorld(t, newRouteTable(t), testIdentity(clusterUID), routedNode("node-1", "i-1", "10.244.1.0/24"))
+		w.late = true
+		defer w.start()()
+		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
+		w.cloud.removeByHand(name)
+		assert.Equal(t, []string{"create " + name + " to i-1"}, w.cloud.takeCalls())
+	})
+}
+
+// A Node of another cloud, and one that nobody initializes, get neither a route nor the condition that
+// keeps pods away. One that waits for its instance has that condition, and one that has a route keeps it.
+func TestNodesThatRoutesLeaveAlone(t *testing.T) {
+	foreign, bare := routedNode("foreign", "", "10.244.2.0/24"), routedNode("bare", "", "10.244.3.0/24")
+	waiting, routed := routedNode("waiting", "", "10.244.4.0/24"), routedNode("node-1", "", "10.244.1.0/24")
+	foreign.Spec.ProviderID, bare.Spec.ProviderID, waiting.Spec.ProviderID = "onprem://edge1", "", ""
+	routed.Spec.ProviderID = ""
+	waiting.Spec.Taints = []corev1.Taint{{Key: cloudproviderapi.TaintExternalCloudProvider}}
+	strayed := route(tagged(contract.TagNode, "foreign"), func(r *api.Route) {
+		r.ID, r.Name, r.Destination, r.InstanceID = "r-2", "foreign-10.244.2.0-24", "10.244.2.0/24", "i-2"
+	})
+	nodes := []*corev1.Node{foreign, bare, waiting, routed}
+	withRouteController(t, nodes, []api.Route{route(), strayed}, func(w *routeWorld) {
+		assert.Equal(w.t, []string{"delete " + strayed.Name}, w.cloud.takeCalls(), "nothing of ours leads to other clouds")
+		for name, want := range map[string]string{
+			"foreign": "none", "bare": "none", "waiting": "True NoRouteCreated", "node-1": "False RouteCreated",
+		} {
+			assert.Equal(w.t, want, w.networkUnavailable(name), name)
+		}
+		events, err := w.kube.CoreV1().Events("").List(w.t.Context(), metav1.ListOptions{})
+		require.NoError(w.t, err)
+		for _, ev := range events.Items {
+			assert.Equal(w.t, "waiting", ev.InvolvedObject.Name, "%s %s", ev.Reason, ev.Message)
+		}
+		// The last route goes, and with it the reason to see its Node.
+		w.cloud.removeByHand(route().Name)
+		assert.Empty(w.t, w.cloud.takeCalls())
+		assert.Equal(w.t, "False RouteCreated", w.networkUnavailable("node-1"))
+
+		// As soon as it is initialized it is a Node like any other.
+		initialized := routedNode("bare", "i-3", "10.244.3.0/24")
+		_, err = w.kube.CoreV1().Nodes().Update(w.t.Context(), initialized, metav1.UpdateOptions{})
+		require.NoError(w.t, err)
+		assert.Equal(w.t, []string{"create bare-10.244.3.0-24 to i-3"}, w.cloud.takeCalls())
+		assert.Equal(w.t, "False RouteCreated", w.networkUnavailable("bare"))
 	})
 }
 

@@ -12,10 +12,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
 	"k8s.io/klog/v2"
@@ -51,6 +53,8 @@ type routes struct {
 	health    *jobHealth
 	nodes     corelisters.NodeLister // set before the controllers start
 	allRoutes sharedRouteList
+	// routedNodes are the names of the Nodes that have routes, by the last list.
+	routedNodes atomic.Pointer[sets.Set[string]]
 }
 
 // sharedRouteList is every route of the project, listed once for all whose routes are refused
@@ -85,7 +89,9 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 	}
 	if len(found) == 0 {
 		// A list of another project's routes is as empty as this one.
-		return nil, r.project.checkToken(ctx)
+		if err := r.project.checkToken(ctx); err != nil {
+			return nil, err
+		}
 	}
 	for _, route := range found {
 		if owned, err := r.project.ownsProject(ctx, route.Project); err != nil {
@@ -97,7 +103,24 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 		}
 	}
 	found = slices.DeleteFunc(found, func(route api.Route) bool { return !r.identity.ownsRoute(&route) })
+	routed := sets.New[string]()
+	for _, route := range found {
+		routed.Insert(route.Tags[contract.TagNode])
+	}
+	r.routedNodes.Store(&routed)
 	return r.toProviderRoutes(found), nil
+}
+
+// leavesAlone tells whether the Node is none of ours, so that it gets no route and the route
+// controller does not see it: it has another cloud's provider ID; or it has none, and lacks the taint
+// with which it would get one. One of the latter kind that has a route keeps it.
+func (r *routes) leavesAlone(node *corev1.Node) bool {
+	if node.Spec.ProviderID == "" {
+		routed := r.routedNodes.Load()
+		return !isUninitialized(node) && (routed == nil || !routed.Has(node.Name))
+	}
+	_, err := parseProviderID(node.Spec.ProviderID)
+	return err != nil
 }
 
 // toProviderRoutes converts the cluster's routes for upstream. Those that are to be replaced

@@ -1,6 +1,10 @@
 package ccm
 
+// Upstream's route controller sees the Nodes through an informer of ours, which shows it those that
+// are this cloud's and resyncs often.
+
 import (
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,40 +21,81 @@ import (
 // routeResyncPeriod is upstream's --route-reconciliation-period by default.
 const routeResyncPeriod = 10 * time.Second
 
-// withRouteResync is upstream's constructor of the route controller, whose informer resyncs every
-// ten seconds.
-//
-// Without the feature gate CloudControllerManagerWatchBasedRoutesReconciliation (KEP-5237) the
-// controller reconciles all routes that often. With it, it does so only when a Node comes, goes or
-// gets other ranges or addresses, and when its informer resyncs, which takes half a day: a route
-// that changes in the cloud would go unseen until then, and one that failed would be missing.
-func withRouteResync(upstream app.ControllerInitFuncConstructor) app.ControllerInitFuncConstructor {
+// isRouteWatchOn tells whether the route controller reconciles only when a Node comes, goes or gets
+// other ranges or addresses, and when its informer resyncs (KEP-5237). That is every half a day: a
+// route that changes in the cloud would go unseen until then, and one that failed would be missing.
+func isRouteWatchOn() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.CloudControllerManagerWatchBasedRoutesReconciliation)
+}
+
+// withRoutedNodes is upstream's constructor of the route controller, with routedNodes as its
+// informer.
+func withRoutedNodes(upstream app.ControllerInitFuncConstructor) app.ControllerInitFuncConstructor {
 	construct := upstream.Constructor
 	upstream.Constructor = func(
 		as app.ControllerInitContext, cfg *cloudcontrollerconfig.CompletedConfig, provider cloudprovider.Interface,
 	) app.InitFunc {
-		if !utilfeature.DefaultFeatureGate.Enabled(features.CloudControllerManagerWatchBasedRoutesReconciliation) {
+		c, ok := provider.(*cloud)
+		if !ok {
 			return construct(as, cfg, provider)
 		}
 		nodes := cfg.SharedInformers.Core().V1().Nodes().Informer()
 		// This factory is never started: it only leads the controller to the shared informer.
-		resynced := *cfg.Config
-		resynced.SharedInformers = informers.NewSharedInformerFactory(nil, 0)
-		resynced.SharedInformers.InformerFor(&corev1.Node{},
-			func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return resyncedNodes{nodes} })
-		return construct(as, resynced.Complete(), provider)
+		routed := *cfg.Config
+		routed.SharedInformers = informers.NewSharedInformerFactory(nil, 0)
+		routed.SharedInformers.InformerFor(&corev1.Node{},
+			func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {
+				return routedNodes{nodes, c.routes}
+			})
+		return construct(as, routed.Complete(), provider)
 	}
 	return upstream
 }
 
-// resyncedNodes is the shared informer of Nodes, for the route controller alone.
-type resyncedNodes struct{ cache.SharedIndexInformer }
+// routedNodes is the shared informer of Nodes, for the route controller alone. It leaves out the
+// Nodes that routes leave alone: upstream sets the condition NetworkUnavailable, and with it a
+// taint, on every Node that it sees without a route.
+type routedNodes struct {
+	cache.SharedIndexInformer
+	routes *routes
+}
 
-// AddEventHandler has the informer resync the handler. It takes the period only before it starts,
-// which upstream does after it has made all controllers.
-func (n resyncedNodes) AddEventHandler(
+// GetIndexer is what the controller lists Nodes from. It looks up none by an index.
+func (n routedNodes) GetIndexer() cache.Indexer {
+	return routedNodeIndexer{n.SharedIndexInformer.GetIndexer(), n.routes}
+}
+
+type routedNodeIndexer struct {
+	cache.Indexer
+	routes *routes
+}
+
+// List are the Nodes that are not left alone.
+func (i routedNodeIndexer) List() []any {
+	return slices.DeleteFunc(i.Indexer.List(), func(obj any) bool {
+		node, ok := obj.(*corev1.Node)
+		return ok && i.routes.leavesAlone(node)
+	})
+}
+
+// requestRouteResync has the informer of Nodes check for resyncs as often as the route controller
+// needs them. It is called before the informer starts; with leader migration the controller may
+// start later.
+func requestRouteResync(nodes cache.SharedIndexInformer) error {
+	if !isRouteWatchOn() {
+		return nil
+	}
+	_, err := nodes.AddEventHandlerWithResyncPeriod(cache.ResourceEventHandlerFuncs{}, routeResyncPeriod)
+	return err
+}
+
+// AddEventHandler has the informer resync the handler if the controller needs that.
+func (n routedNodes) AddEventHandler(
 	handler cache.ResourceEventHandler,
 ) (cache.ResourceEventHandlerRegistration, error) {
+	if !isRouteWatchOn() {
+		return n.SharedIndexInformer.AddEventHandler(handler)
+	}
 	return n.AddEventHandlerWithResyncPeriod(&oncePerResync{ResourceEventHandler: handler}, routeResyncPeriod)
 }
 

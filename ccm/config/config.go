@@ -20,6 +20,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
@@ -38,7 +39,8 @@ type Config struct {
 	// Project is the name or ID of the project that holds this cluster's
 	// instances. "No such instance" is believed only from this project.
 	Project string `json:"project" env:"FAKECLOUD_PROJECT"`
-	// CAFile is a PEM bundle to verify an https URL with. Empty means the system's.
+	// CAFile is a PEM bundle to verify an https URL with. Empty means the system's. It is read again
+	// for every call, as TokenFile is.
 	CAFile string `json:"caFile,omitempty" env:"FAKECLOUD_CA_FILE"`
 	// Cache says whether instances, balancers and routes are remembered, and kept up
 	// to date by the cloud's events.
@@ -278,7 +280,8 @@ func (n NodeLabels) validate() (errs []*fieldError) {
 func (c Config) Client(userAgent string) (*client.Client, error) {
 	return client.New(client.Config{
 		URL: c.URL, TokenFile: c.TokenFile, CAFile: c.CAFile, UserAgent: userAgent,
-		Wrap: calls.Wrap(calls.Options{QPS: c.QPS, Burst: c.Burst}),
+		Wrap:   calls.Wrap(calls.Options{QPS: c.QPS, Burst: c.Burst}),
+		Report: func(err error) { klog.ErrorS(err, "The cloud's certificate authority is not read anew") },
 	})
 }
 

@@ -96,6 +96,8 @@ const (
 	ReasonInstanceStopped   = "InstanceStopped"
 	ReasonInstanceInError   = "InstanceInError"
 	ReasonForeignProviderID = "ForeignProviderID"
+	// ReasonProviderIDMissing: the Node has no provider ID, and nobody will give it one.
+	ReasonProviderIDMissing = "ProviderIDMissing"
 	ReasonProvidedNodeIP    = "ProvidedNodeIPMismatch"
 	ReasonNodeLabelSkipped  = "NodeLabelSkipped"
 	ReasonMassDeletionHeld  = "MassDeletionHeld"
@@ -142,6 +144,8 @@ const (
 	ReasonLoadBalancerAmbiguous = "LoadBalancerAmbiguous"
 	// ReasonLoadBalancerDegraded: the balancer is active and refuses clients.
 	ReasonLoadBalancerDegraded = "LoadBalancerDegraded"
+	// ReasonNoTargets: the balancer sends to no Node.
+	ReasonNoTargets = "NoTargets"
 	// ReasonLoadBalancerRepaired is of a Normal Event, one for each repair.
 	ReasonLoadBalancerRepaired = "LoadBalancerRepaired"
 	// ReasonLoadBalancerReplaced and ReasonIPv4Only are of Normal Events.

@@ -10,13 +10,10 @@ package client
 
 import (
 	"cmp"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"time"
 )
 
@@ -51,8 +48,12 @@ type Config struct {
 	// Silence is how long the event stream may send nothing, not even a heartbeat,
 	// before it counts as broken; 45 s if zero: three of the cloud's heartbeats.
 	Silence time.Duration
-	// CAFile is a PEM bundle to verify an https URL with; the system's if empty.
+	// CAFile is a PEM bundle to verify an https URL with; the system's if empty. It is read for
+	// every call, as TokenFile is.
 	CAFile string
+	// Report, unless nil, is told once why a CAFile that changed cannot be used, so that the one
+	// before stays in use.
+	Report func(error)
 	// Direct calls the cloud without the proxy that HTTP_PROXY and the like name. It
 	// is for a cloud on an address that only this machine reaches.
 	Direct bool
@@ -113,14 +114,5 @@ func (cfg Config) NewTransport() (http.RoundTripper, error) {
 	if cfg.CAFile == "" {
 		return transport, nil
 	}
-	bundle, err := os.ReadFile(cfg.CAFile)
-	if err != nil {
-		return nil, fmt.Errorf("CA file: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(bundle) {
-		return nil, fmt.Errorf("CA file %s holds no PEM certificate", cfg.CAFile)
-	}
-	transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	return transport, nil
+	return newCATransport(cfg.CAFile, transport, cfg.Report)
 }
