@@ -273,7 +273,8 @@ func healthCheckString(c api.HealthCheck) string {
 		return "none"
 	}
 	text := fmt.Sprintf("%s:%d%s every %d s within %d s, up after %d, down after %d",
-		c.Protocol, c.Port, annotations.Shorten(c.Path), c.IntervalSeconds, c.TimeoutSeconds, c.HealthyThreshold, c.UnhealthyThreshold)
+		c.Protocol, c.Port, annotations.Shorten(c.Path),
+		c.IntervalSeconds, c.TimeoutSeconds, c.HealthyThreshold, c.UnhealthyThreshold)
 	if c.ExpectedCodes != "" {
 		text += ", expecting " + annotations.Shorten(c.ExpectedCodes)
 	}

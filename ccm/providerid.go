@@ -21,7 +21,8 @@ func parseProviderID(id string) (string, error) {
 type foreignProviderIDError struct{ id string }
 
 func (e *foreignProviderIDError) Error() string {
-	return fmt.Sprintf("provider ID %s is not of the form %s<instance-id>", annotations.Quote(e.id), contract.ProviderIDPrefix)
+	return fmt.Sprintf("provider ID %s is not of the form %s<instance-id>",
+		annotations.Quote(e.id), contract.ProviderIDPrefix)
 }
 
 func (e *foreignProviderIDError) cause() cause { return cause{contract.ReasonForeignProviderID, e.id} }

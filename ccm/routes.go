@@ -307,7 +307,8 @@ func (r *routes) isOutdated(route *api.Route) bool {
 // end with a dot: in the cloud, letters or digits stand on both sides of one.
 func routeName(route *cloudprovider.Route) string {
 	node := string(route.TargetNode)
-	return strings.TrimSuffix(node[:min(len(node), 200)], ".") + "-" + strings.NewReplacer("/", "-", ":", "-").Replace(route.DestinationCIDR)
+	node = strings.TrimSuffix(node[:min(len(node), 200)], ".")
+	return node + "-" + strings.NewReplacer("/", "-", ":", "-").Replace(route.DestinationCIDR)
 }
 
 func prefixesOverlap(a, b string) bool {

@@ -116,10 +116,7 @@ func (p *Page) addGuardedRoutes(router *mux.Router) {
 		router.HandleFunc("/scene.json", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, p.Things(), nil) })
 	}
 	if p.Explain != nil {
-		router.HandleFunc("/explain.json", func(w http.ResponseWriter, r *http.Request) {
-			x, err := p.Explain(r.Context(), r.URL.Query().Get("subject"))
-			answerJSON(w, x, err)
-		})
+		router.HandleFunc("/explain.json", p.newExplanations())
 	}
 	if p.Guide != nil {
 		router.HandleFunc("/guide.json", func(w http.ResponseWriter, r *http.Request) {
@@ -145,11 +142,16 @@ func withHeaders(next http.Handler) http.Handler {
 }
 
 func answerJSON(w http.ResponseWriter, v any, err error) {
-	w.Header().Set("Content-Type", "application/json")
+	status := http.StatusOK
 	if err != nil {
-		w.WriteHeader(http.StatusInternalServerError)
-		v = map[string]string{"error": err.Error()}
+		status, v = http.StatusInternalServerError, map[string]string{"error": err.Error()}
 	}
+	answerJSONStatus(w, status, v)
+}
+
+func answerJSONStatus(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(v) // Of a browser that is gone.
 }
 

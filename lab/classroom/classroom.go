@@ -45,6 +45,8 @@ type Room struct {
 	SSHPort  int `json:"sshPort"`
 	// PageURL is the page's URL for learners, if it is not this room's own.
 	PageURL string `json:"pageURL,omitempty"`
+	// Hosts are further names under which the page answers.
+	Hosts []string `json:"hosts,omitempty"`
 	// Seats are in the order in which they were added.
 	Seats []Seat `json:"seats"`
 }

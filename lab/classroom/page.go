@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -22,7 +23,9 @@ import (
 	"github.com/gorilla/mux"
 	"k8s.io/apimachinery/pkg/util/duration"
 
+	cloudconsole "github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
+	"github.com/ccmlab/ccmlab/fakecloud/hosts"
 	"github.com/ccmlab/ccmlab/lab/console"
 	"github.com/ccmlab/ccmlab/lab/lessons"
 	"github.com/ccmlab/ccmlab/lab/lessons/site"
@@ -139,13 +142,15 @@ func ignoreError(err error, expected ...error) error {
 func seatPath(seat string) string { return "seats/" + seat + "/" }
 
 // newPageHandler serves the page, its JSON, the lessons' text, and the pages of the seats' labs, to look at,
-// unless window is nil. Each answer carries the server's identity.
+// unless window is nil. Each answer carries the server's identity. It answers under its own names only.
 func newPageHandler(
 	now func() *View,
 	window func(seat string) (console.Window, error),
 	text, identity string,
+	names []string,
 ) http.Handler {
 	router := mux.NewRouter()
+	var seatStreams seatViewers
 	router.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		if err := parsePageTemplate().Execute(w, now()); err != nil {
@@ -167,20 +172,78 @@ func newPageHandler(
 				http.Error(w, "no lab of "+seat+" shows itself just now", http.StatusNotFound)
 				return
 			}
-			v.Handler(strings.TrimSuffix("/"+seatPath(seat), "/")).ServeHTTP(w, r)
+			path := strings.TrimSuffix("/"+seatPath(seat), "/")
+			seatStreams.limit(seat, r.URL.Path == path+"/stream", v.Handler(path)).ServeHTTP(w, r)
 		})
 	}
 	router.PathPrefix("/lessons/").Handler(http.StripPrefix("/lessons/", http.FileServer(http.Dir(text))))
 	for _, name := range []string{"page.css", "page.js"} {
 		router.Path("/" + name).Handler(http.FileServerFS(assets))
 	}
-	router.Use(withSecurityHeaders, func(next http.Handler) http.Handler {
+	router.Use(withSecurityHeaders, withOwnHosts(names), func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set(roomHeader, identity)
 			next.ServeHTTP(w, r)
 		})
 	})
 	return router
+}
+
+// maxSeatViewers bounds the streams of a seat's lab. It is less than its own page's bound, so that those who look from
+// here leave room for the lab's owner.
+const maxSeatViewers = 32
+
+// seatViewers are the viewers of each seat's lab. Here their addresses tell them apart; the lab sees this server's.
+type seatViewers struct {
+	mu     sync.Mutex
+	bySeat map[string]*cloudconsole.Viewers
+}
+
+func (s *seatViewers) limit(seat string, isStream bool, next http.Handler) http.Handler {
+	if !isStream {
+		return next
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bySeat == nil {
+		s.bySeat = map[string]*cloudconsole.Viewers{}
+	}
+	if s.bySeat[seat] == nil {
+		s.bySeat[seat] = cloudconsole.NewViewers(maxSeatViewers)
+	}
+	return s.bySeat[seat].Limit(func(*http.Request) string { return "" }, next)
+}
+
+// ownNames are the names of a page beside localhost and IP addresses: the host that it listens at, the machine's name,
+// that of its URL for others, and more.
+func ownNames(listen, pageURL string, more []string) []string {
+	names := append([]string{listen}, more...)
+	if machine, err := os.Hostname(); err == nil {
+		names = append(names, machine)
+	}
+	if u, err := url.Parse(pageURL); err == nil {
+		names = append(names, u.Host)
+	}
+	for i, name := range names {
+		names[i] = hosts.Name(name)
+	}
+	return names
+}
+
+// withOwnHosts refuses names that are not the page's own: see hosts.IsOwn.
+func withOwnHosts(names []string) mux.MiddlewareFunc {
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !hosts.IsOwn(r.Host, names) {
+				http.Error(w, fmt.Sprintf(
+					"this page is not served under the name %.100q: use an IP address or localhost, or add the name by "+
+						"--host of `lab classroom up` or `lab classroom page`", r.Host,
+				), http.StatusMisdirectedRequest)
+				return
+			}
+			next.ServeHTTP(w, r)
+		})
+	}
 }
 
 // withSecurityHeaders keeps a browser from loading anything from elsewhere, and other

@@ -85,10 +85,12 @@ const (
 // roomHeader carries the server's identity in each answer.
 const roomHeader = "Ccmlab-Classroom"
 
-// serverIdentity tells this room's server, with these addresses, from any other at the
+// serverIdentity tells this room's server, with these addresses and names, from any other at the
 // same address.
 func (r *Room) serverIdentity() string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %d %d", r.dir, r.Listen, r.PagePort, r.SSHPort))
+	sum := sha256.Sum256(fmt.Appendf(
+		nil, "%s %s %d %d %s %q", r.dir, r.Listen, r.PagePort, r.SSHPort, r.PageURL, r.Hosts,
+	))
 	return hex.EncodeToString(sum[:8])
 }
 

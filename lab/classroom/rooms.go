@@ -36,6 +36,8 @@ type Rooms struct {
 	// Listen and Port are the page's address.
 	Listen string
 	Port   int
+	// Hosts are further names under which it answers.
+	Hosts []string
 
 	// snapshots are the last known state of each room, by URL.
 	snapshots map[string]roomSnapshot
@@ -88,7 +90,7 @@ func (r *Rooms) Serve(ctx context.Context) error {
 	var parts errgroup.Group
 	parts.Go(func() error {
 		defer stop()
-		return servePage(ctx, on, newPageHandler(r.view.Load, nil, text, ""))
+		return servePage(ctx, on, newPageHandler(r.view.Load, nil, text, "", ownNames(r.Listen, "", r.Hosts)))
 	})
 	parts.Go(func() error { return pollUntilDone(ctx, r.pollRooms) })
 	return parts.Wait()

@@ -59,7 +59,9 @@ func (r *Room) Serve(ctx context.Context) error {
 	}
 	slog.Info("the classroom is open", "page", r.Page(), "ssh", doors.Addr().String(), "seats", len(r.Seats))
 	var parts errgroup.Group
-	page := newPageHandler(s.currentView, s.openWindow, text, r.serverIdentity())
+	page := newPageHandler(
+		s.currentView, s.openWindow, text, r.serverIdentity(), ownNames(r.Listen, r.PageURL, r.Hosts),
+	)
 	parts.Go(func() error { return servePage(ctx, pages, page) })
 	parts.Go(func() error { return ignoreError(door.Serve(doors), ssh.ErrServerClosed, net.ErrClosed) })
 	parts.Go(func() error { return pollUntilDone(ctx, s.updateView) })

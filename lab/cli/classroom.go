@@ -64,6 +64,7 @@ type classroomUpFlags struct {
 	pagePort     int
 	sshPort      int
 	pageURL      string
+	hosts        []string
 	foreground   bool
 }
 
@@ -114,11 +115,20 @@ that is there.`,
 		&c.pageURL, "page-url", "",
 		"the `URL` that learners are told for the page and the text, where those are reached by another name than this machine's",
 	)
+	addHostFlag(cmd, &c.hosts)
 	cmd.Flags().IntVar(&c.pagePort, "page-port", 0, "the page's port (default 8400, or as before)")
 	cmd.Flags().IntVar(&c.sshPort, "ssh-port", 0, "the seats' port (default 2222, or as before)")
 	addOutputFlag(cmd, "table", "json", "yaml")
 	_ = cmd.RegisterFlagCompletionFunc("lesson", completeLesson)
 	return cmd
+}
+
+// addHostFlag adds the flag --host for further names of a page.
+func addHostFlag(cmd *cobra.Command, hosts *[]string) {
+	cmd.Flags().StringSliceVar(
+		hosts, "host", nil,
+		"a further `NAME` under which browsers reach the page, beside addresses, localhost, and this machine's name; can be repeated",
+	)
 }
 
 // runUp checks the flags and opens the classroom. With --foreground it stays until it
@@ -261,6 +271,9 @@ func (c *classroomUpFlags) configureRoom(room *classroom.Room) error {
 	}
 	room.Listen = cmp.Or(c.listen, room.Listen, "127.0.0.1")
 	room.PageURL = cmp.Or(c.pageURL, room.PageURL)
+	if len(c.hosts) > 0 {
+		room.Hosts = c.hosts
+	}
 	room.PagePort = cmp.Or(c.pagePort, room.PagePort, 8400)
 	room.SSHPort = cmp.Or(c.sshPort, room.SSHPort, 2222)
 	return nil
@@ -604,6 +617,7 @@ It is reached from this machine alone unless --listen says otherwise, and has no
 		&rooms.Listen, "listen", "127.0.0.1",
 		"the `ADDRESS` at which the page is reached: 0.0.0.0 is every one of this machine",
 	)
+	addHostFlag(cmd, &rooms.Hosts)
 	cmd.Flags().IntVar(&rooms.Port, "port", 8400, "the page's port")
 	return cmd
 }

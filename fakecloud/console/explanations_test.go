@@ -1,0 +1,61 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// An explanation is worked out once for all who ask at about the same time, and so many different ones at most. Those
+// who may only read use up nothing of the others'.
+func TestExplanationsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		computed := map[string]int{}
+		page := newPage(nil)
+		page.Explain = func(_ context.Context, subject string) (any, error) {
+			mu.Lock()
+			computed[subject]++
+			mu.Unlock()
+			time.Sleep(time.Second) // Of the bubble's clock: what it takes to ask a cluster.
+			return map[string]string{"verdict": subject}, nil
+		}
+		handler := page.Handler()
+		ask := func(token, subject string) *httptest.ResponseRecorder {
+			path := "http://page.test/explain.json?subject=" + url.QueryEscape(subject)
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
+			r.AddCookie(&http.Cookie{Name: "session", Value: token})
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, r)
+			return w
+		}
+		var asking sync.WaitGroup
+		for range 100 {
+			asking.Go(func() { assert.Equal(t, http.StatusOK, ask("reads", "node/0").Code) })
+		}
+		for i := range maxExplanations - 1 {
+			asking.Go(func() { assert.Equal(t, http.StatusOK, ask("reads", fmt.Sprint("node/", i+1)).Code) })
+		}
+		asking.Wait()
+		assert.Equal(t, 1, computed["node/0"])
+		assert.Contains(t, ask("reads", "node/0").Body.String(), "node/0", "it is still known")
+		refused := ask("reads", "node/one-more")
+		assert.Equal(t, http.StatusTooManyRequests, refused.Code)
+		assert.Equal(t, "2", refused.Header().Get("Retry-After"))
+		assert.Contains(t, refused.Body.String(), errManyExplanations.Error())
+		assert.Equal(t, http.StatusOK, ask("changes", "node/one-more").Code)
+		assert.Len(t, computed, maxExplanations+1)
+		time.Sleep(explanationAge)
+		assert.Equal(t, http.StatusOK, ask("reads", "node/one-more").Code)
+		assert.Equal(t, http.StatusOK, ask("reads", "node/0").Code)
+		assert.Equal(t, 2, computed["node/0"], "and not for ever")
+	})
+}
