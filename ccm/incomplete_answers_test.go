@@ -3,6 +3,7 @@ package ccm
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -21,6 +22,7 @@ import (
 	"github.com/ccmlab/ccmlab/ccm/config"
 	"github.com/ccmlab/ccmlab/ccm/contract"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 )
 
@@ -175,6 +177,86 @@ func TestIncompleteAnswers(t *testing.T) {
 		}
 		walk.Wait()
 	}
+}
+
+// TestIncompleteEvents leaves each required field out of one event of a stream that is open.
+func TestIncompleteEvents(t *testing.T) {
+	w := newIncompleteWorld(t)
+	balancers, err := w.ListLoadBalancers(t.Context(), client.LoadBalancerFilter{})
+	require.NoError(t, err)
+	routes, err := w.ListRoutes(t.Context(), client.RouteFilter{})
+	require.NoError(t, err)
+	// As upstream's, of the version that the cloud has; what is changed is a tag.
+	tagsOf := func(tags api.Tags, round string) *api.Tags {
+		tags = maps.Clone(tags)
+		tags["round"] = round
+		return &tags
+	}
+	for payload, tc := range map[string]struct {
+		schema string
+		ask    question
+		change func(round string) error
+	}{
+		"instance": {"Instance", askInstance, func(round string) error {
+			_, err := w.UpdateInstance(t.Context(), w.instance.ID, api.ResourceUpdate{Tags: tagsOf(w.instance.Tags, round)})
+			return err
+		}},
+		"loadBalancer": {"LoadBalancer", askBalancer, func(round string) error {
+			_, err := w.UpdateLoadBalancer(t.Context(), balancers[0].ID,
+				api.LoadBalancerUpdate{Tags: tagsOf(balancers[0].Tags, round)})
+			return err
+		}},
+		"route": {"Route", askRoutes, func(round string) error {
+			_, err := w.UpdateRoute(t.Context(), routes[0].ID, api.ResourceUpdate{Tags: tagsOf(routes[0].Tags, round)})
+			return err
+		}},
+	} {
+		c := w.newProvider(t, true)
+		token := fmt.Sprint("ccm-", w.tokens)
+		ctx, stop := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { c.inventory.Run(ctx) })
+		ask := func() (any, error) { return tc.ask(ctx, w, c) }
+		want, err := ask()
+		require.NoError(t, err)
+		fields := append(fieldsOf(w.schemas[tc.schema].Value, ""), answeredField{path: "", required: true})
+		for _, field := range fields {
+			if !field.required || strings.Contains(field.path, "ealthCheck.") {
+				continue
+			}
+			name := strings.TrimSuffix(payload+"."+field.path, ".")
+			fault := w.Fail(api.FaultCreate{Times: 1,
+				Match:  api.FaultMatch{Token: token, Operations: []string{"streamEvents"}},
+				Effect: api.FaultEffect{OmitFields: []string{name}},
+			})
+			require.NoError(t, tc.change(name), name)
+			require.Eventually(t, func() bool {
+				if got, err := ask(); err == nil {
+					assert.Equal(t, want, got, name)
+				}
+				f, err := w.GetFault(ctx, fault.ID)
+				return err == nil && f.Hits == 1
+			}, 20*time.Second, 5*time.Millisecond, name)
+			w.awaitRound(t, c, name) // In the stream after the event that lacked the field.
+			got, err := ask()
+			require.NoError(t, err, name)
+			assert.Equal(t, want, got, name)
+			require.NoError(t, w.DeleteFault(ctx, fault.ID))
+		}
+		stop()
+		running.Wait()
+	}
+}
+
+// awaitRound changes the instance, and waits until the provider has its event.
+func (w *incompleteWorld) awaitRound(t *testing.T, c *cloud, round string) {
+	round = "after-" + round
+	_, err := w.UpdateInstance(t.Context(), w.instance.ID, api.ResourceUpdate{Tags: &api.Tags{"round": round}})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		found, err := c.instances.InstanceMetadata(t.Context(), w.node)
+		return err == nil && found.AdditionalLabels["round"] == round
+	}, 20*time.Second, 5*time.Millisecond, round)
 }
 
 func (w *incompleteWorld) walkField(

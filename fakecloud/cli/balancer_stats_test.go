@@ -136,7 +136,10 @@ func startStatsCloud(t *testing.T, finished func(), answers ...*api.LoadBalancer
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/load-balancers", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, api.LoadBalancerList{Items: []api.LoadBalancer{{ID: "lb-1", Name: "web"}}})
+		reply(w, api.LoadBalancerList{Items: []api.LoadBalancer{{
+			ID: "lb-1", Name: "web", IPFamilies: api.IPFamilies{}, Listeners: []api.Listener{}, Targets: []api.Target{},
+			SourceRanges: api.SourceRanges{}, Tags: api.Tags{},
+		}}})
 	})
 	mux.HandleFunc("/v1/instances", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, api.InstanceList{Items: []api.Instance{{ID: "i-0", Name: "node-0"}, {ID: "i-1", Name: "node-1"}}})
