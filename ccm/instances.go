@@ -173,13 +173,10 @@ func (i *instances) buildMetadata(ctx context.Context, node *corev1.Node) (*clou
 	}
 	i.recordExists(node, instance)
 	addresses := i.addresses.nodeAddresses(instance, node.Name)
-	// Upstream writes what it is given: an incomplete answer would cost a Node its address,
-	// or it would never get its zone.
-	if instance.Type == "" || instance.Zone == "" || instance.Region == "" ||
-		!slices.ContainsFunc(addresses, isInternalAddress) {
-		return nil, fmt.Errorf("the cloud's answer about instance %s lacks its type, zone, region "+
-			"or an internal address that nodeAddresses in the configuration lets through: type %q, zone %q, region %q, addresses %v",
-			instance.ID, instance.Type, instance.Zone, instance.Region, instance.Addresses)
+	// Upstream writes what it is given, and would take the Node's address from it.
+	if !slices.ContainsFunc(addresses, isInternalAddress) {
+		return nil, fmt.Errorf("instance %s has no internal address that nodeAddresses in the configuration lets through, "+
+			"but %v", instance.ID, instance.Addresses)
 	}
 	if err := checkKubeletNodeIP(node, instance.ID, addresses); err != nil {
 		return nil, err

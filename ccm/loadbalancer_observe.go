@@ -227,5 +227,9 @@ func (l *loadBalancers) resolveAddress(ctx context.Context, have *api.LoadBalanc
 			"address %s (%s) is in use by %s %s: choose another, or free it",
 			found.Name, found.IP, found.Holder.Kind, found.Holder.ID)
 	}
+	if found.Holder != nil && have.AddressID == nil && !slices.Contains(have.AttachedAddresses, found.IP) {
+		return fmt.Errorf("doubtful answer, taken for none: addressId of %s is missing, which holds address %s (%s)",
+			have.ID, found.Name, found.IP)
+	}
 	return nil
 }

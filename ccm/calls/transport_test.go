@@ -4,6 +4,7 @@ package calls
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"net"
@@ -129,7 +130,7 @@ func TestNothingIsSentWhileTheCloudAsksToStayAway(t *testing.T) {
 					if throttling {
 						return says(req, tc.status, header, ""), nil
 					}
-					return says(req, http.StatusOK, "", `{"id":"i-1"}`), nil
+					return says(req, http.StatusOK, "", wholeInstance()), nil
 				}}
 				rt := Wrap(Options{})(cloud)
 				heldBack, answered := throttlesOf(t, "cloud", "held-back"), throttlesOf(t, "cloud", "answered")
@@ -199,6 +200,11 @@ func TestHeldBackIsTheCloudsOwnProblem(t *testing.T) {
 	})
 }
 
+func wholeInstance() string {
+	body, _ := json.Marshal(api.Instance{Addresses: []api.Address{}, Tags: api.Tags{}, Identities: map[string]string{}})
+	return string(body)
+}
+
 func TestAShortRetryAfterIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cloud := &fakeCloud{}
@@ -206,7 +212,7 @@ func TestAShortRetryAfterIsWaitedFor(t *testing.T) {
 			if cloud.calls() == 1 {
 				return says(req, http.StatusTooManyRequests, "", ""), nil // That is a second.
 			}
-			return says(req, http.StatusOK, "", `{"id":"i-1"}`), nil
+			return says(req, http.StatusOK, "", wholeInstance()), nil
 		}
 		c := clientOf(t, cloud, Options{})
 		delayed := throttlesOf(t, "cloud", "delayed")

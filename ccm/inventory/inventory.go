@@ -282,7 +282,7 @@ func noteResource[T any](i *Inventory, s *resourceStore[T], item T) {
 		return
 	}
 	f := s.facts(&item)
-	if !f.complete || !f.ofCluster {
+	if !f.ofCluster {
 		return
 	}
 	i.mu.Lock()
@@ -307,8 +307,7 @@ func listOfCluster[T any](i *Inventory, list func(tags []string) ([]T, error), f
 			return nil, err
 		}
 		for _, item := range found {
-			// An item without an ID makes the whole answer doubtful: see checkItems.
-			if id := factsOf(&item).id; id == "" || !listed[id] {
+			if id := factsOf(&item).id; !listed[id] {
 				listed[id] = true
 				all = append(all, item)
 			}
@@ -348,21 +347,20 @@ func cacheResult(waited bool) string {
 func factsOfInstance(i *api.Instance) facts {
 	return facts{
 		id: i.ID, project: i.Project, version: i.Version, key: i.Name, ofCluster: true,
-		complete: i.ID != "" && i.Name != "" && i.State != "", ended: i.State == api.InstanceTerminated,
+		ended: i.State == api.InstanceTerminated,
 	}
 }
 
 func (i *Inventory) factsOfBalancer(lb *api.LoadBalancer) facts {
 	return facts{
 		id: lb.ID, project: lb.Project, version: lb.Version, key: lb.Tags[i.opts.ServiceTag],
-		ofCluster: i.isInCluster(lb.Tags), complete: lb.ID != "" && lb.State != "",
+		ofCluster: i.isInCluster(lb.Tags),
 	}
 }
 
 func (i *Inventory) factsOfRoute(r *api.Route) facts {
 	return facts{
-		id: r.ID, project: r.Project, version: r.Version,
-		ofCluster: i.isInCluster(r.Tags), complete: r.ID != "" && r.State != "",
+		id: r.ID, project: r.Project, version: r.Version, ofCluster: i.isInCluster(r.Tags),
 	}
 }
 

@@ -2,7 +2,6 @@ package inventory
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -139,19 +138,14 @@ func (i *Inventory) beginList() (ctx context.Context, began moment, generation i
 	return ctx, i.nextMoment(), i.generation, func() { cancel(); i.runningLists.Done() }
 }
 
-var errIncomplete = errors.New("doubtful answer, taken for none: it lacks an ID, a name or a state")
-
-// checkItems is an error if any of the items is incomplete or of another project: then the
-// whole answer is not believed.
+// checkItems is an error if any of the items is of another project: then the whole answer is
+// not believed. Nor is one that lacks something: the client returns an error instead.
 func checkItems[T any](ctx context.Context, i *Inventory, s *resourceStore[T], items ...T) error {
 	for n := range items {
-		f := s.facts(&items[n])
-		if !f.complete {
-			return fmt.Errorf("%s %q: %w", s.kind, f.id, errIncomplete)
-		}
 		if i.opts.Owns == nil {
-			continue
+			return nil
 		}
+		f := s.facts(&items[n])
 		owned, err := i.opts.Owns(ctx, f.project)
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package inventory
 import (
 	"context"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -22,7 +23,6 @@ type facts struct {
 	version     int64
 	key         string // what it is found by beside its ID; may be empty
 	ofCluster   bool   // it carries the cluster's tag, or needs none
-	complete    bool   // it has the fields that no resource is without
 	ended       bool   // it exists no more, although the cloud still shows it
 }
 
@@ -97,7 +97,7 @@ func (s *resourceStore[T]) confirmItem(item T, f facts, m moment) (change Change
 	}
 	e := s.entries[f.id]
 	switch {
-	case e == nil || f.version > e.facts.version:
+	case e == nil || f.version > e.facts.version || m.tick > e.confirmedAt.tick && isOtherAnswer(e, item, f):
 		s.putEntry(item, f, m)
 		return s.newChange(changeKindOf(f), item), true
 	case !e.facts.ofCluster: // The item is from before it lost the cluster's tag.
@@ -110,6 +110,12 @@ func (s *resourceStore[T]) confirmItem(item T, f facts, m moment) (change Change
 	}
 	e.missing = false
 	return s.newChange(Updated, e.item), !e.facts.ended
+}
+
+// isOtherAnswer tells whether the item is not what is known of the same version. Then one of the two
+// answers lacked an optional field by mistake, and the later one is believed until the next.
+func isOtherAnswer[T any](e *entry[T], item T, f facts) bool {
+	return f.version == e.facts.version && !e.missing && !reflect.DeepEqual(e.item, item)
 }
 
 // applyEvent records an event of the item. The change is for the subscribers if it is news.

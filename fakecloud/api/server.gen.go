@@ -1077,7 +1077,7 @@ type FaultEffect struct {
 	// JitterMilliseconds Up to so much is added to the delay, drawn by the rule's seed for each call.
 	JitterMilliseconds int `json:"jitterMilliseconds,omitempty"`
 
-	// OmitFields These fields are missing in the answer, or in each item of a list. A dot leads into a field, and into each item of one that is a list.
+	// OmitFields These fields are missing in the answer, in each item of a list, or in an event: of a stream, each event that has one of them is a match, also on a stream that is open already, as is `instance.addresses` of one about an instance. A dot leads into a field, and into each item of one that is a list.
 	OmitFields []string `json:"omitFields,omitempty"`
 
 	// PartialList A list is answered with so many of its first items, as if there were no more. Matches operations that list, and no others.

@@ -136,10 +136,10 @@ func startStatsCloud(t *testing.T, finished func(), answers ...*api.LoadBalancer
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/v1/load-balancers", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, api.LoadBalancerList{Items: []api.LoadBalancer{{ID: "lb-1", Name: "web"}}})
+		reply(w, webBalancer())
 	})
 	mux.HandleFunc("/v1/instances", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, api.InstanceList{Items: []api.Instance{{ID: "i-0", Name: "node-0"}, {ID: "i-1", Name: "node-1"}}})
+		reply(w, api.InstanceList{Items: []api.Instance{namedInstance("i-0", "node-0"), namedInstance("i-1", "node-1")}})
 	})
 	mux.HandleFunc("/v1/load-balancers/lb-1/stats", func(w http.ResponseWriter, r *http.Request) {
 		if next == len(answers) {
@@ -161,6 +161,19 @@ func startStatsCloud(t *testing.T, finished func(), answers ...*api.LoadBalancer
 	token := filepath.Join(t.TempDir(), "token")
 	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
 	t.Setenv("FAKECLOUD_TOKEN_FILE", token)
+}
+
+func webBalancer() api.LoadBalancerList {
+	return api.LoadBalancerList{Items: []api.LoadBalancer{{
+		ID: "lb-1", Name: "web", IPFamilies: api.IPFamilies{}, Listeners: []api.Listener{}, Targets: []api.Target{},
+		SourceRanges: api.SourceRanges{}, Tags: api.Tags{},
+	}}}
+}
+
+func namedInstance(id, name string) api.Instance {
+	return api.Instance{
+		ID: id, Name: name, Addresses: []api.Address{}, Tags: api.Tags{}, Identities: map[string]string{},
+	}
 }
 
 // statsWith are the counters of a balancer with one listener and one target, the same for
@@ -245,7 +258,7 @@ func TestStatsWatchEndsWithTheBalancer(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/load-balancers"):
-			_, _ = io.WriteString(w, `{"items":[{"id":"lb-1","name":"web"}]}`)
+			_ = json.NewEncoder(w).Encode(webBalancer())
 		case looks == 2:
 			_, _ = io.WriteString(w, `{"listeners":[],"targets":[]}`)
 		default:

@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -197,6 +198,10 @@ func TestIsNotFound(t *testing.T) {
 	assert.False(t, client.IsNotFound(err))
 }
 
+func instance(id string) api.Instance {
+	return api.Instance{ID: id, Addresses: []api.Address{}, Tags: api.Tags{}, Identities: map[string]string{}}
+}
+
 func TestListReadsAllPages(t *testing.T) {
 	var broken atomic.Bool
 	c, _ := newClient(t, func(w http.ResponseWriter, r *http.Request) {
@@ -205,11 +210,11 @@ func TestListReadsAllPages(t *testing.T) {
 		switch token := r.URL.Query().Get("pageToken"); {
 		case token == "":
 			next := "two"
-			answer(w, api.InstanceList{Items: []api.Instance{{ID: "i-1"}}, NextPageToken: &next})
+			answer(w, api.InstanceList{Items: []api.Instance{instance("i-1")}, NextPageToken: &next})
 		case broken.Load():
 			problem(w, http.StatusForbidden, api.Unauthenticated)
 		default:
-			answer(w, api.InstanceList{Items: []api.Instance{{ID: "i-2"}}})
+			answer(w, api.InstanceList{Items: []api.Instance{instance("i-2")}})
 		}
 	})
 	list, err := c.ListInstances(t.Context(), client.InstanceFilter{Tags: []string{"a=b"}})
@@ -226,7 +231,7 @@ func TestTokenIsReadForEachCall(t *testing.T) {
 	c, token := newClient(t, func(w http.ResponseWriter, r *http.Request) {
 		seen = append(seen, r.Header.Get("Authorization"))
 		assert.Equal(t, "test/1", r.UserAgent())
-		answer(w, api.Project{})
+		answer(w, api.Project{DefaultTags: api.Tags{}})
 	})
 	_, err := c.Project(t.Context())
 	require.NoError(t, err)
@@ -248,8 +253,8 @@ func TestFollowResumes(t *testing.T) {
 		assert.Equal(t, fmt.Sprint((n-1)*2), r.URL.Query().Get("after"))
 		w.Header().Set("Content-Type", "text/event-stream")
 		for seq := int64(n)*2 - 1; seq <= int64(n)*2; seq++ {
-			data, _ := json.Marshal(api.Event{Seq: seq})
-			_, _ = fmt.Fprintf(w, ": still here\n\nid: %d\nevent: updated\ndata: %s\n\n", seq, data)
+			_, _ = fmt.Fprint(w, ": still here\n\n")
+			sendEvent(w, seq)
 		}
 	})
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -260,10 +265,15 @@ func TestFollowResumes(t *testing.T) {
 	assert.Equal(t, []int64{1, 2, 3, 4}, seen)
 }
 
+func sendEvent(w io.Writer, seq int64) {
+	data, _ := json.Marshal(api.Event{Seq: seq})
+	_, _ = fmt.Fprintf(w, "id: %d\nevent: updated\ndata: %s\n\n", seq, data)
+}
+
 func TestFollowEndsWithItsCallback(t *testing.T) {
 	c, _ := newClient(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = fmt.Fprint(w, "id: 1\ndata: {\"seq\":1}\n\n")
+		sendEvent(w, 1)
 	})
 	enough := errors.New("enough")
 	assert.ErrorIs(t, c.Follow(t.Context(), client.FromOldest, func(api.Event) error { return enough }, nil), enough)
@@ -324,7 +334,7 @@ func TestFollowNoticesSilence(t *testing.T) {
 				_, _ = fmt.Fprint(w, ": still here\n\n")
 				flush()
 			}
-			_, _ = fmt.Fprint(w, "id: 1\ndata: {\"seq\":1}\n\n")
+			sendEvent(w, 1)
 			flush()
 		}
 		<-r.Context().Done()
@@ -358,7 +368,7 @@ func TestFollowResumesAfterThrottling(t *testing.T) {
 			return
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		_, _ = fmt.Fprint(w, "id: 1\ndata: {\"seq\":1}\n\n")
+		sendEvent(w, 1)
 	})
 	enough := errors.New("enough")
 	start := time.Now()
@@ -398,7 +408,7 @@ func TestConfigDirect(t *testing.T) {
 
 func TestConfigCAFile(t *testing.T) {
 	cloud := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, api.Project{Name: "p"})
+		answer(w, api.Project{Name: "p", DefaultTags: api.Tags{}})
 	}))
 	t.Cleanup(cloud.Close)
 	dir := t.TempDir()
@@ -444,7 +454,7 @@ func TestFollowFromTheNewest(t *testing.T) {
 		case 2:
 			_, _ = fmt.Fprint(w, ": connected\n\nid: 7\n\n")
 		default:
-			_, _ = fmt.Fprint(w, "id: 8\ndata: {\"seq\":8}\n\n")
+			sendEvent(w, 8)
 		}
 	})
 	enough := errors.New("enough")
@@ -503,7 +513,9 @@ func TestSnapshotTimeout(t *testing.T) {
 }
 
 func TestConfigWrap(t *testing.T) {
-	answers := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, api.Project{Name: "p"}) })
+	answers := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, api.Project{Name: "p", DefaultTags: api.Tags{}})
+	})
 	plain, secure := httptest.NewServer(answers), httptest.NewTLSServer(answers)
 	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -111,8 +110,8 @@ func (c *Client) watchEvents(
 			continue
 		}
 		var ev api.Event
-		if err := json.Unmarshal([]byte(msg.Data), &ev); err != nil {
-			return at, fmt.Errorf("event %s of the stream: %w", msg.LastEventID, err)
+		if err := decodeWhole([]byte(msg.Data), &ev); err != nil {
+			return at, fmt.Errorf("event %s of the stream is not what the API promises: %w", msg.LastEventID, err)
 		}
 		if err := fn(ev); err != nil {
 			return at, err

@@ -64,8 +64,8 @@ func readResource[T any](ctx context.Context, c *Client, path string, query url.
 
 // listPage is a list, or a page of it.
 type listPage[T any] struct {
-	Items         []T
-	NextPageToken string
+	Items         []T    `json:"items"`
+	NextPageToken string `json:"nextPageToken,omitempty"`
 }
 
 // readItems reads a list that has no pages.
@@ -223,7 +223,11 @@ func sendOnce[T any](
 	if resp.StatusCode == http.StatusNoContent {
 		return &out, nil
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&out); err != nil {
+	content, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("reading the cloud's answer to %s %s: %w", method, path, err)
+	}
+	if err := decodeWhole(content, &out); err != nil {
 		return nil, fmt.Errorf(
 			"the cloud's answer to %s %s is not what its API promises: %w", resp.Request.Method, resp.Request.URL.Path,
 			err,

@@ -117,8 +117,10 @@ func (e Effect) unsuitedReason(op Operation) string {
 		return "does not list: effect.partialList is for those that do"
 	case e.CarryOut:
 		return "changes nothing: effect.carryOut is for those that do"
-	case op.Streams:
-		return "answers with a stream, which cannot be kept or changed"
+	case op.Streams && (e.Stale || e.CarryOut):
+		return "answers with a stream, which cannot be kept"
+	case op.Streams && (e.Delay > 0 || e.Jitter > 0):
+		return "answers with a stream: effect.omitFields is for its events, which cannot be delayed"
 	case e.Stale:
 		return "does not read: effect.stale is for those that do"
 	}

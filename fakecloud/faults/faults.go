@@ -35,8 +35,8 @@ type Operation struct {
 	Resource string
 	// Tags tells that the resource of that ID can have tags.
 	Tags bool
-	// Answers tells whether its answer, or each item of a list, can have the field of a
-	// dotted path.
+	// Answers tells whether its answer, each item of a list or each event of a stream can have
+	// the field of a dotted path.
 	Answers func(path string) bool
 }
 
@@ -50,6 +50,9 @@ type Call struct {
 	// Tags reads those of the resource. It is called only if a rule needs them, and
 	// may be nil.
 	Tags func() (map[string]string, error)
+	// Has is of an event that an open stream is about to send: it tells whether the event has the
+	// field of a dotted path. It is nil for the call itself.
+	Has func(path string) bool
 	// Within is the operation of a dialect's call that makes this one, or "". A rule that names
 	// no call in particular takes the two as one call, which is the dialect's.
 	Within string
@@ -438,7 +441,17 @@ func (r *Rules) matchesCall(one *rule, c Call, tags map[string]string) bool {
 		(len(m.Operations) == 0 || slices.Contains(m.Operations, c.Operation)) &&
 		(m.Resource == "" || m.Resource == c.Resource) &&
 		(m.Tag == "" || cloud.ParseTagFilter(m.Tag).Matches(tags)) &&
-		one.Effect.suitsOperation(op) && !r.suitsOuter(one, c)
+		one.Effect.suitsOperation(op) && one.Effect.suitsEvent(op, c) && !r.suitsOuter(one, c)
+}
+
+// suitsEvent tells whether the effect is for an event, if the call is one, or for the call. Of a
+// stream, fields are left out of its events, and any other effect is for the call that opens it.
+func (e Effect) suitsEvent(op Operation, c Call) bool {
+	isOfEvents := op.Streams && len(e.OmitFields) > 0
+	if c.Has == nil {
+		return !isOfEvents
+	}
+	return isOfEvents && slices.ContainsFunc(e.OmitFields, c.Has)
 }
 
 // suitsOuter tells whether a rule is for the dialect's call that makes a call, and not for that
@@ -459,7 +472,8 @@ func (e Effect) suitsOperation(op Operation) bool {
 	case e.Stale, e.CarryOut:
 		return !op.Streams
 	case len(e.OmitFields) > 0:
-		return !op.Streams && slices.ContainsFunc(e.OmitFields, op.Answers)
+		isHeldUp := e.Delay > 0 || e.Jitter > 0
+		return !(op.Streams && isHeldUp) && slices.ContainsFunc(e.OmitFields, op.Answers)
 	}
 	return true
 }

@@ -164,6 +164,8 @@ func TestWhatARuleMatches(t *testing.T) {
 	list := faults.Call{Project: project, Token: "ccm", Operation: "listThings"}
 	make := faults.Call{Project: project, Operation: "makeThing"}
 	follow := faults.Call{Project: project, Operation: "follow"}
+	event := faults.Call{Project: project, Operation: "follow", Has: func(path string) bool { return path == "colour" }}
+	colourless := faults.Call{Project: project, Operation: "follow", Has: func(string) bool { return false }}
 	tagged := get
 	tagged.Tags = func() (map[string]string, error) { return map[string]string{"role": "worker"}, nil }
 	empty := faults.Spec{Effect: faults.Effect{EmptyList: true}}
@@ -207,6 +209,9 @@ func TestWhatARuleMatches(t *testing.T) {
 		"a read carried out":   {faults.Spec{Effect: faults.Effect{CarryOut: true, Drop: true}}, get, false},
 		"a field":              {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, get, true},
 		"a stream's field":     {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, follow, false},
+		"an event's field":     {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, event, true},
+		"another field":        {faults.Spec{Effect: faults.Effect{OmitFields: []string{"colour"}}}, colourless, false},
+		"a stream, not events": {unavailable(faults.Match{}), event, false},
 		"a life cycle":         {faults.Spec{Effect: faults.Effect{Crash: true}}, get, false},
 		"what is not touched": {
 			unavailable(faults.Match{}), faults.Call{Project: project, Token: "ccm", Operation: "deleteFault"}, false,

@@ -38,6 +38,7 @@ type eventMessage struct {
 	id       string
 	tags     map[string]string
 	data     []byte
+	body     []byte // the JSON in data
 }
 
 func toEventMessage(e cloud.Event) (eventMessage, error) {
@@ -48,7 +49,10 @@ func toEventMessage(e cloud.Event) (eventMessage, error) {
 	data := make([]byte, 0, len(body)+64)
 	data = fmt.Appendf(data, "id: %d\nevent: %s\ndata: ", e.Seq, e.Type)
 	data = append(append(data, body...), "\n\n"...)
-	return eventMessage{seq: e.Seq, project: e.Project, resource: e.Resource, id: e.ID, tags: e.Tags, data: data}, nil
+	body = data[len(data)-len("\n\n")-len(body) : len(data)-len("\n\n")]
+	return eventMessage{
+		seq: e.Seq, project: e.Project, resource: e.Resource, id: e.ID, tags: e.Tags, data: data, body: body,
+	}, nil
 }
 
 func toEventMessages(events []cloud.Event) ([]eventMessage, error) {

@@ -60,7 +60,7 @@ func (s *Server) sendStream(w http.ResponseWriter, r *http.Request, params api.S
 	}
 	out := &eventWriter{
 		w: w, control: http.NewResponseController(w), filter: f, hub: &s.hub, position: max(after, 0),
-		toldPosition: max(after, 0),
+		toldPosition: max(after, 0), edit: func(m eventMessage) ([]byte, error) { return s.editMessage(r, m) },
 	}
 	out.buf = append(out.buf, ": connected\n\n"...)
 	if newest {
@@ -202,6 +202,7 @@ type eventWriter struct {
 	filter  eventFilter
 	hub     *eventHub
 	buf     []byte
+	edit    func(eventMessage) ([]byte, error) // what a fault makes of a message
 	// position is the number up to which all events were sent or left out, toldPosition
 	// the last number that was sent.
 	position, toldPosition int64
@@ -215,7 +216,11 @@ func (o *eventWriter) sendMessages(messages []eventMessage, through int64) error
 		if !o.filter.wantsMessage(m) {
 			continue
 		}
-		o.buf = append(o.buf, m.data...)
+		data, err := o.edit(m)
+		if err != nil {
+			return err
+		}
+		o.buf = append(o.buf, data...)
 		o.toldPosition = m.seq
 		n++
 		if len(o.buf) >= maxEventChunk {

@@ -1,7 +1,9 @@
 package server_test
 
 import (
+	"bufio"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -170,6 +172,42 @@ func TestFieldsThatAreMissing(t *testing.T) {
 	require.ErrorAs(t, err, &refused)
 	require.NotNil(t, refused.Problem.Fields)
 	assert.Equal(t, "effect.omitFields.0", (*refused.Problem.Fields)[0].Field)
+}
+
+// A field is left out of as many events as the rule says, each time it would be sent, on a stream
+// that was open before.
+func TestFieldsThatEventsLack(t *testing.T) {
+	r := newRig(t)
+	one := r.nodes(t, "one")[0]
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.url+"/v1/events?newest=true", nil)
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer "+ccmSecret)
+	resp, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer func() { _ = resp.Body.Close() }()
+	lines := bufio.NewScanner(resp.Body)
+	next := func(prefix string) string {
+		for lines.Scan() {
+			if after, is := strings.CutPrefix(lines.Text(), prefix); is {
+				return after
+			}
+		}
+		t.Fatal("the stream ended")
+		return ""
+	}
+	next("id: ")
+	f := r.breakCCM(t, api.FaultCreate{
+		Match: api.FaultMatch{Operations: []string{"streamEvents"}}, Times: 1,
+		Effect: api.FaultEffect{OmitFields: []string{"route.instanceId", "instance.addresses"}},
+	})
+	for _, lacks := range []bool{true, false} {
+		must(r.UpdateInstance(t.Context(), one.ID, api.ResourceUpdate{Tags: &api.Tags{"lacks": fmt.Sprint(lacks)}}))(t)
+		var event map[string]map[string]any
+		_ = json.Unmarshal([]byte(next("data: ")), &event) // Not all fields are objects.
+		assert.Equal(t, one.ID, event["instance"]["id"])
+		assert.Equal(t, lacks, event["instance"]["addresses"] == nil)
+	}
+	assert.Equal(t, 1, r.hits(t, f.ID))
 }
 
 func TestFaultsFindResourcesByTag(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -314,23 +315,42 @@ func (s *Server) sendCaptured(w http.ResponseWriter, r *http.Request, hit *fault
 	}
 }
 
-// editAnswer removes items and fields, which a rule names by dotted paths, from an answer.
-func editAnswer(body json.RawMessage, e faults.Effect) (json.RawMessage, error) {
-	omit := func(value json.RawMessage) (json.RawMessage, error) {
-		var err error
-		for _, field := range e.OmitFields {
-			if value, err = effects.RemoveField(value, strings.Split(field, ".")...); err != nil {
-				return nil, err
-			}
-		}
-		return value, nil
+// editMessage returns a message of an event stream as its reader gets it: without the fields that a
+// fault leaves out.
+func (s *Server) editMessage(r *http.Request, m eventMessage) ([]byte, error) {
+	c := recordOf(r)
+	hit, err := s.faults.Apply(faults.Call{
+		Project: c.principal.Project.ID, Token: c.principal.Token, Operation: c.op.id,
+		Has: func(field string) bool { return effects.HasField(m.body, strings.Split(field, ".")...) },
+	})
+	if hit == nil || err != nil {
+		return m.data, err
 	}
+	s.metrics.countFault(hit.Effect)
+	body, err := omitFields(m.body, hit.Effect)
+	head := m.data[:len(m.data)-len(m.body)-len("\n\n")]
+	return slices.Concat(head, body, []byte("\n\n")), err
+}
+
+// omitFields removes the fields that a rule names by dotted paths from a value, or from each item of a list.
+func omitFields(value json.RawMessage, e faults.Effect) (json.RawMessage, error) {
+	var err error
+	for _, field := range e.OmitFields {
+		if value, err = effects.RemoveField(value, strings.Split(field, ".")...); err != nil {
+			return nil, err
+		}
+	}
+	return value, nil
+}
+
+// editAnswer removes items and fields from an answer.
+func editAnswer(body json.RawMessage, e faults.Effect) (json.RawMessage, error) {
 	var whole struct{ Items json.RawMessage }
 	if err := json.Unmarshal(body, &whole); err != nil {
 		return nil, err
 	}
 	if whole.Items == nil {
-		return omit(body)
+		return omitFields(body, e)
 	}
 	body, err := effects.ChangeAt(body, "/items", func(list json.RawMessage) (json.RawMessage, error) {
 		var err error
@@ -339,7 +359,7 @@ func editAnswer(body json.RawMessage, e faults.Effect) (json.RawMessage, error) 
 				return nil, err
 			}
 		}
-		return omit(list)
+		return omitFields(list, e)
 	})
 	if err == nil && e.PartialList > 0 {
 		body, err = effects.RemoveField(body, "nextPageToken")

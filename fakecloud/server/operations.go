@@ -54,7 +54,7 @@ func operationsOf(spec *openapi3.T) operations {
 		for method, op := range item.Operations() {
 			audit := slices.Contains(op.Tags, "audit")
 			o := &operation{
-				id: op.OperationID, faults: toFaultOperation(method, path, op),
+				id: op.OperationID, faults: toFaultOperation(spec, method, path, op),
 				kind: pathResources[collectionOf(path)].kind, public: op.Security != nil,
 				query: map[string]bool{}, headers: map[string]bool{}, json: op.RequestBody != nil &&
 					op.RequestBody.Value.Content["application/json"] != nil && len(op.RequestBody.Value.Content) == 1,
@@ -109,7 +109,7 @@ func collectionOf(path string) string {
 }
 
 // toFaultOperation gives what faults must know of an operation.
-func toFaultOperation(method, path string, op *openapi3.Operation) faults.Operation {
+func toFaultOperation(spec *openapi3.T, method, path string, op *openapi3.Operation) faults.Operation {
 	answer := answerOf(op)
 	lists := answer != nil && answer.Properties["items"] != nil
 	if lists {
@@ -118,6 +118,9 @@ func toFaultOperation(method, path string, op *openapi3.Operation) faults.Operat
 	stream := false
 	if ok := op.Responses.Status(http.StatusOK); ok != nil {
 		stream = ok.Value.Content.Get("text/event-stream") != nil
+	}
+	if stream {
+		answer = spec.Components.Schemas["Event"].Value
 	}
 	resource := pathResources[collectionOf(path)]
 	return faults.Operation{

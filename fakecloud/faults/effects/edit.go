@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 )
@@ -105,4 +106,15 @@ func RemoveField(value json.RawMessage, keys ...string) (json.RawMessage, error)
 	}
 	delete(object, key)
 	return json.Marshal(object)
+}
+
+// HasField tells whether RemoveField would remove anything.
+func HasField(value json.RawMessage, keys ...string) bool {
+	without, err := RemoveField(value, keys...)
+	if err != nil {
+		return false
+	}
+	var before, after any
+	return json.Unmarshal(value, &before) == nil && json.Unmarshal(without, &after) == nil &&
+		!reflect.DeepEqual(before, after)
 }
