@@ -148,6 +148,22 @@ func (e *explainer) warnOnce(obj object, topic string, c cause, format string, a
 	}
 }
 
+// reasonPending is the last reason of a topic whose causes are over, while what was asked for is not done
+// yet. It has no Event.
+const reasonPending = "Pending"
+
+// markPending records that the topic's causes are over, if it has any, and may come again without
+// another Event until it is resolved.
+func (e *explainer) markPending(obj object, topic string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	key, pending := objectTopic{obj.GetUID(), topic}, cause{reason: reasonPending}
+	if causes := e.reported[key]; len(causes) > 0 && causes[len(causes)-1] != pending {
+		others := slices.DeleteFunc(slices.Clone(causes), func(c cause) bool { return c == pending })
+		e.reported[key] = append(others, pending)
+	}
+}
+
 // recordNormalEvent writes an Event about something that happened, one for each call.
 func (e *explainer) recordNormalEvent(obj object, reason, format string, args ...any) {
 	e.mu.Lock()

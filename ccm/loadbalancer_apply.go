@@ -179,11 +179,17 @@ func (l *loadBalancers) deleteBalancer(
 }
 
 // onDeletionOf is what becomes of the balancer of a Service that goes: what the Service says or,
-// where it cannot be asked any more, what its balancer says.
+// where it is gone already and has no type, what its balancer's tag says.
 func onDeletionOf(svc *corev1.Service, lb *api.LoadBalancer) (annotations.OnDeletion, error) {
 	said, given := svc.Annotations[annotations.Prefix+annotations.OnDelete]
-	if !given {
-		return annotations.OnDeletion(lb.Tags[contract.TagOnDelete]), nil
+	tagged := annotations.OnDeletion(lb.Tags[contract.TagOnDelete])
+	switch {
+	case !given && svc.Spec.Type == "":
+		return tagged, nil
+	case !given && tagged == annotations.Refuse: // The protection is what the Service asked for before.
+		return annotations.Delete, nil
+	case !given:
+		return "", nil
 	}
 	asked, err := annotations.Parse(map[string]string{annotations.Prefix + annotations.OnDelete: said})
 	if err != nil {
@@ -198,9 +204,7 @@ func (l *loadBalancers) disownBalancer(
 	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
 ) (wasGone bool, err error) {
 	tags := maps.Clone(lb.Tags)
-	for _, key := range []string{
-		contract.TagCluster, contract.TagClusterUID, contract.TagServiceUID, contract.TagServiceAddress, contract.TagOnDelete,
-	} {
+	for _, key := range append(optionTags, contract.TagCluster, contract.TagClusterUID, contract.TagServiceUID) {
 		delete(tags, key)
 	}
 	_, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID, api.LoadBalancerUpdate{Tags: &tags})

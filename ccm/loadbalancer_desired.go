@@ -214,7 +214,8 @@ func newBalancerSpec(cluster clusterID, svc *corev1.Service, nodes []*corev1.Nod
 	}, nil
 }
 
-// deletionProtectionOf is nil if the Service says nothing of it: somebody else may have set it.
+// deletionProtectionOf is nil if the Service says nothing of it: then the balancer keeps the protection that
+// somebody else has set.
 func deletionProtectionOf(asked annotations.Values) *bool {
 	if asked.OnDelete == "" {
 		return nil
@@ -511,7 +512,33 @@ func tagsOf(cluster clusterID, svc *corev1.Service, asked annotations.Values) ap
 	if asked.OnDelete != "" {
 		tags[contract.TagOnDelete] = string(asked.OnDelete)
 	}
+	if asked.HealthCheck.Protocol == api.HealthCheckNone {
+		tags[contract.TagHealthCheck] = string(api.HealthCheckNone)
+	}
+	if keys := tagKeys(asked.Tags); keys != "" {
+		tags[contract.TagServiceTags] = keys
+	}
 	return tags
+}
+
+// optionTags are the tags that say what a Service asked for, so that it can be taken back.
+var optionTags = []string{
+	contract.TagServiceAddress, contract.TagOnDelete, contract.TagHealthCheck, contract.TagServiceTags,
+}
+
+// maxTagValue is the length of a tag's value in the cloud.
+const maxTagValue = 256
+
+// tagKeys lists the keys of tags, with commas between. It leaves out those for which there is no
+// room: these tags stay when they are not asked for any more.
+func tagKeys(tags api.Tags) string {
+	list := ""
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
+		if longer := strings.TrimPrefix(list+","+key, ","); len(longer) <= maxTagValue {
+			list = longer
+		}
+	}
+	return list
 }
 
 func sortListeners(l api.Listeners) {

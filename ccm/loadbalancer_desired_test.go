@@ -145,7 +145,7 @@ func TestBalancerTags(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, api.Tags{
 		"team": "blue", contract.TagCluster: "lab", contract.TagClusterUID: "k-1", contract.TagService: "default/web",
-		contract.TagServiceUID: "01234567-89ab",
+		contract.TagServiceUID: "01234567-89ab", contract.TagServiceTags: "team",
 	}, want.tags)
 	have := built(t, api.LoadBalancerActive)
 	have.Tags["team"] = "blue"
@@ -154,6 +154,13 @@ func TestBalancerTags(t *testing.T) {
 	assert.Equal(t, want.tags, *steps[0].(updateStep).update.Tags)
 	have.Tags = want.tags
 	assert.Empty(t, planSteps(have, want))
+}
+
+// A tag's value in the cloud has 256 bytes at most: keys for which there is no room are left out.
+func TestTagKeysFitIntoOneTag(t *testing.T) {
+	long := strings.Repeat("k", 128)
+	assert.Equal(t, "a,"+long, tagKeys(api.Tags{"a": "1", long: "2", long + "l": "3"}))
+	assert.Empty(t, tagKeys(nil))
 }
 
 func TestSourceRangesOfBothFamilies(t *testing.T) {
@@ -411,6 +418,11 @@ func TestDefaultAnnotations(t *testing.T) {
 func TestBalancerWithoutHealthCheckKeepsNone(t *testing.T) {
 	old := built(t, api.LoadBalancerActive)
 	old.HealthCheck = nil
+	asked := built(t, api.LoadBalancerActive)
+	asked.HealthCheck, asked.Tags[contract.TagHealthCheck] = nil, "none"
+	want, err := newBalancerSpec(clusterID{name: clusterName}, service(), nil)
+	require.NoError(t, err)
+	assert.NotEmpty(t, planSteps(asked, want), "its Service asked for that before")
 	local := service()
 	local.Spec.ExternalTrafficPolicy, local.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 30999
 	for name, tc := range map[string]struct {

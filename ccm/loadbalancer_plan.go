@@ -158,7 +158,7 @@ func (s *updateStep) compareTraffic(have *api.LoadBalancer, want balancerSpec) {
 	if have.HealthCheck != nil {
 		check = *have.HealthCheck
 	}
-	isKept := want.keepsNoHealthCheck && check.Protocol == api.HealthCheckNone
+	isKept := want.keepsNoHealthCheck && check.Protocol == api.HealthCheckNone && have.Tags[contract.TagHealthCheck] == ""
 	if check != want.healthCheck && !isKept {
 		s.update.HealthCheck = &want.healthCheck
 		s.addChange("health check %s to %s", healthCheckString(check), healthCheckString(want.healthCheck))
@@ -184,20 +184,25 @@ func (s *updateStep) compareOptions(have *api.LoadBalancer, want balancerSpec) {
 		have.IdleTimeoutSeconds, want.idleTimeoutSeconds, &s.update.IdleTimeoutSeconds)
 	s.compareSeconds("drain",
 		have.DrainSeconds, want.drainSeconds, &s.update.DrainSeconds)
-	if want.deletionProtection != nil && have.DeletionProtection != *want.deletionProtection {
-		s.update.DeletionProtection = want.deletionProtection
-		s.addChange("deletion protection to %t", *want.deletionProtection)
+	protection := want.deletionProtection
+	if protection == nil && have.Tags[contract.TagOnDelete] == string(annotations.Refuse) {
+		protection = new(false) // The protection is what the Service asked for before.
+	}
+	if protection != nil && have.DeletionProtection != *protection {
+		s.update.DeletionProtection = protection
+		s.addChange("deletion protection to %t", *protection)
 	}
 	s.compareTags(have.Tags, want.tags)
 }
 
-// compareTags leaves other people's tags on our balancer alone.
+// compareTags leaves other people's tags on our balancer alone. Tags that the Service asked for
+// and does not ask for any more are taken away.
 func (s *updateStep) compareTags(have, want api.Tags) {
 	tags := api.Tags{}
 	maps.Copy(tags, have)
-	// An address that is not chosen any more is kept, and may be chosen anew.
-	delete(tags, contract.TagServiceAddress)
-	delete(tags, contract.TagOnDelete)
+	for _, key := range slices.Concat(optionTags, strings.Split(have[contract.TagServiceTags], ",")) {
+		delete(tags, key)
+	}
 	maps.Copy(tags, want)
 	if maps.Equal(tags, have) {
 		return

@@ -1,7 +1,6 @@
 package ccm
 
 import (
-	"encoding/json"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -75,21 +74,6 @@ func TestPlanSteps(t *testing.T) {
 			assert.Equal(t, tc.want, steps)
 		})
 	}
-}
-
-// What the Service no longer asks for is reset to values that the API has.
-func TestPlanResetsWhatIsNoLongerAskedFor(t *testing.T) {
-	have := built(t, api.LoadBalancerActive)
-	have.SourceRanges, have.ClientAffinitySeconds = api.SourceRanges{"10.0.0.0/8"}, 60
-	have.HealthCheck = &api.HealthCheck{Protocol: api.HealthCheckHTTP, Port: 31000}
-	unchecked := serviceWithAnnotations(annotations.HealthCheck, "none")
-	want, err := newBalancerSpec(clusterID{name: clusterName}, unchecked, nil)
-	require.NoError(t, err)
-	steps := planSteps(have, want)
-	require.Len(t, steps, 1)
-	sent, err := json.Marshal(steps[0].(updateStep).update)
-	require.NoError(t, err)
-	assert.JSONEq(t, `{"sourceRanges":[],"clientAffinitySeconds":0,"healthCheck":{"protocol":"none"}}`, string(sent))
 }
 
 // A balancer is replaced only where the Service asks for something that it lacks.

@@ -87,6 +87,18 @@ func (p *propertyCloud) awaitBalancers() []api.LoadBalancer {
 	})
 }
 
+// removeBalancers deletes all that a test left.
+func (p *propertyCloud) removeBalancers(t require.TestingT) {
+	for _, lb := range p.awaitBalancers() {
+		_, err := p.cloud.UpdateLoadBalancer(context.Background(), lb.ID, api.LoadBalancerUpdate{DeletionProtection: new(false)})
+		require.NoError(t, err)
+		p.awaitBalancers()
+		_, err = p.cloud.DeleteLoadBalancer(context.Background(), lb.ID)
+		require.NoError(t, err)
+	}
+	require.Empty(t, p.awaitBalancers())
+}
+
 // Any Service, changed in any way, is either refused before anything but targets is written,
 // or its balancer becomes what it asks for within a few rounds, after which nothing is written
 // again. In the end nothing is left.
@@ -96,14 +108,7 @@ func TestAnyServiceConverges(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		cloud := clouds[rapid.Bool().Draw(t, "the cloud has IPv6")]
-		for _, left := range cloud.awaitBalancers() { // By a history that failed.
-			_, err := cloud.cloud.UpdateLoadBalancer(t.Context(), left.ID, api.LoadBalancerUpdate{DeletionProtection: new(false)})
-			require.NoError(t, err)
-			cloud.awaitBalancers()
-			_, err = cloud.cloud.DeleteLoadBalancer(t.Context(), left.ID)
-			require.NoError(t, err)
-		}
-		require.Empty(t, cloud.awaitBalancers())
+		cloud.removeBalancers(t) // By a history that failed.
 		checkConvergence(t, cloud)
 	})
 }

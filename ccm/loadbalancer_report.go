@@ -71,6 +71,7 @@ func failedStateError(lb *api.LoadBalancer) error {
 // error. lb is the balancer as it is; without an error, nil means that it is gone.
 func (l *loadBalancers) reportOutcome(svc *corev1.Service, summary string, lb *api.LoadBalancer, err error) error {
 	if isPending(err) {
+		l.explain.markPending(svc, topicLoadBalancer)
 		return l.slowDownRetry(svc, err)
 	}
 	if err != nil {

@@ -178,8 +178,10 @@ func (w *nodeWatch) enqueueChange(c inventory.Change) {
 	switch {
 	case c.Instance != nil:
 		w.enqueueNodesOf(c.Instance)
-	case c.Kind == inventory.Relisted: // So the cloud is well again.
+	case c.Kind == inventory.Recovered:
 		w.resetPromptPauses()
+		w.enqueueAllNodes(context.Background())
+	case c.Kind == inventory.Relisted:
 		w.enqueueAllNodes(context.Background())
 	}
 }

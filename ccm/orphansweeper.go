@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
+	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -84,7 +85,21 @@ func newOrphanSweeper(
 		undeletable: newOrphanBackoff(),
 	}
 	s.guard.list = s.listBalancerIDs
+	c.inventory.Subscribe(s.endBackoff)
 	return s, s.useInformers(shared)
+}
+
+// endBackoff has the next sweep try again what could not be deleted: the cloud answers again, or somebody
+// changed the balancer and may have lifted its protection.
+func (s *orphanSweeper) endBackoff(c inventory.Change) {
+	switch {
+	case c.Kind == inventory.Recovered:
+		for _, lb := range s.inventory.LoadBalancers() {
+			s.undeletable.DeleteEntry(lb.ID)
+		}
+	case c.LoadBalancer != nil:
+		s.undeletable.DeleteEntry(c.LoadBalancer.ID)
+	}
 }
 
 // listBalancerIDs are the IDs of the cluster's balancers.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	servicehelpers "k8s.io/cloud-provider/service/helpers"
+	"k8s.io/klog/v2"
 )
 
 // serviceReconciler does for a Service what upstream's service controller would do, at
@@ -27,6 +29,7 @@ type balancerEnsurer interface {
 	EnsureLoadBalancer(
 		ctx context.Context, cluster string, svc *corev1.Service, nodes []*corev1.Node,
 	) (*corev1.LoadBalancerStatus, error)
+	balancerDeleter
 }
 
 // getService asks the API server for a Service that an informer has. It is nil if the
@@ -50,6 +53,9 @@ func (r *serviceReconciler) getService(ctx context.Context, cached *corev1.Servi
 // status if that names another.
 func (r *serviceReconciler) reconcile(ctx context.Context, svc *corev1.Service, nodes []*corev1.Node) error {
 	status, err := r.balancers.EnsureLoadBalancer(ctx, r.cluster, svc, nodes)
+	if isPending(err) {
+		return err // It is told from other errors by its type.
+	}
 	if err != nil {
 		return fmt.Errorf("load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
 	}
@@ -67,6 +73,36 @@ func (r *serviceReconciler) reconcile(ctx context.Context, svc *corev1.Service, 
 		Patch(ctx, svc.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		return fmt.Errorf("writing the load balancer's address to service %s/%s: %w", svc.Namespace, svc.Name, err)
+	}
+	return nil
+}
+
+// reconcileDeletion deletes the balancer of a Service that waits for that, and takes off the finalizer.
+func (r *serviceReconciler) reconcileDeletion(ctx context.Context, svc *corev1.Service) error {
+	if err := r.balancers.EnsureLoadBalancerDeleted(ctx, r.cluster, svc); err != nil {
+		return fmt.Errorf("load balancer of service %s/%s: %w", svc.Namespace, svc.Name, err)
+	}
+	changed := svc.DeepCopy()
+	changed.Status.LoadBalancer = corev1.LoadBalancerStatus{}
+	changed.Finalizers = slices.DeleteFunc(changed.Finalizers, func(name string) bool {
+		return name == servicehelpers.LoadBalancerCleanupFinalizer
+	})
+	return r.patch(svc, changed)
+}
+
+// addFinalizer puts back the finalizer that keeps a Service until its balancer is deleted.
+func (r *serviceReconciler) addFinalizer(svc *corev1.Service) error {
+	klog.InfoS("Putting back the finalizer of a Service that has a load balancer", "service", klog.KObj(svc))
+	changed := svc.DeepCopy()
+	changed.Finalizers = append(changed.Finalizers, servicehelpers.LoadBalancerCleanupFinalizer)
+	return r.patch(svc, changed)
+}
+
+// patch writes finalizers and the status as upstream does, through the status subresource.
+func (r *serviceReconciler) patch(svc, changed *corev1.Service) error {
+	_, err := servicehelpers.PatchService(r.kube.CoreV1(), svc, changed)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("writing the finalizers of service %s/%s: %w", svc.Namespace, svc.Name, err)
 	}
 	return nil
 }

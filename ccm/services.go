@@ -31,6 +31,12 @@ func hasBalancerAddress(svc *corev1.Service) bool {
 	return isBalancerRequested(svc) && len(svc.Status.LoadBalancer.Ingress) > 0
 }
 
+// needsCleanup is upstream's function of that name: the Service's balancer is to be deleted.
+func needsCleanup(svc *corev1.Service) bool {
+	return servicehelpers.HasLBFinalizer(svc) &&
+		(svc.DeletionTimestamp != nil || svc.Spec.Type != corev1.ServiceTypeLoadBalancer)
+}
+
 // isManagedUpstream tells whether upstream's controller still looks after the Service's
 // balancer, be it to delete it.
 func isManagedUpstream(svc *corev1.Service) bool {

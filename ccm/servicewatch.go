@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+	servicehelpers "k8s.io/cloud-provider/service/helpers"
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/annotations"
@@ -34,8 +36,9 @@ const (
 	// allServicesPeriod is how often every Service is looked at. That is for what no event
 	// reported: the stream was broken, or the event came before its Service.
 	allServicesPeriod = 3 * time.Minute
-	// waitingServicesPeriod is how often it is looked for Services that wait for their address.
-	waitingServicesPeriod = 30 * time.Second
+	// probePeriod is how often one of the Services that wait for the cloud tries whether it is well
+	// again, however many wait.
+	probePeriod = 10 * time.Second
 	// minServiceRetry and maxServiceRetry are between two tries for one Service that fail.
 	minServiceRetry = 5 * time.Second
 	maxServiceRetry = 2 * time.Minute
@@ -48,8 +51,9 @@ const (
 // not the Service that changed. Finding differences costs no call of the cloud, as the inventory
 // knows its balancers.
 //
-// It also retries for Services that wait for an address because of the cloud: after a long outage
-// upstream's own retry may be five minutes away, and its controller follows no change of a
+// It also retries for Services that wait because of the cloud, as soon as what they wait for may be
+// over: upstream's own retry may be five minutes away. And it brings back the status and the
+// finalizer that somebody took off a Service, as upstream's controller follows no change of a
 // Service but of what the balancer is made from. Safe for concurrent use.
 type serviceWatch struct {
 	inventory  balancerInventory
@@ -151,11 +155,9 @@ func (w *serviceWatch) Run(ctx context.Context, health *jobHealth) {
 		return
 	}
 	startWorkers(ctx, &running, health, w.queue, w.syncService)
-	runPeriodically(ctx, &running, health, waitingServicesPeriod, func(context.Context) {
-		for _, svc := range w.listWaiting(unavailableReasons) {
-			if w.queue.NumRequeues(string(svc.UID)) == 0 {
-				w.queue.Add(string(svc.UID))
-			}
+	runPeriodically(ctx, &running, health, probePeriod, func(context.Context) {
+		if waiting := w.listWaiting(unavailableReasons); len(waiting) > 0 {
+			w.queue.Add(string(waiting[rand.IntN(len(waiting))].UID))
 		}
 	})
 	runPeriodically(ctx, &running, health, allServicesPeriod, func(context.Context) { w.enqueueAllServices() })
@@ -164,17 +166,21 @@ func (w *serviceWatch) Run(ctx context.Context, health *jobHealth) {
 
 // enqueueChange is called by the feed, and must not block.
 func (w *serviceWatch) enqueueChange(c inventory.Change) {
-	if c.Kind == inventory.Relisted { // So the cloud is well again.
+	switch {
+	case c.Kind == inventory.Relisted:
 		w.enqueueAllServices()
-		for _, svc := range w.listWaiting(unavailableReasons) {
-			w.queue.Forget(string(svc.UID))
-			w.queue.Add(string(svc.UID))
-		}
-		return
+	case c.Kind == inventory.Recovered:
+		w.prompt(unavailableReasons)
+	case c.Kind == inventory.Freed:
+		w.prompt(takenReasons)
+		w.enqueueFirstInNeed()
+	case c.LoadBalancer != nil:
+		w.enqueueOwner(c)
 	}
-	if c.LoadBalancer == nil {
-		return
-	}
+}
+
+// enqueueOwner is for a change of a load balancer of the cluster.
+func (w *serviceWatch) enqueueOwner(c inventory.Change) {
 	uid := c.LoadBalancer.Tags[contract.TagServiceUID]
 	isGoing := c.Kind == inventory.Deleted || c.LoadBalancer.State == api.LoadBalancerDeleting
 	if uid == "" || !isGoing && w.services.getByUID(uid) == nil {
@@ -183,12 +189,21 @@ func (w *serviceWatch) enqueueChange(c inventory.Change) {
 	}
 	w.queue.Add(uid)
 	if c.Kind == inventory.Deleted {
+		w.prompt(takenReasons)
 		w.enqueueFirstInNeed()
 	}
 }
 
-// enqueueFirstInNeed has the oldest Service tried that waits for what was freed: one, as one
-// balancer was freed.
+// prompt has all Services tried now that wait for one of these reasons, and begin anew with their pauses.
+func (w *serviceWatch) prompt(reasons []string) {
+	for _, svc := range w.listWaiting(reasons) {
+		w.queue.Forget(string(svc.UID))
+		w.queue.Add(string(svc.UID))
+	}
+}
+
+// enqueueFirstInNeed has the oldest Service tried that waits for what was freed. If it gets what it
+// needs, the next one is tried.
 func (w *serviceWatch) enqueueFirstInNeed() {
 	waiting := w.listWaiting(scarcityReasons)
 	if len(waiting) > 0 {
@@ -198,8 +213,10 @@ func (w *serviceWatch) enqueueFirstInNeed() {
 	}
 }
 
+// enqueueService leaves out Services that wait for the cloud: these are prompted.
 func (w *serviceWatch) enqueueService(obj any) {
-	if svc, ok := obj.(*corev1.Service); ok && hasBalancerAddress(svc) {
+	svc, ok := obj.(*corev1.Service)
+	if ok && wantsLoadBalancer(svc) && (hasBalancerAddress(svc) || !w.isWaiting(svc, cloudReasons)) {
 		w.queue.Add(string(svc.UID))
 	}
 }
@@ -233,12 +250,18 @@ var (
 		contract.ReasonCloudAccessDenied, contract.ReasonWrongProject,
 	}
 	scarcityReasons = []string{contract.ReasonQuotaExceeded, contract.ReasonAddressPoolExhausted}
+	// takenReasons are those of Services that wait each for something of its own: an address, a name.
+	takenReasons = []string{
+		contract.ReasonAddressNotAvailable, contract.ReasonLoadBalancerNameTaken,
+		contract.ReasonLoadBalancerAmbiguous, contract.ReasonLoadBalancerProtected,
+	}
+	cloudReasons = slices.Concat(unavailableReasons, scarcityReasons, takenReasons, []string{reasonPending})
 )
 
-// isWaiting tells whether upstream tried to build the Service's balancer, and failed for one of
+// isWaiting tells whether the Service's balancer was to be built or deleted, and that failed for one of
 // these reasons.
 func (w *serviceWatch) isWaiting(svc *corev1.Service, reasons []string) bool {
-	return isBalancerRequested(svc) && !hasBalancerAddress(svc) &&
+	return (isBalancerRequested(svc) || needsCleanup(svc)) &&
 		slices.ContainsFunc(reasons, func(reason string) bool {
 			return w.explain.isLastReason(svc, topicLoadBalancer, reason)
 		})
@@ -253,17 +276,36 @@ func (w *serviceWatch) listWaiting(reasons []string) []*corev1.Service {
 // syncService compares one Service, by its UID, with its balancer.
 func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	svc := w.services.getByUID(uid)
-	if svc == nil || !hasBalancerAddress(svc) {
+	if svc == nil || !wantsLoadBalancer(svc) || svc.DeletionTimestamp != nil {
 		w.forgetDrift(uid)
-		if svc != nil && w.isWaiting(svc, slices.Concat(unavailableReasons, scarcityReasons)) {
-			return w.retryAddress(ctx, svc)
-		}
-		return nil
 	}
-	svc = w.balancers.withDefaults(svc)
-	nodes := targetNodes(w.nodes)
 	all := w.inventory.LoadBalancersOf(uid)
 	live := withoutDeleting(all)
+	switch {
+	case svc == nil:
+		return nil
+	case !hasBalancerAddress(svc) && w.isWaiting(svc, cloudReasons):
+		return w.retry(ctx, svc)
+	case !w.isBuilt(svc, live):
+		return nil
+	case !servicehelpers.HasLBFinalizer(svc):
+		return w.restoreFinalizer(ctx, svc)
+	}
+	return w.syncBalancer(ctx, w.balancers.withDefaults(svc), all, live)
+}
+
+// isBuilt tells whether the Service's balancer was finished, whatever somebody took off the Service since.
+func (w *serviceWatch) isBuilt(svc *corev1.Service, live []api.LoadBalancer) bool {
+	return wantsLoadBalancer(svc) && svc.DeletionTimestamp == nil &&
+		(len(svc.Status.LoadBalancer.Ingress) > 0 || w.driftOf(string(svc.UID)).id != "" ||
+			len(live) == 1 && live[0].State == api.LoadBalancerActive)
+}
+
+// syncBalancer compares a Service with its balancers, of which some live.
+func (w *serviceWatch) syncBalancer(
+	ctx context.Context, svc *corev1.Service, all, live []api.LoadBalancer,
+) error {
+	uid, nodes := string(svc.UID), targetNodes(w.nodes)
 	want, err := w.balancers.desiredSpec(svc, nodes)
 	if err != nil || len(live) > 1 {
 		// The Service wants what cannot be, or nobody knows which is its own, and upstream's
@@ -283,7 +325,8 @@ func (w *serviceWatch) syncService(ctx context.Context, uid string) error {
 	}
 	isOutOfBand := len(live) == 0 || len(live) == 1 && w.balancers.areSettingsOfOthers(uid, &live[0])
 	delay := overdueDelay
-	if (isOutOfBand || d.repaired != "") && d.tried != difference {
+	isStatusWiped := d.id != "" && !hasBalancerAddress(svc)
+	if (isOutOfBand || isStatusWiped || d.repaired != "") && d.tried != difference {
 		delay = outOfBandDelay
 	}
 	if rest := delay - time.Since(d.since); rest > 0 {
@@ -326,20 +369,18 @@ func describeDifference(svc *corev1.Service, live []api.LoadBalancer, want balan
 	return strings.Join(parts, "; ")
 }
 
-// hasAddressOf tells whether the Service's status names an address of the balancer, or the host name
-// that stands for it. Where the Service wants what cannot be, it keeps what it names.
+// hasAddressOf tells whether the Service's status names the balancer's addresses, or the host name
+// that stands for them. Where the Service wants what cannot be, it keeps what it names.
 func hasAddressOf(svc *corev1.Service, lb *api.LoadBalancer, want balancerSpec) bool {
 	if want.scope == targetsOnly {
 		return true
 	}
-	for _, wanted := range balancerStatus(svc, lb).Ingress {
-		if slices.ContainsFunc(svc.Status.LoadBalancer.Ingress, func(i corev1.LoadBalancerIngress) bool {
-			return i.IP == wanted.IP && i.Hostname == wanted.Hostname
-		}) {
-			return true
-		}
-	}
-	return false
+	return slices.EqualFunc(balancerStatus(svc, lb).Ingress, svc.Status.LoadBalancer.Ingress,
+		func(wanted, has corev1.LoadBalancerIngress) bool {
+			// Releases of the API server without ipMode drop it.
+			return has.IP == wanted.IP && has.Hostname == wanted.Hostname &&
+				(has.IPMode == nil || wanted.IPMode != nil && *has.IPMode == *wanted.IPMode)
+		})
 }
 
 // settle is for a balancer that has all that its Service wants. Whether it also works, and why
@@ -350,7 +391,7 @@ func (w *serviceWatch) settle(
 	if scope == wholeBalancer {
 		w.balancers.recordSettings(string(svc.UID), lb)
 		if w.needsExplanation(svc, lb) {
-			if err := w.reconcileIfThere(ctx, svc, nodes, hasBalancerAddress); err != nil {
+			if err := w.reconcileIfThere(ctx, svc, nodes, isBalancerRequested); err != nil {
 				return err
 			}
 		}
@@ -378,7 +419,7 @@ func (w *serviceWatch) needsExplanation(svc *corev1.Service, lb *api.LoadBalance
 func (w *serviceWatch) reconcileDrift(
 	ctx context.Context, cached *corev1.Service, nodes []*corev1.Node, d *drift, scope reconcileScope,
 ) error {
-	err := w.reconcileIfThere(ctx, cached, nodes, hasBalancerAddress)
+	err := w.reconcileIfThere(ctx, cached, nodes, isBalancerRequested)
 	isFollowed := scope == targetsOnly && isRefusal(err) // The refusal is of all but the targets.
 	if err != nil && !isFollowed {
 		return err
@@ -400,16 +441,49 @@ func (w *serviceWatch) reconcileIfThere(
 	return w.reconciler.reconcile(ctx, svc, nodes)
 }
 
-// retryAddress tries to get the address of a Service that waits for it. What is scarce is not
-// tried again before somebody has freed some; upstream's controller tries now and then.
-func (w *serviceWatch) retryAddress(ctx context.Context, cached *corev1.Service) error {
-	err := w.reconcileIfThere(ctx, cached, targetNodes(w.nodes), func(svc *corev1.Service) bool {
-		return isBalancerRequested(svc) && !hasBalancerAddress(svc)
-	})
-	if err != nil && slices.Contains(scarcityReasons, causeOf(err).reason) {
+// retry tries again what a Service without an address waits for. What is scarce is not tried again
+// before somebody has freed some; upstream's controller tries now and then. A cloud that answers one
+// Service has all others tried that wait for it.
+func (w *serviceWatch) retry(ctx context.Context, cached *corev1.Service) error {
+	waitedForCloud, waitedForRoom := w.isWaiting(cached, unavailableReasons), w.isWaiting(cached, scarcityReasons)
+	err := w.retryOnce(ctx, cached)
+	reason := ""
+	if err != nil && !isPending(err) {
+		reason = causeOf(err).reason
+	}
+	if waitedForCloud && !slices.Contains(unavailableReasons, reason) {
+		w.prompt(unavailableReasons)
+	}
+	switch {
+	case slices.Contains(scarcityReasons, reason), slices.Contains(takenReasons, reason):
 		return nil
+	case waitedForRoom && reason == "":
+		w.enqueueFirstInNeed()
 	}
 	return err
+}
+
+func (w *serviceWatch) retryOnce(ctx context.Context, cached *corev1.Service) error {
+	if !needsCleanup(cached) {
+		return w.reconcileIfThere(ctx, cached, targetNodes(w.nodes), func(svc *corev1.Service) bool {
+			return isBalancerRequested(svc) && !hasBalancerAddress(svc)
+		})
+	}
+	svc, err := w.reconciler.getService(ctx, cached)
+	if err != nil || svc == nil || !needsCleanup(svc) {
+		return err
+	}
+	return w.reconciler.reconcileDeletion(ctx, svc)
+}
+
+// restoreFinalizer puts the finalizer back that somebody took off.
+func (w *serviceWatch) restoreFinalizer(ctx context.Context, cached *corev1.Service) error {
+	svc, err := w.reconciler.getService(ctx, cached)
+	if err != nil || svc == nil || !wantsLoadBalancer(svc) || svc.DeletionTimestamp != nil ||
+		servicehelpers.HasLBFinalizer(svc) {
+		return err
+	}
+	return w.reconciler.addFinalizer(svc)
 }
 
 // forgetDrift drops what is remembered of a balancer.

@@ -3,6 +3,7 @@ package ccm
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -233,7 +234,6 @@ func TestServiceWatchLeavesServicesAlone(t *testing.T) {
 		"of another type":                  {svc: func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeNodePort }},
 		"of a class":                       {svc: func(s *corev1.Service) { s.Spec.LoadBalancerClass = &class }},
 		"being deleted":                    {svc: func(s *corev1.Service) { s.DeletionTimestamp = &now }},
-		"without upstream's finalizer":     {svc: func(s *corev1.Service) { s.Finalizers = nil }},
 		"without an address, not done yet": {svc: func(s *corev1.Service) { s.Status = corev1.ServiceStatus{} }},
 		"that asks for what cannot be": {change: func(t *testing.T, w *watchWorld, s *corev1.Service) {
 			s.Annotations = map[string]string{annotations.Prefix + annotations.ProxyProtocol: "v9"}
@@ -570,5 +570,71 @@ func TestNodeSelector(t *testing.T) {
 
 		svc.Annotations[annotations.Prefix+annotations.NodeSelector] = "a b"
 		assert.Empty(t, planSteps(built(t, api.LoadBalancerActive, "fakecloud://i-1"), targetsSpec(svc, nil)))
+	})
+}
+
+// What somebody takes off a Service whose balancer is there comes back: the status by the same reconcile
+// as ever, and the finalizer, without which the Service could go and leave its balancer.
+func TestServiceWatchRestoresTheService(t *testing.T) {
+	for name, wipe := range map[string]func(svc *corev1.Service){
+		"the status": func(svc *corev1.Service) { svc.Status = corev1.ServiceStatus{} },
+		"another address": func(svc *corev1.Service) {
+			svc.Status.LoadBalancer.Ingress[0].IP = "192.0.2.9"
+		},
+		"an address too many": func(svc *corev1.Service) {
+			svc.Status.LoadBalancer.Ingress = append(svc.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: "192.0.2.9"})
+		},
+		"the IP mode": func(svc *corev1.Service) {
+			svc.Status.LoadBalancer.Ingress[0].IPMode = new(corev1.LoadBalancerIPModeVIP)
+		},
+		"the finalizer": func(svc *corev1.Service) { svc.Finalizers = nil },
+		"both":          func(svc *corev1.Service) { svc.Finalizers, svc.Status = nil, corev1.ServiceStatus{} },
+	} {
+		for _, known := range []bool{true, false} { // false: the CCM was started after it
+			runInBubble(t, fmt.Sprintf("%s, seen before: %t", name, known), func(t *testing.T) {
+				before, wiped := serviceWithAddress(), serviceWithAddress()
+				wipe(wiped)
+				first := wiped
+				if known {
+					first = before
+				}
+				w := newWatchWorld(t, first, node("fakecloud://i-1"))
+				w.cloud.instances = []api.Instance{instance(api.InstanceRunning)}
+				good := *built(t, api.LoadBalancerActive, "fakecloud://i-1")
+				w.cloud.setBalancers(good)
+				w.reconciler.ensure = func(*corev1.Service, []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+					return &before.Status.LoadBalancer, nil
+				}
+				w.run()
+				require.NoError(t, w.api.Tracker().
+					Update(corev1.SchemeGroupVersion.WithResource("services"), wiped, "default"))
+				advanceTime(overdueDelay + 10*time.Second)
+				after, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+				require.NoError(t, err)
+				assert.Equal(t, before.Status, after.Status)
+				assert.Equal(t, before.Finalizers, after.Finalizers)
+				assert.Equal(t, before.Annotations, after.Annotations, "the user's")
+				writes := len(w.takeWrites())
+				advanceTime(time.Hour)
+				assert.Empty(t, w.takeWrites(), "once it is there nothing is written; it took %d", writes)
+			})
+		}
+	}
+}
+
+// A Service that was seen to have all gets it back even if nothing of it is left.
+func TestServiceWatchRestoresStatusAndBalancer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWatchWorld(t, serviceWithAddress())
+		good := *built(t, api.LoadBalancerActive)
+		w.cloud.setBalancers(good)
+		w.run()
+		require.NoError(t, w.api.Tracker().
+			Update(corev1.SchemeGroupVersion.WithResource("services"), serviceWithoutAddress(), "default"))
+		w.cloud.setBalancers()
+		w.ensureAtOnce(good)
+		w.reportChange(inventory.Change{Kind: inventory.Deleted, LoadBalancer: &good})
+		advanceTime(10 * time.Second)
+		assert.Len(t, w.cloud.LoadBalancers(), 1)
 	})
 }

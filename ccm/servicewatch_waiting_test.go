@@ -2,6 +2,7 @@ package ccm
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -67,11 +68,11 @@ func TestWaitingServicesAfterOutage(t *testing.T) {
 		w, tries, up := newWaitingWorld(t, 50, contract.ReasonCloudUnavailable)
 		w.run()
 		advanceTime(10 * time.Minute)
-		assert.LessOrEqual(t, tries.Load(), int32(50*10), "it was 50*40")
+		assert.LessOrEqual(t, tries.Load(), int32(50*11), "it was 50*40")
 		up.Store(1)
-		w.reportChange(inventory.Change{Kind: inventory.Relisted})
-		advanceTime(time.Second)
-		assert.Equal(t, 50, w.countAddresses())
+		w.reportChange(inventory.Change{Kind: inventory.Recovered})
+		synctest.Wait()
+		assert.Equal(t, 50, w.countAddresses(), "the clock has not moved")
 		before := tries.Load()
 		advanceTime(time.Hour)
 		assert.Equal(t, before, tries.Load(), "they have their addresses")
@@ -85,29 +86,152 @@ func TestWaitingServicesAreRetried(t *testing.T) {
 		w.run()
 		advanceTime(time.Hour)
 		up.Store(1)
-		advanceTime(maxServiceRetry + waitingServicesPeriod)
+		advanceTime(probePeriod + time.Second)
 		assert.Equal(t, 1, w.countAddresses())
 	})
 }
 
-// What is over its quota is not tried again and again: one is when one was freed.
+// One of many Services that wait for the cloud gets an answer: all others are tried at that moment,
+// though their pauses are long.
+func TestOneAnswerWakesAllThatWaitForTheCloud(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, tries, up := newWaitingWorld(t, 50, contract.ReasonCloudUnavailable)
+		w.run()
+		advanceTime(time.Hour)
+		up.Store(1)
+		w.serviceWatch.queue.Add("uid-007") // as the next probe would
+		synctest.Wait()
+		assert.Equal(t, 50, w.countAddresses(), "the clock has not moved")
+		before := tries.Load()
+		advanceTime(time.Hour)
+		assert.Equal(t, before, tries.Load())
+	})
+}
+
+// What is over its quota is not tried again and again. When something is freed the Services are tried,
+// one after the other, as long as there is room.
 func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
+	deleted := inventory.Change{
+		Kind: inventory.Deleted, LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "gone"}},
+	}
 	for _, reason := range scarcityReasons {
 		synctest.Test(t, func(t *testing.T) {
-			w, tries, up := newWaitingWorld(t, 50, reason)
+			w, tries, _ := newWaitingWorld(t, 50, reason)
+			var room atomic.Int32
+			w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+				if tries.Add(1); room.Add(-1) < 0 {
+					return nil, newReasonError(reason, "not now")
+				}
+				w.explain.markResolved(svc, topicLoadBalancer)
+				return &serviceWithAddress().Status.LoadBalancer, nil
+			}
 			w.run()
 			advanceTime(time.Hour)
 			assert.Zero(t, tries.Load(), "it was 50*240")
+			room.Store(1)
+			w.reportChange(deleted)
+			synctest.Wait()
+			assert.Equal(t, 1, w.countAddresses(), "the clock has not moved")
+			assert.EqualValues(t, 2, tries.Load(), "the next one finds no room")
+			room.Store(20)
+			w.reportChange(inventory.Change{Kind: inventory.Freed}) // A quota was raised.
+			synctest.Wait()
+			assert.Equal(t, 21, w.countAddresses())
+			assert.EqualValues(t, 23, tries.Load())
+			advanceTime(time.Hour)
+			assert.EqualValues(t, 23, tries.Load())
+		})
+	}
+}
+
+// What somebody else has is not tried again and again, and at once when something changes in the project.
+func TestServicesWaitForWhatIsTaken(t *testing.T) {
+	for _, reason := range takenReasons {
+		synctest.Test(t, func(t *testing.T) {
+			w, tries, up := newWaitingWorld(t, 3, reason)
+			w.run()
+			advanceTime(time.Hour)
+			assert.Zero(t, tries.Load())
 			up.Store(1)
-			freed := inventory.Change{
-				Kind: inventory.Deleted, LoadBalancer: &api.LoadBalancer{Tags: api.Tags{contract.TagServiceUID: "gone"}},
+			w.reportChange(inventory.Change{Kind: inventory.Freed})
+			synctest.Wait()
+			assert.Equal(t, 3, w.countAddresses(), "the clock has not moved")
+		})
+	}
+}
+
+// A balancer that is being built is followed until its address is in the status, and wakes nobody again.
+func TestRetriedServiceIsFollowedWhileItsBalancerIsBuilt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, tries, up := newWaitingWorld(t, 50, contract.ReasonCloudUnavailable)
+		ready := w.reconciler.ensure
+		built := map[types.UID]int{}
+		var mu sync.Mutex
+		w.reconciler.ensure = func(svc *corev1.Service, nodes []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if built[svc.UID]++; up.Load() == 1 && built[svc.UID] < 4 {
+				tries.Add(1)
+				w.explain.markPending(svc, topicLoadBalancer)
+				return nil, pendingError("provisioning")
 			}
-			for n := range 3 {
-				w.reportChange(freed)
-				advanceTime(time.Second)
-				assert.EqualValues(t, n+1, tries.Load())
-				assert.Equal(t, n+1, w.countAddresses())
+			return ready(svc, nodes)
+		}
+		w.run()
+		built = map[types.UID]int{}
+		tries.Store(0)
+		up.Store(1)
+		w.reportChange(inventory.Change{Kind: inventory.Recovered})
+		synctest.Wait()
+		assert.LessOrEqual(t, tries.Load(), int32(2*50), "who is tried meanwhile is tried once more, and not again and again")
+		advanceTime(10 * provisioningRetry)
+		assert.Equal(t, 50, w.countAddresses())
+		assert.EqualValues(t, 4*50, tries.Load(), "each as often as it takes")
+	})
+}
+
+// The end of a Service waits for the cloud too: for its answer, or for a protection to be lifted.
+func TestDeletionWaitsForTheCloud(t *testing.T) {
+	now := metav1.Now()
+	for name, tc := range map[string]struct {
+		reason string
+		change inventory.Change
+		svc    func(svc *corev1.Service)
+	}{
+		"it answers again": {
+			reason: contract.ReasonCloudUnavailable, change: inventory.Change{Kind: inventory.Recovered},
+			svc: func(svc *corev1.Service) { svc.DeletionTimestamp = &now },
+		},
+		"the protection is lifted": {
+			reason: contract.ReasonLoadBalancerProtected,
+			change: inventory.Change{LoadBalancer: built(t, api.LoadBalancerActive)},
+			svc:    func(svc *corev1.Service) { svc.DeletionTimestamp = &now },
+		},
+		"of another type": {
+			reason: contract.ReasonCloudUnavailable, change: inventory.Change{Kind: inventory.Recovered},
+			svc: func(svc *corev1.Service) { svc.Spec.Type = corev1.ServiceTypeClusterIP },
+		},
+	} {
+		runInBubble(t, name, func(t *testing.T) {
+			svc := serviceWithAddress()
+			svc.Finalizers = append(svc.Finalizers, "example.com/other") // It stays for that.
+			tc.svc(svc)
+			w := newWatchWorld(t, svc)
+			w.explain.warnOnce(svc, topicLoadBalancer, cause{reason: tc.reason}, "not now")
+			deleted := 0
+			w.reconciler.deleted = func(*corev1.Service) error {
+				deleted++
+				w.explain.markResolved(svc, topicLoadBalancer)
+				return nil
 			}
+			w.run()
+			w.reportChange(tc.change)
+			synctest.Wait()
+			assert.Equal(t, 1, deleted, "the clock has not moved")
+			left, err := w.api.CoreV1().Services("default").Get(t.Context(), "web", metav1.GetOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, []string{"example.com/other"}, left.Finalizers)
+			assert.Empty(t, left.Status.LoadBalancer.Ingress)
 		})
 	}
 }
@@ -131,19 +255,11 @@ func TestWaitingServicesLeftAlone(t *testing.T) {
 	}{
 		"no trouble told":     {},
 		"the Service's fault": {cause: contract.ReasonInvalidService},
-		"a name taken":        {cause: contract.ReasonLoadBalancerNameTaken},
 		"of a class": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
 			s.Spec.LoadBalancerClass = &class
 		}},
-		"of another type": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
-			s.Spec.Type = corev1.ServiceTypeClusterIP
-		}},
 		"without a finalizer": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
 			s.Finalizers = nil
-		}},
-		"being deleted": {cause: contract.ReasonCloudUnavailable, change: func(s *corev1.Service) {
-			now := metav1.Now()
-			s.DeletionTimestamp = &now
 		}},
 		"made anew since": {cause: contract.ReasonCloudUnavailable, late: func(s *corev1.Service) {
 			s.UID = "another"

@@ -143,7 +143,7 @@ var Definitions = []Definition{
 	{
 		Name: Tags,
 		Want: "key=value pairs with commas between, keys of at most 128 bytes and values of at most 256, none beginning with kubernetes-", Default: "none", Example: "team=blue,cost-centre=42",
-		Effect: "`tags`, beside our own. One that is taken out of the annotation stays in the cloud, where it may have become somebody else's.",
+		Effect: "`tags`, beside our own. One that is taken out of the annotation is taken off the balancer, if the keys together have at most 256 bytes; those beyond that stay.",
 		set:    func(v *Values, s string) bool { return parseTags(&v.Tags, s) },
 	},
 	{
@@ -161,7 +161,7 @@ var Definitions = []Definition{
 	},
 	{
 		Name: OnDelete, Want: "delete, keep or refuse", Default: "delete", Example: "keep",
-		Effect: "what becomes of the balancer when its Service is deleted, or is no LoadBalancer any more. `keep`: it stays as it is, without the tags by which it was the cluster's, so that nothing deletes it or follows the nodes for it. `refuse`: `deletionProtection`, which keeps everybody from deleting it, and the Service stays until the annotation says something else. With `delete` a protection is lifted; without the annotation one that somebody set in the cloud is left alone.",
+		Effect: "what becomes of the balancer when its Service is deleted, or is no LoadBalancer any more. `keep`: it stays as it is, without the tags by which it was the cluster's, so that nothing deletes it or follows the nodes for it. `refuse`: `deletionProtection`, which keeps everybody from deleting it, and the Service stays until the annotation says something else. With `delete` a protection is lifted; without the annotation only the one that `refuse` set, and one that somebody set in the cloud is left alone.",
 		set:    func(v *Values, s string) bool { return parseEnum(&v.OnDelete, s, Delete, Keep, Refuse) },
 	},
 	{

@@ -48,6 +48,11 @@ const (
 	// TagOnDelete on a balancer is what its Service's annotation on-delete says: it outlives the
 	// Service.
 	TagOnDelete = "kubernetes-on-delete"
+	// TagHealthCheck on a balancer is "none" if its Service asks for no health check.
+	TagHealthCheck = "kubernetes-health-check"
+	// TagServiceTags on a balancer are the keys of the tags that its Service asks for, with commas
+	// between: these are taken away when the Service does not ask for them any more.
+	TagServiceTags = "kubernetes-service-tags"
 	// TagNode is the name of the Node that a route leads to.
 	TagNode = "kubernetes-node"
 )

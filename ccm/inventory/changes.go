@@ -25,6 +25,12 @@ const (
 	// nothing to compare the list with, for the first time or after events were lost.
 	// Anything of that kind may have changed, or be gone.
 	Relisted
+	// Recovered is a change without a resource: the cloud answers again, after the event stream
+	// broke or a list failed.
+	Recovered
+	// Freed is a change without a resource: somebody changed a load balancer that is not the
+	// cluster's, an address or a quota of the project. What was scarce may be had now.
+	Freed
 )
 
 // Change is something that the inventory learned of one resource. The resource is shown

@@ -349,6 +349,44 @@ func TestABrokenStreamOfACloud(t *testing.T) {
 	s.awaitChange(t, fmt.Sprintf("%s v%d terminated gone", two.ID, two.Version+2))
 }
 
+// Whoever waits for what is scarce in the project is told when some of it may be had, whosever it was.
+func TestWhatIsFreedInTheProjectIsReported(t *testing.T) {
+	s := newRealCloud(t, 1, nil)
+	s.getInstanceNamed(t, "node-0000") // The stream is open: whatever follows is in it.
+	awaitFreed := func(n int, what string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return s.countChanges("freed") >= n }, patience, time.Millisecond, what)
+	}
+	address, err := s.operator.ReserveAddress(t.Context(), api.ReservedAddressCreate{Name: new("web")})
+	require.NoError(t, err)
+	awaitFreed(1, "an address is reserved")
+	require.NoError(t, s.operator.ReleaseAddress(t.Context(), address.ID))
+	awaitFreed(2, "an address is released")
+	_, err = s.operator.UpdateProjectQuotas(t.Context(), s.operator.Project, api.QuotasUpdate{LoadBalancers: new(int64(7))})
+	require.NoError(t, err)
+	awaitFreed(3, "a quota is raised")
+	lb, err := s.operator.CreateLoadBalancer(t.Context(), api.LoadBalancerCreate{
+		Name: "stranger", Listeners: api.Listeners{{Protocol: api.ProtocolTCP, Port: 80, TargetPort: 30080}},
+	})
+	require.NoError(t, err)
+	s.operator.AwaitLoadBalancer(lb.ID, api.LoadBalancerActive)
+	awaitFreed(5, "a balancer that is not the cluster's was made and became active")
+	_, err = s.operator.DeleteLoadBalancer(t.Context(), lb.ID)
+	require.NoError(t, err)
+	awaitFreed(7, "it is being deleted, and gone")
+}
+
+func (s *realCloud) countChanges(what string) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.changes {
+		if c == what {
+			n++
+		}
+	}
+	return n
+}
+
 // callCount is how many such calls were made since the last count.
 func (g *recordingTransport) callCount(what string) (n int) {
 	g.set(func() { n = g.calls[what] })

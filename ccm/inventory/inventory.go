@@ -109,6 +109,8 @@ type Inventory struct {
 	// streamLost is true when a stream ended and what is known is from before that: the
 	// events of the next stream do not continue it.
 	streamLost bool
+	// unreachable is true after the stream broke or a list failed, until Recovered is reported.
+	unreachable bool
 	// streamDecided is closed when it is known whether the stream opens; nil when nothing is
 	// followed.
 	streamDecided chan struct{}

@@ -487,7 +487,7 @@ func TestATagThatIsTakenAway(t *testing.T) {
 		r.takeChanges()
 		r.cloud.sendEvent(api.EventUpdated, stranger)
 		assert.Empty(t, r.LoadBalancers())
-		assert.Equal(t, []string{"lb-1 v2 missing"}, r.takeChanges())
+		assert.Equal(t, []string{"lb-1 v2 missing", "freed"}, r.takeChanges())
 		time.Sleep(inventory.DefaultResync) // A stale list.
 		assert.Empty(t, r.LoadBalancers())
 		r.cloud.sendEvent(api.EventUpdated, balancer("lb-1", "uid-2", 3))

@@ -68,10 +68,12 @@ func untilRetry[T any](i *Inventory, s *resourceStore[T]) time.Duration {
 // recordListResult records whether a list that was made with that token failed, and logs when
 // that changes.
 func recordListResult[T any](i *Inventory, s *resourceStore[T], token string, err error) {
+	defer i.changes.deliver()
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	before := s.failure
 	if err == nil {
+		i.reportRecovery()
 		s.failure = listFailure{}
 		s.backoff.Reset()
 		if before.err != nil {
@@ -79,6 +81,7 @@ func recordListResult[T any](i *Inventory, s *resourceStore[T], token string, er
 		}
 		return
 	}
+	i.unreachable = true
 	pause := s.backoff.NextBackOff()
 	var refused *client.Error
 	asked := errors.As(err, &refused) && refused.RetryAfter > 0
@@ -98,6 +101,14 @@ func (s *resourceStore[T]) endPause() {
 	if !s.failure.asked {
 		s.failure.retryAt = time.Time{}
 		s.backoff.Reset()
+	}
+}
+
+// reportRecovery queues the change that the cloud answers again, if it did not. mu is held.
+func (i *Inventory) reportRecovery() {
+	if i.unreachable {
+		i.unreachable = false
+		i.changes.add(Change{Kind: Recovered})
 	}
 }
 

@@ -184,6 +184,31 @@ func TestAnOutageEndsWithoutAStream(t *testing.T) {
 	})
 }
 
+// Whoever waits for the end of an outage is told of it once, by the stream that opens or by the
+// first list, whichever comes first.
+func TestTheEndOfAnOutageIsReported(t *testing.T) {
+	inBubble(t, nil, func(r *harness) {
+		r.runWithOpenStream()
+		assert.Zero(t, r.takeRecoveries(), "the first stream ends no outage")
+		r.cloud.breakStream()
+		assert.Zero(t, r.takeRecoveries())
+		r.cloud.openStream()
+		assert.Equal(t, 1, r.takeRecoveries(), "the stream is open")
+		r.cloud.breakStream()
+		r.cloud.listInstances = func() ([]api.Instance, error) { return nil, errors.New("503") }
+		time.Sleep(time.Minute)
+		_, err := r.Instance(r.t.Context(), "i-1")
+		require.Error(t, err)
+		assert.Zero(t, r.takeRecoveries())
+		r.cloud.setInstances(instance("i-1", 1, api.InstanceRunning))
+		time.Sleep(time.Minute)
+		assert.EqualValues(t, 1, r.instanceVersion("i-1"))
+		assert.Equal(t, 1, r.takeRecoveries(), "a list was made")
+		r.cloud.openStream()
+		assert.Zero(t, r.takeRecoveries(), "nobody waits any more")
+	})
+}
+
 // A cloud that says when to come back is not asked before.
 func TestRetryAfterIsHonoured(t *testing.T) {
 	refuse := func() (*http.Response, error) {

@@ -108,17 +108,15 @@ func (i *Inventory) followStream(ctx context.Context) error {
 		return err
 	}
 	onStateChange := func(err error) { i.handleStreamState(ctx, st, err) }
-	only := client.EventFilter{Resources: []api.ResourceKind{
-		api.ResourceInstance, api.ResourceLoadBalancer, api.ResourceRoute,
-	}}
-	err := i.cloud.Follow(streamCtx, client.FromNewest, onEvent, onStateChange, only)
+	// No filter: a release of the cloud refuses kinds that it does not know.
+	err := i.cloud.Follow(streamCtx, client.FromNewest, onEvent, onStateChange)
 	if streamCtx.Err() != nil {
 		err = context.Cause(streamCtx)
 	}
 	i.closeStream(st)
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.streamLost = true
+	i.streamLost, i.unreachable = true, true
 	if st.eventFailed || client.HasCode(err, api.EventsExpired) {
 		i.forgetAll()
 	}
@@ -191,9 +189,13 @@ func (i *Inventory) handleStreamState(ctx context.Context, st *stream, err error
 		st.openedTick = i.nextMoment().tick
 		i.endOutage()
 		i.wakeAll()
+		i.reportRecovery()
+	} else {
+		i.unreachable = true
 	}
 	i.markStreamDecided()
 	i.mu.Unlock()
+	i.changes.deliver()
 	switch {
 	case err == nil:
 		klog.V(2).InfoS("The cloud's event stream is open")
@@ -224,12 +226,22 @@ func (i *Inventory) applyEvent(ctx context.Context, ev api.Event) error {
 	switch {
 	case ev.Instance != nil:
 		return applyEventTo(ctx, i, i.instances, *ev.Instance, deleted)
-	case ev.LoadBalancer != nil:
+	case ev.LoadBalancer != nil && i.isInCluster(ev.LoadBalancer.Tags):
 		return applyEventTo(ctx, i, i.balancers, *ev.LoadBalancer, deleted)
+	case ev.LoadBalancer != nil:
+		defer i.reportFreed()
+		return applyEventTo(ctx, i, i.balancers, *ev.LoadBalancer, deleted)
+	case ev.Resource == api.ResourceAddress, ev.Resource == api.ResourceQuota:
+		i.reportFreed()
 	case ev.Route != nil:
 		return applyEventTo(ctx, i, i.routes, *ev.Route, deleted)
 	}
 	return nil
+}
+
+func (i *Inventory) reportFreed() {
+	i.changes.add(Change{Kind: Freed})
+	i.changes.deliver()
 }
 
 func applyEventTo[T any](ctx context.Context, i *Inventory, s *resourceStore[T], item T, deleted bool) error {

@@ -470,6 +470,7 @@ const (
 	ResourceInstance     ResourceKind = "instance"
 	ResourceLoadBalancer ResourceKind = "load-balancer"
 	ResourceNetwork      ResourceKind = "network"
+	ResourceQuota        ResourceKind = "quota"
 	ResourceRoute        ResourceKind = "route"
 )
 
@@ -481,6 +482,7 @@ func (e ResourceKind) Valid() bool {
 		ResourceInstance,
 		ResourceLoadBalancer,
 		ResourceNetwork,
+		ResourceQuota,
 		ResourceRoute:
 		return true
 	}
@@ -896,7 +898,7 @@ type Event struct {
 	// Example: {"createdAt":"2026-01-02T15:04:05.123Z","id":"f-01jd3n5qk2v8","instanceIds":["i-01jd3n6f0c5w3y"],"name":"web","project":"p-01jd3n5qk2v8","rules":[{"firstPort":30080,"lastPort":30080,"protocol":"tcp"}],"serial":47,"tags":{"cluster":"lab"},"updatedAt":"2026-01-02T15:04:05.123Z","version":1}
 	Firewall *Firewall `json:"firewall,omitempty"`
 
-	// From The state before; absent on created, and for a network or firewall, which have none.
+	// From The state before, of a quota the limit; absent on created, and for a network or firewall, which have none.
 	From *string `json:"from,omitempty"`
 	ID   string  `json:"id"`
 
@@ -921,7 +923,7 @@ type Event struct {
 	Seq   int64     `json:"seq"`
 	Time  time.Time `json:"time"`
 
-	// To The state after; absent on deleted, and for a network or firewall.
+	// To The state after, of a quota the limit; absent on deleted, and for a network or firewall.
 	To   *string   `json:"to,omitempty"`
 	Type EventType `json:"type"`
 }

@@ -15,6 +15,7 @@ import (
 var eventKinds = []string{
 	string(api.ResourceInstance), string(api.ResourceLoadBalancer), string(api.ResourceRoute),
 	string(api.ResourceNetwork), string(api.ResourceAddress), string(api.ResourceFirewall),
+	string(api.ResourceQuota),
 }
 
 // completeProjectIDs offers the projects whose events can be followed.

@@ -91,6 +91,7 @@ func eventFrom(row db.Event) (Event, error) {
 		err = json.Unmarshal([]byte(row.Body), &e.Network)
 	case FirewallResource:
 		err = json.Unmarshal([]byte(row.Body), &e.Firewall)
+	case QuotaResource: // All of it is in the columns.
 	default:
 		err = errors.New("unknown kind of resource")
 	}

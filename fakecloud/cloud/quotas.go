@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -78,20 +79,37 @@ func (c *Cloud) SetQuotas(ctx context.Context, project string, limits map[Quota]
 		}
 	}
 	var all []QuotaUse
-	err := c.change(ctx, func(ctx context.Context, tx *changeTx, _ time.Time) error {
-		if _, err := loadProject(ctx, tx.Tx, project); err != nil {
+	err := c.change(ctx, func(ctx context.Context, tx *changeTx, now time.Time) error {
+		before, err := quotasOf(ctx, tx.Tx, project)
+		if err != nil {
 			return err
 		}
-		for q, limit := range limits {
-			if err := tx.SetQuota(ctx, db.SetQuotaParams{ProjectID: project, Kind: string(q), Max: limit}); err != nil {
-				return err
+		for _, use := range before {
+			if limit, given := limits[use.Quota]; given && limit != use.Limit {
+				if err := setQuota(ctx, tx, project, use, limit, now); err != nil {
+					return err
+				}
 			}
 		}
-		var err error
 		all, err = quotasOf(ctx, tx.Tx, project)
 		return err
 	})
 	return all, err
+}
+
+// setQuota sets one limit and writes its event: a program that was refused for its quota may try again.
+func setQuota(
+	ctx context.Context, tx *changeTx, project string, before QuotaUse, limit int64, now time.Time,
+) error {
+	quota := string(before.Quota)
+	if err := tx.SetQuota(ctx, db.SetQuotaParams{ProjectID: project, Kind: quota, Max: limit}); err != nil {
+		return err
+	}
+	return tx.AppendEvent(ctx, db.InsertEventParams{
+		ProjectID: project, Time: now.UnixMilli(), Type: string(Updated), Resource: string(QuotaResource),
+		ResourceID: quota, Name: quota, FromState: strconv.FormatInt(before.Limit, 10),
+		ToState: strconv.FormatInt(limit, 10), Body: "{}",
+	})
 }
 
 func quotasOf(ctx context.Context, tx *store.Tx, project string) ([]QuotaUse, error) {

@@ -436,6 +436,7 @@ const (
 	RouteResource        Resource = "route"
 	NetworkResource      Resource = "network"
 	FirewallResource     Resource = "firewall"
+	QuotaResource        Resource = "quota" // of events alone
 )
 
 // Event is one change. Events are numbered in the order of the changes.

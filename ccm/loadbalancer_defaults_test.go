@@ -1,0 +1,130 @@
+package ccm
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/ccmlab/ccmlab/ccm/annotations"
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
+)
+
+// removableOptions are changes of service() that can be taken back: every annotation with its
+// example and with the values of otherValues, and the fields that say something of a balancer.
+func removableOptions() map[string]func(svc *corev1.Service) {
+	options := map[string]func(svc *corev1.Service){
+		"source ranges": func(svc *corev1.Service) { svc.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8"} },
+		"source ranges in upstream's annotation": func(svc *corev1.Service) {
+			svc.Annotations = map[string]string{corev1.AnnotationLoadBalancerSourceRangesKey: "10.0.0.0/8"}
+		},
+		"session affinity": func(svc *corev1.Service) { svc.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+		"traffic policy": func(svc *corev1.Service) {
+			svc.Spec.ExternalTrafficPolicy, svc.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 31000
+		},
+		"a third port": func(svc *corev1.Service) {
+			svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Port: 53, NodePort: 30053, Protocol: corev1.ProtocolUDP})
+		},
+		"another node port": func(svc *corev1.Service) { svc.Spec.Ports[0].NodePort = 30999 },
+		"a protocol":        func(svc *corev1.Service) { svc.Spec.Ports[0].Protocol = corev1.ProtocolUDP },
+		"IP families":       func(svc *corev1.Service) { *svc = *serviceWithFamilies("SingleStack", corev1.IPv4Protocol) },
+	}
+	otherValues := map[string][]string{
+		annotations.HealthCheck: {"none", "http"}, annotations.OnDelete: {"refuse", "delete"},
+		annotations.Algorithm: {"source-hash"}, annotations.IPMode: {"Proxy"}, annotations.ConnectionLimit: {"8080=5"},
+	}
+	for _, d := range annotations.Definitions {
+		for _, value := range append(otherValues[d.Name], d.Example) {
+			switch d.Name {
+			case annotations.Address:
+				value = "one" // which startPropertyCloud reserves
+			case annotations.ProxyProtocol:
+				value = "v2" // The example is for ports that service() does not have.
+			case annotations.ConnectionLimit:
+				value = "8443=200"
+			}
+			options[d.Name+": "+value] = func(svc *corev1.Service) {
+				*svc = *serviceWithAnnotations(d.Name, value)
+			}
+		}
+	}
+	return options
+}
+
+// balancerAndStatus is what a Service has got in the cloud and in its status.
+type balancerAndStatus struct {
+	balancer api.LoadBalancer
+	status   corev1.LoadBalancerStatus
+}
+
+// withoutIdentity leaves out what no two balancers share. An address is kept when it is not asked for
+// any more: clients know it.
+func withoutIdentity(lb api.LoadBalancer, status *corev1.LoadBalancerStatus) balancerAndStatus {
+	lb.ID, lb.Serial, lb.Version, lb.CreatedAt, lb.UpdatedAt = "", 0, 0, time.Time{}, time.Time{}
+	lb.Address, lb.AddressID, lb.StateReason = "", nil, nil // The reason names the address.
+	for i := range status.Ingress {
+		status.Ingress[i].IP = ""
+	}
+	return balancerAndStatus{lb, *status}
+}
+
+// TestRemovedOptionGoesBackToDefault takes each option away again, and finds the balancer equal to
+// one that never had it. Nothing is left that keeps it from being deleted.
+func TestRemovedOptionGoesBackToDefault(t *testing.T) {
+	cloud := startPropertyCloud(t)
+	targets := nodes(cloud.instances[0])
+	balancers := func() *loadBalancers { // as a CCM that was started anew
+		return &loadBalancers{
+			api: cloud, project: newProjectGuard(cloud, cloudtest.ProjectName), explain: newExplainer(),
+			identity: testIdentity("k-1"),
+		}
+	}
+	ensure := func(t *testing.T, l *loadBalancers, svc *corev1.Service) balancerAndStatus {
+		t.Helper()
+		status, err := l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
+		for isPending(err) {
+			cloud.awaitBalancers()
+			status, err = l.EnsureLoadBalancer(t.Context(), clusterName, svc, targets)
+		}
+		require.NoError(t, err)
+		all := cloud.awaitBalancers()
+		require.Len(t, all, 1)
+		return withoutIdentity(all[0], status)
+	}
+	remove := func(t *testing.T) {
+		require.NoError(t, balancers().EnsureLoadBalancerDeleted(t.Context(), clusterName, service()))
+		require.Empty(t, cloud.awaitBalancers())
+	}
+	plain := ensure(t, balancers(), service())
+	remove(t)
+	for name, give := range removableOptions() {
+		cloud.removeBalancers(t)
+		t.Run(name, func(t *testing.T) {
+			svc := service()
+			give(svc)
+			ensure(t, balancers(), svc)
+			assert.Equal(t, plain, ensure(t, balancers(), service()))
+			remove(t)
+		})
+		t.Run(name+", and the Service goes at once", func(t *testing.T) {
+			svc := service()
+			give(svc)
+			ensure(t, balancers(), svc)
+			remove(t)
+		})
+		t.Run(name+" in the configuration", func(t *testing.T) {
+			svc, l := service(), balancers()
+			give(svc)
+			l.defaults = map[string]string{}
+			for key, value := range svc.Annotations {
+				l.defaults[key[len(annotations.Prefix):]] = value
+			}
+			ensure(t, l, service())
+			assert.Equal(t, plain, ensure(t, balancers(), service()))
+			remove(t)
+		})
+	}
+}

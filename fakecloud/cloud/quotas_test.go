@@ -1,0 +1,27 @@
+package cloud
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A limit that is set is an event, so that who was refused for it can try again; one that stays is none.
+func TestSettingAQuotaIsAnEvent(t *testing.T) {
+	c, p := newCloud(t, nil)
+	last, err := c.LastEvent(t.Context())
+	require.NoError(t, err)
+	for range 2 {
+		_, err = c.SetQuotas(t.Context(), p.ID, map[Quota]int64{QuotaRoutes: 7, QuotaInstances: DefaultQuotas[QuotaInstances]})
+		require.NoError(t, err)
+	}
+	_, err = c.SetQuotas(t.Context(), p.ID, map[Quota]int64{QuotaRoutes: -1})
+	require.Error(t, err)
+	events, _, err := c.Events(t.Context(), p, last)
+	require.NoError(t, err)
+	require.Len(t, events, 1)
+	e := events[0]
+	assert.Equal(t, []string{"updated", "quota", "routes", "routes", "12000", "7"},
+		[]string{string(e.Type), string(e.Resource), e.ID, e.Name, e.From, e.To})
+}
