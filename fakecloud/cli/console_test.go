@@ -31,17 +31,17 @@ func openPage(t *testing.T, link string) pageVisit {
 	t.Helper()
 	base, secret, ok := strings.Cut(strings.TrimSpace(link), "/#link=")
 	require.True(t, ok, link)
-	resp := pageVisit{base: base, secret: secret}.send(t, http.MethodPost, "/session", base[:strings.LastIndex(base, "/")])
+	_, answer := pageVisit{base: base, secret: secret}.send(t, http.MethodPost, "/session", base[:strings.LastIndex(base, "/")])
 	var session struct {
 		Secret  string
 		Changes bool
 	}
-	require.NoError(t, json.NewDecoder(resp.Body).Decode(&session))
+	require.NoError(t, json.NewDecoder(answer).Decode(&session))
 	return pageVisit{base, session.Secret, session.Changes}
 }
 
 // send sends a request of the page. Its answer's body is closed when the test ends.
-func (v pageVisit) send(t *testing.T, method, path, origin string) *http.Response {
+func (v pageVisit) send(t *testing.T, method, path, origin string) (status int, body io.ReadCloser) {
 	t.Helper()
 	req := must(http.NewRequestWithContext(t.Context(), method, v.base+path, nil))(t)
 	req.Header.Set("Authorization", "Bearer "+v.secret)
@@ -51,17 +51,17 @@ func (v pageVisit) send(t *testing.T, method, path, origin string) *http.Respons
 	resp, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = resp.Body.Close() })
-	return resp
+	return resp.StatusCode, resp.Body
 }
 
 // await reads the page's stream until it has told all of these.
 func (v pageVisit) await(t *testing.T, things map[string]string, operations ...string) {
 	t.Helper()
-	resp := v.send(t, http.MethodGet, "/stream", "")
-	defer func() { _ = resp.Body.Close() }()
+	_, body := v.send(t, http.MethodGet, "/stream", "")
+	defer func() { _ = body.Close() }()
 	seen := scene.Scene{}
 	var called []string
-	stream := bufio.NewScanner(resp.Body)
+	stream := bufio.NewScanner(body)
 	stream.Buffer(nil, 1<<20)
 	for stream.Scan() {
 		data, isData := strings.CutPrefix(stream.Text(), "data: ")
@@ -96,8 +96,8 @@ func (v pageVisit) await(t *testing.T, things map[string]string, operations ...s
 // act posts an act, as the page does unless origin is another's.
 func (v pageVisit) act(t *testing.T, origin string, query url.Values) (status int, said string) {
 	t.Helper()
-	resp := v.send(t, http.MethodPost, "/acts.json?"+query.Encode(), origin)
-	return resp.StatusCode, string(must(io.ReadAll(resp.Body))(t))
+	status, body := v.send(t, http.MethodPost, "/acts.json?"+query.Encode(), origin)
+	return status, string(must(io.ReadAll(body))(t))
 }
 
 // The page of a cloud alone shows what happens, and its buttons do what their commands do. A viewer's
@@ -157,14 +157,14 @@ func TestPageEndsWithItsToken(t *testing.T) {
 			link := ok("console", "--token-file", file)
 			assert.NotContains(t, link, strings.TrimSpace(string(must(os.ReadFile(file))(t))))
 			page := openPage(t, link)
-			stream := page.send(t, http.MethodGet, "/stream", "")
-			require.Equal(t, http.StatusOK, stream.StatusCode)
+			status, stream := page.send(t, http.MethodGet, "/stream", "")
+			require.Equal(t, http.StatusOK, status)
 			end(name, file)
-			_, err := io.Copy(io.Discard, stream.Body)
+			_, err := io.Copy(io.Discard, stream)
 			require.NoError(t, err)
-			after := page.send(t, http.MethodGet, "/stream", "")
-			assert.Equal(t, http.StatusUnauthorized, after.StatusCode)
-			assert.Contains(t, string(must(io.ReadAll(after.Body))(t)), "type: fakecloud console")
+			status, refusal := page.send(t, http.MethodGet, "/stream", "")
+			assert.Equal(t, http.StatusUnauthorized, status)
+			assert.Contains(t, string(must(io.ReadAll(refusal))(t)), "type: fakecloud console")
 		})
 	}
 }
@@ -185,7 +185,8 @@ func TestPageWhileAllCallsFail(t *testing.T) {
 	require.Equal(t, http.StatusOK, status, said)
 	page.await(t, map[string]string{"fault/" + fault.ID: "", "instance/a": "running"})
 
-	require.Equal(t, http.StatusOK, page.send(t, http.MethodGet, "/stream", "").StatusCode)
+	status, _ = page.send(t, http.MethodGet, "/stream", "")
+	require.Equal(t, http.StatusOK, status)
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-p.exited, "pages that are open are left")
 }

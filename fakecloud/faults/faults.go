@@ -473,7 +473,7 @@ func (e Effect) suitsOperation(op Operation) bool {
 		return !op.Streams
 	case len(e.OmitFields) > 0:
 		isHeldUp := e.Delay > 0 || e.Jitter > 0
-		return !(op.Streams && isHeldUp) && slices.ContainsFunc(e.OmitFields, op.Answers)
+		return (!op.Streams || !isHeldUp) && slices.ContainsFunc(e.OmitFields, op.Answers)
 	}
 	return true
 }
