@@ -1,8 +1,7 @@
 // Package fakecloud puts a cloud together from its parts: the store, the data
-// plane, the domain (package cloud), the stored fault rules, the scenarios and the
-// API over HTTP. It is the only place that does so: `fakecloud serve`, tests and
-// benchmarks say in a Config what differs. What the parts do is none of its
-// business. Begin with New.
+// plane, the domain (package cloud), the stored fault rules and the API over HTTP.
+// It is the only place that does so: `fakecloud serve`, tests and benchmarks say in a
+// Config what differs. What the parts do is none of its business. Begin with New.
 package fakecloud
 
 import (
@@ -24,7 +23,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/dialect"
 	"github.com/ccmlab/ccmlab/fakecloud/dns"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
-	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
 	"github.com/ccmlab/ccmlab/fakecloud/server"
 	"github.com/ccmlab/ccmlab/fakecloud/store"
 )
@@ -68,8 +66,8 @@ type Config struct {
 	// people. Without, the page changes nothing.
 	RunCommand func(ctx context.Context, url, token string, command []string) error
 
-	// API is without Cloud, Faults, Scenarios and StoreStats, which New sets, as it
-	// does with Logger if that is nil.
+	// API is without Cloud, Faults and StoreStats, which New sets, as it does with Logger
+	// if that is nil.
 	API server.Config
 }
 
@@ -291,15 +289,14 @@ func (f *Fakecloud) Close() error {
 	return errors.Join(errs...)
 }
 
-// API is a cloud's front over HTTP, with the faults and scenarios that it serves.
+// API is a cloud's front over HTTP, with the faults that it serves.
 type API struct {
 	*server.Server
-	faults    *faults.Rules
-	scenarios *scenarios.Runner
+	faults *faults.Rules
 }
 
 // NewAPI brings the stored fault rules of a cloud into force and serves the
-// cloud with them. It sets cfg's Cloud, Faults and Scenarios. The rules of an API
+// cloud with them. It sets cfg's Cloud and Faults. The rules of an API
 // take the place of those of the cloud's API before. Rules can name the calls of fronts, too.
 func NewAPI(ctx context.Context, c *cloud.Cloud, cfg server.Config, fronts ...server.Front) (*API, error) {
 	log := cfg.Logger
@@ -317,12 +314,12 @@ func NewAPI(ctx context.Context, c *cloud.Cloud, cfg server.Config, fronts ...se
 	if err != nil {
 		return nil, err
 	}
-	cfg.Cloud, cfg.Faults, cfg.Scenarios = c, rules, scenarios.New(c, rules, log)
+	cfg.Cloud, cfg.Faults = c, rules
 	srv, err := server.New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &API{Server: srv, faults: rules, scenarios: cfg.Scenarios}, nil
+	return &API{Server: srv, faults: rules}, nil
 }
 
 // Serve answers calls until ctx ends, lets those under way finish, and stops.
@@ -335,10 +332,9 @@ func (a *API) serveHandler(ctx context.Context, handler http.Handler, l net.List
 	return a.ServeFront(ctx, handler, l)
 }
 
-// Stop ends the event streams, the calls that faults hold and the scenarios, and
-// stores what faults counted.
+// Stop ends the event streams and the calls that faults hold, and stores what faults
+// counted.
 func (a *API) Stop() {
 	a.Server.Stop()
-	a.scenarios.Close()
 	a.faults.Close()
 }

@@ -523,50 +523,6 @@ func (e RouteState) Valid() bool {
 	return false
 }
 
-// Defines values for ScenarioState.
-const (
-	ScenarioDone    ScenarioState = "done"
-	ScenarioFailed  ScenarioState = "failed"
-	ScenarioRunning ScenarioState = "running"
-	ScenarioStopped ScenarioState = "stopped"
-)
-
-// Valid tells whether e is one of the values above.
-func (e ScenarioState) Valid() bool {
-	switch e {
-	case ScenarioDone,
-		ScenarioFailed,
-		ScenarioRunning,
-		ScenarioStopped:
-		return true
-	}
-	return false
-}
-
-// Defines values for ScenarioStepAction.
-const (
-	StepCrash     ScenarioStepAction = "crash"
-	StepDelete    ScenarioStepAction = "delete"
-	StepReboot    ScenarioStepAction = "reboot"
-	StepStart     ScenarioStepAction = "start"
-	StepStop      ScenarioStepAction = "stop"
-	StepTerminate ScenarioStepAction = "terminate"
-)
-
-// Valid tells whether e is one of the values above.
-func (e ScenarioStepAction) Valid() bool {
-	switch e {
-	case StepCrash,
-		StepDelete,
-		StepReboot,
-		StepStart,
-		StepStop,
-		StepTerminate:
-		return true
-	}
-	return false
-}
-
 // Defines values for StateReasonCode.
 const (
 	ReasonCannotListen StateReasonCode = "cannot-listen"
@@ -968,9 +924,6 @@ type Fault struct {
 
 	// Probability Takes each with this probability.
 	Probability float64 `json:"probability,omitempty"`
-
-	// Scenario The ID of the scenario that made it, if one did.
-	Scenario string `json:"scenario,omitempty"`
 
 	// Seed What `probability` and jitter are drawn with; drawn itself, and shown, when left out.
 	Seed int64 `json:"seed,omitempty"`
@@ -2456,117 +2409,6 @@ type RouteList struct {
 // RouteState A route is a blackhole while its instance is not running.
 type RouteState string
 
-// Scenario Example: {"description":"A zone is lost for a minute.","id":"s-01jd3n9y5c7r","name":"zone-outage","seed":7,"startedAt":"2026-01-02T15:04:05.123Z","state":"running","steps":[{"at":"10s","does":"fault zone-outage","doneAt":"2026-01-02T15:04:15.123Z","fault":"f-01jd3n9y5c7r","result":"made fault f-01jd3n9y5c7r"},{"at":"1m30s","does":"crash instances"}]}
-type Scenario struct {
-	Description string     `json:"description,omitempty"`
-	EndedAt     *time.Time `json:"endedAt,omitempty"`
-
-	// ID Example: s-01jd3n9y5c7r
-	ID string `json:"id"`
-
-	// Name Example: zone-outage
-	Name      string    `json:"name"`
-	Seed      int64     `json:"seed"`
-	StartedAt time.Time `json:"startedAt"`
-
-	// State `done` when every step is, and every fault with an end is lifted; `failed` when a step could not be carried out, which ends the scenario and lifts its faults.
-	State ScenarioState        `json:"state"`
-	Steps []ScenarioStepStatus `json:"steps"`
-}
-
-// ScenarioState `done` when every step is, and every fault with an end is lifted; `failed` when a step could not be carried out, which ends the scenario and lifts its faults.
-type ScenarioState string
-
-// ScenarioCreate Example: {"description":"A zone is lost for a minute.","name":"zone-outage","seed":7,"steps":[{"at":"10s","fault":{"effect":{"zoneOutage":"nebula-1a"}},"for":"1m"},{"action":"crash","at":"90s","instances":{"pick":1,"tag":"role=worker"}}]}
-type ScenarioCreate struct {
-	Description string `json:"description,omitempty"`
-
-	// Name Example: zone-outage
-	Name string `json:"name"`
-
-	// Seed What `pick` draws with, and faults without a seed of their own; drawn itself, and shown, when left out.
-	Seed  int64          `json:"seed,omitempty"`
-	Steps []ScenarioStep `json:"steps"`
-}
-
-// ScenarioDuration Example: 1m30s
-type ScenarioDuration = string
-
-// ScenarioList Example: {"items":[{"description":"A zone is lost for a minute.","id":"s-01jd3n9y5c7r","name":"zone-outage","seed":7,"startedAt":"2026-01-02T15:04:05.123Z","state":"running","steps":[{"at":"10s","does":"fault zone-outage","doneAt":"2026-01-02T15:04:15.123Z","fault":"f-01jd3n9y5c7r","result":"made fault f-01jd3n9y5c7r"},{"at":"1m30s","does":"crash instances"}]}]}
-type ScenarioList struct {
-	Items []Scenario `json:"items"`
-}
-
-// ScenarioSelector Which of the project's; all that is given must match. Terminated instances never do.
-type ScenarioSelector struct {
-	Name string `json:"name,omitempty"`
-
-	// Pick So many of those that match, drawn with the scenario's seed; all when left out.
-	Pick int `json:"pick,omitempty"`
-
-	// Tag As `key=value`, or `key` for any value.
-	Tag string `json:"tag,omitempty"`
-
-	// Zone Of instances only.
-	Zone string `json:"zone,omitempty"`
-}
-
-// ScenarioStep Either a fault, or an action on instances or load balancers.
-type ScenarioStep struct {
-	// Action What is done: `delete` with load balancers, the others with instances.
-	Action ScenarioStepAction `json:"action,omitempty"`
-
-	// At How long after the scenario's begin; 0s is at once.
-	At ScenarioDuration `json:"at"`
-
-	// Fault Which of the calls (or, for `crash` and `fail`, resources) that match a
-	// rule is applied to: within its window of time it leaves the first `skip`
-	// alone, takes each `every`th of the others, of those each with
-	// `probability`, and `times` of these at most. What `probability` and jitter
-	// draw for the nth that matches follows from `seed` and n alone.
-	//
-	//
-	// Example: {"effect":{"retryAfterSeconds":2,"status":503},"match":{"operations":["getInstance"],"token":"ccm"},"times":5}
-	Fault *FaultCreate `json:"fault,omitempty"`
-
-	// For How long after `at` the fault is lifted. Without it, it is in force until the scenario is stopped or deleted.
-	For ScenarioDuration `json:"for,omitempty"`
-
-	// Instances Which of the project's; all that is given must match. Terminated instances never do.
-	Instances *ScenarioSelector `json:"instances,omitempty"`
-
-	// LoadBalancers Which of the project's; all that is given must match. Terminated instances never do.
-	LoadBalancers *ScenarioSelector `json:"loadBalancers,omitempty"`
-}
-
-// ScenarioStepAction What is done: `delete` with load balancers, the others with instances.
-type ScenarioStepAction string
-
-// ScenarioStepStatus defines model for ScenarioStepStatus.
-type ScenarioStepStatus struct {
-	At string `json:"at"`
-
-	// Does Example: crash instances
-	Does string `json:"does"`
-
-	// DoneAt Absent while it is still to come.
-	DoneAt *time.Time `json:"doneAt,omitempty"`
-
-	// Error Why it failed.
-	Error string `json:"error,omitempty"`
-
-	// Fault The ID of the fault that it made.
-	Fault string `json:"fault,omitempty"`
-
-	// LiftedAt When that fault was lifted by the scenario.
-	LiftedAt *time.Time `json:"liftedAt,omitempty"`
-
-	// Result What was done.
-	//
-	// Example: crash node-2 (i-01jd3n6f0c5w3y)
-	Result string `json:"result,omitempty"`
-}
-
 // Serial A number that no other resource or operation of this cloud has or had, whatever
 // was deleted, or restored from a snapshot.
 //
@@ -2829,9 +2671,6 @@ type ProjectID = string
 
 // RouteID defines model for RouteID.
 type RouteID = string
-
-// ScenarioID defines model for ScenarioID.
-type ScenarioID = string
 
 // SnapshotName defines model for SnapshotName.
 type SnapshotName = string
@@ -3152,11 +2991,6 @@ type ServerInterface interface {
 	DeleteRoute(w http.ResponseWriter, r *http.Request, id RouteID)
 	GetRoute(w http.ResponseWriter, r *http.Request, id RouteID)
 	UpdateRoute(w http.ResponseWriter, r *http.Request, id RouteID)
-	ListScenarios(w http.ResponseWriter, r *http.Request)
-	RunScenario(w http.ResponseWriter, r *http.Request)
-	DeleteScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
-	GetScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
-	StopScenario(w http.ResponseWriter, r *http.Request, id ScenarioID)
 	ListSnapshots(w http.ResponseWriter, r *http.Request)
 	CreateSnapshot(w http.ResponseWriter, r *http.Request)
 	DeleteSnapshot(w http.ResponseWriter, r *http.Request, name SnapshotName)
@@ -3502,17 +3336,6 @@ func RegisterHandlers(
 	router.HandleFunc("/v1/faults/{id}", func(w http.ResponseWriter, r *http.Request) {
 		handler.GetFault(w, r, mux.Vars(r)["id"])
 	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/scenarios", handler.ListScenarios).Methods(http.MethodGet)
-	router.HandleFunc("/v1/scenarios", handler.RunScenario).Methods(http.MethodPost)
-	router.HandleFunc("/v1/scenarios/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.DeleteScenario(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodDelete)
-	router.HandleFunc("/v1/scenarios/{id}", func(w http.ResponseWriter, r *http.Request) {
-		handler.GetScenario(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodGet)
-	router.HandleFunc("/v1/scenarios/{id}/stop", func(w http.ResponseWriter, r *http.Request) {
-		handler.StopScenario(w, r, mux.Vars(r)["id"])
-	}).Methods(http.MethodPost)
 	router.HandleFunc("/v1/audit", func(w http.ResponseWriter, r *http.Request) {
 		read := parameters{query: r.URL.Query(), header: r.Header}
 		var params ListAuditParams

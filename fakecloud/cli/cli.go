@@ -121,7 +121,7 @@ other commands talk to one that runs, wherever FAKECLOUD_URL points.`,
 		a.instanceTypesCommand(), a.loadBalancerTypesCommand(), a.dialectsCommand(),
 		a.networksCommand(), a.firewallsCommand(), a.instancesCommand(), a.addressesCommand(),
 		a.loadBalancersCommand(), a.routesCommand(), a.operationsCommand(), a.eventsCommand(), a.auditCommand(),
-		a.faultsCommand(), a.scenariosCommand(), a.consoleCommand(), a.quotasCommand(),
+		a.faultsCommand(), a.consoleCommand(), a.quotasCommand(),
 		a.projectsCommand(), a.tokensCommand(), a.clockCommand(), a.snapshotsCommand(), a.restoreCommand())
 	disableFileCompletion(root)
 	return root

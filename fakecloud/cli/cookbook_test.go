@@ -32,7 +32,7 @@ func startInProcessCloud(t *testing.T) {
 
 var (
 	nameValue = regexp.MustCompile(`"[^"]*"|\S+`)
-	idPattern = regexp.MustCompile(`\b[fs]-[0-9a-z]{26}\b`)
+	idPattern = regexp.MustCompile(`\bf-[0-9a-z]{26}\b`)
 	fenced    = regexp.MustCompile("(?s)```sh\n(.*?)```")
 )
 
@@ -102,7 +102,7 @@ func TestReadme(t *testing.T) {
 	require.Zero(t, cli.Run(t.Context(), []string{"apply", "-f", "cloud.yaml", "--wait"}, &out, &errs), errs.String())
 }
 
-func TestScenarioCommands(t *testing.T) {
+func TestFlagsOfFaults(t *testing.T) {
 	startInProcessCloud(t)
 	run := func(code int, args ...string) string {
 		t.Helper()
@@ -112,26 +112,6 @@ func TestScenarioCommands(t *testing.T) {
 		require.Equal(t, code, cli.Run(ctx, args, &out, &errs), "%s\n%s%s", args, out.String(), errs.String())
 		return out.String() + errs.String()
 	}
-	run(0, "instances", "create", "node-1", "--wait")
-	file := filepath.Join(t.TempDir(), "mine.yaml")
-	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
-
-	write("name: mine\nsteps:\n- {at: 0s, action: crash, instances: {name: node-1}}\n- {at: 5ms, for: 5ms, fault: {effect: {emptyList: true}}}\n")
-	out := run(0, "scenarios", "run", file, "--seed", "7", "--watch")
-	assert.Contains(t, out, "seed 7")
-	assert.Regexp(t, `0s\s+crash instances name=node-1: crash node-1 \(i-`, out)
-	assert.Regexp(t, `5ms\s+fault for 5ms: made fault f-\S+, lifted after 0 hits`, out)
-	assert.Contains(t, out, "\ndone\n")
-	assert.Regexp(t, `mine\s+done\s+2/2\s+7\s`, run(0, "scenarios", "list"))
-
-	write("name: doomed\nsteps: [{at: 0s, action: stop, instances: {name: nobody}}]\n")
-	assert.Contains(t, run(1, "scenarios", "run", file, "--watch"), "failed: 0 match name=nobody")
-	write("name: odd\nsteps: [{at: 0s, fualt: {}}]\n")
-	assert.Contains(t, run(1, "scenarios", "run", file), `unknown field "fualt"`)
-	assert.Contains(t, run(1, "scenarios", "run", "zone-outrage"), "--available")
-	assert.Contains(t, run(0, "scenarios", "list", "--available", "-o", "json"), `"zone-outage"`)
-	assert.Contains(t, run(1, "scenarios", "get", "s-none"), "not-found")
-	assert.Contains(t, run(0, "__complete", "scenarios", "run", ""), "flapping-node\n")
 	assert.Contains(t, run(0, "__complete", "faults", "create", "--zone-outage", ""), "nebula-1b\n")
 	assert.Contains(t, run(2, "faults", "create", "--drop", "--until", "soon"), "2026-01-02T15:04:05Z")
 	assert.Contains(t, run(2, "faults", "create", "--drop", "--burst", "3"), "--throttle")

@@ -101,8 +101,7 @@ Effects on calls: a --delay (and --jitter), and one way to end: --status, --hang
 --omit-field, which go together. Nothing changes in the cloud by a call that a
 fault answers or breaks off, unless --carry-out has it take effect first, and
 lose its answer. The match may have --token, --operation, --resource, --tag, --project. The
-calls of "fakecloud faults" and "fakecloud scenarios" are never matched: a fault
-can always be lifted.
+calls of "fakecloud faults" are never matched: a fault can always be lifted.
 
 Effects on life cycles, one to a fault: --stuck, --fail, --crash, --zone-outage.
 The match may have --resource, --tag, --project and, for --stuck and --fail,

@@ -483,37 +483,6 @@ func (c *Client) UpdateRoute(ctx context.Context, id string, body api.ResourceUp
 	return sendChange[api.Route](ctx, c, http.MethodPatch, pathOf("/v1/routes/%s", id), body)
 }
 
-// ListScenarios sends GET /v1/scenarios:
-// The project's scenarios since the process started, oldest first.
-func (c *Client) ListScenarios(ctx context.Context) ([]api.Scenario, error) {
-	return readItems[api.Scenario](ctx, c, "/v1/scenarios", nil)
-}
-
-// RunScenario sends POST /v1/scenarios:
-// Run a scenario, which is faults and actions over time.
-func (c *Client) RunScenario(ctx context.Context, body api.ScenarioCreate) (*api.Scenario, error) {
-	return sendChange[api.Scenario](ctx, c, http.MethodPost, "/v1/scenarios", body)
-}
-
-// DeleteScenario sends DELETE /v1/scenarios/{id}:
-// Stop a scenario if it runs, and forget it.
-func (c *Client) DeleteScenario(ctx context.Context, id string) error {
-	_, err := sendChange[struct{}](ctx, c, http.MethodDelete, pathOf("/v1/scenarios/%s", id), nil)
-	return err
-}
-
-// GetScenario sends GET /v1/scenarios/{id}:
-// One scenario, and how far it has come.
-func (c *Client) GetScenario(ctx context.Context, id string) (*api.Scenario, error) {
-	return readResource[api.Scenario](ctx, c, pathOf("/v1/scenarios/%s", id), nil)
-}
-
-// StopScenario sends POST /v1/scenarios/{id}/stop:
-// Stop a scenario and lift its faults. One that has ended keeps its state, and what is left of its faults is lifted.
-func (c *Client) StopScenario(ctx context.Context, id string) (*api.Scenario, error) {
-	return sendChange[api.Scenario](ctx, c, http.MethodPost, pathOf("/v1/scenarios/%s/stop", id), nil)
-}
-
 // ListSnapshots sends GET /v1/snapshots:
 // All snapshots of the cloud, by name.
 func (c *Client) ListSnapshots(ctx context.Context) ([]api.Snapshot, error) {

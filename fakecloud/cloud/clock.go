@@ -29,26 +29,6 @@ type VirtualTime struct {
 	clock  *clockwork.FakeClock
 	starts int64
 	mu     sync.Mutex // held while it is moved
-	agenda []Agenda
-}
-
-// Agenda is something beside transitions that happens at times of the cloud's clock, in
-// goroutines of its own: scenarios.
-type Agenda interface {
-	// Next gives the first time after now at which something happens, or zero.
-	Next(now time.Time) time.Time
-	// Settle returns when all that was due by now has happened, or ctx ends.
-	Settle(ctx context.Context, now time.Time)
-}
-
-// AddAgenda has a virtual clock also stop at the times of an agenda. Transitions that are
-// due at the same time come first.
-func (c *Cloud) AddAgenda(a Agenda) {
-	if v := c.cfg.Virtual; v != nil {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		v.agenda = append(v.agenda, a)
-	}
 }
 
 // StartVirtualTime puts the store's data under a virtual clock. The clock goes on where
@@ -173,13 +153,6 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 		}
 		fired, err := c.fireDue(ctx, maxTransitions-out.Transitions)
 		out.Transitions += fired
-		if err == nil && len(v.agenda) > 0 {
-			for _, a := range v.agenda {
-				a.Settle(ctx, c.now())
-			}
-			fired, err = c.fireDue(ctx, maxTransitions-out.Transitions)
-			out.Transitions += fired
-		}
 		out.Now = c.now()
 		if err != nil || ctx.Err() != nil || out.Transitions >= maxTransitions {
 			return out, err
@@ -187,9 +160,6 @@ func (c *Cloud) Advance(ctx context.Context, until func(now time.Time) time.Time
 		next, err := c.nextDueAfter(ctx, out.Now)
 		if err != nil {
 			return out, err
-		}
-		for _, a := range v.agenda {
-			next = earliestNonZero(next, a.Next(out.Now))
 		}
 		next = earliestNonZero(next, c.nextSweep(), c.conditionQueue.nextReadyTime())
 		if next.IsZero() || next.After(end) {

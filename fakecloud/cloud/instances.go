@@ -250,11 +250,6 @@ func (c *Cloud) RebootInstance(ctx context.Context, p Project, id string) (Insta
 	return c.actOnInstance(ctx, p, id, Reboot)
 }
 
-// CrashInstance puts a pending or running instance in state error.
-func (c *Cloud) CrashInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
-	return c.actOnInstance(ctx, p, id, Crash)
-}
-
 // TerminateInstance ends an instance, whatever its state.
 func (c *Cloud) TerminateInstance(ctx context.Context, p Project, id string) (Instance, Outcome, error) {
 	return c.actOnInstance(ctx, p, id, Terminate)

@@ -41,17 +41,8 @@ type Snapshot struct {
 type snapshotFiles struct {
 	mu  sync.Mutex
 	dir string
-	// onReplacing are called before a snapshot takes the place of the state, onReplaced
-	// afterwards.
-	onReplacing, onReplaced []func(context.Context) error
-}
-
-// OnReplacing has fn called before a snapshot takes the place of the state, so that what
-// acts on the state can end. If fn fails, the state stays.
-func (c *Cloud) OnReplacing(fn func(context.Context) error) {
-	c.snapshots.mu.Lock()
-	defer c.snapshots.mu.Unlock()
-	c.snapshots.onReplacing = append(c.snapshots.onReplacing, fn)
+	// onReplaced are called after a snapshot has taken the place of the state.
+	onReplaced []func(context.Context) error
 }
 
 // removePartial removes the unfinished files of a process that was killed.
@@ -178,11 +169,6 @@ func (c *Cloud) restoreSnapshot(ctx context.Context, name string, restore restor
 	snapshotTime, err := c.checkSnapshotTime(ctx, name)
 	if err != nil {
 		return s, err
-	}
-	for _, fn := range c.snapshots.onReplacing {
-		if err := fn(ctx); err != nil {
-			return s, fmt.Errorf("snapshot %q: nothing was changed: %w", name, err)
-		}
 	}
 	if err := c.replaceState(ctx, name, snapshotTime, restore); err != nil {
 		return s, err

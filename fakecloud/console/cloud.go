@@ -252,7 +252,7 @@ func toThings[T any](items []T, toThing func(T) scene.Thing) (things []scene.Thi
 // findThing returns a thing as it is now; an empty one if there is none.
 func findThing(ctx context.Context, cloud *client.Client, id string) (t scene.Thing, err error) {
 	m := &memory{scene: scene.Scene{}}
-	if kind, _, _ := strings.Cut(id, "/"); kind == string(scene.KindFault) || kind == string(scene.KindScenario) {
+	if kind, _, _ := strings.Cut(id, "/"); kind == string(scene.KindFault) {
 		// Faults can be seen, and ended, whatever else fails by them.
 		err = scene.NewFollower(m, 0).PollFaults(ctx, cloud)
 	} else {

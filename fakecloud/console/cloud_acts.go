@@ -7,7 +7,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
-	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
 )
 
 // ActsOn are what can be done with a thing of the cloud in its present state.
@@ -24,8 +23,6 @@ func ActsOn(t scene.Thing) []Act {
 		return []Act{{Verb: "delete", Command: []string{"fakecloud", "routes", "delete", t.CloudID}}}
 	case scene.KindFault:
 		return []Act{{Verb: "end", Command: []string{"fakecloud", "faults", "delete", t.CloudID}}}
-	case scene.KindScenario:
-		return []Act{{Verb: "end", Command: []string{"fakecloud", "scenarios", "stop", t.CloudID}}}
 	}
 	return nil
 }
@@ -52,11 +49,8 @@ func CloudActs(ctx context.Context, cloud *client.Client, ccmToken string) ([]Ac
 	if err != nil {
 		return nil, err
 	}
-	ready, err := scenarios.Available()
-	if err != nil {
-		return nil, err
-	}
-	inZone, outage := []Option{{Label: "any"}}, []Option(nil)
+	inZone := []Option{{Label: "any"}}
+	outage := []Option{{"load balancers are never done", []string{"--stuck", "--kind=load-balancer"}}}
 	for _, z := range zones {
 		inZone = append(inZone, Option{z.Name, []string{"--zone=" + z.Name}})
 		outage = append(outage, Option{"zone " + z.Name + " is lost", []string{"--zone-outage=" + z.Name}})
@@ -75,14 +69,8 @@ func CloudActs(ctx context.Context, cloud *client.Client, ccmToken string) ([]Ac
 			}},
 		},
 	}}
-	incident := Act{
-		Verb: "begin an incident", Command: []string{"fakecloud", "scenarios", "run"}, Inputs: []Input{{Label: "what"}},
-	}
-	for _, s := range ready {
-		incident.Inputs[0].Options = append(incident.Inputs[0].Options, Option{s.Name, []string{s.Name}})
-	}
 	snapshots, err := snapshotActs(ctx, cloud)
-	return append(append(acts, incident), snapshots...), err
+	return append(acts, snapshots...), err
 }
 
 // callFaults are what can go wrong with calls.
@@ -96,7 +84,7 @@ func callFaults(token string) []Option {
 	return []Option{
 		of(name+" fail", "--status=503"), of("one in three of "+name+" fails", "--status=503", "--every=3"),
 		of(name+" take 3 s", "--delay=3s"), of("2 a second of "+name+" are let through", "--throttle=2"),
-		of("lists are empty", "--empty-list"),
+		of("lists are empty", "--empty-list"), of("lists show one item", "--partial-list=1"),
 		of("creates lose their answer", "--operation=createLoadBalancer", "--drop", "--carry-out"),
 	}
 }

@@ -253,7 +253,7 @@ function draw() {
 
   fillBand(
     "faults",
-    [...of("scenario"), ...of("fault")].map((t) => chip(t, factsOf(t, "applies to"))),
+    of("fault").map((t) => chip(t, factsOf(t, "applies to"))),
   );
   fillBand(
     "cluster",

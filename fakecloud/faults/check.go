@@ -11,18 +11,18 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 )
 
-// Problems are the offending fields found so far.
-type Problems []cloud.Field
+// problems are the offending fields found so far.
+type problems []cloud.Field
 
-// Add adds an offending field.
-func (p *Problems) Add(path, format string, args ...any) {
+// add adds an offending field.
+func (p *problems) add(path, format string, args ...any) {
 	*p = append(*p, cloud.Field{Path: path, Message: fmt.Sprintf(format, args...)})
 }
 
-// Check refuses rules that make no sense, with the names of the fields: above all, rules
+// check refuses rules that make no sense, with the names of the fields: above all, rules
 // that can never match or never do anything.
-func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
-	var p Problems
+func (r *Rules) check(ctx context.Context, s Spec, now time.Time) error {
+	var p problems
 	s.Effect.checkEffect(&p)
 	if s.Effect.ofLifeCycles() {
 		r.checkLifeCycle(s, &p)
@@ -31,7 +31,7 @@ func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
 	}
 	s.checkWhen(s.Effect, now, &p)
 	if key, _, _ := strings.Cut(s.Match.Tag, "="); s.Match.Tag != "" && key == "" {
-		p.Add("match.tag", "has no key: give key=value, or key")
+		p.add("match.tag", "has no key: give key=value, or key")
 	}
 	if s.Match.Project != "" {
 		known, err := r.cloud.HasProject(ctx, s.Match.Project)
@@ -39,14 +39,14 @@ func (r *Rules) Check(ctx context.Context, s Spec, now time.Time) error {
 			return err
 		}
 		if !known {
-			p.Add("match.project", "is no project's ID")
+			p.add("match.project", "is no project's ID")
 		}
 	}
-	return p.Refuse("this fault")
+	return p.refuse()
 }
 
-// Refuse makes one refusal of all problems; nil if there are none.
-func (p *Problems) Refuse(whole string) error {
+// refuse makes one refusal of all problems; nil if there are none.
+func (p *problems) refuse() error {
 	if len(*p) == 0 {
 		return nil
 	}
@@ -55,14 +55,14 @@ func (p *Problems) Refuse(whole string) error {
 		messages = append(messages, f.Path+" "+f.Message)
 	}
 	return &cloud.Error{
-		Code: cloud.InvalidRequest, Message: whole + " makes no sense: " + strings.Join(messages, "; "), Fields: *p,
+		Code: cloud.InvalidRequest, Message: "this fault makes no sense: " + strings.Join(messages, "; "), Fields: *p,
 	}
 }
 
-func (r *Rules) checkCalls(s Spec, p *Problems) {
+func (r *Rules) checkCalls(s Spec, p *problems) {
 	m, e := s.Match, s.Effect
 	if len(m.Kinds) > 0 {
-		p.Add("match.kinds", "is for effect.stuck and effect.fail only: name match.operations instead")
+		p.add("match.kinds", "is for effect.stuck and effect.fail only: name match.operations instead")
 	}
 	ops := slices.Collect(maps.Values(r.operations))
 	if len(m.Operations) > 0 {
@@ -73,12 +73,12 @@ func (r *Rules) checkCalls(s Spec, p *Problems) {
 		op, known := r.operations[id]
 		ops = append(ops, op)
 		if !known {
-			p.Add(
+			p.add(
 				path, "is %q, which is no operation that faults can touch; GET /openapi.yaml has their operationIds",
 				id,
 			)
 		} else if why := e.unsuitedReason(op); why != "" {
-			p.Add(path, "is %q, which %s", id, why)
+			p.add(path, "is %q, which %s", id, why)
 		}
 	}
 	for _, f := range []struct {
@@ -95,11 +95,11 @@ func (r *Rules) checkCalls(s Spec, p *Problems) {
 		switch {
 		case f.value == "":
 		case e.EmptyList:
-			p.Add(f.path, "never matches a list, which effect.emptyList is for")
+			p.add(f.path, "never matches a list, which effect.emptyList is for")
 		case e.PartialList > 0:
-			p.Add(f.path, "never matches a list, which effect.partialList is for")
+			p.add(f.path, "never matches a list, which effect.partialList is for")
 		case !slices.ContainsFunc(ops, f.about):
-			p.Add(f.path, "never matches: %s", f.never)
+			p.add(f.path, "never matches: %s", f.never)
 		}
 	}
 	r.checkOmitted(s, p)
@@ -128,7 +128,7 @@ func (e Effect) unsuitedReason(op Operation) string {
 }
 
 // checkOmitted finds fields to omit that no answer has.
-func (r *Rules) checkOmitted(s Spec, p *Problems) {
+func (r *Rules) checkOmitted(s Spec, p *problems) {
 	ids := s.Match.Operations
 	if len(ids) == 0 {
 		ids = slices.Collect(maps.Keys(r.operations))
@@ -139,25 +139,25 @@ func (r *Rules) checkOmitted(s Spec, p *Problems) {
 			return known && op.Answers(field)
 		})
 		if !has {
-			p.Add(fmt.Sprintf("effect.omitFields.%d", i), "is %q, which is in none of the answers", field)
+			p.add(fmt.Sprintf("effect.omitFields.%d", i), "is %q, which is in none of the answers", field)
 		}
 	}
 }
 
-func (r *Rules) checkLifeCycle(s Spec, p *Problems) {
+func (r *Rules) checkLifeCycle(s Spec, p *problems) {
 	m, e := s.Match, s.Effect
 	if m.Token != "" {
-		p.Add("match.token", "is about calls, and the effect is on life cycles")
+		p.add("match.token", "is about calls, and the effect is on life cycles")
 	}
 	if len(m.Operations) > 0 {
-		p.Add("match.operations", "is about calls, and the effect is on life cycles")
+		p.add("match.operations", "is about calls, and the effect is on life cycles")
 	}
 	kinds := []cloud.Resource{cloud.InstanceResource, cloud.LoadBalancerResource}
 	switch {
 	case e.Crash || e.ZoneOutage != "":
 		kinds = kinds[:1]
 		if len(m.Kinds) > 0 {
-			p.Add("match.kinds", "is for effect.stuck and effect.fail only: this effect is on instances")
+			p.add("match.kinds", "is for effect.stuck and effect.fail only: this effect is on instances")
 		}
 	case len(m.Kinds) > 0:
 		kinds = m.Kinds
@@ -165,7 +165,7 @@ func (r *Rules) checkLifeCycle(s Spec, p *Problems) {
 	if m.Resource != "" && !slices.ContainsFunc(kinds, func(k cloud.Resource) bool {
 		return strings.HasPrefix(m.Resource, idPrefixes[k])
 	}) {
-		p.Add("match.resource", "is %q, which is none of what the effect is for: %s", m.Resource, joinKinds(kinds))
+		p.add("match.resource", "is %q, which is none of what the effect is for: %s", m.Resource, joinKinds(kinds))
 	}
 	if e.ZoneOutage == "" {
 		return
@@ -176,13 +176,13 @@ func (r *Rules) checkLifeCycle(s Spec, p *Problems) {
 		for _, z := range zones {
 			names = append(names, z.Name)
 		}
-		p.Add("effect.zoneOutage", "is %q, which is no zone: choose one of %s", e.ZoneOutage, strings.Join(names, ", "))
+		p.add("effect.zoneOutage", "is %q, which is no zone: choose one of %s", e.ZoneOutage, strings.Join(names, ", "))
 	}
 	if m.Resource != "" {
-		p.Add("match.resource", "cannot go with effect.zoneOutage, which takes the whole zone")
+		p.add("match.resource", "cannot go with effect.zoneOutage, which takes the whole zone")
 	}
 	if m.Tag != "" {
-		p.Add("match.tag", "cannot go with effect.zoneOutage, which takes the whole zone")
+		p.add("match.tag", "cannot go with effect.zoneOutage, which takes the whole zone")
 	}
 }
 
@@ -240,25 +240,25 @@ func (e Effect) Kind() string {
 	return "delay"
 }
 
-func (e Effect) checkEffect(p *Problems) {
+func (e Effect) checkEffect(p *problems) {
 	ends, cycles := e.exclusiveEffects()
 	switch {
 	case len(cycles) > 1:
-		p.Add("effect."+cycles[1], "cannot go with effect.%s: make two faults", cycles[0])
+		p.add("effect."+cycles[1], "cannot go with effect.%s: make two faults", cycles[0])
 	case len(cycles) == 1 && len(ends) > 0:
-		p.Add("effect."+ends[0], "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
+		p.add("effect."+ends[0], "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
 	case len(cycles) == 1 && (e.Delay != 0 || e.Jitter != 0):
-		p.Add("effect.delayMilliseconds", "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
+		p.add("effect.delayMilliseconds", "is about calls, and effect.%s about life cycles: make two faults", cycles[0])
 	case len(ends) > 1:
-		p.Add("effect."+ends[1], "cannot go with effect.%s: a call can end in one way only", ends[0])
+		p.add("effect."+ends[1], "cannot go with effect.%s: a call can end in one way only", ends[0])
 	case len(ends)+len(cycles) == 0 && e.Delay == 0 && e.Jitter == 0 && !e.CarryOut:
-		p.Add(
+		p.add(
 			"effect",
 			"does nothing: give a delay, or one of status, hang, drop, body, emptyList, throttle, stale, partialList, omitFields, stuck, fail, crash and zoneOutage",
 		)
 	}
 	if e.CarryOut && (len(ends) == 0 || !slices.Contains([]string{"status", "hang", "drop", "body"}, ends[0])) {
-		p.Add("effect.carryOut", "needs effect.status, hang, drop or body: the way in which the answer is lost")
+		p.add("effect.carryOut", "needs effect.status, hang, drop or body: the way in which the answer is lost")
 	}
 	for _, n := range []struct {
 		path string
@@ -267,11 +267,11 @@ func (e Effect) checkEffect(p *Problems) {
 		{"delayMilliseconds", e.Delay < 0}, {"jitterMilliseconds", e.Jitter < 0}, {"partialList", e.PartialList < 0},
 	} {
 		if n.bad {
-			p.Add("effect."+n.path, "cannot be negative")
+			p.add("effect."+n.path, "cannot be negative")
 		}
 	}
 	if e.Throttle != nil && (!(e.Throttle.PerSecond > 0) || e.Throttle.Burst < 0) {
-		p.Add(
+		p.add(
 			"effect.throttle.perSecond",
 			"must be above 0, and a burst at least 1: for no call at all, use effect.status 429",
 		)
@@ -280,65 +280,65 @@ func (e Effect) checkEffect(p *Problems) {
 }
 
 // checkCompanions checks fields that are of use only beside another field.
-func (e Effect) checkCompanions(p *Problems) {
+func (e Effect) checkCompanions(p *problems) {
 	if e.Status != 0 && (e.Status < 400 || e.Status > 599) {
-		p.Add("effect.status", "must be from 400 to 599")
+		p.add("effect.status", "must be from 400 to 599")
 	}
 	if e.RetryAfter != 0 && e.Status == 0 {
-		p.Add("effect.retryAfterSeconds", "needs effect.status")
+		p.add("effect.retryAfterSeconds", "needs effect.status")
 	}
 	if e.Project != "" && e.Status != 404 {
-		p.Add("effect.project", "needs effect.status 404")
+		p.add("effect.project", "needs effect.status 404")
 	}
 	if e.ContentType != "" && e.Body == nil {
-		p.Add("effect.contentType", "needs effect.body")
+		p.add("effect.contentType", "needs effect.body")
 	}
 }
 
-func (w When) checkWhen(e Effect, now time.Time, p *Problems) {
+func (w When) checkWhen(e Effect, now time.Time, p *problems) {
 	counts := []struct {
 		path string
 		n    int
 	}{{"times", w.Times}, {"skip", w.Skip}, {"every", w.Every}}
 	for _, c := range counts {
 		if c.n < 0 {
-			p.Add(c.path, "cannot be negative")
+			p.add(c.path, "cannot be negative")
 		}
 		if c.n != 0 && (e.Stuck || e.ZoneOutage != "") {
-			p.Add(c.path, "cannot go with an effect that lasts: give it an end with until or forSeconds")
+			p.add(c.path, "cannot go with an effect that lasts: give it an end with until or forSeconds")
 		}
 	}
 	if w.Every == 1 {
-		p.Add("every", "is 1, which is each of them: leave it out")
+		p.add("every", "is 1, which is each of them: leave it out")
 	}
 	if !(w.Probability >= 0 && w.Probability <= 1) {
-		p.Add("probability", "must be above 0 and at most 1")
+		p.add("probability", "must be above 0 and at most 1")
 	}
 	if w.Probability != 0 && (e.Stuck || e.ZoneOutage != "") {
-		p.Add("probability", "cannot go with an effect that lasts: name what it is for with match")
+		p.add("probability", "cannot go with an effect that lasts: name what it is for with match")
 	}
 	if w.Seed < 0 || w.Seed > maxSeed {
-		p.Add("seed", "must be from 1 to %d", int64(maxSeed))
+		p.add("seed", "must be from 1 to %d", int64(maxSeed))
 	}
 	if w.Seed != 0 && w.Probability == 0 && e.Jitter == 0 {
-		p.Add("seed", "draws nothing: it goes with probability or effect.jitterMilliseconds")
+		p.add("seed", "draws nothing: it goes with probability or effect.jitterMilliseconds")
 	}
 	w.checkWindow(now, p)
 }
 
-func (w When) checkWindow(now time.Time, p *Problems) {
+func (w When) checkWindow(now time.Time, p *problems) {
 	if w.After < 0 || w.From != nil && w.After != 0 {
-		p.Add("afterSeconds", "cannot be negative, or go with from: give one")
+		p.add("afterSeconds", "cannot be negative, or go with from: give one")
 	}
 	if w.For < 0 || w.Until != nil && w.For != 0 {
-		p.Add("forSeconds", "cannot be negative, or go with until: give one")
+		p.add("forSeconds", "cannot be negative, or go with until: give one")
 	}
 	w.makeAbsolute(now, Effect{})
 	switch {
 	case w.Until == nil:
 	case !w.Until.After(now):
-		p.Add("until", "is in the past: by the cloud's clock it is %s", now.Format(time.RFC3339))
+		p.add("until", "is in the past: by the cloud's clock it is %s", now.Format(time.RFC3339))
 	case w.From != nil && !w.Until.After(*w.From):
-		p.Add("until", "must be after from")
+		p.add("until", "must be after from")
 	}
 }

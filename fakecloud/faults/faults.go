@@ -121,7 +121,8 @@ type Spec struct {
 	Match  Match  `json:"match"`
 	Effect Effect `json:"effect"`
 	When
-	// Scenario is the ID of the one that made it, if one did.
+	// Scenario is set in data of earlier versions, for rules that a scenario made. Open lifts
+	// these.
 	Scenario string `json:"scenario,omitempty"`
 }
 
@@ -197,7 +198,7 @@ type Rules struct {
 }
 
 // Open brings the stored rules of a cloud back into force, for calls of these operations.
-// Rules of scenarios are lifted, as scenarios do not outlive their process.
+// Rules that scenarios of earlier versions made are lifted.
 func Open(ctx context.Context, c *cloud.Cloud, operations map[string]Operation, log *slog.Logger) (*Rules, error) {
 	r := &Rules{cloud: c, clock: c.Clock(), log: log, operations: operations}
 	c.SetFaults(r)
@@ -254,7 +255,7 @@ func (r *Rules) now() time.Time { return r.clock.Now().UTC().Truncate(time.Milli
 // names of the fields, and so is one rule too many.
 func (r *Rules) Create(ctx context.Context, project string, s Spec) (Fault, error) {
 	now := r.now()
-	if err := r.Check(ctx, s, now); err != nil {
+	if err := r.check(ctx, s, now); err != nil {
 		return Fault{}, err
 	}
 	s.Match.Operations = append([]string(nil), s.Match.Operations...)

@@ -274,8 +274,8 @@ func TestZoneOutage(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// What a rule of a scenario did is undone when the next process starts.
-func TestAnOutageOfAScenarioEndsWithTheProcess(t *testing.T) {
+// What a rule of an earlier version's scenario did is undone at the start.
+func TestAnOutageOfAScenarioEndsAtTheStart(t *testing.T) {
 	w := living(t)
 	a := w.runs(t, "a", "nebula-1a")
 	_, err := w.Create(

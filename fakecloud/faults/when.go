@@ -54,12 +54,12 @@ func (w *When) makeAbsolute(now time.Time, e Effect) {
 	}
 	w.After, w.For = 0, 0
 	if w.Seed == 0 && (w.Probability > 0 || e.Jitter > 0) {
-		w.Seed = DrawSeed()
+		w.Seed = drawSeed()
 	}
 }
 
-// DrawSeed draws a seed, which is never 0.
-func DrawSeed() int64 {
+// drawSeed draws a seed, which is never 0.
+func drawSeed() int64 {
 	var b [8]byte
 	_, _ = crand.Read(b[:]) // Never fails.
 	return 1 + int64(binary.LittleEndian.Uint64(b[:])%maxSeed)

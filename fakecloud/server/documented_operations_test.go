@@ -195,10 +195,7 @@ func TestEveryOperationHidesWhatAnotherProjectHas(t *testing.T) {
 	r, ctx := newRig(t), t.Context()
 	things := r.oneOfEach(t)
 	operations := must(r.ListOperations(ctx, client.OperationFilter{}))(t)
-	scenario := must(r.RunScenario(ctx, api.ScenarioCreate{Name: "a", Steps: []api.ScenarioStep{
-		{At: "1h", Action: api.StepStop, Instances: &api.ScenarioSelector{Name: "one"}},
-	}}))(t)
-	things["/v1/operations/"], things["/v1/scenarios/"] = operations[0].ID, scenario.ID
+	things["/v1/operations/"] = operations[0].ID
 	fault := api.FaultCreate{Match: api.FaultMatch{Token: "nobody"}, Effect: api.FaultEffect{Hang: true}}
 	things["/v1/faults/"] = r.createFault(t, fault).ID
 	tried := map[string]bool{}

@@ -207,7 +207,7 @@ func (s *Server) zoneState(p cloud.Project, zone string) api.ZoneState {
 func toAPIFault(f faults.Fault) api.Fault {
 	m, e := f.Match, f.Effect
 	return api.Fault{
-		ID: f.ID, CreatedAt: f.CreatedAt, Matched: f.Matched, Hits: f.Hits, Spent: f.Spent, Scenario: f.Scenario,
+		ID: f.ID, CreatedAt: f.CreatedAt, Matched: f.Matched, Hits: f.Hits, Spent: f.Spent,
 		Times: f.Times, Skip: f.Skip, Every: f.Every, Probability: f.Probability, Seed: f.Seed, From: f.From,
 		Until: f.Until,
 		Match: api.FaultMatch{

@@ -60,7 +60,7 @@ func TestHeadersThatAnOperationDoesNotHeedAreRefused(t *testing.T) {
 	}
 	for _, want := range []string{
 		"updateProjectQuotas If-Match", "createToken Idempotency-Key", "createFault Idempotency-Key",
-		"runScenario Idempotency-Key", "createSnapshot Idempotency-Key",
+		"createSnapshot Idempotency-Key",
 	} {
 		assert.Contains(t, refused, want)
 	}

@@ -95,16 +95,6 @@ func TestReservedAddressesHaveAQuota(t *testing.T) {
 	)
 }
 
-func TestAProjectRunsSoManyScenarios(t *testing.T) {
-	r := virtualRig(t)
-	const later = `{"name":"x","steps":[{"at":"1h","fault":{"effect":{"drop":true}}}]}`
-	for range 10 {
-		answer, _ := r.call(t, "POST", "/v1/scenarios", later)
-		require.Equal(t, 201, answer.StatusCode, answer.Body)
-	}
-	r.refused(t, "POST", "/v1/scenarios", later, api.TooManyFaults, "", "stop one first")
-}
-
 func TestEventsOfOtherProjectsAreForAdmins(t *testing.T) {
 	r := newRig(t)
 	for _, project := range []string{"*", "p-none"} {

@@ -20,7 +20,6 @@ import (
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/cloud"
 	"github.com/ccmlab/ccmlab/fakecloud/faults"
-	"github.com/ccmlab/ccmlab/fakecloud/scenarios"
 )
 
 const (
@@ -39,14 +38,13 @@ const (
 	defaultHeartbeat = 15 * time.Second
 )
 
-// Config is what a server needs. Cloud, Faults and Scenarios are required;
+// Config is what a server needs. Cloud and Faults are required;
 // package fakecloud puts them together.
 type Config struct {
 	Cloud *cloud.Cloud
 	// Faults are the rules in force. They are for FaultableOperations.
-	Faults    *faults.Rules
-	Scenarios *scenarios.Runner
-	Logger    *slog.Logger // silent when nil
+	Faults *faults.Rules
+	Logger *slog.Logger // silent when nil
 	// Certificate makes it HTTPS; plain HTTP when nil.
 	Certificate *tls.Certificate
 	// Hosts are names by which clients reach it, in lower case, beside localhost and those of the Certificate.
@@ -75,7 +73,6 @@ type Server struct {
 
 	operations operations
 	faults     *faults.Rules
-	scenarios  *scenarios.Runner
 	routes     map[*mux.Route]*operation // of the API and of the fronts
 	fronts     []Front
 	journal    *journal
@@ -93,11 +90,11 @@ var _ api.ServerInterface = (*Server)(nil)
 
 // New builds the server's routes.
 func New(cfg Config) (*Server, error) {
-	if cfg.Cloud == nil || cfg.Faults == nil || cfg.Scenarios == nil {
-		return nil, errors.New("a server needs a cloud, faults and scenarios")
+	if cfg.Cloud == nil || cfg.Faults == nil {
+		return nil, errors.New("a server needs a cloud and faults")
 	}
 	s := &Server{
-		cloud: cfg.Cloud, faults: cfg.Faults, scenarios: cfg.Scenarios, log: cfg.Logger, cert: cfg.Certificate,
+		cloud: cfg.Cloud, faults: cfg.Faults, log: cfg.Logger, cert: cfg.Certificate,
 		hosts:     cfg.Hosts,
 		heartbeat: cfg.Heartbeat, countsAge: defaultCountsAge, maxCounted: defaultMaxCounted,
 	}

@@ -121,10 +121,6 @@ func (c picturedCloud) ListFaults(ctx context.Context) ([]api.Fault, error) {
 	return c.operator.ListFaults(ctx)
 }
 
-func (c picturedCloud) ListScenarios(ctx context.Context) ([]api.Scenario, error) {
-	return c.operator.ListScenarios(ctx)
-}
-
 // podRanges are the pods' ranges by Node, if the lab's CCM makes no routes to them where these are needed.
 func podRanges(ctx context.Context, l *lab.Lab, kube kubernetes.Interface) (map[string]string, error) {
 	used, err := local.Site{Lab: l.State}.ProgramInUse()

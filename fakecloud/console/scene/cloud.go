@@ -141,23 +141,6 @@ func OfFault(f api.Fault) Thing {
 	t.AddFact("applies to", cmp.Or(f.Match.Text(), "everything"))
 	t.AddFact("when", f.TurnsText())
 	t.AddFact("applied", fmt.Sprint(f.Hits))
-	t.AddFact("scenario", f.Scenario)
-	return t
-}
-
-// OfScenario is a scenario.
-func OfScenario(s api.Scenario) Thing {
-	t := Thing{
-		ID: "scenario/" + s.ID, Kind: KindScenario, Name: s.Name, State: string(s.State), Level: LevelBusy, CloudID: s.ID,
-		Reason: s.Description,
-	}
-	for _, step := range s.Steps {
-		done := "to come"
-		if step.DoneAt != nil {
-			done = "done"
-		}
-		t.AddFact(step.At, step.Does+": "+done)
-	}
 	return t
 }
 

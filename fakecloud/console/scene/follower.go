@@ -96,11 +96,10 @@ type Reader interface {
 	LoadBalancerHealth(ctx context.Context, id string) (*api.LoadBalancerHealth, error)
 	LoadBalancerStats(ctx context.Context, id string) (*api.LoadBalancerStats, error)
 	ListFaults(ctx context.Context) ([]api.Fault, error)
-	ListScenarios(ctx context.Context) ([]api.Scenario, error)
 }
 
-// Poll adds what no event tells: health and traffic of the balancers' targets, faults and scenarios. What
-// cannot be read stays as it was.
+// Poll adds what no event tells: health and traffic of the balancers' targets, and faults. What cannot be
+// read stays as it was.
 func (f *Follower) Poll(ctx context.Context, cloud Reader) error {
 	return errors.Join(f.pollTraffic(ctx, cloud), f.PollFaults(ctx, cloud))
 }
@@ -142,24 +141,18 @@ func (f *Follower) setTargets(id string, health []api.TargetHealth, stats []api.
 	return f.store.Add(Change{Time: now, Thing: &t})
 }
 
-// PollFaults adds the faults and scenarios that are in force, if the caller may see them.
+// PollFaults adds the faults that are in force, if the caller may see them.
 func (f *Follower) PollFaults(ctx context.Context, cloud Reader) error {
 	faults, err := cloud.ListFaults(ctx)
 	if client.HasCode(err, api.Forbidden) { // They are for admins.
 		return nil
 	}
-	scenarios, err2 := cloud.ListScenarios(ctx)
-	if err := errors.Join(err, err2); err != nil {
-		return fmt.Errorf("faults and scenarios: %w", err)
+	if err != nil {
+		return fmt.Errorf("faults: %w", err)
 	}
 	inForce := map[string]Thing{}
 	for _, rule := range faults {
 		if t := OfFault(rule); !rule.Spent {
-			inForce[t.ID] = t
-		}
-	}
-	for _, s := range scenarios {
-		if t := OfScenario(s); s.State == api.ScenarioRunning {
 			inForce[t.ID] = t
 		}
 	}
@@ -168,7 +161,7 @@ func (f *Follower) PollFaults(ctx context.Context, cloud Reader) error {
 		errs = append(errs, f.store.Add(Change{Time: time.Now(), Thing: &t}))
 	}
 	for _, t := range f.store.Things() {
-		if _, still := inForce[t.ID]; !still && (t.Kind == KindFault || t.Kind == KindScenario) {
+		if _, still := inForce[t.ID]; !still && t.Kind == KindFault {
 			errs = append(errs, f.store.Add(Change{Time: time.Now(), Gone: t.ID}))
 		}
 	}

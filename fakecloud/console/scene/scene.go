@@ -21,9 +21,8 @@ const (
 	KindRoute    Kind = "route"
 	KindAddress  Kind = "address"
 	KindFirewall Kind = "firewall"
-	// KindFault is a fault or a scenario that is in force.
-	KindFault    Kind = "fault"
-	KindScenario Kind = "scenario"
+	// KindFault is a fault that is in force.
+	KindFault Kind = "fault"
 )
 
 // Level is how well a thing is.

@@ -44,10 +44,9 @@ func (m memory) Add(c Change) error { m.Apply(c); return nil }
 
 // fakeCloud answers for one balancer, and for faults.
 type fakeCloud struct {
-	bytes     int64
-	faults    []api.Fault
-	scenarios []api.Scenario
-	err       error
+	bytes  int64
+	faults []api.Fault
+	err    error
 }
 
 func (f *fakeCloud) ListLoadBalancers(context.Context, client.LoadBalancerFilter) ([]api.LoadBalancer, error) {
@@ -63,8 +62,6 @@ func (f *fakeCloud) LoadBalancerStats(context.Context, string) (*api.LoadBalance
 }
 
 func (f *fakeCloud) ListFaults(context.Context) ([]api.Fault, error) { return f.faults, f.err }
-
-func (f *fakeCloud) ListScenarios(context.Context) ([]api.Scenario, error) { return f.scenarios, f.err }
 
 // The targets of a balancer that the events have told of get health and traffic, which stay while the
 // cloud does not answer.
@@ -84,18 +81,16 @@ func TestTrafficIsFollowed(t *testing.T) {
 	assert.Positive(t, link.BytesPerSecond)
 }
 
-// Faults and scenarios are in the picture while they are in force.
+// Faults are in the picture while they are in force.
 func TestFaultsAreFollowed(t *testing.T) {
 	store := memory{Scene{}}
 	f, cloud := NewFollower(store, 0), &fakeCloud{
-		faults:    []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Status: 503}, Match: api.FaultMatch{Token: "ccm"}}},
-		scenarios: []api.Scenario{{ID: "s-1", Name: "zone-outage", State: api.ScenarioRunning}},
+		faults: []api.Fault{{ID: "f-1", Effect: api.FaultEffect{Status: 503}, Match: api.FaultMatch{Token: "ccm"}}},
 	}
 	require.NoError(t, f.Poll(t.Context(), cloud))
 	assert.Equal(t, "status=503", store.Scene["fault/f-1"].Name)
 	assert.Contains(t, store.Scene["fault/f-1"].Facts, Fact{"applies to", "token=ccm"})
-	assert.Contains(t, store.Scene, "scenario/s-1")
-	cloud.faults[0].Spent, cloud.scenarios[0].State = true, api.ScenarioDone
+	cloud.faults[0].Spent = true
 	require.NoError(t, f.Poll(t.Context(), cloud))
 	assert.Empty(t, store.Scene)
 }
