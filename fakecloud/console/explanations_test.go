@@ -20,7 +20,7 @@ func TestExplanationsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		computed := map[string]int{}
-		page := newPage(nil)
+		page := newVisitor(t).Page
 		page.Explain = func(_ context.Context, subject string) (any, error) {
 			mu.Lock()
 			computed[subject]++
@@ -32,7 +32,7 @@ func TestExplanationsAreBounded(t *testing.T) {
 		ask := func(token, subject string) *httptest.ResponseRecorder {
 			path := "http://page.test/explain.json?subject=" + url.QueryEscape(subject)
 			r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil)
-			r.AddCookie(&http.Cookie{Name: "session", Value: token})
+			r.Header.Set("Authorization", "Bearer "+token)
 			w := httptest.NewRecorder()
 			handler.ServeHTTP(w, r)
 			return w

@@ -34,7 +34,7 @@ func openStream(t *testing.T, page http.Handler, token, address string) stream {
 	ctx, leave := context.WithCancel(t.Context())
 	s := stream{httptest.NewRecorder(), leave, make(chan struct{})}
 	r := httptest.NewRequestWithContext(ctx, http.MethodGet, "http://page.test/stream", nil)
-	r.AddCookie(&http.Cookie{Name: "session", Value: token})
+	r.Header.Set("Authorization", "Bearer "+token)
 	r.RemoteAddr = address
 	go func() {
 		defer close(s.ended)
@@ -56,18 +56,18 @@ func TestViewersMakeRoom(t *testing.T) {
 		newcomer, from string
 		admitted       bool
 	}{
-		"one viewer, and another on the same machine": {always("a"), always("127.0.0.1:1"), "b", "127.0.0.1:9", true},
-		"one viewer, and itself again":                {always("a"), always("127.0.0.1:1"), "a", "127.0.0.1:9", false},
-		"one token at many addresses":                 {always("a"), address, "b", "198.51.100.1:9", true},
-		"many tokens at one address":                  {token, always("192.0.2.1:1"), "b", "198.51.100.1:9", true},
-		"no password, one address":                    {always(""), always("192.0.2.1:1"), "", "198.51.100.1:9", true},
-		"no password, one host with many addresses":   {always(""), network, "", "[2001:db8:1::1]:9", true},
-		"everybody has one":                           {token, address, "b", "198.51.100.1:9", false},
+		"one viewer, and another on the same machine":     {always("a"), always("127.0.0.1:1"), "b", "127.0.0.1:9", true},
+		"one viewer, and itself again":                    {always("a"), always("127.0.0.1:1"), "a", "127.0.0.1:9", false},
+		"one token at many addresses":                     {always("a"), address, "b", "198.51.100.1:9", true},
+		"many tokens at one address":                      {token, always("192.0.2.1:1"), "b", "198.51.100.1:9", true},
+		"one token for all, one address":                  {always("a"), always("192.0.2.1:1"), "a", "198.51.100.1:9", true},
+		"one token for all, one host with many addresses": {always("a"), network, "a", "[2001:db8:1::1]:9", true},
+		"everybody has one":                               {token, address, "b", "198.51.100.1:9", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				page := newPage(nil)
-				page.Access = func(*http.Request, string) Access { return MayRead }
+				page := newVisitor(t).Page
+				page.Access = func(context.Context, string) Access { return MayRead }
 				page.Stream = func(ctx context.Context, _ Session, _ func(Batch) error) error {
 					<-ctx.Done()
 					return ctx.Err()

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -320,6 +321,49 @@ func TestPortIsTakenByAnother(t *testing.T) {
 	page, _, _ := strings.Cut(serve(t, l), "#")
 	assertOpenNothing(t, page, secrets)
 	runInBrowser(t, browser, waitFor(text("#connection")+".includes('type: lab console --name')"))
+}
+
+// A page for whose stream or explanation there is no room says so, and has both as soon as there is.
+func TestPageWaitsForRoom(t *testing.T) {
+	l := newLab(t)
+	log, err := labscene.OpenLog(SceneFile(l))
+	require.NoError(t, err)
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: readyNode()}))
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	browser := openBrowser(t)
+	link := serve(t, l)
+	page, secret := exchange(t, link)
+	busy, calmDown := context.WithCancel(t.Context())
+	defer calmDown()
+	others := func(path string) (status int) {
+		req, err := http.NewRequestWithContext(busy, http.MethodGet, page+path, nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+secret)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp.StatusCode
+	}
+	open := 0
+	for others("stream") == http.StatusOK {
+		open++
+	}
+	runInBrowser(t, browser, chromedp.Navigate(link), waitFor(fmt.Sprintf("%s.includes('%d of these pages are open')", text("#connection"), open)))
+	calmDown()
+	runInBrowser(t, browser, waitFor(text("#connection")+" === '' && document.querySelector('.machine .node') !== null"))
+	isRefused := text("#details") + ".includes('more is being explained')"
+	require.Eventually(t, func() bool {
+		for i := 0; ; i++ {
+			status, _ := ask(t, http.MethodGet, fmt.Sprint(page, "explain.json?subject=node/", i), secret)
+			if status == http.StatusTooManyRequests {
+				break
+			}
+		}
+		runInBrowser(t, browser, chromedp.Click(".machine .node button"))
+		refused, err := chromedp.Run(browser, chromedp.Evaluate[bool](isRefused))
+		return err == nil && refused
+	}, bound, time.Millisecond)
+	runInBrowser(t, browser, waitFor("!"+isRefused))
 }
 
 // writePageFile writes a recording into a file.
