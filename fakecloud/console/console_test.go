@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -190,6 +192,42 @@ func TestSessionsEnd(t *testing.T) {
 				<-streamed
 			})
 		})
+	}
+}
+
+// A link opens so many sessions at a time: then the oldest ends, and none of another credential.
+func TestSessionsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := newVisitor(t)
+		link, other := v.link("reads", ""), v.open(v.link("changes", ""))
+		var sessions []string
+		for range maxGrants + 1 {
+			sessions = append(sessions, v.open(link))
+			time.Sleep(time.Second) // Of the bubble's clock: which is the oldest.
+		}
+		assert.Equal(t, http.StatusUnauthorized, v.status("/acts.json", sessions[0]))
+		for _, session := range []string{sessions[1], sessions[maxGrants]} {
+			assert.Equal(t, http.StatusForbidden, v.status("/acts.json", session), "it may look on")
+		}
+		assert.Equal(t, http.StatusOK, v.status("/acts.json", other))
+	})
+}
+
+// What answers at the address of a page need not be its server: nothing that it answers reaches a terminal as it is.
+func TestLinksOfAStrangerAreEscaped(t *testing.T) {
+	const hostile = "\x1b[31mred\x1b]0;title\x07 #&"
+	for _, status := range []int{http.StatusOK, http.StatusTeapot} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(status)
+			assert.NoError(t, json.NewEncoder(w).Encode(newLink{hostile}))
+			_, _ = io.WriteString(w, hostile)
+		}))
+		link, err := RequestLink(t.Context(), server.Client(), server.URL+"/", "changes", false)
+		server.Close()
+		assert.Equal(t, status == http.StatusOK, err == nil)
+		said := link + fmt.Sprint(err)
+		assert.Contains(t, said, "red")
+		assert.NotContains(t, said, "\x1b")
 	}
 }
 

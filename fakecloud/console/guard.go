@@ -18,6 +18,8 @@ const (
 	SessionLifetime = 24 * time.Hour
 	// recheckInterval is how often an open stream checks that its session has not ended.
 	recheckInterval = time.Second
+	// maxGrants bounds the links of a credential, and its sessions: then the oldest ends. A link can open any number.
+	maxGrants = 1000
 
 	sessionEnded = "This page's session has expired or was revoked, or its server has started again."
 )
@@ -89,11 +91,12 @@ type grants struct {
 	bySecret map[[sha256.Size]byte]grant
 }
 
-// add returns a new secret, and removes what has expired.
+// add returns a new secret. It removes what has expired, and the credential's oldest if it has maxGrants.
 func (g *grants) add(credential, host string, lifetime time.Duration) (secret string) {
 	g.removeWhere(func(x grant) bool { return !x.ends.After(time.Now()) })
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.makeRoom(credential)
 	if g.bySecret == nil {
 		g.bySecret = map[[sha256.Size]byte]grant{}
 	}
@@ -101,6 +104,23 @@ func (g *grants) add(credential, host string, lifetime time.Duration) (secret st
 	// Round has it end by the wall clock, which goes on while a machine sleeps.
 	g.bySecret[sha256.Sum256([]byte(secret))] = grant{credential, host, time.Now().Round(0).Add(lifetime)}
 	return secret
+}
+
+// makeRoom removes the oldest of a credential that has maxGrants. g.mu is held.
+func (g *grants) makeRoom(credential string) {
+	var oldest [sha256.Size]byte
+	own := 0
+	for key, x := range g.bySecret {
+		if x.credential != credential {
+			continue
+		}
+		if own++; own == 1 || x.ends.Before(g.bySecret[oldest].ends) {
+			oldest = key
+		}
+	}
+	if own >= maxGrants {
+		delete(g.bySecret, oldest)
+	}
 }
 
 // credentialOf returns the credential behind a secret that is shown under a host's name.
@@ -183,11 +203,14 @@ func (g *Guard) requireAccess(next http.Handler) http.Handler {
 func (g *Guard) waitForEnd(ctx context.Context, credential string, goesOn func() bool) {
 	tick := time.NewTicker(recheckInterval)
 	defer tick.Stop()
-	for goesOn() && g.Access(ctx, credential) != NoAccess {
+	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if !goesOn() || g.Access(ctx, credential) == NoAccess {
+			return
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 )
 
@@ -18,8 +19,8 @@ type newLink struct {
 }
 
 // RequestLink returns the URL that opens the page at a URL which ends with "/". With renew, the credential's
-// earlier links and sessions end.
-func RequestLink(ctx context.Context, c *http.Client, page, credential string, renew bool) (url string, err error) {
+// earlier links and sessions end. Somebody else may answer there, so the answer is escaped for a terminal.
+func RequestLink(ctx context.Context, c *http.Client, page, credential string, renew bool) (link string, err error) {
 	links := page + "links"
 	if renew {
 		links += "?renew"
@@ -36,11 +37,11 @@ func RequestLink(ctx context.Context, c *http.Client, page, credential string, r
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // What there is of it.
-		return "", fmt.Errorf("%s: %s", resp.Status, strings.TrimSpace(string(text)))
+		return "", fmt.Errorf("%d %s: %q", resp.StatusCode, http.StatusText(resp.StatusCode), strings.TrimSpace(string(text)))
 	}
 	var made newLink
 	if err := json.NewDecoder(resp.Body).Decode(&made); err != nil {
 		return "", err
 	}
-	return page + "#link=" + made.Link, nil
+	return page + "#link=" + url.QueryEscape(made.Link), nil
 }

@@ -527,9 +527,20 @@ async function ask(t) {
   view.asked = t;
   view.askedAt = Date.now();
   const of = "?subject=" + encodeURIComponent(t.id);
-  if (explains && (t.kind === "node" || t.kind === "service"))
-    view.why.set(t.id, await fetchJSON("explain.json" + of));
+  if (explains && (t.kind === "node" || t.kind === "service")) {
+    const why = await fetchJSON("explain.json" + of);
+    view.why.set(t.id, why);
+    if (why.later) setTimeout(askAgain, explainRest, t);
+  }
   if (session?.changes) view.acts.set(t.id, await fetchJSON("acts.json" + of));
+  redraw();
+}
+
+// explainRest is how long the page waits when its server explains too much for others.
+const explainRest = 2000;
+
+function askAgain(t) {
+  if (view.asked === t) view.asked = undefined;
   redraw();
 }
 
@@ -537,7 +548,8 @@ async function fetchJSON(url, options) {
   try {
     const answer = await request(url, options);
     const isJSON = answer.headers.get("Content-Type") === "application/json";
-    return isJSON ? await answer.json() : {error: await answer.text()};
+    const body = isJSON ? await answer.json() : {error: await answer.text()};
+    return answer.status === 429 ? {...body, later: true} : body;
   } catch (err) {
     return {error: String(err)};
   }

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -21,6 +22,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/ccmlab/ccmlab/fakecloud/api"
+	"github.com/ccmlab/ccmlab/fakecloud/cloudtest"
 	"github.com/ccmlab/ccmlab/fakecloud/console"
 	"github.com/ccmlab/ccmlab/fakecloud/console/scene"
 	"github.com/ccmlab/ccmlab/lab/console/labscene"
@@ -263,6 +266,17 @@ func (s *stranger) has(path string) bool {
 	return slices.ContainsFunc(s.requests, func(r *http.Request) bool { return r.URL.Path == path })
 }
 
+// assertSentNoSecret fails if a request has something that a page keeps for its own server.
+func (s *stranger) assertSentNoSecret(t *testing.T) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.requests {
+		assert.Empty(t, r.Header.Get("Cookie")+r.Header.Get("Authorization")+r.URL.RawQuery, r.URL)
+		assert.NotContains(t, r.Referer(), "link=")
+	}
+}
+
 // Another port of the page's address is sent nothing that opens the page, whoever leads the browser there.
 func TestOtherPortsAreSentNoSecret(t *testing.T) {
 	l := newLab(t)
@@ -279,12 +293,7 @@ func TestOtherPortsAreSentNoSecret(t *testing.T) {
 		awaitAfterLoad(t, where, "document.title === 'other' && location.pathname === '/linked'")
 	}
 	require.Eventually(t, func() bool { return other.has("/linked") && other.has("/favicon.ico") }, bound, 10*time.Millisecond)
-	other.mu.Lock()
-	defer other.mu.Unlock()
-	for _, r := range other.requests {
-		assert.Empty(t, r.Header.Get("Cookie")+r.Header.Get("Authorization")+r.URL.RawQuery, r.URL)
-		assert.NotContains(t, r.Referer(), "link=")
-	}
+	other.assertSentNoSecret(t)
 }
 
 // A server that takes the agent's port while the page is open is sent the secret of a session that has ended.
@@ -320,6 +329,79 @@ func TestPortIsTakenByAnother(t *testing.T) {
 	page, _, _ := strings.Cut(serve(t, l), "#")
 	assertOpenNothing(t, page, secrets)
 	runInBrowser(t, browser, waitFor(text("#connection")+".includes('type: lab console --name')"))
+}
+
+// The page of a cloud alone opens by its link, keeps no secret where other servers are sent it, and ends when its links
+// are renewed.
+func TestPageOfACloudAlone(t *testing.T) {
+	cloud := cloudtest.Start(t)
+	_, err := cloud.CreateInstance(t.Context(), api.InstanceCreate{Name: new("a")})
+	require.NoError(t, err)
+	token, err := os.ReadFile(cloud.TokenFile)
+	require.NoError(t, err)
+	newLink := func(renew bool) string {
+		link, err := console.RequestLink(
+			t.Context(), http.DefaultClient, cloud.URL+console.Path+"/", strings.TrimSpace(string(token)), renew,
+		)
+		require.NoError(t, err)
+		return link
+	}
+	browser := openBrowser(t)
+	isShown := waitFor(text(".machine .instance") + ".includes('running')")
+	runInBrowser(t, browser, chromedp.Navigate(newLink(false)), isShown)
+	runInBrowser(t, browser, chromedp.Reload(), isShown)
+	runInBrowser(t, browser, waitFor("!document.cookie && !location.href.includes('link=')"))
+	other := newStranger(t, nil, http.StatusOK, `<title>other</title>`)
+	runInBrowser(t, openTab(t, browser), chromedp.Navigate(other.URL))
+	require.Eventually(t, func() bool { return other.has("/favicon.ico") }, bound, 10*time.Millisecond)
+	other.assertSentNoSecret(t)
+	link := newLink(true)
+	runInBrowser(t, browser, waitFor(text("#connection")+".includes('type: fakecloud console')"))
+	runInBrowser(t, browser, chromedp.Navigate(link))
+	awaitAfterLoad(t, browser, text("#connection")+" === '' && "+text(".machine .instance")+".includes('running')")
+}
+
+// A page for whose stream or explanation there is no room says so, and has both as soon as there is.
+func TestPageWaitsForRoom(t *testing.T) {
+	l := newLab(t)
+	log, err := labscene.OpenLog(SceneFile(l))
+	require.NoError(t, err)
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: readyNode()}))
+	require.NoError(t, log.Add(scene.Change{Time: time.Now(), Thing: machine("running", scene.LevelOK)}))
+	browser := openBrowser(t)
+	link := serve(t, l)
+	page, secret := exchange(t, link)
+	busy, calmDown := context.WithCancel(t.Context())
+	defer calmDown()
+	others := func(path string) (status int) {
+		req, err := http.NewRequestWithContext(busy, http.MethodGet, page+path, nil)
+		require.NoError(t, err)
+		req.Header.Set("Authorization", "Bearer "+secret)
+		resp, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		return resp.StatusCode
+	}
+	open := 0
+	for others("stream") == http.StatusOK {
+		open++
+	}
+	runInBrowser(t, browser, chromedp.Navigate(link), waitFor(fmt.Sprintf("%s.includes('%d of these pages are open')", text("#connection"), open)))
+	calmDown()
+	runInBrowser(t, browser, waitFor(text("#connection")+" === '' && document.querySelector('.machine .node') !== null"))
+	isRefused := text("#details") + ".includes('more is being explained')"
+	require.Eventually(t, func() bool {
+		for i := 0; ; i++ {
+			status, _ := ask(t, http.MethodGet, fmt.Sprint(page, "explain.json?subject=node/", i), secret)
+			if status == http.StatusTooManyRequests {
+				break
+			}
+		}
+		runInBrowser(t, browser, chromedp.Click(".machine .node button"))
+		refused, err := chromedp.Run(browser, chromedp.Evaluate[bool](isRefused))
+		return err == nil && refused
+	}, bound, time.Millisecond)
+	runInBrowser(t, browser, waitFor("!"+isRefused))
 }
 
 // writePageFile writes a recording into a file.

@@ -243,7 +243,7 @@ func TestLinksAreReplaced(t *testing.T) {
 		secrets = append(secrets, session, strings.SplitAfter(link, "#link=")[1], old.Key, old.ReadOnlyKey)
 	})
 	_, err := Link(t.Context(), l, false, false)
-	require.ErrorContains(t, err, "starts its agent")
+	require.ErrorContains(t, err, "serves no page", "nobody who takes the port makes a link")
 	listener, err := net.Listen("tcp", old.Address)
 	require.NoError(t, err)
 	assertOpenNothing(t, serveAt(t, l, listener), secrets)

@@ -30,7 +30,8 @@ type memory struct {
 	resources map[string]map[string]object // by kind and ID, as the API shows them
 }
 
-// startMemory serves the API of an empty cloud until ctx ends.
+// startMemory serves the API of an empty cloud until ctx ends. It checks neither token nor Host: who reaches the port,
+// even from a browser, can only spoil this run's records.
 func startMemory(ctx context.Context) (*memory, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
