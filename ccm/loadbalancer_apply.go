@@ -204,7 +204,8 @@ func (l *loadBalancers) disownBalancer(
 	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
 ) (wasGone bool, err error) {
 	tags := maps.Clone(lb.Tags)
-	for _, key := range append(optionTags, contract.TagCluster, contract.TagClusterUID, contract.TagServiceUID) {
+	owners := []string{contract.TagCluster, contract.TagClusterUID, contract.TagServiceUID}
+	for _, key := range slices.Concat(owners, optionTags) {
 		delete(tags, key)
 	}
 	_, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID, api.LoadBalancerUpdate{Tags: &tags})
