@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/ccmlab/ccmlab/fakecloud/api"
 	"github.com/ccmlab/ccmlab/fakecloud/client"
 )
 
@@ -47,7 +46,7 @@ func TestChangedCAFileCounts(t *testing.T) {
 	var serves atomic.Pointer[tls.Certificate]
 	serves.Store(oldCert)
 	cloud := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, api.Instance{ID: "i-1"})
+		answer(w, instance("i-1"))
 	}))
 	cloud.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 		return &tls.Config{Certificates: []tls.Certificate{*serves.Load()}, MinVersion: tls.VersionTLS12}, nil
