@@ -40,7 +40,9 @@ func TestOnDelete(t *testing.T) {
 			event: "LoadBalancerProtected", stays: true,
 		},
 		"refuse, and delete in the end": {made: "refuse", gone: "delete"},
-		"keep by default":               {made: "-", gone: "-", byDefault: "keep", event: "LoadBalancerKept", stays: true},
+		"keep by default": {
+			made: "-", gone: "-", byDefault: "keep", event: "LoadBalancerKept", stays: true,
+		},
 		"refuse by default": {
 			made: "-", gone: "-", byDefault: "refuse", reason: contract.ReasonLoadBalancerProtected,
 			event: "LoadBalancerProtected", stays: true,
