@@ -189,11 +189,11 @@ func (e *explainer) hasUnresolved(obj object, topic string) bool {
 }
 
 // isLastReason tells whether the topic's last cause has that reason.
-func (e *explainer) isLastReason(obj object, topic, reason string) bool {
+func (e *explainer) isLastReason(obj object, topic string, reasons ...string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	causes := e.reported[objectTopic{obj.GetUID(), topic}]
-	return len(causes) > 0 && causes[len(causes)-1].reason == reason
+	return len(causes) > 0 && slices.Contains(reasons, causes[len(causes)-1].reason)
 }
 
 // forgetObject handles an informer's deletions: it drops what is remembered of an object that

@@ -147,7 +147,7 @@ func (l *loadBalancers) explainNameTaken(ctx context.Context, svc *corev1.Servic
 func (l *loadBalancers) deleteBalancer(
 	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
 ) (wasGone bool, err error) {
-	onDelete, err := onDeletionOf(svc, lb)
+	onDelete, err := l.onDeletionOf(svc, lb)
 	switch {
 	case err != nil:
 		return false, err
@@ -178,14 +178,18 @@ func (l *loadBalancers) deleteBalancer(
 	return false, fmt.Errorf("deleting load balancer %s: %w", lb.ID, err)
 }
 
-// onDeletionOf is what becomes of the balancer of a Service that goes: what the Service says or,
-// where it is gone already and has no type, what its balancer's tag says.
-func onDeletionOf(svc *corev1.Service, lb *api.LoadBalancer) (annotations.OnDeletion, error) {
-	said, given := svc.Annotations[annotations.Prefix+annotations.OnDelete]
+// onDeletionOf is what becomes of the balancer of a Service that goes: what the Service or the configuration
+// says. If the Service is gone already, and has no type, the balancer's tag says it.
+func (l *loadBalancers) onDeletionOf(svc *corev1.Service, lb *api.LoadBalancer) (annotations.OnDeletion, error) {
 	tagged := annotations.OnDeletion(lb.Tags[contract.TagOnDelete])
-	switch {
-	case !given && svc.Spec.Type == "":
+	if svc.Spec.Type == "" {
 		return tagged, nil
+	}
+	said, given := svc.Annotations[annotations.Prefix+annotations.OnDelete]
+	if !given {
+		said, given = l.defaults[annotations.OnDelete]
+	}
+	switch {
 	case !given && tagged == annotations.Refuse: // The protection is what the Service asked for before.
 		return annotations.Delete, nil
 	case !given:
@@ -204,7 +208,8 @@ func (l *loadBalancers) disownBalancer(
 	ctx context.Context, svc *corev1.Service, lb *api.LoadBalancer,
 ) (wasGone bool, err error) {
 	tags := maps.Clone(lb.Tags)
-	for _, key := range append(optionTags, contract.TagCluster, contract.TagClusterUID, contract.TagServiceUID) {
+	owners := []string{contract.TagCluster, contract.TagClusterUID, contract.TagServiceUID}
+	for _, key := range slices.Concat(owners, optionTags) {
 		delete(tags, key)
 	}
 	_, err = l.api.UpdateLoadBalancer(client.IfMatch(ctx, lb.Version), lb.ID, api.LoadBalancerUpdate{Tags: &tags})

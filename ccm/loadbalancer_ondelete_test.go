@@ -20,6 +20,7 @@ func TestOnDelete(t *testing.T) {
 	cloud := startPropertyCloud(t)
 	for name, tc := range map[string]struct {
 		made, gone string // values of the annotation; "-" for none, "?" for a Service that is gone
+		byDefault  string // the configuration's value
 		protect    bool   // by a person, in the cloud
 		reason     string // of an error
 		event      string
@@ -39,6 +40,15 @@ func TestOnDelete(t *testing.T) {
 			event: "LoadBalancerProtected", stays: true,
 		},
 		"refuse, and delete in the end": {made: "refuse", gone: "delete"},
+		"keep by default": {
+			made: "-", gone: "-", byDefault: "keep", event: "LoadBalancerKept", stays: true,
+		},
+		"refuse by default": {
+			made: "-", gone: "-", byDefault: "refuse", reason: contract.ReasonLoadBalancerProtected,
+			event: "LoadBalancerProtected", stays: true,
+		},
+		"refuse by default, and delete in the end": {made: "-", gone: "delete", byDefault: "refuse"},
+		"refuse, and no word of it in the end":     {made: "refuse", gone: "-"},
 		"protected by a person": {
 			made: "-", gone: "-", protect: true, reason: contract.ReasonLoadBalancerProtected,
 			event: "LoadBalancerProtected", stays: true,
@@ -51,7 +61,10 @@ func TestOnDelete(t *testing.T) {
 			events := record.NewFakeRecorder(10)
 			l := &loadBalancers{
 				api: cloud, project: newProjectGuard(cloud, cloudtest.ProjectName), explain: newExplainer(),
-				identity: testIdentity("k-1"),
+				identity: testIdentity("k-1"), defaults: map[string]string{},
+			}
+			if tc.byDefault != "" {
+				l.defaults[annotations.OnDelete] = tc.byDefault
 			}
 			with := func(value string) *corev1.Service {
 				switch value {
@@ -70,7 +83,7 @@ func TestOnDelete(t *testing.T) {
 			}
 			require.NoError(t, err)
 			lb := cloud.awaitBalancers()[0]
-			assert.Equal(t, tc.made == "refuse", lb.DeletionProtection)
+			assert.Equal(t, tc.made == "refuse" || tc.byDefault == "refuse", lb.DeletionProtection)
 			if tc.protect {
 				_, err = cloud.cloud.UpdateLoadBalancer(t.Context(), lb.ID, api.LoadBalancerUpdate{DeletionProtection: new(true)})
 				require.NoError(t, err)
@@ -90,6 +103,7 @@ func TestOnDelete(t *testing.T) {
 			left := cloud.awaitBalancers()
 			assert.Equal(t, tc.stays, len(left) == 1)
 			if tc.event != "" {
+				require.NotEmpty(t, events.Events)
 				assert.Contains(t, <-events.Events, tc.event)
 			}
 			for _, lb := range left {

@@ -199,8 +199,7 @@ func (w *nodeWatch) enqueueAllNodes(context.Context) {
 }
 
 // enqueueIfInstanceKnown queues a Node whose instance became known, or which began or ceased to wait for
-// that. A Node's many other
-// updates, such as the kubelet's, say nothing of the cloud.
+// that. A Node's many other updates, such as the kubelet's, say nothing of the cloud.
 func (w *nodeWatch) enqueueIfInstanceKnown(old, obj any) {
 	before, ok1 := old.(*corev1.Node)
 	now, ok2 := obj.(*corev1.Node)

@@ -19,7 +19,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/ccmlab/ccmlab/ccm/contract"
-	"github.com/ccmlab/ccmlab/ccm/inventory"
 	"github.com/ccmlab/ccmlab/fakecloud/api"
 )
 
@@ -48,7 +47,7 @@ type orphanSweeper struct {
 	synced   cache.InformerSynced
 
 	guard       *deletionGuard
-	undeletable *flowcontrol.Backoff // by balancer ID
+	undeletable *flowcontrol.Backoff // by balancer ID and version: one that somebody changed may be deletable
 
 	orphanedSince map[string]time.Time // by balancer ID
 	reported      sets.Set[string]     // IDs of balancers that were logged as left alone
@@ -85,21 +84,7 @@ func newOrphanSweeper(
 		undeletable: newOrphanBackoff(),
 	}
 	s.guard.list = s.listBalancerIDs
-	c.inventory.Subscribe(s.endBackoff)
 	return s, s.useInformers(shared)
-}
-
-// endBackoff has the next sweep try again what could not be deleted: the cloud answers again, or somebody
-// changed the balancer and may have lifted its protection.
-func (s *orphanSweeper) endBackoff(c inventory.Change) {
-	switch {
-	case c.Kind == inventory.Recovered:
-		for _, lb := range s.inventory.LoadBalancers() {
-			s.undeletable.DeleteEntry(lb.ID)
-		}
-	case c.LoadBalancer != nil:
-		s.undeletable.DeleteEntry(c.LoadBalancer.ID)
-	}
 }
 
 // listBalancerIDs are the IDs of the cluster's balancers.
@@ -114,9 +99,9 @@ func (s *orphanSweeper) listBalancerIDs() sets.Set[types.UID] {
 }
 
 // newOrphanBackoff has an orphan that cannot be deleted tried ever more rarely, so that it
-// leaves the others their turn.
+// leaves the others their turn. The longest pause is how late the end of an outage is noticed.
 func newOrphanBackoff() *flowcontrol.Backoff {
-	return flowcontrol.NewBackOff(30*time.Second, 30*time.Minute)
+	return flowcontrol.NewBackOff(30*time.Second, 5*time.Minute)
 }
 
 func (s *orphanSweeper) useInformers(shared informers.SharedInformerFactory) error {
@@ -217,8 +202,8 @@ func (s *orphanSweeper) reportLeftAlone(lb *api.LoadBalancer, clusterUID string)
 }
 
 func (s *orphanSweeper) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, owner *corev1.Service) {
-	id := types.UID(lb.ID)
-	if s.undeletable.IsInBackOffSinceUpdate(lb.ID, time.Now()) || s.guard.checkHeld(id) != nil {
+	id, try := types.UID(lb.ID), fmt.Sprint(lb.ID, " ", lb.Version)
+	if s.undeletable.IsInBackOffSinceUpdate(try, time.Now()) || s.guard.checkHeld(id) != nil {
 		return
 	}
 	why := fmt.Sprintf("load balancer %s was of service %s", lb.ID, klog.KObj(owner))
@@ -229,9 +214,9 @@ func (s *orphanSweeper) deleteOrphan(ctx context.Context, lb *api.LoadBalancer, 
 	klog.InfoS("Deleting load balancer whose Service is gone",
 		"id", lb.ID, "name", lb.Name, "service", klog.KObj(owner), "uid", owner.UID)
 	if err := s.balancers.EnsureLoadBalancerDeleted(ctx, s.identity.name, owner); err != nil {
-		s.undeletable.Next(lb.ID, time.Now())
+		s.undeletable.Next(try, time.Now())
 		klog.ErrorS(err, "Load balancer whose Service is gone stays for now",
-			"id", lb.ID, "retryAfter", s.undeletable.Get(lb.ID))
+			"id", lb.ID, "retryAfter", s.undeletable.Get(try))
 		return
 	}
 	orphansDeleted.Inc()

@@ -207,6 +207,11 @@ func TestSweeperRetriesFailedDeletion(t *testing.T) {
 		})
 		assert.Equal(t, 4, asked, "after 30 s, and then 30 s, 1 min and 2 min later")
 		assert.Zero(t, n)
+		changed := orphanedBalancer(t)
+		changed.Version++ // Somebody may have lifted its protection.
+		w.cloud.setBalancers(*changed)
+		w.sweepOrphans(t.Context())
+		assert.Equal(t, 5, asked)
 	})
 }
 

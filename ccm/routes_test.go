@@ -203,7 +203,6 @@ func TestCreateRoute(t *testing.T) {
 	}
 }
 
-// No route is asked for unless it is known where it should lead.
 // A Node's name is cut where it is too long for a route's, and what is left is a name that the cloud takes.
 func TestRouteNames(t *testing.T) {
 	validName := regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
@@ -217,6 +216,7 @@ func TestRouteNames(t *testing.T) {
 	}
 }
 
+// No route is asked for unless it is known where it should lead.
 func TestCreateRouteToNowhere(t *testing.T) {
 	strange := instance(api.InstanceRunning)
 	strange.Project = "p-other"

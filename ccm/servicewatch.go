@@ -39,6 +39,9 @@ const (
 	// probePeriod is how often one of the Services that wait for the cloud tries whether it is well
 	// again, however many wait.
 	probePeriod = 10 * time.Second
+	// probesPerAnswer is how many of them try at most once one gets an answer. So all are tried at once if the
+	// cloud is well, and a cloud that answers few is not asked much more often than it answers.
+	probesPerAnswer = 2
 	// minServiceRetry and maxServiceRetry are between two tries for one Service that fail.
 	minServiceRetry = 5 * time.Second
 	maxServiceRetry = 2 * time.Minute
@@ -155,11 +158,7 @@ func (w *serviceWatch) Run(ctx context.Context, health *jobHealth) {
 		return
 	}
 	startWorkers(ctx, &running, health, w.queue, w.syncService)
-	runPeriodically(ctx, &running, health, probePeriod, func(context.Context) {
-		if waiting := w.listWaiting(unavailableReasons); len(waiting) > 0 {
-			w.queue.Add(string(waiting[rand.IntN(len(waiting))].UID))
-		}
-	})
+	runPeriodically(ctx, &running, health, probePeriod, func(context.Context) { w.probeCloud(1) })
 	runPeriodically(ctx, &running, health, allServicesPeriod, func(context.Context) { w.enqueueAllServices() })
 	<-ctx.Done()
 }
@@ -170,10 +169,10 @@ func (w *serviceWatch) enqueueChange(c inventory.Change) {
 	case c.Kind == inventory.Relisted:
 		w.enqueueAllServices()
 	case c.Kind == inventory.Recovered:
-		w.prompt(unavailableReasons)
+		w.probeCloud(probesPerAnswer)
+		w.enqueueFreed() // The events may be lost.
 	case c.Kind == inventory.Freed:
-		w.prompt(takenReasons)
-		w.enqueueFirstInNeed()
+		w.enqueueFreed()
 	case c.LoadBalancer != nil:
 		w.enqueueOwner(c)
 	}
@@ -189,27 +188,36 @@ func (w *serviceWatch) enqueueOwner(c inventory.Change) {
 	}
 	w.queue.Add(uid)
 	if c.Kind == inventory.Deleted {
-		w.prompt(takenReasons)
-		w.enqueueFirstInNeed()
+		w.enqueueFreed()
 	}
 }
 
-// prompt has all Services tried now that wait for one of these reasons, and begin anew with their pauses.
-func (w *serviceWatch) prompt(reasons []string) {
-	for _, svc := range w.listWaiting(reasons) {
-		w.queue.Forget(string(svc.UID))
-		w.queue.Add(string(svc.UID))
+// probeCloud tries so many of the Services that wait for the cloud, or one less. Each that gets an answer has
+// others tried.
+func (w *serviceWatch) probeCloud(services int) {
+	waiting := w.listWaiting(unavailableReasons)
+	for range min(services, len(waiting)) {
+		w.queue.Add(string(waiting[rand.IntN(len(waiting))].UID))
 	}
 }
 
-// enqueueFirstInNeed has the oldest Service tried that waits for what was freed. If it gets what it
-// needs, the next one is tried.
-func (w *serviceWatch) enqueueFirstInNeed() {
+// enqueueFreed tries in a moment who waits for something of its own, and the first of those that wait for
+// room. However much is freed until then, each is tried once.
+func (w *serviceWatch) enqueueFreed() {
+	for _, svc := range w.listWaiting(takenReasons) {
+		w.queue.AddAfter(string(svc.UID), outOfBandDelay)
+	}
+	w.enqueueFirstInNeed(outOfBandDelay)
+}
+
+// enqueueFirstInNeed tries the oldest Service that waits for room. If it gets what it needs, the next one
+// is tried.
+func (w *serviceWatch) enqueueFirstInNeed(delay time.Duration) {
 	waiting := w.listWaiting(scarcityReasons)
 	if len(waiting) > 0 {
-		w.queue.Add(string(slices.MinFunc(waiting, func(a, b *corev1.Service) int {
+		w.queue.AddAfter(string(slices.MinFunc(waiting, func(a, b *corev1.Service) int {
 			return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.UID, b.UID))
-		}).UID))
+		}).UID), delay)
 	}
 }
 
@@ -261,10 +269,7 @@ var (
 // isWaiting tells whether the Service's balancer was to be built or deleted, and that failed for one of
 // these reasons.
 func (w *serviceWatch) isWaiting(svc *corev1.Service, reasons []string) bool {
-	return (isBalancerRequested(svc) || needsCleanup(svc)) &&
-		slices.ContainsFunc(reasons, func(reason string) bool {
-			return w.explain.isLastReason(svc, topicLoadBalancer, reason)
-		})
+	return (isBalancerRequested(svc) || needsCleanup(svc)) && w.explain.isLastReason(svc, topicLoadBalancer, reasons...)
 }
 
 func (w *serviceWatch) listWaiting(reasons []string) []*corev1.Service {
@@ -442,8 +447,7 @@ func (w *serviceWatch) reconcileIfThere(
 }
 
 // retry tries again what a Service without an address waits for. What is scarce is not tried again
-// before somebody has freed some; upstream's controller tries now and then. A cloud that answers one
-// Service has all others tried that wait for it.
+// before somebody has freed some; upstream's controller tries now and then.
 func (w *serviceWatch) retry(ctx context.Context, cached *corev1.Service) error {
 	waitedForCloud, waitedForRoom := w.isWaiting(cached, unavailableReasons), w.isWaiting(cached, scarcityReasons)
 	err := w.retryOnce(ctx, cached)
@@ -452,13 +456,13 @@ func (w *serviceWatch) retry(ctx context.Context, cached *corev1.Service) error 
 		reason = causeOf(err).reason
 	}
 	if waitedForCloud && !slices.Contains(unavailableReasons, reason) {
-		w.prompt(unavailableReasons)
+		w.probeCloud(probesPerAnswer)
 	}
 	switch {
 	case slices.Contains(scarcityReasons, reason), slices.Contains(takenReasons, reason):
 		return nil
 	case waitedForRoom && reason == "":
-		w.enqueueFirstInNeed()
+		w.enqueueFirstInNeed(0)
 	}
 	return err
 }

@@ -130,12 +130,12 @@ func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
 			assert.Zero(t, tries.Load(), "it was 50*240")
 			room.Store(1)
 			w.reportChange(deleted)
-			synctest.Wait()
-			assert.Equal(t, 1, w.countAddresses(), "the clock has not moved")
+			advanceTime(outOfBandDelay)
+			assert.Equal(t, 1, w.countAddresses())
 			assert.EqualValues(t, 2, tries.Load(), "the next one finds no room")
 			room.Store(20)
 			w.reportChange(inventory.Change{Kind: inventory.Freed}) // A quota was raised.
-			synctest.Wait()
+			advanceTime(outOfBandDelay)
 			assert.Equal(t, 21, w.countAddresses())
 			assert.EqualValues(t, 23, tries.Load())
 			advanceTime(time.Hour)
@@ -144,20 +144,55 @@ func TestServicesOverQuotaWaitForWhatIsFreed(t *testing.T) {
 	}
 }
 
-// What somebody else has is not tried again and again, and at once when something changes in the project.
+// What somebody else has is tried once after any number of changes in the project, and after a broken
+// stream, which may have lost one.
 func TestServicesWaitForWhatIsTaken(t *testing.T) {
 	for _, reason := range takenReasons {
-		synctest.Test(t, func(t *testing.T) {
-			w, tries, up := newWaitingWorld(t, 3, reason)
-			w.run()
-			advanceTime(time.Hour)
-			assert.Zero(t, tries.Load())
-			up.Store(1)
-			w.reportChange(inventory.Change{Kind: inventory.Freed})
-			synctest.Wait()
-			assert.Equal(t, 3, w.countAddresses(), "the clock has not moved")
-		})
+		for _, kind := range []inventory.ChangeKind{inventory.Freed, inventory.Recovered} {
+			synctest.Test(t, func(t *testing.T) {
+				w, tries, up := newWaitingWorld(t, 3, reason)
+				w.run()
+				advanceTime(time.Hour)
+				assert.Zero(t, tries.Load())
+				for range 10 {
+					w.reportChange(inventory.Change{Kind: kind})
+					synctest.Wait()
+				}
+				advanceTime(time.Hour)
+				assert.EqualValues(t, 3, tries.Load())
+				up.Store(1)
+				w.reportChange(inventory.Change{Kind: kind})
+				advanceTime(outOfBandDelay)
+				assert.Equal(t, 3, w.countAddresses())
+			})
+		}
 	}
+}
+
+// A cloud that can be listed, and answers few Services, is not asked by all of them for each of its answers.
+func TestFewAnswersWakeFewServices(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiting = 50
+		w, tries, _ := newWaitingWorld(t, waiting, contract.ReasonCloudThrottled)
+		var room atomic.Int32
+		w.reconciler.ensure = func(svc *corev1.Service, _ []*corev1.Node) (*corev1.LoadBalancerStatus, error) {
+			if tries.Add(1); room.Add(-1) < 0 {
+				return nil, newReasonError(contract.ReasonCloudThrottled, "not now")
+			}
+			w.explain.markResolved(svc, topicLoadBalancer)
+			return &serviceWithAddress().Status.LoadBalancer, nil
+		}
+		w.run()
+		advanceTime(time.Hour)
+		for n := int32(1); n <= 5; n++ {
+			before := tries.Load()
+			room.Store(1)
+			w.reportChange(inventory.Change{Kind: inventory.Recovered})
+			synctest.Wait()
+			assert.EqualValues(t, n, w.countAddresses())
+			assert.LessOrEqual(t, tries.Load()-before, int32(2*probesPerAnswer), "of %d that wait", waiting)
+		}
+	})
 }
 
 // A balancer that is being built is followed until its address is in the status, and wakes nobody again.

@@ -138,13 +138,13 @@ func (i *Inventory) beginList() (ctx context.Context, began moment, generation i
 	return ctx, i.nextMoment(), i.generation, func() { cancel(); i.runningLists.Done() }
 }
 
-// checkItems is an error if any of the items is of another project: then the whole answer is
-// not believed. Nor is one that lacks something: the client returns an error instead.
+// checkItems returns an error if any of the items is of another project: then the whole answer is
+// not believed. The client refuses one that lacks something.
 func checkItems[T any](ctx context.Context, i *Inventory, s *resourceStore[T], items ...T) error {
+	if i.opts.Owns == nil {
+		return nil
+	}
 	for n := range items {
-		if i.opts.Owns == nil {
-			return nil
-		}
 		f := s.facts(&items[n])
 		owned, err := i.opts.Owns(ctx, f.project)
 		if err != nil {

@@ -46,9 +46,9 @@ func (t *caTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 // refresh returns the transport for the file as it is now. With an error it is that of the last good
 // file.
 func (t *caTransport) refresh() (*http.Transport, error) {
-	bundle, err := os.ReadFile(t.file)
-	t.mu.Lock()
+	t.mu.Lock() // Before it reads, so that an older bundle does not follow a newer one.
 	defer t.mu.Unlock()
+	bundle, err := os.ReadFile(t.file)
 	if err == nil && !bytes.Equal(bundle, t.bundle) {
 		err = t.use(bundle)
 	}
