@@ -349,7 +349,7 @@ func TestABrokenStreamOfACloud(t *testing.T) {
 	s.awaitChange(t, fmt.Sprintf("%s v%d terminated gone", two.ID, two.Version+2))
 }
 
-// Whoever waits for what is scarce in the project is told when some of it may be had, whosever it was.
+// Whoever waits for what is scarce in the project is told when some of it may be had, whoever had it before.
 func TestWhatIsFreedInTheProjectIsReported(t *testing.T) {
 	s := newRealCloud(t, 1, nil)
 	s.getInstanceNamed(t, "node-0000") // The stream is open: whatever follows is in it.
