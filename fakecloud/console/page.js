@@ -18,6 +18,7 @@ const explains = document.querySelector("meta[name=explains]") !== null;
 const sessionKey = "fakecloud-console";
 const linkPattern = /^#link=([^&]+)/;
 let session = recorded ? null : JSON.parse(sessionStorage.getItem(sessionKey));
+let sessionEnd; // why it ended, whatever was asked then
 
 function setSession(value) {
   session = value;
@@ -29,7 +30,10 @@ function setSession(value) {
 async function request(url, options = {}, secret = session?.secret) {
   const headers = secret ? {Authorization: "Bearer " + secret} : {};
   const answer = await fetch(url, {...options, headers});
-  if (answer.status === 401) setSession(null);
+  if (answer.status === 401 && session && secret === session.secret) {
+    setSession(null);
+    sessionEnd = await answer.clone().text();
+  }
   return answer;
 }
 
@@ -840,7 +844,7 @@ async function followStream() {
         history.entries = [];
         await readMessages(answer.body);
       } else problem = await answer.text();
-      if (answer.status === 401) return showProblem(problem);
+      if (answer.status === 401) return showProblem(sessionEnd ?? problem);
     } catch {
       // Nobody answers, or the stream broke.
     }

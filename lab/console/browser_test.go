@@ -213,6 +213,7 @@ func TestPageKindsSideBySide(t *testing.T) {
 	runInBrowser(t, first, follow(readOnly))
 	awaitAfterLoad(t, first, "!document.querySelector('[data-verb]') && document.querySelector('.machine') !== null")
 	runInBrowser(t, first, selectMachine(false)...)
+	runInBrowser(t, first, holdUpStream())
 	_, err = Link(t.Context(), l, false, true)
 	require.NoError(t, err)
 	for _, tab := range []context.Context{first, second} {
@@ -220,6 +221,22 @@ func TestPageKindsSideBySide(t *testing.T) {
 	}
 	runInBrowser(t, first, follow(full))
 	awaitAfterLoad(t, first, text("#connection")+".includes('This link has expired or was revoked')")
+}
+
+// holdUpStream has the page connect its stream again only after something else was refused.
+func holdUpStream() step {
+	return chromedp.Evaluate[chromedp.Void](`void (() => {
+		const fetch = window.fetch, setTimeout = window.setTimeout;
+		let refused = false;
+		window.fetch = async (...args) => {
+			const answer = await fetch(...args);
+			refused ||= answer.status === 401;
+			return answer;
+		};
+		window.setTimeout = (f, ms) => setTimeout(function wait() {
+			refused || ms !== 500 ? f() : setTimeout(wait, 50);
+		}, ms);
+	})()`)
 }
 
 // awaitAfterLoad waits until an expression is true of the page that is about to be loaded in a tab.
