@@ -21,7 +21,11 @@ const (
 	balancers     = "load-balancers"
 )
 
-// memory is a fake of a cloud. Its API is the part of fakecloud's that fakecloud's CCM cannot do without.
+// started stands for the times that the API promises and nobody acts on.
+var started = time.Now()
+
+// memory is a fake of a cloud. Its API is the part of fakecloud's that fakecloud's CCM cannot do without. Its answers
+// have every field that the API requires: the CCM takes one without for no answer.
 type memory struct {
 	url string
 
@@ -65,14 +69,22 @@ func (m *memory) apiHandler() http.Handler {
 		})
 	}
 	handle("GET /v1/project", func(*http.Request) (any, error) {
-		return object{"id": memoryProject, "name": memoryProject}, nil
+		return object{
+			"id": memoryProject, "name": memoryProject, "defaultTags": object{}, "version": 1,
+			"createdAt": started, "updatedAt": started,
+		}, nil
 	})
 	for _, kind := range []string{instances, balancers} {
 		handle("GET /v1/"+kind, func(*http.Request) (any, error) { return object{"items": m.listResources(kind)}, nil })
 		handle("GET /v1/"+kind+"/{id}", func(r *http.Request) (any, error) { return m.findResource(kind, r.PathValue("id")) })
 	}
 	handle("POST /v1/load-balancers", func(r *http.Request) (any, error) {
-		b := m.addResource(balancers, object{"state": "active"})
+		b := m.addResource(balancers, object{
+			"state": "active", "region": "memory", "ipFamilies": []string{"ipv4"}, "type": "unlimited", "kind": "proxy",
+			"scheme": "public", "algorithm": "round-robin", "listeners": []object{}, "targets": []object{},
+			"sourceRanges": []string{}, "clientAffinitySeconds": 0, "idleTimeoutSeconds": 0, "drainSeconds": 0,
+			"deletionProtection": false, "tags": object{},
+		})
 		b["address"] = fmt.Sprintf("198.51.100.%d", m.serial%250+1)
 		m.setFields(b, fieldsOf(r))
 		return b, nil
@@ -101,7 +113,9 @@ func fieldsOf(r *http.Request) (fields object) {
 // addResource gives a new resource its ID. m.mu is held.
 func (m *memory) addResource(kind string, resource object) object {
 	id := fmt.Sprintf("%s-%d", kind, m.serial+1)
-	m.setFields(resource, object{"id": id, "project": memoryProject})
+	m.setFields(resource, object{
+		"id": id, "project": memoryProject, "serial": m.serial + 1, "createdAt": started, "updatedAt": started,
+	})
 	m.resources[kind][id] = resource
 	return resource
 }
@@ -145,6 +159,7 @@ func (m *memory) createInstance(_ context.Context, name string, tags map[string]
 	defer m.mu.Unlock()
 	created := m.addResource(instances, object{
 		"name": name, "tags": tags, "state": "running", "type": "small", "zone": "memory-a", "region": "memory",
+		"identities": object{}, "networkId": "net-memory",
 	})
 	ip := fmt.Sprintf("10.1.%d.%d", m.serial/250, m.serial%250+1)
 	created["addresses"] = []object{{"type": "internal", "ip": ip}}
