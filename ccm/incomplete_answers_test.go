@@ -229,14 +229,17 @@ func TestIncompleteEvents(t *testing.T) {
 				Match:  api.FaultMatch{Token: token, Operations: []string{"streamEvents"}},
 				Effect: api.FaultEffect{OmitFields: []string{name}},
 			})
-			require.NoError(t, tc.change(name), name)
+			changes := 0
 			require.Eventually(t, func() bool {
+				// More than once, as the stream may not be open yet, or again.
+				changes++
+				assert.NoError(t, tc.change(fmt.Sprint(name, changes)), name)
 				if got, err := ask(); err == nil {
 					assert.Equal(t, want, got, name)
 				}
 				f, err := w.GetFault(ctx, fault.ID)
 				return err == nil && f.Hits == 1
-			}, 20*time.Second, 5*time.Millisecond, name)
+			}, 20*time.Second, 20*time.Millisecond, name)
 			w.awaitRound(t, c, name) // In the stream after the event that lacked the field.
 			got, err := ask()
 			require.NoError(t, err, name)
