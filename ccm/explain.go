@@ -241,13 +241,23 @@ var errNoProviderID = newReasonError(contract.ReasonProviderIDMissing,
 	"it has no provider ID, and lacks the taint %s with which it would get one; "+
 		"it is no target of load balancers, and gets no route", cloudproviderapi.TaintExternalCloudProvider)
 
+// checkOwnNode returns why a Node is none of ours: it has another cloud's provider ID, or it has none and
+// lacks the taint with which it would get one.
+func checkOwnNode(node *corev1.Node) error {
+	if node.Spec.ProviderID != "" {
+		_, err := parseProviderID(node.Spec.ProviderID)
+		return err
+	}
+	if !isUninitialized(node) {
+		return errNoProviderID
+	}
+	return nil
+}
+
 // explainLeftAlone explains why a Node is left alone that is none of ours. One that has the taint is
 // explained by who tries to initialize it.
 func (e *explainer) explainLeftAlone(node *corev1.Node) {
-	err := errNoProviderID
-	if node.Spec.ProviderID != "" {
-		_, err = parseProviderID(node.Spec.ProviderID)
-	}
+	err := checkOwnNode(node)
 	if err == nil || isUninitialized(node) {
 		e.markResolved(node, topicProviderID)
 		return

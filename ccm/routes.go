@@ -7,6 +7,7 @@ package ccm
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -112,14 +113,13 @@ func (r *routes) ListRoutes(ctx context.Context, cluster string) ([]*cloudprovid
 }
 
 // leavesAlone tells whether the Node is none of ours, so that it gets no route and the route
-// controller does not see it: it has another cloud's provider ID; or it has none, and lacks the taint
-// with which it would get one. One of the latter kind that has a route keeps it.
+// controller does not see it. One without a provider ID that has a route keeps it.
 func (r *routes) leavesAlone(node *corev1.Node) bool {
-	if node.Spec.ProviderID == "" {
+	err := checkOwnNode(node)
+	if errors.Is(err, errNoProviderID) {
 		routed := r.routedNodes.Load()
-		return !isUninitialized(node) && (routed == nil || !routed.Has(node.Name))
+		return routed == nil || !routed.Has(node.Name)
 	}
-	_, err := parseProviderID(node.Spec.ProviderID)
 	return err != nil
 }
 

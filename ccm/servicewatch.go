@@ -201,8 +201,8 @@ func (w *serviceWatch) probeCloud(services int) {
 	}
 }
 
-// enqueueFreed tries in a moment who waits for something of its own, and the first of those that wait for
-// room. However much is freed until then, each is tried once.
+// enqueueFreed queues, after a moment, every Service that waits for an address or name of its own, and the
+// oldest of those that wait for room. However much is freed until then, each is tried once.
 func (w *serviceWatch) enqueueFreed() {
 	for _, svc := range w.listWaiting(takenReasons) {
 		w.queue.AddAfter(string(svc.UID), outOfBandDelay)
