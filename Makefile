@@ -32,7 +32,7 @@ BUNDLE ?= bin/ccmlab-bundle.tar.gz
 # go_test NAME,PACKAGES,FLAGS runs tests. `make lint` vets. With FLAKY=DIR, as in CI,
 # what fails is run once more by itself, and what passes then is named in DIR/NAME.
 ifdef FLAKY
-go_test = $(GOTOOL) gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-report=$(FLAKY)/$(1) --packages="$(2)" -- -vet=off $(3)
+go_test = $(GOTOOL) gotestsum --format standard-quiet --rerun-fails=1 --rerun-fails-report='$(FLAKY)/$(1)' --packages="$(2)" -- -vet=off $(3)
 else
 go_test = $(GO) test -vet=off $(3) $(2)
 endif
