@@ -33,8 +33,8 @@ func newConformanceDriverCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [flags] DRIVER",
 		Short: "Try a driver without a CCM and without a lab",
-		Long: `check greets a driver, has it make an instance of your cloud and terminate it, and
-lists the balancers of its cluster. Then it says what the suite's proxy takes calls of
+		Long: `check greets a driver, fills in the templates by which it starts the CCM, has it make
+an instance of your cloud and terminate it, and lists the balancers of its cluster. Then it says what the suite's proxy takes calls of
 the cloud for, by the driver's rules: one call for each rule, so that a rule shows that
 an earlier one hides, and those of --call. In the end it says which features the driver
 does not have, and which core tests are skipped without them.
@@ -71,6 +71,12 @@ DRIVER is a program, or an address of one that runs, as for lab conformance --dr
 // printTriedDriver prints what became of each call, and what is lost.
 func printTriedDriver(w io.Writer, tried *suite.TriedDriver) error {
 	var rows []string
+	for _, name := range tried.Unknown {
+		rows = append(rows, name+"\tthis suite does not know: it is mistyped, or of a later release")
+	}
+	if len(rows) > 0 {
+		rows = append([]string{"NAMED\tAND LEFT ASIDE"}, append(rows, "")...)
+	}
 	if len(tried.Calls) > 0 {
 		rows = append(rows, "CALL\tIS ABOUT\tBY RULE")
 	}
@@ -84,7 +90,7 @@ func printTriedDriver(w io.Writer, tried *suite.TriedDriver) error {
 		}
 		rows = append(rows, c.Call+"\t"+thing+"\t"+rule)
 	}
-	if len(rows) > 0 {
+	if len(tried.Calls) > 0 {
 		rows = append(rows, "")
 	}
 	rows = append(rows, "NOT THERE\tEXTENDED\tCORE TESTS SKIPPED")

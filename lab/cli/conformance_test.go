@@ -61,7 +61,7 @@ func TestConformanceFlags(t *testing.T) {
 	f := newConformanceFlags(func(f *conformanceFlags) {
 		f.profiles, f.focus = []string{"node", "LOADBALANCER"}, "a$"
 		f.ccm, f.config, f.env = "/bin/true", config, []string{"A={{.Project}}"}
-		f.claims, f.unsupported = []string{"udp-services"}, []string{"targets=they are = secret"}
+		f.claims, f.unsupported = []string{"udp-services"}, []string{"targets=they are = secret", "node=kubelets do it"}
 		f.reportDir = filepath.Join(dir, "new", "reports")
 	})
 	tests, err := f.completeOptions(conformanceTable, []string{"--kubeconfig={{.Kubeconfig}}"})
@@ -71,7 +71,9 @@ func TestConformanceFlags(t *testing.T) {
 	assert.Equal(t, "a$", f.opts.Focus.String())
 	assert.Equal(t, []conformance.Capability{conformance.CapabilityUDP}, f.opts.Claims)
 	assert.Equal(
-		t, conformance.Unsupported{string(conformance.FeatureTargets): "they are = secret"}, f.opts.Unsupported,
+		t, conformance.Unsupported{
+			string(conformance.FeatureTargets): "they are = secret", string(conformance.Node): "kubelets do it",
+		}, f.opts.Unsupported,
 	)
 	assert.Equal(t, "/bin/true", f.opts.Program.Path)
 	assert.Equal(t, []string{"--kubeconfig={{.Kubeconfig}}"}, f.opts.Program.Args)
@@ -128,8 +130,8 @@ func TestConformanceUsageErrors(t *testing.T) {
 			`no profile "pods": choose from Node, Lifecycle, LoadBalancer`, `no profile "jobs"`,
 			"--focus: error parsing regexp",
 			`--claim "quick": no test is about that; capabilities are udp-services`,
-			`--unsupported "targets": want FEATURE=REASON`,
-			`--unsupported "slow": no test needs that; features and capabilities are targets, udp-services`,
+			`--unsupported "targets": want NAME=REASON`,
+			`--unsupported "slow": no test needs that; features, capabilities and profiles are LoadBalancer, Node, targets, udp-services`,
 			"/none: no such file", "/none.conf: no such file", `environment "A={{.B}}"`, "argument 1",
 		}},
 		"nothing matches": {func(f *conformanceFlags) { f.profiles, f.focus = []string{"Node"}, "lb" }, nil,

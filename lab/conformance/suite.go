@@ -95,7 +95,7 @@ type Implementation struct {
 	Attempts int
 	// Claims are capabilities that the CCM has: their tests are required.
 	Claims []Capability
-	// Unsupported are capabilities and features that it does not have.
+	// Unsupported are capabilities, features and whole profiles that it does not have.
 	Unsupported Unsupported
 }
 
@@ -268,7 +268,7 @@ func endedEarly(ctx context.Context) error {
 
 // skipReason says why a test cannot be run; "" when it can.
 func (r *run) skipReason(t Test) string {
-	for _, name := range append(namesOf(capabilitiesOf(t)), namesOf(t.Needs)...) {
+	for _, name := range slices.Concat([]string{string(t.Profile)}, namesOf(capabilitiesOf(t)), namesOf(t.Needs)) {
 		if why, declared := r.Implementation.Unsupported[name]; declared && name != "" {
 			return fmt.Sprintf("%s is not supported: %s", name, why)
 		}
@@ -278,7 +278,7 @@ func (r *run) skipReason(t Test) string {
 	}
 	have := append(r.suite.Cloud.Features(), featuresOfCCM(r.Implementation.CCM)...)
 	for _, f := range t.Needs {
-		if !slices.Contains(have, f) {
+		if r.Implementation.Unsupported.Lacks(f, have) {
 			return fmt.Sprintf("it needs %s, which this cloud or cluster does not have", f)
 		}
 	}
