@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ccmlab/ccmlab/lab/conformance/driver"
 	"github.com/ccmlab/ccmlab/lab/suite"
 	"github.com/ccmlab/ccmlab/lab/ui"
 )
@@ -16,12 +17,42 @@ import (
 func newConformanceDriver() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "driver",
-		Short:   "Look at a driver of another cloud",
-		Example: "  lab conformance driver check ./nebula-driver",
+		Short:   "Write a driver of another cloud, and look at it",
+		Example: "  lab conformance driver new --language go nebula-driver\n  lab conformance driver check ./nebula-driver",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newConformanceDriverCheck())
+	cmd.AddCommand(newConformanceDriverCheck(), newConformanceDriverNew())
+	return cmd
+}
+
+// newConformanceDriverNew returns the command `lab conformance driver new`.
+func newConformanceDriverNew() *cobra.Command {
+	var language string
+	cmd := &cobra.Command{
+		Use:   "new --language LANGUAGE DIR",
+		Short: "Write a driver to start from",
+		Long: `new writes a driver into a folder that is new or empty. It answers the suite's first
+request, and says of all else that it is not written yet: comments say where to begin.
+It needs nothing but what comes with its language.`,
+		Example: "  lab conformance driver new --language python nebula-driver",
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkChoice("language", language, driver.StarterLanguages()); err != nil {
+				return err
+			}
+			run, err := driver.WriteStarter(language, args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "Try it, and go on from what it says is missing:\n  %s\n", run)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&language, "language", "", "`LANGUAGE` of the driver: "+
+		strings.Join(driver.StarterLanguages(), ", "))
+	_ = cmd.MarkFlagRequired("language")
+	completeValues(cmd, "language", driver.StarterLanguages()...)
 	return cmd
 }
 

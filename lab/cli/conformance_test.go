@@ -21,6 +21,7 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/suite"
+	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 // executeCommand runs a command line that starts no lab.
@@ -414,4 +415,46 @@ func TestConformanceDriverCheckOfTheExample(t *testing.T) {
 		assert.NotEmpty(t, call.Thing, call.Call)
 		assert.Zero(t, call.Meant, "a rule of the example hides another: %s", call.Call)
 	}
+}
+
+// What `driver new` writes can be built and started, and says itself what is to be written first.
+func TestConformanceDriverNew(t *testing.T) {
+	for language, program := range map[string]string{"go": "driver", "python": "driver.py"} {
+		t.Run(language, func(t *testing.T) {
+			if _, err := exec.LookPath(language + map[string]string{"python": "3"}[language]); err != nil {
+				t.Skip(err)
+			}
+			folder := filepath.Join(t.TempDir(), "Milky Way-driver")
+			printed, err := executeCommand(t, "conformance", "driver", "new", "--language", language, folder)
+			require.NoError(t, err, printed)
+			assert.Contains(t, printed, "lab conformance driver check ")
+			_, err = executeCommand(t, "conformance", "driver", "new", "--language", language, folder)
+			require.ErrorContains(t, err, "has files in it")
+			if language == "go" {
+				for _, args := range [][]string{{"vet", "."}, {"build", "-o", program, "."}} {
+					build := exec.CommandContext(t.Context(), "go", args...)
+					build.Dir = folder
+					out, err := build.CombinedOutput()
+					require.NoError(t, err, "%s", out)
+				}
+			}
+			var steps bytes.Buffer
+			drv := &suite.Driver{Path: filepath.Join(folder, program)}
+			_, err = suite.Trying{Driver: drv}.Try(t.Context(), ui.New(&steps, false))
+			require.ErrorContains(t, err, "is not written yet")
+			require.ErrorContains(t, err, "instance: the driver, POST /v1/instances", "it greets, and its templates are right")
+			assert.Contains(t, steps.String(), "milky-way, features: 0")
+		})
+	}
+	_, err := executeCommand(t, "conformance", "driver", "new", "--language", "cobol", t.TempDir())
+	require.ErrorContains(t, err, `--language "cobol": want one of go, python`)
+}
+
+// A driver that starts as a copy of the example needs nothing but Go's own packages.
+func TestExampleDriverNeedsNoModule(t *testing.T) {
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".")
+	list.Dir = filepath.Join("..", "conformance", "driver", "example")
+	out, err := list.Output()
+	require.NoError(t, err)
+	assert.Equal(t, "github.com/ccmlab/ccmlab/lab/conformance/driver/example", strings.TrimSpace(string(out)))
 }
