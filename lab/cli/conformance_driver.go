@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -41,17 +42,20 @@ It needs nothing but what comes with its language.`,
 			if err := checkChoice("language", language, driver.StarterLanguages()); err != nil {
 				return err
 			}
-			run, err := driver.WriteStarter(language, args[0])
+			build, program, err := driver.WriteStarter(language, args[0])
 			if err != nil {
 				return usageError{err}
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "Try it, and go on from what it says is missing:\n  %s\n", run)
+			if build != "" {
+				build = fmt.Sprintf("(cd %s && %s) && ", args[0], build)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "Try it, and go on from what it says is missing:\n  %s%s conformance driver check %s\n",
+				build, invokedAs(), filepath.Join(args[0], program))
 			return err
 		},
 	}
 	cmd.Flags().StringVar(&language, "language", "", "`LANGUAGE` of the driver: "+
 		strings.Join(driver.StarterLanguages(), ", "))
-	_ = cmd.MarkFlagRequired("language")
 	completeValues(cmd, "language", driver.StarterLanguages()...)
 	return cmd
 }

@@ -427,7 +427,7 @@ func TestConformanceDriverNew(t *testing.T) {
 			folder := filepath.Join(t.TempDir(), "Milky Way-driver")
 			printed, err := executeCommand(t, "conformance", "driver", "new", "--language", language, folder)
 			require.NoError(t, err, printed)
-			assert.Contains(t, printed, "lab conformance driver check ")
+			assert.Contains(t, printed, " conformance driver check "+filepath.Join(folder, program))
 			_, err = executeCommand(t, "conformance", "driver", "new", "--language", language, folder)
 			require.ErrorContains(t, err, "has files in it")
 			if language == "go" {

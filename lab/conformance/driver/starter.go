@@ -23,10 +23,9 @@ var starterFiles embed.FS
 
 // starter is a driver to start from, in one language.
 type starter struct {
-	// files has, for each file, where it comes from.
-	files map[string]string
-	// try builds and checks the driver in the folder %[1]s.
-	try string
+	files   map[string]string // where each file comes from
+	build   string            // a command line; "" for none
+	program string
 }
 
 var starters = map[string]starter{
@@ -34,30 +33,30 @@ var starters = map[string]starter{
 		map[string]string{
 			"go.mod": "starter/go.mod.tmpl", "main.go": "starter/main.go.tmpl", "serve.go": "example/serve.go",
 		},
-		"(cd %[1]s && go build -o driver .) && lab conformance driver check %[1]s/driver",
+		"go build -o driver .", "driver",
 	},
-	"python": {
-		map[string]string{"driver.py": "starter/driver.py"}, "lab conformance driver check %[1]s/driver.py",
-	},
+	"python": {map[string]string{"driver.py": "starter/driver.py"}, "", "driver.py"},
 }
 
 // StarterLanguages are those that WriteStarter knows.
 func StarterLanguages() []string { return slices.Sorted(maps.Keys(starters)) }
 
 // WriteStarter writes a driver to start from into a folder, which it makes, and whose name becomes the driver's. It
-// writes nothing beside files that are there. It returns the command line that tries the driver.
-func WriteStarter(language, folder string) (try string, err error) {
+// writes nothing beside files that are there. It returns the command line by which the driver is built, "" for none,
+// and the program that is there then, both from the folder.
+func WriteStarter(language, folder string) (build, program string, err error) {
 	if err := makeEmptyFolder(folder); err != nil {
-		return "", err
+		return "", "", err
 	}
 	name, err := nameFromFolder(folder)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
-	for target, source := range starters[language].files {
+	chosen := starters[language]
+	for target, source := range chosen.files {
 		text, err := starterFiles.ReadFile(source)
 		if err != nil {
-			return "", err
+			return "", "", err
 		}
 		text = bytes.ReplaceAll(text, []byte("nebula"), []byte(name))
 		mode := fs.FileMode(0o644)
@@ -65,10 +64,10 @@ func WriteStarter(language, folder string) (try string, err error) {
 			mode = 0o755
 		}
 		if err := os.WriteFile(filepath.Join(folder, target), text, mode); err != nil {
-			return "", err
+			return "", "", err
 		}
 	}
-	return fmt.Sprintf(starters[language].try, folder), nil
+	return chosen.build, chosen.program, nil
 }
 
 // makeEmptyFolder makes a folder unless it is there. It returns an error if there is something in it.
