@@ -107,10 +107,10 @@ DRIVER is a program, or an address of one that runs, as for lab conformance --dr
 func printTriedDriver(w io.Writer, tried *suite.TriedDriver) error {
 	var rows []string
 	for _, name := range tried.Unknown {
-		rows = append(rows, name+"\tthis suite does not know: it is mistyped, or of a later release")
+		rows = append(rows, name+"\t"+driver.UnknownFeature)
 	}
 	if len(rows) > 0 {
-		rows = append([]string{"NAMED\tAND LEFT ASIDE"}, append(rows, "")...)
+		rows = append([]string{"LEFT ASIDE\tWHY"}, append(rows, "")...)
 	}
 	if len(tried.Calls) > 0 {
 		rows = append(rows, "CALL\tIS ABOUT\tBY RULE")

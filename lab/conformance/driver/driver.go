@@ -91,6 +91,9 @@ func (r *remoteDriver) Features() (features []conformance.Feature) {
 	return features
 }
 
+// UnknownFeature says why a feature is left aside.
+const UnknownFeature = "this suite does not know it: it is mistyped, or of a later release"
+
 // UnknownFeatures are those that the driver names, or has an answer of its proxy for, and this suite does not know.
 func (c *Cloud) UnknownFeatures() []string {
 	named := slices.Clone(c.Described().Features)
