@@ -21,7 +21,6 @@ import (
 	"github.com/ccmlab/ccmlab/lab/conformance/driver/protocol"
 	"github.com/ccmlab/ccmlab/lab/conformance/profiles"
 	"github.com/ccmlab/ccmlab/lab/suite"
-	"github.com/ccmlab/ccmlab/lab/ui"
 )
 
 // executeCommand runs a command line that starts no lab.
@@ -438,12 +437,12 @@ func TestConformanceDriverNew(t *testing.T) {
 					require.NoError(t, err, "%s", out)
 				}
 			}
-			var steps bytes.Buffer
-			drv := &suite.Driver{Path: filepath.Join(folder, program)}
-			_, err = suite.Trying{Driver: drv}.Try(t.Context(), ui.New(&steps, false))
+			_, err = executeCommand(t, "conformance", "driver", "check", filepath.Join(folder, program))
 			require.ErrorContains(t, err, "is not written yet")
 			require.ErrorContains(t, err, "instance: the driver, POST /v1/instances", "it greets, and its templates are right")
-			assert.Contains(t, steps.String(), "milky-way, features: 0")
+			source, err := os.ReadFile(filepath.Join(folder, map[string]string{"go": "main.go", "python": program}[language]))
+			require.NoError(t, err)
+			assert.Contains(t, string(source), `"name": "milky-way"`)
 		})
 	}
 	_, err := executeCommand(t, "conformance", "driver", "new", "--language", "cobol", t.TempDir())
