@@ -172,7 +172,9 @@ func joiningNode(t *conformance.T) func(context.Context) error {
 }
 
 // servedService is a control of awaitPromptly: a Service is made, and gets its balancer.
-func servedService(t *conformance.T) func(context.Context) error { return checkOneBalancer(t, t.NewService()) }
+func servedService(t *conformance.T) func(context.Context) error {
+	return checkOneBalancer(t, t.NewService())
+}
 
 func saysWhyOnce(t *conformance.T) {
 	node := t.NewNode(conformance.NodeSpec{Name: t.Name("nobody")})
