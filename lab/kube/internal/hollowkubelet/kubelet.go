@@ -85,7 +85,6 @@ func New(
 	deps.Recorder = nil
 	deps.OSInterface = confinedOS{root: o.RootDirectory}
 	deps.HostUtil = fakeHostUtil{hostutil.NewFakeHostUtil(nil)}
-	deps.Subpather = fakeSubpath{confined: confinedOS{root: o.RootDirectory}}
 	deps.VolumePlugins = withoutOwnership(deps.VolumePlugins)
 	deps.ProbeManager = probes
 	deps.Options = append(
