@@ -265,7 +265,7 @@ func (f *fixture) portForward(t *testing.T) {
 func (f *fixture) refuses(t *testing.T) {
 	for want, argv := range map[string][]string{
 		"kubectl logs -f --tail=0 does the same": {"attach", "box"},
-		"without -t, kubectl exec runs env":      {"exec", "-it", "box", "--", "sh"},
+		"kubectl exec runs env, hostname":        {"exec", "-it", "box", "--", "sh"},
 	} {
 		out, err := f.in(t).kubectlWith("", argv...)
 		assert.Error(t, err)
