@@ -204,7 +204,7 @@ func (f *fixture) explainsSpoiledToken() {
 	require.Error(f.t, err)
 	assert.Contains(f.t, strings.Split(string(out), "\n\n")[0], refused)
 	f.await("the timeline to tell of it", func(context.Context) error {
-		if story := f.lab("timeline"); !strings.Contains(story, refused) {
+		if story := f.lab("watch", "--follow=false"); !strings.Contains(story, refused) {
 			return errors.New(story)
 		}
 		return nil

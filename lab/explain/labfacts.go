@@ -245,7 +245,9 @@ func (a LabFacts) findRefusedCCM() *finding {
 	}
 	return newFinding(NotReady, "the cloud refuses the CCM's token").addFact(Cloud, "%s", a.CCMRefusal).
 		addStep("see what the CCM says", "%s", a.labCommand("logs ccm --tail 30")).
-		addStep("give the CCM its token back", "%s", a.labCommand("up"))
+		addStep("put its token back, or end the lab, whose state stays", "%s", a.labCommand("down --keep-state")).
+		addWait("delete the token's file: the cloud makes a new one").
+		addStep("go on", "%s", a.labCommand("up"))
 }
 
 // findLockedOut reports about an object that is well that the CCM does not follow it any more.

@@ -667,7 +667,7 @@ func TestNodes(t *testing.T) {
 				Degraded, "Node node-1 is as the CCM left it, and the CCM does not follow it any more: " +
 					"the cloud refuses the CCM's token.",
 				[]Fact{{Cloud, "it does not accept the token in ccm.token"}},
-				[]string{"lab logs ccm --tail 30", "lab up"},
+				[]string{"lab logs ccm --tail 30", "lab down --keep-state", "lab up"},
 			},
 		},
 		"the CCM is locked out, and the Node waits": {
@@ -675,7 +675,7 @@ func TestNodes(t *testing.T) {
 			saidCase{
 				NotReady, "Node node-1 is not initialised: the cloud refuses the CCM's token.",
 				[]Fact{{Cloud, "it does not accept the token in ccm.token"}, {Cluster, uninitialized}},
-				[]string{"lab logs ccm --tail 30", "lab up"},
+				[]string{"lab logs ccm --tail 30", "lab down --keep-state", "lab up"},
 			},
 		},
 		"lingers: no CCM": {
