@@ -136,6 +136,10 @@ func (f *conformanceFlags) addCCMFlags(cmd *cobra.Command) {
 		"`KIND=NAME` for what the CCM marks on fakecloud otherwise than our own does: "+
 			strings.Join(onfakecloud.NameKinds(), ", ")+"; can be repeated",
 	)
+	fl.BoolVar(
+		&f.opts.KubeletProviderIDs, "kubelet-provider-ids", false,
+		"kubelets are given --provider-id, for a CCM on fakecloud that does not find instances by Node name",
+	)
 	fl.StringSliceVar(&f.claims, "claim", nil, "`CAPABILITY` that the CCM has: its tests are required; can be repeated")
 	fl.StringArrayVar(
 		&f.unsupported, "unsupported", nil,
@@ -266,6 +270,10 @@ func (f *conformanceFlags) validateCluster() (errs []error) {
 		addUsageError("--traffic: the cloud of --implementation %s forwards none", o.Implementation)
 	case o.Workload != "" && kind.Hollow:
 		addUsageError("--workload: nothing of an image runs on --cluster %s", kind.Name)
+	}
+	if o.KubeletProviderIDs && kind != nil && (!kind.GivesProviderIDs || f.driver != "" || f.dialect != "" ||
+		o.Implementation == suite.ImplementationInMemory) {
+		addUsageError("--kubelet-provider-ids is for --cluster embedded with fakecloud, and without --dialect")
 	}
 	if o.Labs < 0 {
 		addUsageError("--labs %d: want 1 or more, or 0 for the default", o.Labs)
