@@ -449,7 +449,8 @@ func TestCallsAreCounted(t *testing.T) {
 func TestFaultKindsFollowFromTheRules(t *testing.T) {
 	p, _ := openToy(t)
 	all := append(slices.Clone(conformance.FaultKinds), conformance.FaultNotFound, conformance.FaultPartialList,
-		conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost)
+		conformance.FaultMissingField, conformance.FaultStale, conformance.FaultSlow, conformance.FaultLost,
+		conformance.FaultConflict, conformance.FaultPrecondition)
 	assert.ElementsMatch(t, all, p.FaultKinds())
 
 	p, err := Open("127.0.0.1", protocol.Proxy{Upstream: p.upstream.String(), Rules: []protocol.ProxyRule{

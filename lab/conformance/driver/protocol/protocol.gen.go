@@ -190,6 +190,9 @@ type Fault struct {
 
 	// On Only calls about these; all calls, unless said.
 	On []Thing `json:"things,omitempty"`
+
+	// Writes Only calls that create, change or delete something; all calls, unless said.
+	Writes bool `json:"writes,omitempty"`
 }
 
 // ForeignRoute defines model for ForeignRoute.
