@@ -12,6 +12,7 @@ import (
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/ccmlab/ccmlab/lab/conformance"
@@ -87,6 +88,14 @@ var haTests = []conformance.Test{
 		Requires: "A CCM that starts does nothing while somebody else holds and renews the Lease, and acts once it has run out.",
 		Needs:    replicas, Alone: true, Bound: 3 * time.Minute,
 		Run: haLeaseHeld,
+	}, {
+		ID: "ha-migration-lease-held", Capability: conformance.CapabilityHA,
+		Source: "KEP-2436 Controller Manager Leader Migration; k8s.io/controller-manager pkg/leadermigration: " +
+			"ControllerMigrated (\"should start this controller with the migration lock\"), config: " +
+			"DefaultLeaderMigrationConfiguration",
+		Requires: "With --enable-leader-migration no Node is deleted while another manager holds the migration lease, though its instance has ended, and other Nodes are initialised; when the lease is free, the Node goes.",
+		Needs:    takesFlags, Alone: true, Bound: 3 * time.Minute,
+		Run: haMigrationLeaseHeld,
 	},
 }
 
@@ -291,6 +300,46 @@ func haLeaseHeld(t *conformance.T) {
 		checkTimePassed(began, enough, "it has %s left"))
 	release()
 	t.AwaitInitialized(node)
+}
+
+// migrationLease is that of upstream's DefaultLeaderMigrationConfiguration, whose holder runs the
+// cloud-node-lifecycle-controller.
+const migrationLease = "cloud-provider-extraction-migration"
+
+func haMigrationLeaseHeld(t *conformance.T) {
+	workers := fleet{newWorker(t), newWorker(t)}
+	var its lease
+	freeLease := func(ctx context.Context) error {
+		err := t.Kube.CoordinationV1().Leases(its.namespace).Delete(ctx, its.name, metav1.DeleteOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	}
+	t.Cleanup(func(ctx context.Context) error { // When the CCM runs without the flag.
+		if its.name == "" {
+			return nil
+		}
+		return freeLease(ctx)
+	})
+	t.RestartCCM("--enable-leader-migration")
+	t.Await("the CCM to take the migration lease", func(ctx context.Context) error {
+		held, err := leaseHolders(ctx, t)
+		for l, holder := range held {
+			if l.name == migrationLease && holder != "" {
+				its = l
+				return nil
+			}
+		}
+		return errors.Join(err, errors.New("nobody holds Lease "+migrationLease))
+	})
+	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")
+	held, release := holdLease(t, its, leaseDuration(t, its))
+	t.Must(t.CCM.Start(t.Context()), "starting the CCM")
+	notReady := endInstancesLeftToOthers(t, workers, held)
+	release()
+	t.Must(freeLease(t.Context()), "giving Lease %s back", its.name)
+	t.AwaitNoNode(notReady.Name)
 }
 
 // holder is the identity with which the suite holds a Lease.
