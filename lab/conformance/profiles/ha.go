@@ -322,16 +322,18 @@ func haMigrationLeaseHeld(t *conformance.T) {
 		}
 		return freeLease(ctx)
 	})
+	before, err := leaseHolders(t.Context(), t)
+	t.Must(err, "looking who holds which Lease")
 	t.RestartCCM("--enable-leader-migration")
 	t.Await("the CCM to take the migration lease", func(ctx context.Context) error {
 		held, err := leaseHolders(ctx, t)
 		for l, holder := range held {
-			if l.name == migrationLease && holder != "" {
+			if l.name == migrationLease && holder != "" && holder != before[l] {
 				its = l
 				return nil
 			}
 		}
-		return errors.Join(err, errors.New("nobody holds Lease "+migrationLease))
+		return errors.Join(err, errors.New("nobody has taken Lease "+migrationLease))
 	})
 	t.Must(t.CCM.Stop(t.Context()), "stopping the CCM")
 	held, release := holdLease(t, its, leaseDuration(t, its))

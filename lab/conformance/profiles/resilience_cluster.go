@@ -92,7 +92,7 @@ var resilienceClusterTests = []conformance.Test{
 		Source: "kubernetes.io: ConfigMaps (mounted ConfigMaps are updated automatically), Manual Rotation of CA Certificates " +
 			"(the bundle has both CAs before the certificate changes)",
 		Requires: "When the cloud shows a certificate that a new CA signed, and that CA is beside the former one in the CCM's file, its work goes on without a restart.",
-		Needs:    []conformance.Feature{conformance.FeatureCARenewal}, Alone: true, Bound: incidentBound,
+		Needs:    []conformance.Feature{conformance.FeatureCARenewal}, Alone: true,
 		Incident: &conformance.Incident{
 			Name:  "renewed-ca",
 			Title: "The CA of the cloud's certificate is renewed",
