@@ -478,11 +478,11 @@ func testForeignRoutes(
 		t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, r.ID) })
 		strangers = append(strangers, r)
 	}
-	holdsWhileOtherRoutesGo(t, "somebody else's routes are to be left alone", checkUntouched(t, strangers...))
+	holdsWhileOtherRoutesGo(t, "somebody else's routes are to be left alone", checkSameRoutes(t, strangers...))
 }
 
-// checkUntouched returns an error once one of these routes is gone or changed.
-func checkUntouched(t *conformance.T, routes ...conformance.Route) func(context.Context) error {
+// checkSameRoutes returns an error once one of these routes is gone or changed.
+func checkSameRoutes(t *conformance.T, routes ...conformance.Route) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, want := range routes {
 			now, there, err := t.Cloud.GetRoute(ctx, want.ID)
@@ -506,7 +506,7 @@ func routeOfStrangerToEndedInstance(t *conformance.T) {
 	t.Must(err, "making somebody else's route to instance %s", instance.ID)
 	t.Cleanup(func(ctx context.Context) error { return t.Cloud.DeleteRoute(ctx, stranger.ID) })
 	t.Must(t.Cloud.TerminateInstance(t.Context(), instance.ID), "terminating instance %s", instance.ID)
-	untouched := checkUntouched(t, stranger)
+	untouched := checkSameRoutes(t, stranger)
 	t.Must(untouched(t.Context()), "the fault was not made: the route is to stay when its instance has ended")
 	holdsWhileOtherRoutesGo(t, "somebody else's route is to be left alone", untouched)
 }
